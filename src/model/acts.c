@@ -169,6 +169,12 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
 
 struct kg_ivec kg_acts_rows(const struct kg_acts *acts) { return acts->pack.rows; }
 
+void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts)
+{
+    d->how = acts->pack.how;
+    d->inv_temp = acts->pack.inv_temp;
+}
+
 void kg_acts_free(struct kg_acts *a)
 {
     if (!a)

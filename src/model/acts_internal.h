@@ -40,6 +40,8 @@ struct kg_staged {
     struct kg_ivec blocks;          /* of all sequences; none without a cache */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
+    const struct kg_draw *how; /* (n_rows) or NULL, as the next */
+    const float *inv_temp;     /* (n_rows) */
 };
 /* Where it is made, and its copy there. */
 struct kg_stage {

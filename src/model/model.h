@@ -185,6 +185,8 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
 void kg_acts_free(struct kg_acts *acts);
 /* Of the last forward's pack the rows, there. */
 struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
+/* how and inv_temp of d <- those of the last forward, there; NULL where it had none. */
+void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
 uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
                        int64_t max_tokens, bool checkpoint);
 
@@ -201,6 +203,9 @@ struct kg_forward {
     bool keep;
     const int32_t *rows; /* (n_rows) of the pack, which come there with it */
     int64_t n_rows;
+    /* by which a token of each is drawn: they come there, too; or NULL */
+    const struct kg_draw *how; /* (n_rows) */
+    const float *inv_temp;     /* (n_rows) */
 };
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,

@@ -7,11 +7,15 @@
  */
 #include "model/acts_internal.h"
 
-enum { SEQ_INTS = sizeof(struct kg_attn_seq) / sizeof(int32_t) };
+enum {
+    SEQ_INTS = sizeof(struct kg_attn_seq) / sizeof(int32_t),
+    DRAW_INTS = sizeof(struct kg_draw) / sizeof(int32_t)
+};
 
-/* The flat arrays, one after the other. Offsets in int32s. */
+/* The flat arrays, one after the other; where one begins depends on numbers of tokens,
+ * sequences and rows alone. Offsets in int32s. */
 struct layout {
-    int64_t pos, kv_rows, seqs, rows, blocks, end; /* tokens at 0 */
+    int64_t pos, kv_rows, seqs, rows, inv_temp, how, blocks, end; /* tokens at 0 */
 };
 
 static int64_t n_blocks(const struct kg_pack_seq *s)
@@ -25,7 +29,10 @@ static struct layout layout_of(const struct kg_forward *f)
     struct layout l = {.pos = p->n, .kv_rows = 2 * p->n, .seqs = 3 * p->n};
 
     l.rows = l.seqs + SEQ_INTS * (int64_t)p->n_seqs;
-    l.blocks = l.end = l.rows + f->n_rows;
+    l.inv_temp = l.rows + f->n_rows;
+    l.how = l.inv_temp + (f->inv_temp ? f->n_rows : 0);
+    l.how += l.how % 2; /* a double begins there */
+    l.blocks = l.end = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
     for (int32_t i = 0; i < p->n_seqs; i++)
         l.end += n_blocks(&p->seqs[i]);
     return l;
@@ -87,6 +94,16 @@ static void flatten_seq(int32_t *ints, const struct layout *l, struct kg_attn_se
     to->pos = s->pos;
 }
 
+/* What rows are drawn by, as the caller has it. */
+static void flatten_draws(int32_t *ints, const struct layout *l,
+                          const struct kg_forward *f)
+{
+    if (f->inv_temp)
+        memcpy(ints + l->inv_temp, f->inv_temp, (size_t)f->n_rows * sizeof *f->inv_temp);
+    if (f->how)
+        memcpy(ints + l->how, f->how, (size_t)f->n_rows * sizeof *f->how);
+}
+
 static void flatten(int32_t *ints, const struct layout *l, const struct kg_forward *f)
 {
     const struct kg_pack *p = f->pack;
@@ -108,6 +125,7 @@ static void flatten(int32_t *ints, const struct layout *l, const struct kg_forwa
         block += n_blocks(s);
         row += s->n;
     }
+    flatten_draws(ints, l, f);
 }
 
 kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,
@@ -153,6 +171,9 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
         .seqs = (const struct kg_attn_seq *)(const void *)(s->there + l.seqs),
         .n_seqs = p->n_seqs,
+        .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
+        .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)
+                                : NULL,
     };
     return KG_OK;
 }

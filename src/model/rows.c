@@ -331,17 +331,20 @@ static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t f
     return kg_mat_rows(all, first, n);
 }
 
-/* Of the rows that are wanted of this pack. */
+/* Of the rows that are wanted of this pack.   f: keep, and what is drawn by */
 static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
-                             struct kg_acts *acts, bool keep, struct kg_err *err)
+                             struct kg_acts *acts, struct kg_forward f,
+                             struct kg_err *err)
 {
     const struct kg_rows_pack *k = p->pack;
     struct kg_pack pack = pack_of(p);
     int64_t first = k->n_there, n = p->n_rows - first;
-    struct kg_forward f = {
-        .pack = &pack, .kv = k->kv, .keep = keep, .rows = k->from + first, .n_rows = n};
     struct kg_mat hidden;
 
+    f.pack = &pack;
+    f.kv = k->kv;
+    f.rows = k->from + first;
+    f.n_rows = n;
     KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
     return kg_op_gather_rows(m->backend, hidden_of(out, m, first, n), hidden,
                              kg_acts_rows(acts), err);
@@ -353,7 +356,8 @@ kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
     struct kg_acts *acts = p->model == k->anchor ? k->anchor_acts : k->acts;
 
     k->n_kept = keep ? p->n_rows : -1;
-    return run_forward(p, k->hidden, p->model, acts, keep, err);
+    return run_forward(p, k->hidden, p->model, acts, (struct kg_forward){.keep = keep},
+                       err);
 }
 
 /* The hidden state at one place to another; max_rows is where one is laid aside. */
@@ -463,8 +467,8 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
            (p->sum_sq || !p->ask.sum_sq));
     if (p->ask.kl != KG_ROWS_KL_NONE) {
         assert(p->kl && k->n_there == 0);
-        KG_TRY(
-            run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts, false, err));
+        KG_TRY(run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts,
+                           (struct kg_forward){0}, err));
     }
     head = asked_head(p, &anchor);
     out = own_arrays(p);
@@ -491,12 +495,18 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
     return kg_op_head(p->model->backend, out, &head, err);
 }
 
-kg_status kg_rows_draw(const struct kg_draws *d, const struct kg_head_out *out,
-                       const struct kg_rows *p, int64_t first, int64_t n, int top_k,
+kg_status kg_rows_draw(struct kg_draws *d, const struct kg_head_out *out,
+                       const struct kg_rows *p, const struct kg_draw *how, int top_k,
                        struct kg_err *err)
 {
-    struct kg_head head = read_head(out, p, first, n, top_k);
+    const struct kg_rows_pack *k = p->pack;
+    struct kg_head head = read_head(out, p, 0, p->n_rows, top_k);
+    struct kg_forward f = {.how = how, .inv_temp = kg_not_one(p->inv_temp, p->n_rows)};
 
+    assert(k->n_there == 0);
+    KG_TRY(run_forward(p, k->hidden, p->model, k->acts, f, err));
+    kg_acts_draws(d, k->acts);
+    head.inv_temp = NULL;
     return kg_op_draw(p->model->backend, d, out, &head, err);
 }
 

@@ -139,9 +139,11 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
 kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The same, and a token of every row (kg_op_draw); out->logits: none. */
-kg_status kg_rows_draw(const struct kg_draws *d, const struct kg_head_out *out,
-                       const struct kg_rows *p, int64_t first, int64_t n, int top_k,
+/* The forward and a token of every wanted row, all of this pack (kg_op_draw): how (rows),
+ * which is the host's, and the temperatures go up with the pack.   d: filled in here: how
+ * and inv_temp; out->logits: none */
+kg_status kg_rows_draw(struct kg_draws *d, const struct kg_head_out *out,
+                       const struct kg_rows *p, const struct kg_draw *how, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
  * head was asked for them, a_set and a_kl. The forward was to keep, and nothing has been

@@ -113,6 +113,15 @@ static void problem_release(struct problem *p)
     kg_mem_free(p->logits);
 }
 
+static struct kg_draw *how_of(const struct problem *p)
+{
+    struct kg_draw *how = buffer_of(p->n, sizeof *how);
+
+    for (int64_t i = 0; i < p->n; i++)
+        how[i] = kg_sampler_draw_of(&p->sampling[i], p->u[i]);
+    return how;
+}
+
 /* ---- both ways ---- */
 static void same_pick(const struct kg_sampler_pick *a, const struct kg_sampler_pick *b)
 {
@@ -156,20 +165,21 @@ static int check(enum kind kind, int32_t vocab, int64_t n, uint64_t number)
     struct kg_sampling all = {.temperature = 1, .top_p = 0.5f};
     struct kg_sampler_scratch scratch = {0};
     struct kg_drawn drawn[ROWS];
-    struct kg_draw how[ROWS];
+    struct kg_draw *how;
     double lse[ROWS];
     uint64_t *kept = kg_mem_calloc((size_t)n * words, sizeof *kept, "test", &err);
     struct problem p;
     int good = 0;
 
     problem_init(&p, kind, vocab, n, number);
-    for (int64_t i = 0; i < n; i++)
-        how[i] = kg_sampler_draw_of(&p.sampling[i], p.u[i]);
+    how = how_of(&p);
     assert_int_equal(
         kg_op_draw(backend(),
-                   &(struct kg_draws){.how = how, .drawn = drawn, .kept = kept},
+                   &(struct kg_draws){
+                       .how = how, .truncates = true, .drawn = drawn, .kept = kept},
                    &(struct kg_head_out){.lse = lse}, &p.head, &err),
         KG_OK);
+    buffer_free(how);
     assert_int_equal(kg_sampler_scratch_grow(&scratch, &all, vocab, &err), KG_OK);
     for (int64_t i = 0; i < n; i++)
         good += check_row(&p, i, &drawn[i], lse[i], kept + (size_t)i * words, &scratch);
@@ -210,19 +220,20 @@ static void logits_of_single_rows_come_to_the_host(void **state)
     static float z[2][V];
     float *const logits[N] = {[2] = z[0], [7] = z[1]};
     struct kg_drawn drawn[N];
-    struct kg_draw how[N];
+    struct kg_draw *how;
     double lse[N];
     struct problem p;
 
     (void)state;
     problem_init(&p, NORMAL, V, N, 5);
-    for (int64_t i = 0; i < N; i++)
-        how[i] = kg_sampler_draw_of(&p.sampling[i], p.u[i]);
+    how = how_of(&p);
     assert_int_equal(
         kg_op_draw(backend(),
-                   &(struct kg_draws){.how = how, .drawn = drawn, .logits = logits},
+                   &(struct kg_draws){
+                       .how = how, .truncates = true, .drawn = drawn, .logits = logits},
                    &(struct kg_head_out){.lse = lse}, &p.head, &err),
         KG_OK);
+    buffer_free(how);
     assert_memory_equal(z[0], p.logits + (size_t)2 * V, sizeof z[0]);
     assert_memory_equal(z[1], p.logits + (size_t)7 * V, sizeof z[1]);
     problem_release(&p);
@@ -235,7 +246,9 @@ static void a_call_that_makes_no_sense_is_refused(void **state)
     double lse[2];
     float z[6];
     const struct kg_draws draws = {.how = how, .drawn = drawn};
+    const float inv_temp[2] = {1, 1};
     const struct kg_backend *cpu;
+    struct kg_head head;
     struct problem p;
 
     (void)state;
@@ -246,6 +259,11 @@ static void a_call_that_makes_no_sense_is_refused(void **state)
                      KG_EINVAL);
     assert_int_equal(
         kg_op_draw(backend(), &draws, &(struct kg_head_out){0}, &p.head, &err),
+        KG_EINVAL);
+    head = p.head;
+    head.inv_temp = inv_temp;
+    assert_int_equal(
+        kg_op_draw(backend(), &draws, &(struct kg_head_out){.lse = lse}, &head, &err),
         KG_EINVAL);
     assert_int_equal(kg_backend_open(&cpu, "cpu", &err), KG_OK);
     assert_int_equal(
@@ -269,6 +287,7 @@ static void make_requests(struct kg_request q[N_REQ], struct kg_sampling s[N_REQ
 
     for (int i = 0; i < N_REQ; i++) {
         s[i] = samplings[(size_t)i % n];
+        s[i].temperature *= i % 4 > 1 ? 0.7f : 1;
         s[i].max_tokens = NEW;
         s[i].record_top_k = i % 4;
         s[i].record_kept = i % 3 > 0 && i < N_REQ - 1;
@@ -351,6 +370,7 @@ static struct kg_rollout_stats decode(int32_t vocab)
     struct kg_traj t[2];
 
     for (int i = 0; i < 2; i++) {
+        s[i].temperature *= 0.8f;
         s[i].max_tokens = NEW;
         q[i] = (struct kg_request){
             .prompt = prompt, .prompt_n = 3, .n_samples = 1, .sampling = &s[i]};
@@ -374,7 +394,7 @@ static void what_crosses_in_a_step_does_not_grow_with_the_vocabulary(void **stat
     assert_int_equal(steps, NEW - 1);
     assert_memory_equal(&small.decode_traffic, &large.decode_traffic,
                         sizeof small.decode_traffic);
-    assert_int_equal(small.decode_traffic.ups, 2 * steps); /* pack, head */
+    assert_int_equal(small.decode_traffic.ups, steps);
     assert_int_equal(small.decode_traffic.downs, steps);
     assert_true(small.decode_traffic.up < 1500 * steps);
     assert_true(small.decode_traffic.down < 1000 * steps);

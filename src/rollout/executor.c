@@ -223,22 +223,25 @@ static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
     return kg_rows_read(&out, p, 0, p->n_rows, x->top_k, err);
 }
 
-/* The same, but tokens in the place of logits where that can be; row i of p is step
- * first + i. */
-static kg_status head_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_t first,
-                               struct kg_err *err)
+/* The same of a pack that goes up with what it is drawn by: tokens in the place of logits
+ * where that can be. Row i of p is step first + i; the greedy draw is the least to do for
+ * one whose logits are wanted. */
+static kg_status run_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_t first,
+                              struct kg_err *err)
 {
     struct kg_head_out out = out_of(x, first);
-    struct kg_draws d = {
-        .how = x->how + first, .drawn = x->drawn + first, .logits = x->adjusted + first};
+    struct kg_draws d = {.drawn = x->drawn + first, .logits = x->adjusted + first};
     for (int32_t i = first; i < first + p->n_rows; i++) {
         const struct kg_exec_step *s = &x->steps[i];
         x->how[i] = kg_sampler_draw_of(s->sampling, s->u);
+        x->how[i].greedy |= s->sampling->adjust != NULL;
         x->adjusted[i] = s->sampling->adjust ? logits_of(x, i) : NULL;
+        d.truncates |= !s->sampling->adjust &&
+                       kg_sampler_truncates(s->sampling, x->m->config.vocab);
         if (s->sampling->record_kept)
             d.kept = x->kept + (size_t)first * words(x);
     }
-    return kg_rows_draw(&d, &out, p, 0, p->n_rows, x->top_k, err);
+    return kg_rows_draw(&d, &out, p, x->how + first, x->top_k, err);
 }
 
 static void point_at_records(const struct kg_exec *x, struct kg_exec_step *s, int64_t row)
@@ -421,8 +424,10 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t f
         int64_t row = kg_rows_continue(p, s->token, 1, s->pos, s->blocks);
         kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
     }
+    if (x->m->backend->draw)
+        return run_and_draw(x, p, first, err);
     KG_TRY(kg_rows_forward(p, false, err));
-    return x->m->backend->draw ? head_and_draw(x, p, first, err) : head(x, p, first, err);
+    return head(x, p, first, err);
 }
 
 /* Small weights: a step is dominated by threads that wait for each other at every

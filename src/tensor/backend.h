@@ -29,8 +29,9 @@
 #include <stdint.h>
 
 /* Where what a pointer points to lies. kg_mat.data, kg_vec.data, kg_ivec.data and
- * kg_attn.seqs are memory of the backend, and carry their lengths. All else is the
- * host's: the arguments themselves, and the head's arrays of a few numbers a row. */
+ * kg_attn.seqs are memory of the backend, and carry their lengths, as is what draws are
+ * made by. All else is the host's: the arguments themselves, and the head's arrays of a
+ * few numbers a row. */
 
 /* n fp32: weights of norms, biases, what a forward keeps, slabs of an optimizer. Never
  * owns. */
@@ -196,6 +197,15 @@ struct kg_head {
     const struct kg_head_anchor *anchor; /* borrowed; NULL where no exact KL is wanted */
 };
 
+/* inv_temp, or NULL where all n are 1 */
+static inline const float *kg_not_one(const float *inv_temp, int64_t n)
+{
+    for (int64_t i = 0; inv_temp && i < n; i++)
+        if (inv_temp[i] != 1.0f)
+            return inv_temp;
+    return NULL;
+}
+
 /* Forward results; a NULL pointer is not wanted. Arrays are the caller's. */
 struct kg_head_out {
     double *lse;      /* (N) log sum_v exp z */
@@ -228,13 +238,17 @@ struct kg_drawn {
     int32_t n_kept; /* ids that truncation kept; 0: all */
     float cut;      /* -log of their mass */
 };
-/* Tokens of a head's rows. Arrays are the host's. */
+/* Tokens of a head's rows. What they are drawn by is the backend's memory, so that it can
+ * come there with a pack: temperatures too, in the place of the head's. What was drawn is
+ * the host's. */
 struct kg_draws {
     const struct kg_draw *how; /* (N) */
+    const float *inv_temp;     /* (N) or NULL for 1 */
+    bool truncates;            /* a row of how, at least */
     struct kg_drawn *drawn;    /* (N) out; without a meaning where lse is not finite */
     /* (N, (V+63)/64) out: a bit for each id that was kept, where n_kept > 0; or NULL */
     uint64_t *kept;
-    /* (N) or NULL. A row with an entry: its logits (V) go there, and nothing is drawn */
+    /* (N) or NULL. A row with an entry: its logits (V) go there, too */
     float *const *logits;
 };
 
@@ -564,9 +578,9 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_op_head, and a token of every row, so that no logits cross to the host.
- * out->logits: none.   numerics: token, logp and what was kept are kg_sampler_draw's on
- * the same logits, to the bit.   errors: as kg_op_head, UNSUPPORTED where the backend has
- * no such slot */
+ * out->logits, h->inv_temp: none.   numerics: token, logp and what was kept are
+ * kg_sampler_draw's on the same logits, to the bit.   errors: as kg_op_head, UNSUPPORTED
+ * where the backend has no such slot */
 kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                      const struct kg_head_out *out, const struct kg_head *h,
                      struct kg_err *err) KG_MUST_CHECK;

@@ -907,7 +907,8 @@ static void peak_memory_stays_below_the_bound(void **state)
 }
 
 /* Every allocation in turn fails: a status, and nothing is kept. One thread, because
- * products keep scratch per thread and who makes which product is not fixed. */
+ * products keep scratch per thread and who makes which product is not fixed. A device
+ * keeps nearly all that it takes. */
 static void failing_allocations_are_a_status(void **state)
 {
     (void)state;
@@ -937,7 +938,7 @@ static void failing_allocations_are_a_status(void **state)
     }
     kg_mem_fail_at(0);
     omp_set_num_threads(before);
-    assert_true(failures >= (emulated() ? 3 : 15));
+    assert_true(failures >= (emulated() ? 1 : 15));
     gradient_release(&g);
     out_release(&o);
     problem_release(&p);

@@ -629,9 +629,10 @@ kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
 {
     const char *op = "draw";
     KG_TRY(check_asked(be, op, out, h, err));
-    if (out->logits || !out->lse || !d->how || !d->drawn)
+    if (out->logits || !out->lse || !d->how || !d->drawn || h->inv_temp)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected places for lse and tokens, and none for all logits",
+                       "%s: expected places for lse and tokens, none for all logits, and "
+                       "temperatures beside the draws",
                        op);
     return be->draw ? be->draw(d, out, h, err) : missing(be, op, err);
 }

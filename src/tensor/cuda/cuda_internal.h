@@ -236,5 +236,7 @@ void kg_cuda_blas_end(void);
 /* Device memory of one operation, valid until the next one asks; not zeroed.
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
+/* The host's, of what an operation takes there and back; as the above. */
+void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err);
 
 #endif

@@ -10,9 +10,6 @@
  * The k largest are kept in a list for each row and each of the tiles at a time, which
  * lives through all of them; the lists are merged last.
  */
-extern "C" {
-#include "base/mem.h"
-}
 #include "tensor/cuda/head_top.h"
 
 enum { LANES = 16, UNITS = KG_ROW_THREADS / LANES, WARPS = KG_ROW_THREADS / KG_WARP };
@@ -397,14 +394,6 @@ struct job {
     uint32_t *bits; /* (rows, words) */
 };
 
-static bool any_truncates(const struct kg_draws *d, int64_t n, int64_t vocab)
-{
-    for (int64_t i = 0; d && i < n; i++)
-        if (kg_draw_truncates(&d->how[i], (int32_t)vocab))
-            return true;
-    return false;
-}
-
 /* Rows at a time: of whole ones no more than KG_DEV_WHOLE bytes have room for. */
 static int64_t rows_at_a_time(const struct job *job)
 {
@@ -428,11 +417,11 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
     job->out = out;
     job->draws = draws;
     job->whole = draws || out->logits;
-    job->truncates = any_truncates(draws, n, vocab);
+    job->truncates = draws && draws->truncates;
     job->h = *h;
     job->n = n;
     job->vocab = vocab;
-    job->h.inv_temp = kg_cuda_not_one(h->inv_temp, n);
+    job->h.inv_temp = kg_not_one(h->inv_temp, n);
     job->h.target = out->logp ? h->target : NULL;
     job->h.indices = out->logp_at ? h->indices : NULL;
     job->h.sets = out->set_logp ? h->sets : NULL;
@@ -440,7 +429,7 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
     job->h.anchor = NULL;
     if (out->kl_reverse || out->kl_forward || out->anchor_lse) {
         job->anchor = *h->anchor;
-        job->anchor.inv_temp = kg_cuda_not_one(h->anchor->inv_temp, n);
+        job->anchor.inv_temp = kg_not_one(h->anchor->inv_temp, n);
         job->h.anchor = &job->anchor;
     }
     job->rows = rows_at_a_time(job);
@@ -449,27 +438,13 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
                   kg_cuda_min((strips > 1 ? strips : 1) * KG_CUDA_STRIP_TILES, all)};
 }
 
-static void place_draws(struct kg_cuda_drawing *d, struct kg_cuda_piece *p,
-                        const struct job *job)
-{
-    kg_cuda_take(p, &d->how, job->draws ? job->n : 0);
-}
-
-/* A row whose logits are wanted takes what is least to do. */
-static void fill_draws(const struct kg_cuda_drawing *d, const struct job *job)
-{
-    kg_cuda_fill(d->how, job->draws ? job->draws->how : NULL, NULL, job->n, 1);
-    for (int64_t i = 0; d->how && job->draws->logits && i < job->n; i++)
-        if (job->draws->logits[i])
-            d->how[i].greedy = true;
-}
-
 static void place_drawn(struct kg_cuda_drawing *d, struct kg_cuda_piece *p,
                         const struct job *job)
 {
     const bool kept = job->truncates && job->draws->kept;
 
     d->words = (job->vocab + 63) / 64 * 2;
+    d->how = job->draws ? job->draws->how : NULL;
     kg_cuda_take(p, &d->drawn, job->draws ? job->n : 0);
     kg_cuda_take(p, &d->kept, kept ? job->n * d->words : 0);
 }
@@ -569,6 +544,7 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
     const struct kg_head *h = &job->h;
     const struct kg_cuda_asked *a = &job->asked;
     const struct kg_mat z = logits_of(job, job->logits, rows, t);
+    const float *inv_temp = job->draws ? job->draws->inv_temp : a->inv_temp;
     struct kg_mat zq = logits_of(job, job->anchor_logits, rows, t);
     const int64_t column = t.first * t.width, units = rows * t.n;
     const int64_t strip = KG_CUDA_STRIP_TILES * t.width;
@@ -576,7 +552,7 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
 
     KG_TRY(kg_cuda_head_logits(z, strip, kg_mat_rows(h->hidden, first, rows),
                                kg_mat_rows(h->weight, column, z.cols),
-                               a->inv_temp ? a->inv_temp + first : NULL, err));
+                               inv_temp ? inv_temp + first : NULL, err));
     if (h->anchor)
         KG_TRY(kg_cuda_head_logits(zq, strip, kg_mat_rows(h->anchor->hidden, first, rows),
                                    kg_mat_rows(h->anchor->weight, column, z.cols),
@@ -665,16 +641,14 @@ static kg_status run(struct job *job, char *host, uint64_t up, uint64_t both,
         return err->code;
     kg_cuda_asked_place(&asked, &from, &job->h, NULL, job->n);
     kg_cuda_asked_place(&job->asked, &to, &job->h, NULL, job->n);
-    place_draws(&drawing, &from, job);
-    place_draws(&job->drawing, &to, job);
     place_results(&results, &from, job);
     place_results(&job->results, &to, job);
     place_drawn(&drawing, &from, job);
     place_drawn(&job->drawing, &to, job);
     place_work(job, &to);
     kg_cuda_asked_fill(&asked, &job->h, NULL, job->n);
-    fill_draws(&drawing, job);
-    kg_dev_put(to.base, host, up);
+    if (up > 0)
+        kg_dev_put(to.base, host, up);
     for (int64_t n = 0; n < job->n; n += job->rows)
         KG_TRY(run_rows(job, n, kg_cuda_min(job->rows, job->n - n), err));
     kg_dev_get(host + up, to.base + up, both - up);
@@ -691,24 +665,18 @@ static kg_status head(const struct kg_draws *draws, const struct kg_head_out *ou
     struct kg_cuda_piece p = {NULL, 0};
     uint64_t up, both;
     char *host;
-    kg_status status;
 
     if (h->hidden.rows == 0 || h->weight.rows == 0)
         return KG_OK;
     plan(&job, out, h, draws);
     kg_cuda_asked_place(&job.asked, &p, &job.h, NULL, job.n);
-    place_draws(&job.drawing, &p, &job);
     up = p.used;
     place_results(&job.results, &p, &job);
     place_drawn(&job.drawing, &p, &job);
     both = p.used;
     place_work(&job, &p);
-    host = (char *)kg_mem_calloc(both, 1, "head rows", err);
-    if (!host)
-        return err->code;
-    status = run(&job, host, up, both, p.used, err);
-    kg_mem_free(host);
-    return status;
+    host = (char *)kg_cuda_host_scratch(both, err);
+    return host ? run(&job, host, up, both, p.used, err) : err->code;
 }
 
 kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,

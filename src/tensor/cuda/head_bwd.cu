@@ -244,7 +244,7 @@ static void plan(struct job *job, const struct kg_head_grad *g, const struct kg_
 
     job->g = g;
     job->h = *h;
-    job->h.inv_temp = kg_cuda_not_one(h->inv_temp, n);
+    job->h.inv_temp = kg_not_one(h->inv_temp, n);
     job->h.target = g->a_target ? h->target : NULL;
     job->h.indices = g->a_indices ? h->indices : NULL;
     job->h.sets = g->a_set ? h->sets : NULL;
@@ -253,7 +253,7 @@ static void plan(struct job *job, const struct kg_head_grad *g, const struct kg_
                              h->weight.rows);
     if (h->anchor && (g->a_kl_reverse || g->a_kl_forward)) {
         job->anchor = *h->anchor;
-        job->anchor.inv_temp = kg_cuda_not_one(h->anchor->inv_temp, n);
+        job->anchor.inv_temp = kg_not_one(h->anchor->inv_temp, n);
         job->h.anchor = &job->anchor;
     }
 }
@@ -435,19 +435,14 @@ static kg_status run_rows(const struct job *job, struct kg_err *err)
     struct work work;
     uint64_t up;
     char *host;
-    kg_status status;
 
     if (job->n == 0)
         return KG_OK;
     place_given(&given, &p, job);
     up = p.used;
     place_work(&work, &p, job);
-    host = (char *)kg_mem_calloc(up, 1, "head backward rows", err);
-    if (!host)
-        return err->code;
-    status = run(job, host, up, p.used, err);
-    kg_mem_free(host);
-    return status;
+    host = (char *)kg_cuda_host_scratch(up, err);
+    return host ? run(job, host, up, p.used, err) : err->code;
 }
 
 static __global__ void clear(struct kg_mat m)

@@ -60,8 +60,6 @@ void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
                          const struct kg_head *h, const int32_t *row, int64_t n);
 void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
                         const int32_t *row, int64_t n);
-/* inv_temp, or NULL where all n are 1 */
-const float *kg_cuda_not_one(const float *inv_temp, int64_t n);
 
 /* ---- on the device ---- */
 /* Tiles of a strip: the backward's, and where products have the bits of their shape those
@@ -83,9 +81,9 @@ void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
 /* ---- drawing, draw.cu ---- */
 /* Of all rows, but for the room, which is for those at a time. */
 struct kg_cuda_drawing {
-    struct kg_draw *how;    /* (n) */
-    struct kg_drawn *drawn; /* (n) */
-    uint32_t *kept;         /* (n, words) or NULL */
+    const struct kg_draw *how; /* (n) */
+    struct kg_drawn *drawn;    /* (n) */
+    uint32_t *kept;            /* (n, words) or NULL */
     int64_t words;
     struct kg_draw_candidate
         *candidates; /* (rows, V), as the next; NULL: none truncates */

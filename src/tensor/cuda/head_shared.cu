@@ -48,14 +48,6 @@ void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
     }
 }
 
-const float *kg_cuda_not_one(const float *inv_temp, int64_t n)
-{
-    for (int64_t i = 0; inv_temp && i < n; i++)
-        if (inv_temp[i] != 1.0f)
-            return inv_temp;
-    return NULL;
-}
-
 /* ---- logits ---- */
 static __global__ void temper(struct kg_mat z, const float *inv_temp)
 {

@@ -1,4 +1,7 @@
 /* The device's memory, and what moves within it and to the host. */
+extern "C" {
+#include "base/mem.h"
+}
 #include "tensor/cuda/cuda_internal.h"
 
 struct kg_traffic kg_dev_traffic;
@@ -70,7 +73,7 @@ kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err)
     return kg_dev_done("swap", err);
 }
 
-/* Grows to the largest that was asked for. */
+/* Both grow to the largest that was asked for. */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
 {
     static void *kept; /* owned, of the process's life */
@@ -81,6 +84,19 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
     if (kept)
         kg_dev_free(kept);
     kept = kg_dev_alloc(bytes, "scratch of an operation", err);
+    kept_bytes = kept ? bytes : 0;
+    return kept;
+}
+
+void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err)
+{
+    static void *kept; /* as above */
+    static uint64_t kept_bytes;
+
+    if (bytes <= kept_bytes)
+        return kept;
+    kg_mem_free(kept);
+    kept = kg_mem_calloc(bytes, 1, "arrays of an operation", err);
     kept_bytes = kept ? bytes : 0;
     return kept;
 }
