@@ -11,6 +11,8 @@
  */
 #include "model/rows.h"
 
+#include "model/acts_internal.h"
+
 #include "base/mem.h"
 #include "base/real.h"
 #include "model/acts_internal.h"
@@ -34,11 +36,31 @@ struct kg_rows_pack {
     int32_t *from;            /* (max_rows) the pack's row of wanted row i */
 
     const struct kg_backend *backend;
-    void *there;         /* owned, the backend's: what follows stands in it */
-    char *hidden;        /* (max_rows+1, D) ct; the last one is laid aside */
-    char *anchor_hidden; /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
-    float *dhidden_rows; /* (max_rows, D) NULL unless opts.backward */
-    float *dhidden;      /* (max_tokens, D) as above */
+    void *there;           /* owned, the backend's: what follows stands in it */
+    char *hidden;          /* (max_rows+1, D) ct; the last one is laid aside */
+    char *anchor_hidden;   /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
+    float *dhidden_rows;   /* (max_rows, D) NULL unless opts.backward */
+    float *dhidden;        /* (max_tokens, D) as above */
+    struct kg_stage found; /* by draws: struct found */
+};
+
+/* What draws leave of n rows, there and on the host: one piece. */
+struct found {
+    double *lse;
+    struct kg_drawn *drawn;
+    uint64_t *kept;
+    int32_t *top_ids;
+    float *top_logp;
+};
+enum { FOUND_ROWS, FOUND_WORDS, FOUND_TOP, FOUND_COUNTS };
+
+static const struct kg_column found_columns[] = {
+    KG_COLUMN(struct found, lse, FOUND_ROWS),
+    KG_COLUMN(struct found, drawn, FOUND_ROWS),
+    KG_COLUMN(struct found, kept, FOUND_WORDS),
+    KG_COLUMN(struct found, top_ids, FOUND_TOP),
+    KG_COLUMN(struct found, top_logp, FOUND_TOP),
+    {0},
 };
 
 enum {
@@ -198,6 +220,7 @@ void kg_rows_free(struct kg_rows *p)
         kg_acts_free(p->pack->anchor_acts);
         kg_columns_free(&p->pack->block, p->pack, pack_columns);
         kg_buf_free(p->pack->backend, p->pack->there);
+        kg_stage_release(&p->pack->found, p->pack->backend);
     }
     kg_mem_free(p->pack);
     kg_columns_free(&p->block, p, columns);
@@ -495,19 +518,79 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
     return kg_op_head(p->model->backend, out, &head, err);
 }
 
-kg_status kg_rows_draw(struct kg_draws *d, const struct kg_head_out *out,
-                       const struct kg_rows *p, const struct kg_draw *how, int top_k,
+/* ---- draws ---- */
+
+static void count_found(size_t counts[FOUND_COUNTS], const struct kg_rows_draws *d,
+                        const struct kg_rows *p)
+{
+    size_t n = (size_t)p->n_rows, words = ((size_t)p->model->config.vocab + 63) / 64;
+
+    counts[FOUND_ROWS] = n;
+    counts[FOUND_WORDS] = only_if(d->kept, n * words);
+    counts[FOUND_TOP] = only_if(d->top_k > 0, n * (size_t)d->top_k);
+}
+
+static void give(void *to, const void *from, size_t count, size_t size)
+{
+    if (count != KG_COLUMN_ABSENT)
+        memcpy(to, from, count * size);
+}
+
+/* What was found comes down. */
+static kg_status give_found(const struct kg_rows_draws *d, const struct kg_stage *s,
+                            const struct kg_backend *be, const size_t *counts,
+                            struct kg_err *err)
+{
+    struct found f;
+
+    KG_TRY(
+        kg_buf_get(be, s->host, s->there, kg_columns_bytes(found_columns, counts), err));
+    kg_columns_place(s->host, &f, found_columns, counts);
+    give(d->lse, f.lse, counts[FOUND_ROWS], sizeof *f.lse);
+    give(d->drawn, f.drawn, counts[FOUND_ROWS], sizeof *f.drawn);
+    give(d->kept, f.kept, counts[FOUND_WORDS], sizeof *f.kept);
+    give(d->top_ids, f.top_ids, counts[FOUND_TOP], sizeof *f.top_ids);
+    give(d->top_logp, f.top_logp, counts[FOUND_TOP], sizeof *f.top_logp);
+    return KG_OK;
+}
+
+/* Nothing crosses here. */
+static kg_status draw(const struct kg_rows_draws *d, const struct found *f,
+                      const struct kg_rows *p, struct kg_err *err)
+{
+    const struct kg_head head = {
+        .hidden = hidden_of(p->pack->hidden, p->model, 0, p->n_rows),
+        .weight = p->model->head->compute,
+        .top_k = d->top_k};
+    const struct kg_head_out out = {
+        .lse = f->lse, .top_ids = f->top_ids, .top_logp = f->top_logp};
+    struct kg_draws draws = {.truncates = d->truncates,
+                             .drawn = f->drawn,
+                             .kept = f->kept,
+                             .logits = d->logits};
+
+    kg_acts_draws(&draws, p->pack->acts);
+    return kg_op_draw(p->model->backend, &draws, &out, &head, err);
+}
+
+kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
                        struct kg_err *err)
 {
-    const struct kg_rows_pack *k = p->pack;
-    struct kg_head head = read_head(out, p, 0, p->n_rows, top_k);
-    struct kg_forward f = {.how = how, .inv_temp = kg_not_one(p->inv_temp, p->n_rows)};
+    struct kg_rows_pack *k = p->pack;
+    const struct kg_forward f = {.how = d->how,
+                                 .inv_temp = kg_not_one(p->inv_temp, p->n_rows)};
+    size_t counts[FOUND_COUNTS];
+    struct found there;
 
     assert(k->n_there == 0);
+    count_found(counts, d, p);
+    KG_TRY(kg_stage_room(
+        &k->found, k->backend,
+        (int64_t)(kg_columns_bytes(found_columns, counts) / sizeof(int32_t)), err));
+    kg_columns_place(k->found.there, &there, found_columns, counts);
     KG_TRY(run_forward(p, k->hidden, p->model, k->acts, f, err));
-    kg_acts_draws(d, k->acts);
-    head.inv_temp = NULL;
-    return kg_op_draw(p->model->backend, d, out, &head, err);
+    KG_TRY(draw(d, &there, p, err));
+    return give_found(d, &k->found, k->backend, counts, err);
 }
 
 /* ---- backward ---- */

@@ -57,6 +57,19 @@ struct kg_rows_opts {
 
 struct kg_rows_pack; /* the pack and its hidden states: what a device reads */
 
+/* How all wanted rows are drawn from, and what is found. The host's. */
+struct kg_rows_draws {
+    const struct kg_draw *how; /* (n_rows) */
+    bool truncates;            /* a row of how, at least */
+    int top_k;
+    struct kg_drawn *drawn; /* (n_rows) out, as what follows; see struct kg_draws */
+    uint64_t *kept;         /* (n_rows, (V+63)/64) or NULL */
+    float *const *logits;   /* (n_rows) */
+    double *lse;            /* (n_rows) */
+    int32_t *top_ids;       /* (n_rows, top_k), as the next; NULL where that is 0 */
+    float *top_logp;
+};
+
 /* The wanted rows: what is known of them here, on the host. */
 struct kg_rows {
     const struct kg_model *model; /* of the present rows; borrowed */
@@ -139,11 +152,9 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
 kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The forward and a token of every wanted row, all of this pack (kg_op_draw): how (rows),
- * which is the host's, and the temperatures go up with the pack.   d: filled in here: how
- * and inv_temp; out->logits: none */
-kg_status kg_rows_draw(struct kg_draws *d, const struct kg_head_out *out,
-                       const struct kg_rows *p, const struct kg_draw *how, int top_k,
+/* The forward and a token of every wanted row, all of this pack (kg_op_draw), where the
+ * backend draws: one copy up, one down. */
+kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
  * head was asked for them, a_set and a_kl. The forward was to keep, and nothing has been

@@ -164,10 +164,10 @@ static int check(enum kind kind, int32_t vocab, int64_t n, uint64_t number)
     const size_t words = ((size_t)vocab + 63) / 64;
     struct kg_sampling all = {.temperature = 1, .top_p = 0.5f};
     struct kg_sampler_scratch scratch = {0};
-    struct kg_drawn drawn[ROWS];
+    struct kg_drawn *drawn = buffer_of(n, sizeof *drawn);
+    double *lse = buffer_of(n, sizeof *lse);
+    uint64_t *kept = buffer_of(n * (int64_t)words, sizeof *kept);
     struct kg_draw *how;
-    double lse[ROWS];
-    uint64_t *kept = kg_mem_calloc((size_t)n * words, sizeof *kept, "test", &err);
     struct problem p;
     int good = 0;
 
@@ -185,7 +185,9 @@ static int check(enum kind kind, int32_t vocab, int64_t n, uint64_t number)
         good += check_row(&p, i, &drawn[i], lse[i], kept + (size_t)i * words, &scratch);
     kg_sampler_scratch_release(&scratch);
     problem_release(&p);
-    kg_mem_free(kept);
+    buffer_free(drawn);
+    buffer_free(lse);
+    buffer_free(kept);
     return good;
 }
 
@@ -219,9 +221,9 @@ static void logits_of_single_rows_come_to_the_host(void **state)
     enum { V = 700, N = 9 };
     static float z[2][V];
     float *const logits[N] = {[2] = z[0], [7] = z[1]};
-    struct kg_drawn drawn[N];
+    struct kg_drawn *drawn = buffer_of(N, sizeof *drawn);
+    double *lse = buffer_of(N, sizeof *lse);
     struct kg_draw *how;
-    double lse[N];
     struct problem p;
 
     (void)state;
@@ -236,6 +238,8 @@ static void logits_of_single_rows_come_to_the_host(void **state)
     buffer_free(how);
     assert_memory_equal(z[0], p.logits + (size_t)2 * V, sizeof z[0]);
     assert_memory_equal(z[1], p.logits + (size_t)7 * V, sizeof z[1]);
+    buffer_free(drawn);
+    buffer_free(lse);
     problem_release(&p);
 }
 

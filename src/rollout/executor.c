@@ -230,7 +230,13 @@ static kg_status run_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_
                               struct kg_err *err)
 {
     struct kg_head_out out = out_of(x, first);
-    struct kg_draws d = {.drawn = x->drawn + first, .logits = x->adjusted + first};
+    struct kg_rows_draws d = {.how = x->how + first,
+                              .top_k = x->top_k,
+                              .drawn = x->drawn + first,
+                              .logits = x->adjusted + first,
+                              .lse = out.lse,
+                              .top_ids = out.top_ids,
+                              .top_logp = out.top_logp};
     for (int32_t i = first; i < first + p->n_rows; i++) {
         const struct kg_exec_step *s = &x->steps[i];
         x->how[i] = kg_sampler_draw_of(s->sampling, s->u);
@@ -241,7 +247,7 @@ static kg_status run_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_
         if (s->sampling->record_kept)
             d.kept = x->kept + (size_t)first * words(x);
     }
-    return kg_rows_draw(&d, &out, p, x->how + first, x->top_k, err);
+    return kg_rows_draw(&d, p, err);
 }
 
 static void point_at_records(const struct kg_exec *x, struct kg_exec_step *s, int64_t row)

@@ -238,9 +238,9 @@ struct kg_drawn {
     int32_t n_kept; /* ids that truncation kept; 0: all */
     float cut;      /* -log of their mass */
 };
-/* Tokens of a head's rows. What they are drawn by is the backend's memory, so that it can
- * come there with a pack: temperatures too, in the place of the head's. What was drawn is
- * the host's. */
+/* Tokens of a head's rows. All this is the backend's memory, but for logits, and so is
+ * what the head finds of the rows: nothing crosses, and what they are drawn by can come
+ * with a pack, temperatures too. */
 struct kg_draws {
     const struct kg_draw *how; /* (N) */
     const float *inv_temp;     /* (N) or NULL for 1 */
@@ -248,7 +248,7 @@ struct kg_draws {
     struct kg_drawn *drawn;    /* (N) out; without a meaning where lse is not finite */
     /* (N, (V+63)/64) out: a bit for each id that was kept, where n_kept > 0; or NULL */
     uint64_t *kept;
-    /* (N) or NULL. A row with an entry: its logits (V) go there, too */
+    /* (N) or NULL. The host's: a row with an entry, its logits (V) go there, too */
     float *const *logits;
 };
 
@@ -578,7 +578,8 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_op_head, and a token of every row, so that no logits cross to the host.
- * out->logits, h->inv_temp: none.   numerics: token, logp and what was kept are
+ * out: lse, top_ids, top_logp at most; h: no more than hidden, weight, top_k.
+ * numerics: token, logp and what was kept are
  * kg_sampler_draw's on the same logits, to the bit.   errors: as kg_op_head, UNSUPPORTED
  * where the backend has no such slot */
 kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,

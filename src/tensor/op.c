@@ -629,10 +629,12 @@ kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
 {
     const char *op = "draw";
     KG_TRY(check_asked(be, op, out, h, err));
-    if (out->logits || !out->lse || !d->how || !d->drawn || h->inv_temp)
+    if (!out->lse || !d->how || !d->drawn)
+        return kg_fail(err, KG_EINVAL, "%s: expected places for lse and tokens", op);
+    if (out->logits || h->inv_temp || h->target || h->indices || h->sets || h->anchor)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected places for lse and tokens, none for all logits, and "
-                       "temperatures beside the draws",
+                       "%s: expected nothing of the host's, found temperatures, ids or "
+                       "a place for logits",
                        op);
     return be->draw ? be->draw(d, out, h, err) : missing(be, op, err);
 }

@@ -438,25 +438,6 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
                   kg_cuda_min((strips > 1 ? strips : 1) * KG_CUDA_STRIP_TILES, all)};
 }
 
-static void place_drawn(struct kg_cuda_drawing *d, struct kg_cuda_piece *p,
-                        const struct job *job)
-{
-    const bool kept = job->truncates && job->draws->kept;
-
-    d->words = (job->vocab + 63) / 64 * 2;
-    d->how = job->draws ? job->draws->how : NULL;
-    kg_cuda_take(p, &d->drawn, job->draws ? job->n : 0);
-    kg_cuda_take(p, &d->kept, kept ? job->n * d->words : 0);
-}
-
-static void give_drawn(const struct kg_cuda_drawing *d, const struct job *job)
-{
-    if (!job->draws)
-        return;
-    kg_cuda_fill(job->draws->drawn, d->drawn, NULL, job->n, 1);
-    kg_cuda_fill((uint32_t *)job->draws->kept, d->kept, NULL, job->n, d->words);
-}
-
 static void place_results(struct results *r, struct kg_cuda_piece *p,
                           const struct job *job)
 {
@@ -627,13 +608,19 @@ static kg_status run_rows(const struct job *job, int64_t first, int64_t rows,
     return KG_OK;
 }
 
+static kg_status run(const struct job *job, struct kg_err *err)
+{
+    for (int64_t n = 0; n < job->n; n += job->rows)
+        KG_TRY(run_rows(job, n, kg_cuda_min(job->rows, job->n - n), err));
+    return KG_OK;
+}
+
 /* host: what goes up, then what comes down; the device has the same and the work. */
-static kg_status run(struct job *job, char *host, uint64_t up, uint64_t both,
-                     uint64_t all, struct kg_err *err)
+static kg_status run_head(struct job *job, char *host, uint64_t up, uint64_t both,
+                          uint64_t all, struct kg_err *err)
 {
     struct kg_cuda_piece from = {host, 0}, to = {NULL, 0};
     struct kg_cuda_asked asked;
-    struct kg_cuda_drawing drawing;
     struct results results;
 
     to.base = (char *)kg_cuda_scratch(all, err);
@@ -643,23 +630,19 @@ static kg_status run(struct job *job, char *host, uint64_t up, uint64_t both,
     kg_cuda_asked_place(&job->asked, &to, &job->h, NULL, job->n);
     place_results(&results, &from, job);
     place_results(&job->results, &to, job);
-    place_drawn(&drawing, &from, job);
-    place_drawn(&job->drawing, &to, job);
     place_work(job, &to);
     kg_cuda_asked_fill(&asked, &job->h, NULL, job->n);
     if (up > 0)
         kg_dev_put(to.base, host, up);
-    for (int64_t n = 0; n < job->n; n += job->rows)
-        KG_TRY(run_rows(job, n, kg_cuda_min(job->rows, job->n - n), err));
+    KG_TRY(run(job, err));
     kg_dev_get(host + up, to.base + up, both - up);
-    KG_TRY(kg_dev_done(job->draws ? "draw" : "head", err));
+    KG_TRY(kg_dev_done("head", err));
     give_results(&results, job);
-    give_drawn(&drawing, job);
     return KG_OK;
 }
 
-static kg_status head(const struct kg_draws *draws, const struct kg_head_out *out,
-                      const struct kg_head *h, struct kg_err *err)
+kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
+                       struct kg_err *err)
 {
     struct job job = {};
     struct kg_cuda_piece p = {NULL, 0};
@@ -668,25 +651,39 @@ static kg_status head(const struct kg_draws *draws, const struct kg_head_out *ou
 
     if (h->hidden.rows == 0 || h->weight.rows == 0)
         return KG_OK;
-    plan(&job, out, h, draws);
+    plan(&job, out, h, NULL);
     kg_cuda_asked_place(&job.asked, &p, &job.h, NULL, job.n);
     up = p.used;
     place_results(&job.results, &p, &job);
-    place_drawn(&job.drawing, &p, &job);
     both = p.used;
     place_work(&job, &p);
     host = (char *)kg_cuda_host_scratch(both, err);
-    return host ? run(&job, host, up, both, p.used, err) : err->code;
+    return host ? run_head(&job, host, up, both, p.used, err) : err->code;
 }
 
-kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
-                       struct kg_err *err)
-{
-    return head(NULL, out, h, err);
-}
-
+/* Operands and results are there, as their caller placed them. */
 kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
                        const struct kg_head *h, struct kg_err *err)
 {
-    return head(d, out, h, err);
+    struct job job = {};
+    struct kg_cuda_piece p = {NULL, 0};
+
+    if (h->hidden.rows == 0 || h->weight.rows == 0)
+        return KG_OK;
+    plan(&job, out, h, d);
+    place_work(&job, &p);
+    p.base = (char *)kg_cuda_scratch(p.used, err);
+    if (!p.base)
+        return err->code;
+    p.used = 0;
+    place_work(&job, &p);
+    job.results.lse = out->lse;
+    job.results.top_ids = out->top_ids;
+    job.results.top_logp = out->top_logp;
+    job.drawing.how = d->how;
+    job.drawing.drawn = d->drawn;
+    job.drawing.kept = (uint32_t *)d->kept;
+    job.drawing.words = (job.vocab + 63) / 64 * 2;
+    KG_TRY(run(&job, err));
+    return kg_dev_done("draw", err);
 }
