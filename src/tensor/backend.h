@@ -316,6 +316,7 @@ struct kg_traffic {
     uint64_t down;
     uint64_t ups; /* copies */
     uint64_t downs;
+    uint64_t replays; /* bodies that were launched as one, see kg_op_replay */
 };
 /* One copy of so many bytes: of t->up and t->ups, or down and downs. */
 static inline void kg_traffic_count(uint64_t *sum, uint64_t *copies, uint64_t bytes)
@@ -387,6 +388,9 @@ struct kg_backend {
     /* NULL: who wants tokens draws them from logits */
     kg_status (*draw)(const struct kg_draws *d, const struct kg_head_out *out,
                       const struct kg_head *h, struct kg_err *err);
+    /* NULL: body is called, see kg_op_replay */
+    kg_status (*replay)(uint64_t key, kg_status (*body)(void *arg, struct kg_err *err),
+                        void *arg, struct kg_err *err);
     kg_status (*adamw)(struct kg_vec w, struct kg_mat m, struct kg_mat v, struct kg_vec g,
                        const struct kg_adamw *a, struct kg_err *err);
     kg_status (*schedule_free)(struct kg_vec y, struct kg_vec z, struct kg_mat v,
@@ -585,6 +589,14 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                      const struct kg_head_out *out, const struct kg_head *h,
                      struct kg_err *err) KG_MUST_CHECK;
+
+/* body(arg), where it calls operations alone: nothing comes from the host or goes there,
+ * no memory is taken, and nothing depends on what they compute. With equal keys it calls
+ * the same ones on the same memory; so a backend may record it at one call and launch the
+ * record at later ones, in which it is not called.   errors: those of body, DEVICE */
+kg_status kg_op_replay(const struct kg_backend *be, uint64_t key,
+                       kg_status (*body)(void *arg, struct kg_err *err), void *arg,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 /* AdamW (Loshchilov & Hutter 2019): m = b1 m + (1-b1) g, v = b2 v + (1-b2) g^2,
  * w -= lr (m^ / (sqrt(v^) + eps) + decay w),  g = grad_scale * gradient.

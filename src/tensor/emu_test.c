@@ -219,6 +219,191 @@ static void the_matrix_instruction_multiplies(void **state)
     kg_buf_free(emu(), out);
 }
 
+/* ---- records ---- */
+struct turn {
+    int calls;
+    float *y, *x, *more;
+    kg_status (*also)(struct turn *t);
+};
+
+static kg_status turn_round(void *arg, struct kg_err *e)
+{
+    struct turn *t = arg;
+
+    t->calls++;
+    KG_TRY(kg_trial_run(KG_TRIAL_GOOD, t->y, t->x, e));
+    return t->also ? t->also(t) : KG_OK;
+}
+
+/* x <- number, number + 1, ..;   returns whether y is its reverse after a call */
+static bool turns(struct turn *t, uint64_t key, int number, const float *y)
+{
+    float x[THREADS];
+
+    for (int i = 0; i < THREADS; i++)
+        x[i] = (float)(number + i);
+    assert_int_equal(kg_buf_put(emu(), t->x, x, sizeof x, &err), KG_OK);
+    assert_int_equal(kg_op_replay(emu(), key, turn_round, t, &err), KG_OK);
+    assert_int_equal(kg_buf_get(emu(), x, y, sizeof x, &err), KG_OK);
+    return x[0] == (float)(number + THREADS - 1) && x[THREADS - 1] == (float)number;
+}
+
+static void what_is_recorded_is_launched_again(void **state)
+{
+    const size_t bytes = THREADS * sizeof(float);
+    struct turn t = {.x = there(bytes), .y = there(bytes)};
+    float *y = t.y, *other = there(bytes);
+
+    (void)state;
+    for (int call = 1; call <= 4; call++) {
+        assert_true(turns(&t, 77, 10 * call, y));
+        assert_int_equal(t.calls, call < 2 ? call : 2);
+    }
+    t.y = other; /* the record has what it was given */
+    assert_true(turns(&t, 77, 5, y));
+    assert_true(turns(&t, 78, 6, other));
+    assert_int_equal(t.calls, 3);
+    kg_buf_free(emu(), there(1)); /* no record lives longer than memory */
+    for (int number = 0; number < 3; number++)
+        assert_true(turns(&t, 77, number, other));
+    assert_int_equal(t.calls, 5);
+    kg_buf_free(emu(), t.x);
+    kg_buf_free(emu(), y);
+    kg_buf_free(emu(), other);
+}
+
+static kg_status puts_more(struct turn *t)
+{
+    const float zero = 0;
+
+    return kg_buf_put(emu(), t->y, &zero, sizeof zero, &err);
+}
+static kg_status gets(struct turn *t)
+{
+    float first;
+
+    return kg_buf_get(emu(), &first, t->y, sizeof first, &err);
+}
+static kg_status takes(struct turn *t)
+{
+    (void)t;
+    kg_buf_free(emu(), there(1));
+    return kg_trial_run(KG_TRIAL_GOOD, t->y, t->x, &err);
+}
+
+static kg_status frees(struct turn *t)
+{
+    kg_buf_free(emu(), t->more);
+    t->more = NULL;
+    return kg_trial_run(KG_TRIAL_GOOD, t->y, t->x, &err);
+}
+static kg_status measures(struct turn *t)
+{
+    (void)kg_dev_seconds();
+    return kg_trial_run(KG_TRIAL_GOOD, t->y, t->x, &err);
+}
+
+static void what_cannot_be_recorded_is_a_fault(void **state)
+{
+    static const struct {
+        kg_status (*also)(struct turn *t);
+        const char *says;
+    } rows[] = {{puts_more, "put: put: it cannot be part of a record"},
+                {gets, "get: get: it cannot be part of a record"},
+                {takes, ": alloc: it cannot be part of a record"},
+                {frees, ": free: it cannot be part of a record"},
+                {measures, ": timing: it cannot be part of a record"}};
+    const size_t bytes = THREADS * sizeof(float);
+    struct turn t = {.x = there(bytes), .y = there(bytes)};
+
+    (void)state;
+    for (uint64_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        t.also = rows[i].also;
+        t.calls = 0;
+        assert_int_equal(kg_op_replay(emu(), i, turn_round, &t, &err), KG_OK);
+        t.more = there(1);
+        assert_int_equal(kg_op_replay(emu(), i, turn_round, &t, &err), KG_EDEVICE);
+        assert_non_null(strstr(err.message, rows[i].says));
+        assert_int_equal(t.calls, 2);
+        kg_buf_free(emu(), t.more);
+        t.more = NULL;
+        t.also = NULL;
+        for (int number = 0; number < 3; number++)
+            assert_true(turns(&t, i, number, t.y));
+        assert_int_equal(t.calls, 4);
+    }
+    kg_buf_free(emu(), t.x);
+    kg_buf_free(emu(), t.y);
+}
+
+static kg_status fails_at_first(struct turn *t)
+{
+    return t->calls < 3 ? kg_fail(&err, KG_EINVAL, "call %d", t->calls) : KG_OK;
+}
+static kg_status fails_at_third(struct turn *t)
+{
+    return t->calls == 3 ? kg_fail(&err, KG_EINVAL, "call 3") : KG_OK;
+}
+
+static void a_body_that_fails_is_called_again(void **state)
+{
+    const size_t bytes = THREADS * sizeof(float);
+    struct turn t = {.x = there(bytes), .y = there(bytes), .also = fails_at_first};
+
+    (void)state;
+    for (int call = 1; call < 3; call++) {
+        assert_int_equal(kg_op_replay(emu(), 9, turn_round, &t, &err), KG_EINVAL);
+        assert_int_equal(t.calls, call);
+    }
+    for (int number = 0; number < 3; number++)
+        assert_true(turns(&t, 9, number, t.y));
+    assert_int_equal(t.calls, 4);
+    t.also = fails_at_third; /* that is recorded */
+    t.calls = 1;
+    assert_true(turns(&t, 10, 1, t.y));
+    assert_int_equal(kg_op_replay(emu(), 10, turn_round, &t, &err), KG_EINVAL);
+    for (int number = 0; number < 3; number++)
+        assert_true(turns(&t, 10, number, t.y));
+    assert_int_equal(t.calls, 4);
+    kg_buf_free(emu(), t.x);
+    kg_buf_free(emu(), t.y);
+}
+
+/* The oldest goes where there are many. */
+static void records_are_of_some_keys(void **state)
+{
+    enum { KEYS = 70 };
+    const size_t bytes = THREADS * sizeof(float);
+    struct turn t = {.x = there(bytes), .y = there(bytes)};
+
+    (void)state;
+    for (uint64_t key = 0; key < KEYS; key++)
+        for (int number = 0; number < 3; number++)
+            assert_true(turns(&t, key, number, t.y));
+    assert_int_equal(t.calls, 2 * KEYS);
+    assert_true(turns(&t, KEYS - 1, 7, t.y));
+    assert_int_equal(t.calls, 2 * KEYS);
+    assert_true(turns(&t, 0, 7, t.y));
+    assert_int_equal(t.calls, 2 * KEYS + 1);
+    kg_buf_free(emu(), t.x);
+    kg_buf_free(emu(), t.y);
+}
+
+static void a_device_that_records_nothing_computes(void **state)
+{
+    const size_t bytes = THREADS * sizeof(float);
+    struct turn t = {.x = there(bytes), .y = there(bytes)};
+
+    (void)state;
+    kg_emu_records(false);
+    for (int number = 0; number < 4; number++)
+        assert_true(turns(&t, 1, number, t.y));
+    kg_emu_records(true);
+    assert_int_equal(t.calls, 5); /* twice where it was tried */
+    kg_buf_free(emu(), t.x);
+    kg_buf_free(emu(), t.y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +415,11 @@ int main(void)
         cmocka_unit_test(memory_of_the_host_is_no_argument),
         cmocka_unit_test(a_stray_touch_dies),
         cmocka_unit_test(the_matrix_instruction_multiplies),
+        cmocka_unit_test(what_is_recorded_is_launched_again),
+        cmocka_unit_test(what_cannot_be_recorded_is_a_fault),
+        cmocka_unit_test(a_body_that_fails_is_called_again),
+        cmocka_unit_test(records_are_of_some_keys),
+        cmocka_unit_test(a_device_that_records_nothing_computes),
     };
     const struct CMUnitTest none[] = {cmocka_unit_test(kernels_are_not_emulated)};
 

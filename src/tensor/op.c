@@ -282,7 +282,8 @@ struct kg_traffic kg_buf_traffic(const struct kg_backend *be)
     return (struct kg_traffic){.up = counted(&t->up),
                                .down = counted(&t->down),
                                .ups = counted(&t->ups),
-                               .downs = counted(&t->downs)};
+                               .downs = counted(&t->downs),
+                               .replays = counted(&t->replays)};
 }
 
 void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
@@ -293,6 +294,7 @@ void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
     sum->down += now.down - since.down;
     sum->ups += now.ups - since.ups;
     sum->downs += now.downs - since.downs;
+    sum->replays += now.replays - since.replays;
 }
 
 /* ---- products ---- */
@@ -637,6 +639,13 @@ kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                        "a place for logits",
                        op);
     return be->draw ? be->draw(d, out, h, err) : missing(be, op, err);
+}
+
+kg_status kg_op_replay(const struct kg_backend *be, uint64_t key,
+                       kg_status (*body)(void *arg, struct kg_err *err), void *arg,
+                       struct kg_err *err)
+{
+    return be->replay ? be->replay(key, body, arg, err) : body(arg, err);
 }
 
 kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,

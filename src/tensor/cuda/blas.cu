@@ -345,23 +345,39 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
     return KG_OK;
 }
 
+struct product {
+    struct kg_lt_plan plan;
+    struct kg_mat c, a, b;
+    enum kg_matmul_kind kind;
+    bool accumulate;
+};
+
+static int multiply(void *arg)
+{
+    static const float one = 1.0f, none = 0.0f;
+    const struct product *p = (const struct product *)arg;
+    const void *const operands[] = {p->a.data, p->b.data, p->c.data};
+    struct layouts l;
+    int e = make_layouts(&l, p->c, p->a, p->b);
+
+    if (e == KG_LT_OK) {
+        kg_dev_lend(operands, 3);
+        e = lib.call.matmul(lib.lt, lib.desc[p->kind], &one, p->b.data, l.b, p->a.data,
+                            l.a, p->accumulate ? &one : &none, p->c.data, l.c, p->c.data,
+                            l.c, &p->plan, NULL, 0, KG_DEV_STREAM);
+        kg_dev_take_back(operands, 3);
+        release(&l);
+    }
+    return e;
+}
+
 kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
                       struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                       struct kg_err *err)
 {
-    static const float one = 1.0f, none = 0.0f;
-    const void *const operands[] = {a.data, b.data, c.data};
-    struct layouts l;
-    int e = make_layouts(&l, c, a, b);
+    struct product p = {*plan, c, a, b, kind, accumulate};
+    int e = kg_dev_call(multiply, &p, sizeof p);
 
-    if (e == KG_LT_OK) {
-        kg_dev_lend(operands, 3);
-        e = lib.call.matmul(lib.lt, lib.desc[kind], &one, b.data, l.b, a.data, l.a,
-                            accumulate ? &one : &none, c.data, l.c, c.data, l.c, plan,
-                            NULL, 0, NULL);
-        kg_dev_take_back(operands, 3);
-        release(&l);
-    }
     if (e == KG_LT_NOT_SUPPORTED || e == KG_LT_INVALID_VALUE)
         return kg_fail(err, KG_EUNSUPPORTED, "cublas: not by this plan: %s",
                        lib.call.status_name(e));

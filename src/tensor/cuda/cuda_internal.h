@@ -197,6 +197,8 @@ kg_status kg_cuda_head_bwd(const struct kg_head_grad *g, const struct kg_head *h
                            struct kg_err *err);
 kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
                        const struct kg_head *h, struct kg_err *err);
+kg_status kg_cuda_replay(uint64_t key, kg_status (*body)(void *arg, struct kg_err *err),
+                         void *arg, struct kg_err *err);
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,
                         struct kg_vec g, const struct kg_adamw *a, struct kg_err *err);
 kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v,
@@ -231,6 +233,10 @@ kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Plans are forgotten, and the library is closed. */
 void kg_cuda_blas_end(void);
+
+/* ---- replay.cu ---- */
+/* Before memory is freed that a record may name. */
+void kg_cuda_forget(void);
 
 /* ---- memory.cu ---- */
 /* Device memory of one operation, valid until the next one asks; not zeroed.

@@ -34,14 +34,16 @@ enum { KG_ASKED_MOST = 99 << 10 };
 #include "tensor/cuda/emu.h"
 #include "tensor/cuda/emu_dev.h"
 #else
-#define KG_DEV_NAME                           "cuda"
-#define KG_SHARED(type, name, dims)           __shared__ type name dims
-#define KG_LAUNCH(kernel, grid, threads, ...) kernel<<<grid, threads>>>(__VA_ARGS__)
-#define KG_SHARED_ASKED(type, name)           extern __shared__ type name[]
+#define KG_DEV_NAME                 "cuda"
+#define KG_SHARED(type, name, dims) __shared__ type name dims
+#define KG_DEV_STREAM               kg_dev_stream
+#define KG_LAUNCH(kernel, grid, threads, ...)                                            \
+    kernel<<<grid, threads, 0, kg_dev_stream>>>(__VA_ARGS__)
+#define KG_SHARED_ASKED(type, name) extern __shared__ type name[]
 #define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
     ((void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
                                 bytes),                                                  \
-     kernel<<<grid, threads, bytes>>>(__VA_ARGS__))
+     kernel<<<grid, threads, bytes, kg_dev_stream>>>(__VA_ARGS__))
 static inline dim3 kg_grid(int64_t x, int64_t y)
 {
     return dim3((unsigned)x, (unsigned)y);
@@ -153,6 +155,26 @@ static __device__ inline uint32_t kg_pair(float first, float second)
  * operation that returns is done. */
 extern bool kg_dev_shown;
 
+/* All that is launched and copied stands in one stream, which a record is made of. Other
+ * threads wait while one is made (library.cu). */
+extern cudaStream_t kg_dev_stream;
+extern bool kg_dev_recording;
+void kg_dev_lock(void);
+void kg_dev_unlock(void);
+
+/* What is launched from begin to end is recorded and computes nothing.
+ * returns owned record; NULL: it could not be recorded */
+void kg_dev_record_begin(void);
+void *kg_dev_record_end(void);
+void kg_dev_record_launch(void *record);
+void kg_dev_record_free(void *record);
+/* f(arg), which launches by a library; a record has what it launches. */
+static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
+{
+    (void)bytes;
+    return f(arg);
+}
+
 /* Of the device that was chosen (library.cu). */
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 
@@ -188,20 +210,24 @@ static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg
 static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
-    (void)cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice);
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, kg_dev_stream);
+    (void)cudaStreamSynchronize(kg_dev_stream);
 }
 static inline void kg_dev_get(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
-    (void)cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost);
+    kg_dev_lock();
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_stream);
+    (void)cudaStreamSynchronize(kg_dev_stream);
+    kg_dev_unlock();
 }
 static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 {
-    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice);
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, kg_dev_stream);
 }
 static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
-    (void)cudaMemsetAsync(to, 0, bytes);
+    (void)cudaMemsetAsync(to, 0, bytes, kg_dev_stream);
 }
 /* Around the call of a library whose kernels read and write what begins there. */
 static inline void kg_dev_lend(const void *const *memory, size_t n)
@@ -225,7 +251,7 @@ static inline kg_status kg_dev_done(const char *op, struct kg_err *err)
 {
     cudaError_t e = cudaGetLastError();
 
-    if (e == cudaSuccess && kg_dev_shown)
+    if (e == cudaSuccess && kg_dev_shown && !kg_dev_recording)
         e = cudaDeviceSynchronize();
     return e == cudaSuccess
                ? KG_OK

@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "tensor/cuda/emu.h"
 
+#include "base/mem.h"
 #include "tensor/cuda/library.h"
 #include "tensor/device.h"
 #include "tensor/pages.h"
@@ -355,15 +356,131 @@ static void run_grid(struct kg_emu_dim grid)
         forget_fibers();
 }
 
+/* ---- records ---- */
+/* A launch, or a call of what does not launch. */
+struct entry {
+    struct entry *next;
+    const char *name;
+    struct kg_emu_dim grid;
+    unsigned threads;
+    void (*run)(void *);
+    int (*call)(void *); /* NULL: a launch */
+    const void *views[VIEWS];
+    size_t n_views, asked_bytes;
+    _Alignas(64) char arg[];
+};
+struct record {
+    struct entry *first, **end;
+};
+static struct record *recording; /* NULL: none is made */
+static bool no_records;
+
+void kg_emu_records(bool possible) { no_records = !possible; }
+
+static void note(const struct entry *e, const void *arg, size_t bytes)
+{
+    struct kg_err err;
+    struct entry *new = kg_mem_calloc(1, sizeof *e + bytes, "a record", &err);
+
+    if (!new) {
+        blame("no memory for a record");
+        return;
+    }
+    *new = *e;
+    memcpy(new->views, views, sizeof views);
+    new->n_views = n_views;
+    new->asked_bytes = asked_bytes;
+    memcpy(new->arg, arg, bytes);
+    *recording->end = new;
+    recording->end = &new->next;
+}
+
+/* By the thread that makes one. */
+static void not_recorded(const char *what)
+{
+    if (!recording)
+        return;
+    kernel = what;
+    blame("it cannot be part of a record");
+}
+
+void kg_dev_record_begin(void)
+{
+    struct kg_err err;
+
+    pthread_mutex_lock(&busy);
+    if (no_records)
+        return;
+    kernel = "record";
+    recording = kg_mem_calloc(1, sizeof *recording, "a record", &err);
+    if (recording)
+        recording->end = &recording->first;
+    else
+        blame("no memory for a record");
+}
+
+void *kg_dev_record_end(void)
+{
+    struct record *r = recording;
+
+    recording = NULL;
+    pthread_mutex_unlock(&busy);
+    return r;
+}
+
+void kg_dev_record_free(void *record)
+{
+    struct record *r = record;
+
+    while (r->first) {
+        struct entry *e = r->first;
+
+        r->first = e->next;
+        kg_mem_free(e);
+    }
+    kg_mem_free(r);
+}
+
+void kg_dev_record_launch(void *record)
+{
+    const struct record *r = record;
+
+    pthread_mutex_lock(&busy);
+    for (struct entry *e = r->first; e; e = e->next) {
+        if (e->call) {
+            kernel = "record";
+            if (e->call(e->arg) != 0)
+                blame("what a library did once it does no more");
+            continue;
+        }
+        memcpy(views, e->views, sizeof views);
+        n_views = e->n_views;
+        asked_bytes = e->asked_bytes;
+        kg_emu_launch(e->name, e->grid, e->threads, e->run, e->arg, 0);
+    }
+    pthread_mutex_unlock(&busy);
+}
+
+int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
+{
+    if (!recording)
+        return f(arg);
+    note(&(struct entry){.call = f}, arg, bytes);
+    return 0;
+}
+
 void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
-                   void (*run)(void *), void *arg)
+                   void (*run)(void *), void *arg, size_t bytes)
 {
     pthread_mutex_lock(&busy);
     kernel = name;
     body = run;
     body_arg = arg;
     n_threads = threads;
-    if (may_launch(grid, threads))
+    if (recording)
+        note(&(struct entry){.name = name, .grid = grid, .threads = threads, .run = run},
+             arg, bytes);
+    else if (may_launch(grid, threads))
         run_grid(grid);
     n_views = 0;
     asked_bytes = 0;
@@ -514,9 +631,14 @@ void kg_emu_copies_wait(int n)
 /* ---- memory ---- */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
+    not_recorded("alloc");
     return kg_pages_alloc(bytes, what, err);
 }
-void kg_dev_free(void *memory) { kg_pages_free(memory); }
+void kg_dev_free(void *memory)
+{
+    not_recorded("free");
+    kg_pages_free(memory);
+}
 kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
 {
     return kg_pages_free_bytes(total, free, err);
@@ -545,6 +667,7 @@ static void move(const char *what, void *to, bool to_device, const void *from,
 {
     pthread_mutex_lock(&busy);
     kernel = what;
+    not_recorded(what);
     move_all(to, to_device, from, from_device, bytes);
     pthread_mutex_unlock(&busy);
 }
@@ -559,21 +682,43 @@ void kg_dev_get(void *to, const void *from, uint64_t bytes)
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     move("get", to, false, from, true, bytes);
 }
+
+/* Within the device. */
+struct within {
+    void *to;
+    const void *from; /* NULL: zeros */
+    uint64_t bytes;
+};
+
+static int copy_now(void *arg)
+{
+    const struct within *w = arg;
+
+    move("copy", w->to, true, w->from, true, w->bytes);
+    return 0;
+}
 void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 {
-    move("copy", to, true, from, true, bytes);
+    (void)kg_dev_call(copy_now, &(struct within){to, from, bytes}, sizeof(struct within));
 }
 
-void kg_dev_zero(void *to, uint64_t bytes)
+static int zero_now(void *arg)
 {
+    const struct within *w = arg;
+
     pthread_mutex_lock(&busy);
-    kg_emu_argument("zero", to);
+    kg_emu_argument("zero", w->to);
     if (!fault[0]) {
-        kg_pages_lend((const void *[]){to}, 1);
-        memset(to, 0, bytes);
-        kg_pages_take_back((const void *[]){to}, 1);
+        kg_pages_lend((const void *[]){w->to}, 1);
+        memset(w->to, 0, w->bytes);
+        kg_pages_take_back((const void *[]){w->to}, 1);
     }
     pthread_mutex_unlock(&busy);
+    return 0;
+}
+void kg_dev_zero(void *to, uint64_t bytes)
+{
+    (void)kg_dev_call(zero_now, &(struct within){to, NULL, bytes}, sizeof(struct within));
 }
 
 /* ---- what a library does ---- */
@@ -586,7 +731,11 @@ void kg_dev_take_back(const void *const *memory, size_t n)
 static double (*seconds)(void);
 
 void kg_emu_clock(double (*s)(void)) { seconds = s; }
-double kg_dev_seconds(void) { return seconds ? seconds() : 0; }
+double kg_dev_seconds(void)
+{
+    not_recorded("timing");
+    return seconds ? seconds() : 0;
+}
 
 static const char *cuda_root = "/nowhere";
 

@@ -43,6 +43,9 @@ void kg_emu_clock(double (*seconds)(void)) KG_EMU_TESTED;
 /* Where CUDA's own libraries are looked for; without it nowhere. */
 void kg_emu_cuda(const char *root) KG_EMU_TESTED;
 
+/* Whether records can be made, as they can at the start. */
+void kg_emu_records(bool possible) KG_EMU_TESTED;
+
 /* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
     unsigned x, y, z;
@@ -53,10 +56,10 @@ extern struct kg_emu_dim kg_emu_block;
 /* What a lane can show the others at a time. */
 enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 32 };
 
-/* run(arg) by `threads` threads of every block. After a fault nothing is launched until
- * it was told. */
+/* run(arg) by `threads` threads of every block; arg is of so many bytes. After a fault
+ * nothing is launched until it was told. */
 void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
-                   void (*run)(void *), void *arg);
+                   void (*run)(void *), void *arg, size_t bytes);
 /* A pointer among a kernel's arguments: a fault where it is the host's. */
 void kg_emu_argument(const char *name, const void *p);
 /* An argument of the launch that comes next: the buffers that it points into will be open
@@ -86,10 +89,18 @@ void kg_dev_get(void *to, const void *from, uint64_t bytes);
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 
+/* As those of dev.h. A record has what was launched with copies of all arguments; memory,
+ * the host's too, is no part of one: a fault. */
+void kg_dev_record_begin(void);
+void *kg_dev_record_end(void);
+void kg_dev_record_launch(void *record);
+void kg_dev_record_free(void *record);
+int kg_dev_call(int (*f)(void *), void *arg, size_t bytes);
+
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 void kg_dev_lend(const void *const *memory, size_t n);
 void kg_dev_take_back(const void *const *memory, size_t n);
-double kg_dev_seconds(void);
+double kg_dev_seconds(void) KG_EMU_TESTED;
 const char *kg_emu_cuda_root(void);
 
 /* The first fault since it was asked last, as an error of `op`. */

@@ -5,7 +5,8 @@
 
 #include "base/simd.h"
 
-#define KG_DEV_NAME "emu"
+#define KG_DEV_NAME   "emu"
+#define KG_DEV_STREAM NULL
 #define __global__
 #define __device__
 #define __host__
@@ -61,7 +62,8 @@ template <typename F> static void kg_emu_call(void *f) { (*(F *)f)(); }
 template <typename F>
 static void kg_emu_run(const char *kernel, dim3 grid, unsigned threads, F body)
 {
-    kg_emu_launch(kernel, grid, threads, kg_emu_call<F>, &body);
+    static_assert(__is_trivially_copyable(F), "a record has a copy of its bytes");
+    kg_emu_launch(kernel, grid, threads, kg_emu_call<F>, &body, sizeof body);
 }
 template <typename... A, typename... B>
 static void kg_emu_start(const char *name, void (*kernel)(A...), dim3 grid, int threads,
@@ -69,7 +71,7 @@ static void kg_emu_start(const char *name, void (*kernel)(A...), dim3 grid, int 
 {
     (kg_emu_check(name, args), ...);
     (kg_emu_lend(&args, sizeof args), ...);
-    kg_emu_run(name, grid, (unsigned)threads, [&] { kernel(args...); });
+    kg_emu_run(name, grid, (unsigned)threads, [=] { kernel(args...); });
 }
 #define KG_LAUNCH(kernel, grid, threads, ...)                                            \
     kg_emu_start(#kernel, kernel, grid, threads, __VA_ARGS__)

@@ -11,6 +11,7 @@
 #include "tensor/cuda/cuda_internal.h"
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -36,6 +37,47 @@ extern "C" void kg_mem_free(void *block)
 }
 
 static __global__ void nothing(void) {}
+
+/* ---- the stream, and records of it ---- */
+cudaStream_t kg_dev_stream; /* of the process's life, as the device */
+bool kg_dev_recording;
+static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+void kg_dev_lock(void) { (void)pthread_mutex_lock(&busy); }
+void kg_dev_unlock(void) { (void)pthread_mutex_unlock(&busy); }
+
+void kg_dev_record_begin(void)
+{
+    kg_dev_lock();
+    kg_dev_recording = true;
+    (void)cudaStreamBeginCapture(kg_dev_stream, cudaStreamCaptureModeThreadLocal);
+}
+
+/* What made a capture impossible is no error of the operation that comes next. */
+void *kg_dev_record_end(void)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t record = NULL;
+
+    kg_dev_recording = false;
+    if (cudaStreamEndCapture(kg_dev_stream, &graph) == cudaSuccess && graph)
+        (void)cudaGraphInstantiate(&record, graph, 0);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    if (!record)
+        (void)cudaGetLastError();
+    kg_dev_unlock();
+    return record;
+}
+
+void kg_dev_record_launch(void *record)
+{
+    (void)cudaGraphLaunch((cudaGraphExec_t)record, kg_dev_stream);
+}
+void kg_dev_record_free(void *record)
+{
+    (void)cudaGraphExecDestroy((cudaGraphExec_t)record);
+}
 
 /* ---- what is there ---- */
 struct cuda_number {
@@ -187,6 +229,8 @@ static kg_status choose(int device, struct kg_err *err)
 
     if (e == cudaSuccess)
         e = cudaSetDevice(device);
+    if (e == cudaSuccess && !kg_dev_stream)
+        e = cudaStreamCreateWithFlags(&kg_dev_stream, cudaStreamNonBlocking);
     if (e != cudaSuccess)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
     return check_kernels(device, err);

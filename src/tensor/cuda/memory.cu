@@ -15,7 +15,11 @@ void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err)
     return p;
 }
 
-void kg_cuda_free(void *memory) { kg_dev_free(memory); }
+void kg_cuda_free(void *memory)
+{
+    kg_cuda_forget();
+    kg_dev_free(memory);
+}
 
 kg_status kg_cuda_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
 {
@@ -82,7 +86,7 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
     if (bytes <= kept_bytes)
         return kept;
     if (kept)
-        kg_dev_free(kept);
+        kg_cuda_free(kept);
     kept = kg_dev_alloc(bytes, "scratch of an operation", err);
     kept_bytes = kept ? bytes : 0;
     return kept;

@@ -76,7 +76,7 @@ kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err)
     if (!more)
         return err->code;
     if (room.memory)
-        kg_dev_free(room.memory);
+        kg_cuda_free(room.memory);
     room.memory = (char *)more;
     room.bytes = bytes;
     return KG_OK;
@@ -571,6 +571,7 @@ void kg_cuda_blas_identity(char *text, size_t bytes)
 
 void kg_cuda_blas_end(void)
 {
+    kg_cuda_forget();
     while (pins) {
         struct pinned *p = pins;
 

@@ -70,6 +70,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .head = kg_cuda_head,
     .head_bwd = kg_cuda_head_bwd,
     .draw = kg_cuda_draw,
+    .replay = kg_cuda_replay,
     .adamw = kg_cuda_adamw,
     .schedule_free = kg_cuda_schedule_free,
     .schedule_free_average = kg_cuda_schedule_free_average,

@@ -1,0 +1,80 @@
+/* What is launched again and again is recorded once.
+ *
+ * The first call of a key runs as it is, so that plans of its products are chosen and
+ * scratch has grown; the second is recorded, which computes nothing, and its record is
+ * launched; so are later ones. A record names addresses: whoever frees memory that one
+ * may name forgets all first, keys too, as another owner may stand under the same one
+ * then.
+ */
+#include "tensor/cuda/cuda_internal.h"
+
+enum { RECORDS = 64 };
+
+struct record {
+    uint64_t key;
+    bool called; /* once, by its end */
+    bool never;  /* it could not be recorded */
+    void *there; /* owned; NULL: none now */
+};
+
+static struct record records[RECORDS]; /* a ring */
+static int n_records;                  /* taken so far */
+
+void kg_cuda_forget(void)
+{
+    for (int i = 0; i < RECORDS; i++)
+        if (records[i].there)
+            kg_dev_record_free(records[i].there);
+    memset(records, 0, sizeof records);
+    n_records = 0;
+}
+
+static struct record *record_of(uint64_t key)
+{
+    struct record *r;
+
+    for (int i = 0; i < RECORDS; i++)
+        if (i < n_records && records[i].key == key)
+            return &records[i];
+    r = &records[n_records++ % RECORDS];
+    if (r->there)
+        kg_dev_record_free(r->there);
+    *r = {key, false, false, NULL};
+    return r;
+}
+
+static kg_status make(struct record *r, kg_status (*body)(void *arg, struct kg_err *err),
+                      void *arg, struct kg_err *err)
+{
+    kg_status status;
+    void *there;
+
+    kg_dev_record_begin();
+    status = body(arg, err);
+    there = kg_dev_record_end();
+    if (status == KG_OK)
+        r->there = there;
+    else if (there)
+        kg_dev_record_free(there);
+    r->never = status == KG_OK && !there;
+    return status;
+}
+
+kg_status kg_cuda_replay(uint64_t key, kg_status (*body)(void *arg, struct kg_err *err),
+                         void *arg, struct kg_err *err)
+{
+    struct record *r = record_of(key);
+
+    if (!r->called || r->never) {
+        KG_TRY(body(arg, err));
+        record_of(key)->called = true; /* another one, where it freed memory */
+        return KG_OK;
+    }
+    if (!r->there)
+        KG_TRY(make(r, body, arg, err));
+    if (r->never)
+        return body(arg, err);
+    __atomic_fetch_add(&kg_dev_traffic.replays, 1, __ATOMIC_RELAXED);
+    kg_dev_record_launch(r->there);
+    return kg_dev_done("replay", err);
+}
