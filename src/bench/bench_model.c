@@ -173,14 +173,14 @@ static kg_status traffic_row(struct kg_bench_report *r, const char *name,
                              const struct kg_traffic *t, double tokens, double steps,
                              const char *planned, struct kg_err *err)
 {
-    char label[128], text[160] = "nothing crosses: the memory is the host's";
+    char label[128], text[200] = "nothing crosses: the memory is the host's";
 
     if (r->be->traffic)
         snprintf(text, sizeof text,
                  "%.1f bytes up and %.1f down a token, %.1f and %.1f copies a step; "
-                 "planned %s",
+                 "planned %s; %.0f %% of steps launched as one",
                  (double)t->up / tokens, (double)t->down / tokens, (double)t->ups / steps,
-                 (double)t->downs / steps, planned);
+                 (double)t->downs / steps, planned, 100 * (double)t->replays / steps);
     snprintf(label, sizeof label, "%s, bus", name);
     return kg_bench_put_note(r, label, text, err);
 }

@@ -156,16 +156,21 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
 }
 
 /* ---- the whole ---- */
-kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
-                           struct kg_acts *acts, const struct kg_forward *f,
-                           struct kg_err *err)
+kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
+                         const struct kg_forward *f, struct kg_err *err)
 {
     assert(acts->layers == m->config.layers && acts->ct == m->ct);
     if (f->kv && f->keep)
         return kg_fail(err, KG_EINVAL,
                        "forward with a cache: nothing can be kept for a backward");
     acts->kept = 0;
-    KG_TRY(kg_stage_pack(acts, m, f, err));
+    return kg_stage_pack(acts, m, f, err);
+}
+
+kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
+                       struct kg_acts *acts, const struct kg_forward *f,
+                       struct kg_err *err)
+{
     const struct kg_walk p = {m, acts, &acts->pack, f->kv, f->keep};
     const int32_t layers = m->config.layers;
     KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, p.pack->tokens,
@@ -180,4 +185,12 @@ kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                          m->config.norm_eps, err));
     acts->kept = f->keep ? f->pack->n : 0;
     return KG_OK;
+}
+
+kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
+                           struct kg_acts *acts, const struct kg_forward *f,
+                           struct kg_err *err)
+{
+    KG_TRY(kg_model_stage(m, acts, f, err));
+    return kg_model_run(hidden, m, acts, f, err);
 }

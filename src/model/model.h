@@ -210,6 +210,12 @@ struct kg_forward {
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,
                            struct kg_err *err) KG_MUST_CHECK;
+/* Its two parts: the pack comes there; operations on it, and nothing else. */
+kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
+                         const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
+                       struct kg_acts *acts, const struct kg_forward *f,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 /* Backward of the last kept forward: adds to grads (n_elements fp32, same layout as
  * master). dhidden (N,D) fp32 is destroyed. The head's own gradient goes to grads +

@@ -15,7 +15,6 @@
 
 #include "base/mem.h"
 #include "base/real.h"
-#include "model/acts_internal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -354,23 +353,40 @@ static struct kg_mat hidden_of(char *hidden, const struct kg_model *m, int64_t f
     return kg_mat_rows(all, first, n);
 }
 
-/* Of the rows that are wanted of this pack.   f: keep, and what is drawn by */
-static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
-                             struct kg_acts *acts, struct kg_forward f,
-                             struct kg_err *err)
+/* Of the rows that are wanted of this pack.   f: keep, and what is drawn by; the rest is
+ * filled in */
+static void complete(struct kg_forward *f, const struct kg_pack *pack,
+                     const struct kg_rows *p)
 {
     const struct kg_rows_pack *k = p->pack;
-    struct kg_pack pack = pack_of(p);
-    int64_t first = k->n_there, n = p->n_rows - first;
+
+    f->pack = pack;
+    f->kv = k->kv;
+    f->rows = k->from + k->n_there;
+    f->n_rows = p->n_rows - k->n_there;
+}
+
+/* Of a pack that is there. */
+static kg_status run_staged(const struct kg_rows *p, char *out, const struct kg_model *m,
+                            struct kg_acts *acts, const struct kg_forward *f,
+                            struct kg_err *err)
+{
     struct kg_mat hidden;
 
-    f.pack = &pack;
-    f.kv = k->kv;
-    f.rows = k->from + first;
-    f.n_rows = n;
-    KG_TRY(kg_model_forward(&hidden, m, acts, &f, err));
-    return kg_op_gather_rows(m->backend, hidden_of(out, m, first, n), hidden,
-                             kg_acts_rows(acts), err);
+    KG_TRY(kg_model_run(&hidden, m, acts, f, err));
+    return kg_op_gather_rows(m->backend, hidden_of(out, m, p->pack->n_there, f->n_rows),
+                             hidden, kg_acts_rows(acts), err);
+}
+
+static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
+                             struct kg_acts *acts, bool keep, struct kg_err *err)
+{
+    const struct kg_pack pack = pack_of(p);
+    struct kg_forward f = {.keep = keep};
+
+    complete(&f, &pack, p);
+    KG_TRY(kg_model_stage(m, acts, &f, err));
+    return run_staged(p, out, m, acts, &f, err);
 }
 
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
@@ -379,8 +395,7 @@ kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
     struct kg_acts *acts = p->model == k->anchor ? k->anchor_acts : k->acts;
 
     k->n_kept = keep ? p->n_rows : -1;
-    return run_forward(p, k->hidden, p->model, acts, (struct kg_forward){.keep = keep},
-                       err);
+    return run_forward(p, k->hidden, p->model, acts, keep, err);
 }
 
 /* The hidden state at one place to another; max_rows is where one is laid aside. */
@@ -490,8 +505,8 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
            (p->sum_sq || !p->ask.sum_sq));
     if (p->ask.kl != KG_ROWS_KL_NONE) {
         assert(p->kl && k->n_there == 0);
-        KG_TRY(run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts,
-                           (struct kg_forward){0}, err));
+        KG_TRY(
+            run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts, false, err));
     }
     head = asked_head(p, &anchor);
     out = own_arrays(p);
@@ -554,42 +569,95 @@ static kg_status give_found(const struct kg_rows_draws *d, const struct kg_stage
     return KG_OK;
 }
 
-/* Nothing crosses here. */
-static kg_status draw(const struct kg_rows_draws *d, const struct found *f,
-                      const struct kg_rows *p, struct kg_err *err)
+/* From the staged pack to what is found of its rows: nothing crosses here. */
+struct step {
+    const struct kg_rows *p;
+    const struct kg_rows_draws *d;
+    const struct kg_forward *f;
+    struct found there;
+};
+
+static kg_status draw(const struct step *s, struct kg_err *err)
 {
+    const struct kg_rows *p = s->p;
     const struct kg_head head = {
         .hidden = hidden_of(p->pack->hidden, p->model, 0, p->n_rows),
         .weight = p->model->head->compute,
-        .top_k = d->top_k};
+        .top_k = s->d->top_k};
     const struct kg_head_out out = {
-        .lse = f->lse, .top_ids = f->top_ids, .top_logp = f->top_logp};
-    struct kg_draws draws = {.truncates = d->truncates,
-                             .drawn = f->drawn,
-                             .kept = f->kept,
-                             .logits = d->logits};
+        .lse = s->there.lse, .top_ids = s->there.top_ids, .top_logp = s->there.top_logp};
+    struct kg_draws draws = {.truncates = s->d->truncates,
+                             .drawn = s->there.drawn,
+                             .kept = s->there.kept,
+                             .logits = s->d->logits};
 
     kg_acts_draws(&draws, p->pack->acts);
     return kg_op_draw(p->model->backend, &draws, &out, &head, err);
 }
 
+static kg_status run_step(void *arg, struct kg_err *err)
+{
+    const struct step *s = arg;
+    const struct kg_rows_pack *k = s->p->pack;
+
+    KG_TRY(run_staged(s->p, k->hidden, s->p->model, k->acts, s->f, err));
+    return draw(s, err);
+}
+
+/* Of all that a step's operations are given by value: whose memory, how many rows, what
+ * is asked of them. Where memory ends a backend forgets, so owners say as much as
+ * addresses. */
+static uint64_t key_of(const struct step *s)
+{
+    const struct kg_rows_pack *k = s->p->pack;
+    const struct kg_staged *staged = &k->acts->pack;
+    const uint64_t given[] = {(uintptr_t)s->p->model,
+                              (uintptr_t)s->p->model->embed->compute.data,
+                              (uintptr_t)s->p->model->head->compute.data,
+                              (uintptr_t)k,
+                              (uintptr_t)k->acts->stage.there,
+                              (uintptr_t)k->found.there,
+                              (uint64_t)s->p->n_rows,
+                              (uint64_t)staged->n,
+                              (uint64_t)staged->n_seqs,
+                              (uint64_t)s->d->top_k,
+                              s->d->truncates,
+                              s->there.kept != NULL,
+                              staged->inv_temp != NULL};
+    uint64_t key = 0xcbf29ce484222325;
+
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        key = (key ^ given[i]) * 0x9e3779b97f4a7c15;
+        key ^= key >> 32;
+    }
+    return key;
+}
+
+bool kg_rows_replays(const struct kg_model *m)
+{
+    return m->backend->draw && m->backend->replay && m->on_host != KG_HOST_LAYERS;
+}
+
 kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
                        struct kg_err *err)
 {
+    const struct kg_pack pack = pack_of(p);
     struct kg_rows_pack *k = p->pack;
-    const struct kg_forward f = {.how = d->how,
-                                 .inv_temp = kg_not_one(p->inv_temp, p->n_rows)};
+    struct kg_forward f = {.how = d->how, .inv_temp = kg_not_one(p->inv_temp, p->n_rows)};
+    struct step s = {p, d, &f, {0}};
     size_t counts[FOUND_COUNTS];
-    struct found there;
 
     assert(k->n_there == 0);
+    complete(&f, &pack, p);
     count_found(counts, d, p);
     KG_TRY(kg_stage_room(
         &k->found, k->backend,
         (int64_t)(kg_columns_bytes(found_columns, counts) / sizeof(int32_t)), err));
-    kg_columns_place(k->found.there, &there, found_columns, counts);
-    KG_TRY(run_forward(p, k->hidden, p->model, k->acts, f, err));
-    KG_TRY(draw(d, &there, p, err));
+    kg_columns_place(k->found.there, &s.there, found_columns, counts);
+    KG_TRY(kg_model_stage(p->model, k->acts, &f, err));
+    KG_TRY(d->logits || !kg_rows_replays(p->model)
+               ? run_step(&s, err)
+               : kg_op_replay(k->backend, key_of(&s), run_step, &s, err));
     return give_found(d, &k->found, k->backend, counts, err);
 }
 

@@ -64,7 +64,7 @@ struct kg_rows_draws {
     int top_k;
     struct kg_drawn *drawn; /* (n_rows) out, as what follows; see struct kg_draws */
     uint64_t *kept;         /* (n_rows, (V+63)/64) or NULL */
-    float *const *logits;   /* (n_rows) */
+    float *const *logits;   /* (n_rows), NULL: none, and the step can be replayed */
     double *lse;            /* (n_rows) */
     int32_t *top_ids;       /* (n_rows, top_k), as the next; NULL where that is 0 */
     float *top_logp;
@@ -152,6 +152,9 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
 kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
+/* Whether a draw of m can be launched as one: the backend replays, and no operation waits
+ * for weights of the host. */
+bool kg_rows_replays(const struct kg_model *m);
 /* The forward and a token of every wanted row, all of this pack (kg_op_draw), where the
  * backend draws: one copy up, one down. */
 kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,

@@ -305,12 +305,48 @@ static void make_requests(struct kg_request q[N_REQ], struct kg_sampling s[N_REQ
     }
 }
 
-static void generate(struct kg_traj t[N_REQ], const struct kg_backend *be)
+/* Calls of the slot, and of what it was given; the latter by the end of a round. */
+enum { ROUNDS = 3 };
+static int replays, ran, ran_by[ROUNDS];
+
+struct given {
+    kg_status (*body)(void *arg, struct kg_err *err);
+    void *arg;
+};
+static kg_status counted_body(void *arg, struct kg_err *e)
+{
+    const struct given *g = arg;
+
+    ran++;
+    return g->body(g->arg, e);
+}
+static kg_status counted_replay(uint64_t of,
+                                kg_status (*body)(void *arg, struct kg_err *err),
+                                void *arg, struct kg_err *e)
+{
+    replays++;
+    return backend()->replay(of, counted_body, &(struct given){body, arg}, e);
+}
+
+/* Other weights at the same place, as a step of training leaves them. */
+static void change_weights(const struct kg_model *m)
+{
+    const struct kg_mat w = m->head->compute;
+
+    assert_int_equal(kg_buf_swap(m->backend, kg_mat_rows(w, 0, 1).data,
+                                 kg_mat_rows(w, w.rows / 2, 1).data,
+                                 (uint64_t)w.cols * sizeof(float), &err),
+                     KG_OK);
+}
+
+/* rounds: of one engine, with other weights in each.   t: of the last one */
+static void generate(struct kg_traj t[N_REQ], const struct kg_backend *be, int width,
+                     int32_t vocab, int rounds)
 {
     const struct kg_rollout_opts opts = {
-        .max_batch = N_REQ - 3, .prefill_chunk = 32, .max_len = NEW + 4};
-    struct kg_model_opts on = {be, KG_F32, true};
-    struct kg_model_config c = config(ENGINE_V);
+        .max_batch = width, .prefill_chunk = 32, .max_len = NEW + 4};
+    struct kg_model_opts on = {.backend = be, .ct = KG_F32, .trainable = true};
+    struct kg_model_config c = config(vocab);
     struct kg_sampling s[N_REQ];
     struct kg_request q[N_REQ];
     struct kg_rollout *r = NULL;
@@ -319,8 +355,15 @@ static void generate(struct kg_traj t[N_REQ], const struct kg_backend *be)
     make_requests(q, s);
     assert_int_equal(kg_model_create(&m, &c, &on, 11, &err), KG_OK);
     assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
-    if (kg_rollout_run(r, t, q, N_REQ, &s[0], NULL, NULL, &err) != KG_OK)
-        fail_msg("%s", err.message);
+    for (int i = 0; i < rounds; i++) {
+        if (i > 0) {
+            release(t, N_REQ);
+            change_weights(m);
+        }
+        if (kg_rollout_run(r, t, q, N_REQ, &s[0], NULL, NULL, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        ran_by[i] = ran;
+    }
     kg_rollout_free(r);
     kg_model_free(m);
 }
@@ -346,8 +389,8 @@ static void a_rollout_does_not_show_who_drew(void **state)
 
     (void)state;
     without.draw = NULL;
-    generate(there, backend());
-    generate(here, &without);
+    generate(there, backend(), N_REQ - 3, ENGINE_V, 1);
+    generate(here, &without, N_REQ - 3, ENGINE_V, 1);
     for (int i = 0; i < N_REQ; i++) {
         assert_same_traj(&there[i], &here[i]);
         assert_same_kept(&there[i], &here[i]);
@@ -358,13 +401,46 @@ static void a_rollout_does_not_show_who_drew(void **state)
     release(here, N_REQ);
 }
 
+/* Models in turn, whose memory may lie where the last one's did. Sequences end one by
+ * one, so steps are of many sizes. */
+static void a_rollout_does_not_show_what_is_replayed(void **state)
+{
+    static const struct {
+        int width;
+        int32_t vocab;
+        int rounds;
+    } rows[] = {{3, 260, 1}, {7, ENGINE_V, ROUNDS}};
+    struct kg_backend with = *backend(), without = *backend();
+    struct kg_traj there[N_REQ], here[N_REQ];
+
+    (void)state;
+    if (!backend()->replay)
+        skip();
+    with.replay = counted_replay;
+    without.replay = NULL;
+    replays = ran = 0;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        generate(there, &with, rows[k].width, rows[k].vocab, rows[k].rounds);
+        for (int i = 2; i < rows[k].rounds; i++) /* a record outlives other weights */
+            assert_int_equal(ran_by[i], ran_by[1]);
+        generate(here, &without, rows[k].width, rows[k].vocab, rows[k].rounds);
+        for (int i = 0; i < N_REQ; i++) {
+            assert_same_traj(&there[i], &here[i]);
+            assert_same_kept(&there[i], &here[i]);
+        }
+        release(there, N_REQ);
+        release(here, N_REQ);
+    }
+    assert_true(replays > 30 && ran < replays);
+}
+
 /* A decode step of two rows, greedy and top-p. */
 static struct kg_rollout_stats decode(int32_t vocab)
 {
     static const int32_t prompt[] = {1, 2, 3};
     const struct kg_rollout_opts opts = {
         .max_batch = 2, .prefill_chunk = 32, .max_len = NEW + 4};
-    struct kg_model_opts on = {backend(), KG_F32, true};
+    struct kg_model_opts on = {.backend = backend(), .ct = KG_F32, .trainable = true};
     struct kg_model_config c = config(vocab);
     struct kg_sampling s[2] = {samplings[1], samplings[2]};
     struct kg_rollout_stats stats;
@@ -400,6 +476,7 @@ static void what_crosses_in_a_step_does_not_grow_with_the_vocabulary(void **stat
                         sizeof small.decode_traffic);
     assert_int_equal(small.decode_traffic.ups, steps);
     assert_int_equal(small.decode_traffic.downs, steps);
+    assert_int_equal(small.decode_traffic.replays, backend()->replay ? steps - 1 : 0);
     assert_true(small.decode_traffic.up < 1500 * steps);
     assert_true(small.decode_traffic.down < 1000 * steps);
 }
@@ -412,6 +489,7 @@ int main(void)
         cmocka_unit_test(logits_of_single_rows_come_to_the_host),
         cmocka_unit_test(a_call_that_makes_no_sense_is_refused),
         cmocka_unit_test(a_rollout_does_not_show_who_drew),
+        cmocka_unit_test(a_rollout_does_not_show_what_is_replayed),
         cmocka_unit_test(what_crosses_in_a_step_does_not_grow_with_the_vocabulary),
     };
 

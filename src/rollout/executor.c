@@ -12,6 +12,9 @@
  * sampler the rest, from logits: on the CPU, behind a prompt, whose row may be drawn from
  * many times, and where a request adjusts its logits. It shows in no token.
  *
+ * Where the backend replays a step, steps have 1, 2, 4, 8, ... rows: those behind the
+ * sequences' are a token at position 0 of a block that nobody reads.
+ *
  * One hidden state can be laid aside from pass to pass: that of the prompt of which some
  * samples still wait for room.
  */
@@ -46,11 +49,23 @@ static const struct kg_column columns[] = {
     {0},
 };
 
+/* Rows of a step of n sequences. */
+static int32_t rows_of(const struct kg_model *m, int32_t n)
+{
+    int32_t rows = 1;
+
+    if (!kg_rows_replays(m))
+        return n;
+    while (rows < n)
+        rows *= 2;
+    return rows;
+}
+
 static void count(size_t counts[COUNTS], const struct kg_model *m,
                   const struct kg_rollout_opts *opts)
 {
     size_t batch = (size_t)opts->max_batch;
-    counts[STEPS] = batch;
+    counts[STEPS] = (size_t)rows_of(m, opts->max_batch);
     counts[PROMPTS] = batch + 1;
     counts[CHUNK] = (size_t)opts->prefill_chunk;
     counts[LOGITS] = batch * (size_t)m->config.vocab;
@@ -63,10 +78,13 @@ kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
     size_t counts[COUNTS];
 
     count(counts, m, opts);
-    *x = (struct kg_exec){
-        .m = m, .max_batch = opts->max_batch, .prefill_chunk = opts->prefill_chunk};
+    *x = (struct kg_exec){.m = m,
+                          .max_batch = opts->max_batch,
+                          .prefill_chunk = opts->prefill_chunk,
+                          .rows = rows_of(m, opts->max_batch),
+                          .spare = n_blocks};
     KG_TRY(kg_columns_take(&x->memory, x, columns, counts, "rollout engine", err));
-    return kg_kv_create(&x->kv, m, n_blocks, err);
+    return kg_kv_create(&x->kv, m, n_blocks + kg_rows_replays(m), err);
 }
 
 static void free_workers(struct kg_exec *x)
@@ -95,7 +113,7 @@ void kg_exec_release(struct kg_exec *x)
  * their share of it. */
 static struct kg_rows_opts worker_room(const struct kg_exec *x, int i, int T)
 {
-    int64_t batch = x->max_batch, chunk = x->prefill_chunk;
+    int64_t batch = x->rows, chunk = x->prefill_chunk;
     struct kg_rows_opts o = {.max_tokens = (batch + T - 1) / T, .kv = x->kv};
     if (i == 0) {
         o.max_tokens = batch > chunk ? batch : chunk;
@@ -113,7 +131,7 @@ static int workers_of(const struct kg_model *m)
 struct kg_bytes kg_exec_memory(const struct kg_model *m,
                                const struct kg_rollout_opts *opts)
 {
-    const struct kg_exec x = {.max_batch = opts->max_batch,
+    const struct kg_exec x = {.rows = rows_of(m, opts->max_batch),
                               .prefill_chunk = opts->prefill_chunk};
     struct kg_bytes sum = {0};
     size_t counts[COUNTS];
@@ -149,7 +167,7 @@ static kg_status grow_top_k(struct kg_exec *x, int top_k, struct kg_err *err)
 {
     if (top_k <= x->top_capacity)
         return KG_OK;
-    size_t n = (size_t)x->max_batch * (size_t)top_k;
+    size_t n = (size_t)x->rows * (size_t)top_k;
     int32_t *ids = kg_mem_calloc(n, sizeof *ids, "rollout engine", err);
     float *logp = ids ? kg_mem_calloc(n, sizeof *logp, "rollout engine", err) : NULL;
     if (logp == NULL) {
@@ -174,8 +192,8 @@ static kg_status make_kept(struct kg_exec *x, const struct kg_sampling *s,
 {
     if (!s->record_kept || !x->m->backend->draw || x->kept)
         return KG_OK;
-    x->kept = kg_mem_calloc((size_t)x->max_batch * words(x), sizeof *x->kept,
-                            "rollout engine", err);
+    x->kept = kg_mem_calloc((size_t)x->rows * words(x), sizeof *x->kept, "rollout engine",
+                            err);
     return x->kept ? KG_OK : err->code;
 }
 
@@ -223,29 +241,42 @@ static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
     return kg_rows_read(&out, p, 0, p->n_rows, x->top_k, err);
 }
 
-/* The same of a pack that goes up with what it is drawn by: tokens in the place of logits
- * where that can be. Row i of p is step first + i; the greedy draw is the least to do for
- * one whose logits are wanted. */
-static kg_status run_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_t first,
+/* How step i is drawn from: what wants its logits takes the least to do, as do rows
+ * without a sequence. */
+static void say_how(struct kg_exec *x, struct kg_rows_draws *d, int32_t i)
+{
+    const struct kg_sampling *s = x->steps[i].sampling;
+
+    x->adjusted[i] = s->adjust ? logits_of(x, i) : NULL;
+    if (s->adjust) {
+        x->how[i] = (struct kg_draw){.greedy = true};
+        d->logits = x->adjusted;
+        return;
+    }
+    x->how[i] = kg_sampler_draw_of(s, x->steps[i].u);
+    d->truncates |= kg_sampler_truncates(s, x->m->config.vocab);
+}
+
+/* The forward, and tokens in the place of logits where that can be; row i of p is step i
+ * of n. The backend has one caller, so these are all steps. */
+static kg_status run_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_t n,
                               struct kg_err *err)
 {
-    struct kg_head_out out = out_of(x, first);
-    struct kg_rows_draws d = {.how = x->how + first,
+    struct kg_head_out out = out_of(x, 0);
+    struct kg_rows_draws d = {.how = x->how,
                               .top_k = x->top_k,
-                              .drawn = x->drawn + first,
-                              .logits = x->adjusted + first,
+                              .drawn = x->drawn,
                               .lse = out.lse,
                               .top_ids = out.top_ids,
                               .top_logp = out.top_logp};
-    for (int32_t i = first; i < first + p->n_rows; i++) {
-        const struct kg_exec_step *s = &x->steps[i];
-        x->how[i] = kg_sampler_draw_of(s->sampling, s->u);
-        x->how[i].greedy |= s->sampling->adjust != NULL;
-        x->adjusted[i] = s->sampling->adjust ? logits_of(x, i) : NULL;
-        d.truncates |= !s->sampling->adjust &&
-                       kg_sampler_truncates(s->sampling, x->m->config.vocab);
-        if (s->sampling->record_kept)
-            d.kept = x->kept + (size_t)first * words(x);
+    for (int32_t i = 0; i < n; i++) {
+        say_how(x, &d, i);
+        if (x->steps[i].sampling->record_kept)
+            d.kept = x->kept;
+    }
+    for (int32_t i = n; i < p->n_rows; i++) {
+        x->how[i] = (struct kg_draw){.greedy = true};
+        x->adjusted[i] = NULL;
     }
     return kg_rows_draw(&d, p, err);
 }
@@ -423,6 +454,7 @@ void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
 static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t first,
                                int32_t n, struct kg_err *err)
 {
+    static const int32_t nobodys = 0;
     struct kg_rows *p = w->rows;
     kg_rows_begin(p, x->m, 0);
     for (int32_t i = first; i < first + n; i++) {
@@ -430,8 +462,10 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t f
         int64_t row = kg_rows_continue(p, s->token, 1, s->pos, s->blocks);
         kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
     }
+    for (int32_t i = n; i < rows_of(x->m, n); i++)
+        kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, &x->spare), -1, 1, NULL);
     if (x->m->backend->draw)
-        return run_and_draw(x, p, first, err);
+        return run_and_draw(x, p, n, err);
     KG_TRY(kg_rows_forward(p, false, err));
     return head(x, p, first, err);
 }

@@ -53,10 +53,12 @@ struct kg_exec_step {
 struct kg_exec {
     const struct kg_model *m; /* borrowed */
     int32_t max_batch, prefill_chunk;
-    struct kg_kv *kv;          /* owned */
+    int32_t rows;     /* of a decode step at most, those without a sequence too */
+    int32_t spare;    /* the block of these rows */
+    struct kg_kv *kv; /* owned */
     struct kg_worker *workers; /* (n_workers) owned: what one thread needs */
     int n_workers;
-    int32_t *top_ids; /* (max_batch,top_capacity) owned, as the next; rows of top_k */
+    int32_t *top_ids; /* (rows,top_capacity) owned, as the next; rows of top_k */
     float *top_logp;
     int top_capacity;
     int top_k; /* of the current pass: the widest of its sequences */
@@ -64,14 +66,14 @@ struct kg_exec {
     struct kg_block memory;         /* owned: what follows stands in it */
     struct kg_exec_prompt *prompts; /* (max_batch+1) by the caller's numbers */
     struct kg_exec_prompt **wanted; /* (max_batch+1) of the current pass, in order */
-    struct kg_exec_step *steps;     /* (max_batch) of the current pass */
+    struct kg_exec_step *steps;     /* (rows) of the current pass */
     double *prompt_lse;             /* (prefill_chunk) of a prompt that is scored */
     float *logits;                  /* (max_batch,V) of rows that are drawn here */
-    double *lse;                    /* (max_batch) */
-    struct kg_draw *how;            /* (max_batch) where the backend draws, as below */
-    struct kg_drawn *drawn;         /* (max_batch) */
-    float **adjusted;               /* (max_batch) see struct kg_draws */
-    uint64_t *kept;                 /* (max_batch,(V+63)/64) owned; NULL: none records */
+    double *lse;                    /* (rows) */
+    struct kg_draw *how;            /* (rows) where the backend draws, as below */
+    struct kg_drawn *drawn;         /* (rows) */
+    float **adjusted;               /* (rows) see struct kg_draws */
+    uint64_t *kept;                 /* (rows,(V+63)/64) owned; NULL: none records */
 };
 
 /* n_blocks: of the cache.   errors: ENOMEM, EINVAL; release it all the same */

@@ -104,7 +104,7 @@ struct kg_bytes kg_rollout_memory(uint64_t *cache, const struct kg_model *m,
 {
     const struct kg_rollout_opts o = filled(opts);
     struct kg_bytes b = kg_exec_memory(m, &o);
-    *cache = (uint64_t)blocks_of(&o) * kg_kv_block_bytes(m);
+    *cache = (uint64_t)(blocks_of(&o) + kg_rows_replays(m)) * kg_kv_block_bytes(m);
     b.there += *cache;
     return b;
 }
