@@ -890,6 +890,7 @@ static void a_share_that_fails_fails_the_step(void **state)
     struct kg_traj t[5] = {0};
     (void)state;
     broken.head = failing_head;
+    broken.draw = NULL; /* steps ask the head, too */
     m->backend = &broken;
     for (int threads = 1; threads < 4; threads++) {
         struct kg_rollout_opts o = {.max_batch = 8, .max_len = 64};
