@@ -81,7 +81,12 @@ static void a_run_takes_what_its_plan_lists(void **state)
                                           "train.steps=2",
                                           "eval.every=1",
                                           NULL};
-    static const char *const *const runs[] = {plain, ema, host, lag, free, updates};
+    static const char *const all[] = {
+        "anchor.kind=ema",  "kl.estimator=k3",        "kl.beta=0.05",
+        "train.lanes=2",    "rollout.lag=1",          "rollout.dtype=bf16",
+        "model.dtype=fp32", "eval.reference=" DIGITS, "eval.anchor=true",
+        "eval.every=1",     "train.steps=2",          NULL};
+    static const char *const *const runs[] = {plain, ema, host, lag, free, updates, all};
 
     (void)state;
     setenv("KEDGE_TEST_BACKEND", "far", 1);

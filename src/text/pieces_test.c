@@ -541,6 +541,8 @@ static void other_models_are_refused_by_name(void **state)
         {{.last_type = 9}, "known type"},
         {{.last_text = "ac"}, "found none for 'c'"},
         {{.last_text = "a"}, "spelled alike"},
+        {{.model_type = 1, .last_text = "a", .last_type = 4},
+         "a text once among the pieces"},
         {{.last_text = "\xFF"}, "UTF-8"},
         {{.last_text = ""}, "text"},
         {{.n_bytes = 255}, "<0xFF>"},

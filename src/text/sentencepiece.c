@@ -307,7 +307,9 @@ static kg_status make_unigram(struct kg_reader *r, const struct model *m)
     u->n_scores = (int32_t)m->n;
     for (size_t i = 0; i < m->n; i++)
         u->scores[i] = way_score(&m->pieces[i], most);
-    return kg_unigram_build(u, &r->tok->vocab, r->err);
+    if (kg_unigram_build(u, &r->tok->vocab, r->err) != KG_OK)
+        return kg_err_prefix(r->err, "%s", r->where);
+    return KG_OK;
 }
 
 /* ---- characters and spaces ---- */

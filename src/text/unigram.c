@@ -107,6 +107,19 @@ static kg_status build_from(struct kg_unigram *u, const struct key *keys, uint32
     return status;
 }
 
+/* A text of two pieces would have two ends at one node.   keys are sorted */
+static kg_status refuse_twins(const struct key *keys, uint32_t n, struct kg_err *err)
+{
+    for (uint32_t i = 1; i < n; i++)
+        if (keys[i].n == keys[i - 1].n &&
+            memcmp(keys[i].bytes, keys[i - 1].bytes, keys[i].n) == 0)
+            return kg_fail(err, KG_EFORMAT,
+                           "expected a text once among the pieces, found it as ids %d "
+                           "and %d",
+                           (int)keys[i - 1].id, (int)keys[i].id);
+    return KG_OK;
+}
+
 kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
                            struct kg_err *err)
 {
@@ -124,7 +137,9 @@ kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
             keys[n++] = key;
     }
     qsort(keys, n, sizeof *keys, by_bytes);
-    kg_status status = build_from(u, keys, n, err);
+    kg_status status = refuse_twins(keys, n, err);
+    if (status == KG_OK)
+        status = build_from(u, keys, n, err);
     kg_mem_free(keys);
     return status;
 }

@@ -36,7 +36,7 @@ struct kg_unigram {
 void kg_unigram_release(struct kg_unigram *u);
 
 /* The trie of the n_scores first ids of the vocabulary; u->scores are there, and NaN
- * leaves an id out.   errors: ENOMEM */
+ * leaves an id out.   errors: ENOMEM, EFORMAT (a text of two ids) */
 kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
                            struct kg_err *err) KG_MUST_CHECK;
 

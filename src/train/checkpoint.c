@@ -436,6 +436,7 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
      * pthread_exit, which ends the process where memory for a library is missing. */
     s->threads = 1;
     if (pthread_create(&s->thread, NULL, write_all, s) != 0) {
+        s->threads = kg_threads_get();
         write_all(s); /* no thread more is to be had: at once */
         status = settle(run, s, err);
         goto out;

@@ -8,6 +8,7 @@
 
 #include "train/anchor.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ static void add(struct kg_memory *m, const char *what, struct kg_bytes b)
 {
     if (kg_bytes_sum(b) == 0)
         return;
+    assert(m->n < KG_MEMORY_ITEMS);
     m->item[m->n++] = (struct kg_memory_item){what, b};
     m->sum.there += b.there;
     m->sum.host += b.host;

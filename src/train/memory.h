@@ -9,7 +9,7 @@
 
 #include "train/run.h"
 
-enum { KG_MEMORY_ITEMS = 16 };
+enum { KG_MEMORY_ITEMS = 20 };
 struct kg_memory_item {
     const char *what;
     struct kg_bytes bytes; /* of two memories; where there is one all is there */

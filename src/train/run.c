@@ -148,12 +148,16 @@ static kg_status check_device(struct kg_run_work *work, const struct kg_run_inpu
 static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state,
                             struct kg_run_work *work, int64_t step, struct kg_err *err)
 {
+    const struct kg_backend *be;
     struct kg_model_config config;
     struct kg_model_opts opts;
     struct kg_path dir;
+    enum kg_dtype ct;
 
+    KG_TRY(choose_dtype(&ct, in->recipe.model.dtype, err));
+    KG_TRY(open_device(&be, &in->recipe, ct, err)); /* refused before anything is said */
     KG_TRY(find_model(&dir, &config, &opts, in, step, err));
-    KG_TRY(open_device(&opts.backend, &in->recipe, opts.ct, err));
+    opts.backend = be;
     if (in->recipe.optim.on_host && opts.backend->host_memory)
         return kg_fail(err, KG_EINVAL,
                        "optim.place: on the CPU weights and moments are in the host's "
