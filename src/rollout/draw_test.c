@@ -419,7 +419,7 @@ static void a_rollout_does_not_show_what_is_replayed(void **state)
     with.replay = counted_replay;
     without.replay = NULL;
     replays = ran = 0;
-    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+    for (size_t k = 0; k < (SANITIZED ? 1 : sizeof rows / sizeof *rows); k++) {
         generate(there, &with, rows[k].width, rows[k].vocab, rows[k].rounds);
         for (int i = 2; i < rows[k].rounds; i++) /* a record outlives other weights */
             assert_int_equal(ran_by[i], ran_by[1]);
@@ -431,7 +431,7 @@ static void a_rollout_does_not_show_what_is_replayed(void **state)
         release(there, N_REQ);
         release(here, N_REQ);
     }
-    assert_true(replays > 30 && ran < replays);
+    assert_true(replays > (SANITIZED ? 10 : 30) && ran < replays);
 }
 
 /* A decode step of two rows, greedy and top-p. */

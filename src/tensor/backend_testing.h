@@ -5,6 +5,7 @@
 #ifndef KG_TENSOR_BACKEND_TESTING_H
 #define KG_TENSOR_BACKEND_TESTING_H
 
+#include "base/sanitized_testing.h"
 #include "tensor/backend.h"
 #include "tensor/cuda/emu.h"
 #include "tensor/pages.h"
@@ -107,6 +108,11 @@ static inline void kernels_are_not_emulated(void **state)
     print_message("skip: no C++ compiler: kernels for devices are not emulated\n");
     skip();
 }
+
+/* Orders of threads are what schedules are about, and every one has its faults of memory:
+ * the sanitizer, which takes ten times as long, watches the first. */
+enum { SCHEDULES = SANITIZED ? 1 : KG_EMU_SCHEDULES };
+
 static inline const char *use_emulation(enum kg_emu_schedule order)
 {
     static const char *const names[] = {"emu by turns", "emu forward", "emu backward"};
@@ -123,7 +129,7 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
                            ? cmocka_run_group_tests(none_here, NULL, NULL)               \
                            : 0;                                                          \
                                                                                          \
-        for (int i = 0; asked && kg_emu_open && i < KG_EMU_SCHEDULES; i++) {             \
+        for (int i = 0; asked && kg_emu_open && i < SCHEDULES; i++) {                    \
             const char *name = use_emulation((enum kg_emu_schedule)i);                   \
                                                                                          \
             failures += cmocka_run_group_tests_name(name, tests, setup, teardown);       \
