@@ -10,13 +10,13 @@
 
 #include "text/unicode.h"
 
-void kg_cut_release(struct kg_cut *cut)
+void kg_cut_release(struct kg_cutter *cut)
 {
     kg_pretoken_free(cut->pattern);
-    *cut = (struct kg_cut){0};
+    *cut = (struct kg_cutter){0};
 }
 
-kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cut *cut,
+kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cutter *cut,
                            struct kg_err *err)
 {
     *scan = (struct kg_cut_scan){.cut = cut};

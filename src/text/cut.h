@@ -16,13 +16,13 @@ enum kg_cut_behavior {
     KG_CUT_WITH_PREVIOUS, /* a match ends the piece before it */
     KG_CUT_WITH_NEXT,     /* a match begins the piece behind it */
 };
-struct kg_cut {
+struct kg_cutter {
     struct kg_pretoken *pattern; /* owned; NULL: by class */
     bool (*is)(uint32_t cp);     /* every character of the class is a match */
     enum kg_cut_behavior behavior;
     bool invert; /* what lies between matches counts as match, and they do not */
 };
-void kg_cut_release(struct kg_cut *cut);
+void kg_cut_release(struct kg_cutter *cut);
 
 struct kg_cut_segment {
     size_t start;
@@ -32,14 +32,14 @@ struct kg_cut_segment {
 
 /* A walk over the pieces of a text. One per thread. */
 struct kg_cut_scan {
-    const struct kg_cut *cut; /* borrowed */
+    const struct kg_cutter *cut; /* borrowed */
     struct kg_pretoken_scan found;
     const char *text; /* borrowed, valid UTF-8 */
     size_t n;
     size_t at;                  /* of the class: everything before was looked at */
     struct kg_cut_segment seen; /* len > 0: looked at, not yet handed out */
 };
-kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cut *cut,
+kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cutter *cut,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_cut_scan_release(struct kg_cut_scan *scan);
 void kg_cut_scan_start(struct kg_cut_scan *scan, const char *text, size_t n);

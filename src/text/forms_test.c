@@ -375,7 +375,7 @@ static void every_behavior_joins_what_it_should(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct kg_cut cut = {
+        struct kg_cutter cut = {
             .is = is_minus, .behavior = rows[i].behavior, .invert = rows[i].invert};
         struct kg_cut_scan scan;
         struct kg_str out = {0};

@@ -127,7 +127,7 @@ static kg_status read_split(struct kg_reader *r, const struct kg_json *value)
         return kg_reader_refuse(r, PATH, "pattern", pattern,
                                 "{\"Regex\": text} or {\"String\": text}");
     KG_TRY(kg_reader_cut(r, text, n, literal));
-    struct kg_cut *cut = &r->tok->stages[r->tok->n_stages - 1].cut;
+    struct kg_cutter *cut = &r->tok->stages[r->tok->n_stages - 1].cut;
     cut->behavior = behavior;
     cut->invert = kg_json_bool(kg_json_get(value, "invert"), false);
     return KG_OK;

@@ -74,7 +74,7 @@ enum kg_pretoken_kind {
 enum kg_mark_front { KG_MARK_ALWAYS, KG_MARK_FIRST, KG_MARK_NEVER };
 struct kg_pretoken_stage {
     enum kg_pretoken_kind kind;
-    struct kg_cut cut;        /* owned; of CUT */
+    struct kg_cutter cut;     /* owned; of CUT */
     struct kg_str mark;       /* owned; of MARK, as are the next two */
     enum kg_mark_front front; /* FIRST: at the beginning of the text alone */
     bool split;               /* cut before every mark */
