@@ -212,10 +212,11 @@ static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
     c->norm_eps = 1e-6f;
     c->rope_theta = rope_theta;
     c->tied = tied;
-    c->qkv_bias = c->arch->qkv_bias;
+    c->qkv_bias = c->arch->features & KG_QKV_BIAS;
     c->init_range = 0.02f;
     c->bos = -1;
-    if (head_dim > 0 && !c->arch->explicit_head_dim && head_dim * c->heads != hidden)
+    if (head_dim > 0 && !(c->arch->reads & KG_READS_HEAD_DIM) &&
+        head_dim * c->heads != hidden)
         return kg_fail(
             err, KG_EINVAL,
             "--head-dim: %s has no head width of its own: expected hidden / heads = %d, "

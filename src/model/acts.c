@@ -32,7 +32,7 @@ static struct sizes sizes_of(const struct kg_model_config *c, enum kg_dtype ct,
         .h = c->heads,
         .hk = c->kv_heads,
         .ct = ct,
-        .qk_norm = c->arch->qk_norm,
+        .qk_norm = kg_model_config_features(c) & KG_HEAD_NORM,
     };
 }
 

@@ -5,7 +5,8 @@
  * forward pass, or allowed one value only. A field that is not in the table is refused
  * with its value, so no setting of a checkpoint is passed over in silence.
  *
- * Writing is in config_write.c, the rotary frequencies in config_rope.c.
+ * The families are in arch.c, writing in config_write.c, the rotary frequencies in
+ * config_rope.c.
  */
 #include "model/config.h"
 
@@ -23,46 +24,7 @@ enum {
     MAX_LAYERS = 1024,
     MAX_HEADS = 1024,
     MAX_POSITIONS = 1 << 27,
-    QWEN3_HEAD_DIM = 128,  /* Qwen3Config's default */
-    MISTRAL_WINDOW = 4096, /* MistralConfig's default */
 };
-
-/* ---- families ---- */
-
-static const struct kg_arch ARCHS[] = {
-    {.model_type = "qwen2",
-     .class_name = "Qwen2ForCausalLM",
-     .help = "Qwen2, Qwen2.5: biases on q, k, v",
-     .qkv_bias = true,
-     .default_positions = 32768},
-    {.model_type = "qwen3",
-     .class_name = "Qwen3ForCausalLM",
-     .help = "Qwen3: norms of queries and keys, head_dim",
-     .qk_norm = true,
-     .explicit_head_dim = true,
-     .default_positions = 32768},
-    {.model_type = "llama",
-     .class_name = "LlamaForCausalLM",
-     .help = "Llama 2 and 3: rope_scaling llama3",
-     .default_positions = 2048},
-    {.model_type = "mistral",
-     .class_name = "MistralForCausalLM",
-     .help = "Mistral without a sliding window (7B from v0.2 on)",
-     .window = true,
-     .default_positions = 131072},
-    {.model_type = NULL},
-};
-
-kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
-                       struct kg_err *err)
-{
-    size_t i;
-
-    KG_TRY(kg_str_pick(&i, KG_EUNSUPPORTED, "architecture", model_type, ARCHS,
-                       sizeof ARCHS / sizeof *ARCHS - 1, sizeof *ARCHS, err));
-    *arch = &ARCHS[i];
-    return KG_OK;
-}
 
 /* ---- fields ---- */
 
@@ -338,7 +300,7 @@ static kg_status read_family(const struct reader *r)
 static kg_status read_sizes(const struct reader *r)
 {
     struct kg_model_config *c = r->c;
-    bool is_llama = strcmp(c->arch->model_type, "llama") == 0;
+    const bool as_heads = c->arch->reads & KG_READS_HEADS;
     KG_TRY(read_size(r, "vocab_size", MAX_VOCAB, 0, &c->vocab));
     KG_TRY(read_size(r, "hidden_size", MAX_WIDTH, 0, &c->hidden));
     KG_TRY(read_size(r, "intermediate_size", MAX_WIDTH, 0, &c->ffn));
@@ -346,7 +308,7 @@ static kg_status read_sizes(const struct reader *r)
     KG_TRY(read_size(r, "num_attention_heads", MAX_HEADS, 0, &c->heads));
     /* Llama's class takes the number of heads, the others' a constant, which is no use as
      * a default. */
-    KG_TRY(read_size(r, "num_key_value_heads", MAX_HEADS, is_llama ? c->heads : 0,
+    KG_TRY(read_size(r, "num_key_value_heads", MAX_HEADS, as_heads ? c->heads : 0,
                      &c->kv_heads));
     KG_TRY(read_size(r, "max_position_embeddings", MAX_POSITIONS,
                      c->arch->default_positions, &c->max_positions));
@@ -356,11 +318,12 @@ static kg_status read_sizes(const struct reader *r)
             "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d",
             r->doc->where, c->heads, c->kv_heads);
     bool given = kg_json_type(kg_json_get(r->root, "head_dim")) != KG_JSON_NULL;
-    if (!given && !c->arch->explicit_head_dim && c->hidden % c->heads)
+    const int32_t usual = c->arch->default_head_dim;
+    if (!given && !usual && c->hidden % c->heads)
         return kg_fail(r->err, KG_EINVAL,
                        "%s: hidden_size %d is not a multiple of num_attention_heads %d",
                        r->doc->where, c->hidden, c->heads);
-    c->head_dim = c->arch->explicit_head_dim ? QWEN3_HEAD_DIM : c->hidden / c->heads;
+    c->head_dim = usual ? usual : c->hidden / c->heads;
     if (given)
         KG_TRY(read_size(r, "head_dim", KG_MAX_HEAD_DIM, 0, &c->head_dim));
     if (c->head_dim % 2 || c->head_dim < 2 || c->head_dim > KG_MAX_HEAD_DIM)
@@ -374,9 +337,10 @@ static kg_status read_sizes(const struct reader *r)
 static kg_status read_window(const struct reader *r)
 {
     const struct kg_json *value = kg_json_get(r->root, "sliding_window");
-    int64_t window = value ? kg_json_int(value, 0) : MISTRAL_WINDOW;
+    const int32_t usual = r->c->arch->default_window;
+    int64_t window = value ? kg_json_int(value, 0) : usual;
     bool none = value && kg_json_type(value) == KG_JSON_NULL;
-    if (!r->c->arch->window || none || window >= r->c->max_positions)
+    if (r->c->arch->windows != KG_WINDOWS_ALL || none || window >= r->c->max_positions)
         return KG_OK;
     if (value)
         return refuse(r, "sliding_window", value,
@@ -384,26 +348,26 @@ static kg_status read_window(const struct reader *r)
     return kg_fail(r->err, KG_EUNSUPPORTED,
                    "%s: sliding_window is not given, which means %d: expected null, or "
                    "max_position_embeddings or more",
-                   r->doc->where, MISTRAL_WINDOW);
+                   r->doc->where, usual);
 }
 
 static kg_status read_numbers(const struct reader *r)
 {
     struct kg_model_config *c = r->c;
     double eps, range;
-    bool attention_bias;
+    bool attention_bias, own = c->arch->features & KG_QKV_BIAS;
     KG_TRY(read_real(r, r->root, "rms_norm_eps", 1e-6, &eps));
     KG_TRY(read_real(r, r->root, "initializer_range", 0.02, &range));
     KG_TRY(read_bool(r, "tie_word_embeddings", false, &c->tied));
-    KG_TRY(read_bool(r, "attention_bias", c->arch->qkv_bias, &attention_bias));
+    KG_TRY(read_bool(r, "attention_bias", own, &attention_bias));
     /* Elsewhere it would add a bias to the output projection too; Qwen2's biases cannot
      * be switched off. */
-    if (attention_bias != c->arch->qkv_bias)
+    if (attention_bias != own)
         return refuse(r, "attention_bias", kg_json_get(r->root, "attention_bias"),
-                      c->arch->qkv_bias ? "true for this model_type" : "false");
+                      own ? "true for this model_type" : "false");
     c->norm_eps = (float)eps;
     c->init_range = (float)range;
-    c->qkv_bias = c->arch->qkv_bias;
+    c->qkv_bias = own;
     return KG_OK;
 }
 
@@ -542,6 +506,11 @@ static kg_status read_bos(const struct reader *r)
         return refuse(r, "bos_token_id", value, "null or a token id below vocab_size");
     r->c->bos = (int32_t)id;
     return KG_OK;
+}
+
+uint32_t kg_model_config_features(const struct kg_model_config *c)
+{
+    return c->arch->features | (c->qkv_bias ? KG_QKV_BIAS : 0);
 }
 
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token)

@@ -1,28 +1,15 @@
 /* A HuggingFace config.json, understood completely: every field honoured, known to be
- * without effect, or refused by name. One row of the architecture table per model family.
+ * without effect, or refused by name.
  */
 #ifndef KG_MODEL_CONFIG_H
 #define KG_MODEL_CONFIG_H
 
 #include "base/status.h"
 #include "base/str.h"
+#include "model/arch.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct kg_arch {
-    const char *model_type; /* "qwen2" */
-    const char *class_name; /* "Qwen2ForCausalLM" */
-    const char *help;
-    bool qkv_bias;          /* q, k, v projections have a bias by default */
-    bool qk_norm;           /* RMS norm of every query and key head */
-    bool explicit_head_dim; /* head_dim field expected; else hidden/heads when absent */
-    bool window; /* sliding_window counts by itself, without use_sliding_window */
-    int32_t default_positions; /* max_position_embeddings where absent */
-};
-/* errors: UNSUPPORTED, listing the valid names */
-kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
-                       struct kg_err *err) KG_MUST_CHECK;
 
 enum { KG_MAX_EOS = 16, KG_MAX_HEAD_DIM = 256 };
 
@@ -69,6 +56,8 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Whether a field has no effect and is kept as it was read. */
 bool kg_model_config_keeps(const char *key);
+/* What its tensors and its forward have: the row's, and what the file adds. */
+uint32_t kg_model_config_features(const struct kg_model_config *c);
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 /* Add one id (the tokenizer's end token) to the set; -1, ids beyond V and known ones
  * change nothing.

@@ -33,7 +33,8 @@ static void qwen2_is_read_with_the_end_tokens_of_both_files(void **state)
     struct kg_model_config c = read_dir(CONFIGS "qwen2_1.5b");
     (void)state;
     assert_string_equal(c.arch->model_type, "qwen2");
-    assert_true(c.qkv_bias && c.tied && !c.rope_llama3 && !c.arch->qk_norm);
+    assert_true(c.qkv_bias && c.tied && !c.rope_llama3 &&
+                !(c.arch->features & KG_HEAD_NORM));
     assert_int_equal(c.vocab, 151936);
     assert_int_equal(c.hidden, 1536);
     assert_int_equal(c.ffn, 8960);

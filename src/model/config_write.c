@@ -81,7 +81,7 @@ static kg_status put_sizes(const struct writer *w, const struct kg_model_config 
     KG_TRY(put_int(w, "num_key_value_heads", c->kv_heads));
     /* Where the class derives it, a field that says the same would only confuse older
      * releases. */
-    if (c->arch->explicit_head_dim || c->head_dim * c->heads != c->hidden)
+    if ((c->arch->reads & KG_READS_HEAD_DIM) || c->head_dim * c->heads != c->hidden)
         KG_TRY(put_int(w, "head_dim", c->head_dim));
     return put_int(w, "max_position_embeddings", c->max_positions);
 }
@@ -104,9 +104,9 @@ static kg_status put_rope(const struct writer *w, const struct kg_model_config *
 /* Fields that only one family's class has. */
 static kg_status put_family(const struct writer *w, const struct kg_model_config *c)
 {
-    if (c->arch->window)
+    if (c->arch->windows == KG_WINDOWS_ALL)
         return put_word(w, "sliding_window", "null");
-    if (strcmp(c->arch->model_type, "llama") == 0) {
+    if (c->arch->windows == KG_WINDOWS_NONE) {
         KG_TRY(put_word(w, "mlp_bias", "false"));
         KG_TRY(put_int(w, "pretraining_tp", 1));
     } else {
@@ -115,7 +115,8 @@ static kg_status put_family(const struct writer *w, const struct kg_model_config
         if (!is_kept(w, "max_window_layers"))
             KG_TRY(put_int(w, "max_window_layers", c->layers));
     }
-    return c->arch->qkv_bias ? KG_OK : put_word(w, "attention_bias", "false");
+    return c->arch->features & KG_QKV_BIAS ? KG_OK
+                                           : put_word(w, "attention_bias", "false");
 }
 
 static kg_status put_kept(const struct writer *w)

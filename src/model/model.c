@@ -2,10 +2,8 @@
  *
  * It knows no files (load.c, save.c) and no mathematics (forward.c, backward.c).
  *
- * The one idea: the tensors of every architecture are rows of one table. A row says how
- * the tensor is called in a HuggingFace checkpoint, which dimensions it has, when it
- * exists, and where struct kg_layer_params keeps the pointer to it. Everything else walks
- * the list that the table makes.
+ * The one idea: the tensors of every architecture are rows of one table (arch.c).
+ * Everything else walks the list that the table makes.
  */
 #include "model/model_internal.h"
 
@@ -15,80 +13,41 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- the table ---- */
-enum dim { DIM_ONE, DIM_HIDDEN, DIM_FFN, DIM_QUERY, DIM_KEY, DIM_HEAD, DIM_VOCAB };
-enum presence { ALWAYS, WITH_BIAS, WITH_QK_NORM };
+/* ---- the list ---- */
+enum { OUTER_PARAMS = 3 /* embedding, final norm, head */, NAME_BYTES = 80 };
 
-struct param_row {
-    const char *suffix; /* after "model.layers.N." */
-    enum dim rows;      /* DIM_ONE: a vector */
-    enum dim cols;
-    enum presence when;
-    size_t slot; /* offset in struct kg_layer_params */
-};
-
-#define SLOT(field) offsetof(struct kg_layer_params, field)
-static const struct param_row layer_rows[] = {
-    {"self_attn.q_proj.weight", DIM_QUERY, DIM_HIDDEN, ALWAYS, SLOT(wq)},
-    {"self_attn.q_proj.bias", DIM_ONE, DIM_QUERY, WITH_BIAS, SLOT(bq)},
-    {"self_attn.k_proj.weight", DIM_KEY, DIM_HIDDEN, ALWAYS, SLOT(wk)},
-    {"self_attn.k_proj.bias", DIM_ONE, DIM_KEY, WITH_BIAS, SLOT(bk)},
-    {"self_attn.v_proj.weight", DIM_KEY, DIM_HIDDEN, ALWAYS, SLOT(wv)},
-    {"self_attn.v_proj.bias", DIM_ONE, DIM_KEY, WITH_BIAS, SLOT(bv)},
-    {"self_attn.o_proj.weight", DIM_HIDDEN, DIM_QUERY, ALWAYS, SLOT(wo)},
-    {"self_attn.q_norm.weight", DIM_ONE, DIM_HEAD, WITH_QK_NORM, SLOT(qnorm)},
-    {"self_attn.k_norm.weight", DIM_ONE, DIM_HEAD, WITH_QK_NORM, SLOT(knorm)},
-    {"mlp.gate_proj.weight", DIM_FFN, DIM_HIDDEN, ALWAYS, SLOT(wgate)},
-    {"mlp.up_proj.weight", DIM_FFN, DIM_HIDDEN, ALWAYS, SLOT(wup)},
-    {"mlp.down_proj.weight", DIM_HIDDEN, DIM_FFN, ALWAYS, SLOT(wdown)},
-    {"input_layernorm.weight", DIM_ONE, DIM_HIDDEN, ALWAYS, SLOT(norm1)},
-    {"post_attention_layernorm.weight", DIM_ONE, DIM_HIDDEN, ALWAYS, SLOT(norm2)},
-};
-enum {
-    LAYER_ROWS = sizeof layer_rows / sizeof *layer_rows,
-    OUTER_PARAMS = 3, /* embedding, final norm, head */
-    NAME_BYTES = 80,
-};
-
-static int64_t dim_size(const struct kg_model_config *c, enum dim d)
+static int64_t dim_size(const struct kg_model_config *c, enum kg_dim d)
 {
     switch (d) {
-    case DIM_ONE:
+    case KG_DIM_ONE:
         return 1;
-    case DIM_HIDDEN:
+    case KG_DIM_HIDDEN:
         return c->hidden;
-    case DIM_FFN:
+    case KG_DIM_FFN:
         return c->ffn;
-    case DIM_QUERY:
+    case KG_DIM_QUERY:
         return (int64_t)c->heads * c->head_dim;
-    case DIM_KEY:
+    case KG_DIM_KEY:
         return (int64_t)c->kv_heads * c->head_dim;
-    case DIM_HEAD:
+    case KG_DIM_HEAD:
         return c->head_dim;
-    case DIM_VOCAB:
+    case KG_DIM_VOCAB:
         return c->vocab;
     }
     return 0;
 }
 
-static bool is_present(const struct kg_model_config *c, enum presence when)
-{
-    return when == ALWAYS || (when == WITH_BIAS && c->qkv_bias) ||
-           (when == WITH_QK_NORM && c->arch->qk_norm);
-}
-
-/* ---- the list ---- */
 /* Appends a parameter behind the slabs' present end.   errors: SHAPE (more elements than
  * can be counted) */
 static kg_status add_param(struct kg_model *m, struct kg_param **out, const char *name,
-                           enum dim rows, enum dim cols, struct kg_err *err)
+                           enum kg_dim rows, enum kg_dim cols, struct kg_err *err)
 {
     struct kg_param *p = &m->params[m->n_params++];
     p->name = name;
     p->rows = dim_size(&m->config, rows);
     p->cols = dim_size(&m->config, cols);
-    p->n_dims = rows == DIM_ONE ? 1 : 2;
-    p->is_product = rows != DIM_ONE;
+    p->n_dims = rows == KG_DIM_ONE ? 1 : 2;
+    p->is_product = rows != KG_DIM_ONE;
     p->offset = m->n_elements;
     int64_t n = 0;
     if (__builtin_mul_overflow(p->rows, p->cols, &n) ||
@@ -103,9 +62,12 @@ static kg_status add_param(struct kg_model *m, struct kg_param **out, const char
 static kg_status add_layer(struct kg_model *m, int32_t layer, char **name,
                            struct kg_err *err)
 {
-    for (size_t i = 0; i < LAYER_ROWS; i++) {
-        const struct param_row *row = &layer_rows[i];
-        if (!is_present(&m->config, row->when))
+    const uint32_t features = kg_model_config_features(&m->config);
+    size_t n;
+    const struct kg_tensor_row *rows = kg_arch_tensors(&n);
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_tensor_row *row = &rows[i];
+        if (row->with & ~features)
             continue;
         snprintf(*name, NAME_BYTES, "model.layers.%d.%s", (int)layer, row->suffix);
         struct kg_param *p = NULL;
@@ -122,15 +84,15 @@ static kg_status list_params(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
     char *name = priv->names;
-    KG_TRY(
-        add_param(m, &m->embed, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, err));
+    KG_TRY(add_param(m, &m->embed, "model.embed_tokens.weight", KG_DIM_VOCAB,
+                     KG_DIM_HIDDEN, err));
     for (int32_t l = 0; l < m->config.layers; l++)
         KG_TRY(add_layer(m, l, &name, err));
-    KG_TRY(add_param(m, &m->norm, "model.norm.weight", DIM_ONE, DIM_HIDDEN, err));
+    KG_TRY(add_param(m, &m->norm, "model.norm.weight", KG_DIM_ONE, KG_DIM_HIDDEN, err));
     m->head = m->embed;
     if (m->config.tied)
         return KG_OK;
-    return add_param(m, &m->head, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, err);
+    return add_param(m, &m->head, "lm_head.weight", KG_DIM_VOCAB, KG_DIM_HIDDEN, err);
 }
 
 static kg_status put_inv_freq(struct kg_model *m, struct kg_err *err)
@@ -155,11 +117,11 @@ static kg_status outline(struct kg_model *m, struct kg_err *err)
     struct kg_model_priv *priv = m->priv = kg_mem_calloc(1, sizeof *priv, "model", err);
     if (!priv)
         return KG_ENOMEM;
-    m->params = kg_mem_calloc(layers * LAYER_ROWS + OUTER_PARAMS, sizeof *m->params,
-                              "parameters", err);
+    m->params = kg_mem_calloc(layers * KG_MAX_LAYER_TENSORS + OUTER_PARAMS,
+                              sizeof *m->params, "parameters", err);
     m->layers = m->params ? kg_mem_calloc(layers, sizeof *m->layers, "layers", err)
                           : NULL;
-    priv->names = m->layers ? kg_mem_calloc(layers * LAYER_ROWS, NAME_BYTES,
+    priv->names = m->layers ? kg_mem_calloc(layers * KG_MAX_LAYER_TENSORS, NAME_BYTES,
                                             "tensor names", err)
                             : NULL;
     if (!priv->names)

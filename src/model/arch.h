@@ -1,0 +1,79 @@
+/* The table of architectures: what a model of each model_type of HuggingFace is made of.
+ *
+ * An architecture is a row. Loading, saving, forward and backward ask for features and
+ * never for a name, so a model that is made of parts which are here already is a row
+ * alone (docs/extending.md).
+ */
+#ifndef KG_MODEL_ARCH_H
+#define KG_MODEL_ARCH_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a model may have. A row has those of every model of its type; a config.json adds
+ * biases (kg_model_config_features). */
+enum kg_feature {
+    KG_QKV_BIAS = 1 << 0,  /* of q, k, v */
+    KG_HEAD_NORM = 1 << 1, /* RMS norm of every query and key head */
+    KG_SPLIT = 1 << 2,     /* q, k, v, gate, up are tensors of their own */
+    KG_PRE_NORM = 1 << 3,  /* x += f(norm(x)), of attention and of the feed-forward */
+};
+
+/* Fields of config.json that some classes alone have. */
+enum kg_reads {
+    KG_READS_HEAD_DIM = 1 << 0, /* and writes it, where others derive it */
+    KG_READS_HEADS = 1 << 1,    /* num_key_value_heads absent: as many as heads */
+};
+
+/* Which layers look through a sliding window. */
+enum kg_windows {
+    KG_WINDOWS_NONE,     /* the class knows none */
+    KG_WINDOWS_SWITCHED, /* by use_sliding_window */
+    KG_WINDOWS_ALL,      /* wherever sliding_window is a number */
+};
+
+struct kg_arch {
+    const char *model_type; /* "qwen2" */
+    const char *class_name; /* "Qwen2ForCausalLM" */
+    const char *help;
+    uint32_t features; /* of enum kg_feature */
+    uint32_t reads;    /* of enum kg_reads */
+    enum kg_windows windows;
+    int32_t default_window;    /* sliding_window where absent; 0: none */
+    int32_t default_head_dim;  /* head_dim where absent; 0: hidden / heads */
+    int32_t default_positions; /* max_position_embeddings where absent */
+};
+
+/* errors: UNSUPPORTED, listing the valid names */
+kg_status kg_arch_find(const struct kg_arch **arch, const char *model_type,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- tensors of a layer ---- */
+enum kg_dim {
+    KG_DIM_ONE, /* rows of a vector */
+    KG_DIM_HIDDEN,
+    KG_DIM_FFN,
+    KG_DIM_QUERY, /* H hd */
+    KG_DIM_KEY,   /* Hk hd */
+    KG_DIM_HEAD,
+    KG_DIM_VOCAB
+};
+
+/* How a tensor is called in a checkpoint, which dimensions it has, which features it
+ * takes, and where struct kg_layer_params keeps the pointer to it. */
+struct kg_tensor_row {
+    const char *suffix; /* after "model.layers.N." */
+    enum kg_dim rows;
+    enum kg_dim cols;
+    uint32_t with; /* all of these features; 0: always */
+    size_t slot;   /* offset in struct kg_layer_params */
+};
+enum { KG_MAX_LAYER_TENSORS = 32 };
+
+/* The rows, in HF's order, and how many there are. */
+const struct kg_tensor_row *kg_arch_tensors(size_t *n);
+
+#endif
