@@ -3,6 +3,7 @@
 
 #include "base/need_testing.h"
 #include "base/rng.h"
+#include "ranks/share.h"
 #include "ranks/tree.h"
 
 #include <stdbool.h>
@@ -57,6 +58,59 @@ static void the_counter_adds_along_the_tree(void **state)
         assert_true(sum == tree_sum(0, lanes));
         assert_int_equal(tree.held, 0);
     }
+}
+
+/* ---- the tree over blocks of others ---- */
+
+struct sum {
+    uint64_t level[KG_TREE_LEVELS];
+    struct kg_tree tree;
+    int at; /* lanes that have come */
+};
+
+static void take_block(struct sum *s, int level)
+{
+    uint64_t value = tree_sum(s->at, s->at + (1 << level));
+    int rest = kg_tree_push_block(&s->tree, level);
+
+    for (int k = level; k < rest; k++)
+        value = plus(s->level[k], value);
+    s->level[rest] = value;
+    s->at += 1 << level;
+}
+
+static uint64_t finish(struct sum *s)
+{
+    int left[KG_TREE_LEVELS];
+    int n = kg_tree_finish(&s->tree, left);
+    uint64_t value = s->level[left[0]];
+
+    for (int k = 1; k < n; k++)
+        value = plus(s->level[left[k]], value);
+    return value;
+}
+
+/* Whoever has which lanes: they add what is theirs, and the rest is added along the same
+ * tree. */
+static void blocks_of_any_number_of_ranks_add_along_the_tree(void **state)
+{
+    (void)state;
+    for (int lanes = 1; lanes <= MOST; lanes++)
+        for (int ranks = 1; ranks <= lanes; ranks++) {
+            struct sum s = {.at = 0};
+
+            for (int r = 0; r < ranks; r++) {
+                struct kg_share mine = kg_share_of(lanes, r, ranks);
+                int levels[2 * KG_TREE_LEVELS];
+                int n = kg_tree_cover(levels, (int)mine.first, (int)mine.end);
+
+                assert_int_equal(s.at, mine.first);
+                for (int i = 0; i < n; i++)
+                    take_block(&s, levels[i]);
+                assert_int_equal(s.at, mine.end);
+            }
+            assert_true(finish(&s) == tree_sum(0, lanes));
+        }
 }
 
 /* ---- dealing ---- */
@@ -150,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_counter_adds_along_the_tree),
+        cmocka_unit_test(blocks_of_any_number_of_ranks_add_along_the_tree),
         cmocka_unit_test(dealing_is_longest_first_onto_the_least),
         cmocka_unit_test(one_lane_is_all_that_is_computed),
         cmocka_unit_test(lanes_are_nearly_even),

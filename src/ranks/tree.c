@@ -8,16 +8,34 @@
 
 #include <assert.h>
 
-int kg_tree_push(struct kg_tree *t)
+int kg_tree_push_block(struct kg_tree *t, int level)
 {
-    int level = 0;
+    int rest = level;
 
-    while (t->held >> level & 1)
-        level++;
-    assert(level < KG_TREE_LEVELS);
-    /* adding one to the counter: the full levels below carry into this one */
-    t->held++;
-    return level;
+    assert((t->held & ((1u << level) - 1)) == 0);
+    while (t->held >> rest & 1)
+        rest++;
+    assert(rest < KG_TREE_LEVELS);
+    /* adding to the counter: the full levels from here on carry into the next */
+    t->held += 1u << level;
+    return rest;
+}
+
+int kg_tree_push(struct kg_tree *t) { return kg_tree_push_block(t, 0); }
+
+int kg_tree_cover(int *levels, int first, int end)
+{
+    int n = 0;
+
+    while (first < end) {
+        int level = 0;
+
+        while (first % (2 << level) == 0 && first + (2 << level) <= end)
+            level++;
+        levels[n++] = level;
+        first += 1 << level;
+    }
+    return n;
 }
 
 int kg_tree_finish(struct kg_tree *t, int *levels)

@@ -25,9 +25,18 @@ struct kg_tree {
  * now */
 int kg_tree_push(struct kg_tree *t);
 
+/* The sum of 2^level neighbours comes, the first of which is a multiple of 2^level: as if
+ * they had come one by one. */
+int kg_tree_push_block(struct kg_tree *t, int level);
+
 /* The levels that are left, from the newest up, into levels[KG_TREE_LEVELS]: the sum of
  * all is (.. levels[2] + (levels[1] + levels[0])).   returns how many; t is empty then */
 int kg_tree_finish(struct kg_tree *t, int *levels);
+
+/* Lanes [first, end) as blocks of neighbours that whoever has them may add by himself: of
+ * 2^levels[i] lanes each, in order, as large as the tree allows.   levels: (2
+ * KG_TREE_LEVELS)   returns how many */
+int kg_tree_cover(int *levels, int first, int end);
 
 /* Levels that C lanes fill at most, the one that just came apart: room for a sum. */
 int kg_tree_room(int lanes);
