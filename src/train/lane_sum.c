@@ -81,45 +81,46 @@ void kg_lane_sum_release(struct kg_lane_sum *s)
 struct deal {
     int32_t *lane; /* (n) of each sequence */
     size_t *list;  /* (n) those of one lane */
-    size_t n;
+    const struct kg_lane_job *job;
 };
 
-static kg_status one_lane(const struct deal *d, int lane, kg_lane_fn work, void *context,
-                          struct kg_err *err)
+static kg_status one_lane(const struct deal *d, int lane, struct kg_err *err)
 {
+    const struct kg_lane_job *job = d->job;
     size_t n = 0;
 
-    for (size_t i = 0; i < d->n; i++)
+    for (size_t i = 0; i < job->n; i++)
         if (d->lane[i] == lane)
             d->list[n++] = i;
-    return n > 0 ? work(context, d->list, n, err) : KG_OK;
+    return n > 0 ? job->work(job->context, d->list, n, err) : KG_OK;
 }
 
-static kg_status all_lanes(struct kg_lane_sum *s, struct kg_slab *grads, int lanes,
-                           const struct deal *d, kg_lane_fn work, void *context,
-                           struct kg_err *err)
+static kg_status all_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
+                           const struct deal *d, struct kg_err *err)
 {
+    int lanes = d->job->lanes;
+
     KG_TRY(kg_slab_zero(grads, err));
     for (int lane = 0; lane < lanes; lane++) {
-        KG_TRY(one_lane(d, lane, work, context, err));
+        KG_TRY(one_lane(d, lane, err));
         if (lane + 1 < lanes)
             KG_TRY(kg_lane_sum_push(s, grads, err));
     }
     return kg_lane_sum_finish(s, grads, err);
 }
 
-kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads, int lanes,
-                          const int64_t *tokens, size_t n, kg_lane_fn work, void *context,
-                          struct kg_err *err)
+kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
+                          const struct kg_lane_job *job, struct kg_err *err)
 {
-    struct deal d = {.n = n};
+    struct deal d = {.job = job};
     kg_status status;
 
-    d.lane = kg_mem_calloc(n + 1, sizeof *d.lane, "lanes", err);
-    d.list = kg_mem_calloc(n + 1, sizeof *d.list, "lanes", err);
+    d.lane = kg_mem_calloc(job->n + 1, sizeof *d.lane, "lanes", err);
+    d.list = kg_mem_calloc(job->n + 1, sizeof *d.list, "lanes", err);
     KG_TRY_GOTO(out, d.lane && d.list ? KG_OK : KG_ENOMEM);
-    KG_TRY_GOTO(out, kg_lanes_deal(d.lane, tokens, (int64_t)n, lanes, err));
-    status = all_lanes(s, grads, lanes, &d, work, context, err);
+    KG_TRY_GOTO(out,
+                kg_lanes_deal(d.lane, job->tokens, (int64_t)job->n, job->lanes, err));
+    status = all_lanes(s, grads, &d, err);
     if (status != KG_OK)
         kg_lane_sum_drop(s);
 out:

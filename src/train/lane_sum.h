@@ -6,6 +6,7 @@
 #ifndef KG_TRAIN_LANE_SUM_H
 #define KG_TRAIN_LANE_SUM_H
 
+#include "base/str.h"
 #include "model/slab.h"
 #include "ranks/tree.h"
 
@@ -37,11 +38,21 @@ void kg_lane_sum_release(struct kg_lane_sum *s);
 typedef kg_status (*kg_lane_fn)(void *context, const size_t *list, size_t n,
                                 struct kg_err *err);
 
-/* grads = the gradient of n sequences of tokens[i] tokens, dealt to `lanes` lanes
- * (ranks/lanes.h), each made by `work` from 0; sequences of 0 tokens are in none. The
- * bits depend on the lengths and on `lanes`.   errors: of work, ENOMEM */
-kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads, int lanes,
-                          const int64_t *tokens, size_t n, kg_lane_fn work, void *context,
+/* What is dealt, and who makes a lane of it. */
+struct kg_lane_job {
+    int lanes;
+    const int64_t *tokens; /* (n) of each sequence; one of 0 tokens is in no lane */
+    size_t n;
+    kg_lane_fn work;
+    void *context;
+    struct kg_str *said; /* what `work` appends to, lane after lane; empty before */
+};
+
+/* grads = the gradient of the sequences of a job, dealt to its lanes (ranks/lanes.h),
+ * each made from 0. The bits depend on the lengths and on the number of lanes.
+ * errors: of work, ENOMEM */
+kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
+                          const struct kg_lane_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

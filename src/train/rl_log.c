@@ -19,19 +19,32 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
-void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_policy_grad *grad,
+void kg_rl_terms_fill(struct kg_rl_terms *terms, const struct kg_policy_grad *grad,
                       const struct kg_policy_batch *batch)
 {
-    t->loss += grad->loss;
-    t->pg += grad->pg;
-    t->kl += grad->kl;
-    t->entropy += grad->entropy;
-    t->any = t->any || grad->any;
-    t->trained_tokens += (double)batch->n_tokens;
-    kg_policy_metrics_merge(&t->metrics, &grad->metrics);
+    memset(terms, 0, sizeof *terms);
+    terms->loss = grad->loss;
+    terms->pg = grad->pg;
+    terms->kl = grad->kl;
+    terms->entropy = grad->entropy;
+    terms->any = grad->any;
+    terms->tokens = batch->n_tokens;
+    terms->metrics = grad->metrics;
+}
+
+void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_rl_terms *terms)
+{
+    t->loss += terms->loss;
+    t->pg += terms->pg;
+    t->kl += terms->kl;
+    t->entropy += terms->entropy;
+    t->any = t->any || terms->any;
+    t->trained_tokens += (double)terms->tokens;
+    kg_policy_metrics_merge(&t->metrics, &terms->metrics);
     if (t->updates == 0)
-        kg_policy_metrics_merge(&t->first_metrics, &grad->metrics);
+        kg_policy_metrics_merge(&t->first_metrics, &terms->metrics);
 }
 
 void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr)

@@ -31,8 +31,18 @@ struct kg_rl_totals {
     double clock[KG_PHASE_COUNT];
 };
 
-void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_policy_grad *grad,
+/* What a part of a micro-batch adds to the totals: bytes, said where it is computed and
+ * added wherever the totals are. */
+struct kg_rl_terms {
+    double loss, pg, kl, entropy;
+    int64_t tokens;
+    int64_t any; /* 1: it has a gradient */
+    struct kg_policy_metrics metrics;
+};
+
+void kg_rl_terms_fill(struct kg_rl_terms *terms, const struct kg_policy_grad *grad,
                       const struct kg_policy_batch *batch);
+void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_rl_terms *terms);
 void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr);
 
 /* metrics.jsonl and the progress line. */

@@ -46,6 +46,7 @@ struct update {
     size_t first, last;
     uint64_t number; /* of the update in the run, idle ones counted */
     struct kg_rl_totals *totals;
+    struct kg_str said;    /* owned: struct kg_rl_terms of what was computed, in order */
     struct kg_block block; /* owned: what follows stands in it */
     size_t *list;          /* (last - first) those that micro-batches take */
     int64_t *length;       /* (last - first) in tokens; 0: without any term */
@@ -81,6 +82,7 @@ static void hand_over(struct kg_block *to, struct kg_block *from)
 
 static void update_release(struct update *u)
 {
+    kg_str_release(&u->said);
     hand_over(&u->work->update_memory, &u->block);
 }
 
@@ -290,13 +292,14 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
                                   .a_kl_exact = from_row(p->a_kl, piece->row),
                                   .a_log_kept = from_row(p->a_set, piece->row)};
     struct kg_policy_batch batch;
+    struct kg_rl_terms terms;
 
     local_begin(u->seq_begin, u->b, piece->first, piece->last);
     batch = policy_batch(u, piece);
     KG_TRY(kg_policy_loss(&grad, u->algo, &batch, err));
-    kg_rl_totals_add(u->totals, &grad, &batch);
+    kg_rl_terms_fill(&terms, &grad, &batch);
     *any = *any || grad.any;
-    return KG_OK;
+    return kg_str_append(&u->said, &terms, sizeof terms, err);
 }
 
 static kg_status train_micro_batch(struct update *u, const size_t *list, size_t n,
@@ -419,6 +422,18 @@ static kg_status after_update(struct update *u, double kl, struct kg_err *err)
                : KG_OK;
 }
 
+/* What was said of the micro-batches goes into the totals of the step. */
+static void add_said(struct update *u)
+{
+    struct kg_rl_terms terms;
+
+    for (size_t at = 0; at < u->said.len; at += sizeof terms) {
+        memcpy(&terms, u->said.data + at, sizeof terms);
+        kg_rl_totals_add(u->totals, &terms);
+    }
+    kg_str_clear(&u->said);
+}
+
 /* A kg_lane_fn. */
 static kg_status train_lane(void *context, const size_t *list, size_t n,
                             struct kg_err *err)
@@ -430,12 +445,19 @@ static kg_status train_lane(void *context, const size_t *list, size_t n,
     return micro_batches(u, u->list, n, train_micro_batch, err);
 }
 
-/* The gradient of the whole update. */
+/* The gradient of the whole update. Of one that is given up nothing is counted. */
 static kg_status gradient(struct update *u, struct kg_err *err)
 {
-    return kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads,
-                           u->in->recipe.train.lanes, u->length, u->last - u->first,
-                           train_lane, u, err);
+    const struct kg_lane_job job = {.lanes = u->in->recipe.train.lanes,
+                                    .tokens = u->length,
+                                    .n = u->last - u->first,
+                                    .work = train_lane,
+                                    .context = u,
+                                    .said = &u->said};
+
+    KG_TRY(kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads, &job, err));
+    add_said(u);
+    return KG_OK;
 }
 
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
@@ -472,6 +494,7 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
     for (size_t i = u->first; i < u->last; i += group) {
         KG_TRY(kg_slab_zero(&u->state->optim->grads, err));
         KG_TRY(all_micro_batches(u, i, i + group, train_micro_batch, err));
+        add_said(u);
         KG_TRY(each(user, &u->state->optim->grads, err));
     }
     return KG_OK;

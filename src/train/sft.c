@@ -15,6 +15,7 @@
 #include "traj/traj.h"
 
 #include <math.h>
+#include <string.h>
 
 struct batch {
     uint32_t *index; /* (n) owned: sequences of this update */
@@ -111,7 +112,8 @@ struct update {
     struct kg_run_state *state;
     struct kg_run_work *work;
     const struct batch *b;
-    double loss;
+    double loss;        /* of the lane that is being made */
+    struct kg_str said; /* owned: that of each lane, in order */
 };
 
 static size_t length(const struct update *u, size_t i)
@@ -145,11 +147,24 @@ static kg_status micro_batch(size_t *done, struct update *u, const size_t *list,
 /* A kg_lane_fn. */
 static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *err)
 {
+    struct update *u = context;
     size_t done = 0;
 
+    u->loss = 0;
     for (size_t i = 0; i < n; i += done)
-        KG_TRY(micro_batch(&done, context, list + i, n - i, err));
-    return KG_OK;
+        KG_TRY(micro_batch(&done, u, list + i, n - i, err));
+    return kg_str_append(&u->said, &u->loss, sizeof u->loss, err);
+}
+
+static double sum_of(const struct kg_str *said)
+{
+    double sum = 0, term;
+
+    for (size_t at = 0; at < said->len; at += sizeof term) {
+        memcpy(&term, said->data + at, sizeof term);
+        sum += term;
+    }
+    return sum;
 }
 
 /* The gradient of the batch, and its loss. */
@@ -159,15 +174,21 @@ static kg_status gradient(double *loss, const struct kg_run_inputs *in,
 {
     struct update u = {.in = in, .state = state, .work = work, .b = b};
     int64_t *tokens = kg_mem_calloc(b->n, sizeof *tokens, "lengths", err);
+    const struct kg_lane_job job = {.lanes = in->recipe.train.lanes,
+                                    .tokens = tokens,
+                                    .n = b->n,
+                                    .work = lane,
+                                    .context = &u,
+                                    .said = &u.said};
     kg_status status;
 
     if (!tokens)
         return err->code;
     for (size_t i = 0; i < b->n; i++)
         tokens[i] = (int64_t)length(&u, i);
-    status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads,
-                             in->recipe.train.lanes, tokens, b->n, lane, &u, err);
-    *loss = u.loss;
+    status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads, &job, err);
+    *loss = sum_of(&u.said);
+    kg_str_release(&u.said);
     kg_mem_free(tokens);
     return status;
 }
