@@ -106,6 +106,27 @@ struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts 
 kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err) KG_MUST_CHECK;
 
+/* linear.c. y = x W^T, or y += where accumulate; w's compute is read.
+ * y (N,rows) fp32, or ct without accumulate; x (N,cols) ct */
+kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
+                    const struct kg_param *w, bool accumulate,
+                    struct kg_err *err) KG_MUST_CHECK;
+/* dW += dy^T x;   dx = dy W, or dx += where accumulate.
+ * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate */
+kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_param *w,
+                        struct kg_mat dy, struct kg_mat x, struct kg_mat dx,
+                        bool accumulate, struct kg_err *err) KG_MUST_CHECK;
+
+/* The gradient of a parameter inside the slab. */
+static inline struct kg_vec kg_grad_of(float *grads, const struct kg_param *p)
+{
+    return kg_vec(grads + p->offset, p->rows * p->cols);
+}
+static inline struct kg_mat kg_grad_mat(float *grads, const struct kg_param *p)
+{
+    return kg_mat(grads + p->offset, KG_F32, p->rows, p->cols);
+}
+
 /* (N, heads*hd) seen as (N*heads, hd). */
 static inline struct kg_mat kg_per_head(struct kg_mat x, int64_t head_dim)
 {

@@ -16,32 +16,12 @@
 
 #include <assert.h>
 
-/* The gradient of parameter p inside the slab. */
-static struct kg_vec grad_of(float *grads, const struct kg_param *p)
-{
-    return kg_vec(grads + p->offset, p->rows * p->cols);
-}
-
-static struct kg_mat grad_mat(float *grads, const struct kg_param *p)
-{
-    return kg_mat(grads + p->offset, KG_F32, p->rows, p->cols);
-}
-
 /* x as products read it: itself in fp32, else rounded into `store`. */
 static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_mat store,
                          struct kg_mat x, struct kg_err *err)
 {
     *out = p->m->ct == KG_F32 ? x : store;
     return p->m->ct == KG_F32 ? KG_OK : kg_op_cast(p->m->backend, store, x, err);
-}
-
-/* dW += dy^T x;   dx (=|+=) dy W */
-static kg_status linear_bwd(const struct kg_walk *p, const struct kg_param *w,
-                            struct kg_mat dw, struct kg_mat dy, struct kg_mat x,
-                            struct kg_mat dx, bool accumulate, struct kg_err *err)
-{
-    KG_TRY(kg_op_matmul(p->m->backend, dw, dy, x, KG_MATMUL_TN, true, err));
-    return kg_op_matmul(p->m->backend, dx, dy, w->compute, KG_MATMUL_NN, accumulate, err);
 }
 
 /* ---- FFN half ---- */
@@ -62,12 +42,11 @@ static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
     KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
     KG_TRY(kg_op_swiglu(be, act, a.gate, a.up, err));
     /* act is read for dWdown first and then overwritten by its own gradient */
-    KG_TRY(linear_bwd(p, w->wdown, grad_mat(grads, w->wdown), dy, act, act, false, err));
+    KG_TRY(kg_linear_bwd(p, grads, w->wdown, dy, act, act, false, err));
     KG_TRY(kg_op_swiglu_bwd(be, a.gate, a.up, act, a.gate, a.up, err));
-    KG_TRY(
-        linear_bwd(p, w->wgate, grad_mat(grads, w->wgate), a.gate, a.h2, dh, false, err));
-    KG_TRY(linear_bwd(p, w->wup, grad_mat(grads, w->wup), a.up, a.h2, dh, true, err));
-    return kg_op_rmsnorm_bwd(be, dx, true, grad_of(grads, w->norm2), dh, a.x_mid,
+    KG_TRY(kg_linear_bwd(p, grads, w->wgate, a.gate, a.h2, dh, false, err));
+    KG_TRY(kg_linear_bwd(p, grads, w->wup, a.up, a.h2, dh, true, err));
+    return kg_op_rmsnorm_bwd(be, dx, true, kg_grad_of(grads, w->norm2), dh, a.x_mid,
                              kg_param_vector(w->norm2), a.inv2, err);
 }
 
@@ -91,7 +70,7 @@ static kg_status unrotate(const struct kg_walk *p, const struct projection_bwd *
     if (!j->norm)
         return KG_OK;
     const struct kg_mat d = kg_per_head(j->wide, c->head_dim);
-    return kg_op_rmsnorm_bwd(be, d, false, grad_of(grads, j->norm), d,
+    return kg_op_rmsnorm_bwd(be, d, false, kg_grad_of(grads, j->norm), d,
                              kg_per_head(j->raw, c->head_dim), kg_param_vector(j->norm),
                              j->inv, err);
 }
@@ -104,9 +83,9 @@ static kg_status project_bwd(const struct kg_walk *p, const struct projection_bw
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
     struct kg_mat dy;
     if (j->bias)
-        KG_TRY(kg_op_bias_bwd(p->m->backend, grad_of(grads, j->bias), j->wide, err));
+        KG_TRY(kg_op_bias_bwd(p->m->backend, kg_grad_of(grads, j->bias), j->wide, err));
     KG_TRY(rounded(&dy, p, j->narrow, j->wide, err));
-    return linear_bwd(p, j->w, grad_mat(grads, j->w), dy, h, dh, accumulate, err);
+    return kg_linear_bwd(p, grads, j->w, dy, h, dh, accumulate, err);
 }
 
 static kg_status attend_bwd(const struct kg_walk *p, const struct kg_layer_acts *a,
@@ -132,7 +111,7 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
     struct kg_mat dy;
 
     KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
-    KG_TRY(linear_bwd(p, w->wo, grad_mat(grads, w->wo), dy, a.o, dout, false, err));
+    KG_TRY(kg_linear_bwd(p, grads, w->wo, dy, a.o, dout, false, err));
     KG_TRY(attend_bwd(p, &a, dout, err));
 
     const struct projection_bwd q = {
@@ -146,7 +125,7 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
     KG_TRY(project_bwd(p, &q, a.h1, false, grads, err));
     KG_TRY(project_bwd(p, &k, a.h1, true, grads, err));
     KG_TRY(project_bwd(p, &v, a.h1, true, grads, err));
-    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, grad_of(grads, w->norm1),
+    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, kg_grad_of(grads, w->norm1),
                              kg_mat_rows(p->acts->dh, 0, n), kg_walk_x(p, l),
                              kg_param_vector(w->norm1), a.inv1, err);
 }
@@ -179,11 +158,12 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
             (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
     const struct kg_walk p = {.m = m, .acts = acts, .pack = &acts->pack, .keep = true};
     acts->kept = 0;
-    KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, grad_of(grads, m->norm), dhidden,
-                             kg_walk_x(&p, m->config.layers), kg_param_vector(m->norm),
+    KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, kg_grad_of(grads, m->norm),
+                             dhidden, kg_walk_x(&p, m->config.layers),
+                             kg_param_vector(m->norm),
                              kg_vec(acts->inv.data, dhidden.rows), err));
     for (int32_t l = m->config.layers - 1; l >= 0; l--)
         KG_TRY(layer_bwd(&p, l, dhidden, grads, err));
-    return kg_op_embed_bwd(m->backend, grad_mat(grads, m->embed), dhidden, p.pack->tokens,
-                           err);
+    return kg_op_embed_bwd(m->backend, kg_grad_mat(grads, m->embed), dhidden,
+                           p.pack->tokens, err);
 }

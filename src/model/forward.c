@@ -38,7 +38,7 @@ static kg_status project(const struct kg_walk *p, const struct projection *j,
     const struct kg_backend *be = p->m->backend;
     const struct kg_model_config *c = &p->m->config;
     const struct kg_mat y = j->norm ? j->raw : j->wide;
-    KG_TRY(kg_op_matmul(be, y, j->h, j->w->compute, KG_MATMUL_NT, false, err));
+    KG_TRY(kg_linear(p, y, j->h, j->w, false, err));
     if (j->bias)
         KG_TRY(kg_op_bias(be, y, kg_param_vector(j->bias), err));
     if (j->norm)
@@ -64,9 +64,9 @@ static kg_status values(const struct kg_walk *p, const struct kg_layer_params *w
 {
     const struct kg_backend *be = p->m->backend;
     if (!w->bv)
-        return kg_op_matmul(be, a->v, a->h1, w->wv->compute, KG_MATMUL_NT, false, err);
+        return kg_linear(p, a->v, a->h1, w->wv, false, err);
     const struct kg_mat wide = widened(p, p->acts->vf, a->v);
-    KG_TRY(kg_op_matmul(be, wide, a->h1, w->wv->compute, KG_MATMUL_NT, false, err));
+    KG_TRY(kg_linear(p, wide, a->h1, w->wv, false, err));
     KG_TRY(kg_op_bias(be, wide, kg_param_vector(w->bv), err));
     return wide.data == a->v.data ? KG_OK : kg_op_cast(be, a->v, wide, err);
 }
@@ -126,7 +126,7 @@ static kg_status add_product(const struct kg_walk *p, struct kg_mat x_out,
 {
     if (x_out.data != x_in.data)
         KG_TRY(kg_op_cast(p->m->backend, x_out, x_in, err));
-    return kg_op_matmul(p->m->backend, x_out, y, w->compute, KG_MATMUL_NT, true, err);
+    return kg_linear(p, x_out, y, w, true, err);
 }
 
 /* ---- a layer ---- */
@@ -146,8 +146,8 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
     KG_TRY(add_product(p, a.x_mid, x, a.o, w->wo, err));
 
     KG_TRY(kg_op_rmsnorm(be, a.h2, a.inv2, a.x_mid, kg_param_vector(w->norm2), eps, err));
-    KG_TRY(kg_op_matmul(be, a.gate, a.h2, w->wgate->compute, KG_MATMUL_NT, false, err));
-    KG_TRY(kg_op_matmul(be, a.up, a.h2, w->wup->compute, KG_MATMUL_NT, false, err));
+    KG_TRY(kg_linear(p, a.gate, a.h2, w->wgate, false, err));
+    KG_TRY(kg_linear(p, a.up, a.h2, w->wup, false, err));
     if (!whole)
         return KG_OK;
     const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
