@@ -1,0 +1,54 @@
+#!/bin/sh
+# tools/run-tests counts what test programs say, in whatever order they end: made-up programs, each with one fate.
+set -u
+. tests/harness.sh
+
+# program NAME STATUS LINES: says the lines and ends with the status
+program() {
+    mkdir -p "$work/test/x"
+    { echo '#!/bin/sh'; printf "printf '%%s\\\\n' '%s'\n" "$3"; echo "exit $2"; } >"$work/test/x/$1"
+    chmod +x "$work/test/x/$1"
+}
+# closes STATUS LINE PROGRAM...: how a run of these ends, and what its last line is
+closes() {
+    status=$1 line=$2
+    shift 2
+    names=""
+    for p in "$@"; do names="$names $work/test/x/$p"; done
+    tools/run-tests "$work" $names >"$work/said" 2>&1
+    [ $? -eq "$status" ] && [ "$(tail -1 "$work/said")" = "$line" ]
+}
+said() { grep -q "$1" "$work/said"; }
+in_the_order_given() {
+    closes 0 "3 passed, 0 failed, 0 skipped" slow good good2 && [ "$(grep -c '^== ' "$work/test/log")" -eq 3 ] &&
+        [ "$(grep -A1 '^== .*/slow$' "$work/test/log" | tail -1)" = "[       OK ] slow" ]
+}
+one_at_a_time() { JOBS=1 closes 0 "2 passed, 0 failed, 0 skipped" good good2; }
+
+told=$work/said
+program good 0 "[       OK ] a"
+program good2 0 "[       OK ] b"
+program bad 1 "[       OK ] a
+why it failed
+[  FAILED  ] b
+[  FAILED  ] 1 test(s), listed below:
+[  FAILED  ] b"
+program skips 0 "skip: no such thing here
+[  SKIPPED ] c"
+program silent 0 "nothing"
+program dies 139 "[       OK ] a"
+program slow 0 "[       OK ] slow"
+sed -i '2i sleep 0.3' "$work/test/x/slow"
+
+pass "what passes is counted" closes 0 "2 passed, 0 failed, 0 skipped" good good2
+pass "a test that fails is one failure, told once" closes 1 "2 passed, 1 failed, 0 skipped" good bad
+pass "what it said is shown" said "why it failed"
+pass "a skipped test is counted" closes 0 "1 passed, 0 failed, 1 skipped" good skips
+pass "its reason is shown" said "^skip: no such thing here"
+pass "a program without a test is a failure" closes 1 "1 passed, 1 failed, 0 skipped" good silent
+pass "a program that dies is a failure beside what passed" closes 1 "2 passed, 1 failed, 0 skipped" dies good
+pass "a program that is not there is a failure" closes 1 "1 passed, 1 failed, 0 skipped" absent good
+pass "nothing but skipped tests is no success" closes 1 "0 passed, 0 failed, 1 skipped" skips
+pass "the log is in the order given, whoever ends first" in_the_order_given
+pass "JOBS=1 runs one at a time" one_at_a_time
+exit $((failures > 0))
