@@ -775,4 +775,21 @@ static inline struct kg_v16 kg_v16_one_minus_exp(struct kg_v16 x)
     return kg_v16_fnma(scale, kg_v16_mul(e.poly, e.r), kg_v16_sub(one, scale));
 }
 
+/* tanh x = sign(x) (1 - e) / (1 + e), e = exp(-2 |x|), near 0 as exact as far off */
+static inline struct kg_v16 kg_v16_tanh(struct kg_v16 x)
+{
+    struct kg_v16 minus = kg_v16_sub(kg_v16_zero(), x);
+    struct kg_v16 below = kg_v16_mul(kg_v16_set1(2.0f), kg_v16_min(x, minus));
+    struct kg_v16 above = kg_v16_add(kg_v16_set1(1.0f), kg_v16_exp(below));
+    struct kg_v16 t = kg_v16_div(kg_v16_one_minus_exp(below), above);
+    return kg_v16_select_gt(x, kg_v16_zero(), t, kg_v16_sub(kg_v16_zero(), t));
+}
+
+/* cap tanh(x / cap) */
+static inline struct kg_v16 kg_v16_softcap(struct kg_v16 x, float cap)
+{
+    struct kg_v16 t = kg_v16_tanh(kg_v16_div(x, kg_v16_set1(cap)));
+    return kg_v16_mul(kg_v16_set1(cap), t);
+}
+
 #endif

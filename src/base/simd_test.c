@@ -96,6 +96,28 @@ static void one_minus_exp_keeps_its_digits(void **state)
     assert_true(y[0] == 0 && y[1] == 0 && y[2] == 1 && isnan(y[3]));
 }
 
+static void tanh_keeps_its_digits(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (uint32_t u = 0x2f000000u; u < 0x42d00000u; u += 16 * 997) { /* 1e-10 .. 104 */
+        float x[16];
+        float y[16];
+        for (uint32_t i = 0; i < 16; i++)
+            x[i] = i % 2 ? -from_bits(u + i * 997) : from_bits(u + i * 997);
+        kg_v16_store(y, kg_v16_tanh(kg_v16_load(x)));
+        for (int i = 0; i < 16; i++) {
+            double want = tanh((double)x[i]);
+            worst = fmax(worst, fabs((double)y[i] - want) / ldexp(1.0, ilogb(want) - 23));
+        }
+    }
+    assert_true(worst <= 6);
+    float x[16] = {0, INFINITY, -INFINITY, NAN};
+    float y[16];
+    kg_v16_store(y, kg_v16_tanh(kg_v16_load(x)));
+    assert_true(y[0] == 0 && y[1] == 1 && y[2] == -1 && isnan(y[3]));
+}
+
 /* Every operation on doubles, lane by lane, and the tree of their sum. */
 static void doubles_are_sixteen_lanes_too(void **state)
 {
@@ -211,6 +233,7 @@ int main(void)
         cmocka_unit_test(exp_is_within_two_ulp_and_follows_its_model),
         cmocka_unit_test(exp_is_defined_at_the_ends),
         cmocka_unit_test(one_minus_exp_keeps_its_digits),
+        cmocka_unit_test(tanh_keeps_its_digits),
         cmocka_unit_test(doubles_are_sixteen_lanes_too),
         cmocka_unit_test(sums_run_over_one_tree),
         cmocka_unit_test(first_lanes_are_all_that_is_touched),

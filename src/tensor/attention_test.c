@@ -17,6 +17,8 @@ struct problem {
     int heads;
     int kv_heads;
     int hd;
+    int window; /* 0: none */
+    float softcap;
     int n_seqs;
     int lengths[MAX_SEQS];
     int64_t n;
@@ -65,6 +67,8 @@ static struct kg_attn attn_of(const struct problem *p)
         .n_kv_heads = p->kv_heads,
         .head_dim = p->hd,
         .scale = (float)(1.0 / sqrt(p->hd)),
+        .window = p->window,
+        .softcap = p->softcap,
         .seqs = p->seqs,
         .n_seqs = p->n_seqs,
     };
@@ -124,6 +128,19 @@ static void assert_lse_equal(const struct answer *a, int64_t ra, const struct an
 }
 
 /* ---- the plain version ---- */
+static int first_key(const struct problem *p, int i)
+{
+    return p->window > 0 && i >= p->window ? i - p->window + 1 : 0;
+}
+
+/* A score, capped where the problem has a softcap, and *slope. */
+static double capped(const struct problem *p, double s, double *slope)
+{
+    double t = p->softcap > 0 ? tanh(s / (double)p->softcap) : 0.0;
+    *slope = 1.0 - t * t;
+    return p->softcap > 0 ? (double)p->softcap * t : s;
+}
+
 /* p[0..i] of query i of a sequence;   returns lse */
 static double plain_weights(double *w, const struct problem *p, int s, int i, int h)
 {
@@ -131,12 +148,15 @@ static double plain_weights(double *w, const struct problem *p, int s, int i, in
     int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd;
     double top = -INFINITY;
     double sum = 0.0;
-    for (int j = 0; j <= i; j++) {
+    double slope;
+    for (int j = 0; j < first_key(p, i); j++)
+        w[j] = -INFINITY;
+    for (int j = first_key(p, i); j <= i; j++) {
         w[j] = 0.0;
         for (int d = 0; d < p->hd; d++)
             w[j] += get(p->q, row + i, (int64_t)h * p->hd + d) *
                     get(p->k, row + j, kv + d);
-        w[j] *= 1.0 / sqrt(p->hd);
+        w[j] = capped(p, w[j] / sqrt(p->hd), &slope);
         top = w[j] > top ? w[j] : top;
     }
     for (int j = 0; j <= i; j++)
@@ -211,8 +231,61 @@ static const struct problem shapes[] = {
      .hd = 128,
      .n_seqs = 2,
      .lengths = {5, 67}},
+    /* From here on not for every backend. */
+    {.dtype = KG_F32,
+     .heads = 4,
+     .kv_heads = 2,
+     .hd = 16,
+     .window = 7,
+     .n_seqs = 3,
+     .lengths = {1, 64, 140}},
+    {.dtype = KG_F32,
+     .heads = 3,
+     .kv_heads = 1,
+     .hd = 10,
+     .window = 65,
+     .softcap = 1.5f,
+     .n_seqs = 2,
+     .lengths = {33, 200}},
+    {.dtype = KG_BF16,
+     .heads = 4,
+     .kv_heads = 1,
+     .hd = 64,
+     .window = 130,
+     .n_seqs = 1,
+     .lengths = {270}},
+    {.dtype = KG_BF16,
+     .heads = 2,
+     .kv_heads = 2,
+     .hd = 32,
+     .softcap = 0.8f,
+     .n_seqs = 2,
+     .lengths = {100, 40}},
 };
-enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+enum { ALL_SHAPES = sizeof shapes / sizeof shapes[0], SOME_SHAPES = ALL_SHAPES - 4 };
+
+/* Those that the backend knows. */
+static int n_shapes(void)
+{
+    return backend()->windows && backend()->softcaps ? ALL_SHAPES : SOME_SHAPES;
+}
+
+static void what_a_backend_does_not_know_is_refused(void **state)
+{
+    (void)state;
+    for (int i = n_shapes(); i < ALL_SHAPES; i++) {
+        struct problem p = shapes[i];
+        struct kg_err err = {0};
+        problem_init(&p);
+        struct answer out = answer_init(&p, p.n);
+        struct kg_attn a = attn_of(&p);
+        assert_int_equal(kg_op_attention(backend(), out.o, lse_of(&out, &a), &a, &err),
+                         KG_EUNSUPPORTED);
+        assert_non_null(strstr(err.message, p.window ? "window" : "softcap"));
+        answer_release(&out);
+        problem_release(&p);
+    }
+}
 
 /* Whether the backend makes the products of these by a matrix instruction, in which
  * weights are bf16: another definition than the CPU's. */
@@ -224,7 +297,7 @@ static bool other_definition(const struct problem *p)
 static void matches_plain_version(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct answer got = whole(&p);
@@ -259,7 +332,7 @@ static void chunks_have_the_bits_of_the_whole(void **state)
     static const int all[] = {1, 2, 3, 5, 8, 9, 31, 64, 65, 149};
     const int *sizes = emulated() ? all + 8 : all;
     const int n_sizes = emulated() ? 1 : sizeof all / sizeof *all;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         p.n_seqs = 1;
         p.lengths[0] = 150;
@@ -332,7 +405,7 @@ static void pages_init(struct pages *g, const struct problem *p)
 static void paged_keys_have_the_bits_of_contiguous_keys(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         struct pages g;
         problem_init(&p);
@@ -458,7 +531,7 @@ static void neighbours_in_the_batch_change_no_bit(void **state)
 static void masked_keys_never_contribute(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         p.n_seqs = 1;
         p.lengths[0] = 100;
@@ -482,7 +555,7 @@ static void threads_change_no_bit(void **state)
 {
     (void)state;
     int before = omp_get_max_threads();
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         omp_set_num_threads(1);
@@ -547,7 +620,7 @@ static void compare_definitions(const struct problem *p, const struct answer *a,
 static void instruction_sets_agree_in_every_bit(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct kg_attn a = attn_of(&p);
@@ -602,6 +675,18 @@ static struct gradient backward(const struct problem *p, const struct answer *y,
 }
 
 /* One query row's share of the gradients, in double. */
+/* Of the softcap at a score. */
+static double slope_of(const struct problem *p, int s, int i, int j, int h)
+{
+    int64_t row = p->seqs[s].row;
+    int64_t kv = (int64_t)(h / (p->heads / p->kv_heads)) * p->hd;
+    double score = 0.0, slope;
+    for (int d = 0; p->softcap > 0 && d < p->hd; d++)
+        score += get(p->q, row + i, (int64_t)h * p->hd + d) * get(p->k, row + j, kv + d);
+    capped(p, score / sqrt(p->hd), &slope);
+    return slope;
+}
+
 static void plain_backward_row(double *dq, double *dk, double *dv,
                                const struct problem *p, int s, int i, int h,
                                struct kg_mat dout, double *w)
@@ -621,7 +706,7 @@ static void plain_backward_row(double *dq, double *dk, double *dv,
                 mean += w[j] * dp;
                 continue;
             }
-            double ds = w[j] * (dp - mean) * scale;
+            double ds = w[j] * (dp - mean) * scale * slope_of(p, s, i, j, h);
             for (int d = 0; d < p->hd; d++) {
                 dq[(row + i) * p->q.cols + qc + d] += ds * get(p->k, row + j, kv + d);
                 dk[(row + j) * p->k.cols + kv + d] += ds * get(p->q, row + i, qc + d);
@@ -667,7 +752,7 @@ static void check_backward(const struct problem *p, enum kg_dtype dout_type,
 static void backward_matches_plain_version(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         if (by_kernels() && !other_definition(&p))
             continue; /* it has the CPU's bits */
@@ -768,7 +853,7 @@ static void compare_gradients(const struct problem *p, const struct gradient *a,
 static void gradients_agree_and_repeat_in_every_bit(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct answer y = whole(&p);
@@ -801,7 +886,7 @@ static void threads_change_no_bit_of_gradients(void **state)
 {
     (void)state;
     int before = omp_get_max_threads();
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct answer y = whole(&p);
@@ -877,6 +962,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_plain_version),
+        cmocka_unit_test(what_a_backend_does_not_know_is_refused),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
@@ -895,6 +981,7 @@ int main(void)
     };
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(matches_plain_version),
+        cmocka_unit_test(what_a_backend_does_not_know_is_refused),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),

@@ -136,7 +136,8 @@ enum kg_matmul_kind {
 enum { KG_KV_BLOCK = 64 };
 
 /* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
- * position p sees the keys 0..p of its sequence. Key j stands in row keys + j of k, or,
+ * position p sees the keys 0..p of its sequence, or with a window the last `window` of
+ * them. Key j stands in row keys + j of k, or,
  * with a table of blocks, in row blocks[keys + j/64]*64 + j%64. No query row is of two
  * sequences. */
 struct kg_attn_seq {
@@ -154,6 +155,8 @@ struct kg_attn {
     int n_kv_heads;
     int head_dim;
     float scale;                    /* 1/sqrt(hd) */
+    int32_t window;                 /* keys that a query sees at most; 0: all before it */
+    float softcap;                  /* scores are cap tanh(score / cap); 0: as they are */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
     struct kg_ivec blocks; /* of all sequences; none: their keys lie in one piece each */
@@ -180,14 +183,17 @@ struct kg_head_anchor {
     struct kg_mat hidden;  /* (N,Da) ct */
     struct kg_mat weight;  /* (V,Da) ct, rows or panels */
     const float *inv_temp; /* (N) or NULL for 1 */
+    float softcap;         /* as of the head */
 };
 
 /* What the head reads.
- * z[n,v] = (hidden[n] . weight[v]) * inv_temp[n];   logp[n,v] = z[n,v] - lse[n] */
+ * z[n,v] = cap(hidden[n] . weight[v]) * inv_temp[n],   cap(x) = softcap tanh(x / softcap)
+ * logp[n,v] = z[n,v] - lse[n] */
 struct kg_head {
     struct kg_mat hidden;   /* (N,D) ct */
     struct kg_mat weight;   /* (V,D) ct, rows or panels */
     const float *inv_temp;  /* (N) or NULL for 1 */
+    float softcap;          /* 0: cap(x) = x */
     const int32_t *target;  /* (N) sampled token, -1 for none; or NULL */
     const int32_t *indices; /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
     int k;                  /* K of indices */
@@ -339,6 +345,8 @@ struct kg_backend {
     bool one_caller;  /* operations are called from one thread at a time, and from no
                        * parallel region; get of what none of them writes from any */
     const struct kg_traffic *traffic; /* counted; NULL: nothing crosses */
+    bool windows;                     /* its attention knows windows */
+    bool softcaps;                    /* its attention and its head know softcaps */
     enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
@@ -371,6 +379,10 @@ struct kg_backend {
                         struct kg_err *err);
     kg_status (*swiglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+    kg_status (*geglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                       struct kg_err *err);
+    kg_status (*geglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                           struct kg_mat gate, struct kg_mat up, struct kg_err *err);
     kg_status (*cast)(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
     kg_status (*scatter_rows)(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err);
@@ -400,6 +412,7 @@ struct kg_backend {
                                        float beta1, struct kg_err *err);
     kg_status (*ema)(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
     kg_status (*add)(struct kg_vec y, struct kg_vec x, struct kg_err *err);
+    kg_status (*scale)(struct kg_vec y, float factor, struct kg_err *err);
     kg_status (*sum_squares)(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);
     void (*peak)(enum kg_dtype t, double flops);
@@ -541,6 +554,14 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                            struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
                            struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
 
+/* h = gelu(gate) * up by tanh, with its gradients; all else as of swiglu:
+ *     gelu(x) = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
+kg_status kg_op_geglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
+                      struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_geglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
+                          struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
+                          struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
+
 /* dst = src in dst's dtype and layout */
 kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_mat src,
                      struct kg_err *err) KG_MUST_CHECK;
@@ -554,12 +575,14 @@ kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from
- * position 0.
+ * position 0, of which a window leaves out those that it does not touch.
  * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, none allowed; a->q
  * is not o
  * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
  * rows: FMAs in fp32; where a device's matrix instruction makes the products, its own,
- * with weights rounded to bf16 */
+ * with weights rounded to bf16
+ * errors: SHAPE, DTYPE, EINVAL, UNSUPPORTED (a window or a softcap that this backend does
+ * not know) */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
@@ -622,9 +645,11 @@ kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec
  */
 kg_status kg_op_ema(const struct kg_backend *be, struct kg_vec avg, struct kg_vec w,
                     float eta, struct kg_err *err) KG_MUST_CHECK;
-/* y += x, fp32 */
+/* y += x;   y *= factor, fp32 */
 kg_status kg_op_add(const struct kg_backend *be, struct kg_vec y, struct kg_vec x,
                     struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_scale(const struct kg_backend *be, struct kg_vec y, float factor,
+                      struct kg_err *err) KG_MUST_CHECK;
 /* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus none for 0; NaN
  * stays */
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,

@@ -135,6 +135,17 @@ static kg_status far_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct k
     LENDING(swiglu_bwd(dgate, dup, dh, gate, up, err), dgate.data, dup.data, dh.data,
             gate.data, up.data);
 }
+static kg_status far_geglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                           struct kg_err *err)
+{
+    LENDING(geglu(h, gate, up, err), h.data, gate.data, up.data);
+}
+static kg_status far_geglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                               struct kg_mat gate, struct kg_mat up, struct kg_err *err)
+{
+    LENDING(geglu_bwd(dgate, dup, dh, gate, up, err), dgate.data, dup.data, dh.data,
+            gate.data, up.data);
+}
 static kg_status far_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err)
 {
     LENDING(cast(dst, src, err), dst.data, src.data);
@@ -202,6 +213,10 @@ static kg_status far_add(struct kg_vec y, struct kg_vec x, struct kg_err *err)
 {
     LENDING(add(y, x, err), y.data, x.data);
 }
+static kg_status far_scale(struct kg_vec y, float factor, struct kg_err *err)
+{
+    LENDING(scale(y, factor, err), y.data);
+}
 static kg_status far_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                                  struct kg_err *err)
 {
@@ -213,6 +228,8 @@ static const struct kg_backend table = {
     .name = "far",
     .describe = describe,
     .one_caller = true,
+    .windows = true,
+    .softcaps = true,
     .weights = KG_PANELS,
     .alloc = kg_pages_alloc,
     .free = kg_pages_free,
@@ -232,6 +249,8 @@ static const struct kg_backend table = {
     .rope = far_rope,
     .swiglu = far_swiglu,
     .swiglu_bwd = far_swiglu_bwd,
+    .geglu = far_geglu,
+    .geglu_bwd = far_geglu_bwd,
     .cast = far_cast,
     .scatter_rows = far_scatter_rows,
     .gather_rows = far_gather_rows,
@@ -244,6 +263,7 @@ static const struct kg_backend table = {
     .schedule_free_average = far_schedule_free_average,
     .ema = far_ema,
     .add = far_add,
+    .scale = far_scale,
     .sum_squares = far_sum_squares,
     .peak = far_peak,
 };

@@ -17,6 +17,7 @@ struct problem {
     int top_k;
     bool tempered;
     bool anchored;
+    float softcap; /* of the anchor twice as much */
     struct kg_mat hidden;
     struct kg_mat weight;
     float *inv_temp;
@@ -72,6 +73,7 @@ static void problem_init(struct problem *p)
     p->anchor.hidden = random_matrix(p->dtype, p->n, p->d + 3, 2.0);
     p->anchor.weight = random_matrix(p->dtype, p->v, p->d + 3, 1.0);
     p->anchor.inv_temp = p->inv_temp;
+    p->anchor.softcap = 2 * p->softcap;
 }
 
 static void problem_release(struct problem *p)
@@ -91,6 +93,7 @@ static struct kg_head head_of(const struct problem *p)
         .hidden = p->hidden,
         .weight = p->weight,
         .inv_temp = p->inv_temp,
+        .softcap = p->softcap,
         .target = p->target,
         .indices = p->indices,
         .k = p->k,
@@ -156,7 +159,8 @@ struct plain {
 };
 
 static double plain_softmax(double *z, const struct kg_mat *hidden,
-                            const struct kg_mat *weight, const float *inv_temp, int64_t n)
+                            const struct kg_mat *weight, const float *inv_temp,
+                            double cap, int64_t n)
 {
     double top = -INFINITY;
     double sum = 0.0;
@@ -164,6 +168,7 @@ static double plain_softmax(double *z, const struct kg_mat *hidden,
         z[v] = 0.0;
         for (int64_t d = 0; d < weight->cols; d++)
             z[v] += get(*hidden, n, d) * get(*weight, v, d);
+        z[v] = cap > 0 ? cap * tanh(z[v] / cap) : z[v];
         z[v] *= inv_temp ? (double)inv_temp[n] : 1.0;
         top = z[v] > top ? z[v] : top;
     }
@@ -189,12 +194,14 @@ static void plain_release(struct plain *x)
 static void plain_row(struct plain *x, const struct problem *p, int64_t n)
 {
     x->entropy = x->reverse = x->forward = 0.0;
-    x->lse = plain_softmax(x->z, &p->hidden, &p->weight, p->inv_temp, n);
+    x->lse = plain_softmax(x->z, &p->hidden, &p->weight, p->inv_temp, (double)p->softcap,
+                           n);
     for (int64_t v = 0; v < p->v; v++)
         x->entropy -= exp(x->z[v]) * x->z[v];
     if (!p->anchored)
         return;
-    plain_softmax(x->q, &p->anchor.hidden, &p->anchor.weight, p->anchor.inv_temp, n);
+    plain_softmax(x->q, &p->anchor.hidden, &p->anchor.weight, p->anchor.inv_temp,
+                  (double)p->anchor.softcap, n);
     for (int64_t v = 0; v < p->v; v++) {
         x->reverse += exp(x->z[v]) * (x->z[v] - x->q[v]);
         x->forward += exp(x->q[v]) * (x->q[v] - x->z[v]);
@@ -266,13 +273,24 @@ static const struct problem shapes[] = {
      .k = 5,
      .top_k = 64,
      .tempered = true},
+    {.dtype = KG_F32,
+     .n = 9,
+     .d = 16,
+     .v = 700,
+     .k = 9,
+     .top_k = 9,
+     .tempered = true,
+     .anchored = true,
+     .softcap = 1.25f},
 };
-enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
+enum { ALL_SHAPES = sizeof shapes / sizeof shapes[0] };
+
+static int n_shapes(void) { return backend()->softcaps ? ALL_SHAPES : ALL_SHAPES - 1; }
 
 static void matches_plain_version(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct plain x = plain_init(&p);
@@ -565,7 +583,8 @@ static void plain_dz(double *dz, const struct problem *p, const struct gradient 
             dz[v] += g->a_reverse[n] * prob * (x->z[v] - x->q[v] - x->reverse);
             dz[v] += g->a_forward[n] * (prob - exp(x->q[v]));
         }
-        dz[v] *= t;
+        double y = (x->z[v] + x->lse) / (t * (double)p->softcap);
+        dz[v] *= p->softcap > 0 ? t * (1 - y * y) : t;
     }
 }
 
@@ -604,7 +623,7 @@ static float *copy_of(struct kg_mat m)
 static void backward_matches_plain_version(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_SHAPES; i++) {
+    for (int i = 0; i < n_shapes(); i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct kg_head_out o = run_all(&p);
@@ -800,7 +819,7 @@ static void own_anchor_is_at_distance_zero(void **state)
     problem_init(&twin);
     buffer_free(p.anchor.hidden.data);
     buffer_free(p.anchor.weight.data);
-    p.anchor = (struct kg_head_anchor){twin.hidden, twin.weight, p.inv_temp};
+    p.anchor = (struct kg_head_anchor){twin.hidden, twin.weight, p.inv_temp, 0};
     struct kg_head_out o = run_all(&p);
     struct gradient g = gradient_init(&p);
     memset(g.a_target, 0, (size_t)p.n * sizeof(double));

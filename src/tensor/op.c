@@ -7,6 +7,7 @@
 #include "tensor/backend.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -403,13 +404,30 @@ kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ive
                     : missing(be, op, err);
 }
 
+static kg_status check_gated(const char *op, struct kg_mat h, struct kg_mat gate,
+                             struct kg_mat up, struct kg_err *err)
+{
+    KG_TRY(check(op, "gate", gate, ANY, ANY, CT, err));
+    KG_TRY(check(op, "up", up, gate.rows, gate.cols, CT, err));
+    return check(op, "h", h, gate.rows, gate.cols, CT, err);
+}
+
+static kg_status check_gated_bwd(const char *op, struct kg_mat dgate, struct kg_mat dup,
+                                 struct kg_mat dh, struct kg_mat gate, struct kg_mat up,
+                                 struct kg_err *err)
+{
+    KG_TRY(check(op, "gate", gate, ANY, ANY, CT, err));
+    KG_TRY(check(op, "up", up, gate.rows, gate.cols, CT, err));
+    KG_TRY(check(op, "dh", dh, gate.rows, gate.cols, CT, err));
+    KG_TRY(check(op, "dgate", dgate, gate.rows, gate.cols, CT, err));
+    return check(op, "dup", dup, gate.rows, gate.cols, CT, err);
+}
+
 kg_status kg_op_swiglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
                        struct kg_mat up, struct kg_err *err)
 {
     const char *op = "swiglu";
-    KG_TRY(check(op, "gate", gate, ANY, ANY, CT, err));
-    KG_TRY(check(op, "up", up, gate.rows, gate.cols, CT, err));
-    KG_TRY(check(op, "h", h, gate.rows, gate.cols, CT, err));
+    KG_TRY(check_gated(op, h, gate, up, err));
     return be->swiglu ? be->swiglu(h, gate, up, err) : missing(be, op, err);
 }
 
@@ -418,13 +436,27 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                            struct kg_mat up, struct kg_err *err)
 {
     const char *op = "swiglu_bwd";
-    KG_TRY(check(op, "gate", gate, ANY, ANY, CT, err));
-    KG_TRY(check(op, "up", up, gate.rows, gate.cols, CT, err));
-    KG_TRY(check(op, "dh", dh, gate.rows, gate.cols, CT, err));
-    KG_TRY(check(op, "dgate", dgate, gate.rows, gate.cols, CT, err));
-    KG_TRY(check(op, "dup", dup, gate.rows, gate.cols, CT, err));
+    KG_TRY(check_gated_bwd(op, dgate, dup, dh, gate, up, err));
     return be->swiglu_bwd ? be->swiglu_bwd(dgate, dup, dh, gate, up, err)
                           : missing(be, op, err);
+}
+
+kg_status kg_op_geglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
+                      struct kg_mat up, struct kg_err *err)
+{
+    const char *op = "geglu";
+    KG_TRY(check_gated(op, h, gate, up, err));
+    return be->geglu ? be->geglu(h, gate, up, err) : missing(be, op, err);
+}
+
+kg_status kg_op_geglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
+                          struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
+                          struct kg_mat up, struct kg_err *err)
+{
+    const char *op = "geglu_bwd";
+    KG_TRY(check_gated_bwd(op, dgate, dup, dh, gate, up, err));
+    return be->geglu_bwd ? be->geglu_bwd(dgate, dup, dh, gate, up, err)
+                         : missing(be, op, err);
 }
 
 /* ---- moving ---- */
@@ -512,9 +544,25 @@ static kg_status check_seqs(const char *op, const struct kg_attn *a, struct kg_e
     return KG_OK;
 }
 
+/* A softcap, which the backend must know where there is one. */
+static kg_status check_softcap(const struct kg_backend *be, const char *op, float softcap,
+                               struct kg_err *err)
+{
+    if (!(softcap >= 0) || isinf(softcap))
+        return kg_fail(err, KG_EINVAL, "%s: softcap %g, expected 0 or more", op,
+                       (double)softcap);
+    return softcap > 0 && !be->softcaps ? missing(be, "softcap", err) : KG_OK;
+}
+
 static kg_status check_attention(const struct kg_backend *be, const char *op,
                                  const struct kg_attn *a, struct kg_err *err)
 {
+    if (a->window < 0)
+        return kg_fail(err, KG_EINVAL, "%s: window %d, expected 0 or more", op,
+                       (int)a->window);
+    if (a->window > 0 && !be->windows)
+        return missing(be, "attention in a window", err);
+    KG_TRY(check_softcap(be, op, a->softcap, err));
     KG_TRY(check(op, "q", a->q, ANY, ANY, CT, err));
     KG_TRY(check(op, "k", a->k, ANY, ANY, 1u << a->q.dtype, err));
     KG_TRY(check(op, "v", a->v, a->k.rows, a->k.cols, 1u << a->q.dtype, err));
@@ -595,8 +643,10 @@ static kg_status check_head(const struct kg_backend *be, const char *op,
                            "%s: the set of row %lld is of %d ids, expected the "
                            "vocabulary of %lld",
                            op, (long long)n, h->sets[n].bound, (long long)V);
+    KG_TRY(check_softcap(be, op, h->softcap, err));
     if (!h->anchor)
         return KG_OK;
+    KG_TRY(check_softcap(be, op, h->anchor->softcap, err));
     KG_TRY(check(op, "anchor hidden", h->anchor->hidden, N, ANY, 1u << h->hidden.dtype,
                  err));
     return check(op, "anchor weight", h->anchor->weight, V, h->anchor->hidden.cols,
@@ -745,6 +795,13 @@ kg_status kg_op_add(const struct kg_backend *be, struct kg_vec y, struct kg_vec 
     KG_TRY(check_vec("add", "y", y, y.n, err));
     KG_TRY(check_vec("add", "x", x, y.n, err));
     return be->add ? be->add(y, x, err) : missing(be, "add", err);
+}
+
+kg_status kg_op_scale(const struct kg_backend *be, struct kg_vec y, float factor,
+                      struct kg_err *err)
+{
+    KG_TRY(check_vec("scale", "y", y, y.n, err));
+    return be->scale ? be->scale(y, factor, err) : missing(be, "scale", err);
 }
 
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,

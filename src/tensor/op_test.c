@@ -230,6 +230,53 @@ static kg_status back_swiglu(const struct kg_backend *be, float *const *dx,
                             f32(dx[0], N, D), f32(dx[1], N, D), &err);
 }
 
+static kg_status run_geglu(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                           float *const *x)
+{
+    struct kg_mat gate = as_type(ct, x[0], N, D), up = as_type(ct, x[1], N, D);
+    struct kg_mat h = as_type(ct, NULL, N, D);
+    KG_TRY(kg_op_geglu(be, h, gate, up, &err));
+    take(y, h);
+    buffer_free(gate.data);
+    buffer_free(up.data);
+    return KG_OK;
+}
+static void plain_geglu(double *y, double *const *x)
+{
+    for (int i = 0; i < N * D; i++) {
+        const double g = x[0][i], u = sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
+        y[i] = g * (1 + tanh(u)) / 2 * x[1][i];
+    }
+}
+static kg_status back_geglu(const struct kg_backend *be, float *const *dx,
+                            const float *dy, float *const *x)
+{
+    memcpy(dx[0], x[0], N * D * sizeof *dy);
+    memcpy(dx[1], x[1], N * D * sizeof *dy);
+    return kg_op_geglu_bwd(be, f32(dx[0], N, D), f32(dx[1], N, D), f32(dy, N, D),
+                           f32(dx[0], N, D), f32(dx[1], N, D), &err);
+}
+
+static kg_status run_scale(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                           float *const *x)
+{
+    (void)ct;
+    memcpy(y, x[0], N * D * sizeof *y);
+    return kg_op_scale(be, kg_vec(y, N * D), 0.3f, &err);
+}
+static void plain_scale(double *y, double *const *x)
+{
+    for (int i = 0; i < N * D; i++)
+        y[i] = x[0][i] * (double)0.3f;
+}
+static kg_status back_scale(const struct kg_backend *be, float *const *dx,
+                            const float *dy, float *const *x)
+{
+    (void)x;
+    memcpy(dx[0], dy, N * D * sizeof *dy);
+    return kg_op_scale(be, kg_vec(dx[0], N * D), 0.3f, &err);
+}
+
 static kg_status run_cast(const struct kg_backend *be, enum kg_dtype ct, float *y,
                           float *const *x)
 {
@@ -268,6 +315,8 @@ static const struct op ops[] = {
     {"bias", 2, {N, 1}, {D, D}, D, run_bias, plain_bias, back_bias},
     {"rope", 1, {N}, {D}, D, run_rope, plain_rope, back_rope},
     {"swiglu", 2, {N, N}, {D, D}, D, run_swiglu, plain_swiglu, back_swiglu},
+    {"geglu", 2, {N, N}, {D, D}, D, run_geglu, plain_geglu, back_geglu},
+    {"scale", 1, {N}, {D}, D, run_scale, plain_scale, back_scale},
     {"cast", 1, {N}, {D}, D, run_cast, plain_copy, NULL},
     {"scatter and gather", 1, {N}, {D}, D, run_rows, plain_copy, NULL},
 };

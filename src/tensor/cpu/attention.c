@@ -3,10 +3,11 @@
  *
  * One definition serves decode (one query row), chunked prefill and training (tiles of
  * rows). What a (query row, head) computes is fixed: for every block of 64 keys from
- * position 0, scores by a chain of FMAs over the head dimension, one maximum,
- * exponentials, their sum by a fixed tree, and a chain of FMAs over the visible keys into
- * the accumulator. Tiles only put rows side by side; no operation mixes them, and keys
- * that a row does not see are never an operand of its accumulator.
+ * position 0 (or the one where its window begins), scores by a chain of FMAs over the
+ * head dimension, one maximum, exponentials, their sum by a fixed tree, and a chain of
+ * FMAs over the visible keys into the accumulator. Tiles only put rows side by side; no
+ * operation mixes them, and keys that a row does not see are never an operand of its
+ * accumulator.
  *
  * Keys lie in rows but are wanted in lanes, so a block is transposed in scratch once per
  * tile.
@@ -132,6 +133,14 @@ static int visible(const struct tile *t, int r, int32_t block)
     return kg_attn_min(KG_KV_BLOCK, pos + 1 - (int64_t)block * KG_KV_BLOCK);
 }
 
+/* Keys of a block that lie before the window of row r; all of it at most. */
+static int passed(const struct tile *t, int r, int32_t block)
+{
+    int64_t pos = (int64_t)t->seq->pos + t->first + r / t->group;
+    int64_t n = kg_attn_first_key(t->a, pos) - (int64_t)block * KG_KV_BLOCK;
+    return n > 0 ? kg_attn_min(KG_KV_BLOCK, n) : 0;
+}
+
 static void load_queries(const struct scratch *w, const struct tile *t, int32_t i)
 {
     int hd = t->a->head_dim;
@@ -165,15 +174,28 @@ static struct kg_v16 first_keys(struct kg_v16 x, int n, float fill)
     return kg_v16_first_n(x, n > 0 ? n : 0, kg_v16_set1(fill));
 }
 
+/* Sixteen scores, softcapped, of which keys [from, n) are seen; -inf at the others. */
+static struct kg_v16 seen_scores(const float *s, float softcap, int from, int n)
+{
+    struct kg_v16 x = kg_v16_load(s);
+    if (softcap > 0)
+        x = kg_v16_softcap(x, softcap);
+    x = first_keys(x, n, -INFINITY);
+    if (from <= 0)
+        return x;
+    return kg_v16_first_n(kg_v16_set1(-INFINITY), kg_attn_min(from, KG_LANES), x);
+}
+
 /* Scores of row r become p = exp(s - m); m, l and the accumulator move to the new
  * maximum. */
-static void soften(const struct scratch *w, int r, int n_keys, int hdp)
+static void soften(const struct scratch *w, const struct tile *t, int r, int32_t block)
 {
     float *s = w->s + (int64_t)r * KG_KV_BLOCK;
+    const int hdp = t->hdp, from = passed(t, r, block), n_keys = visible(t, r, block);
     struct kg_v16 x[4];
     for (int i = 0; i < 4; i++)
-        x[i] = first_keys(kg_v16_load(s + i * KG_LANES), n_keys - i * KG_LANES,
-                          -INFINITY);
+        x[i] = seen_scores(s + i * KG_LANES, t->a->softcap, from - i * KG_LANES,
+                           n_keys - i * KG_LANES);
     struct kg_v16 top = kg_v16_max(kg_v16_max(x[0], x[1]), kg_v16_max(x[2], x[3]));
     float m = kg_v16_hmax(top);
     m = w->m[r] > m ? w->m[r] : m;
@@ -191,38 +213,45 @@ static void soften(const struct scratch *w, int r, int n_keys, int hdp)
     w->m[r] = m;
 }
 
-/* acc += p v over the keys that each row sees: four rows together as far as all four see,
- * then alone. */
-static void add_values(const struct scratch *w, const struct tile *t, int r0,
+/* acc += p v over keys [from, end) of the block, of n rows from r on. */
+static void add_keys(const struct scratch *w, const struct tile *t, int r, int n,
+                     int from, int end)
+{
+    struct kg_cpu_left p = {w->s + (int64_t)r * KG_KV_BLOCK + from, KG_KV_BLOCK, 1};
+    if (end > from)
+        kg_cpu_tile_madd(w->acc + (int64_t)r * t->hdp, t->hdp, p,
+                         w->v + (int64_t)from * t->ld, t->ld, n, t->hdp, end - from);
+}
+
+/* Over the keys that each row sees: four rows together where all four see, before and
+ * behind that each alone. */
+static void add_values(const struct scratch *w, const struct tile *t, int r0, int r1,
                        int32_t block)
 {
-    for (int r = r0; r < t->rows; r += 4) {
-        int n = kg_attn_min(4, t->rows - r);
-        int common = visible(t, r, block);
-        struct kg_cpu_left p = {w->s + (int64_t)r * KG_KV_BLOCK, KG_KV_BLOCK, 1};
-        kg_cpu_tile_madd(w->acc + (int64_t)r * t->hdp, t->hdp, p, w->v, t->ld, n, t->hdp,
-                         common);
-        for (int i = 1; i < n; i++) {
-            int rest = visible(t, r + i, block) - common;
-            struct kg_cpu_left tail = {p.data + i * p.row + common, p.row, 1};
-            float *acc = w->acc + (int64_t)(r + i) * t->hdp;
-            if (rest > 0)
-                kg_cpu_tile_madd(acc, t->hdp, tail, w->v + (int64_t)common * t->ld, t->ld,
-                                 1, t->hdp, rest);
-        }
+    for (int r = r0; r < r1; r += 4) {
+        int n = kg_attn_min(4, r1 - r);
+        int from = passed(t, r + n - 1, block);
+        int end = visible(t, r, block);
+        int both = end > from ? end : from;
+        for (int i = 0; from > 0 && i < n; i++)
+            add_keys(w, t, r + i, 1, passed(t, r + i, block),
+                     kg_attn_min(from, visible(t, r + i, block)));
+        add_keys(w, t, r, n, from, end);
+        for (int i = 0; i < n; i++)
+            add_keys(w, t, r + i, 1, both, visible(t, r + i, block));
     }
 }
 
 /* s = q k of the rows that see the block, in lanes up to the last key that four rows
  * see. */
-static void score_keys(const struct scratch *w, const struct tile *t, int r0,
+static void score_keys(const struct scratch *w, const struct tile *t, int r0, int r1,
                        int32_t block)
 {
     kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, t->ld, KG_KV_BLOCK, t->hdp);
     memset(w->s + (int64_t)r0 * KG_KV_BLOCK, 0,
-           (size_t)(t->rows - r0) * KG_KV_BLOCK * sizeof *w->s);
-    for (int r = r0; r < t->rows; r += 4) {
-        int n = kg_attn_min(4, t->rows - r);
+           (size_t)(r1 - r0) * KG_KV_BLOCK * sizeof *w->s);
+    for (int r = r0; r < r1; r += 4) {
+        int n = kg_attn_min(4, r1 - r);
         int cols = kg_cpu_padded(visible(t, r + n - 1, block));
         struct kg_cpu_left q = {w->q + (int64_t)r * t->hdp, t->hdp, 1};
         kg_cpu_tile_madd(w->s + (int64_t)r * KG_KV_BLOCK, KG_KV_BLOCK, q, w->kt,
@@ -230,16 +259,29 @@ static void score_keys(const struct scratch *w, const struct tile *t, int r0,
     }
 }
 
+/* Rows before this one have windows that reach the block. */
+static int end_of_windows(const struct tile *t, int32_t block)
+{
+    if (t->a->window == 0)
+        return t->rows;
+    int64_t last = ((int64_t)block + 1) * KG_KV_BLOCK + t->a->window - 1;
+    int64_t n = (last - t->seq->pos - t->first) * t->group;
+    return n > 0 ? kg_attn_min(t->rows, n) : 0;
+}
+
 /* One KV head against one block of keys, which load_keys has brought. */
 static void visit_keys(const struct scratch *w, const struct tile *t, int32_t block)
 {
     int64_t before = (int64_t)block * KG_KV_BLOCK - t->seq->pos - t->first;
     int r0 = before > 0 ? (int)before * t->group
-                        : 0; /* earlier positions see none of it */
-    score_keys(w, t, r0, block);
-    for (int r = r0; r < t->rows; r++)
-        soften(w, r, visible(t, r, block), t->hdp);
-    add_values(w, t, r0, block);
+                        : 0;           /* earlier positions see none of it */
+    int r1 = end_of_windows(t, block); /* later ones' windows have passed it */
+    if (r1 <= r0)
+        return;
+    score_keys(w, t, r0, r1, block);
+    for (int r = r0; r < r1; r++)
+        soften(w, t, r, block);
+    add_values(w, t, r0, r1, block);
 }
 
 /* o = acc / l, rounded once;  lse = m + log l */
@@ -276,12 +318,13 @@ static void run_tile(const struct scratch *w, const struct job *job,
         .hdp = kg_cpu_padded(job->a->head_dim),
         .ld = key_stride(job),
     };
-    int64_t last = (int64_t)seq->pos + item->first + positions - 1;
+    int64_t first = (int64_t)seq->pos + item->first, last = first + positions - 1;
     for (int32_t i = 0; i < t.heads; i++) {
         struct scratch part = of_head(w, &t, i);
         load_queries(&part, &t, i);
     }
-    for (int32_t block = 0; block <= last / KG_KV_BLOCK; block++) {
+    for (int32_t block = kg_attn_first_block(t.a, first); block <= last / KG_KV_BLOCK;
+         block++) {
         load_keys(w, &t, block, visible(&t, t.rows - 1, block));
         for (int32_t i = 0; i < t.heads; i++) {
             struct scratch part = of_head(w, &t, i);

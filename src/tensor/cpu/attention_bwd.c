@@ -4,6 +4,8 @@
  *     dv_j += p_ij dO_i                        ds_ij = p_ij (dO_i.v_j - D_i)
  *     dk_j += ds_ij scale q_i                  dq_i = scale sum_j ds_ij k_j
  *
+ * and with scores s = cap tanh(scale q.k / cap) ds_ij has the factor 1 - (s / cap)^2.
+ *
  * The unit is a pair of a query tile and a key block. dq_i is one chain over key blocks
  * in order, dk_j and dv_j one chain over query tiles in order, so every way to walk the
  * pairs in these orders gives the same bits. There are two: one walk per (sequence, KV
@@ -152,19 +154,49 @@ static int visible(const struct job *job, const struct pair *t, int r)
                        (int64_t)t->first + r / job->group + 1 - t->block * KG_KV_BLOCK);
 }
 
+/* Keys of the block that lie before the window of row r; all of it at most. */
+static int passed(const struct job *job, const struct pair *t, int r)
+{
+    int64_t first = kg_attn_first_key(job->a, (int64_t)t->first + r / job->group);
+    int64_t n = first - (int64_t)t->block * KG_KV_BLOCK;
+    return n > 0 ? kg_attn_min(KG_KV_BLOCK, n) : 0;
+}
+
+/* x where keys [from, n) of sixteen are seen, 0 elsewhere. */
+static struct kg_v16 only_seen(struct kg_v16 x, int from, int n)
+{
+    x = kg_v16_first_n(x, n, kg_v16_zero());
+    return from > 0 ? kg_v16_first_n(kg_v16_zero(), kg_attn_min(from, KG_LANES), x) : x;
+}
+
+/* The softcap of scores, and its slope. */
+static void cap_scores(struct kg_v16 *x, struct kg_v16 *slope, float cap)
+{
+    struct kg_v16 c = kg_v16_set1(cap);
+    struct kg_v16 t = kg_v16_tanh(kg_v16_div(*x, c));
+    *x = kg_v16_mul(c, t);
+    *slope = kg_v16_fnma(t, t, kg_v16_set1(1.0f));
+}
+
 /* s and dO.v of row r become p and ds; both are 0 at keys that the row does not see. */
-static void soften(const struct scratch *w, int r, int n_keys)
+static void soften(const struct scratch *w, int r, int from, int n_keys, float cap)
 {
     struct kg_v16 lse = kg_v16_set1(w->lse[r]);
     struct kg_v16 d = kg_v16_set1(w->d[r]);
+    struct kg_v16 slope = kg_v16_set1(1.0f);
     for (int j = 0; j < KG_KV_BLOCK; j += KG_LANES) {
         float *p = w->p + (int64_t)r * KG_KV_BLOCK + j;
         float *ds = w->ds + (int64_t)r * KG_KV_BLOCK + j;
         int n = n_keys - j < 0 ? 0 : kg_attn_min(KG_LANES, n_keys - j);
-        struct kg_v16 e = kg_v16_exp(kg_v16_sub(kg_v16_load(p), lse));
+        struct kg_v16 s = kg_v16_load(p);
+        if (cap > 0)
+            cap_scores(&s, &slope, cap);
+        struct kg_v16 e = kg_v16_exp(kg_v16_sub(s, lse));
         struct kg_v16 g = kg_v16_mul(e, kg_v16_sub(kg_v16_load(ds), d));
-        kg_v16_store(p, kg_v16_first_n(e, n, kg_v16_zero()));
-        kg_v16_store(ds, kg_v16_first_n(g, n, kg_v16_zero()));
+        if (cap > 0)
+            g = kg_v16_mul(g, slope);
+        kg_v16_store(p, only_seen(e, from - j, n));
+        kg_v16_store(ds, only_seen(g, from - j, n));
     }
 }
 
@@ -190,7 +222,7 @@ static void recompute(const struct scratch *w, const struct job *job,
                          kg_cpu_padded(seen), job->a->head_dim);
     }
     for (int r = 0; r < t->rows; r++)
-        soften(w, r, visible(job, t, r));
+        soften(w, r, passed(job, t, r), visible(job, t, r), job->a->softcap);
 }
 
 static void add_dq(const struct scratch *w, const struct job *job, const struct pair *t)
@@ -295,7 +327,8 @@ static void walk_all(const struct scratch *w, const struct job *job,
     for (int32_t first = 0; first < t.seq->n_rows; first += job->positions) {
         load_queries(w, job, &t, first);
         clear_dq(w, job, &t);
-        for (int32_t block = 0; block <= last_block(job, &t, first); block++) {
+        for (int32_t block = kg_attn_first_block(job->a, first);
+             block <= last_block(job, &t, first); block++) {
             load_keys(w, job, &t, block);
             recompute(w, job, &t);
             add_dq(w, job, &t);
@@ -314,7 +347,8 @@ static void walk_query_tile(const struct scratch *w, const struct job *job,
     struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
     load_queries(w, job, &t, item->first);
     clear_dq(w, job, &t);
-    for (int32_t block = 0; block <= last_block(job, &t, item->first); block++) {
+    for (int32_t block = kg_attn_first_block(job->a, item->first);
+         block <= last_block(job, &t, item->first); block++) {
         load_keys(w, job, &t, block);
         recompute(w, job, &t);
         add_dq(w, job, &t);
@@ -331,6 +365,8 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
     read_dk_dv(w, job, &t, true);
     for (int32_t first = first_tile(job, item->first); first < t.seq->n_rows;
          first += job->positions) {
+        if (kg_attn_first_block(job->a, first) > item->first)
+            break; /* its window has passed the block, and so have later ones */
         load_queries(w, job, &t, first);
         recompute(w, job, &t);
         add_dk_dv(w, job, &t);

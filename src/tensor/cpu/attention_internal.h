@@ -33,6 +33,16 @@ static inline int64_t kg_attn_key_row(const struct kg_attn *a,
     return (int64_t)s->keys + (int64_t)block * KG_KV_BLOCK;
 }
 
+/* First key that the query at position p sees, and the block that it stands in. */
+static inline int64_t kg_attn_first_key(const struct kg_attn *a, int64_t p)
+{
+    return a->window > 0 && p >= a->window ? p - a->window + 1 : 0;
+}
+static inline int32_t kg_attn_first_block(const struct kg_attn *a, int64_t p)
+{
+    return (int32_t)(kg_attn_first_key(a, p) / KG_KV_BLOCK);
+}
+
 /* Products of the scores, about. */
 static inline int64_t kg_attn_work(const struct kg_attn *a)
 {

@@ -80,6 +80,10 @@ kg_status kg_cpu_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
                         struct kg_err *err);
 kg_status kg_cpu_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                             struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+kg_status kg_cpu_geglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                       struct kg_err *err);
+kg_status kg_cpu_geglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                           struct kg_mat gate, struct kg_mat up, struct kg_err *err);
 kg_status kg_cpu_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
 kg_status kg_cpu_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err);
@@ -102,6 +106,7 @@ kg_status kg_cpu_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat v
 kg_status kg_cpu_schedule_free_average(struct kg_vec x, struct kg_vec y, struct kg_vec z,
                                        float beta1, struct kg_err *err);
 kg_status kg_cpu_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
+kg_status kg_cpu_scale(struct kg_vec y, float factor, struct kg_err *err);
 kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
 kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);

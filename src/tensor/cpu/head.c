@@ -207,10 +207,10 @@ static double set_sum(const struct kg_idset *set, struct kg_idset_walk at, const
 
 /* ---- one tile ---- */
 static kg_status tile_logits(float *z, struct kg_mat hidden, struct kg_mat weight,
-                             const float *inv_temp, struct kg_err *err)
+                             const float *inv_temp, float softcap, struct kg_err *err)
 {
     return kg_cpu_head_logits(kg_mat(z, KG_F32, hidden.rows, weight.rows), hidden, weight,
-                              inv_temp, err);
+                              inv_temp, softcap, err);
 }
 
 static void visit_row(const struct job *job, const struct scratch *w, int64_t r,
@@ -248,12 +248,12 @@ static kg_status visit_tile(const struct job *job, const struct scratch *w, int6
     int64_t cols = tile_cols(job, tile);
     KG_TRY(tile_logits(w->z, kg_mat_rows(h->hidden, n0, rows),
                        kg_mat_rows(h->weight, first, cols),
-                       h->inv_temp ? h->inv_temp + n0 : NULL, err));
+                       h->inv_temp ? h->inv_temp + n0 : NULL, h->softcap, err));
     const struct kg_head_anchor *q = h->anchor;
     if (q)
         KG_TRY(tile_logits(w->zq, kg_mat_rows(q->hidden, n0, rows),
                            kg_mat_rows(q->weight, first, cols),
-                           q->inv_temp ? q->inv_temp + n0 : NULL, err));
+                           q->inv_temp ? q->inv_temp + n0 : NULL, q->softcap, err));
     for (int64_t r = 0; r < rows; r++)
         visit_row(job, w, r, n0 + r, group, tile);
     return KG_OK;

@@ -10,6 +10,8 @@
  *     k0 = -sum a - c_H H - c_S,   k1 = -c_H,   kr = c_R,   kf = c_F   (all times t)
  *     and for v in the row's set k0 + c_S / S
  *
+ * and with a softcap, z = t cap tanh(x / cap), times 1 - (z / (t cap))^2 for dloss/dx.
+ *
  * That is fp32 with the differences of two large numbers taken in double; columns with
  * an a_v are double throughout, as a_v and p_v sum a may cancel there, and so are those
  * of the set. An id whose a_v is
@@ -226,10 +228,11 @@ static void scatter_row(const struct block *b, const struct job *job, int64_t i)
 /* ---- dz of a chunk of rows in one tile ---- */
 /* Of one thread: a chunk's logits. */
 struct scratch {
-    float *z;  /* owned (UNIT_ROWS, width) */
-    float *zq; /* owned, NULL without an anchor */
-    double *a; /* owned (width), zero between rows */
-    bool *in;  /* owned (width), false between rows: of the set; NULL without */
+    float *z;     /* owned (UNIT_ROWS, width) */
+    float *zq;    /* owned, NULL without an anchor */
+    float *slope; /* owned (width), of the softcap; NULL without one */
+    double *a;    /* owned (width), zero between rows */
+    bool *in;     /* owned (width), false between rows: of the set; NULL without */
     struct column {
         int64_t v; /* within the tile */
         double dz;
@@ -339,6 +342,26 @@ static int32_t set_columns(const struct scratch *w, int32_t n, const struct bloc
     return n;
 }
 
+/* slope[v] = 1 - (z[v] / most)^2 */
+static void slopes(float *slope, const float *z, float most, int64_t n)
+{
+    struct kg_v16 one = kg_v16_set1(1.0f), cap = kg_v16_set1(most);
+    for (int64_t v = 0; v < n; v += KG_LANES) {
+        int lanes = kg_cpu_lanes(n - v);
+        struct kg_v16 t = kg_v16_div(kg_v16_load_n(z + v, lanes), cap);
+        kg_v16_store_n(slope + v, kg_v16_fnma(t, t, one), lanes);
+    }
+}
+
+static void times_slopes(float *dz, const float *slope, int64_t n)
+{
+    for (int64_t v = 0; v < n; v += KG_LANES) {
+        int lanes = kg_cpu_lanes(n - v);
+        struct kg_v16 s = kg_v16_load_n(slope + v, lanes);
+        kg_v16_store_n(dz + v, kg_v16_mul(kg_v16_load_n(dz + v, lanes), s), lanes);
+    }
+}
+
 /* dz in place of z. */
 static void fill_row(float *z, const float *zq, const struct scratch *w,
                      const struct block *b, const struct job *job, int64_t i,
@@ -346,6 +369,8 @@ static void fill_row(float *z, const float *zq, const struct scratch *w,
 {
     const struct factors *f = b->factors + i;
     int32_t n = asked_columns(w, b, job, i, tile);
+    if (w->slope)
+        slopes(w->slope, z, b->inv_temp[i] * job->h->softcap, tile_cols(job, tile));
     if (f->ks != 0.0)
         n = set_columns(w, n, b, job, i, tile);
     for (int32_t s = 0; s < n; s++) {
@@ -363,6 +388,8 @@ static void fill_row(float *z, const float *zq, const struct scratch *w,
         if (w->in)
             w->in[w->columns[s].v] = false;
     }
+    if (w->slope)
+        times_slopes(z, w->slope, tile_cols(job, tile));
 }
 
 /* Rows i0.. of the block in one tile; dz gets them in the columns of the tile within its
@@ -378,14 +405,14 @@ static kg_status fill_dz(struct kg_mat dz, const struct scratch *w, const struct
     struct kg_mat hidden = kg_mat(b->hidden, job->dtype, b->rows, h->hidden.cols);
     KG_TRY(kg_cpu_head_logits(z, kg_mat_rows(hidden, i0, rows),
                               kg_mat_rows(h->weight, tile * job->width, cols),
-                              b->inv_temp + i0, err));
+                              b->inv_temp + i0, h->softcap, err));
     if (w->zq) {
         struct kg_mat zq = kg_mat(w->zq, KG_F32, rows, cols);
         struct kg_mat q = kg_mat(b->anchor_hidden, h->anchor->hidden.dtype, b->rows,
                                  h->anchor->hidden.cols);
         KG_TRY(kg_cpu_head_logits(zq, kg_mat_rows(q, i0, rows),
                                   kg_mat_rows(h->anchor->weight, tile * job->width, cols),
-                                  b->anchor_temp + i0, err));
+                                  b->anchor_temp + i0, h->anchor->softcap, err));
     }
     int64_t first = tile % STRIP_TILES * job->width;
     for (int64_t r = 0; r < rows; r++) {
@@ -404,6 +431,8 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
 {
     KG_TRY(get(&w->z, UNIT_ROWS * job->width, sizeof *w->z, err));
     KG_TRY(get(&w->a, job->width, sizeof *w->a, err));
+    if (job->h->softcap > 0)
+        KG_TRY(get(&w->slope, job->width, sizeof *w->slope, err));
     KG_TRY(get(&w->columns, job->h->k + 1 + (job->g->a_set ? job->width : 0),
                sizeof *w->columns, err));
     if (job->g->a_set)
@@ -416,6 +445,7 @@ static void scratch_release(struct scratch *w)
 {
     kg_mem_free(w->z);
     kg_mem_free(w->zq);
+    kg_mem_free(w->slope);
     kg_mem_free(w->a);
     kg_mem_free(w->in);
     kg_mem_free(w->columns);

@@ -15,9 +15,11 @@
 
 enum { KG_HEAD_ROWS = 256 }; /* rows per chunk of the forward */
 
-/* z (rows, columns of the tile) <- (hidden . weight) inv_temp; inv_temp (rows) or NULL */
+/* z (rows, columns of the tile) <- cap(hidden . weight) inv_temp; inv_temp (rows) or
+ * NULL; softcap 0: none */
 kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
-                             const float *inv_temp, struct kg_err *err) KG_MUST_CHECK;
+                             const float *inv_temp, float softcap,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- two softmaxes, of sixteen columns ---- */
 /* z - z', to the last digit; absent lanes 0 */

@@ -8,10 +8,21 @@
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/head_internal.h"
 
+static void cap_logits(struct kg_mat z, float softcap)
+{
+    for (int64_t r = 0; r < z.rows; r++)
+        for (int64_t v = 0; v < z.cols; v += KG_LANES) {
+            int n = kg_cpu_lanes(z.cols - v);
+            kg_cpu_store(z, r, v, kg_v16_softcap(kg_cpu_load(z, r, v, n), softcap), n);
+        }
+}
+
 kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_mat weight,
-                             const float *inv_temp, struct kg_err *err)
+                             const float *inv_temp, float softcap, struct kg_err *err)
 {
     KG_TRY(kg_cpu_matmul(z, hidden, weight, KG_MATMUL_NT, false, err));
+    if (softcap > 0)
+        cap_logits(z, softcap);
     for (int64_t r = 0; inv_temp && r < z.rows; r++) {
         if (inv_temp[r] == 1.0f)
             continue;

@@ -263,6 +263,16 @@ kg_status kg_cpu_add(struct kg_vec y, struct kg_vec x, struct kg_err *err)
     return KG_OK;
 }
 
+kg_status kg_cpu_scale(struct kg_vec y, float factor, struct kg_err *err)
+{
+    (void)err;
+#pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
+    for (int64_t first = 0; first < y.n; first += PIECE)
+        for (int64_t i = first, end = piece_end(first, y.n); i < end; i++)
+            y.data[i] *= factor;
+    return KG_OK;
+}
+
 /* ---- sum of squares ---- */
 static double piece_squares(const float *x, const float *minus, int64_t n)
 {

@@ -117,6 +117,13 @@ static __device__ inline float kg_cuda_one_minus_exp(float x)
 
     return kg_fma(-scale, e.poly * e.r, 1.0f - scale);
 }
+static __device__ inline float kg_cuda_tanh(float x)
+{
+    const float minus = 0.0f - x, below = 2.0f * (x < minus ? x : minus);
+    const float t = kg_cuda_one_minus_exp(below) / (1.0f + kg_cuda_exp(below));
+
+    return x > 0.0f ? t : 0.0f - t;
+}
 
 /* ---- who takes what ---- */
 /* Of matrices, a block takes columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a
@@ -181,6 +188,10 @@ kg_status kg_cuda_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
                          struct kg_err *err);
 kg_status kg_cuda_swiglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
                              struct kg_mat gate, struct kg_mat up, struct kg_err *err);
+kg_status kg_cuda_geglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
+                        struct kg_err *err);
+kg_status kg_cuda_geglu_bwd(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
+                            struct kg_mat gate, struct kg_mat up, struct kg_err *err);
 kg_status kg_cuda_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err);
 kg_status kg_cuda_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                                struct kg_err *err);
@@ -207,6 +218,7 @@ kg_status kg_cuda_schedule_free(struct kg_vec y, struct kg_vec z, struct kg_mat 
 kg_status kg_cuda_schedule_free_average(struct kg_vec x, struct kg_vec y, struct kg_vec z,
                                         float beta1, struct kg_err *err);
 kg_status kg_cuda_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_err *err);
+kg_status kg_cuda_scale(struct kg_vec y, float factor, struct kg_err *err);
 kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
 kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                               struct kg_err *err);

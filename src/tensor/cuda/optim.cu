@@ -237,6 +237,21 @@ kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err)
     return kg_dev_done("add", err);
 }
 
+static __global__ void scale(struct kg_vec y, float factor)
+{
+    const int64_t i = kg_cuda_flat();
+
+    if (i < y.n)
+        y.data[i] *= factor;
+}
+
+kg_status kg_cuda_scale(struct kg_vec y, float factor, struct kg_err *err)
+{
+    if (y.n > 0)
+        KG_LAUNCH(scale, kg_cuda_all(y.n), KG_FLAT_THREADS, y, factor);
+    return kg_dev_done("scale", err);
+}
+
 /* ---- sum of squares ---- */
 enum { PIECE = 16384 /* elements */, LANES = 8 };
 

@@ -62,6 +62,8 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .rope = kg_cuda_rope,
     .swiglu = kg_cuda_swiglu,
     .swiglu_bwd = kg_cuda_swiglu_bwd,
+    .geglu = kg_cuda_geglu,
+    .geglu_bwd = kg_cuda_geglu_bwd,
     .cast = kg_cuda_cast,
     .scatter_rows = kg_cuda_scatter_rows,
     .gather_rows = kg_cuda_gather_rows,
@@ -76,6 +78,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .schedule_free_average = kg_cuda_schedule_free_average,
     .ema = kg_cuda_ema,
     .add = kg_cuda_add,
+    .scale = kg_cuda_scale,
     .sum_squares = kg_cuda_sum_squares,
     .peak = kg_cuda_peak,
 };
