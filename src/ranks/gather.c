@@ -1,0 +1,47 @@
+/* Sizes first, then the bytes: two messages of every rank to every other. */
+#include "ranks/gather.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* ends[r] of what comes, of which n bytes are own. */
+static kg_status gather_ends(uint64_t *ends, uint64_t n, struct kg_ranks *r,
+                             const char *what, struct kg_err *err)
+{
+    ends[r->me] = n;
+    KG_TRY(kg_ranks_gather_equal(r, ends, sizeof *ends, what, err));
+    for (int i = 1; i < r->n; i++)
+        ends[i] += ends[i - 1];
+    return KG_OK;
+}
+
+static kg_status take_room(struct kg_ranks_bytes *all, const struct kg_ranks *r,
+                           const char *what, struct kg_err *err)
+{
+    all->bytes = kg_mem_calloc((size_t)all->ends[r->n - 1] + 1, 1, what, err);
+    return all->bytes ? KG_OK : err->code;
+}
+
+kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
+                                struct kg_ranks *r, const char *what, struct kg_err *err)
+{
+    kg_status status;
+
+    all->bytes = NULL;
+    all->ends = kg_mem_calloc((size_t)r->n, sizeof *all->ends, what, err);
+    KG_TRY(kg_ranks_agree(r, all->ends ? KG_OK : err->code, what, err));
+    KG_TRY(gather_ends(all->ends, own->len, r, what, err));
+    status = take_room(all, r, what, err);
+    KG_TRY(kg_ranks_agree(r, status, what, err));
+    if (own->len > 0)
+        memcpy(all->bytes + all->ends[r->me] - own->len, own->data, own->len);
+    return kg_ranks_gather(r, all->bytes, all->ends, what, err);
+}
+
+void kg_ranks_bytes_release(struct kg_ranks_bytes *all)
+{
+    kg_mem_free(all->bytes);
+    kg_mem_free(all->ends);
+    *all = (struct kg_ranks_bytes){0};
+}

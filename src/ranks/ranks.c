@@ -1,0 +1,205 @@
+/* Everything that ranks say, made of one operation.
+ *
+ * What fails in a transport is remembered: who waited for a rank once does not wait for
+ * it again, and an error on its way up is not replaced by that of a later call.
+ */
+#include "ranks/ranks.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+#include <unistd.h>
+
+void kg_ranks_close(struct kg_ranks *r)
+{
+    if (r->transport && r->transport->close)
+        r->transport->close(r);
+    memset(r, 0, sizeof *r);
+}
+
+void kg_ranks_forgive(struct kg_ranks *r) { r->told = false; }
+
+/* ---- the one operation ---- */
+
+static void lose(struct kg_ranks *r, const struct kg_err *err)
+{
+    r->lost = true;
+    r->broken = *err;
+}
+
+/* Memory for what is said; where there is none nothing can be said any more: the others
+ * wait for it. */
+static void *room(struct kg_ranks *r, size_t n, size_t size, const char *what,
+                  struct kg_err *err)
+{
+    void *p = kg_mem_calloc(n, size, what, err);
+
+    if (!p)
+        lose(r, err);
+    return p;
+}
+
+static kg_status others(struct kg_ranks *r, struct kg_ranks_part *out,
+                        struct kg_ranks_part *in, const char *what, struct kg_err *err)
+{
+    kg_status status;
+
+    if (in[r->me].n > 0)
+        memmove(in[r->me].data, out[r->me].data, in[r->me].n);
+    out[r->me] = in[r->me] = (struct kg_ranks_part){0};
+    status = r->transport->exchange(r, out, in, what, err);
+    for (int p = 0; p < r->n; p++)
+        r->sent += out[p].n;
+    if (status != KG_OK)
+        lose(r, err);
+    return status;
+}
+
+kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
+                            const struct kg_ranks_part *in, const char *what,
+                            struct kg_err *err)
+{
+    size_t n = (size_t)r->n;
+    struct kg_ranks_part *parts;
+    kg_status status;
+
+    if (r->n < 2)
+        return KG_OK;
+    if (r->lost) {
+        *err = r->broken;
+        return err->code;
+    }
+    parts = room(r, 2 * n, sizeof *parts, what, err);
+    if (!parts)
+        return err->code;
+    memcpy(parts, out, n * sizeof *parts);
+    memcpy(parts + n, in, n * sizeof *parts);
+    status = others(r, parts, parts + n, what, err);
+    kg_mem_free(parts);
+    return status;
+}
+
+/* ---- made of it ---- */
+
+kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
+                          const char *what, struct kg_err *err)
+{
+    struct kg_ranks_part *parts;
+    char *bytes = all;
+    kg_status status;
+
+    if (r->n < 2)
+        return KG_OK;
+    parts = room(r, 2 * (size_t)r->n, sizeof *parts, what, err);
+    if (!parts)
+        return err->code;
+    for (int p = 0; p < r->n; p++) {
+        uint64_t first = p > 0 ? ends[p - 1] : 0;
+
+        parts[r->n + p] = (struct kg_ranks_part){bytes + first,
+                                                 (size_t)(ends[p] - first)};
+    }
+    for (int p = 0; p < r->n; p++)
+        parts[p] = parts[r->n + r->me];
+    status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
+    kg_mem_free(parts);
+    return status;
+}
+
+kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *what,
+                         struct kg_err *err)
+{
+    struct kg_ranks_part *parts;
+    kg_status status;
+
+    if (r->n < 2)
+        return KG_OK;
+    parts = room(r, 2 * (size_t)r->n, sizeof *parts, what, err);
+    if (!parts)
+        return err->code;
+    parts[r->n] = (struct kg_ranks_part){bytes, n};
+    for (int p = 0; p < r->n && r->me == 0; p++)
+        parts[p] = parts[r->n];
+    status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
+    kg_mem_free(parts);
+    return status;
+}
+
+kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const char *what,
+                                struct kg_err *err)
+{
+    uint64_t *ends = room(r, (size_t)r->n, sizeof *ends, what, err);
+    kg_status status;
+
+    if (!ends)
+        return err->code;
+    for (int p = 0; p < r->n; p++)
+        ends[p] = (uint64_t)(p + 1) * n;
+    status = kg_ranks_gather(r, all, ends, what, err);
+    kg_mem_free(ends);
+    return status;
+}
+
+kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_err *err)
+{
+    uint8_t *all;
+    kg_status status;
+
+    if (r->n < 2)
+        return KG_OK;
+    all = room(r, (size_t)r->n, sizeof *all, what, err);
+    if (!all)
+        return err->code;
+    all[r->me] = *x;
+    status = kg_ranks_gather_equal(r, all, sizeof *all, what, err);
+    for (int p = 0; p < r->n && status == KG_OK; p++)
+        *x = *x || all[p];
+    kg_mem_free(all);
+    return status;
+}
+
+/* ---- agreement ---- */
+
+static void sign(struct kg_err *told, const struct kg_ranks *r, const struct kg_err *err)
+{
+    char host[64] = "";
+
+    if (gethostname(host, sizeof host - 1) != 0)
+        host[0] = '\0';
+    *told = *err;
+    kg_err_prefix(told, "rank %d (%s)", r->me, host);
+}
+
+static kg_status lowest_failure(struct kg_ranks *r, const struct kg_err *all,
+                                struct kg_err *err)
+{
+    r->told = false;
+    for (int p = 0; p < r->n; p++)
+        if (all[p].code != KG_OK) {
+            *err = all[p];
+            r->told = true;
+            return err->code;
+        }
+    return KG_OK;
+}
+
+kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
+                         struct kg_err *err)
+{
+    struct kg_err *all, own = {0};
+    kg_status said;
+
+    if (r->n < 2 || (status != KG_OK && (r->told || r->lost)))
+        return status;
+    if (status != KG_OK)
+        sign(&own, r, err);
+    all = room(r, (size_t)r->n, sizeof *all, what, err);
+    if (!all)
+        return err->code;
+    all[r->me] = own;
+    said = kg_ranks_gather_equal(r, all, sizeof *all, what, err);
+    if (said == KG_OK)
+        said = lowest_failure(r, all, err);
+    kg_mem_free(all);
+    return said;
+}

@@ -1,0 +1,81 @@
+/* Ranks: several processes that make one run, each a share of it, and what they say to
+ * each other.
+ *
+ * All ranks call the same things in the same order. Nothing here adds numbers: bytes go
+ * from where they are to where they are wanted, and who adds them does it in an order of
+ * his own (ranks/tree.h). A transport has one operation, exchange; everything else is
+ * made of it.
+ *
+ * A failure of one rank is a failure of all, at the next place where they agree: the rank
+ * that fails goes on to no further exchange but to the next kg_ranks_agree, where the
+ * others hear of it. So whatever is exchanged stands behind an agreement, and a status
+ * that all have heard is not told again.
+ */
+#ifndef KG_RANKS_RANKS_H
+#define KG_RANKS_RANKS_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct kg_ranks;
+
+/* Bytes to or from a rank; n 0: nothing. */
+struct kg_ranks_part {
+    void *data;
+    size_t n;
+};
+
+struct kg_ranks_transport {
+    const char *name;
+    /* out[p] to rank p, in[p] from it, (n of the ranks) each, whose sizes the two agree
+     * on; out and in of the rank itself are empty. One thread at a time.
+     * errors: EIO (a rank is gone), ETIMEOUT (nothing came from one for r->wait_s), both
+     * with its number */
+    kg_status (*exchange)(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                          const struct kg_ranks_part *in, const char *what,
+                          struct kg_err *err);
+    void (*close)(struct kg_ranks *r);
+};
+
+/* {0}: alone; every call below is then done at once. */
+struct kg_ranks {
+    int me;
+    int n;
+    double wait_s; /* for a rank, at most; 0: for ever */
+    const struct kg_ranks_transport *transport;
+    void *wire;           /* the transport's */
+    uint64_t sent;        /* bytes to other ranks so far */
+    bool told;            /* the failure that is on its way up is known to all */
+    bool lost;            /* the transport failed: nothing more can be said */
+    struct kg_err broken; /* how */
+};
+void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is what it leaves */
+
+/* Whether all ranks came here without a failure: else all return the error of the lowest
+ * that failed, "rank 3 (gpu07): ..".   what: what they were at, for who waits */
+kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* The failure that all know of is dealt with: what fails next is told again. */
+void kg_ranks_forgive(struct kg_ranks *r);
+
+/* *x: whether it was set on any rank. */
+kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* Of `all`, rank p's bytes end at ends[p]: each has its own, and gets the others'. */
+kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
+                          const char *what, struct kg_err *err) KG_MUST_CHECK;
+/* The same of n bytes each. */
+kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const char *what,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* n bytes of rank 0 to all. */
+kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *what,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* As the transport's; a rank's own part is copied. */
+kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
+                            const struct kg_ranks_part *in, const char *what,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,208 @@
+/* What ranks say to each other, over sockets, each rank a thread. */
+#include "ranks/gather.h"
+#include "ranks/sockets.h"
+
+#include "base/need_testing.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RANKS = 4, LARGE = 3 << 20 };
+
+static int fd[RANKS][RANKS];
+
+static int join(void **state)
+{
+    (void)state;
+    for (int i = 0; i < RANKS; i++)
+        for (int j = 0; j < i; j++) {
+            int pair[2];
+
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            fd[i][j] = pair[0];
+            fd[j][i] = pair[1];
+        }
+    return 0;
+}
+
+static int part(void **state)
+{
+    (void)state;
+    for (int i = 0; i < RANKS; i++)
+        for (int j = 0; j < RANKS; j++)
+            if (i != j)
+                close(fd[i][j]);
+    return 0;
+}
+
+struct rank {
+    struct kg_ranks ranks;
+    void (*work)(struct kg_ranks *r);
+};
+
+static void *run(void *rank)
+{
+    struct rank *x = rank;
+
+    x->work(&x->ranks);
+    return NULL;
+}
+
+static void on_all(void (*work)(struct kg_ranks *r))
+{
+    struct rank x[RANKS];
+    pthread_t thread[RANKS];
+
+    for (int p = 0; p < RANKS; p++) {
+        x[p].work = work;
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, fd[p], err));
+        x[p].ranks.wait_s = 0.4;
+        assert_int_equal(pthread_create(&thread[p], NULL, run, &x[p]), 0);
+    }
+    for (int p = 0; p < RANKS; p++)
+        pthread_join(thread[p], NULL);
+    for (int p = 0; p < RANKS; p++)
+        kg_ranks_close(&x[p].ranks);
+}
+
+/* ---- what arrives ---- */
+
+static char letter(int from, int to, size_t i)
+{
+    return (char)('a' + ((size_t)(from * 7 + to * 3) + i) % 23);
+}
+
+static size_t size(int from, int to) { return (size_t)(from + to) * LARGE / (2 * RANKS); }
+
+static void exchange(struct kg_ranks *r)
+{
+    struct kg_ranks_part out[RANKS], in[RANKS];
+    char *bytes = calloc(2 * RANKS, LARGE);
+
+    for (int p = 0; p < RANKS; p++) {
+        out[p] = (struct kg_ranks_part){bytes + p * LARGE, size(r->me, p)};
+        in[p] = (struct kg_ranks_part){bytes + (RANKS + p) * LARGE, size(p, r->me)};
+        for (size_t i = 0; i < out[p].n; i++)
+            ((char *)out[p].data)[i] = letter(r->me, p, i);
+    }
+    NEED(kg_ranks_exchange(r, out, in, "test", err));
+    for (int p = 0; p < RANKS; p++)
+        for (size_t i = 0; i < in[p].n; i++)
+            assert_int_equal(((char *)in[p].data)[i], letter(p, r->me, i));
+    free(bytes);
+}
+
+static void what_is_sent_arrives(void **state)
+{
+    (void)state;
+    on_all(exchange);
+}
+
+static void gather(struct kg_ranks *r)
+{
+    struct kg_str own = {0};
+    struct kg_ranks_bytes all = {0};
+    size_t at = 0;
+    int shared = r->me == 0 ? 42 : 0;
+    bool any = r->me == 2, none = false;
+
+    for (int i = 0; i < r->me; i++)
+        NEED(kg_str_putc(&own, (char)('0' + r->me), err));
+    NEED(kg_ranks_bytes_gather(&all, &own, r, "test", err));
+    for (int p = 0; p < RANKS; p++) {
+        for (int i = 0; i < p; i++)
+            assert_int_equal(all.bytes[at++], '0' + p);
+        assert_int_equal(all.ends[p], at);
+    }
+    NEED(kg_ranks_share(r, &shared, sizeof shared, "test", err));
+    assert_int_equal(shared, 42);
+    NEED(kg_ranks_any(r, &any, "test", err));
+    NEED(kg_ranks_any(r, &none, "test", err));
+    assert_true(any && !none);
+    kg_ranks_bytes_release(&all);
+    kg_str_release(&own);
+}
+
+static void all_have_what_each_has(void **state)
+{
+    (void)state;
+    on_all(gather);
+}
+
+/* ---- failures ---- */
+
+static void fail_two(struct kg_ranks *r)
+{
+    struct kg_err e = {0};
+    kg_status status = KG_OK;
+
+    NEED(kg_ranks_agree(r, KG_OK, "test", err));
+    if (r->me == 1 || r->me == 3)
+        status = kg_fail(&e, r->me == 1 ? KG_ENOSPACE : KG_EIO, "of %d", r->me);
+    status = kg_ranks_agree(r, status, "test", &e);
+    assert_int_equal(status, KG_ENOSPACE);
+    assert_non_null(strstr(e.message, "rank 1 ("));
+    assert_non_null(strstr(e.message, "of 1"));
+    /* all know it: nothing is exchanged on the way up */
+    assert_int_equal(kg_ranks_agree(r, status, "test", &e), KG_ENOSPACE);
+    kg_ranks_forgive(r);
+    status = r->me == 3 ? kg_fail(&e, KG_EIO, "again") : KG_OK;
+    assert_int_equal(kg_ranks_agree(r, status, "test", &e), KG_EIO);
+}
+
+static void all_fail_with_the_lowest_that_fails(void **state)
+{
+    (void)state;
+    on_all(fail_two);
+}
+
+static void stay_away(struct kg_ranks *r)
+{
+    struct kg_err e;
+
+    if (r->me == 2)
+        return;
+    assert_int_equal(kg_ranks_agree(r, KG_OK, "a step", &e), KG_ETIMEOUT);
+    assert_non_null(strstr(e.message, "a step"));
+    assert_non_null(strstr(e.message, "nothing from rank 2"));
+    assert_int_equal(kg_ranks_agree(r, KG_OK, "another", &e), KG_ETIMEOUT);
+    assert_non_null(strstr(e.message, "a step")); /* at once, and of the first wait */
+}
+
+static void a_rank_that_says_nothing_is_named(void **state)
+{
+    (void)state;
+    on_all(stay_away);
+}
+
+static void alone_nothing_is_exchanged(void **state)
+{
+    struct kg_ranks r = {0};
+    struct kg_err e;
+    bool any = false;
+    int x = 7;
+
+    (void)state;
+    NEED(kg_ranks_agree(&r, KG_OK, "test", err));
+    assert_int_equal(kg_ranks_agree(&r, kg_fail(&e, KG_EIO, "own"), "test", &e), KG_EIO);
+    assert_string_equal(e.message, "own");
+    NEED(kg_ranks_any(&r, &any, "test", err));
+    NEED(kg_ranks_share(&r, &x, sizeof x, "test", err));
+    assert_true(!any && x == 7);
+    kg_ranks_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(what_is_sent_arrives, join, part),
+        cmocka_unit_test_setup_teardown(all_have_what_each_has, join, part),
+        cmocka_unit_test_setup_teardown(all_fail_with_the_lowest_that_fails, join, part),
+        cmocka_unit_test_setup_teardown(a_rank_that_says_nothing_is_named, join, part),
+        cmocka_unit_test(alone_nothing_is_exchanged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
