@@ -75,11 +75,11 @@ static void count_memory(struct report *r)
     for (size_t i = 0; i < m->n_params; i++)
         rows += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols * sizeof(float);
     r->run_bytes = packed + rows + blocks * kg_kv_block_bytes(m) +
-                   kg_acts_bytes(c, m->ct, 512, true);
+                   kg_acts_bytes(m, 512, true);
     /* fp32: master, gradient, anchor; two moments; and what products read of the model
      * and the anchor, packed in either dtype */
     r->train_bytes = n * 3 * sizeof(float) + kg_optim_state_bytes(&adamw, r->n_params) +
-                     2 * packed + kg_acts_bytes(c, m->ct, TRAIN_TOKENS, true);
+                     2 * packed + kg_acts_bytes(m, TRAIN_TOKENS, true);
 }
 
 static kg_status examine(struct report *r, struct kg_err *err)

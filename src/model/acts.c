@@ -16,13 +16,14 @@ struct bump {
 
 struct sizes {
     int64_t n, d, f, q, kd, h, hk;
+    int64_t rank; /* of adapters; 0: none */
     enum kg_dtype ct;
     bool qk_norm;
 };
 
-static struct sizes sizes_of(const struct kg_model_config *c, enum kg_dtype ct,
-                             int64_t max_tokens)
+static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
 {
+    const struct kg_model_config *c = &m->config;
     return (struct sizes){
         .n = max_tokens,
         .d = c->hidden,
@@ -31,7 +32,8 @@ static struct sizes sizes_of(const struct kg_model_config *c, enum kg_dtype ct,
         .kd = (int64_t)c->kv_heads * c->head_dim,
         .h = c->heads,
         .hk = c->kv_heads,
-        .ct = ct,
+        .rank = m->lora.rank,
+        .ct = m->ct,
         .qk_norm = kg_model_config_features(c) & KG_HEAD_NORM,
     };
 }
@@ -78,6 +80,16 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
     l->up = take_mat(b, s->ct, s->n, s->f);
 }
 
+static void place_adapters(struct kg_acts *a, struct bump *b, const struct sizes *s)
+{
+    const int64_t wide = s->f > s->q ? s->f : s->q;
+    a->low = a->low_wide = take_mat(b, KG_F32, s->n, s->rank);
+    if (s->ct == KG_F32)
+        return;
+    a->low = take_mat(b, s->ct, s->n, s->rank);
+    a->wide = take_mat(b, KG_F32, s->n, wide > s->d ? wide : s->d);
+}
+
 static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *s)
 {
     a->inv = take_floats(b, s->n);
@@ -89,6 +101,8 @@ static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *
     a->dy = take_mat(b, s->ct, s->n, s->d);
     a->dh = take_mat(b, KG_F32, s->n, s->d);
     a->dout = take_mat(b, s->ct, s->n, s->q);
+    if (s->rank > 0)
+        place_adapters(a, b, s);
 }
 
 static int32_t layer_sets(int32_t layers, bool checkpoint)
@@ -113,11 +127,10 @@ static void place_all(struct kg_acts *a, struct bump *b, const struct sizes *s)
     }
 }
 
-uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
-                       int64_t max_tokens, bool checkpoint)
+uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkpoint)
 {
-    const struct sizes s = sizes_of(c, ct, max_tokens);
-    struct kg_acts a = {.layers = c->layers, .checkpoint = checkpoint};
+    const struct sizes s = sizes_of(m, max_tokens);
+    struct kg_acts a = {.layers = m->config.layers, .checkpoint = checkpoint};
     struct bump count = {0};
     place_all(&a, &count, &s);
     return count.used + 2 * (uint64_t)kg_stage_ints(max_tokens) * sizeof(int32_t);
@@ -156,8 +169,9 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
     a->max_tokens = max_tokens;
     a->checkpoint = checkpoint;
     a->layers = m->config.layers;
+    a->rank = m->lora.rank;
     a->ct = m->ct;
-    const struct sizes s = sizes_of(&m->config, m->ct, max_tokens);
+    const struct sizes s = sizes_of(m, max_tokens);
     const kg_status status = create_parts(a, &s, err);
     if (status != KG_OK) {
         kg_acts_free(a);

@@ -57,21 +57,26 @@ struct kg_acts {
     int64_t max_tokens;
     bool checkpoint;
     int32_t layers;
+    int32_t rank; /* of adapters that there is room for */
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
     struct kg_vec inv;           /* (N) of the final norm */
     struct kg_mat hidden;        /* (N,D) ct */
     /* scratch, of the forward and the backward */
-    struct kg_mat act;   /* (N,F) ct: silu(gate) up; then its gradient */
-    struct kg_mat qf;    /* (N,Q) fp32: q before rounding; then dq */
-    struct kg_mat kf;    /* (N,Kd) fp32 */
-    struct kg_mat vf;    /* (N,Kd) fp32 */
-    struct kg_mat dy;    /* (N,D) ct: gradient of the residual stream, rounded */
-    struct kg_mat dh;    /* (N,D) fp32: gradient of h1 or h2 */
-    struct kg_mat dout;  /* (N,Q) ct: gradient of o */
-    unsigned char *slab; /* owned, the backend's; every buffer above lies in it */
-    int64_t kept;        /* N of the last kept forward, 0 for none */
+    struct kg_mat act;  /* (N,F) ct: silu(gate) up; then its gradient */
+    struct kg_mat qf;   /* (N,Q) fp32: q before rounding; then dq */
+    struct kg_mat kf;   /* (N,Kd) fp32 */
+    struct kg_mat vf;   /* (N,Kd) fp32 */
+    struct kg_mat dy;   /* (N,D) ct: gradient of the residual stream, rounded */
+    struct kg_mat dh;   /* (N,D) fp32: gradient of h1 or h2 */
+    struct kg_mat dout; /* (N,Q) ct: gradient of o */
+    /* of adapters, without which they are not there */
+    struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B */
+    struct kg_mat low;      /* (N,r) ct: s times that; low_wide itself in fp32 */
+    struct kg_mat wide;     /* (N,widest) fp32: sums before their rounding; not in fp32 */
+    unsigned char *slab;    /* owned, the backend's; every buffer above lies in it */
+    int64_t kept;           /* N of the last kept forward, 0 for none */
 };
 
 /* One walk through the layers. */
@@ -106,24 +111,34 @@ struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts 
 kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* linear.c. y = x W^T, or y += where accumulate; w's compute is read.
+/* linear.c. y = x W^T, or y += where accumulate, with an adapter
+ *     y = x W^T + t B^T,   t = s (x A^T)
+ * where t is made in fp32 and rounded once to ct, and y is a sum in fp32 (of what it
+ * held, of x W^T, of t B^T, in that order) that is rounded once, if at all.
  * y (N,rows) fp32, or ct without accumulate; x (N,cols) ct */
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate,
                     struct kg_err *err) KG_MUST_CHECK;
-/* dW += dy^T x;   dx = dy W, or dx += where accumulate.
+/* dW += dy^T x;   dx = dy W, or dx += where accumulate. A frozen W gets no gradient; with
+ * an adapter
+ *     dB += dy^T t;   dA += u^T x,   u = s (dy B);   dx += u A
+ * and u and dx are rounded as t and y are.
  * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate */
 kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_param *w,
                         struct kg_mat dy, struct kg_mat x, struct kg_mat dx,
                         bool accumulate, struct kg_err *err) KG_MUST_CHECK;
 
-/* The gradient of a parameter inside the slab. */
+/* The gradient of a parameter inside the slab; nothing of a frozen one. */
 static inline struct kg_vec kg_grad_of(float *grads, const struct kg_param *p)
 {
+    if (p->offset < 0)
+        return (struct kg_vec){0};
     return kg_vec(grads + p->offset, p->rows * p->cols);
 }
 static inline struct kg_mat kg_grad_mat(float *grads, const struct kg_param *p)
 {
+    if (p->offset < 0)
+        return (struct kg_mat){0};
     return kg_mat(grads + p->offset, KG_F32, p->rows, p->cols);
 }
 

@@ -82,7 +82,7 @@ static kg_status project_bwd(const struct kg_walk *p, const struct projection_bw
 {
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
     struct kg_mat dy;
-    if (j->bias)
+    if (j->bias && j->bias->offset >= 0)
         KG_TRY(kg_op_bias_bwd(p->m->backend, kg_grad_of(grads, j->bias), j->wide, err));
     KG_TRY(rounded(&dy, p, j->narrow, j->wide, err));
     return kg_linear_bwd(p, grads, j->w, dy, h, dh, accumulate, err);
@@ -164,6 +164,8 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
                              kg_vec(acts->inv.data, dhidden.rows), err));
     for (int32_t l = m->config.layers - 1; l >= 0; l--)
         KG_TRY(layer_bwd(&p, l, dhidden, grads, err));
+    if (m->embed->offset < 0)
+        return KG_OK;
     return kg_op_embed_bwd(m->backend, kg_grad_mat(grads, m->embed), dhidden,
                            p.pack->tokens, err);
 }

@@ -159,7 +159,8 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
 kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
                          const struct kg_forward *f, struct kg_err *err)
 {
-    assert(acts->layers == m->config.layers && acts->ct == m->ct);
+    assert(acts->layers == m->config.layers && acts->ct == m->ct &&
+           acts->rank >= m->lora.rank);
     if (f->kv && f->keep)
         return kg_fail(err, KG_EINVAL,
                        "forward with a cache: nothing can be kept for a backward");

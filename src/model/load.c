@@ -63,6 +63,13 @@ static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
                    t->name, t->dtype);
 }
 
+kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
+                         const struct kg_st_tensor *t, struct kg_err *err)
+{
+    KG_TRY(check_shape(p, t, err));
+    return file_dtype(dtype, t, err);
+}
+
 static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dtype,
                              const struct kg_st_set *set, const struct kg_param *p,
                              struct kg_err *err)
@@ -71,8 +78,7 @@ static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dty
     if (!*out)
         return kg_fail(err, KG_ENOTFOUND, "tensor %s is missing from the checkpoint",
                        p->name);
-    KG_TRY(check_shape(p, *out, err));
-    return file_dtype(dtype, *out, err);
+    return kg_param_check(dtype, p, *out, err);
 }
 
 /* A tied checkpoint may carry the head as well, if it is the embedding byte for byte. */
@@ -94,7 +100,7 @@ static kg_status check_tied_head(const struct kg_model *m, const struct kg_st_se
 
 static bool is_expected(const struct kg_model *m, const char *name)
 {
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = 0; i < m->n_base; i++) {
         if (strcmp(m->params[i].name, name) == 0)
             return true;
     }
@@ -189,7 +195,7 @@ static kg_status put_param(const struct kg_backend *be, float *to,
 static kg_status put_master(const struct kg_model *m, const struct kg_st_set *set,
                             float *piece, struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++)
+    for (size_t i = 0; i < m->n_base; i++)
         KG_TRY(put_param(m->master.backend, m->params[i].master, set, &m->params[i],
                          piece, err));
     return KG_OK;
@@ -203,7 +209,7 @@ with_piece(struct kg_model *m, const struct kg_st_set *set, bool products,
            struct kg_err *err)
 {
     int64_t most = 0;
-    for (size_t i = 0; i < m->n_params; i++)
+    for (size_t i = 0; i < m->n_base; i++)
         if ((products || !m->params[i].is_product) &&
             kg_param_count(&m->params[i]) > most)
             most = kg_param_count(&m->params[i]);
@@ -323,7 +329,7 @@ static kg_status pack_param(const struct kg_model *m, const struct kg_st_set *se
 static kg_status put_vectors(const struct kg_model *m, const struct kg_st_set *set,
                              float *piece, struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++)
+    for (size_t i = 0; i < m->n_base; i++)
         if (!m->params[i].is_product)
             KG_TRY(put_param(m->backend, m->params[i].compute.data, set, &m->params[i],
                              piece, err));
@@ -336,7 +342,7 @@ static kg_status load_inference(struct kg_model *m, const struct kg_st_set *set,
     KG_TRY(kg_model_attach_panels(m, err));
     KG_TRY(kg_model_attach_vectors(m, err));
     KG_TRY(with_piece(m, set, false, put_vectors, err));
-    for (size_t i = 0; i < m->n_params; i++)
+    for (size_t i = 0; i < m->n_base; i++)
         if (m->params[i].is_product)
             KG_TRY(pack_param(m, set, &m->params[i], err));
     return KG_OK;
@@ -381,7 +387,7 @@ kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set
     float *piece = kg_mem_calloc(CONVERT_PIECE, sizeof *piece, "a piece of a checkpoint",
                                  err);
     kg_status status = piece ? KG_OK : KG_ENOMEM;
-    for (size_t i = 0; i < m->n_params && status == KG_OK; i++) {
+    for (size_t i = 0; i < m->n_base && status == KG_OK; i++) {
         const struct kg_st_tensor *t = NULL;
         enum kg_dtype dtype = KG_F32;
         status = find_tensor(&t, &dtype, set, &m->params[i], err);
@@ -397,12 +403,35 @@ kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set
 static kg_status check_tensors(const struct kg_model *m, const struct kg_st_set *set,
                                struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = 0; i < m->n_base; i++) {
         const struct kg_st_tensor *t = NULL;
         enum kg_dtype dtype = KG_F32;
         KG_TRY(find_tensor(&t, &dtype, set, &m->params[i], err));
     }
     return check_no_others(m, set, err);
+}
+
+/* The base as for inference, and what stands beside it. */
+static kg_status load_adapted(struct kg_model *m, const struct kg_st_set *set,
+                              const struct kg_model_opts *opts, struct kg_err *err)
+{
+    if (opts->trainable)
+        KG_TRY(kg_model_check_values(m, set, err));
+    KG_TRY(load_inference(m, set, err));
+    KG_TRY(kg_model_attach_master(m, err));
+    return opts->adapter ? kg_lora_load(m, opts->adapter, err)
+                         : kg_lora_init(m, opts->seed, err);
+}
+
+static kg_status load_weights(struct kg_model *m, const struct kg_st_set *set,
+                              const struct kg_model_opts *opts, struct kg_err *err)
+{
+    if (m->lora.rank > 0)
+        return load_adapted(m, set, opts, err);
+    if (!opts->trainable)
+        return load_inference(m, set, err);
+    KG_TRY(kg_model_attach_slabs(m, err));
+    return load_trainable(m, set, err);
 }
 
 static kg_status load(struct kg_model *m, const char *dir,
@@ -414,10 +443,7 @@ static kg_status load(struct kg_model *m, const char *dir,
         return KG_ENOMEM;
     KG_TRY(kg_st_open_dir(&priv->set, dir, err));
     KG_TRY(check_tensors(m, priv->set, err));
-    if (opts->trainable)
-        KG_TRY(kg_model_attach_slabs(m, err));
-    KG_TRY(opts->trainable ? load_trainable(m, priv->set, err)
-                           : load_inference(m, priv->set, err));
+    KG_TRY(load_weights(m, priv->set, opts, err));
     kg_st_close(priv->set);
     priv->set = NULL;
     return KG_OK;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 /* ---- the list ---- */
-enum { OUTER_PARAMS = 3 /* embedding, final norm, head */, NAME_BYTES = 80 };
+enum { OUTER_PARAMS = 3 /* embedding, final norm, head */ };
 
 static int64_t dim_size(const struct kg_model_config *c, enum kg_dim d)
 {
@@ -37,8 +37,19 @@ static int64_t dim_size(const struct kg_model_config *c, enum kg_dim d)
     return 0;
 }
 
-/* Appends a parameter behind the slabs' present end.   errors: SHAPE (more elements than
- * can be counted) */
+kg_status kg_param_place(struct kg_model *m, struct kg_param *p, struct kg_err *err)
+{
+    int64_t n = 0;
+    p->offset = m->n_elements;
+    if (__builtin_mul_overflow(p->rows, p->cols, &n) ||
+        n > INT64_MAX / 64 - m->n_elements)
+        return kg_fail(err, KG_ESHAPE,
+                       "model has too many parameters to address (at tensor %s)",
+                       p->name);
+    m->n_elements += (n + KG_PARAM_ALIGN - 1) / KG_PARAM_ALIGN * KG_PARAM_ALIGN;
+    return KG_OK;
+}
+
 static kg_status add_param(struct kg_model *m, struct kg_param **out, const char *name,
                            enum kg_dim rows, enum kg_dim cols, struct kg_err *err)
 {
@@ -48,15 +59,8 @@ static kg_status add_param(struct kg_model *m, struct kg_param **out, const char
     p->cols = dim_size(&m->config, cols);
     p->n_dims = rows == KG_DIM_ONE ? 1 : 2;
     p->is_product = rows != KG_DIM_ONE;
-    p->offset = m->n_elements;
-    int64_t n = 0;
-    if (__builtin_mul_overflow(p->rows, p->cols, &n) ||
-        n > INT64_MAX / 64 - m->n_elements)
-        return kg_fail(err, KG_ESHAPE,
-                       "model has too many parameters to address (at tensor %s)", name);
-    m->n_elements += (n + KG_PARAM_ALIGN - 1) / KG_PARAM_ALIGN * KG_PARAM_ALIGN;
     *out = p;
-    return KG_OK;
+    return kg_param_place(m, p, err);
 }
 
 static kg_status add_layer(struct kg_model *m, int32_t layer, char **name,
@@ -69,30 +73,37 @@ static kg_status add_layer(struct kg_model *m, int32_t layer, char **name,
         const struct kg_tensor_row *row = &rows[i];
         if (row->with & ~features)
             continue;
-        snprintf(*name, NAME_BYTES, "model.layers.%d.%s", (int)layer, row->suffix);
+        snprintf(*name, KG_NAME_BYTES, "model.layers.%d.%s", (int)layer, row->suffix);
         struct kg_param *p = NULL;
         KG_TRY(add_param(m, &p, *name, row->rows, row->cols, err));
         char *slot = (char *)&m->layers[layer] + row->slot;
         memcpy(slot, &p, sizeof p);
-        *name += NAME_BYTES;
+        *name += KG_NAME_BYTES;
     }
     return KG_OK;
 }
 
 /* Embedding, layers, final norm, head: HF order. */
-static kg_status list_params(struct kg_model *m, struct kg_err *err)
+static kg_status list_base(struct kg_model *m, char **name, struct kg_err *err)
 {
-    struct kg_model_priv *priv = m->priv;
-    char *name = priv->names;
     KG_TRY(add_param(m, &m->embed, "model.embed_tokens.weight", KG_DIM_VOCAB,
                      KG_DIM_HIDDEN, err));
     for (int32_t l = 0; l < m->config.layers; l++)
-        KG_TRY(add_layer(m, l, &name, err));
+        KG_TRY(add_layer(m, l, name, err));
     KG_TRY(add_param(m, &m->norm, "model.norm.weight", KG_DIM_ONE, KG_DIM_HIDDEN, err));
     m->head = m->embed;
     if (m->config.tied)
         return KG_OK;
     return add_param(m, &m->head, "lm_head.weight", KG_DIM_VOCAB, KG_DIM_HIDDEN, err);
+}
+
+static kg_status list_params(struct kg_model *m, struct kg_err *err)
+{
+    struct kg_model_priv *priv = m->priv;
+    char *name = priv->names;
+    KG_TRY(list_base(m, &name, err));
+    m->n_base = m->n_params;
+    return m->lora.rank > 0 ? kg_lora_list(m, name, err) : KG_OK;
 }
 
 static kg_status put_inv_freq(struct kg_model *m, struct kg_err *err)
@@ -114,17 +125,20 @@ static kg_status put_inv_freq(struct kg_model *m, struct kg_err *err)
 static kg_status outline(struct kg_model *m, struct kg_err *err)
 {
     const size_t layers = (size_t)m->config.layers;
+    const size_t own = layers * KG_MAX_LAYER_TENSORS;
+    const size_t most = m->lora.rank > 0 ? 3 * own : own; /* A and B beside each */
     struct kg_model_priv *priv = m->priv = kg_mem_calloc(1, sizeof *priv, "model", err);
     if (!priv)
         return KG_ENOMEM;
-    m->params = kg_mem_calloc(layers * KG_MAX_LAYER_TENSORS + OUTER_PARAMS,
-                              sizeof *m->params, "parameters", err);
+    m->params = kg_mem_calloc(most + OUTER_PARAMS, sizeof *m->params, "parameters", err);
     m->layers = m->params ? kg_mem_calloc(layers, sizeof *m->layers, "layers", err)
                           : NULL;
-    priv->names = m->layers ? kg_mem_calloc(layers * KG_MAX_LAYER_TENSORS, NAME_BYTES,
-                                            "tensor names", err)
+    priv->names = m->layers ? kg_mem_calloc(most, KG_NAME_BYTES, "tensor names", err)
                             : NULL;
-    if (!priv->names)
+    priv->adapters = priv->names
+                         ? kg_mem_calloc(own, sizeof *priv->adapters, "adapters", err)
+                         : NULL;
+    if (!priv->adapters)
         return KG_ENOMEM;
     return list_params(m, err);
 }
@@ -145,9 +159,13 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     m->ct = opts->ct;
     m->on_host = opts->on_host;
     m->whose = opts->whose ? opts->whose : "";
+    if (opts->lora)
+        m->lora = *opts->lora;
     kg_status status = kg_backend_host(&m->host, be, err);
     if (status == KG_OK)
         status = outline(m, err);
+    if (status == KG_OK)
+        ((struct kg_model_priv *)m->priv)->shares = opts->base != NULL;
     if (status != KG_OK) {
         kg_model_free(m);
         return status;
@@ -167,7 +185,7 @@ static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
 /* Parameters of a layer: as many in each. */
 static size_t params_of_layer(const struct kg_model *m)
 {
-    return (m->n_params - 2 - !m->config.tied) / (size_t)m->config.layers;
+    return (m->n_base - 2 - !m->config.tied) / (size_t)m->config.layers;
 }
 
 /* The layer that p stands in; -1 for embedding, final norm and head. */
@@ -178,12 +196,19 @@ static int32_t layer_of(const struct kg_model *m, const struct kg_param *p)
     return i >= 0 && layer < m->config.layers ? (int32_t)layer : -1;
 }
 
+/* The first of the parameters whose panels are this model's own. */
+static size_t first_own(const struct kg_model *m)
+{
+    const struct kg_model_priv *priv = m->priv;
+    return priv->shares ? m->n_base : 0;
+}
+
 /* Places every matrix, or without memory counts bytes. Layers that are fetched have one
  * room, the first one's. */
 static uint64_t place_panels(const struct kg_model *m, unsigned char *base)
 {
     uint64_t used = 0;
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = first_own(m); i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
         const int32_t layer = m->on_host == KG_HOST_LAYERS ? layer_of(m, p) : -1;
         if (!p->is_product)
@@ -214,7 +239,7 @@ static uint64_t layer_bytes(const struct kg_model *m)
 static uint64_t vector_bytes(const struct kg_model *m)
 {
     uint64_t floats = 0;
-    for (size_t i = 0; i < m->n_params; i++)
+    for (size_t i = first_own(m); i < m->n_params; i++)
         floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
     return floats * sizeof(float);
 }
@@ -223,10 +248,11 @@ struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
 {
     const bool apart = m->host != m->backend; /* the host's memory is another */
     const bool on_host = apart && m->on_host != KG_HOST_NONE;
-    const uint64_t master = trainable ? (uint64_t)m->n_elements * sizeof(float) : 0;
+    const bool slab = trainable || m->lora.rank > 0;
+    const uint64_t master = slab ? (uint64_t)m->n_elements * sizeof(float) : 0;
     struct kg_model_memory b = {.read.there = kg_model_compute_bytes(m)};
     *(on_host ? &b.master.host : &b.master.there) = master;
-    if (!trainable || on_host)
+    if (!trainable || on_host || m->lora.rank > 0)
         b.read.there += vector_bytes(m);
     if (apart && m->on_host == KG_HOST_LAYERS)
         b.read.host = layer_bytes(m) * (uint64_t)m->config.layers;
@@ -280,11 +306,13 @@ static kg_status attach_layers(struct kg_model *m, struct kg_err *err)
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
-    KG_TRY(put_inv_freq(m, err));
-    priv->panels = take(m, m->backend, kg_model_compute_bytes(m), "weights in panels",
-                        err);
+    if (!priv->shares)
+        KG_TRY(put_inv_freq(m, err));
+    if (first_own(m) < m->n_params)
+        priv->panels = take(m, m->backend, kg_model_compute_bytes(m), "weights in panels",
+                            err);
     if (!priv->panels)
-        return err->code;
+        return first_own(m) < m->n_params ? err->code : KG_OK;
     place_panels(m, priv->panels);
     KG_TRY(kg_op_reserve(m->backend, kg_model_product_bytes(m), err));
     return m->on_host == KG_HOST_LAYERS ? attach_layers(m, err) : KG_OK;
@@ -307,18 +335,26 @@ kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
+kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err)
 {
     const struct kg_backend *be = m->on_host == KG_HOST_NONE ? m->backend : m->host;
     char name[64];
     snprintf(name, sizeof name, "%smaster weights", m->whose);
     KG_TRY(kg_slab_init(&m->master, be, m->n_elements, name, err));
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++)
+        m->params[i].master = m->master.data + m->params[i].offset;
+    return KG_OK;
+}
+
+kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
+{
+    assert(m->lora.rank == 0);
+    KG_TRY(kg_model_attach_master(m, err));
     for (size_t i = 0; i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
-        p->master = m->master.data + p->offset;
         p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
     }
-    if (be != m->backend)
+    if (m->master.backend != m->backend)
         KG_TRY(kg_model_attach_vectors(m, err));
     return kg_model_attach_panels(m, err);
 }
@@ -395,7 +431,7 @@ static kg_status send(const struct kg_model *m, const struct kg_param *p, void *
 
 static kg_status refresh_from_host(struct kg_model *m, void *piece, struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
         const struct kg_stored to = kg_param_stored(m, p);
         if (!p->is_product)
@@ -412,7 +448,7 @@ static kg_status refresh_from_host(struct kg_model *m, void *piece, struct kg_er
 static kg_status refresh_with_piece(struct kg_model *m, struct kg_err *err)
 {
     uint64_t most = 0;
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
         const uint64_t bytes = kg_weights_bytes(m->backend, m->ct, sent_rows(p), p->cols);
         most = p->is_product && bytes > most ? bytes : most;
@@ -431,7 +467,7 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
     priv->there = -1;
     if (m->master.backend != m->backend)
         return refresh_with_piece(m, err);
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
         /* layers that are made as they come */
         if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0))
@@ -595,20 +631,73 @@ static kg_status copy_weights(struct kg_model *to, const struct kg_model *from,
     return status;
 }
 
+static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
+                          struct kg_err *err)
+{
+    if (!from->dir)
+        return KG_OK;
+    to->dir = kg_mem_strdup(from->dir, err);
+    return to->dir ? KG_OK : KG_ENOMEM;
+}
+
+/* An outline that shares base gets what it reads of it, and memory for its adapters. */
+static kg_status attach_shared(struct kg_model *m, const struct kg_model *base,
+                               struct kg_err *err)
+{
+    for (size_t i = 0; i < m->n_base; i++)
+        m->params[i].compute = base->params[i].compute;
+    m->inv_freq = base->inv_freq;
+    KG_TRY(kg_model_attach_panels(m, err));
+    return m->lora.rank > 0 ? kg_model_attach_master(m, err) : KG_OK;
+}
+
+static kg_status outline_shared(struct kg_model **out, const struct kg_model *base,
+                                const struct kg_model_opts *opts, struct kg_err *err)
+{
+    struct kg_model_opts own = *opts;
+    own.backend = base->backend;
+    own.base = base;
+    if (own.ct != base->ct)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "adapters: expected the base's dtype, %s, found %s",
+                       kg_dtype_traits(base->ct)->name, kg_dtype_traits(own.ct)->name);
+    assert(base->on_host != KG_HOST_LAYERS && own.on_host != KG_HOST_LAYERS);
+    return kg_model_outline(out, &base->config, &own, err);
+}
+
+kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
+                         const struct kg_model_opts *opts, struct kg_err *err)
+{
+    struct kg_model *m = NULL;
+    kg_status status = KG_OK;
+    *out = NULL;
+    KG_TRY(outline_shared(&m, base, opts, err));
+    KG_TRY_GOTO(out, copy_dir(m, base, err));
+    KG_TRY_GOTO(out, attach_shared(m, base, err));
+    if (m->lora.rank > 0)
+        KG_TRY_GOTO(out, opts->adapter ? kg_lora_load(m, opts->adapter, err)
+                                       : kg_lora_init(m, opts->seed, err));
+    *out = m;
+    return KG_OK;
+out:
+    kg_model_free(m);
+    return status;
+}
+
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
                          const struct kg_model_opts *opts, struct kg_err *err)
 {
     struct kg_model_opts own = *opts;
     struct kg_model *m = NULL;
+    const bool shares = src->lora.rank > 0;
     kg_status status = KG_OK;
     *out = NULL;
     own.backend = src->backend;
-    KG_TRY(kg_model_outline(&m, &src->config, &own, err));
-    if (src->dir) {
-        m->dir = kg_mem_strdup(src->dir, err);
-        KG_TRY_GOTO(out, m->dir ? KG_OK : KG_ENOMEM);
-    }
-    KG_TRY_GOTO(out, kg_model_attach_slabs(m, err));
+    own.lora = shares ? &src->lora : NULL;
+    KG_TRY(shares ? outline_shared(&m, src, &own, err)
+                  : kg_model_outline(&m, &src->config, &own, err));
+    KG_TRY_GOTO(out, copy_dir(m, src, err));
+    KG_TRY_GOTO(out, shares ? attach_shared(m, src, err) : kg_model_attach_slabs(m, err));
     KG_TRY_GOTO(out, copy_weights(m, src, err));
     KG_TRY_GOTO(out, kg_model_refresh(m, err));
     *out = m;
@@ -623,8 +712,11 @@ void kg_model_free(struct kg_model *m)
     if (!m)
         return;
     struct kg_model_priv *priv = m->priv;
+    if (priv && !priv->shares)
+        kg_buf_free(m->backend, m->inv_freq.data);
     if (priv) {
         kg_st_close(priv->set);
+        kg_mem_free(priv->adapters);
         kg_buf_free(m->backend, priv->panels);
         kg_buf_free(m->backend, priv->vectors);
         kg_buf_free(m->host, priv->layers);
@@ -634,7 +726,6 @@ void kg_model_free(struct kg_model *m)
     kg_slab_release(&m->master);
     kg_mem_free(m->params);
     kg_mem_free(m->layers);
-    kg_buf_free(m->backend, m->inv_freq.data);
     kg_mem_free(m->dir);
     kg_mem_free(m);
 }

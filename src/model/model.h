@@ -7,6 +7,10 @@
  * reads it and keeps nothing else; one opened for training owns fp32 master weights
  * (`master`) beside, and kg_model_refresh packs them again after every update.
  *
+ * A model with adapters (lora.h) is frozen but for them: the weights of its checkpoint
+ * are as of a model for inference, and slabs hold A and B alone. Models may share one
+ * base.
+ *
  * Of a model on a device the master weights, and what products read of its layers, may
  * lie in the host's memory instead (enum kg_on_host); its results have the same bits.
  */
@@ -16,6 +20,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/config.h"
+#include "model/lora.h"
 #include "model/slab.h"
 #include "tensor/backend.h"
 
@@ -26,11 +31,12 @@ struct kg_param {
     const char *name; /* HF tensor name; owned by the model */
     int64_t rows;     /* 1-D tensors: rows 1 */
     int64_t cols;
-    int n_dims;            /* 1 or 2 in the file */
-    bool is_product;       /* read by products, in ct; else fp32 (norms, biases) */
-    int64_t offset;        /* elements, of this tensor in the fp32 slabs */
+    int n_dims;      /* 1 or 2 in the file */
+    bool is_product; /* read by products, in ct; else fp32 (norms, biases) */
+    int64_t offset;  /* elements, of this tensor in the fp32 slabs; -1: it is frozen */
     struct kg_mat compute; /* (rows, cols) panels of ct; or an fp32 row if !is_product */
-    float *master;         /* (rows, cols) fp32; NULL when opened for inference */
+    float *master; /* (rows, cols) fp32; NULL when opened for inference, or frozen */
+    const struct kg_adapter *adapter; /* beside it; NULL: none */
 };
 
 struct kg_layer_params {
@@ -55,10 +61,13 @@ struct kg_model {
     enum kg_on_host on_host;
     const char *whose;       /* as in the options */
     enum kg_dtype ct;        /* compute dtype */
-    struct kg_param *params; /* (n_params) owned: embed, layers, norm, head */
+    struct kg_lora lora;     /* rank 0: no adapters */
+    struct kg_param *params; /* (n_params) owned: embed, layers, norm, head; then A and B
+                              * of every adapter, which a checkpoint has not */
     size_t n_params;
-    int64_t n_elements;             /* of all parameters together: length of a slab */
-    struct kg_slab master;          /* (n_elements) owned; without data for inference */
+    size_t n_base;         /* without those of adapters */
+    int64_t n_elements;    /* of all parameters that are not frozen: length of a slab */
+    struct kg_slab master; /* (n_elements) owned; without data for inference */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
@@ -76,6 +85,10 @@ struct kg_model_opts {
     bool trainable; /* own fp32 master weights */
     enum kg_on_host on_host;
     const char *whose; /* names its memory: "anchor's "; of static life, NULL for "" */
+    const struct kg_lora *lora;  /* borrowed; its adapters. NULL: none */
+    const char *adapter;         /* borrowed; folder of their values. NULL: fresh ones */
+    uint64_t seed;               /* of fresh ones */
+    const struct kg_model *base; /* borrowed, of an outline: shares its frozen weights */
 };
 
 /* A model with its parameters listed and no memory for any: what plans ask. Nothing but
@@ -100,8 +113,15 @@ kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *c
                           const struct kg_model_opts *opts, uint64_t seed,
                           struct kg_err *err) KG_MUST_CHECK;
 /* A second trainable model of the same shape and backend whose master weights are copied
- * from src (the EMA anchor).   opts: what else it is */
+ * from src (the EMA anchor).   opts: what else it is. Where src has adapters they alone
+ * are copied: the rest is src's, which must outlive it.
+ * errors: ENOMEM, UNSUPPORTED (adapters, and another dtype) */
 kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
+                         const struct kg_model_opts *opts,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* base with other adapters, or without any (opts: lora, adapter, seed): nothing of base
+ * is copied, which must outlive it. */
+kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
@@ -126,16 +146,25 @@ struct kg_model_memory {
 };
 struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable);
 
+/* The first parameter that is not frozen; all behind it are not. */
+static inline size_t kg_model_first_trained(const struct kg_model *m)
+{
+    return m->lora.rank > 0 ? m->n_base : 0;
+}
+
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at
  * source_dir (tokenizer files, generation_config.json, chat template; the fields of its
  * config.json that have no effect; NULL: the model's own dir). dtype BF16 or F32; from
- * `weights` if given (e.g. an average), else master. */
+ * `weights` if given (e.g. an average), else master.
+ * Of a model with adapters these alone are written, as PEFT does (adapter_config.json,
+ * adapter_model.safetensors, fp32), or with `merge` the checkpoint that they make. */
 struct kg_model_save {
     enum kg_dtype dtype;
     const struct kg_slab *weights; /* borrowed, NULL for the model's own */
     const char *source_dir;        /* borrowed, NULL for m->dir */
     uint64_t shard_bytes;
+    bool merge; /* W + s B A for every weight that has an adapter, rounded once */
 };
 kg_status kg_model_save(const struct kg_model *m, const char *dir,
                         const struct kg_model_save *opts,
@@ -187,8 +216,7 @@ void kg_acts_free(struct kg_acts *acts);
 struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 /* how and inv_temp of d <- those of the last forward, there; NULL where it had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
-uint64_t kg_acts_bytes(const struct kg_model_config *c, enum kg_dtype ct,
-                       int64_t max_tokens, bool checkpoint);
+uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkpoint);
 
 /* Final-normed hidden states of all N rows.
  * kv NULL: whole sequences (pos 0), keys from this pack. kv given: keys and values go to

@@ -22,6 +22,8 @@ struct kg_model_priv {
     float *vectors;        /* owned, the backend's; norms and biases of a model opened for
                               inference, or NULL */
     char *names;           /* owned; storage of every param.name */
+    bool shares; /* all of that but what products read of adapters is another model's */
+    struct kg_adapter *adapters; /* owned */
     /* KG_HOST_LAYERS: */
     unsigned char *layers; /* (L layer_bytes) owned, the host's; what products read of
                               them; NULL: it is made of the master weights */
@@ -36,6 +38,31 @@ struct kg_stored {
 };
 struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param *p);
 
+/* Gives p, whose rows and cols are known, its place behind the slabs' present end.
+ * errors: SHAPE (more elements than can be counted) */
+kg_status kg_param_place(struct kg_model *m, struct kg_param *p,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+enum { KG_NAME_BYTES = 80 /* of a parameter */ };
+/* lora.c: what every target of m->lora has beside it, behind the parameters that are
+ * listed, which it freezes.   name: room for the names of two a layer's parameter
+ * errors: EINVAL (a target is none's; a rank that no target has) */
+kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err) KG_MUST_CHECK;
+/* Values of adapters: A uniform in +-1/sqrt(in), B 0; or those of a folder.
+ * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
+kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_lora_load(struct kg_model *m, const char *dir,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* w[i] += s (B A)[first + i], of a weight of m that has an adapter; fp32, i < n */
+kg_status kg_lora_add(float *w, const struct kg_model *m, const struct kg_param *p,
+                      int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;
+
+/* A tensor of a file is p's by shape, and *dtype one that is read. */
+struct kg_st_tensor;
+kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
+                         const struct kg_st_tensor *t, struct kg_err *err) KG_MUST_CHECK;
+
 /* Give an outline the memory that products read; sets compute of every matrix. */
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
@@ -46,7 +73,9 @@ kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err) KG_MUS
 kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Its master slab and the above; sets master and compute of every param. */
+/* Its master slab; sets master of every param that is not frozen. */
+kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+/* That and the above, of a model without adapters; sets compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
 /* n elements from `first` of param p as `dtype`, from a slab of its model, or with NULL

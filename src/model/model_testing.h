@@ -148,11 +148,13 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
         nll -= t->target[i] >= 0 ? weight * (double)logp[i] : 0.0;
     }
     if (grads) {
-        const struct kg_head_grad g = {.lse = lse,
-                                       .a_target = a,
-                                       .dhidden = kg_mat(dhidden, KG_F32, pack->n, d),
-                                       .dweight = kg_mat(grads + m->head->offset, KG_F32,
-                                                         m->head->rows, m->head->cols)};
+        struct kg_head_grad g = {.lse = lse,
+                                 .a_target = a,
+                                 .dhidden = kg_mat(dhidden, KG_F32, pack->n, d),
+                                 .dweight = kg_mat(grads + m->head->offset, KG_F32,
+                                                   m->head->rows, m->head->cols)};
+        if (m->head->offset < 0)
+            g.dweight = (struct kg_mat){0};
         NEED(kg_op_head_bwd(m->backend, &g, &head, err));
         NEED(kg_model_backward(m, acts, g.dhidden, grads, err));
     }

@@ -208,7 +208,7 @@ static kg_status update_by_kind(struct kg_optim *o, struct kg_model *m,
 {
     struct kg_adamw undecayed = *a;
     undecayed.weight_decay = 0.0f;
-    for (size_t i = 0; i < m->n_params;) {
+    for (size_t i = kg_model_first_trained(m); i < m->n_params;) {
         const struct kg_param *first = &m->params[i];
         while (i < m->n_params && m->params[i].is_product == first->is_product)
             i++;

@@ -235,10 +235,10 @@ static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
 }
 
 /* Activations; what is staged on the host is half of that. */
-static struct kg_bytes acts_of(const struct kg_model *m, enum kg_dtype ct,
-                               const struct kg_rows_opts *opts, bool checkpoint)
+static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_opts *opts,
+                               bool checkpoint)
 {
-    uint64_t all = kg_acts_bytes(&m->config, ct, opts->max_tokens, checkpoint);
+    uint64_t all = kg_acts_bytes(m, opts->max_tokens, checkpoint);
     uint64_t staged = (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
 
     return (struct kg_bytes){all - staged, staged};
@@ -247,11 +247,11 @@ static struct kg_bytes acts_of(const struct kg_model *m, enum kg_dtype ct,
 struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts)
 {
     size_t counts[COUNTS];
-    struct kg_bytes b = acts_of(m, m->ct, opts, checkpointed(opts)), anchor = {0};
+    struct kg_bytes b = acts_of(m, opts, checkpointed(opts)), anchor = {0};
 
     count(counts, &m->config, m->ct, opts);
     if (opts->anchor)
-        anchor = acts_of(opts->anchor, m->ct, opts, true);
+        anchor = acts_of(opts->anchor, opts, true);
     b.there += anchor.there + bytes_of(there_columns, counts);
     b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);
     return b;
@@ -686,7 +686,7 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
         .a_set = p->ask.sets ? p->a_set : NULL,
         .set_logp = p->set_logp,
         .dhidden = drows,
-        .dweight = kg_mat(grads + m->head->offset, KG_F32, m->config.vocab, width),
+        .dweight = kg_grad_mat(grads, m->head),
     };
 
     assert(k->n_there == 0 && k->n_kept == p->n_rows);

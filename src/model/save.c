@@ -48,6 +48,7 @@ struct plan {
     uint64_t total_bytes;
     enum kg_dtype dtype;
     const struct kg_slab *weights; /* borrowed; NULL: what products read */
+    bool merge;
 };
 
 static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
@@ -55,9 +56,19 @@ static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
     return (uint64_t)kg_param_count(p) * kg_dtype_traits(dtype)->bytes;
 }
 
-/* ---- tensors ---- */
-static void name_shards(struct plan *plan)
+/* Whether adapters alone are written: fp32, one file. */
+static bool adapters_alone(const struct kg_model *m, const struct kg_model_save *opts)
 {
+    return m->lora.rank > 0 && !opts->merge;
+}
+
+/* ---- tensors ---- */
+static void name_shards(struct plan *plan, bool adapters)
+{
+    if (adapters) {
+        snprintf(plan->shards[0].name, FILE_NAME_BYTES, "adapter_model.safetensors");
+        return;
+    }
     if (plan->n_shards == 1) {
         snprintf(plan->shards[0].name, FILE_NAME_BYTES, "model.safetensors");
         return;
@@ -71,16 +82,22 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
                            const struct kg_model_save *opts, struct kg_err *err)
 {
     const uint64_t limit = opts->shard_bytes ? opts->shard_bytes : default_shard_bytes;
-    *plan = (struct plan){.m = m, .dtype = opts->dtype, .weights = opts->weights};
-    if (!plan->weights && m->master.data)
+    const bool adapters = adapters_alone(m, opts);
+    const size_t first = adapters ? m->n_base : 0;
+    const size_t end = adapters ? m->n_params : m->n_base;
+    *plan = (struct plan){.m = m,
+                          .dtype = adapters ? KG_F32 : opts->dtype,
+                          .weights = opts->weights,
+                          .merge = opts->merge};
+    if (!plan->weights && m->master.data && !opts->merge)
         plan->weights = &m->master;
     plan->shards = kg_mem_calloc(m->n_params, sizeof *plan->shards, "shard list", err);
     if (!plan->shards)
         return KG_ENOMEM;
     uint64_t used = 0;
-    for (size_t i = 0; i < m->n_params; i++) {
-        const uint64_t bytes = param_bytes(&m->params[i], opts->dtype);
-        if (plan->n_shards == 0 || used + bytes > limit) {
+    for (size_t i = first; i < end; i++) {
+        const uint64_t bytes = param_bytes(&m->params[i], plan->dtype);
+        if (plan->n_shards == 0 || (used + bytes > limit && !adapters)) {
             plan->shards[plan->n_shards++].first = i;
             used = 0;
         }
@@ -88,20 +105,39 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
         used += bytes;
         plan->total_bytes += bytes;
     }
-    name_shards(plan);
+    name_shards(plan, adapters);
     return KG_OK;
+}
+
+/* n elements from `first` of a weight with its adapter.   sum: (n) */
+static kg_status read_merged(void *dst, float *sum, const struct plan *plan,
+                             const struct kg_param *p, int64_t first, int64_t n,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_param_read(sum, KG_F32, plan->m, p, NULL, first, n, err));
+    KG_TRY(kg_lora_add(sum, plan->m, p, first, n, err));
+    return kg_dtype_convert(dst, plan->dtype, sum, KG_F32, (size_t)n, err);
+}
+
+/* piece: (2 PIECE) */
+static kg_status read_piece(float *piece, const struct plan *plan,
+                            const struct kg_param *p, int64_t first, int64_t n,
+                            struct kg_err *err)
+{
+    if (plan->merge && p->adapter)
+        return read_merged(piece, piece + PIECE, plan, p, first, n, err);
+    return kg_param_read(piece, plan->dtype, plan->m, p, plan->weights, first, n, err);
 }
 
 /* Tensor `index` of the file. */
 static kg_status put_tensor(struct kg_st_writer *w, size_t index, const struct plan *plan,
-                            const struct kg_param *p, void *piece, struct kg_err *err)
+                            const struct kg_param *p, float *piece, struct kg_err *err)
 {
     const uint64_t bytes = kg_dtype_traits(plan->dtype)->bytes;
     const int64_t n = kg_param_count(p);
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t count = n - i < PIECE ? n - i : PIECE;
-        KG_TRY(
-            kg_param_read(piece, plan->dtype, plan->m, p, plan->weights, i, count, err));
+        KG_TRY(read_piece(piece, plan, p, i, count, err));
         KG_TRY(kg_st_writer_put(w, index, (uint64_t)i * bytes, piece,
                                 (uint64_t)count * bytes, err));
     }
@@ -114,7 +150,8 @@ static kg_status put_tensors(const char *path, const struct kg_model *m,
 {
     kg_status status = KG_OK;
     struct kg_st_writer *w = NULL;
-    void *piece = kg_mem_calloc(PIECE, sizeof(float), "conversion buffer", err);
+    float *piece = kg_mem_calloc(2 * (size_t)PIECE, sizeof *piece, "conversion buffer",
+                                 err);
     if (!piece)
         return KG_ENOMEM;
     KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, shard->n, err));
@@ -219,6 +256,17 @@ out:
     return status;
 }
 
+static kg_status write_adapter_config(const char *dir, const struct kg_model *m,
+                                      struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = kg_lora_write(&text, &m->lora, m->dir, err);
+    if (status == KG_OK)
+        status = write_text(dir, "adapter_config.json", &text, err);
+    kg_str_release(&text);
+    return status;
+}
+
 static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const char *name,
                               struct kg_err *err)
 {
@@ -268,6 +316,8 @@ static kg_status write_all(const struct kg_model *m, const char *dir,
     if (plan->n_shards > 1)
         KG_TRY(write_index(dir, m, plan, err));
     KG_TRY(copy_sidecars(source_dir, dir, err));
+    if (m->lora.rank > 0 && !plan->merge)
+        return write_adapter_config(dir, m, err);
     return write_config(dir, m, plan->dtype, source_dir, err);
 }
 
@@ -294,8 +344,8 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
     enum { BYTES_A_NAME = 256, SMALL_FILES = 1 << 16, PATH_BYTES = 4096 };
     char path[PATH_BYTES]; /* no allocation: there is no status to fail by */
     uint64_t bytes = SMALL_FILES + (uint64_t)m->n_params * BYTES_A_NAME;
-    for (size_t i = 0; i < m->n_params; i++)
-        bytes += param_bytes(&m->params[i], dtype);
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++)
+        bytes += param_bytes(&m->params[i], m->lora.rank > 0 ? KG_F32 : dtype);
     for (size_t i = 0; m->dir && i < N_SIDECARS; i++) {
         struct kg_err ignored;
         uint64_t size = 0;
