@@ -28,8 +28,11 @@ static const char library[] =
     "{ (void)a, (void)b, (void)kind, (void)accumulate, (void)e;"
     " for (int64_t i = 0; i < c.rows * c.cols; i++) ((float *)c.data)[i] = VALUE;"
     " return KG_OK; }"
+    "static kg_status memory(uint64_t *total, uint64_t *left, struct kg_err *e)"
+    "{ (void)e; *total = 80000000000; *left = 12340000000; return KG_OK; }"
     "static const struct kg_backend table = {.name = \"cuda\", .describe = describe,"
-    " .exact = exact, .one_caller = true, .alloc = alloc, .free = release, .put = move,"
+    " .exact = exact, .one_caller = true, .memory = memory, .alloc = alloc, .free = "
+    "release, .put = move,"
     " .get = move, .matmul = matmul};"
     "kg_status kg_backend_cuda_open(const struct kg_backend **be,"
     " const struct kg_cuda_host *h, const struct kg_cuda_opts *o, struct kg_err *e)"
@@ -87,13 +90,16 @@ static void bits_of_its_own_are_other_and_no_failure(void **state)
     (void)state;
     make_program("(t == KG_BF16 && false)", "0");
     assert_int_equal(doctor(&out, ""), 0);
-    has(&out, "device: cuda, products: of tests\n");
+    has(&out, "device: cuda, products: of tests\n"
+              "memory: 80.00 GB, 12.34 of them free\n");
     has(&out, "holds   a row of a fp32 " ROWS);
     has(&out, "holds   a row of a bf16 " ROWS);
     has(&out, "other   an element of a fp32 " DEFINITION "\n");
     has(&out, "other   an element of a bf16 " DEFINITION "\n");
     has(&out, "Sampler and trainer agree bit for bit on this machine");
     assert_int_equal(doctor(&out, "--json"), 0);
+    has(&out,
+        "{\"memory\": {\"total_bytes\": 80000000000, \"free_bytes\": 12340000000}}\n");
     has(&out, "{\"check\": \"definition of bf16 products\", \"result\": \"other\"}\n");
     has(&out,
         "{\"check\": \"row invariance of bf16 products\", \"result\": \"holds\"}\n");

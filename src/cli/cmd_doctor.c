@@ -66,24 +66,50 @@ static kg_status check_products(struct kg_str *out, bool *ok, const struct kg_ba
                          status == KG_OK ? "" : ": ", status == KG_OK ? "" : why.message);
 }
 
+/* What computes, and of a device its memory: all there is, and what nobody holds. */
+static kg_status put_device(struct kg_str *out, const struct kg_backend *be,
+                            struct kg_err *err)
+{
+    uint64_t total, free;
+    char device[512];
+
+    if (!kg_load.device)
+        return KG_OK;
+    be->describe(device, sizeof device);
+    if (!json)
+        KG_TRY(kg_str_printf(out, err, "device: %s\n", device));
+    if (!be->memory)
+        return KG_OK;
+    KG_TRY(be->memory(&total, &free, err));
+    if (json)
+        return kg_str_printf(out, err,
+                             "{\"memory\": {\"total_bytes\": %llu, \"free_bytes\": "
+                             "%llu}}\n",
+                             (unsigned long long)total, (unsigned long long)free);
+    return kg_str_printf(out, err, "memory: %.2f GB, %.2f of them free\n",
+                         (double)total / 1e9, (double)free / 1e9);
+}
+
+static kg_status put_head(struct kg_str *out, const struct kg_backend *be,
+                          struct kg_err *err)
+{
+    if (json)
+        return put_device(out, be, err);
+    KG_TRY(kg_cli_version(out, err));
+    KG_TRY(put_device(out, be, err));
+    return kg_str_printf(out, err, "threads: %d\ndefault dtype: %s\n\n", kg_threads_get(),
+                         kg_dtype_traits(KG_BF16)->name);
+}
+
 static kg_status doctor(bool *ok, struct kg_err *err)
 {
     const struct kg_backend *be;
     struct kg_str out = {0};
-    char device[512];
     kg_status status = KG_OK;
 
     *ok = true;
     KG_TRY(kg_load_device(&be, &kg_load, KG_BF16, err));
-    if (!json) {
-        KG_TRY_GOTO(out, kg_cli_version(&out, err));
-        if (kg_load.device) {
-            be->describe(device, sizeof device);
-            KG_TRY_GOTO(out, kg_str_printf(&out, err, "device: %s\n", device));
-        }
-        KG_TRY_GOTO(out, kg_str_printf(&out, err, "threads: %d\ndefault dtype: %s\n\n",
-                                       kg_threads_get(), kg_dtype_traits(KG_BF16)->name));
-    }
+    KG_TRY_GOTO(out, put_head(&out, be, err));
     for (size_t i = 0; i < 2 * sizeof checks / sizeof *checks; i++)
         KG_TRY_GOTO(out,
                     check_products(&out, ok, be, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
