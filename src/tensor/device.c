@@ -256,10 +256,28 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
     return any ? open_auto(be, &cuda, err) : kg_cuda_open(be, &cuda, err);
 }
 
+/* It would draw and replay: what it takes for both is part of a plan. */
+static kg_status draw_nowhere(const struct kg_draws *d, const struct kg_head_out *out,
+                              const struct kg_head *h, struct kg_err *err)
+{
+    (void)d, (void)out, (void)h;
+    return kg_fail(err, KG_EUNSUPPORTED, "draw: expected a device, found a plan of one");
+}
+static kg_status replay_nowhere(uint64_t key, kg_status (*body)(void *, struct kg_err *),
+                                void *arg, struct kg_err *err)
+{
+    (void)key, (void)body, (void)arg;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "replay: expected a device, found a plan of one");
+}
+
 const struct kg_backend *kg_device_planned(void)
 {
-    static const struct kg_backend table = {
-        .name = "cuda, planned", .one_caller = true, .weights = KG_ROWS};
+    static const struct kg_backend table = {.name = "cuda, planned",
+                                            .one_caller = true,
+                                            .weights = KG_ROWS,
+                                            .draw = draw_nowhere,
+                                            .replay = replay_nowhere};
 
     return &table;
 }
