@@ -81,6 +81,28 @@ static struct kg_bytes cache_apart(struct kg_bytes *rest, const struct kg_model 
     return cache;
 }
 
+static uint64_t beyond(uint64_t bytes, uint64_t others)
+{
+    return bytes > others ? bytes - others : 0;
+}
+
+/* The engine of a validation has the room of the rollout's (kg_run_validate): what it
+ * takes beyond that. */
+static void add_validation(struct kg_memory *m, const struct kg_run *run,
+                           struct kg_bytes sampling)
+{
+    const struct kg_rollout_opts *opts = &run->work.validation_opts;
+    uint64_t cache;
+    struct kg_bytes all;
+
+    if (opts->max_batch == 0)
+        return;
+    all = kg_rollout_memory(&cache, run->state.model, opts);
+    add(m, "validation",
+        (struct kg_bytes){beyond(all.there, sampling.there),
+                          beyond(all.host, sampling.host)});
+}
+
 static void add_sampling(struct kg_memory *m, const struct kg_run *run)
 {
     const struct kg_run_work *w = &run->work;
@@ -89,11 +111,7 @@ static void add_sampling(struct kg_memory *m, const struct kg_run *run)
 
     add(m, "KV cache", cache);
     add(m, "decoding", rest);
-    if (w->validation_opts.max_batch == 0)
-        return;
-    cache = cache_apart(&rest, run->state.model, &w->validation_opts);
-    add(m, "validation",
-        (struct kg_bytes){cache.there + rest.there, cache.host + rest.host});
+    add_validation(m, run, (struct kg_bytes){cache.there + rest.there, rest.host});
 }
 
 /* Scratch (tensor/cuda: logits, rows of the head and its gradient) and the largest trial

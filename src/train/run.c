@@ -423,6 +423,20 @@ static void size_machinery(struct kg_run_work *work, const struct kg_run_inputs 
     kg_episode_opts_fit(&work->validation_opts, &in->episode_opts);
 }
 
+kg_status kg_run_engine_open(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_run_work *w = &run->work;
+
+    return kg_rollout_create(&w->engine, kg_run_sampler(&run->state), run->in.tok,
+                             &w->engine_opts, err);
+}
+
+void kg_run_engine_close(struct kg_run *run)
+{
+    kg_rollout_free(run->work.engine);
+    run->work.engine = NULL;
+}
+
 static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_run_state *state = &run->state;
@@ -433,8 +447,7 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_rows_create(&w->rows, state->model, &w->rows_opts, err));
     if (w->sampler_opts.max_tokens > 0)
         KG_TRY(kg_rows_create(&w->sampler_rows, state->sampler, &w->sampler_opts, err));
-    return kg_rollout_create(&w->engine, kg_run_sampler(state), run->in.tok,
-                             &w->engine_opts, err);
+    return kg_run_engine_open(run, err);
 }
 
 /* ---- a plan ---- */

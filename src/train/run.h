@@ -104,8 +104,8 @@ struct kg_run_work {
     struct kg_rows_opts rows_opts; /* that it was made with */
     /* for scoring by a sampler of another dtype; NULL without */
     struct kg_rows *sampler_rows;
-    struct kg_rows_opts sampler_opts; /* max_tokens 0 without */
-    struct kg_rollout *engine;
+    struct kg_rows_opts sampler_opts;       /* max_tokens 0 without */
+    struct kg_rollout *engine;              /* owned; NULL in a validation */
     struct kg_rollout_opts engine_opts;     /* that it was made with */
     struct kg_rollout_opts validation_opts; /* of its engine; max_batch 0 without */
     /* bytes of the device when the run was opened; 0: there is none, or not known */
@@ -163,6 +163,11 @@ kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *s
 
 /* The model that samples: its own where there is one. */
 struct kg_model *kg_run_sampler(const struct kg_run_state *state);
+
+/* The engine of rollouts, which kg_run_open has opened: given back, and taken again as it
+ * was.   errors: ENOMEM */
+kg_status kg_run_engine_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
+void kg_run_engine_close(struct kg_run *run);
 
 /* The settings of a rollout of this run, and of a validation; rows and episodes are the
  * caller's. */
