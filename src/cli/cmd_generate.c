@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PROMPTS = 1 << 24, DEFAULT_BATCH = 32 };
+enum { MAX_PROMPTS = 1 << 24 };
 
 static bool jsonl;
 static bool json;
@@ -29,7 +29,7 @@ static bool add_special = true;
 static bool served;
 static float temperature = 1;
 static int64_t max_tokens = 256;
-static int64_t max_batch = DEFAULT_BATCH;
+static int64_t max_batch = KG_GENERATE_BATCH;
 static int64_t prefill_chunk = 512;
 static int64_t n_samples = 1;
 static int64_t seed;

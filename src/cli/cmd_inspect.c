@@ -1,10 +1,12 @@
 /* kedge inspect: what a checkpoint holds, and the memory that running and training it
- * need; with --verify whether its files are what was saved.
+ * need; with --verify whether its files are what was saved; with a device what of its
+ * memory would be taken.
  *
  * The model is opened as the computing commands open it, so whatever they would refuse is
  * refused here.
  */
 #include "cli/cli.h"
+#include "cli/fit.h"
 #include "cli/load.h"
 
 #include "base/file.h"
@@ -20,11 +22,12 @@ enum { RUN_TOKENS = 4096, TRAIN_TOKENS = 4096, MAX_DTYPES = 16 };
 static bool json;
 static bool all;
 static bool verify;
-static const char *moments; /* NULL: fp32 */
+static const char *moments;       /* NULL: fp32 */
+static const char *device_memory; /* NULL: of --device, if that is given */
 
 const struct kg_flag kg_inspect_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object", 0, 0, NULL},
-    {"tensors", 0, KG_BESIDE("!verify,!json", all), NULL,
+    {"tensors", 0, KG_BESIDE("!verify,!json,!device,!device-memory", all), NULL,
      "list every tensor (--json always does)", 0, 0, NULL},
     {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
@@ -32,8 +35,13 @@ const struct kg_flag kg_inspect_flags[] = {
      0, 0, NULL},
     {"dtype", 0, KG_BESIDE("!verify", kg_load.dtype), "TYPE",
      "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
-    {"moments", 0, KG_BESIDE("!verify", moments), "TYPE",
+    {"moments", 0, KG_BESIDE("!verify,!device,!device-memory", moments), "TYPE",
      "optim.moments that the memory is for (default: fp32)", 0, 0, "fp32|bf16"},
+    {"device-memory", 0, KG_BESIDE("!verify,!device", device_memory), "SIZE",
+     "only what generating, serving and training would take of the memory of a GPU that "
+     "has so much (141GB, 80GiB), and what fits; config.json is enough",
+     0, 0, NULL},
+    KG_FLAGS_BESIDE("!verify", kg_device_flags),
     {0},
 };
 
@@ -302,6 +310,8 @@ int kg_cmd_inspect(int argc, char **argv)
     kg_load.dir = argv[0];
     if (verify) {
         KG_TRY_GOTO(out, put_verified(&out, argv[0], &err));
+    } else if (device_memory || kg_load.device) {
+        KG_TRY_GOTO(out, kg_fit_say(&out, &kg_load, device_memory, json, &err));
     } else {
         KG_TRY_GOTO(out, examine(&r, &err));
         KG_TRY_GOTO(out, json ? put_json(&out, &r, &err) : put_text(&out, &r, &err));

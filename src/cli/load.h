@@ -12,6 +12,9 @@
 #include "text/prompt.h"
 #include "text/tokenizer.h"
 
+/* Sequences that generate computes together where nothing is said. */
+enum { KG_GENERATE_BATCH = 32 };
+
 /* Flags that such commands share, and what they fill. */
 struct kg_load_args {
     const char *dir;

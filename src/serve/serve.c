@@ -249,16 +249,29 @@ static int64_t serve_kv_tokens(int32_t max_batch, int32_t max_len)
     return all < most ? all : most;
 }
 
+struct kg_rollout_opts kg_serve_engine_opts(const struct kg_serve_opts *opts)
+{
+    int32_t positions = opts->model->config.max_positions;
+    struct kg_rollout_opts o = {.max_batch = opts->max_batch,
+                                .prefill_chunk = opts->prefill_chunk,
+                                .kv_tokens = opts->kv_tokens,
+                                .max_len = opts->max_len};
+    o.max_batch = o.max_batch > 0 ? o.max_batch : DEFAULT_BATCH;
+    if (o.max_len <= 0 || o.max_len > positions)
+        o.max_len = positions;
+    if (o.kv_tokens <= 0)
+        o.kv_tokens = serve_kv_tokens(o.max_batch, o.max_len);
+    return o;
+}
+
 static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
 {
+    const struct kg_rollout_opts engine = kg_serve_engine_opts(opts);
     struct kg_serve_opts *o = &s->opts;
     *o = *opts;
-    int32_t positions = o->model->config.max_positions;
-    o->max_batch = o->max_batch > 0 ? o->max_batch : DEFAULT_BATCH;
-    if (o->max_len <= 0 || o->max_len > positions)
-        o->max_len = positions;
-    if (o->kv_tokens <= 0)
-        o->kv_tokens = serve_kv_tokens(o->max_batch, o->max_len);
+    o->max_batch = engine.max_batch;
+    o->max_len = engine.max_len;
+    o->kv_tokens = engine.kv_tokens;
     o->max_requests = o->max_requests > 0 ? o->max_requests : DEFAULT_REQUESTS;
     o->max_body_bytes = o->max_body_bytes > 0 ? o->max_body_bytes : (size_t)4 << 20;
     o->max_held_bytes = o->max_held_bytes > 0 ? o->max_held_bytes : (size_t)256 << 20;
@@ -298,10 +311,7 @@ static void log_room(const struct kg_serve_opts *o)
 
 static kg_status open_engine(struct kg_serve *s, struct kg_err *err)
 {
-    struct kg_rollout_opts opts = {.max_batch = s->opts.max_batch,
-                                   .prefill_chunk = s->opts.prefill_chunk,
-                                   .kv_tokens = s->opts.kv_tokens,
-                                   .max_len = s->opts.max_len};
+    const struct kg_rollout_opts opts = kg_serve_engine_opts(&s->opts);
     KG_TRY(kg_rollout_create(&s->engine, s->opts.model, s->opts.tok, &opts, err));
     return begin_engine(s, err);
 }

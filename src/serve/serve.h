@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "model/model.h"
+#include "rollout/rollout.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -42,6 +43,9 @@ struct kg_serve_opts {
     int drain_s;   /* for open answers after the stop; 0: 30 */
     uint64_t seed; /* of requests that name none */
 };
+
+/* The engine that they ask for, what is not given filled in. */
+struct kg_rollout_opts kg_serve_engine_opts(const struct kg_serve_opts *opts);
 
 struct kg_serve; /* opaque */
 /* Listens when it returns; answers once kg_serve_run is called.

@@ -116,7 +116,7 @@ static void add_sampling(struct kg_memory *m, const struct kg_run *run)
 
 /* Scratch (tensor/cuda: logits, rows of the head and its gradient) and the largest trial
  * of a product: a weight and its gradient, and rows of both its sides. */
-static struct kg_bytes operations(const struct kg_model *m)
+struct kg_bytes kg_memory_operations(const struct kg_model *m)
 {
     enum { SCRATCH = 400 << 20, TRIED_ROWS = 4096, EACH = 6 };
     uint64_t d = (uint64_t)m->config.hidden, f = (uint64_t)m->config.ffn;
@@ -145,7 +145,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     if (w->sampler_opts.max_tokens > 0)
         add(m, "scoring", kg_rows_memory(s->sampler, &w->sampler_opts));
     add_sampling(m, run);
-    add(m, KG_MEMORY_OPERATIONS, operations(s->model));
+    add(m, KG_MEMORY_OPERATIONS, kg_memory_operations(s->model));
 }
 
 /* ---- what would help ---- */

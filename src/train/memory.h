@@ -25,6 +25,9 @@ struct kg_memory {
  * of cache blocks (a few numbers for each sequence of a pack) and frequencies. */
 #define KG_MEMORY_OPERATIONS "operations"
 
+/* That item, of products by a model's weights. */
+struct kg_bytes kg_memory_operations(const struct kg_model *m);
+
 /* Of models, recipe and work->*_opts: nothing else of the run is read. */
 void kg_run_memory(struct kg_memory *m, const struct kg_run *run);
 
