@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/real.h"
+#include "eval/gather.h"
 #include "rollout/score.h"
 #include "text/unicode.h"
 
@@ -328,33 +329,6 @@ struct kg_request kg_eval_request(const struct kg_model *m,
     };
 }
 
-/* All answers to all prompts, in prompt order. */
-static kg_status sample_all(struct kg_traj *trajs, const struct kg_model *m,
-                            const struct kg_tokenizer *tok,
-                            const struct kg_prompts *prompts,
-                            const struct kg_eval_opts *opts, struct kg_err *err)
-{
-    struct kg_rollout_opts ro = kg_eval_rollout_opts(m, prompts, opts);
-    struct kg_sampling sampling = kg_eval_sampling(opts);
-    struct kg_request *requests = kg_mem_calloc(prompts->n, sizeof *requests, "requests",
-                                                err);
-    struct kg_rollout *engine = NULL;
-    kg_status status;
-
-    if (!requests)
-        return err->code;
-    for (size_t i = 0; i < prompts->n; i++)
-        requests[i] = kg_eval_request(m, prompts, i, 0, opts->samples, opts);
-    kg_episodes_fit(&ro, opts->episodes);
-    KG_TRY_GOTO(out, kg_rollout_create(&engine, m, tok, &ro, err));
-    KG_TRY_GOTO(out, kg_episodes_run(opts->episodes, engine, trajs, requests, prompts->n,
-                                     &sampling, prompts, NULL, err));
-out:
-    kg_rollout_free(engine);
-    kg_mem_free(requests);
-    return status;
-}
-
 /* ---- the whole of one set ---- */
 
 struct work {
@@ -388,6 +362,80 @@ static void work_release(struct work *w)
     kg_mem_free(w->trajs);
 }
 
+/* Requests for all answers, and which of them are this rank's. */
+static kg_status ask(struct kg_request **requests, struct kg_share *mine,
+                     const struct kg_model *m, const struct kg_prompts *prompts,
+                     const struct kg_eval_opts *opts, const struct kg_ranks *ranks,
+                     struct kg_err *err)
+{
+    *requests = kg_mem_calloc(prompts->n, sizeof **requests, "requests", err);
+    if (!*requests)
+        return err->code;
+    for (size_t i = 0; i < prompts->n; i++)
+        (*requests)[i] = kg_eval_request(m, prompts, i, 0, opts->samples, opts);
+    *mine = kg_eval_share(*requests, prompts->n, ranks);
+    return KG_OK;
+}
+
+/* requests: (n) all of them, then those that are sampled here */
+static kg_status sample_share(struct kg_traj *trajs, const struct kg_model *m,
+                              const struct kg_tokenizer *tok,
+                              const struct kg_prompts *prompts,
+                              const struct kg_eval_opts *opts,
+                              struct kg_request *requests, struct kg_share mine,
+                              struct kg_err *err)
+{
+    size_t n = kg_eval_cut_requests(requests, requests, prompts->n, mine);
+    struct kg_rollout_opts ro = kg_eval_rollout_opts(m, prompts, opts);
+    struct kg_sampling sampling = kg_eval_sampling(opts);
+    struct kg_rollout *engine = NULL;
+    kg_status status;
+
+    kg_episodes_fit(&ro, opts->episodes);
+    KG_TRY(kg_rollout_create(&engine, m, tok, &ro, err));
+    status = kg_episodes_run(opts->episodes, engine, trajs, requests, n, &sampling,
+                             prompts, NULL, err);
+    kg_rollout_free(engine);
+    return status;
+}
+
+/* The share of a rank: sampled, graded, summed. */
+static kg_status make_share(struct work *w, const struct kg_model *m,
+                            const struct kg_tokenizer *tok,
+                            const struct kg_prompts *prompts,
+                            const struct kg_eval_opts *opts, struct kg_request *requests,
+                            struct kg_share mine, struct kg_err *err)
+{
+    struct kg_traj *trajs = w->trajs + mine.first;
+    size_t n = (size_t)(mine.end - mine.first);
+
+    if (n == 0)
+        return KG_OK;
+    KG_TRY(sample_share(trajs, m, tok, prompts, opts, requests, mine, err));
+    KG_TRY(kg_eval_grade(w->grades + mine.first, w->texts + mine.first, trajs, n, tok,
+                         prompts, opts, err));
+    return kg_eval_token_sums(w->answers + mine.first, m, opts->reference, opts->rows,
+                              trajs, n, err);
+}
+
+static kg_status make_all(struct work *w, const struct kg_model *m,
+                          const struct kg_tokenizer *tok,
+                          const struct kg_prompts *prompts,
+                          const struct kg_eval_opts *opts, struct kg_err *err)
+{
+    struct kg_ranks alone = {0}, *ranks = opts->ranks ? opts->ranks : &alone;
+    struct kg_eval_items items = {w->trajs, w->grades, w->texts, w->answers, w->n};
+    struct kg_request *requests = NULL;
+    struct kg_share mine = {0};
+    kg_status status = ask(&requests, &mine, m, prompts, opts, ranks, err);
+
+    if (status == KG_OK)
+        status = make_share(w, m, tok, prompts, opts, requests, mine, err);
+    kg_mem_free(requests);
+    KG_TRY(kg_ranks_agree(ranks, status, "evaluation", err));
+    return kg_eval_gather(&items, mine, opts->task_opts->further, ranks, err);
+}
+
 static kg_status dump_all(const struct work *w, const struct kg_prompts *prompts,
                           kg_eval_dump_fn dump, void *user, struct kg_err *err)
 {
@@ -413,11 +461,7 @@ kg_status kg_eval_run(struct kg_eval_result *out, const struct kg_model *m,
 
     memset(out, 0, sizeof *out);
     KG_TRY_GOTO(out, work_init(&w, prompts->n * (size_t)opts->samples, err));
-    KG_TRY_GOTO(out, sample_all(w.trajs, m, tok, prompts, opts, err));
-    KG_TRY_GOTO(out,
-                kg_eval_grade(w.grades, w.texts, w.trajs, w.n, tok, prompts, opts, err));
-    KG_TRY_GOTO(out, kg_eval_token_sums(w.answers, m, opts->reference, opts->rows,
-                                        w.trajs, w.n, err));
+    KG_TRY_GOTO(out, make_all(&w, m, tok, prompts, opts, err));
     for (size_t i = 0; i < w.n; i++) {
         w.answers[i].there = true;
         w.answers[i].grade = w.grades[i];

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "eval/metrics.h"
 #include "model/model.h"
+#include "ranks/ranks.h"
 #include "rollout/episode.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
@@ -38,7 +39,9 @@ struct kg_eval_opts {
     const struct kg_model *reference; /* NULL: no KL */
     struct kg_rows *rows; /* borrowed: to score with, of the model; NULL: its own */
     struct kg_episodes *episodes; /* answers are episodes; NULL: of one turn; borrowed */
-    bool stop_on_signal;          /* EINTERRUPTED on a stop signal; else it is finished */
+    struct kg_ranks *ranks; /* kg_eval_run: each makes a share of the answers, and has all
+                             * of them in the end; NULL: alone; borrowed */
+    bool stop_on_signal;    /* EINTERRUPTED on a stop signal; else it is finished */
 };
 
 struct kg_eval_result {

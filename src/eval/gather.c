@@ -1,0 +1,190 @@
+/* A message a rank: the names that its numbers go by, then its items one after the other.
+ *
+ * Which was first to say a name is another on every rank, so places in the table of names
+ * are a rank's own, and are translated on arrival. Everything else travels as it is.
+ */
+#include "eval/gather.h"
+
+#include "base/mem.h"
+#include "ranks/gather.h"
+#include "traj/pack.h"
+
+#include <string.h>
+
+/* ---- which are whose ---- */
+
+static int64_t count(const struct kg_request *requests, size_t n)
+{
+    int64_t all = 0;
+
+    for (size_t i = 0; i < n; i++)
+        all += requests[i].n_samples;
+    return all;
+}
+
+struct kg_share kg_eval_share(const struct kg_request *requests, size_t n,
+                              const struct kg_ranks *ranks)
+{
+    struct kg_share whole;
+
+    if (ranks->n > 1 && n < (size_t)ranks->n)
+        return kg_share_of(count(requests, n), ranks->me, ranks->n);
+    whole = kg_share_of((int64_t)n, ranks->me, ranks->n);
+    return (struct kg_share){count(requests, (size_t)whole.first),
+                             count(requests, (size_t)whole.end)};
+}
+
+size_t kg_eval_cut_requests(struct kg_request *out, const struct kg_request *requests,
+                            size_t n, struct kg_share mine)
+{
+    int64_t at = 0;
+    size_t cut = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int64_t end = at + requests[i].n_samples;
+        int64_t from = mine.first > at ? mine.first : at;
+        int64_t to = mine.end < end ? mine.end : end;
+
+        if (from < to) {
+            out[cut] = requests[i];
+            out[cut].first_sample += (int32_t)(from - at);
+            out[cut++].n_samples = (int32_t)(to - from);
+        }
+        at = end;
+    }
+    return cut;
+}
+
+/* ---- a message ---- */
+
+static kg_status put_item(struct kg_str *out, const struct kg_eval_items *items, size_t i,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_traj_pack(out, &items->trajs[i], err));
+    KG_TRY(kg_str_append(out, &items->grades[i], sizeof *items->grades, err));
+    if (items->answers)
+        KG_TRY(kg_str_append(out, &items->answers[i], sizeof *items->answers, err));
+    if (!items->texts)
+        return KG_OK;
+    KG_TRY(kg_str_append(out, &items->texts[i].len, sizeof items->texts[i].len, err));
+    return kg_str_append(out, kg_str_text(&items->texts[i]), items->texts[i].len, err);
+}
+
+static kg_status put_all(struct kg_str *out, const struct kg_eval_items *items,
+                         struct kg_share mine, const struct kg_further_names *names,
+                         struct kg_err *err)
+{
+    static const struct kg_further_names none;
+
+    KG_TRY(kg_str_append(out, names ? names : &none, sizeof none, err));
+    for (int64_t i = mine.first; i < mine.end; i++)
+        KG_TRY(put_item(out, items, (size_t)i, err));
+    return KG_OK;
+}
+
+static kg_status take_text(struct kg_str *text, struct kg_traj_bytes *from,
+                           struct kg_err *err)
+{
+    size_t n;
+
+    KG_TRY(kg_traj_bytes_take(&n, from, sizeof n, err));
+    if (n > from->left)
+        return kg_fail(err, KG_EFORMAT, "answers: expected %zu more bytes, found %zu", n,
+                       from->left);
+    KG_TRY(kg_str_append(text, from->at, n, err));
+    from->at += n;
+    from->left -= n;
+    return KG_OK;
+}
+
+/* places[k]: of the sender's name k. */
+static void translate(struct kg_further *f, const int places[KG_FURTHER])
+{
+    struct kg_further here = {0};
+
+    for (int k = 0; k < KG_FURTHER; k++)
+        if (f->said >> k & 1) {
+            here.said |= (uint32_t)1 << places[k];
+            here.x[places[k]] = f->x[k];
+        }
+    *f = here;
+}
+
+static kg_status take_item(struct kg_eval_items *items, size_t i,
+                           struct kg_traj_bytes *from, const int places[KG_FURTHER],
+                           struct kg_err *err)
+{
+    KG_TRY(kg_traj_unpack(&items->trajs[i], from, err));
+    KG_TRY(kg_traj_bytes_take(&items->grades[i], from, sizeof *items->grades, err));
+    translate(&items->trajs[i].further, places);
+    translate(&items->grades[i].further, places);
+    if (items->answers)
+        KG_TRY(kg_traj_bytes_take(&items->answers[i], from, sizeof *items->answers, err));
+    return items->texts ? take_text(&items->texts[i], from, err) : KG_OK;
+}
+
+/* errors: those of kg_further_find */
+static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *names,
+                            struct kg_traj_bytes *from, struct kg_err *err)
+{
+    struct kg_further_names theirs;
+
+    KG_TRY(kg_traj_bytes_take(&theirs, from, sizeof theirs, err));
+    for (int k = 0; names && k < theirs.n; k++)
+        KG_TRY(kg_further_find(&places[k], names, theirs.name[k], err));
+    return KG_OK;
+}
+
+/* All messages, one behind the other: those of other ranks are taken. */
+static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
+                          struct kg_further_names *names, const struct kg_ranks_bytes *m,
+                          const struct kg_ranks *ranks, struct kg_err *err)
+{
+    size_t i = 0;
+
+    for (int r = 0; r < ranks->n; r++) {
+        uint64_t begin = r > 0 ? m->ends[r - 1] : 0;
+        struct kg_traj_bytes from = {m->bytes + begin, (size_t)(m->ends[r] - begin)};
+        int places[KG_FURTHER] = {0};
+
+        if (r == ranks->me) {
+            i = (size_t)mine.end;
+            continue;
+        }
+        KG_TRY(take_names(places, names, &from, err));
+        while (from.left > 0)
+            KG_TRY(take_item(items, i++, &from, places, err));
+    }
+    return KG_OK;
+}
+
+/* Which of the numbers were said in what is graded together. */
+static void name_all(struct kg_eval_items *items)
+{
+    uint32_t named = 0;
+
+    for (size_t i = 0; i < items->n; i++)
+        named |= items->trajs[i].further.said;
+    for (size_t i = 0; i < items->n; i++)
+        items->trajs[i].further.named = named;
+}
+
+kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
+                         struct kg_further_names *names, struct kg_ranks *ranks,
+                         struct kg_err *err)
+{
+    struct kg_str own = {.max = SIZE_MAX / 2};
+    struct kg_ranks_bytes all = {0};
+    kg_status status;
+
+    if (ranks->n < 2)
+        return KG_OK;
+    KG_TRY_GOTO(out, put_all(&own, items, mine, names, err));
+    KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &own, ranks, "answers", err));
+    KG_TRY_GOTO(out, take_all(items, mine, names, &all, ranks, err));
+    name_all(items);
+out:
+    kg_ranks_bytes_release(&all);
+    kg_str_release(&own);
+    return status;
+}
