@@ -396,6 +396,14 @@ static void *write_all(void *saving)
     return NULL;
 }
 
+/* A rank that does not keep the folder knows what is in it. */
+static kg_status note_saved(struct kg_run *run, const char *name)
+{
+    run->state.count.optim_step = run->state.optim->step;
+    memcpy(run->state.saved_name, name, sizeof run->state.saved_name);
+    return KG_OK;
+}
+
 /* What became of it. */
 static kg_status settle(struct kg_run *run, const struct kg_saving *s, struct kg_err *err)
 {
@@ -414,6 +422,8 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     name_of(s.name, run);
     if (strcmp(s.name, run->state.saved_name) == 0)
         return KG_OK;
+    if (run->log.elsewhere)
+        return note_saved(run, s.name);
     KG_TRY(prepare(&s, run, err));
     write_all(&s);
     return settle(run, &s, err);
@@ -424,7 +434,8 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
     struct kg_saving *s;
     kg_status status;
 
-    if (run->state.lag > 0) /* the next step begins with a write to what is saved */
+    if (run->log.elsewhere ||
+        run->state.lag > 0) /* the next step begins with a write to what is saved */
         return kg_checkpoint_save(run, err);
     KG_TRY(kg_checkpoint_wait(run, err));
     s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
@@ -569,20 +580,34 @@ static kg_status name_whole(const char *root, const char *name, struct kg_err *e
                    err->message, whole, name, root);
 }
 
+/* Which is the newest is found by whoever keeps the folder, and the same for all. */
+static kg_status newest_for_all(char name[KG_CHECKPOINT_NAME], const struct kg_run *run,
+                                struct kg_err *err)
+{
+    struct kg_ranks *ranks = run->work.ranks;
+    kg_status status = KG_OK;
+
+    if (!run->log.elsewhere)
+        status = kg_checkpoint_newest(name, run->log.dir, err);
+    KG_TRY(kg_ranks_agree(ranks, status, "newest checkpoint", err));
+    return kg_ranks_share(ranks, name, KG_CHECKPOINT_NAME, "newest checkpoint", err);
+}
+
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
 {
     struct kg_path root = kg_path_in(run->log.dir, "checkpoints");
-    char name[KG_CHECKPOINT_NAME];
+    char name[KG_CHECKPOINT_NAME] = "";
 
     *found = false;
-    KG_TRY(kg_checkpoint_newest(name, run->log.dir, err));
+    KG_TRY(newest_for_all(name, run, err));
     if (!name[0])
         return KG_OK;
     kg_log_info("resuming from %s/%s", root.text, name);
     if (kg_checkpoint_read(&run->in, &run->state, kg_path_in(root.text, name).text,
                            err) != KG_OK)
         return name_whole(root.text, name, err);
-    KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
+    if (!run->log.elsewhere)
+        KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
     memcpy(run->state.saved_name, name, sizeof name);
     *found = true;
     return KG_OK;

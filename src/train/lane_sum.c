@@ -7,7 +7,10 @@
 #include "train/lane_sum.h"
 
 #include "base/mem.h"
+#include "ranks/gather.h"
 #include "ranks/lanes.h"
+#include "ranks/share.h"
+#include "train/lane_exchange.h"
 
 static void take_over(struct kg_slab *to, struct kg_slab *from)
 {
@@ -34,7 +37,30 @@ static kg_status take_spare(struct kg_slab *out, struct kg_lane_sum *s,
     return KG_OK;
 }
 
-int kg_lane_sum_slabs(int lanes) { return kg_tree_room(lanes) - 1; }
+/* A share's blocks before the last are kept, and the levels of the one that is made. */
+static int slabs_of(struct kg_share s)
+{
+    int levels[2 * KG_TREE_LEVELS], most = 0;
+    int n = kg_tree_cover(levels, (int)s.first, (int)s.end);
+
+    for (int i = 0; i < n; i++)
+        most = i + levels[i] > most ? i + levels[i] : most;
+    return most;
+}
+
+int kg_lane_sum_slabs(int lanes, int ranks)
+{
+    int most = 0;
+
+    if (ranks < 2)
+        return kg_tree_room(lanes) - 1;
+    for (int r = 0; r < ranks; r++) {
+        int n = slabs_of(kg_share_of(lanes, r, ranks));
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
 
 kg_status kg_lane_sum_push(struct kg_lane_sum *s, struct kg_slab *lane,
                            struct kg_err *err)
@@ -95,22 +121,97 @@ static kg_status one_lane(const struct deal *d, int lane, struct kg_err *err)
     return n > 0 ? job->work(job->context, d->list, n, err) : KG_OK;
 }
 
-static kg_status all_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
-                           const struct deal *d, struct kg_err *err)
+/* grads = the sum of lanes [first, end), which the tree adds by themselves. */
+static kg_status some_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
+                            const struct deal *d, int first, int end, struct kg_err *err)
 {
-    int lanes = d->job->lanes;
-
     KG_TRY(kg_slab_zero(grads, err));
-    for (int lane = 0; lane < lanes; lane++) {
+    for (int lane = first; lane < end; lane++) {
         KG_TRY(one_lane(d, lane, err));
-        if (lane + 1 < lanes)
+        if (lane + 1 < end)
             KG_TRY(kg_lane_sum_push(s, grads, err));
     }
     return kg_lane_sum_finish(s, grads, err);
 }
 
+/* ---- over ranks ---- */
+
+/* A rank's lanes as blocks, the last of which stands in `grads`. */
+struct blocks {
+    int levels[2 * KG_TREE_LEVELS];
+    struct kg_slab slab[2 * KG_TREE_LEVELS]; /* owned: those before the last */
+    int n;
+};
+
+static kg_status own_blocks(struct blocks *b, struct kg_lane_sum *s,
+                            struct kg_slab *grads, const struct deal *d, int first,
+                            struct kg_err *err)
+{
+    for (int i = 0; i < b->n; i++) {
+        int end = first + (1 << b->levels[i]);
+        struct kg_slab fresh = {0};
+
+        KG_TRY(some_lanes(s, grads, d, first, end, err));
+        first = end;
+        if (i + 1 == b->n)
+            break;
+        KG_TRY(take_spare(&fresh, s, grads, err));
+        take_over(&b->slab[i], grads);
+        take_over(grads, &fresh);
+    }
+    return KG_OK;
+}
+
+/* What the others said, with what was said here in its place. */
+static kg_status gather_said(struct kg_str *said, struct kg_ranks *ranks,
+                             struct kg_err *err)
+{
+    struct kg_ranks_bytes all = {0};
+    kg_status status = kg_ranks_bytes_gather(&all, said, ranks, "terms of lanes", err);
+
+    kg_str_clear(said);
+    if (status == KG_OK)
+        status = kg_str_append(said, all.bytes, (size_t)all.ends[ranks->n - 1], err);
+    kg_ranks_bytes_release(&all);
+    return kg_ranks_agree(ranks, status, "terms of lanes", err);
+}
+
+static kg_status own_and_theirs(struct kg_lane_sum *s, struct kg_slab *grads,
+                                const struct deal *d, struct kg_ranks *ranks,
+                                struct kg_err *err)
+{
+    struct kg_share mine = kg_share_of(d->job->lanes, ranks->me, ranks->n);
+    struct blocks b = {.n = 0};
+    struct kg_lane_blocks made;
+    kg_status status;
+
+    b.n = made.n = kg_tree_cover(b.levels, (int)mine.first, (int)mine.end);
+    for (int i = 0; i < b.n; i++)
+        made.block[i] = i + 1 < b.n ? &b.slab[i] : grads;
+    status = own_blocks(&b, s, grads, d, (int)mine.first, err);
+    status = kg_ranks_agree(ranks, status, "gradient", err);
+    if (status == KG_OK)
+        status = kg_lane_exchange(grads, &made, d->job->lanes, ranks, err);
+    if (status == KG_OK)
+        status = gather_said(d->job->said, ranks, err);
+    for (int i = 0; i < b.n; i++)
+        if (b.slab[i].data)
+            take_over(&s->spare[s->n_spare++], &b.slab[i]);
+    return status;
+}
+
+static kg_status all_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
+                           const struct deal *d, struct kg_ranks *ranks,
+                           struct kg_err *err)
+{
+    if (ranks->n < 2)
+        return some_lanes(s, grads, d, 0, d->job->lanes, err);
+    return own_and_theirs(s, grads, d, ranks, err);
+}
+
 kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
-                          const struct kg_lane_job *job, struct kg_err *err)
+                          const struct kg_lane_job *job, struct kg_ranks *ranks,
+                          struct kg_err *err)
 {
     struct deal d = {.job = job};
     kg_status status;
@@ -120,7 +221,7 @@ kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
     KG_TRY_GOTO(out, d.lane && d.list ? KG_OK : KG_ENOMEM);
     KG_TRY_GOTO(out,
                 kg_lanes_deal(d.lane, job->tokens, (int64_t)job->n, job->lanes, err));
-    status = all_lanes(s, grads, &d, err);
+    status = all_lanes(s, grads, &d, ranks, err);
     if (status != KG_OK)
         kg_lane_sum_drop(s);
 out:

@@ -1,5 +1,5 @@
 /* A gradient out of lanes: each lane is summed in place, by itself, and lanes are added
- * along the tree of ranks/tree.h.
+ * along the tree of ranks/tree.h, whichever rank made them.
  *
  * One lane is the gradient itself: nothing is copied and no memory is taken.
  */
@@ -8,6 +8,7 @@
 
 #include "base/str.h"
 #include "model/slab.h"
+#include "ranks/ranks.h"
 #include "ranks/tree.h"
 
 /* {0}: no lane has come. */
@@ -19,8 +20,9 @@ struct kg_lane_sum {
     int n_spare;
 };
 
-/* The slabs that C lanes need beside the one of the gradient. */
-int kg_lane_sum_slabs(int lanes);
+/* The slabs that C lanes need beside the one of the gradient, on the rank that needs
+ * most. */
+int kg_lane_sum_slabs(int lanes, int ranks);
 
 /* `lane` holds a lane that is not the last one: it goes into the sum, and is 0 then.
  * errors: ENOMEM */
@@ -49,10 +51,11 @@ struct kg_lane_job {
 };
 
 /* grads = the gradient of the sequences of a job, dealt to its lanes (ranks/lanes.h),
- * each made from 0. The bits depend on the lengths and on the number of lanes.
- * errors: of work, ENOMEM */
+ * each made from 0 by the rank whose share it is in, on every rank; *job->said is then
+ * that of all lanes. The bits depend on the lengths and on the number of lanes.
+ * errors: of work on any rank, ENOMEM */
 kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
-                          const struct kg_lane_job *job,
+                          const struct kg_lane_job *job, struct kg_ranks *ranks,
                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

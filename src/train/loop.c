@@ -45,7 +45,7 @@ static kg_status dump_open(struct by_source *b, const struct kg_run *run,
 {
     char name[64];
 
-    if (!run->in.recipe.log.validation)
+    if (!run->in.recipe.log.validation || run->log.elsewhere)
         return KG_OK;
     snprintf(name, sizeof name, "rollouts/%.20s-%06lld.jsonl.zst", prefix,
              (long long)run->state.count.step);
@@ -111,6 +111,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
     kg_status status = dump_open(&by, run, prefix, err);
 
     opts.episodes = run->work.episodes;
+    opts.ranks = run->work.ranks;
     opts.rows = kg_run_rows(&run->state, &run->work, m);
     if (status == KG_OK)
         status = kg_eval_run(&r, m, run->in.tok, &run->in.val, &opts, add_answer, &by,
@@ -219,6 +220,16 @@ static bool due(int64_t every, int64_t step, int64_t last)
     return step == last || (every > 0 && step % every == 0);
 }
 
+/* Between steps: whether all ranks came here without a failure, and whether one of them
+ * was asked to stop. */
+static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_ranks_agree(run->work.ranks, status, "end of a step", err));
+    *stop = kg_signal_stop_requested();
+    return kg_ranks_any(run->work.ranks, stop, "stop requests", err);
+}
+
 /* Between steps a stop was requested. What is saved already is not written again. */
 static kg_status stop_here(struct kg_run *run, struct kg_err *err)
 {
@@ -247,6 +258,8 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     int64_t last = run->in.sft_steps;
     int64_t every = run->in.recipe.checkpoint.every;
     double before;
+    kg_status status = KG_OK;
+    bool stop;
     int phase;
 
     if (run->state.count.sft_step >= last)
@@ -261,13 +274,15 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     }
     while (run->state.count.sft_step < last) {
         kg_phase_at(phase, run->state.count.sft_step);
-        if (kg_signal_stop_requested())
+        KG_TRY(step_border(&stop, run, status, err));
+        if (stop)
             return stop_here(run, err);
-        KG_TRY(kg_sft_step(run, err));
-        if (run->state.count.sft_step < last && every > 0 &&
+        status = kg_sft_step(run, err);
+        if (status == KG_OK && run->state.count.sft_step < last && every > 0 &&
             run->state.count.sft_step % every == 0)
-            KG_TRY(save(run, err));
+            status = save(run, err);
     }
+    KG_TRY(step_border(&stop, run, status, err));
     kg_phase_end(phase);
     kg_log_progress_end();
     return KG_OK;
@@ -280,6 +295,9 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     bool warm = run->in.sft_steps > 0,
          begun = strncmp(run->state.saved_name, "step-", 5) == 0;
 
+    kg_status status = KG_OK;
+    bool stop;
+
     if (run->state.count.step > 0)
         return KG_OK;
     if (!begun) {
@@ -287,8 +305,9 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
         KG_TRY(kg_init_rl(&run->in, &run->state, err));
     }
     if (warm)
-        KG_TRY(save(run, err));
-    if (kg_signal_stop_requested())
+        status = save(run, err);
+    KG_TRY(step_border(&stop, run, status, err));
+    if (stop)
         return KG_OK; /* a resumed run validates */
     if (run->in.recipe.eval.at_start)
         KG_TRY(kg_run_validate(run, err));
@@ -331,7 +350,7 @@ static kg_status must_have_trained(const struct kg_run_state *state,
 {
     int64_t first, own;
 
-    if (state->count.step == 0 || state->count.skipped_in_row == 0)
+    if (log->elsewhere || state->count.step == 0 || state->count.skipped_in_row == 0)
         return KG_OK;
     KG_TRY(first_logged(&first, state->count.step, log->dir, err));
     own = state->count.step - first + 1;
@@ -349,22 +368,26 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
     int64_t save_every = run->in.recipe.checkpoint.every;
     int64_t eval_every = run->in.recipe.eval.every;
     int phase = kg_phase_begin(last, "steps", "training");
+    kg_status status = KG_OK;
+    bool stop;
 
     while (run->state.count.step < last) {
-        kg_status status;
-
         kg_phase_at(phase, run->state.count.step);
-        if (kg_signal_stop_requested())
+        KG_TRY(step_border(&stop, run, status, err));
+        if (stop)
             return stop_here(run, err);
         status = kg_rl_step(run, err);
         if (status == KG_OK && due(eval_every, run->state.count.step, last))
             status = kg_run_validate(run, err);
+        status = kg_ranks_agree(run->work.ranks, status, "step", err);
         if (status != KG_OK)
             return keep_what_stands(run, status);
         if (due(save_every, run->state.count.step, last))
-            KG_TRY(begin_save(run, err));
+            status = begin_save(run, err);
     }
-    KG_TRY(kg_checkpoint_wait(run, err));
+    if (status == KG_OK)
+        status = kg_checkpoint_wait(run, err);
+    KG_TRY(kg_ranks_agree(run->work.ranks, status, "last checkpoint", err));
     kg_phase_end(phase);
     return must_have_trained(&run->state, &run->log, err);
 }
@@ -374,6 +397,8 @@ static kg_status say_disk(const struct kg_run *run, struct kg_err *err)
 {
     uint64_t need = kg_checkpoint_bytes(&run->in, &run->state), found;
 
+    if (run->log.elsewhere)
+        return KG_OK;
     KG_TRY(kg_file_free_bytes(&found, run->log.dir, err));
     kg_log_info("%s: a checkpoint takes %.2f GB, %.2f GB are free", run->log.dir,
                 need / 1e9, found / 1e9);
@@ -422,25 +447,36 @@ static kg_status end_saving(struct kg_run *run, kg_status status)
     return status;
 }
 
-/* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
- * is kept is the last whole step. */
-static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
+/* The folder of the run, which the first rank keeps, and the state that it holds. */
+static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err *err)
 {
     bool found = false;
-    kg_status status;
+    kg_status status = KG_OK;
 
+    if (!run->log.elsewhere)
+        status = resume ? kg_run_dir_check(&run->in, &run->state, &run->log, err)
+                        : kg_run_dir_create(&run->in, &run->state, &run->log, err);
+    KG_TRY(kg_ranks_agree(run->work.ranks, status, "run folder", err));
     if (resume) {
-        KG_TRY(kg_run_dir_check(&run->in, &run->state, &run->log, err));
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)
             kg_log_info("no checkpoint in %s yet: starting at step 0", run->log.dir);
         say_done(run);
-    } else {
-        KG_TRY(kg_run_dir_create(&run->in, &run->state, &run->log, err));
     }
+    if (run->log.elsewhere)
+        return KG_OK;
     KG_TRY(kg_run_dir_cut(&run->in, &run->state, &run->log, err));
     kg_watch_file(kg_path_in(run->log.dir, "watch.log").text);
-    KG_TRY(say_disk(run, err));
+    return say_disk(run, err);
+}
+
+/* A wait for a tool that a stop broke off (EINTERRUPTED) changed nothing of the run: what
+ * is kept is the last whole step. */
+static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
+{
+    kg_status status = begin_or_resume(run, resume, err);
+
+    KG_TRY(kg_ranks_agree(run->work.ranks, status, "run folder", err));
     status = end_saving(run, all_steps(run, err));
     if (status != KG_EINTERRUPTED)
         return status;
@@ -448,30 +484,59 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
     return stop_here(run, err);
 }
 
-static kg_status open_and_run(const struct kg_config *config, bool resume,
-                              bool stop_on_signal, struct kg_err *err)
+/* What is said of a run before its folder is touched. */
+static kg_status introduce(struct kg_run *run, struct kg_err *err)
+{
+    if (run->log.elsewhere)
+        return KG_OK;
+    KG_TRY(kg_run_data_log(&run->in, err));
+    KG_TRY(kg_bench_gemm_flops(&run->log.gemm_ceiling, run->state.model->backend,
+                               run->state.model->ct, err));
+    if (run->work.ranks->n > 1)
+        run->log.gemm_ceiling *= run->work.ranks->n;
+    return KG_OK;
+}
+
+static kg_status leave(struct kg_run *run, kg_status status, struct kg_err *err)
+{
+    status = kg_ranks_agree(run->work.ranks, status, "run", err);
+    kg_log_progress_end();
+    if (run->log.metrics_open && kg_run_report(&run->in, &run->log))
+        kg_log_info("the page of this run: %s/report.html", run->log.dir);
+    return status;
+}
+
+static kg_status open_and_run(struct kg_ranks *ranks, const struct kg_config *config,
+                              bool resume, bool stop_on_signal, struct kg_err *err)
 {
     struct kg_run run;
-    kg_status status;
+    kg_status status = kg_run_open_on(&run, ranks, config, err);
 
-    KG_TRY(kg_run_open(&run, config, err));
+    if (status != KG_OK)
+        return kg_ranks_agree(ranks, status, "opening", err);
     if (stop_on_signal)
         kg_signal_install();
-    status = kg_run_data_log(&run.in, err);
-    if (status == KG_OK)
-        status = kg_bench_gemm_flops(&run.log.gemm_ceiling, run.state.model->backend,
-                                     run.state.model->ct, err);
+    status = kg_ranks_agree(ranks, introduce(&run, err), "opening", err);
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
-    kg_log_progress_end();
-    if (run.log.metrics_open && kg_run_report(&run.in, &run.log))
-        kg_log_info("the page of this run: %s/report.html", run.log.dir);
+    status = leave(&run, status, err);
     kg_run_close(&run);
     return status;
 }
 
-kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
-                       struct kg_err *err)
+/* All stay until the first rank has written what there is to write: a launcher ends the
+ * others when one goes. */
+static void wait_for_all(struct kg_ranks *ranks)
+{
+    struct kg_err err;
+    bool unused = false;
+
+    if (kg_ranks_any(ranks, &unused, "end of the run", &err) != KG_OK)
+        kg_log_warn("%s", err.message);
+}
+
+kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
+                          bool stop_on_signal, struct kg_err *err)
 {
     struct kg_recipe r;
     kg_status status;
@@ -480,11 +545,20 @@ kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signa
     kg_recipe_read(&r, config);
     phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
     kg_watch_after(r.log.watchdog_s);
-    status = kg_init_pin(config, resume, err);
+    status = kg_ranks_agree(ranks, kg_init_pin(config, resume, err), "opening", err);
     if (status == KG_OK)
-        status = open_and_run(config, resume, stop_on_signal, err);
+        status = open_and_run(ranks, config, resume, stop_on_signal, err);
+    wait_for_all(ranks);
     kg_watch_file(NULL);
     kg_watch_after(KG_WATCH_WARN_S);
     kg_phase_end(phase);
     return status;
+}
+
+kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
+                       struct kg_err *err)
+{
+    struct kg_ranks alone = {0};
+
+    return kg_train_run_on(&alone, config, resume, stop_on_signal, err);
 }

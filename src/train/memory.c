@@ -7,6 +7,7 @@
 #include "train/memory.h"
 
 #include "train/anchor.h"
+#include "train/lane_exchange.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -64,10 +65,14 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
 {
     const struct kg_model *model = run->state.model;
     uint64_t slab = (uint64_t)model->n_elements * sizeof(float);
-    uint64_t sums = (uint64_t)kg_lane_sum_slabs(run->in.recipe.train.lanes);
+    int lanes = run->in.recipe.train.lanes;
+    uint64_t sums = (uint64_t)kg_lane_sum_slabs(lanes, run->work.ranks->n);
 
     add(m, "gradients", (struct kg_bytes){slab, 0});
     add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
+    add(m, "exchange",
+        (struct kg_bytes){
+            0, kg_lane_exchange_bytes(model->n_elements, lanes, run->work.ranks->n)});
     add(m, "optimizer", beside_master(model, state_bytes(run)));
 }
 

@@ -11,6 +11,7 @@
 #include "base/phase.h"
 #include "rollout/rollout.h"
 #include "train/anchor.h"
+#include "train/rl_deal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -228,12 +229,13 @@ static kg_status answer_pack(struct pass *p, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status ask_all(struct pass *p, struct kg_err *err)
+/* Of this share of the trajectories. */
+static kg_status ask_all(struct pass *p, struct kg_share mine, struct kg_err *err)
 {
     const struct kg_rl_batch *b = p->b;
 
     kg_rows_begin(p->rows, p->plan->model, p->plan->k);
-    for (size_t i = 0; i < b->n_trajs; i++) {
+    for (size_t i = (size_t)mine.first; i < (size_t)mine.end; i++) {
         const struct kg_traj *t = &b->trajs[i];
         int64_t at = b->begin[i];
 
@@ -251,12 +253,50 @@ static kg_status ask_all(struct pass *p, struct kg_err *err)
     return answer_pack(p, err);
 }
 
+static kg_status deal(struct kg_rl_deal *d, const struct kg_rl_batch *b,
+                      const struct pass_plan *plan, const struct kg_ranks *ranks,
+                      struct kg_err *err)
+{
+    int64_t *tokens = kg_mem_calloc(b->n_trajs + 1, sizeof *tokens, "lengths", err);
+    kg_status status;
+
+    if (!tokens)
+        return err->code;
+    for (size_t i = 0; i < b->n_trajs; i++)
+        if (is_asked(b, plan, i))
+            tokens[i] = (int64_t)kg_traj_span(&b->trajs[i], b->whole);
+    status = kg_rl_deal(d, b, 0, b->n_trajs, tokens, ranks, err);
+    kg_mem_free(tokens);
+    return status;
+}
+
+/* What the pass of every rank wrote. */
+static kg_status gather_pass(struct kg_rl_batch *b, const struct pass_plan *p,
+                             const struct kg_rl_deal *d, struct kg_ranks *ranks,
+                             struct kg_err *err)
+{
+    size_t k = (size_t)b->k;
+    const struct {
+        void *array;
+        size_t size;
+    } arrays[] = {{p->logp, sizeof *p->logp},
+                  {p->sum_sq, sizeof *p->sum_sq},
+                  {p->log_kept, sizeof *p->log_kept},
+                  {p->logp_at, k * sizeof *p->logp_at},
+                  {p->top_k > 0 ? b->ids : NULL, k * sizeof *b->ids}};
+
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        KG_TRY(kg_rl_deal_gather(arrays[i].array, arrays[i].size, d, ranks, "pass", err));
+    return KG_OK;
+}
+
 static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *state,
                           struct kg_run_work *work, const struct pass_plan *plan,
                           struct kg_err *err)
 {
     struct pass p = {.b = b, .plan = plan, .rows = kg_run_rows(state, work, plan->model)};
     bool anchor = plan->model == state->anchor;
+    struct kg_rl_deal d = {0};
     kg_status status;
 
     if (!plan->displaced)
@@ -265,10 +305,15 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *stat
                              "places of loss tokens", err);
     if (!p.places)
         return err->code;
+    KG_TRY_GOTO(out, deal(&d, b, plan, work->ranks, err));
     p.phase = kg_phase_begin((int64_t)b->n_trajs, "answers", "%s",
                              anchor ? "anchor pass" : "policy pass");
-    status = ask_all(&p, err);
+    status = ask_all(&p, d.mine, err);
     kg_phase_end(p.phase);
+    KG_TRY_GOTO(out, kg_ranks_agree(work->ranks, status, "pass", err));
+    status = gather_pass(b, plan, &d, work->ranks, err);
+out:
+    kg_rl_deal_release(&d);
     kg_mem_free(p.places);
     return status;
 }

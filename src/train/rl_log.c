@@ -553,7 +553,7 @@ kg_status kg_rl_dump(const struct kg_run *run, const struct kg_rl_batch *b, bool
     struct kg_zst_writer *w;
     kg_status status;
 
-    if (!skipped && !run->in.recipe.log.rollouts)
+    if (run->log.elsewhere || (!skipped && !run->in.recipe.log.rollouts))
         return KG_OK;
     snprintf(name, sizeof name, "rollouts/%s-%06lld.jsonl.zst",
              skipped ? "skipped" : "step",

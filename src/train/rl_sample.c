@@ -8,12 +8,15 @@
 #include "train/rl_batch.h"
 
 #include "base/mem.h"
+#include "eval/gather.h"
 #include "policy/shaping.h"
+#include "ranks/gather.h"
 #include "recipe/episodes.h"
 #include "train/episodes.h"
 #include "train/run_data.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MOST_TRAJS = 1 << 28 };
 
@@ -106,16 +109,113 @@ static void add_stats(struct kg_rollout_stats *sum, const struct kg_rollout_stat
     sum->decode_seconds += s->decode_seconds;
 }
 
-/* What the tools did between two counts. */
-static void add_tools(struct kg_env_stats *sum, const struct kg_env_stats *from,
-                      const struct kg_env_stats *to)
+static void add_tools(struct kg_env_stats *sum, const struct kg_env_stats *s)
 {
-    sum->calls += to->calls - from->calls;
-    sum->requests += to->requests - from->requests;
-    sum->cached += to->cached - from->cached;
-    sum->retries += to->retries - from->retries;
-    sum->failed += to->failed - from->failed;
-    sum->seconds += to->seconds - from->seconds;
+    sum->calls += s->calls;
+    sum->requests += s->requests;
+    sum->cached += s->cached;
+    sum->retries += s->retries;
+    sum->failed += s->failed;
+    sum->seconds += s->seconds;
+}
+
+/* What the tools did between two counts. */
+static struct kg_env_stats tools_between(const struct kg_env_stats *from,
+                                         const struct kg_env_stats *to)
+{
+    return (struct kg_env_stats){.calls = to->calls - from->calls,
+                                 .requests = to->requests - from->requests,
+                                 .cached = to->cached - from->cached,
+                                 .retries = to->retries - from->retries,
+                                 .failed = to->failed - from->failed,
+                                 .seconds = to->seconds - from->seconds};
+}
+
+/* What a rank did for a rollout. */
+struct effort {
+    struct kg_rollout_stats rolled;
+    struct kg_env_stats tools;
+    double seconds_idle;
+};
+
+/* Of all ranks: work is added, time passes for all at once. */
+static void add_effort(struct effort *sum, const struct effort *e)
+{
+    struct kg_rollout_stats *r = &sum->rolled, before = *r;
+
+    add_stats(r, &e->rolled);
+    r->prefill_seconds = fmax(before.prefill_seconds, e->rolled.prefill_seconds);
+    r->decode_seconds = fmax(before.decode_seconds, e->rolled.decode_seconds);
+    add_tools(&sum->tools, &e->tools);
+    sum->seconds_idle = fmax(sum->seconds_idle, e->seconds_idle);
+}
+
+static kg_status count_effort(struct kg_rl_batch *b, const struct effort *own,
+                              struct kg_ranks *ranks, struct kg_err *err)
+{
+    struct kg_str said = {0};
+    struct kg_ranks_bytes all = {0};
+    struct effort sum = {0}, one;
+    kg_status status = KG_OK;
+
+    if (ranks->n < 2) {
+        add_effort(&sum, own);
+        goto add;
+    }
+    KG_TRY_GOTO(out, kg_str_append(&said, own, sizeof *own, err));
+    KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &said, ranks, "rollout", err));
+    for (int r = 0; r < ranks->n; r++) {
+        memcpy(&one, all.bytes + all.ends[r] - sizeof one, sizeof one);
+        add_effort(&sum, &one);
+    }
+add:
+    add_stats(&b->rolled, &sum.rolled);
+    add_tools(&b->tools, &sum.tools);
+    b->seconds_idle += sum.seconds_idle;
+out:
+    kg_ranks_bytes_release(&all);
+    kg_str_release(&said);
+    return status;
+}
+
+/* This rank's share of the generation. */
+static kg_status sample_share(struct generation *g, struct effort *e,
+                              const struct kg_run_inputs *in, struct kg_run_work *work,
+                              const struct kg_sampling *sampling, struct kg_share mine,
+                              struct kg_err *err)
+{
+    struct kg_request *requests = kg_mem_calloc(g->n_prompts, sizeof *requests,
+                                                "requests", err);
+    struct kg_env_stats before, after;
+    size_t n;
+    kg_status status = KG_OK;
+
+    if (!requests)
+        return err->code;
+    n = kg_eval_cut_requests(requests, g->requests, g->n_prompts, mine);
+    (void)kg_episodes_stats(&before, work->episodes);
+    if (n > 0)
+        status = kg_episodes_run(work->episodes, work->engine, g->trajs + mine.first,
+                                 requests, n, sampling, &in->train, &e->seconds_idle,
+                                 err);
+    if (kg_episodes_stats(&after, work->episodes))
+        e->tools = tools_between(&before, &after);
+    if (n > 0)
+        e->rolled = *kg_rollout_stats(work->engine);
+    kg_mem_free(requests);
+    return status;
+}
+
+static kg_status grade_share(struct generation *g, const struct kg_run_inputs *in,
+                             struct kg_share mine, struct kg_err *err)
+{
+    struct kg_eval_opts grading = kg_run_eval_opts(in);
+
+    if (mine.first == mine.end)
+        return KG_OK;
+    return kg_eval_grade(g->grades + mine.first, NULL, g->trajs + mine.first,
+                         (size_t)(mine.end - mine.first), in->tok, &in->train, &grading,
+                         err);
 }
 
 static kg_status roll(struct generation *g, struct kg_rl_batch *b,
@@ -123,20 +223,20 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b,
                       struct kg_run_work *work, const struct kg_sampling *sampling,
                       struct kg_err *err)
 {
-    struct kg_eval_opts grading = kg_run_eval_opts(in);
-    struct kg_env_stats before, after;
-    kg_status status;
+    struct kg_share mine = kg_eval_share(g->requests, g->n_prompts, work->ranks);
+    struct kg_eval_items items = {.trajs = g->trajs, .grades = g->grades, .n = g->n};
+    struct kg_env_stats unused;
+    struct effort e = {0};
+    kg_status status = sample_share(g, &e, in, work, sampling, mine, err);
 
-    (void)kg_episodes_stats(&before, work->episodes);
-    status = kg_episodes_run(work->episodes, work->engine, g->trajs, g->requests,
-                             g->n_prompts, sampling, &in->train, &b->seconds_idle, err);
-    b->tools_counted = kg_episodes_stats(&after, work->episodes);
-    add_tools(&b->tools, &before, &after);
-    add_stats(&b->rolled, kg_rollout_stats(work->engine));
+    b->tools_counted = kg_episodes_stats(&unused, work->episodes);
     if (status != KG_OK)
-        return kg_run_tool_failed(work->episodes, state->count.step, status, err);
-    return kg_eval_grade(g->grades, NULL, g->trajs, g->n, in->tok, &in->train, &grading,
-                         err);
+        status = kg_run_tool_failed(work->episodes, state->count.step, status, err);
+    else
+        status = grade_share(g, in, mine, err);
+    KG_TRY(kg_ranks_agree(work->ranks, status, "rollout", err));
+    KG_TRY(count_effort(b, &e, work->ranks, err));
+    return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
 }
 
 /* The next n_prompts places of the row, sampled and graded. After a failure what there is

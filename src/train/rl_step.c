@@ -14,6 +14,7 @@
 #include "train/anchor.h"
 #include "train/answers.h"
 #include "train/checkpoint.h"
+#include "train/rl_deal.h"
 
 /* ---- which weights sample ---- */
 
@@ -381,6 +382,33 @@ static kg_status read_whole(struct update *u, const size_t *list, size_t n,
     return KG_OK;
 }
 
+static kg_status gather_whole(struct update *u, const struct kg_rl_deal *d,
+                              struct kg_err *err)
+{
+    struct kg_ranks *ranks = u->work->ranks;
+
+    KG_TRY(kg_rl_deal_gather(u->whole_logp, sizeof *u->whole_logp, d, ranks, "selection",
+                             err));
+    return kg_rl_deal_gather(u->whole_kept, sizeof *u->whole_kept, d, ranks, "selection",
+                             err);
+}
+
+static kg_status read_all_whole(struct update *u, struct kg_err *err)
+{
+    struct kg_ranks *ranks = u->work->ranks;
+    struct kg_rl_deal d;
+    kg_status status = kg_rl_deal(&d, u->b, u->first, u->last, u->length, ranks, err);
+
+    if (status == KG_OK)
+        status = all_micro_batches(u, u->first + (size_t)d.mine.first,
+                                   u->first + (size_t)d.mine.end, read_whole, err);
+    status = kg_ranks_agree(ranks, status, "selection", err);
+    if (status == KG_OK)
+        status = gather_whole(u, &d, err);
+    kg_rl_deal_release(&d);
+    return status;
+}
+
 static kg_status choose_tokens(struct update *u, struct kg_err *err)
 {
     const struct kg_rl_batch *b = u->b;
@@ -397,7 +425,7 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
                                     .select_seed = u->in->recipe.run.seed,
                                     .select_draw = u->number};
 
-    KG_TRY(all_micro_batches(u, u->first, u->last, read_whole, err));
+    KG_TRY(read_all_whole(u, err));
     local_begin(u->seq_begin, b, u->first, u->last);
     return kg_policy_select(u->selected, u->algo, &whole, err);
 }
@@ -455,7 +483,8 @@ static kg_status gradient(struct update *u, struct kg_err *err)
                                     .context = u,
                                     .said = &u->said};
 
-    KG_TRY(kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads, &job, err));
+    KG_TRY(kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads, &job,
+                           u->work->ranks, err));
     add_said(u);
     return KG_OK;
 }

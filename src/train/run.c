@@ -31,6 +31,18 @@
 #include <math.h>
 #include <string.h>
 
+static struct kg_ranks alone;
+
+static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
+                       const struct kg_config *config)
+{
+    memset(run, 0, sizeof *run);
+    run->in.config = config;
+    kg_recipe_read(&run->in.recipe, config);
+    run->work.ranks = ranks;
+    run->log.elsewhere = ranks->me > 0;
+}
+
 /* ---- model, anchor, sampler ---- */
 
 /* Training from weights that are not finite could only skip every step. */
@@ -136,6 +148,7 @@ static kg_status check_device(struct kg_run_work *work, const struct kg_run_inpu
     if (!be->memory)
         return KG_OK;
     KG_TRY(be->memory(&work->device_total, &work->device_free, err));
+    run.work.ranks = work->ranks;
     run.work.device_total = work->device_total;
     run.work.device_free = work->device_free;
     status = outline_all(&run, config, opts, 1, err);
@@ -499,9 +512,7 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
     struct kg_path dir;
     kg_status status;
 
-    memset(run, 0, sizeof *run);
-    run->in.config = config;
-    kg_recipe_read(&run->in.recipe, config);
+    begin_open(run, &alone, config);
     KG_TRY(kg_effect_check(config, err));
     KG_TRY(find_model(&dir, &shape, &opts, &run->in, KG_INIT_NEWEST, err));
     opts.backend = kg_device_planned();
@@ -514,8 +525,22 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
 /* ---- all of it ---- */
 
+/* One rank makes a lane. */
+static kg_status check_lanes(const struct kg_recipe *r, const struct kg_ranks *ranks,
+                             struct kg_err *err)
+{
+    if (r->train.lanes >= ranks->n || ranks->n < 2)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "train.lanes: expected at least one for each of %d ranks, found %d; "
+                   "with train.lanes=%d any number of ranks up to that gives the same "
+                   "bits",
+                   ranks->n, r->train.lanes, 2 * ranks->n);
+}
+
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
+    KG_TRY(check_lanes(&run->in.recipe, run->work.ranks, err));
     KG_TRY(kg_config_require(run->in.config, "run.dir", err));
     run->log.dir = run->in.recipe.run.dir;
     if (!*run->log.dir || strlen(run->log.dir) > KG_RUN_DIR_MAX)
@@ -540,26 +565,34 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     return open_machinery(run, err);
 }
 
-kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
-                         struct kg_err *err)
+static kg_status open_begun(struct kg_run *run, int64_t step, struct kg_err *err)
 {
-    kg_status status;
+    kg_status status = open_all(run, step, err);
 
-    memset(run, 0, sizeof *run);
-    run->in.config = config;
-    kg_recipe_read(&run->in.recipe, config);
-    status = open_all(run, step, err);
     if (status != KG_OK)
         kg_run_close(run);
     return status;
 }
 
+kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
+                         struct kg_err *err)
+{
+    begin_open(run, &alone, config);
+    return open_begun(run, step, err);
+}
+
+kg_status kg_run_open_on(struct kg_run *run, struct kg_ranks *ranks,
+                         const struct kg_config *config, struct kg_err *err)
+{
+    begin_open(run, ranks, config);
+    KG_TRY(kg_effect_check(config, err));
+    return open_begun(run, KG_INIT_NEWEST, err);
+}
+
 kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
                       struct kg_err *err)
 {
-    memset(run, 0, sizeof *run);
-    KG_TRY(kg_effect_check(config, err));
-    return kg_run_open_at(run, config, KG_INIT_NEWEST, err);
+    return kg_run_open_on(run, &alone, config, err);
 }
 
 static void close_log(struct kg_run_log *log)
@@ -705,6 +738,8 @@ kg_status kg_run_log_put(struct kg_run_log *log, const struct kg_metrics *m,
     struct kg_str line = {0};
     kg_status status;
 
+    if (log->elsewhere)
+        return KG_OK;
     kg_run_events_put(log, m, phase, step);
     KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
     KG_TRY_GOTO(out, kg_file_writer_put(&log->metrics, line.data, line.len, err));
@@ -723,9 +758,11 @@ kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
 
     run->state.count.skipped++;
     run->state.count.skipped_in_row++;
-    kg_log_warn("%s %lld is skipped (%lld in a row), its batch is in %s/rollouts: %s",
-                phase, step + 1, (long long)run->state.count.skipped_in_row, run->log.dir,
-                what);
+    if (!run->log.elsewhere)
+        kg_log_warn("%s %lld is skipped (%lld in a row), its batch is in %s/rollouts: %s",
+                    phase, step + 1, (long long)run->state.count.skipped_in_row,
+                    run->log.dir, what);
+    kg_ranks_forgive(run->work.ranks);
     if (run->state.count.skipped_in_row < limit)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,

@@ -17,6 +17,7 @@
 #include "model/optim.h"
 #include "model/rows.h"
 #include "policy/policy.h"
+#include "ranks/ranks.h"
 #include "report/metrics.h"
 #include "report/tfevents.h"
 #include "rollout/episode.h"
@@ -112,6 +113,7 @@ struct kg_run_work {
     uint64_t device_total, device_free;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
     struct kg_lane_sum lane_sum;  /* of gradients, with train.lanes above 1 */
+    struct kg_ranks *ranks;       /* who else is at work in this run; borrowed */
     /* arrays of a step and of an update, between steps: the next ones stand in them */
     struct kg_block step_memory, update_memory;
 };
@@ -120,6 +122,7 @@ struct kg_run_work {
  * Nothing in it comes back into a result. */
 struct kg_run_log {
     const char *dir;          /* of the recipe */
+    bool elsewhere;           /* another rank keeps it: nothing is written here */
     struct kg_file_lock lock; /* of the directory */
     struct kg_file_writer metrics;
     bool metrics_open;
@@ -144,6 +147,10 @@ struct kg_run {
 /* Load and build all of it; nothing is written. */
 kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
                       struct kg_err *err) KG_MUST_CHECK;
+/* As one of several ranks. */
+kg_status kg_run_open_on(struct kg_run *run, struct kg_ranks *ranks,
+                         const struct kg_config *config,
+                         struct kg_err *err) KG_MUST_CHECK;
 /* As it stood when the step was done: for a stage that has no checkpoint at or before
  * that, as it began. */
 kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int64_t step,
@@ -201,6 +208,11 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
  * stop_on_signal: from when all is open a stop signal (base/signal.h) is one */
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err) KG_MUST_CHECK;
+/* The same as one of several ranks, each of which calls it alike: together they make the
+ * run that one would make. The first of them keeps the folder.
+ * errors: those of any rank, on all */
+kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
+                          bool stop_on_signal, struct kg_err *err) KG_MUST_CHECK;
 
 /* What a run would do: batch arithmetic, memory, disk. Text for the user; starts
  * nothing, and leaves nothing. init.from becomes what it stands for.

@@ -34,7 +34,7 @@ bool kg_run_report(const struct kg_run_inputs *in, struct kg_run_log *log)
 {
     struct kg_err err;
 
-    if (!in->recipe.log.report)
+    if (!in->recipe.log.report || log->elsewhere)
         return false;
     if (write_page(log, &err) == KG_OK)
         return true;

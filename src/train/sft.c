@@ -186,7 +186,8 @@ static kg_status gradient(double *loss, const struct kg_run_inputs *in,
         return err->code;
     for (size_t i = 0; i < b->n; i++)
         tokens[i] = (int64_t)length(&u, i);
-    status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads, &job, err);
+    status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads, &job, work->ranks,
+                             err);
     *loss = sum_of(&u.said);
     kg_str_release(&u.said);
     kg_mem_free(tokens);
@@ -221,6 +222,8 @@ static kg_status dump(const struct kg_run *run, const struct batch *b, struct kg
     struct kg_zst_writer *w;
     kg_status status = KG_OK;
 
+    if (run->log.elsewhere)
+        return KG_OK;
     snprintf(name, sizeof name, "rollouts/skipped-sft-%06lld.jsonl.zst",
              (long long)run->state.count.sft_step + 1);
     KG_TRY(kg_zst_open(&w, kg_path_in(run->log.dir, name).text, 0, err));

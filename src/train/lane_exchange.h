@@ -1,0 +1,29 @@
+/* The sum of all lanes, where each rank has made its own.
+ *
+ * What a rank adds by itself are blocks of neighbouring lanes (kg_tree_cover). A slab is
+ * cut among the ranks; each gets its cut of every block, adds along the one tree and has
+ * the sum of that cut, and the cuts of the sum go to everybody. It is done by buckets, so
+ * that it needs no second slab.
+ */
+#ifndef KG_TRAIN_LANE_EXCHANGE_H
+#define KG_TRAIN_LANE_EXCHANGE_H
+
+#include "model/slab.h"
+#include "ranks/ranks.h"
+#include "ranks/tree.h"
+
+struct kg_lane_blocks {
+    const struct kg_slab *block[2 * KG_TREE_LEVELS]; /* in order; borrowed */
+    int n;
+};
+
+/* sum = all lanes of all ranks. Every rank has the blocks of its share of `lanes`
+ * (kg_share_of); the sum may be one of its blocks.   errors: ENOMEM, of the ranks */
+kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own,
+                           int lanes, struct kg_ranks *ranks,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Bytes that it takes beside the slabs, of a model of n elements on this rank. */
+uint64_t kg_lane_exchange_bytes(int64_t n, int lanes, int ranks);
+
+#endif

@@ -1,0 +1,176 @@
+/* A run over ranks is the run of one: same checkpoints, dumps and log for every number of
+ * ranks, whatever the algorithm asks of them; and killed on one number, resumed on
+ * another.
+ */
+#define ROOT "build/test-runs/ranks"
+#include "run_testing.h"
+
+#include "base/log.h"
+#include "ranks/sockets.h"
+
+#include <sys/socket.h>
+
+enum { RANKS = 5 };
+
+/* A score, and a number besides whose name is another for every length. */
+#define GRADER                                                                           \
+    "task.command=awk '{printf(\"{\\\"score\\\": %d, \\\"w%d\\\": 2}\\n\", length($0) "  \
+    "% 3, "                                                                              \
+    "length($0) % 5); fflush()}'"
+
+/* ---- ranks are processes, joined by sockets ---- */
+
+static void join(int fd[RANKS][RANKS], int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) {
+            int pair[2];
+
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            fd[i][j] = pair[0];
+            fd[j][i] = pair[1];
+        }
+}
+
+static void leave_alone(int fd[RANKS][RANKS], int n, int me)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            if (i != j && i != me)
+                close(fd[i][j]);
+}
+
+static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bool resume,
+                        const char *const *extra)
+{
+    struct kg_config *config;
+    struct kg_ranks ranks;
+    struct kg_err e;
+    kg_status status;
+    pid_t child = fork();
+
+    if (child != 0)
+        return child;
+    leave_alone(fd, n, me);
+    NEED(kg_ranks_on_sockets(&ranks, me, n, fd[me], err));
+    config = config_of(dir, extra);
+    if (getenv("VERBOSE"))
+        kg_log_set_stream(stderr, false);
+    status = kg_train_run_on(&ranks, config, resume, false, &e);
+    if (status != KG_OK)
+        fprintf(stderr, "rank %d of %d: %s\n", me, n, e.message);
+    kg_config_free(config);
+    _exit(status == KG_OK ? 0 : 1);
+}
+
+static void train_on(int n, const char *dir, bool resume, const char *const *extra)
+{
+    int fd[RANKS][RANKS], state;
+    pid_t child[RANKS];
+
+    join(fd, n);
+    for (int r = 0; r < n; r++)
+        child[r] = start_rank(fd, n, r, dir, resume, extra);
+    leave_alone(fd, n, -1);
+    for (int r = 0; r < n; r++) {
+        assert_int_equal(waitpid(child[r], &state, 0), child[r]);
+        assert_int_equal(state, 0);
+    }
+}
+
+enum { MOST = 4 };
+static const struct recipe {
+    const char *name;
+    int ranks[MOST]; /* that it is trained on */
+    const char *extra[20];
+} recipes[] = {
+    {"two updates, an EMA anchor at each",
+     {2, 3, 4, 5},
+     {"train.lanes=8", "train.micro_tokens=64", "kl.estimator=k3", "kl.beta=0.05",
+      "anchor.kind=ema", "anchor.period=1", NULL}},
+    {"fp32, dynamic sampling, exact KL, selection over the batch, a copied anchor",
+     {2, 3},
+     {"train.lanes=5", "model.dtype=fp32", "rollout.dynamic=true",
+      "rollout.dynamic_metric=reward", "sft.steps=6", "sft.lr=1e-3",
+      "rollout.oversample=1.5", "rollout.max_refills=20", "algo.surrogate=clip-cov",
+      "algo.cov_ratio=0.2", "kl.estimator=exact-reverse", "kl.beta=0.05",
+      "anchor.kind=copy", "anchor.period=2", NULL}},
+    {"warm start, few prompts, lag, schedule-free, greedy baseline",
+     {2, 5},
+     {"train.lanes=6", "sft.steps=3", "sft.batch=8", "rollout.prompts=2", "rollout.lag=1",
+      "optim.kind=schedule-free", "algo.advantage=remax", "anchor.kind=ema",
+      "kl.estimator=k2", "kl.beta=0.01", "rollout.top_p=0.9", NULL}},
+    {"rewards of programs that say more, recomputed ratios, KL in the advantage",
+     {3},
+     {"train.lanes=8", "task.name=external", GRADER,
+      "task.rewards=[a=external, b=external]", "algo.tis=2", "train.old_logp=recompute",
+      "kl.in=advantage-future", "kl.estimator=k1", "kl.beta=0.01", "anchor.kind=ema",
+      NULL}},
+};
+
+static void every_number_of_ranks_makes_the_run_of_one(void **state)
+{
+    (void)state;
+    for (const struct recipe *r = recipes; r < recipes + sizeof recipes / sizeof *recipes;
+         r++) {
+        print_message("  %s\n", r->name);
+        fresh(ROOT "/1");
+        train_on(1, ROOT "/1", false, r->extra);
+        for (int i = 0; i < MOST && r->ranks[i] > 0; i++) {
+            fresh(ROOT "/n");
+            train_on(r->ranks[i], ROOT "/n", false, r->extra);
+            assert_same_run(ROOT "/1", ROOT "/n", 4);
+        }
+    }
+}
+
+/* ---- faults ---- */
+
+/* One rank of n is killed; the others end by themselves, with an error. */
+static void killed_rank(int n, int which, const char *dir, bool resume,
+                        const char *const *extra, useconds_t after_us)
+{
+    int fd[RANKS][RANKS], state;
+    pid_t child[RANKS] = {0};
+
+    join(fd, n);
+    for (int r = 0; r < n; r++)
+        child[r] = start_rank(fd, n, r, dir, resume, extra);
+    leave_alone(fd, n, -1);
+    usleep(after_us);
+    kill(child[which], SIGKILL);
+    for (int r = 0; r < n; r++)
+        assert_int_equal(waitpid(child[r], &state, 0), child[r]);
+}
+
+static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **state)
+{
+    static const struct {
+        int n, which, then;
+        useconds_t after_us;
+    } kills[] = {{2, 1, 3, 150000}, {3, 0, 1, 300000}, {4, 2, 2, 450000}};
+    const char *const *extra = recipes[0].extra;
+
+    (void)state;
+    fresh(ROOT "/1");
+    train_on(1, ROOT "/1", false, extra);
+    for (size_t i = 0; i < sizeof kills / sizeof *kills; i++) {
+        fresh(ROOT "/n");
+        killed_rank(kills[i].n, kills[i].which, ROOT "/n", false, extra,
+                    kills[i].after_us);
+        train_on(kills[i].then, ROOT "/n", kg_file_exists(ROOT "/n/config.yaml"), extra);
+        assert_same_run(ROOT "/1", ROOT "/n", 4);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_number_of_ranks_makes_the_run_of_one),
+        cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_number_of_ranks),
+    };
+    static const char *const also[] = {"run.threads=1", NULL};
+
+    run_also = also;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
