@@ -59,7 +59,7 @@ CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
 .PHONY: all lib test tests unit far emu check bench clean install install-lib help lint tidy format docs
-all: kedge lib cuda
+all: kedge lib cuda mpi
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
 OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
@@ -115,6 +115,7 @@ emu = $(if $(filter $(LIB_of_tensor),$(call below,$(1))),$(EMU))
 LIB_of_tensor := $(call LIB_of,tensor)
 
 include src/tensor/cuda/rules.mk
+include src/ranks/mpi/rules.mk
 
 define module_rules
 $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
@@ -220,11 +221,12 @@ docs: kedge                              ## rewrite the pages that are printed f
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
 SHARE := $(DESTDIR)$(PREFIX)/share
-install: kedge cuda install-lib          ## copy program, library, man pages, recipes, suites, completion under PREFIX
+install: kedge cuda mpi install-lib          ## copy program, library, man pages, recipes, suites, completion under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
 	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
 	$(if $(filter 1,$(CUDA)),$(call put,755,$(CUDA_LIB),lib/kedge/$(CUDA_LIB)))
+	for shim in $(MPI_SHIMS); do $(call put,755,$$shim,lib/kedge/$$shim) || exit 1; done
 	./kedge man > $(SHARE)/man/man1/kedge.1
 	./kedge completion bash > $(SHARE)/bash-completion/completions/kedge
 	./kedge completion zsh > $(SHARE)/zsh/site-functions/_kedge
@@ -249,10 +251,10 @@ compile_commands.json: Makefile          ## for clangd and clang-tidy
 	@tools/compile-commands > $@
 
 clean:                                   ## remove what was built
-	rm -rf build kedge libkedge_cuda.so
+	rm -rf build kedge libkedge_cuda.so kedge-mpi-*.so
 
 help:
 	@awk -F: '/^[a-z_.-]+:.*##/ {n=$$1; sub(/.*## */,""); printf "  %-22s %s\n", n, $$0}' \
-	  Makefile src/tensor/cuda/rules.mk
+	  Makefile src/tensor/cuda/rules.mk src/ranks/mpi/rules.mk
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

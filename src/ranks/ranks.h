@@ -22,6 +22,9 @@
 
 struct kg_ranks;
 
+/* How a process ends whose run may go on when it is started again: a rank was lost. */
+enum { KG_RANKS_EXIT_LOST = 75 };
+
 /* Bytes to or from a rank; n 0: nothing. */
 struct kg_ranks_part {
     void *data;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/program.h"
 #include "tensor/cuda/library.h"
 
 #include <dlfcn.h>
@@ -19,7 +20,7 @@
 
 #define LIBRARY "libkedge_cuda.so"
 
-enum { DEVICES_MAX = 1024, FOLDERS = 3 };
+enum { DEVICES_MAX = 1024 };
 
 /* ---- the library ---- */
 struct library {
@@ -103,34 +104,7 @@ kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folde
     return l.open(be, &host, opts, err);
 }
 
-/* ---- the program's folders ---- */
-struct folders {
-    char text[FOLDERS][PATH_MAX];
-    const char *list[FOLDERS];
-    size_t n;
-};
-
-/* Its own, ../lib/kedge of an installed one, and in tests the build folder above. */
-static kg_status own_folders(struct folders *f, struct kg_err *err)
-{
-    static const char *const below[FOLDERS] = {"", "/../lib/kedge", "/../.."};
-    char own[PATH_MAX / 2];
-    const ssize_t bytes = readlink("/proc/self/exe", own, sizeof own - 1);
-
-    own[bytes > 0 ? bytes : 0] = '\0';
-    if (!strrchr(own, '/'))
-        return kg_fail(err, KG_EIO,
-                       "cuda: the program's own folder is unknown: "
-                       "/proc/self/exe cannot be read");
-    *strrchr(own, '/') = '\0';
-    f->n = getenv("KEDGE_TEST_BACKEND") ? FOLDERS : FOLDERS - 1;
-    for (size_t i = 0; i < f->n; i++) {
-        snprintf(f->text[i], PATH_MAX, "%s%s", own, below[i]);
-        f->list[i] = f->text[i];
-    }
-    return KG_OK;
-}
-
+/* ---- by name ---- */
 /* "cuda" or "cuda:N" */
 static kg_status read_number(int *device, const char *name, struct kg_err *err)
 {
@@ -153,9 +127,9 @@ static kg_status read_number(int *device, const char *name, struct kg_err *err)
 kg_status kg_cuda_open(const struct kg_backend **be, const struct kg_cuda_opts *opts,
                        struct kg_err *err)
 {
-    struct folders f;
+    struct kg_program_folders f;
 
-    KG_TRY(own_folders(&f, err));
+    KG_TRY(kg_program_folders(&f, err));
     return kg_cuda_open_in(be, f.list, f.n, opts, err);
 }
 
@@ -285,9 +259,9 @@ const struct kg_backend *kg_device_planned(void)
 /* ---- what is there ---- */
 static kg_status look(char *text, size_t bytes, struct library *l, struct kg_err *err)
 {
-    struct folders f;
+    struct kg_program_folders f;
 
-    KG_TRY(own_folders(&f, err));
+    KG_TRY(kg_program_folders(&f, err));
     KG_TRY(load(l, f.list, f.n, err));
     return l->about->devices(text, bytes, err);
 }

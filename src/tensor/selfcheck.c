@@ -6,6 +6,7 @@
  */
 #include "tensor/selfcheck.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/simd.h"
 
@@ -34,6 +35,7 @@ struct check {
     /* owned, the backend's: */
     void *a_there, *b_there; /* copies of a and b */
     void *out_there;         /* (RESULT) fp32 */
+    uint64_t *digest;        /* borrowed; what digest_all makes */
 };
 
 static void fill(void *block, enum kg_dtype dtype, int64_t n, uint32_t seed)
@@ -208,6 +210,19 @@ static kg_status check_all(const struct check *c, struct kg_err *err)
     return KG_OK;
 }
 
+static kg_status digest_all(const struct check *c, struct kg_err *err)
+{
+    uint64_t each[COUNT(shapes)];
+
+    for (size_t s = 0; s < COUNT(shapes); s++) {
+        KG_TRY(product(c, c->got, KG_MATMUL_NT, MAX_ROWS, shapes[s].n, shapes[s].k, err));
+        each[s] = kg_hash_bytes(c->got,
+                                (size_t)(MAX_ROWS * shapes[s].n) * sizeof *c->got);
+    }
+    *c->digest = kg_hash_bytes(each, sizeof each);
+    return KG_OK;
+}
+
 static kg_status take_room(struct check *c, struct kg_err *err)
 {
     static const char what[] = "self-check";
@@ -224,39 +239,46 @@ static kg_status take_room(struct check *c, struct kg_err *err)
     return c->out_there ? KG_OK : err->code;
 }
 
-static kg_status with_operands(const struct kg_backend *be, enum kg_dtype dtype,
+static kg_status with_operands(struct check *c,
                                kg_status (*run)(const struct check *, struct kg_err *),
                                struct kg_err *err)
 {
-    struct check c = {.be = be, .dtype = dtype};
     int threads = omp_get_max_threads();
     kg_status status;
 
-    KG_TRY_GOTO(out, take_room(&c, err));
-    fill(c.a, dtype, OPERAND, 1);
-    fill(c.b, dtype, OPERAND, 2);
-    KG_TRY_GOTO(out, put_operands(&c, err));
-    status = run(&c, err);
+    KG_TRY_GOTO(out, take_room(c, err));
+    fill(c->a, c->dtype, OPERAND, 1);
+    fill(c->b, c->dtype, OPERAND, 2);
+    KG_TRY_GOTO(out, put_operands(c, err));
+    status = run(c, err);
 out:
     omp_set_num_threads(threads);
-    kg_buf_free(be, c.a_there);
-    kg_buf_free(be, c.b_there);
-    kg_buf_free(be, c.out_there);
-    kg_mem_free(c.a);
-    kg_mem_free(c.b);
-    kg_mem_free(c.want);
-    kg_mem_free(c.got);
+    kg_buf_free(c->be, c->a_there);
+    kg_buf_free(c->be, c->b_there);
+    kg_buf_free(c->be, c->out_there);
+    kg_mem_free(c->a);
+    kg_mem_free(c->b);
+    kg_mem_free(c->want);
+    kg_mem_free(c->got);
     return status;
 }
 
 kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
                             struct kg_err *err)
 {
-    return with_operands(be, dtype, check_all, err);
+    return with_operands(&(struct check){.be = be, .dtype = dtype}, check_all, err);
 }
 
 kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
                                   struct kg_err *err)
 {
-    return with_operands(be, dtype, check_definition, err);
+    return with_operands(&(struct check){.be = be, .dtype = dtype}, check_definition,
+                         err);
+}
+
+kg_status kg_selfcheck_digest(uint64_t *digest, const struct kg_backend *be,
+                              enum kg_dtype dtype, struct kg_err *err)
+{
+    return with_operands(&(struct check){.be = be, .dtype = dtype, .digest = digest},
+                         digest_all, err);
 }

@@ -28,4 +28,8 @@ kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
 kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
                                   struct kg_err *err) KG_MUST_CHECK;
 
+/* One number of all bits of a few products: equal on machines that compute alike. */
+kg_status kg_selfcheck_digest(uint64_t *digest, const struct kg_backend *be,
+                              enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
+
 #endif

@@ -1,0 +1,218 @@
+/* What launchers leave in the environment, and what must be so before ranks compute.
+ *
+ * Ranks that compute other bits, or write to folders of their own, would go on for hours
+ * and end in a run that nobody can repeat: both are found here, in the first second.
+ */
+#define _GNU_SOURCE /* gethostname */
+#include "ranks/launch.h"
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/real.h"
+#include "base/str.h"
+#include "ranks/mpi.h"
+#include "tensor/selfcheck.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the environment ---- */
+
+static long number(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text ? strtol(text, NULL, 10) : 0;
+}
+
+/* Whose launcher it was; NULL: nobody's, or one that started a single process. */
+static const char *launcher(void)
+{
+    if (getenv("OMPI_COMM_WORLD_SIZE"))
+        return number("OMPI_COMM_WORLD_SIZE") > 1 ? "openmpi" : NULL;
+    if (getenv("PMI_SIZE"))
+        return number("PMI_SIZE") > 1 ? "mpich" : NULL;
+    return getenv("PMIX_RANK") ? "openmpi" : NULL;
+}
+
+static bool among_slurm_tasks(void)
+{
+    return number("SLURM_NTASKS") > 1 && !getenv("OMPI_COMM_WORLD_SIZE") &&
+           !getenv("PMI_SIZE") && !getenv("PMIX_RANK");
+}
+
+kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
+{
+    const char *whose = launcher();
+
+    memset(r, 0, sizeof *r);
+    if (among_slurm_tasks())
+        return kg_fail(
+            err, KG_EINVAL,
+            "ranks: SLURM_NTASKS is %ld, but Slurm did not join its tasks: "
+            "expected srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH), or for "
+            "a run of one process srun -n 1 --mpi=none with SLURM_NTASKS=1",
+            number("SLURM_NTASKS"));
+    if (!whose)
+        return KG_OK;
+    KG_TRY(kg_ranks_on_mpi(r, whose, err));
+    r->wait_s = wait_s;
+    return KG_OK;
+}
+
+/* ---- a launcher that is gone ---- */
+
+static void *follow(void *parent)
+{
+    const struct timespec second = {1, 0};
+
+    while (getppid() == (pid_t)(intptr_t)parent)
+        nanosleep(&second, NULL);
+    _exit(KG_RANKS_EXIT_LOST);
+    return NULL;
+}
+
+kg_status kg_ranks_follow_launcher(struct kg_err *err)
+{
+    pthread_t thread;
+    int code = pthread_create(&thread, NULL, follow, (void *)(intptr_t)getppid());
+
+    if (code != 0)
+        return kg_fail(err, KG_EIO, "ranks: expected a thread, found: %s",
+                       strerror(code));
+    pthread_detach(thread);
+    return KG_OK;
+}
+
+/* ---- alike ---- */
+
+struct print {
+    char host[64];
+    char program[24];  /* a hash of it */
+    char products[56]; /* of fp32 and bf16 */
+    char functions[24];
+};
+
+static void print_functions(char text[24])
+{
+    double x[64];
+
+    for (int i = 0; i < 64; i += 4) {
+        x[i] = kg_exp(-0.37 * i);
+        x[i + 1] = kg_log1p(0.11 * i);
+        x[i + 2] = kg_sin(0.7 * i);
+        x[i + 3] = kg_expm1(-1e-3 * i);
+    }
+    snprintf(text, 24, "%016llx", (unsigned long long)kg_hash_bytes(x, sizeof x));
+}
+
+static kg_status make_print(struct print *p, struct kg_err *err)
+{
+    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
+    uint64_t program, bytes, fp32, bf16;
+
+    memset(p, 0, sizeof *p);
+    gethostname(p->host, sizeof p->host - 1);
+    KG_TRY(kg_hash_file(&program, &bytes, "/proc/self/exe", err));
+    KG_TRY(kg_selfcheck_digest(&fp32, cpu, KG_F32, err));
+    KG_TRY(kg_selfcheck_digest(&bf16, cpu, KG_BF16, err));
+    snprintf(p->program, sizeof p->program, "%016llx", (unsigned long long)program);
+    snprintf(p->products, sizeof p->products, "%016llx and %016llx",
+             (unsigned long long)fp32, (unsigned long long)bf16);
+    print_functions(p->functions);
+    return KG_OK;
+}
+
+static kg_status compare(const struct print *all, int rank, const char *what,
+                         const char *expected, const char *found, struct kg_err *err)
+{
+    if (strcmp(expected, found) == 0)
+        return KG_OK;
+    return kg_fail(
+        err, KG_ECONFLICT,
+        "ranks: expected the %s of rank 0 (%s), %s, on every rank, found %s on "
+        "rank %d (%s): the ranks would not compute one run",
+        what, all[0].host, expected, found, rank, all[rank].host);
+}
+
+static kg_status compare_all(const struct print *all, int n, struct kg_err *err)
+{
+    for (int p = 1; p < n; p++) {
+        KG_TRY(compare(all, p, "program", all->program, all[p].program, err));
+        KG_TRY(compare(all, p, "bits of products", all->products, all[p].products, err));
+        KG_TRY(compare(all, p, "bits of elementary functions", all->functions,
+                       all[p].functions, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
+{
+    struct print *all, own;
+    kg_status status;
+
+    if (r->n < 2)
+        return KG_OK;
+    KG_TRY(kg_ranks_agree(r, make_print(&own, err), "fingerprints", err));
+    all = kg_mem_calloc((size_t)r->n, sizeof *all, "ranks", err);
+    KG_TRY(kg_ranks_agree(r, all ? KG_OK : err->code, "fingerprints", err));
+    all[r->me] = own;
+    status = kg_ranks_gather_equal(r, all, sizeof *all, "fingerprints", err);
+    if (status == KG_OK)
+        status = compare_all(all, r->n, err);
+    kg_mem_free(all);
+    return status;
+}
+
+/* ---- one folder ---- */
+
+#define TOKEN ".ranks"
+
+static kg_status put_token(uint64_t token, const char *dir, struct kg_err *err)
+{
+    return kg_file_write_atomic(kg_path_in(dir, TOKEN).text, &token, sizeof token, err);
+}
+
+static kg_status see_token(uint64_t token, const struct kg_ranks *r, const char *dir,
+                           struct kg_err *err)
+{
+    struct kg_str found = {0};
+    bool same = kg_file_read(&found, kg_path_in(dir, TOKEN).text, 64, err) == KG_OK &&
+                found.len == sizeof token &&
+                memcmp(found.data, &token, sizeof token) == 0;
+
+    kg_str_release(&found);
+    if (same)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "%s: expected a folder that all %d ranks share, found that a file that "
+        "rank 0 just wrote there is not seen",
+        dir, r->n);
+}
+
+kg_status kg_ranks_check_shared(struct kg_ranks *r, const char *dir, struct kg_err *err)
+{
+    uint64_t token = 0;
+    kg_status status = KG_OK;
+
+    if (r->n < 2)
+        return KG_OK;
+    if (r->me == 0) {
+        uint64_t parts[2] = {(uint64_t)time(NULL), (uint64_t)getpid()};
+
+        token = kg_hash_bytes(parts, sizeof parts);
+        status = put_token(token, dir, err);
+    }
+    KG_TRY(kg_ranks_agree(r, status, "run folder", err));
+    KG_TRY(kg_ranks_share(r, &token, sizeof token, "run folder", err));
+    status = kg_ranks_agree(r, see_token(token, r, dir, err), "run folder", err);
+    if (r->me == 0)
+        unlink(kg_path_in(dir, TOKEN).text);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* From a launcher's environment to ranks: mpirun of Open MPI, mpiexec of MPICH, Slurm's
+ * srun with --mpi=pmix or --mpi=pmi2.
+ *
+ *     OMPI_COMM_WORLD_SIZE, PMIX_RANK   Open MPI
+ *     PMI_SIZE                          MPICH
+ *     none of them                      alone
+ *
+ * SLURM_NTASKS above 1 and none of them is refused: each of the tasks would take itself
+ * for the whole run.
+ */
+#ifndef KG_RANKS_LAUNCH_H
+#define KG_RANKS_LAUNCH_H
+
+#include "ranks/ranks.h"
+
+/* Join the launcher's other processes.   r (out): {0} where there is no launcher, or one
+ * of a single process; closed by kg_ranks_close, after the last word to the user: where a
+ * rank was lost it ends all of them
+ * errors: EINVAL (Slurm's tasks that know nothing of each other), those of
+ * kg_ranks_on_mpi */
+kg_status kg_ranks_open(struct kg_ranks *r, double wait_s,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+/* End this process with KG_RANKS_EXIT_LOST when the one that started it is gone: a
+ * launcher that was killed leaves its ranks behind. For the life of the process. */
+kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether all have the same program, and the same bits come out of fixed products and
+ * elementary functions here.
+ * errors: ECONFLICT, naming rank, host and what differs */
+kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether dir (there on rank 0) is one folder for all.
+ * errors: EINVAL, naming rank and host; those of writing a file there */
+kg_status kg_ranks_check_shared(struct kg_ranks *r, const char *dir,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+#endif

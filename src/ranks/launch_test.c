@@ -1,0 +1,157 @@
+/* What launchers leave behind, whether ranks are alike, and whether they share a folder.
+ */
+#include "ranks/launch.h"
+#include "ranks/sockets.h"
+
+#include "base/need_testing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *const left_by_launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                                "PMIX_RANK", "SLURM_NTASKS"};
+
+static int nobody(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof left_by_launchers / sizeof *left_by_launchers; i++)
+        unsetenv(left_by_launchers[i]);
+    return 0;
+}
+
+static void without_a_launcher_a_process_is_alone(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    NEED(kg_ranks_open(&r, 1, err));
+    assert_int_equal(r.n, 0);
+    setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+    NEED(kg_ranks_open(&r, 1, err));
+    assert_int_equal(r.n, 0);
+    setenv("SLURM_NTASKS", "1", 1);
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    NEED(kg_ranks_open(&r, 1, err));
+    assert_int_equal(r.n, 0);
+}
+
+static void tasks_that_slurm_did_not_join_are_refused(void **state)
+{
+    struct kg_ranks r;
+    struct kg_err err = {0};
+
+    (void)state;
+    setenv("SLURM_NTASKS", "4", 1);
+    assert_int_equal(kg_ranks_open(&r, 1, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "SLURM_NTASKS is 4"));
+    assert_non_null(strstr(err.message, "srun --mpi=pmix"));
+}
+
+/* ---- two ranks, the second a child ---- */
+static int fd[2];
+
+static struct kg_ranks pair_up(pid_t *child)
+{
+    static int wires[2];
+    struct kg_ranks r;
+    int me;
+
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    *child = fork();
+    me = *child == 0;
+    wires[!me] = fd[me];
+    NEED(kg_ranks_on_sockets(&r, me, 2, wires, err));
+    r.wait_s = 20;
+    close(fd[!me]);
+    return r;
+}
+
+static void end_both(struct kg_ranks *r, pid_t child, bool as_expected)
+{
+    int status;
+
+    kg_ranks_close(r);
+    if (child == 0)
+        _exit(as_expected ? 0 : 1);
+    close(fd[0]);
+    assert_true(as_expected);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+static void one_program_is_alike(void **state)
+{
+    pid_t child;
+    struct kg_ranks r = pair_up(&child);
+    struct kg_err err = {0};
+    kg_status status = kg_ranks_check_alike(&r, &err);
+
+    (void)state;
+    end_both(&r, child, status == KG_OK);
+}
+
+static void a_folder_is_shared_or_not(void **state)
+{
+    char dir[] = "/tmp/kedge-ranks-XXXXXX", own[sizeof dir + 2];
+    struct kg_err err = {0};
+    struct kg_ranks r;
+    kg_status status;
+    pid_t child;
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    r = pair_up(&child);
+    status = kg_ranks_check_shared(&r, dir, &err);
+    end_both(&r, child, status == KG_OK);
+
+    snprintf(own, sizeof own, "%s/x", dir);
+    r = pair_up(&child);
+    status = kg_ranks_check_shared(&r, child == 0 ? own : dir, &err);
+    end_both(&r, child,
+             status == KG_EINVAL && strstr(err.message, "rank 1") &&
+                 strstr(err.message, "share"));
+    assert_int_equal(rmdir(dir), 0); /* nothing is left in it */
+}
+
+static void who_has_lost_its_launcher_ends(void **state)
+{
+    int ends[2], status;
+    pid_t launcher;
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(ends), 0);
+    launcher = fork();
+    if (launcher == 0) { /* whose rank holds the pipe's end */
+        if (fork() == 0) {
+            struct kg_err err;
+
+            close(ends[0]);
+            if (kg_ranks_follow_launcher(&err) != KG_OK)
+                _exit(1);
+            sleep(30);
+        }
+        usleep(200000);
+        _exit(0);
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 0); /* it is gone long before 30 s */
+    close(ends[0]);
+    waitpid(launcher, &status, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(without_a_launcher_a_process_is_alone, nobody),
+        cmocka_unit_test_setup(tasks_that_slurm_did_not_join_are_refused, nobody),
+        cmocka_unit_test(one_program_is_alike),
+        cmocka_unit_test(a_folder_is_shared_or_not),
+        cmocka_unit_test(who_has_lost_its_launcher_ends),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

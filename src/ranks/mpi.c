@@ -1,0 +1,246 @@
+/* Exchange by single messages: all are posted, and looked at until they are through.
+ *
+ * A look is short and a nap follows when nothing moved, so that a rank that waits leaves
+ * its core to those that it waits for. After a failure messages may still be on their way
+ * into memory that is gone with the call: nothing more is said over the transport, and
+ * its end is an abort, which takes the launcher's other ranks along.
+ */
+#define _GNU_SOURCE /* nanosleep */
+#include "ranks/mpi.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/program.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A message is an int of bytes for MPI. */
+enum { PIECE = 1 << 30, SPINS = 64, LEAST_NAP_NS = 20000, MOST_NAP_NS = 1000000 };
+
+struct wire {
+    const struct kg_mpi *mpi;
+    struct kg_mpi_piece *pieces; /* of the exchange that is on its way */
+    int *done;
+    int n, room;
+};
+
+/* ---- one exchange ---- */
+
+static size_t count(const struct kg_ranks_part *parts, int n)
+{
+    size_t pieces = 0;
+
+    for (int p = 0; p < n; p++)
+        pieces += (parts[p].n + PIECE - 1) / PIECE;
+    return pieces;
+}
+
+static void cut(struct wire *w, const struct kg_ranks_part *part, int rank, bool in)
+{
+    char *at = part->data;
+
+    for (size_t left = part->n; left > 0;) {
+        size_t n = left < PIECE ? left : PIECE;
+
+        w->pieces[w->n++] = (struct kg_mpi_piece){at, (int)n, rank, in};
+        at += n;
+        left -= n;
+    }
+}
+
+static kg_status make_room(struct wire *w, size_t n, const char *what, struct kg_err *err)
+{
+    struct kg_mpi_piece *pieces;
+    int *done;
+
+    if (n <= (size_t)w->room)
+        return KG_OK;
+    if (n > INT_MAX)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d messages, found %zu",
+                       what, INT_MAX, n);
+    pieces = kg_mem_calloc(n, sizeof *pieces, what, err);
+    done = pieces ? kg_mem_calloc(n, sizeof *done, what, err) : NULL;
+    if (!done) {
+        kg_mem_free(pieces);
+        return err->code;
+    }
+    kg_mem_free(w->pieces);
+    kg_mem_free(w->done);
+    w->pieces = pieces;
+    w->done = done;
+    w->room = (int)n;
+    return KG_OK;
+}
+
+/* Receives first: what is sent finds its place. */
+static kg_status post(struct wire *w, const struct kg_ranks *r,
+                      const struct kg_ranks_part *out, const struct kg_ranks_part *in,
+                      const char *what, struct kg_err *err)
+{
+    const char *why;
+
+    KG_TRY(make_room(w, count(out, r->n) + count(in, r->n), what, err));
+    w->n = 0;
+    for (int p = 0; p < r->n; p++)
+        cut(w, &in[p], p, true);
+    for (int p = 0; p < r->n; p++)
+        cut(w, &out[p], p, false);
+    why = w->n > 0 ? w->mpi->start(w->pieces, w->n) : NULL;
+    if (why)
+        return kg_fail(err, KG_EIO, "%s: rank %d: MPI: %s", what, r->me, why);
+    return KG_OK;
+}
+
+static void nap(int looks)
+{
+    long ns = looks < SPINS ? 0 : (long)LEAST_NAP_NS * (looks - SPINS + 1);
+    struct timespec t = {0, ns < MOST_NAP_NS ? ns : MOST_NAP_NS};
+
+    if (ns > 0)
+        nanosleep(&t, NULL);
+}
+
+/* Who is waited for: a rank that owes something, or that takes nothing. */
+static kg_status too_long(const struct wire *w, const struct kg_ranks *r,
+                          const char *what, struct kg_err *err)
+{
+    int i = 0;
+
+    while (i + 1 < w->n && w->pieces[i].n == 0)
+        i++;
+    return kg_fail(err, KG_ETIMEOUT, "%s: rank %d: %s rank %d for %.0f s", what, r->me,
+                   w->pieces[i].in ? "nothing from" : "nothing is taken by",
+                   w->pieces[i].rank, r->wait_s);
+}
+
+static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *what,
+                          struct kg_err *err)
+{
+    double since = kg_clock_seconds();
+    int left = w->n, looks = 0;
+
+    while (left > 0) {
+        int n = 0;
+        const char *why = w->mpi->test(w->done, &n);
+
+        if (why)
+            return kg_fail(err, KG_EIO, "%s: rank %d: MPI: %s", what, r->me, why);
+        for (int i = 0; i < n; i++)
+            w->pieces[w->done[i]].n = 0;
+        left -= n;
+        looks = n > 0 ? 0 : looks + 1;
+        if (n > 0)
+            since = kg_clock_seconds();
+        else if (r->wait_s > 0 && kg_clock_seconds() - since > r->wait_s)
+            return too_long(w, r, what, err);
+        nap(looks);
+    }
+    return KG_OK;
+}
+
+static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                          const struct kg_ranks_part *in, const char *what,
+                          struct kg_err *err)
+{
+    struct wire *w = r->wire;
+
+    KG_TRY(post(w, r, out, in, what, err));
+    return wait_all(w, r, what, err);
+}
+
+/* ---- life ---- */
+
+static void close_wire(struct kg_ranks *r)
+{
+    struct wire *w = r->wire;
+
+    if (r->lost)
+        w->mpi->end_all(KG_RANKS_EXIT_LOST);
+    else
+        w->mpi->close();
+    kg_mem_free(w->pieces);
+    kg_mem_free(w->done);
+    kg_mem_free(w);
+}
+
+static const struct kg_ranks_transport over_mpi = {
+    .name = "mpi", .exchange = exchange, .close = close_wire};
+
+kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
+                           struct kg_err *err)
+{
+    struct wire *w = kg_mem_calloc(1, sizeof *w, "ranks", err);
+    const char *why;
+
+    memset(r, 0, sizeof *r);
+    if (!w)
+        return err->code;
+    w->mpi = mpi;
+    why = mpi->open(&r->me, &r->n);
+    if (why) {
+        kg_mem_free(w);
+        return kg_fail(err, KG_EIO, "ranks: MPI: %s", why);
+    }
+    r->transport = &over_mpi;
+    r->wire = w;
+    return KG_OK;
+}
+
+/* ---- finding it ---- */
+
+static kg_status load(const struct kg_mpi **mpi, const char *path, struct kg_err *err)
+{
+    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* MPI's own parts look in it */
+
+    if (!handle)
+        return kg_fail(err, KG_EFORMAT, "ranks: %s", dlerror());
+    *mpi = dlsym(handle, KG_MPI_SYMBOL);
+    if (!*mpi)
+        return kg_fail(err, KG_EFORMAT,
+                       "ranks: %s: expected the symbol " KG_MPI_SYMBOL ", found none",
+                       path);
+    if ((*mpi)->interface != KG_MPI_INTERFACE)
+        return kg_fail(err, KG_ECONFLICT, "ranks: %s: expected interface %d, found %d",
+                       path, KG_MPI_INTERFACE, (*mpi)->interface);
+    return KG_OK;
+}
+
+static kg_status refuse(const struct kg_program_folders *f, const char *file,
+                        struct kg_err *err)
+{
+    return kg_fail(
+        err, KG_ENOTFOUND,
+        "ranks: expected %s, the part that speaks the launcher's MPI, in %s or "
+        "%s, found none (`make mpi` builds it where that MPI's mpicc is: "
+        "docs/ranks.md)",
+        file, f->list[0], f->list[1]);
+}
+
+kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, struct kg_err *err)
+{
+    char file[64], path[PATH_MAX];
+    struct kg_program_folders f;
+    const struct kg_mpi *mpi = NULL;
+
+    snprintf(file, sizeof file, "kedge-mpi-%s.so", name);
+    KG_TRY(kg_program_folders(&f, err));
+    for (size_t i = 0; i < f.n; i++)
+        if (snprintf(path, sizeof path, "%s/%s", f.list[i], file) < (int)sizeof path &&
+            access(path, F_OK) == 0) {
+            KG_TRY(load(&mpi, path, err));
+            return kg_ranks_on_shim(r, mpi, err);
+        }
+    return refuse(&f, file, err);
+}
+
+void kg_ranks_mpi_library(char text[KG_MPI_TEXT], const struct kg_ranks *r)
+{
+    text[0] = '\0';
+    if (r->transport == &over_mpi)
+        ((const struct wire *)r->wire)->mpi->library(text);
+}

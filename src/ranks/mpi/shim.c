@@ -1,0 +1,113 @@
+/* kedge-mpi-NAME.so: kedge's own names over the mpi.h that it is compiled with.
+ *
+ * Single sends and receives and nothing collective: a rank that is silent has a name
+ * then. Messages between two ranks keep their order, so one tag is enough.
+ */
+#include "ranks/mpi/shim.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static MPI_Request *requests;
+static int posted, room;
+
+static const char *said(int code)
+{
+    static char text[MPI_MAX_ERROR_STRING];
+    int n;
+
+    if (code == MPI_SUCCESS)
+        return NULL;
+    if (MPI_Error_string(code, text, &n) != MPI_SUCCESS)
+        snprintf(text, sizeof text, "error %d", code);
+    return text;
+}
+
+static const char *open_mpi(int *me, int *n)
+{
+    int provided, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
+
+    if (code == MPI_SUCCESS && provided < MPI_THREAD_SERIALIZED)
+        return "expected a library that one thread at a time may call, whichever it is";
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_rank(MPI_COMM_WORLD, me);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_size(MPI_COMM_WORLD, n);
+    return said(code);
+}
+
+static void library(char text[KG_MPI_TEXT])
+{
+    char all[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int n, i = 0;
+
+    MPI_Get_library_version(all, &n);
+    for (; i < KG_MPI_TEXT - 1 && all[i] && all[i] != '\n' && all[i] != ','; i++)
+        text[i] = all[i] == '\t' ? ' ' : all[i];
+    text[i] = '\0';
+}
+
+static const char *reserve(int n)
+{
+    MPI_Request *more;
+
+    if (n <= room)
+        return NULL;
+    more = realloc(requests, (size_t)n * sizeof *more);
+    if (!more)
+        return "out of memory";
+    requests = more;
+    room = n;
+    return NULL;
+}
+
+static const char *start(const struct kg_mpi_piece *pieces, int n)
+{
+    const char *why = reserve(n);
+
+    posted = 0;
+    for (int i = 0; i < n && !why; i++) {
+        const struct kg_mpi_piece *p = &pieces[i];
+
+        why = said(p->in ? MPI_Irecv(p->data, p->n, MPI_BYTE, p->rank, 0, MPI_COMM_WORLD,
+                                     &requests[i])
+                         : MPI_Isend(p->data, p->n, MPI_BYTE, p->rank, 0, MPI_COMM_WORLD,
+                                     &requests[i]));
+        posted += !why;
+    }
+    return why;
+}
+
+static const char *test(int *done, int *n_done)
+{
+    int code = MPI_Testsome(posted, requests, n_done, done, MPI_STATUSES_IGNORE);
+
+    if (*n_done == MPI_UNDEFINED)
+        *n_done = 0;
+    return said(code);
+}
+
+static void close_mpi(void)
+{
+    MPI_Finalize();
+    free(requests);
+    requests = NULL;
+    room = posted = 0;
+}
+
+static void end_all(int status) { MPI_Abort(MPI_COMM_WORLD, status); }
+
+extern const struct kg_mpi kg_mpi_shim;
+__attribute__((visibility("default"))) const struct kg_mpi kg_mpi_shim = {
+    .interface = KG_MPI_INTERFACE,
+    .built_for = KG_MPI_NAME, /* set by rules.mk */
+    .open = open_mpi,
+    .library = library,
+    .start = start,
+    .test = test,
+    .close = close_mpi,
+    .end_all = end_all,
+};

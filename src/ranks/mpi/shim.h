@@ -1,0 +1,41 @@
+/* What kedge asks of an MPI library: a table of functions over bytes.
+ *
+ * The types of mpi.h have other sizes from library to library, so the one file that
+ * includes it (shim.c) is compiled once for each, to a library of its own, and a run
+ * opens the one of its launcher (ranks/mpi.h). Nothing here adds numbers.
+ */
+#ifndef KG_RANKS_MPI_SHIM_H
+#define KG_RANKS_MPI_SHIM_H
+
+#include <stdbool.h>
+
+enum { KG_MPI_INTERFACE = 1, KG_MPI_TEXT = 256 };
+
+/* Bytes to or from a rank. */
+struct kg_mpi_piece {
+    void *data;
+    int n;
+    int rank;
+    bool in;
+};
+
+/* One thread at a time calls these.   returns where text: NULL, or what MPI said, of
+ * static life */
+struct kg_mpi {
+    int interface;         /* KG_MPI_INTERFACE */
+    const char *built_for; /* "openmpi", "mpich" */
+    const char *(*open)(int *me, int *n);
+    void (*library)(char text[KG_MPI_TEXT]); /* its name and version */
+    /* Post all of them, in order; none is on its way from before. */
+    const char *(*start)(const struct kg_mpi_piece *pieces, int n);
+    /* done (as many as were started): indices of those that ended since the last call */
+    const char *(*test)(int *done, int *n_done);
+    void (*close)(void);
+    /* This rank and, where it can, the launcher's others. */
+    void (*end_all)(int status);
+};
+
+/* the one symbol of a shim */
+#define KG_MPI_SYMBOL "kg_mpi_shim"
+
+#endif
