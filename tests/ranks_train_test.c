@@ -163,10 +163,64 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
     }
 }
 
+/* ---- the program ---- */
+
+/* `kedge train --ranks N` of the recipe.   returns its exit status */
+static int kedge_on(const char *ranks, const char *dir, const char *const *extra,
+                    char *said, size_t size)
+{
+    char command[4096];
+    size_t n = (size_t)snprintf(command, sizeof command,
+                                "./kedge train --ranks %s run.dir=%s", ranks, dir);
+    const char *const *const lists[] = {run_base, run_also, extra};
+    FILE *pipe;
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (const char *const *a = lists[i]; a && *a; a++)
+            n += (size_t)snprintf(command + n, sizeof command - n, " '%s'", *a);
+    snprintf(command + n, sizeof command - n, " 2>&1");
+    pipe = popen(command, "r");
+    assert_non_null(pipe);
+    said[fread(said, 1, size - 1, pipe)] = '\0';
+    return WEXITSTATUS(pclose(pipe));
+}
+
+static int how_often(const char *text, const char *what)
+{
+    int n = 0;
+
+    for (const char *at = text; (at = strstr(at, what)); at++)
+        n++;
+    return n;
+}
+
+static void the_program_trains_as_several_processes(void **state)
+{
+    static char said[1 << 16];
+    static const char *const few[] = {"train.lanes=2", NULL};
+
+    (void)state;
+    if (!kg_file_exists("./kedge")) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    fresh(ROOT "/1");
+    train_on(1, ROOT "/1", false, recipes[0].extra);
+    fresh(ROOT "/n");
+    assert_int_equal(kedge_on("3", ROOT "/n", recipes[0].extra, said, sizeof said), 0);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+    assert_int_equal(how_often(said, "step 4 val"), 1); /* one of them speaks */
+    fresh(ROOT "/few");
+    assert_int_equal(kedge_on("3", ROOT "/few", few, said, sizeof said), 1);
+    assert_int_equal(how_often(said, "at least one for each of 3 ranks, found 2"), 1);
+    assert_false(kg_file_exists(ROOT "/few/config.yaml"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_ranks_makes_the_run_of_one),
+        cmocka_unit_test(the_program_trains_as_several_processes),
         cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_number_of_ranks),
     };
     static const char *const also[] = {"run.threads=1", NULL};

@@ -21,6 +21,7 @@ static struct {
     pthread_mutex_t lock;
     FILE *stream; /* borrowed; NULL: silence */
     bool is_terminal;
+    int rank;                /* above 0: says warnings alone */
     bool progress_stands;    /* terminal: the cursor is behind a progress line */
     bool progress_held;      /* elsewhere: `last` was not printed yet */
     double progress_seconds; /* when a plain progress line was printed; 0: never */
@@ -35,6 +36,13 @@ void kg_log_set_stream(FILE *stream, bool is_terminal)
     log_state.progress_stands = false;
     log_state.progress_held = false;
     log_state.progress_seconds = 0;
+    pthread_mutex_unlock(&log_state.lock);
+}
+
+void kg_log_as_rank(int rank)
+{
+    pthread_mutex_lock(&log_state.lock);
+    log_state.rank = rank;
     pthread_mutex_unlock(&log_state.lock);
 }
 
@@ -66,6 +74,8 @@ void kg_log_info(const char *fmt, ...)
 {
     va_list args;
 
+    if (log_state.rank > 0)
+        return;
     va_start(args, fmt);
     say("", fmt, args);
     va_end(args);
@@ -73,10 +83,13 @@ void kg_log_info(const char *fmt, ...)
 
 void kg_log_warn(const char *fmt, ...)
 {
+    char prefix[48] = "warning: ";
     va_list args;
 
+    if (log_state.rank > 0)
+        snprintf(prefix, sizeof prefix, "warning: rank %d: ", log_state.rank);
     va_start(args, fmt);
-    say("warning: ", fmt, args);
+    say(prefix, fmt, args);
     va_end(args);
 }
 
@@ -133,6 +146,8 @@ void kg_log_progress(int plain_interval_ms, const char *fmt, ...)
     va_list args;
     char text[LINE_BYTES];
 
+    if (log_state.rank > 0)
+        return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);

@@ -15,6 +15,9 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
+/* From here on a process speaks as one of several: warnings alone, with its number. */
+void kg_log_as_rank(int rank);
+
 /* Control characters of what is quoted are written out (base/printable.h).
  * One line. warn puts "warning: " in front. Clears a progress line that stands. */
 void kg_log_info(const char *fmt, ...) KG_PRINTF(1, 2);

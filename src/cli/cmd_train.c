@@ -8,6 +8,7 @@
  */
 #include "cli/cli.h"
 #include "cli/fit.h"
+#include "cli/ranks.h"
 #include "cli/shared.h"
 
 #include "base/file.h"
@@ -21,6 +22,7 @@ static bool dry_run;
 static bool resume;
 static bool list_keys;
 static const char *device_memory;
+static int ranks = 1;
 
 const struct kg_flag kg_train_flags[] = {
     {"dry-run", 0, KG_BESIDE("!keys", dry_run), NULL,
@@ -31,6 +33,9 @@ const struct kg_flag kg_train_flags[] = {
      0, 0, NULL},
     {"resume", 0, KG_BESIDE("!keys", resume), NULL,
      "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
+    {"ranks", 0, KG_BESIDE("!keys,!dry-run", ranks), "N",
+     "as N processes of this machine, with the bits of one; needs train.lanes=N or more",
+     1, 64, NULL},
     {"keys", 0, KG_BESIDE("!RECIPE", list_keys), NULL,
      "print every key with its help and default as YAML", 0, 0, NULL},
     {0},
@@ -102,6 +107,21 @@ static const char *take_recipe(int *argc, char **argv, int *extra)
     return recipe;
 }
 
+/* A plan is one process's. */
+static int plan_or_train(struct kg_config *config)
+{
+    struct kg_ranks r;
+    struct kg_err err;
+    kg_status status;
+
+    if (dry_run)
+        return kg_cli_exit(print_plan(config, &err), &err);
+    status = kg_cli_ranks_begin(&r, ranks, &err);
+    if (status == KG_OK)
+        status = kg_train_run_on(&r, config, resume, true, &err);
+    return kg_cli_ranks_end(&r, status, &err);
+}
+
 typedef kg_status (*config_fn)(struct kg_config **config, const char *path,
                                char *const *assignments, size_t n, struct kg_err *err);
 
@@ -112,7 +132,7 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
     const char *recipe;
     char *own = NULL;
     kg_status status;
-    int extra;
+    int extra, code;
 
     if (list_keys)
         return kg_cli_exit(print_keys(&err), &err);
@@ -129,11 +149,13 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
         return kg_cli_exit(status, &err);
     if (forced)
         status = kg_config_override(config, forced, "kedge sft", &err);
-    if (status == KG_OK)
-        status = dry_run ? print_plan(config, &err)
-                         : kg_train_run(config, resume, true, &err);
+    if (status != KG_OK) {
+        kg_config_free(config);
+        return kg_cli_exit(status, &err);
+    }
+    code = plan_or_train(config);
     kg_config_free(config);
-    return kg_cli_exit(status, &err);
+    return code;
 }
 
 int kg_cmd_train(int argc, char **argv)

@@ -47,6 +47,7 @@ struct kg_ranks_transport {
 struct kg_ranks {
     int me;
     int n;
+    int here;      /* ranks that share this one's cores, itself too; 0: none but it */
     double wait_s; /* for a rank, at most; 0: for ever */
     const struct kg_ranks_transport *transport;
     void *wire;           /* the transport's */

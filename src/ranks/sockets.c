@@ -123,6 +123,7 @@ kg_status kg_ranks_on_sockets(struct kg_ranks *r, int me, int n, int *fd,
     if (n > KG_RANKS_SOCKETS)
         return kg_fail(err, KG_EINVAL, "expected at most %d ranks, found %d",
                        KG_RANKS_SOCKETS, n);
-    *r = (struct kg_ranks){.me = me, .n = n, .transport = &sockets, .wire = fd};
+    *r = (struct kg_ranks){
+        .me = me, .n = n, .here = n, .transport = &sockets, .wire = fd};
     return KG_OK;
 }

@@ -525,11 +525,18 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
 /* ---- all of it ---- */
 
-/* One rank makes a lane. */
-static kg_status check_lanes(const struct kg_recipe *r, const struct kg_ranks *ranks,
+/* A lane is one rank's, and a rank has a processor of its own. */
+static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ranks *ranks,
                              struct kg_err *err)
 {
-    if (r->train.lanes >= ranks->n || ranks->n < 2)
+    if (ranks->n < 2)
+        return KG_OK;
+    if (strcmp(r->model.device, "cpu") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "model.device: a run of %d ranks computes on CPUs; expected cpu, "
+                       "found %s",
+                       ranks->n, r->model.device);
+    if (r->train.lanes >= ranks->n)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "train.lanes: expected at least one for each of %d ranks, found %d; "
@@ -538,9 +545,20 @@ static kg_status check_lanes(const struct kg_recipe *r, const struct kg_ranks *r
                    ranks->n, r->train.lanes, 2 * ranks->n);
 }
 
+/* Of ranks that share cores each takes its part, where the recipe does not say. */
+static void set_threads(int asked, int sharing)
+{
+    int cores;
+
+    kg_threads_set(asked);
+    cores = kg_threads_get();
+    if (asked == 0 && sharing > 1)
+        kg_threads_set(cores > sharing ? cores / sharing : 1);
+}
+
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
-    KG_TRY(check_lanes(&run->in.recipe, run->work.ranks, err));
+    KG_TRY(check_ranks(&run->in.recipe, run->work.ranks, err));
     KG_TRY(kg_config_require(run->in.config, "run.dir", err));
     run->log.dir = run->in.recipe.run.dir;
     if (!*run->log.dir || strlen(run->log.dir) > KG_RUN_DIR_MAX)
@@ -549,7 +567,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     if (run->in.recipe.train.steps == 0 && !kg_recipe_has_sft(&run->in.recipe))
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
-    kg_threads_set(run->in.recipe.run.threads);
+    set_threads(run->in.recipe.run.threads, run->work.ranks->here);
     KG_TRY(open_model(&run->in, &run->state, &run->work, step, err));
     KG_TRY(open_anchor(&run->in, &run->state, err));
     KG_TRY(kg_init_check(&run->in, &run->state, err));
