@@ -282,6 +282,31 @@ struct kg_head_grad {
     struct kg_mat dweight;      /* (V,D) fp32, added to; data NULL when not wanted */
 };
 
+/* ---- experts ---- */
+enum { KG_MAX_EXPERTS = 1024 };
+
+/* How N tokens are shared out among E experts, K of which each token has. A token's slots
+ * are in the order of its experts; the N K rows that experts work on, the places, are
+ * expert by expert, and of one expert by token. All of it is the backend's memory. */
+struct kg_route {
+    int32_t n_experts;    /* E */
+    int32_t k;            /* K */
+    bool normalise;       /* weights of a token sum to 1 */
+    struct kg_mat p;      /* (N,E) fp32: softmax of the logits */
+    struct kg_mat weight; /* (N,K) fp32 */
+    int32_t *ids;         /* (N,K) experts, largest p first, ties by smaller index */
+    int32_t *place;       /* (N,K) where a slot's row stands */
+    int32_t *token;       /* (N K) whose row a place is */
+    int32_t *first;       /* (E+1) first place of an expert; [E] is N K */
+};
+
+/* Matrices of E experts, of one shape each, at equal distances. */
+struct kg_groups {
+    const int32_t *first; /* (E+1) of a route */
+    int32_t n;            /* E */
+    int64_t stride;       /* bytes from one expert's matrix to the next */
+};
+
 /* ---- optimizer ---- */
 struct kg_adamw {
     float lr;
@@ -387,6 +412,22 @@ struct kg_backend {
     kg_status (*scatter_rows)(struct kg_mat pool, struct kg_ivec rows, struct kg_mat src,
                               struct kg_err *err);
     kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
+                             struct kg_err *err);
+    /* experts; NULL: models of them are refused, see kg_experts_missing */
+    kg_status (*route)(const struct kg_route *r, struct kg_mat logits,
+                       struct kg_ivec given, struct kg_err *err);
+    kg_status (*route_bwd)(struct kg_mat dlogits, const struct kg_route *r,
+                           struct kg_mat dweight, struct kg_vec dp, struct kg_err *err);
+    kg_status (*matmul_groups)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                               const struct kg_groups *g, enum kg_matmul_kind kind,
+                               bool accumulate, struct kg_err *err);
+    kg_status (*combine)(struct kg_mat y, struct kg_mat x, struct kg_mat weight,
+                         struct kg_ivec place, bool accumulate, struct kg_err *err);
+    kg_status (*combine_bwd)(struct kg_mat dweight, struct kg_mat dx, struct kg_mat x,
+                             struct kg_mat weight, struct kg_ivec place,
+                             struct kg_err *err);
+    kg_status (*sigmoid)(struct kg_vec y, struct kg_vec x, struct kg_err *err);
+    kg_status (*sigmoid_bwd)(struct kg_vec dx, struct kg_vec dy, struct kg_vec y,
                              struct kg_err *err);
     kg_status (*attention)(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                            struct kg_err *err);
@@ -573,6 +614,56 @@ kg_status kg_op_scatter_rows(const struct kg_backend *be, struct kg_mat pool,
 kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
                             struct kg_mat src, struct kg_ivec rows,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* Which experts a token has, and what they weigh:
+ *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or `given` where there are any
+ *   weight[n,k] = p[n,ids[n,k]], of which normalise divides by their sum; place, token,
+ *   first as struct kg_route says.
+ * r: arrays out; logits (N,E) fp32; given (N K) ids of another forward, or none
+ * numerics: exp of differences to the largest; sums from +0 in order of experts or slots.
+ * errors: SHAPE, EINVAL (an id that is no expert) */
+kg_status kg_op_route(const struct kg_backend *be, const struct kg_route *r,
+                      struct kg_mat logits, struct kg_ivec given,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* dlogits[n,e] = p (g - sum_f p[f] g[f]),   g[n,e] = dp[e] + dweight at e, taken back
+ * through the division where there was one
+ * dlogits (N,E) fp32 out; dweight (N,K) fp32; dp (E) of every token alike, or none */
+kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
+                          const struct kg_route *r, struct kg_mat dweight,
+                          struct kg_vec dp, struct kg_err *err) KG_MUST_CHECK;
+
+/* For every expert its product, as kg_op_matmul's, of the rows at its places: so a row's
+ * bits do not depend on who shares its expert.
+ *   NT, NN: rows first[e].. of c by those of a and matrix e of b
+ *   TN: matrix e of c by rows first[e].. of a and b
+ * b, or c of TN, is expert 0's.   errors: as kg_op_matmul, and those of ranges of rows */
+kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
+                              struct kg_mat a, struct kg_mat b, const struct kg_groups *g,
+                              enum kg_matmul_kind kind, bool accumulate,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+/* y[n,d] (=|+=) sum_k weight[n,k] x[place[n,k],d]: one chain from +0 in order of slots,
+ * added to what y held.
+ * y (N,D) fp32; x (R,D) fp32; weight (N,K) fp32; place (N K), or none: the row itself.
+ * weight without data is 1 */
+kg_status kg_op_combine(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
+                        struct kg_mat weight, struct kg_ivec place, bool accumulate,
+                        struct kg_err *err) KG_MUST_CHECK;
+/* For y = sum weight W x, where dx holds dy W of every place: with w the place's weight
+ *   dweight = sum_f dx[f] x[f];   dx <- w dx;   x <- w x
+ * dweight (N,K) fp32 out; dx (R,F) fp32; x (R,F) ct, whose product with dy is dW then */
+kg_status kg_op_combine_bwd(const struct kg_backend *be, struct kg_mat dweight,
+                            struct kg_mat dx, struct kg_mat x, struct kg_mat weight,
+                            struct kg_ivec place, struct kg_err *err) KG_MUST_CHECK;
+
+/* y = 1 / (1 + exp(-x));   dx = dy y (1 - y); in place, if wanted */
+kg_status kg_op_sigmoid(const struct kg_backend *be, struct kg_vec y, struct kg_vec x,
+                        struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_sigmoid_bwd(const struct kg_backend *be, struct kg_vec dx,
+                            struct kg_vec dy, struct kg_vec y,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* The first operation of experts that a backend does not have; NULL: it has all. */
+const char *kg_experts_missing(const struct kg_backend *be);
 
 /* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from
  * position 0, of which a window leaves out those that it does not touch.

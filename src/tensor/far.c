@@ -160,6 +160,48 @@ static kg_status far_gather_rows(struct kg_mat dst, struct kg_mat src,
 {
     LENDING(gather_rows(dst, src, rows, err), dst.data, src.data, rows.data);
 }
+static kg_status far_route(const struct kg_route *r, struct kg_mat logits,
+                           struct kg_ivec given, struct kg_err *err)
+{
+    LENDING(route(r, logits, given, err), r->p.data, r->weight.data, r->ids, r->place,
+            r->token, r->first, logits.data, given.data);
+}
+static kg_status far_route_bwd(struct kg_mat dlogits, const struct kg_route *r,
+                               struct kg_mat dweight, struct kg_vec dp,
+                               struct kg_err *err)
+{
+    LENDING(route_bwd(dlogits, r, dweight, dp, err), dlogits.data, r->p.data,
+            r->weight.data, r->ids, dweight.data, dp.data);
+}
+static kg_status far_matmul_groups(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                   const struct kg_groups *g, enum kg_matmul_kind kind,
+                                   bool accumulate, struct kg_err *err)
+{
+    LENDING(matmul_groups(c, a, b, g, kind, accumulate, err), c.data, a.data, b.data,
+            g->first);
+}
+static kg_status far_combine(struct kg_mat y, struct kg_mat x, struct kg_mat weight,
+                             struct kg_ivec place, bool accumulate, struct kg_err *err)
+{
+    LENDING(combine(y, x, weight, place, accumulate, err), y.data, x.data, weight.data,
+            place.data);
+}
+static kg_status far_combine_bwd(struct kg_mat dweight, struct kg_mat dx, struct kg_mat x,
+                                 struct kg_mat weight, struct kg_ivec place,
+                                 struct kg_err *err)
+{
+    LENDING(combine_bwd(dweight, dx, x, weight, place, err), dweight.data, dx.data,
+            x.data, weight.data, place.data);
+}
+static kg_status far_sigmoid(struct kg_vec y, struct kg_vec x, struct kg_err *err)
+{
+    LENDING(sigmoid(y, x, err), y.data, x.data);
+}
+static kg_status far_sigmoid_bwd(struct kg_vec dx, struct kg_vec dy, struct kg_vec y,
+                                 struct kg_err *err)
+{
+    LENDING(sigmoid_bwd(dx, dy, y, err), dx.data, dy.data, y.data);
+}
 static kg_status far_attention(struct kg_mat o, struct kg_vec lse,
                                const struct kg_attn *a, struct kg_err *err)
 {
@@ -254,6 +296,13 @@ static const struct kg_backend table = {
     .cast = far_cast,
     .scatter_rows = far_scatter_rows,
     .gather_rows = far_gather_rows,
+    .route = far_route,
+    .route_bwd = far_route_bwd,
+    .matmul_groups = far_matmul_groups,
+    .combine = far_combine,
+    .combine_bwd = far_combine_bwd,
+    .sigmoid = far_sigmoid,
+    .sigmoid_bwd = far_sigmoid_bwd,
     .attention = far_attention,
     .attention_bwd = far_attention_bwd,
     .head = far_head,

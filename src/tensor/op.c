@@ -4,18 +4,12 @@
  * else, and calls the backend's slot. Kernels behind it may assume all of it. Nothing
  * here touches an element, but for the ids, whose range is a shape too.
  */
-#include "tensor/backend.h"
+#include "tensor/op_internal.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* What an operand may be: types, and whether in panels. */
-enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
-
-/* A dimension of any length. */
-enum { ANY = -1 };
 
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n)
 {
@@ -68,77 +62,7 @@ void kg_mat_write(struct kg_mat m, const void *src, int64_t first, int64_t n)
                (const char *)src + (size_t)i * bytes, bytes);
 }
 
-/* ---- checks ---- */
-static kg_status check_shape(const char *op, const char *name, struct kg_mat m,
-                             int64_t rows, int64_t cols, struct kg_err *err)
-{
-    if ((rows == ANY || m.rows == rows) && (cols == ANY || m.cols == cols) &&
-        m.rows >= 0 && m.cols >= 0)
-        return KG_OK;
-    if (rows == ANY)
-        return kg_fail(err, KG_ESHAPE, "%s: %s has %lld columns, expected %lld", op, name,
-                       (long long)m.cols, (long long)cols);
-    if (cols == ANY)
-        return kg_fail(err, KG_ESHAPE, "%s: %s has %lld rows, expected %lld", op, name,
-                       (long long)m.rows, (long long)rows);
-    return kg_fail(err, KG_ESHAPE, "%s: %s is %lld x %lld, expected %lld x %lld", op,
-                   name, (long long)m.rows, (long long)m.cols, (long long)rows,
-                   (long long)cols);
-}
-
-static const char *types_name(unsigned types)
-{
-    types &= CT;
-    return types == F32 ? "fp32" : types == BF16 ? "bf16" : "fp32 or bf16";
-}
-
-/* One operand: a view that could exist, of this shape (ANY allowed) and one of these
- * types. */
-static kg_status check(const char *op, const char *name, struct kg_mat m, int64_t rows,
-                       int64_t cols, unsigned types, struct kg_err *err)
-{
-    KG_TRY(check_shape(op, name, m, rows, cols, err));
-    if (!(types & 1u << m.dtype))
-        return kg_fail(err, KG_EDTYPE, "%s: %s is %s, expected %s", op, name,
-                       kg_dtype_traits(m.dtype)->name, types_name(types));
-    if (m.layout == KG_PANELS && !(types & PANELS))
-        return kg_fail(err, KG_EINVAL, "%s: %s lies in panels, expected rows", op, name);
-    if (m.rows > 1 && m.stride < m.cols)
-        return kg_fail(err, KG_ESHAPE,
-                       "%s: %s has a row stride of %lld elements, expected at least "
-                       "its %lld columns",
-                       op, name, (long long)m.stride, (long long)m.cols);
-    if (!m.data && m.rows > 0 && m.cols > 0)
-        return kg_fail(err, KG_EINVAL, "%s: %s (%lld x %lld) has no memory", op, name,
-                       (long long)m.rows, (long long)m.cols);
-    return KG_OK;
-}
-
-static kg_status check_length(const char *op, const char *name, const void *data,
-                              int64_t n, int64_t expected, struct kg_err *err)
-{
-    if (n != expected)
-        return kg_fail(err, KG_ESHAPE, "%s: %s has %lld elements, expected %lld", op,
-                       name, (long long)n, (long long)expected);
-    if (!data && n > 0)
-        return kg_fail(err, KG_EINVAL, "%s: %s (%lld) has no memory", op, name,
-                       (long long)n);
-    return KG_OK;
-}
-
-static kg_status check_vec(const char *op, const char *name, struct kg_vec v, int64_t n,
-                           struct kg_err *err)
-{
-    return check_length(op, name, v.data, v.n, n, err);
-}
-
-/* The same, or none. */
-static kg_status check_vec_if(const char *op, const char *name, struct kg_vec v,
-                              int64_t n, struct kg_err *err)
-{
-    return v.data ? check_vec(op, name, v, n, err) : KG_OK;
-}
-
+/* ---- ids ---- */
 static kg_status check_range(const char *op, const char *name, const int32_t *ids,
                              int64_t n, int32_t lowest, int64_t end, struct kg_err *err)
 {
@@ -170,18 +94,6 @@ static kg_status check_head_dim(const char *op, int64_t cols, int heads, int hea
         return KG_OK;
     return kg_fail(err, KG_ESHAPE, "%s: %lld columns, expected %d heads of %d", op,
                    (long long)cols, heads, head_dim);
-}
-
-/* For what may lie in panels, where the backend has them. */
-static unsigned panels(const struct kg_backend *be)
-{
-    return be->weights == KG_PANELS ? PANELS : 0;
-}
-
-/* A slot that a backend does not fill. */
-static kg_status missing(const struct kg_backend *be, const char *op, struct kg_err *err)
-{
-    return kg_fail(err, KG_EUNSUPPORTED, "backend %s has no operation %s", be->name, op);
 }
 
 /* ---- memory ---- */

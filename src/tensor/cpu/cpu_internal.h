@@ -89,6 +89,21 @@ kg_status kg_cpu_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct kg
                               struct kg_err *err);
 kg_status kg_cpu_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err);
+kg_status kg_cpu_route(const struct kg_route *r, struct kg_mat logits,
+                       struct kg_ivec given, struct kg_err *err);
+kg_status kg_cpu_route_bwd(struct kg_mat dlogits, const struct kg_route *r,
+                           struct kg_mat dweight, struct kg_vec dp, struct kg_err *err);
+kg_status kg_cpu_matmul_groups(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                               const struct kg_groups *g, enum kg_matmul_kind kind,
+                               bool accumulate, struct kg_err *err);
+kg_status kg_cpu_combine(struct kg_mat y, struct kg_mat x, struct kg_mat weight,
+                         struct kg_ivec place, bool accumulate, struct kg_err *err);
+kg_status kg_cpu_combine_bwd(struct kg_mat dweight, struct kg_mat dx, struct kg_mat x,
+                             struct kg_mat weight, struct kg_ivec place,
+                             struct kg_err *err);
+kg_status kg_cpu_sigmoid(struct kg_vec y, struct kg_vec x, struct kg_err *err);
+kg_status kg_cpu_sigmoid_bwd(struct kg_vec dx, struct kg_vec dy, struct kg_vec y,
+                             struct kg_err *err);
 kg_status kg_cpu_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                            struct kg_err *err);
 kg_status kg_cpu_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
