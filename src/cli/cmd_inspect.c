@@ -137,6 +137,13 @@ static kg_status put_sizes(struct kg_str *out, const struct kg_model_config *c,
         "\"kv_heads\": %d, \"head_dim\": %d, \"max_positions\": %d, \"tied\": %s",
         c->vocab, c->hidden, c->ffn, c->layers, c->heads, c->kv_heads, c->head_dim,
         c->max_positions, c->tied ? "true" : "false"));
+    if (c->experts.n > 0)
+        KG_TRY(kg_str_printf(
+            out, err,
+            ", \"experts\": %d, \"experts_per_token\": %d, \"expert_ffn\": %d, "
+            "\"shared_ffn\": %d",
+            (int)c->experts.n, (int)c->experts.k, (int)c->experts.ffn,
+            (int)c->experts.shared_ffn));
     KG_TRY(kg_str_puts(out, ", \"eos\": ", err));
     return kg_json_put_ints(out, c->eos, (size_t)c->n_eos, err);
 }
@@ -157,7 +164,9 @@ static kg_status put_json(struct kg_str *out, const struct report *r, struct kg_
     KG_TRY(put_key_text(out, "architecture", m->config.arch->class_name, err));
     KG_TRY(kg_str_puts(out, ", ", err));
     KG_TRY(put_key_text(out, "model_type", m->config.arch->model_type, err));
-    KG_TRY(kg_str_printf(out, err, ", \"parameters\": %lld", (long long)r->n_params));
+    KG_TRY(kg_str_printf(out, err, ", \"parameters\": %lld, \"active_parameters\": %lld",
+                         (long long)r->n_params,
+                         (long long)kg_model_active_parameters(m)));
     KG_TRY(put_sizes(out, &m->config, err));
     KG_TRY(put_tokenizer_json(out, r->l.tok, err));
     KG_TRY(kg_str_printf(
@@ -209,6 +218,20 @@ static kg_status put_tokenizer_text(struct kg_str *out, const struct report *r,
     return kg_str_puts(out, c->n_eos > 0 ? "\n" : "none\n", err);
 }
 
+static kg_status put_experts_text(struct kg_str *out, const struct kg_model *m,
+                                  struct kg_err *err)
+{
+    const struct kg_experts_config *x = &m->config.experts;
+    if (x->n == 0)
+        return KG_OK;
+    KG_TRY(kg_str_printf(out, err, "experts        %d of %d a token, ffn %d", (int)x->k,
+                         (int)x->n, (int)x->ffn));
+    if (x->shared_ffn > 0)
+        KG_TRY(kg_str_printf(out, err, "; one of ffn %d shared", (int)x->shared_ffn));
+    return kg_str_printf(out, err, "; %lld parameters active\n",
+                         (long long)kg_model_active_parameters(m));
+}
+
 static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_err *err)
 {
     const struct kg_model *m = r->l.model;
@@ -226,6 +249,7 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
         "%d, %d positions, embeddings %s\n",
         c->vocab, c->hidden, c->ffn, c->layers, c->heads, c->kv_heads, c->head_dim,
         c->max_positions, c->tied ? "tied" : "untied"));
+    KG_TRY(put_experts_text(out, m, err));
     KG_TRY(kg_str_puts(out, "tensors        ", err));
     for (size_t i = 0; i < r->n_dtypes; i++)
         KG_TRY(kg_str_printf(out, err, "%s%zu %s", i > 0 ? ", " : "", r->dtype_tensors[i],

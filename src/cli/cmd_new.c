@@ -201,6 +201,10 @@ static int32_t given_or(int64_t given, int64_t otherwise)
 static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
 {
     KG_TRY(kg_arch_find(&c->arch, arch, err));
+    if (c->arch->features & KG_EXPERTS)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "--arch: %s has experts, which this command has no sizes for",
+                       arch);
     c->vocab = (int32_t)vocab;
     c->hidden = (int32_t)hidden;
     c->ffn = given_or(ffn, default_ffn());

@@ -16,7 +16,10 @@ struct bump {
 
 struct sizes {
     int64_t n, d, f, q, kd, h, hk;
-    int64_t rank; /* of adapters; 0: none */
+    int64_t rank;            /* of adapters; 0: none */
+    int64_t r, e, k, fe, fs; /* of experts; 0: there are none */
+    bool dense;              /* a layer without them, at least */
+    const struct kg_model_config *c;
     enum kg_dtype ct;
     bool qk_norm;
 };
@@ -24,7 +27,18 @@ struct sizes {
 static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
 {
     const struct kg_model_config *c = &m->config;
+    const struct kg_experts_config *x = &c->experts;
+    bool dense = false;
+    for (int32_t l = 0; l < c->layers; l++)
+        dense |= kg_model_config_layer(c, l) & KG_DENSE;
     return (struct sizes){
+        .c = c,
+        .dense = dense,
+        .r = max_tokens * x->k,
+        .e = x->n,
+        .k = x->k,
+        .fe = x->ffn,
+        .fs = x->shared_ffn,
         .n = max_tokens,
         .d = c->hidden,
         .f = c->ffn,
@@ -58,7 +72,52 @@ static struct kg_vec take_floats(struct bump *b, int64_t n)
     return kg_vec(take(b, (uint64_t)n * sizeof(float)), n);
 }
 
-static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct sizes *s)
+static int32_t *take_ints(struct bump *b, int64_t n)
+{
+    return take(b, (uint64_t)n * sizeof(int32_t));
+}
+
+static void place_experts(struct kg_expert_acts *x, struct bump *b, const struct sizes *s)
+{
+    x->route = (struct kg_route){.n_experts = (int32_t)s->e,
+                                 .k = (int32_t)s->k,
+                                 .normalise = s->c->experts.normalise,
+                                 .p = take_mat(b, KG_F32, s->n, s->e),
+                                 .weight = take_mat(b, KG_F32, s->n, s->k),
+                                 .ids = take_ints(b, s->r),
+                                 .place = take_ints(b, s->r),
+                                 .token = take_ints(b, s->r),
+                                 .first = take_ints(b, s->e + 1)};
+    x->gate = take_mat(b, s->ct, s->r, s->fe);
+    x->up = take_mat(b, s->ct, s->r, s->fe);
+    if (s->fs == 0)
+        return;
+    x->sgate = take_mat(b, s->ct, s->n, s->fs);
+    x->sup = take_mat(b, s->ct, s->n, s->fs);
+    x->share = take_mat(b, KG_F32, s->n, 1);
+}
+
+static void place_scratch(struct kg_expert_scratch *x, struct bump *b,
+                          const struct sizes *s)
+{
+    x->logits = take_mat(b, KG_F32, s->n, s->e);
+    x->narrow = take_mat(b, s->ct, s->n, s->e);
+    x->rows = take_mat(b, s->ct, s->r, s->d);
+    x->act = take_mat(b, s->ct, s->r, s->fe);
+    x->dact = take_mat(b, KG_F32, s->r, s->fe);
+    x->out = take_mat(b, KG_F32, s->r, s->d);
+    x->dw = take_mat(b, KG_F32, s->n, s->k);
+    if (s->fs == 0)
+        return;
+    x->sact = take_mat(b, s->ct, s->n, s->fs);
+    x->dsact = take_mat(b, KG_F32, s->n, s->fs);
+    x->dshare = take_mat(b, KG_F32, s->n, 1);
+    x->sone = take_mat(b, s->ct, s->n, 1);
+}
+
+/* features: of the layer, or of all layers that share its buffers */
+static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct sizes *s,
+                        uint32_t features)
 {
     l->inv1 = take_floats(b, s->n);
     l->h1 = take_mat(b, s->ct, s->n, s->d);
@@ -76,8 +135,12 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
     l->x_mid = take_mat(b, KG_F32, s->n, s->d);
     l->inv2 = take_floats(b, s->n);
     l->h2 = take_mat(b, s->ct, s->n, s->d);
-    l->gate = take_mat(b, s->ct, s->n, s->f);
-    l->up = take_mat(b, s->ct, s->n, s->f);
+    if (features & KG_DENSE) {
+        l->gate = take_mat(b, s->ct, s->n, s->f);
+        l->up = take_mat(b, s->ct, s->n, s->f);
+    }
+    if (features & KG_EXPERTS)
+        place_experts(&l->experts, b, s);
 }
 
 static void place_adapters(struct kg_acts *a, struct bump *b, const struct sizes *s)
@@ -94,7 +157,10 @@ static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *
 {
     a->inv = take_floats(b, s->n);
     a->hidden = take_mat(b, s->ct, s->n, s->d);
-    a->act = take_mat(b, s->ct, s->n, s->f);
+    if (s->dense)
+        a->act = take_mat(b, s->ct, s->n, s->f);
+    if (s->e > 0)
+        place_scratch(&a->experts, b, s);
     a->qf = take_mat(b, KG_F32, s->n, s->q);
     a->kf = take_mat(b, KG_F32, s->n, s->kd);
     a->vf = take_mat(b, KG_F32, s->n, s->kd);
@@ -113,6 +179,7 @@ static int32_t layer_sets(int32_t layers, bool checkpoint)
 /* Places everything of `a`, or only counts when b has no memory. */
 static void place_all(struct kg_acts *a, struct bump *b, const struct sizes *s)
 {
+    const uint32_t all = kg_model_config_features(s->c) | (s->dense ? KG_DENSE : 0);
     place_shared(a, b, s);
     for (int32_t l = 0; l <= a->layers; l++) {
         struct kg_mat x = take_mat(b, KG_F32, s->n, s->d);
@@ -121,7 +188,8 @@ static void place_all(struct kg_acts *a, struct bump *b, const struct sizes *s)
     }
     for (int32_t l = 0; l < layer_sets(a->layers, a->checkpoint); l++) {
         struct kg_layer_acts layer = {0};
-        place_layer(&layer, b, s);
+        /* the first one's are every layer's where nothing is kept */
+        place_layer(&layer, b, s, l == 0 ? all : kg_model_config_layer(s->c, l));
         if (b->base)
             a->layer[l] = layer;
     }
@@ -159,9 +227,10 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
                          int64_t max_tokens, bool checkpoint, struct kg_err *err)
 {
     *out = NULL;
-    if (max_tokens < 1 || max_tokens > INT32_MAX)
+    const int32_t k = m->config.experts.k > 0 ? m->config.experts.k : 1;
+    if (max_tokens < 1 || max_tokens > INT32_MAX / k)
         return kg_fail(err, KG_EINVAL, "activations: expected 1 to %d tokens, found %lld",
-                       INT32_MAX, (long long)max_tokens);
+                       INT32_MAX / k, (long long)max_tokens);
     struct kg_acts *a = kg_mem_calloc(1, sizeof *a, "activations", err);
     if (!a)
         return KG_ENOMEM;
@@ -215,6 +284,32 @@ static void cut(struct kg_mat *m, int64_t n)
 
 static void cut_vec(struct kg_vec *v, int64_t n, int64_t all) { v->n = v->n / all * n; }
 
+static void cut_experts(struct kg_expert_acts *x, int64_t n)
+{
+    const int64_t r = n * x->route.k;
+    cut(&x->route.p, n);
+    cut(&x->route.weight, n);
+    cut(&x->gate, r);
+    cut(&x->up, r);
+    cut(&x->sgate, n);
+    cut(&x->sup, n);
+    cut(&x->share, n);
+}
+
+struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p)
+{
+    struct kg_expert_scratch x = p->acts->experts;
+    const int64_t n = p->pack->n, r = n * x.dw.cols;
+    struct kg_mat *const of_tokens[] = {&x.logits, &x.narrow, &x.dw,  &x.sact,
+                                        &x.dsact,  &x.dshare, &x.sone};
+    struct kg_mat *const of_places[] = {&x.rows, &x.act, &x.dact, &x.out};
+    for (size_t i = 0; i < sizeof of_tokens / sizeof *of_tokens; i++)
+        cut(of_tokens[i], n);
+    for (size_t i = 0; i < sizeof of_places / sizeof *of_places; i++)
+        cut(of_places[i], r);
+    return x;
+}
+
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
 {
     const bool own = p->keep && !p->acts->checkpoint;
@@ -226,6 +321,7 @@ struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
         cut(mats[i], p->pack->n);
     for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++)
         cut_vec(vecs[i], p->pack->n, p->acts->max_tokens);
+    cut_experts(&v.experts, p->pack->n);
     if (!p->keep)
         v.x_mid = kg_walk_x(p, l); /* one residual stream, updated in place */
     return v;

@@ -10,6 +10,32 @@
 
 #include "model/model.h"
 
+/* Of the experts of one layer. R = N K places, Fe and Fs the widths of an expert and of
+ * the shared one. */
+struct kg_expert_acts {
+    struct kg_route route;
+    struct kg_mat gate; /* (R,Fe) ct; the backward turns it into dgate */
+    struct kg_mat up;   /* (R,Fe) ct */
+    struct kg_mat
+        sgate;         /* (N,Fs) ct; without data where nothing is shared, as the next */
+    struct kg_mat sup; /* (N,Fs) ct */
+    struct kg_mat share; /* (N,1) fp32: sigmoid, what the shared one weighs */
+};
+/* Scratch of the same. */
+struct kg_expert_scratch {
+    struct kg_mat logits; /* (N,E) fp32, then their gradients */
+    struct kg_mat narrow; /* (N,E) ct: those rounded */
+    struct kg_mat rows;   /* (R,D) ct, expert by expert: of h2, then of dy */
+    struct kg_mat act;    /* (R,Fe) ct */
+    struct kg_mat dact;   /* (R,Fe) fp32 */
+    struct kg_mat out;    /* (R,D) fp32: what experts made, then the gradient of rows */
+    struct kg_mat dw;     /* (N,K) fp32: of weights */
+    struct kg_mat sact;   /* (N,Fs) ct */
+    struct kg_mat dsact;  /* (N,Fs) fp32 */
+    struct kg_mat dshare; /* (N,1) fp32 */
+    struct kg_mat sone;   /* (N,1) ct: that rounded */
+};
+
 /* What one layer computes on the way from its input to its output. */
 struct kg_layer_acts {
     struct kg_vec inv1;  /* (N) of norm1 */
@@ -28,6 +54,7 @@ struct kg_layer_acts {
     struct kg_mat h2;    /* (N,D) ct */
     struct kg_mat gate;  /* (N,F) ct; the backward turns it into dgate */
     struct kg_mat up;    /* (N,F) ct */
+    struct kg_expert_acts experts; /* of a layer that has them, in their place */
 };
 
 /* A pack as operations read it. */
@@ -75,8 +102,9 @@ struct kg_acts {
     struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B */
     struct kg_mat low;      /* (N,r) ct: s times that; low_wide itself in fp32 */
     struct kg_mat wide;     /* (N,widest) fp32: sums before their rounding; not in fp32 */
-    unsigned char *slab;    /* owned, the backend's; every buffer above lies in it */
-    int64_t kept;           /* N of the last kept forward, 0 for none */
+    struct kg_expert_scratch experts;
+    unsigned char *slab; /* owned, the backend's; every buffer above lies in it */
+    int64_t kept;        /* N of the last kept forward, 0 for none */
 };
 
 /* One walk through the layers. */
@@ -100,6 +128,8 @@ void kg_stage_release(struct kg_stage *s, const struct kg_backend *be);
 
 /* The first N rows of every buffer of layer l, as this walk uses them. */
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l);
+/* The first rows of the scratch of experts. */
+struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p);
 /* The residual stream at the input of layer l (l = L: the output of the last), first N
  * rows. */
 struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l);
@@ -110,6 +140,17 @@ struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts 
  * which is what the backward of a checkpointed layer needs. */
 kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err) KG_MUST_CHECK;
+
+/* experts.c. x_out = x_mid + the experts of h2 and the shared one; without `whole` to
+ * their gates and ups.   a: of a layer with experts, its h2 made */
+kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
+                             const struct kg_layer_acts *a, bool whole,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* dh (N,D) fp32 out: the gradient of h2, for dx (N,D) fp32 of x_out.   dy: dx in ct */
+kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
+                         const struct kg_layer_acts *a, struct kg_mat dy,
+                         struct kg_mat dh, float *grads,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* linear.c. y = x W^T, or y += where accumulate, with an adapter
  *     y = x W^T + t B^T,   t = s (x A^T)

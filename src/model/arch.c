@@ -8,6 +8,9 @@
 #include "base/str.h"
 #include "model/model.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* ---- architectures ---- */
 static const struct kg_arch ARCHS[] = {
     {.model_type = "qwen2",
@@ -37,6 +40,28 @@ static const struct kg_arch ARCHS[] = {
      .windows = KG_WINDOWS_ALL,
      .default_window = 4096,
      .default_positions = 131072},
+    {.model_type = "qwen3_moe",
+     .class_name = "Qwen3MoeForCausalLM",
+     .help = "Qwen3 with experts: layers without them between, if mlp_only_layers says",
+     .features = KG_HEAD_NORM | KG_SPLIT | KG_PRE_NORM | KG_EXPERTS | KG_MLP_EXPERTS,
+     .reads = KG_READS_HEAD_DIM | KG_READS_EXPERT_FFN | KG_READS_NORMALISE,
+     .windows = KG_WINDOWS_SWITCHED,
+     .default_positions = 32768},
+    {.model_type = "qwen2_moe",
+     .class_name = "Qwen2MoeForCausalLM",
+     .help = "Qwen1.5, Qwen2 with experts: one more of every token, with a gate",
+     .features = KG_QKV_BIAS | KG_SPLIT | KG_PRE_NORM | KG_EXPERTS | KG_MLP_EXPERTS |
+                 KG_SHARED_EXPERT,
+     .reads = KG_READS_EXPERT_FFN | KG_READS_NORMALISE,
+     .windows = KG_WINDOWS_SWITCHED,
+     .default_positions = 32768},
+    {.model_type = "mixtral",
+     .class_name = "MixtralForCausalLM",
+     .help = "Mixtral without a sliding window: experts in every layer",
+     .features = KG_SPLIT | KG_PRE_NORM | KG_EXPERTS | KG_BLOCK_EXPERTS,
+     .reads = KG_READS_LOCAL_EXPERTS,
+     .windows = KG_WINDOWS_ALL,
+     .default_positions = 131072},
     {.model_type = NULL},
 };
 
@@ -63,9 +88,32 @@ static const struct kg_tensor_row TENSORS[] = {
     {"self_attn.o_proj.weight", KG_DIM_HIDDEN, KG_DIM_QUERY, 0, SLOT(wo)},
     {"self_attn.q_norm.weight", KG_DIM_ONE, KG_DIM_HEAD, KG_HEAD_NORM, SLOT(qnorm)},
     {"self_attn.k_norm.weight", KG_DIM_ONE, KG_DIM_HEAD, KG_HEAD_NORM, SLOT(knorm)},
-    {"mlp.gate_proj.weight", KG_DIM_FFN, KG_DIM_HIDDEN, KG_SPLIT, SLOT(wgate)},
-    {"mlp.up_proj.weight", KG_DIM_FFN, KG_DIM_HIDDEN, KG_SPLIT, SLOT(wup)},
-    {"mlp.down_proj.weight", KG_DIM_HIDDEN, KG_DIM_FFN, 0, SLOT(wdown)},
+    {"mlp.gate_proj.weight", KG_DIM_FFN, KG_DIM_HIDDEN, KG_SPLIT | KG_DENSE, SLOT(wgate)},
+    {"mlp.up_proj.weight", KG_DIM_FFN, KG_DIM_HIDDEN, KG_SPLIT | KG_DENSE, SLOT(wup)},
+    {"mlp.down_proj.weight", KG_DIM_HIDDEN, KG_DIM_FFN, KG_DENSE, SLOT(wdown)},
+    {"mlp.gate.weight", KG_DIM_EXPERTS, KG_DIM_HIDDEN, KG_MLP_EXPERTS, SLOT(router)},
+    {"mlp.experts.%d.gate_proj.weight", KG_DIM_EXPERT_FFN, KG_DIM_HIDDEN, KG_MLP_EXPERTS,
+     SLOT(egate)},
+    {"mlp.experts.%d.up_proj.weight", KG_DIM_EXPERT_FFN, KG_DIM_HIDDEN, KG_MLP_EXPERTS,
+     SLOT(eup)},
+    {"mlp.experts.%d.down_proj.weight", KG_DIM_HIDDEN, KG_DIM_EXPERT_FFN, KG_MLP_EXPERTS,
+     SLOT(edown)},
+    {"mlp.shared_expert.gate_proj.weight", KG_DIM_SHARED_FFN, KG_DIM_HIDDEN,
+     KG_SHARED_EXPERT, SLOT(sgate)},
+    {"mlp.shared_expert.up_proj.weight", KG_DIM_SHARED_FFN, KG_DIM_HIDDEN,
+     KG_SHARED_EXPERT, SLOT(sup)},
+    {"mlp.shared_expert.down_proj.weight", KG_DIM_HIDDEN, KG_DIM_SHARED_FFN,
+     KG_SHARED_EXPERT, SLOT(sdown)},
+    {"mlp.shared_expert_gate.weight", KG_DIM_SINGLE, KG_DIM_HIDDEN, KG_SHARED_EXPERT,
+     SLOT(share)},
+    {"block_sparse_moe.gate.weight", KG_DIM_EXPERTS, KG_DIM_HIDDEN, KG_BLOCK_EXPERTS,
+     SLOT(router)},
+    {"block_sparse_moe.experts.%d.w1.weight", KG_DIM_EXPERT_FFN, KG_DIM_HIDDEN,
+     KG_BLOCK_EXPERTS, SLOT(egate)},
+    {"block_sparse_moe.experts.%d.w3.weight", KG_DIM_EXPERT_FFN, KG_DIM_HIDDEN,
+     KG_BLOCK_EXPERTS, SLOT(eup)},
+    {"block_sparse_moe.experts.%d.w2.weight", KG_DIM_HIDDEN, KG_DIM_EXPERT_FFN,
+     KG_BLOCK_EXPERTS, SLOT(edown)},
     {"input_layernorm.weight", KG_DIM_ONE, KG_DIM_HIDDEN, KG_PRE_NORM, SLOT(norm1)},
     {"post_attention_layernorm.weight", KG_DIM_ONE, KG_DIM_HIDDEN, KG_PRE_NORM,
      SLOT(norm2)},
@@ -77,4 +125,16 @@ const struct kg_tensor_row *kg_arch_tensors(size_t *n)
 {
     *n = sizeof TENSORS / sizeof *TENSORS;
     return TENSORS;
+}
+
+bool kg_arch_each_expert(const struct kg_tensor_row *row)
+{
+    return strstr(row->suffix, "%d") != NULL;
+}
+
+void kg_arch_expert_name(char *to, size_t bytes, const struct kg_tensor_row *row,
+                         int32_t e)
+{
+    const char *at = strstr(row->suffix, "%d");
+    snprintf(to, bytes, "%.*s%d%s", (int)(at - row->suffix), row->suffix, (int)e, at + 2);
 }

@@ -20,12 +20,28 @@ enum kg_feature {
     KG_HEAD_NORM = 1 << 1, /* RMS norm of every query and key head */
     KG_SPLIT = 1 << 2,     /* q, k, v, gate, up are tensors of their own */
     KG_PRE_NORM = 1 << 3,  /* x += f(norm(x)), of attention and of the feed-forward */
+    /* of a layer: one feed-forward, or experts (kg_model_config_layer) */
+    KG_DENSE = 1 << 16,
+    KG_EXPERTS = 1 << 17,       /* softmax over a router's logits, the top k */
+    KG_MLP_EXPERTS = 1 << 18,   /* in tensors mlp.experts.N.. */
+    KG_BLOCK_EXPERTS = 1 << 19, /* in block_sparse_moe.experts.N.. */
+    KG_SHARED_EXPERT = 1 << 20, /* and one of every token, with a gate */
+};
+
+/* What a layer without experts does not have of them. */
+enum {
+    KG_EXPERT_FEATURES = KG_EXPERTS | KG_MLP_EXPERTS | KG_BLOCK_EXPERTS | KG_SHARED_EXPERT
 };
 
 /* Fields of config.json that some classes alone have. */
 enum kg_reads {
     KG_READS_HEAD_DIM = 1 << 0, /* and writes it, where others derive it */
     KG_READS_HEADS = 1 << 1,    /* num_key_value_heads absent: as many as heads */
+    /* of experts: */
+    KG_READS_LOCAL_EXPERTS = 1 << 16, /* num_local_experts, where others num_experts */
+    KG_READS_EXPERT_FFN = 1 << 17,    /* moe_intermediate_size apart from that of layers
+                                         without experts, and which these are */
+    KG_READS_NORMALISE = 1 << 18,     /* norm_topk_prob, where others always do */
 };
 
 /* Which layers look through a sliding window. */
@@ -59,13 +75,19 @@ enum kg_dim {
     KG_DIM_QUERY, /* H hd */
     KG_DIM_KEY,   /* Hk hd */
     KG_DIM_HEAD,
-    KG_DIM_VOCAB
+    KG_DIM_VOCAB,
+    KG_DIM_EXPERTS, /* how many */
+    KG_DIM_EXPERT_FFN,
+    KG_DIM_SHARED_FFN,
+    KG_DIM_SINGLE, /* a matrix of one row */
 };
 
 /* How a tensor is called in a checkpoint, which dimensions it has, which features it
  * takes, and where struct kg_layer_params keeps the pointer to it. */
 struct kg_tensor_row {
-    const char *suffix; /* after "model.layers.N." */
+    /* after "model.layers.N."; with %d in it a tensor of each expert: of such rows that
+     * follow each other all of one expert come first, and the slot is expert 0's */
+    const char *suffix;
     enum kg_dim rows;
     enum kg_dim cols;
     uint32_t with; /* all of these features; 0: always */
@@ -75,5 +97,11 @@ enum { KG_MAX_LAYER_TENSORS = 32 };
 
 /* The rows, in HF's order, and how many there are. */
 const struct kg_tensor_row *kg_arch_tensors(size_t *n);
+
+/* Whether each expert has its own. */
+bool kg_arch_each_expert(const struct kg_tensor_row *row);
+/* The suffix of a row that each expert has, with e in its place. */
+void kg_arch_expert_name(char *to, size_t bytes, const struct kg_tensor_row *row,
+                         int32_t e);
 
 #endif

@@ -26,28 +26,37 @@ static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_
 
 /* ---- FFN half ---- */
 
-/* x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T,
- * h2 = norm2(x_mid) */
+/* x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T: to dh of h2 */
+static kg_status dense_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
+                           const struct kg_layer_acts *a, struct kg_mat dy,
+                           struct kg_mat dh, float *grads, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
+
+    KG_TRY(kg_op_swiglu(be, act, a->gate, a->up, err));
+    /* act is read for dWdown first and then overwritten by its own gradient */
+    KG_TRY(kg_linear_bwd(p, grads, w->wdown, dy, act, act, false, err));
+    KG_TRY(kg_op_swiglu_bwd(be, a->gate, a->up, act, a->gate, a->up, err));
+    KG_TRY(kg_linear_bwd(p, grads, w->wgate, a->gate, a->h2, dh, false, err));
+    return kg_linear_bwd(p, grads, w->wup, a->up, a->h2, dh, true, err);
+}
+
+/* h2 = norm2(x_mid) */
 static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
                          float *grads, struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_layer_acts a = kg_walk_layer(p, l);
     const int64_t n = p->pack->n;
-    const struct kg_mat act = kg_mat_rows(p->acts->act, 0, n);
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, n);
     struct kg_mat dy;
 
     KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
-    KG_TRY(kg_op_swiglu(be, act, a.gate, a.up, err));
-    /* act is read for dWdown first and then overwritten by its own gradient */
-    KG_TRY(kg_linear_bwd(p, grads, w->wdown, dy, act, act, false, err));
-    KG_TRY(kg_op_swiglu_bwd(be, a.gate, a.up, act, a.gate, a.up, err));
-    KG_TRY(kg_linear_bwd(p, grads, w->wgate, a.gate, a.h2, dh, false, err));
-    KG_TRY(kg_linear_bwd(p, grads, w->wup, a.up, a.h2, dh, true, err));
-    return kg_op_rmsnorm_bwd(be, dx, true, kg_grad_of(grads, w->norm2), dh, a.x_mid,
-                             kg_param_vector(w->norm2), a.inv2, err);
+    KG_TRY(w->router ? kg_experts_bwd(p, l, &a, dy, dh, grads, err)
+                     : dense_bwd(p, w, &a, dy, dh, grads, err));
+    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, kg_grad_of(grads, w->norm2), dh,
+                             a.x_mid, kg_param_vector(w->norm2), a.inv2, err);
 }
 
 /* ---- attention half ---- */

@@ -21,7 +21,7 @@ enum {
     MAX_FILE_BYTES = 16 << 20,
     MAX_VOCAB = 1 << 22,
     MAX_WIDTH = 1 << 20,
-    MAX_LAYERS = 1024,
+    MAX_LAYERS = KG_MAX_LAYERS,
     MAX_HEADS = 1024,
     MAX_POSITIONS = 1 << 27,
 };
@@ -29,10 +29,12 @@ enum {
 /* ---- fields ---- */
 
 enum rule {
-    HONOURED,  /* read below */
-    NO_EFFECT, /* and kept when a checkpoint is written */
-    FORGOTTEN, /* without effect, and not kept */
-    IS_FALSE,  /* false or null; so are the next ones, with null for "not given" */
+    HONOURED,   /* read below */
+    OF_EXPERTS, /* honoured where the class has experts, else no field at all */
+    NO_EFFECT,  /* and kept when a checkpoint is written */
+    FORGOTTEN,  /* without effect, and not kept */
+    IS_TRUE,    /* true or null; so are the next ones, with null for "not given" */
+    IS_FALSE,
     IS_ZERO,
     IS_ONE,
     IS_NULL,
@@ -42,9 +44,14 @@ enum rule {
 };
 
 static const char *const EXPECTED[N_RULES] = {
-    [IS_FALSE] = "false",   [IS_ZERO] = "0",
-    [IS_ONE] = "1",         [IS_NULL] = "null",
-    [IS_SILU] = "\"silu\"", [IS_FULL_ATTENTION] = "\"full_attention\" for every layer",
+    [OF_EXPERTS] = "no such field: this model_type has no experts",
+    [IS_TRUE] = "true",
+    [IS_FALSE] = "false",
+    [IS_ZERO] = "0",
+    [IS_ONE] = "1",
+    [IS_NULL] = "null",
+    [IS_SILU] = "\"silu\"",
+    [IS_FULL_ATTENTION] = "\"full_attention\" for every layer",
 };
 
 struct field {
@@ -75,7 +82,19 @@ static const struct field FIELDS[] = {
     {"dtype", HONOURED},
     {"attention_bias", HONOURED},
 
+    {"num_experts", OF_EXPERTS},
+    {"num_local_experts", OF_EXPERTS},
+    {"num_experts_per_tok", OF_EXPERTS},
+    {"moe_intermediate_size", OF_EXPERTS},
+    {"shared_expert_intermediate_size", OF_EXPERTS},
+    {"norm_topk_prob", OF_EXPERTS},
+    {"decoder_sparse_step", OF_EXPERTS},
+    {"mlp_only_layers", OF_EXPERTS},
+
     {"hidden_act", IS_SILU},
+    {"qkv_bias", IS_TRUE},
+    {"output_router_logits", IS_FALSE},
+    {"router_jitter_noise", IS_ZERO},
     {"layer_types", IS_FULL_ATTENTION},
     {"attention_dropout", IS_ZERO},
     {"mlp_bias", IS_FALSE},
@@ -94,6 +113,8 @@ static const struct field FIELDS[] = {
      * the family has it. */
     {"sliding_window", HONOURED},
     {"max_window_layers", NO_EFFECT},
+    /* of a loss that a recipe asks for, if it wants it */
+    {"router_aux_loss_coef", NO_EFFECT},
     /* Who wrote the file, and how the Python classes cache, batch and return. */
     {"_name_or_path", NO_EFFECT},
     {"_attn_implementation_autoset", NO_EFFECT},
@@ -188,6 +209,10 @@ static bool keeps_rule(const struct reader *r, enum rule rule,
     if (kg_json_type(value) == KG_JSON_NULL)
         return true;
     switch (rule) {
+    case OF_EXPERTS:
+        return r->c->arch->features & KG_EXPERTS;
+    case IS_TRUE:
+        return kg_json_bool(value, false);
     case IS_FALSE:
         return kg_json_type(value) == KG_JSON_BOOL && !kg_json_bool(value, true);
     case IS_ZERO:
@@ -340,7 +365,8 @@ static kg_status read_window(const struct reader *r)
     const int32_t usual = r->c->arch->default_window;
     int64_t window = value ? kg_json_int(value, 0) : usual;
     bool none = value && kg_json_type(value) == KG_JSON_NULL;
-    if (r->c->arch->windows != KG_WINDOWS_ALL || none || window >= r->c->max_positions)
+    if (r->c->arch->windows != KG_WINDOWS_ALL || none || (!value && !usual) ||
+        window >= r->c->max_positions)
         return KG_OK;
     if (value)
         return refuse(r, "sliding_window", value,
@@ -513,6 +539,16 @@ uint32_t kg_model_config_features(const struct kg_model_config *c)
     return c->arch->features | (c->qkv_bias ? KG_QKV_BIAS : 0);
 }
 
+uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l)
+{
+    const uint32_t all = kg_model_config_features(c);
+    const struct kg_experts_config *x = &c->experts;
+    const bool without = x->n == 0 || (l + 1) % x->step != 0 ||
+                         (x->without[l / 64] >> l % 64 & 1);
+
+    return without ? (all & ~(uint32_t)KG_EXPERT_FEATURES) | KG_DENSE : all;
+}
+
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token)
 {
     for (int i = 0; i < c->n_eos; i++)
@@ -543,6 +579,8 @@ static kg_status read_all(const struct reader *r)
     KG_TRY(read_family(r));
     KG_TRY(check_fields(r));
     KG_TRY(read_sizes(r));
+    if (r->c->arch->features & KG_EXPERTS)
+        KG_TRY(kg_experts_config_read(r->c, r->doc, r->root, r->err));
     KG_TRY(read_window(r));
     KG_TRY(read_numbers(r));
     KG_TRY(read_dtype(r));

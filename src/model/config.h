@@ -11,14 +11,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KG_MAX_EOS = 16, KG_MAX_HEAD_DIM = 256 };
+struct kg_json;
+struct kg_json_doc;
+
+enum { KG_MAX_EOS = 16, KG_MAX_HEAD_DIM = 256, KG_MAX_LAYERS = 1024 };
+
+struct kg_experts_config {
+    int32_t n;          /* E; 0: no layer has any */
+    int32_t k;          /* of a token */
+    int32_t ffn;        /* of an expert */
+    int32_t shared_ffn; /* of the one that every token has; 0: there is none */
+    bool normalise;     /* weights of a token sum to 1 */
+    int32_t step;       /* layers step-1, 2 step-1, .. have experts, */
+    uint64_t without[KG_MAX_LAYERS / 64]; /* but for these, a bit each */
+};
 
 struct kg_model_config {
     const struct kg_arch *arch;
-    int32_t vocab;    /* V */
-    int32_t hidden;   /* D */
-    int32_t ffn;      /* F */
-    int32_t layers;   /* L */
+    int32_t vocab;  /* V */
+    int32_t hidden; /* D */
+    int32_t ffn;    /* F */
+    int32_t layers; /* L */
+    struct kg_experts_config experts;
     int32_t heads;    /* H */
     int32_t kv_heads; /* Hk */
     int32_t head_dim; /* hd */
@@ -50,7 +64,6 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
 /* config.json text that transformers loads. torch_dtype as given ("bfloat16",
  * "float32"). source: the config.json that c was read from, whose fields without effect
  * (pad_token_id, id2label, ..) are kept; or NULL */
-struct kg_json;
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
                                 const char *torch_dtype, const struct kg_json *source,
                                 struct kg_err *err) KG_MUST_CHECK;
@@ -58,6 +71,17 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
 bool kg_model_config_keeps(const char *key);
 /* What its tensors and its forward have: the row's, and what the file adds. */
 uint32_t kg_model_config_features(const struct kg_model_config *c);
+/* The same of layer l: experts or one feed-forward. */
+uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l);
+
+/* config_experts.c: fields of experts, of a class that has them.
+ * errors: EFORMAT, EINVAL, UNSUPPORTED, naming the field */
+kg_status kg_experts_config_read(struct kg_model_config *c, const struct kg_json_doc *doc,
+                                 const struct kg_json *root,
+                                 struct kg_err *err) KG_MUST_CHECK;
+/* "key": value of each, behind others. */
+kg_status kg_experts_config_write(struct kg_str *out, const struct kg_model_config *c,
+                                  struct kg_err *err) KG_MUST_CHECK;
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 /* Add one id (the tokenizer's end token) to the set; -1, ids beyond V and known ones
  * change nothing.

@@ -106,7 +106,7 @@ static kg_status put_family(const struct writer *w, const struct kg_model_config
 {
     if (c->arch->windows == KG_WINDOWS_ALL)
         return put_word(w, "sliding_window", "null");
-    if (c->arch->windows == KG_WINDOWS_NONE) {
+    if (c->arch->windows == KG_WINDOWS_NONE && !c->experts.n) {
         KG_TRY(put_word(w, "mlp_bias", "false"));
         KG_TRY(put_int(w, "pretraining_tp", 1));
     } else {
@@ -147,6 +147,8 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
     KG_TRY(put_rope(&w, c));
     KG_TRY(put_word(&w, "attention_dropout", "0.0"));
     KG_TRY(put_family(&w, c));
+    if (c->experts.n)
+        KG_TRY(kg_experts_config_write(out, c, err));
     KG_TRY(put_word(&w, "tie_word_embeddings", c->tied ? "true" : "false"));
     KG_TRY(put_ids(&w, c));
     if (!is_kept(&w, "use_cache"))

@@ -11,6 +11,7 @@
  *     h1 = norm1(x);  q, k, v = h1 W^T + b, [norm of heads], rotate;
  *     x += attention(q, k, v) Wo^T;
  *     h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
+ * or the same of experts (experts.c).
  */
 #include "model/acts_internal.h"
 #include "model/model_internal.h"
@@ -146,6 +147,8 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
     KG_TRY(add_product(p, a.x_mid, x, a.o, w->wo, err));
 
     KG_TRY(kg_op_rmsnorm(be, a.h2, a.inv2, a.x_mid, kg_param_vector(w->norm2), eps, err));
+    if (w->router)
+        return kg_experts_forward(p, l, &a, whole, err);
     KG_TRY(kg_linear(p, a.gate, a.h2, w->wgate, false, err));
     KG_TRY(kg_linear(p, a.up, a.h2, w->wup, false, err));
     if (!whole)

@@ -33,6 +33,14 @@ static int64_t dim_size(const struct kg_model_config *c, enum kg_dim d)
         return c->head_dim;
     case KG_DIM_VOCAB:
         return c->vocab;
+    case KG_DIM_EXPERTS:
+        return c->experts.n;
+    case KG_DIM_EXPERT_FFN:
+        return c->experts.ffn;
+    case KG_DIM_SHARED_FFN:
+        return c->experts.shared_ffn;
+    case KG_DIM_SINGLE:
+        return 1;
     }
     return 0;
 }
@@ -63,23 +71,55 @@ static kg_status add_param(struct kg_model *m, struct kg_param **out, const char
     return kg_param_place(m, p, err);
 }
 
+/* One tensor of a layer; of a row for each expert, expert e's. */
+static kg_status add_row(struct kg_model *m, int32_t layer,
+                         const struct kg_tensor_row *row, int32_t e, char **name,
+                         struct kg_err *err)
+{
+    struct kg_param *p = NULL;
+    char suffix[KG_NAME_BYTES - 24];
+    if (kg_arch_each_expert(row))
+        kg_arch_expert_name(suffix, sizeof suffix, row, e);
+    snprintf(*name, KG_NAME_BYTES, "model.layers.%d.%s", (int)layer,
+             kg_arch_each_expert(row) ? suffix : row->suffix);
+    KG_TRY(add_param(m, &p, *name, row->rows, row->cols, err));
+    *name += KG_NAME_BYTES;
+    if (e == 0)
+        memcpy((char *)&m->layers[layer] + row->slot, &p, sizeof p);
+    return KG_OK;
+}
+
+/* Rows [from, to), which every expert has. */
+static kg_status add_experts(struct kg_model *m, int32_t layer,
+                             const struct kg_tensor_row *from,
+                             const struct kg_tensor_row *to, char **name,
+                             struct kg_err *err)
+{
+    for (int32_t e = 0; e < m->config.experts.n; e++)
+        for (const struct kg_tensor_row *row = from; row < to; row++)
+            KG_TRY(add_row(m, layer, row, e, name, err));
+    return KG_OK;
+}
+
 static kg_status add_layer(struct kg_model *m, int32_t layer, char **name,
                            struct kg_err *err)
 {
-    const uint32_t features = kg_model_config_features(&m->config);
+    const uint32_t features = kg_model_config_layer(&m->config, layer);
     size_t n;
     const struct kg_tensor_row *rows = kg_arch_tensors(&n);
-    for (size_t i = 0; i < n; i++) {
-        const struct kg_tensor_row *row = &rows[i];
-        if (row->with & ~features)
+    m->layers[layer].first = m->n_params;
+    for (size_t i = 0, end; i < n; i = end) {
+        end = i + 1;
+        while (kg_arch_each_expert(&rows[i]) && end < n &&
+               kg_arch_each_expert(&rows[end]) && rows[end].with == rows[i].with)
+            end++;
+        if (rows[i].with & ~features)
             continue;
-        snprintf(*name, KG_NAME_BYTES, "model.layers.%d.%s", (int)layer, row->suffix);
-        struct kg_param *p = NULL;
-        KG_TRY(add_param(m, &p, *name, row->rows, row->cols, err));
-        char *slot = (char *)&m->layers[layer] + row->slot;
-        memcpy(slot, &p, sizeof p);
-        *name += KG_NAME_BYTES;
+        KG_TRY(kg_arch_each_expert(&rows[i])
+                   ? add_experts(m, layer, &rows[i], &rows[end], name, err)
+                   : add_row(m, layer, &rows[i], 0, name, err));
     }
+    m->layers[layer].n = m->n_params - m->layers[layer].first;
     return KG_OK;
 }
 
@@ -125,7 +165,7 @@ static kg_status put_inv_freq(struct kg_model *m, struct kg_err *err)
 static kg_status outline(struct kg_model *m, struct kg_err *err)
 {
     const size_t layers = (size_t)m->config.layers;
-    const size_t own = layers * KG_MAX_LAYER_TENSORS;
+    const size_t own = layers * (KG_MAX_LAYER_TENSORS + 3 * (size_t)m->config.experts.n);
     const size_t most = m->lora.rank > 0 ? 3 * own : own; /* A and B beside each */
     struct kg_model_priv *priv = m->priv = kg_mem_calloc(1, sizeof *priv, "model", err);
     if (!priv)
@@ -141,6 +181,24 @@ static kg_status outline(struct kg_model *m, struct kg_err *err)
     if (!priv->adapters)
         return KG_ENOMEM;
     return list_params(m, err);
+}
+
+static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
+{
+    const char *type = m->config.arch->model_type;
+    const char *missing = kg_experts_missing(m->backend);
+    if (m->config.experts.n == 0)
+        return KG_OK;
+    if (m->lora.rank > 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "model_type %s: it has experts, beside which no adapters are made",
+                       type);
+    return missing
+               ? kg_fail(err, KG_EUNSUPPORTED,
+                         "model_type %s: backend %s has no operation %s, which models "
+                         "with experts need",
+                         type, m->backend->name, missing)
+               : KG_OK;
 }
 
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
@@ -161,7 +219,9 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     m->whose = opts->whose ? opts->whose : "";
     if (opts->lora)
         m->lora = *opts->lora;
-    kg_status status = kg_backend_host(&m->host, be, err);
+    kg_status status = check_experts(m, err);
+    if (status == KG_OK)
+        status = kg_backend_host(&m->host, be, err);
     if (status == KG_OK)
         status = outline(m, err);
     if (status == KG_OK)
@@ -182,18 +242,43 @@ static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
     return (bytes + KG_COMPUTE_ALIGN - 1) / KG_COMPUTE_ALIGN * KG_COMPUTE_ALIGN;
 }
 
-/* Parameters of a layer: as many in each. */
-static size_t params_of_layer(const struct kg_model *m)
-{
-    return (m->n_base - 2 - !m->config.tied) / (size_t)m->config.layers;
-}
-
 /* The layer that p stands in; -1 for embedding, final norm and head. */
 static int32_t layer_of(const struct kg_model *m, const struct kg_param *p)
 {
-    const int64_t i = p - m->params - 1;
-    const int64_t layer = i / (int64_t)params_of_layer(m);
-    return i >= 0 && layer < m->config.layers ? (int32_t)layer : -1;
+    const size_t i = (size_t)(p - m->params);
+    int32_t l = m->config.layers - 1;
+    if (i < m->layers[0].first || i >= m->layers[l].first + m->layers[l].n)
+        return -1;
+    while (i < m->layers[l].first)
+        l--;
+    return l;
+}
+
+/* Places matrices [first, first+n), or without memory counts.   returns bytes */
+static uint64_t place_run(const struct kg_model *m, size_t first, size_t n,
+                          unsigned char *base)
+{
+    uint64_t used = 0;
+    for (size_t i = first; i < first + n; i++) {
+        struct kg_param *p = &m->params[i];
+        if (!p->is_product)
+            continue;
+        if (base)
+            p->compute = kg_weights(m->backend, base + used, m->ct, p->rows, p->cols);
+        used += panel_bytes(m, p);
+    }
+    return used;
+}
+
+/* What products read of the largest layer. */
+static uint64_t layer_bytes(const struct kg_model *m)
+{
+    uint64_t most = 0;
+    for (int32_t l = 0; l < m->config.layers; l++) {
+        const uint64_t bytes = place_run(m, m->layers[l].first, m->layers[l].n, NULL);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 /* The first of the parameters whose panels are this model's own. */
@@ -204,22 +289,26 @@ static size_t first_own(const struct kg_model *m)
 }
 
 /* Places every matrix, or without memory counts bytes. Layers that are fetched have one
- * room, the first one's. */
+ * room. */
 static uint64_t place_panels(const struct kg_model *m, unsigned char *base)
 {
+    struct kg_model_priv *priv = m->priv;
+    const struct kg_layer_params *last = &m->layers[m->config.layers - 1];
+    const size_t first = m->layers[0].first, end = last->first + last->n;
     uint64_t used = 0;
-    for (size_t i = first_own(m); i < m->n_params; i++) {
-        struct kg_param *p = &m->params[i];
-        const int32_t layer = m->on_host == KG_HOST_LAYERS ? layer_of(m, p) : -1;
-        if (!p->is_product)
-            continue;
-        if (base && layer > 0)
-            p->compute = m->params[i - (size_t)layer * params_of_layer(m)].compute;
-        else if (base)
-            p->compute = kg_weights(m->backend, base + used, m->ct, p->rows, p->cols);
-        used += layer > 0 ? 0 : panel_bytes(m, p);
+    if (priv->shares)
+        return place_run(m, m->n_base, m->n_params - m->n_base, base);
+    used = place_run(m, 0, first, base);
+    if (m->on_host == KG_HOST_LAYERS) {
+        if (base)
+            priv->room = base + used;
+        for (int32_t l = 0; base && l < m->config.layers; l++)
+            place_run(m, m->layers[l].first, m->layers[l].n, priv->room);
+        used += layer_bytes(m);
+    } else {
+        used += place_run(m, first, end - first, base ? base + used : NULL);
     }
-    return used;
+    return used + place_run(m, end, m->n_params - end, base ? base + used : NULL);
 }
 
 uint64_t kg_model_compute_bytes(const struct kg_model *m)
@@ -227,13 +316,22 @@ uint64_t kg_model_compute_bytes(const struct kg_model *m)
     return place_panels(m, NULL);
 }
 
-static uint64_t layer_bytes(const struct kg_model *m)
+int64_t kg_model_parameters(const struct kg_model *m)
 {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < params_of_layer(m); i++)
-        if (m->params[1 + i].is_product)
-            bytes += panel_bytes(m, &m->params[1 + i]);
-    return bytes;
+    int64_t n = 0;
+    for (size_t i = 0; i < m->n_params; i++)
+        n += kg_param_count(&m->params[i]);
+    return n;
+}
+
+int64_t kg_model_active_parameters(const struct kg_model *m)
+{
+    const struct kg_experts_config *x = &m->config.experts;
+    int64_t n = kg_model_parameters(m);
+    for (int32_t l = 0; l < m->config.layers; l++)
+        if (m->layers[l].egate)
+            n -= 3 * (int64_t)(x->n - x->k) * kg_param_count(m->layers[l].egate);
+    return n;
 }
 
 static uint64_t vector_bytes(const struct kg_model *m)
@@ -369,8 +467,7 @@ struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param
         return s;
     s.backend = m->host;
     s.mat.data = priv->layers + (uint64_t)layer * priv->layer_bytes +
-                 ((unsigned char *)p->compute.data -
-                  (unsigned char *)m->layers[0].wq->compute.data);
+                 ((unsigned char *)p->compute.data - priv->room);
     return s;
 }
 
@@ -381,7 +478,7 @@ static struct kg_mat master_of(const struct kg_param *p)
 
 static kg_status make_layer(const struct kg_model *m, int32_t l, struct kg_err *err)
 {
-    const size_t n = params_of_layer(m), first = 1 + (size_t)l * n;
+    const size_t n = m->layers[l].n, first = m->layers[l].first;
     for (size_t i = first; i < first + n; i++)
         if (m->params[i].is_product)
             KG_TRY(kg_op_cast(m->backend, m->params[i].compute, master_of(&m->params[i]),
@@ -396,7 +493,7 @@ kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l, struct kg_er
         return KG_OK;
     priv->there = -1;
     if (priv->layers)
-        KG_TRY(kg_buf_put(m->backend, m->layers[0].wq->compute.data,
+        KG_TRY(kg_buf_put(m->backend, priv->room,
                           priv->layers + (uint64_t)l * priv->layer_bytes,
                           priv->layer_bytes, err));
     else

@@ -43,7 +43,19 @@ struct kg_layer_params {
     struct kg_param *norm1, *norm2, *wq, *wk, *wv, *wo, *wgate, *wup, *wdown;
     struct kg_param *bq, *bk, *bv;  /* NULL without bias */
     struct kg_param *qnorm, *knorm; /* NULL without QK-norm */
+    /* Of a layer with experts, whose wgate, wup, wdown are NULL: the router, and expert
+     * 0's matrices; expert e's are kg_expert(egate, e). */
+    struct kg_param *router, *egate, *eup, *edown;
+    struct kg_param *sgate, *sup, *sdown,
+        *share;      /* the shared one and its gate, or NULL */
+    size_t first, n; /* params of the layer: [first, first+n) */
 };
+
+/* The three matrices of an expert follow each other. */
+static inline struct kg_param *kg_expert(struct kg_param *of_0, int32_t e)
+{
+    return of_0 + 3 * (ptrdiff_t)e;
+}
 
 enum kg_on_host {
     KG_HOST_NONE,   /* all in the backend's memory */
@@ -151,6 +163,11 @@ static inline size_t kg_model_first_trained(const struct kg_model *m)
 {
     return m->lora.rank > 0 ? m->n_base : 0;
 }
+
+/* Of all parameters those that one token is multiplied by or normed with: of experts its
+ * own. Both without what aligns them. */
+int64_t kg_model_parameters(const struct kg_model *m);
+int64_t kg_model_active_parameters(const struct kg_model *m);
 
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at

@@ -28,7 +28,8 @@ struct kg_model_priv {
     unsigned char *layers; /* (L layer_bytes) owned, the host's; what products read of
                               them; NULL: it is made of the master weights */
     uint64_t layer_bytes;
-    int32_t there; /* the layer that the room holds; -1: none */
+    unsigned char *room; /* in panels; borrowed: where a layer is fetched to */
+    int32_t there;       /* the layer that the room holds; -1: none */
 };
 
 /* Where what products read of a matrix lies for good. */

@@ -88,10 +88,6 @@ static const struct kg_published_run dppo_runs[] = {
     {SUITE_D, NULL, NULL, NULL, SUITE_D},
 };
 
-#define NO_EXPERTS                                                                       \
-    "models of mixed experts (qwen3_moe) are not read yet: another start model until "   \
-    "then"
-
 static const struct kg_published_row dppo_rows[] = {
     COMMON_ROWS(YAML),
     MESSAGE_ROWS,
@@ -106,11 +102,11 @@ static const struct kg_published_row dppo_rows[] = {
     {"*-8b", "model.path", "Qwen/Qwen3-8B-Base", "models/Qwen3-8B-Base", PAPER_E,
      "where the user keeps it"},
     {"*-30b", "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base",
-     PAPER_E, NO_EXPERTS},
+     PAPER_E, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", PAPER_E,
      "bf16 products; master weights are fp32 in both"},
     {"*-30b", "(routing replay)", "with and without R3", "without", PAPER_E,
-     "nothing is routed here yet: " NO_EXPERTS},
+     "sampler and trainer choose the same experts to the bit; replay is not there yet"},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},
     {"*-8b", "task.bad_golds", "no check", "drop", REWARD,
      "what nobody can answer teaches nothing; named and counted"},
@@ -321,7 +317,7 @@ static const struct kg_published_row verl_rows[] = {
      NULL, "BytedTsinghua-SIA/DAPO-Math-17k (its prompts)",
      "rendered with the template of Qwen3"},
     {NULL, "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base", SCRIPT,
-     NO_EXPERTS},
+     "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VYAML,
      "bf16 products; master weights are fp32 in both"},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},

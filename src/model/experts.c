@@ -1,0 +1,228 @@
+/* A feed-forward of experts, forward and backward.
+ *
+ *     z = h2 Wr^T;  p = softmax(z);  a token has the K experts of the largest p;
+ *     x += sum_k w_k E_k(h2),   w_k = p_k, or p_k over their sum;
+ *     x += s S(h2),  s = sigmoid(h2 ws^T),   where an expert is shared by all;
+ *     E(h) and S(h) = (silu(h Wgate^T) * h Wup^T) Wdown^T.
+ *
+ * The one idea: rows are gathered expert by expert, every product is made of an expert's
+ * own rows, and what comes of it is added up token by token in the order of its slots. So
+ * a token's bits know nothing of who shares its experts.
+ *
+ * Backward: with dact_k = dy Wdown_k the gradient of w_k is dact_k . act_k, so what an
+ * expert made need not be kept; dWdown_k = dy^T (w_k act_k).
+ */
+#include "model/acts_internal.h"
+
+/* ---- products ---- */
+/* Of a layer's experts, `of_0` expert 0's: what products read, and their gradients. */
+static struct kg_groups weights_of(const struct kg_walk *p, const struct kg_route *r,
+                                   struct kg_param *of_0)
+{
+    const int32_t n = p->m->config.experts.n;
+    const char *first = of_0->compute.data;
+    const char *next = n > 1 ? kg_expert(of_0, 1)->compute.data : first;
+    return (struct kg_groups){r->first, n, next - first};
+}
+
+static struct kg_groups grads_of(const struct kg_walk *p, const struct kg_route *r,
+                                 struct kg_param *of_0)
+{
+    const int32_t n = p->m->config.experts.n;
+    const int64_t apart = n > 1 ? kg_expert(of_0, 1)->offset - of_0->offset : 0;
+    return (struct kg_groups){r->first, n, apart * (int64_t)sizeof(float)};
+}
+
+/* y = x W^T */
+static kg_status forward(const struct kg_walk *p, const struct kg_route *r,
+                         struct kg_mat y, struct kg_mat x, struct kg_param *w,
+                         struct kg_err *err)
+{
+    const struct kg_groups g = weights_of(p, r, w);
+    return kg_op_matmul_groups(p->m->backend, y, x, w->compute, &g, KG_MATMUL_NT, false,
+                               err);
+}
+
+/* dx (=|+=) dy W */
+static kg_status back(const struct kg_walk *p, const struct kg_route *r, struct kg_mat dx,
+                      struct kg_mat dy, struct kg_param *w, bool accumulate,
+                      struct kg_err *err)
+{
+    const struct kg_groups g = weights_of(p, r, w);
+    return kg_op_matmul_groups(p->m->backend, dx, dy, w->compute, &g, KG_MATMUL_NN,
+                               accumulate, err);
+}
+
+/* dW += dy^T x */
+static kg_status add_grad(const struct kg_walk *p, const struct kg_route *r, float *grads,
+                          struct kg_param *w, struct kg_mat dy, struct kg_mat x,
+                          struct kg_err *err)
+{
+    const struct kg_groups g = grads_of(p, r, w);
+    return kg_op_matmul_groups(p->m->backend, kg_grad_mat(grads, w), dy, x, &g,
+                               KG_MATMUL_TN, true, err);
+}
+
+static struct kg_ivec slots(const int32_t *of, const struct kg_walk *p,
+                            const struct kg_route *r)
+{
+    return kg_ivec(of, p->pack->n * r->k);
+}
+
+/* (N,1) as it lies. */
+static struct kg_vec column(struct kg_mat m) { return kg_vec(m.data, m.rows); }
+
+/* ---- forward ---- */
+static kg_status share_forward(const struct kg_walk *p, const struct kg_layer_params *w,
+                               const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_expert_acts *x = &a->experts;
+    KG_TRY(kg_linear(p, x->sgate, a->h2, w->sgate, false, err));
+    KG_TRY(kg_linear(p, x->sup, a->h2, w->sup, false, err));
+    KG_TRY(kg_linear(p, x->share, a->h2, w->share, false, err));
+    return kg_op_sigmoid(p->m->backend, column(x->share), column(x->share), err);
+}
+
+static kg_status add_shared(const struct kg_walk *p, const struct kg_layer_params *w,
+                            const struct kg_expert_acts *x, struct kg_mat to,
+                            struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_mat out = kg_mat_rows(s.out, 0, p->pack->n);
+    const struct kg_ivec own = {0};
+    KG_TRY(kg_op_swiglu(be, s.sact, x->sgate, x->sup, err));
+    KG_TRY(kg_linear(p, out, s.sact, w->sdown, false, err));
+    return kg_op_combine(be, to, out, x->share, own, true, err);
+}
+
+/* To gates and ups. */
+static kg_status open_experts(const struct kg_walk *p, int32_t l,
+                              const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_route *r = &a->experts.route;
+    const struct kg_ivec chosen_here = {0};
+    KG_TRY(kg_linear(p, s.logits, a->h2, w->router, false, err));
+    KG_TRY(kg_op_route(be, r, s.logits, chosen_here, err));
+    KG_TRY(kg_op_gather_rows(be, s.rows, a->h2, slots(r->token, p, r), err));
+    KG_TRY(forward(p, r, a->experts.gate, s.rows, w->egate, err));
+    KG_TRY(forward(p, r, a->experts.up, s.rows, w->eup, err));
+    return w->share ? share_forward(p, w, a, err) : KG_OK;
+}
+
+kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
+                             const struct kg_layer_acts *a, bool whole,
+                             struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_expert_acts *x = &a->experts;
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_mat to = kg_walk_x(p, l + 1);
+    KG_TRY(open_experts(p, l, a, err));
+    if (!whole)
+        return KG_OK;
+    KG_TRY(kg_op_swiglu(be, s.act, x->gate, x->up, err));
+    KG_TRY(forward(p, &x->route, s.out, s.act, w->edown, err));
+    if (to.data != a->x_mid.data)
+        KG_TRY(kg_op_cast(be, to, a->x_mid, err));
+    KG_TRY(kg_op_combine(be, to, s.out, x->route.weight,
+                         slots(x->route.place, p, &x->route), true, err));
+    return w->share ? add_shared(p, w, x, to, err) : KG_OK;
+}
+
+/* ---- backward ---- */
+/* Of the sum and the products behind the gates: gate and up become their gradients, and
+ * s->dw that of the weights. */
+static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
+                           const struct kg_expert_acts *x, struct kg_mat dy, float *grads,
+                           struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_route *r = &x->route;
+    KG_TRY(kg_op_swiglu(be, s.act, x->gate, x->up, err));
+    KG_TRY(kg_op_gather_rows(be, s.rows, dy, slots(r->token, p, r), err));
+    KG_TRY(back(p, r, s.dact, s.rows, w->edown, false, err));
+    KG_TRY(kg_op_combine_bwd(be, s.dw, s.dact, s.act, r->weight, slots(r->place, p, r),
+                             err));
+    KG_TRY(add_grad(p, r, grads, w->edown, s.rows, s.act, err));
+    return kg_op_swiglu_bwd(be, x->gate, x->up, s.dact, x->gate, x->up, err);
+}
+
+/* Of the products of gates and ups, to dh. */
+static kg_status open_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
+                          const struct kg_layer_acts *a, struct kg_mat dh, float *grads,
+                          struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_expert_acts *x = &a->experts;
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_route *r = &x->route;
+    const struct kg_mat ones = kg_mat(NULL, KG_F32, p->pack->n, r->k);
+    KG_TRY(kg_op_gather_rows(be, s.rows, a->h2, slots(r->token, p, r), err));
+    KG_TRY(add_grad(p, r, grads, w->egate, x->gate, s.rows, err));
+    KG_TRY(add_grad(p, r, grads, w->eup, x->up, s.rows, err));
+    KG_TRY(back(p, r, s.out, x->gate, w->egate, false, err));
+    KG_TRY(back(p, r, s.out, x->up, w->eup, true, err));
+    return kg_op_combine(be, dh, s.out, ones, slots(r->place, p, r), false, err);
+}
+
+/* x as products read it: itself in fp32, else rounded into `store`. */
+static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_mat store,
+                         struct kg_mat x, struct kg_err *err)
+{
+    *out = p->m->ct == KG_F32 ? x : store;
+    return p->m->ct == KG_F32 ? KG_OK : kg_op_cast(p->m->backend, store, x, err);
+}
+
+static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
+                            const struct kg_layer_acts *a, struct kg_mat dh, float *grads,
+                            struct kg_err *err)
+{
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_vec nothing_more = {0};
+    struct kg_mat dz;
+    KG_TRY(kg_op_route_bwd(p->m->backend, s.logits, &a->experts.route, s.dw, nothing_more,
+                           err));
+    KG_TRY(rounded(&dz, p, s.narrow, s.logits, err));
+    return kg_linear_bwd(p, grads, w->router, dz, a->h2, dh, true, err);
+}
+
+/* With dact = dy Wdown:   ds = dact . act;   dWdown = dy^T (s act) */
+static kg_status shared_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
+                            const struct kg_layer_acts *a, struct kg_mat dy,
+                            struct kg_mat dh, float *grads, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_expert_acts *x = &a->experts;
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    const struct kg_ivec own = {0};
+    struct kg_mat dz;
+    KG_TRY(kg_op_swiglu(be, s.sact, x->sgate, x->sup, err));
+    KG_TRY(kg_op_matmul(be, s.dsact, dy, w->sdown->compute, KG_MATMUL_NN, false, err));
+    KG_TRY(kg_op_combine_bwd(be, s.dshare, s.dsact, s.sact, x->share, own, err));
+    KG_TRY(kg_op_matmul(be, kg_grad_mat(grads, w->sdown), dy, s.sact, KG_MATMUL_TN, true,
+                        err));
+    KG_TRY(kg_op_swiglu_bwd(be, x->sgate, x->sup, s.dsact, x->sgate, x->sup, err));
+    KG_TRY(kg_linear_bwd(p, grads, w->sgate, x->sgate, a->h2, dh, true, err));
+    KG_TRY(kg_linear_bwd(p, grads, w->sup, x->sup, a->h2, dh, true, err));
+    KG_TRY(
+        kg_op_sigmoid_bwd(be, column(s.dshare), column(s.dshare), column(x->share), err));
+    KG_TRY(rounded(&dz, p, s.sone, s.dshare, err));
+    return kg_linear_bwd(p, grads, w->share, dz, a->h2, dh, true, err);
+}
+
+kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
+                         const struct kg_layer_acts *a, struct kg_mat dy,
+                         struct kg_mat dh, float *grads, struct kg_err *err)
+{
+    const struct kg_layer_params *w = &p->m->layers[l];
+    KG_TRY(close_bwd(p, w, &a->experts, dy, grads, err));
+    KG_TRY(open_bwd(p, w, a, dh, grads, err));
+    KG_TRY(router_bwd(p, w, a, dh, grads, err));
+    return w->share ? shared_bwd(p, w, a, dy, dh, grads, err) : KG_OK;
+}

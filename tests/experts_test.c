@@ -1,0 +1,116 @@
+/* Models with experts through whole runs: GRPO whose sampler and trainer agree to the
+ * bit, stopped and resumed, on other threads and in other batches, with the same weights.
+ */
+#include "base/file.h"
+#include "base/need_testing.h"
+#include "data/json.h"
+#include "data/jsonl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MORE   "../shared/data/models/more/"
+#define DIGITS "tests/data/verl_digit_llama"
+#define ROOT   "build/test-experts"
+
+static int set_up(void **state)
+{
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT, err));
+    NEED(kg_file_make_dirs(ROOT, err));
+    return 0;
+}
+
+static void must(const char *line)
+{
+    const int status = system(line);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) != 0)
+        fail_msg("%s", line);
+}
+
+/* The checkpoint with the characters of the task for a tokenizer. */
+static void take_model(const char *name)
+{
+    char line[512];
+    snprintf(line, sizeof line, MORE "%s", name);
+    if (access("./kedge", X_OK) != 0 || !kg_file_is_dir(line)) {
+        print_message("skip: ./kedge or %s is not there\n", line);
+        skip();
+    }
+    snprintf(line, sizeof line,
+             "rm -rf " ROOT "/model " ROOT "/whole " ROOT "/parts && cp -r " MORE
+             "%s " ROOT "/model && chmod -R u+w " ROOT "/model && cp " DIGITS
+             "/token* " ROOT "/model",
+             name);
+    must(line);
+}
+
+static void train(const char *dir, int steps, const char *more)
+{
+    char line[1024];
+    snprintf(line, sizeof line,
+             "./kedge train model.path=" ROOT "/model algo.preset=grpo task.name=digits "
+             "data.train=" DIGITS "/train.jsonl rollout.prompts=8 rollout.samples=4 "
+             "rollout.max_tokens=10 optim.lr=1e-3 checkpoint.every=2 train.steps=%d "
+             "run.dir=" ROOT "/%s %s > " ROOT "/out 2>&1 || { cat " ROOT "/out; false; }",
+             steps, dir, more);
+    must(line);
+}
+
+/* In every step sampler and trainer agree, and in one at least something is learned. */
+static void check_metrics(void)
+{
+    struct kg_jsonl *lines = NULL;
+    struct kg_json_doc line = {0};
+    bool more, learned = false;
+    int steps = 0;
+    NEED(kg_jsonl_open(&lines, ROOT "/whole/metrics.jsonl", err));
+    for (;; steps++) {
+        NEED(kg_jsonl_next(lines, &line, &more, err));
+        if (!more)
+            break;
+        const struct kg_json *gap = kg_json_get(line.root, "mismatch/first_update_max");
+        assert_true(kg_json_real(gap, -1) == 0);
+        learned |= kg_json_real(kg_json_get(line.root, "optim/grad_norm"), 0) > 0;
+    }
+    assert_int_equal(steps, 6);
+    assert_true(learned);
+    kg_json_release(&line);
+    kg_jsonl_close(lines);
+}
+
+static void a_run_of(const char *name)
+{
+    take_model(name);
+    train("whole", 6, "run.threads=1");
+    check_metrics();
+    train("parts", 4, "run.threads=2 rollout.max_batch=5");
+    train("parts", 6, "run.threads=2 rollout.max_batch=5 --resume");
+    must("cmp " ROOT "/whole/checkpoints/step-000006/model/model.safetensors " ROOT
+         "/parts/checkpoints/step-000006/model/model.safetensors");
+}
+
+static void layers_without_experts_between(void **state)
+{
+    (void)state;
+    a_run_of("qwen3_moe");
+}
+
+static void an_expert_that_all_share(void **state)
+{
+    (void)state;
+    a_run_of("qwen2_moe");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_without_experts_between),
+        cmocka_unit_test(an_expert_that_all_share),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
