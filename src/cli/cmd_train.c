@@ -111,12 +111,14 @@ static const char *take_recipe(int *argc, char **argv, int *extra)
 static int plan_or_train(struct kg_config *config)
 {
     struct kg_ranks r;
+    struct kg_recipe recipe;
     struct kg_err err;
     kg_status status;
 
     if (dry_run)
         return kg_cli_exit(print_plan(config, &err), &err);
-    status = kg_cli_ranks_begin(&r, ranks, &err);
+    kg_recipe_read(&recipe, config);
+    status = kg_cli_ranks_begin(&r, ranks, recipe.ranks.wait_s, &err);
     if (status == KG_OK)
         status = kg_train_run_on(&r, config, resume, true, &err);
     return kg_cli_ranks_end(&r, status, &err);

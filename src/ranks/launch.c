@@ -3,7 +3,7 @@
  * Ranks that compute other bits, or write to folders of their own, would go on for hours
  * and end in a run that nobody can repeat: both are found here, in the first second.
  */
-#define _GNU_SOURCE /* gethostname */
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "ranks/launch.h"
 
 #include "base/file.h"
@@ -15,6 +15,7 @@
 #include "tensor/selfcheck.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,22 @@ static bool among_slurm_tasks(void)
            !getenv("PMI_SIZE") && !getenv("PMIX_RANK");
 }
 
+/* How many ranks share the cores that this one may run on. */
+static int sharing(void)
+{
+    static const char *const said_by[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                          "SLURM_NTASKS_PER_NODE"};
+    cpu_set_t own;
+
+    if (sched_getaffinity(0, sizeof own, &own) == 0 &&
+        CPU_COUNT(&own) < sysconf(_SC_NPROCESSORS_ONLN))
+        return 1;
+    for (size_t i = 0; i < sizeof said_by / sizeof *said_by; i++)
+        if (number(said_by[i]) > 0)
+            return (int)number(said_by[i]);
+    return 1;
+}
+
 kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
 {
     const char *whose = launcher();
@@ -62,6 +79,7 @@ kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
         return KG_OK;
     KG_TRY(kg_ranks_on_mpi(r, whose, err));
     r->wait_s = wait_s;
+    r->here = sharing();
     return KG_OK;
 }
 

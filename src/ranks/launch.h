@@ -14,7 +14,8 @@
 #include "ranks/ranks.h"
 
 /* Join the launcher's other processes.   r (out): {0} where there is no launcher, or one
- * of a single process; closed by kg_ranks_close, after the last word to the user: where a
+ * of a single process; r->here as far as the launcher says it, 1 where it gave each rank
+ * cores of its own; closed by kg_ranks_close, after the last word to the user: where a
  * rank was lost it ends all of them
  * errors: EINVAL (Slurm's tasks that know nothing of each other), those of
  * kg_ranks_on_mpi */

@@ -113,8 +113,8 @@ static kg_status too_long(const struct wire *w, const struct kg_ranks *r,
 
     while (i + 1 < w->n && w->pieces[i].n == 0)
         i++;
-    return kg_fail(err, KG_ETIMEOUT, "%s: rank %d: %s rank %d for %.0f s", what, r->me,
-                   w->pieces[i].in ? "nothing from" : "nothing is taken by",
+    return kg_fail(err, KG_ETIMEOUT, "%s: rank %d: %s rank %d for %.0f s (ranks.wait_s)",
+                   what, r->me, w->pieces[i].in ? "nothing from" : "nothing is taken by",
                    w->pieces[i].rank, r->wait_s);
 }
 

@@ -138,8 +138,8 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
     NEED(kg_ranks_on_shim(&r, &made_up, err));
     r.wait_s = 0.05;
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_ETIMEOUT);
-    assert_string_equal(why.message,
-                        "stop requests: rank 1: nothing from rank 2 for 0 s");
+    assert_string_equal(
+        why.message, "stop requests: rank 1: nothing from rank 2 for 0 s (ranks.wait_s)");
     world.n = 0;
     assert_int_equal(kg_ranks_any(&r, &x, "again", &why), KG_ETIMEOUT);
     assert_int_equal(world.n, 0);

@@ -88,8 +88,9 @@ static kg_status too_long(const struct traffic *t, struct kg_err *err)
 
     while (p + 1 < t->r->n && t->in[p].left == 0)
         p++;
-    return kg_fail(err, KG_ETIMEOUT, "%s: rank %d: nothing from rank %d for %.0f s",
-                   t->what, t->r->me, p, t->r->wait_s);
+    return kg_fail(err, KG_ETIMEOUT,
+                   "%s: rank %d: nothing from rank %d for %.0f s (ranks.wait_s)", t->what,
+                   t->r->me, p, t->r->wait_s);
 }
 
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,

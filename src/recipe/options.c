@@ -321,6 +321,11 @@ static const struct kg_opt_row rows[] = {
     {KEY(train.max_skips), "3", 1, 1000, NULL,
      "non-finite steps in a row that stop the run", true},
 
+    {KEY(ranks.wait_s), "600", 0, 1e7, NULL,
+     "seconds that ranks wait for one that says nothing, before they end with its name; "
+     "0: for ever",
+     true},
+
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},
     {KEY(sft.epochs), "0", 0, 1e6, NULL,
      "the same in passes over its sequences, in the place of sft.steps", false},

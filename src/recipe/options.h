@@ -85,6 +85,9 @@ struct kg_recipe {
         int64_t max_skips;
     } train;
     struct {
+        double wait_s;
+    } ranks;
+    struct {
         int64_t steps;
         double epochs;
         const char *data, *val;

@@ -14,6 +14,7 @@
 #include "base/watch.h"
 #include "bench/bench.h"
 #include "data/jsonl.h"
+#include "ranks/launch.h"
 #include "report/path.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
@@ -457,6 +458,7 @@ static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err 
         status = resume ? kg_run_dir_check(&run->in, &run->state, &run->log, err)
                         : kg_run_dir_create(&run->in, &run->state, &run->log, err);
     KG_TRY(kg_ranks_agree(run->work.ranks, status, "run folder", err));
+    KG_TRY(kg_ranks_check_shared(run->work.ranks, run->log.dir, err));
     if (resume) {
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)

@@ -1,0 +1,81 @@
+#!/bin/sh
+# A run under mpirun is the run of one process, for each MPI that is here: same files for 2 and 3 ranks, what a lost rank
+# leaves behind, and what is refused. More of what ranks promise, without a launcher: tests/ranks_train_test.c.
+set -u
+. tests/harness.sh
+[ -x ./kedge ] || skip_all "ranks over MPI" "./kedge is not built"
+
+digits=tests/data/verl_digit_llama
+# train DIR RANKS KEYS...: with the launcher $launch; what it says is in $work/said
+train() {
+    dir=$1 n=$2
+    shift 2
+    # two ranks share a core: one thread each
+    OMP_NUM_THREADS=1 $launch -n "$n" ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl \
+        data.val=$digits/test.jsonl rollout.prompts=4 rollout.samples=4 rollout.max_tokens=12 \
+        train.updates_per_step=2 train.lanes=4 optim.lr=1e-3 kl.estimator=k3 kl.beta=0.05 anchor.kind=ema anchor.period=1 \
+        checkpoint.dtype=fp32 eval.problems=5 run.dir="$work/$dir" "$@" >"$work/said" 2>&1
+}
+said() { grep -qE "$1" "$work/said"; }
+same() { # same FILE A B
+    cmp "$work/$2/checkpoints/latest/$1" "$work/$3/checkpoints/latest/$1"
+}
+same_run() { same model/model.safetensors "$1" "$2" && same state.safetensors "$1" "$2"; }
+short="train.steps=4 checkpoint.every=1"
+one_process() { launch=alone && train one 1 $short; }
+one_process_long() { launch=alone && train whole 1 $long; }
+alone() { shift 2 && "$@"; } # -n 1 COMMAND
+equal_for() { train "$m-$1" "$1" $short && same_run one "$m-$1"; }
+# one rank of two is killed in the middle: all end, by themselves, and three ranks go on to the weights of the whole run
+long="train.steps=40 checkpoint.every=2 eval.at_start=false"
+of_run() { # of_run DIR: the processes that train it
+    for p in $(pgrep -f "run.dir=$work/$1( |$)"); do
+        case $(readlink "/proc/$p/exe") in */kedge) echo "$p" ;; esac
+    done
+}
+killed() {
+    train "$m-lost" 2 $long &
+    launcher=$!
+    for _ in $(seq 300); do
+        [ -d "$work/$m-lost/checkpoints/step-000002" ] && break
+        sleep 0.1
+    done
+    kill -9 "$(of_run "$m-lost" | tail -1)" || return 1
+    ! wait $launcher || return 1
+    [ ! -d "$work/$m-lost/checkpoints/step-000040" ] && [ -z "$(of_run "$m-lost")" ]
+}
+resumed() { train "$m-lost" 3 $long --resume && same_run whole "$m-lost"; }
+too_few_lanes() { ! train "$m-few" 2 train.lanes=1 && said "train.lanes: expected at least one for each of 2 ranks, found 1"; }
+said_once() { [ "$(grep -c 'train.lanes: expected' "$work/said")" -eq 1 ]; }
+without_shim() {
+    mkdir -p "$work/bin" && cp ./kedge "$work/bin/kedge" || return 1
+    ! $launch -n 2 "$work/bin/kedge" train preset=grpo model.path=$digits run.dir="$work/x" task.name=digits train.lanes=2 \
+        data.train=$digits/train.jsonl >"$work/said" 2>&1 && said "expected kedge-mpi-$m.so"
+}
+unjoined() {
+    ! SLURM_NTASKS=4 ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
+        >"$work/said" 2>&1 && said "SLURM_NTASKS is 4" && [ ! -e "$work/x" ]
+}
+
+told=$work/said
+pass "tasks that Slurm did not join are refused" unjoined
+pass "a run of one process" one_process
+pass "a longer one" one_process_long
+for m in openmpi mpich; do
+    command -v mpirun.$m pgrep >/dev/null 2>&1 && [ -e kedge-mpi-$m.so ] || {
+        skipped "ranks over $m" "mpirun.$m, kedge-mpi-$m.so or pgrep is not here"
+        continue
+    }
+    case $m in
+    openmpi) launch="mpirun.openmpi --allow-run-as-root --oversubscribe --bind-to none" ;;
+    mpich) launch="mpirun.mpich" ;;
+    esac
+    pass "$m: two ranks make the run of one" equal_for 2
+    pass "$m: and three" equal_for 3
+    pass "$m: a killed rank ends all of them" killed
+    pass "$m: three ranks go on to the weights of the whole run" resumed
+    pass "$m: fewer lanes than ranks are refused" too_few_lanes
+    pass "$m: by one rank" said_once
+    pass "$m: a missing shim is named" without_shim
+done
+exit $((failures > 0))
