@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "ranks/sockets.h"
+#include "train/agent_testing.h"
 
 #include <sys/socket.h>
 
@@ -82,7 +83,7 @@ enum { MOST = 4 };
 static const struct recipe {
     const char *name;
     int ranks[MOST]; /* that it is trained on */
-    const char *extra[20];
+    const char *extra[28];
 } recipes[] = {
     {"two updates, an EMA anchor at each",
      {2, 3, 4, 5},
@@ -105,6 +106,30 @@ static const struct recipe {
      {"train.lanes=8", "task.name=external", GRADER,
       "task.rewards=[a=external, b=external]", "algo.tis=2", "train.old_logp=recompute",
       "kl.in=advantage-future", "kl.estimator=k1", "kl.beta=0.01", "anchor.kind=ema",
+      NULL}},
+    {"episodes with a tool, sampled by windows, learned by parts",
+     {2, 4},
+     {"train.lanes=4",
+      "model.path=" ROOT "/model",
+      "model.dtype=fp32",
+      "task.name=arithmetic",
+      "task.level=easy",
+      "task.count=40",
+      "task.val_count=5",
+      "data.train=",
+      "data.val=",
+      "rollout.prompts=3",
+      "rollout.samples=3",
+      "rollout.max_batch=4",
+      "episode.env=calculator",
+      "episode.turns=2",
+      "episode.turn_tokens=9",
+      "episode.obs_tokens=15",
+      "episode.context=100",
+      "episode.window=72",
+      "kl.estimator=k3",
+      "kl.beta=0.1",
+      "anchor.kind=ema",
       NULL}},
 };
 
@@ -216,6 +241,23 @@ static void the_program_trains_as_several_processes(void **state)
     assert_false(kg_file_exists(ROOT "/few/config.yaml"));
 }
 
+/* The policy of the episodes. In a process of its own: whoever forks has no threads. */
+static int make_policy(void **state)
+{
+    pid_t child;
+    int ended;
+
+    (void)state;
+    fresh(ROOT);
+    child = fork();
+    if (child == 0) {
+        make_agent(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7, false);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    return ended;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,5 +268,5 @@ int main(void)
     static const char *const also[] = {"run.threads=1", NULL};
 
     run_also = also;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_policy, NULL);
 }
