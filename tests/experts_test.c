@@ -5,6 +5,7 @@
 #include "base/need_testing.h"
 #include "data/json.h"
 #include "data/jsonl.h"
+#include "model/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 
 #define MORE   "../shared/data/models/more/"
 #define DIGITS "tests/data/verl_digit_llama"
+#define LARGE  "tests/data/configs/qwen3_30b_a3b"
 #define ROOT   "build/test-experts"
 
 static int set_up(void **state)
@@ -106,11 +108,49 @@ static void an_expert_that_all_share(void **state)
     a_run_of("qwen2_moe");
 }
 
+/* Of Qwen3-30B-A3B its published config.json alone: what its presets would take. */
+static void presets_of_thirty_billion_have_a_plan(void **state)
+{
+    static const char *const presets[] = {"dppo-binary-tv-30b", "dppo-binary-kl-30b",
+                                          "dppo-topk-tv-30b", "dppo-topk-kl-30b"};
+    struct kg_model_config c;
+    const struct kg_model_opts opts = {.ct = KG_BF16};
+    struct kg_model *m = NULL;
+    struct kg_str text = {0};
+    char line[512];
+
+    (void)state;
+    if (access("./kedge", X_OK) != 0) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    NEED(kg_model_config_read(&c, LARGE, err));
+    NEED(kg_model_outline(&m, &c, &opts, err));
+    assert_int_equal(kg_model_parameters(m), 30532122624);
+    assert_int_equal(kg_model_active_parameters(m), 3353032704);
+    kg_model_free(m);
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        snprintf(line, sizeof line,
+                 "./kedge train algo.preset=%s model.path=" LARGE " task.name=digits "
+                 "data.train=" DIGITS "/train.jsonl run.dir=" ROOT
+                 "/large --dry-run --config-only > " ROOT "/out",
+                 presets[i]);
+        must(line);
+        kg_str_clear(&text);
+        NEED(kg_file_read(&text, ROOT "/out", 1 << 16, err));
+        assert_non_null(strstr(kg_str_text(&text), "weights (fp32) 122.13,"));
+        assert_non_null(strstr(kg_str_text(&text), "KV cache 109.53"));
+    }
+    kg_str_release(&text);
+    assert_false(kg_file_exists(ROOT "/large"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_without_experts_between),
         cmocka_unit_test(an_expert_that_all_share),
+        cmocka_unit_test(presets_of_thirty_billion_have_a_plan),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -22,6 +22,7 @@ static bool dry_run;
 static bool resume;
 static bool list_keys;
 static const char *device_memory;
+static bool config_only;
 static int ranks = 1;
 
 const struct kg_flag kg_train_flags[] = {
@@ -30,6 +31,10 @@ const struct kg_flag kg_train_flags[] = {
     {"device-memory", 0, KG_BESIDE("dry-run", device_memory), "SIZE",
      "with --dry-run: only what the run would take of the memory of a GPU that has so "
      "much (141GB, 80GiB); config.json of the model is enough",
+     0, 0, NULL},
+    {"config-only", 0, KG_BESIDE("dry-run,!device-memory", config_only), NULL,
+     "with --dry-run: only what the run would take of this machine's memory; config.json "
+     "of the model is enough",
      0, 0, NULL},
     {"resume", 0, KG_BESIDE("!keys", resume), NULL,
      "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
@@ -62,7 +67,8 @@ static kg_status print_memory(struct kg_config *config, struct kg_err *err)
     uint64_t bytes = 0;
     kg_status status;
 
-    KG_TRY(kg_fit_read_size(&bytes, "--device-memory", device_memory, err));
+    if (device_memory)
+        KG_TRY(kg_fit_read_size(&bytes, "--device-memory", device_memory, err));
     status = kg_train_plan_memory(&out, config, resume, bytes, &why);
     if (status != KG_OK)
         *err = why;
@@ -75,7 +81,7 @@ static kg_status print_plan(struct kg_config *config, struct kg_err *err)
 {
     struct kg_str out = {0};
 
-    if (device_memory)
+    if (device_memory || config_only)
         return print_memory(config, err);
     return kg_cli_print(kg_train_plan(&out, config, resume, err), &out, err);
 }

@@ -364,6 +364,20 @@ out:
     return status;
 }
 
+static kg_status check_planned_device(const struct kg_recipe *r, bool device,
+                                      struct kg_err *err)
+{
+    const bool cpu = strcmp(r->model.device, "cpu") == 0;
+    if (cpu != device)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   device ? "model.device: expected cuda with the memory of a device, "
+                            "found %s"
+                          : "model.device: expected cpu without the memory of a device, "
+                            "found %s",
+                   r->model.device);
+}
+
 kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
                                uint64_t device_bytes, struct kg_err *err)
 {
@@ -372,17 +386,15 @@ kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, boo
 
     KG_TRY(kg_init_pin(config, resume, err));
     KG_TRY(kg_run_outline(&run, config, device_bytes, err));
-    if (strcmp(run.in.recipe.model.device, "cpu") == 0)
-        KG_TRY_GOTO(out, kg_fail(err, KG_EINVAL,
-                                 "model.device: expected cuda with the memory of a "
-                                 "device, found cpu"));
+    KG_TRY_GOTO(out, check_planned_device(&run.in.recipe, device_bytes > 0, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run.in, err));
     KG_TRY_GOTO(out, memory_lines(out, &run, err));
     KG_TRY_GOTO(out, kg_str_printf(out, err,
                                    "            for prompts of up to %zu tokens "
                                    "(data.max_prompt_tokens)\n",
                                    run.in.recipe.data.max_prompt_tokens));
-    status = kg_run_memory_check(&run, err);
+    if (device_bytes > 0)
+        status = kg_run_memory_check(&run, err);
 out:
     kg_run_close(&run);
     return status;

@@ -515,7 +515,7 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
     begin_open(run, &alone, config);
     KG_TRY(kg_effect_check(config, err));
     KG_TRY(find_model(&dir, &shape, &opts, &run->in, KG_INIT_NEWEST, err));
-    opts.backend = kg_device_planned();
+    opts.backend = device_bytes > 0 ? kg_device_planned() : NULL;
     run->work.device_total = run->work.device_free = device_bytes;
     status = outline_all(run, &shape, &opts, run->in.recipe.data.max_prompt_tokens, err);
     if (status != KG_OK)

@@ -157,7 +157,7 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
                          struct kg_err *err) KG_MUST_CHECK;
 /* Of outlines of its models, with no data, at prompts of max_prompt_tokens: what
  * kg_run_memory reads. config.json of the model is enough, and no device is asked.
- * device_bytes: that it has */
+ * device_bytes: that it has; 0: it is the CPU that computes */
 kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
@@ -219,7 +219,8 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
  * errors: whatever kg_train_run would refuse before its first step */
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
                         struct kg_err *err) KG_MUST_CHECK;
-/* What of the memory of such a device it would take, by kg_run_outline. Text as above; is
+/* What of the memory of such a device, or with 0 of this machine, it would take, by
+ * kg_run_outline. Text as above; is
  * complete where it does not fit, too.   errors: ENOMEM, and those of the recipe */
 kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
                                uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
