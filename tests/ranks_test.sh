@@ -52,6 +52,10 @@ without_shim() {
     ! $launch -n 2 "$work/bin/kedge" train preset=grpo model.path=$digits run.dir="$work/x" task.name=digits train.lanes=2 \
         data.train=$digits/train.jsonl >"$work/said" 2>&1 && said "expected kedge-mpi-$m.so"
 }
+benched() { # six sizes and what foretells them, said by one rank
+    OMP_NUM_THREADS=1 $launch -n 3 ./kedge bench ranks --json >"$work/said" 2>&1 && [ "$(wc -l <"$work/said")" -eq 7 ] &&
+        [ "$(grep -c '"ranks": 3, "bytes": ' "$work/said")" -eq 6 ] && said '"over": "mpi", "alpha": '
+}
 unjoined() {
     ! SLURM_NTASKS=4 ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
         >"$work/said" 2>&1 && said "SLURM_NTASKS is 4" && [ ! -e "$work/x" ]
@@ -77,5 +81,6 @@ for m in openmpi mpich; do
     pass "$m: fewer lanes than ranks are refused" too_few_lanes
     pass "$m: by one rank" said_once
     pass "$m: a missing shim is named" without_shim
+    pass "$m: exchanges are measured" benched
 done
 exit $((failures > 0))

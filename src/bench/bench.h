@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "ranks/ranks.h"
 #include "tensor/backend.h"
 
 #include <stdbool.h>
@@ -33,6 +34,12 @@ const struct kg_bench_row *kg_bench_table(void);
  * errors: NOTFOUND listing the valid names */
 kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_backend *be,
                        enum kg_dtype ct, bool json, struct kg_err *err) KG_MUST_CHECK;
+
+/* What exchanges among ranks take, by the bytes that each sends: called by all of them,
+ * each has the report.
+ * errors: EINVAL (alone), ECONFLICT (what came is not what was sent), of the ranks */
+kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks, bool json,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that
  * a run's speed is related to, in some hundredths of a second and once in a process (for

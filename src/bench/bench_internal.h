@@ -161,6 +161,13 @@ kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CH
 kg_status kg_bench_ops_of(struct kg_bench_report *r,
                           const struct kg_bench_ops_sizes *sizes,
                           struct kg_err *err) KG_MUST_CHECK;
+/* bench_ranks.c */
+/* seconds = alpha + beta x bytes of n >= 2 unlike sizes; no time is off by more than
+ * `worst` of it. */
+struct kg_bench_line {
+    double alpha, beta, worst;
+};
+struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
 /* bench_episodes.c */
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_grader.c */

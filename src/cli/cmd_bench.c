@@ -1,15 +1,17 @@
 /* kedge bench: the ceilings of this machine and what kedge reaches of them, in one run.
  *
  * A speed by itself says nothing of the program: so a figure stands beside what the
- * machine could do, measured a moment before. `serve` is not part of "all": it measures
- * a checkpoint behind its server and needs one. What is measured, and how, is in bench/
- * and serve/load.c; here are the flags.
+ * machine could do, measured a moment before. `serve` and `ranks` are not part of "all":
+ * one measures a checkpoint behind its server and needs one, the other what several
+ * processes say to each other and needs their launcher. What is measured, and how, is in
+ * bench/ and serve/load.c; here are the flags.
  */
 #include "cli/cli.h"
 
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "cli/load.h"
+#include "cli/ranks.h"
 #include "serve/load.h"
 
 #include <assert.h>
@@ -47,20 +49,23 @@ const struct kg_flag kg_bench_flags[] = {
     {0},
 };
 
-enum { TERMS_MAX = 16 };
+enum { TERMS_MAX = 16, SILENT_S = 60 };
 
-/* bench/'s names, and serve.   returns how many */
+/* bench/'s names, serve and ranks.   returns how many */
 static int list_terms(struct kg_term terms[static TERMS_MAX])
 {
     int n = 0;
 
     for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++) {
-        assert(n < TERMS_MAX - 1);
+        assert(n < TERMS_MAX - 2);
         terms[n++] = (struct kg_term){row->name, row->help};
     }
     terms[n++] = (struct kg_term){
         "serve", "--streams clients of `kedge serve` on --model, beside the engine alone "
                  "on the same sequences; not among all"};
+    terms[n++] = (struct kg_term){
+        "ranks", "exchanges among the processes of mpirun or srun: bytes, seconds, and "
+                 "what foretells them; not among all"};
     return n;
 }
 
@@ -111,6 +116,22 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
     return kg_bench_run(out, name, be, ct, json, err);
 }
 
+/* By every process of a launcher; the first prints. */
+static int bench_ranks(void)
+{
+    struct kg_ranks r;
+    struct kg_str out = {0};
+    struct kg_err err;
+    kg_status status = kg_cli_ranks_begin(&r, 1, SILENT_S, &err);
+
+    if (status == KG_OK)
+        status = kg_bench_ranks(&out, &r, json, &err);
+    if (r.me > 0)
+        kg_str_clear(&out);
+    status = kg_cli_print(status, &out, &err);
+    return kg_cli_ranks_end(&r, status, &err);
+}
+
 int kg_cmd_bench(int argc, char **argv)
 {
     struct kg_str out = {0};
@@ -122,6 +143,8 @@ int kg_cmd_bench(int argc, char **argv)
     status = kg_load_dtype(&ct, kg_load.dtype, &err);
     if (status == KG_OK && argc > 0)
         status = check_name(argv[0], &err);
+    if (status == KG_OK && argc > 0 && strcmp(argv[0], "ranks") == 0)
+        return bench_ranks();
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)

@@ -1,0 +1,159 @@
+/* What exchanges among ranks take: the fit, the report of ranks over sockets, each rank a
+ * process, and bytes that came otherwise than they were sent. Seconds are not tested. */
+#include "bench/bench_internal.h"
+
+#include "base/need_testing.h"
+#include "ranks/sockets.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS = 3 };
+
+static void a_line_is_found_again(void **state)
+{
+    const double bytes[] = {64, 1024, 65536, 1 << 24};
+    double seconds[4];
+    struct kg_bench_line line;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        seconds[i] = 3e-5 + 2e-10 * bytes[i];
+    line = kg_bench_fit(bytes, seconds, 4);
+    assert_true(fabs(line.alpha / 3e-5 - 1) < 1e-9);
+    assert_true(fabs(line.beta / 2e-10 - 1) < 1e-9);
+    assert_true(line.worst < 1e-9);
+    seconds[3] *= 2;
+    assert_true(kg_bench_fit(bytes, seconds, 4).worst > 0.01);
+}
+
+static void one_process_exchanges_nothing(void **state)
+{
+    struct kg_ranks alone = {0};
+    struct kg_str out = {0};
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_bench_ranks(&out, &alone, false, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "mpirun -n 2"));
+    assert_int_equal(out.len, 0);
+}
+
+/* ---- three processes ---- */
+static const struct kg_ranks_transport *true_one;
+
+/* One bit of what comes is another, where enough comes. */
+static kg_status damage(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                        const struct kg_ranks_part *in, const char *what,
+                        struct kg_err *err)
+{
+    KG_TRY(true_one->exchange(r, out, in, what, err));
+    if (strcmp(what, "bench ranks") == 0 && in[0].n == 512)
+        ((char *)in[0].data)[511] ^= 1;
+    return KG_OK;
+}
+static const struct kg_ranks_transport damaging = {.name = "damage", .exchange = damage};
+
+static bool has_all_rows(const struct kg_str *out)
+{
+    const char *text = kg_str_text(out);
+    int lines = 0;
+
+    for (size_t i = 0; i < out->len; i++)
+        lines += text[i] == '\n';
+    return lines == 7 && strstr(text, "\"ranks\": 3, \"bytes\": 64,") &&
+           strstr(text, "\"bytes\": 67108864,") && strstr(text, "\"over\": \"sockets\"");
+}
+
+/* Of rank 1 alone the bytes are damaged: all hear of it. */
+static bool measure(struct kg_ranks *r, bool harmed)
+{
+    struct kg_str out = {0};
+    struct kg_err err = {0};
+    kg_status status;
+    bool as_expected;
+
+    if (harmed && r->me == 1) {
+        true_one = r->transport;
+        r->transport = &damaging;
+    }
+    status = kg_bench_ranks(&out, r, true, &err);
+    as_expected = harmed ? status == KG_ECONFLICT && strstr(err.message, "rank 1 (") &&
+                               strstr(err.message, "that rank 0 sent") &&
+                               strstr(err.message, "from byte 504 on")
+                         : status == KG_OK && has_all_rows(&out);
+    if (!as_expected)
+        fprintf(stderr, "rank %d: %s\n%s", r->me, err.message, kg_str_text(&out));
+    kg_str_release(&out);
+    return as_expected;
+}
+
+static void join(int fd[RANKS][RANKS])
+{
+    for (int i = 0; i < RANKS; i++)
+        for (int j = 0; j < i; j++) {
+            int pair[2];
+
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            fd[i][j] = pair[0];
+            fd[j][i] = pair[1];
+        }
+}
+
+static void part(int fd[RANKS][RANKS])
+{
+    for (int i = 0; i < RANKS; i++)
+        for (int j = 0; j < RANKS; j++)
+            if (i != j)
+                close(fd[i][j]);
+}
+
+static void measure_on_all(bool harmed)
+{
+    int fd[RANKS][RANKS], state;
+    pid_t child[RANKS];
+
+    join(fd);
+    for (int p = 0; p < RANKS; p++) {
+        child[p] = fork();
+        if (child[p] == 0) {
+            struct kg_ranks r;
+
+            NEED(kg_ranks_on_sockets(&r, p, RANKS, fd[p], err));
+            r.wait_s = 60;
+            _exit(measure(&r, harmed) ? 0 : 1);
+        }
+    }
+    part(fd);
+    for (int p = 0; p < RANKS; p++) {
+        assert_int_equal(waitpid(child[p], &state, 0), child[p]);
+        assert_int_equal(state, 0);
+    }
+}
+
+static void every_rank_has_the_report(void **state)
+{
+    (void)state;
+    measure_on_all(false);
+}
+
+static void bytes_that_changed_on_the_way_are_named(void **state)
+{
+    (void)state;
+    measure_on_all(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_line_is_found_again),
+        cmocka_unit_test(one_process_exchanges_nothing),
+        cmocka_unit_test(every_rank_has_the_report),
+        cmocka_unit_test(bytes_that_changed_on_the_way_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
