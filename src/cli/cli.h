@@ -212,6 +212,7 @@ int kg_cmd_score(int argc, char **argv);
 int kg_cmd_tokenize(int argc, char **argv);
 int kg_cmd_chat_template(int argc, char **argv);
 int kg_cmd_inspect(int argc, char **argv);
+int kg_cmd_merge(int argc, char **argv);
 int kg_cmd_new(int argc, char **argv);
 int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
@@ -240,6 +241,7 @@ extern const struct kg_flag kg_score_flags[];
 extern const struct kg_flag kg_tokenize_flags[];
 extern const struct kg_flag kg_chat_template_flags[];
 extern const struct kg_flag kg_inspect_flags[];
+extern const struct kg_flag kg_merge_flags[];
 extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
 extern const struct kg_flag kg_replay_flags[];

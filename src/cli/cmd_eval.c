@@ -34,6 +34,8 @@ static struct kg_flag_keys given; /* of the suite */
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
      "checkpoint folder; with --base-url a model's name there", 0, 0, NULL},
+    {"adapter", 0, KG_BESIDE("model,!base-url", kg_load.adapter), "DIR",
+     "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
     {"api", 0, KG_BESIDE("base-url", api), "WHICH",
@@ -208,6 +210,9 @@ static kg_status give_model(struct kg_suite *s, struct kg_err *err)
 
     KG_TRY(kg_load_dtype(&ct, kg_load.dtype, err));
     KG_TRY(kg_config_set(s->config, "model.path", kg_load.dir, false, "--model", err));
+    if (kg_load.adapter)
+        KG_TRY(kg_config_set(s->config, "model.adapter", kg_load.adapter, false,
+                             "--adapter", err));
     KG_TRY(kg_config_set(s->config, "model.dtype", kg_dtype_traits(ct)->name, false,
                          "--dtype", err));
     return kg_config_set(s->config, "model.device",
@@ -324,6 +329,7 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer, found none",
                        kg_load.dir);
     ref_args.dir = reference;
+    ref_args.adapter = NULL;
     if (reference)
         KG_TRY(kg_load_model(&e->ref, &ref_args, err));
     if (e->ref.model && e->ref.model->config.vocab != e->policy.model->config.vocab)
@@ -334,6 +340,7 @@ static kg_status open_models(struct evaluation *e, struct kg_err *err)
         .model = e->policy.model,
         .tok = e->policy.tok,
         .model_dir = kg_load.dir,
+        .adapter_dir = kg_load.adapter,
         .reference = e->ref.model,
         .reference_dir = reference,
         .max_batch = max_batch ? (int32_t)max_batch : 64,

@@ -124,6 +124,12 @@ const struct kg_command kg_commands[] = {
      "Config and tensors are checked as strictly as by the commands that compute with "
      "them.",
      1, NULL, NULL, NULL},
+    {"merge", "write the checkpoint that a base and its adapters make", kg_cmd_merge,
+     "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
+     "Every weight that has an adapter becomes W + s B A, rounded once to --dtype; all "
+     "else is copied. Adapters are otherwise applied beside W, with roundings of their "
+     "own, so log-probs of the merged checkpoint are near those and not the same bits.",
+     1, NULL, NULL, NULL},
     {"new", "write a randomly initialised checkpoint", kg_cmd_new, "[flags] DIR",
      kg_new_flags,
      "Writes config.json, model.safetensors and the tokenizer's files. DIR must be "

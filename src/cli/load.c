@@ -19,6 +19,8 @@ const char *kg_prompt_chat;
 
 const struct kg_flag kg_model_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR", "checkpoint folder", 0, 0, NULL},
+    {"adapter", 0, KG_BESIDE("model", kg_load.adapter), "DIR",
+     "PEFT folder of adapters beside its weights", 0, 0, NULL},
     {0},
 };
 
@@ -98,10 +100,15 @@ kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
-    struct kg_model_opts opts = {0};
+    struct kg_model_opts opts = {.adapter = args->adapter};
+    struct kg_lora lora;
     kg_status status = KG_OK;
     *l = (struct kg_loaded){0};
     kg_threads_set((int)args->threads);
+    if (args->adapter) {
+        KG_TRY(kg_lora_read(&lora, args->adapter, err));
+        opts.lora = &lora;
+    }
     KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
     KG_TRY(kg_load_device(&opts.backend, args, opts.ct, err));
     KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));

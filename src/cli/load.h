@@ -18,6 +18,7 @@ enum { KG_GENERATE_BATCH = 32 };
 /* Flags that such commands share, and what they fill. */
 struct kg_load_args {
     const char *dir;
+    const char *adapter;              /* NULL: none */
     const char *dtype;                /* NULL: bf16 */
     const char *device;               /* NULL: cpu */
     const char *products, *libraries; /* struct kg_device_opts */
@@ -25,7 +26,7 @@ struct kg_load_args {
 };
 
 extern struct kg_load_args kg_load;
-extern const struct kg_flag kg_model_flags[];   /* --model */
+extern const struct kg_flag kg_model_flags[];   /* --model, --adapter */
 extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
 extern const struct kg_flag kg_device_flags[];  /* --device, --products.. */
 
@@ -54,8 +55,8 @@ kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
  * errors: those of kg_device_open, under the flag's name */
 kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
                          enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
-/* Open the model for inference, and its tokenizer; the tokenizer's end token joins the
- * EOS set. Sets the threads. */
+/* Open the model for inference, with its adapters, and its tokenizer; the tokenizer's end
+ * token joins the EOS set. Sets the threads. */
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_load_release(struct kg_loaded *l);

@@ -128,6 +128,8 @@ static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
 
     KG_TRY(kg_inputs_put_model(out, "model", l->model_dir, err));
+    if (l->adapter_dir)
+        KG_TRY(kg_inputs_put_model(out, "adapter", l->adapter_dir, err));
     return l->reference ? kg_inputs_put_model(out, "reference", l->reference_dir, err)
                         : KG_OK;
 }

@@ -53,6 +53,7 @@ struct kg_eval_local {
     const struct kg_model *model; /* borrowed, as all that follows */
     const struct kg_tokenizer *tok;
     const char *model_dir;
+    const char *adapter_dir;          /* of adapters beside its weights; NULL: none */
     const struct kg_model *reference; /* NULL: no KL */
     const char *reference_dir;        /* with it */
     int32_t max_batch;

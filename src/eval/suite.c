@@ -37,6 +37,8 @@ static const struct kg_opt_row suite_rows[] = {
      "the sets that are evaluated (--sets, --without); none: all", true},
     {"model.path", OF_ALL(model_path), "", 0, 0, NULL, "checkpoint folder (--model)",
      true},
+    {"model.adapter", OF_ALL(model_adapter), "", 0, 0, NULL,
+     "PEFT folder of adapters beside it (--adapter)", true},
     {"model.dtype", OF_ALL(model_dtype), "", 0, 0, NULL,
      "numbers it computes with (--dtype)", false},
     {"model.device", OF_ALL(model_device), "cpu", 0, 0, NULL,

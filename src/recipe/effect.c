@@ -203,6 +203,8 @@ static bool schedule_free(const struct kg_recipe *r)
     return is(r->optim.kind, "schedule-free");
 }
 
+static bool fresh_adapters(const struct kg_recipe *r) { return r->lora.rank > 0; }
+
 #define WARM         "a warm start (sft.steps or sft.epochs above 0)"
 #define MADE         "a task.name whose problems are generated"
 #define GENERATED_BY "task.name|sft.steps|sft.epochs|sft.data"
@@ -215,6 +217,9 @@ static const struct kg_effect_row rows[] = {
      "model.device|model.dtype|rollout.dtype"},
     {"device.libraries", "products of bf16 on a GPU by cublas", by_cublas,
      "model.device|model.dtype|rollout.dtype|device.products"},
+    {"lora.alpha", "lora.rank above 0", fresh_adapters, "lora.rank"},
+    {"lora.targets", "lora.rank above 0", fresh_adapters, "lora.rank"},
+    {"lora.rslora", "lora.rank above 0", fresh_adapters, "lora.rank"},
     {"sft.data", WARM, warm, "sft.steps"},
     {"sft.level", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},
     {"sft.fault_rate", WARM " without sft.data, and " MADE, generated_warm, GENERATED_BY},

@@ -81,6 +81,9 @@ static void a_key_without_its_condition_is_refused_by_name(void **state)
 static void a_key_with_its_condition_passes(void **state)
 {
     static char *const rows[][4] = {
+        {"lora.alpha=8", "lora.rank=4"},
+        {"lora.targets=q_proj", "lora.rank=4"},
+        {"lora.rslora=true", "lora.rank=4"},
         {"sft.data=x", "sft.steps=1"},
         {"sft.data=x", "sft.epochs=0.5"},
         {"sft.level=hard", "sft.steps=1", "task.name=arithmetic"},

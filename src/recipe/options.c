@@ -29,6 +29,22 @@ static const struct kg_opt_row first_rows[] = {
      "cpu, cuda (the first GPU), cuda:N, or auto: a GPU where one can be used "
      "(docs/gpu.md)",
      false},
+    {KEY(model.adapter), "", 0, 0, NULL,
+     "PEFT folder of adapters beside the weights of model.path, which go on being "
+     "trained "
+     "(docs/lora.md)",
+     false},
+    {KEY(lora.rank), "0", 0, 65536, NULL,
+     "train adapters of this rank beside frozen weights; 0: all weights (docs/lora.md)",
+     false},
+    {KEY(lora.alpha), "16", 1e-6, 1e6, NULL,
+     "what an adapter adds is multiplied by alpha / rank", false},
+    {KEY(lora.targets), "all-linear", 0, 0, NULL,
+     "matrices that have an adapter in every layer, such as [q_proj, v_proj]; "
+     "all-linear: every one but embedding and head",
+     false},
+    {KEY(lora.rslora), "false", 0, 0, NULL, "rank-stabilised: alpha / sqrt(rank) instead",
+     false},
     {KEY(device.products), "auto", 0, 0, "auto|cublas|own|exact",
      "who makes products of bf16 on a GPU: cublas (auto) is NVIDIA's cuBLASLt, own a "
      "kernel of kedge, exact one with the CPU's bits, slow (docs/gpu.md)",

@@ -21,7 +21,14 @@ struct kg_recipe {
         const char *path;
         const char *dtype;
         const char *device;
+        const char *adapter; /* "": none */
     } model;
+    struct {
+        int rank; /* 0: all weights are trained, or those of model.adapter */
+        double alpha;
+        struct kg_opt_list targets;
+        bool rslora;
+    } lora;
     struct {
         const char *products;
         const char *libraries;

@@ -85,6 +85,14 @@ bool kg_run_anchor_moves(const struct kg_run_inputs *in)
     return !*in->recipe.anchor_path || in->algo.anchor->kind != KG_ANCHOR_FIXED;
 }
 
+void kg_run_adapted(struct kg_model_opts *opts, const struct kg_model *m)
+{
+    if (m->lora.rank == 0)
+        return;
+    opts->lora = &m->lora;
+    opts->base = m;
+}
+
 kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
                                 struct kg_run_state *state, struct kg_err *err)
 {
@@ -98,6 +106,8 @@ kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
         kg_model_config_read(&config, in->recipe.anchor_path, err) != KG_OK)
         return kg_err_prefix(err, "anchor.path");
     opts.backend = state->model->backend;
+    if (!*in->recipe.anchor_path)
+        kg_run_adapted(&opts, state->model);
     return kg_model_outline(&state->anchor, &config, &opts, err);
 }
 

@@ -22,6 +22,8 @@ kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state
 kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
                                 struct kg_run_state *state,
                                 struct kg_err *err) KG_MUST_CHECK;
+/* opts <- those of an outline that shares m's frozen weights, where it has such. */
+void kg_run_adapted(struct kg_model_opts *opts, const struct kg_model *m);
 /* Whether it has master weights. */
 bool kg_run_anchor_moves(const struct kg_run_inputs *in);
 /* RL begins: without anchor.path the anchor becomes the policy. */

@@ -120,6 +120,12 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
     return status;
 }
 
+/* The folder of what was trained: a checkpoint, or adapters. */
+static const char *model_folder(const struct kg_model *m)
+{
+    return m->lora.rank > 0 ? "adapter" : "model";
+}
+
 /* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
  * long as the run is; before the first, whence the model came. */
 static struct kg_path small_files_of(const struct kg_run_state *state,
@@ -129,7 +135,7 @@ static struct kg_path small_files_of(const struct kg_run_state *state,
 
     if (state->saved_name[0]) {
         dir = kg_path_in(kg_path_in(run_dir, "checkpoints").text, state->saved_name);
-        return kg_path_in(dir.text, "model");
+        return kg_path_in(dir.text, model_folder(state->model));
     }
     snprintf(dir.text, sizeof dir.text, "%s", state->model->dir);
     return dir;
@@ -160,7 +166,9 @@ static kg_status write_into(const struct kg_saving *s, const char *dir,
         .dtype = s->dtype, .source_dir = s->small.text, .weights = s->weights};
 
     KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(kg_model_save(s->state->model, kg_path_in(dir, "model").text, &save, err));
+    KG_TRY(kg_model_save(s->state->model,
+                         kg_path_in(dir, model_folder(s->state->model)).text, &save,
+                         err));
     save.weights = NULL;
     if (kg_run_anchor_saved(s->state))
         KG_TRY(

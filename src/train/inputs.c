@@ -34,6 +34,8 @@ static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
         KG_TRY(kg_inputs_put_model(out, "init.from", init->dir.text, err));
     if (init->model && init->own)
         return KG_OK;
+    if (*r->model.adapter)
+        KG_TRY(kg_inputs_put_model(out, "model.adapter", r->model.adapter, err));
     return kg_inputs_put_model(out, init->model ? "init.from/model" : "model.path",
                                kg_init_model_dir(init, r).text, err);
 }

@@ -137,7 +137,10 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     const struct kg_run_work *w = &run->work;
 
     *m = (struct kg_memory){0};
-    add_model(m, s->model, true, "weights (fp32)", "weights for products");
+    if (s->model->lora.rank > 0)
+        add_model(m, s->model, true, "adapters (fp32)", "base and adapters");
+    else
+        add_model(m, s->model, true, "weights (fp32)", "weights for products");
     add_training(m, run);
     add_model(m, s->anchor, kg_run_anchor_moves(&run->in), "anchor (fp32)",
               "anchor for products");

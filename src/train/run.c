@@ -45,10 +45,11 @@ static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
 
 /* ---- model, anchor, sampler ---- */
 
-/* Training from weights that are not finite could only skip every step. */
+/* Training from weights that are not finite could only skip every step. Frozen ones were
+ * looked at as they were read. */
 static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_params; i++) {
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
         double squares;
 
@@ -111,15 +112,65 @@ static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
     return kg_optim_check(&in->rl_optim, err);
 }
 
+/* What shares one copy of frozen weights can be nothing that wants another. */
+static kg_status check_adapters(const struct kg_recipe *r, struct kg_err *err)
+{
+    if (*r->init.from)
+        return kg_fail(err, KG_EINVAL,
+                       "init.from: expected none with adapters, whose start is "
+                       "model.path and model.adapter, found %.200s",
+                       r->init.from);
+    if (r->checkpoint.fp32)
+        return kg_fail(err, KG_EINVAL,
+                       "checkpoint.dtype: adapters are written in fp32 whatever it is; "
+                       "expected its default, found fp32");
+    if (strcmp(r->rollout.dtype, "same") != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.dtype: a sampler shares the frozen weights that adapters "
+                       "stand beside; expected same, found %s",
+                       r->rollout.dtype);
+    if (r->anchor_on_host && !*r->anchor_path)
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.place: an anchor shares the frozen weights that adapters "
+                       "stand beside; expected device, found host");
+    return KG_OK;
+}
+
+/* Those that are to be trained, if any. */
+static kg_status find_adapters(struct kg_lora *l, const struct kg_recipe *r,
+                               struct kg_err *err)
+{
+    const struct kg_opt_list *names = &r->lora.targets;
+
+    *l = (struct kg_lora){
+        .rank = r->lora.rank, .alpha = r->lora.alpha, .rslora = r->lora.rslora};
+    if (*r->model.adapter && l->rank > 0)
+        return kg_fail(err, KG_EINVAL,
+                       "lora.rank: model.adapter has a rank of its own; expected 0, "
+                       "found %d",
+                       r->lora.rank);
+    if (*r->model.adapter && kg_lora_read(l, r->model.adapter, err) != KG_OK)
+        return kg_err_prefix(err, "model.adapter");
+    for (size_t i = 0; r->lora.rank > 0 && i < names->n; i++)
+        if (names->n > 1 || strcmp(names->items[i], "all-linear") != 0)
+            KG_TRY(kg_lora_add_target(l, names->items[i], "lora.targets", err));
+    return l->rank > 0 ? check_adapters(r, err) : KG_OK;
+}
+
 /* The folder of the model and what it is opened as; and what of the recipe needs no more
  * of it than its shape. */
 static kg_status find_model(struct kg_path *dir, struct kg_model_config *config,
                             struct kg_model_opts *opts, struct kg_run_inputs *in,
                             int64_t step, struct kg_err *err)
 {
-    *opts = (struct kg_model_opts){.trainable = true};
+    *opts = (struct kg_model_opts){.trainable = true, .seed = in->recipe.run.seed};
     if (in->recipe.optim.on_host)
         opts->on_host = KG_HOST_MASTER;
+    KG_TRY(find_adapters(&in->lora, &in->recipe, err));
+    if (in->lora.rank > 0)
+        opts->lora = &in->lora;
+    if (*in->recipe.model.adapter)
+        opts->adapter = in->recipe.model.adapter;
     KG_TRY(kg_init_find(&in->init, &in->recipe, step, err));
     KG_TRY(kg_init_verify(&in->init, err));
     if (!in->init.model)
@@ -492,6 +543,7 @@ static kg_status outline_all(struct kg_run *run, const struct kg_model_config *c
     KG_TRY(kg_model_outline(&run->state.model, config, opts, err));
     KG_TRY(kg_run_anchor_outline(in, &run->state, err));
     KG_TRY(describe_sampler(&wanted, &own, in, &run->state, err));
+    kg_run_adapted(&own, run->state.model);
     if (wanted)
         KG_TRY(kg_model_outline(&run->state.sampler, config, &own, err));
     KG_TRY(outline_reference(in, run->state.model, err));

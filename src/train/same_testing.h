@@ -94,11 +94,25 @@ static inline void assert_same_log(const char *a_dir, const char *b_dir)
     kg_str_release(&b);
 }
 
+/* What a checkpoint has for readers: all weights, or adapters. */
+static inline void assert_same_weights(const char *a, const char *b)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/checkpoints/latest/adapter", a);
+    if (kg_file_exists(path)) {
+        assert_same_file(a, b, "checkpoints/latest/adapter/adapter_model.safetensors");
+        assert_same_file(a, b, "checkpoints/latest/anchor/adapter_model.safetensors");
+        return;
+    }
+    assert_same_file(a, b, "checkpoints/latest/model/model.safetensors");
+    assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
+}
+
 /* What a run leaves behind that its `steps` steps decide; it has an anchor of its own. */
 static inline void assert_same_steps(const char *a, const char *b, int steps)
 {
-    assert_same_file(a, b, "checkpoints/latest/model/model.safetensors");
-    assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
+    assert_same_weights(a, b);
     assert_same_file(a, b, "checkpoints/latest/state.safetensors");
     for (int i = 1; i <= steps; i++) {
         char dump[64];

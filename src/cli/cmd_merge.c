@@ -1,0 +1,99 @@
+/* kedge merge: base and adapters as one checkpoint.
+ *
+ * The base is held in the type that its files have, bf16 or else fp32, so no weight is
+ * rounded before B A is added. Everything is put together in a folder beside OUT and
+ * renamed at the end: OUT is there whole or not at all.
+ */
+#include "cli/cli.h"
+#include "cli/load.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "data/safetensors.h"
+#include "report/path.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *dtype; /* NULL: the base's */
+
+const struct kg_flag kg_merge_flags[] = {
+    KG_FLAGS_OF(kg_model_flags),
+    {"dtype", 0, KG_TO(dtype), "TYPE",
+     "of the file: bf16 or fp32 (default: the base's, fp32 for one of fp16)", 0, 0,
+     "bf16|fp32"},
+    {0},
+};
+
+/* The type that holds every weight of the base as it is. */
+static kg_status find_dtype(enum kg_dtype *ct, const char *dir, struct kg_err *err)
+{
+    struct kg_st_set *set;
+
+    KG_TRY(kg_st_open_dir(&set, dir, err));
+    *ct = KG_BF16;
+    for (size_t i = 0; i < kg_st_count(set); i++)
+        if (strcmp(kg_st_at(set, i)->dtype, "BF16") != 0)
+            *ct = KG_F32;
+    kg_st_close(set);
+    return KG_OK;
+}
+
+static kg_status check_out(const char *out, struct kg_err *err)
+{
+    if (!kg_file_exists(out))
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT, "%s: expected no such folder yet, found one", out);
+}
+
+static kg_status merge_into(const struct kg_model *m, const char *out,
+                            const struct kg_model_save *save, struct kg_err *err)
+{
+    char work[KG_RUN_DIR_MAX + 32];
+    struct kg_err ignored;
+    kg_status status;
+
+    snprintf(work, sizeof work, "%s.new-%ld", out, (long)getpid());
+    status = kg_model_save(m, work, save, err);
+    if (status == KG_OK)
+        status = kg_file_rename_dir(work, out, err);
+    if (status != KG_OK && kg_file_remove_tree(work, &ignored) != KG_OK)
+        kg_log_warn("%s", ignored.message);
+    return status;
+}
+
+static kg_status merge(const char *out, struct kg_err *err)
+{
+    struct kg_model_save save = {.merge = true};
+    struct kg_load_args args = kg_load;
+    struct kg_loaded l;
+    enum kg_dtype ct;
+    kg_status status;
+
+    if (!args.dir || !args.adapter)
+        return kg_fail(err, KG_EINVAL, "expected --model and --adapter, found no %s",
+                       args.dir ? "--adapter" : "--model");
+    if (strlen(out) > KG_RUN_DIR_MAX)
+        return kg_fail(err, KG_EINVAL, "OUT: expected at most %d bytes, found %zu",
+                       KG_RUN_DIR_MAX, strlen(out));
+    KG_TRY(check_out(out, err));
+    KG_TRY(find_dtype(&ct, args.dir, err));
+    args.dtype = kg_dtype_traits(ct)->name;
+    save.dtype = ct;
+    if (dtype)
+        KG_TRY(kg_dtype_parse(&save.dtype, dtype, err));
+    KG_TRY(kg_load_model(&l, &args, err));
+    status = merge_into(l.model, out, &save, err);
+    kg_load_release(&l);
+    return status;
+}
+
+int kg_cmd_merge(int argc, char **argv)
+{
+    struct kg_err err;
+
+    if (argc != 1)
+        return kg_cli_usage("expected OUT, the folder to write");
+    return kg_cli_exit(merge(argv[0], &err), &err);
+}
