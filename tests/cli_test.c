@@ -572,8 +572,8 @@ static void new_checkpoints_can_be_used_at_once(void **state)
 {
     (void)state;
     need_kedge();
-    const char *archs[] = {"qwen2", "qwen3", "llama"};
-    for (size_t i = 0; i < 3; i++) {
+    const char *archs[] = {"qwen2", "qwen3", "llama", "olmo2", "phi3", "gemma3_text"};
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
         expect(0, kedge("",
                         "new --arch %s --vocab 96 --hidden 64 --layers 2 --heads 4 "
                         "--kv-heads 2 %s "

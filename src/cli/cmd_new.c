@@ -37,7 +37,9 @@ static double rope_theta = 10000;
 static bool tied = true;
 
 const struct kg_flag kg_new_flags[] = {
-    {"arch", 0, KG_TO(arch), "NAME", "qwen2, qwen3 or llama (default qwen2)", 0, 0, NULL},
+    {"arch", 0, KG_TO(arch), "NAME",
+     "a model_type that `kedge inspect` reads: qwen2 (default), llama, gemma2, ..", 0, 0,
+     NULL},
     {"tokenizer", 0, KG_BESIDE("!train-tokenizer", tokenizer_dir), "DIR",
      "copy the tokenizer's files from here", 0, 0, NULL},
     {"train-tokenizer", 0, KG_TO(train_file), "FILE",
@@ -216,7 +218,7 @@ static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
     c->norm_eps = 1e-6f;
     c->rope_theta = rope_theta;
     c->tied = tied;
-    c->qkv_bias = c->arch->features & KG_QKV_BIAS;
+    KG_TRY(kg_model_config_usual(c, err));
     c->init_range = 0.02f;
     c->bos = -1;
     if (head_dim > 0 && !(c->arch->reads & KG_READS_HEAD_DIM) &&

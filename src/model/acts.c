@@ -21,7 +21,7 @@ struct sizes {
     bool dense;              /* a layer without them, at least */
     const struct kg_model_config *c;
     enum kg_dtype ct;
-    bool qk_norm;
+    uint32_t features;
 };
 
 static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
@@ -48,7 +48,7 @@ static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
         .hk = c->kv_heads,
         .rank = m->lora.rank,
         .ct = m->ct,
-        .qk_norm = kg_model_config_features(c) & KG_HEAD_NORM,
+        .features = kg_model_config_features(c),
     };
 }
 
@@ -121,7 +121,7 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
 {
     l->inv1 = take_floats(b, s->n);
     l->h1 = take_mat(b, s->ct, s->n, s->d);
-    if (s->qk_norm) {
+    if (s->features & (KG_HEAD_NORM | KG_WIDE_NORM)) {
         l->q_raw = take_mat(b, KG_F32, s->n, s->q);
         l->k_raw = take_mat(b, KG_F32, s->n, s->kd);
         l->inv_q = take_floats(b, s->n * s->h);
@@ -141,6 +141,12 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
     }
     if (features & KG_EXPERTS)
         place_experts(&l->experts, b, s);
+    if (s->features & (KG_POST_NORM | KG_BOTH_NORMS)) {
+        l->out1 = take_mat(b, KG_F32, s->n, s->d);
+        l->out2 = take_mat(b, KG_F32, s->n, s->d);
+        l->inv3 = take_floats(b, s->n);
+        l->inv4 = take_floats(b, s->n);
+    }
 }
 
 static void place_adapters(struct kg_acts *a, struct bump *b, const struct sizes *s)
@@ -169,6 +175,8 @@ static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *
     a->dout = take_mat(b, s->ct, s->n, s->q);
     if (s->rank > 0)
         place_adapters(a, b, s);
+    if (s->features & KG_MLP_BIAS && s->ct != KG_F32)
+        a->gate_wide = take_mat(b, KG_F32, s->n, s->f);
 }
 
 static int32_t layer_sets(int32_t layers, bool checkpoint)
@@ -314,9 +322,11 @@ struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
 {
     const bool own = p->keep && !p->acts->checkpoint;
     struct kg_layer_acts v = p->acts->layer[own ? l : 0];
-    struct kg_mat *const mats[] = {&v.h1, &v.q_raw, &v.k_raw, &v.q,    &v.k, &v.v,
-                                   &v.o,  &v.x_mid, &v.h2,    &v.gate, &v.up};
-    struct kg_vec *const vecs[] = {&v.inv1, &v.inv_q, &v.inv_k, &v.lse, &v.inv2};
+    struct kg_mat *const mats[] = {&v.h1, &v.q_raw, &v.k_raw, &v.q,  &v.k,
+                                   &v.v,  &v.o,     &v.x_mid, &v.h2, &v.gate,
+                                   &v.up, &v.out1,  &v.out2};
+    struct kg_vec *const vecs[] = {&v.inv1, &v.inv_q, &v.inv_k, &v.lse,
+                                   &v.inv2, &v.inv3,  &v.inv4};
     for (size_t i = 0; i < sizeof mats / sizeof *mats; i++)
         cut(mats[i], p->pack->n);
     for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++)

@@ -42,7 +42,7 @@ struct kg_layer_acts {
     struct kg_mat h1;    /* (N,D) ct, normed input */
     struct kg_mat q_raw; /* (N,Q) fp32, before the norm of heads; only with QK-norm */
     struct kg_mat k_raw; /* (N,Kd) fp32 */
-    struct kg_vec inv_q; /* (N,H) */
+    struct kg_vec inv_q; /* (N,H), or (N) of a norm over the whole projection */
     struct kg_vec inv_k; /* (N,Hk) */
     struct kg_mat q;     /* (N,Q) ct, rotated; the backward turns it into dq */
     struct kg_mat k;     /* (N,Kd) ct */
@@ -55,6 +55,11 @@ struct kg_layer_acts {
     struct kg_mat gate;  /* (N,F) ct; the backward turns it into dgate */
     struct kg_mat up;    /* (N,F) ct */
     struct kg_expert_acts experts; /* of a layer that has them, in their place */
+    /* with norms behind attention and feed-forward: what these gave */
+    struct kg_mat out1; /* (N,D) fp32 */
+    struct kg_mat out2; /* (N,D) fp32 */
+    struct kg_vec inv3; /* (N) of post1 */
+    struct kg_vec inv4; /* (N) of post2 */
 };
 
 /* A pack as operations read it. */
@@ -96,8 +101,10 @@ struct kg_acts {
     struct kg_mat kf;   /* (N,Kd) fp32 */
     struct kg_mat vf;   /* (N,Kd) fp32 */
     struct kg_mat dy;   /* (N,D) ct: gradient of the residual stream, rounded */
-    struct kg_mat dh;   /* (N,D) fp32: gradient of h1 or h2 */
+    struct kg_mat dh;   /* (N,D) fp32: gradient of h1 or h2; a branch on its way to x */
     struct kg_mat dout; /* (N,Q) ct: gradient of o */
+    struct kg_mat gate_wide; /* (N,F) fp32: gate or up before rounding, where they have
+                              * biases and ct is not fp32 */
     /* of adapters, without which they are not there */
     struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B */
     struct kg_mat low;      /* (N,r) ct: s times that; low_wide itself in fp32 */
@@ -133,8 +140,17 @@ struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p);
 /* The residual stream at the input of layer l (l = L: the output of the last), first N
  * rows. */
 struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l);
-/* A layer's attention among the rows of the pack itself. */
-struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts *a);
+/* Layer l's attention among the rows of the pack itself. */
+struct kg_attn kg_walk_attn(const struct kg_walk *p, int32_t l,
+                            const struct kg_layer_acts *a);
+/* Queries or keys of layer l turned by their positions, or back. */
+kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
+                         bool inverse, struct kg_err *err) KG_MUST_CHECK;
+/* act = f(gate) up, and its gradient in the place of gate and up. */
+kg_status kg_walk_gated(const struct kg_walk *p, const struct kg_layer_acts *a,
+                        struct kg_mat act, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_walk_gated_bwd(const struct kg_walk *p, const struct kg_layer_acts *a,
+                            struct kg_mat dact, struct kg_err *err) KG_MUST_CHECK;
 
 /* Layer l from kg_walk_x(p, l). `whole`: on to kg_walk_x(p, l+1); else to gate and up,
  * which is what the backward of a checkpointed layer needs. */
@@ -183,10 +199,15 @@ static inline struct kg_mat kg_grad_mat(float *grads, const struct kg_param *p)
     return kg_mat(grads + p->offset, KG_F32, p->rows, p->cols);
 }
 
-/* (N, heads*hd) seen as (N*heads, hd). */
-static inline struct kg_mat kg_per_head(struct kg_mat x, int64_t head_dim)
+/* (N, heads*hd) seen as rows of what a norm divides: (N*heads, hd), or itself. */
+static inline struct kg_mat kg_per_norm(struct kg_mat x, const struct kg_param *norm)
 {
-    return kg_mat(x.data, x.dtype, x.rows * (x.cols / head_dim), head_dim);
+    return kg_mat(x.data, x.dtype, x.rows * (x.cols / norm->cols), norm->cols);
+}
+/* All elements of a matrix whose rows lie one after the other. */
+static inline struct kg_vec kg_all_of(struct kg_mat x)
+{
+    return kg_vec(x.data, x.rows * x.cols);
 }
 
 /* Norm weights and biases are fp32 on every path. */

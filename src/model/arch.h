@@ -16,10 +16,18 @@
 /* What a model may have. A row has those of every model of its type; a config.json adds
  * biases (kg_model_config_features). */
 enum kg_feature {
-    KG_QKV_BIAS = 1 << 0,  /* of q, k, v */
-    KG_HEAD_NORM = 1 << 1, /* RMS norm of every query and key head */
-    KG_SPLIT = 1 << 2,     /* q, k, v, gate, up are tensors of their own */
-    KG_PRE_NORM = 1 << 3,  /* x += f(norm(x)), of attention and of the feed-forward */
+    KG_QKV_BIAS = 1 << 0,    /* of q, k, v */
+    KG_O_BIAS = 1 << 1,      /* of the output projection */
+    KG_MLP_BIAS = 1 << 2,    /* of gate, up and down */
+    KG_HEAD_NORM = 1 << 3,   /* RMS norm of every query and key head */
+    KG_SPLIT = 1 << 4,       /* q, k, v, gate, up are tensors of their own */
+    KG_PRE_NORM = 1 << 5,    /* x += f(norm(x)), of attention and of the feed-forward */
+    KG_POST_NORM = 1 << 6,   /* x += norm(f(x)) */
+    KG_BOTH_NORMS = 1 << 7,  /* x += norm(f(norm(x))) */
+    KG_WIDE_NORM = 1 << 8,   /* RMS norm of all queries together, and of all keys */
+    KG_FUSED = 1 << 9,       /* q, k, v are one tensor of the file, gate and up another */
+    KG_UNIT_NORM = 1 << 10,  /* norms multiply by 1 + w */
+    KG_ROOT_EMBED = 1 << 11, /* embeddings times sqrt(D) */
     /* of a layer: one feed-forward, or experts (kg_model_config_layer) */
     KG_DENSE = 1 << 16,
     KG_EXPERTS = 1 << 17,       /* softmax over a router's logits, the top k */
@@ -33,10 +41,20 @@ enum {
     KG_EXPERT_FEATURES = KG_EXPERTS | KG_MLP_EXPERTS | KG_BLOCK_EXPERTS | KG_SHARED_EXPERT
 };
 
-/* Fields of config.json that some classes alone have. */
+/* Fields of config.json that some classes alone have, and what absent ones mean. */
 enum kg_reads {
-    KG_READS_HEAD_DIM = 1 << 0, /* and writes it, where others derive it */
-    KG_READS_HEADS = 1 << 1,    /* num_key_value_heads absent: as many as heads */
+    KG_READS_HEAD_DIM = 1 << 0,    /* and writes it, where others derive it */
+    KG_READS_HEADS = 1 << 1,       /* num_key_value_heads absent: as many as heads */
+    KG_READS_BIAS = 1 << 2,        /* attention_bias: of q, k, v and o */
+    KG_READS_MLP_BIAS = 1 << 3,    /* mlp_bias: of gate, up and down */
+    KG_READS_LAYER_TYPES = 1 << 4, /* and writes them */
+    KG_READS_NO_ROPE = 1 << 5,     /* no_rope_layers, no_rope_layer_interval */
+    KG_READS_PLAIN_ROPE = 1 << 6,  /* no rope_scaling but "default" */
+    KG_READS_MULTIPLIERS = 1 << 7, /* embedding_, residual_, attention_multiplier,
+                                    * logits_scaling */
+    KG_READS_SOFTCAPS = 1 << 8,    /* attn_ and final_logit_softcapping,
+                                    * query_pre_attn_scalar, hidden_activation */
+    KG_READS_LOCAL_ROPE = 1 << 9,  /* rope_local_base_freq of layers with a window */
     /* of experts: */
     KG_READS_LOCAL_EXPERTS = 1 << 16, /* num_local_experts, where others num_experts */
     KG_READS_EXPERT_FFN = 1 << 17,    /* moe_intermediate_size apart from that of layers
@@ -44,11 +62,18 @@ enum kg_reads {
     KG_READS_NORMALISE = 1 << 18,     /* norm_topk_prob, where others always do */
 };
 
+/* What the gate goes through. */
+enum kg_act { KG_ACT_SILU, KG_ACT_GELU_TANH, KG_ACTS };
+
 /* Which layers look through a sliding window. */
 enum kg_windows {
     KG_WINDOWS_NONE,     /* the class knows none */
-    KG_WINDOWS_SWITCHED, /* by use_sliding_window */
-    KG_WINDOWS_ALL,      /* wherever sliding_window is a number */
+    KG_WINDOWS_SWITCHED, /* with use_sliding_window those of layer_types, or from
+                          * max_window_layers on */
+    KG_WINDOWS_NO_ROPE,  /* with use_sliding_window those of layer_types, or those without
+                          * rope */
+    KG_WINDOWS_ALL,      /* all, where sliding_window is a number */
+    KG_WINDOWS_ALTERNATE, /* those of layer_types, or all but every default_pattern-th */
 };
 
 struct kg_arch {
@@ -58,9 +83,16 @@ struct kg_arch {
     uint32_t features; /* of enum kg_feature */
     uint32_t reads;    /* of enum kg_reads */
     enum kg_windows windows;
-    int32_t default_window;    /* sliding_window where absent; 0: none */
-    int32_t default_head_dim;  /* head_dim where absent; 0: hidden / heads */
-    int32_t default_positions; /* max_position_embeddings where absent */
+    enum kg_act act;
+    int32_t default_window; /* sliding_window where absent; 0: none */
+    int32_t default_pattern;
+    int32_t default_head_dim;     /* head_dim where absent; 0: hidden / heads */
+    int32_t default_positions;    /* max_position_embeddings where absent */
+    double default_theta;         /* rope_theta where absent; 0: 10000 */
+    double default_eps;           /* rms_norm_eps where absent; 0: 1e-6 */
+    double default_score_softcap; /* where absent; 0: none */
+    double default_logit_softcap;
+    bool default_tied; /* tie_word_embeddings where absent */
 };
 
 /* errors: UNSUPPORTED, listing the valid names */
@@ -85,14 +117,16 @@ enum kg_dim {
 /* How a tensor is called in a checkpoint, which dimensions it has, which features it
  * takes, and where struct kg_layer_params keeps the pointer to it. */
 struct kg_tensor_row {
-    /* after "model.layers.N."; with %d in it a tensor of each expert: of such rows that
-     * follow each other all of one expert come first, and the slot is expert 0's */
+    /* after "model.layers.N."; neighbours of one suffix are one tensor of the file, one
+     * after the other in its rows; with %d in it a tensor of each expert: of such rows
+     * that follow each other all of one expert come first, and the slot is expert 0's */
     const char *suffix;
     enum kg_dim rows;
     enum kg_dim cols;
     uint32_t with; /* all of these features; 0: always */
     size_t slot;   /* offset in struct kg_layer_params */
 };
+/* of one layer, beside those of experts */
 enum { KG_MAX_LAYER_TENSORS = 32 };
 
 /* The rows, in HF's order, and how many there are. */

@@ -24,20 +24,78 @@ static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_
     return p->m->ct == KG_F32 ? KG_OK : kg_op_cast(p->m->backend, store, x, err);
 }
 
+/* db += sum dy, where there is a bias that is trained */
+static kg_status bias_bwd(const struct kg_walk *p, const struct kg_param *bias,
+                          struct kg_mat dy, float *grads, struct kg_err *err)
+{
+    const bool wanted = bias && bias->offset >= 0;
+    return wanted ? kg_op_bias_bwd(p->m->backend, kg_grad_of(grads, bias), dy, err)
+                  : KG_OK;
+}
+
+/* Where a branch ends: x_out = x_in + residual_scale norm(y W^T + b). */
+struct end {
+    const struct kg_param *bias, *norm; /* NULL when absent */
+    struct kg_mat out;                  /* (N,D) fp32 of the forward, what norm read */
+    struct kg_vec inv;                  /* (N) of the forward */
+};
+
+/* dy <- gradient of y W^T, as products read it, of dx; may stand in acts->dh */
+static kg_status end_bwd(struct kg_mat *dy, const struct kg_walk *p, const struct end *e,
+                         struct kg_mat dx, float *grads, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const float scale = (float)p->m->config.residual_scale;
+    struct kg_mat d = dx;
+    if (e->norm || scale != 0.0f) {
+        d = kg_mat_rows(p->acts->dh, 0, p->pack->n);
+        KG_TRY(kg_op_cast(be, d, dx, err));
+    }
+    if (scale != 0.0f)
+        KG_TRY(kg_op_scale(be, kg_all_of(d), scale, err));
+    if (e->norm)
+        KG_TRY(kg_op_rmsnorm_bwd(be, d, false, kg_grad_of(grads, e->norm), d, e->out,
+                                 kg_param_vector(e->norm), e->inv, err));
+    KG_TRY(bias_bwd(p, e->bias, d, grads, err));
+    return rounded(dy, p, kg_mat_rows(p->acts->dy, 0, p->pack->n), d, err);
+}
+
+/* dx += gradient through norm of dh; or dh itself where there is none */
+static kg_status begin_bwd(const struct kg_walk *p, const struct kg_param *norm,
+                           struct kg_mat dx, struct kg_mat x, struct kg_vec inv,
+                           float *grads, struct kg_err *err)
+{
+    const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
+    if (!norm)
+        return kg_op_add(p->m->backend, kg_all_of(dx), kg_all_of(dh), err);
+    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, kg_grad_of(grads, norm), dh, x,
+                             kg_param_vector(norm), inv, err);
+}
+
 /* ---- FFN half ---- */
 
-/* x_out = x_mid + act Wdown^T,  act = silu(gate) up,  gate, up = h2 W^T: to dh of h2 */
+kg_status kg_walk_gated_bwd(const struct kg_walk *p, const struct kg_layer_acts *a,
+                            struct kg_mat dact, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    return p->m->config.act == KG_ACT_SILU
+               ? kg_op_swiglu_bwd(be, a->gate, a->up, dact, a->gate, a->up, err)
+               : kg_op_geglu_bwd(be, a->gate, a->up, dact, a->gate, a->up, err);
+}
+
+/* x_out = x_mid + act Wdown^T,  act = f(gate) up,  gate, up = h2 W^T: to dh of h2 */
 static kg_status dense_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                            const struct kg_layer_acts *a, struct kg_mat dy,
                            struct kg_mat dh, float *grads, struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
     const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
 
-    KG_TRY(kg_op_swiglu(be, act, a->gate, a->up, err));
+    KG_TRY(kg_walk_gated(p, a, act, err));
     /* act is read for dWdown first and then overwritten by its own gradient */
     KG_TRY(kg_linear_bwd(p, grads, w->wdown, dy, act, act, false, err));
-    KG_TRY(kg_op_swiglu_bwd(be, a->gate, a->up, act, a->gate, a->up, err));
+    KG_TRY(kg_walk_gated_bwd(p, a, act, err));
+    KG_TRY(bias_bwd(p, w->bgate, a->gate, grads, err));
+    KG_TRY(bias_bwd(p, w->bup, a->up, grads, err));
     KG_TRY(kg_linear_bwd(p, grads, w->wgate, a->gate, a->h2, dh, false, err));
     return kg_linear_bwd(p, grads, w->wup, a->up, a->h2, dh, true, err);
 }
@@ -48,15 +106,14 @@ static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
 {
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_layer_acts a = kg_walk_layer(p, l);
-    const int64_t n = p->pack->n;
-    const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, n);
+    const struct end down = {w->bdown, w->post2, a.out2, a.inv4};
+    const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
     struct kg_mat dy;
 
-    KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
+    KG_TRY(end_bwd(&dy, p, &down, dx, grads, err));
     KG_TRY(w->router ? kg_experts_bwd(p, l, &a, dy, dh, grads, err)
                      : dense_bwd(p, w, &a, dy, dh, grads, err));
-    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, kg_grad_of(grads, w->norm2), dh,
-                             a.x_mid, kg_param_vector(w->norm2), a.inv2, err);
+    return begin_bwd(p, w->norm2, dx, a.x_mid, a.inv2, grads, err);
 }
 
 /* ---- attention half ---- */
@@ -69,19 +126,17 @@ struct projection_bwd {
     struct kg_vec inv;    /* (N heads) of the forward */
 };
 
-static kg_status unrotate(const struct kg_walk *p, const struct projection_bwd *j,
-                          float *grads, struct kg_err *err)
+static kg_status unrotate(const struct kg_walk *p, int32_t l,
+                          const struct projection_bwd *j, float *grads,
+                          struct kg_err *err)
 {
-    const struct kg_model_config *c = &p->m->config;
-    const struct kg_backend *be = p->m->backend;
-    KG_TRY(kg_op_rope(be, j->wide, p->pack->pos, p->m->inv_freq, c->head_dim, 1.0f, true,
-                      err));
+    KG_TRY(kg_walk_rotate(p, l, j->wide, true, err));
     if (!j->norm)
         return KG_OK;
-    const struct kg_mat d = kg_per_head(j->wide, c->head_dim);
-    return kg_op_rmsnorm_bwd(be, d, false, kg_grad_of(grads, j->norm), d,
-                             kg_per_head(j->raw, c->head_dim), kg_param_vector(j->norm),
-                             j->inv, err);
+    const struct kg_mat d = kg_per_norm(j->wide, j->norm);
+    return kg_op_rmsnorm_bwd(p->m->backend, d, false, kg_grad_of(grads, j->norm), d,
+                             kg_per_norm(j->raw, j->norm), kg_param_vector(j->norm),
+                             kg_vec(j->inv.data, d.rows), err);
 }
 
 /* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W */
@@ -91,17 +146,17 @@ static kg_status project_bwd(const struct kg_walk *p, const struct projection_bw
 {
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
     struct kg_mat dy;
-    if (j->bias && j->bias->offset >= 0)
-        KG_TRY(kg_op_bias_bwd(p->m->backend, kg_grad_of(grads, j->bias), j->wide, err));
+    KG_TRY(bias_bwd(p, j->bias, j->wide, grads, err));
     KG_TRY(rounded(&dy, p, j->narrow, j->wide, err));
     return kg_linear_bwd(p, grads, j->w, dy, h, dh, accumulate, err);
 }
 
-static kg_status attend_bwd(const struct kg_walk *p, const struct kg_layer_acts *a,
-                            struct kg_mat dout, struct kg_err *err)
+static kg_status attend_bwd(const struct kg_walk *p, int32_t l,
+                            const struct kg_layer_acts *a, struct kg_mat dout,
+                            struct kg_err *err)
 {
     const int64_t n = p->pack->n;
-    const struct kg_attn attn = kg_walk_attn(p, a);
+    const struct kg_attn attn = kg_walk_attn(p, l, a);
 
     return kg_op_attention_bwd(
         p->m->backend, kg_mat_rows(p->acts->qf, 0, n), kg_mat_rows(p->acts->kf, 0, n),
@@ -117,11 +172,12 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
     const struct kg_layer_acts a = kg_walk_layer(p, l);
     const int64_t n = p->pack->n;
     const struct kg_mat dout = kg_mat_rows(p->acts->dout, 0, n);
+    const struct end out = {w->bo, w->post1, a.out1, a.inv3};
     struct kg_mat dy;
 
-    KG_TRY(rounded(&dy, p, kg_mat_rows(p->acts->dy, 0, n), dx, err));
+    KG_TRY(end_bwd(&dy, p, &out, dx, grads, err));
     KG_TRY(kg_linear_bwd(p, grads, w->wo, dy, a.o, dout, false, err));
-    KG_TRY(attend_bwd(p, &a, dout, err));
+    KG_TRY(attend_bwd(p, l, &a, dout, err));
 
     const struct projection_bwd q = {
         w->wq, w->bq, w->qnorm, kg_mat_rows(p->acts->qf, 0, n), a.q, a.q_raw, a.inv_q};
@@ -129,14 +185,12 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
         w->wk, w->bk, w->knorm, kg_mat_rows(p->acts->kf, 0, n), a.k, a.k_raw, a.inv_k};
     const struct projection_bwd v = {
         .w = w->wv, .bias = w->bv, .narrow = a.v, .wide = kg_mat_rows(p->acts->vf, 0, n)};
-    KG_TRY(unrotate(p, &q, grads, err));
-    KG_TRY(unrotate(p, &k, grads, err));
+    KG_TRY(unrotate(p, l, &q, grads, err));
+    KG_TRY(unrotate(p, l, &k, grads, err));
     KG_TRY(project_bwd(p, &q, a.h1, false, grads, err));
     KG_TRY(project_bwd(p, &k, a.h1, true, grads, err));
     KG_TRY(project_bwd(p, &v, a.h1, true, grads, err));
-    return kg_op_rmsnorm_bwd(p->m->backend, dx, true, kg_grad_of(grads, w->norm1),
-                             kg_mat_rows(p->acts->dh, 0, n), kg_walk_x(p, l),
-                             kg_param_vector(w->norm1), a.inv1, err);
+    return begin_bwd(p, w->norm1, dx, kg_walk_x(p, l), a.inv1, grads, err);
 }
 
 /* ---- the whole ---- */
@@ -166,7 +220,11 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
             (long long)acts->kept, (int)m->config.hidden, (long long)dhidden.rows,
             (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
     const struct kg_walk p = {.m = m, .acts = acts, .pack = &acts->pack, .keep = true};
+    const struct kg_model_config *c = &m->config;
     acts->kept = 0;
+    if (c->logit_divisor != 0)
+        KG_TRY(kg_op_scale(m->backend, kg_all_of(dhidden), 1.0f / (float)c->logit_divisor,
+                           err));
     KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, kg_grad_of(grads, m->norm),
                              dhidden, kg_walk_x(&p, m->config.layers),
                              kg_param_vector(m->norm),
@@ -175,6 +233,8 @@ kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
         KG_TRY(layer_bwd(&p, l, dhidden, grads, err));
     if (m->embed->offset < 0)
         return KG_OK;
+    if (c->embed_scale != 0)
+        KG_TRY(kg_op_scale(m->backend, kg_all_of(dhidden), (float)c->embed_scale, err));
     return kg_op_embed_bwd(m->backend, kg_grad_mat(grads, m->embed), dhidden,
                            p.pack->tokens, err);
 }

@@ -49,7 +49,7 @@ static void check_gradients_of(const char *arch)
     NEED(kg_st_open_file(&set, path, err));
     struct gradients g = gradients_of(m, &r.pack, TEST_REF_TARGETS, false);
     assert_true(fabs(g.nll - r.nll) < 1e-5);
-    assert_int_equal(kg_st_count(set), m->n_params);
+    size_t tensors = 0;
     double most = 0.0;
     for (size_t i = 0; i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
@@ -57,12 +57,15 @@ static void check_gradients_of(const char *arch)
         assert_non_null(t);
         float *want = test_alloc(1, t->bytes);
         memcpy(want, t->data, t->bytes);
-        const double diff = relative_difference(g.g + p->offset, want, p->rows * p->cols);
+        tensors += p->file_row == 0;
+        const double diff = relative_difference(
+            g.g + p->offset, want + p->file_row * p->cols, p->rows * p->cols);
         if (!(diff < 1e-4))
             fail_msg("%s %s: relative difference %g", arch, p->name, diff);
         most = fmax(most, diff);
         kg_mem_free(want);
     }
+    assert_int_equal(kg_st_count(set), tensors);
     printf("%s: largest relative difference of a tensor's gradient %.2e\n", arch, most);
     buffer_free(g.g);
     kg_st_close(set);
@@ -215,7 +218,7 @@ static void test_a_pack_has_the_gradient_of_its_sequences(void **state)
 static double slope(struct kg_model *m, struct kg_acts *acts, struct test_pack *t,
                     float *w)
 {
-    const float h = 0.01f;
+    const float h = 0.004f;
     const float old = *w;
     *w = old + h;
     NEED(kg_model_refresh(m, err));

@@ -16,6 +16,23 @@ struct kg_json_doc;
 
 enum { KG_MAX_EOS = 16, KG_MAX_HEAD_DIM = 256, KG_MAX_LAYERS = 1024 };
 
+/* How positions turn queries and keys, as transformers' rope_type. */
+enum kg_rope {
+    KG_ROPE_DEFAULT,
+    KG_ROPE_LINEAR,
+    KG_ROPE_DYNAMIC, /* as default: it changes beyond max_positions alone */
+    KG_ROPE_LLAMA3,
+    KG_ROPE_YARN,
+    KG_ROPES,
+};
+
+/* What a layer is. */
+enum kg_layer_kind {
+    KG_LAYER_WINDOW = 1 << 0,     /* looks through the window */
+    KG_LAYER_NO_ROPE = 1 << 1,    /* queries and keys are not turned */
+    KG_LAYER_LOCAL_ROPE = 1 << 2, /* they are by rope_local_theta, unscaled */
+};
+
 struct kg_experts_config {
     int32_t n;          /* E; 0: no layer has any */
     int32_t k;          /* of a token */
@@ -41,11 +58,30 @@ struct kg_model_config {
     double rope_theta;
     bool tied; /* lm_head is the embedding */
     bool qkv_bias;
-    bool rope_llama3; /* rope_scaling of type llama3, with: */
+    bool o_bias;
+    bool mlp_bias;
+    int32_t window;               /* of layers that have one; 0: none does */
+    uint8_t layer[KG_MAX_LAYERS]; /* (L) of enum kg_layer_kind */
+    enum kg_act act;
+    /* Factors, each 0 for none: of embeddings, of what a branch adds to the residual
+     * stream, of logits (the inverse); of scores, 0 for 1/sqrt(hd) */
+    double embed_scale;
+    double residual_scale;
+    double logit_divisor;
+    double score_scale;
+    double query_scalar;  /* of which score_scale is 1/sqrt, where the file says so */
+    double score_softcap; /* 0: none, as the next */
+    double logit_softcap;
+    double rope_local_theta; /* of layers with KG_LAYER_LOCAL_ROPE */
+    enum kg_rope rope;       /* with, where its type has them: */
     double rope_factor;
-    double rope_low_freq_factor;
+    double rope_low_freq_factor; /* llama3 */
     double rope_high_freq_factor;
-    int32_t rope_original_positions;
+    double rope_attention; /* yarn: what cos and sin are multiplied by; 0: 1 */
+    double rope_beta_fast;
+    double rope_beta_slow;
+    bool rope_untruncated;           /* yarn's "truncate": false */
+    int32_t rope_original_positions; /* llama3, yarn */
     float init_range;
     int32_t eos[KG_MAX_EOS]; /* union of config.json and generation_config.json */
     int n_eos;
@@ -66,6 +102,11 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
  * (pad_token_id, id2label, ..) are kept; or NULL */
 kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config *c,
                                 const char *torch_dtype, const struct kg_json *source,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* Layers, factors and activation of a fresh model of c's class and sizes: what its class
+ * does where config.json says nothing, without a window where it could have none, and
+ * with scores by 1/sqrt(head_dim). */
+kg_status kg_model_config_usual(struct kg_model_config *c,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Whether a field has no effect and is kept as it was read. */
 bool kg_model_config_keeps(const char *key);
@@ -89,8 +130,16 @@ bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);
 kg_status kg_model_config_add_eos(struct kg_model_config *c, int32_t token,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* inv_freq[i], i < head_dim/2, of the rotary embedding, llama3 scaling applied.
+/* Keys that a query of layer l sees at most; 0: all before it. */
+int32_t kg_model_config_window(const struct kg_model_config *c, int32_t l);
+
+const char *kg_rope_name(enum kg_rope rope);
+const char *kg_act_name(enum kg_act act);
+
+/* inv_freq[i], i < head_dim/2, of the rotary embedding, scaling applied.
  * source: HF modeling_rope_utils */
 void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c);
+/* Of layers with KG_LAYER_LOCAL_ROPE. */
+void kg_rope_local_inv_freq(float *inv_freq, const struct kg_model_config *c);
 
 #endif

@@ -8,6 +8,8 @@
 #include "base/real.h"
 #include "model/config.h"
 
+#include <math.h>
+
 static const float TWO_PI = 6.283185307179586f;
 
 /* llama3: long wavelengths are stretched by `factor`, short ones kept, those between are
@@ -27,13 +29,62 @@ static float scale_llama3(float inv_freq, const struct kg_model_config *c)
     return (1.0f - smooth) * inv_freq / factor + smooth * inv_freq;
 }
 
+/* yarn: the pair that turns `rotations` times over the original positions. */
+static double pair_of(double rotations, const struct kg_model_config *c)
+{
+    const double turns = (double)c->rope_original_positions / (rotations * 2 * M_PI);
+    return c->head_dim * kg_log(turns) / (2 * kg_log(c->rope_theta));
+}
+
+/* The pairs between which yarn blends: those before are kept, those behind stretched. */
+struct band {
+    float low;
+    float high;
+};
+
+static struct band band_of(const struct kg_model_config *c)
+{
+    double low = pair_of(c->rope_beta_fast, c), high = pair_of(c->rope_beta_slow, c);
+    if (!c->rope_untruncated) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0 ? low : 0;
+    high = high < c->head_dim - 1 ? high : c->head_dim - 1;
+    return (struct band){(float)low, (float)(low == high ? high + 0.001 : high)};
+}
+
+static float scale_yarn(float inv_freq, int i, const struct kg_model_config *c)
+{
+    const struct band b = band_of(c);
+    float ramp = ((float)i - b.low) / (b.high - b.low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    const float kept = 1.0f - ramp, stretched = inv_freq / (float)c->rope_factor;
+    return stretched * (1.0f - kept) + inv_freq * kept;
+}
+
+/* theta^(-2i/head_dim) */
+static float unscaled(double theta, int i, const struct kg_model_config *c)
+{
+    float exponent = (float)(2 * i) / (float)c->head_dim;
+    return 1.0f / (float)kg_exp((double)exponent * kg_log((double)(float)theta));
+}
+
+void kg_rope_local_inv_freq(float *inv_freq, const struct kg_model_config *c)
+{
+    for (int i = 0; i < c->head_dim / 2; i++)
+        inv_freq[i] = unscaled(c->rope_local_theta, i, c);
+}
+
 void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c)
 {
     for (int i = 0; i < c->head_dim / 2; i++) {
-        float exponent = (float)(2 * i) / (float)c->head_dim;
-        inv_freq[i] = 1.0f / (float)kg_exp((double)exponent *
-                                           kg_log((double)(float)c->rope_theta));
-        if (c->rope_llama3)
+        inv_freq[i] = unscaled(c->rope_theta, i, c);
+        if (c->rope == KG_ROPE_LLAMA3)
             inv_freq[i] = scale_llama3(inv_freq[i], c);
+        else if (c->rope == KG_ROPE_LINEAR)
+            inv_freq[i] /= (float)c->rope_factor;
+        else if (c->rope == KG_ROPE_YARN)
+            inv_freq[i] = scale_yarn(inv_freq[i], i, c);
     }
 }

@@ -33,7 +33,7 @@ static void qwen2_is_read_with_the_end_tokens_of_both_files(void **state)
     struct kg_model_config c = read_dir(CONFIGS "qwen2_1.5b");
     (void)state;
     assert_string_equal(c.arch->model_type, "qwen2");
-    assert_true(c.qkv_bias && c.tied && !c.rope_llama3 &&
+    assert_true(c.qkv_bias && c.tied && c.rope == KG_ROPE_DEFAULT &&
                 !(c.arch->features & KG_HEAD_NORM));
     assert_int_equal(c.vocab, 151936);
     assert_int_equal(c.hidden, 1536);
@@ -55,7 +55,7 @@ static void llama3_scaling_is_read(void **state)
 {
     struct kg_model_config c = read_dir(CONFIGS "llama3.2_1b");
     (void)state;
-    assert_true(c.rope_llama3 && !c.qkv_bias && c.tied);
+    assert_true(c.rope == KG_ROPE_LLAMA3 && !c.qkv_bias && c.tied);
     assert_true(c.rope_factor == 32 && c.rope_low_freq_factor == 1 &&
                 c.rope_high_freq_factor == 4);
     assert_int_equal(c.rope_original_positions, 8192);
@@ -110,21 +110,25 @@ static void newer_transformers_layout_is_read(void **state)
         assert_int_equal(c.hidden, 256);
         assert_int_equal(c.head_dim, i == 1 ? 128 : 64);
         assert_true(c.rope_theta == (i == 2 ? 500000 : 10000));
-        assert_true(c.rope_llama3 == (i == 2));
+        assert_true((c.rope == KG_ROPE_LLAMA3) == (i == 2));
         assert_string_equal(c.dtype_name, "bfloat16");
     }
 }
 
-static void a_sliding_window_that_slides_is_refused(void **state)
+static void a_window_is_read_where_it_slides(void **state)
 {
     static const struct {
-        const char *fields, *named; /* NULL: it is read */
+        const char *fields;
+        int32_t window;    /* of the config; -1: it is refused */
+        int32_t effective; /* of the first layer */
     } rows[] = {
-        {"\"sliding_window\": null, ", NULL},
-        {"\"sliding_window\": 8192, ", NULL},
-        {"\"sliding_window\": 8191, ", "sliding_window is 8191"},
-        {"\"sliding_window\": \"all\", ", "sliding_window is \"all\""},
-        {"", "sliding_window is not given"},
+        {"\"sliding_window\": null, ", 0, 0},
+        {"\"sliding_window\": 8192, ", 8192, 0}, /* no sequence reaches so far */
+        {"\"sliding_window\": 8191, ", 8191, 8191},
+        {"\"sliding_window\": \"all\", ", -1, 0},
+        {"\"sliding_window\": 0, ", -1, 0},
+        {"\"layer_types\": [\"full_attention\", \"sliding_attention\"], ", -1, 0},
+        {"", 4096, 4096},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -137,11 +141,51 @@ static void a_sliding_window_that_slides_is_refused(void **state)
                  "\"max_position_embeddings\": 8192}",
                  rows[i].fields);
         kg_status status = kg_model_config_parse(&c, text, strlen(text), "m.json", &err);
-        if (!rows[i].named && status != KG_OK)
-            fail_msg("%s", err.message);
-        if (rows[i].named &&
-            (status != KG_EUNSUPPORTED || !strstr(err.message, rows[i].named)))
+        if ((status == KG_OK) != (rows[i].window >= 0))
             fail_msg("%s: status %d", rows[i].fields, status);
+        if (status == KG_OK) {
+            assert_int_equal(c.window, rows[i].window);
+            assert_int_equal(kg_model_config_window(&c, 0), rows[i].effective);
+        }
+    }
+}
+
+/* What a class does where the file does not say. */
+static void layers_are_what_their_class_makes_of_them(void **state)
+{
+    static const struct {
+        const char *type, *fields;
+        int layers[6]; /* of enum kg_layer_kind */
+    } rows[] = {
+        {"qwen2",
+         "\"use_sliding_window\": true, \"max_window_layers\": 4",
+         {0, 0, 0, 0, 1, 1}},
+        {"qwen3", "\"use_sliding_window\": false, \"sliding_window\": 7", {0}},
+        {"smollm3", "\"use_cache\": true", {0, 0, 0, 2, 0, 0}},
+        {"smollm3",
+         "\"use_sliding_window\": true, \"sliding_window\": 7, "
+         "\"no_rope_layers\": [1, 0, 1, 1, 1, 0]",
+         {0, 3, 0, 0, 0, 3}},
+        {"gemma2", "\"use_cache\": true", {1, 0, 1, 0, 1, 0}},
+        {"gemma3_text", "\"use_cache\": true", {5, 5, 5, 5, 5, 0}},
+        {"gemma3_text", "\"sliding_window_pattern\": 2", {5, 0, 5, 0, 5, 0}},
+        {"phi3", "\"use_cache\": true", {0}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"%s\", %s, \"vocab_size\": 320, \"hidden_size\": "
+                 "64, \"intermediate_size\": 96, \"num_hidden_layers\": 6, "
+                 "\"num_attention_heads\": 4, \"num_key_value_heads\": 2}",
+                 rows[i].type, rows[i].fields);
+        if (kg_model_config_parse(&c, text, strlen(text), "m.json", &err) != KG_OK)
+            fail_msg("%s", err.message);
+        for (int l = 0; l < 6; l++)
+            if (c.layer[l] != rows[i].layers[l])
+                fail_msg("%s, %s: layer %d is %d", rows[i].type, rows[i].fields, l,
+                         c.layer[l]);
     }
 }
 
@@ -197,12 +241,12 @@ static kg_status parse_with(struct kg_model_config *c, const char *field)
 static void fields_with_another_effect_are_refused_with_their_value(void **state)
 {
     static const char *const rows[][2] = {
-        {"\"model_type\": \"gemma\"", "qwen2, qwen3, llama, mistral"},
+        {"\"model_type\": \"gpt2\"", "qwen2, qwen3, llama, mistral"},
         {"\"architectures\": [\"LlamaForCausalLM\"]", "LlamaForCausalLM"},
         {"\"architectures\": [\"Qwen2ForSequenceClassification\"]", "Classification"},
         {"\"hidden_act\": \"gelu\"", "gelu"},
         {"\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
-        {"\"use_sliding_window\": true", "use_sliding_window is true"},
+        {"\"use_sliding_window\": 1", "use_sliding_window is 1"},
         {"\"mlp_bias\": true", "mlp_bias"},
         {"\"attention_bias\": false", "attention_bias"},
         {"\"pretraining_tp\": 2", "pretraining_tp is 2"},
@@ -211,7 +255,9 @@ static void fields_with_another_effect_are_refused_with_their_value(void **state
         {"\"layer_types\": [\"full_attention\", \"sliding_attention\"]",
          "sliding_attention"},
         {"\"layer_types\": [\"full_attention\"]", "layer_types"},
-        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0}", "yarn"},
+        {"\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 4.0}", "longrope"},
+        {"\"rope_scaling\": {\"type\": \"linear\", \"beta_fast\": 4.0}", "beta_fast"},
+        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 0.5}", "factor is 0.5"},
         {"\"rope_scaling\": {\"rope_type\": \"default\", \"factor\": 4.0}", "factor"},
         {"\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4.0}",
          "low_freq_factor"},
@@ -234,6 +280,22 @@ static void fields_with_another_effect_are_refused_with_their_value(void **state
         if (status != KG_EUNSUPPORTED || !strstr(err.message, rows[i][1]) ||
             !strstr(err.message, "test.json"))
             fail_msg("%s: status %d, %s", rows[i][0], status, err.message);
+    }
+}
+
+/* A field of one class in the config of another. */
+static void fields_of_other_classes_are_refused(void **state)
+{
+    static const char *const keys[] = {"embedding_multiplier", "no_rope_layers",
+                                       "rope_local_base_freq", "logits_scaling",
+                                       "final_logit_softcapping"};
+    (void)state;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        struct kg_model_config c;
+        char field[64];
+        snprintf(field, sizeof field, "\"%s\": 2.0", keys[i]);
+        assert_int_equal(parse_with(&c, field), KG_EUNSUPPORTED);
+        assert_non_null(strstr(err.message, keys[i]));
     }
 }
 
@@ -362,7 +424,7 @@ static void what_is_written_reads_as_the_same(void **state)
                             offsetof(struct kg_model_config, max_positions));
         assert_true(a.norm_eps == b.norm_eps && a.rope_theta == b.rope_theta &&
                     a.tied == b.tied);
-        assert_true(a.rope_llama3 == b.rope_llama3 && a.rope_factor == b.rope_factor);
+        assert_true(a.rope == b.rope && a.rope_factor == b.rope_factor);
         assert_int_equal(a.n_eos, b.n_eos);
         assert_memory_equal(a.eos, b.eos, sizeof a.eos);
         assert_int_equal(a.bos, b.bos);
@@ -482,7 +544,9 @@ int main(void)
         cmocka_unit_test(llama3_scaling_is_read),
         cmocka_unit_test(llama3_scaling_is_read_whole),
         cmocka_unit_test(newer_transformers_layout_is_read),
-        cmocka_unit_test(a_sliding_window_that_slides_is_refused),
+        cmocka_unit_test(a_window_is_read_where_it_slides),
+        cmocka_unit_test(layers_are_what_their_class_makes_of_them),
+        cmocka_unit_test(fields_of_other_classes_are_refused),
         cmocka_unit_test(small_checkpoints_are_read),
         cmocka_unit_test(fields_with_another_effect_are_refused_with_their_value),
         cmocka_unit_test(impossible_sizes_are_refused),

@@ -86,37 +86,114 @@ static kg_status put_sizes(const struct writer *w, const struct kg_model_config 
     return put_int(w, "max_position_embeddings", c->max_positions);
 }
 
-static kg_status put_rope(const struct writer *w, const struct kg_model_config *c)
+static kg_status put_llama3(const struct writer *w, const struct kg_model_config *c)
 {
-    KG_TRY(put_double(w, "rope_theta", c->rope_theta));
-    if (!c->rope_llama3)
-        return put_word(w, "rope_scaling", "null");
-    KG_TRY(put_word(w, "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": "));
-    KG_TRY(kg_json_put_double(w->out, c->rope_factor, w->err));
     KG_TRY(kg_str_puts(w->out, ", \"low_freq_factor\": ", w->err));
     KG_TRY(kg_json_put_double(w->out, c->rope_low_freq_factor, w->err));
     KG_TRY(kg_str_puts(w->out, ", \"high_freq_factor\": ", w->err));
-    KG_TRY(kg_json_put_double(w->out, c->rope_high_freq_factor, w->err));
-    return kg_str_printf(w->out, w->err, ", \"original_max_position_embeddings\": %d}",
-                         c->rope_original_positions);
+    return kg_json_put_double(w->out, c->rope_high_freq_factor, w->err);
 }
 
-/* Fields that only one family's class has. */
+static kg_status put_yarn(const struct writer *w, const struct kg_model_config *c)
+{
+    KG_TRY(kg_str_puts(w->out, ", \"attention_factor\": ", w->err));
+    KG_TRY(kg_json_put_double(w->out, c->rope_attention, w->err));
+    KG_TRY(kg_str_puts(w->out, ", \"beta_fast\": ", w->err));
+    KG_TRY(kg_json_put_double(w->out, c->rope_beta_fast, w->err));
+    KG_TRY(kg_str_puts(w->out, ", \"beta_slow\": ", w->err));
+    KG_TRY(kg_json_put_double(w->out, c->rope_beta_slow, w->err));
+    return kg_str_printf(w->out, w->err, ", \"truncate\": %s",
+                         c->rope_untruncated ? "false" : "true");
+}
+
+static kg_status put_rope(const struct writer *w, const struct kg_model_config *c)
+{
+    KG_TRY(put_double(w, "rope_theta", c->rope_theta));
+    if (c->rope == KG_ROPE_DEFAULT)
+        return put_word(w, "rope_scaling", "null");
+    KG_TRY(put_key(w, "rope_scaling"));
+    KG_TRY(kg_str_printf(w->out, w->err,
+                         "{\"rope_type\": \"%s\", \"factor\": ", kg_rope_name(c->rope)));
+    KG_TRY(kg_json_put_double(w->out, c->rope_factor, w->err));
+    if (c->rope == KG_ROPE_LLAMA3)
+        KG_TRY(put_llama3(w, c));
+    if (c->rope == KG_ROPE_YARN)
+        KG_TRY(put_yarn(w, c));
+    if (c->rope_original_positions)
+        KG_TRY(kg_str_printf(w->out, w->err, ", \"original_max_position_embeddings\": %d",
+                             c->rope_original_positions));
+    return kg_str_puts(w->out, "}", w->err);
+}
+
+/* A list with one entry for each layer, by the bit that it tells. */
+static kg_status put_by_layer(const struct writer *w, const struct kg_model_config *c,
+                              const char *key, enum kg_layer_kind bit, const char *with,
+                              const char *without)
+{
+    KG_TRY(put_key(w, key));
+    for (int32_t l = 0; l < c->layers; l++)
+        KG_TRY(kg_str_printf(w->out, w->err, "%s%s", l ? ", " : "[",
+                             c->layer[l] & bit ? with : without));
+    return kg_str_puts(w->out, "]", w->err);
+}
+
+static kg_status put_window(const struct writer *w, const struct kg_model_config *c)
+{
+    const enum kg_windows kind = c->arch->windows;
+    const bool on = c->window > 0;
+    if (kind == KG_WINDOWS_NONE)
+        return KG_OK;
+    if (kind == KG_WINDOWS_SWITCHED || kind == KG_WINDOWS_NO_ROPE)
+        KG_TRY(put_word(w, "use_sliding_window", on ? "true" : "false"));
+    KG_TRY(on ? put_int(w, "sliding_window", c->window)
+              : put_word(w, "sliding_window", "null"));
+    if (kind == KG_WINDOWS_SWITCHED && !is_kept(w, "max_window_layers"))
+        KG_TRY(put_int(w, "max_window_layers", c->layers));
+    return on && c->arch->reads & KG_READS_LAYER_TYPES
+               ? put_by_layer(w, c, "layer_types", KG_LAYER_WINDOW,
+                              "\"sliding_attention\"", "\"full_attention\"")
+               : KG_OK;
+}
+
+static double or_one(double factor) { return factor != 0 ? factor : 1; }
+
+static kg_status put_softcap(const struct writer *w, const char *key, double softcap)
+{
+    return softcap > 0 ? put_double(w, key, softcap) : put_word(w, key, "null");
+}
+
+static kg_status put_factors(const struct writer *w, const struct kg_model_config *c)
+{
+    const uint32_t reads = c->arch->reads;
+    if (reads & KG_READS_MULTIPLIERS) {
+        KG_TRY(put_double(w, "embedding_multiplier", or_one(c->embed_scale)));
+        KG_TRY(put_double(w, "residual_multiplier", or_one(c->residual_scale)));
+        KG_TRY(put_double(w, "logits_scaling", or_one(c->logit_divisor)));
+        KG_TRY(put_double(w, "attention_multiplier", c->score_scale));
+    }
+    if (reads & KG_READS_SOFTCAPS) {
+        KG_TRY(put_double(w, "query_pre_attn_scalar", c->query_scalar));
+        KG_TRY(put_softcap(w, "attn_logit_softcapping", c->score_softcap));
+        KG_TRY(put_softcap(w, "final_logit_softcapping", c->logit_softcap));
+    }
+    return reads & KG_READS_LOCAL_ROPE
+               ? put_double(w, "rope_local_base_freq", c->rope_local_theta)
+               : KG_OK;
+}
+
+/* Fields that not every family's class has. */
 static kg_status put_family(const struct writer *w, const struct kg_model_config *c)
 {
-    if (c->arch->windows == KG_WINDOWS_ALL)
-        return put_word(w, "sliding_window", "null");
-    if (c->arch->windows == KG_WINDOWS_NONE && !c->experts.n) {
-        KG_TRY(put_word(w, "mlp_bias", "false"));
-        KG_TRY(put_int(w, "pretraining_tp", 1));
-    } else {
-        KG_TRY(put_word(w, "use_sliding_window", "false"));
-        KG_TRY(put_word(w, "sliding_window", "null"));
-        if (!is_kept(w, "max_window_layers"))
-            KG_TRY(put_int(w, "max_window_layers", c->layers));
-    }
-    return c->arch->features & KG_QKV_BIAS ? KG_OK
-                                           : put_word(w, "attention_bias", "false");
+    const uint32_t reads = c->arch->reads;
+    KG_TRY(put_window(w, c));
+    KG_TRY(put_factors(w, c));
+    if (reads & KG_READS_MLP_BIAS)
+        KG_TRY(put_word(w, "mlp_bias", c->mlp_bias ? "true" : "false"));
+    if (reads & KG_READS_BIAS)
+        KG_TRY(put_word(w, "attention_bias", c->qkv_bias ? "true" : "false"));
+    if (reads & KG_READS_NO_ROPE)
+        KG_TRY(put_by_layer(w, c, "no_rope_layers", KG_LAYER_NO_ROPE, "0", "1"));
+    return KG_OK;
 }
 
 static kg_status put_kept(const struct writer *w)
@@ -141,7 +218,9 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
     KG_TRY(kg_str_printf(out, err, "[\"%s\"]", c->arch->class_name));
     KG_TRY(put_text(&w, "model_type", c->arch->model_type));
     KG_TRY(put_sizes(&w, c));
-    KG_TRY(put_text(&w, "hidden_act", "silu"));
+    KG_TRY(put_text(
+        &w, c->arch->reads & KG_READS_SOFTCAPS ? "hidden_activation" : "hidden_act",
+        kg_act_name(c->act)));
     KG_TRY(put_float(&w, "rms_norm_eps", c->norm_eps));
     KG_TRY(put_float(&w, "initializer_range", c->init_range));
     KG_TRY(put_rope(&w, c));

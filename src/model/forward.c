@@ -12,6 +12,8 @@
  *     x += attention(q, k, v) Wo^T;
  *     h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
  * or the same of experts (experts.c).
+ * What a model has beyond that (arch.h) is asked where it stands: a norm, bias or factor
+ * that is absent is no operation.
  */
 #include "model/acts_internal.h"
 #include "model/model_internal.h"
@@ -33,7 +35,7 @@ struct projection {
     struct kg_vec inv;  /* (N heads) */
 };
 
-static kg_status project(const struct kg_walk *p, const struct projection *j,
+static kg_status project(const struct kg_walk *p, int32_t l, const struct projection *j,
                          struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
@@ -42,12 +44,13 @@ static kg_status project(const struct kg_walk *p, const struct projection *j,
     KG_TRY(kg_linear(p, y, j->h, j->w, false, err));
     if (j->bias)
         KG_TRY(kg_op_bias(be, y, kg_param_vector(j->bias), err));
-    if (j->norm)
-        KG_TRY(kg_op_rmsnorm(be, kg_per_head(j->wide, c->head_dim), j->inv,
-                             kg_per_head(y, c->head_dim), kg_param_vector(j->norm),
-                             c->norm_eps, err));
-    KG_TRY(kg_op_rope(be, j->wide, p->pack->pos, p->m->inv_freq, c->head_dim, 1.0f, false,
-                      err));
+    if (j->norm) {
+        const struct kg_mat from = kg_per_norm(y, j->norm);
+        KG_TRY(kg_op_rmsnorm(be, kg_per_norm(j->wide, j->norm),
+                             kg_vec(j->inv.data, from.rows), from,
+                             kg_param_vector(j->norm), c->norm_eps, err));
+    }
+    KG_TRY(kg_walk_rotate(p, l, j->wide, false, err));
     if (j->wide.data == j->out.data)
         return KG_OK;
     return kg_op_cast(be, j->out, j->wide, err);
@@ -60,34 +63,49 @@ static struct kg_mat widened(const struct kg_walk *p, struct kg_mat scratch,
     return p->m->ct == KG_F32 ? out : kg_mat_rows(scratch, 0, p->pack->n);
 }
 
-static kg_status values(const struct kg_walk *p, const struct kg_layer_params *w,
-                        const struct kg_layer_acts *a, struct kg_err *err)
+/* out = x W^T + b, rounded once.   scratch: of fp32, as wide as out; bias NULL: none */
+static kg_status biased(const struct kg_walk *p, struct kg_mat out, struct kg_mat x,
+                        const struct kg_param *w, const struct kg_param *bias,
+                        struct kg_mat scratch, struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
-    if (!w->bv)
-        return kg_linear(p, a->v, a->h1, w->wv, false, err);
-    const struct kg_mat wide = widened(p, p->acts->vf, a->v);
-    KG_TRY(kg_linear(p, wide, a->h1, w->wv, false, err));
-    KG_TRY(kg_op_bias(be, wide, kg_param_vector(w->bv), err));
-    return wide.data == a->v.data ? KG_OK : kg_op_cast(be, a->v, wide, err);
+    if (!bias)
+        return kg_linear(p, out, x, w, false, err);
+    const struct kg_mat wide = widened(p, scratch, out);
+    KG_TRY(kg_linear(p, wide, x, w, false, err));
+    KG_TRY(kg_op_bias(p->m->backend, wide, kg_param_vector(bias), err));
+    return wide.data == out.data ? KG_OK : kg_op_cast(p->m->backend, out, wide, err);
 }
 
-static kg_status queries_keys_values(const struct kg_walk *p,
-                                     const struct kg_layer_params *w,
+static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
                                      const struct kg_layer_acts *a, struct kg_err *err)
 {
+    const struct kg_layer_params *w = &p->m->layers[l];
     const struct projection q = {w->wq, w->bq,    w->qnorm,
                                  a->h1, a->q_raw, widened(p, p->acts->qf, a->q),
                                  a->q,  a->inv_q};
     const struct projection k = {w->wk, w->bk,    w->knorm,
                                  a->h1, a->k_raw, widened(p, p->acts->kf, a->k),
                                  a->k,  a->inv_k};
-    KG_TRY(project(p, &q, err));
-    KG_TRY(project(p, &k, err));
-    return values(p, w, a, err);
+    KG_TRY(project(p, l, &q, err));
+    KG_TRY(project(p, l, &k, err));
+    return biased(p, a->v, a->h1, w->wv, w->bv, p->acts->vf, err);
 }
 
-struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts *a)
+kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
+                         bool inverse, struct kg_err *err)
+{
+    const struct kg_model_config *c = &p->m->config;
+    const bool local = c->layer[l] & KG_LAYER_LOCAL_ROPE;
+    const bool plain = local || c->rope_attention == 0;
+    if (c->layer[l] & KG_LAYER_NO_ROPE)
+        return KG_OK;
+    return kg_op_rope(p->m->backend, x, p->pack->pos,
+                      local ? p->m->local_inv_freq : p->m->inv_freq, c->head_dim,
+                      plain ? 1.0f : (float)c->rope_attention, inverse, err);
+}
+
+struct kg_attn kg_walk_attn(const struct kg_walk *p, int32_t l,
+                            const struct kg_layer_acts *a)
 {
     const struct kg_model_config *c = &p->m->config;
 
@@ -98,7 +116,10 @@ struct kg_attn kg_walk_attn(const struct kg_walk *p, const struct kg_layer_acts 
         .n_heads = c->heads,
         .n_kv_heads = c->kv_heads,
         .head_dim = c->head_dim,
-        .scale = (float)(1.0 / sqrt((double)c->head_dim)),
+        .scale = (float)(c->score_scale != 0 ? c->score_scale
+                                             : 1.0 / sqrt((double)c->head_dim)),
+        .window = kg_model_config_window(c, l),
+        .softcap = (float)c->score_softcap,
         .seqs = p->pack->seqs,
         .n_seqs = p->pack->n_seqs,
     };
@@ -108,7 +129,7 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
                         struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
-    struct kg_attn attn = kg_walk_attn(p, a);
+    struct kg_attn attn = kg_walk_attn(p, l, a);
 
     if (p->kv) {
         KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->pack->kv_rows, a->k, err));
@@ -120,42 +141,109 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
     return kg_op_attention(be, a->o, a->lse, &attn, err);
 }
 
-/* x_out = x_in + y W^T, the same bits whether or not both are one buffer. */
+/* ---- branches ---- */
+/* What attention and feed-forward end with: a product, and the norm that may stand
+ * behind. */
+struct branch {
+    const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
+    struct kg_mat y;                        /* (N,cols of w) ct */
+    struct kg_mat out; /* (N,D) fp32, kept for the norm's backward; only with norm */
+    struct kg_vec inv; /* (N) of norm */
+};
+
+/* y = norm(x), or x itself rounded where there is none */
+static kg_status normed(const struct kg_walk *p, struct kg_mat y, struct kg_vec inv,
+                        struct kg_mat x, const struct kg_param *norm, struct kg_err *err)
+{
+    if (!norm)
+        return kg_op_cast(p->m->backend, y, x, err);
+    return kg_op_rmsnorm(p->m->backend, y, inv, x, kg_param_vector(norm),
+                         p->m->config.norm_eps, err);
+}
+
+/* x_out = x_in + y W^T + b, the same bits whether or not both are one buffer. */
 static kg_status add_product(const struct kg_walk *p, struct kg_mat x_out,
-                             struct kg_mat x_in, struct kg_mat y,
-                             const struct kg_param *w, struct kg_err *err)
+                             struct kg_mat x_in, const struct branch *b,
+                             struct kg_err *err)
 {
     if (x_out.data != x_in.data)
         KG_TRY(kg_op_cast(p->m->backend, x_out, x_in, err));
-    return kg_linear(p, x_out, y, w, true, err);
+    KG_TRY(kg_linear(p, x_out, b->y, b->w, true, err));
+    return b->bias ? kg_op_bias(p->m->backend, x_out, kg_param_vector(b->bias), err)
+                   : KG_OK;
+}
+
+/* to = norm(y W^T + b) */
+static kg_status branch_alone(const struct kg_walk *p, struct kg_mat to,
+                              const struct branch *b, struct kg_err *err)
+{
+    const struct kg_mat out = b->norm ? b->out : to;
+    KG_TRY(kg_linear(p, out, b->y, b->w, false, err));
+    if (b->bias)
+        KG_TRY(kg_op_bias(p->m->backend, out, kg_param_vector(b->bias), err));
+    return b->norm ? normed(p, to, b->inv, out, b->norm, err) : KG_OK;
+}
+
+/* x_out = x_in + residual_scale norm(y W^T + b) */
+static kg_status add_branch(const struct kg_walk *p, struct kg_mat x_out,
+                            struct kg_mat x_in, const struct branch *b,
+                            struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const float scale = (float)p->m->config.residual_scale;
+    const struct kg_mat to = kg_mat_rows(p->acts->dh, 0, p->pack->n);
+    if (!b->norm && scale == 0.0f)
+        return add_product(p, x_out, x_in, b, err);
+    KG_TRY(branch_alone(p, to, b, err));
+    if (scale != 0.0f)
+        KG_TRY(kg_op_scale(be, kg_all_of(to), scale, err));
+    if (x_out.data != x_in.data)
+        KG_TRY(kg_op_cast(be, x_out, x_in, err));
+    return kg_op_add(be, kg_all_of(x_out), kg_all_of(to), err);
+}
+
+kg_status kg_walk_gated(const struct kg_walk *p, const struct kg_layer_acts *a,
+                        struct kg_mat act, struct kg_err *err)
+{
+    return p->m->config.act == KG_ACT_SILU
+               ? kg_op_swiglu(p->m->backend, act, a->gate, a->up, err)
+               : kg_op_geglu(p->m->backend, act, a->gate, a->up, err);
+}
+
+/* From h2 on. Where the walk is not to go on to x, what a backward needs beyond gate and
+ * up: what the norm behind has read. */
+static kg_status feed_forward(const struct kg_walk *p, int32_t l, bool whole,
+                              const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
+    const struct branch down = {w->wdown, w->bdown, w->post2, act, a->out2, a->inv4};
+    KG_TRY(biased(p, a->gate, a->h2, w->wgate, w->bgate, p->acts->gate_wide, err));
+    KG_TRY(biased(p, a->up, a->h2, w->wup, w->bup, p->acts->gate_wide, err));
+    if (!whole && !w->post2)
+        return KG_OK;
+    KG_TRY(kg_walk_gated(p, a, act, err));
+    return whole ? add_branch(p, kg_walk_x(p, l + 1), a->x_mid, &down, err)
+                 : branch_alone(p, kg_mat_rows(p->acts->dh, 0, p->pack->n), &down, err);
 }
 
 /* ---- a layer ---- */
 kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_layer_acts a = kg_walk_layer(p, l);
     const struct kg_mat x = kg_walk_x(p, l);
-    const float eps = p->m->config.norm_eps;
+    const struct branch out = {w->wo, w->bo, w->post1, a.o, a.out1, a.inv3};
 
     kg_phase_tick();
-    KG_TRY(kg_op_rmsnorm(be, a.h1, a.inv1, x, kg_param_vector(w->norm1), eps, err));
-    KG_TRY(queries_keys_values(p, w, &a, err));
+    KG_TRY(normed(p, a.h1, a.inv1, x, w->norm1, err));
+    KG_TRY(queries_keys_values(p, l, &a, err));
     KG_TRY(attend(p, l, &a, err));
-    KG_TRY(add_product(p, a.x_mid, x, a.o, w->wo, err));
-
-    KG_TRY(kg_op_rmsnorm(be, a.h2, a.inv2, a.x_mid, kg_param_vector(w->norm2), eps, err));
-    if (w->router)
-        return kg_experts_forward(p, l, &a, whole, err);
-    KG_TRY(kg_linear(p, a.gate, a.h2, w->wgate, false, err));
-    KG_TRY(kg_linear(p, a.up, a.h2, w->wup, false, err));
-    if (!whole)
-        return KG_OK;
-    const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
-    KG_TRY(kg_op_swiglu(be, act, a.gate, a.up, err));
-    return add_product(p, kg_walk_x(p, l + 1), a.x_mid, act, w->wdown, err);
+    KG_TRY(add_branch(p, a.x_mid, x, &out, err));
+    KG_TRY(normed(p, a.h2, a.inv2, a.x_mid, w->norm2, err));
+    return w->router ? kg_experts_forward(p, l, &a, whole, err)
+                     : feed_forward(p, l, whole, &a, err);
 }
 
 /* ---- the whole ---- */
@@ -171,6 +259,21 @@ kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
     return kg_stage_pack(acts, m, f, err);
 }
 
+/* The last norm, with the factor that the logits have. */
+static kg_status final_norm(const struct kg_walk *p, struct kg_mat hidden,
+                            struct kg_err *err)
+{
+    const struct kg_vec inv = kg_vec(p->acts->inv.data, p->pack->n);
+    const struct kg_mat x = kg_walk_x(p, p->m->config.layers);
+    const float divisor = (float)p->m->config.logit_divisor;
+    if (divisor == 0.0f)
+        return normed(p, hidden, inv, x, p->m->norm, err);
+    const struct kg_mat wide = kg_mat_rows(p->acts->dh, 0, p->pack->n);
+    KG_TRY(normed(p, wide, inv, x, p->m->norm, err));
+    KG_TRY(kg_op_scale(p->m->backend, kg_all_of(wide), 1.0f / divisor, err));
+    return kg_op_cast(p->m->backend, hidden, wide, err);
+}
+
 kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
                        struct kg_acts *acts, const struct kg_forward *f,
                        struct kg_err *err)
@@ -179,14 +282,15 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
     const int32_t layers = m->config.layers;
     KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, p.pack->tokens,
                        err));
+    if (m->config.embed_scale != 0)
+        KG_TRY(kg_op_scale(m->backend, kg_all_of(kg_walk_x(&p, 0)),
+                           (float)m->config.embed_scale, err));
     for (int32_t l = 0; l < layers; l++) {
         KG_TRY(kg_model_fetch_layer(m, l, err));
         KG_TRY(kg_layer_forward(&p, l, true, err));
     }
     *hidden = kg_mat_rows(acts->hidden, 0, f->pack->n);
-    KG_TRY(kg_op_rmsnorm(m->backend, *hidden, kg_vec(acts->inv.data, f->pack->n),
-                         kg_walk_x(&p, layers), kg_param_vector(m->norm),
-                         m->config.norm_eps, err));
+    KG_TRY(final_norm(&p, *hidden, err));
     acts->kept = f->keep ? f->pack->n : 0;
     return KG_OK;
 }

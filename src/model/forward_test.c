@@ -11,7 +11,9 @@ enum { LONG = 150, SHORT = 9, MIDDLE = 70, COMPANIONS = 3 };
 static void head_logits(const struct kg_model *m, struct kg_mat hidden, float *logits,
                         float *entropy)
 {
-    const struct kg_head head = {.hidden = hidden, .weight = m->head->compute};
+    const struct kg_head head = {.hidden = hidden,
+                                 .weight = m->head->compute,
+                                 .softcap = (float)m->config.logit_softcap};
     double *lse = test_alloc((size_t)hidden.rows, sizeof *lse);
     const struct kg_head_out out = {.lse = lse, .entropy = entropy, .logits = logits};
     NEED(kg_op_head(m->backend, &out, &head, err));
@@ -108,8 +110,10 @@ static double check_line(const struct kg_model *m, struct kg_acts *acts,
     float *entropy = test_alloc((size_t)n, sizeof *entropy);
     float *logp = test_alloc((size_t)n, sizeof *logp);
     head_logits(m, hidden, logits, entropy);
-    const struct kg_head head = {
-        .hidden = hidden, .weight = m->head->compute, .target = t.target};
+    const struct kg_head head = {.hidden = hidden,
+                                 .weight = m->head->compute,
+                                 .softcap = (float)m->config.logit_softcap,
+                                 .target = t.target};
     NEED(kg_op_head(m->backend, &(struct kg_head_out){.logp = logp}, &head, err));
 
     double most = array_difference(logp, kg_json_get(line, "token_logprobs"));
@@ -128,10 +132,10 @@ static double check_line(const struct kg_model *m, struct kg_acts *acts,
     return most;
 }
 
-static void check_expected_file(const char *dir)
+static void check_expected_file(const char *dir, const char *name)
 {
     char path[192];
-    snprintf(path, sizeof path, "%s/expected_logits.jsonl", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
     struct kg_model *m = test_open(dir, KG_F32, false);
     struct kg_acts *acts = NULL;
     struct kg_jsonl *lines = NULL;
@@ -157,9 +161,12 @@ static void check_expected_file(const char *dir)
 static void test_expected_logits_of_every_checkpoint(void **state)
 {
     (void)state;
-    check_expected_file("tests/data/models/synthetic_tiny_qwen2");
-    check_expected_file("tests/data/models/synthetic_tiny_qwen3");
-    check_expected_file("tests/data/models/synthetic_tiny_llama");
+    check_expected_file("tests/data/models/synthetic_tiny_qwen2",
+                        "expected_logits.jsonl");
+    check_expected_file("tests/data/models/synthetic_tiny_qwen3",
+                        "expected_logits.jsonl");
+    check_expected_file("tests/data/models/synthetic_tiny_llama",
+                        "expected_logits.jsonl");
 }
 
 static void test_expected_logits_of_the_digit_checkpoint(void **state)
@@ -169,7 +176,26 @@ static void test_expected_logits_of_the_digit_checkpoint(void **state)
         printf("skip: tests/data/verl_digit_llama is absent\n");
         skip();
     }
-    check_expected_file("tests/data/verl_digit_llama");
+    check_expected_file("tests/data/verl_digit_llama", "expected_logits.jsonl");
+}
+
+/* Of other sizes than tests/data/reference has. */
+static void test_expected_log_probs_of_every_architecture(void **state)
+{
+    static const char *const names[] = {
+        "mistral_window", "qwen2_window", "llama_yarn", "llama_linear", "llama_dynamic",
+        "llama_bias",     "qwen3_bias",   "smollm3",    "olmo2",        "granite",
+        "phi3",           "gemma2",       "gemma3"};
+    (void)state;
+    if (!kg_file_is_dir("../shared/data/models/more")) {
+        printf("skip: ../shared/data/models/more is absent\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, "../shared/data/models/more/%s", names[i]);
+        check_expected_file(dir, "expected_logprobs.jsonl");
+    }
 }
 
 /* ---- one sequence by itself, the yardstick of what follows ---- */
@@ -291,10 +317,11 @@ static void check_chunked(const struct subject *s, int32_t chunk, int companions
 
 static void check_cached(const char *dir, enum kg_dtype ct)
 {
-    static const int32_t chunks[] = {1, 1, 2, 7, 16, 33, 64, 65, LONG};
+    static const int32_t chunks[] = {1, 7, 65, 1, 2, 16, 33, 64, LONG};
     struct subject s;
     subject_open(&s, dir, ct);
-    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+    const size_t n = s.m->config.hidden < 32 ? 3 : sizeof chunks / sizeof *chunks;
+    for (size_t i = 0; i < n; i++) {
         kg_threads_set(1 + (int)(i % 2));
         check_chunked(&s, chunks[i], 0);
         check_chunked(&s, chunks[i], COMPANIONS);
@@ -324,12 +351,12 @@ static int remove_wide(void **state)
 
 static void for_every_model(void (*check)(const char *dir, enum kg_dtype ct))
 {
-    const char *const dirs[] = {"tests/data/reference/qwen2",
-                                "tests/data/reference/qwen3",
-                                "tests/data/reference/llama", wide_dir};
-    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
-        check(dirs[i], KG_F32);
-        check(dirs[i], KG_BF16);
+    for (int i = 0; i <= TEST_ARCHS; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, "tests/data/reference/%s",
+                 i < TEST_ARCHS ? test_archs[i] : "");
+        check(i < TEST_ARCHS ? dir : wide_dir, KG_F32);
+        check(i < TEST_ARCHS ? dir : wide_dir, KG_BF16);
     }
 }
 
@@ -591,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_logits_are_those_of_transformers),
         cmocka_unit_test(test_expected_logits_of_every_checkpoint),
         cmocka_unit_test(test_expected_logits_of_the_digit_checkpoint),
+        cmocka_unit_test(test_expected_log_probs_of_every_architecture),
         cmocka_unit_test(test_cached_decode_is_the_full_forward_bit_for_bit),
         cmocka_unit_test(test_samples_that_share_a_prompt_decode_the_same_bits),
         cmocka_unit_test(test_a_row_does_not_depend_on_its_pack_or_on_threads),

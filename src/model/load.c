@@ -36,7 +36,7 @@ static void shape_text(char *out, size_t n, int n_dims, const int64_t *shape)
 static kg_status check_shape(const struct kg_param *p, const struct kg_st_tensor *t,
                              struct kg_err *err)
 {
-    const int64_t want[2] = {p->n_dims == 1 ? p->cols : p->rows, p->cols};
+    const int64_t want[2] = {p->n_dims == 1 ? p->cols : p->file_rows, p->cols};
     if (t->n_dims == p->n_dims &&
         memcmp(want, t->shape, (size_t)p->n_dims * sizeof *want) == 0)
         return KG_OK;
@@ -187,7 +187,8 @@ static kg_status put_param(const struct kg_backend *be, float *to,
     for (int64_t i = 0; i < total; i += PIECE_ELEMENTS) {
         const int64_t n = piece_of(total - i);
         struct kg_st_tensor part = *t;
-        part.data = t->data + (size_t)i * kg_dtype_traits(dtype)->bytes;
+        part.data = t->data +
+                    (size_t)(p->file_row * p->cols + i) * kg_dtype_traits(dtype)->bytes;
         KG_TRY(convert(piece, KG_F32, &part, dtype, n, err));
         KG_TRY(kg_buf_put(be, to + i, piece, (uint64_t)n * sizeof *to, err));
     }
@@ -301,7 +302,7 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
     const struct kg_stored to = kg_param_stored(m, p);
     const size_t row_bytes = (size_t)p->cols * kg_dtype_traits(s->dtype)->bytes;
     char *data = (char *)(uintptr_t)s->t->data +
-                 (size_t)row * row_bytes; /* not written */
+                 (size_t)(p->file_row + row) * row_bytes; /* not written */
     struct kg_mat from = kg_mat(data, s->dtype, rows, p->cols);
     if (s->piece) {
         struct kg_st_tensor part = *s->t;
@@ -328,13 +329,20 @@ static kg_status pack_param(const struct kg_model *m, const struct kg_st_set *se
     return status;
 }
 
+static kg_status put_vector(const struct kg_model *m, const struct kg_st_set *set,
+                            const struct kg_param *p, float *piece, struct kg_err *err)
+{
+    KG_TRY(put_param(m->backend, p->compute.data, set, p, piece, err));
+    return p->plus_one ? kg_model_put_vector(m, p, m->backend, p->compute.data, err)
+                       : KG_OK;
+}
+
 static kg_status put_vectors(const struct kg_model *m, const struct kg_st_set *set,
                              float *piece, struct kg_err *err)
 {
     for (size_t i = 0; i < m->n_base; i++)
         if (!m->params[i].is_product)
-            KG_TRY(put_param(m->backend, m->params[i].compute.data, set, &m->params[i],
-                             piece, err));
+            KG_TRY(put_vector(m, set, &m->params[i], piece, err));
     return KG_OK;
 }
 

@@ -160,6 +160,17 @@ static kg_status check_rank(const struct kg_model *m, const struct kg_param *w,
                    (int)m->lora.rank);
 }
 
+/* An adapter beside a part of a tensor has no name in PEFT's files. */
+static kg_status check_whole(const struct kg_param *w, struct kg_err *err)
+{
+    if (w->file_rows == w->rows)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "lora: %s: expected a target that is a tensor of its own, found parts "
+                   "that the file fuses",
+                   w->name);
+}
+
 kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
 {
     struct kg_adapter *next = ((struct kg_model_priv *)m->priv)->adapters;
@@ -173,6 +184,7 @@ kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
 
         if (!is_target(&m->lora, w))
             continue;
+        KG_TRY(check_whole(w, err));
         KG_TRY(check_rank(m, w, err));
         KG_TRY(add(m, &next->a, w, 'A', name, err));
         KG_TRY(add(m, &next->b, w, 'B', name + KG_NAME_BYTES, err));

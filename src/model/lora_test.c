@@ -139,7 +139,7 @@ static void check_direction(struct kg_model *m, const struct kg_param *p, const 
                             struct kg_acts *acts, struct test_pack *t)
 {
     const int64_t n = p->rows * p->cols;
-    const double step = 0.02;
+    const double step = 0.01;
     float *was = test_alloc((size_t)n, sizeof *was),
           *to = test_alloc((size_t)n, sizeof *to);
     double length = 0, at[2];
@@ -155,7 +155,7 @@ static void check_direction(struct kg_model *m, const struct kg_param *p, const 
         at[side] = nll_of(m, acts, t);
     }
     const double found = (at[1] - at[0]) / (2 * step);
-    if (!(length > 1e-3 && fabs(found - length) < 5e-3 * length))
+    if (!(length > 1e-3 && fabs(found - length) < 5e-3 * length + 5e-4))
         fail_msg("%s: expected a slope of %g, found %g", p->name, length, found);
     NEED(kg_slab_write(&m->master, p->offset, was, n, err));
     NEED(kg_model_refresh(m, err));
@@ -170,6 +170,8 @@ static void test_gradients_are_slopes(void **state)
         struct test_reference r;
         const struct kg_lora lora = lora_of(4, "");
         struct kg_acts *acts = NULL;
+        if (strcmp(test_archs[a], "phi3") == 0)
+            continue; /* its tensors are refused as targets */
         test_reference_open(&r, test_archs[a]);
         struct kg_model *m = open_with(r.dir, KG_F32, &lora, NULL);
         move(m, 1);
@@ -183,6 +185,18 @@ static void test_gradients_are_slopes(void **state)
         kg_model_free(m);
         test_reference_close(&r);
     }
+}
+
+static void test_parts_of_a_fused_tensor_are_no_targets(void **state)
+{
+    (void)state;
+    const struct kg_lora lora = lora_of(4, "");
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true, .lora = &lora};
+    struct kg_model *m = NULL;
+    struct kg_err why;
+    assert_int_equal(kg_model_open(&m, "tests/data/reference/phi3", &opts, &why),
+                     KG_EUNSUPPORTED);
+    assert_non_null(strstr(why.message, "qkv_proj.weight"));
 }
 
 static void test_gradients_repeat_with_checkpointing_and_threads(void **state)
@@ -510,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_log_probs_are_those_of_peft),
         cmocka_unit_test(test_rank_stabilised_ones_of_all_layers_too),
         cmocka_unit_test(test_gradients_are_slopes),
+        cmocka_unit_test(test_parts_of_a_fused_tensor_are_no_targets),
         cmocka_unit_test(test_gradients_repeat_with_checkpointing_and_threads),
         cmocka_unit_test(test_decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(test_fresh_adapters_are_the_base),

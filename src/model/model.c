@@ -49,6 +49,7 @@ kg_status kg_param_place(struct kg_model *m, struct kg_param *p, struct kg_err *
 {
     int64_t n = 0;
     p->offset = m->n_elements;
+    p->file_rows = p->rows;
     if (__builtin_mul_overflow(p->rows, p->cols, &n) ||
         n > INT64_MAX / 64 - m->n_elements)
         return kg_fail(err, KG_ESHAPE,
@@ -58,6 +59,14 @@ kg_status kg_param_place(struct kg_model *m, struct kg_param *p, struct kg_err *
     return KG_OK;
 }
 
+static bool is_bias(const char *name)
+{
+    const size_t len = strlen(name);
+    return len > 5 && strcmp(name + len - 5, ".bias") == 0;
+}
+
+/* Appends a parameter behind the slabs' present end.   errors: SHAPE (more elements than
+ * can be counted) */
 static kg_status add_param(struct kg_model *m, struct kg_param **out, const char *name,
                            enum kg_dim rows, enum kg_dim cols, struct kg_err *err)
 {
@@ -67,8 +76,23 @@ static kg_status add_param(struct kg_model *m, struct kg_param **out, const char
     p->cols = dim_size(&m->config, cols);
     p->n_dims = rows == KG_DIM_ONE ? 1 : 2;
     p->is_product = rows != KG_DIM_ONE;
+    p->plus_one = !p->is_product && !is_bias(name) &&
+                  (m->config.arch->features & KG_UNIT_NORM);
     *out = p;
     return kg_param_place(m, p, err);
+}
+
+/* Where the last of the list is of the same tensor as those before it, it is the next of
+ * its rows. */
+static void join(const struct kg_model *m, struct kg_param *p)
+{
+    struct kg_param *q = p - 1;
+    if (q < m->params || strcmp(q->name, p->name) != 0)
+        return;
+    p->file_row = q->file_row + q->rows;
+    p->file_rows = p->file_row + p->rows;
+    for (; q->file_rows != p->file_rows; q -= q->file_row > 0)
+        q->file_rows = p->file_rows;
 }
 
 /* One tensor of a layer; of a row for each expert, expert e's. */
@@ -83,6 +107,7 @@ static kg_status add_row(struct kg_model *m, int32_t layer,
     snprintf(*name, KG_NAME_BYTES, "model.layers.%d.%s", (int)layer,
              kg_arch_each_expert(row) ? suffix : row->suffix);
     KG_TRY(add_param(m, &p, *name, row->rows, row->cols, err));
+    join(m, p);
     *name += KG_NAME_BYTES;
     if (e == 0)
         memcpy((char *)&m->layers[layer] + row->slot, &p, sizeof p);
@@ -120,6 +145,7 @@ static kg_status add_layer(struct kg_model *m, int32_t layer, char **name,
                    : add_row(m, layer, &rows[i], 0, name, err));
     }
     m->layers[layer].n = m->n_params - m->layers[layer].first;
+    assert(m->layers[layer].n <= KG_MAX_LAYER_TENSORS + 3 * (size_t)m->config.experts.n);
     return KG_OK;
 }
 
@@ -146,20 +172,46 @@ static kg_status list_params(struct kg_model *m, struct kg_err *err)
     return m->lora.rank > 0 ? kg_lora_list(m, name, err) : KG_OK;
 }
 
-static kg_status put_inv_freq(struct kg_model *m, struct kg_err *err)
+static kg_status put_inv_freq(struct kg_vec *to, const struct kg_model *m,
+                              void (*fill)(float *, const struct kg_model_config *),
+                              struct kg_err *err)
 {
     const int64_t n = m->config.head_dim / 2;
     const uint64_t bytes = (uint64_t)n * sizeof(float);
     float *own = kg_mem_calloc((size_t)n, sizeof *own, "rope", err);
     if (!own)
         return KG_ENOMEM;
-    kg_rope_inv_freq(own, &m->config);
-    m->inv_freq = kg_vec(kg_buf_alloc(m->backend, bytes, "rope", err), n);
-    const kg_status status = m->inv_freq.data ? kg_buf_put(m->backend, m->inv_freq.data,
-                                                           own, bytes, err)
-                                              : err->code;
+    fill(own, &m->config);
+    *to = kg_vec(kg_buf_alloc(m->backend, bytes, "rope", err), n);
+    const kg_status status = to->data ? kg_buf_put(m->backend, to->data, own, bytes, err)
+                                      : err->code;
     kg_mem_free(own);
     return status;
+}
+
+static kg_status put_rope(struct kg_model *m, struct kg_err *err)
+{
+    KG_TRY(put_inv_freq(&m->inv_freq, m, kg_rope_inv_freq, err));
+    return m->config.rope_local_theta > 0
+               ? put_inv_freq(&m->local_inv_freq, m, kg_rope_local_inv_freq, err)
+               : KG_OK;
+}
+
+/* What every device cannot do, before any memory is taken. */
+static kg_status check_backend(const struct kg_model *m, struct kg_err *err)
+{
+    const struct kg_model_config *c = &m->config;
+    const struct kg_backend *be = m->backend;
+    const char *lacks = NULL;
+    for (int32_t l = 0; l < c->layers && !be->windows; l++)
+        if (kg_model_config_window(c, l))
+            lacks = "sliding windows";
+    if (!be->softcaps && (c->score_softcap > 0 || c->logit_softcap > 0))
+        lacks = "softcaps";
+    return lacks ? kg_fail(err, KG_EUNSUPPORTED,
+                           "this %s model has %s, which backend %s does not know",
+                           c->arch->model_type, lacks, be->name)
+                 : KG_OK;
 }
 
 static kg_status outline(struct kg_model *m, struct kg_err *err)
@@ -222,6 +274,8 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     kg_status status = check_experts(m, err);
     if (status == KG_OK)
         status = kg_backend_host(&m->host, be, err);
+    if (status == KG_OK)
+        status = check_backend(m, err);
     if (status == KG_OK)
         status = outline(m, err);
     if (status == KG_OK)
@@ -337,8 +391,10 @@ int64_t kg_model_active_parameters(const struct kg_model *m)
 static uint64_t vector_bytes(const struct kg_model *m)
 {
     uint64_t floats = 0;
-    for (size_t i = first_own(m); i < m->n_params; i++)
-        floats += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols;
+    for (size_t i = first_own(m); i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        floats += p->is_product ? 0 : (uint64_t)p->cols * (p->plus_one ? 2 : 1);
+    }
     return floats * sizeof(float);
 }
 
@@ -350,7 +406,7 @@ struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
     const uint64_t master = slab ? (uint64_t)m->n_elements * sizeof(float) : 0;
     struct kg_model_memory b = {.read.there = kg_model_compute_bytes(m)};
     *(on_host ? &b.master.host : &b.master.there) = master;
-    if (!trainable || on_host || m->lora.rank > 0)
+    if (!trainable || on_host || m->lora.rank > 0 || m->norm->plus_one)
         b.read.there += vector_bytes(m);
     if (apart && m->on_host == KG_HOST_LAYERS)
         b.read.host = layer_bytes(m) * (uint64_t)m->config.layers;
@@ -405,7 +461,7 @@ kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
     if (!priv->shares)
-        KG_TRY(put_inv_freq(m, err));
+        KG_TRY(put_rope(m, err));
     if (first_own(m) < m->n_params)
         priv->panels = take(m, m->backend, kg_model_compute_bytes(m), "weights in panels",
                             err);
@@ -429,6 +485,10 @@ kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err)
             continue;
         p->compute = kg_mat(to, KG_F32, 1, p->cols);
         to += p->cols;
+        if (p->plus_one) {
+            p->as_stored = to;
+            to += p->cols;
+        }
     }
     return KG_OK;
 }
@@ -452,7 +512,7 @@ kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
         struct kg_param *p = &m->params[i];
         p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
     }
-    if (m->master.backend != m->backend)
+    if (m->master.backend != m->backend || m->norm->plus_one)
         KG_TRY(kg_model_attach_vectors(m, err));
     return kg_model_attach_panels(m, err);
 }
@@ -526,14 +586,39 @@ static kg_status send(const struct kg_model *m, const struct kg_param *p, void *
     return KG_OK;
 }
 
+/* n <= KG_SLAB_PIECE weights of a vector, from element `first`, as they were read. */
+static kg_status put_piece(const struct kg_model *m, const struct kg_param *p,
+                           int64_t first, float *w, int64_t n, struct kg_err *err)
+{
+    const uint64_t bytes = (uint64_t)n * sizeof *w;
+    if (p->plus_one) {
+        KG_TRY(kg_buf_put(m->backend, p->as_stored + first, w, bytes, err));
+        for (int64_t i = 0; i < n; i++)
+            w[i] += 1.0f;
+    }
+    return kg_buf_put(m->backend, (float *)p->compute.data + first, w, bytes, err);
+}
+
+kg_status kg_model_put_vector(const struct kg_model *m, const struct kg_param *p,
+                              const struct kg_backend *be, const float *from,
+                              struct kg_err *err)
+{
+    for (int64_t i = 0; i < p->cols; i += KG_SLAB_PIECE) {
+        float piece[KG_SLAB_PIECE];
+        const int64_t n = kg_slab_piece(p->cols, i);
+        KG_TRY(kg_buf_get(be, piece, from + i, (uint64_t)n * sizeof *piece, err));
+        KG_TRY(put_piece(m, p, i, piece, n, err));
+    }
+    return KG_OK;
+}
+
 static kg_status refresh_from_host(struct kg_model *m, void *piece, struct kg_err *err)
 {
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
         const struct kg_stored to = kg_param_stored(m, p);
         if (!p->is_product)
-            KG_TRY(kg_buf_put(m->backend, p->compute.data, p->master,
-                              (uint64_t)p->cols * sizeof *p->master, err));
+            KG_TRY(kg_model_put_vector(m, p, m->host, p->master, err));
         else if (to.backend == m->host)
             KG_TRY(kg_op_cast(m->host, to.mat, master_of(p), err));
         else
@@ -566,6 +651,8 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
         return refresh_with_piece(m, err);
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];
+        if (!p->is_product && priv->vectors)
+            KG_TRY(kg_model_put_vector(m, p, m->backend, p->master, err));
         /* layers that are made as they come */
         if (!p->is_product || (m->on_host == KG_HOST_LAYERS && layer_of(m, p) >= 0))
             continue;
@@ -618,7 +705,8 @@ kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m
     const struct kg_stored stored = kg_param_stored(m, p);
     if (!weights && p->is_product)
         return read_weights(dst, dtype, stored.backend, stored.mat, first, n, err);
-    const float *from = weights ? weights->data + p->offset : p->compute.data;
+    const float *own = p->plus_one ? p->as_stored : p->compute.data;
+    const float *from = weights ? weights->data + p->offset : own;
     for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
         float piece[KG_SLAB_PIECE];
         const int64_t count = kg_slab_piece(n, i);
@@ -647,12 +735,12 @@ static void fill_normal(float *w, int64_t first, int64_t n, float sigma, uint64_
     }
 }
 
-static void fill_vector(float *w, int64_t n, const char *name)
+/* Norms begin as 1, which with 1 + w is w = 0. */
+static void fill_vector(float *w, int64_t n, const struct kg_param *p)
 {
-    const size_t len = strlen(name);
-    const bool is_bias = len > 5 && strcmp(name + len - 5, ".bias") == 0;
+    const float first = is_bias(p->name) || p->plus_one ? 0.0f : 1.0f;
     for (int64_t i = 0; i < n; i++)
-        w[i] = is_bias ? 0.0f : 1.0f;
+        w[i] = first;
 }
 
 /* piece: (PIECE) */
@@ -666,7 +754,7 @@ static kg_status init_param(struct kg_model *m, size_t index, uint64_t seed, flo
         if (p->is_product)
             fill_normal(piece, i, n, m->config.init_range, index, seed);
         else
-            fill_vector(piece, n, p->name);
+            fill_vector(piece, n, p);
         KG_TRY(kg_slab_write(&m->master, p->offset + i, piece, n, err));
     }
     return KG_OK;
@@ -741,9 +829,12 @@ static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
 static kg_status attach_shared(struct kg_model *m, const struct kg_model *base,
                                struct kg_err *err)
 {
-    for (size_t i = 0; i < m->n_base; i++)
+    for (size_t i = 0; i < m->n_base; i++) {
         m->params[i].compute = base->params[i].compute;
+        m->params[i].as_stored = base->params[i].as_stored;
+    }
     m->inv_freq = base->inv_freq;
+    m->local_inv_freq = base->local_inv_freq;
     KG_TRY(kg_model_attach_panels(m, err));
     return m->lora.rank > 0 ? kg_model_attach_master(m, err) : KG_OK;
 }
@@ -809,8 +900,10 @@ void kg_model_free(struct kg_model *m)
     if (!m)
         return;
     struct kg_model_priv *priv = m->priv;
-    if (priv && !priv->shares)
+    if (priv && !priv->shares) {
         kg_buf_free(m->backend, m->inv_freq.data);
+        kg_buf_free(m->backend, m->local_inv_freq.data);
+    }
     if (priv) {
         kg_st_close(priv->set);
         kg_mem_free(priv->adapters);

@@ -31,18 +31,25 @@ struct kg_param {
     const char *name; /* HF tensor name; owned by the model */
     int64_t rows;     /* 1-D tensors: rows 1 */
     int64_t cols;
-    int n_dims;      /* 1 or 2 in the file */
-    bool is_product; /* read by products, in ct; else fp32 (norms, biases) */
-    int64_t offset;  /* elements, of this tensor in the fp32 slabs; -1: it is frozen */
+    int64_t file_row; /* where it begins in the rows of the file's tensor, which others */
+    int64_t file_rows; /* may share: as many rows as that has */
+    int n_dims;        /* 1 or 2 in the file */
+    bool is_product;   /* read by products, in ct; else fp32 (norms, biases) */
+    int64_t offset;    /* elements, of this tensor in the fp32 slabs; -1: it is frozen */
     struct kg_mat compute; /* (rows, cols) panels of ct; or an fp32 row if !is_product */
+    bool plus_one;         /* a norm whose compute is 1 + w */
+    float *as_stored;      /* (cols) w of such a norm; the backend's, else NULL */
     float *master; /* (rows, cols) fp32; NULL when opened for inference, or frozen */
     const struct kg_adapter *adapter; /* beside it; NULL: none */
 };
 
 struct kg_layer_params {
-    struct kg_param *norm1, *norm2, *wq, *wk, *wv, *wo, *wgate, *wup, *wdown;
-    struct kg_param *bq, *bk, *bv;  /* NULL without bias */
-    struct kg_param *qnorm, *knorm; /* NULL without QK-norm */
+    struct kg_param *norm1, *norm2; /* before attention and feed-forward, or NULL */
+    struct kg_param *post1, *post2; /* behind them, or NULL */
+    struct kg_param *wq, *wk, *wv, *wo, *wgate, *wup, *wdown;
+    struct kg_param *bq, *bk, *bv, *bo;   /* NULL without bias */
+    struct kg_param *bgate, *bup, *bdown; /* NULL without bias */
+    struct kg_param *qnorm, *knorm;       /* NULL without QK-norm */
     /* Of a layer with experts, whose wgate, wup, wdown are NULL: the router, and expert
      * 0's matrices; expert e's are kg_expert(egate, e). */
     struct kg_param *router, *egate, *eup, *edown;
@@ -85,6 +92,7 @@ struct kg_model {
     struct kg_param *norm;          /* (1,D) */
     struct kg_param *head;          /* (V,D); == embed when tied */
     struct kg_vec inv_freq;         /* (hd/2) owned */
+    struct kg_vec local_inv_freq;   /* (hd/2) owned; of layers with a rope of their own */
     char *dir;  /* where it was read from; owned, NULL for a fresh one */
     void *priv; /* owned by model.c: maps, slabs, names */
 };

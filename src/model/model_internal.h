@@ -70,6 +70,11 @@ kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST
 /* Norms and biases apart from a master slab; sets their compute. */
 kg_status kg_model_attach_vectors(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
+/* What operations read of a vector <- (cols) of be's memory. */
+kg_status kg_model_put_vector(const struct kg_model *m, const struct kg_param *p,
+                              const struct kg_backend *be, const float *from,
+                              struct kg_err *err) KG_MUST_CHECK;
+
 /* What products read of layer l is there, until that of another is asked for. */
 kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l,
                                struct kg_err *err) KG_MUST_CHECK;

@@ -138,8 +138,10 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     float *logp = test_alloc(n, sizeof *logp);
     double *a = test_alloc(n, sizeof *a);
     float *dhidden = buffer_of((int64_t)n * d, sizeof *dhidden);
-    const struct kg_head head = {
-        .hidden = hidden, .weight = m->head->compute, .target = t->target};
+    const struct kg_head head = {.hidden = hidden,
+                                 .weight = m->head->compute,
+                                 .softcap = (float)m->config.logit_softcap,
+                                 .target = t->target};
     const struct kg_head_out out = {.lse = lse, .logp = logp};
     NEED(kg_op_head(m->backend, &out, &head, err));
     double nll = 0.0;
@@ -166,8 +168,14 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
 }
 
 /* ---- golden data: tests/data/reference/<arch> ---- */
-static const char *const test_archs[] = {"qwen2", "qwen3", "llama"};
-enum { TEST_ARCHS = 3, TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
+static const char *const test_archs[] = {
+    "qwen2",      "qwen3",      "llama",      "mistral",    "qwen2_window",
+    "llama_bias", "llama_yarn", "qwen3_bias", "smollm3",    "olmo2",
+    "granite",    "phi3",       "gemma2",     "gemma3_text"};
+enum { TEST_ARCHS = sizeof test_archs / sizeof *test_archs };
+/* of these, by schedule-free steps too */
+enum { TEST_FREE_ARCHS = 3 };
+enum { TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
 
 struct test_reference {
     char dir[128];

@@ -432,6 +432,7 @@ static struct kg_head head_of(const struct kg_rows *p, int64_t first, int64_t n)
         .hidden = hidden_of(p->pack->hidden, p->model, first, n),
         .weight = p->model->head->compute,
         .inv_temp = p->inv_temp + first,
+        .softcap = (float)p->model->config.logit_softcap,
         .target = p->target + first,
         .indices = p->k > 0 ? p->ids + first * p->k : NULL,
         .k = p->k,
@@ -452,6 +453,7 @@ static struct kg_head asked_head(const struct kg_rows *p, struct kg_head_anchor 
         .hidden = hidden_of(p->pack->anchor_hidden, p->ask.anchor, 0, p->n_rows),
         .weight = p->ask.anchor->head->compute,
         .inv_temp = p->inv_temp,
+        .softcap = (float)p->ask.anchor->config.logit_softcap,
     };
     head.anchor = anchor;
     return head;
@@ -583,6 +585,7 @@ static kg_status draw(const struct step *s, struct kg_err *err)
     const struct kg_head head = {
         .hidden = hidden_of(p->pack->hidden, p->model, 0, p->n_rows),
         .weight = p->model->head->compute,
+        .softcap = (float)p->model->config.logit_softcap,
         .top_k = s->d->top_k};
     const struct kg_head_out out = {
         .lse = s->there.lse, .top_ids = s->there.top_ids, .top_logp = s->there.top_logp};

@@ -51,6 +51,16 @@ struct plan {
     bool merge;
 };
 
+/* Parameters of one tensor of the file are neighbours; the first stands for it. */
+static bool is_tensor(const struct kg_param *p) { return p->file_row == 0; }
+
+static uint64_t tensor_bytes(const struct kg_param *p, enum kg_dtype dtype)
+{
+    return is_tensor(p)
+               ? (uint64_t)(p->file_rows * p->cols) * kg_dtype_traits(dtype)->bytes
+               : 0;
+}
+
 static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
 {
     return (uint64_t)kg_param_count(p) * kg_dtype_traits(dtype)->bytes;
@@ -96,8 +106,9 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
         return KG_ENOMEM;
     uint64_t used = 0;
     for (size_t i = first; i < end; i++) {
-        const uint64_t bytes = param_bytes(&m->params[i], plan->dtype);
-        if (plan->n_shards == 0 || (used + bytes > limit && !adapters)) {
+        const uint64_t bytes = tensor_bytes(&m->params[i], plan->dtype);
+        const bool full = bytes > 0 && used + bytes > limit && !adapters;
+        if (plan->n_shards == 0 || full) {
             plan->shards[plan->n_shards++].first = i;
             used = 0;
         }
@@ -134,14 +145,22 @@ static kg_status put_tensor(struct kg_st_writer *w, size_t index, const struct p
                             const struct kg_param *p, float *piece, struct kg_err *err)
 {
     const uint64_t bytes = kg_dtype_traits(plan->dtype)->bytes;
-    const int64_t n = kg_param_count(p);
+    const int64_t n = kg_param_count(p), before = p->file_row * p->cols;
     for (int64_t i = 0; i < n; i += PIECE) {
         const int64_t count = n - i < PIECE ? n - i : PIECE;
         KG_TRY(read_piece(piece, plan, p, i, count, err));
-        KG_TRY(kg_st_writer_put(w, index, (uint64_t)i * bytes, piece,
+        KG_TRY(kg_st_writer_put(w, index, (uint64_t)(before + i) * bytes, piece,
                                 (uint64_t)count * bytes, err));
     }
     return KG_OK;
+}
+
+static size_t tensors_of(const struct kg_model *m, const struct shard *shard)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < shard->n; i++)
+        n += is_tensor(&m->params[shard->first + i]);
+    return n;
 }
 
 static kg_status put_tensors(const char *path, const struct kg_model *m,
@@ -154,10 +173,12 @@ static kg_status put_tensors(const char *path, const struct kg_model *m,
                                  err);
     if (!piece)
         return KG_ENOMEM;
-    KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, shard->n, err));
-    for (size_t i = 0; i < shard->n; i++)
-        KG_TRY_GOTO(out,
-                    put_tensor(w, i, plan, &m->params[shard->first + i], piece, err));
+    KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, tensors_of(m, shard), err));
+    for (size_t i = 0, tensor = 0; i < shard->n; i++) {
+        const struct kg_param *p = &m->params[shard->first + i];
+        tensor += i > 0 && is_tensor(p);
+        KG_TRY_GOTO(out, put_tensor(w, tensor, plan, p, piece, err));
+    }
     struct kg_st_writer *done = w;
     w = NULL;
     KG_TRY_GOTO(out, kg_st_writer_close(done, err));
@@ -172,7 +193,7 @@ static struct kg_st_decl declare(const struct kg_param *p, enum kg_dtype dtype)
 {
     struct kg_st_decl d = {
         p->name, kg_dtype_traits(dtype)->safetensors_name, p->n_dims, {0}};
-    d.shape[0] = p->n_dims == 1 ? p->cols : p->rows;
+    d.shape[0] = p->n_dims == 1 ? p->cols : p->file_rows;
     d.shape[1] = p->n_dims == 1 ? 0 : p->cols;
     return d;
 }
@@ -185,8 +206,9 @@ static kg_status write_shard(const char *dir, const struct kg_model *m,
     struct kg_st_decl *decls = kg_mem_calloc(shard->n, sizeof *decls, "tensor list", err);
     if (!decls)
         return KG_ENOMEM;
-    for (size_t i = 0; i < shard->n; i++)
-        decls[i] = declare(&m->params[shard->first + i], plan->dtype);
+    for (size_t i = 0, n = 0; i < shard->n; i++)
+        if (is_tensor(&m->params[shard->first + i]))
+            decls[n++] = declare(&m->params[shard->first + i], plan->dtype);
     status = put_tensors(kg_path_in(dir, shard->name).text, m, plan, shard, decls, err);
     kg_mem_free(decls);
     return status;
@@ -210,8 +232,9 @@ static kg_status index_text(struct kg_str *out, const struct kg_model *m,
     for (size_t s = 0; s < plan->n_shards; s++) {
         const struct shard *shard = &plan->shards[s];
         for (size_t i = shard->first; i < shard->first + shard->n; i++)
-            KG_TRY(kg_str_printf(out, err, "%s\n    \"%s\": \"%s\"", i ? "," : "",
-                                 m->params[i].name, shard->name));
+            if (is_tensor(&m->params[i]))
+                KG_TRY(kg_str_printf(out, err, "%s\n    \"%s\": \"%s\"", i ? "," : "",
+                                     m->params[i].name, shard->name));
     }
     return kg_str_puts(out, "\n  }\n}\n", err);
 }

@@ -251,7 +251,7 @@ static kg_status check_shapes(const struct kg_init *init, const struct kg_model 
     if (a->arch == b.arch && a->vocab == b.vocab && a->hidden == b.hidden &&
         a->ffn == b.ffn && a->layers == b.layers && a->heads == b.heads &&
         a->kv_heads == b.kv_heads && a->head_dim == b.head_dim && a->tied == b.tied &&
-        a->qkv_bias == b.qkv_bias &&
+        kg_model_config_features(a) == kg_model_config_features(&b) &&
         memcmp(&a->experts, &b.experts, sizeof b.experts) == 0)
         return KG_OK;
     return kg_fail(err, KG_ESHAPE,

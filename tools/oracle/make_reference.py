@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden data of the model's forward, backward and optimizer, by transformers and torch in fp32 on a CPU.
 
-    python tools/oracle/make_reference.py [tests/data/reference]
+    python tools/oracle/make_reference.py tests/data/reference [NAME ...]
 
 For each architecture it writes a folder with
     config.json, model*.safetensors[.index.json]   a tiny checkpoint with random weights
@@ -17,7 +17,8 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GraniteConfig, LlamaConfig, MistralConfig,
+                          Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 V, D, F, L = 128, 32, 72, 2
 LENGTHS = (7, 70)
@@ -41,15 +42,41 @@ MODELS = {
                                             high_freq_factor=4.0, original_max_position_embeddings=32),
                           **COMMON), torch.float32, "60KB"),
 }
+# Smaller, for families whose own part is what is looked at.
+SMALL = dict(COMMON, vocab_size=48, hidden_size=16, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4,
+             num_key_value_heads=2, pad_token_id=None)
+SLIDING, FULL = "sliding_attention", "full_attention"
+FAMILIES = {
+    "mistral": MistralConfig(sliding_window=9, **SMALL),
+    "qwen2_window": Qwen2Config(use_sliding_window=True, sliding_window=5, max_window_layers=2, tie_word_embeddings=True,
+                                **SMALL),
+    "llama_bias": LlamaConfig(attention_bias=True, mlp_bias=True, **SMALL,
+                              rope_scaling=dict(rope_type="linear", factor=3.0)),
+    "llama_yarn": LlamaConfig(rope_theta=5e5, **SMALL,
+                              rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
+    "qwen3_bias": Qwen3Config(head_dim=6, attention_bias=True, **SMALL,
+                              rope_scaling=dict(rope_type="dynamic", factor=2.0)),
+    "smollm3": SmolLM3Config(no_rope_layer_interval=2, **SMALL),
+    "olmo2": Olmo2Config(**SMALL),
+    "granite": GraniteConfig(embedding_multiplier=6.0, residual_multiplier=0.3, attention_multiplier=0.2,
+                             logits_scaling=3.0, attention_bias=True, **SMALL),
+    "phi3": Phi3Config(sliding_window=20, **SMALL),
+    "gemma2": Gemma2Config(head_dim=8, query_pre_attn_scalar=12, sliding_window=13, attn_logit_softcapping=5.0,
+                           final_logit_softcapping=4.0, **SMALL),
+    "gemma3_text": Gemma3TextConfig(head_dim=8, query_pre_attn_scalar=12, sliding_window=13, attention_bias=True,
+                                    layer_types=[SLIDING, FULL, SLIDING], **SMALL),
+}
+MODELS.update({name: (config, torch.float32, "1GB") for name, config in FAMILIES.items()})
 
 
 def randomise(model, generator):
     """Weights of order one in effect, with norms and biases away from their trivial values."""
+    middle = 0.0 if model.config.model_type.startswith("gemma") else 1.0  # gemma's multiply by 1 + w
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("norm.weight"):
-                p.copy_(1.0 + 0.2 * noise)
+                p.copy_(middle + 0.2 * noise)
             elif name.endswith("bias"):
                 p.copy_(0.3 * noise)
             else:
@@ -110,7 +137,7 @@ def make(name, out):
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                  attn_implementation="eager").eval()
-    seqs = [torch.randint(0, V, (n,), generator=generator).tolist() for n in LENGTHS]
+    seqs = [torch.randint(0, config.vocab_size, (n,), generator=generator).tolist() for n in LENGTHS]
     save_logits(model, seqs, os.path.join(folder, "logits.safetensors"))
     loss = save_grads(model, seqs, os.path.join(folder, "grads.safetensors"))
     losses, norms = train(model, seqs)
@@ -125,7 +152,7 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     out = sys.argv[1] if len(sys.argv) > 1 else "tests/data/reference"
-    for name in MODELS:
+    for name in sys.argv[2:] or MODELS:
         make(name, out)
 
 
