@@ -56,6 +56,13 @@ benched() { # six sizes and what foretells them, said by one rank
     OMP_NUM_THREADS=1 $launch -n 3 ./kedge bench ranks --json >"$work/said" 2>&1 && [ "$(wc -l <"$work/said")" -eq 7 ] &&
         [ "$(grep -c '"ranks": 3, "bytes": ' "$work/said")" -eq 6 ] && said '"over": "mpi", "alpha": '
 }
+# doctor FOLDER: two ranks, the second in FOLDER
+doctor() { $launch -n 1 -wdir "$work" "$PWD/kedge" doctor --json : -n 1 -wdir "$1" "$PWD/kedge" doctor --json >"$work/said" 2>&1; }
+checked() { doctor "$work" && [ "$(grep -c '"result": "holds"' "$work/said")" -eq 9 ] && said '"rank": 1, .*"result": "holds"'; }
+apart() {
+    ! doctor "$work/bin" && said '"shared folder", "result": "FAILS"' && said '"sum over ranks", "result": "holds"' &&
+        [ "$(grep -c 'on every rank, or between them' "$work/said")" -eq 1 ]
+}
 unjoined() {
     ! SLURM_NTASKS=4 ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
         >"$work/said" 2>&1 && said "SLURM_NTASKS is 4" && [ ! -e "$work/x" ]
@@ -82,5 +89,7 @@ for m in openmpi mpich; do
     pass "$m: by one rank" said_once
     pass "$m: a missing shim is named" without_shim
     pass "$m: exchanges are measured" benched
+    pass "$m: doctor checks every rank, and what is between them" checked
+    pass "$m: folders that are not one are named" apart
 done
 exit $((failures > 0))

@@ -5,15 +5,22 @@
  * properties of products. They hold on the processors that were tested; another one, or
  * another compiler, may differ, and a run on it would be wrong without a sign. So the
  * properties are checked on the products that this machine would use, in each dtype,
- * and a failure is named and is the exit code. It looks for no cause.
+ * and a failure is named and is the exit code. It looks for no cause. Under a launcher
+ * every rank checks its own machine, and then all of them what is between them.
  */
 #include "cli/cli.h"
+#include "cli/doctor_ranks.h"
 #include "cli/load.h"
+#include "cli/ranks.h"
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "ranks/launch.h"
 #include "tensor/selfcheck.h"
 
 #include <stdio.h>
+
+enum { SILENT_S = 60 };
 
 static bool json;
 
@@ -101,18 +108,28 @@ static kg_status put_head(struct kg_str *out, const struct kg_backend *be,
                          kg_dtype_traits(KG_BF16)->name);
 }
 
-static kg_status doctor(bool *ok, struct kg_err *err)
+static kg_status check_here(struct kg_str *out, bool *ok, struct kg_err *err)
 {
     const struct kg_backend *be;
-    struct kg_str out = {0};
-    kg_status status = KG_OK;
 
     *ok = true;
     KG_TRY(kg_load_device(&be, &kg_load, KG_BF16, err));
-    KG_TRY_GOTO(out, put_head(&out, be, err));
+    KG_TRY(put_head(out, be, err));
     for (size_t i = 0; i < 2 * sizeof checks / sizeof *checks; i++)
-        KG_TRY_GOTO(out,
-                    check_products(&out, ok, be, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
+        KG_TRY(check_products(out, ok, be, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
+    return KG_OK;
+}
+
+/* By every rank of a launcher; the first prints. */
+static kg_status doctor(bool *ok, struct kg_ranks *r, struct kg_err *err)
+{
+    struct kg_str out = {0};
+    kg_status status = kg_ranks_agree(r, check_here(&out, ok, err), "doctor", err);
+
+    if (status == KG_OK)
+        status = kg_doctor_ranks(&out, ok, r, json, err);
+    if (status != KG_OK || r->me > 0)
+        goto out;
     if (!json && *ok)
         KG_TRY_GOTO(out, kg_str_puts(&out,
                                      "\nSampler and trainer agree bit for bit on this "
@@ -124,19 +141,37 @@ out:
     return status;
 }
 
+/* All ranks know of it, and the first says it. */
+static kg_status verdict(struct kg_ranks *r, bool ok, struct kg_err *err)
+{
+    if (ok)
+        return KG_OK;
+    if (r->n < 2)
+        return kg_fail(
+            err, KG_ECONFLICT,
+            "a promise does not hold on this machine; use --dtype of one that does");
+    r->told = true;
+    return kg_fail(err, KG_ECONFLICT,
+                   "a promise does not hold on every rank, or between them");
+}
+
 int kg_cmd_doctor(int argc, char **argv)
 {
+    struct kg_ranks r;
     struct kg_err err;
-    bool ok;
+    bool ok = true;
     kg_status status;
 
     (void)argc;
     (void)argv;
     kg_threads_set(0);
-    status = doctor(&ok, &err);
-    if (status == KG_OK && !ok)
-        status = kg_fail(
-            &err, KG_ECONFLICT,
-            "a promise does not hold on this machine; use --dtype of one that does");
-    return kg_cli_exit(status, &err);
+    status = kg_ranks_open(&r, SILENT_S, &err);
+    kg_log_as_rank(r.me);
+    if (status == KG_OK && r.n > 0)
+        status = kg_ranks_agree(&r, kg_ranks_follow_launcher(&err), "start", &err);
+    if (status == KG_OK)
+        status = doctor(&ok, &r, &err);
+    if (status == KG_OK)
+        status = verdict(&r, ok, &err);
+    return kg_cli_ranks_end(&r, status, &err);
 }

@@ -1,0 +1,195 @@
+/* kedge doctor under a launcher: who the ranks are, and what must be so before they make
+ * one run.
+ *
+ * The sum is that of a gradient (train/lane_sum.h), over lanes of numbers whose order of
+ * addition shows: once by all ranks, once by this one alone.
+ */
+#include "cli/doctor_ranks.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "ranks/launch.h"
+#include "ranks/mpi.h"
+#include "tensor/selfcheck.h"
+#include "train/lane_sum.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* more than a bucket of the exchange, and no whole number of them */
+enum { ELEMENTS = (1 << 20) + 4099, LANES_A_RANK = 3 };
+
+/* ---- the sum ---- */
+
+/* Numbers of widely varying size, others in each lane. */
+static kg_status add_lane(void *context, const size_t *list, size_t n, struct kg_err *err)
+{
+    struct kg_slab *grads = context;
+
+    (void)err;
+    for (size_t s = 0; s < n; s++)
+        for (int64_t i = 0; i < grads->n; i++) {
+            uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)list[s] * 0x9e3779b9u);
+
+            h = (h ^ h >> 15) * 0x85ebca6bu;
+            grads->data[i] += (float)(int32_t)h / (float)(1u << (h & 15));
+        }
+    return KG_OK;
+}
+
+static kg_status sum(struct kg_slab *grads, const int64_t *tokens, int lanes,
+                     struct kg_ranks *ranks, struct kg_err *err)
+{
+    struct kg_lane_sum s = {0};
+    struct kg_str said = {0};
+    const struct kg_lane_job job = {lanes, tokens, (size_t)lanes, add_lane, grads, &said};
+    kg_status status = kg_lane_sum_run(&s, grads, &job, ranks, err);
+
+    kg_lane_sum_release(&s);
+    kg_str_release(&said);
+    return status;
+}
+
+static kg_status compare(const struct kg_slab *found, const struct kg_slab *expected,
+                         struct kg_err *err)
+{
+    for (int64_t i = 0; i < found->n; i++)
+        if (memcmp(&found->data[i], &expected->data[i], sizeof *found->data) != 0)
+            return kg_fail(err, KG_ECONFLICT, "element %lld: expected %.9g, found %.9g",
+                           (long long)i, (double)expected->data[i],
+                           (double)found->data[i]);
+    return KG_OK;
+}
+
+/* All ranks come to the end of it, or leave it by an agreement. */
+static kg_status check_sum(struct kg_ranks *r, struct kg_err *err)
+{
+    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
+    struct kg_slab all = {0}, own = {0};
+    struct kg_ranks alone = {0};
+    const int lanes = LANES_A_RANK * r->n;
+    int64_t *tokens = kg_mem_calloc((size_t)lanes, sizeof *tokens, "lanes", err);
+    kg_status status = tokens ? KG_OK : err->code;
+
+    for (int l = 0; l < lanes && tokens; l++)
+        tokens[l] = 1;
+    if (status == KG_OK)
+        status = kg_slab_init(&all, cpu, ELEMENTS, "sum", err);
+    if (status == KG_OK)
+        status = kg_slab_init(&own, cpu, ELEMENTS, "sum", err);
+    status = kg_ranks_agree(r, status, "doctor: sum", err);
+    if (status == KG_OK)
+        status = sum(&all, tokens, lanes, r, err);
+    if (status == KG_OK)
+        status = sum(&own, tokens, lanes, &alone, err);
+    if (status == KG_OK)
+        status = compare(&all, &own, err);
+    status = kg_ranks_agree(r, status, "doctor: sum", err);
+    kg_slab_release(&all);
+    kg_slab_release(&own);
+    kg_mem_free(tokens);
+    return status;
+}
+
+static kg_status check_folder(struct kg_ranks *r, struct kg_err *err)
+{
+    return kg_ranks_check_shared(r, ".", err);
+}
+
+static const struct {
+    const char *name, *text;
+    kg_status (*check)(struct kg_ranks *r, struct kg_err *err);
+} checks[] = {
+    {"ranks alike", "all ranks have one program, and the same bits of products",
+     kg_ranks_check_alike},
+    {"sum over ranks", "a gradient over all ranks has the bits of one process",
+     check_sum},
+    {"shared folder", "this folder is the same on all ranks", check_folder},
+};
+
+/* ---- who they are ---- */
+
+struct who {
+    char host[64];
+    int cores, threads;
+    bool ok;
+};
+
+static kg_status put_rank(struct kg_str *out, int rank, const struct who *w, bool json,
+                          struct kg_err *err)
+{
+    if (json)
+        return kg_str_printf(out, err,
+                             "{\"rank\": %d, \"host\": \"%s\", \"cores\": %d, "
+                             "\"threads\": %d, \"result\": \"%s\"}\n",
+                             rank, w->host, w->cores, w->threads,
+                             w->ok ? "holds" : "FAILS");
+    return kg_str_printf(out, err,
+                         "%-6s  what is above, on rank %d (%s): %d cores online, "
+                         "%d threads\n",
+                         w->ok ? "holds" : "FAILS", rank, w->host, w->cores, w->threads);
+}
+
+static kg_status put_all(struct kg_str *out, bool *ok, struct kg_ranks *r, bool json,
+                         struct kg_err *err)
+{
+    struct who *all = kg_mem_calloc((size_t)r->n, sizeof *all, "ranks", err);
+    kg_status status = kg_ranks_agree(r, all ? KG_OK : err->code, "doctor", err);
+    struct who *own = all ? &all[r->me] : NULL;
+
+    if (status == KG_OK) {
+        gethostname(own->host, sizeof own->host - 1);
+        own->cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        own->threads = kg_threads_get();
+        own->ok = *ok;
+        status = kg_ranks_gather_equal(r, all, sizeof *all, "doctor", err);
+    }
+    for (int p = 0; p < r->n && status == KG_OK; p++) {
+        *ok = *ok && all[p].ok;
+        status = put_rank(out, p, &all[p], json, err);
+    }
+    kg_mem_free(all);
+    return kg_ranks_agree(r, status, "doctor", err);
+}
+
+/* A check that fails is a line; a rank that is lost is the end. */
+static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r, size_t i,
+                           bool json, struct kg_err *err)
+{
+    struct kg_err why = {0};
+    kg_status status = checks[i].check(r, &why);
+
+    if (r->lost) {
+        *err = why;
+        return status;
+    }
+    kg_ranks_forgive(r);
+    *ok = *ok && status == KG_OK;
+    if (json)
+        status = kg_str_printf(out, err, "{\"check\": \"%s\", \"result\": \"%s\"}\n",
+                               checks[i].name, status == KG_OK ? "holds" : "FAILS");
+    else
+        status = kg_str_printf(out, err, "%-6s  %s%s%s\n",
+                               status == KG_OK ? "holds" : "FAILS", checks[i].text,
+                               status == KG_OK ? "" : ": ", why.message);
+    return kg_ranks_agree(r, status, "doctor", err);
+}
+
+kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r, bool json,
+                          struct kg_err *err)
+{
+    char library[KG_MPI_TEXT];
+
+    if (r->n < 2)
+        return KG_OK;
+    KG_TRY(put_all(out, ok, r, json, err));
+    kg_ranks_mpi_library(library, r);
+    if (!json)
+        KG_TRY(kg_ranks_agree(r,
+                              kg_str_printf(out, err, "\n%d ranks over %s %s\n", r->n,
+                                            r->transport->name, library),
+                              "doctor", err));
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        KG_TRY(put_check(out, ok, r, i, json, err));
+    return KG_OK;
+}
