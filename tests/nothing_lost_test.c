@@ -271,6 +271,32 @@ static void writes_beside_a_step_what_it_writes_at_once(void **state)
     writes_beside_a_step(averages);
 }
 
+/* A device's comes by pieces that only page-locked memory takes, beside what is launched:
+ * the same files as the CPU's. */
+static void a_device_writes_what_the_cpu_writes(void **state)
+{
+    static const char *const names[] = {"far", "emu"};
+    const struct kg_backend *be;
+    struct kg_err ignored;
+
+    (void)state;
+    if (getenv("KEDGE_TEST_BACKEND"))
+        skip();
+    writes_beside_a_step(NULL);
+    NEED(kg_file_remove_tree(ROOT "/of-cpu", err));
+    NEED(kg_file_rename_dir(ROOT "/at-once", ROOT "/of-cpu", err));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (kg_backend_open(&be, names[i], &ignored) != KG_OK)
+            continue; /* no C++ compiler */
+        setenv("KEDGE_TEST_BACKEND", names[i], 1);
+        writes_beside_a_step(NULL);
+        unsetenv("KEDGE_TEST_BACKEND");
+        assert_same_file(ROOT "/of-cpu", ROOT "/at-once", "state.safetensors");
+        assert_same_file(ROOT "/of-cpu", ROOT "/at-once", "model/model.safetensors");
+        assert_same_file(ROOT "/of-cpu", ROOT "/at-once", "anchor/model.safetensors");
+    }
+}
+
 /* What fails beside a step is told before its training: the step alone is lost. */
 static void a_failure_beside_a_step_comes_before_its_training(void **state)
 {
@@ -919,6 +945,7 @@ int main(void)
         cmocka_unit_test(keeps_the_last_checkpoint_whatever_request_of_a_save_fails),
         cmocka_unit_test(keeps_a_checkpoint_when_its_replacement_fails),
         cmocka_unit_test(writes_beside_a_step_what_it_writes_at_once),
+        cmocka_unit_test(a_device_writes_what_the_cpu_writes),
         cmocka_unit_test(a_failure_beside_a_step_comes_before_its_training),
         cmocka_unit_test(asks_for_room_before_a_save),
         cmocka_unit_test(resumes_from_whatever_a_killed_save_leaves),

@@ -130,14 +130,17 @@ static kg_status read_merged(void *dst, float *sum, const struct plan *plan,
     return kg_dtype_convert(dst, plan->dtype, sum, KG_F32, (size_t)n, err);
 }
 
-/* piece: (2 PIECE) */
+/* piece: (2 PIECE) pinned. A save may run beside a rollout, so weights are fetched. */
 static kg_status read_piece(float *piece, const struct plan *plan,
                             const struct kg_param *p, int64_t first, int64_t n,
                             struct kg_err *err)
 {
     if (plan->merge && p->adapter)
         return read_merged(piece, piece + PIECE, plan, p, first, n, err);
-    return kg_param_read(piece, plan->dtype, plan->m, p, plan->weights, first, n, err);
+    if (!plan->weights)
+        return kg_param_read(piece, plan->dtype, plan->m, p, NULL, first, n, err);
+    KG_TRY(kg_slab_fetch(piece + PIECE, plan->weights, p->offset + first, n, err));
+    return kg_dtype_convert(piece, plan->dtype, piece + PIECE, KG_F32, (size_t)n, err);
 }
 
 /* Tensor `index` of the file. */
@@ -169,8 +172,8 @@ static kg_status put_tensors(const char *path, const struct kg_model *m,
 {
     kg_status status = KG_OK;
     struct kg_st_writer *w = NULL;
-    float *piece = kg_mem_calloc(2 * (size_t)PIECE, sizeof *piece, "conversion buffer",
-                                 err);
+    float *piece = kg_buf_pin(m->backend, 2 * PIECE * sizeof *piece, "conversion buffer",
+                              err);
     if (!piece)
         return KG_ENOMEM;
     KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, tensors_of(m, shard), err));
@@ -185,7 +188,7 @@ static kg_status put_tensors(const char *path, const struct kg_model *m,
 out:
     if (w)
         kg_st_writer_abort(w);
-    kg_mem_free(piece);
+    kg_buf_unpin(m->backend, piece);
     return status;
 }
 

@@ -223,6 +223,13 @@ kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64
     return kg_buf_get(s->backend, host, address(s, first), bytes_of(s, n), err);
 }
 
+kg_status kg_slab_fetch(void *pinned, const struct kg_slab *s, int64_t first, int64_t n,
+                        struct kg_err *err)
+{
+    KG_TRY(check_range(s, first, n, err));
+    return kg_buf_fetch(s->backend, pinned, address(s, first), bytes_of(s, n), err);
+}
+
 kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int64_t n,
                         struct kg_err *err)
 {

@@ -75,6 +75,10 @@ kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
  * errors: SHAPE (outside of the slab) */
 kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64_t n,
                        struct kg_err *err) KG_MUST_CHECK;
+/* The same beside operations that another thread calls, which write none of it.   pinned:
+ * of kg_buf_pin, of the slab's backend or of the device's beside it */
+kg_status kg_slab_fetch(void *pinned, const struct kg_slab *s, int64_t first, int64_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_slab_write(struct kg_slab *s, int64_t first, const void *host, int64_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -368,7 +368,8 @@ struct kg_backend {
     bool (*exact)(enum kg_dtype t);
     bool host_memory; /* the host may read and write its memory */
     bool one_caller;  /* operations are called from one thread at a time, and from no
-                       * parallel region; get of what none of them writes from any */
+                       * parallel region; get and fetch of what none of them writes
+                       * from any */
     const struct kg_traffic *traffic; /* counted; NULL: nothing crosses */
     bool windows;                     /* its attention knows windows */
     bool softcaps;                    /* its attention and its head know softcaps */
@@ -379,6 +380,10 @@ struct kg_backend {
     kg_status (*memory)(uint64_t *total, uint64_t *free, struct kg_err *err);
     kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*get)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+    /* see kg_buf_pin and kg_buf_fetch; NULL, all three: any memory, and get */
+    void *(*pin)(uint64_t bytes, const char *what, struct kg_err *err);
+    void (*unpin)(void *memory);
+    kg_status (*fetch)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*copy)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*zero)(void *to, uint64_t bytes, struct kg_err *err);
     kg_status (*swap)(void *a, void *b, uint64_t bytes, struct kg_err *err);
@@ -498,6 +503,18 @@ kg_status kg_buf_put(const struct kg_backend *be, void *to, const void *from,
                      uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_buf_get(const struct kg_backend *be, void *to, const void *from,
                      uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+/* Memory of the host, zeros, that a device copies into by itself (page-locked): for
+ * pieces of what is got beside operations.
+ * returns owned pointer, or NULL with err set   errors: ENOMEM */
+void *kg_buf_pin(const struct kg_backend *be, uint64_t bytes, const char *what,
+                 struct kg_err *err) KG_MUST_CHECK;
+void kg_buf_unpin(const struct kg_backend *be, void *pinned); /* NULL is allowed */
+/* As kg_buf_get, from a thread beside the one that calls operations: it waits for what
+ * was launched before, and holds up nothing that is launched after. No operation may
+ * write what it reads.   to: within memory of kg_buf_pin
+ * errors: EINVAL (NULL), EDEVICE */
+kg_status kg_buf_fetch(const struct kg_backend *be, void *to, const void *from,
+                       uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 /* Both the backend's:   to = from;   to = 0;   a, b = b, a
  * errors: EINVAL (NULL, or two ranges that overlap) */
 kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,

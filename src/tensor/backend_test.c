@@ -55,6 +55,26 @@ static void buffers_are_zero_and_hold_what_is_put_there(void **state)
     kg_mem_free(x);
 }
 
+static void pinned_memory_is_zero_and_holds_what_is_fetched(void **state)
+{
+    const struct kg_backend *be = backend();
+    char *a = buffer_of(BYTES, 1), x[8] = "fetched";
+    char *pinned = kg_buf_pin(be, BYTES, "test", &err);
+
+    (void)state;
+    assert_non_null(pinned);
+    for (int i = 0; i < BYTES; i++)
+        assert_int_equal(pinned[i], 0);
+    assert_int_equal(kg_buf_put(be, a + BYTES - 8, x, 8, &err), KG_OK);
+    assert_int_equal(kg_buf_fetch(be, pinned + 3, a + BYTES - 8, 8, &err), KG_OK);
+    assert_string_equal(pinned + 3, "fetched");
+    assert_int_equal(pinned[2], 0);
+    assert_int_equal(kg_buf_fetch(be, pinned, NULL, 1, &err), KG_EINVAL);
+    kg_buf_unpin(be, pinned);
+    kg_buf_unpin(be, NULL);
+    buffer_free(a);
+}
+
 static void wrong_ranges_are_refused(void **state)
 {
     const struct kg_backend *be = backend();
@@ -183,6 +203,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_unknown_backend_lists_the_valid_ones),
         cmocka_unit_test(buffers_are_zero_and_hold_what_is_put_there),
+        cmocka_unit_test(pinned_memory_is_zero_and_holds_what_is_fetched),
         cmocka_unit_test(wrong_ranges_are_refused),
         cmocka_unit_test(a_failing_allocation_is_a_status),
         cmocka_unit_test(a_stray_read_of_far_memory_dies),

@@ -151,6 +151,28 @@ static void memory_of_the_host_is_no_argument(void **state)
     kg_buf_free(emu(), y);
 }
 
+static void a_fetch_wants_pinned_memory(void **state)
+{
+    float x[THREADS] = {1, 2}, *y = there(sizeof x);
+    char *pinned = kg_buf_pin(emu(), sizeof x, "a test", &err);
+
+    (void)state;
+    assert_non_null(pinned);
+    assert_int_equal(kg_buf_put(emu(), y, x, sizeof x, &err), KG_OK);
+    assert_int_equal(kg_buf_fetch(emu(), pinned, y, sizeof x, &err), KG_OK);
+    assert_memory_equal(pinned, x, sizeof x);
+    assert_int_equal(kg_buf_fetch(emu(), pinned + 4, y, sizeof x - 4, &err), KG_OK);
+    assert_memory_equal(pinned + 4, x, sizeof x - 4);
+    assert_int_equal(kg_buf_fetch(emu(), pinned + 4, y, sizeof x, &err), KG_EDEVICE);
+    assert_string_equal(err.message, "fetch: fetch: memory that is not page-locked");
+    assert_int_equal(kg_buf_fetch(emu(), x, y, sizeof x, &err), KG_EDEVICE);
+    assert_int_equal(kg_buf_fetch(emu(), pinned, x, sizeof x, &err), KG_EDEVICE);
+    kg_buf_unpin(emu(), pinned);
+    assert_int_equal(kg_buf_fetch(emu(), pinned, y, 4, &err), KG_EDEVICE);
+    kg_buf_unpin(emu(), NULL);
+    kg_buf_free(emu(), y);
+}
+
 /* Whether a child ends by a signal, or by a sanitizer's word. */
 static bool dies(void (*act)(void *), void *arg)
 {
@@ -413,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_copy_is_there_when_it_was_waited_for),
         cmocka_unit_test(faults_are_named_and_the_next_kernel_runs),
         cmocka_unit_test(memory_of_the_host_is_no_argument),
+        cmocka_unit_test(a_fetch_wants_pinned_memory),
         cmocka_unit_test(a_stray_touch_dies),
         cmocka_unit_test(the_matrix_instruction_multiplies),
         cmocka_unit_test(what_is_recorded_is_launched_again),

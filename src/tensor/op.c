@@ -6,6 +6,8 @@
  */
 #include "tensor/op_internal.h"
 
+#include "base/mem.h"
+
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -159,6 +161,29 @@ kg_status kg_buf_get(const struct kg_backend *be, void *to, const void *from,
 {
     KG_TRY(check_apart("get", to, from, bytes, err));
     return be->get(to, from, bytes, err);
+}
+
+void *kg_buf_pin(const struct kg_backend *be, uint64_t bytes, const char *what,
+                 struct kg_err *err)
+{
+    const uint64_t some = bytes > 0 ? bytes : 1;
+
+    return be->pin ? be->pin(some, what, err) : kg_mem_calloc(some, 1, what, err);
+}
+
+void kg_buf_unpin(const struct kg_backend *be, void *pinned)
+{
+    if (pinned && be->unpin)
+        be->unpin(pinned);
+    else
+        kg_mem_free(pinned);
+}
+
+kg_status kg_buf_fetch(const struct kg_backend *be, void *to, const void *from,
+                       uint64_t bytes, struct kg_err *err)
+{
+    KG_TRY(check_apart("fetch", to, from, bytes, err));
+    return be->fetch ? be->fetch(to, from, bytes, err) : be->get(to, from, bytes, err);
 }
 
 kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,

@@ -8,7 +8,8 @@
  * name at the next start (settle_all).
  *
  * The writing is a thread's, beside the next step's rollout, which reads weights and
- * changes none; what changes them waits for it first.
+ * changes none; what changes them waits for it first. From a device the state comes by
+ * page-locked pieces, which hold up nothing that the rollout launches.
  */
 #include "train/checkpoint.h"
 
@@ -75,9 +76,10 @@ uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
            model * (kg_run_anchor_saved(state) ? 2 : 1) + (1 << 20);
 }
 
-/* of a slab on its way from a device: few copies, each behind what computes there */
+/* of a slab on its way from a device: few copies, beside what computes there */
 enum { PIECE = 1 << 20 };
 
+/* piece: (PIECE) pinned */
 static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
                           float *piece, struct kg_err *err)
 {
@@ -86,7 +88,7 @@ static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg
     for (int64_t i = 0; i < s->n; i += PIECE) {
         int64_t n = s->n - i < PIECE ? s->n - i : PIECE;
 
-        KG_TRY(kg_slab_read(piece, s, i, n, err));
+        KG_TRY(kg_slab_fetch(piece, s, i, n, err));
         KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)i * each, piece, (size_t)n * each,
                                 err));
     }
@@ -96,6 +98,7 @@ static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg
 static kg_status write_vectors(const struct kg_run_state *state, const char *path,
                                struct kg_err *err)
 {
+    const struct kg_backend *be = state->model->backend;
     struct vectors v = vectors_of(state);
     struct kg_st_decl decls[MAX_VECTORS];
     struct kg_st_writer *w = NULL;
@@ -108,7 +111,7 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
             .dtype = kg_dtype_traits(v.slab[i]->dtype)->safetensors_name,
             .n_dims = 1,
             .shape = {v.slab[i]->n}};
-    piece = kg_mem_calloc(PIECE, sizeof *piece, "a piece of the state", err);
+    piece = kg_buf_pin(be, PIECE * sizeof *piece, "a piece of the state", err);
     status = piece ? kg_st_writer_open(&w, path, decls, v.n, err) : KG_ENOMEM;
     for (size_t i = 0; i < v.n && status == KG_OK; i++)
         status = put_slab(w, i, v.slab[i], piece, err);
@@ -116,7 +119,7 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
         status = kg_st_writer_close(w, err);
     else if (w)
         kg_st_writer_abort(w);
-    kg_mem_free(piece);
+    kg_buf_unpin(be, piece);
     return status;
 }
 

@@ -155,9 +155,11 @@ static __device__ inline uint32_t kg_pair(float first, float second)
  * operation that returns is done. */
 extern bool kg_dev_shown;
 
-/* All that is launched and copied stands in one stream, which a record is made of. Other
- * threads wait while one is made (library.cu). */
-extern cudaStream_t kg_dev_stream;
+/* All that is launched and copied stands in one stream, which a record is made of, but
+ * for what one thread fetches beside it. Other threads wait while one is made
+ * (library.cu). */
+extern cudaStream_t kg_dev_stream, kg_dev_beside;
+extern cudaEvent_t kg_dev_launched;
 extern bool kg_dev_recording;
 void kg_dev_lock(void);
 void kg_dev_unlock(void);
@@ -178,7 +180,7 @@ static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 /* Of the device that was chosen (library.cu). */
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 
-/* Of kg_dev_put and kg_dev_get; memory.cu has it. */
+/* Of kg_dev_put, kg_dev_get and kg_dev_fetch; memory.cu has it. */
 extern "C" struct kg_traffic kg_dev_traffic;
 
 /* Errors of these come from kg_dev_done, but for alloc's. */
@@ -220,6 +222,29 @@ static inline void kg_dev_get(void *to, const void *from, uint64_t bytes)
     (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_stream);
     (void)cudaStreamSynchronize(kg_dev_stream);
     kg_dev_unlock();
+}
+static inline void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
+{
+    void *p = NULL;
+
+    if (cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess)
+        return memset(p, 0, bytes);
+    (void)cudaGetLastError();
+    kg_fail(err, KG_ENOMEM, "%s: no page-locked memory of the host for %llu bytes", what,
+            (unsigned long long)bytes);
+    return NULL;
+}
+static inline void kg_dev_unpin(void *memory) { (void)cudaFreeHost(memory); }
+/* By a stream of its own, behind what stands in the other one by now. */
+static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
+{
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    kg_dev_lock();
+    (void)cudaEventRecord(kg_dev_launched, kg_dev_stream);
+    (void)cudaStreamWaitEvent(kg_dev_beside, kg_dev_launched, 0);
+    kg_dev_unlock();
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_beside);
+    (void)cudaStreamSynchronize(kg_dev_beside);
 }
 static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 {

@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "tensor/cuda/emu.h"
 
+#include "base/mem.h"
 #include "tensor/cuda/library.h"
 #include "tensor/device.h"
 #include "tensor/pages.h"
@@ -18,6 +19,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -680,6 +682,63 @@ void kg_dev_get(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     move("get", to, false, from, true, bytes);
+}
+
+/* ---- page-locked memory ---- */
+struct pinned {
+    struct pinned *next;
+    uint64_t bytes;
+    max_align_t memory[];
+};
+static struct pinned *pins; /* owned; those that are not given back */
+
+void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
+{
+    struct pinned *p = kg_mem_calloc(1, sizeof *p + bytes, what, err);
+
+    if (!p)
+        return NULL;
+    pthread_mutex_lock(&busy);
+    p->bytes = bytes;
+    p->next = pins;
+    pins = p;
+    pthread_mutex_unlock(&busy);
+    return p->memory;
+}
+
+void kg_dev_unpin(void *memory)
+{
+    struct pinned **at = &pins, *p;
+
+    pthread_mutex_lock(&busy);
+    while ((void *)(*at)->memory != memory)
+        at = &(*at)->next;
+    p = *at;
+    *at = p->next;
+    pthread_mutex_unlock(&busy);
+    kg_mem_free(p);
+}
+
+static bool is_pinned(const void *to, uint64_t bytes)
+{
+    const struct pinned *p = pins;
+
+    while (p && !((const char *)to >= (const char *)p->memory &&
+                  (const char *)to + bytes <= (const char *)p->memory + p->bytes))
+        p = p->next;
+    return p;
+}
+
+void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
+{
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    pthread_mutex_lock(&busy);
+    kernel = "fetch";
+    if (is_pinned(to, bytes))
+        move_all(to, false, from, true, bytes);
+    else
+        blame("memory that is not page-locked");
+    pthread_mutex_unlock(&busy);
 }
 
 /* Within the device. */

@@ -86,6 +86,10 @@ void kg_dev_free(void *memory);
 kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err);
 void kg_dev_put(void *to, const void *from, uint64_t bytes);
 void kg_dev_get(void *to, const void *from, uint64_t bytes);
+void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err);
+void kg_dev_unpin(void *memory);
+/* An error where `to` is not within memory of kg_dev_pin. */
+void kg_dev_fetch(void *to, const void *from, uint64_t bytes);
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 

@@ -39,7 +39,9 @@ extern "C" void kg_mem_free(void *block)
 static __global__ void nothing(void) {}
 
 /* ---- the stream, and records of it ---- */
-cudaStream_t kg_dev_stream; /* of the process's life, as the device */
+cudaStream_t kg_dev_stream; /* of the process's life, as the device and the next two */
+cudaStream_t kg_dev_beside;
+cudaEvent_t kg_dev_launched;
 bool kg_dev_recording;
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
@@ -231,6 +233,10 @@ static kg_status choose(int device, struct kg_err *err)
         e = cudaSetDevice(device);
     if (e == cudaSuccess && !kg_dev_stream)
         e = cudaStreamCreateWithFlags(&kg_dev_stream, cudaStreamNonBlocking);
+    if (e == cudaSuccess && !kg_dev_beside)
+        e = cudaStreamCreateWithFlags(&kg_dev_beside, cudaStreamNonBlocking);
+    if (e == cudaSuccess && !kg_dev_launched)
+        e = cudaEventCreateWithFlags(&kg_dev_launched, cudaEventDisableTiming);
     if (e != cudaSuccess)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
     return check_kernels(device, err);

@@ -38,6 +38,19 @@ kg_status kg_cuda_get(void *to, const void *from, uint64_t bytes, struct kg_err 
     return kg_dev_done("get", err);
 }
 
+void *kg_cuda_pin(uint64_t bytes, const char *what, struct kg_err *err)
+{
+    return kg_dev_pin(bytes, what, err);
+}
+
+void kg_cuda_unpin(void *memory) { kg_dev_unpin(memory); }
+
+kg_status kg_cuda_fetch(void *to, const void *from, uint64_t bytes, struct kg_err *err)
+{
+    kg_dev_fetch(to, from, bytes);
+    return kg_dev_done("fetch", err);
+}
+
 kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
     kg_dev_copy(to, from, bytes);
