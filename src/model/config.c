@@ -95,6 +95,7 @@ static const struct field FIELDS[] = {
     {"qkv_bias", IS_TRUE},
     {"output_router_logits", IS_FALSE},
     {"router_jitter_noise", IS_ZERO},
+    {"clip_qkv", IS_NULL},
     {"attention_dropout", IS_ZERO},
     {"embd_pdrop", IS_ZERO},
     {"resid_pdrop", IS_ZERO},

@@ -271,7 +271,7 @@ static void fields_with_another_effect_are_refused_with_their_value(void **state
         {"\"eos_token_id\": [1, \"x\"]", "eos_token_id"},
         {"\"bos_token_id\": [1]", "bos_token_id"},
         {"\"num_experts\": 8", "num_experts is 8"},
-        {"\"clip_qkv\": null", "clip_qkv"},
+        {"\"clip_qkv\": 8.0", "clip_qkv"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -13,7 +13,7 @@
 
 enum { LONG = 96, MOST = 64 };
 
-static const char *const names[] = {"qwen3_moe", "qwen2_moe", "mixtral"};
+static const char *const names[] = {"qwen3_moe", "qwen2_moe", "mixtral", "olmoe"};
 enum { N_NAMES = sizeof names / sizeof *names };
 
 static const char *folder(const char *name)
