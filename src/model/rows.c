@@ -14,6 +14,7 @@
 #include "model/acts_internal.h"
 
 #include "base/mem.h"
+#include "base/phase.h"
 #include "base/real.h"
 
 #include <assert.h>
@@ -661,7 +662,9 @@ kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
     KG_TRY(d->logits || !kg_rows_replays(p->model)
                ? run_step(&s, err)
                : kg_op_replay(k->backend, key_of(&s), run_step, &s, err));
-    return give_found(d, &k->found, k->backend, counts, err);
+    KG_TRY(give_found(d, &k->found, k->backend, counts, err));
+    kg_phase_tick(); /* layers tick where they are called, not where they are replayed */
+    return KG_OK;
 }
 
 /* ---- backward ---- */

@@ -4,6 +4,7 @@
 #include "rollout/rollout_testing.h"
 #include "rollout/sampler.h"
 
+#include "base/phase.h"
 #include "base/rng.h"
 #include "tensor/backend_testing.h"
 
@@ -481,6 +482,46 @@ static void what_crosses_in_a_step_does_not_grow_with_the_vocabulary(void **stat
     assert_true(small.decode_traffic.down < 1000 * steps);
 }
 
+/* Steps that are launched as one call no layer, and no sequence ends in them. */
+static void every_step_is_progress(void **state)
+{
+    static const int32_t prompt[] = {1, 2, 3};
+    const struct kg_rollout_opts opts = {.max_batch = 1, .max_len = NEW + 4};
+    const struct kg_rollout_session session = {0};
+    struct kg_model_opts on = {.backend = backend(), .ct = KG_F32, .trainable = true};
+    struct kg_sampling s = samplings[0];
+    struct kg_request q = {
+        .prompt = prompt, .prompt_n = 3, .n_samples = 1, .sampling = &s};
+    struct kg_model_config c = config(100);
+    struct kg_phase_stack before, after;
+    struct kg_rollout *r = NULL;
+    struct kg_model *m = NULL;
+    struct kg_traj t = {0};
+    int phase;
+
+    (void)state;
+    s.max_tokens = NEW;
+    assert_int_equal(kg_model_create(&m, &c, &on, 11, &err), KG_OK);
+    assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
+    assert_int_equal(kg_rollout_begin(r, &session, &err), KG_OK);
+    assert_int_equal(kg_rollout_submit(r, &q, &t, &err), KG_OK);
+    phase = kg_phase_begin(1, "sequences", "generating");
+    for (int i = 1; i < NEW; i++) {
+        assert_true(kg_phase_look(&before, 0));
+        assert_int_equal(kg_rollout_step(r, NULL, &err), KG_OK);
+        kg_rollout_show(phase, r, 1);
+        assert_true(kg_phase_look(&after, 0));
+        assert_true(after.progress != before.progress);
+    }
+    kg_phase_end(phase);
+    assert_int_equal(t.finish, KG_FINISH_LENGTH);
+    assert_int_equal(kg_rollout_stats(r)->decode_traffic.replays,
+                     backend()->replay ? NEW - 2 : 0);
+    release(&t, 1);
+    kg_rollout_free(r);
+    kg_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,6 +532,7 @@ int main(void)
         cmocka_unit_test(a_rollout_does_not_show_who_drew),
         cmocka_unit_test(a_rollout_does_not_show_what_is_replayed),
         cmocka_unit_test(what_crosses_in_a_step_does_not_grow_with_the_vocabulary),
+        cmocka_unit_test(every_step_is_progress),
     };
 
     return RUN_EMULATED(tests, NULL, NULL);
