@@ -31,9 +31,11 @@ static void choose(int32_t *ids, const float *p, int32_t n, int32_t k)
 {
     bool taken[KG_MAX_EXPERTS] = {false};
     for (int32_t i = 0; i < k; i++) {
-        int32_t best = -1;
-        for (int32_t e = 0; e < n; e++)
-            if (!taken[e] && (best < 0 || p[e] > p[best]))
+        int32_t best = 0;
+        while (taken[best])
+            best++;
+        for (int32_t e = best + 1; e < n; e++)
+            if (!taken[e] && p[e] > p[best])
                 best = e;
         taken[best] = true;
         ids[i] = best;
