@@ -537,5 +537,5 @@ int main(void)
         cmocka_unit_test(test_an_adapter_of_another_base_is_refused),
         cmocka_unit_test(test_a_config_is_understood_or_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN_SHOWN(tests, NULL, NULL);
 }
