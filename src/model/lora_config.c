@@ -11,6 +11,8 @@
 
 #include <string.h>
 
+#define MAX_ALPHA 1e6
+
 /* read below, or for those who train by PEFT, initialise, or look for the base */
 static const char *const known[] = {
     "r",
@@ -24,17 +26,27 @@ static const char *const known[] = {
     "peft_version",
     "auto_mapping",
     "inference_mode",
-    "init_lora_weights",
     "lora_dropout", /* of training by PEFT; there is none here */
-    "loftq_config",
     "eva_config",
-    "corda_config",
-    "lora_ga_config",
     "megatron_core",
     "qalora_group_size",
     "ensure_weight_tying",
     "runtime_config",
 };
+
+/* How PEFT initialised A and B, where it left the base as it was. PiSSA, OLoRA, LoftQ and
+ * others take their start out of W, each time that such an adapter is loaded. */
+static bool leaves_base(const struct kg_json *init)
+{
+    static const char *const harmless[] = {"gaussian", "eva", "orthogonal"};
+    const char *text = kg_json_text(init, NULL);
+
+    for (size_t i = 0; text && i < sizeof harmless / sizeof *harmless; i++)
+        if (strcmp(text, harmless[i]) == 0)
+            return true;
+    return !text &&
+           (kg_json_type(init) == KG_JSON_NULL || kg_json_type(init) == KG_JSON_BOOL);
+}
 
 static bool is_known(const char *key)
 {
@@ -70,6 +82,15 @@ static kg_status check_fields(const struct kg_json_doc *doc, struct kg_err *err)
     for (size_t i = 0; i < kg_json_size(doc->root); i++) {
         const char *key = kg_json_key_at(doc->root, i);
 
+        if (strcmp(key, "init_lora_weights") == 0) {
+            if (!leaves_base(kg_json_value_at(doc->root, i)))
+                return kg_fail(err, KG_EUNSUPPORTED,
+                               "%s: field 'init_lora_weights': expected true, false, "
+                               "gaussian, eva or orthogonal, which leave the base as it "
+                               "is, found another",
+                               doc->where);
+            continue;
+        }
         if (!is_known(key) && !says_nothing(kg_json_value_at(doc->root, i)))
             return kg_fail(err, KG_EUNSUPPORTED,
                            "%s: field '%s': expected it unset, found a value that kedge "
@@ -90,16 +111,31 @@ static kg_status read_type(const struct kg_json_doc *doc, struct kg_err *err)
                    "%s: key 'peft_type': expected LORA, found %.40s", doc->where, type);
 }
 
+/* sqrt(r) in the place of r, where it says so */
+static kg_status read_rslora(struct kg_lora *l, const struct kg_json_doc *doc,
+                             struct kg_err *err)
+{
+    const struct kg_json *v = kg_json_get(doc->root, "use_rslora");
+
+    l->rslora = kg_json_bool(v, false);
+    if (kg_json_type(v) == KG_JSON_BOOL || kg_json_type(v) == KG_JSON_NULL)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: key 'use_rslora': expected true or false, found %s", doc->where,
+                   kg_json_type_name(v));
+}
+
 static kg_status read_alpha(struct kg_lora *l, const struct kg_json_doc *doc,
                             struct kg_err *err)
 {
     const struct kg_json *alpha = kg_json_get(doc->root, "lora_alpha");
 
     l->alpha = kg_json_real(alpha, 0);
-    if (kg_json_is_number(alpha) && l->alpha > 0)
+    if (kg_json_is_number(alpha) && l->alpha > 0 && l->alpha <= MAX_ALPHA)
         return KG_OK;
     return kg_fail(
-        err, KG_EFORMAT, "%s: key 'lora_alpha': expected a number above 0, found %s",
+        err, KG_EFORMAT,
+        "%s: key 'lora_alpha': expected a number above 0, at most 1e6, found %s",
         doc->where, kg_json_is_number(alpha) ? "none such" : kg_json_type_name(alpha));
 }
 
@@ -142,7 +178,7 @@ static kg_status read_doc(struct kg_lora *l, const struct kg_json_doc *doc,
     KG_TRY(check_fields(doc, err));
     KG_TRY(kg_json_need_int(&rank, doc, doc->root, "r", 1, INT32_MAX, err));
     l->rank = (int32_t)rank;
-    l->rslora = kg_json_bool(kg_json_get(doc->root, "use_rslora"), false);
+    KG_TRY(read_rslora(l, doc, err));
     KG_TRY(read_alpha(l, doc, err));
     return read_targets(l, doc, err);
 }

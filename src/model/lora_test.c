@@ -491,6 +491,11 @@ static void test_a_config_is_understood_or_refused(void **state)
         {HEAD T "}", NULL},
         {HEAD ", \"target_modules\": \"all-linear\", \"use_rslora\": true}", NULL},
         {HEAD T ", \"something_new\": null, \"other\": {}, \"bias\": \"none\"}", NULL},
+        {HEAD T ", \"init_lora_weights\": true, \"loftq_config\": {}}", NULL},
+        {HEAD T ", \"init_lora_weights\": \"gaussian\", \"corda_config\": null}", NULL},
+        {HEAD T ", \"init_lora_weights\": \"pissa_niter_4\"}", "'init_lora_weights'"},
+        {HEAD T ", \"loftq_config\": {\"loftq_bits\": 4}}", "'loftq_config'"},
+        {HEAD T ", \"use_rslora\": \"true\"}", "'use_rslora'"},
         {HEAD T ", \"use_dora\": true}", "'use_dora'"},
         {HEAD T ", \"bias\": \"all\"}", "'bias'"},
         {HEAD T ", \"rank_pattern\": {\"a\": 1}}", "'rank_pattern'"},
@@ -501,6 +506,7 @@ static void test_a_config_is_understood_or_refused(void **state)
         {"{\"peft_type\": \"IA3\", \"r\": 8}", "expected LORA"},
         {"{\"peft_type\": \"LORA\", \"r\": 0, \"lora_alpha\": 1" T "}", "'r'"},
         {"{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 0" T "}", "'lora_alpha'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 1e300" T "}", "1e6"},
         {"[]", "object"},
     };
 
