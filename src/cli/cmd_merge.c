@@ -63,10 +63,29 @@ static kg_status merge_into(const struct kg_model *m, const char *out,
     return status;
 }
 
-static kg_status merge(const char *out, struct kg_err *err)
+/* The folder's name without slashes behind it: what is written first stands beside it. */
+static kg_status read_out(char out[KG_RUN_DIR_MAX + 1], const char *name,
+                          struct kg_err *err)
+{
+    size_t n = strlen(name);
+
+    if (n > KG_RUN_DIR_MAX)
+        return kg_fail(err, KG_EINVAL, "OUT: expected at most %d bytes, found %zu",
+                       KG_RUN_DIR_MAX, n);
+    while (n > 0 && name[n - 1] == '/')
+        n--;
+    if (n == 0)
+        return kg_fail(err, KG_EINVAL, "OUT: expected a folder's name, found '%s'", name);
+    memcpy(out, name, n);
+    out[n] = '\0';
+    return KG_OK;
+}
+
+static kg_status merge(const char *name, struct kg_err *err)
 {
     struct kg_model_save save = {.merge = true};
     struct kg_load_args args = kg_load;
+    char out[KG_RUN_DIR_MAX + 1];
     struct kg_loaded l;
     enum kg_dtype ct;
     kg_status status;
@@ -74,9 +93,7 @@ static kg_status merge(const char *out, struct kg_err *err)
     if (!args.dir || !args.adapter)
         return kg_fail(err, KG_EINVAL, "expected --model and --adapter, found no %s",
                        args.dir ? "--adapter" : "--model");
-    if (strlen(out) > KG_RUN_DIR_MAX)
-        return kg_fail(err, KG_EINVAL, "OUT: expected at most %d bytes, found %zu",
-                       KG_RUN_DIR_MAX, strlen(out));
+    KG_TRY(read_out(out, name, err));
     KG_TRY(check_out(out, err));
     KG_TRY(find_dtype(&ct, args.dir, err));
     args.dtype = kg_dtype_traits(ct)->name;
