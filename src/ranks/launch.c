@@ -181,8 +181,9 @@ kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
     KG_TRY(kg_ranks_agree(r, all ? KG_OK : err->code, "fingerprints", err));
     all[r->me] = own;
     status = kg_ranks_gather_equal(r, all, sizeof *all, "fingerprints", err);
-    if (status == KG_OK)
-        status = compare_all(all, r->n, err);
+    if (status == KG_OK) /* the same on all, said once */
+        status = kg_ranks_agree(r, r->me == 0 ? compare_all(all, r->n, err) : KG_OK,
+                                "fingerprints", err);
     kg_mem_free(all);
     return status;
 }

@@ -483,6 +483,7 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
     if (status != KG_EINTERRUPTED)
         return status;
     kg_log_info("%s", err->message);
+    kg_ranks_forgive(run->work.ranks); /* the first may fail to save, which is news */
     return stop_here(run, err);
 }
 

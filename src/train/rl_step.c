@@ -616,10 +616,12 @@ static void steer_kl(const struct kg_algo *a, struct kg_counters *count,
 /* ---- the step ---- */
 
 /* What is not finite skips the step, or what is left of it; everything else stops the
- * run. The batch is dumped as far as it came. */
+ * run. The batch is dumped as far as it came. Other ranks know of why, and not of a dump
+ * that fails. */
 static kg_status skip(struct kg_run *run, const struct kg_rl_batch *b,
                       const struct kg_err *why, struct kg_err *err)
 {
+    kg_ranks_forgive(run->work.ranks);
     KG_TRY(kg_rl_dump(run, b, true, err));
     return kg_run_skip(run, why->message, err);
 }
