@@ -47,22 +47,6 @@ static bool among_slurm_tasks(void)
            !getenv("PMI_SIZE") && !getenv("PMIX_RANK");
 }
 
-/* How many ranks share the cores that this one may run on. */
-static int sharing(void)
-{
-    static const char *const said_by[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-                                          "SLURM_NTASKS_PER_NODE"};
-    cpu_set_t own;
-
-    if (sched_getaffinity(0, sizeof own, &own) == 0 &&
-        CPU_COUNT(&own) < sysconf(_SC_NPROCESSORS_ONLN))
-        return 1;
-    for (size_t i = 0; i < sizeof said_by / sizeof *said_by; i++)
-        if (number(said_by[i]) > 0)
-            return (int)number(said_by[i]);
-    return 1;
-}
-
 kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
 {
     const char *whose = launcher();
@@ -79,7 +63,6 @@ kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
         return KG_OK;
     KG_TRY(kg_ranks_on_mpi(r, whose, err));
     r->wait_s = wait_s;
-    r->here = sharing();
     return KG_OK;
 }
 
@@ -111,6 +94,7 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err)
 
 struct print {
     char host[64];
+    cpu_set_t cores;   /* that it may run on */
     char program[24];  /* a hash of it */
     char products[56]; /* of fp32 and bf16 */
     char functions[24];
@@ -136,6 +120,8 @@ static kg_status make_print(struct print *p, struct kg_err *err)
 
     memset(p, 0, sizeof *p);
     gethostname(p->host, sizeof p->host - 1);
+    if (sched_getaffinity(0, sizeof p->cores, &p->cores) != 0)
+        CPU_ZERO(&p->cores); /* unknown: as those of the others on this host */
     KG_TRY(kg_hash_file(&program, &bytes, "/proc/self/exe", err));
     KG_TRY(kg_selfcheck_digest(&fp32, cpu, KG_F32, err));
     KG_TRY(kg_selfcheck_digest(&bf16, cpu, KG_BF16, err));
@@ -169,6 +155,17 @@ static kg_status compare_all(const struct print *all, int n, struct kg_err *err)
     return KG_OK;
 }
 
+/* How many ranks run on the cores that this one runs on. */
+static int sharing(const struct print *all, int n, const struct print *own)
+{
+    int here = 0;
+
+    for (int p = 0; p < n; p++)
+        here += strcmp(all[p].host, own->host) == 0 &&
+                CPU_EQUAL(&all[p].cores, &own->cores);
+    return here;
+}
+
 kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
 {
     struct print *all, own;
@@ -184,6 +181,8 @@ kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
     if (status == KG_OK) /* the same on all, said once */
         status = kg_ranks_agree(r, r->me == 0 ? compare_all(all, r->n, err) : KG_OK,
                                 "fingerprints", err);
+    if (status == KG_OK)
+        r->here = sharing(all, r->n, &own);
     kg_mem_free(all);
     return status;
 }

@@ -14,8 +14,7 @@
 #include "ranks/ranks.h"
 
 /* Join the launcher's other processes.   r (out): {0} where there is no launcher, or one
- * of a single process; r->here as far as the launcher says it, 1 where it gave each rank
- * cores of its own; closed by kg_ranks_close, after the last word to the user: where a
+ * of a single process; closed by kg_ranks_close, after the last word to the user: where a
  * rank was lost it ends all of them
  * errors: EINVAL (Slurm's tasks that know nothing of each other), those of
  * kg_ranks_on_mpi */
@@ -27,7 +26,8 @@ kg_status kg_ranks_open(struct kg_ranks *r, double wait_s,
 kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether all have the same program, and the same bits come out of fixed products and
- * elementary functions here.
+ * elementary functions here. And r->here: how many run on this one's cores, which are a
+ * rank's own where the launcher gave it some.
  * errors: ECONFLICT, naming rank, host and what differs */
 kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,10 +1,13 @@
 /* What launchers leave behind, whether ranks are alike, and whether they share a folder.
  */
+#define _GNU_SOURCE /* sched_setaffinity */
 #include "ranks/launch.h"
 #include "ranks/sockets.h"
 
+#include "base/clock.h"
 #include "base/need_testing.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +94,33 @@ static void one_program_is_alike(void **state)
     kg_status status = kg_ranks_check_alike(&r, &err);
 
     (void)state;
-    end_both(&r, child, status == KG_OK);
+    end_both(&r, child, status == KG_OK && r.here == 2);
+}
+
+static void a_rank_with_cores_of_its_own_shares_none(void **state)
+{
+    cpu_set_t cores, one;
+    struct kg_err err = {0};
+    struct kg_ranks r;
+    kg_status status;
+    pid_t child;
+    int first = 0;
+
+    (void)state;
+    assert_int_equal(sched_getaffinity(0, sizeof cores, &cores), 0);
+    if (CPU_COUNT(&cores) < 2) {
+        print_message("skip: there is one core\n");
+        skip();
+    }
+    while (!CPU_ISSET(first, &cores))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    r = pair_up(&child);
+    if (child == 0 && sched_setaffinity(0, sizeof one, &one) != 0)
+        _exit(1);
+    status = kg_ranks_check_alike(&r, &err);
+    end_both(&r, child, status == KG_OK && r.here == 1);
 }
 
 static void a_folder_is_shared_or_not(void **state)
@@ -150,8 +179,12 @@ int main(void)
         cmocka_unit_test_setup(without_a_launcher_a_process_is_alone, nobody),
         cmocka_unit_test_setup(tasks_that_slurm_did_not_join_are_refused, nobody),
         cmocka_unit_test(one_program_is_alike),
+        cmocka_unit_test(a_rank_with_cores_of_its_own_shares_none),
         cmocka_unit_test(a_folder_is_shared_or_not),
         cmocka_unit_test(who_has_lost_its_launcher_ends),
     };
+
+    kg_threads_set(
+        1); /* children are forked behind products: no threads are left to them */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
