@@ -213,32 +213,6 @@ static void test_a_pack_has_the_gradient_of_its_sequences(void **state)
     }
 }
 
-/* (L(w + h) - L(w - h)) / 2h of one weight, in the loss's double sums over fp32
- * log-probs. */
-static double slope(struct kg_model *m, struct kg_acts *acts, struct test_pack *t,
-                    float *w)
-{
-    const float h = 0.004f;
-    const float old = *w;
-    *w = old + h;
-    NEED(kg_model_refresh(m, err));
-    const double above = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, NULL);
-    *w = old - h;
-    NEED(kg_model_refresh(m, err));
-    const double below = test_nll(m, acts, t, 1.0 / TEST_REF_TARGETS, NULL);
-    *w = old;
-    NEED(kg_model_refresh(m, err));
-    return (above - below) / (2.0 * (double)h);
-}
-
-static int64_t largest_element(const float *g, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        best = fabsf(g[i]) > fabsf(g[best]) ? i : best;
-    return best;
-}
-
 static void test_gradients_are_finite_differences_of_the_loss(void **state)
 {
     (void)state;
@@ -251,9 +225,10 @@ static void test_gradients_are_finite_differences_of_the_loss(void **state)
         struct gradients g = gradients_of(m, &r.pack, TEST_REF_TARGETS, false);
         for (size_t j = 0; j < m->n_params; j++) {
             const struct kg_param *p = &m->params[j];
-            const int64_t at = largest_element(g.g + p->offset, p->rows * p->cols);
+            const int64_t at = test_largest(g.g + p->offset, p->rows * p->cols);
             const double have = g.g[p->offset + at];
-            const double want = slope(m, acts, &r.pack, p->master + at);
+            const double want = test_slope(m, acts, &r.pack, 1.0 / TEST_REF_TARGETS,
+                                           p->master + at, 0.004f);
             if (!(fabs(have - want) < 1e-4 + 0.02 * fabs(want)))
                 fail_msg("%s %s[%lld]: gradient %g, finite difference %g", test_archs[i],
                          p->name, (long long)at, have, want);

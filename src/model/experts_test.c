@@ -212,39 +212,16 @@ static void batch_threads_and_packs_change_no_bit(void **state)
 }
 
 /* ---- gradients ---- */
-static double slope(struct kg_model *m, struct kg_acts *acts, struct test_pack *t,
-                    float *w, float h)
-{
-    const float old = *w;
-    *w = old + h;
-    NEED(kg_model_refresh(m, err));
-    const double above = test_nll(m, acts, t, 1.0 / LONG, NULL);
-    *w = old - h;
-    NEED(kg_model_refresh(m, err));
-    const double below = test_nll(m, acts, t, 1.0 / LONG, NULL);
-    *w = old;
-    NEED(kg_model_refresh(m, err));
-    return (above - below) / (2.0 * (double)h);
-}
-
-static int64_t largest_element(const float *g, int64_t n)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        best = fabsf(g[i]) > fabsf(g[best]) ? i : best;
-    return best;
-}
-
 /* A step across a tie of two experts is a jump, so one of several sizes may agree. */
 static void check_slope(struct kg_model *m, struct kg_acts *acts, struct test_pack *t,
                         const struct kg_param *p, const float *g)
 {
     static const float steps[] = {0.01f, 0.003f, 0.001f};
-    const int64_t at = largest_element(g + p->offset, p->rows * p->cols);
+    const int64_t at = test_largest(g + p->offset, p->rows * p->cols);
     const double have = g[p->offset + at];
     double want = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        want = slope(m, acts, t, p->master + at, steps[i]);
+        want = test_slope(m, acts, t, 1.0 / LONG, p->master + at, steps[i]);
         if (fabs(have - want) < 2e-4 + 0.02 * fabs(want))
             return;
     }

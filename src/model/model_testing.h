@@ -167,6 +167,31 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     return nll;
 }
 
+/* (L(w + h) - L(w - h)) / 2h of one weight, in the loss's double sums over fp32
+ * log-probs. */
+TEST_UNUSED static double test_slope(struct kg_model *m, struct kg_acts *acts,
+                                     struct test_pack *t, double scale, float *w, float h)
+{
+    const float old = *w;
+    *w = old + h;
+    NEED(kg_model_refresh(m, err));
+    const double above = test_nll(m, acts, t, scale, NULL);
+    *w = old - h;
+    NEED(kg_model_refresh(m, err));
+    const double below = test_nll(m, acts, t, scale, NULL);
+    *w = old;
+    NEED(kg_model_refresh(m, err));
+    return (above - below) / (2.0 * (double)h);
+}
+
+TEST_UNUSED static int64_t test_largest(const float *g, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t i = 1; i < n; i++)
+        best = fabsf(g[i]) > fabsf(g[best]) ? i : best;
+    return best;
+}
+
 /* ---- golden data: tests/data/reference/<arch> ---- */
 static const char *const test_archs[] = {
     "qwen2",      "qwen3",      "llama",      "mistral",    "qwen2_window",
