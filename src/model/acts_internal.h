@@ -162,7 +162,8 @@ kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
 kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
                              const struct kg_layer_acts *a, bool whole,
                              struct kg_err *err) KG_MUST_CHECK;
-/* dh (N,D) fp32 out: the gradient of h2, for dx (N,D) fp32 of x_out.   dy: dx in ct */
+/* dh (N,D) fp32 out: the gradient of h2, for dx (N,D) fp32 of x_out.   dy: dx in ct,
+ * which may stand in dh */
 kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
                          const struct kg_layer_acts *a, struct kg_mat dy,
                          struct kg_mat dh, float *grads,

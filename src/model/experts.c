@@ -192,26 +192,36 @@ static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_param
     return kg_linear_bwd(p, grads, w->router, dz, a->h2, dh, true, err);
 }
 
-/* With dact = dy Wdown:   ds = dact . act;   dWdown = dy^T (s act) */
-static kg_status shared_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
-                            const struct kg_layer_acts *a, struct kg_mat dy,
-                            struct kg_mat dh, float *grads, struct kg_err *err)
+/* Of what is added of the shared one and the products behind its gates; with dact = dy
+ * Wdown:   ds = dact . act;   dWdown = dy^T (s act) */
+static kg_status close_shared_bwd(const struct kg_walk *p,
+                                  const struct kg_layer_params *w,
+                                  const struct kg_expert_acts *x, struct kg_mat dy,
+                                  float *grads, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
-    const struct kg_expert_acts *x = &a->experts;
     const struct kg_expert_scratch s = kg_walk_experts(p);
     const struct kg_ivec own = {0};
-    struct kg_mat dz;
     KG_TRY(kg_op_swiglu(be, s.sact, x->sgate, x->sup, err));
     KG_TRY(kg_op_matmul(be, s.dsact, dy, w->sdown->compute, KG_MATMUL_NN, false, err));
     KG_TRY(kg_op_combine_bwd(be, s.dshare, s.dsact, s.sact, x->share, own, err));
     KG_TRY(kg_op_matmul(be, kg_grad_mat(grads, w->sdown), dy, s.sact, KG_MATMUL_TN, true,
                         err));
     KG_TRY(kg_op_swiglu_bwd(be, x->sgate, x->sup, s.dsact, x->sgate, x->sup, err));
+    return kg_op_sigmoid_bwd(be, column(s.dshare), column(s.dshare), column(x->share),
+                             err);
+}
+
+/* Of its gates and its weight, added to dh. */
+static kg_status open_shared_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
+                                 const struct kg_layer_acts *a, struct kg_mat dh,
+                                 float *grads, struct kg_err *err)
+{
+    const struct kg_expert_acts *x = &a->experts;
+    const struct kg_expert_scratch s = kg_walk_experts(p);
+    struct kg_mat dz;
     KG_TRY(kg_linear_bwd(p, grads, w->sgate, x->sgate, a->h2, dh, true, err));
     KG_TRY(kg_linear_bwd(p, grads, w->sup, x->sup, a->h2, dh, true, err));
-    KG_TRY(
-        kg_op_sigmoid_bwd(be, column(s.dshare), column(s.dshare), column(x->share), err));
     KG_TRY(rounded(&dz, p, s.sone, s.dshare, err));
     return kg_linear_bwd(p, grads, w->share, dz, a->h2, dh, true, err);
 }
@@ -222,7 +232,9 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
 {
     const struct kg_layer_params *w = &p->m->layers[l];
     KG_TRY(close_bwd(p, w, &a->experts, dy, grads, err));
-    KG_TRY(open_bwd(p, w, a, dh, grads, err));
+    if (w->share)
+        KG_TRY(close_shared_bwd(p, w, &a->experts, dy, grads, err));
+    KG_TRY(open_bwd(p, w, a, dh, grads, err)); /* dy is read no more */
     KG_TRY(router_bwd(p, w, a, dh, grads, err));
-    return w->share ? shared_bwd(p, w, a, dy, dh, grads, err) : KG_OK;
+    return w->share ? open_shared_bwd(p, w, a, dh, grads, err) : KG_OK;
 }
