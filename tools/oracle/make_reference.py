@@ -18,7 +18,8 @@ import sys
 import torch
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GraniteConfig, LlamaConfig, MistralConfig,
-                          Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
+                          MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
+                          Qwen3MoeConfig, SmolLM3Config)
 
 V, D, F, L = 128, 32, 72, 2
 LENGTHS = (7, 70)
@@ -65,6 +66,13 @@ FAMILIES = {
                            final_logit_softcapping=4.0, **SMALL),
     "gemma3_text": Gemma3TextConfig(head_dim=8, query_pre_attn_scalar=12, sliding_window=13, attention_bias=True,
                                     layer_types=[SLIDING, FULL, SLIDING], **SMALL),
+    "qwen3_moe": Qwen3MoeConfig(head_dim=6, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12,
+                                norm_topk_prob=True, mlp_only_layers=[1], **SMALL),
+    "qwen2_moe": Qwen2MoeConfig(num_experts=5, num_experts_per_tok=3, moe_intermediate_size=12, norm_topk_prob=False,
+                                shared_expert_intermediate_size=24, **SMALL),
+    "mixtral": MixtralConfig(num_local_experts=4, num_experts_per_tok=2, **dict(SMALL, intermediate_size=12)),
+    "olmoe": OlmoeConfig(num_experts=6, num_experts_per_tok=3, norm_topk_prob=False,
+                         **dict(SMALL, intermediate_size=12)),
 }
 MODELS.update({name: (config, torch.float32, "1GB") for name, config in FAMILIES.items()})
 
