@@ -115,12 +115,7 @@ uint32_t kg_model_config_features(const struct kg_model_config *c);
 /* The same of layer l: experts or one feed-forward. */
 uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l);
 
-/* config_experts.c: fields of experts, of a class that has them.
- * errors: EFORMAT, EINVAL, UNSUPPORTED, naming the field */
-kg_status kg_experts_config_read(struct kg_model_config *c, const struct kg_json_doc *doc,
-                                 const struct kg_json *root,
-                                 struct kg_err *err) KG_MUST_CHECK;
-/* "key": value of each, behind others. */
+/* config_experts.c. "key": value of each field of experts, behind others. */
 kg_status kg_experts_config_write(struct kg_str *out, const struct kg_model_config *c,
                                   struct kg_err *err) KG_MUST_CHECK;
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token);

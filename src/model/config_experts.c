@@ -3,34 +3,17 @@
  * Classes name them differently: Mixtral counts num_local_experts and has one width,
  * Qwen's have two widths and layers without experts (struct kg_arch.reads).
  */
-#include "model/config.h"
+#include "model/config_internal.h"
 
-#include "data/json.h"
 #include "tensor/backend.h"
-
-struct reader {
-    struct kg_experts_config *x;
-    const struct kg_json_doc *doc;
-    const struct kg_json *root;
-    struct kg_err *err;
-};
 
 static const char *experts_key(const struct kg_arch *arch)
 {
     return arch->reads & KG_READS_LOCAL_EXPERTS ? "num_local_experts" : "num_experts";
 }
 
-static kg_status read_size(const struct reader *r, const char *key, int64_t max,
-                           int32_t *out)
-{
-    int64_t value;
-    KG_TRY(kg_json_need_int(&value, r->doc, r->root, key, 1, max, r->err));
-    *out = (int32_t)value;
-    return KG_OK;
-}
-
 /* mlp_only_layers: indices of layers without experts. */
-static kg_status read_without(const struct reader *r, int32_t layers)
+static kg_status read_without(const struct kg_config_reader *r)
 {
     const char *key = "mlp_only_layers";
     const struct kg_json *list = kg_json_get(r->root, key);
@@ -41,61 +24,46 @@ static kg_status read_without(const struct reader *r, int32_t layers)
                        r->doc->where, key, kg_json_type_name(list));
     for (size_t i = 0; i < kg_json_size(list); i++) {
         const int64_t l = kg_json_int(kg_json_at(list, i), -1);
-        if (l < 0 || l >= layers)
+        if (l < 0 || l >= r->c->layers)
             return kg_fail(r->err, KG_EINVAL,
                            "%s: %s[%zu]: expected a layer from 0 to %d", r->doc->where,
-                           key, i, (int)layers - 1);
-        r->x->without[l / 64] |= (uint64_t)1 << l % 64;
+                           key, i, (int)r->c->layers - 1);
+        r->c->experts.without[l / 64] |= (uint64_t)1 << l % 64;
     }
     return KG_OK;
 }
 
-static kg_status read_step(const struct reader *r, int32_t layers)
+static kg_status read_normalise(const struct kg_config_reader *r)
 {
-    r->x->step = 1;
-    if (kg_json_type(kg_json_get(r->root, "decoder_sparse_step")) != KG_JSON_NULL)
-        KG_TRY(read_size(r, "decoder_sparse_step", KG_MAX_LAYERS, &r->x->step));
-    return read_without(r, layers);
-}
-
-static kg_status read_normalise(const struct reader *r, const struct kg_arch *arch)
-{
-    const struct kg_json *value = kg_json_get(r->root, "norm_topk_prob");
-    const bool given = kg_json_type(value) != KG_JSON_NULL;
-    const bool always = !(arch->reads & KG_READS_NORMALISE);
-    r->x->normalise = kg_json_bool(value, always);
-    if (given && kg_json_type(value) != KG_JSON_BOOL)
-        return kg_fail(r->err, KG_EFORMAT,
-                       "%s: norm_topk_prob: expected true or false, found %s",
-                       r->doc->where, kg_json_type_name(value));
-    if (always && !r->x->normalise)
-        return kg_fail(r->err, KG_EUNSUPPORTED,
-                       "%s: norm_topk_prob is false, expected true for model_type %s",
-                       r->doc->where, arch->model_type);
+    const char *key = "norm_topk_prob";
+    const bool always = !(r->c->arch->reads & KG_READS_NORMALISE);
+    KG_TRY(kg_config_bool(r, key, always, &r->c->experts.normalise));
+    if (always && !r->c->experts.normalise)
+        return kg_config_refuse(r, key, kg_json_get(r->root, key),
+                                "true for this model_type");
     return KG_OK;
 }
 
-kg_status kg_experts_config_read(struct kg_model_config *c, const struct kg_json_doc *doc,
-                                 const struct kg_json *root, struct kg_err *err)
+kg_status kg_config_experts(const struct kg_config_reader *r)
 {
-    enum { MAX_WIDTH = 1 << 20 };
-    const struct reader r = {&c->experts, doc, root, err};
-    const struct kg_arch *arch = c->arch;
-    KG_TRY(read_size(&r, experts_key(arch), KG_MAX_EXPERTS, &c->experts.n));
-    KG_TRY(read_size(&r, "num_experts_per_tok", KG_MAX_EXPERTS, &c->experts.k));
-    if (c->experts.k > c->experts.n)
-        return kg_fail(err, KG_EINVAL,
+    struct kg_experts_config *x = &r->c->experts;
+    const struct kg_arch *arch = r->c->arch;
+    const char *n = experts_key(arch);
+    KG_TRY(kg_config_size(r, n, KG_MAX_EXPERTS, 0, &x->n));
+    KG_TRY(kg_config_size(r, "num_experts_per_tok", KG_MAX_EXPERTS, 0, &x->k));
+    if (x->k > x->n)
+        return kg_fail(r->err, KG_EINVAL,
                        "%s: num_experts_per_tok is %d, expected at most the %d of %s",
-                       doc->where, (int)c->experts.k, (int)c->experts.n,
-                       experts_key(arch));
-    c->experts.ffn = c->ffn;
+                       r->doc->where, (int)x->k, (int)x->n, n);
+    x->ffn = r->c->ffn;
     if (arch->reads & KG_READS_EXPERT_FFN)
-        KG_TRY(read_size(&r, "moe_intermediate_size", MAX_WIDTH, &c->experts.ffn));
+        KG_TRY(kg_config_size(r, "moe_intermediate_size", KG_MAX_WIDTH, 0, &x->ffn));
     if (arch->features & KG_SHARED_EXPERT)
-        KG_TRY(read_size(&r, "shared_expert_intermediate_size", MAX_WIDTH,
-                         &c->experts.shared_ffn));
-    KG_TRY(read_normalise(&r, arch));
-    return read_step(&r, c->layers);
+        KG_TRY(kg_config_size(r, "shared_expert_intermediate_size", KG_MAX_WIDTH, 0,
+                              &x->shared_ffn));
+    KG_TRY(read_normalise(r));
+    KG_TRY(kg_config_size(r, "decoder_sparse_step", KG_MAX_LAYERS, 1, &x->step));
+    return read_without(r);
 }
 
 static kg_status put_int(struct kg_str *out, const char *key, int32_t value,

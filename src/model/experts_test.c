@@ -434,7 +434,7 @@ static void fields_that_cannot_be_are_refused_by_name(void **state)
                   "mlp_only_layers[0]: expected a layer from "
                   "0 to 2");
     expect_config("qwen3_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": 1",
-                  "norm_topk_prob: expected true or false");
+                  "norm_topk_prob is 1, expected true or false");
     expect_config("qwen2_moe", "\"qkv_bias\": true", "\"qkv_bias\": false",
                   "qkv_bias is false, expected true");
     expect_config("mixtral", "\"router_jitter_noise\": 0.0",

@@ -1,0 +1,43 @@
+/* What the readers of config.json share: the file that is read, and values of its fields.
+ *
+ * Not a contract: nothing outside src/model includes it. Errors name the file, the field
+ * and its value: EFORMAT, EINVAL, UNSUPPORTED.
+ */
+#ifndef KG_MODEL_CONFIG_INTERNAL_H
+#define KG_MODEL_CONFIG_INTERNAL_H
+
+#include "data/json.h"
+#include "model/config.h"
+
+enum { KG_MAX_WIDTH = 1 << 20, KG_MAX_POSITIONS = 1 << 27 };
+
+struct kg_config_reader {
+    struct kg_model_config *c;
+    const struct kg_json_doc *doc;
+    const struct kg_json *root;
+    struct kg_err *err;
+};
+
+/* "<file>: key is <value>, expected <expected>", UNSUPPORTED */
+kg_status kg_config_refuse(const struct kg_config_reader *r, const char *key,
+                           const struct kg_json *value, const char *expected);
+bool kg_config_is_text(const struct kg_json *value, const char *text);
+/* A number from 1 to max. A field that is absent or null takes the fallback; a fallback
+ * of 0 demands the field. */
+kg_status kg_config_size(const struct kg_config_reader *r, const char *key, int64_t max,
+                         int32_t fallback, int32_t *out) KG_MUST_CHECK;
+/* A positive finite number of `object`, with a fallback as above. */
+kg_status kg_config_real(const struct kg_config_reader *r, const struct kg_json *object,
+                         const char *key, double fallback, double *out) KG_MUST_CHECK;
+kg_status kg_config_bool(const struct kg_config_reader *r, const char *key, bool fallback,
+                         bool *out) KG_MUST_CHECK;
+
+/* Every field is one that is known, with a value that its rule allows. */
+kg_status kg_config_check_fields(const struct kg_config_reader *r) KG_MUST_CHECK;
+
+/* Each reads what its file says it does, of a family and sizes that are read. */
+kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
+kg_status kg_config_experts(const struct kg_config_reader *r) KG_MUST_CHECK;
+kg_status kg_config_rope(const struct kg_config_reader *r) KG_MUST_CHECK;
+
+#endif

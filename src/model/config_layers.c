@@ -1,0 +1,138 @@
+/* Fields of config.json that tell layers apart: which look through a sliding window,
+ * which are without rope, and which turn by a base of their own.
+ */
+#include "model/config_internal.h"
+
+/* Of a list with one number for each layer: 0 is a layer without rope. Where there is
+ * none, every no_rope_layer_interval-th is. */
+static kg_status read_no_rope(const struct kg_config_reader *r)
+{
+    struct kg_model_config *c = r->c;
+    const struct kg_json *list = kg_json_get(r->root, "no_rope_layers");
+    int32_t interval;
+    if (!(c->arch->reads & KG_READS_NO_ROPE))
+        return KG_OK;
+    KG_TRY(kg_config_size(r, "no_rope_layer_interval", KG_MAX_LAYERS, 4, &interval));
+    const bool given = kg_json_type(list) != KG_JSON_NULL;
+    if (given &&
+        (kg_json_type(list) != KG_JSON_ARRAY || kg_json_size(list) != (size_t)c->layers))
+        return kg_config_refuse(r, "no_rope_layers", list, "0 or 1 for every layer");
+    for (int32_t l = 0; l < c->layers; l++) {
+        const int64_t has = given ? kg_json_int(kg_json_at(list, (size_t)l), -1)
+                                  : (l + 1) % interval != 0;
+        if (has != 0 && has != 1)
+            return kg_config_refuse(r, "no_rope_layers", list, "0 or 1 for every layer");
+        c->layer[l] |= has ? 0 : KG_LAYER_NO_ROPE;
+    }
+    return KG_OK;
+}
+
+/* Whether the class, where there are no layer_types, gives layer l a window. */
+static kg_status usual_windows(const struct kg_config_reader *r)
+{
+    struct kg_model_config *c = r->c;
+    const enum kg_windows kind = c->arch->windows;
+    int64_t from = 28;
+    int32_t pattern = c->arch->default_pattern;
+    const struct kg_json *given = kg_json_get(r->root, "max_window_layers");
+    if (kg_json_type(given) != KG_JSON_NULL)
+        KG_TRY(kg_json_need_int(&from, r->doc, r->root, "max_window_layers", 0, INT32_MAX,
+                                r->err));
+    if (c->arch->reads & KG_READS_LOCAL_ROPE)
+        KG_TRY(kg_config_size(r, "sliding_window_pattern", KG_MAX_LAYERS, pattern,
+                              &pattern));
+    for (int32_t l = 0; l < c->layers; l++) {
+        const bool turned = !(c->layer[l] & KG_LAYER_NO_ROPE);
+        const bool slides = kind == KG_WINDOWS_NO_ROPE ? !turned
+                            : kind == KG_WINDOWS_ALTERNATE
+                                ? (l + 1) % pattern != 0
+                                : kind == KG_WINDOWS_ALL || l >= from;
+        c->layer[l] |= slides ? KG_LAYER_WINDOW : 0;
+    }
+    return KG_OK;
+}
+
+static kg_status listed_windows(const struct kg_config_reader *r,
+                                const struct kg_json *list)
+{
+    static const char *const expected = "\"full_attention\" or \"sliding_attention\" "
+                                        "for every layer";
+    struct kg_model_config *c = r->c;
+    if (kg_json_type(list) != KG_JSON_ARRAY || kg_json_size(list) != (size_t)c->layers)
+        return kg_config_refuse(r, "layer_types", list, expected);
+    for (int32_t l = 0; l < c->layers; l++) {
+        const struct kg_json *kind = kg_json_at(list, (size_t)l);
+        const bool slides = kg_config_is_text(kind, "sliding_attention");
+        if (!slides && !kg_config_is_text(kind, "full_attention"))
+            return kg_config_refuse(r, "layer_types", list, expected);
+        if (!slides && c->window && c->arch->windows == KG_WINDOWS_ALL)
+            return kg_config_refuse(r, "layer_types", list,
+                                    "\"sliding_attention\" for every layer");
+        if (slides && !c->window)
+            return kg_config_refuse(
+                r, "layer_types", list,
+                "\"full_attention\" for every layer, as there is no window");
+        c->layer[l] |= slides ? KG_LAYER_WINDOW : 0;
+    }
+    return KG_OK;
+}
+
+/* c->window: 0 where the class or the file has none */
+static kg_status read_window_size(const struct kg_config_reader *r)
+{
+    struct kg_model_config *c = r->c;
+    const enum kg_windows kind = c->arch->windows;
+    const struct kg_json *value = kg_json_get(r->root, "sliding_window");
+    bool on;
+    KG_TRY(kg_config_bool(r, "use_sliding_window", false, &on));
+    if (on && kind != KG_WINDOWS_SWITCHED && kind != KG_WINDOWS_NO_ROPE)
+        return kg_config_refuse(r, "use_sliding_window",
+                                kg_json_get(r->root, "use_sliding_window"),
+                                "false for this model_type");
+    if (kind == KG_WINDOWS_NONE || (value && kg_json_type(value) == KG_JSON_NULL) ||
+        (!on && (kind == KG_WINDOWS_SWITCHED || kind == KG_WINDOWS_NO_ROPE)))
+        return KG_OK;
+    if (!value)
+        c->window = c->arch->default_window;
+    else
+        KG_TRY(kg_config_size(r, "sliding_window", KG_MAX_POSITIONS, 0, &c->window));
+    return KG_OK;
+}
+
+/* Layers with a window turn by a base of their own, where the class has one. */
+static kg_status read_local_rope(const struct kg_config_reader *r)
+{
+    struct kg_model_config *c = r->c;
+    bool both_ways;
+    if (!(c->arch->reads & KG_READS_LOCAL_ROPE))
+        return KG_OK;
+    KG_TRY(kg_config_bool(r, "use_bidirectional_attention", false, &both_ways));
+    if (both_ways)
+        return kg_config_refuse(r, "use_bidirectional_attention",
+                                kg_json_get(r->root, "use_bidirectional_attention"),
+                                "false");
+    KG_TRY(
+        kg_config_real(r, r->root, "rope_local_base_freq", 10000, &c->rope_local_theta));
+    for (int32_t l = 0; l < c->layers; l++)
+        c->layer[l] |= c->layer[l] & KG_LAYER_WINDOW ? KG_LAYER_LOCAL_ROPE : 0;
+    return KG_OK;
+}
+
+kg_status kg_config_layers(const struct kg_config_reader *r)
+{
+    struct kg_model_config *c = r->c;
+    const struct kg_json *list = kg_json_get(r->root, "layer_types");
+    KG_TRY(read_no_rope(r));
+    KG_TRY(read_window_size(r));
+    if (kg_json_type(list) != KG_JSON_NULL)
+        KG_TRY(listed_windows(r, list));
+    else if (c->window)
+        KG_TRY(usual_windows(r));
+    return read_local_rope(r);
+}
+
+int32_t kg_model_config_window(const struct kg_model_config *c, int32_t l)
+{
+    const bool slides = c->layer[l] & KG_LAYER_WINDOW;
+    return slides && c->window < c->max_positions ? c->window : 0;
+}
