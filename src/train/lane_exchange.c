@@ -4,6 +4,10 @@
  * all of them add at the same time. What a part of the sum overwrites has been sent by
  * then. Nothing is added on the way: the only additions are those of add_blocks, in the
  * order of the tree, whoever makes them.
+ *
+ * A device that fails to give or take its memory stops no exchange, since the others wait
+ * for what is agreed: what is sent then is of no use, and all hear of it behind the last
+ * bucket.
  */
 #include "train/lane_exchange.h"
 
@@ -31,7 +35,14 @@ struct exchange {
     float *room;                    /* (ranks, BUCKET); NULL: slabs are the host's */
     struct kg_ranks_part *out, *in; /* (ranks) */
     int64_t at;                     /* where the bucket begins in every cut */
+    struct kg_err failed;           /* the first failure of this rank's device */
 };
+
+static void keep_first(struct exchange *x, kg_status status, const struct kg_err *why)
+{
+    if (status != KG_OK && x->failed.code == KG_OK)
+        x->failed = *why;
+}
 
 static int64_t bucket(int64_t n, int ranks)
 {
@@ -106,6 +117,7 @@ static float *came_of(const struct exchange *x, int block)
 static kg_status send_blocks(struct exchange *x, int j, struct kg_err *err)
 {
     size_t mine = (size_t)part(x, x->ranks->me).n * sizeof *x->came;
+    struct kg_err why;
     struct kg_vec v;
 
     for (int r = 0; r < x->ranks->n; r++) {
@@ -116,7 +128,9 @@ static kg_status send_blocks(struct exchange *x, int j, struct kg_err *err)
             x->in[r] = (struct kg_ranks_part){came_of(x, x->covers[r].first + j), mine};
         if (j >= x->own->n || p.n == 0)
             continue;
-        KG_TRY(kg_slab_see(&v, room_of(x, r), x->own->block[j], p.first, p.n, err));
+        keep_first(x,
+                   kg_slab_see(&v, room_of(x, r), x->own->block[j], p.first, p.n, &why),
+                   &why);
         x->out[r] = (struct kg_ranks_part){v.data, (size_t)p.n * sizeof *v.data};
     }
     return kg_ranks_exchange(x->ranks, x->out, x->in, "gradient exchange", err);
@@ -156,6 +170,7 @@ static float *add_blocks(const struct exchange *x, int64_t n)
 static kg_status spread(struct exchange *x, float *own, struct kg_err *err)
 {
     size_t mine = (size_t)part(x, x->ranks->me).n * sizeof *own;
+    struct kg_err why;
 
     for (int r = 0; r < x->ranks->n; r++) {
         struct kg_cut p = part(x, r);
@@ -169,7 +184,7 @@ static kg_status spread(struct exchange *x, float *own, struct kg_err *err)
         struct kg_cut p = part(x, r);
 
         if (p.n > 0)
-            KG_TRY(kg_slab_write(x->sum, p.first, room_of(x, r), p.n, err));
+            keep_first(x, kg_slab_write(x->sum, p.first, room_of(x, r), p.n, &why), &why);
     }
     return KG_OK;
 }
@@ -185,7 +200,9 @@ static kg_status all_buckets(struct exchange *x, struct kg_err *err)
             KG_TRY(send_blocks(x, j, err));
         KG_TRY(spread(x, add_blocks(x, part(x, x->ranks->me).n), err));
     }
-    return KG_OK;
+    if (x->failed.code != KG_OK)
+        *err = x->failed;
+    return x->failed.code;
 }
 
 kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own,
@@ -196,7 +213,7 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
 
     status = kg_ranks_agree(ranks, status, "gradient exchange", err);
     if (status == KG_OK)
-        status = all_buckets(&x, err);
+        status = kg_ranks_agree(ranks, all_buckets(&x, err), "gradient exchange", err);
     end(&x);
     return status;
 }

@@ -18,7 +18,8 @@ struct kg_lane_blocks {
 };
 
 /* sum = all lanes of all ranks. Every rank has the blocks of its share of `lanes`
- * (kg_share_of); the sum may be one of its blocks.   errors: ENOMEM, of the ranks */
+ * (kg_share_of); the sum may be one of its blocks.
+ * errors: ENOMEM, of the device, of the ranks; all ranks hear of each */
 kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own,
                            int lanes, struct kg_ranks *ranks,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -1,0 +1,185 @@
+/* The exchange of lanes over ranks, each a thread, on a device: whichever read or write
+ * of its memory fails on one of them, all end alike and can go on talking.
+ */
+#include "train/lane_exchange.h"
+
+#include "base/need_testing.h"
+#include "ranks/sockets.h"
+#include "tensor/selfcheck.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RANKS = 3, LANES = 5, N = 3 * KG_SLAB_PIECE + 40, MOST_BLOCKS = 4 };
+
+/* ---- a device of this process, whose n-th transfer on a rank fails ---- */
+static _Thread_local int transfers_left; /* 0: none fails */
+static struct kg_backend device;
+static const struct kg_backend *cpu;
+
+static kg_status transfer(struct kg_err *e)
+{
+    if (transfers_left == 0 || --transfers_left > 0)
+        return KG_OK;
+    return kg_fail(e, KG_EDEVICE, "a device that fell off");
+}
+
+static kg_status get(void *to, const void *from, uint64_t bytes, struct kg_err *e)
+{
+    KG_TRY(transfer(e));
+    return cpu->get(to, from, bytes, e);
+}
+
+static kg_status put(void *to, const void *from, uint64_t bytes, struct kg_err *e)
+{
+    KG_TRY(transfer(e));
+    return cpu->put(to, from, bytes, e);
+}
+
+static int open_device(void **state)
+{
+    (void)state;
+    cpu = kg_backend_cpu_variant(0);
+    device = *cpu;
+    device.host_memory = false;
+    device.get = get;
+    device.put = put;
+    return 0;
+}
+
+/* ---- one exchange on every rank ---- */
+struct rank {
+    struct kg_ranks ranks;
+    int fails_at; /* a transfer; 0: none */
+    kg_status status;
+    struct kg_err err;
+    bool still_talks;
+    float first; /* of the sum */
+};
+
+static void fill(struct kg_slab *slabs, int n)
+{
+    static float ones[N];
+
+    for (int i = 0; i < N; i++)
+        ones[i] = 1;
+    for (int b = 0; b < n; b++) {
+        NEED(kg_slab_init(&slabs[b], &device, N, "block", err));
+        NEED(kg_slab_write(&slabs[b], 0, ones, N, err));
+    }
+}
+
+/* A block is a lane or two of ones each, so the sum is how many blocks there are. */
+static void *exchange(void *of)
+{
+    struct rank *x = of;
+    struct kg_slab slab[MOST_BLOCKS];
+    struct kg_lane_blocks own = {.n = 0};
+    int levels[2 * KG_TREE_LEVELS], first = LANES * x->ranks.me / RANKS;
+    bool any = x->ranks.me == 1;
+    struct kg_err e;
+
+    own.n = kg_tree_cover(levels, first, LANES * (x->ranks.me + 1) / RANKS);
+    fill(slab, own.n);
+    for (int b = 0; b < own.n; b++)
+        own.block[b] = &slab[b];
+    transfers_left = x->fails_at;
+    x->status = kg_lane_exchange(&slab[0], &own, LANES, &x->ranks, &x->err);
+    transfers_left = 0;
+    kg_ranks_forgive(&x->ranks);
+    x->still_talks = kg_ranks_any(&x->ranks, &any, "afterwards", &e) == KG_OK && any;
+    NEED(kg_slab_read(&x->first, &slab[0], 0, 1, err));
+    for (int b = 0; b < own.n; b++)
+        kg_slab_release(&slab[b]);
+    return NULL;
+}
+
+static void join(int fd[RANKS][RANKS])
+{
+    for (int i = 0; i < RANKS; i++)
+        for (int j = 0; j < i; j++) {
+            int pair[2];
+
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            fd[i][j] = pair[0];
+            fd[j][i] = pair[1];
+        }
+}
+
+static void part(int fd[RANKS][RANKS])
+{
+    for (int i = 0; i < RANKS; i++)
+        for (int j = 0; j < RANKS; j++)
+            if (i != j)
+                close(fd[i][j]);
+}
+
+static void on_all(struct rank x[RANKS], int which, int fails_at)
+{
+    int fd[RANKS][RANKS];
+    pthread_t thread[RANKS];
+
+    join(fd);
+    memset(x, 0, RANKS * sizeof *x);
+    for (int p = 0; p < RANKS; p++) {
+        x[p].fails_at = p == which ? fails_at : 0;
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, fd[p], err));
+        x[p].ranks.wait_s = 20;
+        assert_int_equal(pthread_create(&thread[p], NULL, exchange, &x[p]), 0);
+    }
+    for (int p = 0; p < RANKS; p++)
+        pthread_join(thread[p], NULL);
+    part(fd);
+}
+
+static void all_blocks_are_added(void **state)
+{
+    struct rank x[RANKS];
+    int blocks = 0, levels[2 * KG_TREE_LEVELS];
+
+    (void)state;
+    for (int p = 0; p < RANKS; p++)
+        blocks += kg_tree_cover(levels, LANES * p / RANKS, LANES * (p + 1) / RANKS);
+    on_all(x, -1, 0);
+    for (int p = 0; p < RANKS; p++) {
+        assert_int_equal(x[p].status, KG_OK);
+        assert_true(x[p].first == (float)blocks);
+    }
+}
+
+static void a_device_that_fails_on_one_rank_fails_all(void **state)
+{
+    struct rank x[RANKS];
+    int failures = 0;
+
+    (void)state;
+    for (int which = 0; which < RANKS; which++)
+        for (int at = 1;; at++) {
+            char who[32];
+
+            on_all(x, which, at);
+            if (x[0].status == KG_OK)
+                break;
+            failures++;
+            snprintf(who, sizeof who, "rank %d (", which);
+            for (int p = 0; p < RANKS; p++) {
+                assert_int_equal(x[p].status, KG_EDEVICE);
+                assert_non_null(strstr(x[p].err.message, who));
+                assert_non_null(strstr(x[p].err.message, "a device that fell off"));
+                assert_true(x[p].still_talks);
+            }
+        }
+    assert_true(failures > 4 * RANKS); /* reads and writes of each */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_blocks_are_added),
+        cmocka_unit_test(a_device_that_fails_on_one_rank_fails_all),
+    };
+    return cmocka_run_group_tests(tests, open_device, NULL);
+}
