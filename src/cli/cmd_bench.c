@@ -36,6 +36,10 @@ const struct kg_flag kg_bench_flags[] = {
      "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
     {"libraries", 0, KG_TO_IF(kg_load.libraries, ON_DEVICES, "device"), "DIR",
      "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
+    {"unpinned", 0, KG_TO_IF(kg_load.unpinned, ON_DEVICES, "device"), NULL,
+     "products by the library's fastest plan for each shape, whatever its bits: what "
+     "exactness costs",
+     0, 0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,

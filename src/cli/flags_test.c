@@ -124,6 +124,25 @@ static void a_flag_beside_what_it_needs_is_taken(void **state)
     taken("data check x --add-special true --model d");
 }
 
+/* Products whose bits depend on what stands beside them are for measuring. */
+static void bench_alone_has_products_that_are_not_pinned(void **state)
+{
+    static const char unknown[] = "unknown flag --unpinned";
+    char line[80];
+    bool help;
+
+    (void)state;
+    taken("bench ops --device cuda --unpinned");
+    refused("bench ops --unpinned", "--unpinned does not act without --device");
+    for (const struct kg_command *c = kg_commands; c->name; c++) {
+        snprintf(line, sizeof line, "%s --unpinned", c->name);
+        if (strcmp(c->name, "bench") == 0)
+            continue;
+        assert_int_equal(parse(line, &help), KG_EINVAL);
+        assert_int_equal(strncmp(err.message, unknown, strlen(unknown)), 0);
+    }
+}
+
 static void a_flag_that_acts_is_taken(void **state)
 {
     bool help;
@@ -167,6 +186,7 @@ int main(void)
         cmocka_unit_test(a_flag_that_does_not_act_is_refused),
         cmocka_unit_test(a_flag_without_effect_beside_others_is_refused),
         cmocka_unit_test(a_flag_beside_what_it_needs_is_taken),
+        cmocka_unit_test(bench_alone_has_products_that_are_not_pinned),
         cmocka_unit_test(a_flag_that_acts_is_taken),
         cmocka_unit_test(help_names_the_actions_of_a_flag),
     };

@@ -90,6 +90,7 @@ kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args
     const struct kg_device_opts opts = {.device = args->device,
                                         .products = args->products,
                                         .libraries = args->libraries,
+                                        .unpinned = args->unpinned,
                                         .bf16 = ct == KG_BF16};
 
     if (kg_device_open(be, &opts, err) != KG_OK)

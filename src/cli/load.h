@@ -22,6 +22,7 @@ struct kg_load_args {
     const char *dtype;                /* NULL: bf16 */
     const char *device;               /* NULL: cpu */
     const char *products, *libraries; /* struct kg_device_opts */
+    bool unpinned;                    /* the same; of `bench` alone */
     int64_t threads;                  /* 0: all cores */
 };
 

@@ -162,8 +162,21 @@ kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
 {
     const char *name = getenv("KEDGE_TEST_PRODUCTS");
 
-    *opts = (struct kg_cuda_opts){.libraries = getenv("KEDGE_TEST_LIBRARIES")};
-    return find_maker(&opts->products, name ? name : "exact", err);
+    *opts = (struct kg_cuda_opts){.libraries = getenv("KEDGE_TEST_LIBRARIES"),
+                                  .unpinned = name && strcmp(name, "unpinned") == 0};
+    return find_maker(&opts->products,
+                      opts->unpinned ? "cublas"
+                      : name         ? name
+                                     : "exact",
+                      err);
+}
+
+/* The first thing that is said of them, or NULL. */
+static const char *said(const struct kg_device_opts *opts)
+{
+    if (opts->products)
+        return "products";
+    return opts->libraries ? "libraries" : opts->unpinned ? "unpinned" : NULL;
 }
 
 /* Without products of bf16 no library is needed. */
@@ -172,15 +185,15 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
 {
     to->products = opts->bf16 ? makers[0].is : KG_CUDA_EXACT;
     to->libraries = opts->libraries;
-    if (!opts->bf16 && (opts->products || opts->libraries))
+    to->unpinned = opts->unpinned;
+    if (!opts->bf16 && said(opts))
         return kg_fail(err, KG_EINVAL,
-                       "%s: acts on products of bf16, and all are of fp32",
-                       opts->products ? "products" : "libraries");
+                       "%s: acts on products of bf16, and all are of fp32", said(opts));
     if (opts->products)
         KG_TRY(find_maker(&to->products, opts->products, err));
-    if (opts->libraries && to->products != KG_CUDA_CUBLAS)
-        return kg_fail(err, KG_EINVAL, "libraries: acts with products=cublas, found %s",
-                       opts->products);
+    if ((opts->libraries || opts->unpinned) && to->products != KG_CUDA_CUBLAS)
+        return kg_fail(err, KG_EINVAL, "%s: acts with products=cublas, found %s",
+                       opts->libraries ? "libraries" : "unpinned", opts->products);
     return KG_OK;
 }
 
@@ -188,9 +201,9 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
 static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_opts *opts,
                           struct kg_err *err)
 {
-    if (opts->products || opts->libraries)
+    if (said(opts))
         return kg_fail(err, KG_EINVAL, "%s: acts on a GPU, and the device is cpu",
-                       opts->products ? "products" : "libraries");
+                       said(opts));
     return kg_backend_open(be, NULL, err);
 }
 

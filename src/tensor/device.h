@@ -17,6 +17,7 @@ struct kg_device_opts {
     const char *device;    /* NULL: cpu */
     const char *products;  /* who makes those of bf16 on a GPU; NULL: cublas */
     const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
+    bool unpinned;         /* struct kg_cuda_opts; of cublas alone */
     bool bf16;             /* there are products of bf16 */
 };
 
@@ -31,8 +32,9 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
  * operation. */
 const struct kg_backend *kg_device_planned(void);
 
-/* Of KEDGE_TEST_PRODUCTS, exact without it, and KEDGE_TEST_LIBRARIES: for tests
- * (docs/extending.md).   errors: NOTFOUND (valid names listed) */
+/* Of KEDGE_TEST_PRODUCTS (`unpinned` is cublas so), exact without it, and
+ * KEDGE_TEST_LIBRARIES: for tests (docs/extending.md).
+ * errors: NOTFOUND (valid names listed) */
 kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err);
 
 /* Append "PATH (sm_80 sm_90a), driver of CUDA 13.0; cuda:0 NAME ..", or "none: REASON".

@@ -47,7 +47,8 @@ static kg_status open_in(const char *folder, int device)
 {
     const char *const list[] = {in_dir("nowhere"), in_dir(folder)};
 
-    const struct kg_cuda_opts opts = {device, KG_CUDA_CUBLAS, "there"};
+    const struct kg_cuda_opts opts = {
+        .device = device, .products = KG_CUDA_CUBLAS, .libraries = "there"};
 
     return kg_cuda_open_in(&be, list, 2, &opts, &err);
 }
@@ -173,12 +174,17 @@ static void what_has_no_effect_is_refused(void **state)
         struct kg_device_opts opts;
         const char *says;
     } rows[] = {
-        {{NULL, "own", NULL, true}, "products: acts on a GPU, and the device is cpu"},
-        {{"cpu", NULL, "/d", true}, "libraries: acts on a GPU, and the device is cpu"},
-        {{"cuda", "own", NULL, false}, "products: acts on products of bf16"},
-        {{"auto", NULL, "/d", false}, "libraries: acts on products of bf16"},
-        {{"cuda", "own", "/d", true}, "libraries: acts with products=cublas, found own"},
-        {{"cuda", "mine", NULL, true}, "expected one of cublas, own, exact"},
+        {{NULL, "own", NULL, 0, true}, "products: acts on a GPU, and the device is cpu"},
+        {{"cpu", NULL, "/d", 0, true}, "libraries: acts on a GPU, and the device is cpu"},
+        {{"cpu", NULL, NULL, 1, true}, "unpinned: acts on a GPU, and the device is cpu"},
+        {{"cuda", "own", NULL, 0, false}, "products: acts on products of bf16"},
+        {{"auto", NULL, "/d", 0, false}, "libraries: acts on products of bf16"},
+        {{"cuda", NULL, NULL, 1, false}, "unpinned: acts on products of bf16"},
+        {{"cuda", "own", "/d", 0, true}, "libraries: acts with products=cublas, found "},
+        {{"cuda", "own", NULL, 1, true},
+         "unpinned: acts with products=cublas, found own"},
+        {{"cuda", "exact", NULL, 1, true}, "unpinned: acts with products=cublas, found "},
+        {{"cuda", "mine", NULL, 0, true}, "expected one of cublas, own, exact"},
     };
 
     (void)state;

@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <math.h>
 #include <sys/wait.h>
 
 enum { N = 24, K = 48, SEVERAL = 1100 };
@@ -32,17 +33,19 @@ static void reach(void *function, const char *name)
     memcpy(function, &at, sizeof at);
 }
 
-/* The backend with the library of a folder. */
-static kg_status open_with(const char *folder)
+/* The backend with the library of a folder; its plans pinned, or not. */
+static kg_status open_by(const char *products, const char *folder)
 {
     const struct kg_backend *be;
 
-    setenv("KEDGE_TEST_PRODUCTS", "cublas", true);
+    setenv("KEDGE_TEST_PRODUCTS", products, true);
     setenv("KEDGE_TEST_LIBRARIES", in_dir(folder), true);
     return kg_emu_open(&be, &err);
 }
 
-static void use(enum kg_fake_mode mode)
+static kg_status open_with(const char *folder) { return open_by("cublas", folder); }
+
+static void use_by(const char *products, enum kg_fake_mode mode)
 {
     make_good_blas("lib");
     fake.object = dlopen(in_dir("lib/" BLAS_FILE), RTLD_NOW | RTLD_LOCAL);
@@ -53,8 +56,10 @@ static void use(enum kg_fake_mode mode)
     reach(&fake.things, "kg_fake_things");
     fake.set(mode);
     kg_emu_clock(fake.seconds);
-    assert_int_equal(open_with("lib"), KG_OK);
+    assert_int_equal(open_by(products, "lib"), KG_OK);
 }
+
+static void use(enum kg_fake_mode mode) { use_by("cublas", mode); }
 
 /* The same library, of which nothing is known. */
 static void use_anew(void)
@@ -387,6 +392,84 @@ static void the_library_and_its_plans_are_named(void **state)
                          0);
 }
 
+/* ---- what exactness is measured by ---- */
+/* Split sums and memory, a plan that others are pinned away from: tried once. */
+static void unpinned_the_fastest_of_all_is_taken(void **state)
+{
+    double before;
+
+    (void)state;
+    use_by("unpinned", KG_FAKE_USUAL);
+    is_made_by(16, KG_FAKE_WORKSPACE, 16);
+    is_made_by(17, KG_FAKE_WORKSPACE, 17);
+    is_made_by(1025, KG_FAKE_SPLIT, 1025);
+    is_made_by(9000, KG_FAKE_SPLIT, 9000);
+    before = fake.seconds();
+    is_made_by(9000, KG_FAKE_SPLIT, 9000);
+    assert_true(fake.seconds() - before == 0.5);
+    fake.set(KG_FAKE_NONE_FOR_FEW);
+    is_made_by(1, KG_FAKE_HALVES, 1);
+}
+
+/* Of each kind, added to or not, and of tokens one sum. */
+static void unpinned_products_are_products(void **state)
+{
+    enum { MANY = 2 * KG_PRODUCT_CHUNK + 8 };
+    static const enum kg_matmul_kind kinds[] = {KG_MATMUL_NT, KG_MATMUL_NN, KG_MATMUL_TN};
+
+    (void)state;
+    use_by("unpinned", KG_FAKE_USUAL);
+    for (int i = 0; i < 6; i++) {
+        const enum kg_matmul_kind kind = kinds[i % 3];
+        struct operands o = operands_of(kind, KG_F32, MANY), pinned = o;
+        const int64_t n = o.c.rows * o.c.cols;
+        double apart = 0, size = 0;
+
+        multiply(&o, kind, i >= 3);
+        assert_int_equal(fake.last().factors, kind == KG_MATMUL_TN ? MANY : K);
+        use_anew();
+        pinned.c = matrix_of(KG_F32, o.c.rows, o.c.cols, 3);
+        multiply(&pinned, kind, i >= 3);
+        for (int64_t j = 0; j < n; j++) {
+            apart += fabs(((float *)o.c.data)[j] - ((float *)pinned.c.data)[j]);
+            size += fabs(((float *)pinned.c.data)[j]);
+        }
+        assert_true(apart > 0 && apart < 1e-5 * size);
+        assert_int_equal(open_by("unpinned", "lib"), KG_OK);
+        buffer_free(pinned.c.data);
+        release(&o);
+    }
+}
+
+/* No run has such a manifest: what was measured says how. */
+static void unpinned_is_said(void **state)
+{
+    char text[300];
+
+    (void)state;
+    use_by("unpinned", KG_FAKE_USUAL);
+    backend()->describe(text, sizeof text);
+    assert_int_equal(strncmp(text, "emu, products: cublas 13.1.0, unpinned of ", 42), 0);
+    use_anew();
+    backend()->describe(text, sizeof text);
+    assert_null(strstr(text, "unpinned"));
+}
+
+static void unpinned_a_shape_without_plans_is_refused(void **state)
+{
+    struct operands o;
+
+    (void)state;
+    use_by("unpinned", KG_FAKE_EMPTY);
+    o = operands_of(KG_MATMUL_NT, KG_F32, 3);
+    assert_int_equal(kg_op_matmul(backend(), o.c, o.a, o.b, KG_MATMUL_NT, false, &err),
+                     KG_EDEVICE);
+    assert_string_equal(err.message,
+                        "cublas 13.1.0: product of bf16 to fp32, 3 x 24 of 48 factors: "
+                        "expected a plan, offered none");
+    release(&o);
+}
+
 /* ---- memory ---- */
 /* The first product of m rows, while no memory is given to anyone. */
 static void is_made_when_full(const struct operands *all, enum kg_matmul_kind kind,
@@ -683,6 +766,10 @@ int main(int argc, char **argv)
         OF(products_of_fp32_are_exact),
         OF(the_library_and_its_plans_are_named),
         OF(a_shape_without_plans_is_refused),
+        OF(unpinned_the_fastest_of_all_is_taken),
+        OF(unpinned_products_are_products),
+        OF(unpinned_is_said),
+        OF(unpinned_a_shape_without_plans_is_refused),
         OF(a_library_that_is_not_there_is_refused),
         OF(the_first_place_that_has_it_is_taken),
         OF(all_places_are_listed),

@@ -32,6 +32,8 @@ static struct {
     void *lt;
     void *desc[KINDS]; /* by enum kg_matmul_kind */
     void *preference;
+    void *workspace; /* borrowed; NULL: plans have none, and split no sums */
+    uint64_t workspace_bytes;
 } lib;
 
 /* ---- where it is ---- */
@@ -128,6 +130,11 @@ kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
 }
 
 /* ---- what it has ---- */
+static kg_status fail(int e, const char *what, struct kg_err *err)
+{
+    return kg_fail(err, KG_EDEVICE, "cublas: %s: %s", what, lib.call.status_name(e));
+}
+
 static const struct {
     const char *name;
     size_t at;
@@ -265,6 +272,22 @@ void kg_blas_close(void)
 const char *kg_blas_version(void) { return lib.version; }
 const char *kg_blas_path(void) { return lib.path; }
 
+kg_status kg_blas_allow(void *workspace, uint64_t bytes, struct kg_err *err)
+{
+    static const uint32_t any_way = KG_LT_REDUCTIONS;
+    int e = lib.call.preference_set(lib.preference, KG_LT_PREF_WORKSPACE, &bytes,
+                                    sizeof bytes);
+
+    if (e == KG_LT_OK)
+        e = lib.call.preference_set(lib.preference, KG_LT_PREF_REDUCTIONS, &any_way,
+                                    sizeof any_way);
+    if (e != KG_LT_OK)
+        return fail(e, "no workspace can be given", err);
+    lib.workspace = workspace;
+    lib.workspace_bytes = bytes;
+    return KG_OK;
+}
+
 /* ---- products ---- */
 struct layouts {
     void *a, *b, *c; /* of the backend's letters */
@@ -302,17 +325,14 @@ static int make_layouts(struct layouts *l, struct kg_mat c, struct kg_mat a,
     return e;
 }
 
-static kg_status fail(int e, const char *what, struct kg_err *err)
-{
-    return kg_fail(err, KG_EDEVICE, "cublas: %s: %s", what, lib.call.status_name(e));
-}
-
 /* What was asked for is checked: a plan with split sums has bits of its own. */
-static bool is_whole(const struct kg_lt_offer *o)
+static bool is_allowed(const struct kg_lt_offer *o)
 {
     int32_t split = 1;
     uint32_t reduction = 0;
 
+    if (lib.workspace)
+        return o->status == KG_LT_OK && o->workspace <= lib.workspace_bytes;
     (void)lib.call.config_get(&o->plan, KG_LT_CONFIG_SPLIT, &split, sizeof split, NULL);
     (void)lib.call.config_get(&o->plan, KG_LT_CONFIG_REDUCTION, &reduction,
                               sizeof reduction, NULL);
@@ -340,7 +360,7 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
     if (e != KG_LT_OK)
         return fail(e, "no plans are offered", err);
     for (int i = 0; i < found && *n < max; i++)
-        if (is_whole(&offers[i]))
+        if (is_allowed(&offers[i]))
             plans[(*n)++] = offers[i].plan;
     return KG_OK;
 }
@@ -356,16 +376,18 @@ static int multiply(void *arg)
 {
     static const float one = 1.0f, none = 0.0f;
     const struct product *p = (const struct product *)arg;
-    const void *const operands[] = {p->a.data, p->b.data, p->c.data};
+    const void *const memory[] = {p->a.data, p->b.data, p->c.data, lib.workspace};
+    const size_t n = lib.workspace ? 4 : 3;
     struct layouts l;
     int e = make_layouts(&l, p->c, p->a, p->b);
 
     if (e == KG_LT_OK) {
-        kg_dev_lend(operands, 3);
+        kg_dev_lend(memory, n);
         e = lib.call.matmul(lib.lt, lib.desc[p->kind], &one, p->b.data, l.b, p->a.data,
                             l.a, p->accumulate ? &one : &none, p->c.data, l.c, p->c.data,
-                            l.c, &p->plan, NULL, 0, KG_DEV_STREAM);
-        kg_dev_take_back(operands, 3);
+                            l.c, &p->plan, lib.workspace, lib.workspace_bytes,
+                            KG_DEV_STREAM);
+        kg_dev_take_back(memory, n);
         release(&l);
     }
     return e;

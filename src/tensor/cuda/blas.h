@@ -27,9 +27,15 @@ void kg_blas_close(void);
 const char *kg_blas_version(void);
 const char *kg_blas_path(void);
 
+/* From here on plans may split sums and use this memory, which is as long as the library
+ * is open. Before it they may do neither.   errors: EDEVICE */
+kg_status kg_blas_allow(void *workspace, uint64_t bytes,
+                        struct kg_err *err) KG_MUST_CHECK;
+
 /* plans[0..*n) <- at most max plans that the library offers for C (=|+=) op(A) op(B), the
- * best by its own reckoning first: without workspace and split sums, for bases of 16
- * bytes. Of the matrices their shapes are read, and nothing in them.   errors: EDEVICE */
+ * best by its own reckoning first: without workspace and split sums where neither was
+ * allowed, for bases of 16 bytes. Of the matrices their shapes are read, and nothing in
+ * them.   errors: EDEVICE */
 kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat c,
                         struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         struct kg_err *err) KG_MUST_CHECK;

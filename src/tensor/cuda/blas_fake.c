@@ -4,7 +4,7 @@
  * Compiled by tests into a library of the real one's name, which the emulation opens; the
  * memory that it computes on is lent to it. It says which plan made the last product, and
  * what time products would have taken. Whoever breaks its rules (split sums not
- * forbidden, workspace, a description left over) is counted.
+ * forbidden where workspace is, a description left over) is refused or counted.
  */
 #include "tensor/cuda/blas_fake.h"
 #include "tensor/cuda/lt.h"
@@ -64,8 +64,8 @@ static const struct {
     [KG_FAKE_ODD] = {5, odd_from_behind, 0, 0, 1, 0},
     [KG_FAKE_GAP] = {8, halves_in_a_gap, 0, 0, 1, 0},
     [KG_FAKE_SLOW] = {300, NULL, 0, 0, 1, 0},
-    [KG_FAKE_SPLIT] = {0.5, NULL, 0, 0, 2, 0},
-    [KG_FAKE_WORKSPACE] = {0.5, NULL, 0, 0, 1, 64},
+    [KG_FAKE_SPLIT] = {0.5, halves, 0, 0, 2, 0},
+    [KG_FAKE_WORKSPACE] = {0.25, halves, 0, 0, 1, 64},
     [KG_FAKE_BIG] = {100, NULL, 65, 0, 1, 0},
     [KG_FAKE_MANY] = {100, halves_of_many, 0, 0, 1, 0},
     [KG_FAKE_WIDE] = {100, halves_of_wide, 0, 0, 1, 0},
@@ -78,6 +78,7 @@ static const int few[][8] = {
                        KG_FAKE_ODD, KG_FAKE_GAP, KG_FAKE_FEW, -1},
     [KG_FAKE_NONE_FOR_FEW] = {KG_FAKE_HALVES, -1},
     [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, -1},
+    [KG_FAKE_EMPTY] = {-1},
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_FEW, -1},
     [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
     [KG_FAKE_OTHER_HUGE] = {KG_FAKE_FEW, -1},
@@ -86,6 +87,7 @@ static const int many[][8] = {
     [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_STEADY, KG_FAKE_HALVES, KG_FAKE_SLOW, -1},
     [KG_FAKE_NONE_FOR_FEW] = {KG_FAKE_BIG, KG_FAKE_HALVES, -1},
     [KG_FAKE_NOTHING] = {KG_FAKE_SPLIT, KG_FAKE_WORKSPACE, -1},
+    [KG_FAKE_EMPTY] = {-1},
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_MANY, -1},
     [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
     [KG_FAKE_OTHER_HUGE] = {KG_FAKE_HUGE, -1},
@@ -112,7 +114,8 @@ struct desc {
     bool a, b; /* transposed */
 };
 static struct layout layouts[8];
-static struct desc descs[3];
+enum { DESCS = 3 };
+static struct desc descs[DESCS];
 static int n_descs, things;
 static uint64_t preferences[9]; /* by attribute */
 static char handle;
@@ -139,7 +142,7 @@ EXPORTED int cublasLtDestroy(void *lt)
 }
 EXPORTED int cublasLtMatmulDescCreate(void **desc, int compute, int scale)
 {
-    if (compute != KG_LT_COMPUTE_F32 || scale != KG_LT_F32)
+    if (compute != KG_LT_COMPUTE_F32 || scale != KG_LT_F32 || n_descs == DESCS)
         return KG_LT_INVALID_VALUE;
     *desc = &descs[n_descs++];
     things++;
@@ -161,7 +164,8 @@ EXPORTED int cublasLtMatmulDescSetAttribute(void *desc, int attribute, const voi
 }
 EXPORTED int cublasLtMatmulDescDestroy(void *desc)
 {
-    (void)desc;
+    (void)desc; /* all of them are destroyed together */
+    n_descs--;
     things--;
     return KG_LT_OK;
 }
@@ -208,10 +212,12 @@ EXPORTED int cublasLtMatmulPreferenceDestroy(void *preference)
 EXPORTED int kg_fake_things(void) { return things; }
 
 /* ---- products ---- */
+/* Neither memory nor split sums, or both. */
 static bool asks_rightly(void)
 {
-    bool right = preferences[KG_LT_PREF_WORKSPACE] == 0 &&
-                 preferences[KG_LT_PREF_REDUCTIONS] == 0;
+    const uint64_t reductions = preferences[KG_LT_PREF_REDUCTIONS];
+    bool right = preferences[KG_LT_PREF_WORKSPACE] == 0 ? reductions == 0
+                                                        : reductions == KG_LT_REDUCTIONS;
 
     for (int i = 0; i < 4; i++)
         right = right && preferences[KG_LT_PREF_ALIGNMENT + i] == 16;
@@ -327,19 +333,21 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
     const int64_t k = how->a ? al->rows : al->cols;
     const size_t p = (size_t)plan->data[0];
 
-    (void)lt, (void)workspace, (void)stream;
-    if (c != d || lc != ld || workspace_bytes != 0 || *(const float *)alpha != 1.0f ||
-        (how->b ? bl->cols : bl->rows) != k)
+    (void)lt, (void)stream;
+    if (c != d || lc != ld || workspace_bytes != preferences[KG_LT_PREF_WORKSPACE] ||
+        *(const float *)alpha != 1.0f || (how->b ? bl->cols : bl->rows) != k)
         return KG_LT_INVALID_VALUE;
     if (!makes(p, to->cols, k))
         return KG_LT_NOT_SUPPORTED;
+    if (plans[p].workspace > 0)
+        memset(workspace, 0xff, plans[p].workspace);
     for (int64_t m = 0; m < to->cols; m++)
         for (int64_t n = 0; n < to->rows; n++)
             store(d, to->wide, n + m * to->stride,
                   element(plans[p].order ? plans[p].order(to->cols, to->rows) : IN_ORDER,
                           left, n, right, m, k),
                   *(const float *)beta != 0.0f);
-    last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols};
+    last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols, k};
     now += plans[p].seconds;
     return KG_LT_OK;
 }

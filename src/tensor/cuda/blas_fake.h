@@ -20,8 +20,8 @@ enum kg_fake_plan {
     KG_FAKE_ODD,       /* fast; other bits for odd numbers of rows above 16 */
     KG_FAKE_GAP,       /* fast; other bits for 100 to 130 rows */
     KG_FAKE_SLOW,      /* the bits */
-    KG_FAKE_SPLIT,     /* says that it splits sums, which was forbidden */
-    KG_FAKE_WORKSPACE, /* wants memory, which was forbidden */
+    KG_FAKE_SPLIT,     /* other bits; says that it splits sums, which may be forbidden */
+    KG_FAKE_WORKSPACE, /* other bits; wants memory, which may be forbidden */
     KG_FAKE_BIG,       /* the bits; refuses 64 rows and fewer */
     KG_FAKE_MANY,      /* other bits for more than 1,024 rows */
     KG_FAKE_WIDE,      /* other bits where N is more than 512 */
@@ -32,15 +32,18 @@ enum kg_fake_mode {
     KG_FAKE_USUAL,
     KG_FAKE_NONE_FOR_FEW, /* BIG is the reference; few rows have plans of other bits */
     KG_FAKE_NOTHING,      /* only what was forbidden */
+    KG_FAKE_EMPTY,        /* nothing at all */
     KG_FAKE_OTHER_MANY,   /* MANY is the reference */
     KG_FAKE_OTHER_WIDE,   /* WIDE is all that there is */
     KG_FAKE_OTHER_HUGE,   /* HUGE is the reference */
 };
 
-/* The last product since the mode was set: by which plan, of how many rows. */
+/* The last product since the mode was set: by which plan, of how many rows, whose sums
+ * are of how many factors. */
 struct kg_fake_last {
     enum kg_fake_plan plan;
     int64_t rows;
+    int64_t factors;
 };
 
 void kg_fake_set(enum kg_fake_mode mode);

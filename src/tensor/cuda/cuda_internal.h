@@ -242,9 +242,19 @@ void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
+/* The same by the library's fastest plan for the shape, whatever bits it has, from
+ * kg_cuda_unpinned_begin until products end (product_fastest.cu).
+ * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
+bool kg_cuda_is_unpinned(void);
+kg_status kg_cuda_unpinned_begin(struct kg_err *err);
+kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                  enum kg_matmul_kind kind, bool accumulate,
+                                  struct kg_err *err);
+void kg_cuda_unpinned_end(void);
 /* Its memory beside operands, until products end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
-/* text <- "cublas 13.1.0, plans HASH": what bits depend on then, beside the device. */
+/* text <- "cublas 13.1.0, plans HASH": what bits depend on then, beside the device; or
+ * "cublas 13.1.0, unpinned". */
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Plans are forgotten, and the library is closed. */
 void kg_cuda_blas_end(void);

@@ -11,7 +11,7 @@
 
 /* One more whenever a struct that passes between the two changes: those of
  * tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 5 };
+enum { KG_CUDA_INTERFACE = 6 };
 
 /* What a library says of itself. */
 struct kg_cuda_about {
@@ -36,6 +36,7 @@ struct kg_cuda_opts {
     int device; /* its number */
     enum kg_cuda_products products;
     const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
+    bool unpinned; /* by its fastest plan for each shape, whatever bits: to measure */
 };
 
 /* The memory door of the process (base/mem.h). */

@@ -24,6 +24,7 @@ enum kg_lt_preference {
     KG_LT_PREF_REDUCTIONS = 3, /* mask of ways to add split sums, uint32_t; 0: none */
     KG_LT_PREF_ALIGNMENT = 5,  /* of A, B, C and D one after the other, uint32_t */
 };
+enum { KG_LT_REDUCTIONS = 7 }; /* all ways */
 enum kg_lt_config { KG_LT_CONFIG_SPLIT = 2, KG_LT_CONFIG_REDUCTION = 3 };
 
 /* How a product is made: plain data of the library's. */
@@ -87,7 +88,8 @@ static_assert(
 static_assert((int)KG_LT_CONFIG_SPLIT == (int)CUBLASLT_ALGO_CONFIG_SPLITK_NUM &&
                   (int)KG_LT_CONFIG_REDUCTION ==
                       (int)CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME &&
-                  (int)CUBLASLT_REDUCTION_SCHEME_NONE == 0,
+                  (int)CUBLASLT_REDUCTION_SCHEME_NONE == 0 &&
+                  (int)KG_LT_REDUCTIONS == (int)CUBLASLT_REDUCTION_SCHEME_MASK,
               "configurations");
 static_assert(sizeof(struct kg_lt_plan) == sizeof(cublasLtMatmulAlgo_t) &&
                   sizeof(struct kg_lt_offer) == sizeof(cublasLtMatmulHeuristicResult_t) &&

@@ -168,10 +168,14 @@ static enum kg_cuda_products used;
 
 kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
 {
-    if (opts->products == KG_CUDA_CUBLAS)
-        KG_TRY(kg_blas_open(opts->libraries, err));
-    else if (used == KG_CUDA_CUBLAS)
+    const bool cublas = opts->products == KG_CUDA_CUBLAS;
+
+    if (used == KG_CUDA_CUBLAS && (!cublas || opts->unpinned != kg_cuda_is_unpinned()))
         kg_cuda_blas_end();
+    if (cublas)
+        KG_TRY(kg_blas_open(opts->libraries, err));
+    if (cublas && opts->unpinned)
+        KG_TRY(kg_cuda_unpinned_begin(err));
     used = opts->products;
     return KG_OK;
 }
@@ -179,7 +183,9 @@ enum kg_cuda_products kg_cuda_used(void) { return used; }
 
 kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err)
 {
-    return used == KG_CUDA_CUBLAS ? kg_cuda_blas_reserve(bytes, err) : KG_OK;
+    return used == KG_CUDA_CUBLAS && !kg_cuda_is_unpinned()
+               ? kg_cuda_blas_reserve(bytes, err)
+               : KG_OK;
 }
 
 kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,

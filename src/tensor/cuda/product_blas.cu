@@ -530,6 +530,8 @@ kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err)
 {
+    if (takes(c, a, b) && kg_cuda_is_unpinned())
+        return kg_cuda_product_fastest(c, a, b, kind, accumulate, err);
     if (takes(c, a, b))
         return kind == KG_MATMUL_TN ? run_tokens(c, a, b, accumulate, err)
                                     : run_rows(c, a, b, kind, accumulate, err);
@@ -565,8 +567,11 @@ static uint64_t references(void)
 
 void kg_cuda_blas_identity(char *text, size_t bytes)
 {
-    snprintf(text, bytes, "cublas %s, plans %016llx", kg_blas_version(),
-             (unsigned long long)references());
+    if (kg_cuda_is_unpinned())
+        snprintf(text, bytes, "cublas %s, unpinned", kg_blas_version());
+    else
+        snprintf(text, bytes, "cublas %s, plans %016llx", kg_blas_version(),
+                 (unsigned long long)references());
 }
 
 void kg_cuda_blas_end(void)
@@ -581,5 +586,6 @@ void kg_cuda_blas_end(void)
     if (room.memory)
         kg_dev_free(room.memory);
     memset(&room, 0, sizeof room);
+    kg_cuda_unpinned_end();
     kg_blas_close();
 }

@@ -1,0 +1,176 @@
+/* Products of bf16 by the fastest plan that cuBLASLt has for a shape, whatever its bits:
+ * what the choice of product_blas.cu is held against (`kedge bench --unpinned`), and what
+ * no run computes by.
+ *
+ * Every number of rows is a shape of its own, and a sum over tokens one product. Plans
+ * may split sums and use memory. All that are offered are tried when the shape comes
+ * first, on its own factors and into memory of the trial's; so, as there, it must not be
+ * within the capture of a graph.
+ */
+#include "tensor/cuda/blas.h"
+#include "tensor/cuda/cuda_internal.h"
+
+extern "C" {
+#include "base/mem.h"
+}
+
+/* Bytes of plans, as frameworks give them on such devices; and how many are tried. */
+enum { WORKSPACE = 32 << 20, OFFERED = 32 };
+
+struct shape {
+    struct shape *next;
+    enum kg_matmul_kind kind;
+    int64_t m, n, k; /* of C, and how many factors are added */
+    enum kg_dtype dtype;
+    bool accumulate;
+    struct kg_lt_plan plan;
+};
+static struct shape *shapes;
+static void *workspace; /* owned; NULL: plans are pinned */
+
+bool kg_cuda_is_unpinned(void) { return workspace; }
+
+kg_status kg_cuda_unpinned_begin(struct kg_err *err)
+{
+    kg_status status;
+
+    if (workspace)
+        return KG_OK;
+    workspace = kg_dev_alloc(WORKSPACE, "workspace of products", err);
+    if (!workspace)
+        return err->code;
+    status = kg_blas_allow(workspace, WORKSPACE, err);
+    if (status != KG_OK)
+        kg_cuda_unpinned_end();
+    return status;
+}
+
+void kg_cuda_unpinned_end(void)
+{
+    while (shapes) {
+        struct shape *s = shapes;
+
+        shapes = s->next;
+        kg_mem_free(s);
+    }
+    if (workspace)
+        kg_dev_free(workspace);
+    workspace = NULL;
+}
+
+/* ---- the fastest ---- */
+/* A product once more into memory of the trial's. */
+struct trial {
+    struct shape *of;
+    struct kg_mat c, a, b;
+};
+
+static kg_status run(const struct trial *t, const struct kg_lt_plan *plan,
+                     struct kg_err *err)
+{
+    return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind, t->of->accumulate, err);
+}
+
+/* *seconds < 0: it makes none */
+static kg_status time_of(double *seconds, const struct trial *t,
+                         const struct kg_lt_plan *plan, struct kg_err *err)
+{
+    const kg_status warm = run(t, plan, err);
+    double before;
+
+    *seconds = -1;
+    if (warm != KG_OK)
+        return warm == KG_EUNSUPPORTED ? KG_OK : warm;
+    before = kg_dev_seconds();
+    for (int i = 0; i < KG_DEV_REPEATS; i++)
+        KG_TRY(run(t, plan, err));
+    *seconds = kg_dev_seconds() - before;
+    return kg_dev_done("trial of a product", err);
+}
+
+static kg_status choose(const struct trial *t, struct kg_err *err)
+{
+    struct kg_lt_plan plans[OFFERED];
+    double best = -1, seconds;
+    int n;
+
+    KG_TRY(kg_blas_offer(plans, &n, OFFERED, t->c, t->a, t->b, t->of->kind, err));
+    for (int i = 0; i < n; i++) {
+        KG_TRY(time_of(&seconds, t, &plans[i], err));
+        if (seconds < 0 || (best >= 0 && seconds >= best))
+            continue;
+        best = seconds;
+        t->of->plan = plans[i];
+    }
+    if (best >= 0)
+        return KG_OK;
+    return kg_fail(err, KG_EDEVICE,
+                   "cublas %s: product of bf16 to %s, %lld x %lld of %lld factors: "
+                   "expected a plan, offered none",
+                   kg_blas_version(), kg_dtype_traits(t->of->dtype)->name,
+                   (long long)t->of->m, (long long)t->of->n, (long long)t->of->k);
+}
+
+static kg_status try_plans(struct shape *s, struct kg_mat c, struct kg_mat a,
+                           struct kg_mat b, struct kg_err *err)
+{
+    const uint64_t bytes = (uint64_t)(c.rows * c.cols) * kg_dtype_traits(c.dtype)->bytes;
+    void *memory = kg_dev_alloc(bytes, "trial of a product", err);
+    const struct trial t = {s, kg_mat(memory, c.dtype, c.rows, c.cols), a, b};
+    kg_status status;
+
+    if (!memory)
+        return err->code;
+    kg_dev_zero(memory, bytes);
+    status = choose(&t, err);
+    kg_dev_free(memory);
+    return status;
+}
+
+static bool is_of(const struct shape *s, const struct shape *of)
+{
+    return s->kind == of->kind && s->m == of->m && s->n == of->n && s->k == of->k &&
+           s->dtype == of->dtype && s->accumulate == of->accumulate;
+}
+
+static kg_status find(const struct shape **found, const struct shape *of, struct kg_mat c,
+                      struct kg_mat a, struct kg_mat b, struct kg_err *err)
+{
+    struct shape *s = shapes;
+    kg_status status;
+
+    while (s && !is_of(s, of))
+        s = s->next;
+    *found = s;
+    if (s)
+        return KG_OK;
+    s = (struct shape *)kg_mem_calloc(1, sizeof *s, "plan of a product", err);
+    if (!s)
+        return KG_ENOMEM;
+    *s = *of;
+    status = try_plans(s, c, a, b, err);
+    if (status != KG_OK) {
+        kg_mem_free(s);
+        return status;
+    }
+    s->next = shapes;
+    *found = shapes = s;
+    return KG_OK;
+}
+
+kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                  enum kg_matmul_kind kind, bool accumulate,
+                                  struct kg_err *err)
+{
+    const struct shape of = {.next = NULL,
+                             .kind = kind,
+                             .m = c.rows,
+                             .n = c.cols,
+                             .k = kind == KG_MATMUL_TN ? a.rows : a.cols,
+                             .dtype = c.dtype,
+                             .accumulate = accumulate};
+    const struct shape *s;
+
+    KG_TRY(find(&s, &of, c, a, b, err));
+    return kg_blas_run(&s->plan, c, a, b, kind, accumulate, err);
+}
