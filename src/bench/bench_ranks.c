@@ -182,12 +182,14 @@ static kg_status all_sizes(struct kg_bench_report *r, struct mail *m, struct kg_
         struct kg_bench_timing t;
 
         KG_TRY(time_size(&t, m, words, err));
-        KG_TRY(put_size(r, m->ranks->n, sent, &t, err));
+        KG_TRY(kg_ranks_agree(m->ranks, put_size(r, m->ranks->n, sent, &t, err),
+                              "bench ranks", err));
         bytes[i] = (double)sent;
         seconds[i] = kg_bench_best(&t);
     }
     line = kg_bench_fit(bytes, seconds, SIZES);
-    return put_line(r, m->ranks, &line, err);
+    return kg_ranks_agree(m->ranks, put_line(r, m->ranks, &line, err), "bench ranks",
+                          err);
 }
 
 kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks, bool json,

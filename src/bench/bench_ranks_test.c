@@ -69,23 +69,36 @@ static bool has_all_rows(const struct kg_str *out)
            strstr(text, "\"bytes\": 67108864,") && strstr(text, "\"over\": \"sockets\"");
 }
 
-/* Of rank 1 alone the bytes are damaged: all hear of it. */
-static bool measure(struct kg_ranks *r, bool harmed)
+/* What happens to rank 1 alone: all hear of it. */
+enum harm { NONE, DAMAGED_BYTES, NO_ROOM_FOR_A_SIZE, NO_ROOM_FOR_THE_LINE };
+
+static bool damage_is_named(kg_status status, const struct kg_err *e)
 {
+    return status == KG_ECONFLICT && strstr(e->message, "rank 1 (") &&
+           strstr(e->message, "that rank 0 sent") &&
+           strstr(e->message, "from byte 504 on");
+}
+
+static bool measure(struct kg_ranks *r, enum harm harm)
+{
+    static const size_t room[] = {[NO_ROOM_FOR_A_SIZE] = 150,
+                                  [NO_ROOM_FOR_THE_LINE] = 700};
     struct kg_str out = {0};
     struct kg_err err = {0};
     kg_status status;
     bool as_expected;
 
-    if (harmed && r->me == 1) {
+    if (harm == DAMAGED_BYTES && r->me == 1) {
         true_one = r->transport;
         r->transport = &damaging;
+    } else if (harm != NONE && r->me == 1) {
+        out.max = room[harm];
     }
     status = kg_bench_ranks(&out, r, true, &err);
-    as_expected = harmed ? status == KG_ECONFLICT && strstr(err.message, "rank 1 (") &&
-                               strstr(err.message, "that rank 0 sent") &&
-                               strstr(err.message, "from byte 504 on")
-                         : status == KG_OK && has_all_rows(&out);
+    as_expected = harm == NONE            ? status == KG_OK && has_all_rows(&out)
+                  : harm == DAMAGED_BYTES ? damage_is_named(status, &err)
+                                          : status != KG_OK && !r->lost &&
+                                                strstr(err.message, "rank 1 (");
     if (!as_expected)
         fprintf(stderr, "rank %d: %s\n%s", r->me, err.message, kg_str_text(&out));
     kg_str_release(&out);
@@ -112,7 +125,7 @@ static void part(int fd[RANKS][RANKS])
                 close(fd[i][j]);
 }
 
-static void measure_on_all(bool harmed)
+static void measure_on_all(enum harm harm)
 {
     int fd[RANKS][RANKS], state;
     pid_t child[RANKS];
@@ -125,7 +138,7 @@ static void measure_on_all(bool harmed)
 
             NEED(kg_ranks_on_sockets(&r, p, RANKS, fd[p], err));
             r.wait_s = 60;
-            _exit(measure(&r, harmed) ? 0 : 1);
+            _exit(measure(&r, harm) ? 0 : 1);
         }
     }
     part(fd);
@@ -138,13 +151,20 @@ static void measure_on_all(bool harmed)
 static void every_rank_has_the_report(void **state)
 {
     (void)state;
-    measure_on_all(false);
+    measure_on_all(NONE);
 }
 
 static void bytes_that_changed_on_the_way_are_named(void **state)
 {
     (void)state;
-    measure_on_all(true);
+    measure_on_all(DAMAGED_BYTES);
+}
+
+static void a_report_that_fails_on_one_rank_is_known_to_all(void **state)
+{
+    (void)state;
+    measure_on_all(NO_ROOM_FOR_A_SIZE);
+    measure_on_all(NO_ROOM_FOR_THE_LINE);
 }
 
 int main(void)
@@ -154,6 +174,7 @@ int main(void)
         cmocka_unit_test(one_process_exchanges_nothing),
         cmocka_unit_test(every_rank_has_the_report),
         cmocka_unit_test(bytes_that_changed_on_the_way_are_named),
+        cmocka_unit_test(a_report_that_fails_on_one_rank_is_known_to_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,7 +132,7 @@ static int bench_ranks(void)
         status = kg_bench_ranks(&out, &r, json, &err);
     if (r.me > 0)
         kg_str_clear(&out);
-    status = kg_cli_print(status, &out, &err);
+    status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), "bench ranks", &err);
     return kg_cli_ranks_end(&r, status, &err);
 }
 
