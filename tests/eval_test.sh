@@ -125,6 +125,48 @@ killed() {
     evaluate $sets --model "$work/tiny" --out "$work/killed" && diff -r "$work/local" "$work/killed"
 }
 
+# ---- ranks ----
+over_ranks() {
+    for n in 2 3; do
+        evaluate $sets --model "$work/tiny" --ranks $n --out "$work/ranks-$n" && diff -r "$work/local" "$work/ranks-$n" || return 1
+        [ "$(grep -c '^val ' "$work/table")" = 1 ] || { cat "$work/table"; return 1; }
+    done
+    evaluate $sets --model "$work/tiny" --ranks 2 --dump "$work/ranks.jsonl" && evaluate $sets --model "$work/tiny" --dump "$work/one.jsonl" &&
+        diff "$work/one.jsonl" "$work/ranks.jsonl"
+}
+# A rank that is killed ends all, with the status that says so, and another number of ranks goes on.
+lost_rank() {
+    flags="--model $work/tiny --threads 1 -n 400 --max-tokens 200 defaults.stops=[] sets.val.stops=[]"
+    ./kedge eval $sets $flags --ranks 2 --out "$work/lost" >/dev/null 2>"$work/said" &
+    pid=$!
+    for _ in $(seq 100); do
+        [ -s "$work/lost/journal.jsonl" ] && break
+        sleep 0.05
+    done
+    kill -9 "$(pgrep -P $pid)" || return 1
+    wait $pid
+    status=$?
+    pid=
+    [ $status = 75 ] && grep -q 'rank 0: rank 1 is gone' "$work/said" && grep -q 'rank 1 was ended by signal 9' "$work/said" ||
+        { echo "status $status"; return 1; }
+}
+# A command that does not share its work is refused by each process of a launcher, and by none of a child that was told.
+single() {
+    for c in "serve --model $work/tiny" "replay $work/no 1" "score --model $work/tiny" "generate --model $work/tiny x" "chat --model $work/tiny"; do
+        OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0 timeout 20 ./kedge $c >/dev/null 2>"$work/said" </dev/null && return 1
+        grep -q "^kedge ${c%% *}: expected to be started once, found a launcher of 4 processes" "$work/said" || return 1
+    done
+    PMI_SIZE=1 ./kedge generate --model "$work/tiny" --max-tokens 2 x >/dev/null 2>"$work/said" &&
+        OMPI_COMM_WORLD_SIZE=4 ./kedge inspect "$work/tiny" >/dev/null 2>"$work/said"
+}
+not_by_ranks() {
+    refuses "--wait-s: expected several processes" $sets --model "$work/tiny" --wait-s 9 &&
+        refuses "--ranks does not act with --base-url" $sets --model tiny --base-url http://127.0.0.1:9/v1 --ranks 2 &&
+        refuses "--ranks does not act with --dry-run" $sets --model "$work/tiny" --dry-run --ranks 2 &&
+        refuses "computes on CPUs; expected cpu, found cuda" $sets --model "$work/tiny" --device cuda --ranks 2 &&
+        refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" --ranks 2 && [ "$(grep -c 'cannot open' "$work/said")" = 1 ]
+}
+
 # ---- comparison ----
 compared() {
     evaluate $sets --model "$work/tiny" --seed 8 --out "$work/other" && evaluate compare "$work/local" "$work/other" &&
@@ -191,6 +233,10 @@ kill "$pid" && wait "$pid"
 pid=
 pass "the same samples and scores in the validation of training" in_training
 pass "a killed evaluation ends with the same bytes" killed
+pass "several ranks leave the folder of one process" over_ranks
+pass "a rank that is killed ends the evaluation with status 75" lost_rank
+pass "commands that do not share their work say so below a launcher" single
+pass "what ranks cannot do is refused" not_by_ranks
 pass "two evaluations are compared" compared
 pass "other problems are not compared" not_comparable
 pass "the published suites are read and say what is missing" published

@@ -2,15 +2,11 @@
  * process, and bytes that came otherwise than they were sent. Seconds are not tested. */
 #include "bench/bench_internal.h"
 
-#include "base/need_testing.h"
-#include "ranks/sockets.h"
+#include "ranks/ranks_testing.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { RANKS = 3 };
 
@@ -81,8 +77,8 @@ static bool damage_is_named(kg_status status, const struct kg_err *e)
 
 static bool measure(struct kg_ranks *r, enum harm harm)
 {
-    static const size_t room[] = {[NO_ROOM_FOR_A_SIZE] = 150,
-                                  [NO_ROOM_FOR_THE_LINE] = 700};
+    static const size_t room[] = {
+        [NO_ROOM_FOR_A_SIZE] = 150, [NO_ROOM_FOR_THE_LINE] = 700};
     struct kg_str out = {0};
     struct kg_err err = {0};
     kg_status status;
@@ -95,57 +91,28 @@ static bool measure(struct kg_ranks *r, enum harm harm)
         out.max = room[harm];
     }
     status = kg_bench_ranks(&out, r, true, &err);
-    as_expected = harm == NONE            ? status == KG_OK && has_all_rows(&out)
-                  : harm == DAMAGED_BYTES ? damage_is_named(status, &err)
-                                          : status != KG_OK && !r->lost &&
-                                                strstr(err.message, "rank 1 (");
+    as_expected = harm == NONE ? status == KG_OK && has_all_rows(&out)
+                  : harm == DAMAGED_BYTES
+                      ? damage_is_named(status, &err)
+                      : status != KG_OK && !r->lost && strstr(err.message, "rank 1 (");
     if (!as_expected)
         fprintf(stderr, "rank %d: %s\n%s", r->me, err.message, kg_str_text(&out));
     kg_str_release(&out);
     return as_expected;
 }
 
-static void join(int fd[RANKS][RANKS])
+static int as_rank(struct kg_ranks *r, void *user)
 {
-    for (int i = 0; i < RANKS; i++)
-        for (int j = 0; j < i; j++) {
-            int pair[2];
-
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            fd[i][j] = pair[0];
-            fd[j][i] = pair[1];
-        }
-}
-
-static void part(int fd[RANKS][RANKS])
-{
-    for (int i = 0; i < RANKS; i++)
-        for (int j = 0; j < RANKS; j++)
-            if (i != j)
-                close(fd[i][j]);
+    return measure(r, *(enum harm *)user) ? 0 : 1;
 }
 
 static void measure_on_all(enum harm harm)
 {
-    int fd[RANKS][RANKS], state;
-    pid_t child[RANKS];
+    int state[RANKS];
 
-    join(fd);
-    for (int p = 0; p < RANKS; p++) {
-        child[p] = fork();
-        if (child[p] == 0) {
-            struct kg_ranks r;
-
-            NEED(kg_ranks_on_sockets(&r, p, RANKS, fd[p], err));
-            r.wait_s = 60;
-            _exit(measure(&r, harm) ? 0 : 1);
-        }
-    }
-    part(fd);
-    for (int p = 0; p < RANKS; p++) {
-        assert_int_equal(waitpid(child[p], &state, 0), child[p]);
-        assert_int_equal(state, 0);
-    }
+    ranks_run(state, RANKS, as_rank, &harm);
+    for (int p = 0; p < RANKS; p++)
+        assert_int_equal(state[p], 0);
 }
 
 static void every_rank_has_the_report(void **state)

@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "base/signal.h"
 #include "base/watch.h"
+#include "ranks/launch.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -220,6 +221,21 @@ static int unknown_command(const char *name)
                         near ? near : "", near ? "?" : "");
 }
 
+/* Each process of a launcher would do all of the work. */
+static kg_status check_single(const struct kg_command *c, struct kg_err *err)
+{
+    int n = kg_ranks_launched();
+
+    if (n == 1 || !kg_command_is_single(c))
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "expected to be started once, found a launcher of %d processes, each "
+                   "of which would do the whole of it: start it without mpirun or srun, "
+                   "or below one of their processes with OMPI_COMM_WORLD_SIZE, PMI_SIZE "
+                   "and PMIX_RANK unset; train, sft, distill and eval share their work",
+                   n);
+}
+
 static int run_command(const struct kg_command *c, int argc, char **argv)
 {
     bool help = false;
@@ -231,6 +247,8 @@ static int run_command(const struct kg_command *c, int argc, char **argv)
         return kg_cli_usage("%s", err.message);
     if (help)
         return print_help(c);
+    if (check_single(c, &err) != KG_OK)
+        return kg_cli_fail(&err);
     if (kg_watch_start(&err) != KG_OK) /* it does without */
         kg_log_warn("%s", err.message);
     return c->run(argc, argv);

@@ -125,6 +125,8 @@ struct kg_command {
 /* Ended by a row with name NULL. */
 extern const struct kg_command kg_commands[];
 const struct kg_command *kg_command_find(const char *name); /* or NULL */
+/* Whether it is refused as one of a launcher's processes (ranks/launch.h). */
+bool kg_command_is_single(const struct kg_command *c);
 
 /* Run `kedge argv[1] ...`.   returns the exit status */
 int kg_cli_main(int argc, char **argv);

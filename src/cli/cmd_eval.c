@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 #include "cli/load.h"
+#include "cli/ranks.h"
 #include "cli/shared.h"
 
 #include "base/file.h"
@@ -15,6 +16,7 @@
 #include "eval/compare.h"
 #include "eval/remote.h"
 #include "eval/runner.h"
+#include "ranks/launch.h"
 #include "task/wording.h"
 
 #include <stdio.h>
@@ -26,6 +28,8 @@ static const char *base_url, *key_file;
 static const char *api;                         /* NULL: not given; */
 static int64_t in_flight, timeout_s, max_batch; /* 0: so */
 static bool json, dry_run;
+static int ranks = 1;
+static int64_t wait_s; /* 0: not given */
 static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
 
@@ -121,6 +125,11 @@ const struct kg_flag kg_eval_flags[] = {
     {"command", 0, KEY(STRING, "command"), "CMD", "external grader", 0, 0, NULL},
     {"timeout-ms", 0, KEY(INT, "timeout_ms"), "MS", "its time limit (default 30000)", 1,
      3.6e6, NULL},
+    {"ranks", 0, KG_BESIDE("model,!base-url,!dry-run", ranks), "N",
+     "as N processes of this machine, with the bytes of one", 1, 64, NULL},
+    {"wait-s", 0, KG_BESIDE("model,!base-url,!dry-run", wait_s), "S",
+     "of several processes: for one that says nothing, before all end (default 600)", 1,
+     1e7, NULL},
     {"max-batch", 0, KG_BESIDE("!base-url", max_batch), "N",
      "sequences that decode together (default 64)", 1, 65536, NULL},
     KG_FLAGS_BESIDE("!base-url", kg_compute_flags),
@@ -249,6 +258,7 @@ static kg_status dump_line(void *user, const char *line, size_t n, struct kg_err
 /* ---- the work ---- */
 
 struct evaluation {
+    struct kg_ranks ranks;  /* the first writes and prints */
     const char *suite_path; /* NULL: one set */
     char *installed;        /* owned; what suite_path is where it was found there */
     struct kg_suite suite;
@@ -622,6 +632,50 @@ static kg_status show_report(const struct evaluation *e, struct kg_err *err)
 
 /* ---- the command ---- */
 
+/* A rank has a processor of its own, and a server is asked by one process. */
+static kg_status check_ranks(const struct kg_ranks *r, struct kg_err *err)
+{
+    const char *device = kg_load.device ? kg_load.device : "cpu";
+
+    if (r->n < 2 && wait_s > 0)
+        return kg_fail(err, KG_EINVAL,
+                       "--wait-s: expected several processes (--ranks, or a launcher), "
+                       "found one");
+    if (r->n < 2)
+        return KG_OK;
+    if (base_url)
+        return kg_fail(err, KG_EINVAL,
+                       "--base-url: a server is asked by one process, found a launcher "
+                       "of %d; --in-flight says how many requests go at once",
+                       r->n);
+    if (strcmp(device, "cpu") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "--device: an evaluation by %d ranks computes on CPUs; expected "
+                       "cpu, found %s",
+                       r->n, device);
+    return KG_OK;
+}
+
+/* Everything that is read, on every rank; and what the first writes to. */
+static kg_status open_all(struct evaluation *e, struct kg_err *err)
+{
+    if (e->suite_path)
+        KG_TRY(kg_suite_check_data(e->sets, e->suite.n, err));
+    KG_TRY(base_url ? open_server(e, err) : open_models(e, err));
+    if (e->ranks.n > 1)
+        kg_ranks_set_threads(&e->ranks, (int)kg_load.threads);
+    return dump_path && e->ranks.me == 0 ? dump_open(&e->dump, dump_path, err) : KG_OK;
+}
+
+static kg_status show_all(struct evaluation *e, struct kg_err *err)
+{
+    if (e->ranks.me > 0)
+        return KG_OK;
+    if (dump_path)
+        KG_TRY(dump_close(&e->dump, err));
+    return show_report(e, err);
+}
+
 static kg_status evaluate(struct evaluation *e, struct kg_err *err)
 {
     struct kg_eval_run run = {.suite = &e->suite,
@@ -629,17 +683,33 @@ static kg_status evaluate(struct evaluation *e, struct kg_err *err)
                               .source = base_url ? &e->remote.source : &e->local.source,
                               .out = out_dir,
                               .dump = dump_path ? dump_line : NULL,
-                              .user = &e->dump};
+                              .user = &e->dump,
+                              .ranks = &e->ranks};
 
-    if (e->suite_path)
-        KG_TRY(kg_suite_check_data(e->sets, e->suite.n, err));
-    KG_TRY(base_url ? open_server(e, err) : open_models(e, err));
-    if (dump_path)
-        KG_TRY(dump_open(&e->dump, dump_path, err));
+    KG_TRY(kg_ranks_agree(&e->ranks, open_all(e, err), "opening", err));
     KG_TRY(kg_eval_suite(&e->report, &run, err));
-    if (dump_path)
-        KG_TRY(dump_close(&e->dump, err));
-    return show_report(e, err);
+    return kg_ranks_agree(&e->ranks, show_all(e, err), "report", err);
+}
+
+static kg_status open_checked(struct evaluation *e, int argc, char **argv,
+                              struct kg_err *err)
+{
+    KG_TRY(check_ranks(&e->ranks, err));
+    return open_suite(e, argc, argv, err);
+}
+
+/* A plan is one process's. */
+static kg_status run_as_ranks(struct evaluation *e, int argc, char **argv,
+                              struct kg_err *err)
+{
+    if (dry_run) {
+        KG_TRY(open_suite(e, argc, argv, err));
+        return show_plan(e, err);
+    }
+    KG_TRY(kg_cli_ranks_begin(&e->ranks, ranks, wait_s ? (double)wait_s : 600, err));
+    kg_signal_install();
+    KG_TRY(kg_ranks_agree(&e->ranks, open_checked(e, argc, argv, err), "opening", err));
+    return evaluate(e, err);
 }
 
 static int check_usage(void)
@@ -681,10 +751,7 @@ int kg_cmd_eval(int argc, char **argv)
     }
     if (check_usage() != KG_EXIT_OK)
         return KG_EXIT_USAGE;
-    kg_signal_install();
-    status = open_suite(&e, argc, argv, &err);
-    if (status == KG_OK)
-        status = dry_run ? show_plan(&e, &err) : evaluate(&e, &err);
+    status = run_as_ranks(&e, argc, argv, &err);
     release(&e);
-    return kg_cli_exit(status, &err);
+    return kg_cli_ranks_end(&e.ranks, status, &err);
 }

@@ -245,3 +245,14 @@ const struct kg_command *kg_command_find(const char *name)
             return c;
     return NULL;
 }
+
+/* Those that compute with a model, and do not share that work. */
+bool kg_command_is_single(const struct kg_command *c)
+{
+    static const char *const names[] = {"serve", "replay", "generate", "chat", "score"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(c->name, names[i]) == 0)
+            return true;
+    return false;
+}

@@ -5,7 +5,8 @@
  * back makes the same numbers as a fresh answer, because a fresh one is counted as it
  * would be read back. Answers wait for their grader in small groups, as a grader of the
  * user's is asked for many at once; what waits when something fails is graded and kept
- * before the failure is told.
+ * before the failure is told. Among ranks a line is what travels: the first takes those
+ * of the others as it takes what was kept, so that who answered shows nowhere.
  */
 #include "eval/runner.h"
 
@@ -14,13 +15,18 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "data/inputs.h"
+#include "ranks/gather.h"
+#include "ranks/share.h"
 #include "text/unicode.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { PENDING = 32 /* answers that an external grader gets at once */ };
+enum {
+    PENDING = 32, /* answers that an external grader gets at once */
+    ROUND = 512   /* answers of a rank between two meetings of all */
+};
 
 /* A set at work. */
 struct set_work {
@@ -44,7 +50,8 @@ struct pending {
 
 struct work {
     const struct kg_eval_run *run;
-    struct set_work *sets; /* (n) owned */
+    struct kg_ranks *ranks; /* of it, or alone */
+    struct set_work *sets;  /* (n) owned */
     size_t n;
     struct set_work *now;
     struct pending pending[PENDING];
@@ -52,6 +59,7 @@ struct work {
     struct kg_results results;
     bool kept;           /* there is a folder */
     struct kg_str lines; /* without one, where they are dumped */
+    struct kg_str sent;  /* lines for the first rank, of another */
     struct kg_str line;
 };
 
@@ -288,6 +296,8 @@ static kg_status take_kept(void *user, const struct kg_json_doc *line,
 static kg_status keep_line(struct work *w, struct kg_result_place *place,
                            struct kg_err *err)
 {
+    if (w->ranks->me > 0)
+        return kg_str_append(&w->sent, w->line.data, w->line.len, err);
     if (w->kept)
         return kg_results_put(&w->results, place, &w->line, err);
     *place = (struct kg_result_place){w->lines.len, w->line.len};
@@ -393,25 +403,137 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     return in_batches && w->n_pending < PENDING ? KG_OK : grade_pending(w, err);
 }
 
-/* What was answered before a failure or a signal is graded and kept all the same. */
-static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *err)
+/* What is not marked. What was answered before a failure or a signal is graded and kept
+ * all the same. */
+static kg_status answer_some(struct work *w, struct set_work *s, const bool *marked,
+                             struct kg_err *err)
 {
     struct kg_eval_source *source = w->run->source;
     struct kg_err first;
+    kg_status status = source->answer(source, s->set, marked, take_fresh, w, err);
+
+    if (status == KG_OK)
+        return grade_pending(w, err);
+    first = *err;
+    (void)!grade_pending(w, err);
+    *err = first;
+    return status;
+}
+
+/* ---- among ranks ---- */
+
+/* The next round of a set, from answer `from` on: of those that are not there the ranks
+ * get a stretch each; *marked is false for this rank's alone.   returns its end */
+static size_t deal_round(bool *marked, const struct set_work *s, size_t from,
+                         const struct kg_ranks *ranks)
+{
+    int64_t n = 0, most = (int64_t)ROUND * ranks->n, at = 0;
+    struct kg_share mine;
+    size_t end = from;
+
+    for (; end < s->n && n < most; end++)
+        n += !s->there[end];
+    mine = kg_share_of(n, ranks->me, ranks->n);
+    memset(marked, true, s->n * sizeof *marked);
+    for (size_t i = from; i < end; i++)
+        if (!s->there[i]) {
+            marked[i] = at < mine.first || at >= mine.end;
+            at++;
+        }
+    return end;
+}
+
+/* A line that another rank sent, as one that was kept. */
+static kg_status take_line(struct work *w, const char *line, size_t n, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_result_place place;
+    kg_status status;
+
+    kg_str_clear(&w->line);
+    KG_TRY_GOTO(out, kg_str_append(&w->line, line, n, err));
+    KG_TRY_GOTO(out, keep_line(w, &place, err));
+    KG_TRY_GOTO(out, kg_json_parse(&doc, line, n, "a rank's answer", err));
+    status = take_kept(w, &doc, place, err);
+out:
+    kg_json_release(&doc);
+    return status;
+}
+
+static kg_status take_lines(struct work *w, const char *lines, size_t n,
+                            struct kg_err *err)
+{
+    for (size_t at = 0, length; at < n; at += length) {
+        const char *end = memchr(lines + at, '\n', n - at);
+
+        length = (size_t)(end + 1 - (lines + at));
+        KG_TRY(take_line(w, lines + at, length, err));
+    }
+    return KG_OK;
+}
+
+/* What the others answered to the first rank, also when one of them failed (status, on
+ * this one); then all know of that. */
+static kg_status meet(struct work *w, kg_status status, struct kg_err *err)
+{
+    struct kg_ranks_bytes all = {0};
+    struct kg_err why = {0};
+    kg_status taken = KG_OK;
+
+    if (w->ranks->lost)
+        return status;
+    taken = kg_ranks_bytes_collect(&all, &w->sent, w->ranks, "answers", &why);
+    kg_str_clear(&w->sent);
+    if (taken == KG_OK && w->ranks->me == 0)
+        taken = take_lines(w, all.bytes, (size_t)all.ends[w->ranks->n - 1], &why);
+    kg_ranks_bytes_release(&all);
+    if (status == KG_OK && taken != KG_OK) {
+        *err = why;
+        status = taken;
+    }
+    return kg_ranks_agree(w->ranks, status, "answers", err);
+}
+
+static kg_status answer_rounds(struct work *w, struct set_work *s, struct kg_err *err)
+{
+    bool *marked = kg_mem_calloc(s->n, sizeof *marked, "shares of answers", err);
+    kg_status status = kg_ranks_agree(w->ranks, marked ? KG_OK : err->code, "answers",
+                                      err);
+
+    for (size_t at = 0; at < s->n && status == KG_OK;) {
+        at = deal_round(marked, s, at, w->ranks);
+        status = meet(w, answer_some(w, s, marked, err), err);
+        kg_phase_at(s->phase, (int64_t)s->done);
+    }
+    kg_mem_free(marked);
+    return status;
+}
+
+/* What the first rank found in its folder, the others leave too. */
+static kg_status share_kept(struct work *w, struct kg_err *err)
+{
+    for (size_t i = 0; i < w->n; i++)
+        KG_TRY(kg_ranks_share(w->ranks, w->sets[i].there,
+                              w->sets[i].n * sizeof *w->sets[i].there,
+                              "answers that are there", err));
+    return KG_OK;
+}
+
+/* ---- a set ---- */
+
+static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *err)
+{
     kg_status status;
 
     w->now = s;
     s->phase = kg_phase_begin((int64_t)s->n, "answers", "set %s", s->set->name);
     kg_phase_at(s->phase, (int64_t)s->done);
-    status = source->answer(source, s->set, s->there, take_fresh, w, err);
+    status = w->ranks->n > 1 ? answer_rounds(w, s, err)
+                             : answer_some(w, s, s->there, err);
     if (status == KG_OK) {
-        status = grade_pending(w, err);
         kg_phase_end(s->phase);
         return status;
     }
-    first = *err;
-    (void)!grade_pending(w, err);
-    *err = first;
     if (status == KG_EINTERRUPTED && w->kept)
         kg_log_info("%s: what was answered is kept; the same command goes on",
                     w->run->out);
@@ -647,8 +769,11 @@ static kg_status dump_lines(struct work *w, struct kg_err *err)
 static kg_status work_init(struct work *w, const struct kg_eval_run *run,
                            struct kg_err *err)
 {
+    static struct kg_ranks alone;
+
     w->run = run;
-    w->lines.max = SIZE_MAX / 2;
+    w->ranks = run->ranks ? run->ranks : &alone;
+    w->lines.max = w->sent.max = SIZE_MAX / 2;
     w->sets = kg_mem_calloc(run->suite->n, sizeof *w->sets, "sets", err);
     if (!w->sets)
         return err->code;
@@ -681,6 +806,7 @@ static void work_release(struct work *w)
     for (size_t i = 0; i < w->n_pending; i++)
         kg_str_release(&w->pending[i].text);
     kg_str_release(&w->lines);
+    kg_str_release(&w->sent);
     kg_str_release(&w->line);
     kg_results_close(&w->results);
     kg_mem_free(w);
@@ -689,12 +815,19 @@ static void work_release(struct work *w)
 static kg_status work_run(struct kg_eval_report *report, struct work *w,
                           struct kg_err *err)
 {
-    if (w->run->out)
-        KG_TRY(take_up(w, err));
+    bool first = w->ranks->me == 0;
+    kg_status status = KG_OK;
+
+    if (w->run->out && first)
+        status = take_up(w, err);
+    KG_TRY(kg_ranks_agree(w->ranks, status, "folder of results", err));
+    KG_TRY(share_kept(w, err));
     for (size_t i = 0; i < w->n; i++) {
         KG_TRY(answer_set(w, &w->sets[i], err));
         kg_log_progress_end(); /* the last state of each set is said */
     }
+    if (!first)
+        return KG_OK;
     KG_TRY(score_all(report, w, err));
     if (w->kept && !w->results.complete)
         KG_TRY(write_folder(w, report, err));
@@ -712,8 +845,9 @@ kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run 
     if (!w)
         return err->code;
     status = work_init(w, run, err);
+    status = kg_ranks_agree(w->ranks, status, "evaluation", err);
     if (status == KG_OK)
-        status = work_run(report, w, err);
+        status = kg_ranks_agree(w->ranks, work_run(report, w, err), "evaluation", err);
     kg_log_progress_end();
     work_release(w);
     report->seconds = kg_clock_seconds() - start;

@@ -4,6 +4,9 @@
  * server (eval/remote.h). What it is asked for are the samples that are not there yet;
  * what it gives, in any order, is graded and kept at once. So an evaluation can be left
  * at any moment and taken up again.
+ *
+ * Among ranks the answers of a set are dealt in rounds: each rank makes and grades its
+ * share, and the lines of all go to the first, which keeps, counts and reports.
  */
 #ifndef KG_EVAL_RUNNER_H
 #define KG_EVAL_RUNNER_H
@@ -12,6 +15,7 @@
 #include "eval/eval.h"
 #include "eval/results.h"
 #include "eval/suite.h"
+#include "ranks/ranks.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -93,8 +97,12 @@ struct kg_eval_run {
     /* without a folder: called for the line of every answer, in order; NULL allowed */
     kg_status (*dump)(void *user, const char *line, size_t n, struct kg_err *err);
     void *user;
+    struct kg_ranks *ranks; /* each calls it alike, out and dump act on the first; NULL:
+                             * alone; borrowed */
 };
-/* errors: those of the source; ECONFLICT (the folder is of another evaluation) */
+/* report: on the first rank; of the others it stays empty
+ * errors: those of the source on any rank; ECONFLICT (the folder is of another
+ * evaluation) */
 kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run *run,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -23,20 +23,56 @@ static kg_status take_room(struct kg_ranks_bytes *all, const struct kg_ranks *r,
     return all->bytes ? KG_OK : err->code;
 }
 
-kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
-                                struct kg_ranks *r, const char *what, struct kg_err *err)
+/* Sizes, and room for the bytes where they are wanted. */
+static kg_status begin(struct kg_ranks_bytes *all, const struct kg_str *own, bool wanted,
+                       struct kg_ranks *r, const char *what, struct kg_err *err)
 {
-    kg_status status;
-
     all->bytes = NULL;
     all->ends = kg_mem_calloc((size_t)r->n, sizeof *all->ends, what, err);
     KG_TRY(kg_ranks_agree(r, all->ends ? KG_OK : err->code, what, err));
     KG_TRY(gather_ends(all->ends, own->len, r, what, err));
-    status = take_room(all, r, what, err);
-    KG_TRY(kg_ranks_agree(r, status, what, err));
+    return kg_ranks_agree(r, wanted ? take_room(all, r, what, err) : KG_OK, what, err);
+}
+
+kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
+                                struct kg_ranks *r, const char *what, struct kg_err *err)
+{
+    KG_TRY(begin(all, own, true, r, what, err));
     if (own->len > 0)
         memcpy(all->bytes + all->ends[r->me] - own->len, own->data, own->len);
     return kg_ranks_gather(r, all->bytes, all->ends, what, err);
+}
+
+/* out, in: (ranks) */
+static void address(struct kg_ranks_part *out, struct kg_ranks_part *in,
+                    const struct kg_ranks_bytes *all, const struct kg_str *own,
+                    const struct kg_ranks *r)
+{
+    uint64_t first = 0;
+
+    out[0] = (struct kg_ranks_part){own->data, own->len};
+    for (int p = 0; p < r->n && r->me == 0; p++) {
+        in[p] = (struct kg_ranks_part){all->bytes + first,
+                                       (size_t)(all->ends[p] - first)};
+        first = all->ends[p];
+    }
+}
+
+kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
+                                 struct kg_ranks *r, const char *what, struct kg_err *err)
+{
+    struct kg_ranks_part *parts;
+    kg_status status;
+
+    KG_TRY(begin(all, own, r->me == 0, r, what, err));
+    parts = kg_mem_calloc(2 * (size_t)r->n, sizeof *parts, what, err);
+    status = kg_ranks_agree(r, parts ? KG_OK : err->code, what, err);
+    if (status == KG_OK) {
+        address(parts, parts + r->n, all, own, r);
+        status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
+    }
+    kg_mem_free(parts);
+    return status;
 }
 
 void kg_ranks_bytes_release(struct kg_ranks_bytes *all)

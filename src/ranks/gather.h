@@ -1,4 +1,4 @@
-/* What every rank has to say, on every rank. */
+/* What every rank has to say, on every rank or on the first. */
 #ifndef KG_RANKS_GATHER_H
 #define KG_RANKS_GATHER_H
 
@@ -14,6 +14,10 @@ struct kg_ranks_bytes {
 kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
                                 struct kg_ranks *r, const char *what,
                                 struct kg_err *err) KG_MUST_CHECK;
+/* The same, to rank 0 alone: of the others *all stays without bytes. */
+kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
+                                 struct kg_ranks *r, const char *what,
+                                 struct kg_err *err) KG_MUST_CHECK;
 void kg_ranks_bytes_release(struct kg_ranks_bytes *all); /* {0} is allowed */
 
 #endif

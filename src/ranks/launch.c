@@ -6,6 +6,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "ranks/launch.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -39,6 +40,17 @@ static const char *launcher(void)
     if (getenv("PMI_SIZE"))
         return number("PMI_SIZE") > 1 ? "mpich" : NULL;
     return getenv("PMIX_RANK") ? "openmpi" : NULL;
+}
+
+/* srun --mpi=pmix says how many in SLURM_NTASKS alone. */
+int kg_ranks_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    long n = getenv("PMIX_RANK") ? number("SLURM_NTASKS") : 0;
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        n = number(names[i]) > n ? number(names[i]) : n;
+    return n > 1 ? (int)n : 1;
 }
 
 static bool among_slurm_tasks(void)
@@ -185,6 +197,16 @@ kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
         r->here = sharing(all, r->n, &own);
     kg_mem_free(all);
     return status;
+}
+
+void kg_ranks_set_threads(const struct kg_ranks *r, int asked)
+{
+    int cores;
+
+    kg_threads_set(asked);
+    cores = kg_threads_get();
+    if (asked == 0 && r->here > 1)
+        kg_threads_set(cores > r->here ? cores / r->here : 1);
 }
 
 /* ---- one folder ---- */

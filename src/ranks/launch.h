@@ -21,6 +21,10 @@
 kg_status kg_ranks_open(struct kg_ranks *r, double wait_s,
                         struct kg_err *err) KG_MUST_CHECK;
 
+/* How many processes the launcher of this one started, that may make one run; 1: none
+ * did, or one alone. */
+int kg_ranks_launched(void);
+
 /* End this process with KG_RANKS_EXIT_LOST when the one that started it is gone: a
  * launcher that was killed leaves its ranks behind. For the life of the process. */
 kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
@@ -30,6 +34,10 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
  * rank's own where the launcher gave it some.
  * errors: ECONFLICT, naming rank, host and what differs */
 kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err) KG_MUST_CHECK;
+
+/* So many threads for this rank; 0: its part of the cores, of which ranks that share them
+ * (r->here) get one each. */
+void kg_ranks_set_threads(const struct kg_ranks *r, int asked);
 
 /* Whether dir (there on rank 0) is one folder for all.
  * errors: EINVAL, naming rank and host; those of writing a file there */

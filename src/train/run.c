@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "ranks/launch.h"
 #include "recipe/algo.h"
 #include "recipe/effect.h"
 #include "recipe/episodes.h"
@@ -597,17 +598,6 @@ static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ranks *r
                    ranks->n, r->train.lanes, 2 * ranks->n);
 }
 
-/* Of ranks that share cores each takes its part, where the recipe does not say. */
-static void set_threads(int asked, int sharing)
-{
-    int cores;
-
-    kg_threads_set(asked);
-    cores = kg_threads_get();
-    if (asked == 0 && sharing > 1)
-        kg_threads_set(cores > sharing ? cores / sharing : 1);
-}
-
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
     KG_TRY(check_ranks(&run->in.recipe, run->work.ranks, err));
@@ -619,7 +609,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     if (run->in.recipe.train.steps == 0 && !kg_recipe_has_sft(&run->in.recipe))
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
-    set_threads(run->in.recipe.run.threads, run->work.ranks->here);
+    kg_ranks_set_threads(run->work.ranks, run->in.recipe.run.threads);
     KG_TRY(open_model(&run->in, &run->state, &run->work, step, err));
     KG_TRY(open_anchor(&run->in, &run->state, err));
     KG_TRY(kg_init_check(&run->in, &run->state, err));

@@ -1,0 +1,234 @@
+/* An evaluation over ranks leaves the folder of one process, for any number of them:
+ * answers of one turn, scored ones, episodes, graders that say numbers of their own; and
+ * what is left when a rank fails or is lost. */
+#include "eval/eval_testing.h"
+
+#include "ranks/ranks_testing.h"
+
+enum { RANKS = 5 };
+
+/* Figures back: the digit model writes no tags (episodes_test.c). */
+static kg_status figures_open(void **state, const struct kg_env_opts *opts,
+                              struct kg_err *e)
+{
+    (void)opts;
+    (void)e;
+    *state = &model;
+    return KG_OK;
+}
+
+static void figures_close(void *state) { (void)state; }
+
+static kg_status figures_step(struct kg_env_result *result, struct kg_str *observation,
+                              void *state, const struct kg_env_turn *turn,
+                              struct kg_err *e)
+{
+    (void)state;
+    *result = (struct kg_env_result){.next = turn->last ? KG_ENV_DONE : KG_ENV_OBSERVE,
+                                     .valid = true,
+                                     .called = !turn->last,
+                                     .answered = turn->last};
+    return turn->last ? KG_OK : kg_str_puts(observation, "7,7:", e);
+}
+
+static const struct kg_env_row figures = {.name = "figures",
+                                          .help = "figures back",
+                                          .open = figures_open,
+                                          .close = figures_close,
+                                          .step = figures_step};
+
+/* More answers than a round has, more ranks than problems, one answer, a tool, and a
+ * grader that says a number whose name is another for other answers. */
+static const char DATA[] = "{\"question\":\"1,2:\",\"answer\":\"3\"}\n"
+                           "{\"question\":\"4,5:\",\"answer\":\"6\"}\n"
+                           "{\"question\":\"7,8:\",\"answer\":\"9\"}\n";
+static const char SUITE[] =
+    "suite: {name: t}\n"
+    "defaults: {task: qa-number, data: d.jsonl, max_tokens: 5}\n"
+    "sets:\n"
+    "  many: {samples: 400, maj_k: [3]}\n"
+    "  one: {problems: 1}\n"
+    "  tool: {env: calculator, turns: 2, context: 60, samples: 3}\n"
+    "  said: {task: external, samples: 20,\n"
+    "    command: \"sed -u 's/.*\\\\([0-9]\\\\).*/{\\\"score\\\": \\\\1, "
+    "\\\"w\\\\1\\\": 2}/'\"}\n";
+
+/* ---- ranks are processes ---- */
+
+/* What happens to rank 1, in its second round: */
+enum harm { NONE, FAILS, ENDS };
+static enum harm harm;
+static int rounds;
+static struct kg_eval_source true_one;
+
+static kg_status harmed_answer(struct kg_eval_source *self, struct kg_eval_set *set,
+                               const bool *there, kg_eval_take_fn take, void *user,
+                               struct kg_err *e)
+{
+    if (rounds++ == 1 && harm == ENDS)
+        _exit(0);
+    if (rounds == 2 && harm == FAILS)
+        return kg_fail(e, KG_EIO, "the tool broke");
+    return true_one.answer(self, set, there, take, user, e);
+}
+
+static kg_status evaluate(struct kg_ranks *r, const char *out, bool score)
+{
+    struct kg_eval_local local = {
+        .model = model, .tok = tok, .model_dir = MODEL, .max_batch = 64, .score = score};
+    struct outcome o;
+    struct kg_eval_run run = {
+        .suite = &o.suite, .source = &local.source, .out = out, .ranks = r};
+    kg_status status;
+
+    open_outcome(&o, "s.yaml", NULL);
+    for (size_t i = 0; i < o.suite.n; i++)
+        if (o.sets[i].episode.env)
+            o.sets[i].episode.env = &figures;
+    kg_eval_local_init(&local);
+    if (r->me == 1 && harm != NONE) {
+        true_one = local.source;
+        local.source.answer = harmed_answer;
+    }
+    run.sets = o.sets;
+    status = kg_eval_suite(&o.report, &run, &err);
+    if (status == KG_OK && (o.report.n_sets > 0) != (r->me == 0))
+        status = kg_fail(&err, KG_EINVAL, "expected a report on rank 0 alone");
+    release(&o);
+    return status;
+}
+
+/* What a rank says of itself by how it ends. */
+enum { WELL, FAILED, LOST, OTHERWISE };
+
+struct order {
+    const char *out;
+    bool score;
+};
+
+static int as_rank(struct kg_ranks *r, void *user)
+{
+    const struct order *order = user;
+    kg_status status = evaluate(r, order->out, order->score);
+
+    if (status == KG_OK)
+        return WELL;
+    if (r->lost)
+        return strstr(err.message, "rank 1 is gone") ? LOST : OTHERWISE;
+    return strstr(err.message, "set many: rank 1 (") &&
+                   strstr(err.message, "the tool broke")
+               ? FAILED
+               : OTHERWISE;
+}
+
+/* expected: of every rank but one that ends at once */
+static void evaluate_on(int n, const char *out, bool score, int expected)
+{
+    struct order order = {out, score};
+    int state[RANKS];
+
+    ranks_run(state, n, as_rank, &order);
+    for (int p = 0; p < n; p++) {
+        assert_true(WIFEXITED(state[p]));
+        if (harm != ENDS || p != 1)
+            assert_int_equal(WEXITSTATUS(state[p]), expected);
+    }
+}
+
+/* ---- folders ---- */
+
+static void assert_same_file(const char *name, const char *a, const char *b)
+{
+    struct kg_str x = {0}, y = {0};
+
+    ok(kg_file_read(&x, kg_path_in(a, name).text, 1 << 28, &err));
+    ok(kg_file_read(&y, kg_path_in(b, name).text, 1 << 28, &err));
+    if (x.len != y.len || memcmp(kg_str_text(&x), kg_str_text(&y), x.len) != 0)
+        fail_msg("%s: expected the bytes of %s in %s", name, a, b);
+    kg_str_release(&x);
+    kg_str_release(&y);
+}
+
+static void assert_same_folder(const char *a, const char *b)
+{
+    static const char *const names[] = {"config.yaml", "manifest.json",
+                                        "samples.jsonl.zst", "problems.jsonl",
+                                        "results.json"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_same_file(names[i], a, b);
+}
+
+/* in_dir's text is the next call's too. */
+static struct kg_path folder(const char *name, int n)
+{
+    struct kg_path path;
+
+    snprintf(path.text, sizeof path.text, "%s-%d", in_dir(name), n);
+    return path;
+}
+
+static void every_number_of_ranks_leaves_the_folder_of_one(void **state)
+{
+    (void)state;
+    for (int scored = 0; scored < 2; scored++) {
+        struct kg_path one = folder(scored ? "scored" : "plain", 1);
+
+        for (int n = 1; n <= RANKS; n += scored ? 3 : 1) {
+            struct kg_path here = folder(scored ? "scored" : "plain", n);
+
+            evaluate_on(n, here.text, scored, WELL);
+            if (n > 1)
+                assert_same_folder(one.text, here.text);
+        }
+    }
+}
+
+static bool has_journal_of(const char *out, int64_t least)
+{
+    struct kg_str text = {0};
+    int64_t lines = 0;
+
+    ok(kg_file_read(&text, kg_path_in(out, "journal.jsonl").text, 1 << 28, &err));
+    for (size_t i = 0; i < text.len; i++)
+        lines += text.data[i] == '\n';
+    kg_str_release(&text);
+    return lines >= least;
+}
+
+/* Of a first round of 2 ranks there are 1024 of 1200 answers; 3 ranks do with one. */
+static void what_was_answered_before_a_failure_is_taken_up_by_another_number(void **state)
+{
+    (void)state;
+    harm = FAILS;
+    evaluate_on(2, folder("failed", 2).text, false, FAILED);
+    assert_true(has_journal_of(folder("failed", 2).text, 1024 + 88));
+    harm = ENDS;
+    evaluate_on(2, folder("ended", 2).text, false, LOST);
+    assert_true(has_journal_of(folder("ended", 2).text, 1024));
+    harm = NONE;
+    evaluate_on(3, folder("failed", 2).text, false, WELL);
+    evaluate_on(1, folder("ended", 2).text, false, WELL);
+    assert_same_folder(folder("plain", 1).text, folder("failed", 2).text);
+    assert_same_folder(folder("plain", 1).text, folder("ended", 2).text);
+}
+
+static int make_all(void **state)
+{
+    if (open_digit_model(state))
+        return 1;
+    put("d.jsonl", DATA);
+    put("s.yaml", SUITE);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_number_of_ranks_leaves_the_folder_of_one),
+        cmocka_unit_test(
+            what_was_answered_before_a_failure_is_taken_up_by_another_number),
+    };
+
+    return cmocka_run_group_tests(tests, make_all, close_digit_model);
+}

@@ -1,0 +1,71 @@
+/* Processes of a test as ranks: a socket for every two of them.
+ *
+ * Included by *_test.c only.
+ */
+#ifndef KG_RANKS_RANKS_TESTING_H
+#define KG_RANKS_RANKS_TESTING_H
+
+#include "base/need_testing.h"
+#include "ranks/sockets.h"
+
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS_MOST = 5 };
+struct rank_sockets {
+    int fd[RANKS_MOST][RANKS_MOST]; /* [i][j]: that of rank i to rank j */
+    int n;
+};
+
+static inline void ranks_join(struct rank_sockets *s, int n)
+{
+    s->n = n;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) {
+            int pair[2];
+
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            s->fd[i][j] = pair[0];
+            s->fd[j][i] = pair[1];
+        }
+}
+
+/* Close what is not rank me's; me < 0: all. */
+static inline void ranks_part(const struct rank_sockets *s, int me)
+{
+    for (int i = 0; i < s->n; i++)
+        for (int j = 0; j < s->n; j++)
+            if (i != j && i != me)
+                close(s->fd[i][j]);
+}
+
+/* What a rank does, in a process of its own.   returns its exit status */
+typedef int (*rank_fn)(struct kg_ranks *r, void *user);
+
+/* n processes do it.   state (n): how each ended, as waitpid says */
+static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
+{
+    struct rank_sockets s;
+    pid_t child[RANKS_MOST];
+
+    ranks_join(&s, n);
+    for (int p = 0; p < n; p++) {
+        child[p] = fork();
+        if (child[p] == 0) {
+            struct kg_ranks r;
+            struct kg_err e;
+
+            ranks_part(&s, p);
+            if (kg_ranks_on_sockets(&r, p, n, s.fd[p], &e) != KG_OK)
+                _exit(127);
+            r.wait_s = 60;
+            _exit(fn(&r, user));
+        }
+    }
+    ranks_part(&s, -1);
+    for (int p = 0; p < n; p++)
+        assert_int_equal(waitpid(child[p], &state[p], 0), child[p]);
+}
+
+#endif
