@@ -46,7 +46,7 @@ static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
         .kd = (int64_t)c->kv_heads * c->head_dim,
         .h = c->heads,
         .hk = c->kv_heads,
-        .rank = m->lora.rank,
+        .rank = kg_stage_rank(m),
         .ct = m->ct,
         .features = kg_model_config_features(c),
     };
@@ -246,10 +246,13 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
     a->max_tokens = max_tokens;
     a->checkpoint = checkpoint;
     a->layers = m->config.layers;
-    a->rank = m->lora.rank;
+    a->rank = kg_stage_rank(m);
     a->ct = m->ct;
     const struct sizes s = sizes_of(m, max_tokens);
-    const kg_status status = create_parts(a, &s, err);
+    a->mixed = m->n_others > 0;
+    a->runs = kg_mem_calloc(a->mixed ? (size_t)max_tokens : 1, sizeof *a->runs,
+                            "activations", err);
+    const kg_status status = a->runs ? create_parts(a, &s, err) : KG_ENOMEM;
     if (status != KG_OK) {
         kg_acts_free(a);
         return status;
@@ -273,6 +276,7 @@ void kg_acts_free(struct kg_acts *a)
     kg_buf_free(a->backend, a->slab);
     kg_stage_release(&a->stage, a->backend);
     kg_mem_free(a->layer);
+    kg_mem_free(a->runs);
     kg_mem_free(a->x);
     kg_mem_free(a);
 }

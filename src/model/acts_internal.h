@@ -62,6 +62,12 @@ struct kg_layer_acts {
     struct kg_vec inv4; /* (N) of post2 */
 };
 
+/* Rows of a pack, one after the other, with the same adapters. */
+struct kg_run {
+    const struct kg_model *model; /* whose adapters */
+    int64_t first, n;
+};
+
 /* A pack as operations read it. */
 struct kg_staged {
     int64_t n;
@@ -74,6 +80,7 @@ struct kg_staged {
     int32_t n_seqs;
     const struct kg_draw *how; /* (n_rows) or NULL, as the next */
     const float *inv_temp;     /* (n_rows) */
+    int32_t n_runs;            /* of the acts' runs */
 };
 /* Where it is made, and its copy there. */
 struct kg_stage {
@@ -89,7 +96,9 @@ struct kg_acts {
     int64_t max_tokens;
     bool checkpoint;
     int32_t layers;
-    int32_t rank; /* of adapters that there is room for */
+    int32_t rank;        /* of adapters that there is room for */
+    bool mixed;          /* with adapters of several models */
+    struct kg_run *runs; /* owned, the host's: (max_tokens) if mixed, else (1) */
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */
@@ -127,6 +136,8 @@ struct kg_walk {
  * errors: SHAPE, EINVAL, ENOMEM */
 kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
                         const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
+/* Of the adapters of m and of all that it is mixed with; 0: there are none. */
+int32_t kg_stage_rank(const struct kg_model *m);
 /* What is taken for packs of max_tokens at once; tables of blocks may need more. */
 int64_t kg_stage_ints(int64_t max_tokens);
 kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,

@@ -162,7 +162,7 @@ static void check_decode(const struct subject *s, int32_t batch)
     for (int32_t i = 0; i < LONG; i++) {
         struct kg_mat hidden;
         for (int32_t b = 0; b < batch; b++) {
-            seqs[b] = (struct kg_pack_seq){1, i, blocks[b]};
+            seqs[b] = (struct kg_pack_seq){1, i, blocks[b], 0};
             tokens[b] = b + 1 < batch ? (i * 7 + b * 31) % s->m->config.vocab
                                       : s->tokens[i];
         }

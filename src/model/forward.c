@@ -251,7 +251,7 @@ kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
                          const struct kg_forward *f, struct kg_err *err)
 {
     assert(acts->layers == m->config.layers && acts->ct == m->ct &&
-           acts->rank >= m->lora.rank);
+           acts->rank >= kg_stage_rank(m) && (acts->mixed || m->n_others == 0));
     if (f->kv && f->keep)
         return kg_fail(err, KG_EINVAL,
                        "forward with a cache: nothing can be kept for a backward");

@@ -268,7 +268,7 @@ static void batch_add(struct batch *b, int32_t *taken, struct cached *c, int32_t
     if (n == 0)
         return;
     grow(taken, c, c->done + n);
-    b->seqs[b->n_seqs++] = (struct kg_pack_seq){n, c->done, c->blocks};
+    b->seqs[b->n_seqs++] = (struct kg_pack_seq){n, c->done, c->blocks, 0};
     for (int32_t i = 0; i < n; i++, b->n++)
         b->tokens[b->n] = c->tokens[c->done + i];
     c->done += n;
@@ -535,22 +535,24 @@ static void test_a_sequence_that_cannot_be_is_refused(void **state)
     const int32_t blocks[] = {0, 2}, below[] = {-1};
     NEED(kg_acts_create(&acts, m, 4, true, err));
     NEED(kg_kv_create(&kv, m, 2, err));
-    refuses_seq(m, acts, NULL, (struct kg_pack_seq){0, 0, NULL}, KG_ESHAPE,
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){0, 0, NULL, 0}, KG_ESHAPE,
                 "sequence 0 of the pack: expected tokens from position 0 on");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, -1, blocks}, KG_ESHAPE,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, -1, blocks, 0}, KG_ESHAPE,
                 "found 1 from position -1");
-    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 0, blocks}, KG_EINVAL,
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 0, blocks, 0}, KG_EINVAL,
                 "expected a whole sequence without cache");
-    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 3, NULL}, KG_EINVAL,
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 3, NULL, 0}, KG_EINVAL,
                 "expected a whole sequence without cache");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, NULL}, KG_EINVAL,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, NULL, 0}, KG_EINVAL,
                 "expected cache blocks");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, below}, KG_EINVAL, "blocks");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, below, 0}, KG_EINVAL, "blocks");
     /* the second block is not there, and not looked at before it is needed */
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, KG_KV_BLOCK, blocks}, KG_EINVAL,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, KG_KV_BLOCK, blocks, 0}, KG_EINVAL,
                 "blocks");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){2, 0, blocks}, KG_ESHAPE,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){2, 0, blocks, 0}, KG_ESHAPE,
                 "its sequences cover 2 of 1 tokens");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, blocks, 1}, KG_EINVAL,
+                "expected adapter 0 to 0, found 1");
     kg_kv_free(kv);
     kg_acts_free(acts);
     kg_model_free(m);
@@ -576,7 +578,7 @@ static void test_room_for_a_block_table_is_taken_once_or_is_a_status(void **stat
     (void)state;
     need_host_memory();
     const int32_t token = 1, blocks[BLOCKS] = {0};
-    struct kg_pack_seq seq = {1, BLOCKS * KG_KV_BLOCK - 1, blocks};
+    struct kg_pack_seq seq = {1, BLOCKS * KG_KV_BLOCK - 1, blocks, 0};
     const struct kg_pack pack = {&token, 1, &seq, 1};
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;

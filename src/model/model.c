@@ -895,6 +895,14 @@ out:
     return status;
 }
 
+void kg_model_mix(struct kg_model *base, const struct kg_model *const *others, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        assert(others[i]->n_base == base->n_base && others[i]->ct == base->ct);
+    base->others = others;
+    base->n_others = n;
+}
+
 void kg_model_free(struct kg_model *m)
 {
     if (!m)

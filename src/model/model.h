@@ -78,9 +78,11 @@ struct kg_model {
     const struct kg_backend *backend;
     const struct kg_backend *host; /* kg_backend_host of it */
     enum kg_on_host on_host;
-    const char *whose;       /* as in the options */
-    enum kg_dtype ct;        /* compute dtype */
-    struct kg_lora lora;     /* rank 0: no adapters */
+    const char *whose;                    /* as in the options */
+    enum kg_dtype ct;                     /* compute dtype */
+    struct kg_lora lora;                  /* rank 0: no adapters */
+    const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
+    int32_t n_others;
     struct kg_param *params; /* (n_params) owned: embed, layers, norm, head; then A and B
                               * of every adapter, which a checkpoint has not */
     size_t n_params;
@@ -144,6 +146,10 @@ kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
 kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
+/* From now on packs of base may hold sequences of others, which share it
+ * (kg_model_share): see kg_pack_seq.adapter. Room for packs (kg_acts, kg_rows) is to be
+ * taken behind it.   others: (n) borrowed, as what they point to; of base's dtype */
+void kg_model_mix(struct kg_model *base, const struct kg_model *const *others, int32_t n);
 void kg_model_free(struct kg_model *m);
 
 /* Pack what products read from the master weights, after any change of them. */
@@ -204,6 +210,10 @@ struct kg_pack_seq {
     int32_t n;             /* 1 or more */
     int32_t pos;           /* 0 without a cache */
     const int32_t *blocks; /* of the cache, from position 0 on; NULL without one */
+    /* which adapters are beside the weights: 0 the model's own, if it has any, i > 0
+     * those of others[i - 1], with the bits that this one's forward has. Not where a
+     * backward follows */
+    int32_t adapter;
 };
 /* N tokens of whole or continued sequences, packed one after the other. The host's. */
 struct kg_pack {

@@ -58,6 +58,23 @@ static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_k
               : KG_OK;
 }
 
+static kg_status check_adapter(const struct kg_model *m, const struct kg_forward *f,
+                               int32_t i, struct kg_err *err)
+{
+    const int32_t adapter = f->pack->seqs[i].adapter;
+
+    if (adapter < 0 || adapter > m->n_others)
+        return kg_fail(err, KG_EINVAL,
+                       "sequence %d of the pack: expected adapter 0 to %d, found %d",
+                       (int)i, (int)m->n_others, (int)adapter);
+    return adapter == 0 || !f->keep
+               ? KG_OK
+               : kg_fail(err, KG_EINVAL,
+                         "sequence %d of the pack: expected the model's own adapters "
+                         "where a backward follows, found others",
+                         (int)i);
+}
+
 static kg_status check(const struct kg_acts *a, const struct kg_model *m,
                        const struct kg_forward *f, struct kg_err *err)
 {
@@ -69,6 +86,7 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
                        (long long)a->max_tokens, (long long)p->n);
     for (int32_t i = 0; i < p->n_seqs; i++) {
         KG_TRY(check_seq(p, i, f->kv, err));
+        KG_TRY(check_adapter(m, f, i, err));
         n += p->seqs[i].n;
     }
     if (n != p->n)
@@ -128,6 +146,36 @@ static void flatten(int32_t *ints, const struct layout *l, const struct kg_forwa
     flatten_draws(ints, l, f);
 }
 
+/* ---- adapters ---- */
+int32_t kg_stage_rank(const struct kg_model *m)
+{
+    int32_t most = m->lora.rank;
+
+    for (int32_t i = 0; i < m->n_others; i++)
+        most = m->others[i]->lora.rank > most ? m->others[i]->lora.rank : most;
+    return most;
+}
+
+/* Sequences beside each other that have the same adapters are one run.   returns how
+ * many there are */
+static int32_t list_runs(struct kg_run *runs, const struct kg_model *m,
+                         const struct kg_pack *p)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < p->n_seqs; i++) {
+        const int32_t a = p->seqs[i].adapter;
+        const struct kg_model *of = a == 0 ? m : m->others[a - 1];
+
+        if (n == 0 || runs[n - 1].model != of) {
+            const int64_t first = n == 0 ? 0 : runs[n - 1].first + runs[n - 1].n;
+            runs[n++] = (struct kg_run){of, first, 0};
+        }
+        runs[n - 1].n += p->seqs[i].n;
+    }
+    return n;
+}
+
 kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,
                         struct kg_err *err)
 {
@@ -174,6 +222,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
         .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)
                                 : NULL,
+        .n_runs = list_runs(a->runs, m, p),
     };
     return KG_OK;
 }

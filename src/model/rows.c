@@ -302,9 +302,9 @@ int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n)
 }
 
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
-                         const int32_t *blocks)
+                         const int32_t *blocks, int32_t adapter)
 {
-    return add(p, tokens, (struct kg_pack_seq){(int32_t)n, pos, blocks});
+    return add(p, tokens, (struct kg_pack_seq){(int32_t)n, pos, blocks, adapter});
 }
 
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
@@ -621,6 +621,7 @@ static uint64_t key_of(const struct step *s)
                               (uintptr_t)k,
                               (uintptr_t)k->acts->stage.there,
                               (uintptr_t)k->found.there,
+                              (uintptr_t)k->acts->runs[0].model,
                               (uint64_t)s->p->n_rows,
                               (uint64_t)staged->n,
                               (uint64_t)staged->n_seqs,
@@ -635,6 +636,14 @@ static uint64_t key_of(const struct step *s)
         key ^= key >> 32;
     }
     return key;
+}
+
+/* A step that is launched as one: what it is given by value is in its key. Logits go to
+ * the host, and the rows of several adapters may be any. */
+static bool is_replayed(const struct step *s)
+{
+    return !s->d->logits && s->p->pack->acts->pack.n_runs == 1 &&
+           kg_rows_replays(s->p->model);
 }
 
 bool kg_rows_replays(const struct kg_model *m)
@@ -659,9 +668,8 @@ kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
         (int64_t)(kg_columns_bytes(found_columns, counts) / sizeof(int32_t)), err));
     kg_columns_place(k->found.there, &s.there, found_columns, counts);
     KG_TRY(kg_model_stage(p->model, k->acts, &f, err));
-    KG_TRY(d->logits || !kg_rows_replays(p->model)
-               ? run_step(&s, err)
-               : kg_op_replay(k->backend, key_of(&s), run_step, &s, err));
+    KG_TRY(is_replayed(&s) ? kg_op_replay(k->backend, key_of(&s), run_step, &s, err)
+                           : run_step(&s, err));
     KG_TRY(give_found(d, &k->found, k->backend, counts, err));
     kg_phase_tick(); /* layers tick where they are called, not where they are replayed */
     return KG_OK;

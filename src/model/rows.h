@@ -128,9 +128,10 @@ bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens);
  * (assert) */
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
 /* Add tokens at positions pos, pos+1, ... of a sequence whose cache blocks are given
- * (borrowed until after the forward).   returns as above */
+ * (borrowed until after the forward).   adapter: as in struct kg_pack_seq.   returns as
+ * above */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
-                         const int32_t *blocks);
+                         const int32_t *blocks, int32_t adapter);
 /* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k (-1: an
  * unused slot) or NULL for none. Where a backward follows a row is wanted at most once:
  * its gradient is put there, not added.   returns its index */

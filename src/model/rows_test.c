@@ -524,7 +524,7 @@ static void a_continued_sequence_is_the_whole_one(void **state)
         int32_t end = from ? n : CUT;
 
         kg_rows_next(cached);
-        kg_rows_continue(cached, tokens + from, (size_t)(end - from), from, blocks);
+        kg_rows_continue(cached, tokens + from, (size_t)(end - from), from, blocks, 0);
         for (int32_t t = from; t < end && t + 1 < n; t++)
             kg_rows_want(cached, t - from, tokens[t + 1], 0.8f, NULL);
         NEED(kg_rows_forward(cached, false, err));

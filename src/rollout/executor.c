@@ -79,6 +79,7 @@ kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
 
     count(counts, m, opts);
     *x = (struct kg_exec){.m = m,
+                          .parameters = kg_model_parameters(m),
                           .max_batch = opts->max_batch,
                           .prefill_chunk = opts->prefill_chunk,
                           .rows = rows_of(m, opts->max_batch),
@@ -339,7 +340,7 @@ static void pack_pieces(struct kg_exec *x, struct kg_rows *p, int32_t n)
         if (g->piece_n == 0)
             continue;
         g->piece_row = kg_rows_continue(p, g->tokens + g->cached, (size_t)g->piece_n,
-                                        g->cached, g->blocks);
+                                        g->cached, g->blocks, g->adapter);
         g->cached += g->piece_n;
         if (g->piece_n == left)
             g->row = kg_rows_want(p, kg_rows_tokens(p) - 1, -1, inv_temp(g), NULL);
@@ -455,15 +456,17 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t f
                                int32_t n, struct kg_err *err)
 {
     static const int32_t nobodys = 0;
+    const int32_t adapter = x->steps[first + n - 1].adapter; /* of nobody's rows, too */
     struct kg_rows *p = w->rows;
     kg_rows_begin(p, x->m, 0);
     for (int32_t i = first; i < first + n; i++) {
         const struct kg_exec_step *s = &x->steps[i];
-        int64_t row = kg_rows_continue(p, s->token, 1, s->pos, s->blocks);
+        int64_t row = kg_rows_continue(p, s->token, 1, s->pos, s->blocks, s->adapter);
         kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
     }
     for (int32_t i = n; i < rows_of(x->m, n); i++)
-        kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, &x->spare), -1, 1, NULL);
+        kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, &x->spare, adapter), -1, 1,
+                     NULL);
     if (x->m->backend->draw)
         return run_and_draw(x, p, n, err);
     KG_TRY(kg_rows_forward(p, false, err));
@@ -479,7 +482,7 @@ enum { OUTER_ROWS = 16 };
 
 static bool outer_is_faster(const struct kg_exec *x, int32_t n)
 {
-    double bytes = (double)x->m->n_elements * (double)kg_dtype_traits(x->m->ct)->bytes;
+    double bytes = (double)x->parameters * (double)kg_dtype_traits(x->m->ct)->bytes;
     int32_t rows = n / x->n_workers;
     return x->n_workers > 1 && rows >= 2 &&
            (bytes <= OUTER_WEIGHT_BYTES || rows >= OUTER_ROWS);

@@ -17,6 +17,7 @@ struct kg_exec_prompt {
     int32_t n;
     int32_t cached;                        /* tokens whose keys are in the cache */
     const int32_t *blocks;                 /* borrowed: from position 0 on */
+    int32_t adapter;                       /* see struct kg_pack_seq */
     const struct kg_sampling *sampling;    /* borrowed: temperature, width of records */
     const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
     int64_t index;                         /* of the prompt, for errors */
@@ -38,6 +39,7 @@ struct kg_exec_step {
     const int32_t *token; /* borrowed, as all that is pointed to: the newest one, fed */
     int32_t pos;          /* of it */
     const int32_t *blocks;
+    int32_t adapter;
     const struct kg_sampling *sampling;
     const int32_t *said; /* (n_said) see struct kg_sampler_row */
     size_t n_said;
@@ -52,6 +54,7 @@ struct kg_exec_step {
 
 struct kg_exec {
     const struct kg_model *m; /* borrowed */
+    int64_t parameters;       /* of m, frozen ones too */
     int32_t max_batch, prefill_chunk;
     int32_t rows;     /* of a decode step at most, those without a sequence too */
     int32_t spare;    /* the block of these rows */

@@ -160,6 +160,9 @@ kg_status kg_request_check(const struct kg_request *q, const struct kg_request_l
                        "expected at least one sample, and a limit, a first sample and a "
                        "context of at least 0, found %d, %d, %d and %d",
                        q->n_samples, q->max_tokens, q->first_sample, q->context);
+    if (q->adapter < 0 || q->adapter > l->n_adapters)
+        return kg_fail(err, KG_EINVAL, "expected adapter 0 to %d, found %d",
+                       l->n_adapters, q->adapter);
     KG_TRY(check_window(q, err));
     KG_TRY(check_sampling(l, kg_request_sampling(q, l), err));
     KG_TRY(check_tokens(l, q->prompt, q->prompt_n, err));

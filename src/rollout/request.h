@@ -13,9 +13,10 @@
 struct kg_request_limits {
     const struct kg_sampling *sampling; /* of requests without their own; or NULL */
     int32_t vocab;
-    int32_t max_len;  /* prompt and answer */
-    int32_t n_blocks; /* of the cache */
-    bool stops;       /* stop strings can be looked for */
+    int32_t max_len;    /* prompt and answer */
+    int32_t n_blocks;   /* of the cache */
+    int32_t n_adapters; /* of the models that its own is mixed with */
+    bool stops;         /* stop strings can be looked for */
 };
 
 int32_t kg_request_blocks(int64_t tokens);

@@ -122,6 +122,7 @@ static kg_status init_parts(struct kg_rollout *r, const struct kg_model *m,
     KG_TRY(cache_blocks(&sched.n_blocks, r, err));
     KG_TRY(kg_sched_init(&r->sched, &sched, err));
     r->limits = (struct kg_request_limits){.vocab = m->config.vocab,
+                                           .n_adapters = m->n_others,
                                            .max_len = o->max_len,
                                            .n_blocks = sched.n_blocks,
                                            .stops = r->tok != NULL};
@@ -269,6 +270,7 @@ static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t s
     step->token = t->tokens + t->n - 1;
     step->pos = (int32_t)t->n - 1 - seq->base;
     step->blocks = r->sched.slots[slot].blocks;
+    step->adapter = seq->request->adapter;
     step->sampling = seq->sampling;
     step->said = t->tokens + t->prompt_n;
     step->n_said = t->n - t->prompt_n;
@@ -384,6 +386,7 @@ static void begin_group(struct kg_rollout *r, int32_t group)
             .tokens = q->prompt,
             .n = (int32_t)q->prompt_n,
             .blocks = g->blocks,
+            .adapter = q->adapter,
             .sampling = kg_request_sampling(q, &r->limits),
             .scores = q->scores,
             .index = q->prompt_index};
@@ -393,6 +396,7 @@ static void begin_group(struct kg_rollout *r, int32_t group)
             .n = (int32_t)seq->traj->n - seq->base,
             .cached = seq->cached,
             .blocks = r->sched.slots[g->resumed].blocks,
+            .adapter = seq->request->adapter,
             .sampling = seq->sampling};
 }
 
@@ -502,16 +506,26 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 
 /* ---- decoding ---- */
 
+/* The steps of all that run, those with the same adapters beside each other: the fewer
+ * runs of rows, the fewer products.   returns how many */
+static int32_t aim_all(struct kg_rollout *r)
+{
+    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
+    int32_t n = 0;
+    for (int32_t a = 0; a <= r->limits.n_adapters && n < running->n; a++)
+        for (int32_t i = 0; i < running->n; i++)
+            if (r->seqs[running->at[i]].request->adapter == a)
+                aim(&r->exec.steps[n++], r, running->at[i]);
+    return n;
+}
+
 /* One token for every running sequence, and reports of those that ended. */
 static kg_status decode(struct kg_rollout *r, struct kg_err *err)
 {
-    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
     const struct kg_backend *be = r->exec.m->backend;
     struct kg_traffic before = kg_buf_traffic(be);
     double begin = kg_clock_seconds();
-    int32_t n = running->n;
-    for (int32_t i = 0; i < n; i++)
-        aim(&r->exec.steps[i], r, running->at[i]);
+    int32_t n = aim_all(r);
     KG_TRY(kg_exec_decode(&r->exec, n, err));
     for (int32_t i = 0; i < n; i++) {
         const struct kg_exec_step *step = &r->exec.steps[i];

@@ -107,6 +107,9 @@ struct kg_request {
      * below the prompt; no turn may be longer than the first is allowed to be. */
     int32_t window;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
+    /* by which adapters of a model that is mixed with others (kg_model_mix): 0 its own,
+     * i > 0 those of others[i - 1]. Answers do not depend on who shares a batch */
+    int32_t adapter;
 };
 
 /* Where one number says how a sample is drawn (the `seed` of a request over HTTP, the
