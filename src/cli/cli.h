@@ -52,6 +52,9 @@ struct kg_flag {
     /* what else must be given, or must not: "reference,!json" are flags, in capitals
      * ("TASK") it is an argument. NULL: it acts beside anything. Of a group: for each */
     const char *beside;
+    /* "model.adapter": an argument model.adapter=VALUE is this flag, as recipes spell it;
+     * NULL: it has no such spelling */
+    const char *also;
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
     double min;           /* INT and REAL; min == max == 0 means no range */
@@ -74,11 +77,14 @@ struct kg_flag {
 #define KG_FOR(only, variable)      KG_TO_IF(variable, only, NULL)
 #define KG_BESIDE(beside, variable) KG_TO_IF(variable, NULL, beside)
 #define KG_TO_IF(variable, only, beside)                                                 \
-    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only, beside
+    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only, beside, NULL
+/* The same with a second spelling. */
+#define KG_KEY_BESIDE(also, beside, variable)                                            \
+    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, NULL, beside, also
 /* The same of a bool that the flag makes false. */
 #define KG_CLEARS(variable) KG_CLEARS_BESIDE(NULL, variable)
 #define KG_CLEARS_BESIDE(beside, variable)                                               \
-    KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL, beside
+    KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL, beside, NULL
 /* A row in whose place those of another table stand, which several commands have; that
  * table has no such row. */
 #define KG_FLAGS_OF(table) KG_FLAGS_BESIDE(NULL, table)
@@ -138,7 +144,7 @@ int kg_cli_main(int argc, char **argv);
  * errors: EINVAL (a usage error) */
 kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
                          struct kg_err *err) KG_MUST_CHECK;
-/* How a flag is written: "-n, --name ARG". */
+/* How a flag is written: "-n, --name ARG", "a.b=ARG, --name ARG". */
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f,
                         struct kg_err *err) KG_MUST_CHECK;
 /* Its help, behind the actions that it acts with: "index, query: as JSON". */

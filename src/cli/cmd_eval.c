@@ -33,13 +33,13 @@ static int64_t wait_s; /* 0: not given */
 static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
 
-#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name, NULL, NULL
+#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name, NULL, NULL, NULL
 
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
      "checkpoint folder; with --base-url a model's name there", 0, 0, NULL},
-    {"adapter", 0, KG_BESIDE("model,!base-url", kg_load.adapter), "DIR",
-     "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
+    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model,!base-url", kg_load.adapter),
+     "DIR", "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
     {"api", 0, KG_BESIDE("base-url", api), "WHICH",

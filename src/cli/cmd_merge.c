@@ -91,8 +91,9 @@ static kg_status merge(const char *name, struct kg_err *err)
     kg_status status;
 
     if (!args.dir || !args.adapter)
-        return kg_fail(err, KG_EINVAL, "expected --model and --adapter, found no %s",
-                       args.dir ? "--adapter" : "--model");
+        return kg_fail(err, KG_EINVAL,
+                       "expected --model and " KG_ADAPTER_KEY ", found no %s",
+                       args.dir ? KG_ADAPTER_KEY : "--model");
     KG_TRY(read_out(out, name, err));
     KG_TRY(check_out(out, err));
     KG_TRY(find_dtype(&ct, args.dir, err));

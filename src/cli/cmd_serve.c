@@ -21,7 +21,7 @@
 #include <limits.h>
 #include <string.h>
 
-enum { DEFAULT_PORT = 8000, MAX_KEY_BYTES = 4096 };
+enum { DEFAULT_PORT = 8000, MAX_KEY_BYTES = 4096, MAX_ADAPTER_NAME = 127 };
 
 static const char *name;
 static const char *host = "127.0.0.1";
@@ -43,8 +43,14 @@ static int64_t piece_ms = 50;
 static int64_t seed = -1;
 static const char *system_prompt, *opening;
 
+static struct kg_flag_list adapters;
+
 const struct kg_flag kg_serve_flags[] = {
-    KG_FLAGS_OF(kg_model_flags),
+    {"model", 'm', KG_TO(kg_load.dir), "DIR", "checkpoint folder", 0, 0, NULL},
+    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", adapters), "[NAME=]DIR",
+     "PEFT folder of adapters beside its weights; with NAMEs, several, each served under "
+     "its own beside the model without",
+     0, 0, NULL},
     {"name", 0, KG_TO(name), "NAME",
      "the model's name for clients (default: the folder's)", 0, 0, NULL},
     {"host", 0, KG_TO(host), "ADDRESS",
@@ -134,6 +140,67 @@ static kg_status model_name(struct kg_str *out, struct kg_err *err)
     return kg_str_append(out, kg_load.dir + from, n - from, err);
 }
 
+/* ---- adapters ---- */
+
+/* Under names of their own. */
+struct named {
+    struct kg_serve_adapter list[KG_FLAG_LIST_MAX];
+    char names[KG_FLAG_LIST_MAX][MAX_ADAPTER_NAME + 1];
+    struct kg_model *models[KG_FLAG_LIST_MAX]; /* owned */
+    size_t n;
+};
+
+/* The length of NAME in NAME=DIR; 0: a folder alone, as where a = stands behind a /. */
+static size_t name_length(const char *item)
+{
+    const size_t n = strcspn(item, "=/");
+    return item[n] == '=' ? n : 0;
+}
+
+/* One folder without a name is beside the weights of the one model. */
+static kg_status find_single(struct kg_err *err)
+{
+    for (int i = 0; i < adapters.n; i++) {
+        const char *item = adapters.items[i];
+        if (name_length(item) > MAX_ADAPTER_NAME)
+            return kg_fail(err, KG_EINVAL,
+                           "--adapter: expected a name of at most %d bytes, found "
+                           "'%.80s'",
+                           MAX_ADAPTER_NAME, item);
+        if (name_length(item) > 0)
+            continue;
+        if (adapters.n > 1)
+            return kg_fail(err, KG_EINVAL,
+                           "--adapter: expected NAME=DIR for each of several, found "
+                           "'%.200s'",
+                           item);
+        kg_load.adapter = item;
+    }
+    return KG_OK;
+}
+
+static kg_status open_named(struct named *x, struct kg_model *base, struct kg_err *err)
+{
+    for (int i = 0; i < adapters.n && !kg_load.adapter; i++) {
+        const char *item = adapters.items[i];
+        const size_t n = name_length(item);
+        memcpy(x->names[i], item, n);
+        if (kg_load_adapter(&x->models[i], base, item + n + 1, err) != KG_OK)
+            return kg_err_prefix(err, "--adapter %s", x->names[i]);
+        x->list[x->n++] = (struct kg_serve_adapter){x->names[i], x->models[i]};
+    }
+    kg_model_mix(base, (const struct kg_model *const *)x->models, (int32_t)x->n);
+    return KG_OK;
+}
+
+static void close_named(struct named *x)
+{
+    for (size_t i = 0; i < x->n; i++)
+        kg_model_free(x->models[i]);
+}
+
+/* ---- serving ---- */
+
 static bool stop_requested(void *user)
 {
     (void)user;
@@ -151,6 +218,9 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
     kg_log_info("serving %s at http://%s:%d/v1 (%s key, %s)", opts->name, at.data,
                 kg_serve_port(s), opts->bearer_key ? "with a" : "no",
                 opts->chat ? "completions and chat" : "completions; no chat template");
+    for (size_t i = 0; i < opts->n_adapters; i++)
+        kg_log_info("and %s, adapters of rank %d beside it", opts->adapters[i].name,
+                    opts->adapters[i].model->lora.rank);
     if (!opts->bearer_key && !is_loopback(host))
         kg_log_warn("whoever reaches %s can use the model: there is no --api-key-file",
                     host);
@@ -187,6 +257,7 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
 int kg_cmd_serve(int argc, char **argv)
 {
     struct kg_loaded l = {0};
+    struct named named = {.n = 0};
     struct kg_chat_template *chat = NULL;
     struct kg_str key = {0};
     struct kg_str called = {0};
@@ -196,6 +267,7 @@ int kg_cmd_serve(int argc, char **argv)
     (void)argv;
     if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
+    KG_TRY_GOTO(out, find_single(&err));
     KG_TRY_GOTO(out, read_key(&key, &err));
     KG_TRY_GOTO(out, model_name(&called, &err));
     KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, kg_load.dir, &err));
@@ -208,12 +280,16 @@ int kg_cmd_serve(int argc, char **argv)
     }
     KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     KG_TRY_GOTO(out, kg_load_check_length(&l, max_len, &err));
+    KG_TRY_GOTO(out, open_named(&named, l.model, &err));
     struct kg_serve_opts opts = options(&l);
+    opts.adapters = named.list;
+    opts.n_adapters = named.n;
     opts.name = called.data;
     opts.chat = chat;
     opts.bearer_key = key_file ? key.data : NULL;
     status = serve(&opts, &err);
 out:
+    close_named(&named);
     kg_load_release(&l);
     kg_chat_template_close(chat);
     kg_str_release(&key);

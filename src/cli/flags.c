@@ -1,6 +1,7 @@
 /* Flags: from argv into the targets of a table.
  *
- * --name VALUE, --name=VALUE, -x VALUE, and -- to end the flags. An error names the flag,
+ * --name VALUE, --name=VALUE, -x VALUE, a.b=VALUE as recipes spell it where the table
+ * says so, and -- to end all of these. An error names the flag,
  * what was expected and what was found, in the words of an option of a recipe; an unknown
  * flag gets the nearest one that exists. A flag that acts with some actions of a command
  * is refused with the others, when all of argv has been read: no flag is without effect.
@@ -153,6 +154,41 @@ static kg_status parse_flag(struct given *given, const struct kg_flag *flags, in
     return set_value(f, value, err);
 }
 
+/* The flag whose key arg assigns, "a.b=VALUE"; *value: behind '='. NULL: there is none */
+static const struct kg_flag *find_key(struct kg_flag_walk *walk, const char *arg,
+                                      const char **value)
+{
+    const size_t n = strcspn(arg, "=");
+
+    for (const struct kg_flag *f; arg[n] && (f = kg_flag_next(walk));)
+        if (f->also && strlen(f->also) == n && memcmp(f->also, arg, n) == 0) {
+            *value = arg + n + 1;
+            return f;
+        }
+    return NULL;
+}
+
+/* argv[*i], and its value where that is the next: a flag, by its name or its key.
+ * *is_other: it is none, and nothing was taken */
+static kg_status parse_one(bool *is_other, struct given *given,
+                           const struct kg_flag *flags, int argc, char **argv, int *i,
+                           struct kg_err *err)
+{
+    struct kg_flag_walk walk = {flags, NULL};
+    const char *value = NULL;
+    const struct kg_flag *f;
+
+    *is_other = false;
+    if (argv[*i][0] == '-' && argv[*i][1] != 0)
+        return parse_flag(given, flags, argc, argv, i, err);
+    f = find_key(&walk, argv[*i], &value);
+    *is_other = f == NULL;
+    if (f == NULL)
+        return KG_OK;
+    add_given(given, f, &walk);
+    return set_value(f, value, err);
+}
+
 /* Whether the action is one of "index|query" or begins as "qa-*" says. */
 static bool acts_with(const char *only, const char *action)
 {
@@ -229,11 +265,12 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
     if (*help)
         return KG_OK;
     for (int i = 0; i < *argc; i++) {
+        bool is_other = flags_ended;
         if (!flags_ended && strcmp(argv[i], "--") == 0)
             flags_ended = true;
-        else if (!flags_ended && argv[i][0] == '-' && argv[i][1] != 0)
-            KG_TRY(parse_flag(&given, c->flags, *argc, argv, &i, err));
-        else
+        else if (!flags_ended)
+            KG_TRY(parse_one(&is_other, &given, c->flags, *argc, argv, &i, err));
+        if (is_other)
             argv[n++] = argv[i];
     }
     if (c->max_args >= 0 && n > c->max_args)
@@ -250,6 +287,8 @@ kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_e
 {
     if (f->short_name)
         KG_TRY(kg_str_printf(out, err, "-%c, ", f->short_name));
+    if (f->also)
+        KG_TRY(kg_str_printf(out, err, "%s=%s, ", f->also, f->arg_name));
     return kg_str_printf(out, err, "--%s%s%s", f->name, takes_value(f) ? " " : "",
                          takes_value(f) ? f->arg_name : "");
 }

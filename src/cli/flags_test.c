@@ -45,6 +45,20 @@ static void taken(const char *line)
         fail_msg("%s: %s", line, err.message);
 }
 
+/* The spelling of recipes where a table gives one; behind -- it is an argument. */
+static void a_key_is_a_flag_too(void **state)
+{
+    (void)state;
+    taken("score --model m model.adapter=a");
+    taken("merge --model m model.adapter=a out");
+    refused("score model.adapter=a", "--adapter does not act without --model");
+    refused("score --model m model.adapters=a", "unexpected argument 'model.adapters=a'");
+    refused("score --model m -- model.adapter=a",
+            "unexpected argument 'model.adapter=a'");
+    refused("eval --base-url u --model m model.adapter=a",
+            "--adapter does not act with --base-url");
+}
+
 static void a_flag_that_does_not_act_is_refused(void **state)
 {
     (void)state;
@@ -183,6 +197,7 @@ static void help_names_the_actions_of_a_flag(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_is_a_flag_too),
         cmocka_unit_test(a_flag_that_does_not_act_is_refused),
         cmocka_unit_test(a_flag_without_effect_beside_others_is_refused),
         cmocka_unit_test(a_flag_beside_what_it_needs_is_taken),

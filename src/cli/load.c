@@ -19,7 +19,7 @@ const char *kg_prompt_chat;
 
 const struct kg_flag kg_model_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR", "checkpoint folder", 0, 0, NULL},
-    {"adapter", 0, KG_BESIDE("model", kg_load.adapter), "DIR",
+    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", kg_load.adapter), "DIR",
      "PEFT folder of adapters beside its weights", 0, 0, NULL},
     {0},
 };
@@ -98,18 +98,35 @@ kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args
     return KG_OK;
 }
 
+static kg_status take_adapter(struct kg_model_opts *opts, struct kg_lora *lora,
+                              const char *dir, struct kg_err *err)
+{
+    KG_TRY(kg_lora_read(lora, dir, err));
+    opts->lora = lora;
+    opts->adapter = dir;
+    return KG_OK;
+}
+
+kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
+                          const char *dir, struct kg_err *err)
+{
+    struct kg_model_opts opts = {.ct = base->ct};
+    struct kg_lora lora;
+    *out = NULL;
+    KG_TRY(take_adapter(&opts, &lora, dir, err));
+    return kg_model_share(out, base, &opts, err);
+}
+
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
-    struct kg_model_opts opts = {.adapter = args->adapter};
+    struct kg_model_opts opts = {0};
     struct kg_lora lora;
     kg_status status = KG_OK;
     *l = (struct kg_loaded){0};
     kg_threads_set((int)args->threads);
-    if (args->adapter) {
-        KG_TRY(kg_lora_read(&lora, args->adapter, err));
-        opts.lora = &lora;
-    }
+    if (args->adapter)
+        KG_TRY(take_adapter(&opts, &lora, args->adapter, err));
     KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
     KG_TRY(kg_load_device(&opts.backend, args, opts.ct, err));
     KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));

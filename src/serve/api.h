@@ -119,11 +119,13 @@ void kg_api_release(struct kg_api_request *r); /* {0} allowed */
 /* The field that says what is asked: prompt, messages or tokens. */
 const char *kg_api_asked(const struct kg_api_request *r);
 
-/* The model that is served. */
+/* A model that is served. */
 struct kg_api_model {
     const char *name;
-    int64_t created;                     /* seconds since 1970 */
-    const struct kg_tokenizer *tok;      /* NULL: ids only */
+    const char *parent;             /* name of that whose weights it adapts; NULL: none */
+    int32_t adapter;                /* as in struct kg_request */
+    int64_t created;                /* seconds since 1970 */
+    const struct kg_tokenizer *tok; /* NULL: ids only */
     const struct kg_chat_template *chat; /* NULL: no chat */
     const char *system;  /* in front of conversations without one; NULL: none */
     const char *opening; /* of the assistant's turn: see text/prompt.h; NULL: none */
@@ -135,8 +137,11 @@ struct kg_api_model {
     bool knows_calls; /* of kg_tool_calls_known */
 };
 
-/* Check that the request is for this model, make its prompts tokens, and settle
- * max_tokens.
+/* The one of n models that has this name; the first for NULL.
+ * errors: NOTFOUND, naming those that are there */
+kg_status kg_api_find(const struct kg_api_model **out, const struct kg_api_model *models,
+                      size_t n, const char *name, struct kg_err *err) KG_MUST_CHECK;
+/* Make the request's prompts tokens, and settle max_tokens.   m: the one that it is for
  * errors: as kg_api_parse */
 kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
                         const struct kg_api_model *m, struct kg_err *err) KG_MUST_CHECK;

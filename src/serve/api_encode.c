@@ -262,22 +262,41 @@ static kg_status encode_bias(struct kg_api_request *r, const struct kg_api_model
     return KG_OK;
 }
 
-static kg_status check_model(const struct kg_api_request *r, struct kg_api_fault *fault,
-                             const struct kg_api_model *m, struct kg_err *err)
+/* ---- models ---- */
+
+static kg_status not_found(const struct kg_api_model *models, size_t n, const char *name,
+                           struct kg_err *err)
 {
-    if (r->model == NULL || strcmp(r->model, m->name) == 0)
-        return KG_OK;
-    *fault = (struct kg_api_fault){404, "model", "model_not_found"};
-    return kg_fail(err, KG_EINVAL, "the model '%.100s' does not exist; there is '%s'",
-                   r->model, m->name);
+    struct kg_str there = {0};
+    kg_status status = KG_OK;
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = kg_str_printf(&there, err, "%s'%s'", i > 0 ? ", " : "", models[i].name);
+    if (status == KG_OK)
+        status = kg_fail(err, KG_ENOTFOUND,
+                         "the model '%.100s' does not exist; there %s %s", name,
+                         n > 1 ? "are" : "is", kg_str_text(&there));
+    kg_str_release(&there);
+    return status;
 }
+
+kg_status kg_api_find(const struct kg_api_model **out, const struct kg_api_model *models,
+                      size_t n, const char *name, struct kg_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (name == NULL || strcmp(name, models[i].name) == 0) {
+            *out = &models[i];
+            return KG_OK;
+        }
+    return not_found(models, n, name, err);
+}
+
+/* ---- the whole ---- */
 
 kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
                         const struct kg_api_model *m, struct kg_err *err)
 {
     int64_t room = 0;
     *fault = (struct kg_api_fault){.status = 400};
-    KG_TRY(check_model(r, fault, m, err));
     fault->param = "stop";
     if (r->n_stops > 0)
         KG_TRY(need_tokenizer(m, err));

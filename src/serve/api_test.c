@@ -400,12 +400,25 @@ static void what_the_template_leaves_out_is_refused(void **state)
     with_template(NULL);
 }
 
+static void a_model_is_found_by_its_name(void **state)
+{
+    const struct kg_api_model models[] = {{.name = "base"}, {.name = "poet"}};
+    const struct kg_api_model *m;
+    (void)state;
+    need(kg_api_find(&m, models, 2, NULL, &err));
+    assert_ptr_equal(m, &models[0]);
+    need(kg_api_find(&m, models, 2, "poet", &err));
+    assert_ptr_equal(m, &models[1]);
+    assert_int_equal(kg_api_find(&m, models, 2, "gpt-4o", &err), KG_ENOTFOUND);
+    assert_string_equal(err.message,
+                        "the model 'gpt-4o' does not exist; there are 'base', 'poet'");
+    assert_int_equal(kg_api_find(&m, models, 1, "poet", &err), KG_ENOTFOUND);
+    assert_string_equal(err.message, "the model 'poet' does not exist; there is 'base'");
+}
+
 static void what_does_not_fit_the_model_is_refused(void **state)
 {
     (void)state;
-    refused(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"model\":\"gpt-4o\"}"), "model",
-            "'digits'");
-    assert_int_equal(fault.status, 404);
     refused(encode(KG_API_COMPLETION, "{\"prompt\":\"x\"}"), "prompt", "'x'");
     refused(encode(KG_API_COMPLETION, "{\"prompt\":\"\"}"), "prompt", "at least one");
     refused(encode(KG_API_COMPLETION, "{\"prompt\":[16]}"), "prompt", "from 0 to 15");
@@ -833,6 +846,7 @@ int main(void)
         cmocka_unit_test_teardown(max_tokens_has_a_default, release),
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
         cmocka_unit_test_teardown(what_the_template_leaves_out_is_refused, release),
+        cmocka_unit_test(a_model_is_found_by_its_name),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
         cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),

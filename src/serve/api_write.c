@@ -35,6 +35,8 @@ kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
                            struct kg_err *err)
 {
     KG_TRY(kg_json_put_text(out, "{\"id\": ", m->name, err));
+    if (m->parent)
+        KG_TRY(kg_json_put_text(out, ", \"parent\": ", m->parent, err));
     return kg_str_printf(out, err,
                          ", \"object\": \"model\", \"created\": %lld, \"owned_by\": "
                          "\"kedge\", \"max_model_len\": %d}",

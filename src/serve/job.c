@@ -104,7 +104,7 @@ void kg_serve_job_answer_tokens(struct kg_serve_job *job)
 {
     struct kg_err err;
     struct kg_str body = {0};
-    if (kg_api_put_tokens(&body, &job->r, &job->s->model, &err) != KG_OK) {
+    if (kg_api_put_tokens(&body, &job->r, job->answer.m, &err) != KG_OK) {
         const struct kg_api_fault fault = {.status = 503};
         kg_str_release(&body);
         kg_serve_job_refuse(job, &fault, err.message);
@@ -137,6 +137,7 @@ static void plan_prompt(struct kg_serve_job *job, size_t prompt)
                                                       : KG_PROMPT_ONLY,
                   .first_sample = sample,
                   .sampling = &job->sampling,
+                  .adapter = job->answer.m->adapter,
                   .scores = left == job->r.n && p->scores.logp ? &p->scores : NULL},
             .job = job};
         seed += (uint64_t)n;
@@ -187,13 +188,21 @@ static void name_answer(struct kg_serve_job *job)
     kg_rng_words(words, key, number, UINT32_MAX, 0);
     job->answer = (struct kg_api_answer){
         .r = &job->r,
-        .m = &s->model,
+        .m = job->answer.m,
         .created = (int64_t)kg_clock_unix_seconds(),
         /* below 2^53: what every reader of JSON can keep */
         .seed = job->r.seeded ? job->r.seed : (uint64_t)words[0] << 21 | words[1] >> 11};
     snprintf(job->answer.id, sizeof job->answer.id, "%s-%s%llx",
              job->r.kind == KG_API_CHAT ? "chatcmpl" : "cmpl", s->prefix,
              (unsigned long long)number);
+}
+
+static kg_status find_model(struct kg_serve_job *job, struct kg_api_fault *fault,
+                            struct kg_err *err)
+{
+    const struct kg_serve *s = job->s;
+    *fault = (struct kg_api_fault){404, "model", "model_not_found"};
+    return kg_api_find(&job->answer.m, s->models, s->n_models, job->r.model, err);
 }
 
 kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
@@ -203,7 +212,8 @@ kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fa
     enum kg_api_kind kind = job->r.kind;
     const char *body = kg_http_body(job->x, &n);
     KG_TRY(kg_api_parse(&job->r, fault, kind, body, n, err));
-    KG_TRY(kg_api_encode(&job->r, fault, &job->s->model, err));
+    KG_TRY(find_model(job, fault, err));
+    KG_TRY(kg_api_encode(&job->r, fault, job->answer.m, err));
     if (!kg_api_is_answered(kind))
         return KG_OK;
     name_answer(job);

@@ -16,6 +16,7 @@
 #include "base/phase.h"
 #include "net/http_server.h"
 
+#include <assert.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -140,8 +141,11 @@ static void on_models(void *user, struct kg_http_exchange *x)
     struct kg_str body = {0};
     struct kg_err err;
     kg_status status = kg_str_puts(&body, "{\"object\": \"list\", \"data\": [", &err);
-    if (status == KG_OK)
-        status = kg_api_put_model(&body, &s->model, &err);
+    for (size_t i = 0; i < s->n_models && status == KG_OK; i++) {
+        status = i > 0 ? kg_str_puts(&body, ", ", &err) : KG_OK;
+        if (status == KG_OK)
+            status = kg_api_put_model(&body, &s->models[i], &err);
+    }
     if (status == KG_OK)
         status = kg_str_puts(&body, "]}", &err);
     reply_made(x, "application/json", status, &body);
@@ -153,15 +157,11 @@ static void on_model(void *user, struct kg_http_exchange *x)
     struct kg_str body = {0};
     struct kg_err err;
     const char *name = kg_http_path(x) + strlen("/v1/models/");
-    char why[256];
-    if (strcmp(name, s->model.name) == 0) {
-        reply_made(x, "application/json", kg_api_put_model(&body, &s->model, &err),
-                   &body);
-        return;
-    }
-    snprintf(why, sizeof why, "the model '%.80s' does not exist; there is '%.80s'", name,
-             s->model.name);
-    kg_http_reply_error(x, 404, why);
+    const struct kg_api_model *m;
+    if (kg_api_find(&m, s->models, s->n_models, name, &err) == KG_OK)
+        reply_made(x, "application/json", kg_api_put_model(&body, m, &err), &body);
+    else
+        kg_http_reply_error(x, err.code == KG_ENOTFOUND ? 404 : 503, err.message);
 }
 
 static void on_metrics(void *user, struct kg_http_exchange *x)
@@ -180,8 +180,8 @@ static void on_metrics(void *user, struct kg_http_exchange *x)
 static const struct kg_http_route routes[] = {
     {"GET", "/health", on_health, "200 while requests are taken; needs no key"},
     {"GET", "/metrics", on_metrics, "counters and histograms for Prometheus"},
-    {"GET", "/v1/models", on_models, "the model that is served"},
-    {"GET", "/v1/models/", on_model, "the same by its name"},
+    {"GET", "/v1/models", on_models, "what is served: the model, and adapters of it"},
+    {"GET", "/v1/models/", on_model, "one of them by its name"},
     {"POST", "/v1/completions", on_completions, "text or ids to text"},
     {"POST", "/v1/chat/completions", on_chat, "messages to an answer"},
     {"POST", "/tokenize", on_tokenize, "text or messages to ids"},
@@ -276,16 +276,45 @@ static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
     o->max_body_bytes = o->max_body_bytes > 0 ? o->max_body_bytes : (size_t)4 << 20;
     o->max_held_bytes = o->max_held_bytes > 0 ? o->max_held_bytes : (size_t)256 << 20;
     o->drain_s = o->drain_s > 0 ? o->drain_s : DEFAULT_DRAIN_S;
-    s->model = (struct kg_api_model){.name = o->name,
-                                     .created = (int64_t)kg_clock_unix_seconds(),
-                                     .tok = o->tok,
-                                     .chat = o->chat,
-                                     .system = o->system,
-                                     .opening = o->opening,
-                                     .vocab = o->model->config.vocab,
-                                     .max_len = o->max_len,
-                                     .default_tokens = o->default_tokens};
-    snprintf(s->prefix, sizeof s->prefix, "%llx-", (unsigned long long)s->model.created);
+}
+
+static kg_status list_model(struct kg_serve *s, struct kg_api_model m, struct kg_err *err)
+{
+    for (size_t i = 0; i < s->n_models; i++)
+        if (strcmp(s->models[i].name, m.name) == 0)
+            return kg_fail(err, KG_EINVAL,
+                           "expected models and adapters of different names, found '%s' "
+                           "twice",
+                           m.name);
+    s->models[s->n_models++] = m;
+    return KG_OK;
+}
+
+static kg_status list_models(struct kg_serve *s, struct kg_err *err)
+{
+    const struct kg_serve_opts *o = &s->opts;
+    struct kg_api_model m = {.name = o->name,
+                             .created = (int64_t)kg_clock_unix_seconds(),
+                             .tok = o->tok,
+                             .chat = o->chat,
+                             .system = o->system,
+                             .opening = o->opening,
+                             .vocab = o->model->config.vocab,
+                             .max_len = o->max_len,
+                             .default_tokens = o->default_tokens};
+    KG_TRY(kg_tool_calls_known(&m.knows_calls, o->chat, o->tok, err));
+    snprintf(s->prefix, sizeof s->prefix, "%llx-", (unsigned long long)m.created);
+    s->models = kg_mem_calloc(1 + o->n_adapters, sizeof *s->models, "server", err);
+    if (s->models == NULL)
+        return err->code;
+    KG_TRY(list_model(s, m, err));
+    m.parent = o->name;
+    for (size_t i = 0; i < o->n_adapters; i++) {
+        m.name = o->adapters[i].name;
+        m.adapter = (int32_t)i + 1;
+        KG_TRY(list_model(s, m, err));
+    }
+    return KG_OK;
 }
 
 static kg_status begin_engine(struct kg_serve *s, struct kg_err *err)
@@ -358,6 +387,7 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
 {
     kg_status status;
     pthread_condattr_t attr;
+    assert((size_t)opts->model->n_others == opts->n_adapters);
     struct kg_serve *s = kg_mem_calloc(1, sizeof *s, "server", err);
     *out = NULL;
     if (s == NULL)
@@ -370,8 +400,7 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
     pthread_condattr_destroy(&attr);
     take_opts(s, opts);
     KG_TRY_GOTO(out, try_template(opts->chat, err));
-    KG_TRY_GOTO(out,
-                kg_tool_calls_known(&s->model.knows_calls, opts->chat, opts->tok, err));
+    KG_TRY_GOTO(out, list_models(s, err));
     log_room(&s->opts);
     KG_TRY_GOTO(out, open_engine(s, err));
     KG_TRY_GOTO(out, start_intake(s, err));
@@ -439,6 +468,7 @@ void kg_serve_close(struct kg_serve *s)
     fail_queue(s, &s->intake); /* what a handler had under its hands */
     kg_rollout_free(s->engine);
     kg_str_release(&s->scratch);
+    kg_mem_free(s->models);
     pthread_cond_destroy(&s->intake_due);
     pthread_cond_destroy(&s->ready_due);
     pthread_mutex_destroy(&s->lock);

@@ -17,8 +17,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Adapters beside the weights of the model that is served, under a name of their own. */
+struct kg_serve_adapter {
+    const char *name;
+    const struct kg_model *model; /* kg_model_share of it */
+};
+
 struct kg_serve_opts {
-    const struct kg_model *model;        /* borrowed, as all below */
+    /* borrowed, as all below; where there are adapters it is mixed with these, in their
+     * order (kg_model_mix) */
+    const struct kg_model *model;
+    const struct kg_serve_adapter *adapters; /* (n_adapters) */
+    size_t n_adapters;
     const struct kg_tokenizer *tok;      /* NULL: prompts of ids only */
     const struct kg_chat_template *chat; /* NULL: no chat */
     const char *system, *opening; /* of chat: see struct kg_api_model; NULL: none */
@@ -49,8 +59,8 @@ struct kg_rollout_opts kg_serve_engine_opts(const struct kg_serve_opts *opts);
 
 struct kg_serve; /* opaque */
 /* Listens when it returns; answers once kg_serve_run is called.
- * errors: EINVAL, EIO (port in use), EFORMAT (the chat template fails on a short message,
- * or needs too much for it), ENOMEM */
+ * errors: EINVAL (also a name twice), EIO (port in use), EFORMAT (the chat template fails
+ * on a short message, or needs too much for it), ENOMEM */
 kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 int kg_serve_port(const struct kg_serve *s);

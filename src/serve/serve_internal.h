@@ -65,8 +65,9 @@ struct kg_serve_queue {
 };
 
 struct kg_serve {
-    struct kg_serve_opts opts; /* defaults filled in */
-    struct kg_api_model model;
+    struct kg_serve_opts opts;   /* defaults filled in */
+    struct kg_api_model *models; /* (n_models) owned: the base, then what adapts it */
+    size_t n_models;
     struct kg_rollout *engine;
     struct kg_http_server *http;
     pthread_t intake_thread;

@@ -59,7 +59,7 @@ static void *serve_main(void *user)
 static void start(struct kg_serve_opts opts)
 {
     struct kg_http_client_opts c = {.max_in_flight = 64, .tries = 1};
-    opts.model = model;
+    opts.model = opts.model ? opts.model : model;
     opts.tok = tok;
     opts.name = "letters";
     opts.max_batch = opts.max_batch > 0 ? opts.max_batch : 8;
@@ -182,6 +182,105 @@ static void answers_do_not_depend_on_company(void **state)
 
 /* Seeds s and s + 1 of two requests are the two answers of one, where the draw changes
  * between them, too. */
+/* ---- adapters ---- */
+
+enum { ADAPTERS = 2, ASKED = 9 };
+
+/* A fresh one with B moved, so that it says something. */
+static struct kg_model *adapted(int32_t rank)
+{
+    const struct kg_lora lora = {.rank = rank, .alpha = 40};
+    const struct kg_model_opts opts = {.ct = KG_F32, .lora = &lora, .seed = 2};
+    struct kg_model *m;
+    NEED(kg_model_share(&m, model, &opts, err));
+    for (size_t i = m->n_base; i < m->n_params; i++)
+        for (int64_t j = 0; j < m->params[i].rows * m->params[i].cols; j++) {
+            const float w = (float)((j * 7 + (int64_t)i) % 11 - 5) * 0.05f;
+            NEED(kg_slab_write(&m->master, m->params[i].offset + j, &w, 1, err));
+        }
+    NEED(kg_model_refresh(m, err));
+    return m;
+}
+
+static void ask_model(uint64_t ticket, const char *name)
+{
+    char body[256];
+    snprintf(body, sizeof body,
+             "{\"model\":\"%s\",\"prompt\":[%d,5,7],\"max_tokens\":12,\"seed\":%d,"
+             "\"logprobs\":2,\"return_token_ids\":true}",
+             name, (int)ticket, (int)ticket);
+    ask(ticket, body);
+}
+
+/* Token ids and log-probs, which do not name the model. */
+static void choices_of(char *out, size_t size, const char *body)
+{
+    const char *at = strstr(body, "\"choices\"");
+    assert_non_null(at);
+    snprintf(out, size, "%s", at);
+}
+
+/* The model, or an adapter as the one model, asks its share of what is asked. */
+static void answers_alone(char answers[ASKED][4096], struct kg_model *const *others)
+{
+    for (int a = 0; a <= ADAPTERS; a++) {
+        start((struct kg_serve_opts){.model = a > 0 ? others[a - 1] : NULL});
+        for (uint64_t i = (uint64_t)a; i < ASKED; i += 1 + ADAPTERS) {
+            ask_model(i, "letters");
+            wait_answers();
+            assert_int_equal(got.status[i], 200);
+            choices_of(answers[i], sizeof answers[i], got.body[i]);
+        }
+        end();
+    }
+}
+
+static void adapters_are_served_by_name_and_answer_as_alone(void **state)
+{
+    static const char *const names[] = {"letters", "poet", "clerk"};
+    static char alone[ASKED][4096];
+    char now[4096];
+    struct kg_model *others[ADAPTERS] = {adapted(3), adapted(8)};
+    const struct kg_serve_adapter list[] = {{names[1], others[0]}, {names[2], others[1]}};
+    (void)state;
+    answers_alone(alone, others);
+    assert_string_not_equal(strchr(alone[0], '['), strchr(alone[1], '['));
+    kg_model_mix(model, (const struct kg_model *const *)others, ADAPTERS);
+    start((struct kg_serve_opts){.adapters = list, .n_adapters = ADAPTERS});
+    for (uint64_t i = 0; i < ASKED; i++)
+        ask_model(i, names[i % (1 + ADAPTERS)]);
+    wait_answers();
+    for (uint64_t i = 0; i < ASKED; i++) {
+        assert_int_equal(got.status[i], 200);
+        assert_non_null(strstr(got.body[i], names[i % (1 + ADAPTERS)]));
+        choices_of(now, sizeof now, got.body[i]);
+        assert_string_equal(now, alone[i]);
+    }
+    ask_model(0, "pet");
+    wait_answers();
+    assert_int_equal(got.status[0], 404);
+    assert_non_null(strstr(got.body[0], "there are 'letters', 'poet', 'clerk'"));
+    end();
+    kg_model_mix(model, NULL, 0);
+    for (int i = 0; i < ADAPTERS; i++)
+        kg_model_free(others[i]);
+}
+
+static void two_models_of_one_name_are_refused(void **state)
+{
+    struct kg_model *other = adapted(3);
+    const struct kg_model *others[] = {other};
+    const struct kg_serve_adapter list[] = {{"letters", other}};
+    const struct kg_serve_opts opts = {
+        .model = model, .tok = tok, .name = "letters", .adapters = list, .n_adapters = 1};
+    (void)state;
+    kg_model_mix(model, others, 1);
+    assert_int_equal(kg_serve_open(&server, &opts, &refusal), KG_EINVAL);
+    assert_non_null(strstr(refusal.message, "found 'letters' twice"));
+    kg_model_mix(model, NULL, 0);
+    kg_model_free(other);
+}
+
 static void answer_i_is_drawn_with_seed_plus_i(void **state)
 {
     static const char form[] =
@@ -597,6 +696,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_template_that_fails_is_found_before_listening),
         cmocka_unit_test(answers_do_not_depend_on_company),
+        cmocka_unit_test(adapters_are_served_by_name_and_answer_as_alone),
+        cmocka_unit_test(two_models_of_one_name_are_refused),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
         cmocka_unit_test(a_scored_prompt_is_listed_across_a_change_of_draw),
         cmocka_unit_test(every_prompt_has_seeds_of_its_own),
