@@ -131,6 +131,7 @@ static void what_cannot_be_is_refused(void **state)
         {{BF16, "lora.rank=4", ADAPTER}, "lora.rank: model.adapter has a rank"},
         {{BF16, "lora.rank=4", "lora.targets=[q_proj, v_prj]"}, "did you mean v_proj"},
         {{BF16, "lora.rank=4", "lora.targets=[q_proj, q_proj]"}, "q_proj twice"},
+        {{BF16, "lora.rank=4", "lora.targets=[]"}, "found an empty list"},
         {{BF16, "lora.rank=65000"}, "expected at most"},
         {{BF16, "lora.rank=4", "rollout.dtype=fp32", "model.dtype=bf16"},
          "rollout.dtype: a sampler shares"},

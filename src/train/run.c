@@ -152,6 +152,11 @@ static kg_status find_adapters(struct kg_lora *l, const struct kg_recipe *r,
                        r->lora.rank);
     if (*r->model.adapter && kg_lora_read(l, r->model.adapter, err) != KG_OK)
         return kg_err_prefix(err, "model.adapter");
+    if (r->lora.rank > 0 && names->n == 0)
+        return kg_fail(
+            err, KG_EINVAL,
+            "lora.targets: expected names of matrices, or all-linear, found an "
+            "empty list");
     for (size_t i = 0; r->lora.rank > 0 && i < names->n; i++)
         if (names->n > 1 || strcmp(names->items[i], "all-linear") != 0)
             KG_TRY(kg_lora_add_target(l, names->items[i], "lora.targets", err));
