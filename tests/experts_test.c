@@ -7,6 +7,7 @@
 #include "data/jsonl.h"
 #include "model/model.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +44,9 @@ static void take_model(const char *name)
         skip();
     }
     snprintf(line, sizeof line,
-             "rm -rf " ROOT "/model " ROOT "/whole " ROOT "/parts && cp -r " TINY
-             "%s " ROOT "/model && chmod -R u+w " ROOT "/model && cp " DIGITS
-             "/token* " ROOT "/model",
+             "rm -rf " ROOT "/model " ROOT "/whole " ROOT "/parts " ROOT
+             "/other && cp -r " TINY "%s " ROOT "/model && chmod -R u+w " ROOT
+             "/model && cp " DIGITS "/token* " ROOT "/model",
              name);
     must(line);
 }
@@ -107,6 +108,97 @@ static void an_expert_that_all_share(void **state)
     a_run_of("qwen2_moe");
 }
 
+/* ---- experts that the sampler chose ---- */
+#define REPLAY " rollout.router_replay=true"
+#define LAST   "/checkpoints/step-00000%d/model/model.safetensors"
+
+/* Whether the weights of two runs are the same after a step. */
+static bool same_weights(const char *a, const char *b, int step)
+{
+    char line[512];
+    snprintf(line, sizeof line, "cmp -s " ROOT "/%s" LAST " " ROOT "/%s" LAST, a, step, b,
+             step);
+    return system(line) == 0;
+}
+
+/* In the first step the lagging sampler has the trainer's weights. */
+static void a_router_that_would_choose_the_same_changes_no_bit(void **state)
+{
+    (void)state;
+    take_model("qwen3_moe");
+    train("whole", 1, "rollout.lag=1 checkpoint.every=1");
+    train("parts", 1, "rollout.lag=1 checkpoint.every=1" REPLAY);
+    assert_true(same_weights("whole", "parts", 1));
+    must("zstd -dcq " ROOT "/parts/rollouts/step-000001.jsonl.zst | grep -q experts");
+}
+
+static double number_of(const char *file, const char *line, const char *key)
+{
+    char command[512], text[64] = "";
+    snprintf(command, sizeof command,
+             "sed -n %s " ROOT
+             "/%s | grep -o '\"%s\": *[-0-9.e]*' | head -1 | sed 's/.*: *//'",
+             line, file, key);
+    FILE *said = popen(command, "r");
+    assert_non_null(said);
+    assert_non_null(fgets(text, sizeof text, said));
+    assert_int_equal(pclose(said), 0);
+    return strtod(text, NULL);
+}
+
+/* What `kedge replay` says of a step is what the run logged of it. */
+static void check_loss(int step)
+{
+    char line[16];
+    snprintf(line, sizeof line, "%dp", step);
+    const double logged = number_of("whole/metrics.jsonl", line, "loss/total");
+    const double norm = number_of("whole/metrics.jsonl", line, "optim/grad_norm");
+    assert_true(norm > 0);
+    assert_true(fabs(number_of("out", "p", "value") - logged) < 1e-9);
+    assert_true(fabs(number_of("out", "p", "grad_norm") - norm) < 1e-6 * norm);
+}
+
+static void a_replayed_run_stops_resumes_and_is_replayed_itself(void **state)
+{
+    (void)state;
+    take_model("qwen2_moe");
+    train("other", 6, "rollout.lag=2");
+    train("whole", 6, "rollout.lag=2 run.threads=1" REPLAY);
+    train("parts", 4, "rollout.lag=2 run.threads=2 rollout.max_batch=5" REPLAY);
+    train("parts", 6, "rollout.lag=2 run.threads=2 rollout.max_batch=5 --resume" REPLAY);
+    assert_true(same_weights("whole", "parts", 6));
+    assert_false(same_weights("whole", "other", 6));
+    must("./kedge replay " ROOT "/whole 5 --json > " ROOT "/out");
+    check_loss(5);
+}
+
+static void expect_refused(const char *settings, const char *why)
+{
+    char line[1024];
+    struct kg_str text = {0};
+    snprintf(line, sizeof line,
+             "./kedge train algo.preset=grpo task.name=digits data.train=" DIGITS
+             "/train.jsonl run.dir=" ROOT "/refused --dry-run %s > " ROOT "/out 2>&1",
+             settings);
+    assert_int_not_equal(system(line), 0);
+    NEED(kg_file_read(&text, ROOT "/out", 1 << 16, err));
+    if (!strstr(kg_str_text(&text), why))
+        fail_msg("expected \"%s\" in \"%s\"", why, kg_str_text(&text));
+    kg_str_release(&text);
+}
+
+static void replay_without_effect_is_refused(void **state)
+{
+    (void)state;
+    take_model("qwen3_moe");
+    expect_refused("model.path=" ROOT "/model" REPLAY,
+                   "rollout.router_replay: acts with a trainer that may differ from the "
+                   "sampler");
+    expect_refused("model.path=" DIGITS " rollout.lag=1" REPLAY,
+                   "rollout.router_replay: expected a model with experts, found "
+                   "model_type llama");
+}
+
 /* Of Qwen3-30B-A3B its published config.json alone: what its presets would take. */
 static void presets_of_thirty_billion_have_a_plan(void **state)
 {
@@ -149,6 +241,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_without_experts_between),
         cmocka_unit_test(an_expert_that_all_share),
+        cmocka_unit_test(a_router_that_would_choose_the_same_changes_no_bit),
+        cmocka_unit_test(a_replayed_run_stops_resumes_and_is_replayed_itself),
+        cmocka_unit_test(replay_without_effect_is_refused),
         cmocka_unit_test(presets_of_thirty_billion_have_a_plan),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

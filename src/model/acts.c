@@ -84,7 +84,6 @@ static void place_experts(struct kg_expert_acts *x, struct bump *b, const struct
                                  .normalise = s->c->experts.normalise,
                                  .p = take_mat(b, KG_F32, s->n, s->e),
                                  .weight = take_mat(b, KG_F32, s->n, s->k),
-                                 .ids = take_ints(b, s->r),
                                  .place = take_ints(b, s->r),
                                  .token = take_ints(b, s->r),
                                  .first = take_ints(b, s->e + 1)};
@@ -165,8 +164,10 @@ static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *
     a->hidden = take_mat(b, s->ct, s->n, s->d);
     if (s->dense)
         a->act = take_mat(b, s->ct, s->n, s->f);
-    if (s->e > 0)
+    if (s->e > 0) {
         place_scratch(&a->experts, b, s);
+        a->chosen = take_ints(b, kg_model_config_routed(s->c, s->c->layers) * s->r);
+    }
     a->qf = take_mat(b, KG_F32, s->n, s->q);
     a->kf = take_mat(b, KG_F32, s->n, s->kd);
     a->vf = take_mat(b, KG_F32, s->n, s->kd);
@@ -247,6 +248,8 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
     a->checkpoint = checkpoint;
     a->layers = m->config.layers;
     a->rank = kg_stage_rank(m);
+    a->routed = kg_model_config_routed(&m->config, m->config.layers);
+    a->k = m->config.experts.k;
     a->ct = m->ct;
     const struct sizes s = sizes_of(m, max_tokens);
     a->mixed = m->n_others > 0;
@@ -275,6 +278,7 @@ void kg_acts_free(struct kg_acts *a)
         return;
     kg_buf_free(a->backend, a->slab);
     kg_stage_release(&a->stage, a->backend);
+    kg_mem_free(a->chosen_h);
     kg_mem_free(a->layer);
     kg_mem_free(a->runs);
     kg_mem_free(a->x);
@@ -322,6 +326,48 @@ struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p)
     return x;
 }
 
+/* Where layer l's of (Lx,N,K) begin. */
+static int64_t choices_before(const struct kg_walk *p, int32_t l)
+{
+    return kg_model_config_routed(&p->m->config, l) * p->pack->n * p->acts->k;
+}
+
+struct kg_ivec kg_walk_given(const struct kg_walk *p, int32_t l)
+{
+    const struct kg_ivec all = p->pack->experts;
+    return all.data ? kg_ivec(all.data + choices_before(p, l), p->pack->n * p->acts->k)
+                    : all;
+}
+
+/* Once a forward. */
+static kg_status fetch_chosen(struct kg_acts *a, struct kg_err *err)
+{
+    const int64_t of_token = a->routed * a->k;
+    if (a->fetched)
+        return KG_OK;
+    if (!a->chosen_h)
+        a->chosen_h = kg_mem_calloc((size_t)(of_token * a->max_tokens),
+                                    sizeof *a->chosen_h, "chosen experts", err);
+    if (!a->chosen_h)
+        return err->code;
+    KG_TRY(kg_buf_get(a->backend, a->chosen_h, a->chosen,
+                      (uint64_t)(of_token * a->pack.n) * sizeof *a->chosen, err));
+    a->fetched = true;
+    return KG_OK;
+}
+
+kg_status kg_acts_experts(uint16_t *out, struct kg_acts *a, int64_t row, int64_t n,
+                          struct kg_err *err)
+{
+    const int64_t k = a->k, of_layer = a->pack.n * k;
+    KG_TRY(fetch_chosen(a, err));
+    for (int64_t i = 0; i < n * a->routed; i++)
+        for (int64_t j = 0; j < k; j++)
+            out[i * k + j] = (uint16_t)a->chosen_h[i % a->routed * of_layer +
+                                                   (row + i / a->routed) * k + j];
+    return KG_OK;
+}
+
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
 {
     const bool own = p->keep && !p->acts->checkpoint;
@@ -336,6 +382,8 @@ struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)
     for (size_t i = 0; i < sizeof vecs / sizeof *vecs; i++)
         cut_vec(vecs[i], p->pack->n, p->acts->max_tokens);
     cut_experts(&v.experts, p->pack->n);
+    if (p->acts->chosen)
+        v.experts.route.ids = p->acts->chosen + choices_before(p, l);
     if (!p->keep)
         v.x_mid = kg_walk_x(p, l); /* one residual stream, updated in place */
     return v;

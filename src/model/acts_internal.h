@@ -76,6 +76,7 @@ struct kg_staged {
     struct kg_ivec kv_rows;         /* (N) of the pools; without a cache the row itself */
     struct kg_ivec rows;            /* (n_rows) of the pack */
     struct kg_ivec blocks;          /* of all sequences; none without a cache */
+    struct kg_ivec experts;         /* (Lx,N,K) given to tokens; or none */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
     const struct kg_draw *how; /* (n_rows) or NULL, as the next */
@@ -119,6 +120,11 @@ struct kg_acts {
     struct kg_mat low;      /* (N,r) ct: s times that; low_wide itself in fp32 */
     struct kg_mat wide;     /* (N,widest) fp32: sums before their rounding; not in fp32 */
     struct kg_expert_scratch experts;
+    int32_t routed;    /* Lx: layers with experts */
+    int32_t k;         /* K */
+    int32_t *chosen;   /* (Lx,N,K) experts of every token, of which routes have theirs */
+    int32_t *chosen_h; /* the same on the host; owned, NULL until it is asked for */
+    bool fetched;      /* chosen_h is of the last forward */
     unsigned char *slab; /* owned, the backend's; every buffer above lies in it */
     int64_t kept;        /* N of the last kept forward, 0 for none */
 };
@@ -146,6 +152,8 @@ void kg_stage_release(struct kg_stage *s, const struct kg_backend *be);
 
 /* The first N rows of every buffer of layer l, as this walk uses them. */
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l);
+/* Of layer l's tokens the experts that are given; or none. */
+struct kg_ivec kg_walk_given(const struct kg_walk *p, int32_t l);
 /* The first rows of the scratch of experts. */
 struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p);
 /* The residual stream at the input of layer l (l = L: the output of the last), first N

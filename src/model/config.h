@@ -115,6 +115,12 @@ uint32_t kg_model_config_features(const struct kg_model_config *c);
 /* The same of layer l: experts or one feed-forward. */
 uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l);
 
+/* Layers before layer l that have experts. */
+int32_t kg_model_config_routed(const struct kg_model_config *c, int32_t l);
+/* Experts that a token has over all layers: K of each that has any, one layer after the
+ * other; 0: there are none. */
+int32_t kg_model_config_choices(const struct kg_model_config *c);
+
 /* config_experts.c. "key": value of each field of experts, behind others. */
 kg_status kg_experts_config_write(struct kg_str *out, const struct kg_model_config *c,
                                   struct kg_err *err) KG_MUST_CHECK;

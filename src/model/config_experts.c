@@ -102,3 +102,16 @@ kg_status kg_experts_config_write(struct kg_str *out, const struct kg_model_conf
     KG_TRY(put_int(out, "decoder_sparse_step", x->step, err));
     return put_without(out, c, err);
 }
+
+int32_t kg_model_config_routed(const struct kg_model_config *c, int32_t l)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < l; i++)
+        n += (kg_model_config_layer(c, i) & KG_EXPERTS) != 0;
+    return n;
+}
+
+int32_t kg_model_config_choices(const struct kg_model_config *c)
+{
+    return c->experts.k * kg_model_config_routed(c, c->layers);
+}

@@ -104,9 +104,8 @@ static kg_status open_experts(const struct kg_walk *p, int32_t l,
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_expert_scratch s = kg_walk_experts(p);
     const struct kg_route *r = &a->experts.route;
-    const struct kg_ivec chosen_here = {0};
     KG_TRY(kg_linear(p, s.logits, a->h2, w->router, false, err));
-    KG_TRY(kg_op_route(be, r, s.logits, chosen_here, err));
+    KG_TRY(kg_op_route(be, r, s.logits, kg_walk_given(p, l), err));
     KG_TRY(kg_op_gather_rows(be, s.rows, a->h2, slots(r->token, p, r), err));
     KG_TRY(forward(p, r, a->experts.gate, s.rows, w->egate, err));
     KG_TRY(forward(p, r, a->experts.up, s.rows, w->eup, err));

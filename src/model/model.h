@@ -253,17 +253,27 @@ struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
 uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkpoint);
 
+/* In the place of a token's first expert: it chooses. */
+enum { KG_NO_EXPERT = UINT16_MAX };
+/* (n,C) out: the experts that tokens [row, row+n) of the last forward had, as kg_forward
+ * gives them. */
+kg_status kg_acts_experts(uint16_t *out, struct kg_acts *acts, int64_t row, int64_t n,
+                          struct kg_err *err) KG_MUST_CHECK;
+
 /* Final-normed hidden states of all N rows.
  * kv NULL: whole sequences (pos 0), keys from this pack. kv given: keys and values go to
  * the sequences' blocks of the pools, and are read there.   acts keeps
  * what the backward needs when `keep`; its buffers serve as scratch otherwise. hidden
  * (N,D) ct out: borrowed from acts, valid until its next use. Inside a parallel region
  * every caller needs acts of its own.
- * errors: SHAPE (N over max_tokens), EINVAL (ids of tokens and blocks), ENOMEM */
+ * errors: SHAPE (N over max_tokens), EINVAL (ids of tokens, blocks, experts), ENOMEM */
 struct kg_forward {
     const struct kg_pack *pack;
     struct kg_kv *kv;
     bool keep;
+    /* (N,C) the experts that tokens are given, C kg_model_config_choices; NULL: all
+     * choose. Their weights are the router's, over those that a token has */
+    const uint16_t *experts;
     const int32_t *rows; /* (n_rows) of the pack, which come there with it */
     int64_t n_rows;
     /* by which a token of each is drawn: they come there, too; or NULL */

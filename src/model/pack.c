@@ -15,7 +15,8 @@ enum {
 /* The flat arrays, one after the other; where one begins depends on numbers of tokens,
  * sequences and rows alone. Offsets in int32s. */
 struct layout {
-    int64_t pos, kv_rows, seqs, rows, inv_temp, how, blocks, end; /* tokens at 0 */
+    int64_t pos, kv_rows, seqs, rows, inv_temp, how, experts, blocks,
+        end; /* tokens at 0 */
 };
 
 static int64_t n_blocks(const struct kg_pack_seq *s)
@@ -23,7 +24,7 @@ static int64_t n_blocks(const struct kg_pack_seq *s)
     return s->blocks ? ((int64_t)s->pos + s->n + KG_KV_BLOCK - 1) / KG_KV_BLOCK : 0;
 }
 
-static struct layout layout_of(const struct kg_forward *f)
+static struct layout layout_of(const struct kg_acts *a, const struct kg_forward *f)
 {
     const struct kg_pack *p = f->pack;
     struct layout l = {.pos = p->n, .kv_rows = 2 * p->n, .seqs = 3 * p->n};
@@ -32,7 +33,8 @@ static struct layout layout_of(const struct kg_forward *f)
     l.inv_temp = l.rows + f->n_rows;
     l.how = l.inv_temp + (f->inv_temp ? f->n_rows : 0);
     l.how += l.how % 2; /* a double begins there */
-    l.blocks = l.end = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
+    l.experts = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
+    l.blocks = l.end = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
     for (int32_t i = 0; i < p->n_seqs; i++)
         l.end += n_blocks(&p->seqs[i]);
     return l;
@@ -75,6 +77,22 @@ static kg_status check_adapter(const struct kg_model *m, const struct kg_forward
                          (int)i);
 }
 
+/* Of a token that is given any: K of the experts. */
+static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m,
+                               const struct kg_forward *f, struct kg_err *err)
+{
+    const int64_t all = f->experts ? f->pack->n * a->routed * a->k : 0;
+
+    for (int64_t i = 0; i < all; i++)
+        if (f->experts[i / a->k * a->k] != KG_NO_EXPERT &&
+            f->experts[i] >= m->config.experts.n)
+            return kg_fail(err, KG_EINVAL,
+                           "pack: token %lld is given expert %d, expected one of %d",
+                           (long long)(i / a->k / a->routed), (int)f->experts[i],
+                           (int)m->config.experts.n);
+    return KG_OK;
+}
+
 static kg_status check(const struct kg_acts *a, const struct kg_model *m,
                        const struct kg_forward *f, struct kg_err *err)
 {
@@ -92,6 +110,7 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
     if (n != p->n)
         return kg_fail(err, KG_ESHAPE, "pack: its sequences cover %lld of %lld tokens",
                        (long long)n, (long long)p->n);
+    KG_TRY(check_experts(a, m, f, err));
     KG_TRY(kg_ids_check("pack", "rows", f->rows, f->n_rows, p->n, err));
     return kg_ids_check("pack", "tokens", p->tokens, p->n, m->config.vocab, err);
 }
@@ -120,6 +139,21 @@ static void flatten_draws(int32_t *ints, const struct layout *l,
         memcpy(ints + l->inv_temp, f->inv_temp, (size_t)f->n_rows * sizeof *f->inv_temp);
     if (f->how)
         memcpy(ints + l->how, f->how, (size_t)f->n_rows * sizeof *f->how);
+}
+
+/* (N,Lx,K) as (Lx,N,K). */
+static void flatten_experts(int32_t *ints, const struct kg_acts *a,
+                            const struct kg_forward *f)
+{
+    const int64_t n = f->pack->n, k = a->k;
+
+    for (int64_t i = 0; f->experts && i < n * a->routed; i++)
+        for (int64_t j = 0; j < k; j++) {
+            const uint16_t e = f->experts[i * k + j];
+
+            ints[(i % a->routed * n + i / a->routed) * k + j] = e == KG_NO_EXPERT ? -1
+                                                                                  : e;
+        }
 }
 
 static void flatten(int32_t *ints, const struct layout *l, const struct kg_forward *f)
@@ -205,17 +239,21 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
     struct layout l;
 
     KG_TRY(check(a, m, f, err));
-    l = layout_of(f);
+    l = layout_of(a, f);
     KG_TRY(kg_stage_room(s, m->backend, l.end, err));
     flatten(s->host, &l, f);
+    flatten_experts(s->host + l.experts, a, f);
     KG_TRY(kg_buf_put(m->backend, s->there, s->host, (uint64_t)l.end * sizeof *s->there,
                       err));
+    a->fetched = false;
     a->pack = (struct kg_staged){
         .n = p->n,
         .tokens = kg_ivec(s->there, p->n),
         .pos = kg_ivec(s->there + l.pos, p->n),
         .kv_rows = kg_ivec(s->there + l.kv_rows, p->n),
         .rows = kg_ivec(s->there + l.rows, f->n_rows),
+        .experts = kg_ivec(f->experts ? s->there + l.experts : NULL,
+                           l.blocks - l.experts),
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
         .seqs = (const struct kg_attn_seq *)(const void *)(s->there + l.seqs),
         .n_seqs = p->n_seqs,

@@ -30,10 +30,12 @@ struct kg_rows_pack {
     int64_t n_there; /* wanted rows of earlier packs: their hidden states are there */
     int64_t n_kept;  /* wanted rows when a forward kept its activations; -1: none did */
 
-    struct kg_block block;    /* owned: the next three stand in it */
+    struct kg_block block;    /* owned: the next four stand in it */
     int32_t *tokens;          /* (max_tokens) */
     struct kg_pack_seq *seqs; /* (max_tokens) */
     int32_t *from;            /* (max_rows) the pack's row of wanted row i */
+    uint16_t *experts;        /* (max_tokens,C) given; NULL unless opts.experts */
+    bool given;               /* to a token of the pack, at least */
 
     const struct kg_backend *backend;
     void *there;           /* owned, the backend's: what follows stands in it */
@@ -65,6 +67,7 @@ static const struct kg_column found_columns[] = {
 
 enum {
     TOKENS, /* of the pack */
+    CHOICES,
     HIDDEN_BYTES,
     ANCHOR_BYTES,
     WIDE_ROWS,
@@ -86,6 +89,7 @@ static const struct kg_column pack_columns[] = {
     KG_COLUMN(struct kg_rows_pack, tokens, TOKENS),
     KG_COLUMN(struct kg_rows_pack, seqs, TOKENS),
     KG_COLUMN(struct kg_rows_pack, from, ROWS),
+    KG_COLUMN(struct kg_rows_pack, experts, CHOICES),
     {0},
 };
 
@@ -140,6 +144,7 @@ static void count(size_t counts[COUNTS], const struct kg_model_config *c,
     size_t other = opts->anchor ? (size_t)opts->anchor->config.hidden : 0;
 
     counts[TOKENS] = tokens;
+    counts[CHOICES] = only_if(opts->experts, tokens * (size_t)kg_model_config_choices(c));
     counts[HIDDEN_BYTES] = (n + 1) * (width > other ? width : other) * bytes;
     counts[ANCHOR_BYTES] = only_if(opts->kl, n * other * bytes);
     counts[WIDE_ROWS] = only_if(opts->backward, n * width);
@@ -254,6 +259,8 @@ struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_op
     if (opts->anchor)
         anchor = acts_of(opts->anchor, opts, true);
     b.there += anchor.there + bytes_of(there_columns, counts);
+    b.host += (uint64_t)opts->max_tokens * sizeof(int32_t) *
+              (uint64_t)kg_model_config_choices(&m->config);
     b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);
     return b;
 }
@@ -275,6 +282,7 @@ void kg_rows_next(struct kg_rows *p)
     p->pack->n_seqs = 0;
     p->pack->n_there = p->n_rows;
     p->pack->n_kept = -1;
+    p->pack->given = false;
 }
 
 int64_t kg_rows_tokens(const struct kg_rows *p) { return p->pack->n_tokens; }
@@ -305,6 +313,19 @@ int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int
                          const int32_t *blocks, int32_t adapter)
 {
     return add(p, tokens, (struct kg_pack_seq){(int32_t)n, pos, blocks, adapter});
+}
+
+void kg_rows_give_experts(struct kg_rows *p, int64_t row, size_t n,
+                          const uint16_t *experts)
+{
+    struct kg_rows_pack *k = p->pack;
+    size_t c = (size_t)kg_model_config_choices(&p->model->config);
+
+    assert(k->experts && row + (int64_t)n <= k->n_tokens);
+    if (!k->given)
+        memset(k->experts, 0xff, (size_t)p->max_tokens * c * sizeof *experts);
+    k->given = true;
+    memcpy(k->experts + (size_t)row * c, experts, n * c * sizeof *experts);
 }
 
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
@@ -380,10 +401,11 @@ static kg_status run_staged(const struct kg_rows *p, char *out, const struct kg_
 }
 
 static kg_status run_forward(const struct kg_rows *p, char *out, const struct kg_model *m,
-                             struct kg_acts *acts, bool keep, struct kg_err *err)
+                             struct kg_acts *acts, bool keep, const uint16_t *experts,
+                             struct kg_err *err)
 {
     const struct kg_pack pack = pack_of(p);
-    struct kg_forward f = {.keep = keep};
+    struct kg_forward f = {.keep = keep, .experts = experts};
 
     complete(&f, &pack, p);
     KG_TRY(kg_model_stage(m, acts, &f, err));
@@ -396,7 +418,17 @@ kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err)
     struct kg_acts *acts = p->model == k->anchor ? k->anchor_acts : k->acts;
 
     k->n_kept = keep ? p->n_rows : -1;
-    return run_forward(p, k->hidden, p->model, acts, keep, err);
+    return run_forward(p, k->hidden, p->model, acts, keep, k->given ? k->experts : NULL,
+                       err);
+}
+
+kg_status kg_rows_experts(uint16_t *out, const struct kg_rows *p, int64_t row, int64_t n,
+                          struct kg_err *err)
+{
+    const struct kg_rows_pack *k = p->pack;
+
+    return kg_acts_experts(out, p->model == k->anchor ? k->anchor_acts : k->acts, row, n,
+                           err);
 }
 
 /* The hidden state at one place to another; max_rows is where one is laid aside. */
@@ -508,8 +540,8 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
            (p->sum_sq || !p->ask.sum_sq));
     if (p->ask.kl != KG_ROWS_KL_NONE) {
         assert(p->kl && k->n_there == 0);
-        KG_TRY(
-            run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts, false, err));
+        KG_TRY(run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts, false,
+                           NULL, err));
     }
     head = asked_head(p, &anchor);
     out = own_arrays(p);

@@ -46,6 +46,7 @@ struct kg_rows_opts {
     int top_k;          /* most of the largest ids */
     bool sets;          /* rows may carry sets of ids */
     bool sum_sq;
+    bool experts; /* tokens may be given theirs */
     bool backward;
     bool checkpoint; /* see kg_acts_create; without backward it is always so */
     bool kl;         /* to an anchor */
@@ -132,6 +133,10 @@ int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
  * above */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          const int32_t *blocks, int32_t adapter);
+/* The experts of n tokens from `row` on, of the model that rows are of: (n,C) as
+ * kg_forward has them; opts.experts. */
+void kg_rows_give_experts(struct kg_rows *p, int64_t row, size_t n,
+                          const uint16_t *experts);
 /* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k (-1: an
  * unused slot) or NULL for none. Where a backward follows a row is wanted at most once:
  * its gradient is put there, not added.   returns its index */
@@ -145,6 +150,10 @@ void kg_rows_forget(struct kg_rows *p, int64_t n);
 
 /* Hidden states of the wanted rows. keep: a backward follows. */
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err) KG_MUST_CHECK;
+/* (n,C) out: the experts that tokens [row, row+n) of the pack had in the last forward, or
+ * draw. */
+kg_status kg_rows_experts(uint16_t *out, const struct kg_rows *p, int64_t row, int64_t n,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* Fills lse, logp, logp_at and what `ask` names (NULL: nothing more). */
 kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
                       struct kg_err *err) KG_MUST_CHECK;

@@ -9,6 +9,7 @@
 #include "recipe/effect.h"
 
 #include "policy/presets.h"
+#include "recipe/algo.h"
 #include "recipe/options.h"
 #include "task/task.h"
 
@@ -70,6 +71,8 @@ static bool episodes(const struct kg_recipe *r) { return !is(r->episode_env, "no
 static bool searches(const struct kg_recipe *r) { return is(r->episode_env, "search"); }
 
 static bool dynamic(const struct kg_recipe *r) { return r->rollout.dynamic; }
+
+static bool off_policy(const struct kg_recipe *r) { return kg_recipe_off_policy(r); }
 
 static bool overlong(const struct kg_recipe *r) { return r->rollout.overlong_buffer > 0; }
 
@@ -250,6 +253,10 @@ static const struct kg_effect_row rows[] = {
     {"rollout.max_refills", DYNAMIC, dynamic, "rollout.dynamic"},
     {"rollout.overlong_factor", "rollout.overlong_buffer above 0", overlong,
      "rollout.overlong_buffer"},
+    {"rollout.router_replay",
+     "a trainer that may differ from the sampler (rollout.lag, rollout.dtype, "
+     "train.updates_per_step above 1)",
+     off_policy, "rollout.lag|rollout.dtype|train.updates_per_step"},
     {"episode.turns", EPISODES, episodes, "episode.env"},
     {"episode.turn_tokens", EPISODES, episodes, "episode.env"},
     {"episode.obs_tokens", EPISODES, episodes, "episode.env"},

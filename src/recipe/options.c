@@ -217,6 +217,8 @@ static const struct kg_opt_row first_rows[] = {
      "sample from the weights of n steps ago (known off-policyness)", false},
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",
      false},
+    {KEY(rollout.router_replay), "false", 0, 0, NULL,
+     "the trainer's tokens go to the experts that the sampler chose", false},
 
     {"episode.env", AT(episode_env), "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn", false},

@@ -67,6 +67,7 @@ struct kg_recipe {
         struct kg_rollout_opts engine;
         int lag;
         const char *dtype;
+        bool router_replay;
     } rollout;
     const char *episode_env;
     struct kg_episode_opts episode; /* and search */

@@ -106,6 +106,7 @@ void kg_exec_release(struct kg_exec *x)
     kg_mem_free(x->top_ids);
     kg_mem_free(x->top_logp);
     kg_mem_free(x->kept);
+    kg_mem_free(x->experts);
     kg_columns_free(&x->memory, x, columns);
     kg_kv_free(x->kv);
 }
@@ -198,11 +199,27 @@ static kg_status make_kept(struct kg_exec *x, const struct kg_sampling *s,
     return x->kept ? KG_OK : err->code;
 }
 
+static size_t choices(const struct kg_exec *x)
+{
+    return (size_t)kg_model_config_choices(&x->m->config);
+}
+
+static kg_status make_experts(struct kg_exec *x, const struct kg_sampling *s,
+                              struct kg_err *err)
+{
+    if (!s->record_experts || x->experts)
+        return KG_OK;
+    x->experts = kg_mem_calloc((size_t)x->rows * choices(x), sizeof *x->experts,
+                               "rollout engine", err);
+    return x->experts ? KG_OK : err->code;
+}
+
 kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
                           struct kg_err *err)
 {
     KG_TRY(grow_top_k(x, s->record_top_k, err));
     KG_TRY(make_kept(x, s, err));
+    KG_TRY(make_experts(x, s, err));
     for (int i = 0; i < x->n_workers; i++)
         KG_TRY(
             kg_sampler_scratch_grow(&x->workers[i].scratch, s, x->m->config.vocab, err));
@@ -211,9 +228,10 @@ kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
 
 /* ---- head and draw ---- */
 
-/* A sequence of the pass records so many ids. */
+/* A sequence of the pass records so many ids, and experts or not. */
 static void widen(struct kg_exec *x, const struct kg_sampling *s)
 {
+    x->records_experts |= s->record_experts;
     x->top_k = s->record_top_k > x->top_k ? s->record_top_k : x->top_k;
 }
 
@@ -314,6 +332,9 @@ static void take(struct kg_exec *x, int32_t i)
 
 static void draw_or_take(struct kg_exec *x, struct kg_worker *w, int32_t i)
 {
+    bool records = x->steps[i].sampling->record_experts;
+
+    x->steps[i].experts = records ? x->experts + (size_t)i * choices(x) : NULL;
     if (x->m->backend->draw && !x->steps[i].sampling->adjust)
         take(x, i);
     else
@@ -387,6 +408,17 @@ static kg_status score_piece(struct kg_exec *x, struct kg_exec_prompt *g,
     return KG_OK;
 }
 
+/* The experts of its tokens in this pack, where they are recorded. */
+static kg_status take_experts(const struct kg_exec *x, struct kg_exec_prompt *g,
+                              const struct kg_rows *p, struct kg_err *err)
+{
+    size_t at = (size_t)(g->cached - g->piece_n) * choices(x);
+
+    if (!g->experts || g->piece_n == 0)
+        return KG_OK;
+    return kg_rows_experts(g->experts + at, p, g->piece_row, g->piece_n, err);
+}
+
 /* Compute one chunk of what is missing.   *n_tokens: there were so many to compute */
 static kg_status compute_chunk(struct kg_exec *x, int32_t n, int64_t *n_tokens,
                                struct kg_err *err)
@@ -401,6 +433,8 @@ static kg_status compute_chunk(struct kg_exec *x, int32_t n, int64_t *n_tokens,
     for (int32_t i = 0; i < n; i++)
         want_scores(p, x->wanted[i]);
     KG_TRY(kg_rows_forward(p, false, err));
+    for (int32_t i = 0; i < n; i++)
+        KG_TRY(take_experts(x, x->wanted[i], p, err));
     for (int32_t i = 0; i < n; i++)
         if (x->wanted[i]->n_scored > 0)
             KG_TRY(score_piece(x, x->wanted[i], p, err));
@@ -446,6 +480,7 @@ kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t 
 void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
                   const struct kg_exec_prompt *prompt)
 {
+    step->experts = NULL;
     draw(x, &x->workers[0], step, prompt->row);
 }
 
@@ -467,10 +502,15 @@ static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t f
     for (int32_t i = n; i < rows_of(x->m, n); i++)
         kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, &x->spare, adapter), -1, 1,
                      NULL);
-    if (x->m->backend->draw)
-        return run_and_draw(x, p, n, err);
-    KG_TRY(kg_rows_forward(p, false, err));
-    return head(x, p, first, err);
+    if (x->m->backend->draw) {
+        KG_TRY(run_and_draw(x, p, n, err));
+    } else {
+        KG_TRY(kg_rows_forward(p, false, err));
+        KG_TRY(head(x, p, first, err));
+    }
+    return x->records_experts
+               ? kg_rows_experts(x->experts + (size_t)first * choices(x), p, 0, n, err)
+               : KG_OK;
 }
 
 /* Small weights: a step is dominated by threads that wait for each other at every
@@ -517,6 +557,7 @@ kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err)
 {
     bool outer = outer_is_faster(x, n);
     x->top_k = 0;
+    x->records_experts = false;
     for (int32_t i = 0; i < n; i++)
         widen(x, x->steps[i].sampling);
     if (!outer)

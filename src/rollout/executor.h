@@ -21,7 +21,8 @@ struct kg_exec_prompt {
     const struct kg_sampling *sampling;    /* borrowed: temperature, width of records */
     const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
     int64_t index;                         /* of the prompt, for errors */
-    bool again;  /* more will be drawn behind it in a later pass: of one alone */
+    uint16_t *experts; /* (n,C) borrowed; out: of tokens that are computed; or NULL */
+    bool again;        /* more will be drawn behind it in a later pass: of one alone */
     int64_t row; /* out: >= 0: a token can be drawn in this pass; the executor's else */
     kg_status status; /* out: other than OK: it could not be scored, with err */
     struct kg_err err;
@@ -48,7 +49,8 @@ struct kg_exec_step {
     struct kg_sampler_pick pick;
     const int32_t *top_ids; /* (record_top_k) valid until the next pass, as the next */
     const float *top_logp;
-    kg_status status; /* other than OK: nothing was drawn, with err */
+    const uint16_t *experts; /* (C) of the token that was fed; NULL: not recorded */
+    kg_status status;        /* other than OK: nothing was drawn, with err */
     struct kg_err err;
 };
 
@@ -63,8 +65,10 @@ struct kg_exec {
     int n_workers;
     int32_t *top_ids; /* (rows,top_capacity) owned, as the next; rows of top_k */
     float *top_logp;
+    uint16_t *experts; /* (rows,C) owned; NULL: none records */
     int top_capacity;
-    int top_k; /* of the current pass: the widest of its sequences */
+    int top_k;            /* of the current pass: the widest of its sequences */
+    bool records_experts; /* a sequence of the current pass does */
 
     struct kg_block memory;         /* owned: what follows stands in it */
     struct kg_exec_prompt *prompts; /* (max_batch+1) by the caller's numbers */

@@ -132,6 +132,8 @@ static kg_status check_sampling(const struct kg_request_limits *l,
                        "ids to record with a token must be between 0 and the "
                        "vocabulary's %d, it is %d",
                        l->vocab, s->record_top_k);
+    if (s->record_experts && l->choices == 0)
+        return kg_fail(err, KG_EINVAL, "experts to record: the model has none");
     return check_bias(l, s->adjust, err);
 }
 
@@ -166,6 +168,11 @@ kg_status kg_request_check(const struct kg_request *q, const struct kg_request_l
     KG_TRY(check_window(q, err));
     KG_TRY(check_sampling(l, kg_request_sampling(q, l), err));
     KG_TRY(check_tokens(l, q->prompt, q->prompt_n, err));
+    if (rewinds(q) && kg_request_sampling(q, l)->record_experts)
+        return kg_fail(err, KG_EINVAL,
+                       "experts to record: a window of %d computes tokens again, in "
+                       "another context",
+                       q->window);
     return check_room(q, l, err);
 }
 

@@ -13,6 +13,7 @@
 struct kg_request_limits {
     const struct kg_sampling *sampling; /* of requests without their own; or NULL */
     int32_t vocab;
+    int32_t choices;    /* experts of a token; 0: the model has none */
     int32_t max_len;    /* prompt and answer */
     int32_t n_blocks;   /* of the cache */
     int32_t n_adapters; /* of the models that its own is mixed with */

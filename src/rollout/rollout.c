@@ -31,6 +31,9 @@ void kg_rollout_free(struct kg_rollout *r)
     for (int32_t i = 0; r->seqs && i < r->opts.max_open; i++)
         kg_str_release(&r->seqs[i].text);
     kg_mem_free(r->seqs);
+    for (int32_t i = 0; r->experts && i <= r->opts.max_batch; i++)
+        kg_mem_free(r->experts[i].ids);
+    kg_mem_free(r->experts);
     kg_sched_release(&r->sched);
     kg_exec_release(&r->exec);
     kg_mem_free(r);
@@ -119,9 +122,14 @@ static kg_status init_parts(struct kg_rollout *r, const struct kg_model *m,
     r->seqs = kg_mem_calloc((size_t)o->max_open, sizeof *r->seqs, "rollout engine", err);
     if (r->seqs == NULL)
         return err->code;
+    r->experts = kg_mem_calloc((size_t)o->max_batch + 1, sizeof *r->experts,
+                               "rollout engine", err);
+    if (r->experts == NULL)
+        return err->code;
     KG_TRY(cache_blocks(&sched.n_blocks, r, err));
     KG_TRY(kg_sched_init(&r->sched, &sched, err));
     r->limits = (struct kg_request_limits){.vocab = m->config.vocab,
+                                           .choices = kg_model_config_choices(&m->config),
                                            .n_adapters = m->n_others,
                                            .max_len = o->max_len,
                                            .n_blocks = sched.n_blocks,
@@ -305,6 +313,8 @@ static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
                                      .top_ids = step->top_ids,
                                      .top_logp = step->top_logp};
     bool stopped;
+    if (step->experts) /* those of the token that was fed */
+        kg_traj_route(t, t->n - 1, 1, step->experts);
     KG_TRY(kg_traj_push(t, &new, &seq->err));
     KG_TRY(check_stop(&stopped, r, seq, pick->token));
     seq->generated++;
@@ -375,8 +385,22 @@ static struct kg_exec_prompt *prompt_of(const struct kg_rollout *r, int32_t slot
     return &r->exec.prompts[r->sched.slots[slot].group];
 }
 
+/* Room for the experts of all that a group computes, where they are recorded. */
+static kg_status experts_room(struct kg_rollout *r, int32_t group, struct kg_err *err)
+{
+    struct kg_group_experts *e = &r->experts[group];
+    struct kg_exec_prompt *p = &r->exec.prompts[group];
+    size_t n = (size_t)p->n * (size_t)kg_model_config_choices(&r->exec.m->config);
+    if (!p->sampling->record_experts)
+        return KG_OK;
+    KG_TRY(kg_mem_grow(&e->ids, &e->room, n, sizeof *e->ids, SIZE_MAX / 2,
+                       "rollout engine", err));
+    p->experts = e->ids;
+    return KG_OK;
+}
+
 /* What is to be computed before those of a new group can draw. */
-static void begin_group(struct kg_rollout *r, int32_t group)
+static kg_status begin_group(struct kg_rollout *r, int32_t group, struct kg_err *err)
 {
     const struct kg_group *g = &r->sched.groups[group];
     const struct kg_request *q = g->job.request;
@@ -398,6 +422,7 @@ static void begin_group(struct kg_rollout *r, int32_t group)
             .blocks = r->sched.slots[g->resumed].blocks,
             .adapter = seq->request->adapter,
             .sampling = seq->sampling};
+    return experts_room(r, group, err);
 }
 
 /* The next sample of its request: prompt and identity of a trajectory. */
@@ -416,6 +441,9 @@ static kg_status begin_sample(struct kg_rollout *r, int32_t slot, struct kg_err 
                            .text = seq->text};
     kg_str_clear(&seq->text);
     t->top_k = seq->sampling->record_top_k;
+    t->choices = seq->sampling->record_experts
+                     ? kg_model_config_choices(&r->exec.m->config)
+                     : 0;
     t->prompt_index = q->prompt_index;
     t->draw = q->draw;
     t->sample = q->first_sample + job->next++;
@@ -432,7 +460,7 @@ static kg_status start(int32_t *n_wanted, struct kg_rollout *r, struct kg_err *e
     while ((slot = kg_sched_start(&r->sched)) >= 0) {
         const struct kg_group *g = &s->groups[s->slots[slot].group];
         if (g->n_started == 1)
-            begin_group(r, s->slots[slot].group);
+            KG_TRY(begin_group(r, s->slots[slot].group, err));
         if (g->resumed < 0)
             KG_TRY(begin_sample(r, slot, err));
     }
@@ -456,12 +484,23 @@ static kg_status copy_blocks(struct kg_rollout *r, int32_t slot, struct kg_err *
     return KG_OK;
 }
 
+/* The experts of what was computed for it: of the prompt, or behind its last turn. */
+static void take_experts(const struct kg_exec_prompt *p, const struct kg_seq *seq)
+{
+    struct kg_traj *t = seq->traj;
+    size_t from = (size_t)seq->cached;
+    if (p->experts)
+        kg_traj_route(t, (size_t)seq->base + from, t->n - (size_t)seq->base - from,
+                      p->experts + from * (size_t)t->choices);
+}
+
 /* The first token, or the end of a sequence that gets none. */
 static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err *err)
 {
     const struct kg_exec_prompt *p = prompt_of(r, slot);
     struct kg_seq *seq = &r->seqs[slot];
     struct kg_exec_step *step = &r->exec.steps[0];
+    take_experts(p, seq);
     if (p->status == KG_OK && seq->limit > 0) {
         KG_TRY(copy_blocks(r, slot, err));
         aim(step, r, slot);

@@ -68,6 +68,7 @@ struct kg_sampling {
     int record_top_k; /* K most likely ids to record with every token; 0 none */
     /* record the ids that truncated sampling kept, however many they are */
     bool record_kept;
+    bool record_experts; /* those of every token that is computed, of a model with any */
     const struct kg_adjust *adjust; /* borrowed; NULL: nothing; not with record_kept */
     struct kg_rng_key rng;
 };

@@ -20,6 +20,12 @@ struct kg_seq {
     struct kg_err err;
 };
 
+/* Of what is computed before somebody can draw, where experts are recorded. */
+struct kg_group_experts {
+    uint16_t *ids; /* (n,C) owned: from position 0 on */
+    size_t room;
+};
+
 struct kg_rollout {
     const struct kg_tokenizer *tok; /* borrowed, may be NULL */
     struct kg_rollout_opts opts;
@@ -27,6 +33,8 @@ struct kg_rollout {
     struct kg_exec exec;
 
     struct kg_seq *seqs; /* (max_open) owned: by slot, as prompts of exec are by group */
+
+    struct kg_group_experts *experts; /* (max_batch+1) owned: by group */
 
     struct kg_rollout_session session;
     struct kg_request_limits limits;

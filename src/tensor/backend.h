@@ -633,7 +633,8 @@ kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* Which experts a token has, and what they weigh:
- *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or `given` where there are any
+ *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or those `given` where there are
+ *   any and the token's first is not -1
  *   weight[n,k] = p[n,ids[n,k]], of which normalise divides by their sum; place, token,
  *   first as struct kg_route says.
  * r: arrays out; logits (N,E) fp32; given (N K) ids of another forward, or none

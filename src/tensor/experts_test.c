@@ -139,6 +139,14 @@ static void given_experts_are_taken(void **state)
                         1e-6);
     }
     check_places(&r);
+
+    /* every other token chooses for itself */
+    for (int i = 0; i < R; i++)
+        given[i] = i / K % 2 ? -1 : given[i];
+    OK(kg_op_route(backend(), &r, z, kg_ivec(given, R), &err));
+    for (int i = 0; i < R; i++)
+        assert_int_equal(r.ids[i], i / K % 2 ? own.ids[i] : given[i]);
+    check_places(&r);
     buffer_free(given);
     buffer_free(z.data);
     route_free(&own);

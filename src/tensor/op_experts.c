@@ -41,6 +41,17 @@ static kg_status check_route(const char *op, const struct kg_route *r, int64_t t
     return check(op, "weight", r->weight, tokens, r->k, F32, err);
 }
 
+/* Those of one token, from i on. */
+static kg_status check_given(struct kg_ivec given, int64_t i, const struct kg_route *r,
+                             struct kg_err *err)
+{
+    for (int64_t j = i; j < i + r->k; j++)
+        if (given.data[j] < 0 || given.data[j] >= r->n_experts)
+            return kg_fail(err, KG_EINVAL, "route: given[%lld] is %d, expected 0..%d",
+                           (long long)j, (int)given.data[j], (int)r->n_experts - 1);
+    return KG_OK;
+}
+
 kg_status kg_op_route(const struct kg_backend *be, const struct kg_route *r,
                       struct kg_mat logits, struct kg_ivec given, struct kg_err *err)
 {
@@ -49,8 +60,9 @@ kg_status kg_op_route(const struct kg_backend *be, const struct kg_route *r,
     KG_TRY(check_route(op, r, logits.rows, err));
     if (given.data)
         KG_TRY(check_length(op, "given", given.data, given.n, logits.rows * r->k, err));
-    if (given.data && be->host_memory)
-        KG_TRY(kg_ids_check(op, "given", given.data, given.n, r->n_experts, err));
+    for (int64_t i = 0; given.data && be->host_memory && i < given.n; i += r->k)
+        if (given.data[i] != -1)
+            KG_TRY(check_given(given, i, r, err));
     return be->route ? be->route(r, logits, given, err) : missing(be, op, err);
 }
 

@@ -38,10 +38,12 @@ static kg_status check(const struct kg_run_inputs *in, const struct kg_run_state
                        "rollout.samples: rollout.data has one answer a line; expected 1, "
                        "found %lld",
                        (long long)in->recipe.rollout.samples);
-    if (state->sampler || kg_recipe_truncates(&in->recipe) || in->recipe.rollout.dynamic)
+    if (state->sampler || kg_recipe_truncates(&in->recipe) ||
+        in->recipe.rollout.dynamic || in->recipe.rollout.router_replay)
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: nothing is sampled; expected rollout.lag, dtype, "
-                       "top_p, top_k, min_p and dynamic as they are by default");
+                       "top_p, top_k, min_p, dynamic and router_replay as they are by "
+                       "default");
     return KG_OK;
 }
 

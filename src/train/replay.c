@@ -264,6 +264,8 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected tokens, source and logp of one length", doc->where);
     t->top_k = kg_algo_recorded_top_k(&in->algo);
+    if (in->recipe.rollout.router_replay)
+        t->choices = kg_model_config_choices(&state->model->config);
     for (size_t i = 0; i < n; i++) {
         int32_t token = (int32_t)kg_json_int(kg_json_at(tokens, i), -1);
         struct kg_traj_step step = {.token = token,
@@ -287,6 +289,49 @@ static kg_status read_tokens(struct kg_traj *t, const struct kg_json_doc *doc,
         KG_TRY(source[i] == 'm' ? kg_traj_push(t, &step, err)
                                 : kg_traj_append(t, &token, 1, from, err));
     }
+    return KG_OK;
+}
+
+/* The experts of token i, of which the dump says those of every layer, or null. */
+static kg_status read_experts_of(struct kg_traj *t, size_t i, const struct kg_json *ids,
+                                 const struct kg_json_doc *doc, int32_t experts,
+                                 struct kg_err *err)
+{
+    size_t c = (size_t)t->choices;
+
+    if (kg_json_type(ids) == KG_JSON_NULL)
+        return KG_OK;
+    if (kg_json_size(ids) != c)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: experts of token %zu: expected %zu, found %zu", doc->where, i,
+                       c, kg_json_size(ids));
+    for (size_t j = 0; j < c; j++) {
+        int64_t e = kg_json_int(kg_json_at(ids, j), -1);
+
+        if (e < 0 || e >= experts)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: experts of token %zu: expected one below %d, found %lld",
+                           doc->where, i, (int)experts, (long long)e);
+        t->experts[i * c + j] = (uint16_t)e;
+    }
+    return KG_OK;
+}
+
+/* What the sampler's router chose. */
+static kg_status read_experts(struct kg_traj *t, const struct kg_json_doc *doc,
+                              const struct kg_model_config *c, struct kg_err *err)
+{
+    const struct kg_json *experts = kg_json_get(doc->root, "experts");
+
+    if (t->choices == 0)
+        return KG_OK;
+    if (kg_json_size(experts) != t->n)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected experts of %zu tokens (rollout.router_replay), "
+                       "found %zu",
+                       doc->where, t->n, kg_json_size(experts));
+    for (size_t i = 0; i < t->n; i++)
+        KG_TRY(read_experts_of(t, i, kg_json_at(experts, i), doc, c->experts.n, err));
     return KG_OK;
 }
 
@@ -351,6 +396,7 @@ static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_
     KG_TRY(read_numbers(t, doc, err));
     KG_TRY(read_parts(t, doc, r->run.in.task_opts.rewards, err));
     KG_TRY(read_tokens(t, doc, &r->run.in, &r->run.state, err));
+    KG_TRY(read_experts(t, doc, &r->run.state.model->config, err));
     KG_TRY(read_windows(t, doc, err));
     return check_span(t, doc, r->run.in.recipe.reproduction, r->run.work.rows, err);
 }

@@ -3,7 +3,9 @@
  * What an algorithm reads beside the record (log-probs of the anchor, old ones computed
  * again, the mass of kept sets) is asked for by one pass over what was sampled, whose
  * plan says which model and which of it. Answers that no term of the loss reads are not
- * asked about (is_asked): the pass costs forwards.
+ * asked about (is_asked): the pass costs forwards. With rollout.router_replay the policy
+ * is read through the experts that the sampler chose; a sampler makes the same choice
+ * again, and an anchor, another policy, its own.
  */
 #include "train/rl_batch.h"
 
@@ -125,6 +127,7 @@ struct pass_plan {
     double *log_kept; /* (N) log mass of b->kept */
     double *sum_sq;   /* (N) sum_v p_v^2 */
     bool displaced;   /* of kg_rl_displaced trajectories alone */
+    bool replay;      /* the model is the policy: see kg_rl_add_part */
 };
 
 bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
@@ -160,6 +163,17 @@ struct pass {
     int phase;
 };
 
+int64_t kg_rl_add_part(struct kg_rows *p, const struct kg_traj *t,
+                       struct kg_traj_part part, bool replay)
+{
+    size_t n = part.end - part.from;
+    int64_t row = kg_rows_add(p, t->tokens + part.from, n);
+
+    if (replay && t->choices > 0)
+        kg_rows_give_experts(p, row, n, t->experts + part.from * (size_t)t->choices);
+    return row;
+}
+
 /* Wants what the model said in a part, the first of which is loss token `at`.
  * returns the loss token behind them */
 static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int64_t at)
@@ -167,7 +181,7 @@ static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int
     const struct kg_rl_batch *b = p->b;
     const struct kg_traj *t = &b->trajs[i];
     float inv_temp = kg_inv_temperature(t->temperature);
-    int64_t row = kg_rows_add(p->rows, t->tokens + part.from, part.end - part.from);
+    int64_t row = kg_rl_add_part(p->rows, t, part, p->plan->replay);
 
     for (size_t j = part.begin; j < part.end; j++) {
         int64_t w;
@@ -400,18 +414,21 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
     KG_TRY(displace(b, &in->algo, state, work, err));
     KG_TRY(kg_rl_ask_anchor(b, &in->algo, state, work, err));
     if (in->recipe.train.recompute) {
-        struct pass_plan p = {.model = state->model, .logp = b->old_logp};
+        struct pass_plan p = {.model = state->model, .logp = b->old_logp, .replay = true};
 
         KG_TRY(run_pass(b, state, work, &p, err));
         sampler = state->model; /* what follows is of the policy that ratios refer to */
     }
     if (b->kept) {
-        struct pass_plan p = {.model = sampler, .log_kept = b->old_log_kept};
+        struct pass_plan p = {.model = sampler,
+                              .log_kept = b->old_log_kept,
+                              .replay = sampler == state->model};
 
         KG_TRY(run_pass(b, state, work, &p, err));
     }
     if (b->sum_sq) {
-        struct pass_plan p = {.model = sampler, .sum_sq = b->sum_sq};
+        struct pass_plan p = {
+            .model = sampler, .sum_sq = b->sum_sq, .replay = sampler == state->model};
 
         KG_TRY(run_pass(b, state, work, &p, err));
     }

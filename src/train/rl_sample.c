@@ -431,7 +431,7 @@ static struct kg_sampling greedy_sampling(const struct kg_run_inputs *in)
     s.top_p = 1;
     s.min_p = 0;
     s.top_k = s.record_top_k = 0;
-    s.record_kept = false;
+    s.record_kept = s.record_experts = false;
     return s;
 }
 

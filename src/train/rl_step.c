@@ -165,7 +165,7 @@ static int64_t pack_part(struct kg_rows *p, const struct kg_rl_batch *b,
                          const struct kg_traj *t, struct kg_traj_part part, int64_t at)
 {
     float inv_temp = kg_inv_temperature(t->temperature);
-    int64_t row = kg_rows_add(p, t->tokens + part.from, part.end - part.from);
+    int64_t row = kg_rl_add_part(p, t, part, true);
 
     for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL) {

@@ -306,6 +306,26 @@ static kg_status check_sampling(const struct kg_run_inputs *in, struct kg_err *e
     return KG_OK;
 }
 
+/* Experts of another forward need a model that has any, and one context a token. */
+static kg_status check_router(const struct kg_run_inputs *in, const struct kg_model *m,
+                              struct kg_err *err)
+{
+    if (!in->recipe.rollout.router_replay)
+        return KG_OK;
+    if (kg_model_config_choices(&m->config) == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.router_replay: expected a model with experts, found "
+                       "model_type %s",
+                       m->config.arch->model_type);
+    if (in->episode_opts.env && in->episode_opts.window > 0)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.router_replay: a token has one choice of experts, and "
+                       "episode.window computes it in several contexts; expected "
+                       "episode.window 0, found %d",
+                       (int)in->episode_opts.window);
+    return KG_OK;
+}
+
 static kg_status open_reference(struct kg_run_inputs *in,
                                 const struct kg_run_state *state, struct kg_err *err)
 {
@@ -463,6 +483,7 @@ static void size_rows(struct kg_run_work *work, const struct kg_run_inputs *in,
         .top_k = kg_algo_width(&in->algo),
         .sets = kg_recipe_records_kept(r),
         .sum_sq = needs & KG_NEED_SUM_SQ,
+        .experts = r->rollout.router_replay,
         .backward = true,
         .checkpoint = r->train.checkpoint_layers,
         .kl = exact,
@@ -625,6 +646,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     KG_TRY(kg_run_data_open(run, err));
     KG_TRY(kg_run_answers_open(&run->in, &run->state, err));
     KG_TRY(kg_run_sft_open(&run->in, &run->state, err));
+    KG_TRY(check_router(&run->in, run->state.model, err));
     KG_TRY(check_shaping(&run->in, err));
     KG_TRY(check_positions(&run->in, &run->state, err));
     return open_machinery(run, err);
@@ -771,6 +793,7 @@ struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in)
     s.n_stops = (int)r->rollout.stop.n;
     s.record_top_k = kg_algo_recorded_top_k(&in->algo);
     s.record_kept = kg_recipe_records_kept(r);
+    s.record_experts = r->rollout.router_replay;
     s.rng = (struct kg_rng_key){in->recipe.run.seed, KG_RNG_SAMPLE};
     return s;
 }
@@ -792,7 +815,7 @@ struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in)
     e.sampling.top_k = 0;
     e.sampling.min_p = 0;
     e.sampling.record_top_k = 0;
-    e.sampling.record_kept = false;
+    e.sampling.record_kept = e.sampling.record_experts = false;
     e.sampling.rng.stream = KG_RNG_EVAL;
     return e;
 }

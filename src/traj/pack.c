@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { TOKENS, TOP, KEPT, WINDOWS, COUNTS };
+enum { TOKENS, TOP, CHOICES, KEPT, WINDOWS, COUNTS };
 struct array {
     size_t field, size;
     int count;
@@ -23,6 +23,7 @@ static const struct array arrays[] = {
     ARRAY(tokens, TOKENS),     ARRAY(source, TOKENS), ARRAY(logp, TOKENS),
     ARRAY(top_ids, TOP),       ARRAY(top_logp, TOP),  ARRAY(kept_n, TOKENS),
     ARRAY(kept_bytes, TOKENS), ARRAY(kept, KEPT),     ARRAY(windows, WINDOWS),
+    ARRAY(experts, CHOICES),
 };
 enum { N_ARRAYS = sizeof arrays / sizeof *arrays };
 
@@ -30,6 +31,7 @@ static void count_all(size_t counts[COUNTS], const struct kg_traj *t)
 {
     counts[TOKENS] = t->n;
     counts[TOP] = t->n * (size_t)t->top_k;
+    counts[CHOICES] = t->n * (size_t)t->choices;
     counts[KEPT] = t->kept_total;
     counts[WINDOWS] = t->n_windows;
 }

@@ -27,13 +27,19 @@ static void push(struct kg_traj *t, int i)
 /* 0: no token; then more and more of what there is */
 static struct kg_traj make(int kind)
 {
-    struct kg_traj t = {.top_k = kind > 2 ? K : 0, .reward = 0.1 * kind, .draw = 7};
+    struct kg_traj t = {.top_k = kind > 2 ? K : 0,
+                        .choices = kind > 3 ? 2 : 0,
+                        .reward = 0.1 * kind,
+                        .draw = 7};
+    const uint16_t experts[6] = {0, 5, 1, 4, 2, 3};
     const int32_t seen[] = {4, 5, 6};
 
     if (kind > 0)
         NEED(kg_traj_append(&t, seen, 3, KG_SOURCE_PROMPT, err));
     for (int i = 0; kind > 1 && i < 20; i++)
         push(&t, kind > 3 ? 2 * i + 1 : 2 * i);
+    if (kind > 3)
+        kg_traj_route(&t, 7, 3, experts);
     if (kind > 4)
         NEED(kg_traj_open_window(&t, 2, err));
     return t;

@@ -51,6 +51,7 @@ void kg_traj_release(struct kg_traj *t)
     kg_mem_free(t->kept_n);
     kg_mem_free(t->kept_bytes);
     kg_mem_free(t->kept);
+    kg_mem_free(t->experts);
     kg_mem_free(t->windows);
     memset(t, 0, sizeof *t);
 }
@@ -65,7 +66,7 @@ static kg_status grow(void *block, size_t *reached, size_t capacity, size_t need
 
 static kg_status reserve(struct kg_traj *t, size_t need, struct kg_err *err)
 {
-    size_t k = (size_t)t->top_k;
+    size_t k = (size_t)t->top_k, c = (size_t)t->choices;
     size_t capacity = t->capacity;
     size_t reached = capacity;
 
@@ -79,6 +80,8 @@ static kg_status reserve(struct kg_traj *t, size_t need, struct kg_err *err)
         KG_TRY(
             grow(&t->top_logp, &reached, capacity, need, k * sizeof *t->top_logp, err));
     }
+    if (c > 0)
+        KG_TRY(grow(&t->experts, &reached, capacity, need, c * sizeof *t->experts, err));
     if (t->kept_n)
         KG_TRY(grow(&t->kept_n, &reached, capacity, need, sizeof *t->kept_n, err));
     if (t->kept_bytes)
@@ -86,6 +89,23 @@ static kg_status reserve(struct kg_traj *t, size_t need, struct kg_err *err)
             grow(&t->kept_bytes, &reached, capacity, need, sizeof *t->kept_bytes, err));
     t->capacity = reached;
     return KG_OK;
+}
+
+/* Of n tokens that come no experts are known yet. */
+static void choose(struct kg_traj *t, size_t n)
+{
+    size_t c = (size_t)t->choices;
+
+    for (size_t i = t->n * c; i < (t->n + n) * c; i++)
+        t->experts[i] = KG_TRAJ_CHOOSES;
+}
+
+void kg_traj_route(struct kg_traj *t, size_t j, size_t n, const uint16_t *experts)
+{
+    size_t c = (size_t)t->choices;
+
+    assert(j + n <= t->n);
+    memcpy(t->experts + j * c, experts, n * c * sizeof *experts);
 }
 
 kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
@@ -102,7 +122,8 @@ kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
     KG_TRY(reserve(t, t->n + n, err));
     memcpy(t->tokens + t->n, tokens, n * sizeof *tokens);
     memset(t->source + t->n, source, n);
-    /* the records of these positions stay the zeros that growth left */
+    /* the records of these positions stay the zeros that growth left, but for experts */
+    choose(t, n);
     t->n += n;
     if (source == KG_SOURCE_PROMPT)
         t->prompt_n += n;
@@ -161,6 +182,7 @@ kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
     t->tokens[t->n] = step->token;
     t->source[t->n] = KG_SOURCE_MODEL;
     t->logp[t->n] = step->logp;
+    choose(t, 1);
     t->cut_n += step->cut > 0;
     t->cut_nats += (double)step->cut;
     if (k > 0) {
@@ -268,6 +290,27 @@ static kg_status put_logps(struct kg_str *out, const char *key, const struct kg_
     return kg_str_putc(out, ']', err);
 }
 
+static kg_status put_experts(struct kg_str *out, const struct kg_traj *t,
+                             struct kg_err *err)
+{
+    size_t c = (size_t)t->choices;
+
+    if (c == 0)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ",\"experts\":[", err));
+    for (size_t i = 0; i < t->n * c; i++) {
+        bool first = i % c == 0, last = i % c == c - 1;
+        bool none = t->experts[i / c * c] == KG_TRAJ_CHOOSES;
+
+        if (none && first)
+            KG_TRY(kg_str_puts(out, i > 0 ? ",null" : "null", err));
+        if (!none)
+            KG_TRY(kg_str_printf(out, err, "%s%s%d%s", i > 0 ? "," : "", first ? "[" : "",
+                                 (int)t->experts[i], last ? "]" : ""));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
 static kg_status put_episode(struct kg_str *out, const struct kg_traj_episode *e,
                              struct kg_err *err)
 {
@@ -335,6 +378,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
     KG_TRY(kg_json_put_ints(out, t->tokens, t->n, err));
     KG_TRY(put_sources(out, t, err));
     KG_TRY(put_logps(out, "logp", t, NULL, err));
+    KG_TRY(put_experts(out, t, err));
     if (notes->anchor_logp)
         KG_TRY(put_logps(out, "anchor_logp", t, notes->anchor_logp, err));
     KG_TRY(put_episode(out, &t->episode, err));

@@ -54,6 +54,8 @@ struct kg_traj_window {
     size_t begin, from;
 };
 
+enum { KG_TRAJ_CHOOSES = UINT16_MAX };
+
 enum { KG_TRAJ_PARTS = 8 }; /* rewards of an answer that are kept by themselves */
 
 struct kg_traj {
@@ -76,6 +78,10 @@ struct kg_traj {
      * the mass that they were drawn from */
     int64_t cut_n;
     double cut_nats;
+    int choices; /* C: experts that a token has over all layers; 0: not recorded */
+    /* (T,C) those that the sampler chose; KG_TRAJ_CHOOSES where it has not computed the
+     * token: the last one was drawn and never fed. NULL when C is 0 */
+    uint16_t *experts;
     size_t n; /* T */
     size_t capacity;
     int top_k;       /* K */
@@ -119,6 +125,8 @@ kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
                        struct kg_err *err) KG_MUST_CHECK;
 /* The set of token j, whose bytes begin at *at of t->kept; moves *at behind it. */
 struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
+/* Record the experts (n,C) of tokens [j, j+n). */
+void kg_traj_route(struct kg_traj *t, size_t j, size_t n, const uint16_t *experts);
 /* Number of MODEL tokens. */
 size_t kg_traj_model_tokens(const struct kg_traj *t);
 
@@ -153,6 +161,8 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  *   tokens [int]                 every token in order
  *   source "ppmmt"               one letter a token: p prompt, m model, t tool
  *   logp [number or null]        one a token: the sampler's log-prob; null outside m
+ *   experts [[int] or null]      where they are recorded: C ids a token, layer by layer;
+ *                                null where the sampler has not computed it
  *   anchor_logp [number or null] the anchor's, likewise; only when given
  *   turns, calls, invalid, failed, answered, cut     of episodes alone: struct
  *                                kg_traj_episode

@@ -57,7 +57,7 @@ static void route_token(const struct kg_route *r, struct kg_mat logits,
     float *p = kg_cpu_f32(r->p, n), *w = kg_cpu_f32(r->weight, n);
     int32_t *ids = r->ids + n * r->k;
     softmax(p, kg_cpu_f32(logits, n), r->n_experts);
-    if (given)
+    if (given && given[n * r->k] >= 0)
         memcpy(ids, given + n * r->k, (size_t)r->k * sizeof *ids);
     else
         choose(ids, p, r->n_experts, r->k);
