@@ -43,13 +43,19 @@ static kg_status make_room(struct kg_str *s, size_t n, struct kg_err *err)
     return kg_mem_grow(&s->data, &s->capacity, s->len + n + 1, 1, max + 1, "text", err);
 }
 
-kg_status kg_str_append(struct kg_str *s, const void *bytes, size_t n, struct kg_err *err)
+kg_status kg_str_extend(struct kg_str *s, size_t n, struct kg_err *err)
 {
     KG_TRY(make_room(s, n, err));
-    if (n > 0)
-        memcpy(s->data + s->len, bytes, n);
     s->len += n;
     s->data[s->len] = '\0';
+    return KG_OK;
+}
+
+kg_status kg_str_append(struct kg_str *s, const void *bytes, size_t n, struct kg_err *err)
+{
+    KG_TRY(kg_str_extend(s, n, err));
+    if (n > 0)
+        memcpy(s->data + s->len - n, bytes, n);
     return KG_OK;
 }
 

@@ -22,6 +22,8 @@ struct kg_str {
 void kg_str_release(struct kg_str *s);
 void kg_str_clear(struct kg_str *s);
 
+/* n bytes more behind what is there, for the caller to fill.   errors: ENOMEM */
+kg_status kg_str_extend(struct kg_str *s, size_t n, struct kg_err *err) KG_MUST_CHECK;
 /* Append bytes, a C string, one byte, formatted text.   errors: ENOMEM */
 kg_status kg_str_append(struct kg_str *s, const void *bytes, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;

@@ -7,7 +7,6 @@
 
 #include "base/mem.h"
 #include "ranks/gather.h"
-#include "traj/pack.h"
 
 #include <string.h>
 
@@ -61,7 +60,8 @@ static kg_status put_item(struct kg_str *out, const struct kg_eval_items *items,
                           struct kg_err *err)
 {
     KG_TRY(kg_traj_pack(out, &items->trajs[i], err));
-    KG_TRY(kg_str_append(out, &items->grades[i], sizeof *items->grades, err));
+    if (items->grades)
+        KG_TRY(kg_str_append(out, &items->grades[i], sizeof *items->grades, err));
     if (items->answers)
         KG_TRY(kg_str_append(out, &items->answers[i], sizeof *items->answers, err));
     if (!items->texts)
@@ -70,14 +70,14 @@ static kg_status put_item(struct kg_str *out, const struct kg_eval_items *items,
     return kg_str_append(out, kg_str_text(&items->texts[i]), items->texts[i].len, err);
 }
 
-static kg_status put_all(struct kg_str *out, const struct kg_eval_items *items,
-                         struct kg_share mine, const struct kg_further_names *names,
-                         struct kg_err *err)
+kg_status kg_eval_items_put(struct kg_str *out, const struct kg_eval_items *items,
+                            struct kg_share which, const struct kg_further_names *names,
+                            struct kg_err *err)
 {
     static const struct kg_further_names none;
 
     KG_TRY(kg_str_append(out, names ? names : &none, sizeof none, err));
-    for (int64_t i = mine.first; i < mine.end; i++)
+    for (int64_t i = which.first; i < which.end; i++)
         KG_TRY(put_item(out, items, (size_t)i, err));
     return KG_OK;
 }
@@ -107,6 +107,8 @@ static void translate(struct kg_further *f, const int places[KG_FURTHER])
             here.said |= (uint32_t)1 << places[k];
             here.x[places[k]] = f->x[k];
         }
+    for (int k = 0; k < KG_FURTHER; k++)
+        here.named |= (f->named >> k & 1) << places[k];
     *f = here;
 }
 
@@ -115,9 +117,11 @@ static kg_status take_item(struct kg_eval_items *items, size_t i,
                            struct kg_err *err)
 {
     KG_TRY(kg_traj_unpack(&items->trajs[i], from, err));
-    KG_TRY(kg_traj_bytes_take(&items->grades[i], from, sizeof *items->grades, err));
     translate(&items->trajs[i].further, places);
-    translate(&items->grades[i].further, places);
+    if (items->grades) {
+        KG_TRY(kg_traj_bytes_take(&items->grades[i], from, sizeof *items->grades, err));
+        translate(&items->grades[i].further, places);
+    }
     if (items->answers)
         KG_TRY(kg_traj_bytes_take(&items->answers[i], from, sizeof *items->answers, err));
     return items->texts ? take_text(&items->texts[i], from, err) : KG_OK;
@@ -132,6 +136,17 @@ static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *nam
     KG_TRY(kg_traj_bytes_take(&theirs, from, sizeof theirs, err));
     for (int k = 0; names && k < theirs.n; k++)
         KG_TRY(kg_further_find(&places[k], names, theirs.name[k], err));
+    return KG_OK;
+}
+
+kg_status kg_eval_items_take(struct kg_eval_items *items, struct kg_further_names *names,
+                             struct kg_traj_bytes *from, struct kg_err *err)
+{
+    int places[KG_FURTHER] = {0};
+
+    KG_TRY(take_names(places, names, from, err));
+    for (size_t i = 0; i < items->n; i++)
+        KG_TRY(take_item(items, i, from, places, err));
     return KG_OK;
 }
 
@@ -179,7 +194,7 @@ kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
 
     if (ranks->n < 2)
         return KG_OK;
-    KG_TRY_GOTO(out, put_all(&own, items, mine, names, err));
+    KG_TRY_GOTO(out, kg_eval_items_put(&own, items, mine, names, err));
     KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &own, ranks, "answers", err));
     KG_TRY_GOTO(out, take_all(items, mine, names, &all, ranks, err));
     name_all(items);

@@ -13,6 +13,7 @@
 #include "ranks/share.h"
 #include "rollout/rollout.h"
 #include "task/task.h"
+#include "traj/pack.h"
 
 /* The trajectories, of those of n requests in a row, that are this rank's to sample. */
 struct kg_share kg_eval_share(const struct kg_request *requests, size_t n,
@@ -24,7 +25,7 @@ size_t kg_eval_cut_requests(struct kg_request *out, const struct kg_request *req
 /* Arrays over all trajectories (n), of which each rank has its share. */
 struct kg_eval_items {
     struct kg_traj *trajs;
-    struct kg_grade *grades;
+    struct kg_grade *grades;        /* NULL: none */
     struct kg_str *texts;           /* NULL: none */
     struct kg_eval_answer *answers; /* sums over tokens; NULL: none */
     size_t n;
@@ -36,5 +37,16 @@ struct kg_eval_items {
 kg_status kg_eval_gather(struct kg_eval_items *items, struct kg_share mine,
                          struct kg_further_names *names, struct kg_ranks *ranks,
                          struct kg_err *err) KG_MUST_CHECK;
+
+/* Some of them as bytes: appended, with the names of their numbers; NULL: there are none.
+ * errors: ENOMEM */
+kg_status kg_eval_items_put(struct kg_str *out, const struct kg_eval_items *items,
+                            struct kg_share which, const struct kg_further_names *names,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* All n of `items` out of what was put of so many; `names` grows by those that came.
+ * errors: ENOMEM, EFORMAT (other bytes, too many names) */
+kg_status kg_eval_items_take(struct kg_eval_items *items, struct kg_further_names *names,
+                             struct kg_traj_bytes *from,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 #endif

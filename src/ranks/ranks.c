@@ -17,7 +17,12 @@ void kg_ranks_close(struct kg_ranks *r)
     memset(r, 0, sizeof *r);
 }
 
-void kg_ranks_forgive(struct kg_ranks *r) { r->told = false; }
+void kg_ranks_forgive(struct kg_ranks *r)
+{
+    r->told = r->named = false;
+    if (r->whole)
+        r->whole->named = false;
+}
 
 /* ---- the one operation ---- */
 
@@ -160,14 +165,18 @@ kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_
 
 /* ---- agreement ---- */
 
-static void sign(struct kg_err *told, const struct kg_ranks *r, const struct kg_err *err)
+static void sign(struct kg_err *told, struct kg_ranks *r, const struct kg_err *err)
 {
     char host[64] = "";
 
+    *told = *err;
+    if (r->named) {
+        r->named = false;
+        return;
+    }
     if (gethostname(host, sizeof host - 1) != 0)
         host[0] = '\0';
-    *told = *err;
-    kg_err_prefix(told, "rank %d (%s)", r->me, host);
+    kg_err_prefix(told, "rank %d (%s)", r->first + r->me, host);
 }
 
 static kg_status lowest_failure(struct kg_ranks *r, const struct kg_err *all,
@@ -178,6 +187,8 @@ static kg_status lowest_failure(struct kg_ranks *r, const struct kg_err *all,
         if (all[p].code != KG_OK) {
             *err = all[p];
             r->told = true;
+            if (r->whole)
+                r->whole->named = true;
             return err->code;
         }
     return KG_OK;
@@ -202,4 +213,40 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
         said = lowest_failure(r, all, err);
     kg_mem_free(all);
     return said;
+}
+
+/* ---- a part ---- */
+
+/* As the whole does it; the others send and get nothing. */
+static kg_status exchange_in_part(const struct kg_ranks *r,
+                                  const struct kg_ranks_part *out,
+                                  const struct kg_ranks_part *in, const char *what,
+                                  struct kg_err *err)
+{
+    struct kg_ranks *whole = r->whole;
+    size_t n = (size_t)whole->n;
+    struct kg_ranks_part *parts = kg_mem_calloc(2 * n, sizeof *parts, what, err);
+    kg_status status;
+
+    if (!parts)
+        return err->code;
+    memcpy(parts + r->first, out, (size_t)r->n * sizeof *out);
+    memcpy(parts + n + r->first, in, (size_t)r->n * sizeof *in);
+    status = kg_ranks_exchange(whole, parts, parts + n, what, err);
+    kg_mem_free(parts);
+    return status;
+}
+
+void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n)
+{
+    static const struct kg_ranks_transport in_part = {.name = "part",
+                                                      .exchange = exchange_in_part};
+
+    *part = (struct kg_ranks){.me = whole->me - first,
+                              .n = n,
+                              .first = first,
+                              .whole = whole,
+                              .here = whole->here,
+                              .wait_s = whole->wait_s,
+                              .transport = &in_part};
 }

@@ -47,16 +47,24 @@ struct kg_ranks_transport {
 struct kg_ranks {
     int me;
     int n;
+    int first;              /* of a part (kg_ranks_split): its rank 0 among the whole */
+    struct kg_ranks *whole; /* borrowed; NULL: it is no part */
     int here;      /* ranks that share this one's cores, itself too; 0: none but it */
     double wait_s; /* for a rank, at most; 0: for ever */
     const struct kg_ranks_transport *transport;
     void *wire;           /* the transport's */
     uint64_t sent;        /* bytes to other ranks so far */
     bool told;            /* the failure that is on its way up is known to all */
+    bool named;           /* to a part alone, with the name of who failed */
     bool lost;            /* the transport failed: nothing more can be said */
     struct kg_err broken; /* how */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is what it leaves */
+
+/* Ranks [first, first+n) of a whole by themselves, for one of them; they are named by
+ * their numbers in the whole. A failure that such a part knows of is told to the whole at
+ * its next agreement.   part (out): no need to close it; whole: borrowed */
+void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n);
 
 /* Whether all ranks came here without a failure: else all return the error of the lowest
  * that failed, "rank 3 (gpu07): ..".   what: what they were at, for who waits */

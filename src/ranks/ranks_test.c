@@ -178,6 +178,64 @@ static void a_rank_that_says_nothing_is_named(void **state)
     on_all(stay_away);
 }
 
+/* Three and one: what is said in a part is not heard outside, a rank has its number of
+ * the whole, and what a part knows of all know behind the next agreement. */
+static void speak_in_parts(struct kg_ranks *r)
+{
+    struct kg_ranks part;
+    struct kg_err e = {0};
+    int all[RANKS] = {0};
+    kg_status status = KG_OK;
+
+    kg_ranks_split(&part, r, r->me > 0 ? 1 : 0, r->me > 0 ? RANKS - 1 : 1);
+    assert_int_equal(part.me, r->me > 0 ? r->me - 1 : 0);
+    all[part.me] = 10 + r->me;
+    NEED(kg_ranks_gather_equal(&part, all, sizeof *all, "test", err));
+    for (int p = 0; p < part.n; p++)
+        assert_int_equal(all[p], 10 + part.first + p);
+    if (r->me == 2)
+        status = kg_fail(&e, KG_ENOSPACE, "the disk is full");
+    status = kg_ranks_agree(&part, status, "test", &e);
+    assert_int_equal(status, r->me > 0 ? KG_ENOSPACE : KG_OK);
+    assert_int_equal(kg_ranks_agree(r, status, "test", &e), KG_ENOSPACE);
+    assert_true(strncmp(e.message, "rank 2 (", 8) == 0);
+    assert_null(strstr(e.message + 1, "rank"));
+    kg_ranks_forgive(&part);
+    kg_ranks_forgive(r);
+    status = r->me == 3 ? kg_fail(&e, KG_EIO, "again") : KG_OK;
+    assert_int_equal(kg_ranks_agree(r, status, "test", &e), KG_EIO);
+    assert_true(strncmp(e.message, "rank 3 (", 8) == 0);
+}
+
+static void a_part_speaks_by_itself(void **state)
+{
+    (void)state;
+    on_all(speak_in_parts);
+}
+
+static void collect(struct kg_ranks *r)
+{
+    struct kg_str own = {0};
+    struct kg_ranks_bytes all = {0};
+
+    for (int i = 0; i < r->me; i++)
+        NEED(kg_str_putc(&own, (char)('0' + r->me), err));
+    NEED(kg_ranks_bytes_collect(&all, &own, r, "test", err));
+    assert_int_equal(all.ends[RANKS - 1], 6);
+    if (r->me == 0)
+        assert_memory_equal(all.bytes, "122333", 6);
+    else
+        assert_null(all.bytes);
+    kg_ranks_bytes_release(&all);
+    kg_str_release(&own);
+}
+
+static void the_first_has_what_each_said(void **state)
+{
+    (void)state;
+    on_all(collect);
+}
+
 static void alone_nothing_is_exchanged(void **state)
 {
     struct kg_ranks r = {0};
@@ -202,6 +260,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(all_have_what_each_has, join, part),
         cmocka_unit_test_setup_teardown(all_fail_with_the_lowest_that_fails, join, part),
         cmocka_unit_test_setup_teardown(a_rank_that_says_nothing_is_named, join, part),
+        cmocka_unit_test_setup_teardown(a_part_speaks_by_itself, join, part),
+        cmocka_unit_test_setup_teardown(the_first_has_what_each_said, join, part),
         cmocka_unit_test(alone_nothing_is_exchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

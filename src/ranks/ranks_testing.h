@@ -43,11 +43,10 @@ static inline void ranks_part(const struct rank_sockets *s, int me)
 /* What a rank does, in a process of its own.   returns its exit status */
 typedef int (*rank_fn)(struct kg_ranks *r, void *user);
 
-/* n processes do it.   state (n): how each ended, as waitpid says */
-static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
+/* n processes do it.   child (n) */
+static inline void ranks_start(pid_t *child, int n, rank_fn fn, void *user)
 {
     struct rank_sockets s;
-    pid_t child[RANKS_MOST];
 
     ranks_join(&s, n);
     for (int p = 0; p < n; p++) {
@@ -64,8 +63,21 @@ static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
         }
     }
     ranks_part(&s, -1);
+}
+
+/* state (n): how each ended, as waitpid says */
+static inline void ranks_wait(int *state, const pid_t *child, int n)
+{
     for (int p = 0; p < n; p++)
         assert_int_equal(waitpid(child[p], &state[p], 0), child[p]);
+}
+
+static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
+{
+    pid_t child[RANKS_MOST];
+
+    ranks_start(child, n, fn, user);
+    ranks_wait(state, child, n);
 }
 
 #endif

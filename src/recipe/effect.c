@@ -74,6 +74,11 @@ static bool dynamic(const struct kg_recipe *r) { return r->rollout.dynamic; }
 
 static bool off_policy(const struct kg_recipe *r) { return kg_recipe_off_policy(r); }
 
+static bool samples_ahead(const struct kg_recipe *r)
+{
+    return r->rollout.lag > 0 && !*r->rollout.data && r->train.steps > 0;
+}
+
 static bool overlong(const struct kg_recipe *r) { return r->rollout.overlong_buffer > 0; }
 
 /* Whether a reward is this task's. */
@@ -257,6 +262,9 @@ static const struct kg_effect_row rows[] = {
      "a trainer that may differ from the sampler (rollout.lag, rollout.dtype, "
      "train.updates_per_step above 1)",
      off_policy, "rollout.lag|rollout.dtype|train.updates_per_step"},
+    {"ranks.rollout",
+     "rollout.lag above 0, train.steps above 0 and answers that are sampled",
+     samples_ahead, "rollout.lag|rollout.data|train.steps"},
     {"episode.turns", EPISODES, episodes, "episode.env"},
     {"episode.turn_tokens", EPISODES, episodes, "episode.env"},
     {"episode.obs_tokens", EPISODES, episodes, "episode.env"},

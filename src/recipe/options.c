@@ -343,6 +343,10 @@ static const struct kg_opt_row rows[] = {
      "seconds that ranks wait for one that says nothing, before they end with its name; "
      "0: for ever",
      true},
+    {KEY(ranks.rollout), "0", 0, 65535, NULL,
+     "ranks that sample for the step after rollout.lag others while the rest train (same "
+     "bits); 0: every rank does both",
+     true},
 
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},
     {KEY(sft.epochs), "0", 0, 1e6, NULL,

@@ -94,6 +94,7 @@ struct kg_recipe {
     } train;
     struct {
         double wait_s;
+        int rollout;
     } ranks;
     struct {
         int64_t steps;

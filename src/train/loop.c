@@ -188,8 +188,9 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     struct kg_metrics log = {.n = 0};
     int phase;
 
-    if (run->in.val.n == 0 || run->state.count.validated == run->state.count.step + 1)
-        return KG_OK; /* the second: done before a stop */
+    if (run->work.ahead.samples || run->in.val.n == 0 ||
+        run->state.count.validated == run->state.count.step + 1)
+        return KG_OK; /* by trainers; and the last: done before a stop */
     phase = kg_phase_begin(0, NULL, "validation after step %lld",
                            (long long)run->state.count.step);
     KG_TRY(validate_all(run, &log, err));
@@ -199,9 +200,10 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+/* By trainers: the others have nothing that is not made again. */
 static kg_status save(struct kg_run *run, struct kg_err *err)
 {
-    kg_status status = kg_checkpoint_save(run, err);
+    kg_status status = run->work.ahead.samples ? KG_OK : kg_checkpoint_save(run, err);
 
     kg_run_report(&run->in, &run->log);
     return status;
@@ -210,7 +212,7 @@ static kg_status save(struct kg_run *run, struct kg_err *err)
 /* The same beside the step that comes. */
 static kg_status begin_save(struct kg_run *run, struct kg_err *err)
 {
-    kg_status status = kg_checkpoint_begin(run, err);
+    kg_status status = run->work.ahead.samples ? KG_OK : kg_checkpoint_begin(run, err);
 
     kg_run_report(&run->in, &run->log);
     return status;
@@ -226,9 +228,9 @@ static bool due(int64_t every, int64_t step, int64_t last)
 static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
                              struct kg_err *err)
 {
-    KG_TRY(kg_ranks_agree(run->work.ranks, status, "end of a step", err));
+    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "end of a step", err));
     *stop = kg_signal_stop_requested();
-    return kg_ranks_any(run->work.ranks, stop, "stop requests", err);
+    return kg_ranks_any(run->work.ahead.all, stop, "stop requests", err);
 }
 
 /* Between steps a stop was requested. What is saved already is not written again. */
@@ -254,31 +256,49 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
     return status;
 }
 
+static kg_status begin_sft(struct kg_run *run, struct kg_err *err)
+{
+    double before;
+
+    if (run->work.ahead.samples)
+        return KG_OK;
+    if (!run->state.optim)
+        KG_TRY(kg_run_start_sft(&run->in, &run->state, err));
+    if (run->state.count.sft_step > 0 || run->in.sft_val.n == 0)
+        return KG_OK;
+    KG_TRY(kg_sft_held_out(&before, &run->in.sft_val, run->work.rows, run->state.model,
+                           err));
+    kg_log_info("sft 0: held-out loss %.4f", before);
+    return KG_OK;
+}
+
+/* A rank that samples counts the others' updates. */
+static kg_status sft_step(struct kg_run *run, struct kg_err *err)
+{
+    if (!run->work.ahead.samples)
+        return kg_sft_step(run, err);
+    run->state.count.sft_step++;
+    return KG_OK;
+}
+
 static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = run->in.sft_steps;
     int64_t every = run->in.recipe.checkpoint.every;
-    double before;
     kg_status status = KG_OK;
     bool stop;
     int phase;
 
     if (run->state.count.sft_step >= last)
         return KG_OK;
-    if (!run->state.optim)
-        KG_TRY(kg_run_start_sft(&run->in, &run->state, err));
     phase = kg_phase_begin(last, "updates", "warm start");
-    if (run->state.count.sft_step == 0 && run->in.sft_val.n > 0) {
-        KG_TRY(kg_sft_held_out(&before, &run->in.sft_val, run->work.rows,
-                               run->state.model, err));
-        kg_log_info("sft 0: held-out loss %.4f", before);
-    }
+    KG_TRY(begin_sft(run, err));
     while (run->state.count.sft_step < last) {
         kg_phase_at(phase, run->state.count.sft_step);
         KG_TRY(step_border(&stop, run, status, err));
         if (stop)
             return stop_here(run, err);
-        status = kg_sft_step(run, err);
+        status = sft_step(run, err);
         if (status == KG_OK && run->state.count.sft_step < last && every > 0 &&
             run->state.count.sft_step % every == 0)
             status = save(run, err);
@@ -301,7 +321,7 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 
     if (run->state.count.step > 0)
         return KG_OK;
-    if (!begun) {
+    if (!begun && !run->work.ahead.samples) {
         KG_TRY(kg_run_start_rl(&run->in, &run->state, err));
         KG_TRY(kg_init_rl(&run->in, &run->state, err));
     }
@@ -363,6 +383,12 @@ static kg_status must_have_trained(const struct kg_run_state *state,
                    (long long)own);
 }
 
+/* What a rank does in a step: train, or sample the batch of a later one. */
+static kg_status rl_step(struct kg_run *run, struct kg_err *err)
+{
+    return run->work.ahead.samples ? kg_ahead_sample(run, err) : kg_rl_step(run, err);
+}
+
 static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
 {
     int64_t last = run->in.recipe.train.steps;
@@ -377,18 +403,20 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
         KG_TRY(step_border(&stop, run, status, err));
         if (stop)
             return stop_here(run, err);
-        status = kg_rl_step(run, err);
+        KG_TRY(kg_ahead_begin(run, err));
+        status = rl_step(run, err);
         if (status == KG_OK && due(eval_every, run->state.count.step, last))
             status = kg_run_validate(run, err);
-        status = kg_ranks_agree(run->work.ranks, status, "step", err);
+        status = kg_ranks_agree(run->work.ahead.all, status, "step", err);
         if (status != KG_OK)
             return keep_what_stands(run, status);
+        KG_TRY(kg_ahead_pass(run, err));
         if (due(save_every, run->state.count.step, last))
             status = begin_save(run, err);
     }
     if (status == KG_OK)
         status = kg_checkpoint_wait(run, err);
-    KG_TRY(kg_ranks_agree(run->work.ranks, status, "last checkpoint", err));
+    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "last checkpoint", err));
     kg_phase_end(phase);
     return must_have_trained(&run->state, &run->log, err);
 }
@@ -457,9 +485,9 @@ static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err 
     if (!run->log.elsewhere)
         status = resume ? kg_run_dir_check(&run->in, &run->state, &run->log, err)
                         : kg_run_dir_create(&run->in, &run->state, &run->log, err);
-    KG_TRY(kg_ranks_agree(run->work.ranks, status, "run folder", err));
-    KG_TRY(kg_ranks_check_shared(run->work.ranks, run->log.dir, err));
-    if (resume) {
+    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "run folder", err));
+    KG_TRY(kg_ranks_check_shared(run->work.ahead.all, run->log.dir, err));
+    if (resume && !run->work.ahead.samples) {
         KG_TRY(kg_checkpoint_load(run, &found, err));
         if (!found)
             kg_log_info("no checkpoint in %s yet: starting at step 0", run->log.dir);
@@ -478,12 +506,15 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
 {
     kg_status status = begin_or_resume(run, resume, err);
 
-    KG_TRY(kg_ranks_agree(run->work.ranks, status, "run folder", err));
+    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "run folder", err));
+    KG_TRY(kg_ahead_count(run, err));
     status = end_saving(run, all_steps(run, err));
     if (status != KG_EINTERRUPTED)
         return status;
     kg_log_info("%s", err->message);
-    kg_ranks_forgive(run->work.ranks); /* the first may fail to save, which is news */
+    /* the first may fail to save, which is news */
+    kg_ranks_forgive(run->work.ranks);
+    kg_ranks_forgive(run->work.ahead.all);
     return stop_here(run, err);
 }
 
@@ -495,14 +526,14 @@ static kg_status introduce(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_run_data_log(&run->in, err));
     KG_TRY(kg_bench_gemm_flops(&run->log.gemm_ceiling, run->state.model->backend,
                                run->state.model->ct, err));
-    if (run->work.ranks->n > 1)
-        run->log.gemm_ceiling *= run->work.ranks->n;
+    if (run->work.ahead.all->n > 1)
+        run->log.gemm_ceiling *= run->work.ahead.all->n;
     return KG_OK;
 }
 
 static kg_status leave(struct kg_run *run, kg_status status, struct kg_err *err)
 {
-    status = kg_ranks_agree(run->work.ranks, status, "run", err);
+    status = kg_ranks_agree(run->work.ahead.all, status, "run", err);
     kg_log_progress_end();
     if (run->log.metrics_open && kg_run_report(&run->in, &run->log))
         kg_log_info("the page of this run: %s/report.html", run->log.dir);
@@ -548,7 +579,10 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     kg_recipe_read(&r, config);
     phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
     kg_watch_after(r.log.watchdog_s);
-    status = kg_ranks_agree(ranks, kg_init_pin(config, resume, err), "opening", err);
+    status = kg_ahead_check(&r, ranks, err);
+    if (status == KG_OK)
+        status = kg_init_pin(config, resume, err);
+    status = kg_ranks_agree(ranks, status, "opening", err);
     if (status == KG_OK)
         status = open_and_run(ranks, config, resume, stop_on_signal, err);
     wait_for_all(ranks);

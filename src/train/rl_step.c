@@ -20,10 +20,18 @@
 
 /* With lag n, step s samples from the weights that stood before step s - n. Slot s mod
  * (n+1) holds those of step s. */
+kg_status kg_rl_load_sampler(struct kg_run_state *state, int64_t step, struct kg_err *err)
+{
+    int64_t old = step > state->lag ? step - state->lag : 0;
+
+    KG_TRY(kg_slab_copy(&state->sampler->master, &state->lagged[old % (state->lag + 1)],
+                        err));
+    return kg_model_refresh(state->sampler, err);
+}
+
 kg_status kg_rl_refresh_sampler(struct kg_run_state *state, struct kg_err *err)
 {
     int64_t slots = state->lag + 1, step = state->count.step;
-    int64_t old = step > state->lag ? step - state->lag : 0;
 
     if (!state->sampler)
         return KG_OK;
@@ -32,8 +40,7 @@ kg_status kg_rl_refresh_sampler(struct kg_run_state *state, struct kg_err *err)
         return kg_model_refresh(state->sampler, err);
     }
     KG_TRY(kg_slab_copy(&state->lagged[step % slots], &state->model->master, err));
-    KG_TRY(kg_slab_copy(&state->sampler->master, &state->lagged[old % slots], err));
-    return kg_model_refresh(state->sampler, err);
+    return kg_rl_load_sampler(state, step, err);
 }
 
 /* ---- one optimizer update over trajectories [first, last) ---- */
@@ -656,6 +663,18 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     return KG_OK;
 }
 
+/* Sampled here, or by rollout ranks, or those of a file. */
+static kg_status find_answers(struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                              const struct kg_run_state *state, struct kg_run_work *work,
+                              struct kg_err *err)
+{
+    if (in->answers.n > 0)
+        return kg_rl_read_answers(b, in, state, work, err);
+    if (work->ahead.trainers > 0)
+        return kg_ahead_take(b, &work->ahead, state->count.step, in, err);
+    return kg_rl_sample(b, in, state, work, err);
+}
+
 /* Sampling, grading and the passes over what was sampled: nothing of the run changes. */
 static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
                             const struct kg_run_inputs *in, struct kg_run_state *state,
@@ -663,8 +682,7 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
 {
     totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
     KG_TRY(kg_rl_refresh_sampler(state, err));
-    KG_TRY(in->answers.n > 0 ? kg_rl_read_answers(b, in, state, work, err)
-                             : kg_rl_sample(b, in, state, work, err));
+    KG_TRY(find_answers(b, in, state, work, err));
     totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
     KG_TRY(kg_rl_prepare(b, in, state, work, err));
     totals->clock[KG_PHASE_TRAIN] = kg_clock_seconds();

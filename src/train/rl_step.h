@@ -25,6 +25,10 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
 kg_status kg_rl_refresh_sampler(struct kg_run_state *state,
                                 struct kg_err *err) KG_MUST_CHECK;
 
+/* Those of one that has a lag, of a step; the lagged weights are there. */
+kg_status kg_rl_load_sampler(struct kg_run_state *state, int64_t step,
+                             struct kg_err *err) KG_MUST_CHECK;
+
 /* The gradient of a prepared batch with advantages, as of one update at the present
  * weights under algo, one group of answers after the other; nothing is updated.
  * each: called with the part of a group; the sum of all is the gradient.   totals: loss,

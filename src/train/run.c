@@ -40,7 +40,9 @@ static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
     memset(run, 0, sizeof *run);
     run->in.config = config;
     kg_recipe_read(&run->in.recipe, config);
-    run->work.ranks = ranks;
+    kg_ahead_open(&run->work.ahead, ranks,
+                  ranks->n > 1 ? run->in.recipe.ranks.rollout : 0);
+    run->work.ranks = run->work.ahead.trainers > 0 ? &run->work.ahead.part : ranks;
     run->log.elsewhere = ranks->me > 0;
 }
 
@@ -518,6 +520,8 @@ kg_status kg_run_engine_open(struct kg_run *run, struct kg_err *err)
 {
     struct kg_run_work *w = &run->work;
 
+    if (w->ahead.trainers > 0 && !w->ahead.samples)
+        return KG_OK; /* others sample */
     return kg_rollout_create(&w->engine, kg_run_sampler(&run->state), run->in.tok,
                              &w->engine_opts, err);
 }
@@ -535,6 +539,8 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
 
     size_machinery(w, &run->in, state);
     KG_TRY(kg_run_memory_check(run, err));
+    if (w->ahead.samples)
+        return kg_run_engine_open(run, err);
     KG_TRY(kg_rows_create(&w->rows, state->model, &w->rows_opts, err));
     if (w->sampler_opts.max_tokens > 0)
         KG_TRY(kg_rows_create(&w->sampler_rows, state->sampler, &w->sampler_opts, err));
@@ -605,9 +611,12 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 /* ---- all of it ---- */
 
 /* A lane is one rank's, and a rank has a processor of its own. */
-static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ranks *ranks,
+static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *ahead,
                              struct kg_err *err)
 {
+    const struct kg_ranks *ranks = ahead->all;
+    int trainers = ahead->trainers > 0 ? ahead->trainers : ranks->n;
+
     if (ranks->n < 2)
         return KG_OK;
     if (strcmp(r->model.device, "cpu") != 0)
@@ -615,18 +624,19 @@ static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ranks *r
                        "model.device: a run of %d ranks computes on CPUs; expected cpu, "
                        "found %s",
                        ranks->n, r->model.device);
-    if (r->train.lanes >= ranks->n)
+    if (r->train.lanes >= trainers)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "train.lanes: expected at least one for each of %d ranks, found %d; "
+                   "train.lanes: expected at least one for each of %d ranks%s, found %d; "
                    "with train.lanes=%d any number of ranks up to that gives the same "
                    "bits",
-                   ranks->n, r->train.lanes, 2 * ranks->n);
+                   trainers, trainers < ranks->n ? " that train" : "", r->train.lanes,
+                   2 * trainers);
 }
 
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
-    KG_TRY(check_ranks(&run->in.recipe, run->work.ranks, err));
+    KG_TRY(check_ranks(&run->in.recipe, &run->work.ahead, err));
     KG_TRY(kg_config_require(run->in.config, "run.dir", err));
     run->log.dir = run->in.recipe.run.dir;
     if (!*run->log.dir || strlen(run->log.dir) > KG_RUN_DIR_MAX)
@@ -635,12 +645,15 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     if (run->in.recipe.train.steps == 0 && !kg_recipe_has_sft(&run->in.recipe))
         return kg_fail(err, KG_EINVAL,
                        "expected something to do, found train.steps 0 and sft.steps 0");
-    kg_ranks_set_threads(run->work.ranks, run->in.recipe.run.threads);
+    kg_ranks_set_threads(run->work.ahead.all, run->in.recipe.run.threads);
     KG_TRY(open_model(&run->in, &run->state, &run->work, step, err));
-    KG_TRY(open_anchor(&run->in, &run->state, err));
-    KG_TRY(kg_init_check(&run->in, &run->state, err));
+    if (!run->work.ahead.samples)
+        KG_TRY(open_anchor(&run->in, &run->state, err));
+    if (!run->work.ahead.samples)
+        KG_TRY(kg_init_check(&run->in, &run->state, err));
     KG_TRY(open_sampler(&run->in, &run->state, err));
-    KG_TRY(open_reference(&run->in, &run->state, err));
+    if (!run->work.ahead.samples)
+        KG_TRY(open_reference(&run->in, &run->state, err));
     KG_TRY(check_sampling(&run->in, err));
     KG_TRY(kg_run_episodes_open(&run->in, &run->work, err));
     KG_TRY(kg_run_data_open(run, err));
@@ -695,6 +708,7 @@ static void close_log(struct kg_run_log *log)
 
 static void close_work(struct kg_run_work *work)
 {
+    kg_ahead_close(&work->ahead);
     kg_rollout_free(work->engine);
     kg_episodes_close(work->episodes);
     kg_mem_free(work->step_memory.memory);

@@ -23,6 +23,7 @@
 #include "rollout/episode.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
+#include "train/ahead.h"
 #include "train/epochs.h"
 #include "train/init.h"
 #include "train/lane_sum.h"
@@ -31,7 +32,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { KG_MAX_LAG = 64, KG_CHECKPOINT_NAME = 32 };
+enum { KG_CHECKPOINT_NAME = 32 };
 
 struct kg_report_run; /* report/report.h */
 
@@ -114,7 +115,9 @@ struct kg_run_work {
     uint64_t device_total, device_free;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
     struct kg_lane_sum lane_sum;  /* of gradients, with train.lanes above 1 */
-    struct kg_ranks *ranks;       /* who else is at work in this run; borrowed */
+    struct kg_ranks *ranks; /* with whom this one shares its work: all that make the run,
+                             * or its part of them (ahead.part); borrowed */
+    struct kg_ahead ahead;  /* rollout ranks beside trainer ranks */
     /* arrays of a step and of an update, between steps: the next ones stand in them */
     struct kg_block step_memory, update_memory;
 };

@@ -1,0 +1,283 @@
+/* Rollout ranks beside trainer ranks make the run of one process with the same lag: same
+ * checkpoints, dumps and log for several numbers of both; and killed on one, resumed on
+ * another.
+ */
+#define ROOT "build/test-runs/ranks-rollout"
+#include "run_testing.h"
+
+#include "base/log.h"
+#include "ranks/ranks_testing.h"
+#include "recipe/effect.h"
+#include "train/agent_testing.h"
+
+/* A score, and a number besides whose name is another for other answers. */
+#define GRADER                                                                           \
+    "task.command=sed -u -e 's/.*\\([0-4]\\).*/{\"score\": \\1, \"w\\1\": 2}/' -e t "    \
+    "-e 's/.*/{\"score\": 0}/'"
+
+struct order {
+    const char *dir;
+    bool resume;
+    const char *const *extra; /* ended by NULL, as the next */
+    char rollout[32];
+};
+
+static int as_rank(struct kg_ranks *r, void *user)
+{
+    const struct order *o = user;
+    const char *also[40];
+    struct kg_config *config;
+    struct kg_err e;
+    kg_status status;
+    int n = 0;
+
+    while (o->extra[n])
+        also[n] = o->extra[n], n++;
+    also[n++] = o->rollout;
+    also[n] = NULL;
+    config = config_of(o->dir, also);
+    if (getenv("VERBOSE"))
+        kg_log_set_stream(stderr, false);
+    status = kg_train_run_on(r, config, o->resume, false, &e);
+    if (status != KG_OK)
+        fprintf(stderr, "rank %d of %d: %s\n", r->me, r->n, e.message);
+    kg_config_free(config);
+    return status != KG_OK;
+}
+
+static struct order order_of(const char *dir, bool resume, int rollout,
+                             const char *const *extra)
+{
+    struct order o = {.dir = dir, .resume = resume, .extra = extra};
+
+    snprintf(o.rollout, sizeof o.rollout, "ranks.rollout=%d", rollout);
+    return o;
+}
+
+/* n ranks, of which `rollout` sample; n 1: one process */
+static void train_on(int n, int rollout, const char *dir, bool resume,
+                     const char *const *extra)
+{
+    struct order o = order_of(dir, resume, rollout, extra);
+    int state[RANKS_MOST];
+
+    ranks_run(state, n, as_rank, &o);
+    for (int p = 0; p < n; p++)
+        assert_int_equal(state[p], 0);
+}
+
+enum { MOST = 4 };
+static const struct recipe {
+    const char *name;
+    struct {
+        int ranks, rollout;
+    } on[MOST];
+    const char *extra[28];
+} recipes[] = {
+    {"two updates, an EMA anchor at each",
+     {{2, 1}, {3, 2}, {5, 2}},
+     {"train.lanes=8", "train.micro_tokens=64", "kl.estimator=k3", "kl.beta=0.05",
+      "anchor.kind=ema", "anchor.period=1", "rollout.lag=1", NULL}},
+    {"lag 2, warm start, dynamic sampling, greedy baseline, schedule-free",
+     {{3, 1}, {4, 3}},
+     {"train.lanes=3", "sft.steps=6", "sft.lr=1e-3", "rollout.dynamic=true",
+      "rollout.dynamic_metric=reward", "rollout.oversample=1.5", "rollout.max_refills=20",
+      "optim.kind=schedule-free", "algo.advantage=remax", "anchor.kind=ema",
+      "kl.estimator=k2", "kl.beta=0.01", "kl.after_filter=false", "rollout.top_p=0.9",
+      "rollout.lag=2", NULL}},
+    {"lag 6, beyond the run, programs that say more, recomputed ratios",
+     {{3, 1}},
+     {"train.lanes=8", "task.name=external", GRADER,
+      "task.rewards=[a=external, b=external]", "algo.tis=2", "train.old_logp=recompute",
+      "kl.in=advantage-future", "kl.estimator=k1", "kl.beta=0.01", "anchor.kind=ema",
+      "rollout.lag=6", NULL}},
+    {"episodes with a tool, sampled by windows, learned by parts",
+     {{3, 2}},
+     {"train.lanes=4",
+      "model.path=" ROOT "/model",
+      "model.dtype=fp32",
+      "task.name=arithmetic",
+      "task.level=easy",
+      "task.count=40",
+      "task.val_count=5",
+      "data.train=",
+      "data.val=",
+      "rollout.prompts=3",
+      "rollout.samples=3",
+      "rollout.max_batch=4",
+      "rollout.lag=1",
+      "episode.env=calculator",
+      "episode.turns=2",
+      "episode.turn_tokens=9",
+      "episode.obs_tokens=15",
+      "episode.context=100",
+      "episode.window=72",
+      "kl.estimator=k3",
+      "kl.beta=0.1",
+      "anchor.kind=ema",
+      NULL}},
+};
+
+static void every_split_makes_the_run_of_one(void **state)
+{
+    (void)state;
+    for (const struct recipe *r = recipes; r < recipes + sizeof recipes / sizeof *recipes;
+         r++) {
+        print_message("  %s\n", r->name);
+        fresh(ROOT "/1");
+        train_on(1, 0, ROOT "/1", false, r->extra);
+        for (int i = 0; i < MOST && r->on[i].ranks > 0; i++) {
+            fresh(ROOT "/n");
+            train_on(r->on[i].ranks, r->on[i].rollout, ROOT "/n", false, r->extra);
+            assert_same_run(ROOT "/1", ROOT "/n", 4);
+        }
+    }
+}
+
+/* Weights that are no numbers any more: the batch says so to the step that it is for. */
+static void a_batch_that_is_not_finite_is_skipped_in_its_step(void **state)
+{
+    static const char *const extra[] = {
+        "train.lanes=4",       "optim.lr=10",  "optim.weight_decay=10", "optim.beta1=0",
+        "train.max_skips=100", "data.val=",    "train.steps=7",         "rollout.lag=2",
+        "kl.estimator=k3",     "kl.beta=0.05", "anchor.kind=ema",       NULL};
+    double skipped[16];
+    int n;
+
+    (void)state;
+    fresh(ROOT "/1");
+    train_on(1, 0, ROOT "/1", false, extra);
+    fresh(ROOT "/n");
+    train_on(3, 1, ROOT "/n", false, extra);
+    assert_same_log(ROOT "/1", ROOT "/n");
+    assert_same_file(ROOT "/1", ROOT "/n", "checkpoints/latest/state.safetensors");
+    n = metrics_of(skipped, 16, ROOT "/n", "optim/skipped_steps");
+    assert_true(n == 7 && skipped[6] >= 2);
+    /* skipped before it could train */
+    assert_false(kg_file_exists(ROOT "/n/rollouts/step-000007.jsonl.zst"));
+}
+
+/* A trainer or one that samples; the others end by themselves. */
+static void a_killed_rank_leaves_no_trace_on_another_split(void **state)
+{
+    static const struct {
+        int n, rollout, which;
+        useconds_t after_us;
+        int then, then_rollout;
+    } kills[] = {
+        {3, 1, 2, 150000, 2, 1}, {2, 1, 0, 300000, 4, 2}, {4, 2, 3, 400000, 1, 0}};
+    const char *const *extra = recipes[1].extra;
+
+    (void)state;
+    fresh(ROOT "/1");
+    train_on(1, 0, ROOT "/1", false, extra);
+    for (size_t i = 0; i < sizeof kills / sizeof *kills; i++) {
+        struct order o = order_of(ROOT "/n", false, kills[i].rollout, extra);
+        pid_t child[RANKS_MOST];
+        int ended[RANKS_MOST];
+
+        fresh(ROOT "/n");
+        ranks_start(child, kills[i].n, as_rank, &o);
+        usleep(kills[i].after_us);
+        kill(child[kills[i].which], SIGKILL);
+        ranks_wait(ended, child, kills[i].n);
+        train_on(kills[i].then, kills[i].then_rollout, ROOT "/n",
+                 kg_file_exists(ROOT "/n/config.yaml"), extra);
+        assert_same_run(ROOT "/1", ROOT "/n", 4);
+    }
+}
+
+/* A run goes on after its last step, with batches that were not sampled before. */
+static void a_longer_run_goes_on_with_any_split(void **state)
+{
+    static const char *const more[] = {"train.lanes=8",
+                                       "kl.estimator=k3",
+                                       "kl.beta=0.05",
+                                       "anchor.kind=ema",
+                                       "rollout.lag=2",
+                                       "train.steps=6",
+                                       NULL};
+    static const char *const less[] = {"train.lanes=8",
+                                       "kl.estimator=k3",
+                                       "kl.beta=0.05",
+                                       "anchor.kind=ema",
+                                       "rollout.lag=2",
+                                       "train.steps=3",
+                                       NULL};
+
+    (void)state;
+    fresh(ROOT "/1");
+    train_on(1, 0, ROOT "/1", false, less);
+    train_on(1, 0, ROOT "/1", true, more);
+    fresh(ROOT "/n");
+    train_on(3, 1, ROOT "/n", false, less);
+    train_on(4, 2, ROOT "/n", true, more);
+    assert_same_run(ROOT "/1", ROOT "/n", 6);
+}
+
+/* ---- refusals ---- */
+
+static void assert_refused(kg_status status, const struct kg_err *e, const char *why)
+{
+    assert_int_equal(status, KG_EINVAL);
+    if (!strstr(e->message, why))
+        fail_msg("expected '%s' in '%s'", why, e->message);
+}
+
+static void what_has_no_effect_is_refused(void **state)
+{
+    static const char *const idle[][4] = {
+        {"ranks.rollout=1", NULL},
+        {"ranks.rollout=1", "rollout.lag=1", "train.steps=0", NULL},
+        {"ranks.rollout=1", "rollout.lag=1", "rollout.data=x", NULL},
+    };
+    static const char *const one[] = {"ranks.rollout=1", "rollout.lag=1", NULL};
+    struct kg_config *config;
+    struct kg_err e = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof idle / sizeof *idle; i++) {
+        config = config_of(ROOT "/refused", idle[i]);
+        assert_refused(kg_effect_check(config, &e), &e,
+                       "ranks.rollout: acts with rollout.lag above 0");
+        kg_config_free(config);
+    }
+    fresh(ROOT "/refused");
+    config = config_of(ROOT "/refused", one);
+    assert_refused(kg_train_run(config, false, false, &e), &e,
+                   "ranks.rollout: expected fewer than the ranks of the run (1;");
+    assert_false(kg_file_exists(ROOT "/refused/config.yaml"));
+    kg_config_free(config);
+}
+
+/* The policy of the episodes. In a process of its own: whoever forks has no threads. */
+static int make_policy(void **state)
+{
+    pid_t child;
+    int ended;
+
+    (void)state;
+    fresh(ROOT);
+    child = fork();
+    if (child == 0) {
+        make_agent(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7, false);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    return ended;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_split_makes_the_run_of_one),
+        cmocka_unit_test(a_batch_that_is_not_finite_is_skipped_in_its_step),
+        cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_split),
+        cmocka_unit_test(a_longer_run_goes_on_with_any_split),
+        cmocka_unit_test(what_has_no_effect_is_refused),
+    };
+    static const char *const also[] = {"run.threads=1", NULL};
+
+    run_also = also;
+    return cmocka_run_group_tests(tests, make_policy, NULL);
+}
