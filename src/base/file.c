@@ -343,6 +343,21 @@ kg_status kg_file_writer_seek(struct kg_file_writer *w, uint64_t at, struct kg_e
     return KG_OK;
 }
 
+kg_status kg_file_writer_extend(struct kg_file_writer *w, uint64_t bytes,
+                                struct kg_err *err)
+{
+    struct stat st;
+
+    KG_TRY(kg_file_writer_flush(w, err));
+    if (kg_file_fails() || fstat(w->fd, &st) != 0)
+        return kg_file_fail(err, w->path, "look at");
+    if ((uint64_t)st.st_size >= bytes)
+        return KG_OK;
+    if (kg_file_fails() || ftruncate(w->fd, (off_t)bytes) != 0)
+        return kg_file_fail(err, w->path, "lengthen");
+    return KG_OK;
+}
+
 kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err)
 {
     KG_TRY(kg_file_writer_flush(w, err));

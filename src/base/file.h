@@ -78,6 +78,9 @@ kg_status kg_file_writer_put(struct kg_file_writer *w, const void *bytes, size_t
 /* The next byte goes to byte `at` of the file; what is left out reads as 0. */
 kg_status kg_file_writer_seek(struct kg_file_writer *w, uint64_t at,
                               struct kg_err *err) KG_MUST_CHECK;
+/* The file is at least so long; what nobody has put reads as 0. */
+kg_status kg_file_writer_extend(struct kg_file_writer *w, uint64_t bytes,
+                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_flush(struct kg_file_writer *w,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_writer_close(struct kg_file_writer *w,

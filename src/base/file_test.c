@@ -183,6 +183,23 @@ static void writer_goes_where_it_is_sent(void **state)
     holds("a", "abcdefgh");
 }
 
+static void a_file_is_extended_and_never_cut(void **state)
+{
+    struct kg_file_writer w;
+    uint64_t size;
+
+    (void)state;
+    assert_int_equal(kg_file_writer_open(&w, in_dir("f"), &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, "abc", 3, &err), KG_OK);
+    assert_int_equal(kg_file_writer_extend(&w, 2, &err), KG_OK);
+    assert_int_equal(kg_file_writer_extend(&w, 9, &err), KG_OK);
+    assert_int_equal(kg_file_writer_put(&w, "d", 1, &err), KG_OK);
+    assert_int_equal(kg_file_writer_close(&w, &err), KG_OK);
+    assert_int_equal(kg_file_size(&size, in_dir("f"), &err), KG_OK);
+    assert_int_equal(size, 9);
+    holds("f", "abcd"); /* and zeros */
+}
+
 static void flush_makes_bytes_visible(void **state)
 {
     struct kg_file_writer w;
@@ -520,6 +537,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(writer_takes_small_and_large_pieces, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(writer_goes_where_it_is_sent, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(a_file_is_extended_and_never_cut, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(flush_makes_bytes_visible, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(append_cuts_and_continues, make_dir, remove_dir),

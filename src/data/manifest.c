@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FORMAT = 1, HEX = 16, MAX_DEPTH = 8 };
+enum { FORMAT = 1, HEX = 16, MAX_DEPTH = 8, MAX_FILES = 1 << 20 };
 static const uint64_t piece_bytes = (uint64_t)64 << 20;
 static const uint64_t max_manifest_bytes = (uint64_t)64 << 20;
 
@@ -26,17 +26,18 @@ static size_t count_pieces(uint64_t bytes)
     return (size_t)((bytes + piece_bytes - 1) / piece_bytes);
 }
 
-/* hashes: one for each piece of the map */
-static void hash_pieces(uint64_t *hashes, const struct kg_map *map)
+/* hashes: of pieces [first, end) of the map */
+static void hash_pieces(uint64_t *hashes, const struct kg_map *map, size_t first,
+                        size_t end)
 {
     const unsigned char *data = map->data;
-    size_t n = count_pieces(map->bytes);
 
 #pragma omp parallel for schedule(dynamic)
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = first; i < end; i++) {
         uint64_t at = i * piece_bytes, left = map->bytes - at;
 
-        hashes[i] = kg_hash_bytes(data + at, left < piece_bytes ? left : piece_bytes);
+        hashes[i - first] = kg_hash_bytes(data + at,
+                                          left < piece_bytes ? left : piece_bytes);
     }
 }
 
@@ -53,7 +54,7 @@ static kg_status hash_file(uint64_t **hashes, uint64_t *bytes, const char *path,
     if (map.bytes > 0) {
         *hashes = kg_mem_calloc(count_pieces(map.bytes), sizeof **hashes, "hashes", err);
         if (*hashes)
-            hash_pieces(*hashes, &map);
+            hash_pieces(*hashes, &map, 0, count_pieces(map.bytes));
         else
             status = KG_ENOMEM;
     }
@@ -63,33 +64,37 @@ static kg_status hash_file(uint64_t **hashes, uint64_t *bytes, const char *path,
 
 /* ---- writing ---- */
 
-static kg_status put_file(struct kg_str *out, const char *path, const char *name,
+/* A file below the folder. */
+struct kg_manifest_file {
+    char *name; /* owned; its path from the folder */
+    uint64_t bytes;
+    size_t first; /* of its pieces among all */
+};
+
+static kg_status add_file(struct kg_manifest *m, const char *path, const char *name,
                           struct kg_err *err)
 {
-    uint64_t *hashes, bytes;
-    kg_status status = hash_file(&hashes, &bytes, path, err);
+    struct kg_manifest_file *f;
 
-    KG_TRY_GOTO(out, status);
-    KG_TRY_GOTO(out,
-                kg_str_puts(out, out->data[out->len - 1] == '[' ? "\n" : ",\n", err));
-    KG_TRY_GOTO(out, kg_json_put_text(out, " {\"path\": ", name, err));
-    KG_TRY_GOTO(out, kg_str_printf(out, err, ", \"bytes\": %llu, \"pieces\": [",
-                                   (unsigned long long)bytes));
-    for (size_t i = 0; i < count_pieces(bytes); i++)
-        KG_TRY_GOTO(out, kg_str_printf(out, err, "%s\"%016llx\"", i > 0 ? ", " : "",
-                                       (unsigned long long)hashes[i]));
-    status = kg_str_puts(out, "]}", err);
-out:
-    kg_mem_free(hashes);
-    return status;
+    KG_TRY(kg_mem_grow(&m->files, &m->room, m->n + 1, sizeof *m->files, MAX_FILES,
+                       "files of a manifest", err));
+    f = &m->files[m->n];
+    *f = (struct kg_manifest_file){.first = m->n_pieces};
+    KG_TRY(kg_file_size(&f->bytes, path, err));
+    f->name = kg_mem_strdup(name, err);
+    if (!f->name)
+        return err->code;
+    m->n++;
+    m->n_pieces += count_pieces(f->bytes);
+    return KG_OK;
 }
 
-static kg_status put_folder(struct kg_str *out, const char *root, const char *below,
-                            int depth, struct kg_err *err);
+static kg_status add_folder(struct kg_manifest *m, const char *below, int depth,
+                            struct kg_err *err);
 
 /* below: the path of its folder from the root, "" or with "/" at its end */
-static kg_status put_entry(struct kg_str *out, const char *root, const char *below,
-                           const char *entry, int depth, struct kg_err *err)
+static kg_status add_entry(struct kg_manifest *m, const char *below, const char *entry,
+                           int depth, struct kg_err *err)
 {
     struct kg_str name = {0};
     struct kg_path path;
@@ -98,49 +103,136 @@ static kg_status put_entry(struct kg_str *out, const char *root, const char *bel
     KG_TRY_GOTO(out, kg_str_printf(&name, err, "%s%s", below, entry));
     if (strcmp(kg_str_text(&name), KG_MANIFEST_NAME) == 0)
         goto out;
-    path = kg_path_in(root, kg_str_text(&name));
+    path = kg_path_in(m->dir, kg_str_text(&name));
     if (!kg_file_is_dir(path.text))
-        status = put_file(out, path.text, kg_str_text(&name), err);
+        status = add_file(m, path.text, kg_str_text(&name), err);
     else if ((status = kg_str_putc(&name, '/', err)) == KG_OK)
-        status = put_folder(out, root, kg_str_text(&name), depth + 1, err);
+        status = add_folder(m, kg_str_text(&name), depth + 1, err);
 out:
     kg_str_release(&name);
     return status;
 }
 
-static kg_status put_folder(struct kg_str *out, const char *root, const char *below,
-                            int depth, struct kg_err *err)
+static kg_status add_folder(struct kg_manifest *m, const char *below, int depth,
+                            struct kg_err *err)
 {
     char **names;
     size_t n;
     kg_status status = KG_OK;
 
     if (depth > MAX_DEPTH)
-        return kg_fail(err, KG_EINVAL, "%s/%s: expected folders at most %d deep", root,
+        return kg_fail(err, KG_EINVAL, "%s/%s: expected folders at most %d deep", m->dir,
                        below, MAX_DEPTH);
-    KG_TRY(kg_file_list(&names, &n, kg_path_in(root, below).text, err));
+    KG_TRY(kg_file_list(&names, &n, kg_path_in(m->dir, below).text, err));
     for (size_t i = 0; i < n && status == KG_OK; i++)
-        status = put_entry(out, root, below, names[i], depth, err);
+        status = add_entry(m, below, names[i], depth, err);
     kg_file_names_free(names, n);
     return status;
 }
 
-kg_status kg_manifest_write(const char *dir, struct kg_err *err)
+kg_status kg_manifest_list(struct kg_manifest *m, const char *dir, struct kg_err *err)
 {
-    int phase = kg_phase_begin(0, NULL, "hashing %s", dir);
+    *m = (struct kg_manifest){.dir = dir};
+    kg_status status = add_folder(m, "", 0, err);
+
+    if (status == KG_OK) {
+        m->hashes = kg_mem_calloc(m->n_pieces + 1, sizeof *m->hashes, "hashes", err);
+        status = m->hashes ? KG_OK : KG_ENOMEM;
+    }
+    if (status != KG_OK)
+        kg_manifest_release(m);
+    return status;
+}
+
+void kg_manifest_release(struct kg_manifest *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        kg_mem_free(m->files[i].name);
+    kg_mem_free(m->files);
+    kg_mem_free(m->hashes);
+    *m = (struct kg_manifest){0};
+}
+
+/* Those of its pieces that are among [first, end) of all. */
+static kg_status hash_some(struct kg_manifest *m, const struct kg_manifest_file *f,
+                           size_t first, size_t end, struct kg_err *err)
+{
+    size_t last = f->first + count_pieces(f->bytes);
+    struct kg_map map;
+    kg_status status;
+
+    first = first > f->first ? first : f->first;
+    end = end < last ? end : last;
+    if (first >= end)
+        return KG_OK;
+    KG_TRY(kg_map_open(&map, kg_path_in(m->dir, f->name).text, err));
+    status = map.bytes == f->bytes
+                 ? KG_OK
+                 : kg_fail(err, KG_EIO,
+                           "%s/%s: expected the %llu bytes that it had, found %llu",
+                           m->dir, f->name, (unsigned long long)f->bytes,
+                           (unsigned long long)map.bytes);
+    if (status == KG_OK)
+        hash_pieces(m->hashes + first, &map, first - f->first, end - f->first);
+    kg_map_close(&map);
+    return status;
+}
+
+kg_status kg_manifest_hash(struct kg_manifest *m, size_t first, size_t end,
+                           struct kg_err *err)
+{
+    int phase = kg_phase_begin(0, NULL, "hashing %s", m->dir);
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < m->n && status == KG_OK; i++)
+        status = hash_some(m, &m->files[i], first, end, err);
+    kg_phase_end(phase);
+    return status;
+}
+
+static kg_status put_file(struct kg_str *out, const struct kg_manifest *m, size_t i,
+                          struct kg_err *err)
+{
+    const struct kg_manifest_file *f = &m->files[i];
+
+    KG_TRY(kg_str_puts(out, i == 0 ? "\n" : ",\n", err));
+    KG_TRY(kg_json_put_text(out, " {\"path\": ", f->name, err));
+    KG_TRY(kg_str_printf(out, err, ", \"bytes\": %llu, \"pieces\": [",
+                         (unsigned long long)f->bytes));
+    for (size_t p = 0; p < count_pieces(f->bytes); p++)
+        KG_TRY(kg_str_printf(out, err, "%s\"%016llx\"", p > 0 ? ", " : "",
+                             (unsigned long long)m->hashes[f->first + p]));
+    return kg_str_puts(out, "]}", err);
+}
+
+kg_status kg_manifest_put(const struct kg_manifest *m, struct kg_err *err)
+{
     struct kg_str text = {0};
     kg_status status;
 
     KG_TRY_GOTO(out, kg_str_printf(&text, err,
                                    "{\"format\": %d, \"piece_bytes\": %llu, \"files\": [",
                                    FORMAT, (unsigned long long)piece_bytes));
-    KG_TRY_GOTO(out, put_folder(&text, dir, "", 0, err));
+    for (size_t i = 0; i < m->n; i++)
+        KG_TRY_GOTO(out, put_file(&text, m, i, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "\n]}\n", err));
-    status = kg_file_write_atomic(kg_path_in(dir, KG_MANIFEST_NAME).text, text.data,
+    status = kg_file_write_atomic(kg_path_in(m->dir, KG_MANIFEST_NAME).text, text.data,
                                   text.len, err);
 out:
     kg_str_release(&text);
-    kg_phase_end(phase);
+    return status;
+}
+
+kg_status kg_manifest_write(const char *dir, struct kg_err *err)
+{
+    struct kg_manifest m;
+    kg_status status;
+
+    KG_TRY(kg_manifest_list(&m, dir, err));
+    status = kg_manifest_hash(&m, 0, m.n_pieces, err);
+    if (status == KG_OK)
+        status = kg_manifest_put(&m, err);
+    kg_manifest_release(&m);
     return status;
 }
 

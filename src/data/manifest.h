@@ -22,6 +22,24 @@
 /* Every file below dir, which nobody writes meanwhile.   errors: EIO, ENOMEM */
 kg_status kg_manifest_write(const char *dir, struct kg_err *err) KG_MUST_CHECK;
 
+/* The same where several share the hashing: each lists the folder and hashes some of the
+ * pieces, and one that has the hashes of all puts the file. */
+struct kg_manifest {
+    const char *dir;                /* borrowed */
+    struct kg_manifest_file *files; /* (n) owned, sorted */
+    size_t n, room;
+    uint64_t *hashes; /* (n_pieces) owned: of all files, one after the other */
+    size_t n_pieces;
+};
+/* errors: EIO, ENOMEM */
+kg_status kg_manifest_list(struct kg_manifest *m, const char *dir,
+                           struct kg_err *err) KG_MUST_CHECK;
+/* Pieces [first, end) of n_pieces.   errors: EIO (a file has another length) */
+kg_status kg_manifest_hash(struct kg_manifest *m, size_t first, size_t end,
+                           struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_manifest_put(const struct kg_manifest *m, struct kg_err *err) KG_MUST_CHECK;
+void kg_manifest_release(struct kg_manifest *m); /* {0} is allowed */
+
 struct kg_manifest_size {
     size_t files;
     uint64_t bytes;

@@ -129,6 +129,43 @@ static void files_that_came_later_are_left_alone(void **state)
     assert_int_equal(kg_manifest_check(NULL, dir, &err), KG_OK);
 }
 
+/* Several hash pieces of one folder: together they write the file of one. */
+static void hashing_may_be_shared(void **state)
+{
+    struct kg_manifest m[3];
+    struct kg_str alone = {0}, shared = {0};
+    FILE *f = fopen(in_dir("long"), "wb");
+
+    (void)state;
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 2L * PIECE + 5, SEEK_SET), 0); /* a hole */
+    assert_int_equal(fputc('x', f), 'x');
+    assert_int_equal(fclose(f), 0);
+    assert_int_equal(kg_manifest_write(dir, &err), KG_OK);
+    assert_int_equal(kg_file_read(&alone, in_dir(KG_MANIFEST_NAME), 1 << 16, &err),
+                     KG_OK);
+    assert_int_equal(remove(in_dir(KG_MANIFEST_NAME)), 0);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(kg_manifest_list(&m[i], dir, &err), KG_OK);
+        assert_int_equal(m[i].n_pieces, 5); /* of an empty file none */
+        assert_int_equal(kg_manifest_hash(&m[i], 5 * i / 3, 5 * (i + 1) / 3, &err),
+                         KG_OK);
+    }
+    for (size_t p = 0; p < 5; p++)
+        m[0].hashes[p] |= m[1].hashes[p] | m[2].hashes[p];
+    assert_int_equal(kg_manifest_put(&m[0], &err), KG_OK);
+    assert_int_equal(kg_file_read(&shared, in_dir(KG_MANIFEST_NAME), 1 << 16, &err),
+                     KG_OK);
+    assert_string_equal(kg_str_text(&alone), kg_str_text(&shared));
+    put("state", "shorter");
+    assert_int_equal(kg_manifest_hash(&m[1], 0, 5, &err), KG_EIO);
+    assert_non_null(strstr(err.message, "state: expected the 40000 bytes"));
+    for (size_t i = 0; i < 3; i++)
+        kg_manifest_release(&m[i]);
+    kg_str_release(&alone);
+    kg_str_release(&shared);
+}
+
 /* A file of more than one piece: the message says from which byte on. */
 static void the_piece_is_named(void **state)
 {
@@ -176,6 +213,7 @@ int main(void)
                                         remove_dir),
         cmocka_unit_test_setup_teardown(files_that_came_later_are_left_alone, make_folder,
                                         remove_dir),
+        cmocka_unit_test_setup_teardown(hashing_may_be_shared, make_folder, remove_dir),
         cmocka_unit_test_setup_teardown(the_piece_is_named, make_folder, remove_dir),
         cmocka_unit_test_setup_teardown(failing_memory_is_a_status, make_folder,
                                         remove_dir),

@@ -620,8 +620,23 @@ static kg_status put_header(struct kg_str *out, struct kg_st_writer *w,
     return KG_OK;
 }
 
-kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
-                            const struct kg_st_decl *decls, size_t n, struct kg_err *err)
+static uint64_t whole_bytes(const struct kg_st_writer *w)
+{
+    const struct slot *last = w->n > 0 ? &w->slots[w->n - 1] : NULL;
+
+    return w->data_begin + (last ? last->begin + last->bytes : 0);
+}
+
+static kg_status begin_file(struct kg_st_writer *w, const char *path,
+                            const struct kg_str *header, struct kg_err *err)
+{
+    KG_TRY(kg_file_writer_open(&w->file, path, err));
+    return kg_file_writer_put(&w->file, header->data, header->len, err);
+}
+
+/* joins: another has begun the file */
+static kg_status open_writer(struct kg_st_writer **out, const char *path, bool joins,
+                             const struct kg_st_decl *decls, size_t n, struct kg_err *err)
 {
     struct kg_st_writer *w = kg_mem_calloc(1, sizeof *w, "safetensors writer", err);
     struct kg_str header = {0};
@@ -633,15 +648,37 @@ kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
     KG_TRY_GOTO(fail, plan(w, decls, n, err));
     KG_TRY_GOTO(fail, check_unique(decls, n, err));
     KG_TRY_GOTO(fail, put_header(&header, w, decls, err));
-    KG_TRY_GOTO(fail, kg_file_writer_open(&w->file, path, err));
-    KG_TRY_GOTO(fail, kg_file_writer_put(&w->file, header.data, header.len, err));
     w->data_begin = header.len;
+    KG_TRY_GOTO(fail, joins ? kg_file_writer_append(&w->file, path, whole_bytes(w), err)
+                            : begin_file(w, path, &header, err));
     kg_str_release(&header);
     *out = w;
     return KG_OK;
 fail:
     kg_err_prefix(err, "%s", path);
     kg_str_release(&header);
+    kg_st_writer_abort(w);
+    return status;
+}
+
+kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
+                            const struct kg_st_decl *decls, size_t n, struct kg_err *err)
+{
+    return open_writer(out, path, false, decls, n, err);
+}
+
+kg_status kg_st_writer_join(struct kg_st_writer **out, const char *path,
+                            const struct kg_st_decl *decls, size_t n, struct kg_err *err)
+{
+    return open_writer(out, path, true, decls, n, err);
+}
+
+kg_status kg_st_writer_leave(struct kg_st_writer *w, struct kg_err *err)
+{
+    kg_status status = kg_file_writer_extend(&w->file, whole_bytes(w), err);
+
+    if (status == KG_OK)
+        status = kg_file_writer_close(&w->file, err);
     kg_st_writer_abort(w);
     return status;
 }

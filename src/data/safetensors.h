@@ -65,5 +65,13 @@ kg_status kg_st_writer_put(struct kg_st_writer *w, size_t tensor, uint64_t first
 /* errors: EINVAL (a tensor was not put whole: the file goes away) */
 kg_status kg_st_writer_close(struct kg_st_writer *w, struct kg_err *err) KG_MUST_CHECK;
 void kg_st_writer_abort(struct kg_st_writer *w);
+/* A file that several write: one opens and leaves it, at its full length, the others join
+ * it, put their ranges and leave it; each is closed, synced and not counted. What is
+ * declared is the same for all. An abort of who joined leaves the file.
+ * errors of _join: NOTFOUND, EFORMAT (shorter than it was left) */
+kg_status kg_st_writer_join(struct kg_st_writer **out, const char *path,
+                            const struct kg_st_decl *decls, size_t n,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_st_writer_leave(struct kg_st_writer *w, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -350,6 +350,44 @@ static void what_is_written_reads_back(void **state)
     kg_st_close(set);
 }
 
+/* One leaves the file at its length, two write halves of it; who fails leaves it. */
+static void several_write_one_file(void **state)
+{
+    const float w[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
+    const uint16_t half[5] = {1, 2, 3, 4, 5};
+    struct kg_st_writer *a, *b;
+    struct kg_st_set *set;
+
+    (void)state;
+    assert_int_equal(kg_st_writer_open(&a, place("out.safetensors"), DECLS, 4, &err),
+                     KG_OK);
+    assert_int_equal(kg_st_writer_leave(a, &err), KG_OK);
+    assert_int_equal(kg_st_writer_join(&a, place("out.safetensors"), DECLS, 4, &err),
+                     KG_OK);
+    assert_int_equal(kg_st_writer_join(&b, place("out.safetensors"), DECLS, 4, &err),
+                     KG_OK);
+    assert_int_equal(kg_st_writer_put(b, 0, 12, w + 3, 12, &err), KG_OK);
+    assert_int_equal(kg_st_writer_put(b, 2, 0, half, sizeof half, &err), KG_OK);
+    assert_int_equal(kg_st_writer_put(a, 0, 0, w, 12, &err), KG_OK);
+    assert_int_equal(kg_st_writer_leave(a, &err), KG_OK);
+    assert_int_equal(kg_st_writer_leave(b, &err), KG_OK);
+    assert_int_equal(kg_st_writer_join(&a, place("out.safetensors"), DECLS, 4, &err),
+                     KG_OK);
+    kg_st_writer_abort(a);
+    if (kg_st_open_file(&set, place("out.safetensors"), &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_memory_equal(kg_st_find(set, "w")->data, w, sizeof w);
+    assert_memory_equal(kg_st_find(set, "quote\"\xc3\xa9")->data, half, sizeof half);
+    assert_int_equal(*(const int64_t *)kg_st_find(set, "scalar")->data, 0);
+    kg_st_close(set);
+
+    assert_int_equal(kg_st_writer_join(&a, place("none.safetensors"), DECLS, 4, &err),
+                     KG_ENOTFOUND);
+    assert_int_equal(truncate(place("out.safetensors"), 40), 0);
+    assert_int_equal(kg_st_writer_join(&a, place("out.safetensors"), DECLS, 4, &err),
+                     KG_EFORMAT);
+}
+
 static void a_writer_refuses_wrong_amounts(void **state)
 {
     const float w[7] = {0};
@@ -453,6 +491,7 @@ int main(void)
         TEST(broken_indexes_are_refused),
         TEST(real_checkpoints_open),
         TEST(what_is_written_reads_back),
+        TEST(several_write_one_file),
         TEST(a_writer_refuses_wrong_amounts),
         TEST(a_writer_refuses_what_a_reader_would),
         TEST(every_failed_allocation_is_a_status),
