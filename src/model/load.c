@@ -175,6 +175,17 @@ static int64_t piece_of(int64_t elements)
     return elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS;
 }
 
+/* n elements of p from the i-th on, as fp32. */
+static kg_status read_piece(float *piece, const struct kg_st_tensor *t,
+                            enum kg_dtype dtype, const struct kg_param *p, int64_t i,
+                            int64_t n, struct kg_err *err)
+{
+    struct kg_st_tensor part = *t;
+    part.data = t->data +
+                (size_t)(p->file_row * p->cols + i) * kg_dtype_traits(dtype)->bytes;
+    return convert(piece, KG_F32, &part, dtype, n, err);
+}
+
 /* As fp32 to `to` of a backend.   piece: (piece_of its elements) */
 static kg_status put_param(const struct kg_backend *be, float *to,
                            const struct kg_st_set *set, const struct kg_param *p,
@@ -186,29 +197,41 @@ static kg_status put_param(const struct kg_backend *be, float *to,
     KG_TRY(find_tensor(&t, &dtype, set, p, err));
     for (int64_t i = 0; i < total; i += PIECE_ELEMENTS) {
         const int64_t n = piece_of(total - i);
-        struct kg_st_tensor part = *t;
-        part.data = t->data +
-                    (size_t)(p->file_row * p->cols + i) * kg_dtype_traits(dtype)->bytes;
-        KG_TRY(convert(piece, KG_F32, &part, dtype, n, err));
+        KG_TRY(read_piece(piece, t, dtype, p, i, n, err));
         KG_TRY(kg_buf_put(be, to + i, piece, (uint64_t)n * sizeof *to, err));
     }
     return KG_OK;
 }
 
-static kg_status put_master(const struct kg_model *m, const struct kg_st_set *set,
-                            float *piece, struct kg_err *err)
+/* Of p what the master weights have: of a cut nothing else of the file is read. */
+static kg_status put_trained(struct kg_model *m, const struct kg_st_set *set,
+                             const struct kg_param *p, float *piece, struct kg_err *err)
+{
+    const struct kg_cut own = kg_cut_within(m->cut, p->offset, kg_param_count(p));
+    const struct kg_st_tensor *t = NULL;
+    enum kg_dtype dtype = KG_F32;
+    KG_TRY(find_tensor(&t, &dtype, set, p, err));
+    for (int64_t i = 0; i < own.n; i += PIECE_ELEMENTS) {
+        const int64_t n = piece_of(own.n - i), at = own.first + i;
+        KG_TRY(read_piece(piece, t, dtype, p, at - p->offset, n, err));
+        KG_TRY(kg_model_put_master(m, at, piece, n, err));
+    }
+    return KG_OK;
+}
+
+static kg_status put_master(struct kg_model *m, const struct kg_st_set *set, float *piece,
+                            struct kg_err *err)
 {
     for (size_t i = 0; i < m->n_base; i++)
-        KG_TRY(put_param(m->master.backend, m->params[i].master, set, &m->params[i],
-                         piece, err));
+        KG_TRY(put_trained(m, set, &m->params[i], piece, err));
     return KG_OK;
 }
 
 /* `put` with a piece for the largest parameter of the kind that it puts. */
 static kg_status
 with_piece(struct kg_model *m, const struct kg_st_set *set, bool products,
-           kg_status (*put)(const struct kg_model *m, const struct kg_st_set *set,
-                            float *piece, struct kg_err *err),
+           kg_status (*put)(struct kg_model *m, const struct kg_st_set *set, float *piece,
+                            struct kg_err *err),
            struct kg_err *err)
 {
     int64_t most = 0;
@@ -337,7 +360,7 @@ static kg_status put_vector(const struct kg_model *m, const struct kg_st_set *se
                        : KG_OK;
 }
 
-static kg_status put_vectors(const struct kg_model *m, const struct kg_st_set *set,
+static kg_status put_vectors(struct kg_model *m, const struct kg_st_set *set,
                              float *piece, struct kg_err *err)
 {
     for (size_t i = 0; i < m->n_base; i++)

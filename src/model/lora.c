@@ -224,7 +224,7 @@ static kg_status init_a(struct kg_model *m, const struct kg_param *p, uint64_t s
         const int64_t n = total - i < PIECE ? total - i : PIECE;
 
         fill_uniform(piece, i, n, bound, (uint64_t)(p - m->params), seed);
-        KG_TRY(kg_slab_write(&m->master, p->offset + i, piece, n, err));
+        KG_TRY(kg_model_put_master(m, p->offset + i, piece, n, err));
     }
     return KG_OK;
 }
@@ -265,7 +265,7 @@ static kg_status load_param(struct kg_model *m, const struct kg_st_set *set,
                                "%s: tensor %s: expected finite weights, found NaN or "
                                "infinity",
                                t->file, p->name);
-        KG_TRY(kg_slab_write(&m->master, p->offset + i, piece, n, err));
+        KG_TRY(kg_model_put_master(m, p->offset + i, piece, n, err));
     }
     return KG_OK;
 }

@@ -8,6 +8,7 @@
 #include "model/model_internal.h"
 
 #include "base/rng.h"
+#include "ranks/ranks.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -253,6 +254,12 @@ static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
                : KG_OK;
 }
 
+static void cut_slabs(struct kg_model *m)
+{
+    m->cut = m->ranks ? kg_cut_of(m->n_elements, m->ranks->me, m->ranks->n)
+                      : (struct kg_cut){0, m->n_elements};
+}
+
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts, struct kg_err *err)
 {
@@ -269,6 +276,7 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     m->ct = opts->ct;
     m->on_host = opts->on_host;
     m->whose = opts->whose ? opts->whose : "";
+    m->ranks = opts->ranks && opts->ranks->n > 1 ? opts->ranks : NULL;
     if (opts->lora)
         m->lora = *opts->lora;
     kg_status status = check_experts(m, err);
@@ -278,8 +286,10 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
         status = check_backend(m, err);
     if (status == KG_OK)
         status = outline(m, err);
-    if (status == KG_OK)
+    if (status == KG_OK) {
         ((struct kg_model_priv *)m->priv)->shares = opts->base != NULL;
+        cut_slabs(m);
+    }
     if (status != KG_OK) {
         kg_model_free(m);
         return status;
@@ -403,10 +413,10 @@ struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
     const bool apart = m->host != m->backend; /* the host's memory is another */
     const bool on_host = apart && m->on_host != KG_HOST_NONE;
     const bool slab = trainable || m->lora.rank > 0;
-    const uint64_t master = slab ? (uint64_t)m->n_elements * sizeof(float) : 0;
+    const uint64_t master = slab ? (uint64_t)m->cut.n * sizeof(float) : 0;
     struct kg_model_memory b = {.read.there = kg_model_compute_bytes(m)};
     *(on_host ? &b.master.host : &b.master.there) = master;
-    if (!trainable || on_host || m->lora.rank > 0 || m->norm->plus_one)
+    if (!trainable || on_host || m->lora.rank > 0 || m->norm->plus_one || m->ranks)
         b.read.there += vector_bytes(m);
     if (apart && m->on_host == KG_HOST_LAYERS)
         b.read.host = layer_bytes(m) * (uint64_t)m->config.layers;
@@ -498,8 +508,8 @@ kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err)
     const struct kg_backend *be = m->on_host == KG_HOST_NONE ? m->backend : m->host;
     char name[64];
     snprintf(name, sizeof name, "%smaster weights", m->whose);
-    KG_TRY(kg_slab_init(&m->master, be, m->n_elements, name, err));
-    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++)
+    KG_TRY(kg_slab_init(&m->master, be, m->cut.n, name, err));
+    for (size_t i = kg_model_first_trained(m); !m->ranks && i < m->n_params; i++)
         m->params[i].master = m->master.data + m->params[i].offset;
     return KG_OK;
 }
@@ -512,9 +522,18 @@ kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
         struct kg_param *p = &m->params[i];
         p->compute = kg_mat(p->master, KG_F32, p->rows, p->cols);
     }
-    if (m->master.backend != m->backend || m->norm->plus_one)
+    if (m->master.backend != m->backend || m->norm->plus_one || m->ranks)
         KG_TRY(kg_model_attach_vectors(m, err));
     return kg_model_attach_panels(m, err);
+}
+
+kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *values,
+                              int64_t n, struct kg_err *err)
+{
+    const struct kg_cut own = kg_cut_within(m->cut, first, n);
+    return own.n > 0 ? kg_slab_write(&m->master, own.first - m->cut.first,
+                                     values + (own.first - first), own.n, err)
+                     : KG_OK;
 }
 
 /* ---- what products read ---- */
@@ -571,17 +590,26 @@ static int64_t sent_rows(const struct kg_param *p)
     return rows < p->rows ? rows : p->rows;
 }
 
-/* From master weights of the host: packed there, and put.   piece: for sent_rows */
+kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
+                             int64_t row, struct kg_mat from, void *piece,
+                             struct kg_err *err)
+{
+    const int64_t n = from.rows;
+    KG_TRY(
+        kg_op_cast(m->host, kg_weights(m->backend, piece, m->ct, n, p->cols), from, err));
+    return kg_buf_put(m->backend, kg_mat_rows(p->compute, row, n).data, piece,
+                      kg_weights_bytes(m->backend, m->ct, n, p->cols), err);
+}
+
+/* From master weights of the host.   piece: for sent_rows */
 static kg_status send(const struct kg_model *m, const struct kg_param *p, void *piece,
                       struct kg_err *err)
 {
     const int64_t most = sent_rows(p);
     for (int64_t row = 0; row < p->rows; row += most) {
         const int64_t n = p->rows - row < most ? p->rows - row : most;
-        KG_TRY(kg_op_cast(m->host, kg_weights(m->backend, piece, m->ct, n, p->cols),
-                          kg_mat_rows(master_of(p), row, n), err));
-        KG_TRY(kg_buf_put(m->backend, kg_mat_rows(p->compute, row, n).data, piece,
-                          kg_weights_bytes(m->backend, m->ct, n, p->cols), err));
+        KG_TRY(
+            kg_model_send_rows(m, p, row, kg_mat_rows(master_of(p), row, n), piece, err));
     }
     return KG_OK;
 }
@@ -647,6 +675,8 @@ kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err)
     if (!m->master.data)
         return KG_OK; /* packed while the file was read */
     priv->there = -1;
+    if (m->ranks)
+        return kg_model_collect(m, err);
     if (m->master.backend != m->backend)
         return refresh_with_piece(m, err);
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
@@ -755,7 +785,7 @@ static kg_status init_param(struct kg_model *m, size_t index, uint64_t seed, flo
             fill_normal(piece, i, n, m->config.init_range, index, seed);
         else
             fill_vector(piece, n, p);
-        KG_TRY(kg_slab_write(&m->master, p->offset + i, piece, n, err));
+        KG_TRY(kg_model_put_master(m, p->offset + i, piece, n, err));
     }
     return KG_OK;
 }
@@ -798,7 +828,7 @@ static kg_status copy_param(struct kg_model *to, const struct kg_model *from,
     for (int64_t i = 0; i < total; i += PIECE) {
         const int64_t n = total - i < PIECE ? total - i : PIECE;
         KG_TRY(kg_param_read(piece, KG_F32, from, p, NULL, i, n, err));
-        KG_TRY(kg_slab_write(&to->master, p->offset + i, piece, n, err));
+        KG_TRY(kg_model_put_master(to, p->offset + i, piece, n, err));
     }
     return KG_OK;
 }
@@ -881,6 +911,7 @@ kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
     kg_status status = KG_OK;
     *out = NULL;
     own.backend = src->backend;
+    own.ranks = src->ranks;
     own.lora = shares ? &src->lora : NULL;
     KG_TRY(shares ? outline_shared(&m, src, &own, err)
                   : kg_model_outline(&m, &src->config, &own, err));

@@ -11,6 +11,9 @@
  * are as of a model for inference, and slabs hold A and B alone. Models may share one
  * base.
  *
+ * Among ranks the master weights may be cut: each has its part of every slab, and what
+ * products read is whole everywhere.
+ *
  * Of a model on a device the master weights, and what products read of its layers, may
  * lie in the host's memory instead (enum kg_on_host); its results have the same bits.
  */
@@ -39,7 +42,7 @@ struct kg_param {
     struct kg_mat compute; /* (rows, cols) panels of ct; or an fp32 row if !is_product */
     bool plus_one;         /* a norm whose compute is 1 + w */
     float *as_stored;      /* (cols) w of such a norm; the backend's, else NULL */
-    float *master; /* (rows, cols) fp32; NULL when opened for inference, or frozen */
+    float *master; /* (rows, cols) fp32; NULL when opened for inference, frozen or cut */
     const struct kg_adapter *adapter; /* beside it; NULL: none */
 };
 
@@ -73,6 +76,8 @@ enum kg_on_host {
     KG_HOST_LAYERS,
 };
 
+struct kg_ranks;
+
 struct kg_model {
     struct kg_model_config config;
     const struct kg_backend *backend;
@@ -88,7 +93,9 @@ struct kg_model {
     size_t n_params;
     size_t n_base;         /* without those of adapters */
     int64_t n_elements;    /* of all parameters that are not frozen: length of a slab */
-    struct kg_slab master; /* (n_elements) owned; without data for inference */
+    struct kg_slab master; /* (cut.n) owned; without data for inference */
+    struct kg_cut cut;     /* of the n_elements: what master, and slabs beside it, have */
+    struct kg_ranks *ranks; /* borrowed: who have the others; NULL: master has all */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
@@ -111,6 +118,10 @@ struct kg_model_opts {
     const char *adapter;         /* borrowed; folder of their values. NULL: fresh ones */
     uint64_t seed;               /* of fresh ones */
     const struct kg_model *base; /* borrowed, of an outline: shares its frozen weights */
+    /* borrowed: each has a cut (kg_cut_of) of the master weights, by its number, and what
+     * products read comes from all of them; then the functions that say so are called by
+     * all. NULL, or one: no cuts */
+    struct kg_ranks *ranks;
 };
 
 /* A model with its parameters listed and no memory for any: what plans ask. Nothing but
@@ -152,8 +163,12 @@ kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
 void kg_model_mix(struct kg_model *base, const struct kg_model *const *others, int32_t n);
 void kg_model_free(struct kg_model *m);
 
-/* Pack what products read from the master weights, after any change of them. */
+/* Pack what products read from the master weights, after any change of them. By all
+ * ranks: of cuts each sends its own, in what products read.
+ * errors: ENOMEM, of the ranks (told to all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+/* Bytes of the host that a refresh of cuts takes while it lasts. */
+uint64_t kg_model_refresh_bytes(const struct kg_model *m);
 /* Memory of what products read, beside the master weights: the backend's. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);
 /* What its products may take beside operands: reserved when it is opened. */
@@ -190,12 +205,20 @@ int64_t kg_model_active_parameters(const struct kg_model *m);
  * `weights` if given (e.g. an average), else master.
  * Of a model with adapters these alone are written, as PEFT does (adapter_config.json,
  * adapter_model.safetensors, fp32), or with `merge` the checkpoint that they make. */
+enum kg_save_part {
+    KG_SAVE_ALL,
+    /* of a model whose weights are cut among ranks, into one folder: by one of them all
+     * but values, files at their full length; then by each the values of its cut */
+    KG_SAVE_FRAME,
+    KG_SAVE_VALUES,
+};
 struct kg_model_save {
     enum kg_dtype dtype;
-    const struct kg_slab *weights; /* borrowed, NULL for the model's own */
+    const struct kg_slab *weights; /* borrowed, of m->cut; NULL for the model's own */
     const char *source_dir;        /* borrowed, NULL for m->dir */
     uint64_t shard_bytes;
     bool merge; /* W + s B A for every weight that has an adapter, rounded once */
+    enum kg_save_part part;
 };
 kg_status kg_model_save(const struct kg_model *m, const char *dir,
                         const struct kg_model_save *opts,

@@ -84,6 +84,17 @@ kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err) KG_MUST
 /* That and the above, of a model without adapters; sets compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
+/* Of elements [first, first+n) of the slabs those that the master weights have. */
+kg_status kg_model_put_master(struct kg_model *m, int64_t first, const float *values,
+                              int64_t n, struct kg_err *err) KG_MUST_CHECK;
+/* What products of a device read of rows from `row` on <- from, of the host: packed there
+ * and put.   piece: the host's, of those panels */
+kg_status kg_model_send_rows(const struct kg_model *m, const struct kg_param *p,
+                             int64_t row, struct kg_mat from, void *piece,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* What products read <- the cuts of all ranks (collect.c). */
+kg_status kg_model_collect(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
+
 /* n elements from `first` of param p as `dtype`, from a slab of its model, or with NULL
  * from what products read. */
 kg_status kg_param_read(void *dst, enum kg_dtype dtype, const struct kg_model *m,

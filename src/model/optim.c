@@ -8,12 +8,16 @@
  * run of parameters that are decayed alike. The gaps between tensors hold zeros, which
  * every operation here keeps zero. Between updates the gradients are free: the weights
  * that are evaluated wait there.
+ *
+ * Of a model that is cut among ranks state is of the same cut, and each updates its own:
+ * elements are told by their place in the layout, and slabs of a cut begin at its first.
  */
 #include "model/optim.h"
 
 #include "base/mem.h"
 #include "base/real.h"
 #include "base/str.h"
+#include "model/cut.h"
 #include "model/model_internal.h"
 
 #include <assert.h>
@@ -96,13 +100,12 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n)
 static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
                               struct kg_err *err)
 {
-    const int64_t n = m->n_elements;
-    KG_TRY(kg_slab_init(&o->grads, m->backend, n, "gradients", err));
+    KG_TRY(kg_slab_init(&o->grads, m->backend, m->n_elements, "gradients", err));
     if (m->master.backend != m->backend)
         KG_TRY(kg_slab_room(&o->room, &o->grads, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
         KG_TRY(kg_slab_init_as(&o->state[i], m->master.backend,
-                               kg_optim_state_dtype(&o->opts, i), n,
+                               kg_optim_state_dtype(&o->opts, i), m->cut.n,
                                o->opts.row->state[i], err));
     return o->opts.row->starts_at_weights ? kg_slab_copy(&o->state[0], &m->master, err)
                                           : KG_OK;
@@ -173,27 +176,30 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 }
 
 /* ---- one update ---- */
-/* g: gradients from element `first` on, where the weights are */
+/* g: gradients from element `first` on, of this cut, where the weights are */
 static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t first,
                              struct kg_vec g, struct kg_adamw a, struct kg_err *err)
 {
     const struct kg_backend *be = m->master.backend;
-    const struct kg_vec w = kg_slab_part(&m->master, first, g.n);
-    const struct kg_mat v = kg_slab_row(&o->state[1], first, g.n);
+    const int64_t at = first - m->cut.first;
+    const struct kg_vec w = kg_slab_part(&m->master, at, g.n);
+    const struct kg_mat v = kg_slab_row(&o->state[1], at, g.n);
 
     a.first = first;
     if (o->opts.row == &rows[SCHEDULE_FREE])
-        return kg_op_schedule_free(be, w, kg_slab_part(&o->state[0], first, g.n), v, g,
-                                   &a, err);
-    return kg_op_adamw(be, w, kg_slab_row(&o->state[0], first, g.n), v, g, &a, err);
+        return kg_op_schedule_free(be, w, kg_slab_part(&o->state[0], at, g.n), v, g, &a,
+                                   err);
+    return kg_op_adamw(be, w, kg_slab_row(&o->state[0], at, g.n), v, g, &a, err);
 }
 
-/* At once, or of weights on the host by runs of gradients that come to them. */
+/* What of elements [first, first+n) is of this cut: at once, or of weights on the host by
+ * runs of gradients that come to them. */
 static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t first,
                             int64_t n, struct kg_adamw a, struct kg_err *err)
 {
-    const int64_t end = first + n;
-    for (int64_t i = first, count; i < end; i += count) {
+    const struct kg_cut own = kg_cut_within(m->cut, first, n);
+    const int64_t end = own.first + own.n;
+    for (int64_t i = own.first, count; i < end; i += count) {
         struct kg_vec g;
         count = o->room ? kg_slab_run(end, i) : end - i;
         KG_TRY(kg_slab_see(&g, o->room, &o->grads, i, count, err));
@@ -240,11 +246,11 @@ static double average_weight(const struct kg_optim *o, double lr)
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err)
 {
-    assert(o->grads.n == m->master.n);
+    assert(o->grads.n == m->n_elements && o->state[0].n == m->master.n);
     const struct kg_optim_opts *opts = &o->opts;
-    const struct kg_vec none = {0};
+    const struct kg_slab own = kg_slab_view(&o->grads, m->cut);
     double squares = 0.0;
-    KG_TRY(kg_op_sum_squares(m->backend, &squares, kg_slab_all(&o->grads), none, err));
+    KG_TRY(kg_cut_sum_squares(&squares, m->ranks, m->n_elements, &own, NULL, err));
     *grad_norm = sqrt(squares);
     *lr = kg_optim_lr(opts, o->step + 1);
     if (!isfinite(*grad_norm))
@@ -279,19 +285,19 @@ static bool evaluates_average(const struct kg_optim *o)
     return o->opts.row->averages && !o->opts.keep_trained;
 }
 
-/* x of y and z into the gradients' slab. */
+/* x of y and z into the gradients' slab, of which o->average is this cut. */
 static kg_status average(struct kg_optim *o, const struct kg_model *m, struct kg_err *err)
 {
-    const int64_t n = m->n_elements;
+    const int64_t n = m->cut.n;
     for (int64_t i = 0, count; i < n; i += count) {
         count = o->room ? kg_slab_run(n, i) : n;
         const struct kg_vec x = o->room ? kg_vec(o->room, count)
-                                        : kg_slab_part(&o->grads, i, count);
+                                        : kg_slab_part(&o->average, i, count);
         KG_TRY(kg_op_schedule_free_average(
             m->master.backend, x, kg_slab_part(&m->master, i, count),
             kg_slab_part(&o->state[0], i, count), (float)o->opts.beta1, err));
         if (o->room)
-            KG_TRY(kg_slab_write(&o->grads, i, o->room, count, err));
+            KG_TRY(kg_slab_write(&o->average, i, o->room, count, err));
     }
     return KG_OK;
 }
@@ -300,7 +306,8 @@ kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err)
 {
     const bool averages = evaluates_average(o);
-    *weights = averages ? &o->grads : &m->master;
+    o->average = kg_slab_view(&o->grads, m->cut);
+    *weights = averages ? &o->average : &m->master;
     return averages ? average(o, m, err) : KG_OK;
 }
 
@@ -308,7 +315,7 @@ kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m, struct kg_er
 {
     if (!evaluates_average(o))
         return KG_OK;
-    KG_TRY(kg_slab_swap(&m->master, &o->grads, err));
+    KG_TRY(kg_slab_swap(&m->master, &o->average, err));
     return kg_model_refresh(m, err);
 }
 
@@ -325,10 +332,11 @@ kg_status kg_anchor_distance(double *absolute, double *relative, const struct kg
                              const struct kg_model *anchor, struct kg_err *err)
 {
     assert(anchor->master.n == m->master.n);
+    const int64_t n = m->n_elements;
     double apart = 0.0;
     double size = 0.0;
-    KG_TRY(kg_slab_sum_squares(&apart, &m->master, &anchor->master, err));
-    KG_TRY(kg_slab_sum_squares(&size, &m->master, NULL, err));
+    KG_TRY(kg_cut_sum_squares(&apart, m->ranks, n, &m->master, &anchor->master, err));
+    KG_TRY(kg_cut_sum_squares(&size, m->ranks, n, &m->master, NULL, err));
     *absolute = sqrt(apart);
     *relative = size > 0.0 ? sqrt(apart / size) : 0.0;
     return KG_OK;

@@ -11,6 +11,10 @@
  * the host makes the update: gradients come by pieces, what products read goes back. Bits
  * are the same.
  *
+ * Of a model that is cut among ranks (kg_model.ranks) each has state of its cut, updates
+ * it, and gets the others' weights; the norm is that of the whole. What updates, moves or
+ * measures is then called by all ranks, with the gradient's sum where the cut is.
+ *
  * Schedule-free AdamW keeps three points: the gradient is taken at y, z makes the steps,
  * x is their average and what is learned. The model's master weights are y as long as
  * training goes on, so that what samples is what is trained; x is computed for
@@ -66,9 +70,10 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    struct kg_slab grads;                  /* owned */
+    struct kg_slab grads;                  /* owned; whole, of a model that is cut, too */
     struct kg_slab state[KG_OPTIM_STATES]; /* owned; opts.row says what they are; where
                                             * the master weights are */
+    struct kg_slab average; /* of grads, by kg_optim_weights: the model's cut; a view */
     float *room;    /* (KG_SLAB_RUN) owned: gradients on their way to weights of the host;
                   * NULL where they are beside them */
     int64_t step;   /* updates done */
@@ -97,7 +102,7 @@ kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_n
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
 
 /* What is evaluated and written: *weights is the model's master, or the average, which
- * is computed into o->grads. */
+ * is computed into o->grads; of a cut model's the cut. */
 kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Exchange the model's master with o->grads, bit for bit, and refresh: after

@@ -49,6 +49,7 @@ struct plan {
     enum kg_dtype dtype;
     const struct kg_slab *weights; /* borrowed; NULL: what products read */
     bool merge;
+    enum kg_save_part part;
 };
 
 /* Parameters of one tensor of the file are neighbours; the first stands for it. */
@@ -98,7 +99,8 @@ static kg_status make_plan(struct plan *plan, const struct kg_model *m,
     *plan = (struct plan){.m = m,
                           .dtype = adapters ? KG_F32 : opts->dtype,
                           .weights = opts->weights,
-                          .merge = opts->merge};
+                          .merge = opts->merge,
+                          .part = opts->part};
     if (!plan->weights && m->master.data && !opts->merge)
         plan->weights = &m->master;
     plan->shards = kg_mem_calloc(m->n_params, sizeof *plan->shards, "shard list", err);
@@ -139,8 +141,20 @@ static kg_status read_piece(float *piece, const struct plan *plan,
         return read_merged(piece, piece + PIECE, plan, p, first, n, err);
     if (!plan->weights)
         return kg_param_read(piece, plan->dtype, plan->m, p, NULL, first, n, err);
-    KG_TRY(kg_slab_fetch(piece + PIECE, plan->weights, p->offset + first, n, err));
+    KG_TRY(kg_slab_fetch(piece + PIECE, plan->weights,
+                         p->offset + first - plan->m->cut.first, n, err));
     return kg_dtype_convert(piece, plan->dtype, piece + PIECE, KG_F32, (size_t)n, err);
+}
+
+/* The elements of p that are here: of weights in cuts some, else all. */
+static struct kg_cut elements_here(const struct plan *plan, const struct kg_param *p)
+{
+    struct kg_cut c = {0, kg_param_count(p)};
+    if (!plan->weights || !plan->m->ranks)
+        return c;
+    c = kg_cut_within(plan->m->cut, p->offset, c.n);
+    c.first -= c.n > 0 ? p->offset : 0;
+    return c;
 }
 
 /* Tensor `index` of the file. */
@@ -148,9 +162,10 @@ static kg_status put_tensor(struct kg_st_writer *w, size_t index, const struct p
                             const struct kg_param *p, float *piece, struct kg_err *err)
 {
     const uint64_t bytes = kg_dtype_traits(plan->dtype)->bytes;
-    const int64_t n = kg_param_count(p), before = p->file_row * p->cols;
-    for (int64_t i = 0; i < n; i += PIECE) {
-        const int64_t count = n - i < PIECE ? n - i : PIECE;
+    const struct kg_cut here = elements_here(plan, p);
+    const int64_t end = here.first + here.n, before = p->file_row * p->cols;
+    for (int64_t i = here.first; i < end; i += PIECE) {
+        const int64_t count = end - i < PIECE ? end - i : PIECE;
         KG_TRY(read_piece(piece, plan, p, i, count, err));
         KG_TRY(kg_st_writer_put(w, index, (uint64_t)(before + i) * bytes, piece,
                                 (uint64_t)count * bytes, err));
@@ -176,15 +191,19 @@ static kg_status put_tensors(const char *path, const struct kg_model *m,
                               err);
     if (!piece)
         return KG_ENOMEM;
-    KG_TRY_GOTO(out, kg_st_writer_open(&w, path, decls, tensors_of(m, shard), err));
-    for (size_t i = 0, tensor = 0; i < shard->n; i++) {
+    const size_t n = tensors_of(m, shard);
+    KG_TRY_GOTO(out, plan->part == KG_SAVE_VALUES
+                         ? kg_st_writer_join(&w, path, decls, n, err)
+                         : kg_st_writer_open(&w, path, decls, n, err));
+    for (size_t i = 0, tensor = 0; plan->part != KG_SAVE_FRAME && i < shard->n; i++) {
         const struct kg_param *p = &m->params[shard->first + i];
         tensor += i > 0 && is_tensor(p);
         KG_TRY_GOTO(out, put_tensor(w, tensor, plan, p, piece, err));
     }
     struct kg_st_writer *done = w;
     w = NULL;
-    KG_TRY_GOTO(out, kg_st_writer_close(done, err));
+    KG_TRY_GOTO(out, plan->part == KG_SAVE_ALL ? kg_st_writer_close(done, err)
+                                               : kg_st_writer_leave(done, err));
 out:
     if (w)
         kg_st_writer_abort(w);
@@ -339,6 +358,8 @@ static kg_status write_all(const struct kg_model *m, const char *dir,
 {
     for (size_t i = 0; i < plan->n_shards; i++)
         KG_TRY(write_shard(dir, m, plan, &plan->shards[i], err));
+    if (plan->part == KG_SAVE_VALUES)
+        return KG_OK;
     if (plan->n_shards > 1)
         KG_TRY(write_index(dir, m, plan, err));
     KG_TRY(copy_sidecars(source_dir, dir, err));
@@ -354,8 +375,10 @@ kg_status kg_model_save(const struct kg_model *m, const char *dir,
         return kg_fail(err, KG_EDTYPE,
                        "%s: checkpoints are written as bf16 or fp32, not %s", dir,
                        kg_dtype_traits(opts->dtype)->name);
-    KG_TRY(kg_file_make_dirs(dir, err));
-    KG_TRY(check_empty(dir, err));
+    if (opts->part != KG_SAVE_VALUES) {
+        KG_TRY(kg_file_make_dirs(dir, err));
+        KG_TRY(check_empty(dir, err));
+    }
     struct plan plan;
     kg_status status = make_plan(&plan, m, opts, err);
     if (status == KG_OK)

@@ -35,7 +35,8 @@ kg_status kg_slab_init_as(struct kg_slab *s, const struct kg_backend *backend,
                           struct kg_err *err)
 {
     *s = (struct kg_slab){.backend = backend, .dtype = dtype};
-    s->memory = kg_buf_alloc(backend, bytes_of(s, n), what, err);
+    /* an empty cut is a slab, too */
+    s->memory = kg_buf_alloc(backend, bytes_of(s, n > 0 ? n : 1), what, err);
     s->n = s->memory ? n : 0;
     return s->memory ? KG_OK : err->code;
 }
@@ -215,6 +216,25 @@ kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
     return status;
 }
 
+static kg_status square_piece(double *sum, const struct kg_slab *x,
+                              const struct kg_slab *minus, int64_t piece,
+                              struct kg_err *err)
+{
+    const int64_t first = piece * KG_SLAB_PIECE, n = kg_slab_piece(x->n, first);
+    return kg_op_sum_squares(x->backend, sum, kg_slab_part(x, first, n),
+                             minus ? kg_slab_part(minus, first, n) : (struct kg_vec){0},
+                             err);
+}
+
+kg_status kg_slab_square_pieces(double *pieces, const struct kg_slab *x,
+                                const struct kg_slab *minus, struct kg_err *err)
+{
+    assert(!minus || (minus->n == x->n && minus->backend == x->backend));
+    for (int64_t i = 0; i < kg_slab_pieces(x->n); i++)
+        KG_TRY(square_piece(&pieces[i], x, minus, i, err));
+    return KG_OK;
+}
+
 /* ---- to and from the host ---- */
 kg_status kg_slab_read(void *host, const struct kg_slab *s, int64_t first, int64_t n,
                        struct kg_err *err)
@@ -255,7 +275,7 @@ kg_status kg_slab_hash(uint64_t *hash, const struct kg_slab *s, struct kg_err *e
 struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts)
 {
     assert(0 <= part && part < parts);
-    const int64_t pieces = (n + KG_SLAB_PIECE - 1) / KG_SLAB_PIECE;
+    const int64_t pieces = kg_slab_pieces(n);
     /* the first `pieces % parts` cuts have one piece more */
     const int64_t each = pieces / parts, more = pieces % parts;
     const int64_t before = part * each + (part < more ? part : more);
@@ -263,4 +283,20 @@ struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts)
     const int64_t end = (before + each + (part < more)) * KG_SLAB_PIECE;
     return (struct kg_cut){first < n ? first : n,
                            (end < n ? end : n) - (first < n ? first : n)};
+}
+
+struct kg_cut kg_cut_within(struct kg_cut cut, int64_t first, int64_t n)
+{
+    const int64_t end = first + n < cut.first + cut.n ? first + n : cut.first + cut.n;
+    const int64_t begin = first > cut.first ? first : cut.first;
+    return end > begin ? (struct kg_cut){begin, end - begin} : (struct kg_cut){0};
+}
+
+struct kg_slab kg_slab_view(const struct kg_slab *s, struct kg_cut cut)
+{
+    struct kg_slab view = *s;
+    assert(cut.first >= 0 && cut.first + cut.n <= s->n);
+    view.memory = address(s, cut.first);
+    view.n = cut.n;
+    return view;
 }

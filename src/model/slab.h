@@ -124,5 +124,18 @@ struct kg_cut {
 /* Cut `part` of `parts`, as even as pieces allow; of n elements all cuts in order are
  * [0, n). */
 struct kg_cut kg_cut_of(int64_t n, int64_t part, int64_t parts);
+/* What of elements [first, first+n) lies in it; n 0: nothing. */
+struct kg_cut kg_cut_within(struct kg_cut cut, int64_t first, int64_t n);
+/* Those elements of a slab as a slab that owns nothing: never released. */
+struct kg_slab kg_slab_view(const struct kg_slab *s, struct kg_cut cut);
+/* pieces[i] = sum over piece i of (x - minus)^2, minus NULL for 0; of one backend: added
+ * in order they are kg_slab_sum_squares.   pieces: (kg_slab_pieces(x->n)) */
+static inline int64_t kg_slab_pieces(int64_t n)
+{
+    return (n + KG_SLAB_PIECE - 1) / KG_SLAB_PIECE;
+}
+kg_status kg_slab_square_pieces(double *pieces, const struct kg_slab *x,
+                                const struct kg_slab *minus,
+                                struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -136,6 +136,34 @@ static void check_cuts(int64_t n, int64_t parts)
     assert_true(at == n && most - least <= 1);
 }
 
+/* What lies in a range, counted; a view; and sums of pieces that are the sum. */
+static void test_a_cut_is_seen_as_a_slab(void **state)
+{
+    (void)state;
+    const struct kg_cut cut = {PIECE, 2 * PIECE};
+    static const int64_t ranges[][4] = {{0, PIECE, 0, 0},
+                                        {0, PIECE + 1, PIECE, 1},
+                                        {PIECE + 3, 5, PIECE + 3, 5},
+                                        {0, 9 * PIECE, PIECE, 2 * PIECE},
+                                        {3 * PIECE - 1, 7, 3 * PIECE - 1, 1},
+                                        {3 * PIECE, 7, 0, 0},
+                                        {PIECE, 0, 0, 0}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        const struct kg_cut c = kg_cut_within(cut, ranges[i][0], ranges[i][1]);
+        assert_true(c.first == ranges[i][2] && c.n == ranges[i][3]);
+    }
+    struct kg_slab s = make(3 * PIECE + 5, 1);
+    const struct kg_slab view = kg_slab_view(&s, (struct kg_cut){PIECE, 2 * PIECE + 5});
+    double pieces[3], all = 0, sum = 0;
+    assert_true(view.n == 2 * PIECE + 5 && view.data[0] == (float)(PIECE + 1));
+    NEED(kg_slab_square_pieces(pieces, &view, NULL, err));
+    NEED(kg_slab_sum_squares(&all, &view, NULL, err));
+    for (int i = 0; i < 3; i++)
+        sum += pieces[i];
+    assert_true(sum == all && kg_slab_pieces(view.n) == 3);
+    kg_slab_release(&s);
+}
+
 static void test_cuts_are_whole_pieces_and_cover_all_once(void **state)
 {
     (void)state;
@@ -179,6 +207,7 @@ int main(void)
         cmocka_unit_test(test_a_hash_tells_every_value_from_another),
         cmocka_unit_test(test_a_slab_that_finds_no_memory_has_none),
         cmocka_unit_test(test_cuts_are_whole_pieces_and_cover_all_once),
+        cmocka_unit_test(test_a_cut_is_seen_as_a_slab),
         cmocka_unit_test(test_the_squares_of_pieces_are_those_of_the_whole),
     };
     return RUN_SHOWN(tests, NULL, NULL);

@@ -1,0 +1,242 @@
+/* What products read of a model whose master weights are cut among ranks: each sends its
+ * cut, and all pack the whole.
+ *
+ * The layout of the slabs is walked in buckets, of whole parameters or whole panels of a
+ * large one. In a bucket weights stand as they will be read, those of products in the
+ * compute dtype: they are rounded once, by who has them, as packing would, and cost two
+ * bytes each on the way. A cut is a run of the layout, and so is what it has of a bucket.
+ */
+#include "base/mem.h"
+#include "model/model_internal.h"
+#include "ranks/ranks.h"
+
+#include <assert.h>
+
+enum { BUCKET_BYTES = 16 << 20, RUNS = 64, ALIGN = 64 };
+
+/* Rows [row, row+rows) of a parameter. */
+struct run {
+    const struct kg_param *p;
+    int64_t row, rows;
+    uint64_t at; /* where they stand in the bucket */
+};
+
+struct bucket {
+    struct run run[RUNS];
+    int n;
+    uint64_t bytes;
+    size_t param; /* where the next one begins */
+    int64_t row;
+};
+
+struct collect {
+    struct kg_model *m;
+    unsigned char *data; /* owned: of a bucket */
+    void *packed;   /* owned: of a run, on its way to a device; NULL: none is there */
+    uint64_t *ends; /* (ranks) owned: where each one's part of it ends */
+};
+
+static enum kg_dtype dtype_of(const struct kg_model *m, const struct kg_param *p)
+{
+    return p->is_product ? m->ct : KG_F32;
+}
+
+static uint64_t row_bytes(const struct kg_model *m, const struct kg_param *p)
+{
+    return (uint64_t)p->cols * kg_dtype_traits(dtype_of(m, p))->bytes;
+}
+
+static int64_t first_of(const struct run *r)
+{
+    return r->p->offset + r->row * r->p->cols;
+}
+
+/* ---- the walk ---- */
+
+/* The rows of p from b->row on that b takes yet, whole panels but for the last. */
+static int64_t rows_that_fit(const struct bucket *b, const struct kg_model *m,
+                             const struct kg_param *p)
+{
+    const int64_t left = p->rows - b->row;
+    const uint64_t room = BUCKET_BYTES > b->bytes ? BUCKET_BYTES - b->bytes : 0;
+    int64_t fit = (int64_t)(room / row_bytes(m, p));
+    if (fit >= left)
+        return left;
+    fit = fit / KG_PANEL * KG_PANEL;
+    if (fit == 0 && b->n == 0)
+        fit = KG_PANEL < left ? KG_PANEL : left;
+    return fit;
+}
+
+/* returns whether there is one */
+static bool next_bucket(struct bucket *b, const struct kg_model *m)
+{
+    b->n = 0;
+    b->bytes = 0;
+    while (b->param < m->n_params && b->n < RUNS) {
+        const struct kg_param *p = &m->params[b->param];
+        const int64_t rows = rows_that_fit(b, m, p);
+        if (rows == 0)
+            break;
+        b->run[b->n++] = (struct run){p, b->row, rows, b->bytes};
+        b->bytes += ((uint64_t)rows * row_bytes(m, p) + ALIGN - 1) / ALIGN * ALIGN;
+        b->row += rows;
+        if (b->row == p->rows) {
+            b->row = 0;
+            b->param++;
+        }
+    }
+    return b->n > 0;
+}
+
+static struct bucket first_bucket(const struct kg_model *m)
+{
+    return (struct bucket){.param = kg_model_first_trained(m)};
+}
+
+uint64_t kg_model_refresh_bytes(const struct kg_model *m)
+{
+    struct bucket b = first_bucket(m);
+    uint64_t most = 0;
+    while (m->ranks && next_bucket(&b, m))
+        most = b.bytes > most ? b.bytes : most;
+    return most;
+}
+
+/* ---- a bucket ---- */
+
+/* Bytes of it that stand for elements before `end` of the layout. */
+static uint64_t bytes_before(const struct bucket *b, const struct kg_model *m,
+                             int64_t end)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < b->n; i++) {
+        const struct run *r = &b->run[i];
+        const int64_t n = r->rows * r->p->cols, before = end - first_of(r);
+        if (before > 0)
+            bytes = r->at + (uint64_t)(before < n ? before : n) *
+                                kg_dtype_traits(dtype_of(m, r->p))->bytes;
+    }
+    return bytes;
+}
+
+/* Elements [first, first+n) of the layout, which this rank has. */
+static kg_status fill_range(unsigned char *to, enum kg_dtype dtype,
+                            const struct kg_model *m, int64_t first, int64_t n,
+                            struct kg_err *err)
+{
+    const bool near = m->master.backend->host_memory;
+    kg_status status = KG_OK;
+#pragma omp parallel for schedule(static) if (near && n > 4 * KG_SLAB_PIECE)
+    for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
+        float piece[KG_SLAB_PIECE];
+        struct kg_err local;
+        const int64_t count = kg_slab_piece(n, i);
+        kg_status s = kg_slab_read(piece, &m->master, first - m->cut.first + i, count,
+                                   &local);
+        if (s == KG_OK)
+            s = kg_dtype_convert(to + (uint64_t)i * kg_dtype_traits(dtype)->bytes, dtype,
+                                 piece, KG_F32, (size_t)count, &local);
+        if (s != KG_OK) {
+#pragma omp critical(kg_model_collect)
+            {
+                status = s;
+                *err = local;
+            }
+        }
+    }
+    return status;
+}
+
+static kg_status fill(struct collect *c, const struct bucket *b, struct kg_err *err)
+{
+    for (int i = 0; i < b->n; i++) {
+        const struct run *r = &b->run[i];
+        const enum kg_dtype dtype = dtype_of(c->m, r->p);
+        const struct kg_cut own = kg_cut_within(c->m->cut, first_of(r),
+                                                r->rows * r->p->cols);
+        const uint64_t skipped = (uint64_t)(own.first - first_of(r)) *
+                                 kg_dtype_traits(dtype)->bytes;
+        if (own.n > 0)
+            KG_TRY(fill_range(c->data + r->at + skipped, dtype, c->m, own.first, own.n,
+                              err));
+    }
+    return KG_OK;
+}
+
+static kg_status pack(const struct collect *c, const struct run *r, struct kg_err *err)
+{
+    struct kg_model *m = c->m;
+    unsigned char *data = c->data + r->at;
+    const struct kg_stored to = kg_param_stored(m, r->p);
+    struct kg_mat from;
+    if (!r->p->is_product)
+        return kg_model_put_vector(m, r->p, m->host, (float *)(void *)data, err);
+    from = kg_mat(data, m->ct, r->rows, r->p->cols);
+    return to.backend->host_memory
+               ? kg_op_cast(to.backend, kg_mat_rows(to.mat, r->row, r->rows), from, err)
+               : kg_model_send_rows(m, r->p, r->row, from, c->packed, err);
+}
+
+static kg_status pack_all(const struct collect *c, const struct bucket *b,
+                          struct kg_err *err)
+{
+    for (int i = 0; i < b->n; i++)
+        KG_TRY(pack(c, &b->run[i], err));
+    return KG_OK;
+}
+
+/* *status: of this rank's own part; a failure of it stops none of what all do together */
+static kg_status one_bucket(struct collect *c, const struct bucket *b, kg_status *status,
+                            struct kg_err *err)
+{
+    struct kg_ranks *ranks = c->m->ranks;
+    struct kg_err lost;
+    if (*status == KG_OK)
+        *status = fill(c, b, err);
+    for (int r = 0; r < ranks->n; r++) {
+        const struct kg_cut cut = kg_cut_of(c->m->n_elements, r, ranks->n);
+        c->ends[r] = bytes_before(b, c->m, cut.first + cut.n);
+    }
+    if (kg_ranks_gather(ranks, c->data, c->ends, "weights", &lost) != KG_OK) {
+        *err = lost;
+        return lost.code;
+    }
+    if (*status == KG_OK)
+        *status = pack_all(c, b, err);
+    return KG_OK;
+}
+
+static kg_status take_room(struct collect *c, struct kg_err *err)
+{
+    const uint64_t bytes = kg_model_refresh_bytes(c->m);
+    c->data = kg_mem_calloc(1, bytes, "weights of all ranks", err);
+    c->ends = c->data ? kg_mem_calloc((size_t)c->m->ranks->n, sizeof *c->ends,
+                                      "weights of all ranks", err)
+                      : NULL;
+    if (!c->ends)
+        return KG_ENOMEM;
+    if (c->m->backend->host_memory)
+        return KG_OK;
+    /* panels are padded to whole ones */
+    c->packed = kg_buf_alloc(c->m->host, 2 * bytes, "a piece of weights", err);
+    return c->packed ? KG_OK : err->code;
+}
+
+kg_status kg_model_collect(struct kg_model *m, struct kg_err *err)
+{
+    struct collect c = {.m = m};
+    struct bucket b = first_bucket(m);
+    kg_status own = KG_OK;
+    kg_status status = kg_ranks_agree(m->ranks, take_room(&c, err), "weights", err);
+    /* layers that are made of master weights as they come would need all of them */
+    assert(m->on_host != KG_HOST_LAYERS || m->host != m->backend);
+    while (status == KG_OK && next_bucket(&b, m))
+        status = one_bucket(&c, &b, &own, err);
+    if (status == KG_OK)
+        status = kg_ranks_agree(m->ranks, own, "weights", err);
+    kg_mem_free(c.data);
+    kg_mem_free(c.ends);
+    kg_buf_free(m->host, c.packed);
+    return status;
+}
