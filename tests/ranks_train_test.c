@@ -6,10 +6,14 @@
 #include "run_testing.h"
 
 #include "base/log.h"
+#include "data/manifest.h"
 #include "ranks/sockets.h"
 #include "train/agent_testing.h"
 
+#include <sys/resource.h>
 #include <sys/socket.h>
+
+#define SKIPPED "rollouts/skipped-000004.jsonl.zst"
 
 enum { RANKS = 5 };
 
@@ -41,6 +45,20 @@ static void leave_alone(int fd[RANKS][RANKS], int n, int me)
                 close(fd[i][j]);
 }
 
+/* Bytes of a file that a rank which is started may write at most; 0: as many as it likes.
+ * A full disk of one machine. */
+static rlim_t largest_file;
+
+static void limit_files(void)
+{
+    const struct rlimit most = {largest_file, largest_file};
+
+    if (largest_file == 0)
+        return;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &most), 0);
+}
+
 static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bool resume,
                         const char *const *extra)
 {
@@ -53,6 +71,7 @@ static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bo
     if (child != 0)
         return child;
     leave_alone(fd, n, me);
+    limit_files();
     NEED(kg_ranks_on_sockets(&ranks, me, n, fd[me], err));
     config = config_of(dir, extra);
     if (getenv("VERBOSE"))
@@ -77,6 +96,27 @@ static void train_on(int n, const char *dir, bool resume, const char *const *ext
         assert_int_equal(waitpid(child[r], &state, 0), child[r]);
         assert_int_equal(state, 0);
     }
+}
+
+/* Every file of the newest checkpoint is what was saved, and has the bytes of the other
+ * run's, as the hashes say; but for state.json, which says how long the log is. */
+static void assert_same_checkpoint(const char *a_dir, const char *b_dir)
+{
+    struct kg_str a = {0}, b = {0};
+    const char *p, *q;
+    size_t n;
+
+    NEED(kg_manifest_check(NULL, kg_path_in(b_dir, "checkpoints/latest").text, err));
+    read_in(&a, a_dir, "checkpoints/latest/manifest.json");
+    read_in(&b, b_dir, "checkpoints/latest/manifest.json");
+    for (p = a.data, q = b.data; *p && *q;
+         p += n + (p[n] != 0), q += strcspn(q, "\n") + 1) {
+        n = strcspn(p, "\n");
+        if (!strstr(p, "\"state.json\"") || strstr(p, "\"state.json\"") > p + n)
+            assert_memory_equal(p, q, n);
+    }
+    kg_str_release(&a);
+    kg_str_release(&b);
 }
 
 enum { MOST = 4 };
@@ -131,22 +171,47 @@ static const struct recipe {
       "kl.beta=0.1",
       "anchor.kind=ema",
       NULL}},
+    {"adapters in so few elements that most cuts are empty, a warm start, bf16 moments",
+     {2, 5},
+     {"train.lanes=5", "lora.rank=2", "checkpoint.dtype=bf16", "optim.moments=bf16",
+      "sft.steps=2", "sft.batch=8", "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema",
+      "anchor.period=1", NULL}},
+    {"bf16 checkpoints and moments, decay of matrices alone, a lagging fp32 sampler",
+     {3},
+     {"train.lanes=4", "checkpoint.dtype=bf16", "optim.moments=bf16",
+      "optim.weight_decay=0.1", "optim.decay=matrices", "rollout.dtype=fp32",
+      "rollout.lag=1", "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", NULL}},
+    {"weights that blow up: the steps behind that are skipped by all",
+     {3},
+     {"train.lanes=4", "optim.lr=10", "optim.weight_decay=10", "train.max_skips=9",
+      "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", "data.val=", NULL}},
+    {"nothing divided",
+     {3},
+     {"train.lanes=4", "ranks.shard=none", "kl.estimator=k3", "kl.beta=0.05",
+      "anchor.kind=ema", NULL}},
 };
 
 static void every_number_of_ranks_makes_the_run_of_one(void **state)
 {
+    int skipped = 0;
+
     (void)state;
     for (const struct recipe *r = recipes; r < recipes + sizeof recipes / sizeof *recipes;
          r++) {
         print_message("  %s\n", r->name);
         fresh(ROOT "/1");
         train_on(1, ROOT "/1", false, r->extra);
+        skipped += kg_file_exists(ROOT "/1/" SKIPPED);
         for (int i = 0; i < MOST && r->ranks[i] > 0; i++) {
             fresh(ROOT "/n");
             train_on(r->ranks[i], ROOT "/n", false, r->extra);
             assert_same_run(ROOT "/1", ROOT "/n", 4);
+            assert_same_checkpoint(ROOT "/1", ROOT "/n");
+            if (kg_file_exists(ROOT "/1/" SKIPPED))
+                assert_same_file(ROOT "/1", ROOT "/n", SKIPPED);
         }
     }
+    assert_int_equal(skipped, 1);
 }
 
 /* ---- faults ---- */
@@ -186,6 +251,63 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
         train_on(kills[i].then, ROOT "/n", kg_file_exists(ROOT "/n/config.yaml"), extra);
         assert_same_run(ROOT "/1", ROOT "/n", 4);
     }
+}
+
+/* As long as one of the ranks is in the middle of its part no checkpoint has a name, and
+ * when it is killed there the one before is whole. */
+static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state)
+{
+    const char *const *extra = recipes[0].extra;
+    struct kg_path folder = kg_path_in(ROOT, "n/checkpoints");
+    int fd[RANKS][RANKS], ended;
+    pid_t child[3];
+
+    (void)state;
+    fresh(ROOT "/1");
+    train_on(1, ROOT "/1", false, extra);
+    fresh(ROOT "/n");
+    join(fd, 3);
+    for (int r = 0; r < 3; r++)
+        child[r] = start_rank(fd, 3, r, ROOT "/n", false, extra);
+    leave_alone(fd, 3, -1);
+    while (!kg_file_exists(kg_path_in(folder.text, "step-000001").text) ||
+           !kg_file_is_dir(kg_path_in(folder.text, ".saving").text))
+        usleep(100);
+    kill(child[2], SIGSTOP); /* as the second begins */
+    usleep(300000);
+    assert_true(kg_file_is_dir(kg_path_in(folder.text, ".saving").text));
+    assert_false(kg_file_exists(kg_path_in(folder.text, "step-000002").text));
+    kill(child[2], SIGKILL);
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(waitpid(child[r], &ended, 0), child[r]);
+    NEED(kg_manifest_check(NULL, kg_path_in(folder.text, "latest").text, err));
+    train_on(2, ROOT "/n", true, extra);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+    assert_same_checkpoint(ROOT "/1", ROOT "/n");
+}
+
+/* A rank whose part cannot be written ends all; nothing of that checkpoint is left. */
+static void a_rank_that_cannot_write_ends_all(void **state)
+{
+    const char *const *extra = recipes[0].extra;
+    int fd[RANKS][RANKS], ended;
+    pid_t child[3];
+
+    (void)state;
+    fresh(ROOT "/n");
+    join(fd, 3);
+    for (int r = 0; r < 3; r++) {
+        largest_file = r == 2 ? 1 << 20 : 0;
+        child[r] = start_rank(fd, 3, r, ROOT "/n", false, extra);
+    }
+    largest_file = 0;
+    leave_alone(fd, 3, -1);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(waitpid(child[r], &ended, 0), child[r]);
+        assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 1);
+    }
+    assert_false(kg_file_exists(ROOT "/n/checkpoints/.saving"));
+    assert_false(kg_file_exists(ROOT "/n/checkpoints/latest"));
 }
 
 /* ---- the program ---- */
@@ -264,6 +386,8 @@ int main(void)
         cmocka_unit_test(every_number_of_ranks_makes_the_run_of_one),
         cmocka_unit_test(the_program_trains_as_several_processes),
         cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_number_of_ranks),
+        cmocka_unit_test(a_rank_killed_as_it_writes_leaves_the_checkpoint_before),
+        cmocka_unit_test(a_rank_that_cannot_write_ends_all),
     };
     static const char *const also[] = {"run.threads=1", NULL};
 

@@ -42,7 +42,12 @@ static kg_status sum(struct kg_slab *grads, const int64_t *tokens, int lanes,
 {
     struct kg_lane_sum s = {0};
     struct kg_str said = {0};
-    const struct kg_lane_job job = {lanes, tokens, (size_t)lanes, add_lane, grads, &said};
+    const struct kg_lane_job job = {.lanes = lanes,
+                                    .tokens = tokens,
+                                    .n = (size_t)lanes,
+                                    .work = add_lane,
+                                    .context = grads,
+                                    .said = &said};
     kg_status status = kg_lane_sum_run(&s, grads, &job, ranks, err);
 
     kg_lane_sum_release(&s);

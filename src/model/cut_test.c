@@ -7,12 +7,11 @@
 #include "base/clock.h"
 #include "model/model_internal.h"
 #include "model/optim.h"
-#include "ranks/sockets.h"
+#include "ranks/ranks_testing.h"
 
 #include <pthread.h>
-#include <sys/socket.h>
 
-enum { RANKS = 5, STEPS = 2 };
+enum { RANKS = RANKS_MOST, STEPS = 2 };
 
 struct shape {
     const char *what;
@@ -126,26 +125,17 @@ static void release(struct trained *t)
 
 static void train_on(struct trained *t, int n, const struct shape *shape, const char *dir)
 {
-    int fd[RANKS][RANKS] = {{0}};
+    struct rank_sockets s;
     pthread_t thread[RANKS];
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) {
-            int pair[2];
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            fd[i][j] = pair[0];
-            fd[j][i] = pair[1];
-        }
+    ranks_join(&s, n);
     for (int r = 0; r < n; r++) {
         t[r] = (struct trained){.shape = shape, .dir = dir};
-        NEED(kg_ranks_on_sockets(&t[r].ranks, r, n, fd[r], err));
+        NEED(kg_ranks_on_sockets(&t[r].ranks, r, n, s.fd[r], err));
         assert_int_equal(pthread_create(&thread[r], NULL, train, &t[r]), 0);
     }
     for (int r = 0; r < n; r++)
         pthread_join(thread[r], NULL);
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++)
-            if (i != j)
-                close(fd[i][j]);
+    ranks_part(&s, -1);
 }
 
 /* ---- comparisons ---- */

@@ -9,6 +9,12 @@
 #include "rollout/episode.h"
 #include "text/prompt.h"
 
+/* What ranks have a cut of, where one process has all. */
+enum kg_shard {
+    KG_SHARD_NONE,
+    KG_SHARD_OPTIMIZER, /* master weights, the optimizer's state, an anchor's masters */
+};
+
 /* What a recipe says: a section of keys is a member, or a member of the module that reads
  * it. Text and lists are borrowed from the config. What has no key stays 0. */
 struct kg_recipe {
@@ -95,6 +101,7 @@ struct kg_recipe {
     struct {
         double wait_s;
         int rollout;
+        enum kg_shard shard;
     } ranks;
     struct {
         int64_t steps;

@@ -37,7 +37,8 @@ static struct kg_model_opts opts_of(const struct kg_run_inputs *in,
     return (struct kg_model_opts){
         .ct = state->model->ct,
         .on_host = in->recipe.anchor_on_host ? KG_HOST_LAYERS : state->model->on_host,
-        .whose = "anchor's "};
+        .whose = "anchor's ",
+        .ranks = state->model->ranks};
 }
 
 static kg_status open_path(const struct kg_run_inputs *in, struct kg_run_state *state,

@@ -10,6 +10,11 @@
  * The writing is a thread's, beside the next step's rollout, which reads weights and
  * changes none; what changes them waits for it first. From a device the state comes by
  * page-locked pieces, which hold up nothing that the rollout launches.
+ *
+ * Of a state that is cut among ranks each writes its cut into files that the first has
+ * made at their full length. Its thread says nothing to the others: whether all are done
+ * is asked where the checkpoint is waited for, and then they hash it together and the
+ * first names it.
  */
 #include "train/checkpoint.h"
 
@@ -19,6 +24,7 @@
 #include "base/phase.h"
 #include "data/json.h"
 #include "data/manifest.h"
+#include "ranks/share.h"
 #include "report/path.h"
 #include "train/anchor.h"
 
@@ -79,9 +85,9 @@ uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
 /* of a slab on its way from a device: few copies, beside what computes there */
 enum { PIECE = 1 << 20 };
 
-/* piece: (PIECE) pinned */
+/* s: elements from `first` of the tensor on.   piece: (PIECE) pinned */
 static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
-                          float *piece, struct kg_err *err)
+                          int64_t first, float *piece, struct kg_err *err)
 {
     size_t each = kg_dtype_traits(s->dtype)->bytes;
 
@@ -89,14 +95,14 @@ static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg
         int64_t n = s->n - i < PIECE ? s->n - i : PIECE;
 
         KG_TRY(kg_slab_fetch(piece, s, i, n, err));
-        KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)i * each, piece, (size_t)n * each,
-                                err));
+        KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)(first + i) * each, piece,
+                                (size_t)n * each, err));
     }
     return KG_OK;
 }
 
-static kg_status write_vectors(const struct kg_run_state *state, const char *path,
-                               struct kg_err *err)
+static kg_status write_vectors(const struct kg_run_state *state, enum kg_save_part part,
+                               const char *path, struct kg_err *err)
 {
     const struct kg_backend *be = state->model->backend;
     struct vectors v = vectors_of(state);
@@ -110,13 +116,16 @@ static kg_status write_vectors(const struct kg_run_state *state, const char *pat
             .name = v.name[i],
             .dtype = kg_dtype_traits(v.slab[i]->dtype)->safetensors_name,
             .n_dims = 1,
-            .shape = {v.slab[i]->n}};
+            .shape = {state->model->n_elements}};
     piece = kg_buf_pin(be, PIECE * sizeof *piece, "a piece of the state", err);
-    status = piece ? kg_st_writer_open(&w, path, decls, v.n, err) : KG_ENOMEM;
-    for (size_t i = 0; i < v.n && status == KG_OK; i++)
-        status = put_slab(w, i, v.slab[i], piece, err);
+    status = !piece                   ? KG_ENOMEM
+             : part == KG_SAVE_VALUES ? kg_st_writer_join(&w, path, decls, v.n, err)
+                                      : kg_st_writer_open(&w, path, decls, v.n, err);
+    for (size_t i = 0; part != KG_SAVE_FRAME && i < v.n && status == KG_OK; i++)
+        status = put_slab(w, i, v.slab[i], state->model->cut.first, piece, err);
     if (status == KG_OK)
-        status = kg_st_writer_close(w, err);
+        status = part == KG_SAVE_ALL ? kg_st_writer_close(w, err)
+                                     : kg_st_writer_leave(w, err);
     else if (w)
         kg_st_writer_abort(w);
     kg_buf_unpin(be, piece);
@@ -154,21 +163,28 @@ struct kg_saving {
     struct kg_path root, temporary, small;
     char name[KG_CHECKPOINT_NAME];
     int64_t keep;
+    struct kg_ranks *ranks; /* that write it together; NULL: this process does alone */
 
     int threads; /* that the run uses */
     pthread_t thread;
-    bool placed; /* it stands under its name, whatever fails after that */
+    bool written; /* without it */
+    bool placed;  /* it stands under its name, whatever fails after that */
     kg_status status;
     struct kg_err err;
 };
 
-static kg_status write_into(const struct kg_saving *s, const char *dir,
+/* All of it but the manifest, or this rank's part. */
+static kg_status write_part(const struct kg_saving *s, enum kg_save_part part,
                             struct kg_err *err)
 {
-    struct kg_model_save save = {
-        .dtype = s->dtype, .source_dir = s->small.text, .weights = s->weights};
+    const char *dir = s->temporary.text;
+    struct kg_model_save save = {.dtype = s->dtype,
+                                 .source_dir = s->small.text,
+                                 .weights = s->weights,
+                                 .part = part};
 
-    KG_TRY(kg_file_make_dirs(dir, err));
+    if (part != KG_SAVE_VALUES)
+        KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(kg_model_save(s->state->model,
                          kg_path_in(dir, model_folder(s->state->model)).text, &save,
                          err));
@@ -176,10 +192,10 @@ static kg_status write_into(const struct kg_saving *s, const char *dir,
     if (kg_run_anchor_saved(s->state))
         KG_TRY(
             kg_model_save(s->state->anchor, kg_path_in(dir, "anchor").text, &save, err));
-    KG_TRY(write_vectors(s->state, kg_path_in(dir, "state.safetensors").text, err));
-    KG_TRY(
-        kg_checkpoint_put_counters(&s->count, kg_path_in(dir, "state.json").text, err));
-    return kg_manifest_write(dir, err);
+    KG_TRY(write_vectors(s->state, part, kg_path_in(dir, "state.safetensors").text, err));
+    if (part == KG_SAVE_VALUES)
+        return KG_OK;
+    return kg_checkpoint_put_counters(&s->count, kg_path_in(dir, "state.json").text, err);
 }
 
 /* ---- names ---- */
@@ -352,24 +368,47 @@ static void name_of(char name[KG_CHECKPOINT_NAME], const struct kg_run *run)
              (long long)(rl ? run->state.count.step : run->state.count.sft_step));
 }
 
+/* Room for it, and the log as it is now: of who keeps the folder. */
+static kg_status prepare_folder(struct kg_saving *s, struct kg_run *run,
+                                struct kg_err *err)
+{
+    KG_TRY(kg_file_make_dirs(s->root.text, err));
+    KG_TRY(kg_file_remove_tree(s->temporary.text, err));
+    KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), s->root.text, err));
+    KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
+    run->state.count.metrics_bytes = run->log.metrics.written;
+    return KG_OK;
+}
+
 /* What is refused before anything is written, and what the state is now. */
 static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err *err)
 {
     s->state = &run->state;
+    s->ranks = run->state.model->ranks;
     s->dtype = saved_dtype(&run->in);
     s->root = kg_path_in(run->log.dir, "checkpoints");
     s->temporary = kg_path_in(s->root.text, ".saving");
     s->small = small_files_of(&run->state, run->log.dir);
     s->keep = run->in.recipe.checkpoint.keep;
     s->threads = kg_threads_get();
-    KG_TRY(kg_file_make_dirs(s->root.text, err));
-    KG_TRY(kg_file_remove_tree(s->temporary.text, err));
-    KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), s->root.text, err));
+    if (!run->log.elsewhere)
+        KG_TRY(prepare_folder(s, run, err));
     run->state.count.optim_step = run->state.optim->step;
-    KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
-    run->state.count.metrics_bytes = run->log.metrics.written;
     s->count = run->state.count;
     return kg_optim_weights(&s->weights, run->state.optim, run->state.model, err);
+}
+
+/* The same by all ranks that write together: files are there when it returns. */
+static kg_status prepare_together(struct kg_saving *s, struct kg_run *run,
+                                  struct kg_err *err)
+{
+    kg_status status = prepare(s, run, err);
+
+    if (!s->ranks)
+        return status;
+    if (status == KG_OK && !run->log.elsewhere)
+        status = write_part(s, KG_SAVE_FRAME, err);
+    return kg_ranks_agree(s->ranks, status, "checkpoint", err);
 }
 
 /* It takes its name, and those that are too many go. */
@@ -383,11 +422,11 @@ static kg_status place(struct kg_saving *s, struct kg_err *err)
     return remove_old(s->root.text, s->keep, err);
 }
 
-static void give_up(struct kg_saving *s)
+static void give_up(struct kg_saving *s, bool keeps)
 {
     struct kg_err ignored = {0};
 
-    if (kg_file_remove_tree(s->temporary.text, &ignored) != KG_OK)
+    if (keeps && kg_file_remove_tree(s->temporary.text, &ignored) != KG_OK)
         kg_log_warn("%s is left behind: %s", s->temporary.text, ignored.message);
     kg_err_prefix(&s->err, s->placed ? "%s is saved, but" : "saving %s", s->name);
 }
@@ -398,13 +437,96 @@ static void *write_all(void *saving)
     int phase = kg_phase_begin(0, NULL, "saving checkpoint %s", s->name);
 
     kg_threads_set(s->threads); /* a thread begins with the machine's */
-    s->status = write_into(s, s->temporary.text, &s->err);
-    if (s->status == KG_OK)
+    s->status = write_part(s, s->ranks ? KG_SAVE_VALUES : KG_SAVE_ALL, &s->err);
+    if (s->status == KG_OK && !s->ranks)
+        s->status = kg_manifest_write(s->temporary.text, &s->err);
+    if (s->status == KG_OK && !s->ranks)
         s->status = place(s, &s->err);
-    if (s->status != KG_OK)
-        give_up(s);
+    if (s->status != KG_OK && !s->ranks)
+        give_up(s, true);
     kg_phase_end(phase);
     return NULL;
+}
+
+/* ---- together ---- */
+
+/* The pieces of all files, of which each rank hashes its share. */
+static kg_status hash_share(struct kg_manifest *m, const struct kg_saving *s,
+                            uint64_t pieces, struct kg_err *err)
+{
+    struct kg_share mine = kg_share_of((int64_t)pieces, s->ranks->me, s->ranks->n);
+
+    if (pieces != m->n_pieces)
+        return kg_fail(err, KG_EIO,
+                       "%s: expected %llu pieces of files, as the first rank sees, found "
+                       "%zu",
+                       s->temporary.text, (unsigned long long)pieces, m->n_pieces);
+    return kg_manifest_hash(m, (size_t)mine.first, (size_t)mine.end, err);
+}
+
+static kg_status gather_hashes(struct kg_manifest *m, struct kg_ranks *ranks,
+                               struct kg_err *err)
+{
+    uint64_t *ends = kg_mem_calloc((size_t)ranks->n, sizeof *ends, "hashes", err);
+    kg_status status = kg_ranks_agree(ranks, ends ? KG_OK : KG_ENOMEM, "hashes", err);
+
+    for (int r = 0; r < ranks->n && ends; r++)
+        ends[r] = (uint64_t)kg_share_of((int64_t)m->n_pieces, r, ranks->n).end *
+                  sizeof *m->hashes;
+    if (status == KG_OK)
+        status = kg_ranks_gather(ranks, m->hashes, ends, "hashes", err);
+    kg_mem_free(ends);
+    return status;
+}
+
+/* m: listed */
+static kg_status hash_together(struct kg_manifest *m, const struct kg_saving *s,
+                               struct kg_err *err)
+{
+    uint64_t pieces = m->n_pieces;
+    kg_status status;
+
+    KG_TRY(kg_ranks_share(s->ranks, &pieces, sizeof pieces, "hashes", err));
+    status = hash_share(m, s, pieces, err);
+    KG_TRY(kg_ranks_agree(s->ranks, status, "hashes", err));
+    return gather_hashes(m, s->ranks, err);
+}
+
+/* What the first rank does alone; all know whether it stands. */
+static kg_status place_for_all(struct kg_saving *s, const struct kg_manifest *m,
+                               struct kg_err *err)
+{
+    kg_status status = KG_OK;
+
+    if (s->ranks->me == 0) {
+        status = kg_manifest_put(m, err);
+        if (status == KG_OK)
+            status = place(s, err);
+    }
+    KG_TRY(kg_ranks_any(s->ranks, &s->placed, "checkpoint", err));
+    return kg_ranks_agree(s->ranks, status, "checkpoint", err);
+}
+
+static kg_status finish_together(struct kg_saving *s, struct kg_err *err)
+{
+    struct kg_manifest m = {0};
+    kg_status status = s->status;
+
+    if (status == KG_OK)
+        status = kg_manifest_list(&m, s->temporary.text, err);
+    status = kg_ranks_agree(s->ranks, status, "checkpoint", err);
+    if (status == KG_OK)
+        status = hash_together(&m, s, err);
+    if (status == KG_OK)
+        status = place_for_all(s, &m, err);
+    kg_manifest_release(&m);
+    return status;
+}
+
+/* Another process writes all of it. */
+static bool written_elsewhere(const struct kg_run *run)
+{
+    return run->log.elsewhere && !run->state.model->ranks;
 }
 
 /* A rank that does not keep the folder knows what is in it. */
@@ -416,8 +538,13 @@ static kg_status note_saved(struct kg_run *run, const char *name)
 }
 
 /* What became of it. */
-static kg_status settle(struct kg_run *run, const struct kg_saving *s, struct kg_err *err)
+static kg_status settle(struct kg_run *run, struct kg_saving *s, struct kg_err *err)
 {
+    if (s->ranks) {
+        s->status = finish_together(s, &s->err);
+        if (s->status != KG_OK)
+            give_up(s, !run->log.elsewhere);
+    }
     if (s->placed)
         memcpy(run->state.saved_name, s->name, sizeof s->name);
     if (s->status != KG_OK)
@@ -433,9 +560,9 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
     name_of(s.name, run);
     if (strcmp(s.name, run->state.saved_name) == 0)
         return KG_OK;
-    if (run->log.elsewhere)
+    if (written_elsewhere(run))
         return note_saved(run, s.name);
-    KG_TRY(prepare(&s, run, err));
+    KG_TRY(prepare_together(&s, run, err));
     write_all(&s);
     return settle(run, &s, err);
 }
@@ -445,7 +572,7 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
     struct kg_saving *s;
     kg_status status;
 
-    if (run->log.elsewhere ||
+    if (written_elsewhere(run) ||
         run->state.lag > 0) /* the next step begins with a write to what is saved */
         return kg_checkpoint_save(run, err);
     KG_TRY(kg_checkpoint_wait(run, err));
@@ -453,18 +580,18 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
     if (!s)
         return err->code;
     name_of(s->name, run);
-    KG_TRY_GOTO(out, prepare(s, run, err));
+    KG_TRY_GOTO(out, prepare_together(s, run, err));
     /* The step has the other cores; and a thread that had helpers ends them by
      * pthread_exit, which ends the process where memory for a library is missing. */
     s->threads = 1;
     if (pthread_create(&s->thread, NULL, write_all, s) != 0) {
         s->threads = kg_threads_get();
         write_all(s); /* no thread more is to be had: at once */
-        status = settle(run, s, err);
-        goto out;
+        s->written = true;
     }
     run->saving = s;
-    return KG_OK;
+    /* together it is settled where the others wait for it */
+    return s->written && !s->ranks ? kg_checkpoint_wait(run, err) : KG_OK;
 out:
     kg_mem_free(s);
     return status;
@@ -480,7 +607,8 @@ kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err)
         return KG_OK;
     run->saving = NULL;
     phase = kg_phase_wait(kg_clock_seconds(), "checkpoint %s to be written", s->name);
-    pthread_join(s->thread, NULL);
+    if (!s->written)
+        pthread_join(s->thread, NULL);
     kg_phase_end(phase);
     status = settle(run, s, err);
     kg_mem_free(s);
@@ -505,13 +633,15 @@ kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_s
                    *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
 }
 
-kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
-                             const char *name, const char *path, struct kg_err *err)
+kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
+                             const struct kg_st_set *set, const char *name,
+                             const char *path, struct kg_err *err)
 {
+    size_t each = kg_dtype_traits(to->dtype)->bytes;
     const struct kg_st_tensor *t;
 
-    KG_TRY(kg_checkpoint_find(&t, set, name, to->dtype, to->n, path, err));
-    return kg_slab_write(to, 0, t->data, to->n, err);
+    KG_TRY(kg_checkpoint_find(&t, set, name, to->dtype, m->n_elements, path, err));
+    return kg_slab_write(to, 0, t->data + (size_t)m->cut.first * each, to->n, err);
 }
 
 static kg_status read_vectors(struct kg_run_state *state, const char *path,
@@ -523,7 +653,7 @@ static kg_status read_vectors(struct kg_run_state *state, const char *path,
 
     KG_TRY(kg_st_open_file(&set, path, err));
     for (size_t i = 0; i < v.n && status == KG_OK; i++)
-        status = kg_checkpoint_take(v.slab[i], set, v.name[i], path, err);
+        status = kg_checkpoint_take(v.slab[i], state->model, set, v.name[i], path, err);
     kg_st_close(set);
     return status;
 }

@@ -56,10 +56,10 @@ kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
 kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,
                              const char *name, enum kg_dtype dtype, int64_t n,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* One slab of the state out of it.   errors: as above */
-kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_st_set *set,
-                             const char *name, const char *path,
-                             struct kg_err *err) KG_MUST_CHECK;
+/* One slab of the state out of it: m's cut of what has m's layout.   errors: as above */
+kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
+                             const struct kg_st_set *set, const char *name,
+                             const char *path, struct kg_err *err) KG_MUST_CHECK;
 /* The state in the checkpoint folder dir, for a run that is only looked at.
  * errors: as above */
 kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,

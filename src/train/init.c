@@ -269,7 +269,7 @@ kg_status kg_init_model(const struct kg_run_inputs *in, struct kg_run_state *sta
     if (!in->init.model || in->init.own)
         return KG_OK;
     KG_TRY(open_state(&set, &in->init, err));
-    status = kg_checkpoint_take(&state->model->master, set, "master",
+    status = kg_checkpoint_take(&state->model->master, state->model, set, "master",
                                 state_path(&in->init).text, err);
     kg_st_close(set);
     return status == KG_OK ? kg_model_refresh(state->model, err) : status;
@@ -350,7 +350,7 @@ static kg_status take_optimizer(const struct kg_run_inputs *in,
     KG_TRY(kg_checkpoint_counters(&before,
                                   kg_path_in(in->init.dir.text, "state.json").text, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
-        KG_TRY(kg_checkpoint_take(&state->optim->state[i], set,
+        KG_TRY(kg_checkpoint_take(&state->optim->state[i], state->model, set,
                                   state->optim->opts.row->state[i],
                                   state_path(&in->init).text, err));
     if (in->init.steps)
@@ -371,8 +371,8 @@ kg_status kg_init_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
         return KG_OK;
     KG_TRY(open_state(&set, &in->init, err));
     if (in->init.anchor)
-        KG_TRY_GOTO(out, kg_checkpoint_take(&state->anchor->master, set, "anchor",
-                                            state_path(&in->init).text, err));
+        KG_TRY_GOTO(out, kg_checkpoint_take(&state->anchor->master, state->anchor, set,
+                                            "anchor", state_path(&in->init).text, err));
     if (in->init.anchor)
         KG_TRY_GOTO(out, kg_model_refresh(state->anchor, err));
     if (in->init.optimizer)

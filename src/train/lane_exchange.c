@@ -1,4 +1,5 @@
-/* Bucket by bucket: blocks of a cut to its owner, the tree, the cut of the sum to all.
+/* Bucket by bucket: blocks of a cut to its owner, the tree, and the cut of the sum to all
+ * where they want it.
  *
  * A bucket is a stretch of every cut at once, so each rank owns a part of each bucket and
  * all of them add at the same time. What a part of the sum overwrites has been sent by
@@ -29,6 +30,7 @@ struct exchange {
     struct kg_slab *sum;
     const struct kg_lane_blocks *own;
     struct kg_ranks *ranks;
+    bool cut;                       /* the sum stays with its owners */
     struct cover *covers;           /* (ranks) owned, as what follows */
     int n_blocks;                   /* of all ranks */
     float *came;                    /* (n_blocks, BUCKET) */
@@ -189,6 +191,19 @@ static kg_status spread(struct exchange *x, float *own, struct kg_err *err)
     return KG_OK;
 }
 
+/* This rank's part of the sum goes where it is wanted. */
+static kg_status place(struct exchange *x, float *own, struct kg_err *err)
+{
+    struct kg_cut p = part(x, x->ranks->me);
+    struct kg_err why;
+
+    if (!x->cut)
+        return spread(x, own, err);
+    if (p.n > 0)
+        keep_first(x, kg_slab_write(x->sum, p.first, own, p.n, &why), &why);
+    return KG_OK;
+}
+
 static kg_status all_buckets(struct exchange *x, struct kg_err *err)
 {
     int rounds = 0;
@@ -198,7 +213,7 @@ static kg_status all_buckets(struct exchange *x, struct kg_err *err)
     for (x->at = 0; part(x, 0).n > 0; x->at += BUCKET) {
         for (int j = 0; j < rounds; j++)
             KG_TRY(send_blocks(x, j, err));
-        KG_TRY(spread(x, add_blocks(x, part(x, x->ranks->me).n), err));
+        KG_TRY(place(x, add_blocks(x, part(x, x->ranks->me).n), err));
     }
     if (x->failed.code != KG_OK)
         *err = x->failed;
@@ -206,9 +221,10 @@ static kg_status all_buckets(struct exchange *x, struct kg_err *err)
 }
 
 kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own,
-                           int lanes, struct kg_ranks *ranks, struct kg_err *err)
+                           int lanes, bool cut, struct kg_ranks *ranks,
+                           struct kg_err *err)
 {
-    struct exchange x = {.sum = sum, .own = own, .ranks = ranks};
+    struct exchange x = {.sum = sum, .own = own, .ranks = ranks, .cut = cut};
     kg_status status = begin(&x, lanes, err);
 
     status = kg_ranks_agree(ranks, status, "gradient exchange", err);

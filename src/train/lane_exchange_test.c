@@ -54,10 +54,11 @@ static int open_device(void **state)
 struct rank {
     struct kg_ranks ranks;
     int fails_at; /* a transfer; 0: none */
+    bool cut;
     kg_status status;
     struct kg_err err;
     bool still_talks;
-    float first; /* of the sum */
+    float first; /* of its cut of the sum */
 };
 
 static void fill(struct kg_slab *slabs, int n)
@@ -87,11 +88,12 @@ static void *exchange(void *of)
     for (int b = 0; b < own.n; b++)
         own.block[b] = &slab[b];
     transfers_left = x->fails_at;
-    x->status = kg_lane_exchange(&slab[0], &own, LANES, &x->ranks, &x->err);
+    x->status = kg_lane_exchange(&slab[0], &own, LANES, x->cut, &x->ranks, &x->err);
     transfers_left = 0;
     kg_ranks_forgive(&x->ranks);
     x->still_talks = kg_ranks_any(&x->ranks, &any, "afterwards", &e) == KG_OK && any;
-    NEED(kg_slab_read(&x->first, &slab[0], 0, 1, err));
+    NEED(kg_slab_read(&x->first, &slab[0], kg_cut_of(N, x->ranks.me, RANKS).first, 1,
+                      err));
     for (int b = 0; b < own.n; b++)
         kg_slab_release(&slab[b]);
     return NULL;
@@ -117,7 +119,7 @@ static void part(int fd[RANKS][RANKS])
                 close(fd[i][j]);
 }
 
-static void on_all(struct rank x[RANKS], int which, int fails_at)
+static void on_all(struct rank x[RANKS], bool cut, int which, int fails_at)
 {
     int fd[RANKS][RANKS];
     pthread_t thread[RANKS];
@@ -126,6 +128,7 @@ static void on_all(struct rank x[RANKS], int which, int fails_at)
     memset(x, 0, RANKS * sizeof *x);
     for (int p = 0; p < RANKS; p++) {
         x[p].fails_at = p == which ? fails_at : 0;
+        x[p].cut = cut;
         NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, fd[p], err));
         x[p].ranks.wait_s = 20;
         assert_int_equal(pthread_create(&thread[p], NULL, exchange, &x[p]), 0);
@@ -143,10 +146,12 @@ static void all_blocks_are_added(void **state)
     (void)state;
     for (int p = 0; p < RANKS; p++)
         blocks += kg_tree_cover(levels, LANES * p / RANKS, LANES * (p + 1) / RANKS);
-    on_all(x, -1, 0);
-    for (int p = 0; p < RANKS; p++) {
-        assert_int_equal(x[p].status, KG_OK);
-        assert_true(x[p].first == (float)blocks);
+    for (int cut = 0; cut < 2; cut++) {
+        on_all(x, cut, -1, 0);
+        for (int p = 0; p < RANKS; p++) {
+            assert_int_equal(x[p].status, KG_OK);
+            assert_true(x[p].first == (float)blocks);
+        }
     }
 }
 
@@ -156,15 +161,15 @@ static void a_device_that_fails_on_one_rank_fails_all(void **state)
     int failures = 0;
 
     (void)state;
-    for (int which = 0; which < RANKS; which++)
+    for (int which = 0; which < 2 * RANKS; which++)
         for (int at = 1;; at++) {
             char who[32];
 
-            on_all(x, which, at);
+            on_all(x, which >= RANKS, which % RANKS, at);
             if (x[0].status == KG_OK)
                 break;
             failures++;
-            snprintf(who, sizeof who, "rank %d (", which);
+            snprintf(who, sizeof who, "rank %d (", which % RANKS);
             for (int p = 0; p < RANKS; p++) {
                 assert_int_equal(x[p].status, KG_EDEVICE);
                 assert_non_null(strstr(x[p].err.message, who));

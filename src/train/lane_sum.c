@@ -191,7 +191,7 @@ static kg_status own_and_theirs(struct kg_lane_sum *s, struct kg_slab *grads,
     status = own_blocks(&b, s, grads, d, (int)mine.first, err);
     status = kg_ranks_agree(ranks, status, "gradient", err);
     if (status == KG_OK)
-        status = kg_lane_exchange(grads, &made, d->job->lanes, ranks, err);
+        status = kg_lane_exchange(grads, &made, d->job->lanes, d->job->cut, ranks, err);
     if (status == KG_OK)
         status = gather_said(d->job->said, ranks, err);
     for (int i = 0; i < b.n; i++)

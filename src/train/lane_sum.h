@@ -48,11 +48,13 @@ struct kg_lane_job {
     kg_lane_fn work;
     void *context;
     struct kg_str *said; /* what `work` appends to, lane after lane; empty before */
+    bool cut; /* over ranks: the sum is wanted of a rank's cut (kg_cut_of) alone */
 };
 
 /* grads = the gradient of the sequences of a job, dealt to its lanes (ranks/lanes.h),
- * each made from 0 by the rank whose share it is in, on every rank; *job->said is then
- * that of all lanes. The bits depend on the lengths and on the number of lanes.
+ * each made from 0 by the rank whose share it is in, on every rank, or with job->cut its
+ * cut of that; *job->said is then that of all lanes. The bits depend on the lengths and
+ * on the number of lanes.
  * errors: of work on any rank, ENOMEM */
 kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
                           const struct kg_lane_job *job, struct kg_ranks *ranks,

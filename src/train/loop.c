@@ -240,19 +240,35 @@ static kg_status stop_here(struct kg_run *run, struct kg_err *err)
     return save(run, err);
 }
 
+/* Whether the state is that of a whole step: of one in cuts, on all ranks. */
+static bool stands(struct kg_run *run)
+{
+    bool midway = run->state.midway;
+    struct kg_err ignored;
+
+    if (run->state.model->ranks &&
+        kg_ranks_any(run->work.ranks, &midway, "what stands", &ignored) != KG_OK)
+        return false; /* the cut of one is gone */
+    return !midway;
+}
+
 /* After a failure that left the weights of the last whole step untouched (a grader that
  * died, memory): the present step alone is lost. A state that is not finite is not worth
  * keeping, and step 0 is there or cheap. */
 static kg_status keep_what_stands(struct kg_run *run, kg_status status)
 {
+    struct kg_ranks *ranks = run->work.ranks;
+    bool told = ranks->told;
     struct kg_err err;
 
-    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || run->state.midway ||
-        run->state.count.step == 0)
+    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED ||
+        run->state.count.step == 0 || !stands(run))
         return status;
+    kg_ranks_forgive(ranks); /* what fails now is news */
     if (save(run, &err) != KG_OK)
         kg_log_warn("step %lld is not saved: %s", (long long)run->state.count.step,
                     err.message);
+    ranks->told = told;
     return status;
 }
 
@@ -466,13 +482,19 @@ static void say_done(const struct kg_run *run)
                     run->log.dir, (long long)run->state.count.step, steps);
 }
 
-/* A run that ends by an error: the checkpoint that is on its way is finished. */
-static kg_status end_saving(struct kg_run *run, kg_status status)
+/* A run that ends by an error: the checkpoint that is on its way is finished, by all. */
+static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err *err)
 {
-    struct kg_err err;
+    struct kg_ranks *ranks = run->work.ranks;
+    struct kg_err why;
+    bool told;
 
-    if (kg_checkpoint_wait(run, &err) != KG_OK)
-        kg_log_warn("%s", err.message);
+    status = kg_ranks_agree(run->work.ahead.all, status, "end of the steps", err);
+    told = ranks->told;
+    kg_ranks_forgive(ranks);
+    if (kg_checkpoint_wait(run, &why) != KG_OK)
+        kg_log_warn("%s", why.message);
+    ranks->told = told;
     return status;
 }
 
@@ -508,7 +530,7 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
 
     KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "run folder", err));
     KG_TRY(kg_ahead_count(run, err));
-    status = end_saving(run, all_steps(run, err));
+    status = end_saving(run, all_steps(run, err), err);
     if (status != KG_EINTERRUPTED)
         return status;
     kg_log_info("%s", err->message);

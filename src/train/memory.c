@@ -49,16 +49,27 @@ static struct kg_bytes beside_master(const struct kg_model *m, uint64_t bytes)
     return on_host ? (struct kg_bytes){0, bytes} : (struct kg_bytes){bytes, 0};
 }
 
-/* An optimizer's state in the phase that has more. */
+/* An optimizer's state in the phase that has more; of a cut model that of the cut. */
 static uint64_t state_bytes(const struct kg_run *run)
 {
     const struct kg_optim_opts warm = {.moments = run->in.rl_optim.moments};
-    int64_t n = run->state.model->n_elements;
+    int64_t n = run->state.model->cut.n;
     uint64_t rl = kg_optim_state_bytes(&run->in.rl_optim, n);
     uint64_t sft = kg_recipe_has_sft(&run->in.recipe) ? kg_optim_state_bytes(&warm, n)
                                                       : 0;
 
     return rl > sft ? rl : sft;
+}
+
+/* Of the host, for what goes to other ranks: gradients and weights by turns. */
+static uint64_t exchange_bytes(const struct kg_run *run)
+{
+    const struct kg_model *m = run->state.model;
+    uint64_t gradients = kg_lane_exchange_bytes(m->n_elements, run->in.recipe.train.lanes,
+                                                run->work.ranks->n);
+    uint64_t weights = kg_model_refresh_bytes(m);
+
+    return gradients > weights ? gradients : weights;
 }
 
 static void add_training(struct kg_memory *m, const struct kg_run *run)
@@ -70,9 +81,7 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
 
     add(m, "gradients", (struct kg_bytes){slab, 0});
     add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
-    add(m, "exchange",
-        (struct kg_bytes){
-            0, kg_lane_exchange_bytes(model->n_elements, lanes, run->work.ranks->n)});
+    add(m, "exchange", (struct kg_bytes){0, exchange_bytes(run)});
     add(m, "optimizer", beside_master(model, state_bytes(run)));
 }
 

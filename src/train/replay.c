@@ -154,7 +154,8 @@ static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *
                                     .on_host = run->state.model->on_host},
             err);
         if (status == KG_OK)
-            status = kg_checkpoint_take(&r->kept->master, set, "anchor", path, err);
+            status = kg_checkpoint_take(&r->kept->master, r->kept, set, "anchor", path,
+                                        err);
         if (status == KG_OK)
             status = kg_model_refresh(r->kept, err);
     }

@@ -488,6 +488,7 @@ static kg_status gradient(struct update *u, struct kg_err *err)
                                     .n = u->last - u->first,
                                     .work = train_lane,
                                     .context = u,
+                                    .cut = u->state->model->ranks != NULL,
                                     .said = &u->said};
 
     KG_TRY(kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads, &job,

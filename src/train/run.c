@@ -48,6 +48,14 @@ static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
 
 /* ---- model, anchor, sampler ---- */
 
+/* What this rank has of a parameter. */
+static struct kg_vec own_part(const struct kg_model *m, const struct kg_param *p)
+{
+    struct kg_cut own = kg_cut_within(m->cut, p->offset, p->rows * p->cols);
+
+    return kg_slab_part(&m->master, own.n > 0 ? own.first - m->cut.first : 0, own.n);
+}
+
 /* Training from weights that are not finite could only skip every step. Frozen ones were
  * looked at as they were read. */
 static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
@@ -56,8 +64,7 @@ static kg_status check_finite(const struct kg_model *m, struct kg_err *err)
         const struct kg_param *p = &m->params[i];
         double squares;
 
-        KG_TRY(kg_op_sum_squares(m->master.backend, &squares,
-                                 kg_slab_part(&m->master, p->offset, p->rows * p->cols),
+        KG_TRY(kg_op_sum_squares(m->master.backend, &squares, own_part(m, p),
                                  (struct kg_vec){0}, err));
         if (!isfinite(squares))
             return kg_fail(
@@ -169,9 +176,11 @@ static kg_status find_adapters(struct kg_lora *l, const struct kg_recipe *r,
  * of it than its shape. */
 static kg_status find_model(struct kg_path *dir, struct kg_model_config *config,
                             struct kg_model_opts *opts, struct kg_run_inputs *in,
-                            int64_t step, struct kg_err *err)
+                            struct kg_ranks *ranks, int64_t step, struct kg_err *err)
 {
     *opts = (struct kg_model_opts){.trainable = true, .seed = in->recipe.run.seed};
+    if (in->recipe.ranks.shard != KG_SHARD_NONE)
+        opts->ranks = ranks;
     if (in->recipe.optim.on_host)
         opts->on_host = KG_HOST_MASTER;
     KG_TRY(find_adapters(&in->lora, &in->recipe, err));
@@ -228,7 +237,9 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
 
     KG_TRY(choose_dtype(&ct, in->recipe.model.dtype, err));
     KG_TRY(open_device(&be, &in->recipe, ct, err)); /* refused before anything is said */
-    KG_TRY(find_model(&dir, &config, &opts, in, step, err));
+    /* those that sample have all of what the trainers have cuts of */
+    KG_TRY(find_model(&dir, &config, &opts, in, work->ahead.samples ? NULL : work->ranks,
+                      step, err));
     opts.backend = be;
     if (in->recipe.optim.on_host && opts.backend->host_memory)
         return kg_fail(err, KG_EINVAL,
@@ -251,8 +262,11 @@ static kg_status describe_sampler(bool *wanted, struct kg_model_opts *opts,
     const struct kg_model *m = state->model;
     const char *dtype = in->recipe.rollout.dtype;
 
-    *opts = (struct kg_model_opts){
-        .backend = m->backend, .ct = m->ct, .on_host = m->on_host, .whose = "sampler's "};
+    *opts = (struct kg_model_opts){.backend = m->backend,
+                                   .ct = m->ct,
+                                   .on_host = m->on_host,
+                                   .whose = "sampler's ",
+                                   .ranks = m->ranks};
     state->lag = in->recipe.rollout.lag;
     if (strcmp(dtype, "same") != 0)
         KG_TRY(kg_dtype_parse(&opts->ct, dtype, err));
@@ -277,7 +291,7 @@ static kg_status open_sampler(const struct kg_run_inputs *in, struct kg_run_stat
         return KG_ENOMEM;
     for (int i = 0; i <= state->lag; i++)
         KG_TRY(kg_slab_init(&state->lagged[i], state->model->master.backend,
-                            state->model->n_elements, "lagged weights", err));
+                            state->model->cut.n, "lagged weights", err));
     return KG_OK;
 }
 
@@ -599,7 +613,8 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
     begin_open(run, &alone, config);
     KG_TRY(kg_effect_check(config, err));
-    KG_TRY(find_model(&dir, &shape, &opts, &run->in, KG_INIT_NEWEST, err));
+    KG_TRY(
+        find_model(&dir, &shape, &opts, &run->in, run->work.ranks, KG_INIT_NEWEST, err));
     opts.backend = device_bytes > 0 ? kg_device_planned() : NULL;
     run->work.device_total = run->work.device_free = device_bytes;
     status = outline_all(run, &shape, &opts, run->in.recipe.data.max_prompt_tokens, err);
@@ -624,6 +639,12 @@ static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *a
                        "model.device: a run of %d ranks computes on CPUs; expected cpu, "
                        "found %s",
                        ranks->n, r->model.device);
+    if (r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
+        return kg_fail(
+            err, KG_EINVAL,
+            "anchor.place: on CPUs layers of an anchor on the host are made of "
+            "master weights, which ranks.shard=optimizer cuts; expected "
+            "device, or ranks.shard=none, found host");
     if (r->train.lanes >= trainers)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,

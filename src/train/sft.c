@@ -179,6 +179,7 @@ static kg_status gradient(double *loss, const struct kg_run_inputs *in,
                                     .n = b->n,
                                     .work = lane,
                                     .context = &u,
+                                    .cut = state->model->ranks != NULL,
                                     .said = &u.said};
     kg_status status;
 
