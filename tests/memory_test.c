@@ -170,15 +170,54 @@ static const char *const ema_pg[] = {"model.path=" MODEL,
 
 #define H200 141000000000
 
-static kg_status plan(struct kg_str *out, uint64_t memory, const char *const *extra,
-                      struct kg_err *err)
+static kg_status plan_on(struct kg_str *out, int ranks, uint64_t memory,
+                         const char *const *extra, struct kg_err *err)
 {
     const char *const *const lists[] = {ema_pg, extra};
     struct kg_config *config = config_from(ROOT "/plan", lists, 2);
-    kg_status status = kg_train_plan_memory(out, config, false, memory, err);
+    kg_status status = kg_train_plan_memory(out, config, false, ranks, memory, err);
 
     kg_config_free(config);
     return status;
+}
+
+static kg_status plan(struct kg_str *out, uint64_t memory, const char *const *extra,
+                      struct kg_err *err)
+{
+    return plan_on(out, 1, memory, extra, err);
+}
+
+/* Of 8 ranks each has an eighth of what is in cuts, and all of the rest; how many are
+ * needed is the least that fit. */
+static void ranks_divide_what_is_in_cuts(void **state)
+{
+    static const char *const lanes[] = {"train.lanes=8", NULL};
+    static const char *const whole[] = {"train.lanes=8", "ranks.shard=none", NULL};
+    struct kg_str out = {0};
+    struct kg_err why;
+
+    (void)state;
+    write_config("7B");
+    NEED(plan_on(&out, 8, H200, lanes, err));
+    assert_non_null(strstr(kg_str_text(&out), "ranks       8 that train: what follows is "
+                                              "of each; together 757."));
+    assert_non_null(strstr(kg_str_text(&out),
+                           "device 94.59 GB: weights (fp32) 3.81, "
+                           "weights for products 15.23, gradients "
+                           "30.46, optimizer 7.62, anchor (fp32) 3.81, "
+                           "anchor for products 15.23"));
+    assert_non_null(strstr(kg_str_text(&out), "needed      4 ranks with such a device "
+                                              "each (train.lanes=8), 140.29 GB of it"));
+    kg_str_clear(&out);
+    assert_int_equal(plan_on(&out, 8, H200, whole, &why), KG_ENOMEM);
+    assert_non_null(strstr(kg_str_text(&out), "weights (fp32) 30.46"));
+    kg_str_clear(&out);
+    assert_int_equal(plan_on(&out, 1, 40000000000, lanes, &why), KG_ENOMEM);
+    assert_non_null(strstr(kg_str_text(&out), "needed      more than cuts give"));
+    kg_str_clear(&out);
+    assert_int_equal(plan_on(&out, 9, H200, lanes, &why), KG_EINVAL);
+    assert_non_null(strstr(why.message, "at least one for each of 9 ranks, found 8"));
+    kg_str_release(&out);
 }
 
 static void seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments(void **state)
@@ -292,6 +331,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_takes_what_its_plan_lists),
         cmocka_unit_test(a_run_on_kernels_takes_its_scratch_besides),
+        cmocka_unit_test(ranks_divide_what_is_in_cuts),
         cmocka_unit_test(seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments),
         cmocka_unit_test(the_table_of_the_docs_is_what_plans_say),
         cmocka_unit_test(what_cannot_fit_is_refused_before_it_is_taken),

@@ -288,7 +288,7 @@ static void plans_without_writing(void **state)
 
     (void)state;
     fresh(ROOT "/planned");
-    if (kg_train_plan(&out, config, false, &err) != KG_OK)
+    if (kg_train_plan(&out, config, false, 1, &err) != KG_OK)
         fail_msg("%s", err.message);
     assert_non_null(strstr(out.data, "on-policy: no"));
     assert_false(kg_file_exists(ROOT "/planned"));
@@ -302,7 +302,7 @@ static void need_plan(kg_status expected, const char *dir, bool resume,
     struct kg_config *config = config_of(dir, extra);
     struct kg_str out = {0};
     struct kg_err err = {0};
-    kg_status status = kg_train_plan(&out, config, resume, &err);
+    kg_status status = kg_train_plan(&out, config, resume, 1, &err);
     const char *said = status == KG_OK ? kg_str_text(&out) : err.message;
 
     if (status != expected || !strstr(said, words))

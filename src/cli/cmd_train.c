@@ -38,8 +38,9 @@ const struct kg_flag kg_train_flags[] = {
      0, 0, NULL},
     {"resume", 0, KG_BESIDE("!keys", resume), NULL,
      "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
-    {"ranks", 0, KG_BESIDE("!keys,!dry-run", ranks), "N",
-     "as N processes of this machine, with the bits of one; needs train.lanes=N or more",
+    {"ranks", 0, KG_BESIDE("!keys", ranks), "N",
+     "as N processes of this machine, with the bits of one; needs train.lanes=N or more; "
+     "with --dry-run: the memory of each",
      1, 64, NULL},
     {"keys", 0, KG_BESIDE("!RECIPE", list_keys), NULL,
      "print every key with its help and default as YAML", 0, 0, NULL},
@@ -69,7 +70,7 @@ static kg_status print_memory(struct kg_config *config, struct kg_err *err)
 
     if (device_memory)
         KG_TRY(kg_fit_read_size(&bytes, "--device-memory", device_memory, err));
-    status = kg_train_plan_memory(&out, config, resume, bytes, &why);
+    status = kg_train_plan_memory(&out, config, resume, ranks, bytes, &why);
     if (status != KG_OK)
         *err = why;
     if (status == KG_ENOMEM && kg_cli_print(KG_OK, &out, &why) != KG_OK)
@@ -83,7 +84,7 @@ static kg_status print_plan(struct kg_config *config, struct kg_err *err)
 
     if (device_memory || config_only)
         return print_memory(config, err);
-    return kg_cli_print(kg_train_plan(&out, config, resume, err), &out, err);
+    return kg_cli_print(kg_train_plan(&out, config, resume, ranks, err), &out, err);
 }
 
 /* The first argument without '=' is a recipe when it stands first or is there; else it is

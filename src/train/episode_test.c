@@ -303,7 +303,7 @@ static void a_dry_run_says_what_an_episode_is(void **state)
     struct kg_str out = {0};
 
     (void)state;
-    NEED(kg_train_plan(&out, c, false, err));
+    NEED(kg_train_plan(&out, c, false, 1, err));
     assert_non_null(strstr(out.data, "9 answers of at most 27 tokens"));
     assert_non_null(
         strstr(out.data, "episodes    calculator: 2 turns with tools and one without"));

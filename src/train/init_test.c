@@ -225,7 +225,7 @@ static void the_plan_says_where_it_starts(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    NEED(kg_train_plan(&text, config, false, err));
+    NEED(kg_train_plan(&text, config, false, 1, err));
     assert_non_null(strstr(text.data, "start       " FIRST "/checkpoints/step-000003: "
                                       "model anchor\n"));
     kg_str_release(&text);
@@ -246,7 +246,7 @@ static void the_plan_tries_the_grader(void **state)
     NEED(kg_file_write_atomic(ROOT "/one.jsonl", data.data, strcspn(data.data, "\n"),
                               err));
     config = config_of(ROOT "/none", extra);
-    NEED(kg_train_plan(&text, config, false, err));
+    NEED(kg_train_plan(&text, config, false, 1, err));
     assert_non_null(strstr(text.data, ": score 0.25, wrong for the first "));
     kg_str_release(&text);
     kg_str_release(&data);

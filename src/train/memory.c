@@ -239,6 +239,31 @@ static struct kg_model *copy(struct kg_model *to, const struct kg_model *from)
     return from ? to : NULL;
 }
 
+/* The cut that a rank would have of a model. */
+static struct kg_model *cut_copy(struct kg_model *to, const struct kg_model *from,
+                                 struct kg_ranks *ranks)
+{
+    if (!copy(to, from))
+        return NULL;
+    to->ranks = ranks;
+    to->cut = kg_cut_of(to->n_elements, ranks->me, ranks->n);
+    return to;
+}
+
+void kg_run_memory_plan(struct kg_memory_plan *plan, const struct kg_run *run, int n)
+{
+    plan->run = *run;
+    if (n < 2)
+        return;
+    plan->ranks = (struct kg_ranks){.n = n};
+    plan->run.work.ranks = &plan->ranks;
+    if (run->in.recipe.ranks.shard == KG_SHARD_NONE)
+        return;
+    plan->run.state.model = cut_copy(&plan->model, run->state.model, &plan->ranks);
+    plan->run.state.anchor = cut_copy(&plan->anchor, run->state.anchor, &plan->ranks);
+    plan->run.state.sampler = cut_copy(&plan->sampler, run->state.sampler, &plan->ranks);
+}
+
 /* Bytes of the device that way i saves. */
 static uint64_t saved(const struct kg_run *run, uint64_t needed, size_t i)
 {
@@ -336,9 +361,15 @@ kg_status kg_run_memory_say(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err)
 {
     const struct kg_model *model = run->state.model;
+    int ranks = run->work.ranks->n;
     struct kg_memory m;
 
     kg_run_memory(&m, run);
+    if (ranks > 1)
+        KG_TRY(kg_str_printf(out, err,
+                             "ranks       %d that train: what follows is of each; "
+                             "together %.2f GB\n",
+                             ranks, ranks * gb(kg_bytes_sum(m.sum))));
     if (model->host == model->backend) { /* one memory */
         for (int i = 0; i < m.n; i++) {
             m.item[i].bytes.there = kg_bytes_sum(m.item[i].bytes);

@@ -28,6 +28,15 @@ struct kg_memory {
 /* That item, of products by a model's weights. */
 struct kg_bytes kg_memory_operations(const struct kg_model *m);
 
+/* A run as the first of n ranks that train would have it, for the functions here: that
+ * rank has the largest cut. Copies of what they read; borrows the run. */
+struct kg_memory_plan {
+    struct kg_run run;
+    struct kg_model model, anchor, sampler;
+    struct kg_ranks ranks;
+};
+void kg_run_memory_plan(struct kg_memory_plan *plan, const struct kg_run *run, int n);
+
 /* Of models, recipe and work->*_opts: nothing else of the run is read. */
 void kg_run_memory(struct kg_memory *m, const struct kg_run *run);
 
@@ -36,7 +45,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run);
  * errors: ENOMEM, with both numbers and the keys that would help */
 kg_status kg_run_memory_check(const struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* The lines of a plan. */
+/* The lines of a plan; of ranks that of one. */
 kg_status kg_run_memory_say(struct kg_str *out, const struct kg_run *run,
                             struct kg_err *err) KG_MUST_CHECK;
 

@@ -295,6 +295,20 @@ static kg_status algorithm_lines(struct kg_str *out, const struct kg_run_inputs 
                          kg_algo_clamps(&in->algo));
 }
 
+/* As so many ranks, of which ranks.rollout do not train.   plan: of the run */
+static kg_status plan_ranks(struct kg_memory_plan *plan, const struct kg_run *run,
+                            int ranks, struct kg_err *err)
+{
+    const struct kg_recipe *r = &run->in.recipe;
+    struct kg_ranks all = {.n = ranks};
+    int trainers = ranks - r->ranks.rollout;
+
+    KG_TRY(kg_ahead_check(r, &all, err));
+    KG_TRY(kg_run_check_lanes(r, trainers, ranks, err));
+    kg_run_memory_plan(plan, run, trainers);
+    return KG_OK;
+}
+
 static kg_status memory_lines(struct kg_str *out, const struct kg_run *run,
                               struct kg_err *err)
 {
@@ -337,8 +351,9 @@ static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_
 }
 
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
-                        struct kg_err *err)
+                        int ranks, struct kg_err *err)
 {
+    struct kg_memory_plan plan;
     struct kg_run run;
     kg_status status;
 
@@ -355,7 +370,8 @@ kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resum
     KG_TRY_GOTO(out, sampling_lines(out, &run.in, err));
     KG_TRY_GOTO(out, episode_lines(out, &run.in, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run.in, err));
-    KG_TRY_GOTO(out, memory_lines(out, &run, err));
+    KG_TRY_GOTO(out, plan_ranks(&plan, &run, ranks, err));
+    KG_TRY_GOTO(out, memory_lines(out, &plan.run, err));
     KG_TRY_GOTO(out, disk_lines(out, &run.in, &run.state, err));
     if (resume)
         status = resume_lines(out, &run, err);
@@ -378,9 +394,52 @@ static kg_status check_planned_device(const struct kg_recipe *r, bool device,
                    r->model.device);
 }
 
-kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
-                               uint64_t device_bytes, struct kg_err *err)
+enum { MOST_RANKS = 256 };
+
+static int lanes_for(const struct kg_run *run, int n)
 {
+    int lanes = run->in.recipe.train.lanes;
+
+    return lanes > n ? lanes : n;
+}
+
+/* What one of n ranks takes of its device, with a lane for each at least. */
+static uint64_t device_bytes_of(const struct kg_run *run, int n)
+{
+    struct kg_memory_plan plan;
+    struct kg_memory m;
+
+    kg_run_memory_plan(&plan, run, n);
+    plan.run.in.recipe.train.lanes = lanes_for(run, n);
+    kg_run_memory(&m, &plan.run);
+    return m.sum.there;
+}
+
+/* How many ranks, each with a device, the run fits. */
+static kg_status needed_lines(struct kg_str *out, const struct kg_run *run,
+                              struct kg_err *err)
+{
+    uint64_t bytes = device_bytes_of(run, 1), room = run->work.device_total;
+    int n = 1;
+
+    while (bytes > room && n < MOST_RANKS)
+        bytes = device_bytes_of(run, ++n);
+    if (bytes > room)
+        return kg_str_printf(out, err,
+                             "needed      more than cuts give: of %d ranks each would "
+                             "take %.2f GB of its device\n",
+                             n, gb(bytes));
+    return kg_str_printf(
+        out, err,
+        "needed      %d rank%s with such a device each (train.lanes=%d), "
+        "%.2f GB of it; kedge trains on one so far\n",
+        n, n > 1 ? "s" : "", lanes_for(run, n), gb(bytes));
+}
+
+kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
+                               int ranks, uint64_t device_bytes, struct kg_err *err)
+{
+    struct kg_memory_plan plan;
     struct kg_run run;
     kg_status status;
 
@@ -388,13 +447,16 @@ kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, boo
     KG_TRY(kg_run_outline(&run, config, device_bytes, err));
     KG_TRY_GOTO(out, check_planned_device(&run.in.recipe, device_bytes > 0, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run.in, err));
-    KG_TRY_GOTO(out, memory_lines(out, &run, err));
+    KG_TRY_GOTO(out, plan_ranks(&plan, &run, ranks, err));
+    KG_TRY_GOTO(out, memory_lines(out, &plan.run, err));
+    if (device_bytes > 0)
+        KG_TRY_GOTO(out, needed_lines(out, &run, err));
     KG_TRY_GOTO(out, kg_str_printf(out, err,
                                    "            for prompts of up to %zu tokens "
                                    "(data.max_prompt_tokens)\n",
                                    run.in.recipe.data.max_prompt_tokens));
     if (device_bytes > 0)
-        status = kg_run_memory_check(&run, err);
+        status = kg_run_memory_check(&plan.run, err);
 out:
     kg_run_close(&run);
     return status;

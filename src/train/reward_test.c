@@ -825,7 +825,7 @@ static void the_plan_says_what_is_sampled_besides(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    NEED(kg_train_plan(&text, config, false, err));
+    NEED(kg_train_plan(&text, config, false, 1, err));
     assert_non_null(strstr(text.data, "until 4 prompts differ in accuracy, in at most 20 "
                                       "generation batches of 11 prompts"));
     assert_non_null(strstr(text.data, "4 greedy answers"));
@@ -843,12 +843,12 @@ static void the_plan_says_what_the_clamp_holds(void **state)
     struct kg_str text = {0};
 
     (void)state;
-    NEED(kg_train_plan(&text, config, false, err));
+    NEED(kg_train_plan(&text, config, false, 1, err));
     assert_non_null(strstr(text.data, "kl.clamp holds log w within +-20, the value"));
     kg_config_free(config);
     kg_str_clear(&text);
     config = config_of(ROOT "/none", k1);
-    NEED(kg_train_plan(&text, config, false, err));
+    NEED(kg_train_plan(&text, config, false, 1, err));
     assert_null(strstr(text.data, "kl.clamp"));
     kg_str_release(&text);
     kg_config_free(config);

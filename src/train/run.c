@@ -625,6 +625,19 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
 /* ---- all of it ---- */
 
+kg_status kg_run_check_lanes(const struct kg_recipe *r, int trainers, int ranks,
+                             struct kg_err *err)
+{
+    if (r->train.lanes >= trainers)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "train.lanes: expected at least one for each of %d ranks%s, found %d; "
+                   "with train.lanes=%d any number of ranks up to that gives the same "
+                   "bits",
+                   trainers, trainers < ranks ? " that train" : "", r->train.lanes,
+                   2 * trainers);
+}
+
 /* A lane is one rank's, and a rank has a processor of its own. */
 static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *ahead,
                              struct kg_err *err)
@@ -645,14 +658,7 @@ static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *a
             "anchor.place: on CPUs layers of an anchor on the host are made of "
             "master weights, which ranks.shard=optimizer cuts; expected "
             "device, or ranks.shard=none, found host");
-    if (r->train.lanes >= trainers)
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "train.lanes: expected at least one for each of %d ranks%s, found %d; "
-                   "with train.lanes=%d any number of ranks up to that gives the same "
-                   "bits",
-                   trainers, trainers < ranks->n ? " that train" : "", r->train.lanes,
-                   2 * trainers);
+    return kg_run_check_lanes(r, trainers, ranks->n, err);
 }
 
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)

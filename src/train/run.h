@@ -165,6 +165,9 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
 kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
+/* A lane for each of the trainers among so many ranks.   errors: EINVAL */
+kg_status kg_run_check_lanes(const struct kg_recipe *r, int trainers, int ranks,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 /* The optimizer of a phase: supervised or RL. Replaces the present one. */
 kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *state,
@@ -219,14 +222,16 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
                           bool stop_on_signal, struct kg_err *err) KG_MUST_CHECK;
 
 /* What a run would do: batch arithmetic, memory, disk. Text for the user; starts
- * nothing, and leaves nothing. init.from becomes what it stands for.
+ * nothing, and leaves nothing. init.from becomes what it stands for. ranks: memory is
+ * that of each of so many, none of which is begun
  * errors: whatever kg_train_run would refuse before its first step */
 kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resume,
-                        struct kg_err *err) KG_MUST_CHECK;
+                        int ranks, struct kg_err *err) KG_MUST_CHECK;
 /* What of the memory of such a device, or with 0 of this machine, it would take, by
  * kg_run_outline. Text as above; is
  * complete where it does not fit, too.   errors: ENOMEM, and those of the recipe */
 kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, bool resume,
-                               uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
+                               int ranks, uint64_t device_bytes,
+                               struct kg_err *err) KG_MUST_CHECK;
 
 #endif

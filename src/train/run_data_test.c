@@ -337,7 +337,7 @@ static void supervised_training_needs_its_file_alone(void **state)
     assert_true(before > 1);
     close_run(&o);
     config = config_of(ROOT "/alone", keys);
-    NEED(kg_train_plan(&plan, config, false, err));
+    NEED(kg_train_plan(&plan, config, false, 1, err));
     assert_non_null(strstr(kg_str_text(&plan), "5 supervised updates of 2 sequences (3 "
                                                "sequences), 3.33 epochs at lr 1e-05; 5 "
                                                "held out\n"));
@@ -372,14 +372,14 @@ static void a_run_without_a_step_leaves_its_folder_free(void **state)
 
     (void)state;
     fresh(ROOT "/attempt");
-    assert_int_not_equal(kg_train_plan(&plan, config, false, &e), KG_OK);
+    assert_int_not_equal(kg_train_plan(&plan, config, false, 1, &e), KG_OK);
     assert_non_null(strstr(e.message, "no score"));
     assert_int_not_equal(kg_train_run(config, false, false, &e), KG_OK);
     assert_true(kg_file_exists(ROOT "/attempt/config.yaml"));
     NEED(kg_config_override(config, "task.command=sed 's/.*/{\"score\": 0.25}/'", "test",
                             err));
     kg_str_clear(&plan);
-    NEED(kg_train_plan(&plan, config, false, err));
+    NEED(kg_train_plan(&plan, config, false, 1, err));
     assert_non_null(strstr(kg_str_text(&plan), "score 0.25, wrong for the first worked "
                                                "solution"));
     NEED(kg_train_run(config, false, false, err));
@@ -404,14 +404,14 @@ static void rewards_are_tried_one_by_one(void **state)
     struct kg_err e = {0};
 
     (void)state;
-    assert_int_equal(kg_train_plan(&plan, config, false, &e), KG_EIO);
+    assert_int_equal(kg_train_plan(&plan, config, false, 1, &e), KG_EIO);
     assert_non_null(strstr(e.message, "reward b: 'exit 4': expected exit status 0"));
     NEED(kg_config_override(config,
                             "task.rewards=[\"a=qa-number\", \"b=external sed "
                             "'s/.*/{\\\"score\\\": 0.25}/'\"]",
                             "test", err));
     kg_str_clear(&plan);
-    NEED(kg_train_plan(&plan, config, false, err));
+    NEED(kg_train_plan(&plan, config, false, 1, err));
     if (!strstr(kg_str_text(&plan), "'task.rewards': score ") ||
         !strstr(kg_str_text(&plan), ", b 0.25 for the first worked solution"))
         fail_msg("%s", kg_str_text(&plan));
@@ -681,7 +681,7 @@ static void the_plan_says_the_shares(void **state)
     (void)state;
     write_files(NULL);
     config = config_of(ROOT "/none", weighed);
-    NEED(kg_train_plan(&text, config, false, err));
+    NEED(kg_train_plan(&text, config, false, 1, err));
     assert_non_null(strstr(text.data, B ": 5 prompts, 50.0 % of a step, 40.00 epochs\n"));
     kg_str_release(&text);
     kg_config_free(config);

@@ -505,7 +505,7 @@ static void an_episode_may_be_longer_than_the_models_positions(void **state)
     struct kg_str out = {0};
 
     (void)state;
-    NEED(kg_train_plan(&out, c, false, err));
+    NEED(kg_train_plan(&out, c, false, 1, err));
     assert_non_null(strstr(out.data, "a turn is sampled from the newest 70 tokens and "
                                      "trained in the same context"));
     kg_str_release(&out);
