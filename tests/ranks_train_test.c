@@ -345,6 +345,9 @@ static void the_program_trains_as_several_processes(void **state)
 {
     static char said[1 << 16];
     static const char *const few[] = {"train.lanes=2", NULL};
+    static const char *const host[] = {"train.lanes=2",     "kl.estimator=k3",
+                                       "kl.beta=0.05",      "anchor.kind=ema",
+                                       "anchor.place=host", NULL};
 
     (void)state;
     if (!kg_file_exists("./kedge")) {
@@ -360,6 +363,9 @@ static void the_program_trains_as_several_processes(void **state)
     fresh(ROOT "/few");
     assert_int_equal(kedge_on("3", ROOT "/few", few, said, sizeof said), 1);
     assert_int_equal(how_often(said, "at least one for each of 3 ranks, found 2"), 1);
+    assert_false(kg_file_exists(ROOT "/few/config.yaml"));
+    assert_int_equal(kedge_on("2", ROOT "/few", host, said, sizeof said), 1);
+    assert_int_equal(how_often(said, "device, or ranks.shard=none, found host"), 1);
     assert_false(kg_file_exists(ROOT "/few/config.yaml"));
 }
 
