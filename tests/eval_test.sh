@@ -147,7 +147,7 @@ lost_rank() {
     wait $pid
     status=$?
     pid=
-    [ $status = 75 ] && grep -q 'rank 0: rank 1 is gone' "$work/said" && grep -q 'rank 1 was ended by signal 9' "$work/said" ||
+    [ $status = 75 ] && grep -qE 'rank 0 \(.*\): rank 1 \(.*\) is gone: ended by signal 9' "$work/said" ||
         { echo "status $status"; return 1; }
 }
 # A command that does not share its work is refused by each process of a launcher, and by none of a child that was told.

@@ -1,49 +1,22 @@
 /* A run over ranks is the run of one: same checkpoints, dumps and log for every number of
- * ranks, whatever the algorithm asks of them; and killed on one number, resumed on
- * another.
+ * ranks, whatever the algorithm asks of them; and a checkpoint that one of them does not
+ * finish. What else fails on the way: tests/ranks_faults_test.c.
  */
 #define ROOT "build/test-runs/ranks"
-#include "run_testing.h"
+#include "ranks_testing.h"
 
-#include "base/log.h"
 #include "data/manifest.h"
-#include "ranks/sockets.h"
 #include "train/agent_testing.h"
 
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #define SKIPPED "rollouts/skipped-000004.jsonl.zst"
-
-enum { RANKS = 5 };
 
 /* A score, and a number besides whose name is another for every length. */
 #define GRADER                                                                           \
     "task.command=awk '{printf(\"{\\\"score\\\": %d, \\\"w%d\\\": 2}\\n\", length($0) "  \
     "% 3, "                                                                              \
     "length($0) % 5); fflush()}'"
-
-/* ---- ranks are processes, joined by sockets ---- */
-
-static void join(int fd[RANKS][RANKS], int n)
-{
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) {
-            int pair[2];
-
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            fd[i][j] = pair[0];
-            fd[j][i] = pair[1];
-        }
-}
-
-static void leave_alone(int fd[RANKS][RANKS], int n, int me)
-{
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++)
-            if (i != j && i != me)
-                close(fd[i][j]);
-}
 
 /* Bytes of a file that a rank which is started may write at most; 0: as many as it likes.
  * A full disk of one machine. */
@@ -62,10 +35,8 @@ static void limit_files(void)
 static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bool resume,
                         const char *const *extra)
 {
-    struct kg_config *config;
+    static const struct upset none;
     struct kg_ranks ranks;
-    struct kg_err e;
-    kg_status status;
     pid_t child = fork();
 
     if (child != 0)
@@ -73,29 +44,8 @@ static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bo
     leave_alone(fd, n, me);
     limit_files();
     NEED(kg_ranks_on_sockets(&ranks, me, n, fd[me], err));
-    config = config_of(dir, extra);
-    if (getenv("VERBOSE"))
-        kg_log_set_stream(stderr, false);
-    status = kg_train_run_on(&ranks, config, resume, false, &e);
-    if (status != KG_OK)
-        fprintf(stderr, "rank %d of %d: %s\n", me, n, e.message);
-    kg_config_free(config);
-    _exit(status == KG_OK ? 0 : 1);
-}
-
-static void train_on(int n, const char *dir, bool resume, const char *const *extra)
-{
-    int fd[RANKS][RANKS], state;
-    pid_t child[RANKS];
-
-    join(fd, n);
-    for (int r = 0; r < n; r++)
-        child[r] = start_rank(fd, n, r, dir, resume, extra);
-    leave_alone(fd, n, -1);
-    for (int r = 0; r < n; r++) {
-        assert_int_equal(waitpid(child[r], &state, 0), child[r]);
-        assert_int_equal(state, 0);
-    }
+    be_rank(&ranks, dir, resume, extra, &none);
+    return child;
 }
 
 /* Every file of the newest checkpoint is what was saved, and has the bytes of the other
@@ -215,43 +165,6 @@ static void every_number_of_ranks_makes_the_run_of_one(void **state)
 }
 
 /* ---- faults ---- */
-
-/* One rank of n is killed; the others end by themselves, with an error. */
-static void killed_rank(int n, int which, const char *dir, bool resume,
-                        const char *const *extra, useconds_t after_us)
-{
-    int fd[RANKS][RANKS], state;
-    pid_t child[RANKS] = {0};
-
-    join(fd, n);
-    for (int r = 0; r < n; r++)
-        child[r] = start_rank(fd, n, r, dir, resume, extra);
-    leave_alone(fd, n, -1);
-    usleep(after_us);
-    kill(child[which], SIGKILL);
-    for (int r = 0; r < n; r++)
-        assert_int_equal(waitpid(child[r], &state, 0), child[r]);
-}
-
-static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **state)
-{
-    static const struct {
-        int n, which, then;
-        useconds_t after_us;
-    } kills[] = {{2, 1, 3, 150000}, {3, 0, 1, 300000}, {4, 2, 2, 450000}};
-    const char *const *extra = recipes[0].extra;
-
-    (void)state;
-    fresh(ROOT "/1");
-    train_on(1, ROOT "/1", false, extra);
-    for (size_t i = 0; i < sizeof kills / sizeof *kills; i++) {
-        fresh(ROOT "/n");
-        killed_rank(kills[i].n, kills[i].which, ROOT "/n", false, extra,
-                    kills[i].after_us);
-        train_on(kills[i].then, ROOT "/n", kg_file_exists(ROOT "/n/config.yaml"), extra);
-        assert_same_run(ROOT "/1", ROOT "/n", 4);
-    }
-}
 
 /* As long as one of the ranks is in the middle of its part no checkpoint has a name, and
  * when it is killed there the one before is whole. */
@@ -391,7 +304,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_ranks_makes_the_run_of_one),
         cmocka_unit_test(the_program_trains_as_several_processes),
-        cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_number_of_ranks),
         cmocka_unit_test(a_rank_killed_as_it_writes_leaves_the_checkpoint_before),
         cmocka_unit_test(a_rank_that_cannot_write_ends_all),
     };

@@ -1,9 +1,9 @@
 /* Ranks of a launcher, or by fork: a socket for every two of them, made before any
  * process is.
  *
- * A child ends when its parent does, whatever ends that. An error that all ranks share is
- * said once, by the first; one that a rank alone knows (it waited for another that is
- * gone) is said by each.
+ * A child ends when its parent does, whatever ends that. One rank speaks for all: an
+ * error that all share is said by the first, and so is which rank was lost, how it ended
+ * too where it was a child. Where it was the first that was lost, whoever found it does.
  */
 #include "cli/ranks.h"
 
@@ -18,12 +18,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { MOST = KG_RANKS_SOCKETS };
+/* Of a launcher's: a rank waits so long for those below it to speak, and at most so. */
+enum { TURN_S = 2, LAST_TURN_S = 30 };
 
 static int fd[MOST][MOST];
 static pid_t child[MOST];
@@ -64,13 +67,28 @@ static kg_status give_up(int begun, struct kg_err *err)
     return status;
 }
 
+/* Zeros that parent and children see. */
+static kg_status share_loss(struct kg_ranks_loss **loss, struct kg_err *err)
+{
+    void *memory = mmap(NULL, sizeof **loss, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    if (memory == MAP_FAILED)
+        return kg_fail(err, KG_ENOMEM, "--ranks: no memory that ranks share: %s",
+                       strerror(errno));
+    *loss = memory;
+    return KG_OK;
+}
+
 static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
 {
+    struct kg_ranks_loss *loss = NULL;
     pid_t parent = getpid();
     int me = 0;
 
     if (n < 1 || n > MOST)
         return kg_fail(err, KG_EINVAL, "--ranks: expected 1 to %d, found %d", MOST, n);
+    KG_TRY(share_loss(&loss, err));
     KG_TRY(join(n, err));
     forked = true;
     for (int p = 1; p < n && me == 0; p++) {
@@ -82,7 +100,9 @@ static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
     part(n, me);
     if (me > 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
         _exit(KG_EXIT_FAILURE);
-    return kg_ranks_on_sockets(r, me, n, fd[me], err);
+    KG_TRY(kg_ranks_on_sockets(r, me, n, fd[me], err));
+    r->loss = loss;
+    return KG_OK;
 }
 
 /* ---- of a launcher ---- */
@@ -112,6 +132,8 @@ kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s, struct kg
     return kg_ranks_check_alike(r, err);
 }
 
+/* ---- the end ---- */
+
 static void say_end(int p, int state)
 {
     if (WIFSIGNALED(state))
@@ -121,8 +143,6 @@ static void say_end(int p, int state)
 
 static void reap(int n)
 {
-    for (int p = 1; p < n; p++)
-        close(fd[0][p]); /* a rank that waits hears that this one is gone */
     for (int p = 1; p < n; p++) {
         int state;
 
@@ -131,15 +151,77 @@ static void reap(int n)
     }
 }
 
+/* "error: how it ended" of a child that was gone. */
+static void add_end(struct kg_err *err, int state)
+{
+    struct kg_err cause = *err;
+
+    if (WIFSIGNALED(state))
+        kg_fail(err, cause.code, "%s: ended by signal %d (%s)", cause.message,
+                WTERMSIG(state), strsignal(WTERMSIG(state)));
+    else
+        kg_fail(err, cause.code, "%s: ended with status %d", cause.message,
+                WEXITSTATUS(state));
+}
+
+/* One child was lost: a silent one would be waited for, and the rest has nothing to do.
+ * What the lost one came to itself is told with the error. */
+static void end_children(const struct kg_ranks *r, struct kg_err *err)
+{
+    int gone = r->loss ? atomic_load(&r->loss->who) - 1 : -1;
+
+    for (int p = 1; p < r->n; p++)
+        kill(child[p], SIGKILL);
+    for (int p = 1; p < r->n; p++) {
+        int state;
+
+        if (waitpid(child[p], &state, 0) == child[p] && p == gone)
+            add_end(err, state);
+    }
+}
+
+/* Whether this rank says that one was lost. */
+static bool speaks_of_loss(const struct kg_ranks *r)
+{
+    int who = r->loss ? atomic_load(&r->loss->who) : 0;
+
+    if (who == 0 || r->me == 0)
+        return true; /* it has an error of its own, or is the first */
+    return (who == 1 || who == -1) && atomic_load(&r->loss->by) == r->me;
+}
+
+/* The ranks of a launcher find out at about the same time that one was lost, and the
+ * first that closes ends all. */
+static void wait_for_a_turn(const struct kg_ranks *r)
+{
+    int wait_s = r->me * TURN_S;
+
+    fflush(NULL);
+    sleep((unsigned)(wait_s < LAST_TURN_S ? wait_s : LAST_TURN_S));
+}
+
+static void say_why(struct kg_ranks *r, struct kg_err *err)
+{
+    if (r->lost && !forked && r->n > 1)
+        wait_for_a_turn(r);
+    if (r->lost && forked && r->me == 0)
+        end_children(r, err);
+    if (r->me > 0 && r->told)
+        return;
+    if (!r->lost || speaks_of_loss(r))
+        kg_cli_fail(err);
+}
+
 int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
 {
     int code = status == KG_OK ? KG_EXIT_OK
                : r->lost       ? KG_RANKS_EXIT_LOST
                                : KG_EXIT_FAILURE;
     int n = r->n, me = r->me;
+    bool lost = r->lost;
 
-    if (status != KG_OK && !(me > 0 && r->told))
-        kg_cli_fail(err);
+    if (status != KG_OK)
+        say_why(r, err);
     kg_ranks_close(r); /* of a launcher: all stay until the first has spoken */
     if (!forked)
         return code;
@@ -147,6 +229,9 @@ int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
         fflush(NULL);
         _exit(code);
     }
-    reap(n);
+    for (int p = 1; p < n; p++)
+        close(fd[0][p]); /* a rank that waits hears that this one is gone */
+    if (!lost)
+        reap(n);
     return code;
 }

@@ -105,7 +105,7 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err)
 /* ---- alike ---- */
 
 struct print {
-    char host[64];
+    char host[KG_RANKS_HOST];
     cpu_set_t cores;   /* that it may run on */
     char program[24];  /* a hash of it */
     char products[56]; /* of fp32 and bf16 */
@@ -178,6 +178,17 @@ static int sharing(const struct print *all, int n, const struct print *own)
     return here;
 }
 
+/* From here on ranks are told of by their hosts too. */
+static kg_status take_hosts(struct kg_ranks *r, const struct print *all,
+                            struct kg_err *err)
+{
+    kg_mem_free(r->host);
+    r->host = kg_mem_calloc((size_t)r->n, sizeof *r->host, "ranks", err);
+    for (int p = 0; p < r->n && r->host; p++)
+        memcpy(r->host[p], all[p].host, sizeof r->host[p]);
+    return r->host ? KG_OK : err->code;
+}
+
 kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
 {
     struct print *all, own;
@@ -190,6 +201,8 @@ kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
     KG_TRY(kg_ranks_agree(r, all ? KG_OK : err->code, "fingerprints", err));
     all[r->me] = own;
     status = kg_ranks_gather_equal(r, all, sizeof *all, "fingerprints", err);
+    if (status == KG_OK)
+        status = kg_ranks_agree(r, take_hosts(r, all, err), "fingerprints", err);
     if (status == KG_OK) /* the same on all, said once */
         status = kg_ranks_agree(r, r->me == 0 ? compare_all(all, r->n, err) : KG_OK,
                                 "fingerprints", err);

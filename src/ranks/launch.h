@@ -30,8 +30,8 @@ int kg_ranks_launched(void);
 kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether all have the same program, and the same bits come out of fixed products and
- * elementary functions here. And r->here: how many run on this one's cores, which are a
- * rank's own where the launcher gave it some.
+ * elementary functions here. And r->host: where each runs; and r->here: how many run on
+ * this one's cores, which are a rank's own where the launcher gave it some.
  * errors: ECONFLICT, naming rank, host and what differs */
 kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err) KG_MUST_CHECK;
 

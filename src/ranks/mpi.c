@@ -77,6 +77,13 @@ static kg_status make_room(struct wire *w, size_t n, const char *what, struct kg
     return KG_OK;
 }
 
+static kg_status mpi_says(const struct kg_ranks *r, const char *what, const char *why,
+                          struct kg_err *err)
+{
+    return kg_fail(err, KG_EIO, "%s: %s: MPI: %s", what, kg_ranks_name(r, r->me).text,
+                   why);
+}
+
 /* Receives first: what is sent finds its place. */
 static kg_status post(struct wire *w, const struct kg_ranks *r,
                       const struct kg_ranks_part *out, const struct kg_ranks_part *in,
@@ -92,7 +99,7 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
         cut(w, &out[p], p, false);
     why = w->n > 0 ? w->mpi->start(w->pieces, w->n) : NULL;
     if (why)
-        return kg_fail(err, KG_EIO, "%s: rank %d: MPI: %s", what, r->me, why);
+        return mpi_says(r, what, why, err);
     return KG_OK;
 }
 
@@ -113,9 +120,10 @@ static kg_status too_long(const struct wire *w, const struct kg_ranks *r,
 
     while (i + 1 < w->n && w->pieces[i].n == 0)
         i++;
-    return kg_fail(err, KG_ETIMEOUT, "%s: rank %d: %s rank %d for %.0f s (ranks.wait_s)",
-                   what, r->me, w->pieces[i].in ? "nothing from" : "nothing is taken by",
-                   w->pieces[i].rank, r->wait_s);
+    return kg_fail(err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", what,
+                   kg_ranks_name(r, r->me).text,
+                   w->pieces[i].in ? "nothing from" : "nothing is taken by",
+                   kg_ranks_name(r, w->pieces[i].rank).text, r->wait_s);
 }
 
 static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *what,
@@ -129,7 +137,7 @@ static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *
         const char *why = w->mpi->test(w->done, &n);
 
         if (why)
-            return kg_fail(err, KG_EIO, "%s: rank %d: MPI: %s", what, r->me, why);
+            return mpi_says(r, what, why, err);
         for (int i = 0; i < n; i++)
             w->pieces[w->done[i]].n = 0;
         left -= n;

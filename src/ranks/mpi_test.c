@@ -138,8 +138,8 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
     NEED(kg_ranks_on_shim(&r, &made_up, err));
     r.wait_s = 0.05;
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_ETIMEOUT);
-    assert_string_equal(
-        why.message, "stop requests: rank 1: nothing from rank 2 for 0 s (ranks.wait_s)");
+    assert_non_null(strstr(why.message, "stop requests: rank 1 ("));
+    assert_non_null(strstr(why.message, "): nothing from rank 2 for 0 s (ranks.wait_s)"));
     world.n = 0;
     assert_int_equal(kg_ranks_any(&r, &x, "again", &why), KG_ETIMEOUT);
     assert_int_equal(world.n, 0);
@@ -160,7 +160,8 @@ static void what_mpi_says_is_said(void **state)
     world.fails = "the network is gone";
     NEED(kg_ranks_on_shim(&r, &made_up, err));
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_EIO);
-    assert_string_equal(why.message, "stop requests: rank 1: MPI: the network is gone");
+    assert_non_null(strstr(why.message, "stop requests: rank 1 ("));
+    assert_non_null(strstr(why.message, "): MPI: the network is gone"));
     kg_ranks_close(&r);
     none.open = open_nothing;
     assert_int_equal(kg_ranks_on_shim(&r, &none, &why), KG_EIO);

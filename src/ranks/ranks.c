@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,7 +15,24 @@ void kg_ranks_close(struct kg_ranks *r)
 {
     if (r->transport && r->transport->close)
         r->transport->close(r);
+    kg_mem_free(r->host);
     memset(r, 0, sizeof *r);
+}
+
+struct kg_ranks_name kg_ranks_name(const struct kg_ranks *r, int rank)
+{
+    struct kg_ranks_name name;
+    char host[KG_RANKS_HOST] = "";
+
+    if (r->whole)
+        return kg_ranks_name(r->whole, r->first + rank);
+    if (r->host)
+        memcpy(host, r->host[rank], sizeof host);
+    else if (rank == r->me && gethostname(host, sizeof host - 1) != 0)
+        host[0] = '\0';
+    snprintf(name.text, sizeof name.text, host[0] ? "rank %d (%.63s)" : "rank %d", rank,
+             host);
+    return name;
 }
 
 void kg_ranks_forgive(struct kg_ranks *r)
@@ -167,16 +185,12 @@ kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_
 
 static void sign(struct kg_err *told, struct kg_ranks *r, const struct kg_err *err)
 {
-    char host[64] = "";
-
     *told = *err;
     if (r->named) {
         r->named = false;
         return;
     }
-    if (gethostname(host, sizeof host - 1) != 0)
-        host[0] = '\0';
-    kg_err_prefix(told, "rank %d (%s)", r->first + r->me, host);
+    kg_err_prefix(told, "%s", kg_ranks_name(r, r->me).text);
 }
 
 static kg_status lowest_failure(struct kg_ranks *r, const struct kg_err *all,

@@ -16,6 +16,7 @@
 
 #include "base/status.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,12 +44,24 @@ struct kg_ranks_transport {
     void (*close)(struct kg_ranks *r);
 };
 
+/* The first rank that was lost, in memory that all ranks see: whoever finds it gone or
+ * silent writes it here before it leaves, and is not taken for the cause by the others.
+ * {0}: none */
+struct kg_ranks_loss {
+    atomic_int who; /* its number + 1; below 0 that of a silent one: -(number + 1) */
+    atomic_int by;  /* who found it, as soon as `who` is there */
+};
+
+enum { KG_RANKS_HOST = 64 };
+
 /* {0}: alone; every call below is then done at once. */
 struct kg_ranks {
     int me;
     int n;
     int first;              /* of a part (kg_ranks_split): its rank 0 among the whole */
     struct kg_ranks *whole; /* borrowed; NULL: it is no part */
+    char (*host)[KG_RANKS_HOST]; /* (n) owned; NULL: not known (kg_ranks_check_alike) */
+    struct kg_ranks_loss *loss;  /* borrowed; NULL: ranks share no memory */
     int here;      /* ranks that share this one's cores, itself too; 0: none but it */
     double wait_s; /* for a rank, at most; 0: for ever */
     const struct kg_ranks_transport *transport;
@@ -65,6 +78,11 @@ void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is what it leave
  * their numbers in the whole. A failure that such a part knows of is told to the whole at
  * its next agreement.   part (out): no need to close it; whole: borrowed */
 void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n);
+/* "rank 3 (gpu07)", without a host where it is not known. */
+struct kg_ranks_name {
+    char text[24 + KG_RANKS_HOST];
+};
+struct kg_ranks_name kg_ranks_name(const struct kg_ranks *r, int rank);
 
 /* Whether all ranks came here without a failure: else all return the error of the lowest
  * that failed, "rank 3 (gpu07): ..".   what: what they were at, for who waits */

@@ -236,6 +236,56 @@ static void the_first_has_what_each_said(void **state)
     on_all(collect);
 }
 
+static struct kg_ranks_loss loss;
+
+/* Rank 3 is gone. Rank 1 alone waits for it and leaves; the others wait for rank 1. */
+static void wait_in_a_row(struct kg_ranks *r)
+{
+    struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
+    struct kg_err e;
+    char byte;
+
+    r->loss = &loss;
+    if (r->me != 3) {
+        in[r->me == 1 ? 3 : 1] = (struct kg_ranks_part){&byte, 1};
+        assert_int_equal(kg_ranks_exchange(r, out, in, "a step", &e), KG_EIO);
+        assert_non_null(strstr(e.message, "rank 3 is gone"));
+    }
+    if (r->me == 3 || r->me == 1)
+        for (int p = 0; p < RANKS; p++)
+            if (p != r->me)
+                shutdown(fd[r->me][p], SHUT_RDWR);
+}
+
+static void the_first_that_was_lost_is_blamed_by_all(void **state)
+{
+    (void)state;
+    loss = (struct kg_ranks_loss){0};
+    on_all(wait_in_a_row);
+    assert_int_equal(atomic_load(&loss.who), 4);
+    assert_int_equal(atomic_load(&loss.by), 1);
+}
+
+static void send_to_two(struct kg_ranks *r)
+{
+    struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
+    char *bytes = calloc(1, LARGE);
+    struct kg_err e;
+
+    out[2] = (struct kg_ranks_part){bytes, LARGE};
+    if (r->me != 2) {
+        assert_int_equal(kg_ranks_exchange(r, out, in, "a step", &e), KG_ETIMEOUT);
+        assert_non_null(strstr(e.message, "nothing is taken by rank 2 for"));
+    }
+    free(bytes);
+}
+
+static void a_rank_that_takes_nothing_is_named(void **state)
+{
+    (void)state;
+    on_all(send_to_two);
+}
+
 static void alone_nothing_is_exchanged(void **state)
 {
     struct kg_ranks r = {0};
@@ -262,6 +312,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_that_says_nothing_is_named, join, part),
         cmocka_unit_test_setup_teardown(a_part_speaks_by_itself, join, part),
         cmocka_unit_test_setup_teardown(the_first_has_what_each_said, join, part),
+        cmocka_unit_test_setup_teardown(the_first_that_was_lost_is_blamed_by_all, join,
+                                        part),
+        cmocka_unit_test_setup_teardown(a_rank_that_takes_nothing_is_named, join, part),
         cmocka_unit_test(alone_nothing_is_exchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -49,10 +49,64 @@ static bool aim(struct traffic *t)
     return more;
 }
 
+/* ---- who is lost ---- */
+
+/* What is told of `who`, as struct kg_ranks_loss has it. */
+static kg_status say_lost(const struct traffic *t, int who, struct kg_err *err)
+{
+    const struct kg_ranks *r = t->r;
+    int p = (who < 0 ? -who : who) - 1;
+    struct kg_ranks_name me = kg_ranks_name(r, r->me), name = kg_ranks_name(r, p);
+
+    if (p == r->me)
+        return kg_fail(err, KG_ETIMEOUT,
+                       "%s: %s: the others waited for it for %.0f s (ranks.wait_s), and "
+                       "left",
+                       t->what, me.text, r->wait_s);
+    if (who > 0)
+        return kg_fail(err, KG_EIO, "%s: %s: %s is gone", t->what, me.text, name.text);
+    return kg_fail(
+        err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", t->what, me.text,
+        t->in[p].left || !t->out[p].left ? "nothing from" : "nothing is taken by",
+        name.text, r->wait_s);
+}
+
+/* Who was lost first, of all that any rank found; else `who`, which is found here. */
+static kg_status lose(const struct traffic *t, int who, struct kg_err *err)
+{
+    struct kg_ranks_loss *loss = t->r->loss;
+    int first = 0;
+
+    if (loss && atomic_compare_exchange_strong(&loss->who, &first, who))
+        atomic_store(&loss->by, t->r->me);
+    return say_lost(t, first ? first : who, err);
+}
+
+/* A rank that waits for one that left has somebody else to blame. */
+static bool another_found_one(const struct traffic *t)
+{
+    return t->r->loss && atomic_load(&t->r->loss->who) != 0;
+}
+
 static kg_status gone(const struct traffic *t, int p, struct kg_err *err)
 {
-    return kg_fail(err, KG_EIO, "%s: rank %d: rank %d is gone", t->what, t->r->me, p);
+    return lose(t, p + 1, err);
 }
+
+/* Who is waited for: a rank that owes something, or else one that takes nothing. */
+static kg_status too_long(const struct traffic *t, struct kg_err *err)
+{
+    int p = 0;
+
+    while (p < t->r->n && t->in[p].left == 0)
+        p++;
+    for (int q = 0; q < t->r->n && p == t->r->n; q++)
+        if (t->out[q].left > 0)
+            return lose(t, -(q + 1), err);
+    return lose(t, -(p + 1), err);
+}
+
+/* ---- one exchange ---- */
 
 /* n of send or recv: bytes, 0 or -1 */
 static kg_status pass(struct flow *f, ssize_t n, const struct traffic *t, int p,
@@ -82,17 +136,6 @@ static kg_status move(struct traffic *t, int p, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status too_long(const struct traffic *t, struct kg_err *err)
-{
-    int p = 0;
-
-    while (p + 1 < t->r->n && t->in[p].left == 0)
-        p++;
-    return kg_fail(err, KG_ETIMEOUT,
-                   "%s: rank %d: nothing from rank %d for %.0f s (ranks.wait_s)", t->what,
-                   t->r->me, p, t->r->wait_s);
-}
-
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err)
@@ -106,6 +149,8 @@ static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *
 
         if (ready > 0)
             since = kg_clock_seconds();
+        else if (another_found_one(&t))
+            return lose(&t, 0, err);
         else if (r->wait_s > 0 && kg_clock_seconds() - since > r->wait_s)
             return too_long(&t, err);
         for (int p = 0; p < r->n && ready > 0; p++)

@@ -1,5 +1,6 @@
 /* A transport over stream sockets that are there already, one to every other rank: for
- * ranks that are processes of one machine with one parent.
+ * ranks that are processes of one machine with one parent. With r->loss, which the parent
+ * sets, all ranks name the one that was lost first.
  */
 #ifndef KG_RANKS_SOCKETS_H
 #define KG_RANKS_SOCKETS_H

@@ -118,7 +118,7 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
         status = kg_eval_run(&r, m, run->in.tok, &run->in.val, &opts, add_answer, &by,
                              err);
     status = dump_close(&by, status, err);
-    if (status != KG_OK)
+    if (status != KG_OK && !run->work.ranks->lost)
         status = kg_run_tool_failed(run->work.episodes, run->state.count.step, status,
                                     err);
     if (status != KG_OK)
@@ -587,6 +587,8 @@ static void wait_for_all(struct kg_ranks *ranks)
     struct kg_err err;
     bool unused = false;
 
+    if (ranks->lost)
+        return; /* which the run ended by */
     if (kg_ranks_any(ranks, &unused, "end of the run", &err) != KG_OK)
         kg_log_warn("%s", err.message);
 }

@@ -1,0 +1,370 @@
+/* What happens to one rank of a run: all end by themselves, one error names rank, host
+ * and operation, and another number of ranks goes on to the bits of one that nothing
+ * happened to.
+ */
+#define ROOT "build/test-runs/ranks-faults"
+#include "ranks_testing.h"
+
+#include "base/mem.h"
+#include "base/signal.h"
+#include "model/model.h"
+
+#include <sys/resource.h>
+
+#define SAID ROOT "/said"
+
+/* Scores of the lengths of answers. On the rank that LANG calls so it dies
+ * behind the first step (a grader is given few variables of the environment). */
+#define GRADER                                                                           \
+    "task.command=awk -v rank=\"$LANG\" 'rank == \"dies\" && "                           \
+    "system(\"test -e " ROOT "/n/rollouts/step-000001.jsonl.zst\") == 0 {exit 3} "       \
+    "{printf(\"{\\\"score\\\": %d}\\n\", length($0) % 3); fflush()}'"
+
+static const char *const updates[] = {"train.lanes=8",
+                                      "train.micro_tokens=64",
+                                      "kl.estimator=k3",
+                                      "kl.beta=0.05",
+                                      "anchor.kind=ema",
+                                      "anchor.period=1",
+                                      "task.name=external",
+                                      GRADER,
+                                      NULL};
+
+/* ---- a run that something happens to ---- */
+
+/* Until the run has come to `fact`, a file of it, or has ended. */
+static void wait_for(const char *dir, const char *fact, pid_t child)
+{
+    char path[256];
+    siginfo_t ended = {.si_pid = 0};
+
+    snprintf(path, sizeof path, "%s/%s", dir, fact);
+    while (!kg_file_exists(path) && ended.si_pid == 0) {
+        usleep(1000);
+        assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT),
+                         0);
+    }
+}
+
+/* All ranks of a run, ended.   ended (n) out: as waitpid says; one that is stopped is
+ * killed when the others are gone */
+static void all_end(int *ended, const pid_t *child, int n, int stopped)
+{
+    for (int r = 0; r < n; r++)
+        if (r != stopped)
+            assert_int_equal(waitpid(child[r], &ended[r], 0), child[r]);
+    if (stopped < 0)
+        return;
+    kill(child[stopped], SIGKILL);
+    assert_int_equal(waitpid(child[stopped], &ended[stopped], 0), child[stopped]);
+}
+
+/* The run on n ranks, one of which gets `sent` when the run has come to `fact`. */
+static void signalled(int *ended, int n, int which, int sent, const char *fact,
+                      const struct upset *upset)
+{
+    pid_t child[RANKS];
+
+    fresh(ROOT "/n");
+    unlink(SAID);
+    start_ranks(child, n, ROOT "/n", false, updates, upset);
+    wait_for(ROOT "/n", fact, child[0]);
+    kill(child[which], sent);
+    all_end(ended, child, n, sent == SIGSTOP ? which : -1);
+}
+
+static void upset_run(int *ended, int n, const char *dir, bool resume,
+                      const char *const *extra, const struct upset *upset)
+{
+    pid_t child[RANKS];
+
+    unlink(SAID);
+    start_ranks(child, n, dir, resume, extra, upset);
+    all_end(ended, child, n, -1);
+}
+
+static int how_often_said(const char *what)
+{
+    struct kg_str text = {0};
+    int n = 0;
+
+    NEED(kg_file_read(&text, SAID, 1 << 20, err));
+    for (const char *at = kg_str_text(&text); (at = strstr(at, what)); at++)
+        n++;
+    kg_str_release(&text);
+    return n;
+}
+
+static void assert_said(const char *what)
+{
+    struct kg_str text = {0};
+
+    NEED(kg_file_read(&text, SAID, 1 << 20, err));
+    if (!strstr(kg_str_text(&text), what))
+        fail_msg("expected \"%s\" in:\n%s", what, kg_str_text(&text));
+    kg_str_release(&text);
+}
+
+static void assert_all_exit(const int *ended, int n, int status)
+{
+    for (int r = 0; r < n; r++)
+        assert_true(WIFEXITED(ended[r]) && WEXITSTATUS(ended[r]) == status);
+}
+
+static bool goes_on(void) { return kg_file_exists(ROOT "/n/config.yaml"); }
+
+static int whole_run(void **state)
+{
+    (void)state;
+    fresh(ROOT);
+    fresh(ROOT "/1");
+    train_on(1, ROOT "/1", false, updates);
+    return 0;
+}
+
+/* ---- lost ranks ---- */
+
+static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **state)
+{
+    static const struct {
+        int n, which, then;
+        const char *fact;
+    } kills[] = {{2, 1, 3, "config.yaml"},
+                 {3, 0, 1, "rollouts/step-000001.jsonl.zst"},
+                 {4, 2, 2, "checkpoints/step-000002"}};
+    static const struct upset heard = {.wait_s = 60, .said = SAID};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof kills / sizeof *kills; i++) {
+        int ended[RANKS];
+        char gone[32];
+
+        signalled(ended, kills[i].n, kills[i].which, SIGKILL, kills[i].fact, &heard);
+        snprintf(gone, sizeof gone, "rank %d is gone", kills[i].which);
+        for (int r = 0; r < kills[i].n; r++)
+            if (r == kills[i].which)
+                assert_true(WIFSIGNALED(ended[r]) && WTERMSIG(ended[r]) == SIGKILL);
+            else
+                assert_true(WIFEXITED(ended[r]) &&
+                            WEXITSTATUS(ended[r]) == KG_RANKS_EXIT_LOST);
+        /* nobody blames another that left for the same reason */
+        assert_int_equal(how_often_said(" is gone"), kills[i].n - 1);
+        assert_int_equal(how_often_said(gone), kills[i].n - 1);
+        train_on(kills[i].then, ROOT "/n", goes_on(), updates);
+        assert_same_run(ROOT "/1", ROOT "/n", 4);
+    }
+}
+
+static void a_rank_that_hangs_is_waited_for_and_named(void **state)
+{
+    static const struct upset heard = {.wait_s = 2, .said = SAID};
+    int ended[RANKS];
+
+    (void)state;
+    signalled(ended, 3, 1, SIGSTOP, "rollouts/step-000001.jsonl.zst", &heard);
+    assert_true(WEXITSTATUS(ended[0]) == KG_RANKS_EXIT_LOST);
+    assert_true(WEXITSTATUS(ended[2]) == KG_RANKS_EXIT_LOST);
+    assert_int_equal(how_often_said("nothing from rank 1 for 2 s (ranks.wait_s)"), 2);
+    train_on(2, ROOT "/n", true, updates);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+}
+
+static void a_stop_signal_to_one_stops_all_behind_the_same_step(void **state)
+{
+    static const struct upset heard = {.wait_s = 60, .said = SAID};
+    int ended[RANKS];
+
+    (void)state;
+    signalled(ended, 3, 2, SIGTERM, "rollouts/step-000001.jsonl.zst", &heard);
+    assert_all_exit(ended, 3, 0);
+    assert_said("stop requested: saving and leaving");
+    assert_false(kg_file_exists(ROOT "/n/checkpoints/step-000004"));
+    train_on(2, ROOT "/n", true, updates);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+}
+
+/* ---- ranks that fail ---- */
+
+static int failing; /* the rank that something happens to */
+
+static void has_no_room(int me)
+{
+    const struct rlimit most = {300000, 300000}; /* a log fits, a model does not */
+
+    kg_signal_ignore_writes();
+    if (me == failing && setrlimit(RLIMIT_FSIZE, &most) != 0)
+        _exit(127);
+}
+
+static void no_room_on_one_rank_ends_all(void **state)
+{
+    static const struct upset full = {has_no_room, 60, SAID};
+    int ended[RANKS];
+
+    (void)state;
+    fresh(ROOT "/n");
+    failing = 0;
+    upset_run(ended, 3, ROOT "/n", false, updates, &full);
+    assert_all_exit(ended, 3, 1);
+    assert_int_equal(how_often_said("rank 0 ("), 3); /* all know whose disk it is */
+    train_on(2, ROOT "/n", goes_on(), updates);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+}
+
+static void has_a_grader_that_dies(int me)
+{
+    setenv("LANG", me == failing ? "dies" : "lives", 1);
+}
+
+static void a_grader_that_dies_on_one_rank_ends_all(void **state)
+{
+    static const struct upset mortal = {has_a_grader_that_dies, 60, SAID};
+    int ended[RANKS];
+
+    (void)state;
+    fresh(ROOT "/n");
+    failing = 1;
+    upset_run(ended, 3, ROOT "/n", false, updates, &mortal);
+    assert_all_exit(ended, 3, 1);
+    assert_int_equal(how_often_said("of 3: rank 1 ("), 3);
+    train_on(2, ROOT "/n", goes_on(), updates);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+}
+
+static uint64_t request; /* for memory, that fails */
+
+static void has_no_memory_once(int me)
+{
+    if (me == failing)
+        kg_mem_fail_at(request);
+}
+
+/* Wherever it is: all end, and nobody waits for ever; or the run is done without it. */
+static void no_memory_on_one_rank_ends_all(void **state)
+{
+    static const struct upset poor = {has_no_memory_once, 30, SAID};
+    int failures = 0;
+
+    (void)state;
+    failing = 1;
+    for (request = 1; request < 100000; request = request * 5 / 2 + 7) {
+        int ended[RANKS];
+
+        fresh(ROOT "/n");
+        upset_run(ended, 2, ROOT "/n", false, updates, &poor);
+        if (ended[0] == 0) {
+            assert_int_equal(ended[1], 0);
+            assert_same_run(ROOT "/1", ROOT "/n", 4);
+            continue;
+        }
+        failures++;
+        assert_true(WIFEXITED(ended[0]) && WIFEXITED(ended[1]) && ended[1] != 0);
+        assert_said("rank 1");
+        assert_int_equal(how_often_said("ranks.wait_s"), 0);
+    }
+    assert_true(failures >= 4);
+    train_on(3, ROOT "/n", goes_on(), updates);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+}
+
+/* ---- numbers that are not finite ---- */
+
+/* Logits near 0 whose way back passes the largest float: the rows of the head are near
+ * it, and the gradient of the norm is their difference times what is normed. A batch of
+ * few tokens overflows, one of many does not. */
+static void make_steep_model(void)
+{
+    struct kg_model_opts opts = {.ct = KG_F32};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
+    struct kg_model_config config;
+    struct kg_model *m;
+
+    NEED(kg_model_config_read(&config, DIGITS, err));
+    config.layers = 1;
+    config.tied = false;
+    NEED(kg_model_create(&m, &config, &opts, 7, err));
+    for (int64_t v = 0; v < m->head->rows; v++)
+        for (int64_t d = 0; d < m->head->cols; d++)
+            m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
+    for (int64_t d = 0; d < m->norm->cols; d++)
+        m->norm->master[d] = 0;
+    NEED(kg_file_make_dirs(ROOT "/steep", err));
+    NEED(kg_model_save(m, ROOT "/steep", &save, err));
+    kg_model_free(m);
+}
+
+static void write_demonstrations(void)
+{
+    FILE *f = fopen(ROOT "/demonstrations.jsonl", "w");
+
+    assert_non_null(f);
+    for (int i = 0; i < 8; i++) /* the end token is the whole response of every other */
+        fprintf(f, "{\"prompt\": \"1,2:3,%d\", \"response\": \"%s\"}\n", i,
+                i % 2 ? "" : "1,2,3,4,5,6,7,8,9,1,2,3,4,5,6");
+    fclose(f);
+}
+
+/* In a process of its own: whoever forks has no threads. */
+static void make_steep(void)
+{
+    pid_t child = fork();
+    int ended;
+
+    if (child == 0) {
+        make_steep_model();
+        write_demonstrations();
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_int_equal(ended, 0);
+}
+
+static void a_step_that_is_not_finite_on_one_rank_is_skipped_by_all(void **state)
+{
+    static const char *const extra[] = {"model.path=" ROOT "/steep",
+                                        "model.dtype=fp32",
+                                        "train.steps=0",
+                                        "train.lanes=4",
+                                        "train.max_skips=9",
+                                        "sft.data=" ROOT "/demonstrations.jsonl",
+                                        "sft.batch=2",
+                                        "sft.steps=8",
+                                        "sft.lr=1e-41",
+                                        "data.val=",
+                                        NULL};
+    double norms[8];
+    int finite;
+
+    (void)state;
+    make_steep();
+    fresh(ROOT "/skips");
+    train_on(1, ROOT "/skips", false, extra);
+    finite = metrics_of(norms, 8, ROOT "/skips", "grad_norm");
+    assert_true(finite > 2 && finite < 8);
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        fresh(ROOT "/n");
+        train_on(ranks, ROOT "/n", false, extra);
+        assert_same_file(ROOT "/skips", ROOT "/n",
+                         "checkpoints/latest/model/model.safetensors");
+        assert_same_file(ROOT "/skips", ROOT "/n",
+                         "checkpoints/latest/state.safetensors");
+        assert_same_log(ROOT "/skips", ROOT "/n");
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_number_of_ranks),
+        cmocka_unit_test(a_rank_that_hangs_is_waited_for_and_named),
+        cmocka_unit_test(a_stop_signal_to_one_stops_all_behind_the_same_step),
+        cmocka_unit_test(no_room_on_one_rank_ends_all),
+        cmocka_unit_test(a_grader_that_dies_on_one_rank_ends_all),
+        cmocka_unit_test(no_memory_on_one_rank_ends_all),
+        cmocka_unit_test(a_step_that_is_not_finite_on_one_rank_is_skipped_by_all),
+    };
+    static const char *const also[] = {"run.threads=1", NULL};
+
+    run_also = also;
+    return cmocka_run_group_tests(tests, whole_run, NULL);
+}

@@ -1,0 +1,116 @@
+/* Ranks of a test: processes of its own, joined by sockets, each of which trains as
+ * `kedge train` would.
+ *
+ * Include it after ROOT, the folder of the test's runs, is defined.
+ */
+#ifndef KG_TESTS_RANKS_TESTING_H
+#define KG_TESTS_RANKS_TESTING_H
+
+#include "run_testing.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "ranks/sockets.h"
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+enum { RANKS = 5 };
+
+/* What happens to one of the ranks; {0}: nothing. */
+struct upset {
+    void (*before)(int me); /* in each, before it begins */
+    double wait_s;
+    const char *said; /* a file that warnings and errors go to; NULL: stderr */
+};
+
+static void join(int fd[RANKS][RANKS], int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < i; j++) {
+            int pair[2];
+
+            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+            fd[i][j] = pair[0];
+            fd[j][i] = pair[1];
+        }
+}
+
+static void leave_alone(int fd[RANKS][RANKS], int n, int me)
+{
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            if (i != j && i != me)
+                close(fd[i][j]);
+}
+
+/* Where ranks write who was lost; a new one for each run. */
+static struct kg_ranks_loss *no_loss(void)
+{
+    void *memory = mmap(NULL, sizeof(struct kg_ranks_loss), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(memory != MAP_FAILED);
+    return memory;
+}
+
+/* Its process does not return. */
+static void be_rank(struct kg_ranks *r, const char *dir, bool resume,
+                    const char *const *extra, const struct upset *upset)
+{
+    struct kg_config *config = config_of(dir, extra);
+    struct kg_err e;
+    kg_status status;
+
+    if (upset->said && !freopen(upset->said, "a", stderr))
+        _exit(127);
+    if (getenv("VERBOSE") || upset->said)
+        kg_log_set_stream(stderr, false);
+    if (upset->before)
+        upset->before(r->me);
+    status = kg_train_run_on(r, config, resume, true, &e);
+    kg_mem_fail_at(0);
+    if (status != KG_OK)
+        fprintf(stderr, "rank %d of %d: %s\n", r->me, r->n, e.message);
+    fflush(NULL);
+    _exit(status == KG_OK ? 0 : r->lost ? KG_RANKS_EXIT_LOST : 1);
+}
+
+/* n ranks of a run.   child (n) out */
+static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
+                        const char *const *extra, const struct upset *upset)
+{
+    struct kg_ranks_loss *loss = no_loss();
+    int fd[RANKS][RANKS];
+
+    join(fd, n);
+    for (int me = 0; me < n; me++) {
+        struct kg_ranks r;
+
+        child[me] = fork();
+        if (child[me] != 0)
+            continue;
+        leave_alone(fd, n, me);
+        NEED(kg_ranks_on_sockets(&r, me, n, fd[me], err));
+        r.loss = loss;
+        r.wait_s = upset->wait_s;
+        be_rank(&r, dir, resume, extra, upset);
+    }
+    leave_alone(fd, n, -1);
+    munmap(loss, sizeof *loss);
+}
+
+static void train_on(int n, const char *dir, bool resume, const char *const *extra)
+{
+    static const struct upset none;
+    pid_t child[RANKS];
+    int state;
+
+    start_ranks(child, n, dir, resume, extra, &none);
+    for (int r = 0; r < n; r++) {
+        assert_int_equal(waitpid(child[r], &state, 0), child[r]);
+        assert_int_equal(state, 0);
+    }
+}
+
+#endif
