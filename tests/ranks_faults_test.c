@@ -183,6 +183,51 @@ static void a_stop_signal_to_one_stops_all_behind_the_same_step(void **state)
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }
 
+/* `kedge train --resume-if-any` of the run on three ranks. */
+static int begun_or_resumed(void)
+{
+    const char *const *const lists[] = {run_base, run_also, updates};
+    const char *argv[96] = {"./kedge", "train", "--resume-if-any",
+                            "--ranks", "3",     "run.dir=" ROOT "/n"};
+    int n = 6, ended;
+    pid_t child = fork();
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (const char *const *a = lists[i]; a && *a; a++)
+            argv[n++] = *a;
+    if (child == 0 && freopen(SAID, "w", stderr))
+        execv("./kedge", (char *const *)(uintptr_t)argv);
+    if (child == 0)
+        _exit(127);
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    return ended;
+}
+
+/* A job that is begun again need not know how far it had come: to nothing, to a folder
+ * without a checkpoint, to some of its steps, or to its end. */
+static void a_job_that_is_begun_again_goes_on_where_it_was(void **state)
+{
+    static const struct upset heard = {.wait_s = 60, .said = SAID};
+    static const char *const facts[] = {NULL, "config.yaml", "checkpoints/step-000002"};
+    int ended[RANKS];
+
+    (void)state;
+    if (!kg_file_exists("./kedge")) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) {
+        fresh(ROOT "/n");
+        if (facts[i])
+            signalled(ended, 2, 1, SIGKILL, facts[i], &heard);
+        assert_int_equal(begun_or_resumed(), 0);
+        assert_same_run(ROOT "/1", ROOT "/n", 4);
+    }
+    assert_said("resuming from");
+    assert_int_equal(begun_or_resumed(), 0);
+    assert_said("all 4 of 4 steps are done");
+}
+
 /* ---- ranks that fail ---- */
 
 static int failing; /* the rank that something happens to */
@@ -358,6 +403,7 @@ int main(void)
         cmocka_unit_test(a_killed_rank_leaves_no_trace_on_another_number_of_ranks),
         cmocka_unit_test(a_rank_that_hangs_is_waited_for_and_named),
         cmocka_unit_test(a_stop_signal_to_one_stops_all_behind_the_same_step),
+        cmocka_unit_test(a_job_that_is_begun_again_goes_on_where_it_was),
         cmocka_unit_test(no_room_on_one_rank_ends_all),
         cmocka_unit_test(a_grader_that_dies_on_one_rank_ends_all),
         cmocka_unit_test(no_memory_on_one_rank_ends_all),

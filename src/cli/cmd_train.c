@@ -15,11 +15,13 @@
 #include "base/mem.h"
 #include "recipe/options.h"
 #include "train/run.h"
+#include "train/run_dir.h"
 
 #include <string.h>
 
 static bool dry_run;
 static bool resume;
+static bool resume_if_any;
 static bool list_keys;
 static const char *device_memory;
 static bool config_only;
@@ -38,6 +40,10 @@ const struct kg_flag kg_train_flags[] = {
      0, 0, NULL},
     {"resume", 0, KG_BESIDE("!keys", resume), NULL,
      "continue run.dir from its newest checkpoint, bit for bit", 0, 0, NULL},
+    {"resume-if-any", 0, KG_BESIDE("!keys,!resume", resume_if_any), NULL,
+     "as --resume where run.dir has a checkpoint or a step, else from the beginning: for "
+     "jobs that are begun again by a scheduler",
+     0, 0, NULL},
     {"ranks", 0, KG_BESIDE("!keys", ranks), "N",
      "as N processes of this machine, with the bits of one; needs train.lanes=N or more; "
      "with --dry-run: the memory of each",
@@ -114,18 +120,36 @@ static const char *take_recipe(int *argc, char **argv, int *extra)
     return recipe;
 }
 
+/* The first rank looks, for all.   r: {0} alone */
+static kg_status look_for_a_run(struct kg_ranks *r, const struct kg_recipe *recipe,
+                                struct kg_err *err)
+{
+    kg_status status = KG_OK;
+
+    if (!resume_if_any)
+        return KG_OK;
+    if (r->me == 0)
+        status = kg_run_dir_resumable(&resume, recipe->run.dir, err);
+    KG_TRY(kg_ranks_agree(r, status, "run folder", err));
+    return kg_ranks_any(r, &resume, "run folder", err);
+}
+
 /* A plan is one process's. */
 static int plan_or_train(struct kg_config *config)
 {
-    struct kg_ranks r;
+    struct kg_ranks r = {0};
     struct kg_recipe recipe;
     struct kg_err err;
     kg_status status;
 
-    if (dry_run)
-        return kg_cli_exit(print_plan(config, &err), &err);
     kg_recipe_read(&recipe, config);
+    if (dry_run) {
+        status = look_for_a_run(&r, &recipe, &err);
+        return kg_cli_exit(status == KG_OK ? print_plan(config, &err) : status, &err);
+    }
     status = kg_cli_ranks_begin(&r, ranks, recipe.ranks.wait_s, &err);
+    if (status == KG_OK)
+        status = look_for_a_run(&r, &recipe, &err);
     if (status == KG_OK)
         status = kg_train_run_on(&r, config, resume, true, &err);
     return kg_cli_ranks_end(&r, status, &err);

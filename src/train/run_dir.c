@@ -172,6 +172,16 @@ static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
     return *begun ? KG_OK : refuse_others_files(dir, err);
 }
 
+kg_status kg_run_dir_resumable(bool *resumable, const char *dir, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+
+    KG_TRY(kg_checkpoint_newest(name, dir, err));
+    KG_TRY(has_steps(resumable, dir, err));
+    *resumable |= name[0] != '\0';
+    return KG_OK;
+}
+
 /* The step of a dump in rollouts/, and whether it is one of the warm start; false for
  * every other name. */
 static bool is_dump(const char *name, int64_t *step, bool *sft)

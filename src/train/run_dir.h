@@ -23,6 +23,12 @@ kg_status kg_run_dir_check(const struct kg_run_inputs *in,
                            const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err) KG_MUST_CHECK;
 
+/* Whether dir holds something to continue: a checkpoint, or a step in its log. A run
+ * that came to neither (its first checkpoint is half there, say) is begun anew.
+ * errors: EIO */
+kg_status kg_run_dir_resumable(bool *resumable, const char *dir,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* What one of the two above would refuse, without a trace: for a plan. Where another
  * process is at work, or the folder cannot be made or written to, too. */
 kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
