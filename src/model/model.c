@@ -198,23 +198,6 @@ static kg_status put_rope(struct kg_model *m, struct kg_err *err)
                : KG_OK;
 }
 
-/* What every device cannot do, before any memory is taken. */
-static kg_status check_backend(const struct kg_model *m, struct kg_err *err)
-{
-    const struct kg_model_config *c = &m->config;
-    const struct kg_backend *be = m->backend;
-    const char *lacks = NULL;
-    for (int32_t l = 0; l < c->layers && !be->windows; l++)
-        if (kg_model_config_window(c, l))
-            lacks = "sliding windows";
-    if (!be->softcaps && (c->score_softcap > 0 || c->logit_softcap > 0))
-        lacks = "softcaps";
-    return lacks ? kg_fail(err, KG_EUNSUPPORTED,
-                           "this %s model has %s, which backend %s does not know",
-                           c->arch->model_type, lacks, be->name)
-                 : KG_OK;
-}
-
 static kg_status outline(struct kg_model *m, struct kg_err *err)
 {
     const size_t layers = (size_t)m->config.layers;
@@ -282,8 +265,6 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     kg_status status = check_experts(m, err);
     if (status == KG_OK)
         status = kg_backend_host(&m->host, be, err);
-    if (status == KG_OK)
-        status = check_backend(m, err);
     if (status == KG_OK)
         status = outline(m, err);
     if (status == KG_OK) {

@@ -193,99 +193,26 @@ static void compare_plain(const struct problem *p, const struct answer *got,
 }
 
 static const struct problem shapes[] = {
-    {.dtype = KG_F32, .heads = 4, .kv_heads = 4, .hd = 16, .n_seqs = 1, .lengths = {70}},
-    {.dtype = KG_F32,
-     .heads = 4,
-     .kv_heads = 2,
-     .hd = 6,
-     .n_seqs = 3,
-     .lengths = {1, 64, 65}},
-    {.dtype = KG_F32,
-     .heads = 6,
-     .kv_heads = 1,
-     .hd = 40,
-     .n_seqs = 2,
-     .lengths = {33, 130}},
-    {.dtype = KG_F32,
-     .heads = 2,
-     .kv_heads = 2,
-     .hd = 256,
-     .n_seqs = 1,
-     .lengths = {129}},
-    {.dtype = KG_BF16,
-     .heads = 14,
-     .kv_heads = 2,
-     .hd = 64,
-     .n_seqs = 2,
-     .lengths = {100, 40}},
-    {.dtype = KG_BF16,
-     .heads = 3,
-     .kv_heads = 3,
-     .hd = 80,
-     .n_seqs = 1,
-     .lengths = {150}},
-    {.dtype = KG_BF16, .heads = 72, .kv_heads = 1, .hd = 2, .n_seqs = 1, .lengths = {66}},
-    {.dtype = KG_BF16,
-     .heads = 8,
-     .kv_heads = 1,
-     .hd = 128,
-     .n_seqs = 2,
-     .lengths = {5, 67}},
-    /* From here on not for every backend. */
-    {.dtype = KG_F32,
-     .heads = 4,
-     .kv_heads = 2,
-     .hd = 16,
-     .window = 7,
-     .n_seqs = 3,
+    {KG_F32, .heads = 4, .kv_heads = 4, .hd = 16, .n_seqs = 1, .lengths = {70}},
+    {KG_F32, .heads = 4, .kv_heads = 2, .hd = 6, .n_seqs = 3, .lengths = {1, 64, 65}},
+    {KG_F32, .heads = 6, .kv_heads = 1, .hd = 40, .n_seqs = 2, .lengths = {33, 130}},
+    {KG_F32, .heads = 2, .kv_heads = 2, .hd = 256, .n_seqs = 1, .lengths = {129}},
+    {KG_BF16, .heads = 14, .kv_heads = 2, .hd = 64, .n_seqs = 2, .lengths = {100, 40}},
+    {KG_BF16, .heads = 3, .kv_heads = 3, .hd = 80, .n_seqs = 1, .lengths = {150}},
+    {KG_BF16, .heads = 72, .kv_heads = 1, .hd = 2, .n_seqs = 1, .lengths = {66}},
+    {KG_BF16, .heads = 8, .kv_heads = 1, .hd = 128, .n_seqs = 2, .lengths = {5, 67}},
+    {KG_F32, .heads = 4, .kv_heads = 2, .hd = 16, .window = 7, .n_seqs = 3,
      .lengths = {1, 64, 140}},
-    {.dtype = KG_F32,
-     .heads = 3,
-     .kv_heads = 1,
-     .hd = 10,
-     .window = 65,
-     .softcap = 1.5f,
-     .n_seqs = 2,
-     .lengths = {33, 200}},
-    {.dtype = KG_BF16,
-     .heads = 4,
-     .kv_heads = 1,
-     .hd = 64,
-     .window = 130,
-     .n_seqs = 1,
+    {KG_F32, .heads = 3, .kv_heads = 1, .hd = 10, .window = 65, .softcap = 1.5f,
+     .n_seqs = 2, .lengths = {33, 200}},
+    {KG_BF16, .heads = 4, .kv_heads = 1, .hd = 64, .window = 130, .n_seqs = 1,
      .lengths = {270}},
-    {.dtype = KG_BF16,
-     .heads = 2,
-     .kv_heads = 2,
-     .hd = 32,
-     .softcap = 0.8f,
-     .n_seqs = 2,
+    {KG_BF16, .heads = 3, .kv_heads = 1, .hd = 128, .window = 20, .softcap = 0.8f,
+     .n_seqs = 2, .lengths = {130, 9}},
+    {KG_BF16, .heads = 2, .kv_heads = 2, .hd = 32, .softcap = 0.8f, .n_seqs = 2,
      .lengths = {100, 40}},
 };
-enum { ALL_SHAPES = sizeof shapes / sizeof shapes[0], SOME_SHAPES = ALL_SHAPES - 4 };
-
-/* Those that the backend knows. */
-static int n_shapes(void)
-{
-    return backend()->windows && backend()->softcaps ? ALL_SHAPES : SOME_SHAPES;
-}
-
-static void what_a_backend_does_not_know_is_refused(void **state)
-{
-    (void)state;
-    for (int i = n_shapes(); i < ALL_SHAPES; i++) {
-        struct problem p = shapes[i];
-        struct kg_err err = {0};
-        problem_init(&p);
-        struct answer out = answer_init(&p, p.n);
-        struct kg_attn a = attn_of(&p);
-        assert_int_equal(kg_op_attention(backend(), out.o, lse_of(&out, &a), &a, &err),
-                         KG_EUNSUPPORTED);
-        assert_non_null(strstr(err.message, p.window ? "window" : "softcap"));
-        answer_release(&out);
-        problem_release(&p);
-    }
-}
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* Whether the backend makes the products of these by a matrix instruction, in which
  * weights are bf16: another definition than the CPU's. */
@@ -297,7 +224,7 @@ static bool other_definition(const struct problem *p)
 static void matches_plain_version(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct answer got = whole(&p);
@@ -332,7 +259,7 @@ static void chunks_have_the_bits_of_the_whole(void **state)
     static const int all[] = {1, 2, 3, 5, 8, 9, 31, 64, 65, 149};
     const int *sizes = emulated() ? all + 8 : all;
     const int n_sizes = emulated() ? 1 : sizeof all / sizeof *all;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         p.n_seqs = 1;
         p.lengths[0] = 150;
@@ -353,20 +280,20 @@ static void decoding_has_the_bits_of_the_whole(void **state)
 {
     (void)state;
     static const int from[] = {0, 63, 64, 127, 1000, 1023, 1024, 1025, 1089};
-    struct problem p = {.dtype = KG_BF16,
-                        .heads = 2,
-                        .kv_heads = 2,
-                        .hd = 64,
-                        .n_seqs = 1,
-                        .lengths = {1090}};
-    problem_init(&p);
-    struct answer full = whole(&p);
-    compare_plain(&p, &full, 5e-3);
-    for (size_t i = 0; i < sizeof from / sizeof *from; i++)
-        check_chunk(&p, &full, from[i], 1);
-    check_chunk(&p, &full, 1000, 50);
-    answer_release(&full);
-    problem_release(&p);
+    for (int windowed = 0; windowed < 2; windowed++) {
+        struct problem p = {
+            KG_BF16,          .heads = windowed ? 1 : 2,   .kv_heads = windowed ? 1 : 2,
+            .hd = 64,         .window = windowed ? 20 : 0, .n_seqs = 1,
+            .lengths = {1090}};
+        problem_init(&p);
+        struct answer full = whole(&p);
+        compare_plain(&p, &full, 5e-3);
+        for (size_t i = 0; i < sizeof from / sizeof *from; i++)
+            check_chunk(&p, &full, from[i], 1);
+        check_chunk(&p, &full, 1000, 50);
+        answer_release(&full);
+        problem_release(&p);
+    }
 }
 
 /* Keys of every sequence in shuffled pages of a pool whose other rows are NaN. */
@@ -405,7 +332,7 @@ static void pages_init(struct pages *g, const struct problem *p)
 static void paged_keys_have_the_bits_of_contiguous_keys(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         struct pages g;
         problem_init(&p);
@@ -476,7 +403,7 @@ static void a_row_has_its_bits_in_every_batch(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 7, 33, 64};
-    struct problem p = {.dtype = KG_BF16, .heads = 6, .kv_heads = 2, .hd = 64};
+    struct problem p = {KG_BF16, .heads = 6, .kv_heads = 2, .hd = 64};
     int32_t(*table)[PAGES] = buffer_of(BATCH, sizeof *table);
     struct answer all, some;
 
@@ -531,7 +458,7 @@ static void neighbours_in_the_batch_change_no_bit(void **state)
 static void masked_keys_never_contribute(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         p.n_seqs = 1;
         p.lengths[0] = 100;
@@ -551,11 +478,39 @@ static void masked_keys_never_contribute(void **state)
     }
 }
 
+/* Keys and values become NaN: rows whose window has passed them must not notice. */
+static void keys_before_a_window_never_contribute(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPES; i++) {
+        struct problem p = shapes[i];
+        if (p.window == 0)
+            continue;
+        const int last = 37, first = last + p.window;
+        p.n_seqs = 1;
+        p.lengths[0] = first + 70;
+        problem_init(&p);
+        struct answer full = whole(&p);
+        for (int64_t r = 0; r <= last; r++)
+            for (int64_t c = 0; c < p.k.cols; c++) {
+                set(p.k, r, c, NAN);
+                set(p.v, r, c, NAN);
+            }
+        struct answer out = whole(&p);
+        assert_true(isnan(out.lse[(first - 1) * p.heads]));
+        assert_rows_equal(&full, first, &out, first, 70);
+        assert_lse_equal(&full, first, &out, first, 70, p.heads);
+        answer_release(&out);
+        answer_release(&full);
+        problem_release(&p);
+    }
+}
+
 static void threads_change_no_bit(void **state)
 {
     (void)state;
     int before = omp_get_max_threads();
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         omp_set_num_threads(1);
@@ -620,7 +575,7 @@ static void compare_definitions(const struct problem *p, const struct answer *a,
 static void instruction_sets_agree_in_every_bit(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct kg_attn a = attn_of(&p);
@@ -752,7 +707,7 @@ static void check_backward(const struct problem *p, enum kg_dtype dout_type,
 static void backward_matches_plain_version(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         if (by_kernels() && !other_definition(&p))
             continue; /* it has the CPU's bits */
@@ -795,12 +750,8 @@ static void check_difference(const struct problem *p, struct kg_mat x, struct kg
 static void backward_matches_finite_differences(void **state)
 {
     (void)state;
-    struct problem p = {.dtype = KG_F32,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .hd = 8,
-                        .n_seqs = 2,
-                        .lengths = {70, 9}};
+    struct problem p = {KG_F32,  .heads = 4,  .kv_heads = 2,
+                        .hd = 8, .n_seqs = 2, .lengths = {70, 9}};
     problem_init(&p);
     struct answer y = whole(&p);
     struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
@@ -853,7 +804,7 @@ static void compare_gradients(const struct problem *p, const struct gradient *a,
 static void gradients_agree_and_repeat_in_every_bit(void **state)
 {
     (void)state;
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct answer y = whole(&p);
@@ -886,7 +837,7 @@ static void threads_change_no_bit_of_gradients(void **state)
 {
     (void)state;
     int before = omp_get_max_threads();
-    for (int i = 0; i < n_shapes(); i++) {
+    for (int i = 0; i < N_SHAPES; i++) {
         struct problem p = shapes[i];
         problem_init(&p);
         struct answer y = whole(&p);
@@ -962,13 +913,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(matches_plain_version),
-        cmocka_unit_test(what_a_backend_does_not_know_is_refused),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(a_row_has_its_bits_in_every_batch),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
         cmocka_unit_test(masked_keys_never_contribute),
+        cmocka_unit_test(keys_before_a_window_never_contribute),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(an_enclosing_region_changes_no_bit),
         cmocka_unit_test(instruction_sets_agree_in_every_bit),
@@ -981,13 +932,13 @@ int main(void)
     };
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(matches_plain_version),
-        cmocka_unit_test(what_a_backend_does_not_know_is_refused),
         cmocka_unit_test(chunks_have_the_bits_of_the_whole),
         cmocka_unit_test(decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(paged_keys_have_the_bits_of_contiguous_keys),
         cmocka_unit_test(a_row_has_its_bits_in_every_batch),
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
         cmocka_unit_test(masked_keys_never_contribute),
+        cmocka_unit_test(keys_before_a_window_never_contribute),
         cmocka_unit_test(instruction_sets_agree_in_every_bit),
         cmocka_unit_test(backward_matches_plain_version),
         cmocka_unit_test(gradients_agree_and_repeat_in_every_bit),

@@ -371,8 +371,6 @@ struct kg_backend {
                        * parallel region; get and fetch of what none of them writes
                        * from any */
     const struct kg_traffic *traffic; /* counted; NULL: nothing crosses */
-    bool windows;                     /* its attention knows windows */
-    bool softcaps;                    /* its attention and its head know softcaps */
     enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
@@ -690,8 +688,7 @@ const char *kg_experts_missing(const struct kg_backend *be);
  * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
  * rows: FMAs in fp32; where a device's matrix instruction makes the products, its own,
  * with weights rounded to bf16
- * errors: SHAPE, DTYPE, EINVAL, UNSUPPORTED (a window or a softcap that this backend does
- * not know) */
+ * errors: SHAPE, DTYPE, EINVAL */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.

@@ -15,6 +15,7 @@ struct problem {
     int64_t n, d, v;
     int k, top_k;
     bool tempered, anchored, with_sets;
+    float softcap; /* 0: none */
     double broken; /* a weight that is no plain number, 0 for none */
     struct kg_mat hidden, weight;
     float *inv_temp;
@@ -75,6 +76,7 @@ static void problem_init(struct problem *p)
     p->anchor.hidden = random_matrix(p->dtype, p->n, p->d + 3, 2.0);
     p->anchor.weight = random_matrix(p->dtype, p->v, p->d + 3, 1.0);
     p->anchor.inv_temp = p->inv_temp;
+    p->anchor.softcap = p->softcap;
 }
 
 static void problem_release(struct problem *p)
@@ -95,6 +97,7 @@ static struct kg_head head_of(const struct problem *p)
     return (struct kg_head){.hidden = p->hidden,
                             .weight = p->weight,
                             .inv_temp = p->inv_temp,
+                            .softcap = p->softcap,
                             .target = p->target,
                             .indices = p->indices,
                             .k = p->k,
@@ -316,6 +319,17 @@ static void all_wishes_have_the_bits_of_the_cpu(void **state)
          .tempered = true,
          .anchored = true,
          .with_sets = true},
+        {.dtype = KG_BF16, .n = 17, .d = 16, .v = 512, .k = 2, .top_k = 7, .softcap = 3},
+        {.dtype = KG_F32,
+         .n = 29,
+         .d = 12,
+         .v = 700,
+         .k = 5,
+         .top_k = 9,
+         .tempered = true,
+         .anchored = true,
+         .with_sets = true,
+         .softcap = 1.25f},
     };
 
     (void)state;

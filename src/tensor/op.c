@@ -481,14 +481,12 @@ static kg_status check_seqs(const char *op, const struct kg_attn *a, struct kg_e
     return KG_OK;
 }
 
-/* A softcap, which the backend must know where there is one. */
-static kg_status check_softcap(const struct kg_backend *be, const char *op, float softcap,
-                               struct kg_err *err)
+static kg_status check_softcap(const char *op, float softcap, struct kg_err *err)
 {
-    if (!(softcap >= 0) || isinf(softcap))
-        return kg_fail(err, KG_EINVAL, "%s: softcap %g, expected 0 or more", op,
-                       (double)softcap);
-    return softcap > 0 && !be->softcaps ? missing(be, "softcap", err) : KG_OK;
+    return softcap >= 0 && !isinf(softcap)
+               ? KG_OK
+               : kg_fail(err, KG_EINVAL, "%s: softcap %g, expected 0 or more", op,
+                         (double)softcap);
 }
 
 static kg_status check_attention(const struct kg_backend *be, const char *op,
@@ -497,9 +495,7 @@ static kg_status check_attention(const struct kg_backend *be, const char *op,
     if (a->window < 0)
         return kg_fail(err, KG_EINVAL, "%s: window %d, expected 0 or more", op,
                        (int)a->window);
-    if (a->window > 0 && !be->windows)
-        return missing(be, "attention in a window", err);
-    KG_TRY(check_softcap(be, op, a->softcap, err));
+    KG_TRY(check_softcap(op, a->softcap, err));
     KG_TRY(check(op, "q", a->q, ANY, ANY, CT, err));
     KG_TRY(check(op, "k", a->k, ANY, ANY, 1u << a->q.dtype, err));
     KG_TRY(check(op, "v", a->v, a->k.rows, a->k.cols, 1u << a->q.dtype, err));
@@ -580,10 +576,10 @@ static kg_status check_head(const struct kg_backend *be, const char *op,
                            "%s: the set of row %lld is of %d ids, expected the "
                            "vocabulary of %lld",
                            op, (long long)n, h->sets[n].bound, (long long)V);
-    KG_TRY(check_softcap(be, op, h->softcap, err));
+    KG_TRY(check_softcap(op, h->softcap, err));
     if (!h->anchor)
         return KG_OK;
-    KG_TRY(check_softcap(be, op, h->anchor->softcap, err));
+    KG_TRY(check_softcap(op, h->anchor->softcap, err));
     KG_TRY(check(op, "anchor hidden", h->anchor->hidden, N, ANY, 1u << h->hidden.dtype,
                  err));
     return check(op, "anchor weight", h->anchor->weight, V, h->anchor->hidden.cols,

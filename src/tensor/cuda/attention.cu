@@ -92,26 +92,43 @@ static __device__ void score(float s[EACH][EACH], slice &left, slice &right,
 
 static __device__ float larger(float a, float b) { return a > b ? a : b; }
 
-/* Scores of row r become p = exp(s - m); m, l and acc move to the new maximum. */
-static __device__ void soften(float s[EACH], struct rows *w, int r, int seen)
+/* The keys of a block that each of a thread's rows sees. */
+struct keys {
+    int from[EACH];
+    int end[EACH];
+};
+
+static __device__ bool sees(const struct keys &k, int r, int key)
+{
+    return key >= k.from[r] && key < k.end[r];
+}
+
+/* Scores of row r become p = exp(s - m); m, l and acc move to the new maximum. A row that
+ * sees nothing yet stays as it is. */
+static __device__ void soften(float s[EACH], struct rows *w, int r, const struct keys &k,
+                              float softcap)
 {
     const int j = (int)threadIdx.x % SIDE;
-    float m, alpha, sum;
+    float m, shift, alpha, sum;
 
 #pragma unroll
-    for (int c = 0; c < EACH; c++)
-        s[c] = j + c * SIDE < seen ? s[c] : -INFINITY;
+    for (int c = 0; c < EACH; c++) {
+        if (softcap > 0.0f)
+            s[c] = kg_cuda_softcap(s[c], softcap);
+        s[c] = sees(k, r, j + c * SIDE) ? s[c] : -INFINITY;
+    }
     m = larger(larger(s[0], s[1]), larger(s[2], s[3]));
     for (unsigned by = SIDE / 2; by > 0; by /= 2)
         m = larger(m, __shfl_xor_sync(~0u, m, by));
     m = larger(w->m[r], m);
+    shift = k.end[r] > k.from[r] ? m : 0.0f;
 #pragma unroll
     for (int c = 0; c < EACH; c++)
-        s[c] = kg_cuda_exp(s[c] - m);
+        s[c] = kg_cuda_exp(s[c] - shift);
     sum = (s[0] + s[1]) + (s[2] + s[3]);
     for (unsigned by = SIDE / 2; by > 0; by /= 2)
         sum += __shfl_xor_sync(~0u, sum, by);
-    alpha = kg_cuda_exp(w->m[r] - m); /* 0 at the first block */
+    alpha = kg_cuda_exp(w->m[r] - shift); /* 0 at the first block */
 #pragma unroll
     for (int c = 0; c < EACH; c++)
         w->acc[r][c] *= alpha;
@@ -121,7 +138,7 @@ static __device__ void soften(float s[EACH], struct rows *w, int r, int seen)
 
 /* acc += p v over the keys that each row sees */
 static __device__ void add_values(struct rows *w, const float p[TILE][TILE + PAD],
-                                  const slice &v, const int seen[EACH], int first)
+                                  const slice &v, const struct keys &keys, int first)
 {
     const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE;
 
@@ -130,7 +147,7 @@ static __device__ void add_values(struct rows *w, const float p[TILE][TILE + PAD
         for (int r = 0; r < EACH; r++)
 #pragma unroll
             for (int c = 0; c < EACH; c++)
-                if (first + k < seen[r])
+                if (sees(keys, r, first + k))
                     w->acc[r][c] = kg_fma(p[i + r][first + k], v[k][j + c * SIDE],
                                           w->acc[r][c]);
 }
@@ -169,17 +186,18 @@ static __global__ void __launch_bounds__(THREADS)
 
     if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y % a.n_kv_heads))
         return;
-    for (int block = 0; block <= t.window; block++) {
+    for (int block = kg_cuda_first_block(a, t); block <= t.last; block++) {
         const int64_t row = kg_cuda_keys(a, t.seq, block);
         const int n = kg_cuda_seen(t, t.rows - 1, block);
         float s[EACH][EACH];
-        int seen[EACH];
+        struct keys keys;
 
         score(s, left, right, a, t, row, n);
 #pragma unroll
         for (int r = 0; r < EACH; r++) {
-            seen[r] = i + r < t.rows ? kg_cuda_seen(t, i + r, block) : 0;
-            soften(s[r], &w, r, seen[r]);
+            keys.from[r] = kg_cuda_passed(a, t, i + r, block);
+            keys.end[r] = i + r < t.rows ? kg_cuda_seen(t, i + r, block) : 0;
+            soften(s[r], &w, r, keys, a.softcap);
 #pragma unroll
             for (int c = 0; c < EACH; c++)
                 p[i + r][j + c * SIDE] = s[r][c];
@@ -187,7 +205,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int first = 0; first < n; first += DEPTH) {
             bring_values(right, a, t, row + first, n - first, col);
             __syncthreads();
-            add_values(&w, p, right, seen, first);
+            add_values(&w, p, right, keys, first);
             __syncthreads();
         }
     }

@@ -4,6 +4,8 @@
  *     dv_j += p_ij dO_i                        ds_ij = p_ij (dO_i.v_j - D_i)
  *     dk_j += ds_ij scale q_i                  dq_i = scale sum_j ds_ij k_j
  *
+ * and with scores s = cap tanh(scale q.k / cap) ds_ij has the factor 1 - (s / cap)^2.
+ *
  * One kernel has a tile of queries and walks the keys for dq; another has a block of keys
  * and walks the queries that see it for dk and dv. Both recompute p and ds, so nobody
  * adds to what another one wrote, and a sum is one chain in the order of the CPU's. As in
@@ -118,6 +120,22 @@ static __device__ void multiply(float s[EACH][EACH], slice &left, slice &right,
     }
 }
 
+/* s and dO.v become p and ds. */
+static __device__ void soften(float *s, float *ds, float softcap, float lse, float d)
+{
+    float x = *s, slope = 1.0f, p;
+
+    if (softcap > 0.0f) {
+        const float t = kg_cuda_tanh(x / softcap);
+
+        x = softcap * t;
+        slope = kg_fma(-t, t, 1.0f);
+    }
+    p = kg_cuda_exp(x - lse);
+    *ds = p * (*ds - d) * slope;
+    *s = p;
+}
+
 /* p and ds of a thread's elements, 0 at keys that a row does not see. */
 static __device__ void recompute(float p[EACH][EACH], float ds[EACH][EACH], slice &left,
                                  slice &right, const struct kg_cuda_given &g,
@@ -130,7 +148,8 @@ static __device__ void recompute(float p[EACH][EACH], float ds[EACH][EACH], slic
 #pragma unroll
     for (int r = 0; r < EACH; r++) {
         const bool there = i + r < t.rows;
-        const int seen = there ? kg_cuda_seen(t, i + r, block) : 0;
+        const int from = kg_cuda_passed(g.a, t, i + r, block);
+        const int end = there ? kg_cuda_seen(t, i + r, block) : 0;
         const int64_t at = there ? kg_cuda_query(t, i + r) * g.a.n_heads +
                                        kg_cuda_head(t, i + r)
                                  : 0;
@@ -138,10 +157,11 @@ static __device__ void recompute(float p[EACH][EACH], float ds[EACH][EACH], slic
 
 #pragma unroll
         for (int c = 0; c < EACH; c++) {
-            const float e = kg_cuda_exp(p[r][c] - lse);
+            const bool seen = j + c * SIDE >= from && j + c * SIDE < end;
 
-            ds[r][c] = j + c * SIDE < seen ? e * (ds[r][c] - d) : 0.0f;
-            p[r][c] = j + c * SIDE < seen ? e : 0.0f;
+            soften(&p[r][c], &ds[r][c], g.a.softcap, lse, d);
+            ds[r][c] = seen ? ds[r][c] : 0.0f;
+            p[r][c] = seen ? p[r][c] : 0.0f;
         }
     }
 }
@@ -209,7 +229,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (!kg_cuda_tile_of_block(&t, g.a, (int)blockIdx.y % g.a.n_kv_heads))
         return;
-    for (int block = 0; block <= t.window; block++) {
+    for (int block = kg_cuda_first_block(g.a, t); block <= t.last; block++) {
         const int64_t first = kg_cuda_keys(g.a, t.seq, block);
         const int n = kg_cuda_seen(t, t.rows - 1, block);
         float p[EACH][EACH], ds[EACH][EACH];
@@ -292,6 +312,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const struct kg_cuda_tile t = kg_cuda_tile_at(seq, group, kv_head, i);
         float p[EACH][EACH], ds[EACH][EACH];
 
+        if (kg_cuda_first_block(g.a, t) > block)
+            break; /* its window has passed the block, and so have later ones */
         recompute(p, ds, left, right, g, t, block, n);
         keep(held, p);
         add_rows(to_v, held, right, g.dout, g, t, 1.0f, col);

@@ -58,38 +58,45 @@ template <int C> static __device__ void clear(float sum[C][4])
 struct row {
     float lse; /* in base 2 */
     float d;
-    int seen; /* keys from position 0, or from the block's first; 0 for no row */
+    int from, end; /* keys that it sees, from position 0, or from the block's first; none
+                    * for no row */
 };
 
 static __device__ struct row row_of(const struct kg_cuda_given &g,
                                     const struct kg_cuda_tile &t, int r, int before)
 {
     if (r >= t.rows)
-        return {0.0f, 0.0f, 0};
+        return {0.0f, 0.0f, 0, 0};
     const int64_t at = kg_cuda_query(t, r) * g.a.n_heads + kg_cuda_head(t, r);
+    const int position = kg_cuda_position(t, r);
 
     return {g.lse.data[at] * 0x1.715476p+0f, g.d.data[at],
-            kg_cuda_position(t, r) + 1 - before};
+            kg_cuda_first_key(g.a, position) - before, position + 1 - before};
 }
 
 /* s and dO.v become p and ds */
-static __device__ void soften(float *s, float *ds, const struct row &r, float scale,
-                              int key)
+template <bool CAPPED>
+static __device__ void soften(float *s, float *ds, const struct row &r,
+                              struct kg_cuda_scores by, int key)
 {
-    const float p = kg_cuda_exp2(kg_fma(*s, scale, -r.lse));
+    const float t = CAPPED ? kg_cuda_tanh(*s * by.in) : 0.0f;
+    const float p = kg_cuda_exp2(CAPPED ? kg_fma(t, by.out, -r.lse)
+                                        : kg_fma(*s, by.in, -r.lse));
+    const float slope = CAPPED ? kg_fma(-t, t, 1.0f) : 1.0f;
+    const bool seen = key >= r.from && key < r.end;
 
-    *ds = key < r.seen ? p * (*ds - r.d) : 0.0f;
-    *s = key < r.seen ? p : 0.0f;
+    *ds = seen ? p * (*ds - r.d) * slope : 0.0f;
+    *s = seen ? p : 0.0f;
 }
 
 /* ---- dq ---- */
 /* The warp's 16 rows against STEP keys from `first` on. */
-template <int HD>
-static __device__ void add_keys(float sum[HD / 8][4], const uint32_t q[HD / 16][4],
-                                const uint32_t dout[HD / 16][4],
-                                const struct kg_cuda_eight (*k)[HD / 8 + 1],
-                                const struct kg_cuda_eight (*v)[HD / 8 + 1],
-                                const struct row r[2], float scale, int first)
+template <int HD, bool CAPPED>
+static __device__ void
+add_keys(float sum[HD / 8][4], const uint32_t q[HD / 16][4],
+         const uint32_t dout[HD / 16][4], const struct kg_cuda_eight (*k)[HD / 8 + 1],
+         const struct kg_cuda_eight (*v)[HD / 8 + 1], const struct row r[2],
+         struct kg_cuda_scores by, int first)
 {
     const int t = (int)threadIdx.x % 4;
     float s[STEP / 8][4], ds[STEP / 8][4];
@@ -100,7 +107,8 @@ static __device__ void add_keys(float sum[HD / 8][4], const uint32_t q[HD / 16][
     for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            soften(&s[n][i], &ds[n][i], r[i / 2], scale, first + 8 * n + 2 * t + i % 2);
+            soften<CAPPED>(&s[n][i], &ds[n][i], r[i / 2], by,
+                           first + 8 * n + 2 * t + i % 2);
 #pragma unroll
     for (int n = 0; n < STEP / 8; n += 2) {
         const uint32_t left[4] = {
@@ -111,7 +119,7 @@ static __device__ void add_keys(float sum[HD / 8][4], const uint32_t q[HD / 16][
     }
 }
 
-template <int HD>
+template <int HD, bool CAPPED>
 static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     backward_of_queries(struct kg_mat dq, struct kg_cuda_given g)
 {
@@ -130,16 +138,18 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     const struct row r[2] = {row_of(g, t, first + lane / 4, 0),
                              row_of(g, t, first + lane / 4 + 8, 0)};
     const int keys = kg_cuda_position(t, t.rows - 1) + 1;
+    const int from = kg_cuda_first_key(g.a, kg_cuda_position(t, 0)) / STEP * STEP;
+    const struct kg_cuda_scores by = kg_cuda_scores(g.a);
 
     clear<HD / 8>(sum);
-    for (int at = 0; at < keys; at += STEP) {
-        const int64_t from = (int64_t)t.seq.keys + at;
+    for (int at = from; at < keys; at += STEP) {
+        const int64_t row = (int64_t)t.seq.keys + at;
 
-        kg_cuda_bring<STEP, KG_ATTN_THREADS>(k, g.a.k, from, keys - at, t.kv_head * HD);
-        kg_cuda_bring<STEP, KG_ATTN_THREADS>(v, g.a.v, from, keys - at, t.kv_head * HD);
+        kg_cuda_bring<STEP, KG_ATTN_THREADS>(k, g.a.k, row, keys - at, t.kv_head * HD);
+        kg_cuda_bring<STEP, KG_ATTN_THREADS>(v, g.a.v, row, keys - at, t.kv_head * HD);
         __syncthreads();
         if (first < t.rows)
-            add_keys<HD>(sum, q, dout, k, v, r, g.a.scale * 0x1.715476p+0f, at);
+            add_keys<HD, CAPPED>(sum, q, dout, k, v, r, by, at);
         __syncthreads();
     }
 #pragma unroll
@@ -179,9 +189,9 @@ static __device__ void bring_piece(struct piece<HD> *w, const struct kg_cuda_giv
 }
 
 /* p and ds of the warp's keys and half of the piece's rows. */
-template <int HD>
+template <int HD, bool CAPPED>
 static __device__ void recompute(struct piece<HD> *w, const uint32_t k[HD / 16][4],
-                                 const uint32_t v[HD / 16][4], float scale)
+                                 const uint32_t v[HD / 16][4], struct kg_cuda_scores by)
 {
     const int lane = (int)threadIdx.x % 32, half = (int)threadIdx.x / 128;
     const int key = (int)threadIdx.x / 32 % 4 * 16 + lane / 4;
@@ -195,8 +205,8 @@ static __device__ void recompute(struct piece<HD> *w, const uint32_t k[HD / 16][
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            soften(&s[n][i], &ds[n][i], w->row[r + 2 * (lane % 4) + i % 2], scale,
-                   key + i / 2 * 8);
+            soften<CAPPED>(&s[n][i], &ds[n][i], w->row[r + 2 * (lane % 4) + i % 2], by,
+                           key + i / 2 * 8);
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
             w->p[key + 4 * i][r / 8].pair[lane % 4] = kg_pair(s[n][i], s[n][i + 1]);
@@ -255,7 +265,7 @@ static __device__ void bring_block(uint32_t f[HD / 16][4],
     __syncthreads();
 }
 
-template <int HD>
+template <int HD, bool CAPPED>
 static __global__ void __launch_bounds__(WIDE, 1)
     backward_of_keys(struct kg_mat dk, struct kg_mat dv, struct kg_cuda_given g)
 {
@@ -279,10 +289,12 @@ static __global__ void __launch_bounds__(WIDE, 1)
     for (int i = block * group; i < tiles; i++) {
         const struct kg_cuda_tile t = kg_cuda_tile_at(seq, group, kv_head, i);
 
+        if (kg_cuda_first_block(g.a, t) > block)
+            break; /* its window has passed the block, and so have later ones */
         for (int r = 0; r < t.rows; r += STEP) {
             bring_piece(w, g, t, r, before);
             __syncthreads();
-            recompute(w, k, v, g.a.scale * 0x1.715476p+0f);
+            recompute<HD, CAPPED>(w, k, v, kg_cuda_scores(g.a));
             __syncthreads();
             add_rows(to_k, to_v, w);
             __syncthreads();
@@ -292,21 +304,25 @@ static __global__ void __launch_bounds__(WIDE, 1)
     write<HD>(dv, to_v, 1.0f, first, seq.n_rows - before, kv_head * HD);
 }
 
-template <int HD>
+template <int HD, bool CAPPED>
 static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                    const struct kg_cuda_given &g)
 {
-    KG_LAUNCH(backward_of_queries<HD>, kg_grid(kg_cuda_most_tiles(&g.a), g.a.n_kv_heads),
+    const int heads = g.a.n_kv_heads;
+
+    KG_LAUNCH((backward_of_queries<HD, CAPPED>), kg_grid(kg_cuda_most_tiles(&g.a), heads),
               KG_ATTN_THREADS, dq, g);
-    KG_LAUNCH(backward_of_keys<HD>, kg_grid(kg_cuda_most_blocks(&g.a), g.a.n_kv_heads),
+    KG_LAUNCH((backward_of_keys<HD, CAPPED>), kg_grid(kg_cuda_most_blocks(&g.a), heads),
               WIDE, dk, dv, g);
 }
 
 void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                const struct kg_cuda_given *g)
 {
+    const bool capped = g->a.softcap > 0.0f;
+
     if (g->a.head_dim == 64)
-        launch<64>(dq, dk, dv, *g);
+        (capped ? launch<64, true> : launch<64, false>)(dq, dk, dv, *g);
     else
-        launch<128>(dq, dk, dv, *g);
+        (capped ? launch<128, true> : launch<128, false>)(dq, dk, dv, *g);
 }

@@ -1,9 +1,10 @@
 /* What the kernels of attention share: how query rows are cut, and who takes what.
  *
- * A query row is a position and a head. The rows of a KV head's group within a window of
+ * A query row is a position and a head. The rows of a KV head's group within a block of
  * 64 positions (counted from position 0) are numbered position by position, and 64 of
- * them are a tile. So all rows of a tile see the same blocks of keys, of which the last
- * one, the tile's own window, is the only one that some of them see in part.
+ * them are a tile. So the last block of keys that a row of a tile sees, the tile's own,
+ * is that of all of them, and the only one of which some do not see the end. A window
+ * leaves out the first blocks, or their beginning.
  *
  * Lengths and places of sequences are known to the device alone: a grid is as large as
  * they allow, and each block looks for its tile.
@@ -25,9 +26,9 @@ struct kg_cuda_tile {
     struct kg_attn_seq seq;
     int group;
     int kv_head;
-    int window; /* of its positions, and its last block of keys */
-    int from;   /* position where the sequence's part of the window begins */
-    int first;  /* row of that part where the tile begins */
+    int last;  /* block that its positions stand in: the last one of its keys */
+    int from;  /* position where the sequence's part of that block begins */
+    int first; /* row of that part where the tile begins */
     int rows;
 };
 
@@ -47,7 +48,26 @@ static __device__ inline int kg_cuda_head(const struct kg_cuda_tile &t, int r)
 /* Keys of a block that row r sees. */
 static __device__ inline int kg_cuda_seen(const struct kg_cuda_tile &t, int r, int block)
 {
-    return block < t.window ? KG_KV_BLOCK : kg_cuda_position(t, r) % KG_KV_BLOCK + 1;
+    return block < t.last ? KG_KV_BLOCK : kg_cuda_position(t, r) % KG_KV_BLOCK + 1;
+}
+/* First key that the query at position p sees, ... */
+static __device__ inline int kg_cuda_first_key(const struct kg_attn &a, int p)
+{
+    return a.window > 0 && p >= a.window ? p - a.window + 1 : 0;
+}
+/* ... the first block that a row of the tile sees ... */
+static __device__ inline int kg_cuda_first_block(const struct kg_attn &a,
+                                                 const struct kg_cuda_tile &t)
+{
+    return kg_cuda_first_key(a, kg_cuda_position(t, 0)) / KG_KV_BLOCK;
+}
+/* ... and keys of a block that lie before the window of row r; all of it at most. */
+static __device__ inline int
+kg_cuda_passed(const struct kg_attn &a, const struct kg_cuda_tile &t, int r, int block)
+{
+    const int n = kg_cuda_first_key(a, kg_cuda_position(t, r)) - block * KG_KV_BLOCK;
+
+    return n < 0 ? 0 : n < KG_KV_BLOCK ? n : KG_KV_BLOCK;
 }
 /* Row of k and v where a block of keys begins. */
 static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
@@ -57,7 +77,7 @@ static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
                          : (int64_t)seq.keys + (int64_t)block * KG_KV_BLOCK;
 }
 
-/* Positions in the first window that the sequence has part in. */
+/* Positions in the first block that the sequence has part in. */
 static __device__ inline int kg_cuda_in_first(const struct kg_attn_seq &s)
 {
     return (int)kg_cuda_min(s.n_rows, KG_KV_BLOCK - s.pos % KG_KV_BLOCK);
@@ -66,7 +86,7 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
 {
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
-/* Tiles of a sequence for one KV head; a whole window has `group` of them. Or its blocks
+/* Tiles of a sequence for one KV head; a whole block has `group` of them. Or its blocks
  * of keys, where it is whole. */
 static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
                                            bool keys)
@@ -127,10 +147,10 @@ kg_cuda_tile_at(const struct kg_attn_seq &s, int group, int kv_head, int i)
 {
     const int in_first = kg_cuda_in_first(s);
     const int head = kg_cuda_cut((int64_t)in_first * group);
-    const int window = i < head ? 0 : 1 + (i - head) / group; /* from the first one on */
-    const int from = window == 0 ? s.pos : s.pos + in_first + (window - 1) * KG_KV_BLOCK;
+    const int block = i < head ? 0 : 1 + (i - head) / group; /* from the first one on */
+    const int from = block == 0 ? s.pos : s.pos + in_first + (block - 1) * KG_KV_BLOCK;
     const int left = s.pos + s.n_rows - from;
-    const int whole = window == 0 ? in_first : left < KG_KV_BLOCK ? left : KG_KV_BLOCK;
+    const int whole = block == 0 ? in_first : left < KG_KV_BLOCK ? left : KG_KV_BLOCK;
     const int first = (i < head ? i : (i - head) % group) * KG_ATTN_ROWS;
     const int rows = (int)kg_cuda_min(KG_ATTN_ROWS, (int64_t)whole * group - first);
 
@@ -151,14 +171,14 @@ static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
     return true;
 }
 
-/* As many tiles of one KV head as N rows in n_seqs sequences may have: each window may
+/* As many tiles of one KV head as N rows in n_seqs sequences may have: each block may
  * have one that is not full, and no row is in two. */
 static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
 {
     const int64_t N = a->q.rows, group = kg_cuda_group(*a), S = a->n_seqs;
-    const int64_t windows = (N + (2 * KG_KV_BLOCK - 2) * S) / KG_KV_BLOCK;
+    const int64_t blocks = (N + (2 * KG_KV_BLOCK - 2) * S) / KG_KV_BLOCK;
 
-    return kg_cuda_min(N * kg_cuda_cut(group), N * group / KG_ATTN_ROWS + windows);
+    return kg_cuda_min(N * kg_cuda_cut(group), N * group / KG_ATTN_ROWS + blocks);
 }
 
 static inline int64_t kg_cuda_most_blocks(const struct kg_attn *a)
@@ -270,6 +290,21 @@ kg_cuda_bring_left(uint32_t f[HD / 16][4], struct kg_cuda_eight (*to)[HD / 8 + 1
 }
 
 /* ---- arithmetic ---- */
+/* Scores in base 2 of x = q.k, where the matrix instruction makes it: in x, or with a
+ * softcap out tanh(in x). */
+struct kg_cuda_scores {
+    float in;
+    float out;
+};
+static __device__ inline struct kg_cuda_scores kg_cuda_scores(const struct kg_attn &a)
+{
+    const float log2_e = 0x1.715476p+0f;
+
+    if (a.softcap > 0.0f)
+        return {a.scale / a.softcap, a.softcap * log2_e};
+    return {a.scale * log2_e, 0.0f};
+}
+
 /* 2^x for x <= 0, at most 3 ulp off; below -126 that of -126. 2^0 is 1, NaN stays. */
 static __device__ inline float kg_cuda_exp2(float x)
 {

@@ -1,12 +1,14 @@
 /* Attention forward by the matrix instruction: bf16, heads of 64 and 128.
  *
- * What a query row computes, wherever it stands: scores x = scale log2(e) (q . k), a
+ * What a query row computes, wherever it stands: scores x = scale log2(e) (q . k), or
+ * with a softcap cap log2(e) tanh(scale / cap (q . k)), of a
  * chain of instructions over the head dimension; online softmax in base 2 over blocks of
  * 64 keys, p rounded to bf16 for its product with v alone. It begins anew every 1,024
  * keys from position 0, and the parts are merged in order, so that they may be computed
  * apart. Decoding, chunks and whole sequences differ in which rows stand beside it.
  *
  * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
+ * PLAIN knows no window and no softcap, for want of registers.
  */
 #include "tensor/cuda/attention_internal.h"
 
@@ -30,13 +32,16 @@ template <int HD> static __device__ void clear(struct sums<HD> *w)
     w->l[0] = w->l[1] = 0.0f;
 }
 
-/* to += from, which begins anew */
-template <int HD> static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
+/* to += from, which begins anew; of a row that has seen nothing yet, zeros */
+template <int HD, bool PLAIN>
+static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
 {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float m = to->m[h] > from->m[h] ? to->m[h] : from->m[h];
-        const float a = kg_cuda_exp2(to->m[h] - m), b = kg_cuda_exp2(from->m[h] - m);
+        const float shift = PLAIN || m > -INFINITY ? m : 0.0f;
+        const float a = kg_cuda_exp2(to->m[h] - shift),
+                    b = kg_cuda_exp2(from->m[h] - shift);
 
 #pragma unroll
         for (int c = 0; c < HD / 8; c++)
@@ -93,8 +98,21 @@ static __device__ void score(float s[8][4], const uint32_t q[HD / 16][4],
     }
 }
 
+/* The keys of a block that a row sees. */
+struct keys {
+    int from;
+    int end;
+};
+
+template <bool PLAIN> static __device__ bool sees(struct keys k, int key)
+{
+    return (PLAIN || key >= k.from) && key < k.end;
+}
+
 /* The maximum of x over the keys that row h sees; x stands in the place of s. */
-static __device__ float scaled(float s[8][4], int h, float scale, int seen)
+template <bool PLAIN>
+static __device__ float scaled(float s[8][4], int h, struct kg_cuda_scores by,
+                               struct keys k)
 {
     const int t = (int)threadIdx.x % 4;
     float top = -INFINITY;
@@ -105,7 +123,10 @@ static __device__ float scaled(float s[8][4], int h, float scale, int seen)
         for (int i = 0; i < 2; i++) {
             float *x = &s[n][2 * h + i];
 
-            *x = 8 * n + 2 * t + i < seen ? *x * scale : -INFINITY;
+            *x *= by.in;
+            if (!PLAIN && by.out > 0.0f)
+                *x = by.out * kg_cuda_tanh(*x);
+            *x = sees<PLAIN>(k, 8 * n + 2 * t + i) ? *x : -INFINITY;
             top = fmaxf(top, *x);
         }
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -113,14 +134,16 @@ static __device__ float scaled(float s[8][4], int h, float scale, int seen)
 }
 
 /* Scores of row h become p = 2^(x - m), in pairs of bf16: p[n][h] of keys 8 n + 2 (lane %
- * 4) and the next; m, l and acc move to the new maximum. */
-template <int HD>
+ * 4) and the next; m, l and acc move to the new maximum, zeros where it has seen nothing
+ * yet. */
+template <int HD, bool PLAIN>
 static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *w, int h,
-                              float scale, int seen)
+                              struct kg_cuda_scores by, struct keys k)
 {
     const int t = (int)threadIdx.x % 4;
-    const float m = fmaxf(w->m[h], scaled(s, h, scale, seen));
-    const float alpha = kg_cuda_exp2(w->m[h] - m);
+    const float m = fmaxf(w->m[h], scaled<PLAIN>(s, h, by, k));
+    const float shift = PLAIN || k.end > k.from ? m : 0.0f;
+    const float alpha = kg_cuda_exp2(w->m[h] - shift);
     float sum = 0.0f;
 
 #pragma unroll
@@ -129,9 +152,9 @@ static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float e = kg_cuda_exp2(pair[i] - m);
+            const float e = kg_cuda_exp2(pair[i] - shift);
 
-            pair[i] = 8 * n + 2 * t + i < seen ? e : 0.0f;
+            pair[i] = sees<PLAIN>(k, 8 * n + 2 * t + i) ? e : 0.0f;
             sum += pair[i];
         }
         p[n][h] = kg_pair(pair[0], pair[1]);
@@ -198,14 +221,25 @@ static __device__ void write(struct kg_mat o, struct kg_vec lse,
     }
 }
 
-template <int HD>
+/* Whether a window leaves out a part of the block for some row at the tile's positions:
+ * then all hide what is no number, whichever of them are there. */
+static __device__ bool in_part(const struct kg_attn &a, const struct kg_cuda_tile &t,
+                               int block)
+{
+    const int end = (t.last + 1) * KG_KV_BLOCK - 1;
+
+    return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
+}
+
+template <int HD, bool PLAIN>
 static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     attention(struct kg_mat o, struct kg_vec lse, struct kg_attn a)
 {
     KG_SHARED(struct kg_cuda_eight, k, [KG_KV_BLOCK][HD / 8 + 1]);
     KG_SHARED(struct kg_cuda_eight, v, [KG_KV_BLOCK][HD / 8 + 1]);
     const int row = (int)threadIdx.x / 32 * 16; /* the warp's first */
-    const float scale = a.scale * 0x1.715476p+0f;
+    const struct kg_cuda_scores plain = {a.scale * 0x1.715476p+0f, 0.0f};
+    const struct kg_cuda_scores by = PLAIN ? plain : kg_cuda_scores(a);
     uint32_t q[HD / 16][4];
     struct sums<HD> part, all;
     struct kg_cuda_tile t;
@@ -215,7 +249,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, k, a.q, t);
     clear(&part);
     clear(&all);
-    for (int block = 0; block <= t.window; block++) {
+    for (int block = PLAIN ? 0 : kg_cuda_first_block(a, t); block <= t.last; block++) {
         const int64_t first = kg_cuda_keys(a, t.seq, block);
         const int n = kg_cuda_seen(t, t.rows - 1, block);
         uint32_t p[8][2];
@@ -224,31 +258,44 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
         kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(k, a.k, first, n, t.kv_head * HD);
         kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(v, a.v, first, n, t.kv_head * HD);
         __syncthreads();
-        if (block == t.window) {
+        if (block == t.last || (!PLAIN && in_part(a, t, block))) {
             hide(k, v);
             __syncthreads();
         }
         if (row < t.rows) {
             score<HD>(s, q, k);
 #pragma unroll
-            for (int h = 0; h < 2; h++)
-                soften(p, s, &part, h, scale,
-                       kg_cuda_seen(t, row + (int)threadIdx.x % 32 / 4 + 8 * h, block));
+            for (int h = 0; h < 2; h++) {
+                const int r = row + (int)threadIdx.x % 32 / 4 + 8 * h;
+
+                soften<HD, PLAIN>(p, s, &part, h, by,
+                                  {PLAIN ? 0 : kg_cuda_passed(a, t, r, block),
+                                   kg_cuda_seen(t, r, block)});
+            }
             add_values(&part, p, v);
         }
-        if (block % RESTART == RESTART - 1 || block == t.window)
-            merge(&all, &part);
+        if (block % RESTART == RESTART - 1 || block == t.last)
+            merge<HD, PLAIN>(&all, &part);
         __syncthreads();
     }
     write(o, lse, t, &all, a.n_heads);
 }
 
-void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
+template <int HD>
+static void launch(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 {
     const dim3 grid = kg_grid(kg_cuda_most_tiles(a), a->n_kv_heads);
 
-    if (a->head_dim == 64)
-        KG_LAUNCH(attention<64>, grid, KG_ATTN_THREADS, o, lse, *a);
+    if (a->window == 0 && a->softcap == 0.0f)
+        KG_LAUNCH((attention<HD, true>), grid, KG_ATTN_THREADS, o, lse, *a);
     else
-        KG_LAUNCH(attention<128>, grid, KG_ATTN_THREADS, o, lse, *a);
+        KG_LAUNCH((attention<HD, false>), grid, KG_ATTN_THREADS, o, lse, *a);
+}
+
+void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
+{
+    if (a->head_dim == 64)
+        launch<64>(o, lse, a);
+    else
+        launch<128>(o, lse, a);
 }

@@ -124,6 +124,11 @@ static __device__ inline float kg_cuda_tanh(float x)
 
     return x > 0.0f ? t : 0.0f - t;
 }
+/* cap tanh(x / cap) */
+static __device__ inline float kg_cuda_softcap(float x, float cap)
+{
+    return cap * kg_cuda_tanh(x / cap);
+}
 
 /* ---- who takes what ---- */
 /* Of matrices, a block takes columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a

@@ -532,11 +532,12 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
     const dim3 warps = kg_grid(kg_cuda_pieces(units, WARPS), 1);
 
     KG_TRY(kg_cuda_head_logits(z, strip, kg_mat_rows(h->hidden, first, rows),
-                               kg_mat_rows(h->weight, column, z.cols),
+                               kg_mat_rows(h->weight, column, z.cols), h->softcap,
                                inv_temp ? inv_temp + first : NULL, err));
     if (h->anchor)
         KG_TRY(kg_cuda_head_logits(zq, strip, kg_mat_rows(h->anchor->hidden, first, rows),
                                    kg_mat_rows(h->anchor->weight, column, z.cols),
+                                   h->anchor->softcap,
                                    a->anchor_temp ? a->anchor_temp + first : NULL, err));
     KG_LAUNCH(sum_tiles, kg_grid(kg_cuda_pieces(units, UNITS), 1), KG_ROW_THREADS,
               job->stats, z, zq, t);

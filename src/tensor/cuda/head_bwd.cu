@@ -40,6 +40,8 @@ struct strip {
     const struct factors *factors;
     const uint32_t *bits; /* (rows, words), NULL without sets */
     int64_t words;
+    float softcap;
+    const float *inv_temp; /* (rows), NULL for 1 */
 };
 
 static __device__ float z_at(struct kg_mat z, int64_t n, int64_t v)
@@ -86,14 +88,25 @@ static __device__ float single_at(const struct strip *s, int64_t n, int64_t v)
                   f->kf_single * gap);
 }
 
+/* Of the softcap: 1 - (z / (t cap))^2 */
+static __device__ float slope_at(const struct strip *s, int64_t n, int64_t v)
+{
+    const float t = s->inv_temp ? s->inv_temp[n] : 1.0f;
+    const float x = s->softcap > 0.0f ? z_at(s->z, n, v) / (t * s->softcap) : 0.0f;
+
+    return kg_fma(-x, x, 1.0f);
+}
+
 static __global__ void fill(struct strip s)
 {
     const int64_t n = blockIdx.x, end = kg_cuda_end(s.dz.cols);
 
-    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS)
-        kg_cuda_store(s.dz, n, v,
-                      in_set(&s, n, v) ? (float)(0.0 + double_at(&s, n, v))
-                                       : single_at(&s, n, v));
+    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS) {
+        const float dz = in_set(&s, n, v) ? (float)(0.0 + double_at(&s, n, v))
+                                          : single_at(&s, n, v);
+
+        kg_cuda_store(s.dz, n, v, dz * slope_at(&s, n, v));
+    }
 }
 
 /* ---- columns with a coefficient ---- */
@@ -140,7 +153,8 @@ static __global__ void fill_asked(struct strip s, struct coefs c)
             a += s.factors[n].t * more;
         }
         if (first)
-            kg_cuda_store(s.dz, n, v, (float)(a + double_at(&s, n, v)));
+            kg_cuda_store(s.dz, n, v,
+                          (float)(a + double_at(&s, n, v)) * slope_at(&s, n, v));
     }
 }
 
@@ -350,18 +364,21 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
                             first,
                             b->u->factors + n0,
                             b->w->bits,
-                            kg_cuda_set_words(h->weight.rows)};
+                            kg_cuda_set_words(h->weight.rows),
+                            h->softcap,
+                            a->inv_temp ? a->inv_temp + n0 : NULL};
     const struct coefs c = {h->k, a->target ? a->target + n0 : NULL,
                             b->u->a_target ? b->u->a_target + n0 : NULL,
                             a->indices ? a->indices + n0 * h->k : NULL,
                             b->u->a_indices ? b->u->a_indices + n0 * h->k : NULL};
 
     KG_TRY(kg_cuda_head_logits(s.z, b->job->width, hidden_of(b),
-                               kg_mat_rows(h->weight, first, cols),
-                               a->inv_temp ? a->inv_temp + n0 : NULL, err));
+                               kg_mat_rows(h->weight, first, cols), s.softcap, s.inv_temp,
+                               err));
     if (h->anchor)
         KG_TRY(kg_cuda_head_logits(s.zq, b->job->width, anchor_hidden_of(b),
                                    kg_mat_rows(h->anchor->weight, first, cols),
+                                   h->anchor->softcap,
                                    a->anchor_temp ? a->anchor_temp + n0 : NULL, err));
     KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s);
     if (h->target || h->indices)

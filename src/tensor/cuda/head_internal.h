@@ -66,10 +66,10 @@ void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
  * of the forward too, so that a logit is made by one shape of product whatever else there
  * is room for. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
-/* z <- (hidden . weight) inv_temp, whose first column is that of a strip of `strip`
- * columns; inv_temp (rows) of the device or NULL */
+/* z <- cap(hidden . weight) inv_temp, whose first column is that of a strip of `strip`
+ * columns; inv_temp (rows) of the device or NULL; softcap 0: none */
 kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,
-                              struct kg_mat weight, const float *inv_temp,
+                              struct kg_mat weight, float softcap, const float *inv_temp,
                               struct kg_err *err);
 
 /* 32-bit words of a row's bits. */

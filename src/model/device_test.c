@@ -1,0 +1,202 @@
+/* Every architecture on kernels for devices, emulated: where products are exact,
+ * log-probs and gradients have the CPU's bits; by the matrix instruction, a row has those
+ * of the full forward however it is computed: token by token, in a chunk, beside others.
+ *
+ * What the operations are tested by in every shape (tensor/) is put together here.
+ */
+#include "model/model_testing.h"
+
+#include "tensor/cuda/emu.h"
+
+#include <stdlib.h>
+
+enum { LONG = 70, SHORT = 9, BATCH = 3 };
+
+#define MORE "../shared/data/models/more/"
+static const char *const more[] = {
+    "mistral_window", "qwen2_window", "llama_yarn", "llama_linear", "llama_dynamic",
+    "llama_bias",     "qwen3_bias",   "smollm3",    "olmo2",        "granite",
+    "phi3",           "gemma2",       "gemma3"};
+enum { N_MORE = sizeof more / sizeof *more };
+
+static bool there(char dir[128], const char *where, const char *name)
+{
+    snprintf(dir, 128, "%s%s", where, name);
+    if (kg_file_is_dir(dir))
+        return true;
+    print_message("skip: %s is absent\n", dir);
+    return false;
+}
+
+static struct kg_model *open_on(const char *name, const char *dir, enum kg_dtype ct)
+{
+    struct kg_model *m = NULL;
+    backend_name = name;
+    const struct kg_model_opts opts = {.backend = backend(), .ct = ct, .trainable = true};
+    NEED(kg_model_open(&m, dir, &opts, err));
+    return m;
+}
+
+/* A copy on the host; owned. */
+static void *got(const void *from, size_t bytes)
+{
+    void *to = test_alloc(bytes, 1);
+    NEED(kg_buf_get(backend(), to, from, bytes, err));
+    return to;
+}
+
+/* ---- the bits of the CPU ---- */
+struct result {
+    double nll;
+    float *grads; /* owned (n) */
+    int64_t n;
+};
+
+static struct result run(const char *name, const char *dir, enum kg_dtype ct)
+{
+    struct kg_model *m = open_on(name, dir, ct);
+    struct kg_acts *acts = NULL;
+    int32_t a[LONG], b[SHORT];
+    const int32_t lengths[] = {LONG, SHORT};
+    test_tokens(a, LONG, m->config.vocab, 1);
+    test_tokens(b, SHORT, m->config.vocab, 2);
+    struct test_pack t = test_pack_of((const int32_t *const[]){a, b}, lengths, 2);
+    float *grads = buffer_of(m->n_elements, sizeof *grads);
+    NEED(kg_acts_create(&acts, m, LONG + SHORT, false, err));
+    struct result r = {.n = m->n_elements};
+    r.nll = test_nll(m, acts, &t, 1.0 / (LONG + SHORT), grads);
+    r.grads = got(grads, (size_t)r.n * sizeof *grads);
+    buffer_free(grads);
+    kg_acts_free(acts);
+    test_pack_release(&t);
+    kg_model_free(m);
+    return r;
+}
+
+static void check_same(const char *dir, enum kg_dtype ct)
+{
+    const struct result want = run("cpu", dir, ct), have = run("emu", dir, ct);
+    assert_int_equal(want.n, have.n);
+    if (want.nll != have.nll)
+        fail_msg("%s: loss %.17g, on the CPU %.17g", dir, have.nll, want.nll);
+    for (int64_t i = 0; i < want.n; i++)
+        if (want.grads[i] != have.grads[i])
+            fail_msg("%s: gradient %lld is %g, on the CPU %g", dir, (long long)i,
+                     (double)have.grads[i], (double)want.grads[i]);
+    kg_mem_free(want.grads);
+    kg_mem_free(have.grads);
+}
+
+static void log_probs_and_gradients_have_the_bits_of_the_cpu(void **state)
+{
+    char dir[128];
+    (void)state;
+    setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
+    for (int i = 0; i < TEST_ARCHS; i++)
+        for (int ct = 0; ct < 2 && there(dir, "tests/data/reference/", test_archs[i]);
+             ct++)
+            check_same(dir, ct ? KG_BF16 : KG_F32);
+}
+
+static void checkpoints_of_other_sizes_have_them_too(void **state)
+{
+    char dir[128];
+    (void)state;
+    setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
+    for (int i = 0; i < N_MORE; i++)
+        if (there(dir, MORE, more[i]))
+            check_same(dir, KG_F32);
+}
+
+/* ---- a row, however it is computed ---- */
+struct subject {
+    struct kg_model *m;
+    int32_t tokens[BATCH][LONG];
+    unsigned char *rows; /* owned (LONG) of sequence 0, from its full forward */
+    size_t row_bytes;
+};
+
+static unsigned char *forward(const struct subject *s, struct kg_acts *acts,
+                              struct kg_kv *kv, const struct kg_pack *pack)
+{
+    struct kg_mat hidden;
+    NEED(kg_model_forward(&hidden, s->m, acts,
+                          &(struct kg_forward){.pack = pack, .kv = kv}, err));
+    return got(hidden.data, (size_t)pack->n * s->row_bytes);
+}
+
+static void assert_rows(const struct subject *s, int32_t first, int32_t n,
+                        const unsigned char *rows, const char *how)
+{
+    if (memcmp(rows, s->rows + (size_t)first * s->row_bytes, (size_t)n * s->row_bytes))
+        fail_msg("%s: rows %d..%d %s have other bits than in the full forward", s->m->dir,
+                 (int)first, (int)(first + n - 1), how);
+}
+
+/* Rows [first, first+n) of all sequences. */
+static void step(const struct subject *s, struct kg_acts *acts, struct kg_kv *kv,
+                 int32_t first, int32_t n)
+{
+    static const int32_t blocks[BATCH][2] = {{4, 1}, {0, 5}, {2, 3}};
+    struct kg_pack_seq seqs[BATCH];
+    int32_t tokens[BATCH * LONG];
+    for (int32_t b = 0; b < BATCH; b++) {
+        seqs[b] = (struct kg_pack_seq){.n = n, .pos = first, .blocks = blocks[b]};
+        memcpy(tokens + b * n, s->tokens[b] + first, (size_t)n * sizeof *tokens);
+    }
+    const struct kg_pack pack = {tokens, BATCH * n, seqs, BATCH};
+    unsigned char *rows = forward(s, acts, kv, &pack);
+    assert_rows(s, first, n, rows, n > 1 ? "in a chunk" : "decoded");
+    kg_mem_free(rows);
+}
+
+static void check_rows(const char *dir)
+{
+    struct subject s = {.m = open_on("emu", dir, KG_BF16)};
+    struct kg_acts *acts = NULL;
+    struct kg_kv *kv = NULL;
+    const struct kg_pack_seq alone = {.n = LONG};
+    for (int32_t b = 0; b < BATCH; b++)
+        test_tokens(s.tokens[b], LONG, s.m->config.vocab, (uint32_t)b);
+    s.row_bytes = (size_t)s.m->config.hidden * sizeof(uint16_t);
+    NEED(kg_acts_create(&acts, s.m, BATCH * LONG, true, err));
+    NEED(kg_kv_create(&kv, s.m, 2 * BATCH, err));
+    s.rows = forward(&s, acts, NULL, &(struct kg_pack){s.tokens[0], LONG, &alone, 1});
+    step(&s, acts, kv, 0, 60);
+    for (int32_t i = 60; i + 4 < LONG; i++)
+        step(&s, acts, kv, i, 1);
+    step(&s, acts, kv, LONG - 4, 4);
+    kg_mem_free(s.rows);
+    kg_kv_free(kv);
+    kg_acts_free(acts);
+    kg_model_free(s.m);
+}
+
+static void a_row_has_its_bits_however_it_is_computed(void **state)
+{
+    char dir[128];
+    (void)state;
+    setenv("KEDGE_TEST_PRODUCTS", "own", 1);
+    for (int i = 0; i < TEST_ARCHS; i++)
+        if (there(dir, "tests/data/reference/", test_archs[i]))
+            check_rows(dir);
+}
+
+static void kernels_are_not_there(void **state)
+{
+    (void)state;
+    print_message("skip: no C++ compiler: kernels for devices are not emulated\n");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(log_probs_and_gradients_have_the_bits_of_the_cpu),
+        cmocka_unit_test(checkpoints_of_other_sizes_have_them_too),
+        cmocka_unit_test(a_row_has_its_bits_however_it_is_computed),
+    };
+    const struct CMUnitTest none[] = {cmocka_unit_test(kernels_are_not_there)};
+    return kg_emu_open ? cmocka_run_group_tests(tests, NULL, NULL)
+                       : cmocka_run_group_tests(none, NULL, NULL);
+}
