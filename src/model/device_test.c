@@ -128,7 +128,8 @@ static unsigned char *forward(const struct subject *s, struct kg_acts *acts,
 static void assert_rows(const struct subject *s, int32_t first, int32_t n,
                         const unsigned char *rows, const char *how)
 {
-    if (memcmp(rows, s->rows + (size_t)first * s->row_bytes, (size_t)n * s->row_bytes))
+    if (memcmp(rows, s->rows + (size_t)first * s->row_bytes, (size_t)n * s->row_bytes) !=
+        0)
         fail_msg("%s: rows %d..%d %s have other bits than in the full forward", s->m->dir,
                  (int)first, (int)(first + n - 1), how);
 }
