@@ -45,6 +45,17 @@ killed() {
     [ ! -d "$work/$m-lost/checkpoints/step-000040" ] && [ -z "$(of_run "$m-lost")" ]
 }
 resumed() { train "$m-lost" 3 $long --resume && same_run whole "$m-lost"; }
+hung() { # one rank of three is stopped: all end soon, with one line that names it, and status 75
+    train "$m-hung" 3 $long ranks.wait_s=3 &
+    launcher=$!
+    for _ in $(seq 300); do
+        [ -d "$work/$m-hung/checkpoints/step-000002" ] && break
+        sleep 0.1
+    done
+    kill -STOP "$(of_run "$m-hung" | tail -1)" || return 1
+    wait $launcher
+    [ $? -eq 75 ] && [ "$(grep -cE 'kedge train: .*: rank [0-2] \(.*\): .* rank [0-2] \(.*\) for 3 s' "$work/said")" -eq 1 ]
+}
 too_few_lanes() { ! train "$m-few" 2 train.lanes=1 && said "train.lanes: expected at least one for each of 2 ranks, found 1"; }
 said_once() { [ "$(grep -c 'train.lanes: expected' "$work/said")" -eq 1 ]; }
 without_shim() {
@@ -85,6 +96,7 @@ for m in openmpi mpich; do
     pass "$m: and three" equal_for 3
     pass "$m: a killed rank ends all of them" killed
     pass "$m: three ranks go on to the weights of the whole run" resumed
+    pass "$m: a rank that hangs ends all of them, by name" hung
     pass "$m: fewer lanes than ranks are refused" too_few_lanes
     pass "$m: by one rank" said_once
     pass "$m: a missing shim is named" without_shim

@@ -191,19 +191,20 @@ static bool speaks_of_loss(const struct kg_ranks *r)
 }
 
 /* The ranks of a launcher find out at about the same time that one was lost, and the
- * first that closes ends all. */
-static void wait_for_a_turn(const struct kg_ranks *r)
+ * first that closes ends all: by a signal that others of them hear while they wait.
+ * returns whether nobody spoke */
+static bool had_its_turn(const struct kg_ranks *r)
 {
     int wait_s = r->me * TURN_S;
 
     fflush(NULL);
-    sleep((unsigned)(wait_s < LAST_TURN_S ? wait_s : LAST_TURN_S));
+    return sleep((unsigned)(wait_s < LAST_TURN_S ? wait_s : LAST_TURN_S)) == 0;
 }
 
 static void say_why(struct kg_ranks *r, struct kg_err *err)
 {
-    if (r->lost && !forked && r->n > 1)
-        wait_for_a_turn(r);
+    if (r->lost && !forked && r->n > 1 && !had_its_turn(r))
+        return;
     if (r->lost && forked && r->me == 0)
         end_children(r, err);
     if (r->me > 0 && r->told)
