@@ -395,6 +395,12 @@ static const struct kg_bench_row rows[] = {
      kg_bench_decode},
     {"train", "forward, backward and update at D=512 L=8 and the 0.5B shape", false,
      kg_bench_train},
+    {"experts",
+     "training with 2 of 8 experts beside dense at D=512 L=8, and decoding by the bytes "
+     "of experts that are read",
+     false, kg_bench_experts},
+    {"lora", "a step of adapters beside one of all weights at the 0.5B shape, and memory",
+     false, kg_bench_lora},
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
      kg_bench_episodes},

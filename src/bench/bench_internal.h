@@ -107,6 +107,7 @@ kg_status kg_bench_put_note(struct kg_bench_report *r, const char *name, const c
 struct kg_bench_shape {
     const char *name;
     int32_t hidden, ffn, layers, heads, kv_heads, vocab;
+    int32_t experts, per_token; /* which share ffn; 0: none */
 };
 extern const struct kg_bench_shape kg_bench_small, kg_bench_half_b;
 
@@ -114,13 +115,30 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
+/* Parameters that products read of a token, its experts' alone: it costs twice as much. */
+double kg_bench_parameters(const struct kg_model *m);
+/* What crosses to a device and back, of so many tokens and steps; beside it what is
+ * planned: positions, ids and numbers of tokens. */
+kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
+                               const struct kg_traffic *t, double tokens, double steps,
+                               const char *planned, struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- the benchmarks ---- */
 /* bench_model.c */
 kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* The row of what crosses to a device, of a second run. */
 kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
                               int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
+/* One sequence, by bytes of the weights that its tokens read. */
+kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
+                              const char *name, double bar,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* bench_train.c */
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                           int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
 /* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;

@@ -1,16 +1,13 @@
-/* Whole models: training steps and decoding, alone and beside a busy process.
+/* Whole models: their shapes, and decoding, alone and beside a busy process.
  *
- * The shapes are real, the weights random: no time depends on what they are. A busy
- * process beside it is one that never waits; on shared machines that is the usual case,
+ * The shapes are real, the weights random: no time depends on what they are, but for which
+ * experts a token has. A busy process beside is one that never waits; on shared machines that is the usual case,
  * and a program whose threads wait for each other loses much more than its share.
  */
 #include "bench/bench_internal.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/rng.h"
-#include "model/optim.h"
-#include "model/rows.h"
 #include "rollout/rollout.h"
 
 #include <errno.h>
@@ -23,9 +20,24 @@
 
 /* ---- models of a given shape ---- */
 
-const struct kg_bench_shape kg_bench_small = {"D=512 L=8", 512, 1408, 8, 8, 4, 4096};
-const struct kg_bench_shape kg_bench_half_b = {"0.5B shape", 896, 4864,  24,
-                                               14,           2,   151936};
+const struct kg_bench_shape kg_bench_small = {
+    .name = "D=512 L=8",
+    .hidden = 512,
+    .ffn = 1408,
+    .layers = 8,
+    .heads = 8,
+    .kv_heads = 4,
+    .vocab = 4096,
+};
+const struct kg_bench_shape kg_bench_half_b = {
+    .name = "0.5B shape",
+    .hidden = 896,
+    .ffn = 4864,
+    .layers = 24,
+    .heads = 14,
+    .kv_heads = 2,
+    .vocab = 151936,
+};
 
 kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
@@ -48,194 +60,30 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                                 .bos = -1,
                                 .dtype_name = ""};
 
-    KG_TRY(kg_arch_find(&c.arch, "qwen2", err));
+    if (s->experts > 0) {
+        c.qkv_bias = false;
+        c.experts = (struct kg_experts_config){.n = s->experts,
+                                               .k = s->per_token,
+                                               .ffn = s->ffn / s->per_token,
+                                               .normalise = true,
+                                               .step = 1};
+    }
+    KG_TRY(kg_arch_find(&c.arch, s->experts > 0 ? "qwen3_moe" : "qwen2", err));
     return kg_model_create(m, &c, &opts, 1, err);
 }
 
-/* Parameters that products read: what a token costs, times two. */
-static double product_parameters(const struct kg_model *m)
+double kg_bench_parameters(const struct kg_model *m)
 {
+    const double idle = m->config.experts.n - m->config.experts.k; /* of a token */
     double n = 0;
 
     for (size_t i = 0; i < m->n_params; i++)
         n += m->params[i].is_product ? (double)(m->params[i].rows * m->params[i].cols)
                                      : 0;
+    for (int32_t l = 0; l < m->config.layers; l++)
+        if (m->layers[l].egate)
+            n -= 3 * idle * m->config.hidden * m->config.experts.ffn;
     return n; /* a tied head is the embedding: counted once, as it is one product */
-}
-
-/* ---- training ---- */
-
-struct training {
-    struct kg_model *model; /* owned */
-    struct kg_optim *optim; /* owned */
-    struct kg_rows *rows;   /* owned */
-    int n_seqs;
-    int seq_len;
-    struct kg_traffic traffic; /* of its steps */
-};
-
-static void fill_rows(struct training *t)
-{
-    struct kg_rng_key key = {1, KG_RNG_TEST};
-    int32_t tokens[2048];
-
-    kg_rows_begin(t->rows, t->model, 0);
-    for (int s = 0; s < t->n_seqs; s++) {
-        int64_t row;
-
-        for (int i = 0; i < t->seq_len; i++)
-            tokens[i] = (int32_t)kg_rng_below(key, (uint64_t)s, (uint32_t)i, 0,
-                                              (uint64_t)t->model->config.vocab);
-        row = kg_rows_add(t->rows, tokens, (size_t)t->seq_len);
-        for (int i = 1; i < t->seq_len; i++)
-            kg_rows_want(t->rows, row + i - 1, tokens[i], 1.0f, NULL);
-    }
-}
-
-static kg_status forward_backward(double *seconds, void *user, struct kg_err *err)
-{
-    struct training *t = user;
-    double start = kg_clock_seconds();
-
-    fill_rows(t);
-    KG_TRY(kg_rows_forward(t->rows, true, err));
-    KG_TRY(kg_rows_ask(t->rows, NULL, err));
-    for (int64_t i = 0; i < t->rows->n_rows; i++)
-        t->rows->a_logp[i] = -1.0 / (double)t->rows->n_rows;
-    KG_TRY(kg_rows_backward(t->rows, t->optim->grads.data, false, err));
-    KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
-    *seconds = kg_clock_seconds() - start;
-    return KG_OK;
-}
-
-static kg_status run_training(double *seconds, void *user, struct kg_err *err)
-{
-    struct training *t = user;
-    const struct kg_traffic before = kg_buf_traffic(t->model->backend);
-    double start = kg_clock_seconds(), norm, lr;
-
-    KG_TRY(kg_slab_zero(&t->optim->grads, err));
-    KG_TRY(forward_backward(seconds, user, err));
-    KG_TRY(kg_optim_update(t->optim, t->model, &norm, &lr, err));
-    KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
-    *seconds = kg_clock_seconds() - start;
-    kg_buf_traffic_add(&t->traffic, t->model->backend, before);
-    return KG_OK;
-}
-
-static double training_flops(const struct training *t)
-{
-    const struct kg_model_config *c = &t->model->config;
-    double tokens = (double)t->n_seqs * t->seq_len;
-    double attention = 6.0 * t->n_seqs * (double)t->seq_len * t->seq_len * c->heads *
-                       c->head_dim * c->layers;
-
-    return 6.0 * product_parameters(t->model) * tokens + attention;
-}
-
-static void training_release(struct training *t)
-{
-    kg_rows_free(t->rows);
-    kg_optim_free(t->optim);
-    kg_model_free(t->model);
-}
-
-static kg_status training_init(struct training *t, const struct kg_bench_report *r,
-                               const struct kg_bench_shape *s, struct kg_err *err)
-{
-    struct kg_optim_opts opts = {.lr = 1e-5,
-                                 .beta1 = 0.9,
-                                 .beta2 = 0.999,
-                                 .eps = 1e-8,
-                                 .clip_norm = 1,
-                                 .decay_all = true};
-
-    KG_TRY(kg_bench_model(&t->model, r, s, true, err));
-    return kg_optim_create(&t->optim, t->model, &opts, err);
-}
-
-static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
-                               struct kg_err *err)
-{
-    struct kg_rows_opts opts = {.max_tokens = (int64_t)n_seqs * seq_len,
-                                .backward = true};
-
-    kg_rows_free(t->rows);
-    t->rows = NULL;
-    t->n_seqs = n_seqs;
-    t->seq_len = seq_len;
-    return kg_rows_create(&t->rows, t->model, &opts, err);
-}
-
-/* What crosses to a device and back, of so many tokens and steps; beside it what is
- * planned: positions, ids and numbers of tokens. */
-static kg_status traffic_row(struct kg_bench_report *r, const char *name,
-                             const struct kg_traffic *t, double tokens, double steps,
-                             const char *planned, struct kg_err *err)
-{
-    char label[128], text[200] = "nothing crosses: the memory is the host's";
-
-    if (r->be->traffic)
-        snprintf(text, sizeof text,
-                 "%.1f bytes up and %.1f down a token, %.1f and %.1f copies a step; "
-                 "planned %s; %.0f %% of steps launched as one",
-                 (double)t->up / tokens, (double)t->down / tokens, (double)t->ups / steps,
-                 (double)t->downs / steps, planned, 100 * (double)t->replays / steps);
-    snprintf(label, sizeof label, "%s, bus", name);
-    return kg_bench_put_note(r, label, text, err);
-}
-
-static kg_status train_row(struct kg_bench_report *r, struct training *t,
-                           const char *shape, int repeats, double bar, struct kg_err *err)
-{
-    struct kg_bench_job job = {
-        .run = run_training, .user = t, .repeats = repeats, .ceiling = KG_BENCH_GEMM};
-    struct kg_bench_timing timing;
-    char name[80];
-    struct kg_bench_rate rate = {name, training_flops(t), "GFLOP/s", {bar, false}};
-
-    snprintf(name, sizeof name, "train %s, %d x %d tokens", shape, t->n_seqs, t->seq_len);
-    t->traffic = (struct kg_traffic){0};
-    KG_TRY(kg_bench_time(&timing, r, &job, err));
-    KG_TRY(kg_bench_put_rate(r, &rate, &timing, err));
-    return traffic_row(r, name, &t->traffic, (double)repeats * t->n_seqs * t->seq_len,
-                       repeats, "40 and 16 and 1 and 1", err);
-}
-
-kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
-{
-    struct training small = {0}, half_b = {0};
-    kg_status status;
-
-    KG_TRY_GOTO(out, training_init(&small, r, &kg_bench_small, err));
-    KG_TRY_GOTO(out, training_rows(&small, 8, 256, err));
-    KG_TRY_GOTO(out, train_row(r, &small, kg_bench_small.name, 5, 0.5, err));
-    KG_TRY_GOTO(out, training_init(&half_b, r, &kg_bench_half_b, err));
-    KG_TRY_GOTO(out, training_rows(&half_b, 8, 256, err));
-    KG_TRY_GOTO(out, train_row(r, &half_b, kg_bench_half_b.name, 2, 0.5, err));
-    KG_TRY_GOTO(out, training_rows(&half_b, 1, 2048, err));
-    status = train_row(r, &half_b, kg_bench_half_b.name, 2, 0, err);
-out:
-    training_release(&small);
-    training_release(&half_b);
-    return status;
-}
-
-kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
-                                int seq_len, struct kg_err *err)
-{
-    struct training t = {0};
-    struct kg_bench_job job = {.run = forward_backward, .user = &t, .repeats = 2};
-    struct kg_bench_timing timing;
-    kg_status status;
-
-    KG_TRY_GOTO(out, training_init(&t, r, &kg_bench_half_b, err));
-    KG_TRY_GOTO(out, training_rows(&t, n_seqs, seq_len, err));
-    KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
-    *seconds = kg_bench_best(&timing);
-out:
-    training_release(&t);
-    return status;
 }
 
 /* ---- a busy neighbour ---- */
@@ -264,6 +112,24 @@ static void neighbour_stop(pid_t pid)
     kill(pid, SIGKILL);
     while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
         continue;
+}
+
+/* What crosses to a device and back, of so many tokens and steps; beside it what is
+ * planned: positions, ids and numbers of tokens. */
+kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
+                               const struct kg_traffic *t, double tokens, double steps,
+                               const char *planned, struct kg_err *err)
+{
+    char label[128], text[200] = "nothing crosses: the memory is the host's";
+
+    if (r->be->traffic)
+        snprintf(text, sizeof text,
+                 "%.1f bytes up and %.1f down a token, %.1f and %.1f copies a step; "
+                 "planned %s; %.0f %% of steps launched as one",
+                 (double)t->up / tokens, (double)t->down / tokens, (double)t->ups / steps,
+                 (double)t->downs / steps, planned, 100 * (double)t->replays / steps);
+    snprintf(label, sizeof label, "%s, bus", name);
+    return kg_bench_put_note(r, label, text, err);
 }
 
 /* ---- decoding ---- */
@@ -338,7 +204,7 @@ static kg_status decode_turns(struct kg_bench_timing *alone,
 static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m,
                              struct decoding *d, struct kg_err *err)
 {
-    double n = product_parameters(m);
+    double n = kg_bench_parameters(m);
     double bytes = n * (double)kg_dtype_traits(m->ct)->bytes;
     struct kg_bench_timing alone, beside;
     char name[80];
@@ -378,8 +244,9 @@ static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
                  sizeof(struct kg_draw),
              sizeof(double) + 2 * sizeof(float) + sizeof(struct kg_drawn));
     snprintf(name, sizeof name, "decode, batch %d", d->batch);
-    return traffic_row(r, name, &stats->decode_traffic, (double)stats->decode_tokens,
-                       (double)stats->decode_steps, planned, err);
+    return kg_bench_put_traffic(r, name, &stats->decode_traffic,
+                                (double)stats->decode_tokens, (double)stats->decode_steps,
+                                planned, err);
 }
 
 static const int32_t some_prompt[8] = {11, 12, 13, 14, 15, 16, 17, 18};
@@ -432,5 +299,27 @@ kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err)
     if (status == KG_OK)
         status = decode_batch(r, m, 64, 10, err);
     kg_model_free(m);
+    return status;
+}
+
+kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
+                              const char *name, double bar, struct kg_err *err)
+{
+    const double bytes = kg_bench_parameters(m) * (double)kg_dtype_traits(m->ct)->bytes;
+    struct decoding d;
+    const struct kg_bench_job job = {.run = run_decoding,
+                                     .user = &d,
+                                     .repeats = 3,
+                                     .warm = true,
+                                     .ceiling = KG_BENCH_MEMORY};
+    const struct kg_bench_rate rate = {name, bytes, "GB/s", {bar, false}};
+    struct kg_bench_timing timing;
+    kg_status status;
+
+    KG_TRY(start_decoding(&d, m, 1, 40, err));
+    KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
+    status = kg_bench_put_rate(r, &rate, &timing, err);
+out:
+    kg_rollout_free(d.engine);
     return status;
 }

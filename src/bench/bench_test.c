@@ -220,7 +220,8 @@ static void operations_are_measured_one_by_one(void **state)
  * nothing of the run before it: no more bytes, no more copies. */
 static void a_decode_step_moves_what_is_planned(void **state)
 {
-    static const struct kg_bench_shape tiny = {"tiny", 32, 64, 1, 2, 1, 300};
+    static const struct kg_bench_shape tiny = {
+        .hidden = 32, .ffn = 64, .layers = 1, .heads = 2, .kv_heads = 1, .vocab = 300};
     struct kg_bench_report r = {.ct = KG_BF16};
     struct kg_str out = {0};
     double up, down, ups, downs, planned[4];
@@ -250,6 +251,52 @@ static void a_decode_step_moves_what_is_planned(void **state)
         down < 0.5 * planned[1] || ups > planned[2] || downs > planned[3])
         fail_msg("%s", kg_str_text(&out));
     kg_model_free(m);
+    kg_str_release(&out);
+}
+
+/* A token of the one with experts costs as much as one of the dense, but for its router. */
+static void parameters_of_a_token_are_its_experts(void **state)
+{
+    struct kg_bench_shape shape = {
+        .hidden = 32, .ffn = 64, .layers = 2, .heads = 2, .kv_heads = 1, .vocab = 300};
+    const struct kg_bench_report r = {.ct = KG_F32, .be = backend()};
+    struct kg_model *dense, *experts;
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_model(&dense, &r, &shape, false, &err), KG_OK);
+    shape.experts = 8;
+    shape.per_token = 2;
+    assert_int_equal(kg_bench_model(&experts, &r, &shape, false, &err), KG_OK);
+    assert_true(kg_bench_parameters(experts) ==
+                kg_bench_parameters(dense) + 2.0 * 8 * 32);
+    kg_model_free(dense);
+    kg_model_free(experts);
+}
+
+/* Times are the machine's, memory is not: adapters have no moments of the weights. */
+static void a_step_of_adapters_is_measured(void **state)
+{
+    static const struct kg_bench_shape tiny = {
+        .hidden = 32, .ffn = 64, .layers = 2, .heads = 2, .kv_heads = 1, .vocab = 4096};
+    struct kg_str out = {0};
+    struct kg_bench_report r = {
+        .out = &out, .ct = KG_BF16, .be = backend(), .json = true};
+    double whole, adapters;
+    struct kg_err err;
+    const char *at;
+
+    (void)state;
+    assert_int_equal(kg_bench_lora_of(&r, &tiny, 2, 16, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "\"of\": \"a step of all weights\""));
+    at = strstr(kg_str_text(&out), "memory of a step");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at,
+                            "memory of a step, all weights\", \"bytes\": %lf}\n"
+                            "{\"name\": \"memory of a step, adapters\", \"bytes\": %lf",
+                            &whole, &adapters),
+                     2);
+    assert_true(whole - adapters > 4 * 4 * (4096 - 300) * 32);
     kg_str_release(&out);
 }
 
@@ -311,6 +358,8 @@ int main(void)
         cmocka_unit_test(a_device_has_ceilings),
         cmocka_unit_test(a_decode_step_moves_what_is_planned),
         cmocka_unit_test(operations_are_measured_one_by_one),
+        cmocka_unit_test(parameters_of_a_token_are_its_experts),
+        cmocka_unit_test(a_step_of_adapters_is_measured),
         cmocka_unit_test(no_product_passes_the_registers),
     };
 

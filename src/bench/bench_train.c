@@ -1,0 +1,360 @@
+/* Training steps: of a dense model, with experts at as many parameters of a token, and of
+ * adapters beside all weights.
+ *
+ * Useful work alone is counted: of experts those that a token has.
+ */
+#include "bench/bench_internal.h"
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "model/optim.h"
+#include "model/rows.h"
+
+#include <stdio.h>
+
+/* ---- a step ---- */
+
+struct training {
+    struct kg_model *model; /* owned */
+    struct kg_optim *optim; /* owned */
+    struct kg_rows *rows;   /* owned */
+    int n_seqs;
+    int seq_len;
+    struct kg_traffic traffic; /* of its steps */
+};
+
+static void fill_rows(struct training *t)
+{
+    struct kg_rng_key key = {1, KG_RNG_TEST};
+    int32_t tokens[2048];
+
+    kg_rows_begin(t->rows, t->model, 0);
+    for (int s = 0; s < t->n_seqs; s++) {
+        int64_t row;
+
+        for (int i = 0; i < t->seq_len; i++)
+            tokens[i] = (int32_t)kg_rng_below(key, (uint64_t)s, (uint32_t)i, 0,
+                                              (uint64_t)t->model->config.vocab);
+        row = kg_rows_add(t->rows, tokens, (size_t)t->seq_len);
+        for (int i = 1; i < t->seq_len; i++)
+            kg_rows_want(t->rows, row + i - 1, tokens[i], 1.0f, NULL);
+    }
+}
+
+static kg_status forward_backward(double *seconds, void *user, struct kg_err *err)
+{
+    struct training *t = user;
+    double start = kg_clock_seconds();
+
+    fill_rows(t);
+    KG_TRY(kg_rows_forward(t->rows, true, err));
+    KG_TRY(kg_rows_ask(t->rows, NULL, err));
+    for (int64_t i = 0; i < t->rows->n_rows; i++)
+        t->rows->a_logp[i] = -1.0 / (double)t->rows->n_rows;
+    KG_TRY(kg_rows_backward(t->rows, t->optim->grads.data, false, err));
+    KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
+    *seconds = kg_clock_seconds() - start;
+    return KG_OK;
+}
+
+static kg_status run_training(double *seconds, void *user, struct kg_err *err)
+{
+    struct training *t = user;
+    const struct kg_traffic before = kg_buf_traffic(t->model->backend);
+    double start = kg_clock_seconds(), norm, lr;
+
+    KG_TRY(kg_slab_zero(&t->optim->grads, err));
+    KG_TRY(forward_backward(seconds, user, err));
+    KG_TRY(kg_optim_update(t->optim, t->model, &norm, &lr, err));
+    KG_TRY(kg_bench_settle(t->model->backend, t->optim->grads.data, err));
+    *seconds = kg_clock_seconds() - start;
+    kg_buf_traffic_add(&t->traffic, t->model->backend, before);
+    return KG_OK;
+}
+
+static double training_flops(const struct training *t)
+{
+    const struct kg_model_config *c = &t->model->config;
+    double tokens = (double)t->n_seqs * t->seq_len;
+    double attention = 6.0 * t->n_seqs * (double)t->seq_len * t->seq_len * c->heads *
+                       c->head_dim * c->layers;
+
+    return 6.0 * kg_bench_parameters(t->model) * tokens + attention;
+}
+
+static void training_release(struct training *t)
+{
+    kg_rows_free(t->rows);
+    kg_optim_free(t->optim);
+    kg_model_free(t->model);
+}
+
+static struct kg_rows_opts rows_opts(int n_seqs, int seq_len)
+{
+    return (struct kg_rows_opts){.max_tokens = (int64_t)n_seqs * seq_len,
+                                 .backward = true};
+}
+
+static kg_status training_rows(struct training *t, int n_seqs, int seq_len,
+                               struct kg_err *err)
+{
+    const struct kg_rows_opts opts = rows_opts(n_seqs, seq_len);
+
+    kg_rows_free(t->rows);
+    t->rows = NULL;
+    t->n_seqs = n_seqs;
+    t->seq_len = seq_len;
+    return kg_rows_create(&t->rows, t->model, &opts, err);
+}
+
+/* Of t->model. */
+static kg_status training_begin(struct training *t, int n_seqs, int seq_len,
+                                struct kg_err *err)
+{
+    struct kg_optim_opts opts = {.lr = 1e-5,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.999,
+                                 .eps = 1e-8,
+                                 .clip_norm = 1,
+                                 .decay_all = true};
+
+    KG_TRY(kg_optim_create(&t->optim, t->model, &opts, err));
+    return training_rows(t, n_seqs, seq_len, err);
+}
+
+static kg_status training_init(struct training *t, const struct kg_bench_report *r,
+                               const struct kg_bench_shape *s, int n_seqs, int seq_len,
+                               struct kg_err *err)
+{
+    KG_TRY(kg_bench_model(&t->model, r, s, true, err));
+    return training_begin(t, n_seqs, seq_len, err);
+}
+
+static kg_status time_training(struct kg_bench_timing *timing, struct kg_bench_report *r,
+                               struct training *t, int repeats, struct kg_err *err)
+{
+    const struct kg_bench_job job = {
+        .run = run_training, .user = t, .repeats = repeats, .ceiling = KG_BENCH_GEMM};
+
+    t->traffic = (struct kg_traffic){0};
+    return kg_bench_time(timing, r, &job, err);
+}
+
+static kg_status put_training(struct kg_bench_report *r, const char *name,
+                              const struct training *t,
+                              const struct kg_bench_timing *timing, double bar,
+                              struct kg_err *err)
+{
+    const struct kg_bench_rate rate = {name, training_flops(t), "GFLOP/s", {bar, false}};
+
+    return kg_bench_put_rate(r, &rate, timing, err);
+}
+
+static kg_status train_row(struct kg_bench_report *r, struct training *t,
+                           const char *shape, int repeats, double bar, struct kg_err *err)
+{
+    struct kg_bench_timing timing;
+    char name[80];
+
+    snprintf(name, sizeof name, "train %s, %d x %d tokens", shape, t->n_seqs, t->seq_len);
+    KG_TRY(time_training(&timing, r, t, repeats, err));
+    KG_TRY(put_training(r, name, t, &timing, bar, err));
+    return kg_bench_put_traffic(r, name, &t->traffic,
+                                (double)repeats * t->n_seqs * t->seq_len, repeats,
+                                "40 and 16 and 1 and 1", err);
+}
+
+/* ---- the benchmarks ---- */
+
+enum { SEQS = 8, LENGTH = 256 };
+
+kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
+{
+    struct training small = {0}, half_b = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, training_init(&small, r, &kg_bench_small, SEQS, LENGTH, err));
+    KG_TRY_GOTO(out, train_row(r, &small, kg_bench_small.name, 5, 0.5, err));
+    KG_TRY_GOTO(out, training_init(&half_b, r, &kg_bench_half_b, SEQS, LENGTH, err));
+    KG_TRY_GOTO(out, train_row(r, &half_b, kg_bench_half_b.name, 2, 0.5, err));
+    KG_TRY_GOTO(out, training_rows(&half_b, 1, SEQS * LENGTH, err));
+    status = train_row(r, &half_b, kg_bench_half_b.name, 2, 0, err);
+out:
+    training_release(&small);
+    training_release(&half_b);
+    return status;
+}
+
+kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
+                                int seq_len, struct kg_err *err)
+{
+    struct training t = {0};
+    struct kg_bench_job job = {.run = forward_backward, .user = &t, .repeats = 2};
+    struct kg_bench_timing timing;
+    kg_status status;
+
+    KG_TRY_GOTO(out, training_init(&t, r, &kg_bench_half_b, n_seqs, seq_len, err));
+    KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
+    *seconds = kg_bench_best(&timing);
+out:
+    training_release(&t);
+    return status;
+}
+
+/* ---- experts ---- */
+
+/* As many parameters of a token as kg_bench_small has. */
+static const struct kg_bench_shape routed = {
+    .name = "D=512 L=8, 2 of 8 experts",
+    .hidden = 512,
+    .ffn = 1408,
+    .layers = 8,
+    .heads = 8,
+    .kv_heads = 4,
+    .vocab = 4096,
+    .experts = 8,
+    .per_token = 2,
+};
+/* More than any cache holds, of which a token reads an eighth. */
+static const struct kg_bench_shape wide = {
+    .name = "D=896 L=8, 4 of 32 experts",
+    .hidden = 896,
+    .ffn = 4864,
+    .layers = 8,
+    .heads = 14,
+    .kv_heads = 2,
+    .vocab = 4096,
+    .experts = 32,
+    .per_token = 4,
+};
+
+static double share_of_ceiling(const struct training *t,
+                               const struct kg_bench_timing *timing)
+{
+    return training_flops(t) / kg_bench_best(timing) / timing->ceiling;
+}
+
+static kg_status train_beside(struct kg_bench_report *r, struct training *dense,
+                              struct training *experts, struct kg_err *err)
+{
+    struct kg_bench_timing alone, beside;
+    struct kg_bench_share share = {.name = "train, experts beside dense",
+                                   .unit = "of the product",
+                                   .of = "the dense share of the ceiling",
+                                   .bar = {0.6, false}};
+
+    KG_TRY(time_training(&alone, r, dense, 5, err));
+    KG_TRY(time_training(&beside, r, experts, 5, err));
+    KG_TRY(put_training(r, "train D=512 L=8, dense", dense, &alone, 0, err));
+    KG_TRY(put_training(r, "train D=512 L=8, 2 of 8 experts", experts, &beside, 0, err));
+    share.part = share_of_ceiling(experts, &beside);
+    share.whole = share_of_ceiling(dense, &alone);
+    return kg_bench_put_share(r, &share, err);
+}
+
+static kg_status train_experts(struct kg_bench_report *r, struct kg_err *err)
+{
+    struct training dense = {0}, experts = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, training_init(&dense, r, &kg_bench_small, SEQS, LENGTH, err));
+    KG_TRY_GOTO(out, training_init(&experts, r, &routed, SEQS, LENGTH, err));
+    status = train_beside(r, &dense, &experts, err);
+out:
+    training_release(&dense);
+    training_release(&experts);
+    return status;
+}
+
+kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err)
+{
+    struct kg_model *m;
+    kg_status status;
+
+    KG_TRY(train_experts(r, err));
+    KG_TRY(kg_bench_model(&m, r, &wide, false, err));
+    status = kg_bench_decode_one(r, m, "decode D=896 L=8, 4 of 32 experts, batch 1", 0.6,
+                                 err);
+    kg_model_free(m);
+    return status;
+}
+
+/* ---- adapters ---- */
+
+static const struct kg_lora all_linear = {.rank = 16, .alpha = 32};
+
+/* What a step holds: weights, gradients, moments, and rows of a pack. */
+static kg_status step_bytes(double *bytes, const struct training *t,
+                            const struct kg_lora *lora, struct kg_err *err)
+{
+    const struct kg_rows_opts rows = rows_opts(t->n_seqs, t->seq_len);
+    const struct kg_model_opts opts = {
+        .backend = t->model->backend, .ct = t->model->ct, .lora = lora};
+    struct kg_model *m;
+    struct kg_model_memory held;
+
+    KG_TRY(kg_model_outline(&m, &t->model->config, &opts, err));
+    held = kg_model_memory(m, lora == NULL);
+    *bytes = (double)(kg_bytes_sum(held.master) + kg_bytes_sum(held.read) +
+                      kg_bytes_sum(kg_rows_memory(m, &rows)) +
+                      sizeof(float) * (uint64_t)m->n_elements +
+                      kg_optim_state_bytes(&t->optim->opts, m->n_elements));
+    kg_model_free(m);
+    return KG_OK;
+}
+
+static kg_status memory_rows(struct kg_bench_report *r, const struct training *t,
+                             struct kg_err *err)
+{
+    const struct kg_bench_bar none = {0};
+    double whole, adapters;
+
+    KG_TRY(step_bytes(&whole, t, NULL, err));
+    KG_TRY(step_bytes(&adapters, t, &all_linear, err));
+    KG_TRY(kg_bench_put_bytes(r, "memory of a step, all weights", whole, none, err));
+    return kg_bench_put_bytes(r, "memory of a step, adapters", adapters, none, err);
+}
+
+/* In turns, so that both see the same machine. */
+static kg_status adapter_rows(struct kg_bench_report *r, struct training *all,
+                              struct training *adapters, struct kg_err *err)
+{
+    const struct kg_bench_job whole = {.run = run_training, .user = all};
+    const struct kg_bench_job part = {.run = run_training, .user = adapters};
+    struct kg_bench_timing t_all = {0}, t_part = {0};
+    struct kg_bench_share share = {.name = "train 0.5B shape, adapters of rank 16",
+                                   .unit = "s",
+                                   .of = "a step of all weights",
+                                   .bar = {0.75, true}};
+
+    for (int i = 0; i < 3; i++) {
+        KG_TRY(kg_bench_repeat(&t_all, r, &whole, err));
+        KG_TRY(kg_bench_repeat(&t_part, r, &part, err));
+    }
+    share.part = kg_bench_best(&t_part);
+    share.whole = kg_bench_best(&t_all);
+    KG_TRY(kg_bench_put_share(r, &share, err));
+    return memory_rows(r, all, err);
+}
+
+kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                           int n_seqs, int seq_len, struct kg_err *err)
+{
+    struct training all = {0}, adapters = {0};
+    const struct kg_model_opts opts = {.ct = r->ct, .lora = &all_linear, .seed = 1};
+    kg_status status;
+
+    KG_TRY_GOTO(out, training_init(&all, r, s, n_seqs, seq_len, err));
+    KG_TRY_GOTO(out, kg_model_share(&adapters.model, all.model, &opts, err));
+    KG_TRY_GOTO(out, training_begin(&adapters, n_seqs, seq_len, err));
+    status = adapter_rows(r, &all, &adapters, err);
+out:
+    training_release(&adapters); /* its base is the other's */
+    training_release(&all);
+    return status;
+}
+
+kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err)
+{
+    return kg_bench_lora_of(r, &kg_bench_half_b, SEQS, LENGTH, err);
+}
