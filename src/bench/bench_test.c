@@ -254,7 +254,7 @@ static void a_decode_step_moves_what_is_planned(void **state)
     kg_str_release(&out);
 }
 
-/* A token of the one with experts costs as much as one of the dense, but for its router. */
+/* One with experts takes as many of a token as one without, but for its router. */
 static void parameters_of_a_token_are_its_experts(void **state)
 {
     struct kg_bench_shape shape = {
