@@ -115,7 +115,7 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Parameters that products read of a token, its experts' alone: it costs twice as much. */
+/* Parameters that products read of a token, of experts its own: it costs twice that. */
 double kg_bench_parameters(const struct kg_model *m);
 /* What crosses to a device and back, of so many tokens and steps; beside it what is
  * planned: positions, ids and numbers of tokens. */

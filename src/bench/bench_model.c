@@ -1,8 +1,9 @@
 /* Whole models: their shapes, and decoding, alone and beside a busy process.
  *
- * The shapes are real, the weights random: no time depends on what they are, but for which
- * experts a token has. A busy process beside is one that never waits; on shared machines that is the usual case,
- * and a program whose threads wait for each other loses much more than its share.
+ * The shapes are real, the weights random: no time depends on what they are, but for
+ * which experts a token has. A busy process beside is one that never waits; on shared
+ * machines that is the usual case, and a program whose threads wait for each other loses
+ * much more than its share.
  */
 #include "bench/bench_internal.h"
 
