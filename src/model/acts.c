@@ -210,7 +210,8 @@ uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkp
     struct kg_acts a = {.layers = m->config.layers, .checkpoint = checkpoint};
     struct bump count = {0};
     place_all(&a, &count, &s);
-    return count.used + 2 * (uint64_t)kg_stage_ints(max_tokens) * sizeof(int32_t);
+    return count.used + (1 + (uint64_t)kg_stage_banks(m->backend)) *
+                            (uint64_t)kg_stage_ints(max_tokens) * sizeof(int32_t);
 }
 
 static kg_status create_parts(struct kg_acts *a, const struct sizes *s,

@@ -82,12 +82,15 @@ struct kg_staged {
     const struct kg_draw *how; /* (n_rows) or NULL, as the next */
     const float *inv_temp;     /* (n_rows) */
     int32_t n_runs;            /* of the acts' runs */
+    struct kg_ivec from;       /* (N) see kg_op_feed; or none */
 };
-/* Where it is made, and its copy there. */
+/* Where it is made, and its copy there. The host has as many banks as copies can be on
+ * their way: the one that is written next is nobody's. */
 struct kg_stage {
-    int32_t *host;  /* (room) owned */
+    int32_t *host;  /* (banks, room) owned, of kg_buf_pin */
     int32_t *there; /* (room) owned, the backend's */
     int64_t room;
+    int bank; /* of a pack: the next one */
 };
 
 struct kg_acts {
@@ -146,6 +149,13 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
 int32_t kg_stage_rank(const struct kg_model *m);
 /* What is taken for packs of max_tokens at once; tables of blocks may need more. */
 int64_t kg_stage_ints(int64_t max_tokens);
+/* How many: one more than steps that may be begun before the first of them has ended. */
+static inline int kg_stage_banks(const struct kg_backend *be) { return be->feed ? 2 : 1; }
+static inline int32_t *kg_stage_host(const struct kg_stage *s, int bank)
+{
+    return s->host + bank * s->room;
+}
+/* Room that grows keeps what was there, and waits for what is on its way. */
 kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_stage_release(struct kg_stage *s, const struct kg_backend *be);

@@ -302,6 +302,11 @@ struct kg_forward {
     /* by which a token of each is drawn: they come there, too; or NULL */
     const struct kg_draw *how; /* (n_rows) */
     const float *inv_temp;     /* (n_rows) */
+    /* whose tokens are those drawn of rows of the step before, or -1: as they are; NULL:
+     * all are */
+    const int32_t *from; /* (pack->n) */
+    int64_t n_drawn;     /* rows of the step before */
+    bool later;          /* the pack is on its way when it is staged */
 };
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,

@@ -15,7 +15,7 @@ enum {
 /* The flat arrays, one after the other; where one begins depends on numbers of tokens,
  * sequences and rows alone. Offsets in int32s. */
 struct layout {
-    int64_t pos, kv_rows, seqs, rows, inv_temp, how, experts, blocks,
+    int64_t pos, kv_rows, seqs, rows, inv_temp, how, experts, from, blocks,
         end; /* tokens at 0 */
 };
 
@@ -34,7 +34,8 @@ static struct layout layout_of(const struct kg_acts *a, const struct kg_forward 
     l.how = l.inv_temp + (f->inv_temp ? f->n_rows : 0);
     l.how += l.how % 2; /* a double begins there */
     l.experts = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
-    l.blocks = l.end = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
+    l.from = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
+    l.blocks = l.end = l.from + (f->from ? p->n : 0);
     for (int32_t i = 0; i < p->n_seqs; i++)
         l.end += n_blocks(&p->seqs[i]);
     return l;
@@ -112,6 +113,12 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
                        (long long)n, (long long)p->n);
     KG_TRY(check_experts(a, m, f, err));
     KG_TRY(kg_ids_check("pack", "rows", f->rows, f->n_rows, p->n, err));
+    for (int64_t i = 0; f->from && i < p->n; i++)
+        if (f->from[i] < -1 || f->from[i] >= f->n_drawn)
+            return kg_fail(err, KG_EINVAL,
+                           "pack: expected token %lld of one of %lld rows of the step "
+                           "before, found row %d",
+                           (long long)i, (long long)f->n_drawn, (int)f->from[i]);
     return kg_ids_check("pack", "tokens", p->tokens, p->n, m->config.vocab, err);
 }
 
@@ -135,6 +142,8 @@ static void flatten_seq(int32_t *ints, const struct layout *l, struct kg_attn_se
 static void flatten_draws(int32_t *ints, const struct layout *l,
                           const struct kg_forward *f)
 {
+    if (f->from)
+        memcpy(ints + l->from, f->from, (size_t)f->pack->n * sizeof *f->from);
     if (f->inv_temp)
         memcpy(ints + l->inv_temp, f->inv_temp, (size_t)f->n_rows * sizeof *f->inv_temp);
     if (f->how)
@@ -210,25 +219,67 @@ static int32_t list_runs(struct kg_run *runs, const struct kg_model *m,
     return n;
 }
 
+/* ---- on its way ---- */
+/* new <- what s holds */
+static kg_status keep(const struct kg_stage *new, const struct kg_stage *s,
+                      const struct kg_backend *be, struct kg_err *err)
+{
+    const size_t bytes = (size_t)s->room * sizeof *s->host;
+
+    KG_TRY(kg_buf_settle(be, err));
+    for (int i = 0; i < kg_stage_banks(be); i++)
+        memcpy(kg_stage_host(new, i), kg_stage_host(s, i), bytes);
+    return kg_buf_copy(be, new->there, s->there, bytes, err);
+}
+
 kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t ints,
                         struct kg_err *err)
 {
+    const uint64_t banks = (uint64_t)kg_stage_banks(be);
+    struct kg_stage new = {.bank = s->bank};
+    kg_status status = KG_OK;
+
     if (ints <= s->room)
         return KG_OK;
-    kg_stage_release(s, be);
-    ints = ints > 2 * s->room ? ints : 2 * s->room;
-    s->host = kg_mem_calloc((size_t)ints, sizeof *s->host, "pack", err);
-    s->there = s->host ? kg_buf_alloc(be, (uint64_t)ints * sizeof *s->there, "pack", err)
-                       : NULL;
-    s->room = s->there ? ints : 0;
-    return s->there ? KG_OK : err->code;
+    new.room = ints > 2 * s->room ? ints : 2 * s->room;
+    new.host = kg_buf_pin(be, banks * (uint64_t) new.room * sizeof *new.host, "pack",
+                          err);
+    if (new.host)
+        new.there = kg_buf_alloc(be, (uint64_t) new.room * sizeof *new.there, "pack",
+                                 err);
+    status = new.there ? KG_OK : err->code;
+    if (status == KG_OK && s->room > 0)
+        status = keep(&new, s, be, err);
+    kg_stage_release(status == KG_OK ? s : &new, be);
+    if (status == KG_OK)
+        *s = new;
+    return status;
 }
 
 void kg_stage_release(struct kg_stage *s, const struct kg_backend *be)
 {
-    kg_mem_free(s->host);
+    kg_buf_unpin(be, s->host);
     kg_buf_free(be, s->there);
     s->host = s->there = NULL;
+    s->room = 0;
+}
+
+/* The flat arrays to the backend, from a bank that is the copy's until it is waited for,
+ * or at once. */
+static kg_status put(struct kg_acts *a, const struct kg_backend *be,
+                     const struct layout *l, const struct kg_forward *f,
+                     struct kg_err *err)
+{
+    struct kg_stage *s = &a->stage;
+    const uint64_t bytes = (uint64_t)l->end * sizeof *s->there;
+    int32_t *host = kg_stage_host(s, s->bank);
+
+    flatten(host, l, f);
+    flatten_experts(host + l->experts, a, f);
+    if (!f->later)
+        return kg_buf_put(be, s->there, host, bytes, err);
+    s->bank = (s->bank + 1) % kg_stage_banks(be);
+    return kg_buf_put_later(be, s->there, host, bytes, err);
 }
 
 kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
@@ -241,10 +292,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
     KG_TRY(check(a, m, f, err));
     l = layout_of(a, f);
     KG_TRY(kg_stage_room(s, m->backend, l.end, err));
-    flatten(s->host, &l, f);
-    flatten_experts(s->host + l.experts, a, f);
-    KG_TRY(kg_buf_put(m->backend, s->there, s->host, (uint64_t)l.end * sizeof *s->there,
-                      err));
+    KG_TRY(put(a, m->backend, &l, f, err));
     a->fetched = false;
     a->pack = (struct kg_staged){
         .n = p->n,
@@ -252,14 +300,14 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .pos = kg_ivec(s->there + l.pos, p->n),
         .kv_rows = kg_ivec(s->there + l.kv_rows, p->n),
         .rows = kg_ivec(s->there + l.rows, f->n_rows),
-        .experts = kg_ivec(f->experts ? s->there + l.experts : NULL,
-                           l.blocks - l.experts),
+        .experts = kg_ivec(f->experts ? s->there + l.experts : NULL, l.from - l.experts),
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
         .seqs = (const struct kg_attn_seq *)(const void *)(s->there + l.seqs),
         .n_seqs = p->n_seqs,
         .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
         .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)
                                 : NULL,
+        .from = kg_ivec(f->from ? s->there + l.from : NULL, f->from ? p->n : 0),
         .n_runs = list_runs(a->runs, m, p),
     };
     return KG_OK;

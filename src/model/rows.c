@@ -20,6 +20,27 @@
 #include <assert.h>
 #include <string.h>
 
+/* What draws leave of n rows, there and on the host: one piece. Tokens come first: their
+ * place there depends on nothing, so the next step is fed from it. */
+struct found {
+    struct kg_drawn *drawn;
+    double *lse;
+    uint64_t *kept;
+    int32_t *top_ids;
+    float *top_logp;
+};
+enum { FOUND_ROWS, FOUND_WORDS, FOUND_TOP, FOUND_COUNTS };
+enum { DRAWS = 2 }; /* that are begun and not ended, at most */
+
+static const struct kg_column found_columns[] = {
+    KG_COLUMN(struct found, drawn, FOUND_ROWS),
+    KG_COLUMN(struct found, lse, FOUND_ROWS),
+    KG_COLUMN(struct found, kept, FOUND_WORDS),
+    KG_COLUMN(struct found, top_ids, FOUND_TOP),
+    KG_COLUMN(struct found, top_logp, FOUND_TOP),
+    {0},
+};
+
 struct kg_rows_pack {
     struct kg_acts *acts;          /* owned */
     struct kg_acts *anchor_acts;   /* owned; NULL unless opts.anchor */
@@ -43,26 +64,11 @@ struct kg_rows_pack {
     char *anchor_hidden;   /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
     float *dhidden_rows;   /* (max_rows, D) NULL unless opts.backward */
     float *dhidden;        /* (max_tokens, D) as above */
-    struct kg_stage found; /* by draws: struct found */
-};
-
-/* What draws leave of n rows, there and on the host: one piece. */
-struct found {
-    double *lse;
-    struct kg_drawn *drawn;
-    uint64_t *kept;
-    int32_t *top_ids;
-    float *top_logp;
-};
-enum { FOUND_ROWS, FOUND_WORDS, FOUND_TOP, FOUND_COUNTS };
-
-static const struct kg_column found_columns[] = {
-    KG_COLUMN(struct found, lse, FOUND_ROWS),
-    KG_COLUMN(struct found, drawn, FOUND_ROWS),
-    KG_COLUMN(struct found, kept, FOUND_WORDS),
-    KG_COLUMN(struct found, top_ids, FOUND_TOP),
-    KG_COLUMN(struct found, top_logp, FOUND_TOP),
-    {0},
+    struct kg_stage found; /* by draws: struct found, a bank for each that is begun */
+    uint64_t n_begun;      /* draws, as the next */
+    uint64_t n_ended;
+    size_t counts[DRAWS][FOUND_COUNTS]; /* of draw n at n % DRAWS, as the next */
+    uint64_t marks[DRAWS];              /* behind what it found */
 };
 
 enum {
@@ -218,9 +224,14 @@ fail:
 
 void kg_rows_free(struct kg_rows *p)
 {
+    struct kg_err ignored;
+
     if (!p)
         return;
     if (p->pack) {
+        if (kg_rows_draw_drop(p, &ignored) != KG_OK)
+            p->pack->n_ended =
+                p->pack->n_begun; /* a device that failed has no more to do */
         kg_acts_free(p->pack->acts);
         kg_acts_free(p->pack->anchor_acts);
         kg_columns_free(&p->pack->block, p->pack, pack_columns);
@@ -240,12 +251,13 @@ static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
     return bytes < UINT64_MAX / 16 ? bytes : UINT64_MAX / 16;
 }
 
-/* Activations; what is staged on the host is half of that. */
+/* Activations; of what is staged the banks are the host's. */
 static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_opts *opts,
                                bool checkpoint)
 {
     uint64_t all = kg_acts_bytes(m, opts->max_tokens, checkpoint);
-    uint64_t staged = (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
+    uint64_t staged = (uint64_t)kg_stage_banks(m->backend) *
+                      (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
 
     return (struct kg_bytes){all - staged, staged};
 }
@@ -576,32 +588,20 @@ static void count_found(size_t counts[FOUND_COUNTS], const struct kg_rows_draws 
     size_t n = (size_t)p->n_rows, words = ((size_t)p->model->config.vocab + 63) / 64;
 
     counts[FOUND_ROWS] = n;
-    counts[FOUND_WORDS] = only_if(d->kept, n * words);
+    counts[FOUND_WORDS] = only_if(d->keeps, n * words);
     counts[FOUND_TOP] = only_if(d->top_k > 0, n * (size_t)d->top_k);
+}
+
+/* The host's place of what draw n finds. */
+static int32_t *bank_of(const struct kg_rows_pack *k, uint64_t n)
+{
+    return kg_stage_host(&k->found, (int)(n % (uint64_t)kg_stage_banks(k->backend)));
 }
 
 static void give(void *to, const void *from, size_t count, size_t size)
 {
     if (count != KG_COLUMN_ABSENT)
         memcpy(to, from, count * size);
-}
-
-/* What was found comes down. */
-static kg_status give_found(const struct kg_rows_draws *d, const struct kg_stage *s,
-                            const struct kg_backend *be, const size_t *counts,
-                            struct kg_err *err)
-{
-    struct found f;
-
-    KG_TRY(
-        kg_buf_get(be, s->host, s->there, kg_columns_bytes(found_columns, counts), err));
-    kg_columns_place(s->host, &f, found_columns, counts);
-    give(d->lse, f.lse, counts[FOUND_ROWS], sizeof *f.lse);
-    give(d->drawn, f.drawn, counts[FOUND_ROWS], sizeof *f.drawn);
-    give(d->kept, f.kept, counts[FOUND_WORDS], sizeof *f.kept);
-    give(d->top_ids, f.top_ids, counts[FOUND_TOP], sizeof *f.top_ids);
-    give(d->top_logp, f.top_logp, counts[FOUND_TOP], sizeof *f.top_logp);
-    return KG_OK;
 }
 
 /* From the staged pack to what is found of its rows: nothing crosses here. */
@@ -636,6 +636,9 @@ static kg_status run_step(void *arg, struct kg_err *err)
     const struct step *s = arg;
     const struct kg_rows_pack *k = s->p->pack;
 
+    if (s->d->from)
+        KG_TRY(kg_op_feed(k->backend, k->acts->stage.there, k->acts->pack.from,
+                          s->there.drawn, err));
     KG_TRY(run_staged(s->p, k->hidden, s->p->model, k->acts, s->f, err));
     return draw(s, err);
 }
@@ -660,6 +663,7 @@ static uint64_t key_of(const struct step *s)
                               (uint64_t)s->d->top_k,
                               s->d->truncates,
                               s->there.kept != NULL,
+                              s->d->from != NULL,
                               staged->inv_temp != NULL};
     uint64_t key = 0xcbf29ce484222325;
 
@@ -683,28 +687,78 @@ bool kg_rows_replays(const struct kg_model *m)
     return m->backend->draw && m->backend->replay && m->on_host != KG_HOST_LAYERS;
 }
 
-kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
-                       struct kg_err *err)
+bool kg_rows_feeds(const struct kg_model *m)
+{
+    return m->backend->draw && m->backend->feed && m->on_host != KG_HOST_LAYERS;
+}
+
+/* Room for what is found, and where it will stand there.   *bytes: that come down */
+static kg_status place_found(struct step *s, uint64_t *bytes, const size_t *counts,
+                             struct kg_err *err)
+{
+    struct kg_rows_pack *k = s->p->pack;
+
+    *bytes = kg_columns_bytes(found_columns, counts);
+    KG_TRY(
+        kg_stage_room(&k->found, k->backend, (int64_t)(*bytes / sizeof(int32_t)), err));
+    kg_columns_place(k->found.there, &s->there, found_columns, counts);
+    return KG_OK;
+}
+
+kg_status kg_rows_draw_begin(const struct kg_rows_draws *d, const struct kg_rows *p,
+                             struct kg_err *err)
 {
     const struct kg_pack pack = pack_of(p);
     struct kg_rows_pack *k = p->pack;
-    struct kg_forward f = {.how = d->how, .inv_temp = kg_not_one(p->inv_temp, p->n_rows)};
+    const int at = (int)(k->n_begun % DRAWS);
+    const size_t before = k->n_begun > 0 ? k->counts[(at + 1) % DRAWS][FOUND_ROWS] : 0;
+    struct kg_forward f = {.how = d->how,
+                           .inv_temp = kg_not_one(p->inv_temp, p->n_rows),
+                           .from = d->from,
+                           .n_drawn = (int64_t)before,
+                           .later = true};
     struct step s = {p, d, &f, {0}};
-    size_t counts[FOUND_COUNTS];
+    uint64_t bytes;
 
-    assert(k->n_there == 0);
+    assert(k->n_there == 0 &&
+           k->n_begun < k->n_ended + (uint64_t)kg_stage_banks(k->backend));
     complete(&f, &pack, p);
-    count_found(counts, d, p);
-    KG_TRY(kg_stage_room(
-        &k->found, k->backend,
-        (int64_t)(kg_columns_bytes(found_columns, counts) / sizeof(int32_t)), err));
-    kg_columns_place(k->found.there, &s.there, found_columns, counts);
+    count_found(k->counts[at], d, p);
+    KG_TRY(place_found(&s, &bytes, k->counts[at], err));
     KG_TRY(kg_model_stage(p->model, k->acts, &f, err));
     KG_TRY(is_replayed(&s) ? kg_op_replay(k->backend, key_of(&s), run_step, &s, err)
                            : run_step(&s, err));
-    KG_TRY(give_found(d, &k->found, k->backend, counts, err));
+    KG_TRY(
+        kg_buf_get_later(k->backend, bank_of(k, k->n_begun), k->found.there, bytes, err));
+    KG_TRY(kg_buf_mark(k->backend, &k->marks[at], err));
+    k->n_begun++;
+    return KG_OK;
+}
+
+kg_status kg_rows_draw_end(const struct kg_rows_found *to, const struct kg_rows *p,
+                           struct kg_err *err)
+{
+    struct kg_rows_pack *k = p->pack;
+    const size_t *counts = k->counts[k->n_ended % DRAWS];
+    struct found f;
+
+    assert(k->n_ended < k->n_begun);
+    KG_TRY(kg_buf_wait(k->backend, k->marks[k->n_ended % DRAWS], err));
+    kg_columns_place(bank_of(k, k->n_ended), &f, found_columns, counts);
+    give(to->drawn, f.drawn, counts[FOUND_ROWS], sizeof *f.drawn);
+    give(to->lse, f.lse, counts[FOUND_ROWS], sizeof *f.lse);
+    give(to->kept, f.kept, counts[FOUND_WORDS], sizeof *f.kept);
+    give(to->top_ids, f.top_ids, counts[FOUND_TOP], sizeof *f.top_ids);
+    give(to->top_logp, f.top_logp, counts[FOUND_TOP], sizeof *f.top_logp);
+    k->n_ended++;
     kg_phase_tick(); /* layers tick where they are called, not where they are replayed */
     return KG_OK;
+}
+
+kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err)
+{
+    p->pack->n_ended = p->pack->n_begun;
+    return kg_buf_settle(p->pack->backend, err);
 }
 
 /* ---- backward ---- */

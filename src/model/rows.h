@@ -58,15 +58,23 @@ struct kg_rows_opts {
 
 struct kg_rows_pack; /* the pack and its hidden states: what a device reads */
 
-/* How all wanted rows are drawn from, and what is found. The host's. */
+/* How all wanted rows are drawn from. The host's. */
 struct kg_rows_draws {
     const struct kg_draw *how; /* (n_rows) */
     bool truncates;            /* a row of how, at least */
+    bool keeps;                /* what was kept is wanted */
     int top_k;
-    struct kg_drawn *drawn; /* (n_rows) out, as what follows; see struct kg_draws */
-    uint64_t *kept;         /* (n_rows, (V+63)/64) or NULL */
-    float *const *logits;   /* (n_rows), NULL: none, and the step can be replayed */
+    float *const *logits; /* (n_rows) out, see struct kg_draws; NULL: none, and the step
+                           * can be replayed */
+    /* of every token of the pack, whose it is: drawn of so-and-so row of the draw begun
+     * last, or -1: as it stands; NULL: all are */
+    const int32_t *from;
+};
+/* What is found of them; where the host wants it. See struct kg_draws. */
+struct kg_rows_found {
+    struct kg_drawn *drawn; /* (n_rows) */
     double *lse;            /* (n_rows) */
+    uint64_t *kept;         /* (n_rows, (V+63)/64); NULL where none are wanted */
     int32_t *top_ids;       /* (n_rows, top_k), as the next; NULL where that is 0 */
     float *top_logp;
 };
@@ -165,10 +173,19 @@ kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
 /* Whether a draw of m can be launched as one: the backend replays, and no operation waits
  * for weights of the host. */
 bool kg_rows_replays(const struct kg_model *m);
+/* Whether one can be begun before the one before it has ended. */
+bool kg_rows_feeds(const struct kg_model *m);
 /* The forward and a token of every wanted row, all of this pack (kg_op_draw), where the
- * backend draws: one copy up, one down. */
-kg_status kg_rows_draw(const struct kg_rows_draws *d, const struct kg_rows *p,
-                       struct kg_err *err) KG_MUST_CHECK;
+ * backend draws: one copy up, one down, and no wait for either, but where logits are
+ * wanted. Another pack may follow at once, and, where kg_rows_feeds, one more draw, to
+ * whose tokens `from` refers. They end in the order in which they were begun. */
+kg_status kg_rows_draw_begin(const struct kg_rows_draws *d, const struct kg_rows *p,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* Waits for the first that has not ended. */
+kg_status kg_rows_draw_end(const struct kg_rows_found *to, const struct kg_rows *p,
+                           struct kg_err *err) KG_MUST_CHECK;
+/* All that were begun end, and what they found is nobody's; after a failure, too. */
+kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK;
 /* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
  * head was asked for them, a_set and a_kl. The forward was to keep, and nothing has been
  * wanted since (assert); the rows are of one pack. */

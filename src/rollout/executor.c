@@ -15,6 +15,10 @@
  * Where the backend replays a step, steps have 1, 2, 4, 8, ... rows: those behind the
  * sequences' are a token at position 0 of a block that nobody reads.
  *
+ * A pass is launched and taken. Where the backend feeds what it drew, one more is launched
+ * in between, from tokens that the host has not seen: the device has work while the host
+ * reads the tokens of the one before. Elsewhere taking a pass computes it.
+ *
  * One hidden state can be laid aside from pass to pass: that of the prompt of which some
  * samples still wait for room.
  */
@@ -35,11 +39,12 @@ struct kg_worker {
 
 /* ---- life ---- */
 
-enum { STEPS, PROMPTS, CHUNK, LOGITS, COUNTS };
+enum { STEPS, PASSES, PROMPTS, CHUNK, LOGITS, COUNTS };
 static const struct kg_column columns[] = {
     KG_COLUMN(struct kg_exec, prompts, PROMPTS),
     KG_COLUMN(struct kg_exec, wanted, PROMPTS),
-    KG_COLUMN(struct kg_exec, steps, STEPS),
+    KG_COLUMN(struct kg_exec, steps, PASSES),
+    KG_COLUMN(struct kg_exec, from, STEPS),
     KG_COLUMN(struct kg_exec, lse, STEPS),
     KG_COLUMN(struct kg_exec, how, STEPS),
     KG_COLUMN(struct kg_exec, drawn, STEPS),
@@ -66,6 +71,7 @@ static void count(size_t counts[COUNTS], const struct kg_model *m,
 {
     size_t batch = (size_t)opts->max_batch;
     counts[STEPS] = (size_t)rows_of(m, opts->max_batch);
+    counts[PASSES] = KG_EXEC_PASSES * counts[STEPS];
     counts[PROMPTS] = batch + 1;
     counts[CHUNK] = (size_t)opts->prefill_chunk;
     counts[LOGITS] = batch * (size_t)m->config.vocab;
@@ -83,8 +89,11 @@ kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
                           .max_batch = opts->max_batch,
                           .prefill_chunk = opts->prefill_chunk,
                           .rows = rows_of(m, opts->max_batch),
+                          .ahead = kg_rows_feeds(m),
                           .spare = n_blocks};
     KG_TRY(kg_columns_take(&x->memory, x, columns, counts, "rollout engine", err));
+    for (int i = 0; i < KG_EXEC_PASSES; i++)
+        x->passes[i].steps = x->steps + i * x->rows;
     return kg_kv_create(&x->kv, m, n_blocks + kg_rows_replays(m), err);
 }
 
@@ -101,7 +110,7 @@ static void free_workers(struct kg_exec *x)
 void kg_exec_release(struct kg_exec *x)
 {
     free_workers(x);
-    for (int32_t i = 0; x->steps && i < x->max_batch; i++)
+    for (int32_t i = 0; x->steps && i < KG_EXEC_PASSES * x->rows; i++)
         kg_sampler_pick_release(&x->steps[i].pick);
     kg_mem_free(x->top_ids);
     kg_mem_free(x->top_logp);
@@ -151,6 +160,7 @@ struct kg_bytes kg_exec_memory(const struct kg_model *m,
 kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err)
 {
     int T = workers_of(x->m);
+    KG_TRY(kg_exec_drop(x, err));
     if (x->n_workers != T) {
         free_workers(x);
         x->workers = kg_mem_calloc((size_t)T, sizeof *x->workers, "rollout engine", err);
@@ -228,11 +238,10 @@ kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
 
 /* ---- head and draw ---- */
 
-/* A sequence of the pass records so many ids, and experts or not. */
-static void widen(struct kg_exec *x, const struct kg_sampling *s)
+/* A sequence of the pass records so many ids. */
+static void widen(int *top_k, const struct kg_sampling *s)
 {
-    x->records_experts |= s->record_experts;
-    x->top_k = s->record_top_k > x->top_k ? s->record_top_k : x->top_k;
+    *top_k = s->record_top_k > *top_k ? s->record_top_k : *top_k;
 }
 
 static float *logits_of(const struct kg_exec *x, int64_t row)
@@ -260,44 +269,53 @@ static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
     return kg_rows_read(&out, p, 0, p->n_rows, x->top_k, err);
 }
 
-/* How step i is drawn from: what wants its logits takes the least to do, as do rows
- * without a sequence. */
-static void say_how(struct kg_exec *x, struct kg_rows_draws *d, int32_t i)
+/* How a step, which is row i, is drawn from: what wants its logits takes the least to do,
+ * as do rows without a sequence. */
+static void say_how(struct kg_exec *x, struct kg_rows_draws *d,
+                    const struct kg_exec_step *step, int32_t i)
 {
-    const struct kg_sampling *s = x->steps[i].sampling;
+    const struct kg_sampling *s = step->sampling;
 
+    x->from[i] = step->from;
     x->adjusted[i] = s->adjust ? logits_of(x, i) : NULL;
     if (s->adjust) {
         x->how[i] = (struct kg_draw){.greedy = true};
         d->logits = x->adjusted;
         return;
     }
-    x->how[i] = kg_sampler_draw_of(s, x->steps[i].u);
+    x->how[i] = kg_sampler_draw_of(s, step->u);
     d->truncates |= kg_sampler_truncates(s, x->m->config.vocab);
 }
 
-/* The forward, and tokens in the place of logits where that can be; row i of p is step i
- * of n. The backend has one caller, so these are all steps. */
-static kg_status run_and_draw(struct kg_exec *x, const struct kg_rows *p, int32_t n,
-                              struct kg_err *err)
+/* The forward, and tokens in the place of logits where that can be, on their way; row i
+ * of p is step i. The backend has one caller, so these are all steps. */
+static kg_status begin_draws(struct kg_exec *x, const struct kg_rows *p,
+                             const struct kg_exec_pass *pass, struct kg_err *err)
 {
-    struct kg_head_out out = out_of(x, 0);
     struct kg_rows_draws d = {.how = x->how,
-                              .top_k = x->top_k,
-                              .drawn = x->drawn,
-                              .lse = out.lse,
-                              .top_ids = out.top_ids,
-                              .top_logp = out.top_logp};
-    for (int32_t i = 0; i < n; i++) {
-        say_how(x, &d, i);
-        if (x->steps[i].sampling->record_kept)
-            d.kept = x->kept;
-    }
-    for (int32_t i = n; i < p->n_rows; i++) {
+                              .keeps = pass->keeps,
+                              .top_k = pass->top_k,
+                              .from = x->ahead ? x->from : NULL};
+    for (int32_t i = 0; i < pass->n; i++)
+        say_how(x, &d, &pass->steps[i], i);
+    for (int32_t i = pass->n; i < p->n_rows; i++) {
         x->how[i] = (struct kg_draw){.greedy = true};
         x->adjusted[i] = NULL;
+        x->from[i] = -1;
     }
-    return kg_rows_draw(&d, p, err);
+    return kg_rows_draw_begin(&d, p, err);
+}
+
+static kg_status end_draws(struct kg_exec *x, const struct kg_exec_pass *pass,
+                           struct kg_err *err)
+{
+    const struct kg_head_out out = out_of(x, 0);
+    const struct kg_rows_found found = {.drawn = x->drawn,
+                                        .lse = out.lse,
+                                        .kept = pass->keeps ? x->kept : NULL,
+                                        .top_ids = out.top_ids,
+                                        .top_logp = out.top_logp};
+    return kg_rows_draw_end(&found, x->workers[0].rows, err);
 }
 
 static void point_at_records(const struct kg_exec *x, struct kg_exec_step *s, int64_t row)
@@ -319,10 +337,9 @@ static void draw(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
     s->status = kg_sampler_draw(&s->pick, &w->scratch, &z, s->sampling, s->u, &s->err);
 }
 
-/* What the backend drew for step i, which is row i. */
-static void take(struct kg_exec *x, int32_t i)
+/* What the backend drew for a step, which is row i. */
+static void take(struct kg_exec *x, struct kg_exec_step *s, int32_t i)
 {
-    struct kg_exec_step *s = &x->steps[i];
     const uint64_t *kept = s->sampling->record_kept ? x->kept + (size_t)i * words(x)
                                                     : NULL;
     point_at_records(x, s, i);
@@ -330,15 +347,16 @@ static void take(struct kg_exec *x, int32_t i)
                                 x->m->config.vocab, &s->err);
 }
 
-static void draw_or_take(struct kg_exec *x, struct kg_worker *w, int32_t i)
+static void draw_or_take(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
+                         int32_t i)
 {
-    bool records = x->steps[i].sampling->record_experts;
+    bool records = s->sampling->record_experts;
 
-    x->steps[i].experts = records ? x->experts + (size_t)i * choices(x) : NULL;
-    if (x->m->backend->draw && !x->steps[i].sampling->adjust)
-        take(x, i);
+    s->experts = records ? x->experts + (size_t)i * choices(x) : NULL;
+    if (x->m->backend->draw && !s->sampling->adjust)
+        take(x, s, i);
     else
-        draw(x, w, &x->steps[i], i);
+        draw(x, w, s, i);
 }
 
 /* ---- prompts ---- */
@@ -451,7 +469,7 @@ static kg_status ask_complete(struct kg_exec *x, int32_t n, struct kg_err *err)
         const struct kg_exec_prompt *g = x->wanted[i];
         if (g->row < 0)
             continue;
-        widen(x, g->sampling);
+        widen(&x->top_k, g->sampling);
         if (g->again)
             KG_TRY(kg_rows_hold(p, g->row, err));
     }
@@ -486,31 +504,43 @@ void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
 
 /* ---- a decode step ---- */
 
-/* Steps [first, first+n): the row of step i is i. */
-static kg_status compute_range(struct kg_exec *x, struct kg_worker *w, int32_t first,
-                               int32_t n, struct kg_err *err)
+static const int32_t nobodys = 0; /* a token: of a row that has none, or not yet */
+
+/* Steps [first, first+n) of a pass: the row of step i is i. */
+static void pack_range(const struct kg_exec *x, struct kg_rows *p,
+                       const struct kg_exec_pass *pass, int32_t first, int32_t n)
 {
-    static const int32_t nobodys = 0;
-    const int32_t adapter = x->steps[first + n - 1].adapter; /* of nobody's rows, too */
-    struct kg_rows *p = w->rows;
+    const int32_t adapter = pass->steps[first + n - 1].adapter; /* of nobody's, too */
     kg_rows_begin(p, x->m, 0);
     for (int32_t i = first; i < first + n; i++) {
-        const struct kg_exec_step *s = &x->steps[i];
-        int64_t row = kg_rows_continue(p, s->token, 1, s->pos, s->blocks, s->adapter);
+        const struct kg_exec_step *s = &pass->steps[i];
+        const int32_t *token = s->from >= 0 ? &nobodys : s->token;
+        int64_t row = kg_rows_continue(p, token, 1, s->pos, s->blocks, s->adapter);
         kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
     }
     for (int32_t i = n; i < rows_of(x->m, n); i++)
         kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, &x->spare, adapter), -1, 1,
                      NULL);
-    if (x->m->backend->draw) {
-        KG_TRY(run_and_draw(x, p, n, err));
-    } else {
-        KG_TRY(kg_rows_forward(p, false, err));
-        KG_TRY(head(x, p, first, err));
-    }
-    return x->records_experts
+}
+
+/* Of the tokens that were fed, where a sequence records them: the host waits. */
+static kg_status read_experts(const struct kg_exec *x, struct kg_rows *p,
+                              const struct kg_exec_pass *pass, int32_t first, int32_t n,
+                              struct kg_err *err)
+{
+    return pass->records_experts
                ? kg_rows_experts(x->experts + (size_t)first * choices(x), p, 0, n, err)
                : KG_OK;
+}
+
+static kg_status compute_range(struct kg_exec *x, struct kg_worker *w,
+                               const struct kg_exec_pass *pass, int32_t first, int32_t n,
+                               struct kg_err *err)
+{
+    pack_range(x, w->rows, pass, first, n);
+    KG_TRY(kg_rows_forward(w->rows, false, err));
+    KG_TRY(head(x, w->rows, first, err));
+    return read_experts(x, w->rows, pass, first, n, err);
 }
 
 /* Small weights: a step is dominated by threads that wait for each other at every
@@ -528,22 +558,22 @@ static bool outer_is_faster(const struct kg_exec *x, int32_t n)
            (bytes <= OUTER_WEIGHT_BYTES || rows >= OUTER_ROWS);
 }
 
-/* Each worker's share of n steps; with `compute` forward and head as well, else the draw
- * alone. */
-static kg_status in_parallel(struct kg_exec *x, int32_t n, bool compute,
-                             struct kg_err *err)
+/* Each worker's share of the steps; with `compute` forward and head as well, else the
+ * draw alone. */
+static kg_status in_parallel(struct kg_exec *x, const struct kg_exec_pass *pass,
+                             bool compute, struct kg_err *err)
 {
     int T = x->n_workers;
+    int64_t n = pass->n;
 #pragma omp parallel for num_threads(T) schedule(static, 1)
     for (int i = 0; i < T; i++) {
         struct kg_worker *w = &x->workers[i];
-        int32_t first = (int32_t)((int64_t)n * i / T);
-        int32_t end = (int32_t)((int64_t)n * (i + 1) / T);
+        int32_t first = (int32_t)(n * i / T), end = (int32_t)(n * (i + 1) / T);
         w->status = KG_OK;
         if (compute && first < end)
-            w->status = compute_range(x, w, first, end - first, &w->err);
+            w->status = compute_range(x, w, pass, first, end - first, &w->err);
         for (int32_t k = first; k < end && w->status == KG_OK; k++)
-            draw_or_take(x, w, k);
+            draw_or_take(x, w, &pass->steps[k], k);
     }
     for (int i = 0; i < T; i++)
         if (x->workers[i].status != KG_OK) {
@@ -553,17 +583,48 @@ static kg_status in_parallel(struct kg_exec *x, int32_t n, bool compute,
     return KG_OK;
 }
 
-kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err)
+kg_status kg_exec_launch(struct kg_exec *x, int32_t n, struct kg_err *err)
 {
-    bool outer = outer_is_faster(x, n);
-    x->top_k = 0;
-    x->records_experts = false;
-    for (int32_t i = 0; i < n; i++)
-        widen(x, x->steps[i].sampling);
-    if (!outer)
-        KG_TRY(compute_range(x, &x->workers[0], 0, n, err));
-    if (n > 1)
-        return in_parallel(x, n, outer, err);
-    draw_or_take(x, &x->workers[0], 0); /* the threads share the one row */
+    struct kg_exec_pass *pass = kg_exec_next(x);
+    pass->n = n;
+    pass->top_k = 0;
+    pass->keeps = pass->records_experts = false;
+    for (int32_t i = 0; i < n; i++) {
+        const struct kg_sampling *s = pass->steps[i].sampling;
+        widen(&pass->top_k, s);
+        pass->keeps |= s->record_kept;
+        pass->records_experts |= s->record_experts;
+    }
+    if (x->m->backend->draw) {
+        pack_range(x, x->workers[0].rows, pass, 0, n);
+        KG_TRY(begin_draws(x, x->workers[0].rows, pass, err));
+        KG_TRY(read_experts(x, x->workers[0].rows, pass, 0, n, err));
+    }
+    x->launched++;
     return KG_OK;
+}
+
+kg_status kg_exec_take(const struct kg_exec_pass **out, struct kg_exec *x,
+                       struct kg_err *err)
+{
+    const struct kg_exec_pass *pass = &x->passes[x->taken % KG_EXEC_PASSES];
+    bool drawn = x->m->backend->draw, outer = !drawn && outer_is_faster(x, pass->n);
+    x->top_k = pass->top_k;
+    if (drawn)
+        KG_TRY(end_draws(x, pass, err));
+    else if (!outer)
+        KG_TRY(compute_range(x, &x->workers[0], pass, 0, pass->n, err));
+    x->taken++;
+    *out = pass;
+    if (pass->n > 1)
+        return in_parallel(x, pass, outer, err);
+    draw_or_take(x, &x->workers[0], pass->steps, 0); /* the threads share the one row */
+    return KG_OK;
+}
+
+kg_status kg_exec_drop(struct kg_exec *x, struct kg_err *err)
+{
+    bool begun = kg_exec_flies(x) && x->m->backend->draw;
+    x->taken = x->launched;
+    return begun ? kg_rows_draw_drop(x->workers[0].rows, err) : KG_OK;
 }

@@ -38,7 +38,8 @@ struct kg_exec_prompt {
 struct kg_exec_step {
     int32_t who;          /* the caller's */
     const int32_t *token; /* borrowed, as all that is pointed to: the newest one, fed */
-    int32_t pos;          /* of it */
+    int32_t from; /* or that which this row of the pass launched last will have; -1 */
+    int32_t pos;  /* of it */
     const int32_t *blocks;
     int32_t adapter;
     const struct kg_sampling *sampling;
@@ -54,6 +55,16 @@ struct kg_exec_step {
     struct kg_err err;
 };
 
+/* A decode pass: one token for each of its steps. */
+struct kg_exec_pass {
+    struct kg_exec_step *steps; /* (rows) */
+    int32_t n;
+    int top_k;            /* the widest of its sequences */
+    bool keeps;           /* a sequence of it records what was kept */
+    bool records_experts; /* or experts */
+};
+enum { KG_EXEC_PASSES = 2 };
+
 struct kg_exec {
     const struct kg_model *m; /* borrowed */
     int64_t parameters;       /* of m, frozen ones too */
@@ -67,13 +78,17 @@ struct kg_exec {
     float *top_logp;
     uint16_t *experts; /* (rows,C) owned; NULL: none records */
     int top_capacity;
-    int top_k;            /* of the current pass: the widest of its sequences */
-    bool records_experts; /* a sequence of the current pass does */
+    int top_k;  /* of what is in the arrays now: the widest of its sequences */
+    bool ahead; /* a pass may be launched before the one before it was taken */
+    /* pass n is n % KG_EXEC_PASSES; numbers go on through all sessions */
+    struct kg_exec_pass passes[KG_EXEC_PASSES];
+    int64_t launched, taken;
 
     struct kg_block memory;         /* owned: what follows stands in it */
     struct kg_exec_prompt *prompts; /* (max_batch+1) by the caller's numbers */
     struct kg_exec_prompt **wanted; /* (max_batch+1) of the current pass, in order */
-    struct kg_exec_step *steps;     /* (rows) of the current pass */
+    struct kg_exec_step *steps;     /* (KG_EXEC_PASSES rows) */
+    int32_t *from;                  /* (rows) as of steps, where passes go ahead */
     double *prompt_lse;             /* (prefill_chunk) of a prompt that is scored */
     float *logits;                  /* (max_batch,V) of rows that are drawn here */
     double *lse;                    /* (rows) */
@@ -91,7 +106,7 @@ void kg_exec_release(struct kg_exec *x);
 /* What it will hold beside the cache. */
 struct kg_bytes kg_exec_memory(const struct kg_model *m,
                                const struct kg_rollout_opts *opts);
-/* As many workers as there are threads now.   errors: ENOMEM */
+/* As many workers as there are threads now; no pass is in flight.   errors: ENOMEM */
 kg_status kg_exec_begin(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
 /* Room for what this sampling needs and records; not within a pass.   errors: ENOMEM */
 kg_status kg_exec_reserve(struct kg_exec *x, const struct kg_sampling *s,
@@ -106,7 +121,22 @@ kg_status kg_exec_prompts(struct kg_exec *x, int32_t n, bool one_chunk, int64_t 
 /* A token behind a prompt that is ready; nothing is fed. A failure is the step's own. */
 void kg_exec_draw(struct kg_exec *x, struct kg_exec_step *step,
                   const struct kg_exec_prompt *prompt);
-/* The first n steps: what is fed, what is drawn. Drawing fails one by one. */
-kg_status kg_exec_decode(struct kg_exec *x, int32_t n, struct kg_err *err) KG_MUST_CHECK;
+/* The pass that is launched next: its first n steps say what is fed and how a token is
+ * drawn. With `ahead` one more may be launched before the first is taken. */
+static inline struct kg_exec_pass *kg_exec_next(struct kg_exec *x)
+{
+    return &x->passes[x->launched % KG_EXEC_PASSES];
+}
+static inline bool kg_exec_flies(const struct kg_exec *x)
+{
+    return x->taken < x->launched;
+}
+kg_status kg_exec_launch(struct kg_exec *x, int32_t n, struct kg_err *err) KG_MUST_CHECK;
+/* Wait for the first that is in flight: its tokens. Drawing fails one by one.
+ * *out: valid until the next but one is filled in */
+kg_status kg_exec_take(const struct kg_exec_pass **out, struct kg_exec *x,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* Wait for what is in flight, of which nothing is wanted. */
+kg_status kg_exec_drop(struct kg_exec *x, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -269,21 +269,25 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
 
 /* ---- a token ---- */
 
-/* What a sequence's next token is made of. */
-static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t slot)
+/* What a sequence's next token is made of; where the one before it is in flight, that is
+ * the one behind it.   from: its row, or -1 */
+static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t slot,
+                int32_t from)
 {
     const struct kg_seq *seq = &r->seqs[slot];
     const struct kg_traj *t = seq->traj;
+    int32_t unseen = from >= 0;
     step->who = slot;
     step->token = t->tokens + t->n - 1;
-    step->pos = (int32_t)t->n - 1 - seq->base;
+    step->from = from;
+    step->pos = (int32_t)t->n - 1 - seq->base + unseen;
     step->blocks = r->sched.slots[slot].blocks;
     step->adapter = seq->request->adapter;
     step->sampling = seq->sampling;
     step->said = t->tokens + t->prompt_n;
     step->n_said = t->n - t->prompt_n;
     step->u = kg_rng_uniform(seq->sampling->rng, seq->request->draw, (uint32_t)t->sample,
-                             (uint32_t)seq->generated);
+                             (uint32_t)(seq->generated + unseen));
 }
 
 /* Whether the newest token completes a stop string. */
@@ -346,8 +350,13 @@ static kg_status commit(struct kg_rollout *r, int32_t slot,
     }
     r->longest = t->n > r->longest ? t->n : r->longest;
     bool goes_on = seq->status == KG_OK && t->finish == KG_FINISH_NONE;
-    if (!goes_on || r->sched.slots[slot].state == KG_SLOT_STARTING)
+    bool starts = r->sched.slots[slot].state == KG_SLOT_STARTING;
+    if (!goes_on || starts)
         kg_sched_move(&r->sched, slot, goes_on ? KG_SLOT_RUNNING : KG_SLOT_ENDED);
+    if (starts) {
+        seq->since = r->exec.launched;
+        seq->row = -1;
+    }
     r->telling = true;
     if (seq->status == KG_OK && r->session.token)
         status = r->session.token(r->session.user, seq->request, t, err);
@@ -499,11 +508,11 @@ static kg_status begin_answer(struct kg_rollout *r, int32_t slot, struct kg_err 
 {
     const struct kg_exec_prompt *p = prompt_of(r, slot);
     struct kg_seq *seq = &r->seqs[slot];
-    struct kg_exec_step *step = &r->exec.steps[0];
+    struct kg_exec_step *step = &kg_exec_next(&r->exec)->steps[0];
     take_experts(p, seq);
     if (p->status == KG_OK && seq->limit > 0) {
         KG_TRY(copy_blocks(r, slot, err));
-        aim(step, r, slot);
+        aim(step, r, slot, -1);
         kg_exec_draw(&r->exec, step, p);
         return commit(r, slot, step, err);
     }
@@ -545,34 +554,102 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 
 /* ---- decoding ---- */
 
-/* The steps of all that run, those with the same adapters beside each other: the fewer
- * runs of rows, the fewer products.   returns how many */
-static int32_t aim_all(struct kg_rollout *r)
+/* What becomes of a sequence whose newest token is in flight, as far as is known. */
+enum ahead {
+    GOES, /* on, unless that token ends it: then its next row is for nobody */
+    ENDS, /* with that token */
+    WAITS /* for it: the host draws, or reads of the forward what the next one overwrites */
+};
+static enum ahead ahead_of(const struct kg_seq *seq)
+{
+    if (seq->sampling->adjust || seq->sampling->record_experts)
+        return WAITS;
+    return seq->generated + 1 < seq->limit ? GOES : ENDS;
+}
+
+/* Whether a pass can be launched behind the one that is in flight: for somebody, and
+ * nobody has to wait. */
+static bool goes_ahead(const struct kg_rollout *r)
+{
+    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
+    bool any = false;
+    if (!r->exec.ahead)
+        return false;
+    for (int32_t i = 0; i < running->n; i++) {
+        const struct kg_seq *seq = &r->seqs[running->at[i]];
+        if (ahead_of(seq) == WAITS)
+            return false;
+        any |= seq->row < 0 || ahead_of(seq) == GOES;
+    }
+    return any;
+}
+
+/* The row of a running sequence in the pass that is launched next, where it has a token to
+ * come.   returns how many rows there are then */
+static int32_t aim_next(struct kg_rollout *r, int32_t slot, int32_t n)
+{
+    struct kg_seq *seq = &r->seqs[slot];
+    int32_t from = kg_exec_flies(&r->exec) ? seq->row : -1;
+    bool ends = from >= 0 && ahead_of(seq) == ENDS;
+    if (!ends)
+        aim(&kg_exec_next(&r->exec)->steps[n], r, slot, from);
+    seq->row = ends ? -1 : n;
+    return n + !ends;
+}
+
+/* A pass of all that run, those with the same adapters beside each other: the fewer runs
+ * of rows, the fewer products. */
+static kg_status launch(struct kg_rollout *r, struct kg_err *err)
 {
     const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
     int32_t n = 0;
-    for (int32_t a = 0; a <= r->limits.n_adapters && n < running->n; a++)
+    for (int32_t a = 0; a <= r->limits.n_adapters; a++)
         for (int32_t i = 0; i < running->n; i++)
             if (r->seqs[running->at[i]].request->adapter == a)
-                aim(&r->exec.steps[n++], r, running->at[i]);
-    return n;
+                n = aim_next(r, running->at[i], n);
+    return kg_exec_launch(&r->exec, n, err);
 }
 
-/* One token for every running sequence, and reports of those that ended. */
+/* A row is for nobody when its sequence ended while the pass was in flight: whoever has
+ * its slot now began later. */
+static bool wanted(const struct kg_rollout *r, const struct kg_exec_step *step,
+                   int64_t pass)
+{
+    return r->sched.slots[step->who].state == KG_SLOT_RUNNING &&
+           r->seqs[step->who].since <= pass;
+}
+
+/* The tokens of the pass that was taken. */
+static kg_status commit_pass(struct kg_rollout *r, const struct kg_exec_pass *pass,
+                             struct kg_err *err)
+{
+    int64_t number = r->exec.taken - 1;
+    int32_t n = 0;
+    for (int32_t i = 0; i < pass->n; i++)
+        n += wanted(r, &pass->steps[i], number);
+    for (int32_t i = 0; i < pass->n; i++)
+        if (wanted(r, &pass->steps[i], number))
+            KG_TRY(commit(r, pass->steps[i].who, &pass->steps[i], err));
+    r->stats.decode_tokens += n;
+    r->stats.decode_steps += n > 0;
+    return KG_OK;
+}
+
+/* One token for every sequence of a pass, and reports of those that ended. The pass is
+ * the one that was launched ahead in the step before, if one was; and another is launched
+ * ahead before its tokens are waited for. */
 static kg_status decode(struct kg_rollout *r, struct kg_err *err)
 {
     const struct kg_backend *be = r->exec.m->backend;
+    const struct kg_exec_pass *pass;
     struct kg_traffic before = kg_buf_traffic(be);
     double begin = kg_clock_seconds();
-    int32_t n = aim_all(r);
-    KG_TRY(kg_exec_decode(&r->exec, n, err));
-    for (int32_t i = 0; i < n; i++) {
-        const struct kg_exec_step *step = &r->exec.steps[i];
-        if (r->sched.slots[step->who].state == KG_SLOT_RUNNING)
-            KG_TRY(commit(r, step->who, step, err));
-    }
-    r->stats.decode_tokens += n;
-    r->stats.decode_steps++;
+    if (!kg_exec_flies(&r->exec))
+        KG_TRY(launch(r, err));
+    if (goes_ahead(r))
+        KG_TRY(launch(r, err));
+    KG_TRY(kg_exec_take(&pass, &r->exec, err));
+    KG_TRY(commit_pass(r, pass, err));
     r->stats.decode_seconds += kg_clock_seconds() - begin;
     kg_buf_traffic_add(&r->stats.decode_traffic, be, before);
     return report(r, err);
@@ -581,11 +658,14 @@ static kg_status decode(struct kg_rollout *r, struct kg_err *err)
 kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
                           struct kg_err *err)
 {
+    const struct kg_list *running = &r->sched.in[KG_SLOT_RUNNING];
     if (r->opts.stop_on_signal && kg_signal_stop_requested())
         return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal while generating");
     KG_TRY(admit(r, err));
-    if (r->sched.in[KG_SLOT_RUNNING].n > 0)
+    if (running->n > 0)
         KG_TRY(decode(r, err));
+    if (running->n == 0)
+        KG_TRY(kg_exec_drop(&r->exec, err));
     if (load)
         kg_rollout_get_load(load, r);
     return KG_OK;

@@ -15,6 +15,8 @@ struct kg_seq {
     int32_t base;   /* first token of the trajectory that its keys are of: position 0 */
     int32_t cached; /* when resumed: tokens whose keys are in the cache */
     int32_t limit;  /* `generated` at which the turn ends */
+    int64_t since;  /* of the turn: the first decode pass that may have a row of it */
+    int32_t row;    /* of the pass that was launched last; -1: none */
     struct kg_str text; /* owned: of this turn, where stop strings are looked for */
     kg_status status;   /* other than OK: it failed, with err */
     struct kg_err err;

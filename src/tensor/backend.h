@@ -239,7 +239,7 @@ struct kg_draw {
     bool greedy;   /* the largest, ties by smaller id; nothing else is looked at */
 };
 struct kg_drawn {
-    int32_t token;
+    int32_t token;  /* 0 where lse is not finite */
     float logp;     /* z[token] - lse: of the full softmax */
     int32_t n_kept; /* ids that truncation kept; 0: all */
     float cut;      /* -log of their mass */
@@ -251,7 +251,8 @@ struct kg_draws {
     const struct kg_draw *how; /* (N) */
     const float *inv_temp;     /* (N) or NULL for 1 */
     bool truncates;            /* a row of how, at least */
-    struct kg_drawn *drawn;    /* (N) out; without a meaning where lse is not finite */
+    struct kg_drawn *drawn;    /* (N) out; the token alone means something where lse is
+                                * not finite */
     /* (N, (V+63)/64) out: a bit for each id that was kept, where n_kept > 0; or NULL */
     uint64_t *kept;
     /* (N) or NULL. The host's: a row with an entry, its logits (V) go there, too */
@@ -348,12 +349,18 @@ struct kg_traffic {
     uint64_t ups; /* copies */
     uint64_t downs;
     uint64_t replays; /* bodies that were launched as one, see kg_op_replay */
+    uint64_t waits;   /* times that the host stood still until the backend was done: of
+                       * every put, get, fetch and kg_buf_wait */
 };
 /* One copy of so many bytes: of t->up and t->ups, or down and downs. */
 static inline void kg_traffic_count(uint64_t *sum, uint64_t *copies, uint64_t bytes)
 {
     __atomic_fetch_add(sum, bytes, __ATOMIC_RELAXED);
     __atomic_fetch_add(copies, 1, __ATOMIC_RELAXED);
+}
+static inline void kg_traffic_count_wait(struct kg_traffic *t)
+{
+    __atomic_fetch_add(&t->waits, 1, __ATOMIC_RELAXED);
 }
 
 struct kg_backend {
@@ -382,6 +389,13 @@ struct kg_backend {
     void *(*pin)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*unpin)(void *memory);
     kg_status (*fetch)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+    /* see kg_buf_put_later and its kin; NULL, all four: put and get, which wait */
+    kg_status (*put_later)(void *to, const void *from, uint64_t bytes,
+                           struct kg_err *err);
+    kg_status (*get_later)(void *to, const void *from, uint64_t bytes,
+                           struct kg_err *err);
+    kg_status (*mark)(uint64_t *mark, struct kg_err *err);
+    kg_status (*wait)(uint64_t mark, struct kg_err *err);
     kg_status (*copy)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*zero)(void *to, uint64_t bytes, struct kg_err *err);
     kg_status (*swap)(void *a, void *b, uint64_t bytes, struct kg_err *err);
@@ -444,6 +458,9 @@ struct kg_backend {
     /* NULL: who wants tokens draws them from logits */
     kg_status (*draw)(const struct kg_draws *d, const struct kg_head_out *out,
                       const struct kg_head *h, struct kg_err *err);
+    /* NULL: who feeds a token that was drawn waits for it first */
+    kg_status (*feed)(int32_t *tokens, struct kg_ivec from, const struct kg_drawn *drawn,
+                      struct kg_err *err);
     /* NULL: body is called, see kg_op_replay */
     kg_status (*replay)(uint64_t key, kg_status (*body)(void *arg, struct kg_err *err),
                         void *arg, struct kg_err *err);
@@ -513,6 +530,24 @@ void kg_buf_unpin(const struct kg_backend *be, void *pinned); /* NULL is allowed
  * errors: EINVAL (NULL), EDEVICE */
 kg_status kg_buf_fetch(const struct kg_backend *be, void *to, const void *from,
                        uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+/* As kg_buf_put and kg_buf_get, behind what was launched before and before what is
+ * launched after, and the host goes on meanwhile. Its memory is within that of
+ * kg_buf_pin, and belongs to the copy until a mark behind it was waited for: it is not
+ * written, what is got not read, and none of it given back. From the thread that calls
+ * operations.   errors: EINVAL (NULL), EDEVICE */
+kg_status kg_buf_put_later(const struct kg_backend *be, void *to, const void *from,
+                           uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_buf_get_later(const struct kg_backend *be, void *to, const void *from,
+                           uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
+/* *mark: behind all that was launched so far; for ever good */
+kg_status kg_buf_mark(const struct kg_backend *be, uint64_t *mark,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* Until all is done that was launched before the mark; of what is behind it no more than
+ * a few marks' is waited for.   errors: EDEVICE, of what was launched */
+kg_status kg_buf_wait(const struct kg_backend *be, uint64_t mark,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* Until all is done. */
+kg_status kg_buf_settle(const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
 /* Both the backend's:   to = from;   to = 0;   a, b = b, a
  * errors: EINVAL (NULL, or two ranges that overlap) */
 kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,
@@ -718,6 +753,12 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
 kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                      const struct kg_head_out *out, const struct kg_head *h,
                      struct kg_err *err) KG_MUST_CHECK;
+
+/* tokens[n] = drawn[from[n]].token where from[n] >= 0: what was drawn is fed and the host
+ * has not seen it.   tokens (N); from (N) rows of drawn, or -1; all the backend's
+ * errors: SHAPE, EINVAL, UNSUPPORTED where the backend has no such slot */
+kg_status kg_op_feed(const struct kg_backend *be, int32_t *tokens, struct kg_ivec from,
+                     const struct kg_drawn *drawn, struct kg_err *err) KG_MUST_CHECK;
 
 /* body(arg), where it calls operations alone: nothing comes from the host or goes there,
  * no memory is taken, and nothing depends on what they compute. With equal keys it calls

@@ -173,6 +173,44 @@ static void a_fetch_wants_pinned_memory(void **state)
     kg_buf_free(emu(), y);
 }
 
+/* x (THREADS) in pinned memory, on its way up and down again. */
+static void a_copy_belongs_to_itself_until_it_is_waited_for(void **state)
+{
+    const size_t bytes = THREADS * sizeof(float);
+    float *up = kg_buf_pin(emu(), bytes, "a test", &err);
+    float *down = kg_buf_pin(emu(), bytes, "a test", &err), *y = there(bytes), first;
+    uint64_t mark;
+
+    (void)state;
+    for (int i = 0; i < THREADS; i++)
+        up[i] = (float)i;
+    assert_int_equal(kg_buf_put_later(emu(), y, up, bytes, &err), KG_OK);
+    assert_int_equal(kg_buf_get_later(emu(), down, y, bytes, &err), KG_OK);
+    assert_int_equal(kg_buf_mark(emu(), &mark, &err), KG_OK);
+    assert_int_equal(kg_buf_wait(emu(), mark - 1, &err), KG_OK);
+    assert_true(isnan(down[0]) && isnan(down[THREADS - 1]));
+    assert_int_equal(kg_buf_wait(emu(), mark, &err), KG_OK);
+    assert_memory_equal(down, up, bytes);
+    assert_int_equal(kg_buf_put_later(emu(), y, up, bytes, &err), KG_OK);
+    up[3] = -1;
+    assert_int_equal(kg_buf_settle(emu(), &err), KG_EDEVICE);
+    assert_string_equal(err.message,
+                        "wait: wait: what goes up was changed before it was waited for");
+    assert_int_equal(kg_buf_get_later(emu(), down, y, bytes, &err), KG_OK);
+    down[3] = 3;
+    assert_int_equal(kg_buf_settle(emu(), &err), KG_EDEVICE);
+    assert_non_null(strstr(err.message, "was written before it was waited for"));
+    assert_true(down[3] == 3 && down[4] == 4);
+    assert_int_equal(kg_buf_get_later(emu(), &first, y, sizeof first, &err), KG_EDEVICE);
+    assert_non_null(strstr(err.message, "memory that is not page-locked"));
+    assert_int_equal(kg_buf_get_later(emu(), down, y, bytes, &err), KG_OK);
+    kg_buf_unpin(emu(), down);
+    assert_int_equal(kg_buf_settle(emu(), &err), KG_EDEVICE);
+    assert_non_null(strstr(err.message, "a copy of it was not waited for"));
+    kg_buf_unpin(emu(), up);
+    kg_buf_free(emu(), y);
+}
+
 /* Whether a child ends by a signal, or by a sanitizer's word. */
 static bool dies(void (*act)(void *), void *arg)
 {
@@ -436,6 +474,7 @@ int main(void)
         cmocka_unit_test(faults_are_named_and_the_next_kernel_runs),
         cmocka_unit_test(memory_of_the_host_is_no_argument),
         cmocka_unit_test(a_fetch_wants_pinned_memory),
+        cmocka_unit_test(a_copy_belongs_to_itself_until_it_is_waited_for),
         cmocka_unit_test(a_stray_touch_dies),
         cmocka_unit_test(the_matrix_instruction_multiplies),
         cmocka_unit_test(what_is_recorded_is_launched_again),

@@ -186,6 +186,41 @@ kg_status kg_buf_fetch(const struct kg_backend *be, void *to, const void *from,
     return be->fetch ? be->fetch(to, from, bytes, err) : be->get(to, from, bytes, err);
 }
 
+kg_status kg_buf_put_later(const struct kg_backend *be, void *to, const void *from,
+                           uint64_t bytes, struct kg_err *err)
+{
+    KG_TRY(check_apart("put_later", to, from, bytes, err));
+    return be->put_later ? be->put_later(to, from, bytes, err)
+                         : be->put(to, from, bytes, err);
+}
+
+kg_status kg_buf_get_later(const struct kg_backend *be, void *to, const void *from,
+                           uint64_t bytes, struct kg_err *err)
+{
+    KG_TRY(check_apart("get_later", to, from, bytes, err));
+    return be->get_later ? be->get_later(to, from, bytes, err)
+                         : be->get(to, from, bytes, err);
+}
+
+kg_status kg_buf_mark(const struct kg_backend *be, uint64_t *mark, struct kg_err *err)
+{
+    *mark = 0;
+    return be->mark ? be->mark(mark, err) : KG_OK;
+}
+
+kg_status kg_buf_wait(const struct kg_backend *be, uint64_t mark, struct kg_err *err)
+{
+    return be->wait ? be->wait(mark, err) : KG_OK;
+}
+
+kg_status kg_buf_settle(const struct kg_backend *be, struct kg_err *err)
+{
+    uint64_t mark;
+
+    KG_TRY(kg_buf_mark(be, &mark, err));
+    return kg_buf_wait(be, mark, err);
+}
+
 kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,
                       uint64_t bytes, struct kg_err *err)
 {
@@ -221,7 +256,8 @@ struct kg_traffic kg_buf_traffic(const struct kg_backend *be)
                                .down = counted(&t->down),
                                .ups = counted(&t->ups),
                                .downs = counted(&t->downs),
-                               .replays = counted(&t->replays)};
+                               .replays = counted(&t->replays),
+                               .waits = counted(&t->waits)};
 }
 
 void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
@@ -233,6 +269,7 @@ void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
     sum->ups += now.ups - since.ups;
     sum->downs += now.downs - since.downs;
     sum->replays += now.replays - since.replays;
+    sum->waits += now.waits - since.waits;
 }
 
 /* ---- products ---- */
@@ -622,6 +659,17 @@ kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                        "a place for logits",
                        op);
     return be->draw ? be->draw(d, out, h, err) : missing(be, op, err);
+}
+
+kg_status kg_op_feed(const struct kg_backend *be, int32_t *tokens, struct kg_ivec from,
+                     const struct kg_drawn *drawn, struct kg_err *err)
+{
+    const char *op = "feed";
+
+    KG_TRY(check_length(op, "from", from.data, from.n, from.n, err));
+    KG_TRY(check_length(op, "tokens", tokens, from.n, from.n, err));
+    KG_TRY(check_length(op, "drawn", drawn, from.n, from.n, err));
+    return be->feed ? be->feed(tokens, from, drawn, err) : missing(be, op, err);
 }
 
 kg_status kg_op_replay(const struct kg_backend *be, uint64_t key,

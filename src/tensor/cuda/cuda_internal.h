@@ -173,6 +173,12 @@ kg_status kg_cuda_get(void *to, const void *from, uint64_t bytes, struct kg_err 
 void *kg_cuda_pin(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_cuda_unpin(void *memory);
 kg_status kg_cuda_fetch(void *to, const void *from, uint64_t bytes, struct kg_err *err);
+kg_status kg_cuda_put_later(void *to, const void *from, uint64_t bytes,
+                            struct kg_err *err);
+kg_status kg_cuda_get_later(void *to, const void *from, uint64_t bytes,
+                            struct kg_err *err);
+kg_status kg_cuda_mark(uint64_t *mark, struct kg_err *err);
+kg_status kg_cuda_wait(uint64_t mark, struct kg_err *err);
 kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_zero(void *to, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);
@@ -216,6 +222,8 @@ kg_status kg_cuda_head_bwd(const struct kg_head_grad *g, const struct kg_head *h
                            struct kg_err *err);
 kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
                        const struct kg_head *h, struct kg_err *err);
+kg_status kg_cuda_feed(int32_t *tokens, struct kg_ivec from, const struct kg_drawn *drawn,
+                       struct kg_err *err);
 kg_status kg_cuda_replay(uint64_t key, kg_status (*body)(void *arg, struct kg_err *err),
                          void *arg, struct kg_err *err);
 kg_status kg_cuda_adamw(struct kg_vec w, struct kg_mat m, struct kg_mat v,

@@ -160,6 +160,8 @@ extern bool kg_dev_shown;
  * (library.cu). */
 extern cudaStream_t kg_dev_stream, kg_dev_beside;
 extern cudaEvent_t kg_dev_launched;
+enum { KG_DEV_MARKS = 8 };
+extern cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 extern bool kg_dev_recording;
 void kg_dev_lock(void);
 void kg_dev_unlock(void);
@@ -180,7 +182,7 @@ static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 /* Of the device that was chosen (library.cu). */
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 
-/* Of kg_dev_put, kg_dev_get and kg_dev_fetch; memory.cu has it. */
+/* Of all copies but those within the device; memory.cu has it. */
 extern "C" struct kg_traffic kg_dev_traffic;
 
 /* Errors of these come from kg_dev_done, but for alloc's. */
@@ -209,18 +211,42 @@ static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg
                ? KG_OK
                : kg_fail(err, KG_EDEVICE, "memory: %s", cudaGetErrorString(e));
 }
-static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
+/* Until what was launched into the stream, by any thread, is done. */
+static inline void kg_dev_settle(cudaStream_t stream)
+{
+    kg_traffic_count_wait(&kg_dev_traffic);
+    (void)cudaStreamSynchronize(stream);
+}
+static inline void kg_dev_put_later(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
     (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, kg_dev_stream);
-    (void)cudaStreamSynchronize(kg_dev_stream);
+}
+static inline void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
+{
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_stream);
+}
+/* Where the stream stands: an event, which is a later mark's when it is taken again. */
+static inline void kg_dev_mark(uint64_t mark)
+{
+    (void)cudaEventRecord(kg_dev_marks[mark % KG_DEV_MARKS], kg_dev_stream);
+}
+static inline void kg_dev_wait(uint64_t mark)
+{
+    kg_traffic_count_wait(&kg_dev_traffic);
+    (void)cudaEventSynchronize(kg_dev_marks[mark % KG_DEV_MARKS]);
+}
+static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
+{
+    kg_dev_put_later(to, from, bytes);
+    kg_dev_settle(kg_dev_stream);
 }
 static inline void kg_dev_get(void *to, const void *from, uint64_t bytes)
 {
-    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     kg_dev_lock();
-    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_stream);
-    (void)cudaStreamSynchronize(kg_dev_stream);
+    kg_dev_get_later(to, from, bytes);
+    kg_dev_settle(kg_dev_stream);
     kg_dev_unlock();
 }
 static inline void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
@@ -244,7 +270,7 @@ static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
     (void)cudaStreamWaitEvent(kg_dev_beside, kg_dev_launched, 0);
     kg_dev_unlock();
     (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_beside);
-    (void)cudaStreamSynchronize(kg_dev_beside);
+    kg_dev_settle(kg_dev_beside);
 }
 static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 {

@@ -281,8 +281,11 @@ static __global__ void __launch_bounds__(THREADS)
     struct kg_drawn drawn = {0, 0.0f, 0, 0.0f};
     struct kg_draw_candidate largest;
 
-    if (!(fabs(r.lse) < (double)INFINITY))
+    if (!(fabs(r.lse) < (double)INFINITY)) {
+        if (threadIdx.x == 0)
+            d.drawn[n] = drawn;
         return;
+    }
     largest = largest_of(&r);
     if (r.how.greedy)
         drawn.token = largest.id;
@@ -300,4 +303,22 @@ void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
                        const double *lse, int64_t first)
 {
     KG_LAUNCH(draw_rows, kg_grid(z.rows, 1), THREADS, *d, z, lse, first);
+}
+
+/* ---- on to the next step ---- */
+static __global__ void feed(int32_t *tokens, struct kg_ivec from,
+                            const struct kg_drawn *drawn)
+{
+    const int64_t n = kg_cuda_flat();
+
+    if (n < from.n && from.data[n] >= 0)
+        tokens[n] = drawn[from.data[n]].token;
+}
+
+kg_status kg_cuda_feed(int32_t *tokens, struct kg_ivec from, const struct kg_drawn *drawn,
+                       struct kg_err *err)
+{
+    if (from.n > 0)
+        KG_LAUNCH(feed, kg_cuda_all(from.n), KG_FLAT_THREADS, tokens, from, drawn);
+    return kg_dev_done("feed", err);
 }

@@ -676,11 +676,13 @@ static void move(const char *what, void *to, bool to_device, const void *from,
 void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
+    kg_traffic_count_wait(&kg_dev_traffic);
     move("put", to, true, from, false, bytes);
 }
 void kg_dev_get(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    kg_traffic_count_wait(&kg_dev_traffic);
     move("get", to, false, from, true, bytes);
 }
 
@@ -706,17 +708,54 @@ void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
     return p->memory;
 }
 
-void kg_dev_unpin(void *memory)
-{
-    struct pinned **at = &pins, *p;
+/* ---- copies that the host does not wait for ---- */
+/* The device's side is done when it is asked for; the host's is held back. In the C
+ * library's memory, as records are. */
+struct later {
+    struct later *next;
+    char *host;
+    uint64_t bytes, mark; /* 0: there is none behind it yet */
+    bool down;
+    char held[]; /* what comes down, or what went up */
+};
+static struct later *laters; /* owned, in order */
 
-    pthread_mutex_lock(&busy);
-    while ((void *)(*at)->memory != memory)
-        at = &(*at)->next;
-    p = *at;
-    *at = p->next;
-    pthread_mutex_unlock(&busy);
-    kg_mem_free(p);
+static bool is_poison(const char *p, uint64_t bytes)
+{
+    while (bytes > 0 && (unsigned char)*p == 0xff)
+        p++, bytes--;
+    return bytes == 0;
+}
+
+/* It is done: the host's memory is the host's again. */
+static void give_later(const struct later *l)
+{
+    if (!l->down && memcmp(l->host, l->held, l->bytes) != 0)
+        blame("what goes up was changed before it was waited for");
+    if (l->down && !is_poison(l->host, l->bytes))
+        blame("where it comes down was written before it was waited for");
+    if (l->down)
+        memcpy(l->host, l->held, l->bytes);
+}
+
+/* Before p is given back: none of them may be within. */
+static void end_within(const struct pinned *p)
+{
+    const char *begin = (const char *)p->memory;
+    struct later **at = &laters;
+
+    kernel = "unpin";
+    while (*at) {
+        struct later *l = *at;
+
+        if (l->host >= begin && l->host < begin + p->bytes) {
+            blame("a copy of it was not waited for");
+            *at = l->next;
+            free(l);
+        } else {
+            at = &l->next;
+        }
+    }
 }
 
 static bool is_pinned(const void *to, uint64_t bytes)
@@ -729,9 +768,100 @@ static bool is_pinned(const void *to, uint64_t bytes)
     return p;
 }
 
+/* returns where it is held; NULL after a fault */
+static char *hold(const char *what, void *host, uint64_t bytes, bool down)
+{
+    struct later *l = calloc(1, sizeof *l + bytes), **end = &laters;
+
+    kernel = what;
+    not_recorded(what);
+    if (!l)
+        blame("no memory for a copy");
+    else if (!is_pinned(host, bytes))
+        blame("memory that is not page-locked");
+    if (fault[0]) {
+        free(l);
+        return NULL;
+    }
+    *l = (struct later){.host = host, .bytes = bytes, .down = down};
+    while (*end)
+        end = &(*end)->next;
+    *end = l;
+    return l->held;
+}
+
+void kg_dev_put_later(void *to, const void *from, uint64_t bytes)
+{
+    char *held;
+
+    kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
+    pthread_mutex_lock(&busy);
+    held = hold("put_later", (void *)(uintptr_t)from, bytes, false);
+    if (held) {
+        memcpy(held, from, bytes);
+        move_all(to, true, held, false, bytes);
+    }
+    pthread_mutex_unlock(&busy);
+}
+
+void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
+{
+    char *held;
+
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    pthread_mutex_lock(&busy);
+    held = hold("get_later", to, bytes, true);
+    if (held) {
+        move_all(held, false, from, true, bytes);
+        memset(to, 0xff, bytes);
+    }
+    pthread_mutex_unlock(&busy);
+}
+
+void kg_dev_mark(uint64_t mark)
+{
+    not_recorded("mark");
+    for (struct later *l = laters; l; l = l->next)
+        if (l->mark == 0)
+            l->mark = mark;
+}
+
+void kg_dev_wait(uint64_t mark)
+{
+    kg_traffic_count_wait(&kg_dev_traffic);
+    pthread_mutex_lock(&busy);
+    kernel = "wait";
+    not_recorded("wait");
+    if (is_lost())
+        blame("the device is lost");
+    while (laters && laters->mark > 0 && laters->mark <= mark) {
+        struct later *l = laters;
+
+        give_later(l);
+        laters = l->next;
+        free(l);
+    }
+    pthread_mutex_unlock(&busy);
+}
+
+void kg_dev_unpin(void *memory)
+{
+    struct pinned **at = &pins, *p;
+
+    pthread_mutex_lock(&busy);
+    while ((void *)(*at)->memory != memory)
+        at = &(*at)->next;
+    p = *at;
+    *at = p->next;
+    end_within(p);
+    pthread_mutex_unlock(&busy);
+    kg_mem_free(p);
+}
+
 void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    kg_traffic_count_wait(&kg_dev_traffic);
     pthread_mutex_lock(&busy);
     kernel = "fetch";
     if (is_pinned(to, bytes))

@@ -90,6 +90,13 @@ void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_unpin(void *memory);
 /* An error where `to` is not within memory of kg_dev_pin. */
 void kg_dev_fetch(void *to, const void *from, uint64_t bytes);
+/* The host's memory belongs to a copy until a mark behind it was waited for: what is got
+ * stands there as bytes of 0xff until then, and what was changed meanwhile is a fault of
+ * the wait; memory that is not page-locked, or is given back too early, one at once. */
+void kg_dev_put_later(void *to, const void *from, uint64_t bytes);
+void kg_dev_get_later(void *to, const void *from, uint64_t bytes);
+void kg_dev_mark(uint64_t mark);
+void kg_dev_wait(uint64_t mark);
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 

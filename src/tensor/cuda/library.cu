@@ -39,9 +39,10 @@ extern "C" void kg_mem_free(void *block)
 static __global__ void nothing(void) {}
 
 /* ---- the stream, and records of it ---- */
-cudaStream_t kg_dev_stream; /* of the process's life, as the device and the next two */
+cudaStream_t kg_dev_stream; /* of the process's life, as the device and the next three */
 cudaStream_t kg_dev_beside;
 cudaEvent_t kg_dev_launched;
+cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 bool kg_dev_recording;
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
@@ -76,8 +77,10 @@ void kg_dev_record_launch(void *record)
 {
     (void)cudaGraphLaunch((cudaGraphExec_t)record, kg_dev_stream);
 }
+/* It may be running. */
 void kg_dev_record_free(void *record)
 {
+    kg_dev_settle(kg_dev_stream);
     (void)cudaGraphExecDestroy((cudaGraphExec_t)record);
 }
 
@@ -237,6 +240,9 @@ static kg_status choose(int device, struct kg_err *err)
         e = cudaStreamCreateWithFlags(&kg_dev_beside, cudaStreamNonBlocking);
     if (e == cudaSuccess && !kg_dev_launched)
         e = cudaEventCreateWithFlags(&kg_dev_launched, cudaEventDisableTiming);
+    for (int i = 0; i < KG_DEV_MARKS; i++)
+        if (e == cudaSuccess && !kg_dev_marks[i])
+            e = cudaEventCreateWithFlags(&kg_dev_marks[i], cudaEventDisableTiming);
     if (e != cudaSuccess)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
     return check_kernels(device, err);

@@ -51,6 +51,35 @@ kg_status kg_cuda_fetch(void *to, const void *from, uint64_t bytes, struct kg_er
     return kg_dev_done("fetch", err);
 }
 
+kg_status kg_cuda_put_later(void *to, const void *from, uint64_t bytes,
+                            struct kg_err *err)
+{
+    kg_dev_put_later(to, from, bytes);
+    return kg_dev_done("put_later", err);
+}
+
+kg_status kg_cuda_get_later(void *to, const void *from, uint64_t bytes,
+                            struct kg_err *err)
+{
+    kg_dev_get_later(to, from, bytes);
+    return kg_dev_done("get_later", err);
+}
+
+kg_status kg_cuda_mark(uint64_t *mark, struct kg_err *err)
+{
+    static uint64_t marks;
+
+    *mark = ++marks;
+    kg_dev_mark(*mark);
+    return kg_dev_done("mark", err);
+}
+
+kg_status kg_cuda_wait(uint64_t mark, struct kg_err *err)
+{
+    kg_dev_wait(mark);
+    return kg_dev_done("wait", err);
+}
+
 kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
     kg_dev_copy(to, from, bytes);
