@@ -125,10 +125,11 @@ kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
 
     if (r->be->traffic)
         snprintf(text, sizeof text,
-                 "%.1f bytes up and %.1f down a token, %.1f and %.1f copies a step; "
-                 "planned %s; %.0f %% of steps launched as one",
+                 "%.1f bytes up and %.1f down a token, %.1f and %.1f copies and %.1f "
+                 "waits a step; planned %s; %.0f %% of steps launched as one",
                  (double)t->up / tokens, (double)t->down / tokens, (double)t->ups / steps,
-                 (double)t->downs / steps, planned, 100 * (double)t->replays / steps);
+                 (double)t->downs / steps, (double)t->waits / steps, planned,
+                 100 * (double)t->replays / steps);
     snprintf(label, sizeof label, "%s, bus", name);
     return kg_bench_put_note(r, label, text, err);
 }
@@ -228,9 +229,10 @@ static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m
     return kg_bench_put_share(r, &share, err);
 }
 
-/* Of a run behind others, which have chosen plans and made tables. Up of a token: its id,
- * position, rows of cache and head, temperature and target; its sequence, its blocks, how
- * it is drawn. Down: log sum exp, log-prob and entropy; what was drawn. */
+/* Of a run behind others, which have chosen plans and made tables. Up of a token: its id
+ * or whose token it is, position, rows of cache and head, temperature and target; its
+ * sequence, its blocks, how it is drawn. Down: log sum exp, log-prob and entropy; what
+ * was drawn. */
 static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
                             struct kg_err *err)
 {
@@ -240,8 +242,8 @@ static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
     double seconds;
 
     KG_TRY(run_decoding(&seconds, d, err));
-    snprintf(planned, sizeof planned, "%zu and %zu and 2 and 1",
-             (6 + (size_t)blocks) * sizeof(int32_t) + sizeof(struct kg_attn_seq) +
+    snprintf(planned, sizeof planned, "%zu and %zu and 1 and 1 and 1",
+             (7 + (size_t)blocks) * sizeof(int32_t) + sizeof(struct kg_attn_seq) +
                  sizeof(struct kg_draw),
              sizeof(double) + 2 * sizeof(float) + sizeof(struct kg_drawn));
     snprintf(name, sizeof name, "decode, batch %d", d->batch);

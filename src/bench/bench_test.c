@@ -224,7 +224,7 @@ static void a_decode_step_moves_what_is_planned(void **state)
         .hidden = 32, .ffn = 64, .layers = 1, .heads = 2, .kv_heads = 1, .vocab = 300};
     struct kg_bench_report r = {.ct = KG_BF16};
     struct kg_str out = {0};
-    double up, down, ups, downs, planned[4];
+    double up, down, ups, downs, waits, planned[5];
     struct kg_model *m;
     struct kg_err err;
     const char *at;
@@ -243,12 +243,14 @@ static void a_decode_step_moves_what_is_planned(void **state)
     assert_non_null(at);
     assert_int_equal(sscanf(at,
                             ", bus %lf bytes up and %lf down a token, %lf and %lf copies "
-                            "a step; planned %lf and %lf and %lf and %lf",
-                            &up, &down, &ups, &downs, &planned[0], &planned[1],
-                            &planned[2], &planned[3]),
-                     8);
+                            "and %lf waits a step; planned %lf and %lf and %lf and %lf "
+                            "and %lf",
+                            &up, &down, &ups, &downs, &waits, &planned[0], &planned[1],
+                            &planned[2], &planned[3], &planned[4]),
+                     10);
     if (up > planned[0] || up < 0.5 * planned[0] || down > planned[1] ||
-        down < 0.5 * planned[1] || ups > planned[2] || downs > planned[3])
+        down < 0.5 * planned[1] || ups > planned[2] || downs > planned[3] ||
+        waits > planned[4])
         fail_msg("%s", kg_str_text(&out));
     kg_model_free(m);
     kg_str_release(&out);

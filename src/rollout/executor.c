@@ -15,9 +15,9 @@
  * Where the backend replays a step, steps have 1, 2, 4, 8, ... rows: those behind the
  * sequences' are a token at position 0 of a block that nobody reads.
  *
- * A pass is launched and taken. Where the backend feeds what it drew, one more is launched
- * in between, from tokens that the host has not seen: the device has work while the host
- * reads the tokens of the one before. Elsewhere taking a pass computes it.
+ * A pass is launched and taken. Where the backend feeds what it drew, one more is
+ * launched in between, from tokens that the host has not seen: the device has work while
+ * the host reads the tokens of the one before. Elsewhere taking a pass computes it.
  *
  * One hidden state can be laid aside from pass to pass: that of the prompt of which some
  * samples still wait for room.

@@ -558,7 +558,7 @@ static kg_status admit(struct kg_rollout *r, struct kg_err *err)
 enum ahead {
     GOES, /* on, unless that token ends it: then its next row is for nobody */
     ENDS, /* with that token */
-    WAITS /* for it: the host draws, or reads of the forward what the next one overwrites */
+    WAITS /* for it: the host draws, or reads what the next forward overwrites */
 };
 static enum ahead ahead_of(const struct kg_seq *seq)
 {
@@ -584,8 +584,8 @@ static bool goes_ahead(const struct kg_rollout *r)
     return any;
 }
 
-/* The row of a running sequence in the pass that is launched next, where it has a token to
- * come.   returns how many rows there are then */
+/* The row of a running sequence in the pass that is launched next, where it has a token
+ * to come.   returns how many rows there are then */
 static int32_t aim_next(struct kg_rollout *r, int32_t slot, int32_t n)
 {
     struct kg_seq *seq = &r->seqs[slot];

@@ -141,8 +141,8 @@ struct kg_rollout_opts {
 
 struct kg_rollout_stats {
     int64_t prefill_tokens;
-    int64_t decode_tokens;
-    int64_t decode_steps;
+    int64_t decode_tokens; /* that came to a trajectory */
+    int64_t decode_steps;  /* with such a token */
     double prefill_seconds;
     double decode_seconds;
     struct kg_traffic decode_traffic; /* other threads' in the same time too */
@@ -238,10 +238,11 @@ kg_status kg_rollout_begin(struct kg_rollout *r, const struct kg_rollout_session
 kg_status kg_rollout_submit(struct kg_rollout *r, const struct kg_request *q,
                             struct kg_traj *trajs, struct kg_err *err) KG_MUST_CHECK;
 
-/* Start what has room, then one token for every running sequence. A trajectory that fails
- * (non-finite logits, no memory for its records) is
- * given to `finished` with its error; what is returned here is a failure of the engine
- * itself or of a callback, after which only begin and free are allowed.
+/* Start what has room, then one token for every running sequence; where a device works
+ * ahead of the host, one that has just started gets its next a step later. A trajectory
+ * that fails (non-finite logits, no memory for its records) is given to `finished` with
+ * its error; what is returned here is a failure of the engine itself or of a callback,
+ * after which only begin and free are allowed.
  * load: out, NULL allowed.
  * errors: ENOMEM, EINTERRUPTED (with stop_on_signal), of the model, of the callbacks */
 kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
