@@ -85,27 +85,43 @@ static void check_metrics(void)
     kg_jsonl_close(lines);
 }
 
-static void a_run_of(const char *name)
+/* keys: of all parts of the run; file: of its checkpoints, that is compared */
+static void a_run_of(const char *name, const char *keys, const char *file)
 {
+    char line[512];
     take_model(name);
-    train("whole", 6, "run.threads=1");
+    snprintf(line, sizeof line, "run.threads=1 %s", keys);
+    train("whole", 6, line);
     check_metrics();
-    train("parts", 4, "run.threads=2 rollout.max_batch=5");
-    train("parts", 6, "run.threads=2 rollout.max_batch=5 --resume");
-    must("cmp " ROOT "/whole/checkpoints/step-000006/model/model.safetensors " ROOT
-         "/parts/checkpoints/step-000006/model/model.safetensors");
+    snprintf(line, sizeof line, "run.threads=2 rollout.max_batch=5 %s", keys);
+    train("parts", 4, line);
+    snprintf(line, sizeof line, "run.threads=2 rollout.max_batch=5 %s --resume", keys);
+    train("parts", 6, line);
+    snprintf(line, sizeof line,
+             "cmp " ROOT "/whole/checkpoints/step-000006/%s " ROOT
+             "/parts/checkpoints/step-000006/%s",
+             file, file);
+    must(line);
 }
 
 static void layers_without_experts_between(void **state)
 {
     (void)state;
-    a_run_of("qwen3_moe");
+    a_run_of("qwen3_moe", "", "model/model.safetensors");
 }
 
 static void an_expert_that_all_share(void **state)
 {
     (void)state;
-    a_run_of("qwen2_moe");
+    a_run_of("qwen2_moe", "", "model/model.safetensors");
+}
+
+/* Beside attention, router, experts and the shared one, in bf16. */
+static void adapters_beside_all_of_them(void **state)
+{
+    (void)state;
+    a_run_of("qwen2_moe", "lora.rank=4 checkpoint.dtype=bf16 model.dtype=bf16",
+             "adapter/adapter_model.safetensors");
 }
 
 /* ---- experts that the sampler chose ---- */
@@ -240,6 +256,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_without_experts_between),
+        cmocka_unit_test(adapters_beside_all_of_them),
         cmocka_unit_test(an_expert_that_all_share),
         cmocka_unit_test(a_router_that_would_choose_the_same_changes_no_bit),
         cmocka_unit_test(a_replayed_run_stops_resumes_and_is_replayed_itself),

@@ -189,8 +189,8 @@ static kg_status open_named(struct named *x, struct kg_model *base, struct kg_er
             return kg_err_prefix(err, "--adapter %s", x->names[i]);
         x->list[x->n++] = (struct kg_serve_adapter){x->names[i], x->models[i]};
     }
-    kg_model_mix(base, (const struct kg_model *const *)x->models, (int32_t)x->n);
-    return KG_OK;
+    return kg_model_mix(base, (const struct kg_model *const *)x->models, (int32_t)x->n,
+                        err);
 }
 
 static void close_named(struct named *x)

@@ -8,6 +8,7 @@
  * is the widest tensor of a layer and one pass over gate and up gives it again.
  */
 #include "model/acts_internal.h"
+#include "model/model_internal.h"
 
 struct bump {
     unsigned char *base; /* NULL: counting */
@@ -17,6 +18,7 @@ struct bump {
 struct sizes {
     int64_t n, d, f, q, kd, h, hk;
     int64_t rank;            /* of adapters; 0: none */
+    int64_t places;          /* r, where there are some beside experts; else 0 */
     int64_t r, e, k, fe, fs; /* of experts; 0: there are none */
     bool dense;              /* a layer without them, at least */
     const struct kg_model_config *c;
@@ -47,6 +49,7 @@ static struct sizes sizes_of(const struct kg_model *m, int64_t max_tokens)
         .h = c->heads,
         .hk = c->kv_heads,
         .rank = kg_stage_rank(m),
+        .places = kg_lora_on_experts(m) ? max_tokens * x->k : 0,
         .ct = m->ct,
         .features = kg_model_config_features(c),
     };
@@ -150,12 +153,16 @@ static void place_layer(struct kg_layer_acts *l, struct bump *b, const struct si
 
 static void place_adapters(struct kg_acts *a, struct bump *b, const struct sizes *s)
 {
-    const int64_t wide = s->f > s->q ? s->f : s->q;
-    a->low = a->low_wide = take_mat(b, KG_F32, s->n, s->rank);
+    const int64_t widths[] = {s->f, s->q, s->d, s->fs};
+    const int64_t rows = s->places > s->n ? s->places : s->n;
+    int64_t wide = s->places * s->fe;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        wide = s->n * widths[i] > wide ? s->n * widths[i] : wide;
+    a->low = a->low_wide = take_mat(b, KG_F32, rows, s->rank);
     if (s->ct == KG_F32)
         return;
-    a->low = take_mat(b, s->ct, s->n, s->rank);
-    a->wide = take_mat(b, KG_F32, s->n, wide > s->d ? wide : s->d);
+    a->low = take_mat(b, s->ct, rows, s->rank);
+    a->wide = take_floats(b, wide);
 }
 
 static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *s)

@@ -119,9 +119,10 @@ struct kg_acts {
     struct kg_mat gate_wide; /* (N,F) fp32: gate or up before rounding, where they have
                               * biases and ct is not fp32 */
     /* of adapters, without which they are not there */
-    struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B */
+    struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B; (R,r) beside experts, as low */
     struct kg_mat low;      /* (N,r) ct: s times that; low_wide itself in fp32 */
-    struct kg_mat wide;     /* (N,widest) fp32: sums before their rounding; not in fp32 */
+    struct kg_vec wide;     /* fp32, the widest of all: sums before their rounding; not in
+                             * fp32 */
     struct kg_expert_scratch experts;
     int32_t routed;    /* Lx: layers with experts */
     int32_t k;         /* K */
@@ -214,6 +215,19 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
 kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_param *w,
                         struct kg_mat dy, struct kg_mat x, struct kg_mat dx,
                         bool accumulate, struct kg_err *err) KG_MUST_CHECK;
+
+/* The same of experts, of_0 expert 0's matrix: rows of y by that of their expert. */
+kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
+                            struct kg_mat y, struct kg_mat x, struct kg_param *of_0,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* kg_linear_bwd in its two parts, for products whose x changes between them: gradients of
+ * what is trained; dx, of fp32.   r: of experts, w expert 0's; NULL: one w for all */
+kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r, float *grads,
+                          struct kg_param *w, struct kg_mat dy, struct kg_mat x,
+                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_linear_back(const struct kg_walk *p, const struct kg_route *r,
+                         struct kg_param *w, struct kg_mat dx, struct kg_mat dy,
+                         bool accumulate, struct kg_err *err) KG_MUST_CHECK;
 
 /* The gradient of a parameter inside the slab; nothing of a frozen one. */
 static inline struct kg_vec kg_grad_of(float *grads, const struct kg_param *p)

@@ -14,55 +14,6 @@
  */
 #include "model/acts_internal.h"
 
-/* ---- products ---- */
-/* Of a layer's experts, `of_0` expert 0's: what products read, and their gradients. */
-static struct kg_groups weights_of(const struct kg_walk *p, const struct kg_route *r,
-                                   struct kg_param *of_0)
-{
-    const int32_t n = p->m->config.experts.n;
-    const char *first = of_0->compute.data;
-    const char *next = n > 1 ? kg_expert(of_0, 1)->compute.data : first;
-    return (struct kg_groups){r->first, n, next - first};
-}
-
-static struct kg_groups grads_of(const struct kg_walk *p, const struct kg_route *r,
-                                 struct kg_param *of_0)
-{
-    const int32_t n = p->m->config.experts.n;
-    const int64_t apart = n > 1 ? kg_expert(of_0, 1)->offset - of_0->offset : 0;
-    return (struct kg_groups){r->first, n, apart * (int64_t)sizeof(float)};
-}
-
-/* y = x W^T */
-static kg_status forward(const struct kg_walk *p, const struct kg_route *r,
-                         struct kg_mat y, struct kg_mat x, struct kg_param *w,
-                         struct kg_err *err)
-{
-    const struct kg_groups g = weights_of(p, r, w);
-    return kg_op_matmul_groups(p->m->backend, y, x, w->compute, &g, KG_MATMUL_NT, false,
-                               err);
-}
-
-/* dx (=|+=) dy W */
-static kg_status back(const struct kg_walk *p, const struct kg_route *r, struct kg_mat dx,
-                      struct kg_mat dy, struct kg_param *w, bool accumulate,
-                      struct kg_err *err)
-{
-    const struct kg_groups g = weights_of(p, r, w);
-    return kg_op_matmul_groups(p->m->backend, dx, dy, w->compute, &g, KG_MATMUL_NN,
-                               accumulate, err);
-}
-
-/* dW += dy^T x */
-static kg_status add_grad(const struct kg_walk *p, const struct kg_route *r, float *grads,
-                          struct kg_param *w, struct kg_mat dy, struct kg_mat x,
-                          struct kg_err *err)
-{
-    const struct kg_groups g = grads_of(p, r, w);
-    return kg_op_matmul_groups(p->m->backend, kg_grad_mat(grads, w), dy, x, &g,
-                               KG_MATMUL_TN, true, err);
-}
-
 static struct kg_ivec slots(const int32_t *of, const struct kg_walk *p,
                             const struct kg_route *r)
 {
@@ -107,8 +58,8 @@ static kg_status open_experts(const struct kg_walk *p, int32_t l,
     KG_TRY(kg_linear(p, s.logits, a->h2, w->router, false, err));
     KG_TRY(kg_op_route(be, r, s.logits, kg_walk_given(p, l), err));
     KG_TRY(kg_op_gather_rows(be, s.rows, a->h2, slots(r->token, p, r), err));
-    KG_TRY(forward(p, r, a->experts.gate, s.rows, w->egate, err));
-    KG_TRY(forward(p, r, a->experts.up, s.rows, w->eup, err));
+    KG_TRY(kg_linear_experts(p, r, a->experts.gate, s.rows, w->egate, err));
+    KG_TRY(kg_linear_experts(p, r, a->experts.up, s.rows, w->eup, err));
     return w->share ? share_forward(p, w, a, err) : KG_OK;
 }
 
@@ -125,7 +76,7 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
     if (!whole)
         return KG_OK;
     KG_TRY(kg_op_swiglu(be, s.act, x->gate, x->up, err));
-    KG_TRY(forward(p, &x->route, s.out, s.act, w->edown, err));
+    KG_TRY(kg_linear_experts(p, &x->route, s.out, s.act, w->edown, err));
     if (to.data != a->x_mid.data)
         KG_TRY(kg_op_cast(be, to, a->x_mid, err));
     KG_TRY(kg_op_combine(be, to, s.out, x->route.weight,
@@ -145,10 +96,10 @@ static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params
     const struct kg_route *r = &x->route;
     KG_TRY(kg_op_swiglu(be, s.act, x->gate, x->up, err));
     KG_TRY(kg_op_gather_rows(be, s.rows, dy, slots(r->token, p, r), err));
-    KG_TRY(back(p, r, s.dact, s.rows, w->edown, false, err));
+    KG_TRY(kg_linear_back(p, r, w->edown, s.dact, s.rows, false, err));
     KG_TRY(kg_op_combine_bwd(be, s.dw, s.dact, s.act, r->weight, slots(r->place, p, r),
                              err));
-    KG_TRY(add_grad(p, r, grads, w->edown, s.rows, s.act, err));
+    KG_TRY(kg_linear_grads(p, r, grads, w->edown, s.rows, s.act, err));
     return kg_op_swiglu_bwd(be, x->gate, x->up, s.dact, x->gate, x->up, err);
 }
 
@@ -163,10 +114,10 @@ static kg_status open_bwd(const struct kg_walk *p, const struct kg_layer_params 
     const struct kg_route *r = &x->route;
     const struct kg_mat ones = kg_mat(NULL, KG_F32, p->pack->n, r->k);
     KG_TRY(kg_op_gather_rows(be, s.rows, a->h2, slots(r->token, p, r), err));
-    KG_TRY(add_grad(p, r, grads, w->egate, x->gate, s.rows, err));
-    KG_TRY(add_grad(p, r, grads, w->eup, x->up, s.rows, err));
-    KG_TRY(back(p, r, s.out, x->gate, w->egate, false, err));
-    KG_TRY(back(p, r, s.out, x->up, w->eup, true, err));
+    KG_TRY(kg_linear_grads(p, r, grads, w->egate, x->gate, s.rows, err));
+    KG_TRY(kg_linear_grads(p, r, grads, w->eup, x->up, s.rows, err));
+    KG_TRY(kg_linear_back(p, r, w->egate, s.out, x->gate, false, err));
+    KG_TRY(kg_linear_back(p, r, w->eup, s.out, x->up, true, err));
     return kg_op_combine(be, dh, s.out, ones, slots(r->place, p, r), false, err);
 }
 
@@ -202,10 +153,9 @@ static kg_status close_shared_bwd(const struct kg_walk *p,
     const struct kg_expert_scratch s = kg_walk_experts(p);
     const struct kg_ivec own = {0};
     KG_TRY(kg_op_swiglu(be, s.sact, x->sgate, x->sup, err));
-    KG_TRY(kg_op_matmul(be, s.dsact, dy, w->sdown->compute, KG_MATMUL_NN, false, err));
+    KG_TRY(kg_linear_back(p, NULL, w->sdown, s.dsact, dy, false, err));
     KG_TRY(kg_op_combine_bwd(be, s.dshare, s.dsact, s.sact, x->share, own, err));
-    KG_TRY(kg_op_matmul(be, kg_grad_mat(grads, w->sdown), dy, s.sact, KG_MATMUL_TN, true,
-                        err));
+    KG_TRY(kg_linear_grads(p, NULL, grads, w->sdown, dy, s.sact, err));
     KG_TRY(kg_op_swiglu_bwd(be, x->sgate, x->sup, s.dsact, x->sgate, x->sup, err));
     return kg_op_sigmoid_bwd(be, column(s.dshare), column(s.dshare), column(x->share),
                              err);

@@ -11,8 +11,72 @@
  * A pack may hold rows of several adapters on one base. W is multiplied by all of them at
  * once, A and B by the rows whose they are; as no row's bits depend on its neighbours
  * each has those of a pack of its own.
+ *
+ * Of experts W, A and B are as many as there are, and a row meets those of the expert
+ * that it was gathered for; all else is the same.
  */
 #include "model/acts_internal.h"
+
+/* One matrix for all rows, or one for each expert of a route. */
+struct matrices {
+    const struct kg_param *c;     /* expert 0's */
+    const struct kg_param *next;  /* expert 1's, or itself where there is one */
+    const struct kg_route *route; /* NULL: one for all rows */
+};
+
+static struct matrices one(const struct kg_param *c)
+{
+    return (struct matrices){c, c, NULL};
+}
+
+static struct matrices of_each(struct kg_param *of_0, const struct kg_route *r)
+{
+    return (struct matrices){of_0, r->n_experts > 1 ? kg_expert(of_0, 1) : of_0, r};
+}
+
+/* What is beside them. */
+static struct matrices a_of(struct matrices w)
+{
+    return (struct matrices){w.c->adapter->a, w.next->adapter->a, w.route};
+}
+
+static struct matrices b_of(struct matrices w)
+{
+    return (struct matrices){w.c->adapter->b, w.next->adapter->b, w.route};
+}
+
+/* y (=|+=) x C^T or, NN, x C */
+static kg_status multiply(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
+                          struct matrices m, enum kg_matmul_kind kind, bool accumulate,
+                          struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    struct kg_groups g;
+
+    if (!m.route)
+        return kg_op_matmul(be, y, x, m.c->compute, kind, accumulate, err);
+    g = (struct kg_groups){m.route->first, m.route->n_experts,
+                           (const char *)m.next->compute.data -
+                               (const char *)m.c->compute.data};
+    return kg_op_matmul_groups(be, y, x, m.c->compute, &g, kind, accumulate, err);
+}
+
+/* dC += dy^T x, where C is trained */
+static kg_status add_grad(const struct kg_walk *p, float *grads, struct matrices m,
+                          struct kg_mat dy, struct kg_mat x, struct kg_err *err)
+{
+    const struct kg_backend *be = p->m->backend;
+    const struct kg_mat dc = kg_grad_mat(grads, m.c);
+    struct kg_groups g;
+
+    if (m.c->offset < 0)
+        return KG_OK;
+    if (!m.route)
+        return kg_op_matmul(be, dc, dy, x, KG_MATMUL_TN, true, err);
+    g = (struct kg_groups){m.route->first, m.route->n_experts,
+                           (m.next->offset - m.c->offset) * (int64_t)sizeof *grads};
+    return kg_op_matmul_groups(be, dc, dy, x, &g, KG_MATMUL_TN, true, err);
+}
 
 /* y as a sum in fp32: itself, or room for it. */
 static struct kg_mat sum_of(const struct kg_walk *p, struct kg_mat y)
@@ -29,20 +93,19 @@ static kg_status settle(const struct kg_walk *p, struct kg_mat y, struct kg_mat 
 /* *t = s (x C^T) or, NN, s (x C), on the narrow side: fp32, times s, rounded once.
  * l: what adapters C is of */
 static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
-                        const struct kg_lora *l, struct kg_mat x,
-                        const struct kg_param *c, enum kg_matmul_kind kind,
-                        struct kg_err *err)
+                        const struct kg_lora *l, struct kg_mat x, struct matrices c,
+                        enum kg_matmul_kind kind, struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
     const int64_t n = x.rows, r = l->rank;
     const struct kg_mat wide = kg_mat(p->acts->low_wide.data, KG_F32, n, r);
 
-    KG_TRY(kg_op_matmul(be, wide, x, c->compute, kind, false, err));
-    KG_TRY(kg_op_scale(be, kg_vec(wide.data, n * r), kg_lora_scale(l), err));
+    KG_TRY(multiply(p, wide, x, c, kind, false, err));
+    KG_TRY(kg_op_scale(p->m->backend, kg_vec(wide.data, n * r), kg_lora_scale(l), err));
     *t = kg_mat(p->acts->low.data, p->m->ct, n, r);
     return settle(p, *t, wide, err);
 }
 
+/* ---- forward ---- */
 /* What the rows of a run have beside w; NULL: nothing. */
 static const struct kg_adapter *beside(const struct kg_walk *p, const struct kg_run *run,
                                        const struct kg_param *w)
@@ -69,56 +132,105 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_run *run,
 
     if (!c)
         return KG_OK;
-    KG_TRY(narrow(&t, p, &run->model->lora, kg_mat_rows(x, run->first, run->n), c->a,
+    KG_TRY(narrow(&t, p, &run->model->lora, kg_mat_rows(x, run->first, run->n), one(c->a),
                   KG_MATMUL_NT, err));
-    return kg_op_matmul(p->m->backend, kg_mat_rows(sum, run->first, run->n), t,
-                        c->b->compute, KG_MATMUL_NT, true, err);
+    return multiply(p, kg_mat_rows(sum, run->first, run->n), t, one(c->b), KG_MATMUL_NT,
+                    true, err);
 }
 
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate, struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
     struct kg_mat sum;
 
     if (!is_adapted(p, w))
-        return kg_op_matmul(be, y, x, w->compute, KG_MATMUL_NT, accumulate, err);
+        return multiply(p, y, x, one(w), KG_MATMUL_NT, accumulate, err);
     sum = sum_of(p, y);
-    KG_TRY(kg_op_matmul(be, sum, x, w->compute, KG_MATMUL_NT, accumulate, err));
+    KG_TRY(multiply(p, sum, x, one(w), KG_MATMUL_NT, accumulate, err));
     for (int32_t i = 0; i < p->pack->n_runs; i++)
         KG_TRY(add_run(p, &p->acts->runs[i], sum, x, w, err));
     return settle(p, y, sum, err);
 }
 
+kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
+                            struct kg_mat y, struct kg_mat x, struct kg_param *of_0,
+                            struct kg_err *err)
+{
+    const struct matrices w = of_each(of_0, r);
+    struct kg_mat sum, t;
+
+    if (!of_0->adapter)
+        return multiply(p, y, x, w, KG_MATMUL_NT, false, err);
+    sum = sum_of(p, y);
+    KG_TRY(multiply(p, sum, x, w, KG_MATMUL_NT, false, err));
+    KG_TRY(narrow(&t, p, &p->m->lora, x, a_of(w), KG_MATMUL_NT, err));
+    KG_TRY(multiply(p, sum, t, b_of(w), KG_MATMUL_NT, true, err));
+    return settle(p, y, sum, err);
+}
+
+/* ---- backward ---- */
 /* dB += dy^T t;   dA += u^T x;   *u = s (dy B) */
 static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p, float *grads,
-                             const struct kg_adapter *w, struct kg_mat dy,
-                             struct kg_mat x, struct kg_err *err)
+                             struct matrices w, struct kg_mat dy, struct kg_mat x,
+                             struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
+    const struct kg_lora *l = &p->m->lora;
     struct kg_mat t;
 
-    KG_TRY(narrow(&t, p, &p->m->lora, x, w->a, KG_MATMUL_NT, err));
-    KG_TRY(kg_op_matmul(be, kg_grad_mat(grads, w->b), dy, t, KG_MATMUL_TN, true, err));
-    KG_TRY(
-        narrow(u, p, &p->m->lora, dy, w->b, KG_MATMUL_NN, err)); /* in the place of t */
-    return kg_op_matmul(be, kg_grad_mat(grads, w->a), *u, x, KG_MATMUL_TN, true, err);
+    KG_TRY(narrow(&t, p, l, x, a_of(w), KG_MATMUL_NT, err));
+    KG_TRY(add_grad(p, grads, b_of(w), dy, t, err));
+    KG_TRY(narrow(u, p, l, dy, b_of(w), KG_MATMUL_NN, err)); /* in the place of t */
+    return add_grad(p, grads, a_of(w), *u, x, err);
 }
 
 kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_param *w,
                         struct kg_mat dy, struct kg_mat x, struct kg_mat dx,
                         bool accumulate, struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
     struct kg_mat sum, u;
 
-    if (w->offset >= 0)
-        KG_TRY(kg_op_matmul(be, kg_grad_mat(grads, w), dy, x, KG_MATMUL_TN, true, err));
+    KG_TRY(add_grad(p, grads, one(w), dy, x, err));
     if (!w->adapter)
-        return kg_op_matmul(be, dx, dy, w->compute, KG_MATMUL_NN, accumulate, err);
-    KG_TRY(adapter_bwd(&u, p, grads, w->adapter, dy, x, err)); /* x may be dx */
+        return multiply(p, dx, dy, one(w), KG_MATMUL_NN, accumulate, err);
+    KG_TRY(adapter_bwd(&u, p, grads, one(w), dy, x, err)); /* x may be dx */
     sum = sum_of(p, dx);
-    KG_TRY(kg_op_matmul(be, sum, dy, w->compute, KG_MATMUL_NN, accumulate, err));
-    KG_TRY(kg_op_matmul(be, sum, u, w->adapter->a->compute, KG_MATMUL_NN, true, err));
+    KG_TRY(multiply(p, sum, dy, one(w), KG_MATMUL_NN, accumulate, err));
+    KG_TRY(multiply(p, sum, u, a_of(one(w)), KG_MATMUL_NN, true, err));
     return settle(p, dx, sum, err);
+}
+
+static kg_status grads_alone(const struct kg_walk *p, float *grads, struct matrices w,
+                             struct kg_mat dy, struct kg_mat x, struct kg_err *err)
+{
+    struct kg_mat u;
+
+    KG_TRY(add_grad(p, grads, w, dy, x, err));
+    return w.c->adapter ? adapter_bwd(&u, p, grads, w, dy, x, err) : KG_OK;
+}
+
+/* dx (=|+=) dy W + u A, of fp32 */
+static kg_status back_alone(const struct kg_walk *p, struct matrices w, struct kg_mat dx,
+                            struct kg_mat dy, bool accumulate, struct kg_err *err)
+{
+    struct kg_mat u;
+
+    KG_TRY(multiply(p, dx, dy, w, KG_MATMUL_NN, accumulate, err));
+    if (!w.c->adapter)
+        return KG_OK;
+    KG_TRY(narrow(&u, p, &p->m->lora, dy, b_of(w), KG_MATMUL_NN, err));
+    return multiply(p, dx, u, a_of(w), KG_MATMUL_NN, true, err);
+}
+
+kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r, float *grads,
+                          struct kg_param *w, struct kg_mat dy, struct kg_mat x,
+                          struct kg_err *err)
+{
+    return grads_alone(p, grads, r ? of_each(w, r) : one(w), dy, x, err);
+}
+
+kg_status kg_linear_back(const struct kg_walk *p, const struct kg_route *r,
+                         struct kg_param *w, struct kg_mat dx, struct kg_mat dy,
+                         bool accumulate, struct kg_err *err)
+{
+    return back_alone(p, r ? of_each(w, r) : one(w), dx, dy, accumulate, err);
 }

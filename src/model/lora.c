@@ -145,13 +145,14 @@ static kg_status add(struct kg_model *m, struct kg_param **out, const struct kg_
     return kg_param_place(m, p, err);
 }
 
-/* Beyond the smaller side of a weight a rank adds nothing that a lower one had not. */
+/* Beyond the smaller side of a weight a rank adds nothing that a lower one had not. A
+ * gate of one row is a target among others, and has their rank. */
 static kg_status check_rank(const struct kg_model *m, const struct kg_param *w,
                             struct kg_err *err)
 {
     const int64_t least = w->rows < w->cols ? w->rows : w->cols;
 
-    if (m->lora.rank <= least)
+    if (m->lora.rank <= least || w->rows == 1)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "adapter's rank: expected at most %lld, the smaller side of %s "
@@ -192,6 +193,17 @@ kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
         name += 2 * KG_NAME_BYTES;
     }
     return KG_OK;
+}
+
+bool kg_lora_on_experts(const struct kg_model *m)
+{
+    for (int32_t l = 0; l < m->config.layers; l++) {
+        const struct kg_layer_params *w = &m->layers[l];
+
+        if (w->egate && (w->egate->adapter || w->eup->adapter || w->edown->adapter))
+            return true;
+    }
+    return false;
 }
 
 /* ---- values ---- */

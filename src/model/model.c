@@ -225,10 +225,6 @@ static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
     const char *missing = kg_experts_missing(m->backend);
     if (m->config.experts.n == 0)
         return KG_OK;
-    if (m->lora.rank > 0)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "model_type %s: it has experts, beside which no adapters are made",
-                       type);
     return missing
                ? kg_fail(err, KG_EUNSUPPORTED,
                          "model_type %s: backend %s has no operation %s, which models "
@@ -907,12 +903,19 @@ out:
     return status;
 }
 
-void kg_model_mix(struct kg_model *base, const struct kg_model *const *others, int32_t n)
+kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *others,
+                       int32_t n, struct kg_err *err)
 {
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
         assert(others[i]->n_base == base->n_base && others[i]->ct == base->ct);
+        if (kg_lora_on_experts(others[i]))
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "adapters that share a batch with others: expected none "
+                           "beside matrices of experts, found some");
+    }
     base->others = others;
     base->n_others = n;
+    return KG_OK;
 }
 
 void kg_model_free(struct kg_model *m)

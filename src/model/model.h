@@ -159,8 +159,10 @@ kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          struct kg_err *err) KG_MUST_CHECK;
 /* From now on packs of base may hold sequences of others, which share it
  * (kg_model_share): see kg_pack_seq.adapter. Room for packs (kg_acts, kg_rows) is to be
- * taken behind it.   others: (n) borrowed, as what they point to; of base's dtype */
-void kg_model_mix(struct kg_model *base, const struct kg_model *const *others, int32_t n);
+ * taken behind it.   others: (n) borrowed, as what they point to; of base's dtype
+ * errors: UNSUPPORTED (adapters beside experts: their rows are gathered by expert) */
+kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *others,
+                       int32_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
 /* Pack what products read from the master weights, after any change of them. By all

@@ -44,11 +44,13 @@ struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param
 kg_status kg_param_place(struct kg_model *m, struct kg_param *p,
                          struct kg_err *err) KG_MUST_CHECK;
 
-enum { KG_NAME_BYTES = 80 /* of a parameter */ };
+enum { KG_NAME_BYTES = 96 /* of a parameter */ };
 /* lora.c: what every target of m->lora has beside it, behind the parameters that are
  * listed, which it freezes.   name: room for the names of two a layer's parameter
  * errors: EINVAL (a target is none's; a rank that no target has) */
 kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err) KG_MUST_CHECK;
+/* Whether it has some beside matrices of experts. */
+bool kg_lora_on_experts(const struct kg_model *m);
 /* Values of adapters: A uniform in +-1/sqrt(in), B 0; or those of a folder.
  * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
 kg_status kg_lora_init(struct kg_model *m, uint64_t seed,

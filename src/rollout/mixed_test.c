@@ -137,7 +137,8 @@ static void mixed_answers_are_those_of_each_alone(void **state)
         open_mix(&x, ct ? KG_BF16 : KG_F32);
         assert_adapters_matter(&x);
         run_alone(alone, &x);
-        kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS);
+        NEED(kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS,
+                          err));
         for (int i = 0; i < 3; i++)
             check_mixed(&x, alone, batches[i]);
         kg_threads_set(1);
@@ -158,7 +159,7 @@ static void an_adapter_that_is_not_there_is_refused(void **state)
     struct mix x;
     (void)state;
     open_mix(&x, KG_F32);
-    kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS);
+    NEED(kg_model_mix(x.base, (const struct kg_model *const *)x.others, ADAPTERS, err));
     NEED(kg_rollout_create(&r, x.base, NULL, &o, err));
     NEED(kg_rollout_begin(r, &session, err));
     q.adapter = MODELS;

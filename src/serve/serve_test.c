@@ -245,7 +245,7 @@ static void adapters_are_served_by_name_and_answer_as_alone(void **state)
     (void)state;
     answers_alone(alone, others);
     assert_string_not_equal(strchr(alone[0], '['), strchr(alone[1], '['));
-    kg_model_mix(model, (const struct kg_model *const *)others, ADAPTERS);
+    NEED(kg_model_mix(model, (const struct kg_model *const *)others, ADAPTERS, err));
     start((struct kg_serve_opts){.adapters = list, .n_adapters = ADAPTERS});
     for (uint64_t i = 0; i < ASKED; i++)
         ask_model(i, names[i % (1 + ADAPTERS)]);
@@ -261,7 +261,7 @@ static void adapters_are_served_by_name_and_answer_as_alone(void **state)
     assert_int_equal(got.status[0], 404);
     assert_non_null(strstr(got.body[0], "there are 'letters', 'poet', 'clerk'"));
     end();
-    kg_model_mix(model, NULL, 0);
+    NEED(kg_model_mix(model, NULL, 0, err));
     for (int i = 0; i < ADAPTERS; i++)
         kg_model_free(others[i]);
 }
@@ -274,10 +274,10 @@ static void two_models_of_one_name_are_refused(void **state)
     const struct kg_serve_opts opts = {
         .model = model, .tok = tok, .name = "letters", .adapters = list, .n_adapters = 1};
     (void)state;
-    kg_model_mix(model, others, 1);
+    NEED(kg_model_mix(model, others, 1, err));
     assert_int_equal(kg_serve_open(&server, &opts, &refusal), KG_EINVAL);
     assert_non_null(strstr(refusal.message, "found 'letters' twice"));
-    kg_model_mix(model, NULL, 0);
+    NEED(kg_model_mix(model, NULL, 0, err));
     kg_model_free(other);
 }
 
