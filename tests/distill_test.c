@@ -96,14 +96,16 @@ static void a_student_comes_near_its_teacher_on_given_answers(void **state)
     assert_true(ungraded[0] == 1);
 }
 
-static void stopping_changes_no_bit_of_offline_distillation(void **state)
+/* more: keys beside those of offline distillation */
+static void assert_stopping_changes_no_bit(const char *const *more)
 {
     const char *whole[32], *half[32];
     size_t n = 0;
 
-    (void)state;
     for (; offline[n]; n++)
         whole[n] = half[n] = offline[n];
+    for (; *more; more++, n++)
+        whole[n] = half[n] = *more;
     whole[n] = "train.steps=4";
     half[n] = "train.steps=2";
     whole[n + 1] = half[n + 1] = "optim.schedule=constant";
@@ -115,6 +117,23 @@ static void stopping_changes_no_bit_of_offline_distillation(void **state)
     NEED(distill(ROOT "/half", true, whole, err));
     assert_same_file(ROOT "/whole", ROOT "/half", "checkpoints/latest/state.safetensors");
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
+}
+
+static void stopping_changes_no_bit_of_offline_distillation(void **state)
+{
+    static const char *const nothing[] = {NULL};
+
+    (void)state;
+    assert_stopping_changes_no_bit(nothing);
+}
+
+static void nor_of_that_of_adapters(void **state)
+{
+    static const char *const adapters[] = {"lora.rank=4", "checkpoint.dtype=bf16", NULL};
+
+    (void)state;
+    assert_stopping_changes_no_bit(adapters);
+    assert_true(kg_file_exists(ROOT "/whole/checkpoints/latest/adapter"));
 }
 
 static void what_cannot_be_learned_from_is_refused(void **state)
@@ -167,6 +186,7 @@ int main(void)
         cmocka_unit_test(a_student_comes_near_its_teacher_on_its_own_answers),
         cmocka_unit_test(a_student_comes_near_its_teacher_on_given_answers),
         cmocka_unit_test(stopping_changes_no_bit_of_offline_distillation),
+        cmocka_unit_test(nor_of_that_of_adapters),
         cmocka_unit_test(what_cannot_be_learned_from_is_refused),
     };
     return cmocka_run_group_tests(tests, make_teacher, NULL);
