@@ -10,7 +10,10 @@
  *
  * A pack may hold rows of several adapters on one base. W is multiplied by all of them at
  * once, A and B by the rows whose they are; as no row's bits depend on its neighbours
- * each has those of a pack of its own.
+ * each has those of a pack of its own. But where some rows have nothing beside W, each
+ * run of rows meets W by itself: what has an adapter is summed in fp32 and rounded once,
+ * what has none may be a sum of another order (products choose a plan by the type that
+ * they write).
  *
  * Of experts W, A and B are as many as there are, and a row meets those of the expert
  * that it was gathered for; all else is the same.
@@ -113,13 +116,13 @@ static const struct kg_adapter *beside(const struct kg_walk *p, const struct kg_
     return run->model->params[w - p->m->params].adapter;
 }
 
-/* Whether any rows of the pack have something beside w. */
-static bool is_adapted(const struct kg_walk *p, const struct kg_param *w)
+/* How many runs of the pack have something beside w. */
+static int32_t runs_beside(const struct kg_walk *p, const struct kg_param *w)
 {
+    int32_t n = 0;
     for (int32_t i = 0; i < p->pack->n_runs; i++)
-        if (beside(p, &p->acts->runs[i], w))
-            return true;
-    return false;
+        n += beside(p, &p->acts->runs[i], w) != NULL;
+    return n;
 }
 
 /* sum += t B^T, in the rows of a run */
@@ -138,16 +141,36 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_run *run,
                     true, err);
 }
 
+/* y of one run alone. */
+static kg_status linear_run(const struct kg_walk *p, const struct kg_run *run,
+                            struct kg_mat y, struct kg_mat x, const struct kg_param *w,
+                            bool accumulate, struct kg_err *err)
+{
+    const struct kg_mat own = kg_mat_rows(y, run->first, run->n);
+    const struct kg_mat from = kg_mat_rows(x, run->first, run->n);
+    const bool adapted = beside(p, run, w) != NULL;
+    const struct kg_mat sum = adapted ? sum_of(p, own) : own;
+    struct kg_run alone = *run;
+
+    alone.first = 0;
+    KG_TRY(multiply(p, sum, from, one(w), KG_MATMUL_NT, accumulate, err));
+    KG_TRY(add_run(p, &alone, sum, from, w, err));
+    return settle(p, own, sum, err);
+}
+
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate, struct kg_err *err)
 {
-    struct kg_mat sum;
+    const int32_t n = p->pack->n_runs, adapted = runs_beside(p, w);
+    const struct kg_mat sum = adapted > 0 ? sum_of(p, y) : y;
 
-    if (!is_adapted(p, w))
-        return multiply(p, y, x, one(w), KG_MATMUL_NT, accumulate, err);
-    sum = sum_of(p, y);
+    if (adapted > 0 && adapted < n) {
+        for (int32_t i = 0; i < n; i++)
+            KG_TRY(linear_run(p, &p->acts->runs[i], y, x, w, accumulate, err));
+        return KG_OK;
+    }
     KG_TRY(multiply(p, sum, x, one(w), KG_MATMUL_NT, accumulate, err));
-    for (int32_t i = 0; i < p->pack->n_runs; i++)
+    for (int32_t i = 0; i < adapted; i++)
         KG_TRY(add_run(p, &p->acts->runs[i], sum, x, w, err));
     return settle(p, y, sum, err);
 }

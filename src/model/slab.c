@@ -229,10 +229,21 @@ static kg_status square_piece(double *sum, const struct kg_slab *x,
 kg_status kg_slab_square_pieces(double *pieces, const struct kg_slab *x,
                                 const struct kg_slab *minus, struct kg_err *err)
 {
+    const bool near = x->backend->host_memory;
+    kg_status status = KG_OK;
     assert(!minus || (minus->n == x->n && minus->backend == x->backend));
-    for (int64_t i = 0; i < kg_slab_pieces(x->n); i++)
-        KG_TRY(square_piece(&pieces[i], x, minus, i, err));
-    return KG_OK;
+#pragma omp parallel for schedule(static) if (near && x->n > 4 * KG_SLAB_PIECE)
+    for (int64_t i = 0; i < kg_slab_pieces(x->n); i++) {
+        struct kg_err local;
+        if (square_piece(&pieces[i], x, minus, i, &local) != KG_OK) {
+#pragma omp critical(kg_slab_square_pieces)
+            {
+                *err = local;
+                status = local.code;
+            }
+        }
+    }
+    return status;
 }
 
 /* ---- to and from the host ---- */

@@ -201,8 +201,12 @@ static kg_status find_model(struct kg_serve_job *job, struct kg_api_fault *fault
                             struct kg_err *err)
 {
     const struct kg_serve *s = job->s;
-    *fault = (struct kg_api_fault){404, "model", "model_not_found"};
-    return kg_api_find(&job->answer.m, s->models, s->n_models, job->r.model, err);
+    const kg_status status = kg_api_find(&job->answer.m, s->models, s->n_models,
+                                         job->r.model, err);
+    *fault = status == KG_ENOTFOUND
+                 ? (struct kg_api_fault){404, "model", "model_not_found"}
+                 : (struct kg_api_fault){.status = 503};
+    return status;
 }
 
 kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
