@@ -193,6 +193,8 @@ static void ranks_divide_what_is_in_cuts(void **state)
 {
     static const char *const lanes[] = {"train.lanes=8", NULL};
     static const char *const whole[] = {"train.lanes=8", "ranks.shard=none", NULL};
+    static const char *const host[] = {"train.lanes=8", "anchor.place=host",
+                                       "model.device=cpu", NULL};
     struct kg_str out = {0};
     struct kg_err why;
 
@@ -211,6 +213,9 @@ static void ranks_divide_what_is_in_cuts(void **state)
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 8, H200, whole, &why), KG_ENOMEM);
     assert_non_null(strstr(kg_str_text(&out), "weights (fp32) 30.46"));
+    kg_str_clear(&out);
+    assert_int_equal(plan_on(&out, 8, 0, host, &why), KG_EINVAL); /* as the run */
+    assert_non_null(strstr(why.message, "anchor.place: on CPUs"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 1, 40000000000, lanes, &why), KG_ENOMEM);
     assert_non_null(strstr(kg_str_text(&out), "needed      more than cuts give"));

@@ -228,12 +228,14 @@ static kg_status check_single(const struct kg_command *c, struct kg_err *err)
 
     if (n == 1 || !kg_command_is_single(c))
         return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "expected to be started once, found a launcher of %d processes, each "
-                   "of which would do the whole of it: start it without mpirun or srun, "
-                   "or below one of their processes with OMPI_COMM_WORLD_SIZE, PMI_SIZE "
-                   "and PMIX_RANK unset; train, sft, distill and eval share their work",
-                   n);
+    return kg_fail(
+        err, KG_EINVAL,
+        "expected to be started once, found a launcher of %d processes, each "
+        "of which would do the whole of it: start it without mpirun or srun, "
+        "or below one of their processes with OMPI_COMM_WORLD_SIZE, PMI_SIZE, "
+        "PMIX_RANK and SLURM_STEP_NUM_TASKS unset; train, sft, distill and eval "
+        "share their work",
+        n);
 }
 
 static int run_command(const struct kg_command *c, int argc, char **argv)

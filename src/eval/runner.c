@@ -766,13 +766,19 @@ static kg_status dump_lines(struct work *w, struct kg_err *err)
 
 /* ---- the run ---- */
 
-static kg_status work_init(struct work *w, const struct kg_eval_run *run,
-                           struct kg_err *err)
+static struct kg_ranks *ranks_of(const struct kg_eval_run *run)
 {
     static struct kg_ranks alone;
 
+    return run->ranks ? run->ranks : &alone;
+}
+
+static kg_status work_init(struct work *w, const struct kg_eval_run *run,
+                           struct kg_err *err)
+{
+
     w->run = run;
-    w->ranks = run->ranks ? run->ranks : &alone;
+    w->ranks = ranks_of(run);
     w->lines.max = w->sent.max = SIZE_MAX / 2;
     w->sets = kg_mem_calloc(run->suite->n, sizeof *w->sets, "sets", err);
     if (!w->sets)
@@ -842,10 +848,10 @@ kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run 
     kg_status status;
 
     *report = (struct kg_eval_report){0};
+    status = w ? work_init(w, run, err) : err->code;
+    status = kg_ranks_agree(ranks_of(run), status, "evaluation", err);
     if (!w)
-        return err->code;
-    status = work_init(w, run, err);
-    status = kg_ranks_agree(w->ranks, status, "evaluation", err);
+        return status;
     if (status == KG_OK)
         status = kg_ranks_agree(w->ranks, work_run(report, w, err), "evaluation", err);
     kg_log_progress_end();

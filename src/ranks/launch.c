@@ -42,14 +42,16 @@ static const char *launcher(void)
     return getenv("PMIX_RANK") ? "openmpi" : NULL;
 }
 
-/* srun --mpi=pmix says how many in SLURM_NTASKS alone. */
+/* srun --mpi=pmix says how many in SLURM_NTASKS alone; of tasks that it did not join, and
+ * not of the script of a batch, SLURM_STEP_NUM_TASKS tells. */
 int kg_ranks_launched(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    long n = getenv("PMIX_RANK") ? number("SLURM_NTASKS") : 0;
+    const char *name = getenv("OMPI_COMM_WORLD_SIZE") ? "OMPI_COMM_WORLD_SIZE"
+                       : getenv("PMI_SIZE")           ? "PMI_SIZE"
+                       : getenv("PMIX_RANK")          ? "SLURM_NTASKS"
+                                                      : "SLURM_STEP_NUM_TASKS";
+    const long n = number(name);
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        n = number(names[i]) > n ? number(names[i]) : n;
     return n > 1 ? (int)n : 1;
 }
 

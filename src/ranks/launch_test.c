@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 static const char *const left_by_launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                                "PMIX_RANK", "SLURM_NTASKS"};
+                                                "PMIX_RANK", "SLURM_NTASKS",
+                                                "SLURM_STEP_NUM_TASKS"};
 
 static int nobody(void **state)
 {
@@ -52,6 +53,20 @@ static void tasks_that_slurm_did_not_join_are_refused(void **state)
     assert_int_equal(kg_ranks_open(&r, 1, &err), KG_EINVAL);
     assert_non_null(strstr(err.message, "SLURM_NTASKS is 4"));
     assert_non_null(strstr(err.message, "srun --mpi=pmix"));
+}
+
+static void each_launcher_says_how_many_it_started(void **state)
+{
+    (void)state;
+    assert_int_equal(kg_ranks_launched(), 1);
+    setenv("SLURM_NTASKS", "4", 1); /* the script of a batch: none yet */
+    assert_int_equal(kg_ranks_launched(), 1);
+    setenv("SLURM_STEP_NUM_TASKS", "3", 1);
+    assert_int_equal(kg_ranks_launched(), 3);
+    setenv("PMIX_RANK", "0", 1);
+    assert_int_equal(kg_ranks_launched(), 4);
+    setenv("OMPI_COMM_WORLD_SIZE", "1", 1); /* mpirun -n 1 within it */
+    assert_int_equal(kg_ranks_launched(), 1);
 }
 
 /* ---- two ranks, the second a child ---- */
@@ -178,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(without_a_launcher_a_process_is_alone, nobody),
         cmocka_unit_test_setup(tasks_that_slurm_did_not_join_are_refused, nobody),
+        cmocka_unit_test_setup(each_launcher_says_how_many_it_started, nobody),
         cmocka_unit_test(one_program_is_alike),
         cmocka_unit_test(a_rank_with_cores_of_its_own_shares_none),
         cmocka_unit_test(a_folder_is_shared_or_not),

@@ -106,7 +106,8 @@ static const struct kg_published_row dppo_rows[] = {
     {NULL, "model.dtype", "bf16", "auto", PAPER_E,
      "bf16 products; master weights are fp32 in both"},
     {"*-30b", "(routing replay)", "with and without R3", "without", PAPER_E,
-     "sampler and trainer choose the same experts to the bit; replay is not there yet"},
+     "sampler and trainer choose the same experts to the bit; rollout.router_replay is "
+     "off"},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},
     {"*-8b", "task.bad_golds", "no check", "drop", REWARD,
      "what nobody can answer teaches nothing; named and counted"},

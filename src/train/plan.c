@@ -304,7 +304,7 @@ static kg_status plan_ranks(struct kg_memory_plan *plan, const struct kg_run *ru
     int trainers = ranks - r->ranks.rollout;
 
     KG_TRY(kg_ahead_check(r, &all, err));
-    KG_TRY(kg_run_check_lanes(r, trainers, ranks, err));
+    KG_TRY(kg_run_check_ranks(r, trainers, ranks, err));
     kg_run_memory_plan(plan, run, trainers);
     return KG_OK;
 }

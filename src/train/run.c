@@ -625,7 +625,8 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
 /* ---- all of it ---- */
 
-kg_status kg_run_check_lanes(const struct kg_recipe *r, int trainers, int ranks,
+/* A lane is one rank's, and a rank has a processor of its own. */
+static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
                              struct kg_err *err)
 {
     if (r->train.lanes >= trainers)
@@ -638,7 +639,20 @@ kg_status kg_run_check_lanes(const struct kg_recipe *r, int trainers, int ranks,
                    2 * trainers);
 }
 
-/* A lane is one rank's, and a rank has a processor of its own. */
+kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
+                             struct kg_err *err)
+{
+    const bool on_cpu = strcmp(r->model.device, "cpu") == 0;
+
+    if (ranks > 1 && on_cpu && r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
+        return kg_fail(
+            err, KG_EINVAL,
+            "anchor.place: on CPUs layers of an anchor on the host are made of "
+            "master weights, which ranks.shard=optimizer cuts; expected "
+            "device, or ranks.shard=none, found host");
+    return check_lanes(r, trainers, ranks, err);
+}
+
 static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *ahead,
                              struct kg_err *err)
 {
@@ -652,13 +666,7 @@ static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *a
                        "model.device: a run of %d ranks computes on CPUs; expected cpu, "
                        "found %s",
                        ranks->n, r->model.device);
-    if (r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
-        return kg_fail(
-            err, KG_EINVAL,
-            "anchor.place: on CPUs layers of an anchor on the host are made of "
-            "master weights, which ranks.shard=optimizer cuts; expected "
-            "device, or ranks.shard=none, found host");
-    return kg_run_check_lanes(r, trainers, ranks->n, err);
+    return kg_run_check_ranks(r, trainers, ranks->n, err);
 }
 
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)

@@ -165,8 +165,9 @@ kg_status kg_run_open_at(struct kg_run *run, const struct kg_config *config, int
 kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
-/* A lane for each of the trainers among so many ranks.   errors: EINVAL */
-kg_status kg_run_check_lanes(const struct kg_recipe *r, int trainers, int ranks,
+/* What a run of so many ranks must have, planned or begun: a lane for each of those that
+ * train.   errors: EINVAL */
+kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* The optimizer of a phase: supervised or RL. Replaces the present one. */
