@@ -312,6 +312,23 @@ static void no_memory_on_one_rank_ends_all(void **state)
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }
 
+/* The first trainer cannot write what was sampled while the other goes on to the
+ * validation, of which the rank that samples has no part. */
+static void a_trainer_that_fails_alone_in_a_step_ends_all(void **state)
+{
+    static const struct upset heard = {.wait_s = 10, .said = SAID};
+    static const char *const extra[] = {"train.lanes=8", "ranks.rollout=1",
+                                        "rollout.lag=1", "eval.every=1", NULL};
+    int ended[RANKS];
+
+    (void)state;
+    fresh(ROOT "/n");
+    NEED(kg_file_make_dirs(ROOT "/n/rollouts/step-000002.jsonl.zst/in-its-place", err));
+    upset_run(ended, 3, ROOT "/n", false, extra, &heard);
+    assert_all_exit(ended, 3, 1);
+    assert_int_equal(how_often_said("of 3: rank 0 ("), 3);
+}
+
 /* ---- numbers that are not finite ---- */
 
 /* Logits near 0 whose way back passes the largest float: the rows of the head are near
@@ -407,6 +424,7 @@ int main(void)
         cmocka_unit_test(no_room_on_one_rank_ends_all),
         cmocka_unit_test(a_grader_that_dies_on_one_rank_ends_all),
         cmocka_unit_test(no_memory_on_one_rank_ends_all),
+        cmocka_unit_test(a_trainer_that_fails_alone_in_a_step_ends_all),
         cmocka_unit_test(a_step_that_is_not_finite_on_one_rank_is_skipped_by_all),
     };
     static const char *const also[] = {"run.threads=1", NULL};

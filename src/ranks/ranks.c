@@ -44,10 +44,13 @@ void kg_ranks_forgive(struct kg_ranks *r)
 
 /* ---- the one operation ---- */
 
+/* A part that is lost says nothing to the whole either. */
 static void lose(struct kg_ranks *r, const struct kg_err *err)
 {
     r->lost = true;
     r->broken = *err;
+    if (r->whole)
+        lose(r->whole, err);
 }
 
 /* Memory for what is said; where there is none nothing can be said any more: the others

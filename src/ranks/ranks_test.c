@@ -2,6 +2,7 @@
 #include "ranks/gather.h"
 #include "ranks/sockets.h"
 
+#include "base/mem.h"
 #include "base/need_testing.h"
 
 #include <pthread.h>
@@ -213,6 +214,21 @@ static void a_part_speaks_by_itself(void **state)
     on_all(speak_in_parts);
 }
 
+/* Who can say nothing in its part says nothing to the whole: the others wait for it. */
+static void a_part_without_memory_is_lost_to_the_whole(void **state)
+{
+    struct kg_ranks whole = {.n = RANKS}, part;
+    struct kg_err e = {0};
+
+    (void)state;
+    kg_ranks_split(&part, &whole, 0, 2);
+    kg_mem_fail_at(1);
+    assert_int_equal(kg_ranks_agree(&part, KG_OK, "test", &e), KG_ENOMEM);
+    kg_mem_fail_at(0);
+    assert_true(part.lost && whole.lost);
+    assert_int_equal(kg_ranks_agree(&whole, KG_OK, "test", &e), KG_ENOMEM);
+}
+
 static void collect(struct kg_ranks *r)
 {
     struct kg_str own = {0};
@@ -315,6 +331,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_first_that_was_lost_is_blamed_by_all, join,
                                         part),
         cmocka_unit_test_setup_teardown(a_rank_that_takes_nothing_is_named, join, part),
+        cmocka_unit_test(a_part_without_memory_is_lost_to_the_whole),
         cmocka_unit_test(alone_nothing_is_exchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

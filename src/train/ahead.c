@@ -190,6 +190,14 @@ kg_status kg_ahead_sample(struct kg_run *run, struct kg_err *err)
 
 /* ---- to each other ---- */
 
+kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
+                         struct kg_err *err)
+{
+    if (status == KG_OK || !a->all->told)
+        status = kg_ranks_agree(&a->part, status, what, err);
+    return kg_ranks_agree(a->all, status, what, err);
+}
+
 /* Each trainer gets its batch from one rank that has it. */
 static bool serves(const struct kg_ahead *a, int sampler, int trainer)
 {
@@ -304,7 +312,7 @@ kg_status kg_ahead_begin(struct kg_run *run, struct kg_err *err)
     for (int64_t step = s->count.step; step < s->count.step + s->lag; step++) {
         if (a->samples && within(run, step))
             status = sample(run, step, err);
-        KG_TRY(kg_ranks_agree(a->all, status, "first batches", err));
+        KG_TRY(kg_ahead_agree(a, status, "first batches", err));
         KG_TRY(deliver(run, step, err));
     }
     a->begun = true;

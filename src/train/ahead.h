@@ -42,6 +42,10 @@ void kg_ahead_close(struct kg_ahead *a); /* {0} is allowed */
 
 /* ---- by all ranks, with rollout ranks ---- */
 
+/* kg_ranks_agree of all, by their parts first: what fails in a step is heard where the
+ * step agrees, in the part. Without rollout ranks the same as that. */
+kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
+                         struct kg_err *err) KG_MUST_CHECK;
 /* Before the first step of this process: the rollout ranks get weights and counters, and
  * the trainers the batches of the next L steps. Nothing where that was done.
  * errors: of sampling, on all; of the ranks */

@@ -228,7 +228,7 @@ static bool due(int64_t every, int64_t step, int64_t last)
 static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
                              struct kg_err *err)
 {
-    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "end of a step", err));
+    KG_TRY(kg_ahead_agree(&run->work.ahead, status, "end of a step", err));
     *stop = kg_signal_stop_requested();
     return kg_ranks_any(run->work.ahead.all, stop, "stop requests", err);
 }
@@ -423,7 +423,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
         status = rl_step(run, err);
         if (status == KG_OK && due(eval_every, run->state.count.step, last))
             status = kg_run_validate(run, err);
-        status = kg_ranks_agree(run->work.ahead.all, status, "step", err);
+        status = kg_ahead_agree(&run->work.ahead, status, "step", err);
         if (status != KG_OK)
             return keep_what_stands(run, status);
         KG_TRY(kg_ahead_pass(run, err));
@@ -432,7 +432,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
     }
     if (status == KG_OK)
         status = kg_checkpoint_wait(run, err);
-    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "last checkpoint", err));
+    KG_TRY(kg_ahead_agree(&run->work.ahead, status, "last checkpoint", err));
     kg_phase_end(phase);
     return must_have_trained(&run->state, &run->log, err);
 }
@@ -489,7 +489,7 @@ static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err 
     struct kg_err why;
     bool told;
 
-    status = kg_ranks_agree(run->work.ahead.all, status, "end of the steps", err);
+    status = kg_ahead_agree(&run->work.ahead, status, "end of the steps", err);
     told = ranks->told;
     kg_ranks_forgive(ranks);
     if (kg_checkpoint_wait(run, &why) != KG_OK)
@@ -507,7 +507,7 @@ static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err 
     if (!run->log.elsewhere)
         status = resume ? kg_run_dir_check(&run->in, &run->state, &run->log, err)
                         : kg_run_dir_create(&run->in, &run->state, &run->log, err);
-    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "run folder", err));
+    KG_TRY(kg_ahead_agree(&run->work.ahead, status, "run folder", err));
     KG_TRY(kg_ranks_check_shared(run->work.ahead.all, run->log.dir, err));
     if (resume && !run->work.ahead.samples) {
         KG_TRY(kg_checkpoint_load(run, &found, err));
@@ -528,7 +528,7 @@ static kg_status run_phases(struct kg_run *run, bool resume, struct kg_err *err)
 {
     kg_status status = begin_or_resume(run, resume, err);
 
-    KG_TRY(kg_ranks_agree(run->work.ahead.all, status, "run folder", err));
+    KG_TRY(kg_ahead_agree(&run->work.ahead, status, "run folder", err));
     KG_TRY(kg_ahead_count(run, err));
     status = end_saving(run, all_steps(run, err), err);
     if (status != KG_EINTERRUPTED)
@@ -555,7 +555,7 @@ static kg_status introduce(struct kg_run *run, struct kg_err *err)
 
 static kg_status leave(struct kg_run *run, kg_status status, struct kg_err *err)
 {
-    status = kg_ranks_agree(run->work.ahead.all, status, "run", err);
+    status = kg_ahead_agree(&run->work.ahead, status, "run", err);
     kg_log_progress_end();
     if (run->log.metrics_open && kg_run_report(&run->in, &run->log))
         kg_log_info("the page of this run: %s/report.html", run->log.dir);
