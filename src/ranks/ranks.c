@@ -5,6 +5,7 @@
  */
 #include "ranks/ranks.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -68,12 +69,15 @@ static void *room(struct kg_ranks *r, size_t n, size_t size, const char *what,
 static kg_status others(struct kg_ranks *r, struct kg_ranks_part *out,
                         struct kg_ranks_part *in, const char *what, struct kg_err *err)
 {
+    double *spent = r->agreeing ? &r->clock.waiting : &r->clock.exchange;
+    double since = kg_clock_seconds();
     kg_status status;
 
     if (in[r->me].n > 0)
         memmove(in[r->me].data, out[r->me].data, in[r->me].n);
     out[r->me] = in[r->me] = (struct kg_ranks_part){0};
     status = r->transport->exchange(r, out, in, what, err);
+    *spent += kg_clock_seconds() - since;
     for (int p = 0; p < r->n; p++)
         r->sent += out[p].n;
     if (status != KG_OK)
@@ -166,6 +170,18 @@ kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const c
     return status;
 }
 
+/* As kg_ranks_gather_equal, of what is small: the time is that of the slowest rank. */
+static kg_status wait_for_all(struct kg_ranks *r, void *all, size_t n, const char *what,
+                              struct kg_err *err)
+{
+    kg_status status;
+
+    r->agreeing = true;
+    status = kg_ranks_gather_equal(r, all, n, what, err);
+    r->agreeing = false;
+    return status;
+}
+
 kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_err *err)
 {
     uint8_t *all;
@@ -177,7 +193,7 @@ kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_
     if (!all)
         return err->code;
     all[r->me] = *x;
-    status = kg_ranks_gather_equal(r, all, sizeof *all, what, err);
+    status = wait_for_all(r, all, sizeof *all, what, err);
     for (int p = 0; p < r->n && status == KG_OK; p++)
         *x = *x || all[p];
     kg_mem_free(all);
@@ -225,7 +241,7 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
     if (!all)
         return err->code;
     all[r->me] = own;
-    said = kg_ranks_gather_equal(r, all, sizeof *all, what, err);
+    said = wait_for_all(r, all, sizeof *all, what, err);
     if (said == KG_OK)
         said = lowest_failure(r, all, err);
     kg_mem_free(all);
@@ -249,7 +265,9 @@ static kg_status exchange_in_part(const struct kg_ranks *r,
         return err->code;
     memcpy(parts + r->first, out, (size_t)r->n * sizeof *out);
     memcpy(parts + n + r->first, in, (size_t)r->n * sizeof *in);
+    whole->agreeing = r->agreeing;
     status = kg_ranks_exchange(whole, parts, parts + n, what, err);
+    whole->agreeing = false;
     kg_mem_free(parts);
     return status;
 }

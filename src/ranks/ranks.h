@@ -54,6 +54,12 @@ struct kg_ranks_loss {
 
 enum { KG_RANKS_HOST = 64 };
 
+/* Seconds that a rank spent with the others: where they agree, which is waiting, and with
+ * what they exchange behind that. */
+struct kg_ranks_clock {
+    double waiting, exchange;
+};
+
 /* {0}: alone; every call below is then done at once. */
 struct kg_ranks {
     int me;
@@ -65,12 +71,14 @@ struct kg_ranks {
     int here;      /* ranks that share this one's cores, itself too; 0: none but it */
     double wait_s; /* for a rank, at most; 0: for ever */
     const struct kg_ranks_transport *transport;
-    void *wire;           /* the transport's */
-    uint64_t sent;        /* bytes to other ranks so far */
-    bool told;            /* the failure that is on its way up is known to all */
-    bool named;           /* to a part alone, with the name of who failed */
-    bool lost;            /* the transport failed: nothing more can be said */
-    struct kg_err broken; /* how */
+    void *wire;                  /* the transport's */
+    uint64_t sent;               /* bytes to other ranks so far */
+    struct kg_ranks_clock clock; /* so far; of a part: the whole's */
+    bool agreeing;               /* the exchange at work is waiting */
+    bool told;                   /* the failure that is on its way up is known to all */
+    bool named;                  /* to a part alone, with the name of who failed */
+    bool lost;                   /* the transport failed: nothing more can be said */
+    struct kg_err broken;        /* how */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is what it leaves */
 

@@ -229,6 +229,32 @@ static void a_part_without_memory_is_lost_to_the_whole(void **state)
     assert_int_equal(kg_ranks_agree(&whole, KG_OK, "test", &e), KG_ENOMEM);
 }
 
+/* Who comes late does not wait, and a part's time is the whole's. */
+static void come_late(struct kg_ranks *r)
+{
+    struct kg_ranks part;
+    int all[RANKS] = {0};
+
+    r->wait_s = 20;
+    kg_ranks_split(&part, r, r->me > 1 ? 2 : 0, 2);
+    if (r->me == 2)
+        usleep(400000);
+    NEED(kg_ranks_agree(&part, KG_OK, "test", err));
+    if (r->me < 2)
+        assert_true(r->clock.waiting < 0.2);
+    NEED(kg_ranks_agree(r, KG_OK, "test", err));
+    assert_true(r->me == 2 ? r->clock.waiting < 0.2 : r->clock.waiting > 0.2);
+    assert_true(r->clock.exchange == 0);
+    NEED(kg_ranks_gather_equal(r, all, sizeof *all, "test", err));
+    assert_true(r->clock.exchange > 0);
+}
+
+static void who_waits_for_whom_is_counted(void **state)
+{
+    (void)state;
+    on_all(come_late);
+}
+
 static void collect(struct kg_ranks *r)
 {
     struct kg_str own = {0};
@@ -327,6 +353,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(all_fail_with_the_lowest_that_fails, join, part),
         cmocka_unit_test_setup_teardown(a_rank_that_says_nothing_is_named, join, part),
         cmocka_unit_test_setup_teardown(a_part_speaks_by_itself, join, part),
+        cmocka_unit_test_setup_teardown(who_waits_for_whom_is_counted, join, part),
         cmocka_unit_test_setup_teardown(the_first_has_what_each_said, join, part),
         cmocka_unit_test_setup_teardown(the_first_that_was_lost_is_blamed_by_all, join,
                                         part),

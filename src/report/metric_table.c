@@ -351,6 +351,17 @@ static const struct kg_metric_row rows[] = {
     {"rl", "share_of_gemm_ceiling", KG_METRICS_TIME, "share of the ceiling",
      "useful floating-point work of the step over its time, relative to the products "
      "measured at the start"},
+    {"rl", "seconds/sampling/rank/NAME", KG_METRICS_TIME, "sampling, by rank",
+     "of several ranks: seconds that a rank samples and grades; of a rollout rank for "
+     "the "
+     "batch of this step"},
+    {"rl", "seconds/waiting/rank/NAME", KG_METRICS_TIME, "waiting, by rank",
+     "seconds that it waits for the others since the line before, where they agree"},
+    {"rl", "seconds/exchange/rank/NAME", KG_METRICS_TIME, "exchange, by rank",
+     "seconds in which it exchanges gradients, answers and weights with the others since "
+     "the line before"},
+    {"rl", "seconds/slowest_rank", KG_METRICS_TIME, "slowest rank",
+     "the rank that waits least: the others wait for it"},
     {"rl", "memory/resident_gb", KG_METRICS_MEMORY, "memory",
      "anonymous resident memory, GB"},
     {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory",

@@ -9,7 +9,7 @@
 #include "base/str.h"
 #include "data/json.h"
 
-enum { KG_METRICS_MAX = 320, KG_METRIC_NAME = 144 };
+enum { KG_METRICS_MAX = 512, KG_METRIC_NAME = 144 };
 
 struct kg_metrics {
     struct {

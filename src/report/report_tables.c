@@ -12,6 +12,7 @@
 #include "recipe/options.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -149,6 +150,42 @@ static kg_status speed(struct kg_report *r, const struct kg_report_run *run)
                          kg_number(alone, trained / train, 4));
 }
 
+/* Seconds that a rank waited in all; NULL: there is no such rank. */
+static const struct kg_series *waiting_of(const struct kg_report_run *run, int rank)
+{
+    char name[KG_METRIC_NAME];
+
+    snprintf(name, sizeof name, "seconds/waiting/rank/%d", rank);
+    return kg_history_find(&run->history, "rl", name);
+}
+
+/* Whom the others waited for, over all steps. */
+static kg_status slowest_rank(struct kg_report *r, const struct kg_report_run *run)
+{
+    const struct kg_series *s = waiting_of(run, 0);
+    double least = s ? s->sum : 0, most = least;
+    int slowest = 0;
+
+    if (!s)
+        return kg_report_text(r, "one process");
+    for (int rank = 1; (s = waiting_of(run, rank)); rank++) {
+        slowest = s->sum < least ? rank : slowest;
+        least = fmin(least, s->sum);
+        most = fmax(most, s->sum);
+    }
+    return kg_str_printf(r->out, r->err,
+                         "rank %d, which waited %.1f s; others up to %.1f s", slowest,
+                         least, most);
+}
+
+static bool has_ranks(const struct kg_report *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (waiting_of(r->runs[i], 0))
+            return true;
+    return false;
+}
+
 static kg_status on_policy(struct kg_report *r, const struct kg_report_run *run)
 {
     const struct kg_series *gap = kg_history_find(&run->history, "rl",
@@ -213,6 +250,7 @@ static const struct {
              {"time of steps and validations", wall_time, NULL},
              {"tokens a second", speed, NULL},
              {"machine", machine, NULL},
+             {"slowest rank", slowest_rank, has_ranks},
              {"left out", left_out, something_is_left_out}};
 
 static kg_status put_facts(struct kg_report *r)

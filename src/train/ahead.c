@@ -77,8 +77,9 @@ static kg_status put_batch(struct kg_str *out, const struct kg_rl_batch *b,
                              names, err));
     if (b->drop)
         KG_TRY(kg_str_append(out, b->drop, b->n_trajs, err));
-    return b->greedy ? kg_str_append(out, b->greedy, b->n_trajs * sizeof *b->greedy, err)
-                     : KG_OK;
+    if (b->greedy)
+        KG_TRY(kg_str_append(out, b->greedy, b->n_trajs * sizeof *b->greedy, err));
+    return kg_str_append(out, b->times, (size_t)b->n_times * sizeof *b->times, err);
 }
 
 /* Room for what the head says. */
@@ -93,14 +94,16 @@ static kg_status make_room(struct kg_rl_batch *b, const struct head *head,
     b->block = block;
     b->drop = NULL;
     b->greedy = NULL;
+    b->sampling_seconds = 0;
     b->trajs = kg_mem_calloc(n, sizeof *b->trajs, "trajectories", err);
     b->grades = kg_mem_calloc(n, sizeof *b->grades, "grades", err);
+    b->times = kg_mem_calloc((size_t)said->n_times, sizeof *b->times, "clocks", err);
     b->spare = kg_mem_calloc(said->n_spare + 1, sizeof *b->spare, "trajectories", err);
     if (said->drop)
         b->drop = kg_mem_calloc(n, sizeof *b->drop, "dropped trajectories", err);
     if (said->greedy)
         b->greedy = kg_mem_calloc(n, sizeof *b->greedy, "greedy rewards", err);
-    return b->trajs && b->grades && b->spare && !b->drop == !said->drop &&
+    return b->trajs && b->grades && b->spare && b->times && !b->drop == !said->drop &&
                    !b->greedy == !said->greedy
                ? KG_OK
                : KG_ENOMEM;
@@ -122,9 +125,10 @@ static kg_status take_batch(struct kg_rl_batch *b, struct head *head,
     KG_TRY(kg_eval_items_take(&spare, names, &from, err));
     if (b->drop)
         KG_TRY(kg_traj_bytes_take(b->drop, &from, b->n_trajs, err));
-    return b->greedy
-               ? kg_traj_bytes_take(b->greedy, &from, b->n_trajs * sizeof *b->greedy, err)
-               : KG_OK;
+    if (b->greedy)
+        KG_TRY(kg_traj_bytes_take(b->greedy, &from, b->n_trajs * sizeof *b->greedy, err));
+    return kg_traj_bytes_take(b->times, &from, (size_t)b->n_times * sizeof *b->times,
+                              err);
 }
 
 kg_status kg_ahead_take(struct kg_rl_batch *b, struct kg_ahead *a, int64_t step,
@@ -150,6 +154,30 @@ static bool within(const struct kg_run *run, int64_t step)
     return step < run->in.recipe.train.steps;
 }
 
+/* Of the ranks that sample, for those who log. */
+static kg_status take_times(struct kg_rl_batch *b, struct kg_ahead *a, struct kg_err *err)
+{
+    struct kg_rank_times own = kg_rank_times_take(a->all, b->sampling_seconds);
+    kg_status status;
+
+    b->n_times = a->part.n;
+    b->times = kg_mem_calloc((size_t)b->n_times, sizeof *b->times, "clocks", err);
+    status = b->times ? KG_OK : err->code;
+    KG_TRY(kg_ranks_agree(&a->part, status, "clocks", err));
+    return kg_rank_times_gather(b->times, &own, &a->part, err);
+}
+
+/* said, why: what sampling it said */
+static kg_status write_batch(struct kg_rl_batch *b, struct kg_run *run, int64_t step,
+                             kg_status said, const struct kg_err *why, struct kg_err *err)
+{
+    struct kg_ahead *a = &run->work.ahead;
+
+    KG_TRY(take_times(b, a, err));
+    return put_batch(batch_of(a, step, run->state.lag), b, run->in.task_opts.further,
+                     said, why, err);
+}
+
 /* The batch of a step, by the weights of L steps before it. */
 static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
 {
@@ -165,9 +193,8 @@ static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
     status = kg_rl_sample(&b, &run->in, &then, &run->work, &why);
     if (status == KG_OK || status == KG_ENONFINITE) {
         a->places += b.places;
-        status = put_batch(batch_of(a, step, run->state.lag), &b,
-                           run->in.task_opts.further, status, &why, err);
         kg_ranks_forgive(&a->part);
+        status = write_batch(&b, run, step, status, &why, err);
     } else {
         *err = why;
     }

@@ -20,6 +20,7 @@
 #include "train/checkpoint.h"
 #include "train/episodes.h"
 #include "train/parts.h"
+#include "train/rank_times.h"
 #include "train/run_data.h"
 #include "train/run_dir.h"
 #include "train/run_report.h"
@@ -414,6 +415,7 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
     kg_status status = KG_OK;
     bool stop;
 
+    (void)kg_rank_times_take(run->work.ahead.all, 0); /* what opening took */
     while (run->state.count.step < last) {
         kg_phase_at(phase, run->state.count.step);
         KG_TRY(step_border(&stop, run, status, err));

@@ -2,6 +2,8 @@
  * every row is written by one of a few runs that have everything switched on. */
 #include "train/rl_testing.h"
 
+#include "base/clock.h"
+#include "ranks/ranks_testing.h"
 #include "train/metric_testing.h"
 
 #define ROOT "build/test-runs/metric-table"
@@ -65,6 +67,55 @@ static void train_and_look(const char *dir, const char *const *extra)
     NEED(kg_train_run(config, false, false, err));
     kg_config_free(config);
     metrics_have_rows(dir, seen);
+}
+
+/* As one of three ranks. */
+static int train_as_rank(struct kg_ranks *r, void *user)
+{
+    static const char *const extra[] = {"train.steps=1", "train.lanes=3", "rollout.lag=1",
+                                        "ranks.rollout=1", NULL};
+    const char *const *const lists[] = {rl_base, extra};
+    struct kg_config *config = config_from(user, lists, 2);
+    struct kg_err e;
+    kg_status status = kg_train_run_on(r, config, false, false, &e);
+
+    kg_config_free(config);
+    return status != KG_OK;
+}
+
+/* Its three numbers of each, and who was waited for. */
+static void train_on_ranks(char *dir)
+{
+    static const char *const what[] = {"sampling", "waiting", "exchange"};
+    int state[3];
+    char name[64];
+
+    kg_threads_set(1);
+    fresh(dir);
+    ranks_run(state, 3, train_as_rank, dir);
+    for (int p = 0; p < 3; p++) {
+        assert_int_equal(state[p], 0);
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "seconds/%s/rank/%d", what[i], p);
+            assert_true(last_metric(dir, name) >= 0);
+        }
+    }
+    assert_true(last_metric(dir, "seconds/sampling/rank/0") == 0); /* it trains */
+    assert_true(last_metric(dir, "seconds/sampling/rank/2") > 0);
+    metrics_have_rows(dir, seen);
+}
+
+static void the_slowest_rank_waits_least(void **state)
+{
+    const struct kg_rank_times times[] = {{1, 0.5, 0}, {1, 0.25, 9}, {9, 0.375, 0}};
+    struct kg_metrics log = {.n = 0};
+
+    (void)state;
+    kg_rank_times_put(&log, times, 3);
+    assert_true(kg_metrics_get(&log, "seconds/slowest_rank", -1) == 1);
+    assert_true(kg_metrics_get(&log, "seconds/sampling/rank/2", -1) == 9);
+    assert_true(kg_metrics_get(&log, "seconds/waiting/rank/0", -1) == 0.5);
+    assert_true(kg_metrics_get(&log, "seconds/exchange/rank/1", -1) == 9);
 }
 
 /* ---- episodes: the digit model knows no tool, so one that answers with a digit ---- */
@@ -131,6 +182,7 @@ static void every_number_has_a_row_and_every_row_a_number(void **state)
     train_and_look(ROOT "/regions", regions);
     train_and_look(ROOT "/filtered", filtered);
     train_and_look(ROOT "/external", external);
+    train_on_ranks((char[]){ROOT "/ranks"});
     step_with_episodes(ROOT "/episodes");
     for (size_t i = 0; kg_metric_at(i); i++) {
         assert_true(i < MAX_ROWS);
@@ -210,6 +262,7 @@ int main(void)
         cmocka_unit_test(rows_are_found_by_name_source_and_anchor),
         cmocka_unit_test(groups_are_contiguous_and_have_titles),
         cmocka_unit_test(errors_belong_to_metrics),
+        cmocka_unit_test(the_slowest_rank_waits_least),
         cmocka_unit_test(every_number_has_a_row_and_every_row_a_number),
         cmocka_unit_test(errors_are_over_prompts),
     };

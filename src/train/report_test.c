@@ -192,6 +192,26 @@ static void a_run_is_told_with_its_numbers(void **state)
     assert_int_equal(count(">run.dir<"), 0);
 }
 
+static void the_rank_that_others_wait_for_is_named(void **state)
+{
+    static const char of_ranks[] = LINE(
+        "rl", 1,
+        "\"seconds/waiting/rank/0\": 2.5, \"seconds/waiting/rank/1\": 0.5, "
+        "\"seconds/slowest_rank\": 1")
+        LINE("rl", 2,
+             "\"seconds/waiting/rank/0\": 0.25, \"seconds/waiting/rank/1\": 0.5, "
+             "\"seconds/slowest_rank\": 0");
+
+    (void)state;
+    make_run("one", "preset=ema-pg", of_ranks);
+    make_page(one, 1);
+    has("rank 1, which waited 1.0 s; others up to 2.8 s");
+    has("<b>seconds/slowest_rank</b> the rank that waits least");
+    make_run("one", "preset=ema-pg", metrics);
+    make_page(one, 1);
+    assert_int_equal(count("slowest rank"), 0);
+}
+
 static void every_metric_is_there_with_what_it_means(void **state)
 {
     (void)state;
@@ -570,6 +590,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_run_is_told_with_its_numbers),
+        TEST(the_rank_that_others_wait_for_is_named),
         TEST(every_metric_is_there_with_what_it_means),
         TEST(gaps_are_gaps),
         TEST(places_are_in_proportion),

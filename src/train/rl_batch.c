@@ -448,5 +448,6 @@ void kg_rl_batch_release(struct kg_rl_batch *b)
     kg_mem_free(b->begin);
     kg_columns_free(&b->block, b, columns);
     kg_mem_free(b->greedy);
+    kg_mem_free(b->times);
     memset(b, 0, sizeof *b);
 }

@@ -8,6 +8,7 @@
 #define KG_TRAIN_RL_BATCH_H
 
 #include "base/columns.h"
+#include "train/rank_times.h"
 #include "train/run.h"
 
 /* What dynamic sampling saw, over all generation batches of the step. */
@@ -40,8 +41,11 @@ struct kg_rl_batch {
     double greedy_ungraded;
     size_t n_greedy;
     struct kg_rollout_stats rolled; /* sum over the step's rollouts */
-    double seconds_idle;            /* all waited for a tool and nothing decoded */
-    struct kg_env_stats tools;      /* sum over the step's rollouts, where counted */
+    double sampling_seconds;        /* of this rank, grading too */
+    struct kg_rank_times *times; /* (n_times) owned: of the rollout ranks; NULL without */
+    int n_times;
+    double seconds_idle;       /* all waited for a tool and nothing decoded */
+    struct kg_env_stats tools; /* sum over the step's rollouts, where counted */
     bool tools_counted;
     /* forwards over the whole batch before the update: of the anchor's weights, and of
      * the policy's or its sampler's (old log-probs, kept mass, sum of squares) */

@@ -428,19 +428,56 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
 }
 
+/* Of the ranks that train, then of those that sampled the batch. */
+static kg_status put_ranks(struct kg_metrics *log, const struct kg_run *run,
+                           const struct kg_rl_batch *b, struct kg_err *err)
+{
+    struct kg_ranks *ranks = run->work.ranks;
+    struct kg_ranks *all = run->work.ahead.all;
+    struct kg_rank_times own, *times;
+    kg_status status;
+
+    if (all->n < 2)
+        return KG_OK;
+    own = kg_rank_times_take(all, b->sampling_seconds);
+    times = kg_mem_calloc((size_t)all->n, sizeof *times, "clocks", err);
+    status = kg_ranks_agree(ranks, times ? KG_OK : err->code, "clocks", err);
+    if (status == KG_OK)
+        status = kg_rank_times_gather(times, &own, ranks, err);
+    if (status == KG_OK) {
+        if (b->n_times > 0)
+            memcpy(times + ranks->n, b->times, (size_t)b->n_times * sizeof *times);
+        kg_rank_times_put(log, times, all->n);
+    }
+    kg_mem_free(times);
+    return status;
+}
+
+/* "  slowest rank 2", or nothing. */
+static void name_slowest(char text[32], const struct kg_metrics *log)
+{
+    double rank = kg_metrics_get(log, "seconds/slowest_rank", -1);
+
+    text[0] = '\0';
+    if (rank >= 0)
+        snprintf(text, 32, "  slowest rank %d", (int)rank);
+}
+
 static void progress(int64_t step, int64_t last, const struct kg_metrics *log)
 {
     double seconds = kg_metrics_get(log, "seconds/step", 0);
     double eta = seconds * (double)(last - step);
+    char slowest[32];
 
+    name_slowest(slowest, log);
     kg_log_progress(5000,
                     "step %lld/%lld  reward %.3f  accuracy %.1f %%  KL %.4f  entropy "
-                    "%.3f  %.1f s  ETA %.0f min",
+                    "%.3f  %.1f s  ETA %.0f min%s",
                     (long long)step, (long long)last,
                     kg_metrics_get(log, "reward/mean", 0),
                     100 * kg_metrics_get(log, "reward/accuracy", 0),
                     kg_metrics_get(log, "kl/value", 0),
-                    kg_metrics_get(log, "policy/entropy", 0), seconds, eta / 60);
+                    kg_metrics_get(log, "policy/entropy", 0), seconds, eta / 60, slowest);
 }
 
 kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
@@ -475,6 +512,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
         kg_metrics_put(&log, "anchor/distance_relative", relative);
     }
     put_speed(&log, run, b, t);
+    KG_TRY(put_ranks(&log, run, b, err));
     progress(run->state.count.step, run->in.recipe.train.steps, &log);
     return kg_run_log_put(&run->log, &log, "rl", run->state.count.step, err);
 }

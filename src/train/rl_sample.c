@@ -7,6 +7,7 @@
  */
 #include "train/rl_batch.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "eval/gather.h"
 #include "policy/shaping.h"
@@ -227,6 +228,7 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b,
     struct kg_eval_items items = {.trajs = g->trajs, .grades = g->grades, .n = g->n};
     struct kg_env_stats unused;
     struct effort e = {0};
+    double since = kg_clock_seconds();
     kg_status status = sample_share(g, &e, in, work, sampling, mine, err);
 
     b->tools_counted = kg_episodes_stats(&unused, work->episodes);
@@ -234,6 +236,7 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b,
         status = kg_run_tool_failed(work->episodes, state->count.step, status, err);
     else
         status = grade_share(g, in, mine, err);
+    b->sampling_seconds += kg_clock_seconds() - since;
     KG_TRY(kg_ranks_agree(work->ranks, status, "rollout", err));
     KG_TRY(count_effort(b, &e, work->ranks, err));
     return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
