@@ -168,8 +168,8 @@ static double slope_along(struct kg_model *m, const struct kg_param *p, const fl
 static void check_direction(struct kg_model *m, const struct kg_param *p, const float *g,
                             struct kg_acts *acts, struct test_pack *t)
 {
-    static const double steps[] = {0.01, 0.002, 0.0005};
-    const int n_steps = m->config.experts.n > 0 ? 3 : 1;
+    static const double steps[] = {0.01, 0.002, 0.0005, 0.00015};
+    const int n_steps = m->config.experts.n > 0 ? 4 : 1;
     double length = 0, found = 0;
     for (int64_t i = 0; i < p->rows * p->cols; i++)
         length += (double)g[p->offset + i] * g[p->offset + i];
@@ -217,6 +217,8 @@ static void test_of_experts_routers_and_shared_ones_too(void **state)
     (void)state;
     check_slopes("qwen3_moe", 5);
     check_slopes("qwen2_moe", 5); /* with shared ones */
+    check_slopes("mixtral", 4);
+    check_slopes("olmoe", 6);
 }
 
 static void test_parts_of_a_fused_tensor_are_no_targets(void **state)
