@@ -92,7 +92,7 @@ static kg_status has_steps(bool *has, const char *dir, struct kg_err *err)
     struct kg_jsonl *lines = NULL;
     struct kg_json_doc doc = {0};
     bool more = true;
-    kg_status status;
+    kg_status status = KG_OK;
 
     *has = false;
     if (!kg_file_exists(path.text))
