@@ -143,7 +143,7 @@ lost_rank() {
         [ -s "$work/lost/journal.jsonl" ] && break
         sleep 0.05
     done
-    kill -9 "$(pgrep -P $pid)" || return 1
+    kill -9 "$(sed -n "s/^\([0-9]*\) (kedge) . $pid .*/\1/p" /proc/[0-9]*/stat 2>/dev/null)" || return 1
     wait $pid
     status=$?
     pid=

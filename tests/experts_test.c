@@ -145,7 +145,8 @@ static void a_router_that_would_choose_the_same_changes_no_bit(void **state)
     train("whole", 1, "rollout.lag=1 checkpoint.every=1");
     train("parts", 1, "rollout.lag=1 checkpoint.every=1" REPLAY);
     assert_true(same_weights("whole", "parts", 1));
-    must("zstd -dcq " ROOT "/parts/rollouts/step-000001.jsonl.zst | grep -q experts");
+    must("./kedge data head " ROOT
+         "/parts/rollouts/step-000001.jsonl.zst | grep -q experts");
 }
 
 static double number_of(const char *file, const char *line, const char *key)

@@ -3,7 +3,7 @@
  * happened to.
  */
 #define ROOT "build/test-runs/ranks-faults"
-#include "ranks_testing.h"
+#include "ranks_run_testing.h"
 
 #include "base/mem.h"
 #include "base/signal.h"
@@ -63,7 +63,7 @@ static void all_end(int *ended, const pid_t *child, int n, int stopped)
 static void signalled(int *ended, int n, int which, int sent, const char *fact,
                       const struct upset *upset)
 {
-    pid_t child[RANKS];
+    pid_t child[RANKS_MOST];
 
     fresh(ROOT "/n");
     unlink(SAID);
@@ -76,7 +76,7 @@ static void signalled(int *ended, int n, int which, int sent, const char *fact,
 static void upset_run(int *ended, int n, const char *dir, bool resume,
                       const char *const *extra, const struct upset *upset)
 {
-    pid_t child[RANKS];
+    pid_t child[RANKS_MOST];
 
     unlink(SAID);
     start_ranks(child, n, dir, resume, extra, upset);
@@ -136,7 +136,7 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
 
     (void)state;
     for (size_t i = 0; i < sizeof kills / sizeof *kills; i++) {
-        int ended[RANKS];
+        int ended[RANKS_MOST];
         char gone[32];
 
         signalled(ended, kills[i].n, kills[i].which, SIGKILL, kills[i].fact, &heard);
@@ -158,7 +158,7 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
 static void a_rank_that_hangs_is_waited_for_and_named(void **state)
 {
     static const struct upset heard = {.wait_s = 2, .said = SAID};
-    int ended[RANKS];
+    int ended[RANKS_MOST];
 
     (void)state;
     signalled(ended, 3, 1, SIGSTOP, "rollouts/step-000001.jsonl.zst", &heard);
@@ -172,7 +172,7 @@ static void a_rank_that_hangs_is_waited_for_and_named(void **state)
 static void a_stop_signal_to_one_stops_all_behind_the_same_step(void **state)
 {
     static const struct upset heard = {.wait_s = 60, .said = SAID};
-    int ended[RANKS];
+    int ended[RANKS_MOST];
 
     (void)state;
     signalled(ended, 3, 2, SIGTERM, "rollouts/step-000001.jsonl.zst", &heard);
@@ -209,7 +209,7 @@ static void a_job_that_is_begun_again_goes_on_where_it_was(void **state)
 {
     static const struct upset heard = {.wait_s = 60, .said = SAID};
     static const char *const facts[] = {NULL, "config.yaml", "checkpoints/step-000002"};
-    int ended[RANKS];
+    int ended[RANKS_MOST];
 
     (void)state;
     if (!kg_file_exists("./kedge")) {
@@ -244,7 +244,7 @@ static void has_no_room(int me)
 static void no_room_on_one_rank_ends_all(void **state)
 {
     static const struct upset full = {has_no_room, 60, SAID};
-    int ended[RANKS];
+    int ended[RANKS_MOST];
 
     (void)state;
     fresh(ROOT "/n");
@@ -264,7 +264,7 @@ static void has_a_grader_that_dies(int me)
 static void a_grader_that_dies_on_one_rank_ends_all(void **state)
 {
     static const struct upset mortal = {has_a_grader_that_dies, 60, SAID};
-    int ended[RANKS];
+    int ended[RANKS_MOST];
 
     (void)state;
     fresh(ROOT "/n");
@@ -293,7 +293,7 @@ static void no_memory_on_one_rank_ends_all(void **state)
     (void)state;
     failing = 1;
     for (request = 1; request < 100000; request = request * 5 / 2 + 7) {
-        int ended[RANKS];
+        int ended[RANKS_MOST];
 
         fresh(ROOT "/n");
         upset_run(ended, 2, ROOT "/n", false, updates, &poor);
@@ -319,7 +319,7 @@ static void a_trainer_that_fails_alone_in_a_step_ends_all(void **state)
     static const struct upset heard = {.wait_s = 10, .said = SAID};
     static const char *const extra[] = {"train.lanes=8", "ranks.rollout=1",
                                         "rollout.lag=1", "eval.every=1", NULL};
-    int ended[RANKS];
+    int ended[RANKS_MOST];
 
     (void)state;
     fresh(ROOT "/n");

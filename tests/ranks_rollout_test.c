@@ -250,21 +250,12 @@ static void what_has_no_effect_is_refused(void **state)
     kg_config_free(config);
 }
 
-/* The policy of the episodes. In a process of its own: whoever forks has no threads. */
 static int make_policy(void **state)
 {
-    pid_t child;
-    int ended;
-
     (void)state;
     fresh(ROOT);
-    child = fork();
-    if (child == 0) {
-        make_agent(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7, false);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &ended, 0), child);
-    return ended;
+    return make_agent_apart(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7,
+                            false);
 }
 
 int main(void)

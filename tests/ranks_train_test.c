@@ -3,7 +3,7 @@
  * finish. What else fails on the way: tests/ranks_faults_test.c.
  */
 #define ROOT "build/test-runs/ranks"
-#include "ranks_testing.h"
+#include "ranks_run_testing.h"
 
 #include "data/manifest.h"
 #include "train/agent_testing.h"
@@ -32,7 +32,7 @@ static void limit_files(void)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &most), 0);
 }
 
-static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bool resume,
+static pid_t start_rank(struct rank_sockets *s, int me, const char *dir, bool resume,
                         const char *const *extra)
 {
     static const struct upset none;
@@ -41,9 +41,9 @@ static pid_t start_rank(int fd[RANKS][RANKS], int n, int me, const char *dir, bo
 
     if (child != 0)
         return child;
-    leave_alone(fd, n, me);
+    ranks_part(s, me);
     limit_files();
-    NEED(kg_ranks_on_sockets(&ranks, me, n, fd[me], err));
+    NEED(kg_ranks_on_sockets(&ranks, me, s->n, s->fd[me], err));
     be_rank(&ranks, dir, resume, extra, &none);
     return child;
 }
@@ -177,17 +177,18 @@ static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state
 {
     const char *const *extra = recipes[0].extra;
     struct kg_path folder = kg_path_in(ROOT, "n/checkpoints");
-    int fd[RANKS][RANKS], ended;
+    struct rank_sockets s;
+    int ended;
     pid_t child[3];
 
     (void)state;
     fresh(ROOT "/1");
     train_on(1, ROOT "/1", false, extra);
     fresh(ROOT "/n");
-    join(fd, 3);
+    ranks_join(&s, 3);
     for (int r = 0; r < 3; r++)
-        child[r] = start_rank(fd, 3, r, ROOT "/n", false, extra);
-    leave_alone(fd, 3, -1);
+        child[r] = start_rank(&s, r, ROOT "/n", false, extra);
+    ranks_part(&s, -1);
     while (!kg_file_exists(kg_path_in(folder.text, "step-000001").text) ||
            !kg_file_is_dir(kg_path_in(folder.text, ".saving").text))
         usleep(100);
@@ -208,18 +209,19 @@ static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state
 static void a_rank_that_cannot_write_ends_all(void **state)
 {
     const char *const *extra = recipes[0].extra;
-    int fd[RANKS][RANKS], ended;
+    struct rank_sockets s;
+    int ended;
     pid_t child[3];
 
     (void)state;
     fresh(ROOT "/n");
-    join(fd, 3);
+    ranks_join(&s, 3);
     for (int r = 0; r < 3; r++) {
         largest_file = r == 2 ? 1 << 20 : 0;
-        child[r] = start_rank(fd, 3, r, ROOT "/n", false, extra);
+        child[r] = start_rank(&s, r, ROOT "/n", false, extra);
     }
     largest_file = 0;
-    leave_alone(fd, 3, -1);
+    ranks_part(&s, -1);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(waitpid(child[r], &ended, 0), child[r]);
         assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == 1);
@@ -287,21 +289,12 @@ static void the_program_trains_as_several_processes(void **state)
     assert_false(kg_file_exists(ROOT "/few/config.yaml"));
 }
 
-/* The policy of the episodes. In a process of its own: whoever forks has no threads. */
 static int make_policy(void **state)
 {
-    pid_t child;
-    int ended;
-
     (void)state;
     fresh(ROOT);
-    child = fork();
-    if (child == 0) {
-        make_agent(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7, false);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &ended, 0), child);
-    return ended;
+    return make_agent_apart(ROOT, "1 + 2 = 3 and 4 * 5 = 20 <result> </result>", 7,
+                            false);
 }
 
 int main(void)

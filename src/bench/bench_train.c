@@ -203,30 +203,24 @@ out:
 
 /* ---- experts ---- */
 
-/* As many parameters of a token as kg_bench_small has. */
-static const struct kg_bench_shape routed = {
-    .name = "D=512 L=8, 2 of 8 experts",
-    .hidden = 512,
-    .ffn = 1408,
-    .layers = 8,
-    .heads = 8,
-    .kv_heads = 4,
-    .vocab = 4096,
-    .experts = 8,
-    .per_token = 2,
-};
+/* As many parameters of a token as the dense one has. */
+static struct kg_bench_shape with_experts(struct kg_bench_shape dense, int32_t experts,
+                                          int32_t per_token)
+{
+    dense.experts = experts;
+    dense.per_token = per_token;
+    return dense;
+}
+
 /* More than any cache holds, of which a token reads an eighth. */
-static const struct kg_bench_shape wide = {
-    .name = "D=896 L=8, 4 of 32 experts",
-    .hidden = 896,
-    .ffn = 4864,
-    .layers = 8,
-    .heads = 14,
-    .kv_heads = 2,
-    .vocab = 4096,
-    .experts = 32,
-    .per_token = 4,
-};
+static struct kg_bench_shape beyond_caches(void)
+{
+    struct kg_bench_shape s = with_experts(kg_bench_half_b, 32, 4);
+
+    s.layers = 8;
+    s.vocab = 4096;
+    return s;
+}
 
 static double share_of_ceiling(const struct training *t,
                                const struct kg_bench_timing *timing)
@@ -254,6 +248,7 @@ static kg_status train_beside(struct kg_bench_report *r, struct training *dense,
 
 static kg_status train_experts(struct kg_bench_report *r, struct kg_err *err)
 {
+    const struct kg_bench_shape routed = with_experts(kg_bench_small, 8, 2);
     struct training dense = {0}, experts = {0};
     kg_status status;
 
@@ -268,6 +263,7 @@ out:
 
 kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err)
 {
+    const struct kg_bench_shape wide = beyond_caches();
     struct kg_model *m;
     kg_status status;
 

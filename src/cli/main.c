@@ -8,12 +8,13 @@
  * that everybody waits for.
  * It can be told only through its environment, which it reads when it is loaded: the
  * program sets it and starts itself once more. A user who sets either variable is left
- * alone.
+ * alone. `ps` and `pkill` would know it as "exe" then, which is what it was started by.
  */
 #include "base/file.h"
 #include "cli/cli.h"
 
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static void shorten_spinning(char **argv)
@@ -28,6 +29,7 @@ static void shorten_spinning(char **argv)
 int main(int argc, char **argv)
 {
     shorten_spinning(argv);
+    prctl(PR_SET_NAME, "kedge");
     kg_map_guard();
     return kg_cli_main(argc, argv);
 }

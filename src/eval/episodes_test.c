@@ -1,38 +1,6 @@
 /* Episodes in an evaluation: played by the local source, counted, kept by who wrote
  * what, and the same whatever else is in the batch. */
-#include "eval/eval_testing.h"
-
-/* The digit model writes figures and no tags: its turns are all illegal. The remark that
- * it then reads cannot be written in its alphabet, so the environment here is one whose
- * remarks are figures. */
-static kg_status figures_open(void **state, const struct kg_env_opts *opts,
-                              struct kg_err *e)
-{
-    (void)opts;
-    (void)e;
-    *state = &model;
-    return KG_OK;
-}
-
-static void figures_close(void *state) { (void)state; }
-
-static kg_status figures_step(struct kg_env_result *result, struct kg_str *observation,
-                              void *state, const struct kg_env_turn *turn,
-                              struct kg_err *e)
-{
-    (void)state;
-    *result = (struct kg_env_result){.next = turn->last ? KG_ENV_DONE : KG_ENV_OBSERVE,
-                                     .valid = true,
-                                     .called = !turn->last,
-                                     .answered = turn->last};
-    return turn->last ? KG_OK : kg_str_puts(observation, "7,7:", e);
-}
-
-static const struct kg_env_row figures = {.name = "figures",
-                                          .help = "figures back",
-                                          .open = figures_open,
-                                          .close = figures_close,
-                                          .step = figures_step};
+#include "eval/figures_testing.h"
 
 static const char DATA[] = "{\"question\":\"1,2:\",\"answer\":\"3\"}\n"
                            "{\"question\":\"4,5:\",\"answer\":\"6\"}\n"

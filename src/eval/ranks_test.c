@@ -1,41 +1,11 @@
 /* An evaluation over ranks leaves the folder of one process, for any number of them:
  * answers of one turn, scored ones, episodes, graders that say numbers of their own; and
  * what is left when a rank fails or is lost. */
-#include "eval/eval_testing.h"
+#include "eval/figures_testing.h"
 
 #include "ranks/ranks_testing.h"
 
 enum { RANKS = 5 };
-
-/* Figures back: the digit model writes no tags (episodes_test.c). */
-static kg_status figures_open(void **state, const struct kg_env_opts *opts,
-                              struct kg_err *e)
-{
-    (void)opts;
-    (void)e;
-    *state = &model;
-    return KG_OK;
-}
-
-static void figures_close(void *state) { (void)state; }
-
-static kg_status figures_step(struct kg_env_result *result, struct kg_str *observation,
-                              void *state, const struct kg_env_turn *turn,
-                              struct kg_err *e)
-{
-    (void)state;
-    *result = (struct kg_env_result){.next = turn->last ? KG_ENV_DONE : KG_ENV_OBSERVE,
-                                     .valid = true,
-                                     .called = !turn->last,
-                                     .answered = turn->last};
-    return turn->last ? KG_OK : kg_str_puts(observation, "7,7:", e);
-}
-
-static const struct kg_env_row figures = {.name = "figures",
-                                          .help = "figures back",
-                                          .open = figures_open,
-                                          .close = figures_close,
-                                          .step = figures_step};
 
 /* More answers than a round has, more ranks than problems, one answer, a tool, and a
  * grader that says a number whose name is another for other answers. */

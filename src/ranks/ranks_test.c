@@ -1,41 +1,29 @@
 /* What ranks say to each other, over sockets, each rank a thread. */
 #include "ranks/gather.h"
-#include "ranks/sockets.h"
+#include "ranks/ranks_testing.h"
 
 #include "base/mem.h"
-#include "base/need_testing.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 enum { RANKS = 4, LARGE = 3 << 20 };
 
-static int fd[RANKS][RANKS];
+static struct rank_sockets sockets;
 
 static int join(void **state)
 {
     (void)state;
-    for (int i = 0; i < RANKS; i++)
-        for (int j = 0; j < i; j++) {
-            int pair[2];
-
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            fd[i][j] = pair[0];
-            fd[j][i] = pair[1];
-        }
+    ranks_join(&sockets, RANKS);
     return 0;
 }
 
 static int part(void **state)
 {
     (void)state;
-    for (int i = 0; i < RANKS; i++)
-        for (int j = 0; j < RANKS; j++)
-            if (i != j)
-                close(fd[i][j]);
+    ranks_part(&sockets, -1);
     return 0;
 }
 
@@ -59,7 +47,7 @@ static void on_all(void (*work)(struct kg_ranks *r))
 
     for (int p = 0; p < RANKS; p++) {
         x[p].work = work;
-        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, fd[p], err));
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, sockets.fd[p], err));
         x[p].ranks.wait_s = 0.4;
         assert_int_equal(pthread_create(&thread[p], NULL, run, &x[p]), 0);
     }
@@ -296,7 +284,7 @@ static void wait_in_a_row(struct kg_ranks *r)
     if (r->me == 3 || r->me == 1)
         for (int p = 0; p < RANKS; p++)
             if (p != r->me)
-                shutdown(fd[r->me][p], SHUT_RDWR);
+                shutdown(sockets.fd[r->me][p], SHUT_RDWR);
 }
 
 static void the_first_that_was_lost_is_blamed_by_all(void **state)

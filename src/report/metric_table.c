@@ -352,9 +352,8 @@ static const struct kg_metric_row rows[] = {
      "useful floating-point work of the step over its time, relative to the products "
      "measured at the start"},
     {"rl", "seconds/sampling/rank/NAME", KG_METRICS_TIME, "sampling, by rank",
-     "of several ranks: seconds that a rank samples and grades; of a rollout rank for "
-     "the "
-     "batch of this step"},
+     "of several ranks: seconds that a rank samples and grades; a rollout rank the batch "
+     "of this step"},
     {"rl", "seconds/waiting/rank/NAME", KG_METRICS_TIME, "waiting, by rank",
      "seconds that it waits for the others since the line before, where they agree"},
     {"rl", "seconds/exchange/rank/NAME", KG_METRICS_TIME, "exchange, by rank",

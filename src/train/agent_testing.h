@@ -12,6 +12,8 @@
 #include "text/bpe_train.h"
 
 #include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* ROOT/model with the tokenizer in it, of which `more` ids stand for pieces of the text.
  * wide: a policy that can learn its turns, not only make noise */
@@ -48,6 +50,22 @@ static inline void make_agent(const char *root, const char *text, int more, bool
     NEED(kg_model_create(&m, &c, &opts, 5, err));
     NEED(kg_model_save(m, model, &save, err));
     kg_model_free(m);
+}
+
+/* The same in a process of its own: whoever forks later has no threads.
+ * returns 0, or how that process ended */
+static inline int make_agent_apart(const char *root, const char *text, int more,
+                                   bool wide)
+{
+    const pid_t child = fork();
+    int ended;
+
+    if (child == 0) {
+        make_agent(root, text, more, wide);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    return ended;
 }
 
 #endif

@@ -3,15 +3,12 @@
  */
 #include "train/lane_exchange.h"
 
-#include "base/need_testing.h"
-#include "ranks/sockets.h"
+#include "ranks/ranks_testing.h"
 #include "tensor/selfcheck.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { RANKS = 3, LANES = 5, N = 3 * KG_SLAB_PIECE + 40, MOST_BLOCKS = 4 };
 
@@ -99,43 +96,23 @@ static void *exchange(void *of)
     return NULL;
 }
 
-static void join(int fd[RANKS][RANKS])
-{
-    for (int i = 0; i < RANKS; i++)
-        for (int j = 0; j < i; j++) {
-            int pair[2];
-
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            fd[i][j] = pair[0];
-            fd[j][i] = pair[1];
-        }
-}
-
-static void part(int fd[RANKS][RANKS])
-{
-    for (int i = 0; i < RANKS; i++)
-        for (int j = 0; j < RANKS; j++)
-            if (i != j)
-                close(fd[i][j]);
-}
-
 static void on_all(struct rank x[RANKS], bool cut, int which, int fails_at)
 {
-    int fd[RANKS][RANKS];
+    struct rank_sockets s;
     pthread_t thread[RANKS];
 
-    join(fd);
+    ranks_join(&s, RANKS);
     memset(x, 0, RANKS * sizeof *x);
     for (int p = 0; p < RANKS; p++) {
         x[p].fails_at = p == which ? fails_at : 0;
         x[p].cut = cut;
-        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, fd[p], err));
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, s.fd[p], err));
         x[p].ranks.wait_s = 20;
         assert_int_equal(pthread_create(&thread[p], NULL, exchange, &x[p]), 0);
     }
     for (int p = 0; p < RANKS; p++)
         pthread_join(thread[p], NULL);
-    part(fd);
+    ranks_part(&s, -1);
 }
 
 static void all_blocks_are_added(void **state)

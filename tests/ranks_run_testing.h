@@ -3,19 +3,16 @@
  *
  * Include it after ROOT, the folder of the test's runs, is defined.
  */
-#ifndef KG_TESTS_RANKS_TESTING_H
-#define KG_TESTS_RANKS_TESTING_H
+#ifndef KG_TESTS_RANKS_RUN_TESTING_H
+#define KG_TESTS_RANKS_RUN_TESTING_H
 
 #include "run_testing.h"
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "ranks/sockets.h"
+#include "ranks/ranks_testing.h"
 
 #include <sys/mman.h>
-#include <sys/socket.h>
-
-enum { RANKS = 5 };
 
 /* What happens to one of the ranks; {0}: nothing. */
 struct upset {
@@ -23,26 +20,6 @@ struct upset {
     double wait_s;
     const char *said; /* a file that warnings and errors go to; NULL: stderr */
 };
-
-static void join(int fd[RANKS][RANKS], int n)
-{
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < i; j++) {
-            int pair[2];
-
-            assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-            fd[i][j] = pair[0];
-            fd[j][i] = pair[1];
-        }
-}
-
-static void leave_alone(int fd[RANKS][RANKS], int n, int me)
-{
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < n; j++)
-            if (i != j && i != me)
-                close(fd[i][j]);
-}
 
 /* Where ranks write who was lost; a new one for each run. */
 static struct kg_ranks_loss *no_loss(void)
@@ -81,29 +58,29 @@ static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
                         const char *const *extra, const struct upset *upset)
 {
     struct kg_ranks_loss *loss = no_loss();
-    int fd[RANKS][RANKS];
+    struct rank_sockets s;
 
-    join(fd, n);
+    ranks_join(&s, n);
     for (int me = 0; me < n; me++) {
         struct kg_ranks r;
 
         child[me] = fork();
         if (child[me] != 0)
             continue;
-        leave_alone(fd, n, me);
-        NEED(kg_ranks_on_sockets(&r, me, n, fd[me], err));
+        ranks_part(&s, me);
+        NEED(kg_ranks_on_sockets(&r, me, n, s.fd[me], err));
         r.loss = loss;
         r.wait_s = upset->wait_s;
         be_rank(&r, dir, resume, extra, upset);
     }
-    leave_alone(fd, n, -1);
+    ranks_part(&s, -1);
     munmap(loss, sizeof *loss);
 }
 
 static void train_on(int n, const char *dir, bool resume, const char *const *extra)
 {
     static const struct upset none;
-    pid_t child[RANKS];
+    pid_t child[RANKS_MOST];
     int state;
 
     start_ranks(child, n, dir, resume, extra, &none);
