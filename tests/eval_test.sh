@@ -134,7 +134,7 @@ over_ranks() {
     evaluate $sets --model "$work/tiny" --ranks 2 --dump "$work/ranks.jsonl" && evaluate $sets --model "$work/tiny" --dump "$work/one.jsonl" &&
         diff "$work/one.jsonl" "$work/ranks.jsonl"
 }
-# A rank that is killed ends all, with the status that says so, and another number of ranks goes on.
+# A rank that is asked says what it does; one that is killed ends all, with the status that says so, and another number of ranks goes on.
 lost_rank() {
     flags="--model $work/tiny --threads 1 -n 400 --max-tokens 200 defaults.stops=[] sets.val.stops=[]"
     ./kedge eval $sets $flags --ranks 2 --out "$work/lost" >/dev/null 2>"$work/said" &
@@ -143,11 +143,17 @@ lost_rank() {
         [ -s "$work/lost/journal.jsonl" ] && break
         sleep 0.05
     done
-    kill -9 "$(sed -n "s/^\([0-9]*\) (kedge) . $pid .*/\1/p" /proc/[0-9]*/stat 2>/dev/null)" || return 1
+    rank=$(sed -n "s/^\([0-9]*\) (kedge) . $pid .*/\1/p" /proc/[0-9]*/stat 2>/dev/null)
+    kill -USR1 "$rank" || return 1
+    for _ in $(seq 100); do
+        grep -q "^rank 1: state: process $rank" "$work/said" && break
+        sleep 0.05
+    done
+    kill -9 "$rank"
     wait $pid
     status=$?
     pid=
-    [ $status = 75 ] && grep -qE 'rank 0 \(.*\): rank 1 \(.*\) is gone: ended by signal 9' "$work/said" ||
+    [ $status = 75 ] && grep -q "^rank 1: state: process $rank" "$work/said" && grep -qE 'rank 0 \(.*\): rank 1 \(.*\) is gone: ended by signal 9' "$work/said" ||
         { echo "status $status"; return 1; }
 }
 # A command that does not share its work is refused by each process of a launcher, and by none of a child that was told.

@@ -81,6 +81,18 @@ void kg_log_info(const char *fmt, ...)
     va_end(args);
 }
 
+void kg_log_answer(const char *fmt, ...)
+{
+    char prefix[48] = "";
+    va_list args;
+
+    if (log_state.rank > 0)
+        snprintf(prefix, sizeof prefix, "rank %d: ", log_state.rank);
+    va_start(args, fmt);
+    say(prefix, fmt, args);
+    va_end(args);
+}
+
 void kg_log_warn(const char *fmt, ...)
 {
     char prefix[48] = "warning: ";

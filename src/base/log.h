@@ -22,6 +22,8 @@ void kg_log_as_rank(int rank);
  * One line. warn puts "warning: " in front. Clears a progress line that stands. */
 void kg_log_info(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_log_warn(const char *fmt, ...) KG_PRINTF(1, 2);
+/* As info, of what a process was asked for: each of several says it, with its number. */
+void kg_log_answer(const char *fmt, ...) KG_PRINTF(1, 2);
 
 /* On a terminal: rewrites the one progress line. Elsewhere: a plain line, at most one
  * every `plain_interval_ms`. */

@@ -50,6 +50,7 @@ static struct {
 
 /* the handler writes into it; both ends are there before it is installed */
 static int bell[2] = {-1, -1};
+static pid_t bell_of;
 static _Atomic bool asked;
 
 static void ring(void)
@@ -100,7 +101,7 @@ static void say(bool warning, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    (warning ? kg_log_warn : kg_log_info)("%s", line);
+    (warning ? kg_log_warn : kg_log_answer)("%s", line);
     put_in_file(line);
 }
 
@@ -227,10 +228,17 @@ static void *keep_watch(void *user)
 
 static kg_status open_bell(struct kg_err *err)
 {
-    if (bell[0] >= 0)
-        return KG_OK; /* it stays: a late handler may still write */
-    if (pipe2(bell, O_CLOEXEC | O_NONBLOCK) != 0)
+    if (bell[0] >= 0 && bell_of == getpid())
+        return KG_OK;   /* it stays: a late handler may still write */
+    if (bell[0] >= 0) { /* the parent's, which would hear it */
+        close(bell[0]);
+        close(bell[1]);
+    }
+    if (pipe2(bell, O_CLOEXEC | O_NONBLOCK) != 0) {
+        bell[0] = bell[1] = -1;
         return kg_fail(err, KG_EIO, "watch: expected a pipe, found: %s", strerror(errno));
+    }
+    bell_of = getpid();
     return KG_OK;
 }
 

@@ -16,7 +16,9 @@ enum { KG_WATCH_WARN_S = 300 };
 
 /* OK where it runs already.   errors: EIO (no thread, no pipe) */
 kg_status kg_watch_start(struct kg_err *err) KG_MUST_CHECK;
-/* In the thread that started it, whose SIGUSR1 is then blocked or not as it was before.
+/* Whoever forks stops it before: its thread may hold a lock that the new process would
+ * wait for, and is not in that, which may start its own.
+ * In the thread that started it, whose SIGUSR1 is then blocked or not as it was before.
  * Nothing where it does not run. */
 void kg_watch_stop(void);
 

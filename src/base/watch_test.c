@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -134,6 +135,40 @@ static void who_works_or_is_idle_is_left_alone(void **state)
     assert_null(strstr(h.text, "warning"));
 }
 
+/* Who forks while the watch runs may give the new process a lock that nobody opens. */
+static void a_new_process_has_its_own(void **state)
+{
+    struct heard h;
+    struct kg_err err;
+    char who[64];
+    pid_t child;
+    int ended;
+
+    (void)state;
+    hear_watch(&h, 0);
+    kg_watch_stop();
+    child = fork();
+    if (child == 0) {
+        kg_log_as_rank(3);
+        if (kg_watch_start(&err) != KG_OK)
+            _exit(1);
+        kg_log_answer("ready");
+        for (;;)
+            pause();
+    }
+    assert_int_equal(kg_watch_start(&err), KG_OK);
+    snprintf(who, sizeof who, "rank 3: state: process %ld", (long)child);
+    wait_for_text(&h, "rank 3: ready", 1);
+    kill(child, SIGUSR1);
+    wait_for_text(&h, who, 1);
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    kill(getpid(), SIGUSR1);
+    snprintf(who, sizeof who, "\nstate: process %ld", (long)getpid());
+    wait_for_text(&h, who, 1);
+    stop_hearing(&h);
+}
+
 static void it_is_written_to_a_file_too(void **state)
 {
     struct heard h;
@@ -164,6 +199,7 @@ int main(void)
         cmocka_unit_test(the_mask_of_other_signals_is_the_callers),
         cmocka_unit_test(what_does_not_move_is_warned_of_at_doubling_times),
         cmocka_unit_test(who_works_or_is_idle_is_left_alone),
+        cmocka_unit_test(a_new_process_has_its_own),
         cmocka_unit_test(it_is_written_to_a_file_too),
     };
 

@@ -238,6 +238,13 @@ static kg_status check_single(const struct kg_command *c, struct kg_err *err)
         n);
 }
 
+void kg_cli_watch(void)
+{
+    struct kg_err err;
+    if (kg_watch_start(&err) != KG_OK) /* it does without */
+        kg_log_warn("%s", err.message);
+}
+
 static int run_command(const struct kg_command *c, int argc, char **argv)
 {
     bool help = false;
@@ -251,8 +258,7 @@ static int run_command(const struct kg_command *c, int argc, char **argv)
         return print_help(c);
     if (check_single(c, &err) != KG_OK)
         return kg_cli_fail(&err);
-    if (kg_watch_start(&err) != KG_OK) /* it does without */
-        kg_log_warn("%s", err.message);
+    kg_cli_watch();
     return c->run(argc, argv);
 }
 

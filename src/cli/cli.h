@@ -166,6 +166,8 @@ kg_status kg_cli_completion(struct kg_str *out, const char *shell,
 /* Say "kedge COMMAND: message" and return KG_EXIT_FAILURE; usage errors add where help
  * is, and return KG_EXIT_USAGE. */
 int kg_cli_fail(const struct kg_err *err);
+/* The watch of this process (base/watch.h), again where it was stopped. */
+void kg_cli_watch(void);
 int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);

@@ -10,6 +10,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "base/watch.h"
 #include "ranks/launch.h"
 #include "ranks/sockets.h"
 
@@ -91,6 +92,7 @@ static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
     KG_TRY(share_loss(&loss, err));
     KG_TRY(join(n, err));
     forked = true;
+    kg_watch_stop(); /* each rank has its own */
     for (int p = 1; p < n && me == 0; p++) {
         child[p] = fork();
         if (child[p] < 0)
@@ -98,6 +100,7 @@ static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
         me = child[p] == 0 ? p : 0;
     }
     part(n, me);
+    kg_cli_watch();
     if (me > 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
         _exit(KG_EXIT_FAILURE);
     KG_TRY(kg_ranks_on_sockets(r, me, n, fd[me], err));
