@@ -317,6 +317,7 @@ kg_status kg_lora_load(struct kg_model *m, const char *dir, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status;
 
+    KG_TRY(kg_lora_check_base(m, dir, err));
     KG_TRY(kg_st_open_file(&set, kg_path_in(dir, "adapter_model.safetensors").text, err));
     status = load_set(m, set, err);
     kg_st_close(set);

@@ -516,6 +516,70 @@ static void test_an_adapter_of_another_base_is_refused(void **state)
     test_dir_remove(dir);
 }
 
+/* The base with one weight moved, or as it was, in shards of a tensor each. */
+static void save_base(const char *dir, float moved_by)
+{
+    const struct kg_model_save how = {.dtype = KG_F32, .shard_bytes = 1};
+    struct kg_model *m = test_open("tests/data/reference/qwen3", KG_F32, true);
+    m->layers[1].wk->master[5] += moved_by;
+    NEED(kg_model_save(m, dir, &how, err));
+    kg_model_free(m);
+}
+
+/* expected: NULL: it is loaded, by itself and beside an open base alike */
+static void check_beside(const char *base_dir, const char *adapter, const char *expected)
+{
+    const struct kg_lora lora = lora_of(4, "q_proj");
+    const struct kg_model_opts opts = {.ct = KG_F32, .lora = &lora, .adapter = adapter};
+    struct kg_model *base = test_open(base_dir, KG_F32, false), *m[2] = {NULL, NULL};
+    struct kg_err why[2] = {0};
+    const kg_status found[] = {kg_model_open(&m[0], base_dir, &opts, &why[0]),
+                               kg_model_share(&m[1], base, &opts, &why[1])};
+    for (int i = 0; i < 2; i++) {
+        if ((found[i] == KG_OK) != !expected ||
+            (expected && !strstr(why[i].message, expected)))
+            fail_msg("expected '%s', found '%s'", expected ? expected : "OK",
+                     why[i].message);
+        kg_model_free(m[i]);
+    }
+    kg_model_free(base);
+}
+
+static void put_text(const char *dir, const char *text)
+{
+    NEED(kg_file_write_atomic(kg_path_in(dir, "kedge_base.json").text, text, strlen(text),
+                              err));
+}
+
+/* Shapes are the same: it is told by the hash, whatever the shards. */
+static void test_an_adapter_of_another_base_is_refused_by_hash(void **state)
+{
+    const struct kg_lora lora = lora_of(4, "q_proj");
+    char adapter[128], same[128], other[128];
+
+    (void)state;
+    test_dir(adapter, "hashed");
+    test_dir(same, "same");
+    test_dir(other, "moved");
+    struct kg_model *m = open_with("tests/data/reference/qwen3", KG_F32, &lora, NULL);
+    NEED(kg_model_save(m, adapter, &(struct kg_model_save){.dtype = KG_F32}, err));
+    kg_model_free(m);
+    save_base(same, 0.0f);
+    save_base(other, 1e-3f);
+    check_beside(same, adapter, NULL);
+    check_beside(other, adapter, "expected the base that the adapter was trained beside");
+    check_beside(other, adapter, other);
+    put_text(adapter, "{\"format\": 2, \"hash\": \"00\"}");
+    check_beside(same, adapter, "key 'format'");
+    put_text(adapter, "{\"format\": 1}");
+    check_beside(same, adapter, "'hash'");
+    NEED(kg_file_remove_tree(kg_path_in(adapter, "kedge_base.json").text, err));
+    check_beside(other, adapter, NULL); /* as PEFT's say nothing */
+    test_dir_remove(adapter);
+    test_dir_remove(same);
+    test_dir_remove(other);
+}
+
 static void test_a_config_is_understood_or_refused(void **state)
 {
 #define HEAD "{\"peft_type\": \"LORA\", \"r\": 8, \"lora_alpha\": 16"
@@ -578,6 +642,7 @@ int main(void)
         cmocka_unit_test(test_a_merged_checkpoint_computes_the_same),
         cmocka_unit_test(test_what_fits_no_layer_is_refused),
         cmocka_unit_test(test_an_adapter_of_another_base_is_refused),
+        cmocka_unit_test(test_an_adapter_of_another_base_is_refused_by_hash),
         cmocka_unit_test(test_a_config_is_understood_or_refused),
     };
     return RUN_SHOWN(tests, NULL, NULL);

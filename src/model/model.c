@@ -828,6 +828,7 @@ static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
 {
     if (!from->dir)
         return KG_OK;
+    to->base_hash = from->base_hash;
     to->dir = kg_mem_strdup(from->dir, err);
     return to->dir ? KG_OK : KG_ENOMEM;
 }

@@ -102,8 +102,9 @@ struct kg_model {
     struct kg_param *head;          /* (V,D); == embed when tied */
     struct kg_vec inv_freq;         /* (hd/2) owned */
     struct kg_vec local_inv_freq;   /* (hd/2) owned; of layers with a rope of their own */
-    char *dir;  /* where it was read from; owned, NULL for a fresh one */
-    void *priv; /* owned by model.c: maps, slabs, names */
+    char *dir;          /* where it was read from; owned, NULL for a fresh one */
+    uint64_t base_hash; /* of the checkpoint there (lora_base.c) */
+    void *priv;         /* owned by model.c: maps, slabs, names */
 };
 
 struct kg_st_set;

@@ -57,6 +57,15 @@ kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_load(struct kg_model *m, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
+/* lora_base.c: of what the checkpoint holds (kg_model.base_hash); it says, or checks,
+ * beside which one the adapter in dir was trained. A folder that says nothing passes.
+ * set: has every tensor of it
+ * errors of _check: CONFLICT (another base), EFORMAT */
+uint64_t kg_lora_base_hash(const struct kg_model *m, const struct kg_st_set *set);
+kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_lora_check_base(const struct kg_model *m, const char *dir,
+                             struct kg_err *err) KG_MUST_CHECK;
 /* w[i] += s (B A)[first + i], of a weight of m that has an adapter; fp32, i < n */
 kg_status kg_lora_add(float *w, const struct kg_model *m, const struct kg_param *p,
                       int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;

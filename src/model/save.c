@@ -309,7 +309,7 @@ static kg_status write_adapter_config(const char *dir, const struct kg_model *m,
     if (status == KG_OK)
         status = write_text(dir, "adapter_config.json", &text, err);
     kg_str_release(&text);
-    return status;
+    return status == KG_OK ? kg_lora_write_base(m, dir, err) : status;
 }
 
 static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const char *name,
