@@ -37,7 +37,8 @@ struct plan {
 static struct kg_bytes answering(const struct kg_model *m,
                                  const struct kg_rollout_opts *opts)
 {
-    const struct kg_bytes of_operations = kg_memory_operations(m),
+    const struct kg_rows_opts rows = {.max_tokens = opts->max_batch};
+    const struct kg_bytes of_operations = kg_memory_operations(m, &rows),
                           weights = kg_model_memory(m, false).read;
     uint64_t cache;
     struct kg_bytes b = kg_rollout_memory(&cache, m, opts);

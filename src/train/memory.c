@@ -128,16 +128,31 @@ static void add_sampling(struct kg_memory *m, const struct kg_run *run)
     add_validation(m, run, (struct kg_bytes){cache.there + rest.there, rest.host});
 }
 
-/* Scratch (tensor/cuda: logits, rows of the head and its gradient) and the largest trial
- * of a product: a weight and its gradient, and rows of both its sides. */
-struct kg_bytes kg_memory_operations(const struct kg_model *m)
+/* What is asked of a row of the head and found there, either way (tensor/cuda/head*.cu:
+ * numbers, ids and their coefficients, largest ids), and its set, a bit for each id. */
+static uint64_t row_bytes(const struct kg_model *m, const struct kg_rows_opts *o)
 {
-    enum { SCRATCH = 400 << 20, TRIED_ROWS = 4096, EACH = 6 };
-    uint64_t d = (uint64_t)m->config.hidden, f = (uint64_t)m->config.ffn;
+    enum { NUMBERS = 256, EACH_ID = 16, EACH_LARGEST = 8 };
+    uint64_t set = o->sets ? ((uint64_t)m->config.vocab + 7) / 8 : 0;
+
+    return NUMBERS + EACH_ID * (uint64_t)o->max_k + EACH_LARGEST * (uint64_t)o->top_k +
+           set;
+}
+
+/* WORK: logits and candidates of the rows that are made at a time, the largest piece of
+ * scratch that does not grow with a batch. LOADED: kernels that the driver loads at their
+ * first use, and records of steps. */
+struct kg_bytes kg_memory_operations(const struct kg_model *m,
+                                     const struct kg_rows_opts *rows)
+{
+    enum { WORK = 320 << 20, LOADED = 256 << 20 };
+    uint64_t n;
 
     if (m->host == m->backend)
         return (struct kg_bytes){0};
-    return (struct kg_bytes){SCRATCH + EACH * (f * d + TRIED_ROWS * (f + d)), 0};
+    n = (uint64_t)(rows->max_rows > 0 ? rows->max_rows : rows->max_tokens);
+    return (struct kg_bytes){
+        kg_model_product_bytes(m) + WORK + LOADED + n * row_bytes(m, rows), 0};
 }
 
 void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
@@ -162,7 +177,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     if (w->sampler_opts.max_tokens > 0)
         add(m, "scoring", kg_rows_memory(s->sampler, &w->sampler_opts));
     add_sampling(m, run);
-    add(m, KG_MEMORY_OPERATIONS, kg_memory_operations(s->model));
+    add(m, KG_MEMORY_OPERATIONS, kg_memory_operations(s->model, &w->rows_opts));
 }
 
 /* ---- what would help ---- */

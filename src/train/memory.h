@@ -21,12 +21,14 @@ struct kg_memory {
 };
 
 /* KG_MEMORY_OPERATIONS is an item of a device: at most so much is taken by operations
- * while they run and by trials of products. All else is taken to the byte, but for tables
- * of cache blocks (a few numbers for each sequence of a pack) and frequencies. */
+ * while they run, by trials of products, which is what a model reserves, and by what the
+ * driver loads for them. All else is taken to the byte, but for tables of cache blocks (a
+ * few numbers for each sequence of a pack) and frequencies. */
 #define KG_MEMORY_OPERATIONS "operations"
 
-/* That item, of products by a model's weights. */
-struct kg_bytes kg_memory_operations(const struct kg_model *m);
+/* That item, of products by a model's weights and of rows of its head. */
+struct kg_bytes kg_memory_operations(const struct kg_model *m,
+                                     const struct kg_rows_opts *rows);
 
 /* A run as the first of n ranks that train would have it, for the functions here: that
  * rank has the largest cut. Copies of what they read; borrows the run. */
