@@ -211,6 +211,10 @@ static void where_no_plan_has_the_bits_rows_are_padded(void **state)
     is_made_by(65, KG_FAKE_BIG, 65);
 }
 
+/* The sanitizer, which takes ten times as long, watches memory: what ends beside a
+ * multiple of sixteen rows has every way through a choice. */
+static bool is_left_out(int64_t m) { return SANITIZED && (m + 1) % 16 > 2; }
+
 /* Each number of rows, each way to store them: a row is what it is among many. */
 static void no_row_depends_on(enum kg_matmul_kind kind, enum kg_dtype dtype,
                               bool accumulate)
@@ -223,8 +227,11 @@ static void no_row_depends_on(enum kg_matmul_kind kind, enum kg_dtype dtype,
     multiply(&o, kind, accumulate);
     for (int64_t m = 1; m <= 302; m++) {
         const int64_t rows = m > 300 ? more[m - 301] : m;
-        struct operands some = rows_of(&o, rows);
+        struct operands some;
 
+        if (m <= 300 && is_left_out(m))
+            continue;
+        some = rows_of(&o, rows);
         multiply(&some, kind, accumulate);
         differs = differs || memcmp(some.c.data, o.c.data, (size_t)rows * row) != 0;
         if (differs)
