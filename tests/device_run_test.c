@@ -16,14 +16,32 @@
 
 enum { STEPS = 20 };
 
+/* Logits that are no numbers. */
+static void overflow_logits(struct kg_model *m)
+{
+    for (int64_t i = 0; i < m->head->rows * m->head->cols; i++)
+        m->head->master[i] = i % 2 ? 3e38f : -3e38f;
+}
+
+/* Logits of 0 whose way back passes the largest float, as in nothing_lost_test. */
+static void overflow_gradients(struct kg_model *m)
+{
+    for (int64_t v = 0; v < m->head->rows; v++)
+        for (int64_t d = 0; d < m->head->cols; d++)
+            m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
+    for (int64_t d = 0; d < m->norm->cols; d++)
+        m->norm->master[d] = 0;
+}
+
 /* Two layers of heads of 64, four of them for two of keys. */
-static void write_model(void)
+static void write_model(const char *dir, void (*change)(struct kg_model *m))
 {
     struct kg_model_opts opts = {.ct = KG_F32};
     struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
     struct kg_model_config c;
     struct kg_model *digits, *m;
 
+    kg_pages_show(true); /* its weights are changed in place */
     NEED(kg_model_open(&digits, DIGITS, &opts, err));
     c = digits->config;
     c.hidden = 64;
@@ -34,16 +52,19 @@ static void write_model(void)
     c.head_dim = 64;
     c.init_range = 0.1f;
     NEED(kg_model_create(&m, &c, &opts, 5, err));
-    NEED(kg_model_save(m, MODEL, &save, err));
+    if (change)
+        change(m);
+    NEED(kg_model_save(m, dir, &save, err));
     kg_model_free(m);
     kg_model_free(digits);
+    kg_pages_show(false);
 }
 
 static int setup(void **state)
 {
     (void)state;
     fresh(ROOT);
-    write_model();
+    write_model(MODEL, NULL);
     return 0;
 }
 
@@ -135,6 +156,48 @@ static void a_device_that_is_lost_loses_a_step(void **state)
     }
 }
 
+/* found <- how a run ends on a backend */
+static kg_status end_on(struct kg_err *found, const char *be, const char *const *extra)
+{
+    char *named = strdup(getenv("KEDGE_TEST_BACKEND"));
+    kg_status status;
+
+    *found = (struct kg_err){0};
+    fresh(ROOT "/ended");
+    setenv("KEDGE_TEST_BACKEND", be, true);
+    status = train(ROOT "/ended", false, extra, found);
+    setenv("KEDGE_TEST_BACKEND", named, true);
+    free(named);
+    return status;
+}
+
+/* In a rollout, and on the way back. */
+static void what_is_not_finite_is_found_where_the_cpu_finds_it(void **state)
+{
+    static const char *const logits[] = {
+        "model.path=" ROOT "/inf", "rollout.prompts=2", "rollout.samples=2",
+        "eval.at_start=false",     "eval.every=0",      NULL};
+    static const char *const gradient[] = {
+        "model.path=" ROOT "/steep",   "sft.steps=4",         "sft.batch=1",
+        "sft.data=" ROOT "/end.jsonl", "eval.at_start=false", NULL};
+    static const char *const *const runs[] = {logits, gradient};
+    static const char end[] = "{\"prompt\": \"1,2:3,4\", \"response\": \"\"}\n";
+    const char *here = backend()->name;
+    struct kg_err cpu, device;
+
+    (void)state;
+    write_model(ROOT "/inf", overflow_logits);
+    write_model(ROOT "/steep", overflow_gradients);
+    NEED(kg_file_write_atomic(ROOT "/end.jsonl", end, strlen(end), err));
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        if (end_on(&cpu, "cpu", runs[i]) != KG_ENONFINITE)
+            fail_msg("%s", cpu.message);
+        assert_int_equal(end_on(&device, here, runs[i]), KG_ENONFINITE);
+        assert_non_null(strstr(cpu.message, "step 3: expected finite numbers"));
+        assert_string_equal(device.message, cpu.message);
+    }
+}
+
 /* Of RUN/manifest.json. */
 static struct kg_json_doc manifest_of(const char *dir)
 {
@@ -170,20 +233,23 @@ static void must_not_resume(const char *dir, const char *const *extra, const cha
         fail_msg("expected \"%s\", found \"%s\"", words, err.message);
 }
 
-/* As if another one had begun. */
-static void rename_gpu(const char *dir)
+/* As if a device had begun whose entry has `text` behind `key`: more than one trait, or
+ * a value that begins otherwise. */
+static void change_device(const char *dir, const char *key, const char *change)
 {
-    static const char key[] = "\"gpu\": \"";
     struct kg_path path = kg_path_in(dir, "manifest.json");
-    struct kg_str text = {0};
-    char *at;
+    struct kg_str text = {0}, other = {0};
+    const char *at;
 
     NEED(kg_file_read(&text, path.text, 1 << 20, err));
     at = strstr(text.data, key);
     assert_non_null(at);
-    at[strlen(key)] = 'X';
-    NEED(kg_file_write_atomic(path.text, text.data, text.len, err));
+    at += strlen(key);
+    NEED(kg_str_printf(&other, err, "%.*s%s%s", (int)(at - text.data), text.data, change,
+                       at));
+    NEED(kg_file_write_atomic(path.text, other.data, other.len, err));
     kg_str_release(&text);
+    kg_str_release(&other);
 }
 
 static void another_device_is_refused_unless_it_may_be(void **state)
@@ -214,14 +280,26 @@ static void another_device_is_refused_unless_it_may_be(void **state)
     free(named);
 }
 
-static void another_gpu_is_refused_by_its_name(void **state)
+/* Device, driver and library, each by its name; all that differ are listed. */
+static void another_gpu_driver_or_library_is_refused_by_name(void **state)
 {
+    static const struct {
+        const char *key, *change, *says;
+    } rows[] = {
+        {"\"gpu\": \"", "X", "whose bits it has: gpu: expected X"},
+        {"\"products\": \"", "X", "; products: expected X"},
+        {"\"devices\": [{", "\"driver\": \"CUDA 12.9\", ",
+         "driver: expected CUDA 12.9, found "},
+    };
     static const char *const two[] = {"train.steps=2", NULL};
 
     (void)state;
     must_train(ROOT "/other", false, two);
-    rename_gpu(ROOT "/other");
-    must_not_resume(ROOT "/other", two, "gpu: expected X");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        change_device(ROOT "/other", rows[i].key, rows[i].change);
+        must_not_resume(ROOT "/other", two, rows[i].says);
+    }
+    must_not_resume(ROOT "/other", two, "; gpu: expected X");
 }
 
 int main(void)
@@ -233,8 +311,9 @@ int main(void)
         cmocka_unit_test(the_sampling_batch_leaves_no_trace),
         cmocka_unit_test(a_run_that_was_stopped_is_resumed),
         cmocka_unit_test(a_device_that_is_lost_loses_a_step),
+        cmocka_unit_test(what_is_not_finite_is_found_where_the_cpu_finds_it),
         cmocka_unit_test(another_device_is_refused_unless_it_may_be),
-        cmocka_unit_test(another_gpu_is_refused_by_its_name),
+        cmocka_unit_test(another_gpu_driver_or_library_is_refused_by_name),
     };
     const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
 
