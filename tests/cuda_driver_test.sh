@@ -1,0 +1,46 @@
+#!/bin/sh
+# What libkedge_cuda.so says where a driver is missing, old or broken: drivers of a few lines, found as the loader finds one.
+# That a device is missing or has no kernels is not shown here: more of a driver than its version is asked then.
+. tests/harness.sh
+
+[ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
+[ -f libkedge_cuda.so ] || skip_all cuda_driver "no libkedge_cuda.so: no nvcc where it was built"
+cc=${CC:-cc}
+command -v "$cc" >/dev/null || skip_all cuda_driver "no C compiler: no driver can be made"
+
+# driver NAME TEXT: a folder with a libcuda.so.1 of this C
+driver() {
+    mkdir "$work/$1"
+    echo "$2" >"$work/$1/driver.c"
+    "$cc" -shared -fPIC -Wl,-soname,libcuda.so.1 -o "$work/$1/libcuda.so.1" "$work/$1/driver.c"
+}
+# says FOLDER WORDS: refused, in one line, by --device and by a recipe; told by --version
+says() {
+    export LD_LIBRARY_PATH="$1"
+    ./kedge doctor --device cuda >"$work/said" 2>&1 && return 1
+    [ "$(wc -l <"$work/said")" -eq 1 ] && grep -q -e "--device: cuda: $2" "$work/said" || return 1
+    ./kedge train recipes/digits.yaml model.device=cuda run.dir="$work/run" >"$work/said" 2>&1 && return 1
+    grep -q "model.device: cuda: $2" "$work/said" && [ ! -e "$work/run" ] || return 1
+    ./kedge --version | grep -q "^cuda: none: $2"
+}
+auto_is_the_cpu() {
+    LD_LIBRARY_PATH=$work/old ./kedge doctor --device auto >"$work/said" 2>&1 &&
+        grep -q "device: cpu (cuda: expected a driver of CUDA" "$work/said"
+}
+
+driver old 'int cuDriverGetVersion(int *v) { *v = 12040; return 0; }'
+pass "an old driver is refused by its version" says "$work/old" \
+    'expected a driver of CUDA 1[0-9]*\.0 or newer that starts, found one of CUDA 12\.4'
+driver mute 'int cuInit(unsigned flags) { return (int)flags; }'
+pass "a driver without a version is refused" says "$work/mute" 'libcuda\.so\.1 says no version'
+mkdir "$work/text" && seq 100 >"$work/text/libcuda.so.1"
+pass "a file that is no driver is named" says "$work/text" \
+    "expected an NVIDIA driver, found none: .*$work/text/libcuda\.so\.1: invalid ELF header"
+if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
+    skipped "no driver is said" "this machine has one"
+else
+    mkdir "$work/none"
+    pass "no driver is said" says "$work/none" 'expected an NVIDIA driver, found none: libcuda\.so\.1: cannot open'
+fi
+pass "auto takes the CPU and says why" auto_is_the_cpu
+exit $((failures > 0))
