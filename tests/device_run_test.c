@@ -136,7 +136,7 @@ static void a_device_that_is_lost_loses_a_step(void **state)
 
     (void)state;
     if (strcmp(backend()->name, "emu") != 0)
-        skip(); /* others cannot be lost at will */
+        skip();                              /* others cannot be lost at will */
     must_train(ROOT "/first", false, small); /* tries plans, which later runs know */
     before = kg_emu_lose(-1);
     must_train(ROOT "/kept", false, small);
