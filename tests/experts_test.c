@@ -1,5 +1,6 @@
 /* Models with experts through whole runs: GRPO whose sampler and trainer agree to the
- * bit, stopped and resumed, on other threads and in other batches, with the same weights.
+ * bit, stopped and resumed, on other threads, in other batches and over ranks, with the
+ * same weights; experts that are replayed, and their load that is evened.
  */
 #include "base/file.h"
 #include "base/need_testing.h"
@@ -126,6 +127,7 @@ static void adapters_beside_all_of_them(void **state)
 
 /* ---- experts that the sampler chose ---- */
 #define REPLAY " rollout.router_replay=true"
+#define AUX    " train.router_aux=0.05"
 #define LAST   "/checkpoints/step-00000%d/model/model.safetensors"
 
 /* Whether the weights of two runs are the same after a step. */
@@ -179,14 +181,80 @@ static void a_replayed_run_stops_resumes_and_is_replayed_itself(void **state)
 {
     (void)state;
     take_model("qwen2_moe");
-    train("other", 6, "rollout.lag=2");
-    train("whole", 6, "rollout.lag=2 run.threads=1" REPLAY);
-    train("parts", 4, "rollout.lag=2 run.threads=2 rollout.max_batch=5" REPLAY);
-    train("parts", 6, "rollout.lag=2 run.threads=2 rollout.max_batch=5 --resume" REPLAY);
+    train("other", 6, "rollout.lag=2" AUX);
+    train("whole", 6, "rollout.lag=2 run.threads=1" AUX REPLAY);
+    train("parts", 4, "rollout.lag=2 run.threads=2 rollout.max_batch=5" AUX REPLAY);
+    train("parts", 6,
+          "rollout.lag=2 run.threads=2 rollout.max_batch=5 --resume" AUX REPLAY);
     assert_true(same_weights("whole", "parts", 6));
     assert_false(same_weights("whole", "other", 6));
     must("./kedge replay " ROOT "/whole 5 --json > " ROOT "/out");
     check_loss(5);
+}
+
+/* ---- the load of experts ---- */
+#define WARM " sft.steps=2 sft.batch=6"
+
+/* A warm start and steps whose experts are those of a lagging sampler. */
+static void two_ranks_even_and_replay_with_the_bits_of_one(void **state)
+{
+#define BOTH WARM AUX REPLAY " rollout.lag=1 train.lanes=2 run.threads=1"
+    (void)state;
+    take_model("qwen3_moe");
+    train("whole", 4, BOTH);
+    train("parts", 4, BOTH " --ranks 2");
+    train("other", 4, WARM REPLAY " rollout.lag=1 train.lanes=2 run.threads=1");
+    assert_true(same_weights("whole", "parts", 4));
+    assert_false(same_weights("whole", "other", 4));
+    assert_true(number_of("whole/metrics.jsonl", "1p", "router_aux") > 0.05 * 2 * 0.999);
+    must("grep -q loss/router_aux " ROOT "/whole/metrics.jsonl");
+    assert_true(number_of("whole/metrics.jsonl", "3p", "experts/entropy") ==
+                number_of("parts/metrics.jsonl", "3p", "experts/entropy"));
+#undef BOTH
+}
+
+/* The first update's loss and gradient, in one micro-batch and in many. */
+static void micro_batches_add_up_to_the_loss_of_all_their_tokens(void **state)
+{
+    (void)state;
+    take_model("qwen2_moe");
+    train("whole", 0, WARM AUX);
+    train("parts", 0, WARM AUX " train.micro_tokens=16");
+    for (int i = 0; i < 2; i++) {
+        const char *key = i ? "grad_norm" : "router_aux";
+        const double of_one = number_of("whole/metrics.jsonl", "1p", key);
+        assert_true(of_one > 0);
+        assert_true(fabs(number_of("parts/metrics.jsonl", "1p", key) - of_one) <
+                    1e-5 * of_one);
+    }
+}
+
+static void the_load_becomes_even(void **state)
+{
+#define LONGER "sft.steps=40 sft.batch=16 sft.lr=1e-2"
+    (void)state;
+    take_model("mixtral");
+    train("other", 0, LONGER);
+    train("whole", 0, LONGER " train.router_aux=1");
+    const double left = number_of("other/metrics.jsonl", "40p", "experts/entropy");
+    const double even = number_of("whole/metrics.jsonl", "40p", "experts/entropy");
+    printf("entropy of the load %.3f, evened %.3f, even %.3f\n", left, even, log(4));
+    assert_true(log(4) - even < (log(4) - left) / 2);
+#undef LONGER
+}
+
+/* It reaches adapters of attention, too, through what routers read. */
+static void a_frozen_router_passes_the_loss_on(void **state)
+{
+#define SOME WARM " lora.rank=2 'lora.targets=[q_proj]' checkpoint.every=1"
+    (void)state;
+    take_model("qwen3_moe");
+    train("whole", 1, SOME AUX);
+    train("parts", 1, SOME);
+    must("! cmp -s " ROOT "/whole/checkpoints/step-000001/adapter/"
+         "adapter_model.safetensors " ROOT "/parts/checkpoints/step-000001/adapter/"
+         "adapter_model.safetensors");
+#undef SOME
 }
 
 static void expect_refused(const char *settings, const char *why)
@@ -214,6 +282,20 @@ static void replay_without_effect_is_refused(void **state)
     expect_refused("model.path=" DIGITS " rollout.lag=1" REPLAY,
                    "rollout.router_replay: expected a model with experts, found "
                    "model_type llama");
+}
+
+static void a_load_that_cannot_be_evened_is_refused(void **state)
+{
+    (void)state;
+    expect_refused("model.path=" DIGITS AUX,
+                   "train.router_aux: expected a model with experts, found model_type "
+                   "llama");
+    take_model("mixtral");
+    must("sed -i 's/\"num_experts_per_tok\": 2/\"num_experts_per_tok\": 4/' " ROOT
+         "/model/config.json");
+    expect_refused("model.path=" ROOT "/model" AUX,
+                   "train.router_aux: evens which experts tokens have; expected "
+                   "num_experts_per_tok below num_experts, found all 4");
 }
 
 /* Of Qwen3-30B-A3B its published config.json alone: what its presets would take. */
@@ -262,6 +344,11 @@ int main(void)
         cmocka_unit_test(a_router_that_would_choose_the_same_changes_no_bit),
         cmocka_unit_test(a_replayed_run_stops_resumes_and_is_replayed_itself),
         cmocka_unit_test(replay_without_effect_is_refused),
+        cmocka_unit_test(two_ranks_even_and_replay_with_the_bits_of_one),
+        cmocka_unit_test(micro_batches_add_up_to_the_loss_of_all_their_tokens),
+        cmocka_unit_test(the_load_becomes_even),
+        cmocka_unit_test(a_frozen_router_passes_the_loss_on),
+        cmocka_unit_test(a_load_that_cannot_be_evened_is_refused),
         cmocka_unit_test(presets_of_thirty_billion_have_a_plan),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

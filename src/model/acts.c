@@ -174,6 +174,8 @@ static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *
     if (s->e > 0) {
         place_scratch(&a->experts, b, s);
         a->chosen = take_ints(b, kg_model_config_routed(s->c, s->c->layers) * s->r);
+        a->p_sum = take_floats(b, s->e);
+        a->balance = take_floats(b, s->e);
     }
     a->qf = take_mat(b, KG_F32, s->n, s->q);
     a->kf = take_mat(b, KG_F32, s->n, s->kd);
@@ -374,6 +376,30 @@ kg_status kg_acts_experts(uint16_t *out, struct kg_acts *a, int64_t row, int64_t
             out[i * k + j] = (uint16_t)a->chosen_h[i % a->routed * of_layer +
                                                    (row + i / a->routed) * k + j];
     return KG_OK;
+}
+
+kg_status kg_acts_load(int64_t *counts, struct kg_acts *a, struct kg_err *err)
+{
+    const int64_t of_layer = a->pack.n * a->k, e = a->p_sum.n;
+    KG_TRY(fetch_chosen(a, err));
+    for (int64_t l = 0; l < a->routed; l++)
+        for (int64_t i = 0; i < of_layer; i++)
+            counts[l * e + a->chosen_h[l * of_layer + i]]++;
+    return KG_OK;
+}
+
+kg_status kg_acts_balance(struct kg_acts *a, const float *balance, struct kg_err *err)
+{
+    a->balanced = balance != NULL;
+    return balance ? kg_buf_put(a->backend, a->balance.data, balance,
+                                (uint64_t)a->balance.n * sizeof *balance, err)
+                   : KG_OK;
+}
+
+kg_status kg_acts_p_sum(float *out, const struct kg_acts *a, struct kg_err *err)
+{
+    return kg_buf_get(a->backend, out, a->p_sum.data, (uint64_t)a->p_sum.n * sizeof *out,
+                      err);
 }
 
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)

@@ -129,6 +129,10 @@ struct kg_acts {
     int32_t *chosen;   /* (Lx,N,K) experts of every token, of which routes have theirs */
     int32_t *chosen_h; /* the same on the host; owned, NULL until it is asked for */
     bool fetched;      /* chosen_h is of the last forward */
+    struct kg_vec p_sum;   /* (E) sum over tokens and layers of the last kept forward's p,
+                            * where `balanced` */
+    struct kg_vec balance; /* (E) dloss/dp of every token in every layer */
+    bool balanced;
     unsigned char *slab; /* owned, the backend's; every buffer above lies in it */
     int64_t kept;        /* N of the last kept forward, 0 for none */
 };

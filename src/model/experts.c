@@ -75,6 +75,8 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
     KG_TRY(open_experts(p, l, a, err));
     if (!whole)
         return KG_OK;
+    if (p->keep && p->acts->balanced)
+        KG_TRY(kg_op_bias_bwd(be, p->acts->p_sum, x->route.p, err));
     KG_TRY(kg_op_swiglu(be, s.act, x->gate, x->up, err));
     KG_TRY(kg_linear_experts(p, &x->route, s.out, s.act, w->edown, err));
     if (to.data != a->x_mid.data)
@@ -134,10 +136,10 @@ static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_param
                             struct kg_err *err)
 {
     const struct kg_expert_scratch s = kg_walk_experts(p);
-    const struct kg_vec nothing_more = {0};
+    const struct kg_vec none = {0};
     struct kg_mat dz;
-    KG_TRY(kg_op_route_bwd(p->m->backend, s.logits, &a->experts.route, s.dw, nothing_more,
-                           err));
+    KG_TRY(kg_op_route_bwd(p->m->backend, s.logits, &a->experts.route, s.dw,
+                           p->acts->balanced ? p->acts->balance : none, err));
     KG_TRY(rounded(&dz, p, s.narrow, s.logits, err));
     return kg_linear_bwd(p, grads, w->router, dz, a->h2, dh, true, err);
 }

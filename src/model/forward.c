@@ -280,6 +280,9 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
 {
     const struct kg_walk p = {m, acts, &acts->pack, f->kv, f->keep};
     const int32_t layers = m->config.layers;
+    if (acts->balanced)
+        KG_TRY(kg_buf_zero(m->backend, acts->p_sum.data,
+                           (uint64_t)acts->p_sum.n * sizeof(float), err));
     KG_TRY(kg_op_embed(m->backend, kg_walk_x(&p, 0), m->embed->compute, p.pack->tokens,
                        err));
     if (m->config.embed_scale != 0)

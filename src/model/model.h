@@ -286,6 +286,19 @@ enum { KG_NO_EXPERT = UINT16_MAX };
 kg_status kg_acts_experts(uint16_t *out, struct kg_acts *acts, int64_t row, int64_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
+/* Adds to counts (Lx,E) how many tokens of the last forward each expert has had, layer by
+ * layer of the Lx that have any. */
+kg_status kg_acts_load(int64_t *counts, struct kg_acts *acts,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* A loss that is linear in the routers' probabilities p, of forwards from here on that
+ * are kept: sum_e balance[e] sum_{l,t} p[l,t,e]; the backward adds its gradient.
+ * balance (E) of the host; NULL: no more.   p_sum (E) out, of the host: the sums of p
+ * over layers and tokens of the last such forward */
+kg_status kg_acts_balance(struct kg_acts *acts, const float *balance,
+                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_acts_p_sum(float *p_sum, const struct kg_acts *acts,
+                        struct kg_err *err) KG_MUST_CHECK;
+
 /* Final-normed hidden states of all N rows.
  * kv NULL: whole sequences (pos 0), keys from this pack. kv given: keys and values go to
  * the sequences' blocks of the pools, and are read there.   acts keeps

@@ -443,6 +443,22 @@ kg_status kg_rows_experts(uint16_t *out, const struct kg_rows *p, int64_t row, i
                            err);
 }
 
+kg_status kg_rows_load(int64_t *counts, const struct kg_rows *p, struct kg_err *err)
+{
+    return kg_acts_load(counts, p->pack->acts, err);
+}
+
+kg_status kg_rows_balance(const struct kg_rows *p, const float *balance,
+                          struct kg_err *err)
+{
+    return kg_acts_balance(p->pack->acts, balance, err);
+}
+
+kg_status kg_rows_p_sum(float *p_sum, const struct kg_rows *p, struct kg_err *err)
+{
+    return kg_acts_p_sum(p_sum, p->pack->acts, err);
+}
+
 /* The hidden state at one place to another; max_rows is where one is laid aside. */
 static kg_status copy_hidden(const struct kg_rows *p, int64_t to, int64_t from,
                              struct kg_err *err)

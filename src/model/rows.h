@@ -162,6 +162,13 @@ kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err) KG_M
  * draw. */
 kg_status kg_rows_experts(uint16_t *out, const struct kg_rows *p, int64_t row, int64_t n,
                           struct kg_err *err) KG_MUST_CHECK;
+/* kg_acts_load, kg_acts_balance and kg_acts_p_sum of the model that p was made for. */
+kg_status kg_rows_load(int64_t *counts, const struct kg_rows *p,
+                       struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_rows_balance(const struct kg_rows *p, const float *balance,
+                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_rows_p_sum(float *p_sum, const struct kg_rows *p,
+                        struct kg_err *err) KG_MUST_CHECK;
 /* Fills lse, logp, logp_at and what `ask` names (NULL: nothing more). */
 kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
                       struct kg_err *err) KG_MUST_CHECK;

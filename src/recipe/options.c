@@ -336,6 +336,9 @@ static const struct kg_opt_row rows[] = {
      true},
     {"train.old_logp", AT(train.recompute), "sampled", 0, 0, "sampled|recompute",
      "log-probs that the ratio refers to", false},
+    {KEY(train.router_aux), "0", 0, 1e6, NULL,
+     "coefficient of the loss that evens the load of experts (docs/training.md); 0: none",
+     false},
     {KEY(train.max_skips), "3", 1, 1000, NULL,
      "non-finite steps in a row that stop the run", true},
 

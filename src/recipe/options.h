@@ -96,6 +96,7 @@ struct kg_recipe {
         int64_t micro_tokens;
         bool checkpoint_layers;
         bool recompute; /* of the old log-probs */
+        double router_aux;
         int64_t max_skips;
     } train;
     struct {

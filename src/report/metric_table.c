@@ -24,6 +24,7 @@ static const char *const titles[KG_METRICS_GROUPS] = {
     [KG_METRICS_REGION] = "Trust regions and masks",
     [KG_METRICS_ANCHOR] = "Anchor",
     [KG_METRICS_MISMATCH] = "Sampler against trainer",
+    [KG_METRICS_EXPERTS] = "Load of experts",
     [KG_METRICS_TIME] = "Time",
     [KG_METRICS_MEMORY] = "Memory",
     [KG_METRICS_SOURCE] = "By data source",
@@ -171,12 +172,15 @@ static const struct kg_metric_row rows[] = {
     {"rl", "policy/tokens", KG_METRICS_POLICY, "tokens",
      "sampled tokens that carry a loss, of all updates of the step"},
     {"rl", "loss/total", KG_METRICS_OPTIM, "loss",
-     "pg + beta kl - c_H entropy: weighted sums, mean over the updates"},
+     "pg + beta kl - c_H entropy + router_aux: weighted sums, mean over the updates"},
     {"rl", "loss/pg", KG_METRICS_OPTIM, "loss", "the policy term of the loss"},
     {"rl", "loss/kl", KG_METRICS_OPTIM, "KL in the loss",
      "the KL term of the loss, before the coefficient"},
     {"rl", "loss/entropy", KG_METRICS_OPTIM, "entropy in the loss",
      "the entropy term of the loss, before the coefficient"},
+    {"rl", "loss/router_aux", KG_METRICS_OPTIM, "load in the loss",
+     "with `train.router_aux`: the loss that evens the load of experts, with its "
+     "coefficient"},
     {"rl", "optim/grad_norm", KG_METRICS_OPTIM, "gradient norm",
      "global norm of the gradient before clipping: mean over the updates"},
     {"rl", "optim/grad_norm_max", KG_METRICS_OPTIM, "gradient norm",
@@ -334,6 +338,16 @@ static const struct kg_metric_row rows[] = {
     {"rl", "mismatch/window_nats", KG_METRICS_MISMATCH, "sampled from a window",
      "of these tokens: mean difference between the log-prob given the whole text and the "
      "one that the sampler recorded"},
+    {"rl", "experts/load_max", KG_METRICS_EXPERTS, "load of experts",
+     "of a model with experts, over all tokens that updates read: tokens of a layer's "
+     "busiest expert over the mean of its experts; mean over the layers"},
+    {"rl", "experts/load_worst", KG_METRICS_EXPERTS, "load of experts",
+     "the same of the worst layer"},
+    {"rl", "experts/unused", KG_METRICS_EXPERTS, "unused experts",
+     "share of experts, of all layers, that no token had"},
+    {"rl", "experts/entropy", KG_METRICS_EXPERTS, "entropy of the load",
+     "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
+     "layers; log E where all have the same"},
     {"rl", "seconds/step", KG_METRICS_TIME, "seconds of a step",
      "wall time of the step, without validation and saving"},
     {"rl", "seconds/rollout", KG_METRICS_TIME, "seconds of a step",
@@ -392,6 +406,19 @@ static const struct kg_metric_row rows[] = {
     {"sft", "grad_norm", KG_METRICS_SFT, "gradient norm",
      "global norm of the gradient before clipping"},
     {"sft", "lr", KG_METRICS_SFT, "learning rate", "learning rate of the update"},
+    {"sft", "router_aux", KG_METRICS_SFT, "load in the loss",
+     "with `train.router_aux`: the loss that evens the load of experts, with its "
+     "coefficient; in `loss`"},
+    {"sft", "experts/load_max", KG_METRICS_SFT, "load of experts",
+     "of a model with experts, over all tokens that updates read: tokens of a layer's "
+     "busiest expert over the mean of its experts; mean over the layers"},
+    {"sft", "experts/load_worst", KG_METRICS_SFT, "load of experts",
+     "the same of the worst layer"},
+    {"sft", "experts/unused", KG_METRICS_SFT, "unused experts",
+     "share of experts, of all layers, that no token had"},
+    {"sft", "experts/entropy", KG_METRICS_SFT, "entropy of the load",
+     "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
+     "layers; log E where all have the same"},
     {"sft", "loss_tokens", KG_METRICS_SFT, "tokens", "tokens that carry a loss"},
     {"sft", "seconds", KG_METRICS_SFT, "seconds", "wall time of the update"},
 };

@@ -42,6 +42,14 @@ static const char *const episodes[] = {"episode.env=calculator", "episode.turns=
                                        "episode.context=64",     "episode.window=16",
                                        "algo.reproduction=true", NULL};
 
+/* Of a model with experts, whose load is evened. */
+static const char *const balanced[] = {"model.path=" ROOT "/model",
+                                       "train.router_aux=0.01",
+                                       "train.steps=1",
+                                       "sft.steps=1",
+                                       "sft.batch=4",
+                                       NULL};
+
 /* Graded by a program. */
 static const char *const external[] = {"task.name=external",
                                        "task.command=sed -u 's/.*/{\"score\": 1, "
@@ -67,6 +75,21 @@ static void train_and_look(const char *dir, const char *const *extra)
     NEED(kg_train_run(config, false, false, err));
     kg_config_free(config);
     metrics_have_rows(dir, seen);
+}
+
+/* With the characters of the task for a tokenizer. */
+static void train_with_experts(const char *dir)
+{
+    assert_int_equal(system("cp -r tests/data/reference/qwen3_moe " ROOT
+                            "/model && cp -f " DATA "/token* " ROOT "/model"),
+                     0);
+    train_and_look(dir, balanced);
+    /* two experts a token: 0.01 x 2 where all have the same */
+    assert_true(fabs(last_metric(dir, "loss/router_aux") - 0.02) < 0.005);
+    assert_true(last_metric(dir, "experts/load_max") >= 1);
+    assert_true(last_metric(dir, "experts/load_worst") >=
+                last_metric(dir, "experts/load_max"));
+    assert_true(last_metric(dir, "experts/entropy") <= log(6));
 }
 
 /* As one of three ranks. */
@@ -176,12 +199,14 @@ static void every_number_has_a_row_and_every_row_a_number(void **state)
         "{\"prompt\": \"3,3:9,6\", \"completion\": \"3\", \"data_source\": \"odd\"}\n";
 
     (void)state;
+    fresh(ROOT);
     NEED(kg_file_make_dirs(ROOT, err));
     NEED(kg_file_write_atomic(ROOT "/sources.jsonl", lines, strlen(lines), err));
     train_and_look(ROOT "/topk", topk);
     train_and_look(ROOT "/regions", regions);
     train_and_look(ROOT "/filtered", filtered);
     train_and_look(ROOT "/external", external);
+    train_with_experts(ROOT "/balanced");
     train_on_ranks((char[]){ROOT "/ranks"});
     step_with_episodes(ROOT "/episodes");
     for (size_t i = 0; kg_metric_at(i); i++) {

@@ -538,6 +538,21 @@ static kg_status add_group(void *user, const struct kg_slab *grads, struct kg_er
     return kg_slab_add(&r->sum, grads, err);
 }
 
+/* What evens the load of experts is of the whole loss alone. */
+static kg_status gradients(struct kg_rl_totals *totals, struct replay *r,
+                           enum kg_replay_part part, const struct kg_algo *algo,
+                           struct kg_err *err)
+{
+    double *aux = &r->run.in.recipe.train.router_aux;
+    const double c = *aux;
+    kg_status status;
+
+    *aux = part == KG_REPLAY_LOSS ? c : 0;
+    status = kg_rl_gradients(totals, &r->batch, &r->run, algo, add_group, r, err);
+    *aux = c;
+    return status;
+}
+
 static kg_status measure(struct replay *r, enum kg_replay_part part,
                          const struct kg_algo *algo, struct kg_rl_totals *totals,
                          struct kg_err *err)
@@ -547,7 +562,7 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
 
     KG_TRY(kg_slab_zero(&r->sum, err));
     r->squares = 0;
-    KG_TRY(kg_rl_gradients(totals, &r->batch, &r->run, algo, add_group, r, err));
+    KG_TRY(gradients(totals, r, part, algo, err));
     KG_TRY(dot(&all, &r->sum, &r->sum, err));
     *row = (struct kg_replay_row){
         .there = true, .value = totals->loss, .norm = sqrt(all), .cosine = NAN};

@@ -40,6 +40,7 @@ void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_rl_terms *terms)
     t->pg += terms->pg;
     t->kl += terms->kl;
     t->entropy += terms->entropy;
+    t->router += terms->router;
     t->any = t->any || terms->any;
     t->trained_tokens += (double)terms->tokens;
     kg_policy_metrics_merge(&t->metrics, &terms->metrics);
@@ -379,7 +380,8 @@ static double product_elements(const struct kg_model *m)
 }
 
 /* Useful work: what the engine computed; over the whole batch a forward, twice that for a
- * backward where an update was made, one for a selection, and each pass before the update
+ * backward where an update was made, one for a selection, one for train.router_aux, and
+ * each pass before the update
  * (the anchor's, which an exact KL makes inside it, and the policy's own). */
 static double step_flops(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          const struct kg_rl_batch *b, const struct kg_rl_totals *t)
@@ -389,7 +391,7 @@ static double step_flops(const struct kg_run_inputs *in, const struct kg_run_sta
     unsigned needs = kg_algo_needs(&in->algo);
     bool exact = needs & (KG_NEED_EXACT_REVERSE | KG_NEED_EXACT_FORWARD);
     int forwards = 1 + 2 * (t->updates > 0) + ((needs & KG_NEED_SELECTION) != 0) +
-                   b->own_passes;
+                   (in->recipe.train.router_aux > 0) + b->own_passes;
     double sampled = (double)(s->prefill_tokens + s->decode_tokens), tokens = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++)
@@ -502,6 +504,9 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                    (double)a->groups_equal * b->group / (double)b->n_learned);
     put_dynamic(&log, b);
     put_policy(&log, &run->in.algo, t);
+    if (run->in.recipe.train.router_aux > 0)
+        kg_metrics_put(&log, "loss/router_aux", t->router / fmax(1, t->updates));
+    kg_expert_load_put(&log, &run->work.load);
     put_counters(&log, &run->in.algo, &run->state.count, t);
     if (kg_run_anchor_saved(&run->state)) {
         double absolute, relative;

@@ -18,6 +18,7 @@ struct kg_rl_totals {
     /* of the first update alone: mismatch, on-policy */
     struct kg_policy_metrics first_metrics;
     double loss, pg, kl, entropy; /* means over updates */
+    double router;                /* the same of train.router_aux */
     double grad_norm_sum, grad_norm_max, lr;
     int updates;
     bool any;       /* the present update has a gradient */
@@ -35,6 +36,7 @@ struct kg_rl_totals {
  * added wherever the totals are. */
 struct kg_rl_terms {
     double loss, pg, kl, entropy;
+    double router; /* in loss, and of none of the others */
     int64_t tokens;
     int64_t any; /* 1: it has a gradient */
     struct kg_policy_metrics metrics;

@@ -1,9 +1,10 @@
 /* One RL step: sample, grade, anchor pass, advantages, optimizer updates, anchor update,
  * log and dump.
  *
- * Weights of tokens are computed once over the whole optimizer batch; micro-batches of
- * whole sequences then add up to the same gradient however they are cut. The mathematics
- * is policy/'s; here is only the order of things.
+ * Weights of tokens are computed once over the whole optimizer batch, as is what each
+ * expert has where train.router_aux evens it; micro-batches of whole sequences then add
+ * up to the same gradient however they are cut. The mathematics is policy/'s; here is
+ * only the order of things.
  */
 #include "train/rl_step.h"
 
@@ -54,6 +55,8 @@ struct update {
     size_t first, last;
     uint64_t number; /* of the update in the run, idle ones counted */
     struct kg_rl_totals *totals;
+    bool balanced;         /* train.router_aux has coefficients of this update */
+    double router;         /* its loss, of the micro-batch, until it is said */
     struct kg_str said;    /* owned: struct kg_rl_terms of what was computed, in order */
     struct kg_block block; /* owned: what follows stands in it */
     size_t *list;          /* (last - first) those that micro-batches take */
@@ -306,7 +309,11 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
     batch = policy_batch(u, piece);
     KG_TRY(kg_policy_loss(&grad, u->algo, &batch, err));
     kg_rl_terms_fill(&terms, &grad, &batch);
-    *any = *any || grad.any;
+    terms.router = u->router;
+    terms.loss += u->router;
+    terms.any |= u->balanced;
+    u->router = 0;
+    *any = *any || terms.any;
     return kg_str_append(&u->said, &terms, sizeof terms, err);
 }
 
@@ -318,6 +325,9 @@ static kg_status train_micro_batch(struct update *u, const size_t *list, size_t 
     bool any = false;
 
     KG_TRY(forward(u, list, n, false, err));
+    KG_TRY(kg_expert_load_add(&u->work->load, u->work->rows, err));
+    if (u->balanced)
+        KG_TRY(kg_expert_load_loss(&u->router, &u->work->whole_load, u->work->rows, err));
     while (next_piece(&piece, &at, u->b, list, n))
         KG_TRY(grade_piece(&any, u, &piece, err));
     if (!any)
@@ -437,6 +447,54 @@ static kg_status choose_tokens(struct update *u, struct kg_err *err)
     return kg_policy_select(u->selected, u->algo, &whole, err);
 }
 
+/* ---- the load of experts: a forward over the update says what each has ---- */
+
+static kg_status count_experts(struct update *u, const size_t *list, size_t n,
+                               struct kg_err *err)
+{
+    struct kg_rows *p = u->work->rows;
+
+    kg_rows_begin(p, u->state->model, u->b->k);
+    for (size_t i = 0; i < n; i++)
+        pack_traj(p, u->b, list[i]);
+    KG_TRY(kg_rows_forward(p, false, err));
+    return kg_expert_load_add(&u->work->whole_load, p, err);
+}
+
+static kg_status count_all(struct update *u, struct kg_err *err)
+{
+    struct kg_run_work *work = u->work;
+    struct kg_rl_deal d;
+    kg_status status = kg_rl_deal(&d, u->b, u->first, u->last, u->length, work->ranks,
+                                  err);
+
+    kg_expert_load_clear(&work->whole_load);
+    if (status == KG_OK)
+        status = all_micro_batches(u, u->first + (size_t)d.mine.first,
+                                   u->first + (size_t)d.mine.end, count_experts, err);
+    kg_rl_deal_release(&d);
+    KG_TRY(kg_ranks_agree(work->ranks, status, "load of experts", err));
+    return kg_expert_load_gather(&work->whole_load, work->ranks, err);
+}
+
+/* Micro-batches have the gradient of train.router_aux from here on. */
+static kg_status balance(struct update *u, struct kg_err *err)
+{
+    const double c = u->in->recipe.train.router_aux;
+
+    if (c == 0)
+        return KG_OK;
+    KG_TRY(count_all(u, err));
+    u->balanced = true;
+    return kg_expert_load_balance(&u->work->whole_load, u->work->rows, c, err);
+}
+
+static kg_status end_balance(struct update *u, struct kg_err *err)
+{
+    u->balanced = false;
+    return kg_rows_balance(u->work->rows, NULL, err);
+}
+
 /* ---- the update ---- */
 
 static double mean_kl(const struct kg_policy_metrics *m, double sum, int64_t tokens)
@@ -494,7 +552,7 @@ static kg_status gradient(struct update *u, struct kg_err *err)
     KG_TRY(kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads, &job,
                            u->work->ranks, err));
     add_said(u);
-    return KG_OK;
+    return end_balance(u, err);
 }
 
 /* Forward, backward, optimizer. A batch that carries no gradient makes no update: its
@@ -508,6 +566,7 @@ static kg_status update(struct update *u, struct kg_err *err)
     u->totals->any = false;
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
+    KG_TRY(balance(u, err));
     KG_TRY(gradient(u, err));
     if (!u->totals->any) {
         u->state->count.idle_updates++;
@@ -528,13 +587,14 @@ static kg_status group_gradients(struct update *u, kg_rl_group_fn each, void *us
     KG_TRY(weigh(u, err));
     if (u->selected)
         KG_TRY(choose_tokens(u, err));
+    KG_TRY(balance(u, err));
     for (size_t i = u->first; i < u->last; i += group) {
         KG_TRY(kg_slab_zero(&u->state->optim->grads, err));
         KG_TRY(all_micro_batches(u, i, i + group, train_micro_batch, err));
         add_said(u);
         KG_TRY(each(user, &u->state->optim->grads, err));
     }
-    return KG_OK;
+    return end_balance(u, err);
 }
 
 /* Of no trajectory yet. */
@@ -588,6 +648,7 @@ static kg_status updates(struct update *u, struct kg_err *err)
     kg_status status = KG_OK;
     int phase = kg_phase_begin((int64_t)n, "updates", "learning");
 
+    kg_expert_load_clear(&u->work->load);
     for (size_t i = 0; i < n && status == KG_OK; i++) {
         u->number = (uint64_t)u->state->count.step * n + i;
         u->first = u->last;
@@ -601,7 +662,8 @@ static kg_status updates(struct update *u, struct kg_err *err)
         kg_phase_at(phase, (int64_t)i + 1);
     }
     kg_phase_end(phase);
-    return status;
+    return status == KG_OK ? kg_expert_load_gather(&u->work->load, u->work->ranks, err)
+                           : status;
 }
 
 /* ---- the KL coefficient ---- */

@@ -31,6 +31,7 @@ kg_status kg_rl_load_sampler(struct kg_run_state *state, int64_t step,
 
 /* The gradient of a prepared batch with advantages, as of one update at the present
  * weights under algo, one group of answers after the other; nothing is updated.
+ * Where the recipe of the run has train.router_aux, that loss is one of them.
  * each: called with the part of a group; the sum of all is the gradient.   totals: loss,
  * its parts and metrics, out; kl_divisor in.   errors: those of the policy and of each */
 typedef kg_status (*kg_rl_group_fn)(void *user, const struct kg_slab *grads,

@@ -322,24 +322,35 @@ static kg_status check_sampling(const struct kg_run_inputs *in, struct kg_err *e
     return KG_OK;
 }
 
-/* Experts of another forward need a model that has any, and one context a token. */
+static kg_status check_router_aux(const struct kg_model_config *c, struct kg_err *err)
+{
+    return c->experts.k < c->experts.n
+               ? KG_OK
+               : kg_fail(err, KG_EINVAL,
+                         "train.router_aux: evens which experts tokens have; expected "
+                         "num_experts_per_tok below num_experts, found all %d",
+                         (int)c->experts.n);
+}
+
+/* What is said of routers needs a model that has any. */
 static kg_status check_router(const struct kg_run_inputs *in, const struct kg_model *m,
                               struct kg_err *err)
 {
-    if (!in->recipe.rollout.router_replay)
-        return KG_OK;
-    if (kg_model_config_choices(&m->config) == 0)
+    bool replay = in->recipe.rollout.router_replay;
+
+    if ((replay || in->recipe.train.router_aux > 0) &&
+        kg_model_config_choices(&m->config) == 0)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.router_replay: expected a model with experts, found "
-                       "model_type %s",
+                       "%s: expected a model with experts, found model_type %s",
+                       replay ? "rollout.router_replay" : "train.router_aux",
                        m->config.arch->model_type);
-    if (in->episode_opts.env && in->episode_opts.window > 0)
+    if (replay && in->episode_opts.env && in->episode_opts.window > 0)
         return kg_fail(err, KG_EINVAL,
                        "rollout.router_replay: a token has one choice of experts, and "
                        "episode.window computes it in several contexts; expected "
                        "episode.window 0, found %d",
                        (int)in->episode_opts.window);
-    return KG_OK;
+    return in->recipe.train.router_aux > 0 ? check_router_aux(&m->config, err) : KG_OK;
 }
 
 static kg_status open_reference(struct kg_run_inputs *in,
@@ -555,6 +566,8 @@ static kg_status open_machinery(struct kg_run *run, struct kg_err *err)
     KG_TRY(kg_run_memory_check(run, err));
     if (w->ahead.samples)
         return kg_run_engine_open(run, err);
+    KG_TRY(kg_expert_load_init(&w->load, &state->model->config, err));
+    KG_TRY(kg_expert_load_init(&w->whole_load, &state->model->config, err));
     KG_TRY(kg_rows_create(&w->rows, state->model, &w->rows_opts, err));
     if (w->sampler_opts.max_tokens > 0)
         KG_TRY(kg_rows_create(&w->sampler_rows, state->sampler, &w->sampler_opts, err));
@@ -595,6 +608,7 @@ static kg_status outline_all(struct kg_run *run, const struct kg_model_config *c
         KG_TRY(kg_model_outline(&run->state.sampler, config, &own, err));
     KG_TRY(outline_reference(in, run->state.model, err));
     KG_TRY(kg_episodes_from_recipe(&in->episode_opts, r, err));
+    KG_TRY(check_router(in, run->state.model, err));
     in->train.longest = in->val.longest = prompt;
     in->val.n = r->data.val.n > 0 || r->task.val_count > 0;
     if (kg_recipe_has_sft(r) && prompt > 1)
@@ -751,6 +765,8 @@ static void close_work(struct kg_run_work *work)
     kg_rows_free(work->rows);
     kg_rows_free(work->sampler_rows);
     kg_lane_sum_release(&work->lane_sum);
+    kg_expert_load_release(&work->load);
+    kg_expert_load_release(&work->whole_load);
 }
 
 static void close_state(struct kg_run_state *state)

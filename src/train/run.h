@@ -25,6 +25,7 @@
 #include "task/prompts.h"
 #include "train/ahead.h"
 #include "train/epochs.h"
+#include "train/expert_load.h"
 #include "train/init.h"
 #include "train/lane_sum.h"
 #include "train/sft_data.h"
@@ -115,6 +116,9 @@ struct kg_run_work {
     uint64_t device_total, device_free;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
     struct kg_lane_sum lane_sum;  /* of gradients, with train.lanes above 1 */
+    /* of experts: of the updates of a step, and of the present update as a whole, which
+     * its loss is of (train.router_aux) */
+    struct kg_expert_load load, whole_load;
     struct kg_ranks *ranks; /* with whom this one shares its work: all that make the run,
                              * or its part of them (ahead.part); borrowed */
     struct kg_ahead ahead;  /* rollout ranks beside trainer ranks */

@@ -2,7 +2,8 @@
  * log-likelihood of the model's tokens, and an optimizer step.
  *
  * loss = -(1/N) sum logp(y),  N the model's tokens of the whole batch, so that the split
- * into micro-batches changes the gradient by summation order only.
+ * into micro-batches changes the gradient by summation order only. train.router_aux adds
+ * the loss of train/expert_load.h over all tokens of the batch.
  */
 #include "train/run.h"
 
@@ -10,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "ranks/share.h"
 #include "report/path.h"
 #include "train/epochs.h"
 #include "traj/traj.h"
@@ -107,12 +109,19 @@ static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
 
 /* ---- a batch ---- */
 
+/* What the sequences of a lane say. */
+struct terms {
+    double loss;
+    double router; /* in loss: of train.router_aux */
+};
+
 struct update {
     const struct kg_run_inputs *in;
     struct kg_run_state *state;
     struct kg_run_work *work;
     const struct batch *b;
-    double loss;        /* of the lane that is being made */
+    bool balanced;      /* train.router_aux has coefficients of this batch */
+    struct terms lane;  /* of the lane that is being made */
     struct kg_str said; /* owned: that of each lane, in order */
 };
 
@@ -121,6 +130,19 @@ static size_t length(const struct update *u, size_t i)
     size_t s = u->b->index[i];
 
     return u->in->sft.begin[s + 1] - u->in->sft.begin[s];
+}
+
+/* What the micro-batch has of train.router_aux. */
+static kg_status add_router(struct update *u, struct kg_err *err)
+{
+    double router;
+
+    if (!u->balanced)
+        return KG_OK;
+    KG_TRY(kg_expert_load_loss(&router, &u->work->whole_load, u->work->rows, err));
+    u->lane.loss += router;
+    u->lane.router += router;
+    return KG_OK;
 }
 
 /* Forward and backward of as many of the list as fit.   *done: how many */
@@ -138,9 +160,11 @@ static kg_status micro_batch(size_t *done, struct update *u, const size_t *list,
     KG_TRY(kg_rows_forward(p, true, err));
     KG_TRY(kg_rows_ask(p, NULL, err));
     for (int64_t r = 0; r < p->n_rows; r++) {
-        u->loss -= (double)p->logp[r] / (double)b->loss_tokens;
+        u->lane.loss -= (double)p->logp[r] / (double)b->loss_tokens;
         p->a_logp[r] = -1.0 / (double)b->loss_tokens;
     }
+    KG_TRY(kg_expert_load_add(&u->work->load, p, err));
+    KG_TRY(add_router(u, err));
     return kg_rows_backward(p, u->state->optim->grads.data, false, err);
 }
 
@@ -150,25 +174,62 @@ static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err
     struct update *u = context;
     size_t done = 0;
 
-    u->loss = 0;
+    u->lane = (struct terms){0};
     for (size_t i = 0; i < n; i += done)
         KG_TRY(micro_batch(&done, u, list + i, n - i, err));
-    return kg_str_append(&u->said, &u->loss, sizeof u->loss, err);
+    return kg_str_append(&u->said, &u->lane, sizeof u->lane, err);
 }
 
-static double sum_of(const struct kg_str *said)
+static struct terms sum_of(const struct kg_str *said)
 {
-    double sum = 0, term;
+    struct terms sum = {0}, lane;
 
-    for (size_t at = 0; at < said->len; at += sizeof term) {
-        memcpy(&term, said->data + at, sizeof term);
-        sum += term;
+    for (size_t at = 0; at < said->len; at += sizeof lane) {
+        memcpy(&lane, said->data + at, sizeof lane);
+        sum.loss += lane.loss;
+        sum.router += lane.router;
     }
     return sum;
 }
 
+/* Forwards over this rank's share of the batch say what each expert has. */
+static kg_status count_experts(struct update *u, struct kg_err *err)
+{
+    const struct kg_ranks *ranks = u->work->ranks;
+    struct kg_share mine = kg_share_of((int64_t)u->b->n, ranks->me, ranks->n);
+    struct kg_rows *p = u->work->rows;
+
+    for (size_t i = (size_t)mine.first; i < (size_t)mine.end;) {
+        kg_rows_begin(p, u->state->model, 0);
+        for (; i < (size_t)mine.end &&
+               (kg_rows_tokens(p) == 0 || kg_rows_fits(p, length(u, i)));
+             i++)
+            add_sequence(p, &u->in->sft, u->b->index[i]);
+        KG_TRY(kg_rows_forward(p, false, err));
+        KG_TRY(kg_expert_load_add(&u->work->whole_load, p, err));
+    }
+    return KG_OK;
+}
+
+/* Micro-batches have the gradient of train.router_aux from here on. */
+static kg_status balance(struct update *u, struct kg_err *err)
+{
+    struct kg_run_work *work = u->work;
+    const double c = u->in->recipe.train.router_aux;
+    kg_status status;
+
+    if (c == 0)
+        return KG_OK;
+    kg_expert_load_clear(&work->whole_load);
+    status = count_experts(u, err);
+    KG_TRY(kg_ranks_agree(work->ranks, status, "load of experts", err));
+    KG_TRY(kg_expert_load_gather(&work->whole_load, work->ranks, err));
+    u->balanced = true;
+    return kg_expert_load_balance(&work->whole_load, work->rows, c, err);
+}
+
 /* The gradient of the batch, and its loss. */
-static kg_status gradient(double *loss, const struct kg_run_inputs *in,
+static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
                           struct kg_run_state *state, struct kg_run_work *work,
                           const struct batch *b, struct kg_err *err)
 {
@@ -187,8 +248,15 @@ static kg_status gradient(double *loss, const struct kg_run_inputs *in,
         return err->code;
     for (size_t i = 0; i < b->n; i++)
         tokens[i] = (int64_t)length(&u, i);
-    status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads, &job, work->ranks,
-                             err);
+    kg_expert_load_clear(&work->load);
+    status = balance(&u, err);
+    if (status == KG_OK)
+        status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads, &job, work->ranks,
+                                 err);
+    if (status == KG_OK)
+        status = kg_expert_load_gather(&work->load, work->ranks, err);
+    if (status == KG_OK)
+        status = kg_rows_balance(work->rows, NULL, err);
     *loss = sum_of(&u.said);
     kg_str_release(&u.said);
     kg_mem_free(tokens);
@@ -269,13 +337,17 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
 {
     struct batch b = {0};
     struct kg_metrics log = {.n = 0};
-    double start = kg_clock_seconds(), loss = 0;
+    double start = kg_clock_seconds();
+    struct terms loss = {0};
     kg_status status;
 
     KG_TRY_GOTO(out, draw_batch(&b, &run->in, run->state.count.sft_step, err));
     KG_TRY_GOTO(out, gradient(&loss, &run->in, &run->state, &run->work, &b, err));
-    kg_metrics_put(&log, "loss", loss);
-    KG_TRY_GOTO(out, apply(run, &b, loss, &log, err));
+    kg_metrics_put(&log, "loss", loss.loss);
+    if (run->in.recipe.train.router_aux > 0)
+        kg_metrics_put(&log, "router_aux", loss.router);
+    kg_expert_load_put(&log, &run->work.load);
+    KG_TRY_GOTO(out, apply(run, &b, loss.loss, &log, err));
     run->state.count.sft_step++;
     KG_TRY_GOTO(out, measure(&log, &run->in, &run->state, &run->work,
                              run->state.count.sft_step, err));
@@ -283,7 +355,7 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);
     kg_log_progress(5000, "sft %lld/%lld  loss %.4f  %.2f s",
                     (long long)run->state.count.sft_step, (long long)run->in.sft_steps,
-                    loss, kg_clock_seconds() - start);
+                    loss.loss, kg_clock_seconds() - start);
     status = kg_run_log_put(&run->log, &log, "sft", run->state.count.sft_step, err);
 out:
     kg_mem_free(b.index);
