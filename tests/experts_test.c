@@ -298,16 +298,35 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
                    "num_experts_per_tok below num_experts, found all 4");
 }
 
+/* What --dry-run says of a preset by config.json alone has both words. */
+static void expect_plan(const char *preset, const char *weights, const char *cache)
+{
+    struct kg_str text = {0};
+    char line[512];
+
+    snprintf(line, sizeof line,
+             "./kedge train algo.preset=%s model.path=" LARGE " task.name=digits "
+             "data.train=" DIGITS "/train.jsonl run.dir=" ROOT
+             "/large --dry-run --config-only > " ROOT "/out",
+             preset);
+    must(line);
+    NEED(kg_file_read(&text, ROOT "/out", 1 << 16, err));
+    if (!strstr(kg_str_text(&text), weights) || !strstr(kg_str_text(&text), cache))
+        fail_msg("%s: expected '%s' and '%s' in '%s'", preset, weights, cache,
+                 kg_str_text(&text));
+    kg_str_release(&text);
+}
+
 /* Of Qwen3-30B-A3B its published config.json alone: what its presets would take. */
 static void presets_of_thirty_billion_have_a_plan(void **state)
 {
     static const char *const presets[] = {"dppo-binary-tv-30b", "dppo-binary-kl-30b",
                                           "dppo-topk-tv-30b", "dppo-topk-kl-30b"};
+    static const char *const adapters[] = {"dppo-binary-tv-30b-lora",
+                                           "dppo-binary-kl-30b-lora"};
     struct kg_model_config c;
     const struct kg_model_opts opts = {.ct = KG_BF16};
     struct kg_model *m = NULL;
-    struct kg_str text = {0};
-    char line[512];
 
     (void)state;
     if (access("./kedge", X_OK) != 0) {
@@ -319,19 +338,10 @@ static void presets_of_thirty_billion_have_a_plan(void **state)
     assert_int_equal(kg_model_parameters(m), 30532122624);
     assert_int_equal(kg_model_active_parameters(m), 3353032704);
     kg_model_free(m);
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        snprintf(line, sizeof line,
-                 "./kedge train algo.preset=%s model.path=" LARGE " task.name=digits "
-                 "data.train=" DIGITS "/train.jsonl run.dir=" ROOT
-                 "/large --dry-run --config-only > " ROOT "/out",
-                 presets[i]);
-        must(line);
-        kg_str_clear(&text);
-        NEED(kg_file_read(&text, ROOT "/out", 1 << 16, err));
-        assert_non_null(strstr(kg_str_text(&text), "weights (fp32) 122.13,"));
-        assert_non_null(strstr(kg_str_text(&text), "KV cache 109.53"));
-    }
-    kg_str_release(&text);
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
+        expect_plan(presets[i], "weights (fp32) 122.13,", "KV cache 109.53");
+    for (size_t i = 0; i < sizeof adapters / sizeof *adapters; i++)
+        expect_plan(adapters[i], "adapters (fp32) 6.76,", "KV cache 56.78");
     assert_false(kg_file_exists(ROOT "/large"));
 }
 

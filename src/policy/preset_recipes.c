@@ -74,6 +74,21 @@ KG_VALUES dppo_30b[] = {
     {"train.steps", "200"},
     KG_END,
 };
+#define DPPO_LORA                                                                        \
+    {"data.max_prompt_tokens", "1024"}, {"rollout.prompts", "128"},                      \
+        {"rollout.samples", "8"}, {"rollout.max_tokens", "8000"},                        \
+        {"rollout.temperature", "1"}, {"lora.rank", "32"}, {"lora.alpha", "64"},         \
+        {"optim.lr", "1e-5"}, {"train.updates_per_step", "8"},                           \
+    {                                                                                    \
+        "train.steps", "900"                                                             \
+    }
+KG_VALUES dppo_tv_lora[] = {
+    DPPO_LORA,
+    {"algo.delta_low", "0.15"},
+    {"algo.delta_high", "0.15"},
+    KG_END,
+};
+KG_VALUES dppo_kl_lora[] = {DPPO_LORA, KG_END};
 KG_VALUES stability[] = {
     {"data.max_prompt_tokens", "1024"},
     {"rollout.prompts", "64"},
@@ -421,6 +436,12 @@ static const struct kg_preset rows[] = {
      KG_DPPO_PAPER, dppo_8b},
     {"dppo-binary-kl-30b", RECIPE, "dppo-binary-kl", "scaling study, Qwen3-30B-A3B-Base",
      KG_DPPO_PAPER, dppo_30b},
+    {"dppo-binary-tv-30b-lora", RECIPE, "dppo-binary-tv",
+     "scaling study, Qwen3-30B-A3B-Base, adapters of rank 32", KG_DPPO_PAPER,
+     dppo_tv_lora},
+    {"dppo-binary-kl-30b-lora", RECIPE, "dppo-binary-kl",
+     "scaling study, Qwen3-30B-A3B-Base, adapters of rank 32", KG_DPPO_PAPER,
+     dppo_kl_lora},
     {"pg-tis-8b", RECIPE, "pg-tis", "scaling study, Qwen3-8B-Base", KG_DPPO_PAPER,
      dppo_8b},
     {"pg-tis-30b", RECIPE, "pg-tis", "scaling study, Qwen3-30B-A3B-Base", KG_DPPO_PAPER,

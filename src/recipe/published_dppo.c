@@ -69,6 +69,7 @@
 #define SUITE_D "suites/dppo.yaml"
 #define R8      "recipes/dppo-math-8b.yaml"
 #define R30     "recipes/dppo-math-30b.yaml"
+#define LORA    "recipes/dppo-math-30b-lora.yaml"
 #define RUN(name, recipe)                                                                \
     {                                                                                    \
         name, recipe, "algo.preset=" name, name, NULL                                    \
@@ -85,6 +86,8 @@ static const struct kg_published_run dppo_runs[] = {
     RUN("dppo-topk-kl-30b", R30),
     RUN("pg-tis-30b", R30),
     RUN("grpo-clip-higher-30b", R30),
+    {"dppo-binary-tv-30b-lora", LORA, NULL, "dppo-binary-tv-30b-lora", NULL},
+    RUN("dppo-binary-kl-30b-lora", LORA),
     {SUITE_D, NULL, NULL, NULL, SUITE_D},
 };
 
@@ -101,7 +104,7 @@ static const struct kg_published_row dppo_rows[] = {
      "rendered with the template of Qwen3"},
     {"*-8b", "model.path", "Qwen/Qwen3-8B-Base", "models/Qwen3-8B-Base", PAPER_E,
      "where the user keeps it"},
-    {"*-30b", "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base",
+    {"*-30b *-lora", "model.path", "Qwen/Qwen3-30B-A3B-Base", "models/Qwen3-30B-A3B-Base",
      PAPER_E, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", PAPER_E,
      "bf16 products; master weights are fp32 in both"},
@@ -121,18 +124,26 @@ static const struct kg_published_row dppo_rows[] = {
     {NULL, "data.max_prompt_tokens", "1024", NULL, PAPER_E, NULL},
     {NULL, "data.overlong", "not said", "drop", "-",
      "longer prompts are left out and counted"},
-    {"*-8b", "rollout.prompts", "128", NULL, PAPER_E, NULL},
-    {"*-8b", "rollout.samples", "8", NULL, PAPER_E, NULL},
-    {"*-8b", "rollout.max_tokens", "8000", NULL, PAPER_E, NULL},
+    {"*-8b *-lora", "rollout.prompts", "128", NULL, PAPER_E, NULL},
+    {"*-8b *-lora", "rollout.samples", "8", NULL, PAPER_E, NULL},
+    {"*-8b *-lora", "rollout.max_tokens", "8000", NULL, PAPER_E, NULL},
     {"*-8b", "train.updates_per_step", "4", NULL, PAPER_E, "mini-batches of 32 prompts"},
     {"*-8b", "train.steps", "1400", NULL, PAPER_E, "the steps that are shown"},
-    {"*-8b", "eval.every", "10", NULL, PAPER_E, NULL},
+    {"*-8b *-lora", "eval.every", "10", NULL, PAPER_E, NULL},
     {"*-30b", "rollout.prompts", "256", NULL, PAPER_E, NULL},
     {"*-30b", "rollout.samples", "16", NULL, PAPER_E, NULL},
     {"*-30b", "rollout.max_tokens", "16384", NULL, PAPER_E, NULL},
     {"*-30b", "train.updates_per_step", "8", NULL, PAPER_E, "mini-batches of 32 prompts"},
     {"*-30b", "train.steps", "200", NULL, PAPER_E, "the steps that are shown"},
     {"*-30b", "eval.every", "5", NULL, PAPER_E, NULL},
+    {"*-lora", "train.updates_per_step", "8", NULL, PAPER_E,
+     "mini-batches of 16 prompts"},
+    {"*-lora", "train.steps", "900", NULL, PAPER_E, "the steps that are shown"},
+    {"*-lora", "lora.rank", "32", NULL, PAPER_E, NULL},
+    {"*-lora", "lora.alpha", "64", NULL, PAPER_E, NULL},
+    {"*-lora", "lora.rslora", "false", NULL, YAML, NULL},
+    {"*-lora", "lora.targets", "all-linear", NULL, YAML,
+     "router and experts among them; no bias, no dropout"},
     {NULL, "train.old_logp", "sampled", NULL, "paper, Section 5.2",
      "the region is around the sampler"},
     {"dppo-binary-tv-*", "algo.surrogate", "dppo-binary-tv", NULL, PAPER_C, NULL},
@@ -141,8 +152,10 @@ static const struct kg_published_row dppo_rows[] = {
     {"dppo-topk-kl-*", "algo.surrogate", "dppo-topk-kl", NULL, PAPER_C, NULL},
     {"pg-tis-*", "algo.surrogate", "pg-is", NULL, PAPER_C " (CISPO)", NULL},
     {"grpo-*", "algo.surrogate", "ratio-mask", NULL, PAPER_C, NULL},
-    {"dppo-*-tv-*", "algo.delta_low", "0.2", NULL, PAPER_E, NULL},
-    {"dppo-*-tv-*", "algo.delta_high", "0.2", NULL, PAPER_E, NULL},
+    {"dppo-*-tv-8b dppo-*-tv-30b", "algo.delta_low", "0.2", NULL, PAPER_E, NULL},
+    {"dppo-*-tv-*-lora", "algo.delta_low", "0.15", NULL, PAPER_E, NULL},
+    {"dppo-*-tv-8b dppo-*-tv-30b", "algo.delta_high", "0.2", NULL, PAPER_E, NULL},
+    {"dppo-*-tv-*-lora", "algo.delta_high", "0.15", NULL, PAPER_E, NULL},
     {"dppo-*-kl-*", "algo.delta_low", "0.05", NULL, PAPER_E, NULL},
     {"dppo-*-kl-*", "algo.delta_high", "0.05", NULL, PAPER_E, NULL},
     {"dppo-topk-*", "algo.top_k", "20", NULL, PAPER_E, NULL},
@@ -150,7 +163,8 @@ static const struct kg_published_row dppo_rows[] = {
     {"grpo-*", "algo.clip_low", "0.2", NULL, PAPER_E, NULL},
     {"grpo-*", "algo.clip_high", "0.27", NULL, PAPER_E, NULL},
     {NULL, "algo.aggregate", "token-mean", NULL, YAML, NULL},
-    {NULL, "optim.lr", "1e-6", NULL, PAPER_E, NULL},
+    {"*-8b *-30b", "optim.lr", "1e-6", NULL, PAPER_E, NULL},
+    {"*-lora", "optim.lr", "1e-5", NULL, PAPER_E, NULL},
     {NULL, "eval.at_start", "true", NULL, YAML, NULL},
     {NULL, "eval.problems", "all", "200", PAPER_E, "a bound: all 30 and 30"},
     {NULL, "eval.samples", "32", NULL, PAPER_E, NULL},
@@ -174,7 +188,7 @@ static const struct kg_published_row dppo_rows[] = {
     {SUITE_D, "defaults.temperature", "0.7", NULL, PAPER_E, NULL},
     {SUITE_D, "defaults.top_p", "0.95", NULL, PAPER_E, NULL},
     {SUITE_D, "defaults.max_tokens", "16384", NULL, PAPER_E,
-     "--max-tokens 8000 for Qwen3-8B-Base"},
+     "--max-tokens 8000 for Qwen3-8B-Base and for adapters"},
     {SUITE_D, "sets.aime24.expect", "30", NULL, PAPER_E, NULL},
     {SUITE_D, "sets.aime25.expect", "30", NULL, PAPER_E, NULL},
 };
@@ -183,7 +197,7 @@ const struct kg_published_study kg_published_dppo = {
     "DPPO, scaling study",
     "Qi et al. 2026, arXiv 2602.04879. Code: sail-sg/Stable-RL at c6af1d1 (a fork of "
     "verl); no launch script is released, so sizes are those of the paper and the rest "
-    "the defaults of that code. The runs of mixture-of-experts thinking, of LoRA, of "
+    "the defaults of that code. The runs of mixture-of-experts thinking, of "
     "other tasks and of RLHF are not here.",
     dppo_runs,
     KG_COUNT(dppo_runs),
