@@ -391,6 +391,34 @@ static void resumes_from_whatever_a_killed_save_leaves(void **state)
     }
 }
 
+/* Behind the lock alone: another process may be in the middle of its replacement. */
+static void who_only_looks_at_a_run_puts_nothing_back(void **state)
+{
+    static const char *const two[] = {"train.steps=2", NULL};
+    const char *old = ROOT "/seen/checkpoints/step-000002.old";
+    struct kg_config *config;
+    struct kg_str plan = {0};
+    struct kg_err e;
+    bool resumable;
+
+    (void)state;
+    NEED(kg_file_remove_tree(ROOT "/seen", err));
+    NEED(train(ROOT "/seen", false, two, err));
+    run_shell("cd " ROOT "/seen/checkpoints && mv step-000002 step-000002.old "
+              "&& rm ../metrics.jsonl");
+    NEED(kg_run_dir_resumable(&resumable, ROOT "/seen", err));
+    assert_true(resumable);
+    config = config_of(ROOT "/seen", two);
+    assert_int_equal(kg_train_plan(&plan, config, false, 1, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "step-000002.old"));
+    NEED(kg_train_plan(&plan, config, true, 1, err));
+    assert_non_null(strstr(kg_str_text(&plan), "step-000002.old: behind step 2 of 2"));
+    assert_true(kg_file_is_dir(old));
+    assert_false(kg_file_exists(ROOT "/seen/checkpoints/step-000002"));
+    kg_str_release(&plan);
+    kg_config_free(config);
+}
+
 /* ---- a disk that changed what was saved ---- */
 
 #define DAMAGED ROOT "/damaged"
@@ -949,6 +977,7 @@ int main(void)
         cmocka_unit_test(a_failure_beside_a_step_comes_before_its_training),
         cmocka_unit_test(asks_for_room_before_a_save),
         cmocka_unit_test(resumes_from_whatever_a_killed_save_leaves),
+        cmocka_unit_test(who_only_looks_at_a_run_puts_nothing_back),
         cmocka_unit_test(resume_refuses_a_damaged_checkpoint),
         cmocka_unit_test(a_damaged_checkpoint_names_the_newest_that_is_whole),
         cmocka_unit_test(a_missing_log_is_named_on_resume),

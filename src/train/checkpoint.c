@@ -254,20 +254,26 @@ static kg_status list_checkpoints(char ***names, size_t *n, const char *root,
 }
 
 /* Where names cannot be exchanged, a replaced checkpoint stands as NAME.old for a moment
- * (kg_file_rename_dir). Killed then, it takes its name back; a finished replacement makes
- * it superfluous. */
-static kg_status settle_old(const char *root, const char *old, struct kg_err *err)
+ * (kg_file_rename_dir).   returns whether `old` is such a name; name: without .old */
+static bool is_old(char name[KG_CHECKPOINT_NAME], const char *old)
 {
     size_t n = strlen(old);
-    char name[KG_CHECKPOINT_NAME];
     struct place unused;
-    struct kg_path from = kg_path_in(root, old), to;
 
-    if (n < 4 || n - 4 >= sizeof name || strcmp(old + n - 4, ".old") != 0)
-        return KG_OK;
+    if (n < 4 || n >= KG_CHECKPOINT_NAME || strcmp(old + n - 4, ".old") != 0)
+        return false;
     memcpy(name, old, n - 4);
     name[n - 4] = '\0';
-    if (!parse_name(&unused, name))
+    return parse_name(&unused, name);
+}
+
+/* Killed then, it takes its name back; a finished replacement makes it superfluous. */
+static kg_status settle_old(const char *root, const char *old, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+    struct kg_path from = kg_path_in(root, old), to;
+
+    if (!is_old(name, old))
         return KG_OK;
     to = kg_path_in(root, name);
     if (kg_file_exists(to.text))
@@ -338,6 +344,42 @@ kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err)
 {
     return newest_until(name, dir, true, INT64_MAX, err);
+}
+
+/* NAME.old counts as NAME where that is not there. */
+static bool stands(char name[KG_CHECKPOINT_NAME], const char *root, const char *folder)
+{
+    struct place unused;
+
+    if (is_old(name, folder))
+        return !kg_file_exists(kg_path_in(root, name).text);
+    if (!parse_name(&unused, folder))
+        return false;
+    strcpy(name, folder);
+    return true;
+}
+
+kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
+                             struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
+    char name[KG_CHECKPOINT_NAME], last[KG_CHECKPOINT_NAME];
+    const char *newest = NULL, *next = name;
+    char **names;
+    size_t n;
+
+    folder[0] = '\0';
+    if (!kg_file_is_dir(root.text))
+        return KG_OK;
+    KG_TRY(kg_file_list(&names, &n, root.text, err));
+    for (size_t i = 0; i < n; i++) {
+        if (!stands(name, root.text, names[i]) || (newest && by_age(&next, &newest) <= 0))
+            continue;
+        newest = strcpy(last, name);
+        strcpy(folder, names[i]);
+    }
+    kg_file_names_free(names, n);
+    return KG_OK;
 }
 
 kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,

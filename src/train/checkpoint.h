@@ -28,11 +28,16 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CH
 kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 /* Name of the newest checkpoint of the run in dir; "" without one. Puts back what a
- * killed replacement left under NAME.old. */
+ * killed replacement left under NAME.old: for who holds the run's lock. */
 kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* The same of a run that is only read: writes nothing. */
+/* The folder that the newest checkpoint is in until then, NAME or NAME.old; "" without
+ * one. Writes nothing. */
+kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
+                             struct kg_err *err) KG_MUST_CHECK;
+
+/* The same name of a run that is only read: writes nothing, and knows of no NAME.old. */
 kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
 /* The counters in a state.json, and such a file of them. */

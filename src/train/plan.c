@@ -335,7 +335,7 @@ static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_
     char name[KG_CHECKPOINT_NAME];
     struct kg_path dir;
 
-    KG_TRY(kg_checkpoint_newest(name, run->log.dir, err));
+    KG_TRY(kg_checkpoint_seen(name, run->log.dir, err));
     if (!name[0])
         return kg_str_printf(out, err,
                              "resume      %s has no checkpoint yet: from step 0\n",

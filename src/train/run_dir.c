@@ -158,7 +158,7 @@ static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
     char name[KG_CHECKPOINT_NAME];
     bool made, config = kg_file_exists(kg_path_in(dir, "config.yaml").text);
 
-    KG_TRY(kg_checkpoint_newest(name, dir, err));
+    KG_TRY(kg_checkpoint_seen(name, dir, err));
     KG_TRY(has_steps(&made, dir, err));
     KG_TRY(was_begun(begun, dir, err));
     if (name[0] || made)
@@ -176,7 +176,7 @@ kg_status kg_run_dir_resumable(bool *resumable, const char *dir, struct kg_err *
 {
     char name[KG_CHECKPOINT_NAME];
 
-    KG_TRY(kg_checkpoint_newest(name, dir, err));
+    KG_TRY(kg_checkpoint_seen(name, dir, err));
     KG_TRY(has_steps(resumable, dir, err));
     *resumable |= name[0] != '\0';
     return KG_OK;

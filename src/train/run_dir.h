@@ -24,7 +24,8 @@ kg_status kg_run_dir_check(const struct kg_run_inputs *in,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether dir holds something to continue: a checkpoint, or a step in its log. A run
- * that came to neither (its first checkpoint is half there, say) is begun anew.
+ * that came to neither (its first checkpoint is half there, say) is begun anew. Writes
+ * nothing: whose folder it is, is known behind the lock.
  * errors: EIO */
 kg_status kg_run_dir_resumable(bool *resumable, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
