@@ -341,17 +341,17 @@ static void make_steep_model(void)
     struct kg_model_config config;
     struct kg_model *m;
 
-    NEED(kg_model_config_read(&config, DIGITS, err));
+    NEED_IN_CHILD(kg_model_config_read(&config, DIGITS, err));
     config.layers = 1;
     config.tied = false;
-    NEED(kg_model_create(&m, &config, &opts, 7, err));
+    NEED_IN_CHILD(kg_model_create(&m, &config, &opts, 7, err));
     for (int64_t v = 0; v < m->head->rows; v++)
         for (int64_t d = 0; d < m->head->cols; d++)
             m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
     for (int64_t d = 0; d < m->norm->cols; d++)
         m->norm->master[d] = 0;
-    NEED(kg_file_make_dirs(ROOT "/steep", err));
-    NEED(kg_model_save(m, ROOT "/steep", &save, err));
+    NEED_IN_CHILD(kg_file_make_dirs(ROOT "/steep", err));
+    NEED_IN_CHILD(kg_model_save(m, ROOT "/steep", &save, err));
     kg_model_free(m);
 }
 
@@ -359,7 +359,8 @@ static void write_demonstrations(void)
 {
     FILE *f = fopen(ROOT "/demonstrations.jsonl", "w");
 
-    assert_non_null(f);
+    if (!f)
+        _exit(127);
     for (int i = 0; i < 8; i++) /* the end token is the whole response of every other */
         fprintf(f, "{\"prompt\": \"1,2:3,%d\", \"response\": \"%s\"}\n", i,
                 i % 2 ? "" : "1,2,3,4,5,6,7,8,9,1,2,3,4,5,6");

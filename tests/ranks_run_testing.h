@@ -32,10 +32,9 @@ static struct kg_ranks_loss *no_loss(void)
 }
 
 /* Its process does not return. */
-static void be_rank(struct kg_ranks *r, const char *dir, bool resume,
-                    const char *const *extra, const struct upset *upset)
+static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
+                    const struct upset *upset)
 {
-    struct kg_config *config = config_of(dir, extra);
     struct kg_err e;
     kg_status status;
 
@@ -57,6 +56,7 @@ static void be_rank(struct kg_ranks *r, const char *dir, bool resume,
 static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
                         const char *const *extra, const struct upset *upset)
 {
+    struct kg_config *config = config_of(dir, extra);
     struct kg_ranks_loss *loss = no_loss();
     struct rank_sockets s;
 
@@ -68,12 +68,13 @@ static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
         if (child[me] != 0)
             continue;
         ranks_part(&s, me);
-        NEED(kg_ranks_on_sockets(&r, me, n, s.fd[me], err));
+        NEED_IN_CHILD(kg_ranks_on_sockets(&r, me, n, s.fd[me], err));
         r.loss = loss;
         r.wait_s = upset->wait_s;
-        be_rank(&r, dir, resume, extra, upset);
+        be_rank(&r, config, resume, upset);
     }
     ranks_part(&s, -1);
+    kg_config_free(config);
     munmap(loss, sizeof *loss);
 }
 

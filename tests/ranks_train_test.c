@@ -29,22 +29,25 @@ static void limit_files(void)
     if (largest_file == 0)
         return;
     signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &most), 0);
+    if (setrlimit(RLIMIT_FSIZE, &most) != 0)
+        _exit(127);
 }
 
 static pid_t start_rank(struct rank_sockets *s, int me, const char *dir, bool resume,
                         const char *const *extra)
 {
     static const struct upset none;
+    struct kg_config *config = config_of(dir, extra);
     struct kg_ranks ranks;
     pid_t child = fork();
 
-    if (child != 0)
-        return child;
-    ranks_part(s, me);
-    limit_files();
-    NEED(kg_ranks_on_sockets(&ranks, me, s->n, s->fd[me], err));
-    be_rank(&ranks, dir, resume, extra, &none);
+    if (child == 0) {
+        ranks_part(s, me);
+        limit_files();
+        NEED_IN_CHILD(kg_ranks_on_sockets(&ranks, me, s->n, s->fd[me], err));
+        be_rank(&ranks, config, resume, &none);
+    }
+    kg_config_free(config);
     return child;
 }
 

@@ -12,6 +12,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -21,6 +23,18 @@
         struct kg_err *err = &need_err;                                                  \
         if ((expr) != KG_OK)                                                             \
             fail_msg("%s: %s", #expr, need_err.message);                                 \
+    } while (0)
+
+/* The same in a child of a test, whose failure is its exit status: back in the runner it
+ * would go on with the tests that are its parent's. */
+#define NEED_IN_CHILD(expr)                                                              \
+    do {                                                                                 \
+        struct kg_err need_err = {0};                                                    \
+        struct kg_err *err = &need_err;                                                  \
+        if ((expr) != KG_OK) {                                                           \
+            fprintf(stderr, "%s: %s\n", #expr, need_err.message);                        \
+            _exit(127);                                                                  \
+        }                                                                                \
     } while (0)
 
 #endif
