@@ -78,6 +78,13 @@ unjoined() {
     ! SLURM_NTASKS=4 ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
         >"$work/said" 2>&1 && said "SLURM_NTASKS is 4" && [ ! -e "$work/x" ]
 }
+# a launcher that the library does not hear: each process would be a run of its own
+deaf_openmpi() { PMIX_RANK=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 "$@"; }
+deaf_mpich() { PMI_SIZE=2 "$@"; }
+deaf() {
+    ! deaf_$m ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
+        train.lanes=2 >"$work/said" 2>&1 && said "expected the 2 processes .* found 1 by kedge-mpi-$m.so" && [ ! -e "$work/x" ]
+}
 
 told=$work/said
 pass "tasks that Slurm did not join are refused" unjoined
@@ -100,6 +107,7 @@ for m in openmpi mpich; do
     pass "$m: fewer lanes than ranks are refused" too_few_lanes
     pass "$m: by one rank" said_once
     pass "$m: a missing shim is named" without_shim
+    pass "$m: a launcher that MPI does not hear is refused" deaf
     pass "$m: exchanges are measured" benched
     pass "$m: doctor checks every rank, and what is between them" checked
     pass "$m: folders that are not one are named" apart

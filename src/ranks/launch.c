@@ -32,50 +32,90 @@ static long number(const char *name)
     return text ? strtol(text, NULL, 10) : 0;
 }
 
-/* Whose launcher it was; NULL: nobody's, or one that started a single process. */
-static const char *launcher(void)
+/* The innermost launcher is the last word: mpirun may have been started in a step of
+ * Slurm, whose variables are still there. PMIx and Slurm's step tell of no library. */
+void kg_ranks_read_launch(struct kg_ranks_launch *l)
 {
-    if (getenv("OMPI_COMM_WORLD_SIZE"))
-        return number("OMPI_COMM_WORLD_SIZE") > 1 ? "openmpi" : NULL;
-    if (getenv("PMI_SIZE"))
-        return number("PMI_SIZE") > 1 ? "mpich" : NULL;
-    return getenv("PMIX_RANK") ? "openmpi" : NULL;
+    *l = (struct kg_ranks_launch){0};
+    if (getenv("OMPI_COMM_WORLD_SIZE")) {
+        l->by = KG_RANKS_OPENMPI;
+        l->n = (int)number("OMPI_COMM_WORLD_SIZE");
+    } else if (getenv("PMI_SIZE")) {
+        l->by = KG_RANKS_MPICH;
+        l->n = (int)number("PMI_SIZE");
+    } else if (getenv("PMIX_RANK")) {
+        l->by = KG_RANKS_PMIX;
+        l->n = (int)number("SLURM_STEP_NUM_TASKS");
+    } else if (number("SLURM_NTASKS") > 1) {
+        l->by = KG_RANKS_NOBODY;
+        l->n = (int)number("SLURM_NTASKS");
+    }
 }
 
-/* srun --mpi=pmix says how many in SLURM_NTASKS alone; of tasks that it did not join, and
- * not of the script of a batch, SLURM_STEP_NUM_TASKS tells. */
+/* Of tasks that Slurm did not join, and not of the script of a batch,
+ * SLURM_STEP_NUM_TASKS tells; of PMIx alone, whose number this process has. */
 int kg_ranks_launched(void)
 {
-    const char *name = getenv("OMPI_COMM_WORLD_SIZE") ? "OMPI_COMM_WORLD_SIZE"
-                       : getenv("PMI_SIZE")           ? "PMI_SIZE"
-                       : getenv("PMIX_RANK")          ? "SLURM_NTASKS"
-                                                      : "SLURM_STEP_NUM_TASKS";
-    const long n = number(name);
+    struct kg_ranks_launch l;
+    long n;
 
+    kg_ranks_read_launch(&l);
+    n = l.by == KG_RANKS_NOBODY || l.by == KG_RANKS_ALONE ? number("SLURM_STEP_NUM_TASKS")
+        : l.n > 0                                         ? l.n
+                                                          : number("PMIX_RANK") + 1;
     return n > 1 ? (int)n : 1;
 }
 
-static bool among_slurm_tasks(void)
+static kg_status refuse_unjoined(int n, struct kg_err *err)
 {
-    return number("SLURM_NTASKS") > 1 && !getenv("OMPI_COMM_WORLD_SIZE") &&
-           !getenv("PMI_SIZE") && !getenv("PMIX_RANK");
+    return kg_fail(err, KG_EINVAL,
+                   "ranks: SLURM_NTASKS is %d, but Slurm did not join its tasks: "
+                   "expected srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH), or for "
+                   "a run of one process srun -n 1 --mpi=none with SLURM_NTASKS=1",
+                   n);
+}
+
+/* Either library may speak PMIx: the one that is here, Open MPI's where both are. */
+static const char *library_for(enum kg_ranks_launcher by)
+{
+    if (by == KG_RANKS_MPICH)
+        return "mpich";
+    return by == KG_RANKS_OPENMPI || kg_ranks_has_mpi("openmpi") ||
+                   !kg_ranks_has_mpi("mpich")
+               ? "openmpi"
+               : "mpich";
+}
+
+/* A library that does not understand its launcher takes each process for all. */
+static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *l,
+                              const char *library, struct kg_err *err)
+{
+    int found = r->n;
+
+    if (l->n == 0 || found == l->n)
+        return KG_OK;
+    kg_ranks_close(r);
+    return kg_fail(err, KG_EINVAL,
+                   "ranks: expected the %d processes that the launcher started, found "
+                   "%d by kedge-mpi-%s.so: its MPI does not speak with this launcher "
+                   "(its own mpirun does; docs/ranks.md)",
+                   l->n, found, library);
 }
 
 kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
 {
-    const char *whose = launcher();
+    struct kg_ranks_launch l;
+    const char *library;
 
     memset(r, 0, sizeof *r);
-    if (among_slurm_tasks())
-        return kg_fail(
-            err, KG_EINVAL,
-            "ranks: SLURM_NTASKS is %ld, but Slurm did not join its tasks: "
-            "expected srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH), or for "
-            "a run of one process srun -n 1 --mpi=none with SLURM_NTASKS=1",
-            number("SLURM_NTASKS"));
-    if (!whose)
+    kg_ranks_read_launch(&l);
+    if (l.by == KG_RANKS_NOBODY)
+        return refuse_unjoined(l.n, err);
+    if (l.by == KG_RANKS_ALONE || l.n == 1)
         return KG_OK;
-    KG_TRY(kg_ranks_on_mpi(r, whose, err));
+    library = library_for(l.by);
+    KG_TRY(kg_ranks_on_mpi(r, library, err));
+    KG_TRY(check_number(r, &l, library, err));
     r->wait_s = wait_s;
     return KG_OK;
 }

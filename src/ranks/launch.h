@@ -1,23 +1,39 @@
 /* From a launcher's environment to ranks: mpirun of Open MPI, mpiexec of MPICH, Slurm's
  * srun with --mpi=pmix or --mpi=pmi2.
  *
- *     OMPI_COMM_WORLD_SIZE, PMIX_RANK   Open MPI
- *     PMI_SIZE                          MPICH
- *     none of them                      alone
+ *     OMPI_COMM_WORLD_SIZE        Open MPI
+ *     PMI_SIZE                    MPICH
+ *     PMIX_RANK                   PMIx, which both speak: the library that is here
+ *     SLURM_NTASKS above 1        Slurm's tasks that know nothing of each other: refused,
+ *                                 each would take itself for the whole run
+ *     none of them                alone
  *
- * SLURM_NTASKS above 1 and none of them is refused: each of the tasks would take itself
- * for the whole run.
+ * The first that is there counts. How many processes the launcher says it started is
+ * compared with how many MPI finds.
  */
 #ifndef KG_RANKS_LAUNCH_H
 #define KG_RANKS_LAUNCH_H
 
 #include "ranks/ranks.h"
 
+enum kg_ranks_launcher {
+    KG_RANKS_ALONE,
+    KG_RANKS_OPENMPI,
+    KG_RANKS_MPICH,
+    KG_RANKS_PMIX,
+    KG_RANKS_NOBODY /* tasks of Slurm, joined by nobody */
+};
+struct kg_ranks_launch {
+    enum kg_ranks_launcher by;
+    int n; /* processes that it says it started; 0: it does not say */
+};
+void kg_ranks_read_launch(struct kg_ranks_launch *l);
+
 /* Join the launcher's other processes.   r (out): {0} where there is no launcher, or one
  * of a single process; closed by kg_ranks_close, after the last word to the user: where a
  * rank was lost it ends all of them
- * errors: EINVAL (Slurm's tasks that know nothing of each other), those of
- * kg_ranks_on_mpi */
+ * errors: EINVAL (Slurm's tasks that know nothing of each other; a library that finds
+ * another number of processes than the launcher started), those of kg_ranks_on_mpi */
 kg_status kg_ranks_open(struct kg_ranks *r, double wait_s,
                         struct kg_err *err) KG_MUST_CHECK;
 

@@ -55,18 +55,76 @@ static void tasks_that_slurm_did_not_join_are_refused(void **state)
     assert_non_null(strstr(err.message, "srun --mpi=pmix"));
 }
 
-static void each_launcher_says_how_many_it_started(void **state)
+/* As launchers leave it: mpirun of Open MPI 4.1 and MPICH 4.0, srun of Slurm 22.05, and
+ * one inside the other. */
+static void the_innermost_launcher_is_told_from_the_environment(void **state)
 {
-    (void)state;
-    assert_int_equal(kg_ranks_launched(), 1);
-    setenv("SLURM_NTASKS", "4", 1); /* the script of a batch: none yet */
-    assert_int_equal(kg_ranks_launched(), 1);
-    setenv("SLURM_STEP_NUM_TASKS", "3", 1);
-    assert_int_equal(kg_ranks_launched(), 3);
-    setenv("PMIX_RANK", "0", 1);
-    assert_int_equal(kg_ranks_launched(), 4);
-    setenv("OMPI_COMM_WORLD_SIZE", "1", 1); /* mpirun -n 1 within it */
-    assert_int_equal(kg_ranks_launched(), 1);
+    static const struct {
+        const char *what;
+        const char *set[7]; /* names and values */
+        enum kg_ranks_launcher by;
+        int n, launched;
+    } rows[] = {
+        {"nobody", {NULL}, KG_RANKS_ALONE, 0, 1},
+        {"mpirun of Open MPI",
+         {"OMPI_COMM_WORLD_SIZE", "3", "PMIX_RANK", "1"},
+         KG_RANKS_OPENMPI,
+         3,
+         3},
+        {"mpirun of MPICH", {"PMI_SIZE", "3"}, KG_RANKS_MPICH, 3, 3},
+        {"srun --mpi=pmi2",
+         {"PMI_SIZE", "2", "SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
+         KG_RANKS_MPICH,
+         2,
+         2},
+        {"srun --mpi=pmix",
+         {"PMIX_RANK", "0", "SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
+         KG_RANKS_PMIX,
+         2,
+         2},
+        {"srun --mpi=pmix of one task, in an allocation of more",
+         {"PMIX_RANK", "0", "SLURM_NTASKS", "4", "SLURM_STEP_NUM_TASKS", "1"},
+         KG_RANKS_PMIX,
+         1,
+         1},
+        {"PMIx without Slurm, the first", {"PMIX_RANK", "0"}, KG_RANKS_PMIX, 0, 1},
+        {"PMIx without Slurm, the third", {"PMIX_RANK", "2"}, KG_RANKS_PMIX, 0, 3},
+        {"srun --mpi=none",
+         {"SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
+         KG_RANKS_NOBODY,
+         2,
+         2},
+        {"the script of a batch", {"SLURM_NTASKS", "4"}, KG_RANKS_NOBODY, 4, 1},
+        {"mpirun of MPICH in it",
+         {"SLURM_NTASKS", "4", "PMI_SIZE", "4"},
+         KG_RANKS_MPICH,
+         4,
+         4},
+        {"mpirun of MPICH in a step of PMIx",
+         {"PMIX_RANK", "0", "SLURM_STEP_NUM_TASKS", "1", "PMI_SIZE", "2"},
+         KG_RANKS_MPICH,
+         2,
+         2},
+        {"mpirun -n 1 of Open MPI in a step",
+         {"PMI_SIZE", "4", "SLURM_STEP_NUM_TASKS", "4", "OMPI_COMM_WORLD_SIZE", "1"},
+         KG_RANKS_OPENMPI,
+         1,
+         1},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_ranks_launch l;
+
+        nobody(state);
+        for (int k = 0; k < 6 && rows[i].set[k]; k += 2)
+            setenv(rows[i].set[k], rows[i].set[k + 1], 1);
+        kg_ranks_read_launch(&l);
+        if (l.by != rows[i].by || l.n != rows[i].n ||
+            kg_ranks_launched() != rows[i].launched)
+            fail_msg("%s: found launcher %d of %d processes, %d were started",
+                     rows[i].what, (int)l.by, l.n, kg_ranks_launched());
+    }
+    nobody(state);
 }
 
 /* ---- two ranks, the second a child ---- */
@@ -82,7 +140,7 @@ static struct kg_ranks pair_up(pid_t *child)
     *child = fork();
     me = *child == 0;
     wires[!me] = fd[me];
-    NEED(kg_ranks_on_sockets(&r, me, 2, wires, err));
+    NEED_IN_CHILD(kg_ranks_on_sockets(&r, me, 2, wires, err)); /* or in its parent */
     r.wait_s = 20;
     close(fd[!me]);
     return r;
@@ -193,7 +251,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(without_a_launcher_a_process_is_alone, nobody),
         cmocka_unit_test_setup(tasks_that_slurm_did_not_join_are_refused, nobody),
-        cmocka_unit_test_setup(each_launcher_says_how_many_it_started, nobody),
+        cmocka_unit_test_setup(the_innermost_launcher_is_told_from_the_environment,
+                               nobody),
         cmocka_unit_test(one_program_is_alike),
         cmocka_unit_test(a_rank_with_cores_of_its_own_shares_none),
         cmocka_unit_test(a_folder_is_shared_or_not),

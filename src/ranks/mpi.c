@@ -229,21 +229,47 @@ static kg_status refuse(const struct kg_program_folders *f, const char *file,
         file, f->list[0], f->list[1]);
 }
 
+/* path (PATH_MAX) out: of the shim; "" where it is in none of the folders f. */
+static kg_status find(char *path, struct kg_program_folders *f, const char *file,
+                      struct kg_err *err)
+{
+    path[0] = '\0';
+    KG_TRY(kg_program_folders(f, err));
+    for (size_t i = 0; i < f->n; i++)
+        if (snprintf(path, PATH_MAX, "%s/%s", f->list[i], file) < PATH_MAX &&
+            access(path, F_OK) == 0)
+            return KG_OK;
+    path[0] = '\0';
+    return KG_OK;
+}
+
+static void name_shim(char file[64], const char *name)
+{
+    snprintf(file, 64, "kedge-mpi-%s.so", name);
+}
+
+bool kg_ranks_has_mpi(const char *name)
+{
+    char file[64], path[PATH_MAX];
+    struct kg_program_folders f;
+    struct kg_err unused;
+
+    name_shim(file, name);
+    return find(path, &f, file, &unused) == KG_OK && path[0];
+}
+
 kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, struct kg_err *err)
 {
     char file[64], path[PATH_MAX];
     struct kg_program_folders f;
     const struct kg_mpi *mpi = NULL;
 
-    snprintf(file, sizeof file, "kedge-mpi-%s.so", name);
-    KG_TRY(kg_program_folders(&f, err));
-    for (size_t i = 0; i < f.n; i++)
-        if (snprintf(path, sizeof path, "%s/%s", f.list[i], file) < (int)sizeof path &&
-            access(path, F_OK) == 0) {
-            KG_TRY(load(&mpi, path, err));
-            return kg_ranks_on_shim(r, mpi, err);
-        }
-    return refuse(&f, file, err);
+    name_shim(file, name);
+    KG_TRY(find(path, &f, file, err));
+    if (!path[0])
+        return refuse(&f, file, err);
+    KG_TRY(load(&mpi, path, err));
+    return kg_ranks_on_shim(r, mpi, err);
 }
 
 void kg_ranks_mpi_library(char text[KG_MPI_TEXT], const struct kg_ranks *r)

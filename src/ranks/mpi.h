@@ -14,6 +14,8 @@
  * (what MPI says) */
 kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
+/* Whether the shim of that name is there. */
+bool kg_ranks_has_mpi(const char *name);
 /* Over a shim that is there already: for tests. */
 kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
                            struct kg_err *err) KG_MUST_CHECK;
