@@ -23,11 +23,14 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MOST = KG_RANKS_SOCKETS };
 /* Of a launcher's: a rank waits so long for those below it to speak, and at most so. */
 enum { TURN_S = 2, LAST_TURN_S = 30 };
+/* A rank that closed its sockets ends within this, or how is not told. */
+enum { GONE_MS = 2000, NAP_MS = 5 };
 
 static int fd[MOST][MOST];
 static pid_t child[MOST];
@@ -167,20 +170,35 @@ static void add_end(struct kg_err *err, int state)
                 WEXITSTATUS(state));
 }
 
+/* A child that is gone has closed its sockets, and ends by itself: a signal of ours would
+ * be taken for the cause.   returns whether it did, soon; state: as waitpid says */
+static bool ended_by_itself(int *state, pid_t p)
+{
+    const struct timespec nap = {0, NAP_MS * 1000000l};
+
+    for (int waited = 0; waited < GONE_MS; waited += NAP_MS) {
+        if (waitpid(p, state, WNOHANG) == p)
+            return true;
+        nanosleep(&nap, NULL);
+    }
+    return false;
+}
+
 /* One child was lost: a silent one would be waited for, and the rest has nothing to do.
  * What the lost one came to itself is told with the error. */
 static void end_children(const struct kg_ranks *r, struct kg_err *err)
 {
-    int gone = r->loss ? atomic_load(&r->loss->who) - 1 : -1;
+    int gone = r->loss ? atomic_load(&r->loss->who) - 1 : -1, state;
+    bool known = gone > 0 && ended_by_itself(&state, child[gone]);
 
+    if (known)
+        add_end(err, state);
     for (int p = 1; p < r->n; p++)
-        kill(child[p], SIGKILL);
-    for (int p = 1; p < r->n; p++) {
-        int state;
-
-        if (waitpid(child[p], &state, 0) == child[p] && p == gone)
-            add_end(err, state);
-    }
+        if (!known || p != gone)
+            kill(child[p], SIGKILL);
+    for (int p = 1; p < r->n; p++)
+        if (!known || p != gone)
+            waitpid(child[p], NULL, 0);
 }
 
 /* Whether this rank says that one was lost. */
