@@ -396,10 +396,10 @@ kg_status kg_acts_balance(struct kg_acts *a, const float *balance, struct kg_err
                    : KG_OK;
 }
 
-kg_status kg_acts_p_sum(float *out, const struct kg_acts *a, struct kg_err *err)
+kg_status kg_acts_p_sum(float *p_sum, const struct kg_acts *a, struct kg_err *err)
 {
-    return kg_buf_get(a->backend, out, a->p_sum.data, (uint64_t)a->p_sum.n * sizeof *out,
-                      err);
+    return kg_buf_get(a->backend, p_sum, a->p_sum.data,
+                      (uint64_t)a->p_sum.n * sizeof *p_sum, err);
 }
 
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)

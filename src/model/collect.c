@@ -94,13 +94,32 @@ static struct bucket first_bucket(const struct kg_model *m)
     return (struct bucket){.param = kg_model_first_trained(m)};
 }
 
-uint64_t kg_model_refresh_bytes(const struct kg_model *m)
+/* Of the largest bucket; packed: that a run takes as a device's products read it, panels
+ * padded to whole ones; 0 where none is sent */
+static uint64_t room_of(uint64_t *packed, const struct kg_model *m)
 {
     struct bucket b = first_bucket(m);
     uint64_t most = 0;
-    while (m->ranks && next_bucket(&b, m))
+    *packed = 0;
+    while (next_bucket(&b, m)) {
         most = b.bytes > most ? b.bytes : most;
+        for (int i = 0; i < b.n && !m->backend->host_memory; i++) {
+            const struct run *r = &b.run[i];
+            const uint64_t bytes = kg_weights_bytes(m->backend, dtype_of(m, r->p),
+                                                    r->rows, r->p->cols);
+            *packed = bytes > *packed ? bytes : *packed;
+        }
+    }
     return most;
+}
+
+uint64_t kg_model_refresh_bytes(const struct kg_model *m)
+{
+    uint64_t packed, bytes;
+    if (!m->ranks)
+        return 0;
+    bytes = room_of(&packed, m);
+    return bytes + packed;
 }
 
 /* ---- a bucket ---- */
@@ -209,17 +228,17 @@ static kg_status one_bucket(struct collect *c, const struct bucket *b, kg_status
 
 static kg_status take_room(struct collect *c, struct kg_err *err)
 {
-    const uint64_t bytes = kg_model_refresh_bytes(c->m);
+    uint64_t packed;
+    const uint64_t bytes = room_of(&packed, c->m);
     c->data = kg_mem_calloc(1, bytes, "weights of all ranks", err);
     c->ends = c->data ? kg_mem_calloc((size_t)c->m->ranks->n, sizeof *c->ends,
                                       "weights of all ranks", err)
                       : NULL;
     if (!c->ends)
         return KG_ENOMEM;
-    if (c->m->backend->host_memory)
+    if (packed == 0)
         return KG_OK;
-    /* panels are padded to whole ones */
-    c->packed = kg_buf_alloc(c->m->host, 2 * bytes, "a piece of weights", err);
+    c->packed = kg_buf_alloc(c->m->host, packed, "a piece of weights", err);
     return c->packed ? KG_OK : err->code;
 }
 

@@ -218,9 +218,38 @@ static void test_cuts_are_the_whole_on_every_number_of_ranks(void **state)
     }
 }
 
+/* An adapter of one row is a panel of sixteen where panels go to a device. */
+static void test_a_refresh_has_room_for_the_padded_panels_of_a_run(void **state)
+{
+    (void)state;
+    const struct kg_backend *far;
+    struct kg_ranks two = {.n = 2};
+    struct kg_lora lora = {.rank = 1, .alpha = 1};
+    struct kg_model_opts opts = {.ct = KG_F32, .ranks = &two, .lora = &lora};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+    NEED(kg_backend_open(&far, "far", err));
+    opts.backend = far;
+    NEED(kg_lora_add_target(&lora, "q_proj", "targets", err));
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen2", err));
+    c.layers = 1;
+    NEED(kg_model_outline(&m, &c, &opts, err));
+    uint64_t bucket = 0, most = 0;
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
+        const struct kg_param *p = &m->params[i];
+        const uint64_t bytes = kg_weights_bytes(far, KG_F32, p->rows, p->cols);
+        bucket += (uint64_t)(p->rows * p->cols) * sizeof(float);
+        most = bytes > most ? bytes : most;
+    }
+    assert_true(most > 2 * bucket);
+    assert_int_equal(kg_model_refresh_bytes(m), bucket + most);
+    kg_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_refresh_has_room_for_the_padded_panels_of_a_run),
         cmocka_unit_test(test_cuts_are_the_whole_on_every_number_of_ranks),
     };
     kg_threads_set(1);

@@ -170,7 +170,8 @@ void kg_model_free(struct kg_model *m);
  * ranks: of cuts each sends its own, in what products read.
  * errors: ENOMEM, of the ranks (told to all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Bytes of the host that a refresh of cuts takes while it lasts. */
+/* Bytes of the host that a refresh of cuts takes while it lasts: what ranks send, and
+ * what goes to a device. */
 uint64_t kg_model_refresh_bytes(const struct kg_model *m);
 /* Memory of what products read, beside the master weights: the backend's. */
 uint64_t kg_model_compute_bytes(const struct kg_model *m);

@@ -172,6 +172,24 @@ static bool checkpointed(const struct kg_rows_opts *opts)
     return opts->checkpoint || !opts->backward;
 }
 
+/* Experts that the tokens of a pack are given. */
+static int64_t n_given(const struct kg_model *m, const struct kg_rows_opts *opts)
+{
+    return opts->experts ? opts->max_tokens * kg_model_config_choices(&m->config) : 0;
+}
+
+/* From nothing, not by doubling: as long as the plan says. */
+static kg_status room_for_given(struct kg_stage *s, const struct kg_model *m,
+                                const struct kg_rows_opts *opts, struct kg_err *err)
+{
+    const int64_t given = n_given(m, opts);
+
+    if (given == 0)
+        return KG_OK;
+    kg_stage_release(s, m->backend);
+    return kg_stage_room(s, m->backend, kg_stage_ints(opts->max_tokens) + given, err);
+}
+
 static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
                              const struct kg_rows_opts *opts, const size_t *counts,
                              struct kg_err *err)
@@ -185,6 +203,7 @@ static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
     k->anchor = opts->anchor;
     k->kv = opts->kv;
     KG_TRY(kg_acts_create(&k->acts, m, opts->max_tokens, checkpointed(opts), err));
+    KG_TRY(room_for_given(&k->acts->stage, m, opts, err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
         KG_TRY(
             kg_acts_create(&k->anchor_acts, opts->anchor, opts->max_tokens, true, err));
@@ -251,25 +270,27 @@ static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
     return bytes < UINT64_MAX / 16 ? bytes : UINT64_MAX / 16;
 }
 
-/* Activations; of what is staged the banks are the host's. */
+/* Activations; of what is staged, `given` experts too, the banks are the host's. */
 static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_opts *opts,
-                               bool checkpoint)
+                               bool checkpoint, int64_t given)
 {
+    const uint64_t banks = (uint64_t)kg_stage_banks(m->backend);
+    const uint64_t more = (uint64_t)given * sizeof(int32_t);
     uint64_t all = kg_acts_bytes(m, opts->max_tokens, checkpoint);
-    uint64_t staged = (uint64_t)kg_stage_banks(m->backend) *
-                      (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
+    uint64_t staged = banks * (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
 
-    return (struct kg_bytes){all - staged, staged};
+    return (struct kg_bytes){all - staged + more, staged + banks * more};
 }
 
 struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts)
 {
     size_t counts[COUNTS];
-    struct kg_bytes b = acts_of(m, opts, checkpointed(opts)), anchor = {0};
+    struct kg_bytes b = acts_of(m, opts, checkpointed(opts), n_given(m, opts)),
+                    anchor = {0};
 
     count(counts, &m->config, m->ct, opts);
     if (opts->anchor)
-        anchor = acts_of(opts->anchor, opts, true);
+        anchor = acts_of(opts->anchor, opts, true, 0);
     b.there += anchor.there + bytes_of(there_columns, counts);
     b.host += (uint64_t)opts->max_tokens * sizeof(int32_t) *
               (uint64_t)kg_model_config_choices(&m->config);

@@ -565,6 +565,43 @@ static void the_memory_plan_is_what_is_taken(void **state)
     kg_model_free(m);
 }
 
+/* Every token of a full pack has its experts, of which the host reads those chosen. */
+static void a_pack_that_is_given_experts_takes_what_is_planned(void **state)
+{
+    enum { N = 4096 };
+    const struct kg_model_opts tiny = {.ct = KG_F32, .trainable = true};
+    const struct kg_rows_opts opts = {.max_tokens = N, .max_rows = 1, .experts = true};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+    struct kg_rows *p = NULL;
+    uint64_t before, plan;
+    uint16_t *experts;
+    int32_t *tokens;
+
+    (void)state;
+    need_host_memory();
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen2_moe", err));
+    c.max_positions = N;
+    NEED(kg_model_create(&m, &c, &tiny, 3, err));
+    experts = must_alloc(N * (size_t)kg_model_config_choices(&c), sizeof *experts);
+    tokens = must_alloc(N, sizeof *tokens);
+    before = kg_mem_current_bytes();
+    plan = kg_bytes_sum(kg_rows_memory(m, &opts));
+    NEED(kg_rows_create(&p, m, &opts, err));
+    kg_rows_begin(p, m, 0);
+    for (int64_t i = 0; i < N; i += 64)
+        kg_rows_give_experts(p, kg_rows_add(p, tokens, 64), 64, experts);
+    kg_rows_want(p, N - 1, 1, 1, NULL);
+    NEED(kg_rows_forward(p, false, err));
+    NEED(kg_rows_experts(experts, p, 0, N, err));
+    assert_true(fabs((double)(kg_mem_current_bytes() - before) / (double)plan - 1) <
+                0.01);
+    kg_rows_free(p);
+    kg_mem_free(experts);
+    kg_mem_free(tokens);
+    kg_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -581,6 +618,7 @@ int main(void)
         cmocka_unit_test(a_held_row_is_recalled_among_others),
         cmocka_unit_test(a_continued_sequence_is_the_whole_one),
         cmocka_unit_test(the_memory_plan_is_what_is_taken),
+        cmocka_unit_test(a_pack_that_is_given_experts_takes_what_is_planned),
     };
 
     return RUN_SHOWN(tests, NULL, NULL);
