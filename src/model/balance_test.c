@@ -1,6 +1,6 @@
 /* The loss that is linear in the routers' probabilities, from which train/expert_load.h
- * makes the one that evens the load of experts: counts, sums, and a gradient that is
- * differences of the forward.
+ * makes the one that evens the load of experts: its value and gradient are those of
+ * transformers' load_balancing_loss_func and torch, and differences of the forward.
  */
 #include "model/model_testing.h"
 
@@ -106,6 +106,62 @@ static void counts_are_of_layers_and_sums_of_probabilities(void **state)
     }
 }
 
+/* ---- transformers and torch ---- */
+static double relative_difference(const float *a, const float *b, int64_t n)
+{
+    double apart = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        apart += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        size += (double)b[i] * (double)b[i];
+    }
+    return sqrt(apart / fmax(size, 1e-30));
+}
+
+/* returns how many tensors of the file were compared */
+static size_t compare_grads(const struct balanced *b, const struct kg_st_set *set)
+{
+    size_t compared = 0;
+    for (size_t i = 0; i < b->m->n_params; i++) {
+        const struct kg_param *p = &b->m->params[i];
+        const struct kg_st_tensor *t = kg_st_find(set, p->name);
+        if (!t)
+            continue;
+        float *want = test_alloc(1, t->bytes);
+        memcpy(want, t->data, t->bytes);
+        const double apart = relative_difference(b->grads + p->offset, want,
+                                                 p->rows * p->cols);
+        if (!(apart < 1e-4))
+            fail_msg("%s %s: relative difference %g", b->r.dir, p->name, apart);
+        kg_mem_free(want);
+        compared++;
+    }
+    return compared;
+}
+
+static void value_and_gradient_are_those_of_transformers(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_NAMES; i++) {
+        struct balanced b;
+        struct kg_st_set *set = NULL;
+        char path[192];
+        float loss;
+        open_balanced(&b, names[i], false);
+        snprintf(path, sizeof path, "%s/router_aux.safetensors", b.r.dir);
+        NEED(kg_st_open_file(&set, path, err));
+        const struct kg_st_tensor *want = kg_st_find(set, "loss");
+        assert_non_null(want);
+        memcpy(&loss, want->data, sizeof loss);
+        assert_true(fabs(loss_of(&b) - (double)loss) < 1e-5);
+        make_grads(&b);
+        /* every router, the embeddings, the first q_proj */
+        assert_int_equal(compare_grads(&b, set), routed(&b) + 2);
+        assert_int_equal(kg_st_count(set), routed(&b) + 3);
+        kg_st_close(set);
+        close_balanced(&b);
+    }
+}
+
 /* ---- differences ---- */
 /* Of the parameter's largest slope. */
 static double slope_apart(struct balanced *b, const struct kg_param *p)
@@ -179,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_are_of_layers_and_sums_of_probabilities),
+        cmocka_unit_test(value_and_gradient_are_those_of_transformers),
         cmocka_unit_test(gradients_are_differences_of_the_loss),
         cmocka_unit_test(without_coefficients_nothing_is_added),
     };
