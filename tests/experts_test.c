@@ -298,8 +298,8 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
                    "num_experts_per_tok below num_experts, found all 4");
 }
 
-/* What --dry-run says of a preset by config.json alone has both words. */
-static void expect_plan(const char *preset, const char *weights, const char *cache)
+/* What --dry-run says of a preset by config.json alone has all these words. */
+static void expect_plan(const char *preset, const char *more, const char *const words[3])
 {
     struct kg_str text = {0};
     char line[512];
@@ -307,13 +307,13 @@ static void expect_plan(const char *preset, const char *weights, const char *cac
     snprintf(line, sizeof line,
              "./kedge train algo.preset=%s model.path=" LARGE " task.name=digits "
              "data.train=" DIGITS "/train.jsonl run.dir=" ROOT
-             "/large --dry-run --config-only > " ROOT "/out",
-             preset);
+             "/large --dry-run --config-only %s > " ROOT "/out",
+             preset, more);
     must(line);
     NEED(kg_file_read(&text, ROOT "/out", 1 << 16, err));
-    if (!strstr(kg_str_text(&text), weights) || !strstr(kg_str_text(&text), cache))
-        fail_msg("%s: expected '%s' and '%s' in '%s'", preset, weights, cache,
-                 kg_str_text(&text));
+    for (int i = 0; i < 3; i++)
+        if (!strstr(kg_str_text(&text), words[i]))
+            fail_msg("%s: expected '%s' in '%s'", preset, words[i], kg_str_text(&text));
     kg_str_release(&text);
 }
 
@@ -322,6 +322,9 @@ static void presets_of_thirty_billion_have_a_plan(void **state)
 {
     static const char *const presets[] = {"dppo-binary-tv-30b", "dppo-binary-kl-30b",
                                           "dppo-topk-tv-30b", "dppo-topk-kl-30b"};
+    static const char *const replayed[] = {"dppo-binary-tv-30b-r3",
+                                           "dppo-binary-kl-30b-r3", "pg-tis-30b-r3",
+                                           "grpo-clip-higher-30b-r3"};
     static const char *const adapters[] = {"dppo-binary-tv-30b-lora",
                                            "dppo-binary-kl-30b-lora"};
     struct kg_model_config c;
@@ -339,9 +342,21 @@ static void presets_of_thirty_billion_have_a_plan(void **state)
     assert_int_equal(kg_model_active_parameters(m), 3353032704);
     kg_model_free(m);
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
-        expect_plan(presets[i], "weights (fp32) 122.13,", "KV cache 109.53");
+        expect_plan(presets[i], "",
+                    (const char *const[]){"memory      671.4", "weights (fp32) 122.13,",
+                                          "KV cache 109.53"});
     for (size_t i = 0; i < sizeof adapters / sizeof *adapters; i++)
-        expect_plan(adapters[i], "adapters (fp32) 6.76,", "KV cache 56.78");
+        expect_plan(
+            adapters[i], "",
+            (const char *const[]){"memory", "adapters (fp32) 6.76,", "KV cache 56.78"});
+    for (size_t i = 0; i < sizeof replayed / sizeof *replayed; i++)
+        expect_plan(replayed[i], "",
+                    (const char *const[]){"memory      726.26 GB",
+                                          "weights (fp32) 122.13,",
+                                          "recorded experts 54.76"});
+    expect_plan(replayed[0], "--ranks 8 train.lanes=8 ranks.shard=optimizer",
+                (const char *const[]){"ranks       8 that train", "weights (fp32) 15.27,",
+                                      "recorded experts 54.76"});
     assert_false(kg_file_exists(ROOT "/large"));
 }
 

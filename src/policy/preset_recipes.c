@@ -63,17 +63,20 @@ KG_VALUES dppo_8b[] = {
     {"train.steps", "1400"},
     KG_END,
 };
-KG_VALUES dppo_30b[] = {
-    {"data.max_prompt_tokens", "1024"},
-    {"rollout.prompts", "256"},
-    {"rollout.samples", "16"},
-    {"rollout.max_tokens", "16384"},
-    {"rollout.temperature", "1"},
-    {"optim.lr", "1e-6"},
-    {"train.updates_per_step", "8"},
-    {"train.steps", "200"},
-    KG_END,
-};
+#define DPPO_30B                                                                         \
+    {"data.max_prompt_tokens", "1024"}, {"rollout.prompts", "256"},                      \
+        {"rollout.samples", "16"}, {"rollout.max_tokens", "16384"},                      \
+        {"rollout.temperature", "1"}, {"optim.lr", "1e-6"},                              \
+        {"train.updates_per_step", "8"},                                                 \
+    {                                                                                    \
+        "train.steps", "200"                                                             \
+    }
+#define R3                                                                               \
+    {                                                                                    \
+        "rollout.router_replay", "true"                                                  \
+    }
+KG_VALUES dppo_30b[] = {DPPO_30B, KG_END};
+KG_VALUES dppo_30b_r3[] = {DPPO_30B, R3, KG_END};
 #define DPPO_LORA                                                                        \
     {"data.max_prompt_tokens", "1024"}, {"rollout.prompts", "128"},                      \
         {"rollout.samples", "8"}, {"rollout.max_tokens", "8000"},                        \
@@ -261,15 +264,11 @@ KG_VALUES grpo_clip_higher_8b[] = {
 KG_VALUES grpo_clip_higher_30b[] = {
     {"algo.clip_high", "0.27"},
     {"algo.truncate", "5"},
-    {"data.max_prompt_tokens", "1024"},
-    {"rollout.prompts", "256"},
-    {"rollout.samples", "16"},
-    {"rollout.max_tokens", "16384"},
-    {"rollout.temperature", "1"},
-    {"optim.lr", "1e-6"},
-    {"train.updates_per_step", "8"},
-    {"train.steps", "200"},
+    DPPO_30B,
     KG_END,
+};
+KG_VALUES grpo_clip_higher_30b_r3[] = {
+    {"algo.clip_high", "0.27"}, {"algo.truncate", "5"}, DPPO_30B, R3, KG_END,
 };
 KG_VALUES dppo_binary_tv_stability[] = {
     {"algo.delta_low", "0.15"},
@@ -436,6 +435,12 @@ static const struct kg_preset rows[] = {
      KG_DPPO_PAPER, dppo_8b},
     {"dppo-binary-kl-30b", RECIPE, "dppo-binary-kl", "scaling study, Qwen3-30B-A3B-Base",
      KG_DPPO_PAPER, dppo_30b},
+    {"dppo-binary-tv-30b-r3", RECIPE, "dppo-binary-tv",
+     "scaling study, Qwen3-30B-A3B-Base, with router replay (R3)", KG_DPPO_PAPER,
+     dppo_30b_r3},
+    {"dppo-binary-kl-30b-r3", RECIPE, "dppo-binary-kl",
+     "scaling study, Qwen3-30B-A3B-Base, with router replay (R3)", KG_DPPO_PAPER,
+     dppo_30b_r3},
     {"dppo-binary-tv-30b-lora", RECIPE, "dppo-binary-tv",
      "scaling study, Qwen3-30B-A3B-Base, adapters of rank 32", KG_DPPO_PAPER,
      dppo_tv_lora},
@@ -446,6 +451,9 @@ static const struct kg_preset rows[] = {
      dppo_8b},
     {"pg-tis-30b", RECIPE, "pg-tis", "scaling study, Qwen3-30B-A3B-Base", KG_DPPO_PAPER,
      dppo_30b},
+    {"pg-tis-30b-r3", RECIPE, "pg-tis",
+     "scaling study, Qwen3-30B-A3B-Base, with router replay (R3)", KG_DPPO_PAPER,
+     dppo_30b_r3},
     {"dppo-topk-tv-30b", RECIPE, "dppo-topk-tv", "Top-K ablation, Qwen3-30B-A3B-Base",
      KG_DPPO_PAPER, dppo_30b},
     {"dppo-topk-kl-30b", RECIPE, "dppo-topk-kl", "Top-K ablation, Qwen3-30B-A3B-Base",
@@ -454,6 +462,9 @@ static const struct kg_preset rows[] = {
      KG_DPPO_PAPER, grpo_clip_higher_8b},
     {"grpo-clip-higher-30b", RECIPE, "grpo-clip-higher",
      "scaling study, Qwen3-30B-A3B-Base", KG_DPPO_PAPER, grpo_clip_higher_30b},
+    {"grpo-clip-higher-30b-r3", RECIPE, "grpo-clip-higher",
+     "scaling study, Qwen3-30B-A3B-Base, with router replay (R3)", KG_DPPO_PAPER,
+     grpo_clip_higher_30b_r3},
     {"dppo-binary-tv-stability", RECIPE, "dppo-binary-tv",
      "stability study, DeepSeek-R1-Distill-Qwen-1.5B", KG_DPPO_PAPER,
      dppo_binary_tv_stability},

@@ -128,6 +128,19 @@ static void add_sampling(struct kg_memory *m, const struct kg_run *run)
     add_validation(m, run, (struct kg_bytes){cache.there + rest.there, rest.host});
 }
 
+/* Of a step's answers with rollout.router_replay, each as long as any may be; the host's,
+ * of every rank. */
+static struct kg_bytes recorded_experts(const struct kg_run *run)
+{
+    const struct kg_recipe *r = &run->in.recipe;
+    uint64_t tokens = (uint64_t)r->rollout.prompts * (uint64_t)r->rollout.samples *
+                      (uint64_t)run->work.engine_opts.max_len;
+    uint64_t choices = (uint64_t)kg_model_config_choices(&run->state.model->config);
+
+    return (struct kg_bytes){
+        0, r->rollout.router_replay ? tokens * choices * sizeof(uint16_t) : 0};
+}
+
 /* What is asked of a row of the head and found there, either way (tensor/cuda/head*.cu:
  * numbers, ids and their coefficients, largest ids), and its set, a bit for each id. */
 static uint64_t row_bytes(const struct kg_model *m, const struct kg_rows_opts *o)
@@ -177,6 +190,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     if (w->sampler_opts.max_tokens > 0)
         add(m, "scoring", kg_rows_memory(s->sampler, &w->sampler_opts));
     add_sampling(m, run);
+    add(m, "recorded experts", recorded_experts(run));
     add(m, KG_MEMORY_OPERATIONS, kg_memory_operations(s->model, &w->rows_opts));
 }
 
