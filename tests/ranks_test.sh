@@ -26,6 +26,17 @@ one_process() { launch=alone && train one 1 $short; }
 one_process_long() { launch=alone && train whole 1 $long; }
 alone() { shift 2 && "$@"; } # -n 1 COMMAND
 equal_for() { train "$m-$1" "$1" $short && same_run one "$m-$1"; }
+# one that samples, beside two that train on what it sampled a step ago
+lag="train.steps=3 checkpoint.every=1 rollout.lag=1"
+one_that_lags() { launch=alone && train lag 1 $lag; }
+rollout_rank() { train "$m-lag" 3 $lag ranks.rollout=1 && same_run lag "$m-lag"; }
+evaluate() { # evaluate DIR RANKS: the folder of an evaluation
+    dir=$1 n=$2
+    OMP_NUM_THREADS=1 $launch -n "$n" ./kedge eval --model $digits --task digits --data $digits/test.jsonl --problems 6 \
+        --max-tokens 12 --out "$work/$dir" >"$work/said" 2>&1
+}
+one_evaluation() { launch=alone && evaluate eval 1; }
+evaluated() { evaluate "$m-eval" 3 && diff -r "$work/eval" "$work/$m-eval"; }
 # one rank of two is killed in the middle: all end, by themselves, and three ranks go on to the weights of the whole run
 long="train.steps=40 checkpoint.every=2 eval.at_start=false"
 of_run() { # of_run DIR: the processes that train it
@@ -90,6 +101,8 @@ told=$work/said
 pass "tasks that Slurm did not join are refused" unjoined
 pass "a run of one process" one_process
 pass "a longer one" one_process_long
+pass "one that lags a step" one_that_lags
+pass "an evaluation of one process" one_evaluation
 for m in openmpi mpich; do
     command -v mpirun.$m pgrep >/dev/null 2>&1 && [ -e kedge-mpi-$m.so ] || {
         skipped "ranks over $m" "mpirun.$m, kedge-mpi-$m.so or pgrep is not here"
@@ -101,6 +114,8 @@ for m in openmpi mpich; do
     esac
     pass "$m: two ranks make the run of one" equal_for 2
     pass "$m: and three" equal_for 3
+    pass "$m: a rank that samples beside two that train makes the run of one" rollout_rank
+    pass "$m: an evaluation by three leaves the folder of one" evaluated
     pass "$m: a killed rank ends all of them" killed
     pass "$m: three ranks go on to the weights of the whole run" resumed
     pass "$m: a rank that hangs ends all of them, by name" hung
