@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -21,6 +22,7 @@
 
 /* A message is an int of bytes for MPI. */
 enum { PIECE = 1 << 30, SPINS = 64, LEAST_NAP_NS = 20000, MOST_NAP_NS = 1000000 };
+enum { ABORT_S = 5 }; /* for an abort, at most */
 
 struct wire {
     const struct kg_mpi *mpi;
@@ -163,12 +165,33 @@ static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *
 
 /* ---- life ---- */
 
+static void *leave(void *unused)
+{
+    const struct timespec limit = {ABORT_S, 0};
+
+    nanosleep(&limit, NULL);
+    _exit(KG_RANKS_EXIT_LOST);
+    return unused;
+}
+
+/* MPICH's abort asks the launcher to end the others and waits for it: for ever where it
+ * is on the machine that was lost. */
+static void end_all(const struct kg_mpi *mpi)
+{
+    pthread_t limit;
+    bool limited = pthread_create(&limit, NULL, leave, NULL) == 0;
+
+    mpi->end_all(KG_RANKS_EXIT_LOST);
+    if (limited && pthread_cancel(limit) == 0)
+        pthread_join(limit, NULL);
+}
+
 static void close_wire(struct kg_ranks *r)
 {
     struct wire *w = r->wire;
 
     if (r->lost)
-        w->mpi->end_all(KG_RANKS_EXIT_LOST);
+        end_all(w->mpi);
     else
         w->mpi->close();
     kg_mem_free(w->pieces);

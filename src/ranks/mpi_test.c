@@ -5,6 +5,8 @@
 #include "base/need_testing.h"
 
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { RANKS = 3, MOST = 16 };
 
@@ -148,6 +150,34 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
     assert_int_equal(world.closed, 0);
 }
 
+static void never_end(int status)
+{
+    (void)status;
+    for (;;)
+        pause();
+}
+
+/* As MPICH's, when the machine of its launcher was lost. */
+static void an_abort_that_waits_for_ever_is_left(void **state)
+{
+    int ended;
+    pid_t child = fork();
+
+    (void)state;
+    if (child == 0) {
+        struct kg_mpi waits = made_up;
+        struct kg_ranks r;
+
+        waits.end_all = never_end;
+        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, err));
+        r.lost = true;
+        kg_ranks_close(&r);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
+}
+
 static void what_mpi_says_is_said(void **state)
 {
     struct kg_ranks r;
@@ -187,6 +217,7 @@ int main(void)
         cmocka_unit_test_setup(a_message_is_no_longer_than_mpi_counts, join),
         cmocka_unit_test_setup(the_library_has_a_name, join),
         cmocka_unit_test_setup(who_is_silent_has_a_name_and_is_waited_for_once, join),
+        cmocka_unit_test_setup(an_abort_that_waits_for_ever_is_left, join),
         cmocka_unit_test_setup(what_mpi_says_is_said, join),
         cmocka_unit_test_setup(a_shim_that_is_not_there_is_named, join),
     };
