@@ -253,6 +253,16 @@ void kg_map_close(struct kg_map *map)
     *map = (struct kg_map){0};
 }
 
+void kg_map_let_go(const void *data, uint64_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t first = ((uintptr_t)data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)data + bytes) / page * page;
+
+    if (end > first)
+        (void)madvise((void *)first, end - first, MADV_DONTNEED);
+}
+
 /* ---- the stream of writes ---- */
 
 static kg_status writer_init(struct kg_file_writer *w, const char *path, int flags,

@@ -30,6 +30,9 @@ struct kg_map {
 kg_status kg_map_open(struct kg_map *map, const char *path,
                       struct kg_err *err) KG_MUST_CHECK;
 void kg_map_close(struct kg_map *map);
+/* Of a part of a map that has been read: its whole pages are the process's no longer,
+ * and come back from the file where they are read again. */
+void kg_map_let_go(const void *data, uint64_t bytes);
 
 /* For programs, once: touching a part of a map whose file has been cut off since ends the
  * process with status 1 and a line that names the file. Without it: with SIGBUS. */

@@ -31,22 +31,56 @@ static uint64_t word_at(const unsigned char *bytes, size_t n)
     return word;
 }
 
-uint64_t kg_hash_bytes(const void *bytes, size_t n)
+/* What has been read of the bytes: {{1, 2, 3, 4}, 0} at their beginning. */
+struct state {
+    uint64_t lane[LANES];
+    size_t n;
+};
+
+/* The next n bytes; where others follow, n is a multiple of all lanes' words. */
+static void take(struct state *s, const unsigned char *from, size_t n)
 {
-    const unsigned char *from = bytes;
-    uint64_t lane[LANES] = {1, 2, 3, 4};
     size_t at = 0;
-    /* the length is hashed too: zeros at the end count */
-    uint64_t hash = (uint64_t)n;
 
     for (; at + LANES * WORD <= n; at += LANES * WORD)
         for (int i = 0; i < LANES; i++)
-            lane[i] = take_word(lane[i], word_at(from + at + i * WORD, WORD));
+            s->lane[i] = take_word(s->lane[i], word_at(from + at + i * WORD, WORD));
     for (; at < n; at += WORD)
-        lane[0] = take_word(lane[0], word_at(from + at, n - at));
+        s->lane[0] = take_word(s->lane[0], word_at(from + at, n - at));
+    s->n += n;
+}
+
+static uint64_t result(const struct state *s)
+{
+    /* the length is hashed too: zeros at the end count */
+    uint64_t hash = (uint64_t)s->n;
+
     for (int i = 0; i < LANES; i++)
-        hash = take_word(hash, lane[i]);
+        hash = take_word(hash, s->lane[i]);
     return hash;
+}
+
+uint64_t kg_hash_bytes(const void *bytes, size_t n)
+{
+    struct state s = {{1, 2, 3, 4}, 0};
+
+    take(&s, bytes, n);
+    return result(&s);
+}
+
+/* Piece by piece: a process whose memory is full of a model hashes the files of it. */
+static uint64_t hash_map(const struct kg_map *map)
+{
+    enum { PIECE = 4 << 20 };
+    struct state s = {{1, 2, 3, 4}, 0};
+
+    for (uint64_t at = 0; at < map->bytes; at += PIECE) {
+        const uint64_t left = map->bytes - at, n = left < PIECE ? left : PIECE;
+
+        take(&s, map->data + at, n);
+        kg_map_let_go(map->data + at, n);
+    }
+    return result(&s);
 }
 
 kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
@@ -57,7 +91,7 @@ kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
 
     KG_TRY(kg_map_open(&map, path, err));
     phase = kg_phase_begin(0, NULL, "hashing %s", path);
-    *hash = kg_hash_bytes(map.data, map.bytes);
+    *hash = hash_map(&map);
     kg_phase_end(phase);
     *n_bytes = map.bytes;
     kg_map_close(&map);

@@ -102,6 +102,27 @@ static void hashes_a_file_as_its_bytes(void **state)
     assert_int_equal(kg_hash_file(&hash, &n, in_dir("x"), &err), KG_ENOTFOUND);
 }
 
+/* It is read in pieces of 4 MiB. */
+static void hashes_a_large_file_as_its_bytes(void **state)
+{
+    const size_t n = ((size_t)8 << 20) + 21;
+    unsigned char *bytes = malloc(n);
+    uint64_t hash, found;
+
+    (void)state;
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (unsigned char)(i * 37 + i / 4099);
+    for (size_t cut = 0; cut <= 21; cut += 7) {
+        assert_int_equal(kg_file_write_atomic(in_dir("large"), bytes, n - cut, &err),
+                         KG_OK);
+        assert_int_equal(kg_hash_file(&hash, &found, in_dir("large"), &err), KG_OK);
+        assert_int_equal(found, n - cut);
+        assert_true(hash == kg_hash_bytes(bytes, n - cut));
+    }
+    free(bytes);
+}
+
 /* The check value of the catalogue of CRCs, and the vectors of RFC 3720. */
 static void crc32c_is_the_published_one(void **state)
 {
@@ -131,6 +152,8 @@ int main(void)
         cmocka_unit_test(stays_the_function_that_manifests_were_written_with),
         cmocka_unit_test(crc32c_is_the_published_one),
         cmocka_unit_test_setup_teardown(hashes_a_file_as_its_bytes, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(hashes_a_large_file_as_its_bytes, make_dir,
+                                        remove_dir),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,16 +262,6 @@ static void read_ahead(const struct kg_st_tensor *t)
     (void)madvise((void *)first, (uintptr_t)t->data + t->bytes - first, MADV_WILLNEED);
 }
 
-/* Gives back the whole pages of a part of the map that has been read. */
-static void let_go(const char *data, size_t bytes)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t first = ((uintptr_t)data + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)data + bytes) / page * page;
-    if (end > first)
-        (void)madvise((void *)first, end - first, MADV_DONTNEED);
-}
-
 /* A tensor of the file while it is packed. */
 struct source {
     const struct kg_st_tensor *t;
@@ -336,7 +326,7 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
     kg_phase_tick();
     KG_TRY(lend(&from, s, to.backend, err));
     KG_TRY(kg_op_cast(to.backend, kg_mat_rows(to.mat, row, rows), from, err));
-    let_go(data, (size_t)rows * row_bytes);
+    kg_map_let_go(data, (size_t)rows * row_bytes);
     return KG_OK;
 }
 
@@ -410,7 +400,7 @@ static kg_status check_values(const struct kg_st_tensor *t, float *piece,
                            "infinity",
                            t->file, t->name);
     }
-    let_go((const char *)t->data, t->bytes);
+    kg_map_let_go(t->data, t->bytes);
     return KG_OK;
 }
 
