@@ -264,6 +264,54 @@ TEST_UNUSED static void test_reference_close(struct test_reference *r)
     test_pack_release(&r->pack);
 }
 
+/* |a - b| / |b| over one tensor */
+TEST_UNUSED static double test_relative(const float *a, const float *b, int64_t n)
+{
+    double apart = 0.0;
+    double size = 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        apart += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(apart / fmax(size, 1e-30));
+}
+
+static double test_against_tensor(const float *g, const struct kg_param *p,
+                                  const struct kg_st_set *set)
+{
+    const struct kg_st_tensor *t = kg_st_find(set, p->name);
+    if (!t)
+        fail_msg("%s: no such tensor in the file of gradients", p->name);
+    float *want = test_alloc(1, t->bytes);
+    memcpy(want, t->data, t->bytes);
+    const double diff = test_relative(g + p->offset, want + p->file_row * p->cols,
+                                      p->rows * p->cols);
+    if (!(diff < 1e-4))
+        fail_msg("%s: relative difference %g", p->name, diff);
+    kg_mem_free(want);
+    return diff;
+}
+
+/* Gradients of all that is trained against a file of torch's, which has no others.
+ * returns the largest relative difference of a tensor, below 1e-4 */
+TEST_UNUSED static double test_against_torch(const struct kg_model *m, const float *g,
+                                             const char *dir, const char *file)
+{
+    char path[192];
+    struct kg_st_set *set = NULL;
+    size_t tensors = 0;
+    double most = 0.0;
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    NEED(kg_st_open_file(&set, path, err));
+    for (size_t i = kg_model_first_trained(m); i < m->n_params; i++) {
+        tensors += m->params[i].file_row == 0;
+        most = fmax(most, test_against_tensor(g, &m->params[i], set));
+    }
+    assert_int_equal(kg_st_count(set), tensors);
+    kg_st_close(set);
+    return most;
+}
+
 /* ---- scratch folders under build/ ---- */
 TEST_UNUSED static void test_dir(char out[128], const char *name)
 {
