@@ -430,7 +430,7 @@ struct kg_backend {
                               struct kg_err *err);
     kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err);
-    /* experts; NULL: models of them are refused, see kg_experts_missing */
+    /* experts; NULL, any: models of them are refused, see kg_experts_missing */
     kg_status (*route)(const struct kg_route *r, struct kg_mat logits,
                        struct kg_ivec given, struct kg_err *err);
     kg_status (*route_bwd)(struct kg_mat dlogits, const struct kg_route *r,
@@ -684,7 +684,8 @@ kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
                           struct kg_vec dp, struct kg_err *err) KG_MUST_CHECK;
 
 /* For every expert its product, as kg_op_matmul's, of the rows at its places: so a row's
- * bits do not depend on who shares its expert.
+ * bits do not depend on who shares its expert. Where a library makes a device's products
+ * of bf16, those of experts are by the matrix instruction.
  *   NT, NN: rows first[e].. of c by those of a and matrix e of b
  *   TN: matrix e of c by rows first[e].. of a and b
  * b, or c of TN, is expert 0's.   errors: as kg_op_matmul, and those of ranges of rows */

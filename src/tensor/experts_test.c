@@ -1,7 +1,8 @@
 /* Operations of experts against their plain double versions: routes with their ties,
  * products by expert, weighted sums, and the gradient of a layer made of them all against
  * finite differences; the same bits whatever the threads, the instruction set, and the
- * tokens beside a token.
+ * tokens beside a token; and kernels for devices, whose products are exact or by the
+ * matrix instruction.
  */
 #include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"
@@ -153,6 +154,39 @@ static void given_experts_are_taken(void **state)
     route_free(&r);
 }
 
+/* Many experts, of which a token has many; and tokens that none has. */
+static void check_route_bits(int64_t n, int32_t experts, int32_t k)
+{
+    const struct kg_backend *be = backend(), *cpu = kg_backend_cpu_variant(0);
+    struct kg_route r = route_new(n, experts, k, true);
+    struct kg_route want = route_new(n, experts, k, true);
+    struct kg_mat z = random_matrix(KG_F32, n, experts, 5);
+    const size_t slots = (size_t)(n * k);
+    for (int64_t i = 0; i < n * experts; i += 3)
+        ((float *)z.data)[i] = 1; /* ties */
+    memset(r.first, 0xff, sizeof *r.first * (size_t)(experts + 1));
+    OK(kg_op_route(be, &r, z, none_of, &err));
+    OK(kg_op_route(cpu, &want, z, none_of, &err));
+    assert_memory_equal(r.p.data, want.p.data, (size_t)(n * experts) * sizeof(float));
+    assert_memory_equal(r.weight.data, want.weight.data, slots * sizeof(float));
+    assert_memory_equal(r.ids, want.ids, slots * sizeof *r.ids);
+    assert_memory_equal(r.place, want.place, slots * sizeof *r.place);
+    assert_memory_equal(r.token, want.token, slots * sizeof *r.token);
+    assert_memory_equal(r.first, want.first, (size_t)(experts + 1) * sizeof *r.first);
+    buffer_free(z.data);
+    route_free(&r);
+    route_free(&want);
+}
+
+static void routes_have_the_bits_of_the_cpu(void **state)
+{
+    (void)state;
+    check_route_bits(300, 130, 8);
+    check_route_bits(2, KG_MAX_EXPERTS, 70);
+    check_route_bits(41, 1, 1);
+    check_route_bits(0, 5, 2);
+}
+
 /* ---- products ---- */
 struct stack { /* E matrices behind each other */
     struct kg_mat first;
@@ -181,37 +215,94 @@ static struct kg_mat of_expert(const struct stack *s, int e)
     return m;
 }
 
-static void a_row_has_the_bits_of_its_own_product(enum kg_dtype t)
+/* Shares of many sizes: more than a tile's rows, one row, none. */
+static int32_t *shares(int32_t rows)
+{
+    int32_t *first = buffer_of(E + 1, sizeof *first);
+    for (int e = 0; e < E; e++)
+        first[e] = e < 2 ? 0 : e == E - 1 ? rows : rows / 2 + e / 2;
+    first[E] = rows;
+    return first;
+}
+
+struct sides {
+    enum kg_dtype t, out;
+    int64_t n, k; /* columns of c and of a */
+};
+
+/* c's rows, which were added to what stood there, by one expert's matrix each. */
+static void check_groups_of_rows(const struct sides *s, enum kg_matmul_kind kind,
+                                 int32_t rows)
 {
     const struct kg_backend *be = backend();
-    const size_t bytes = kg_dtype_traits(t)->bytes;
-    struct kg_route r = route_new(N, E, K, true);
-    struct kg_mat z = random_matrix(KG_F32, N, E, 3);
-    struct kg_mat x = random_matrix(t, R, D, 1), y = matrix(t, R, F),
-                  one = matrix(t, 1, F);
-    struct stack w = stack_new(be, t, F, D);
-    OK(kg_op_route(be, &r, z, none_of, &err));
-    const struct kg_groups g = {r.first, E, w.stride};
-    OK(kg_op_matmul_groups(be, y, x, w.first, &g, KG_MATMUL_NT, false, &err));
+    const size_t bytes = kg_dtype_traits(s->out)->bytes;
+    const bool nt = kind == KG_MATMUL_NT, add = s->out == KG_F32;
+    struct stack w = stack_new(be, s->t, nt ? s->n : s->k, nt ? s->k : s->n);
+    struct kg_mat x = random_matrix(s->t, rows, s->k, 1);
+    struct kg_mat y = random_matrix(s->out, rows, s->n, 1);
+    struct kg_mat want = matrix(s->out, rows, s->n);
+    int32_t *first = shares(rows);
+    const struct kg_groups g = {first, E, w.stride};
+    memcpy(want.data, y.data, (size_t)(rows * s->n) * bytes);
+    OK(kg_op_matmul_groups(be, y, x, w.first, &g, kind, add, &err));
     for (int e = 0; e < E; e++)
-        for (int32_t i = r.first[e]; i < r.first[e + 1]; i++) {
-            OK(kg_op_matmul(be, one, kg_mat_rows(x, i, 1), of_expert(&w, e), KG_MATMUL_NT,
-                            false, &err));
-            assert_memory_equal(one.data, kg_mat_rows(y, i, 1).data, F * bytes);
-        }
-    buffer_free(one.data);
+        for (int32_t i = first[e]; i < first[e + 1]; i++)
+            OK(kg_op_matmul(be, kg_mat_rows(want, i, 1), kg_mat_rows(x, i, 1),
+                            of_expert(&w, e), kind, add, &err));
+    assert_memory_equal(y.data, want.data, (size_t)(rows * s->n) * bytes);
+    buffer_free(first);
+    buffer_free(want.data);
     buffer_free(y.data);
     buffer_free(x.data);
-    buffer_free(z.data);
     buffer_free(w.first.data);
-    route_free(&r);
 }
 
 static void rows_have_the_bits_of_products_of_their_own(void **state)
 {
     (void)state;
-    a_row_has_the_bits_of_its_own_product(KG_F32);
-    a_row_has_the_bits_of_its_own_product(KG_BF16);
+    for (int t = 0; t < 2; t++) {
+        const enum kg_dtype ct = t ? KG_BF16 : KG_F32;
+        const struct sides wide = {ct, KG_F32, 130, 40}, narrow = {ct, ct, 24, 1100};
+        check_groups_of_rows(&wide, KG_MATMUL_NT, 140);
+        check_groups_of_rows(&wide, KG_MATMUL_NN, 140);
+        check_groups_of_rows(&narrow, KG_MATMUL_NT, 21);
+        check_groups_of_rows(&narrow, KG_MATMUL_NN, 9);
+    }
+}
+
+/* Every expert's sum over its rows alone, of more than a chunk and of none. */
+static void check_groups_of_tokens(enum kg_dtype t, bool add)
+{
+    enum { ROWS = 2 * KG_PRODUCT_CHUNK + 100 };
+    const struct kg_backend *be = backend();
+    struct kg_mat dy = random_matrix(t, ROWS, 9, 1), x = random_matrix(t, ROWS, 20, 1);
+    struct kg_mat c = random_matrix(KG_F32, E * 9, 20, 1),
+                  want = matrix(KG_F32, E * 9, 20);
+    const size_t bytes = E * 9 * 20 * sizeof(float);
+    int32_t *first = shares(ROWS);
+    const struct kg_groups g = {first, E, 9 * 20 * sizeof(float)};
+    ((float *)c.data)[3] = -0.0f; /* of an expert without rows */
+    memcpy(want.data, c.data, bytes);
+    OK(kg_op_matmul_groups(be, kg_mat_rows(c, 0, 9), dy, x, &g, KG_MATMUL_TN, add, &err));
+    for (int e = 0; e < E; e++) {
+        const int64_t n = first[e + 1] - first[e];
+        if (n > 0 || !add)
+            OK(kg_op_matmul(be, kg_mat_rows(want, 9 * e, 9), kg_mat_rows(dy, first[e], n),
+                            kg_mat_rows(x, first[e], n), KG_MATMUL_TN, add, &err));
+    }
+    assert_memory_equal(c.data, want.data, bytes);
+    buffer_free(first);
+    buffer_free(want.data);
+    buffer_free(c.data);
+    buffer_free(x.data);
+    buffer_free(dy.data);
+}
+
+static void sums_have_the_bits_of_products_of_their_own(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        check_groups_of_tokens(i % 2 ? KG_BF16 : KG_F32, i / 2);
 }
 
 /* ---- a layer ---- */
@@ -533,12 +624,14 @@ static void every_instruction_set_gives_the_same_bits(void **state)
         struct layer one;
         layer_init(&one, kg_backend_cpu_variant(0), t ? KG_BF16 : KG_F32, true);
         layer_run(&one);
-        for (int i = 1; kg_backend_cpu_variant(i); i++) {
-            struct layer other;
-            layer_init(&other, kg_backend_cpu_variant(i), one.ct, true);
-            layer_run(&other);
-            same_layer(&one, &other);
-            layer_release(&other);
+        const struct kg_backend *other = by_kernels() ? backend()
+                                                      : kg_backend_cpu_variant(1);
+        for (int i = 1; other; other = kg_backend_cpu_variant(++i)) {
+            struct layer l;
+            layer_init(&l, other, one.ct, true);
+            layer_run(&l);
+            same_layer(&one, &l);
+            layer_release(&l);
         }
         layer_release(&one);
     }
@@ -627,7 +720,9 @@ int main(void)
         cmocka_unit_test(a_route_takes_the_largest_of_a_softmax),
         cmocka_unit_test(ties_go_to_the_smaller_index),
         cmocka_unit_test(given_experts_are_taken),
+        cmocka_unit_test(routes_have_the_bits_of_the_cpu),
         cmocka_unit_test(rows_have_the_bits_of_products_of_their_own),
+        cmocka_unit_test(sums_have_the_bits_of_products_of_their_own),
         cmocka_unit_test(gradients_of_a_layer_equal_finite_differences),
         cmocka_unit_test(bits_do_not_depend_on_threads_or_enclosing_regions),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
@@ -635,5 +730,24 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(a_backend_without_them_says_which),
     };
-    return RUN_FAR_TOO(tests, NULL, NULL);
+    const struct CMUnitTest of_kernels[] = {
+        cmocka_unit_test(a_route_takes_the_largest_of_a_softmax),
+        cmocka_unit_test(ties_go_to_the_smaller_index),
+        cmocka_unit_test(given_experts_are_taken),
+        cmocka_unit_test(routes_have_the_bits_of_the_cpu),
+        cmocka_unit_test(rows_have_the_bits_of_products_of_their_own),
+        cmocka_unit_test(sums_have_the_bits_of_products_of_their_own),
+        cmocka_unit_test(gradients_of_a_layer_equal_finite_differences),
+        cmocka_unit_test(every_instruction_set_gives_the_same_bits),
+        cmocka_unit_test(the_gate_of_a_shared_expert),
+    };
+    const struct CMUnitTest of_matrix_instructions[] = {
+        cmocka_unit_test(rows_have_the_bits_of_products_of_their_own),
+        cmocka_unit_test(sums_have_the_bits_of_products_of_their_own),
+    };
+    int failed = RUN_FAR_TOO(tests, NULL, NULL);
+    setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
+    failed += RUN_EMULATED(of_kernels, NULL, NULL);
+    setenv("KEDGE_TEST_PRODUCTS", "own", 1);
+    return failed + RUN_EMULATED(of_matrix_instructions, NULL, NULL);
 }

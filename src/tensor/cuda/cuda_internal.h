@@ -131,6 +131,7 @@ static __device__ inline float kg_cuda_softcap(float x, float cap)
 }
 
 /* ---- who takes what ---- */
+enum { KG_WARP = 32 };
 /* Of matrices, a block takes columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a
  * thread those KG_ROW_THREADS apart:
  *     for (int64_t c = kg_cuda_first(); c < kg_cuda_end(cols); c += KG_ROW_THREADS)
@@ -162,6 +163,34 @@ static inline dim3 kg_cuda_rows(int64_t rows, int64_t cols)
 static inline dim3 kg_cuda_all(int64_t n)
 {
     return kg_grid(kg_cuda_pieces(n, KG_FLAT_THREADS), 1);
+}
+
+/* ---- the CPU's sixteen lanes ---- */
+/* A row belongs to sixteen threads, each a chain in column order. Where one stands: rows
+ * beyond the last one take part in exchanges alone. */
+enum { KG_CUDA_LANES = 16, KG_CUDA_LANE_ROWS = KG_ROW_THREADS / KG_CUDA_LANES };
+struct kg_cuda_lane {
+    int64_t row;
+    int first; /* column */
+    bool there;
+};
+static __device__ inline struct kg_cuda_lane kg_cuda_lane_of(int64_t rows)
+{
+    const int64_t row = (int64_t)blockIdx.x * KG_CUDA_LANE_ROWS +
+                        threadIdx.x / KG_CUDA_LANES;
+
+    return {row, (int)(threadIdx.x % KG_CUDA_LANES), row < rows};
+}
+static inline dim3 kg_cuda_lanes(int64_t rows)
+{
+    return kg_grid(kg_cuda_pieces(rows, KG_CUDA_LANE_ROWS), 1);
+}
+/* The tree of base/simd.h: lane i with i+8, then i+4, i+2, i+1; all of them get it. */
+template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
+{
+    for (unsigned by = KG_CUDA_LANES / 2; by > 0; by /= 2)
+        x += __shfl_xor_sync(~0u, x, by);
+    return x;
 }
 
 /* ---- the slots of struct kg_backend, a file for each of cpu/ ---- */
@@ -211,6 +240,21 @@ kg_status kg_cuda_scatter_rows(struct kg_mat pool, struct kg_ivec rows, struct k
                                struct kg_err *err);
 kg_status kg_cuda_gather_rows(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                               struct kg_err *err);
+kg_status kg_cuda_route(const struct kg_route *r, struct kg_mat logits,
+                        struct kg_ivec given, struct kg_err *err);
+kg_status kg_cuda_route_bwd(struct kg_mat dlogits, const struct kg_route *r,
+                            struct kg_mat dweight, struct kg_vec dp, struct kg_err *err);
+kg_status kg_cuda_matmul_groups(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                const struct kg_groups *g, enum kg_matmul_kind kind,
+                                bool accumulate, struct kg_err *err);
+kg_status kg_cuda_combine(struct kg_mat y, struct kg_mat x, struct kg_mat weight,
+                          struct kg_ivec place, bool accumulate, struct kg_err *err);
+kg_status kg_cuda_combine_bwd(struct kg_mat dweight, struct kg_mat dx, struct kg_mat x,
+                              struct kg_mat weight, struct kg_ivec place,
+                              struct kg_err *err);
+kg_status kg_cuda_sigmoid(struct kg_vec y, struct kg_vec x, struct kg_err *err);
+kg_status kg_cuda_sigmoid_bwd(struct kg_vec dx, struct kg_vec dy, struct kg_vec y,
+                              struct kg_err *err);
 kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a,
                             struct kg_err *err);
 kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
@@ -249,6 +293,10 @@ enum kg_cuda_products kg_cuda_used(void);
 /* The product of bf16 by the matrix instruction; c has elements. */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
+/* The same of experts. */
+void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                        const struct kg_groups *g, enum kg_matmul_kind kind,
+                        bool accumulate);
 /* The same by cuBLASLt, which is open (blas.h); c has elements.
  * errors: EDEVICE (no plan has the bits that it should), ENOMEM (a shape for which not
  * enough was reserved) */

@@ -2,11 +2,11 @@
  * an emulation for tests (emu.h).
  *
  * What a kernel may use: threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
- * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, kg_fragments,
- * kg_mma, kg_copy_later and its kin, and arithmetic that IEEE 754 defines to the last
- * bit; a multiply-add is one where kg_fma says so and nowhere else (--fmad=false). Blocks
- * are of whole warps. No float atomics, and no partition that depends on the grid: a
- * result is a function of the operands.
+ * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc,
+ * kg_fragments, kg_mma, kg_copy_later and its kin, and arithmetic that IEEE 754 defines
+ * to the last bit; a multiply-add is one where kg_fma says so and nowhere else
+ * (--fmad=false). Blocks are of whole warps. No float atomics, and no partition that
+ * depends on the grid: a result is a function of the operands.
  *
  * Kernels are started by KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) with a
  * block at least, in order; whoever starts some ends with kg_dev_done. KG_LAUNCH_ASKING

@@ -57,6 +57,19 @@ static inline void kg_emu_check(const char *kernel, const struct kg_attn &a)
     kg_emu_argument(kernel, a.seqs);
     kg_emu_check(kernel, a.blocks);
 }
+static inline void kg_emu_check(const char *kernel, const struct kg_route &r)
+{
+    kg_emu_check(kernel, r.p);
+    kg_emu_check(kernel, r.weight);
+    kg_emu_argument(kernel, r.ids);
+    kg_emu_argument(kernel, r.place);
+    kg_emu_argument(kernel, r.token);
+    kg_emu_argument(kernel, r.first);
+}
+static inline void kg_emu_check(const char *kernel, const struct kg_groups &g)
+{
+    kg_emu_argument(kernel, g.first);
+}
 
 template <typename F> static void kg_emu_call(void *f) { (*(F *)f)(); }
 template <typename F>
@@ -97,6 +110,7 @@ static inline unsigned __ballot_sync(unsigned mask, bool mine,
     return bits;
 }
 static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
+static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 template <typename T>
 static inline T __shfl_xor_sync(unsigned mask, T x, unsigned by,

@@ -12,7 +12,11 @@
  */
 #include "tensor/cuda/head_top.h"
 
-enum { LANES = 16, UNITS = KG_ROW_THREADS / LANES, WARPS = KG_ROW_THREADS / KG_WARP };
+enum {
+    LANES = KG_CUDA_LANES,
+    UNITS = KG_ROW_THREADS / LANES,
+    WARPS = KG_ROW_THREADS / KG_WARP
+};
 
 /* Of a (row, tile): first as sums relative to the tile's maxima, then to the row's. */
 struct stat {
@@ -61,13 +65,6 @@ struct softmax {
     float m;
 };
 
-template <typename T> static __device__ T sum_lanes(T x)
-{
-    for (unsigned by = LANES / 2; by > 0; by /= 2)
-        x += __shfl_xor_sync(~0u, x, by);
-    return x;
-}
-
 static __device__ float largest_of(const float *z, struct place p)
 {
     float m = -INFINITY;
@@ -94,7 +91,7 @@ static __device__ struct softmax softmax_of(const float *z, struct place p)
         s += (double)x;
         e = kg_fma(x, d, e);
     }
-    return {sum_lanes(s), sum_lanes(e), m};
+    return {kg_cuda_sum_lanes(s), kg_cuda_sum_lanes(e), m};
 }
 
 static __device__ void sum_apart(struct stat *t, const float *z, const float *zq,
@@ -111,9 +108,9 @@ static __device__ void sum_apart(struct stat *t, const float *z, const float *zq
         forward -= (double)q * d;
         excess += (double)kg_cuda_p_minus_q(x > q ? x : q, (float)d);
     }
-    t->reverse = sum_lanes(reverse);
-    t->forward = sum_lanes(forward);
-    t->excess = sum_lanes(excess);
+    t->reverse = kg_cuda_sum_lanes(reverse);
+    t->forward = kg_cuda_sum_lanes(forward);
+    t->excess = kg_cuda_sum_lanes(excess);
 }
 
 /* zq without data: no anchor */

@@ -14,8 +14,6 @@
 #define KG_DRAW static __host__ __device__ inline
 #include "tensor/draw_inline.h"
 
-enum { KG_WARP = 32 };
-
 /* ---- arrays in one piece of memory ---- */
 /* Laid out twice alike, over the host's memory and the device's, they go up or come down
  * as one copy; over NULL the piece is only measured. */

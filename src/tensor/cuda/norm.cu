@@ -6,45 +6,22 @@
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { LANES = 16, ROWS = KG_ROW_THREADS / LANES };
 enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64 };
-
-/* Where a thread stands: rows beyond the last one take part in exchanges alone. */
-struct lane {
-    int64_t row;
-    int first; /* column */
-    bool there;
-};
-
-static __device__ struct lane lane_of(int64_t rows)
-{
-    const int64_t row = (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES;
-
-    return {row, (int)(threadIdx.x % LANES), row < rows};
-}
-
-/* The tree of base/simd.h: lane i with i+8, then i+4, i+2, i+1; all of them get it. */
-static __device__ float sum_lanes(float x)
-{
-    for (unsigned by = LANES / 2; by > 0; by /= 2)
-        x += __shfl_xor_sync(~0u, x, by);
-    return x;
-}
 
 /* ---- forward ---- */
 static __global__ void rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                                struct kg_vec w, float eps)
 {
-    const struct lane l = lane_of(x.rows);
+    const struct kg_cuda_lane l = kg_cuda_lane_of(x.rows);
     float sum = 0.0f, scale;
 
-    for (int64_t d = l.first; l.there && d < x.cols; d += LANES) {
+    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES) {
         const float v = kg_cuda_f32(x, l.row)[d];
 
         sum = kg_fma(v, v, sum);
     }
-    scale = 1.0f / sqrtf(sum_lanes(sum) / (float)x.cols + eps);
-    for (int64_t d = l.first; l.there && d < x.cols; d += LANES)
+    scale = 1.0f / sqrtf(kg_cuda_sum_lanes(sum) / (float)x.cols + eps);
+    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES)
         kg_cuda_store(y, l.row, d, w.data[d] * (kg_cuda_f32(x, l.row)[d] * scale));
     if (inv.data && l.there && l.first == 0)
         inv.data[l.row] = scale;
@@ -54,8 +31,7 @@ kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                           struct kg_vec w, float eps, struct kg_err *err)
 {
     if (x.rows > 0)
-        KG_LAUNCH(rmsnorm, kg_grid(kg_cuda_pieces(x.rows, ROWS), 1), KG_ROW_THREADS, y,
-                  inv, x, w, eps);
+        KG_LAUNCH(rmsnorm, kg_cuda_lanes(x.rows), KG_ROW_THREADS, y, inv, x, w, eps);
     return kg_dev_done("rmsnorm", err);
 }
 
@@ -112,15 +88,15 @@ static void launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
 static __global__ void rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy,
                                    struct kg_mat x, struct kg_vec w, struct kg_vec inv)
 {
-    const struct lane l = lane_of(x.rows);
+    const struct kg_cuda_lane l = kg_cuda_lane_of(x.rows);
     const float r = l.there ? inv.data[l.row] : 0.0f;
     float sum = 0.0f, c;
 
-    for (int64_t d = l.first; l.there && d < x.cols; d += LANES)
+    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES)
         sum = kg_fma(w.data[d] * kg_cuda_f32(dy, l.row)[d], kg_cuda_f32(x, l.row)[d],
                      sum);
-    c = r * r * sum_lanes(sum) / (float)x.cols;
-    for (int64_t d = l.first; l.there && d < x.cols; d += LANES) {
+    c = r * r * kg_cuda_sum_lanes(sum) / (float)x.cols;
+    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES) {
         const float g = w.data[d] * kg_cuda_f32(dy, l.row)[d];
         const float to = r * kg_fma(-kg_cuda_f32(x, l.row)[d], c, g);
         float *out = kg_cuda_f32(dx, l.row) + d;
@@ -136,8 +112,8 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
     if (dw.data)
         launch_sum(dw, dy, x, inv); /* first: dx may be dy */
     if (x.rows > 0)
-        KG_LAUNCH(rmsnorm_bwd, kg_grid(kg_cuda_pieces(x.rows, ROWS), 1), KG_ROW_THREADS,
-                  dx, accumulate, dy, x, w, inv);
+        KG_LAUNCH(rmsnorm_bwd, kg_cuda_lanes(x.rows), KG_ROW_THREADS, dx, accumulate, dy,
+                  x, w, inv);
     return kg_dev_done("rmsnorm_bwd", err);
 }
 

@@ -3,11 +3,11 @@
  * A block has 64 x 64 elements of C, a thread 4 x 4 of them in registers; the factors
  * come through shared memory, 32 of each row at a time, which is a block of the bf16
  * definition. A thread without rows or columns of C helps to bring factors and computes
- * nothing, so few rows cost little. Sums over tokens are launched chunk by chunk, each
- * added to C as it comes.
+ * nothing, so few rows cost little. Sums over tokens are made chunk by chunk, each added
+ * to C as it comes by the thread that has the element.
  */
 #include "tensor/cuda/blas.h"
-#include "tensor/cuda/cuda_internal.h"
+#include "tensor/cuda/groups_internal.h"
 
 enum { TILE = 64, EACH = 4, SIDE = TILE / EACH, THREADS = SIDE * SIDE };
 enum { DEPTH = KG_PRODUCT_BLOCK, PAD = 4 /* banks */ };
@@ -106,61 +106,88 @@ static __device__ void store(struct kg_mat c, bool add, int64_t row, int64_t col
             }
 }
 
-/* c (=|+=) a times b; a's vectors go down c, b's along it */
-template <bool BF16>
-static __global__ void __launch_bounds__(THREADS)
-    product(struct kg_mat c, bool add, struct kg_mat a, bool a_down, struct kg_mat b,
-            bool b_down)
+/* A tile of c, (=|+=) a times b: a's vectors go down c, b's along it. TN: sums of tokens,
+ * chunk by chunk. */
+template <bool BF16, bool TN>
+static __device__ void make(const struct kg_mat &c, bool add, const struct kg_mat &a,
+                            const struct kg_mat &b, bool b_down, int64_t row, int64_t col)
 {
     KG_SHARED(float, left, [DEPTH][TILE + PAD]);
     KG_SHARED(float, right, [DEPTH][TILE + PAD]);
     const int i = (int)threadIdx.x / SIDE * EACH, j = (int)threadIdx.x % SIDE * EACH;
-    const int64_t row = (int64_t)blockIdx.x * TILE, col = (int64_t)blockIdx.y * TILE;
-    const int64_t K = a_down ? a.rows : a.cols;
+    const int64_t K = TN ? a.rows : a.cols;
     const bool works = row + i < c.rows && col + j < c.cols;
     struct sums s = {{{0.0f}}, {{0.0f}}};
 
     for (int64_t k = 0; k < K; k += DEPTH) {
         const int64_t behind = kg_cuda_min(k + DEPTH, K);
+        const bool ends = behind == K || behind % KG_PRODUCT_CHUNK == 0;
 
-        bring(left, {a, a_down, c.rows, K}, row, k);
+        bring(left, {a, TN, c.rows, K}, row, k);
         bring(right, {b, b_down, c.cols, K}, col, k);
         __syncthreads();
         if (works && BF16)
             add_block(&s, left, i, right, j);
         else if (works)
             chain(&s, left, i, right, j, (int)(behind - k));
-        if (!BF16 && (behind == K || behind % KG_PRODUCT_CHUNK == 0))
-            add_chunk(&s, behind <= KG_PRODUCT_CHUNK);
+        if (!BF16 && ends)
+            add_chunk(&s, TN || behind <= KG_PRODUCT_CHUNK);
+        if (TN && works && ends && behind < K) {
+            store(c, add, row + i, col + j, &s);
+            s = {{{0.0f}}, {{0.0f}}};
+            add = true;
+        }
         __syncthreads();
     }
     if (works)
         store(c, add, row + i, col + j, &s);
 }
 
-static void launch(struct kg_mat c, bool add, struct kg_mat a, bool a_down,
-                   struct kg_mat b, bool b_down)
+template <bool BF16, bool TN>
+static __global__ void __launch_bounds__(THREADS)
+    product(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b, bool b_down)
 {
-    const dim3 grid = kg_grid(kg_cuda_pieces(c.rows, TILE), kg_cuda_pieces(c.cols, TILE));
-
-    if (a.dtype == KG_BF16)
-        KG_LAUNCH(product<true>, grid, THREADS, c, add, a, a_down, b, b_down);
-    else
-        KG_LAUNCH(product<false>, grid, THREADS, c, add, a, a_down, b, b_down);
+    make<BF16, TN>(c, add, a, b, b_down, (int64_t)blockIdx.x * TILE,
+                   (int64_t)blockIdx.y * TILE);
 }
 
-/* A chunk of tokens after the other; none at all is a sum, too. */
-static void launch_tokens(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+/* The same of one expert. */
+template <bool BF16, bool TN>
+static __global__ void __launch_bounds__(THREADS)
+    groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b, bool b_down,
+           struct kg_groups g)
 {
-    int64_t first = 0;
+    KG_SHARED(struct kg_cuda_share, s, [1]);
 
-    do {
-        const int64_t k = kg_cuda_min(a.rows - first, KG_PRODUCT_CHUNK);
+    kg_cuda_share_out<TN>(s, c, a, b, g, add, TILE);
+    if (s->row >= 0)
+        make<BF16, TN>(s->c, add, s->a, s->b, b_down, s->row, (int64_t)blockIdx.y * TILE);
+}
 
-        launch(c, add || first > 0, kg_mat_rows(a, first, k), true,
-               kg_mat_rows(b, first, k), true);
-        first += k;
-    } while (first < a.rows);
+/* g: NULL where there are no experts */
+template <bool BF16, bool TN>
+static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+                   bool b_down, const struct kg_groups *g)
+{
+    const int64_t tiles = g ? kg_cuda_group_tiles(g, c, TN, TILE)
+                            : kg_cuda_pieces(c.rows, TILE);
+    const dim3 grid = kg_grid(tiles, kg_cuda_pieces(c.cols, TILE));
+
+    if (g)
+        KG_LAUNCH((groups<BF16, TN>), grid, THREADS, c, add, a, b, b_down, *g);
+    else
+        KG_LAUNCH((product<BF16, TN>), grid, THREADS, c, add, a, b, b_down);
+}
+
+static void exact(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+                  const struct kg_groups *g, enum kg_matmul_kind kind)
+{
+    const bool bf16 = a.dtype == KG_BF16, b_down = kind != KG_MATMUL_NT;
+
+    if (kind == KG_MATMUL_TN)
+        (bf16 ? launch<true, true> : launch<false, true>)(c, add, a, b, b_down, g);
+    else
+        (bf16 ? launch<true, false> : launch<false, false>)(c, add, a, b, b_down, g);
 }
 
 /* ---- who makes them ---- */
@@ -197,9 +224,22 @@ kg_status kg_cuda_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
         KG_TRY(kg_cuda_product_blas(c, a, b, kind, accumulate, err));
     else if (used == KG_CUDA_OWN && a.dtype == KG_BF16)
         kg_cuda_product_mma(c, a, b, kind, accumulate);
-    else if (kind == KG_MATMUL_TN)
-        launch_tokens(c, accumulate, a, b);
     else
-        launch(c, accumulate, a, false, b, kind == KG_MATMUL_NN);
+        exact(c, accumulate, a, b, NULL, kind);
     return kg_dev_done("matmul", err);
+}
+
+/* Never by cuBLASLt: which of its plans has the bits wanted depends on the number of
+ * rows, and the host does not know those of an expert. */
+kg_status kg_cuda_matmul_groups(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                const struct kg_groups *g, enum kg_matmul_kind kind,
+                                bool accumulate, struct kg_err *err)
+{
+    if (c.rows == 0 || c.cols == 0)
+        return KG_OK;
+    if (used != KG_CUDA_EXACT && a.dtype == KG_BF16)
+        kg_cuda_groups_mma(c, a, b, g, kind, accumulate);
+    else
+        exact(c, accumulate, a, b, g, kind);
+    return kg_dev_done("matmul_groups", err);
 }

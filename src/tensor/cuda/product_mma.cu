@@ -20,7 +20,7 @@
  * factors whatever runs beside it, 6 us for K 4,864: that, not memory, bounds a narrow
  * deep product of few rows.
  */
-#include "tensor/cuda/cuda_internal.h"
+#include "tensor/cuda/groups_internal.h"
 
 /* ---- tiles ---- */
 /* ROWS x COLS of c; DOWN x ALONG warps compute, all of WARPS bring; BLOCKS of them fit a
@@ -235,10 +235,10 @@ template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
 
     /* A group of copies: what a step needs, or nothing behind the last one. */
     static __device__ void ahead(struct kg_cuda_eight *held, const struct kg_mat &left,
-                                 const struct kg_mat &right, int step, int steps)
+                                 const struct kg_mat &right, int64_t row, int step,
+                                 int steps)
     {
-        const int64_t row = (int64_t)blockIdx.x * T::ROWS, k = (int64_t)step * T::DEPTH;
-        const int64_t col = (int64_t)blockIdx.y * T::COLS;
+        const int64_t col = (int64_t)blockIdx.y * T::COLS, k = (int64_t)step * T::DEPTH;
         struct kg_cuda_eight *to = stage(held, step);
 
         if (step < steps) {
@@ -263,9 +263,10 @@ template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
     }
 };
 
+/* The tile of c whose first row is `top`. */
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
-static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
-    product(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+static __device__ void make(const struct kg_mat &c, bool add, const struct kg_mat &a,
+                            const struct kg_mat &b, int64_t top)
 {
     typedef sides<T, A_COLUMNS, B_COLUMNS> both;
     enum {
@@ -277,7 +278,7 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const bool works = warp < T::DOWN * T::ALONG;
     const int row = warp / T::ALONG * T::LEFT * 16, col = warp % T::ALONG * T::RIGHT * 16;
-    const struct place place = {c, (int64_t)blockIdx.x * T::ROWS + row + lane / 4,
+    const struct place place = {c, top + row + lane / 4,
                                 (int64_t)blockIdx.y * T::COLS + col + lane % 4 * 2,
                                 in_pairs(c)};
     const int64_t K = A_COLUMNS ? a.rows : a.cols;
@@ -294,7 +295,7 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     struct operands<T> next[2];
 
     for (int s = 0; s < AHEAD; s++)
-        both::ahead(held, a, b, s, steps);
+        both::ahead(held, a, b, top, s, steps);
     kg_copies_wait<AHEAD - 1>();
     __syncthreads();
     if (works)
@@ -312,7 +313,7 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
             if (works)
                 both::fetch(&next[(k + 1) % 2], now, row, col, (k + 1) % TURNS);
             if (k == 0)
-                both::ahead(held, a, b, step + AHEAD, steps);
+                both::ahead(held, a, b, top, step + AHEAD, steps);
             if (works)
                 multiply(&chain, &next[k % 2]);
         }
@@ -323,14 +324,38 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
         store(place, add || (A_COLUMNS && steps > CHUNK), &chain);
 }
 
+template <class T, bool A_COLUMNS, bool B_COLUMNS>
+static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
+    product(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+{
+    make<T, A_COLUMNS, B_COLUMNS>(c, add, a, b, (int64_t)blockIdx.x * T::ROWS);
+}
+
+/* The same of one expert. Its operands stand behind the factors. */
+template <class T, bool A_COLUMNS, bool B_COLUMNS>
+static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
+    groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+           struct kg_groups g)
+{
+    typedef sides<T, A_COLUMNS, B_COLUMNS> both;
+    KG_SHARED_ASKED(struct kg_cuda_eight, held);
+    struct kg_cuda_share *const s = (struct kg_cuda_share *)(held + both::BYTES / 16);
+
+    kg_cuda_share_out<A_COLUMNS>(s, c, a, b, g, add, T::ROWS);
+    if (s->row >= 0)
+        make<T, A_COLUMNS, B_COLUMNS>(s->c, add, s->a, s->b, s->row);
+}
+
 /* ---- which tile ---- */
 struct choice {
     int rows, cols;
-    void (*launch)(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b);
+    void (*launch)(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+                   const struct kg_groups *g);
 };
 
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
-static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
+static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+                   const struct kg_groups *)
 {
     const dim3 grid = kg_grid(kg_cuda_pieces(c.rows, T::ROWS),
                               kg_cuda_pieces(c.cols, T::COLS));
@@ -341,11 +366,26 @@ static void launch(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b)
                      add, a, b);
 }
 
-#define CHOICE(a_columns, b_columns, ...)                                                \
+template <class T, bool A_COLUMNS, bool B_COLUMNS>
+static void launch_groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,
+                          const struct kg_groups *g)
+{
+    const dim3 grid = kg_grid(kg_cuda_group_tiles(g, c, A_COLUMNS, T::ROWS),
+                              kg_cuda_pieces(c.cols, T::COLS));
+    typedef sides<T, A_COLUMNS, B_COLUMNS> both;
+
+    KG_LAUNCH_ASKING(both::BYTES + sizeof(struct kg_cuda_share),
+                     (groups<T, A_COLUMNS, B_COLUMNS>), grid, T::THREADS, c, add, a, b,
+                     *g);
+}
+
+#define BY(launch, a_columns, b_columns, ...)                                            \
     {                                                                                    \
         tile<__VA_ARGS__>::ROWS, tile<__VA_ARGS__>::COLS,                                \
             launch<tile<__VA_ARGS__>, a_columns, b_columns>                              \
     }
+#define CHOICE(...) BY(launch, __VA_ARGS__)
+#define GROUPS(...) BY(launch_groups, __VA_ARGS__)
 
 static const struct choice nt[] = {
     CHOICE(false, false, 128, 256, 32, 2, 4, 8, 4, 1),
@@ -368,27 +408,66 @@ static const struct choice tn[] = {
     CHOICE(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
 };
 
-/* The first, so the largest, that is at least half full and fills a device; else the
- * last. */
-static const struct choice *choose(const struct choice *from, size_t n, struct kg_mat c)
+/* Of experts: fewer of either, as their number fills a device. */
+static const struct choice groups_nt[] = {
+    GROUPS(false, false, 128, 128, 32, 2, 2, 4, 4, 2),
+    GROUPS(false, false, 64, 64, 64, 2, 2, 4, 4, 2),
+    GROUPS(false, false, 16, 64, 128, 1, 4, 4, 4, 2),
+    GROUPS(false, false, 16, 16, 128, 1, 1, 4, 8, 2),
+};
+static const struct choice groups_nn[] = {
+    GROUPS(false, true, 128, 128, 32, 2, 2, 4, 4, 2),
+    GROUPS(false, true, 64, 64, 64, 2, 2, 4, 4, 2),
+};
+static const struct choice groups_tn[] = {
+    GROUPS(true, true, 128, 128, 32, 2, 2, 4, 4, 2),
+    GROUPS(true, true, 64, 64, 64, 2, 2, 4, 4, 2),
+};
+
+/* Of a kind. */
+struct choices {
+    const struct choice *list;
+    size_t n;
+};
+#define CHOICES(list)                                                                    \
+    {                                                                                    \
+        list, sizeof list / sizeof *list                                                 \
+    }
+
+/* The first, so the largest, of which `products` of rows x cols each are at least half
+ * full and fill a device; else the last. */
+static const struct choice *choose(struct choices from, int64_t products, int64_t rows,
+                                   int64_t cols)
 {
-    for (size_t i = 0; i < n - 1; i++)
-        if (2 * c.rows > from[i].rows && 2 * c.cols > from[i].cols &&
-            kg_cuda_pieces(c.rows, from[i].rows) * kg_cuda_pieces(c.cols, from[i].cols) >=
-                KG_DEV_BLOCKS)
-            return &from[i];
-    return &from[n - 1];
+    const struct choice *c = from.list, *const last = c + from.n - 1;
+
+    while (c < last &&
+           (2 * rows <= c->rows || 2 * cols <= c->cols ||
+            products * kg_cuda_pieces(rows, c->rows) * kg_cuda_pieces(cols, c->cols) <
+                KG_DEV_BLOCKS))
+        c++;
+    return c;
 }
 
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate)
 {
-    static const struct {
-        const struct choice *list;
-        size_t n;
-    } of[] = {{nt, sizeof nt / sizeof *nt},
-              {nn, sizeof nn / sizeof *nn},
-              {tn, sizeof tn / sizeof *tn}};
+    static const struct choices of[] = {CHOICES(nt), CHOICES(nn), CHOICES(tn)};
 
-    choose(of[kind].list, of[kind].n, c)->launch(c, accumulate, a, b);
+    choose(of[kind], 1, c.rows, c.cols)->launch(c, accumulate, a, b, NULL);
+}
+
+/* How many rows each expert has is not known: the mean is taken, of no more experts than
+ * rows. */
+void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                        const struct kg_groups *g, enum kg_matmul_kind kind,
+                        bool accumulate)
+{
+    static const struct choices of[] = {CHOICES(groups_nt), CHOICES(groups_nn),
+                                        CHOICES(groups_tn)};
+    const bool tn = kind == KG_MATMUL_TN;
+    const int64_t busy = tn ? g->n : kg_cuda_min(g->n, c.rows);
+    const int64_t rows = tn ? c.rows : kg_cuda_pieces(c.rows, busy);
+
+    choose(of[kind], busy, rows, c.cols)->launch(c, accumulate, a, b, g);
 }
