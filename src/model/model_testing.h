@@ -201,18 +201,6 @@ static const char *const test_archs[] = {
  * slopes */
 enum { TEST_ALL_ARCHS = sizeof test_archs / sizeof *test_archs };
 enum { TEST_ARCHS = TEST_ALL_ARCHS - 4 };
-/* How many of them the backend under test computes: a device has no operations of
- * experts, which is said. */
-TEST_UNUSED static int test_archs_here(void)
-{
-    const struct kg_backend *be;
-    NEED(kg_backend_open(&be, NULL, err));
-    if (be->route)
-        return TEST_ALL_ARCHS;
-    print_message("families with experts are left out: %s has no operation route\n",
-                  be->name);
-    return TEST_ARCHS;
-}
 /* of these, by schedule-free steps too */
 enum { TEST_FREE_ARCHS = 3 };
 enum { TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
