@@ -200,7 +200,7 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
  * which may stand in dh */
 kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
                          const struct kg_layer_acts *a, struct kg_mat dy,
-                         struct kg_mat dh, float *grads,
+                         struct kg_mat dh, struct kg_grads grads,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* linear.c. y = x W^T, or y += where accumulate, with an adapter
@@ -216,9 +216,10 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
  *     dB += dy^T t;   dA += u^T x,   u = s (dy B);   dx += u A
  * and u and dx are rounded as t and y are.
  * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate */
-kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_param *w,
-                        struct kg_mat dy, struct kg_mat x, struct kg_mat dx,
-                        bool accumulate, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
+                        const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
+                        struct kg_mat dx, bool accumulate,
+                        struct kg_err *err) KG_MUST_CHECK;
 
 /* The same of experts, of_0 expert 0's matrix: rows of y by that of their expert. */
 kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
@@ -226,25 +227,25 @@ kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
                             struct kg_err *err) KG_MUST_CHECK;
 /* kg_linear_bwd in its two parts, for products whose x changes between them: gradients of
  * what is trained; dx, of fp32.   r: of experts, w expert 0's; NULL: one w for all */
-kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r, float *grads,
-                          struct kg_param *w, struct kg_mat dy, struct kg_mat x,
-                          struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r,
+                          struct kg_grads grads, struct kg_param *w, struct kg_mat dy,
+                          struct kg_mat x, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_linear_back(const struct kg_walk *p, const struct kg_route *r,
                          struct kg_param *w, struct kg_mat dx, struct kg_mat dy,
                          bool accumulate, struct kg_err *err) KG_MUST_CHECK;
 
-/* The gradient of a parameter inside the slab; nothing of a frozen one. */
-static inline struct kg_vec kg_grad_of(float *grads, const struct kg_param *p)
+/* The gradient of a parameter among those that are there; nothing of a frozen one. */
+static inline struct kg_vec kg_grad_of(struct kg_grads grads, const struct kg_param *p)
 {
     if (p->offset < 0)
         return (struct kg_vec){0};
-    return kg_vec(grads + p->offset, p->rows * p->cols);
+    return kg_vec(grads.data + (p->offset - grads.first), p->rows * p->cols);
 }
-static inline struct kg_mat kg_grad_mat(float *grads, const struct kg_param *p)
+static inline struct kg_mat kg_grad_mat(struct kg_grads grads, const struct kg_param *p)
 {
     if (p->offset < 0)
         return (struct kg_mat){0};
-    return kg_mat(grads + p->offset, KG_F32, p->rows, p->cols);
+    return kg_mat(grads.data + (p->offset - grads.first), KG_F32, p->rows, p->cols);
 }
 
 /* (N, heads*hd) seen as rows of what a norm divides: (N*heads, hd), or itself. */

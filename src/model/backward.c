@@ -26,7 +26,7 @@ static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_
 
 /* db += sum dy, where there is a bias that is trained */
 static kg_status bias_bwd(const struct kg_walk *p, const struct kg_param *bias,
-                          struct kg_mat dy, float *grads, struct kg_err *err)
+                          struct kg_mat dy, struct kg_grads grads, struct kg_err *err)
 {
     const bool wanted = bias && bias->offset >= 0;
     return wanted ? kg_op_bias_bwd(p->m->backend, kg_grad_of(grads, bias), dy, err)
@@ -42,7 +42,7 @@ struct end {
 
 /* dy <- gradient of y W^T, as products read it, of dx; may stand in acts->dh */
 static kg_status end_bwd(struct kg_mat *dy, const struct kg_walk *p, const struct end *e,
-                         struct kg_mat dx, float *grads, struct kg_err *err)
+                         struct kg_mat dx, struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const float scale = (float)p->m->config.residual_scale;
@@ -63,7 +63,7 @@ static kg_status end_bwd(struct kg_mat *dy, const struct kg_walk *p, const struc
 /* dx += gradient through norm of dh; or dh itself where there is none */
 static kg_status begin_bwd(const struct kg_walk *p, const struct kg_param *norm,
                            struct kg_mat dx, struct kg_mat x, struct kg_vec inv,
-                           float *grads, struct kg_err *err)
+                           struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
     if (!norm)
@@ -86,7 +86,7 @@ kg_status kg_walk_gated_bwd(const struct kg_walk *p, const struct kg_layer_acts 
 /* x_out = x_mid + act Wdown^T,  act = f(gate) up,  gate, up = h2 W^T: to dh of h2 */
 static kg_status dense_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                            const struct kg_layer_acts *a, struct kg_mat dy,
-                           struct kg_mat dh, float *grads, struct kg_err *err)
+                           struct kg_mat dh, struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
 
@@ -102,7 +102,7 @@ static kg_status dense_bwd(const struct kg_walk *p, const struct kg_layer_params
 
 /* h2 = norm2(x_mid) */
 static kg_status ffn_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
-                         float *grads, struct kg_err *err)
+                         struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_layer_acts a = kg_walk_layer(p, l);
@@ -127,7 +127,7 @@ struct projection_bwd {
 };
 
 static kg_status unrotate(const struct kg_walk *p, int32_t l,
-                          const struct projection_bwd *j, float *grads,
+                          const struct projection_bwd *j, struct kg_grads grads,
                           struct kg_err *err)
 {
     KG_TRY(kg_walk_rotate(p, l, j->wide, true, err));
@@ -141,7 +141,7 @@ static kg_status unrotate(const struct kg_walk *p, int32_t l,
 
 /* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W */
 static kg_status project_bwd(const struct kg_walk *p, const struct projection_bwd *j,
-                             struct kg_mat h, bool accumulate, float *grads,
+                             struct kg_mat h, bool accumulate, struct kg_grads grads,
                              struct kg_err *err)
 {
     const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
@@ -166,7 +166,7 @@ static kg_status attend_bwd(const struct kg_walk *p, int32_t l,
 /* x_mid = x + o Wo^T,  o = attention(q, k, v),  q, k, v = f(h1 W^T + b),
  * h1 = norm1(x) */
 static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
-                               float *grads, struct kg_err *err)
+                               struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_layer_acts a = kg_walk_layer(p, l);
@@ -195,7 +195,7 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
 
 /* ---- the whole ---- */
 static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
-                           float *grads, struct kg_err *err)
+                           struct kg_grads grads, struct kg_err *err)
 {
     kg_phase_tick();
     if (p->acts->checkpoint)
@@ -204,37 +204,108 @@ static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
     return attention_bwd(p, l, dx, grads, err);
 }
 
-kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
-                            struct kg_mat dhidden, float *grads, struct kg_err *err)
+/* ---- stages ---- */
+/* What stage 0 begins with: the gradient that comes is one of the forward that was
+ * kept. */
+static kg_status check_kept(const struct kg_model *m, const struct kg_acts *acts,
+                            struct kg_mat dhidden, struct kg_err *err)
 {
     assert(acts->layers == m->config.layers && acts->ct == m->ct);
     assert(m->on_host != KG_HOST_LAYERS);
     if (acts->kept == 0)
         return kg_fail(err, KG_EINVAL,
                        "backward: the last forward kept no activations for it");
-    if (dhidden.dtype != KG_F32 || dhidden.rows != acts->kept ||
-        dhidden.cols != m->config.hidden)
-        return kg_fail(
-            err, KG_ESHAPE,
-            "backward: expected dhidden (%lld, %d) fp32, found (%lld, %lld) %s",
-            (long long)acts->kept, (int)m->config.hidden, (long long)dhidden.rows,
-            (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
-    const struct kg_walk p = {.m = m, .acts = acts, .pack = &acts->pack, .keep = true};
+    if (dhidden.dtype == KG_F32 && dhidden.rows == acts->kept &&
+        dhidden.cols == m->config.hidden)
+        return KG_OK;
+    return kg_fail(err, KG_ESHAPE,
+                   "backward: expected dhidden (%lld, %d) fp32, found (%lld, %lld) %s",
+                   (long long)acts->kept, (int)m->config.hidden, (long long)dhidden.rows,
+                   (long long)dhidden.cols, kg_dtype_traits(dhidden.dtype)->name);
+}
+
+static kg_status last_norm_bwd(const struct kg_walk *p, struct kg_mat dhidden,
+                               struct kg_grads grads, struct kg_err *err)
+{
+    const struct kg_model *m = p->m;
     const struct kg_model_config *c = &m->config;
-    acts->kept = 0;
+
+    KG_TRY(check_kept(m, p->acts, dhidden, err));
+    p->acts->kept = 0;
     if (c->logit_divisor != 0)
         KG_TRY(kg_op_scale(m->backend, kg_all_of(dhidden), 1.0f / (float)c->logit_divisor,
                            err));
-    KG_TRY(kg_op_rmsnorm_bwd(m->backend, dhidden, false, kg_grad_of(grads, m->norm),
-                             dhidden, kg_walk_x(&p, m->config.layers),
-                             kg_param_vector(m->norm),
-                             kg_vec(acts->inv.data, dhidden.rows), err));
-    for (int32_t l = m->config.layers - 1; l >= 0; l--)
-        KG_TRY(layer_bwd(&p, l, dhidden, grads, err));
+    return kg_op_rmsnorm_bwd(m->backend, dhidden, false, kg_grad_of(grads, m->norm),
+                             dhidden, kg_walk_x(p, c->layers), kg_param_vector(m->norm),
+                             kg_vec(p->acts->inv.data, dhidden.rows), err);
+}
+
+static kg_status embed_bwd(const struct kg_walk *p, struct kg_mat dhidden,
+                           struct kg_grads grads, struct kg_err *err)
+{
+    const struct kg_model *m = p->m;
+    const float scale = (float)m->config.embed_scale;
+
     if (m->embed->offset < 0)
         return KG_OK;
-    if (c->embed_scale != 0)
-        KG_TRY(kg_op_scale(m->backend, kg_all_of(dhidden), (float)c->embed_scale, err));
+    if (scale != 0)
+        KG_TRY(kg_op_scale(m->backend, kg_all_of(dhidden), scale, err));
     return kg_op_embed_bwd(m->backend, kg_grad_mat(grads, m->embed), dhidden,
-                           p.pack->tokens, err);
+                           p->pack->tokens, err);
+}
+
+int32_t kg_backward_stages(const struct kg_model *m) { return m->config.layers + 2; }
+
+kg_status kg_model_backward_stage(const struct kg_model *m, struct kg_acts *acts,
+                                  struct kg_mat dhidden, struct kg_grads grads,
+                                  int32_t stage, struct kg_err *err)
+{
+    const struct kg_walk p = {.m = m, .acts = acts, .pack = &acts->pack, .keep = true};
+    const int32_t layers = m->config.layers;
+
+    if (stage == 0)
+        return last_norm_bwd(&p, dhidden, grads, err);
+    return stage <= layers ? layer_bwd(&p, layers - stage, dhidden, grads, err)
+                           : embed_bwd(&p, dhidden, grads, err);
+}
+
+kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
+                            struct kg_mat dhidden, float *grads, struct kg_err *err)
+{
+    for (int32_t s = 0; s < kg_backward_stages(m); s++)
+        KG_TRY(kg_model_backward_stage(m, acts, dhidden, kg_grads_all(grads), s, err));
+    return KG_OK;
+}
+
+/* Where gradients of base parameters from `first` on begin, or of what is beside them. */
+static int64_t place_from(const struct kg_model *m, size_t first)
+{
+    for (size_t i = first; i < m->n_base; i++) {
+        const struct kg_param *p = &m->params[i];
+        if (p->offset >= 0)
+            return p->offset;
+        if (p->adapter)
+            return p->adapter->a->offset;
+    }
+    return m->n_elements;
+}
+
+/* Parameters stand as the forward meets them: the embedding, layers, norm and head. */
+static size_t part_begin(const struct kg_model *m, int32_t part)
+{
+    const struct kg_layer_params *last = &m->layers[m->config.layers - 1];
+
+    if (part == 0)
+        return 0;
+    return part <= m->config.layers ? m->layers[part - 1].first : last->first + last->n;
+}
+
+struct kg_cut kg_backward_cut(const struct kg_model *m, int32_t stage)
+{
+    const int32_t part = m->config.layers + 1 - stage;
+    const int64_t first = place_from(m, part_begin(m, part));
+    const int64_t end = stage == 0 ? m->n_elements
+                                   : place_from(m, part_begin(m, part + 1));
+
+    return (struct kg_cut){first, end - first};
 }

@@ -90,8 +90,8 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
 /* Of the sum and the products behind the gates: gate and up become their gradients, and
  * s->dw that of the weights. */
 static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
-                           const struct kg_expert_acts *x, struct kg_mat dy, float *grads,
-                           struct kg_err *err)
+                           const struct kg_expert_acts *x, struct kg_mat dy,
+                           struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_expert_scratch s = kg_walk_experts(p);
@@ -107,8 +107,8 @@ static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params
 
 /* Of the products of gates and ups, to dh. */
 static kg_status open_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
-                          const struct kg_layer_acts *a, struct kg_mat dh, float *grads,
-                          struct kg_err *err)
+                          const struct kg_layer_acts *a, struct kg_mat dh,
+                          struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_expert_acts *x = &a->experts;
@@ -132,8 +132,8 @@ static kg_status rounded(struct kg_mat *out, const struct kg_walk *p, struct kg_
 }
 
 static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
-                            const struct kg_layer_acts *a, struct kg_mat dh, float *grads,
-                            struct kg_err *err)
+                            const struct kg_layer_acts *a, struct kg_mat dh,
+                            struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_expert_scratch s = kg_walk_experts(p);
     const struct kg_vec none = {0};
@@ -149,7 +149,7 @@ static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_param
 static kg_status close_shared_bwd(const struct kg_walk *p,
                                   const struct kg_layer_params *w,
                                   const struct kg_expert_acts *x, struct kg_mat dy,
-                                  float *grads, struct kg_err *err)
+                                  struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_expert_scratch s = kg_walk_experts(p);
@@ -166,7 +166,7 @@ static kg_status close_shared_bwd(const struct kg_walk *p,
 /* Of its gates and its weight, added to dh. */
 static kg_status open_shared_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                                  const struct kg_layer_acts *a, struct kg_mat dh,
-                                 float *grads, struct kg_err *err)
+                                 struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_expert_acts *x = &a->experts;
     const struct kg_expert_scratch s = kg_walk_experts(p);
@@ -179,7 +179,7 @@ static kg_status open_shared_bwd(const struct kg_walk *p, const struct kg_layer_
 
 kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
                          const struct kg_layer_acts *a, struct kg_mat dy,
-                         struct kg_mat dh, float *grads, struct kg_err *err)
+                         struct kg_mat dh, struct kg_grads grads, struct kg_err *err)
 {
     const struct kg_layer_params *w = &p->m->layers[l];
     KG_TRY(close_bwd(p, w, &a->experts, dy, grads, err));

@@ -296,7 +296,7 @@ static float *last_layer_bwd(struct kg_model *m, struct test_pack *t, bool withi
     const struct kg_walk p = {.m = m, .acts = acts, .pack = &acts->pack, .keep = true};
     const struct kg_layer_acts a = kg_walk_layer(&p, l);
     NEED(kg_experts_bwd(&p, l, &a, kg_mat(dy, KG_F32, n, d),
-                        kg_mat(g + m->n_elements, KG_F32, n, d), g, err));
+                        kg_mat(g + m->n_elements, KG_F32, n, d), kg_grads_all(g), err));
     if (!within)
         buffer_free(dy);
     kg_acts_free(acts);

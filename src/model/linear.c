@@ -65,8 +65,9 @@ static kg_status multiply(const struct kg_walk *p, struct kg_mat y, struct kg_ma
 }
 
 /* dC += dy^T x, where C is trained */
-static kg_status add_grad(const struct kg_walk *p, float *grads, struct matrices m,
-                          struct kg_mat dy, struct kg_mat x, struct kg_err *err)
+static kg_status add_grad(const struct kg_walk *p, struct kg_grads grads,
+                          struct matrices m, struct kg_mat dy, struct kg_mat x,
+                          struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_mat dc = kg_grad_mat(grads, m.c);
@@ -77,7 +78,7 @@ static kg_status add_grad(const struct kg_walk *p, float *grads, struct matrices
     if (!m.route)
         return kg_op_matmul(be, dc, dy, x, KG_MATMUL_TN, true, err);
     g = (struct kg_groups){m.route->first, m.route->n_experts,
-                           (m.next->offset - m.c->offset) * (int64_t)sizeof *grads};
+                           (m.next->offset - m.c->offset) * (int64_t)sizeof(float)};
     return kg_op_matmul_groups(be, dc, dy, x, &g, KG_MATMUL_TN, true, err);
 }
 
@@ -193,9 +194,9 @@ kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
 
 /* ---- backward ---- */
 /* dB += dy^T t;   dA += u^T x;   *u = s (dy B) */
-static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p, float *grads,
-                             struct matrices w, struct kg_mat dy, struct kg_mat x,
-                             struct kg_err *err)
+static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p,
+                             struct kg_grads grads, struct matrices w, struct kg_mat dy,
+                             struct kg_mat x, struct kg_err *err)
 {
     const struct kg_lora *l = &p->m->lora;
     struct kg_mat t;
@@ -206,9 +207,9 @@ static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p, float *g
     return add_grad(p, grads, a_of(w), *u, x, err);
 }
 
-kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_param *w,
-                        struct kg_mat dy, struct kg_mat x, struct kg_mat dx,
-                        bool accumulate, struct kg_err *err)
+kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
+                        const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
+                        struct kg_mat dx, bool accumulate, struct kg_err *err)
 {
     struct kg_mat sum, u;
 
@@ -222,8 +223,9 @@ kg_status kg_linear_bwd(const struct kg_walk *p, float *grads, const struct kg_p
     return settle(p, dx, sum, err);
 }
 
-static kg_status grads_alone(const struct kg_walk *p, float *grads, struct matrices w,
-                             struct kg_mat dy, struct kg_mat x, struct kg_err *err)
+static kg_status grads_alone(const struct kg_walk *p, struct kg_grads grads,
+                             struct matrices w, struct kg_mat dy, struct kg_mat x,
+                             struct kg_err *err)
 {
     struct kg_mat u;
 
@@ -244,9 +246,9 @@ static kg_status back_alone(const struct kg_walk *p, struct matrices w, struct k
     return multiply(p, dx, u, a_of(w), KG_MATMUL_NN, true, err);
 }
 
-kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r, float *grads,
-                          struct kg_param *w, struct kg_mat dy, struct kg_mat x,
-                          struct kg_err *err)
+kg_status kg_linear_grads(const struct kg_walk *p, const struct kg_route *r,
+                          struct kg_grads grads, struct kg_param *w, struct kg_mat dy,
+                          struct kg_mat x, struct kg_err *err)
 {
     return grads_alone(p, grads, r ? of_each(w, r) : one(w), dy, x, err);
 }

@@ -335,11 +335,33 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
                        struct kg_acts *acts, const struct kg_forward *f,
                        struct kg_err *err) KG_MUST_CHECK;
 
+/* Where a backward adds: elements [first, ...) of the slabs (layout of kg_param.offset)
+ * stand at data, as far as the stages that are made with it reach. */
+struct kg_grads {
+    float *data; /* fp32, the backend's; borrowed */
+    int64_t first;
+    bool whole; /* all of the slab: what two stages add to is there in both */
+};
+static inline struct kg_grads kg_grads_all(float *slab)
+{
+    return (struct kg_grads){slab, 0, true};
+}
+
 /* Backward of the last kept forward: adds to grads (n_elements fp32, same layout as
  * master). dhidden (N,D) fp32 is destroyed. The head's own gradient goes to grads +
  * head->offset by kg_op_head_bwd before or after. */
 kg_status kg_model_backward(const struct kg_model *m, struct kg_acts *acts,
                             struct kg_mat dhidden, float *grads,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* The same in stages, all of which are made in order: 0 the norm before the head, 1 .. L
+ * layers from the last to the first, L + 1 the embedding. Each adds to a stretch of the
+ * slabs of its own, that of 0 with a head that is not the embedding; stretches are all of
+ * the slabs, and may be empty. */
+int32_t kg_backward_stages(const struct kg_model *m);
+struct kg_cut kg_backward_cut(const struct kg_model *m, int32_t stage);
+kg_status kg_model_backward_stage(const struct kg_model *m, struct kg_acts *acts,
+                                  struct kg_mat dhidden, struct kg_grads grads,
+                                  int32_t stage, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

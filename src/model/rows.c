@@ -800,16 +800,12 @@ kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err)
 
 /* ---- backward ---- */
 
-kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
-                           struct kg_err *err)
+/* drows and dW, if wanted, from what the caller filled. */
+static kg_status head_bwd(const struct kg_rows *p, struct kg_mat drows,
+                          struct kg_mat dweight, bool use_entropy, struct kg_err *err)
 {
-    const struct kg_model *m = p->model;
-    const struct kg_rows_pack *k = p->pack;
-    int64_t width = m->config.hidden;
     struct kg_head_anchor anchor;
     struct kg_head head = asked_head(p, &anchor);
-    struct kg_mat drows = kg_mat(k->dhidden_rows, KG_F32, p->n_rows, width);
-    struct kg_mat dhidden = kg_mat(k->dhidden, KG_F32, k->n_tokens, width);
     struct kg_head_grad g = {
         .lse = p->lse,
         .a_target = p->a_logp,
@@ -823,13 +819,57 @@ kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
         .a_set = p->ask.sets ? p->a_set : NULL,
         .set_logp = p->set_logp,
         .dhidden = drows,
-        .dweight = kg_grad_mat(grads, m->head),
+        .dweight = dweight,
     };
 
+    return kg_op_head_bwd(p->model->backend, &g, &head, err);
+}
+
+/* The table's gradient has its terms of the head before those of the embedding, and both
+ * must be there: where it is not yet in stage 0 the head runs twice. */
+static bool head_is_late(const struct kg_model *m, struct kg_grads grads)
+{
+    return m->head == m->embed && m->head->offset >= 0 && !grads.whole;
+}
+
+/* Of stage 0: to the hidden states. */
+static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
+                                struct kg_mat dhidden, struct kg_grads grads,
+                                bool use_entropy, struct kg_err *err)
+{
+    const struct kg_model *m = p->model;
+    const struct kg_rows_pack *k = p->pack;
+    struct kg_mat dweight = head_is_late(m, grads) ? (struct kg_mat){0}
+                                                   : kg_grad_mat(grads, m->head);
+
     assert(k->n_there == 0 && k->n_kept == p->n_rows);
-    KG_TRY(kg_op_head_bwd(m->backend, &g, &head, err));
+    KG_TRY(head_bwd(p, drows, dweight, use_entropy, err));
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
-                       (uint64_t)(k->n_tokens * width) * sizeof *k->dhidden, err));
-    KG_TRY(kg_op_scatter_rows(m->backend, dhidden, kg_acts_rows(k->acts), drows, err));
-    return kg_model_backward(m, k->acts, dhidden, grads, err);
+                       (uint64_t)(dhidden.rows * dhidden.cols) * sizeof *k->dhidden,
+                       err));
+    return kg_op_scatter_rows(m->backend, dhidden, kg_acts_rows(k->acts), drows, err);
+}
+
+kg_status kg_rows_backward_stage(struct kg_rows *p, struct kg_grads grads, int32_t stage,
+                                 bool use_entropy, struct kg_err *err)
+{
+    const struct kg_model *m = p->model;
+    const struct kg_rows_pack *k = p->pack;
+    int64_t width = m->config.hidden;
+    struct kg_mat drows = kg_mat(k->dhidden_rows, KG_F32, p->n_rows, width);
+    struct kg_mat dhidden = kg_mat(k->dhidden, KG_F32, k->n_tokens, width);
+
+    if (stage == 0)
+        KG_TRY(begin_backward(p, drows, dhidden, grads, use_entropy, err));
+    if (stage + 1 == kg_backward_stages(m) && head_is_late(m, grads))
+        KG_TRY(head_bwd(p, drows, kg_grad_mat(grads, m->head), use_entropy, err));
+    return kg_model_backward_stage(m, k->acts, dhidden, grads, stage, err);
+}
+
+kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
+                           struct kg_err *err)
+{
+    for (int32_t s = 0; s < kg_backward_stages(p->model); s++)
+        KG_TRY(kg_rows_backward_stage(p, kg_grads_all(grads), s, use_entropy, err));
+    return KG_OK;
 }
