@@ -194,6 +194,8 @@ static void ranks_divide_what_is_in_cuts(void **state)
 {
     static const char *const lanes[] = {"train.lanes=8", NULL};
     static const char *const whole[] = {"train.lanes=8", "ranks.shard=none", NULL};
+    static const char *const divided[] = {"train.lanes=8", "ranks.shard=gradients", NULL};
+    static const char *const one[] = {"ranks.shard=gradients", NULL};
     static const char *const host[] = {"train.lanes=8", "anchor.place=host",
                                        "model.device=cpu", NULL};
     struct kg_str out = {0};
@@ -211,6 +213,15 @@ static void ranks_divide_what_is_in_cuts(void **state)
                            "anchor for products 15.23"));
     assert_non_null(strstr(kg_str_text(&out), "needed      4 ranks with such a device "
                                               "each (train.lanes=8), 139.99 GB of it"));
+    kg_str_clear(&out);
+    NEED(plan_on(&out, 8, H200, divided, err)); /* a bucket is the head: 2.18 GB */
+    assert_non_null(strstr(kg_str_text(&out), "device 85.09 GB: weights (fp32) 3.81, "
+                                              "weights for products 15.23, gradients "
+                                              "5.99, sums of lanes 15.23"));
+    kg_str_clear(&out);
+    NEED(plan_on(&out, 9, H200, one, err)); /* of any number of lanes */
+    assert_non_null(strstr(kg_str_text(&out), "gradients 5.56, sums of lanes 3.38"));
+    assert_non_null(strstr(kg_str_text(&out), "(train.lanes=1)"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 8, H200, whole, &why), KG_ENOMEM);
     assert_non_null(strstr(kg_str_text(&out), "weights (fp32) 30.46"));

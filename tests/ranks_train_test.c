@@ -143,50 +143,78 @@ static const struct recipe {
      {3},
      {"train.lanes=4", "optim.lr=10", "optim.weight_decay=10", "train.max_skips=9",
       "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", "data.val=", NULL}},
+    {"gradients divided, more ranks than lanes, lanes of many micro-batches",
+     {2, 3, 4, 5},
+     {"train.lanes=3", "ranks.shard=gradients", "train.micro_tokens=64",
+      "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", "anchor.period=1", NULL}},
+    {"gradients divided, one lane",
+     {3},
+     {"ranks.shard=gradients", "train.micro_tokens=64", "sft.steps=2", "sft.batch=8",
+      "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", NULL}},
     {"nothing divided",
      {3},
      {"train.lanes=4", "ranks.shard=none", "kl.estimator=k3", "kl.beta=0.05",
       "anchor.kind=ema", NULL}},
 };
 
+/* So many ranks make the run that stands in ROOT/1. */
+static void assert_as_one(int ranks, const char *const *extra)
+{
+    fresh(ROOT "/n");
+    train_on(ranks, ROOT "/n", false, extra);
+    assert_same_run(ROOT "/1", ROOT "/n", 4);
+    assert_same_checkpoint(ROOT "/1", ROOT "/n");
+    if (kg_file_exists(ROOT "/1/" SKIPPED))
+        assert_same_file(ROOT "/1", ROOT "/n", SKIPPED);
+}
+
+enum { DIVIDED = sizeof recipes->extra / sizeof *recipes->extra + 1 };
+
+/* The recipe with gradients divided.   returns whether it says nothing of it itself */
+static bool divides_gradients(const char **divided, const char *const *extra)
+{
+    size_t n = 0;
+
+    for (; extra[n]; n++) {
+        divided[n] = extra[n];
+        if (strncmp(extra[n], "ranks.shard", strlen("ranks.shard")) == 0)
+            return false;
+    }
+    divided[n] = "ranks.shard=gradients";
+    divided[n + 1] = NULL;
+    return true;
+}
+
 static void every_number_of_ranks_makes_the_run_of_one(void **state)
 {
-    int skipped = 0;
+    int skipped = 0, number = 0;
 
     (void)state;
     for (const struct recipe *r = recipes; r < recipes + sizeof recipes / sizeof *recipes;
-         r++) {
+         r++, number++) {
+        const char *divided[DIVIDED];
+
         print_message("  %s\n", r->name);
         fresh(ROOT "/1");
         train_on(1, ROOT "/1", false, r->extra);
         skipped += kg_file_exists(ROOT "/1/" SKIPPED);
-        for (int i = 0; i < MOST && r->ranks[i] > 0; i++) {
-            fresh(ROOT "/n");
-            train_on(r->ranks[i], ROOT "/n", false, r->extra);
-            assert_same_run(ROOT "/1", ROOT "/n", 4);
-            assert_same_checkpoint(ROOT "/1", ROOT "/n");
-            if (kg_file_exists(ROOT "/1/" SKIPPED))
-                assert_same_file(ROOT "/1", ROOT "/n", SKIPPED);
-        }
+        for (int i = 0; i < MOST && r->ranks[i] > 0; i++)
+            assert_as_one(r->ranks[i], r->extra);
+        if (divides_gradients(divided, r->extra))
+            assert_as_one(2 + number % 4, divided);
     }
     assert_int_equal(skipped, 1);
 }
 
 /* ---- faults ---- */
 
-/* As long as one of the ranks is in the middle of its part no checkpoint has a name, and
- * when it is killed there the one before is whole. */
-static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state)
+static void kill_one_as_it_writes(const char *const *extra)
 {
-    const char *const *extra = recipes[0].extra;
     struct kg_path folder = kg_path_in(ROOT, "n/checkpoints");
     struct rank_sockets s;
     int ended;
     pid_t child[3];
 
-    (void)state;
-    fresh(ROOT "/1");
-    train_on(1, ROOT "/1", false, extra);
     fresh(ROOT "/n");
     ranks_join(&s, 3);
     for (int r = 0; r < 3; r++)
@@ -203,9 +231,26 @@ static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state
     for (int r = 0; r < 3; r++)
         assert_int_equal(waitpid(child[r], &ended, 0), child[r]);
     NEED(kg_manifest_check(NULL, kg_path_in(folder.text, "latest").text, err));
-    train_on(2, ROOT "/n", true, extra);
-    assert_same_run(ROOT "/1", ROOT "/n", 4);
-    assert_same_checkpoint(ROOT "/1", ROOT "/n");
+}
+
+/* As long as one of the ranks is in the middle of its part no checkpoint has a name, and
+ * when it is killed there the one before is whole: it goes on with other things divided
+ * among another number. */
+static void a_rank_killed_as_it_writes_leaves_the_checkpoint_before(void **state)
+{
+    const char *const *extra = recipes[0].extra;
+    const char *divided[DIVIDED];
+
+    (void)state;
+    assert_true(divides_gradients(divided, extra));
+    fresh(ROOT "/1");
+    train_on(1, ROOT "/1", false, extra);
+    for (int first = 0; first < 2; first++) {
+        kill_one_as_it_writes(first ? divided : extra);
+        train_on(2, ROOT "/n", true, first ? extra : divided);
+        assert_same_run(ROOT "/1", ROOT "/n", 4);
+        assert_same_checkpoint(ROOT "/1", ROOT "/n");
+    }
 }
 
 /* A rank whose part cannot be written ends all; nothing of that checkpoint is left. */

@@ -45,8 +45,8 @@ const struct kg_flag kg_train_flags[] = {
      "jobs that are begun again by a scheduler",
      0, 0, NULL},
     {"ranks", 0, KG_BESIDE("!keys", ranks), "N",
-     "as N processes of this machine, with the bits of one; needs train.lanes=N or more; "
-     "with --dry-run: the memory of each",
+     "as N processes of this machine, with the bits of one; needs train.lanes=N or more, "
+     "or ranks.shard=gradients; with --dry-run: the memory of each",
      1, 64, NULL},
     {"keys", 0, KG_BESIDE("!RECIPE", list_keys), NULL,
      "print every key with its help and default as YAML", 0, 0, NULL},

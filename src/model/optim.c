@@ -100,7 +100,10 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n)
 static kg_status create_slabs(struct kg_optim *o, const struct kg_model *m,
                               struct kg_err *err)
 {
-    KG_TRY(kg_slab_init(&o->grads, m->backend, m->n_elements, "gradients", err));
+    const struct kg_cut whole = {0, m->n_elements};
+    const struct kg_cut there = o->opts.cut_grads ? m->cut : whole;
+    KG_TRY(kg_slab_init(&o->grads, m->backend, there.n, "gradients", err));
+    o->grads_first = there.first;
     if (m->master.backend != m->backend)
         KG_TRY(kg_slab_room(&o->room, &o->grads, err));
     for (int i = 0; i < KG_OPTIM_STATES; i++)
@@ -176,6 +179,12 @@ double kg_optim_lr(const struct kg_optim_opts *o, int64_t update)
 }
 
 /* ---- one update ---- */
+static struct kg_slab grads_of_cut(const struct kg_optim *o, const struct kg_model *m)
+{
+    const struct kg_cut cut = {m->cut.first - o->grads_first, m->cut.n};
+    return kg_slab_view(&o->grads, cut);
+}
+
 /* g: gradients from element `first` on, of this cut, where the weights are */
 static kg_status update_part(struct kg_optim *o, struct kg_model *m, int64_t first,
                              struct kg_vec g, struct kg_adamw a, struct kg_err *err)
@@ -202,7 +211,7 @@ static kg_status update_run(struct kg_optim *o, struct kg_model *m, int64_t firs
     for (int64_t i = own.first, count; i < end; i += count) {
         struct kg_vec g;
         count = o->room ? kg_slab_run(end, i) : end - i;
-        KG_TRY(kg_slab_see(&g, o->room, &o->grads, i, count, err));
+        KG_TRY(kg_slab_see(&g, o->room, &o->grads, i - o->grads_first, count, err));
         KG_TRY(update_part(o, m, i, g, a, err));
     }
     return KG_OK;
@@ -246,9 +255,9 @@ static double average_weight(const struct kg_optim *o, double lr)
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err)
 {
-    assert(o->grads.n == m->n_elements && o->state[0].n == m->master.n);
+    assert(o->state[0].n == m->master.n);
     const struct kg_optim_opts *opts = &o->opts;
-    const struct kg_slab own = kg_slab_view(&o->grads, m->cut);
+    const struct kg_slab own = grads_of_cut(o, m);
     double squares = 0.0;
     KG_TRY(kg_cut_sum_squares(&squares, m->ranks, m->n_elements, &own, NULL, err));
     *grad_norm = sqrt(squares);
@@ -306,7 +315,7 @@ kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err)
 {
     const bool averages = evaluates_average(o);
-    o->average = kg_slab_view(&o->grads, m->cut);
+    o->average = grads_of_cut(o, m);
     *weights = averages ? &o->average : &m->master;
     return averages ? average(o, m, err) : KG_OK;
 }

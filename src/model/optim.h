@@ -63,6 +63,7 @@ struct kg_optim_opts {
     bool keep_trained;     /* averaging rows: what is trained is evaluated and written */
     enum kg_dtype moments; /* KG_F32, or KG_BF16: rounded by draws, see kg_op_adamw */
     struct kg_rng_key rounding; /* of those draws */
+    bool cut_grads; /* of a model that is cut: gradients are there of its cut alone */
 };
 /* The type of state i; the bytes of all states of n elements. */
 enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i);
@@ -70,7 +71,9 @@ uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    struct kg_slab grads;                  /* owned; whole, of a model that is cut, too */
+    struct kg_slab grads; /* owned; whole, of a model that is cut, too, unless
+                           * opts.cut_grads */
+    int64_t grads_first;  /* the element of the slabs that they begin with */
     struct kg_slab state[KG_OPTIM_STATES]; /* owned; opts.row says what they are; where
                                             * the master weights are */
     struct kg_slab average; /* of grads, by kg_optim_weights: the model's cut; a view */

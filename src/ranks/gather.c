@@ -81,3 +81,16 @@ void kg_ranks_bytes_release(struct kg_ranks_bytes *all)
     kg_mem_free(all->ends);
     *all = (struct kg_ranks_bytes){0};
 }
+
+kg_status kg_ranks_str_gather(struct kg_str *said, struct kg_ranks *r, const char *what,
+                              struct kg_err *err)
+{
+    struct kg_ranks_bytes all = {0};
+    kg_status status = kg_ranks_bytes_gather(&all, said, r, what, err);
+
+    kg_str_clear(said);
+    if (status == KG_OK)
+        status = kg_str_append(said, all.bytes, (size_t)all.ends[r->n - 1], err);
+    kg_ranks_bytes_release(&all);
+    return kg_ranks_agree(r, status, what, err);
+}

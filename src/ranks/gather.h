@@ -18,6 +18,10 @@ kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str 
 kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
                                  struct kg_ranks *r, const char *what,
                                  struct kg_err *err) KG_MUST_CHECK;
+/* *said, of each rank its own, becomes that of all, one behind the other.
+ * errors: as above; all hear of each */
+kg_status kg_ranks_str_gather(struct kg_str *said, struct kg_ranks *r, const char *what,
+                              struct kg_err *err) KG_MUST_CHECK;
 void kg_ranks_bytes_release(struct kg_ranks_bytes *all); /* {0} is allowed */
 
 #endif

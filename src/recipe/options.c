@@ -350,10 +350,11 @@ static const struct kg_opt_row rows[] = {
      "ranks that sample for the step after rollout.lag others while the rest train (same "
      "bits); 0: every rank does both",
      true},
-    {KEY(ranks.shard), "optimizer", 0, 0, "none|optimizer",
+    {KEY(ranks.shard), "optimizer", 0, 0, "none|optimizer|gradients",
      "what ranks divide of memory: master weights, the optimizer's state and those of an "
-     "anchor that moves, of which each has and updates its cut (same bits); none: each "
-     "has all, and the first writes checkpoints alone",
+     "anchor that moves, of which each has and updates its cut (same bits); gradients: "
+     "these too, which are sent by layers for every micro-batch; none: each has all, and "
+     "the first writes checkpoints alone",
      true},
 
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},

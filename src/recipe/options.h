@@ -13,6 +13,7 @@
 enum kg_shard {
     KG_SHARD_NONE,
     KG_SHARD_OPTIMIZER, /* master weights, the optimizer's state, an anchor's masters */
+    KG_SHARD_GRADIENTS, /* and gradients, which are made by buckets */
 };
 
 /* What a recipe says: a section of keys is a member, or a member of the module that reads

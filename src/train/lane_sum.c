@@ -100,6 +100,7 @@ void kg_lane_sum_release(struct kg_lane_sum *s)
     kg_lane_sum_drop(s);
     while (s->n_spare > 0)
         kg_slab_release(&s->spare[--s->n_spare]);
+    kg_lane_stream_release(&s->stream);
 }
 
 /* ---- an update by lanes ---- */
@@ -162,20 +163,6 @@ static kg_status own_blocks(struct blocks *b, struct kg_lane_sum *s,
     return KG_OK;
 }
 
-/* What the others said, with what was said here in its place. */
-static kg_status gather_said(struct kg_str *said, struct kg_ranks *ranks,
-                             struct kg_err *err)
-{
-    struct kg_ranks_bytes all = {0};
-    kg_status status = kg_ranks_bytes_gather(&all, said, ranks, "terms of lanes", err);
-
-    kg_str_clear(said);
-    if (status == KG_OK)
-        status = kg_str_append(said, all.bytes, (size_t)all.ends[ranks->n - 1], err);
-    kg_ranks_bytes_release(&all);
-    return kg_ranks_agree(ranks, status, "terms of lanes", err);
-}
-
 static kg_status own_and_theirs(struct kg_lane_sum *s, struct kg_slab *grads,
                                 const struct deal *d, struct kg_ranks *ranks,
                                 struct kg_err *err)
@@ -193,7 +180,7 @@ static kg_status own_and_theirs(struct kg_lane_sum *s, struct kg_slab *grads,
     if (status == KG_OK)
         status = kg_lane_exchange(grads, &made, d->job->lanes, d->job->cut, ranks, err);
     if (status == KG_OK)
-        status = gather_said(d->job->said, ranks, err);
+        status = kg_ranks_str_gather(d->job->said, ranks, "terms of lanes", err);
     for (int i = 0; i < b.n; i++)
         if (b.slab[i].data)
             take_over(&s->spare[s->n_spare++], &b.slab[i]);
@@ -206,6 +193,8 @@ static kg_status all_lanes(struct kg_lane_sum *s, struct kg_slab *grads,
 {
     if (ranks->n < 2)
         return some_lanes(s, grads, d, 0, d->job->lanes, err);
+    if (d->job->stages)
+        return kg_lane_stream_run(&s->stream, grads, d->job, d->lane, ranks, err);
     return own_and_theirs(s, grads, d, ranks, err);
 }
 

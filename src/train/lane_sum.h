@@ -10,6 +10,7 @@
 #include "model/slab.h"
 #include "ranks/ranks.h"
 #include "ranks/tree.h"
+#include "train/lane_stream.h"
 
 /* {0}: no lane has come. */
 struct kg_lane_sum {
@@ -18,6 +19,7 @@ struct kg_lane_sum {
         level[KG_TREE_LEVELS]; /* owned: sums of 2^k lanes where tree holds k */
     struct kg_slab spare[KG_TREE_LEVELS]; /* owned: taken once, used by the next sums */
     int n_spare;
+    struct kg_lane_stream stream; /* owned: of jobs that are made by buckets */
 };
 
 /* The slabs that C lanes need beside the one of the gradient, on the rank that needs
@@ -49,6 +51,9 @@ struct kg_lane_job {
     void *context;
     struct kg_str *said; /* what `work` appends to, lane after lane; empty before */
     bool cut; /* over ranks: the sum is wanted of a rank's cut (kg_cut_of) alone */
+    /* how it is made over ranks that have no room for all of it: `grads` is that cut;
+     * borrowed. NULL: lane by lane */
+    const struct kg_lane_stages *stages;
 };
 
 /* grads = the gradient of the sequences of a job, dealt to its lanes (ranks/lanes.h),

@@ -72,6 +72,20 @@ static uint64_t exchange_bytes(const struct kg_run *run)
     return gradients > weights ? gradients : weights;
 }
 
+/* Gradients of which ranks have their cuts. */
+static void add_divided(struct kg_memory *m, const struct kg_run *run)
+{
+    const struct kg_model *model = run->state.model;
+    const struct kg_lane_buckets buckets = kg_lane_buckets_of(model);
+    struct kg_lane_stream_memory s = kg_lane_stream_memory(
+        &buckets, run->in.recipe.train.lanes, run->work.ranks->n);
+    uint64_t cut = (uint64_t)model->cut.n * sizeof(float);
+
+    add(m, "gradients", (struct kg_bytes){cut + s.bucket, 0});
+    add(m, "sums of lanes", (struct kg_bytes){s.stripes, 0});
+    add(m, "exchange", (struct kg_bytes){s.room, kg_model_refresh_bytes(model)});
+}
+
 static void add_training(struct kg_memory *m, const struct kg_run *run)
 {
     const struct kg_model *model = run->state.model;
@@ -79,9 +93,13 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
     int lanes = run->in.recipe.train.lanes;
     uint64_t sums = (uint64_t)kg_lane_sum_slabs(lanes, run->work.ranks->n);
 
-    add(m, "gradients", (struct kg_bytes){slab, 0});
-    add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
-    add(m, "exchange", (struct kg_bytes){0, exchange_bytes(run)});
+    if (run->work.ranks->n > 1 && kg_run_divides_gradients(&run->in)) {
+        add_divided(m, run);
+    } else {
+        add(m, "gradients", (struct kg_bytes){slab, 0});
+        add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
+        add(m, "exchange", (struct kg_bytes){0, exchange_bytes(run)});
+    }
     add(m, "optimizer", beside_master(model, state_bytes(run)));
 }
 

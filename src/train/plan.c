@@ -396,14 +396,15 @@ static kg_status check_planned_device(const struct kg_recipe *r, bool device,
 
 enum { MOST_RANKS = 256 };
 
+/* One for each rank at least, where they need so many. */
 static int lanes_for(const struct kg_run *run, int n)
 {
     int lanes = run->in.recipe.train.lanes;
 
-    return lanes > n ? lanes : n;
+    return lanes > n || kg_run_divides_gradients(&run->in) ? lanes : n;
 }
 
-/* What one of n ranks takes of its device, with a lane for each at least. */
+/* What one of n ranks takes of its device. */
 static uint64_t device_bytes_of(const struct kg_run *run, int n)
 {
     struct kg_memory_plan plan;

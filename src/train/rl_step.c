@@ -317,19 +317,29 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
     return kg_str_append(&u->said, &terms, sizeof terms, err);
 }
 
-static kg_status train_micro_batch(struct update *u, const size_t *list, size_t n,
-                                   struct kg_err *err)
+/* Forward, and the policy's gradient on all rows.   *any: there is one */
+static kg_status grade_micro_batch(bool *any, struct update *u, const size_t *list,
+                                   size_t n, struct kg_err *err)
 {
     struct piece piece = {0};
     size_t at = 0;
-    bool any = false;
 
+    *any = false;
     KG_TRY(forward(u, list, n, false, err));
     KG_TRY(kg_expert_load_add(&u->work->load, u->work->rows, err));
     if (u->balanced)
         KG_TRY(kg_expert_load_loss(&u->router, &u->work->whole_load, u->work->rows, err));
     while (next_piece(&piece, &at, u->b, list, n))
-        KG_TRY(grade_piece(&any, u, &piece, err));
+        KG_TRY(grade_piece(any, u, &piece, err));
+    return KG_OK;
+}
+
+static kg_status train_micro_batch(struct update *u, const size_t *list, size_t n,
+                                   struct kg_err *err)
+{
+    bool any;
+
+    KG_TRY(grade_micro_batch(&any, u, list, n, err));
     if (!any)
         return KG_OK;
     return kg_rows_backward(u->work->rows, u->state->optim->grads.data,
@@ -527,26 +537,59 @@ static void add_said(struct update *u)
     kg_str_clear(&u->said);
 }
 
+/* What lanes list, as trajectories of the batch. */
+static const size_t *listed(struct update *u, const size_t *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        u->list[i] = u->first + list[i];
+    return u->list;
+}
+
 /* A kg_lane_fn. */
 static kg_status train_lane(void *context, const size_t *list, size_t n,
                             struct kg_err *err)
 {
     struct update *u = context;
 
-    for (size_t i = 0; i < n; i++)
-        u->list[i] = u->first + list[i];
-    return micro_batches(u, u->list, n, train_micro_batch, err);
+    return micro_batches(u, listed(u, list, n), n, train_micro_batch, err);
+}
+
+/* Those of a struct kg_lane_stages. */
+static kg_status train_pack(bool *any, void *context, const size_t *list, size_t n,
+                            bool begins, struct kg_err *err)
+{
+    struct update *u = context;
+
+    (void)begins;
+    return grade_micro_batch(any, u, listed(u, list, n), n, err);
+}
+
+static kg_status train_stage(void *context, struct kg_grads grads, int i,
+                             struct kg_err *err)
+{
+    struct update *u = context;
+
+    return kg_rows_backward_stage(u->work->rows, grads, i, u->algo->entropy_coef != 0,
+                                  err);
 }
 
 /* The gradient of the whole update. Of one that is given up nothing is counted. */
 static kg_status gradient(struct update *u, struct kg_err *err)
 {
+    const struct kg_lane_stages stages = {
+        .buckets = kg_lane_buckets_of(u->state->model),
+        .budget = u->work->rows->max_tokens,
+        .forward = train_pack,
+        .backward = train_stage,
+    };
     const struct kg_lane_job job = {.lanes = u->in->recipe.train.lanes,
                                     .tokens = u->length,
                                     .n = u->last - u->first,
                                     .work = train_lane,
                                     .context = u,
                                     .cut = u->state->model->ranks != NULL,
+                                    .stages = kg_run_divides_gradients(u->in) ? &stages
+                                                                              : NULL,
                                     .said = &u->said};
 
     KG_TRY(kg_lane_sum_run(&u->work->lane_sum, &u->state->optim->grads, &job,

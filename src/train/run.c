@@ -99,6 +99,11 @@ static kg_status open_device(const struct kg_backend **be, const struct kg_recip
 }
 
 /* Judged here rather than after the warm start. */
+bool kg_run_divides_gradients(const struct kg_run_inputs *in)
+{
+    return in->recipe.ranks.shard == KG_SHARD_GRADIENTS;
+}
+
 static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_recipe *r = &in->recipe;
@@ -118,6 +123,7 @@ static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
     in->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
     in->rl_optim.total_updates = updates * r->train.steps;
     in->rl_optim.rounding = (struct kg_rng_key){r->run.seed, KG_RNG_ROUND};
+    in->rl_optim.cut_grads = kg_run_divides_gradients(in);
     KG_TRY(kg_optim_find(&in->rl_optim.row, r->optim.kind, err));
     return kg_optim_check(&in->rl_optim, err);
 }
@@ -639,16 +645,16 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
 /* ---- all of it ---- */
 
-/* A lane is one rank's, and a rank has a processor of its own. */
+/* A lane is one rank's, unless its gradient goes from rank to rank. */
 static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
                              struct kg_err *err)
 {
-    if (r->train.lanes >= trainers)
+    if (r->train.lanes >= trainers || r->ranks.shard == KG_SHARD_GRADIENTS)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "train.lanes: expected at least one for each of %d ranks%s, found %d; "
                    "with train.lanes=%d any number of ranks up to that gives the same "
-                   "bits",
+                   "bits, and with ranks.shard=gradients of these lanes any at all",
                    trainers, trainers < ranks ? " that train" : "", r->train.lanes,
                    2 * trainers);
 }
@@ -662,8 +668,9 @@ kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
         return kg_fail(
             err, KG_EINVAL,
             "anchor.place: on CPUs layers of an anchor on the host are made of "
-            "master weights, which ranks.shard=optimizer cuts; expected "
-            "device, or ranks.shard=none, found host");
+            "master weights, which ranks.shard=%s cuts; expected "
+            "device, or ranks.shard=none, found host",
+            r->ranks.shard == KG_SHARD_GRADIENTS ? "gradients" : "optimizer");
     return check_lanes(r, trainers, ranks, err);
 }
 
@@ -827,6 +834,7 @@ kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *
     opts.total_updates = in->sft_steps;
     opts.min_lr = 0.1 * opts.lr;
     opts.moments = in->recipe.optim.opts.moments;
+    opts.cut_grads = kg_run_divides_gradients(in);
     opts.rounding = (struct kg_rng_key){in->recipe.run.seed, KG_RNG_ROUND_SFT};
     return replace_optim(state, &opts, err);
 }

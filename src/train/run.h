@@ -170,7 +170,7 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
 /* What a run of so many ranks must have, planned or begun: a lane for each of those that
- * train.   errors: EINVAL */
+ * train, unless they divide gradients.   errors: EINVAL */
 kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
                              struct kg_err *err) KG_MUST_CHECK;
 
@@ -180,6 +180,8 @@ kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *
 kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
                           struct kg_err *err) KG_MUST_CHECK;
 
+/* Whether ranks that train have of the gradient their cuts alone. */
+bool kg_run_divides_gradients(const struct kg_run_inputs *in);
 /* The model that samples: its own where there is one. */
 struct kg_model *kg_run_sampler(const struct kg_run_state *state);
 

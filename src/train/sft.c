@@ -109,7 +109,7 @@ static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
 
 /* ---- a batch ---- */
 
-/* What the sequences of a lane say. */
+/* What the sequences of a lane, or of all, say. */
 struct terms {
     double loss;
     double router; /* in loss: of train.router_aux */
@@ -121,8 +121,7 @@ struct update {
     struct kg_run_work *work;
     const struct batch *b;
     bool balanced;      /* train.router_aux has coefficients of this batch */
-    struct terms lane;  /* of the lane that is being made */
-    struct kg_str said; /* owned: that of each lane, in order */
+    struct kg_str said; /* owned: struct said and log-probs, in the order of lanes */
 };
 
 static size_t length(const struct update *u, size_t i)
@@ -132,63 +131,105 @@ static size_t length(const struct update *u, size_t i)
     return u->in->sft.begin[s + 1] - u->in->sft.begin[s];
 }
 
-/* What the micro-batch has of train.router_aux. */
-static kg_status add_router(struct update *u, struct kg_err *err)
-{
-    double router;
+/* What is said of a micro-batch, before the log-probs of its rows. */
+struct said {
+    int64_t begins; /* whether it begins its lane */
+    int64_t n;
+    double router; /* its part of train.router_aux */
+};
 
-    if (!u->balanced)
-        return KG_OK;
-    KG_TRY(kg_expert_load_loss(&router, &u->work->whole_load, u->work->rows, err));
-    u->lane.loss += router;
-    u->lane.router += router;
-    return KG_OK;
-}
-
-/* Forward and backward of as many of the list as fit.   *done: how many */
-static kg_status micro_batch(size_t *done, struct update *u, const size_t *list, size_t n,
-                             struct kg_err *err)
+/* The forward of sequences of one lane, which fit. */
+static kg_status forward(struct update *u, const size_t *list, size_t n, bool begins,
+                         struct kg_err *err)
 {
-    const struct batch *b = u->b;
     struct kg_rows *p = u->work->rows;
-    size_t i = 0;
+    struct said said = {.begins = begins};
 
     kg_rows_begin(p, u->state->model, 0);
-    for (; i < n && (i == 0 || kg_rows_fits(p, length(u, list[i]))); i++)
-        add_sequence(p, &u->in->sft, b->index[list[i]]);
-    *done = i;
+    for (size_t i = 0; i < n; i++)
+        add_sequence(p, &u->in->sft, u->b->index[list[i]]);
     KG_TRY(kg_rows_forward(p, true, err));
     KG_TRY(kg_rows_ask(p, NULL, err));
-    for (int64_t r = 0; r < p->n_rows; r++) {
-        u->lane.loss -= (double)p->logp[r] / (double)b->loss_tokens;
-        p->a_logp[r] = -1.0 / (double)b->loss_tokens;
-    }
+    for (int64_t r = 0; r < p->n_rows; r++)
+        p->a_logp[r] = -1.0 / (double)u->b->loss_tokens;
     KG_TRY(kg_expert_load_add(&u->work->load, p, err));
-    KG_TRY(add_router(u, err));
-    return kg_rows_backward(p, u->state->optim->grads.data, false, err);
+    if (u->balanced)
+        KG_TRY(kg_expert_load_loss(&said.router, &u->work->whole_load, p, err));
+    said.n = p->n_rows;
+    KG_TRY(kg_str_append(&u->said, &said, sizeof said, err));
+    return kg_str_append(&u->said, p->logp, (size_t)p->n_rows * sizeof *p->logp, err);
+}
+
+/* How many of the list fit at once. */
+static size_t fit(const struct update *u, const size_t *list, size_t n)
+{
+    size_t i = 0;
+
+    for (int64_t tokens = 0; i < n; i++) {
+        tokens += (int64_t)length(u, list[i]);
+        if (i > 0 && tokens > u->work->rows->max_tokens)
+            break;
+    }
+    return i;
 }
 
 /* A kg_lane_fn. */
 static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *err)
 {
     struct update *u = context;
-    size_t done = 0;
+    size_t more = 0;
 
-    u->lane = (struct terms){0};
-    for (size_t i = 0; i < n; i += done)
-        KG_TRY(micro_batch(&done, u, list + i, n - i, err));
-    return kg_str_append(&u->said, &u->lane, sizeof u->lane, err);
+    for (size_t i = 0; i < n; i += more) {
+        more = fit(u, list + i, n - i);
+        KG_TRY(forward(u, list + i, more, i == 0, err));
+        KG_TRY(kg_rows_backward(u->work->rows, u->state->optim->grads.data, false, err));
+    }
+    return KG_OK;
 }
 
-static struct terms sum_of(const struct kg_str *said)
+/* Those of a struct kg_lane_stages. */
+static kg_status pack(bool *any, void *context, const size_t *list, size_t n, bool begins,
+                      struct kg_err *err)
 {
-    struct terms sum = {0}, lane;
+    *any = true;
+    return forward(context, list, n, begins, err);
+}
 
-    for (size_t at = 0; at < said->len; at += sizeof lane) {
-        memcpy(&lane, said->data + at, sizeof lane);
-        sum.loss += lane.loss;
-        sum.router += lane.router;
+static kg_status stage(void *context, struct kg_grads grads, int i, struct kg_err *err)
+{
+    struct update *u = context;
+
+    return kg_rows_backward_stage(u->work->rows, grads, i, false, err);
+}
+
+static void add_lane(struct terms *sum, struct terms *lane_sum)
+{
+    sum->loss += lane_sum->loss;
+    sum->router += lane_sum->router;
+    *lane_sum = (struct terms){0};
+}
+
+/* The loss: lanes by themselves, and then their sum, as the gradient's. */
+static struct terms loss_of(const struct kg_str *said, int64_t loss_tokens)
+{
+    struct terms sum = {0}, lane_sum = {0};
+    struct said s;
+
+    for (size_t at = 0; at < said->len;) {
+        memcpy(&s, said->data + at, sizeof s);
+        at += sizeof s;
+        if (s.begins)
+            add_lane(&sum, &lane_sum);
+        for (int64_t r = 0; r < s.n; r++, at += sizeof(float)) {
+            float logp;
+
+            memcpy(&logp, said->data + at, sizeof logp);
+            lane_sum.loss -= (double)logp / (double)loss_tokens;
+        }
+        lane_sum.loss += s.router;
+        lane_sum.router += s.router;
     }
+    add_lane(&sum, &lane_sum);
     return sum;
 }
 
@@ -235,12 +276,20 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
 {
     struct update u = {.in = in, .state = state, .work = work, .b = b};
     int64_t *tokens = kg_mem_calloc(b->n, sizeof *tokens, "lengths", err);
+    const struct kg_lane_stages stages = {
+        .buckets = kg_lane_buckets_of(state->model),
+        .budget = work->rows->max_tokens,
+        .forward = pack,
+        .backward = stage,
+    };
     const struct kg_lane_job job = {.lanes = in->recipe.train.lanes,
                                     .tokens = tokens,
                                     .n = b->n,
                                     .work = lane,
                                     .context = &u,
                                     .cut = state->model->ranks != NULL,
+                                    .stages = kg_run_divides_gradients(in) ? &stages
+                                                                           : NULL,
                                     .said = &u.said};
     kg_status status;
 
@@ -257,7 +306,7 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
         status = kg_expert_load_gather(&work->load, work->ranks, err);
     if (status == KG_OK)
         status = kg_rows_balance(work->rows, NULL, err);
-    *loss = sum_of(&u.said);
+    *loss = loss_of(&u.said, b->loss_tokens);
     kg_str_release(&u.said);
     kg_mem_free(tokens);
     return status;

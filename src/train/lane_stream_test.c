@@ -1,0 +1,283 @@
+/* Gradients by buckets over ranks, each a thread, against one process that has them
+ * whole: every number of ranks and lanes, lanes of none, one and many packs; and a pack
+ * that fails on one of the ranks.
+ */
+#include "train/lane_sum.h"
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "ranks/ranks_testing.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Buckets of unlike sizes, one of none; cuts end inside of them. */
+enum { BUCKETS = 5, N = 3 * KG_SLAB_PIECE + 40, SEQUENCES = 14, BUDGET = 10 };
+static const int64_t ends[BUCKETS] = {N, 70, 70, 33, 2};
+static const int64_t tokens[SEQUENCES] = {9, 4, 0, 7, 7, 30, 1, 2, 2, 11, 5, 5, 6, 3};
+
+static struct kg_cut cut_of(const void *of, int i)
+{
+    const int64_t first = i + 1 < BUCKETS ? ends[i + 1] : 0;
+
+    (void)of;
+    return (struct kg_cut){first, ends[i] - first};
+}
+
+/* ---- what a pack adds ---- */
+
+struct work {
+    struct kg_ranks ranks;
+    int lanes;
+    int fails_at; /* which call of this rank; 0: none */
+    int calls;
+    struct kg_str said; /* sequences of packs, in the order of lanes */
+    size_t list[SEQUENCES];
+    size_t n;
+    struct kg_slab grads;
+    struct kg_lane_sum sum;
+    kg_status status;
+    struct kg_err err;
+    bool still_talks;
+};
+
+static kg_status call(struct work *w, struct kg_err *e)
+{
+    if (++w->calls != w->fails_at)
+        return KG_OK;
+    return kg_fail(e, KG_ENONFINITE, "a pack");
+}
+
+static void add(float *to, const struct work *w, int64_t first, int64_t n)
+{
+    for (size_t k = 0; k < w->n; k++)
+        for (int64_t i = 0; i < n; i++)
+            to[i] += (float)((first + i) % 1009 - 500) /
+                     (float)(1 + w->list[k] * (size_t)((first + i) % 13 + 1));
+}
+
+static kg_status forward(bool *any, void *context, const size_t *list, size_t n,
+                         bool begins, struct kg_err *e)
+{
+    struct work *w = context;
+
+    (void)begins;
+    memcpy(w->list, list, n * sizeof *list);
+    w->n = n;
+    *any = list[0] != 3; /* one that has none */
+    KG_TRY(kg_str_append(&w->said, list, n * sizeof *list, e));
+    return call(w, e);
+}
+
+static kg_status backward(void *context, struct kg_grads grads, int i, struct kg_err *e)
+{
+    struct work *w = context;
+
+    assert_int_equal(grads.first, cut_of(NULL, i).first);
+    KG_TRY(call(w, e));
+    add(grads.data, w, grads.first, cut_of(NULL, i).n);
+    return KG_OK;
+}
+
+/* The same lane by lane, in packs, into the whole. */
+static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *e)
+{
+    struct work *w = context;
+
+    for (size_t i = 0, j; i < n; i = j) {
+        int64_t sum = tokens[list[i]];
+        bool any;
+
+        for (j = i + 1; j < n && sum + tokens[list[j]] <= BUDGET; j++)
+            sum += tokens[list[j]];
+        KG_TRY(forward(&any, w, list + i, j - i, i == 0, e));
+        if (any)
+            add(w->grads.data, w, 0, N);
+    }
+    return KG_OK;
+}
+
+static struct kg_lane_job job_of(struct work *w, const struct kg_lane_stages *stages)
+{
+    return (struct kg_lane_job){.lanes = w->lanes,
+                                .tokens = tokens,
+                                .n = SEQUENCES,
+                                .work = lane,
+                                .context = w,
+                                .said = &w->said,
+                                .cut = true,
+                                .stages = stages};
+}
+
+static const struct kg_lane_stages by_buckets = {
+    .buckets = {.n = BUCKETS, .elements = N, .cut = cut_of},
+    .budget = BUDGET,
+    .forward = forward,
+    .backward = backward};
+
+/* ---- one update on every rank ---- */
+
+static void take_grads(struct work *w)
+{
+    const struct kg_backend *be = NULL;
+    const int n = w->ranks.n > 1 ? w->ranks.n : 1;
+
+    NEED(kg_backend_open(&be, "cpu", err));
+    NEED(kg_slab_init(&w->grads, be, kg_cut_of(N, w->ranks.me, n).n, "gradients", err));
+}
+
+static void *update(void *of)
+{
+    struct work *w = of;
+    const struct kg_lane_job job = job_of(w, &by_buckets);
+    bool any = w->ranks.me == 1;
+    struct kg_err e;
+
+    kg_threads_set(1);
+    w->status = kg_lane_sum_run(&w->sum, &w->grads, &job, &w->ranks, &w->err);
+    kg_ranks_forgive(&w->ranks);
+    w->still_talks = kg_ranks_any(&w->ranks, &any, "afterwards", &e) == KG_OK && any;
+    return NULL;
+}
+
+static void release(struct work *w)
+{
+    kg_lane_sum_release(&w->sum);
+    kg_slab_release(&w->grads);
+    kg_str_release(&w->said);
+}
+
+static void on_all(struct work *w, int ranks, int lanes, int which, int fails_at)
+{
+    struct rank_sockets s;
+    pthread_t thread[RANKS_MOST];
+
+    ranks_join(&s, ranks);
+    for (int p = 0; p < ranks; p++) {
+        w[p] = (struct work){.lanes = lanes, .fails_at = p == which ? fails_at : 0};
+        NEED(kg_ranks_on_sockets(&w[p].ranks, p, ranks, s.fd[p], err));
+        w[p].ranks.wait_s = 20;
+        take_grads(&w[p]);
+        assert_int_equal(pthread_create(&thread[p], NULL, update, &w[p]), 0);
+    }
+    for (int p = 0; p < ranks; p++)
+        pthread_join(thread[p], NULL);
+    ranks_part(&s, -1);
+}
+
+static void alone(struct work *w, int lanes)
+{
+    struct kg_lane_job job;
+
+    *w = (struct work){.lanes = lanes};
+    job = job_of(w, NULL);
+    take_grads(w);
+    NEED(kg_lane_sum_run(&w->sum, &w->grads, &job, &w->ranks, err));
+}
+
+/* ---- tests ---- */
+
+/* What a rank sends: in every round its bucket to one or to all, and stripes to the rank
+ * that goes on; and stripes to the owners of cuts. Agreements and terms are small. */
+static void assert_sent(const struct work *w)
+{
+    const uint64_t ranks = (uint64_t)w->ranks.n, whole = N * sizeof(float);
+    const uint64_t packs = w->said.len / sizeof(size_t); /* at most */
+    const uint64_t rounds = (packs + (uint64_t)w->lanes + ranks - 1) / ranks;
+    const uint64_t small = 8192 * ranks;
+
+    assert_true(w->ranks.sent <=
+                rounds * (whole + whole / ranks + small) + whole / ranks + small);
+}
+
+static void every_rank_has_its_cut_of_the_sum_of_one_process(void **state)
+{
+    static const int lanes[] = {1, 2, 3, 5, 8, 16};
+
+    (void)state;
+    for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++) {
+        struct work one, w[RANKS_MOST];
+
+        alone(&one, lanes[l]);
+        for (int ranks = 2; ranks <= RANKS_MOST; ranks++) {
+            on_all(w, ranks, lanes[l], -1, 0);
+            for (int p = 0; p < ranks; p++) {
+                const struct kg_cut cut = kg_cut_of(N, p, ranks);
+
+                assert_int_equal(w[p].status, KG_OK);
+                assert_memory_equal(w[p].grads.data, one.grads.data + cut.first,
+                                    (size_t)cut.n * sizeof(float));
+                assert_int_equal(w[p].said.len, one.said.len);
+                assert_memory_equal(w[p].said.data, one.said.data, one.said.len);
+                assert_sent(&w[p]);
+                release(&w[p]);
+            }
+        }
+        release(&one);
+    }
+}
+
+static void what_is_held_is_what_is_planned(void **state)
+{
+    static const int lanes[] = {1, 4, 7};
+
+    (void)state;
+    for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++) {
+        const uint64_t before = kg_mem_current_bytes();
+        const struct kg_lane_stream_memory plan = kg_lane_stream_memory(
+            &by_buckets.buckets, lanes[l], 3);
+        struct work w[RANKS_MOST];
+        uint64_t beside = 0, held;
+
+        on_all(w, 3, lanes[l], -1, 0);
+        for (int p = 0; p < 3; p++) {
+            beside += (uint64_t)w[p].grads.n * sizeof(float) + w[p].said.capacity;
+            assert_true(w[p].sum.n_spare == 0);
+        }
+        held = kg_mem_current_bytes() - before - beside;
+        assert_int_equal(held, 3 * (plan.bucket + plan.stripes + plan.room));
+        for (int p = 0; p < 3; p++)
+            release(&w[p]);
+        assert_int_equal(kg_mem_current_bytes(), before);
+    }
+}
+
+/* Whichever call fails, on whichever rank: all hear of it and can go on talking. */
+static void a_pack_that_fails_on_one_rank_fails_all(void **state)
+{
+    enum { RANKS = 3 };
+    struct work w[RANKS];
+    int failures = 0;
+
+    (void)state;
+    for (int which = 0; which < RANKS; which++)
+        for (int at = 1;; at++) {
+            char who[32];
+            bool done;
+
+            on_all(w, RANKS, 2, which, at);
+            snprintf(who, sizeof who, "rank %d (", which);
+            done = w[0].status == KG_OK;
+            for (int p = 0; p < RANKS; p++) {
+                assert_int_equal(w[p].status, done ? KG_OK : KG_ENONFINITE);
+                assert_true(done || strstr(w[p].err.message, who));
+                assert_true(w[p].still_talks);
+                release(&w[p]);
+            }
+            if (done)
+                break;
+            failures++;
+        }
+    assert_true(failures > 2 * BUCKETS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_has_its_cut_of_the_sum_of_one_process),
+        cmocka_unit_test(what_is_held_is_what_is_planned),
+        cmocka_unit_test(a_pack_that_fails_on_one_rank_fails_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
