@@ -206,6 +206,9 @@ static void two_ranks_even_and_replay_with_the_bits_of_one(void **state)
     train("other", 4, WARM REPLAY " rollout.lag=1 train.lanes=2 run.threads=1");
     assert_true(same_weights("whole", "parts", 4));
     assert_false(same_weights("whole", "other", 4));
+    must("rm -r " ROOT "/parts");
+    train("parts", 4, BOTH " --ranks 2 ranks.shard=gradients");
+    assert_true(same_weights("whole", "parts", 4));
     assert_true(number_of("whole/metrics.jsonl", "1p", "router_aux") > 0.05 * 2 * 0.999);
     must("grep -q loss/router_aux " ROOT "/whole/metrics.jsonl");
     assert_true(number_of("whole/metrics.jsonl", "3p", "experts/entropy") ==
@@ -290,6 +293,8 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
     expect_refused("model.path=" DIGITS AUX,
                    "train.router_aux: expected a model with experts, found model_type "
                    "llama");
+    expect_refused("model.path=" DIGITS AUX " --config-only",
+                   "train.router_aux: expected a model with experts");
     take_model("mixtral");
     must("sed -i 's/\"num_experts_per_tok\": 2/\"num_experts_per_tok\": 4/' " ROOT
          "/model/config.json");
