@@ -215,7 +215,8 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
  * an adapter
  *     dB += dy^T t;   dA += u^T x,   u = s (dy B);   dx += u A
  * and u and dx are rounded as t and y are.
- * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate */
+ * dy (N,rows) ct; x (N,cols) ct, may be dx; dx fp32, or ct without accumulate; without
+ * data: gradients of what is trained alone */
 kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
                         const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
                         struct kg_mat dx, bool accumulate,

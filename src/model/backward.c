@@ -139,12 +139,11 @@ static kg_status unrotate(const struct kg_walk *p, int32_t l,
                              kg_vec(j->inv.data, d.rows), err);
 }
 
-/* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W */
+/* db += sum dy;  dW += dy^T h1;  dh (=|+=) dy W, where dh is wanted */
 static kg_status project_bwd(const struct kg_walk *p, const struct projection_bwd *j,
-                             struct kg_mat h, bool accumulate, struct kg_grads grads,
-                             struct kg_err *err)
+                             struct kg_mat h, struct kg_mat dh, bool accumulate,
+                             struct kg_grads grads, struct kg_err *err)
 {
-    const struct kg_mat dh = kg_mat_rows(p->acts->dh, 0, p->pack->n);
     struct kg_mat dy;
     KG_TRY(bias_bwd(p, j->bias, j->wide, grads, err));
     KG_TRY(rounded(&dy, p, j->narrow, j->wide, err));
@@ -163,6 +162,19 @@ static kg_status attend_bwd(const struct kg_walk *p, int32_t l,
         kg_mat_rows(p->acts->vf, 0, n), dout, a->o, a->lse, &attn, err);
 }
 
+/* Nothing below this layer is trained: what dx would be nobody reads. Where the embedding
+ * is frozen so is all else but adapters. */
+static bool is_lowest(const struct kg_walk *p, int32_t l)
+{
+    return l == 0 && p->m->embed->offset < 0;
+}
+
+static bool trains_attention(const struct kg_layer_params *w)
+{
+    return w->wq->offset >= 0 || w->wq->adapter || w->wk->adapter || w->wv->adapter ||
+           w->wo->adapter;
+}
+
 /* x_mid = x + o Wo^T,  o = attention(q, k, v),  q, k, v = f(h1 W^T + b),
  * h1 = norm1(x) */
 static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
@@ -173,6 +185,8 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
     const int64_t n = p->pack->n;
     const struct kg_mat dout = kg_mat_rows(p->acts->dout, 0, n);
     const struct end out = {w->bo, w->post1, a.out1, a.inv3};
+    const bool lowest = is_lowest(p, l);
+    const struct kg_mat dh = lowest ? (struct kg_mat){0} : kg_mat_rows(p->acts->dh, 0, n);
     struct kg_mat dy;
 
     KG_TRY(end_bwd(&dy, p, &out, dx, grads, err));
@@ -187,9 +201,11 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
         .w = w->wv, .bias = w->bv, .narrow = a.v, .wide = kg_mat_rows(p->acts->vf, 0, n)};
     KG_TRY(unrotate(p, l, &q, grads, err));
     KG_TRY(unrotate(p, l, &k, grads, err));
-    KG_TRY(project_bwd(p, &q, a.h1, false, grads, err));
-    KG_TRY(project_bwd(p, &k, a.h1, true, grads, err));
-    KG_TRY(project_bwd(p, &v, a.h1, true, grads, err));
+    KG_TRY(project_bwd(p, &q, a.h1, dh, false, grads, err));
+    KG_TRY(project_bwd(p, &k, a.h1, dh, true, grads, err));
+    KG_TRY(project_bwd(p, &v, a.h1, dh, true, grads, err));
+    if (lowest)
+        return KG_OK;
     return begin_bwd(p, w->norm1, dx, kg_walk_x(p, l), a.inv1, grads, err);
 }
 
@@ -201,6 +217,8 @@ static kg_status layer_bwd(const struct kg_walk *p, int32_t l, struct kg_mat dx,
     if (p->acts->checkpoint)
         KG_TRY(kg_layer_forward(p, l, false, err));
     KG_TRY(ffn_bwd(p, l, dx, grads, err));
+    if (is_lowest(p, l) && !trains_attention(&p->m->layers[l]))
+        return KG_OK;
     return attention_bwd(p, l, dx, grads, err);
 }
 

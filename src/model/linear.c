@@ -207,22 +207,6 @@ static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p,
     return add_grad(p, grads, a_of(w), *u, x, err);
 }
 
-kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
-                        const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
-                        struct kg_mat dx, bool accumulate, struct kg_err *err)
-{
-    struct kg_mat sum, u;
-
-    KG_TRY(add_grad(p, grads, one(w), dy, x, err));
-    if (!w->adapter)
-        return multiply(p, dx, dy, one(w), KG_MATMUL_NN, accumulate, err);
-    KG_TRY(adapter_bwd(&u, p, grads, one(w), dy, x, err)); /* x may be dx */
-    sum = sum_of(p, dx);
-    KG_TRY(multiply(p, sum, dy, one(w), KG_MATMUL_NN, accumulate, err));
-    KG_TRY(multiply(p, sum, u, a_of(one(w)), KG_MATMUL_NN, true, err));
-    return settle(p, dx, sum, err);
-}
-
 static kg_status grads_alone(const struct kg_walk *p, struct kg_grads grads,
                              struct matrices w, struct kg_mat dy, struct kg_mat x,
                              struct kg_err *err)
@@ -231,6 +215,24 @@ static kg_status grads_alone(const struct kg_walk *p, struct kg_grads grads,
 
     KG_TRY(add_grad(p, grads, w, dy, x, err));
     return w.c->adapter ? adapter_bwd(&u, p, grads, w, dy, x, err) : KG_OK;
+}
+
+kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
+                        const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
+                        struct kg_mat dx, bool accumulate, struct kg_err *err)
+{
+    struct kg_mat sum, u;
+
+    if (!dx.data)
+        return grads_alone(p, grads, one(w), dy, x, err);
+    KG_TRY(add_grad(p, grads, one(w), dy, x, err));
+    if (!w->adapter)
+        return multiply(p, dx, dy, one(w), KG_MATMUL_NN, accumulate, err);
+    KG_TRY(adapter_bwd(&u, p, grads, one(w), dy, x, err)); /* x may be dx */
+    sum = sum_of(p, dx);
+    KG_TRY(multiply(p, sum, dy, one(w), KG_MATMUL_NN, accumulate, err));
+    KG_TRY(multiply(p, sum, u, a_of(one(w)), KG_MATMUL_NN, true, err));
+    return settle(p, dx, sum, err);
 }
 
 /* dx (=|+=) dy W + u A, of fp32 */

@@ -233,6 +233,53 @@ static void test_parts_of_a_fused_tensor_are_no_targets(void **state)
     assert_non_null(strstr(why.message, "qkv_proj.weight"));
 }
 
+static int products_back;
+static kg_status (*real_matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                enum kg_matmul_kind kind, bool accumulate,
+                                struct kg_err *err);
+
+static kg_status counted_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                                enum kg_matmul_kind kind, bool accumulate,
+                                struct kg_err *err)
+{
+    products_back += kind == KG_MATMUL_NN;
+    return real_matmul(c, a, b, kind, accumulate, err);
+}
+
+/* Products that take a gradient to the side of x: dy W, dy B, u A. */
+static int count_products_back(const char *targets)
+{
+    const struct kg_lora lora = lora_of(4, targets);
+    struct kg_backend counted = *backend();
+    struct kg_acts *acts = NULL;
+    struct test_reference r;
+    test_reference_open(&r, "qwen2");
+    struct kg_model *m = open_with(r.dir, KG_F32, &lora, NULL);
+    float *g = buffer_of(m->n_elements, sizeof *g);
+    real_matmul = counted.matmul;
+    counted.matmul = counted_matmul;
+    products_back = 0;
+    NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
+    m->backend = &counted;
+    test_nll(m, acts, &r.pack, 1.0, g);
+    m->backend = backend();
+    kg_acts_free(acts);
+    buffer_free(g);
+    kg_model_free(m);
+    test_reference_close(&r);
+    return products_back;
+}
+
+/* Of two layers of seven matrices. What stands below the lowest adapter gets no gradient,
+ * as nobody reads it. */
+static void test_nothing_goes_below_the_lowest_adapter(void **state)
+{
+    (void)state;
+    assert_int_equal(count_products_back(""), (7 + 14) + (4 + 8 + 3));
+    assert_int_equal(count_products_back("v_proj"), (7 + 2) + (4 + 1));
+    assert_int_equal(count_products_back("up_proj"), (7 + 2) + (3 + 2));
+}
+
 static void test_gradients_repeat_with_checkpointing_and_threads(void **state)
 {
     (void)state;
@@ -632,6 +679,7 @@ int main(void)
         cmocka_unit_test(test_gradients_are_slopes),
         cmocka_unit_test(test_of_experts_routers_and_shared_ones_too),
         cmocka_unit_test(test_parts_of_a_fused_tensor_are_no_targets),
+        cmocka_unit_test(test_nothing_goes_below_the_lowest_adapter),
         cmocka_unit_test(test_gradients_repeat_with_checkpointing_and_threads),
         cmocka_unit_test(test_decoding_has_the_bits_of_the_whole),
         cmocka_unit_test(test_fresh_adapters_are_the_base),
