@@ -170,6 +170,20 @@ static void what_fits_on_a_device_is_said_of_a_shape(void **state)
     assert_non_null(strstr(kg_str_text(&text), gb));
 }
 
+/* A plan computes nothing, so it has none of their operations and is not asked for them.
+ */
+static void what_fits_is_said_of_experts_too(void **state)
+{
+    (void)state;
+    must("./kedge inspect --device-memory 1GB tests/data/reference/qwen3_moe" SAID);
+    read_back("out");
+    assert_non_null(strstr(kg_str_text(&text), "train      fits"));
+    must("./kedge train --dry-run --device-memory 1GB algo.preset=grpo model.device=cuda "
+         "model.path=tests/data/reference/qwen3_moe" SAID);
+    read_back("out");
+    assert_non_null(strstr(kg_str_text(&text), "the device has 1.00 GB"));
+}
+
 static void a_device_is_asked_for_its_memory(void **state)
 {
     (void)state;
@@ -232,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_has_the_packed_weights_of_either_dtype),
         cmocka_unit_test(what_fits_on_a_device_is_said_of_a_shape),
+        cmocka_unit_test(what_fits_is_said_of_experts_too),
         cmocka_unit_test(a_device_is_asked_for_its_memory),
         cmocka_unit_test(a_runs_newest_checkpoint_is_verified),
         cmocka_unit_test(plain_text_needs_no_template),

@@ -714,7 +714,7 @@ kg_status kg_op_sigmoid(const struct kg_backend *be, struct kg_vec y, struct kg_
 kg_status kg_op_sigmoid_bwd(const struct kg_backend *be, struct kg_vec dx,
                             struct kg_vec dy, struct kg_vec y,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The first operation of experts that a backend does not have; NULL: it has all. */
+/* The first operation of experts that a backend lacks; NULL: none, or it is a plan. */
 const char *kg_experts_missing(const struct kg_backend *be);
 
 /* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from

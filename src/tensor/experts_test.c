@@ -712,6 +712,8 @@ static void a_backend_without_them_says_which(void **state)
     const struct kg_mat m = kg_mat(&(float){0}, KG_F32, 1, 1);
     expect(kg_op_combine(&some, m, m, m, none_of, false, &err), KG_EUNSUPPORTED,
            "has no operation combine");
+    some.matmul = NULL; /* a plan computes nothing at all */
+    assert_null(kg_experts_missing(&some));
 }
 
 int main(void)
