@@ -180,8 +180,8 @@ test: tests kedge                        ## run every test; ends with N passed, 
 unit: $(UNIT_TESTS)                      ## unit tests alone (what the sanitizer build runs)
 	@tools/run-tests $(B) $(UNIT_TESTS)
 
-# what computes with a model, on memory that opens for operations alone (docs/extending.md); draw_test and behind_test are about kernels
-FAR_TESTS := $(filter-out %/draw_test %/behind_test,$(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS))) \
+# what computes with a model, on memory that opens for operations alone (docs/extending.md); the three left out are about kernels
+FAR_TESTS := $(filter-out %/draw_test %/behind_test %/waits_test,$(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS))) \
              $(foreach t,lane_sum reference reward,$(B)/test/train/$(t)_test) \
              $(foreach t,bits train optimizers,$(B)/test/tests/$(t)_test)
 far: $(FAR_TESTS)                        ## models and runs on memory that the host cannot touch

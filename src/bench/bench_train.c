@@ -161,7 +161,7 @@ static kg_status train_row(struct kg_bench_report *r, struct training *t,
     KG_TRY(put_training(r, name, t, &timing, bar, err));
     return kg_bench_put_traffic(r, name, &t->traffic,
                                 (double)repeats * t->n_seqs * t->seq_len, repeats,
-                                "40 and 16 and 1 and 1", err);
+                                "40 and 16 and 3 and 1 and 1", err);
 }
 
 /* ---- the benchmarks ---- */

@@ -90,7 +90,8 @@ struct kg_stage {
     int32_t *host;  /* (banks, room) owned, of kg_buf_pin */
     int32_t *there; /* (room) owned, the backend's */
     int64_t room;
-    int bank; /* of a pack: the next one */
+    int bank;      /* of a pack: the next one */
+    uint64_t mark; /* behind its last copy, where nobody else waits for that; 0: none */
 };
 
 struct kg_acts {

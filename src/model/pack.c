@@ -256,16 +256,29 @@ kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t
     return status;
 }
 
+/* The bank that is next is nobody's. */
+static kg_status await(struct kg_stage *s, const struct kg_backend *be,
+                       struct kg_err *err)
+{
+    const uint64_t mark = s->mark;
+
+    s->mark = 0;
+    return mark > 0 ? kg_buf_wait(be, mark, err) : KG_OK;
+}
+
 void kg_stage_release(struct kg_stage *s, const struct kg_backend *be)
 {
+    struct kg_err ignored;
+
+    (void)await(s, be, &ignored); /* a device that failed has no more to do */
     kg_buf_unpin(be, s->host);
     kg_buf_free(be, s->there);
     s->host = s->there = NULL;
     s->room = 0;
 }
 
-/* The flat arrays to the backend, from a bank that is the copy's until it is waited for,
- * or at once. */
+/* The flat arrays to the backend, from a bank that is the copy's until it is waited for:
+ * by whoever waits for what is drawn, or by the next pack. */
 static kg_status put(struct kg_acts *a, const struct kg_backend *be,
                      const struct layout *l, const struct kg_forward *f,
                      struct kg_err *err)
@@ -274,12 +287,14 @@ static kg_status put(struct kg_acts *a, const struct kg_backend *be,
     const uint64_t bytes = (uint64_t)l->end * sizeof *s->there;
     int32_t *host = kg_stage_host(s, s->bank);
 
+    KG_TRY(await(s, be, err));
     flatten(host, l, f);
     flatten_experts(host + l->experts, a, f);
+    KG_TRY(kg_buf_put_later(be, s->there, host, bytes, err));
     if (!f->later)
-        return kg_buf_put(be, s->there, host, bytes, err);
+        return kg_buf_mark(be, &s->mark, err);
     s->bank = (s->bank + 1) % kg_stage_banks(be);
-    return kg_buf_put_later(be, s->there, host, bytes, err);
+    return KG_OK;
 }
 
 kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,

@@ -221,7 +221,8 @@ static void the_host_waits_for_the_step_before_alone(void **state)
     struct kg_backend noted = *backend();
     struct kg_rollout_stats stats;
     struct kg_traj t[2];
-    char expected[2 * STEPS + 1] = "L";
+    /* a prompt's pack, which was seen when its log-probs came */
+    char expected[2 * STEPS + 3] = "LWL";
 
     (void)state;
     make_requests(false);

@@ -328,7 +328,12 @@ void kg_cuda_forget(void);
 /* Device memory of one operation, valid until the next one asks; not zeroed.
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
-/* The host's, of what an operation takes there and back; as the above. */
+/* The host's, page-locked, of what an operation takes there and back; as the above, but
+ * what goes up from it stays whole until it is there. */
 void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err);
+/* From within that behind what was launched, and the host goes on; and to the host when
+ * all that was launched is done. Errors of both come from kg_dev_done. */
+void kg_cuda_up(void *to, const void *from, uint64_t bytes);
+void kg_cuda_down(void *to, const void *from, uint64_t bytes);
 
 #endif

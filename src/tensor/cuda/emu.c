@@ -673,19 +673,6 @@ static void move(const char *what, void *to, bool to_device, const void *from,
     pthread_mutex_unlock(&busy);
 }
 
-void kg_dev_put(void *to, const void *from, uint64_t bytes)
-{
-    kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
-    kg_traffic_count_wait(&kg_dev_traffic);
-    move("put", to, true, from, false, bytes);
-}
-void kg_dev_get(void *to, const void *from, uint64_t bytes)
-{
-    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
-    kg_traffic_count_wait(&kg_dev_traffic);
-    move("get", to, false, from, true, bytes);
-}
-
 /* ---- page-locked memory ---- */
 struct pinned {
     struct pinned *next;
@@ -768,6 +755,37 @@ static bool is_pinned(const void *to, uint64_t bytes)
     return p;
 }
 
+/* Those that come before a mark, or all: they are done, faults among them told. */
+static void give_all(const char *what, uint64_t mark)
+{
+    pthread_mutex_lock(&busy);
+    kernel = what;
+    while (laters && (mark == UINT64_MAX || (laters->mark > 0 && laters->mark <= mark))) {
+        struct later *l = laters;
+
+        give_later(l);
+        laters = l->next;
+        free(l);
+    }
+    pthread_mutex_unlock(&busy);
+}
+
+/* The host stands still until all is done. */
+void kg_dev_put(void *to, const void *from, uint64_t bytes)
+{
+    kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
+    kg_traffic_count_wait(&kg_dev_traffic);
+    move("put", to, true, from, false, bytes);
+    give_all("put", UINT64_MAX);
+}
+void kg_dev_get(void *to, const void *from, uint64_t bytes)
+{
+    kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
+    kg_traffic_count_wait(&kg_dev_traffic);
+    move("get", to, false, from, true, bytes);
+    give_all("get", UINT64_MAX);
+}
+
 /* returns where it is held; NULL after a fault */
 static char *hold(const char *what, void *host, uint64_t bytes, bool down)
 {
@@ -820,10 +838,12 @@ void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
 
 void kg_dev_mark(uint64_t mark)
 {
+    pthread_mutex_lock(&busy);
     not_recorded("mark");
     for (struct later *l = laters; l; l = l->next)
         if (l->mark == 0)
             l->mark = mark;
+    pthread_mutex_unlock(&busy);
 }
 
 void kg_dev_wait(uint64_t mark)
@@ -834,13 +854,7 @@ void kg_dev_wait(uint64_t mark)
     not_recorded("wait");
     if (is_lost())
         blame("the device is lost");
-    while (laters && laters->mark > 0 && laters->mark <= mark) {
-        struct later *l = laters;
-
-        give_later(l);
-        laters = l->next;
-        free(l);
-    }
+    give_all("wait", mark);
     pthread_mutex_unlock(&busy);
 }
 

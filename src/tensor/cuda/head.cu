@@ -577,9 +577,9 @@ static void give_logits(const struct job *job, int64_t first, int64_t rows)
         const float *from = job->logits + i * padded(vocab);
 
         if (all)
-            kg_dev_get(all + (first + i) * vocab, from, (uint64_t)vocab * sizeof *from);
+            kg_cuda_down(all + (first + i) * vocab, from, (uint64_t)vocab * sizeof *from);
         if (some && some[first + i])
-            kg_dev_get(some[first + i], from, (uint64_t)vocab * sizeof *from);
+            kg_cuda_down(some[first + i], from, (uint64_t)vocab * sizeof *from);
     }
 }
 
@@ -631,9 +631,9 @@ static kg_status run_head(struct job *job, char *host, uint64_t up, uint64_t bot
     place_work(job, &to);
     kg_cuda_asked_fill(&asked, &job->h, NULL, job->n);
     if (up > 0)
-        kg_dev_put(to.base, host, up);
+        kg_cuda_up(to.base, host, up);
     KG_TRY(run(job, err));
-    kg_dev_get(host + up, to.base + up, both - up);
+    kg_cuda_down(host + up, to.base + up, both - up);
     KG_TRY(kg_dev_done("head", err));
     give_results(&results, job);
     return KG_OK;

@@ -435,7 +435,7 @@ static kg_status run(const struct job *job, char *host, uint64_t up, uint64_t al
     place_given(&there, &to, job);
     place_work(&work, &to, job);
     fill_given(&given, job);
-    kg_dev_put(to.base, host, up);
+    kg_cuda_up(to.base, host, up);
     for (int64_t n = 0; n < job->n; n += job->block) {
         const struct block b = {job, &there, &work, n,
                                 kg_cuda_min(job->block, job->n - n)};

@@ -1,10 +1,33 @@
 /* The device's memory, and what moves within it and to the host. */
-extern "C" {
-#include "base/mem.h"
-}
 #include "tensor/cuda/cuda_internal.h"
 
 struct kg_traffic kg_dev_traffic;
+
+/* ---- what is known to be done ---- */
+/* Marks so far, and how far the host has seen the device: whoever waits for all that was
+ * launched has seen every mark by then. By any thread. */
+static uint64_t marks, seen;
+
+static uint64_t number_of(const uint64_t *count)
+{
+    return __atomic_load_n(count, __ATOMIC_RELAXED);
+}
+static void see(uint64_t mark)
+{
+    uint64_t before = number_of(&seen);
+
+    while (before < mark &&
+           !__atomic_compare_exchange_n(&seen, &before, mark, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+        continue;
+}
+static uint64_t mark_now(void)
+{
+    const uint64_t mark = __atomic_add_fetch(&marks, 1, __ATOMIC_RELAXED);
+
+    kg_dev_mark(mark);
+    return mark;
+}
 
 void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
@@ -28,13 +51,16 @@ kg_status kg_cuda_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
 
 kg_status kg_cuda_put(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
+    const uint64_t before = number_of(&marks);
+
     kg_dev_put(to, from, bytes);
+    see(before);
     return kg_dev_done("put", err);
 }
 
 kg_status kg_cuda_get(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
-    kg_dev_get(to, from, bytes);
+    kg_cuda_down(to, from, bytes);
     return kg_dev_done("get", err);
 }
 
@@ -67,16 +93,16 @@ kg_status kg_cuda_get_later(void *to, const void *from, uint64_t bytes,
 
 kg_status kg_cuda_mark(uint64_t *mark, struct kg_err *err)
 {
-    static uint64_t marks;
-
-    *mark = ++marks;
-    kg_dev_mark(*mark);
+    *mark = mark_now();
     return kg_dev_done("mark", err);
 }
 
 kg_status kg_cuda_wait(uint64_t mark, struct kg_err *err)
 {
-    kg_dev_wait(mark);
+    if (mark > number_of(&seen)) {
+        kg_dev_wait(mark);
+        see(mark);
+    }
     return kg_dev_done("wait", err);
 }
 
@@ -119,7 +145,8 @@ kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err)
     return kg_dev_done("swap", err);
 }
 
-/* Both grow to the largest that was asked for. */
+/* ---- scratch ---- */
+/* It grows to the largest that was asked for. */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
 {
     static void *kept; /* owned, of the process's life */
@@ -134,15 +161,50 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
     return kept;
 }
 
+/* The host's: what operations are given stands one behind the other until the host has
+ * seen the device again, so none of them waits for the one before. */
+static struct {
+    char *base; /* owned, of the process's life */
+    uint64_t bytes, used;
+    uint64_t mark; /* behind the last that went up */
+} up;
+
+static bool grow_host(uint64_t bytes, struct kg_err *err)
+{
+    if (up.base)
+        kg_dev_unpin(up.base);
+    up.base = (char *)kg_dev_pin(bytes, "arrays of an operation", err);
+    up.bytes = up.base ? bytes : 0;
+    return up.base;
+}
+
 void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err)
 {
-    static void *kept; /* as above */
-    static uint64_t kept_bytes;
+    const uint64_t piece = (bytes + 63) / 64 * 64;
 
-    if (bytes <= kept_bytes)
-        return kept;
-    kg_mem_free(kept);
-    kept = kg_mem_calloc(bytes, 1, "arrays of an operation", err);
-    kept_bytes = kept ? bytes : 0;
-    return kept;
+    if (up.mark <= number_of(&seen))
+        up.used = 0;
+    if (up.used + piece > up.bytes) {
+        if (up.used > 0 && kg_cuda_wait(up.mark, err) != KG_OK)
+            return NULL;
+        if (up.used + piece > up.bytes && !grow_host(up.used + piece, err))
+            return NULL;
+        up.used = 0;
+    }
+    up.used += piece;
+    return up.base + up.used - piece;
+}
+
+void kg_cuda_up(void *to, const void *from, uint64_t bytes)
+{
+    kg_dev_put_later(to, from, bytes);
+    up.mark = mark_now();
+}
+
+void kg_cuda_down(void *to, const void *from, uint64_t bytes)
+{
+    const uint64_t before = number_of(&marks);
+
+    kg_dev_get(to, from, bytes);
+    see(before);
 }

@@ -295,7 +295,7 @@ kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
     if (pieces > 0)
         KG_LAUNCH(piece_squares, kg_cuda_all(pieces * LANES), KG_FLAT_THREADS, there, x,
                   minus);
-    kg_dev_get(sums, there, bytes);
+    kg_cuda_down(sums, there, bytes);
     *out = 0.0;
     for (int64_t p = 0; p < pieces; p++)
         *out += sums[p];
