@@ -79,11 +79,11 @@ static void count_memory(struct report *r)
     const struct kg_model_config *c = &m->config;
     uint64_t n = (uint64_t)r->n_params, packed = kg_model_compute_bytes(m), rows = 0;
     int64_t run = min_i64(RUN_TOKENS, c->max_positions);
-    uint64_t blocks = (uint64_t)(run + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    int64_t entries = kg_kv_entries(run);
+    struct kg_kv_size blocks = {{entries, kg_kv_round(entries, c->window, 1)}};
     for (size_t i = 0; i < m->n_params; i++)
         rows += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols * sizeof(float);
-    r->run_bytes = packed + rows + blocks * kg_kv_block_bytes(m) +
-                   kg_acts_bytes(m, 512, true);
+    r->run_bytes = packed + rows + kg_kv_bytes(m, blocks) + kg_acts_bytes(m, 512, true);
     /* fp32: master, gradient, anchor; two moments; and what products read of the model
      * and the anchor, packed in either dtype */
     r->train_bytes = n * 3 * sizeof(float) + kg_optim_state_bytes(&adamw, r->n_params) +

@@ -220,7 +220,8 @@ uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkp
     struct bump count = {0};
     place_all(&a, &count, &s);
     return count.used + (1 + (uint64_t)kg_stage_banks(m->backend)) *
-                            (uint64_t)kg_stage_ints(max_tokens) * sizeof(int32_t);
+                            (uint64_t)kg_stage_ints(&m->config, max_tokens) *
+                            sizeof(int32_t);
 }
 
 static kg_status create_parts(struct kg_acts *a, const struct sizes *s,
@@ -239,7 +240,7 @@ static kg_status create_parts(struct kg_acts *a, const struct sizes *s,
         return err->code;
     struct bump memory = {.base = a->slab};
     place_all(a, &memory, s);
-    return kg_stage_room(&a->stage, a->backend, kg_stage_ints(s->n), err);
+    return kg_stage_room(&a->stage, a->backend, kg_stage_ints(s->c, s->n), err);
 }
 
 kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,

@@ -71,13 +71,14 @@ struct kg_run {
 /* A pack as operations read it. */
 struct kg_staged {
     int64_t n;
-    struct kg_ivec tokens;          /* (N) */
-    struct kg_ivec pos;             /* (N) */
-    struct kg_ivec kv_rows;         /* (N) of the pools; without a cache the row itself */
-    struct kg_ivec rows;            /* (n_rows) of the pack */
-    struct kg_ivec blocks;          /* of all sequences; none without a cache */
-    struct kg_ivec experts;         /* (Lx,N,K) given to tokens; or none */
-    const struct kg_attn_seq *seqs; /* (n_seqs) */
+    struct kg_ivec tokens;  /* (N) */
+    struct kg_ivec pos;     /* (N) */
+    struct kg_ivec rows;    /* (n_rows) of the pack */
+    struct kg_ivec blocks;  /* of all sequences; none without a cache */
+    struct kg_ivec experts; /* (Lx,N,K) given to tokens; or none */
+    /* for layers of each kind; without a cache KG_KV_ALL's are every layer's */
+    struct kg_ivec kv_rows[KG_KV_KINDS];         /* (N) of the pools, or the row itself */
+    const struct kg_attn_seq *seqs[KG_KV_KINDS]; /* (n_seqs) */
     int32_t n_seqs;
     const struct kg_draw *how; /* (n_rows) or NULL, as the next */
     const float *inv_temp;     /* (n_rows) */
@@ -154,7 +155,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
 /* Of the adapters of m and of all that it is mixed with; 0: there are none. */
 int32_t kg_stage_rank(const struct kg_model *m);
 /* What is taken for packs of max_tokens at once; tables of blocks may need more. */
-int64_t kg_stage_ints(int64_t max_tokens);
+int64_t kg_stage_ints(const struct kg_model_config *c, int64_t max_tokens);
 /* How many: one more than steps that may be begun before the first of them has ended. */
 static inline int kg_stage_banks(const struct kg_backend *be) { return be->feed ? 2 : 1; }
 static inline int32_t *kg_stage_host(const struct kg_stage *s, int bank)

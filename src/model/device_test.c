@@ -144,7 +144,8 @@ static void step(const struct subject *s, struct kg_acts *acts, struct kg_kv *kv
     struct kg_pack_seq seqs[BATCH];
     int32_t tokens[BATCH * LONG];
     for (int32_t b = 0; b < BATCH; b++) {
-        seqs[b] = (struct kg_pack_seq){.n = n, .pos = first, .blocks = blocks[b]};
+        seqs[b] = (struct kg_pack_seq){
+            .n = n, .pos = first, .blocks = kg_kv_table(blocks[b])};
         memcpy(tokens + b * n, s->tokens[b] + first, (size_t)n * sizeof *tokens);
     }
     const struct kg_pack pack = {tokens, BATCH * n, seqs, BATCH};
@@ -163,7 +164,7 @@ static void check_rows(const char *dir)
         test_tokens(s.tokens[b], LONG, s.m->config.vocab, (uint32_t)b);
     s.row_bytes = (size_t)s.m->config.hidden * sizeof(uint16_t);
     NEED(kg_acts_create(&acts, s.m, BATCH * LONG, true, err));
-    NEED(kg_kv_create(&kv, s.m, 2 * BATCH, err));
+    NEED(kg_kv_create(&kv, s.m, kg_kv_alike(2 * BATCH), err));
     s.rows = forward(&s, acts, NULL, &(struct kg_pack){s.tokens[0], LONG, &alone, 1});
     step(&s, acts, kv, 0, 60);
     for (int32_t i = 60; i + 4 < LONG; i++)

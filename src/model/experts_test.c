@@ -155,14 +155,14 @@ static void check_decode(const struct subject *s, int32_t batch)
     struct kg_pack_seq seqs[MOST];
     int32_t blocks[MOST][BLOCKS], tokens[MOST];
     NEED(kg_acts_create(&acts, s->m, batch, true, err));
-    NEED(kg_kv_create(&kv, s->m, batch * BLOCKS, err));
+    NEED(kg_kv_create(&kv, s->m, kg_kv_alike(batch * BLOCKS), err));
     for (int32_t b = 0; b < batch; b++)
         for (int32_t i = 0; i < BLOCKS; i++)
             blocks[b][i] = b * BLOCKS + i;
     for (int32_t i = 0; i < LONG; i++) {
         struct kg_mat hidden;
         for (int32_t b = 0; b < batch; b++) {
-            seqs[b] = (struct kg_pack_seq){1, i, blocks[b], 0};
+            seqs[b] = (struct kg_pack_seq){1, i, kg_kv_table(blocks[b]), 0};
             tokens[b] = b + 1 < batch ? (i * 7 + b * 31) % s->m->config.vocab
                                       : s->tokens[i];
         }

@@ -76,10 +76,10 @@ static void through_cache(char *rows, size_t row_bytes, const struct kg_model *m
     for (int32_t i = 0; i < BLOCKS; i++)
         blocks[i] = BLOCKS - 1 - i;
     NEED(kg_acts_create(&acts, m, LONG, true, err));
-    NEED(kg_kv_create(&kv, m, BLOCKS, err));
+    NEED(kg_kv_create(&kv, m, kg_kv_alike(BLOCKS), err));
     for (int32_t at = 0, n; at < LONG; at += n) {
         n = LONG - at < chunk ? LONG - at : chunk;
-        const struct kg_pack_seq seq = {n, at, blocks, 0};
+        const struct kg_pack_seq seq = {n, at, kg_kv_table(blocks), 0};
         const struct kg_pack pack = {tokens + at, n, &seq, 1};
         const struct kg_forward f = {.pack = &pack, .kv = kv};
         struct kg_mat hidden;

@@ -120,7 +120,7 @@ struct kg_attn kg_walk_attn(const struct kg_walk *p, int32_t l,
                                              : 1.0 / sqrt((double)c->head_dim)),
         .window = kg_model_config_window(c, l),
         .softcap = (float)c->score_softcap,
-        .seqs = p->pack->seqs,
+        .seqs = p->pack->seqs[KG_KV_ALL],
         .n_seqs = p->pack->n_seqs,
     };
 }
@@ -129,13 +129,15 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
                         struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
+    const enum kg_kv_kind kind = kg_kv_kind_of(&p->m->config, l);
     struct kg_attn attn = kg_walk_attn(p, l, a);
 
     if (p->kv) {
-        KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->pack->kv_rows, a->k, err));
-        KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->pack->kv_rows, a->v, err));
+        KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->pack->kv_rows[kind], a->k, err));
+        KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->pack->kv_rows[kind], a->v, err));
         attn.k = p->kv->k[l];
         attn.v = p->kv->v[l];
+        attn.seqs = p->pack->seqs[kind];
         attn.blocks = p->pack->blocks;
     }
     return kg_op_attention(be, a->o, a->lse, &attn, err);

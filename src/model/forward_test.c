@@ -268,7 +268,7 @@ static void batch_add(struct batch *b, int32_t *taken, struct cached *c, int32_t
     if (n == 0)
         return;
     grow(taken, c, c->done + n);
-    b->seqs[b->n_seqs++] = (struct kg_pack_seq){n, c->done, c->blocks, 0};
+    b->seqs[b->n_seqs++] = (struct kg_pack_seq){n, c->done, kg_kv_table(c->blocks), 0};
     for (int32_t i = 0; i < n; i++, b->n++)
         b->tokens[b->n] = c->tokens[c->done + i];
     c->done += n;
@@ -293,7 +293,7 @@ static void check_chunked(const struct subject *s, int32_t chunk, int companions
     int32_t others[COMPANIONS][LONG], taken = 0;
     struct cached c[COMPANIONS + 1] = {{.tokens = s->tokens}};
     NEED(kg_acts_create(&acts, s->m, 4 * LONG, true, err));
-    NEED(kg_kv_create(&kv, s->m, 16, err));
+    NEED(kg_kv_create(&kv, s->m, kg_kv_alike(16), err));
     struct batch *b = test_alloc(1, sizeof *b);
     for (int i = 0; i < companions; i++) {
         test_tokens(others[i], LONG, s->m->config.vocab, (uint32_t)i + 7);
@@ -376,7 +376,7 @@ static void check_forked(const char *dir, enum kg_dtype ct)
     int32_t taken = 0;
     subject_open(&s, dir, ct);
     NEED(kg_acts_create(&acts, s.m, LONG, true, err));
-    NEED(kg_kv_create(&kv, s.m, 8, err));
+    NEED(kg_kv_create(&kv, s.m, kg_kv_alike(8), err));
     struct batch *b = test_alloc(1, sizeof *b);
     struct cached first = {.tokens = s.tokens};
     batch_add(b, &taken, &first, 100);
@@ -384,7 +384,10 @@ static void check_forked(const char *dir, enum kg_dtype ct)
 
     struct cached second = first;
     second.blocks[1] = taken++;
-    NEED(kg_kv_copy_block(kv, second.blocks[1], first.blocks[1], err));
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        if (kv->n_blocks.of[kind] > 0)
+            NEED(kg_kv_copy_block(kv, (enum kg_kv_kind)kind, second.blocks[1],
+                                  first.blocks[1], err));
     for (int i = 100; i < LONG; i++) {
         memset(b, 0, sizeof *b);
         batch_add(b, &taken, &first, 1);
@@ -534,25 +537,26 @@ static void test_a_sequence_that_cannot_be_is_refused(void **state)
     struct kg_model *m = test_open("tests/data/reference/llama", KG_F32, false);
     const int32_t blocks[] = {0, 2}, below[] = {-1};
     NEED(kg_acts_create(&acts, m, 4, true, err));
-    NEED(kg_kv_create(&kv, m, 2, err));
-    refuses_seq(m, acts, NULL, (struct kg_pack_seq){0, 0, NULL, 0}, KG_ESHAPE,
+    NEED(kg_kv_create(&kv, m, kg_kv_alike(2), err));
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){.n = 0, .pos = 0}, KG_ESHAPE,
                 "sequence 0 of the pack: expected tokens from position 0 on");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, -1, blocks, 0}, KG_ESHAPE,
-                "found 1 from position -1");
-    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 0, blocks, 0}, KG_EINVAL,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, -1, kg_kv_table(blocks), 0},
+                KG_ESHAPE, "found 1 from position -1");
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 0, kg_kv_table(blocks), 0},
+                KG_EINVAL, "expected a whole sequence without cache");
+    refuses_seq(m, acts, NULL, (struct kg_pack_seq){.n = 1, .pos = 3}, KG_EINVAL,
                 "expected a whole sequence without cache");
-    refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 3, NULL, 0}, KG_EINVAL,
-                "expected a whole sequence without cache");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, NULL, 0}, KG_EINVAL,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){.n = 1, .pos = 0}, KG_EINVAL,
                 "expected cache blocks");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, below, 0}, KG_EINVAL, "blocks");
-    /* the second block is not there, and not looked at before it is needed */
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, KG_KV_BLOCK, blocks, 0}, KG_EINVAL,
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, kg_kv_table(below), 0}, KG_EINVAL,
                 "blocks");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){2, 0, blocks, 0}, KG_ESHAPE,
-                "its sequences cover 2 of 1 tokens");
-    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, blocks, 1}, KG_EINVAL,
-                "expected adapter 0 to 0, found 1");
+    /* the second block is not there, and not looked at before it is needed */
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, KG_KV_BLOCK, kg_kv_table(blocks), 0},
+                KG_EINVAL, "blocks");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){2, 0, kg_kv_table(blocks), 0},
+                KG_ESHAPE, "its sequences cover 2 of 1 tokens");
+    refuses_seq(m, acts, kv, (struct kg_pack_seq){1, 0, kg_kv_table(blocks), 1},
+                KG_EINVAL, "expected adapter 0 to 0, found 1");
     kg_kv_free(kv);
     kg_acts_free(acts);
     kg_model_free(m);
@@ -578,14 +582,14 @@ static void test_room_for_a_block_table_is_taken_once_or_is_a_status(void **stat
     (void)state;
     need_host_memory();
     const int32_t token = 1, blocks[BLOCKS] = {0};
-    struct kg_pack_seq seq = {1, BLOCKS * KG_KV_BLOCK - 1, blocks, 0};
+    struct kg_pack_seq seq = {1, BLOCKS * KG_KV_BLOCK - 1, kg_kv_table(blocks), 0};
     const struct kg_pack pack = {&token, 1, &seq, 1};
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;
     struct kg_mat hidden;
     struct kg_model *m = test_open("tests/data/reference/llama", KG_F32, false);
     NEED(kg_acts_create(&acts, m, 1, true, err));
-    NEED(kg_kv_create(&kv, m, 1, err));
+    NEED(kg_kv_create(&kv, m, kg_kv_alike(1), err));
     const struct kg_forward f = {.pack = &pack, .kv = kv};
     assert_true(lacks_room(m, acts, &f, 1)); /* here */
     assert_true(lacks_room(m, acts, &f, 2)); /* there */

@@ -1,12 +1,15 @@
 /* The paged KV cache: pools of key and value rows, in blocks.
  *
  * It holds no sequence and no text of its own, and does not know which of its blocks are
- * in use: that is the caller's table (kg_pack_seq.blocks). Different rows of the pools
+ * in use: that is the caller's tables (kg_pack_seq.blocks). Different rows of the pools
  * may be written at the same time.
  *
- * The one idea: a block is KG_KV_BLOCK rows of every layer's pools under one number, so
- * that the samples of a group share their prompt by naming the same numbers.
+ * The one idea: a block is KG_KV_BLOCK rows of the pools of all layers of a kind under
+ * one number, so that the samples of a group share their prompt by naming the same
+ * numbers.
  */
+#include "model/kv.h"
+
 #include "model/model.h"
 
 #include <assert.h>
@@ -16,50 +19,77 @@ static int64_t row_elements(const struct kg_model *m)
     return (int64_t)m->config.kv_heads * m->config.head_dim;
 }
 
-uint64_t kg_kv_block_bytes(const struct kg_model *m)
+static uint64_t pool_bytes(const struct kg_model *m, int64_t n_blocks)
 {
-    return (uint64_t)m->config.layers * 2 * KG_KV_BLOCK * (uint64_t)row_elements(m) *
+    return (uint64_t)n_blocks * KG_KV_BLOCK * (uint64_t)row_elements(m) *
            kg_dtype_traits(m->ct)->bytes;
 }
 
-static kg_status create_pool(struct kg_mat *pool, const struct kg_model *m,
-                             int32_t n_blocks, struct kg_err *err)
+uint64_t kg_kv_bytes(const struct kg_model *m, struct kg_kv_size n_blocks)
 {
-    const int64_t rows = (int64_t)n_blocks * KG_KV_BLOCK;
-    const int64_t cols = row_elements(m);
-    const uint64_t bytes = (uint64_t)rows * (uint64_t)cols *
-                           kg_dtype_traits(m->ct)->bytes;
-    void *data = kg_buf_alloc(m->backend, bytes, "KV cache", err);
-    *pool = kg_mat(data, m->ct, rows, cols);
+    uint64_t bytes = 0;
+    for (int32_t l = 0; l < m->config.layers; l++)
+        bytes += 2 * pool_bytes(m, n_blocks.of[kg_kv_kind_of(&m->config, l)]);
+    return bytes;
+}
+
+bool kg_kv_used(const struct kg_model_config *c, enum kg_kv_kind kind)
+{
+    for (int32_t l = 0; l < c->layers; l++)
+        if (kg_kv_kind_of(c, l) == kind)
+            return true;
+    return false;
+}
+
+static kg_status create_pool(struct kg_mat *pool, const struct kg_model *m,
+                             int64_t n_blocks, struct kg_err *err)
+{
+    void *data = kg_buf_alloc(m->backend, pool_bytes(m, n_blocks), "KV cache", err);
+    *pool = kg_mat(data, m->ct, n_blocks * KG_KV_BLOCK, row_elements(m));
     return data ? KG_OK : err->code;
 }
 
 static kg_status create_parts(struct kg_kv *kv, const struct kg_model *m,
-                              int32_t n_blocks, struct kg_err *err)
+                              struct kg_err *err)
 {
     kv->backend = m->backend;
-    kv->n_blocks = n_blocks;
+    kv->config = &m->config;
     kv->layers = m->config.layers;
     kv->k = kg_mem_calloc(2 * (size_t)kv->layers, sizeof *kv->k, "KV pools", err);
     if (!kv->k)
         return KG_ENOMEM;
     kv->v = kv->k + kv->layers;
-    for (int32_t i = 0; i < 2 * kv->layers; i++)
-        KG_TRY(create_pool(&kv->k[i], m, n_blocks, err));
+    for (int32_t i = 0; i < 2 * kv->layers; i++) {
+        const enum kg_kv_kind kind = kg_kv_kind_of(kv->config, i % kv->layers);
+        KG_TRY(create_pool(&kv->k[i], m, kv->n_blocks.of[kind], err));
+    }
     return KG_OK;
 }
 
-kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m, int32_t n_blocks,
-                       struct kg_err *err)
+static kg_status check_size(const struct kg_kv_size *n_blocks,
+                            const struct kg_model_config *c, struct kg_err *err)
+{
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        const int64_t n = n_blocks->of[kind];
+        if (kg_kv_used(c, kind) && (n < 1 || n > INT32_MAX / KG_KV_BLOCK))
+            return kg_fail(err, KG_EINVAL,
+                           "KV cache: expected 1 to %d blocks, found %lld",
+                           INT32_MAX / KG_KV_BLOCK, (long long)n);
+    }
+    return KG_OK;
+}
+
+kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m,
+                       struct kg_kv_size n_blocks, struct kg_err *err)
 {
     *out = NULL;
-    if (n_blocks < 1 || n_blocks > INT32_MAX / KG_KV_BLOCK)
-        return kg_fail(err, KG_EINVAL, "KV cache: expected 1 to %d blocks, found %d",
-                       INT32_MAX / KG_KV_BLOCK, (int)n_blocks);
+    KG_TRY(check_size(&n_blocks, &m->config, err));
     struct kg_kv *kv = kg_mem_calloc(1, sizeof *kv, "KV cache", err);
     if (!kv)
         return KG_ENOMEM;
-    const kg_status status = create_parts(kv, m, n_blocks, err);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        kv->n_blocks.of[kind] = kg_kv_used(&m->config, kind) ? n_blocks.of[kind] : 0;
+    const kg_status status = create_parts(kv, m, err);
     if (status != KG_OK) {
         kg_kv_free(kv);
         return status;
@@ -88,11 +118,13 @@ static kg_status copy_rows(const struct kg_backend *be, struct kg_mat pool, int3
                        bytes, err);
 }
 
-kg_status kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from, struct kg_err *err)
+kg_status kg_kv_copy_block(struct kg_kv *kv, enum kg_kv_kind kind, int32_t to,
+                           int32_t from, struct kg_err *err)
 {
-    assert(to != from && to >= 0 && to < kv->n_blocks && from >= 0 &&
-           from < kv->n_blocks);
+    const int64_t n = kv->n_blocks.of[kind];
+    assert(to != from && to >= 0 && to < n && from >= 0 && from < n);
     for (int32_t i = 0; i < 2 * kv->layers; i++)
-        KG_TRY(copy_rows(kv->backend, kv->k[i], to, from, err));
+        if (kg_kv_kind_of(kv->config, i % kv->layers) == kind)
+            KG_TRY(copy_rows(kv->backend, kv->k[i], to, from, err));
     return KG_OK;
 }

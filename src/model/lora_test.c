@@ -317,10 +317,10 @@ static void through_cache(char *rows, size_t bytes, const struct kg_model *m,
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;
     NEED(kg_acts_create(&acts, m, LENGTH, true, err));
-    NEED(kg_kv_create(&kv, m, 3, err));
+    NEED(kg_kv_create(&kv, m, kg_kv_alike(3), err));
     for (int32_t at = 0, n; at < LENGTH; at += n) {
         n = LENGTH - at < chunk ? LENGTH - at : chunk;
-        const struct kg_pack_seq seq = {n, at, blocks, 0};
+        const struct kg_pack_seq seq = {n, at, kg_kv_table(blocks), 0};
         const struct kg_pack pack = {tokens + at, n, &seq, 1};
         const struct kg_forward f = {.pack = &pack, .kv = kv};
         struct kg_mat hidden;

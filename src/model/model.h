@@ -23,6 +23,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/config.h"
+#include "model/kv.h"
 #include "model/lora.h"
 #include "model/slab.h"
 #include "tensor/backend.h"
@@ -126,7 +127,7 @@ struct kg_model_opts {
 };
 
 /* A model with its parameters listed and no memory for any: what plans ask. Nothing but
- * kg_model_memory, kg_kv_block_bytes and kg_model_free is for it.
+ * kg_model_memory, kg_kv_bytes and kg_model_free is for it.
  * errors: ENOMEM, SHAPE (too many elements) */
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts,
@@ -234,9 +235,9 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype);
 
 /* A sequence of a pack: tokens at positions pos, pos+1, ... */
 struct kg_pack_seq {
-    int32_t n;             /* 1 or more */
-    int32_t pos;           /* 0 without a cache */
-    const int32_t *blocks; /* of the cache, from position 0 on; NULL without one */
+    int32_t n;                  /* 1 or more */
+    int32_t pos;                /* 0 without a cache */
+    struct kg_kv_tables blocks; /* of the cache, from position 0 on; none without one */
     /* which adapters are beside the weights: 0 the model's own, if it has any, i > 0
      * those of others[i - 1], with the bits that this one's forward has. Not where a
      * backward follows */
@@ -249,23 +250,6 @@ struct kg_pack {
     const struct kg_pack_seq *seqs; /* (n_seqs): together N tokens */
     int32_t n_seqs;
 };
-
-/* The paged KV cache: pool rows in blocks of KG_KV_BLOCK tokens, which sequences may
- * share. What stands in it belongs to one version of the weights. */
-struct kg_kv {
-    const struct kg_backend *backend;
-    struct kg_mat *k; /* (L) pools (n_blocks*KG_KV_BLOCK, Hk*hd) ct, owned */
-    struct kg_mat *v; /* (L) the second half of k's array */
-    int32_t n_blocks;
-    int32_t layers;
-};
-kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m, int32_t n_blocks,
-                       struct kg_err *err) KG_MUST_CHECK;
-void kg_kv_free(struct kg_kv *kv);
-/* In all layers. */
-kg_status kg_kv_copy_block(struct kg_kv *kv, int32_t to, int32_t from,
-                           struct kg_err *err) KG_MUST_CHECK;
-uint64_t kg_kv_block_bytes(const struct kg_model *m);
 
 /* Activations of one packed micro-batch: everything the backward needs. With
  * checkpointing only the input of every layer is kept and the rest is computed again. */

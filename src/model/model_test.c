@@ -680,7 +680,7 @@ static kg_status open_and_run(const char *dir, enum kg_dtype ct, bool trainable,
     if (status == KG_OK)
         status = kg_acts_create(&acts, m, 10, true, err);
     if (status == KG_OK)
-        status = kg_kv_create(&kv, m, 2, err);
+        status = kg_kv_create(&kv, m, kg_kv_alike(2), err);
     if (status == KG_OK)
         status = kg_model_forward(&hidden, m, acts, &f, err);
     kg_kv_free(kv);

@@ -15,21 +15,39 @@ enum {
 /* The flat arrays, one after the other; where one begins depends on numbers of tokens,
  * sequences and rows alone. Offsets in int32s. */
 struct layout {
-    int64_t pos, kv_rows, seqs, rows, inv_temp, how, experts, from, blocks,
-        end; /* tokens at 0 */
+    int64_t pos, kv_rows[KG_KV_KINDS], seqs[KG_KV_KINDS], rows, inv_temp, how, experts,
+        from, blocks, end; /* tokens at 0 */
 };
 
+/* Entries of a table of a sequence. */
 static int64_t n_blocks(const struct kg_pack_seq *s)
 {
-    return s->blocks ? ((int64_t)s->pos + s->n + KG_KV_BLOCK - 1) / KG_KV_BLOCK : 0;
+    return kg_kv_entries((int64_t)s->pos + s->n);
+}
+
+/* Whether layers of this kind have arrays of their own; without a cache all have the same
+ * ones. */
+static bool has(const struct kg_kv *kv, int kind)
+{
+    return kv ? kv->n_blocks.of[kind] > 0 : kind == KG_KV_ALL;
+}
+
+static int64_t n_tables(const struct kg_kv *kv)
+{
+    return kv ? has(kv, KG_KV_ALL) + has(kv, KG_KV_WINDOW) : 0;
 }
 
 static struct layout layout_of(const struct kg_acts *a, const struct kg_forward *f)
 {
     const struct kg_pack *p = f->pack;
-    struct layout l = {.pos = p->n, .kv_rows = 2 * p->n, .seqs = 3 * p->n};
+    struct layout l = {.pos = p->n, .rows = 2 * p->n};
 
-    l.rows = l.seqs + SEQ_INTS * (int64_t)p->n_seqs;
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        l.kv_rows[kind] = l.rows;
+        l.seqs[kind] = l.rows + p->n;
+        if (has(f->kv, kind))
+            l.rows = l.seqs[kind] + SEQ_INTS * (int64_t)p->n_seqs;
+    }
     l.inv_temp = l.rows + f->n_rows;
     l.how = l.inv_temp + (f->inv_temp ? f->n_rows : 0);
     l.how += l.how % 2; /* a double begins there */
@@ -37,13 +55,28 @@ static struct layout layout_of(const struct kg_acts *a, const struct kg_forward 
     l.from = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
     l.blocks = l.end = l.from + (f->from ? p->n : 0);
     for (int32_t i = 0; i < p->n_seqs; i++)
-        l.end += n_blocks(&p->seqs[i]);
+        l.end += n_blocks(&p->seqs[i]) * n_tables(f->kv);
     return l;
 }
 
-int64_t kg_stage_ints(int64_t max_tokens) { return (4 + SEQ_INTS) * max_tokens; }
+int64_t kg_stage_ints(const struct kg_model_config *c, int64_t max_tokens)
+{
+    const bool both = kg_kv_used(c, KG_KV_ALL) && kg_kv_used(c, KG_KV_WINDOW);
+
+    return (4 + SEQ_INTS + (both ? 1 + SEQ_INTS : 0)) * max_tokens;
+}
 
 /* ---- checks ---- */
+/* A table for each kind that the cache has; without one none. */
+static bool has_tables(const struct kg_pack_seq *s, const struct kg_kv *kv)
+{
+    bool right = true;
+
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        right &= kv ? !has(kv, kind) || s->blocks.of[kind] : !s->blocks.of[kind];
+    return right;
+}
+
 static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_kv *kv,
                            struct kg_err *err)
 {
@@ -54,11 +87,14 @@ static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_k
                        "sequence %d of the pack: expected tokens from position 0 on, "
                        "found %d from position %d",
                        (int)i, (int)s->n, (int)s->pos);
-    if (kv ? s->blocks == NULL : s->blocks != NULL || s->pos != 0)
+    if (!has_tables(s, kv) || (!kv && s->pos != 0))
         return kg_fail(err, KG_EINVAL, "sequence %d of the pack: expected %s", (int)i,
                        kv ? "cache blocks" : "a whole sequence without cache");
-    return kv ? kg_ids_check("pack", "blocks", s->blocks, n_blocks(s), kv->n_blocks, err)
-              : KG_OK;
+    for (int kind = 0; kv && kind < KG_KV_KINDS; kind++)
+        if (has(kv, kind))
+            KG_TRY(kg_ids_check("pack", "blocks", s->blocks.of[kind], n_blocks(s),
+                                kv->n_blocks.of[kind], err));
+    return KG_OK;
 }
 
 static kg_status check_adapter(const struct kg_model *m, const struct kg_forward *f,
@@ -123,19 +159,47 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
 }
 
 /* ---- the flat arrays ---- */
-static void flatten_seq(int32_t *ints, const struct layout *l, struct kg_attn_seq *to,
-                        const struct kg_pack_seq *s)
+/* Where a sequence stands, for layers of one kind.   to: row and keys */
+static void flatten_seq(int32_t *ints, const struct layout *l, int kind,
+                        struct kg_attn_seq to, const struct kg_pack_seq *s)
 {
+    const int32_t *blocks = s->blocks.of[kind];
+
     for (int32_t i = 0; i < s->n; i++) {
-        int32_t p = s->pos + i, row = to->row + i;
+        int32_t p = s->pos + i, row = to.row + i;
 
         ints[l->pos + row] = p;
-        ints[l->kv_rows + row] = s->blocks ? s->blocks[p / KG_KV_BLOCK] * KG_KV_BLOCK +
-                                                 p % KG_KV_BLOCK
-                                           : row;
+        ints[l->kv_rows[kind] + row] = blocks ? blocks[p / KG_KV_BLOCK] * KG_KV_BLOCK +
+                                                    p % KG_KV_BLOCK
+                                              : row;
     }
-    to->n_rows = s->n;
-    to->pos = s->pos;
+    if (blocks)
+        memcpy(ints + l->blocks + to.keys, blocks, (size_t)n_blocks(s) * sizeof *ints);
+    to.n_rows = s->n;
+    to.pos = s->pos;
+    memcpy(ints + l->seqs[kind], &to, sizeof to);
+}
+
+/* All sequences, for layers of one kind.   block: of the table, where theirs begin
+ * returns where they end */
+static int64_t flatten_kind(int32_t *ints, const struct layout *l, int kind,
+                            const struct kg_forward *f, int64_t block)
+{
+    const struct kg_pack *p = f->pack;
+    struct layout at = *l;
+    int32_t row = 0;
+
+    for (int32_t i = 0; i < p->n_seqs; i++) {
+        const struct kg_pack_seq *s = &p->seqs[i];
+
+        flatten_seq(
+            ints, &at, kind,
+            (struct kg_attn_seq){.row = row, .keys = f->kv ? (int32_t)block : row}, s);
+        at.seqs[kind] += SEQ_INTS;
+        block += n_blocks(s);
+        row += s->n;
+    }
+    return block;
 }
 
 /* What rows are drawn by, as the caller has it. */
@@ -168,24 +232,14 @@ static void flatten_experts(int32_t *ints, const struct kg_acts *a,
 static void flatten(int32_t *ints, const struct layout *l, const struct kg_forward *f)
 {
     const struct kg_pack *p = f->pack;
-    int64_t row = 0, block = 0;
+    int64_t block = 0;
 
     memcpy(ints, p->tokens, (size_t)p->n * sizeof *ints);
     if (f->n_rows > 0)
         memcpy(ints + l->rows, f->rows, (size_t)f->n_rows * sizeof *ints);
-    for (int32_t i = 0; i < p->n_seqs; i++) {
-        const struct kg_pack_seq *s = &p->seqs[i];
-        struct kg_attn_seq to = {.row = (int32_t)row};
-
-        to.keys = (int32_t)(s->blocks ? block : row);
-        flatten_seq(ints, l, &to, s);
-        memcpy(ints + l->seqs + SEQ_INTS * (int64_t)i, &to, sizeof to);
-        if (s->blocks)
-            memcpy(ints + l->blocks + block, s->blocks,
-                   (size_t)n_blocks(s) * sizeof *ints);
-        block += n_blocks(s);
-        row += s->n;
-    }
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        if (has(f->kv, kind))
+            block = flatten_kind(ints, l, kind, f, block);
     flatten_draws(ints, l, f);
 }
 
@@ -313,11 +367,9 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .n = p->n,
         .tokens = kg_ivec(s->there, p->n),
         .pos = kg_ivec(s->there + l.pos, p->n),
-        .kv_rows = kg_ivec(s->there + l.kv_rows, p->n),
         .rows = kg_ivec(s->there + l.rows, f->n_rows),
         .experts = kg_ivec(f->experts ? s->there + l.experts : NULL, l.from - l.experts),
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
-        .seqs = (const struct kg_attn_seq *)(const void *)(s->there + l.seqs),
         .n_seqs = p->n_seqs,
         .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
         .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)
@@ -325,5 +377,10 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .from = kg_ivec(f->from ? s->there + l.from : NULL, f->from ? p->n : 0),
         .n_runs = list_runs(a->runs, m, p),
     };
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        a->pack.kv_rows[kind] = kg_ivec(s->there + l.kv_rows[kind], p->n);
+        a->pack.seqs[kind] = (const struct kg_attn_seq *)(const void *)(s->there +
+                                                                        l.seqs[kind]);
+    }
     return KG_OK;
 }

@@ -187,7 +187,8 @@ static kg_status room_for_given(struct kg_stage *s, const struct kg_model *m,
     if (given == 0)
         return KG_OK;
     kg_stage_release(s, m->backend);
-    return kg_stage_room(s, m->backend, kg_stage_ints(opts->max_tokens) + given, err);
+    return kg_stage_room(s, m->backend,
+                         kg_stage_ints(&m->config, opts->max_tokens) + given, err);
 }
 
 static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
@@ -277,7 +278,8 @@ static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_op
     const uint64_t banks = (uint64_t)kg_stage_banks(m->backend);
     const uint64_t more = (uint64_t)given * sizeof(int32_t);
     uint64_t all = kg_acts_bytes(m, opts->max_tokens, checkpoint);
-    uint64_t staged = banks * (uint64_t)kg_stage_ints(opts->max_tokens) * sizeof(int32_t);
+    uint64_t staged = banks * (uint64_t)kg_stage_ints(&m->config, opts->max_tokens) *
+                      sizeof(int32_t);
 
     return (struct kg_bytes){all - staged + more, staged + banks * more};
 }
@@ -343,7 +345,7 @@ int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n)
 }
 
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
-                         const int32_t *blocks, int32_t adapter)
+                         struct kg_kv_tables blocks, int32_t adapter)
 {
     return add(p, tokens, (struct kg_pack_seq){(int32_t)n, pos, blocks, adapter});
 }

@@ -140,7 +140,7 @@ int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
  * (borrowed until after the forward).   adapter: as in struct kg_pack_seq.   returns as
  * above */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
-                         const int32_t *blocks, int32_t adapter);
+                         struct kg_kv_tables blocks, int32_t adapter);
 /* The experts of n tokens from `row` on, of the model that rows are of: (n,C) as
  * kg_forward has them; opts.experts. */
 void kg_rows_give_experts(struct kg_rows *p, int64_t row, size_t n,

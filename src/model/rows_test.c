@@ -511,7 +511,7 @@ static void a_continued_sequence_is_the_whole_one(void **state)
     int32_t tokens[MOST];
 
     (void)state;
-    NEED(kg_kv_create(&kv, w.model, 2, err));
+    NEED(kg_kv_create(&kv, w.model, kg_kv_alike(2), err));
     NEED(kg_rows_create(&cached, w.model,
                         &(struct kg_rows_opts){.max_tokens = MOST, .kv = kv}, err));
     for (int32_t t = 0; t < n; t++)
@@ -524,7 +524,8 @@ static void a_continued_sequence_is_the_whole_one(void **state)
         int32_t end = from ? n : CUT;
 
         kg_rows_next(cached);
-        kg_rows_continue(cached, tokens + from, (size_t)(end - from), from, blocks, 0);
+        kg_rows_continue(cached, tokens + from, (size_t)(end - from), from,
+                         kg_kv_table(blocks), 0);
         for (int32_t t = from; t < end && t + 1 < n; t++)
             kg_rows_want(cached, t - from, tokens[t + 1], 0.8f, NULL);
         NEED(kg_rows_forward(cached, false, err));

@@ -212,7 +212,9 @@ static const struct kg_opt_row first_rows[] = {
     {"rollout.max_batch", AT(rollout.engine.max_batch), "64", 1, 65536, NULL,
      "sequences that decode together (results do not depend on it)", true},
     {"rollout.kv_tokens", AT(rollout.engine.kv_tokens), "0", 0, 1e9, NULL,
-     "KV cache in tokens; 0 is enough for max_batch full answers", true},
+     "KV cache in tokens; 0 is enough for max_batch full answers; of layers with a "
+     "sliding window no more than those see",
+     true},
     {KEY(rollout.lag), "0", 0, 64, NULL,
      "sample from the weights of n steps ago (known off-policyness)", false},
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",

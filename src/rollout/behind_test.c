@@ -60,16 +60,25 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct kg_model *model_on(const struct kg_backend *be)
+/* window: of the first of two layers; 0: none */
+static struct kg_model *model_seeing(const struct kg_backend *be, int32_t window)
 {
     struct kg_model_opts on = {.backend = be, .ct = KG_F32, .trainable = true};
     struct kg_model_config c = config(TEST_V);
     struct kg_model *m = NULL;
 
+    c.window = window;
+    c.layer[0] |= window > 0 ? KG_LAYER_WINDOW : 0;
+
     for (int i = 0; i < 12; i++)
         c.eos[c.n_eos++] = 30 + i;
     assert_int_equal(kg_model_create(&m, &c, &on, 11, &err), KG_OK);
     return m;
+}
+
+static struct kg_model *model_on(const struct kg_backend *be)
+{
+    return model_seeing(be, 0);
 }
 
 /* Half of the requests come when others run.   t (N_ALL): sample k of i at i GROUP + k */
@@ -167,6 +176,44 @@ static void nor_where_some_have_to_be_waited_for(void **state)
 {
     (void)state;
     compare(true, 3);
+}
+
+/* Two samples whose tables go round in two blocks, while the table of the layer that sees
+ * everything grows: both come there with every step. */
+static void nor_where_a_layer_looks_through_a_window(void **state)
+{
+    enum { SAMPLES = 2, LONG = 140 };
+    const struct kg_rollout_opts opts = {
+        .max_batch = SAMPLES, .prefill_chunk = 32, .max_len = PROMPT + LONG};
+    struct kg_backend waits = *backend();
+    const struct kg_backend *const ways[] = {backend(), &waits};
+    struct kg_sampling s = {
+        .temperature = 1, .top_p = 1, .max_tokens = LONG, .ignore_eos = true};
+    struct kg_traj t[2][SAMPLES];
+
+    (void)state;
+    make_requests(false);
+    waits.feed = NULL;
+    for (int i = 0; i < 2; i++) {
+        const struct kg_request q = {.prompt = prompts[0],
+                                     .prompt_n = PROMPT,
+                                     .n_samples = SAMPLES,
+                                     .sampling = &s};
+        struct kg_model *m = model_seeing(ways[i], 11);
+        struct kg_rollout *r = NULL;
+
+        assert_int_equal(kg_rollout_create(&r, m, NULL, &opts, &err), KG_OK);
+        assert_int_equal(kg_rollout_run(r, t[i], &q, 1, &s, NULL, NULL, &err), KG_OK);
+        kg_rollout_free(r);
+        if (i == 0)
+            assert_scored_in_parts(m, &t[i][1], 0);
+        kg_model_free(m);
+    }
+    for (int k = 0; k < SAMPLES; k++) {
+        assert_same_traj(&t[0][k], &t[1][k]);
+        kg_traj_release(&t[0][k]);
+        kg_traj_release(&t[1][k]);
+    }
 }
 
 /* ---- what the host waits for ---- */
@@ -302,6 +349,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rollout_does_not_show_that_the_host_is_behind),
         cmocka_unit_test(nor_where_some_have_to_be_waited_for),
+        cmocka_unit_test(nor_where_a_layer_looks_through_a_window),
         cmocka_unit_test(the_host_waits_for_the_step_before_alone),
         cmocka_unit_test(what_is_read_too_early_is_found),
         cmocka_unit_test(what_is_written_too_early_is_found),

@@ -18,7 +18,7 @@ enum {
     TOP = 4
 };
 
-static struct kg_model *models[KG_DTYPE_COUNT];
+static struct kg_model *models[KG_DTYPE_COUNT], *seeing;
 static struct kg_tokenizer *tok;
 static int32_t prompts[N_REQ][LONGEST];
 static struct kg_sampling samplings[N_REQ];
@@ -67,9 +67,14 @@ static int setup(void **state)
     tok = letters();
     models[KG_F32] = make_model(KG_F32, TEST_V);
     models[KG_BF16] = make_model(KG_BF16, TEST_V);
+    seeing = make_model(KG_F32, TEST_V);
+    seeing->config.layer[0] |= KG_LAYER_WINDOW;
+    seeing->config.window = 75;
     for (int ct = 0; ct < KG_DTYPE_COUNT; ct++)
         for (int i = 0; models[ct] && i < 3; i++)
             models[ct]->config.eos[models[ct]->config.n_eos++] = 30 + i;
+    for (int i = 0; i < 3; i++)
+        seeing->config.eos[seeing->config.n_eos++] = 30 + i;
     for (int i = 0; i < N_REQ; i++)
         make_request(i);
     return 0;
@@ -81,6 +86,7 @@ static int teardown(void **state)
     kg_tokenizer_close(tok);
     for (int i = 0; i < KG_DTYPE_COUNT; i++)
         kg_model_free(models[i]);
+    kg_model_free(seeing);
     return 0;
 }
 
@@ -185,7 +191,8 @@ static void between_steps(struct driver *d)
 static void assert_nothing_is_held(const struct kg_rollout *r)
 {
     const struct kg_sched *s = &r->sched;
-    assert_int_equal(s->free.n, s->opts.n_blocks);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        assert_int_equal(s->pool[kind].free.n, s->opts.n_blocks.of[kind]);
     assert_int_equal(s->in[KG_SLOT_FREE].n, r->opts.max_open);
     assert_int_equal(s->order.n, 0);
     assert_int_equal(s->queue_n, 0);
@@ -194,7 +201,8 @@ static void assert_nothing_is_held(const struct kg_rollout *r)
 
 static int32_t blocks_held(const struct kg_rollout *r)
 {
-    return r->sched.opts.n_blocks - r->sched.free.n;
+    return (int32_t)r->sched.opts.n_blocks.of[KG_KV_ALL] -
+           r->sched.pool[KG_KV_ALL].free.n;
 }
 
 struct way {
@@ -274,7 +282,7 @@ static int count_finish(const struct driver *d, enum kg_finish finish)
     return n;
 }
 
-static void check_ways(enum kg_dtype ct)
+static void check_ways(const struct kg_model *m)
 {
     static const struct way ways[] = {
         {.batch = 1, .open = 1, .chunk = 512, .delays = 1},
@@ -294,10 +302,10 @@ static void check_ways(enum kg_dtype ct)
     static struct driver first, again;
     int windows = 0;
     kg_threads_set(1);
-    drive(&first, models[ct], &(struct way){.batch = 16, .delays = 9});
+    drive(&first, m, &(struct way){.batch = 16, .delays = 9});
     for (size_t i = 0; i < N_ALL; i++)
         if (first.trajs[i].n > 0)
-            assert_scored_alike(models[ct], &first.trajs[i]);
+            assert_scored_alike(m, &first.trajs[i]);
     for (size_t i = 0; i < N_ALL; i++)
         windows += (int)first.trajs[i].n_windows;
     assert_true(windows > 4);
@@ -305,8 +313,8 @@ static void check_ways(enum kg_dtype ct)
     assert_true(count_finish(&first, KG_FINISH_STOP) > 0);
     assert_true(count_finish(&first, KG_FINISH_STRING) > 0);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        kg_threads_set(1 + (int)i % 2);
-        drive(&again, models[ct], &ways[i]);
+        kg_threads_set(m == seeing ? 1 : 1 + (int)i % 2);
+        drive(&again, m, &ways[i]);
         assert_same_way(&first, &again);
         assert_true(ways[i].victims == (count_finish(&again, KG_FINISH_CANCELLED) > 0));
         release_all(&again);
@@ -318,7 +326,7 @@ static void check_ways(enum kg_dtype ct)
 static void random_episodes_are_scored_alike_whatever_shares_the_batch(void **state)
 {
     (void)state;
-    check_ways(KG_F32);
+    check_ways(models[KG_F32]);
 }
 
 static void so_are_they_in_bf16(void **state)
@@ -328,7 +336,13 @@ static void so_are_they_in_bf16(void **state)
         print_message("skip: this machine has no bf16 product\n");
         skip();
     }
-    check_ways(KG_BF16);
+    check_ways(models[KG_BF16]);
+}
+
+static void so_are_they_where_a_layer_looks_through_a_window(void **state)
+{
+    (void)state;
+    check_ways(seeing);
 }
 
 /* ---- one at a time ---- */
@@ -442,8 +456,12 @@ static void a_cache_for_n_sequences_runs_n_at_once(void **state)
         struct kg_traj t[N] = {0};
         struct seen seen;
         o.kv_tokens = kg_rollout_kv_tokens(N, lengths[i]);
-        assert_int_equal(kg_rollout_kv_sequences(o.kv_tokens, lengths[i]), N);
-        assert_int_equal(kg_rollout_kv_sequences(o.kv_tokens - 1, lengths[i]), N - 1);
+        assert_int_equal(kg_rollout_kv_sequences(models[KG_F32], &o), N);
+        o.kv_tokens -= KG_KV_BLOCK;
+        assert_int_equal(kg_rollout_kv_sequences(models[KG_F32], &o), N - 1);
+        o.kv_tokens = 1;
+        assert_int_equal(kg_rollout_kv_sequences(models[KG_F32], &o), 0);
+        o.kv_tokens = kg_rollout_kv_tokens(N, lengths[i]);
         open_engine(&seen, models[KG_F32], &o, true);
         for (int k = 0; k < N; k++)
             NEED(kg_rollout_submit(seen.r, &q, &t[k], err));
@@ -454,7 +472,6 @@ static void a_cache_for_n_sequences_runs_n_at_once(void **state)
         release(t, N);
         kg_rollout_free(seen.r);
     }
-    assert_int_equal(kg_rollout_kv_sequences(0, 10), 0);
 }
 
 /* The embedding of one id is not a number: who reads it fails. */
@@ -940,6 +957,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_episodes_are_scored_alike_whatever_shares_the_batch),
         cmocka_unit_test(so_are_they_in_bf16),
+        cmocka_unit_test(so_are_they_where_a_layer_looks_through_a_window),
         cmocka_unit_test(a_long_prompt_does_not_hold_up_a_stream),
         cmocka_unit_test(a_cache_for_n_sequences_runs_n_at_once),
         cmocka_unit_test(a_request_that_fails_leaves_the_others_alone),

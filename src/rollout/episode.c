@@ -110,6 +110,7 @@ void kg_episode_opts_fit(struct kg_rollout_opts *opts, const struct kg_episode_o
         return;
     int32_t stored = kg_episodes_positions(e);
 
+    opts->episodes = true;
     opts->max_len = e->context;
     opts->max_open = e->open > 0 ? e->open : 2 * opts->max_batch;
     if (opts->max_open < opts->max_batch)

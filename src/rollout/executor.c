@@ -77,8 +77,15 @@ static void count(size_t counts[COUNTS], const struct kg_model *m,
     counts[LOGITS] = batch * (size_t)m->config.vocab;
 }
 
+struct kg_kv_size kg_exec_blocks(const struct kg_model *m, struct kg_kv_size n)
+{
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        n.of[kind] += n.of[kind] > 0 && kg_rows_replays(m);
+    return n;
+}
+
 kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
-                       const struct kg_rollout_opts *opts, int32_t n_blocks,
+                       const struct kg_rollout_opts *opts, struct kg_kv_size n_blocks,
                        struct kg_err *err)
 {
     size_t counts[COUNTS];
@@ -89,12 +96,13 @@ kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
                           .max_batch = opts->max_batch,
                           .prefill_chunk = opts->prefill_chunk,
                           .rows = rows_of(m, opts->max_batch),
-                          .ahead = kg_rows_feeds(m),
-                          .spare = n_blocks};
+                          .ahead = kg_rows_feeds(m)};
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        x->spare[kind] = (int32_t)n_blocks.of[kind];
     KG_TRY(kg_columns_take(&x->memory, x, columns, counts, "rollout engine", err));
     for (int i = 0; i < KG_EXEC_PASSES; i++)
         x->passes[i].steps = x->steps + i * x->rows;
-    return kg_kv_create(&x->kv, m, n_blocks + kg_rows_replays(m), err);
+    return kg_kv_create(&x->kv, m, kg_exec_blocks(m, n_blocks), err);
 }
 
 static void free_workers(struct kg_exec *x)
@@ -511,6 +519,7 @@ static void pack_range(const struct kg_exec *x, struct kg_rows *p,
                        const struct kg_exec_pass *pass, int32_t first, int32_t n)
 {
     const int32_t adapter = pass->steps[first + n - 1].adapter; /* of nobody's, too */
+    const struct kg_kv_tables spare = {{&x->spare[KG_KV_ALL], &x->spare[KG_KV_WINDOW]}};
     kg_rows_begin(p, x->m, 0);
     for (int32_t i = first; i < first + n; i++) {
         const struct kg_exec_step *s = &pass->steps[i];
@@ -519,8 +528,7 @@ static void pack_range(const struct kg_exec *x, struct kg_rows *p,
         kg_rows_want(p, row, -1, kg_inv_temperature(s->sampling->temperature), NULL);
     }
     for (int32_t i = n; i < rows_of(x->m, n); i++)
-        kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, &x->spare, adapter), -1, 1,
-                     NULL);
+        kg_rows_want(p, kg_rows_continue(p, &nobodys, 1, 0, spare, adapter), -1, 1, NULL);
 }
 
 /* Of the tokens that were fed, where a sequence records them: the host waits. */

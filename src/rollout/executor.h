@@ -16,7 +16,7 @@ struct kg_exec_prompt {
     const int32_t *tokens; /* (n) borrowed */
     int32_t n;
     int32_t cached;                        /* tokens whose keys are in the cache */
-    const int32_t *blocks;                 /* borrowed: from position 0 on */
+    struct kg_kv_tables blocks;            /* borrowed: from position 0 on */
     int32_t adapter;                       /* see struct kg_pack_seq */
     const struct kg_sampling *sampling;    /* borrowed: temperature, width of records */
     const struct kg_prompt_scores *scores; /* borrowed; NULL: not wanted */
@@ -40,7 +40,7 @@ struct kg_exec_step {
     const int32_t *token; /* borrowed, as all that is pointed to: the newest one, fed */
     int32_t from; /* or that which this row of the pass launched last will have; -1 */
     int32_t pos;  /* of it */
-    const int32_t *blocks;
+    struct kg_kv_tables blocks;
     int32_t adapter;
     const struct kg_sampling *sampling;
     const int32_t *said; /* (n_said) see struct kg_sampler_row */
@@ -69,10 +69,10 @@ struct kg_exec {
     const struct kg_model *m; /* borrowed */
     int64_t parameters;       /* of m, frozen ones too */
     int32_t max_batch, prefill_chunk;
-    int32_t rows;     /* of a decode step at most, those without a sequence too */
-    int32_t spare;    /* the block of these rows */
-    struct kg_kv *kv; /* owned */
-    struct kg_worker *workers; /* (n_workers) owned: what one thread needs */
+    int32_t rows; /* of a decode step at most, those without a sequence too */
+    int32_t spare[KG_KV_KINDS]; /* the block of these rows */
+    struct kg_kv *kv;           /* owned */
+    struct kg_worker *workers;  /* (n_workers) owned: what one thread needs */
     int n_workers;
     int32_t *top_ids; /* (rows,top_capacity) owned, as the next; rows of top_k */
     float *top_logp;
@@ -100,9 +100,11 @@ struct kg_exec {
 
 /* n_blocks: of the cache.   errors: ENOMEM, EINVAL; release it all the same */
 kg_status kg_exec_init(struct kg_exec *x, const struct kg_model *m,
-                       const struct kg_rollout_opts *opts, int32_t n_blocks,
+                       const struct kg_rollout_opts *opts, struct kg_kv_size n_blocks,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_exec_release(struct kg_exec *x);
+/* Blocks that its cache has where n are asked for: more by those of nobody's rows. */
+struct kg_kv_size kg_exec_blocks(const struct kg_model *m, struct kg_kv_size n);
 /* What it will hold beside the cache. */
 struct kg_bytes kg_exec_memory(const struct kg_model *m,
                                const struct kg_rollout_opts *opts);

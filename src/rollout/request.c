@@ -1,22 +1,18 @@
 /* From a request's numbers to blocks, and the reasons for which one is refused.
  *
  * What has been let in can always be finished: all blocks that a sequence can ever need
- * are counted here, before anything is computed, and a request that no empty cache could
- * hold is refused. The last token is never fed back unless it is the prompt's, so its key
- * is never stored. An episode with a window begins some turns anew from position 0, in
- * the blocks that it has: all of them are its own then, since a prompt's would still be
- * read by others, and they hold a window and a turn and not the whole context.
+ * are counted here, before anything is computed, of layers with a window those that it
+ * can need at once; and a request that no empty cache could hold is refused. The last
+ * token is never fed back unless it is the prompt's, so its key is never stored. An
+ * episode with a window begins some turns anew from position 0, in the blocks that it
+ * has: all of them are its own then, since a prompt's would still be read by others, and
+ * they hold a window and a turn and not the whole context.
  */
 #include "rollout/request.h"
 
 #include "rollout/sampler.h"
 
 /* ---- lengths and blocks ---- */
-
-int32_t kg_request_blocks(int64_t tokens)
-{
-    return (int32_t)((tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK);
-}
 
 const struct kg_sampling *kg_request_sampling(const struct kg_request *q,
                                               const struct kg_request_limits *l)
@@ -46,19 +42,37 @@ static bool rewinds(const struct kg_request *q)
     return q->window > 0 && q->window < q->context - 1;
 }
 
+/* The same of layers with a window. One sample alone has its prompt's blocks to itself;
+ * behind it a turn of an episode, like a prompt, is computed a chunk at once. */
+static struct kg_take through_window(struct kg_take t, const struct kg_request *q,
+                                     const struct kg_request_limits *l)
+{
+    int64_t at_once = q->context > 0 ? l->chunk : 1;
+    t.shared = q->n_samples == 1 ? 0 : t.shared;
+    t.seen = (int32_t)kg_kv_first_seen((int64_t)q->prompt_n, l->seen);
+    t.prompt = (int32_t)kg_kv_round(t.n_prompt, l->seen, l->chunk);
+    t.own = (int32_t)kg_kv_round(t.n_blocks - t.shared, l->seen, at_once);
+    return t;
+}
+
 struct kg_job kg_request_job(const struct kg_request *q, struct kg_traj *trajs,
                              const struct kg_request_limits *l)
 {
     int64_t prompt = (int64_t)q->prompt_n, most = longest(q, l);
     int64_t turn = (int64_t)q->window + kg_request_first_limit(q, l);
     int64_t stored = (rewinds(q) && turn < most ? turn : most) - 1;
-    return (struct kg_job){
-        .request = q,
-        .trajs = trajs,
-        .n_left = q->n_samples,
-        .n_prompt = kg_request_blocks(prompt),
-        .n_shared = rewinds(q) ? 0 : (int32_t)(prompt / KG_KV_BLOCK),
-        .n_blocks = kg_request_blocks(stored > prompt ? stored : prompt)};
+    struct kg_take all = {
+        .n_prompt = (int32_t)kg_kv_entries(prompt),
+        .n_blocks = (int32_t)kg_kv_entries(stored > prompt ? stored : prompt),
+        .shared = rewinds(q) ? 0 : (int32_t)(prompt / KG_KV_BLOCK)};
+    struct kg_job job = {.request = q, .trajs = trajs, .n_left = q->n_samples};
+    all.prompt = all.n_prompt;
+    all.own = all.n_blocks - all.shared;
+    if (l->n_blocks.of[KG_KV_ALL] > 0)
+        job.take[KG_KV_ALL] = all;
+    if (l->n_blocks.of[KG_KV_WINDOW] > 0)
+        job.take[KG_KV_WINDOW] = through_window(all, q, l);
+    return job;
 }
 
 /* ---- refusals ---- */
@@ -78,14 +92,17 @@ static kg_status check_cache(const struct kg_request *q,
                              const struct kg_request_limits *l, struct kg_err *err)
 {
     struct kg_job job = kg_request_job(q, NULL, l);
-    if (kg_job_needs(&job) <= l->n_blocks)
-        return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL,
-        "%zu tokens of prompt and up to %lld new ones need a cache of %d tokens, it "
-        "has %d",
-        q->prompt_n, (long long)longest(q, l) - (long long)q->prompt_n,
-        kg_job_needs(&job) * KG_KV_BLOCK, l->n_blocks * KG_KV_BLOCK);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        int64_t needs = kg_job_needs(&job, kind), has = l->n_blocks.of[kind];
+        if (needs > has)
+            return kg_fail(
+                err, KG_EINVAL,
+                "%zu tokens of prompt and up to %lld new ones need a cache of %lld "
+                "tokens, it has %lld",
+                q->prompt_n, (long long)longest(q, l) - (long long)q->prompt_n,
+                (long long)needs * KG_KV_BLOCK, (long long)has * KG_KV_BLOCK);
+    }
+    return KG_OK;
 }
 
 static kg_status check_room(const struct kg_request *q, const struct kg_request_limits *l,

@@ -13,14 +13,15 @@
 struct kg_request_limits {
     const struct kg_sampling *sampling; /* of requests without their own; or NULL */
     int32_t vocab;
-    int32_t choices;    /* experts of a token; 0: the model has none */
-    int32_t max_len;    /* prompt and answer */
-    int32_t n_blocks;   /* of the cache */
-    int32_t n_adapters; /* of the models that its own is mixed with */
-    bool stops;         /* stop strings can be looked for */
+    int32_t choices;            /* experts of a token; 0: the model has none */
+    int32_t max_len;            /* prompt and answer */
+    struct kg_kv_size n_blocks; /* of the cache; 0 of a kind that it has not */
+    int32_t seen;               /* window of layers that have one */
+    int32_t chunk;              /* tokens that a prompt or turn is computed by */
+    int32_t n_adapters;         /* of the models that its own is mixed with */
+    bool stops;                 /* stop strings can be looked for */
 };
 
-int32_t kg_request_blocks(int64_t tokens);
 const struct kg_sampling *kg_request_sampling(const struct kg_request *q,
                                               const struct kg_request_limits *l);
 /* New tokens of its first turn at most. */

@@ -64,13 +64,7 @@ static kg_status check_opts(const struct kg_rollout_opts *o, struct kg_err *err)
 
 int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len)
 {
-    return ((int64_t)n * kg_request_blocks(max_len) + 1) * KG_KV_BLOCK;
-}
-
-int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len)
-{
-    int64_t blocks = kv_tokens / KG_KV_BLOCK;
-    return blocks > 0 ? (blocks - 1) / kg_request_blocks(max_len) : 0;
+    return ((int64_t)n * kg_kv_entries(max_len) + 1) * KG_KV_BLOCK;
 }
 
 /* What is left open is chosen. */
@@ -84,21 +78,57 @@ static struct kg_rollout_opts filled(const struct kg_rollout_opts *opts)
     return o;
 }
 
-static int64_t blocks_of(const struct kg_rollout_opts *o)
+/* Blocks that a sequence has of layers with a window: most of the time, and while a chunk
+ * of it is computed. */
+static int64_t seen_blocks(const struct kg_model *m, const struct kg_rollout_opts *o,
+                           bool chunk)
 {
-    return (o->kv_tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    return kg_kv_round(kg_kv_entries(o->max_len), m->config.window,
+                       chunk || o->episodes ? o->prefill_chunk : 1);
 }
 
-static kg_status cache_blocks(int32_t *n, const struct kg_rollout *r, struct kg_err *err)
+/* Of the cache. No more than what is used: of layers with a window that is what max_open
+ * sequences see, a prompt that is computed beside the last of them, and, since a sample
+ * has all that it will see to itself, what each four share besides of a prompt. */
+static struct kg_kv_size blocks_of(const struct kg_model *m,
+                                   const struct kg_rollout_opts *o)
 {
-    int64_t blocks = blocks_of(&r->opts);
-    if (blocks > INT32_MAX / KG_KV_BLOCK)
-        return kg_fail(
-            err, KG_EINVAL,
-            "a cache for %d sequences of %d tokens is larger than %d tokens: lower the "
-            "batch or give the cache a size",
-            r->opts.max_open, r->opts.max_len, INT32_MAX);
-    *n = (int32_t)blocks;
+    int64_t asked = kg_kv_entries(o->kv_tokens);
+    int64_t most = (o->max_open - 1 + o->max_open / 4) * seen_blocks(m, o, false) +
+                   2 * seen_blocks(m, o, true);
+    struct kg_kv_size n = {0};
+    if (kg_kv_used(&m->config, KG_KV_ALL))
+        n.of[KG_KV_ALL] = asked;
+    if (kg_kv_used(&m->config, KG_KV_WINDOW))
+        n.of[KG_KV_WINDOW] = asked < most ? asked : most;
+    return n;
+}
+
+int64_t kg_rollout_kv_sequences(const struct kg_model *m,
+                                const struct kg_rollout_opts *opts)
+{
+    const struct kg_rollout_opts o = filled(opts);
+    const struct kg_kv_size n = blocks_of(m, &o);
+    const int64_t all = n.of[KG_KV_ALL], seen = n.of[KG_KV_WINDOW];
+    int64_t whole = INT64_MAX;
+    if (kg_kv_used(&m->config, KG_KV_ALL))
+        whole = all > 0 ? (all - 1) / kg_kv_entries(o.max_len) : 0;
+    if (kg_kv_used(&m->config, KG_KV_WINDOW) && seen / seen_blocks(m, &o, false) < whole)
+        whole = seen / seen_blocks(m, &o, false);
+    return whole;
+}
+
+static kg_status cache_blocks(struct kg_kv_size *n, const struct kg_model *m,
+                              const struct kg_rollout *r, struct kg_err *err)
+{
+    *n = blocks_of(m, &r->opts);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        if (n->of[kind] > INT32_MAX / KG_KV_BLOCK)
+            return kg_fail(
+                err, KG_EINVAL,
+                "a cache for %d sequences of %d tokens is larger than %d tokens: lower "
+                "the batch or give the cache a size",
+                r->opts.max_open, r->opts.max_len, INT32_MAX);
     return KG_OK;
 }
 
@@ -107,7 +137,7 @@ struct kg_bytes kg_rollout_memory(uint64_t *cache, const struct kg_model *m,
 {
     const struct kg_rollout_opts o = filled(opts);
     struct kg_bytes b = kg_exec_memory(m, &o);
-    *cache = (uint64_t)(blocks_of(&o) + kg_rows_replays(m)) * kg_kv_block_bytes(m);
+    *cache = kg_kv_bytes(m, kg_exec_blocks(m, blocks_of(m, &o)));
     b.there += *cache;
     return b;
 }
@@ -118,7 +148,7 @@ static kg_status init_parts(struct kg_rollout *r, const struct kg_model *m,
     const struct kg_rollout_opts *o = &r->opts;
     struct kg_sched_opts sched = {.max_batch = o->max_batch,
                                   .max_open = o->max_open,
-                                  .blocks_per_seq = kg_request_blocks(o->max_len)};
+                                  .blocks_per_seq = (int32_t)kg_kv_entries(o->max_len)};
     r->seqs = kg_mem_calloc((size_t)o->max_open, sizeof *r->seqs, "rollout engine", err);
     if (r->seqs == NULL)
         return err->code;
@@ -126,13 +156,15 @@ static kg_status init_parts(struct kg_rollout *r, const struct kg_model *m,
                                "rollout engine", err);
     if (r->experts == NULL)
         return err->code;
-    KG_TRY(cache_blocks(&sched.n_blocks, r, err));
+    KG_TRY(cache_blocks(&sched.n_blocks, m, r, err));
     KG_TRY(kg_sched_init(&r->sched, &sched, err));
     r->limits = (struct kg_request_limits){.vocab = m->config.vocab,
                                            .choices = kg_model_config_choices(&m->config),
                                            .n_adapters = m->n_others,
                                            .max_len = o->max_len,
                                            .n_blocks = sched.n_blocks,
+                                           .seen = m->config.window,
+                                           .chunk = o->prefill_chunk,
                                            .stops = r->tok != NULL};
     return kg_exec_init(&r->exec, m, o, sched.n_blocks, err);
 }
@@ -281,7 +313,7 @@ static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t s
     step->token = t->tokens + t->n - 1;
     step->from = from;
     step->pos = (int32_t)t->n - 1 - seq->base + unseen;
-    step->blocks = r->sched.slots[slot].blocks;
+    step->blocks = kg_tables_of(r->sched.slots[slot].table);
     step->adapter = seq->request->adapter;
     step->sampling = seq->sampling;
     step->said = t->tokens + t->prompt_n;
@@ -332,6 +364,13 @@ static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
     return KG_OK;
 }
 
+/* The first entry of its tables that its newest token will see through a window. */
+static int32_t first_seen(const struct kg_rollout *r, const struct kg_seq *seq)
+{
+    int64_t pos = (int64_t)seq->traj->n - 1 - seq->base;
+    return (int32_t)kg_kv_first_seen(pos, r->limits.seen);
+}
+
 /* Append the drawn token with its records; decide whether the turn is over; tell the
  * caller.   errors: of the callback */
 static kg_status commit(struct kg_rollout *r, int32_t slot,
@@ -350,6 +389,7 @@ static kg_status commit(struct kg_rollout *r, int32_t slot,
     }
     r->longest = t->n > r->longest ? t->n : r->longest;
     bool goes_on = seq->status == KG_OK && t->finish == KG_FINISH_NONE;
+    kg_sched_pass(&r->sched, slot, first_seen(r, seq));
     bool starts = r->sched.slots[slot].state == KG_SLOT_STARTING;
     if (!goes_on || starts)
         kg_sched_move(&r->sched, slot, goes_on ? KG_SLOT_RUNNING : KG_SLOT_ENDED);
@@ -418,7 +458,7 @@ static kg_status begin_group(struct kg_rollout *r, int32_t group, struct kg_err 
         r->exec.prompts[group] = (struct kg_exec_prompt){
             .tokens = q->prompt,
             .n = (int32_t)q->prompt_n,
-            .blocks = g->blocks,
+            .blocks = kg_tables_of(g->table),
             .adapter = q->adapter,
             .sampling = kg_request_sampling(q, &r->limits),
             .scores = q->scores,
@@ -428,7 +468,7 @@ static kg_status begin_group(struct kg_rollout *r, int32_t group, struct kg_err 
             .tokens = seq->traj->tokens + seq->base,
             .n = (int32_t)seq->traj->n - seq->base,
             .cached = seq->cached,
-            .blocks = r->sched.slots[g->resumed].blocks,
+            .blocks = kg_tables_of(r->sched.slots[g->resumed].table),
             .adapter = seq->request->adapter,
             .sampling = seq->sampling};
     return experts_room(r, group, err);
@@ -482,14 +522,19 @@ static kg_status start(int32_t *n_wanted, struct kg_rollout *r, struct kg_err *e
     return KG_OK;
 }
 
-/* Blocks of the prompt that a sample will write to and others read. */
+/* Blocks of the prompt that a sample reads and will write to, and that others read. */
 static kg_status copy_blocks(struct kg_rollout *r, int32_t slot, struct kg_err *err)
 {
-    const int32_t *to = r->sched.slots[slot].blocks;
-    const struct kg_group *g = &r->sched.groups[r->sched.slots[slot].group];
-    for (int32_t i = g->job.n_shared; i < g->n_blocks; i++)
-        if (to[i] != g->blocks[i])
-            KG_TRY(kg_kv_copy_block(r->exec.kv, to[i], g->blocks[i], err));
+    const struct kg_slot *to = &r->sched.slots[slot];
+    const struct kg_group *g = &r->sched.groups[to->group];
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        const struct kg_take *t = &g->job.take[kind];
+        const int32_t *mine = to->table[kind].at, *prompt = g->table[kind].at;
+        for (int32_t i = t->seen > t->shared ? t->seen : t->shared; i < t->n_prompt; i++)
+            if (mine[i] != prompt[i])
+                KG_TRY(kg_kv_copy_block(r->exec.kv, (enum kg_kv_kind)kind, mine[i],
+                                        prompt[i], err));
+    }
     return KG_OK;
 }
 

@@ -130,9 +130,13 @@ static inline int32_t kg_seed_sample(uint64_t seed)
 struct kg_rollout_opts {
     int32_t max_batch;     /* sequences that decode together */
     int32_t prefill_chunk; /* tokens of a prompt computed at once; 0: 512 */
-    /* cache size in tokens; 0: kg_rollout_kv_tokens(max_open, max_len) */
+    /* cache size in tokens; 0: kg_rollout_kv_tokens(max_open, max_len). Of layers with a
+     * window at most what that many sequences see through it */
     int64_t kv_tokens;
     int32_t max_len; /* longest prompt + answer */
+    /* requests may be episodes: a turn of theirs is computed a chunk at once, for which
+     * layers with a window keep room beside it */
+    bool episodes;
     /* sequences that hold cache blocks, parked ones included; 0: max_batch */
     int32_t max_open;
     /* a stop signal (base/signal.h) is EINTERRUPTED (never inside training) */
@@ -152,8 +156,9 @@ struct kg_rollout_stats {
  * blocks, so this is more than n max_len; one block is for the copy that a group may need
  * of its prompt's last. */
 int64_t kg_rollout_kv_tokens(int32_t n, int32_t max_len);
-/* The most sequences of max_len that run together in that much. */
-int64_t kg_rollout_kv_sequences(int64_t kv_tokens, int32_t max_len);
+/* The most sequences of max_len that run together in the cache of such an engine. */
+int64_t kg_rollout_kv_sequences(const struct kg_model *m,
+                                const struct kg_rollout_opts *opts);
 
 /* What an engine holds, its cache among it: m may be an outline.   *cache: that alone */
 struct kg_bytes kg_rollout_memory(uint64_t *cache, const struct kg_model *m,

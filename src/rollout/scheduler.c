@@ -1,7 +1,8 @@
 /* Slots, groups and blocks: who comes next, and what it is given.
  *
  * Every block that a sample can ever need is taken when it starts, so what runs never
- * waits for memory and nothing has to be preempted. A sample shares the blocks that its
+ * waits for memory and nothing has to be preempted; where a window says how many it can
+ * need at once, its table goes round in these. A sample shares the blocks that its
  * prompt fills by one more reference; the group has references of its own until the last
  * sample has its first token, so a prompt outlives the samples that end early.
  *
@@ -22,17 +23,29 @@ enum { MOST_JOBS = 1 << 28 };
 
 /* ---- life ---- */
 
-enum { SLOTS, GROUPS, TABLES, PLACES, BLOCKS, COUNTS };
+enum { SLOTS, GROUPS, TABLES, PLACES, ALL, WINDOW, COUNTS };
 static const struct kg_column columns[] = {
     KG_COLUMN(struct kg_sched, slots, SLOTS),
     KG_COLUMN(struct kg_sched, groups, GROUPS),
     KG_COLUMN(struct kg_sched, order.at, GROUPS),
     KG_COLUMN(struct kg_sched, tables, TABLES),
     KG_COLUMN(struct kg_sched, places, PLACES),
-    KG_COLUMN(struct kg_sched, free.at, BLOCKS),
-    KG_COLUMN(struct kg_sched, refs, BLOCKS),
+    KG_COLUMN(struct kg_sched, pool[KG_KV_ALL].free.at, ALL),
+    KG_COLUMN(struct kg_sched, pool[KG_KV_ALL].refs, ALL),
+    KG_COLUMN(struct kg_sched, pool[KG_KV_WINDOW].free.at, WINDOW),
+    KG_COLUMN(struct kg_sched, pool[KG_KV_WINDOW].refs, WINDOW),
     {0},
 };
+
+/* The tables of a slot or group, empty. */
+static void place_tables(struct kg_table table[KG_KV_KINDS], int32_t **rest,
+                         int32_t per_seq)
+{
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        table[kind] = (struct kg_table){.at = *rest};
+        *rest += per_seq;
+    }
+}
 
 kg_status kg_sched_init(struct kg_sched *s, const struct kg_sched_opts *o,
                         struct kg_err *err)
@@ -41,16 +54,19 @@ kg_status kg_sched_init(struct kg_sched *s, const struct kg_sched_opts *o,
     size_t per_seq = (size_t)o->blocks_per_seq;
     const size_t counts[COUNTS] = {[SLOTS] = slots,
                                    [GROUPS] = groups,
-                                   [TABLES] = (slots + groups) * per_seq,
+                                   [TABLES] = (slots + groups) * KG_KV_KINDS * per_seq,
                                    [PLACES] = slots * KG_SLOT_STATES,
-                                   [BLOCKS] = (size_t)o->n_blocks};
+                                   [ALL] = (size_t)o->n_blocks.of[KG_KV_ALL],
+                                   [WINDOW] = (size_t)o->n_blocks.of[KG_KV_WINDOW]};
+    int32_t *rest;
 
     *s = (struct kg_sched){.opts = *o};
     KG_TRY(kg_columns_take(&s->memory, s, columns, counts, "scheduler", err));
+    rest = s->tables;
     for (size_t i = 0; i < slots; i++)
-        s->slots[i].blocks = s->tables + i * per_seq;
+        place_tables(s->slots[i].table, &rest, o->blocks_per_seq);
     for (size_t i = 0; i < groups; i++)
-        s->groups[i].blocks = s->tables + (slots + i) * per_seq;
+        place_tables(s->groups[i].table, &rest, o->blocks_per_seq);
     for (size_t i = 0; i < KG_SLOT_STATES; i++)
         s->in[i].at = s->places + i * slots;
     kg_sched_clear(s);
@@ -71,17 +87,31 @@ static void fill(struct kg_list *l, int32_t n)
         l->at[i] = n - 1 - i;
 }
 
+static void empty(struct kg_table table[KG_KV_KINDS])
+{
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        table[kind] = (struct kg_table){.at = table[kind].at};
+}
+
 void kg_sched_clear(struct kg_sched *s)
 {
     for (int i = 0; i < KG_SLOT_STATES; i++)
         s->in[i].n = 0;
-    for (int32_t i = 0; i < s->opts.max_open; i++)
-        s->slots[i] = (struct kg_slot){.blocks = s->slots[i].blocks};
+    for (int32_t i = 0; i < s->opts.max_open; i++) {
+        s->slots[i].state = KG_SLOT_FREE;
+        s->slots[i].group = 0;
+        empty(s->slots[i].table);
+    }
     fill(&s->in[KG_SLOT_FREE], s->opts.max_open);
     fill(&s->order, s->opts.max_batch + 1);
     s->order.n = 0;
-    fill(&s->free, s->opts.n_blocks);
-    memset(s->refs, 0, (size_t)s->opts.n_blocks * sizeof *s->refs);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        struct kg_pool *pool = &s->pool[kind];
+        int32_t n = (int32_t)s->opts.n_blocks.of[kind];
+        fill(&pool->free, n);
+        for (int32_t i = 0; i < n; i++)
+            pool->refs[i] = 0;
+    }
     s->open = -1;
     s->queue_at = s->queue_n = 0;
     s->n_waiting = 0;
@@ -102,22 +132,40 @@ static void take_out(struct kg_list *l, int32_t i)
     l->at[l->n] = i;
 }
 
-static int32_t take_block(struct kg_sched *s)
+static int32_t take_block(struct kg_pool *p)
 {
-    int32_t block = s->free.at[--s->free.n];
-    assert(s->free.n >= 0);
-    s->refs[block] = 1;
+    int32_t block = p->free.at[--p->free.n];
+    assert(p->free.n >= 0);
+    p->refs[block] = 1;
     return block;
 }
 
-static void drop_blocks(struct kg_sched *s, const int32_t *blocks, int32_t *n)
+static int32_t share_block(struct kg_pool *p, int32_t block)
 {
-    for (int32_t i = 0; i < *n; i++) {
-        assert(s->refs[blocks[i]] > 0);
-        if (--s->refs[blocks[i]] == 0)
-            put(&s->free, blocks[i]);
-    }
-    *n = 0;
+    p->refs[block]++;
+    return block;
+}
+
+static void drop_block(struct kg_pool *p, int32_t block)
+{
+    assert(p->refs[block] > 0);
+    if (--p->refs[block] == 0)
+        put(&p->free, block);
+}
+
+static void drop_tables(struct kg_sched *s, struct kg_table table[KG_KV_KINDS])
+{
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        for (int32_t i = table[kind].from; i < table[kind].end; i++)
+            drop_block(&s->pool[kind], table[kind].at[i]);
+    empty(table);
+}
+
+/* Entries from `end` on name again what those before it do. */
+static void go_round(struct kg_table *t, int32_t n_blocks)
+{
+    for (int32_t i = t->end; i < t->n; i++)
+        t->at[i] = t->at[i - n_blocks];
 }
 
 /* ---- groups ---- */
@@ -126,7 +174,10 @@ static int32_t add_group(struct kg_sched *s)
 {
     assert(s->order.n <= s->opts.max_batch);
     int32_t i = s->order.at[s->order.n++];
-    s->groups[i] = (struct kg_group){.blocks = s->groups[i].blocks, .resumed = -1};
+    struct kg_group *g = &s->groups[i];
+    g->job = (struct kg_job){0};
+    g->resumed = -1;
+    g->n_started = g->n_waiting = 0;
     return i;
 }
 
@@ -141,7 +192,7 @@ static void close_group(struct kg_sched *s, int32_t i)
         s->open = -1;
     if (g->n_waiting > 0)
         return;
-    drop_blocks(s, g->blocks, &g->n_blocks);
+    drop_tables(s, g->table);
     take_out(&s->order, i);
 }
 
@@ -153,19 +204,40 @@ void kg_sched_move(struct kg_sched *s, int32_t slot, enum kg_slot_state to)
     put(&s->in[to], slot);
     moved->state = to;
     if (to == KG_SLOT_FREE)
-        drop_blocks(s, moved->blocks, &moved->n_blocks);
+        drop_tables(s, moved->table);
     if (from == KG_SLOT_STARTING) {
         s->groups[moved->group].n_waiting--;
         close_group(s, moved->group);
     }
 }
 
+void kg_sched_pass(struct kg_sched *s, int32_t slot, int32_t entry)
+{
+    struct kg_table *t = &s->slots[slot].table[KG_KV_WINDOW];
+    for (; t->from < t->shared && t->from < entry; t->from++)
+        drop_block(&s->pool[KG_KV_WINDOW], t->at[t->from]);
+}
+
 /* ---- the queue ---- */
+
+/* Whether it can begin in so many blocks. */
+static bool fits(const struct kg_job *job, struct kg_kv_size there)
+{
+    bool fits = true;
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        fits &= kg_job_needs(job, kind) <= there.of[kind];
+    return fits;
+}
+
+static struct kg_kv_size free_blocks(const struct kg_sched *s)
+{
+    return (struct kg_kv_size){{s->pool[KG_KV_ALL].free.n, s->pool[KG_KV_WINDOW].free.n}};
+}
 
 kg_status kg_sched_submit(struct kg_sched *s, const struct kg_job *job,
                           struct kg_err *err)
 {
-    assert(job->n_left > 0 && kg_job_needs(job) <= s->opts.n_blocks);
+    assert(job->n_left > 0 && fits(job, s->opts.n_blocks));
     if (s->queue_at > s->queue_n && s->queue_at + s->queue_n == s->queue_capacity) {
         memmove(s->queue, s->queue + s->queue_at, s->queue_n * sizeof *job);
         s->queue_at = 0;
@@ -217,34 +289,85 @@ static int32_t go_on(struct kg_sched *s)
     return i;
 }
 
+/* The prompt's own blocks. */
+static void take_prompt(struct kg_pool *p, struct kg_table *t, const struct kg_take *take)
+{
+    *t = (struct kg_table){.at = t->at, .n = take->n_prompt, .end = take->prompt};
+    for (int32_t i = 0; i < t->end; i++)
+        t->at[i] = take_block(p);
+    go_round(t, take->prompt);
+}
+
 static bool open_group(struct kg_sched *s)
 {
-    if (s->queue_n == 0 || s->free.n < kg_job_needs(&s->queue[s->queue_at]))
+    if (s->queue_n == 0 || !fits(&s->queue[s->queue_at], free_blocks(s)))
         return false;
     s->open = add_group(s);
     struct kg_group *g = &s->groups[s->open];
     g->job = s->queue[s->queue_at++];
     s->queue_n--;
-    while (g->n_blocks < g->job.n_prompt)
-        g->blocks[g->n_blocks++] = take_block(s);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        take_prompt(&s->pool[kind], &g->table[kind], &g->job.take[kind]);
     return true;
 }
 
-/* The last sample goes on in the prompt's blocks, the others have some of their own. */
+/* The last sample goes on in the prompt's blocks: those that it reads keep their places,
+ * the others may have any that is left, since they are written behind the prompt. */
+static void go_on_in_prompt(struct kg_pool *p, struct kg_table *t,
+                            const struct kg_table *prompt, const struct kg_take *take)
+{
+    int32_t at = t->shared;
+    for (int32_t i = take->seen > at ? take->seen : at; i < take->n_prompt; i++)
+        t->at[t->shared + (i - t->shared) % take->own] = share_block(p, prompt->at[i]);
+    for (int32_t i = 0; i < take->prompt; i++) {
+        int32_t newest = take->n_prompt - 1 - (take->n_prompt - 1 - i) % take->prompt;
+        while (at < t->end && t->at[at] >= 0)
+            at++;
+        if (newest < take->seen && at < t->end)
+            t->at[at] = share_block(p, prompt->at[i]);
+    }
+}
+
+/* A whole sample's.   last: of its prompt */
+static void take_sample(struct kg_pool *p, struct kg_table *t,
+                        const struct kg_table *prompt, const struct kg_take *take,
+                        bool last)
+{
+    *t = (struct kg_table){.at = t->at,
+                           .n = take->n_blocks,
+                           .from = take->seen < take->shared ? take->seen : take->shared,
+                           .end = take->shared + take->own,
+                           .shared = take->shared};
+    for (int32_t i = 0; i < t->shared; i++)
+        t->at[i] = i < t->from ? prompt->at[i] : share_block(p, prompt->at[i]);
+    for (int32_t i = t->shared; i < t->end; i++)
+        t->at[i] = -1;
+    if (last)
+        go_on_in_prompt(p, t, prompt, take);
+    for (int32_t i = t->shared; i < t->end; i++)
+        t->at[i] = t->at[i] >= 0 ? t->at[i] : take_block(p);
+    go_round(t, take->own);
+}
+
+static bool has_room(const struct kg_sched *s, const struct kg_job *job)
+{
+    bool room = true;
+    for (int kind = 0; kind < KG_KV_KINDS; kind++) {
+        const struct kg_take *t = &job->take[kind];
+        room &= s->pool[kind].free.n >= t->own - (job->n_left == 1 ? kg_take_left(t) : 0);
+    }
+    return room;
+}
+
 static int32_t start_sample(struct kg_sched *s)
 {
     struct kg_group *g = &s->groups[s->open];
-    int32_t shares = g->job.n_left == 1 ? g->n_blocks : g->job.n_shared;
-    if (s->free.n < g->job.n_blocks - shares)
+    if (!has_room(s, &g->job))
         return -1;
     int32_t i = s->in[KG_SLOT_FREE].at[s->in[KG_SLOT_FREE].n - 1];
-    struct kg_slot *slot = &s->slots[i];
-    for (; slot->n_blocks < shares; slot->n_blocks++) {
-        slot->blocks[slot->n_blocks] = g->blocks[slot->n_blocks];
-        s->refs[g->blocks[slot->n_blocks]]++;
-    }
-    while (slot->n_blocks < g->job.n_blocks)
-        slot->blocks[slot->n_blocks++] = take_block(s);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        take_sample(&s->pool[kind], &s->slots[i].table[kind], &g->table[kind],
+                    &g->job.take[kind], g->job.n_left == 1);
     wait_for(s, i, s->open);
     g->job.n_left--;
     s->n_waiting--;

@@ -14,10 +14,15 @@
 static struct kg_sched s;
 static char names[64]; /* a request is told by where its name stands */
 
-static void begin(int32_t batch, int32_t open, int32_t blocks)
+static void begin_with(int32_t batch, int32_t open, struct kg_kv_size blocks)
 {
     struct kg_sched_opts o = {batch, open, blocks, .blocks_per_seq = 8};
     NEED(kg_sched_init(&s, &o, err));
+}
+
+static void begin(int32_t batch, int32_t open, int32_t blocks)
+{
+    begin_with(batch, open, (struct kg_kv_size){{blocks, 0}});
 }
 
 static struct kg_job job(int name, int32_t samples, int32_t n_prompt, int32_t n_shared,
@@ -25,9 +30,24 @@ static struct kg_job job(int name, int32_t samples, int32_t n_prompt, int32_t n_
 {
     return (struct kg_job){.trajs = (void *)&names[name],
                            .n_left = samples,
-                           .n_prompt = n_prompt,
-                           .n_shared = n_shared,
-                           .n_blocks = n_blocks};
+                           .take[KG_KV_ALL] = {.n_prompt = n_prompt,
+                                               .n_blocks = n_blocks,
+                                               .prompt = n_prompt,
+                                               .shared = n_shared,
+                                               .own = n_blocks - n_shared}};
+}
+
+/* The same where a window sees `sees` blocks at most, and a prompt is computed in `more`
+ * besides. */
+static struct kg_job job_seen(struct kg_job j, int32_t sees, int32_t more)
+{
+    struct kg_take t = j.take[KG_KV_ALL];
+    t.shared = j.n_left == 1 ? 0 : t.shared;
+    t.seen = t.n_prompt > sees ? t.n_prompt - sees : 0;
+    t.prompt = sees + more < t.n_prompt ? sees + more : t.n_prompt;
+    t.own = sees + 1 < t.n_blocks - t.shared ? sees + 1 : t.n_blocks - t.shared;
+    j.take[KG_KV_WINDOW] = t;
+    return j;
 }
 
 static void submit(struct kg_job j) { NEED(kg_sched_submit(&s, &j, err)); }
@@ -41,29 +61,33 @@ static const struct kg_group *group_of(int32_t slot)
 
 static int32_t n_in(enum kg_slot_state state) { return s.in[state].n; }
 
+static int32_t n_free(void) { return s.pool[KG_KV_ALL].free.n; }
+
 /* ---- what always holds ---- */
 
-static void count(int32_t *holders, const int32_t *blocks, int32_t n)
+static void count(int32_t *holders, const struct kg_table *t, int64_t n_blocks)
 {
-    for (int32_t i = 0; i < n; i++) {
-        assert_in_range(blocks[i], 0, s.opts.n_blocks - 1);
-        holders[blocks[i]]++;
-    }
+    for (int32_t i = 0; i < t->n; i++)
+        assert_in_range(t->at[i], 0, n_blocks - 1);
+    for (int32_t i = t->from; i < t->end; i++)
+        holders[t->at[i]]++;
 }
 
 /* Every block is free or has its holders, and is free once. */
-static void check_blocks(void)
+static void check_blocks(int kind)
 {
-    int32_t *holders = calloc((size_t)s.opts.n_blocks, sizeof *holders);
+    const struct kg_pool *p = &s.pool[kind];
+    int64_t n = s.opts.n_blocks.of[kind];
+    int32_t *holders = calloc((size_t)n + 1, sizeof *holders);
     for (int32_t i = 0; i < s.opts.max_open; i++)
-        count(holders, s.slots[i].blocks, s.slots[i].n_blocks);
+        count(holders, &s.slots[i].table[kind], n);
     for (int32_t i = 0; i < s.order.n; i++)
-        count(holders, s.groups[s.order.at[i]].blocks, s.groups[s.order.at[i]].n_blocks);
-    for (int32_t i = 0; i < s.opts.n_blocks; i++)
-        assert_int_equal(s.refs[i], holders[i]);
-    for (int32_t i = 0; i < s.free.n; i++)
-        assert_int_equal(holders[s.free.at[i]]++, 0);
-    for (int32_t i = 0; i < s.opts.n_blocks; i++)
+        count(holders, &s.groups[s.order.at[i]].table[kind], n);
+    for (int32_t i = 0; i < n; i++)
+        assert_int_equal(p->refs[i], holders[i]);
+    for (int32_t i = 0; i < p->free.n; i++)
+        assert_int_equal(holders[p->free.at[i]]++, 0);
+    for (int32_t i = 0; i < n; i++)
         assert_true(holders[i] > 0);
     free(holders);
 }
@@ -77,7 +101,7 @@ static void check_slots(void)
             assert_int_equal(s.slots[s.in[state].at[i]].state, state);
     assert_int_equal(seen, s.opts.max_open);
     for (int32_t i = 0; i < n_in(KG_SLOT_FREE); i++)
-        assert_int_equal(s.slots[s.in[KG_SLOT_FREE].at[i]].n_blocks, 0);
+        assert_int_equal(s.slots[s.in[KG_SLOT_FREE].at[i]].table[KG_KV_ALL].n, 0);
     assert_true(n_in(KG_SLOT_STARTING) + n_in(KG_SLOT_RUNNING) <= s.opts.max_batch);
 }
 
@@ -103,7 +127,8 @@ static void check_groups(void)
 static void check(void)
 {
     check_slots();
-    check_blocks();
+    check_blocks(KG_KV_ALL);
+    check_blocks(KG_KV_WINDOW);
     check_groups();
 }
 
@@ -124,7 +149,8 @@ static void move(int32_t slot, enum kg_slot_state to)
 
 static void end_empty(void)
 {
-    assert_int_equal(s.free.n, s.opts.n_blocks);
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        assert_int_equal(s.pool[kind].free.n, s.opts.n_blocks.of[kind]);
     assert_int_equal(n_in(KG_SLOT_FREE), s.opts.max_open);
     assert_int_equal(s.order.n, 0);
     assert_int_equal(s.n_waiting, 0);
@@ -140,25 +166,28 @@ static void samples_share_what_their_prompt_fills(void **state)
     begin(4, 4, 20);
     submit(job(0, 3, 3, 2, 5));
     a = start(0);
-    assert_int_equal(s.free.n, 20 - 3 - 3); /* the prompt's, and three of its own */
+    assert_int_equal(n_free(), 20 - 3 - 3); /* the prompt's, and three of its own */
     b = start(0);
     c = start(0);
     assert_int_equal(kg_sched_start(&s), -1);
-    assert_int_equal(s.free.n, 20 - 3 - 3 - 3 - 2); /* the last goes on in the prompt's */
+    assert_int_equal(n_free(), 20 - 3 - 3 - 3 - 2); /* the last goes on in the prompt's */
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(s.slots[a].blocks[i], s.slots[b].blocks[i]);
-        assert_int_equal(s.slots[a].blocks[i], s.slots[c].blocks[i]);
+        assert_int_equal(s.slots[a].table[KG_KV_ALL].at[i],
+                         s.slots[b].table[KG_KV_ALL].at[i]);
+        assert_int_equal(s.slots[a].table[KG_KV_ALL].at[i],
+                         s.slots[c].table[KG_KV_ALL].at[i]);
     }
-    assert_int_equal(s.slots[c].blocks[2], group_of(c)->blocks[2]);
+    assert_int_equal(s.slots[c].table[KG_KV_ALL].at[2],
+                     group_of(c)->table[KG_KV_ALL].at[2]);
     for (int i = 2; i < 5; i++)
-        assert_int_equal(s.refs[s.slots[a].blocks[i]], 1);
+        assert_int_equal(s.pool[KG_KV_ALL].refs[s.slots[a].table[KG_KV_ALL].at[i]], 1);
     move(a, KG_SLOT_RUNNING);
     move(c, KG_SLOT_ENDED);
     move(c, KG_SLOT_FREE); /* the prompt is still waited for */
     assert_int_equal(s.order.n, 1);
     move(b, KG_SLOT_RUNNING);
     assert_int_equal(s.order.n, 0);
-    assert_int_equal(s.free.n, 20 - 2 - 3 - 3);
+    assert_int_equal(n_free(), 20 - 2 - 3 - 3);
     move(a, KG_SLOT_FREE);
     move(b, KG_SLOT_FREE);
     end_empty();
@@ -196,13 +225,13 @@ static void a_full_cache_is_waited_for(void **state)
     submit(job(0, 3, 2, 1, 4));
     submit(job(1, 1, 1, 0, 1));
     a = start(0);
-    assert_int_equal(s.free.n, 2);
+    assert_int_equal(n_free(), 2);
     assert_int_equal(kg_sched_start(&s), -1);
     move(a, KG_SLOT_RUNNING);
     assert_int_equal(s.order.n, 1);
     move(a, KG_SLOT_ENDED);
     move(a, KG_SLOT_FREE);
-    assert_int_equal(s.free.n, 5);
+    assert_int_equal(n_free(), 5);
     a = start(0);
     b = start(0); /* the last one needs two */
     assert_int_equal(kg_sched_start(&s), -1);
@@ -234,7 +263,7 @@ static void what_goes_on_comes_before_what_is_new(void **state)
     rows[0] = kg_sched_start(&s);
     assert_int_equal(rows[0], b);
     assert_int_equal(group_of(b)->resumed, b);
-    assert_int_equal(s.slots[b].n_blocks, 3);
+    assert_int_equal(s.slots[b].table[KG_KV_ALL].n, 3);
     assert_int_equal(kg_sched_start(&s), -1);
     move(c, KG_SLOT_FREE);
     rows[1] = kg_sched_start(&s);
@@ -266,7 +295,7 @@ static void samples_may_be_withdrawn_before_they_start(void **state)
     kg_sched_withdraw(&s, kg_sched_job(&s, 0)); /* nobody is to share the prompt */
     check();
     assert_int_equal(s.order.n, 0);
-    assert_int_equal(s.free.n, 10 - 4);
+    assert_int_equal(n_free(), 10 - 4);
     move(start(2), KG_SLOT_FREE);
     move(a, KG_SLOT_FREE);
     end_empty();
@@ -279,11 +308,11 @@ static void one_that_is_left_alone_needs_no_copies(void **state)
     (void)state;
     begin(2, 2, 5);
     submit(job(0, 2, 2, 1, 4));
-    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0)), 5);
+    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0), KG_KV_ALL), 5);
     kg_sched_withdraw(&s, kg_sched_job(&s, 0));
-    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0)), 4);
+    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0), KG_KV_ALL), 4);
     a = start(0);
-    assert_int_equal(s.free.n, 1);
+    assert_int_equal(n_free(), 1);
     move(a, KG_SLOT_FREE);
     end_empty();
 }
@@ -297,13 +326,13 @@ static void what_is_cleared_is_handed_out_the_same_way(void **state)
         for (int k = 0; k < 3; k++)
             submit(job(k, 2, 2, 1, 4));
         assert_int_equal(start(0), 0);
-        assert_int_equal(s.slots[0].blocks[0], 0);
+        assert_int_equal(s.slots[0].table[KG_KV_ALL].at[0], 0);
         start(0);
         slot[i] = start(1);
-        block[i] = s.slots[slot[i]].blocks[3];
+        block[i] = s.slots[slot[i]].table[KG_KV_ALL].at[3];
         kg_sched_clear(&s);
         check();
-        assert_int_equal(s.free.n, 30);
+        assert_int_equal(n_free(), 30);
         assert_null(kg_sched_job(&s, 0));
     }
     assert_int_equal(slot[0], slot[1]);
@@ -311,9 +340,71 @@ static void what_is_cleared_is_handed_out_the_same_way(void **state)
     end_empty();
 }
 
+static int32_t seen_by(int32_t slot, int32_t entry)
+{
+    return s.slots[slot].table[KG_KV_WINDOW].at[entry];
+}
+
+/* A window that sees two blocks at most: a sample has three, of a prompt of five that is
+ * computed in four. */
+static void a_table_goes_round_in_what_a_window_sees(void **state)
+{
+    const struct kg_pool *p = &s.pool[KG_KV_WINDOW];
+    int32_t a;
+    (void)state;
+    begin_with(2, 2, (struct kg_kv_size){{8, 4}});
+    submit(job_seen(job(0, 1, 5, 5, 8), 2, 2));
+    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0), KG_KV_ALL), 8);
+    assert_int_equal(kg_job_needs(kg_sched_job(&s, 0), KG_KV_WINDOW), 4);
+    a = start(0);
+    for (int i = 3; i < 5; i++) /* the prompt's, where it is read */
+        assert_int_equal(seen_by(a, i), group_of(a)->table[KG_KV_WINDOW].at[i]);
+    for (int i = 3; i < 8; i++)
+        assert_int_equal(seen_by(a, i), seen_by(a, i - 3));
+    assert_int_equal(p->free.n, 0);
+    move(a, KG_SLOT_RUNNING);
+    assert_int_equal(p->free.n, 1); /* the prompt is gone, and what was its alone */
+    kg_sched_pass(&s, a, 8);
+    check();
+    assert_int_equal(p->free.n, 1); /* it shares nothing: all three are its own */
+    move(a, KG_SLOT_FREE);
+    end_empty();
+}
+
+/* What samples share is free when the last of them has passed it. */
+static void what_all_have_passed_is_given_back(void **state)
+{
+    const struct kg_pool *p = &s.pool[KG_KV_WINDOW];
+    int32_t a, b;
+    (void)state;
+    begin_with(2, 2, (struct kg_kv_size){{20, 12}});
+    submit(job_seen(job(0, 2, 4, 4, 8), 3, 0));
+    a = start(0);
+    b = start(0);
+    assert_int_equal(seen_by(a, 1), seen_by(b, 1));
+    assert_int_equal(seen_by(a, 3), seen_by(b, 3));
+    assert_int_not_equal(seen_by(a, 4), seen_by(b, 4));
+    assert_int_equal(p->free.n, 12 - 3 - 4 - 4);
+    move(a, KG_SLOT_RUNNING);
+    move(b, KG_SLOT_RUNNING);
+    kg_sched_pass(&s, a, 3);
+    check();
+    assert_int_equal(p->free.n, 1);
+    kg_sched_pass(&s, b, 2);
+    check();
+    assert_int_equal(p->free.n, 2);
+    kg_sched_pass(&s, b, 6); /* of what it has alone it passes nothing */
+    kg_sched_pass(&s, a, 6);
+    check();
+    assert_int_equal(p->free.n, 4);
+    move(a, KG_SLOT_FREE);
+    move(b, KG_SLOT_FREE);
+    end_empty();
+}
+
 static void running_out_of_memory_is_a_status(void **state)
 {
-    struct kg_sched_opts o = {2, 2, 4, 2};
+    struct kg_sched_opts o = {2, 2, {{4, 0}}, 2};
     struct kg_job j = job(0, 1, 1, 0, 1);
     struct kg_err why;
     uint64_t before = kg_mem_current_bytes();
@@ -347,7 +438,7 @@ struct schedule {
 };
 
 /* How often it came to what is to be tested, in all schedules. */
-static int n_resumed, n_withdrawn, n_full, n_beside;
+static int n_resumed, n_withdrawn, n_full, n_beside, n_lacks[KG_KV_KINDS], n_passed;
 
 static int32_t below(struct schedule *x, int32_t n)
 {
@@ -355,14 +446,25 @@ static int32_t below(struct schedule *x, int32_t n)
                                  0, (uint64_t)n);
 }
 
+static bool can_begin(const struct kg_job *j)
+{
+    bool can = true;
+    for (int kind = 0; kind < KG_KV_KINDS; kind++)
+        can &= kg_job_needs(j, kind) <= s.opts.n_blocks.of[kind];
+    return can;
+}
+
 static void ask(struct schedule *x)
 {
     int32_t blocks = 1 + below(x, 8), n_prompt = 1 + below(x, blocks);
-    struct kg_job j = job(x->submitted, 1 + below(x, 5), n_prompt, 0, blocks);
-    j.n_shared = below(x, 4) == 0 ? 0 : n_prompt - below(x, 2);
-    if (kg_job_needs(&j) > s.opts.n_blocks)
-        j.n_left = 1;
-    if (kg_job_needs(&j) > s.opts.n_blocks)
+    int32_t n_left = 1 + below(x, 5),
+            n_shared = below(x, 4) == 0 ? 0 : n_prompt - below(x, 2);
+    int32_t sees = 1 + below(x, 4), more = below(x, 3);
+    struct kg_job j = job_seen(job(x->submitted, n_left, n_prompt, n_shared, blocks),
+                               sees, more);
+    if (!can_begin(&j))
+        j = job_seen(job(x->submitted, 1, n_prompt, n_shared, blocks), sees, more);
+    if (!can_begin(&j))
         return;
     submit(j);
     x->left[x->submitted++] = j.n_left;
@@ -377,6 +479,14 @@ static int first_job(const struct schedule *x)
     return i;
 }
 
+static bool lacks(const struct kg_job *j, int kind)
+{
+    const struct kg_take *t = &j->take[kind];
+    int32_t more = kg_job_needs(j, kind) - (s.open >= 0 ? t->prompt : 0);
+    n_lacks[kind] += s.pool[kind].free.n < more;
+    return s.pool[kind].free.n < more;
+}
+
 /* Nothing has started: for one of the reasons that there are. */
 static void assert_no_room(const struct schedule *x)
 {
@@ -386,10 +496,37 @@ static void assert_no_room(const struct schedule *x)
     assert_int_equal(x->from, x->to);
     if (j == NULL || n_in(KG_SLOT_FREE) == 0)
         return;
-    int32_t shares = j->n_left == 1 ? j->n_prompt : j->n_shared;
-    assert_true(s.free.n < (s.open >= 0 ? j->n_blocks - shares : kg_job_needs(j)));
+    assert_true(lacks(j, KG_KV_ALL) || lacks(j, KG_KV_WINDOW));
     n_full++;
     assert_true(n_in(KG_SLOT_FREE) < s.opts.max_open); /* or it could never start */
+}
+
+/* Whether it is the prompt's, which goes with the group. */
+static bool of_group(const struct kg_table *prompt, int32_t block)
+{
+    bool found = false;
+    for (int32_t i = prompt->from; i < prompt->end; i++)
+        found |= prompt->at[i] == block;
+    return found;
+}
+
+/* What a sample that has just started reads of its prompt, and that it writes where
+ * nobody else reads. */
+static void check_sample(int32_t slot, const struct kg_job *j, int kind)
+{
+    const struct kg_take *take = &j->take[kind];
+    const struct kg_table *t = &s.slots[slot].table[kind],
+                          *prompt = &group_of(slot)->table[kind];
+    assert_int_equal(t->n, take->n_blocks);
+    for (int32_t i = take->seen; i < take->n_prompt; i++)
+        if (i < take->shared || j->n_left == 0)
+            assert_int_equal(t->at[i], prompt->at[i]);
+    for (int32_t i = take->shared; i < t->n; i++) {
+        bool left = of_group(prompt, t->at[i]);
+        assert_true(!left || j->n_left == 0);
+        assert_int_equal(s.pool[kind].refs[t->at[i]], 1 + left);
+        assert_true(i < take->shared + take->own || t->at[i] == t->at[i - take->own]);
+    }
 }
 
 static void start_all(struct schedule *x)
@@ -408,10 +545,8 @@ static void start_all(struct schedule *x)
         assert_int_equal(name_of(j), first_job(x));
         assert_int_equal(j->n_left, --x->left[name_of(j)]);
         assert_int_equal(group_of(slot)->n_started, ++x->begun[name_of(j)]);
-        assert_int_equal(s.slots[slot].n_blocks, j->n_blocks);
-        for (int32_t i = j->n_shared; i < j->n_blocks; i++) /* what it writes */
-            assert_true(s.refs[s.slots[slot].blocks[i]] ==
-                        1 + (j->n_left == 0 && i < j->n_prompt));
+        check_sample(slot, j, KG_KV_ALL);
+        check_sample(slot, j, KG_KV_WINDOW);
         n_beside += s.order.n > 1;
         x->started++;
     }
@@ -437,6 +572,8 @@ static void go_on(struct schedule *x, int32_t slot)
         move(slot, below(x, 6) > 0 ? KG_SLOT_RUNNING : KG_SLOT_ENDED);
         break;
     case KG_SLOT_RUNNING:
+        n_passed += s.slots[slot].table[KG_KV_WINDOW].shared > 0;
+        kg_sched_pass(&s, slot, below(x, 9));
         move(slot, KG_SLOT_ENDED);
         break;
     case KG_SLOT_ENDED:
@@ -479,7 +616,8 @@ static void run_schedule(uint32_t seed)
     int32_t batch = 1 + below(&x, 6);
     int steps = 0, jobs = 1 + below(&x, JOBS);
     bool gives_up = below(&x, 2) == 0;
-    begin(batch, batch + below(&x, 4), 1 + below(&x, 24));
+    struct kg_kv_size blocks = {{1 + below(&x, 24), 1 + below(&x, 20)}};
+    begin_with(batch, batch + below(&x, 4), blocks);
     for (int tries = 0;
          tries < jobs || n_in(KG_SLOT_FREE) < s.opts.max_open || s.n_waiting > 0;
          steps++) {
@@ -506,7 +644,8 @@ static void whatever_happens_all_end_in_order_and_no_block_is_lost(void **state)
     for (uint32_t seed = 0; seed < SCHEDULES; seed++)
         run_schedule(seed);
     assert_true(n_resumed > SCHEDULES && n_withdrawn > SCHEDULES / 8);
-    assert_true(n_full > SCHEDULES && n_beside > SCHEDULES);
+    assert_true(n_full > SCHEDULES && n_beside > SCHEDULES && n_passed > SCHEDULES);
+    assert_true(n_lacks[KG_KV_ALL] > SCHEDULES && n_lacks[KG_KV_WINDOW] > SCHEDULES);
 }
 
 int main(void)
@@ -519,6 +658,8 @@ int main(void)
         cmocka_unit_test(samples_may_be_withdrawn_before_they_start),
         cmocka_unit_test(one_that_is_left_alone_needs_no_copies),
         cmocka_unit_test(what_is_cleared_is_handed_out_the_same_way),
+        cmocka_unit_test(a_table_goes_round_in_what_a_window_sees),
+        cmocka_unit_test(what_all_have_passed_is_given_back),
         cmocka_unit_test(running_out_of_memory_is_a_status),
         cmocka_unit_test(whatever_happens_all_end_in_order_and_no_block_is_lost),
     };

@@ -329,7 +329,8 @@ static kg_status begin_engine(struct kg_serve *s, struct kg_err *err)
 /* A chat request without max_tokens takes a whole context, unless told otherwise. */
 static void log_room(const struct kg_serve_opts *o)
 {
-    int64_t whole = kg_rollout_kv_sequences(o->kv_tokens, o->max_len);
+    const struct kg_rollout_opts engine = kg_serve_engine_opts(o);
+    int64_t whole = kg_rollout_kv_sequences(o->model, &engine);
     kg_log_info("the cache of %lld tokens holds %lld sequences of %d; the batch is %d%s",
                 (long long)o->kv_tokens, (long long)whole, o->max_len, o->max_batch,
                 whole < o->max_batch && o->default_tokens == 0
