@@ -3,9 +3,9 @@
  *
  * Of a step of U updates of n weights by C lanes over W ranks rank r sends
  *
- *     gradient   U 4 b_r (n - c_r)   its b_r blocks of lanes to the owners of cuts; c_r is
- *                                    its own; and U 4 (W-1) c_r of the sum, where all
- *                                    want it (ranks.shard=none)
+ *     gradient   U 4 b_r (n - c_r)   its b_r blocks of lanes to the owners of cuts; c_r
+ *                                    is its own; and U 4 (W-1) c_r of the sum, where
+ *                                    all want it (ranks.shard=none)
  *     weights    (U + a) (W-1) w_r   its cut as products read it: 4 bytes of each weight
  *                                    of a norm, else the dtype of products; an anchor
  *                                    moves a times
