@@ -462,6 +462,67 @@ static void unpinned_is_said(void **state)
     assert_null(strstr(text, "unpinned"));
 }
 
+/* Rows that lie apart, after rows that do not. */
+static void unpinned_rows_may_lie_apart(void **state)
+{
+    struct operands o, apart;
+
+    (void)state;
+    use_by("unpinned", KG_FAKE_USUAL);
+    o = operands_of(KG_MATMUL_NT, KG_F32, 40);
+    apart = o;
+    apart.c = matrix_of(KG_F32, 40, 2 * o.c.cols, 3);
+    apart.c.cols = o.c.cols;
+    multiply(&o, KG_MATMUL_NT, false);
+    fake.set(KG_FAKE_USUAL); /* whatever was made last is forgotten */
+    multiply(&apart, KG_MATMUL_NT, false);
+    for (int64_t r = 0; r < 40; r++)
+        assert_memory_equal((float *)apart.c.data + r * apart.c.stride,
+                            (float *)o.c.data + r * o.c.stride,
+                            (size_t)o.c.cols * sizeof(float));
+    buffer_free(apart.c.data);
+    release(&o);
+}
+
+/* Whoever makes products stays, with the bits of before. */
+static void is_still_by(const char *who, const struct operands *o, const float *before)
+{
+    char text[300];
+
+    backend()->describe(text, sizeof text);
+    assert_non_null(strstr(text, who));
+    assert_null(strstr(text, "unpinned"));
+    multiply(o, KG_MATMUL_NT, false);
+    assert_memory_equal(o->c.data, before, (size_t)(o->c.rows * o->c.cols) * 4);
+}
+
+static void a_change_that_fails_changes_nothing(void **state)
+{
+    float before[40 * N];
+    struct operands o;
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    o = operands_of(KG_MATMUL_NT, KG_F32, 40);
+    multiply(&o, KG_MATMUL_NT, false);
+    memcpy(before, o.c.data, sizeof before);
+    kg_mem_fail_at(1);
+    assert_int_equal(open_by("unpinned", "lib"), KG_ENOMEM);
+    kg_mem_fail_at(0);
+    setenv("KEDGE_TEST_PRODUCTS", "cublas", true);
+    is_still_by("products: cublas 13.1.0, plans", &o, before);
+    assert_int_equal(open_by("own", "lib"), KG_OK);
+    multiply(&o, KG_MATMUL_NT, false);
+    memcpy(before, o.c.data, sizeof before);
+    kg_mem_fail_at(1);
+    assert_int_equal(open_by("unpinned", "lib"), KG_ENOMEM);
+    kg_mem_fail_at(0);
+    assert_int_equal(open_with("elsewhere"), KG_ENOTFOUND); /* nothing is left open */
+    setenv("KEDGE_TEST_PRODUCTS", "own", true);
+    is_still_by("products: own", &o, before);
+    release(&o);
+}
+
 static void unpinned_a_shape_without_plans_is_refused(void **state)
 {
     struct operands o;
@@ -776,6 +837,8 @@ int main(int argc, char **argv)
         OF(unpinned_the_fastest_of_all_is_taken),
         OF(unpinned_products_are_products),
         OF(unpinned_is_said),
+        OF(unpinned_rows_may_lie_apart),
+        OF(a_change_that_fails_changes_nothing),
         OF(unpinned_a_shape_without_plans_is_refused),
         OF(a_library_that_is_not_there_is_refused),
         OF(the_first_place_that_has_it_is_taken),

@@ -274,15 +274,18 @@ const char *kg_blas_path(void) { return lib.path; }
 
 kg_status kg_blas_allow(void *workspace, uint64_t bytes, struct kg_err *err)
 {
-    static const uint32_t any_way = KG_LT_REDUCTIONS;
+    const uint32_t ways = workspace ? KG_LT_REDUCTIONS : 0;
     int e = lib.call.preference_set(lib.preference, KG_LT_PREF_WORKSPACE, &bytes,
                                     sizeof bytes);
 
     if (e == KG_LT_OK)
-        e = lib.call.preference_set(lib.preference, KG_LT_PREF_REDUCTIONS, &any_way,
-                                    sizeof any_way);
-    if (e != KG_LT_OK)
+        e = lib.call.preference_set(lib.preference, KG_LT_PREF_REDUCTIONS, &ways,
+                                    sizeof ways);
+    if (e != KG_LT_OK) {
+        (void)lib.call.preference_set(lib.preference, KG_LT_PREF_WORKSPACE,
+                                      &lib.workspace_bytes, sizeof lib.workspace_bytes);
         return fail(e, "no workspace can be given", err);
+    }
     lib.workspace = workspace;
     lib.workspace_bytes = bytes;
     return KG_OK;

@@ -28,7 +28,8 @@ const char *kg_blas_version(void);
 const char *kg_blas_path(void);
 
 /* From here on plans may split sums and use this memory, which is as long as the library
- * is open. Before it they may do neither.   errors: EDEVICE */
+ * is open; NULL: they may do neither, as before.
+ * errors: EDEVICE, nothing has changed */
 kg_status kg_blas_allow(void *workspace, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 

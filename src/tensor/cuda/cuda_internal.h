@@ -287,7 +287,7 @@ kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
 
 /* ---- products ---- */
 /* Who makes those of bf16 in this process from here on; before it, they are exact.
- * errors: those of kg_blas_open */
+ * errors: those of kg_blas_open, ENOMEM; whoever made them before still does */
 extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
 /* The product of bf16 by the matrix instruction; c has elements. */
@@ -304,14 +304,15 @@ kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
 /* The same by the library's fastest plan for the shape, whatever bits it has, from
- * kg_cuda_unpinned_begin until products end (product_fastest.cu).
+ * kg_cuda_unpinned_begin until it is left (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
 bool kg_cuda_is_unpinned(void);
 kg_status kg_cuda_unpinned_begin(struct kg_err *err);
 kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                   enum kg_matmul_kind kind, bool accumulate,
                                   struct kg_err *err);
-void kg_cuda_unpinned_end(void);
+kg_status kg_cuda_unpinned_leave(struct kg_err *err);
+void kg_cuda_unpinned_end(void); /* the library's, too */
 /* Its memory beside operands, until products end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
 /* text <- "cublas 13.1.0, plans HASH": what bits depend on then, beside the device; or

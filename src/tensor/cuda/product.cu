@@ -195,16 +195,22 @@ static enum kg_cuda_products used;
 
 kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
 {
-    const bool cublas = opts->products == KG_CUDA_CUBLAS;
+    const bool before = used == KG_CUDA_CUBLAS, cublas = opts->products == KG_CUDA_CUBLAS;
+    kg_status status = KG_OK;
 
-    if (used == KG_CUDA_CUBLAS && (!cublas || opts->unpinned != kg_cuda_is_unpinned()))
-        kg_cuda_blas_end();
+    kg_cuda_forget(); /* a record has the products of before */
     if (cublas)
         KG_TRY(kg_blas_open(opts->libraries, err));
-    if (cublas && opts->unpinned)
-        KG_TRY(kg_cuda_unpinned_begin(err));
-    used = opts->products;
-    return KG_OK;
+    if (cublas && opts->unpinned != kg_cuda_is_unpinned())
+        status = opts->unpinned ? kg_cuda_unpinned_begin(err)
+                                : kg_cuda_unpinned_leave(err);
+    if (status == KG_OK)
+        used = opts->products;
+    else if (before)
+        return status;
+    if (used != KG_CUDA_CUBLAS && (before || cublas))
+        kg_cuda_blas_end();
+    return status;
 }
 enum kg_cuda_products kg_cuda_used(void) { return used; }
 

@@ -2,7 +2,8 @@
  * what the choice of product_blas.cu is held against (`kedge bench --unpinned`), and what
  * no run computes by.
  *
- * Every number of rows is a shape of its own, and a sum over tokens one product. Plans
+ * Every number of rows is a shape of its own, as is each way that rows lie, and a sum
+ * over tokens one product. Plans
  * may split sums and use memory. All that are offered are tried when the shape comes
  * first, on its own factors and into memory of the trial's; so, as there, it must not be
  * within the capture of a graph.
@@ -21,6 +22,7 @@ struct shape {
     struct shape *next;
     enum kg_matmul_kind kind;
     int64_t m, n, k; /* of C, and how many factors are added */
+    int64_t a_stride, b_stride, c_stride;
     enum kg_dtype dtype;
     bool accumulate;
     struct kg_lt_plan plan;
@@ -43,6 +45,13 @@ kg_status kg_cuda_unpinned_begin(struct kg_err *err)
     if (status != KG_OK)
         kg_cuda_unpinned_end();
     return status;
+}
+
+kg_status kg_cuda_unpinned_leave(struct kg_err *err)
+{
+    KG_TRY(kg_blas_allow(NULL, 0, err));
+    kg_cuda_unpinned_end();
+    return KG_OK;
 }
 
 void kg_cuda_unpinned_end(void)
@@ -114,9 +123,10 @@ static kg_status choose(const struct trial *t, struct kg_err *err)
 static kg_status try_plans(struct shape *s, struct kg_mat c, struct kg_mat a,
                            struct kg_mat b, struct kg_err *err)
 {
-    const uint64_t bytes = (uint64_t)(c.rows * c.cols) * kg_dtype_traits(c.dtype)->bytes;
+    const uint64_t bytes = (uint64_t)(c.rows * c.stride) *
+                           kg_dtype_traits(c.dtype)->bytes;
     void *memory = kg_dev_alloc(bytes, "trial of a product", err);
-    const struct trial t = {s, kg_mat(memory, c.dtype, c.rows, c.cols), a, b};
+    const struct trial t = {s, {memory, c.dtype, c.rows, c.cols, c.stride}, a, b};
     kg_status status;
 
     if (!memory)
@@ -130,7 +140,9 @@ static kg_status try_plans(struct shape *s, struct kg_mat c, struct kg_mat a,
 static bool is_of(const struct shape *s, const struct shape *of)
 {
     return s->kind == of->kind && s->m == of->m && s->n == of->n && s->k == of->k &&
-           s->dtype == of->dtype && s->accumulate == of->accumulate;
+           s->a_stride == of->a_stride && s->b_stride == of->b_stride &&
+           s->c_stride == of->c_stride && s->dtype == of->dtype &&
+           s->accumulate == of->accumulate;
 }
 
 static kg_status find(const struct shape **found, const struct shape *of, struct kg_mat c,
@@ -167,6 +179,9 @@ kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_ma
                              .m = c.rows,
                              .n = c.cols,
                              .k = kind == KG_MATMUL_TN ? a.rows : a.cols,
+                             .a_stride = a.stride,
+                             .b_stride = b.stride,
+                             .c_stride = c.stride,
                              .dtype = c.dtype,
                              .accumulate = accumulate};
     const struct shape *s;
