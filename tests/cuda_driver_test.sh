@@ -1,6 +1,7 @@
 #!/bin/sh
 # What libkedge_cuda.so says where a driver is missing, old or broken: drivers of a few lines, found as the loader finds one.
-# That a device is missing or has no kernels is not shown here: more of a driver than its version is asked then.
+# That a device's number is too high, or its architecture has no kernels, is not shown here: the runtime speaks to a driver that
+# has a device by tables of functions that are not published.
 . tests/harness.sh
 
 [ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
@@ -31,6 +32,24 @@ auto_is_the_cpu() {
 driver old 'int cuDriverGetVersion(int *v) { *v = 12040; return 0; }'
 pass "an old driver is refused by its version" says "$work/old" \
     'expected a driver of CUDA 1[0-9]*\.0 or newer that starts, found one of CUDA 12\.4'
+# that starts with "no device"; what else it is asked for does nothing
+driver bare '#include <string.h>
+int cuDriverGetVersion(int *v) { *v = 99000; return 0; }
+int cuInit(unsigned flags) { (void)flags; return 100; }
+int cuGetExportTable(const void **t, const void *id) { (void)id; *t = 0; return 1; }
+static int nothing(void) { return 0; }
+int cuGetProcAddress_v2(const char *name, void **f, int version, unsigned long long flags, int *status)
+{
+    (void)version, (void)flags;
+    *f = (void *)nothing;
+    if (!strcmp(name, "cuInit")) *f = (void *)cuInit;
+    if (!strcmp(name, "cuGetProcAddress")) *f = (void *)cuGetProcAddress_v2;
+    if (!strcmp(name, "cuDriverGetVersion")) *f = (void *)cuDriverGetVersion;
+    if (!strcmp(name, "cuGetExportTable")) *f = (void *)cuGetExportTable;
+    if (status) *status = 0;
+    return 0;
+}'
+pass "a driver without a device is said to have none" says "$work/bare" 'the driver has no device$'
 driver mute 'int cuInit(unsigned flags) { return (int)flags; }'
 pass "a driver without a version is refused" says "$work/mute" 'libcuda\.so\.1 says no version'
 mkdir "$work/text" && seq 100 >"$work/text/libcuda.so.1"
