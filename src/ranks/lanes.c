@@ -61,3 +61,16 @@ kg_status kg_lanes_deal(int32_t *lane, const int64_t *tokens, int64_t n, int lan
     kg_mem_free(items);
     return KG_OK;
 }
+
+size_t kg_lanes_fit(const int64_t *tokens, const size_t *list, size_t n, size_t base,
+                    int64_t budget)
+{
+    size_t i = 0;
+
+    for (int64_t sum = 0; i < n; i++) {
+        sum += tokens[list[i] - base];
+        if (i > 0 && sum > budget)
+            break;
+    }
+    return i;
+}

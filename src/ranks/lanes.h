@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Lanes of an update at most. */
@@ -24,5 +25,11 @@ uint64_t kg_lanes_cost(int64_t tokens);
  * errors: ENOMEM */
 kg_status kg_lanes_deal(int32_t *lane, const int64_t *tokens, int64_t n, int lanes,
                         struct kg_err *err) KG_MUST_CHECK;
+
+/* How many of the sequences of list[0..n) are computed at once: neighbours of at most
+ * `budget` tokens together, or one. Sequence list[i] has tokens[list[i] - base]. So a
+ * lane is cut the same way whoever makes it, and its sums have the same order. */
+size_t kg_lanes_fit(const int64_t *tokens, const size_t *list, size_t n, size_t base,
+                    int64_t budget);
 
 #endif

@@ -200,6 +200,24 @@ static void lanes_are_nearly_even(void **state)
     }
 }
 
+/* Neighbours up to the budget, the whole of it too; one that is larger by itself. */
+static void neighbours_are_computed_at_once_while_they_fit(void **state)
+{
+    static const int64_t tokens[] = {3, 5, 2, 11, 1, 1};
+    static const size_t list[] = {100, 101, 102, 103, 104, 105};
+    static const size_t expected[] = {3, 1, 2};
+    size_t at = 0;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(kg_lanes_fit(tokens, list + at, 6 - at, 100, 10), expected[i]);
+        at += expected[i];
+    }
+    assert_int_equal(at, 6);
+    assert_int_equal(kg_lanes_fit(tokens, list, 0, 100, 10), 0);
+    assert_int_equal(kg_lanes_fit(tokens, list, 6, 100, 9), 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +226,7 @@ int main(void)
         cmocka_unit_test(dealing_is_longest_first_onto_the_least),
         cmocka_unit_test(one_lane_is_all_that_is_computed),
         cmocka_unit_test(lanes_are_nearly_even),
+        cmocka_unit_test(neighbours_are_computed_at_once_while_they_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

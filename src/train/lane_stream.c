@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "ranks/gather.h"
+#include "ranks/lanes.h"
 #include "train/lane_sum.h"
 
 #include <assert.h>
@@ -182,20 +183,13 @@ void kg_lane_stream_release(struct kg_lane_stream *s)
 /* The list of a lane, cut into packs: as many neighbours at once as fit. */
 static void pack_lane(struct stream *s, int lane, size_t first, size_t end)
 {
-    const int64_t *tokens = s->job->tokens;
+    size_t i = first, n;
 
-    for (size_t i = first, j; i < end || i == first; i = j) {
-        int64_t sum = 0;
-
-        for (j = i; j < end; j++) {
-            sum += tokens[s->list[j]];
-            if (j > i && sum > s->job->stages->budget)
-                break;
-        }
-        s->pack[s->n_packs++] = (struct pack){lane, i, j - i, i == first, j == end};
-        if (j == end)
-            return;
-    }
+    do {
+        n = kg_lanes_fit(s->job->tokens, s->list + i, end - i, 0, s->job->stages->budget);
+        s->pack[s->n_packs++] = (struct pack){lane, i, n, i == first, i + n == end};
+        i += n;
+    } while (i < end);
 }
 
 /* A lane without sequences is a pack of none: +0. */

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "policy/shaping.h"
+#include "ranks/lanes.h"
 #include "train/anchor.h"
 #include "train/answers.h"
 #include "train/checkpoint.h"
@@ -357,18 +358,10 @@ static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
     int64_t budget = u->work->rows->max_tokens;
     int phase = kg_phase_begin((int64_t)n, "sequences", "micro-batches");
 
-    for (size_t i = 0; i < n;) {
-        size_t j = i;
-        int64_t tokens = 0, more = 0;
-
-        for (; j < n; j++, tokens += more) {
-            more = u->length[list[j] - u->first];
-            if (j > i && tokens + more > budget)
-                break;
-        }
-        KG_TRY(work(u, list + i, j - i, err));
-        i = j;
-        kg_phase_at(phase, (int64_t)i);
+    for (size_t i = 0, more; i < n; i += more) {
+        more = kg_lanes_fit(u->length, list + i, n - i, u->first, budget);
+        KG_TRY(work(u, list + i, more, err));
+        kg_phase_at(phase, (int64_t)(i + more));
     }
     kg_phase_end(phase);
     return KG_OK;

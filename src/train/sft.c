@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/jsonl.h"
+#include "ranks/lanes.h"
 #include "ranks/share.h"
 #include "report/path.h"
 #include "train/epochs.h"
@@ -120,8 +121,9 @@ struct update {
     struct kg_run_state *state;
     struct kg_run_work *work;
     const struct batch *b;
-    bool balanced;      /* train.router_aux has coefficients of this batch */
-    struct kg_str said; /* owned: struct said and log-probs, in the order of lanes */
+    const int64_t *tokens; /* (b->n) of each sequence */
+    bool balanced;         /* train.router_aux has coefficients of this batch */
+    struct kg_str said;    /* owned: struct said and log-probs, in the order of lanes */
 };
 
 static size_t length(const struct update *u, size_t i)
@@ -160,27 +162,14 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool be
     return kg_str_append(&u->said, p->logp, (size_t)p->n_rows * sizeof *p->logp, err);
 }
 
-/* How many of the list fit at once. */
-static size_t fit(const struct update *u, const size_t *list, size_t n)
-{
-    size_t i = 0;
-
-    for (int64_t tokens = 0; i < n; i++) {
-        tokens += (int64_t)length(u, list[i]);
-        if (i > 0 && tokens > u->work->rows->max_tokens)
-            break;
-    }
-    return i;
-}
-
 /* A kg_lane_fn. */
 static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *err)
 {
     struct update *u = context;
-    size_t more = 0;
+    const int64_t budget = u->work->rows->max_tokens;
 
-    for (size_t i = 0; i < n; i += more) {
-        more = fit(u, list + i, n - i);
+    for (size_t i = 0, more; i < n; i += more) {
+        more = kg_lanes_fit(u->tokens, list + i, n - i, 0, budget);
         KG_TRY(forward(u, list + i, more, i == 0, err));
         KG_TRY(kg_rows_backward(u->work->rows, u->state->optim->grads.data, false, err));
     }
@@ -274,8 +263,8 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
                           struct kg_run_state *state, struct kg_run_work *work,
                           const struct batch *b, struct kg_err *err)
 {
-    struct update u = {.in = in, .state = state, .work = work, .b = b};
     int64_t *tokens = kg_mem_calloc(b->n, sizeof *tokens, "lengths", err);
+    struct update u = {.in = in, .state = state, .work = work, .b = b, .tokens = tokens};
     const struct kg_lane_stages stages = {
         .buckets = kg_lane_buckets_of(state->model),
         .budget = work->rows->max_tokens,
@@ -306,7 +295,8 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
         status = kg_expert_load_gather(&work->load, work->ranks, err);
     if (status == KG_OK)
         status = kg_rows_balance(work->rows, NULL, err);
-    *loss = loss_of(&u.said, b->loss_tokens);
+    if (status == KG_OK)
+        *loss = loss_of(&u.said, b->loss_tokens);
     kg_str_release(&u.said);
     kg_mem_free(tokens);
     return status;
