@@ -32,6 +32,17 @@ static long number(const char *name)
     return text ? strtol(text, NULL, 10) : 0;
 }
 
+/* Of the step that Slurm joined by PMIx itself; another launcher of PMIx may have been
+ * started in a step, and does not say how many processes it starts. */
+static long number_by_pmix(void)
+{
+    const char *space = getenv("PMIX_NAMESPACE");
+
+    return space && strncmp(space, "slurm.pmix.", 11) == 0
+               ? number("SLURM_STEP_NUM_TASKS")
+               : 0;
+}
+
 /* The innermost launcher is the last word: mpirun may have been started in a step of
  * Slurm, whose variables are still there. PMIx and Slurm's step tell of no library. */
 void kg_ranks_read_launch(struct kg_ranks_launch *l)
@@ -45,7 +56,7 @@ void kg_ranks_read_launch(struct kg_ranks_launch *l)
         l->n = (int)number("PMI_SIZE");
     } else if (getenv("PMIX_RANK")) {
         l->by = KG_RANKS_PMIX;
-        l->n = (int)number("SLURM_STEP_NUM_TASKS");
+        l->n = (int)number_by_pmix();
     } else if (number("SLURM_NTASKS") > 1) {
         l->by = KG_RANKS_NOBODY;
         l->n = (int)number("SLURM_NTASKS");

@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const left_by_launchers[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                                "PMIX_RANK", "SLURM_NTASKS",
-                                                "SLURM_STEP_NUM_TASKS"};
+static const char *const left_by_launchers[] = {
+    "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",     "PMIX_RANK",
+    "PMIX_NAMESPACE",       "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"};
 
 static int nobody(void **state)
 {
@@ -61,7 +61,7 @@ static void the_innermost_launcher_is_told_from_the_environment(void **state)
 {
     static const struct {
         const char *what;
-        const char *set[7]; /* names and values */
+        const char *set[9]; /* names and values */
         enum kg_ranks_launcher by;
         int n, launched;
     } rows[] = {
@@ -78,15 +78,23 @@ static void the_innermost_launcher_is_told_from_the_environment(void **state)
          2,
          2},
         {"srun --mpi=pmix",
-         {"PMIX_RANK", "0", "SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
+         {"PMIX_RANK", "0", "PMIX_NAMESPACE", "slurm.pmix.7.0", "SLURM_NTASKS", "2",
+          "SLURM_STEP_NUM_TASKS", "2"},
          KG_RANKS_PMIX,
          2,
          2},
         {"srun --mpi=pmix of one task, in an allocation of more",
-         {"PMIX_RANK", "0", "SLURM_NTASKS", "4", "SLURM_STEP_NUM_TASKS", "1"},
+         {"PMIX_RANK", "0", "PMIX_NAMESPACE", "slurm.pmix.7.1", "SLURM_NTASKS", "4",
+          "SLURM_STEP_NUM_TASKS", "1"},
          KG_RANKS_PMIX,
          1,
          1},
+        {"prterun in a step of one task",
+         {"PMIX_RANK", "3", "PMIX_NAMESPACE", "prterun-h-1@1", "SLURM_NTASKS", "4",
+          "SLURM_STEP_NUM_TASKS", "1"},
+         KG_RANKS_PMIX,
+         0,
+         4},
         {"PMIx without Slurm, the first", {"PMIX_RANK", "0"}, KG_RANKS_PMIX, 0, 1},
         {"PMIx without Slurm, the third", {"PMIX_RANK", "2"}, KG_RANKS_PMIX, 0, 3},
         {"srun --mpi=none",
@@ -116,7 +124,7 @@ static void the_innermost_launcher_is_told_from_the_environment(void **state)
         struct kg_ranks_launch l;
 
         nobody(state);
-        for (int k = 0; k < 6 && rows[i].set[k]; k += 2)
+        for (int k = 0; k < 8 && rows[i].set[k]; k += 2)
             setenv(rows[i].set[k], rows[i].set[k + 1], 1);
         kg_ranks_read_launch(&l);
         if (l.by != rows[i].by || l.n != rows[i].n ||
