@@ -96,7 +96,8 @@ static kg_status compare(const struct kg_model *m, const struct kg_json_doc *doc
         return KG_OK;
     return kg_fail(err, KG_ECONFLICT,
                    "%s: expected the base that the adapter was trained beside, of hash "
-                   "%.40s, found %s at %.200s",
+                   "%.40s, found %s at %.200s (the same weights in another type are "
+                   "another one; without this file names and shapes decide alone)",
                    doc->where, expected, found, m->dir);
 }
 

@@ -199,8 +199,8 @@ kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
 /* The same in the stages of kg_model_backward_stage, of which 0 begins with the head. The
- * gradient of a head that is the embedding's table is the last stage's, unless grads are
- * whole: then the head runs once more for it. */
+ * gradient of a head that is the embedding's table is the last stage's, for which the
+ * head runs once more; with whole grads it is stage 0's. */
 kg_status kg_rows_backward_stage(struct kg_rows *p, struct kg_grads grads, int32_t stage,
                                  bool use_entropy, struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,5 +1,6 @@
 /* What the host waits for in a micro-batch on a device: once for its log-probs, of which
- * it makes the coefficients of the backward, and for nothing else. Counted on emulated
+ * it makes the coefficients of the backward, and for nothing else (what is logged of
+ * experts is fetched by train/expert_load.h, and is not in here). Counted on emulated
  * kernels, whose copies and marks are those of a device.
  */
 #include "model/rows_testing.h"

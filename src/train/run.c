@@ -98,12 +98,12 @@ static kg_status open_device(const struct kg_backend **be, const struct kg_recip
     return KG_OK;
 }
 
-/* Judged here rather than after the warm start. */
 bool kg_run_divides_gradients(const struct kg_run_inputs *in)
 {
     return in->recipe.ranks.shard == KG_SHARD_GRADIENTS;
 }
 
+/* Judged here rather than after the warm start. */
 static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_recipe *r = &in->recipe;

@@ -115,7 +115,7 @@ struct kg_run_work {
     /* bytes of the device when the run was opened; 0: there is none, or not known */
     uint64_t device_total, device_free;
     struct kg_episodes *episodes; /* NULL: answers are one turn */
-    struct kg_lane_sum lane_sum;  /* of gradients, with train.lanes above 1 */
+    struct kg_lane_sum lane_sum;  /* of gradients, where lanes or ranks share them */
     /* of experts: of the updates of a step, and of the present update as a whole, which
      * its loss is of (train.router_aux) */
     struct kg_expert_load load, whole_load;
