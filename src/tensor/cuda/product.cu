@@ -198,7 +198,8 @@ kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err)
     const bool before = used == KG_CUDA_CUBLAS, cublas = opts->products == KG_CUDA_CUBLAS;
     kg_status status = KG_OK;
 
-    kg_cuda_forget(); /* a record has the products of before */
+    if (opts->products != used || (cublas && opts->unpinned != kg_cuda_is_unpinned()))
+        kg_cuda_forget(); /* a record has the products of before */
     if (cublas)
         KG_TRY(kg_blas_open(opts->libraries, err));
     if (cublas && opts->unpinned != kg_cuda_is_unpinned())
