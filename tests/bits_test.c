@@ -14,7 +14,7 @@
 struct known {
     const char *name;
     const char *extra[12]; /* ended by NULL */
-    uint64_t weights;      /* model.safetensors after two steps */
+    uint64_t weights;      /* of the checkpoint after two steps */
 };
 
 static const struct known runs[] = {
@@ -28,19 +28,33 @@ static const struct known runs[] = {
      {"model.dtype=bf16", "kl.estimator=exact-reverse", "anchor.kind=ema",
       "rollout.top_p=0.9"},
      0x8780a3ee5cb1ac64},
+    {"adapters",
+     {"checkpoint.dtype=bf16", "model.dtype=bf16", "lora.rank=4", "lora.alpha=8",
+      "algo.preset=ema-pg", "sft.steps=2", "sft.batch=8"},
+     0xcd34b29595504aab},
 };
+
+/* Those that the run trains. */
+static const char *weights_of(const char *dir)
+{
+    static struct kg_path path;
+
+    path = kg_path_in(dir, "checkpoints/latest/model/model.safetensors");
+    if (!kg_file_exists(path.text))
+        path = kg_path_in(dir, "checkpoints/latest/adapter/adapter_model.safetensors");
+    return path.text;
+}
 
 /* One of them on the instruction set in use.   returns whether it is as known */
 static bool as_known(const struct known *k, int variant)
 {
-    char dir[128], path[256], by[128];
+    char dir[128], by[128];
     uint64_t hash, bytes;
 
     snprintf(dir, sizeof dir, ROOT "/%s-%d", k->name, variant);
-    snprintf(path, sizeof path, "%s/checkpoints/latest/model/model.safetensors", dir);
     fresh(dir);
     must_train(dir, false, k->extra);
-    NEED(kg_hash_file(&hash, &bytes, path, err));
+    NEED(kg_hash_file(&hash, &bytes, weights_of(dir), err));
     backend()->describe(by, sizeof by);
     if (hash != k->weights)
         print_error("%s, %s: expected weights of hash 0x%016" PRIx64
