@@ -74,6 +74,8 @@ static struct result run(const char *name, const char *dir, enum kg_dtype ct)
     return r;
 }
 
+enum { NEXT = SANITIZED ? 4 : 1 }; /* folder */
+
 static void check_same(const char *dir, enum kg_dtype ct)
 {
     const struct result want = run("cpu", dir, ct), have = run("emu", dir, ct);
@@ -93,7 +95,7 @@ static void log_probs_and_gradients_have_the_bits_of_the_cpu(void **state)
     char dir[128];
     (void)state;
     setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
-    for (int i = 0; i < TEST_ALL_ARCHS; i++)
+    for (int i = 0; i < TEST_ALL_ARCHS; i += NEXT)
         for (int ct = 0; ct < (SANITIZED ? 1 : 2) &&
                          there(dir, "tests/data/reference/", test_archs[i]);
              ct++)
@@ -105,7 +107,7 @@ static void checkpoints_of_other_sizes_have_them_too(void **state)
     char dir[128];
     (void)state;
     setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
-    for (int i = 0; i < N_MORE; i++)
+    for (int i = 0; i < N_MORE; i += NEXT)
         if (there(dir, MORE, more[i]))
             check_same(dir, KG_F32);
 }
@@ -181,7 +183,7 @@ static void a_row_has_its_bits_however_it_is_computed(void **state)
     char dir[128];
     (void)state;
     setenv("KEDGE_TEST_PRODUCTS", "own", 1);
-    for (int i = 0; i < TEST_ALL_ARCHS; i++)
+    for (int i = 0; i < TEST_ALL_ARCHS; i += NEXT)
         if (there(dir, "tests/data/reference/", test_archs[i]))
             check_rows(dir);
 }
