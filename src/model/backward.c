@@ -186,7 +186,8 @@ static kg_status attention_bwd(const struct kg_walk *p, int32_t l, struct kg_mat
     const struct kg_mat dout = kg_mat_rows(p->acts->dout, 0, n);
     const struct end out = {w->bo, w->post1, a.out1, a.inv3};
     const bool lowest = is_lowest(p, l);
-    const struct kg_mat dh = lowest ? (struct kg_mat){0} : kg_mat_rows(p->acts->dh, 0, n);
+    const struct kg_mat none = {0}, rows = kg_mat_rows(p->acts->dh, 0, n);
+    const struct kg_mat dh = lowest ? none : rows;
     struct kg_mat dy;
 
     KG_TRY(end_bwd(&dy, p, &out, dx, grads, err));

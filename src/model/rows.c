@@ -841,9 +841,10 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
 {
     const struct kg_model *m = p->model;
     const struct kg_rows_pack *k = p->pack;
-    struct kg_mat dweight = head_is_late(m, grads) ? (struct kg_mat){0}
-                                                   : kg_grad_mat(grads, m->head);
+    struct kg_mat dweight = {0};
 
+    if (!head_is_late(m, grads))
+        dweight = kg_grad_mat(grads, m->head);
     assert(k->n_there == 0 && k->n_kept == p->n_rows);
     KG_TRY(head_bwd(p, drows, dweight, use_entropy, err));
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
