@@ -57,80 +57,81 @@ static void tasks_that_slurm_did_not_join_are_refused(void **state)
 
 /* As launchers leave it: mpirun of Open MPI 4.1 and MPICH 4.0, srun of Slurm 22.05, and
  * one inside the other. */
+static const struct {
+    const char *what;
+    const char *set[9]; /* names and values */
+    enum kg_ranks_launcher by;
+    int n, launched;
+} launches[] = {
+    {"nobody", {NULL}, KG_RANKS_ALONE, 0, 1},
+    {"mpirun of Open MPI",
+     {"OMPI_COMM_WORLD_SIZE", "3", "PMIX_RANK", "1"},
+     KG_RANKS_OPENMPI,
+     3,
+     3},
+    {"mpirun of MPICH", {"PMI_SIZE", "3"}, KG_RANKS_MPICH, 3, 3},
+    {"srun --mpi=pmi2",
+     {"PMI_SIZE", "2", "SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
+     KG_RANKS_MPICH,
+     2,
+     2},
+    {"srun --mpi=pmix",
+     {"PMIX_RANK", "0", "PMIX_NAMESPACE", "slurm.pmix.7.0", "SLURM_NTASKS", "2",
+      "SLURM_STEP_NUM_TASKS", "2"},
+     KG_RANKS_PMIX,
+     2,
+     2},
+    {"srun --mpi=pmix of one task, in an allocation of more",
+     {"PMIX_RANK", "0", "PMIX_NAMESPACE", "slurm.pmix.7.1", "SLURM_NTASKS", "4",
+      "SLURM_STEP_NUM_TASKS", "1"},
+     KG_RANKS_PMIX,
+     1,
+     1},
+    {"prterun in a step of one task",
+     {"PMIX_RANK", "3", "PMIX_NAMESPACE", "prterun-h-1@1", "SLURM_NTASKS", "4",
+      "SLURM_STEP_NUM_TASKS", "1"},
+     KG_RANKS_PMIX,
+     0,
+     4},
+    {"PMIx without Slurm, the first", {"PMIX_RANK", "0"}, KG_RANKS_PMIX, 0, 1},
+    {"PMIx without Slurm, the third", {"PMIX_RANK", "2"}, KG_RANKS_PMIX, 0, 3},
+    {"srun --mpi=none",
+     {"SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
+     KG_RANKS_NOBODY,
+     2,
+     2},
+    {"the script of a batch", {"SLURM_NTASKS", "4"}, KG_RANKS_NOBODY, 4, 1},
+    {"mpirun of MPICH in it",
+     {"SLURM_NTASKS", "4", "PMI_SIZE", "4"},
+     KG_RANKS_MPICH,
+     4,
+     4},
+    {"mpirun of MPICH in a step of PMIx",
+     {"PMIX_RANK", "0", "SLURM_STEP_NUM_TASKS", "1", "PMI_SIZE", "2"},
+     KG_RANKS_MPICH,
+     2,
+     2},
+    {"mpirun -n 1 of Open MPI in a step",
+     {"PMI_SIZE", "4", "SLURM_STEP_NUM_TASKS", "4", "OMPI_COMM_WORLD_SIZE", "1"},
+     KG_RANKS_OPENMPI,
+     1,
+     1},
+};
+
 static void the_innermost_launcher_is_told_from_the_environment(void **state)
 {
-    static const struct {
-        const char *what;
-        const char *set[9]; /* names and values */
-        enum kg_ranks_launcher by;
-        int n, launched;
-    } rows[] = {
-        {"nobody", {NULL}, KG_RANKS_ALONE, 0, 1},
-        {"mpirun of Open MPI",
-         {"OMPI_COMM_WORLD_SIZE", "3", "PMIX_RANK", "1"},
-         KG_RANKS_OPENMPI,
-         3,
-         3},
-        {"mpirun of MPICH", {"PMI_SIZE", "3"}, KG_RANKS_MPICH, 3, 3},
-        {"srun --mpi=pmi2",
-         {"PMI_SIZE", "2", "SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
-         KG_RANKS_MPICH,
-         2,
-         2},
-        {"srun --mpi=pmix",
-         {"PMIX_RANK", "0", "PMIX_NAMESPACE", "slurm.pmix.7.0", "SLURM_NTASKS", "2",
-          "SLURM_STEP_NUM_TASKS", "2"},
-         KG_RANKS_PMIX,
-         2,
-         2},
-        {"srun --mpi=pmix of one task, in an allocation of more",
-         {"PMIX_RANK", "0", "PMIX_NAMESPACE", "slurm.pmix.7.1", "SLURM_NTASKS", "4",
-          "SLURM_STEP_NUM_TASKS", "1"},
-         KG_RANKS_PMIX,
-         1,
-         1},
-        {"prterun in a step of one task",
-         {"PMIX_RANK", "3", "PMIX_NAMESPACE", "prterun-h-1@1", "SLURM_NTASKS", "4",
-          "SLURM_STEP_NUM_TASKS", "1"},
-         KG_RANKS_PMIX,
-         0,
-         4},
-        {"PMIx without Slurm, the first", {"PMIX_RANK", "0"}, KG_RANKS_PMIX, 0, 1},
-        {"PMIx without Slurm, the third", {"PMIX_RANK", "2"}, KG_RANKS_PMIX, 0, 3},
-        {"srun --mpi=none",
-         {"SLURM_NTASKS", "2", "SLURM_STEP_NUM_TASKS", "2"},
-         KG_RANKS_NOBODY,
-         2,
-         2},
-        {"the script of a batch", {"SLURM_NTASKS", "4"}, KG_RANKS_NOBODY, 4, 1},
-        {"mpirun of MPICH in it",
-         {"SLURM_NTASKS", "4", "PMI_SIZE", "4"},
-         KG_RANKS_MPICH,
-         4,
-         4},
-        {"mpirun of MPICH in a step of PMIx",
-         {"PMIX_RANK", "0", "SLURM_STEP_NUM_TASKS", "1", "PMI_SIZE", "2"},
-         KG_RANKS_MPICH,
-         2,
-         2},
-        {"mpirun -n 1 of Open MPI in a step",
-         {"PMI_SIZE", "4", "SLURM_STEP_NUM_TASKS", "4", "OMPI_COMM_WORLD_SIZE", "1"},
-         KG_RANKS_OPENMPI,
-         1,
-         1},
-    };
-
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    (void)state;
+    for (size_t i = 0; i < sizeof launches / sizeof *launches; i++) {
         struct kg_ranks_launch l;
 
         nobody(state);
-        for (int k = 0; k < 8 && rows[i].set[k]; k += 2)
-            setenv(rows[i].set[k], rows[i].set[k + 1], 1);
+        for (int k = 0; k < 8 && launches[i].set[k]; k += 2)
+            setenv(launches[i].set[k], launches[i].set[k + 1], 1);
         kg_ranks_read_launch(&l);
-        if (l.by != rows[i].by || l.n != rows[i].n ||
-            kg_ranks_launched() != rows[i].launched)
+        if (l.by != launches[i].by || l.n != launches[i].n ||
+            kg_ranks_launched() != launches[i].launched)
             fail_msg("%s: found launcher %d of %d processes, %d were started",
-                     rows[i].what, (int)l.by, l.n, kg_ranks_launched());
+                     launches[i].what, (int)l.by, l.n, kg_ranks_launched());
     }
     nobody(state);
 }
