@@ -199,7 +199,7 @@ static void tokens_are_the_samplers(void **state)
     int rows = 0, good = 0;
 
     (void)state;
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i += SANITIZED ? 3 : 1)
         for (int kind = 0; kind < KINDS; kind++) {
             good += check((enum kind)kind, sizes[i], ROWS, number++);
             rows += ROWS;
