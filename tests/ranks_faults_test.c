@@ -147,9 +147,10 @@ static void a_killed_rank_leaves_no_trace_on_another_number_of_ranks(void **stat
             else
                 assert_true(WIFEXITED(ended[r]) &&
                             WEXITSTATUS(ended[r]) == KG_RANKS_EXIT_LOST);
-        /* nobody blames another that left for the same reason */
-        assert_int_equal(how_often_said(" is gone"), kills[i].n - 1);
-        assert_int_equal(how_often_said(gone), kills[i].n - 1);
+        /* nobody blames another that left for the same reason; once more each where a
+         * checkpoint was on its way */
+        assert_true(how_often_said(gone) >= kills[i].n - 1);
+        assert_int_equal(how_often_said(" is gone"), how_often_said(gone));
         train_on(kills[i].then, ROOT "/n", goes_on(), updates);
         assert_same_run(ROOT "/1", ROOT "/n", 4);
     }
@@ -164,7 +165,9 @@ static void a_rank_that_hangs_is_waited_for_and_named(void **state)
     signalled(ended, 3, 1, SIGSTOP, "rollouts/step-000001.jsonl.zst", &heard);
     assert_true(WEXITSTATUS(ended[0]) == KG_RANKS_EXIT_LOST);
     assert_true(WEXITSTATUS(ended[2]) == KG_RANKS_EXIT_LOST);
-    assert_int_equal(how_often_said("nothing from rank 1 for 2 s (ranks.wait_s)"), 2);
+    assert_true(how_often_said("nothing from rank 1 for 2 s (ranks.wait_s)") >= 2);
+    assert_int_equal(how_often_said("nothing from rank"),
+                     how_often_said("nothing from rank 1 "));
     train_on(2, ROOT "/n", true, updates);
     assert_same_run(ROOT "/1", ROOT "/n", 4);
 }

@@ -90,7 +90,7 @@ unjoined() {
         >"$work/said" 2>&1 && said "SLURM_NTASKS is 4" && [ ! -e "$work/x" ]
 }
 # a launcher that the library does not hear: each process would be a run of its own
-deaf_openmpi() { PMIX_RANK=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 "$@"; }
+deaf_openmpi() { PMIX_RANK=0 PMIX_NAMESPACE=slurm.pmix.1.0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 "$@"; }
 deaf_mpich() { PMI_SIZE=2 "$@"; }
 deaf() {
     ! deaf_$m ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
