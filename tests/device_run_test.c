@@ -6,6 +6,7 @@
  * both are the CPU's have the CPU's weights is said by bits_test.
  */
 #define ROOT "build/test-runs/device"
+#include "overflow_testing.h"
 #include "run_testing.h"
 
 #include "data/json.h"
@@ -15,23 +16,6 @@
 #define MODEL ROOT "/model"
 
 enum { STEPS = 20 };
-
-/* Logits that are no numbers. */
-static void overflow_logits(struct kg_model *m)
-{
-    for (int64_t i = 0; i < m->head->rows * m->head->cols; i++)
-        m->head->master[i] = i % 2 ? 3e38f : -3e38f;
-}
-
-/* Logits of 0 whose way back passes the largest float, as in nothing_lost_test. */
-static void overflow_gradients(struct kg_model *m)
-{
-    for (int64_t v = 0; v < m->head->rows; v++)
-        for (int64_t d = 0; d < m->head->cols; d++)
-            m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
-    for (int64_t d = 0; d < m->norm->cols; d++)
-        m->norm->master[d] = 0;
-}
 
 /* Two layers of heads of 64, four of them for two of keys. */
 static void write_model(const char *dir, void (*change)(struct kg_model *m))

@@ -6,6 +6,7 @@
  * of a second and every point of failure can be tried.
  */
 #define ROOT "build/test-runs/lost"
+#include "overflow_testing.h"
 #include "run_testing.h"
 
 #include "base/mem.h"
@@ -708,23 +709,6 @@ static void loses_one_step_when_the_grader_dies(void **state)
 /* ---- numbers that are not finite ---- */
 
 static void put_nan(struct kg_model *m) { m->layers[0].wo->master[3] = NAN; }
-
-static void overflow_logits(struct kg_model *m)
-{
-    for (int64_t i = 0; i < m->head->rows * m->head->cols; i++)
-        m->head->master[i] = i % 2 ? 3e38f : -3e38f;
-}
-
-/* Logits of 0 whose way back passes the largest float: the rows of the head are near it,
- * and the gradient of the norm is their difference times what is normed. */
-static void overflow_gradients(struct kg_model *m)
-{
-    for (int64_t v = 0; v < m->head->rows; v++)
-        for (int64_t d = 0; d < m->head->cols; d++)
-            m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
-    for (int64_t d = 0; d < m->norm->cols; d++)
-        m->norm->master[d] = 0;
-}
 
 static void refuses_weights_that_are_not_finite(void **state)
 {

@@ -188,13 +188,6 @@ static void a_row_has_its_bits_however_it_is_computed(void **state)
             check_rows(dir);
 }
 
-static void kernels_are_not_there(void **state)
-{
-    (void)state;
-    print_message("skip: no C++ compiler: kernels for devices are not emulated\n");
-    skip();
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,7 +195,6 @@ int main(void)
         cmocka_unit_test(checkpoints_of_other_sizes_have_them_too),
         cmocka_unit_test(a_row_has_its_bits_however_it_is_computed),
     };
-    const struct CMUnitTest none[] = {cmocka_unit_test(kernels_are_not_there)};
-    return kg_emu_open ? cmocka_run_group_tests(tests, NULL, NULL)
-                       : cmocka_run_group_tests(none, NULL, NULL);
+
+    return RUN_OPENING_EMULATION(tests);
 }

@@ -176,21 +176,12 @@ static void an_operation_or_a_copy_that_waits_is_seen(void **state)
     assert_int_equal(waits_on(&copy, KG_F32, 0).forward, 1);
 }
 
-static void kernels_are_not_there(void **state)
-{
-    (void)state;
-    print_message("skip: no C++ compiler: kernels for devices are not emulated\n");
-    skip();
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_probs_are_all_that_a_micro_batch_waits_for),
         cmocka_unit_test(an_operation_or_a_copy_that_waits_is_seen),
     };
-    const struct CMUnitTest none[] = {cmocka_unit_test(kernels_are_not_there)};
 
-    return kg_emu_open ? cmocka_run_group_tests(tests, NULL, NULL)
-                       : cmocka_run_group_tests(none, NULL, NULL);
+    return RUN_OPENING_EMULATION(tests);
 }

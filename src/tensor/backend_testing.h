@@ -109,6 +109,16 @@ static inline void kernels_are_not_emulated(void **state)
     skip();
 }
 
+/* Tests that open the emulation themselves. */
+#define RUN_OPENING_EMULATION(tests)                                                     \
+    ({                                                                                   \
+        const struct CMUnitTest none_here[] = {                                          \
+            cmocka_unit_test(kernels_are_not_emulated)};                                 \
+                                                                                         \
+        kg_emu_open ? cmocka_run_group_tests(tests, NULL, NULL)                          \
+                    : cmocka_run_group_tests(none_here, NULL, NULL);                     \
+    })
+
 /* Orders of threads are what schedules are about, and every one has its faults of memory:
  * the sanitizer, which takes ten times as long, watches the first. */
 enum { SCHEDULES = SANITIZED ? 1 : KG_EMU_SCHEDULES };

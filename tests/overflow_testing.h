@@ -1,0 +1,25 @@
+/* Weights that are finite, and from which a step is not. */
+#ifndef KG_TESTS_OVERFLOW_TESTING_H
+#define KG_TESTS_OVERFLOW_TESTING_H
+
+#include "model/model.h"
+
+/* Logits that are no numbers. */
+static void overflow_logits(struct kg_model *m)
+{
+    for (int64_t i = 0; i < m->head->rows * m->head->cols; i++)
+        m->head->master[i] = i % 2 ? 3e38f : -3e38f;
+}
+
+/* Logits of 0 whose way back passes the largest float: the rows of the head are near it,
+ * and the gradient of the norm is their difference times what is normed. */
+static void overflow_gradients(struct kg_model *m)
+{
+    for (int64_t v = 0; v < m->head->rows; v++)
+        for (int64_t d = 0; d < m->head->cols; d++)
+            m->head->master[v * m->head->cols + d] = v % 2 ? 3e38f : -3e38f;
+    for (int64_t d = 0; d < m->norm->cols; d++)
+        m->norm->master[d] = 0;
+}
+
+#endif
