@@ -23,6 +23,9 @@ in_the_order_given() {
     closes 0 "3 passed, 0 failed, 0 skipped" slow good good2 && [ "$(grep -c '^== ' "$work/test/log")" -eq 3 ] &&
         [ "$(grep -A1 '^== .*/slow$' "$work/test/log" | tail -1)" = "[       OK ] slow" ]
 }
+again_at_the_end() {
+    closes 1 "3 passed, 1 failed, 0 skipped" bad good slow && grep -A3 '^== failed: x/bad$' "$work/said" | grep -q "why it failed"
+}
 one_at_a_time() { JOBS=1 closes 0 "2 passed, 0 failed, 0 skipped" good good2; }
 
 told=$work/said
@@ -43,6 +46,7 @@ sed -i '2i sleep 0.3' "$work/test/x/slow"
 pass "what passes is counted" closes 0 "2 passed, 0 failed, 0 skipped" good good2
 pass "a test that fails is one failure, told once" closes 1 "2 passed, 1 failed, 0 skipped" good bad
 pass "what it said is shown" said "why it failed"
+pass "and shown once more before the last line" again_at_the_end
 pass "a skipped test is counted" closes 0 "1 passed, 0 failed, 1 skipped" good skips
 pass "its reason is shown" said "^skip: no such thing here"
 pass "a program without a test is a failure" closes 1 "1 passed, 1 failed, 0 skipped" good silent
