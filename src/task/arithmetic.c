@@ -7,7 +7,8 @@
  * parameters learns this, and both were measured: a step takes as many tokens as the
  * change that it works out, so that attention copies every change from the same
  * distance; and totals stay small, which leaves about a hundred facts to learn on
- * the easy level. The levels differ in the range of the totals alone. Names and
+ * the easy level. The first three levels differ in the range of the totals alone; in the
+ * long ones more changes make answers that are several times as long. Names and
  * things mean nothing; they give a tokenizer that is trained on this text words to
  * learn. A response is right when the number behind its last #### is. The canonical
  * problem, by which train and held-out are told apart, is the sum, "3+4-2+1".
@@ -17,7 +18,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { MAX_CHANGES = 8 };
+enum { MAX_CHANGES = 16 };
 
 static const char *const people[] = {
     "Anna",    "Boris",  "Clara",   "David",   "Elena",  "Felix",  "Greta",   "Hugo",
@@ -45,6 +46,9 @@ struct level {
 static const struct level easy = {3, 9, 9};
 static const struct level medium = {3, 12, 9};
 static const struct level hard = {3, 19, 9};
+static const struct level long_easy = {8, 9, 9};
+static const struct level long_medium = {12, 12, 9};
+static const struct level long_hard = {16, 12, 9};
 
 struct problem {
     int start;
@@ -178,6 +182,9 @@ static const struct kg_task_level levels[] = {
     {"easy", make, &easy},
     {"medium", make, &medium},
     {"hard", make, &hard},
+    {"long-easy", make, &long_easy},
+    {"long-medium", make, &long_medium},
+    {"long-hard", make, &long_hard},
     {NULL, NULL, NULL},
 };
 

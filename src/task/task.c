@@ -17,7 +17,7 @@ static const struct kg_task_row table[] = {
         .name = "arithmetic",
         .help = "sums of small numbers with worked steps; right when the number after "
                 "#### is",
-        .levels = "easy|medium|hard",
+        .levels = "easy|medium|hard|long-easy|long-medium|long-hard",
         .exact_reward = true,
         .load = kg_task_arithmetic_load,
         .grade = kg_task_arithmetic_grade,

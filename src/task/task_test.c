@@ -480,33 +480,38 @@ static void seeds_and_levels_differ_and_levels_take_turns(void **state)
 
 static void solutions_grade_right_unless_faulty(void **state)
 {
-    static const char *const levels[] = {"easy", "medium", "hard"};
+    static const struct {
+        const char *task, *level;
+    } made[] = {{"arithmetic", "easy"},        {"arithmetic", "medium"},
+                {"arithmetic", "hard"},        {"arithmetic", "long-easy"},
+                {"arithmetic", "long-medium"}, {"arithmetic", "long-hard"},
+                {"countdown", "easy"},         {"countdown", "medium"},
+                {"countdown", "hard"}};
     struct kg_task_opts opts = {.seed = 11, .count = 500};
     struct kg_dataset right;
     struct kg_dataset faulty;
 
     (void)state;
-    for (size_t g = 0; g < 2; g++) {
-        for (size_t l = 0; l < 3; l++) {
-            size_t wrong = 0;
+    for (size_t m = 0; m < sizeof made / sizeof *made; m++) {
+        const char *task = made[m].task;
+        size_t wrong = 0;
 
-            opts.level = levels[l];
-            opts.fault_rate = 0;
-            generate(&right, generators[g], &opts);
-            opts.fault_rate = 1;
-            generate(&faulty, generators[g], &opts);
-            for (size_t i = 0; i < 500; i++) {
-                if (!solution_is_right(generators[g], &right.records[i]))
-                    fail_msg("%s %s", right.records[i].prompt, right.records[i].solution);
-                wrong += !solution_is_right(generators[g], &faulty.records[i]);
-                assert_string_equal(right.records[i].prompt, faulty.records[i].prompt);
-                assert_string_equal(right.records[i].ground_truth,
-                                    faulty.records[i].ground_truth);
-            }
-            assert_true(wrong >= (g == 0 ? 500 : 495));
-            kg_dataset_release(&right);
-            kg_dataset_release(&faulty);
+        opts.level = made[m].level;
+        opts.fault_rate = 0;
+        generate(&right, task, &opts);
+        opts.fault_rate = 1;
+        generate(&faulty, task, &opts);
+        for (size_t i = 0; i < 500; i++) {
+            if (!solution_is_right(task, &right.records[i]))
+                fail_msg("%s %s", right.records[i].prompt, right.records[i].solution);
+            wrong += !solution_is_right(task, &faulty.records[i]);
+            assert_string_equal(right.records[i].prompt, faulty.records[i].prompt);
+            assert_string_equal(right.records[i].ground_truth,
+                                faulty.records[i].ground_truth);
         }
+        assert_true(wrong >= (strcmp(task, "arithmetic") == 0 ? 500 : 495));
+        kg_dataset_release(&right);
+        kg_dataset_release(&faulty);
     }
 }
 
@@ -581,7 +586,8 @@ static void wrong_generator_options_are_refused(void **state)
     } rows[] = {
         {{.level = "easy", .count = 0}, "count"},
         {{.level = "easy+silly", .count = 1},
-         "levels, joined by '+': expected one of easy, medium, hard; found 'silly'"},
+         "levels, joined by '+': expected one of easy, medium, hard, "
+         "long-easy, long-medium, long-hard; found 'silly'"},
         {{.level = "", .count = 1}, "expected one of easy"},
         {{.level = "easy+", .count = 1}, "expected one of easy"},
         {{.level = NULL, .count = 1}, "expected one of easy"},
@@ -650,6 +656,8 @@ static void a_seed_makes_the_problems_that_it_made(void **state)
         {"arithmetic", "easy", "7", " 7 -6=1 +2=3 +4=7 #### 7"},
         {"arithmetic", "medium", "11", " 2 +7=9 -5=4 +7=11 #### 11"},
         {"arithmetic", "hard", "0", " 15 -8=7 -5=2 -2=0 #### 0"},
+        {"arithmetic", "long-easy", "4",
+         " 3 +1=4 -3=1 +1=2 -1=1 +7=8 -8=0 +2=2 +2=4 #### 4"},
         {"countdown", "easy", "{\"target\":13,\"numbers\":[13,14,14]}",
          " 13+14=27; 27-14=13 #### (13+14)-14"},
         {"countdown", "medium", "{\"target\":73,\"numbers\":[6,37,42]}",
