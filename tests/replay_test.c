@@ -174,6 +174,43 @@ static void estimators_are_compared_with_the_exact_kl(void **state)
                 sampled.row[KG_REPLAY_POLICY].norm);
 }
 
+/* Group by group: the exact KL is not off by anything, nor is a head of the whole
+ * vocabulary; K1 is noise about 0, so its bias is the whole exact gradient. With noise 0
+ * the bias is what is left. */
+static void bias_and_noise_are_held_apart(void **state)
+{
+    static const char *const exact[] = {"algo.surrogate=none",
+                                        "kl.estimator=exact-reverse", NULL};
+    static const char *const whole[] = {"kl.top_k=1000", "kl.importance=false", NULL};
+    static const char *const published[] = {"kl.gradient=published", NULL};
+    static const char *const k1[] = {"kl.estimator=k1", NULL};
+    struct kg_replay r, corrected;
+
+    (void)state;
+    replay(&r, ROOT "/own", 4, exact);
+    assert_true(r.row[KG_REPLAY_KL].noise == 0);
+    assert_true(r.row[KG_REPLAY_KL].bias_squared == 0);
+    assert_false(r.row[KG_REPLAY_POLICY].there);
+    assert_true(r.row[KG_REPLAY_LOSS].norm == r.row[KG_REPLAY_KL].norm);
+    replay(&r, ROOT "/own", 4, whole);
+    assert_true(r.row[KG_REPLAY_KL].noise < 1e-5);
+    assert_true(fabs(r.row[KG_REPLAY_KL].bias_squared) < 1e-8);
+    assert_true(isnan(r.row[KG_REPLAY_LOSS].noise));
+    replay(&corrected, ROOT "/own", 4, NULL);
+    replay(&r, ROOT "/own", 4, published);
+    assert_true(corrected.row[KG_REPLAY_KL].noise > 0);
+    assert_true(r.row[KG_REPLAY_KL].bias_squared >
+                corrected.row[KG_REPLAY_KL].bias_squared + 0.01);
+    replay(&r, ROOT "/own", 4, k1);
+    assert_true(r.row[KG_REPLAY_KL].noise > 1);
+    /* |D|^2 = bias^2 + noise^2 is what the two sums say of it */
+    assert_true(fabs(r.row[KG_REPLAY_KL].bias_squared +
+                     pow(r.row[KG_REPLAY_KL].noise, 2) -
+                     (1 + pow(r.row[KG_REPLAY_KL].norm / r.row[KG_REPLAY_EXACT].norm, 2) -
+                      2 * r.row[KG_REPLAY_KL].cosine * r.row[KG_REPLAY_KL].norm /
+                          r.row[KG_REPLAY_EXACT].norm)) < 1e-6);
+}
+
 static void a_preset_takes_the_place_of_the_algorithm(void **state)
 {
     static const char *const dapo[] = {"preset=dapo", NULL};
@@ -378,6 +415,7 @@ int main(void)
         cmocka_unit_test(a_nucleus_is_found_again),
         cmocka_unit_test(the_exact_kl_agrees_with_itself),
         cmocka_unit_test(estimators_are_compared_with_the_exact_kl),
+        cmocka_unit_test(bias_and_noise_are_held_apart),
         cmocka_unit_test(a_preset_takes_the_place_of_the_algorithm),
         cmocka_unit_test(nothing_is_written_into_the_run),
         cmocka_unit_test(what_cannot_be_replayed_is_refused),

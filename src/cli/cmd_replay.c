@@ -53,6 +53,10 @@ static kg_status put_json(struct kg_str *out, const struct kg_replay *r,
         KG_TRY(
             put_number(out, "variance", row->variance, row->there && r->groups > 1, err));
         KG_TRY(put_number(out, "cosine", row->cosine, row->there, err));
+        if (i == KG_REPLAY_KL) {
+            KG_TRY(put_number(out, "noise", row->noise, row->there, err));
+            KG_TRY(put_number(out, "bias_squared", row->bias_squared, row->there, err));
+        }
         KG_TRY(kg_str_putc(out, '}', err));
     }
     return kg_str_puts(out, "]}\n", err);
@@ -87,6 +91,26 @@ static kg_status put_cell(struct kg_str *out, double x, bool there, struct kg_er
     return kg_str_printf(out, err, " %14s", "-");
 }
 
+/* What the KL term is off by, in units of the exact gradient. */
+static kg_status put_bias(struct kg_str *out, const struct kg_replay *r,
+                          struct kg_err *err)
+{
+    const struct kg_replay_row *row = &r->row[KG_REPLAY_KL];
+
+    if (isfinite(row->noise))
+        return kg_str_printf(out, err,
+                             "\nKL term less exact KL, in units of its |gradient|: noise "
+                             "%.4g, bias^2 %.4g (below 0 by chance alone)\n",
+                             row->noise, row->bias_squared);
+    if (row->there && r->group_bytes > KG_REPLAY_MOST_BYTES)
+        return kg_str_printf(
+            out, err,
+            "\nnoise and bias of the KL term: not known, gradients of %zu "
+            "groups take %.1f GB (at most %.1f are kept)\n",
+            r->groups, (double)r->group_bytes / 1e9, (double)KG_REPLAY_MOST_BYTES / 1e9);
+    return KG_OK;
+}
+
 static kg_status put_table(struct kg_str *out, const char *dir, const struct kg_replay *r,
                            struct kg_err *err)
 {
@@ -104,7 +128,7 @@ static kg_status put_table(struct kg_str *out, const char *dir, const struct kg_
         KG_TRY(put_cell(out, row->cosine, row->there, err));
         KG_TRY(kg_str_putc(out, '\n', err));
     }
-    return KG_OK;
+    return put_bias(out, r, err);
 }
 
 int kg_cmd_replay(int argc, char **argv)

@@ -4,7 +4,8 @@
  * flattening, the same passes and the same update as in training, so what is measured is
  * what training does. What the dump does not hold (kept sets, more ids than were
  * recorded) is found again with the weights that sampled. The gradients of groups are
- * taken one at a time and only their sums are held, as slabs.
+ * taken one at a time and only their sums are held, as slabs; those of the exact KL are
+ * kept, where memory allows, so that the KL of the loss is compared group by group.
  */
 #include "train/replay.h"
 
@@ -25,8 +26,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t most_bytes = (uint64_t)1 << 32;
-
 const char *kg_replay_part_name(enum kg_replay_part part)
 {
     static const char *const names[KG_REPLAY_PARTS] = {"loss", "policy term", "KL term",
@@ -45,6 +44,11 @@ struct replay {
     struct kg_slab sum;    /* owned: gradient of the present part */
     struct kg_slab exact;  /* owned: of the exact KL */
     double squares;        /* sum over groups */
+    /* (groups) owned: of the exact KL; NULL: not kept */
+    struct kg_slab *exact_of;
+    enum kg_replay_part part; /* the present one, and of it: */
+    size_t group;             /* which comes next */
+    double apart_squares;     /* sum over groups of |G_i - exact_of[i]|^2 */
 };
 
 /* ---- the config: the run's, under another algorithm ---- */
@@ -433,7 +437,7 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
     snprintf(name, sizeof name, "rollouts/step-%06lld.jsonl.zst",
              (long long)r->out->step);
     path = kg_path_in(dir, name);
-    status = kg_zst_read(&text, path.text, most_bytes, err);
+    status = kg_zst_read(&text, path.text, KG_REPLAY_MOST_BYTES, err);
     if (status == KG_OK)
         status = read_lines(r, &text, path.text, err);
     kg_str_release(&text);
@@ -527,6 +531,22 @@ static kg_status dot(double *out, const struct kg_slab *x, const struct kg_slab 
     return KG_OK;
 }
 
+static kg_status keep_or_compare(struct replay *r, const struct kg_slab *grads,
+                                 struct kg_err *err)
+{
+    struct kg_slab *exact = &r->exact_of[r->group++];
+    double apart;
+
+    if (r->part == KG_REPLAY_EXACT) {
+        KG_TRY(kg_slab_init(exact, grads->backend, grads->n, "gradient of a group", err));
+        return kg_slab_copy(exact, grads, err);
+    }
+    KG_TRY(kg_op_sum_squares(grads->backend, &apart, kg_slab_all(grads),
+                             kg_slab_all(exact), err));
+    r->apart_squares += apart;
+    return KG_OK;
+}
+
 static kg_status add_group(void *user, const struct kg_slab *grads, struct kg_err *err)
 {
     struct replay *r = user;
@@ -535,6 +555,8 @@ static kg_status add_group(void *user, const struct kg_slab *grads, struct kg_er
     KG_TRY(kg_op_sum_squares(grads->backend, &squares, kg_slab_all(grads),
                              (struct kg_vec){0}, err));
     r->squares += squares;
+    if (r->exact_of && (r->part == KG_REPLAY_EXACT || r->part == KG_REPLAY_KL))
+        KG_TRY(keep_or_compare(r, grads, err));
     return kg_slab_add(&r->sum, grads, err);
 }
 
@@ -561,11 +583,17 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
     double n = (double)r->out->groups, all;
 
     KG_TRY(kg_slab_zero(&r->sum, err));
-    r->squares = 0;
+    r->squares = r->apart_squares = 0;
+    r->group = 0;
+    r->part = part;
     KG_TRY(gradients(totals, r, part, algo, err));
     KG_TRY(dot(&all, &r->sum, &r->sum, err));
-    *row = (struct kg_replay_row){
-        .there = true, .value = totals->loss, .norm = sqrt(all), .cosine = NAN};
+    *row = (struct kg_replay_row){.there = true,
+                                  .value = totals->loss,
+                                  .norm = sqrt(all),
+                                  .cosine = NAN,
+                                  .noise = NAN,
+                                  .bias_squared = NAN};
     if (n > 1)
         row->variance = fmax(0, n / (n - 1) * (r->squares - all / n));
     return KG_OK;
@@ -582,6 +610,35 @@ static kg_status compare(struct replay *r, enum kg_replay_part part, struct kg_e
     KG_TRY(dot(&product, &r->sum, &r->exact, err));
     row->cosine = product / norms;
     return KG_OK;
+}
+
+/* Bias and noise of the KL of the loss. */
+static kg_status hold_against_exact(struct replay *r, struct kg_err *err)
+{
+    struct kg_replay_row *row = &r->out->row[KG_REPLAY_KL];
+    double n = (double)r->out->groups, unit = r->out->row[KG_REPLAY_EXACT].norm, all,
+           noise;
+
+    if (!r->exact_of || n < 2 || !(unit > 0))
+        return KG_OK;
+    KG_TRY(kg_op_sum_squares(r->sum.backend, &all, kg_slab_all(&r->sum),
+                             kg_slab_all(&r->exact), err));
+    noise = fmax(0, n / (n - 1) * (r->apart_squares - all / n));
+    row->noise = sqrt(noise) / unit;
+    row->bias_squared = (all - noise) / (unit * unit);
+    return KG_OK;
+}
+
+static kg_status keep_groups(struct replay *r, struct kg_err *err)
+{
+    uint64_t bytes = (uint64_t)r->sum.n * sizeof(float) * r->out->groups;
+
+    r->out->group_bytes = bytes;
+    if (!r->run.state.anchor || bytes > KG_REPLAY_MOST_BYTES)
+        return KG_OK;
+    r->exact_of = kg_mem_calloc(r->out->groups, sizeof *r->exact_of,
+                                "gradients of groups", err);
+    return r->exact_of ? KG_OK : err->code;
 }
 
 /* ---- the parts of the loss ---- */
@@ -638,15 +695,27 @@ static void compare_advantages(struct replay *r)
                 fabs(b->advantage[b->begin[i]] - r->advantage[i]));
 }
 
+/* Distillation: there is no other part. */
+static bool is_kl_alone(const struct kg_run_inputs *in)
+{
+    const struct kg_algo *a = &in->algo;
+
+    return strcmp(kg_algo_row_name(a, KG_TABLE_SURROGATE), "none") == 0 &&
+           kg_algo_kl_in_loss(a) && a->kl_beta > 0 && !(a->entropy_coef > 0) &&
+           !(in->recipe.train.router_aux > 0);
+}
+
 /* The exact KL first: the others are compared with it. */
 static kg_status all_parts(struct replay *r, struct kg_err *err)
 {
     struct kg_policy_advantage a = {0};
     struct kg_rl_totals totals = {0};
+    const bool kl_alone = is_kl_alone(&r->run.in);
 
     KG_TRY(kg_rl_advantages(&a, &totals, &r->batch, &r->run.in.algo,
                             r->run.in.task_opts.rewards, err));
     compare_advantages(r);
+    KG_TRY(keep_groups(r, err));
     for (int i = KG_REPLAY_PARTS - 1; i >= 0; i--) {
         enum kg_replay_part part = (enum kg_replay_part)i;
         struct kg_rl_totals sums = {.kl_divisor = a.batch_std > 0 ? a.batch_std + 1e-6
@@ -655,13 +724,17 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
         bool there;
 
         KG_TRY(part_of(&algo, &there, &r->run.in.algo, r->run.state.anchor, part, err));
-        if (!there)
+        if (!there || (kl_alone && part < KG_REPLAY_KL))
             continue;
         KG_TRY(measure(r, part, &algo, &sums, err));
         if (part == KG_REPLAY_EXACT)
             KG_TRY(kg_slab_copy(&r->exact, &r->sum, err));
         KG_TRY(compare(r, part, err));
+        if (part == KG_REPLAY_KL)
+            KG_TRY(hold_against_exact(r, err));
     }
+    if (kl_alone)
+        r->out->row[KG_REPLAY_LOSS] = r->out->row[KG_REPLAY_KL];
     return KG_OK;
 }
 
@@ -701,6 +774,8 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
     kg_status status;
 
     *out = (struct kg_replay){.step = step};
+    for (int i = 0; i < KG_REPLAY_PARTS; i++)
+        out->row[i].noise = out->row[i].bias_squared = NAN;
     KG_TRY(make_config(&config, dir, assignments, n, err));
     status = kg_run_open_at(&r.run, config, step - 1, err);
     if (status == KG_OK) {
@@ -710,6 +785,9 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
         kg_run_close(&r.run);
     }
     kg_mem_free(r.advantage);
+    for (size_t i = 0; r.exact_of && i < out->groups; i++)
+        kg_slab_release(&r.exact_of[i]);
+    kg_mem_free(r.exact_of);
     kg_slab_release(&r.sum);
     kg_slab_release(&r.exact);
     kg_config_free(config);

@@ -4,8 +4,12 @@
  * the step. The whole batch is taken as one update at these weights. Each part of the
  * loss has its gradient; variance is that of the sum over groups of answers,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
- * and cosine is to the gradient of the exact KL on the same batch. The run's folder is
- * read and never written.
+ * and cosine is to the gradient of the exact KL on the same batch. The KL of the loss is
+ * also held against the exact one group by group, D_i = G_i - (exact G_i):
+ *     noise^2 = n / (n - 1) (sum_i |D_i|^2 - |sum_i D_i|^2 / n)
+ *     bias^2  = |sum_i D_i|^2 - noise^2
+ * of which the second is unbiased for |E sum_i D_i|^2 where groups are independent, and
+ * so may come out below 0. The run's folder is read and never written.
  */
 #ifndef KG_TRAIN_REPLAY_H
 #define KG_TRAIN_REPLAY_H
@@ -17,11 +21,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KG_REPLAY_MOST_BYTES ((uint64_t)1 << 32)
+
 enum kg_replay_part {
     KG_REPLAY_LOSS,
-    KG_REPLAY_POLICY, /* without the KL in the loss */
-    KG_REPLAY_KL,     /* that KL alone */
-    KG_REPLAY_EXACT,  /* the exact KL in its place, of the same direction and weight */
+    /* without the KL in the loss; absent with algo.surrogate none, where the loss is the
+     * KL term, and not computed a second time */
+    KG_REPLAY_POLICY,
+    KG_REPLAY_KL,    /* that KL alone */
+    KG_REPLAY_EXACT, /* the exact KL in its place, of the same direction and weight */
     KG_REPLAY_PARTS
 };
 const char *kg_replay_part_name(enum kg_replay_part part);
@@ -32,6 +40,9 @@ struct kg_replay_row {
     double norm;     /* of its gradient */
     double variance; /* 0 with one group */
     double cosine;   /* NAN where one of the two gradients is absent or zero */
+    /* of the KL term, in units of the exact gradient's norm and its square; NAN
+     * elsewhere, with one group, and where the exact gradient is 0 or is not kept */
+    double noise, bias_squared;
 };
 
 struct kg_replay {
@@ -44,6 +55,9 @@ struct kg_replay {
     /* the same of advantages (of an answer's first token): 0 under the run's algorithm,
      * unless log-probs that are apart come into them */
     double advantage_apart_max;
+    /* bytes that the gradients of all groups take; above KG_REPLAY_MOST_BYTES they are
+     * not kept, and noise and bias are not known */
+    uint64_t group_bytes;
     char algorithm[512];
     struct kg_replay_row row[KG_REPLAY_PARTS];
 };
