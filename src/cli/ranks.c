@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/watch.h"
 #include "ranks/launch.h"
+#include "ranks/lost.h"
 #include "ranks/sockets.h"
 
 #include <errno.h>
@@ -27,8 +28,9 @@
 #include <unistd.h>
 
 enum { MOST = KG_RANKS_SOCKETS };
-/* Of a launcher's: a rank waits so long for those below it to speak, and at most so. */
-enum { TURN_S = 2, LAST_TURN_S = 30 };
+/* Of a launcher's: a rank waits so long for each below it to speak, or for the one that
+ * all know to speak, and at most so. */
+enum { TURN_S = 2, SPEAKER_S = 10, LAST_TURN_S = 30 };
 /* A rank that closed its sockets ends within this, or how is not told. */
 enum { GONE_MS = 2000, NAP_MS = 5 };
 
@@ -188,7 +190,7 @@ static bool ended_by_itself(int *state, pid_t p)
  * What the lost one came to itself is told with the error. */
 static void end_children(const struct kg_ranks *r, struct kg_err *err)
 {
-    int gone = r->loss ? atomic_load(&r->loss->who) - 1 : -1, state;
+    int gone = atomic_load(&r->loss->who) - 1, state;
     bool known = gone > 0 && ended_by_itself(&state, child[gone]);
 
     if (known)
@@ -201,37 +203,35 @@ static void end_children(const struct kg_ranks *r, struct kg_err *err)
             waitpid(child[p], NULL, 0);
 }
 
-/* Whether this rank says that one was lost. */
+/* Whether it is this child that says which rank was lost; or an error of its own. */
 static bool speaks_of_loss(const struct kg_ranks *r)
 {
-    int who = r->loss ? atomic_load(&r->loss->who) : 0;
-
-    if (who == 0 || r->me == 0)
-        return true; /* it has an error of its own, or is the first */
-    return (who == 1 || who == -1) && atomic_load(&r->loss->by) == r->me;
+    return atomic_load(&r->loss->who) == 0 || atomic_load(&r->loss->by) == r->me;
 }
 
-/* The ranks of a launcher find out at about the same time that one was lost, and the
- * first that closes ends all: by a signal that others of them hear while they wait.
+/* The ranks of a launcher agreed who says which one was lost, where they found it by
+ * asking. The first that closes ends all: by a signal that others of them hear while they
+ * wait. One that heard none speaks too: who was to speak may be lost by now.
  * returns whether nobody spoke */
 static bool had_its_turn(const struct kg_ranks *r)
 {
     int wait_s = r->me * TURN_S;
 
+    if (atomic_load(&r->loss->who) != 0)
+        wait_s = abs(r->me - atomic_load(&r->loss->by)) * SPEAKER_S;
     fflush(NULL);
     return sleep((unsigned)(wait_s < LAST_TURN_S ? wait_s : LAST_TURN_S)) == 0;
 }
 
-static void say_why(struct kg_ranks *r, struct kg_err *err)
+static bool speaks(struct kg_ranks *r, struct kg_err *err)
 {
-    if (r->lost && !forked && r->n > 1 && !had_its_turn(r))
-        return;
-    if (r->lost && forked && r->me == 0)
+    if (!r->lost || r->n < 2)
+        return r->me == 0 || !r->told;
+    if (!forked)
+        return had_its_turn(r);
+    if (r->me == 0)
         end_children(r, err);
-    if (r->me > 0 && r->told)
-        return;
-    if (!r->lost || speaks_of_loss(r))
-        kg_cli_fail(err);
+    return speaks_of_loss(r);
 }
 
 int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
@@ -242,8 +242,8 @@ int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
     int n = r->n, me = r->me;
     bool lost = r->lost;
 
-    if (status != KG_OK)
-        say_why(r, err);
+    if (status != KG_OK && speaks(r, err))
+        kg_cli_fail(err);
     kg_ranks_close(r); /* of a launcher: all stay until the first has spoken */
     if (!forked)
         return code;

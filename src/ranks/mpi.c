@@ -1,16 +1,17 @@
 /* Exchange by single messages: all are posted, and looked at until they are through.
  *
  * A look is short and a nap follows when nothing moved, so that a rank that waits leaves
- * its core to those that it waits for. After a failure messages may still be on their way
+ * its core to those that it waits for; and before a nap it looks for what others ask or
+ * tell of ranks that are lost. After a failure messages may still be on their way
  * into memory that is gone with the call: nothing more is said over the transport, and
  * its end is an abort, which takes the launcher's other ranks along.
  */
 #define _GNU_SOURCE /* nanosleep */
 #include "ranks/mpi.h"
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "base/program.h"
+#include "ranks/lost.h"
 
 #include <dlfcn.h>
 #include <limits.h>
@@ -24,14 +25,28 @@
 enum { PIECE = 1 << 30, SPINS = 64, LEAST_NAP_NS = 20000, MOST_NAP_NS = 1000000 };
 enum { ABORT_S = 5 }; /* for an abort, at most */
 
+/* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) behind it. */
+enum note_kind { ASK, ANSWER, LOST };
+struct note {
+    int32_t kind;
+    uint32_t question; /* of the rank that asks */
+    int32_t who, by;   /* LOST: as kg_ranks_loss has it */
+};
+
 struct wire {
     const struct kg_mpi *mpi;
     struct kg_mpi_piece *pieces; /* of the exchange that is on its way */
     int *done;
     int n, room;
+    struct kg_ranks_loss loss; /* as far as this rank knows */
+    struct kg_roll_clock clock;
+    struct kg_roll roll;
+    uint32_t question;      /* the last of this rank */
+    char *note;             /* (note_bytes) owned; the one at work */
+    unsigned char *answers; /* (3, ranks) owned; the roll's, and whom this rank awaits */
 };
 
-/* ---- one exchange ---- */
+/* ---- what is posted ---- */
 
 static size_t count(const struct kg_ranks_part *parts, int n)
 {
@@ -114,26 +129,117 @@ static void nap(int looks)
         nanosleep(&t, NULL);
 }
 
-/* Who is waited for: a rank that owes something, or that takes nothing. */
-static kg_status too_long(const struct wire *w, const struct kg_ranks *r,
-                          const char *what, struct kg_err *err)
+/* ---- who is lost ---- */
+
+static int note_bytes(const struct kg_ranks *r)
 {
-    int i = 0;
+    return (int)sizeof(struct note) + r->n;
+}
+
+/* The ranks that owe something or take nothing. */
+static unsigned char *waits_for(const struct wire *w, int n)
+{
+    unsigned char *waits = w->answers + 2 * (size_t)n;
+
+    memset(waits, 0, (size_t)n);
+    for (int i = 0; i < w->n; i++)
+        if (w->pieces[i].n > 0)
+            waits[w->pieces[i].rank] = 1;
+    return waits;
+}
+
+static void tell(const struct wire *w, const struct kg_ranks *r, int rank,
+                 const struct note *note)
+{
+    memcpy(w->note, note, sizeof *note);
+    memcpy(w->note + sizeof *note, waits_for(w, r->n), (size_t)r->n);
+    w->mpi->tell(rank, w->note, note_bytes(r));
+}
+
+static void tell_all(const struct wire *w, const struct kg_ranks *r,
+                     const struct note *note)
+{
+    for (int p = 0; p < r->n; p++)
+        if (p != r->me)
+            tell(w, r, p, note);
+}
+
+static void ask(struct wire *w, const struct kg_ranks *r)
+{
+    w->question++;
+    kg_roll_begin(&w->roll, w->answers, r->n, r->me, waits_for(w, r->n));
+    tell_all(w, r, &(struct note){.kind = ASK, .question = w->question});
+}
+
+/* The loss of which this rank knows. */
+static kg_status say(const struct wire *w, const struct kg_ranks *r, bool takes,
+                     const char *what, struct kg_err *err)
+{
+    return kg_ranks_say_lost(r, atomic_load(&w->loss.who), takes, what, err);
+}
+
+static void know(struct wire *w, int who, int by)
+{
+    atomic_store(&w->loss.by, by);
+    atomic_store(&w->loss.who, who);
+}
+
+/* What came in meanwhile. An answer to a question of before says nothing of now. */
+static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
+{
+    int from;
+
+    while ((from = w->mpi->hear(w->note, note_bytes(r))) >= 0) {
+        struct note note;
+
+        memcpy(&note, w->note, sizeof note);
+        if (note.kind == LOST) {
+            know(w, note.who, note.by);
+            return true;
+        }
+        if (note.kind == ASK)
+            tell(w, r, from, &(struct note){.kind = ANSWER, .question = note.question});
+        else if (w->clock.asked > 0 && note.question == w->question)
+            kg_roll_answer(&w->roll, from, (unsigned char *)w->note + sizeof note);
+    }
+    return false;
+}
+
+/* Who is waited for: a rank that owes something, or that takes nothing. The lowest that
+ * answered says who is lost. */
+static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *what,
+                          struct kg_err *err)
+{
+    int i = 0, who;
 
     while (i + 1 < w->n && w->pieces[i].n == 0)
         i++;
-    return kg_fail(err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", what,
-                   kg_ranks_name(r, r->me).text,
-                   w->pieces[i].in ? "nothing from" : "nothing is taken by",
-                   kg_ranks_name(r, w->pieces[i].rank).text, r->wait_s);
+    who = kg_roll_missing(&w->roll, w->pieces[i].rank);
+    know(w, -(who + 1), kg_roll_lowest(&w->roll));
+    tell_all(w, r, &(struct note){LOST, 0, -(who + 1), kg_roll_lowest(&w->roll)});
+    return say(w, r, who == w->pieces[i].rank && !w->pieces[i].in, what, err);
+}
+
+/* Nothing moved for a moment. */
+static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *what,
+                         struct kg_err *err)
+{
+    enum kg_roll_moment now;
+
+    if (hear_of_loss(w, r))
+        return say(w, r, false, what, err);
+    now = kg_roll_look(&w->clock, r->wait_s);
+    if (now == KG_ROLL_ASK)
+        ask(w, r);
+    return now == KG_ROLL_OVER ? too_long(w, r, what, err) : KG_OK;
 }
 
 static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *what,
                           struct kg_err *err)
 {
-    double since = kg_clock_seconds();
     int left = w->n, looks = 0;
 
+    kg_roll_moved(&w->clock);
     while (left > 0) {
         int n = 0;
         const char *why = w->mpi->test(w->done, &n);
@@ -145,13 +251,15 @@ static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *
         left -= n;
         looks = n > 0 ? 0 : looks + 1;
         if (n > 0)
-            since = kg_clock_seconds();
-        else if (r->wait_s > 0 && kg_clock_seconds() - since > r->wait_s)
-            return too_long(w, r, what, err);
+            kg_roll_moved(&w->clock);
+        else if (looks > SPINS)
+            KG_TRY(wait_on(w, r, what, err));
         nap(looks);
     }
     return KG_OK;
 }
+
+/* ---- one exchange ---- */
 
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
@@ -186,6 +294,15 @@ static void end_all(const struct kg_mpi *mpi)
         pthread_join(limit, NULL);
 }
 
+static void free_wire(struct wire *w)
+{
+    kg_mem_free(w->pieces);
+    kg_mem_free(w->done);
+    kg_mem_free(w->note);
+    kg_mem_free(w->answers);
+    kg_mem_free(w);
+}
+
 static void close_wire(struct kg_ranks *r)
 {
     struct wire *w = r->wire;
@@ -194,9 +311,7 @@ static void close_wire(struct kg_ranks *r)
         end_all(w->mpi);
     else
         w->mpi->close();
-    kg_mem_free(w->pieces);
-    kg_mem_free(w->done);
-    kg_mem_free(w);
+    free_wire(w);
 }
 
 static const struct kg_ranks_transport over_mpi = {
@@ -219,7 +334,14 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
     }
     r->transport = &over_mpi;
     r->wire = w;
-    return KG_OK;
+    r->loss = &w->loss;
+    w->note = kg_mem_calloc((size_t)note_bytes(r), 1, "ranks", err);
+    w->answers = w->note ? kg_mem_calloc(3 * (size_t)r->n, 1, "ranks", err) : NULL;
+    if (w->answers)
+        return KG_OK;
+    r->lost = true;
+    kg_ranks_close(r);
+    return err->code;
 }
 
 /* ---- finding it ---- */

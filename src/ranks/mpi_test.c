@@ -2,7 +2,9 @@
  * nothing comes, and how it ends. With MPI itself: tests/ranks_test.sh. */
 #include "ranks/mpi.h"
 
+#include "base/mem.h"
 #include "base/need_testing.h"
+#include "ranks/lost.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -11,12 +13,23 @@
 enum { RANKS = 3, MOST = 16 };
 
 /* ---- the library ---- */
+struct note { /* as ranks/mpi.c has it, and whom a rank waits for */
+    int32_t kind;
+    uint32_t question;
+    int32_t who, by;
+    unsigned char waits[RANKS];
+};
+enum { ASK, ANSWER, LOST };
+
 static struct {
     struct kg_mpi_piece posted[MOST];
     int n;
     int silent; /* nothing ends of this rank; -1: of none */
     const char *fails;
     int closed, ended;
+    struct note told[MOST], coming; /* from rank 0 */
+    int to[MOST], n_told;
+    enum { NOTHING, COMES, ANSWERS, ANSWERS_LATE } note; /* to what it asked, or before */
 } world;
 
 static const char *open_world(int *me, int *n)
@@ -60,6 +73,28 @@ static const char *test_world(int *done, int *n_done)
     return NULL;
 }
 
+static const size_t note_bytes = offsetof(struct note, waits) + RANKS;
+
+static void tell(int rank, const void *note, int n)
+{
+    assert_int_equal(n, note_bytes);
+    assert_true(world.n_told < MOST);
+    memcpy(&world.told[world.n_told], note, note_bytes);
+    world.to[world.n_told++] = rank;
+}
+
+static int hear(void *note, int n)
+{
+    assert_int_equal(n, note_bytes);
+    if (world.note == NOTHING || (world.note != COMES && world.n_told == 0))
+        return -1;
+    if (world.note != COMES)
+        world.coming.question = world.told[0].question - (world.note == ANSWERS_LATE);
+    memcpy(note, &world.coming, note_bytes);
+    world.note = NOTHING;
+    return 0;
+}
+
 static void close_world(void) { world.closed++; }
 static void end_world(int status)
 {
@@ -67,9 +102,9 @@ static void end_world(int status)
     world.ended++;
 }
 
-static const struct kg_mpi made_up = {KG_MPI_INTERFACE, "openmpi", open_world,
-                                      library,          start,     test_world,
-                                      close_world,      end_world};
+static const struct kg_mpi made_up = {
+    KG_MPI_INTERFACE, "openmpi", open_world, library,     start,
+    test_world,       tell,      hear,       close_world, end_world};
 
 static int join(void **state)
 {
@@ -150,6 +185,137 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
     assert_int_equal(world.closed, 0);
 }
 
+/* ---- who is lost ---- */
+
+/* Rank 1 waits for the ranks of `silent` and the note comes.   returns its error */
+static const char *wait_for(int silent, struct kg_ranks *r)
+{
+    static struct kg_err why;
+    bool x = true;
+
+    world.silent = silent;
+    NEED(kg_ranks_on_shim(r, &made_up, err));
+    r->wait_s = 0.05;
+    assert_int_equal(kg_ranks_any(r, &x, "stop requests", &why), KG_ETIMEOUT);
+    return why.message;
+}
+
+static void assert_named(const char *message, const char *expected)
+{
+    if (!strstr(message, expected))
+        fail_msg("expected \"%s\", found \"%s\"", expected, message);
+}
+
+/* Rank 0 answers that it waits for 2: that one is named, by 0, and all hear of it. */
+static void who_waits_for_the_lost_is_not_taken_for_it(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    world.note = ANSWERS;
+    world.coming = (struct note){.kind = ANSWER, .waits = {0, 0, 1}};
+    assert_named(wait_for(0, &r), "nothing from rank 2 for");
+    assert_int_equal(atomic_load(&r.loss->who), -3);
+    assert_int_equal(atomic_load(&r.loss->by), 0);
+    assert_int_equal(world.n_told, 4);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(world.told[i].kind, i < 2 ? ASK : LOST);
+        assert_int_equal(world.to[i], i % 2 ? 2 : 0);
+        assert_memory_equal(world.told[i].waits, "\1\0\0", RANKS);
+    }
+    assert_int_equal(world.told[3].who, -3);
+    assert_int_equal(world.told[3].by, 0);
+    kg_ranks_close(&r);
+}
+
+static void who_does_not_answer_is_named(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    assert_named(wait_for(0, &r), "nothing from rank 0 for");
+    assert_int_equal(atomic_load(&r.loss->by), 1);
+    kg_ranks_close(&r);
+}
+
+static void an_answer_to_a_question_of_before_is_none(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    world.note = ANSWERS_LATE;
+    world.coming = (struct note){.kind = ANSWER, .waits = {0, 0, 1}};
+    assert_named(wait_for(0, &r), "nothing from rank 0 for");
+    kg_ranks_close(&r);
+}
+
+static void of_a_ring_the_next_is_named(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    world.note = ANSWERS;
+    world.coming = (struct note){.kind = ANSWER, .waits = {0, 1, 0}};
+    assert_named(wait_for(0, &r), "nothing from rank 0 for");
+    kg_ranks_close(&r);
+}
+
+static void who_is_asked_answers(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    world.note = COMES;
+    world.coming = (struct note){.kind = ASK, .question = 7};
+    wait_for(2, &r);
+    assert_int_equal(world.told[0].kind, ANSWER);
+    assert_int_equal(world.told[0].question, 7);
+    assert_int_equal(world.to[0], 0);
+    assert_memory_equal(world.told[0].waits, "\0\0\1", RANKS);
+    kg_ranks_close(&r);
+}
+
+/* Long before its own limit, and itself where it was taken for lost. */
+static void a_loss_that_another_found_is_believed(void **state)
+{
+    static const char *const expected[] = {NULL, "the others waited for it",
+                                           "nothing from rank 2 for"};
+
+    (void)state;
+    for (int who = 1; who <= 2; who++) {
+        struct kg_ranks r;
+        struct kg_err why;
+        bool x = true;
+
+        join(state);
+        world.silent = 0;
+        world.note = COMES;
+        world.coming = (struct note){.kind = LOST, .who = -(who + 1), .by = 0};
+        NEED(kg_ranks_on_shim(&r, &made_up, err));
+        r.wait_s = 600;
+        assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_ETIMEOUT);
+        assert_named(why.message, expected[who]);
+        assert_int_equal(world.n_told, 0);
+        assert_int_equal(atomic_load(&r.loss->by), 0);
+        kg_ranks_close(&r);
+    }
+}
+
+static void without_memory_for_notes_nobody_is_joined(void **state)
+{
+    (void)state;
+    for (int request = 1; request <= 3; request++) {
+        struct kg_ranks r;
+        struct kg_err why;
+
+        kg_mem_fail_at(request);
+        assert_int_equal(kg_ranks_on_shim(&r, &made_up, &why), KG_ENOMEM);
+        kg_mem_fail_at(0);
+        assert_int_equal(r.n, 0);
+        assert_int_equal(world.ended, request - 1);
+    }
+}
+
 static void never_end(int status)
 {
     (void)status;
@@ -217,6 +383,13 @@ int main(void)
         cmocka_unit_test_setup(a_message_is_no_longer_than_mpi_counts, join),
         cmocka_unit_test_setup(the_library_has_a_name, join),
         cmocka_unit_test_setup(who_is_silent_has_a_name_and_is_waited_for_once, join),
+        cmocka_unit_test_setup(who_waits_for_the_lost_is_not_taken_for_it, join),
+        cmocka_unit_test_setup(who_does_not_answer_is_named, join),
+        cmocka_unit_test_setup(an_answer_to_a_question_of_before_is_none, join),
+        cmocka_unit_test_setup(of_a_ring_the_next_is_named, join),
+        cmocka_unit_test_setup(who_is_asked_answers, join),
+        cmocka_unit_test_setup(a_loss_that_another_found_is_believed, join),
+        cmocka_unit_test_setup(without_memory_for_notes_nobody_is_joined, join),
         cmocka_unit_test_setup(an_abort_that_waits_for_ever_is_left, join),
         cmocka_unit_test_setup(what_mpi_says_is_said, join),
         cmocka_unit_test_setup(a_shim_that_is_not_there_is_named, join),

@@ -44,13 +44,7 @@ struct kg_ranks_transport {
     void (*close)(struct kg_ranks *r);
 };
 
-/* The first rank that was lost, in memory that all ranks see: whoever finds it gone or
- * silent writes it here before it leaves, and is not taken for the cause by the others.
- * {0}: none */
-struct kg_ranks_loss {
-    atomic_int who; /* its number + 1; below 0 that of a silent one: -(number + 1) */
-    atomic_int by;  /* who found it, as soon as `who` is there */
-};
+struct kg_ranks_loss; /* ranks/lost.h */
 
 enum { KG_RANKS_HOST = 64 };
 
@@ -67,7 +61,7 @@ struct kg_ranks {
     int first;              /* of a part (kg_ranks_split): its rank 0 among the whole */
     struct kg_ranks *whole; /* borrowed; NULL: it is no part */
     char (*host)[KG_RANKS_HOST]; /* (n) owned; NULL: not known (kg_ranks_check_alike) */
-    struct kg_ranks_loss *loss;  /* borrowed; NULL: ranks share no memory */
+    struct kg_ranks_loss *loss;  /* borrowed; NULL: who finds one alone knows it */
     int here;      /* ranks that share this one's cores, itself too; 0: none but it */
     double wait_s; /* for a rank, at most; 0: for ever */
     const struct kg_ranks_transport *transport;

@@ -293,7 +293,32 @@ static void the_first_that_was_lost_is_blamed_by_all(void **state)
     loss = (struct kg_ranks_loss){0};
     on_all(wait_in_a_row);
     assert_int_equal(atomic_load(&loss.who), 4);
-    assert_int_equal(atomic_load(&loss.by), 1);
+    assert_int_equal(atomic_load(&loss.by), 0); /* who found it does not say it */
+}
+
+/* Rank 3 is silent. Rank 2 waits for it, 1 for 2 and 0 for 1, whose limit ends first. */
+static void wait_in_silence(struct kg_ranks *r)
+{
+    struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
+    struct kg_err e;
+    char byte;
+
+    r->loss = &loss;
+    r->wait_s = r->me == 0 ? 0.6 : 20;
+    if (r->me == 3)
+        return;
+    in[r->me + 1] = (struct kg_ranks_part){&byte, 1};
+    assert_int_equal(kg_ranks_exchange(r, out, in, "a step", &e), KG_ETIMEOUT);
+    assert_non_null(strstr(e.message, "nothing from rank 3 for"));
+}
+
+static void who_waits_for_the_silent_is_not_blamed(void **state)
+{
+    (void)state;
+    loss = (struct kg_ranks_loss){0};
+    on_all(wait_in_silence);
+    assert_int_equal(atomic_load(&loss.who), -4);
+    assert_int_equal(atomic_load(&loss.by), 0);
 }
 
 static void send_to_two(struct kg_ranks *r)
@@ -344,6 +369,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_waits_for_whom_is_counted, join, part),
         cmocka_unit_test_setup_teardown(the_first_has_what_each_said, join, part),
         cmocka_unit_test_setup_teardown(the_first_that_was_lost_is_blamed_by_all, join,
+                                        part),
+        cmocka_unit_test_setup_teardown(who_waits_for_the_silent_is_not_blamed, join,
                                         part),
         cmocka_unit_test_setup_teardown(a_rank_that_takes_nothing_is_named, join, part),
         cmocka_unit_test(a_part_without_memory_is_lost_to_the_whole),

@@ -2,10 +2,9 @@
  * not wait for each other. A rank that sends nothing for too long has a name. */
 #include "ranks/sockets.h"
 
-#include "base/clock.h"
-
 #include <errno.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -22,6 +21,8 @@ struct traffic {
     const char *what;
     struct flow out[KG_RANKS_SOCKETS], in[KG_RANKS_SOCKETS];
     struct pollfd fd[KG_RANKS_SOCKETS];
+    struct kg_roll_clock clock;
+    unsigned question; /* that this rank asked last */
 };
 
 static void begin(struct traffic *t, const struct kg_ranks_part *out,
@@ -51,35 +52,26 @@ static bool aim(struct traffic *t)
 
 /* ---- who is lost ---- */
 
-/* What is told of `who`, as struct kg_ranks_loss has it. */
-static kg_status say_lost(const struct traffic *t, int who, struct kg_err *err)
+/* who: as kg_ranks_loss has it */
+static bool takes_nothing(const struct traffic *t, int who)
 {
-    const struct kg_ranks *r = t->r;
-    int p = (who < 0 ? -who : who) - 1;
-    struct kg_ranks_name me = kg_ranks_name(r, r->me), name = kg_ranks_name(r, p);
+    int p = abs(who) - 1;
 
-    if (p == r->me)
-        return kg_fail(err, KG_ETIMEOUT,
-                       "%s: %s: the others waited for it for %.0f s (ranks.wait_s), and "
-                       "left",
-                       t->what, me.text, r->wait_s);
-    if (who > 0)
-        return kg_fail(err, KG_EIO, "%s: %s: %s is gone", t->what, me.text, name.text);
-    return kg_fail(
-        err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", t->what, me.text,
-        t->in[p].left || !t->out[p].left ? "nothing from" : "nothing is taken by",
-        name.text, r->wait_s);
+    return t->in[p].left == 0 && t->out[p].left > 0;
 }
 
-/* Who was lost first, of all that any rank found; else `who`, which is found here. */
-static kg_status lose(const struct traffic *t, int who, struct kg_err *err)
+/* Who was lost first, of all that any rank found; else `found`, which is here. The first
+ * rank says it, which is the others' parent, unless it is the one. */
+static kg_status lose(const struct traffic *t, int found, struct kg_err *err)
 {
     struct kg_ranks_loss *loss = t->r->loss;
-    int first = 0;
+    int who = 0;
 
-    if (loss && atomic_compare_exchange_strong(&loss->who, &first, who))
-        atomic_store(&loss->by, t->r->me);
-    return say_lost(t, first ? first : who, err);
+    if (loss && atomic_compare_exchange_strong(&loss->who, &who, found))
+        atomic_store(&loss->by, abs(found) == 1 ? t->r->me : 0);
+    if (who == 0)
+        who = found;
+    return kg_ranks_say_lost(t->r, who, takes_nothing(t, who), t->what, err);
 }
 
 /* A rank that waits for one that left has somebody else to blame. */
@@ -93,17 +85,74 @@ static kg_status gone(const struct traffic *t, int p, struct kg_err *err)
     return lose(t, p + 1, err);
 }
 
-/* Who is waited for: a rank that owes something, or else one that takes nothing. */
+/* Bit p: rank p owes something, or takes nothing. */
+static uint64_t waits_for(const struct traffic *t)
+{
+    uint64_t waits = 0;
+
+    for (int p = 0; p < t->r->n; p++)
+        if (t->in[p].left > 0 || t->out[p].left > 0)
+            waits |= (uint64_t)1 << p;
+    return waits;
+}
+
+static void answer(const struct traffic *t)
+{
+    struct kg_ranks_loss *loss = t->r->loss;
+    unsigned question = loss ? atomic_load(&loss->question) : 0;
+
+    if (!loss || atomic_load(&loss->answer[t->r->me].to) == question)
+        return;
+    atomic_store(&loss->answer[t->r->me].waits, waits_for(t));
+    atomic_store(&loss->answer[t->r->me].to, question);
+}
+
+static void ask(struct traffic *t)
+{
+    if (t->r->loss)
+        t->question = atomic_fetch_add(&t->r->loss->question, 1) + 1;
+}
+
+static void spread(unsigned char *waits, uint64_t bits, int n)
+{
+    for (int p = 0; p < n; p++)
+        waits[p] = bits >> p & 1;
+}
+
+/* Those that answered the question of this rank, or a later one. */
+static void hear(struct kg_roll *roll, const struct traffic *t)
+{
+    struct kg_ranks_loss *loss = t->r->loss;
+    unsigned char waits[KG_RANKS_SOCKETS];
+
+    for (int p = 0; p < roll->n && loss; p++)
+        if (p != roll->me && atomic_load(&loss->answer[p].to) >= t->question) {
+            spread(waits, atomic_load(&loss->answer[p].waits), roll->n);
+            kg_roll_answer(roll, p, waits);
+        }
+}
+
+/* A rank that owes something, or else one that takes nothing. */
+static int waited_for(const struct traffic *t)
+{
+    int n = t->r->n, p = 0, q = 0;
+
+    while (p < n && t->in[p].left == 0)
+        p++;
+    while (q + 1 < n && t->out[q].left == 0)
+        q++;
+    return p < n ? p : q;
+}
+
 static kg_status too_long(const struct traffic *t, struct kg_err *err)
 {
-    int p = 0;
+    unsigned char room[2 * KG_RANKS_SOCKETS], waits[KG_RANKS_SOCKETS];
+    struct kg_roll roll;
 
-    while (p < t->r->n && t->in[p].left == 0)
-        p++;
-    for (int q = 0; q < t->r->n && p == t->r->n; q++)
-        if (t->out[q].left > 0)
-            return lose(t, -(q + 1), err);
-    return lose(t, -(p + 1), err);
+    spread(waits, waits_for(t), t->r->n);
+    kg_roll_begin(&roll, room, t->r->n, t->r->me, waits);
+    hear(&roll, t);
+    return lose(t, -(kg_roll_missing(&roll, waited_for(t)) + 1), err);
 }
 
 /* ---- one exchange ---- */
@@ -136,23 +185,35 @@ static kg_status move(struct traffic *t, int p, struct kg_err *err)
     return KG_OK;
 }
 
+/* Nothing moved for a moment. */
+static kg_status wait_on(struct traffic *t, struct kg_err *err)
+{
+    enum kg_roll_moment now;
+
+    if (another_found_one(t))
+        return lose(t, 0, err);
+    now = kg_roll_look(&t->clock, t->r->wait_s);
+    if (now == KG_ROLL_ASK)
+        ask(t);
+    return now == KG_ROLL_OVER ? too_long(t, err) : KG_OK;
+}
+
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err)
 {
     struct traffic t = {.r = r, .what = what};
-    double since = kg_clock_seconds();
 
     begin(&t, out, in);
+    kg_roll_moved(&t.clock);
     while (aim(&t)) {
         int ready = poll(t.fd, (nfds_t)r->n, 100);
 
+        answer(&t);
         if (ready > 0)
-            since = kg_clock_seconds();
-        else if (another_found_one(&t))
-            return lose(&t, 0, err);
-        else if (r->wait_s > 0 && kg_clock_seconds() - since > r->wait_s)
-            return too_long(&t, err);
+            kg_roll_moved(&t.clock);
+        else
+            KG_TRY(wait_on(&t, err));
         for (int p = 0; p < r->n && ready > 0; p++)
             if (t.fd[p].revents)
                 KG_TRY(move(&t, p, err));

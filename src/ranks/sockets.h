@@ -5,11 +5,10 @@
 #ifndef KG_RANKS_SOCKETS_H
 #define KG_RANKS_SOCKETS_H
 
-#include "ranks/ranks.h"
+#include "ranks/lost.h"
 
 /* fd (n): the socket to each rank, but for `me`; borrowed
  * errors: EINVAL (more than KG_RANKS_SOCKETS ranks) */
-enum { KG_RANKS_SOCKETS = 64 };
 kg_status kg_ranks_on_sockets(struct kg_ranks *r, int me, int n, int *fd,
                               struct kg_err *err) KG_MUST_CHECK;
 

@@ -253,6 +253,12 @@ static bool stands(struct kg_run *run)
     return !midway;
 }
 
+/* Where a rank was lost, the run's end says so: not what cannot be done without it. */
+static bool is_news(const struct kg_ranks *ranks, const struct kg_err *err)
+{
+    return !ranks->lost || !strstr(err->message, ranks->broken.message);
+}
+
 /* After a failure that left the weights of the last whole step untouched (a grader that
  * died, memory): the present step alone is lost. A state that is not finite is not worth
  * keeping, and step 0 is there or cheap. */
@@ -266,7 +272,7 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
         run->state.count.step == 0 || !stands(run))
         return status;
     kg_ranks_forgive(ranks); /* what fails now is news */
-    if (save(run, &err) != KG_OK)
+    if (save(run, &err) != KG_OK && is_news(ranks, &err))
         kg_log_warn("step %lld is not saved: %s", (long long)run->state.count.step,
                     err.message);
     ranks->told = told;
@@ -494,7 +500,7 @@ static kg_status end_saving(struct kg_run *run, kg_status status, struct kg_err 
     status = kg_ahead_agree(&run->work.ahead, status, "end of the steps", err);
     told = ranks->told;
     kg_ranks_forgive(ranks);
-    if (kg_checkpoint_wait(run, &why) != KG_OK)
+    if (kg_checkpoint_wait(run, &why) != KG_OK && is_news(ranks, &why))
         kg_log_warn("%s", why.message);
     ranks->told = told;
     return status;

@@ -1,16 +1,25 @@
 /* kedge-mpi-NAME.so: kedge's own names over the mpi.h that it is compiled with.
  *
  * Single sends and receives and nothing collective: a rank that is silent has a name
- * then. Messages between two ranks keep their order, so one tag is enough.
+ * then. Messages between two ranks keep their order, so one tag is enough, and one more
+ * for notes, of which each rank has a place for one on its way to each other.
  */
 #include "ranks/mpi/shim.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { PARTS, NOTES }; /* tags */
 
 static MPI_Request *requests;
 static int posted, room;
+static int n_ranks;
+static struct note {
+    MPI_Request request;
+    void *bytes;
+} * notes; /* (n_ranks), or NULL: none was sent */
 
 static const char *said(int code)
 {
@@ -36,6 +45,7 @@ static const char *open_mpi(int *me, int *n)
         code = MPI_Comm_rank(MPI_COMM_WORLD, me);
     if (code == MPI_SUCCESS)
         code = MPI_Comm_size(MPI_COMM_WORLD, n);
+    n_ranks = *n;
     return said(code);
 }
 
@@ -72,10 +82,10 @@ static const char *start(const struct kg_mpi_piece *pieces, int n)
     for (int i = 0; i < n && !why; i++) {
         const struct kg_mpi_piece *p = &pieces[i];
 
-        why = said(p->in ? MPI_Irecv(p->data, p->n, MPI_BYTE, p->rank, 0, MPI_COMM_WORLD,
-                                     &requests[i])
-                         : MPI_Isend(p->data, p->n, MPI_BYTE, p->rank, 0, MPI_COMM_WORLD,
-                                     &requests[i]));
+        why = said(p->in ? MPI_Irecv(p->data, p->n, MPI_BYTE, p->rank, PARTS,
+                                     MPI_COMM_WORLD, &requests[i])
+                         : MPI_Isend(p->data, p->n, MPI_BYTE, p->rank, PARTS,
+                                     MPI_COMM_WORLD, &requests[i]));
         posted += !why;
     }
     return why;
@@ -90,9 +100,57 @@ static const char *test(int *done, int *n_done)
     return said(code);
 }
 
+/* ---- notes ---- */
+
+static int make_notes(void)
+{
+    notes = notes ? notes : calloc((size_t)n_ranks, sizeof *notes);
+    for (int p = 0; p < n_ranks && notes; p++)
+        if (!notes[p].bytes)
+            notes[p].request = MPI_REQUEST_NULL;
+    return notes != NULL;
+}
+
+static void tell(int rank, const void *note, int n)
+{
+    struct note *to;
+    int free_again = 0;
+
+    if (!make_notes())
+        return;
+    to = &notes[rank];
+    if (MPI_Test(&to->request, &free_again, MPI_STATUS_IGNORE) != MPI_SUCCESS ||
+        !free_again)
+        return;
+    to->bytes = to->bytes ? to->bytes : malloc((size_t)n);
+    if (!to->bytes)
+        return;
+    memcpy(to->bytes, note, (size_t)n);
+    if (MPI_Isend(to->bytes, n, MPI_BYTE, rank, NOTES, MPI_COMM_WORLD, &to->request) !=
+        MPI_SUCCESS)
+        to->request = MPI_REQUEST_NULL;
+}
+
+static int hear(void *note, int n)
+{
+    MPI_Status came;
+    int there = 0;
+
+    if (MPI_Iprobe(MPI_ANY_SOURCE, NOTES, MPI_COMM_WORLD, &there, &came) != MPI_SUCCESS ||
+        !there ||
+        MPI_Recv(note, n, MPI_BYTE, came.MPI_SOURCE, NOTES, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE) != MPI_SUCCESS)
+        return -1;
+    return came.MPI_SOURCE;
+}
+
 static void close_mpi(void)
 {
     MPI_Finalize();
+    for (int p = 0; p < n_ranks && notes; p++)
+        free(notes[p].bytes);
+    free(notes);
+    notes = NULL;
     free(requests);
     requests = NULL;
     room = posted = 0;
@@ -108,6 +166,8 @@ __attribute__((visibility("default"))) const struct kg_mpi kg_mpi_shim = {
     .library = library,
     .start = start,
     .test = test,
+    .tell = tell,
+    .hear = hear,
     .close = close_mpi,
     .end_all = end_all,
 };

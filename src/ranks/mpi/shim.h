@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-enum { KG_MPI_INTERFACE = 1, KG_MPI_TEXT = 256 };
+enum { KG_MPI_INTERFACE = 2, KG_MPI_TEXT = 256 };
 
 /* Bytes to or from a rank. */
 struct kg_mpi_piece {
@@ -30,6 +30,11 @@ struct kg_mpi {
     const char *(*start)(const struct kg_mpi_piece *pieces, int n);
     /* done (as many as were started): indices of those that ended since the last call */
     const char *(*test)(int *done, int *n_done);
+    /* A note of n bytes, a few kB at most and always as many, beside what is on its way;
+     * lost where the one before it was not taken yet, or a message cannot be sent. */
+    void (*tell)(int rank, const void *note, int n);
+    /* note (n) out: the next that came.   returns the rank it is from; -1: none came */
+    int (*hear)(void *note, int n);
     void (*close)(void);
     /* This rank and, where it can, the launcher's others. */
     void (*end_all)(int status);

@@ -1,0 +1,76 @@
+/* One round of questions and answers, whatever carries them. */
+#include "ranks/lost.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ANSWER_S = 5 };
+
+void kg_roll_moved(struct kg_roll_clock *c)
+{
+    *c = (struct kg_roll_clock){.since = kg_clock_seconds()};
+}
+
+enum kg_roll_moment kg_roll_look(struct kg_roll_clock *c, double wait_s)
+{
+    double now = kg_clock_seconds();
+    double to_answer = wait_s / 2 < MOST_ANSWER_S ? wait_s / 2 : MOST_ANSWER_S;
+
+    if (wait_s > 0 && c->asked == 0 && now - c->since > wait_s - to_answer) {
+        c->asked = now;
+        return KG_ROLL_ASK;
+    }
+    return c->asked > 0 && now - c->asked > to_answer ? KG_ROLL_OVER : KG_ROLL_WAIT;
+}
+
+void kg_roll_begin(struct kg_roll *roll, unsigned char *room, int n, int me,
+                   const unsigned char *waits)
+{
+    *roll = (struct kg_roll){n, me, room, room + n};
+    memset(room, 0, 2 * (size_t)n);
+    kg_roll_answer(roll, me, waits);
+}
+
+void kg_roll_answer(struct kg_roll *roll, int rank, const unsigned char *waits)
+{
+    roll->here[rank] = 1;
+    for (int p = 0; p < roll->n; p++)
+        roll->wanted[p] |= waits[p];
+}
+
+int kg_roll_missing(const struct kg_roll *roll, int direct)
+{
+    for (int p = 0; p < roll->n; p++)
+        if (roll->wanted[p] && !roll->here[p])
+            return p;
+    return direct;
+}
+
+int kg_roll_lowest(const struct kg_roll *roll)
+{
+    int p = 0;
+
+    while (!roll->here[p])
+        p++; /* this rank is */
+    return p;
+}
+
+kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
+                            const char *what, struct kg_err *err)
+{
+    int p = abs(who) - 1;
+    struct kg_ranks_name me = kg_ranks_name(r, r->me), name = kg_ranks_name(r, p);
+
+    if (p == r->me)
+        return kg_fail(err, KG_ETIMEOUT,
+                       "%s: %s: the others waited for it for %.0f s (ranks.wait_s), and "
+                       "left",
+                       what, me.text, r->wait_s);
+    if (who > 0)
+        return kg_fail(err, KG_EIO, "%s: %s: %s is gone", what, me.text, name.text);
+    return kg_fail(err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", what,
+                   me.text, takes ? "nothing is taken by" : "nothing from", name.text,
+                   r->wait_s);
+}
