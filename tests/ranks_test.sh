@@ -92,6 +92,9 @@ unjoined() {
     ! SLURM_NTASKS=4 ./kedge train model.path=$digits task.name=digits data.train=$digits/train.jsonl run.dir="$work/x" \
         >"$work/said" 2>&1 && said "SLURM_NTASKS is 4" && [ ! -e "$work/x" ]
 }
+# the script of a job of four tasks on one machine becomes ranks itself
+of_a_job() { SLURM_NTASKS=4 SLURM_JOB_NUM_NODES=1 ./kedge eval --model $digits --task digits --data $digits/test.jsonl --problems 6 \
+    --max-tokens 12 --out "$work/job" --ranks 2 >"$work/said" 2>&1 && diff -r "$work/eval" "$work/job"; }
 # a launcher that the library does not hear: each process would be a run of its own
 deaf_openmpi() { PMIX_RANK=0 PMIX_NAMESPACE=slurm.pmix.1.0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 "$@"; }
 deaf_mpich() { PMI_SIZE=2 "$@"; }
@@ -106,6 +109,7 @@ pass "a run of one process" one_process
 pass "a longer one" one_process_long
 pass "one that lags a step" one_that_lags
 pass "an evaluation of one process" one_evaluation
+pass "the script of a job of Slurm's on one machine becomes its ranks" of_a_job
 for m in openmpi mpich; do
     command -v mpirun.$m pgrep >/dev/null 2>&1 && [ -e kedge-mpi-$m.so ] || {
         skipped "ranks over $m" "mpirun.$m, kedge-mpi-$m.so or pgrep is not here"

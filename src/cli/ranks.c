@@ -128,7 +128,7 @@ kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s, struct kg
 {
     kg_status status;
 
-    KG_TRY(kg_ranks_open(r, wait_s, err));
+    KG_TRY(kg_ranks_open(r, n, wait_s, err));
     if (r->n == 0 && n == 1)
         return KG_OK;
     status = r->n > 0 ? kg_ranks_agree(r, be_launched(r, n, err), "start", err)

@@ -43,6 +43,17 @@ static long number_by_pmix(void)
                : 0;
 }
 
+/* A step says how many tasks it has; the script of a job, how many the job has. */
+static void read_slurm(struct kg_ranks_launch *l)
+{
+    bool step = getenv("SLURM_STEP_NUM_TASKS");
+    long n = number(step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+
+    if (n > 1)
+        *l = (struct kg_ranks_launch){KG_RANKS_NOBODY, (int)n, !step,
+                                      (int)number("SLURM_JOB_NUM_NODES")};
+}
+
 /* The innermost launcher is the last word: mpirun may have been started in a step of
  * Slurm, whose variables are still there. PMIx and Slurm's step tell of no library. */
 void kg_ranks_read_launch(struct kg_ranks_launch *l)
@@ -57,9 +68,8 @@ void kg_ranks_read_launch(struct kg_ranks_launch *l)
     } else if (getenv("PMIX_RANK")) {
         l->by = KG_RANKS_PMIX;
         l->n = (int)number_by_pmix();
-    } else if (number("SLURM_NTASKS") > 1) {
-        l->by = KG_RANKS_NOBODY;
-        l->n = (int)number("SLURM_NTASKS");
+    } else {
+        read_slurm(l);
     }
 }
 
@@ -77,13 +87,34 @@ int kg_ranks_launched(void)
     return n > 1 ? (int)n : 1;
 }
 
-static kg_status refuse_unjoined(int n, struct kg_err *err)
+/* own: as of kg_ranks_open */
+static kg_status check_joined(const struct kg_ranks_launch *l, int own,
+                              struct kg_err *err)
 {
-    return kg_fail(err, KG_EINVAL,
-                   "ranks: SLURM_NTASKS is %d, but Slurm did not join its tasks: "
-                   "expected srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH), or for "
-                   "a run of one process srun -n 1 --mpi=none with SLURM_NTASKS=1",
-                   n);
+    if (!l->script)
+        return kg_fail(
+            err, KG_EINVAL,
+            "ranks: expected tasks that Slurm joined, by srun --mpi=pmix (Open "
+            "MPI) or --mpi=pmi2 (MPICH), or srun -n 1 for a run of one "
+            "process, found SLURM_STEP_NUM_TASKS %d: each task would be a "
+            "run of its own",
+            l->n);
+    if (own < 2)
+        return kg_fail(
+            err, KG_EINVAL,
+            "ranks: SLURM_NTASKS is %d, but this is one process: expected srun "
+            "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH) in front of it, "
+            "--ranks N for N processes of this machine, or srun -n 1 for a "
+            "run of one",
+            l->n);
+    if (l->nodes > 1)
+        return kg_fail(err, KG_EINVAL,
+                       "--ranks: expected a job of one machine, whose processes they "
+                       "are, found one of %d (SLURM_JOB_NUM_NODES): srun --mpi=pmix "
+                       "(Open MPI) or --mpi=pmi2 (MPICH) in front, without --ranks, "
+                       "takes all of them, srun -n 1 in front one",
+                       l->nodes);
+    return KG_OK;
 }
 
 /* Either library may speak PMIx: the one that is here, Open MPI's where both are. */
@@ -113,7 +144,7 @@ static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *
                    l->n, found, library);
 }
 
-kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
+kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_err *err)
 {
     struct kg_ranks_launch l;
     const char *library;
@@ -121,7 +152,7 @@ kg_status kg_ranks_open(struct kg_ranks *r, double wait_s, struct kg_err *err)
     memset(r, 0, sizeof *r);
     kg_ranks_read_launch(&l);
     if (l.by == KG_RANKS_NOBODY)
-        return refuse_unjoined(l.n, err);
+        return check_joined(&l, own, err);
     if (l.by == KG_RANKS_ALONE || l.n == 1)
         return KG_OK;
     library = library_for(l.by);

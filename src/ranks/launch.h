@@ -4,9 +4,12 @@
  *     OMPI_COMM_WORLD_SIZE        Open MPI
  *     PMI_SIZE                    MPICH
  *     PMIX_RANK                   PMIx, which both speak: the library that is here
- *     SLURM_NTASKS above 1        Slurm's tasks that know nothing of each other: refused,
- *                                 each would take itself for the whole run
+ *     SLURM_STEP_NUM_TASKS or     Slurm's tasks that know nothing of each other: refused,
+ *     SLURM_NTASKS above 1        each would take itself for the whole run
  *     none of them                alone
+ *
+ * The script of a job is one process for all of its SLURM_NTASKS, and has no step. On one
+ * machine it may become the ranks of a run itself.
  *
  * The first that is there counts. How many processes the launcher says it started is
  * compared with how many MPI finds.
@@ -25,16 +28,19 @@ enum kg_ranks_launcher {
 };
 struct kg_ranks_launch {
     enum kg_ranks_launcher by;
-    int n; /* processes that it says it started; 0: it does not say */
+    int n;       /* processes that it says it started; 0: it does not say */
+    bool script; /* of a job of Slurm's: it started one for all n */
+    int nodes;   /* of that job */
 };
 void kg_ranks_read_launch(struct kg_ranks_launch *l);
 
 /* Join the launcher's other processes.   r (out): {0} where there is no launcher, or one
  * of a single process; closed by kg_ranks_close, after the last word to the user: where a
- * rank was lost it ends all of them
+ * rank was lost it ends all of them.   own: processes that this one becomes itself where
+ * there is no launcher
  * errors: EINVAL (Slurm's tasks that know nothing of each other; a library that finds
  * another number of processes than the launcher started), those of kg_ranks_on_mpi */
-kg_status kg_ranks_open(struct kg_ranks *r, double wait_s,
+kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* How many processes the launcher of this one started, that may make one run; 1: none

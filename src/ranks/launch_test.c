@@ -17,7 +17,8 @@
 
 static const char *const left_by_launchers[] = {
     "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",     "PMIX_RANK",
-    "PMIX_NAMESPACE",       "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"};
+    "PMIX_NAMESPACE",       "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS",
+    "SLURM_JOB_NUM_NODES"};
 
 static int nobody(void **state)
 {
@@ -32,27 +33,52 @@ static void without_a_launcher_a_process_is_alone(void **state)
     struct kg_ranks r;
 
     (void)state;
-    NEED(kg_ranks_open(&r, 1, err));
+    NEED(kg_ranks_open(&r, 1, 1, err));
     assert_int_equal(r.n, 0);
     setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
-    NEED(kg_ranks_open(&r, 1, err));
+    NEED(kg_ranks_open(&r, 1, 1, err));
     assert_int_equal(r.n, 0);
     setenv("SLURM_NTASKS", "1", 1);
     unsetenv("OMPI_COMM_WORLD_SIZE");
-    NEED(kg_ranks_open(&r, 1, err));
+    NEED(kg_ranks_open(&r, 1, 1, err));
     assert_int_equal(r.n, 0);
 }
 
 static void tasks_that_slurm_did_not_join_are_refused(void **state)
 {
     struct kg_ranks r;
-    struct kg_err err = {0};
+    struct kg_err why = {0};
 
     (void)state;
     setenv("SLURM_NTASKS", "4", 1);
-    assert_int_equal(kg_ranks_open(&r, 1, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "SLURM_NTASKS is 4"));
-    assert_non_null(strstr(err.message, "srun --mpi=pmix"));
+    setenv("SLURM_STEP_NUM_TASKS", "4", 1);
+    for (int own = 1; own <= 3; own += 2) {
+        assert_int_equal(kg_ranks_open(&r, own, 1, &why), KG_EINVAL);
+        assert_non_null(strstr(why.message, "found SLURM_STEP_NUM_TASKS 4"));
+        assert_non_null(strstr(why.message, "srun --mpi=pmix"));
+    }
+}
+
+/* As sbatch -n 4 leaves it: a lone run is likely one whose srun was forgotten. */
+static void the_script_of_a_job_may_become_ranks_of_its_machine(void **state)
+{
+    struct kg_ranks r;
+    struct kg_err why = {0};
+
+    (void)state;
+    setenv("SLURM_NTASKS", "4", 1);
+    setenv("SLURM_JOB_NUM_NODES", "1", 1);
+    assert_int_equal(kg_ranks_open(&r, 1, 1, &why), KG_EINVAL);
+    assert_non_null(strstr(why.message, "SLURM_NTASKS is 4"));
+    assert_non_null(strstr(why.message, "--ranks N"));
+    NEED(kg_ranks_open(&r, 3, 1, err));
+    assert_int_equal(r.n, 0);
+    setenv("SLURM_JOB_NUM_NODES", "2", 1);
+    assert_int_equal(kg_ranks_open(&r, 3, 1, &why), KG_EINVAL);
+    assert_non_null(strstr(why.message, "found one of 2 (SLURM_JOB_NUM_NODES)"));
+    setenv("SLURM_STEP_NUM_TASKS", "1", 1); /* srun -n 1 */
+    NEED(kg_ranks_open(&r, 3, 1, err));
+    NEED(kg_ranks_open(&r, 1, 1, err));
 }
 
 /* As launchers leave it: mpirun of Open MPI 4.1 and MPICH 4.0, srun of Slurm 22.05, and
@@ -101,6 +127,12 @@ static const struct {
      2,
      2},
     {"the script of a batch", {"SLURM_NTASKS", "4"}, KG_RANKS_NOBODY, 4, 1},
+    {"the script of a batch of one task", {"SLURM_NTASKS", "1"}, KG_RANKS_ALONE, 0, 1},
+    {"srun --mpi=none -n 1",
+     {"SLURM_NTASKS", "4", "SLURM_STEP_NUM_TASKS", "1"},
+     KG_RANKS_ALONE,
+     0,
+     1},
     {"mpirun of MPICH in it",
      {"SLURM_NTASKS", "4", "PMI_SIZE", "4"},
      KG_RANKS_MPICH,
@@ -260,6 +292,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(without_a_launcher_a_process_is_alone, nobody),
         cmocka_unit_test_setup(tasks_that_slurm_did_not_join_are_refused, nobody),
+        cmocka_unit_test_setup(the_script_of_a_job_may_become_ranks_of_its_machine,
+                               nobody),
         cmocka_unit_test_setup(the_innermost_launcher_is_told_from_the_environment,
                                nobody),
         cmocka_unit_test(one_program_is_alike),
