@@ -257,6 +257,7 @@ struct level {
     int64_t largest; /* number given */
     const char *ops;
 };
+static const struct level small = {3, 9, "+-"};
 static const struct level easy = {3, 20, "+-"};
 static const struct level medium = {3, 50, "+-*/"};
 static const struct level hard = {4, 99, "+-*/"};
@@ -450,6 +451,7 @@ static const struct kg_task_level levels[] = {
     {"easy", make, &easy},
     {"medium", make, &medium},
     {"hard", make, &hard},
+    {"small", make, &small},
     {NULL, NULL, NULL},
 };
 

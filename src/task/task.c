@@ -27,7 +27,7 @@ static const struct kg_task_row table[] = {
     {
         .name = "countdown",
         .help = "reach a target with + - * / from numbers that are each used once",
-        .levels = "easy|medium|hard",
+        .levels = "easy|medium|hard|small",
         .exact_reward = true,
         .load = kg_task_countdown_load,
         .grade = kg_task_countdown_grade,
