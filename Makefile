@@ -15,7 +15,7 @@ VERSION := 0.1.0
 # of libkedge: changes when a program that was linked against the library would break
 ABI     := 0
 # From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
-MODULES := base data net tensor ranks policy lib golden text math traj model search task rollout eval bench recipe report train serve cli
+MODULES := base data net tensor ranks policy lib golden text math traj model encoder search task rollout eval bench recipe report train serve cli
 # what libkedge is made of
 LIB_MODULES := base tensor policy lib
 

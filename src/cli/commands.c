@@ -111,6 +111,13 @@ const struct kg_command kg_commands[] = {
      "with --decode the other way round. "
      "A folder with nothing but tokenizer.json or tokenizer.model is enough.",
      0, NULL, NULL, NULL},
+    {"embed", "texts to vectors, by an encoder", kg_cmd_embed,
+     "--model DIR [flags] < LINES", kg_embed_flags,
+     "DIR is a BERT-shaped encoder (E5, MiniLM, BGE) as sentence-transformers keeps it. "
+     "Every line of stdin is {\"text\": text}, or with --lines the text itself; every "
+     "line of stdout {\"vector\": [...]}. A text has the same vector, in every bit, in "
+     "any company and with any number of threads. docs/search.md has more.",
+     0, NULL, NULL, NULL},
     {"chat-template", "messages to the prompt that a model's template makes of them",
      kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
      "Every line of stdin is {\"messages\": [...], \"tools\", "

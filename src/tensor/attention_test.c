@@ -482,6 +482,45 @@ static void masked_keys_never_contribute(void **state)
     }
 }
 
+/* Each row of p a sequence of its own, at the last position of its keys. */
+static struct kg_attn_seq *last_queries(const struct problem *p)
+{
+    struct kg_attn_seq *seqs = buffer_of(p->n, sizeof *seqs);
+    for (int s = 0; s < p->n_seqs; s++)
+        for (int i = 0; i < p->lengths[s]; i++)
+            seqs[p->seqs[s].row + i] = (struct kg_attn_seq){.row = p->seqs[s].row + i,
+                                                            .n_rows = 1,
+                                                            .pos = p->lengths[s] - 1,
+                                                            .keys = p->seqs[s].keys};
+    return seqs;
+}
+
+/* Both ways every query is the last one of its sequence, bit for bit. */
+static void both_ways_each_query_sees_all(void **state)
+{
+    (void)state;
+    for (int i = FIRST_SHAPE; i < N_SHAPES; i += NEXT_SHAPE) {
+        struct problem p = shapes[i];
+        if (p.window > 0)
+            continue;
+        problem_init(&p);
+        struct kg_attn a = attn_of(&p);
+        struct answer all = answer_init(&p, p.n), one = answer_init(&p, p.n);
+        a.both_ways = true;
+        attend(&all, &a);
+        a.both_ways = false;
+        a.n_seqs = (int32_t)p.n;
+        a.seqs = last_queries(&p);
+        attend(&one, &a);
+        assert_rows_equal(&all, 0, &one, 0, p.n);
+        assert_lse_equal(&all, 0, &one, 0, p.n, p.heads);
+        buffer_free((void *)(uintptr_t)a.seqs);
+        answer_release(&all);
+        answer_release(&one);
+        problem_release(&p);
+    }
+}
+
 /* Keys and values become NaN: rows whose window has passed them must not notice. */
 static void keys_before_a_window_never_contribute(void **state)
 {
@@ -924,6 +963,7 @@ int main(void)
         cmocka_unit_test(neighbours_in_the_batch_change_no_bit),
         cmocka_unit_test(masked_keys_never_contribute),
         cmocka_unit_test(keys_before_a_window_never_contribute),
+        cmocka_unit_test(both_ways_each_query_sees_all),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(an_enclosing_region_changes_no_bit),
         cmocka_unit_test(instruction_sets_agree_in_every_bit),

@@ -137,9 +137,9 @@ enum { KG_KV_BLOCK = 64 };
 
 /* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
  * position p sees the keys 0..p of its sequence, or with a window the last `window` of
- * them. Key j stands in row keys + j of k, or,
- * with a table of blocks, in row blocks[keys + j/64]*64 + j%64. No query row is of two
- * sequences. */
+ * them; both ways each sees the keys 0..pos+n_rows-1. Key j stands in row keys + j of k,
+ * or, with a table of blocks, in row blocks[keys + j/64]*64 + j%64. No query row is of
+ * two sequences. */
 struct kg_attn_seq {
     int32_t row;
     int32_t n_rows;
@@ -156,6 +156,7 @@ struct kg_attn {
     int head_dim;
     float scale;                    /* 1/sqrt(hd) */
     int32_t window;                 /* keys that a query sees at most; 0: all before it */
+    bool both_ways;                 /* and those behind it; without a window */
     float softcap;                  /* scores are cap tanh(score / cap); 0: as they are */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
@@ -412,6 +413,10 @@ struct kg_backend {
     kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, struct kg_vec dw,
                              struct kg_mat dy, struct kg_mat x, struct kg_vec w,
                              struct kg_vec inv, struct kg_err *err);
+    /* of encoders; NULL, either: they are refused */
+    kg_status (*layernorm)(struct kg_mat y, struct kg_mat x, struct kg_vec w,
+                           struct kg_vec b, float eps, struct kg_err *err);
+    kg_status (*gelu)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
     kg_status (*bias)(struct kg_mat y, struct kg_vec b, struct kg_err *err);
     kg_status (*bias_bwd)(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
     kg_status (*rope)(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
@@ -620,6 +625,18 @@ kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
                             struct kg_mat x, struct kg_vec w, struct kg_vec inv,
                             struct kg_err *err) KG_MUST_CHECK;
 
+/* y[n,d] = w[d] c[n,d] inv[n] + b[d],   c = x - mean_d x,   inv[n] = 1 / sqrt(mean_d c^2
+ * + eps);   for encoders: there is no gradient
+ * y (N,D) fp32 or ct out, may be x itself; x (N,D) fp32; w, b (D)
+ * source: Ba et al. 2016 */
+kg_status kg_op_layernorm(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
+                          struct kg_vec w, struct kg_vec b, float eps,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* y = x (1 + erf(x / sqrt 2)) / 2, within 3e-7 (1 + |y|);   no gradient either
+ * y, x (N,F) fp32 or ct; y may be x itself   source: Hendrycks and Gimpel 2016 */
+kg_status kg_op_gelu(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
+                     struct kg_err *err) KG_MUST_CHECK;
+
 /* y[n,d] += b[d]  (y fp32);   db[d] += sum_n dy[n,d]  (dy fp32 or ct) */
 kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, struct kg_vec b,
                      struct kg_err *err) KG_MUST_CHECK;
@@ -717,8 +734,8 @@ kg_status kg_op_sigmoid_bwd(const struct kg_backend *be, struct kg_vec dx,
 /* The first operation of experts that a backend lacks; NULL: none, or it is a plan. */
 const char *kg_experts_missing(const struct kg_backend *be);
 
-/* Causal grouped-query attention, online softmax over key blocks of KG_KV_BLOCK from
- * position 0, of which a window leaves out those that it does not touch.
+/* Grouped-query attention, causal or both ways, online softmax over key blocks of
+ * KG_KV_BLOCK from position 0, of which a window leaves out those that it does not touch.
  * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, none allowed; a->q
  * is not o
  * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
@@ -728,7 +745,7 @@ const char *kg_experts_missing(const struct kg_backend *be);
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
- * Whole sequences only (pos 0, no table of blocks, keys == row).
+ * Whole sequences only (pos 0, no table of blocks, keys == row), causal.
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,

@@ -109,6 +109,15 @@ static kg_status far_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_ve
     LENDING(rmsnorm_bwd(dx, accumulate, dw, dy, x, w, inv, err), dx.data, dw.data,
             dy.data, x.data, w.data, inv.data);
 }
+static kg_status far_layernorm(struct kg_mat y, struct kg_mat x, struct kg_vec w,
+                               struct kg_vec b, float eps, struct kg_err *err)
+{
+    LENDING(layernorm(y, x, w, b, eps, err), y.data, x.data, w.data, b.data);
+}
+static kg_status far_gelu(struct kg_mat y, struct kg_mat x, struct kg_err *err)
+{
+    LENDING(gelu(y, x, err), y.data, x.data);
+}
 static kg_status far_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err)
 {
     LENDING(bias(y, b, err), y.data, b.data);
@@ -284,6 +293,8 @@ static const struct kg_backend table = {
     .embed_bwd = far_embed_bwd,
     .rmsnorm = far_rmsnorm,
     .rmsnorm_bwd = far_rmsnorm_bwd,
+    .layernorm = far_layernorm,
+    .gelu = far_gelu,
     .bias = far_bias,
     .bias_bwd = far_bias_bwd,
     .rope = far_rope,

@@ -345,6 +345,17 @@ kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
                            : missing(be, op, err);
 }
 
+kg_status kg_op_layernorm(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
+                          struct kg_vec w, struct kg_vec b, float eps, struct kg_err *err)
+{
+    const char *op = "layernorm";
+    KG_TRY(check(op, "x", x, ANY, ANY, F32, err));
+    KG_TRY(check(op, "y", y, x.rows, x.cols, CT, err));
+    KG_TRY(check_vec(op, "w", w, x.cols, err));
+    KG_TRY(check_vec(op, "b", b, x.cols, err));
+    return be->layernorm ? be->layernorm(y, x, w, b, eps, err) : missing(be, op, err);
+}
+
 kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, struct kg_vec b,
                      struct kg_err *err)
 {
@@ -431,6 +442,14 @@ kg_status kg_op_geglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
     KG_TRY(check_gated_bwd(op, dgate, dup, dh, gate, up, err));
     return be->geglu_bwd ? be->geglu_bwd(dgate, dup, dh, gate, up, err)
                          : missing(be, op, err);
+}
+
+kg_status kg_op_gelu(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
+                     struct kg_err *err)
+{
+    KG_TRY(check("gelu", "x", x, ANY, ANY, CT, err));
+    KG_TRY(check("gelu", "y", y, x.rows, x.cols, CT, err));
+    return be->gelu ? be->gelu(y, x, err) : missing(be, "gelu", err);
 }
 
 /* ---- moving ---- */
@@ -532,6 +551,9 @@ static kg_status check_attention(const struct kg_backend *be, const char *op,
     if (a->window < 0)
         return kg_fail(err, KG_EINVAL, "%s: window %d, expected 0 or more", op,
                        (int)a->window);
+    if (a->both_ways && a->window > 0)
+        return kg_fail(err, KG_EINVAL, "%s: both ways with a window of %d, expected none",
+                       op, (int)a->window);
     KG_TRY(check_softcap(op, a->softcap, err));
     KG_TRY(check(op, "q", a->q, ANY, ANY, CT, err));
     KG_TRY(check(op, "k", a->k, ANY, ANY, 1u << a->q.dtype, err));
@@ -580,6 +602,9 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
     KG_TRY(check(op, "dq", dq, a->q.rows, a->q.cols, F32, err));
     KG_TRY(check(op, "dk", dk, a->k.rows, a->k.cols, F32, err));
     KG_TRY(check(op, "dv", dv, a->k.rows, a->k.cols, F32, err));
+    if (a->both_ways)
+        return kg_fail(err, KG_EUNSUPPORTED, "%s: both ways, expected causal attention",
+                       op);
     if (a->blocks.data)
         return kg_fail(err, KG_EINVAL,
                        "%s: keys stand in blocks, expected whole sequences", op);

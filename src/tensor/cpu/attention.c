@@ -1,5 +1,5 @@
-/* Attention forward: causal, grouped-query, by online softmax over key blocks of fixed
- * size.
+/* Attention forward: causal or both ways, grouped-query, by online softmax over key
+ * blocks of fixed size.
  *
  * One definition serves decode (one query row), chunked prefill and training (tiles of
  * rows). What a (query row, head) computes is fixed: for every block of 64 keys from
@@ -129,8 +129,8 @@ static int64_t row_of(const struct tile *t, int r)
 /* Keys of a block that row r of the tile sees; 0 or less for none. */
 static int visible(const struct tile *t, int r, int32_t block)
 {
-    int64_t pos = (int64_t)t->seq->pos + t->first + r / t->group;
-    return kg_attn_min(KG_KV_BLOCK, pos + 1 - (int64_t)block * KG_KV_BLOCK);
+    int64_t last = kg_attn_last_key(t->a, t->seq, t->first + r / t->group);
+    return kg_attn_min(KG_KV_BLOCK, last + 1 - (int64_t)block * KG_KV_BLOCK);
 }
 
 /* Keys of a block that lie before the window of row r; all of it at most. */
@@ -273,9 +273,9 @@ static int end_of_windows(const struct tile *t, int32_t block)
 static void visit_keys(const struct scratch *w, const struct tile *t, int32_t block)
 {
     int64_t before = (int64_t)block * KG_KV_BLOCK - t->seq->pos - t->first;
-    int r0 = before > 0 ? (int)before * t->group
-                        : 0;           /* earlier positions see none of it */
-    int r1 = end_of_windows(t, block); /* later ones' windows have passed it */
+    int r0 = before > 0 && !t->a->both_ways ? (int)before * t->group
+                                            : 0; /* earlier positions see none of it */
+    int r1 = end_of_windows(t, block);           /* later ones' windows have passed it */
     if (r1 <= r0)
         return;
     score_keys(w, t, r0, r1, block);
@@ -318,7 +318,8 @@ static void run_tile(const struct scratch *w, const struct job *job,
         .hdp = kg_cpu_padded(job->a->head_dim),
         .ld = key_stride(job),
     };
-    int64_t first = (int64_t)seq->pos + item->first, last = first + positions - 1;
+    int64_t first = (int64_t)seq->pos + item->first;
+    int64_t last = kg_attn_last_key(job->a, seq, item->first + positions - 1);
     for (int32_t i = 0; i < t.heads; i++) {
         struct scratch part = of_head(w, &t, i);
         load_queries(&part, &t, i);

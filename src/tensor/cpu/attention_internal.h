@@ -43,6 +43,13 @@ static inline int32_t kg_attn_first_block(const struct kg_attn *a, int64_t p)
     return (int32_t)(kg_attn_first_key(a, p) / KG_KV_BLOCK);
 }
 
+/* Last key that the i-th query of a sequence sees. */
+static inline int64_t kg_attn_last_key(const struct kg_attn *a,
+                                       const struct kg_attn_seq *s, int32_t i)
+{
+    return (int64_t)s->pos + (a->both_ways ? s->n_rows - 1 : i);
+}
+
 /* Products of the scores, about. */
 static inline int64_t kg_attn_work(const struct kg_attn *a)
 {

@@ -217,6 +217,10 @@ kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_
 {
     const int64_t tiles = kg_cuda_most_tiles(a);
 
+    if (a->both_ways)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "attention: both ways, expected causal: "
+                       "devices have no encoders yet");
     if (tiles > 0 && kg_cuda_by_mma(a))
         kg_cuda_attention_mma(o, lse, a);
     else if (tiles > 0)

@@ -11,7 +11,7 @@
 
 /* One more whenever a struct that passes between the two changes: those of
  * tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 6 };
+enum { KG_CUDA_INTERFACE = 7 };
 
 /* What a library says of itself. */
 struct kg_cuda_about {

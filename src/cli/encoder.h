@@ -1,0 +1,16 @@
+/* What commands on an encoder share: how it makes a vector of a text, by flags. */
+#ifndef KG_CLI_ENCODER_H
+#define KG_CLI_ENCODER_H
+
+#include "cli/cli.h"
+#include "encoder/encoder.h"
+
+extern struct kg_encoder_opts kg_encoder_how;
+extern const struct kg_flag kg_encoder_flags[]; /* --pooling, --max-tokens, .. */
+
+/* The encoder of a folder, as the flags say.   device: NULL or a name; anything but the
+ * CPU is refused   errors: those of kg_encoder_open, EUNSUPPORTED */
+kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir, const char *device,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,27 @@
+/* NumPy's .npy: one fp32 matrix, written row by row, whole or not at all.
+ *
+ * The number of rows stands in the header and is known at the end: the header has room
+ * for any, and is written last.
+ */
+#ifndef KG_DATA_NPY_H
+#define KG_DATA_NPY_H
+
+#include "base/file.h"
+
+#include <stdint.h>
+
+struct kg_npy { /* {0}: none */
+    struct kg_file_writer file;
+    int64_t cols, rows;
+};
+/* path is written directly: give it a temporary name and rename that.   errors: EIO */
+kg_status kg_npy_open(struct kg_npy *npy, const char *path, int64_t cols,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* x (n, cols) */
+kg_status kg_npy_put(struct kg_npy *npy, const float *x, int64_t n,
+                     struct kg_err *err) KG_MUST_CHECK;
+/* On failure the file goes away.   errors: EIO, ENOSPACE */
+kg_status kg_npy_close(struct kg_npy *npy, struct kg_err *err) KG_MUST_CHECK;
+void kg_npy_abort(struct kg_npy *npy); /* {0} allowed */
+
+#endif

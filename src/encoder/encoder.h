@@ -1,0 +1,79 @@
+/* Encoders: texts to vectors, by BERT-shaped models (E5, MiniLM, BGE) of a HuggingFace
+ * folder, as sentence-transformers computes them.
+ *
+ *   x = LN(word[token] + position[place] + type[0])
+ *   each layer   x = LN(x + attention(x) Wo + bo),   x = LN(x + gelu(x W1 + b1) W2 + b2)
+ *   vector = mean of x over the text's tokens, or x of the first one; over its length
+ *
+ * with biases everywhere, attention both ways and GELU by erf, all in fp32. Texts lie one
+ * behind the other without padding, and an operation's row depends on nothing but its
+ * own sequence (tensor/backend.h): a text has one vector, in every bit, whatever batch it
+ * is in and however many threads there are. No training.
+ */
+#ifndef KG_ENCODER_ENCODER_H
+#define KG_ENCODER_ENCODER_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "tensor/backend.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum kg_pooling { KG_POOLING_MEAN, KG_POOLING_CLS, KG_POOLINGS };
+extern const char *const kg_pooling_names[KG_POOLINGS + 1]; /* ends with NULL */
+
+/* What a text is to the model: some have been trained with words in front of each. */
+enum kg_text_side { KG_TEXT_PLAIN, KG_TEXT_QUERY, KG_TEXT_PASSAGE };
+
+/* {0}: all as the folder says. */
+struct kg_encoder_opts {
+    const struct kg_backend *backend; /* NULL: the CPU */
+    const char *pooling;              /* of kg_pooling_names; NULL: 1_Pooling's */
+    /* of a text, special ones too, the rest is left out; 0: max_seq_length of
+     * sentence_bert_config.json, or all positions */
+    int32_t max_tokens;
+    /* NULL: prompts of config_sentence_transformers.json, or none */
+    const char *query_prefix;
+    const char *passage_prefix;
+};
+
+struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
+/* errors: NOTFOUND (no such folder, a tensor), EUNSUPPORTED (a decoder, another pooling
+ * or activation, another module behind it; a backend without the operations), EINVAL (no
+ * pooling in the folder and none asked for; max_tokens), EFORMAT, SHAPE */
+kg_status kg_encoder_open(struct kg_encoder **e, const char *dir,
+                          const struct kg_encoder_opts *opts,
+                          struct kg_err *err) KG_MUST_CHECK;
+void kg_encoder_close(struct kg_encoder *e); /* after its embedders; NULL allowed */
+
+struct kg_encoder_info {
+    const char *model_type; /* "bert"; of static life */
+    int32_t dim;            /* D, of a vector */
+    int32_t layers, heads, max_tokens;
+    enum kg_pooling pooling;
+    bool normalised;            /* vectors have length 1 */
+    const char *query_prefix;   /* borrowed from the encoder; "" for none */
+    const char *passage_prefix; /* */
+    /* of weights, tokenizer and everything above: two encoders of one hash give a text
+     * the same vector */
+    uint64_t hash;
+};
+void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
+
+struct kg_text {
+    const char *bytes; /* UTF-8 */
+    size_t n;
+};
+
+struct kg_embedder; /* opaque: what one thread computes in */
+kg_status kg_embedder_open(struct kg_embedder **m, const struct kg_encoder *e,
+                           struct kg_err *err) KG_MUST_CHECK;
+void kg_embedder_close(struct kg_embedder *m); /* NULL allowed */
+/* out (n, D) fp32.   errors: EFORMAT (not UTF-8, no token), ENONFINITE, each with the
+ * number of the text from 0; ENOMEM */
+kg_status kg_embed(float *out, struct kg_embedder *m, const struct kg_text *texts,
+                   size_t n, enum kg_text_side side, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

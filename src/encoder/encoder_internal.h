@@ -1,0 +1,81 @@
+/* What opening, loading and embedding share: the settings of a folder, its weights. */
+#ifndef KG_ENCODER_ENCODER_INTERNAL_H
+#define KG_ENCODER_ENCODER_INTERNAL_H
+
+#include "encoder/encoder.h"
+#include "text/tokenizer.h"
+
+/* A family, by its model_type: a row of the table in config.c. */
+struct kg_encoder_row {
+    const char *model_type;
+    const char *prefix; /* that names of tensors may have in front */
+    const char *help;
+    bool behind_padding; /* positions are counted from pad_token_id + 1 */
+};
+
+struct kg_encoder_config {
+    const struct kg_encoder_row *row;
+    int32_t dim;    /* D */
+    int32_t layers; /* L */
+    int32_t heads;  /* H */
+    int32_t ffn;    /* F */
+    int32_t vocab;  /* V */
+    int32_t rows;   /* P, of the table of positions */
+    int32_t types;  /* T, of token types */
+    int32_t first;  /* position of the first token */
+    float eps;      /* of layer norms */
+};
+
+/* Beside config.json: how a text becomes a vector. */
+struct kg_encoder_settings {
+    enum kg_pooling pooling;
+    bool normalised;
+    int32_t max_tokens;
+    char *query_prefix;   /* owned */
+    char *passage_prefix; /* owned */
+};
+
+struct kg_encoder_norm {
+    struct kg_vec w, b; /* (D) */
+};
+struct kg_encoder_linear {
+    struct kg_mat w; /* (out, in), as products read it */
+    struct kg_vec b; /* (out) */
+};
+struct kg_encoder_layer {
+    struct kg_encoder_linear q, k, v, o; /* (D,D) */
+    struct kg_encoder_norm norm1;
+    struct kg_encoder_linear up;   /* (F,D) */
+    struct kg_encoder_linear down; /* (D,F) */
+    struct kg_encoder_norm norm2;
+};
+
+struct kg_encoder {
+    const struct kg_backend *backend;
+    struct kg_encoder_config config;
+    struct kg_encoder_settings settings;
+    char *dir; /* owned */
+    struct kg_tokenizer *tok;
+    size_t ends;             /* special tokens behind a text */
+    void *memory;            /* owned, of the backend: all that follows lies in it */
+    struct kg_mat words;     /* (V,D) */
+    struct kg_mat positions; /* (P,D) */
+    struct kg_vec type;      /* (D) row 0 of the types */
+    struct kg_encoder_norm norm;
+    struct kg_encoder_layer *layers; /* (L) owned */
+    uint64_t hash;
+};
+
+/* config.c.   errors: those of kg_encoder_open */
+kg_status kg_encoder_config_read(struct kg_encoder_config *c, const char *dir,
+                                 struct kg_err *err) KG_MUST_CHECK;
+/* settings.c; released by kg_encoder_settings_release, {0} is allowed */
+kg_status kg_encoder_settings_read(struct kg_encoder_settings *s, const char *dir,
+                                   const struct kg_encoder_config *c,
+                                   const struct kg_encoder_opts *opts,
+                                   struct kg_err *err) KG_MUST_CHECK;
+void kg_encoder_settings_release(struct kg_encoder_settings *s);
+/* weights.c: memory, tables, layers, and the hash of all tensors */
+kg_status kg_encoder_weights_read(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
+
+#endif
