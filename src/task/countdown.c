@@ -448,11 +448,8 @@ static kg_status make(struct kg_task_made *out, struct kg_task_draw *draw,
 }
 
 static const struct kg_task_level levels[] = {
-    {"easy", make, &easy},
-    {"medium", make, &medium},
-    {"hard", make, &hard},
-    {"small", make, &small},
-    {NULL, NULL, NULL},
+    {"easy", make, &easy},   {"medium", make, &medium}, {"hard", make, &hard},
+    {"small", make, &small}, {NULL, NULL, NULL},
 };
 
 kg_status kg_task_countdown_load(struct kg_dataset *d, const struct kg_task_opts *opts,

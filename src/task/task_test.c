@@ -486,8 +486,7 @@ static void solutions_grade_right_unless_faulty(void **state)
                 {"arithmetic", "hard"},        {"arithmetic", "long-easy"},
                 {"arithmetic", "long-medium"}, {"arithmetic", "long-hard"},
                 {"countdown", "easy"},         {"countdown", "medium"},
-                {"countdown", "hard"},
-                {"countdown", "small"}};
+                {"countdown", "hard"},         {"countdown", "small"}};
     struct kg_task_opts opts = {.seed = 11, .count = 500};
     struct kg_dataset right;
     struct kg_dataset faulty;
