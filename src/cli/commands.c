@@ -54,6 +54,15 @@ const struct kg_command kg_commands[] = {
      "run writes its own as report.html at every checkpoint and at its end "
      "(log.report).",
      -1, NULL, NULL, NULL},
+    {"table", "what rows of results say together: means, paired differences",
+     kg_cmd_table, "[flags] --metric KEY FILE [FILE...]", kg_table_flags,
+     "A row is a line of JSON. Rows with the same text under --by are a cell. Printed, "
+     "as Markdown, is the mean of each cell with a 95 % bootstrap interval (10,000 "
+     "seeded "
+     "resamples), or, with --against, that of its paired differences from one cell, with "
+     "p-values adjusted by Holm for all cells of the table. Rows are paired by --pair; "
+     "pairs that one of two cells lacks are an error.",
+     -1, NULL, NULL, NULL},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
      kg_eval_flags,

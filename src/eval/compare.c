@@ -13,8 +13,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
-#include "base/rng.h"
-#include "base/sort.h"
 #include "data/json.h"
 #include "data/records.h"
 #include "eval/suite.h"
@@ -313,39 +311,14 @@ static kg_status can_compare(const struct folder *a, const struct folder *b,
 
 /* ---- the bootstrap ---- */
 
-/* Sorts means. */
-static void ends_of(double *low, double *high, double *means)
-{
-    kg_sort_doubles(means, KG_EVAL_RESAMPLES);
-    *low = means[KG_EVAL_TAIL - 1];
-    *high = means[KG_EVAL_RESAMPLES - KG_EVAL_TAIL];
-}
-
-static void resample(double *means, const double *d, int64_t n, uint32_t set)
-{
-    const struct kg_rng_key key = {0, KG_RNG_BOOTSTRAP};
-
-    for (uint64_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
-        double sum = 0;
-
-        for (int64_t i = 0; i < n; i++)
-            sum += d[kg_rng_below(key, r, set, (uint32_t)i, (uint64_t)n)];
-        means[r] = sum / (double)n;
-    }
-}
-
 kg_status kg_eval_interval(double *low, double *high, double *means, const double *d,
                            int64_t n, uint32_t set, struct kg_err *err)
 {
-    double *sorted = kg_mem_calloc(KG_EVAL_RESAMPLES, sizeof *sorted, "resamples", err);
+    struct kg_eval_bounds bounds;
 
-    if (!sorted)
-        return err->code;
-    resample(sorted, d, n, set);
-    if (means)
-        memcpy(means, sorted, KG_EVAL_RESAMPLES * sizeof *means);
-    ends_of(low, high, sorted);
-    kg_mem_free(sorted);
+    KG_TRY(kg_eval_bootstrap(&bounds, means, kg_eval_mean, d, (size_t)n, set, err));
+    *low = bounds.low;
+    *high = bounds.high;
     return KG_OK;
 }
 
@@ -443,7 +416,7 @@ static kg_status compare_mean(struct pairing *p, const char *name, struct kg_err
         square += row->stderror * row->stderror;
     }
     mean.stderror = sqrt(square) / (double)p->a->n;
-    ends_of(&mean.low, &mean.high, p->sums);
+    kg_eval_ends(&mean.low, &mean.high, p->sums);
     p->out->rows[n] = mean;
     p->out->n = n + 1;
     return KG_OK;

@@ -14,12 +14,11 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "eval/bootstrap.h"
 #include "eval/metrics.h"
 
 #include <stddef.h>
 #include <stdint.h>
-
-enum { KG_EVAL_RESAMPLES = 10000, KG_EVAL_TAIL = 250 };
 
 struct kg_eval_difference {
     char set[80]; /* its name; "mean" over the sets */

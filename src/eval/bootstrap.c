@@ -1,0 +1,110 @@
+/* Resamples in their own array, so that a statistic may sort what it is given. */
+#include "eval/bootstrap.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "base/sort.h"
+
+#include <math.h>
+#include <string.h>
+
+double kg_eval_mean(double *x, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum / (double)n;
+}
+
+/* How much of the i-th of n sorted numbers lies in the middle half. */
+static double part_of(size_t i, size_t n)
+{
+    double low = (double)n / 4, high = (double)n - low;
+
+    return fmax(0, fmin(high, (double)i + 1) - fmax(low, (double)i));
+}
+
+double kg_eval_iqm(double *x, size_t n)
+{
+    double sum = 0;
+
+    kg_sort_doubles(x, n);
+    for (size_t i = 0; i < n; i++)
+        sum += part_of(i, n) * x[i];
+    return sum / ((double)n / 2);
+}
+
+static void resample(double *values, double *room, kg_eval_statistic statistic,
+                     const double *x, size_t n, uint32_t set)
+{
+    const struct kg_rng_key key = {0, KG_RNG_BOOTSTRAP};
+
+    for (uint64_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
+        for (size_t i = 0; i < n; i++)
+            room[i] = x[kg_rng_below(key, r, set, (uint32_t)i, n)];
+        values[r] = statistic(room, n);
+    }
+}
+
+static double two_sided(const double *values)
+{
+    double below = 0, above = 0;
+
+    for (size_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
+        below += values[r] <= 0;
+        above += values[r] >= 0;
+    }
+    return fmin(1, fmax(1, 2 * fmin(below, above)) / KG_EVAL_RESAMPLES);
+}
+
+void kg_eval_ends(double *low, double *high, double *resampled)
+{
+    kg_sort_doubles(resampled, KG_EVAL_RESAMPLES);
+    *low = resampled[KG_EVAL_TAIL - 1];
+    *high = resampled[KG_EVAL_RESAMPLES - KG_EVAL_TAIL];
+}
+
+kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
+                            kg_eval_statistic statistic, const double *x, size_t n,
+                            uint32_t set, struct kg_err *err)
+{
+    double *values = kg_mem_calloc(KG_EVAL_RESAMPLES + n, sizeof *values, "resamples",
+                                   err);
+    double *room = values + KG_EVAL_RESAMPLES;
+
+    if (!values)
+        return err->code;
+    memcpy(room, x, n * sizeof *room);
+    out->value = statistic(room, n);
+    resample(values, room, statistic, x, n, set);
+    out->p = two_sided(values);
+    if (resampled)
+        memcpy(resampled, values, KG_EVAL_RESAMPLES * sizeof *resampled);
+    kg_eval_ends(&out->low, &out->high, values);
+    kg_mem_free(values);
+    return KG_OK;
+}
+
+kg_status kg_eval_holm(double *p, size_t n, struct kg_err *err)
+{
+    double *sorted;
+
+    if (n == 0)
+        return KG_OK;
+    sorted = kg_mem_calloc(n, sizeof *sorted, "p-values", err);
+
+    if (!sorted)
+        return err->code;
+    memcpy(sorted, p, n * sizeof *sorted);
+    kg_sort_doubles(sorted, n);
+    for (size_t j = 0; j < n; j++) {
+        double most = 0;
+
+        for (size_t i = 0; i < n && sorted[i] <= p[j]; i++)
+            most = fmax(most, fmin(1, sorted[i] * (double)(n - i)));
+        p[j] = most;
+    }
+    kg_mem_free(sorted);
+    return KG_OK;
+}

@@ -1,0 +1,63 @@
+/* Rows of results as cells: what many runs that differ in one thing, and in their seed,
+ * say together.
+ *
+ * A row is an object of numbers and words, a line of a file (tools/queue and tools/study
+ * write such). Rows with the same text under `by` are a cell; within a cell each has its
+ * own text under `pair`, its seed. A cell's number is the mean, or the interquartile
+ * mean, over its rows with a 95 % bootstrap interval; two cells are compared by that
+ * statistic of x_pair (cell) - x_pair (against), over the pairs that both have, which
+ * must be the same. eval/bootstrap.h has the formulas.
+ */
+#ifndef KG_REPORT_CELLS_H
+#define KG_REPORT_CELLS_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "eval/bootstrap.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { KG_CELLS_METRICS = 16 };
+
+struct kg_cells_opts {
+    const char *const *files; /* (n_files) */
+    size_t n_files;
+    const char *by;            /* key of the cell */
+    const char *pair;          /* key of what is the same in other cells */
+    const char *match;         /* rows whose cell begins with it; "" for all */
+    const char *const *metric; /* (n_metrics) keys of numbers, 1 to KG_CELLS_METRICS */
+    size_t n_metrics;
+    const char *against; /* a cell, or NULL: cells by themselves */
+    bool iqm;
+};
+
+struct kg_cell {
+    char *name; /* owned */
+    size_t rows;
+    struct kg_eval_bounds of[KG_CELLS_METRICS]; /* a difference, with against */
+    double holm[KG_CELLS_METRICS];              /* with against: p over all cells */
+};
+struct kg_cells {
+    struct kg_cell *cell; /* (n) owned, in order of first mention */
+    size_t n;
+    size_t n_metrics;
+};
+
+/* errors: NOTFOUND (a file, no row, no such cell), EFORMAT (a row without a key, two rows
+ * of one cell and pair, in file and line), ECONFLICT (other pairs than in against) */
+kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
+                        struct kg_err *err) KG_MUST_CHECK;
+void kg_cells_release(struct kg_cells *c); /* {0} is allowed */
+
+/* A table in Markdown: a line for each cell; an interval that does not hold 0 of a
+ * difference is bold. */
+kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
+                         const struct kg_cells_opts *opts,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* An object a cell: {"cell", "rows", METRIC: {"value", "low", "high", "p", "holm"}}. */
+kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
+                        const struct kg_cells_opts *opts,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+#endif
