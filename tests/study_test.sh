@@ -1,0 +1,37 @@
+#!/bin/sh
+# The study repeats itself: two short rows, of a gradient probe and of a run that is trained and measured, come out as
+# docs/study has them, to the last digit; a digit that was spoilt is seen; the page's numbers are those of the rows.
+set -eu
+. tests/harness.sh
+export STUDY_OUT="$work/runs" STUDY_JOBS=1
+
+repeats() { tools/study --full --part check | grep -q '^study: 2 rows as in docs/study to the last digit, 0 differ, 0 are not there$'; }
+# both rows are there now: only the comparison is done again
+spoilt() {
+    sed -i 's/"kl": 0\.01/"kl": 0.02/' "$work/runs/results-check.jsonl"
+    ! tools/study --full --part check >"$work/said" 2>&1 && grep -q 'check/grpo/s101 differs' "$work/said" &&
+        grep -q '1 rows as in .*, 1 differ' "$work/said"
+}
+unknown_row() { ! tools/study --row A/nothing/s1 2>"$work/said" && grep -q "found 'A/nothing/s1'" "$work/said"; }
+# names are of one row each, and reported seeds are not those of tuning
+grid() {
+    tools/study --full --list >"$work/names"
+    [ "$(sort "$work/names" | uniq -d | wc -l)" -eq 0 ] && ! grep -v '^T/' "$work/names" | grep -qv '/s1[01][0-9]$' &&
+        ! grep '^T/' "$work/names" | grep -qv '/s[1-9]$'
+}
+page() { tools/study-tables --check; }
+# a page of one table: written by the tool, then changed in a digit
+other_page() {
+    printf '<!-- kedge table -m kl --match grpo docs/study/results-check.jsonl -->\n<!-- end -->\n' >"$work/page"
+    STUDY_PAGE="$work/page" tools/study-tables && grep -q '^| `grpo` | 1 | 0\.0' "$work/page" &&
+        STUDY_PAGE="$work/page" tools/study-tables --check && sed -i 's/| 1 | 0\.0/| 1 | 0.9/' "$work/page" &&
+        ! STUDY_PAGE="$work/page" tools/study-tables --check 2>"$work/said" && grep -q 'is not what the rows say' "$work/said"
+}
+
+pass "two rows come out to the last digit" repeats
+pass "a digit that differs is seen" spoilt
+pass "a row that there is not is refused" unknown_row
+pass "names are of one row, seeds of tuning and report apart" grid
+pass "the page says what the rows say" page
+pass "a page that says something else is seen" other_page
+exit $((failures > 0))
