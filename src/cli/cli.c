@@ -5,6 +5,7 @@
  * and not a short file; what it says quotes files and servers, so it is made printable.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -257,6 +258,8 @@ static int run_command(const struct kg_command *c, int argc, char **argv)
     if (help)
         return print_help(c);
     if (check_single(c, &err) != KG_OK)
+        return kg_cli_fail(&err);
+    if (kg_cli_find_flags(c, &err) != KG_OK)
         return kg_cli_fail(&err);
     kg_cli_watch();
     return c->run(argc, argv);

@@ -7,6 +7,7 @@
  * bench/ and serve/load.c; here are the flags.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 
 #include "base/clock.h"
 #include "bench/bench.h"
@@ -29,7 +30,8 @@ static int64_t soak_s;
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
     KG_FLAGS_OF(kg_compute_flags),
-    {"model", 'm', KG_FOR("serve", kg_load.dir), "DIR", "the checkpoint", 0, 0, NULL},
+    {"model", 'm', KG_FOR("serve", kg_load.dir), KG_MODEL_ARG, "the checkpoint", 0, 0,
+     NULL},
     {"device", 0, KG_FOR(ON_DEVICES, kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
     {"products", 0, KG_TO_IF(kg_load.products, ON_DEVICES, "device"), "BY",

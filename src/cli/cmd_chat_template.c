@@ -6,6 +6,7 @@
  * printed is what a run would feed to the model.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 
 #include "base/file.h"
 #include "data/json.h"
@@ -18,8 +19,8 @@ static bool list;
 static int64_t now_s;
 
 const struct kg_flag kg_chat_template_flags[] = {
-    {"model", 'm', KG_TO(model), "DIR|FILE", "model folder, or a file with a template", 0,
-     0, NULL},
+    {"model", 'm', KG_TO(model), KG_MODEL_ARG,
+     "model folder, ORG/NAME of the hub's cache, or a file with a template", 0, 0, NULL},
     {"chat-template", 0, KG_TO(chosen), "FILE",
      "a file with a template, as other commands take it; --model then gives the special "
      "tokens",

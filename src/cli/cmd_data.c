@@ -6,6 +6,7 @@
  * tokenizer, so that what it refuses or shortens is what training would.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/clock.h"
@@ -46,7 +47,7 @@ const struct kg_flag kg_data_flags[] = {
      "a record without an answer is an error", 0, 0, NULL},
     {"task", 0, KG_FOR("check", task_name), "NAME",
      "as this task reads it, its gold answers included (default none)", 0, 0, NULL},
-    {"model", 'm', KG_FOR("check", model_dir), "DIR",
+    {"model", 'm', KG_FOR("check", model_dir), KG_MODEL_ARG,
      "folder whose tokenizer and chat template make the prompts", 0, 0, NULL},
     {"chat-template", 0, KG_FOR("check", chat_choice), "WHICH",
      "as data.chat_template: auto (the model's), none, or a file", 0, 0, NULL},
@@ -663,6 +664,14 @@ static const struct action {
                {"stats", stats},
                {"columns", columns}};
 
+/* On a file, or on one of a data set of the hub's cache. */
+static kg_status run_on(kg_status (*run)(const char *path, struct kg_err *err),
+                        const char *path, struct kg_err *err)
+{
+    KG_TRY(kg_cli_find_file(&path, err));
+    return run(path, err);
+}
+
 int kg_cmd_data(int argc, char **argv)
 {
     struct kg_err err;
@@ -672,7 +681,7 @@ int kg_cmd_data(int argc, char **argv)
             "expected check, head, convert, stats or columns, and a file");
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(argv[0], actions[i].name) == 0)
-            return kg_cli_exit(actions[i].run(argv[1], &err), &err);
+            return kg_cli_exit(run_on(actions[i].run, argv[1], &err), &err);
     return kg_cli_usage("expected check, head, convert, stats or columns, found '%s'",
                         argv[0]);
 }

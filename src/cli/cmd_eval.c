@@ -5,6 +5,7 @@
  * is given to every set of the suite, so that `--problems 5 -n 2` tries a suite out.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 #include "cli/ranks.h"
 #include "cli/shared.h"
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/signal.h"
+#include "data/hub.h"
 #include "eval/compare.h"
 #include "eval/remote.h"
 #include "eval/runner.h"
@@ -37,9 +39,11 @@ static struct kg_flag_keys given; /* of the suite */
 
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
-     "checkpoint folder; with --base-url a model's name there", 0, 0, NULL},
+     "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md); with --base-url a "
+     "model's name there",
+     0, 0, NULL},
     {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model,!base-url", kg_load.adapter),
-     "DIR", "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
+     KG_MODEL_ARG, "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
     {"api", 0, KG_BESIDE("base-url", api), "WHICH",
@@ -94,7 +98,7 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"seed", 0, KEY(INT, "suite.seed"), "S", "seed of the draws (default 1)", 0, 1e15,
      NULL},
-    {"reference", 0, KG_BESIDE("!base-url", reference), "DIR",
+    {"reference", 0, KG_BESIDE("!base-url", reference), KG_MODEL_ARG,
      "print the KL to this checkpoint on the sampled tokens", 0, 0, NULL},
     {"dump", 0, KG_TO(dump_path), "FILE",
      "without --out: write every answer with its grade as JSONL", 0, 0, NULL},
@@ -213,15 +217,26 @@ static kg_status give_server(struct kg_suite *s, struct kg_err *err)
     return api ? kg_config_set(s->config, "server.api", api, false, "--api", err) : KG_OK;
 }
 
+/* A model of the hub under its name and commit, wherever the cache lies. */
+static kg_status give_folder(struct kg_suite *s, const char *key, const char *dir,
+                             const char *flag, struct kg_err *err)
+{
+    char id[KG_HUB_ID_MAX + 1], commit[41], pinned[KG_HUB_ID_MAX + 48];
+
+    if (!kg_hub_is_snapshot(id, commit, dir))
+        return kg_config_set(s->config, key, dir, false, flag, err);
+    snprintf(pinned, sizeof pinned, "%s@%s", id, commit);
+    return kg_config_set(s->config, key, pinned, false, flag, err);
+}
+
 static kg_status give_model(struct kg_suite *s, struct kg_err *err)
 {
     enum kg_dtype ct;
 
     KG_TRY(kg_load_dtype(&ct, kg_load.dtype, err));
-    KG_TRY(kg_config_set(s->config, "model.path", kg_load.dir, false, "--model", err));
+    KG_TRY(give_folder(s, "model.path", kg_load.dir, "--model", err));
     if (kg_load.adapter)
-        KG_TRY(kg_config_set(s->config, "model.adapter", kg_load.adapter, false,
-                             "--adapter", err));
+        KG_TRY(give_folder(s, "model.adapter", kg_load.adapter, "--adapter", err));
     KG_TRY(kg_config_set(s->config, "model.dtype", kg_dtype_traits(ct)->name, false,
                          "--dtype", err));
     return kg_config_set(s->config, "model.device",
@@ -751,6 +766,8 @@ int kg_cmd_eval(int argc, char **argv)
     }
     if (check_usage() != KG_EXIT_OK)
         return KG_EXIT_USAGE;
+    if (!base_url && kg_cli_find_model(&kg_load.dir, &err) != KG_OK)
+        return kg_cli_exit(kg_err_prefix(&err, "--model"), &err);
     status = run_as_ranks(&e, argc, argv, &err);
     release(&e);
     return kg_cli_ranks_end(&e.ranks, status, &err);

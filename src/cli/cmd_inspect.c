@@ -7,6 +7,7 @@
  */
 #include "cli/cli.h"
 #include "cli/fit.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/file.h"
@@ -332,8 +333,9 @@ int kg_cmd_inspect(int argc, char **argv)
     if (argc != 1)
         return kg_cli_usage("expected DIR, the folder of a checkpoint");
     kg_load.dir = argv[0];
+    KG_TRY_GOTO(out, kg_cli_find_model(&kg_load.dir, &err));
     if (verify) {
-        KG_TRY_GOTO(out, put_verified(&out, argv[0], &err));
+        KG_TRY_GOTO(out, put_verified(&out, kg_load.dir, &err));
     } else if (device_memory || kg_load.device) {
         KG_TRY_GOTO(out, kg_fit_say(&out, &kg_load, device_memory, json, &err));
     } else {

@@ -6,6 +6,7 @@
  * all.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/file.h"
@@ -40,7 +41,7 @@ const struct kg_flag kg_new_flags[] = {
     {"arch", 0, KG_TO(arch), "NAME",
      "a model_type that `kedge inspect` reads: qwen2 (default), llama, gemma2, ..", 0, 0,
      NULL},
-    {"tokenizer", 0, KG_BESIDE("!train-tokenizer", tokenizer_dir), "DIR",
+    {"tokenizer", 0, KG_BESIDE("!train-tokenizer", tokenizer_dir), KG_MODEL_ARG,
      "copy the tokenizer's files from here", 0, 0, NULL},
     {"train-tokenizer", 0, KG_TO(train_file), "FILE",
      "train a byte-level BPE of --vocab ids on this text", 0, 0, NULL},

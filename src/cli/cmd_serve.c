@@ -7,6 +7,7 @@
  * finish within its time.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/signal.h"
+#include "data/hub.h"
 #include "net/http_host.h"
 #include "serve/serve.h"
 #include "text/chat_template.h"
@@ -46,7 +48,8 @@ static const char *system_prompt, *opening;
 static struct kg_flag_list adapters;
 
 const struct kg_flag kg_serve_flags[] = {
-    {"model", 'm', KG_TO(kg_load.dir), "DIR", "checkpoint folder", 0, 0, NULL},
+    {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
+     "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
     {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", adapters), "[NAME=]DIR",
      "PEFT folder of adapters beside its weights; with NAMEs, several, each served under "
      "its own beside the model without",
@@ -126,12 +129,15 @@ static bool is_loopback(const char *address)
            strcmp(address, "localhost") == 0;
 }
 
-/* The last part of the folder's path. */
+/* The last part of the folder's path; of a model of the hub ORG/NAME. */
 static kg_status model_name(struct kg_str *out, struct kg_err *err)
 {
+    char id[KG_HUB_ID_MAX + 1], commit[41];
     size_t n = strlen(kg_load.dir);
     if (name)
         return kg_str_puts(out, name, err);
+    if (kg_hub_is_snapshot(id, commit, kg_load.dir))
+        return kg_str_puts(out, id, err);
     while (n > 1 && kg_load.dir[n - 1] == '/')
         n--;
     size_t from = n;
@@ -175,6 +181,7 @@ static kg_status find_single(struct kg_err *err)
                            "'%.200s'",
                            item);
         kg_load.adapter = item;
+        KG_TRY(kg_cli_find_model(&kg_load.adapter, err));
     }
     return KG_OK;
 }
@@ -184,8 +191,10 @@ static kg_status open_named(struct named *x, struct kg_model *base, struct kg_er
     for (int i = 0; i < adapters.n && !kg_load.adapter; i++) {
         const char *item = adapters.items[i];
         const size_t n = name_length(item);
+        const char *dir = item + n + 1;
         memcpy(x->names[i], item, n);
-        if (kg_load_adapter(&x->models[i], base, item + n + 1, err) != KG_OK)
+        if (kg_cli_find_model(&dir, err) != KG_OK ||
+            kg_load_adapter(&x->models[i], base, dir, err) != KG_OK)
             return kg_err_prefix(err, "--adapter %s", x->names[i]);
         x->list[x->n++] = (struct kg_serve_adapter){x->names[i], x->models[i]};
     }

@@ -8,6 +8,7 @@
  * page elsewhere; here they are chosen and scored.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 #include "cli/show.h"
 
@@ -25,7 +26,7 @@ static bool no_colour;
 static struct kg_show_columns columns;
 
 const struct kg_flag kg_show_flags[] = {
-    {"model", 'm', KG_TO(kg_load.dir), "DIR",
+    {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "whose tokenizer turns tokens into text (a dump of tokens needs it)", 0, 0, NULL},
     {"line", 0, KG_TO(first_line), "N", "the first line shown (default 1)", 1, 1e15,
      NULL},
@@ -35,7 +36,7 @@ const struct kg_flag kg_show_flags[] = {
      0, NULL},
     {"divergence", 0, KG_TO(columns.divergence), NULL,
      "log p/q to the anchor, from the dump or by --reference", 0, 0, NULL},
-    {"reference", 0, KG_TO(reference), "DIR",
+    {"reference", 0, KG_TO(reference), KG_MODEL_ARG,
      "--divergence to this checkpoint, scored now in --dtype", 0, 0, NULL},
     {"html", 0, KG_TO(html_path), "FILE", "write a page of its own instead of printing",
      0, 0, NULL},

@@ -4,6 +4,7 @@
  * training and sampling, so that this is the place to see what a model is fed.
  */
 #include "cli/cli.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 
 static const char *model_dir;
@@ -12,7 +13,7 @@ static bool parse_special = true;
 static bool add_special;
 
 const struct kg_flag kg_tokenize_flags[] = {
-    {"model", 'm', KG_TO(model_dir), "DIR",
+    {"model", 'm', KG_TO(model_dir), KG_MODEL_ARG,
      "folder with tokenizer.json, tokenizer.model or token_ids.json", 0, 0, NULL},
     {"decode", 'd', KG_TO(decode), NULL, "ids to text; special tokens are printed", 0, 0,
      NULL},

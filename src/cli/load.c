@@ -8,6 +8,7 @@
 #include "cli/load.h"
 
 #include "base/clock.h"
+#include "cli/hub.h"
 #include "tensor/device.h"
 
 #include <limits.h>
@@ -18,8 +19,9 @@ struct kg_prompt_opts kg_prompt_how = {.prefix = "--"};
 const char *kg_prompt_chat;
 
 const struct kg_flag kg_model_flags[] = {
-    {"model", 'm', KG_TO(kg_load.dir), "DIR", "checkpoint folder", 0, 0, NULL},
-    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", kg_load.adapter), "DIR",
+    {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
+     "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
+    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", kg_load.adapter), KG_MODEL_ARG,
      "PEFT folder of adapters beside its weights", 0, 0, NULL},
     {0},
 };

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/hub.h"
 #include "data/json.h"
 
 #include <string.h>
@@ -50,6 +51,19 @@ static kg_status put_model_file(struct kg_str *out, const char *in, const char *
                               err);
 }
 
+/* A model of the hub's cache: under the label itself, which no file has. */
+static kg_status put_commit(struct kg_str *out, const char *label, const char *dir,
+                            struct kg_err *err)
+{
+    char id[KG_HUB_ID_MAX + 1], commit[41];
+    bool first = out->data[out->len - 1] == '{';
+
+    if (!kg_hub_is_snapshot(id, commit, dir))
+        return KG_OK;
+    KG_TRY(kg_json_put_text(out, first ? "" : ", ", label, err));
+    return kg_str_printf(out, err, ": {\"hub\": \"%s\", \"commit\": \"%s\"}", id, commit);
+}
+
 kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char *dir,
                               struct kg_err *err)
 {
@@ -57,6 +71,7 @@ kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char 
     size_t n;
     kg_status status = KG_OK;
 
+    KG_TRY(put_commit(out, label, dir, err));
     KG_TRY(kg_file_list(&names, &n, dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++)
         status = put_model_file(out, label, dir, names[i], err);
@@ -66,9 +81,17 @@ kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char 
 
 /* ---- comparing ---- */
 
-static const char *hash_of(const struct kg_json *file)
+/* NULL where the entry has no such text. */
+static const char *text_of(const struct kg_json *entry, const char *key)
 {
-    return kg_json_text(kg_json_get(file, "hash"), NULL);
+    return kg_json_text(kg_json_get(entry, key), NULL);
+}
+
+static const char *hash_of(const struct kg_json *file) { return text_of(file, "hash"); }
+
+static bool same_text(const char *x, const char *y)
+{
+    return x && y && strcmp(x, y) == 0;
 }
 
 static int64_t bytes_of(const struct kg_json *file)
@@ -79,14 +102,18 @@ static int64_t bytes_of(const struct kg_json *file)
 /* Either side is NULL where it has no such file. */
 static bool same(const struct kg_json *a, const struct kg_json *b)
 {
-    const char *x = hash_of(a), *y = hash_of(b);
-
-    return x && y && strcmp(x, y) == 0 && bytes_of(a) == bytes_of(b);
+    if (text_of(a, "commit") || text_of(b, "commit"))
+        return same_text(text_of(a, "commit"), text_of(b, "commit")) &&
+               same_text(text_of(a, "hub"), text_of(b, "hub"));
+    return same_text(hash_of(a), hash_of(b)) && bytes_of(a) == bytes_of(b);
 }
 
 static kg_status put_side(struct kg_str *out, const struct kg_json *file,
                           struct kg_err *err)
 {
+    if (text_of(file, "commit") && text_of(file, "hub"))
+        return kg_str_printf(out, err, "%s of the hub at commit %s", text_of(file, "hub"),
+                             text_of(file, "commit"));
     if (!hash_of(file))
         return kg_str_puts(out, "no such file", err);
     return kg_str_printf(out, err, "%lld bytes (hash %s)", (long long)bytes_of(file),

@@ -35,6 +35,9 @@ struct value {
     char *text;              /* owned; NULL: not given */
     char *source;            /* owned; NULL: not given */
     struct kg_opt_list list; /* of a LIST: the text's items; its block is owned */
+    char **instead; /* NULL, or (max(list.n, 1)) what stands for the items, or for the
+                     * text; owned, as what it points to; NULL: nothing does */
+    struct kg_opt_list filled; /* of a LIST with instead: what is put in a field; owned */
     bool weak;
     unsigned parse; /* number of the parse that gave it last, to see duplicates */
 };
@@ -282,8 +285,24 @@ static const char *const *split_list(size_t *n, const char *text, struct kg_err 
     return (const char *const *)items;
 }
 
+static size_t count_items(const struct value *v)
+{
+    return v->row->type == KG_OPT_LIST ? v->list.n : 1;
+}
+
+static void forget_instead(struct value *v)
+{
+    for (size_t i = 0; v->instead && i < count_items(v); i++)
+        kg_mem_free(v->instead[i]);
+    kg_mem_free(v->instead);
+    kg_mem_free((void *)(uintptr_t)v->filled.items);
+    v->instead = NULL;
+    v->filled = (struct kg_opt_list){0};
+}
+
 static void free_list(struct value *v)
 {
+    forget_instead(v);
     kg_mem_free((void *)(uintptr_t)v->list.items);
     v->list = (struct kg_opt_list){0};
 }
@@ -315,6 +334,7 @@ static kg_status give(struct value *v, const char *text, bool weak, const char *
         kg_mem_free(fresh);
         return KG_ENOMEM;
     }
+    forget_instead(v);
     kg_mem_free(v->text);
     kg_mem_free(v->source);
     v->text = fresh;
@@ -731,6 +751,71 @@ kg_status kg_config_set(struct kg_config *config, const char *key, const char *v
     return give(v, value, weak, where, err);
 }
 
+/* The text of a value of which one item is another. */
+static kg_status put_with(struct kg_str *out, const struct value *v, size_t item,
+                          const char *said, struct kg_err *err)
+{
+    if (v->row->type != KG_OPT_LIST)
+        return kg_str_puts(out, said, err);
+    for (size_t i = 0; i < v->list.n; i++)
+        KG_TRY(put_item(out, i == item ? said : v->list.items[i], err));
+    return KG_OK;
+}
+
+/* As it was given, with another text; what stands for its items stays. */
+static kg_status say_instead(struct value *v, size_t item, const char *said,
+                             struct kg_err *err)
+{
+    struct kg_str text = {0}, source = {0};
+    char **kept = v->instead;
+    kg_status status;
+
+    v->instead = NULL;
+    KG_TRY_GOTO(out, put_with(&text, v, item, said, err));
+    KG_TRY_GOTO(out, kg_str_puts(&source, v->source ? v->source : "default", err));
+    status = give(v, kg_str_text(&text), v->weak, kg_str_text(&source), err);
+out:
+    v->instead = kept;
+    kg_str_release(&source);
+    kg_str_release(&text);
+    return status;
+}
+
+/* The items with what stands for some of them. */
+static kg_status fill_instead(struct value *v, struct kg_err *err)
+{
+    const char **items;
+
+    if (v->row->type != KG_OPT_LIST)
+        return KG_OK;
+    items = kg_mem_calloc(v->list.n, sizeof *items, "list", err);
+    if (!items)
+        return KG_ENOMEM;
+    for (size_t i = 0; i < v->list.n; i++)
+        items[i] = v->instead[i] ? v->instead[i] : v->list.items[i];
+    kg_mem_free((void *)(uintptr_t)v->filled.items);
+    v->filled = (struct kg_opt_list){.items = items, .n = v->list.n};
+    return KG_OK;
+}
+
+kg_status kg_config_settle(struct kg_config *config, const char *key, size_t item,
+                           const char *said, const char *stands_for, struct kg_err *err)
+{
+    struct value *v = find(config, key);
+    char *copy;
+
+    assert(v && item < count_items(v));
+    KG_TRY(say_instead(v, item, said, err));
+    if (!v->instead)
+        v->instead = kg_mem_calloc(count_items(v), sizeof *v->instead, "stand-ins", err);
+    copy = v->instead ? kg_mem_strdup(stands_for, err) : NULL;
+    if (!copy)
+        return KG_ENOMEM;
+    kg_mem_free(v->instead[item]);
+    v->instead[item] = copy;
+    return fill_instead(v, err);
+}
+
 void kg_config_fill(void *into, const struct kg_config *config,
                     const struct kg_opt_row *rows)
 {
@@ -738,7 +823,11 @@ void kg_config_fill(void *into, const struct kg_config *config,
         const struct value *v = need(config, rows->key);
 
         if (rows->type == KG_OPT_LIST)
-            *(struct kg_opt_list *)(void *)((char *)into + rows->at) = v->list;
+            *(struct kg_opt_list *)(void *)((char *)into + rows->at) = v->instead
+                                                                           ? v->filled
+                                                                           : v->list;
+        else if (v->instead)
+            kg_opt_put(into, rows, v->instead[0]);
         else if (v->text || rows->fallback || rows->type == KG_OPT_STRING)
             kg_opt_put(into, rows, text_of(v));
     }

@@ -45,6 +45,14 @@ kg_status kg_config_override(struct kg_config *config, const char *assignment,
 kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
                         bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
 
+/* An item of a list, or the text that is a value (item 0), is settled as `said`, as when
+ * a name has come to mean one thing: text, list, dump and diff have that. kg_config_fill
+ * puts what it stands for into fields in its place, a folder that was looked for. The
+ * item must be there (assert). Gone with the next value of the key.   errors: ENOMEM */
+kg_status kg_config_settle(struct kg_config *config, const char *key, size_t item,
+                           const char *said, const char *stands_for,
+                           struct kg_err *err) KG_MUST_CHECK;
+
 /* For tables that depend on the file: the names below `section` of a YAML file, in order
  * ("sets: {a: {..}, b.x: ..}" has a and b). Nothing is checked: what is wrong with the
  * file is said when it is loaded.   names: owned, freed by kg_file_names_free

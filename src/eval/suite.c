@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/hub.h"
 #include "math/math.h"
 #include "rollout/sampler.h"
 #include "task/wording.h"
@@ -500,7 +501,11 @@ static kg_status make_path(struct kg_eval_set *set, const char *data_dir,
                            struct kg_err *err)
 {
     const char *path = set->said.data;
+    struct kg_hub_found found;
 
+    KG_TRY(kg_hub_find_file(&found, path, err));
+    if (found.cached)
+        return kg_str_puts(&set->path, found.path.text, err);
     if (*path && *path != '/' && data_dir)
         return kg_str_printf(&set->path, err, "%s/%s", data_dir, path);
     return kg_str_puts(&set->path, path, err);

@@ -21,7 +21,9 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(run.threads), "0", 0, 1024, NULL,
      "threads; 0 uses every core (results do not depend on it)", true},
 
-    {KEY(model.path), NULL, 0, 0, NULL, "HuggingFace checkpoint folder to start from",
+    {KEY(model.path), NULL, 0, 0, NULL,
+     "HuggingFace checkpoint folder to start from, or ORG/NAME of the hub's cache "
+     "(docs/hub.md)",
      false},
     {KEY(model.dtype), "auto", 0, 0, "auto|bf16|fp32",
      "type of product inputs; auto is bf16", false},
@@ -129,7 +131,7 @@ static const struct kg_opt_row first_rows[] = {
 
     {KEY(data.train), "", 0, 0, NULL,
      "files of training problems, instead of generated ones: JSONL, JSON array, .gz or "
-     ".zst of them, Parquet",
+     ".zst of them, Parquet; hf://ORG/NAME/FILE is one in the hub's cache (docs/hub.md)",
      false},
     {KEY(data.weights), "", 0, 0, NULL,
      "a whole number for each file of data.train: how many of every (sum) prompts are "

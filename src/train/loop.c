@@ -20,6 +20,7 @@
 #include "train/checkpoint.h"
 #include "train/episodes.h"
 #include "train/parts.h"
+#include "train/pin.h"
 #include "train/rank_times.h"
 #include "train/run_data.h"
 #include "train/run_dir.h"
@@ -613,7 +614,7 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     kg_watch_after(r.log.watchdog_s);
     status = kg_ahead_check(&r, ranks, err);
     if (status == KG_OK)
-        status = kg_init_pin(config, resume, err);
+        status = kg_pin(config, resume, err);
     status = kg_ranks_agree(ranks, status, "opening", err);
     if (status == KG_OK)
         status = open_and_run(ranks, config, resume, stop_on_signal, err);

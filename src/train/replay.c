@@ -20,6 +20,7 @@
 #include "rollout/keep.h"
 #include "rollout/score.h"
 #include "train/anchor.h"
+#include "train/pin.h"
 #include "train/rl_step.h"
 
 #include <math.h>
@@ -128,6 +129,7 @@ static kg_status make_config(struct kg_config **config, const char *dir,
     KG_TRY(kg_train_config(config, path.text, NULL, 0, err));
     KG_TRY_GOTO(fail, kg_config_set(*config, "run.dir", dir, false, "replay", err));
     KG_TRY_GOTO(fail, apply(*config, assignments, n, err));
+    KG_TRY_GOTO(fail, kg_pin_names(*config, err));
     return KG_OK;
 fail:
     kg_config_free(*config);
