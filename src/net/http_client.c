@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
     DEFAULT_IN_FLIGHT = 16,
@@ -25,13 +26,16 @@ enum {
     MAX_PAUSE_S = 60,
 };
 
-struct request {
+struct kg_http_request {
     struct kg_http_client *c;
     uint64_t ticket;
     char *url;  /* owned */
     char *body; /* owned; NULL: GET */
     size_t body_n;
-    CURL *easy; /* owned while in flight */
+    char *range; /* owned, or NULL */
+    bool no_key;
+    bool headed; /* the head of this try was told */
+    CURL *easy;  /* owned, from the start of a try until the next, or the end */
     char reason[CURL_ERROR_SIZE + KG_ERR_MESSAGE_BYTES];
     char said[CURL_ERROR_SIZE]; /* by curl */
     struct kg_str answer;
@@ -41,20 +45,21 @@ struct request {
     kg_status status;
     double submitted; /* seconds of the clock, as the next one */
     double due;       /* not before */
-    struct request *next;
+    struct kg_http_request *next;
 };
 
 struct queue {
-    struct request *first, *last;
+    struct kg_http_request *first, *last;
 };
 
 struct kg_http_client {
     struct kg_http_client_opts opts; /* defaults filled in */
     CURLM *multi;
     struct curl_slist *headers; /* owned */
+    struct curl_slist *open;    /* the same without the key */
     struct queue waiting;
     struct queue done;
-    struct request *flying; /* list */
+    struct kg_http_request *flying; /* list */
     int in_flight;
     size_t n;    /* all requests that have not been told */
     bool warned; /* that a try failed, and none has got through since */
@@ -63,7 +68,7 @@ struct kg_http_client {
 
 /* ---- queues ---- */
 
-static void push(struct queue *q, struct request *r)
+static void push(struct queue *q, struct kg_http_request *r)
 {
     r->next = NULL;
     if (q->last)
@@ -73,9 +78,9 @@ static void push(struct queue *q, struct request *r)
     q->last = r;
 }
 
-static struct request *pop(struct queue *q)
+static struct kg_http_request *pop(struct queue *q)
 {
-    struct request *r = q->first;
+    struct kg_http_request *r = q->first;
     if (r) {
         q->first = r->next;
         if (q->first == NULL)
@@ -85,10 +90,10 @@ static struct request *pop(struct queue *q)
 }
 
 /* The first that is due, taken out, or NULL. */
-static struct request *pop_due(struct queue *q, double now)
+static struct kg_http_request *pop_due(struct queue *q, double now)
 {
-    struct request *before = NULL;
-    struct request *r = q->first;
+    struct kg_http_request *before = NULL;
+    struct kg_http_request *r = q->first;
     while (r && r->due > now) {
         before = r;
         r = r->next;
@@ -104,7 +109,7 @@ static struct request *pop_due(struct queue *q, double now)
     return r;
 }
 
-static void request_free(struct request *r)
+static void request_free(struct kg_http_request *r)
 {
     if (r->easy) {
         (void)curl_multi_remove_handle(r->c->multi, r->easy);
@@ -112,14 +117,15 @@ static void request_free(struct request *r)
     }
     kg_mem_free(r->url);
     kg_mem_free(r->body);
+    kg_mem_free(r->range);
     kg_str_release(&r->answer);
     kg_mem_free(r);
 }
 
-static void free_list(struct request *r)
+static void free_list(struct kg_http_request *r)
 {
     while (r) {
-        struct request *next = r->next;
+        struct kg_http_request *next = r->next;
         request_free(r);
         r = next;
     }
@@ -134,14 +140,19 @@ static void start_curl(void) { curl_started = curl_global_init(CURL_GLOBAL_DEFAU
 
 static int or_default(int value, int otherwise) { return value > 0 ? value : otherwise; }
 
-static kg_status add_header(struct kg_http_client *c, const char *line,
-                            struct kg_err *err)
+static kg_status add_header(struct curl_slist **to, const char *line, struct kg_err *err)
 {
-    struct curl_slist *list = curl_slist_append(c->headers, line);
+    struct curl_slist *list = curl_slist_append(*to, line);
     if (list == NULL)
         return kg_fail(err, KG_ENOMEM, "HTTP headers: out of memory");
-    c->headers = list;
+    *to = list;
     return KG_OK;
+}
+
+static kg_status add_usual(struct curl_slist **to, struct kg_err *err)
+{
+    KG_TRY(add_header(to, "Content-Type: application/json", err));
+    return add_header(to, "Expect:", err); /* never wait for a 100 */
 }
 
 static kg_status add_key(struct kg_http_client *c, const char *key, struct kg_err *err)
@@ -153,7 +164,7 @@ static kg_status add_key(struct kg_http_client *c, const char *key, struct kg_er
         return kg_fail(err, KG_EINVAL, "key: expected one line of text");
     kg_status status = kg_str_printf(&line, err, "Authorization: Bearer %s", key);
     if (status == KG_OK)
-        status = add_header(c, line.data, err);
+        status = add_header(&c->headers, line.data, err);
     kg_str_release(&line);
     return status;
 }
@@ -179,8 +190,8 @@ kg_status kg_http_client_open(struct kg_http_client **out,
     o->backoff_ms = or_default(o->backoff_ms, DEFAULT_BACKOFF_MS);
     if (o->max_response_bytes == 0)
         o->max_response_bytes = (size_t)64 << 20;
-    KG_TRY_GOTO(fail, add_header(c, "Content-Type: application/json", err));
-    KG_TRY_GOTO(fail, add_header(c, "Expect:", err)); /* never wait for a 100 */
+    KG_TRY_GOTO(fail, add_usual(&c->headers, err));
+    KG_TRY_GOTO(fail, add_usual(&c->open, err));
     KG_TRY_GOTO(fail, add_key(c, opts->bearer_key, err));
     c->multi = curl_multi_init();
     if (c->multi == NULL)
@@ -207,26 +218,39 @@ void kg_http_client_close(struct kg_http_client *c)
     free_list(c->waiting.first);
     free_list(c->done.first);
     curl_slist_free_all(c->headers);
+    curl_slist_free_all(c->open);
     if (c->multi)
         curl_multi_cleanup(c->multi);
     kg_mem_free(c);
 }
 
-kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,
-                                const char *body, size_t body_n, uint64_t ticket,
-                                struct kg_err *err)
+bool kg_http_same_origin(const char *url, const char *other)
 {
-    struct request *r = kg_mem_calloc(1, sizeof *r, "HTTP request", err);
+    size_t n = strcspn(url, ":"), m;
+
+    if (strncmp(url + n, "://", 3) != 0)
+        return false;
+    m = n + 3 + strcspn(url + n + 3, "/?#");
+    return strncasecmp(url, other, m) == 0 && (!other[m] || kg_char_in("/?#", other[m]));
+}
+
+kg_status kg_http_client_ask(struct kg_http_client *c, const struct kg_http_ask *ask,
+                             struct kg_err *err)
+{
+    struct kg_http_request *r = kg_mem_calloc(1, sizeof *r, "HTTP request", err);
     if (r == NULL)
         return err->code;
     r->c = c;
-    r->ticket = ticket;
+    r->ticket = ask->ticket;
     r->answer.max = c->opts.max_response_bytes;
-    r->body_n = body_n;
-    r->url = kg_mem_strdup(url, err);
-    if (body)
-        r->body = kg_mem_copy(body, body_n, "HTTP body", err);
-    if (r->url == NULL || (body && r->body == NULL)) {
+    r->body_n = ask->body_n;
+    r->no_key = ask->no_key;
+    r->url = kg_mem_strdup(ask->url, err);
+    if (ask->body)
+        r->body = kg_mem_copy(ask->body, ask->body_n, "HTTP body", err);
+    if (ask->range)
+        r->range = kg_mem_strdup(ask->range, err);
+    if (r->url == NULL || (ask->body && r->body == NULL) || (ask->range && !r->range)) {
         request_free(r);
         return err->code;
     }
@@ -235,6 +259,15 @@ kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,
     c->n++;
     c->stats.requests++;
     return KG_OK;
+}
+
+kg_status kg_http_client_submit(struct kg_http_client *c, const char *url,
+                                const char *body, size_t body_n, uint64_t ticket,
+                                struct kg_err *err)
+{
+    const struct kg_http_ask ask = {
+        .url = url, .body = body, .body_n = body_n, .ticket = ticket};
+    return kg_http_client_ask(c, &ask, err);
 }
 
 size_t kg_http_client_waiting(const struct kg_http_client *c) { return c->n; }
@@ -247,7 +280,7 @@ void kg_http_client_stats(struct kg_http_client_stats *out,
 
 /* ---- one try ---- */
 
-static bool wants_piece(struct request *r)
+static bool wants_piece(struct kg_http_request *r)
 {
     long code = 0;
     if (r->c->opts.piece == NULL)
@@ -256,23 +289,72 @@ static bool wants_piece(struct request *r)
     return code >= 200 && code < 300;
 }
 
+const char *kg_http_answer_header(const struct kg_http_answer *a, const char *field)
+{
+    struct curl_header *h = NULL;
+    CURL *easy = a->of->easy;
+    if (!easy || curl_easy_header(easy, field, 0, CURLH_HEADER, -1, &h) != CURLHE_OK)
+        return NULL;
+    return h->value;
+}
+
+static struct kg_http_answer answer_of(const struct kg_http_request *r)
+{
+    char *redirect = NULL;
+    long code = r->http_status;
+    if (r->easy) {
+        curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
+        curl_easy_getinfo(r->easy, CURLINFO_REDIRECT_URL, &redirect);
+    }
+    return (struct kg_http_answer){.ticket = r->ticket,
+                                   .status = r->status,
+                                   .reason = r->reason,
+                                   .http_status = (int)code,
+                                   .body = kg_str_text(&r->answer),
+                                   .body_n = r->answer.len,
+                                   .redirect = redirect,
+                                   .tries = r->tries,
+                                   .seconds = kg_clock_seconds() - r->submitted,
+                                   .of = r};
+}
+
+static kg_status tell_piece(struct kg_http_request *r, const char *data, size_t n,
+                            struct kg_err *err)
+{
+    const struct kg_http_client_opts *o = &r->c->opts;
+    r->final = true; /* what was told cannot be taken back */
+    if (o->head && !r->headed) {
+        const struct kg_http_answer a = answer_of(r);
+        r->headed = true;
+        KG_TRY(o->head(o->piece_user, &a, err));
+    }
+    return o->piece(o->piece_user, r->ticket, data, n, err);
+}
+
+static kg_status keep(struct kg_http_request *r, const char *data, size_t n,
+                      struct kg_err *err)
+{
+    kg_status status;
+    if (n > r->answer.max - r->answer.len)
+        status = kg_fail(err, KG_EFORMAT, "the answer is larger than %zu bytes",
+                         r->answer.max);
+    else
+        status = kg_str_append(&r->answer, data, n, err);
+    r->final |= status != KG_OK;
+    return status;
+}
+
 /* Called by curl.   returns n, or anything else to end the transfer */
 static size_t take_bytes(char *data, size_t one, size_t n, void *user)
 {
-    struct request *r = user;
+    struct kg_http_request *r = user;
     struct kg_err err = {0};
+    bool piece = wants_piece(r);
     (void)one; /* always 1 */
-    if (n > r->answer.max - r->answer.len) {
-        r->final = true;
-        r->status = KG_EFORMAT;
-        kg_fail(&err, KG_EFORMAT, "the answer is larger than %zu bytes", r->answer.max);
-    } else if (kg_str_append(&r->answer, data, n, &err) != KG_OK) {
-        r->final = true;
-        r->status = KG_ENOMEM;
-    } else if (wants_piece(r)) {
-        r->final = true; /* what was told cannot be taken back */
-        r->status = r->c->opts.piece(r->c->opts.piece_user, r->ticket, data, n, &err);
-    }
+    if (!piece || !r->c->opts.pieces_alone)
+        r->status = keep(r, data, n, &err);
+    if (piece && r->status == KG_OK)
+        r->status = tell_piece(r, data, n, &err);
     if (r->status == KG_OK)
         return n;
     strncpy(r->reason, err.message, sizeof r->reason - 1);
@@ -280,7 +362,7 @@ static size_t take_bytes(char *data, size_t one, size_t n, void *user)
 }
 
 /* Milliseconds that are left of the request's deadline, and of one try. */
-static long time_left_ms(const struct request *r, double now)
+static long time_left_ms(const struct kg_http_request *r, double now)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
     if (o->deadline_ms == 0)
@@ -291,14 +373,17 @@ static long time_left_ms(const struct request *r, double now)
     return left < o->timeout_ms ? (long)left : o->timeout_ms;
 }
 
-static CURLcode set_options(struct request *r, long timeout_ms)
+static CURLcode set_options(struct kg_http_request *r, long timeout_ms)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
     CURLcode bad = CURLE_OK;
     bad |= curl_easy_setopt(r->easy, CURLOPT_URL, r->url);
     bad |= curl_easy_setopt(r->easy, CURLOPT_PRIVATE, r);
     bad |= curl_easy_setopt(r->easy, CURLOPT_ERRORBUFFER, r->said);
-    bad |= curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->c->headers);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER,
+                            r->no_key ? r->c->open : r->c->headers);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_USERAGENT, "kedge/" KG_VERSION);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_RANGE, r->range);
     bad |= curl_easy_setopt(r->easy, CURLOPT_WRITEFUNCTION, take_bytes);
     bad |= curl_easy_setopt(r->easy, CURLOPT_WRITEDATA, r);
     bad |= curl_easy_setopt(r->easy, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -306,21 +391,25 @@ static CURLcode set_options(struct request *r, long timeout_ms)
     bad |= curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not even by environment */
     bad |= curl_easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT_MS,
                             (long)o->connect_timeout_ms);
-    bad |= curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS, timeout_ms);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS,
+                            o->stall_timeout_s > 0 ? 0 : timeout_ms);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_LOW_SPEED_TIME, (long)o->stall_timeout_s);
     if (r->body == NULL)
         return bad;
     bad |= curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body_n);
     return bad | curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, r->body);
 }
 
-static void end_try(struct request *r, CURLcode code);
+static void end_try(struct kg_http_request *r, CURLcode code);
 
-static void start_try(struct kg_http_client *c, struct request *r, double now)
+static void start_try(struct kg_http_client *c, struct kg_http_request *r, double now)
 {
     long timeout_ms = time_left_ms(r, now);
     CURLcode code = CURLE_OUT_OF_MEMORY;
     r->tries++;
     r->http_status = 0;
+    r->headed = false;
     r->said[0] = '\0';
     kg_str_clear(&r->answer);
     r->next = c->flying;
@@ -360,7 +449,7 @@ static bool may_pass(CURLcode code, long http_status)
     }
 }
 
-static double pause_before_next(const struct request *r)
+static double pause_before_next(const struct kg_http_request *r)
 {
     curl_off_t asked = 0;
     double pause = r->c->opts.backoff_ms / 1e3;
@@ -373,7 +462,7 @@ static double pause_before_next(const struct request *r)
 }
 
 /* Whether there is a next try, and when. */
-static bool plan_next(struct request *r, CURLcode code, double now)
+static bool plan_next(struct kg_http_request *r, CURLcode code, double now)
 {
     double pause = pause_before_next(r);
     double deadline = r->submitted + r->c->opts.deadline_ms / 1e3;
@@ -385,7 +474,7 @@ static bool plan_next(struct request *r, CURLcode code, double now)
     return true;
 }
 
-static void explain(struct request *r, CURLcode code)
+static void explain(struct kg_http_request *r, CURLcode code)
 {
     struct kg_err err;
     if (code == CURLE_OK || r->status != KG_OK)
@@ -398,7 +487,7 @@ static void explain(struct request *r, CURLcode code)
 
 /* On a connection of its own, and TLS is not agreed on: one that is used again tells of
  * no handshake at all. */
-static bool in_handshake(const struct request *r)
+static bool in_handshake(const struct kg_http_request *r)
 {
     curl_off_t agreed = 0;
     long local_port = 0, opened = 0;
@@ -413,7 +502,7 @@ static bool in_handshake(const struct request *r)
 
 /* r->said: what failed. A port of plain HTTP waits for the rest of the handshake, or
  * answers it by words that OpenSSL takes for a version. */
-static void say_what_failed(struct request *r, CURLcode code, bool handshake)
+static void say_what_failed(struct kg_http_request *r, CURLcode code, bool handshake)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
     const int most_ms = o->timeout_ms < o->connect_timeout_ms ? o->timeout_ms
@@ -436,34 +525,42 @@ static void say_what_failed(struct request *r, CURLcode code, bool handshake)
                      : "");
 }
 
+/* Of a URL, what is said: a query may be a signature that lets in whoever has it. */
+static int shown_bytes(const char *url)
+{
+    const size_t n = strcspn(url, "?");
+    return n < 300 ? (int)n : 300;
+}
+
 /* Tries go on for a while: the first that fails is told, and then none until one got
  * through. */
-static void warn(struct request *r, CURLcode code)
+static void warn(struct kg_http_request *r, CURLcode code)
 {
     if (code != CURLE_OK && !r->c->warned)
-        kg_log_warn("%.300s: %s: trying again (%d of %d)", r->url, r->said, r->tries + 1,
-                    r->c->opts.tries);
+        kg_log_warn("%.*s: %s: trying again (%d of %d)", shown_bytes(r->url), r->url,
+                    r->said, r->tries + 1, r->c->opts.tries);
     r->c->warned = code != CURLE_OK;
 }
 
-static void unlink_flying(struct kg_http_client *c, struct request *r)
+static void unlink_flying(struct kg_http_client *c, struct kg_http_request *r)
 {
-    struct request **at = &c->flying;
+    struct kg_http_request **at = &c->flying;
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
     c->in_flight--;
 }
 
-static void end_try(struct request *r, CURLcode code)
+static void end_try(struct kg_http_request *r, CURLcode code)
 {
     struct kg_http_client *c = r->c;
     if (r->easy)
         curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &r->http_status);
     bool again = plan_next(r, code, kg_clock_seconds()), handshake = in_handshake(r);
     unlink_flying(c, r);
-    if (r->easy) {
+    if (r->easy)
         (void)curl_multi_remove_handle(c->multi, r->easy);
+    if (r->easy && again) {
         curl_easy_cleanup(r->easy);
         r->easy = NULL;
     }
@@ -487,7 +584,7 @@ static void start_due(struct kg_http_client *c)
 {
     double now = kg_clock_seconds();
     while (c->in_flight < c->opts.max_in_flight) {
-        struct request *r = pop_due(&c->waiting, now);
+        struct kg_http_request *r = pop_due(&c->waiting, now);
         if (r == NULL)
             return;
         start_try(c, r, now);
@@ -499,7 +596,7 @@ static double next_start(const struct kg_http_client *c, double until)
 {
     if (c->in_flight >= c->opts.max_in_flight)
         return until;
-    for (const struct request *r = c->waiting.first; r; r = r->next)
+    for (const struct kg_http_request *r = c->waiting.first; r; r = r->next)
         until = r->due < until ? r->due : until;
     return until;
 }
@@ -514,7 +611,7 @@ static void collect(struct kg_http_client *c)
             continue;
         CURLcode code = m->data.result; /* m does not outlive the handle */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &r);
-        end_try((struct request *)(void *)r, code);
+        end_try((struct kg_http_request *)(void *)r, code);
     }
 }
 
@@ -524,15 +621,8 @@ static kg_status tell(struct kg_http_client *c, kg_http_answer_fn done, void *us
 {
     kg_status status = KG_OK;
     while (status == KG_OK && c->done.first) {
-        struct request *r = pop(&c->done);
-        struct kg_http_answer a = {.ticket = r->ticket,
-                                   .status = r->status,
-                                   .reason = r->reason,
-                                   .http_status = (int)r->http_status,
-                                   .body = kg_str_text(&r->answer),
-                                   .body_n = r->answer.len,
-                                   .tries = r->tries,
-                                   .seconds = kg_clock_seconds() - r->submitted};
+        struct kg_http_request *r = pop(&c->done);
+        const struct kg_http_answer a = answer_of(r);
         c->n--;
         status = done(user, &a, err);
         request_free(r);
