@@ -12,6 +12,7 @@
 #include "model/config_fuzz.c"
 #include "net/http_parse_fuzz.c"
 #include "net/http_server_fuzz.c"
+#include "net/hub_list_fuzz.c"
 #include "search/index_fuzz.c"
 #include "search/retrieve_fuzz.c"
 #include "serve/api_fuzz.c"
@@ -51,6 +52,7 @@ static const struct target targets[] = {
     {"tests/fuzz/index", kg_fuzz_index},
     {"tests/fuzz/http_parse", kg_fuzz_http_parse},
     {"tests/fuzz/http_server", kg_fuzz_http_server},
+    {"tests/fuzz/hub_list", kg_fuzz_hub_list},
     {"tests/fuzz/resume", kg_fuzz_resume},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };

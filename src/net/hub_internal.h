@@ -1,0 +1,76 @@
+/* What the files of net/hub share: whom to ask, what the hub's list says, and
+ * fetching. */
+#ifndef KG_NET_HUB_INTERNAL_H
+#define KG_NET_HUB_INTERNAL_H
+
+#include "base/digest.h"
+#include "net/http_client.h"
+#include "net/hub.h"
+
+/* ---- the hub ---- */
+
+struct kg_hub_site {
+    char endpoint[512];  /* without a slash at its end */
+    struct kg_str token; /* owned; empty: none */
+};
+/* From the environment.   errors: EINVAL (no address, a token of several lines,
+ * offline) */
+kg_status kg_hub_site_open(struct kg_hub_site *site, struct kg_err *err) KG_MUST_CHECK;
+void kg_hub_site_close(struct kg_hub_site *site); /* {0} allowed */
+
+/* Append text as part of a path of a URL; slashes stay where `slashes`. */
+kg_status kg_hub_put_escaped(struct kg_str *out, const char *text, bool slashes,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* ENDPOINT/ORG/NAME, of a data set ENDPOINT/datasets/ORG/NAME. */
+kg_status kg_hub_put_page(struct kg_str *out, const struct kg_hub_site *site,
+                          const struct kg_hub_name *name,
+                          struct kg_err *err) KG_MUST_CHECK;
+
+/* An answer that is neither 2xx nor a redirection, in one line. what: a file, or the
+ * id */
+kg_status kg_hub_explain(const struct kg_hub_site *site, const struct kg_hub_name *name,
+                         const char *what, const struct kg_http_answer *a,
+                         struct kg_err *err);
+/* Where a redirection may lead: an address, and never from https to http.
+ * errors: EFORMAT */
+kg_status kg_hub_check_redirect(const char *from, const struct kg_http_answer *a,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- its list ---- */
+
+struct kg_hub_file {
+    char *path; /* owned */
+    uint64_t bytes;
+    enum kg_digest_kind kind;
+    char digest[KG_DIGEST_TEXT]; /* also the blob's name */
+    bool wanted;
+};
+struct kg_hub_list {
+    char commit[41];
+    struct kg_hub_file *files; /* (n) owned */
+    size_t n, capacity;
+};
+/* Of JSON as the hub's API writes it: {"sha", "siblings": [{"rfilename", "size",
+ * "blobId", "lfs": {"sha256", "size"}}, ..]}.   errors: EFORMAT, also of a name that
+ * leads out */
+kg_status kg_hub_list_parse(struct kg_hub_list *list, const char *text, size_t n,
+                            const char *where, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *site,
+                          const struct kg_hub_pull_opts *opts,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* Mark what is wanted.   errors: NOTFOUND (nothing is), EUNSUPPORTED (no safetensors) */
+kg_status kg_hub_list_choose(struct kg_hub_list *list,
+                             const struct kg_hub_pull_opts *opts,
+                             struct kg_err *err) KG_MUST_CHECK;
+void kg_hub_list_release(struct kg_hub_list *list); /* {0} allowed */
+
+/* ---- fetching ---- */
+
+/* Every wanted file into `blobs` under the name of its digest. *fetched out: bytes that
+ * came over the network. */
+kg_status kg_hub_fetch(uint64_t *fetched, const struct kg_hub_list *list,
+                       const struct kg_hub_site *site,
+                       const struct kg_hub_pull_opts *opts, const char *blobs,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,123 @@
+/* One pull: the list, the files, and last what makes them a snapshot.
+ *
+ * Links are made when every file is there, and the ref is written when every link is: a
+ * reader of the cache finds the snapshot of before or all of this one.
+ */
+#include "net/hub_internal.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the snapshot ---- */
+
+/* The folder of a path, which is made. */
+static kg_status make_folder_of(const char *path, struct kg_err *err)
+{
+    struct kg_path folder;
+    char *slash;
+
+    snprintf(folder.text, sizeof folder.text, "%s", path);
+    slash = strrchr(folder.text, '/');
+    if (slash)
+        *slash = '\0';
+    return kg_file_make_dirs(folder.text, err);
+}
+
+/* SNAPSHOT/a/b -> ../../../blobs/DIGEST */
+static kg_status make_link(const char *snapshot, const struct kg_hub_file *file,
+                           struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(snapshot, file->path);
+    struct kg_str target = {0};
+    kg_status status = make_folder_of(path.text, err);
+
+    for (const char *p = file->path; p && status == KG_OK; p = strchr(p + 1, '/'))
+        status = kg_str_puts(&target, "../", err);
+    if (status == KG_OK)
+        status = kg_str_printf(&target, err, "../blobs/%s", file->digest);
+    if (status == KG_OK)
+        status = kg_file_link(target.data, path.text, err);
+    kg_str_release(&target);
+    return status;
+}
+
+static kg_status make_ref(const char *folder, const struct kg_hub_name *name,
+                          const char *commit, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(kg_path_in(folder, "refs").text, name->revision);
+
+    if (kg_hub_is_commit(name->revision))
+        return KG_OK;
+    KG_TRY(make_folder_of(path.text, err));
+    return kg_file_write_atomic(path.text, commit, strlen(commit), err);
+}
+
+static kg_status make_snapshot(struct kg_hub_pulled *out, const struct kg_hub_list *list,
+                               const struct kg_hub_name *name, const char *folder,
+                               struct kg_err *err)
+{
+    out->dir = kg_path_in(kg_path_in(folder, "snapshots").text, list->commit);
+    memcpy(out->commit, list->commit, sizeof out->commit);
+    for (size_t i = 0; i < list->n; i++) {
+        if (!list->files[i].wanted)
+            continue;
+        KG_TRY(make_link(out->dir.text, &list->files[i], err));
+        out->files++;
+        out->bytes += list->files[i].bytes;
+    }
+    return make_ref(folder, name, list->commit, err);
+}
+
+/* ---- the whole ---- */
+
+/* One process at a time fills the folder of a repository: .locks/NAME/kedge.lock, beside
+ * the locks of others. */
+static kg_status lock(struct kg_file_lock *l, const char *folder, struct kg_err *err)
+{
+    struct kg_path root, path;
+
+    KG_TRY(kg_hub_root(&root, err));
+    path = kg_path_in(kg_path_in(root.text, ".locks").text, strrchr(folder, '/') + 1);
+    path = kg_path_in(path.text, "kedge.lock");
+    KG_TRY(make_folder_of(path.text, err));
+    return kg_file_lock_take(l, path.text, err);
+}
+
+static kg_status pull(struct kg_hub_pulled *out, const struct kg_hub_site *site,
+                      const struct kg_hub_pull_opts *opts, const char *folder,
+                      struct kg_err *err)
+{
+    struct kg_path blobs = kg_path_in(folder, "blobs");
+    struct kg_hub_list list;
+    kg_status status;
+
+    KG_TRY(kg_hub_list_get(&list, site, opts, err));
+    KG_TRY_GOTO(out, kg_hub_list_choose(&list, opts, err));
+    KG_TRY_GOTO(out, kg_file_make_dirs(blobs.text, err));
+    KG_TRY_GOTO(out, kg_hub_fetch(&out->fetched, &list, site, opts, blobs.text, err));
+    status = make_snapshot(out, &list, &opts->name, folder, err);
+out:
+    kg_hub_list_release(&list);
+    return status;
+}
+
+kg_status kg_hub_pull(struct kg_hub_pulled *out, const struct kg_hub_pull_opts *opts,
+                      struct kg_err *err)
+{
+    struct kg_file_lock held = {0};
+    struct kg_hub_site site;
+    struct kg_path folder;
+    kg_status status;
+
+    memset(out, 0, sizeof *out);
+    KG_TRY(kg_hub_folder(&folder, &opts->name, err));
+    KG_TRY(kg_hub_site_open(&site, err));
+    status = lock(&held, folder.text, err);
+    if (status == KG_OK)
+        status = pull(out, &site, opts, folder.text, err);
+    kg_file_lock_release(&held);
+    kg_hub_site_close(&site);
+    return status;
+}
