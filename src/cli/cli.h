@@ -225,6 +225,8 @@ int kg_cmd_chat_template(int argc, char **argv);
 int kg_cmd_inspect(int argc, char **argv);
 int kg_cmd_merge(int argc, char **argv);
 int kg_cmd_new(int argc, char **argv);
+int kg_cmd_pull(int argc, char **argv);
+int kg_cmd_push(int argc, char **argv);
 int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_distill(int argc, char **argv);
@@ -256,6 +258,8 @@ extern const struct kg_flag kg_chat_template_flags[];
 extern const struct kg_flag kg_inspect_flags[];
 extern const struct kg_flag kg_merge_flags[];
 extern const struct kg_flag kg_new_flags[];
+extern const struct kg_flag kg_pull_flags[];
+extern const struct kg_flag kg_push_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
 extern const struct kg_flag kg_replay_flags[];
 extern const struct kg_flag kg_report_flags[];

@@ -154,6 +154,20 @@ const struct kg_command kg_commands[] = {
      "FILE --vocab N: one document a "
      "line, or the \"text\" of each line when the name ends in .jsonl).",
      1, NULL, NULL, NULL},
+    {"pull", "fetch a model or a data set from the hub", kg_cmd_pull,
+     "[flags] ORG/NAME[@REVISION] | hf://ORG/NAME[@REVISION]/FILE", kg_pull_flags,
+     "Fetches into the cache that HuggingFace's libraries keep, from which every command "
+     "takes ORG/NAME in the place of a folder, and prints the folder there. Of a model "
+     "those files that kedge reads, of a data set all, or FILE. Lengths and digests are "
+     "checked; what was interrupted goes on where it was. HF_HOME and HF_HUB_CACHE say "
+     "where the cache is, HF_ENDPOINT where the hub is, HF_TOKEN or the file "
+     "HF_HOME/token who asks (docs/hub.md).",
+     1, NULL, NULL, NULL},
+    {"push", "the command that uploads a checkpoint to the hub", kg_cmd_push,
+     "DIR ORG/NAME[@REVISION]", kg_push_flags,
+     "Uploads nothing: prints the `hf upload` command that does, after a look at whether "
+     "DIR is a checkpoint.",
+     2, NULL, NULL, NULL},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1, NULL, NULL, NULL},
     {"wiki", "a made-up world to learn searching on", kg_cmd_wiki,
