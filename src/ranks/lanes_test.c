@@ -2,11 +2,13 @@
 #include "ranks/lanes.h"
 
 #include "base/need_testing.h"
+#include "base/real.h"
 #include "base/rng.h"
 #include "ranks/share.h"
 #include "ranks/tree.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 
 enum { MOST = 64 };
 
@@ -200,6 +202,122 @@ static void lanes_are_nearly_even(void **state)
     }
 }
 
+/* ---- lengths as answers have them ---- */
+
+enum { ANSWERS_A_LANE = 8, STEPS = 50, CAP = 16384 };
+
+/* Log-normal: exp(mean + sigma normal), at most CAP; one in `capped_in` never ends
+ * (0: none); `group` neighbours have a mean of their own, which varies by `apart`. */
+static const struct lengths {
+    const char *name;
+    double mean, sigma;
+    int capped_in, group;
+    double apart;
+    bool even; /* no answer is as long as a lane: the mean can be had */
+} kinds[] = {
+    {"mean 4,096, sigma 0.8", 8.0, 0.8, 0, 1, 0, true},
+    {"short, sigma 0.4", 6.0, 0.4, 0, 1, 0, true},
+    {"by prompts of 16 answers", 8.0, 0.35, 0, 16, 0.7, false},
+    {"sigma 1.2", 7.6, 1.2, 0, 1, 0, false},
+    {"every fifth at the cap", 7.3, 0.5, 5, 1, 0, false},
+    {"every fiftieth at the cap", 6.0, 0.5, 50, 1, 0, false},
+};
+
+static double normal(struct kg_rng_key key, uint32_t stream, int i)
+{
+    float four[4];
+
+    kg_rng_normal4(four, key, stream, (uint32_t)i, 0);
+    return (double)four[0];
+}
+
+static void answer_lengths(int64_t *tokens, int n, const struct lengths *d, uint64_t seed)
+{
+    const struct kg_rng_key key = {seed, KG_RNG_INIT};
+
+    for (int i = 0; i < n; i++) {
+        double x = d->mean + d->sigma * normal(key, 0, i) +
+                   d->apart * normal(key, 1, i / d->group);
+        double length = kg_exp(x);
+
+        tokens[i] = length < 1 ? 1 : length < CAP ? (int64_t)length : CAP;
+        if (d->capped_in && kg_rng_uniform(key, 2, 0, (uint32_t)i) * d->capped_in < 1)
+            tokens[i] = CAP;
+    }
+}
+
+static int costliest_first(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Below it is no deal: the mean; and of the k C + 1 costliest one lane has k + 1. */
+static double best_possible(const int64_t *tokens, int n, int lanes)
+{
+    uint64_t cost[MOST * ANSWERS_A_LANE], all = 0;
+    double best;
+
+    for (int i = 0; i < n; i++)
+        all += cost[i] = kg_lanes_cost(tokens[i]);
+    qsort(cost, (size_t)n, sizeof *cost, costliest_first);
+    best = (double)all / lanes;
+    for (int k = 0; k * lanes < n; k++) {
+        uint64_t least = 0;
+
+        for (int i = 0; i <= k; i++)
+            least += cost[k * lanes - i];
+        best = (double)least > best ? (double)least : best;
+    }
+    return best;
+}
+
+struct evenness {
+    double of_mean, of_best; /* the worst lane's cost over them */
+};
+
+static struct evenness deal_once(const int64_t *tokens, int n, int lanes)
+{
+    int32_t lane[MOST * ANSWERS_A_LANE];
+    uint64_t cost[MOST] = {0}, all = 0, worst = 0;
+
+    NEED(kg_lanes_deal(lane, tokens, n, lanes, err));
+    for (int i = 0; i < n; i++) {
+        all += kg_lanes_cost(tokens[i]);
+        cost[lane[i]] += kg_lanes_cost(tokens[i]);
+    }
+    for (int l = 0; l < lanes; l++)
+        worst = cost[l] > worst ? cost[l] : worst;
+    return (struct evenness){(double)worst * lanes / (double)all,
+                             (double)worst / best_possible(tokens, n, lanes)};
+}
+
+/* docs/ranks.md has the numbers. */
+static void the_worst_lane_is_within_a_twentieth_of_the_mean_that_can_be_had(void **state)
+{
+    (void)state;
+    for (size_t d = 0; d < sizeof kinds / sizeof *kinds; d++) {
+        struct evenness worst = {0};
+
+        for (int lanes = 2; lanes <= MOST; lanes *= 2)
+            for (int step = 0; step < STEPS; step++) {
+                int64_t tokens[MOST * ANSWERS_A_LANE];
+                struct evenness e;
+
+                answer_lengths(tokens, lanes * ANSWERS_A_LANE, &kinds[d],
+                               (uint64_t)(step * MOST + lanes));
+                e = deal_once(tokens, lanes * ANSWERS_A_LANE, lanes);
+                worst.of_mean = e.of_mean > worst.of_mean ? e.of_mean : worst.of_mean;
+                worst.of_best = e.of_best > worst.of_best ? e.of_best : worst.of_best;
+            }
+        print_message("  %-26s worst lane %.3f of the mean, %.3f of the best deal's\n",
+                      kinds[d].name, worst.of_mean, worst.of_best);
+        assert_true(worst.of_best <= 1.05);
+        assert_true(!kinds[d].even || worst.of_mean <= 1.05);
+    }
+}
+
 /* Neighbours up to the budget, the whole of it too; one that is larger by itself. */
 static void neighbours_are_computed_at_once_while_they_fit(void **state)
 {
@@ -226,6 +344,8 @@ int main(void)
         cmocka_unit_test(dealing_is_longest_first_onto_the_least),
         cmocka_unit_test(one_lane_is_all_that_is_computed),
         cmocka_unit_test(lanes_are_nearly_even),
+        cmocka_unit_test(
+            the_worst_lane_is_within_a_twentieth_of_the_mean_that_can_be_had),
         cmocka_unit_test(neighbours_are_computed_at_once_while_they_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
