@@ -280,13 +280,13 @@ static void a_rank_that_cannot_write_ends_all(void **state)
 
 /* ---- the program ---- */
 
-/* `kedge train --ranks N` of the recipe.   returns its exit status */
-static int kedge_on(const char *ranks, const char *dir, const char *const *extra,
-                    char *said, size_t size)
+/* `kedge NAME --ranks N` of the recipe, train or distill.   returns its exit status */
+static int kedge_does(const char *name, const char *ranks, const char *dir,
+                      const char *const *extra, char *said, size_t size)
 {
     char command[4096];
     size_t n = (size_t)snprintf(command, sizeof command,
-                                "./kedge train --ranks %s run.dir=%s", ranks, dir);
+                                "./kedge %s --ranks %s run.dir=%s", name, ranks, dir);
     const char *const *const lists[] = {run_base, run_also, extra};
     FILE *pipe;
 
@@ -298,6 +298,12 @@ static int kedge_on(const char *ranks, const char *dir, const char *const *extra
     assert_non_null(pipe);
     said[fread(said, 1, size - 1, pipe)] = '\0';
     return WEXITSTATUS(pclose(pipe));
+}
+
+static int kedge_on(const char *ranks, const char *dir, const char *const *extra,
+                    char *said, size_t size)
+{
+    return kedge_does("train", ranks, dir, extra, said, size);
 }
 
 static int how_often(const char *text, const char *what)
@@ -337,6 +343,45 @@ static void the_program_trains_as_several_processes(void **state)
     assert_false(kg_file_exists(ROOT "/few/config.yaml"));
 }
 
+/* The student's own answers, and those of a file. */
+static void distillation_over_ranks_is_that_of_one(void **state)
+{
+    static const char *const kinds[][14] = {
+        {"anchor.path=" ROOT "/teacher/checkpoints/latest/model", "kl.top_k=6",
+         "train.steps=2", "train.lanes=4", "train.micro_tokens=64", "rollout.samples=1",
+         "train.updates_per_step=1", NULL},
+        {"anchor.path=" ROOT "/teacher/checkpoints/latest/model", "kl.top_k=6",
+         "train.steps=2", "train.lanes=4", "train.micro_tokens=64", "rollout.samples=1",
+         "train.updates_per_step=1", "rollout.data=" DIGITS "/train.jsonl",
+         "data.train=", "data.template={prompt}S", NULL}};
+    static const char *const sft[] = {"sft.steps=4", "sft.lr=1e-3", "train.steps=0",
+                                      "eval.at_start=false", NULL};
+    static const char *const files[] = {"checkpoints/latest/model/model.safetensors",
+                                        "checkpoints/latest/state.safetensors",
+                                        "rollouts/step-000002.jsonl.zst"};
+    static char said[1 << 16];
+
+    (void)state;
+    if (!kg_file_exists("./kedge")) {
+        print_message("skip: ./kedge is not built\n");
+        skip();
+    }
+    train_on(1, ROOT "/teacher", false, sft);
+    for (int kind = 0; kind < 2; kind++)
+        for (int ranks = 1; ranks <= 3; ranks++) {
+            const char *dir = ranks == 1 ? ROOT "/1" : ROOT "/n";
+            const char number[] = {(char)('0' + ranks), '\0'};
+
+            fresh(dir);
+            if (kedge_does("distill", number, dir, kinds[kind], said, sizeof said) != 0)
+                fail_msg("%s", said);
+            for (int i = 0; i < 3 && ranks > 1; i++)
+                assert_same_file(ROOT "/1", dir, files[i]);
+            assert_same_log(ROOT "/1", dir);
+            assert_same_checkpoint(ROOT "/1", dir);
+        }
+}
+
 static int make_policy(void **state)
 {
     (void)state;
@@ -350,6 +395,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_number_of_ranks_makes_the_run_of_one),
         cmocka_unit_test(the_program_trains_as_several_processes),
+        cmocka_unit_test(distillation_over_ranks_is_that_of_one),
         cmocka_unit_test(a_rank_killed_as_it_writes_leaves_the_checkpoint_before),
         cmocka_unit_test(a_rank_that_cannot_write_ends_all),
     };
