@@ -272,12 +272,75 @@ static void a_pack_that_fails_on_one_rank_fails_all(void **state)
     assert_true(failures > 2 * BUCKETS);
 }
 
+/* ---- memory ---- */
+
+struct want {
+    int which;   /* the rank that has no memory */
+    uint64_t at; /* at this request */
+};
+enum { DONE, ALL_FAILED, AS_IF_NOTHING };
+
+/* Where the request is one of what ranks say, nothing more can be said: the others find
+ * this one gone. */
+static bool as_expected(const struct work *w, const struct want *want)
+{
+    char who[32];
+
+    if (w->ranks.me == want->which)
+        return w->err.code == KG_ENOMEM;
+    snprintf(who, sizeof who, "rank %d (", want->which);
+    return w->ranks.lost ? strstr(w->err.message, " is gone") != NULL
+                         : w->err.code == KG_ENOMEM && strstr(w->err.message, who);
+}
+
+static int update_in_want(struct kg_ranks *r, void *user)
+{
+    const struct want *want = user;
+    struct work w = {.ranks = *r, .lanes = 5};
+    const struct kg_lane_job job = job_of(&w, &by_buckets);
+
+    w.ranks.wait_s = 20;
+    take_grads(&w);
+    kg_mem_fail_at(r->me == want->which ? want->at : 0);
+    w.status = kg_lane_sum_run(&w.sum, &w.grads, &job, &w.ranks, &w.err);
+    w.status = kg_ranks_agree(&w.ranks, w.status, "afterwards", &w.err);
+    kg_mem_fail_at(0);
+    if (w.status == KG_OK)
+        return DONE;
+    return as_expected(&w, want) ? ALL_FAILED : AS_IF_NOTHING;
+}
+
+/* Whichever request for memory fails, on the first rank or another: all fail, and nobody
+ * waits for ever. */
+static void a_request_for_memory_that_fails_on_one_rank_fails_all(void **state)
+{
+    enum { RANKS = 3 };
+
+    (void)state;
+    for (int which = 0; which < 2; which++) {
+        struct want want = {which, 0};
+        int status[RANKS] = {ALL_FAILED};
+
+        while (status[0] != DONE) {
+            want.at++;
+            ranks_run(status, RANKS, update_in_want, &want);
+            for (int p = 0; p < RANKS; p++)
+                if (status[p] != status[0] || WEXITSTATUS(status[p]) == AS_IF_NOTHING)
+                    fail_msg("rank %d without memory at request %d: rank %d ended by %d",
+                             which, (int)want.at, p, status[p]);
+        }
+        print_message("  rank %d: %d requests\n", which, (int)want.at - 1);
+        assert_true(want.at > 20);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_has_its_cut_of_the_sum_of_one_process),
         cmocka_unit_test(what_is_held_is_what_is_planned),
         cmocka_unit_test(a_pack_that_fails_on_one_rank_fails_all),
+        cmocka_unit_test(a_request_for_memory_that_fails_on_one_rank_fails_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
