@@ -1,7 +1,9 @@
 /* The same bits on every machine: whole runs whose weights are known by hash, on every
  * instruction set that this processor has. The hashes hold for any compiler, any level of
  * optimisation and any C library; a change that means to change arithmetic changes them
- * here, and says so. */
+ * here, and says so. Those of all weights were written down when an update had no lanes
+ * and a run no ranks (train.lanes=1 and one process are what was there before): dealing,
+ * trees and exchanges took part in no bit of such a run since. */
 #define ROOT "build/test-runs/bits"
 #include "run_testing.h"
 
