@@ -8,8 +8,9 @@
 
 #include "report/cells.h"
 
-static struct kg_flag_list metrics;
+static struct kg_flag_list metrics, differences;
 static const char *by = "cell", *pair = "seed", *match = "", *against;
+static int64_t at_least;
 static bool iqm, json;
 
 const struct kg_flag kg_table_flags[] = {
@@ -23,6 +24,11 @@ const struct kg_flag kg_table_flags[] = {
      NULL},
     {"against", 0, KG_TO(against), "CELL",
      "paired differences of all cells from this one", 0, 0, NULL},
+    {"difference", 'd', KG_BESIDE("!against", differences), "CELL:AGAINST",
+     "the paired difference of these two cells alone; may be given several times", 0, 0,
+     NULL},
+    {"at-least", 0, KG_TO(at_least), "N",
+     "leave out cells with fewer rows, and say how many", 0, 1e6, NULL},
     {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means", 0, 0, NULL},
     {"json", 0, KG_TO(json), NULL, "one JSON line for each cell", 0, 0, NULL},
     {0},
@@ -52,7 +58,10 @@ int kg_cmd_table(int argc, char **argv)
                                  .metric = metrics.items,
                                  .n_metrics = (size_t)metrics.n,
                                  .against = against,
-                                 .iqm = iqm};
+                                 .difference = differences.items,
+                                 .n_differences = (size_t)differences.n,
+                                 .iqm = iqm,
+                                 .at_least = (size_t)at_least};
 
     if (argc < 1)
         return kg_cli_usage("expected files of rows, found none");

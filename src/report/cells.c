@@ -247,36 +247,91 @@ out:
     return status;
 }
 
+static bool compares(const struct kg_cells_opts *opts)
+{
+    return opts->against || opts->n_differences > 0;
+}
+
+static kg_status need_group(struct group **g, const struct reading *r, const char *name,
+                            struct kg_err *err)
+{
+    *g = find_group(r, name);
+    if (*g)
+        return KG_OK;
+    return kg_fail(err, KG_ENOTFOUND, "expected a cell '%s' to compare with, found none",
+                   name);
+}
+
+static kg_status add_cell(struct kg_cells *out, const char *name, struct group *g,
+                          const struct group *against, const struct kg_cells_opts *opts,
+                          struct kg_err *err)
+{
+    struct kg_cell *cell = &out->cell[out->n];
+
+    if (g->n < opts->at_least || (against && against->n < opts->at_least)) {
+        out->left_out++;
+        return KG_OK;
+    }
+    cell->name = kg_mem_strdup(name, err);
+    if (!cell->name)
+        return err->code;
+    out->n++;
+    return fill_cell(cell, g, against, opts, err);
+}
+
+static kg_status add_all(struct kg_cells *out, struct reading *r, struct kg_err *err)
+{
+    struct group *against = NULL;
+
+    if (r->opts->against)
+        KG_TRY(need_group(&against, r, r->opts->against, err));
+    for (size_t i = 0; i < r->n; i++)
+        if (&r->group[i] != against)
+            KG_TRY(add_cell(out, r->group[i].name, &r->group[i], against, r->opts, err));
+    return KG_OK;
+}
+
+static kg_status add_difference(struct kg_cells *out, const struct reading *r,
+                                const char *text, struct kg_err *err)
+{
+    const char *colon = strchr(text, ':');
+    struct group *g, *against;
+    struct kg_str name = {0};
+    kg_status status;
+
+    if (!colon)
+        return kg_fail(err, KG_EINVAL, "expected a difference CELL:AGAINST, found '%s'",
+                       text);
+    KG_TRY_GOTO(out, kg_str_append(&name, text, (size_t)(colon - text), err));
+    KG_TRY_GOTO(out, need_group(&g, r, kg_str_text(&name), err));
+    KG_TRY_GOTO(out, need_group(&against, r, colon + 1, err));
+    status = add_cell(out, text, g, against, r->opts, err);
+out:
+    kg_str_release(&name);
+    return status;
+}
+
+/* The order of draws is that of pairs. */
 static kg_status make_cells(struct kg_cells *out, struct reading *r, struct kg_err *err)
 {
     const struct kg_cells_opts *opts = r->opts;
-    const struct group *against = opts->against ? find_group(r, opts->against) : NULL;
 
     if (r->n == 0)
         return kg_fail(err, KG_ENOTFOUND,
-                       "expected rows whose %s begins with '%s', found "
-                       "none",
-                       opts->by, opts->match);
-    if (opts->against && !against)
-        return kg_fail(err, KG_ENOTFOUND,
-                       "expected a cell '%s' to compare with, found "
-                       "none",
-                       opts->against);
+                       "expected rows whose %s begins with '%s', found none", opts->by,
+                       opts->match);
     out->n_metrics = opts->n_metrics;
-    out->cell = kg_mem_calloc(r->n, sizeof *out->cell, "cells", err);
+    out->cell = kg_mem_calloc(r->n + opts->n_differences, sizeof *out->cell, "cells",
+                              err);
     if (!out->cell)
         return err->code;
-    for (size_t i = 0; i < r->n; i++) /* the order of draws is that of pairs */
+    for (size_t i = 0; i < r->n; i++)
         qsort(r->group[i].row, r->group[i].n, sizeof *r->group[i].row, by_pair);
-    for (size_t i = 0; i < r->n; i++) {
-        if (&r->group[i] == against)
-            continue;
-        out->cell[out->n].name = kg_mem_strdup(r->group[i].name, err);
-        if (!out->cell[out->n].name)
-            return err->code;
-        KG_TRY(fill_cell(&out->cell[out->n++], &r->group[i], against, opts, err));
-    }
-    return against && out->n > 0 ? adjust(out, err) : KG_OK;
+    for (size_t i = 0; i < opts->n_differences; i++)
+        KG_TRY(add_difference(out, r, opts->difference[i], err));
+    if (opts->n_differences == 0)
+        KG_TRY(add_all(out, r, err));
+    return compares(opts) && out->n > 0 ? adjust(out, err) : KG_OK;
 }
 
 kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
@@ -313,10 +368,10 @@ kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
     KG_TRY(kg_str_printf(out, err, "| %s | rows |", opts->by));
     for (size_t m = 0; m < c->n_metrics; m++)
         KG_TRY(kg_str_printf(out, err, " %s |%s", opts->metric[m],
-                             opts->against ? " p (Holm) |" : ""));
+                             compares(opts) ? " p (Holm) |" : ""));
     KG_TRY(kg_str_puts(out, "\n|---|---|", err));
     for (size_t m = 0; m < c->n_metrics; m++)
-        KG_TRY(kg_str_puts(out, opts->against ? "---|---|" : "---|", err));
+        KG_TRY(kg_str_puts(out, compares(opts) ? "---|---|" : "---|", err));
     KG_TRY(kg_str_putc(out, '\n', err));
     for (size_t i = 0; i < c->n; i++) {
         const struct kg_cell *cell = &c->cell[i];
@@ -325,12 +380,18 @@ kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
         for (size_t m = 0; m < c->n_metrics; m++) {
             const struct kg_eval_bounds *b = &cell->of[m];
 
-            KG_TRY(put_bounds(out, b, opts->against && (b->low > 0 || b->high < 0), err));
-            if (opts->against)
+            KG_TRY(
+                put_bounds(out, b, compares(opts) && (b->low > 0 || b->high < 0), err));
+            if (compares(opts))
                 KG_TRY(kg_str_printf(out, err, " %.2g |", cell->holm[m]));
         }
         KG_TRY(kg_str_putc(out, '\n', err));
     }
+    if (c->left_out > 0)
+        KG_TRY(kg_str_printf(out, err,
+                             "\n%zu cell%s with fewer than %zu rows %s left out.\n",
+                             c->left_out, c->left_out == 1 ? "" : "s", opts->at_least,
+                             c->left_out == 1 ? "is" : "are"));
     return KG_OK;
 }
 
@@ -355,7 +416,7 @@ kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
             KG_TRY(put_number(out, ", \"low\"", cell->of[m].low, err));
             KG_TRY(put_number(out, ", \"high\"", cell->of[m].high, err));
             KG_TRY(put_number(out, ", \"p\"", cell->of[m].p, err));
-            if (opts->against)
+            if (compares(opts))
                 KG_TRY(put_number(out, ", \"holm\"", cell->holm[m], err));
             KG_TRY(kg_str_putc(out, '}', err));
         }

@@ -29,11 +29,15 @@ struct kg_cells_opts {
     const char *const *metric; /* (n_metrics) keys of numbers, 1 to KG_CELLS_METRICS */
     size_t n_metrics;
     const char *against; /* a cell, or NULL: cells by themselves */
+    /* (n_differences) "CELL:AGAINST", in the place of `against` and of all cells */
+    const char *const *difference;
+    size_t n_differences;
     bool iqm;
+    size_t at_least; /* cells with fewer rows are left out, and counted */
 };
 
 struct kg_cell {
-    char *name; /* owned */
+    char *name; /* owned; of a difference "CELL:AGAINST" */
     size_t rows;
     struct kg_eval_bounds of[KG_CELLS_METRICS]; /* a difference, with against */
     double holm[KG_CELLS_METRICS];              /* with against: p over all cells */
@@ -42,16 +46,18 @@ struct kg_cells {
     struct kg_cell *cell; /* (n) owned, in order of first mention */
     size_t n;
     size_t n_metrics;
+    size_t left_out; /* cells with fewer rows than at_least */
 };
 
-/* errors: NOTFOUND (a file, no row, no such cell), EFORMAT (a row without a key, two rows
+/* errors: NOTFOUND (a file, no row, no such cell), EINVAL (a difference
+ * without its colon), EFORMAT (a row without a key, two rows
  * of one cell and pair, in file and line), ECONFLICT (other pairs than in against) */
 kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_cells_release(struct kg_cells *c); /* {0} is allowed */
 
 /* A table in Markdown: a line for each cell; an interval that does not hold 0 of a
- * difference is bold. */
+ * difference is bold. A last line says how many cells were left out. */
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;

@@ -90,6 +90,28 @@ static void cells_are_means_in_order_of_first_mention(void **state)
     kg_cells_release(&c);
 }
 
+/* A grid that is half worked off: what is not whole is not shown, and not kept quiet. */
+static void cells_that_are_not_whole_are_left_out_and_counted(void **state)
+{
+    struct kg_cells_opts opts = plain();
+    struct kg_str table = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"a\", \"seed\": 1, \"x\": 1, \"y\": 4}\n"
+        "{\"cell\": \"b\", \"seed\": 1, \"x\": 1, \"y\": 4}\n"
+        "{\"cell\": \"b\", \"seed\": 2, \"x\": 1, \"y\": 4}\n");
+    opts.at_least = 2;
+    read_cells(&c, &opts);
+    assert_int_equal(c.n, 1);
+    assert_string_equal(c.cell[0].name, "b");
+    assert_int_equal(c.left_out, 1);
+    assert_int_equal(kg_cells_table(&table, &c, &opts, &err), KG_OK);
+    assert_non_null(strstr(table.data, "\n1 cell with fewer than 2 rows is left out.\n"));
+    kg_str_release(&table);
+    kg_cells_release(&c);
+}
+
 /* The two seeds of two are 10 above those of one, of a 0 and 1 below: whatever stands
  * first in the file. */
 static void differences_are_paired_by_seed(void **state)
@@ -116,6 +138,31 @@ static void differences_are_paired_by_seed(void **state)
         strstr(text.data, "{\"cell\": \"b/two\", \"rows\": 2, \"x\": {\"value\": 10.0"));
     kg_str_release(&text);
     kg_cells_release(&c);
+}
+
+/* Chosen pairs of cells, over which alone p is adjusted. */
+static void chosen_differences_are_a_family(void **state)
+{
+    static const char *const chosen[] = {"b/two:b/one", "b/one:a"}, *const bare[] = {"a"},
+                             *const absent[] = {"a:c"};
+    struct kg_cells_opts opts = plain();
+    struct kg_cells c;
+
+    (void)state;
+    put(three);
+    opts.difference = chosen;
+    opts.n_differences = 2;
+    read_cells(&c, &opts);
+    assert_int_equal(c.n, 2);
+    assert_string_equal(c.cell[0].name, "b/two:b/one");
+    assert_true(c.cell[0].of[0].value == 10 && c.cell[1].of[0].value == 0.5);
+    assert_true(c.cell[0].holm[0] == 2.0 / KG_EVAL_RESAMPLES);
+    kg_cells_release(&c);
+    opts.n_differences = 1;
+    opts.difference = bare;
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_EINVAL);
+    opts.difference = absent;
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
 }
 
 static void what_cannot_be_paired_is_refused(void **state)
@@ -158,7 +205,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cells_are_means_in_order_of_first_mention),
+        cmocka_unit_test(cells_that_are_not_whole_are_left_out_and_counted),
         cmocka_unit_test(differences_are_paired_by_seed),
+        cmocka_unit_test(chosen_differences_are_a_family),
         cmocka_unit_test(what_cannot_be_paired_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
