@@ -144,18 +144,24 @@ static struct operands rows_of(const struct operands *o, int64_t m)
     return some;
 }
 
-/* What makes m rows: the plan, and the rows that it is given. */
-static void is_made_by(int64_t m, enum kg_fake_plan plan, int64_t rows)
+/* What makes m rows of such a C: the plan, and the rows that it is given. */
+static void of_type_is_made_by(enum kg_dtype c, bool accumulate, int64_t m,
+                               enum kg_fake_plan plan, int64_t rows)
 {
-    struct operands o = operands_of(KG_MATMUL_NT, KG_F32, m);
+    struct operands o = operands_of(KG_MATMUL_NT, c, m);
     struct kg_fake_last last;
 
-    multiply(&o, KG_MATMUL_NT, false);
+    multiply(&o, KG_MATMUL_NT, accumulate);
     last = fake.last();
     if (last.plan != plan || last.rows != rows)
         fail_msg("%d rows: expected plan %d of %d, found plan %d of %d", (int)m, plan,
                  (int)rows, last.plan, (int)last.rows);
     release(&o);
+}
+
+static void is_made_by(int64_t m, enum kg_fake_plan plan, int64_t rows)
+{
+    of_type_is_made_by(KG_F32, false, m, plan, rows);
 }
 
 /* ---- which plans ---- */
@@ -209,6 +215,28 @@ static void where_no_plan_has_the_bits_rows_are_padded(void **state)
     is_made_by(1, KG_FAKE_BIG, 256);
     is_made_by(64, KG_FAKE_BIG, 256);
     is_made_by(65, KG_FAKE_BIG, 65);
+}
+
+/* Of one weight: a plan with the bits for one type of C may have others for another, or
+ * where C is added to; so may the reference. Whichever came first. */
+static void each_type_of_result_has_a_class_of_its_own(void **state)
+{
+    (void)state;
+    use(KG_FAKE_BY_ADDING);
+    for (int i = 0; i < 2; i++) {
+        of_type_is_made_by(KG_F32, false, 40, KG_FAKE_ADDS, 40);
+        of_type_is_made_by(KG_F32, true, 40, KG_FAKE_FEW, 40);
+        use_anew();
+        of_type_is_made_by(KG_F32, true, 40, KG_FAKE_FEW, 40);
+    }
+    fake.set(KG_FAKE_OTHER_NARROW);
+    use_anew();
+    for (int i = 0; i < 2; i++) {
+        of_type_is_made_by(KG_F32, false, 40, KG_FAKE_FEW, 40);
+        of_type_is_made_by(KG_BF16, false, 40, KG_FAKE_HALVES, 40);
+        use_anew();
+        of_type_is_made_by(KG_BF16, false, 40, KG_FAKE_HALVES, 40);
+    }
 }
 
 /* The sanitizer, which takes ten times as long, watches memory: what ends beside a
@@ -824,6 +852,7 @@ int main(int argc, char **argv)
         OF(a_plan_is_tried_at_every_number_of_rows),
         OF(many_rows_are_tried_too),
         OF(where_no_plan_has_the_bits_rows_are_padded),
+        OF(each_type_of_result_has_a_class_of_its_own),
         OF(a_row_does_not_depend_on_the_number_of_rows),
         OF(nor_where_rows_are_padded),
         OF(nor_where_a_plan_has_other_bits_for_many),

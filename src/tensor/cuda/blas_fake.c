@@ -19,42 +19,37 @@
  * added; from behind. */
 enum order { IN_ORDER, IN_HALVES, FROM_BEHIND };
 
-static enum order odd_from_behind(int64_t m, int64_t n)
+/* What a plan's order may depend on. */
+struct result {
+    int64_t m, n;
+    bool wide, added_to; /* wide: fp32 */
+};
+
+static enum order halves_if(bool are) { return are ? IN_HALVES : IN_ORDER; }
+static enum order odd_from_behind(struct result c)
 {
-    (void)n;
-    return m % 2 == 1 && m > 16 ? FROM_BEHIND : IN_ORDER;
+    return c.m % 2 == 1 && c.m > 16 ? FROM_BEHIND : IN_ORDER;
 }
-static enum order halves_in_a_gap(int64_t m, int64_t n)
+static enum order halves_in_a_gap(struct result c)
 {
-    (void)n;
-    return m >= 100 && m <= 130 ? IN_HALVES : IN_ORDER;
+    return halves_if(c.m >= 100 && c.m <= 130);
 }
-static enum order halves_of_many(int64_t m, int64_t n)
+static enum order halves_of_many(struct result c) { return halves_if(c.m > 1024); }
+static enum order halves_of_huge(struct result c) { return halves_if(c.m > 3000); }
+static enum order halves_of_wide(struct result c) { return halves_if(c.n > 512); }
+static enum order halves_of_narrow(struct result c) { return halves_if(!c.wide); }
+static enum order halves_if_added_to(struct result c) { return halves_if(c.added_to); }
+static enum order halves(struct result c)
 {
-    (void)n;
-    return m > 1024 ? IN_HALVES : IN_ORDER;
-}
-static enum order halves_of_huge(int64_t m, int64_t n)
-{
-    (void)n;
-    return m > 3000 ? IN_HALVES : IN_ORDER;
-}
-static enum order halves_of_wide(int64_t m, int64_t n)
-{
-    (void)m;
-    return n > 512 ? IN_HALVES : IN_ORDER;
-}
-static enum order halves(int64_t m, int64_t n)
-{
-    (void)m, (void)n;
+    (void)c;
     return IN_HALVES;
 }
 
 /* By enum kg_fake_plan. */
 static const struct {
     double seconds;
-    enum order (*order)(int64_t m, int64_t n); /* NULL: in order, always */
-    int64_t least, most;                       /* rows; most 0: any */
+    enum order (*order)(struct result c); /* NULL: in order, always */
+    int64_t least, most;                  /* rows; most 0: any */
     int split;
     size_t workspace;
 } plans[] = {
@@ -70,6 +65,8 @@ static const struct {
     [KG_FAKE_MANY] = {100, halves_of_many, 0, 0, 1, 0},
     [KG_FAKE_WIDE] = {100, halves_of_wide, 0, 0, 1, 0},
     [KG_FAKE_HUGE] = {100, halves_of_huge, 0, 0, 1, 0},
+    [KG_FAKE_NARROW] = {100, halves_of_narrow, 0, 0, 1, 0},
+    [KG_FAKE_ADDS] = {2, halves_if_added_to, 0, 0, 1, 0},
 };
 
 /* What is offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
@@ -82,6 +79,8 @@ static const int few[][8] = {
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_FEW, -1},
     [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
     [KG_FAKE_OTHER_HUGE] = {KG_FAKE_FEW, -1},
+    [KG_FAKE_BY_ADDING] = {KG_FAKE_ADDS, KG_FAKE_FEW, -1},
+    [KG_FAKE_OTHER_NARROW] = {KG_FAKE_HALVES, KG_FAKE_FEW, -1},
 };
 static const int many[][8] = {
     [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_STEADY, KG_FAKE_HALVES, KG_FAKE_SLOW, -1},
@@ -91,6 +90,8 @@ static const int many[][8] = {
     [KG_FAKE_OTHER_MANY] = {KG_FAKE_MANY, -1},
     [KG_FAKE_OTHER_WIDE] = {KG_FAKE_WIDE, -1},
     [KG_FAKE_OTHER_HUGE] = {KG_FAKE_HUGE, -1},
+    [KG_FAKE_BY_ADDING] = {KG_FAKE_STEADY, -1},
+    [KG_FAKE_OTHER_NARROW] = {KG_FAKE_NARROW, -1},
 };
 
 static enum kg_fake_mode mode;
@@ -332,6 +333,8 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
     const struct factors right = {b, how->b ? 1 : bl->stride, how->b ? bl->stride : 1};
     const int64_t k = how->a ? al->rows : al->cols;
     const size_t p = (size_t)plan->data[0];
+    const struct result made = {to->cols, to->rows, to->wide,
+                                *(const float *)beta != 0.0f};
 
     (void)lt, (void)stream;
     if (c != d || lc != ld || workspace_bytes != preferences[KG_LT_PREF_WORKSPACE] ||
@@ -344,9 +347,9 @@ EXPORTED int FAKE_MATMUL(void *lt, void *desc, const void *alpha, const void *a,
     for (int64_t m = 0; m < to->cols; m++)
         for (int64_t n = 0; n < to->rows; n++)
             store(d, to->wide, n + m * to->stride,
-                  element(plans[p].order ? plans[p].order(to->cols, to->rows) : IN_ORDER,
-                          left, n, right, m, k),
-                  *(const float *)beta != 0.0f);
+                  element(plans[p].order ? plans[p].order(made) : IN_ORDER, left, n,
+                          right, m, k),
+                  made.added_to);
     last = (struct kg_fake_last){(enum kg_fake_plan)p, to->cols, k};
     now += plans[p].seconds;
     return KG_LT_OK;

@@ -26,6 +26,8 @@ enum kg_fake_plan {
     KG_FAKE_MANY,      /* other bits for more than 1,024 rows */
     KG_FAKE_WIDE,      /* other bits where N is more than 512 */
     KG_FAKE_HUGE,      /* other bits for more than 3,000 rows */
+    KG_FAKE_NARROW,    /* other bits where C is bf16 */
+    KG_FAKE_ADDS,      /* fast; other bits where C is added to */
 };
 
 enum kg_fake_mode {
@@ -36,6 +38,8 @@ enum kg_fake_mode {
     KG_FAKE_OTHER_MANY,   /* MANY is the reference */
     KG_FAKE_OTHER_WIDE,   /* WIDE is all that there is */
     KG_FAKE_OTHER_HUGE,   /* HUGE is the reference */
+    KG_FAKE_BY_ADDING,    /* few rows have ADDS */
+    KG_FAKE_OTHER_NARROW, /* NARROW is the reference */
 };
 
 /* The last product since the mode was set: by which plan, of how many rows, whose sums
