@@ -673,6 +673,39 @@ static void a_library_that_is_not_there_is_refused(void **state)
     refuses("nowhere", KG_ENOTFOUND, says);
 }
 
+static void copy_blas(const char *folder)
+{
+    char file[200];
+
+    snprintf(file, sizeof file, "%s/" BLAS_FILE, in_dir(folder));
+    assert_int_equal(kg_file_make_dirs(in_dir(folder), &err), KG_OK);
+    assert_int_equal(kg_file_copy(in_dir("lib/" BLAS_FILE), file, &err), KG_OK);
+}
+
+/* Whose plans are pinned: the one that is open goes on, and is no other's. */
+static void a_second_library_is_refused(void **state)
+{
+    char says[300], text[300];
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    copy_blas("other");
+    snprintf(says, sizeof says, "cublas: expected %s, found ",
+             in_dir("other/" BLAS_FILE));
+    assert_int_equal(open_with("other"), KG_ECONFLICT);
+    if (strncmp(err.message, says, strlen(says)) != 0 ||
+        !strstr(err.message, in_dir("lib/" BLAS_FILE " open: a process has one library")))
+        fail_msg("%s", err.message);
+    assert_int_equal(open_with("nowhere"), KG_ENOTFOUND);
+    setenv("KEDGE_TEST_PRODUCTS", "cublas", true);
+    setenv("KEDGE_TEST_LIBRARIES", in_dir("lib"), true);
+    is_made_by(16, KG_FAKE_ODD, 16);
+    backend()->describe(text, sizeof text);
+    assert_non_null(strstr(text, in_dir("lib/" BLAS_FILE)));
+    assert_int_equal(symlink("lib", in_dir("link")), 0);
+    assert_int_equal(open_with("link"), KG_OK);
+}
+
 /* ---- where it is looked for ---- */
 #define WHEEL "venv/lib/python3.12/site-packages/nvidia/cu13/lib"
 
@@ -749,15 +782,6 @@ static void finds(const char *path)
         strcmp(kg_str_text(&said) + said.len - strlen(want), want) != 0)
         fail_msg("expected \"%s\" at the end of \"%s\"", want, kg_str_text(&said));
     kg_str_release(&said);
-}
-
-static void copy_blas(const char *folder)
-{
-    char file[200];
-
-    snprintf(file, sizeof file, "%s/" BLAS_FILE, in_dir(folder));
-    assert_int_equal(kg_file_make_dirs(in_dir(folder), &err), KG_OK);
-    assert_int_equal(kg_file_copy(in_dir("lib/" BLAS_FILE), file, &err), KG_OK);
 }
 
 /* Beside the compiler's CUDA, as the loader finds it, among Python's packages. */
@@ -870,6 +894,7 @@ int main(int argc, char **argv)
         OF(a_change_that_fails_changes_nothing),
         OF(unpinned_a_shape_without_plans_is_refused),
         OF(a_library_that_is_not_there_is_refused),
+        OF(a_second_library_is_refused),
         OF(the_first_place_that_has_it_is_taken),
         OF(all_places_are_listed),
         OF(behind_one_that_is_broken_no_other_is_tried),

@@ -18,6 +18,7 @@
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define WITHOUT "products=own computes without it (docs/gpu.md)"
@@ -239,12 +240,27 @@ static kg_status start(struct kg_err *err)
                          lib.path, lib.call.status_name(e));
 }
 
+/* A process has one: what is asked for now is the file that is open. */
+static kg_status check_open(const char *folder, struct kg_err *err)
+{
+    char path[PATH_MAX];
+    struct stat asked, open;
+
+    KG_TRY(kg_blas_find(path, folder, err));
+    if (stat(path, &asked) == 0 && stat(lib.path, &open) == 0 &&
+        asked.st_dev == open.st_dev && asked.st_ino == open.st_ino)
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT,
+                   "cublas: expected %s, found %s open: a process has one library", path,
+                   lib.path);
+}
+
 kg_status kg_blas_open(const char *folder, struct kg_err *err)
 {
     kg_status status;
 
     if (lib.object)
-        return KG_OK;
+        return check_open(folder, err);
     KG_TRY(kg_blas_find(lib.path, folder, err));
     KG_TRY_GOTO(out, load(err));
     KG_TRY_GOTO(out, check_version(err));

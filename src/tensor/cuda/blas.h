@@ -17,9 +17,9 @@ enum { KG_BLAS_MAJOR = 13 };
  * errors: NOTFOUND (places listed) */
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err) KG_MUST_CHECK;
 
-/* Open the library that is found so. One that is open stays.
+/* Open the library that is found so; where it is open already, nothing is done.
  * errors: NOTFOUND (places listed), EFORMAT (no library, a symbol missing), ECONFLICT
- * (an older version), EDEVICE (it does not start) */
+ * (an older version; another is open), EDEVICE (it does not start) */
 kg_status kg_blas_open(const char *folder, struct kg_err *err) KG_MUST_CHECK;
 void kg_blas_close(void);
 
