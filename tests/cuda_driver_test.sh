@@ -1,11 +1,22 @@
 #!/bin/sh
-# What libkedge_cuda.so says where a driver is missing, old or broken: drivers of a few lines, found as the loader finds one.
+# The name that leaves libkedge_cuda.so, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
+# the loader finds one.
 # That a device's number is too high, or its architecture has no kernels, is not shown here: the runtime speaks to a driver that
 # has a device by tables of functions that are not published.
 . tests/harness.sh
 
 [ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
 [ -f libkedge_cuda.so ] || skip_all cuda_driver "no libkedge_cuda.so: no nvcc where it was built"
+exports_one_name() {
+    nm -D --defined-only libkedge_cuda.so | awk '{ print $3 }' >"$work/names"
+    cat "$work/names"
+    [ "$(sed 's/@.*//' "$work/names")" = kg_backend_cuda_about ]
+}
+if command -v nm >/dev/null; then
+    pass "one name leaves the library" exports_one_name
+else
+    skipped "one name leaves the library" "no nm here (binutils)"
+fi
 cc=${CC:-cc}
 command -v "$cc" >/dev/null || skip_all cuda_driver "no C compiler: no driver can be made"
 

@@ -13,8 +13,6 @@ static const char library[] =
     "static const struct kg_cuda_host *door;"
     "static kg_status devices(char *t, size_t n, struct kg_err *e)"
     "{ (void)n, (void)e; memcpy(t, \"one of tests\", 13); return KG_OK; }"
-    "const struct kg_cuda_about kg_backend_cuda_about = {KG_CUDA_INTERFACE,"
-    " sizeof(struct kg_backend), KG_VERSION, \"sm_0\", devices};"
     "static void describe(char *t, size_t n)"
     "{ (void)n; memcpy(t, \"cuda, products: of tests\", 25); }"
     "static bool exact(enum kg_dtype t) { return EXACT(t); }"
@@ -34,9 +32,11 @@ static const char library[] =
     " .exact = exact, .one_caller = true, .memory = memory, .alloc = alloc, .free = "
     "release, .put = move,"
     " .get = move, .matmul = matmul};"
-    "kg_status kg_backend_cuda_open(const struct kg_backend **be,"
+    "static kg_status open_it(const struct kg_backend **be,"
     " const struct kg_cuda_host *h, const struct kg_cuda_opts *o, struct kg_err *e)"
-    "{ (void)o, (void)e; door = h; *be = &table; return KG_OK; }";
+    "{ (void)o, (void)e; door = h; *be = &table; return KG_OK; }"
+    "const struct kg_cuda_about kg_backend_cuda_about = {KG_CUDA_INTERFACE,"
+    " sizeof(struct kg_backend), KG_VERSION, \"sm_0\", devices, open_it};";
 
 /* The program and its library.   skips where one of them cannot be */
 static void make_program(const char *exact, const char *value)

@@ -26,8 +26,6 @@ enum { DEVICES_MAX = 1024 };
 struct library {
     char path[PATH_MAX];
     const struct kg_cuda_about *about;
-    kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
-                      const struct kg_cuda_opts *opts, struct kg_err *err);
 };
 
 static kg_status refuse_folders(const char *const *folders, size_t n, struct kg_err *err)
@@ -86,11 +84,10 @@ static kg_status load(struct library *l, const char *const *folders, size_t n,
     if (!handle)
         return kg_fail(err, KG_EFORMAT, "cuda: %s", dlerror());
     l->about = dlsym(handle, "kg_backend_cuda_about");
-    *(void **)&l->open = dlsym(handle, "kg_backend_cuda_open");
-    if (!l->about || !l->open)
-        return kg_fail(err, KG_EFORMAT, "cuda: %s: expected the symbol %s, found none",
-                       l->path,
-                       l->about ? "kg_backend_cuda_open" : "kg_backend_cuda_about");
+    if (!l->about)
+        return kg_fail(err, KG_EFORMAT,
+                       "cuda: %s: expected the symbol kg_backend_cuda_about, found none",
+                       l->path);
     return check_about(l, err);
 }
 
@@ -101,7 +98,7 @@ kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folde
     struct library l;
 
     KG_TRY(load(&l, folders, n, err));
-    return l.open(be, &host, opts, err);
+    return l.about->open(be, &host, opts, err);
 }
 
 /* ---- by name ---- */

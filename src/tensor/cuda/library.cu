@@ -201,14 +201,6 @@ int kg_dev_traits(struct kg_trait traits[KG_TRAITS])
     return 3;
 }
 
-extern "C" const struct kg_cuda_about kg_backend_cuda_about = {
-    .interface = KG_CUDA_INTERFACE,
-    .table_bytes = sizeof(struct kg_backend),
-    .version = KG_VERSION,
-    .architectures = KG_CUDA_ARCHITECTURES,
-    .devices = devices,
-};
-
 /* ---- one of them ---- */
 static kg_status check_kernels(int device, struct kg_err *err)
 {
@@ -248,9 +240,8 @@ static kg_status choose(int device, struct kg_err *err)
     return check_kernels(device, err);
 }
 
-kg_status kg_backend_cuda_open(const struct kg_backend **be,
-                               const struct kg_cuda_host *host,
-                               const struct kg_cuda_opts *opts, struct kg_err *err)
+static kg_status open(const struct kg_backend **be, const struct kg_cuda_host *host,
+                      const struct kg_cuda_opts *opts, struct kg_err *err)
 {
     const int device = opts->device;
     int n = 0;
@@ -271,3 +262,12 @@ kg_status kg_backend_cuda_open(const struct kg_backend **be,
     *be = &kg_cuda_table;
     return kg_cuda_use(opts, err);
 }
+
+extern "C" const struct kg_cuda_about kg_backend_cuda_about = {
+    .interface = KG_CUDA_INTERFACE,
+    .table_bytes = sizeof(struct kg_backend),
+    .version = KG_VERSION,
+    .architectures = KG_CUDA_ARCHITECTURES,
+    .devices = devices,
+    .open = open,
+};

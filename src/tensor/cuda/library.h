@@ -1,8 +1,8 @@
 /* Between kedge and libkedge_cuda.so, which is built where nvcc is and opened when a GPU
  * is asked for (tensor/device.h): so kedge starts and computes where no CUDA is.
  *
- * Two names leave the library: kg_backend_cuda_about, data that is read before any of its
- * code is trusted, and kg_backend_cuda_open.
+ * One name leaves the library: kg_backend_cuda_about, data that is read before any of its
+ * code, which it points to, is trusted.
  */
 #ifndef KG_TENSOR_CUDA_LIBRARY_H
 #define KG_TENSOR_CUDA_LIBRARY_H
@@ -11,19 +11,7 @@
 
 /* One more whenever a struct that passes between the two changes: those of
  * tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 7 };
-
-/* What a library says of itself. */
-struct kg_cuda_about {
-    int32_t interface;
-    uint32_t table_bytes;      /* of struct kg_backend: a slot more shows by itself */
-    const char *version;       /* of the kedge that it belongs to */
-    const char *architectures; /* "sm_80 sm_90a" */
-    /* text <- driver, devices and where cuBLASLt is, in one line; asks the driver, takes
-     * nothing of a device
-     * errors: EDEVICE (no driver, one too old, no device) */
-    kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
-};
+enum { KG_CUDA_INTERFACE = 8 };
 
 /* Who makes products of bf16; those of fp32 are always exact. */
 enum kg_cuda_products {
@@ -45,14 +33,25 @@ struct kg_cuda_host {
     void (*free)(void *block);
 };
 
-#define KG_CUDA_EXPORTED __attribute__((visibility("default")))
-extern const struct kg_cuda_about kg_backend_cuda_about KG_CUDA_EXPORTED;
-/* The backend on a device, the process's one from here on.   *be, host: of static life
- * errors: EDEVICE, ECONFLICT (the process computes on another device), those of
- * kg_blas_open (cuda/blas.h) */
-kg_status kg_backend_cuda_open(const struct kg_backend **be,
-                               const struct kg_cuda_host *host,
-                               const struct kg_cuda_opts *opts,
-                               struct kg_err *err) KG_CUDA_EXPORTED;
+/* What a library says of itself. */
+struct kg_cuda_about {
+    int32_t interface;
+    uint32_t table_bytes;      /* of struct kg_backend: a slot more shows by itself */
+    const char *version;       /* of the kedge that it belongs to */
+    const char *architectures; /* "sm_80 sm_90a" */
+    /* text <- driver, devices and where cuBLASLt is, in one line; asks the driver, takes
+     * nothing of a device
+     * errors: EDEVICE (no driver, one too old, no device) */
+    kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
+    /* The backend on a device, the process's one from here on.   *be, host: of static
+     * life
+     * errors: EDEVICE, ECONFLICT (the process computes on another device), those of
+     * kg_blas_open (cuda/blas.h) */
+    kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
+                      const struct kg_cuda_opts *opts, struct kg_err *err);
+};
+
+extern const struct kg_cuda_about kg_backend_cuda_about
+    __attribute__((visibility("default")));
 
 #endif
