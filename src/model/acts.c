@@ -283,13 +283,30 @@ void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts)
     d->inv_temp = acts->pack.inv_temp;
 }
 
+/* chosen_h is nobody's but the host's. */
+static kg_status await_load(struct kg_acts *a, struct kg_err *err)
+{
+    const uint64_t mark = a->load_mark;
+
+    a->load_mark = 0;
+    return mark > 0 ? kg_buf_wait(a->backend, mark, err) : KG_OK;
+}
+
+static void load_release(struct kg_acts *a)
+{
+    struct kg_err ignored;
+
+    (void)await_load(a, &ignored); /* a device that failed has no more to do */
+    kg_buf_unpin(a->backend, a->chosen_h);
+}
+
 void kg_acts_free(struct kg_acts *a)
 {
     if (!a)
         return;
     kg_buf_free(a->backend, a->slab);
     kg_stage_release(&a->stage, a->backend);
-    kg_mem_free(a->chosen_h);
+    load_release(a);
     kg_mem_free(a->layer);
     kg_mem_free(a->runs);
     kg_mem_free(a->x);
@@ -350,28 +367,59 @@ struct kg_ivec kg_walk_given(const struct kg_walk *p, int32_t l)
                     : all;
 }
 
-/* Once a forward. */
-static kg_status fetch_chosen(struct kg_acts *a, struct kg_err *err)
+uint64_t kg_acts_load_bytes(const struct kg_model_config *c, int64_t max_tokens)
 {
-    const int64_t of_token = a->routed * a->k;
-    if (a->fetched)
+    const int64_t choices = kg_model_config_choices(c);
+
+    return choices > 0 ? (uint64_t)(max_tokens * choices) * sizeof(int32_t) +
+                             (uint64_t)c->experts.n * sizeof(float)
+                       : 0;
+}
+
+static kg_status room_for_load(struct kg_acts *a, struct kg_err *err)
+{
+    const int64_t chosen = a->routed * a->k * a->max_tokens;
+
+    if (a->chosen_h)
         return KG_OK;
-    if (!a->chosen_h)
-        a->chosen_h = kg_mem_calloc((size_t)(of_token * a->max_tokens),
-                                    sizeof *a->chosen_h, "chosen experts", err);
+    a->chosen_h = kg_buf_pin(a->backend,
+                             (uint64_t)chosen * sizeof *a->chosen_h +
+                                 (uint64_t)a->p_sum.n * sizeof *a->p_sum_h,
+                             "chosen experts", err);
     if (!a->chosen_h)
         return err->code;
-    KG_TRY(kg_buf_get(a->backend, a->chosen_h, a->chosen,
-                      (uint64_t)(of_token * a->pack.n) * sizeof *a->chosen, err));
-    a->fetched = true;
+    a->p_sum_h = (float *)(void *)(a->chosen_h + chosen);
     return KG_OK;
+}
+
+kg_status kg_acts_load_later(struct kg_acts *a, struct kg_err *err)
+{
+    const uint64_t bytes = (uint64_t)(a->routed * a->k * a->pack.n) * sizeof *a->chosen;
+
+    if (a->routed == 0 || a->load_sent)
+        return KG_OK;
+    KG_TRY(room_for_load(a, err));
+    KG_TRY(await_load(a, err));
+    KG_TRY(kg_buf_get_later(a->backend, a->chosen_h, a->chosen, bytes, err));
+    if (a->balanced)
+        KG_TRY(kg_buf_get_later(a->backend, a->p_sum_h, a->p_sum.data,
+                                (uint64_t)a->p_sum.n * sizeof *a->p_sum_h, err));
+    KG_TRY(kg_buf_mark(a->backend, &a->load_mark, err));
+    a->load_sent = true;
+    return KG_OK;
+}
+
+static kg_status fetch_load(struct kg_acts *a, struct kg_err *err)
+{
+    KG_TRY(kg_acts_load_later(a, err));
+    return await_load(a, err);
 }
 
 kg_status kg_acts_experts(uint16_t *out, struct kg_acts *a, int64_t row, int64_t n,
                           struct kg_err *err)
 {
     const int64_t k = a->k, of_layer = a->pack.n * k;
-    KG_TRY(fetch_chosen(a, err));
+    KG_TRY(fetch_load(a, err));
     for (int64_t i = 0; i < n * a->routed; i++)
         for (int64_t j = 0; j < k; j++)
             out[i * k + j] = (uint16_t)a->chosen_h[i % a->routed * of_layer +
@@ -382,7 +430,7 @@ kg_status kg_acts_experts(uint16_t *out, struct kg_acts *a, int64_t row, int64_t
 kg_status kg_acts_load(int64_t *counts, struct kg_acts *a, struct kg_err *err)
 {
     const int64_t of_layer = a->pack.n * a->k, e = a->p_sum.n;
-    KG_TRY(fetch_chosen(a, err));
+    KG_TRY(fetch_load(a, err));
     for (int64_t l = 0; l < a->routed; l++)
         for (int64_t i = 0; i < of_layer; i++)
             counts[l * e + a->chosen_h[l * of_layer + i]]++;
@@ -397,10 +445,11 @@ kg_status kg_acts_balance(struct kg_acts *a, const float *balance, struct kg_err
                    : KG_OK;
 }
 
-kg_status kg_acts_p_sum(float *p_sum, const struct kg_acts *a, struct kg_err *err)
+kg_status kg_acts_p_sum(float *p_sum, struct kg_acts *a, struct kg_err *err)
 {
-    return kg_buf_get(a->backend, p_sum, a->p_sum.data,
-                      (uint64_t)a->p_sum.n * sizeof *p_sum, err);
+    KG_TRY(fetch_load(a, err));
+    memcpy(p_sum, a->p_sum_h, (size_t)a->p_sum.n * sizeof *p_sum);
+    return KG_OK;
 }
 
 struct kg_layer_acts kg_walk_layer(const struct kg_walk *p, int32_t l)

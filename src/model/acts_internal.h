@@ -126,13 +126,15 @@ struct kg_acts {
     struct kg_vec wide;     /* fp32, the widest of all: sums before their rounding; not in
                              * fp32 */
     struct kg_expert_scratch experts;
-    int32_t routed;    /* Lx: layers with experts */
-    int32_t k;         /* K */
-    int32_t *chosen;   /* (Lx,N,K) experts of every token, of which routes have theirs */
-    int32_t *chosen_h; /* the same on the host; owned, NULL until it is asked for */
-    bool fetched;      /* chosen_h is of the last forward */
+    int32_t routed;     /* Lx: layers with experts */
+    int32_t k;          /* K */
+    int32_t *chosen;    /* (Lx,N,K) experts of every token, of which routes have theirs */
+    int32_t *chosen_h;  /* the same on the host; owned, NULL until it is asked for */
+    bool load_sent;     /* chosen_h and p_sum_h are the last forward's, once waited for */
+    uint64_t load_mark; /* behind their copies */
     struct kg_vec p_sum;   /* (E) sum over tokens and layers of the last kept forward's p,
                             * where `balanced` */
+    float *p_sum_h;        /* the same on the host, behind chosen_h */
     struct kg_vec balance; /* (E) dloss/dp of every token in every layer */
     bool balanced;
     unsigned char *slab; /* owned, the backend's; every buffer above lies in it */

@@ -275,13 +275,18 @@ kg_status kg_acts_experts(uint16_t *out, struct kg_acts *acts, int64_t row, int6
  * layer of the Lx that have any. */
 kg_status kg_acts_load(int64_t *counts, struct kg_acts *acts,
                        struct kg_err *err) KG_MUST_CHECK;
+/* What kg_acts_load and kg_acts_p_sum give of the last forward, on its way to the host:
+ * whoever waits for the backend before they are called has waited for it. */
+kg_status kg_acts_load_later(struct kg_acts *acts, struct kg_err *err) KG_MUST_CHECK;
+/* Of the host, taken when it is first asked for. */
+uint64_t kg_acts_load_bytes(const struct kg_model_config *c, int64_t max_tokens);
 /* A loss that is linear in the routers' probabilities p, of forwards from here on that
  * are kept: sum_e balance[e] sum_{l,t} p[l,t,e]; the backward adds its gradient.
  * balance (E) of the host; NULL: no more.   p_sum (E) out, of the host: the sums of p
  * over layers and tokens of the last such forward */
 kg_status kg_acts_balance(struct kg_acts *acts, const float *balance,
                           struct kg_err *err) KG_MUST_CHECK;
-kg_status kg_acts_p_sum(float *p_sum, const struct kg_acts *acts,
+kg_status kg_acts_p_sum(float *p_sum, struct kg_acts *acts,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Final-normed hidden states of all N rows.

@@ -362,7 +362,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
     l = layout_of(a, f);
     KG_TRY(kg_stage_room(s, m->backend, l.end, err));
     KG_TRY(put(a, m->backend, &l, f, err));
-    a->fetched = false;
+    a->load_sent = false;
     a->pack = (struct kg_staged){
         .n = p->n,
         .tokens = kg_ivec(s->there, p->n),

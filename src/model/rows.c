@@ -294,8 +294,7 @@ struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_op
     if (opts->anchor)
         anchor = acts_of(opts->anchor, opts, true, 0);
     b.there += anchor.there + bytes_of(there_columns, counts);
-    b.host += (uint64_t)opts->max_tokens * sizeof(int32_t) *
-              (uint64_t)kg_model_config_choices(&m->config);
+    b.host += kg_acts_load_bytes(&m->config, opts->max_tokens);
     b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);
     return b;
 }
@@ -594,6 +593,8 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
         KG_TRY(run_forward(p, k->anchor_hidden, p->ask.anchor, k->anchor_acts, false,
                            NULL, err));
     }
+    if (p->ask.load)
+        KG_TRY(kg_acts_load_later(k->acts, err));
     head = asked_head(p, &anchor);
     out = own_arrays(p);
     KG_TRY(kg_op_head(p->model->backend, &out, &head, err));

@@ -28,6 +28,7 @@ struct kg_rows_ask {
     bool entropy;
     bool sets;   /* log mass of the rows' sets */
     bool sum_sq; /* a second run of the head */
+    bool load;   /* of experts: kg_rows_load and kg_rows_p_sum wait for nothing then */
     int top_k;   /* how many of the largest ids */
     /* exact: KL(model||anchor) or KL(anchor||model). The anchor's forward runs over the
      * same pack. */

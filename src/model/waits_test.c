@@ -1,7 +1,7 @@
-/* What the host waits for in a micro-batch on a device: once for its log-probs, of which
- * it makes the coefficients of the backward, and for nothing else (what is logged of
- * experts is fetched by train/expert_load.h, and is not in here). Counted on emulated
- * kernels, whose copies and marks are those of a device.
+/* What the host waits for in a micro-batch on a device, and how much crosses: it waits
+ * once, for log-probs, of which it makes the coefficients of the backward; the experts
+ * that tokens had come down with them. Counted on emulated kernels, whose copies and
+ * marks are those of a device.
  */
 #include "model/rows_testing.h"
 
@@ -13,13 +13,24 @@ enum { VOCAB = 24, K = 3, N_SEQS = 3, LENGTH = 12, ROOM = N_SEQS * LENGTH, BATCH
 
 /* Of one micro-batch. */
 struct waits {
-    uint64_t forward, ask, backward;
+    uint64_t forward, ask, load, backward;
+};
+
+/* Of a world. */
+struct how {
+    const char *products, *model;
+    enum kg_dtype ct;
+    int rank;  /* 0: all weights are trained */
+    bool kl;   /* against an anchor, exact */
+    bool load; /* asked for with the log-probs */
 };
 
 struct world {
     struct kg_model *model, *anchor;
     struct kg_rows *rows;
     float *grads;
+    int64_t *counts; /* of experts; NULL: there are none */
+    const struct how *how;
 };
 
 static const struct kg_backend *emu(void)
@@ -30,21 +41,23 @@ static const struct kg_backend *emu(void)
     return be;
 }
 
-/* rank 0: all weights are trained */
-static struct kg_model *model_on(const struct kg_backend *be, enum kg_dtype ct, int rank)
+static struct kg_model *model_on(const struct kg_backend *be, const struct how *how,
+                                 int rank)
 {
     const struct kg_lora lora = {.rank = rank, .alpha = 2};
     const struct kg_model_opts opts = {
-        .backend = be, .ct = ct, .trainable = true, .lora = rank > 0 ? &lora : NULL};
+        .backend = be, .ct = how->ct, .trainable = true, .lora = rank > 0 ? &lora : NULL};
     struct kg_model *m = NULL;
 
-    NEED(kg_model_open(&m, "tests/data/reference/qwen2", &opts, err));
+    NEED(kg_model_open(&m, how->model, &opts, err));
     return m;
 }
 
-static struct world open_world(const struct kg_backend *be, enum kg_dtype ct, int rank)
+static struct world open_world(const struct kg_backend *be, const struct how *how)
 {
-    struct world w = {.model = model_on(be, ct, rank), .anchor = model_on(be, ct, 0)};
+    struct world w = {.model = model_on(be, how, how->rank),
+                      .anchor = model_on(be, how, 0),
+                      .how = how};
     const struct kg_rows_opts opts = {
         .max_tokens = ROOM, .max_k = K, .backward = true, .kl = true, .anchor = w.anchor};
 
@@ -54,6 +67,10 @@ static struct world open_world(const struct kg_backend *be, enum kg_dtype ct, in
     w.grads = kg_buf_alloc(be, (uint64_t)w.model->n_elements * sizeof *w.grads, "test",
                            &e);
     assert_non_null(w.grads);
+    if (w.model->config.experts.n > 0)
+        w.counts = must_alloc(
+            (size_t)(w.model->config.layers * w.model->config.experts.n),
+            sizeof *w.counts);
     return w;
 }
 
@@ -63,6 +80,7 @@ static void close_world(struct world *w)
     kg_rows_free(w->rows);
     kg_model_free(w->anchor);
     kg_model_free(w->model);
+    kg_mem_free(w->counts);
 }
 
 static void pack(struct world *w, int batch)
@@ -101,8 +119,11 @@ static uint64_t waited(const struct world *w, uint64_t before)
 
 static struct waits micro_batch(struct world *w, int batch)
 {
-    const struct kg_rows_ask ask = {
-        .entropy = true, .kl = KG_ROWS_KL_REVERSE, .anchor = w->anchor};
+    const struct kg_rows_ask ask = {.entropy = true,
+                                    .load = w->how->load,
+                                    .kl = w->how->kl ? KG_ROWS_KL_REVERSE
+                                                     : KG_ROWS_KL_NONE,
+                                    .anchor = w->anchor};
     const uint64_t before = waited(w, 0);
     struct waits n;
 
@@ -111,16 +132,19 @@ static struct waits micro_batch(struct world *w, int batch)
     n.forward = waited(w, before);
     NEED(kg_rows_ask(w->rows, &ask, err));
     n.ask = waited(w, before + n.forward);
+    if (w->counts)
+        NEED(kg_rows_load(w->counts, w->rows, err));
+    n.load = waited(w, before + n.forward + n.ask);
     fill_coefficients(w->rows);
     NEED(kg_rows_backward(w->rows, w->grads, true, err));
-    n.backward = waited(w, before + n.forward + n.ask);
+    n.backward = waited(w, before + n.forward + n.ask + n.load);
     return n;
 }
 
 /* Of the last of some: before it room has grown. */
-static struct waits waits_on(const struct kg_backend *be, enum kg_dtype ct, int rank)
+static struct waits waits_on(const struct kg_backend *be, const struct how *how)
 {
-    struct world w = open_world(be, ct, rank);
+    struct world w = open_world(be, how);
     struct waits n = {0};
 
     for (int i = 0; i < BATCHES; i++)
@@ -130,25 +154,67 @@ static struct waits waits_on(const struct kg_backend *be, enum kg_dtype ct, int 
     return n;
 }
 
+#define DENSE  "tests/data/reference/qwen2"
+#define ROUTED "tests/data/reference/qwen2_moe"
+static const struct how plain = {"exact", DENSE, KG_F32, 0, true, true};
+
 static void log_probs_are_all_that_a_micro_batch_waits_for(void **state)
 {
-    static const struct {
-        const char *products;
-        enum kg_dtype ct;
-        int rank;
-    } cases[] = {{"exact", KG_F32, 0}, {"own", KG_BF16, 0}, {"own", KG_BF16, 2}};
+    static const struct how cases[] = {
+        {"exact", DENSE, KG_F32, 0, true, true},
+        {"own", DENSE, KG_BF16, 0, true, true},
+        {"own", DENSE, KG_BF16, 2, true, true},
+        {"exact", ROUTED, KG_F32, 0, true, true},
+    };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct waits n;
 
         setenv("KEDGE_TEST_PRODUCTS", cases[i].products, 1);
-        n = waits_on(emu(), cases[i].ct, cases[i].rank);
-        if (n.forward != 0 || n.ask != 1 || n.backward != 0)
-            fail_msg("case %zu: %llu, %llu and %llu waits, expected 0, 1 and 0", i,
-                     (unsigned long long)n.forward, (unsigned long long)n.ask,
-                     (unsigned long long)n.backward);
+        n = waits_on(emu(), &cases[i]);
+        if (n.forward != 0 || n.ask != 1 || n.load != 0 || n.backward != 0)
+            fail_msg("case %zu: %llu, %llu, %llu and %llu waits, expected 0, 1, 0 and 0",
+                     i, (unsigned long long)n.forward, (unsigned long long)n.ask,
+                     (unsigned long long)n.load, (unsigned long long)n.backward);
     }
+}
+
+/* ---- what crosses ---- */
+/* Of an array in a piece. */
+static uint64_t piece(int64_t n, size_t each)
+{
+    return ((uint64_t)n * each + 255) / 256 * 256;
+}
+
+/* docs/gpu.md, "What crosses": N tokens of S sequences, R wanted rows of k ids, a
+ * temperature that is not 1, entropy but no exact KL. */
+static void a_micro_batch_moves_what_is_said(void **state)
+{
+    enum { N = ROOM, S = N_SEQS, R = N_SEQS * (LENGTH - 1), FACTORS = 104 };
+    static const struct how how = {"exact", DENSE, KG_F32, 0, false, false};
+    const uint64_t ints = 3 * N + R + sizeof(struct kg_attn_seq) / sizeof(int32_t) * S;
+    const uint64_t pack = sizeof(int32_t) * (ints + ints % 2);
+    const uint64_t asked = 2 * piece(R, 4) + piece(R * K, 4);
+    const uint64_t graded = piece(R, 4) + piece(R, FACTORS) + piece(R, 8) +
+                            piece(R * K, 8);
+    const uint64_t answers = piece(R, 8) + 2 * piece(R, 4) + piece(R * K, 4);
+    struct kg_traffic before, after;
+    struct world w;
+
+    (void)state;
+    setenv("KEDGE_TEST_PRODUCTS", how.products, 1);
+    w = open_world(emu(), &how);
+    micro_batch(&w, 0);
+    before = kg_buf_traffic(emu());
+    micro_batch(&w, 1);
+    after = kg_buf_traffic(emu());
+    assert_int_equal(after.up - before.up, pack + asked + graded + asked);
+    assert_int_equal(after.ups - before.ups, 3);
+    assert_int_equal(after.down - before.down, answers);
+    assert_int_equal(after.downs - before.downs, 1);
+    NEED(kg_buf_settle(emu(), err));
+    close_world(&w);
 }
 
 /* ---- faults, planted ---- */
@@ -167,19 +233,22 @@ static kg_status puts_at_once(void *to, const void *from, uint64_t bytes,
 static void an_operation_or_a_copy_that_waits_is_seen(void **state)
 {
     struct kg_backend operation = *emu(), copy = *emu();
+    struct how alone = {"exact", ROUTED, KG_F32, 0, true, false};
 
     (void)state;
     operation.swiglu_bwd = waits_first;
     copy.put_later = puts_at_once;
     setenv("KEDGE_TEST_PRODUCTS", "exact", 1);
-    assert_int_equal(waits_on(&operation, KG_F32, 0).backward, 2); /* layers */
-    assert_int_equal(waits_on(&copy, KG_F32, 0).forward, 1);
+    assert_int_equal(waits_on(&operation, &plain).backward, 2); /* layers */
+    assert_int_equal(waits_on(&copy, &plain).forward, 1);
+    assert_int_equal(waits_on(emu(), &alone).load, 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(log_probs_are_all_that_a_micro_batch_waits_for),
+        cmocka_unit_test(a_micro_batch_moves_what_is_said),
         cmocka_unit_test(an_operation_or_a_copy_that_waits_is_seen),
     };
 

@@ -279,6 +279,7 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool no
     unsigned needs = no_backward ? 0 : kg_algo_needs(u->algo);
     struct kg_rows_ask ask = {.entropy = true,
                               .sets = u->b->kept != NULL,
+                              .load = !no_backward,
                               .kl = needs & KG_NEED_EXACT_REVERSE   ? KG_ROWS_KL_REVERSE
                                     : needs & KG_NEED_EXACT_FORWARD ? KG_ROWS_KL_FORWARD
                                                                     : KG_ROWS_KL_NONE,

@@ -145,13 +145,14 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool be
                          struct kg_err *err)
 {
     struct kg_rows *p = u->work->rows;
+    const struct kg_rows_ask ask = {.load = true};
     struct said said = {.begins = begins};
 
     kg_rows_begin(p, u->state->model, 0);
     for (size_t i = 0; i < n; i++)
         add_sequence(p, &u->in->sft, u->b->index[list[i]]);
     KG_TRY(kg_rows_forward(p, true, err));
-    KG_TRY(kg_rows_ask(p, NULL, err));
+    KG_TRY(kg_rows_ask(p, &ask, err));
     for (int64_t r = 0; r < p->n_rows; r++)
         p->a_logp[r] = -1.0 / (double)u->b->loss_tokens;
     KG_TRY(kg_expert_load_add(&u->work->load, p, err));
