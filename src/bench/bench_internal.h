@@ -135,6 +135,9 @@ kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *
                               struct kg_err *err) KG_MUST_CHECK;
 /* bench_train.c */
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* The row of what crosses to a device, of a second step. */
+kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                             int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,

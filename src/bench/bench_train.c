@@ -150,6 +150,19 @@ static kg_status put_training(struct kg_bench_report *r, const char *name,
     return kg_bench_put_rate(r, &rate, timing, err);
 }
 
+/* What crosses in `steps` steps. Up of a token: its id, position, sequence and row; its
+ * target, for the head's forward and once more for its backward, which has a row's
+ * factors, its place and its coefficient beside it (docs/gpu.md). Down: log sum exp and
+ * log-prob; of a step the norm of the gradient, and twice a float that the clock waits
+ * for. */
+static kg_status train_bus(struct kg_bench_report *r, const struct training *t,
+                           const char *name, int steps, struct kg_err *err)
+{
+    return kg_bench_put_traffic(r, name, &t->traffic,
+                                (double)steps * t->n_seqs * t->seq_len, steps,
+                                "140 and 12 and 3 and 4 and 4", err);
+}
+
 static kg_status train_row(struct kg_bench_report *r, struct training *t,
                            const char *shape, int repeats, double bar, struct kg_err *err)
 {
@@ -159,9 +172,24 @@ static kg_status train_row(struct kg_bench_report *r, struct training *t,
     snprintf(name, sizeof name, "train %s, %d x %d tokens", shape, t->n_seqs, t->seq_len);
     KG_TRY(time_training(&timing, r, t, repeats, err));
     KG_TRY(put_training(r, name, t, &timing, bar, err));
-    return kg_bench_put_traffic(r, name, &t->traffic,
-                                (double)repeats * t->n_seqs * t->seq_len, repeats,
-                                "40 and 16 and 3 and 1 and 1", err);
+    return train_bus(r, t, name, repeats, err);
+}
+
+kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                             int n_seqs, int seq_len, struct kg_err *err)
+{
+    struct training t = {0};
+    double seconds;
+    kg_status status;
+
+    KG_TRY_GOTO(out, training_init(&t, r, s, n_seqs, seq_len, err));
+    KG_TRY_GOTO(out, run_training(&seconds, &t, err));
+    t.traffic = (struct kg_traffic){0};
+    KG_TRY_GOTO(out, run_training(&seconds, &t, err));
+    status = train_bus(r, &t, "train", 1, err);
+out:
+    training_release(&t);
+    return status;
 }
 
 /* ---- the benchmarks ---- */
