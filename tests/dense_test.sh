@@ -1,5 +1,5 @@
 #!/bin/bash
-# Encoders from outside: `kedge embed`.
+# Encoders from outside: `kedge embed`, and `kedge search` by vectors.
 . tests/harness.sh
 [ -x ./kedge ] || skip_all dense_test "./kedge is not built"
 bert=tests/data/encoder/bert
@@ -64,5 +64,68 @@ pass "devices have none yet" refuses 1 "--device: expected cpu, found cuda: enco
     ./kedge embed -m $bert --device cuda
 pass "no folder" refuses 1 "config.json" ./kedge embed -m "$work/none.such"
 pass "a decoder's command refuses an encoder" refuses 1 "architecture: expected one of" ./kedge inspect $bert
+
+# ---- kedge search with vectors ----
+seq 1 200 | while read -r i; do
+    set -- cat dog mat house king play ran red sat
+    shift $((i % 7))
+    echo "{\"id\": $i, \"contents\": \"the $1 $2 $i on the mat\"}"
+done >"$work/corpus"
+seq 1 70 | while read -r i; do echo "{\"query\": \"king and cat $i\"}"; done >"$work/queries"
+
+indexed() {
+    ./kedge search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/db" 2>/dev/null | grep -q "vectors of 8 numbers" &&
+        ./kedge search check "$work/db" | grep -q "vectors of 8 numbers"
+}
+pass "an index has vectors beside its words" indexed
+
+# the same answers by the same passages, one query at a time or 64 in a pass, and from a server
+kinds() {
+    for kind in dense hybrid; do
+        ./kedge search query "$work/db" --kind $kind --dense $bert --topk 5 <"$work/queries" >"$work/$kind" || return 1
+        [ "$(grep -o '"id"' "$work/$kind" | wc -l)" = 350 ] || return 1
+    done
+    ./kedge search query "$work/db" --topk 5 <"$work/queries" >"$work/words" || return 1
+    ! cmp -s "$work/dense" "$work/hybrid" && ! cmp -s "$work/words" "$work/hybrid"
+}
+pass "by words, by vectors, by both" kinds
+
+served() {
+    ./kedge search serve "$work/db" --kind hybrid --dense $bert --port 0 2>"$work/log" &
+    pid=$!
+    for _ in $(seq 100); do
+        port=$(sed -n 's|.*http://127.0.0.1:\([0-9]*\)/retrieve.*|\1|p' "$work/log" | head -1)
+        [ -n "$port" ] && break
+        sleep 0.1
+    done
+    [ -n "$port" ] || { cat "$work/log"; return 1; }
+    { printf '{"topk": 5, "return_scores": true, "queries": ['
+      sed 's/{"query": //; s/}$//' "$work/queries" | paste -sd,
+      echo ']}'; } >"$work/request"
+    curl -sf -H 'Content-Type: application/json' -d @"$work/request" "http://127.0.0.1:$port/retrieve" >"$work/answer"
+    found=$?
+    kill "$pid"
+    wait "$pid"
+    pid=
+    [ "$found" = 0 ] || return 1
+    grep -o '"score":[0-9.e-]*' "$work/answer" >"$work/a"
+    tr -d ' ' <"$work/hybrid" | grep -o '"score":[0-9.e-]*' | cmp - "$work/a"
+}
+if command -v curl >/dev/null; then
+    pass "a server finds what a query finds" served
+else
+    skipped "a server finds what a query finds" "curl is not here"
+fi
+
+pass "another encoder is refused" refuses 1 "expected the encoder of its vectors" \
+    ./kedge search query "$work/db" --kind dense --dense tests/data/encoder/xlm-roberta cat
+pass "vectors need their encoder" refuses 1 "--model: expected the folder of the encoder for --kind dense" \
+    ./kedge search query "$work/db" --kind dense cat
+pass "words need none" refuses 1 "--model: expected none of --kind bm25" ./kedge search query "$work/db" --dense $bert cat
+pass "weights are hybrid's" refuses 1 "expected with --kind hybrid, found dense" \
+    ./kedge search query "$work/db" --kind dense --dense $bert --weight 0.3 cat
+pass "a decoder makes no vectors" refuses 1 "model_type of an encoder" \
+    ./kedge search index --dense tests/data/models/synthetic_tiny_qwen2 "$work/corpus" "$work/db2"
+pass "nothing is left of it" test ! -e "$work/db2"
 
 exit $((failures > 0))

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 
 #include "base/printable.h"
+#include "cli/encoder.h"
 #include "cli/search_bench.h"
 
 #include "base/clock.h"
@@ -28,6 +29,7 @@
 enum { DEFAULT_PORT = 8000, DRAIN_MS = 5000 };
 
 static struct kg_bm25 bm25 = {-1, -1, -1, -1, -1};
+static struct kg_search_how how = {.kind = "bm25", .weight = 0.5};
 static bool all_words;
 static bool words_as_are;
 static int64_t topk = 3;
@@ -42,6 +44,7 @@ static int64_t clients = 1;
 static double seconds = 10;
 
 #define SCORING "index|query|serve|bench"
+#define ASKING  "query|serve|bench"
 
 const struct kg_flag kg_search_flags[] = {
     {"k1", 0, KG_FOR(SCORING, bm25.k1), "X",
@@ -59,8 +62,23 @@ const struct kg_flag kg_search_flags[] = {
      NULL},
     {"no-stemming", 0, KG_FOR("index", words_as_are), NULL,
      "words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
-    {"topk", 'k', KG_FOR("query|serve|bench", topk), "N",
-     "passages for a query (default 3)", 1, KG_INDEX_TOPK_MAX, NULL},
+    {"dense", 0, KG_FOR(SCORING, how.model), "DIR",
+     "folder of an encoder; index: a vector of each passage beside its words; query, "
+     "serve, bench: the one that the index was made with",
+     0, 0, NULL},
+    KG_FLAGS_BESIDE("dense", kg_encoder_flags),
+    {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
+     "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
+     "bm25|dense|hybrid"},
+    {"fusion", 0, KG_FOR(ASKING, how.fusion), "HOW",
+     "kind hybrid: rank or score: what joins both rankings, 1 / (60 + place) or the "
+     "scores (default rank)",
+     0, 0, "rank|score"},
+    {"weight", 0, KG_FOR(ASKING, how.weight), "X",
+     "kind hybrid: of the vectors' ranking, the words' has the rest (default 0.5)", 0, 1,
+     NULL},
+    {"topk", 'k', KG_FOR(ASKING, topk), "N", "passages for a query (default 3)", 1,
+     KG_INDEX_TOPK_MAX, NULL},
     {"json", 0, KG_FOR("query", as_json), NULL, "the answer as a line of JSON", 0, 0,
      NULL},
     {"host", 0, KG_FOR("serve", host), "ADDRESS",
@@ -98,7 +116,29 @@ const struct kg_flag kg_search_flags[] = {
 
 static kg_status open_index(struct kg_index **index, const char *path, struct kg_err *err)
 {
-    return kg_index_open(index, path, &bm25, err);
+    KG_TRY(kg_index_open(index, path, &bm25, err));
+    if (kg_index_ask(*index, &how, err) == KG_OK)
+        return KG_OK;
+    kg_index_close(*index);
+    *index = NULL;
+    return err->code;
+}
+
+/* How an index is asked, and that its encoder is as it was then. */
+static kg_status check_how(const char *where, struct kg_err *err)
+{
+    const struct kg_encoder_opts *e = &kg_encoder_how;
+    const bool hybrid = strcmp(how.kind, "hybrid") == 0;
+
+    if (e->pooling || e->max_tokens || e->query_prefix || e->passage_prefix)
+        return kg_fail(err, KG_EINVAL,
+                       "--pooling, --max-tokens, --query-prefix and --passage-prefix: "
+                       "expected with index alone, which keeps them");
+    if (!hybrid && (how.fusion || how.weight != 0.5)) /* the default */
+        return kg_fail(err, KG_EINVAL,
+                       "--fusion and --weight: expected with --kind hybrid, found %s",
+                       how.kind);
+    return kg_search_how_check(&how, where, "--", err);
 }
 
 /* ---- index, check ---- */
@@ -108,11 +148,13 @@ static void print_info(const struct kg_index_info *info, const char *path)
     char size[32];
 
     kg_cli_bytes(size, (double)info->bytes);
-    printf(
-        "%s: %lld passages, %lld words of which %lld differ, %s; BM25 k1 %g b %g, %s\n",
-        path, (long long)info->passages, (long long)info->tokens, (long long)info->terms,
-        size, info->bm25.k1, info->bm25.b,
-        info->stemmed ? "stemmed" : "words as they are");
+    printf("%s: %lld passages, %lld words of which %lld differ, %s; BM25 k1 %g b %g, %s",
+           path, (long long)info->passages, (long long)info->tokens,
+           (long long)info->terms, size, info->bm25.k1, info->bm25.b,
+           info->stemmed ? "stemmed" : "words as they are");
+    if (info->dim > 0)
+        printf("; vectors of %d numbers", (int)info->dim);
+    printf("\n");
 }
 
 static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
@@ -121,12 +163,19 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
                                        .path = argv[1],
                                        .words_as_are = words_as_are,
                                        .bm25 = kg_bm25_merge(&bm25, &kg_bm25_default)};
+    struct kg_encoder *encoder = NULL;
     struct kg_index_info info;
     double start = kg_clock_seconds();
     double took;
+    kg_status status;
 
     (void)argc;
-    KG_TRY(kg_index_build(&info, &opts, err));
+    if (how.model)
+        KG_TRY(kg_cli_encoder(&encoder, how.model, NULL, err));
+    opts.encoder = encoder;
+    status = kg_index_build(&info, &opts, err);
+    kg_encoder_close(encoder);
+    KG_TRY(status);
     took = kg_clock_seconds() - start;
     print_info(&info, argv[1]);
     fprintf(stderr, "kedge search: %.1f seconds, %.0f passages a second\n", took,
@@ -223,6 +272,7 @@ static kg_status query(int argc, char **argv, struct kg_err *err)
     struct kg_index *index = NULL;
     kg_status status;
 
+    KG_TRY(check_how(argv[0], err));
     KG_TRY_GOTO(out, open_index(&index, argv[0], err));
     KG_TRY_GOTO(out, kg_searcher_open(&s, index, err));
     status = argc > 1 ? answer_one(s, argv[1], err) : kg_cli_filter(answer_line, s, err);
@@ -257,7 +307,9 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     int phase;
 
     (void)argc;
+    KG_TRY(check_how(argv[0], err));
     opts.bm25 = &bm25;
+    opts.how = how;
     kg_signal_install();
     KG_TRY_GOTO(out, kg_http_put_host(&at, host, err));
     KG_TRY_GOTO(out, kg_search_service_start(&s, &opts, err));
@@ -303,12 +355,14 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
                                               .topk = (int)topk,
                                               .clients = (int)clients,
                                               .seconds = seconds,
+                                              .how = how,
                                               .bm25 = &bm25};
     struct kg_str out = {0};
     kg_status status;
 
     (void)argc;
     KG_TRY(check_place(argv[0], err));
+    KG_TRY(check_how(argv[0], err));
     status = kg_search_bench(&out, &opts, err);
     return kg_cli_print(status, &out, err);
 }

@@ -206,7 +206,8 @@ const struct kg_command kg_commands[] = {
      "{\"queries\", \"topk\", \"return_scores\"}, and GET /health and /metrics; SIGTERM "
      "ends it. bench: asks the questions ({\"query\"} or {\"question\"}) of a file for "
      "--seconds and prints queries a second and percentiles. check: reads the whole "
-     "file and compares its hash.\n\n"
+     "file and compares its hash. With --dense an index has vectors of an encoder too, "
+     "and --kind finds by them (dense) or by them and words (hybrid).\n\n"
      "docs/search.md goes from a corpus to a served index.",
      3, NULL, NULL, NULL},
     {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",

@@ -124,6 +124,7 @@ static kg_status ask_index(struct bench *b, struct kg_err *err)
     kg_status status;
 
     KG_TRY_GOTO(out, kg_index_open(&index, b->opts->where, b->opts->bm25, err));
+    KG_TRY_GOTO(out, kg_index_ask(index, &b->opts->how, err));
     KG_TRY_GOTO(out, kg_searcher_open(&s, index, err));
     status = ask_searcher(b, s, err);
 out:

@@ -9,8 +9,9 @@ struct kg_search_bench_opts {
     const char *where;   /* an index file, or http://HOST:PORT/retrieve */
     const char *queries; /* records {"query"} or {"question"} */
     int topk;
-    int clients;                /* requests that are open at once, of a server */
-    double seconds;             /* for so long; every question at least once */
+    int clients;    /* requests that are open at once, of a server */
+    double seconds; /* for so long; every question at least once */
+    struct kg_search_how how;
     const struct kg_bm25 *bm25; /* of an index */
 };
 /* One line of text. An answer that is not what the protocol says is an error.

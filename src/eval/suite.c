@@ -161,6 +161,17 @@ static const struct kg_opt_row set_rows[] = {
      false},
     {"search_where", AT(episode.env_opts.retriever), "", 0, 0, NULL,
      "env search: an index file, or http://HOST:PORT/retrieve", true},
+    {"search_kind", AT(episode.env_opts.how.kind), "bm25", 0, 0, "bm25|dense|hybrid",
+     "by what an index finds: words, vectors of an encoder, or both", false},
+    {"search_model", AT(episode.env_opts.how.model), "", 0, 0, NULL,
+     "search_kind dense, hybrid: folder of the encoder that the index was made with",
+     true},
+    {"search_fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
+     "search_kind hybrid: two rankings become one by places (reciprocal rank) or by "
+     "scores",
+     false},
+    {"search_weight", AT(episode.env_opts.how.weight), "0.5", 0, 1, NULL,
+     "search_kind hybrid: of the vectors' ranking, the words' has the rest", false},
     {"search_topk", AT(episode.env_opts.topk), "3", 1, 1000, NULL, "passages for a query",
      false},
     {"search_when_down", AT(episode.env_opts.stop_when_down), "stop", 0, 0,
@@ -531,6 +542,9 @@ static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "search_where: expected an index file or "
                        "http://HOST:PORT/retrieve for env search, found none");
+    if (searches)
+        KG_TRY(
+            kg_search_how_check(&e->env_opts.how, e->env_opts.retriever, "search_", err));
     return kg_env_find(&e->env, set->said.env, err);
 }
 

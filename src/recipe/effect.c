@@ -70,6 +70,11 @@ static bool episodes(const struct kg_recipe *r) { return !is(r->episode_env, "no
 
 static bool searches(const struct kg_recipe *r) { return is(r->episode_env, "search"); }
 
+static bool hybrid(const struct kg_recipe *r)
+{
+    return searches(r) && is(r->episode.env_opts.how.kind, "hybrid");
+}
+
 static bool dynamic(const struct kg_recipe *r) { return r->rollout.dynamic; }
 
 static bool off_policy(const struct kg_recipe *r) { return kg_recipe_off_policy(r); }
@@ -272,6 +277,10 @@ static const struct kg_effect_row rows[] = {
     {"episode.window", EPISODES, episodes, "episode.env"},
     {"episode.answer_tokens", EPISODES, episodes, "episode.env"},
     {"episode.open", EPISODES, episodes, "episode.env"},
+    {"search.kind", SEARCH, searches, "episode.env"},
+    {"search.model", SEARCH, searches, "episode.env"},
+    {"search.fusion", "search.kind hybrid", hybrid, "search.kind"},
+    {"search.weight", "search.kind hybrid", hybrid, "search.kind"},
     {"search.topk", SEARCH, searches, "episode.env"},
     {"search.when_down", SEARCH, searches, "episode.env"},
     {"search.timeout_ms", SEARCH, searches, "episode.env"},

@@ -97,6 +97,7 @@ static void a_key_with_its_condition_passes(void **state)
         {"anchor.kind=ema", "eval.anchor=true"},
         {"anchor.kind=fixed", "kl.estimator=k3"},
         {"search.topk=5", "episode.env=search"},
+        {"search.weight=0.3", "episode.env=search", "search.kind=hybrid"},
         {"algo.tau_pos=2", "algo.surrogate=sapo"},
         /* what a preset leaves over, and defaults that are written out */
         {"algo.preset=ema-pg", "anchor.kind=fixed"},

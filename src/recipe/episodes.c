@@ -35,7 +35,8 @@ static kg_status check_search(const struct kg_recipe *r, struct kg_err *err)
                        "search.where: expected none without episode.env search, found "
                        "%.200s",
                        where);
-    return KG_OK;
+    return searches ? kg_search_how_check(&r->episode.env_opts.how, where, "search.", err)
+                    : KG_OK;
 }
 
 /* A key that is a limit below another one's. */

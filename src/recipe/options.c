@@ -254,6 +254,17 @@ static const struct kg_opt_row first_rows[] = {
 
     {"search.where", AT(episode.env_opts.retriever), "", 0, 0, NULL,
      "episode.env search: an index file, or http://HOST:PORT/retrieve", true},
+    {"search.kind", AT(episode.env_opts.how.kind), "bm25", 0, 0, "bm25|dense|hybrid",
+     "by what an index finds: words, vectors of an encoder, or both", false},
+    {"search.model", AT(episode.env_opts.how.model), "", 0, 0, NULL,
+     "search.kind dense, hybrid: folder of the encoder that the index was made with",
+     true},
+    {"search.fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
+     "search.kind hybrid: two rankings become one by places (reciprocal rank) or by "
+     "scores",
+     false},
+    {"search.weight", AT(episode.env_opts.how.weight), "0.5", 0, 1, NULL,
+     "search.kind hybrid: of the vectors' ranking, the words' has the rest", false},
     {"search.topk", AT(episode.env_opts.topk), "3", 1, 1000, NULL, "passages for a query",
      false},
     {"search.when_down", AT(episode.env_opts.stop_when_down), "stop", 0, 0,

@@ -18,6 +18,7 @@
 #include "base/signal.h"
 #include "base/str.h"
 #include "data/records.h"
+#include "search/dense.h"
 #include "search/seen.h"
 
 #include <errno.h>
@@ -50,8 +51,9 @@ struct builder {
     sqlite3_stmt *put_passage, *put_words, *put_lengths;
     struct counter counter;
     struct kg_seen seen;
-    struct kg_str contents; /* of a record that has title and text */
-    uint32_t *lengths;      /* (KG_LENGTHS_A_ROW) */
+    struct kg_dense_writer *dense; /* NULL: words alone */
+    struct kg_str contents;        /* of a record that has title and text */
+    uint32_t *lengths;             /* (KG_LENGTHS_A_ROW) */
     double start;
     int phase;
 };
@@ -234,7 +236,10 @@ static kg_status builder_open(struct builder *b, struct kg_err *err)
         return KG_ENOMEM;
     b->start = kg_clock_seconds();
     KG_TRY(wrap_tokenizer(b, err));
-    return make_tables(b, err);
+    KG_TRY(make_tables(b, err));
+    return b->opts->encoder ? kg_dense_writer_open(&b->dense, b->db, b->temporary.data,
+                                                   b->opts->encoder, err)
+                            : KG_OK;
 }
 
 static void drop_statements(struct builder *b)
@@ -242,6 +247,8 @@ static void drop_statements(struct builder *b)
     sqlite3_finalize(b->put_passage);
     sqlite3_finalize(b->put_words);
     sqlite3_finalize(b->put_lengths);
+    kg_dense_writer_close(b->dense);
+    b->dense = NULL;
     b->put_passage = b->put_words = b->put_lengths = NULL;
 }
 
@@ -377,6 +384,8 @@ static kg_status add_record(struct builder *b, const struct record *r, struct kg
     sqlite3_bind_int64(b->put_words, 1, row);
     sqlite3_bind_text(b->put_words, 2, r->contents, (int)r->n, SQLITE_STATIC);
     KG_TRY(kg_sql_run(b->put_words, b->db, path, err));
+    if (b->dense && kg_dense_writer_add(b->dense, r->contents, r->n, err) != KG_OK)
+        return kg_err_prefix(err, "%s", b->opts->corpus);
     b->lengths[(row - 1) % KG_LENGTHS_A_ROW] = b->counter.words;
     b->info->tokens += b->counter.words;
     b->info->passages = row;
@@ -453,6 +462,8 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
 
     if (b->info->passages % KG_LENGTHS_A_ROW != 0)
         KG_TRY(flush_lengths(b, err));
+    if (b->dense)
+        KG_TRY(kg_dense_writer_end(b->dense, err));
     drop_statements(b);
     kg_phase_begin(0, NULL, "merging the word lists (SQLite does not say how far it is)");
     kg_log_progress(PROGRESS_MS, "indexing: merging the word lists of %lld passages",
@@ -463,6 +474,7 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
                        "INSERT INTO term SELECT term, doc FROM temp.list;"
                        "DROP TABLE temp.list;",
                        err));
+    KG_TRY(kg_dense_dim(&b->info->dim, b->db, path, err));
     KG_TRY(kg_sql_int(&b->info->terms, b->db, path, "SELECT count(*) FROM term", err));
     KG_TRY(put_meta(b, "passages", (double)b->info->passages, err));
     KG_TRY(put_meta(b, "terms", (double)b->info->terms, err));

@@ -20,6 +20,8 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "base/utf8.h"
+#include "search/dense.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -40,11 +42,6 @@ struct word {
     bool stop;
     int64_t passages; /* that have it */
     double weight;    /* times * idf^power */
-};
-
-struct candidate {
-    double score;
-    int64_t row;
 };
 
 struct kg_searcher {
@@ -70,8 +67,13 @@ struct kg_searcher {
     double norm_scale, norm_base; /* of k1 (1 - b + b length / mean) */
     double saturated, delta;      /* k1 + 1, delta */
 
-    struct candidate *best; /* (topk) sorted */
+    struct kg_candidate *best; /* (topk) sorted: by words, in the end the answer */
     size_t n_best, topk;
+
+    struct kg_seeker *seeker;   /* by vectors; NULL: words alone */
+    struct kg_str valid;        /* the query as UTF-8 */
+    struct kg_candidate *fused; /* (topk) */
+    size_t fused_capacity;
 
     struct kg_passage *passages;
     size_t passages_capacity, best_capacity;
@@ -91,29 +93,6 @@ static int count_in(const Fts5ExtensionApi *api, Fts5Context *fts, int phrase)
     for (; column >= 0; api->xPhraseNext(fts, &at, &column, &offset))
         n++;
     return n;
-}
-
-/* Keep the topk best. Rows of a group come in rising order, those of another group in
- * between, so equal scores are ordered here. */
-static void keep(struct kg_searcher *s, double score, int64_t row)
-{
-    size_t at = s->n_best;
-
-    if (at == s->topk) {
-        const struct candidate *last = &s->best[at - 1];
-
-        if (score < last->score || (score == last->score && row > last->row))
-            return;
-        at--;
-    } else {
-        s->n_best++;
-    }
-    while (at > 0 && (s->best[at - 1].score < score ||
-                      (s->best[at - 1].score == score && s->best[at - 1].row > row))) {
-        s->best[at] = s->best[at - 1];
-        at--;
-    }
-    s->best[at] = (struct candidate){score, row};
 }
 
 /* Called by FTS5 for each passage it stops at. Phrases are numbered as they stand in the
@@ -141,7 +120,7 @@ static void score_row(const Fts5ExtensionApi *api, Fts5Context *fts, sqlite3_con
         if (tf > 0)
             score += s->words[i].weight * (s->saturated * tf / (tf + norm) + s->delta);
     }
-    keep(s, score, row);
+    kg_rank_keep(s->best, &s->n_best, s->topk, score, row);
     s->rows++;
     sqlite3_result_int(out, s->rows >= s->rows_max);
 }
@@ -199,6 +178,8 @@ kg_status kg_searcher_open(struct kg_searcher **s, const struct kg_index *index,
     KG_TRY_GOTO(out, kg_sql_open_index(&fresh->db, index->path, err));
     KG_TRY_GOTO(out, join_fts5(fresh, err));
     KG_TRY_GOTO(out, prepare(fresh, err));
+    if (index->dense)
+        KG_TRY_GOTO(out, kg_seeker_open(&fresh->seeker, index->dense, err));
     *s = fresh;
     return KG_OK;
 out:
@@ -219,6 +200,9 @@ void kg_searcher_close(struct kg_searcher *s)
     kg_str_release(&s->stems);
     kg_str_release(&s->expression);
     kg_str_release(&s->text);
+    kg_seeker_close(s->seeker);
+    kg_str_release(&s->valid);
+    kg_mem_free(s->fused);
     kg_mem_free(s->best);
     kg_mem_free(s->passages);
     kg_mem_free(s);
@@ -500,9 +484,6 @@ static kg_status begin(struct kg_searcher *s, int topk, struct kg_err *err)
     const struct kg_bm25 *bm25 = &s->index->bm25;
     double mean = (double)info->tokens / (double)info->passages;
 
-    if (topk < 1 || topk > KG_INDEX_TOPK_MAX)
-        return kg_fail(err, KG_EINVAL, "topk: expected 1 to %d, found %d",
-                       KG_INDEX_TOPK_MAX, topk);
     KG_TRY(kg_mem_grow(&s->best, &s->best_capacity, (size_t)topk, sizeof *s->best,
                        KG_INDEX_TOPK_MAX, "hits", err));
     KG_TRY(kg_mem_grow(&s->passages, &s->passages_capacity, (size_t)topk,
@@ -518,15 +499,118 @@ static kg_status begin(struct kg_searcher *s, int topk, struct kg_err *err)
     return KG_OK;
 }
 
+/* ---- by words, by vectors, by both ---- */
+
+static kg_status by_words(struct kg_searcher *s, const char *query, size_t n,
+                          struct kg_err *err)
+{
+    KG_TRY(collect(s, query, n, err));
+    KG_TRY(choose(s, err));
+    return run_groups(s, err);
+}
+
+/* As many bytes of any query as are read, as UTF-8: what is none is U+FFFD. */
+static kg_status make_valid(struct kg_text *text, struct kg_searcher *s,
+                            const char *query, size_t n, struct kg_err *err)
+{
+    n = n < KG_QUERY_BYTES_MAX ? n : KG_QUERY_BYTES_MAX;
+    kg_str_clear(&s->valid);
+    KG_TRY(kg_str_puts(&s->valid, "", err));
+    for (size_t at = 0; at < n;) {
+        const size_t good = kg_utf8_valid_prefix(query + at, n - at);
+
+        KG_TRY(kg_str_append(&s->valid, query + at, good, err));
+        at += good;
+        if (at < n) {
+            KG_TRY(kg_str_puts(&s->valid, "\xef\xbf\xbd", err));
+            at += kg_utf8_bad_length(query + at, n - at);
+        }
+    }
+    *text = (struct kg_text){kg_str_text(&s->valid), s->valid.len};
+    return KG_OK;
+}
+
+/* So deep go the rankings that an answer is made of. */
+static size_t depth_of(const struct kg_index *index, size_t topk)
+{
+    return index->by_words && topk < KG_HYBRID_DEPTH ? KG_HYBRID_DEPTH : topk;
+}
+
+/* The vectors' ranking is the answer, or joins that of the words, which is in `best`. */
+static kg_status join(struct kg_searcher *s, size_t topk, const struct kg_text *text,
+                      struct kg_err *err)
+{
+    const struct kg_index *index = s->index;
+    struct kg_ranking words = {s->best, s->n_best, 1 - index->weight}, vectors;
+
+    KG_TRY(kg_seeker_find(&vectors, s->seeker, text, depth_of(index, topk), err));
+    s->rows += index->info.passages;
+    vectors.weight = index->weight;
+    if (index->by_words) {
+        s->n_best = kg_rank_fuse(s->fused, topk, &vectors, &words,
+                                 (enum kg_fusion)index->fusion);
+        memcpy(s->best, s->fused, s->n_best * sizeof *s->best);
+        return KG_OK;
+    }
+    memcpy(s->best, vectors.at, vectors.n * sizeof *s->best);
+    s->n_best = vectors.n;
+    return KG_OK;
+}
+
+static kg_status find_dense(struct kg_searcher *s, const char *query, size_t n, int topk,
+                            struct kg_err *err)
+{
+    struct kg_text text;
+
+    KG_TRY(kg_mem_grow(&s->fused, &s->fused_capacity, (size_t)topk, sizeof *s->fused,
+                       KG_INDEX_TOPK_MAX, "hits", err));
+    if (s->index->by_words)
+        KG_TRY(by_words(s, query, n, err));
+    else
+        s->cut = n > KG_QUERY_BYTES_MAX;
+    KG_TRY(make_valid(&text, s, query, n, err));
+    return join(s, (size_t)topk, &text, err);
+}
+
+static kg_status check_topk(int topk, struct kg_err *err)
+{
+    if (topk >= 1 && topk <= KG_INDEX_TOPK_MAX)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "topk: expected 1 to %d, found %d", KG_INDEX_TOPK_MAX,
+                   topk);
+}
+
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err)
 {
     *hits = (struct kg_hits){0};
-    KG_TRY(begin(s, topk, err));
-    KG_TRY(collect(s, query, n, err));
-    KG_TRY(choose(s, err));
-    KG_TRY(run_groups(s, err));
+    KG_TRY(check_topk(topk, err));
+    KG_TRY(begin(s, s->seeker ? (int)depth_of(s->index, (size_t)topk) : topk, err));
+    KG_TRY(s->seeker ? find_dense(s, query, n, topk, err) : by_words(s, query, n, err));
     KG_TRY(fetch_all(s, err));
     *hits = (struct kg_hits){s->passages, s->n_best, s->rows, s->cut};
     return KG_OK;
+}
+
+kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *queries,
+                            size_t n, int topk, struct kg_err *err)
+{
+    struct kg_text texts[KG_AHEAD_MAX];
+    struct kg_str all = {0};
+    kg_status status = KG_OK;
+
+    if (!s->seeker)
+        return KG_OK;
+    KG_TRY(check_topk(topk, err));
+    n = n < KG_AHEAD_MAX ? n : KG_AHEAD_MAX;
+    for (size_t i = 0; i < n; i++) {
+        KG_TRY_GOTO(out, make_valid(&texts[i], s, queries[i].bytes, queries[i].n, err));
+        KG_TRY_GOTO(out, kg_str_append(&all, texts[i].bytes, texts[i].n, err));
+    }
+    for (size_t i = 0, at = 0; i < n; at += texts[i++].n)
+        texts[i].bytes = kg_str_text(&all) + at;
+    status = kg_seeker_ahead(s->seeker, texts, n, depth_of(s->index, (size_t)topk), err);
+out:
+    kg_str_release(&all);
+    return status;
 }

@@ -8,8 +8,9 @@
  * Scores are BM25 and exact: the words of a query are taken from the rarest on, and those
  * whose greatest possible contribution cannot lift another passage into the answer are
  * never enumerated. Order: score, then place in the corpus. The same query gives the same
- * bits whatever ran before it. Not here: the protocol (service.h), other engines
- * (retriever.h).
+ * bits whatever ran before it. An index may have a vector of each passage too (dense.h);
+ * how it is asked, by words, by vectors or by both, is said when it is opened. Not here:
+ * the protocol (service.h), other engines (retriever.h).
  */
 #ifndef KG_SEARCH_INDEX_H
 #define KG_SEARCH_INDEX_H
@@ -45,6 +46,22 @@ kg_status kg_bm25_check(const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_
 /* The fields of `over` that are not negative, else those of `under`. */
 struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *under);
 
+/* By what passages are found. {0}: by words. Its texts are borrowed by whoever opens. */
+struct kg_search_how {
+    const char *kind;   /* bm25, dense or hybrid; NULL: bm25 */
+    const char *model;  /* dense, hybrid: folder of the encoder; NULL or "": none */
+    const char *fusion; /* hybrid: rank or score, see rank.h; NULL: rank */
+    double weight; /* hybrid: of the vectors' ranking, 0 to 1; the words' has the rest */
+};
+enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk where that is more */
+/* Names, a model where one is needed and none where not, the weight; a server (where:
+ * "http://..") finds as it was started.   errors: EINVAL, with `section` before the names
+ * of keys ("search." or "--") */
+kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
+                              const char *section, struct kg_err *err) KG_MUST_CHECK;
+/* Whether it is anything but by words. */
+bool kg_search_how_dense(const struct kg_search_how *how);
+
 struct kg_passage {
     const char *id;       /* "" when the server gives none */
     const char *contents; /* first line: title, the rest: text */
@@ -58,6 +75,8 @@ struct kg_index_build_opts {
     const char *path;    /* of the index; an old one is replaced when the new is whole */
     bool words_as_are;   /* no stemming */
     struct kg_bm25 bm25; /* kept in the index as its default */
+    const struct kg_encoder
+        *encoder; /* of passages' vectors, see encoder.h; NULL: none */
 };
 
 struct kg_index_info {
@@ -68,6 +87,7 @@ struct kg_index_info {
     int64_t terms;  /* distinct */
     int64_t tokens; /* of all passages */
     uint64_t bytes; /* of the file */
+    int32_t dim;    /* of vectors; 0: it has none */
 };
 
 /* Progress goes to the log. On failure there is no new file.
@@ -87,6 +107,11 @@ struct kg_index; /* opaque: one file, shared by the searchers of all threads */
  * version), EINVAL (bm25 out of range) */
 kg_status kg_index_open(struct kg_index **index, const char *path,
                         const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_CHECK;
+/* From now on it is asked so: before its searchers are opened.
+ * errors: EINVAL (how; an index without vectors), ECONFLICT (another encoder's vectors),
+ * those of kg_encoder_open */
+kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
+                       struct kg_err *err) KG_MUST_CHECK;
 void kg_index_close(struct kg_index *index); /* after its searchers; NULL allowed */
 void kg_index_info(struct kg_index_info *out, const struct kg_index *index);
 kg_status kg_index_verify(const char *path, struct kg_err *err) KG_MUST_CHECK;
@@ -102,8 +127,18 @@ struct kg_hits {
     int64_t rows; /* passages that were scored */
     bool cut;     /* a limit above left out bytes, words or passages */
 };
-/* The topk best passages for any bytes. A query without a word that the corpus has finds
- * nothing.   topk: 1 to KG_INDEX_TOPK_MAX.   errors: EINVAL, EFORMAT (index damaged) */
+/* What the next finds will be asked, in this order and with this topk: vectors of up to
+ * KG_AHEAD_MAX queries share one pass over the passages'. No answer depends on it. */
+enum { KG_AHEAD_MAX = 64 };
+struct kg_query {
+    const char *bytes;
+    size_t n;
+};
+kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *queries,
+                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
+/* The topk best passages for any bytes. By words, a query without a word that the corpus
+ * has finds nothing.
+ * topk: 1 to KG_INDEX_TOPK_MAX.   errors: EINVAL, EFORMAT (index damaged) */
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
 

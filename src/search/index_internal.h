@@ -14,7 +14,11 @@ enum {
 };
 
 struct kg_index {
-    char *path; /* owned */
+    struct kg_dense *dense; /* owned; NULL: words alone */
+    bool by_words;          /* false: by vectors alone */
+    int fusion;             /* of enum kg_fusion */
+    double weight;          /* of the vectors' ranking */
+    char *path;             /* owned */
     struct kg_index_info info;
     struct kg_bm25 bm25;
     uint32_t *lengths; /* (passages) owned: words of each */

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "search/dense.h"
 
 #include <math.h>
 #include <string.h>
@@ -205,6 +206,8 @@ static kg_status open_file(struct kg_index *index, const char *path,
         KG_TRY_GOTO(out, kg_seal_check(db, path, err));
     KG_TRY_GOTO(out, read_info(&index->info, db, path, err));
     KG_TRY_GOTO(out, set_bm25(index, bm25, err));
+    KG_TRY_GOTO(out, kg_dense_dim(&index->info.dim, db, path, err));
+    index->by_words = true;
     index->path = kg_mem_strdup(path, err);
     status = index->path ? read_lengths(index, db, err) : KG_ENOMEM;
 out:
@@ -247,6 +250,7 @@ void kg_index_close(struct kg_index *index)
 {
     if (!index)
         return;
+    kg_dense_close(index->dense);
     kg_mem_free(index->path);
     kg_mem_free(index->lengths);
     kg_mem_free(index);

@@ -1,9 +1,9 @@
 /* Retriever: queries in, passages out, later.
  *
  * Two rows: `index`, an index file searched in this process (search/index.h), and `http`,
- * a server that speaks Search-R1's POST /retrieve. A row for dense vectors can stand
- * beside them. Queries are asked and answers polled, so that a caller goes on decoding
- * while a server thinks; equal queries in flight are asked once, answers are cached.
+ * a server that speaks Search-R1's POST /retrieve. Queries are asked and answers polled,
+ * so that a caller goes on decoding while a server thinks; equal queries in flight are
+ * asked once, answers are cached.
  *
  * When a server stays down after all tries, an answer comes with `failed` and its reason:
  * the caller decides whether the run stops or the model is told. Never silence.
@@ -29,12 +29,13 @@ typedef kg_status (*kg_retrieved_fn)(void *user, const struct kg_retrieved *a,
                                      struct kg_err *err);
 
 struct kg_retriever_opts {
-    const char *where;  /* an index file, or http://HOST:PORT/retrieve */
-    int topk;           /* passages for a query; 0: 3 */
-    int batch;          /* queries in one request; 0: 64 */
-    int max_in_flight;  /* requests; 0: 8 */
-    int timeout_ms;     /* of one try; 0: 30,000 */
-    int tries;          /* 0: 4 */
+    const char *where;        /* an index file, or http://HOST:PORT/retrieve */
+    struct kg_search_how how; /* of an index; a server's is its own */
+    int topk;                 /* passages for a query; 0: 3 */
+    int batch;                /* queries in one request; 0: 64 */
+    int max_in_flight;        /* requests; 0: 8 */
+    int timeout_ms;           /* of one try; 0: 30,000 */
+    int tries;                /* 0: 4 */
     int64_t cache;      /* answers kept, least recently used go; 0: 100,000; -1: none */
     size_t cache_bytes; /* of the answers kept, with their queries; 0: 256 MiB */
 };

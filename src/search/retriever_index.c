@@ -53,6 +53,19 @@ static struct kg_question *list_take(struct list *l)
 
 /* ---- the thread ---- */
 
+/* What was asked together shares what it can. Where that fails, each question is searched
+ * for by itself, and tells its own error. */
+static void look_ahead(struct engine *e, struct kg_question *const *batch, size_t n)
+{
+    struct kg_query queries[KG_AHEAD_MAX];
+    struct kg_err ignored;
+
+    for (size_t i = 0; i < n; i++)
+        queries[i] = (struct kg_query){batch[i]->text, batch[i]->n};
+    if (n > 1 && kg_searcher_ahead(e->searcher, queries, n, e->topk, &ignored) != KG_OK)
+        return;
+}
+
 static void search_for(struct engine *e, struct kg_question *q)
 {
     struct kg_hits hits;
@@ -68,23 +81,43 @@ static void search_for(struct engine *e, struct kg_question *q)
         kg_question_fail(q, err.message);
 }
 
+static size_t take_batch(struct kg_question **batch, struct engine *e)
+{
+    size_t n = 0;
+
+    while (n < KG_AHEAD_MAX && e->todo.first)
+        batch[n++] = list_take(&e->todo);
+    return n;
+}
+
+/* The lock is held before and after. What a stop finds unanswered is forgotten. */
+static void answer_batch(struct engine *e, struct kg_question *const *batch, size_t n)
+{
+    pthread_mutex_unlock(&e->lock);
+    look_ahead(e, batch, n);
+    pthread_mutex_lock(&e->lock);
+    for (size_t i = 0; i < n && !e->stop; i++) {
+        pthread_mutex_unlock(&e->lock);
+        search_for(e, batch[i]);
+        pthread_mutex_lock(&e->lock);
+        list_add(&e->done, batch[i]);
+        pthread_cond_signal(&e->answered);
+    }
+}
+
 static void *work(void *user)
 {
+    struct kg_question *batch[KG_AHEAD_MAX];
     struct engine *e = user;
 
     pthread_mutex_lock(&e->lock);
     while (!e->stop) {
-        struct kg_question *q = list_take(&e->todo);
+        const size_t n = take_batch(batch, e);
 
-        if (!q) {
+        if (n > 0)
+            answer_batch(e, batch, n);
+        else
             pthread_cond_wait(&e->asked, &e->lock);
-            continue;
-        }
-        pthread_mutex_unlock(&e->lock);
-        search_for(e, q);
-        pthread_mutex_lock(&e->lock);
-        list_add(&e->done, q);
-        pthread_cond_signal(&e->answered);
     }
     pthread_mutex_unlock(&e->lock);
     return NULL;
@@ -132,6 +165,7 @@ static kg_status begin(struct engine *e, const struct kg_retriever_opts *opts,
 {
     e->topk = opts->topk;
     KG_TRY(kg_index_open(&e->index, opts->where, NULL, err));
+    KG_TRY(kg_index_ask(e->index, &opts->how, err));
     KG_TRY(kg_searcher_open(&e->searcher, e->index, err));
     if (pthread_create(&e->thread, NULL, work, e) != 0)
         return kg_fail(err, KG_EIO, "retriever: cannot start a thread for %s",

@@ -185,10 +185,23 @@ static kg_status put_hits(struct worker *w, const struct kg_retrieve_request *r,
                    max, i, r->n);
 }
 
+/* The queries from the i-th on share what they can. */
+static kg_status look_ahead(struct worker *w, const struct kg_retrieve_request *r,
+                            size_t i, int topk, struct kg_err *err)
+{
+    const size_t left = r->n - i, n = left < KG_AHEAD_MAX ? left : KG_AHEAD_MAX;
+    struct kg_query queries[KG_AHEAD_MAX];
+
+    for (size_t j = 0; j < n; j++)
+        queries[j].bytes = kg_retrieve_query(r, i + j, &queries[j].n);
+    return kg_searcher_ahead(w->searcher, queries, n, topk, err);
+}
+
 static kg_status answer_queries(struct worker *w, const struct kg_retrieve_request *r,
                                 double until, struct tally *t, struct kg_err *err)
 {
     const struct kg_search_service_opts *o = &w->service->opts;
+    const int topk = r->topk ? r->topk : o->topk;
     struct kg_hits hits;
 
     KG_TRY(kg_retrieve_answer_begin(&w->out, err));
@@ -200,8 +213,9 @@ static kg_status answer_queries(struct worker *w, const struct kg_retrieve_reque
             return kg_fail(err, KG_ETIMEOUT,
                            "%zu of %zu queries were answered in %d seconds: expected all",
                            i, r->n, o->timeout_s);
-        KG_TRY(kg_searcher_find(&hits, w->searcher, query, n, r->topk ? r->topk : o->topk,
-                                err));
+        if (i % KG_AHEAD_MAX == 0)
+            KG_TRY(look_ahead(w, r, i, topk, err));
+        KG_TRY(kg_searcher_find(&hits, w->searcher, query, n, topk, err));
         count_hits(t, &hits);
         KG_TRY(put_hits(w, r, i, &hits, err));
         kg_phase_at(w->phase, (int64_t)i + 1);
@@ -318,6 +332,7 @@ static void *work(void *user)
     struct worker *w = user;
     struct waiting job;
 
+    kg_threads_set(1); /* there are as many workers as cores */
     while (next_job(&job, w->service))
         handle(w, &job);
     return NULL;
@@ -378,6 +393,7 @@ static kg_status start(struct kg_search_service *s, struct kg_err *err)
                                              .user = s};
 
     KG_TRY(kg_index_open(&s->index, s->opts.index, s->opts.bm25, err));
+    KG_TRY(kg_index_ask(s->index, &s->opts.how, err));
     KG_TRY(start_workers(s, err));
     return kg_http_server_start(&s->http, &http, err);
 }

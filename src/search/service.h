@@ -15,13 +15,14 @@ struct kg_search_service_opts {
     const char *host;           /* NULL: 127.0.0.1 */
     int port;                   /* 0: one that is free */
     const struct kg_bm25 *bm25; /* NULL: that of the index */
-    int topk;                   /* of a request that names none; 0: 3 */
-    int workers;                /* 0: as many as cores */
-    int max_queries;            /* in one request; 0: 512; beyond: 400 */
-    int max_waiting;            /* requests in the queue; 0: 1024; beyond: 503 */
-    size_t max_body_bytes;      /* 0: 4 MiB; beyond: 413 */
-    int max_connections;        /* 0: 1024 */
-    size_t max_answer_bytes;    /* of one answer; 0: 16 MiB; beyond: 400 */
+    struct kg_search_how how;
+    int topk;                /* of a request that names none; 0: 3 */
+    int workers;             /* 0: as many as cores */
+    int max_queries;         /* in one request; 0: 512; beyond: 400 */
+    int max_waiting;         /* requests in the queue; 0: 1024; beyond: 503 */
+    size_t max_body_bytes;   /* 0: 4 MiB; beyond: 413 */
+    int max_connections;     /* 0: 1024 */
+    size_t max_answer_bytes; /* of one answer; 0: 16 MiB; beyond: 400 */
     size_t max_held_bytes;   /* of bodies and answers of all; 0: 256 MiB; beyond: 503 */
     const char *allow_hosts; /* as in struct kg_http_server_opts */
     int timeout_s;           /* of a request, from its arrival; 0: 30 */

@@ -13,20 +13,22 @@
 
 #include "base/status.h"
 #include "base/str.h"
+#include "search/index.h" /* struct kg_search_how */
 #include "task/task.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct kg_env_opts {
-    const char *retriever; /* search: an index file or http://HOST:PORT/retrieve */
-    int topk;              /* search: passages for a query; 0: 3 */
-    bool stop_when_down;   /* a retriever that stays down: EIO stops the
+    const char *retriever;    /* search: an index file or http://HOST:PORT/retrieve */
+    struct kg_search_how how; /* search: by what an index finds */
+    int topk;                 /* search: passages for a query; 0: 3 */
+    bool stop_when_down;      /* a retriever that stays down: EIO stops the
                             * run (it is resumed later); else an observation says so, and
                             * is counted */
-    int timeout_ms;        /* search: of one try; 0: the retriever's default */
-    int tries;             /* search: 0: the retriever's default */
-    const char *wording;   /* search: see task/wording.h; NULL: the first */
+    int timeout_ms;           /* search: of one try; 0: the retriever's default */
+    int tries;                /* search: 0: the retriever's default */
+    const char *wording;      /* search: see task/wording.h; NULL: the first */
 };
 
 enum kg_env_next {

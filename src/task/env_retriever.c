@@ -32,6 +32,7 @@ kg_status kg_env_search_open(void **state, const struct kg_env_opts *opts,
     struct kg_env_source source = {
         .ask = ask, .poll = poll, .stats = stats, .close = close_retriever};
     struct kg_retriever_opts how = {.where = opts->retriever,
+                                    .how = opts->how,
                                     .topk = opts->topk,
                                     .timeout_ms = opts->timeout_ms,
                                     .tries = opts->tries};

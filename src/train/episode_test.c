@@ -285,6 +285,13 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
 {
     static const char *const no_index[] = {"episode.env=search", NULL};
     static const char *const idle_index[] = {"search.where=x.db", NULL};
+    static const char *const no_model[] = {"episode.env=search", "search.where=x.db",
+                                           "search.kind=hybrid", NULL};
+    static const char *const idle_model[] = {"episode.env=search", "search.where=x.db",
+                                             "search.model=m", NULL};
+    static const char *const of_a_server[] = {
+        "episode.env=search", "search.where=http://h:1/retrieve", "search.kind=dense",
+        "search.model=m", NULL};
     static const char *const too_long[] = {"episode.context=300", NULL};
     static const char *const no_room[] = {"episode.context=5", NULL};
     static const char *const overlong[] = {"rollout.overlong_buffer=28", NULL};
@@ -292,6 +299,13 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     (void)state;
     expect_refusal(no_index, "search.where: expected an index file");
     expect_refusal(idle_index, "search.where: expected none");
+    expect_refusal(no_model, "search.model: expected the folder of the encoder for "
+                             "search.kind hybrid, found none");
+    expect_refusal(idle_model,
+                   "search.model: expected none of search.kind bm25, found m");
+    expect_refusal(of_a_server,
+                   "search.kind: expected bm25 with a server, which finds as "
+                   "it was started, found dense");
     expect_refusal(too_long, "episode.context: expected prompt and answer within");
     expect_refusal(no_room, "episode.context: expected room for an answer");
     expect_refusal(overlong, "at most the longest answer (27)");

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/watch_testing.h"
+#include "encoder/encoder.h"
 #include "net/http_server.h"
 #include "net/stuck_testing.h"
 #include "search/index.h"
@@ -268,6 +269,48 @@ static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **s
     }
 }
 
+/* ---- words and vectors ---- */
+
+#define ENCODER "tests/data/encoder/bert"
+
+/* clang-format off */
+#define BY_BOTH                                                                          \
+    "search.where=" ROOT "/both", "search.kind=hybrid", "search.model=" ENCODER,         \
+    "search.topk=2", "train.steps=2", "checkpoint.every=1", "anchor.kind=ema",           \
+    "kl.estimator=k3", "kl.beta=0.1"
+/* clang-format on */
+static const char *const by_both[] = {BY_BOTH, NULL};
+static const char *const by_both_apart[] = {BY_BOTH, "rollout.max_batch=3", NULL};
+
+static void build_both(void)
+{
+    const struct kg_encoder_opts how = {0};
+    struct kg_index_build_opts opts = {
+        .corpus = ROOT "/corpus.jsonl", .path = ROOT "/both", .bm25 = kg_bm25_default};
+    struct kg_encoder *encoder;
+    struct kg_index_info info;
+
+    put_records("corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
+    NEED(kg_encoder_open(&encoder, ENCODER, &how, err));
+    opts.encoder = encoder;
+    NEED(kg_index_build(&info, &opts, err));
+    kg_encoder_close(encoder);
+}
+
+/* Which queries share a pass depends on the batch and on time; no answer does. */
+static void a_run_by_words_and_vectors_is_the_same_with_any_batch(void **state)
+{
+    struct kg_err e = {0};
+
+    (void)state;
+    build_both();
+    if (train(ROOT "/together", false, 0, by_both, &e) != KG_OK ||
+        train(ROOT "/apart", false, 0, by_both_apart, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    assert_true(last_metric(ROOT "/together", "episode/calls") > 0.5);
+    assert_same_run(ROOT "/together", ROOT "/apart", 2);
+}
+
 /* ---- a server that takes a request and never answers ---- */
 
 static int open_stuck_retriever(char assignment[80])
@@ -350,6 +393,7 @@ int main(void)
         cmocka_unit_test(a_run_goes_on_behind_a_server_that_was_down),
         cmocka_unit_test(a_model_can_be_told_that_a_server_is_down),
         cmocka_unit_test(a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not),
+        cmocka_unit_test(a_run_by_words_and_vectors_is_the_same_with_any_batch),
         cmocka_unit_test(a_server_that_never_answers_is_named_in_a_warning),
         cmocka_unit_test(a_wait_is_left_when_a_stop_is_asked_for),
     };

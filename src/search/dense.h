@@ -1,0 +1,64 @@
+/* Vectors of an index: written beside its words, read whole, and searched one by one.
+ *
+ * A vector is fp16 numbers, 64 vectors a row of table `vector`. The encoder is not in
+ * the index: what it was asked for, and its hash, are, so that no other one's vectors are
+ * ever compared with these.
+ *
+ * A search is exact: the products of the queries, in fp32, with every passage's vector.
+ * Passages come in blocks that stay in the cache while up to KG_DENSE_QUERIES queries are
+ * multiplied with them. A product does not depend on what stands beside it, so neither
+ * does an answer.
+ */
+#ifndef KG_SEARCH_DENSE_H
+#define KG_SEARCH_DENSE_H
+
+#include "encoder/encoder.h"
+#include "search/index_internal.h"
+#include "search/rank.h"
+
+enum {
+    KG_DENSE_QUERIES = 64,           /* that share a pass */
+    KG_DENSE_ROWS = 64,              /* vectors in one row of the table */
+    KG_DENSE_PASSAGES_MAX = 1 << 20, /* beyond, one by one takes too long */
+};
+
+/* ---- writing ---- */
+struct kg_dense_writer; /* opaque; one for the build of an index */
+/* The table is made in db; encoder and path are borrowed. */
+kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
+                               const struct kg_encoder *encoder,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* The next passage.   errors: EUNSUPPORTED (too many), those of kg_embed with the number
+ * of the passage, ENONFINITE (beyond fp16) */
+kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* What is left, and what the encoder was asked for; the index is not yet committed. */
+kg_status kg_dense_writer_end(struct kg_dense_writer *w,
+                              struct kg_err *err) KG_MUST_CHECK;
+void kg_dense_writer_close(struct kg_dense_writer *w); /* NULL allowed */
+
+/* ---- searching ---- */
+struct kg_dense; /* opaque: vectors and encoder, shared by seekers of all threads */
+/* Dimensions of the vectors of an index; 0: it has none.   errors: EFORMAT */
+kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* model: folder of the encoder.   errors: EINVAL (an index without vectors), ECONFLICT
+ * (another encoder's), EFORMAT, those of kg_encoder_open */
+kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
+                        const char *model, struct kg_err *err) KG_MUST_CHECK;
+void kg_dense_close(struct kg_dense *d); /* NULL allowed */
+
+struct kg_seeker; /* opaque: of one thread */
+kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d,
+                         struct kg_err *err) KG_MUST_CHECK;
+void kg_seeker_close(struct kg_seeker *k); /* NULL allowed */
+/* One pass for n <= KG_DENSE_QUERIES queries that are asked next, in this order. */
+kg_status kg_seeker_ahead(struct kg_seeker *k, const struct kg_text *queries, size_t n,
+                          size_t depth, struct kg_err *err) KG_MUST_CHECK;
+/* The `depth` best passages; of the next query of a pass where it is that, else by a pass
+ * of its own.   *found: borrowed until the next call */
+kg_status kg_seeker_find(struct kg_ranking *found, struct kg_seeker *k,
+                         const struct kg_text *query, size_t depth,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+#endif

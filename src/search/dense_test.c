@@ -1,0 +1,478 @@
+/* Tests of vectors in an index: found as by a plain loop over the vectors of the encoder,
+ * alone and joined with words, and what is refused.
+ */
+#include "search/dense.h"
+
+#include "base/clock.h"
+#include "base/folder_testing.h"
+#include "search/half.h"
+
+#include <math.h>
+#include <omp.h>
+#include <unistd.h>
+
+#define MODEL "tests/data/encoder/bert"
+#define OTHER "tests/data/encoder/xlm-roberta"
+
+enum { PASSAGES = 1500, DIM = 8, QUERIES = 70, TOPK = 5 };
+
+static const struct kg_search_how dense = {.kind = "dense", .model = MODEL};
+static const struct kg_search_how hybrid = {
+    .kind = "hybrid", .model = MODEL, .weight = 0.5};
+
+static char texts[PASSAGES][96];
+static float vectors[PASSAGES][DIM]; /* of the passages, as the index has them */
+static float queries[QUERIES][DIM];  /* of the first texts, as queries */
+
+static void must(kg_status status)
+{
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+}
+
+/* Threads keep scratch of the CPU's operations: memory is counted where one works. */
+static int end(void **state)
+{
+    (void)state;
+    kg_mem_fail_at(0);
+    return kg_file_remove_tree(dir, &err) != KG_OK;
+}
+
+/* ---- a corpus ---- */
+static void make_texts(void)
+{
+    static const char *const words[] = {"cat",  "dog", "mat",  "house", "king", "queen",
+                                        "play", "ran", "blue", "zebra", "fish", "tree"};
+    uint32_t seed = 5;
+
+    for (int i = 0; i < PASSAGES; i++) {
+        texts[i][0] = '\0';
+        for (int j = 0; j < 3 + i % 5; j++) {
+            seed = seed * 1664525u + 1013904223u;
+            strcat(strcat(texts[i], words[(seed >> 16) % 12]), " ");
+        }
+        snprintf(texts[i] + strlen(texts[i]), 16, "%d", i);
+    }
+}
+
+static struct kg_encoder *encoder_of(const char *folder)
+{
+    const struct kg_encoder_opts opts = {.query_prefix = "query: "};
+    struct kg_encoder *e;
+
+    must(kg_encoder_open(&e, folder, &opts, &err));
+    return e;
+}
+
+static void embed_all(float *out, struct kg_encoder *e, int n, enum kg_text_side side)
+{
+    struct kg_text *in = calloc((size_t)n, sizeof *in);
+    struct kg_embedder *m;
+
+    for (int i = 0; i < n; i++)
+        in[i] = (struct kg_text){texts[i], strlen(texts[i])};
+    must(kg_embedder_open(&m, e, &err));
+    must(kg_embed(out, m, in, (size_t)n, side, &err));
+    kg_embedder_close(m);
+    free(in);
+}
+
+/* Of what the corpus file has. */
+static kg_status build_again(const char *folder, struct kg_index_info *info)
+{
+    const struct kg_encoder_opts opts = {.query_prefix = "query: "};
+    struct kg_index_build_opts o = {.bm25 = kg_bm25_default};
+    struct kg_encoder *e;
+    kg_status status;
+
+    KG_TRY(kg_encoder_open(&e, folder, &opts, &err));
+    o.corpus = in_dir("corpus");
+    o.path = in_dir("index");
+    o.encoder = e;
+    status = kg_index_build(info, &o, &err);
+    kg_encoder_close(e);
+    return status;
+}
+
+static kg_status try_build(const char *folder, int n, struct kg_index_info *info)
+{
+    struct kg_str corpus = {0};
+
+    for (int i = 0; i < n; i++)
+        must(kg_str_printf(&corpus, &err, "{\"id\": %d, \"contents\": \"%s\"}\n", i,
+                           texts[i]));
+    put("corpus", corpus.data);
+    kg_str_release(&corpus);
+    return build_again(folder, info);
+}
+
+static void build(int n)
+{
+    struct kg_index_info info;
+
+    make_texts();
+    must(try_build(MODEL, n, &info));
+    assert_int_equal(info.dim, DIM);
+    assert_int_equal(info.passages, n);
+}
+
+struct engine {
+    struct kg_index *index;
+    struct kg_searcher *s;
+};
+
+static void start(struct engine *e, const struct kg_search_how *how)
+{
+    must(kg_index_open(&e->index, in_dir("index"), NULL, &err));
+    must(kg_index_ask(e->index, how, &err));
+    must(kg_searcher_open(&e->s, e->index, &err));
+}
+
+static void stop(struct engine *e)
+{
+    kg_searcher_close(e->s);
+    kg_index_close(e->index);
+}
+
+/* ---- the plain loop ---- */
+static void make_vectors(void)
+{
+    struct kg_encoder *e = encoder_of(MODEL);
+
+    embed_all(vectors[0], e, PASSAGES, KG_TEXT_PASSAGE);
+    embed_all(queries[0], e, QUERIES, KG_TEXT_QUERY);
+    kg_encoder_close(e);
+    for (int i = 0; i < PASSAGES; i++)
+        for (int d = 0; d < DIM; d++)
+            vectors[i][d] = kg_half_float(kg_half_of(vectors[i][d]));
+}
+
+static double plain_score(int query, int passage)
+{
+    double sum = 0;
+
+    for (int d = 0; d < DIM; d++)
+        sum += (double)queries[query][d] * (double)vectors[passage][d];
+    return sum;
+}
+
+/* The topk best, computed without an index. */
+static void check_plain(const struct kg_hits *hits, int query)
+{
+    double worst = hits->passages[hits->n - 1].score;
+    int better = 0;
+
+    assert_int_equal(hits->n, TOPK);
+    for (size_t i = 0; i < hits->n; i++) {
+        const int id = atoi(hits->passages[i].id);
+
+        assert_float_equal(hits->passages[i].score, plain_score(query, id), 1e-6);
+        if (i > 0)
+            assert_true(hits->passages[i - 1].score >= hits->passages[i].score);
+    }
+    for (int i = 0; i < PASSAGES; i++)
+        better += plain_score(query, i) > worst + 1e-6;
+    assert_true(better < TOPK);
+}
+
+static void find(struct kg_hits *hits, const struct engine *e, const char *query,
+                 int topk)
+{
+    must(kg_searcher_find(hits, e->s, query, strlen(query), topk, &err));
+}
+
+static void the_nearest_vectors_are_found(void **state)
+{
+    struct kg_hits hits;
+    struct engine e;
+
+    (void)state;
+    build(PASSAGES);
+    make_vectors();
+    start(&e, &dense);
+    for (int i = 0; i < QUERIES; i += 7) {
+        find(&hits, &e, texts[i], TOPK);
+        check_plain(&hits, i);
+        assert_int_equal(hits.rows, PASSAGES);
+    }
+    stop(&e);
+}
+
+/* ---- many queries, one pass ---- */
+struct answer {
+    char id[8];
+    double score;
+};
+
+static void keep_answers(struct answer *to, const struct kg_hits *hits)
+{
+    for (size_t i = 0; i < TOPK; i++) {
+        memset(&to[i], 0, sizeof *to);
+        if (i < hits->n) {
+            strcpy(to[i].id, hits->passages[i].id);
+            to[i].score = hits->passages[i].score;
+        }
+    }
+}
+
+/* With a look ahead and without, in any order, on any number of threads. */
+static void check_shared(const struct kg_search_how *how)
+{
+    static struct answer want[QUERIES][TOPK], got[TOPK];
+    const int threads = omp_get_max_threads();
+    struct kg_query ahead[KG_AHEAD_MAX];
+    struct kg_hits hits;
+    struct engine e;
+
+    start(&e, how);
+    omp_set_num_threads(1);
+    for (int i = 0; i < QUERIES; i++) {
+        find(&hits, &e, texts[i], TOPK);
+        keep_answers(want[i], &hits);
+    }
+    omp_set_num_threads(3);
+    for (int i = 0; i < KG_AHEAD_MAX; i++)
+        ahead[i] = (struct kg_query){texts[i], strlen(texts[i])};
+    must(kg_searcher_ahead(e.s, ahead, KG_AHEAD_MAX, TOPK, &err));
+    for (int i = 0; i < KG_AHEAD_MAX; i++) {
+        if (i == 40) /* not what was said */
+            find(&hits, &e, texts[QUERIES - 1], TOPK);
+        find(&hits, &e, texts[i], TOPK);
+        keep_answers(got, &hits);
+        assert_memory_equal(got, want[i], sizeof got);
+    }
+    omp_set_num_threads(threads);
+    stop(&e);
+}
+
+static void queries_of_one_pass_have_their_own_answers(void **state)
+{
+    (void)state;
+    build(PASSAGES);
+    check_shared(&dense);
+    check_shared(&hybrid);
+}
+
+/* ---- both rankings ---- */
+static void rank_of(size_t *rank, const struct kg_hits *hits, const char *id)
+{
+    for (*rank = 0; *rank < hits->n; ++*rank)
+        if (strcmp(hits->passages[*rank].id, id) == 0)
+            return;
+}
+
+/* A hybrid score is what the places in both rankings make. */
+static void hybrid_joins_places(void **state)
+{
+    static struct answer words[KG_HYBRID_DEPTH];
+    struct engine by_words, by_vectors, both;
+    struct kg_hits a, b, c;
+    size_t n_words;
+
+    (void)state;
+    build(PASSAGES);
+    start(&by_words, &(struct kg_search_how){0});
+    start(&by_vectors, &dense);
+    start(&both, &hybrid);
+    find(&a, &by_words, "cat dog", KG_HYBRID_DEPTH);
+    n_words = a.n;
+    for (size_t i = 0; i < a.n; i++)
+        strcpy(words[i].id, a.passages[i].id);
+    find(&b, &by_vectors, "cat dog", KG_HYBRID_DEPTH);
+    find(&c, &both, "cat dog", TOPK);
+    assert_int_equal(c.n, TOPK);
+    for (size_t i = 0; i < c.n; i++) {
+        double want = 0;
+        size_t at;
+
+        rank_of(&at, &b, c.passages[i].id);
+        want += at < b.n ? 0.5 / (60 + (double)at + 1) : 0;
+        for (at = 0; at < n_words && strcmp(words[at].id, c.passages[i].id) != 0; at++)
+            ;
+        want += at < n_words ? 0.5 / (60 + (double)at + 1) : 0;
+        assert_float_equal(c.passages[i].score, want, 1e-15);
+    }
+    stop(&both);
+    stop(&by_vectors);
+    stop(&by_words);
+}
+
+static void rankings_are_fused(void **state)
+{
+    const struct kg_candidate x[] = {{9, 4}, {5, 1}, {1, 2}}, y[] = {{0.5, 2}, {0.25, 7}};
+    struct kg_ranking a = {x, 3, 0.75}, b = {y, 2, 0.25}, none = {NULL, 0, 0.25};
+    struct kg_candidate best[3];
+
+    (void)state;
+    assert_int_equal(kg_rank_fuse(best, 3, &a, &b, KG_FUSION_RANK), 3);
+    assert_int_equal(best[0].row, 2); /* in both */
+    assert_float_equal(best[0].score, 0.75 / 63 + 0.25 / 61, 1e-15);
+    assert_int_equal(best[1].row, 4);
+    assert_int_equal(best[2].row, 1);
+    assert_int_equal(kg_rank_fuse(best, 3, &a, &b, KG_FUSION_SCORE), 3);
+    assert_int_equal(best[0].row, 4);
+    assert_float_equal(best[0].score, 0.75, 1e-15);
+    assert_int_equal(best[1].row, 1);
+    assert_float_equal(best[1].score, 0.375, 1e-15);
+    assert_int_equal(best[2].row, 2); /* least of one, greatest of the other */
+    assert_float_equal(best[2].score, 0.25, 1e-15);
+    assert_int_equal(kg_rank_fuse(best, 1, &a, &none, KG_FUSION_RANK), 1);
+    assert_int_equal(best[0].row, 4);
+    assert_int_equal(kg_rank_fuse(best, 3, &none, &none, KG_FUSION_SCORE), 0);
+}
+
+/* ---- any bytes ---- */
+static void any_bytes_are_a_query(void **state)
+{
+    static const char *const bytes[] = {"",   " ", "\xff\xfe", "cat \xc3", "\xed\xa0\x80",
+                                        "'\""};
+    struct engine e;
+    struct kg_hits hits;
+
+    (void)state;
+    build(20);
+    start(&e, &hybrid);
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        find(&hits, &e, bytes[i], TOPK);
+        assert_int_equal(hits.n, TOPK);
+    }
+    stop(&e);
+}
+
+/* ---- what is refused ---- */
+static void refuses(const struct kg_search_how *how, kg_status status, const char *part)
+{
+    struct kg_index *index;
+
+    must(kg_index_open(&index, in_dir("index"), NULL, &err));
+    assert_int_equal(kg_index_ask(index, how, &err), status);
+    if (!strstr(err.message, part))
+        fail_msg("expected \"%s\" in \"%s\"", part, err.message);
+    kg_index_close(index);
+}
+
+static void an_index_has_one_encoder(void **state)
+{
+    (void)state;
+    build(20);
+    refuses(&(struct kg_search_how){.kind = "dense", .model = OTHER}, KG_ECONFLICT,
+            "expected the encoder of its vectors (hash ");
+    refuses(&(struct kg_search_how){.kind = "dense", .model = in_dir("none")},
+            KG_ENOTFOUND, "its encoder");
+    refuses(&(struct kg_search_how){.kind = "dense"}, KG_EINVAL,
+            "search.model: expected the folder of the encoder for search.kind dense");
+    refuses(&(struct kg_search_how){.model = MODEL}, KG_EINVAL,
+            "search.model: expected none of search.kind bm25");
+    refuses(&(struct kg_search_how){.kind = "both"}, KG_EINVAL,
+            "search.kind: expected one of bm25, dense, hybrid; found 'both'");
+    refuses(&(struct kg_search_how){.kind = "hybrid", .model = MODEL, .weight = 2},
+            KG_EINVAL, "search.weight: expected 0 to 1, found 2");
+    assert_int_equal(
+        kg_search_how_check(&dense, "http://127.0.0.1:1/retrieve", "search.", &err),
+        KG_EINVAL);
+    assert_non_null(strstr(err.message, "search.kind: expected bm25 with a server"));
+}
+
+static void an_index_of_words_has_no_vectors(void **state)
+{
+    struct kg_index_build_opts o = {.bm25 = kg_bm25_default};
+    struct kg_index_info info;
+
+    (void)state;
+    put("corpus", "{\"id\": 1, \"contents\": \"a cat\"}\n");
+    o.corpus = in_dir("corpus");
+    o.path = in_dir("index");
+    must(kg_index_build(&info, &o, &err));
+    assert_int_equal(info.dim, 0);
+    refuses(&dense, KG_EINVAL, "expected an index with vectors");
+}
+
+/* The last tensor of a copy of the encoder becomes NaN. */
+static void what_is_no_vector_leaves_no_index(void **state)
+{
+    static const char *const files[] = {"config.json", "modules.json", "tokenizer.json"};
+    struct kg_index_info info;
+    struct kg_str file = {0};
+
+    (void)state;
+    make_texts();
+    for (size_t i = 0; i < 3; i++)
+        must(kg_file_copy(kg_path_in(MODEL, files[i]).text, in_dir(files[i]), &err));
+    must(kg_file_make_dirs(in_dir("1_Pooling"), &err));
+    must(kg_file_copy(MODEL "/1_Pooling/config.json", in_dir("1_Pooling/config.json"),
+                      &err));
+    must(kg_file_read(&file, MODEL "/model.safetensors", 1 << 20, &err));
+    memset(file.data + file.len - 64, 0xff, 64);
+    must(kg_file_write_atomic(in_dir("model.safetensors"), file.data, file.len, &err));
+    kg_str_release(&file);
+    assert_int_equal(try_build(dir, 20, &info), KG_ENONFINITE);
+    assert_non_null(strstr(err.message, "passages from number 1 on: text "));
+    assert_false(kg_file_exists(in_dir("index")));
+}
+
+/* ---- fp16 ---- */
+static void halves_are_nearest(void **state)
+{
+    (void)state;
+    for (uint32_t h = 0; h < 0x7c00u; h++) {
+        const float x = kg_half_float((uint16_t)h);
+        const float y = kg_half_float((uint16_t)(h + 1 < 0x7c00u ? h + 1 : h));
+
+        assert_int_equal(kg_half_of(x), h);
+        assert_int_equal(kg_half_of(-x), h | 0x8000u);
+        assert_int_equal(kg_half_of(x + (y - x) * 0.25f), h);
+        if (y > x) /* a tie goes to the even one */
+            assert_int_equal(kg_half_of(x + (y - x) * 0.5f), h + (h & 1u));
+    }
+    assert_float_equal(kg_half_float(0x3c00), 1, 0);
+    assert_float_equal(kg_half_float(0x7bff), 65504, 0);
+    assert_float_equal(kg_half_float(0x0001), 0x1p-24f, 0);
+}
+
+/* ---- memory ---- */
+static void without_memory_nothing_is_left(void **state)
+{
+    const uint64_t before = kg_mem_current_bytes();
+    struct kg_index_info info;
+    bool done = false;
+
+    (void)state;
+    build(3);
+    for (uint64_t n = 1; !done; n += 3) {
+        struct kg_index *index = NULL;
+        struct kg_searcher *s = NULL;
+        struct kg_hits hits;
+
+        assert_true(n < 3000);
+        kg_mem_fail_at(n);
+        done = build_again(MODEL, &info) == KG_OK &&
+               kg_index_open(&index, in_dir("index"), NULL, &err) == KG_OK &&
+               kg_index_ask(index, &hybrid, &err) == KG_OK &&
+               kg_searcher_open(&s, index, &err) == KG_OK &&
+               kg_searcher_find(&hits, s, "cat", 3, 3, &err) == KG_OK;
+        kg_mem_fail_at(0);
+        kg_searcher_close(s);
+        kg_index_close(index);
+        assert_true(kg_mem_current_bytes() == before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_nearest_vectors_are_found, make_dir, end),
+        cmocka_unit_test_setup_teardown(queries_of_one_pass_have_their_own_answers,
+                                        make_dir, end),
+        cmocka_unit_test_setup_teardown(hybrid_joins_places, make_dir, end),
+        cmocka_unit_test(rankings_are_fused),
+        cmocka_unit_test_setup_teardown(any_bytes_are_a_query, make_dir, end),
+        cmocka_unit_test_setup_teardown(an_index_has_one_encoder, make_dir, end),
+        cmocka_unit_test_setup_teardown(an_index_of_words_has_no_vectors, make_dir, end),
+        cmocka_unit_test_setup_teardown(what_is_no_vector_leaves_no_index, make_dir, end),
+        cmocka_unit_test(halves_are_nearest),
+        cmocka_unit_test_setup_teardown(without_memory_nothing_is_left, make_dir, end),
+    };
+
+    kg_file_skip_syncs(true);
+    return cmocka_run_group_tests_name("vectors of an index", tests, NULL, NULL);
+}

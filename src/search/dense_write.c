@@ -1,0 +1,183 @@
+/* Writing the vectors of an index: texts are gathered, embedded together, rounded to fp16
+ * and put as one row.
+ */
+#include "search/dense.h"
+
+#include "base/mem.h"
+#include "search/half.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+struct kg_dense_writer {
+    sqlite3 *db;      /* borrowed */
+    const char *path; /* borrowed */
+    struct kg_encoder_info info;
+    struct kg_embedder *embedder;
+    sqlite3_stmt *put;
+    struct kg_str texts;        /* one behind the other */
+    size_t ends[KG_DENSE_ROWS]; /* of each */
+    int n;
+    float *vectors;   /* (KG_DENSE_ROWS, D) owned */
+    uint16_t *halves; /* (KG_DENSE_ROWS, D) owned */
+    int64_t rows;     /* of the table */
+};
+
+static kg_status take_memory(struct kg_dense_writer *w, struct kg_err *err)
+{
+    const size_t n = (size_t)KG_DENSE_ROWS * (size_t)w->info.dim;
+
+    w->vectors = kg_mem_calloc(n, sizeof *w->vectors, "vectors", err);
+    if (!w->vectors)
+        return KG_ENOMEM;
+    w->halves = kg_mem_calloc(n, sizeof *w->halves, "vectors", err);
+    return w->halves ? KG_OK : KG_ENOMEM;
+}
+
+static kg_status prepare(struct kg_dense_writer *w, const struct kg_encoder *encoder,
+                         struct kg_err *err)
+{
+    KG_TRY(take_memory(w, err));
+    KG_TRY(kg_embedder_open(&w->embedder, encoder, err));
+    KG_TRY(kg_sql_exec(w->db, w->path,
+                       "CREATE TABLE vector (chunk INTEGER PRIMARY KEY, halves BLOB NOT "
+                       "NULL);",
+                       err));
+    return kg_sql_prepare(&w->put, w->db, w->path, "INSERT INTO vector VALUES (?1, ?2)",
+                          err);
+}
+
+kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
+                               const struct kg_encoder *encoder, struct kg_err *err)
+{
+    struct kg_dense_writer *fresh = kg_mem_calloc(1, sizeof *fresh, "vectors", err);
+    kg_status status;
+
+    *w = NULL;
+    if (!fresh)
+        return KG_ENOMEM;
+    fresh->db = db;
+    fresh->path = path;
+    kg_encoder_info(&fresh->info, encoder);
+    status = prepare(fresh, encoder, err);
+    if (status != KG_OK) {
+        kg_dense_writer_close(fresh);
+        return status;
+    }
+    *w = fresh;
+    return KG_OK;
+}
+
+void kg_dense_writer_close(struct kg_dense_writer *w)
+{
+    if (!w)
+        return;
+    sqlite3_finalize(w->put);
+    kg_embedder_close(w->embedder);
+    kg_str_release(&w->texts);
+    kg_mem_free(w->vectors);
+    kg_mem_free(w->halves);
+    kg_mem_free(w);
+}
+
+static kg_status round_all(struct kg_dense_writer *w, struct kg_err *err)
+{
+    for (int i = 0; i < w->n * w->info.dim; i++) {
+        if (fabsf(w->vectors[i]) > KG_HALF_MAX)
+            return kg_fail(err, KG_ENONFINITE,
+                           "passage %" PRId64 ": expected a vector within fp16, found %g "
+                           "in it",
+                           w->rows * KG_DENSE_ROWS + i / w->info.dim + 1,
+                           (double)w->vectors[i]);
+        w->halves[i] = kg_half_of(w->vectors[i]);
+    }
+    return KG_OK;
+}
+
+static kg_status embed(struct kg_dense_writer *w, struct kg_err *err)
+{
+    struct kg_text texts[KG_DENSE_ROWS];
+    size_t from = 0;
+
+    for (int i = 0; i < w->n; i++) {
+        texts[i] = (struct kg_text){kg_str_text(&w->texts) + from, w->ends[i] - from};
+        from = w->ends[i];
+    }
+    if (kg_embed(w->vectors, w->embedder, texts, (size_t)w->n, KG_TEXT_PASSAGE, err) !=
+        KG_OK)
+        return kg_err_prefix(err, "passages from number %" PRId64 " on",
+                             w->rows * KG_DENSE_ROWS + 1);
+    return round_all(w, err);
+}
+
+static kg_status flush(struct kg_dense_writer *w, struct kg_err *err)
+{
+    if (w->n == 0)
+        return KG_OK;
+    KG_TRY(embed(w, err));
+    sqlite3_bind_int64(w->put, 1, w->rows);
+    sqlite3_bind_blob(w->put, 2, w->halves, w->n * w->info.dim * (int)sizeof *w->halves,
+                      SQLITE_STATIC);
+    KG_TRY(kg_sql_run(w->put, w->db, w->path, err));
+    w->rows++;
+    w->n = 0;
+    kg_str_clear(&w->texts);
+    return KG_OK;
+}
+
+kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
+                              struct kg_err *err)
+{
+    if (w->rows * KG_DENSE_ROWS + w->n >= KG_DENSE_PASSAGES_MAX)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "more than %d passages with vectors, which are searched one by "
+                       "one: beyond, ask another engine (docs/search-at-scale.md)",
+                       (int)KG_DENSE_PASSAGES_MAX);
+    KG_TRY(kg_str_append(&w->texts, contents, n, err));
+    w->ends[w->n++] = w->texts.len;
+    return w->n == KG_DENSE_ROWS ? flush(w, err) : KG_OK;
+}
+
+/* ---- what the encoder was asked for ---- */
+static kg_status put_text(struct kg_dense_writer *w, const char *key, const char *value,
+                          struct kg_err *err)
+{
+    sqlite3_stmt *put;
+    kg_status status;
+
+    KG_TRY(kg_sql_prepare(&put, w->db, w->path, "INSERT INTO meta VALUES (?1, ?2)", err));
+    sqlite3_bind_text(put, 1, key, -1, SQLITE_STATIC);
+    sqlite3_bind_text(put, 2, value, -1, SQLITE_STATIC);
+    status = kg_sql_run(put, w->db, w->path, err);
+    sqlite3_finalize(put);
+    return status;
+}
+
+static kg_status put_number(struct kg_dense_writer *w, const char *key, uint64_t value,
+                            bool hexadecimal, struct kg_err *err)
+{
+    char text[32];
+
+    if (hexadecimal)
+        snprintf(text, sizeof text, "%016" PRIx64, value);
+    else
+        snprintf(text, sizeof text, "%" PRIu64, value);
+    return put_text(w, key, text, err);
+}
+
+kg_status kg_dense_writer_end(struct kg_dense_writer *w, struct kg_err *err)
+{
+    const struct kg_encoder_info *i = &w->info;
+
+    KG_TRY(flush(w, err));
+    KG_TRY(put_number(w, "dense_dim", (uint64_t)i->dim, false, err));
+    KG_TRY(put_number(w, "dense_tokens", (uint64_t)i->max_tokens, false, err));
+    KG_TRY(put_number(w, "dense_encoder", i->hash, true, err));
+    KG_TRY(put_text(w, "dense_pooling", kg_pooling_names[i->pooling], err));
+    KG_TRY(put_text(w, "dense_query_prefix", i->query_prefix, err));
+    KG_TRY(put_text(w, "dense_passage_prefix", i->passage_prefix, err));
+    sqlite3_finalize(w->put); /* nothing is open when the index is committed */
+    w->put = NULL;
+    return KG_OK;
+}

@@ -1,0 +1,77 @@
+/* How an index is asked: names, what goes with what, and the opening of what is needed.
+ */
+#include "search/dense.h"
+
+#include <string.h>
+
+static const char *const kinds[] = {"bm25", "dense", "hybrid"};
+enum { BM25, DENSE, HYBRID, KINDS };
+
+static bool given(const char *text) { return text && *text; }
+
+bool kg_search_how_dense(const struct kg_search_how *how)
+{
+    return given(how->kind) && strcmp(how->kind, kinds[BM25]) != 0;
+}
+
+static kg_status read_names(size_t *kind, size_t *fusion, const struct kg_search_how *how,
+                            struct kg_err *err)
+{
+    *kind = BM25;
+    *fusion = KG_FUSION_RANK;
+    if (given(how->kind))
+        KG_TRY(kg_str_pick(kind, KG_EINVAL, "kind", how->kind, kinds, KINDS,
+                           sizeof *kinds, err));
+    if (given(how->fusion))
+        KG_TRY(kg_str_pick(fusion, KG_EINVAL, "fusion", how->fusion, kg_fusion_names,
+                           KG_FUSIONS, sizeof *kg_fusion_names, err));
+    return KG_OK;
+}
+
+kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
+                              const char *section, struct kg_err *err)
+{
+    size_t kind, fusion;
+
+    if (read_names(&kind, &fusion, how, err) != KG_OK)
+        return kg_fail(err, err->code, "%s%s", section, err->message);
+    if (kind != BM25 && strstr(where, "://"))
+        return kg_fail(err, KG_EINVAL,
+                       "%skind: expected bm25 with a server, which finds as it was "
+                       "started, found %s for %.200s",
+                       section, how->kind, where);
+    if (kind == BM25 && given(how->model))
+        return kg_fail(err, KG_EINVAL,
+                       "%smodel: expected none of %skind bm25, found %.200s", section,
+                       section, how->model);
+    if (kind != BM25 && !given(how->model))
+        return kg_fail(err, KG_EINVAL,
+                       "%smodel: expected the folder of the encoder for %skind %s, found "
+                       "none",
+                       section, section, how->kind);
+    if (!(how->weight >= 0 && how->weight <= 1))
+        return kg_fail(err, KG_EINVAL, "%sweight: expected 0 to 1, found %g", section,
+                       how->weight);
+    return KG_OK;
+}
+
+kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
+                       struct kg_err *err)
+{
+    size_t kind, fusion;
+    sqlite3 *db = NULL;
+    kg_status status;
+
+    KG_TRY(kg_search_how_check(how, index->path, "search.", err));
+    KG_TRY(read_names(&kind, &fusion, how, err));
+    if (kind == BM25)
+        return KG_OK;
+    index->by_words = kind == HYBRID;
+    index->fusion = (int)fusion;
+    index->weight = how->weight;
+    status = kg_sql_open_index(&db, index->path, err);
+    if (status == KG_OK)
+        status = kg_dense_open(&index->dense, db, index, how->model, err);
+    sqlite3_close(db);
+    return status;
+}
