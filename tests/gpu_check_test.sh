@@ -48,6 +48,43 @@ one_is_slow() {
 }
 pass "a part without time is marked, and the next runs" one_is_slow
 
+# a digit of the third answer of kedge score is another: the part ends, and so does the script, with 1
+one_bit_differs() {
+    cat >"$work/score" <<'END'
+#!/bin/sh
+[ "$1" != doctor ] || exit 0
+[ "$1" = score ] || exec ./kedge "$@"
+echo >>"$KEDGE_TEST_SCORES"
+./kedge "$@" | if [ "$(wc -l <"$KEDGE_TEST_SCORES")" -eq 3 ]; then sed '1s/1/2/'; else cat; fi
+END
+    chmod +x "$work/score"
+    : >"$work/scores"
+    KEDGE_TEST_SCORES=$work/scores KEDGE_GPU_CHECK_PROGRAM=$work/score check --device cpu --parts bits --seconds 200 && return 1
+    grep -q '| repeats of kedge score | FAILED | 1 equal .*repeat 2 differs' "$out/gpu.md" && [ "$(result bits)" = FAILED ] &&
+        [ "$(result 'decode = score, other batches, chunked prefill')" = ok ] && [ "$(result model/rows)" = ok ] && json_is_read
+}
+pass "a bit that differs is status 1, and the others run" one_bit_differs
+
+# the programs themselves, those that end in a second or two
+real=$(cd "$(dirname "$0")/.." && pwd)
+brief="tensor/backend tensor/head_set model/slab train/lane_sum"
+emulates() {
+    for p in $brief; do ln -sf "$real/${p}_test" "$work/programs/${p}_test"; done
+    check --device emu --parts ops,bits,whole --seconds 200 || return 1
+    for p in $brief; do
+        grep -q "| $p | ok | [1-9][0-9]* passed, 0 failed, 0 skipped |" "$out/gpu.md" || return 1
+    done
+    [ "$(result ops)" = ok ] && [ "$(result bits)" = ok ] && [ "$(result whole)" = ok ] && [ "$(result tests/bits)" = skipped ] && json_is_read
+}
+if ! echo | ${CC:-cc} -x c++ -fsyntax-only - >/dev/null 2>&1; then
+    skipped "operations, models and training run on emulated kernels" "no C++ compiler"
+elif [ ! -x "$real/train/lane_sum_test" ]; then
+    skipped "operations, models and training run on emulated kernels" "this test was built alone"
+else
+    pass "operations, models and training run on emulated kernels" emulates
+fi
+for p in $brief; do rm -f "$work/programs/${p}_test" && fake "$p" 'echo "[       OK ] a_test"'; done
+
 emulation() {
     fake model/kv "echo \"expected one of cpu, cuda, far, found 'emu'\"; exit 1"
     check --device emu --parts bits,whole,bench,plans && [ "$(result model/kv)" = "not there" ] && [ "$(result model/rows)" = ok ] &&
