@@ -77,9 +77,9 @@ without_shim() {
     ! $launch -n 2 "$work/bin/kedge" train preset=grpo model.path=$digits run.dir="$work/x" task.name=digits train.lanes=2 \
         data.train=$digits/train.jsonl >"$work/said" 2>&1 && said "expected kedge-mpi-$m.so"
 }
-benched() { # six sizes and what foretells them, said by one rank
-    OMP_NUM_THREADS=1 $launch -n 3 ./kedge bench ranks --json >"$work/said" 2>&1 && [ "$(wc -l <"$work/said")" -eq 7 ] &&
-        [ "$(grep -c '"ranks": 3, "bytes": ' "$work/said")" -eq 6 ] && said '"over": "mpi", "alpha": '
+benched() { # six sizes, what foretells them and a gradient, said by one rank
+    OMP_NUM_THREADS=1 $launch -n 3 ./kedge bench ranks --json >"$work/said" 2>&1 && [ "$(wc -l <"$work/said")" -eq 8 ] &&
+        [ "$(grep -c '"name": "exchange", "ranks": 3, "bytes": ' "$work/said")" -eq 6 ] && said '"over": "mpi", "alpha": '
 }
 # doctor FOLDER: two ranks, the second in FOLDER
 doctor() { $launch -n 1 -wdir "$work" "$PWD/kedge" doctor --json : -n 1 -wdir "$1" "$PWD/kedge" doctor --json >"$work/said" 2>&1; }

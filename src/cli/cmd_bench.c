@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "cli/bench_gradient.h"
 #include "cli/load.h"
 #include "cli/ranks.h"
 #include "serve/load.h"
@@ -132,6 +133,8 @@ static int bench_ranks(void)
 
     if (status == KG_OK)
         status = kg_bench_ranks(&out, &r, json, &err);
+    if (status == KG_OK)
+        status = kg_bench_gradient(&out, &r, json, &err);
     if (r.me > 0)
         kg_str_clear(&out);
     status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), "bench ranks", &err);
