@@ -49,12 +49,15 @@ enum kg_reads {
     KG_READS_MLP_BIAS = 1 << 3,    /* mlp_bias: of gate, up and down */
     KG_READS_LAYER_TYPES = 1 << 4, /* and writes them */
     KG_READS_NO_ROPE = 1 << 5,     /* no_rope_layers, no_rope_layer_interval */
-    KG_READS_PLAIN_ROPE = 1 << 6,  /* no rope_scaling but "default" */
+    KG_READS_LONGROPE = 1 << 6,    /* no rope_scaling but "longrope", with
+                                    * original_max_position_embeddings outside of it */
     KG_READS_MULTIPLIERS = 1 << 7, /* embedding_, residual_, attention_multiplier,
                                     * logits_scaling */
     KG_READS_SOFTCAPS = 1 << 8,    /* attn_ and final_logit_softcapping,
-                                    * query_pre_attn_scalar, hidden_activation */
+                                    * query_pre_attn_scalar, hidden_activation,
+                                    * use_bidirectional_attention */
     KG_READS_LOCAL_ROPE = 1 << 9,  /* rope_local_base_freq of layers with a window */
+    KG_READS_PART_ROPE = 1 << 10,  /* partial_rotary_factor */
     /* of experts: */
     KG_READS_LOCAL_EXPERTS = 1 << 16, /* num_local_experts, where others num_experts */
     KG_READS_EXPERT_FFN = 1 << 17,    /* moe_intermediate_size apart from that of layers
@@ -88,6 +91,7 @@ struct kg_arch {
     int32_t default_pattern;
     int32_t default_head_dim;     /* head_dim where absent; 0: hidden / heads */
     int32_t default_positions;    /* max_position_embeddings where absent */
+    int32_t default_original;     /* original_max_position_embeddings where absent */
     double default_theta;         /* rope_theta where absent; 0: 10000 */
     double default_eps;           /* rms_norm_eps where absent; 0: 1e-6 */
     double default_score_softcap; /* where absent; 0: none */

@@ -23,6 +23,7 @@ enum kg_rope {
     KG_ROPE_DYNAMIC, /* as default: it changes beyond max_positions alone */
     KG_ROPE_LLAMA3,
     KG_ROPE_YARN,
+    KG_ROPE_LONGROPE, /* every pair by a factor of its own */
     KG_ROPES,
 };
 
@@ -50,10 +51,10 @@ struct kg_model_config {
     int32_t ffn;    /* F */
     int32_t layers; /* L */
     struct kg_experts_config experts;
-    int32_t heads;    /* H */
-    int32_t kv_heads; /* Hk */
-    int32_t head_dim; /* hd */
-    int32_t max_positions;
+    int32_t heads;         /* H */
+    int32_t kv_heads;      /* Hk */
+    int32_t head_dim;      /* hd */
+    int32_t max_positions; /* of any sequence */
     float norm_eps;
     double rope_theta;
     bool tied; /* lm_head is the embedding */
@@ -77,11 +78,18 @@ struct kg_model_config {
     double rope_factor;
     double rope_low_freq_factor; /* llama3 */
     double rope_high_freq_factor;
-    double rope_attention; /* yarn: what cos and sin are multiplied by; 0: 1 */
+    double rope_attention; /* yarn, longrope: of cos and sin; 0: 1 */
     double rope_beta_fast;
     double rope_beta_slow;
     bool rope_untruncated;           /* yarn's "truncate": false */
-    int32_t rope_original_positions; /* llama3, yarn */
+    int32_t rope_original_positions; /* llama3, yarn, longrope */
+    /* Of each head the first values are turned, 2 for each of these; 0: all */
+    int32_t rope_pairs;
+    /* longrope: one for each pair. The long ones hold for sequences beyond
+     * max_positions, which is at most rope_original_positions, so they are kept alone. */
+    float rope_short[KG_MAX_HEAD_DIM / 2];
+    float rope_long[KG_MAX_HEAD_DIM / 2];
+    int32_t rope_positions; /* longrope: max_position_embeddings */
     float init_range;
     int32_t eos[KG_MAX_EOS]; /* union of config.json and generation_config.json */
     int n_eos;
@@ -137,7 +145,9 @@ int32_t kg_model_config_window(const struct kg_model_config *c, int32_t l);
 const char *kg_rope_name(enum kg_rope rope);
 const char *kg_act_name(enum kg_act act);
 
-/* inv_freq[i], i < head_dim/2, of the rotary embedding, scaling applied.
+/* Pairs of a head that are turned: i and i + pairs, i < pairs <= head_dim/2. */
+int32_t kg_rope_pairs(const struct kg_model_config *c);
+/* inv_freq[i], i < kg_rope_pairs, of the rotary embedding, scaling applied.
  * source: HF modeling_rope_utils */
 void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c);
 /* Of layers with KG_LAYER_LOCAL_ROPE. */

@@ -7,9 +7,31 @@
 
 #include "tensor/backend.h"
 
+static const char *const KEYS[] = {"num_experts", "num_local_experts"};
+
+static bool is_local(const struct kg_arch *arch)
+{
+    return arch->reads & KG_READS_LOCAL_EXPERTS;
+}
+
 static const char *experts_key(const struct kg_arch *arch)
 {
-    return arch->reads & KG_READS_LOCAL_EXPERTS ? "num_local_experts" : "num_experts";
+    return KEYS[is_local(arch)];
+}
+
+/* By the class's name or, as newer releases write of some classes, by the other. */
+static kg_status read_count(const struct kg_config_reader *r, int32_t *n)
+{
+    const char *own = experts_key(r->c->arch), *other = KEYS[!is_local(r->c->arch)];
+    int32_t first, second;
+    if (kg_json_type(kg_json_get(r->root, other)) == KG_JSON_NULL)
+        return kg_config_size(r, own, KG_MAX_EXPERTS, 0, n);
+    KG_TRY(kg_config_size(r, other, KG_MAX_EXPERTS, 0, &second));
+    KG_TRY(kg_config_size(r, own, KG_MAX_EXPERTS, second, &first));
+    *n = first;
+    return first == second ? KG_OK
+                           : kg_fail(r->err, KG_ECONFLICT, "%s: %s is %d, but %s is %d",
+                                     r->doc->where, own, (int)first, other, (int)second);
 }
 
 /* mlp_only_layers: indices of layers without experts. */
@@ -48,13 +70,12 @@ kg_status kg_config_experts(const struct kg_config_reader *r)
 {
     struct kg_experts_config *x = &r->c->experts;
     const struct kg_arch *arch = r->c->arch;
-    const char *n = experts_key(arch);
-    KG_TRY(kg_config_size(r, n, KG_MAX_EXPERTS, 0, &x->n));
+    KG_TRY(read_count(r, &x->n));
     KG_TRY(kg_config_size(r, "num_experts_per_tok", KG_MAX_EXPERTS, 0, &x->k));
     if (x->k > x->n)
         return kg_fail(r->err, KG_EINVAL,
                        "%s: num_experts_per_tok is %d, expected at most the %d of %s",
-                       r->doc->where, (int)x->k, (int)x->n, n);
+                       r->doc->where, (int)x->k, (int)x->n, experts_key(arch));
     x->ffn = r->c->ffn;
     if (arch->reads & KG_READS_EXPERT_FFN)
         KG_TRY(kg_config_size(r, "moe_intermediate_size", KG_MAX_WIDTH, 0, &x->ffn));

@@ -80,8 +80,10 @@ static const struct field FIELDS[] = {
     {"embd_pdrop", IS_ZERO},
     {"resid_pdrop", IS_ZERO},
     {"rope_interleaved", IS_FALSE},
-    {"pretraining_tp", IS_ONE},
     {"partial_rotary_factor", IS_ONE},
+    {"full_attn_mod", IS_ONE},
+    {"interpolate_factor", IS_ONE},
+    {"lm_head_bias", IS_FALSE},
     {"quantization_config", IS_NULL},
     {"is_encoder_decoder", IS_FALSE},
     {"add_cross_attention", IS_FALSE},
@@ -89,6 +91,8 @@ static const struct field FIELDS[] = {
     {"tie_encoder_decoder", IS_FALSE},
     {"use_mrope", IS_FALSE},
 
+    /* into how many slices a product was cut: of the same numbers */
+    {"pretraining_tp", NO_EFFECT},
     /* read where use_sliding_window is set */
     {"max_window_layers", NO_EFFECT},
     /* of a loss that a recipe asks for, if it wants it */
@@ -145,7 +149,7 @@ static const struct field FIELDS[] = {
     {"pruned_heads", NO_EFFECT},
 };
 
-/* Honoured where the class has them, and unknown elsewhere. */
+/* Honoured where the class has them, elsewhere unknown or what FIELDS says. */
 static const struct {
     const char *key;
     uint32_t reads;
@@ -163,8 +167,9 @@ static const struct {
     {"rope_local_base_freq", KG_READS_LOCAL_ROPE},
     {"sliding_window_pattern", KG_READS_LOCAL_ROPE},
     {"_sliding_window_pattern", KG_READS_LOCAL_ROPE},
-    {"use_bidirectional_attention", KG_READS_LOCAL_ROPE},
-    {"original_max_position_embeddings", KG_READS_PLAIN_ROPE},
+    {"use_bidirectional_attention", KG_READS_SOFTCAPS},
+    {"original_max_position_embeddings", KG_READS_LONGROPE},
+    {"partial_rotary_factor", KG_READS_PART_ROPE},
 };
 
 /* ---- values ---- */
@@ -282,7 +287,7 @@ kg_status kg_config_check_fields(const struct kg_config_reader *r)
         const char *key = kg_json_key_at(r->root, i);
         const struct kg_json *value = kg_json_value_at(r->root, i);
         const struct field *f = field_of(key);
-        if (!f && class_has(r->c->arch, key))
+        if (class_has(r->c->arch, key))
             continue;
         if (!f)
             return kg_config_refuse(r, key, value,

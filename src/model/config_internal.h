@@ -40,4 +40,8 @@ kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
 kg_status kg_config_experts(const struct kg_config_reader *r) KG_MUST_CHECK;
 kg_status kg_config_rope(const struct kg_config_reader *r) KG_MUST_CHECK;
 
+/* attention_factor of longrope where the file has none, of c's factor and original
+ * positions: sqrt(1 + log factor / log original) */
+double kg_longrope_attention(const struct kg_model_config *c);
+
 #endif

@@ -103,14 +103,8 @@ static kg_status read_window_size(const struct kg_config_reader *r)
 static kg_status read_local_rope(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
-    bool both_ways;
     if (!(c->arch->reads & KG_READS_LOCAL_ROPE))
         return KG_OK;
-    KG_TRY(kg_config_bool(r, "use_bidirectional_attention", false, &both_ways));
-    if (both_ways)
-        return kg_config_refuse(r, "use_bidirectional_attention",
-                                kg_json_get(r->root, "use_bidirectional_attention"),
-                                "false");
     KG_TRY(
         kg_config_real(r, r->root, "rope_local_base_freq", 10000, &c->rope_local_theta));
     for (int32_t l = 0; l < c->layers; l++)
@@ -118,10 +112,21 @@ static kg_status read_local_rope(const struct kg_config_reader *r)
     return KG_OK;
 }
 
+/* A token sees those before it; no class that has the field is asked for more. */
+static kg_status check_causal(const struct kg_config_reader *r)
+{
+    static const char key[] = "use_bidirectional_attention";
+    bool both_ways;
+    KG_TRY(kg_config_bool(r, key, false, &both_ways));
+    return both_ways ? kg_config_refuse(r, key, kg_json_get(r->root, key), "false")
+                     : KG_OK;
+}
+
 kg_status kg_config_layers(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
     const struct kg_json *list = kg_json_get(r->root, "layer_types");
+    KG_TRY(check_causal(r));
     KG_TRY(read_no_rope(r));
     KG_TRY(read_window_size(r));
     if (kg_json_type(list) != KG_JSON_NULL)

@@ -1,7 +1,8 @@
 /* Rotary frequencies, in float32 and in the order of operations of transformers'
  * modeling_rope_utils, so that a checkpoint sees the same angles here and there.
  *
- * Pair i of a head turns by pos theta^(-2i/head_dim). A last bit matters: at position
+ * Pair i of a head turns by pos theta^(-i/pairs), where all of it is turned
+ * pos theta^(-2i/head_dim). A last bit matters: at position
  * 30,000 it is an angle of some thousandths. Powers are exp and log of base/real.h, which
  * are the same on every machine.
  */
@@ -33,7 +34,7 @@ static float scale_llama3(float inv_freq, const struct kg_model_config *c)
 static double pair_of(double rotations, const struct kg_model_config *c)
 {
     const double turns = (double)c->rope_original_positions / (rotations * 2 * M_PI);
-    return c->head_dim * kg_log(turns) / (2 * kg_log(c->rope_theta));
+    return 2 * kg_rope_pairs(c) * kg_log(turns) / (2 * kg_log(c->rope_theta));
 }
 
 /* The pairs between which yarn blends: those before are kept, those behind stretched. */
@@ -44,13 +45,14 @@ struct band {
 
 static struct band band_of(const struct kg_model_config *c)
 {
+    const double last = 2 * kg_rope_pairs(c) - 1;
     double low = pair_of(c->rope_beta_fast, c), high = pair_of(c->rope_beta_slow, c);
     if (!c->rope_untruncated) {
         low = floor(low);
         high = ceil(high);
     }
     low = low > 0 ? low : 0;
-    high = high < c->head_dim - 1 ? high : c->head_dim - 1;
+    high = high < last ? high : last;
     return (struct band){(float)low, (float)(low == high ? high + 0.001 : high)};
 }
 
@@ -63,28 +65,35 @@ static float scale_yarn(float inv_freq, int i, const struct kg_model_config *c)
     return stretched * (1.0f - kept) + inv_freq * kept;
 }
 
-/* theta^(-2i/head_dim) */
-static float unscaled(double theta, int i, const struct kg_model_config *c)
+/* theta^(i/pairs): positions that pair i needs for a radian */
+static float wave(double theta, int i, const struct kg_model_config *c)
 {
-    float exponent = (float)(2 * i) / (float)c->head_dim;
-    return 1.0f / (float)kg_exp((double)exponent * kg_log((double)(float)theta));
+    float exponent = (float)(2 * i) / (float)(2 * kg_rope_pairs(c));
+    return (float)kg_exp((double)exponent * kg_log((double)(float)theta));
+}
+
+int32_t kg_rope_pairs(const struct kg_model_config *c)
+{
+    return c->rope_pairs ? c->rope_pairs : c->head_dim / 2;
 }
 
 void kg_rope_local_inv_freq(float *inv_freq, const struct kg_model_config *c)
 {
-    for (int i = 0; i < c->head_dim / 2; i++)
-        inv_freq[i] = unscaled(c->rope_local_theta, i, c);
+    for (int i = 0; i < kg_rope_pairs(c); i++)
+        inv_freq[i] = 1.0f / wave(c->rope_local_theta, i, c);
 }
 
 void kg_rope_inv_freq(float *inv_freq, const struct kg_model_config *c)
 {
-    for (int i = 0; i < c->head_dim / 2; i++) {
-        inv_freq[i] = unscaled(c->rope_theta, i, c);
+    for (int i = 0; i < kg_rope_pairs(c); i++) {
+        inv_freq[i] = 1.0f / wave(c->rope_theta, i, c);
         if (c->rope == KG_ROPE_LLAMA3)
             inv_freq[i] = scale_llama3(inv_freq[i], c);
         else if (c->rope == KG_ROPE_LINEAR)
             inv_freq[i] /= (float)c->rope_factor;
         else if (c->rope == KG_ROPE_YARN)
             inv_freq[i] = scale_yarn(inv_freq[i], i, c);
+        else if (c->rope == KG_ROPE_LONGROPE)
+            inv_freq[i] = 1.0f / (c->rope_short[i] * wave(c->rope_theta, i, c));
     }
 }

@@ -211,6 +211,209 @@ static void small_checkpoints_are_read(void **state)
     }
 }
 
+/* ---- rope of Phi-3.5 and Phi-4-mini ---- */
+
+#define LONG_LISTS "\"short_factor\": [1, 1.3, 1.7], \"long_factor\": [1.1, 5, 21.5]"
+
+/* Heads of 8 of which 6 are turned, 128 positions grown to 256. */
+static kg_status parse_long(struct kg_model_config *c, const char *fields)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"phi3\", \"vocab_size\": 48, \"hidden_size\": 16, "
+             "\"intermediate_size\": 40, \"num_hidden_layers\": 2, "
+             "\"num_attention_heads\": 2, \"max_position_embeddings\": 256, %s}",
+             fields);
+    return kg_model_config_parse(c, text, strlen(text), "phi.json", &err);
+}
+
+static void check_long(const struct kg_model_config *c)
+{
+    const float factors[2][3] = {{1.0f, 1.3f, 1.7f}, {1.1f, 5.0f, 21.5f}};
+    const double attention = sqrt(1 + log(2) / log(128));
+    assert_int_equal(c->rope, KG_ROPE_LONGROPE);
+    assert_int_equal(kg_rope_pairs(c), 3);
+    assert_memory_equal(c->rope_short, factors[0], sizeof factors[0]);
+    assert_memory_equal(c->rope_long, factors[1], sizeof factors[1]);
+    assert_int_equal(c->max_positions, 128);
+    assert_int_equal(c->rope_positions, 256);
+    assert_int_equal(c->rope_original_positions, 128);
+    assert_true(fabs(c->rope_attention - attention) < 1e-12);
+}
+
+/* In every layout that files have, and as it is written. */
+static void longrope_is_read_and_written(void **state)
+{
+    static const char *const rows[] = {
+        "\"partial_rotary_factor\": 0.75, \"original_max_position_embeddings\": 128, "
+        "\"rope_scaling\": {\"type\": \"longrope\", " LONG_LISTS "}",
+        "\"partial_rotary_factor\": 0.75, \"original_max_position_embeddings\": 128, "
+        "\"rope_scaling\": {\"type\": \"su\", " LONG_LISTS "}",
+        "\"rope_parameters\": {\"rope_type\": \"longrope\", \"rope_theta\": 10000.0, "
+        "\"partial_rotary_factor\": 0.75, \"factor\": 2.0, "
+        "\"original_max_position_embeddings\": 128, " LONG_LISTS "}"};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c, again;
+        struct kg_str text = {0};
+        if (parse_long(&c, rows[i]) != KG_OK)
+            fail_msg("%s", err.message);
+        check_long(&c);
+        assert_int_equal(kg_model_config_write(&text, &c, "float32", NULL, &err), KG_OK);
+        if (kg_model_config_parse(&again, text.data, text.len, "written", &err) != KG_OK)
+            fail_msg("%s", err.message);
+        check_long(&again);
+        kg_str_release(&text);
+    }
+}
+
+/* As many positions as were trained: nothing is stretched, all of them are there. */
+static void longrope_without_more_positions_stretches_nothing(void **state)
+{
+    struct kg_model_config c;
+    (void)state;
+    if (parse_long(&c, "\"partial_rotary_factor\": 0.75, \"rope_scaling\": {\"type\": "
+                       "\"longrope\", " LONG_LISTS "}") != KG_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(c.rope_original_positions, 4096);
+    assert_int_equal(c.max_positions, 256);
+    assert_true(c.rope_attention == 1);
+}
+
+static void longrope_is_read_whole(void **state)
+{
+#define PHI_LONG(more)                                                                   \
+    "\"rope_parameters\": {\"rope_type\": \"longrope\", "                                \
+    "\"partial_rotary_factor\": 0.75, " more "}"
+    static const char *const rows[][2] = {
+        {PHI_LONG("\"short_factor\": [1, 2, 3]"), "long_factor is null, expected a list "
+                                                  "of 3 positive numbers"},
+        {PHI_LONG("\"short_factor\": [1, 2], \"long_factor\": [1, 2, 3]"),
+         "short_factor is [1,2], expected a list of 3"},
+        {PHI_LONG("\"long_factor\": [1, 0, 3], \"short_factor\": [1, 2, 3]"),
+         "long_factor is [1,0,3]"},
+        {PHI_LONG(LONG_LISTS ", \"factor\": 4.0, "
+                             "\"original_max_position_embeddings\": 128"),
+         "factor is 4.0, expected max_position_embeddings over"},
+        {PHI_LONG(
+             LONG_LISTS
+             ", \"original_max_position_embeddings\": 128") ", "
+                                                            "\"original_max_position_"
+                                                            "embeddings\": 64",
+         "original_max_position_embeddings is 64, but 128"},
+        {PHI_LONG(LONG_LISTS ", \"short_mscale\": 1.0"), "only the fields of its"},
+        {PHI_LONG(LONG_LISTS) ", \"partial_rotary_factor\": 0.5",
+         "partial_rotary_factor is 0.5, but 0.75"},
+        {"\"partial_rotary_factor\": 0.7",
+         "partial_rotary_factor is 0.7, expected a part"},
+        {"\"partial_rotary_factor\": 1.5",
+         "partial_rotary_factor is 1.5, expected a part"},
+        {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2.0}",
+         "expected null, or an object of rope_type default or longrope"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        if (parse_long(&c, rows[i][0]) == KG_OK || !strstr(err.message, rows[i][1]) ||
+            !strstr(err.message, "phi.json"))
+            fail_msg("%s: %s", rows[i][0], err.message);
+    }
+}
+
+/* ---- files as they are found ---- */
+
+/* What c was read of is written so that it reads as c. */
+static void check_written(const struct kg_model_config *c, const char *name)
+{
+    struct kg_model_config again;
+    struct kg_str text = {0};
+    assert_int_equal(kg_model_config_write(&text, c, "bfloat16", NULL, &err), KG_OK);
+    if (kg_model_config_parse(&again, text.data, text.len, name, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_memory_equal(c, &again, offsetof(struct kg_model_config, dtype_name));
+    kg_str_release(&text);
+}
+
+static void check_rows(const char *file, int rows)
+{
+    struct kg_jsonl *r;
+    struct kg_json_doc row = {0};
+    bool more = true;
+    int n = -1;
+    assert_int_equal(kg_jsonl_open(&r, file, &err), KG_OK);
+    for (; more; n++) {
+        assert_int_equal(kg_jsonl_next(r, &row, &more, &err), KG_OK);
+        struct kg_model_config c;
+        struct kg_str text = {0};
+        const char *name = kg_json_text(more ? kg_json_get(row.root, "name") : NULL,
+                                        NULL);
+        if (!more)
+            continue;
+        assert_int_equal(kg_json_put_value(&text, kg_json_get(row.root, "config"), &err),
+                         KG_OK);
+        if (kg_model_config_parse(&c, text.data, text.len, name, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        check_written(&c, name);
+        kg_str_release(&text);
+    }
+    kg_json_release(&row);
+    kg_jsonl_close(r);
+    assert_int_equal(n, rows);
+}
+
+static void configs_of_newer_transformers_are_read(void **state)
+{
+    (void)state;
+    check_rows(CONFIGS "families.jsonl", 18);
+}
+
+static void configs_of_well_known_models_are_read(void **state)
+{
+    (void)state;
+    check_rows(CONFIGS "hub.jsonl", 22);
+}
+
+/* Of a class with two bases, an object for each. */
+static void two_ropes_are_read(void **state)
+{
+    static const struct {
+        const char *ropes;
+        const char *said; /* NULL: it is read */
+    } rows[] = {
+        {"\"full_attention\": {\"rope_type\": \"linear\", \"factor\": 8.0, "
+         "\"rope_theta\": 5e5}, \"sliding_attention\": {\"rope_type\": \"default\", "
+         "\"rope_theta\": 7000.0}",
+         NULL},
+        {"\"full_attention\": {\"rope_type\": \"default\"}",
+         "objects full_attention and sliding_attention"},
+        {"\"full_attention\": {\"rope_type\": \"default\"}, \"sliding_attention\": "
+         "{\"rope_type\": \"linear\", \"factor\": 2.0}",
+         "sliding_attention is"},
+        {"\"full_attention\": {\"rope_type\": \"default\"}, \"sliding_attention\": "
+         "{\"rope_type\": \"default\", \"beta_fast\": 2.0}",
+         "only the fields of its rope_type"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        char text[1024];
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"gemma3_text\", \"vocab_size\": 48, \"hidden_size\": "
+                 "16, \"intermediate_size\": 40, \"num_hidden_layers\": 2, "
+                 "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+                 "\"rope_parameters\": {%s}}",
+                 rows[i].ropes);
+        const kg_status status = kg_model_config_parse(&c, text, strlen(text), "g.json",
+                                                       &err);
+        if ((status == KG_OK) != !rows[i].said ||
+            (rows[i].said && !strstr(err.message, rows[i].said)))
+            fail_msg("%s: %s", rows[i].ropes, err.message);
+        if (status == KG_OK)
+            assert_true(c.rope == KG_ROPE_LINEAR && c.rope_factor == 8 &&
+                        c.rope_theta == 5e5 && c.rope_local_theta == 7000);
+    }
+}
+
 /* ---- refusals ---- */
 
 static const char *const BASE[] = {
@@ -249,13 +452,18 @@ static void fields_with_another_effect_are_refused_with_their_value(void **state
         {"\"use_sliding_window\": 1", "use_sliding_window is 1"},
         {"\"mlp_bias\": true", "mlp_bias"},
         {"\"attention_bias\": false", "attention_bias"},
-        {"\"pretraining_tp\": 2", "pretraining_tp is 2"},
         {"\"partial_rotary_factor\": 0.5", "partial_rotary_factor"},
         {"\"quantization_config\": {\"bits\": 4}", "{\"bits\":4}"},
         {"\"layer_types\": [\"full_attention\", \"sliding_attention\"]",
          "sliding_attention"},
         {"\"layer_types\": [\"full_attention\"]", "layer_types"},
         {"\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 4.0}", "longrope"},
+        {"\"rope_parameters\": {\"rope_type\": \"default\", "
+         "\"partial_rotary_factor\": 0.5}",
+         "partial_rotary_factor is 0.5, expected 1"},
+        {"\"text_config\": {\"model_type\": \"qwen2\"}",
+         "text_config: expected a model of text alone, found model_type qwen2"},
+        {"\"lm_head_bias\": true", "lm_head_bias is true"},
         {"\"rope_scaling\": {\"type\": \"linear\", \"beta_fast\": 4.0}", "beta_fast"},
         {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 0.5}", "factor is 0.5"},
         {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"mscale\": \"1\"}",
@@ -370,7 +578,8 @@ static void fields_without_effect_pass(void **state)
             "\"pad_token_id\": -1, \"_name_or_path\": \"x\", \"rope_theta\": 5e5, "
             "\"transformers_version\": \"4.42.3\", \"layer_types\": [\"full_attention\", "
             "\"full_attention\"], \"eos_token_id\": null, \"bos_token_id\": null, "
-            "\"rope_scaling\": null, \"head_dim\": null, \"attention_bias\": true"),
+            "\"rope_scaling\": null, \"head_dim\": null, \"attention_bias\": true, "
+            "\"pretraining_tp\": 2"),
         KG_OK);
     assert_int_equal(c.n_eos, 0);
     assert_int_equal(c.bos, -1);
@@ -453,6 +662,10 @@ static void reals_are_written_as_reals(void **state)
     assert_non_null(strstr(text.data, "\"factor\": 32.0, \"low_freq_factor\": 1.0, "
                                       "\"high_freq_factor\": 4.0"));
     kg_str_release(&text);
+    c = read_dir("tests/data/reference/gemma2"); /* an int there, which 12.0 is not */
+    assert_int_equal(kg_model_config_write(&text, &c, "float32", NULL, &err), KG_OK);
+    assert_non_null(strstr(text.data, "\"query_pre_attn_scalar\": 12,"));
+    kg_str_release(&text);
 }
 
 static void fields_without_effect_are_kept(void **state)
@@ -496,10 +709,10 @@ static void check_rope_row(const struct kg_json_doc *row)
     if (kg_model_config_parse(&c, text.data, text.len, row->where, &err) != KG_OK)
         fail_msg("%s", err.message);
     kg_rope_inv_freq(inv_freq, &c);
-    assert_int_equal(kg_json_size(want), c.head_dim / 2);
-    for (int i = 0; i < c.head_dim / 2; i++) {
+    assert_int_equal(kg_json_size(want), kg_rope_pairs(&c));
+    for (int i = 0; i < kg_rope_pairs(&c); i++) {
         double w = kg_json_real(kg_json_at(want, (size_t)i), -1);
-        if (fabs(inv_freq[i] - w) > 1.2e-7 * w)
+        if (fabs(inv_freq[i] - w) > (c.rope == KG_ROPE_LONGROPE ? 2.4e-7 : 1.2e-7) * w)
             fail_msg("%s: inv_freq[%d] is %.9g, expected %.9g", row->where, i,
                      inv_freq[i], w);
     }
@@ -523,7 +736,7 @@ static void rotary_frequencies_are_those_of_transformers(void **state)
     }
     kg_json_release(&row);
     kg_jsonl_close(r);
-    assert_int_equal(n, 18);
+    assert_int_equal(n, 20);
 }
 
 static void every_failed_allocation_is_a_status(void **state)
@@ -551,6 +764,12 @@ int main(void)
         cmocka_unit_test(a_window_is_read_where_it_slides),
         cmocka_unit_test(layers_are_what_their_class_makes_of_them),
         cmocka_unit_test(fields_of_other_classes_are_refused),
+        cmocka_unit_test(longrope_is_read_and_written),
+        cmocka_unit_test(longrope_without_more_positions_stretches_nothing),
+        cmocka_unit_test(longrope_is_read_whole),
+        cmocka_unit_test(configs_of_newer_transformers_are_read),
+        cmocka_unit_test(configs_of_well_known_models_are_read),
+        cmocka_unit_test(two_ropes_are_read),
         cmocka_unit_test(small_checkpoints_are_read),
         cmocka_unit_test(fields_with_another_effect_are_refused_with_their_value),
         cmocka_unit_test(impossible_sizes_are_refused),

@@ -5,7 +5,7 @@
  * change no number here but are others' to read (a chat setting, say) are taken over from
  * the config that the model came with.
  */
-#include "model/config.h"
+#include "model/config_internal.h"
 
 #include "data/json.h"
 
@@ -59,6 +59,13 @@ static kg_status put_double(const struct writer *w, const char *key, double valu
     return kg_json_put_double(w->out, value, w->err);
 }
 
+/* A whole number as one: newer releases refuse 256.0 where their class has an int. */
+static kg_status put_whole(const struct writer *w, const char *key, double value)
+{
+    const bool whole = value < 1e9 && value == (double)(int64_t)value;
+    return whole ? put_int(w, key, (int64_t)value) : put_double(w, key, value);
+}
+
 static kg_status put_ids(const struct writer *w, const struct kg_model_config *c)
 {
     KG_TRY(c->bos < 0 ? put_word(w, "bos_token_id", "null")
@@ -83,7 +90,8 @@ static kg_status put_sizes(const struct writer *w, const struct kg_model_config 
      * releases. */
     if ((c->arch->reads & KG_READS_HEAD_DIM) || c->head_dim * c->heads != c->hidden)
         KG_TRY(put_int(w, "head_dim", c->head_dim));
-    return put_int(w, "max_position_embeddings", c->max_positions);
+    return put_int(w, "max_position_embeddings",
+                   c->rope_positions ? c->rope_positions : c->max_positions);
 }
 
 static kg_status put_llama3(const struct writer *w, const struct kg_model_config *c)
@@ -106,11 +114,42 @@ static kg_status put_yarn(const struct writer *w, const struct kg_model_config *
                          c->rope_untruncated ? "false" : "true");
 }
 
+static kg_status put_list(const struct writer *w, const char *key, const float *list,
+                          int32_t n)
+{
+    KG_TRY(kg_str_printf(w->out, w->err, ", \"%s\": ", key));
+    for (int32_t i = 0; i < n; i++) {
+        KG_TRY(kg_str_puts(w->out, i ? ", " : "[", w->err));
+        KG_TRY(kg_json_put_float(w->out, list[i], w->err));
+    }
+    return kg_str_puts(w->out, "]", w->err);
+}
+
+/* As its class's older releases want it: three fields, the positions outside. */
+static kg_status put_longrope(const struct writer *w, const struct kg_model_config *c)
+{
+    const int32_t pairs = kg_rope_pairs(c);
+    KG_TRY(put_int(w, "original_max_position_embeddings", c->rope_original_positions));
+    KG_TRY(put_key(w, "rope_scaling"));
+    KG_TRY(kg_str_puts(w->out, "{\"type\": \"longrope\"", w->err));
+    KG_TRY(put_list(w, "short_factor", c->rope_short, pairs));
+    KG_TRY(put_list(w, "long_factor", c->rope_long, pairs));
+    if (c->rope_attention != kg_longrope_attention(c)) {
+        KG_TRY(kg_str_puts(w->out, ", \"attention_factor\": ", w->err));
+        KG_TRY(kg_json_put_double(w->out, c->rope_attention, w->err));
+    }
+    return kg_str_puts(w->out, "}", w->err);
+}
+
 static kg_status put_rope(const struct writer *w, const struct kg_model_config *c)
 {
     KG_TRY(put_double(w, "rope_theta", c->rope_theta));
+    if (c->rope_pairs)
+        KG_TRY(put_double(w, "partial_rotary_factor", 2.0 * c->rope_pairs / c->head_dim));
     if (c->rope == KG_ROPE_DEFAULT)
         return put_word(w, "rope_scaling", "null");
+    if (c->rope == KG_ROPE_LONGROPE)
+        return put_longrope(w, c);
     KG_TRY(put_key(w, "rope_scaling"));
     KG_TRY(kg_str_printf(w->out, w->err,
                          "{\"rope_type\": \"%s\", \"factor\": ", kg_rope_name(c->rope)));
@@ -172,7 +211,7 @@ static kg_status put_factors(const struct writer *w, const struct kg_model_confi
         KG_TRY(put_double(w, "attention_multiplier", c->score_scale));
     }
     if (reads & KG_READS_SOFTCAPS) {
-        KG_TRY(put_double(w, "query_pre_attn_scalar", c->query_scalar));
+        KG_TRY(put_whole(w, "query_pre_attn_scalar", c->query_scalar));
         KG_TRY(put_softcap(w, "attn_logit_softcapping", c->score_softcap));
         KG_TRY(put_softcap(w, "final_logit_softcapping", c->logit_softcap));
     }

@@ -12,6 +12,7 @@
 #include "model/model_internal.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/phase.h"
 
 #include <math.h>
@@ -481,6 +482,12 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
     KG_TRY(kg_model_config_read(&config, dir, err));
     struct kg_model *m = NULL;
     KG_TRY(kg_model_outline(&m, &config, opts, err));
+    if (config.rope_positions > config.max_positions)
+        kg_log_warn(
+            "%s: longrope: sequences of %d tokens at most, of "
+            "max_position_embeddings %d: beyond them its long factors would hold, "
+            "for tokens that were computed by the short ones too",
+            dir, (int)config.max_positions, (int)config.rope_positions);
     const int phase = kg_phase_begin(0, NULL, "loading %s", dir);
     const kg_status status = load(m, dir, opts, err);
     kg_phase_end(phase);

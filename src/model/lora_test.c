@@ -208,7 +208,8 @@ static void test_gradients_are_slopes(void **state)
 {
     (void)state;
     for (int a = 0; a < TEST_ARCHS; a++)
-        if (strcmp(test_archs[a], "phi3") != 0) /* its tensors are refused as targets */
+        if (strncmp(test_archs[a], "phi3", 4) !=
+            0) /* its tensors are refused as targets */
             check_slopes(test_archs[a], 1);
 }
 

@@ -177,7 +177,7 @@ static kg_status put_inv_freq(struct kg_vec *to, const struct kg_model *m,
                               void (*fill)(float *, const struct kg_model_config *),
                               struct kg_err *err)
 {
-    const int64_t n = m->config.head_dim / 2;
+    const int64_t n = kg_rope_pairs(&m->config);
     const uint64_t bytes = (uint64_t)n * sizeof(float);
     float *own = kg_mem_calloc((size_t)n, sizeof *own, "rope", err);
     if (!own)

@@ -643,10 +643,11 @@ kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, struct kg_vec
 kg_status kg_op_bias_bwd(const struct kg_backend *be, struct kg_vec db, struct kg_mat dy,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Rotary position embedding in place, HF's half-split layout. For i < h = hd/2, f the
- * factor, a = pos inv_freq[i]:
+/* Rotary position embedding in place, HF's half-split layout. For i < h, f the factor,
+ * a = pos inv_freq[i]:
  *   (x_i, x_{i+h}) <- f (x_i cos a - x_{i+h} sin a,  x_{i+h} cos a + x_i sin a)
- * x (N, heads*hd) fp32; pos (N); inv_freq (hd/2); inverse rotates back (the backward)
+ * x (N, heads*hd) fp32; pos (N); inv_freq (h), 1 <= h <= hd/2: of every head the values
+ * from 2h on stay as they are; inverse rotates back (the backward)
  * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products
  * in fp32 */
 kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ivec pos,

@@ -384,7 +384,10 @@ kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ive
                        head_dim);
     KG_TRY(check_head_dim(op, x.cols, (int)(x.cols / head_dim), head_dim, err));
     KG_TRY(check_length(op, "pos", pos.data, pos.n, x.rows, err));
-    KG_TRY(check_vec(op, "inv_freq", inv_freq, head_dim / 2, err));
+    if (inv_freq.n < 1 || inv_freq.n > head_dim / 2)
+        return kg_fail(err, KG_ESHAPE,
+                       "%s: inv_freq has %lld elements, expected 1 to %d, half of a head",
+                       op, (long long)inv_freq.n, head_dim / 2);
     return be->rope ? be->rope(x, pos, inv_freq, head_dim, attention_factor, inverse, err)
                     : missing(be, op, err);
 }

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 /* Odd, and enough elements that threads are woken. */
-enum { N = 523, D = 70, V = 211, HD = 14, MAX_IN = 2, MAX_ELEMENTS = N * D };
+enum { N = 523, D = 70, V = 211, HD = 14, PART = 5, MAX_IN = 2, MAX_ELEMENTS = N * D };
 
 static struct kg_err err;
 static int32_t *ids;    /* (N) owned: tokens; some occur often */
@@ -215,33 +215,56 @@ static kg_status back_bias(const struct kg_backend *be, float *const *dx, const 
     return kg_op_bias_bwd(be, kg_vec(dx[1], D), f32(dy, N, D), &err);
 }
 
+/* y <- x or dy turned, of every head 2 pairs values. */
+static kg_status turn(const struct kg_backend *be, float *y, const float *x, int pairs,
+                      bool inverse)
+{
+    memcpy(y, x, N * D * sizeof *y);
+    return kg_op_rope(be, f32(y, N, D), kg_ivec(pos, N), kg_vec(inv_freq, pairs), HD,
+                      1.25f, inverse, &err);
+}
+static void plain_turn(double *y, const double *x, int pairs)
+{
+    for (int i = 0; i < N * D; i++)
+        y[i] = x[i];
+    for (int n = 0; n < N; n++)
+        for (int d = 0; d < D; d++) {
+            int i = d % HD % pairs;
+            bool low = d % HD < pairs;
+            if (d % HD >= 2 * pairs)
+                continue;
+            double a = (double)((float)pos[n] * inv_freq[i]);
+            double other = x[n * D + (low ? d + pairs : d - pairs)];
+            y[n * D + d] = 1.25 *
+                           (x[n * D + d] * cos(a) + (low ? -other : other) * sin(a));
+        }
+}
 static kg_status run_rope(const struct kg_backend *be, enum kg_dtype ct, float *y,
                           float *const *x)
 {
     (void)ct;
-    memcpy(y, x[0], N * D * sizeof *y);
-    return kg_op_rope(be, f32(y, N, D), kg_ivec(pos, N), kg_vec(inv_freq, HD / 2), HD,
-                      1.25f, false, &err);
+    return turn(be, y, x[0], HD / 2, false);
 }
-static void plain_rope(double *y, double *const *x)
-{
-    for (int n = 0; n < N; n++)
-        for (int d = 0; d < D; d++) {
-            int i = d % HD % (HD / 2);
-            bool low = d % HD < HD / 2;
-            double a = (double)((float)pos[n] * inv_freq[i]);
-            double other = x[0][n * D + (low ? d + HD / 2 : d - HD / 2)];
-            y[n * D + d] = 1.25 *
-                           (x[0][n * D + d] * cos(a) + (low ? -other : other) * sin(a));
-        }
-}
+static void plain_rope(double *y, double *const *x) { plain_turn(y, x[0], HD / 2); }
 static kg_status back_rope(const struct kg_backend *be, float *const *dx, const float *dy,
                            float *const *x)
 {
     (void)x;
-    memcpy(dx[0], dy, N * D * sizeof *dy);
-    return kg_op_rope(be, f32(dx[0], N, D), kg_ivec(pos, N), kg_vec(inv_freq, HD / 2), HD,
-                      1.25f, true, &err);
+    return turn(be, dx[0], dy, HD / 2, true);
+}
+/* Of every head a part. */
+static kg_status run_part(const struct kg_backend *be, enum kg_dtype ct, float *y,
+                          float *const *x)
+{
+    (void)ct;
+    return turn(be, y, x[0], PART, false);
+}
+static void plain_part(double *y, double *const *x) { plain_turn(y, x[0], PART); }
+static kg_status back_part(const struct kg_backend *be, float *const *dx, const float *dy,
+                           float *const *x)
+{
+    (void)x;
+    return turn(be, dx[0], dy, PART, true);
 }
 
 static kg_status run_swiglu(const struct kg_backend *be, enum kg_dtype ct, float *y,
@@ -356,6 +379,7 @@ static const struct op ops[] = {
     {"gelu", 1, {N}, {D}, D, run_gelu, plain_gelu, NULL},
     {"bias", 2, {N, 1}, {D, D}, D, run_bias, plain_bias, back_bias},
     {"rope", 1, {N}, {D}, D, run_rope, plain_rope, back_rope},
+    {"rope of a part", 1, {N}, {D}, D, run_part, plain_part, back_part},
     {"swiglu", 2, {N, N}, {D, D}, D, run_swiglu, plain_swiglu, back_swiglu},
     {"geglu", 2, {N, N}, {D, D}, D, run_geglu, plain_geglu, back_geglu},
     {"scale", 1, {N}, {D}, D, run_scale, plain_scale, back_scale},
@@ -657,6 +681,8 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
            KG_ESHAPE, "dimension 3");
     expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 3), 6, 1, false, &err),
            KG_ESHAPE, "8 columns");
+    expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 5), 8, 1, false, &err),
+           KG_ESHAPE, "inv_freq has 5 elements, expected 1 to 4");
     expect(kg_op_cast(be, kg_mat(h, KG_F16, 4, 8), bf, &err), KG_EDTYPE, "dst is fp16");
     expect(kg_op_cast(be, kg_panels(x, KG_F32, 4, 8), kg_panels(x, KG_F32, 4, 8), &err),
            KG_EINVAL, "expected rows on one side");

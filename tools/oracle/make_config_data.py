@@ -1,14 +1,20 @@
 """tests/data/configs: config.json files as the present transformers writes them, and rotary frequencies.
 
+    python tools/oracle/make_config_data.py [families | rope]      one of them alone
+
+families.jsonl rows: {"name": folder, "config": config.json object}: of every family one or two, the layout of release 5.
 rope.jsonl rows: {"config": config.json object, "inv_freq": [float32 values]} by transformers' modeling_rope_utils.
 """
 import json
 import os
+import sys
 import tempfile
 
 import transformers
-from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (Gemma2Config, Gemma3TextConfig, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config,
+                          OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config)
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.models.phi3.modeling_phi3 import Phi3RotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 ROOT = "tests/data/configs/"
@@ -45,10 +51,56 @@ def rope_rows():
                         original_max_position_embeddings=original)
             config = LlamaConfig(**SIZES, head_dim=head_dim, rope_parameters=rope)
             yield config, LlamaRotaryEmbedding(config)
+    for part in (1.0, 0.75):  # the heads and positions of Phi-3.5-mini and Phi-4-mini
+        config = phi3(part, 96, max_position_embeddings=131072, original_max_position_embeddings=4096)
+        yield config, Phi3RotaryEmbedding(config)
+
+
+def phi3(part, head_dim=64, **extra):
+    sizes = dict(SIZES, hidden_size=SIZES["num_attention_heads"] * head_dim)
+    pairs = range(int(head_dim * part) // 2)
+    return Phi3Config(**sizes, partial_rotary_factor=part, bos_token_id=1, eos_token_id=2, pad_token_id=0, **extra,
+                      rope_scaling=dict(rope_type="longrope", short_factor=[1 + 0.037 * i for i in pairs],
+                                        long_factor=[1 + 1.3 * i for i in pairs]))
+
+
+def families():
+    moe = dict(SIZES, num_experts_per_tok=2, moe_intermediate_size=8)
+    two = dict(full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+               sliding_attention=dict(rope_type="default", rope_theta=1e4))
+    return dict(
+        qwen2=Qwen2Config(use_sliding_window=True, sliding_window=8, max_window_layers=1, **SIZES),
+        qwen3=Qwen3Config(**SIZES),
+        llama=LlamaConfig(rope_parameters=LLAMA3, **SIZES),
+        llama_dynamic=LlamaConfig(rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4), **SIZES),
+        llama_yarn=LlamaConfig(rope_parameters=dict(rope_type="yarn", factor=4.0, rope_theta=1e4,
+                                                    original_max_position_embeddings=512), **SIZES),
+        mistral=MistralConfig(**SIZES), smollm3=SmolLM3Config(pad_token_id=0, **SIZES), olmo2=Olmo2Config(**SIZES),
+        granite=GraniteConfig(**SIZES), phi3=Phi3Config(pad_token_id=0, **SIZES),
+        phi3_longrope=phi3(0.75, original_max_position_embeddings=1024), gemma2=Gemma2Config(**SIZES),
+        gemma3_text=Gemma3TextConfig(**SIZES), gemma3_two=Gemma3TextConfig(rope_parameters=two, **SIZES),
+        qwen3_moe=Qwen3MoeConfig(num_experts=4, **moe), mixtral=MixtralConfig(**SIZES),
+        qwen2_moe=Qwen2MoeConfig(num_experts=4, shared_expert_intermediate_size=8, **moe),
+        olmoe=OlmoeConfig(num_experts=4, **dict(SIZES, num_experts_per_tok=2)))
+
+
+def write_families():
+    with open(ROOT + "families.jsonl", "w") as f:
+        for name, config in families().items():
+            cls = type(config).__name__.replace("TextConfig", "Config")
+            config.architectures, config.dtype = [cls.replace("Config", "ForCausalLM")], "bfloat16"
+            config.bos_token_id, config.eos_token_id = 1, 2
+            f.write(json.dumps(dict(name=name, config=saved(config))) + "\n")
 
 
 def main():
-    written_by_transformers()
+    only = sys.argv[1:]
+    if only != ["rope"]:
+        write_families()
+    if not only:
+        written_by_transformers()
+    if only == ["families"]:
+        return
     with open(ROOT + "rope.jsonl", "w") as f:
         for config, rope in rope_rows():
             f.write(json.dumps(dict(config=saved(config), inv_freq=rope.inv_freq.tolist())) + "\n")

@@ -63,13 +63,13 @@ static struct rotation rotation_of(struct kg_v16 a)
     return (struct rotation){.cos = kg_v16_mul(c, c_sign), .sin = kg_v16_mul(s, s_sign)};
 }
 
-/* All heads of one row, pairs [i, i+lanes) of each. */
-static void rotate_row(float *x, int64_t cols, int head_dim, int i, int lanes,
-                       struct rotation t)
+/* All heads of one row, pairs [i, i+lanes) of the `pairs` of each. */
+static void rotate_row(struct kg_mat x, int64_t n, int head_dim, int64_t pairs, int64_t i,
+                       int lanes, struct rotation t)
 {
-    for (int64_t h = 0; h < cols; h += head_dim) {
-        float *lo = x + h + i;
-        float *hi = lo + head_dim / 2;
+    for (int64_t h = 0; h < x.cols; h += head_dim) {
+        float *lo = kg_cpu_f32(x, n) + h + i;
+        float *hi = lo + pairs;
         struct kg_v16 a = kg_v16_load_n(lo, lanes);
         struct kg_v16 b = kg_v16_load_n(hi, lanes);
         kg_v16_store_n(lo, kg_v16_fnma(b, t.sin, kg_v16_mul(a, t.cos)), lanes);
@@ -82,19 +82,20 @@ kg_status kg_cpu_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_fre
                       struct kg_err *err)
 {
     (void)err;
+    const int64_t pairs = inv_freq.n;
     struct kg_v16 factor = kg_v16_set1(attention_factor);
     struct kg_v16 sin_factor = kg_v16_set1(inverse ? -attention_factor
                                                    : attention_factor);
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols * 2))
     for (int64_t n = 0; n < x.rows; n++)
-        for (int i = 0; i < head_dim / 2; i += KG_LANES) {
-            int lanes = kg_cpu_lanes(head_dim / 2 - i);
+        for (int64_t i = 0; i < pairs; i += KG_LANES) {
+            int lanes = kg_cpu_lanes(pairs - i);
             struct kg_v16 freq = kg_v16_load_n(inv_freq.data + i, lanes);
             struct rotation t = rotation_of(
                 kg_v16_mul(kg_v16_set1((float)pos.data[n]), freq));
             t.cos = kg_v16_mul(t.cos, factor);
             t.sin = kg_v16_mul(t.sin, sin_factor);
-            rotate_row(kg_cpu_f32(x, n), x.cols, head_dim, i, lanes, t);
+            rotate_row(x, n, head_dim, pairs, i, lanes, t);
         }
     return KG_OK;
 }

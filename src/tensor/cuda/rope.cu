@@ -39,14 +39,16 @@ static __device__ struct rotation rotation_of(float a)
             (odd ? t.cos : t.sin) * (-0.5f > q ? -1.0f : flip)};
 }
 
-/* A thread a pair: element i of the lower half of a head and of its upper half. */
+/* A thread a pair: element i of what is turned of a head, and the one half of that
+ * behind it. */
 static __global__ void rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                            float cos_factor, float sin_factor)
+                            int head_dim, float cos_factor, float sin_factor)
 {
-    const int64_t n = blockIdx.x, half = inv_freq.n, end = kg_cuda_end(x.cols / 2);
+    const int64_t n = blockIdx.x, half = inv_freq.n;
+    const int64_t end = kg_cuda_end(x.cols / head_dim * half);
 
     for (int64_t p = kg_cuda_first(); p < end; p += KG_ROW_THREADS) {
-        float *lo = kg_cuda_f32(x, n) + p / half * 2 * half + p % half;
+        float *lo = kg_cuda_f32(x, n) + p / half * head_dim + p % half;
         const float a = lo[0], b = lo[half];
         const struct rotation t = rotation_of((float)pos.data[n] *
                                               inv_freq.data[p % half]);
@@ -61,10 +63,9 @@ kg_status kg_cuda_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_fr
                        int head_dim, float attention_factor, bool inverse,
                        struct kg_err *err)
 {
-    (void)head_dim; /* twice inv_freq.n */
     if (x.rows > 0 && x.cols > 0)
-        KG_LAUNCH(rope, kg_cuda_rows(x.rows, x.cols / 2), KG_ROW_THREADS, x, pos,
-                  inv_freq, attention_factor,
+        KG_LAUNCH(rope, kg_cuda_rows(x.rows, x.cols / head_dim * inv_freq.n),
+                  KG_ROW_THREADS, x, pos, inv_freq, head_dim, attention_factor,
                   inverse ? -attention_factor : attention_factor);
     return kg_dev_done("rope", err);
 }
