@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_REF_BYTES = 4096 };
+enum { MAX_REF_BYTES = 4096, MAX_DEPTH = 8 };
 
 static const char prefix[] = "hf://";
 static const char *const folders[] = {
@@ -337,7 +337,9 @@ static kg_status check_inside(const char *path, const char *root, struct kg_err 
         path, real);
 }
 
-static kg_status check_links(const char *dir, const char *root, struct kg_err *err)
+/* Every file of the folder, and of those in it. */
+static kg_status check_links(const char *dir, const char *root, int depth,
+                             struct kg_err *err)
 {
     char **names;
     size_t n;
@@ -346,8 +348,13 @@ static kg_status check_links(const char *dir, const char *root, struct kg_err *e
     KG_TRY(check_inside(dir, root, err));
     KG_TRY(kg_file_list(&names, &n, dir, err));
     status = KG_OK;
-    for (size_t i = 0; i < n && status == KG_OK; i++)
-        status = check_inside(kg_path_in(dir, names[i]).text, root, err);
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        struct kg_path path = kg_path_in(dir, names[i]);
+
+        status = check_inside(path.text, root, err);
+        if (status == KG_OK && depth > 1 && kg_file_is_dir(path.text))
+            status = check_links(path.text, root, depth - 1, err);
+    }
     kg_file_names_free(names, n);
     return status;
 }
@@ -370,7 +377,7 @@ static kg_status find(struct kg_hub_found *out, const struct kg_hub_name *name,
     put_name(out->pinned, sizeof out->pinned, name, commit);
     out->path = *name->file ? kg_path_in(snapshot.text, name->file) : snapshot;
     if (!*name->file)
-        return check_links(snapshot.text, root.text, err);
+        return check_links(snapshot.text, root.text, MAX_DEPTH, err);
     if (!kg_file_exists(out->path.text))
         return not_there(name, out->path.text, err);
     return check_inside(out->path.text, root.text, err);

@@ -275,6 +275,10 @@ static void links_that_leave_the_cache_are_refused(void **state)
     link_to("../../blobs/none", config);
     refuses(kg_hub_find_model, "org/tiny", KG_EFORMAT, "leads nowhere");
     assert_int_equal(unlink(in_dir(config)), 0);
+    link_to("../../blobs/1234", config);
+    folder("hub/models--org--tiny/snapshots/" COMMIT_A "/1_Pooling");
+    link_to("/etc/passwd", "hub/models--org--tiny/snapshots/" COMMIT_A "/1_Pooling/x");
+    refuses(kg_hub_find_model, "org/tiny", KG_EFORMAT, "leaves it, to /etc/passwd");
     link_to("../../../../away", "hub/datasets--org--sums/snapshots/" COMMIT_B "/a");
     folder("away");
     put("away/x", "");
