@@ -184,6 +184,7 @@ static void a_name_that_is_nowhere_says_how_to_get_it(void **state)
 {
     static const char *const commands[] = {
         "inspect org/none",
+        "embed --model org/none",
         "tokenize --model org/none",
         "generate --model org/none x",
         "chat --model org/none",

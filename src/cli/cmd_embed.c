@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 #include "cli/encoder.h"
+#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/clock.h"
@@ -24,7 +25,8 @@ static const char *model_dir, *side_name = "text", *npy_path;
 static bool plain_lines;
 
 const struct kg_flag kg_embed_flags[] = {
-    {"model", 'm', KG_TO(model_dir), "DIR", "folder of the encoder", 0, 0, NULL},
+    {"model", 'm', KG_TO(model_dir), KG_MODEL_ARG,
+     "folder of the encoder, or ORG/NAME of the hub's cache", 0, 0, NULL},
     {"as", 0, KG_TO(side_name), "SIDE",
      "query, passage, or text: which prefix is put in front (default text: none)", 0, 0,
      "query|passage|text"},

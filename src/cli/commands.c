@@ -277,10 +277,11 @@ const struct kg_command *kg_command_find(const char *name)
     return NULL;
 }
 
-/* Those that compute with a model, and do not share that work. */
+/* Those that compute with a model, or fetch one, and do not share that work. */
 bool kg_command_is_single(const struct kg_command *c)
 {
-    static const char *const names[] = {"serve", "replay", "generate", "chat", "score"};
+    static const char *const names[] = {"serve", "replay", "generate",
+                                        "chat",  "score",  "pull"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(c->name, names[i]) == 0)
