@@ -73,7 +73,7 @@ struct fetch {
     size_t n, done;
     struct flight flights[MAX_IN_FLIGHT];
     int in_flight;
-    uint64_t part_bytes, bytes, there, fetched;
+    uint64_t part_bytes, bytes, there, fetched, room;
     /* what a callback refused: the client knows only that it did */
     struct kg_err why;
     bool failed;
@@ -153,17 +153,23 @@ static bool read_have_text(struct fetch *f, struct blob *b, const char *text)
     return true;
 }
 
+static bool has_part_file(const struct fetch *f, const struct blob *b)
+{
+    struct kg_path path = path_of(f, b, PART);
+    struct kg_err ignored;
+    uint64_t bytes;
+
+    return kg_file_is_regular(path.text) &&
+           kg_file_size(&bytes, path.text, &ignored) == KG_OK && bytes == b->file->bytes;
+}
+
 /* What a pull before this one left. Anything odd about it, and the file begins anew. */
 static void read_have(struct fetch *f, struct blob *b)
 {
     struct kg_str text = {0};
     struct kg_err ignored;
-    uint64_t bytes = 0;
 
-    if (!kg_file_is_regular(path_of(f, b, PART).text) ||
-        !kg_file_is_regular(path_of(f, b, HAVE).text) ||
-        kg_file_size(&bytes, path_of(f, b, PART).text, &ignored) != KG_OK ||
-        bytes != b->file->bytes ||
+    if (!has_part_file(f, b) || !kg_file_is_regular(path_of(f, b, HAVE).text) ||
         kg_file_read(&text, path_of(f, b, HAVE).text, MAX_HAVE_BYTES, &ignored) !=
             KG_OK ||
         !read_have_text(f, b, kg_str_text(&text)))
@@ -175,6 +181,12 @@ static void read_have(struct fetch *f, struct blob *b)
         b->left_over |= b->got[i] > 0;
         f->there += b->got[i];
     }
+}
+
+static kg_status no_room(const struct fetch *f, uint64_t needed, struct kg_err *err)
+{
+    return kg_fail(err, KG_ENOSPACE, "%s: expected room for %.2f GB, found %.2f GB",
+                   f->dir, (double)needed / 1e9, (double)f->room / 1e9);
 }
 
 static kg_status make_blob(struct fetch *f, struct blob *b,
@@ -195,6 +207,8 @@ static kg_status make_blob(struct fetch *f, struct blob *b,
             return KG_OK;
         }
     }
+    if (file->bytes > f->room && !has_part_file(f, b))
+        return no_room(f, file->bytes, err); /* before its parts take memory */
     b->n_parts = (size_t)((file->bytes + f->part_bytes - 1) / f->part_bytes);
     b->left = b->n_parts;
     b->got = kg_mem_calloc(b->n_parts, sizeof *b->got, "parts", err);
@@ -228,15 +242,12 @@ static kg_status make_blobs(struct fetch *f, const struct kg_hub_list *list,
     return KG_OK;
 }
 
+/* Of all that is missing: what is there of a part is on the disk. */
 static kg_status check_room(const struct fetch *f, struct kg_err *err)
 {
-    uint64_t room, needed = f->bytes - f->there;
+    uint64_t needed = f->bytes - f->there;
 
-    KG_TRY(kg_file_free_bytes(&room, f->dir, err));
-    if (needed <= room)
-        return KG_OK;
-    return kg_fail(err, KG_ENOSPACE, "%s: expected room for %.2f GB, found %.2f GB",
-                   f->dir, (double)needed / 1e9, (double)room / 1e9);
+    return needed <= f->room ? KG_OK : no_room(f, needed, err);
 }
 
 /* ---- asking ---- */
@@ -709,6 +720,7 @@ kg_status kg_hub_fetch(uint64_t *fetched, const struct kg_hub_list *list,
     f->part_bytes = opts->part_bytes > 0 ? opts->part_bytes : PART_BYTES;
     if (f->in_flight > MAX_IN_FLIGHT)
         f->in_flight = MAX_IN_FLIGHT;
+    KG_TRY_GOTO(out, kg_file_free_bytes(&f->room, blobs, err));
     KG_TRY_GOTO(out, make_blobs(f, list, err));
     KG_TRY_GOTO(out, check_room(f, err));
     KG_TRY_GOTO(out, open_client(f, err));

@@ -353,12 +353,14 @@ static void an_interrupted_pull_goes_on(void **state)
 
 static void notes_that_do_not_fit_are_not_believed(void **state)
 {
-    static const char *const notes[] = {"",
-                                        "kedge 1 300000 65536\n",
-                                        "kedge 1 300000 65536\n70000\n0\n0\n0\n0\n",
-                                        "kedge 1 300001 65536\n0\n0\n0\n0\n0\n",
-                                        "kedge 1 300000 65536\n-1\n0\n0\n0\n0\n",
-                                        "kedge 1 300000 1\n1\n"};
+    static const char *const notes[] = {
+        "",
+        "kedge 1 300000 65536\n",
+        "kedge 1 300000 65536\n70000\n0\n0\n0\n0\n",
+        "kedge 1 300001 65536\n0\n0\n0\n0\n0\n",
+        "kedge 1 300000 65536\n-1\n0\n0\n0\n0\n",
+        "kedge 1 300000 1\n1\n",
+        "kedge 1 300000 65536\n65536\n65536\n65536\n65536\n37856\n"};
     static const char zeros[WEIGHTS];
     char digest[KG_DIGEST_TEXT], name[120];
 
@@ -417,11 +419,16 @@ static void another_digest_is_refused(void **state)
 static void another_length_is_refused(void **state)
 {
     (void)state;
+    hub.n = 1;
+    hub.files[0].path = "model.safetensors";
     hub.longer = 1;
-    refuses("org/tiny", KG_EFORMAT, "expected ");
+    refuses("org/tiny", KG_EFORMAT, "model.safetensors: expected 20 bytes, found 19");
     nothing_is_there();
     hub.no_ranges = true;
-    refuses("org/tiny", KG_EFORMAT, " bytes, found ");
+    refuses("org/tiny", KG_EFORMAT, "model.safetensors: expected 20 bytes, found 19");
+    nothing_is_there();
+    hub.longer = (size_t)1 << 60;
+    refuses("org/tiny", KG_ENOSPACE, "expected room for 1152921504.61 GB, found ");
     nothing_is_there();
 }
 
@@ -433,6 +440,7 @@ static void a_page_in_the_place_of_a_file_is_refused(void **state)
     hub.file_answer = "200 OK\r\nContent-Type: text/html";
     hub.file_page = "<html>Sign in to the network</html>";
     refuses("org/tiny", KG_EFORMAT, "expected 19 bytes, found 35");
+    assert_memory_equal(err.message, "model.safetensors: expected", 27);
     hub.file_answer = "206 Partial Content\r\nContent-Range: bytes 5-6/19";
     refuses("org/tiny", KG_EFORMAT, "expected bytes 0 to ");
     hub.file_answer = "206 Partial Content";
