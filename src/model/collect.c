@@ -32,7 +32,10 @@ struct bucket {
 struct collect {
     struct kg_model *m;
     unsigned char *data; /* owned: of a bucket */
-    void *packed;   /* owned: of a run, on its way to a device; NULL: none is there */
+    void *packed;   /* owned, page-locked: of a run, on its way to a device; NULL: none is
+                     * there */
+    float *wide;    /* owned, page-locked: (KG_SLAB_RUN) of master weights on a device, on
+                     * their way to the host; NULL: they are the host's */
     uint64_t *ends; /* (ranks) owned: where each one's part of it ends */
 };
 
@@ -113,13 +116,20 @@ static uint64_t room_of(uint64_t *packed, const struct kg_model *m)
     return most;
 }
 
+/* Of master weights that are on a device, as they come. */
+static uint64_t wide_bytes(const struct kg_model *m)
+{
+    const bool near = m->host == m->backend || m->on_host != KG_HOST_NONE;
+    return near ? 0 : KG_SLAB_RUN * sizeof(float);
+}
+
 uint64_t kg_model_refresh_bytes(const struct kg_model *m)
 {
     uint64_t packed, bytes;
     if (!m->ranks)
         return 0;
     bytes = room_of(&packed, m);
-    return bytes + packed;
+    return bytes + packed + wide_bytes(m);
 }
 
 /* ---- a bucket ---- */
@@ -139,23 +149,17 @@ static uint64_t bytes_before(const struct bucket *b, const struct kg_model *m,
     return bytes;
 }
 
-/* Elements [first, first+n) of the layout, which this rank has. */
-static kg_status fill_range(unsigned char *to, enum kg_dtype dtype,
-                            const struct kg_model *m, int64_t first, int64_t n,
-                            struct kg_err *err)
+/* n elements from `from`, rounded by all threads. */
+static kg_status convert(unsigned char *to, enum kg_dtype dtype, const float *from,
+                         int64_t n, struct kg_err *err)
 {
-    const bool near = m->master.backend->host_memory;
     kg_status status = KG_OK;
-#pragma omp parallel for schedule(static) if (near && n > 4 * KG_SLAB_PIECE)
+#pragma omp parallel for schedule(static) if (n > 4 * KG_SLAB_PIECE)
     for (int64_t i = 0; i < n; i += KG_SLAB_PIECE) {
-        float piece[KG_SLAB_PIECE];
         struct kg_err local;
-        const int64_t count = kg_slab_piece(n, i);
-        kg_status s = kg_slab_read(piece, &m->master, first - m->cut.first + i, count,
-                                   &local);
-        if (s == KG_OK)
-            s = kg_dtype_convert(to + (uint64_t)i * kg_dtype_traits(dtype)->bytes, dtype,
-                                 piece, KG_F32, (size_t)count, &local);
+        const size_t count = (size_t)kg_slab_piece(n, i);
+        kg_status s = kg_dtype_convert(to + (uint64_t)i * kg_dtype_traits(dtype)->bytes,
+                                       dtype, from + i, KG_F32, count, &local);
         if (s != KG_OK) {
 #pragma omp critical(kg_model_collect)
             {
@@ -165,6 +169,22 @@ static kg_status fill_range(unsigned char *to, enum kg_dtype dtype,
         }
     }
     return status;
+}
+
+/* Elements [first, first+n) of the layout, which this rank has. */
+static kg_status fill_range(unsigned char *to, enum kg_dtype dtype,
+                            const struct collect *c, int64_t first, int64_t n,
+                            struct kg_err *err)
+{
+    const struct kg_slab *master = &c->m->master;
+    const int64_t at = first - c->m->cut.first;
+    for (int64_t i = 0; i < n; i += KG_SLAB_RUN) {
+        struct kg_vec seen;
+        KG_TRY(kg_slab_see(&seen, c->wide, master, at + i, kg_slab_run(n, i), err));
+        KG_TRY(convert(to + (uint64_t)i * kg_dtype_traits(dtype)->bytes, dtype, seen.data,
+                       seen.n, err));
+    }
+    return KG_OK;
 }
 
 static kg_status fill(struct collect *c, const struct bucket *b, struct kg_err *err)
@@ -177,8 +197,8 @@ static kg_status fill(struct collect *c, const struct bucket *b, struct kg_err *
         const uint64_t skipped = (uint64_t)(own.first - first_of(r)) *
                                  kg_dtype_traits(dtype)->bytes;
         if (own.n > 0)
-            KG_TRY(fill_range(c->data + r->at + skipped, dtype, c->m, own.first, own.n,
-                              err));
+            KG_TRY(
+                fill_range(c->data + r->at + skipped, dtype, c, own.first, own.n, err));
     }
     return KG_OK;
 }
@@ -229,17 +249,21 @@ static kg_status one_bucket(struct collect *c, const struct bucket *b, kg_status
 static kg_status take_room(struct collect *c, struct kg_err *err)
 {
     uint64_t packed;
-    const uint64_t bytes = room_of(&packed, c->m);
+    const uint64_t bytes = room_of(&packed, c->m), wide = wide_bytes(c->m);
     c->data = kg_mem_calloc(1, bytes, "weights of all ranks", err);
     c->ends = c->data ? kg_mem_calloc((size_t)c->m->ranks->n, sizeof *c->ends,
                                       "weights of all ranks", err)
                       : NULL;
     if (!c->ends)
         return KG_ENOMEM;
-    if (packed == 0)
+    if (packed > 0)
+        c->packed = kg_buf_pin(c->m->backend, packed, "a piece of weights", err);
+    if (packed > 0 && !c->packed)
+        return err->code;
+    if (wide == 0)
         return KG_OK;
-    c->packed = kg_buf_alloc(c->m->host, packed, "a piece of weights", err);
-    return c->packed ? KG_OK : err->code;
+    c->wide = kg_buf_pin(c->m->backend, wide, "a piece of weights", err);
+    return c->wide ? KG_OK : err->code;
 }
 
 kg_status kg_model_collect(struct kg_model *m, struct kg_err *err)
@@ -256,6 +280,7 @@ kg_status kg_model_collect(struct kg_model *m, struct kg_err *err)
         status = kg_ranks_agree(m->ranks, own, "weights", err);
     kg_mem_free(c.data);
     kg_mem_free(c.ends);
-    kg_buf_free(m->host, c.packed);
+    kg_buf_unpin(m->backend, c.packed);
+    kg_buf_unpin(m->backend, c.wide);
     return status;
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "eval/gather.h"
+#include "model/slab_exchange.h"
 #include "train/rl_step.h"
 
 #include <assert.h>
@@ -287,14 +288,17 @@ kg_status kg_ahead_count(struct kg_run *run, struct kg_err *err)
 
 /* A slab of the trainers, each of which sends its cut, into `to` of those that sample.
  * from: the whole, or the trainer's cut of it */
-static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to,
-                           const struct kg_slab *from, int64_t n, struct kg_err *err)
+static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_slab *from,
+                           int64_t n, struct kg_err *err)
 {
     struct kg_ranks *all = a->all;
-    struct kg_ranks_part *parts = kg_mem_calloc(2 * (size_t)all->n, sizeof *parts,
-                                                "weights", err);
-    kg_status status = kg_ranks_agree(all, parts ? KG_OK : err->code, "weights", err);
+    struct kg_slab_stretch *parts = kg_mem_calloc(2 * (size_t)all->n, sizeof *parts,
+                                                  "weights", err);
+    struct kg_slab_wire wire = {0};
+    kg_status status = parts ? kg_slab_wire_open(&wire, all, to->backend, err)
+                             : err->code;
 
+    status = kg_ranks_agree(all, status, "weights", err);
     for (int p = 0; p < all->n && status == KG_OK; p++) {
         int trainer = a->samples ? p : all->me;
         struct kg_cut cut;
@@ -303,22 +307,26 @@ static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to,
             continue;
         cut = kg_cut_of(n, trainer, a->trainers);
         if (a->samples)
-            parts[all->n + p] = (struct kg_ranks_part){to->data + cut.first,
-                                                       (size_t)cut.n * sizeof *to->data};
+            parts[all->n + p] = (struct kg_slab_stretch){to, cut.first, cut.n};
         else
-            parts[p] = (struct kg_ranks_part){from->data + (from->n == n ? cut.first : 0),
-                                              (size_t)cut.n * sizeof *from->data};
+            parts[p] = (struct kg_slab_stretch){from, from->n == n ? cut.first : 0,
+                                                cut.n};
     }
     if (status == KG_OK)
-        status = kg_ranks_exchange(all, parts, parts + all->n, "weights", err);
+        status = kg_slab_exchange(&wire, parts, parts + all->n, "weights", err);
+    if (status == KG_OK && wire.failed.code != KG_OK) {
+        *err = wire.failed;
+        status = err->code;
+    }
+    kg_slab_wire_close(&wire);
     kg_mem_free(parts);
-    return status;
+    return kg_ranks_agree(all, status, "weights", err);
 }
 
 /* Those that stand before the next step. */
 static kg_status send_weights(struct kg_run *run, struct kg_err *err)
 {
-    const struct kg_run_state *s = &run->state;
+    struct kg_run_state *s = &run->state;
 
     return send_slab(&run->work.ahead, &s->lagged[s->count.step % (s->lag + 1)],
                      &s->model->master, s->model->n_elements, err);

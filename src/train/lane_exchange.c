@@ -33,7 +33,7 @@ struct exchange {
     bool cut;                       /* the sum stays with its owners */
     struct cover *covers;           /* (ranks) owned, as what follows */
     int n_blocks;                   /* of all ranks */
-    float *came;                    /* (n_blocks, BUCKET) */
+    float *came;                    /* (n_blocks, BUCKET) page-locked, as the next */
     float *room;                    /* (ranks, BUCKET); NULL: slabs are the host's */
     struct kg_ranks_part *out, *in; /* (ranks) */
     int64_t at;                     /* where the bucket begins in every cut */
@@ -78,8 +78,9 @@ static void cover_all(struct exchange *x, int lanes)
 
 static kg_status begin(struct exchange *x, int lanes, struct kg_err *err)
 {
+    const struct kg_backend *be = x->sum->backend;
     size_t n = (size_t)x->ranks->n;
-    size_t most = (size_t)bucket(x->sum->n, x->ranks->n);
+    uint64_t most = (uint64_t)bucket(x->sum->n, x->ranks->n) * sizeof *x->came;
 
     x->covers = kg_mem_calloc(n, sizeof *x->covers, "exchange", err);
     x->out = kg_mem_calloc(n, sizeof *x->out, "exchange", err);
@@ -87,12 +88,12 @@ static kg_status begin(struct exchange *x, int lanes, struct kg_err *err)
     if (!x->covers || !x->out || !x->in)
         return KG_ENOMEM;
     cover_all(x, lanes);
-    x->came = kg_mem_calloc((size_t)x->n_blocks * most, sizeof *x->came, "exchange", err);
+    x->came = kg_buf_pin(be, (uint64_t)x->n_blocks * most, "exchange", err);
     if (!x->came)
         return err->code;
-    if (x->sum->backend->host_memory)
+    if (be->host_memory)
         return KG_OK;
-    x->room = kg_mem_calloc(n * most, sizeof *x->room, "exchange", err);
+    x->room = kg_buf_pin(be, n * most, "exchange", err);
     return x->room ? KG_OK : err->code;
 }
 
@@ -101,8 +102,8 @@ static void end(struct exchange *x)
     kg_mem_free(x->covers);
     kg_mem_free(x->out);
     kg_mem_free(x->in);
-    kg_mem_free(x->came);
-    kg_mem_free(x->room);
+    kg_buf_unpin(x->sum->backend, x->came);
+    kg_buf_unpin(x->sum->backend, x->room);
 }
 
 static float *room_of(const struct exchange *x, int rank)
@@ -234,9 +235,10 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
     return status;
 }
 
-uint64_t kg_lane_exchange_bytes(int64_t n, int lanes, int ranks)
+uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int lanes,
+                                int ranks)
 {
-    uint64_t blocks = 0;
+    uint64_t blocks = backend->host_memory ? 0 : (uint64_t)ranks; /* what is sent */
 
     if (ranks < 2)
         return 0;

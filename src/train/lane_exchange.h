@@ -26,7 +26,9 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
                            int lanes, bool cut, struct kg_ranks *ranks,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Bytes that it takes beside the slabs, of a model of n elements on this rank. */
-uint64_t kg_lane_exchange_bytes(int64_t n, int lanes, int ranks);
+/* Bytes of the host that it takes beside the slabs, which are a backend's, of a model of
+ * n elements on this rank. */
+uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int lanes,
+                                int ranks);
 
 #endif

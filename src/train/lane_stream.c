@@ -5,8 +5,12 @@
  * ends at one tick comes to the tree in the order of lanes, and a bucket's earlier lanes
  * have come before.
  *
- * A stage that fails stops no exchange, since the others wait for what is agreed: what is
- * passed on then is of no use, and all hear of it at the end of the round.
+ * A stage or a device that fails stops no exchange, since the others wait for what is
+ * agreed: what is passed on then is of no use, and all hear of it at the end of the
+ * round.
+ *
+ * On a device the bucket that is made and the cut of the sum are there; stripes, which
+ * are most of it and are added to once a round, are the host's.
  */
 #include "train/lane_stream.h"
 
@@ -19,7 +23,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { PIECE = KG_SLAB_PIECE << 6 }; /* of a stripe, that goes around at once */
+enum { PIECE = KG_SLAB_SENT }; /* of a stripe, that goes around at once */
 
 struct pack {
     int lane;
@@ -39,26 +43,36 @@ struct stream {
     const struct kg_lane_job *job;
     const struct kg_lane_buckets *buckets;
     struct kg_ranks *ranks;
-    const struct kg_backend *backend;
-    struct pack *pack; /* (n_packs) owned, as what follows */
+    const struct kg_backend *backend; /* of the gradient */
+    const struct kg_backend *host;    /* whose memory is the host's beside it */
+    struct pack *pack;                /* (n_packs) owned, as what follows */
     size_t n_packs;
-    size_t *list;                   /* (job->n) */
-    struct kg_tree *tree;           /* (buckets) of the lanes that came */
-    int64_t *at;                    /* (buckets) where stripes of one begin in a slot */
-    struct landing *landing;        /* (ranks) */
-    int *delay;                     /* (ranks) */
-    struct kg_ranks_part *out, *in; /* (ranks) */
+    size_t *list;                     /* (job->n) */
+    struct kg_tree *tree;             /* (buckets) of the lanes that came */
+    int64_t *at;                      /* (buckets) where stripes of one begin in a slot */
+    struct landing *landing;          /* (ranks) */
+    int *delay;                       /* (ranks) */
+    struct kg_slab_stretch *out, *in; /* (ranks) */
     /* the round */
     const struct pack *here; /* (n_here) of rank 0 and those behind it */
     int n_here;
-    bool any;             /* this rank's pack has a gradient */
-    struct kg_err failed; /* the first failure of a stage of this rank */
+    bool any; /* this rank's pack has a gradient */
 };
+
+/* The first failure of a stage or of the device of this rank. */
+static struct kg_err *failed(const struct stream *s) { return &s->memory->wire.failed; }
 
 static void keep_first(struct stream *s, kg_status status, const struct kg_err *why)
 {
-    if (status != KG_OK && s->failed.code == KG_OK)
-        s->failed = *why;
+    if (status != KG_OK && failed(s)->code == KG_OK)
+        *failed(s) = *why;
+}
+
+static kg_status failure(const struct stream *s, struct kg_err *err)
+{
+    if (failed(s)->code != KG_OK)
+        *err = *failed(s);
+    return failed(s)->code;
 }
 
 /* ---- buckets and stripes ---- */
@@ -95,20 +109,17 @@ static struct kg_cut piece_of(struct kg_cut stripe, int64_t at)
     return kg_cut_within(stripe, stripe.first + at, PIECE);
 }
 
-static struct kg_ranks_part part_of(float *data, int64_t n)
+/* Elements c of the whole, in a slab that begins at element `first` of it. */
+static struct kg_slab_stretch part_in(struct kg_slab *slab, int64_t first,
+                                      struct kg_cut c)
 {
-    return (struct kg_ranks_part){data, (size_t)n * sizeof *data};
+    return c.n > 0 ? (struct kg_slab_stretch){slab, c.first - first, c.n}
+                   : (struct kg_slab_stretch){0};
 }
 
-/* data: of elements from `first` on */
-static struct kg_ranks_part part_in(float *data, int64_t first, struct kg_cut c)
+static struct kg_slab_stretch in_bucket(const struct stream *s, struct kg_cut c, int i)
 {
-    return c.n > 0 ? part_of(data + (c.first - first), c.n) : (struct kg_ranks_part){0};
-}
-
-static struct kg_ranks_part in_bucket(const struct stream *s, struct kg_cut c, int i)
-{
-    return part_in(s->memory->bucket.data, bucket(s->buckets, i).first, c);
+    return part_in(&s->memory->bucket, bucket(s->buckets, i).first, c);
 }
 
 /* ---- memory ---- */
@@ -136,6 +147,7 @@ static struct sizes sizes_of(const struct kg_lane_buckets *b, int ranks)
 }
 
 struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets *b,
+                                                   const struct kg_backend *backend,
                                                    int lanes, int ranks)
 {
     const struct sizes n = sizes_of(b, ranks);
@@ -143,30 +155,29 @@ struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets 
     return (struct kg_lane_stream_memory){
         (uint64_t)n.bucket * sizeof(float),
         (uint64_t)n.stripes * (uint64_t)slots(lanes) * sizeof(float),
-        (uint64_t)n.room * sizeof(float),
+        (uint64_t)n.room * sizeof(float) + kg_slab_wire_bytes(backend, ranks),
     };
 }
 
-static kg_status take(struct kg_slab *slab, const struct stream *s, int64_t n,
+static kg_status take(struct kg_slab *slab, const struct kg_backend *backend, int64_t n,
                       struct kg_err *err)
 {
     return slab->data ? KG_OK
-                      : kg_slab_init(slab, s->backend, n, "gradients by buckets", err);
+                      : kg_slab_init(slab, backend, n, "gradients by buckets", err);
 }
 
 static kg_status take_memory(struct stream *s, struct kg_err *err)
 {
     const struct sizes n = sizes_of(s->buckets, s->ranks->n);
 
-    if (!s->backend->host_memory)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "ranks.shard: gradients that ranks divide are in the host's "
-                       "memory; expected model.device cpu, found %s",
-                       s->backend->name);
-    KG_TRY(take(&s->memory->bucket, s, n.bucket, err));
-    KG_TRY(take(&s->memory->room, s, n.room, err));
+    KG_TRY(kg_backend_host(&s->host, s->backend, err));
+    KG_TRY(take(&s->memory->bucket, s->backend, n.bucket, err));
+    KG_TRY(take(&s->memory->room, s->host, n.room, err));
     for (int i = 0; i < slots(s->job->lanes); i++)
-        KG_TRY(take(&s->memory->slot[i], s, n.stripes, err));
+        KG_TRY(take(&s->memory->slot[i], s->host, n.stripes, err));
+    if (!s->memory->wire.ranks)
+        KG_TRY(kg_slab_wire_open(&s->memory->wire, s->ranks, s->backend, err));
+    *failed(s) = (struct kg_err){0};
     return KG_OK;
 }
 
@@ -174,6 +185,7 @@ void kg_lane_stream_release(struct kg_lane_stream *s)
 {
     kg_slab_release(&s->bucket);
     kg_slab_release(&s->room);
+    kg_slab_wire_close(&s->wire);
     for (int i = 0; i <= KG_TREE_LEVELS; i++)
         kg_slab_release(&s->slot[i]);
 }
@@ -284,7 +296,7 @@ static void no_parts(struct stream *s)
 
 static kg_status exchange(struct stream *s, struct kg_err *err)
 {
-    return kg_ranks_exchange(s->ranks, s->out, s->in, "gradient exchange", err);
+    return kg_slab_exchange(&s->memory->wire, s->out, s->in, "gradient exchange", err);
 }
 
 /* ---- from buckets to stripes ---- */
@@ -307,19 +319,19 @@ static void land(struct landing *l, struct stream *s, const struct pack *p, int 
         l->level[l->n] = l->n;
 }
 
-/* from: what came of the piece c of this rank's stripe of bucket i */
-static kg_status rest(struct stream *s, const struct landing *l, float *from, int i,
+/* What came into the room at `from`, of the piece c of this rank's stripe of bucket i. */
+static kg_status rest(struct stream *s, const struct landing *l, int64_t from, int i,
                       struct kg_cut c, struct kg_err *err)
 {
     const int64_t at = s->at[i] + c.first - stripe(s, s->ranks->me, i).first;
-    const struct kg_vec sum = kg_vec(from, c.n);
+    const struct kg_vec sum = kg_slab_part(&s->memory->room, from, c.n);
 
     if (c.n == 0)
         return KG_OK;
     for (int k = 0; k < l->n; k++)
-        KG_TRY(kg_op_add(s->backend, sum,
+        KG_TRY(kg_op_add(s->host, sum,
                          kg_slab_part(&s->memory->slot[l->level[k]], at, c.n), err));
-    memcpy(s->memory->slot[l->slot].data + at, from, (size_t)c.n * sizeof *from);
+    memcpy(s->memory->slot[l->slot].data + at, sum.data, (size_t)c.n * sizeof *sum.data);
     return KG_OK;
 }
 
@@ -334,15 +346,15 @@ static kg_status deal_piece(struct stream *s, int tick, int64_t at, struct kg_er
     no_parts(s);
     for (int r = 0; r < s->ranks->n; r++)
         if (deals(&i, s, r, tick))
-            s->in[r] = part_of(s->memory->room.data + r * width,
-                               piece_of(stripe(s, me, i), at).n);
+            s->in[r] = (struct kg_slab_stretch){&s->memory->room, r * width,
+                                                piece_of(stripe(s, me, i), at).n};
     for (int r = 0; r < s->ranks->n && deals(&i, s, me, tick); r++)
         s->out[r] = in_bucket(s, piece_of(stripe(s, r, i), at), i);
     KG_TRY(exchange(s, err));
     for (int r = 0; r < s->ranks->n; r++)
         if (deals(&i, s, r, tick))
             keep_first(s,
-                       rest(s, &s->landing[r], s->memory->room.data + r * width, i,
+                       rest(s, &s->landing[r], r * width, i,
                             piece_of(stripe(s, me, i), at), &why),
                        &why);
     return KG_OK;
@@ -373,20 +385,21 @@ static kg_status swap_buckets(struct stream *s, struct kg_cut from, struct kg_cu
                               struct kg_err *err)
 {
     const int me = s->ranks->me;
-    const int64_t room = s->memory->room.n;
+    struct kg_slab *b = &s->memory->bucket, *room = &s->memory->room;
+    struct kg_err why;
 
-    for (int64_t at = 0; at < from.n || at < to.n; at += room) {
-        const struct kg_cut out = kg_cut_within(from, from.first + at, room);
-        const struct kg_cut in = kg_cut_within(to, to.first + at, room);
-        float *place = s->memory->bucket.data + at;
+    for (int64_t at = 0; at < from.n || at < to.n; at += room->n) {
+        const struct kg_cut out = kg_cut_within(from, from.first + at, room->n);
+        const struct kg_cut in = kg_cut_within(to, to.first + at, room->n);
 
         no_parts(s);
         if (out.n > 0)
-            s->out[me + 1] = part_of(place, out.n);
+            s->out[me + 1] = (struct kg_slab_stretch){b, at, out.n};
         if (in.n > 0)
-            s->in[me - 1] = part_of(s->memory->room.data, in.n);
+            s->in[me - 1] = (struct kg_slab_stretch){room, 0, in.n};
         KG_TRY(exchange(s, err));
-        memcpy(place, s->memory->room.data, (size_t)in.n * sizeof *place);
+        if (in.n > 0)
+            keep_first(s, kg_slab_write(b, at, room->data, in.n, &why), &why);
     }
     return KG_OK;
 }
@@ -410,7 +423,7 @@ static kg_status fetch(struct stream *s, int i, struct kg_err *err)
     const struct kg_cut own = stripe(s, s->ranks->me, i);
 
     no_parts(s);
-    s->out[0] = part_of(s->memory->slot[open_slot(s)].data + s->at[i], own.n);
+    s->out[0] = (struct kg_slab_stretch){&s->memory->slot[open_slot(s)], s->at[i], own.n};
     for (int r = 0; r < s->ranks->n && s->ranks->me == 0; r++)
         s->in[r] = in_bucket(s, stripe(s, r, i), i);
     return exchange(s, err);
@@ -420,13 +433,16 @@ static kg_status fetch(struct stream *s, int i, struct kg_err *err)
 static kg_status begin_bucket(struct stream *s, int tick, struct kg_err *err)
 {
     const int me = s->ranks->me;
-    struct kg_slab *b = &s->memory->bucket;
+    struct kg_slab b;
+    struct kg_err why;
     int i;
 
     if (at_bucket(&i, s, 0, tick) && !s->here[0].begins)
         KG_TRY(fetch(s, i, err));
-    if (at_bucket(&i, s, me, tick) && s->here[me].begins)
-        memset(b->data, 0, (size_t)bucket(s->buckets, i).n * sizeof *b->data);
+    if (!at_bucket(&i, s, me, tick) || !s->here[me].begins)
+        return KG_OK;
+    b = kg_slab_view(&s->memory->bucket, (struct kg_cut){0, bucket(s->buckets, i).n});
+    keep_first(s, kg_slab_zero(&b, &why), &why);
     return KG_OK;
 }
 
@@ -438,7 +454,7 @@ static void add_own(struct stream *s, int tick)
     struct kg_err why;
     int i;
 
-    if (!at_bucket(&i, s, s->ranks->me, tick) || !s->any || s->failed.code != KG_OK)
+    if (!at_bucket(&i, s, s->ranks->me, tick) || !s->any || failed(s)->code != KG_OK)
         return;
     grads.first = bucket(s->buckets, i).first;
     keep_first(s, s->job->stages->backward(s->job->context, grads, i, &why), &why);
@@ -454,9 +470,7 @@ static kg_status all_ticks(struct stream *s, struct kg_err *err)
         KG_TRY(deal_out(s, t, err));
         KG_TRY(pass_on(s, t, err));
     }
-    if (s->failed.code != KG_OK)
-        *err = s->failed;
-    return s->failed.code;
+    return failure(s, err);
 }
 
 static kg_status forward(struct stream *s, struct kg_err *err)
@@ -521,17 +535,25 @@ static kg_status to_owners(struct stream *s, struct kg_slab *grads, int i,
     const int n = s->ranks->n;
     const struct kg_cut own = stripe(s, s->ranks->me, i);
     const struct kg_cut cut = kg_cut_of(s->buckets->elements, s->ranks->me, n);
-    float *sum = s->memory->slot[open_slot(s)].data + s->at[i];
+    struct kg_slab *sum = &s->memory->slot[open_slot(s)];
 
     for (int r = 0; r < n; r++) {
         const struct kg_cut to = kg_cut_of(s->buckets->elements, r, n);
         const struct kg_cut theirs = stripe(s, r, i);
 
-        s->out[r] = part_in(sum, own.first, kg_cut_within(to, own.first, own.n));
-        s->in[r] = part_in(grads->data, cut.first,
-                           kg_cut_within(cut, theirs.first, theirs.n));
+        s->out[r] = part_in(sum, own.first - s->at[i],
+                            kg_cut_within(to, own.first, own.n));
+        s->in[r] = part_in(grads, cut.first, kg_cut_within(cut, theirs.first, theirs.n));
     }
     return exchange(s, err);
+}
+
+static kg_status all_to_owners(struct stream *s, struct kg_slab *grads,
+                               struct kg_err *err)
+{
+    for (int i = 0; i < s->buckets->n; i++)
+        KG_TRY(to_owners(s, grads, i, err));
+    return failure(s, err);
 }
 
 kg_status kg_lane_stream_run(struct kg_lane_stream *memory, struct kg_slab *grads,
@@ -549,8 +571,9 @@ kg_status kg_lane_stream_run(struct kg_lane_stream *memory, struct kg_slab *grad
     status = kg_ranks_agree(ranks, status, "gradient exchange", err);
     if (status == KG_OK)
         status = all_rounds(&s, err);
-    for (int i = 0; i < s.buckets->n && status == KG_OK; i++)
-        status = to_owners(&s, grads, i, err);
+    if (status == KG_OK)
+        status = kg_ranks_agree(ranks, all_to_owners(&s, grads, err), "gradient exchange",
+                                err);
     end(&s);
     return status;
 }

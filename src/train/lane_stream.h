@@ -18,6 +18,7 @@
 #define KG_TRAIN_LANE_STREAM_H
 
 #include "model/model.h"
+#include "model/slab_exchange.h"
 #include "ranks/ranks.h"
 #include "ranks/tree.h"
 
@@ -45,19 +46,23 @@ struct kg_lane_stages {
                           struct kg_err *err);
 };
 
-/* Memory of it, which is taken once. {0}: none is. */
+/* Memory of it, which is taken once: the bucket is the gradient's backend's, the rest the
+ * host's. {0}: none is. */
 struct kg_lane_stream {
     struct kg_slab bucket;                   /* owned, as the rest: of the largest */
     struct kg_slab slot[KG_TREE_LEVELS + 1]; /* stripes of all buckets, each: levels of
                                               * the tree, then the lane that goes on */
     struct kg_slab room;                     /* what comes, piece by piece */
+    struct kg_slab_wire wire;
 };
 void kg_lane_stream_release(struct kg_lane_stream *s);
-/* Bytes of it, on every rank alike. */
+/* Bytes of it, on every rank alike, for gradients of a backend; the wire's with the
+ * room's. */
 struct kg_lane_stream_memory {
     uint64_t bucket, stripes, room;
 };
 struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets *b,
+                                                   const struct kg_backend *backend,
                                                    int lanes, int ranks);
 
 struct kg_lane_job;

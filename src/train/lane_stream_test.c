@@ -7,10 +7,46 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "ranks/ranks_testing.h"
+#include "tensor/selfcheck.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- a device of this process, whose n-th transfer on a rank fails ---- */
+static _Thread_local int transfers_left; /* 0: none fails */
+static struct kg_backend device;
+static const struct kg_backend *cpu;
+
+static kg_status transfer(struct kg_err *e)
+{
+    if (transfers_left == 0 || --transfers_left > 0)
+        return KG_OK;
+    return kg_fail(e, KG_EDEVICE, "a device that fell off");
+}
+
+static kg_status get(void *to, const void *from, uint64_t bytes, struct kg_err *e)
+{
+    KG_TRY(transfer(e));
+    return cpu->get(to, from, bytes, e);
+}
+
+static kg_status put(void *to, const void *from, uint64_t bytes, struct kg_err *e)
+{
+    KG_TRY(transfer(e));
+    return cpu->put(to, from, bytes, e);
+}
+
+static int open_device(void **state)
+{
+    (void)state;
+    cpu = kg_backend_cpu_variant(0);
+    device = *cpu;
+    device.host_memory = false;
+    device.get = get;
+    device.put = put;
+    return 0;
+}
 
 /* Buckets of unlike sizes, one of none; cuts end inside of them. */
 enum { BUCKETS = 5, N = 3 * KG_SLAB_PIECE + 40, SEQUENCES = 14, BUDGET = 10 };
@@ -29,8 +65,10 @@ static struct kg_cut cut_of(const void *of, int i)
 
 struct work {
     struct kg_ranks ranks;
+    const struct kg_backend *backend;
     int lanes;
-    int fails_at; /* which call of this rank; 0: none */
+    int fails_at;       /* which call of this rank; 0: none */
+    int transfer_fails; /* which transfer of its device; 0: none */
     int calls;
     struct kg_str said; /* sequences of packs, in the order of lanes */
     size_t list[SEQUENCES];
@@ -120,11 +158,10 @@ static const struct kg_lane_stages by_buckets = {
 
 static void take_grads(struct work *w)
 {
-    const struct kg_backend *be = NULL;
     const int n = w->ranks.n > 1 ? w->ranks.n : 1;
 
-    NEED(kg_backend_open(&be, "cpu", err));
-    NEED(kg_slab_init(&w->grads, be, kg_cut_of(N, w->ranks.me, n).n, "gradients", err));
+    NEED(kg_slab_init(&w->grads, w->backend, kg_cut_of(N, w->ranks.me, n).n, "gradients",
+                      err));
 }
 
 static void *update(void *of)
@@ -135,7 +172,9 @@ static void *update(void *of)
     struct kg_err e;
 
     kg_threads_set(1);
+    transfers_left = w->transfer_fails;
     w->status = kg_lane_sum_run(&w->sum, &w->grads, &job, &w->ranks, &w->err);
+    transfers_left = 0;
     kg_ranks_forgive(&w->ranks);
     w->still_talks = kg_ranks_any(&w->ranks, &any, "afterwards", &e) == KG_OK && any;
     return NULL;
@@ -148,14 +187,26 @@ static void release(struct work *w)
     kg_str_release(&w->said);
 }
 
-static void on_all(struct work *w, int ranks, int lanes, int which, int fails_at)
+/* What is the same on all; of rank `which`, where its work or its device fails. */
+struct setting {
+    const struct kg_backend *backend;
+    int ranks, lanes;
+    int which, fails_at, transfer_fails; /* 0: nothing does */
+};
+
+static void on_all(struct work *w, struct setting of)
 {
+    const int ranks = of.ranks;
     struct rank_sockets s;
     pthread_t thread[RANKS_MOST];
 
     ranks_join(&s, ranks);
     for (int p = 0; p < ranks; p++) {
-        w[p] = (struct work){.lanes = lanes, .fails_at = p == which ? fails_at : 0};
+        w[p] = (struct work){.backend = of.backend, .lanes = of.lanes};
+        if (p == of.which) {
+            w[p].fails_at = of.fails_at;
+            w[p].transfer_fails = of.transfer_fails;
+        }
         NEED(kg_ranks_on_sockets(&w[p].ranks, p, ranks, s.fd[p], err));
         w[p].ranks.wait_s = 20;
         take_grads(&w[p]);
@@ -170,7 +221,7 @@ static void alone(struct work *w, int lanes)
 {
     struct kg_lane_job job;
 
-    *w = (struct work){.lanes = lanes};
+    *w = (struct work){.backend = cpu, .lanes = lanes};
     job = job_of(w, NULL);
     take_grads(w);
     NEED(kg_lane_sum_run(&w->sum, &w->grads, &job, &w->ranks, err));
@@ -191,6 +242,23 @@ static void assert_sent(const struct work *w)
                 rounds * (whole + whole / ranks + small) + whole / ranks + small);
 }
 
+static void assert_cuts_of(struct work *w, const struct work *one)
+{
+    const int ranks = w[0].ranks.n;
+
+    for (int p = 0; p < ranks; p++) {
+        const struct kg_cut cut = kg_cut_of(N, p, ranks);
+
+        assert_int_equal(w[p].status, KG_OK);
+        assert_memory_equal(w[p].grads.data, one->grads.data + cut.first,
+                            (size_t)cut.n * sizeof(float));
+        assert_int_equal(w[p].said.len, one->said.len);
+        assert_memory_equal(w[p].said.data, one->said.data, one->said.len);
+        assert_sent(&w[p]);
+        release(&w[p]);
+    }
+}
+
 static void every_rank_has_its_cut_of_the_sum_of_one_process(void **state)
 {
     static const int lanes[] = {1, 2, 3, 5, 8, 16};
@@ -201,21 +269,37 @@ static void every_rank_has_its_cut_of_the_sum_of_one_process(void **state)
 
         alone(&one, lanes[l]);
         for (int ranks = 2; ranks <= RANKS_MOST; ranks++) {
-            on_all(w, ranks, lanes[l], -1, 0);
-            for (int p = 0; p < ranks; p++) {
-                const struct kg_cut cut = kg_cut_of(N, p, ranks);
-
-                assert_int_equal(w[p].status, KG_OK);
-                assert_memory_equal(w[p].grads.data, one.grads.data + cut.first,
-                                    (size_t)cut.n * sizeof(float));
-                assert_int_equal(w[p].said.len, one.said.len);
-                assert_memory_equal(w[p].said.data, one.said.data, one.said.len);
-                assert_sent(&w[p]);
-                release(&w[p]);
-            }
+            on_all(w,
+                   (struct setting){.backend = cpu, .ranks = ranks, .lanes = lanes[l]});
+            assert_cuts_of(w, &one);
+            on_all(w, (struct setting){
+                          .backend = &device, .ranks = ranks, .lanes = lanes[l]});
+            assert_cuts_of(w, &one);
         }
         release(&one);
     }
+}
+
+static void assert_held(const struct kg_backend *backend, int lanes)
+{
+    enum { RANKS = 3 };
+    const uint64_t before = kg_mem_current_bytes();
+    const struct kg_lane_stream_memory plan = kg_lane_stream_memory(
+        &by_buckets.buckets, backend, lanes, RANKS);
+    struct work w[RANKS];
+    uint64_t beside = 0, held;
+
+    on_all(w, (struct setting){.backend = backend, .ranks = RANKS, .lanes = lanes});
+    for (int p = 0; p < RANKS; p++) {
+        beside += (uint64_t)w[p].grads.n * sizeof(float) + w[p].said.capacity;
+        beside += 2 * RANKS * sizeof(struct kg_ranks_part); /* of a wire */
+        assert_true(w[p].sum.n_spare == 0);
+    }
+    held = kg_mem_current_bytes() - before - beside;
+    assert_int_equal(held, RANKS * (plan.bucket + plan.stripes + plan.room));
+    for (int p = 0; p < RANKS; p++)
+        release(&w[p]);
+    assert_int_equal(kg_mem_current_bytes(), before);
 }
 
 static void what_is_held_is_what_is_planned(void **state)
@@ -224,52 +308,56 @@ static void what_is_held_is_what_is_planned(void **state)
 
     (void)state;
     for (size_t l = 0; l < sizeof lanes / sizeof *lanes; l++) {
-        const uint64_t before = kg_mem_current_bytes();
-        const struct kg_lane_stream_memory plan = kg_lane_stream_memory(
-            &by_buckets.buckets, lanes[l], 3);
-        struct work w[RANKS_MOST];
-        uint64_t beside = 0, held;
-
-        on_all(w, 3, lanes[l], -1, 0);
-        for (int p = 0; p < 3; p++) {
-            beside += (uint64_t)w[p].grads.n * sizeof(float) + w[p].said.capacity;
-            assert_true(w[p].sum.n_spare == 0);
-        }
-        held = kg_mem_current_bytes() - before - beside;
-        assert_int_equal(held, 3 * (plan.bucket + plan.stripes + plan.room));
-        for (int p = 0; p < 3; p++)
-            release(&w[p]);
-        assert_int_equal(kg_mem_current_bytes(), before);
+        assert_held(cpu, lanes[l]);
+        assert_held(&device, lanes[l]);
     }
+}
+
+enum { FAILING = 3 }; /* ranks of a run in which one fails */
+
+/* returns whether it was told; else nothing failed */
+static bool fails_everywhere(struct setting of, kg_status code)
+{
+    struct work w[FAILING];
+    char who[32];
+    bool done;
+
+    on_all(w, of);
+    snprintf(who, sizeof who, "rank %d (", of.which);
+    done = w[0].status == KG_OK;
+    for (int p = 0; p < FAILING; p++) {
+        assert_int_equal(w[p].status, done ? KG_OK : code);
+        assert_true(done || strstr(w[p].err.message, who));
+        assert_true(w[p].still_talks);
+        release(&w[p]);
+    }
+    return !done;
 }
 
 /* Whichever call fails, on whichever rank: all hear of it and can go on talking. */
 static void a_pack_that_fails_on_one_rank_fails_all(void **state)
 {
-    enum { RANKS = 3 };
-    struct work w[RANKS];
+    struct setting of = {.backend = cpu, .ranks = FAILING, .lanes = 2};
     int failures = 0;
 
     (void)state;
-    for (int which = 0; which < RANKS; which++)
-        for (int at = 1;; at++) {
-            char who[32];
-            bool done;
-
-            on_all(w, RANKS, 2, which, at);
-            snprintf(who, sizeof who, "rank %d (", which);
-            done = w[0].status == KG_OK;
-            for (int p = 0; p < RANKS; p++) {
-                assert_int_equal(w[p].status, done ? KG_OK : KG_ENONFINITE);
-                assert_true(done || strstr(w[p].err.message, who));
-                assert_true(w[p].still_talks);
-                release(&w[p]);
-            }
-            if (done)
-                break;
+    for (of.which = 0; of.which < FAILING; of.which++)
+        for (of.fails_at = 1; fails_everywhere(of, KG_ENONFINITE); of.fails_at++)
             failures++;
-        }
     assert_true(failures > 2 * BUCKETS);
+}
+
+/* The same of whichever copy from or to a device. */
+static void a_device_that_fails_on_one_rank_fails_all(void **state)
+{
+    struct setting of = {.backend = &device, .ranks = FAILING, .lanes = 2};
+    int failures = 0;
+
+    (void)state;
+    for (of.which = 0; of.which < FAILING; of.which++)
+        for (of.transfer_fails = 1; fails_everywhere(of, KG_EDEVICE); of.transfer_fails++)
+            failures++;
+    assert_true(failures > 4 * BUCKETS);
 }
 
 /* ---- memory ---- */
@@ -296,7 +384,7 @@ static bool as_expected(const struct work *w, const struct want *want)
 static int update_in_want(struct kg_ranks *r, void *user)
 {
     const struct want *want = user;
-    struct work w = {.ranks = *r, .lanes = 5};
+    struct work w = {.ranks = *r, .backend = &device, .lanes = 5};
     const struct kg_lane_job job = job_of(&w, &by_buckets);
 
     w.ranks.wait_s = 20;
@@ -340,7 +428,8 @@ int main(void)
         cmocka_unit_test(every_rank_has_its_cut_of_the_sum_of_one_process),
         cmocka_unit_test(what_is_held_is_what_is_planned),
         cmocka_unit_test(a_pack_that_fails_on_one_rank_fails_all),
+        cmocka_unit_test(a_device_that_fails_on_one_rank_fails_all),
         cmocka_unit_test(a_request_for_memory_that_fails_on_one_rank_fails_all),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_device, NULL);
 }

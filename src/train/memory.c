@@ -65,8 +65,8 @@ static uint64_t state_bytes(const struct kg_run *run)
 static uint64_t exchange_bytes(const struct kg_run *run)
 {
     const struct kg_model *m = run->state.model;
-    uint64_t gradients = kg_lane_exchange_bytes(m->n_elements, run->in.recipe.train.lanes,
-                                                run->work.ranks->n);
+    uint64_t gradients = kg_lane_exchange_bytes(
+        m->n_elements, m->backend, run->in.recipe.train.lanes, run->work.ranks->n);
     uint64_t weights = kg_model_refresh_bytes(m);
 
     return gradients > weights ? gradients : weights;
@@ -78,12 +78,12 @@ static void add_divided(struct kg_memory *m, const struct kg_run *run)
     const struct kg_model *model = run->state.model;
     const struct kg_lane_buckets buckets = kg_lane_buckets_of(model);
     struct kg_lane_stream_memory s = kg_lane_stream_memory(
-        &buckets, run->in.recipe.train.lanes, run->work.ranks->n);
+        &buckets, model->backend, run->in.recipe.train.lanes, run->work.ranks->n);
     uint64_t cut = (uint64_t)model->cut.n * sizeof(float);
 
     add(m, "gradients", (struct kg_bytes){cut + s.bucket, 0});
-    add(m, "sums of lanes", (struct kg_bytes){s.stripes, 0});
-    add(m, "exchange", (struct kg_bytes){s.room, kg_model_refresh_bytes(model)});
+    add(m, "sums of lanes", (struct kg_bytes){0, s.stripes});
+    add(m, "exchange", (struct kg_bytes){0, s.room + kg_model_refresh_bytes(model)});
 }
 
 static void add_training(struct kg_memory *m, const struct kg_run *run)
