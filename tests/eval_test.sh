@@ -169,7 +169,7 @@ not_by_ranks() {
     refuses "--wait-s: expected several processes" $sets --model "$work/tiny" --wait-s 9 &&
         refuses "--ranks does not act with --base-url" $sets --model tiny --base-url http://127.0.0.1:9/v1 --ranks 2 &&
         refuses "--ranks does not act with --dry-run" $sets --model "$work/tiny" --dry-run --ranks 2 &&
-        refuses "computes on CPUs; expected cpu, found cuda" $sets --model "$work/tiny" --device cuda --ranks 2 &&
+        refuses "device: of 2 ranks each would choose by itself" $sets --model "$work/tiny" --device auto --ranks 2 &&
         refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" --ranks 2 && [ "$(grep -c 'cannot open' "$work/said")" = 1 ]
 }
 

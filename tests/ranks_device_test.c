@@ -1,50 +1,170 @@
 /* A run over ranks, each on a device of its own, is the run of one device: weights,
  * moments, anchor and log. What ranks say to each other goes through the host's memory.
  *
- * Devices are memory that the host cannot touch, in a process each. By hand, with
- * KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own, kernels are emulated, too, for half a
- * minute. The program refuses ranks on GPUs: no two were ever seen together.
+ * Two backends stand for devices, in a process each: memory that the host cannot touch,
+ * on which every way in which memory travels is tried; and the emulated kernels of GPUs,
+ * attention and products by the matrix instruction, on the smallest model that has them.
  */
 #define ROOT "build/test-runs/ranks-device"
 #include "ranks_run_testing.h"
 
-static void two_devices_make_the_run_of_one(void **state)
+#include "base/clock.h"
+#include "bench/bench.h"
+#include "tensor/cuda/emu.h"
+#include "tensor/selfcheck.h"
+
+#define MODEL ROOT "/model"
+
+static const char *const base[] = {"run.threads=1",
+                                   "model.dtype=bf16",
+                                   "train.steps=1",
+                                   "train.updates_per_step=1",
+                                   "rollout.prompts=2",
+                                   "rollout.samples=2",
+                                   "rollout.max_tokens=4",
+                                   "data.val=",
+                                   "kl.estimator=k3",
+                                   "kl.beta=0.05",
+                                   "anchor.kind=ema",
+                                   "anchor.period=1",
+                                   NULL};
+
+/* What a run says of the machine it measures once in a process: here of the CPU, for all
+ * processes that are forked later, since emulated kernels take a quarter of a minute. */
+static void measure_once(void)
 {
+    double flops;
+
+    NEED(kg_bench_gemm_flops(&flops, kg_backend_cpu_variant(0), KG_BF16, err));
+}
+
+/* One layer of one head of 64. */
+static int write_model(void **state)
+{
+    struct kg_model_opts opts = {.ct = KG_F32};
+    struct kg_model_save save = {.dtype = KG_F32, .source_dir = DIGITS};
+    struct kg_model_config c;
+    struct kg_model *m;
+
+    (void)state;
+    kg_threads_set(1); /* processes will be forked */
+    measure_once();
+    fresh(ROOT);
+    NEED(kg_model_config_read(&c, DIGITS, err));
+    c.hidden = 64;
+    c.ffn = 64;
+    c.layers = 1;
+    c.heads = c.kv_heads = 1;
+    c.head_dim = 64;
+    c.init_range = 0.1f;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, MODEL, &save, err));
+    kg_model_free(m);
+    return 0;
+}
+
+/* ---- memory that the host cannot touch ---- */
+
+enum { MOST = 3 };
+static const struct {
+    const char *name;
+    const char *extra[12];
+    struct {
+        int n;
+        const char *also[4]; /* that changes no bit */
+    } ranks[MOST];
+} runs[] = {
+    {"cuts of weights, moments and anchor",
+     {"train.lanes=3", "train.micro_tokens=16", "train.updates_per_step=2", NULL},
+     {{2, {NULL}},
+      {3, {"ranks.shard=none", NULL}},
+      {3, {"ranks.shard=gradients", NULL}}}},
+    {"gradients by buckets of a lane that goes from rank to rank",
+     {"train.lanes=1", "train.micro_tokens=16", NULL},
+     {{2, {"ranks.shard=gradients", NULL}}, {3, {"ranks.shard=gradients", NULL}}}},
+    {"weights, moments and anchor on the host",
+     {"train.lanes=2", "optim.place=host", "anchor.place=host", NULL},
+     {{2, {"ranks.shard=none", NULL}},
+      {2, {NULL}},
+      {2, {"ranks.shard=gradients", NULL}}}},
+    {"a rank that samples beside those that train",
+     {"train.lanes=2", "rollout.lag=1", "train.steps=3", NULL},
+     {{2, {"ranks.rollout=1", NULL}}, {3, {"ranks.rollout=1", NULL}}}},
+};
+
+static void ranks_on_devices_make_the_run_of_one(void **state)
+{
+    (void)state;
+    setenv("KEDGE_TEST_BACKEND", "far", true);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        const char *last;
+        int64_t steps = 1;
+
+        for (int k = 0; (last = runs[i].extra[k]); k++)
+            if (strncmp(last, "train.steps=", 12) == 0)
+                steps = atoi(last + 12);
+        print_message("  %s\n", runs[i].name);
+        fresh(ROOT "/1");
+        train_on(1, ROOT "/1", false, runs[i].extra);
+        for (int k = 0; k < MOST && runs[i].ranks[k].n > 0; k++) {
+            const char *extra[16];
+            int n = 0;
+
+            for (int j = 0; runs[i].extra[j]; j++)
+                extra[n++] = runs[i].extra[j];
+            for (int j = 0; runs[i].ranks[k].also[j]; j++)
+                extra[n++] = runs[i].ranks[k].also[j];
+            extra[n] = NULL;
+            fresh(ROOT "/n");
+            train_on(runs[i].ranks[k].n, ROOT "/n", false, extra);
+            assert_same_run(ROOT "/1", ROOT "/n", steps);
+        }
+    }
+}
+
+/* ---- emulated kernels ---- */
+
+#define EMULATED                                                                         \
+    "model.path=" MODEL, "train.lanes=2", "train.micro_tokens=16", "rollout.max_tokens=3"
+
+/* Of n ranks that divide `shard`; the run of one is there. */
+static void emulated_by(int n, const char *shard)
+{
+    const char *const extra[] = {EMULATED, shard, NULL};
+
+    fresh(ROOT "/n");
+    train_on(n, ROOT "/n", false, extra);
+    assert_same_run(ROOT "/1", ROOT "/n", 1);
+}
+
+static void ranks_on_emulated_kernels_make_the_run_of_one(void **state)
+{
+    static const char *const extra[] = {EMULATED, NULL};
     struct kg_str manifest = {0};
 
     (void)state;
+    if (!kg_emu_open) {
+        print_message("skip: no kernels are emulated in this build\n");
+        skip();
+    }
+    setenv("KEDGE_TEST_BACKEND", "emu", true);
+    setenv("KEDGE_TEST_PRODUCTS", "own", false);
     fresh(ROOT "/1");
-    train_on(1, ROOT "/1", false, NULL);
-    fresh(ROOT "/n");
-    train_on(2, ROOT "/n", false, NULL);
-    assert_same_run(ROOT "/1", ROOT "/n", 1);
+    train_on(1, ROOT "/1", false, extra);
+    emulated_by(2, "ranks.shard=optimizer");
+    emulated_by(3, "ranks.shard=gradients");
     read_in(&manifest, ROOT "/n", "manifest.json");
-    if (strcmp(getenv("KEDGE_TEST_BACKEND"), "emu") == 0)
-        assert_non_null(strstr(kg_str_text(&manifest), "\"gpu\": \"emulated\""));
+    assert_non_null(strstr(kg_str_text(&manifest), "\"gpu\": \"emulated\""));
     kg_str_release(&manifest);
 }
 
 int main(void)
 {
-    static const char *const also[] = {"run.threads=1",
-                                       "model.dtype=bf16",
-                                       "train.steps=1",
-                                       "train.lanes=2",
-                                       "train.updates_per_step=1",
-                                       "rollout.prompts=2",
-                                       "rollout.samples=2",
-                                       "rollout.max_tokens=4",
-                                       "data.val=",
-                                       "kl.estimator=k3",
-                                       "kl.beta=0.05",
-                                       "anchor.kind=ema",
-                                       "anchor.period=1",
-                                       NULL};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(two_devices_make_the_run_of_one),
+        cmocka_unit_test(ranks_on_devices_make_the_run_of_one),
+        cmocka_unit_test(ranks_on_emulated_kernels_make_the_run_of_one),
     };
 
-    run_also = also;
-    setenv("KEDGE_TEST_BACKEND", "far", false);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    run_also = base;
+    return cmocka_run_group_tests(tests, write_model, NULL);
 }

@@ -124,7 +124,10 @@ static kg_status check_here(struct kg_str *out, bool *ok, struct kg_err *err)
 static kg_status doctor(bool *ok, struct kg_ranks *r, struct kg_err *err)
 {
     struct kg_str out = {0};
-    kg_status status = kg_ranks_agree(r, check_here(&out, ok, err), "doctor", err);
+    kg_status status;
+
+    kg_load.ranks = r;
+    status = kg_ranks_agree(r, check_here(&out, ok, err), "doctor", err);
 
     if (status == KG_OK)
         status = kg_doctor_ranks(&out, ok, r, json, err);

@@ -352,8 +352,10 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
 
 static kg_status open_models(struct evaluation *e, struct kg_err *err)
 {
-    struct kg_load_args ref_args = kg_load;
+    struct kg_load_args ref_args;
 
+    kg_load.ranks = &e->ranks;
+    ref_args = kg_load;
     KG_TRY(kg_load_model(&e->policy, &kg_load, err));
     if (!e->policy.tok)
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer, found none",
@@ -652,11 +654,9 @@ static kg_status show_report(const struct evaluation *e, struct kg_err *err)
 
 /* ---- the command ---- */
 
-/* A rank has a processor of its own, and a server is asked by one process. */
+/* A server is asked by one process. */
 static kg_status check_ranks(const struct kg_ranks *r, struct kg_err *err)
 {
-    const char *device = kg_load.device ? kg_load.device : "cpu";
-
     if (r->n < 2 && wait_s > 0)
         return kg_fail(err, KG_EINVAL,
                        "--wait-s: expected several processes (--ranks, or a launcher), "
@@ -668,11 +668,6 @@ static kg_status check_ranks(const struct kg_ranks *r, struct kg_err *err)
                        "--base-url: a server is asked by one process, found a launcher "
                        "of %d; --in-flight says how many requests go at once",
                        r->n);
-    if (strcmp(device, "cpu") != 0)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "--device: an evaluation by %d ranks computes on CPUs; expected "
-                       "cpu, found %s",
-                       r->n, device);
     return KG_OK;
 }
 

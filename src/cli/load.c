@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "cli/hub.h"
-#include "tensor/device.h"
+#include "ranks/devices.h"
 
 #include <limits.h>
 
@@ -86,16 +86,27 @@ kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
     return status == KG_ENOTFOUND ? KG_OK : status;
 }
 
-kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
-                         enum kg_dtype ct, struct kg_err *err)
+static kg_status open_own(const struct kg_backend **be, const struct kg_load_args *args,
+                          enum kg_dtype ct, struct kg_err *err)
 {
-    const struct kg_device_opts opts = {.device = args->device,
+    struct kg_ranks alone = {0}, *ranks = args->ranks ? args->ranks : &alone;
+    struct kg_ranks_device device;
+    const struct kg_device_opts opts = {.device = device.name,
                                         .products = args->products,
                                         .libraries = args->libraries,
                                         .unpinned = args->unpinned,
                                         .bf16 = ct == KG_BF16};
 
-    if (kg_device_open(be, &opts, err) != KG_OK)
+    KG_TRY(
+        kg_ranks_choose_device(&device, ranks, args->device ? args->device : "cpu", err));
+    KG_TRY(kg_device_open(be, &opts, err));
+    return kg_ranks_check_devices(ranks, *be, err);
+}
+
+kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
+                         enum kg_dtype ct, struct kg_err *err)
+{
+    if (open_own(be, args, ct, err) != KG_OK)
         return kg_err_prefix(err, "--device");
     return KG_OK;
 }

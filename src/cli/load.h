@@ -24,6 +24,7 @@ struct kg_load_args {
     const char *products, *libraries; /* struct kg_device_opts */
     bool unpinned;                    /* the same; of `bench` alone */
     int64_t threads;                  /* 0: all cores */
+    struct kg_ranks *ranks;           /* each has a device of its own; NULL: alone */
 };
 
 extern struct kg_load_args kg_load;
@@ -54,8 +55,10 @@ struct kg_loaded {
  * errors: UNSUPPORTED */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
-/* The backend that --device and the flags beside it name, for products of ct.
- * errors: those of kg_device_open, under the flag's name */
+/* The backend that --device and the flags beside it name, for products of ct; of ranks,
+ * all of which call it, each its own.
+ * errors: those of kg_device_open, kg_ranks_choose_device and kg_ranks_check_devices,
+ * under the flag's name */
 kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args *args,
                          enum kg_dtype ct, struct kg_err *err) KG_MUST_CHECK;
 /* Open the model for inference, with its adapters, and its tokenizer; the tokenizer's end

@@ -102,8 +102,7 @@ kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folde
 }
 
 /* ---- by name ---- */
-/* "cuda" or "cuda:N" */
-static kg_status read_number(int *device, const char *name, struct kg_err *err)
+kg_status kg_device_number(int *device, const char *name, struct kg_err *err)
 {
     const char *digits = name + strlen("cuda");
     char *end;
@@ -235,7 +234,7 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
         return kg_fail(err, KG_EINVAL, "expected cpu, cuda, cuda:N or auto, found '%s'",
                        device);
     if (!any)
-        KG_TRY(read_number(&cuda.device, device, err));
+        KG_TRY(kg_device_number(&cuda.device, device, err));
     KG_TRY(read_products(&cuda, opts, err));
     return any ? open_auto(be, &cuda, err) : kg_cuda_open(be, &cuda, err);
 }
@@ -274,6 +273,17 @@ static kg_status look(char *text, size_t bytes, struct library *l, struct kg_err
     KG_TRY(kg_program_folders(&f, err));
     KG_TRY(load(l, f.list, f.n, err));
     return l->about->devices(text, bytes, err);
+}
+
+kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err)
+{
+    struct kg_program_folders f;
+    struct library l;
+
+    KG_TRY(kg_program_folders(&f, err));
+    KG_TRY(load(&l, f.list, f.n, err));
+    memset(list, 0, sizeof *list);
+    return l.about->list(list, err);
 }
 
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err)

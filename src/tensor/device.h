@@ -13,6 +13,15 @@
 
 struct kg_cuda_opts;
 
+/* Devices by what the driver calls them, the same wherever they are seen from. */
+enum { KG_DEVICES_MOST = 16 };
+struct kg_device_list {
+    int n;
+    struct {
+        char text[40];
+    } id[KG_DEVICES_MOST];
+};
+
 struct kg_device_opts {
     const char *device;    /* NULL: cpu */
     const char *products;  /* who makes those of bf16 on a GPU; NULL: cublas */
@@ -36,6 +45,16 @@ const struct kg_backend *kg_device_planned(void);
  * KEDGE_TEST_LIBRARIES: for tests (docs/extending.md).
  * errors: NOTFOUND (valid names listed) */
 kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err);
+
+/* N of "cuda:N", 0 of "cuda".   name: begins so
+ * errors: EINVAL (neither) */
+kg_status kg_device_number(int *device, const char *name,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* The devices that this process sees, in the order of their numbers. Nothing of one is
+ * taken.   errors: NOTFOUND, EFORMAT, ECONFLICT (the library), EDEVICE (driver, no
+ * device) */
+kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUST_CHECK;
 
 /* Append "PATH (sm_80 sm_90a), driver of CUDA 13.0; cuda:0 NAME ..", or "none: REASON".
  * Nothing of a device is taken.   errors: ENOMEM */

@@ -35,10 +35,12 @@ static void make_library(const char *name, const char *text)
 #define ABOUT(interface, bytes, version)                                                 \
     "static kg_status devices(char *t, size_t n, struct kg_err *e)"                      \
     "{ (void)t, (void)n, (void)e; return KG_OK; }"                                       \
+    "static kg_status list(struct kg_device_list *l, struct kg_err *e)"                  \
+    "{ (void)l, (void)e; return KG_OK; }"                                                \
     "static kg_status open_it(const struct kg_backend **be,"                             \
     " const struct kg_cuda_host *h, const struct kg_cuda_opts *o, struct kg_err *e);"    \
     "const struct kg_cuda_about kg_backend_cuda_about = {" interface ", " bytes          \
-    ", \"" version "\", \"sm_0\", devices, open_it};"
+    ", \"" version "\", \"sm_0\", devices, open_it, list};"
 #define OPEN(body)                                                                       \
     "static kg_status open_it(const struct kg_backend **be,"                             \
     " const struct kg_cuda_host *h, const struct kg_cuda_opts *o, struct kg_err *e)"     \

@@ -303,9 +303,10 @@ static kg_status plan_ranks(struct kg_memory_plan *plan, const struct kg_run *ru
     const struct kg_recipe *r = &run->in.recipe;
     struct kg_ranks all = {.n = ranks};
     int trainers = ranks - r->ranks.rollout;
+    bool on_cpu = strcmp(r->model.device, "cpu") == 0;
 
     KG_TRY(kg_ahead_check(r, &all, err));
-    KG_TRY(kg_run_check_ranks(r, trainers, ranks, err));
+    KG_TRY(kg_run_check_ranks(r, trainers, ranks, on_cpu, err));
     kg_run_memory_plan(plan, run, trainers);
     return KG_OK;
 }
@@ -434,7 +435,7 @@ static kg_status needed_lines(struct kg_str *out, const struct kg_run *run,
     return kg_str_printf(
         out, err,
         "needed      %d rank%s with such a device each (train.lanes=%d), "
-        "%.2f GB of it; kedge trains on one so far\n",
+        "%.2f GB of it\n",
         n, n > 1 ? "s" : "", lanes_for(run, n), gb(bytes));
 }
 

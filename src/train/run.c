@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "ranks/devices.h"
 #include "ranks/launch.h"
 #include "recipe/algo.h"
 #include "recipe/effect.h"
@@ -84,16 +85,26 @@ static kg_status choose_dtype(enum kg_dtype *ct, const char *name, struct kg_err
     return kg_dtype_parse(ct, name, err);
 }
 
-static kg_status open_device(const struct kg_backend **be, const struct kg_recipe *r,
-                             enum kg_dtype ct, struct kg_err *err)
+/* Of each rank its own. */
+static kg_status open_own(const struct kg_backend **be, const struct kg_recipe *r,
+                          enum kg_dtype ct, struct kg_ranks *ranks, struct kg_err *err)
 {
+    struct kg_ranks_device device;
     const struct kg_device_opts opts = {
-        .device = r->model.device,
+        .device = device.name,
         .products = strcmp(r->device.products, "auto") ? r->device.products : NULL,
         .libraries = *r->device.libraries ? r->device.libraries : NULL,
         .bf16 = ct == KG_BF16 || strcmp(r->rollout.dtype, "bf16") == 0};
 
-    if (kg_device_open(be, &opts, err) != KG_OK)
+    KG_TRY(kg_ranks_choose_device(&device, ranks, r->model.device, err));
+    KG_TRY(kg_device_open(be, &opts, err));
+    return kg_ranks_check_devices(ranks, *be, err);
+}
+
+static kg_status open_device(const struct kg_backend **be, const struct kg_recipe *r,
+                             enum kg_dtype ct, struct kg_ranks *ranks, struct kg_err *err)
+{
+    if (open_own(be, r, ct, ranks, err) != KG_OK)
         return kg_err_prefix(err, "model.device");
     return KG_OK;
 }
@@ -232,6 +243,44 @@ static kg_status check_device(struct kg_run_work *work, const struct kg_run_inpu
     return status;
 }
 
+/* A lane is one rank's, unless its gradient goes from rank to rank. */
+static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
+                             struct kg_err *err)
+{
+    if (r->train.lanes >= trainers || r->ranks.shard == KG_SHARD_GRADIENTS)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "train.lanes: expected at least one for each of %d ranks%s, found %d; "
+                   "with train.lanes=%d any number of ranks up to that gives the same "
+                   "bits, and with ranks.shard=gradients of these lanes any at all",
+                   trainers, trainers < ranks ? " that train" : "", r->train.lanes,
+                   2 * trainers);
+}
+
+kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
+                             bool on_cpu, struct kg_err *err)
+{
+    if (ranks > 1 && on_cpu && r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
+        return kg_fail(
+            err, KG_EINVAL,
+            "anchor.place: on CPUs layers of an anchor on the host are made of "
+            "master weights, which ranks.shard=%s cuts; expected "
+            "device, or ranks.shard=none, found host",
+            r->ranks.shard == KG_SHARD_GRADIENTS ? "gradients" : "optimizer");
+    return check_lanes(r, trainers, ranks, err);
+}
+
+static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *ahead,
+                             const struct kg_backend *be, struct kg_err *err)
+{
+    const struct kg_ranks *ranks = ahead->all;
+    int trainers = ahead->trainers > 0 ? ahead->trainers : ranks->n;
+
+    if (ranks->n < 2)
+        return KG_OK;
+    return kg_run_check_ranks(r, trainers, ranks->n, be->host_memory, err);
+}
+
 static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state,
                             struct kg_run_work *work, int64_t step, struct kg_err *err)
 {
@@ -242,7 +291,9 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
     enum kg_dtype ct;
 
     KG_TRY(choose_dtype(&ct, in->recipe.model.dtype, err));
-    KG_TRY(open_device(&be, &in->recipe, ct, err)); /* refused before anything is said */
+    /* refused before anything is said */
+    KG_TRY(open_device(&be, &in->recipe, ct, work->ahead.all, err));
+    KG_TRY(check_ranks(&in->recipe, &work->ahead, be, err));
     /* those that sample have all of what the trainers have cuts of */
     KG_TRY(find_model(&dir, &config, &opts, in, work->ahead.samples ? NULL : work->ranks,
                       step, err));
@@ -645,54 +696,8 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
 /* ---- all of it ---- */
 
-/* A lane is one rank's, unless its gradient goes from rank to rank. */
-static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
-                             struct kg_err *err)
-{
-    if (r->train.lanes >= trainers || r->ranks.shard == KG_SHARD_GRADIENTS)
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "train.lanes: expected at least one for each of %d ranks%s, found %d; "
-                   "with train.lanes=%d any number of ranks up to that gives the same "
-                   "bits, and with ranks.shard=gradients of these lanes any at all",
-                   trainers, trainers < ranks ? " that train" : "", r->train.lanes,
-                   2 * trainers);
-}
-
-kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
-                             struct kg_err *err)
-{
-    const bool on_cpu = strcmp(r->model.device, "cpu") == 0;
-
-    if (ranks > 1 && on_cpu && r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
-        return kg_fail(
-            err, KG_EINVAL,
-            "anchor.place: on CPUs layers of an anchor on the host are made of "
-            "master weights, which ranks.shard=%s cuts; expected "
-            "device, or ranks.shard=none, found host",
-            r->ranks.shard == KG_SHARD_GRADIENTS ? "gradients" : "optimizer");
-    return check_lanes(r, trainers, ranks, err);
-}
-
-static kg_status check_ranks(const struct kg_recipe *r, const struct kg_ahead *ahead,
-                             struct kg_err *err)
-{
-    const struct kg_ranks *ranks = ahead->all;
-    int trainers = ahead->trainers > 0 ? ahead->trainers : ranks->n;
-
-    if (ranks->n < 2)
-        return KG_OK;
-    if (strcmp(r->model.device, "cpu") != 0)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "model.device: a run of %d ranks computes on CPUs; expected cpu, "
-                       "found %s",
-                       ranks->n, r->model.device);
-    return kg_run_check_ranks(r, trainers, ranks->n, err);
-}
-
 static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
 {
-    KG_TRY(check_ranks(&run->in.recipe, &run->work.ahead, err));
     KG_TRY(kg_config_require(run->in.config, "run.dir", err));
     run->log.dir = run->in.recipe.run.dir;
     if (!*run->log.dir || strlen(run->log.dir) > KG_RUN_DIR_MAX)

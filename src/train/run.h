@@ -170,9 +170,10 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
                          uint64_t device_bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_run_close(struct kg_run *run);
 /* What a run of so many ranks must have, planned or begun: a lane for each of those that
- * train, unless they divide gradients.   errors: EINVAL */
+ * train, unless they divide gradients; and on CPUs no anchor that is made of master
+ * weights as it comes, of which they have cuts.   errors: EINVAL */
 kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
-                             struct kg_err *err) KG_MUST_CHECK;
+                             bool on_cpu, struct kg_err *err) KG_MUST_CHECK;
 
 /* The optimizer of a phase: supervised or RL. Replaces the present one. */
 kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *state,

@@ -178,6 +178,30 @@ static kg_status devices(char *text, size_t bytes, struct kg_err *err)
     return KG_OK;
 }
 
+/* By its UUID: that of a part of a device where one is divided. */
+static void name_device(char text[40], const unsigned char *uuid)
+{
+    for (int i = 0; i < 16; i++)
+        snprintf(text + 2 * i, 3, "%02x", uuid[i]);
+}
+
+static kg_status list(struct kg_device_list *l, struct kg_err *err)
+{
+    int n = 0;
+
+    KG_TRY(count_devices(&n, err));
+    l->n = n < KG_DEVICES_MOST ? n : KG_DEVICES_MOST;
+    for (int i = 0; i < l->n; i++) {
+        struct cudaDeviceProp p;
+        const cudaError_t e = cudaGetDeviceProperties(&p, i);
+
+        if (e != cudaSuccess)
+            return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", i, cudaGetErrorString(e));
+        name_device(l->id[i].text, (const unsigned char *)p.uuid.bytes);
+    }
+    return KG_OK;
+}
+
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS])
 {
     struct cudaDeviceProp p;
@@ -270,4 +294,5 @@ extern "C" const struct kg_cuda_about kg_backend_cuda_about = {
     .architectures = KG_CUDA_ARCHITECTURES,
     .devices = devices,
     .open = open,
+    .list = list,
 };

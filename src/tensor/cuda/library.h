@@ -8,10 +8,11 @@
 #define KG_TENSOR_CUDA_LIBRARY_H
 
 #include "tensor/backend.h"
+#include "tensor/device.h"
 
 /* One more whenever a struct that passes between the two changes, or what an operation
  * may be asked for: those of tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 9 };
+enum { KG_CUDA_INTERFACE = 10 };
 
 /* Who makes products of bf16; those of fp32 are always exact. */
 enum kg_cuda_products {
@@ -49,6 +50,9 @@ struct kg_cuda_about {
      * kg_blas_open (cuda/blas.h) */
     kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
                       const struct kg_cuda_opts *opts, struct kg_err *err);
+    /* the devices that there are; takes nothing of one
+     * errors: as devices */
+    kg_status (*list)(struct kg_device_list *list, struct kg_err *err);
 };
 
 extern const struct kg_cuda_about kg_backend_cuda_about
