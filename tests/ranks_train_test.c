@@ -334,6 +334,7 @@ static void the_program_trains_as_several_processes(void **state)
     assert_int_equal(kedge_on("3", ROOT "/n", recipes[0].extra, said, sizeof said), 0);
     assert_same_run(ROOT "/1", ROOT "/n", 4);
     assert_int_equal(how_often(said, "step 4 val"), 1); /* one of them speaks */
+    assert_true(how_often(said, "  slowest rank ") > 0);
     fresh(ROOT "/few");
     assert_int_equal(kedge_on("3", ROOT "/few", few, said, sizeof said), 1);
     assert_int_equal(how_often(said, "at least one for each of 3 ranks, found 2"), 1);
