@@ -8,6 +8,8 @@
 static const char qwen2_dir[] = "tests/data/reference/qwen2";
 static const char qwen3_dir[] = "tests/data/reference/qwen3";
 static const char llama_dir[] = "tests/data/reference/llama";
+enum { MOST_TENSORS = 96 };
+static const char experts_dir[] = "tests/data/reference/qwen3_moe";
 
 /* ---- variants of a checkpoint ---- */
 enum change { NOTHING, DROP, TRANSPOSE, RETYPE, ADD_COPY, ADD_ZEROS };
@@ -59,7 +61,8 @@ static void write_tensors(const char *dir, const struct tensor_out *all, size_t 
 {
     char path[192];
     struct kg_st_writer *w = NULL;
-    struct kg_st_decl decls[64];
+    struct kg_st_decl decls[MOST_TENSORS];
+    assert_true(n <= MOST_TENSORS);
     static const unsigned char zeros[1 << 17];
     for (size_t i = 0; i < n; i++)
         decls[i] = all[i].decl;
@@ -77,7 +80,7 @@ static void write_tensors(const char *dir, const struct tensor_out *all, size_t 
 static void write_variant(const char *to, const char *from, struct edit e)
 {
     struct kg_st_set *set = NULL;
-    struct tensor_out all[64];
+    struct tensor_out all[MOST_TENSORS];
     size_t n = 0;
     NEED(kg_st_open_dir(&set, from, err));
     for (size_t i = 0; i < kg_st_count(set); i++) {
@@ -312,6 +315,24 @@ static void test_wrong_tensors_are_refused_by_name(void **state)
          KG_EUNSUPPORTED,
          "qwen3"},
         {llama_dir, {ADD_ZEROS, "score.weight"}, KG_EUNSUPPORTED, "llama"},
+        /* of six experts one has a matrix too few, or there is a seventh */
+        {experts_dir,
+         {DROP, "model.layers.2.mlp.experts.3.down_proj.weight"},
+         KG_ENOTFOUND,
+         "missing"},
+        {experts_dir, {DROP, "model.layers.0.mlp.gate.weight"}, KG_ENOTFOUND, "missing"},
+        {experts_dir,
+         {TRANSPOSE, "model.layers.0.mlp.experts.5.up_proj.weight"},
+         KG_ESHAPE,
+         "[12, 16]"},
+        {experts_dir,
+         {ADD_ZEROS, "model.layers.0.mlp.experts.6.gate_proj.weight"},
+         KG_EUNSUPPORTED,
+         "qwen3_moe"},
+        {experts_dir,
+         {ADD_ZEROS, "model.layers.1.mlp.experts.0.gate_proj.weight"},
+         KG_EUNSUPPORTED,
+         "qwen3_moe"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char dir[128];
