@@ -467,7 +467,8 @@ static kg_status load(struct kg_model *m, const char *dir,
         return KG_ENOMEM;
     KG_TRY(kg_st_open_dir(&priv->set, dir, err));
     KG_TRY(check_tensors(m, priv->set, err));
-    m->base_hash = kg_lora_base_hash(m, priv->set);
+    if (m->lora.rank > 0)
+        m->base_hash = kg_lora_base_hash(m, priv->set);
     KG_TRY(load_weights(m, priv->set, opts, err));
     kg_st_close(priv->set);
     priv->set = NULL;

@@ -63,6 +63,16 @@ uint64_t kg_lora_base_hash(const struct kg_model *m, const struct kg_st_set *set
     return hash;
 }
 
+kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err)
+{
+    struct kg_st_set *set;
+
+    KG_TRY(kg_st_open_dir(&set, m->dir, err));
+    m->base_hash = kg_lora_base_hash(m, set);
+    kg_st_close(set);
+    return KG_OK;
+}
+
 /* ---- the file ---- */
 
 kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,

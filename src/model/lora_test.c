@@ -453,9 +453,12 @@ static void test_several_adapters_share_a_base(void **state)
                                                    : i == 1 ? &some
                                                             : &all};
         NEED(kg_model_share(&m[i], base, &opts, err));
+        assert_int_equal(m[i]->base_hash != 0, i > 0);
         if (i > 0)
             move(m[i], (uint32_t)i);
     }
+    assert_int_equal(base->base_hash, 0); /* nobody asks for it */
+    assert_true(m[1]->base_hash == m[2]->base_hash);
     for (int i = 0; i < 3; i++)
         nll[i] = nll_alone(m[i], &r);
     assert_true(nll[0] == nll_alone(base, &r));

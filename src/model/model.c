@@ -830,7 +830,9 @@ static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
         return KG_OK;
     to->base_hash = from->base_hash;
     to->dir = kg_mem_strdup(from->dir, err);
-    return to->dir ? KG_OK : KG_ENOMEM;
+    if (!to->dir)
+        return KG_ENOMEM;
+    return to->lora.rank > 0 && from->lora.rank == 0 ? kg_lora_read_base(to, err) : KG_OK;
 }
 
 /* An outline that shares base gets what it reads of it, and memory for its adapters. */

@@ -104,7 +104,7 @@ struct kg_model {
     struct kg_vec inv_freq;         /* (hd/2) owned */
     struct kg_vec local_inv_freq;   /* (hd/2) owned; of layers with a rope of their own */
     char *dir;          /* where it was read from; owned, NULL for a fresh one */
-    uint64_t base_hash; /* of the checkpoint there (lora_base.c) */
+    uint64_t base_hash; /* of the checkpoint there, where it has adapters (lora_base.c) */
     void *priv;         /* owned by model.c: maps, slabs, names */
 };
 

@@ -62,6 +62,8 @@ kg_status kg_lora_load(struct kg_model *m, const char *dir,
  * set: has every tensor of it
  * errors of _check: CONFLICT (another base), EFORMAT */
 uint64_t kg_lora_base_hash(const struct kg_model *m, const struct kg_st_set *set);
+/* The same of m->dir, of a model that shares a base which has no adapters. */
+kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_check_base(const struct kg_model *m, const char *dir,
