@@ -303,6 +303,24 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
                    "num_experts_per_tok below num_experts, found all 4");
 }
 
+/* Of a model whose first layer alone has experts: what stands beside them and above moves
+ * no router; one of attention does. */
+static void a_load_that_no_adapter_moves_is_refused(void **state)
+{
+    (void)state;
+    take_model("qwen3_moe");
+    must("sed -i 's/^    1$/    1, 2/' " ROOT "/model/config.json");
+#define ADAPTED                                                                          \
+    "model.path=" ROOT "/model" AUX " --config-only lora.rank=2 checkpoint.dtype=bf16 "
+    expect_refused(ADAPTED "lora.targets=[gate_proj,up_proj,down_proj]",
+                   "train.router_aux: acts on a router and what stands below one; "
+                   "expected lora.targets with a matrix there");
+    must("./kedge train algo.preset=grpo task.name=digits data.train=" DIGITS
+         "/train.jsonl run.dir=" ROOT "/refused --dry-run " ADAPTED
+         "lora.targets=[q_proj] > " ROOT "/out 2>&1");
+#undef ADAPTED
+}
+
 /* What --dry-run says of a preset by config.json alone has all these words. */
 static void expect_plan(const char *preset, const char *more, const char *const words[3])
 {
@@ -379,6 +397,7 @@ int main(void)
         cmocka_unit_test(the_load_becomes_even),
         cmocka_unit_test(a_frozen_router_passes_the_loss_on),
         cmocka_unit_test(a_load_that_cannot_be_evened_is_refused),
+        cmocka_unit_test(a_load_that_no_adapter_moves_is_refused),
         cmocka_unit_test(presets_of_thirty_billion_have_a_plan),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

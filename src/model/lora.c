@@ -206,6 +206,19 @@ bool kg_lora_on_experts(const struct kg_model *m)
     return false;
 }
 
+/* Parameters stand as the forward meets them, a layer's router behind its attention. */
+bool kg_model_moves_routers(const struct kg_model *m)
+{
+    const struct kg_param *last = NULL;
+
+    for (int32_t l = 0; l < m->config.layers; l++)
+        last = m->layers[l].router ? m->layers[l].router : last;
+    for (const struct kg_param *p = m->params; last && p <= last; p++)
+        if (p->offset >= 0 || p->adapter)
+            return true;
+    return false;
+}
+
 /* ---- values ---- */
 
 enum { PIECE = 1 << 16 };

@@ -202,6 +202,9 @@ static inline size_t kg_model_first_trained(const struct kg_model *m)
  * own. Both without what aligns them. */
 int64_t kg_model_parameters(const struct kg_model *m);
 int64_t kg_model_active_parameters(const struct kg_model *m);
+/* Whether anything is trained that a router's choice depends on: it, or what stands below
+ * one. */
+bool kg_model_moves_routers(const struct kg_model *m);
 
 /* Write dir/ (made if absent; must be empty or absent): config.json, model.safetensors
  * (sharded with an index above shard_bytes; 0 = 4 GiB), and the sidecars found at

@@ -379,14 +379,21 @@ static kg_status check_sampling(const struct kg_run_inputs *in, struct kg_err *e
     return KG_OK;
 }
 
-static kg_status check_router_aux(const struct kg_model_config *c, struct kg_err *err)
+static kg_status check_router_aux(const struct kg_model *m, struct kg_err *err)
 {
-    return c->experts.k < c->experts.n
+    const struct kg_experts_config *x = &m->config.experts;
+
+    if (x->k >= x->n)
+        return kg_fail(err, KG_EINVAL,
+                       "train.router_aux: evens which experts tokens have; expected "
+                       "num_experts_per_tok below num_experts, found all %d",
+                       (int)x->n);
+    return kg_model_moves_routers(m)
                ? KG_OK
                : kg_fail(err, KG_EINVAL,
-                         "train.router_aux: evens which experts tokens have; expected "
-                         "num_experts_per_tok below num_experts, found all %d",
-                         (int)c->experts.n);
+                         "train.router_aux: acts on a router and what stands below one; "
+                         "expected lora.targets with a matrix there, as gate or q_proj, "
+                         "found adapters above the last router alone");
 }
 
 /* What is said of routers needs a model that has any. */
@@ -407,7 +414,7 @@ static kg_status check_router(const struct kg_run_inputs *in, const struct kg_mo
                        "episode.window computes it in several contexts; expected "
                        "episode.window 0, found %d",
                        (int)in->episode_opts.window);
-    return in->recipe.train.router_aux > 0 ? check_router_aux(&m->config, err) : KG_OK;
+    return in->recipe.train.router_aux > 0 ? check_router_aux(m, err) : KG_OK;
 }
 
 static kg_status open_reference(struct kg_run_inputs *in,
