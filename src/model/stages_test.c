@@ -101,6 +101,8 @@ static void adapters_have_stages_of_their_own(void **state)
     (void)state;
     check("qwen2", 2);
     check("gemma2", 3);
+    check("qwen3_moe", 4); /* and of each expert */
+    check("olmoe", 4);
 }
 
 /* Stretches lie from the end of the slabs to their beginning, without a gap. */
