@@ -1,10 +1,20 @@
 #!/bin/sh
 # The study repeats itself: two short rows, of a gradient probe and of a run that is trained and measured, come out as
-# docs/study has them, to the last digit; a digit that was spoilt is seen; the page's numbers are those of the rows.
+# docs/study has them, to the last digit, also after a stop; a digit that was spoilt is seen; the page's numbers are those of the rows.
 set -eu
 . tests/harness.sh
 export STUDY_OUT="$work/runs" STUDY_JOBS=1
 
+# stopped while it makes where its runs begin: what follows takes that up
+stops() {
+    tools/study --full --part check >/dev/null 2>&1 &
+    child=$!
+    until [ -d "$work/runs/digits/lock" ]; do sleep 0.05; done
+    kill -s TERM "$child"
+    code=0
+    wait "$child" || code=$?
+    [ "$code" -eq 130 ]
+}
 repeats() { tools/study --full --part check | grep -q '^study: 2 rows as in docs/study to the last digit, 0 differ, 0 are not there$'; }
 # both rows are there now: only the comparison is done again
 spoilt() {
@@ -28,6 +38,7 @@ other_page() {
         ! STUDY_PAGE="$work/page" tools/study-tables --check 2>"$work/said" && grep -q 'is not what the rows say' "$work/said"
 }
 
+pass "a signal stops it" stops
 pass "two rows come out to the last digit" repeats
 pass "a digit that differs is seen" spoilt
 pass "a row that there is not is refused" unknown_row
