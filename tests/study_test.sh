@@ -9,7 +9,7 @@ export STUDY_OUT="$work/runs" STUDY_JOBS=1
 stops() {
     tools/study --full --part check >/dev/null 2>&1 &
     child=$!
-    until [ -d "$work/runs/digits/lock" ]; do sleep 0.05; done
+    until [ -L "$work/runs/digits/lock" ]; do sleep 0.05; done
     kill -s TERM "$child"
     code=0
     wait "$child" || code=$?
