@@ -22,6 +22,23 @@ spoilt() {
     ! tools/study --full --part check >"$work/said" 2>&1 && grep -q 'check/grpo/s101 differs' "$work/said" &&
         grep -q '1 rows as in .*, 1 differ' "$work/said"
 }
+# a program that fails at all makes no row, and says so by its status
+fails() {
+    mkdir "$work/runs2" && cp -r "$work/runs/digits" "$work/runs2/digits"
+    ! STUDY_OUT="$work/runs2" KEDGE=false_kedge tools/study --full --part check >"$work/said" 2>&1 &&
+        ! STUDY_OUT="$work/runs2" KEDGE="$work/false" tools/study --full --part check >"$work/said" 2>&1 &&
+        grep -q 'check/grpo/s101 failed' "$work/said" && grep -q 'not all rows were made' "$work/said"
+}
+# rows that the grid has not, as while a rate is not tuned, are kept
+kept_rows() {
+    mkdir "$work/tree" && cp -r tools "$work/tree/tools" && mkdir -p "$work/tree/docs" && cp -r docs/study "$work/tree/docs/study" || return 1
+    echo '{"name": "C/gone/s101", "part": "C"}' >>"$work/tree/docs/study/results-check.jsonl"
+    cp "$work/tree/docs/study/results-check.jsonl" "$work/before"
+    STUDY_OUT="$work/runs3" KEDGE="$PWD/kedge" "$work/tree/tools/study" --missing --full --part check &&
+        cmp "$work/before" "$work/tree/docs/study/results-check.jsonl" && echo '}' >"$work/tree/tools/study-grid" &&
+        ! STUDY_OUT="$work/runs3" KEDGE="$PWD/kedge" "$work/tree/tools/study" --missing --full --part check &&
+        cmp "$work/before" "$work/tree/docs/study/results-check.jsonl"
+}
 unknown_row() { ! tools/study --row A/nothing/s1 2>"$work/said" && grep -q "found 'A/nothing/s1'" "$work/said"; }
 # names are of one row each, and reported seeds are not those of tuning
 grid() {
@@ -41,6 +58,9 @@ other_page() {
 pass "a signal stops it" stops
 pass "two rows come out to the last digit" repeats
 pass "a digit that differs is seen" spoilt
+printf '#!/bin/sh\nexit 1\n' >"$work/false" && chmod +x "$work/false"
+pass "rows that fail are a failure" fails
+pass "kept rows that the grid has not stay" kept_rows
 pass "a row that there is not is refused" unknown_row
 pass "names are of one row, seeds of tuning and report apart" grid
 pass "the page says what the rows say" page
