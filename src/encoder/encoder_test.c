@@ -281,6 +281,13 @@ static void folders_that_are_none_are_refused(void **state)
          "by mean_tokens or by cls_token alone, found pooling_mode_max_tokens"},
         {"1_Pooling/config.json", "\"pooling_mode_mean_tokens\": true",
          "\"pooling_mode_mean_tokens\": false", KG_EUNSUPPORTED, "found neither"},
+        {"1_Pooling/config.json", "{", "{\"include_prompt\": false,", KG_EUNSUPPORTED,
+         "1_Pooling/config.json: include_prompt: expected true, found false"},
+        {"sentence_bert_config.json", "\"do_lower_case\": false",
+         "\"do_lower_case\": true", KG_EUNSUPPORTED,
+         "sentence_bert_config.json: do_lower_case: expected false, found true"},
+        {"sentence_bert_config.json", "\"do_lower_case\": false", "\"do_lower_case\": 1",
+         KG_EUNSUPPORTED, "do_lower_case: expected false, found integer"},
     };
 
     (void)state;
@@ -289,6 +296,13 @@ static void folders_that_are_none_are_refused(void **state)
         change(cases[i].file, cases[i].old, cases[i].new);
         refuses((struct kg_encoder_opts){0}, cases[i].status, cases[i].part);
     }
+    copy_folder();
+    change("1_Pooling/config.json", "{", "{\"include_prompt\": false,");
+    refuses((struct kg_encoder_opts){.pooling = "mean"}, KG_EUNSUPPORTED,
+            "include_prompt: expected true, found false");
+    copy_folder();
+    change("1_Pooling/config.json", "{", "{\"include_prompt\": true,");
+    kg_encoder_close(open_with(dir, (struct kg_encoder_opts){0}));
     copy_folder();
     refuses((struct kg_encoder_opts){.pooling = "max"}, KG_EINVAL,
             "pooling: expected one of mean, cls; found 'max'");

@@ -1,8 +1,9 @@
 /* How a text becomes a vector: what sentence-transformers keeps beside config.json.
  *
  *   modules.json                       what follows the transformer: pooling, its length
- *   1_Pooling/config.json              mean of all tokens, or the first one
- *   sentence_bert_config.json          max_seq_length
+ *   1_Pooling/config.json              mean of all tokens, or the first one; whether the
+ *                                      prompt's are among them (they must be)
+ *   sentence_bert_config.json          max_seq_length; do_lower_case (it must be false)
  *   config_sentence_transformers.json  prompts: words in front of a query or a passage
  *
  * Each may be absent, but how to pool is known or asked for, never guessed. A vector is
@@ -28,6 +29,20 @@ static kg_status read_if(struct kg_json_doc *doc, bool *there, const char *dir,
 
     *there = kg_file_exists(path.text);
     return *there ? kg_json_read(doc, path.text, FILE_BYTES, err) : KG_OK;
+}
+
+/* A field whose other value makes other vectors, that are not made here. */
+static kg_status need_flag(const struct kg_json_doc *doc, const char *key, bool good,
+                           struct kg_err *err)
+{
+    static const char *const words[] = {"false", "true"};
+    const struct kg_json *flag = kg_json_get(doc->root, key);
+    const bool is_flag = kg_json_type(flag) == KG_JSON_BOOL;
+
+    if (!flag || (is_flag && kg_json_bool(flag, good) == good))
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED, "%s: %s: expected %s, found %s", doc->where, key,
+                   words[good], is_flag ? words[!good] : kg_json_type_name(flag));
 }
 
 /* ---- modules.json ---- */
@@ -144,16 +159,17 @@ static kg_status read_pooling(struct kg_encoder_settings *s, const char *dir,
     kg_status status;
     bool there;
 
-    if (asked)
-        return named_pooling(s, asked, err);
     KG_TRY(read_if(&doc, &there, folder.text, "config.json", err));
-    if (!there)
+    if (!there && !asked)
         return kg_fail(
             err, KG_EINVAL,
             "%s: expected 1_Pooling/config.json, or to be told how vectors are "
             "pooled (--pooling mean or cls), found neither",
             dir);
-    status = take_pooling(s, &doc, err);
+    /* what stands beside the mode holds for a mode that is asked for, too */
+    KG_TRY_GOTO(out, need_flag(&doc, "include_prompt", true, err));
+    status = asked ? named_pooling(s, asked, err) : take_pooling(s, &doc, err);
+out:
     kg_json_release(&doc);
     return status;
 }
@@ -165,13 +181,17 @@ static kg_status read_max_tokens(struct kg_encoder_settings *s, const char *dir,
 {
     const int32_t most = c->rows - c->first;
     struct kg_json_doc doc = {0};
+    kg_status status;
     bool there;
 
     KG_TRY(read_if(&doc, &there, dir, "sentence_bert_config.json", err));
+    status = need_flag(&doc, "do_lower_case", false, err);
     s->max_tokens = (int32_t)kg_json_int(kg_json_get(doc.root, "max_seq_length"), most);
     if (s->max_tokens < 1 || s->max_tokens > most)
         s->max_tokens = most;
     kg_json_release(&doc);
+    if (status != KG_OK)
+        return status;
     if (asked > most || asked < 0)
         return kg_fail(err, KG_EINVAL,
                        "%s: max_tokens: expected at most its %d positions, found %d", dir,
