@@ -320,6 +320,31 @@ static void longrope_is_read_whole(void **state)
     }
 }
 
+/* Readers, transformers among them, cut head_dim x partial_rotary_factor to an
+ * integer. */
+static void every_part_of_a_head_is_written_as_it_is(void **state)
+{
+    struct kg_model_config c, again;
+    struct kg_str text = {0};
+    (void)state;
+    assert_int_equal(parse_long(&c, "\"partial_rotary_factor\": 0.75"), KG_OK);
+    for (int32_t head = 2; head <= 256; head += 2)
+        for (int32_t turned = 2; turned <= head; turned += 2) {
+            const int32_t pairs = turned < head ? turned / 2 : 0;
+            c.head_dim = head;
+            c.hidden = c.heads * head;
+            c.rope_pairs = pairs;
+            kg_str_release(&text);
+            assert_int_equal(kg_model_config_write(&text, &c, "float32", NULL, &err),
+                             KG_OK);
+            if (kg_model_config_parse(&again, text.data, text.len, "written", &err) !=
+                    KG_OK ||
+                again.rope_pairs != pairs)
+                fail_msg("%d of %d: %s", turned, head, err.message);
+        }
+    kg_str_release(&text);
+}
+
 /* ---- files as they are found ---- */
 
 /* What c was read of is written so that it reads as c. */
@@ -767,6 +792,7 @@ int main(void)
         cmocka_unit_test(longrope_is_read_and_written),
         cmocka_unit_test(longrope_without_more_positions_stretches_nothing),
         cmocka_unit_test(longrope_is_read_whole),
+        cmocka_unit_test(every_part_of_a_head_is_written_as_it_is),
         cmocka_unit_test(configs_of_newer_transformers_are_read),
         cmocka_unit_test(configs_of_well_known_models_are_read),
         cmocka_unit_test(two_ropes_are_read),

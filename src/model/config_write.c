@@ -9,6 +9,7 @@
 
 #include "data/json.h"
 
+#include <math.h>
 #include <string.h>
 
 struct writer {
@@ -141,11 +142,22 @@ static kg_status put_longrope(const struct writer *w, const struct kg_model_conf
     return kg_str_puts(w->out, "}", w->err);
 }
 
+/* The part of a head that is turned, such that head_dim x part, cut to an integer as its
+ * readers do, is the columns: their quotient may be one ulp short of that (30 of 44). */
+static double rotary_part(const struct kg_model_config *c)
+{
+    const int32_t turned = 2 * c->rope_pairs;
+    double part = (double)turned / c->head_dim;
+    while ((int32_t)(c->head_dim * part) < turned)
+        part = nextafter(part, 1);
+    return part;
+}
+
 static kg_status put_rope(const struct writer *w, const struct kg_model_config *c)
 {
     KG_TRY(put_double(w, "rope_theta", c->rope_theta));
     if (c->rope_pairs)
-        KG_TRY(put_double(w, "partial_rotary_factor", 2.0 * c->rope_pairs / c->head_dim));
+        KG_TRY(put_double(w, "partial_rotary_factor", rotary_part(c)));
     if (c->rope == KG_ROPE_DEFAULT)
         return put_word(w, "rope_scaling", "null");
     if (c->rope == KG_ROPE_LONGROPE)
