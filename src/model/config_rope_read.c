@@ -172,6 +172,11 @@ static kg_status read_longrope_positions(const struct kg_config_reader *r,
     if (kg_json_get(r->root, key) && outer != c->rope_original_positions)
         return kg_fail(r->err, KG_ECONFLICT, "%s: %s is %d, but %d beside the factors",
                        r->doc->where, key, outer, c->rope_original_positions);
+    /* the attention factor divides by their logarithm */
+    if (c->rope_original_positions < 2)
+        return kg_config_refuse(r, key,
+                                kg_json_get(kg_json_get(rope, key) ? rope : r->root, key),
+                                "2 or more");
     c->rope_factor = (double)c->max_positions / c->rope_original_positions;
     if (kg_json_get(rope, "factor") &&
         kg_json_real(kg_json_get(rope, "factor"), 0) != c->rope_factor)

@@ -308,6 +308,10 @@ static void longrope_is_read_whole(void **state)
          "partial_rotary_factor is 0.7, expected a part"},
         {"\"partial_rotary_factor\": 1.5",
          "partial_rotary_factor is 1.5, expected a part"},
+        {PHI_LONG(LONG_LISTS ", \"original_max_position_embeddings\": 1"),
+         "original_max_position_embeddings is 1, expected 2 or more"},
+        {PHI_LONG(LONG_LISTS) ", \"original_max_position_embeddings\": 1",
+         "original_max_position_embeddings is 1, expected 2 or more"},
         {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2.0}",
          "expected null, or an object of rope_type default or longrope"},
     };
