@@ -58,6 +58,18 @@ too_few_is_no_pass() {
         [ "$(said_of "2 2")" = "skip: not in 20 s;[  SKIPPED ] x;" ] && said_of "1 0" | grep -q FAILED && said_of "2 1" | grep -q FAILED
 }
 pass "too few seconds are tried again, and no pass" too_few_is_no_pass
+# training does not get on: neither the part that counts its steps nor the one that measures them is done, and nothing FAILED
+training_is_slow() {
+    printf '#!/bin/sh\n[ "$1" != train ] || exec sleep 100\nexec ./kedge "$@"\n' >"$work/slow"
+    chmod +x "$work/slow"
+    KEDGE_GPU_CHECK_PROGRAM=$work/slow check --device cpu --parts whole,bench --seconds 12 || return 1
+    for part in whole bench; do
+        in_time $part 12
+        [ $? -eq 2 ] && grep -q "^$part is not done where the parts have 12 s: " "$work/why" || return 1
+    done
+}
+pass "training that does not get on is out of time, and not FAILED" training_is_slow
+
 all_is_well() { # seconds
     check --device cpu --parts start,whole --seconds "$1" || return 1
     in_time whole "$1" || return
