@@ -100,6 +100,7 @@ one_is_slow() {
         [ "$(result "product beside PyTorch's")" = skipped ] && json_is_read
 }
 pass "a part without time is marked, and the next runs" one_is_slow
+fake tensor/head 'echo "[       OK ] a_test"'
 
 # a digit of the third answer of kedge score is another: the part ends, and so does the script, with 1
 one_bit_differs() {
