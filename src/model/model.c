@@ -102,7 +102,7 @@ static kg_status add_row(struct kg_model *m, int32_t layer,
                          struct kg_err *err)
 {
     struct kg_param *p = NULL;
-    char suffix[KG_NAME_BYTES - 24];
+    char suffix[KG_NAME_BYTES - 26];
     if (kg_arch_each_expert(row))
         kg_arch_expert_name(suffix, sizeof suffix, row, e);
     snprintf(*name, KG_NAME_BYTES, "model.layers.%d.%s", (int)layer,
