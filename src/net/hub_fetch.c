@@ -30,7 +30,7 @@ enum {
     MAX_IN_FLIGHT = 64,
     MAX_REDIRECTS = 5,
     MAX_CUTS = 50,      /* of one part, each after some bytes */
-    MAX_SIGNATURES = 3, /* addresses that were asked for anew as they had run out */
+    MAX_SIGNATURES = 3, /* that ran out before another part was whole */
     HASH_BYTES = 4 << 20,
     POLL_MS = 200,
     PROGRESS_MS = 10000,
@@ -47,7 +47,8 @@ struct blob {
     uint64_t *got; /* (n_parts) bytes of each part that are there; owned */
     bool *taken;   /* (n_parts) in flight or done; owned */
     size_t n_parts, left;
-    char *url; /* owned: where a redirection led, NULL: not asked yet */
+    char *url;           /* owned: where a redirection led, NULL: the hub is asked */
+    unsigned generation; /* raised whenever url changes */
     int signatures;
     bool left_over;    /* a pull before this one left some of it */
     struct kg_map map; /* while HASHING */
@@ -59,8 +60,10 @@ struct flight {
     bool used;
     struct blob *blob;
     size_t part;
-    uint64_t at, end; /* bytes of the file: the next, and behind the last */
-    uint64_t asked;   /* at, when it was asked for */
+    uint64_t at, end;    /* bytes of the file: the next, and behind the last */
+    uint64_t asked;      /* at, when it was asked for */
+    struct kg_str url;   /* owned: where */
+    unsigned generation; /* the blob's, when it was; 0: the hub itself was asked */
     int redirects, cuts;
 };
 
@@ -264,19 +267,17 @@ static kg_status put_address(struct kg_str *url, const struct fetch *f,
 
 static kg_status ask(struct fetch *f, struct flight *x, struct kg_err *err)
 {
-    struct kg_str url = {0};
     char range[64];
     struct kg_http_ask a = {.ticket = (uint64_t)(x - f->flights), .range = range};
-    kg_status status = put_address(&url, f, x->blob, err);
 
+    kg_str_clear(&x->url);
+    KG_TRY(put_address(&x->url, f, x->blob, err));
+    x->generation = x->blob->url ? x->blob->generation : 0;
     x->asked = x->at;
     snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64, x->at, x->end - 1);
-    a.url = kg_str_text(&url);
+    a.url = kg_str_text(&x->url);
     a.no_key = !kg_http_same_origin(f->site->endpoint, a.url);
-    if (status == KG_OK)
-        status = kg_http_client_ask(f->client, &a, err);
-    kg_str_release(&url);
-    return status;
+    return kg_http_client_ask(f->client, &a, err);
 }
 
 static kg_status open_part_file(struct fetch *f, struct blob *b, struct kg_err *err)
@@ -469,6 +470,8 @@ static kg_status finish_part(struct fetch *f, struct flight *x, struct kg_err *e
     struct blob *b = x->blob;
 
     x->used = false;
+    kg_str_release(&x->url);
+    b->signatures = 0;
     b->left = b->state == WHOLE ? 0 : b->left - 1;
     if (b->left > 0)
         return save_have(f, b, err);
@@ -492,41 +495,49 @@ static kg_status go_on(struct fetch *f, struct flight *x, const struct kg_http_a
     return ask(f, x, err);
 }
 
+static void set_address(struct blob *b, char *url)
+{
+    kg_mem_free(b->url);
+    b->url = url;
+    b->generation++;
+}
+
 static kg_status follow(struct fetch *f, struct flight *x, const struct kg_http_answer *a,
                         struct kg_err *err)
 {
-    struct blob *b = x->blob;
-    struct kg_str from = {0};
+    const char *path = x->blob->file->path;
     char *url;
-    kg_status status;
 
     if (++x->redirects > MAX_REDIRECTS)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected a file, found more than %d redirections",
-                       b->file->path, MAX_REDIRECTS);
-    status = put_address(&from, f, b, err);
-    if (status == KG_OK)
-        status = kg_hub_check_redirect(kg_str_text(&from), a, err);
-    kg_str_release(&from);
-    if (status != KG_OK)
-        return kg_err_prefix(err, "%s", b->file->path);
+                       "%s: expected a file, found more than %d redirections", path,
+                       MAX_REDIRECTS);
+    if (kg_hub_check_redirect(kg_str_text(&x->url), a, err) != KG_OK)
+        return kg_err_prefix(err, "%s", path);
     url = kg_mem_strdup(a->redirect, err);
     if (!url)
         return KG_ENOMEM;
-    kg_mem_free(b->url);
-    b->url = url;
+    set_address(x->blob, url);
     return ask(f, x, err);
 }
 
-/* An address that a redirection led to is good for a while: then the hub gives
- * another. */
-static bool has_run_out(struct blob *b, int http_status)
+/* An address that a redirection led to is good for a while: then the hub gives another.
+ * Several parts ask one address, and each is refused: the first of them ends it, and what
+ * stands in its place is not meant by the others. The hub's own refusal is none of
+ * these. */
+static bool has_run_out(struct flight *x, int http_status)
 {
-    if (!b->url || (http_status != 401 && http_status != 403 && http_status != 410) ||
-        ++b->signatures > MAX_SIGNATURES)
+    struct blob *b = x->blob;
+
+    if (x->generation == 0 ||
+        (http_status != 401 && http_status != 403 && http_status != 410))
         return false;
-    kg_mem_free(b->url);
-    b->url = NULL;
+    if (x->generation == b->generation) {
+        if (++b->signatures > MAX_SIGNATURES)
+            return false;
+        set_address(b, NULL);
+    }
+    x->redirects = 0;
     return true;
 }
 
@@ -548,7 +559,7 @@ static kg_status take_answer(void *user, const struct kg_http_answer *a,
                        "%s: expected %" PRIu64 " bytes, found fewer (416)",
                        x->blob->file->path, x->blob->file->bytes);
     if (code >= 300)
-        return has_run_out(x->blob, code)
+        return has_run_out(x, code)
                    ? ask(f, x, err)
                    : kg_hub_explain(f->site, &f->opts->name, x->blob->file->path, a, err);
     if (x->at == x->end)
@@ -686,6 +697,8 @@ static void release(struct fetch *f)
     struct kg_err ignored;
 
     kg_http_client_close(f->client);
+    for (int i = 0; i < MAX_IN_FLIGHT; i++)
+        kg_str_release(&f->flights[i].url);
     for (size_t i = 0; i < f->n; i++) {
         struct blob *b = &f->blobs[i];
         bool parts = b->state == OPEN || b->state == ASK_ONE;

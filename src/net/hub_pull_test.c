@@ -83,7 +83,7 @@ static kg_status pull_with(struct kg_hub_pull_opts opts, const char *name,
                            enum kg_hub_kind kind)
 {
     opts.part_bytes = PART_BYTES;
-    opts.in_flight = 3;
+    opts.in_flight = opts.in_flight > 0 ? opts.in_flight : 3;
     opts.backoff_ms = 1;
     memset(&err, 0, sizeof err);
     if (kg_hub_name_read(&opts.name, name, kind, &err) != KG_OK)
@@ -402,6 +402,51 @@ static void an_address_that_ran_out_is_asked_for_anew(void **state)
     nothing_is_there();
 }
 
+/* A model of three parts, which are asked for one, two at addresses that run out. */
+static void serve_three_parts(int short_lived)
+{
+    hub.files[0] = (struct hub_file){"model.safetensors", weights, 3 * PART_BYTES, true};
+    hub.n = 1;
+    hub.short_lived = short_lived;
+}
+
+static void two_refusals_of_an_address_are_not_the_hubs(void **state)
+{
+    (void)state;
+    serve_three_parts(1);
+    hub.late_redirection = true;
+    pulls("org/tiny");
+    is_there(SNAPSHOT "/model.safetensors", weights, 3 * PART_BYTES);
+    assert_int_equal(hub.refused, 2);
+    assert_int_equal(hub_count("address=1&"), 3);
+}
+
+static void a_refusal_of_an_old_address_leaves_the_new_one(void **state)
+{
+    (void)state;
+    serve_three_parts(1);
+    hub.late_refusal = true;
+    pulls("org/tiny");
+    is_there(SNAPSHOT "/model.safetensors", weights, 3 * PART_BYTES);
+    assert_int_equal(hub.refused, 2);
+    assert_int_equal(hub_count("/resolve/"), 2);
+    assert_int_equal(hub_count("address=2&"), 2);
+}
+
+static void a_file_may_outlive_many_addresses(void **state)
+{
+    (void)state;
+    hub.short_lived = HUB_ADDRESSES; /* one for each of five parts */
+    assert_int_equal(
+        pull_with((struct kg_hub_pull_opts){.in_flight = 1}, "org/tiny", KG_HUB_MODEL),
+        KG_OK);
+    is_whole();
+    assert_int_equal(hub.refused, 4);
+    assert_int_equal(kg_file_remove_tree(in_dir("hub"), &err), KG_OK);
+    pulls("org/tiny"); /* in whatever order three parts are refused */
+    is_whole();
+}
+
 /* ---- files that are others ---- */
 
 static void another_digest_is_refused(void **state)
@@ -651,6 +696,9 @@ int main(void)
         WITH_HUB(notes_that_do_not_fit_are_not_believed),
         WITH_HUB(a_server_without_ranges_gives_whole_files),
         WITH_HUB(an_address_that_ran_out_is_asked_for_anew),
+        WITH_HUB(two_refusals_of_an_address_are_not_the_hubs),
+        WITH_HUB(a_refusal_of_an_old_address_leaves_the_new_one),
+        WITH_HUB(a_file_may_outlive_many_addresses),
         WITH_HUB(another_digest_is_refused),
         WITH_HUB(another_length_is_refused),
         WITH_HUB(a_page_in_the_place_of_a_file_is_refused),

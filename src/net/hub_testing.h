@@ -12,6 +12,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -24,7 +25,14 @@
 
 #define HUB_COMMIT "0123456789abcdef0123456789abcdef01234567"
 
-enum { HUB_HOST, HUB_STORE, HUB_HOSTS, HUB_FILES = 16, HUB_LOG_BYTES = 1 << 16 };
+enum {
+    HUB_HOST,
+    HUB_STORE,
+    HUB_HOSTS,
+    HUB_FILES = 16,
+    HUB_ADDRESSES = 64,
+    HUB_LOG_BYTES = 1 << 16
+};
 
 struct hub_file {
     const char *path;
@@ -44,6 +52,13 @@ struct hub_manners {
     bool hold;          /* of LFS, then wait until hub_holds is false */
     bool flip;          /* a bit of a file of the store is another */
     int run_out;        /* so many answers of the store are 403 */
+    /* So many addresses of the store, which have numbers, are good for one file or part
+     * each; and which of these waits for which: the second redirection until two parts
+     * were refused, or the second refusal until the store is asked once more. */
+    int short_lived;
+    bool late_redirection, late_refusal;
+    int given, refused; /* out */
+    bool is_over[HUB_ADDRESSES];
     size_t longer;      /* the list says so many bytes more */
     const char *list;   /* NULL, or the list's body */
     const char *answer; /* NULL, or status line and header of every answer of the hub */
@@ -183,27 +198,66 @@ static inline const struct hub_file *hub_find(const char *path)
     return found;
 }
 
-static inline void hub_reply_file(int fd, int host, const struct hub_file *f,
-                                  const char *range)
+/* Where a file lies: ROOM/PATH?Signature=sesame, or with a number before it. */
+static inline void hub_redirect(int fd, const struct hub_file *f)
 {
-    char head[512];
+    char head[512], number[32] = "";
 
-    if (host == HUB_STORE && hub.run_out > 0) {
+    hub.given++;
+    while (hub.late_redirection && hub.given == 2 && hub.refused < 2) {
+        pthread_mutex_unlock(&hub_mutex);
+        usleep(1000);
+        pthread_mutex_lock(&hub_mutex);
+    }
+    if (hub.short_lived > 0)
+        snprintf(number, sizeof number, "address=%d&", hub.given);
+    if (hub.location)
+        snprintf(head, sizeof head, "302 Found\r\nLocation: %s", hub.location);
+    else
+        snprintf(head, sizeof head,
+                 "302 Found\r\nX-Linked-Size: %zu\r\nLocation: "
+                 "http://127.0.0.1:%d/store/%s?%sSignature=sesame",
+                 f->n, hub_hosts[HUB_STORE].port, f->path, number);
+    hub_reply(fd, head, "");
+}
+
+/* Whether the store refuses the address: it is counted. */
+static inline bool hub_has_run_out(const char *path)
+{
+    const char *at = strstr(path, "?address=");
+    int number = at ? atoi(at + 9) : 0;
+
+    if (hub.run_out > 0) {
         hub.run_out--;
+        return true;
+    }
+    if (number < 1 || number >= HUB_ADDRESSES || number > hub.short_lived)
+        return false;
+    if (!hub.is_over[number]) {
+        hub.is_over[number] = true;
+        return false;
+    }
+    hub.refused++;
+    if (hub.late_refusal && hub.refused == 2) {
+        struct pollfd next = {.fd = hub_hosts[HUB_STORE].fd, .events = POLLIN};
+
+        pthread_mutex_unlock(&hub_mutex);
+        poll(&next, 1, 10000);
+        pthread_mutex_lock(&hub_mutex);
+    }
+    return true;
+}
+
+static inline void hub_reply_file(int fd, int host, const struct hub_file *f,
+                                  const char *path, const char *range)
+{
+    if (host == HUB_STORE && hub_has_run_out(path))
         hub_reply(fd, "403 Forbidden\r\nContent-Type: application/xml",
                   "<Error>Request has expired</Error>");
-    } else if (host == HUB_HOST && f->lfs) {
-        if (hub.location)
-            snprintf(head, sizeof head, "302 Found\r\nLocation: %s", hub.location);
-        else
-            snprintf(head, sizeof head,
-                     "302 Found\r\nX-Linked-Size: %zu\r\nLocation: "
-                     "http://127.0.0.1:%d/store/%s?Signature=sesame",
-                     f->n, hub_hosts[HUB_STORE].port, f->path);
-        hub_reply(fd, head, "");
-    } else {
+    else if (host == HUB_HOST && f->lfs)
+        hub_redirect(fd, f);
+    else
         hub_reply_bytes(fd, f, range);
-    }
 }
 
 static inline void hub_answer(int fd, int host, const char *path, const char *range)
@@ -219,7 +273,7 @@ static inline void hub_answer(int fd, int host, const char *path, const char *ra
     else if (hub.file_answer)
         hub_reply(fd, hub.file_answer, hub.file_page ? hub.file_page : "");
     else if (f)
-        hub_reply_file(fd, host, f, range);
+        hub_reply_file(fd, host, f, path, range);
     else
         hub_reply(fd, "404 Not Found\r\nX-Error-Code: EntryNotFound",
                   "{\"error\": \"none\"}");
