@@ -85,6 +85,16 @@ static kg_status lock(struct kg_file_lock *l, const char *folder, struct kg_err 
     return kg_file_lock_take(l, path.text, err);
 }
 
+/* A branch or a tag may be any commit, a commit is itself. */
+static kg_status check_commit(const struct kg_hub_list *list,
+                              const struct kg_hub_name *name, struct kg_err *err)
+{
+    if (!kg_hub_is_commit(name->revision) || strcmp(name->revision, list->commit) == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "%s: expected the commit %s, found %s in the list",
+                   name->id, name->revision, list->commit);
+}
+
 static kg_status pull(struct kg_hub_pulled *out, const struct kg_hub_site *site,
                       const struct kg_hub_pull_opts *opts, const char *folder,
                       struct kg_err *err)
@@ -94,6 +104,7 @@ static kg_status pull(struct kg_hub_pulled *out, const struct kg_hub_site *site,
     kg_status status;
 
     KG_TRY(kg_hub_list_get(&list, site, opts, err));
+    KG_TRY_GOTO(out, check_commit(&list, &opts->name, err));
     KG_TRY_GOTO(out, kg_hub_list_choose(&list, opts, err));
     KG_TRY_GOTO(out, kg_file_make_dirs(blobs.text, err));
     KG_TRY_GOTO(out, kg_hub_fetch(&out->fetched, &list, site, opts, blobs.text, err));

@@ -229,6 +229,17 @@ static void a_revision_is_what_is_asked_for(void **state)
     assert_false(kg_file_exists(in_dir(FOLDER "/refs/" HUB_COMMIT)));
 }
 
+static void another_commit_than_asked_for_is_refused(void **state)
+{
+    (void)state;
+    hub.commit = "ffffffffffffffffffffffffffffffffffffffff";
+    refuses("org/tiny@" HUB_COMMIT, KG_EFORMAT,
+            "org/tiny: expected the commit " HUB_COMMIT
+            ", found ffffffffffffffffffffffffffffffffffffffff");
+    nothing_is_there();
+    assert_int_equal(hub_count("/resolve/"), 0);
+}
+
 static void a_newer_commit_stands_beside_the_old_one(void **state)
 {
     static const char newer[] = "ffffffffffffffffffffffffffffffffffffffff";
@@ -685,6 +696,7 @@ int main(void)
         WITH_HUB(large_files_come_in_parts),
         WITH_HUB(what_is_there_is_not_fetched_again),
         WITH_HUB(a_revision_is_what_is_asked_for),
+        WITH_HUB(another_commit_than_asked_for_is_refused),
         WITH_HUB(a_newer_commit_stands_beside_the_old_one),
         WITH_HUB(patterns_choose_other_files),
         WITH_HUB(a_data_set_comes_whole_or_by_file),
