@@ -380,6 +380,23 @@ static inline int hub_count(const char *words)
     return n;
 }
 
+/* How many requests came to a host with a key that begins so: "" all, "\n" those with
+ * none. */
+static inline int hub_count_keys(const char *host, const char *key)
+{
+    int n = 0;
+
+    pthread_mutex_lock(&hub_mutex);
+    for (const char *p = hub_log; *p; p = strchr(p, '\n') + 1) {
+        const char *found = strstr(p, " key=");
+
+        n += strncmp(p, host, strlen(host)) == 0 && p[strlen(host)] == ' ' &&
+             strncmp(found + 5, key, strlen(key)) == 0;
+    }
+    pthread_mutex_unlock(&hub_mutex);
+    return n;
+}
+
 /* Good manners and an empty log. */
 static inline void hub_reset(void)
 {
