@@ -24,6 +24,31 @@ enum {
 
 /* ---- the site ---- */
 
+/* Behind "://": HOST or [HOST], then maybe :DIGITS, then the end or a path. */
+static bool has_host(const char *url)
+{
+    const char *host = strstr(url, "://") + 3, *rest;
+    size_t digits;
+
+    if (*host == '[') {
+        rest = host + strcspn(host, "]/");
+        if (*rest != ']' || rest == host + 1)
+            return false;
+        rest++;
+    } else {
+        rest = host + strcspn(host, ":/");
+    }
+    if (rest == host)
+        return false;
+    if (*rest == ':') {
+        digits = strspn(rest + 1, "0123456789");
+        if (digits == 0)
+            return false;
+        rest += 1 + digits;
+    }
+    return !*rest || *rest == '/';
+}
+
 static kg_status read_endpoint(struct kg_hub_site *site, struct kg_err *err)
 {
     const char *given = kg_hub_variable("HF_ENDPOINT");
@@ -32,11 +57,12 @@ static kg_status read_endpoint(struct kg_hub_site *site, struct kg_err *err)
 
     while (n > 0 && url[n - 1] == '/')
         n--;
-    if (!kg_http_is_address(url) || n >= sizeof site->endpoint ||
+    if (!kg_http_is_address(url) || !has_host(url) || n >= sizeof site->endpoint ||
         strpbrk(url, " ?#@\r\n"))
-        return kg_fail(
-            err, KG_EINVAL,
-            "HF_ENDPOINT: expected http://HOST or https://HOST, found '%.200s'", url);
+        return kg_fail(err, KG_EINVAL,
+                       "HF_ENDPOINT: expected http://HOST[:PORT] or https://HOST[:PORT], "
+                       "found '%.200s'",
+                       url);
     snprintf(site->endpoint, sizeof site->endpoint, "%.*s", (int)n, url);
     return KG_OK;
 }

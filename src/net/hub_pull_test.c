@@ -616,10 +616,21 @@ static void a_list_with_another_digest_is_refused(void **state)
 
 static void the_environment_is_checked(void **state)
 {
-    static const char *const urls[] = {"huggingface.co", "ftp://x", "http://a b",
-                                       "https://me@x"};
+    static const char *const urls[] = {
+        "huggingface.co", "ftp://x",       "http://a b",     "https://me@x",
+        "http://",        "https:///path", "http://host:",   "http://host:/path",
+        "http://host:8o", "http://:80",    "http://[::1",    "http://[]",
+        "http://[::1]:",  "http://[::1]x", "http://host:8:8"};
+    static const char *const good[] = {"http://host", "https://host:443/hub/",
+                                       "http://[::1]", "http://[::1]:80/hub"};
+    struct kg_hub_site site;
 
     (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        setenv("HF_ENDPOINT", good[i], 1);
+        assert_int_equal(kg_hub_site_open(&site, &err), KG_OK);
+        kg_hub_site_close(&site);
+    }
     setenv("HF_HUB_OFFLINE", "1", 1);
     refuses("org/tiny", KG_EINVAL, "HF_HUB_OFFLINE");
     setenv("HF_HUB_OFFLINE", "0", 1);
