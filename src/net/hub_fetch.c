@@ -51,6 +51,7 @@ struct blob {
     unsigned generation; /* raised whenever url changes */
     int signatures;
     bool left_over;    /* a pull before this one left some of it */
+    bool lost;         /* a write failed: bytes of `got` are nowhere */
     struct kg_map map; /* while HASHING */
     uint64_t hashed;
     struct kg_digest digest;
@@ -119,13 +120,19 @@ static void forget_parts(struct fetch *f, struct blob *b)
     b->left = b->n_parts;
 }
 
+static kg_status written(struct blob *b, kg_status status)
+{
+    b->lost |= status != KG_OK;
+    return status;
+}
+
 /* "kedge 1 BYTES PART_BYTES\n", then how much of each part is there, a line each. */
 static kg_status save_have(struct fetch *f, struct blob *b, struct kg_err *err)
 {
     struct kg_str text = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_file_writer_flush(&b->writer, err));
+    KG_TRY_GOTO(out, written(b, kg_file_writer_flush(&b->writer, err)));
     KG_TRY_GOTO(out, kg_str_printf(&text, err, "kedge 1 %" PRIu64 " %" PRIu64 "\n",
                                    b->file->bytes, f->part_bytes));
     for (size_t i = 0; i < b->n_parts; i++)
@@ -445,8 +452,8 @@ static kg_status write_piece(struct fetch *f, struct flight *x, const char *data
         return kg_fail(err, KG_EFORMAT, "%s: expected %" PRIu64 " bytes, found more",
                        b->file->path, x->end - x->asked);
     if (b->writer.written != x->at)
-        KG_TRY(kg_file_writer_seek(&b->writer, x->at, err));
-    KG_TRY(kg_file_writer_put(&b->writer, data, n, err));
+        KG_TRY(written(b, kg_file_writer_seek(&b->writer, x->at, err)));
+    KG_TRY(written(b, kg_file_writer_put(&b->writer, data, n, err)));
     x->at += n;
     b->got[x->part] += n;
     f->there += n;
@@ -691,7 +698,8 @@ static kg_status open_client(struct fetch *f, struct kg_err *err)
     return kg_http_client_open(&f->client, &how, err);
 }
 
-/* What has come of files that are not whole stays, with a note of it. */
+/* What has come of files that are not whole stays, with a note of it: the one of before
+ * where a write failed. */
 static void release(struct fetch *f)
 {
     struct kg_err ignored;
@@ -701,7 +709,7 @@ static void release(struct fetch *f)
         kg_str_release(&f->flights[i].url);
     for (size_t i = 0; i < f->n; i++) {
         struct blob *b = &f->blobs[i];
-        bool parts = b->state == OPEN || b->state == ASK_ONE;
+        bool parts = (b->state == OPEN || b->state == ASK_ONE) && !b->lost;
 
         if (b->writer.path && parts && save_have(f, b, &ignored) != KG_OK)
             kg_log_warn("%s", ignored.message);

@@ -5,6 +5,8 @@
 #include "net/hub_internal.h"
 #include "net/hub_testing.h"
 
+#include <errno.h>
+
 enum { WEIGHTS = 300000, PART_BYTES = 65536 };
 
 #define TOKEN    "hf_OpenSesame"
@@ -681,6 +683,49 @@ static void every_failed_request_to_the_disk_is_a_status(void **state)
     }
 }
 
+/* What the note says is there of a part is there. */
+static void the_note_is_true(const char *digest)
+{
+    struct kg_str note = {0}, bytes = {0};
+    char name[120];
+    char *line;
+    size_t first = 0;
+
+    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-have", digest);
+    if (!kg_file_exists(in_dir(name)))
+        return;
+    assert_int_equal(kg_file_read(&note, in_dir(name), 1 << 20, &err), KG_OK);
+    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-part", digest);
+    assert_int_equal(kg_file_read(&bytes, in_dir(name), 1 << 20, &err), KG_OK);
+    assert_int_equal(bytes.len, WEIGHTS);
+    line = strchr(note.data, '\n') + 1;
+    for (; *line; first += PART_BYTES, line = strchr(line, '\n') + 1)
+        assert_memory_equal(bytes.data + first, weights + first, strtoul(line, NULL, 10));
+    assert_true(first >= WEIGHTS);
+    kg_str_release(&bytes);
+    kg_str_release(&note);
+}
+
+/* Whatever could not be written, and whenever: the same pull may go on there. */
+static void no_note_claims_what_could_not_be_written(void **state)
+{
+    char digest[KG_DIGEST_TEXT];
+    kg_status status = KG_EIO;
+
+    (void)state;
+    hub.files[0] = (struct hub_file){"model.safetensors", weights, WEIGHTS, true};
+    hub.n = 1;
+    hub_digest(digest, &hub.files[0]);
+    for (uint64_t n = 1; status != KG_OK; n++) {
+        assert_int_equal(kg_file_remove_tree(in_dir("hub"), &err), KG_OK);
+        kg_file_fail_at(n, ENOSPC);
+        status = pull("org/tiny");
+        kg_file_fail_at(0, 0);
+        the_note_is_true(digest);
+    }
+    is_there(SNAPSHOT "/model.safetensors", weights, WEIGHTS);
+}
+
 static void every_failed_allocation_is_a_status(void **state)
 {
     (void)state;
@@ -734,6 +779,7 @@ int main(void)
         WITH_HUB(the_environment_is_checked),
         WITH_HUB(origins_are_scheme_host_and_port),
         WITH_HUB(every_failed_request_to_the_disk_is_a_status),
+        WITH_HUB(no_note_claims_what_could_not_be_written),
         WITH_HUB(every_failed_allocation_is_a_status),
     };
 
