@@ -55,6 +55,7 @@ struct blob {
     struct kg_map map; /* while HASHING */
     uint64_t hashed;
     struct kg_digest digest;
+    struct blob *next; /* that waits for its digest */
 };
 
 struct flight {
@@ -75,6 +76,8 @@ struct fetch {
     struct kg_http_client *client;
     struct blob *blobs; /* (n) owned */
     size_t n, done;
+    size_t first; /* the blobs before it have no part that nobody fetches */
+    struct blob *hash_first, *hash_last; /* those HASHING, as they came */
     struct flight flights[MAX_IN_FLIGHT];
     int in_flight;
     uint64_t part_bytes, bytes, there, fetched, room;
@@ -229,27 +232,58 @@ static kg_status make_blob(struct fetch *f, struct blob *b,
     return KG_OK;
 }
 
-static bool is_double(const struct fetch *f, const struct kg_hub_file *file)
+static int by_place(const void *a, const void *b)
 {
-    for (size_t i = 0; i < f->n; i++)
-        if (strcmp(f->blobs[i].file->digest, file->digest) == 0)
-            return true;
-    return false;
+    const struct kg_hub_file *x = *(const struct kg_hub_file *const *)a;
+    const struct kg_hub_file *y = *(const struct kg_hub_file *const *)b;
+
+    return (x > y) - (x < y);
+}
+
+static int by_digest(const void *a, const void *b)
+{
+    const struct kg_hub_file *x = *(const struct kg_hub_file *const *)a;
+    const struct kg_hub_file *y = *(const struct kg_hub_file *const *)b;
+    int order = strcmp(x->digest, y->digest);
+
+    return order ? order : by_place(a, b);
+}
+
+/* The wanted files, of several with one digest the first, in the order of the list.
+ * returns how many */
+static size_t choose(const struct kg_hub_file **out, const struct kg_hub_list *list)
+{
+    size_t n = 0, kept = 0;
+
+    for (size_t i = 0; i < list->n; i++)
+        if (list->files[i].wanted)
+            out[n++] = &list->files[i];
+    qsort(out, n, sizeof *out, by_digest);
+    for (size_t i = 0; i < n; i++)
+        if (kept == 0 || strcmp(out[i]->digest, out[kept - 1]->digest) != 0)
+            out[kept++] = out[i];
+    qsort(out, kept, sizeof *out, by_place);
+    return kept;
 }
 
 static kg_status make_blobs(struct fetch *f, const struct kg_hub_list *list,
                             struct kg_err *err)
 {
-    f->blobs = kg_mem_calloc(list->n, sizeof *f->blobs, "files of the hub", err);
+    const struct kg_hub_file **files = kg_mem_calloc(list->n, sizeof *files,
+                                                     "files of the hub", err);
+    kg_status status = files ? KG_OK : KG_ENOMEM;
+    size_t n = files ? choose(files, list) : 0;
+
+    if (status == KG_OK)
+        f->blobs = kg_mem_calloc(n, sizeof *f->blobs, "files of the hub", err);
     if (!f->blobs)
-        return KG_ENOMEM;
-    for (size_t i = 0; i < list->n; i++) {
-        if (!list->files[i].wanted || is_double(f, &list->files[i]))
-            continue;
+        status = KG_ENOMEM;
+    while (status == KG_OK && f->n < n) {
         f->n++;
-        KG_TRY(make_blob(f, &f->blobs[f->n - 1], &list->files[i], err));
+        status = make_blob(f, &f->blobs[f->n - 1], files[f->n - 1], err);
     }
-    return KG_OK;
+    kg_mem_free(files);
+    return status;
 }
 
 /* Of all that is missing: what is there of a part is on the disk. */
@@ -304,10 +338,23 @@ static kg_status open_part_file(struct fetch *f, struct blob *b, struct kg_err *
     return KG_OK;
 }
 
+/* All of it is there: its digest is next. */
+static void queue_hash(struct fetch *f, struct blob *b)
+{
+    b->state = HASHING;
+    if (f->hash_first)
+        f->hash_last->next = b;
+    else
+        f->hash_first = b;
+    f->hash_last = b;
+}
+
 static kg_status start_blob(struct fetch *f, struct blob *b, struct kg_err *err)
 {
     KG_TRY(open_part_file(f, b, err));
-    b->state = b->left == 0 ? HASHING : b->n_parts == 1 ? OPEN : ASK_ONE;
+    b->state = b->n_parts == 1 ? OPEN : ASK_ONE;
+    if (b->left == 0)
+        queue_hash(f, b);
     return KG_OK;
 }
 
@@ -348,10 +395,18 @@ static kg_status start_part(struct fetch *f, struct flight *x, struct blob *b,
     return ask(f, x, err);
 }
 
+static bool has_parts_to_fetch(const struct blob *b)
+{
+    return b->state == WAITING ||
+           ((b->state == ASK_ONE || b->state == OPEN) && next_part(b) != SIZE_MAX);
+}
+
 /* Give every free connection a part. */
 static kg_status start_parts(struct fetch *f, struct kg_err *err)
 {
-    for (size_t i = 0; i < f->n; i++) {
+    while (f->first < f->n && !has_parts_to_fetch(&f->blobs[f->first]))
+        f->first++;
+    for (size_t i = f->first; i < f->n; i++) {
         struct blob *b = &f->blobs[i];
         struct flight *x = free_flight(f);
 
@@ -482,7 +537,7 @@ static kg_status finish_part(struct fetch *f, struct flight *x, struct kg_err *e
     b->left = b->state == WHOLE ? 0 : b->left - 1;
     if (b->left > 0)
         return save_have(f, b, err);
-    b->state = HASHING;
+    queue_hash(f, b);
     return kg_file_writer_close(&b->writer, err);
 }
 
@@ -607,6 +662,8 @@ static kg_status refuse_digest(struct fetch *f, struct blob *b, const char *foun
         b->file->path);
     b->left_over = false;
     b->state = WAITING;
+    if (f->first > (size_t)(b - f->blobs))
+        f->first = (size_t)(b - f->blobs);
     b->hashed = 0;
     forget_parts(f, b);
     return KG_OK;
@@ -616,6 +673,8 @@ static kg_status end_hash(struct fetch *f, struct blob *b, struct kg_err *err)
 {
     char found[KG_DIGEST_TEXT];
 
+    f->hash_first = b->next;
+    b->next = NULL;
     kg_map_close(&b->map);
     kg_digest_end(found, &b->digest);
     if (strcmp(found, b->file->digest) != 0)
@@ -629,12 +688,10 @@ static kg_status end_hash(struct fetch *f, struct blob *b, struct kg_err *err)
 /* A little of the first that waits for it.   *busy: there is more to do */
 static kg_status hash_some(bool *busy, struct fetch *f, struct kg_err *err)
 {
-    struct blob *b = f->blobs;
+    struct blob *b = f->hash_first;
     uint64_t n;
 
-    while (b < f->blobs + f->n && b->state != HASHING)
-        b++;
-    *busy = b < f->blobs + f->n;
+    *busy = b != NULL;
     if (!*busy)
         return KG_OK;
     if (b->hashed == 0)

@@ -209,6 +209,36 @@ static void large_files_come_in_parts(void **state)
                      1);
 }
 
+/* Files of one digest, apart from each other in the list, are asked for once, where the
+ * first of them stands. */
+static void files_come_in_the_order_of_the_list(void **state)
+{
+    static const char *const order[] = {"config", "b", "a", "c"};
+    const char *at = hub_log;
+    char words[80];
+
+    (void)state;
+    hub.n = 1;
+    hub_add("b.json", "[2]", 3, false);
+    hub_add("a.json", "[1]", 3, false);
+    hub_add("b2.json", "[2]", 3, false);
+    hub_add("c.json", "[3]", 3, false);
+    hub_add("a2.json", "[1]", 3, false);
+    hub_add("b3.json", "[2]", 3, false);
+    hub_add("model.safetensors", weights, 10, true);
+    assert_int_equal(
+        pull_with((struct kg_hub_pull_opts){.in_flight = 1}, "org/tiny", KG_HUB_MODEL),
+        KG_OK);
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        snprintf(words, sizeof words, "/resolve/" HUB_COMMIT "/%s.json ", order[i]);
+        at = strstr(at, words);
+        assert_non_null(at);
+    }
+    assert_int_equal(hub_count("/resolve/"), 5);
+    is_there(SNAPSHOT "/b3.json", "[2]", 3);
+    is_there(SNAPSHOT "/a2.json", "[1]", 3);
+}
+
 static void what_is_there_is_not_fetched_again(void **state)
 {
     (void)state;
@@ -364,6 +394,19 @@ static void an_interrupted_pull_goes_on(void **state)
     assert_true(pulled.fetched < WEIGHTS);
 }
 
+/* As a pull before this one left it. */
+static void leave(const struct hub_file *f, const char *note, const char *bytes)
+{
+    char digest[KG_DIGEST_TEXT], name[120];
+
+    hub_digest(digest, f);
+    assert_int_equal(kg_file_make_dirs(in_dir(FOLDER "/blobs"), &err), KG_OK);
+    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-have", digest);
+    put(name, note);
+    snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-part", digest);
+    assert_int_equal(kg_file_write_atomic(in_dir(name), bytes, f->n, &err), KG_OK);
+}
+
 static void notes_that_do_not_fit_are_not_believed(void **state)
 {
     static const char *const notes[] = {
@@ -375,20 +418,27 @@ static void notes_that_do_not_fit_are_not_believed(void **state)
         "kedge 1 300000 1\n1\n",
         "kedge 1 300000 65536\n65536\n65536\n65536\n65536\n37856\n"};
     static const char zeros[WEIGHTS];
-    char digest[KG_DIGEST_TEXT], name[120];
 
     (void)state;
-    hub_digest(digest, &hub.files[2]);
     for (size_t i = 0; i < sizeof notes / sizeof *notes; i++) {
         assert_int_equal(kg_file_remove_tree(in_dir("hub"), &err), KG_OK);
-        assert_int_equal(kg_file_make_dirs(in_dir(FOLDER "/blobs"), &err), KG_OK);
-        snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-have", digest);
-        put(name, notes[i]);
-        snprintf(name, sizeof name, FOLDER "/blobs/%s.kedge-part", digest);
-        assert_int_equal(kg_file_write_atomic(in_dir(name), zeros, WEIGHTS, &err), KG_OK);
+        leave(&hub.files[2], notes[i], zeros);
         pulls("org/tiny");
         is_whole();
     }
+}
+
+static void a_file_that_waited_for_its_digest_is_fetched_again(void **state)
+{
+    (void)state;
+    hub.n = 0;
+    hub_add("model.safetensors", weights, 100, true);
+    hub_add("other.json", weights, 50, true);
+    leave(&hub.files[0], "kedge 1 100 65536\n100\n", weights);
+    leave(&hub.files[1], "kedge 1 50 65536\n50\n", weights + 50);
+    pulls("org/tiny");
+    is_there(SNAPSHOT "/other.json", weights, 50);
+    assert_int_equal(pulled.fetched, 50);
 }
 
 static void a_server_without_ranges_gives_whole_files(void **state)
@@ -750,6 +800,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_HUB(a_model_lies_as_others_lay_it),
         WITH_HUB(large_files_come_in_parts),
+        WITH_HUB(files_come_in_the_order_of_the_list),
         WITH_HUB(what_is_there_is_not_fetched_again),
         WITH_HUB(a_revision_is_what_is_asked_for),
         WITH_HUB(another_commit_than_asked_for_is_refused),
@@ -762,6 +813,7 @@ int main(void)
         WITH_HUB(a_cut_transfer_goes_on_where_it_was_cut),
         WITH_HUB(an_interrupted_pull_goes_on),
         WITH_HUB(notes_that_do_not_fit_are_not_believed),
+        WITH_HUB(a_file_that_waited_for_its_digest_is_fetched_again),
         WITH_HUB(a_server_without_ranges_gives_whole_files),
         WITH_HUB(an_address_that_ran_out_is_asked_for_anew),
         WITH_HUB(two_refusals_of_an_address_are_not_the_hubs),
