@@ -397,6 +397,11 @@ struct kg_backend {
                            struct kg_err *err);
     kg_status (*mark)(uint64_t *mark, struct kg_err *err);
     kg_status (*wait)(uint64_t mark, struct kg_err *err);
+    /* see kg_buf_lend; NULL: there is no such library. And kg_buf_reached; NULL: what
+     * was launched is done */
+    kg_status (*lend)(int *result, int (*call)(void *arg, void *stream), void *arg,
+                      const void *const *memory, size_t n, struct kg_err *err);
+    kg_status (*reached)(bool *yes, uint64_t mark, struct kg_err *err);
     kg_status (*copy)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*zero)(void *to, uint64_t bytes, struct kg_err *err);
     kg_status (*swap)(void *a, void *b, uint64_t bytes, struct kg_err *err);
@@ -550,6 +555,17 @@ kg_status kg_buf_mark(const struct kg_backend *be, uint64_t *mark,
 /* Until all is done that was launched before the mark; of what is behind it no more than
  * a few marks' is waited for.   errors: EDEVICE, of what was launched */
 kg_status kg_buf_wait(const struct kg_backend *be, uint64_t mark,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* Whether kg_buf_wait would return at once.   errors: EDEVICE, of what was launched */
+kg_status kg_buf_reached(const struct kg_backend *be, bool *yes, uint64_t mark,
+                         struct kg_err *err) KG_MUST_CHECK;
+/* *result = call(arg, stream), where a library of the device's vendor moves what begins
+ * at memory[0..n) behind what was launched before: into the stream, or before it returns.
+ * What it launches is over when a mark behind it is reached. From the thread that calls
+ * operations.   errors: UNSUPPORTED where the backend has no such slot, EDEVICE */
+kg_status kg_buf_lend(const struct kg_backend *be, int *result,
+                      int (*call)(void *arg, void *stream), void *arg,
+                      const void *const *memory, size_t n,
                       struct kg_err *err) KG_MUST_CHECK;
 /* Until all is done. */
 kg_status kg_buf_settle(const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;

@@ -74,6 +74,14 @@ static kg_status far_copy(void *to, const void *from, uint64_t bytes, struct kg_
 {
     LENDING(copy(to, from, bytes, err), to, from);
 }
+static kg_status far_lend(int *result, int (*call)(void *arg, void *stream), void *arg,
+                          const void *const *memory, size_t n, struct kg_err *err)
+{
+    KG_TRY(lend("far_lend", memory, n, err));
+    *result = call(arg, NULL);
+    take_back(memory, n);
+    return KG_OK;
+}
 static kg_status far_zero(void *to, uint64_t bytes, struct kg_err *err)
 {
     LENDING(zero(to, bytes, err), to);
@@ -285,6 +293,7 @@ static const struct kg_backend table = {
     .memory = kg_pages_free_bytes,
     .put = far_put,
     .get = far_get,
+    .lend = far_lend,
     .copy = far_copy,
     .zero = far_zero,
     .swap = far_swap,

@@ -213,6 +213,23 @@ kg_status kg_buf_wait(const struct kg_backend *be, uint64_t mark, struct kg_err 
     return be->wait ? be->wait(mark, err) : KG_OK;
 }
 
+kg_status kg_buf_reached(const struct kg_backend *be, bool *yes, uint64_t mark,
+                         struct kg_err *err)
+{
+    *yes = true;
+    return be->reached ? be->reached(yes, mark, err) : KG_OK;
+}
+
+kg_status kg_buf_lend(const struct kg_backend *be, int *result,
+                      int (*call)(void *arg, void *stream), void *arg,
+                      const void *const *memory, size_t n, struct kg_err *err)
+{
+    if (!be->lend)
+        return kg_fail(err, KG_EUNSUPPORTED, "lend: the backend %s has no such operation",
+                       be->name);
+    return be->lend(result, call, arg, memory, n, err);
+}
+
 kg_status kg_buf_settle(const struct kg_backend *be, struct kg_err *err)
 {
     uint64_t mark;

@@ -208,6 +208,9 @@ kg_status kg_cuda_get_later(void *to, const void *from, uint64_t bytes,
                             struct kg_err *err);
 kg_status kg_cuda_mark(uint64_t *mark, struct kg_err *err);
 kg_status kg_cuda_wait(uint64_t mark, struct kg_err *err);
+kg_status kg_cuda_lend(int *result, int (*call)(void *arg, void *stream), void *arg,
+                       const void *const *memory, size_t n, struct kg_err *err);
+kg_status kg_cuda_reached(bool *yes, uint64_t mark, struct kg_err *err);
 kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_zero(void *to, uint64_t bytes, struct kg_err *err);
 kg_status kg_cuda_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);

@@ -237,6 +237,16 @@ static inline void kg_dev_wait(uint64_t mark)
     kg_traffic_count_wait(&kg_dev_traffic);
     (void)cudaEventSynchronize(kg_dev_marks[mark % KG_DEV_MARKS]);
 }
+/* An event that was not reached is no error of the operation that comes next; one that
+ * failed is. */
+static inline bool kg_dev_reached(uint64_t mark)
+{
+    const cudaError_t e = cudaEventQuery(kg_dev_marks[mark % KG_DEV_MARKS]);
+
+    if (e == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    return e != cudaErrorNotReady;
+}
 static inline void kg_dev_put(void *to, const void *from, uint64_t bytes)
 {
     kg_dev_put_later(to, from, bytes);

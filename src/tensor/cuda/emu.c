@@ -858,6 +858,12 @@ void kg_dev_wait(uint64_t mark)
     pthread_mutex_unlock(&busy);
 }
 
+bool kg_dev_reached(uint64_t mark)
+{
+    kg_dev_wait(mark);
+    return true;
+}
+
 void kg_dev_unpin(void *memory)
 {
     struct pinned **at = &pins, *p;

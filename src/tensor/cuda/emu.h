@@ -97,6 +97,7 @@ void kg_dev_put_later(void *to, const void *from, uint64_t bytes);
 void kg_dev_get_later(void *to, const void *from, uint64_t bytes);
 void kg_dev_mark(uint64_t mark);
 void kg_dev_wait(uint64_t mark);
+bool kg_dev_reached(uint64_t mark); /* always: what it gives back is the host's then */
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 

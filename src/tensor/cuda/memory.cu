@@ -106,6 +106,23 @@ kg_status kg_cuda_wait(uint64_t mark, struct kg_err *err)
     return kg_dev_done("wait", err);
 }
 
+kg_status kg_cuda_reached(bool *yes, uint64_t mark, struct kg_err *err)
+{
+    *yes = mark <= number_of(&seen) || kg_dev_reached(mark);
+    if (*yes)
+        see(mark);
+    return kg_dev_done("reached", err);
+}
+
+kg_status kg_cuda_lend(int *result, int (*call)(void *arg, void *stream), void *arg,
+                       const void *const *memory, size_t n, struct kg_err *err)
+{
+    kg_dev_lend(memory, n);
+    *result = call(arg, KG_DEV_STREAM);
+    kg_dev_take_back(memory, n);
+    return kg_dev_done("lend", err);
+}
+
 kg_status kg_cuda_copy(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
     kg_dev_copy(to, from, bytes);
