@@ -1,5 +1,6 @@
 /* A run over ranks, each on a device of its own, is the run of one device: weights,
- * moments, anchor and log. What ranks say to each other goes through the host's memory.
+ * moments, anchor and log. What ranks say to each other goes through the host's memory,
+ * or gradients by a NCCL of the tests' own.
  *
  * Two backends stand for devices, in a process each: memory that the host cannot touch,
  * on which every way in which memory travels is tried; and the emulated kernels of GPUs,
@@ -10,6 +11,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "ranks/nccl_testing.h"
 #include "tensor/cuda/emu.h"
 #include "tensor/selfcheck.h"
 
@@ -138,18 +140,73 @@ static void ranks_on_devices_make_the_run_of_one(void **state)
     }
 }
 
+/* ---- joined by NCCL ---- */
+
+#define NCCL ROOT "/nccl"
+
+static void ranks_joined_by_nccl_make_the_run_of_one(void **state)
+{
+    static const char *const extra[] = {"train.lanes=5", "train.micro_tokens=16",
+                                        "train.updates_per_step=2", NULL};
+    static const char *const whole[] = {"train.lanes=5", "train.micro_tokens=16",
+                                        "train.updates_per_step=2", "ranks.shard=none",
+                                        NULL};
+    static const struct upset joined = {.nccl = NCCL};
+
+    (void)state;
+    setenv("KEDGE_TEST_BACKEND", "far", true);
+    make_good_nccl(NCCL);
+    train_alone(extra);
+    for (int n = 2; n <= 4; n++) {
+        fresh(ROOT "/n");
+        train_with(n, ROOT "/n", false, n == 3 ? whole : extra, &joined);
+        assert_same_run(ROOT "/1", ROOT "/n", 1);
+    }
+}
+
+static void one_fails_to_send(int me)
+{
+    (void)me;
+    setenv("FAKE_NCCL", "send@1", true);
+}
+
+static void a_run_whose_link_fails_ends_with_one_line(void **state)
+{
+    static const char *const extra[] = {"train.lanes=2", NULL};
+    static const struct upset upset = {
+        .before = one_fails_to_send, .nccl = NCCL, .said = ROOT "/said"};
+    pid_t child[2];
+    int ended[2];
+    struct kg_str said = {0};
+
+    (void)state;
+    setenv("KEDGE_TEST_BACKEND", "far", true);
+    make_good_nccl(NCCL);
+    fresh(ROOT "/n");
+    start_ranks(child, 2, ROOT "/n", false, extra, &upset);
+    ranks_wait(ended, child, 2);
+    read_in(&said, ROOT, "said");
+    for (int p = 0; p < 2; p++)
+        assert_int_equal(WEXITSTATUS(ended[p]), 1);
+    if (!strstr(kg_str_text(&said), "gradient exchange: nccl 2.28.9: unhandled system "
+                                    "error"))
+        fail_msg("%s", kg_str_text(&said));
+    kg_str_release(&said);
+}
+
 /* ---- emulated kernels ---- */
 
 #define EMULATED                                                                         \
     "model.path=" MODEL, "train.lanes=2", "train.micro_tokens=16", "rollout.max_tokens=3"
 
 /* Of n ranks that divide `shard`; the run of one is there. */
-static void emulated_by(int n, const char *shard)
+static void emulated_by(int n, const char *shard, const char *nccl)
 {
     const char *const extra[] = {EMULATED, shard, NULL};
+    const struct upset upset = {.nccl = nccl};
 
     fresh(ROOT "/n");
-    train_on(n, ROOT "/n", false, extra);
+    train_with(n, ROOT "/n", false, extra, &upset);
     assert_same_run(ROOT "/1", ROOT "/n", 1);
 }
 
@@ -166,8 +223,10 @@ static void ranks_on_emulated_kernels_make_the_run_of_one(void **state)
     setenv("KEDGE_TEST_BACKEND", "emu", true);
     setenv("KEDGE_TEST_PRODUCTS", "own", false);
     train_alone(extra);
-    emulated_by(2, "ranks.shard=optimizer");
-    emulated_by(3, "ranks.shard=gradients");
+    make_good_nccl(NCCL);
+    emulated_by(2, "ranks.shard=optimizer", NULL);
+    emulated_by(2, "ranks.shard=optimizer", NCCL);
+    emulated_by(3, "ranks.shard=gradients", NULL);
     read_in(&manifest, ROOT "/n", "manifest.json");
     assert_non_null(strstr(kg_str_text(&manifest), "\"gpu\": \"emulated\""));
     kg_str_release(&manifest);
@@ -177,6 +236,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_on_devices_make_the_run_of_one),
+        cmocka_unit_test(ranks_joined_by_nccl_make_the_run_of_one),
+        cmocka_unit_test(a_run_whose_link_fails_ends_with_one_line),
         cmocka_unit_test(ranks_on_emulated_kernels_make_the_run_of_one),
     };
 

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "ranks/nccl.h"
 #include "ranks/ranks_testing.h"
 
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 struct upset {
     void (*before)(int me); /* in each, before it begins */
     double wait_s;
+    const char *nccl; /* folder of the library that joins their devices; NULL: none */
     const char *said; /* a file that warnings and errors go to; NULL: stderr */
 };
 
@@ -29,6 +31,15 @@ static struct kg_ranks_loss *no_loss(void)
 
     assert_true(memory != MAP_FAILED);
     return memory;
+}
+
+/* As ranks.link=nccl does; that is refused where the backend is a test's. */
+static void join_devices(struct kg_ranks *r, const char *folder)
+{
+    const struct kg_backend *be;
+
+    NEED_IN_CHILD(kg_backend_open(&be, NULL, err));
+    NEED_IN_CHILD(kg_ranks_nccl_open(r, be, folder, err));
 }
 
 /* Its process does not return. */
@@ -44,6 +55,8 @@ static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
         kg_log_set_stream(stderr, false);
     if (upset->before)
         upset->before(r->me);
+    if (upset->nccl)
+        join_devices(r, upset->nccl);
     status = kg_train_run_on(r, config, resume, true, &e);
     kg_mem_fail_at(0);
     if (status != KG_OK)
@@ -78,17 +91,24 @@ static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
     munmap(loss, sizeof *loss);
 }
 
-static void train_on(int n, const char *dir, bool resume, const char *const *extra)
+static void train_with(int n, const char *dir, bool resume, const char *const *extra,
+                       const struct upset *upset)
 {
-    static const struct upset none;
     pid_t child[RANKS_MOST];
     int state;
 
-    start_ranks(child, n, dir, resume, extra, &none);
+    start_ranks(child, n, dir, resume, extra, upset);
     for (int r = 0; r < n; r++) {
         assert_int_equal(waitpid(child[r], &state, 0), child[r]);
         assert_int_equal(state, 0);
     }
+}
+
+static inline void train_on(int n, const char *dir, bool resume, const char *const *extra)
+{
+    static const struct upset none;
+
+    train_with(n, dir, resume, extra, &none);
 }
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "ranks/nccl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 void kg_ranks_close(struct kg_ranks *r)
 {
+    kg_ranks_nccl_close(r);
     if (r->transport && r->transport->close)
         r->transport->close(r);
     kg_mem_free(r->host);

@@ -45,6 +45,7 @@ struct kg_ranks_transport {
 };
 
 struct kg_ranks_loss; /* ranks/lost.h */
+struct kg_ranks_nccl; /* ranks/nccl.h */
 
 enum { KG_RANKS_HOST = 64 };
 
@@ -66,7 +67,8 @@ struct kg_ranks {
     double wait_s; /* for a rank, at most; 0: for ever */
     const struct kg_ranks_transport *transport;
     void *wire;                  /* the transport's */
-    uint64_t sent;               /* bytes to other ranks so far */
+    struct kg_ranks_nccl *nccl;  /* owned; NULL: there is none, or it is the whole's */
+    uint64_t sent;               /* bytes to other ranks so far, by it too */
     struct kg_ranks_clock clock; /* so far; of a part: the whole's */
     bool agreeing;               /* the exchange at work is waiting */
     bool told;                   /* the failure that is on its way up is known to all */

@@ -30,6 +30,14 @@ static bool by_cublas(const struct kg_recipe *r)
            (is(r->device.products, "auto") || is(r->device.products, "cublas"));
 }
 
+/* Buckets that ranks divide go to memory of the host. */
+static bool sums_on_gpus(const struct kg_recipe *r)
+{
+    return !is(r->model.device, "cpu") && r->ranks.shard != KG_SHARD_GRADIENTS;
+}
+
+static bool by_nccl(const struct kg_recipe *r) { return r->ranks.nccl; }
+
 static bool warm(const struct kg_recipe *r) { return kg_recipe_has_sft(r); }
 
 static bool sft_val(const struct kg_recipe *r) { return *r->sft.val; }
@@ -270,6 +278,9 @@ static const struct kg_effect_row rows[] = {
     {"ranks.rollout",
      "rollout.lag above 0, train.steps above 0 and answers that are sampled",
      samples_ahead, "rollout.lag|rollout.data|train.steps"},
+    {"ranks.link", "model.device of a GPU and ranks.shard none or optimizer",
+     sums_on_gpus, "model.device|ranks.shard"},
+    {"ranks.libraries", "ranks.link nccl", by_nccl, "ranks.link"},
     {"episode.turns", EPISODES, episodes, "episode.env"},
     {"episode.turn_tokens", EPISODES, episodes, "episode.env"},
     {"episode.obs_tokens", EPISODES, episodes, "episode.env"},

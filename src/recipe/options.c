@@ -371,6 +371,12 @@ static const struct kg_opt_row rows[] = {
      "these too, which are sent by layers for every micro-batch; none: each has all, and "
      "the first writes checkpoints alone",
      true},
+    {"ranks.link", AT(ranks.nccl), "host", 0, 0, "host|nccl",
+     "how gradients go from GPU to GPU: through the host's memory, or by NVIDIA's NCCL "
+     "(same bits, docs/ranks.md)",
+     true},
+    {KEY(ranks.libraries), "", 0, 0, NULL,
+     "folder of libnccl.so.2; empty: it is looked for (docs/ranks.md)", true},
 
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},
     {KEY(sft.epochs), "0", 0, 1e6, NULL,

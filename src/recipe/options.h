@@ -104,6 +104,8 @@ struct kg_recipe {
         double wait_s;
         int rollout;
         enum kg_shard shard;
+        bool nccl; /* between devices */
+        const char *libraries;
     } ranks;
     struct {
         int64_t steps;

@@ -6,6 +6,9 @@
  * then. Nothing is added on the way: the only additions are those of add_blocks, in the
  * order of the tree, whoever makes them.
  *
+ * Between GPUs that NCCL joins all of it stays on them: blocks come into memory of the
+ * device, and its operation adds them, with the bits that the host's addition has.
+ *
  * A device that fails to give or take its memory stops no exchange, since the others wait
  * for what is agreed: what is sent then is of no use, and all hear of it behind the last
  * bucket.
@@ -13,6 +16,7 @@
 #include "train/lane_exchange.h"
 
 #include "base/mem.h"
+#include "ranks/nccl.h"
 #include "ranks/share.h"
 
 #include <assert.h>
@@ -30,11 +34,12 @@ struct exchange {
     struct kg_slab *sum;
     const struct kg_lane_blocks *own;
     struct kg_ranks *ranks;
-    bool cut;                       /* the sum stays with its owners */
-    struct cover *covers;           /* (ranks) owned, as what follows */
-    int n_blocks;                   /* of all ranks */
-    float *came;                    /* (n_blocks, BUCKET) page-locked, as the next */
-    float *room;                    /* (ranks, BUCKET); NULL: slabs are the host's */
+    bool cut;             /* the sum stays with its owners */
+    bool direct;          /* from device to device */
+    struct cover *covers; /* (ranks) owned, as what follows */
+    int n_blocks;         /* of all ranks */
+    float *came; /* (n_blocks, BUCKET) page-locked, as the next; direct: the device's */
+    float *room; /* (ranks, BUCKET); NULL: slabs are the host's, or it is direct */
     struct kg_ranks_part *out, *in; /* (ranks) */
     int64_t at;                     /* where the bucket begins in every cut */
     struct kg_err failed;           /* the first failure of this rank's device */
@@ -88,10 +93,11 @@ static kg_status begin(struct exchange *x, int lanes, struct kg_err *err)
     if (!x->covers || !x->out || !x->in)
         return KG_ENOMEM;
     cover_all(x, lanes);
-    x->came = kg_buf_pin(be, (uint64_t)x->n_blocks * most, "exchange", err);
+    x->came = x->direct ? kg_buf_alloc(be, (uint64_t)x->n_blocks * most, "exchange", err)
+                        : kg_buf_pin(be, (uint64_t)x->n_blocks * most, "exchange", err);
     if (!x->came)
         return err->code;
-    if (be->host_memory)
+    if (be->host_memory || x->direct)
         return KG_OK;
     x->room = kg_buf_pin(be, n * most, "exchange", err);
     return x->room ? KG_OK : err->code;
@@ -102,7 +108,10 @@ static void end(struct exchange *x)
     kg_mem_free(x->covers);
     kg_mem_free(x->out);
     kg_mem_free(x->in);
-    kg_buf_unpin(x->sum->backend, x->came);
+    if (x->direct)
+        kg_buf_free(x->sum->backend, x->came);
+    else
+        kg_buf_unpin(x->sum->backend, x->came);
     kg_buf_unpin(x->sum->backend, x->room);
 }
 
@@ -116,12 +125,28 @@ static float *came_of(const struct exchange *x, int block)
     return x->came + block * bucket(x->sum->n, x->ranks->n);
 }
 
+static kg_status exchange(struct exchange *x, struct kg_err *err)
+{
+    return (x->direct ? kg_ranks_nccl_exchange : kg_ranks_exchange)(
+        x->ranks, x->out, x->in, "gradient exchange", err);
+}
+
+/* Elements of a block as they are sent. */
+static float *shown(struct exchange *x, const struct kg_slab *block, struct kg_cut p,
+                    int rank)
+{
+    struct kg_err why;
+    struct kg_vec v = kg_slab_part(block, p.first, p.n);
+
+    if (!x->direct)
+        keep_first(x, kg_slab_see(&v, room_of(x, rank), block, p.first, p.n, &why), &why);
+    return v.data;
+}
+
 /* Block j of every rank that has so many, to the owners. */
 static kg_status send_blocks(struct exchange *x, int j, struct kg_err *err)
 {
     size_t mine = (size_t)part(x, x->ranks->me).n * sizeof *x->came;
-    struct kg_err why;
-    struct kg_vec v;
 
     for (int r = 0; r < x->ranks->n; r++) {
         struct kg_cut p = part(x, r);
@@ -131,22 +156,27 @@ static kg_status send_blocks(struct exchange *x, int j, struct kg_err *err)
             x->in[r] = (struct kg_ranks_part){came_of(x, x->covers[r].first + j), mine};
         if (j >= x->own->n || p.n == 0)
             continue;
-        keep_first(x,
-                   kg_slab_see(&v, room_of(x, r), x->own->block[j], p.first, p.n, &why),
-                   &why);
-        x->out[r] = (struct kg_ranks_part){v.data, (size_t)p.n * sizeof *v.data};
+        x->out[r] = (struct kg_ranks_part){shown(x, x->own->block[j], p, r),
+                                           (size_t)p.n * sizeof *x->came};
     }
-    return kg_ranks_exchange(x->ranks, x->out, x->in, "gradient exchange", err);
+    return exchange(x, err);
 }
 
-static void add(float *to, const float *from, int64_t n)
+static void add(struct exchange *x, float *to, float *from, int64_t n)
 {
+    struct kg_err why;
+
+    if (x->direct) {
+        keep_first(x, kg_op_add(x->sum->backend, kg_vec(to, n), kg_vec(from, n), &why),
+                   &why);
+        return;
+    }
     for (int64_t i = 0; i < n; i++)
         to[i] += from[i];
 }
 
 /* Along the tree.   returns where the sum stands */
-static float *add_blocks(const struct exchange *x, int64_t n)
+static float *add_blocks(struct exchange *x, int64_t n)
 {
     float *level[KG_TREE_LEVELS], *sum = NULL;
     int left[KG_TREE_LEVELS], n_left;
@@ -159,13 +189,13 @@ static float *add_blocks(const struct exchange *x, int64_t n)
 
             sum = came_of(x, x->covers[r].first + j);
             for (int k = from; k < rest; k++)
-                add(sum, level[k], n);
+                add(x, sum, level[k], n);
             level[rest] = sum;
         }
     n_left = kg_tree_finish(&tree, left);
     sum = level[left[0]];
     for (int k = 1; k < n_left; k++)
-        add(sum, level[left[k]], n);
+        add(x, sum, level[left[k]], n);
     return sum;
 }
 
@@ -182,7 +212,7 @@ static kg_status spread(struct exchange *x, float *own, struct kg_err *err)
         x->out[r] = (struct kg_ranks_part){own, mine};
         x->in[r] = (struct kg_ranks_part){to, (size_t)p.n * sizeof *to};
     }
-    KG_TRY(kg_ranks_exchange(x->ranks, x->out, x->in, "gradient exchange", err));
+    KG_TRY(exchange(x, err));
     for (int r = 0; x->room && r < x->ranks->n; r++) {
         struct kg_cut p = part(x, r);
 
@@ -200,7 +230,12 @@ static kg_status place(struct exchange *x, float *own, struct kg_err *err)
 
     if (!x->cut)
         return spread(x, own, err);
-    if (p.n > 0)
+    if (p.n > 0 && x->direct)
+        keep_first(x,
+                   kg_buf_copy(x->sum->backend, x->sum->data + p.first, own,
+                               (uint64_t)p.n * sizeof *own, &why),
+                   &why);
+    else if (p.n > 0)
         keep_first(x, kg_slab_write(x->sum, p.first, own, p.n, &why), &why);
     return KG_OK;
 }
@@ -225,7 +260,12 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
                            int lanes, bool cut, struct kg_ranks *ranks,
                            struct kg_err *err)
 {
-    struct exchange x = {.sum = sum, .own = own, .ranks = ranks, .cut = cut};
+    struct exchange x = {.sum = sum,
+                         .own = own,
+                         .ranks = ranks,
+                         .cut = cut,
+                         .direct = kg_ranks_nccl_version(ranks) &&
+                                   !sum->backend->host_memory};
     kg_status status = begin(&x, lanes, err);
 
     status = kg_ranks_agree(ranks, status, "gradient exchange", err);
@@ -236,9 +276,10 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
 }
 
 uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int lanes,
-                                int ranks)
+                                int ranks, bool direct)
 {
-    uint64_t blocks = backend->host_memory ? 0 : (uint64_t)ranks; /* what is sent */
+    const bool sees = backend->host_memory || direct;
+    uint64_t blocks = sees ? 0 : (uint64_t)ranks; /* what is sent */
 
     if (ranks < 2)
         return 0;

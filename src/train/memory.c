@@ -61,15 +61,19 @@ static uint64_t state_bytes(const struct kg_run *run)
     return rl > sft ? rl : sft;
 }
 
-/* Of the host, for what goes to other ranks: gradients and weights by turns. */
-static uint64_t exchange_bytes(const struct kg_run *run)
+/* For what goes to other ranks: gradients and weights by turns. */
+static struct kg_bytes exchange_bytes(const struct kg_run *run)
 {
     const struct kg_model *m = run->state.model;
-    uint64_t gradients = kg_lane_exchange_bytes(
-        m->n_elements, m->backend, run->in.recipe.train.lanes, run->work.ranks->n);
+    const bool direct = run->in.recipe.ranks.nccl;
+    uint64_t gradients = kg_lane_exchange_bytes(m->n_elements, m->backend,
+                                                run->in.recipe.train.lanes,
+                                                run->work.ranks->n, direct);
     uint64_t weights = kg_model_refresh_bytes(m);
 
-    return gradients > weights ? gradients : weights;
+    if (direct)
+        return (struct kg_bytes){gradients, weights};
+    return (struct kg_bytes){0, gradients > weights ? gradients : weights};
 }
 
 /* Gradients of which ranks have their cuts. */
@@ -98,7 +102,7 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
     } else {
         add(m, "gradients", (struct kg_bytes){slab, 0});
         add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
-        add(m, "exchange", (struct kg_bytes){0, exchange_bytes(run)});
+        add(m, "exchange", exchange_bytes(run));
     }
     add(m, "optimizer", beside_master(model, state_bytes(run)));
 }

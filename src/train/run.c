@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "ranks/devices.h"
 #include "ranks/launch.h"
+#include "ranks/nccl.h"
 #include "recipe/algo.h"
 #include "recipe/effect.h"
 #include "recipe/episodes.h"
@@ -99,6 +100,16 @@ static kg_status open_own(const struct kg_backend **be, const struct kg_recipe *
     KG_TRY(kg_ranks_choose_device(&device, ranks, r->model.device, err));
     KG_TRY(kg_device_open(be, &opts, err));
     return kg_ranks_check_devices(ranks, *be, err);
+}
+
+static kg_status open_link(const struct kg_backend *be, const struct kg_recipe *r,
+                           struct kg_ranks *ranks, struct kg_err *err)
+{
+    const char *folder = *r->ranks.libraries ? r->ranks.libraries : NULL;
+
+    if (r->ranks.nccl && kg_ranks_nccl_open(ranks, be, folder, err) != KG_OK)
+        return kg_err_prefix(err, "ranks.link");
+    return KG_OK;
 }
 
 static kg_status open_device(const struct kg_backend **be, const struct kg_recipe *r,
@@ -293,6 +304,7 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
     KG_TRY(choose_dtype(&ct, in->recipe.model.dtype, err));
     /* refused before anything is said */
     KG_TRY(open_device(&be, &in->recipe, ct, work->ahead.all, err));
+    KG_TRY(open_link(be, &in->recipe, work->ahead.all, err));
     KG_TRY(check_ranks(&in->recipe, &work->ahead, be, err));
     /* those that sample have all of what the trainers have cuts of */
     KG_TRY(find_model(&dir, &config, &opts, in, work->ahead.samples ? NULL : work->ranks,

@@ -1,0 +1,47 @@
+/* A NCCL for tests, in a folder: nccl/fake.c, compiled.
+ *
+ * Included by *_test.c only.
+ */
+#ifndef KG_RANKS_NCCL_TESTING_H
+#define KG_RANKS_NCCL_TESTING_H
+
+#include "ranks/nccl.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define NCCL_FAKE "src/ranks/nccl/fake.c"
+
+/* folder/libnccl.so.2 of this version, whose sending function has this name.
+ * skips where there is no compiler */
+static inline void make_nccl(const char *folder, int version, const char *send)
+{
+    char line[1024];
+
+    if (system("${CC:-cc} --version >/dev/null 2>&1") != 0 ||
+        access(NCCL_FAKE, R_OK) != 0) {
+        print_message("skip: no C compiler, or not at the top of the tree: no library "
+                      "can be made\n");
+        skip();
+    }
+    (void)mkdir(folder, 0777);
+    snprintf(line, sizeof line,
+             "${CC:-cc} -shared -fPIC -O1 -Isrc -DFAKE_VERSION=%d -DFAKE_SEND=%s "
+             "-o %s/" KG_NCCL_LIBRARY " " NCCL_FAKE,
+             version, send, folder);
+    assert_int_equal(system(line), 0);
+}
+static inline void make_good_nccl(const char *folder)
+{
+    make_nccl(folder, 22809, "ncclSend");
+}
+
+#endif
