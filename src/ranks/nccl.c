@@ -4,19 +4,16 @@
  * way is asked for again and again, with the limit of all waits. A communicator that
  * failed, or in which somebody did not come, is aborted: its kernels leave the device.
  */
-#define _GNU_SOURCE
 #include "ranks/nccl.h"
 
 #include "base/clock.h"
+#include "base/library.h"
 #include "base/mem.h"
 #include "ranks/nccl_calls.h"
 
 #include <dlfcn.h>
-#include <glob.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -35,85 +32,16 @@ struct kg_ranks_nccl {
 
 /* ---- where it is ---- */
 
-struct search {
-    char places[KG_ERR_MESSAGE_BYTES];
-    char *path; /* (PATH_MAX) */
-    bool found;
-};
-
-static void list_place(struct search *s, const char *place)
-{
-    const size_t used = strlen(s->places);
-
-    snprintf(s->places + used, sizeof s->places - used, "%s%s", used ? ", " : "", place);
-}
-
-/* A folder as it was given, whatever characters its name has. */
-static void look_at(struct search *s, const char *folder)
-{
-    list_place(s, folder);
-    snprintf(s->path, PATH_MAX, "%s/" KG_NCCL_LIBRARY, folder);
-    s->found = access(s->path, F_OK) == 0;
-}
-
-/* A pattern of folders. */
-static void look_in(struct search *s, const char *folders)
-{
-    char pattern[PATH_MAX];
-    glob_t files;
-
-    if (s->found)
-        return;
-    list_place(s, folders);
-    snprintf(pattern, sizeof pattern, "%s/" KG_NCCL_LIBRARY, folders);
-    if (glob(pattern, 0, NULL, &files) == 0) {
-        s->found = true;
-        snprintf(s->path, PATH_MAX, "%s", files.gl_pathv[0]);
-    }
-    globfree(&files);
-}
-
-static void look_as_loader(struct search *s)
-{
-    struct link_map *file;
-    void *there;
-
-    if (s->found)
-        return;
-    list_place(s, "the loader's path");
-    there = dlopen(KG_NCCL_LIBRARY, RTLD_LAZY | RTLD_LOCAL);
-    if (!there)
-        return;
-    s->found = dlinfo(there, RTLD_DI_LINKMAP, &file) == 0;
-    if (s->found)
-        snprintf(s->path, PATH_MAX, "%s", file->l_name);
-    dlclose(there);
-}
-
-static void look_among_wheels(struct search *s)
-{
-    const char *environment = getenv("VIRTUAL_ENV");
-    char folders[PATH_MAX];
-
-    if (environment && *environment) {
-        snprintf(folders, sizeof folders, "%s/lib/python3*/site-packages/nvidia/nccl/lib",
-                 environment);
-        look_in(s, folders);
-    }
-    look_in(s, "/usr/local/lib/python3*/*-packages/nvidia/nccl/lib");
-    look_in(s, "/usr/lib/python3/dist-packages/nvidia/nccl/lib");
-}
-
 kg_status kg_ranks_nccl_find(char *path, const char *folder, struct kg_err *err)
 {
-    struct search s = {"", path, false};
+    struct kg_library_search s = {.file = KG_NCCL_LIBRARY, .path = path};
 
     if (folder) {
-        look_at(&s, folder);
+        kg_library_look_at(&s, folder);
     } else {
-        look_in(&s, "/usr/local/cuda/lib64");
-        look_as_loader(&s);
-        look_among_wheels(&s);
+        kg_library_look_in(&s, "/usr/local/cuda/lib64");
+        kg_library_look_as_loader(&s);
+        kg_library_look_among_wheels(&s, "nvidia/nccl/lib");
     }
     return s.found ? KG_OK
                    : kg_fail(err, KG_ENOTFOUND,

@@ -2,8 +2,7 @@
  *
  * A library of 540 MB that is NVIDIA's and not shipped: it is opened when products are to
  * be made by it, and what is missing or wrong is one line that says what was looked for
- * and where. The first file of its name is the one: where it is broken, no other is
- * tried.
+ * and where.
  *
  * It knows matrices column by column. So rows of C are columns of C^T there, and
  *     C = A B^T  is  C^T = B A^T,   C = A B  is  C^T = B^T A^T,   C = A^T B  is  C^T =
@@ -12,14 +11,15 @@
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
 
+extern "C" {
+#include "base/library.h"
+}
+
 #include <dlfcn.h>
-#include <glob.h>
 #include <limits.h>
-#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define WITHOUT "products=own computes without it (docs/gpu.md)"
 
@@ -38,92 +38,17 @@ static struct {
 } lib;
 
 /* ---- where it is ---- */
-/* Places are asked one after the other, and listed for the refusal. */
-struct search {
-    char places[KG_ERR_MESSAGE_BYTES];
-    char *path; /* (PATH_MAX) */
-    bool found; /* path is the file */
-};
-
-static void list_place(struct search *s, const char *place)
-{
-    const size_t used = strlen(s->places);
-
-    snprintf(s->places + used, sizeof s->places - used, "%s%s", used ? ", " : "", place);
-}
-
-/* A folder, or a pattern of folders. */
-static void look_in(struct search *s, const char *folders)
-{
-    char pattern[PATH_MAX];
-    glob_t files;
-
-    if (s->found)
-        return;
-    list_place(s, folders);
-    snprintf(pattern, sizeof pattern, "%s/" KG_BLAS_LIBRARY, folders);
-    if (glob(pattern, 0, NULL, &files) == 0) {
-        s->found = true;
-        snprintf(s->path, PATH_MAX, "%s", files.gl_pathv[0]);
-    }
-    globfree(&files);
-}
-
-static void look_below(struct search *s, const char *root, const char *folders)
-{
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s/%s", root, folders);
-    look_in(s, path);
-}
-
-/* A folder as it was given, whatever characters its name has. */
-static void look_at(struct search *s, const char *folder)
-{
-    list_place(s, folder);
-    snprintf(s->path, PATH_MAX, "%s/" KG_BLAS_LIBRARY, folder);
-    s->found = access(s->path, F_OK) == 0;
-}
-
-/* By name alone, as programs that are linked against it find it. */
-static void look_as_loader(struct search *s)
-{
-    struct link_map *file;
-    void *there;
-
-    if (s->found)
-        return;
-    list_place(s, "the loader's path");
-    there = dlopen(KG_BLAS_LIBRARY, RTLD_LAZY | RTLD_LOCAL);
-    if (!there)
-        return;
-    s->found = dlinfo(there, RTLD_DI_LINKMAP, &file) == 0;
-    if (s->found)
-        snprintf(s->path, PATH_MAX, "%s", file->l_name);
-    dlclose(there);
-}
-
-static void look_among_wheels(struct search *s)
-{
-    const char *environment = getenv("VIRTUAL_ENV");
-
-    if (environment && *environment)
-        look_below(s, environment, "lib/python3*/site-packages/nvidia/cu13/lib");
-    look_in(s, "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib");
-    look_in(s, "/usr/lib/python3/dist-packages/nvidia/cu13/lib");
-}
-
 kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
 {
-    struct search s = {"", path, false};
+    struct kg_library_search s = {KG_BLAS_LIBRARY, path, false, ""};
 
     if (folder) {
-        look_at(&s, folder);
+        kg_library_look_at(&s, folder);
     } else {
-        look_below(&s, KG_DEV_CUDA_ROOT, "lib64");
-        look_below(&s, KG_DEV_CUDA_ROOT, "lib");
-        look_as_loader(&s);
-        look_among_wheels(&s);
+        kg_library_look_below(&s, KG_DEV_CUDA_ROOT, "lib64");
+        kg_library_look_below(&s, KG_DEV_CUDA_ROOT, "lib");
+        kg_library_look_as_loader(&s);
+        kg_library_look_among_wheels(&s, "nvidia/cu13/lib");
     }
     return s.found ? KG_OK
                    : kg_fail(err, KG_ENOTFOUND,
