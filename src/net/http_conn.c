@@ -57,6 +57,8 @@ static void conn_close(struct kg_http_server *s, struct kg_http_conn *c)
         return;
     if (c->x)
         lose_exchange(c);
+    /* closing alone ends no events while a forked child has the descriptor, too */
+    (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     close(c->fd);
     c->phase = KG_HTTP_PHASE_CLOSED;
     if (c->prev)
@@ -702,8 +704,10 @@ static void sweep(struct kg_http_server *s)
 /* Nobody comes in any more; who has no request under way is let go. */
 static void stop_taking(struct kg_http_server *s)
 {
-    if (s->listener >= 0)
+    if (s->listener >= 0) {
+        (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, s->listener, NULL);
         close(s->listener);
+    }
     s->listener = -1;
     for (struct kg_http_conn *next, *c = s->conns; c; c = next) {
         next = c->next;

@@ -2,7 +2,9 @@
 #include "net/http_testing.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #define END "Host: localhost\r\nConnection: close\r\n\r\n"
@@ -306,6 +308,42 @@ static void a_client_that_leaves_is_noticed(void **state)
 }
 
 /* It has said all and waits: whole answers, streams, and requests sent ahead. */
+static double processor_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A child has what its parent has until it becomes another program: a connection that
+ * ends meanwhile has no events any more. */
+static void a_connection_ends_while_a_child_has_it(void **state)
+{
+    (void)state;
+    start_server((struct kg_http_server_opts){0});
+    int fd = dial(kg_http_server_port(server));
+    say(fd, "GET /hello HTTP/1.1\r\nHost: 127.1.2.3:80\r\n\r\n");
+    hear_until(fd, "hello");
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    shutdown(fd, SHUT_RDWR);
+    for (int i = 0; i < 500 && stats().connections > 0; i++)
+        usleep(10000);
+    double before = processor_seconds();
+    usleep(200000);
+    double took = processor_seconds() - before;
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    close(fd);
+    assert_int_equal(stats().connections, 0);
+    assert_true(took < 0.1); /* the server's thread sleeps */
+    stop_server();
+}
+
 static void a_half_closed_client_gets_its_answer(void **state)
 {
     static const char *const versions[] = {"1.1\r\nHost: localhost", "1.0"};
@@ -745,6 +783,7 @@ int main(void)
         cmocka_unit_test_teardown(a_stream_arrives_piece_by_piece, stop_left),
         cmocka_unit_test_teardown(an_old_client_gets_a_stream_without_chunks, stop_left),
         cmocka_unit_test_teardown(a_client_that_leaves_is_noticed, stop_left),
+        cmocka_unit_test_teardown(a_connection_ends_while_a_child_has_it, stop_left),
         cmocka_unit_test_teardown(a_half_closed_client_gets_its_answer, stop_left),
         cmocka_unit_test_teardown(bodies_of_all_clients_have_one_bound, stop_left),
         cmocka_unit_test_teardown(answers_of_all_clients_have_one_bound, stop_left),
