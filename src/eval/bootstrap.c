@@ -71,10 +71,10 @@ kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
 {
     double *values = kg_mem_calloc(KG_EVAL_RESAMPLES + n, sizeof *values, "resamples",
                                    err);
-    double *room = values + KG_EVAL_RESAMPLES;
 
     if (!values)
         return err->code;
+    double *room = values + KG_EVAL_RESAMPLES;
     memcpy(room, x, n * sizeof *room);
     out->value = statistic(room, n);
     resample(values, room, statistic, x, n, set);
