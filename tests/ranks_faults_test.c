@@ -253,7 +253,7 @@ static void has_no_room(int me)
 
 static void no_room_on_one_rank_ends_all(void **state)
 {
-    static const struct upset full = {has_no_room, 60, SAID};
+    static const struct upset full = {.before = has_no_room, .wait_s = 60, .said = SAID};
     int ended[RANKS_MOST];
 
     (void)state;
@@ -273,7 +273,8 @@ static void has_a_grader_that_dies(int me)
 
 static void a_grader_that_dies_on_one_rank_ends_all(void **state)
 {
-    static const struct upset mortal = {has_a_grader_that_dies, 60, SAID};
+    static const struct upset mortal = {
+        .before = has_a_grader_that_dies, .wait_s = 60, .said = SAID};
     int ended[RANKS_MOST];
 
     (void)state;
@@ -297,7 +298,8 @@ static void has_no_memory_once(int me)
 /* Wherever it is: all end, and nobody waits for ever; or the run is done without it. */
 static void no_memory_on_one_rank_ends_all(void **state)
 {
-    static const struct upset poor = {has_no_memory_once, 30, SAID};
+    static const struct upset poor = {
+        .before = has_no_memory_once, .wait_s = 30, .said = SAID};
     int failures = 0;
 
     (void)state;
