@@ -17,7 +17,7 @@
 
 int kg_fuzz_index(const uint8_t *bytes, size_t n);
 
-static char fuzz_path[64];
+static char fuzz_path[1024];
 static unsigned char fuzz_whole[1 << 18]; /* the index that is changed */
 static size_t fuzz_bytes;
 
@@ -38,12 +38,15 @@ static void fuzz_build(void)
     struct kg_index_info info;
     struct kg_str whole = {0};
     struct kg_err err;
-    char from[80];
+    char from[sizeof fuzz_path + 8];
 
-    if (access("/dev/shm", W_OK) == 0)
-        snprintf(fuzz_path, sizeof fuzz_path, "/dev/shm/kedge-fuzz-%d", (int)getpid());
-    else
-        snprintf(fuzz_path, sizeof fuzz_path, "/tmp/kedge-fuzz-%d", (int)getpid());
+    const char *folder = getenv("TMPDIR");
+    if (!folder)
+        folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : P_tmpdir;
+    int n = snprintf(fuzz_path, sizeof fuzz_path, "%s/kedge-fuzz-%d", folder,
+                     (int)getpid());
+    if (n < 0 || (size_t)n >= sizeof fuzz_path)
+        abort(); /* a folder of a longer name than there is room for */
     snprintf(from, sizeof from, "%s.jsonl", fuzz_path);
     o.corpus = from;
     fuzz_demand(kg_file_write_atomic(from, corpus, sizeof corpus - 1, &err));

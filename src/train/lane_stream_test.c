@@ -8,45 +8,11 @@
 #include "base/mem.h"
 #include "ranks/ranks_testing.h"
 #include "tensor/selfcheck.h"
+#include "train/failing_device_testing.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- a device of this process, whose n-th transfer on a rank fails ---- */
-static _Thread_local int transfers_left; /* 0: none fails */
-static struct kg_backend device;
-static const struct kg_backend *cpu;
-
-static kg_status transfer(struct kg_err *e)
-{
-    if (transfers_left == 0 || --transfers_left > 0)
-        return KG_OK;
-    return kg_fail(e, KG_EDEVICE, "a device that fell off");
-}
-
-static kg_status get(void *to, const void *from, uint64_t bytes, struct kg_err *e)
-{
-    KG_TRY(transfer(e));
-    return cpu->get(to, from, bytes, e);
-}
-
-static kg_status put(void *to, const void *from, uint64_t bytes, struct kg_err *e)
-{
-    KG_TRY(transfer(e));
-    return cpu->put(to, from, bytes, e);
-}
-
-static int open_device(void **state)
-{
-    (void)state;
-    cpu = kg_backend_cpu_variant(0);
-    device = *cpu;
-    device.host_memory = false;
-    device.get = get;
-    device.put = put;
-    return 0;
-}
 
 /* Buckets of unlike sizes, one of none; cuts end inside of them. */
 enum { BUCKETS = 5, N = 3 * KG_SLAB_PIECE + 40, SEQUENCES = 14, BUDGET = 10 };

@@ -1,0 +1,43 @@
+/* A device of this process: the CPU's operations on memory that counts as not the host's,
+ * and of the transfers of a rank, each a thread, one may fail. Of one test program.
+ */
+#ifndef KG_TRAIN_FAILING_DEVICE_TESTING_H
+#define KG_TRAIN_FAILING_DEVICE_TESTING_H
+
+#include "tensor/backend.h"
+
+static _Thread_local int transfers_left; /* the one of this number fails; 0: none */
+static struct kg_backend device;
+static const struct kg_backend *cpu;
+
+static kg_status transfer(struct kg_err *e)
+{
+    if (transfers_left == 0 || --transfers_left > 0)
+        return KG_OK;
+    return kg_fail(e, KG_EDEVICE, "a device that fell off");
+}
+
+static kg_status get(void *to, const void *from, uint64_t bytes, struct kg_err *e)
+{
+    KG_TRY(transfer(e));
+    return cpu->get(to, from, bytes, e);
+}
+
+static kg_status put(void *to, const void *from, uint64_t bytes, struct kg_err *e)
+{
+    KG_TRY(transfer(e));
+    return cpu->put(to, from, bytes, e);
+}
+
+static int open_device(void **state)
+{
+    (void)state;
+    cpu = kg_backend_cpu_variant(0);
+    device = *cpu;
+    device.host_memory = false;
+    device.get = get;
+    device.put = put;
+    return 0;
+}
+
+#endif
