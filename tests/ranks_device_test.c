@@ -1,6 +1,7 @@
 /* A run over ranks, each on a device of its own, is the run of one device: weights,
- * moments, anchor and log. What ranks say to each other goes through the host's memory,
- * or gradients by a NCCL of the tests' own.
+ * moments, anchor and log. What ranks say to each other goes through the host's memory, or
+ * gradients by a NCCL of the tests' own. So is the run of which a rank was killed, when
+ * another number of them goes on, by the other link.
  *
  * Two backends stand for devices, in a process each: memory that the host cannot touch,
  * on which every way in which memory travels is tried; and the emulated kernels of GPUs,
@@ -157,7 +158,7 @@ static void ranks_joined_by_nccl_make_the_run_of_one(void **state)
     setenv("KEDGE_TEST_BACKEND", "far", true);
     make_good_nccl(NCCL);
     train_alone(extra);
-    for (int n = 2; n <= 4; n++) {
+    for (int n = 2; n <= 3; n++) {
         fresh(ROOT "/n");
         train_with(n, ROOT "/n", false, n == 3 ? whole : extra, &joined);
         assert_same_run(ROOT "/1", ROOT "/n", 1);
@@ -194,25 +195,78 @@ static void a_run_whose_link_fails_ends_with_one_line(void **state)
     kg_str_release(&said);
 }
 
+/* ---- a rank that is lost ---- */
+
+#define STANDS ROOT "/n/checkpoints/step-000001"
+
+static void one_dies_sending(int me)
+{
+    (void)me;
+    setenv("FAKE_NCCL", "dies@1", true);
+    setenv("FAKE_NCCL_BEHIND", STANDS, true);
+}
+
+/* A run of which rank 1 is killed behind its first checkpoint: in the midst of what it
+ * sends by NCCL, or wherever it is. */
+static void lose_one(int n, bool by_nccl, const char *const *extra)
+{
+    const struct upset upset = {.before = by_nccl ? one_dies_sending : NULL,
+                                .nccl = by_nccl ? NCCL : NULL,
+                                .wait_s = 60,
+                                .said = ROOT "/said"};
+    pid_t child[RANKS_MOST];
+    int ended[RANKS_MOST];
+
+    fresh(ROOT "/n");
+    start_ranks(child, n, ROOT "/n", false, extra, &upset);
+    if (!by_nccl) {
+        wait_for(ROOT "/n", "checkpoints/step-000001", child[0]);
+        kill(child[1], SIGKILL);
+    }
+    all_end(ended, child, n, -1);
+    for (int p = 0; p < n; p++)
+        if (p == 1)
+            assert_true(WIFSIGNALED(ended[p]) && WTERMSIG(ended[p]) == SIGKILL);
+        else
+            assert_true(WIFEXITED(ended[p]) &&
+                        WEXITSTATUS(ended[p]) == KG_RANKS_EXIT_LOST);
+}
+
+/* What the run of one is, though it goes on elsewhere and by another link. */
+static void lost_and_resumed(int n, bool by_nccl, int then, const char *const *extra,
+                             int steps)
+{
+    const struct upset other = {.nccl = by_nccl ? NULL : NCCL};
+
+    lose_one(n, by_nccl, extra);
+    assert_true(kg_file_exists(STANDS));
+    train_with(then, ROOT "/n", true, extra, &other);
+    assert_same_run(ROOT "/1", ROOT "/n", steps);
+}
+
+static void a_killed_rank_leaves_no_trace_by_another_number_and_link(void **state)
+{
+    static const char *const extra[] = {"train.lanes=4", "train.micro_tokens=16",
+                                        "train.steps=3", NULL};
+
+    (void)state;
+    setenv("KEDGE_TEST_BACKEND", "far", true);
+    make_good_nccl(NCCL);
+    train_alone(extra);
+    lost_and_resumed(3, true, 2, extra, 3);
+    lost_and_resumed(2, false, 4, extra, 3);
+}
+
 /* ---- emulated kernels ---- */
 
 #define EMULATED                                                                         \
-    "model.path=" MODEL, "train.lanes=2", "train.micro_tokens=16", "rollout.max_tokens=3"
-
-/* Of n ranks that divide `shard`; the run of one is there. */
-static void emulated_by(int n, const char *shard, const char *nccl)
-{
-    const char *const extra[] = {EMULATED, shard, NULL};
-    const struct upset upset = {.nccl = nccl};
-
-    fresh(ROOT "/n");
-    train_with(n, ROOT "/n", false, extra, &upset);
-    assert_same_run(ROOT "/1", ROOT "/n", 1);
-}
+    "model.path=" MODEL, "train.lanes=2", "train.micro_tokens=16",                       \
+        "rollout.max_tokens=3", "train.steps=2"
 
 static void ranks_on_emulated_kernels_make_the_run_of_one(void **state)
 {
     static const char *const extra[] = {EMULATED, NULL};
+    static const char *const divided[] = {EMULATED, "ranks.shard=gradients", NULL};
     struct kg_str manifest = {0};
 
     (void)state;
@@ -222,11 +276,14 @@ static void ranks_on_emulated_kernels_make_the_run_of_one(void **state)
     }
     setenv("KEDGE_TEST_BACKEND", "emu", true);
     setenv("KEDGE_TEST_PRODUCTS", "own", false);
-    train_alone(extra);
     make_good_nccl(NCCL);
-    emulated_by(2, "ranks.shard=optimizer", NULL);
-    emulated_by(2, "ranks.shard=optimizer", NCCL);
-    emulated_by(3, "ranks.shard=gradients", NULL);
+    train_alone(extra);
+    fresh(ROOT "/n");
+    train_on(2, ROOT "/n", false, extra);
+    assert_same_run(ROOT "/1", ROOT "/n", 2);
+    lose_one(2, true, extra);
+    train_on(3, ROOT "/n", true, divided);
+    assert_same_run(ROOT "/1", ROOT "/n", 2);
     read_in(&manifest, ROOT "/n", "manifest.json");
     assert_non_null(strstr(kg_str_text(&manifest), "\"gpu\": \"emulated\""));
     kg_str_release(&manifest);
@@ -238,6 +295,7 @@ int main(void)
         cmocka_unit_test(ranks_on_devices_make_the_run_of_one),
         cmocka_unit_test(ranks_joined_by_nccl_make_the_run_of_one),
         cmocka_unit_test(a_run_whose_link_fails_ends_with_one_line),
+        cmocka_unit_test(a_killed_rank_leaves_no_trace_by_another_number_and_link),
         cmocka_unit_test(ranks_on_emulated_kernels_make_the_run_of_one),
     };
 

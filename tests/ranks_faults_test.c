@@ -32,33 +32,6 @@ static const char *const updates[] = {"train.lanes=8",
 
 /* ---- a run that something happens to ---- */
 
-/* Until the run has come to `fact`, a file of it, or has ended. */
-static void wait_for(const char *dir, const char *fact, pid_t child)
-{
-    char path[256];
-    siginfo_t ended = {.si_pid = 0};
-
-    snprintf(path, sizeof path, "%s/%s", dir, fact);
-    while (!kg_file_exists(path) && ended.si_pid == 0) {
-        usleep(1000);
-        assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT),
-                         0);
-    }
-}
-
-/* All ranks of a run, ended.   ended (n) out: as waitpid says; one that is stopped is
- * killed when the others are gone */
-static void all_end(int *ended, const pid_t *child, int n, int stopped)
-{
-    for (int r = 0; r < n; r++)
-        if (r != stopped)
-            assert_int_equal(waitpid(child[r], &ended[r], 0), child[r]);
-    if (stopped < 0)
-        return;
-    kill(child[stopped], SIGKILL);
-    assert_int_equal(waitpid(child[stopped], &ended[stopped], 0), child[stopped]);
-}
-
 /* A run on n ranks, one of which gets `sent` when the run has come to `fact`. */
 static void signalled(int *ended, int n, int which, int sent, const char *fact,
                       const char *const *extra, const struct upset *upset)

@@ -91,6 +91,33 @@ static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
     munmap(loss, sizeof *loss);
 }
 
+/* Until the run has come to `fact`, a file of it, or has ended. */
+static inline void wait_for(const char *dir, const char *fact, pid_t child)
+{
+    char path[256];
+    siginfo_t ended = {.si_pid = 0};
+
+    snprintf(path, sizeof path, "%s/%s", dir, fact);
+    while (!kg_file_exists(path) && ended.si_pid == 0) {
+        usleep(1000);
+        assert_int_equal(waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT),
+                         0);
+    }
+}
+
+/* All ranks of a run, ended.   ended (n) out: as waitpid says; one that is stopped is
+ * killed when the others are gone */
+static inline void all_end(int *ended, const pid_t *child, int n, int stopped)
+{
+    for (int r = 0; r < n; r++)
+        if (r != stopped)
+            assert_int_equal(waitpid(child[r], &ended[r], 0), child[r]);
+    if (stopped < 0)
+        return;
+    kill(child[stopped], SIGKILL);
+    assert_int_equal(waitpid(child[stopped], &ended[stopped], 0), child[stopped]);
+}
+
 static void train_with(int n, const char *dir, bool resume, const char *const *extra,
                        const struct upset *upset)
 {

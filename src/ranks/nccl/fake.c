@@ -4,13 +4,15 @@
  * Nothing waits, as in a communicator that is not blocking: a group ends when its sends
  * are written; what it receives is looked for whenever the communicator is asked how it
  * stands. FAKE_NCCL says which call fails, and of which rank ("send@1"); "silent@1" never
- * sends. Compiled by tests (nccl_testing.h).
+ * sends, "dies@1" ends its process in the midst of sending; behind FAKE_NCCL_BEHIND, where
+ * that is set: when this file is there. Compiled by tests (nccl_testing.h).
  */
 #define _GNU_SOURCE
 #include "ranks/nccl/fake.h"
 #include "ranks/nccl_calls.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,11 +42,11 @@ static struct {
 
 static bool is_asked(const char *call)
 {
-    const char *asked = getenv("FAKE_NCCL");
+    const char *asked = getenv("FAKE_NCCL"), *behind = getenv("FAKE_NCCL_BEHIND");
     char own[64];
 
     snprintf(own, sizeof own, "%s@%d", call, comm.rank);
-    return asked && strcmp(asked, own) == 0;
+    return asked && strcmp(asked, own) == 0 && (!behind || access(behind, F_OK) == 0);
 }
 
 /* ---- what it says of itself ---- */
@@ -171,7 +173,7 @@ EXPORTED int ncclGroupEnd(void)
     int e = is_asked("group_end") ? SYSTEM_ERROR : KG_NCCL_OK;
 
     for (int i = 0; i < comm.n_out && e == KG_NCCL_OK && !is_asked("silent"); i++)
-        e = write_out(&comm.out[i]);
+        e = is_asked("dies") ? raise(SIGKILL) : write_out(&comm.out[i]);
     comm.grouped = false;
     return e == KG_NCCL_OK && comm.n_in > 0 ? KG_NCCL_IN_PROGRESS : e;
 }
