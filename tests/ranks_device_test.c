@@ -1,7 +1,7 @@
 /* A run over ranks, each on a device of its own, is the run of one device: weights,
- * moments, anchor and log. What ranks say to each other goes through the host's memory, or
- * gradients by a NCCL of the tests' own. So is the run of which a rank was killed, when
- * another number of them goes on, by the other link.
+ * moments, anchor and log. What ranks say to each other goes through the host's memory,
+ * or gradients by a NCCL of the tests' own. So is the run of which a rank was killed,
+ * when another number of them goes on, by the other link.
  *
  * Two backends stand for devices, in a process each: memory that the host cannot touch,
  * on which every way in which memory travels is tried; and the emulated kernels of GPUs,

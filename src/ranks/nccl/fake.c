@@ -4,8 +4,8 @@
  * Nothing waits, as in a communicator that is not blocking: a group ends when its sends
  * are written; what it receives is looked for whenever the communicator is asked how it
  * stands. FAKE_NCCL says which call fails, and of which rank ("send@1"); "silent@1" never
- * sends, "dies@1" ends its process in the midst of sending; behind FAKE_NCCL_BEHIND, where
- * that is set: when this file is there. Compiled by tests (nccl_testing.h).
+ * sends, "dies@1" ends its process in the midst of sending. Where FAKE_NCCL_BEHIND is
+ * set, only when that file is there. Compiled by tests (nccl_testing.h).
  */
 #define _GNU_SOURCE
 #include "ranks/nccl/fake.h"
