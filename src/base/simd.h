@@ -220,10 +220,14 @@ static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16
     return (struct kg_v16){
         _mm512_mask_blend_ps((__mmask16)kg_simd_first_bits(n), fill.r, a.r)};
 }
-/* p * 2^n for integral n, one rounding (only in a denormal result) */
+/* p * 2^n for 0 <= p < 2 and integral n, one rounding (only in a denormal result). A
+ * result below half the smallest denormal is 0 and is not computed: a multiplication that
+ * ends below the normal numbers takes some hundred cycles, and lanes without a meaning
+ * (a score of -inf) end there. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
-    return (struct kg_v16){_mm512_scalef_ps(p.r, n.r)};
+    __mmask16 some = _mm512_cmp_ps_mask(n.r, _mm512_set1_ps(-151.0f), _CMP_NLE_UQ);
+    return (struct kg_v16){_mm512_maskz_scalef_ps(some, p.r, n.r)};
 }
 
 /* The tree of every horizontal operation: lane i with i+8, then i+4, i+2, i+1. */
@@ -433,10 +437,12 @@ static inline __m256 kg_simd_pow2_8(__m256 n)
     u = _mm256_add_epi32(_mm256_slli_epi32(u, 23), _mm256_set1_epi32(0x3f800000));
     return _mm256_castsi256_ps(u);
 }
-/* Two steps, of which the first is exact, so that n may leave the exponent range. */
+/* Two steps, of which the first is exact, so that n may leave the exponent range; 0 where
+ * the result is none, as that of KG_SIMD_512. */
 static inline __m256 kg_simd_scale2_8(__m256 p, __m256 n)
 {
     __m256 magic = _mm256_set1_ps(0x1.8p23f);
+    p = _mm256_and_ps(p, _mm256_cmp_ps(n, _mm256_set1_ps(-151.0f), _CMP_NLE_UQ));
     __m256 half = _mm256_mul_ps(n, _mm256_set1_ps(0.5f));
     half = _mm256_sub_ps(_mm256_add_ps(half, magic), magic);
     p = _mm256_mul_ps(p, kg_simd_pow2_8(half));
@@ -654,10 +660,12 @@ static inline float kg_simd_pow2(float n)
     memcpy(&t, &u, sizeof u);
     return t;
 }
-/* Two steps, of which the first is exact, so that n may leave the exponent range. */
+/* Two steps, of which the first is exact, so that n may leave the exponent range; 0 where
+ * the result is none, as that of KG_SIMD_512. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
     for (int i = 0; i < 16; i++) {
+        p.f[i] = n.f[i] <= -151.0f ? 0.0f : p.f[i];
         float half = (n.f[i] * 0.5f + 0x1.8p23f) - 0x1.8p23f;
         p.f[i] = p.f[i] * kg_simd_pow2(half) * kg_simd_pow2(n.f[i] - half);
     }

@@ -62,6 +62,25 @@ static void exp_is_within_two_ulp_and_follows_its_model(void **state)
     }
 }
 
+/* Where results end: every number between the last ones that are not 0 and the cut. */
+static void exp_ends_where_its_model_does(void **state)
+{
+    (void)state;
+    uint32_t zeros = 0;
+    for (uint32_t u = to_bits(-103.5f); u <= to_bits(-105.5f); u += 16) {
+        float x[16];
+        float y[16];
+        for (uint32_t i = 0; i < 16; i++)
+            x[i] = from_bits(u + i);
+        kg_v16_store(y, kg_v16_exp(kg_v16_load(x)));
+        for (int i = 0; i < 16; i++) {
+            assert_true(to_bits(y[i]) == to_bits(exp_model(x[i])));
+            zeros += to_bits(y[i]) == 0;
+        }
+    }
+    assert_true(zeros > 0 && zeros < to_bits(-105.5f) - to_bits(-103.5f));
+}
+
 static void exp_is_defined_at_the_ends(void **state)
 {
     (void)state;
@@ -231,6 +250,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp_and_follows_its_model),
+        cmocka_unit_test(exp_ends_where_its_model_does),
         cmocka_unit_test(exp_is_defined_at_the_ends),
         cmocka_unit_test(one_minus_exp_keeps_its_digits),
         cmocka_unit_test(tanh_keeps_its_digits),
