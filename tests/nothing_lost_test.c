@@ -105,8 +105,8 @@ static void open_run(struct kg_run *run, struct kg_config **config, const char *
     NEED(kg_file_remove_tree(dir, err));
     *config = config_of(dir, extra);
     NEED(kg_run_open(run, *config, err));
-    NEED(kg_run_dir_create(&run->in, &run->state, &run->log, err));
-    NEED(kg_run_dir_cut(&run->in, &run->state, &run->log, err));
+    NEED(kg_run_dir_create(&run->in, &run->state, run->work.ahead.all, &run->log, err));
+    NEED(kg_run_dir_cut(&run->in, &run->state, run->work.ahead.all, &run->log, err));
     run->state.count.sft_step = 3;
     NEED(kg_run_start_rl(&run->in, &run->state, err));
     NEED(kg_checkpoint_save(run, err));

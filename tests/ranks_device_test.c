@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "bench/bench.h"
+#include "data/json.h"
 #include "ranks/nccl_testing.h"
 #include "tensor/cuda/emu.h"
 #include "tensor/selfcheck.h"
@@ -232,6 +233,32 @@ static void lose_one(int n, bool by_nccl, const char *const *extra)
                         WEXITSTATUS(ended[p]) == KG_RANKS_EXIT_LOST);
 }
 
+static void assert_text(const struct kg_json *entry, const char *name, const char *text)
+{
+    const char *found = kg_json_text(kg_json_get(entry, name), NULL);
+
+    assert_string_equal(found ? found : "", text);
+}
+
+/* The i-th entry of the manifest's "ranks". */
+static void assert_written(size_t i, int n, bool by_nccl, const char *since)
+{
+    struct kg_json_doc doc = {0};
+    const struct kg_json *entry;
+    char number[16];
+
+    snprintf(number, sizeof number, "%d", n);
+    NEED(kg_json_read(&doc, ROOT "/n/manifest.json", 1 << 20, err));
+    entry = kg_json_at(kg_json_get(doc.root, "ranks"), i);
+    assert_text(entry, "n", number);
+    assert_text(entry, "over", "sockets");
+    assert_text(entry, "link", by_nccl ? "nccl" : "host");
+    assert_text(entry, "nccl", by_nccl ? "2.28.9" : "");
+    assert_text(entry, "library", by_nccl ? NCCL "/" KG_NCCL_LIBRARY : "");
+    assert_text(entry, "since", since);
+    kg_json_release(&doc);
+}
+
 /* What the run of one is, though it goes on elsewhere and by another link. */
 static void lost_and_resumed(int n, bool by_nccl, int then, const char *const *extra,
                              int steps)
@@ -242,6 +269,8 @@ static void lost_and_resumed(int n, bool by_nccl, int then, const char *const *e
     assert_true(kg_file_exists(STANDS));
     train_with(then, ROOT "/n", true, extra, &other);
     assert_same_run(ROOT "/1", ROOT "/n", steps);
+    assert_written(0, n, by_nccl, "");
+    assert_written(1, then, !by_nccl, "step-000001");
 }
 
 static void a_killed_rank_leaves_no_trace_by_another_number_and_link(void **state)
@@ -267,7 +296,7 @@ static void ranks_on_emulated_kernels_make_the_run_of_one(void **state)
 {
     static const char *const extra[] = {EMULATED, NULL};
     static const char *const divided[] = {EMULATED, "ranks.shard=gradients", NULL};
-    struct kg_str manifest = {0};
+    struct kg_json_doc manifest = {0};
 
     (void)state;
     if (!kg_emu_open) {
@@ -284,9 +313,9 @@ static void ranks_on_emulated_kernels_make_the_run_of_one(void **state)
     lose_one(2, true, extra);
     train_on(3, ROOT "/n", true, divided);
     assert_same_run(ROOT "/1", ROOT "/n", 2);
-    read_in(&manifest, ROOT "/n", "manifest.json");
-    assert_non_null(strstr(kg_str_text(&manifest), "\"gpu\": \"emulated\""));
-    kg_str_release(&manifest);
+    NEED(kg_json_read(&manifest, ROOT "/n/manifest.json", 1 << 20, err));
+    assert_text(kg_json_at(kg_json_get(manifest.root, "devices"), 0), "gpu", "emulated");
+    kg_json_release(&manifest);
 }
 
 int main(void)

@@ -329,6 +329,11 @@ const char *kg_ranks_nccl_version(const struct kg_ranks *r)
     return r->whole ? kg_ranks_nccl_version(r->whole) : r->nccl ? r->nccl->version : NULL;
 }
 
+const char *kg_ranks_nccl_path(const struct kg_ranks *r)
+{
+    return r->whole ? kg_ranks_nccl_path(r->whole) : r->nccl ? r->nccl->path : NULL;
+}
+
 /* ---- moving ---- */
 
 /* A rank's own part is a copy. */

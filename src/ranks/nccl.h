@@ -34,6 +34,8 @@ void kg_ranks_nccl_close(struct kg_ranks *r);
 
 /* "2.28.9", of its life; NULL: there is none. */
 const char *kg_ranks_nccl_version(const struct kg_ranks *r);
+/* The file it was opened from; NULL: there is none. */
+const char *kg_ranks_nccl_path(const struct kg_ranks *r);
 
 /* As kg_ranks_exchange, of memory of the device: behind what was launched before; when it
  * returns all is there.   r->nccl: open

@@ -368,8 +368,9 @@ static void stop_at_step_0(const char *dir, const char *parts)
     o.config = from_copy(dir, parts, "train.steps=4");
     NEED(kg_init_pin(o.config, false, err));
     NEED(kg_run_open(&o.run, o.config, err));
-    NEED(kg_run_dir_create(&o.run.in, &o.run.state, &o.run.log, err));
-    NEED(kg_run_dir_cut(&o.run.in, &o.run.state, &o.run.log, err));
+    NEED(kg_run_dir_create(&o.run.in, &o.run.state, o.run.work.ahead.all, &o.run.log,
+                           err));
+    NEED(kg_run_dir_cut(&o.run.in, &o.run.state, o.run.work.ahead.all, &o.run.log, err));
     NEED(kg_run_start_rl(&o.run.in, &o.run.state, err));
     NEED(kg_init_rl(&o.run.in, &o.run.state, err));
     NEED(kg_checkpoint_save(&o.run, err));
@@ -419,7 +420,7 @@ static void a_first_stage_that_changed_at_the_start_is_named(void **state)
     config = from_copy(ROOT "/begun", all, two);
     NEED(kg_init_pin(config, false, err));
     NEED(kg_run_open(&run, config, err));
-    NEED(kg_run_dir_create(&run.in, &run.state, &run.log, err));
+    NEED(kg_run_dir_create(&run.in, &run.state, run.work.ahead.all, &run.log, err));
     kg_run_close(&run);
     assert_int_equal(system("echo >> " COPY "/checkpoints/latest/state.json"), 0);
     NEED(kg_manifest_write(COPY "/checkpoints/latest", err)); /* another, not damaged */

@@ -515,7 +515,8 @@ static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err 
 
     if (!run->log.elsewhere)
         status = resume ? kg_run_dir_check(&run->in, &run->state, &run->log, err)
-                        : kg_run_dir_create(&run->in, &run->state, &run->log, err);
+                        : kg_run_dir_create(&run->in, &run->state, run->work.ahead.all,
+                                            &run->log, err);
     KG_TRY(kg_ahead_agree(&run->work.ahead, status, "run folder", err));
     KG_TRY(kg_ranks_check_shared(run->work.ahead.all, run->log.dir, err));
     if (resume && !run->work.ahead.samples) {
@@ -526,7 +527,7 @@ static kg_status begin_or_resume(struct kg_run *run, bool resume, struct kg_err 
     }
     if (run->log.elsewhere)
         return KG_OK;
-    KG_TRY(kg_run_dir_cut(&run->in, &run->state, &run->log, err));
+    KG_TRY(kg_run_dir_cut(&run->in, &run->state, run->work.ahead.all, &run->log, err));
     kg_watch_file(kg_path_in(run->log.dir, "watch.log").text);
     return say_disk(run, err);
 }

@@ -66,8 +66,10 @@ static inline void open_config(struct opened *o, struct kg_config *config)
 {
     o->config = config;
     NEED(kg_run_open(&o->run, config, err));
-    NEED(kg_run_dir_create(&o->run.in, &o->run.state, &o->run.log, err));
-    NEED(kg_run_dir_cut(&o->run.in, &o->run.state, &o->run.log, err));
+    NEED(kg_run_dir_create(&o->run.in, &o->run.state, o->run.work.ahead.all, &o->run.log,
+                           err));
+    NEED(kg_run_dir_cut(&o->run.in, &o->run.state, o->run.work.ahead.all, &o->run.log,
+                        err));
     NEED(kg_run_start_rl(&o->run.in, &o->run.state, err));
 }
 

@@ -17,6 +17,7 @@
 #include "train/checkpoint.h"
 #include "train/device.h"
 #include "train/inputs.h"
+#include "train/joined.h"
 #include "train/run_events.h"
 
 #include <ctype.h>
@@ -53,7 +54,8 @@ static int64_t count_keys(const struct kg_config *c,
 }
 
 static kg_status write_manifest(const struct kg_run_inputs *in, const struct kg_model *m,
-                                const char *dir, struct kg_err *err)
+                                const struct kg_ranks *ranks, const char *dir,
+                                struct kg_err *err)
 {
     struct kg_str text = {0};
     struct utsname machine;
@@ -77,6 +79,8 @@ static kg_status write_manifest(const struct kg_run_inputs *in, const struct kg_
     KG_TRY_GOTO(out, kg_inputs_json(&text, &in->recipe, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
     KG_TRY_GOTO(out, kg_run_device_json(&text, m->backend, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
+    KG_TRY_GOTO(out, kg_run_joined_json(&text, ranks, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(kg_path_in(dir, "manifest.json").text, text.data,
                                   text.len, err);
@@ -265,7 +269,8 @@ static kg_status lock(struct kg_run_log *log, struct kg_err *err)
 }
 
 kg_status kg_run_dir_create(const struct kg_run_inputs *in,
-                            const struct kg_run_state *state, struct kg_run_log *log,
+                            const struct kg_run_state *state,
+                            const struct kg_ranks *ranks, struct kg_run_log *log,
                             struct kg_err *err)
 {
     const char *dir = log->dir;
@@ -279,7 +284,7 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
         KG_TRY(remove_attempt(dir, err));
     KG_TRY(kg_file_make_dirs(kg_path_in(dir, "checkpoints").text, err));
     KG_TRY(kg_file_make_dirs(kg_path_in(dir, "rollouts").text, err));
-    KG_TRY(write_manifest(in, state->model, dir, err));
+    KG_TRY(write_manifest(in, state->model, ranks, dir, err));
     return write_config(in->config, dir, err);
 }
 
@@ -426,7 +431,8 @@ static kg_status note_device(const struct kg_run_state *state, const char *dir,
 }
 
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
-                         struct kg_run_log *log, struct kg_err *err)
+                         const struct kg_ranks *ranks, struct kg_run_log *log,
+                         struct kg_err *err)
 {
     struct kg_path metrics = kg_path_in(log->dir, "metrics.jsonl");
 
@@ -439,6 +445,8 @@ kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_sta
                                  err));
     log->metrics_open = true;
     KG_TRY(note_device(state, log->dir, err));
+    KG_TRY(kg_run_joined_note(kg_path_in(log->dir, "manifest.json").text, ranks,
+                              state->saved_name, err));
     kg_run_events_resume(in, state, log);
     KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
     return remove_files(kg_path_in(log->dir, "rollouts"), is_undone_dump, &state->count,

@@ -11,7 +11,8 @@
  * or manifest.json but without a manifest of kedge's: those are the user's.
  * errors: ECONFLICT (also: another process is at work in it), EIO (not writable) */
 kg_status kg_run_dir_create(const struct kg_run_inputs *in,
-                            const struct kg_run_state *state, struct kg_run_log *log,
+                            const struct kg_run_state *state,
+                            const struct kg_ranks *ranks, struct kg_run_log *log,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* A run to continue: takes the lock, compares RUN/config.yaml with the present config,
@@ -36,10 +37,12 @@ kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_sta
                          struct kg_run_log *log, bool resume,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* A device that is another than before becomes one more of RUN/manifest.json. Open
+/* A device that is another than before becomes one more of RUN/manifest.json, and so do
+ * ranks that are others or are joined by something else (train/joined.h). Open
  * metrics.jsonl cut to count.metrics_bytes, void TensorBoard events of steps after
  * the present ones, and remove dumps of these. */
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
-                         struct kg_run_log *log, struct kg_err *err) KG_MUST_CHECK;
+                         const struct kg_ranks *ranks, struct kg_run_log *log,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 #endif
