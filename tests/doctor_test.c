@@ -2,6 +2,7 @@
  * program in a folder of the test's, beside a libkedge_cuda.so of a few lines of C. */
 #include "base/folder_testing.h"
 #include "base/str.h"
+#include "ranks/nccl_testing.h"
 #include "tensor/cuda/library.h"
 
 #include <sys/stat.h>
@@ -28,8 +29,13 @@ static const char library[] =
     " return KG_OK; }"
     "static kg_status memory(uint64_t *total, uint64_t *left, struct kg_err *e)"
     "{ (void)e; *total = 80000000000; *left = 12340000000; return KG_OK; }"
+    "static kg_status lend(int *r, int (*call)(void *a, void *s), void *a,"
+    " const void *const *m, size_t n, struct kg_err *e)"
+    "{ (void)m, (void)n, (void)e; *r = call(a, 0); return KG_OK; }"
     "static const struct kg_backend table = {.name = \"cuda\", .describe = describe,"
-    " .exact = exact, .one_caller = true, .memory = memory, .alloc = alloc, .free = "
+    " .exact = exact, .one_caller = true, .memory = memory, .lend = lend, .alloc = "
+    "alloc, "
+    ".free = "
     "release, .put = move,"
     " .get = move, .matmul = matmul};"
     "static kg_status open_it(const struct kg_backend **be,"
@@ -106,6 +112,33 @@ static void bits_of_its_own_are_other_and_no_failure(void **state)
     kg_str_release(&out);
 }
 
+static void the_nccl_that_ranks_would_open_is_said(void **state)
+{
+    struct kg_str out = {0};
+    char flags[300], said[400];
+
+    (void)state;
+    make_program("(t == KG_BF16 && false)", "0");
+    make_good_nccl(in_dir("nccl"));
+    snprintf(flags, sizeof flags, "--nccl %s", in_dir("nccl"));
+    assert_int_equal(doctor(&out, flags), 0);
+    snprintf(said, sizeof said, "nccl: 2.28.9, %s/libnccl.so.2\n", in_dir("nccl"));
+    has(&out, said);
+    snprintf(flags, sizeof flags, "--json --nccl %s", in_dir("nccl"));
+    assert_int_equal(doctor(&out, flags), 0);
+    snprintf(said, sizeof said,
+             "{\"nccl\": {\"version\": \"2.28.9\", \"library\": \"%s/libnccl.so.2\"}}\n",
+             in_dir("nccl"));
+    has(&out, said);
+    snprintf(flags, sizeof flags, "--nccl %s", in_dir("nowhere"));
+    assert_int_equal(doctor(&out, flags), 0);
+    snprintf(said, sizeof said,
+             "nccl: none (nccl: no libnccl.so.2 in %s; ranks.link=host does without it",
+             in_dir("nowhere"));
+    has(&out, said);
+    kg_str_release(&out);
+}
+
 static void a_definition_that_is_promised_must_hold(void **state)
 {
     struct kg_str out = {0};
@@ -139,6 +172,7 @@ int main(void)
 #define OF(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)
     const struct CMUnitTest tests[] = {
         OF(bits_of_its_own_are_other_and_no_failure),
+        OF(the_nccl_that_ranks_would_open_is_said),
         OF(a_definition_that_is_promised_must_hold),
         OF(rows_that_change_are_a_failure),
     };

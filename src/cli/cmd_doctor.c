@@ -23,9 +23,13 @@
 enum { SILENT_S = 60 };
 
 static bool json;
+static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_doctor_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout", 0, 0, NULL},
+    {"nccl", 0, KG_BESIDE("device", nccl), "DIR",
+     "folder of libnccl.so.2, as ranks.libraries (default: it is looked for)", 0, 0,
+     NULL},
     KG_FLAGS_OF(kg_device_flags),
     {0},
 };
@@ -73,18 +77,12 @@ static kg_status check_products(struct kg_str *out, bool *ok, const struct kg_ba
                          status == KG_OK ? "" : ": ", status == KG_OK ? "" : why.message);
 }
 
-/* What computes, and of a device its memory: all there is, and what nobody holds. */
-static kg_status put_device(struct kg_str *out, const struct kg_backend *be,
+/* Of a device: all there is, and what nobody holds. */
+static kg_status put_memory(struct kg_str *out, const struct kg_backend *be,
                             struct kg_err *err)
 {
     uint64_t total, free;
-    char device[512];
 
-    if (!kg_load.device)
-        return KG_OK;
-    be->describe(device, sizeof device);
-    if (!json)
-        KG_TRY(kg_str_printf(out, err, "device: %s\n", device));
     if (!be->memory)
         return KG_OK;
     KG_TRY(be->memory(&total, &free, err));
@@ -95,6 +93,21 @@ static kg_status put_device(struct kg_str *out, const struct kg_backend *be,
                              (unsigned long long)total, (unsigned long long)free);
     return kg_str_printf(out, err, "memory: %.2f GB, %.2f of them free\n",
                          (double)total / 1e9, (double)free / 1e9);
+}
+
+/* What computes, its memory, and what would join it with others. */
+static kg_status put_device(struct kg_str *out, const struct kg_backend *be,
+                            struct kg_err *err)
+{
+    char device[512];
+
+    if (!kg_load.device)
+        return KG_OK;
+    be->describe(device, sizeof device);
+    if (!json)
+        KG_TRY(kg_str_printf(out, err, "device: %s\n", device));
+    KG_TRY(put_memory(out, be, err));
+    return kg_doctor_nccl(out, be, nccl, json, err);
 }
 
 static kg_status put_head(struct kg_str *out, const struct kg_backend *be,
@@ -108,29 +121,29 @@ static kg_status put_head(struct kg_str *out, const struct kg_backend *be,
                          kg_dtype_traits(KG_BF16)->name);
 }
 
-static kg_status check_here(struct kg_str *out, bool *ok, struct kg_err *err)
+static kg_status check_here(struct kg_str *out, const struct kg_backend **be, bool *ok,
+                            struct kg_err *err)
 {
-    const struct kg_backend *be;
-
     *ok = true;
-    KG_TRY(kg_load_device(&be, &kg_load, KG_BF16, err));
-    KG_TRY(put_head(out, be, err));
+    KG_TRY(kg_load_device(be, &kg_load, KG_BF16, err));
+    KG_TRY(put_head(out, *be, err));
     for (size_t i = 0; i < 2 * sizeof checks / sizeof *checks; i++)
-        KG_TRY(check_products(out, ok, be, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
+        KG_TRY(check_products(out, ok, *be, i % 2 ? KG_BF16 : KG_F32, i / 2, err));
     return KG_OK;
 }
 
 /* By every rank of a launcher; the first prints. */
 static kg_status doctor(bool *ok, struct kg_ranks *r, struct kg_err *err)
 {
+    const struct kg_backend *be = NULL;
     struct kg_str out = {0};
     kg_status status;
 
     kg_load.ranks = r;
-    status = kg_ranks_agree(r, check_here(&out, ok, err), "doctor", err);
+    status = kg_ranks_agree(r, check_here(&out, &be, ok, err), "doctor", err);
 
     if (status == KG_OK)
-        status = kg_doctor_ranks(&out, ok, r, json, err);
+        status = kg_doctor_ranks(&out, ok, r, be, nccl, json, err);
     if (status != KG_OK || r->me > 0)
         goto out;
     if (!json && *ok)

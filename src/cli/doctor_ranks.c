@@ -10,9 +10,11 @@
 #include "base/mem.h"
 #include "ranks/launch.h"
 #include "ranks/mpi.h"
+#include "ranks/nccl.h"
 #include "tensor/selfcheck.h"
 #include "train/lane_sum.h"
 
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,23 +23,51 @@ enum { ELEMENTS = (1 << 20) + 4099, LANES_A_RANK = 3 };
 
 /* ---- the sum ---- */
 
+/* A gradient, and what a lane adds to it: the host's and the backend's. */
+struct gradient {
+    struct kg_slab sum, lane;
+    float *values; /* (ELEMENTS) owned */
+};
+
 /* Numbers of widely varying size, others in each lane. */
+static void fill(float *values, size_t lane)
+{
+    for (int64_t i = 0; i < ELEMENTS; i++) {
+        uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)lane * 0x9e3779b9u);
+
+        h = (h ^ h >> 15) * 0x85ebca6bu;
+        values[i] = (float)(int32_t)h / (float)(1u << (h & 15));
+    }
+}
+
 static kg_status add_lane(void *context, const size_t *list, size_t n, struct kg_err *err)
 {
-    struct kg_slab *grads = context;
+    struct gradient *g = context;
 
-    (void)err;
-    for (size_t s = 0; s < n; s++)
-        for (int64_t i = 0; i < grads->n; i++) {
-            uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)list[s] * 0x9e3779b9u);
-
-            h = (h ^ h >> 15) * 0x85ebca6bu;
-            grads->data[i] += (float)(int32_t)h / (float)(1u << (h & 15));
-        }
+    for (size_t s = 0; s < n; s++) {
+        fill(g->values, list[s]);
+        KG_TRY(kg_slab_write(&g->lane, 0, g->values, ELEMENTS, err));
+        KG_TRY(kg_slab_add(&g->sum, &g->lane, err));
+    }
     return KG_OK;
 }
 
-static kg_status sum(struct kg_slab *grads, const int64_t *tokens, int lanes,
+static kg_status take(struct gradient *g, const struct kg_backend *be, struct kg_err *err)
+{
+    KG_TRY(kg_slab_init(&g->sum, be, ELEMENTS, "sum", err));
+    KG_TRY(kg_slab_init(&g->lane, be, ELEMENTS, "sum", err));
+    g->values = kg_mem_calloc(ELEMENTS, sizeof *g->values, "sum", err);
+    return g->values ? KG_OK : err->code;
+}
+
+static void release(struct gradient *g)
+{
+    kg_slab_release(&g->sum);
+    kg_slab_release(&g->lane);
+    kg_mem_free(g->values);
+}
+
+static kg_status sum(struct gradient *g, const int64_t *tokens, int lanes,
                      struct kg_ranks *ranks, struct kg_err *err)
 {
     struct kg_lane_sum s = {0};
@@ -46,31 +76,35 @@ static kg_status sum(struct kg_slab *grads, const int64_t *tokens, int lanes,
                                     .tokens = tokens,
                                     .n = (size_t)lanes,
                                     .work = add_lane,
-                                    .context = grads,
+                                    .context = g,
                                     .said = &said};
-    kg_status status = kg_lane_sum_run(&s, grads, &job, ranks, err);
+    kg_status status = kg_lane_sum_run(&s, &g->sum, &job, ranks, err);
 
     kg_lane_sum_release(&s);
     kg_str_release(&said);
     return status;
 }
 
-static kg_status compare(const struct kg_slab *found, const struct kg_slab *expected,
+/* found: what it held is written over */
+static kg_status compare(struct gradient *found, const struct gradient *expected,
                          struct kg_err *err)
 {
-    for (int64_t i = 0; i < found->n; i++)
-        if (memcmp(&found->data[i], &expected->data[i], sizeof *found->data) != 0)
+    const float *x = found->values, *y = expected->sum.data;
+
+    KG_TRY(kg_slab_read(found->values, &found->sum, 0, ELEMENTS, err));
+    for (int64_t i = 0; i < ELEMENTS; i++)
+        if (memcmp(&x[i], &y[i], sizeof *x) != 0)
             return kg_fail(err, KG_ECONFLICT, "element %lld: expected %.9g, found %.9g",
-                           (long long)i, (double)expected->data[i],
-                           (double)found->data[i]);
+                           (long long)i, (double)y[i], (double)x[i]);
     return KG_OK;
 }
 
-/* All ranks come to the end of it, or leave it by an agreement. */
-static kg_status check_sum(struct kg_ranks *r, struct kg_err *err)
+/* All ranks, on be, against this one alone, on its CPU. All come to the end of it, or
+ * leave it by an agreement. */
+static kg_status sum_on(struct kg_ranks *r, const struct kg_backend *be,
+                        struct kg_err *err)
 {
-    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
-    struct kg_slab all = {0}, own = {0};
+    struct gradient all = {.values = NULL}, own = {.values = NULL};
     struct kg_ranks alone = {0};
     const int lanes = LANES_A_RANK * r->n;
     int64_t *tokens = kg_mem_calloc((size_t)lanes, sizeof *tokens, "lanes", err);
@@ -79,9 +113,9 @@ static kg_status check_sum(struct kg_ranks *r, struct kg_err *err)
     for (int l = 0; l < lanes && tokens; l++)
         tokens[l] = 1;
     if (status == KG_OK)
-        status = kg_slab_init(&all, cpu, ELEMENTS, "sum", err);
+        status = take(&all, be, err);
     if (status == KG_OK)
-        status = kg_slab_init(&own, cpu, ELEMENTS, "sum", err);
+        status = take(&own, kg_backend_cpu_variant(0), err);
     status = kg_ranks_agree(r, status, "doctor: sum", err);
     if (status == KG_OK)
         status = sum(&all, tokens, lanes, r, err);
@@ -90,26 +124,62 @@ static kg_status check_sum(struct kg_ranks *r, struct kg_err *err)
     if (status == KG_OK)
         status = compare(&all, &own, err);
     status = kg_ranks_agree(r, status, "doctor: sum", err);
-    kg_slab_release(&all);
-    kg_slab_release(&own);
+    release(&all);
+    release(&own);
     kg_mem_free(tokens);
     return status;
 }
 
-static kg_status check_folder(struct kg_ranks *r, struct kg_err *err)
+/* ---- the checks ---- */
+
+/* What ranks compute on, and where their NCCL is. */
+struct link {
+    const struct kg_backend *be;
+    const char *nccl;
+};
+
+static kg_status check_alike(struct kg_ranks *r, const struct link *l, struct kg_err *err)
 {
+    (void)l;
+    return kg_ranks_check_alike(r, err);
+}
+
+static kg_status check_sum(struct kg_ranks *r, const struct link *l, struct kg_err *err)
+{
+    (void)l;
+    return sum_on(r, kg_backend_cpu_variant(0), err);
+}
+
+static kg_status check_folder(struct kg_ranks *r, const struct link *l,
+                              struct kg_err *err)
+{
+    (void)l;
     return kg_ranks_check_shared(r, ".", err);
+}
+
+static kg_status check_nccl(struct kg_ranks *r, const struct link *l, struct kg_err *err)
+{
+    kg_status status = kg_ranks_nccl_open(r, l->be, l->nccl, err);
+
+    if (status == KG_OK)
+        status = sum_on(r, l->be, err);
+    kg_ranks_nccl_close(r);
+    return status;
 }
 
 static const struct {
     const char *name, *text;
-    kg_status (*check)(struct kg_ranks *r, struct kg_err *err);
+    kg_status (*check)(struct kg_ranks *r, const struct link *l, struct kg_err *err);
+    bool gpus; /* asked where ranks compute on these; NOTFOUND is no failure */
 } checks[] = {
     {"ranks alike", "all ranks have one program, and the same bits of products",
-     kg_ranks_check_alike},
-    {"sum over ranks", "a gradient over all ranks has the bits of one process",
-     check_sum},
-    {"shared folder", "this folder is the same on all ranks", check_folder},
+     check_alike, false},
+    {"sum over ranks", "a gradient over all ranks has the bits of one process", check_sum,
+     false},
+    {"shared folder", "this folder is the same on all ranks", check_folder, false},
+    {"sum by nccl",
+     "a gradient that NCCL moves from GPU to GPU has the bits of one process", check_nccl,
+     true},
 };
 
 /* ---- who they are ---- */
@@ -158,31 +228,54 @@ static kg_status put_all(struct kg_str *out, bool *ok, struct kg_ranks *r, bool 
 }
 
 /* A check that fails is a line; a rank that is lost is the end. */
-static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r, size_t i,
-                           bool json, struct kg_err *err)
+static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r,
+                           const struct link *l, size_t i, bool json, struct kg_err *err)
 {
     struct kg_err why = {0};
-    kg_status status = checks[i].check(r, &why);
+    kg_status status = checks[i].check(r, l, &why);
+    const bool none = checks[i].gpus && status == KG_ENOTFOUND;
+    const char *verdict = status == KG_OK ? "holds" : none ? "none" : "FAILS";
 
     if (r->lost) {
         *err = why;
         return status;
     }
     kg_ranks_forgive(r);
-    *ok = *ok && status == KG_OK;
+    *ok = *ok && (status == KG_OK || none);
     if (json)
         status = kg_str_printf(out, err, "{\"check\": \"%s\", \"result\": \"%s\"}\n",
-                               checks[i].name, status == KG_OK ? "holds" : "FAILS");
+                               checks[i].name, verdict);
     else
-        status = kg_str_printf(out, err, "%-6s  %s%s%s\n",
-                               status == KG_OK ? "holds" : "FAILS", checks[i].text,
+        status = kg_str_printf(out, err, "%-6s  %s%s%s\n", verdict, checks[i].text,
                                status == KG_OK ? "" : ": ", why.message);
     return kg_ranks_agree(r, status, "doctor", err);
 }
 
-kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r, bool json,
+kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
+                         const char *nccl, bool json, struct kg_err *err)
+{
+    char path[PATH_MAX], version[KG_NCCL_VERSION];
+    struct kg_err why;
+    bool there;
+
+    if (!be->lend)
+        return KG_OK;
+    there = kg_ranks_nccl_look(path, version, nccl, &why) == KG_OK;
+    if (!there)
+        return kg_str_printf(out, err, json ? "{\"nccl\": null}\n" : "nccl: none (%s)\n",
+                             why.message);
+    return kg_str_printf(out, err,
+                         json ? "{\"nccl\": {\"version\": \"%s\", \"library\": "
+                                "\"%s\"}}\n"
+                              : "nccl: %s, %s\n",
+                         version, path);
+}
+
+kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
+                          const struct kg_backend *be, const char *nccl, bool json,
                           struct kg_err *err)
 {
+    const struct link link = {be, nccl};
     char library[KG_MPI_TEXT];
 
     if (r->n < 2)
@@ -195,6 +288,7 @@ kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r, bool
                                             r->transport->name, library),
                               "doctor", err));
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
-        KG_TRY(put_check(out, ok, r, i, json, err));
+        if (!checks[i].gpus || be->lend)
+            KG_TRY(put_check(out, ok, r, &link, i, json, err));
     return KG_OK;
 }

@@ -21,7 +21,7 @@
 
 struct kg_ranks_nccl {
     char path[PATH_MAX];
-    char version[32];
+    char version[KG_NCCL_VERSION];
     void *object;
     struct kg_nccl_calls call;
     void *comm; /* NULL: not joined, or given up */
@@ -106,6 +106,19 @@ static kg_status load(struct kg_ranks_nccl *x, const char *folder, struct kg_err
         memcpy((char *)&x->call + symbols[i].at, &at, sizeof at);
     }
     return check_version(x, err);
+}
+
+kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
+                             struct kg_err *err)
+{
+    struct kg_ranks_nccl x = {.object = NULL};
+    kg_status status = load(&x, folder, err);
+
+    memcpy(path, x.path, sizeof x.path);
+    memcpy(version, x.version, sizeof x.version);
+    if (x.object)
+        dlclose(x.object);
+    return status;
 }
 
 /* ---- what is under way ---- */

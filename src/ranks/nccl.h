@@ -15,11 +15,17 @@
 
 #define KG_NCCL_LIBRARY "libnccl.so.2"
 enum { KG_NCCL_OLDEST = 21400 }; /* 2.14.0: the first whose calls need not wait */
+enum { KG_NCCL_VERSION = 32 };   /* bytes of one in words */
 
 /* path (PATH_MAX) <- the library's file: in `folder`, or where that is NULL in the first
  * of CUDA's folder, the loader's path, and the folders of Python's wheels.
  * errors: NOTFOUND (places listed) */
 kg_status kg_ranks_nccl_find(char *path, const char *folder,
+                             struct kg_err *err) KG_MUST_CHECK;
+
+/* What a rank would open.   path (PATH_MAX); version (KG_NCCL_VERSION)
+ * errors: NOTFOUND, EFORMAT, ECONFLICT of those below */
+kg_status kg_ranks_nccl_look(char *path, char *version, const char *folder,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Open it on each rank, which computes on `be` (borrowed as long as r is open), and join
