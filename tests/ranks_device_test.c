@@ -18,6 +18,7 @@
 #include "tensor/selfcheck.h"
 
 #define MODEL ROOT "/model"
+#define NCCL  ROOT "/nccl"
 
 /* All answers are wrong, and the first anchor is the model: the entropy alone gives a
  * gradient. */
@@ -93,30 +94,35 @@ static const struct {
     struct {
         int n;
         const char *also[4]; /* that changes no bit */
+        bool nccl;           /* joins them: it changes none, too */
     } ranks[MOST];
 } runs[] = {
     {"cuts of weights, moments and anchor",
      {"train.lanes=3", "train.micro_tokens=16", "train.updates_per_step=2", NULL},
-     {{2, {NULL}},
-      {3, {"ranks.shard=none", NULL}},
-      {3, {"ranks.shard=gradients", NULL}}}},
+     {{2, {NULL}, false},
+      {3, {"ranks.shard=none", NULL}, false},
+      {3, {"ranks.shard=gradients", NULL}, false}}},
     {"gradients by buckets of a lane that goes from rank to rank",
      {"train.lanes=1", "train.micro_tokens=16", NULL},
-     {{2, {"ranks.shard=gradients", NULL}}, {3, {"ranks.shard=gradients", NULL}}}},
+     {{2, {"ranks.shard=gradients", NULL}, false},
+      {3, {"ranks.shard=gradients", NULL}, true}}},
     {"weights, moments and anchor on the host",
      {"train.lanes=2", "optim.place=host", "anchor.place=host", NULL},
-     {{2, {"ranks.shard=none", NULL}},
-      {2, {NULL}},
-      {2, {"ranks.shard=gradients", NULL}}}},
+     {{2, {"ranks.shard=none", NULL}, false},
+      {2, {NULL}, true},
+      {2, {"ranks.shard=gradients", NULL}, true}}},
     {"a rank that samples beside those that train",
      {"train.lanes=2", "rollout.lag=1", "train.steps=3", NULL},
-     {{2, {"ranks.rollout=1", NULL}}, {3, {"ranks.rollout=1", NULL}}}},
+     {{2, {"ranks.rollout=1", NULL}, false}, {3, {"ranks.rollout=1", NULL}, true}}},
 };
 
 static void ranks_on_devices_make_the_run_of_one(void **state)
 {
+    static const struct upset joined = {.nccl = NCCL}, none;
+
     (void)state;
     setenv("KEDGE_TEST_BACKEND", "far", true);
+    make_good_nccl(NCCL);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         const char *last;
         int64_t steps = 1;
@@ -136,15 +142,14 @@ static void ranks_on_devices_make_the_run_of_one(void **state)
                 extra[n++] = runs[i].ranks[k].also[j];
             extra[n] = NULL;
             fresh(ROOT "/n");
-            train_on(runs[i].ranks[k].n, ROOT "/n", false, extra);
+            train_with(runs[i].ranks[k].n, ROOT "/n", false, extra,
+                       runs[i].ranks[k].nccl ? &joined : &none);
             assert_same_run(ROOT "/1", ROOT "/n", steps);
         }
     }
 }
 
 /* ---- joined by NCCL ---- */
-
-#define NCCL ROOT "/nccl"
 
 static void ranks_joined_by_nccl_make_the_run_of_one(void **state)
 {
@@ -153,15 +158,19 @@ static void ranks_joined_by_nccl_make_the_run_of_one(void **state)
     static const char *const whole[] = {"train.lanes=5", "train.micro_tokens=16",
                                         "train.updates_per_step=2", "ranks.shard=none",
                                         NULL};
+    static const char *const divided[] = {"train.lanes=5", "train.micro_tokens=16",
+                                          "train.updates_per_step=2",
+                                          "ranks.shard=gradients", NULL};
+    static const char *const *const by[] = {extra, whole, divided};
     static const struct upset joined = {.nccl = NCCL};
 
     (void)state;
     setenv("KEDGE_TEST_BACKEND", "far", true);
     make_good_nccl(NCCL);
     train_alone(extra);
-    for (int n = 2; n <= 3; n++) {
+    for (int i = 0; i < 3; i++) {
         fresh(ROOT "/n");
-        train_with(n, ROOT "/n", false, n == 3 ? whole : extra, &joined);
+        train_with(i ? 3 : 2, ROOT "/n", false, by[i], &joined);
         assert_same_run(ROOT "/1", ROOT "/n", 1);
     }
 }

@@ -1,10 +1,11 @@
 /* Rounds of one piece for each pair of ranks, until the longest stretch is through. A
  * rank that has less to send and to get ends earlier: to a transport nothing is no
- * message.
+ * message. By NCCL all make as many rounds, since they agree in each.
  */
 #include "model/slab_exchange.h"
 
 #include "base/mem.h"
+#include "ranks/nccl.h"
 
 /* ---- life ---- */
 
@@ -15,6 +16,20 @@ uint64_t kg_slab_wire_bytes(const struct kg_backend *backend, int ranks)
     return 2 * (uint64_t)ranks * KG_SLAB_SENT * sizeof(float);
 }
 
+static float *take_room(const struct kg_slab_wire *w, uint64_t bytes, struct kg_err *err)
+{
+    return w->direct ? kg_buf_alloc(w->backend, bytes, "exchange", err)
+                     : kg_buf_pin(w->backend, bytes, "exchange", err);
+}
+
+static void give_back(const struct kg_slab_wire *w, float *room)
+{
+    if (room && w->direct)
+        kg_buf_free(w->backend, room);
+    else if (room)
+        kg_buf_unpin(w->backend, room);
+}
+
 kg_status kg_slab_wire_open(struct kg_slab_wire *w, struct kg_ranks *ranks,
                             const struct kg_backend *backend, struct kg_err *err)
 {
@@ -22,14 +37,14 @@ kg_status kg_slab_wire_open(struct kg_slab_wire *w, struct kg_ranks *ranks,
     const uint64_t bytes = kg_slab_wire_bytes(backend, ranks->n) / 2;
 
     *w = (struct kg_slab_wire){.ranks = ranks, .backend = backend};
+    w->direct = kg_ranks_nccl_version(ranks) && !backend->host_memory;
     w->parts = kg_mem_calloc(2 * n, sizeof *w->parts, "exchange", err);
-    if (!w->parts)
-        return KG_ENOMEM;
-    if (bytes == 0)
+    w->longest = w->parts ? kg_mem_calloc(n, sizeof *w->longest, "exchange", err) : NULL;
+    if (w->longest && bytes == 0)
         return KG_OK;
-    w->down = kg_buf_pin(backend, bytes, "exchange", err);
-    w->up = w->down ? kg_buf_pin(backend, bytes, "exchange", err) : NULL;
-    if (w->up)
+    w->out = w->longest ? take_room(w, bytes, err) : NULL;
+    w->in = w->out ? take_room(w, bytes, err) : NULL;
+    if (w->in)
         return KG_OK;
     kg_slab_wire_close(w);
     return err->code;
@@ -37,11 +52,10 @@ kg_status kg_slab_wire_open(struct kg_slab_wire *w, struct kg_ranks *ranks,
 
 void kg_slab_wire_close(struct kg_slab_wire *w)
 {
-    if (w->down)
-        kg_buf_unpin(w->backend, w->down);
-    if (w->up)
-        kg_buf_unpin(w->backend, w->up);
+    give_back(w, w->out);
+    give_back(w, w->in);
     kg_mem_free(w->parts);
+    kg_mem_free(w->longest);
     *w = (struct kg_slab_wire){0};
 }
 
@@ -64,14 +78,32 @@ static struct kg_slab_stretch piece_of(const struct kg_slab_stretch *s, int64_t 
                                     left < KG_SLAB_SENT ? left : KG_SLAB_SENT};
 }
 
-static bool is_near(const struct kg_slab_stretch *s)
+static bool moves_as_it_lies(const struct kg_slab_wire *w,
+                             const struct kg_slab_stretch *s)
 {
-    return s->slab->backend->host_memory;
+    return s->slab->backend->host_memory != w->direct;
 }
 
 static size_t bytes_of(const struct kg_slab_stretch *s)
 {
     return (size_t)s->n * sizeof(float);
+}
+
+/* Into the room that moves, and out of it. */
+static kg_status put_in(struct kg_slab_wire *w, float *room,
+                        const struct kg_slab_stretch *s, struct kg_err *err)
+{
+    if (!w->direct)
+        return kg_slab_read(room, s->slab, s->first, s->n, err);
+    return kg_buf_put(w->backend, room, s->slab->data + s->first, bytes_of(s), err);
+}
+
+static kg_status take_out(struct kg_slab_wire *w, const float *room,
+                          const struct kg_slab_stretch *s, struct kg_err *err)
+{
+    if (!w->direct)
+        return kg_slab_write(s->slab, s->first, room, s->n, err);
+    return kg_buf_get(w->backend, s->slab->data + s->first, room, bytes_of(s), err);
 }
 
 static struct kg_ranks_part going(struct kg_slab_wire *w, struct kg_slab_stretch s,
@@ -82,10 +114,10 @@ static struct kg_ranks_part going(struct kg_slab_wire *w, struct kg_slab_stretch
 
     if (s.n == 0)
         return (struct kg_ranks_part){0};
-    if (is_near(&s))
+    if (moves_as_it_lies(w, &s))
         return (struct kg_ranks_part){s.slab->data + s.first, bytes_of(&s)};
-    room = w->down + (int64_t)rank * KG_SLAB_SENT;
-    keep_first(w, kg_slab_read(room, s.slab, s.first, s.n, &why), &why);
+    room = w->out + (int64_t)rank * KG_SLAB_SENT;
+    keep_first(w, put_in(w, room, &s, &why), &why);
     return (struct kg_ranks_part){room, bytes_of(&s)};
 }
 
@@ -94,8 +126,9 @@ static struct kg_ranks_part coming(const struct kg_slab_wire *w, struct kg_slab_
 {
     if (s.n == 0)
         return (struct kg_ranks_part){0};
-    return (struct kg_ranks_part){is_near(&s) ? s.slab->data + s.first
-                                              : w->up + (int64_t)rank * KG_SLAB_SENT,
+    return (struct kg_ranks_part){moves_as_it_lies(w, &s)
+                                      ? s.slab->data + s.first
+                                      : w->in + (int64_t)rank * KG_SLAB_SENT,
                                   bytes_of(&s)};
 }
 
@@ -103,11 +136,8 @@ static void take_up(struct kg_slab_wire *w, struct kg_slab_stretch s, int rank)
 {
     struct kg_err why;
 
-    if (s.n > 0 && !is_near(&s))
-        keep_first(w,
-                   kg_slab_write(s.slab, s.first, w->up + (int64_t)rank * KG_SLAB_SENT,
-                                 s.n, &why),
-                   &why);
+    if (s.n > 0 && !moves_as_it_lies(w, &s))
+        keep_first(w, take_out(w, w->in + (int64_t)rank * KG_SLAB_SENT, &s, &why), &why);
 }
 
 /* ---- all of them ---- */
@@ -124,19 +154,33 @@ static int64_t longest(const struct kg_slab_wire *w, const struct kg_slab_stretc
     return most;
 }
 
+/* The same on every rank. */
+static kg_status agree_longest(int64_t *most, struct kg_slab_wire *w, const char *what,
+                               struct kg_err *err)
+{
+    w->longest[w->ranks->me] = *most;
+    KG_TRY(kg_ranks_gather_equal(w->ranks, w->longest, sizeof *w->longest, what, err));
+    for (int p = 0; p < w->ranks->n; p++)
+        *most = w->longest[p] > *most ? w->longest[p] : *most;
+    return KG_OK;
+}
+
 kg_status kg_slab_exchange(struct kg_slab_wire *w, const struct kg_slab_stretch *out,
                            const struct kg_slab_stretch *in, const char *what,
                            struct kg_err *err)
 {
     const int n = w->ranks->n;
-    const int64_t most = longest(w, out, in);
+    int64_t most = longest(w, out, in);
 
+    if (w->direct)
+        KG_TRY(agree_longest(&most, w, what, err));
     for (int64_t at = 0; at < most; at += KG_SLAB_SENT) {
         for (int p = 0; p < n; p++) {
             w->parts[p] = going(w, piece_of(&out[p], at), p);
             w->parts[n + p] = coming(w, piece_of(&in[p], at), p);
         }
-        KG_TRY(kg_ranks_exchange(w->ranks, w->parts, w->parts + n, what, err));
+        KG_TRY((w->direct ? kg_ranks_nccl_exchange : kg_ranks_exchange)(
+            w->ranks, w->parts, w->parts + n, what, err));
         for (int p = 0; p < n; p++)
             take_up(w, piece_of(&in[p], at), p);
     }

@@ -30,11 +30,7 @@ static bool by_cublas(const struct kg_recipe *r)
            (is(r->device.products, "auto") || is(r->device.products, "cublas"));
 }
 
-/* Buckets that ranks divide go to memory of the host. */
-static bool sums_on_gpus(const struct kg_recipe *r)
-{
-    return !is(r->model.device, "cpu") && r->ranks.shard != KG_SHARD_GRADIENTS;
-}
+static bool on_gpus(const struct kg_recipe *r) { return !is(r->model.device, "cpu"); }
 
 static bool by_nccl(const struct kg_recipe *r) { return r->ranks.nccl; }
 
@@ -278,8 +274,7 @@ static const struct kg_effect_row rows[] = {
     {"ranks.rollout",
      "rollout.lag above 0, train.steps above 0 and answers that are sampled",
      samples_ahead, "rollout.lag|rollout.data|train.steps"},
-    {"ranks.link", "model.device of a GPU and ranks.shard none or optimizer",
-     sums_on_gpus, "model.device|ranks.shard"},
+    {"ranks.link", "model.device of a GPU", on_gpus, "model.device"},
     {"ranks.libraries", "ranks.link nccl", by_nccl, "ranks.link"},
     {"episode.turns", EPISODES, episodes, "episode.env"},
     {"episode.turn_tokens", EPISODES, episodes, "episode.env"},

@@ -10,7 +10,8 @@
  * round.
  *
  * On a device the bucket that is made and the cut of the sum are there; stripes, which
- * are most of it and are added to once a round, are the host's.
+ * are most of it and are added to once a round, are the host's. By NCCL a rank brings
+ * down its own stripes alone, else all that it deals.
  */
 #include "train/lane_stream.h"
 
@@ -148,7 +149,7 @@ static struct sizes sizes_of(const struct kg_lane_buckets *b, int ranks)
 
 struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets *b,
                                                    const struct kg_backend *backend,
-                                                   int lanes, int ranks)
+                                                   int lanes, int ranks, bool direct)
 {
     const struct sizes n = sizes_of(b, ranks);
 
@@ -156,6 +157,7 @@ struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets 
         (uint64_t)n.bucket * sizeof(float),
         (uint64_t)n.stripes * (uint64_t)slots(lanes) * sizeof(float),
         (uint64_t)n.room * sizeof(float) + kg_slab_wire_bytes(backend, ranks),
+        direct ? (uint64_t)n.room / (uint64_t)ranks * sizeof(float) : 0,
     };
 }
 
@@ -169,14 +171,18 @@ static kg_status take(struct kg_slab *slab, const struct kg_backend *backend, in
 static kg_status take_memory(struct stream *s, struct kg_err *err)
 {
     const struct sizes n = sizes_of(s->buckets, s->ranks->n);
+    bool direct;
 
     KG_TRY(kg_backend_host(&s->host, s->backend, err));
-    KG_TRY(take(&s->memory->bucket, s->backend, n.bucket, err));
-    KG_TRY(take(&s->memory->room, s->host, n.room, err));
-    for (int i = 0; i < slots(s->job->lanes); i++)
-        KG_TRY(take(&s->memory->slot[i], s->host, n.stripes, err));
     if (!s->memory->wire.ranks)
         KG_TRY(kg_slab_wire_open(&s->memory->wire, s->ranks, s->backend, err));
+    direct = s->memory->wire.direct;
+    KG_TRY(take(&s->memory->bucket, s->backend, n.bucket, err));
+    KG_TRY(take(&s->memory->room, direct ? s->backend : s->host, n.room, err));
+    if (direct)
+        KG_TRY(take(&s->memory->near, s->host, n.room / s->ranks->n, err));
+    for (int i = 0; i < slots(s->job->lanes); i++)
+        KG_TRY(take(&s->memory->slot[i], s->host, n.stripes, err));
     *failed(s) = (struct kg_err){0};
     return KG_OK;
 }
@@ -185,6 +191,7 @@ void kg_lane_stream_release(struct kg_lane_stream *s)
 {
     kg_slab_release(&s->bucket);
     kg_slab_release(&s->room);
+    kg_slab_release(&s->near);
     kg_slab_wire_close(&s->wire);
     for (int i = 0; i <= KG_TREE_LEVELS; i++)
         kg_slab_release(&s->slot[i]);
@@ -319,15 +326,28 @@ static void land(struct landing *l, struct stream *s, const struct pack *p, int 
         l->level[l->n] = l->n;
 }
 
+/* What came into the room at `from`, as the host adds to it. */
+static kg_status show(struct kg_vec *came, struct stream *s, int64_t from, int64_t n,
+                      struct kg_err *err)
+{
+    if (!s->memory->wire.direct) {
+        *came = kg_slab_part(&s->memory->room, from, n);
+        return KG_OK;
+    }
+    *came = kg_slab_part(&s->memory->near, 0, n);
+    return kg_slab_read(s->memory->near.data, &s->memory->room, from, n, err);
+}
+
 /* What came into the room at `from`, of the piece c of this rank's stripe of bucket i. */
 static kg_status rest(struct stream *s, const struct landing *l, int64_t from, int i,
                       struct kg_cut c, struct kg_err *err)
 {
     const int64_t at = s->at[i] + c.first - stripe(s, s->ranks->me, i).first;
-    const struct kg_vec sum = kg_slab_part(&s->memory->room, from, c.n);
+    struct kg_vec sum;
 
     if (c.n == 0)
         return KG_OK;
+    KG_TRY(show(&sum, s, from, c.n, err));
     for (int k = 0; k < l->n; k++)
         KG_TRY(kg_op_add(s->host, sum,
                          kg_slab_part(&s->memory->slot[l->level[k]], at, c.n), err));
@@ -379,16 +399,27 @@ static kg_status deal_out(struct stream *s, int tick, struct kg_err *err)
 
 /* ---- along a lane ---- */
 
+/* n elements that came into the room, to element `at` of the bucket. */
+static kg_status put_bucket(struct stream *s, int64_t at, int64_t n, struct kg_err *err)
+{
+    struct kg_slab *b = &s->memory->bucket;
+    const float *came = s->memory->room.data;
+
+    return s->memory->wire.direct ? kg_buf_copy(s->backend, b->data + at, came,
+                                                (uint64_t)n * sizeof *came, err)
+                                  : kg_slab_write(b, at, came, n, err);
+}
+
 /* Bucket `from` goes to the next rank and `to` takes its place, piece by piece; empty
- * where there is none. */
+ * where there is none.   most: elements of the largest that goes on from any rank */
 static kg_status swap_buckets(struct stream *s, struct kg_cut from, struct kg_cut to,
-                              struct kg_err *err)
+                              int64_t most, struct kg_err *err)
 {
     const int me = s->ranks->me;
     struct kg_slab *b = &s->memory->bucket, *room = &s->memory->room;
     struct kg_err why;
 
-    for (int64_t at = 0; at < from.n || at < to.n; at += room->n) {
+    for (int64_t at = 0; at < most; at += room->n) {
         const struct kg_cut out = kg_cut_within(from, from.first + at, room->n);
         const struct kg_cut in = kg_cut_within(to, to.first + at, room->n);
 
@@ -399,7 +430,7 @@ static kg_status swap_buckets(struct stream *s, struct kg_cut from, struct kg_cu
             s->in[me - 1] = (struct kg_slab_stretch){room, 0, in.n};
         KG_TRY(exchange(s, err));
         if (in.n > 0)
-            keep_first(s, kg_slab_write(b, at, room->data, in.n, &why), &why);
+            keep_first(s, put_bucket(s, at, in.n, &why), &why);
     }
     return KG_OK;
 }
@@ -408,13 +439,20 @@ static kg_status pass_on(struct stream *s, int tick, struct kg_err *err)
 {
     const int me = s->ranks->me;
     struct kg_cut from = {0}, to = {0};
+    int64_t most = 0;
     int i;
 
-    if (passes_on(&i, s, me, tick))
-        from = bucket(s->buckets, i);
-    if (me > 0 && passes_on(&i, s, me - 1, tick))
-        to = bucket(s->buckets, i);
-    return swap_buckets(s, from, to, err);
+    for (int r = 0; r < s->ranks->n; r++) {
+        struct kg_cut b;
+
+        if (!passes_on(&i, s, r, tick))
+            continue;
+        b = bucket(s->buckets, i);
+        most = b.n > most ? b.n : most;
+        from = r == me ? b : from;
+        to = r == me - 1 ? b : to;
+    }
+    return swap_buckets(s, from, to, most, err);
 }
 
 /* Of the lane that an earlier round left, bucket i from its stripes to rank 0. */

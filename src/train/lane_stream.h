@@ -47,23 +47,27 @@ struct kg_lane_stages {
 };
 
 /* Memory of it, which is taken once: the bucket is the gradient's backend's, the rest the
- * host's. {0}: none is. */
+ * host's, but for what NCCL moves. {0}: none is. */
 struct kg_lane_stream {
     struct kg_slab bucket;                   /* owned, as the rest: of the largest */
     struct kg_slab slot[KG_TREE_LEVELS + 1]; /* stripes of all buckets, each: levels of
                                               * the tree, then the lane that goes on */
-    struct kg_slab room;                     /* what comes, piece by piece */
+    struct kg_slab room; /* what comes, piece by piece: the device's where NCCL joins */
+    struct kg_slab near; /* then, on its way to a stripe: a piece on the host */
     struct kg_slab_wire wire;
 };
 void kg_lane_stream_release(struct kg_lane_stream *s);
 /* Bytes of it, on every rank alike, for gradients of a backend; the wire's with the
- * room's. */
+ * room's.   direct: NCCL joins the devices */
 struct kg_lane_stream_memory {
-    uint64_t bucket, stripes, room;
+    uint64_t bucket;  /* of the device */
+    uint64_t stripes; /* of the host */
+    uint64_t room;    /* of the host; direct: of the device */
+    uint64_t near;    /* of the host */
 };
 struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets *b,
                                                    const struct kg_backend *backend,
-                                                   int lanes, int ranks);
+                                                   int lanes, int ranks, bool direct);
 
 struct kg_lane_job;
 

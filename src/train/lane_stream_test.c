@@ -251,14 +251,15 @@ static void assert_held(const struct kg_backend *backend, int lanes)
     enum { RANKS = 3 };
     const uint64_t before = kg_mem_current_bytes();
     const struct kg_lane_stream_memory plan = kg_lane_stream_memory(
-        &by_buckets.buckets, backend, lanes, RANKS);
+        &by_buckets.buckets, backend, lanes, RANKS, false);
     struct work w[RANKS];
     uint64_t beside = 0, held;
 
     on_all(w, (struct setting){.backend = backend, .ranks = RANKS, .lanes = lanes});
     for (int p = 0; p < RANKS; p++) {
         beside += (uint64_t)w[p].grads.n * sizeof(float) + w[p].said.capacity;
-        beside += 2 * RANKS * sizeof(struct kg_ranks_part); /* of a wire */
+        /* of a wire */
+        beside += RANKS * (2 * sizeof(struct kg_ranks_part) + sizeof(int64_t));
         assert_true(w[p].sum.n_spare == 0);
     }
     held = kg_mem_current_bytes() - before - beside;

@@ -81,13 +81,15 @@ static void add_divided(struct kg_memory *m, const struct kg_run *run)
 {
     const struct kg_model *model = run->state.model;
     const struct kg_lane_buckets buckets = kg_lane_buckets_of(model);
+    const bool direct = run->in.recipe.ranks.nccl;
     struct kg_lane_stream_memory s = kg_lane_stream_memory(
-        &buckets, model->backend, run->in.recipe.train.lanes, run->work.ranks->n);
+        &buckets, model->backend, run->in.recipe.train.lanes, run->work.ranks->n, direct);
+    uint64_t on_host = s.near + (direct ? 0 : s.room) + kg_model_refresh_bytes(model);
     uint64_t cut = (uint64_t)model->cut.n * sizeof(float);
 
     add(m, "gradients", (struct kg_bytes){cut + s.bucket, 0});
     add(m, "sums of lanes", (struct kg_bytes){0, s.stripes});
-    add(m, "exchange", (struct kg_bytes){0, s.room + kg_model_refresh_bytes(model)});
+    add(m, "exchange", (struct kg_bytes){direct ? s.room : 0, on_host});
 }
 
 static void add_training(struct kg_memory *m, const struct kg_run *run)
