@@ -202,27 +202,20 @@ static const char head[] =
     ".k{width:24px;height:10px;margin-right:.3em}.d1.l{stroke-dasharray:9 5}"
     ".d2.l{stroke-dasharray:2 6}.d3.l{stroke-dasharray:12 5 2 5}\n";
 
-static const struct {
-    const char *light, *dark;
-} colours[KG_PLOT_COLOURS] = {{"#0b62b8", "#5aa9f5"}, {"#c8500a", "#ff9a52"},
-                              {"#1d7f43", "#57c785"}, {"#b0246b", "#f07fb8"},
-                              {"#6a48c0", "#b09af5"}, {"#8a6d00", "#e0c14a"},
-                              {"#007c85", "#4fd0da"}, {"#555555", "#bbbbbb"}};
-
 /* A run that is unchecked in the legend goes out of every plot. */
 static kg_status put_style(struct kg_report *r)
 {
     KG_TRY(kg_str_puts(r->out, head, r->err));
     for (int i = 0; i < KG_PLOT_COLOURS; i++)
         KG_TRY(kg_str_printf(r->out, r->err, ".c%d{stroke:%s}.b.c%d{fill:%s}\n", i,
-                             colours[i].light, i, colours[i].light));
+                             kg_plot_colours[i].light, i, kg_plot_colours[i].light));
     KG_TRY(kg_str_puts(r->out,
                        "@media(prefers-color-scheme:dark){:root{--f:#e6e6e6;--d:#a6a6a6;"
                        "--g:#3a3a3a;--s:#141414;--p:#1d1d1d}\n",
                        r->err));
     for (int i = 0; i < KG_PLOT_COLOURS; i++)
         KG_TRY(kg_str_printf(r->out, r->err, ".c%d{stroke:%s}.b.c%d{fill:%s}\n", i,
-                             colours[i].dark, i, colours[i].dark));
+                             kg_plot_colours[i].dark, i, kg_plot_colours[i].dark));
     KG_TRY(kg_str_puts(r->out, "}\n", r->err));
     for (size_t i = 0; r->n > 1 && i < r->n; i++)
         KG_TRY(kg_str_printf(

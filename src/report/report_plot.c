@@ -6,6 +6,8 @@
  */
 #include "report/report_plot.h"
 
+#include "report/report_axis.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,18 +22,10 @@ enum {
     BOTTOM = 212,
     COLUMN = 2,
     COLUMNS = (RIGHT - LEFT) / COLUMN + 1,
-    FEW = 40, /* vertices up to which each gets a dot */
-    MOST_TICKS = 12,
-    LABEL = 40
+    FEW = 40 /* vertices up to which each gets a dot */
 };
 
 static const double huge = 1e300; /* the difference of two such is finite */
-
-struct axis {
-    double low, high; /* values at the ends, logarithms where log is set */
-    double from, to;  /* units at the ends */
-    bool log;
-};
 
 /* What a column holds of one series. */
 struct column {
@@ -41,22 +35,19 @@ struct column {
     bool gap; /* a point without a number */
 };
 
+const struct kg_plot_colour kg_plot_colours[KG_PLOT_COLOURS] = {
+    {"#0b62b8", "#5aa9f5"}, {"#c8500a", "#ff9a52"}, {"#1d7f43", "#57c785"},
+    {"#b0246b", "#f07fb8"}, {"#6a48c0", "#b09af5"}, {"#8a6d00", "#e0c14a"},
+    {"#007c85", "#4fd0da"}, {"#555555", "#bbbbbb"}};
+
 bool kg_plot_varies(const struct kg_series *s) { return s->n > 1 && s->low < s->high; }
 
 /* ---- axes ---- */
 
-static double place(const struct axis *a, double value)
-{
-    double v = a->log ? log10(fmax(value, 1e-300)) : value;
-    double share = a->high > a->low ? (v - a->low) / (a->high - a->low) : 0.5;
-
-    return a->from + fmin(fmax(share, 0), 1) * (a->to - a->from);
-}
-
 /* The shade belongs to the range, as far as a logarithm can show it. */
-static struct axis value_axis(const struct kg_plot_line *lines, size_t n, bool log)
+static struct kg_axis value_axis(const struct kg_plot_line *lines, size_t n, bool log)
 {
-    struct axis a = {INFINITY, -INFINITY, BOTTOM, TOP, false};
+    struct kg_axis a = {INFINITY, -INFINITY, BOTTOM, TOP, false};
     double least = INFINITY, most = -INFINITY, margin;
 
     for (size_t i = 0; i < n; i++) {
@@ -83,33 +74,6 @@ static struct axis value_axis(const struct kg_plot_line *lines, size_t n, bool l
     return a;
 }
 
-/* 1, 2 or 5 times a power of ten, near the range over `parts`. */
-static double nice_step(double range, int parts)
-{
-    double rough = range / parts, power = pow(10, floor(log10(rough)));
-
-    for (int i = 0; i < 3; i++) {
-        double step = power * (const double[]){1, 2, 5}[i];
-
-        if (step >= rough * 0.999)
-            return step;
-    }
-    return 10 * power;
-}
-
-static void label(char text[LABEL], double value, double step)
-{
-    int digits = (int)fmax(0, -floor(log10(step) + 1e-9));
-
-    if (fabs(value) < step / 2)
-        snprintf(text, LABEL, "0");
-    else if (fabs(value) >= 1e6 || digits > 6)
-        snprintf(text, LABEL, "%.*g",
-                 (int)fmin(9, 1 + ceil(log10(fabs(value) / step) - 1e-9)), value);
-    else
-        snprintf(text, LABEL, "%.*f", digits, value);
-}
-
 /* One label and its line of the grid. */
 static kg_status put_tick(struct kg_str *grid, struct kg_str *labels, double y,
                           const char *text, struct kg_err *err)
@@ -119,40 +83,26 @@ static kg_status put_tick(struct kg_str *grid, struct kg_str *labels, double y,
                          y + 6, text);
 }
 
-static kg_status put_linear_ticks(struct kg_str *grid, struct kg_str *labels,
-                                  const struct axis *a, struct kg_err *err)
+static kg_status put_value_ticks(struct kg_str *grid, struct kg_str *labels,
+                                 const struct kg_axis *a, struct kg_err *err)
 {
-    double step = nice_step(a->high - a->low, 5), first = ceil(a->low / step);
-    char text[LABEL];
+    struct kg_axis_tick ticks[KG_AXIS_TICKS];
+    int n = kg_axis_ticks(ticks, a);
 
-    for (int i = 0; i < MOST_TICKS && (first + i) * step <= a->high; i++) {
-        label(text, (first + i) * step, step);
-        KG_TRY(put_tick(grid, labels, place(a, (first + i) * step), text, err));
-    }
+    for (int i = 0; i < n; i++)
+        KG_TRY(
+            put_tick(grid, labels, kg_axis_place(a, ticks[i].value), ticks[i].text, err));
     return KG_OK;
 }
 
-static kg_status put_log_ticks(struct kg_str *grid, struct kg_str *labels,
-                               const struct axis *a, struct kg_err *err)
-{
-    double step = fmax(1, ceil((a->high - a->low) / 5));
-    char text[LABEL];
-
-    for (double power = ceil(a->low); power <= a->high; power += step) {
-        KG_TRY(put_tick(grid, labels, place(a, pow(10, power)),
-                        kg_number(text, pow(10, power), 6), err));
-    }
-    return KG_OK;
-}
-
-static kg_status put_step_labels(struct kg_str *labels, const struct axis *x,
+static kg_status put_step_labels(struct kg_str *labels, const struct kg_axis *x,
                                  struct kg_err *err)
 {
-    double step = fmax(1, nice_step(fmax(x->high - x->low, 1), 5));
+    double step = fmax(1, kg_axis_step(fmax(x->high - x->low, 1), 5));
     double first = ceil(x->low / step);
 
-    for (int i = 0; i < MOST_TICKS && (first + i) * step <= x->high; i++) {
-        double at = place(x, (first + i) * step);
+    for (int i = 0; i < KG_AXIS_TICKS && (first + i) * step <= x->high; i++) {
+        double at = kg_axis_place(x, (first + i) * step);
         bool fits = at < RIGHT - 40; /* else its end stands at the edge */
 
         KG_TRY(kg_str_printf(labels, err, "<text%s x=\"%.1f\" y=\"%d\">%.0f</text>",
@@ -162,14 +112,13 @@ static kg_status put_step_labels(struct kg_str *labels, const struct axis *x,
     return KG_OK;
 }
 
-static kg_status put_axes(struct kg_str *out, const struct axis *x, const struct axis *y,
-                          struct kg_err *err)
+static kg_status put_axes(struct kg_str *out, const struct kg_axis *x,
+                          const struct kg_axis *y, struct kg_err *err)
 {
     struct kg_str grid = {0}, labels = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, y->log ? put_log_ticks(&grid, &labels, y, err)
-                            : put_linear_ticks(&grid, &labels, y, err));
+    KG_TRY_GOTO(out, put_value_ticks(&grid, &labels, y, err));
     KG_TRY_GOTO(out, put_step_labels(&labels, x, err));
     KG_TRY_GOTO(out, kg_str_printf(out, err, "<path class=\"g\" d=\"%sM%d %dH%d\"/>",
                                    kg_str_text(&grid), LEFT, BOTTOM, RIGHT));
@@ -197,12 +146,12 @@ static void add_point(struct column *c, const struct kg_history_point *p, double
 }
 
 static void collect(struct column columns[COLUMNS], const struct kg_plot_line *line,
-                    const struct axis *x)
+                    const struct kg_axis *x)
 {
     memset(columns, 0, COLUMNS * sizeof *columns);
     for (size_t i = 0; i < line->series->n_points; i++) {
         const struct kg_history_tick *t = &line->phase->ticks[i];
-        double at = place(x, ((double)t->first_step + (double)t->last_step) / 2);
+        double at = kg_axis_place(x, ((double)t->first_step + (double)t->last_step) / 2);
 
         add_point(&columns[(int)((at - LEFT) / COLUMN)], &line->series->points[i], at);
     }
@@ -241,43 +190,45 @@ static kg_status put_vertex(struct kg_str *out, char lead, double x, double y,
 static double middle(const struct column *c) { return c->x_sum / c->points; }
 
 static kg_status put_shade(struct kg_str *out, const struct column columns[COLUMNS],
-                           const int *found, int n, const struct axis *y,
+                           const int *found, int n, const struct kg_axis *y,
                            struct kg_err *err)
 {
     for (int i = 0; i < n; i++) {
         const struct column *c = &columns[found[i]];
 
-        KG_TRY(put_vertex(out, i ? ' ' : 'M', middle(c), place(y, c->above), err));
+        KG_TRY(
+            put_vertex(out, i ? ' ' : 'M', middle(c), kg_axis_place(y, c->above), err));
     }
     for (int i = n - 1; i >= 0; i--) {
         const struct column *c = &columns[found[i]];
 
-        KG_TRY(put_vertex(out, ' ', middle(c), place(y, c->below), err));
+        KG_TRY(put_vertex(out, ' ', middle(c), kg_axis_place(y, c->below), err));
     }
     return kg_str_putc(out, 'z', err);
 }
 
 static kg_status put_path(struct kg_str *out, const struct column columns[COLUMNS],
-                          const int *found, int n, const struct axis *y,
+                          const int *found, int n, const struct kg_axis *y,
                           struct kg_err *err)
 {
     for (int i = 0; i < n; i++) {
         const struct column *c = &columns[found[i]];
 
-        KG_TRY(put_vertex(out, i ? ' ' : 'M', middle(c), place(y, c->sum / c->n), err));
+        KG_TRY(put_vertex(out, i ? ' ' : 'M', middle(c), kg_axis_place(y, c->sum / c->n),
+                          err));
     }
     return n == 1 ? kg_str_puts(out, "h0", err) : KG_OK; /* a dot */
 }
 
 static kg_status put_dots(struct kg_str *out, const struct column columns[COLUMNS],
-                          const struct axis *y, struct kg_err *err)
+                          const struct kg_axis *y, struct kg_err *err)
 {
     for (int i = 0; i < COLUMNS; i++) {
         const struct column *c = &columns[i];
 
         if (c->points == 0)
             continue;
-        KG_TRY(put_vertex(out, 'M', middle(c), place(y, c->sum / c->n), err));
+        KG_TRY(put_vertex(out, 'M', middle(c), kg_axis_place(y, c->sum / c->n), err));
         KG_TRY(kg_str_puts(out, "h0", err));
     }
     return KG_OK;
@@ -307,7 +258,8 @@ static bool is_shaded(const struct column columns[COLUMNS])
 }
 
 static kg_status put_line(struct kg_str *out, const struct kg_plot_line *line,
-                          const struct axis *x, const struct axis *y, struct kg_err *err)
+                          const struct kg_axis *x, const struct kg_axis *y,
+                          struct kg_err *err)
 {
     struct column columns[COLUMNS];
     struct kg_str path = {0}, shade = {0}, dots = {0};
@@ -340,8 +292,8 @@ kg_status kg_plot_svg(struct kg_str *out, bool *is_log, const struct kg_plot_lin
                       size_t n, int64_t first, int64_t last, bool log_allowed,
                       struct kg_err *err)
 {
-    struct axis x = {(double)first, (double)last, LEFT, RIGHT, false};
-    struct axis y = value_axis(lines, n, log_allowed);
+    struct kg_axis x = {(double)first, (double)last, LEFT, RIGHT, false};
+    struct kg_axis y = value_axis(lines, n, log_allowed);
 
     *is_log = y.log;
     KG_TRY(kg_str_printf(out, err, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", WIDTH,

@@ -11,6 +11,11 @@
 
 enum { KG_PLOT_COLOURS = 8, KG_PLOT_DASHES = 4 };
 
+struct kg_plot_colour {
+    const char *light, *dark; /* on white, on black */
+};
+extern const struct kg_plot_colour kg_plot_colours[KG_PLOT_COLOURS];
+
 struct kg_plot_line {
     const struct kg_history_phase *phase; /* borrowed, as series */
     const struct kg_series *series;
