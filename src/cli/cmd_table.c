@@ -7,11 +7,13 @@
 #include "cli/cli.h"
 
 #include "report/cells.h"
+#include "report/cells_plot.h"
+#include "report/survival.h"
 
 static struct kg_flag_list metrics, differences;
-static const char *by = "cell", *pair = "seed", *match = "", *against;
+static const char *by = "cell", *pair = "seed", *match = "", *against, *over, *start;
 static int64_t at_least;
-static bool iqm, json;
+static bool iqm, profile, survival, svg, json;
 
 const struct kg_flag kg_table_flags[] = {
     {"metric", 'm', KG_TO(metrics), "KEY",
@@ -30,7 +32,23 @@ const struct kg_flag kg_table_flags[] = {
     {"at-least", 0, KG_TO(at_least), "N",
      "leave out cells with fewer rows, and say how many", 0, 1e6, NULL},
     {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means", 0, 0, NULL},
-    {"json", 0, KG_TO(json), NULL, "one JSON line for each cell", 0, 0, NULL},
+    {"profile", 0, KG_TO(profile), NULL,
+     "cells TASK/CELL are a cell over all tasks, rows of each drawn by themselves", 0, 0,
+     NULL},
+    {"over", 0, KG_BESIDE("!profile", over), "KEY",
+     "with --difference: both sides are lines, all cells NAME,... joined over log KEY, "
+     "compared in the middle of the range that both have; with --svg: what is drawn over",
+     0, 0, NULL},
+    {"start", 0, KG_BESIDE("!against", start), "CELL",
+     "count rows whose first metric reaches that of this cell, and those below its half",
+     0, 0, NULL},
+    {"survival", 0, KG_BESIDE("start", survival), NULL,
+     "of cells METHOD,SETTING: what survives, a line for each method", 0, 0, NULL},
+    {"svg", 0, KG_BESIDE("over", svg), NULL,
+     "a plot of cells LINE,SETTING: the metric with its interval, over log of --over", 0,
+     0, NULL},
+    {"json", 0, KG_BESIDE("!survival", json), NULL, "one JSON line for each cell", 0, 0,
+     NULL},
     {0},
 };
 
@@ -41,10 +59,32 @@ static kg_status table(const struct kg_cells_opts *opts, struct kg_err *err)
     kg_status status;
 
     KG_TRY(kg_cells_read(&cells, opts, err));
-    status = json ? kg_cells_json(&out, &cells, opts, err)
-                  : kg_cells_table(&out, &cells, opts, err);
+    status = svg        ? kg_cells_svg(&out, &cells, opts, err)
+             : survival ? kg_survival_table(&out, &cells, err)
+             : json     ? kg_cells_json(&out, &cells, opts, err)
+                        : kg_cells_table(&out, &cells, opts, err);
     kg_cells_release(&cells);
     return kg_cli_print(status, &out, err);
+}
+
+/* Flags that have no effect together, or none alone; NULL if all have one. */
+static const char *conflict(void)
+{
+    if (start && differences.n > 0)
+        return "expected --start or --difference, found both";
+    if (svg && differences.n > 0)
+        return "expected --svg or --difference, found both";
+    if (over && !svg && differences.n == 0)
+        return "--over: expected --difference or --svg with it, found neither";
+    if (over && metrics.n == KG_CELLS_METRICS)
+        return "--over: expected fewer metrics";
+    if ((svg || survival) && metrics.n > 1)
+        return "expected one --metric with --svg or --survival, found more";
+    if (svg && survival)
+        return "expected --svg or --survival, found both";
+    if (svg && json)
+        return "expected --svg or --json, found both";
+    return NULL;
 }
 
 int kg_cmd_table(int argc, char **argv)
@@ -61,6 +101,9 @@ int kg_cmd_table(int argc, char **argv)
                                  .difference = differences.items,
                                  .n_differences = (size_t)differences.n,
                                  .iqm = iqm,
+                                 .profile = profile,
+                                 .over = over,
+                                 .start = start,
                                  .at_least = (size_t)at_least};
 
     if (argc < 1)
@@ -68,5 +111,7 @@ int kg_cmd_table(int argc, char **argv)
     if (metrics.n < 1 || metrics.n > KG_CELLS_METRICS)
         return kg_cli_usage("expected --metric 1 to %d times, found it %d times",
                             KG_CELLS_METRICS, metrics.n);
+    if (conflict())
+        return kg_cli_usage("%s", conflict());
     return kg_cli_exit(table(&opts, &err), &err);
 }

@@ -35,15 +35,30 @@ double kg_eval_iqm(double *x, size_t n)
     return sum / ((double)n / 2);
 }
 
-static void resample(double *values, double *room, kg_eval_statistic statistic,
-                     const double *x, size_t n, uint32_t set)
+/* Numbers that are drawn anew among themselves. */
+struct strata {
+    const size_t *size; /* (n) */
+    size_t n;
+    size_t total;
+};
+
+static void draw(double *room, const double *x, const struct strata *of, uint64_t r,
+                 uint32_t set)
 {
     const struct kg_rng_key key = {0, KG_RNG_BOOTSTRAP};
+    size_t first = 0;
 
+    for (size_t s = 0; s < of->n; first += of->size[s++])
+        for (size_t i = first; i < first + of->size[s]; i++)
+            room[i] = x[first + kg_rng_below(key, r, set, (uint32_t)i, of->size[s])];
+}
+
+static void resample(double *values, double *room, kg_eval_statistic statistic,
+                     const double *x, const struct strata *of, uint32_t set)
+{
     for (uint64_t r = 0; r < KG_EVAL_RESAMPLES; r++) {
-        for (size_t i = 0; i < n; i++)
-            room[i] = x[kg_rng_below(key, r, set, (uint32_t)i, n)];
-        values[r] = statistic(room, n);
+        draw(room, x, of, r, set);
+        values[r] = statistic(room, of->total);
     }
 }
 
@@ -65,25 +80,46 @@ void kg_eval_ends(double *low, double *high, double *resampled)
     *high = resampled[KG_EVAL_RESAMPLES - KG_EVAL_TAIL];
 }
 
-kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
-                            kg_eval_statistic statistic, const double *x, size_t n,
-                            uint32_t set, struct kg_err *err)
+static kg_status bootstrap(struct kg_eval_bounds *out, double *resampled,
+                           kg_eval_statistic statistic, const double *x,
+                           const struct strata *of, uint32_t set, struct kg_err *err)
 {
-    double *values = kg_mem_calloc(KG_EVAL_RESAMPLES + n, sizeof *values, "resamples",
-                                   err);
+    double *values = kg_mem_calloc(KG_EVAL_RESAMPLES + of->total, sizeof *values,
+                                   "resamples", err);
 
     if (!values)
         return err->code;
     double *room = values + KG_EVAL_RESAMPLES;
-    memcpy(room, x, n * sizeof *room);
-    out->value = statistic(room, n);
-    resample(values, room, statistic, x, n, set);
+    memcpy(room, x, of->total * sizeof *room);
+    out->value = statistic(room, of->total);
+    resample(values, room, statistic, x, of, set);
     out->p = two_sided(values);
     if (resampled)
         memcpy(resampled, values, KG_EVAL_RESAMPLES * sizeof *resampled);
     kg_eval_ends(&out->low, &out->high, values);
     kg_mem_free(values);
     return KG_OK;
+}
+
+kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
+                            kg_eval_statistic statistic, const double *x, size_t n,
+                            uint32_t set, struct kg_err *err)
+{
+    const struct strata all = {.size = &n, .n = 1, .total = n};
+
+    return bootstrap(out, resampled, statistic, x, &all, set, err);
+}
+
+kg_status kg_eval_bootstrap_strata(struct kg_eval_bounds *out,
+                                   kg_eval_statistic statistic, const double *x,
+                                   const size_t *size, size_t n_strata,
+                                   struct kg_err *err)
+{
+    struct strata of = {.size = size, .n = n_strata};
+
+    for (size_t s = 0; s < n_strata; s++)
+        of.total += size[s];
+    return bootstrap(out, NULL, statistic, x, &of, 0, err);
 }
 
 kg_status kg_eval_holm(double *p, size_t n, struct kg_err *err)

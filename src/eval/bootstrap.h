@@ -37,6 +37,14 @@ kg_status kg_eval_bootstrap(struct kg_eval_bounds *out, double *resampled,
                             kg_eval_statistic statistic, const double *x, size_t n,
                             uint32_t set, struct kg_err *err) KG_MUST_CHECK;
 
+/* Of numbers that lie stratum by stratum, size (n_strata) of them in each: those of a
+ * stratum are drawn among themselves, and the statistic is that of all. One stratum is
+ * the set 0 of the above.   errors: ENOMEM */
+kg_status kg_eval_bootstrap_strata(struct kg_eval_bounds *out,
+                                   kg_eval_statistic statistic, const double *x,
+                                   const size_t *size, size_t n_strata,
+                                   struct kg_err *err) KG_MUST_CHECK;
+
 /* The ends of an interval; sorts (KG_EVAL_RESAMPLES) values. */
 void kg_eval_ends(double *low, double *high, double *resampled);
 

@@ -78,6 +78,26 @@ static void p_is_about_zero(void **state)
     near(a.p, 1);
 }
 
+/* Two strata of equal numbers: drawn within each the mean never moves; drawn from all it
+ * would. One stratum is what there is without any. */
+static void strata_are_drawn_by_themselves(void **state)
+{
+    static const double two[] = {1, 1, 1, 5, 5}, some[] = {1, 2, 4, 8, 16};
+    struct kg_eval_bounds a, b;
+
+    (void)state;
+    assert_int_equal(
+        kg_eval_bootstrap_strata(&a, kg_eval_mean, two, (const size_t[]){3, 2}, 2, &err),
+        KG_OK);
+    near(a.value, 2.6);
+    assert_true(a.low == a.value && a.high == a.value);
+    assert_int_equal(
+        kg_eval_bootstrap_strata(&a, kg_eval_mean, some, (const size_t[]){5}, 1, &err),
+        KG_OK);
+    assert_int_equal(kg_eval_bootstrap(&b, NULL, kg_eval_mean, some, 5, 0, &err), KG_OK);
+    assert_memory_equal(&a, &b, sizeof a);
+}
+
 /* The example of Holm's procedure: 0.01, 0.04, 0.03, 0.005 become 0.03, 0.06, 0.06, 0.02;
  * what is equal stays equal. */
 static void holm_multiplies_the_smallest_most(void **state)
@@ -101,6 +121,7 @@ int main(void)
         cmocka_unit_test(the_interquartile_mean_is_that_of_the_middle_half),
         cmocka_unit_test(an_interval_is_the_same_every_time),
         cmocka_unit_test(p_is_about_zero),
+        cmocka_unit_test(strata_are_drawn_by_themselves),
         cmocka_unit_test(holm_multiplies_the_smallest_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

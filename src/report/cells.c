@@ -9,16 +9,17 @@
 #include "base/mem.h"
 #include "data/json.h"
 #include "data/jsonl.h"
+#include "report/frontier.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_CELLS = 1 << 16, MOST_ROWS = 1 << 20 };
+enum { MOST_CELLS = 1 << 16, MOST_ROWS = 1 << 20, MOST_POINTS = 64 };
 
 struct row {
-    char *pair; /* owned */
-    double x[KG_CELLS_METRICS];
+    char *pair;                 /* owned */
+    double x[KG_CELLS_METRICS]; /* metrics; behind them what is under `over` */
 };
 struct group {
     char *name; /* owned */
@@ -29,6 +30,8 @@ struct reading {
     const struct kg_cells_opts *opts;
     struct group *group;
     size_t n, room;
+    double start_sum; /* of the first metric over rows of the cell `start` */
+    size_t start_rows;
 };
 
 static void reading_release(struct reading *r)
@@ -101,19 +104,33 @@ static kg_status group_for(struct group **g, struct reading *r, const char *name
     return KG_OK;
 }
 
+static kg_status read_number(double *x, const struct kg_json_doc *line, const char *key,
+                             struct kg_err *err)
+{
+    const struct kg_json *v = kg_json_get(line->root, key);
+
+    if (!kg_json_is_number(v))
+        return kg_fail(err, KG_EFORMAT, "%s: expected a number under '%s', found none",
+                       line->where, key);
+    *x = kg_json_real(v, NAN);
+    return KG_OK;
+}
+
 static kg_status read_numbers(struct row *row, const struct reading *r,
                               const struct kg_json_doc *line, struct kg_err *err)
 {
-    for (size_t m = 0; m < r->opts->n_metrics; m++) {
-        const char *key = r->opts->metric[m];
-        const struct kg_json *v = kg_json_get(line->root, key);
+    const struct kg_cells_opts *opts = r->opts;
+    double *over = &row->x[opts->n_metrics];
 
-        if (!kg_json_is_number(v))
-            return kg_fail(err, KG_EFORMAT,
-                           "%s: expected a number under '%s', found none", line->where,
-                           key);
-        row->x[m] = kg_json_real(v, NAN);
-    }
+    for (size_t m = 0; m < opts->n_metrics; m++)
+        KG_TRY(read_number(&row->x[m], line, opts->metric[m], err));
+    if (!opts->over)
+        return KG_OK;
+    KG_TRY(read_number(over, line, opts->over, err));
+    if (!(*over > 0))
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected a number above 0 under '%s', found %g", line->where,
+                       opts->over, *over);
     return KG_OK;
 }
 
@@ -138,18 +155,56 @@ static kg_status add_row(struct reading *r, const char *cell, const char *pair,
     return read_numbers(row, r, line, err);
 }
 
+static kg_status add_start(struct reading *r, const struct kg_json_doc *line,
+                           struct kg_err *err)
+{
+    double x;
+
+    KG_TRY(read_number(&x, line, r->opts->metric[0], err));
+    r->start_sum += x;
+    r->start_rows++;
+    return KG_OK;
+}
+
+/* Of "TASK/CELL" and a seed: a row of CELL whose pair is "TASK/SEED". */
+static kg_status add_profile_row(struct reading *r, const char *name, const char *pair,
+                                 const struct kg_json_doc *line, struct kg_err *err)
+{
+    const char *slash = strchr(name, '/');
+    struct kg_str in_stratum = {0};
+    kg_status status;
+
+    if (!slash)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected STRATUM/CELL under '%s', found '%s'", line->where,
+                       r->opts->by, name);
+    KG_TRY_GOTO(out, kg_str_append(&in_stratum, name, (size_t)(slash + 1 - name), err));
+    KG_TRY_GOTO(out, kg_str_puts(&in_stratum, pair, err));
+    status = add_row(r, slash + 1, kg_str_text(&in_stratum), line, err);
+out:
+    kg_str_release(&in_stratum);
+    return status;
+}
+
 static kg_status read_line(struct reading *r, const struct kg_json_doc *line,
                            struct kg_err *err)
 {
+    const struct kg_cells_opts *opts = r->opts;
     struct kg_str cell = {0}, pair = {0};
-    const char *match = r->opts->match;
+    const char *name;
     kg_status status;
 
-    KG_TRY_GOTO(out, key_text(&cell, line, r->opts->by, err));
-    if (strncmp(kg_str_text(&cell), match, strlen(match)) != 0)
+    KG_TRY_GOTO(out, key_text(&cell, line, opts->by, err));
+    name = kg_str_text(&cell);
+    if (opts->start && strcmp(name, opts->start) == 0) {
+        status = add_start(r, line, err);
         goto out;
-    KG_TRY_GOTO(out, key_text(&pair, line, r->opts->pair, err));
-    status = add_row(r, kg_str_text(&cell), kg_str_text(&pair), line, err);
+    }
+    if (strncmp(name, opts->match, strlen(opts->match)) != 0)
+        goto out;
+    KG_TRY_GOTO(out, key_text(&pair, line, opts->pair, err));
+    status = opts->profile ? add_profile_row(r, name, kg_str_text(&pair), line, err)
+                           : add_row(r, name, kg_str_text(&pair), line, err);
 out:
     kg_str_release(&cell);
     kg_str_release(&pair);
@@ -206,22 +261,167 @@ static int by_pair(const void *a, const void *b)
     return strcmp(x->pair, y->pair);
 }
 
+static kg_eval_statistic statistic_of(const struct kg_cells_opts *opts)
+{
+    return opts->iqm ? kg_eval_iqm : kg_eval_mean;
+}
+
+/* What stands before the '/' of a pair, or nothing. */
+static size_t stratum_length(const char *pair)
+{
+    const char *slash = strchr(pair, '/');
+
+    return slash ? (size_t)(slash - pair) : 0;
+}
+
+/* Rows are sorted by pair, so those of a stratum are neighbours.
+ * returns how many strata there are */
+static size_t strata_of(size_t *size, const struct group *g,
+                        const struct kg_cells_opts *opts)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < g->n; i++) {
+        const char *last = i > 0 ? g->row[i - 1].pair : "";
+        size_t length = opts->profile ? stratum_length(g->row[i].pair) + 1 : 0;
+
+        if (n == 0 || strncmp(last, g->row[i].pair, length) != 0)
+            size[n++] = 0;
+        size[n - 1]++;
+    }
+    return n;
+}
+
 static kg_status fill_cell(struct kg_cell *cell, struct group *g,
                            const struct group *against, const struct kg_cells_opts *opts,
                            struct kg_err *err)
 {
-    kg_eval_statistic statistic = opts->iqm ? kg_eval_iqm : kg_eval_mean;
     double *x = kg_mem_calloc(g->n, sizeof *x, "values of a cell", err);
+    size_t *size = x ? kg_mem_calloc(g->n, sizeof *size, "strata of a cell", err) : NULL;
+    kg_status status = KG_OK;
+
+    if (!size) {
+        kg_mem_free(x);
+        return err->code;
+    }
+    size_t n_strata = strata_of(size, g, opts);
+    cell->rows = g->n;
+    for (size_t m = 0; m < opts->n_metrics; m++) {
+        KG_TRY_GOTO(out, values_of(x, g, against, m, opts, err));
+        KG_TRY_GOTO(out, kg_eval_bootstrap_strata(&cell->of[m], statistic_of(opts), x,
+                                                  size, n_strata, err));
+    }
+out:
+    kg_mem_free(size);
+    kg_mem_free(x);
+    return status;
+}
+
+static void count_from_start(struct kg_cell *cell, const struct reading *r,
+                             const struct group *g)
+{
+    double start = r->start_sum / (double)r->start_rows;
+
+    for (size_t i = 0; i < g->n && r->opts->start; i++) {
+        cell->survived += g->row[i].x[0] >= start;
+        cell->collapsed += !(g->row[i].x[0] >= start / 2);
+    }
+}
+
+static double mean_over(const struct group *g, const struct kg_cells_opts *opts)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < g->n && opts->over; i++)
+        sum += g->row[i].x[opts->n_metrics];
+    return sum / (double)g->n;
+}
+
+/* ---- lines of cells ---- */
+
+struct line {
+    const struct group *point[MOST_POINTS];
+    size_t n;
+};
+
+/* All cells "NAME,...". */
+static kg_status find_line(struct line *line, const struct reading *r, const char *name,
+                           struct kg_err *err)
+{
+    size_t length = strlen(name);
+
+    line->n = 0;
+    for (size_t i = 0; i < r->n && line->n < MOST_POINTS; i++) {
+        const char *cell = r->group[i].name;
+
+        if (strncmp(cell, name, length) == 0 && cell[length] == ',')
+            line->point[line->n++] = &r->group[i];
+    }
+    if (line->n == 0)
+        return kg_fail(err, KG_ENOTFOUND,
+                       "expected a cell '%s,...' to compare with, found none", name);
+    return KG_OK;
+}
+
+static bool line_is_whole(const struct line *line, size_t at_least)
+{
+    for (size_t i = 0; i < line->n; i++)
+        if (line->point[i]->n < at_least)
+            return false;
+    return true;
+}
+
+static kg_status points_of(struct kg_frontier_point points[MOST_POINTS],
+                           const struct line *line, const char *pair, size_t m,
+                           const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    for (size_t i = 0; i < line->n; i++) {
+        const struct row *row = find_row(line->point[i], pair);
+
+        if (!row)
+            return kg_fail(err, KG_ECONFLICT,
+                           "expected the same %ss in every cell, found %s not in '%s'",
+                           opts->pair, pair, line->point[i]->name);
+        points[i] = (struct kg_frontier_point){row->x[opts->n_metrics], row->x[m]};
+    }
+    return KG_OK;
+}
+
+/* x: a number for each of *n pairs whose lines have a range in common. */
+static kg_status gaps_of(double *x, size_t *n, const struct line *a, const struct line *b,
+                         size_t m, const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    struct kg_frontier_point p[MOST_POINTS], q[MOST_POINTS];
+
+    *n = 0;
+    for (size_t i = 0; i < a->point[0]->n; i++) {
+        const char *pair = a->point[0]->row[i].pair;
+
+        KG_TRY(points_of(p, a, pair, m, opts, err));
+        KG_TRY(points_of(q, b, pair, m, opts, err));
+        *n += kg_frontier_gap(&x[*n], p, a->n, q, b->n);
+    }
+    return KG_OK;
+}
+
+static kg_status fill_gap(struct kg_cell *cell, const struct line *a,
+                          const struct line *b, const struct kg_cells_opts *opts,
+                          struct kg_err *err)
+{
+    size_t pairs = a->point[0]->n;
+    double *x = kg_mem_calloc(pairs, sizeof *x, "values of a cell", err);
     kg_status status = KG_OK;
 
     if (!x)
         return err->code;
-    cell->rows = g->n;
     for (size_t m = 0; m < opts->n_metrics; m++) {
-        KG_TRY_GOTO(out, values_of(x, g, against, m, opts, err));
-        KG_TRY_GOTO(out,
-                    kg_eval_bootstrap(&cell->of[m], NULL, statistic, x, g->n, 0, err));
+        KG_TRY_GOTO(out, gaps_of(x, &cell->rows, a, b, m, opts, err));
+        cell->of[m] = (struct kg_eval_bounds){NAN, NAN, NAN, 1};
+        if (cell->rows > 0)
+            KG_TRY_GOTO(out, kg_eval_bootstrap(&cell->of[m], NULL, statistic_of(opts), x,
+                                               cell->rows, 0, err));
     }
+    cell->apart = pairs - cell->rows;
 out:
     kg_mem_free(x);
     return status;
@@ -262,20 +462,31 @@ static kg_status need_group(struct group **g, const struct reading *r, const cha
                    name);
 }
 
-static kg_status add_cell(struct kg_cells *out, const char *name, struct group *g,
-                          const struct group *against, const struct kg_cells_opts *opts,
+static kg_status new_cell(struct kg_cell **cell, struct kg_cells *out, const char *name,
                           struct kg_err *err)
 {
-    struct kg_cell *cell = &out->cell[out->n];
+    *cell = &out->cell[out->n];
+    (*cell)->name = kg_mem_strdup(name, err);
+    if (!(*cell)->name)
+        return err->code;
+    out->n++;
+    return KG_OK;
+}
+
+static kg_status add_cell(struct kg_cells *out, const struct reading *r, const char *name,
+                          struct group *g, const struct group *against,
+                          struct kg_err *err)
+{
+    const struct kg_cells_opts *opts = r->opts;
+    struct kg_cell *cell;
 
     if (g->n < opts->at_least || (against && against->n < opts->at_least)) {
         out->left_out++;
         return KG_OK;
     }
-    cell->name = kg_mem_strdup(name, err);
-    if (!cell->name)
-        return err->code;
-    out->n++;
+    KG_TRY(new_cell(&cell, out, name, err));
+    cell->over = mean_over(g, opts);
+    count_from_start(cell, r, g);
     return fill_cell(cell, g, against, opts, err);
 }
 
@@ -287,15 +498,42 @@ static kg_status add_all(struct kg_cells *out, struct reading *r, struct kg_err 
         KG_TRY(need_group(&against, r, r->opts->against, err));
     for (size_t i = 0; i < r->n; i++)
         if (&r->group[i] != against)
-            KG_TRY(add_cell(out, r->group[i].name, &r->group[i], against, r->opts, err));
+            KG_TRY(add_cell(out, r, r->group[i].name, &r->group[i], against, err));
     return KG_OK;
+}
+
+static kg_status add_cell_difference(struct kg_cells *out, const struct reading *r,
+                                     const char *text, const char *name,
+                                     const char *other, struct kg_err *err)
+{
+    struct group *g, *against;
+
+    KG_TRY(need_group(&g, r, name, err));
+    KG_TRY(need_group(&against, r, other, err));
+    return add_cell(out, r, text, g, against, err);
+}
+
+static kg_status add_line_difference(struct kg_cells *out, const struct reading *r,
+                                     const char *text, const char *name,
+                                     const char *other, struct kg_err *err)
+{
+    struct line a, b;
+    struct kg_cell *cell;
+
+    KG_TRY(find_line(&a, r, name, err));
+    KG_TRY(find_line(&b, r, other, err));
+    if (!line_is_whole(&a, r->opts->at_least) || !line_is_whole(&b, r->opts->at_least)) {
+        out->left_out++;
+        return KG_OK;
+    }
+    KG_TRY(new_cell(&cell, out, text, err));
+    return fill_gap(cell, &a, &b, r->opts, err);
 }
 
 static kg_status add_difference(struct kg_cells *out, const struct reading *r,
                                 const char *text, struct kg_err *err)
 {
     const char *colon = strchr(text, ':');
-    struct group *g, *against;
     struct kg_str name = {0};
     kg_status status;
 
@@ -303,9 +541,8 @@ static kg_status add_difference(struct kg_cells *out, const struct reading *r,
         return kg_fail(err, KG_EINVAL, "expected a difference CELL:AGAINST, found '%s'",
                        text);
     KG_TRY_GOTO(out, kg_str_append(&name, text, (size_t)(colon - text), err));
-    KG_TRY_GOTO(out, need_group(&g, r, kg_str_text(&name), err));
-    KG_TRY_GOTO(out, need_group(&against, r, colon + 1, err));
-    status = add_cell(out, text, g, against, r->opts, err);
+    status = (r->opts->over ? add_line_difference : add_cell_difference)(
+        out, r, text, kg_str_text(&name), colon + 1, err);
 out:
     kg_str_release(&name);
     return status;
@@ -320,6 +557,9 @@ static kg_status make_cells(struct kg_cells *out, struct reading *r, struct kg_e
         return kg_fail(err, KG_ENOTFOUND,
                        "expected rows whose %s begins with '%s', found none", opts->by,
                        opts->match);
+    if (opts->start && r->start_rows == 0)
+        return kg_fail(err, KG_ENOTFOUND,
+                       "expected a cell '%s' to count from, found none", opts->start);
     out->n_metrics = opts->n_metrics;
     out->cell = kg_mem_calloc(r->n + opts->n_differences, sizeof *out->cell, "cells",
                               err);
@@ -358,35 +598,55 @@ static kg_status put_bounds(struct kg_str *out, const struct kg_eval_bounds *b, 
 {
     const char *mark = sure ? "**" : "";
 
+    if (isnan(b->value))
+        return kg_str_puts(out, " - |", err);
     return kg_str_printf(out, err, " %s%.4g%s [%.4g, %.4g] |", mark, b->value, mark,
                          b->low, b->high);
 }
 
-kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
-                         const struct kg_cells_opts *opts, struct kg_err *err)
+static kg_status put_head(struct kg_str *out, const struct kg_cells *c,
+                          const struct kg_cells_opts *opts, struct kg_err *err)
 {
     KG_TRY(kg_str_printf(out, err, "| %s | rows |", opts->by));
     for (size_t m = 0; m < c->n_metrics; m++)
         KG_TRY(kg_str_printf(out, err, " %s |%s", opts->metric[m],
                              compares(opts) ? " p (Holm) |" : ""));
-    KG_TRY(kg_str_puts(out, "\n|---|---|", err));
+    KG_TRY(kg_str_puts(out, opts->start ? " survived | collapsed |\n" : "\n", err));
+    KG_TRY(kg_str_puts(out, "|---|---|", err));
     for (size_t m = 0; m < c->n_metrics; m++)
         KG_TRY(kg_str_puts(out, compares(opts) ? "---|---|" : "---|", err));
-    KG_TRY(kg_str_putc(out, '\n', err));
-    for (size_t i = 0; i < c->n; i++) {
-        const struct kg_cell *cell = &c->cell[i];
+    return kg_str_puts(out, opts->start ? "---|---|\n" : "\n", err);
+}
 
-        KG_TRY(kg_str_printf(out, err, "| `%s` | %zu |", cell->name, cell->rows));
-        for (size_t m = 0; m < c->n_metrics; m++) {
-            const struct kg_eval_bounds *b = &cell->of[m];
+static kg_status put_cell(struct kg_str *out, const struct kg_cell *cell,
+                          size_t n_metrics, const struct kg_cells_opts *opts,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "| `%s` | %zu |", cell->name, cell->rows));
+    for (size_t m = 0; m < n_metrics; m++) {
+        const struct kg_eval_bounds *b = &cell->of[m];
 
-            KG_TRY(
-                put_bounds(out, b, compares(opts) && (b->low > 0 || b->high < 0), err));
-            if (compares(opts))
-                KG_TRY(kg_str_printf(out, err, " %.2g |", cell->holm[m]));
-        }
-        KG_TRY(kg_str_putc(out, '\n', err));
+        KG_TRY(put_bounds(out, b, compares(opts) && (b->low > 0 || b->high < 0), err));
+        if (compares(opts))
+            KG_TRY(kg_str_printf(out, err, " %.2g |", cell->holm[m]));
     }
+    if (opts->start)
+        KG_TRY(kg_str_printf(out, err, " %zu | %zu |", cell->survived, cell->collapsed));
+    return kg_str_putc(out, '\n', err);
+}
+
+kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
+                         const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    KG_TRY(put_head(out, c, opts, err));
+    for (size_t i = 0; i < c->n; i++)
+        KG_TRY(put_cell(out, &c->cell[i], c->n_metrics, opts, err));
+    for (size_t i = 0; i < c->n; i++)
+        if (c->cell[i].apart > 0)
+            KG_TRY(kg_str_printf(out, err,
+                                 "\n`%s`: %zu %s%s without a range of %s in common.\n",
+                                 c->cell[i].name, c->cell[i].apart, opts->pair,
+                                 c->cell[i].apart == 1 ? "" : "s", opts->over));
     if (c->left_out > 0)
         KG_TRY(kg_str_printf(out, err,
                              "\n%zu cell%s with fewer than %zu rows %s left out.\n",
@@ -420,6 +680,11 @@ kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
                 KG_TRY(put_number(out, ", \"holm\"", cell->holm[m], err));
             KG_TRY(kg_str_putc(out, '}', err));
         }
+        if (opts->start)
+            KG_TRY(kg_str_printf(out, err, ", \"survived\": %zu, \"collapsed\": %zu",
+                                 cell->survived, cell->collapsed));
+        if (opts->over && compares(opts))
+            KG_TRY(kg_str_printf(out, err, ", \"apart\": %zu", cell->apart));
         KG_TRY(kg_str_puts(out, "}\n", err));
     }
     return KG_OK;

@@ -7,6 +7,15 @@
  * mean, over its rows with a 95 % bootstrap interval; two cells are compared by that
  * statistic of x_pair (cell) - x_pair (against), over the pairs that both have, which
  * must be the same. eval/bootstrap.h has the formulas.
+ *
+ * Three more ways to put rows together:
+ * profile   a cell is what stands behind the first '/' of `by`, over the strata (tasks)
+ *           before it, in each of which rows are drawn anew by themselves
+ * over      the sides of a difference are lines: all cells whose names are theirs and a
+ *           ',', joined over log of the number under `over`, compared pair by pair where
+ *           that is the same (report/frontier.h)
+ * start     rows are counted that reach the mean of this cell's first metric (survive),
+ *           and those below half of it (collapse)
  */
 #ifndef KG_REPORT_CELLS_H
 #define KG_REPORT_CELLS_H
@@ -33,14 +42,21 @@ struct kg_cells_opts {
     const char *const *difference;
     size_t n_differences;
     bool iqm;
-    size_t at_least; /* cells with fewer rows are left out, and counted */
+    bool profile;
+    const char *over;  /* a key of numbers above 0, or NULL */
+    const char *start; /* a cell, read whatever `match` says, or NULL */
+    size_t at_least;   /* cells with fewer rows are left out, and counted */
 };
 
 struct kg_cell {
     char *name; /* owned; of a difference "CELL:AGAINST" */
     size_t rows;
-    struct kg_eval_bounds of[KG_CELLS_METRICS]; /* a difference, with against */
+    struct kg_eval_bounds of[KG_CELLS_METRICS]; /* a difference, with against; NaN if no
+                                                   pair of two lines has a range */
     double holm[KG_CELLS_METRICS];              /* with against: p over all cells */
+    double over;                                /* mean of `over`; of a difference 0 */
+    size_t apart;               /* pairs whose lines have no range in common */
+    size_t survived, collapsed; /* with `start` */
 };
 struct kg_cells {
     struct kg_cell *cell; /* (n) owned, in order of first mention */
@@ -49,15 +65,19 @@ struct kg_cells {
     size_t left_out; /* cells with fewer rows than at_least */
 };
 
-/* errors: NOTFOUND (a file, no row, no such cell), EINVAL (a difference
- * without its colon), EFORMAT (a row without a key, two rows
- * of one cell and pair, in file and line), ECONFLICT (other pairs than in against) */
+/* n_metrics is below KG_CELLS_METRICS with `over`; `over` with differences is that of
+ * lines, and goes with neither `against` nor `profile`.
+ * errors: NOTFOUND (a file, no row, no such cell), EINVAL (a difference without its
+ * colon), EFORMAT (a row without a key, two rows of one cell and pair, in file and line;
+ * a name without '/' in a profile, 0 or less under `over`), ECONFLICT (other pairs than
+ * in against) */
 kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_cells_release(struct kg_cells *c); /* {0} is allowed */
 
 /* A table in Markdown: a line for each cell; an interval that does not hold 0 of a
- * difference is bold. A last line says how many cells were left out. */
+ * difference is bold. With `start` two more columns, survived and collapsed. Last lines
+ * say how many cells were left out, and which pairs of lines had no range in common. */
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;

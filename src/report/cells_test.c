@@ -1,5 +1,7 @@
 /* Rows into cells: what is averaged, what is paired, and what is refused. */
 #include "report/cells.h"
+#include "report/cells_plot.h"
+#include "report/survival.h"
 
 #include "base/file.h"
 
@@ -165,6 +167,149 @@ static void chosen_differences_are_a_family(void **state)
     assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
 }
 
+/* One method on two tasks of two seeds each: the interquartile mean of 1, 2, 11, 12 is
+ * 6.5, and as rows are drawn among those of their task it stays between 6 and 7. */
+static void profiles_put_tasks_together(void **state)
+{
+    static const char *const chosen[] = {"m:n"};
+    struct kg_cells_opts opts = plain();
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"t/m\", \"seed\": 1, \"x\": 1, \"y\": 3}\n"
+        "{\"cell\": \"u/m\", \"seed\": 1, \"x\": 11, \"y\": 7}\n"
+        "{\"cell\": \"t/m\", \"seed\": 2, \"x\": 2, \"y\": 3}\n"
+        "{\"cell\": \"u/m\", \"seed\": 2, \"x\": 12, \"y\": 7}\n"
+        "{\"cell\": \"t/n\", \"seed\": 1, \"x\": 0, \"y\": 1}\n"
+        "{\"cell\": \"t/n\", \"seed\": 2, \"x\": 1, \"y\": 1}\n"
+        "{\"cell\": \"u/n\", \"seed\": 1, \"x\": 10, \"y\": 1}\n"
+        "{\"cell\": \"u/n\", \"seed\": 2, \"x\": 11, \"y\": 1}\n");
+    opts.profile = opts.iqm = true;
+    read_cells(&c, &opts);
+    assert_int_equal(c.n, 2);
+    assert_string_equal(c.cell[0].name, "m");
+    assert_int_equal(c.cell[0].rows, 4);
+    assert_true(c.cell[0].of[0].value == 6.5 && c.cell[0].of[1].value == 5);
+    assert_true(c.cell[0].of[0].low == 6 && c.cell[0].of[0].high == 7);
+    assert_true(c.cell[0].of[1].low == 5 && c.cell[0].of[1].high == 5);
+    kg_cells_release(&c);
+    opts.difference = chosen;
+    opts.n_differences = 1;
+    read_cells(&c, &opts);
+    assert_true(c.cell[0].of[0].low == 1 && c.cell[0].of[0].high == 1);
+    assert_true(c.cell[0].of[1].value == 4);
+    kg_cells_release(&c);
+    opts = plain();
+    opts.profile = true;
+    put(three);
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "expected STRATUM/CELL under 'cell', found 'a'"));
+}
+
+/* Seed 1: b is 0.25 above a in the middle of 10 .. 100. Seed 2: they share nothing. */
+static void lines_are_compared_where_both_are(void **state)
+{
+    static const char *const chosen[] = {"b:a"}, *const absent[] = {"b:c"};
+    struct kg_cells_opts opts = plain();
+    struct kg_str table = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"a,1\", \"seed\": 1, \"kl\": 1, \"x\": 0}\n"
+        "{\"cell\": \"a,2\", \"seed\": 1, \"kl\": 100, \"x\": 1}\n"
+        "{\"cell\": \"b,1\", \"seed\": 1, \"kl\": 1000, \"x\": 1}\n"
+        "{\"cell\": \"b,2\", \"seed\": 1, \"kl\": 10, \"x\": 1}\n"
+        "{\"cell\": \"a,1\", \"seed\": 2, \"kl\": 1, \"x\": 0}\n"
+        "{\"cell\": \"a,2\", \"seed\": 2, \"kl\": 2, \"x\": 1}\n"
+        "{\"cell\": \"b,1\", \"seed\": 2, \"kl\": 3, \"x\": 1}\n"
+        "{\"cell\": \"b,2\", \"seed\": 2, \"kl\": 4, \"x\": 1}\n"
+        "{\"cell\": \"ab,2\", \"seed\": 1, \"kl\": 1, \"x\": 1}\n");
+    opts.n_metrics = 1;
+    opts.over = "kl";
+    opts.difference = chosen;
+    opts.n_differences = 1;
+    opts.at_least = 2;
+    read_cells(&c, &opts);
+    assert_int_equal(c.n, 1);
+    assert_true(c.cell[0].rows == 1 && c.cell[0].apart == 1);
+    assert_true(fabs(c.cell[0].of[0].value - 0.25) < 1e-12);
+    assert_int_equal(kg_cells_table(&table, &c, &opts, &err), KG_OK);
+    assert_non_null(strstr(table.data, "| `b:a` | 1 | **0.25** [0.25, 0.25] |"));
+    assert_non_null(
+        strstr(table.data, "\n`b:a`: 1 seed without a range of kl in common.\n"));
+    kg_str_release(&table);
+    kg_cells_release(&c);
+    opts.at_least = 3;
+    read_cells(&c, &opts);
+    assert_true(c.n == 0 && c.left_out == 1);
+    kg_cells_release(&c);
+    opts.difference = absent;
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
+    put("{\"cell\": \"a,1\", \"seed\": 1, \"kl\": 0, \"x\": 0}\n");
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "expected a number above 0 under 'kl', found 0"));
+}
+
+/* The start is at 4: rows at 4 and above survive, those below 2 have collapsed. */
+static void rows_are_counted_from_the_start(void **state)
+{
+    struct kg_cells_opts opts = plain();
+    struct kg_str table = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"s\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/m,lr1\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/m,lr1\", \"seed\": 2, \"x\": 5}\n"
+        "{\"cell\": \"d/m,lr3\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/m,lr3\", \"seed\": 2, \"x\": 3}\n"
+        "{\"cell\": \"d/n,lr3\", \"seed\": 1, \"x\": 1}\n"
+        "{\"cell\": \"d/n,lr3\", \"seed\": 2, \"x\": 2}\n");
+    opts.n_metrics = 1;
+    opts.match = "d/";
+    opts.start = "s";
+    read_cells(&c, &opts);
+    assert_int_equal(c.n, 3);
+    assert_int_equal(kg_cells_table(&table, &c, &opts, &err), KG_OK);
+    assert_non_null(strstr(table.data, "| cell | rows | x | survived | collapsed |\n"));
+    assert_non_null(strstr(table.data, "| `d/n,lr3` | 2 | 1.5 [1, 2] | 0 | 1 |\n"));
+    kg_str_clear(&table);
+    assert_int_equal(kg_survival_table(&table, &c, &err), KG_OK);
+    assert_string_equal(table.data, "| | lr1 | lr3 | survive up to |\n|---|---|---|---|\n"
+                                    "| `d/m` | 2 of 2 | 1 of 2 | lr1 |\n"
+                                    "| `d/n` | - | 0 of 2 (1) | none |\n");
+    kg_str_release(&table);
+    kg_cells_release(&c);
+    opts.start = "t";
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
+}
+
+/* Two lines of two points: each is joined from the smaller to the larger number it is
+ * drawn over, however they are mentioned. */
+static void lines_are_drawn_in_order(void **state)
+{
+    struct kg_cells_opts opts = plain();
+    struct kg_str svg = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"m,2\", \"seed\": 1, \"kl\": 1, \"x\": 1}\n"
+        "{\"cell\": \"m,1\", \"seed\": 1, \"kl\": 0.1, \"x\": 0}\n"
+        "{\"cell\": \"n,1\", \"seed\": 1, \"kl\": 1, \"x\": 0}\n");
+    opts.n_metrics = 1;
+    opts.over = "kl";
+    read_cells(&c, &opts);
+    assert_int_equal(kg_cells_svg(&svg, &c, &opts, &err), KG_OK);
+    assert_non_null(
+        strstr(svg.data, "<path class=\"l c0 d0\" d=\"M90.4 231.6L599.6 22.4\"/>"));
+    assert_non_null(strstr(svg.data, "<path class=\"p c1\" d=\"M599.6 231.6h0\"/>"));
+    assert_non_null(strstr(svg.data, ">0.1</text>"));
+    assert_non_null(strstr(svg.data, ">m</text>"));
+    assert_non_null(strstr(svg.data, ">x over kl, logarithmic</text>"));
+    kg_str_release(&svg);
+    kg_cells_release(&c);
+}
+
 static void what_cannot_be_paired_is_refused(void **state)
 {
     static const struct {
@@ -208,6 +353,10 @@ int main(void)
         cmocka_unit_test(cells_that_are_not_whole_are_left_out_and_counted),
         cmocka_unit_test(differences_are_paired_by_seed),
         cmocka_unit_test(chosen_differences_are_a_family),
+        cmocka_unit_test(profiles_put_tasks_together),
+        cmocka_unit_test(lines_are_compared_where_both_are),
+        cmocka_unit_test(rows_are_counted_from_the_start),
+        cmocka_unit_test(lines_are_drawn_in_order),
         cmocka_unit_test(what_cannot_be_paired_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

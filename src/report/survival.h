@@ -1,0 +1,19 @@
+/* How far each method goes: of cells "METHOD,SETTING", in how many rows what was trained
+ * still reaches where it began (report/cells.h, `start`), setting by setting, and the
+ * last setting that KG_SURVIVAL_SHARE of the rows survive.
+ */
+#ifndef KG_REPORT_SURVIVAL_H
+#define KG_REPORT_SURVIVAL_H
+
+#include "report/cells.h"
+
+#define KG_SURVIVAL_SHARE 0.8
+
+/* A table in Markdown: a line for each METHOD, a column for each SETTING in order of
+ * first mention, in which "8 of 10 (1)" are rows that survived, all, and (where there are
+ * any) those that collapsed; the last column has the last such setting, or "none".
+ * errors: EINVAL (a name without a comma) */
+kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+#endif
