@@ -27,8 +27,9 @@ const struct kg_flag kg_table_flags[] = {
     {"against", 0, KG_TO(against), "CELL",
      "paired differences of all cells from this one", 0, 0, NULL},
     {"difference", 'd', KG_BESIDE("!against", differences), "CELL:AGAINST",
-     "the paired difference of these two cells alone; may be given several times", 0, 0,
-     NULL},
+     "the paired difference of these two cells alone; LINE,* is the best of cells "
+     "LINE,...; may be given several times",
+     0, 0, NULL},
     {"at-least", 0, KG_TO(at_least), "N",
      "leave out cells with fewer rows, and say how many", 0, 1e6, NULL},
     {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means", 0, 0, NULL},

@@ -292,7 +292,7 @@ static size_t strata_of(size_t *size, const struct group *g,
     return n;
 }
 
-static kg_status fill_cell(struct kg_cell *cell, struct group *g,
+static kg_status fill_cell(struct kg_cell *cell, const struct group *g,
                            const struct group *against, const struct kg_cells_opts *opts,
                            struct kg_err *err)
 {
@@ -452,8 +452,8 @@ static bool compares(const struct kg_cells_opts *opts)
     return opts->against || opts->n_differences > 0;
 }
 
-static kg_status need_group(struct group **g, const struct reading *r, const char *name,
-                            struct kg_err *err)
+static kg_status need_group(const struct group **g, const struct reading *r,
+                            const char *name, struct kg_err *err)
 {
     *g = find_group(r, name);
     if (*g)
@@ -474,7 +474,7 @@ static kg_status new_cell(struct kg_cell **cell, struct kg_cells *out, const cha
 }
 
 static kg_status add_cell(struct kg_cells *out, const struct reading *r, const char *name,
-                          struct group *g, const struct group *against,
+                          const struct group *g, const struct group *against,
                           struct kg_err *err)
 {
     const struct kg_cells_opts *opts = r->opts;
@@ -492,7 +492,7 @@ static kg_status add_cell(struct kg_cells *out, const struct reading *r, const c
 
 static kg_status add_all(struct kg_cells *out, struct reading *r, struct kg_err *err)
 {
-    struct group *against = NULL;
+    const struct group *against = NULL;
 
     if (r->opts->against)
         KG_TRY(need_group(&against, r, r->opts->against, err));
@@ -502,23 +502,63 @@ static kg_status add_all(struct kg_cells *out, struct reading *r, struct kg_err 
     return KG_OK;
 }
 
-static kg_status add_cell_difference(struct kg_cells *out, const struct reading *r,
-                                     const char *text, const char *name,
-                                     const char *other, struct kg_err *err)
+static double first_mean(const struct group *g)
 {
-    struct group *g, *against;
+    double sum = 0;
 
-    KG_TRY(need_group(&g, r, name, err));
-    KG_TRY(need_group(&against, r, other, err));
-    return add_cell(out, r, text, g, against, err);
+    for (size_t i = 0; i < g->n; i++)
+        sum += g->row[i].x[0];
+    return sum / (double)g->n;
+}
+
+/* "LINE,*" is the cell of the line whose first metric is highest, the first of equals. */
+static kg_status side_of(const struct group **g, const struct reading *r,
+                         const char *name, struct kg_err *err)
+{
+    size_t n = strlen(name);
+    struct kg_str line = {0};
+    struct line cells;
+    kg_status status;
+
+    if (n < 2 || strcmp(name + n - 2, ",*") != 0)
+        return need_group(g, r, name, err);
+    KG_TRY_GOTO(out, kg_str_append(&line, name, n - 2, err));
+    KG_TRY_GOTO(out, find_line(&cells, r, kg_str_text(&line), err));
+    *g = cells.point[0];
+    for (size_t i = 1; i < cells.n; i++)
+        if (first_mean(cells.point[i]) > first_mean(*g))
+            *g = cells.point[i];
+    status = KG_OK;
+out:
+    kg_str_release(&line);
+    return status;
+}
+
+static kg_status add_cell_difference(struct kg_cells *out, const struct reading *r,
+                                     const char *name, const char *other,
+                                     struct kg_err *err)
+{
+    const struct group *g, *against;
+    struct kg_str text = {0};
+    kg_status status;
+
+    KG_TRY(side_of(&g, r, name, err));
+    KG_TRY(side_of(&against, r, other, err));
+    KG_TRY_GOTO(out, kg_str_printf(&text, err, "%s:%s", g->name, against->name));
+    status = add_cell(out, r, kg_str_text(&text), g, against, err);
+out:
+    kg_str_release(&text);
+    return status;
 }
 
 static kg_status add_line_difference(struct kg_cells *out, const struct reading *r,
-                                     const char *text, const char *name,
-                                     const char *other, struct kg_err *err)
+                                     const char *name, const char *other,
+                                     struct kg_err *err)
 {
     struct line a, b;
     struct kg_cell *cell;
+    struct kg_str text = {0};
+    kg_status status;
 
     KG_TRY(find_line(&a, r, name, err));
     KG_TRY(find_line(&b, r, other, err));
@@ -526,8 +566,12 @@ static kg_status add_line_difference(struct kg_cells *out, const struct reading 
         out->left_out++;
         return KG_OK;
     }
-    KG_TRY(new_cell(&cell, out, text, err));
-    return fill_gap(cell, &a, &b, r->opts, err);
+    KG_TRY_GOTO(out, kg_str_printf(&text, err, "%s:%s", name, other));
+    KG_TRY_GOTO(out, new_cell(&cell, out, kg_str_text(&text), err));
+    status = fill_gap(cell, &a, &b, r->opts, err);
+out:
+    kg_str_release(&text);
+    return status;
 }
 
 static kg_status add_difference(struct kg_cells *out, const struct reading *r,
@@ -542,7 +586,7 @@ static kg_status add_difference(struct kg_cells *out, const struct reading *r,
                        text);
     KG_TRY_GOTO(out, kg_str_append(&name, text, (size_t)(colon - text), err));
     status = (r->opts->over ? add_line_difference : add_cell_difference)(
-        out, r, text, kg_str_text(&name), colon + 1, err);
+        out, r, kg_str_text(&name), colon + 1, err);
 out:
     kg_str_release(&name);
     return status;

@@ -38,7 +38,8 @@ struct kg_cells_opts {
     const char *const *metric; /* (n_metrics) keys of numbers, 1 to KG_CELLS_METRICS */
     size_t n_metrics;
     const char *against; /* a cell, or NULL: cells by themselves */
-    /* (n_differences) "CELL:AGAINST", in the place of `against` and of all cells */
+    /* (n_differences) "CELL:AGAINST", in the place of `against` and of all cells; either
+     * may be "LINE,*", the cell of this line whose first metric is highest */
     const char *const *difference;
     size_t n_differences;
     bool iqm;

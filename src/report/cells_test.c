@@ -250,6 +250,28 @@ static void lines_are_compared_where_both_are(void **state)
     assert_non_null(strstr(err.message, "expected a number above 0 under 'kl', found 0"));
 }
 
+/* Of a line m its second cell is best, of n the first. */
+static void the_best_of_lines_are_compared(void **state)
+{
+    static const char *const chosen[] = {"m,*:n,*", "m,1:n,*"};
+    struct kg_cells_opts opts = plain();
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"m,1\", \"seed\": 1, \"x\": 1}\n"
+        "{\"cell\": \"m,2\", \"seed\": 1, \"x\": 5}\n"
+        "{\"cell\": \"n,1\", \"seed\": 1, \"x\": 3}\n"
+        "{\"cell\": \"n,2\", \"seed\": 1, \"x\": 2}\n");
+    opts.n_metrics = 1;
+    opts.difference = chosen;
+    opts.n_differences = 2;
+    read_cells(&c, &opts);
+    assert_int_equal(c.n, 2);
+    assert_string_equal(c.cell[0].name, "m,2:n,1");
+    assert_true(c.cell[0].of[0].value == 2 && c.cell[1].of[0].value == -2);
+    kg_cells_release(&c);
+}
+
 /* The start is at 4: rows at 4 and above survive, those below 2 have collapsed. */
 static void rows_are_counted_from_the_start(void **state)
 {
@@ -355,6 +377,7 @@ int main(void)
         cmocka_unit_test(chosen_differences_are_a_family),
         cmocka_unit_test(profiles_put_tasks_together),
         cmocka_unit_test(lines_are_compared_where_both_are),
+        cmocka_unit_test(the_best_of_lines_are_compared),
         cmocka_unit_test(rows_are_counted_from_the_start),
         cmocka_unit_test(lines_are_drawn_in_order),
         cmocka_unit_test(what_cannot_be_paired_is_refused),
