@@ -54,6 +54,13 @@ other_page() {
         STUDY_PAGE="$work/page" tools/study-tables --check && sed -i 's/| 1 | 0\.0/| 1 | 0.9/' "$work/page" &&
         ! STUDY_PAGE="$work/page" tools/study-tables --check 2>"$work/said" && grep -q 'is not what the rows say' "$work/said"
 }
+# the same of a plot
+other_plot() {
+    mkdir "$work/plot" && printf '<!-- p.svg: kedge table --svg -m kl --over entropy --match grpo docs/study/results-check.jsonl -->\n<!-- end -->\n' >"$work/plot.md"
+    STUDY_PAGE="$work/plot.md" tools/study-tables && grep -qF '![p.svg](study/p.svg)' "$work/plot.md" && grep -q '^<svg ' "$work/plot/p.svg" &&
+        STUDY_PAGE="$work/plot.md" tools/study-tables --check && sed -i 's/M/L/' "$work/plot/p.svg" &&
+        ! STUDY_PAGE="$work/plot.md" tools/study-tables --check 2>"$work/said" && grep -q 'plot/p.svg is not what the rows say' "$work/said"
+}
 
 pass "a signal stops it" stops
 pass "two rows come out to the last digit" repeats
@@ -65,4 +72,5 @@ pass "a row that there is not is refused" unknown_row
 pass "names are of one row, seeds of tuning and report apart" grid
 pass "the page says what the rows say" page
 pass "a page that says something else is seen" other_page
+pass "a plot that shows something else is seen" other_plot
 exit $((failures > 0))
