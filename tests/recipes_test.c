@@ -54,8 +54,8 @@ static int setup(void **state)
         "{\"ground_truth\": \"4\"}}'; done > $W/data.jsonl && "
         "echo '{\"prompt\": \"q\", \"segments\": [{\"source\": \"model\", \"text\": "
         "\"a\"}]}' > $W/episodes.jsonl && echo '{\"id\": 1, \"contents\": \"t\"}' > "
-        "$W/corpus.jsonl && ./kedge search index $W/corpus.jsonl $W/index.db > $W/said "
-        "2>&1 && "
+        "$W/corpus.jsonl && ./kedge search index --dense tests/data/encoder/bert "
+        "$W/corpus.jsonl $W/index.db > $W/said 2>&1 && "
         "./kedge new --hidden 32 --ffn 32 --layers 1 --heads 1 --vocab 300 "
         "--max-positions 65536 --train-tokenizer tests/data/tokenizer/corpus.txt "
         "$W/model > $W/said 2>&1 && cp tests/data/chat_templates/"
@@ -69,6 +69,8 @@ static const char *const stand_ins[][2] = {
     {"anchor.path", "model"},     {"eval.reference", "model"},
     {"search.where", "index.db"},
 };
+static const char *const others[][2] = {{"search.model", "tests/data/encoder/bert"},
+                                        {"search.passages", "1"}};
 
 /* Assignments for what the recipe names and is not here. A stage starts from a model in
  * the place of the run before it. */
@@ -86,6 +88,10 @@ static void put_stand_ins(struct kg_str *line, const struct kg_config *config)
                 kg_str_printf(line, &err, " %s=$W/%s", stand_ins[i][0], stand_ins[i][1]),
                 KG_OK);
     }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (*kg_config_text(config, "search.model"))
+            assert_int_equal(
+                kg_str_printf(line, &err, " %s=%s", others[i][0], others[i][1]), KG_OK);
 }
 
 static struct kg_config *recipe(const char *path)

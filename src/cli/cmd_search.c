@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "cli/encoder.h"
+#include "cli/hub.h"
 #include "cli/search_bench.h"
 
 #include "base/clock.h"
@@ -62,7 +63,7 @@ const struct kg_flag kg_search_flags[] = {
      NULL},
     {"no-stemming", 0, KG_FOR("index", words_as_are), NULL,
      "words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
-    {"dense", 0, KG_FOR(SCORING, how.model), "DIR",
+    {"dense", 0, KG_FOR(SCORING, how.model), KG_MODEL_ARG,
      "folder of an encoder; index: a vector of each passage beside its words; query, "
      "serve, bench: the one that the index was made with",
      0, 0, NULL},

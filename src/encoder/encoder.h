@@ -62,6 +62,15 @@ struct kg_encoder_info {
 };
 void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
 
+/* An encoder's size, for a plan: of a folder, or of a model that is known by its name and
+ * need not be here.   errors: ENOTFOUND (neither), those of its config.json */
+struct kg_encoder_outline {
+    int32_t dim;
+    uint64_t bytes; /* of its weights in memory */
+};
+kg_status kg_encoder_outline(struct kg_encoder_outline *out, const char *model,
+                             struct kg_err *err) KG_MUST_CHECK;
+
 struct kg_text {
     const char *bytes; /* UTF-8 */
     size_t n;

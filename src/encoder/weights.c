@@ -117,15 +117,32 @@ static kg_status walk(struct job *j, visit_fn *visit, struct kg_err *err)
 }
 
 /* ---- memory ---- */
-static uint64_t bytes_of(const struct job *j, const struct tensor *t)
+static uint64_t tensor_bytes(const struct kg_backend *be,
+                             const struct kg_encoder_config *c, const struct tensor *t)
 {
-    const int64_t rows = t->kind == FIRST ? 1 : size_of(&j->e->config, t->rows);
-    const int64_t cols = size_of(&j->e->config, t->cols);
-    const uint64_t bytes = t->kind == PRODUCT
-                               ? kg_weights_bytes(j->e->backend, KG_F32, rows, cols)
-                               : (uint64_t)(rows * cols) * sizeof(float);
+    const int64_t rows = t->kind == FIRST ? 1 : size_of(c, t->rows);
+    const int64_t cols = size_of(c, t->cols);
+    const uint64_t bytes = t->kind == PRODUCT ? kg_weights_bytes(be, KG_F32, rows, cols)
+                                              : (uint64_t)(rows * cols) * sizeof(float);
 
     return (bytes + 63) / 64 * 64;
+}
+
+static uint64_t bytes_of(const struct job *j, const struct tensor *t)
+{
+    return tensor_bytes(j->e->backend, &j->e->config, t);
+}
+
+uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
+                                  const struct kg_encoder_config *c)
+{
+    uint64_t embeddings = 0, layer = 0;
+
+    for (size_t i = 0; i < N_EMBEDDINGS; i++)
+        embeddings += tensor_bytes(be, c, &EMBEDDINGS[i]);
+    for (size_t i = 0; i < N_LAYER; i++)
+        layer += tensor_bytes(be, c, &LAYER[i]);
+    return embeddings + (uint64_t)c->layers * layer;
 }
 
 static kg_status count(struct job *j, const struct tensor *t, const char *name,

@@ -527,6 +527,27 @@ static const char *const searched[] = {"searches", "turns", "finished", "invalid
                                        "failed"};
 static const char *const called[] = {"calls", "turns", "finished", "invalid", "failed"};
 
+/* A server has its encoder itself. */
+static kg_status take_retriever(struct kg_eval_set *set, struct kg_err *err)
+{
+    struct kg_search_how *how = &set->episode.env_opts.how;
+    const char *where = set->episode.env_opts.retriever;
+    struct kg_hub_found found;
+
+    if (!*where)
+        return kg_fail(err, KG_EINVAL,
+                       "search_where: expected an index file or "
+                       "http://HOST:PORT/retrieve for env search, found none");
+    KG_TRY(kg_search_how_check(how, where, "search_", err));
+    if (strstr(where, "://"))
+        return KG_OK;
+    if (kg_hub_find_model(&found, how->model, err) != KG_OK)
+        return kg_err_prefix(err, "search_model");
+    KG_TRY(kg_str_puts(&set->encoder, found.path.text, err));
+    how->model = kg_str_text(&set->encoder);
+    return KG_OK;
+}
+
 static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
 {
     struct kg_episode_opts *e = &set->episode;
@@ -538,13 +559,8 @@ static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
     e->env_opts.wording = set->task_opts.wording;
     set->ks.extra = searches ? searched : called;
     set->ks.n_extra = sizeof called / sizeof *called;
-    if (searches && !*e->env_opts.retriever)
-        return kg_fail(err, KG_EINVAL,
-                       "search_where: expected an index file or "
-                       "http://HOST:PORT/retrieve for env search, found none");
     if (searches)
-        KG_TRY(
-            kg_search_how_check(&e->env_opts.how, e->env_opts.retriever, "search_", err));
+        KG_TRY(take_retriever(set, err));
     return kg_env_find(&e->env, set->said.env, err);
 }
 
@@ -669,6 +685,7 @@ void kg_eval_set_release(struct kg_eval_set *set)
     kg_task_grader_close(set->task_opts.running);
     kg_task_rewards_close(set->task_opts.rewards);
     kg_str_release(&set->path);
+    kg_str_release(&set->encoder);
     kg_dataset_release(&set->data);
     kg_chat_template_close(set->chat);
     *set = (struct kg_eval_set){0};

@@ -75,6 +75,7 @@ struct kg_eval_set {
     const char *chat_name; /* auto, none, or a file */
     const char *only;      /* data_source of the records that count, "" for all */
     struct kg_str path;    /* owned: the data file, "" where problems are generated */
+    struct kg_str encoder; /* owned: folder of the retriever's, "" where it has none */
     const struct kg_task_row *task;
     /* the set owns its chat, excluded, running and rewards */
     struct kg_task_opts task_opts;

@@ -285,6 +285,7 @@ static const struct kg_effect_row rows[] = {
     {"episode.open", EPISODES, episodes, "episode.env"},
     {"search.kind", SEARCH, searches, "episode.env"},
     {"search.model", SEARCH, searches, "episode.env"},
+    {"search.passages", SEARCH, searches, "episode.env"},
     {"search.fusion", "search.kind hybrid", hybrid, "search.kind"},
     {"search.weight", "search.kind hybrid", hybrid, "search.kind"},
     {"search.topk", SEARCH, searches, "episode.env"},

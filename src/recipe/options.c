@@ -255,10 +255,15 @@ static const struct kg_opt_row first_rows[] = {
     {"search.where", AT(episode.env_opts.retriever), "", 0, 0, NULL,
      "episode.env search: an index file, or http://HOST:PORT/retrieve", true},
     {"search.kind", AT(episode.env_opts.how.kind), "bm25", 0, 0, "bm25|dense|hybrid",
-     "by what an index finds: words, vectors of an encoder, or both", false},
+     "by what an index finds: words, vectors of an encoder, or both; what a server is "
+     "expected to find by",
+     false},
     {"search.model", AT(episode.env_opts.how.model), "", 0, 0, NULL,
-     "search.kind dense, hybrid: folder of the encoder that the index was made with",
+     "search.kind dense, hybrid: folder of the encoder that the index was made with, or "
+     "ORG/NAME of the hub; of a server --dry-run says what it needs",
      true},
+    {"search.passages", AT(episode.env_opts.how.passages), "0", 0, UINT32_MAX, NULL,
+     "passages that the index or the server is expected to have; 0: any number", false},
     {"search.fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
      "search.kind hybrid: two rankings become one by places (reciprocal rank) or by "
      "scores",

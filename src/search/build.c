@@ -140,7 +140,7 @@ static kg_status wrap_tokenizer(struct builder *b, struct kg_err *err)
 
 /* `seal` first: its page is then among the first, and stays where it is */
 static const char tables[] =
-    "PRAGMA page_size=8192; PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
+    "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
     "PRAGMA locking_mode=EXCLUSIVE; PRAGMA cache_size=-65536;"
     "BEGIN;"
     "CREATE TABLE seal (hash INTEGER NOT NULL);"
@@ -156,6 +156,8 @@ static kg_status make_tables(struct builder *b, struct kg_err *err)
     const char *path = b->temporary.data;
     char sql[512];
 
+    snprintf(sql, sizeof sql, "PRAGMA page_size=%d;", KG_INDEX_PAGE_BYTES);
+    KG_TRY(kg_sql_exec(b->db, path, sql, err));
     KG_TRY(kg_sql_exec(b->db, path, tables, err));
     snprintf(sql, sizeof sql,
              "PRAGMA application_id=%d; PRAGMA user_version=%d;"

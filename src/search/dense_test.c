@@ -378,6 +378,9 @@ static void refuses(const struct kg_search_how *how, kg_status status, const cha
 
 static void an_index_has_one_encoder(void **state)
 {
+    const struct kg_search_how weighted = {
+        .kind = "hybrid", .model = MODEL, .weight = 0.3};
+
     (void)state;
     build(20);
     refuses(&(struct kg_search_how){.kind = "dense", .model = OTHER}, KG_ECONFLICT,
@@ -392,10 +395,11 @@ static void an_index_has_one_encoder(void **state)
             "search.kind: expected one of bm25, dense, hybrid; found 'both'");
     refuses(&(struct kg_search_how){.kind = "hybrid", .model = MODEL, .weight = 2},
             KG_EINVAL, "search.weight: expected 0 to 1, found 2");
+    must(kg_search_how_check(&dense, "http://127.0.0.1:1/retrieve", "search.", &err));
     assert_int_equal(
-        kg_search_how_check(&dense, "http://127.0.0.1:1/retrieve", "search.", &err),
+        kg_search_how_check(&weighted, "http://127.0.0.1:1/retrieve", "search.", &err),
         KG_EINVAL);
-    assert_non_null(strstr(err.message, "search.kind: expected bm25 with a server"));
+    assert_non_null(strstr(err.message, "search.weight: expected neither with a server"));
 }
 
 static void an_index_of_words_has_no_vectors(void **state)

@@ -28,6 +28,23 @@ static kg_status read_names(size_t *kind, size_t *fusion, const struct kg_search
     return KG_OK;
 }
 
+/* What acts where the index is: with a server nobody would read it. */
+static kg_status check_server(const struct kg_search_how *how, const char *where,
+                              const char *section, struct kg_err *err)
+{
+    const bool joined = (given(how->fusion) &&
+                         strcmp(how->fusion, kg_fusion_names[KG_FUSION_RANK]) != 0) ||
+                        (how->weight > 0 && how->weight != KG_HYBRID_WEIGHT);
+
+    if (!strstr(where, "://") || !joined)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "%sfusion, %sweight: expected neither with a server, which finds as it "
+        "was started, found them for %.200s",
+        section, section, where);
+}
+
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err)
 {
@@ -35,11 +52,7 @@ kg_status kg_search_how_check(const struct kg_search_how *how, const char *where
 
     if (read_names(&kind, &fusion, how, err) != KG_OK)
         return kg_fail(err, err->code, "%s%s", section, err->message);
-    if (kind != BM25 && strstr(where, "://"))
-        return kg_fail(err, KG_EINVAL,
-                       "%skind: expected bm25 with a server, which finds as it was "
-                       "started, found %s for %.200s",
-                       section, how->kind, where);
+    KG_TRY(check_server(how, where, section, err));
     if (kind == BM25 && given(how->model))
         return kg_fail(err, KG_EINVAL,
                        "%smodel: expected none of %skind bm25, found %.200s", section,
@@ -55,6 +68,16 @@ kg_status kg_search_how_check(const struct kg_search_how *how, const char *where
     return KG_OK;
 }
 
+static kg_status check_passages(const struct kg_index *index,
+                                const struct kg_search_how *how, struct kg_err *err)
+{
+    if (how->passages == 0 || how->passages == index->info.passages)
+        return KG_OK;
+    return kg_fail(
+        err, KG_ECONFLICT, "%s: expected %lld passages (search.passages), found %lld",
+        index->path, (long long)how->passages, (long long)index->info.passages);
+}
+
 kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
                        struct kg_err *err)
 {
@@ -64,6 +87,7 @@ kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
 
     KG_TRY(kg_search_how_check(how, index->path, "search.", err));
     KG_TRY(read_names(&kind, &fusion, how, err));
+    KG_TRY(check_passages(index, how, err));
     if (kind == BM25)
         return KG_OK;
     index->by_words = kind == HYBRID;

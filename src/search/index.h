@@ -46,17 +46,21 @@ kg_status kg_bm25_check(const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_
 /* The fields of `over` that are not negative, else those of `under`. */
 struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *under);
 
+#define KG_HYBRID_WEIGHT 0.5 /* of the vectors' ranking, where none is given */
+
 /* By what passages are found. {0}: by words. Its texts are borrowed by whoever opens. */
 struct kg_search_how {
     const char *kind;   /* bm25, dense or hybrid; NULL: bm25 */
     const char *model;  /* dense, hybrid: folder of the encoder; NULL or "": none */
     const char *fusion; /* hybrid: rank or score, see rank.h; NULL: rank */
     double weight; /* hybrid: of the vectors' ranking, 0 to 1; the words' has the rest */
+    int64_t passages; /* that there must be; 0: any number */
 };
 enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk where that is more */
-/* Names, a model where one is needed and none where not, the weight; a server (where:
- * "http://..") finds as it was started.   errors: EINVAL, with `section` before the names
- * of keys ("search." or "--") */
+/* Names, a model where one is needed and none where not, the weight. A server (where:
+ * "http://..") finds as it was started: of it kind, model and passages are what it is
+ * expected to have, and how a hybrid is made is not for the asker to say.
+ * errors: EINVAL, with `section` before the names of keys ("search." or "--") */
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err) KG_MUST_CHECK;
 /* Whether it is anything but by words. */

@@ -11,6 +11,7 @@ enum {
     KG_INDEX_APPLICATION =
         0x6b646769,             /* "kdgi", where SQLite keeps an application's mark */
     KG_LENGTHS_A_ROW = 1 << 16, /* lengths in one row of table `length` */
+    KG_INDEX_PAGE_BYTES = 8192,
 };
 
 struct kg_index {

@@ -51,6 +51,12 @@ struct kg_retriever_engine {
 extern const struct kg_retriever_engine kg_retriever_index;
 extern const struct kg_retriever_engine kg_retriever_http;
 
+/* server_check.c: whether a server has what opts->how expects of it, where it says so
+ * (GET /health of `kedge search serve`); what cannot be known is logged.
+ * errors: ECONFLICT */
+kg_status kg_retriever_check_server(const struct kg_retriever_opts *opts,
+                                    struct kg_err *err) KG_MUST_CHECK;
+
 /* Copy passages and their texts into one block of the question. */
 kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *passages,
                              size_t n, struct kg_err *err) KG_MUST_CHECK;

@@ -299,6 +299,21 @@ static void what_cannot_be_opened_is_named(void **state)
     assert_int_equal(kg_retriever_open(&r, &o, &err), KG_EINVAL);
 }
 
+static void an_index_has_as_many_passages_as_are_expected(void **state)
+{
+    struct kg_retriever_opts o = {.where = in_dir("index"), .how.passages = 4};
+    struct kg_retriever *r;
+
+    (void)state;
+    make_index();
+    assert_int_equal(kg_retriever_open(&r, &o, &err), KG_ECONFLICT);
+    assert_non_null(
+        strstr(err.message, "expected 4 passages (search.passages), found 3"));
+    o.how.passages = 3;
+    must(kg_retriever_open(&r, &o, &err));
+    kg_retriever_close(r);
+}
+
 /* ---- a server that does as it is told ----
  * Raw sockets: what it sends need not be HTTP. It answers connection after connection. */
 
@@ -677,6 +692,61 @@ static void queries_go_out_in_batches(void **state)
     kg_http_server_stop(s, 1000);
 }
 
+/* Opening at a server whose every answer is `says`. */
+static kg_status opened(const char *says, struct kg_search_how how)
+{
+    struct kg_retriever *r = NULL;
+    kg_status status;
+    char url[64];
+
+    faulty_start(says, 0, 0);
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/retrieve", server.port);
+    status = kg_retriever_open(&r, &(struct kg_retriever_opts){.where = url, .how = how},
+                               &err);
+    kg_retriever_close(r);
+    faulty_stop();
+    return status;
+}
+
+#define SAYS(kind, n) HTTP("{\"passages\": " n ", \"kind\": \"" kind "\"}")
+
+static void a_server_is_what_was_expected(void **state)
+{
+    const struct kg_search_how dense = {.kind = "dense", .model = "m", .passages = 3};
+    const struct kg_search_how words = {.passages = 3}, any = {0};
+
+    (void)state;
+    assert_int_equal(opened(SAYS("dense", "3"), dense), KG_OK);
+    assert_non_null(strstr(server.request, "GET /health HTTP/1.1\r\n"));
+    assert_int_equal(opened(SAYS("bm25", "3"), dense), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "expected a server that finds by dense "
+                                        "(search.kind), found one that finds by bm25"));
+    assert_int_equal(opened(SAYS("dense", "4"), dense), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "expected a server of 3 passages "
+                                        "(search.passages), found one of 4"));
+    assert_int_equal(opened(SAYS("hybrid", "3"), words), KG_ECONFLICT);
+    assert_int_equal(opened(SAYS("hybrid", "3"), any), KG_OK); /* it is not asked */
+    assert_int_equal(server.served, 0);
+}
+
+/* Another's server, one that says nonsense, none: the log says that nobody knows. */
+static void a_server_that_does_not_say_is_taken(void **state)
+{
+    static const char *const answers[] = {
+        HTTP("{\"status\": \"ok\"}"),
+        HTTP("<html>"),
+        HTTP("{\"kind\": 5, \"passages\": 3}"),
+        HTTP("{\"kind\": \"dense\", \"passages\": -3}"),
+        "HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n",
+        NULL,
+    };
+    const struct kg_search_how dense = {.kind = "dense", .model = "m", .passages = 3};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
+        assert_int_equal(opened(answers[i], dense), KG_OK);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, make_dir, remove_dir)
@@ -700,6 +770,9 @@ int main(void)
         T(more_than_was_asked_for_is_not_kept),
         T(both_shapes_of_answers_are_read),
         T(queries_go_out_in_batches),
+        T(an_index_has_as_many_passages_as_are_expected),
+        T(a_server_is_what_was_expected),
+        T(a_server_that_does_not_say_is_taken),
     };
     return cmocka_run_group_tests_name("retriever", tests, NULL, NULL);
 }

@@ -97,14 +97,16 @@ static void reply(struct kg_http_exchange *x, kg_status status, const char *type
 static void answer_health(void *user, struct kg_http_exchange *x)
 {
     struct kg_search_service *s = user;
+    const char *kind = s->opts.how.kind;
     struct kg_index_info info;
     struct kg_str body = {0};
     struct kg_err err;
 
     kg_index_info(&info, s->index);
     reply(x,
-          kg_str_printf(&body, &err, "{\"status\": \"ok\", \"passages\": %lld}",
-                        (long long)info.passages),
+          kg_str_printf(&body, &err,
+                        "{\"status\": \"ok\", \"passages\": %lld, \"kind\": \"%s\"}",
+                        (long long)info.passages, kind && *kind ? kind : "bm25"),
           "application/json", &body);
 }
 

@@ -296,7 +296,8 @@ static void health_and_metrics_are_there(void **state)
 
     (void)state;
     start((struct kg_search_service_opts){0});
-    assert_string_equal(body_of(get("/health")), "{\"status\": \"ok\", \"passages\": 3}");
+    assert_string_equal(body_of(get("/health")),
+                        "{\"status\": \"ok\", \"passages\": 3, \"kind\": \"bm25\"}");
     post_n("{\"queries\": [\"evan\", \"zebra\"]}", 30);
     post_n("nonsense", 8);
     text = body_of(get("/metrics"));

@@ -290,8 +290,9 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     static const char *const idle_model[] = {"episode.env=search", "search.where=x.db",
                                              "search.model=m", NULL};
     static const char *const of_a_server[] = {
-        "episode.env=search", "search.where=http://h:1/retrieve", "search.kind=dense",
-        "search.model=m", NULL};
+        "episode.env=search", "search.where=http://h:1/retrieve",
+        "search.kind=hybrid", "search.model=m",
+        "search.weight=0.3",  NULL};
     static const char *const too_long[] = {"episode.context=300", NULL};
     static const char *const no_room[] = {"episode.context=5", NULL};
     static const char *const overlong[] = {"rollout.overlong_buffer=28", NULL};
@@ -304,8 +305,8 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     expect_refusal(idle_model,
                    "search.model: expected none of search.kind bm25, found m");
     expect_refusal(of_a_server,
-                   "search.kind: expected bm25 with a server, which finds as "
-                   "it was started, found dense");
+                   "search.fusion, search.weight: expected neither with a server, which "
+                   "finds as it was started");
     expect_refusal(too_long, "episode.context: expected prompt and answer within");
     expect_refusal(no_room, "episode.context: expected room for an answer");
     expect_refusal(overlong, "at most the longest answer (27)");
@@ -325,6 +326,56 @@ static void a_dry_run_says_what_an_episode_is(void **state)
     kg_config_free(c);
 }
 
+static void plan_of(struct kg_str *out, const char *const *assignments)
+{
+    struct kg_config *c = config(ROOT "/dry", assignments);
+
+    kg_str_clear(out);
+    NEED(kg_train_plan(out, c, false, 1, err));
+    kg_config_free(c);
+}
+
+static void has(const struct kg_str *plan, const char *words)
+{
+    if (!strstr(plan->data, words))
+        fail_msg("expected '%s' in: %s", words, plan->data);
+}
+
+/* The published retriever: its size by hand, 21015324 x 768 x 2 bytes, and the pages of a
+ * file, 12 of a chain for each 64 vectors and one of the tree for 8 of these. */
+static void a_dry_run_says_what_the_retriever_takes(void **state)
+{
+    static const char *const e5[] = {
+        "episode.env=search",       "search.where=http://h:1/retrieve",
+        "search.kind=dense",        "search.model=intfloat/e5-base-v2",
+        "search.passages=21015324", NULL};
+    static const char *const untold[] = {"episode.env=search",
+                                         "search.where=http://h:1/retrieve", NULL};
+    static const char *const nowhere[] = {
+        "episode.env=search", "search.where=http://h:1/retrieve",
+        "search.kind=dense",  "search.model=no/such",
+        "search.passages=5",  NULL};
+    struct kg_config *c = config(ROOT "/dry", nowhere);
+    struct kg_str out = {0};
+    struct kg_err e;
+
+    (void)state;
+    plan_of(&out, e5);
+    has(&out, "retriever   http://h:1/retrieve, expected to find by dense of "
+              "intfloat/e5-base-v2 among 21015324 passages\n");
+    has(&out, "vectors 32.616 GB, texts and words about 22.6 GB\n");
+    has(&out, "vectors of 768 numbers 32.280 GB as fp16, 16.308 GB as int8; encoder "
+              "0.436 GB\n");
+    has(&out, "lengths of passages 0.084 GB");
+    plan_of(&out, untold);
+    has(&out, "expected to find by bm25; search.passages makes a plan of its size\n");
+    assert_int_equal(kg_train_plan(&out, c, false, 1, &e), KG_ENOTFOUND);
+    assert_non_null(strstr(e.message, "search.model: "));
+    assert_non_null(strstr(e.message, "intfloat/e5-base-v2"));
+    kg_str_release(&out);
+    kg_config_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -334,6 +385,7 @@ int main(void)
         cmocka_unit_test(a_resumed_run_of_episodes_gives_the_same_bits),
         cmocka_unit_test(impossible_episodes_are_refused_at_the_start),
         cmocka_unit_test(a_dry_run_says_what_an_episode_is),
+        cmocka_unit_test(a_dry_run_says_what_the_retriever_takes),
     };
 
     return RUN_SHOWN(tests, setup, NULL);

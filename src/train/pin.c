@@ -24,8 +24,15 @@ static const struct {
     {"anchor.path", kg_hub_find_model}, {"eval.reference", kg_hub_find_model},
     {"data.train", kg_hub_find_file},   {"data.val", kg_hub_find_file},
     {"sft.data", kg_hub_find_file},     {"sft.val", kg_hub_find_file},
-    {"rollout.data", kg_hub_find_file},
+    {"rollout.data", kg_hub_find_file}, {"search.model", kg_hub_find_model},
 };
+
+/* A server has its encoder itself. */
+static bool is_read(const struct kg_config *c, const char *key)
+{
+    return strcmp(key, "search.model") != 0 ||
+           !strstr(kg_config_text(c, "search.where"), "://");
+}
 
 /* The i-th of a list, or the text that is the value (i = 0); NULL: no more, or none. */
 static const char *item_of(const struct kg_config *c, const char *key, size_t i)
@@ -78,7 +85,8 @@ static kg_status pin_names(struct kg_config *config, const struct kg_config *bef
                            struct kg_err *err)
 {
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
-        for (size_t i = 0; item_of(config, keys[k].key, i); i++)
+        for (size_t i = 0;
+             is_read(config, keys[k].key) && item_of(config, keys[k].key, i); i++)
             KG_TRY(settle(config, before, k, i, err));
     return KG_OK;
 }

@@ -235,6 +235,35 @@ static void every_failed_allocation_is_a_status(void **state)
 
 #define IN_CACHE(test) cmocka_unit_test_setup_teardown(test, make_cache, remove_cache)
 
+static struct kg_config *searching(const char *where)
+{
+    char given[] = "search.model=org/tiny", at[128];
+    char *all[] = {given, at};
+    struct kg_config *config;
+
+    snprintf(at, sizeof at, "search.where=%s", where);
+    need(kg_train_config(&config, NULL, all, 2, &err));
+    need(kg_pin(config, false, &err));
+    return config;
+}
+
+/* Of an index it is read, so it is pinned; a server has its own. */
+static void the_encoder_of_an_index_is_a_model_too(void **state)
+{
+    struct kg_config *own = searching("wiki.db"),
+                     *of_others = searching("http://127.0.0.1:1/retrieve");
+    struct kg_recipe r;
+
+    (void)state;
+    assert_string_equal(kg_config_text(own, "search.model"), "org/tiny@" COMMIT_A);
+    kg_recipe_read(&r, own);
+    assert_string_equal(r.episode.env_opts.how.model,
+                        in_dir("hub/models--org--tiny/snapshots/" COMMIT_A));
+    assert_string_equal(kg_config_text(of_others, "search.model"), "org/tiny");
+    kg_config_free(own);
+    kg_config_free(of_others);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +272,7 @@ int main(void)
         IN_CACHE(a_resumed_run_keeps_its_commit),
         IN_CACHE(a_resumed_run_asks_for_its_own_commit),
         IN_CACHE(the_manifest_has_the_commit),
+        IN_CACHE(the_encoder_of_an_index_is_a_model_too),
         IN_CACHE(every_failed_allocation_is_a_status),
     };
 

@@ -12,6 +12,7 @@
 #include "train/init.h"
 #include "train/memory.h"
 #include "train/pin.h"
+#include "train/plan_search.h"
 #include "train/run_dir.h"
 
 #include <math.h>
@@ -248,17 +249,17 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *i
         o->env->name, o->turns, o->turn_tokens, o->obs_tokens, o->context));
     if (o->answer_tokens > 0)
         KG_TRY(kg_str_printf(out, err, ", %d behind the prompt", o->answer_tokens));
-    KG_TRY(kg_str_printf(out, err, "%s%s\n", *o->env_opts.retriever ? "; asks " : "",
-                         o->env_opts.retriever));
-    if (o->window == 0)
-        return KG_OK;
-    return kg_str_printf(out, err,
-                         "            a turn is sampled from the newest %d tokens and "
-                         "trained in %s\n",
-                         o->window,
-                         in->recipe.reproduction
-                             ? "the whole text (algo.reproduction; mismatch/window)"
-                             : "the same context");
+    KG_TRY(kg_str_putc(out, '\n', err));
+    if (o->window > 0)
+        KG_TRY(
+            kg_str_printf(out, err,
+                          "            a turn is sampled from the newest %d tokens and "
+                          "trained in %s\n",
+                          o->window,
+                          in->recipe.reproduction
+                              ? "the whole text (algo.reproduction; mismatch/window)"
+                              : "the same context"));
+    return kg_plan_search(out, &o->env_opts, err);
 }
 
 /* What is sampled beyond the answers that are learned from. */

@@ -1,0 +1,113 @@
+/* Is it the retriever that was meant? A run by vectors of 21 million passages and one by
+ * words of a sample are other environments, and nothing in an answer tells them apart. So
+ * a server that says what it has is compared with what was expected; of one that does not
+ * (Search-R1's own, a bridge) the log says that nobody knows.
+ */
+#include "search/retriever_internal.h"
+
+#include "base/log.h"
+#include "base/str.h"
+#include "data/json.h"
+#include "net/http_client.h"
+
+#include <string.h>
+
+enum { TIMEOUT_MS = 3000, ANSWER_BYTES = 1 << 16 };
+static const char retrieve[] = "/retrieve", health[] = "/health";
+
+struct said {
+    char kind[16]; /* "": it does not say */
+    int64_t passages;
+};
+
+static void read_said(struct said *s, const struct kg_http_answer *a)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_err ignored;
+    const char *kind;
+
+    if (a->status != KG_OK || a->http_status != 200 ||
+        kg_json_parse(&doc, a->body, a->body_n, health, &ignored) != KG_OK)
+        return;
+    kind = kg_json_text(kg_json_get(doc.root, "kind"), NULL);
+    s->passages = kg_json_int(kg_json_get(doc.root, "passages"), -1);
+    if (kind && s->passages >= 0)
+        snprintf(s->kind, sizeof s->kind, "%s", kind);
+    kg_json_release(&doc);
+}
+
+static kg_status take(void *user, const struct kg_http_answer *a, struct kg_err *err)
+{
+    (void)err;
+    read_said(user, a);
+    return KG_OK;
+}
+
+/* Of the one request that this client makes. */
+static kg_status ask(struct said *s, const char *url, struct kg_err *err)
+{
+    const struct kg_http_client_opts opts = {.tries = 1,
+                                             .timeout_ms = TIMEOUT_MS,
+                                             .connect_timeout_ms = TIMEOUT_MS,
+                                             .max_response_bytes = ANSWER_BYTES};
+    struct kg_http_client *c;
+    kg_status status;
+
+    KG_TRY(kg_http_client_open(&c, &opts, err));
+    status = kg_http_client_submit(c, url, NULL, 0, 0, err);
+    while (status == KG_OK && kg_http_client_waiting(c) > 0)
+        status = kg_http_client_poll(c, TIMEOUT_MS, take, s, err);
+    kg_http_client_close(c);
+    return status;
+}
+
+/* http://HOST:PORT/retrieve to http://HOST:PORT/health. */
+static kg_status ask_beside(struct said *s, const char *where, struct kg_err *err)
+{
+    const size_t n = strlen(where), end = sizeof retrieve - 1;
+    struct kg_str url = {0};
+    kg_status status;
+
+    if (n < end || strcmp(where + n - end, retrieve) != 0)
+        return KG_OK;
+    status = kg_str_printf(&url, err, "%.*s%s", (int)(n - end), where, health);
+    if (status == KG_OK)
+        status = ask(s, url.data, err);
+    kg_str_release(&url);
+    return status;
+}
+
+static kg_status compare(const struct said *s, const struct kg_retriever_opts *opts,
+                         struct kg_err *err)
+{
+    const struct kg_search_how *how = &opts->how;
+    const char *kind = kg_search_how_dense(how) ? how->kind : "bm25";
+
+    if (strcmp(s->kind, kind) != 0)
+        return kg_fail(err, KG_ECONFLICT,
+                       "%.200s: expected a server that finds by %s (search.kind), found "
+                       "one that finds by %s",
+                       opts->where, kind, s->kind);
+    if (how->passages == 0 || how->passages == s->passages)
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT,
+                   "%.200s: expected a server of %lld passages (search.passages), found "
+                   "one of %lld",
+                   opts->where, (long long)how->passages, (long long)s->passages);
+}
+
+kg_status kg_retriever_check_server(const struct kg_retriever_opts *opts,
+                                    struct kg_err *err)
+{
+    struct said s = {0};
+
+    if (!kg_search_how_dense(&opts->how) && opts->how.passages == 0)
+        return KG_OK;
+    KG_TRY(ask_beside(&s, opts->where, err));
+    if (s.kind[0])
+        return compare(&s, opts, err);
+    kg_log_warn("%s does not say what it finds by: whether it is what search.kind, "
+                "search.model and search.passages expect is not known",
+                opts->where);
+    return KG_OK;
+}
