@@ -6,8 +6,10 @@
 
 #include "base/clock.h"
 
-#define DENSE_7B ROOT "/7b"
-#define DENSE_8B ROOT "/8b"
+#define DENSE_7B    ROOT "/7b"
+#define DENSE_8B    ROOT "/8b"
+#define DENSE_32B   ROOT "/32b"
+#define EXPERTS_30B "tests/data/configs/qwen3_30b_a3b"
 #define RECIPE(name, model)                                                              \
     {                                                                                    \
         "recipes/" name ".yaml", { "model.path=" model, "run.dir=" ROOT "/plan" }        \
@@ -29,15 +31,28 @@ static const char qwen3[] =
     "\"max_position_embeddings\": 32768, \"eos_token_id\": 151643, "
     "\"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\"}";
 
+static const char qwen2_32b[] =
+    "{\"model_type\": \"qwen2\", \"hidden_size\": 5120, \"intermediate_size\": 27648, "
+    "\"num_hidden_layers\": 64, \"num_attention_heads\": 40, \"num_key_value_heads\": 8, "
+    "\"vocab_size\": 152064, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-06, "
+    "\"rope_theta\": 1000000.0, \"max_position_embeddings\": 131072, "
+    "\"eos_token_id\": 151643, \"hidden_act\": \"silu\", \"torch_dtype\": \"bfloat16\"}";
+
+static void write_shape(const char *dir, const char *config)
+{
+    NEED(kg_file_make_dirs(dir, err));
+    NEED(kg_file_write_atomic(kg_path_in(dir, "config.json").text, config, strlen(config),
+                              err));
+}
+
 static int write_shapes(void **state)
 {
     (void)state;
     kg_threads_set(2); /* each has some memory of its own */
     fresh(ROOT);
-    NEED(kg_file_make_dirs(DENSE_7B, err));
-    NEED(kg_file_make_dirs(DENSE_8B, err));
-    NEED(kg_file_write_atomic(DENSE_7B "/config.json", qwen2, strlen(qwen2), err));
-    NEED(kg_file_write_atomic(DENSE_8B "/config.json", qwen3, strlen(qwen3), err));
+    write_shape(DENSE_7B, qwen2);
+    write_shape(DENSE_8B, qwen3);
+    write_shape(DENSE_32B, qwen2_32b);
     return 0;
 }
 
@@ -55,8 +70,7 @@ static const struct run ema_pg = {
      "anchor.kind=ema", "anchor.eta=0.9", "anchor.period=10", "kl.estimator=topk-reverse",
      "kl.top_k=32", "kl.beta=0.001", "train.steps=100", "train.micro_tokens=8192"}};
 static const struct run dense_8b = RECIPE("dppo-math-8b", DENSE_8B);
-static const struct run experts_30b = RECIPE("dppo-math-30b",
-                                             "tests/data/configs/qwen3_30b_a3b");
+static const struct run experts_30b = RECIPE("dppo-math-30b", EXPERTS_30B);
 
 /* ---- a plan ---- */
 
@@ -183,12 +197,33 @@ static void what_is_said_of_recipes_is_what_plans_say(void **state)
         one.whole, eight.whole, plan_of(&dense_8b, 8, 8, "gradients").whole,
         plan_of(&dense_8b, 8, 1, "gradients").whole, eight.cache);
     assert_has(dense_8b.recipe, text);
-    snprintf(text, sizeof text,
-             "train.lanes=16: %.2f, with gradients divided %.2f, with\n# these and one "
-             "lane %.2f; %.2f of each are",
-             sixteen.whole, plan_of(&experts_30b, 16, 16, "gradients").whole,
-             plan_of(&experts_30b, 16, 1, "gradients").whole, sixteen.cache);
-    assert_has(experts_30b.recipe, text);
+}
+
+/* A lane for each rank. */
+static void what_heads_of_recipes_say_of_ranks_is_what_plans_say(void **state)
+{
+    static const struct {
+        struct run run;
+        int ranks;
+    } heads[] = {{RECIPE("dppo-math-30b", EXPERTS_30B), 16},
+                 {RECIPE("dppo-verl", EXPERTS_30B), 16},
+                 {RECIPE("dppo-math-30b-lora", EXPERTS_30B), 8},
+                 {RECIPE("dapo-32b", DENSE_32B), 16}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        const struct run *run = &heads[i].run;
+        const int n = heads[i].ranks;
+        const struct plan whole = plan_of(run, n, n, "optimizer");
+        char text[320];
+
+        snprintf(text, sizeof text,
+                 "of each of %d ranks with train.lanes=%d: %.2f, with gradients divided "
+                 "%.2f, with\n# these and one lane %.2f; %.2f of each are the KV cache",
+                 n, n, whole.whole, plan_of(run, n, n, "gradients").whole,
+                 plan_of(run, n, 1, "gradients").whole, whole.cache);
+        assert_has(run->recipe, text);
+    }
 }
 
 int main(void)
@@ -197,6 +232,7 @@ int main(void)
         cmocka_unit_test(the_table_of_what_is_divided_is_what_plans_say),
         cmocka_unit_test(the_table_of_divided_gradients_is_what_plans_say),
         cmocka_unit_test(what_is_said_of_recipes_is_what_plans_say),
+        cmocka_unit_test(what_heads_of_recipes_say_of_ranks_is_what_plans_say),
     };
 
     return cmocka_run_group_tests(tests, write_shapes, NULL);
