@@ -14,6 +14,8 @@
 #ifndef KG_BASE_SIMD_H
 #define KG_BASE_SIMD_H
 
+#include "base/half.h"
+
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -144,6 +146,17 @@ static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
 static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
 {
     return kg_v16_widen(_mm256_maskz_loadu_epi16((__mmask16)kg_simd_first_bits(n), p));
+}
+/* Of fp16, and of whole numbers. */
+static inline struct kg_v16 kg_v16_load_half(const uint16_t *p)
+{
+    return (struct kg_v16){
+        _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p))};
+}
+static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (struct kg_v16){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
 }
 /* Integer rounding, because the conversion instruction flushes denormals. */
 static inline __m256i kg_v16_narrow(struct kg_v16 a)
@@ -348,6 +361,19 @@ static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
     uint16_t h[16] = {0};
     memcpy(h, p, (size_t)n * sizeof h[0]);
     return kg_v16_load_bf16(h);
+}
+static inline struct kg_v16 kg_v16_load_half(const uint16_t *p)
+{
+    return (struct kg_v16){
+        _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)),
+        _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p + 8)))};
+}
+static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return (struct kg_v16){
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 /* Eight dwords whose lower halves are the bf16. */
 static inline __m256i kg_simd_narrow8(__m256 a)
@@ -561,6 +587,20 @@ static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
 static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
 {
     return kg_v16_load_bf16_n(p, 16);
+}
+static inline struct kg_v16 kg_v16_load_half(const uint16_t *p)
+{
+    struct kg_v16 y;
+    for (int i = 0; i < KG_LANES; i++)
+        y.f[i] = kg_half_float(p[i]);
+    return y;
+}
+static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
+{
+    struct kg_v16 y;
+    for (int i = 0; i < KG_LANES; i++)
+        y.f[i] = p[i];
+    return y;
 }
 static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
 {

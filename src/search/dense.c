@@ -7,7 +7,7 @@
 
 #include "base/columns.h"
 #include "base/mem.h"
-#include "search/half.h"
+#include "base/half.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
-#include "search/half.h"
+#include "base/half.h"
 
 #include <math.h>
 #include <omp.h>

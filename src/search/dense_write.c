@@ -4,7 +4,7 @@
 #include "search/dense.h"
 
 #include "base/mem.h"
-#include "search/half.h"
+#include "base/half.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -364,6 +364,7 @@ static inline void kg_traffic_count_wait(struct kg_traffic *t)
     __atomic_fetch_add(&t->waits, 1, __ATOMIC_RELAXED);
 }
 
+struct kg_codes;
 struct kg_backend {
     const char *name;
     /* one line: instruction set, how products are made */
@@ -422,6 +423,9 @@ struct kg_backend {
     kg_status (*layernorm)(struct kg_mat y, struct kg_mat x, struct kg_vec w,
                            struct kg_vec b, float eps, struct kg_err *err);
     kg_status (*gelu)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
+    /* see codes.h; NULL: it is refused */
+    kg_status (*scan)(struct kg_mat c, struct kg_mat a, const struct kg_codes *m,
+                      struct kg_err *err);
     kg_status (*bias)(struct kg_mat y, struct kg_vec b, struct kg_err *err);
     kg_status (*bias_bwd)(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
     kg_status (*rope)(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,

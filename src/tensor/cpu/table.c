@@ -42,6 +42,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .rmsnorm_bwd = kg_cpu_rmsnorm_bwd,
     .layernorm = kg_cpu_layernorm,
     .gelu = kg_cpu_gelu,
+    .scan = kg_cpu_scan,
     .bias = kg_cpu_bias,
     .bias_bwd = kg_cpu_bias_bwd,
     .rope = kg_cpu_rope,

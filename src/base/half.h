@@ -1,7 +1,7 @@
 /* fp16 and back, for what is stored and never computed with.
  */
-#ifndef KG_SEARCH_HALF_H
-#define KG_SEARCH_HALF_H
+#ifndef KG_BASE_HALF_H
+#define KG_BASE_HALF_H
 
 #include <math.h>
 #include <stdint.h>
