@@ -90,6 +90,13 @@ kinds() {
 }
 pass "by words, by vectors, by both" kinds
 
+by_bytes() {
+    for kind in dense hybrid; do
+        ./kedge search query "$work/db" --kind $kind --vectors int8 --dense $bert --topk 5 <"$work/queries" | cmp - "$work/$kind" || return 1
+    done
+}
+pass "a byte a number finds what two bytes find" by_bytes
+
 served() {
     ./kedge search serve "$work/db" --kind hybrid --dense $bert --port 0 2>"$work/log" &
     pid=$!
@@ -124,6 +131,15 @@ pass "vectors need their encoder" refuses 1 "--model: expected the folder of the
 pass "words need none" refuses 1 "--model: expected none of --kind bm25" ./kedge search query "$work/db" --dense $bert cat
 pass "weights are hybrid's" refuses 1 "expected with --kind hybrid, found dense" \
     ./kedge search query "$work/db" --kind dense --dense $bert --weight 0.3 cat
+pass "codes are of vectors" refuses 1 "--vectors: expected with --kind dense or hybrid, found bm25" \
+    ./kedge search query "$work/db" --vectors int8 cat
+cp -r tests/data/encoder/bert "$work/wide"
+sed -i 's/"max_position_embeddings": 24/"max_position_embeddings": 20/' "$work/wide/config.json"
+pass "other dimensions than the weights have" refuses 1 "expected 20 x 8 by config.json, found 2 dimensions, 24 x 8" \
+    ./kedge search index --dense "$work/wide" --max-tokens 9 "$work/corpus" "$work/db2"
+rm -r "$work/wide/1_Pooling" "$work/wide/modules.json"
+pass "no word on pooling" refuses 1 "or to be told how vectors are pooled" \
+    ./kedge search index --dense "$work/wide" "$work/corpus" "$work/db2"
 pass "a decoder makes no vectors" refuses 1 "model_type of an encoder" \
     ./kedge search index --dense tests/data/models/synthetic_tiny_qwen2 "$work/corpus" "$work/db2"
 pass "nothing is left of it" test ! -e "$work/db2"

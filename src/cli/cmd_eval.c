@@ -128,6 +128,10 @@ const struct kg_flag kg_eval_flags[] = {
     {"search-model", 0, KEY(STRING, "search_model"), "DIR",
      "env search: folder of the encoder of dense and hybrid, or ORG/NAME of the hub", 0,
      0, NULL},
+    {"search-vectors", 0, KEY(STRING, "search_vectors"), "CODE",
+     "env search: fp16 or int8, a number of a vector in memory; the answers are the same "
+     "(default fp16)",
+     0, 0, "fp16|int8"},
     {"search-topk", 0, KEY(INT, "search_topk"), "N",
      "env search: passages for a query (default 3)", 1, 1000, NULL},
     {"turns", 0, KEY(INT, "turns"), "N",

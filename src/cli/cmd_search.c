@@ -71,6 +71,10 @@ const struct kg_flag kg_search_flags[] = {
     {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
      "bm25|dense|hybrid"},
+    {"vectors", 0, KG_FOR(ASKING, how.vectors), "CODE",
+     "kind dense, hybrid: fp16 or int8: a number of a vector in memory, 2 bytes or 1; "
+     "the answers are the same (default fp16)",
+     0, 0, "fp16|int8"},
     {"fusion", 0, KG_FOR(ASKING, how.fusion), "HOW",
      "kind hybrid: rank or score: what joins both rankings, 1 / (60 + place) or the "
      "scores (default rank)",
@@ -138,6 +142,10 @@ static kg_status check_how(const char *where, struct kg_err *err)
     if (!hybrid && (how.fusion || how.weight != 0.5)) /* the default */
         return kg_fail(err, KG_EINVAL,
                        "--fusion and --weight: expected with --kind hybrid, found %s",
+                       how.kind);
+    if (how.vectors && !kg_search_how_dense(&how))
+        return kg_fail(err, KG_EINVAL,
+                       "--vectors: expected with --kind dense or hybrid, found %s",
                        how.kind);
     return kg_search_how_check(&how, where, "--", err);
 }

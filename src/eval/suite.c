@@ -166,6 +166,10 @@ static const struct kg_opt_row set_rows[] = {
     {"search_model", AT(episode.env_opts.how.model), "", 0, 0, NULL,
      "search_kind dense, hybrid: folder of the encoder that the index was made with",
      true},
+    {"search_vectors", AT(episode.env_opts.how.vectors), "fp16", 0, 0, "fp16|int8",
+     "search_kind dense, hybrid: a number of a vector in memory, 2 bytes or 1; no result "
+     "depends on it",
+     true},
     {"search_fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
      "search_kind hybrid: two rankings become one by places (reciprocal rank) or by "
      "scores",

@@ -79,6 +79,11 @@ static bool hybrid(const struct kg_recipe *r)
     return searches(r) && is(r->episode.env_opts.how.kind, "hybrid");
 }
 
+static bool by_vectors(const struct kg_recipe *r)
+{
+    return searches(r) && kg_search_how_dense(&r->episode.env_opts.how);
+}
+
 static bool dynamic(const struct kg_recipe *r) { return r->rollout.dynamic; }
 
 static bool off_policy(const struct kg_recipe *r) { return kg_recipe_off_policy(r); }
@@ -286,6 +291,7 @@ static const struct kg_effect_row rows[] = {
     {"search.kind", SEARCH, searches, "episode.env"},
     {"search.model", SEARCH, searches, "episode.env"},
     {"search.passages", SEARCH, searches, "episode.env"},
+    {"search.vectors", "search.kind dense or hybrid", by_vectors, "search.kind"},
     {"search.fusion", "search.kind hybrid", hybrid, "search.kind"},
     {"search.weight", "search.kind hybrid", hybrid, "search.kind"},
     {"search.topk", SEARCH, searches, "episode.env"},

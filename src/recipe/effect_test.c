@@ -98,6 +98,7 @@ static void a_key_with_its_condition_passes(void **state)
         {"anchor.kind=fixed", "kl.estimator=k3"},
         {"search.topk=5", "episode.env=search"},
         {"search.weight=0.3", "episode.env=search", "search.kind=hybrid"},
+        {"search.vectors=int8", "episode.env=search", "search.kind=dense"},
         {"algo.tau_pos=2", "algo.surrogate=sapo"},
         /* what a preset leaves over, and defaults that are written out */
         {"algo.preset=ema-pg", "anchor.kind=fixed"},

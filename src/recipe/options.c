@@ -264,6 +264,11 @@ static const struct kg_opt_row first_rows[] = {
      true},
     {"search.passages", AT(episode.env_opts.how.passages), "0", 0, UINT32_MAX, NULL,
      "passages that the index or the server is expected to have; 0: any number", false},
+    {"search.vectors", AT(episode.env_opts.how.vectors), "fp16", 0, 0, "fp16|int8",
+     "search.kind dense, hybrid: a number of a vector in memory, 2 bytes or 1; int8 "
+     "looks at what may be among the best once more in the file (results do not depend "
+     "on it)",
+     true},
     {"search.fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
      "search.kind hybrid: two rankings become one by places (reciprocal rank) or by "
      "scores",

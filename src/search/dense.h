@@ -5,9 +5,10 @@
  * ever compared with these.
  *
  * A search is exact: the products of the queries, in fp32, with every passage's vector.
- * Passages come in blocks that stay in the cache while up to KG_DENSE_QUERIES queries are
- * multiplied with them. A product does not depend on what stands beside it, so neither
- * does an answer.
+ * Memory is read once for up to KG_DENSE_QUERIES queries. It holds the fp16 of the file,
+ * or half of that, a byte a number: then the few passages that may be among the best are
+ * multiplied again by their fp16, and the answer is the same (dense.c). A product does
+ * not depend on what stands beside it, so neither does an answer.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H
@@ -15,11 +16,12 @@
 #include "encoder/encoder.h"
 #include "search/index_internal.h"
 #include "search/rank.h"
+#include "tensor/codes.h"
 
 enum {
     KG_DENSE_QUERIES = 64,           /* that share a pass */
     KG_DENSE_ROWS = 64,              /* vectors in one row of the table */
-    KG_DENSE_PASSAGES_MAX = 1 << 20, /* beyond, one by one takes too long */
+    KG_DENSE_PASSAGES_MAX = 1 << 22, /* beyond, one by one takes too long */
 };
 
 /* ---- writing ---- */
@@ -28,6 +30,8 @@ struct kg_dense_writer; /* opaque; one for the build of an index */
 kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
                                const struct kg_encoder *encoder,
                                struct kg_err *err) KG_MUST_CHECK;
+/* errors: EUNSUPPORTED (more passages than are searched one by one) */
+kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHECK;
 /* The next passage.   errors: EUNSUPPORTED (too many), those of kg_embed with the number
  * of the passage, ENONFINITE (beyond fp16) */
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
@@ -42,14 +46,17 @@ struct kg_dense; /* opaque: vectors and encoder, shared by seekers of all thread
 /* Dimensions of the vectors of an index; 0: it has none.   errors: EFORMAT */
 kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
-/* model: folder of the encoder.   errors: EINVAL (an index without vectors), ECONFLICT
- * (another encoder's), EFORMAT, those of kg_encoder_open */
+/* model: folder of the encoder; code: of the vectors in memory.
+ * errors: EINVAL (an index without vectors), ECONFLICT (another encoder's), EFORMAT,
+ * those of kg_encoder_open */
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
-                        const char *model, struct kg_err *err) KG_MUST_CHECK;
+                        const char *model, enum kg_code code,
+                        struct kg_err *err) KG_MUST_CHECK;
 void kg_dense_close(struct kg_dense *d); /* NULL allowed */
 
 struct kg_seeker; /* opaque: of one thread */
-kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d,
+/* db: of the index, the seeker's alone while it is open */
+kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d, sqlite3 *db,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_seeker_close(struct kg_seeker *k); /* NULL allowed */
 /* One pass for n <= KG_DENSE_QUERIES queries that are asked next, in this order. */

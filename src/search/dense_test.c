@@ -1,7 +1,7 @@
 /* Tests of vectors in an index: found as by a plain loop over the vectors of the encoder,
  * alone and joined with words, and what is refused.
  */
-#include "search/dense.h"
+#include "search/dense_internal.h"
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
@@ -19,6 +19,11 @@ enum { PASSAGES = 1500, DIM = 8, QUERIES = 70, TOPK = 5 };
 static const struct kg_search_how dense = {.kind = "dense", .model = MODEL};
 static const struct kg_search_how hybrid = {
     .kind = "hybrid", .model = MODEL, .weight = 0.5};
+
+static const struct kg_search_how dense_bytes = {
+    .kind = "dense", .model = MODEL, .vectors = "int8"};
+static const struct kg_search_how hybrid_bytes = {
+    .kind = "hybrid", .model = MODEL, .vectors = "int8", .weight = 0.5};
 
 static char texts[PASSAGES][96];
 static float vectors[PASSAGES][DIM]; /* of the passages, as the index has them */
@@ -276,6 +281,86 @@ static void queries_of_one_pass_have_their_own_answers(void **state)
     build(PASSAGES);
     check_shared(&dense);
     check_shared(&hybrid);
+    check_shared(&dense_bytes);
+}
+
+/* ---- a byte a number ---- */
+static void same_answers(const struct kg_search_how *halves,
+                         const struct kg_search_how *bytes, int topk)
+{
+    struct engine a, b;
+    struct kg_hits x, y;
+
+    start(&a, halves);
+    start(&b, bytes);
+    for (int i = 0; i < QUERIES; i += 3) {
+        find(&x, &a, texts[i], topk);
+        find(&y, &b, texts[i], topk);
+        assert_int_equal(x.n, y.n);
+        for (size_t j = 0; j < x.n; j++) {
+            assert_string_equal(x.passages[j].id, y.passages[j].id);
+            assert_true(x.passages[j].score == y.passages[j].score);
+        }
+    }
+    stop(&b);
+    stop(&a);
+}
+
+static void bytes_find_what_halves_find(void **state)
+{
+    (void)state;
+    build(PASSAGES);
+    same_answers(&dense, &dense_bytes, TOPK);
+    same_answers(&dense, &dense_bytes, 1);
+    same_answers(&dense, &dense_bytes, KG_INDEX_TOPK_MAX);
+    same_answers(&hybrid, &hybrid_bytes, TOPK);
+    build(3); /* fewer than are asked for */
+    same_answers(&dense, &dense_bytes, TOPK);
+}
+
+/* A product by the codes of x is no further off than its bound says, and the bound is not
+ * much more than the worst query needs. */
+static void a_bound_holds_and_is_close(void **state)
+{
+    enum { N = 96 };
+    uint32_t seed = 3;
+
+    (void)state;
+    for (int trial = 0; trial < 200; trial++) {
+        double squares = 0, dot = 0, by_codes = 0;
+        float scale, bound, x[N];
+        uint16_t halves[N];
+        int8_t codes[N];
+
+        for (int d = 0; d < N; d++) {
+            seed = seed * 1664525u + 1013904223u;
+            x[d] = ldexpf((float)(int32_t)seed, -31 - trial % 12);
+            halves[d] = kg_half_of(x[d]);
+        }
+        kg_dense_shrink(codes, &scale, &bound, halves, N);
+        /* the worst query points along what was lost */
+        for (int d = 0; d < N; d++) {
+            const double kept = (double)scale * codes[d];
+            const double q = (double)kg_half_float(halves[d]) - kept;
+
+            squares += q * q;
+            dot += q * (double)kg_half_float(halves[d]);
+            by_codes += q * kept;
+        }
+        assert_true(fabs(dot - by_codes) <= sqrt(squares) * (double)bound);
+        assert_true(fabs(dot - by_codes) >= sqrt(squares) * (double)bound * 0.9);
+    }
+}
+
+static void a_vector_of_zeros_has_codes(void **state)
+{
+    const uint16_t zeros[4] = {0, 0x8000u, 0, 0};
+    float scale = 1, bound = 1;
+    int8_t codes[4];
+
+    (void)state;
+    kg_dense_shrink(codes, &scale, &bound, zeros, 4);
+    assert_true(scale == 0 && bound == 0 && codes[0] == 0 && codes[1] == 0);
 }
 
 /* ---- both rankings ---- */
@@ -396,6 +481,12 @@ static void an_index_has_one_encoder(void **state)
     refuses(&(struct kg_search_how){.kind = "hybrid", .model = MODEL, .weight = 2},
             KG_EINVAL, "search.weight: expected 0 to 1, found 2");
     must(kg_search_how_check(&dense, "http://127.0.0.1:1/retrieve", "search.", &err));
+    refuses(&(struct kg_search_how){.kind = "dense", .model = MODEL, .vectors = "int4"},
+            KG_EINVAL, "search.vectors: expected one of fp16, int8; found 'int4'");
+    assert_int_equal(
+        kg_search_how_check(&dense_bytes, "http://127.0.0.1:1/retrieve", "search.", &err),
+        KG_EINVAL);
+    assert_non_null(strstr(err.message, "search.vectors: expected nothing with a server"));
     assert_int_equal(
         kg_search_how_check(&weighted, "http://127.0.0.1:1/retrieve", "search.", &err),
         KG_EINVAL);
@@ -439,6 +530,37 @@ static void what_is_no_vector_leaves_no_index(void **state)
     assert_false(kg_file_exists(in_dir("index")));
 }
 
+/* One half of passage 18's vector becomes NaN under an index that is not sealed. */
+static void a_file_with_nan_in_a_vector_is_refused(void **state)
+{
+    struct kg_index *index;
+    sqlite3 *db;
+
+    (void)state;
+    build(20);
+    assert_int_equal(sqlite3_open(in_dir("index"), &db), SQLITE_OK);
+    must(kg_sql_exec(db, "index",
+                     "UPDATE vector SET halves = CAST(substr(halves, 1, 17 * 16) || "
+                     "x'ff7f' || substr(halves, 17 * 16 + 3) AS BLOB)",
+                     &err));
+    sqlite3_close(db);
+    must(kg_index_open_unsealed(&index, in_dir("index"), NULL, &err));
+    assert_int_equal(kg_index_ask(index, &dense_bytes, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "expected vectors of numbers, found NaN or "
+                                        "infinity in that of passage 18"));
+    kg_index_close(index);
+}
+
+static void more_than_can_be_searched_one_by_one_is_refused(void **state)
+{
+    (void)state;
+    must(kg_dense_check_count(KG_DENSE_PASSAGES_MAX, &err));
+    assert_int_equal(kg_dense_check_count(KG_DENSE_PASSAGES_MAX + 1, &err),
+                     KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "expected at most 4194304 passages"));
+    assert_non_null(strstr(err.message, "docs/search-at-scale.md"));
+}
+
 /* ---- fp16 ---- */
 static void halves_are_nearest(void **state)
 {
@@ -476,7 +598,7 @@ static void without_memory_nothing_is_left(void **state)
         kg_mem_fail_at(n);
         done = build_again(MODEL, &info) == KG_OK &&
                kg_index_open(&index, in_dir("index"), NULL, &err) == KG_OK &&
-               kg_index_ask(index, &hybrid, &err) == KG_OK &&
+               kg_index_ask(index, &hybrid_bytes, &err) == KG_OK &&
                kg_searcher_open(&s, index, &err) == KG_OK &&
                kg_searcher_find(&hits, s, "cat", 3, 3, &err) == KG_OK;
         kg_mem_fail_at(0);
@@ -492,12 +614,18 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_nearest_vectors_are_found, make_dir, end),
         cmocka_unit_test_setup_teardown(queries_of_one_pass_have_their_own_answers,
                                         make_dir, end),
+        cmocka_unit_test_setup_teardown(bytes_find_what_halves_find, make_dir, end),
+        cmocka_unit_test(a_bound_holds_and_is_close),
+        cmocka_unit_test(a_vector_of_zeros_has_codes),
         cmocka_unit_test_setup_teardown(hybrid_joins_places, make_dir, end),
         cmocka_unit_test(rankings_are_fused),
         cmocka_unit_test_setup_teardown(any_bytes_are_a_query, make_dir, end),
         cmocka_unit_test_setup_teardown(an_index_has_one_encoder, make_dir, end),
         cmocka_unit_test_setup_teardown(an_index_of_words_has_no_vectors, make_dir, end),
         cmocka_unit_test_setup_teardown(what_is_no_vector_leaves_no_index, make_dir, end),
+        cmocka_unit_test_setup_teardown(a_file_with_nan_in_a_vector_is_refused, make_dir,
+                                        end),
+        cmocka_unit_test(more_than_can_be_searched_one_by_one_is_refused),
         cmocka_unit_test(halves_are_nearest),
         cmocka_unit_test_setup_teardown(without_memory_nothing_is_left, make_dir, end),
     };

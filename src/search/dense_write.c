@@ -3,8 +3,8 @@
  */
 #include "search/dense.h"
 
-#include "base/mem.h"
 #include "base/half.h"
+#include "base/mem.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -126,14 +126,21 @@ static kg_status flush(struct kg_dense_writer *w, struct kg_err *err)
     return KG_OK;
 }
 
+kg_status kg_dense_check_count(int64_t passages, struct kg_err *err)
+{
+    if (passages <= KG_DENSE_PASSAGES_MAX)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "expected at most %d passages with vectors, which are searched one by "
+                   "one, found more: beyond, ask another engine "
+                   "(docs/search-at-scale.md)",
+                   (int)KG_DENSE_PASSAGES_MAX);
+}
+
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
                               struct kg_err *err)
 {
-    if (w->rows * KG_DENSE_ROWS + w->n >= KG_DENSE_PASSAGES_MAX)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "more than %d passages with vectors, which are searched one by "
-                       "one: beyond, ask another engine (docs/search-at-scale.md)",
-                       (int)KG_DENSE_PASSAGES_MAX);
+    KG_TRY(kg_dense_check_count(w->rows * KG_DENSE_ROWS + w->n + 1, err));
     KG_TRY(kg_str_append(&w->texts, contents, n, err));
     w->ends[w->n++] = w->texts.len;
     return w->n == KG_DENSE_ROWS ? flush(w, err) : KG_OK;

@@ -179,7 +179,7 @@ kg_status kg_searcher_open(struct kg_searcher **s, const struct kg_index *index,
     KG_TRY_GOTO(out, join_fts5(fresh, err));
     KG_TRY_GOTO(out, prepare(fresh, err));
     if (index->dense)
-        KG_TRY_GOTO(out, kg_seeker_open(&fresh->seeker, index->dense, err));
+        KG_TRY_GOTO(out, kg_seeker_open(&fresh->seeker, index->dense, fresh->db, err));
     *s = fresh;
     return KG_OK;
 out:
@@ -196,11 +196,11 @@ void kg_searcher_close(struct kg_searcher *s)
     sqlite3_finalize(s->match);
     sqlite3_finalize(s->passages_of);
     sqlite3_finalize(s->passage);
+    kg_seeker_close(s->seeker);
     sqlite3_close(s->db);
     kg_str_release(&s->stems);
     kg_str_release(&s->expression);
     kg_str_release(&s->text);
-    kg_seeker_close(s->seeker);
     kg_str_release(&s->valid);
     kg_mem_free(s->fused);
     kg_mem_free(s->best);

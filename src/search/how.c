@@ -6,6 +6,12 @@
 
 static const char *const kinds[] = {"bm25", "dense", "hybrid"};
 enum { BM25, DENSE, HYBRID, KINDS };
+static const char *const codes[KG_CODES] = {
+    [KG_CODE_F16] = "fp16", [KG_CODE_I8] = "int8"};
+
+struct names {
+    size_t kind, code, fusion;
+};
 
 static bool given(const char *text) { return text && *text; }
 
@@ -14,16 +20,18 @@ bool kg_search_how_dense(const struct kg_search_how *how)
     return given(how->kind) && strcmp(how->kind, kinds[BM25]) != 0;
 }
 
-static kg_status read_names(size_t *kind, size_t *fusion, const struct kg_search_how *how,
+static kg_status read_names(struct names *n, const struct kg_search_how *how,
                             struct kg_err *err)
 {
-    *kind = BM25;
-    *fusion = KG_FUSION_RANK;
+    *n = (struct names){BM25, KG_CODE_F16, KG_FUSION_RANK};
     if (given(how->kind))
-        KG_TRY(kg_str_pick(kind, KG_EINVAL, "kind", how->kind, kinds, KINDS,
+        KG_TRY(kg_str_pick(&n->kind, KG_EINVAL, "kind", how->kind, kinds, KINDS,
                            sizeof *kinds, err));
+    if (given(how->vectors))
+        KG_TRY(kg_str_pick(&n->code, KG_EINVAL, "vectors", how->vectors, codes, KG_CODES,
+                           sizeof *codes, err));
     if (given(how->fusion))
-        KG_TRY(kg_str_pick(fusion, KG_EINVAL, "fusion", how->fusion, kg_fusion_names,
+        KG_TRY(kg_str_pick(&n->fusion, KG_EINVAL, "fusion", how->fusion, kg_fusion_names,
                            KG_FUSIONS, sizeof *kg_fusion_names, err));
     return KG_OK;
 }
@@ -36,7 +44,14 @@ static kg_status check_server(const struct kg_search_how *how, const char *where
                          strcmp(how->fusion, kg_fusion_names[KG_FUSION_RANK]) != 0) ||
                         (how->weight > 0 && how->weight != KG_HYBRID_WEIGHT);
 
-    if (!strstr(where, "://") || !joined)
+    if (!strstr(where, "://"))
+        return KG_OK;
+    if (given(how->vectors) && strcmp(how->vectors, codes[KG_CODE_F16]) != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%svectors: expected nothing with a server, which has its own, "
+                       "found %s for %.200s",
+                       section, how->vectors, where);
+    if (!joined)
         return KG_OK;
     return kg_fail(
         err, KG_EINVAL,
@@ -48,16 +63,16 @@ static kg_status check_server(const struct kg_search_how *how, const char *where
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err)
 {
-    size_t kind, fusion;
+    struct names n;
 
-    if (read_names(&kind, &fusion, how, err) != KG_OK)
+    if (read_names(&n, how, err) != KG_OK)
         return kg_fail(err, err->code, "%s%s", section, err->message);
     KG_TRY(check_server(how, where, section, err));
-    if (kind == BM25 && given(how->model))
+    if (n.kind == BM25 && given(how->model))
         return kg_fail(err, KG_EINVAL,
                        "%smodel: expected none of %skind bm25, found %.200s", section,
                        section, how->model);
-    if (kind != BM25 && !given(how->model))
+    if (n.kind != BM25 && !given(how->model))
         return kg_fail(err, KG_EINVAL,
                        "%smodel: expected the folder of the encoder for %skind %s, found "
                        "none",
@@ -81,21 +96,22 @@ static kg_status check_passages(const struct kg_index *index,
 kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
                        struct kg_err *err)
 {
-    size_t kind, fusion;
+    struct names n;
     sqlite3 *db = NULL;
     kg_status status;
 
     KG_TRY(kg_search_how_check(how, index->path, "search.", err));
-    KG_TRY(read_names(&kind, &fusion, how, err));
+    KG_TRY(read_names(&n, how, err));
     KG_TRY(check_passages(index, how, err));
-    if (kind == BM25)
+    if (n.kind == BM25)
         return KG_OK;
-    index->by_words = kind == HYBRID;
-    index->fusion = (int)fusion;
+    index->by_words = n.kind == HYBRID;
+    index->fusion = (int)n.fusion;
     index->weight = how->weight;
     status = kg_sql_open_index(&db, index->path, err);
     if (status == KG_OK)
-        status = kg_dense_open(&index->dense, db, index, how->model, err);
+        status = kg_dense_open(&index->dense, db, index, how->model, (enum kg_code)n.code,
+                               err);
     sqlite3_close(db);
     return status;
 }

@@ -50,9 +50,11 @@ struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *u
 
 /* By what passages are found. {0}: by words. Its texts are borrowed by whoever opens. */
 struct kg_search_how {
-    const char *kind;   /* bm25, dense or hybrid; NULL: bm25 */
-    const char *model;  /* dense, hybrid: folder of the encoder; NULL or "": none */
-    const char *fusion; /* hybrid: rank or score, see rank.h; NULL: rank */
+    const char *kind;    /* bm25, dense or hybrid; NULL: bm25 */
+    const char *model;   /* dense, hybrid: folder of the encoder; NULL or "": none */
+    const char *vectors; /* dense, hybrid: fp16 or int8, of those in memory: no answer
+                          * depends on it; NULL: fp16 */
+    const char *fusion;  /* hybrid: rank or score, see rank.h; NULL: rank */
     double weight; /* hybrid: of the vectors' ranking, 0 to 1; the words' has the rest */
     int64_t passages; /* that there must be; 0: any number */
 };

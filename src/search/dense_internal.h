@@ -1,0 +1,26 @@
+/* What opening the vectors of an index and searching them share. */
+#ifndef KG_SEARCH_DENSE_INTERNAL_H
+#define KG_SEARCH_DENSE_INTERNAL_H
+
+#include "search/dense.h"
+
+struct kg_dense {
+    const char *path; /* borrowed from the index */
+    const struct kg_backend *backend;
+    struct kg_encoder *encoder;
+    struct kg_codes codes; /* (n, D) owned: what a pass reads */
+    float *scale;          /* (n) owned, of bytes alone: x is about scale code */
+    float *bound;          /* (n) owned, of bytes alone: see dense_open.c */
+    int64_t n;
+    int32_t dim;
+};
+
+/* codes (dim), *scale, *bound of a vector in fp16, all numbers */
+void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *halves,
+                     int32_t dim);
+/* The vectors of a row of the table, borrowed from `get`, which stands at it.
+ * errors: EFORMAT */
+kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_dense *d,
+                         sqlite3_stmt *get, struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,292 @@
+/* Opening the vectors of an index: the encoder that it was made with, and the vectors in
+ * the codes that passes read.
+ *
+ * The file has fp16. In bytes a vector x is x' = scale code, code the nearest whole
+ * numbers of -127 to 127, and what that can do to a product is known beforehand:
+ *
+ *     |q.x - q.x'| <= |q| |x - x'|       (Cauchy and Schwarz)
+ *
+ * and so is what fp32 sums are off by: at most n 2^-24 |q| |x| for n terms, of x and of
+ * x' alike. `bound` holds both together for |q| = 1, more than twice the latter, so that
+ * the few roundings of whoever uses it are inside.
+ */
+#include "search/dense_internal.h"
+
+#include "base/half.h"
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SPARE_TERMS = 32 }; /* of a sum, for what is rounded around it */
+
+/* ---- opening ---- */
+/* *value: owned, NULL where there is none. */
+static kg_status get_text(char **value, sqlite3 *db, const char *path, const char *key,
+                          struct kg_err *err)
+{
+    sqlite3_stmt *get;
+    kg_status status = KG_OK;
+
+    *value = NULL;
+    KG_TRY(kg_sql_prepare(&get, db, path, "SELECT value FROM meta WHERE key = ?1", err));
+    sqlite3_bind_text(get, 1, key, -1, SQLITE_STATIC);
+    if (sqlite3_step(get) == SQLITE_ROW && sqlite3_column_text(get, 0)) {
+        *value = kg_mem_strdup((const char *)sqlite3_column_text(get, 0), err);
+        status = *value ? KG_OK : KG_ENOMEM;
+    }
+    sqlite3_finalize(get);
+    return status;
+}
+
+/* Between min and max, in this base; 0 where there is no such value. */
+static kg_status get_number(uint64_t *out, sqlite3 *db, const char *path, const char *key,
+                            int base, uint64_t max, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    char *text, *end;
+
+    *out = 0;
+    KG_TRY(get_text(&text, db, path, key, err));
+    if (!text)
+        return KG_OK;
+    *out = strtoull(text, &end, base);
+    if (*end || end == text || *out > max)
+        status = kg_fail(err, KG_EFORMAT, "%s: expected a number as %s, found '%.40s'",
+                         path, key, text);
+    kg_mem_free(text);
+    return status;
+}
+
+kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path, struct kg_err *err)
+{
+    uint64_t n;
+
+    KG_TRY(get_number(&n, db, path, "dense_dim", 10, 1 << 24, err));
+    *dim = (int32_t)n;
+    return KG_OK;
+}
+
+/* As it was asked for when the index was made. */
+struct asked {
+    char *pooling, *query_prefix, *passage_prefix; /* owned */
+    uint64_t max_tokens, hash;
+};
+
+static kg_status read_asked(struct asked *a, sqlite3 *db, const char *path,
+                            struct kg_err *err)
+{
+    KG_TRY(get_text(&a->pooling, db, path, "dense_pooling", err));
+    KG_TRY(get_text(&a->query_prefix, db, path, "dense_query_prefix", err));
+    KG_TRY(get_text(&a->passage_prefix, db, path, "dense_passage_prefix", err));
+    KG_TRY(get_number(&a->max_tokens, db, path, "dense_tokens", 10, 1 << 24, err));
+    return get_number(&a->hash, db, path, "dense_encoder", 16, UINT64_MAX, err);
+}
+
+static kg_status check_encoder(const struct kg_dense *d, const struct asked *a,
+                               const char *model, struct kg_err *err)
+{
+    struct kg_encoder_info info;
+
+    kg_encoder_info(&info, d->encoder);
+    if (info.hash == a->hash && info.dim == d->dim)
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT,
+                   "%s: expected the encoder of its vectors (hash %016" PRIx64
+                   ", %d dimensions), found another in %s (hash %016" PRIx64
+                   ", %d dimensions)",
+                   d->path, a->hash, (int)d->dim, model, info.hash, (int)info.dim);
+}
+
+static kg_status open_encoder(struct kg_dense *d, sqlite3 *db, const char *model,
+                              struct kg_err *err)
+{
+    struct asked a = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, read_asked(&a, db, d->path, err));
+    const struct kg_encoder_opts opts = {.pooling = a.pooling,
+                                         .max_tokens = (int32_t)a.max_tokens,
+                                         .query_prefix = a.query_prefix,
+                                         .passage_prefix = a.passage_prefix};
+    if (kg_encoder_open(&d->encoder, model, &opts, err) != KG_OK) {
+        /* asked for by the index, which another model's positions do not reach */
+        status = kg_err_prefix(err, "%s: its encoder", d->path);
+        goto out;
+    }
+    status = check_encoder(d, &a, model, err);
+out:
+    kg_mem_free(a.pooling);
+    kg_mem_free(a.query_prefix);
+    kg_mem_free(a.passage_prefix);
+    return status;
+}
+
+/* ---- codes ---- */
+void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *halves,
+                     int32_t dim)
+{
+    double most = 0, lost = 0, squares = 0, kept = 0;
+
+    for (int32_t d = 0; d < dim; d++)
+        most = fmax(most, fabs((double)kg_half_float(halves[d])));
+    *scale = (float)(most / 127);
+    for (int32_t d = 0; d < dim; d++) {
+        const double x = (double)kg_half_float(halves[d]);
+        const double code = *scale > 0 ? fmin(fmax(rint(x / (double)*scale), -127), 127)
+                                       : 0;
+        const double y = code * (double)*scale;
+
+        codes[d] = (int8_t)code;
+        lost += (x - y) * (x - y);
+        squares += x * x;
+        kept += y * y;
+    }
+    *bound = (float)(1.0001 * (sqrt(lost) + (dim + SPARE_TERMS) * 0x1p-23 *
+                                                (sqrt(squares) + sqrt(kept))));
+}
+
+static bool is_number(uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
+
+/* Vector `at` of the index, counted from 0. */
+static kg_status take_vector(struct kg_dense *d, int64_t at, const uint16_t *halves,
+                             int8_t *bytes, struct kg_err *err)
+{
+    for (int32_t i = 0; i < d->dim; i++)
+        if (!is_number(halves[i]))
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected vectors of numbers, found NaN or infinity in "
+                           "that of passage %lld",
+                           d->path, (long long)at + 1);
+    if (d->codes.code == KG_CODE_F16) {
+        kg_codes_put(&d->codes, at, halves);
+        return KG_OK;
+    }
+    kg_dense_shrink(bytes, &d->scale[at], &d->bound[at], halves, d->dim);
+    kg_codes_put(&d->codes, at, bytes);
+    return KG_OK;
+}
+
+kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_dense *d,
+                         sqlite3_stmt *get, struct kg_err *err)
+{
+    const int64_t row = d->dim * (int64_t)sizeof **halves;
+    const int64_t bytes = sqlite3_column_bytes(get, 0);
+
+    *halves = sqlite3_column_blob(get, 0); /* NULL for none */
+    *n = bytes / row;
+    if (*halves && *n * row == bytes)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected %lld vectors of %d numbers, found others", d->path,
+                   (long long)d->n, (int)d->dim);
+}
+
+static kg_status take_chunk(struct kg_dense *d, sqlite3_stmt *get, int64_t *at,
+                            int8_t *bytes, struct kg_err *err)
+{
+    const uint16_t *halves;
+    int64_t n;
+
+    KG_TRY(kg_dense_chunk(&halves, &n, d, get, err));
+    if (*at + n > d->n || *at % KG_DENSE_ROWS != 0)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected %lld vectors, %d in a row, found others", d->path,
+                       (long long)d->n, (int)KG_DENSE_ROWS);
+    for (int64_t i = 0; i < n; i++)
+        KG_TRY(take_vector(d, (*at)++, halves + i * d->dim, bytes, err));
+    return KG_OK;
+}
+
+static kg_status take_memory(struct kg_dense *d, struct kg_err *err)
+{
+    d->codes.rows = d->n;
+    d->codes.cols = d->dim;
+    d->codes.data = kg_mem_calloc(1, kg_codes_bytes(d->codes.code, d->n, d->dim),
+                                  "vectors of passages", err);
+    if (!d->codes.data)
+        return KG_ENOMEM;
+    if (d->codes.code == KG_CODE_F16)
+        return KG_OK;
+    d->scale = kg_mem_calloc((size_t)d->n, sizeof *d->scale, "vectors of passages", err);
+    if (!d->scale)
+        return KG_ENOMEM;
+    d->bound = kg_mem_calloc((size_t)d->n, sizeof *d->bound, "vectors of passages", err);
+    return d->bound ? KG_OK : KG_ENOMEM;
+}
+
+static kg_status read_all(struct kg_dense *d, sqlite3_stmt *get, struct kg_err *err)
+{
+    int8_t *bytes = kg_mem_calloc((size_t)d->dim, sizeof *bytes, "a vector", err);
+    int64_t at = 0;
+    kg_status status = bytes ? KG_OK : KG_ENOMEM;
+
+    while (status == KG_OK && sqlite3_step(get) == SQLITE_ROW)
+        status = take_chunk(d, get, &at, bytes, err);
+    kg_mem_free(bytes);
+    KG_TRY(status);
+    return at == d->n ? KG_OK
+                      : kg_fail(err, KG_EFORMAT, "%s: expected %lld vectors, found %lld",
+                                d->path, (long long)d->n, (long long)at);
+}
+
+static kg_status read_vectors(struct kg_dense *d, sqlite3 *db, struct kg_err *err)
+{
+    sqlite3_stmt *get = NULL;
+    kg_status status;
+
+    KG_TRY(take_memory(d, err));
+    KG_TRY(kg_sql_prepare(&get, db, d->path, "SELECT halves FROM vector ORDER BY chunk",
+                          err));
+    status = read_all(d, get, err);
+    sqlite3_finalize(get);
+    return status;
+}
+
+static kg_status fill(struct kg_dense *d, sqlite3 *db, const char *model,
+                      struct kg_err *err)
+{
+    KG_TRY(kg_dense_dim(&d->dim, db, d->path, err));
+    if (d->dim == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected an index with vectors (`kedge search index --dense "
+                       "MODEL`), found one of words alone",
+                       d->path);
+    KG_TRY(kg_backend_open(&d->backend, "cpu", err));
+    KG_TRY(open_encoder(d, db, model, err));
+    return read_vectors(d, db, err);
+}
+
+kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
+                        const char *model, enum kg_code code, struct kg_err *err)
+{
+    struct kg_dense *fresh = kg_mem_calloc(1, sizeof *fresh, "vectors", err);
+    kg_status status;
+
+    *d = NULL;
+    if (!fresh)
+        return KG_ENOMEM;
+    fresh->path = index->path;
+    fresh->n = index->info.passages;
+    fresh->codes.code = code;
+    status = fill(fresh, db, model, err);
+    if (status != KG_OK) {
+        kg_dense_close(fresh);
+        return status;
+    }
+    *d = fresh;
+    return KG_OK;
+}
+
+void kg_dense_close(struct kg_dense *d)
+{
+    if (!d)
+        return;
+    kg_encoder_close(d->encoder);
+    kg_mem_free(d->codes.data);
+    kg_mem_free(d->scale);
+    kg_mem_free(d->bound);
+    kg_mem_free(d);
+}
