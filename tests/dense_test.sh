@@ -58,6 +58,27 @@ nothing_half() {
 }
 pass "a bad line leaves no file of vectors" nothing_half
 
+# stopped while it waits for a further line: what was written goes
+stopped() {
+    mkfifo "$work/pipe" || return 1
+    ./kedge embed -m $bert --npy "$work/half.npy" <"$work/pipe" 2>"$work/said" &
+    pid=$!
+    exec 3>"$work/pipe"
+    cat "$work/texts" >&3
+    for _ in $(seq 100); do
+        ls "$work"/half.npy.tmp-* >/dev/null 2>&1 && break
+        sleep 0.05
+    done
+    ls "$work"/half.npy.tmp-* >/dev/null || return 1
+    kill -TERM "$pid"
+    wait "$pid"
+    found=$?
+    pid=
+    exec 3>&-
+    grep -q "half.npy: stopped by a signal, nothing written" "$work/said" && [ "$found" != 0 ] && ! ls "$work"/half.npy* 2>/dev/null
+}
+pass "a signal leaves no file of vectors" stopped
+
 pass "a decoder is no encoder" refuses 1 "model_type of an encoder: expected one of bert, roberta, xlm-roberta; found 'qwen2'" \
     ./kedge embed -m tests/data/models/synthetic_tiny_qwen2
 pass "devices have none yet" refuses 1 "--device: expected cpu, found cuda: encoders have no kernels for devices yet" \

@@ -19,24 +19,25 @@ static void on_signal(int number)
     stop_requested = 1;
 }
 
-void kg_signal_install(void)
+static void install(int flags)
 {
-    struct sigaction action;
+    struct sigaction action, found;
 
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART; /* reads and writes go on; loops look at the flag */
+    action.sa_flags = flags;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler != SIG_IGN) {
-        action.sa_handler = on_signal; /* under nohup it stays ignored */
-        action.sa_flags = SA_RESTART;
-        sigemptyset(&action.sa_mask);
-        sigaction(SIGHUP, &action, NULL);
-    }
+    if (sigaction(SIGHUP, NULL, &found) == 0 && found.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL); /* under nohup it stays ignored */
     kg_signal_ignore_writes();
 }
+
+/* Reads and writes go on; loops look at the flag. */
+void kg_signal_install(void) { install(SA_RESTART); }
+
+void kg_signal_install_waking(void) { install(0); }
 
 /* Ctrl-C in `kedge train | tee log` ends tee first: a line that nobody reads must not end
  * the run before it has saved. */

@@ -6,7 +6,10 @@
 
 #include <stdbool.h>
 
-void kg_signal_install(void); /* and what follows */
+void kg_signal_install(void); /* and kg_signal_ignore_writes */
+/* The same, and a read that waits for input fails with EINTR: for who reads a pipe and
+ * has something to take away. */
+void kg_signal_install_waking(void);
 /* SIGPIPE and SIGXFSZ are switched off: a write to a pipe that nobody reads, or past the
  * limit of a file's size (ulimit -f), is an error of that write. */
 void kg_signal_ignore_writes(void);

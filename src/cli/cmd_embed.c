@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/signal.h"
 #include "data/jsonl.h"
 #include "data/npy.h"
 
@@ -140,6 +141,14 @@ static kg_status answer_window(struct window *w, struct kg_err *err)
                     : put_lines(w, err);
 }
 
+static kg_status check_stop(struct kg_err *err)
+{
+    if (!npy_path || !kg_signal_stop_requested())
+        return KG_OK;
+    return kg_fail(err, KG_EINTERRUPTED, "%s: stopped by a signal, nothing written",
+                   npy_path);
+}
+
 static kg_status answer_all(struct window *w, struct kg_err *err)
 {
     bool more = true;
@@ -148,6 +157,7 @@ static kg_status answer_all(struct window *w, struct kg_err *err)
         struct kg_err input_err;
         const kg_status input = read_window(w, &more, &input_err);
 
+        KG_TRY(check_stop(err)); /* which makes a read fail, too */
         if (npy_path && input != KG_OK) {
             *err = input_err;
             return input;
@@ -185,6 +195,7 @@ static kg_status open_window(struct window *w, struct kg_err *err)
         KG_TRY(kg_jsonl_open_stream(&w->in, stdin, "stdin", err));
     if (!npy_path)
         return KG_OK;
+    kg_signal_install_waking();
     KG_TRY(kg_cli_target_open(&w->target, npy_path, err));
     return kg_npy_open(&w->npy, w->target.name.data, info.dim, err);
 }

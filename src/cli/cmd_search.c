@@ -182,6 +182,7 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     if (how.model)
         KG_TRY(kg_cli_encoder(&encoder, how.model, NULL, err));
     opts.encoder = encoder;
+    kg_signal_install();
     status = kg_index_build(&info, &opts, err);
     kg_encoder_close(encoder);
     KG_TRY(status);

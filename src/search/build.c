@@ -397,15 +397,21 @@ static kg_status add_record(struct builder *b, const struct record *r, struct kg
 
 /* ---- all records ---- */
 
+/* A vector takes a thousand times as long as words. */
+static int64_t progress_every(const struct builder *b)
+{
+    return b->dense ? KG_DENSE_ROWS : PROGRESS_EVERY;
+}
+
 static kg_status look_around(const struct builder *b, struct kg_err *err)
 {
     double seconds = kg_clock_seconds() - b->start;
 
-    if (b->info->passages % PROGRESS_EVERY != 0)
-        return KG_OK;
     if (kg_signal_stop_requested())
         return kg_fail(err, KG_EINTERRUPTED, "%s: stopped by a signal, nothing written",
                        b->opts->path);
+    if (b->info->passages % progress_every(b) != 0)
+        return KG_OK;
     kg_log_progress(PROGRESS_MS, "indexing: %lld passages, %.0f a second",
                     (long long)b->info->passages,
                     seconds > 0 ? (double)b->info->passages / seconds : 0);

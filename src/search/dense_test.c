@@ -486,7 +486,8 @@ static void an_index_has_one_encoder(void **state)
     assert_int_equal(
         kg_search_how_check(&dense_bytes, "http://127.0.0.1:1/retrieve", "search.", &err),
         KG_EINVAL);
-    assert_non_null(strstr(err.message, "search.vectors: expected nothing with a server"));
+    assert_non_null(
+        strstr(err.message, "search.vectors: expected nothing with a server"));
     assert_int_equal(
         kg_search_how_check(&weighted, "http://127.0.0.1:1/retrieve", "search.", &err),
         KG_EINVAL);
