@@ -46,6 +46,16 @@ grid() {
     [ "$(sort "$work/names" | uniq -d | wc -l)" -eq 0 ] && ! grep -v '^T/' "$work/names" | grep -qv '/s1[01][0-9]$' &&
         ! grep '^T/' "$work/names" | grep -qv '/s[1-9]$'
 }
+# what the page asks for can come to be there: else a slip of the pen reads as "not yet run" for ever
+asked_cells() {
+    awk -f tools/study-grid -v tuned="B.distill=1 C.arithmetic=1 C.countdown=1 C.search=1 D.countdown=1" |
+        sed 's|^[A-Za-z]*/||; s|/s[0-9]* .*||' | sort -u >"$work/cells"
+    sed -n 's/^<!-- .*kedge table //p' docs/study.md | grep -oE -- '(-d|--match|--start) [^ ]*' | cut -d ' ' -f 2 | tr ':' '\n' |
+        sed 's/\*$//' | sort -u >"$work/asked"
+    [ "$(wc -l <"$work/asked")" -gt 100 ] &&
+        awk 'FNR == NR { cell[$0]; next } { for (c in cell) if (index(c, $0) == 1) next; print; bad = 1 } END { exit bad }' \
+            "$work/cells" "$work/asked"
+}
 page() { tools/study-tables --check; }
 # a page of one table: written by the tool, then changed in a digit
 other_page() {
@@ -70,6 +80,7 @@ pass "rows that fail are a failure" fails
 pass "kept rows that the grid has not stay" kept_rows
 pass "a row that there is not is refused" unknown_row
 pass "names are of one row, seeds of tuning and report apart" grid
+pass "what the page asks for is in the grid" asked_cells
 pass "the page says what the rows say" page
 pass "a page that says something else is seen" other_page
 pass "a plot that shows something else is seen" other_plot
