@@ -253,13 +253,26 @@ kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_er
 }
 
 /* ---- sum ---- */
+static void add_piece(float *y, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+static void scale_piece(float *y, float factor, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] *= factor;
+}
+
 kg_status kg_cpu_add(struct kg_vec y, struct kg_vec x, struct kg_err *err)
 {
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
     for (int64_t first = 0; first < y.n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, y.n); i < end; i++)
-            y.data[i] += x.data[i];
+        add_piece(y.data + first, x.data + first, piece_end(first, y.n) - first);
     return KG_OK;
 }
 
@@ -268,8 +281,7 @@ kg_status kg_cpu_scale(struct kg_vec y, float factor, struct kg_err *err)
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(y.n))
     for (int64_t first = 0; first < y.n; first += PIECE)
-        for (int64_t i = first, end = piece_end(first, y.n); i < end; i++)
-            y.data[i] *= factor;
+        scale_piece(y.data + first, factor, piece_end(first, y.n) - first);
     return KG_OK;
 }
 
