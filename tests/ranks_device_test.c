@@ -260,7 +260,7 @@ static void assert_written(size_t i, int n, bool by_nccl, const char *since)
     NEED(kg_json_read(&doc, ROOT "/n/manifest.json", 1 << 20, err));
     entry = kg_json_at(kg_json_get(doc.root, "ranks"), i);
     assert_text(entry, "n", number);
-    assert_text(entry, "over", "sockets");
+    assert_text(entry, "over", "shared memory");
     assert_text(entry, "link", by_nccl ? "nccl" : "host");
     assert_text(entry, "nccl", by_nccl ? "2.28.9" : "");
     assert_text(entry, "library", by_nccl ? NCCL "/" KG_NCCL_LIBRARY : "");

@@ -1,4 +1,4 @@
-/* Ranks of a test: processes of its own, joined by sockets, each of which trains as
+/* Ranks of a test: processes of its own, joined by memory, each of which trains as
  * `kedge train` would.
  *
  * Include it after ROOT, the folder of the test's runs, is defined.
@@ -81,7 +81,7 @@ static void start_ranks(pid_t *child, int n, const char *dir, bool resume,
         if (child[me] != 0)
             continue;
         ranks_part(&s, me);
-        NEED_IN_CHILD(kg_ranks_on_sockets(&r, me, n, s.fd[me], err));
+        NEED_IN_CHILD(kg_ranks_on_sockets(&r, me, n, s.fd[me], s.rings, err));
         r.loss = loss;
         r.wait_s = upset->wait_s;
         be_rank(&r, config, resume, upset);

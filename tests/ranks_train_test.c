@@ -44,7 +44,7 @@ static pid_t start_rank(struct rank_sockets *s, int me, const char *dir, bool re
     if (child == 0) {
         ranks_part(s, me);
         limit_files();
-        NEED_IN_CHILD(kg_ranks_on_sockets(&ranks, me, s->n, s->fd[me], err));
+        NEED_IN_CHILD(kg_ranks_on_sockets(&ranks, me, s->n, s->fd[me], s->rings, err));
         be_rank(&ranks, config, resume, &none);
     }
     kg_config_free(config);

@@ -1,4 +1,4 @@
-/* What exchanges among ranks take: the fit, the report of ranks over sockets, each rank a
+/* What exchanges among ranks take: the fit, the report of ranks over memory, each rank a
  * process, and bytes that came otherwise than they were sent. Seconds are not tested. */
 #include "bench/bench_internal.h"
 
@@ -62,7 +62,8 @@ static bool has_all_rows(const struct kg_str *out)
     for (size_t i = 0; i < out->len; i++)
         lines += text[i] == '\n';
     return lines == 7 && strstr(text, "\"ranks\": 3, \"bytes\": 64,") &&
-           strstr(text, "\"bytes\": 67108864,") && strstr(text, "\"over\": \"sockets\"");
+           strstr(text, "\"bytes\": 67108864,") &&
+           strstr(text, "\"over\": \"shared memory\"");
 }
 
 /* What happens to rank 1 alone: all hear of it. */

@@ -1,5 +1,5 @@
-/* Ranks of a launcher, or by fork: a socket for every two of them, made before any
- * process is.
+/* Ranks of a launcher, or by fork: memory that they share and a socket for every two of
+ * them, made before any process is.
  *
  * A child ends when its parent does, whatever ends that. One rank speaks for all: an
  * error that all share is said by the first, and so is which rank was lost, how it ended
@@ -89,12 +89,14 @@ static kg_status share_loss(struct kg_ranks_loss **loss, struct kg_err *err)
 static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
 {
     struct kg_ranks_loss *loss = NULL;
+    struct kg_rings *rings = NULL;
     pid_t parent = getpid();
     int me = 0;
 
     if (n < 1 || n > MOST)
         return kg_fail(err, KG_EINVAL, "--ranks: expected 1 to %d, found %d", MOST, n);
     KG_TRY(share_loss(&loss, err));
+    KG_TRY(kg_rings_create(&rings, n, err));
     KG_TRY(join(n, err));
     forked = true;
     kg_watch_stop(); /* each rank has its own */
@@ -108,7 +110,7 @@ static kg_status become(struct kg_ranks *r, int n, struct kg_err *err)
     kg_cli_watch();
     if (me > 0 && (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent))
         _exit(KG_EXIT_FAILURE);
-    KG_TRY(kg_ranks_on_sockets(r, me, n, fd[me], err));
+    KG_TRY(kg_ranks_on_sockets(r, me, n, fd[me], rings, err));
     r->loss = loss;
     return KG_OK;
 }

@@ -6,11 +6,12 @@
 #include "ranks/ranks.h"
 
 /* Under a launcher (ranks/launch.h) this process joins its others. Else it becomes rank 0
- * of n, and the others are its children, joined to it by sockets: each returns from here
- * with its own *r. To be called before any thread is begun. n 1: alone, without a
- * launcher.   wait_s: for a rank that says nothing, at most; 0: for ever
+ * of n, and the others are its children, joined to it by memory that they share: each
+ * returns from here with its own *r. To be called before any thread is begun. n 1: alone,
+ * without a launcher.   wait_s: for a rank that says nothing, at most; 0: for ever
  * errors: EINVAL (n out of range, or above 1 under a launcher), EIO (no process or socket
- * more is to be had), those of kg_ranks_open and kg_ranks_check_alike */
+ * more is to be had), ENOMEM (no memory to share), those of kg_ranks_open and
+ * kg_ranks_check_alike */
 kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
                              struct kg_err *err) KG_MUST_CHECK;
 

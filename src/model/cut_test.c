@@ -130,7 +130,7 @@ static void train_on(struct trained *t, int n, const struct shape *shape, const 
     ranks_join(&s, n);
     for (int r = 0; r < n; r++) {
         t[r] = (struct trained){.shape = shape, .dir = dir};
-        NEED(kg_ranks_on_sockets(&t[r].ranks, r, n, s.fd[r], err));
+        NEED(kg_ranks_on_sockets(&t[r].ranks, r, n, s.fd[r], s.rings, err));
         assert_int_equal(pthread_create(&thread[r], NULL, train, &t[r]), 0);
     }
     for (int r = 0; r < n; r++)

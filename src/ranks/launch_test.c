@@ -174,14 +174,17 @@ static int fd[2];
 static struct kg_ranks pair_up(pid_t *child)
 {
     static int wires[2];
+    struct kg_rings *rings = NULL;
     struct kg_ranks r;
     int me;
 
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    NEED(kg_rings_create(&rings, 2, err));
     *child = fork();
     me = *child == 0;
     wires[!me] = fd[me];
-    NEED_IN_CHILD(kg_ranks_on_sockets(&r, me, 2, wires, err)); /* or in its parent */
+    NEED_IN_CHILD(
+        kg_ranks_on_sockets(&r, me, 2, wires, rings, err)); /* or in its parent */
     r.wait_s = 20;
     close(fd[!me]);
     return r;

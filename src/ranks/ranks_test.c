@@ -1,4 +1,4 @@
-/* What ranks say to each other, over sockets, each rank a thread. */
+/* What ranks say to each other, over shared memory, each rank a thread. */
 #include "ranks/gather.h"
 #include "ranks/ranks_testing.h"
 
@@ -47,7 +47,8 @@ static void on_all(void (*work)(struct kg_ranks *r))
 
     for (int p = 0; p < RANKS; p++) {
         x[p].work = work;
-        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, sockets.fd[p], err));
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, sockets.fd[p], sockets.rings,
+                                 err));
         x[p].ranks.wait_s = 0.4;
         assert_int_equal(pthread_create(&thread[p], NULL, run, &x[p]), 0);
     }

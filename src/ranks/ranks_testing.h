@@ -1,4 +1,4 @@
-/* Processes of a test as ranks: a socket for every two of them.
+/* Processes of a test as ranks: memory that all see, and a socket for every two of them.
  *
  * Included by *_test.c only.
  */
@@ -16,11 +16,15 @@ enum { RANKS_MOST = 5 };
 struct rank_sockets {
     int fd[RANKS_MOST][RANKS_MOST]; /* [i][j]: that of rank i to rank j */
     int n;
+    struct kg_rings *rings;
 };
 
 static inline void ranks_join(struct rank_sockets *s, int n)
 {
+    struct kg_err why;
+
     s->n = n;
+    assert_int_equal(kg_rings_create(&s->rings, n, &why), KG_OK);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) {
             int pair[2];
@@ -38,6 +42,8 @@ static inline void ranks_part(const struct rank_sockets *s, int me)
         for (int j = 0; j < s->n; j++)
             if (i != j && i != me)
                 close(s->fd[i][j]);
+    if (me < 0)
+        kg_rings_free(s->rings);
 }
 
 /* What a rank does, in a process of its own.   returns its exit status */
@@ -56,7 +62,7 @@ static inline void ranks_start(pid_t *child, int n, rank_fn fn, void *user)
             struct kg_err e;
 
             ranks_part(&s, p);
-            if (kg_ranks_on_sockets(&r, p, n, s.fd[p], &e) != KG_OK)
+            if (kg_ranks_on_sockets(&r, p, n, s.fd[p], s.rings, &e) != KG_OK)
                 _exit(127);
             r.wait_s = 60;
             _exit(fn(&r, user));

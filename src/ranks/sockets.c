@@ -1,14 +1,22 @@
-/* All sockets at once, a piece at a time, so that two ranks that send each other much do
- * not wait for each other. A rank that sends nothing for too long has a name. */
+/* All others at once, a piece at a time, so that two ranks that send each other much do
+ * not wait for each other. Who finds nothing to move looks again for a moment, since the
+ * others are mostly as far, and then sleeps. A rank that sends nothing for too long has a
+ * name. */
+#define _GNU_SOURCE /* sched_yield */
 #include "ranks/sockets.h"
+
+#include "base/clock.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-enum { PIECE = 1 << 16 };
+enum { LOOKS = 16, SLEEP_MS = 100 };
+static const double awake_s = 200e-6; /* longer than a process takes to be woken */
+_Static_assert((int)KG_RANKS_SOCKETS == (int)KG_RINGS_MOST, "ranks of one machine");
 
 /* What is done of a part. */
 struct flow {
@@ -19,8 +27,10 @@ struct flow {
 struct traffic {
     const struct kg_ranks *r;
     const char *what;
+    struct kg_rings *rings;
+    int *fd; /* (ranks) */
     struct flow out[KG_RANKS_SOCKETS], in[KG_RANKS_SOCKETS];
-    struct pollfd fd[KG_RANKS_SOCKETS];
+    bool ended[KG_RANKS_SOCKETS]; /* the socket: the rank is gone */
     struct kg_roll_clock clock;
     unsigned question; /* that this rank asked last */
 };
@@ -28,26 +38,12 @@ struct traffic {
 static void begin(struct traffic *t, const struct kg_ranks_part *out,
                   const struct kg_ranks_part *in)
 {
+    t->rings = t->r->wire;
+    t->fd = kg_rings_sockets(t->rings, t->r->me);
     for (int p = 0; p < t->r->n; p++) {
         t->out[p] = (struct flow){out[p].data, out[p].n};
         t->in[p] = (struct flow){in[p].data, in[p].n};
     }
-}
-
-/* What is left to wait for.   returns false: nothing */
-static bool aim(struct traffic *t)
-{
-    const int *fd = t->r->wire;
-    bool more = false;
-
-    for (int p = 0; p < t->r->n; p++) {
-        short events = (short)((t->out[p].left ? POLLOUT : 0) |
-                               (t->in[p].left ? POLLIN : 0));
-
-        t->fd[p] = (struct pollfd){events ? fd[p] : -1, events, 0};
-        more |= events != 0;
-    }
-    return more;
 }
 
 /* ---- who is lost ---- */
@@ -155,33 +151,112 @@ static kg_status too_long(const struct traffic *t, struct kg_err *err)
     return lose(t, -(kg_roll_missing(&roll, waited_for(t)) + 1), err);
 }
 
-/* ---- one exchange ---- */
+/* ---- what moves ---- */
 
-/* n of send or recv: bytes, 0 or -1 */
-static kg_status pass(struct flow *f, ssize_t n, const struct traffic *t, int p,
-                      struct kg_err *err)
+static void wake(const struct traffic *t, int p)
 {
-    if (n < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK))
-        return KG_OK;
-    if (n <= 0)
-        return gone(t, p, err);
-    f->at += n;
-    f->left -= (size_t)n;
-    return KG_OK;
+    const char bell = 0;
+
+    if (kg_rings_must_wake(t->rings, p)) /* one that is gone is not told */
+        (void)!send(t->fd[p], &bell, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-static kg_status move(struct traffic *t, int p, struct kg_err *err)
+static bool pass(struct flow *f, size_t n)
+{
+    f->at += n;
+    f->left -= n;
+    return n > 0;
+}
+
+static bool move(struct traffic *t, int p)
 {
     struct flow *out = &t->out[p], *in = &t->in[p];
-    int fd = t->fd[p].fd;
+    int me = t->r->me;
+    bool moved = false;
 
-    if (out->left > 0 && (t->fd[p].revents & (POLLOUT | POLLERR | POLLHUP)))
-        KG_TRY(pass(out,
-                    send(fd, out->at, out->left < PIECE ? out->left : PIECE,
-                         MSG_DONTWAIT | MSG_NOSIGNAL),
-                    t, p, err));
-    if (in->left > 0 && (t->fd[p].revents & (POLLIN | POLLERR | POLLHUP)))
-        KG_TRY(pass(in, recv(fd, in->at, in->left, MSG_DONTWAIT), t, p, err));
+    if (out->left > 0)
+        moved |= pass(out, kg_rings_put(t->rings, me, p, out->at, out->left));
+    if (in->left > 0)
+        moved |= pass(in, kg_rings_take(t->rings, p, me, in->at, in->left));
+    if (moved)
+        wake(t, p);
+    return moved;
+}
+
+static bool move_all(struct traffic *t)
+{
+    bool moved = false;
+
+    for (int p = 0; p < t->r->n; p++)
+        moved |= move(t, p);
+    return moved;
+}
+
+static bool is_open(const struct traffic *t, int p)
+{
+    return t->out[p].left > 0 || t->in[p].left > 0;
+}
+
+static bool any_open(const struct traffic *t)
+{
+    for (int p = 0; p < t->r->n; p++)
+        if (is_open(t, p))
+            return true;
+    return false;
+}
+
+static bool can_move(const struct traffic *t, int p)
+{
+    return (t->out[p].left > 0 && kg_rings_has_room(t->rings, t->r->me, p)) ||
+           (t->in[p].left > 0 && kg_rings_has_bytes(t->rings, p, t->r->me));
+}
+
+static bool any_can_move(const struct traffic *t)
+{
+    for (int p = 0; p < t->r->n; p++)
+        if (can_move(t, p))
+            return true;
+    return false;
+}
+
+/* ---- what does not ---- */
+
+/* The bytes that woke this rank; of a rank that is gone there is an end instead. */
+static void hear_bells(struct traffic *t, int p)
+{
+    char bells[64];
+    ssize_t n = recv(t->fd[p], bells, sizeof bells, MSG_DONTWAIT);
+
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK))
+        t->ended[p] = true;
+}
+
+/* returns false: nobody woke it */
+static bool sleep_a_while(struct traffic *t)
+{
+    struct pollfd fd[KG_RANKS_SOCKETS];
+    int ready = 0;
+
+    for (int p = 0; p < t->r->n; p++)
+        fd[p] = (struct pollfd){p == t->r->me || t->ended[p] ? -1 : t->fd[p], POLLIN, 0};
+    kg_rings_sleep(t->rings, t->r->me, true);
+    if (!any_can_move(t))
+        ready = poll(fd, (nfds_t)t->r->n, SLEEP_MS);
+    else
+        ready = 1;
+    kg_rings_sleep(t->rings, t->r->me, false);
+    for (int p = 0; p < t->r->n; p++)
+        if (fd[p].revents)
+            hear_bells(t, p);
+    return ready > 0;
+}
+
+/* What it wrote before its end is read first. */
+static kg_status check_ends(const struct traffic *t, struct kg_err *err)
+{
+    for (int p = 0; p < t->r->n; p++)
+        if (t->ended[p] && is_open(t, p) && !can_move(t, p))
+            return gone(t, p, err);
     return KG_OK;
 }
 
@@ -198,39 +273,52 @@ static kg_status wait_on(struct traffic *t, struct kg_err *err)
     return now == KG_ROLL_OVER ? too_long(t, err) : KG_OK;
 }
 
+/* Awake for a moment, then asleep. */
+static kg_status rest(struct traffic *t, int looks, struct kg_err *err)
+{
+    if (looks % LOOKS != 0)
+        return KG_OK;
+    answer(t);
+    if (kg_clock_seconds() - t->clock.since < awake_s) {
+        sched_yield(); /* to a rank that has no core of its own */
+        return KG_OK;
+    }
+    if (!sleep_a_while(t))
+        KG_TRY(wait_on(t, err));
+    return check_ends(t, err);
+}
+
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err)
 {
     struct traffic t = {.r = r, .what = what};
+    int looks = 0;
 
     begin(&t, out, in);
     kg_roll_moved(&t.clock);
-    while (aim(&t)) {
-        int ready = poll(t.fd, (nfds_t)r->n, 100);
-
-        answer(&t);
-        if (ready > 0)
+    while (any_open(&t)) {
+        if (move_all(&t)) {
             kg_roll_moved(&t.clock);
-        else
-            KG_TRY(wait_on(&t, err));
-        for (int p = 0; p < r->n && ready > 0; p++)
-            if (t.fd[p].revents)
-                KG_TRY(move(&t, p, err));
+            looks = 0;
+        } else {
+            KG_TRY(rest(&t, ++looks, err));
+        }
     }
     return KG_OK;
 }
 
-static const struct kg_ranks_transport sockets = {.name = "sockets",
+static const struct kg_ranks_transport sockets = {.name = "shared memory",
                                                   .exchange = exchange};
 
 kg_status kg_ranks_on_sockets(struct kg_ranks *r, int me, int n, int *fd,
-                              struct kg_err *err)
+                              struct kg_rings *rings, struct kg_err *err)
 {
     if (n > KG_RANKS_SOCKETS)
         return kg_fail(err, KG_EINVAL, "expected at most %d ranks, found %d",
                        KG_RANKS_SOCKETS, n);
+    kg_rings_set_sockets(rings, me, fd);
     *r = (struct kg_ranks){
-        .me = me, .n = n, .here = n, .transport = &sockets, .wire = fd};
+        .me = me, .n = n, .here = n, .transport = &sockets, .wire = rings};
     return KG_OK;
 }

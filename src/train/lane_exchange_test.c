@@ -72,7 +72,7 @@ static void on_all(struct rank x[RANKS], bool cut, int which, int fails_at)
     for (int p = 0; p < RANKS; p++) {
         x[p].fails_at = p == which ? fails_at : 0;
         x[p].cut = cut;
-        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, s.fd[p], err));
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, RANKS, s.fd[p], s.rings, err));
         x[p].ranks.wait_s = 20;
         assert_int_equal(pthread_create(&thread[p], NULL, exchange, &x[p]), 0);
     }

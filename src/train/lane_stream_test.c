@@ -173,7 +173,7 @@ static void on_all(struct work *w, struct setting of)
             w[p].fails_at = of.fails_at;
             w[p].transfer_fails = of.transfer_fails;
         }
-        NEED(kg_ranks_on_sockets(&w[p].ranks, p, ranks, s.fd[p], err));
+        NEED(kg_ranks_on_sockets(&w[p].ranks, p, ranks, s.fd[p], s.rings, err));
         w[p].ranks.wait_s = 20;
         take_grads(&w[p]);
         assert_int_equal(pthread_create(&thread[p], NULL, update, &w[p]), 0);
