@@ -1,4 +1,4 @@
-/* The row of a gradient's exchange, of ranks over sockets. */
+/* The row of a gradient's exchange, of ranks over shared memory. */
 #include "cli/bench_gradient.h"
 
 #include "base/clock.h"
@@ -22,7 +22,8 @@ static int as_rank(struct kg_ranks *r, void *user)
     if (kg_bench_gradient(&out, r, true, &e) != KG_OK)
         return 1;
     bytes = strstr(kg_str_text(&out), "\"ranks\": 2, \"bytes\": ");
-    if (!bytes || !strstr(bytes, "\"share\": ") || !strstr(bytes, "\"at_most\": 1.1, "))
+    if (!bytes || !strstr(bytes, "\"share\": ") ||
+        !strstr(bytes, "\"share_of_both\": ") || !strstr(bytes, "\"at_most\": 1.1, "))
         return 2;
     sent = strtoll(strstr(bytes, "bytes") + strlen("bytes\": "), NULL, 10);
     kg_str_release(&out);

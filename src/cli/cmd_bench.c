@@ -14,6 +14,7 @@
 #include "cli/bench_gradient.h"
 #include "cli/load.h"
 #include "cli/ranks.h"
+#include "ranks/launch.h"
 #include "serve/load.h"
 
 #include <assert.h>
@@ -131,6 +132,8 @@ static int bench_ranks(void)
     struct kg_err err;
     kg_status status = kg_cli_ranks_begin(&r, 1, SILENT_S, &err);
 
+    if (status == KG_OK) /* a rank adds with those that it has in a run */
+        kg_ranks_set_threads(&r, (int)kg_load.threads);
     if (status == KG_OK)
         status = kg_bench_ranks(&out, &r, json, &err);
     if (status == KG_OK)

@@ -1,28 +1,34 @@
 /* Exchange by single messages: all are posted, and looked at until they are through.
  *
- * A look is short and a nap follows when nothing moved, so that a rank that waits leaves
- * its core to those that it waits for; and before a nap it looks for what others ask or
- * tell of ranks that are lost. After a failure messages may still be on their way
+ * The others are mostly as far, so a rank that waits looks again at once for a moment,
+ * longer than a nap may last. Then it naps between looks, so that it leaves its core to
+ * those that it waits for; and before a nap it looks for what others ask or tell of ranks
+ * that are lost. After a failure messages may still be on their way
  * into memory that is gone with the call: nothing more is said over the transport, and
  * its end is an abort, which takes the launcher's other ranks along.
  */
 #define _GNU_SOURCE /* nanosleep */
 #include "ranks/mpi.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/program.h"
 #include "ranks/lost.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 /* A message is an int of bytes for MPI. */
-enum { PIECE = 1 << 30, SPINS = 64, LEAST_NAP_NS = 20000, MOST_NAP_NS = 1000000 };
+enum { PIECE = 1 << 30, LOOKS = 16, MOST_NAP_NS = 1000000 };
+static const double awake_s = 500e-6;
+_Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
 enum { ABORT_S = 5 }; /* for an abort, at most */
 
 /* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) behind it. */
@@ -33,11 +39,17 @@ struct note {
     int32_t who, by;   /* LOST: as kg_ranks_loss has it */
 };
 
+/* An exchange that is on its way. */
+struct flight {
+    struct kg_mpi_piece *pieces; /* (room) owned; n 0: it is through */
+    int *done;                   /* (room) owned */
+    int n, room;
+};
+
 struct wire {
     const struct kg_mpi *mpi;
-    struct kg_mpi_piece *pieces; /* of the exchange that is on its way */
-    int *done;
-    int n, room;
+    struct flight flight[KG_RANKS_AHEAD];
+    int oldest, n_flights;
     struct kg_ranks_loss loss; /* as far as this rank knows */
     struct kg_roll_clock clock;
     struct kg_roll roll;
@@ -57,25 +69,26 @@ static size_t count(const struct kg_ranks_part *parts, int n)
     return pieces;
 }
 
-static void cut(struct wire *w, const struct kg_ranks_part *part, int rank, bool in)
+static void cut(struct flight *f, const struct kg_ranks_part *part, int rank, bool in)
 {
     char *at = part->data;
 
     for (size_t left = part->n; left > 0;) {
         size_t n = left < PIECE ? left : PIECE;
 
-        w->pieces[w->n++] = (struct kg_mpi_piece){at, (int)n, rank, in};
+        f->pieces[f->n++] = (struct kg_mpi_piece){at, (int)n, rank, in};
         at += n;
         left -= n;
     }
 }
 
-static kg_status make_room(struct wire *w, size_t n, const char *what, struct kg_err *err)
+static kg_status make_room(struct flight *f, size_t n, const char *what,
+                           struct kg_err *err)
 {
     struct kg_mpi_piece *pieces;
     int *done;
 
-    if (n <= (size_t)w->room)
+    if (n <= (size_t)f->room)
         return KG_OK;
     if (n > INT_MAX)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d messages, found %zu",
@@ -86,11 +99,11 @@ static kg_status make_room(struct wire *w, size_t n, const char *what, struct kg
         kg_mem_free(pieces);
         return err->code;
     }
-    kg_mem_free(w->pieces);
-    kg_mem_free(w->done);
-    w->pieces = pieces;
-    w->done = done;
-    w->room = (int)n;
+    kg_mem_free(f->pieces);
+    kg_mem_free(f->done);
+    f->pieces = pieces;
+    f->done = done;
+    f->room = (int)n;
     return KG_OK;
 }
 
@@ -106,27 +119,22 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
                       const struct kg_ranks_part *out, const struct kg_ranks_part *in,
                       const char *what, struct kg_err *err)
 {
+    const int slot = (w->oldest + w->n_flights) % KG_RANKS_AHEAD;
+    struct flight *f = &w->flight[slot];
     const char *why;
 
-    KG_TRY(make_room(w, count(out, r->n) + count(in, r->n), what, err));
-    w->n = 0;
+    assert(w->n_flights < KG_RANKS_AHEAD);
+    KG_TRY(make_room(f, count(out, r->n) + count(in, r->n), what, err));
+    f->n = 0;
     for (int p = 0; p < r->n; p++)
-        cut(w, &in[p], p, true);
+        cut(f, &in[p], p, true);
     for (int p = 0; p < r->n; p++)
-        cut(w, &out[p], p, false);
-    why = w->n > 0 ? w->mpi->start(w->pieces, w->n) : NULL;
+        cut(f, &out[p], p, false);
+    why = f->n > 0 ? w->mpi->start(slot, f->pieces, f->n) : NULL;
     if (why)
         return mpi_says(r, what, why, err);
+    w->n_flights++;
     return KG_OK;
-}
-
-static void nap(int looks)
-{
-    long ns = looks < SPINS ? 0 : (long)LEAST_NAP_NS * (looks - SPINS + 1);
-    struct timespec t = {0, ns < MOST_NAP_NS ? ns : MOST_NAP_NS};
-
-    if (ns > 0)
-        nanosleep(&t, NULL);
 }
 
 /* ---- who is lost ---- */
@@ -142,9 +150,13 @@ static unsigned char *waits_for(const struct wire *w, int n)
     unsigned char *waits = w->answers + 2 * (size_t)n;
 
     memset(waits, 0, (size_t)n);
-    for (int i = 0; i < w->n; i++)
-        if (w->pieces[i].n > 0)
-            waits[w->pieces[i].rank] = 1;
+    for (int k = 0; k < w->n_flights; k++) {
+        const struct flight *f = &w->flight[(w->oldest + k) % KG_RANKS_AHEAD];
+
+        for (int i = 0; i < f->n; i++)
+            if (f->pieces[i].n > 0)
+                waits[f->pieces[i].rank] = 1;
+    }
     return waits;
 }
 
@@ -210,14 +222,15 @@ static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
 static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *what,
                           struct kg_err *err)
 {
+    const struct flight *f = &w->flight[w->oldest];
     int i = 0, who;
 
-    while (i + 1 < w->n && w->pieces[i].n == 0)
+    while (i + 1 < f->n && f->pieces[i].n == 0)
         i++;
-    who = kg_roll_missing(&w->roll, w->pieces[i].rank);
+    who = kg_roll_missing(&w->roll, f->pieces[i].rank);
     know(w, -(who + 1), kg_roll_lowest(&w->roll));
     tell_all(w, r, &(struct note){LOST, 0, -(who + 1), kg_roll_lowest(&w->roll)});
-    return say(w, r, who == w->pieces[i].rank && !w->pieces[i].in, what, err);
+    return say(w, r, who == f->pieces[i].rank && !f->pieces[i].in, what, err);
 }
 
 /* Nothing moved for a moment. */
@@ -234,41 +247,78 @@ static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *w
     return now == KG_ROLL_OVER ? too_long(w, r, what, err) : KG_OK;
 }
 
+/* The longer it waits the less exactly it has to know when that ends. */
+static void nap(const struct wire *w)
+{
+    const double part = (kg_clock_seconds() - w->clock.since) / 16;
+    const struct timespec t = {0, part < MOST_NAP_NS * 1e-9 ? (long)(part * 1e9)
+                                                            : MOST_NAP_NS};
+
+    nanosleep(&t, NULL);
+}
+
+static kg_status rest(struct wire *w, const struct kg_ranks *r, int looks,
+                      const char *what, struct kg_err *err)
+{
+    if (looks % LOOKS != 0)
+        return KG_OK;
+    if (kg_clock_seconds() - w->clock.since < awake_s) {
+        sched_yield(); /* to a rank that has no core of its own */
+        return KG_OK;
+    }
+    KG_TRY(wait_on(w, r, what, err));
+    nap(w);
+    return KG_OK;
+}
+
+/* The oldest of all. */
 static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *what,
                           struct kg_err *err)
 {
-    int left = w->n, looks = 0;
+    struct flight *f = &w->flight[w->oldest];
+    int left = f->n, looks = 0;
 
     kg_roll_moved(&w->clock);
     while (left > 0) {
         int n = 0;
-        const char *why = w->mpi->test(w->done, &n);
+        const char *why = w->mpi->test(w->oldest, f->done, &n);
 
         if (why)
             return mpi_says(r, what, why, err);
         for (int i = 0; i < n; i++)
-            w->pieces[w->done[i]].n = 0;
+            f->pieces[f->done[i]].n = 0;
         left -= n;
         looks = n > 0 ? 0 : looks + 1;
         if (n > 0)
             kg_roll_moved(&w->clock);
-        else if (looks > SPINS)
-            KG_TRY(wait_on(w, r, what, err));
-        nap(looks);
+        else
+            KG_TRY(rest(w, r, looks, what, err));
     }
+    w->oldest = (w->oldest + 1) % KG_RANKS_AHEAD;
+    w->n_flights--;
     return KG_OK;
 }
 
 /* ---- one exchange ---- */
 
+static kg_status begin(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                       const struct kg_ranks_part *in, const char *what,
+                       struct kg_err *err)
+{
+    return post(r->wire, r, out, in, what, err);
+}
+
+static kg_status finish(const struct kg_ranks *r, const char *what, struct kg_err *err)
+{
+    return wait_all(r->wire, r, what, err);
+}
+
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err)
 {
-    struct wire *w = r->wire;
-
-    KG_TRY(post(w, r, out, in, what, err));
-    return wait_all(w, r, what, err);
+    KG_TRY(begin(r, out, in, what, err));
+    return finish(r, what, err);
 }
 
 /* ---- life ---- */
@@ -296,8 +346,10 @@ static void end_all(const struct kg_mpi *mpi)
 
 static void free_wire(struct wire *w)
 {
-    kg_mem_free(w->pieces);
-    kg_mem_free(w->done);
+    for (int i = 0; i < KG_RANKS_AHEAD; i++) {
+        kg_mem_free(w->flight[i].pieces);
+        kg_mem_free(w->flight[i].done);
+    }
     kg_mem_free(w->note);
     kg_mem_free(w->answers);
     kg_mem_free(w);
@@ -314,8 +366,11 @@ static void close_wire(struct kg_ranks *r)
     free_wire(w);
 }
 
-static const struct kg_ranks_transport over_mpi = {
-    .name = "mpi", .exchange = exchange, .close = close_wire};
+static const struct kg_ranks_transport over_mpi = {.name = "mpi",
+                                                   .exchange = exchange,
+                                                   .begin = begin,
+                                                   .finish = finish,
+                                                   .close = close_wire};
 
 kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
                            struct kg_err *err)

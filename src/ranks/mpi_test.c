@@ -22,8 +22,10 @@ struct note { /* as ranks/mpi.c has it, and whom a rank waits for */
 enum { ASK, ANSWER, LOST };
 
 static struct {
-    struct kg_mpi_piece posted[MOST];
-    int n;
+    struct list {
+        struct kg_mpi_piece posted[MOST];
+        int n;
+    } slot[KG_MPI_SLOTS];
     int silent; /* nothing ends of this rank; -1: of none */
     const char *fails;
     int closed, ended;
@@ -47,28 +49,28 @@ static const char *open_nothing(int *me, int *n)
 
 static void library(char text[KG_MPI_TEXT]) { strcpy(text, "Made Up MPI 1.0"); }
 
-static const char *start(const struct kg_mpi_piece *pieces, int n)
+static const char *start(int slot, const struct kg_mpi_piece *pieces, int n)
 {
     assert_true(n <= MOST);
-    memcpy(world.posted, pieces, (size_t)n * sizeof *pieces);
-    world.n = n;
+    memcpy(world.slot[slot].posted, pieces, (size_t)n * sizeof *pieces);
+    world.slot[slot].n = n;
     return NULL;
 }
 
 /* One at a time, the last first; what comes in is filled with its rank. */
-static const char *test_world(int *done, int *n_done)
+static const char *test_world(int slot, int *done, int *n_done)
 {
-    int i = world.n - 1;
+    struct list *l = &world.slot[slot];
+    int i = l->n - 1;
 
     *n_done = 0;
-    while (i >= 0 && (world.posted[i].n == 0 || world.posted[i].rank == world.silent))
+    while (i >= 0 && (l->posted[i].n == 0 || l->posted[i].rank == world.silent))
         i--;
     if (i < 0)
         return world.fails;
-    if (world.posted[i].in)
-        memset(world.posted[i].data, 'a' + world.posted[i].rank,
-               (size_t)world.posted[i].n);
-    world.posted[i].n = 0;
+    if (l->posted[i].in)
+        memset(l->posted[i].data, 'a' + l->posted[i].rank, (size_t)l->posted[i].n);
+    l->posted[i].n = 0;
     done[(*n_done)++] = i;
     return NULL;
 }
@@ -126,12 +128,39 @@ static void every_part_arrives_in_one_exchange(void **state)
     memset(bytes + 4, 'm', 4);
     NEED(kg_ranks_gather(&r, bytes, ends, "test", err));
     assert_memory_equal(bytes, "aaaammmmcccc", 12);
-    assert_int_equal(world.n, 2 * (RANKS - 1));
-    assert_true(world.posted[0].in && world.posted[1].in);
+    assert_int_equal(world.slot[0].n, 2 * (RANKS - 1));
+    assert_true(world.slot[0].posted[0].in && world.slot[0].posted[1].in);
     assert_int_equal(r.sent, 8);
     kg_ranks_close(&r);
     assert_int_equal(world.closed, 1);
     assert_int_equal(world.ended, 0);
+}
+
+/* The first that was begun ends first, and only it; each has a place of its own. */
+static void several_exchanges_are_on_their_way(void **state)
+{
+    struct kg_ranks r;
+    struct kg_ranks_part none[RANKS] = {{0}}, in[RANKS] = {{0}};
+    char bytes[KG_RANKS_AHEAD + 2] = "";
+
+    (void)state;
+    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    for (int i = 0; i < KG_RANKS_AHEAD; i++) {
+        in[i % 2 * 2] = (struct kg_ranks_part){bytes + i, 1};
+        in[2 - i % 2 * 2] = (struct kg_ranks_part){0};
+        NEED(kg_ranks_begin(&r, none, in, "test", err));
+    }
+    NEED(kg_ranks_finish(&r, "test", err));
+    assert_string_equal(bytes, "a");
+    NEED(kg_ranks_finish(&r, "test", err));
+    assert_string_equal(bytes, "ac");
+    in[0] = (struct kg_ranks_part){bytes + KG_RANKS_AHEAD, 1};
+    in[2] = (struct kg_ranks_part){0};
+    NEED(kg_ranks_begin(&r, none, in, "test", err));
+    for (int i = 2; i <= KG_RANKS_AHEAD; i++)
+        NEED(kg_ranks_finish(&r, "test", err));
+    assert_string_equal(bytes, "acaca");
+    kg_ranks_close(&r);
 }
 
 static void a_message_is_no_longer_than_mpi_counts(void **state)
@@ -143,8 +172,9 @@ static void a_message_is_no_longer_than_mpi_counts(void **state)
     (void)state;
     NEED(kg_ranks_on_shim(&r, &made_up, err));
     NEED(kg_ranks_exchange(&r, out, in, "test", err));
-    assert_int_equal(world.n, 3);
-    assert_ptr_equal((char *)world.posted[2].data, (char *)NULL + ((size_t)2 << 30));
+    assert_int_equal(world.slot[0].n, 3);
+    assert_ptr_equal((char *)world.slot[0].posted[2].data,
+                     (char *)NULL + ((size_t)2 << 30));
     assert_int_equal(r.sent, n);
     kg_ranks_close(&r);
 }
@@ -177,9 +207,9 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_ETIMEOUT);
     assert_non_null(strstr(why.message, "stop requests: rank 1 ("));
     assert_non_null(strstr(why.message, "): nothing from rank 2 for 0 s (ranks.wait_s)"));
-    world.n = 0;
+    world.slot[0].n = 0;
     assert_int_equal(kg_ranks_any(&r, &x, "again", &why), KG_ETIMEOUT);
-    assert_int_equal(world.n, 0);
+    assert_int_equal(world.slot[0].n, 0);
     kg_ranks_close(&r);
     assert_int_equal(world.ended, 1);
     assert_int_equal(world.closed, 0);
@@ -380,6 +410,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(every_part_arrives_in_one_exchange, join),
+        cmocka_unit_test_setup(several_exchanges_are_on_their_way, join),
         cmocka_unit_test_setup(a_message_is_no_longer_than_mpi_counts, join),
         cmocka_unit_test_setup(the_library_has_a_name, join),
         cmocka_unit_test_setup(who_is_silent_has_a_name_and_is_waited_for_once, join),

@@ -68,26 +68,38 @@ static void *room(struct kg_ranks *r, size_t n, size_t size, const char *what,
     return p;
 }
 
-static kg_status others(struct kg_ranks *r, struct kg_ranks_part *out,
-                        struct kg_ranks_part *in, const char *what, struct kg_err *err)
+/* status: of a call that began at `since` */
+static kg_status account(struct kg_ranks *r, kg_status status, double since,
+                         const struct kg_err *err)
 {
     double *spent = r->agreeing ? &r->clock.waiting : &r->clock.exchange;
+
+    *spent += kg_clock_seconds() - since;
+    if (status != KG_OK)
+        lose(r, err);
+    return status;
+}
+
+/* half: the first one alone, where the transport has halves */
+static kg_status others(struct kg_ranks *r, bool half, struct kg_ranks_part *out,
+                        struct kg_ranks_part *in, const char *what, struct kg_err *err)
+{
+    const struct kg_ranks_transport *t = r->transport;
     double since = kg_clock_seconds();
     kg_status status;
 
     if (in[r->me].n > 0)
         memmove(in[r->me].data, out[r->me].data, in[r->me].n);
     out[r->me] = in[r->me] = (struct kg_ranks_part){0};
-    status = r->transport->exchange(r, out, in, what, err);
-    *spent += kg_clock_seconds() - since;
     for (int p = 0; p < r->n; p++)
         r->sent += out[p].n;
-    if (status != KG_OK)
-        lose(r, err);
-    return status;
+    status = half && t->begin ? t->begin(r, out, in, what, err)
+                              : t->exchange(r, out, in, what, err);
+    return account(r, status, since, err);
 }
 
-kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
+static kg_status move_parts(struct kg_ranks *r, bool half,
+                            const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err)
 {
@@ -106,9 +118,36 @@ kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
         return err->code;
     memcpy(parts, out, n * sizeof *parts);
     memcpy(parts + n, in, n * sizeof *parts);
-    status = others(r, parts, parts + n, what, err);
+    status = others(r, half, parts, parts + n, what, err);
     kg_mem_free(parts);
     return status;
+}
+
+kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
+                            const struct kg_ranks_part *in, const char *what,
+                            struct kg_err *err)
+{
+    return move_parts(r, false, out, in, what, err);
+}
+
+kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
+                         const struct kg_ranks_part *in, const char *what,
+                         struct kg_err *err)
+{
+    return move_parts(r, true, out, in, what, err);
+}
+
+kg_status kg_ranks_finish(struct kg_ranks *r, const char *what, struct kg_err *err)
+{
+    double since = kg_clock_seconds();
+
+    if (r->n < 2 || !r->transport->finish)
+        return KG_OK;
+    if (r->lost) {
+        *err = r->broken;
+        return err->code;
+    }
+    return account(r, r->transport->finish(r, what, err), since, err);
 }
 
 /* ---- made of it ---- */

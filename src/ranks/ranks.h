@@ -32,6 +32,7 @@ struct kg_ranks_part {
     size_t n;
 };
 
+enum { KG_RANKS_AHEAD = 4 };
 struct kg_ranks_transport {
     const char *name;
     /* out[p] to rank p, in[p] from it, (n of the ranks) each, whose sizes the two agree
@@ -41,6 +42,13 @@ struct kg_ranks_transport {
     kg_status (*exchange)(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err);
+    /* The same in two halves, of which KG_RANKS_AHEAD may be between them; the second is
+     * of the one that was begun first. NULL, both: `exchange` does not wait for what the
+     * others do with it. */
+    kg_status (*begin)(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                       const struct kg_ranks_part *in, const char *what,
+                       struct kg_err *err);
+    kg_status (*finish)(const struct kg_ranks *r, const char *what, struct kg_err *err);
     void (*close)(struct kg_ranks *r);
 };
 
@@ -111,5 +119,15 @@ kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *
 kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err) KG_MUST_CHECK;
+/* The same in two halves: what is done between them is done while bytes are on their way,
+ * where the transport can; until the second half what they are in is not to be touched.
+ * KG_RANKS_AHEAD may be begun at once, by all ranks in one order, and the first of them
+ * is finished first. Nothing else is said between. A rank's own part is copied by the
+ * first half. */
+kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
+                         const struct kg_ranks_part *in, const char *what,
+                         struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_ranks_finish(struct kg_ranks *r, const char *what,
+                          struct kg_err *err) KG_MUST_CHECK;
 
 #endif

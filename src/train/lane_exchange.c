@@ -1,17 +1,22 @@
-/* Bucket by bucket: blocks of a cut to its owner, the tree, and the cut of the sum to all
+/* Piece by piece: blocks of a cut to its owner, the tree, and the cut of the sum to all
  * where they want it.
  *
- * A bucket is a stretch of every cut at once, so each rank owns a part of each bucket and
+ * A piece is a stretch of every cut at once, so each rank owns a part of each piece and
  * all of them add at the same time. What a part of the sum overwrites has been sent by
  * then. Nothing is added on the way: the only additions are those of add_blocks, in the
  * order of the tree, whoever makes them.
+ *
+ * In the host's memory a piece is small enough to be in a cache when it is added, to this
+ * rank's own block where that stands, and the next one is on its way meanwhile: main
+ * memory is read and written little more than by bytes that nobody adds. A device's
+ * pieces are larger, one at a time.
  *
  * Between GPUs that NCCL joins all of it stays on them: blocks come into memory of the
  * device, and its operation adds them, with the bits that the host's addition has.
  *
  * A device that fails to give or take its memory stops no exchange, since the others wait
  * for what is agreed: what is sent then is of no use, and all hear of it behind the last
- * bucket.
+ * piece.
  */
 #include "train/lane_exchange.h"
 
@@ -21,7 +26,9 @@
 
 #include <assert.h>
 
-enum { BUCKET = KG_SLAB_PIECE << 6 };
+enum { PIECE = KG_SLAB_PIECE << 2, DEVICE_PIECE = KG_SLAB_PIECE << 6 };
+enum { AHEAD = 2 }; /* pieces on their way */
+_Static_assert((int)AHEAD <= (int)KG_RANKS_AHEAD, "exchanges at once");
 
 /* The blocks of a rank, among those of all. */
 struct cover {
@@ -34,14 +41,17 @@ struct exchange {
     struct kg_slab *sum;
     const struct kg_lane_blocks *own;
     struct kg_ranks *ranks;
-    bool cut;             /* the sum stays with its owners */
-    bool direct;          /* from device to device */
-    struct cover *covers; /* (ranks) owned, as what follows */
-    int n_blocks;         /* of all ranks */
-    float *came; /* (n_blocks, BUCKET) page-locked, as the next; direct: the device's */
-    float *room; /* (ranks, BUCKET); NULL: slabs are the host's, or it is direct */
+    bool cut;                      /* the sum stays with its owners */
+    bool direct;                   /* from device to device */
+    const struct kg_backend *adds; /* where blocks are added */
+    struct cover *covers;          /* (ranks) owned, as what follows */
+    int n_blocks;                  /* of all ranks, or those that come from others */
+    int64_t piece;                 /* elements of a rank's part of one, at most */
+    int ahead;
+    float *came; /* (ahead, n_blocks, piece) page-locked, as the next; direct: the
+                  * device's */
+    float *room; /* (ranks, piece); NULL: slabs are the host's, or it is direct */
     struct kg_ranks_part *out, *in; /* (ranks) */
-    int64_t at;                     /* where the bucket begins in every cut */
     struct kg_err failed;           /* the first failure of this rank's device */
 };
 
@@ -51,22 +61,29 @@ static void keep_first(struct exchange *x, kg_status status, const struct kg_err
         x->failed = *why;
 }
 
-static int64_t bucket(int64_t n, int ranks)
+static int64_t piece_of(int64_t n, const struct kg_backend *backend, int ranks)
 {
     int64_t largest = kg_cut_of(n, 0, ranks).n;
+    int64_t most = backend->host_memory ? PIECE : DEVICE_PIECE;
 
-    return largest < BUCKET ? largest : BUCKET;
+    return largest < most ? largest : most;
 }
 
-/* Of the bucket, what a rank owns. */
-static struct kg_cut part(const struct exchange *x, int rank)
+/* What a rank owns of the piece that begins at `at` in every cut. */
+static struct kg_cut part(const struct exchange *x, int rank, int64_t at)
 {
     struct kg_cut c = kg_cut_of(x->sum->n, rank, x->ranks->n);
-    int64_t left = c.n - x->at;
+    int64_t left = c.n - at;
 
     if (left <= 0)
         return (struct kg_cut){0};
-    return (struct kg_cut){c.first + x->at, left < BUCKET ? left : BUCKET};
+    return (struct kg_cut){c.first + at, left < x->piece ? left : x->piece};
+}
+
+/* Whether a rank's blocks stand where they are added to. */
+static bool stays(const struct exchange *x, int rank)
+{
+    return rank == x->ranks->me && x->sum->backend->host_memory;
 }
 
 static void cover_all(struct exchange *x, int lanes)
@@ -76,25 +93,37 @@ static void cover_all(struct exchange *x, int lanes)
 
         x->covers[r].first = x->n_blocks;
         x->covers[r].n = kg_tree_cover(x->covers[r].levels, (int)s.first, (int)s.end);
-        x->n_blocks += x->covers[r].n;
+        x->n_blocks += stays(x, r) ? 0 : x->covers[r].n;
     }
     assert(x->own->n == x->covers[x->ranks->me].n);
+}
+
+/* Pieces for which there is room. */
+static int ahead_of(const struct kg_backend *backend)
+{
+    return backend->host_memory ? AHEAD : 1;
 }
 
 static kg_status begin(struct exchange *x, int lanes, struct kg_err *err)
 {
     const struct kg_backend *be = x->sum->backend;
     size_t n = (size_t)x->ranks->n;
-    uint64_t most = (uint64_t)bucket(x->sum->n, x->ranks->n) * sizeof *x->came;
+    uint64_t most, came;
 
+    x->piece = piece_of(x->sum->n, be, x->ranks->n);
+    x->ahead = ahead_of(be);
+    most = (uint64_t)x->piece * sizeof *x->came;
     x->covers = kg_mem_calloc(n, sizeof *x->covers, "exchange", err);
     x->out = kg_mem_calloc(n, sizeof *x->out, "exchange", err);
     x->in = kg_mem_calloc(n, sizeof *x->in, "exchange", err);
     if (!x->covers || !x->out || !x->in)
         return KG_ENOMEM;
     cover_all(x, lanes);
-    x->came = x->direct ? kg_buf_alloc(be, (uint64_t)x->n_blocks * most, "exchange", err)
-                        : kg_buf_pin(be, (uint64_t)x->n_blocks * most, "exchange", err);
+    if (!x->direct)
+        KG_TRY(kg_backend_host(&x->adds, be, err));
+    came = (uint64_t)x->ahead * (uint64_t)x->n_blocks * most;
+    x->came = x->direct ? kg_buf_alloc(be, came, "exchange", err)
+                        : kg_buf_pin(be, came, "exchange", err);
     if (!x->came)
         return err->code;
     if (be->host_memory || x->direct)
@@ -117,18 +146,17 @@ static void end(struct exchange *x)
 
 static float *room_of(const struct exchange *x, int rank)
 {
-    return x->room ? x->room + rank * bucket(x->sum->n, x->ranks->n) : NULL;
+    return x->room ? x->room + rank * x->piece : NULL;
 }
 
-static float *came_of(const struct exchange *x, int block)
+/* This rank's part of block j of a rank, in the piece at `at`. */
+static float *block_of(const struct exchange *x, int rank, int j, int64_t at)
 {
-    return x->came + block * bucket(x->sum->n, x->ranks->n);
-}
+    const int64_t slot = at / x->piece % x->ahead * x->n_blocks;
 
-static kg_status exchange(struct exchange *x, struct kg_err *err)
-{
-    return (x->direct ? kg_ranks_nccl_exchange : kg_ranks_exchange)(
-        x->ranks, x->out, x->in, "gradient exchange", err);
+    if (stays(x, rank))
+        return x->own->block[j]->data + part(x, rank, at).first;
+    return x->came + (slot + x->covers[rank].first + j) * x->piece;
 }
 
 /* Elements of a block as they are sent. */
@@ -143,41 +171,60 @@ static float *shown(struct exchange *x, const struct kg_slab *block, struct kg_c
     return v.data;
 }
 
-/* Block j of every rank that has so many, to the owners. */
-static kg_status send_blocks(struct exchange *x, int j, struct kg_err *err)
+/* Block j of every rank that has so many sets out to the owners. */
+static kg_status send_blocks(struct exchange *x, int j, int64_t at, struct kg_err *err)
 {
-    size_t mine = (size_t)part(x, x->ranks->me).n * sizeof *x->came;
+    size_t mine = (size_t)part(x, x->ranks->me, at).n * sizeof *x->came;
 
     for (int r = 0; r < x->ranks->n; r++) {
-        struct kg_cut p = part(x, r);
+        struct kg_cut p = part(x, r, at);
 
         x->out[r] = x->in[r] = (struct kg_ranks_part){0};
+        if (stays(x, r))
+            continue;
         if (j < x->covers[r].n)
-            x->in[r] = (struct kg_ranks_part){came_of(x, x->covers[r].first + j), mine};
+            x->in[r] = (struct kg_ranks_part){block_of(x, r, j, at), mine};
         if (j >= x->own->n || p.n == 0)
             continue;
         x->out[r] = (struct kg_ranks_part){shown(x, x->own->block[j], p, r),
                                            (size_t)p.n * sizeof *x->came};
     }
-    return exchange(x, err);
+    if (x->direct)
+        return kg_ranks_nccl_exchange(x->ranks, x->out, x->in, "gradient exchange", err);
+    return kg_ranks_begin(x->ranks, x->out, x->in, "gradient exchange", err);
 }
 
-static void add(struct exchange *x, float *to, float *from, int64_t n)
+static kg_status blocks_came(struct exchange *x, struct kg_err *err)
 {
+    return x->direct ? KG_OK : kg_ranks_finish(x->ranks, "gradient exchange", err);
+}
+
+/* ---- what is added ---- */
+
+static bool is_of_sum(const struct exchange *x, const float *p)
+{
+    return p >= x->sum->data && p < x->sum->data + x->sum->n;
+}
+
+/* a + b and b + a are the same bits: the sum stands where it is wanted in the end, where
+ * one of them does.   returns where it stands */
+static float *add(struct exchange *x, float *later, float *earlier, int64_t n)
+{
+    float *to = is_of_sum(x, earlier) ? earlier : later;
     struct kg_err why;
 
-    if (x->direct) {
-        keep_first(x, kg_op_add(x->sum->backend, kg_vec(to, n), kg_vec(from, n), &why),
+    if (n > 0)
+        keep_first(x,
+                   kg_op_add(x->adds, kg_vec(to, n),
+                             kg_vec(to == later ? earlier : later, n), &why),
                    &why);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++)
-        to[i] += from[i];
+    return to;
 }
 
 /* Along the tree.   returns where the sum stands */
-static float *add_blocks(struct exchange *x, int64_t n)
+static float *add_blocks(struct exchange *x, int64_t at)
 {
+    const int64_t n = part(x, x->ranks->me, at).n;
     float *level[KG_TREE_LEVELS], *sum = NULL;
     int left[KG_TREE_LEVELS], n_left;
     struct kg_tree tree = {0};
@@ -187,34 +234,37 @@ static float *add_blocks(struct exchange *x, int64_t n)
             int from = x->covers[r].levels[j];
             int rest = kg_tree_push_block(&tree, from);
 
-            sum = came_of(x, x->covers[r].first + j);
+            sum = block_of(x, r, j, at);
             for (int k = from; k < rest; k++)
-                add(x, sum, level[k], n);
+                sum = add(x, sum, level[k], n);
             level[rest] = sum;
         }
     n_left = kg_tree_finish(&tree, left);
     sum = level[left[0]];
     for (int k = 1; k < n_left; k++)
-        add(x, sum, level[left[k]], n);
+        sum = add(x, sum, level[left[k]], n);
     return sum;
 }
 
+/* ---- where the sum goes ---- */
+
 /* This rank's part of the sum to all, and theirs into the slab. */
-static kg_status spread(struct exchange *x, float *own, struct kg_err *err)
+static kg_status spread(struct exchange *x, float *own, int64_t at, struct kg_err *err)
 {
-    size_t mine = (size_t)part(x, x->ranks->me).n * sizeof *own;
+    size_t mine = (size_t)part(x, x->ranks->me, at).n * sizeof *own;
     struct kg_err why;
 
     for (int r = 0; r < x->ranks->n; r++) {
-        struct kg_cut p = part(x, r);
+        struct kg_cut p = part(x, r, at);
         float *to = x->room ? room_of(x, r) : x->sum->data + p.first;
 
         x->out[r] = (struct kg_ranks_part){own, mine};
         x->in[r] = (struct kg_ranks_part){to, (size_t)p.n * sizeof *to};
     }
-    KG_TRY(exchange(x, err));
+    KG_TRY((x->direct ? kg_ranks_nccl_exchange : kg_ranks_exchange)(
+        x->ranks, x->out, x->in, "gradient exchange", err));
     for (int r = 0; x->room && r < x->ranks->n; r++) {
-        struct kg_cut p = part(x, r);
+        struct kg_cut p = part(x, r, at);
 
         if (p.n > 0)
             keep_first(x, kg_slab_write(x->sum, p.first, room_of(x, r), p.n, &why), &why);
@@ -223,33 +273,42 @@ static kg_status spread(struct exchange *x, float *own, struct kg_err *err)
 }
 
 /* This rank's part of the sum goes where it is wanted. */
-static kg_status place(struct exchange *x, float *own, struct kg_err *err)
+static kg_status place(struct exchange *x, float *own, int64_t at, struct kg_err *err)
 {
-    struct kg_cut p = part(x, x->ranks->me);
+    struct kg_cut p = part(x, x->ranks->me, at);
     struct kg_err why;
 
     if (!x->cut)
-        return spread(x, own, err);
-    if (p.n > 0 && x->direct)
+        return spread(x, own, at, err);
+    if (p.n == 0 || is_of_sum(x, own))
+        return KG_OK;
+    if (x->direct)
         keep_first(x,
                    kg_buf_copy(x->sum->backend, x->sum->data + p.first, own,
                                (uint64_t)p.n * sizeof *own, &why),
                    &why);
-    else if (p.n > 0)
+    else
         keep_first(x, kg_slab_write(x->sum, p.first, own, p.n, &why), &why);
     return KG_OK;
 }
 
-static kg_status all_buckets(struct exchange *x, struct kg_err *err)
+static kg_status all_pieces(struct exchange *x, struct kg_err *err)
 {
-    int rounds = 0;
+    const int64_t pieces = (kg_cut_of(x->sum->n, 0, x->ranks->n).n + x->piece - 1) /
+                           x->piece;
+    const int ahead = x->cut ? x->ahead : 1; /* the sum goes out before the next */
+    int64_t rounds = 0, begun = 0;
 
     for (int r = 0; r < x->ranks->n; r++)
         rounds = x->covers[r].n > rounds ? x->covers[r].n : rounds;
-    for (x->at = 0; part(x, 0).n > 0; x->at += BUCKET) {
-        for (int j = 0; j < rounds; j++)
-            KG_TRY(send_blocks(x, j, err));
-        KG_TRY(place(x, add_blocks(x, part(x, x->ranks->me).n), err));
+    for (int64_t done = 0; done < pieces * rounds; done++) {
+        int64_t at = done / rounds * x->piece;
+
+        for (; begun < pieces * rounds && begun < done + ahead; begun++)
+            KG_TRY(send_blocks(x, (int)(begun % rounds), begun / rounds * x->piece, err));
+        KG_TRY(blocks_came(x, err));
+        if (done % rounds == rounds - 1)
+            KG_TRY(place(x, add_blocks(x, at), at, err));
     }
     if (x->failed.code != KG_OK)
         *err = x->failed;
@@ -260,17 +319,18 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
                            int lanes, bool cut, struct kg_ranks *ranks,
                            struct kg_err *err)
 {
+    const bool direct = kg_ranks_nccl_version(ranks) && !sum->backend->host_memory;
     struct exchange x = {.sum = sum,
                          .own = own,
                          .ranks = ranks,
                          .cut = cut,
-                         .direct = kg_ranks_nccl_version(ranks) &&
-                                   !sum->backend->host_memory};
+                         .direct = direct,
+                         .adds = sum->backend};
     kg_status status = begin(&x, lanes, err);
 
     status = kg_ranks_agree(ranks, status, "gradient exchange", err);
     if (status == KG_OK)
-        status = kg_ranks_agree(ranks, all_buckets(&x, err), "gradient exchange", err);
+        status = kg_ranks_agree(ranks, all_pieces(&x, err), "gradient exchange", err);
     end(&x);
     return status;
 }
@@ -289,5 +349,6 @@ uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int
 
         blocks += (uint64_t)kg_tree_cover(levels, (int)s.first, (int)s.end);
     }
-    return blocks * (uint64_t)bucket(n, ranks) * sizeof(float);
+    return blocks * (uint64_t)piece_of(n, backend, ranks) * sizeof(float) *
+           (uint64_t)ahead_of(backend);
 }

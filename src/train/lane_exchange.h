@@ -4,7 +4,7 @@
  * cut among the ranks; each gets its cut of every block, adds along the one tree and has
  * the sum of that cut. Where every rank wants all of it the cuts of the sum go to
  * everybody; where a rank updates its cut alone (a model that is cut) they stay. It is
- * done by buckets, so that it needs no second slab.
+ * done by pieces, so that it needs no second slab.
  */
 #ifndef KG_TRAIN_LANE_EXCHANGE_H
 #define KG_TRAIN_LANE_EXCHANGE_H
@@ -14,7 +14,8 @@
 #include "ranks/tree.h"
 
 struct kg_lane_blocks {
-    const struct kg_slab *block[2 * KG_TREE_LEVELS]; /* in order; borrowed */
+    const struct kg_slab *block[2 * KG_TREE_LEVELS]; /* in order; borrowed, their elements
+                                                      * are added to */
     int n;
 };
 

@@ -1,5 +1,6 @@
-/* The exchange of lanes over ranks, each a thread, on a device: whichever read or write
- * of its memory fails on one of them, all end alike and can go on talking.
+/* The exchange of lanes over ranks, each a thread: for any number of them the sum has the
+ * bits of one process. On a device: whichever read or write of its memory fails on one of
+ * them, all end alike and can go on talking.
  */
 #include "train/lane_exchange.h"
 
@@ -123,9 +124,112 @@ static void a_device_that_fails_on_one_rank_fails_all(void **state)
     assert_true(failures > 4 * RANKS); /* reads and writes of each */
 }
 
+/* ---- in the host's memory, by several pieces ---- */
+enum { LONG = (13 << 16) + 77, LOOK = 7 /* at every 7th */, MOST_RANKS = 5 };
+
+static float value(int lane, int64_t i)
+{
+    uint64_t h = ((uint64_t)lane << 32 ^ (uint64_t)i) * 0x9e3779b97f4a7c15u;
+
+    return ((float)(h >> 40) - 8388608.0f) * (h & 1 ? 1.0f : 1e-4f);
+}
+
+/* Element i of lanes [first, end), added along the tree. */
+static float tree_sum(int64_t i, int first, int end)
+{
+    float level[KG_TREE_LEVELS], sum = 0;
+    int left[KG_TREE_LEVELS], n;
+    struct kg_tree tree = {0};
+
+    for (int lane = first; lane < end; lane++) {
+        int rest = kg_tree_push(&tree);
+
+        sum = value(lane, i);
+        for (int k = 0; k < rest; k++)
+            sum = level[k] + sum;
+        level[rest] = sum;
+    }
+    n = kg_tree_finish(&tree, left);
+    sum = level[left[0]];
+    for (int k = 1; k < n; k++)
+        sum = level[left[k]] + sum;
+    return sum;
+}
+
+struct near_rank {
+    struct kg_ranks ranks;
+    int lanes;
+    bool cut;
+    int64_t wrong; /* elements */
+};
+
+static int64_t count_wrong(const struct near_rank *x, const struct kg_slab *sum)
+{
+    const struct kg_cut all = {0, LONG};
+    const struct kg_cut c = x->cut ? kg_cut_of(LONG, x->ranks.me, x->ranks.n) : all;
+    int64_t wrong = 0;
+
+    for (int64_t i = c.first; i < c.first + c.n; i += LOOK)
+        wrong += sum->data[i] != tree_sum(i, 0, x->lanes);
+    return wrong;
+}
+
+static void *exchange_near(void *of)
+{
+    struct near_rank *x = of;
+    struct kg_slab slab[MOST_BLOCKS];
+    struct kg_lane_blocks own = {.n = 0};
+    int levels[2 * KG_TREE_LEVELS], first = x->lanes * x->ranks.me / x->ranks.n;
+
+    own.n = kg_tree_cover(levels, first, x->lanes * (x->ranks.me + 1) / x->ranks.n);
+    for (int b = 0; b < own.n; first += 1 << levels[b++]) {
+        NEED(kg_slab_init(&slab[b], cpu, LONG, "block", err));
+        for (int64_t i = 0; i < LONG; i++)
+            slab[b].data[i] = tree_sum(i, first, first + (1 << levels[b]));
+        own.block[b] = &slab[b];
+    }
+    NEED(kg_lane_exchange(&slab[own.n - 1], &own, x->lanes, x->cut, &x->ranks, err));
+    x->wrong = count_wrong(x, &slab[own.n - 1]);
+    for (int b = 0; b < own.n; b++)
+        kg_slab_release(&slab[b]);
+    return NULL;
+}
+
+static void compare_with_one_process(int n, int lanes, bool cut)
+{
+    struct near_rank x[MOST_RANKS] = {0};
+    struct rank_sockets s;
+    pthread_t thread[MOST_RANKS];
+
+    ranks_join(&s, n);
+    for (int p = 0; p < n; p++) {
+        x[p].lanes = lanes;
+        x[p].cut = cut;
+        NEED(kg_ranks_on_sockets(&x[p].ranks, p, n, s.fd[p], s.rings, err));
+        x[p].ranks.wait_s = 20;
+        assert_int_equal(pthread_create(&thread[p], NULL, exchange_near, &x[p]), 0);
+    }
+    for (int p = 0; p < n; p++) {
+        pthread_join(thread[p], NULL);
+        assert_int_equal(x[p].wrong, 0);
+    }
+    ranks_part(&s, -1);
+}
+
+static void any_number_of_ranks_has_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    compare_with_one_process(2, 2, true);
+    compare_with_one_process(2, 3, false);
+    compare_with_one_process(3, 8, true);
+    compare_with_one_process(3, 5, false);
+    compare_with_one_process(5, 6, true);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_ranks_has_the_bits_of_one_process),
         cmocka_unit_test(all_blocks_are_added),
         cmocka_unit_test(a_device_that_fails_on_one_rank_fails_all),
     };

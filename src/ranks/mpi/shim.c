@@ -13,8 +13,10 @@
 
 enum { PARTS, NOTES }; /* tags */
 
-static MPI_Request *requests;
-static int posted, room;
+static struct slot {
+    MPI_Request *requests;
+    int posted, room;
+} slots[KG_MPI_SLOTS];
 static int n_ranks;
 static struct note {
     MPI_Request request;
@@ -60,40 +62,42 @@ static void library(char text[KG_MPI_TEXT])
     text[i] = '\0';
 }
 
-static const char *reserve(int n)
+static const char *reserve(struct slot *s, int n)
 {
     MPI_Request *more;
 
-    if (n <= room)
+    if (n <= s->room)
         return NULL;
-    more = realloc(requests, (size_t)n * sizeof *more);
+    more = realloc(s->requests, (size_t)n * sizeof *more);
     if (!more)
         return "out of memory";
-    requests = more;
-    room = n;
+    s->requests = more;
+    s->room = n;
     return NULL;
 }
 
-static const char *start(const struct kg_mpi_piece *pieces, int n)
+static const char *start(int slot, const struct kg_mpi_piece *pieces, int n)
 {
-    const char *why = reserve(n);
+    struct slot *s = &slots[slot];
+    const char *why = reserve(s, n);
 
-    posted = 0;
+    s->posted = 0;
     for (int i = 0; i < n && !why; i++) {
         const struct kg_mpi_piece *p = &pieces[i];
 
         why = said(p->in ? MPI_Irecv(p->data, p->n, MPI_BYTE, p->rank, PARTS,
-                                     MPI_COMM_WORLD, &requests[i])
+                                     MPI_COMM_WORLD, &s->requests[i])
                          : MPI_Isend(p->data, p->n, MPI_BYTE, p->rank, PARTS,
-                                     MPI_COMM_WORLD, &requests[i]));
-        posted += !why;
+                                     MPI_COMM_WORLD, &s->requests[i]));
+        s->posted += !why;
     }
     return why;
 }
 
-static const char *test(int *done, int *n_done)
+static const char *test(int slot, int *done, int *n_done)
 {
-    int code = MPI_Testsome(posted, requests, n_done, done, MPI_STATUSES_IGNORE);
+    struct slot *s = &slots[slot];
+    int code = MPI_Testsome(s->posted, s->requests, n_done, done, MPI_STATUSES_IGNORE);
 
     if (*n_done == MPI_UNDEFINED)
         *n_done = 0;
@@ -151,9 +155,9 @@ static void close_mpi(void)
         free(notes[p].bytes);
     free(notes);
     notes = NULL;
-    free(requests);
-    requests = NULL;
-    room = posted = 0;
+    for (int i = 0; i < KG_MPI_SLOTS; i++)
+        free(slots[i].requests);
+    memset(slots, 0, sizeof slots);
 }
 
 static void end_all(int status) { MPI_Abort(MPI_COMM_WORLD, status); }

@@ -9,7 +9,8 @@
 
 #include <stdbool.h>
 
-enum { KG_MPI_INTERFACE = 2, KG_MPI_TEXT = 256 };
+enum { KG_MPI_INTERFACE = 3, KG_MPI_TEXT = 256 };
+enum { KG_MPI_SLOTS = 4 }; /* lists of pieces that may be on their way at once */
 
 /* Bytes to or from a rank. */
 struct kg_mpi_piece {
@@ -26,10 +27,11 @@ struct kg_mpi {
     const char *built_for; /* "openmpi", "mpich" */
     const char *(*open)(int *me, int *n);
     void (*library)(char text[KG_MPI_TEXT]); /* its name and version */
-    /* Post all of them, in order; none is on its way from before. */
-    const char *(*start)(const struct kg_mpi_piece *pieces, int n);
-    /* done (as many as were started): indices of those that ended since the last call */
-    const char *(*test)(int *done, int *n_done);
+    /* Post all of them, in order; of this slot none is on its way from before. */
+    const char *(*start)(int slot, const struct kg_mpi_piece *pieces, int n);
+    /* done (as many as were started): indices of those of the slot that ended since the
+     * last call; others move on too */
+    const char *(*test)(int slot, int *done, int *n_done);
     /* A note of n bytes, a few kB at most and always as many, beside what is on its way;
      * lost where the one before it was not taken yet, or a message cannot be sent. */
     void (*tell)(int rank, const void *note, int n);
