@@ -404,6 +404,12 @@ static const struct kg_bench_row rows[] = {
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
      kg_bench_episodes},
+    {"encode", "embedding of 64 texts of 128 tokens at the shapes of MiniLM and E5-base",
+     false, kg_bench_encode},
+    {"search",
+     "a pass over the vectors of 100,000 passages, in fp16 and int8, for 1 question and "
+     "for 64",
+     false, kg_bench_search},
     {"grader", "grading of mathematics: answers a second of processor time", false,
      kg_bench_grader},
     {"head", "vocabulary head with Top-k, forward and backward, and its memory", true,

@@ -10,6 +10,7 @@
 #define KG_BENCH_INTERNAL_H
 
 #include "bench/bench.h"
+#include "encoder/encoder.h"
 #include "model/model.h"
 
 enum kg_bench_ceiling {
@@ -189,6 +190,15 @@ struct kg_bench_line {
     double alpha, beta, worst;
 };
 struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
+/* bench_encode.c */
+kg_status kg_bench_encode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_encode_of(struct kg_bench_report *r, const char *name,
+                             const struct kg_encoder_shape *shape, size_t texts,
+                             int repeats, struct kg_err *err) KG_MUST_CHECK;
+/* bench_search.c */
+kg_status kg_bench_search(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_search_of(struct kg_bench_report *r, int64_t passages, int repeats,
+                             struct kg_err *err) KG_MUST_CHECK;
 /* bench_episodes.c */
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_grader.c */

@@ -157,6 +157,25 @@ static void the_grader_is_measured(void **state)
 }
 
 /* Where the host cannot read, the memory's rate is that of copies. */
+static void embedding_and_searching_are_measured(void **state)
+{
+    static const struct kg_encoder_shape tiny = {
+        .dim = 32, .ffn = 48, .layers = 1, .heads = 2, .vocab = 9, .max_tokens = 5};
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out, .be = backend(), .ct = KG_F32};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_encode_of(&r, "tiny", &tiny, 3, 1, &err), KG_OK);
+    assert_int_equal(kg_bench_search_of(&r, 5000, 1, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "embedding, tiny, 3 x 5 tokens"));
+    assert_non_null(strstr(kg_str_text(&out), "search, 1 question, 5000 x 384 fp16"));
+    assert_non_null(strstr(kg_str_text(&out), "search, 64 questions, 5000 x 384 int8"));
+    assert_non_null(strstr(kg_str_text(&out), "at most"));
+    kg_buf_free(r.be, r.slab);
+    kg_str_release(&out);
+}
+
 static void a_device_has_ceilings(void **state)
 {
     const struct kg_backend *far;
@@ -390,6 +409,7 @@ int main(void)
         cmocka_unit_test(rows_are_json_objects),
         cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
         cmocka_unit_test(the_grader_is_measured),
+        cmocka_unit_test(embedding_and_searching_are_measured),
         cmocka_unit_test(a_device_has_ceilings),
         cmocka_unit_test(a_decode_step_moves_what_is_planned),
         cmocka_unit_test(a_training_step_moves_what_is_planned),

@@ -57,7 +57,7 @@ const struct kg_flag kg_bench_flags[] = {
     {0},
 };
 
-enum { TERMS_MAX = 16, SILENT_S = 60 };
+enum { TERMS_MAX = 20, SILENT_S = 60 };
 
 /* bench/'s names, serve and ranks.   returns how many */
 static int list_terms(struct kg_term terms[static TERMS_MAX])

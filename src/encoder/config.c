@@ -120,3 +120,16 @@ kg_status kg_encoder_config_read(struct kg_encoder_config *c, const char *dir,
     kg_json_release(&doc);
     return status;
 }
+
+void kg_encoder_config_of(struct kg_encoder_config *c, const struct kg_encoder_shape *s)
+{
+    *c = (struct kg_encoder_config){.row = &FAMILIES[0],
+                                    .dim = s->dim,
+                                    .layers = s->layers,
+                                    .heads = s->heads,
+                                    .ffn = s->ffn,
+                                    .vocab = s->vocab,
+                                    .rows = s->max_tokens,
+                                    .types = 1,
+                                    .eps = 1e-12f};
+}

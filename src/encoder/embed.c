@@ -271,13 +271,13 @@ static kg_status tokenise(struct kg_embedder *m, const struct kg_text *t,
                                   "found none");
 }
 
-static void add_to_pack(struct kg_embedder *m)
+static void add_to_pack(struct kg_embedder *m, const int32_t *ids, int32_t n)
 {
-    const int32_t n = (int32_t)m->ids.n, first = m->e->config.first;
+    const int32_t first = m->e->config.first;
 
     m->seqs[m->n_seqs++] = (struct kg_attn_seq){.row = m->n, .n_rows = n, .keys = m->n};
     for (int32_t i = 0; i < n; i++) {
-        m->tokens[m->n + i] = m->ids.ids[i];
+        m->tokens[m->n + i] = ids[i];
         m->positions[m->n + i] = first + i;
     }
     m->n += n;
@@ -297,7 +297,24 @@ kg_status kg_embed(float *out, struct kg_embedder *m, const struct kg_text *text
             KG_TRY(run_pack(out + done * D, m, done, err));
             done = i;
         }
-        add_to_pack(m);
+        add_to_pack(m, m->ids.ids, (int32_t)m->ids.n);
+    }
+    return run_pack(out + done * D, m, done, err);
+}
+
+kg_status kg_embed_ids(float *out, struct kg_embedder *m, const int32_t *ids,
+                       const int32_t *lengths, size_t n, struct kg_err *err)
+{
+    const size_t D = (size_t)m->e->config.dim;
+    size_t done = 0;
+
+    m->n = m->n_seqs = 0;
+    for (size_t i = 0; i < n; ids += lengths[i++]) {
+        if (m->n + lengths[i] > m->capacity) {
+            KG_TRY(run_pack(out + done * D, m, done, err));
+            done = i;
+        }
+        add_to_pack(m, ids, lengths[i]);
     }
     return run_pack(out + done * D, m, done, err);
 }

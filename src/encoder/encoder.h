@@ -46,6 +46,14 @@ struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
 kg_status kg_encoder_open(struct kg_encoder **e, const char *dir,
                           const struct kg_encoder_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
+/* Of BERT's shape, with random weights and without a tokenizer, for measurements: ids go
+ * in (kg_embed_ids). Mean, length 1.   errors: ENOMEM, those of the backend */
+struct kg_encoder_shape {
+    int32_t dim, ffn, layers, heads, vocab;
+    int32_t max_tokens;
+};
+kg_status kg_encoder_create(struct kg_encoder **e, const struct kg_encoder_shape *shape,
+                            struct kg_err *err) KG_MUST_CHECK;
 void kg_encoder_close(struct kg_encoder *e); /* after its embedders; NULL allowed */
 
 struct kg_encoder_info {
@@ -84,5 +92,10 @@ void kg_embedder_close(struct kg_embedder *m); /* NULL allowed */
  * number of the text from 0; ENOMEM */
 kg_status kg_embed(float *out, struct kg_embedder *m, const struct kg_text *texts,
                    size_t n, enum kg_text_side side, struct kg_err *err) KG_MUST_CHECK;
+/* The same of tokens, special ones among them: of n texts one behind the other, of so
+ * many tokens each (1 to max_tokens).   errors: ENONFINITE, ENOMEM */
+kg_status kg_embed_ids(float *out, struct kg_embedder *m, const int32_t *ids,
+                       const int32_t *lengths, size_t n,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -69,6 +69,7 @@ struct kg_encoder {
 /* config.c.   errors: those of kg_encoder_open */
 kg_status kg_encoder_config_read(struct kg_encoder_config *c, const char *dir,
                                  struct kg_err *err) KG_MUST_CHECK;
+void kg_encoder_config_of(struct kg_encoder_config *c, const struct kg_encoder_shape *s);
 /* settings.c; released by kg_encoder_settings_release, {0} is allowed */
 kg_status kg_encoder_settings_read(struct kg_encoder_settings *s, const char *dir,
                                    const struct kg_encoder_config *c,
@@ -77,6 +78,8 @@ kg_status kg_encoder_settings_read(struct kg_encoder_settings *s, const char *di
 void kg_encoder_settings_release(struct kg_encoder_settings *s);
 /* weights.c: memory, tables, layers, and the hash of all tensors */
 kg_status kg_encoder_weights_read(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
+/* The same, of random numbers; no hash. */
+kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
 /* What that takes of the backend, before anything is read. */
 uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
                                   const struct kg_encoder_config *c);

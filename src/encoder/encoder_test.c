@@ -396,6 +396,43 @@ static void what_is_no_number_is_no_vector(void **state)
     kg_encoder_close(e);
 }
 
+/* Packs are cut where texts of random weights do not fit: the vectors are the same. */
+static void tokens_of_random_weights_have_vectors(void **state)
+{
+    enum { TEXTS = 300, LONG = 20 };
+    static const struct kg_encoder_shape shape = {
+        .dim = DIM, .ffn = 12, .layers = 2, .heads = 2, .vocab = 30, .max_tokens = LONG};
+    static int32_t ids[TEXTS * LONG], lengths[TEXTS];
+    static float together[TEXTS][DIM];
+    struct kg_encoder *e;
+    struct kg_embedder *m;
+    int32_t at = 0;
+
+    (void)state;
+    for (int i = 0; i < TEXTS; i++) {
+        lengths[i] = 1 + i % LONG;
+        for (int32_t j = 0; j < lengths[i]; j++)
+            ids[at++] = (i * 7 + j * 3) % 30;
+    }
+    must(kg_encoder_create(&e, &shape, &err));
+    must(kg_embedder_open(&m, e, &err));
+    must(kg_embed_ids(together[0], m, ids, lengths, TEXTS, &err));
+    at = 0;
+    for (int i = 0; i < TEXTS; at += lengths[i++]) {
+        double squares = 0;
+        float alone[DIM];
+
+        must(kg_embed_ids(alone, m, ids + at, &lengths[i], 1, &err));
+        assert_memory_equal(alone, together[i], sizeof alone);
+        for (int d = 0; d < DIM; d++)
+            squares += (double)alone[d] * (double)alone[d];
+        assert_float_equal(squares, 1, 1e-6);
+    }
+    assert_memory_not_equal(together[0], together[1], sizeof together[0]);
+    kg_embedder_close(m);
+    kg_encoder_close(e);
+}
+
 static void a_text_is_utf8(void **state)
 {
     const struct kg_text texts[] = {{"dog", 3}, {"c\xfft", 3}};
@@ -450,6 +487,7 @@ int main(void)
                                         end),
         cmocka_unit_test_setup_teardown(a_folder_may_have_prompts, begin, end),
         cmocka_unit_test_setup_teardown(what_is_no_number_is_no_vector, begin, end),
+        cmocka_unit_test(tokens_of_random_weights_have_vectors),
         cmocka_unit_test(a_text_is_utf8),
         cmocka_unit_test(without_memory_nothing_is_left),
     };

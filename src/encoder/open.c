@@ -120,6 +120,38 @@ kg_status kg_encoder_open(struct kg_encoder **e, const char *dir,
     return KG_OK;
 }
 
+static kg_status make(struct kg_encoder *e, const struct kg_encoder_shape *shape,
+                      struct kg_err *err)
+{
+    e->dir = kg_mem_strdup("random weights", err);
+    if (!e->dir)
+        return KG_ENOMEM;
+    KG_TRY(kg_backend_open(&e->backend, NULL, err));
+    KG_TRY(check_backend(e->backend, err));
+    kg_encoder_config_of(&e->config, shape);
+    e->settings = (struct kg_encoder_settings){
+        .pooling = KG_POOLING_MEAN, .normalised = true, .max_tokens = shape->max_tokens};
+    return kg_encoder_weights_draw(e, err);
+}
+
+kg_status kg_encoder_create(struct kg_encoder **e, const struct kg_encoder_shape *shape,
+                            struct kg_err *err)
+{
+    struct kg_encoder *fresh = kg_mem_calloc(1, sizeof *fresh, "encoder", err);
+    kg_status status;
+
+    *e = NULL;
+    if (!fresh)
+        return KG_ENOMEM;
+    status = make(fresh, shape, err);
+    if (status != KG_OK) {
+        kg_encoder_close(fresh);
+        return status;
+    }
+    *e = fresh;
+    return KG_OK;
+}
+
 void kg_encoder_close(struct kg_encoder *e)
 {
     if (!e)

@@ -83,6 +83,7 @@ struct job {
     void *staged;        /* owned; the backend's, what is packed */
     uint64_t bytes;      /* of all so far */
     int64_t widest;      /* elements of the largest tensor */
+    uint32_t seed;       /* of numbers that are drawn */
 };
 typedef kg_status visit_fn(struct job *j, const struct tensor *t, const char *name,
                            void *slot, struct kg_err *err);
@@ -205,15 +206,14 @@ static kg_status put_product(struct kg_mat *slot, struct job *j, int64_t rows,
     return kg_op_cast(be, *slot, staged, err);
 }
 
-static kg_status load(struct job *j, const struct tensor *t, const char *name, void *slot,
-                      struct kg_err *err)
+/* What stands in j->rows to its place. */
+static kg_status put(struct job *j, const struct tensor *t, void *slot,
+                     struct kg_err *err)
 {
     const int64_t rows = t->kind == FIRST ? 1 : size_of(&j->e->config, t->rows);
     const int64_t cols = size_of(&j->e->config, t->cols);
     const uint64_t bytes = (uint64_t)(rows * cols) * sizeof(float);
 
-    kg_phase_tick();
-    KG_TRY(read_rows(j, t, name, err));
     if (t->kind == PRODUCT) {
         KG_TRY(put_product(slot, j, rows, cols, err));
     } else {
@@ -225,6 +225,27 @@ static kg_status load(struct job *j, const struct tensor *t, const char *name, v
     }
     j->next += bytes_of(j, t);
     return KG_OK;
+}
+
+static kg_status load(struct job *j, const struct tensor *t, const char *name, void *slot,
+                      struct kg_err *err)
+{
+    kg_phase_tick();
+    KG_TRY(read_rows(j, t, name, err));
+    return put(j, t, slot, err);
+}
+
+static kg_status draw(struct job *j, const struct tensor *t, const char *name, void *slot,
+                      struct kg_err *err)
+{
+    const int64_t n = size_of(&j->e->config, t->rows) * size_of(&j->e->config, t->cols);
+
+    (void)name;
+    for (int64_t i = 0; i < n; i++) {
+        j->seed = j->seed * 1664525u + 1013904223u;
+        j->rows[i] = (float)(int32_t)j->seed * 0x1p-36f; /* -1/32 .. 1/32 */
+    }
+    return put(j, t, slot, err);
 }
 
 /* ---- nothing else ---- */
@@ -297,6 +318,19 @@ static kg_status take_memory(struct job *j, struct kg_err *err)
     return j->rows ? KG_OK : KG_ENOMEM;
 }
 
+/* All tensors by one of the above. */
+static kg_status fill_by(struct job *j, visit_fn *visit, struct kg_err *err)
+{
+    struct kg_encoder *e = j->e;
+
+    e->layers = kg_mem_calloc((size_t)e->config.layers, sizeof *e->layers, "layers", err);
+    if (!e->layers)
+        return KG_ENOMEM;
+    KG_TRY(walk(j, count, err));
+    KG_TRY(take_memory(j, err));
+    return walk(j, visit, err);
+}
+
 static kg_status fill(struct job *j, struct kg_err *err)
 {
     struct kg_encoder *e = j->e;
@@ -304,12 +338,7 @@ static kg_status fill(struct job *j, struct kg_err *err)
     j->prefix = "";
     if (!kg_st_find(j->set, EMBEDDINGS[0].name))
         j->prefix = e->config.row->prefix;
-    e->layers = kg_mem_calloc((size_t)e->config.layers, sizeof *e->layers, "layers", err);
-    if (!e->layers)
-        return KG_ENOMEM;
-    KG_TRY(walk(j, count, err));
-    KG_TRY(take_memory(j, err));
-    KG_TRY(walk(j, load, err));
+    KG_TRY(fill_by(j, load, err));
     KG_TRY(check_no_others(j, err));
     e->hash = hash_of(j->set);
     return KG_OK;
@@ -325,5 +354,15 @@ kg_status kg_encoder_weights_read(struct kg_encoder *e, struct kg_err *err)
     kg_mem_free(j.rows);
     kg_buf_free(e->backend, j.staged);
     kg_st_close(j.set);
+    return status;
+}
+
+kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err)
+{
+    struct job j = {.e = e, .prefix = ""};
+    const kg_status status = fill_by(&j, draw, err);
+
+    kg_mem_free(j.rows);
+    kg_buf_free(e->backend, j.staged);
     return status;
 }
