@@ -1,7 +1,7 @@
 /* A run over ranks, each on a device of its own, is the run of one device: weights,
  * moments, anchor and log. What ranks say to each other goes through the host's memory,
- * or gradients by a NCCL of the tests' own. So is the run of which a rank was killed,
- * when another number of them goes on, by the other link.
+ * or gradients and weights by a NCCL of the tests' own. So is the run of which a rank was
+ * killed, when another number of them goes on, by the other link.
  *
  * Two backends stand for devices, in a process each: memory that the host cannot touch,
  * on which every way in which memory travels is tried; and the emulated kernels of GPUs,
@@ -175,15 +175,19 @@ static void ranks_joined_by_nccl_make_the_run_of_one(void **state)
     }
 }
 
+#define STANDS ROOT "/n/checkpoints/step-000001"
+
+/* In the second step. */
 static void one_fails_to_send(int me)
 {
     (void)me;
     setenv("FAKE_NCCL", "send@1", true);
+    setenv("FAKE_NCCL_BEHIND", STANDS, true);
 }
 
 static void a_run_whose_link_fails_ends_with_one_line(void **state)
 {
-    static const char *const extra[] = {"train.lanes=2", NULL};
+    static const char *const extra[] = {"train.lanes=2", "train.steps=2", NULL};
     static const struct upset upset = {
         .before = one_fails_to_send, .nccl = NCCL, .said = ROOT "/said"};
     pid_t child[2];
@@ -206,8 +210,6 @@ static void a_run_whose_link_fails_ends_with_one_line(void **state)
 }
 
 /* ---- a rank that is lost ---- */
-
-#define STANDS ROOT "/n/checkpoints/step-000001"
 
 static void one_dies_sending(int me)
 {

@@ -5,10 +5,13 @@
  * large one. In a bucket weights stand as they will be read, those of products in the
  * compute dtype: they are rounded once, by who has them, as packing would, and cost two
  * bytes each on the way. A cut is a run of the layout, and so is what it has of a bucket.
+ *
+ * A bucket is the host's. Where NCCL joins devices that have all of the model, it is the
+ * device's: rounded there, moved from GPU to GPU, packed there.
  */
 #include "base/mem.h"
 #include "model/model_internal.h"
-#include "ranks/ranks.h"
+#include "ranks/nccl.h"
 
 #include <assert.h>
 
@@ -31,7 +34,9 @@ struct bucket {
 
 struct collect {
     struct kg_model *m;
-    unsigned char *data; /* owned: of a bucket */
+    bool direct;                 /* by NCCL */
+    unsigned char *data;         /* owned: of a bucket; direct: the device's */
+    struct kg_ranks_part *parts; /* (2, ranks) owned: direct: out, in */
     void *packed;   /* owned, page-locked: of a run, on its way to a device; NULL: none is
                      * there */
     float *wide;    /* owned, page-locked: (KG_SLAB_RUN) of master weights on a device, on
@@ -123,13 +128,20 @@ static uint64_t wide_bytes(const struct kg_model *m)
     return near ? 0 : KG_SLAB_RUN * sizeof(float);
 }
 
-uint64_t kg_model_refresh_bytes(const struct kg_model *m)
+static bool is_direct(const struct kg_model *m)
+{
+    return !m->backend->host_memory && m->on_host == KG_HOST_NONE;
+}
+
+struct kg_bytes kg_model_refresh_bytes(const struct kg_model *m, bool nccl)
 {
     uint64_t packed, bytes;
     if (!m->ranks)
-        return 0;
+        return (struct kg_bytes){0, 0};
     bytes = room_of(&packed, m);
-    return bytes + packed + wide_bytes(m);
+    if (nccl && is_direct(m))
+        return (struct kg_bytes){bytes, 0};
+    return (struct kg_bytes){0, bytes + packed + wide_bytes(m)};
 }
 
 /* ---- a bucket ---- */
@@ -178,6 +190,9 @@ static kg_status fill_range(unsigned char *to, enum kg_dtype dtype,
 {
     const struct kg_slab *master = &c->m->master;
     const int64_t at = first - c->m->cut.first;
+    if (c->direct)
+        return kg_op_cast(master->backend, kg_mat(to, dtype, 1, n),
+                          kg_slab_row(master, at, n), err);
     for (int64_t i = 0; i < n; i += KG_SLAB_RUN) {
         struct kg_vec seen;
         KG_TRY(kg_slab_see(&seen, c->wide, master, at + i, kg_slab_run(n, i), err));
@@ -210,9 +225,10 @@ static kg_status pack(const struct collect *c, const struct run *r, struct kg_er
     const struct kg_stored to = kg_param_stored(m, r->p);
     struct kg_mat from;
     if (!r->p->is_product)
-        return kg_model_put_vector(m, r->p, m->host, (float *)(void *)data, err);
+        return kg_model_put_vector(m, r->p, c->direct ? m->backend : m->host,
+                                   (float *)(void *)data, err);
     from = kg_mat(data, m->ct, r->rows, r->p->cols);
-    return to.backend->host_memory
+    return to.backend->host_memory || c->direct
                ? kg_op_cast(to.backend, kg_mat_rows(to.mat, r->row, r->rows), from, err)
                : kg_model_send_rows(m, r->p, r->row, from, c->packed, err);
 }
@@ -223,6 +239,24 @@ static kg_status pack_all(const struct collect *c, const struct bucket *b,
     for (int i = 0; i < b->n; i++)
         KG_TRY(pack(c, &b->run[i], err));
     return KG_OK;
+}
+
+/* What each rank has of the bucket, to all. */
+static kg_status move(struct collect *c, struct kg_err *err)
+{
+    struct kg_ranks *ranks = c->m->ranks;
+    struct kg_ranks_part *out = c->parts, *in = c->parts + ranks->n;
+    struct kg_ranks_part own = {NULL, 0};
+    uint64_t from = 0;
+    if (!c->direct)
+        return kg_ranks_gather(ranks, c->data, c->ends, "weights", err);
+    for (int p = 0; p < ranks->n; from = c->ends[p++])
+        in[p] = (struct kg_ranks_part){c->data + from, c->ends[p] - from};
+    own = in[ranks->me];
+    for (int p = 0; p < ranks->n; p++)
+        out[p] = own;
+    out[ranks->me] = in[ranks->me] = (struct kg_ranks_part){NULL, 0};
+    return kg_ranks_nccl_exchange(ranks, out, in, "weights", err);
 }
 
 /* *status: of this rank's own part; a failure of it stops none of what all do together */
@@ -237,7 +271,7 @@ static kg_status one_bucket(struct collect *c, const struct bucket *b, kg_status
         const struct kg_cut cut = kg_cut_of(c->m->n_elements, r, ranks->n);
         c->ends[r] = bytes_before(b, c->m, cut.first + cut.n);
     }
-    if (kg_ranks_gather(ranks, c->data, c->ends, "weights", &lost) != KG_OK) {
+    if (move(c, &lost) != KG_OK) {
         *err = lost;
         return lost.code;
     }
@@ -248,14 +282,19 @@ static kg_status one_bucket(struct collect *c, const struct bucket *b, kg_status
 
 static kg_status take_room(struct collect *c, struct kg_err *err)
 {
+    const size_t n = (size_t)c->m->ranks->n;
     uint64_t packed;
     const uint64_t bytes = room_of(&packed, c->m), wide = wide_bytes(c->m);
-    c->data = kg_mem_calloc(1, bytes, "weights of all ranks", err);
-    c->ends = c->data ? kg_mem_calloc((size_t)c->m->ranks->n, sizeof *c->ends,
-                                      "weights of all ranks", err)
+    c->data = c->direct ? kg_buf_alloc(c->m->backend, bytes, "weights of all ranks", err)
+                        : kg_mem_calloc(1, bytes, "weights of all ranks", err);
+    c->ends = c->data ? kg_mem_calloc(n, sizeof *c->ends, "weights of all ranks", err)
                       : NULL;
     if (!c->ends)
-        return KG_ENOMEM;
+        return err->code;
+    if (c->direct) {
+        c->parts = kg_mem_calloc(2 * n, sizeof *c->parts, "weights of all ranks", err);
+        return c->parts ? KG_OK : err->code;
+    }
     if (packed > 0)
         c->packed = kg_buf_pin(c->m->backend, packed, "a piece of weights", err);
     if (packed > 0 && !c->packed)
@@ -268,7 +307,8 @@ static kg_status take_room(struct collect *c, struct kg_err *err)
 
 kg_status kg_model_collect(struct kg_model *m, struct kg_err *err)
 {
-    struct collect c = {.m = m};
+    struct collect c = {.m = m,
+                        .direct = kg_ranks_nccl_version(m->ranks) && is_direct(m)};
     struct bucket b = first_bucket(m);
     kg_status own = KG_OK;
     kg_status status = kg_ranks_agree(m->ranks, take_room(&c, err), "weights", err);
@@ -278,7 +318,11 @@ kg_status kg_model_collect(struct kg_model *m, struct kg_err *err)
         status = one_bucket(&c, &b, &own, err);
     if (status == KG_OK)
         status = kg_ranks_agree(m->ranks, own, "weights", err);
-    kg_mem_free(c.data);
+    if (c.direct)
+        kg_buf_free(m->backend, c.data);
+    else
+        kg_mem_free(c.data);
+    kg_mem_free(c.parts);
     kg_mem_free(c.ends);
     kg_buf_unpin(m->backend, c.packed);
     kg_buf_unpin(m->backend, c.wide);

@@ -243,7 +243,7 @@ static void test_a_refresh_has_room_for_the_padded_panels_of_a_run(void **state)
     }
     assert_true(most > 2 * bucket);
     const uint64_t wide = KG_SLAB_RUN * sizeof(float); /* master weights as they come */
-    assert_int_equal(kg_model_refresh_bytes(m), bucket + most + wide);
+    assert_int_equal(kg_model_refresh_bytes(m, false).host, bucket + most + wide);
     kg_model_free(m);
 }
 

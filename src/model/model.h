@@ -171,19 +171,19 @@ void kg_model_free(struct kg_model *m);
  * ranks: of cuts each sends its own, in what products read.
  * errors: ENOMEM, of the ranks (told to all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Bytes of the host that a refresh of cuts takes while it lasts: what ranks send, and
- * what goes to a device. */
-uint64_t kg_model_refresh_bytes(const struct kg_model *m);
-/* Memory of what products read, beside the master weights: the backend's. */
-uint64_t kg_model_compute_bytes(const struct kg_model *m);
-/* What its products may take beside operands: reserved when it is opened. */
-uint64_t kg_model_product_bytes(const struct kg_model *m);
-
 /* Bytes of the backend's memory and, where that is another, of the host's. */
 struct kg_bytes {
     uint64_t there;
     uint64_t host;
 };
+/* What a refresh of cuts takes while it lasts: what ranks send, and what goes to a
+ * device.   nccl: that joins their devices */
+struct kg_bytes kg_model_refresh_bytes(const struct kg_model *m, bool nccl);
+/* Memory of what products read, beside the master weights: the backend's. */
+uint64_t kg_model_compute_bytes(const struct kg_model *m);
+/* What its products may take beside operands: reserved when it is opened. */
+uint64_t kg_model_product_bytes(const struct kg_model *m);
+
 static inline uint64_t kg_bytes_sum(struct kg_bytes b) { return b.there + b.host; }
 /* What a model holds, were it trainable or not: taken, or of an outline to be taken. */
 struct kg_model_memory {

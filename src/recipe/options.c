@@ -382,8 +382,8 @@ static const struct kg_opt_row rows[] = {
      "the first writes checkpoints alone",
      true},
     {"ranks.link", AT(ranks.nccl), "host", 0, 0, "host|nccl",
-     "how gradients, and weights of ranks that sample, go from GPU to GPU: through the "
-     "host's memory, or by NVIDIA's NCCL (same bits, docs/ranks.md)",
+     "how gradients and weights go from GPU to GPU: through the host's memory, or by "
+     "NVIDIA's NCCL (same bits, docs/ranks.md)",
      true},
     {KEY(ranks.libraries), "", 0, 0, NULL,
      "folder of libnccl.so.2; empty: it is looked for (docs/ranks.md)", true},

@@ -61,6 +61,20 @@ static uint64_t state_bytes(const struct kg_run *run)
     return rl > sft ? rl : sft;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Of the model and of the anchor, by turns. */
+static struct kg_bytes refresh_bytes(const struct kg_run *run)
+{
+    const bool nccl = run->in.recipe.ranks.nccl;
+    struct kg_bytes b = kg_model_refresh_bytes(run->state.model, nccl), other;
+
+    if (!run->state.anchor)
+        return b;
+    other = kg_model_refresh_bytes(run->state.anchor, nccl);
+    return (struct kg_bytes){larger(b.there, other.there), larger(b.host, other.host)};
+}
+
 /* For what goes to other ranks: gradients and weights by turns. */
 static struct kg_bytes exchange_bytes(const struct kg_run *run)
 {
@@ -69,11 +83,11 @@ static struct kg_bytes exchange_bytes(const struct kg_run *run)
     uint64_t gradients = kg_lane_exchange_bytes(m->n_elements, m->backend,
                                                 run->in.recipe.train.lanes,
                                                 run->work.ranks->n, direct);
-    uint64_t weights = kg_model_refresh_bytes(m);
+    const struct kg_bytes weights = refresh_bytes(run);
 
     if (direct)
-        return (struct kg_bytes){gradients, weights};
-    return (struct kg_bytes){0, gradients > weights ? gradients : weights};
+        return (struct kg_bytes){larger(gradients, weights.there), weights.host};
+    return (struct kg_bytes){0, larger(gradients, weights.host)};
 }
 
 /* Gradients of which ranks have their cuts. */
@@ -84,12 +98,14 @@ static void add_divided(struct kg_memory *m, const struct kg_run *run)
     const bool direct = run->in.recipe.ranks.nccl;
     struct kg_lane_stream_memory s = kg_lane_stream_memory(
         &buckets, model->backend, run->in.recipe.train.lanes, run->work.ranks->n, direct);
-    uint64_t on_host = s.near + (direct ? 0 : s.room) + kg_model_refresh_bytes(model);
+    const struct kg_bytes weights = refresh_bytes(run);
     uint64_t cut = (uint64_t)model->cut.n * sizeof(float);
 
     add(m, "gradients", (struct kg_bytes){cut + s.bucket, 0});
     add(m, "sums of lanes", (struct kg_bytes){0, s.stripes});
-    add(m, "exchange", (struct kg_bytes){direct ? s.room : 0, on_host});
+    add(m, "exchange",
+        (struct kg_bytes){weights.there + (direct ? s.room : 0),
+                          weights.host + s.near + (direct ? 0 : s.room)});
 }
 
 static void add_training(struct kg_memory *m, const struct kg_run *run)
