@@ -14,6 +14,7 @@
 #include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -373,6 +374,19 @@ static long time_left_ms(const struct kg_http_request *r, double now)
     return left < o->timeout_ms ? (long)left : o->timeout_ms;
 }
 
+/* How the host is reached, and by what it is believed to be the one. */
+static CURLcode set_way(struct kg_http_request *r)
+{
+    const char *certificates = getenv("SSL_CERT_FILE");
+    CURLcode bad = CURLE_OK;
+    if (!r->c->opts.surroundings)
+        return curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not by environment */
+    bad |= curl_easy_setopt(r->easy, CURLOPT_HEADEROPT, CURLHEADER_SEPARATE);
+    if (certificates && *certificates)
+        bad |= curl_easy_setopt(r->easy, CURLOPT_CAINFO, certificates);
+    return bad;
+}
+
 static CURLcode set_options(struct kg_http_request *r, long timeout_ms)
 {
     const struct kg_http_client_opts *o = &r->c->opts;
@@ -388,7 +402,7 @@ static CURLcode set_options(struct kg_http_request *r, long timeout_ms)
     bad |= curl_easy_setopt(r->easy, CURLOPT_WRITEDATA, r);
     bad |= curl_easy_setopt(r->easy, CURLOPT_PROTOCOLS_STR, "http,https");
     bad |= curl_easy_setopt(r->easy, CURLOPT_NOSIGNAL, 1L);
-    bad |= curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not even by environment */
+    bad |= set_way(r);
     bad |= curl_easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT_MS,
                             (long)o->connect_timeout_ms);
     bad |= curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS,

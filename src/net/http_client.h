@@ -7,8 +7,9 @@
  * until its tries or its deadline are used up. Nothing blocks but poll, and that at most
  * for the time given.
  *
- * No signals, no proxy, no .netrc: nothing outside the options changes what is asked. A
- * redirection is an answer like any other. One thread at a time may use a client.
+ * No signals, no .netrc, and without `surroundings` no proxy: nothing outside the options
+ * changes what is asked. A redirection is an answer like any other. One thread at a time
+ * may use a client.
  */
 #ifndef KG_NET_HTTP_CLIENT_H
 #define KG_NET_HTTP_CLIENT_H
@@ -49,6 +50,10 @@ struct kg_http_client_opts {
     int backoff_ms;            /* before the second try, doubled each time; 0: 250 */
     size_t max_response_bytes; /* 0: 64 MiB; a larger answer is a failure */
     const char *bearer_key;    /* NULL: none; copied */
+    /* By proxies of http_proxy, https_proxy, all_proxy but for the hosts of no_proxy, as
+     * libcurl reads them, which are not told the key of an https address; certificates
+     * are checked against SSL_CERT_FILE, if that is set. For hosts of the wide world. */
+    bool surroundings;
     /* 0, or in the place of timeout_ms: a try ends when nothing came for so long */
     int stall_timeout_s;
     /* NULL, or told of each piece of a 2xx body as it comes, for streamed answers; a try

@@ -418,6 +418,51 @@ static void the_environment_changes_nothing(void **state)
     stop_server();
 }
 
+static void one_asks_by_the_proxy_of_the_environment(void **state)
+{
+    const struct kg_http_client_opts opts = {
+        .tries = 1, .surroundings = true, .bearer_key = "secret"};
+    struct bad_server b;
+    char proxy[64];
+    (void)state;
+    unsetenv("ALL_PROXY");
+    bad_start(&b, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi");
+    snprintf(proxy, sizeof proxy, "http://127.0.0.1:%d", b.port);
+    setenv("http_proxy", proxy, 1);
+    open_client(opts);
+    ask("http://hub.invalid/x", NULL);
+    poll_all();
+    assert_string_equal(seen.body, "hi");
+    setenv("no_proxy", "hub.invalid", 1);
+    ask("http://hub.invalid/x", NULL);
+    poll_all();
+    assert_int_equal(seen.status, KG_EIO);
+    close_client();
+    bad_stop(&b);
+    unsetenv("http_proxy");
+    unsetenv("no_proxy");
+}
+
+/* Nobody is spoken to: there is nothing to believe a certificate by. */
+static void certificates_are_where_the_environment_says(void **state)
+{
+    struct bad_server b;
+    char address[64];
+    (void)state;
+    setenv("SSL_CERT_FILE", "/no/such/certificates.pem", 1);
+    bad_start(&b, "");
+    snprintf(address, sizeof address, "https://127.0.0.1:%d/", b.port);
+    open_client((struct kg_http_client_opts){.tries = 1, .surroundings = true});
+    ask(address, NULL);
+    poll_all();
+    assert_int_equal(seen.status, KG_EIO);
+    if (!strstr(seen.reason, "/no/such/certificates.pem"))
+        fail_msg("%s", seen.reason);
+    close_client();
+    bad_stop(&b);
+    unsetenv("SSL_CERT_FILE");
+}
+
 static void a_stream_is_told_in_pieces(void **state)
 {
     (void)state;
@@ -483,6 +528,8 @@ int main(void)
         cmocka_unit_test_teardown(an_answer_that_is_too_large_is_a_failure, clean),
         cmocka_unit_test_teardown(half_answers_and_garbage_are_failures, clean),
         cmocka_unit_test_teardown(the_environment_changes_nothing, clean),
+        cmocka_unit_test_teardown(one_asks_by_the_proxy_of_the_environment, clean),
+        cmocka_unit_test_teardown(certificates_are_where_the_environment_says, clean),
         cmocka_unit_test_teardown(a_stream_is_told_in_pieces, clean),
         cmocka_unit_test_teardown(closing_drops_what_is_in_flight, clean),
     };

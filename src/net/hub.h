@@ -2,8 +2,9 @@
  *
  * HF_ENDPOINT names the hub (default https://huggingface.co). HF_TOKEN, or the file
  * HF_TOKEN_PATH, or HF_HOME/token, is who asks; it is told to the endpoint's own origin
- * and to no other that an answer sends the client to. With HF_HUB_OFFLINE=1 nothing is
- * asked.
+ * and to no other that an answer sends the client to. With HF_HUB_OFFLINE=1 or
+ * TRANSFORMERS_OFFLINE=1 nothing is asked. Proxies and certificates are those of the
+ * environment (http_client.h).
  */
 #ifndef KG_NET_HUB_H
 #define KG_NET_HUB_H

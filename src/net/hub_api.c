@@ -13,6 +13,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum {
     MAX_TOKEN_BYTES = 4096,
@@ -107,15 +108,29 @@ static kg_status read_token(struct kg_str *token, struct kg_err *err)
     return KG_OK;
 }
 
+/* Either variable, with one of the words that HuggingFace's libraries take for yes. */
+static kg_status check_online(struct kg_err *err)
+{
+    static const char *const names[] = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"};
+    static const char *const yes[] = {"1", "on", "yes", "true"};
+    const char *value = NULL;
+    size_t which = 0;
+
+    for (; which < 2 && !value; which++)
+        value = kg_hub_variable(names[which]);
+    for (size_t i = 0; value && i < sizeof yes / sizeof *yes; i++)
+        if (strcasecmp(value, yes[i]) == 0)
+            return kg_fail(err, KG_EINVAL, "%s=%s: expected it unset to ask the hub",
+                           names[which - 1], value);
+    return KG_OK;
+}
+
 kg_status kg_hub_site_open(struct kg_hub_site *site, struct kg_err *err)
 {
-    const char *offline = kg_hub_variable("HF_HUB_OFFLINE");
     kg_status status;
 
     memset(site, 0, sizeof *site);
-    if (offline && strcmp(offline, "0") != 0)
-        return kg_fail(err, KG_EINVAL,
-                       "HF_HUB_OFFLINE=%.20s: expected it unset to ask the hub", offline);
+    KG_TRY(check_online(err));
     KG_TRY(read_endpoint(site, err));
     status = read_token(&site->token, err);
     if (status != KG_OK)
@@ -411,6 +426,7 @@ kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *si
 {
     struct kg_http_client_opts how = {.bearer_key = site->token.len ? site->token.data
                                                                     : NULL,
+                                      .surroundings = true,
                                       .stall_timeout_s = opts->stall_timeout_s,
                                       .backoff_ms = opts->backoff_ms,
                                       .max_response_bytes = MAX_LIST_BYTES};

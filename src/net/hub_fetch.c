@@ -744,6 +744,7 @@ static kg_status open_client(struct fetch *f, struct kg_err *err)
     const struct kg_str *token = &f->site->token;
     struct kg_http_client_opts how = {
         .max_in_flight = f->in_flight,
+        .surroundings = true,
         .stall_timeout_s = o->stall_timeout_s > 0 ? o->stall_timeout_s : STALL_S,
         .backoff_ms = o->backoff_ms > 0 ? o->backoff_ms : BACKOFF_MS,
         .bearer_key = token->len > 0 ? token->data : NULL,

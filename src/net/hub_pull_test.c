@@ -684,12 +684,16 @@ static void the_environment_is_checked(void **state)
         kg_hub_site_close(&site);
     }
     setenv("HF_HUB_OFFLINE", "1", 1);
-    refuses("org/tiny", KG_EINVAL, "HF_HUB_OFFLINE");
-    setenv("HF_HUB_OFFLINE", "0", 1);
+    refuses("org/tiny", KG_EINVAL, "HF_HUB_OFFLINE=1");
+    unsetenv("HF_HUB_OFFLINE");
+    setenv("TRANSFORMERS_OFFLINE", "Yes", 1);
+    refuses("org/tiny", KG_EINVAL, "TRANSFORMERS_OFFLINE=Yes");
+    setenv("HF_HUB_OFFLINE", "0", 1); /* the first one counts */
     for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
         setenv("HF_ENDPOINT", urls[i], 1);
         refuses("org/tiny", KG_EINVAL, "HF_ENDPOINT");
     }
+    unsetenv("TRANSFORMERS_OFFLINE");
     assert_int_equal(hub_count("GET"), 0);
 }
 
