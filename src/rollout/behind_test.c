@@ -357,14 +357,5 @@ int main(void)
         cmocka_unit_test(what_is_written_too_early_is_found),
     };
 
-    const struct CMUnitTest none_here[] = {cmocka_unit_test(kernels_are_not_emulated)};
-    int failures;
-
-    if (!kg_emu_open)
-        return RUN_ON("emu", none_here, NULL, NULL);
-    /* in one schedule: orders of threads are what draw_test is about */
-    failures = RUN_ON("emu", tests, setup, teardown);
-    if (getenv("KEDGE_TEST_BACKEND"))
-        failures += RUN_ON("cuda", tests, setup, teardown);
-    return failures;
+    return RUN_EMULATED_ONCE(tests, setup, teardown);
 }

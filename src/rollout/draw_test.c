@@ -10,7 +10,8 @@
 
 #include <math.h>
 
-enum { ROWS = 30, MOST_V = 524801 };
+/* a row for each way of sampling */
+enum { ROWS = 13, MOST_V = 524801 };
 
 static struct kg_err err;
 static const struct kg_rng_key key = {11, KG_RNG_TEST};
@@ -194,7 +195,7 @@ static int check(enum kind kind, int32_t vocab, int64_t n, uint64_t number)
 
 static void tokens_are_the_samplers(void **state)
 {
-    const int32_t sizes[] = {1, 2, 3, 33, 64, 511, 512, 513, 1000, 2049};
+    const int32_t sizes[] = {1, 2, 33, 511, 512, 513, 2049};
     uint64_t number = 0;
     int rows = 0, good = 0;
 
@@ -524,16 +525,19 @@ static void every_step_is_progress(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(tokens_are_the_samplers),
         cmocka_unit_test(many_spans_are_walked_alike),
         cmocka_unit_test(logits_of_single_rows_come_to_the_host),
+    };
+    const struct CMUnitTest of_the_engine[] = {
         cmocka_unit_test(a_call_that_makes_no_sense_is_refused),
         cmocka_unit_test(a_rollout_does_not_show_who_drew),
         cmocka_unit_test(a_rollout_does_not_show_what_is_replayed),
         cmocka_unit_test(what_crosses_in_a_step_does_not_grow_with_the_vocabulary),
         cmocka_unit_test(every_step_is_progress),
     };
+    const int failed = RUN_EMULATED(of_kernels, NULL, NULL);
 
-    return RUN_EMULATED(tests, NULL, NULL);
+    return failed + RUN_EMULATED_ONCE(of_the_engine, NULL, NULL);
 }

@@ -130,7 +130,7 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
     kg_emu_schedule(order);
     return names[order];
 }
-#define RUN_EMULATED(tests, setup, teardown)                                             \
+#define RUN_SCHEDULES(n, tests, setup, teardown)                                         \
     ({                                                                                   \
         const struct CMUnitTest none_here[] = {                                          \
             cmocka_unit_test(kernels_are_not_emulated)};                                 \
@@ -139,7 +139,7 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
                            ? cmocka_run_group_tests(none_here, NULL, NULL)               \
                            : 0;                                                          \
                                                                                          \
-        for (int i = 0; asked && kg_emu_open && i < SCHEDULES; i++) {                    \
+        for (int i = 0; asked && kg_emu_open && i < (n); i++) {                          \
             const char *name = use_emulation((enum kg_emu_schedule)i);                   \
                                                                                          \
             failures += cmocka_run_group_tests_name(name, tests, setup, teardown);       \
@@ -148,5 +148,10 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
             failures += RUN_ON("cuda", tests, setup, teardown);                          \
         failures;                                                                        \
     })
+#define RUN_EMULATED(tests, setup, teardown)                                             \
+    RUN_SCHEDULES(SCHEDULES, tests, setup, teardown)
+/* Tests of hosts that work with kernels, in the first schedule: what an order of threads
+ * may change is found where each kernel is tested by itself. */
+#define RUN_EMULATED_ONCE(tests, setup, teardown) RUN_SCHEDULES(1, tests, setup, teardown)
 
 #endif

@@ -18,6 +18,8 @@ struct buffer {
     char *pages; /* behind a page that stays closed, and before one */
     size_t bytes;
     uint64_t asked; /* bytes of these */
+    bool open;
+    bool lent;
 };
 
 static struct buffer *buffers; /* owned; those that are not freed */
@@ -25,16 +27,20 @@ static pthread_mutex_t busy = PTHREAD_MUTEX_INITIALIZER;
 static bool shown;
 static uint64_t held, most; /* bytes that were asked for */
 
-static void set_open(const struct buffer *b, bool open)
+static void set_open(struct buffer *b, bool open)
 {
+    if (b->open == open)
+        return;
     /* fails where a mapping was never there: then what follows faults */
     (void)mprotect(b->pages, b->bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    b->open = open;
 }
 
+/* Every buffer as it is to be: by hosts that may touch all, or by those it is lent to. */
 static void set_all(bool open)
 {
-    for (const struct buffer *b = buffers; b; b = b->next)
-        set_open(b, open);
+    for (struct buffer *b = buffers; b; b = b->next)
+        set_open(b, open || b->lent);
 }
 
 static struct buffer **find(const void *p)
@@ -47,13 +53,16 @@ static struct buffer **find(const void *p)
     return at;
 }
 
-static void set_views(const void *const *views, size_t n, bool open)
+static void lend_views(const void *const *views, size_t n, bool lent)
 {
     for (size_t i = 0; i < n; i++) {
-        const struct buffer *b = views[i] ? *find(views[i]) : NULL;
+        struct buffer *b = views[i] ? *find(views[i]) : NULL;
 
-        if (b)
-            set_open(b, open);
+        if (!b)
+            continue;
+        b->lent = lent;
+        if (!shown)
+            set_open(b, lent);
     }
 }
 
@@ -165,16 +174,16 @@ bool kg_pages_hold(const void *p)
 void kg_pages_lend(const void *const *views, size_t n)
 {
     pthread_mutex_lock(&busy);
+    lend_views(views, n, true);
     if (shown)
         set_all(false);
-    set_views(views, n, true);
     pthread_mutex_unlock(&busy);
 }
 
 void kg_pages_take_back(const void *const *views, size_t n)
 {
     pthread_mutex_lock(&busy);
-    set_views(views, n, false);
+    lend_views(views, n, false);
     if (shown)
         set_all(true);
     pthread_mutex_unlock(&busy);

@@ -31,6 +31,8 @@
 enum { THREADS = 1024, GRID_Y = 65535, SHARED_BYTES = 48 << 10 };
 enum { WARPS = THREADS / KG_EMU_WARP, STACK = 256 << 10, NAMES = 64, VIEWS = 64 };
 enum { COPY_BYTES = 16, COPIES = 256, GROUPS = 32 };
+/* stacks that began alike within their pages would share a few lines of the cache */
+enum { SHIFT = 5 * 64, SHIFTED = 4096 };
 
 enum state { READY, AT_BLOCK, AT_WARP, DONE };
 
@@ -195,7 +197,7 @@ static _Noreturn void enter(int t)
     fibers[t].begun = true;
     getcontext(&context);
     context.uc_stack.ss_sp = stacks + (size_t)t * STACK;
-    context.uc_stack.ss_size = STACK;
+    context.uc_stack.ss_size = STACK - SHIFT * (size_t)t % SHIFTED;
     makecontext(&context, fiber_main, 0);
     setcontext(&context);
     __builtin_unreachable(); /* the context was just made */
@@ -516,7 +518,8 @@ void kg_emu_argument(const char *name, const void *p)
 
 void kg_emu_barrier(int line) { wait_at(AT_BLOCK, line); }
 
-const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes, int line)
+const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes,
+                            void (*together)(char *shown), int line)
 {
     struct warp *w = &warps[now / KG_EMU_WARP];
     char(*shown)[KG_EMU_SHOWN] = w->shown[w->exchanges % 2];
@@ -524,6 +527,8 @@ const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes, int l
     if (mask != ~0u)
         BLAME("an exchange of lanes %#x at line %d, expected all", mask, line);
     memcpy(shown[now % KG_EMU_WARP], mine, bytes);
+    if (together && w->waiting == KG_EMU_WARP - 1)
+        together(shown[0]);
     wait_at(AT_WARP, line);
     return shown[0];
 }

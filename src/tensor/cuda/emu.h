@@ -54,7 +54,7 @@ extern struct kg_emu_dim kg_emu_thread; /* the fiber that runs */
 extern struct kg_emu_dim kg_emu_block;
 
 /* What a lane can show the others at a time. */
-enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 32 };
+enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 48 };
 
 /* run(arg) by `threads` threads of every block; arg is of so many bytes. After a fault
  * nothing is launched until it was told. */
@@ -67,8 +67,10 @@ void kg_emu_argument(const char *name, const void *p);
 void kg_emu_lend(const void *argument, size_t bytes);
 void kg_emu_barrier(int line);
 /* What the lanes of the warp show each other, KG_EMU_SHOWN bytes each; valid until the
- * next exchange. A mask is of all lanes. */
-const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes, int line);
+ * next exchange. A mask is of all lanes. The lane that comes last calls together(shown)
+ * before any goes on: what all would compute of it is computed once; NULL: nothing. */
+const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes,
+                            void (*together)(char *shown), int line);
 /* The block's memory of this name. */
 void *kg_emu_shared(const void *name, size_t bytes);
 /* For the launch that comes next; what each of its blocks has been given. */

@@ -97,12 +97,12 @@ static inline void __syncthreads(int line = __builtin_LINE()) { kg_emu_barrier(l
 
 static inline void __syncwarp(int line = __builtin_LINE())
 {
-    kg_emu_exchange(~0u, "", 1, line);
+    kg_emu_exchange(~0u, "", 1, NULL, line);
 }
 static inline unsigned __ballot_sync(unsigned mask, bool mine,
                                      int line = __builtin_LINE())
 {
-    const char *all = kg_emu_exchange(mask, &mine, 1, line);
+    const char *all = kg_emu_exchange(mask, &mine, 1, NULL, line);
     unsigned bits = 0;
 
     for (int i = 0; i < KG_EMU_WARP; i++)
@@ -116,7 +116,7 @@ template <typename T>
 static inline T __shfl_xor_sync(unsigned mask, T x, unsigned by,
                                 int line = __builtin_LINE())
 {
-    const char *all = kg_emu_exchange(mask, &x, sizeof x, line);
+    const char *all = kg_emu_exchange(mask, &x, sizeof x, NULL, line);
     T y;
 
     memcpy(&y, all + (threadIdx.x % KG_EMU_WARP ^ by) * KG_EMU_SHOWN, sizeof y);
@@ -146,35 +146,60 @@ static inline float kg_add_flushed(float a, float b)
     return kg_simd_flush(kg_simd_flush(a) + kg_simd_flush(b));
 }
 
-/* One of the pair that a lane shows in a word of its own. */
-static inline double kg_emu_half(const char *all, int lane, int word, int half)
+/* What a lane has of a product. */
+struct kg_emu_parts {
+    float d[4];
+    uint32_t a[4];
+    uint32_t b[2];
+};
+static inline double kg_emu_half(uint32_t pair, int half)
 {
-    uint16_t h;
-
-    memcpy(&h, all + lane * KG_EMU_SHOWN + word * 4 + half * 2, sizeof h);
-    return (double)kg_bf16_to_f32(h);
+    return (double)kg_bf16_to_f32((uint16_t)(pair >> 16 * half));
 }
 /* Sixteen products are added to d at once, in double: a device's own sum may differ in
  * the last bits. */
+static inline void kg_emu_multiply(double d[16][8], const double a[16][16],
+                                   const double b[16][8])
+{
+    for (int r = 0; r < 16; r++)
+        for (int k = 0; k < 16; k++)
+            for (int c = 0; c < 8; c++)
+                d[r][c] += a[r][k] * b[k][c];
+}
+/* Of a whole warp: the matrices from what its lanes show, the product, and back. */
+static inline void kg_emu_mma(char *shown)
+{
+    double d[16][8], a[16][16], b[16][8];
+    struct kg_emu_parts p;
+
+    for (int lane = 0; lane < KG_EMU_WARP; lane++) {
+        const int g = lane / 4, t = lane % 4 * 2;
+
+        memcpy(&p, shown + lane * KG_EMU_SHOWN, sizeof p);
+        for (int i = 0; i < 4; i++)
+            d[g + i / 2 * 8][t + i % 2] = (double)p.d[i];
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < 4; i++)
+                a[g + i % 2 * 8][t + i / 2 * 8 + half] = kg_emu_half(p.a[i], half);
+            for (int i = 0; i < 2; i++)
+                b[t + i * 8 + half][g] = kg_emu_half(p.b[i], half);
+        }
+    }
+    kg_emu_multiply(d, a, b);
+    for (int lane = 0; lane < KG_EMU_WARP; lane++) {
+        for (int i = 0; i < 4; i++)
+            p.d[i] = (float)d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+        memcpy(shown + lane * KG_EMU_SHOWN, p.d, sizeof p.d);
+    }
+}
 static inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2],
                           int line = __builtin_LINE())
 {
-    const int lane = (int)(threadIdx.x % KG_EMU_WARP), t = lane % 4;
-    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
-    const char *all = kg_emu_exchange(~0u, mine, sizeof mine, line);
+    const struct kg_emu_parts mine = {
+        {d[0], d[1], d[2], d[3]}, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const char *all = kg_emu_exchange(~0u, &mine, sizeof mine, kg_emu_mma, line);
 
-    for (int i = 0; i < 4; i++) {
-        double sum = (double)d[i];
-
-        for (int k = 0; k < 16; k++) {
-            const int pair = k % 8 / 2, left = lane - t + pair;
-            const int right = (t * 2 + i % 2) * 4 + pair;
-
-            sum += kg_emu_half(all, left, i / 2 + k / 8 * 2, k % 2) *
-                   kg_emu_half(all, right, 4 + k / 8, k % 2);
-        }
-        d[i] = (float)sum;
-    }
+    memcpy(d, all + threadIdx.x % KG_EMU_WARP * KG_EMU_SHOWN, 4 * sizeof *d);
 }
 
 static inline uint32_t kg_pair(float first, float second)
@@ -186,7 +211,7 @@ static inline uint32_t kg_pair(float first, float second)
 static inline void kg_emu_fragments(uint32_t f[4], const void *row, int r, int c,
                                     bool down, int line)
 {
-    const char *all = kg_emu_exchange(~0u, &row, sizeof row, line);
+    const char *all = kg_emu_exchange(~0u, &row, sizeof row, NULL, line);
 
     for (int i = 0; i < 4; i++) {
         const uint16_t *from[2];
