@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { CONFIG_BYTES = 1 << 20, MOST = 1 << 24 };
+enum { CONFIG_BYTES = 1 << 20, MOST = 1 << 24, MOST_LAYERS = 1 << 10 };
 
 static const struct kg_encoder_row FAMILIES[] = {
     {"bert", "bert.", "BERT: MiniLM, E5, BGE, GTE", false},
@@ -56,11 +56,11 @@ static kg_status family(const struct kg_encoder_row **row, const struct kg_json_
 }
 
 static kg_status size_of(int32_t *out, const struct kg_json_doc *doc, const char *key,
-                         struct kg_err *err)
+                         int64_t most, struct kg_err *err)
 {
     int64_t n;
 
-    KG_TRY(kg_json_need_int(&n, doc, doc->root, key, 1, MOST, err));
+    KG_TRY(kg_json_need_int(&n, doc, doc->root, key, 1, most, err));
     *out = (int32_t)n;
     return KG_OK;
 }
@@ -81,13 +81,13 @@ static kg_status first_position(struct kg_encoder_config *c,
 static kg_status sizes(struct kg_encoder_config *c, const struct kg_json_doc *doc,
                        struct kg_err *err)
 {
-    KG_TRY(size_of(&c->dim, doc, "hidden_size", err));
-    KG_TRY(size_of(&c->layers, doc, "num_hidden_layers", err));
-    KG_TRY(size_of(&c->heads, doc, "num_attention_heads", err));
-    KG_TRY(size_of(&c->ffn, doc, "intermediate_size", err));
-    KG_TRY(size_of(&c->vocab, doc, "vocab_size", err));
-    KG_TRY(size_of(&c->rows, doc, "max_position_embeddings", err));
-    KG_TRY(size_of(&c->types, doc, "type_vocab_size", err));
+    KG_TRY(size_of(&c->dim, doc, "hidden_size", MOST, err));
+    KG_TRY(size_of(&c->layers, doc, "num_hidden_layers", MOST_LAYERS, err));
+    KG_TRY(size_of(&c->heads, doc, "num_attention_heads", MOST, err));
+    KG_TRY(size_of(&c->ffn, doc, "intermediate_size", MOST, err));
+    KG_TRY(size_of(&c->vocab, doc, "vocab_size", MOST, err));
+    KG_TRY(size_of(&c->rows, doc, "max_position_embeddings", MOST, err));
+    KG_TRY(size_of(&c->types, doc, "type_vocab_size", MOST, err));
     c->eps = (float)kg_json_real(kg_json_get(doc->root, "layer_norm_eps"), 1e-12);
     if (c->dim % c->heads == 0)
         return KG_OK;

@@ -273,6 +273,8 @@ static void folders_that_are_none_are_refused(void **state)
          KG_ENOTFOUND, "tensor encoder.layer.2.attention.self.query.weight is missing"},
         {"config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1",
          KG_EUNSUPPORTED, "not a tensor of a bert encoder with this config.json"},
+        {"config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 16000000",
+         KG_EFORMAT, "num_hidden_layers': expected an integer of 1..1024, found"},
         {"modules.json", "models.Normalize", "models.Dense", KG_EUNSUPPORTED,
          "expected a transformer, one pooling and its normalisation, found "
          "sentence_transformers.models.Dense"},
