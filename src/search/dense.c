@@ -14,10 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    BLOCK = 4096, /* passages whose scores are there at once */
-    AGAIN = 64,   /* products that are made again at once */
-};
+enum { AGAIN = 64 }; /* products that are made again at once */
 
 /* Of one query in a pass over bytes: passages that may be among its best. */
 struct possible {
@@ -31,7 +28,7 @@ struct kg_seeker {
     sqlite3_stmt *get; /* a row of vectors; NULL: passes are over fp16 */
     struct kg_block memory;
     float *queries;         /* (KG_DENSE_QUERIES, D) */
-    float *scores;          /* (KG_DENSE_QUERIES, BLOCK) */
+    float *scores;          /* (KG_DENSE_QUERIES, KG_DENSE_BLOCK) */
     struct kg_codes halves; /* (AGAIN, D) */
     uint16_t *halves_data;  /* of it */
 
@@ -63,7 +60,7 @@ static kg_status take_memory(struct kg_seeker *k, struct kg_err *err)
     const int32_t D = k->d->dim;
     const bool bytes = k->d->codes.code == KG_CODE_I8;
     const size_t counts[COUNTS] = {(size_t)KG_DENSE_QUERIES * (size_t)D,
-                                   (size_t)KG_DENSE_QUERIES * BLOCK,
+                                   (size_t)KG_DENSE_QUERIES * KG_DENSE_BLOCK,
                                    bytes ? (size_t)AGAIN * (size_t)D : KG_COLUMN_ABSENT};
 
     KG_TRY(kg_columns_take(&k->memory, k, columns, counts, "a block of scores", err));
@@ -120,7 +117,7 @@ static float least_of(const struct kg_seeker *k, size_t q)
 
 static void keep_best(struct kg_seeker *k, size_t q, int64_t first, int64_t n)
 {
-    const float *scores = k->scores + q * BLOCK;
+    const float *scores = k->scores + q * KG_DENSE_BLOCK;
     float least = least_of(k, q);
 
     for (int64_t j = 0; j < n; j++) {
@@ -157,7 +154,7 @@ static kg_status make_room(struct kg_seeker *k, size_t q, struct kg_err *err)
 static kg_status keep_possible(struct kg_seeker *k, size_t q, int64_t first, int64_t n,
                                struct kg_err *err)
 {
-    const float *scores = k->scores + q * BLOCK, length = k->length[q];
+    const float *scores = k->scores + q * KG_DENSE_BLOCK, length = k->length[q];
     const float *scale = k->d->scale + first, *bound = k->d->bound + first;
     struct possible *p = &k->possible[q];
     float least = least_of(k, q);
@@ -185,7 +182,7 @@ static kg_status score_block(struct kg_seeker *k, int64_t first, int64_t n,
     struct kg_mat scores = kg_mat(k->scores, KG_F32, Q, n);
     kg_status status = KG_OK;
 
-    scores.stride = BLOCK;
+    scores.stride = KG_DENSE_BLOCK;
     KG_TRY(kg_op_scan(k->d->backend, scores, kg_mat(k->queries, KG_F32, Q, part.cols),
                       &part, err));
 #pragma omp parallel for schedule(dynamic) if (Q > 1)
@@ -206,6 +203,23 @@ static kg_status score_block(struct kg_seeker *k, int64_t first, int64_t n,
 }
 
 /* ---- products that are made again ---- */
+/* k->get to the row of the table that passage `row`, counted from 0, is in. */
+static kg_status step_to(struct kg_seeker *k, int64_t row, struct kg_err *err)
+{
+    int code;
+
+    sqlite3_reset(k->get);
+    sqlite3_bind_int64(k->get, 1, row / KG_DENSE_ROWS);
+    code = sqlite3_step(k->get);
+    if (code == SQLITE_ROW)
+        return KG_OK;
+    if (code != SQLITE_DONE)
+        return kg_sql_fail(err, sqlite3_db_handle(k->get), code, k->d->path,
+                           "read vectors");
+    return kg_fail(err, KG_EFORMAT, "%s: expected the vector of passage %lld, found none",
+                   k->d->path, (long long)row + 1);
+}
+
 /* The vectors of n passages to k->halves: rows of the table are read once where they
  * follow each other. */
 static kg_status read_again(struct kg_seeker *k, const struct kg_candidate *at, int64_t n,
@@ -219,12 +233,7 @@ static kg_status read_again(struct kg_seeker *k, const struct kg_candidate *at, 
 
         if (row / KG_DENSE_ROWS != chunk) {
             chunk = row / KG_DENSE_ROWS;
-            sqlite3_reset(k->get);
-            sqlite3_bind_int64(k->get, 1, chunk);
-            if (sqlite3_step(k->get) != SQLITE_ROW)
-                return kg_fail(err, KG_EFORMAT,
-                               "%s: expected the vector of passage %lld, found none",
-                               k->d->path, (long long)row + 1);
+            KG_TRY(step_to(k, row, err));
             KG_TRY(kg_dense_chunk(&halves, &rows, k->d, k->get, err));
         }
         if (row % KG_DENSE_ROWS >= rows)
@@ -251,7 +260,7 @@ static kg_status rank_again(struct kg_seeker *k, size_t q, struct kg_err *err)
         const struct kg_codes part = kg_codes_rows(&k->halves, 0, n);
         struct kg_mat scores = kg_mat(k->scores, KG_F32, 1, n);
 
-        scores.stride = BLOCK;
+        scores.stride = KG_DENSE_BLOCK;
         KG_TRY(read_again(k, p->at + at, n, err));
         KG_TRY(kg_op_scan(k->d->backend, scores, query, &part, err));
         for (int64_t i = 0; i < n; i++)
@@ -306,10 +315,10 @@ static kg_status take_queries(struct kg_seeker *k, const struct kg_text *queries
 
 static kg_status run_pass(struct kg_seeker *k, struct kg_err *err)
 {
-    for (int64_t first = 0; first < k->d->n; first += BLOCK) {
+    for (int64_t first = 0; first < k->d->n; first += KG_DENSE_BLOCK) {
         const int64_t left = k->d->n - first;
 
-        KG_TRY(score_block(k, first, left < BLOCK ? left : BLOCK, err));
+        KG_TRY(score_block(k, first, left < KG_DENSE_BLOCK ? left : KG_DENSE_BLOCK, err));
     }
     return k->get ? rank_all_again(k, err) : KG_OK;
 }

@@ -4,6 +4,8 @@
 
 #include "search/dense.h"
 
+enum { KG_DENSE_BLOCK = 4096 }; /* passages whose scores are there at once */
+
 struct kg_dense {
     const char *path; /* borrowed from the index */
     const struct kg_backend *backend;

@@ -190,11 +190,16 @@ static kg_status take_chunk(struct kg_dense *d, sqlite3_stmt *get, int64_t *at,
     const uint16_t *halves;
     int64_t n;
 
+    const int64_t left = d->n - *at, chunk = sqlite3_column_int64(get, 1);
+    const int64_t expected = left < KG_DENSE_ROWS ? left : KG_DENSE_ROWS;
+
     KG_TRY(kg_dense_chunk(&halves, &n, d, get, err));
-    if (*at + n > d->n || *at % KG_DENSE_ROWS != 0)
+    if (chunk != *at / KG_DENSE_ROWS || n != expected)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected %lld vectors, %d in a row, found others", d->path,
-                       (long long)d->n, (int)KG_DENSE_ROWS);
+                       "%s: expected %lld vectors in row %lld of its vectors, found %lld "
+                       "in row %lld",
+                       d->path, (long long)expected, (long long)(*at / KG_DENSE_ROWS),
+                       (long long)n, (long long)chunk);
     for (int64_t i = 0; i < n; i++)
         KG_TRY(take_vector(d, (*at)++, halves + i * d->dim, bytes, err));
     return KG_OK;
@@ -222,11 +227,14 @@ static kg_status read_all(struct kg_dense *d, sqlite3_stmt *get, struct kg_err *
     int8_t *bytes = kg_mem_calloc((size_t)d->dim, sizeof *bytes, "a vector", err);
     int64_t at = 0;
     kg_status status = bytes ? KG_OK : KG_ENOMEM;
+    int code = SQLITE_DONE;
 
-    while (status == KG_OK && sqlite3_step(get) == SQLITE_ROW)
+    while (status == KG_OK && (code = sqlite3_step(get)) == SQLITE_ROW)
         status = take_chunk(d, get, &at, bytes, err);
     kg_mem_free(bytes);
     KG_TRY(status);
+    if (code != SQLITE_DONE)
+        return kg_sql_fail(err, sqlite3_db_handle(get), code, d->path, "read vectors");
     return at == d->n ? KG_OK
                       : kg_fail(err, KG_EFORMAT, "%s: expected %lld vectors, found %lld",
                                 d->path, (long long)d->n, (long long)at);
@@ -238,8 +246,8 @@ static kg_status read_vectors(struct kg_dense *d, sqlite3 *db, struct kg_err *er
     kg_status status;
 
     KG_TRY(take_memory(d, err));
-    KG_TRY(kg_sql_prepare(&get, db, d->path, "SELECT halves FROM vector ORDER BY chunk",
-                          err));
+    KG_TRY(kg_sql_prepare(&get, db, d->path,
+                          "SELECT halves, chunk FROM vector ORDER BY chunk", err));
     status = read_all(d, get, err);
     sqlite3_finalize(get);
     return status;

@@ -14,7 +14,13 @@
 #define MODEL "tests/data/encoder/bert"
 #define OTHER "tests/data/encoder/xlm-roberta"
 
-enum { PASSAGES = 1500, DIM = 8, QUERIES = 70, TOPK = 5 };
+enum {
+    FEW = 1500, /* of one block of scores */
+    DIM = 8,
+    QUERIES = 70,
+    TOPK = 5,
+    PASSAGES = KG_DENSE_BLOCK + QUERIES, /* of two */
+};
 
 static const struct kg_search_how dense = {.kind = "dense", .model = MODEL};
 static const struct kg_search_how hybrid = {
@@ -27,7 +33,7 @@ static const struct kg_search_how hybrid_bytes = {
 
 static char texts[PASSAGES][96];
 static float vectors[PASSAGES][DIM]; /* of the passages, as the index has them */
-static float queries[QUERIES][DIM];  /* of the first texts, as queries */
+static float queries[QUERIES][DIM];  /* of the last texts, as queries */
 
 static void must(kg_status status)
 {
@@ -69,13 +75,14 @@ static struct kg_encoder *encoder_of(const char *folder)
     return e;
 }
 
-static void embed_all(float *out, struct kg_encoder *e, int n, enum kg_text_side side)
+static void embed_all(float *out, struct kg_encoder *e, char (*of)[96], int n,
+                      enum kg_text_side side)
 {
     struct kg_text *in = calloc((size_t)n, sizeof *in);
     struct kg_embedder *m;
 
     for (int i = 0; i < n; i++)
-        in[i] = (struct kg_text){texts[i], strlen(texts[i])};
+        in[i] = (struct kg_text){of[i], strlen(of[i])};
     must(kg_embedder_open(&m, e, &err));
     must(kg_embed(out, m, in, (size_t)n, side, &err));
     kg_embedder_close(m);
@@ -144,8 +151,8 @@ static void make_vectors(void)
 {
     struct kg_encoder *e = encoder_of(MODEL);
 
-    embed_all(vectors[0], e, PASSAGES, KG_TEXT_PASSAGE);
-    embed_all(queries[0], e, QUERIES, KG_TEXT_QUERY);
+    embed_all(vectors[0], e, texts, PASSAGES, KG_TEXT_PASSAGE);
+    embed_all(queries[0], e, texts + KG_DENSE_BLOCK, QUERIES, KG_TEXT_QUERY);
     kg_encoder_close(e);
     for (int i = 0; i < PASSAGES; i++)
         for (int d = 0; d < DIM; d++)
@@ -186,21 +193,28 @@ static void find(struct kg_hits *hits, const struct engine *e, const char *query
     must(kg_searcher_find(hits, e->s, query, strlen(query), topk, &err));
 }
 
-static void the_nearest_vectors_are_found(void **state)
+static void check_nearest(const struct kg_search_how *how)
 {
     struct kg_hits hits;
     struct engine e;
 
-    (void)state;
-    build(PASSAGES);
-    make_vectors();
-    start(&e, &dense);
+    start(&e, how);
     for (int i = 0; i < QUERIES; i += 7) {
-        find(&hits, &e, texts[i], TOPK);
+        find(&hits, &e, texts[KG_DENSE_BLOCK + i], TOPK);
         check_plain(&hits, i);
         assert_int_equal(hits.rows, PASSAGES);
     }
     stop(&e);
+}
+
+/* Of more passages than have their scores at once, and near the last of them. */
+static void the_nearest_vectors_are_found(void **state)
+{
+    (void)state;
+    build(PASSAGES);
+    make_vectors();
+    check_nearest(&dense);
+    check_nearest(&dense_bytes);
 }
 
 /* ---- many queries, one pass ---- */
@@ -278,7 +292,7 @@ static void check_shared(const struct kg_search_how *how)
 static void queries_of_one_pass_have_their_own_answers(void **state)
 {
     (void)state;
-    build(PASSAGES);
+    build(FEW);
     check_shared(&dense);
     check_shared(&hybrid);
     check_shared(&dense_bytes);
@@ -309,7 +323,7 @@ static void same_answers(const struct kg_search_how *halves,
 static void bytes_find_what_halves_find(void **state)
 {
     (void)state;
-    build(PASSAGES);
+    build(FEW);
     same_answers(&dense, &dense_bytes, TOPK);
     same_answers(&dense, &dense_bytes, 1);
     same_answers(&dense, &dense_bytes, KG_INDEX_TOPK_MAX);
@@ -380,7 +394,7 @@ static void hybrid_joins_places(void **state)
     size_t n_words;
 
     (void)state;
-    build(PASSAGES);
+    build(FEW);
     start(&by_words, &(struct kg_search_how){0});
     start(&by_vectors, &dense);
     start(&both, &hybrid);
@@ -552,6 +566,62 @@ static void a_file_with_nan_in_a_vector_is_refused(void **state)
     kg_index_close(index);
 }
 
+/* As `sql` leaves an index of 70 passages, which is not sealed, it says `part`. */
+static void is_refused_after(const char *sql, const char *part)
+{
+    struct kg_index *index;
+    sqlite3 *db;
+
+    build(70);
+    assert_int_equal(sqlite3_open(in_dir("index"), &db), SQLITE_OK);
+    must(kg_sql_exec(db, "index", sql, &err));
+    sqlite3_close(db);
+    must(kg_index_open_unsealed(&index, in_dir("index"), NULL, &err));
+    assert_int_equal(kg_index_ask(index, &dense_bytes, &err), KG_EFORMAT);
+    if (!strstr(err.message, part))
+        fail_msg("expected \"%s\" in \"%s\"", part, err.message);
+    kg_index_close(index);
+}
+
+static void rows_of_vectors_are_where_they_belong(void **state)
+{
+    (void)state;
+    is_refused_after("UPDATE vector SET chunk = 2 WHERE chunk = 1",
+                     "expected 6 vectors in row 1 of its vectors, found 6 in row 2");
+    is_refused_after("UPDATE vector SET halves = CAST(halves || (SELECT halves FROM "
+                     "vector WHERE chunk = 1) AS BLOB) WHERE chunk = 0; "
+                     "DELETE FROM vector WHERE chunk = 1",
+                     "expected 64 vectors in row 0 of its vectors, found 70 in row 0");
+    is_refused_after("DELETE FROM vector WHERE chunk = 1",
+                     "expected 70 vectors, found 64");
+}
+
+/* What SQLite says of a row that it cannot read is what is said. */
+static void a_damaged_row_is_not_a_missing_one(void **state)
+{
+    int64_t page, size;
+    struct kg_index *index;
+    sqlite3 *db;
+    FILE *f;
+
+    (void)state;
+    build(20);
+    assert_int_equal(sqlite3_open(in_dir("index"), &db), SQLITE_OK);
+    must(kg_sql_int(&page, db, "index",
+                    "SELECT rootpage FROM sqlite_schema WHERE name = 'vector'", &err));
+    must(kg_sql_int(&size, db, "index", "PRAGMA page_size", &err));
+    sqlite3_close(db);
+    f = fopen(in_dir("index"), "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)((page - 1) * size), SEEK_SET), 0);
+    assert_int_equal(fputc(0xff, f), 0xff);
+    assert_int_equal(fclose(f), 0);
+    must(kg_index_open_unsealed(&index, in_dir("index"), NULL, &err));
+    assert_int_equal(kg_index_ask(index, &dense, &err), KG_EFORMAT);
+    assert_non_null(strstr(err.message, "found a damaged file"));
+    kg_index_close(index);
+}
+
 static void more_than_can_be_searched_one_by_one_is_refused(void **state)
 {
     (void)state;
@@ -625,6 +695,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_index_of_words_has_no_vectors, make_dir, end),
         cmocka_unit_test_setup_teardown(what_is_no_vector_leaves_no_index, make_dir, end),
         cmocka_unit_test_setup_teardown(a_file_with_nan_in_a_vector_is_refused, make_dir,
+                                        end),
+        cmocka_unit_test_setup_teardown(rows_of_vectors_are_where_they_belong, make_dir,
+                                        end),
+        cmocka_unit_test_setup_teardown(a_damaged_row_is_not_a_missing_one, make_dir,
                                         end),
         cmocka_unit_test(more_than_can_be_searched_one_by_one_is_refused),
         cmocka_unit_test(halves_are_nearest),
