@@ -131,9 +131,10 @@ static void the_nccl_that_ranks_would_open_is_said(void **state)
              in_dir("nccl"));
     has(&out, said);
     snprintf(flags, sizeof flags, "--nccl %s", in_dir("nowhere"));
-    assert_int_equal(doctor(&out, flags), 0);
+    assert_int_equal(doctor(&out, flags), 1);
     snprintf(said, sizeof said,
-             "nccl: none (nccl: no libnccl.so.2 in %s; ranks.link=host does without it",
+             "kedge doctor: --nccl: nccl: no libnccl.so.2 in %s; ranks.link=host does "
+             "without it",
              in_dir("nowhere"));
     has(&out, said);
     kg_str_release(&out);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "data/json.h"
 #include "ranks/launch.h"
 #include "ranks/mpi.h"
 #include "ranks/nccl.h"
@@ -157,14 +158,19 @@ static kg_status check_folder(struct kg_ranks *r, const struct link *l,
     return kg_ranks_check_shared(r, ".", err);
 }
 
+/* NOTFOUND: there is none on any rank, and none was asked for. */
 static kg_status check_nccl(struct kg_ranks *r, const struct link *l, struct kg_err *err)
 {
-    kg_status status = kg_ranks_nccl_open(r, l->be, l->nccl, err);
+    char path[PATH_MAX];
+    bool expected = l->nccl || kg_ranks_nccl_find(path, NULL, err) == KG_OK;
+    kg_status status;
 
+    KG_TRY(kg_ranks_any(r, &expected, "doctor: nccl", err));
+    status = kg_ranks_nccl_open(r, l->be, l->nccl, err);
     if (status == KG_OK)
         status = sum_on(r, l->be, err);
     kg_ranks_nccl_close(r);
-    return status;
+    return status == KG_ENOTFOUND && expected ? KG_ECONFLICT : status;
 }
 
 static const struct {
@@ -227,6 +233,20 @@ static kg_status put_all(struct kg_str *out, bool *ok, struct kg_ranks *r, bool 
     return kg_ranks_agree(r, status, "doctor", err);
 }
 
+/* why: NULL where it holds */
+static kg_status put_verdict(struct kg_str *out, size_t i, const char *verdict,
+                             const char *why, bool json, struct kg_err *err)
+{
+    if (!json)
+        return kg_str_printf(out, err, "%-6s  %s%s%s\n", verdict, checks[i].text,
+                             why ? ": " : "", why ? why : "");
+    KG_TRY(kg_str_printf(out, err, "{\"check\": \"%s\", \"result\": \"%s\"",
+                         checks[i].name, verdict));
+    if (why)
+        KG_TRY(kg_json_put_text(out, ", \"why\": ", why, err));
+    return kg_str_puts(out, "}\n", err);
+}
+
 /* A check that fails is a line; a rank that is lost is the end. */
 static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r,
                            const struct link *l, size_t i, bool json, struct kg_err *err)
@@ -242,13 +262,28 @@ static kg_status put_check(struct kg_str *out, bool *ok, struct kg_ranks *r,
     }
     kg_ranks_forgive(r);
     *ok = *ok && (status == KG_OK || none);
-    if (json)
-        status = kg_str_printf(out, err, "{\"check\": \"%s\", \"result\": \"%s\"}\n",
-                               checks[i].name, verdict);
-    else
-        status = kg_str_printf(out, err, "%-6s  %s%s%s\n", verdict, checks[i].text,
-                               status == KG_OK ? "" : ": ", why.message);
+    status = put_verdict(out, i, verdict, status == KG_OK ? NULL : why.message, json,
+                         err);
     return kg_ranks_agree(r, status, "doctor", err);
+}
+
+static kg_status put_found(struct kg_str *out, const char *path, const char *version,
+                           bool json, struct kg_err *err)
+{
+    if (!json)
+        return kg_str_printf(out, err, "nccl: %s, %s\n", version, path);
+    KG_TRY(kg_json_put_text(out, "{\"nccl\": {\"version\": ", version, err));
+    KG_TRY(kg_json_put_text(out, ", \"library\": ", path, err));
+    return kg_str_puts(out, "}}\n", err);
+}
+
+static kg_status put_none(struct kg_str *out, const char *why, bool json,
+                          struct kg_err *err)
+{
+    if (!json)
+        return kg_str_printf(out, err, "nccl: none (%s)\n", why);
+    KG_TRY(kg_json_put_text(out, "{\"nccl\": null, \"why\": ", why, err));
+    return kg_str_puts(out, "}\n", err);
 }
 
 kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
@@ -256,19 +291,15 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
 {
     char path[PATH_MAX], version[KG_NCCL_VERSION];
     struct kg_err why;
-    bool there;
 
     if (!be->lend)
         return KG_OK;
-    there = kg_ranks_nccl_look(path, version, nccl, &why) == KG_OK;
-    if (!there)
-        return kg_str_printf(out, err, json ? "{\"nccl\": null}\n" : "nccl: none (%s)\n",
-                             why.message);
-    return kg_str_printf(out, err,
-                         json ? "{\"nccl\": {\"version\": \"%s\", \"library\": "
-                                "\"%s\"}}\n"
-                              : "nccl: %s, %s\n",
-                         version, path);
+    if (kg_ranks_nccl_look(path, version, nccl, &why) == KG_OK)
+        return put_found(out, path, version, json, err);
+    if (!nccl)
+        return put_none(out, why.message, json, err);
+    *err = why;
+    return kg_err_prefix(err, "--nccl");
 }
 
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,

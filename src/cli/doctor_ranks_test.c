@@ -7,6 +7,7 @@
 #include "ranks/nccl_testing.h"
 #include "ranks/ranks_testing.h"
 
+#include <limits.h>
 #include <string.h>
 
 enum { RANKS = 2 };
@@ -14,7 +15,8 @@ enum { RANKS = 2 };
 struct asked {
     const char *backend, *folder, *fails; /* fails: what FAKE_NCCL is */
     const char *says;                     /* NULL: nothing of it */
-    bool ok;
+    const char *environment[RANKS];       /* VIRTUAL_ENV of each, where no folder is */
+    bool json, ok;
 };
 
 static int as_rank(struct kg_ranks *r, void *user)
@@ -27,8 +29,10 @@ static int as_rank(struct kg_ranks *r, void *user)
 
     if (a->fails)
         setenv("FAKE_NCCL", a->fails, true);
+    if (a->environment[r->me])
+        setenv("VIRTUAL_ENV", a->environment[r->me], true);
     if (kg_backend_open(&be, a->backend, &e) != KG_OK ||
-        kg_doctor_ranks(&out, &ok, r, be, a->folder, false, &e) != KG_OK)
+        kg_doctor_ranks(&out, &ok, r, be, a->folder, a->json, &e) != KG_OK)
         return 1;
     if (a->says ? !strstr(kg_str_text(&out), a->says)
                 : strstr(kg_str_text(&out), "NCCL") != NULL) {
@@ -64,15 +68,69 @@ static void what_joins_gpus_is_tried(void **state)
                            .says = "FAILS   " SUM ": rank 1 ("});
     all_say((struct asked){.backend = "far",
                            .folder = in_dir("nowhere"),
+                           .says = "FAILS   " SUM ": rank 0 ("});
+    all_say((struct asked){.backend = "far",
+                           .folder = in_dir("nowhere"),
+                           .json = true,
+                           .says = "{\"check\": \"sum by nccl\", \"result\": "
+                                   "\"FAILS\", \"why\": \"rank 0 ("});
+    all_say((struct asked){.backend = "cpu", .folder = in_dir("there"), .ok = true});
+}
+
+/* It is where a wheel would put it: on no rank, or on the first alone. */
+static void what_some_ranks_lack_is_no_none(void **state)
+{
+    const char *const nowhere = in_dir("nowhere"), *const there = in_dir("environment");
+    char path[PATH_MAX], folders[300];
+
+    (void)state;
+    unsetenv("VIRTUAL_ENV");
+    if (kg_ranks_nccl_find(path, NULL, &err) == KG_OK) {
+        print_message("skip: %s would be found by every rank\n", path);
+        skip();
+    }
+    snprintf(folders, sizeof folders, "%s/lib/python3.0/site-packages/nvidia/nccl/lib",
+             there);
+    assert_int_equal(kg_file_make_dirs(folders, &err), KG_OK);
+    make_good_nccl(folders);
+    all_say((struct asked){.backend = "far",
+                           .environment = {nowhere, nowhere},
                            .says = "none    " SUM ": rank 0 (",
                            .ok = true});
-    all_say((struct asked){.backend = "cpu", .folder = in_dir("there"), .ok = true});
+    all_say((struct asked){.backend = "far",
+                           .environment = {there, nowhere},
+                           .says = "FAILS   " SUM ": rank 1 ("});
+    all_say((struct asked){.backend = "far",
+                           .environment = {there, there},
+                           .says = "holds   " SUM "\n",
+                           .ok = true});
+}
+
+/* What is said without a launcher, by a program that reads it too. */
+static void the_line_of_json_is_json(void **state)
+{
+    const char *const folder = in_dir("a\"b");
+    const struct kg_backend *be;
+    struct kg_str out = {0};
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&be, "far", &err), KG_OK);
+    make_good_nccl(folder);
+    assert_int_equal(kg_doctor_nccl(&out, be, folder, true, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "/a\\\"b/libnccl.so.2\"}}\n"));
+    assert_int_equal(kg_doctor_nccl(&out, be, in_dir("nowhere"), true, &err),
+                     KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "--nccl: nccl: no libnccl.so.2 in "));
+    kg_str_release(&out);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_joins_gpus_is_tried, make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(what_some_ranks_lack_is_no_none, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(the_line_of_json_is_json, make_dir, remove_dir),
     };
 
     kg_threads_set(1);

@@ -35,7 +35,7 @@ static inline void make_nccl(const char *folder, int version, const char *send)
     (void)mkdir(folder, 0777);
     snprintf(line, sizeof line,
              "${CC:-cc} -shared -fPIC -O1 -Isrc -DFAKE_VERSION=%d -DFAKE_SEND=%s "
-             "-o %s/" KG_NCCL_LIBRARY " " NCCL_FAKE,
+             "-o '%s/" KG_NCCL_LIBRARY "' " NCCL_FAKE,
              version, send, folder);
     assert_int_equal(system(line), 0);
 }
