@@ -36,14 +36,18 @@ static kg_status read_names(struct names *n, const struct kg_search_how *how,
     return KG_OK;
 }
 
+/* Of a hybrid alone. A weight of 0 is one that was given; {0} gives none. */
+static bool joins(const struct kg_search_how *how)
+{
+    return (given(how->fusion) &&
+            strcmp(how->fusion, kg_fusion_names[KG_FUSION_RANK]) != 0) ||
+           (given(how->kind) && how->weight != KG_HYBRID_WEIGHT);
+}
+
 /* What acts where the index is: with a server nobody would read it. */
 static kg_status check_server(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err)
 {
-    const bool joined = (given(how->fusion) &&
-                         strcmp(how->fusion, kg_fusion_names[KG_FUSION_RANK]) != 0) ||
-                        (how->weight > 0 && how->weight != KG_HYBRID_WEIGHT);
-
     if (!strstr(where, "://"))
         return KG_OK;
     if (given(how->vectors) && strcmp(how->vectors, codes[KG_CODE_F16]) != 0)
@@ -51,13 +55,29 @@ static kg_status check_server(const struct kg_search_how *how, const char *where
                        "%svectors: expected nothing with a server, which has its own, "
                        "found %s for %.200s",
                        section, how->vectors, where);
-    if (!joined)
+    if (!joins(how))
         return KG_OK;
     return kg_fail(
         err, KG_EINVAL,
         "%sfusion, %sweight: expected neither with a server, which finds as it "
         "was started, found them for %.200s",
         section, section, where);
+}
+
+/* What has no effect on this kind. */
+static kg_status check_kind(const struct kg_search_how *how, size_t kind, size_t code,
+                            const char *section, struct kg_err *err)
+{
+    if (kind == BM25 && code != KG_CODE_F16)
+        return kg_fail(err, KG_EINVAL,
+                       "%svectors: expected %s of %skind bm25, which has none, found %s",
+                       section, codes[KG_CODE_F16], section, how->vectors);
+    if (kind != HYBRID && joins(how))
+        return kg_fail(err, KG_EINVAL,
+                       "%sfusion, %sweight: expected neither but with %skind hybrid, "
+                       "found them with %s",
+                       section, section, section, kinds[kind]);
+    return KG_OK;
 }
 
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
@@ -80,7 +100,7 @@ kg_status kg_search_how_check(const struct kg_search_how *how, const char *where
     if (!(how->weight >= 0 && how->weight <= 1))
         return kg_fail(err, KG_EINVAL, "%sweight: expected 0 to 1, found %g", section,
                        how->weight);
-    return KG_OK;
+    return check_kind(how, n.kind, n.code, section, err);
 }
 
 static kg_status check_passages(const struct kg_index *index,

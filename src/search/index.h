@@ -59,7 +59,9 @@ struct kg_search_how {
     int64_t passages; /* that there must be; 0: any number */
 };
 enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk where that is more */
-/* Names, a model where one is needed and none where not, the weight. A server (where:
+/* Names, a model where one is needed and none where not, the weight, and that nothing is
+ * other than its default where it has no effect: vectors of bm25, fusion and weight of
+ * anything but a hybrid (a kind that is given has a weight: KG_HYBRID_WEIGHT). A server (where:
  * "http://..") finds as it was started: of it kind, model and passages are what it is
  * expected to have, and how a hybrid is made is not for the asker to say.
  * errors: EINVAL, with `section` before the names of keys ("search." or "--") */
