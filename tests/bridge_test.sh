@@ -149,6 +149,13 @@ pass "Qdrant behind /retrieve finds what kedge finds" as_kedge
 asked_by_kedge() { ./kedge search bench "http://127.0.0.1:$port/retrieve" "$work/questions.jsonl" --seconds 0.5 >"$work/a" 2>&1 || { cat "$work/a"; return 1; }; }
 pass "kedge reads its answers" asked_by_kedge
 
+# by what a server finds is not for who asks it
+finds_as_started() {
+    ./kedge search bench "http://127.0.0.1:$port/retrieve" "$work/questions.jsonl" --kind dense --dense "$encoder" >"$work/a" 2>&1 && return 1
+    grep -qF "it finds as it was started, found --kind or --dense" "$work/a"
+}
+pass "--kind and --dense are refused with a server" finds_as_started
+
 by_words() {
     bridge words python3 examples/retrieve_bridge.py "$up" wiki || return 1
     retrieve '{"queries": ["king 4", "sat"], "topk": 1, "return_scores": true}' &&

@@ -352,6 +352,11 @@ static kg_status check_place(const char *where, struct kg_err *err)
             "%.200s is a server: it scores as it was started, found --k1, --b, "
             "--delta, --idf-power or --all-words",
             where);
+    if (remote && (how.model || strcmp(how.kind, "bm25") != 0))
+        return kg_fail(err, KG_EINVAL,
+                       "%.200s is a server: it finds as it was started, found --kind or "
+                       "--dense",
+                       where);
     if (!remote && clients > 1)
         return kg_fail(err, KG_EINVAL, "--clients acts with a server alone, found %.200s",
                        where);

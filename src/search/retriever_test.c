@@ -719,12 +719,16 @@ static void a_server_is_what_was_expected(void **state)
     assert_int_equal(opened(SAYS("dense", "3"), dense), KG_OK);
     assert_non_null(strstr(server.request, "GET /health HTTP/1.1\r\n"));
     assert_int_equal(opened(SAYS("bm25", "3"), dense), KG_ECONFLICT);
-    assert_non_null(strstr(err.message, "expected a server that finds by dense "
-                                        "(search.kind), found one that finds by bm25"));
+    assert_non_null(strstr(err.message,
+                           "expected a server that finds by dense "
+                           "(kind of the search), found one that finds by bm25"));
     assert_int_equal(opened(SAYS("dense", "4"), dense), KG_ECONFLICT);
     assert_non_null(strstr(err.message, "expected a server of 3 passages "
-                                        "(search.passages), found one of 4"));
+                                        "(passages of the search), found one of 4"));
     assert_int_equal(opened(SAYS("hybrid", "3"), words), KG_ECONFLICT);
+    /* what it says is compared, where it does not say all */
+    assert_int_equal(opened(HTTP("{\"passages\": 4}"), dense), KG_ECONFLICT);
+    assert_int_equal(opened(HTTP("{\"kind\": \"bm25\"}"), dense), KG_ECONFLICT);
     assert_int_equal(opened(SAYS("hybrid", "3"), any), KG_OK); /* it is not asked */
     assert_int_equal(server.served, 0);
 }

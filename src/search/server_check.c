@@ -1,7 +1,8 @@
 /* Is it the retriever that was meant? A run by vectors of 21 million passages and one by
  * words of a sample are other environments, and nothing in an answer tells them apart. So
- * a server that says what it has is compared with what was expected; of one that does not
- * (Search-R1's own, a bridge) the log says that nobody knows.
+ * a server that says by what it finds, or among how many passages, is compared with what
+ * was expected; of one that does not (Search-R1's own, a bridge) the log says that nobody
+ * knows, and why. The encoder is not compared: no server says which one it has.
  */
 #include "search/retriever_internal.h"
 
@@ -16,30 +17,38 @@ enum { TIMEOUT_MS = 3000, ANSWER_BYTES = 1 << 16 };
 static const char retrieve[] = "/retrieve", health[] = "/health";
 
 struct said {
-    char kind[16]; /* "": it does not say */
-    int64_t passages;
+    char kind[16];    /* "": it does not say */
+    int64_t passages; /* -1: it does not say */
+    char why[256];    /* there is nothing to compare; "": it was asked and answered */
 };
 
-static void read_said(struct said *s, const struct kg_http_answer *a)
+static void read_said(struct said *s, const char *body, size_t n)
 {
     struct kg_json_doc doc = {0};
     struct kg_err ignored;
     const char *kind;
 
-    if (a->status != KG_OK || a->http_status != 200 ||
-        kg_json_parse(&doc, a->body, a->body_n, health, &ignored) != KG_OK)
+    if (kg_json_parse(&doc, body, n, health, &ignored) != KG_OK)
         return;
     kind = kg_json_text(kg_json_get(doc.root, "kind"), NULL);
     s->passages = kg_json_int(kg_json_get(doc.root, "passages"), -1);
-    if (kind && s->passages >= 0)
+    if (kind)
         snprintf(s->kind, sizeof s->kind, "%s", kind);
     kg_json_release(&doc);
 }
 
 static kg_status take(void *user, const struct kg_http_answer *a, struct kg_err *err)
 {
+    struct said *s = user;
+
     (void)err;
-    read_said(user, a);
+    if (a->status != KG_OK)
+        snprintf(s->why, sizeof s->why, "did not answer %s: %.200s", health, a->reason);
+    else if (a->http_status != 200)
+        snprintf(s->why, sizeof s->why, "did not answer %s: HTTP status %d", health,
+                 a->http_status);
+    else
+        read_said(s, a->body, a->body_n);
     return KG_OK;
 }
 
@@ -68,8 +77,10 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
     struct kg_str url = {0};
     kg_status status;
 
-    if (n < end || strcmp(where + n - end, retrieve) != 0)
+    if (n < end || strcmp(where + n - end, retrieve) != 0) {
+        snprintf(s->why, sizeof s->why, "was not asked, its path is not %s", retrieve);
         return KG_OK;
+    }
     status = kg_str_printf(&url, err, "%.*s%s", (int)(n - end), where, health);
     if (status == KG_OK)
         status = ask(s, url.data, err);
@@ -77,37 +88,50 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
     return status;
 }
 
+/* What it says; errors name no section of keys, which a recipe and a suite spell apart. */
 static kg_status compare(const struct said *s, const struct kg_retriever_opts *opts,
                          struct kg_err *err)
 {
     const struct kg_search_how *how = &opts->how;
     const char *kind = kg_search_how_dense(how) ? how->kind : "bm25";
 
-    if (strcmp(s->kind, kind) != 0)
+    if (s->kind[0] && strcmp(s->kind, kind) != 0)
         return kg_fail(err, KG_ECONFLICT,
-                       "%.200s: expected a server that finds by %s (search.kind), found "
-                       "one that finds by %s",
+                       "%.200s: expected a server that finds by %s (kind of the search), "
+                       "found one that finds by %s",
                        opts->where, kind, s->kind);
-    if (how->passages == 0 || how->passages == s->passages)
+    if (s->passages < 0 || how->passages == 0 || how->passages == s->passages)
         return KG_OK;
     return kg_fail(err, KG_ECONFLICT,
-                   "%.200s: expected a server of %lld passages (search.passages), found "
-                   "one of %lld",
+                   "%.200s: expected a server of %lld passages (passages of the search), "
+                   "found one of %lld",
                    opts->where, (long long)how->passages, (long long)s->passages);
+}
+
+static void warn(const struct said *s, const struct kg_retriever_opts *opts)
+{
+    if (s->why[0])
+        kg_log_warn("%s %s: whether it finds as is expected of it is not known",
+                    opts->where, s->why);
+    else if (!s->kind[0])
+        kg_log_warn("%s does not say by what it finds: whether that is as expected is "
+                    "not known",
+                    opts->where);
+    else if (s->passages < 0 && opts->how.passages > 0)
+        kg_log_warn("%s does not say among how many passages it finds: whether that is "
+                    "as expected is not known",
+                    opts->where);
 }
 
 kg_status kg_retriever_check_server(const struct kg_retriever_opts *opts,
                                     struct kg_err *err)
 {
-    struct said s = {0};
+    struct said s = {.passages = -1};
 
     if (!kg_search_how_dense(&opts->how) && opts->how.passages == 0)
         return KG_OK;
     KG_TRY(ask_beside(&s, opts->where, err));
-    if (s.kind[0])
-        return compare(&s, opts, err);
-    kg_log_warn("%s does not say what it finds by: whether it is what search.kind, "
-                "search.model and search.passages expect is not known",
-                opts->where);
+    KG_TRY(compare(&s, opts, err));
+    warn(&s, opts);
     return KG_OK;
 }

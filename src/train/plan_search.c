@@ -1,5 +1,6 @@
 /* See plan_search.h. An index is opened as the run will open it, its encoder too: what
- * would be refused then is refused now. A server is not asked.
+ * would be refused then is refused now. A server is not asked, and of an encoder that is
+ * not here, which the server has and not the run, the size is not known.
  */
 #include "train/plan_search.h"
 
@@ -24,13 +25,15 @@ static kg_status outline(struct kg_encoder_outline *out, const char *model,
                          struct kg_err *err)
 {
     struct kg_hub_found found;
-    struct kg_err ignored;
+    struct kg_err hub;
 
-    if (kg_hub_find_model(&found, model, &ignored) == KG_OK)
-        model = found.path.text;
-    if (kg_encoder_outline(out, model, err) != KG_OK)
+    const bool here = kg_hub_find_model(&found, model, &hub) == KG_OK;
+
+    if (kg_encoder_outline(out, here ? found.path.text : model, err) == KG_OK)
+        return KG_OK;
+    if (here)
         return kg_err_prefix(err, "search.model");
-    return KG_OK;
+    return kg_fail(err, hub.code, "search.model: %s", hub.message);
 }
 
 static kg_status take_sizes(struct sizes *s, const struct kg_search_how *how,
@@ -83,16 +86,24 @@ static kg_status put_server(struct kg_str *out, const struct kg_env_opts *o,
 {
     const struct kg_search_how *how = &o->how;
     const bool dense = kg_search_how_dense(how);
+    struct kg_err why;
     struct sizes s;
 
+    if (!dense && how->passages == 0)
+        return kg_str_printf(out, err,
+                             "retriever   %s, which is not asked by what it finds; "
+                             "search.passages makes a plan of its size\n",
+                             o->retriever);
     KG_TRY(kg_str_printf(out, err, "retriever   %s, expected to find by %s%s%s",
                          o->retriever, dense ? how->kind : "bm25", dense ? " of " : "",
                          dense ? how->model : ""));
     if (how->passages == 0)
         return kg_str_printf(out, err, "; search.passages makes a plan of its size\n");
     KG_TRY(kg_str_printf(out, err, " among %lld passages\n", (long long)how->passages));
-    KG_TRY(take_sizes(&s, how, how->passages, err));
-    return put_expected(out, &s, err);
+    if (take_sizes(&s, how, how->passages, &why) == KG_OK)
+        return put_expected(out, &s, err);
+    return kg_str_printf(out, err, "            its size is not known: %s\n",
+                         why.message);
 }
 
 static kg_status put_index(struct kg_str *out, const struct kg_env_opts *o,
