@@ -351,11 +351,16 @@ static kg_status find_line(struct line *line, const struct reading *r, const cha
     size_t length = strlen(name);
 
     line->n = 0;
-    for (size_t i = 0; i < r->n && line->n < MOST_POINTS; i++) {
+    for (size_t i = 0; i < r->n; i++) {
         const char *cell = r->group[i].name;
 
-        if (strncmp(cell, name, length) == 0 && cell[length] == ',')
-            line->point[line->n++] = &r->group[i];
+        if (strncmp(cell, name, length) != 0 || cell[length] != ',')
+            continue;
+        if (line->n == MOST_POINTS)
+            return kg_fail(err, KG_EINVAL,
+                           "expected at most %d cells '%s,...', found '%s' behind them",
+                           MOST_POINTS, name, cell);
+        line->point[line->n++] = &r->group[i];
     }
     if (line->n == 0)
         return kg_fail(err, KG_ENOTFOUND,

@@ -69,9 +69,9 @@ struct kg_cells {
 /* n_metrics is below KG_CELLS_METRICS with `over`; `over` with differences is that of
  * lines, and goes with neither `against` nor `profile`.
  * errors: NOTFOUND (a file, no row, no such cell), EINVAL (a difference without its
- * colon), EFORMAT (a row without a key, two rows of one cell and pair, in file and line;
- * a name without '/' in a profile, 0 or less under `over`), ECONFLICT (other pairs than
- * in against) */
+ * colon, a line of more than 64 cells), EFORMAT (a row without a key, two rows of one
+ * cell and pair, in file and line; a name without '/' in a profile, 0 or less under
+ * `over`), ECONFLICT (other pairs than in against) */
 kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_cells_release(struct kg_cells *c); /* {0} is allowed */

@@ -272,6 +272,34 @@ static void the_best_of_lines_are_compared(void **state)
     kg_cells_release(&c);
 }
 
+/* The best may be the last: what does not fit is not cut off. */
+static void a_line_of_too_many_cells_is_refused(void **state)
+{
+    static const char *const chosen[] = {"m,*:m,0"};
+    struct kg_cells_opts opts = plain();
+    struct kg_str rows = {0};
+    struct kg_cells c;
+
+    (void)state;
+    for (int i = 0; i < 65; i++)
+        assert_int_equal(kg_str_printf(&rows, &err,
+                                       "{\"cell\": \"m,%d\", \"seed\": 1, \"x\": %d}\n",
+                                       i, i),
+                         KG_OK);
+    put(rows.data);
+    opts.n_metrics = 1;
+    opts.difference = chosen;
+    opts.n_differences = 1;
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "at most 64 cells 'm,...', found 'm,64'"));
+    opts.match = "m,6";
+    opts.difference = (const char *const[]){"m,*:m,60"};
+    read_cells(&c, &opts);
+    assert_string_equal(c.cell[0].name, "m,64:m,60");
+    kg_cells_release(&c);
+    kg_str_release(&rows);
+}
+
 /* The start is at 4: rows at 4 and above survive, those below 2 have collapsed. */
 static void rows_are_counted_from_the_start(void **state)
 {
@@ -378,6 +406,7 @@ int main(void)
         cmocka_unit_test(profiles_put_tasks_together),
         cmocka_unit_test(lines_are_compared_where_both_are),
         cmocka_unit_test(the_best_of_lines_are_compared),
+        cmocka_unit_test(a_line_of_too_many_cells_is_refused),
         cmocka_unit_test(rows_are_counted_from_the_start),
         cmocka_unit_test(lines_are_drawn_in_order),
         cmocka_unit_test(what_cannot_be_paired_is_refused),
