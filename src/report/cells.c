@@ -232,15 +232,24 @@ out:
 
 /* ---- statistics ---- */
 
+/* Rows of a cell have pairs of their own: of as many in both, none is left over once
+ * those of one were found in the other. */
+static kg_status need_as_many(const struct group *g, const struct group *against,
+                              const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    if (against->n == g->n)
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT,
+                   "expected the same %ss in every cell, found %zu in '%s' and %zu in "
+                   "'%s'",
+                   opts->pair, g->n, g->name, against->n, against->name);
+}
+
 static kg_status values_of(double *x, const struct group *g, const struct group *against,
                            size_t m, const struct kg_cells_opts *opts, struct kg_err *err)
 {
-    if (against && against->n != g->n)
-        return kg_fail(
-            err, KG_ECONFLICT,
-            "expected the same %ss in every cell, found %zu in '%s' and %zu in "
-            "'%s'",
-            opts->pair, g->n, g->name, against->n, against->name);
+    if (against)
+        KG_TRY(need_as_many(g, against, opts, err));
     for (size_t i = 0; i < g->n; i++) {
         const struct row *other = against ? find_row(against, g->row[i].pair) : NULL;
 
@@ -389,6 +398,14 @@ static kg_status points_of(struct kg_frontier_point points[MOST_POINTS],
                            opts->pair, pair, line->point[i]->name);
         points[i] = (struct kg_frontier_point){row->x[opts->n_metrics], row->x[m]};
     }
+    return KG_OK;
+}
+
+static kg_status need_points_as_many(const struct line *line, const struct group *g,
+                                     const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    for (size_t i = 0; i < line->n; i++)
+        KG_TRY(need_as_many(g, line->point[i], opts, err));
     return KG_OK;
 }
 
@@ -571,6 +588,8 @@ static kg_status add_line_difference(struct kg_cells *out, const struct reading 
         out->left_out++;
         return KG_OK;
     }
+    KG_TRY(need_points_as_many(&a, a.point[0], r->opts, err));
+    KG_TRY(need_points_as_many(&b, a.point[0], r->opts, err));
     KG_TRY_GOTO(out, kg_str_printf(&text, err, "%s:%s", name, other));
     KG_TRY_GOTO(out, new_cell(&cell, out, kg_str_text(&text), err));
     status = fill_gap(cell, &a, &b, r->opts, err);

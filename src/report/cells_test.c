@@ -250,6 +250,40 @@ static void lines_are_compared_where_both_are(void **state)
     assert_non_null(strstr(err.message, "expected a number above 0 under 'kl', found 0"));
 }
 
+/* A seed that one point alone has, of either side, is said and not left out: wherever in
+ * the file it stands. */
+static void points_of_other_pairs_are_refused(void **state)
+{
+    static const char *const rows[] = {
+        "{\"cell\": \"a,1\", \"seed\": 1, \"kl\": 1, \"x\": 0}\n",
+        "{\"cell\": \"a,2\", \"seed\": 1, \"kl\": 9, \"x\": 1}\n",
+        "{\"cell\": \"b,1\", \"seed\": 1, \"kl\": 1, \"x\": 1}\n",
+        "{\"cell\": \"b,2\", \"seed\": 1, \"kl\": 9, \"x\": 1}\n"};
+    static const char *const more[] = {
+        "{\"cell\": \"a,2\", \"seed\": 2, \"kl\": 9, \"x\": 1}\n",
+        "{\"cell\": \"b,2\", \"seed\": 2, \"kl\": 9, \"x\": 1}\n"};
+    struct kg_cells_opts opts = plain();
+    struct kg_cells c;
+
+    (void)state;
+    opts.n_metrics = 1;
+    opts.over = "kl";
+    opts.difference = (const char *const[]){"b:a"};
+    opts.n_differences = 1;
+    for (size_t i = 0; i < 2; i++) {
+        struct kg_str text = {0};
+
+        for (size_t j = 0; j < 4; j++)
+            assert_int_equal(kg_str_puts(&text, rows[j], &err), KG_OK);
+        assert_int_equal(kg_str_puts(&text, more[i], &err), KG_OK);
+        put(text.data);
+        assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ECONFLICT);
+        assert_non_null(strstr(err.message, i == 0 ? "found 1 in 'b,1' and 2 in 'a,2'"
+                                                   : "found 1 in 'b,1' and 2 in 'b,2'"));
+        kg_str_release(&text);
+    }
+}
+
 /* Of a line m its second cell is best, of n the first. */
 static void the_best_of_lines_are_compared(void **state)
 {
@@ -405,6 +439,7 @@ int main(void)
         cmocka_unit_test(chosen_differences_are_a_family),
         cmocka_unit_test(profiles_put_tasks_together),
         cmocka_unit_test(lines_are_compared_where_both_are),
+        cmocka_unit_test(points_of_other_pairs_are_refused),
         cmocka_unit_test(the_best_of_lines_are_compared),
         cmocka_unit_test(a_line_of_too_many_cells_is_refused),
         cmocka_unit_test(rows_are_counted_from_the_start),
