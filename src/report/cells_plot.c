@@ -3,6 +3,7 @@
 
 #include "report/report_axis.h"
 #include "report/report_plot.h"
+#include "text/html.h"
 
 #include <math.h>
 #include <string.h>
@@ -125,11 +126,12 @@ static kg_status put_axes(struct kg_str *out, const struct plot *p, struct kg_er
                              "x=\"%.1f\" y=\"%d\">%s</text>\n",
                              x, TOP, BOTTOM, x, BOTTOM + 17, tick[i].text));
     }
-    return kg_str_printf(out, err,
-                         "<text class=\"x\" x=\"%d\" y=\"%d\">%s over %s, "
-                         "logarithmic</text>\n",
-                         (LEFT + RIGHT) / 2, BOTTOM + 38, p->opts->metric[0],
-                         p->opts->over);
+    KG_TRY(kg_str_printf(out, err, "<text class=\"x\" x=\"%d\" y=\"%d\">",
+                         (LEFT + RIGHT) / 2, BOTTOM + 38));
+    KG_TRY(kg_html_put(out, p->opts->metric[0], strlen(p->opts->metric[0]), err));
+    KG_TRY(kg_str_puts(out, " over ", err));
+    KG_TRY(kg_html_put(out, p->opts->over, strlen(p->opts->over), err));
+    return kg_str_puts(out, ", logarithmic</text>\n", err);
 }
 
 /* The cell of the line that comes next in order of `over`; NULL behind the last. */
@@ -186,11 +188,13 @@ static kg_status put_legend(struct kg_str *out, const struct plot *p, size_t l,
     const char *name = p->c->cell[p->first[l]].name;
     int y = BOTTOM + 58 + LEGEND * (int)l;
 
-    return kg_str_printf(out, err,
+    KG_TRY(kg_str_printf(out, err,
                          "<path class=\"l c%d d%d\" d=\"M%d %dh28\"/><text class=\"k\" "
-                         "x=\"%d\" y=\"%d\">%.*s</text>\n",
+                         "x=\"%d\" y=\"%d\">",
                          (int)l % KG_PLOT_COLOURS, (int)l / KG_PLOT_COLOURS, LEFT, y - 4,
-                         LEFT + 36, y, (int)line_length(name), name);
+                         LEFT + 36, y));
+    KG_TRY(kg_html_put(out, name, line_length(name), err));
+    return kg_str_puts(out, "</text>\n", err);
 }
 
 kg_status kg_cells_svg(struct kg_str *out, const struct kg_cells *c,

@@ -394,6 +394,27 @@ static void lines_are_drawn_in_order(void **state)
     kg_cells_release(&c);
 }
 
+/* A viewer that reads XML shows it all the same. */
+static void names_are_escaped_in_a_plot(void **state)
+{
+    static const char *const key[] = {"x<y"};
+    struct kg_cells_opts opts = plain();
+    struct kg_str svg = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"a<b&c,1\", \"seed\": 1, \"k&l\": 1, \"x<y\": 1}\n");
+    opts.metric = key;
+    opts.n_metrics = 1;
+    opts.over = "k&l";
+    read_cells(&c, &opts);
+    assert_int_equal(kg_cells_svg(&svg, &c, &opts, &err), KG_OK);
+    assert_non_null(strstr(svg.data, ">a&#60;b&#38;c</text>"));
+    assert_non_null(strstr(svg.data, ">x&#60;y over k&#38;l, logarithmic</text>"));
+    kg_str_release(&svg);
+    kg_cells_release(&c);
+}
+
 static void what_cannot_be_paired_is_refused(void **state)
 {
     static const struct {
@@ -444,6 +465,7 @@ int main(void)
         cmocka_unit_test(a_line_of_too_many_cells_is_refused),
         cmocka_unit_test(rows_are_counted_from_the_start),
         cmocka_unit_test(lines_are_drawn_in_order),
+        cmocka_unit_test(names_are_escaped_in_a_plot),
         cmocka_unit_test(what_cannot_be_paired_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
