@@ -1,6 +1,7 @@
 /* Rows into cells: what is averaged, what is paired, and what is refused. */
 #include "report/cells.h"
 #include "report/cells_plot.h"
+#include "report/report_axis.h"
 #include "report/survival.h"
 
 #include "base/file.h"
@@ -394,6 +395,23 @@ static void lines_are_drawn_in_order(void **state)
     kg_cells_release(&c);
 }
 
+/* Between 2 and 5 there is no power of ten, nor 2 or 5 times one. */
+static void a_short_logarithmic_axis_has_ticks(void **state)
+{
+    struct kg_axis_tick tick[KG_AXIS_TICKS];
+    struct kg_axis between = {log10(2.1), log10(4.6), 0, 100, true}, wide = between;
+
+    (void)state;
+    assert_int_equal(kg_axis_ticks(tick, &between), 5);
+    assert_string_equal(tick[0].text, "2.5");
+    assert_string_equal(tick[4].text, "4.5");
+    assert_true(kg_axis_place(&between, tick[0].value) > 0);
+    wide.high = log10(6);
+    wide.low = log10(1.9);
+    assert_int_equal(kg_axis_ticks(tick, &wide), 2);
+    assert_true(tick[0].value == 2 && tick[1].value == 5);
+}
+
 /* A viewer that reads XML shows it all the same. */
 static void names_are_escaped_in_a_plot(void **state)
 {
@@ -465,6 +483,7 @@ int main(void)
         cmocka_unit_test(a_line_of_too_many_cells_is_refused),
         cmocka_unit_test(rows_are_counted_from_the_start),
         cmocka_unit_test(lines_are_drawn_in_order),
+        cmocka_unit_test(a_short_logarithmic_axis_has_ticks),
         cmocka_unit_test(names_are_escaped_in_a_plot),
         cmocka_unit_test(what_cannot_be_paired_is_refused),
     };

@@ -77,5 +77,10 @@ static int log_ticks(struct kg_axis_tick tick[KG_AXIS_TICKS], const struct kg_ax
 
 int kg_axis_ticks(struct kg_axis_tick tick[KG_AXIS_TICKS], const struct kg_axis *a)
 {
-    return a->log ? log_ticks(tick, a) : linear_ticks(tick, a);
+    int n = a->log ? log_ticks(tick, a) : linear_ticks(tick, a);
+
+    if (!a->log || n >= 2 || !(a->high > a->low))
+        return n;
+    return linear_ticks(
+        tick, &(struct kg_axis){.low = pow(10, a->low), .high = pow(10, a->high)});
 }

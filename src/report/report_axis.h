@@ -25,7 +25,8 @@ double kg_axis_place(const struct kg_axis *a, double value);
 double kg_axis_step(double range, int parts);
 
 /* About five ticks within the axis; of a logarithmic one powers of ten, and 2 and 5 times
- * those where it spans less than two.   returns how many */
+ * those where it spans less than two; where fewer than two of these are left, as between
+ * 2 and 5, those of a linear one.   returns how many */
 int kg_axis_ticks(struct kg_axis_tick tick[KG_AXIS_TICKS], const struct kg_axis *a);
 
 #endif
