@@ -44,7 +44,9 @@ const struct kg_flag kg_table_flags[] = {
      "count rows whose first metric reaches that of this cell, and those below its half",
      0, 0, NULL},
     {"survival", 0, KG_BESIDE("start", survival), NULL,
-     "of cells METHOD,SETTING: what survives, a line for each method", 0, 0, NULL},
+     "of cells METHOD,SETTING: what survives, a line for each method, up to the first "
+     "setting that fewer than four of five rows survive",
+     0, 0, NULL},
     {"svg", 0, KG_BESIDE("over", svg), NULL,
      "a plot of cells LINE,SETTING: the metric with its interval, over log of --over", 0,
      0, NULL},

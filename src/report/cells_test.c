@@ -362,11 +362,42 @@ static void rows_are_counted_from_the_start(void **state)
     assert_int_equal(kg_survival_table(&table, &c, &err), KG_OK);
     assert_string_equal(table.data, "| | lr1 | lr3 | survive up to |\n|---|---|---|---|\n"
                                     "| `d/m` | 2 of 2 | 1 of 2 | lr1 |\n"
-                                    "| `d/n` | - | 0 of 2 (1) | none |\n");
+                                    "| `d/n` | - | 0 of 2 (1) | - |\n");
     kg_str_release(&table);
     kg_cells_release(&c);
     opts.start = "t";
     assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ENOTFOUND);
+}
+
+/* A rate that survives behind one that did not is luck, and how rows came together is no
+ * order: `n` ends before lr3e-6, of `m` nothing is known behind its first, `o` fails. */
+static void survival_ends_at_the_first_that_fails(void **state)
+{
+    struct kg_cells_opts opts = plain();
+    struct kg_str table = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"s\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/n,lr1e-5\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/n,lr3e-6\", \"seed\": 1, \"x\": 3}\n"
+        "{\"cell\": \"d/n,lr1e-6\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/m,lr1e-5\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/m,lr1e-6\", \"seed\": 1, \"x\": 4}\n"
+        "{\"cell\": \"d/o,lr1e-6\", \"seed\": 1, \"x\": 3}\n"
+        "{\"cell\": \"d/o,lr1e-5\", \"seed\": 1, \"x\": 4}\n");
+    opts.n_metrics = 1;
+    opts.match = "d/";
+    opts.start = "s";
+    read_cells(&c, &opts);
+    assert_int_equal(kg_survival_table(&table, &c, &err), KG_OK);
+    assert_string_equal(table.data, "| | lr1e-6 | lr3e-6 | lr1e-5 | survive up to |\n"
+                                    "|---|---|---|---|---|\n"
+                                    "| `d/n` | 1 of 1 | 0 of 1 | 1 of 1 | lr1e-6 |\n"
+                                    "| `d/m` | 1 of 1 | - | 1 of 1 | lr1e-6 |\n"
+                                    "| `d/o` | 0 of 1 | - | 1 of 1 | none |\n");
+    kg_str_release(&table);
+    kg_cells_release(&c);
 }
 
 /* Two lines of two points: each is joined from the smaller to the larger number it is
@@ -482,6 +513,7 @@ int main(void)
         cmocka_unit_test(the_best_of_lines_are_compared),
         cmocka_unit_test(a_line_of_too_many_cells_is_refused),
         cmocka_unit_test(rows_are_counted_from_the_start),
+        cmocka_unit_test(survival_ends_at_the_first_that_fails),
         cmocka_unit_test(lines_are_drawn_in_order),
         cmocka_unit_test(a_short_logarithmic_axis_has_ticks),
         cmocka_unit_test(names_are_escaped_in_a_plot),
