@@ -241,6 +241,45 @@ static void ranks_divide_what_is_in_cuts(void **state)
     kg_str_release(&out);
 }
 
+/* 8 MB for each of all ranks, where weights are: by NCCL on the device. */
+static void what_goes_to_ranks_that_sample_is_counted(void **state)
+{
+    static const char *const none[] = {"train.lanes=8", "rollout.lag=1", NULL};
+    static const char *const host[] = {"train.lanes=8", "rollout.lag=1",
+                                       "ranks.rollout=2", NULL};
+    static const char *const nccl[] = {"train.lanes=8", "rollout.lag=1",
+                                       "ranks.rollout=2", "ranks.link=nccl", NULL};
+    static const char *const near[] = {"train.lanes=8",    "rollout.lag=1",
+                                       "ranks.rollout=2",  "ranks.link=nccl",
+                                       "optim.place=host", NULL};
+    static const struct {
+        const char *const *extra;
+        bool listed, there;
+    } cases[] = {{none, false, false},
+                 {host, true, false},
+                 {nccl, true, true},
+                 {near, false, false}};
+    struct kg_str out = {0};
+
+    (void)state;
+    write_config("1.5B");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *on_host, *item;
+
+        kg_str_clear(&out);
+        NEED(plan_on(&out, 8, H200, cases[i].extra, err));
+        item = strstr(kg_str_text(&out), "weights to samplers");
+        assert_int_equal(item != NULL, cases[i].listed);
+        if (!item)
+            continue;
+        on_host = strstr(kg_str_text(&out), "            host ");
+        assert_non_null(on_host);
+        assert_memory_equal(item, "weights to samplers 0.07", 24); /* 67,108,864 B */
+        assert_int_equal(item < on_host, cases[i].there);
+    }
+    kg_str_release(&out);
+}
+
 static void seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments(void **state)
 {
     static const char *const keys[] = {"anchor.place=host", "optim.moments=bf16", NULL};
@@ -415,6 +454,7 @@ int main(void)
         cmocka_unit_test(a_run_takes_what_its_plan_lists),
         cmocka_unit_test(a_run_on_kernels_takes_its_scratch_besides),
         cmocka_unit_test(ranks_divide_what_is_in_cuts),
+        cmocka_unit_test(what_goes_to_ranks_that_sample_is_counted),
         cmocka_unit_test(seven_billion_fit_with_an_anchor_on_the_host_and_bf16_moments),
         cmocka_unit_test(the_table_of_the_docs_is_what_plans_say),
         cmocka_unit_test(operations_are_what_is_reserved_and_asked_for),

@@ -10,7 +10,6 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "eval/gather.h"
-#include "model/slab_exchange.h"
 #include "train/rl_step.h"
 
 #include <assert.h>
@@ -42,6 +41,7 @@ void kg_ahead_open(struct kg_ahead *a, struct kg_ranks *all, int rollout)
 
 void kg_ahead_close(struct kg_ahead *a)
 {
+    kg_slab_wire_close(&a->wire);
     for (size_t i = 0; i < sizeof a->batch / sizeof *a->batch; i++)
         kg_str_release(&a->batch[i]);
 }
@@ -286,6 +286,16 @@ kg_status kg_ahead_count(struct kg_run *run, struct kg_err *err)
     return KG_OK;
 }
 
+/* The same memory each time, which the plan of the run has counted. */
+static kg_status take_wire(struct kg_ahead *a, const struct kg_backend *be,
+                           struct kg_err *err)
+{
+    if (!a->wire.ranks)
+        KG_TRY(kg_slab_wire_open(&a->wire, a->all, be, err));
+    a->wire.failed = (struct kg_err){0};
+    return KG_OK;
+}
+
 /* A slab of the trainers, each of which sends its cut, into `to` of those that sample.
  * from: the whole, or the trainer's cut of it */
 static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_slab *from,
@@ -294,9 +304,7 @@ static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_sla
     struct kg_ranks *all = a->all;
     struct kg_slab_stretch *parts = kg_mem_calloc(2 * (size_t)all->n, sizeof *parts,
                                                   "weights", err);
-    struct kg_slab_wire wire = {0};
-    kg_status status = parts ? kg_slab_wire_open(&wire, all, to->backend, err)
-                             : err->code;
+    kg_status status = parts ? take_wire(a, to->backend, err) : err->code;
 
     status = kg_ranks_agree(all, status, "weights", err);
     for (int p = 0; p < all->n && status == KG_OK; p++) {
@@ -313,12 +321,11 @@ static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_sla
                                                 cut.n};
     }
     if (status == KG_OK)
-        status = kg_slab_exchange(&wire, parts, parts + all->n, "weights", err);
-    if (status == KG_OK && wire.failed.code != KG_OK) {
-        *err = wire.failed;
+        status = kg_slab_exchange(&a->wire, parts, parts + all->n, "weights", err);
+    if (status == KG_OK && a->wire.failed.code != KG_OK) {
+        *err = a->wire.failed;
         status = err->code;
     }
-    kg_slab_wire_close(&wire);
     kg_mem_free(parts);
     return kg_ranks_agree(all, status, "weights", err);
 }

@@ -11,6 +11,7 @@
 #define KG_TRAIN_AHEAD_H
 
 #include "base/str.h"
+#include "model/slab_exchange.h"
 #include "ranks/ranks.h"
 #include "recipe/options.h"
 
@@ -28,6 +29,7 @@ struct kg_ahead {
     bool samples;         /* this rank is not one of them */
     bool begun;           /* the batches of the next steps are there */
     int64_t places;       /* of one that samples: prompts taken by all batches so far */
+    struct kg_slab_wire wire; /* of weights to ranks that sample, from the first on */
     /* owned: the batch of step s at s mod (lag + 1); of one that samples those are
      * empty but for the last */
     struct kg_str batch[KG_MAX_LAG + 1];

@@ -90,6 +90,21 @@ static struct kg_bytes exchange_bytes(const struct kg_run *run)
     return (struct kg_bytes){0, larger(gradients, weights.host)};
 }
 
+/* For master weights to ranks that sample: beside what trainers send each other, since
+ * it stays. Those on the host go as they lie. */
+static struct kg_bytes ahead_bytes(const struct kg_run *run)
+{
+    const struct kg_ahead *a = &run->work.ahead;
+    const struct kg_model *m = run->state.model;
+    uint64_t bytes;
+
+    if (a->trainers == 0 || kg_model_memory(m, true).master.host > 0)
+        return (struct kg_bytes){0};
+    bytes = kg_slab_wire_bytes(m->backend, a->all->n);
+    return run->in.recipe.ranks.nccl ? (struct kg_bytes){bytes, 0}
+                                     : (struct kg_bytes){0, bytes};
+}
+
 /* Gradients of which ranks have their cuts. */
 static void add_divided(struct kg_memory *m, const struct kg_run *run)
 {
@@ -225,6 +240,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     if (s->lag > 0)
         add(m, "lagged weights",
             times(kg_model_memory(s->model, true).master, (uint64_t)s->lag + 1));
+    add(m, "weights to samplers", ahead_bytes(run));
     add_model(m, run->in.reference, false, "", "reference");
     add(m, "micro-batch", kg_rows_memory(s->model, &w->rows_opts));
     if (w->sampler_opts.max_tokens > 0)
@@ -321,7 +337,12 @@ static struct kg_model *cut_copy(struct kg_model *to, const struct kg_model *fro
 
 void kg_run_memory_plan(struct kg_memory_plan *plan, const struct kg_run *run, int n)
 {
+    const int rollout = run->in.recipe.ranks.rollout;
+
     plan->run = *run;
+    plan->all = (struct kg_ranks){.n = n + rollout};
+    if (rollout > 0)
+        plan->run.work.ahead = (struct kg_ahead){.all = &plan->all, .trainers = n};
     if (n < 2)
         return;
     plan->ranks = (struct kg_ranks){.n = n};

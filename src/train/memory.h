@@ -30,16 +30,17 @@ struct kg_memory {
 struct kg_bytes kg_memory_operations(const struct kg_model *m,
                                      const struct kg_rows_opts *rows);
 
-/* A run as the first of n ranks that train would have it, for the functions here: that
- * rank has the largest cut. Copies of what they read; borrows the run. */
+/* A run as the first of n ranks that train would have it, beside those that sample, for
+ * the functions here: that rank has the largest cut. Copies of what they read; borrows
+ * the run. */
 struct kg_memory_plan {
     struct kg_run run;
     struct kg_model model, anchor, sampler;
-    struct kg_ranks ranks;
+    struct kg_ranks ranks, all;
 };
 void kg_run_memory_plan(struct kg_memory_plan *plan, const struct kg_run *run, int n);
 
-/* Of models, recipe and work->*_opts: nothing else of the run is read. */
+/* Of models, recipe, ranks and work->*_opts: nothing else of the run is read. */
 void kg_run_memory(struct kg_memory *m, const struct kg_run *run);
 
 /* Against what the device had when the run was opened (work->device_free; 0: there is no
