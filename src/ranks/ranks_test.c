@@ -2,6 +2,7 @@
 #include "ranks/gather.h"
 #include "ranks/ranks_testing.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <pthread.h>
@@ -244,6 +245,45 @@ static void who_waits_for_whom_is_counted(void **state)
     on_all(come_late);
 }
 
+/* A byte from one rank to another.   returns seconds that it took here */
+static double hand_over(struct kg_ranks *r, int from, int to)
+{
+    struct kg_ranks_part out[RANKS] = {{0}}, in[RANKS] = {{0}};
+    double since = kg_clock_seconds();
+    char byte = 0;
+
+    if (r->me == from)
+        out[to] = (struct kg_ranks_part){&byte, 1};
+    if (r->me == to)
+        in[from] = (struct kg_ranks_part){&byte, 1};
+    NEED(kg_ranks_exchange(r, out, in, "test", err));
+    return kg_clock_seconds() - since;
+}
+
+enum { ROUNDS = 11 };
+static int slow; /* of the rounds, as rank 0 finds them */
+
+/* Rank 0 sleeps when rank 1 sends. Unless it is woken it looks again after 100 ms. */
+static void send_to_a_sleeper(struct kg_ranks *r)
+{
+    r->wait_s = 20;
+    for (int i = 0; i < ROUNDS && r->me < 2; i++) {
+        if (r->me == 1)
+            usleep(2000);
+        if (hand_over(r, 1, 0) > 0.05 && r->me == 0)
+            slow++;
+        (void)hand_over(r, 0, 1); /* neither runs ahead */
+    }
+}
+
+static void who_sleeps_is_woken(void **state)
+{
+    (void)state;
+    slow = 0;
+    on_all(send_to_a_sleeper);
+    assert_in_range(slow, 0, ROUNDS / 2); /* others may have the core */
+}
+
 static void collect(struct kg_ranks *r)
 {
     struct kg_str own = {0};
@@ -368,6 +408,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_that_says_nothing_is_named, join, part),
         cmocka_unit_test_setup_teardown(a_part_speaks_by_itself, join, part),
         cmocka_unit_test_setup_teardown(who_waits_for_whom_is_counted, join, part),
+        cmocka_unit_test_setup_teardown(who_sleeps_is_woken, join, part),
         cmocka_unit_test_setup_teardown(the_first_has_what_each_said, join, part),
         cmocka_unit_test_setup_teardown(the_first_that_was_lost_is_blamed_by_all, join,
                                         part),
