@@ -107,6 +107,40 @@ static void a_backend_for_tests_is_said(void **state)
     assert_non_null(strstr(said.data, "backend: far (KEDGE_TEST_BACKEND)\n"));
 }
 
+/* `./kedge LINE` of ROWS ends well and says so, on stdout or stderr. */
+static void table_says(const char *rows, const char *line, const char *says)
+{
+    char command[512];
+
+    NEED(kg_file_write_atomic(ROOT "/rows", rows, strlen(rows), err));
+    snprintf(command, sizeof command,
+             "./kedge table -m x %s " ROOT "/rows >" ROOT "/out 2>&1", line);
+    assert_int_equal(system(command), 0);
+    kg_str_clear(&said);
+    NEED(kg_file_read(&said, ROOT "/out", 1 << 20, err));
+    if (!strstr(kg_str_text(&said), says))
+        fail_msg("%s: expected '%s', found '%s'", line, says, kg_str_text(&said));
+}
+
+/* In every form that a table has. */
+static void cells_left_out_are_said(void **state)
+{
+    static const char rows[] = "{\"cell\": \"m,1\", \"seed\": 1, \"x\": 1, \"kl\": 1}\n"
+                               "{\"cell\": \"m,1\", \"seed\": 2, \"x\": 1, \"kl\": 1}\n"
+                               "{\"cell\": \"m,2\", \"seed\": 1, \"x\": 1, \"kl\": 2}\n";
+
+    (void)state;
+    need_kedge();
+    table_says(rows, "--at-least 2", "1 cell with fewer than 2 rows is left out.\n");
+    table_says(rows, "--at-least 2 --survival --start m,1",
+               "1 cell with fewer than 2 rows is left out.\n");
+    table_says(rows, "--at-least 2 --json", "\"left_out\": 1}\n");
+    table_says(rows, "--at-least 2 --json",
+               "cells left out, with fewer than 2 rows: 1\n");
+    table_says(rows, "--at-least 2 --svg --over kl",
+               "cells left out, with fewer than 2 rows: 1\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +148,7 @@ int main(void)
         cmocka_unit_test(an_index_of_another_world_is_refused),
         cmocka_unit_test(how_to_sample_is_not_said_by_a_line),
         cmocka_unit_test(a_backend_for_tests_is_said),
+        cmocka_unit_test(cells_left_out_are_said),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -6,6 +6,7 @@
  */
 #include "cli/cli.h"
 
+#include "base/log.h"
 #include "report/cells.h"
 #include "report/cells_plot.h"
 #include "report/survival.h"
@@ -55,6 +56,13 @@ const struct kg_flag kg_table_flags[] = {
     {0},
 };
 
+static kg_status survival_table(struct kg_str *out, const struct kg_cells *cells,
+                                const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    KG_TRY(kg_survival_table(out, cells, err));
+    return kg_cells_left_out(out, cells, opts, err);
+}
+
 static kg_status table(const struct kg_cells_opts *opts, struct kg_err *err)
 {
     struct kg_cells cells;
@@ -63,9 +71,12 @@ static kg_status table(const struct kg_cells_opts *opts, struct kg_err *err)
 
     KG_TRY(kg_cells_read(&cells, opts, err));
     status = svg        ? kg_cells_svg(&out, &cells, opts, err)
-             : survival ? kg_survival_table(&out, &cells, err)
+             : survival ? survival_table(&out, &cells, opts, err)
              : json     ? kg_cells_json(&out, &cells, opts, err)
                         : kg_cells_table(&out, &cells, opts, err);
+    if ((svg || json) && cells.left_out > 0)
+        kg_log_warn("cells left out, with fewer than %zu rows: %zu", opts->at_least,
+                    cells.left_out);
     kg_cells_release(&cells);
     return kg_cli_print(status, &out, err);
 }

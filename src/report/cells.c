@@ -703,6 +703,17 @@ static kg_status put_cell(struct kg_str *out, const struct kg_cell *cell,
     return kg_str_putc(out, '\n', err);
 }
 
+kg_status kg_cells_left_out(struct kg_str *out, const struct kg_cells *c,
+                            const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    bool one = c->left_out == 1;
+
+    if (c->left_out == 0)
+        return KG_OK;
+    return kg_str_printf(out, err, "\n%zu cell%s with fewer than %zu rows %s left out.\n",
+                         c->left_out, one ? "" : "s", opts->at_least, one ? "is" : "are");
+}
+
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts, struct kg_err *err)
 {
@@ -715,12 +726,7 @@ kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                                  "\n`%s`: %zu %s%s without a range of %s in common.\n",
                                  c->cell[i].name, c->cell[i].apart, opts->pair,
                                  c->cell[i].apart == 1 ? "" : "s", opts->over));
-    if (c->left_out > 0)
-        KG_TRY(kg_str_printf(out, err,
-                             "\n%zu cell%s with fewer than %zu rows %s left out.\n",
-                             c->left_out, c->left_out == 1 ? "" : "s", opts->at_least,
-                             c->left_out == 1 ? "is" : "are"));
-    return KG_OK;
+    return kg_cells_left_out(out, c, opts, err);
 }
 
 static kg_status put_number(struct kg_str *out, const char *name, double x,
@@ -753,6 +759,8 @@ kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
                                  cell->survived, cell->collapsed));
         if (opts->over && compares(opts))
             KG_TRY(kg_str_printf(out, err, ", \"apart\": %zu", cell->apart));
+        if (opts->at_least > 0)
+            KG_TRY(kg_str_printf(out, err, ", \"left_out\": %zu", c->left_out));
         KG_TRY(kg_str_puts(out, "}\n", err));
     }
     return KG_OK;

@@ -82,7 +82,12 @@ void kg_cells_release(struct kg_cells *c); /* {0} is allowed */
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
-/* An object a cell: {"cell", "rows", METRIC: {"value", "low", "high", "p", "holm"}}. */
+/* "\nN cells with fewer than N rows are left out.\n"; nothing where none is. */
+kg_status kg_cells_left_out(struct kg_str *out, const struct kg_cells *c,
+                            const struct kg_cells_opts *opts,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* An object a cell: {"cell", "rows", METRIC: {"value", "low", "high", "p", "holm"}}; with
+ * at_least each has "left_out", too, how many cells have no object. */
 kg_status kg_cells_json(struct kg_str *out, const struct kg_cells *c,
                         const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;

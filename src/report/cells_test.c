@@ -111,6 +111,9 @@ static void cells_that_are_not_whole_are_left_out_and_counted(void **state)
     assert_int_equal(c.left_out, 1);
     assert_int_equal(kg_cells_table(&table, &c, &opts, &err), KG_OK);
     assert_non_null(strstr(table.data, "\n1 cell with fewer than 2 rows is left out.\n"));
+    kg_str_clear(&table);
+    assert_int_equal(kg_cells_json(&table, &c, &opts, &err), KG_OK);
+    assert_non_null(strstr(table.data, ", \"left_out\": 1}\n"));
     kg_str_release(&table);
     kg_cells_release(&c);
 }
