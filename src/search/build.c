@@ -31,6 +31,7 @@
 enum {
     WORDS_IN_MEMORY_BYTES = 256 << 20, /* before FTS5 writes a run */
     PROGRESS_EVERY = 4096,             /* passages */
+    STEPS_BETWEEN_LOOKS = 1 << 14,     /* of SQLite's machine */
     PROGRESS_MS = 5000,
     MAX_PASSAGES = UINT32_MAX - 1,
 };
@@ -403,13 +404,18 @@ static int64_t progress_every(const struct builder *b)
     return b->dense ? KG_DENSE_ROWS : PROGRESS_EVERY;
 }
 
+static kg_status stopped(const struct builder *b, struct kg_err *err)
+{
+    return kg_fail(err, KG_EINTERRUPTED, "%s: stopped by a signal, nothing written",
+                   b->opts->path);
+}
+
 static kg_status look_around(const struct builder *b, struct kg_err *err)
 {
     double seconds = kg_clock_seconds() - b->start;
 
     if (kg_signal_stop_requested())
-        return kg_fail(err, KG_EINTERRUPTED, "%s: stopped by a signal, nothing written",
-                       b->opts->path);
+        return stopped(b, err);
     if (b->info->passages % progress_every(b) != 0)
         return KG_OK;
     kg_log_progress(PROGRESS_MS, "indexing: %lld passages, %.0f a second",
@@ -464,6 +470,13 @@ static kg_status put_meta(struct builder *b, const char *key, double value,
     return status;
 }
 
+/* Asked by SQLite while it works: whatever is not 0 stops it. */
+static int is_stopped(void *user)
+{
+    (void)user;
+    return kg_signal_stop_requested();
+}
+
 static kg_status finish_tables(struct builder *b, struct kg_err *err)
 {
     const char *path = b->temporary.data;
@@ -473,6 +486,7 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
     if (b->dense)
         KG_TRY(kg_dense_writer_end(b->dense, err));
     drop_statements(b);
+    sqlite3_progress_handler(b->db, STEPS_BETWEEN_LOOKS, is_stopped, NULL);
     kg_phase_begin(0, NULL, "merging the word lists (SQLite does not say how far it is)");
     kg_log_progress(PROGRESS_MS, "indexing: merging the word lists of %lld passages",
                     (long long)b->info->passages);
@@ -518,9 +532,14 @@ static kg_status seal(struct builder *b, struct kg_err *err)
 
 static kg_status finish(struct builder *b, struct kg_err *err)
 {
+    kg_status status;
     int code;
 
-    KG_TRY(finish_tables(b, err));
+    status = finish_tables(b, err);
+    if (status == KG_EINTERRUPTED)
+        return stopped(b, err);
+    KG_TRY(status);
+    sqlite3_progress_handler(b->db, 0, NULL, NULL);
     KG_TRY(seal(b, err));
     code = sqlite3_close(b->db);
     if (code != SQLITE_OK)
