@@ -2,7 +2,9 @@
  * question and for 64, beside what bounds them.
  *
  * One question waits for memory, 64 for multiply-adds. The time has all of a pass in it,
- * the best passages of each question too; making a question's vector is `encode`'s.
+ * the best passages of each question too; making a question's vector is `encode`'s. Of a
+ * pass over bytes only the products are measured, and the best of these: not the scales,
+ * bounds and candidates of search/dense.c.
  */
 #include "bench/bench_internal.h"
 

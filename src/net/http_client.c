@@ -381,7 +381,7 @@ static CURLcode set_way(struct kg_http_request *r)
     CURLcode bad = CURLE_OK;
     if (!r->c->opts.surroundings)
         return curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not by environment */
-    bad |= curl_easy_setopt(r->easy, CURLOPT_HEADEROPT, CURLHEADER_SEPARATE);
+    bad |= curl_easy_setopt(r->easy, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE);
     if (certificates && *certificates)
         bad |= curl_easy_setopt(r->easy, CURLOPT_CAINFO, certificates);
     return bad;

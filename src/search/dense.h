@@ -7,8 +7,9 @@
  * A search is exact: the products of the queries, in fp32, with every passage's vector.
  * Memory is read once for up to KG_DENSE_QUERIES queries. It holds the fp16 of the file,
  * or half of that, a byte a number: then the few passages that may be among the best are
- * multiplied again by their fp16, and the answer is the same (dense.c). A product does
- * not depend on what stands beside it, so neither does an answer.
+ * multiplied again by their fp16, and the answer is the same (dense.c). Where vectors are
+ * near-equal many may be: up to 16 bytes a passage for each query of a pass. A product
+ * does not depend on what stands beside it, so neither does an answer.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H

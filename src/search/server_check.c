@@ -88,7 +88,7 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
     return status;
 }
 
-/* What it says; errors name no section of keys, which a recipe and a suite spell apart. */
+/* What it says. Keys are not named: a recipe and a suite spell them differently. */
 static kg_status compare(const struct said *s, const struct kg_retriever_opts *opts,
                          struct kg_err *err)
 {

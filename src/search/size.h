@@ -1,8 +1,9 @@
 /* What an index takes, before there is one: for the plan of a run whose retriever is
  * elsewhere, or not yet made.
  *
- * The part of the vectors is exact, page by page of the file that dense_write.c makes;
- * that of words and texts depends on the texts, and is a ratio that was measured.
+ * The part of the vectors is counted in pages of the file that dense_write.c makes, and
+ * right to within a few of the tree above its leaves; that of words and texts depends on
+ * the texts, and is a ratio that was measured.
  */
 #ifndef KG_SEARCH_SIZE_H
 #define KG_SEARCH_SIZE_H

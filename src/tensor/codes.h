@@ -21,12 +21,13 @@ struct kg_codes {
 uint64_t kg_codes_bytes(enum kg_code code, int64_t rows, int64_t cols);
 /* values (cols): uint16_t or int8_t */
 void kg_codes_put(const struct kg_codes *m, int64_t row, const void *values);
-/* Rows from `first` on, a multiple of KG_PANEL, n of them. */
+/* Rows from `first` on, a multiple of KG_PANEL, n of them, which others may follow. */
 struct kg_codes kg_codes_rows(const struct kg_codes *m, int64_t first, int64_t n);
 
 /* c[q,i] = sum_d a[q,d] m[i,d]
- * c (Q, rows) fp32 out, its stride a multiple of KG_PANEL: zeros stand behind a row's
- * end; a (Q, cols) fp32
+ * c (Q, rows) fp32 out, its stride a multiple of KG_PANEL: up to that, the products of
+ * what follows stand behind a row's end, of rows of m or of the zeros of its padding
+ * a (Q, cols) fp32
  * numerics: the bits of kg_op_matmul's NT with m as fp32, whatever Q, rows and threads
  * errors: SHAPE, DTYPE, EINVAL, ENOMEM, EUNSUPPORTED (no such operation there) */
 kg_status kg_op_scan(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,

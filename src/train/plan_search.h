@@ -5,7 +5,8 @@
 
 #include "rollout/episode.h"
 
-/* Nothing where no retriever is asked.   errors: those of kg_index_open and kg_index_ask */
+/* Nothing where no retriever is asked.
+ * errors: those of kg_index_open and kg_index_ask */
 kg_status kg_plan_search(struct kg_str *out, const struct kg_env_opts *o,
                          struct kg_err *err) KG_MUST_CHECK;
 
