@@ -61,9 +61,10 @@ struct kg_search_how {
 enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk where that is more */
 /* Names, a model where one is needed and none where not, the weight, and that nothing is
  * other than its default where it has no effect: vectors of bm25, fusion and weight of
- * anything but a hybrid (a kind that is given has a weight: KG_HYBRID_WEIGHT). A server (where:
- * "http://..") finds as it was started: of it kind and passages are what it is
- * expected to have, model what a plan is made of, and how a hybrid is made is not for the asker to say.
+ * anything but a hybrid (a kind that is given has a weight: KG_HYBRID_WEIGHT). A server
+ * (where: "http://..") finds as it was started: of it kind and passages are what it is
+ * expected to have, model is what a plan reckons with, and how a hybrid is made is not
+ * for the asker to say.
  * errors: EINVAL, with `section` before the names of keys ("search." or "--") */
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err) KG_MUST_CHECK;
