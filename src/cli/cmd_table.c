@@ -34,9 +34,10 @@ const struct kg_flag kg_table_flags[] = {
     {"at-least", 0, KG_TO(at_least), "N",
      "leave out cells with fewer rows, and say how many", 0, 1e6, NULL},
     {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means", 0, 0, NULL},
-    {"profile", 0, KG_TO(profile), NULL,
-     "cells TASK/CELL are a cell over all tasks, rows of each drawn by themselves", 0, 0,
-     NULL},
+    {"profile", 0, KG_BESIDE("!start", profile), NULL,
+     "cells TASK/CELL are a cell over all tasks, as many rows in each, drawn by "
+     "themselves",
+     0, 0, NULL},
     {"over", 0, KG_BESIDE("!profile", over), "KEY",
      "with --difference: both sides are lines, all cells NAME,... joined over log KEY, "
      "compared in the middle of the range that both have; with --svg: what is drawn over",
@@ -48,7 +49,7 @@ const struct kg_flag kg_table_flags[] = {
      "of cells METHOD,SETTING: what survives, a line for each method, up to the first "
      "setting that fewer than four of five rows survive",
      0, 0, NULL},
-    {"svg", 0, KG_BESIDE("over", svg), NULL,
+    {"svg", 0, KG_BESIDE("over,!against,!start", svg), NULL,
      "a plot of cells LINE,SETTING: the metric with its interval, over log of --over", 0,
      0, NULL},
     {"json", 0, KG_BESIDE("!survival", json), NULL, "one JSON line for each cell", 0, 0,

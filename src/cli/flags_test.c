@@ -116,6 +116,10 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
     refused("eval --sets a", "--sets does not act without SUITE");
     refused("serve --api-key-file f --allow-host h",
             "--allow-host does not act with --api-key-file");
+    refused("table r -m x --svg --over kl --against c",
+            "--svg does not act with --against");
+    refused("table r -m x --svg --over kl --start c", "--svg does not act with --start");
+    refused("table r -m x --profile --start t/c", "--profile does not act with --start");
     /* of a group: what is asked of its row */
     refused("show x --threads 2", "--threads does not act without --reference");
     refused("show x --device cpu", "--device does not act without --reference");

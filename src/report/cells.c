@@ -301,6 +301,23 @@ static size_t strata_of(size_t *size, const struct group *g,
     return n;
 }
 
+/* Else it would be the mix of tasks that is compared, too. */
+static kg_status need_equal_strata(const size_t *size, size_t n, const struct group *g,
+                                   const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    for (size_t i = 1, row = size[0]; i < n; row += size[i++]) {
+        const char *first = g->row[0].pair, *pair = g->row[row].pair;
+
+        if (size[i] != size[0])
+            return kg_fail(err, KG_ECONFLICT,
+                           "expected as many %ss of '%s' in every stratum, found %zu in "
+                           "'%.*s' and %zu in '%.*s'",
+                           opts->pair, g->name, size[0], (int)stratum_length(first),
+                           first, size[i], (int)stratum_length(pair), pair);
+    }
+    return KG_OK;
+}
+
 static kg_status fill_cell(struct kg_cell *cell, const struct group *g,
                            const struct group *against, const struct kg_cells_opts *opts,
                            struct kg_err *err)
@@ -315,6 +332,7 @@ static kg_status fill_cell(struct kg_cell *cell, const struct group *g,
     }
     size_t n_strata = strata_of(size, g, opts);
     cell->rows = g->n;
+    KG_TRY_GOTO(out, need_equal_strata(size, n_strata, g, opts, err));
     for (size_t m = 0; m < opts->n_metrics; m++) {
         KG_TRY_GOTO(out, values_of(x, g, against, m, opts, err));
         KG_TRY_GOTO(out, kg_eval_bootstrap_strata(&cell->of[m], statistic_of(opts), x,

@@ -10,7 +10,7 @@
  *
  * Three more ways to put rows together:
  * profile   a cell is what stands behind the first '/' of `by`, over the strata (tasks)
- *           before it, in each of which rows are drawn anew by themselves
+ *           before it, as many rows in each, which are drawn anew by themselves
  * over      the sides of a difference are lines: all cells whose names are theirs and a
  *           ',', joined over log of the number under `over`, compared pair by pair where
  *           that is the same (report/frontier.h)
@@ -71,7 +71,8 @@ struct kg_cells {
  * errors: NOTFOUND (a file, no row, no such cell), EINVAL (a difference without its
  * colon, a line of more than 64 cells), EFORMAT (a row without a key, two rows of one
  * cell and pair, in file and line; a name without '/' in a profile, 0 or less under
- * `over`), ECONFLICT (other pairs than in against) */
+ * `over`), ECONFLICT (other pairs than in against, strata of a profile
+ * that differ in their rows) */
 kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_cells_release(struct kg_cells *c); /* {0} is allowed */

@@ -203,6 +203,15 @@ static void profiles_put_tasks_together(void **state)
     assert_true(c.cell[0].of[0].low == 1 && c.cell[0].of[0].high == 1);
     assert_true(c.cell[0].of[1].value == 4);
     kg_cells_release(&c);
+    /* a task of more rows would weigh more */
+    put("{\"cell\": \"t/m\", \"seed\": 1, \"x\": 1, \"y\": 3}\n"
+        "{\"cell\": \"u/m\", \"seed\": 1, \"x\": 11, \"y\": 7}\n"
+        "{\"cell\": \"v/m\", \"seed\": 1, \"x\": 11, \"y\": 7}\n"
+        "{\"cell\": \"v/m\", \"seed\": 2, \"x\": 2, \"y\": 3}\n");
+    opts.n_differences = 0;
+    assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "expected as many seeds of 'm' in every stratum, "
+                                        "found 1 in 't' and 2 in 'v'"));
     opts = plain();
     opts.profile = true;
     put(three);
