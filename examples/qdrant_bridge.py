@@ -56,11 +56,27 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def do_POST(self):
+    def do_GET(self):  # what a run with search.passages asks
+        if self.path != "/health":
+            return self.reply(404, {"detail": f"expected POST /retrieve or GET /health, found GET {self.path}"})
         try:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            n = ask("POST", "/points/count", {"exact": True})["count"]
+        except Exception as error:
+            return self.reply(502, {"detail": str(error)})
+        self.reply(200, {"status": "ok", "kind": "dense", "passages": n})
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        try:
+            asked = json.loads(body)
+            if not isinstance(asked["queries"], list) or not all(isinstance(q, str) for q in asked["queries"]):
+                raise ValueError("queries are no list of strings")
+            topk = int(asked.get("topk") or 3)
+        except Exception as error:
+            return self.reply(400, {"detail": f"expected {{\"queries\": [\"..\"]}}: {error!r}"})
+        try:
             found = ask("POST", "/points/query/batch", {"searches": [
-                {"query": vector, "limit": asked.get("topk") or 3, "with_payload": True}
+                {"query": vector, "limit": topk, "with_payload": True}
                 for vector in embed(asked["queries"], "query")]})
             hits = [[{"document": p["payload"], "score": p["score"]} for p in one["points"]] for one in found]
         except Exception as error:

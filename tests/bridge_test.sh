@@ -82,6 +82,7 @@ class H(BaseHTTPRequestHandler):
             assert self.headers["Content-Type"] == "application/x-ndjson" and body.endswith(b"\n")
             lines = [json.loads(x) for x in body.splitlines()]
             return self.answer(200, {"took": 1, "responses": [self.match(h, q) for h, q in zip(lines[::2], lines[1::2])]})
+        if self.path == "/collections/wiki/points/count": return self.result({"count": len(points)})
         assert self.path == "/collections/wiki/points/query/batch", self.path
         self.result([{"points": self.nearest(s)} for s in json.loads(body)["searches"]])
     def nearest(self, s):
@@ -148,6 +149,18 @@ pass "Qdrant behind /retrieve finds what kedge finds" as_kedge
 # what a run sends and reads is what the bridge reads and sends
 asked_by_kedge() { ./kedge search bench "http://127.0.0.1:$port/retrieve" "$work/questions.jsonl" --seconds 0.5 >"$work/a" 2>&1 || { cat "$work/a"; return 1; }; }
 pass "kedge reads its answers" asked_by_kedge
+
+says_what_it_has() {
+    curl -sS "http://127.0.0.1:$port/health" >"$work/body" && grep -qF '"kind": "dense", "passages": 60' "$work/body"
+}
+pass "Qdrant's bridge says what it has" says_what_it_has
+malformed() {
+    for body in 'x' '{}' '[]' '{"queries": "cat"}' '{"queries": [1]}' '{"queries": ["cat"], "topk": "x"}'; do
+        [ "$(curl -sS -o "$work/body" -w '%{http_code}' -d "$body" "http://127.0.0.1:$port/retrieve")" = 400 ] &&
+            grep -qF '"detail": "expected {' "$work/body" || { echo "$body"; cat "$work/body"; return 1; }
+    done
+}
+pass "and refuses what is malformed with 400" malformed
 
 # by what a server finds is not for who asks it
 finds_as_started() {

@@ -1,7 +1,7 @@
 /* Is it the retriever that was meant? A run by vectors of 21 million passages and one by
  * words of a sample are other environments, and nothing in an answer tells them apart. So
  * a server that says by what it finds, or among how many passages, is compared with what
- * was expected; of one that does not (Search-R1's own, a bridge) the log says that nobody
+ * was expected; of one that does not (Search-R1's own) the log says that nobody
  * knows, and why. The encoder is not compared: no server says which one it has.
  */
 #include "search/retriever_internal.h"
