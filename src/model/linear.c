@@ -8,6 +8,9 @@
  * sampler and trainer make the same operations, and W never changes. s goes to the narrow
  * side, where it costs N r products and serves the gradients of A and B too.
  *
+ * One adapter's product and W's are one operation, which writes y once; its bits are
+ * those of the two, summed in fp32.
+ *
  * A pack may hold rows of several adapters on one base. W is multiplied by all of them at
  * once, A and B by the rows whose they are; as no row's bits depend on its neighbours
  * each has those of a pack of its own. But where some rows have nothing beside W, each
@@ -94,6 +97,14 @@ static kg_status settle(const struct kg_walk *p, struct kg_mat y, struct kg_mat 
     return y.data == sum.data ? KG_OK : kg_op_cast(p->m->backend, y, sum, err);
 }
 
+/* y (=|+=) x W^T + t B^T or, NN, x W + t A: rounded once */
+static kg_status multiply_two(const struct kg_walk *p, struct kg_mat y,
+                              const struct kg_factors f[2], enum kg_matmul_kind kind,
+                              bool accumulate, struct kg_err *err)
+{
+    return kg_op_matmul_two(p->m->backend, y, f, sum_of(p, y), kind, accumulate, err);
+}
+
 /* *t = s (x C^T) or, NN, s (x C), on the narrow side: fp32, times s, rounded once.
  * l: what adapters C is of */
 static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
@@ -142,21 +153,21 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_run *run,
                     true, err);
 }
 
-/* y of one run alone. */
+/* y of one run alone: both parts in one pass over it. */
 static kg_status linear_run(const struct kg_walk *p, const struct kg_run *run,
                             struct kg_mat y, struct kg_mat x, const struct kg_param *w,
                             bool accumulate, struct kg_err *err)
 {
     const struct kg_mat own = kg_mat_rows(y, run->first, run->n);
     const struct kg_mat from = kg_mat_rows(x, run->first, run->n);
-    const bool adapted = beside(p, run, w) != NULL;
-    const struct kg_mat sum = adapted ? sum_of(p, own) : own;
-    struct kg_run alone = *run;
+    const struct kg_adapter *c = beside(p, run, w);
+    struct kg_mat t;
 
-    alone.first = 0;
-    KG_TRY(multiply(p, sum, from, one(w), KG_MATMUL_NT, accumulate, err));
-    KG_TRY(add_run(p, &alone, sum, from, w, err));
-    return settle(p, own, sum, err);
+    if (!c)
+        return multiply(p, own, from, one(w), KG_MATMUL_NT, accumulate, err);
+    KG_TRY(narrow(&t, p, &run->model->lora, from, one(c->a), KG_MATMUL_NT, err));
+    const struct kg_factors f[2] = {{from, w->compute}, {t, c->b->compute}};
+    return multiply_two(p, own, f, KG_MATMUL_NT, accumulate, err);
 }
 
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
@@ -165,7 +176,7 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
     const int32_t n = p->pack->n_runs, adapted = runs_beside(p, w);
     const struct kg_mat sum = adapted > 0 ? sum_of(p, y) : y;
 
-    if (adapted > 0 && adapted < n) {
+    if (adapted > 0 && (adapted < n || n == 1)) {
         for (int32_t i = 0; i < n; i++)
             KG_TRY(linear_run(p, &p->acts->runs[i], y, x, w, accumulate, err));
         return KG_OK;
@@ -221,7 +232,7 @@ kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
                         const struct kg_param *w, struct kg_mat dy, struct kg_mat x,
                         struct kg_mat dx, bool accumulate, struct kg_err *err)
 {
-    struct kg_mat sum, u;
+    struct kg_mat u;
 
     if (!dx.data)
         return grads_alone(p, grads, one(w), dy, x, err);
@@ -229,10 +240,8 @@ kg_status kg_linear_bwd(const struct kg_walk *p, struct kg_grads grads,
     if (!w->adapter)
         return multiply(p, dx, dy, one(w), KG_MATMUL_NN, accumulate, err);
     KG_TRY(adapter_bwd(&u, p, grads, one(w), dy, x, err)); /* x may be dx */
-    sum = sum_of(p, dx);
-    KG_TRY(multiply(p, sum, dy, one(w), KG_MATMUL_NN, accumulate, err));
-    KG_TRY(multiply(p, sum, u, a_of(one(w)), KG_MATMUL_NN, true, err));
-    return settle(p, dx, sum, err);
+    const struct kg_factors f[2] = {{dy, w->compute}, {u, w->adapter->a->compute}};
+    return multiply_two(p, dx, f, KG_MATMUL_NN, accumulate, err);
 }
 
 /* dx (=|+=) dy W + u A, of fp32 */

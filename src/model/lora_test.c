@@ -259,6 +259,7 @@ static int count_products_back(const char *targets)
     float *g = buffer_of(m->n_elements, sizeof *g);
     real_matmul = counted.matmul;
     counted.matmul = counted_matmul;
+    counted.matmul_two = NULL; /* made of two, which are counted */
     products_back = 0;
     NEED(kg_acts_create(&acts, m, TEST_REF_TOKENS, false, err));
     m->backend = &counted;

@@ -131,6 +131,12 @@ enum kg_matmul_kind {
  * does to subnormals, is the device's: the same at every place of every tile, so that the
  * rules at the top hold. */
 
+/* What a product is of. */
+struct kg_factors {
+    struct kg_mat a;
+    struct kg_mat b;
+};
+
 /* ---- attention ---- */
 /* keys per block: of the online softmax and of the paged cache */
 enum { KG_KV_BLOCK = 64 };
@@ -410,6 +416,10 @@ struct kg_backend {
     kg_status (*reserve)(uint64_t bytes, struct kg_err *err);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
+    /* see kg_op_matmul_two; NULL: it is made of three operations */
+    kg_status (*matmul_two)(struct kg_mat c, const struct kg_factors f[2],
+                            enum kg_matmul_kind kind, bool accumulate,
+                            struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err);
     kg_status (*embed_bwd)(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
@@ -603,6 +613,15 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
+/* c (=|+=) A B + A2 B2, NT or NN, in one pass over c: each is a product as above, added
+ * in fp32 in this order and rounded once, the bits of
+ *     wide (=|+=) A B;   wide += A2 B2;   c <- wide
+ * wide: of c's shape in fp32: room where a backend makes it so; c itself if that is fp32
+ * errors: as of kg_op_matmul, by product; SHAPE (a product without factors) */
+kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
+                           const struct kg_factors f[2], struct kg_mat wide,
+                           enum kg_matmul_kind kind, bool accumulate,
+                           struct kg_err *err) KG_MUST_CHECK;
 
 /* What products by a weight (rows, cols) of bf16 may take beside their operands: such a
  * weight, and rows of both its sides, on which ways to make them are tried

@@ -95,6 +95,13 @@ static kg_status far_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 {
     LENDING(matmul(c, a, b, kind, accumulate, err), c.data, a.data, b.data);
 }
+static kg_status far_matmul_two(struct kg_mat c, const struct kg_factors f[2],
+                                enum kg_matmul_kind kind, bool accumulate,
+                                struct kg_err *err)
+{
+    LENDING(matmul_two(c, f, kind, accumulate, err), c.data, f[0].a.data, f[0].b.data,
+            f[1].a.data, f[1].b.data);
+}
 static kg_status far_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                            struct kg_err *err)
 {
@@ -298,6 +305,7 @@ static const struct kg_backend table = {
     .zero = far_zero,
     .swap = far_swap,
     .matmul = far_matmul,
+    .matmul_two = far_matmul_two,
     .embed = far_embed,
     .embed_bwd = far_embed_bwd,
     .rmsnorm = far_rmsnorm,

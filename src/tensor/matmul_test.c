@@ -181,6 +181,52 @@ static void weight_gradients_keep_their_bits_over_threads(void **state)
     check_sums(KG_BF16);
 }
 
+/* A side of few columns goes another way: its bits are those among many columns. */
+static void check_narrow(enum kg_dtype t, int64_t few, int64_t many, int64_t tokens)
+{
+    enum { WIDER = 100 }; /* than any that is narrow */
+    struct kg_mat x = seeded_matrix(t, tokens, few + WIDER, 1), part = x;
+    struct kg_mat y = seeded_matrix(t, tokens, many, 2);
+    struct kg_mat wide = seeded_matrix(KG_F32, few + WIDER, many, 3);
+    struct kg_mat tall = matrix(KG_F32, many, few);
+    struct kg_mat flat = matrix(KG_F32, few, many);
+    part.cols = few;
+    for (int64_t i = 0; i < few * many; i++) {
+        set(flat, i / many, i % many, get(wide, i / many, i % many));
+        set(tall, i % many, i / many, get(wide, i / many, i % many));
+    }
+    product(wide, x, y, KG_MATMUL_TN, true);
+    product(flat, part, y, KG_MATMUL_TN, true);
+    product(tall, y, part, KG_MATMUL_TN, true);
+    assert_memory_equal(flat.data, wide.data, bytes_of(flat));
+    for (int64_t i = 0; i < few * many; i++)
+        assert_true(get(tall, i % many, i / many) == get(wide, i / many, i % many));
+    product(tall, y, part, KG_MATMUL_TN, false);
+    product(wide, x, y, KG_MATMUL_TN, false);
+    for (int64_t i = 0; i < few * many; i++)
+        assert_true(get(tall, i % many, i / many) == get(wide, i / many, i % many));
+    buffer_free(x.data);
+    buffer_free(y.data);
+    buffer_free(wide.data);
+    buffer_free(tall.data);
+    buffer_free(flat.data);
+}
+
+static void narrow_weight_gradients_have_the_bits_of_wide_ones(void **state)
+{
+    static const int64_t few[] = {1, 9, 16, 24, 64}, many[] = {70, 300};
+    static const int64_t tokens[] = {1, 70, 1030, 2100};
+    int threads = omp_get_max_threads();
+    (void)state;
+    for (int f = 0; f < 5; f++)
+        for (int m = 0; m < 2; m++) {
+            omp_set_num_threads(1 + (f + m) % 3);
+            for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++)
+                check_narrow(t, few[f], many[m], tokens[(f + m) % 4]);
+        }
+    omp_set_num_threads(threads);
+}
+
 /* ---- views ---- */
 
 /* The middle columns of a wider matrix with the content of m. */
@@ -468,6 +514,80 @@ tall_and_deep_products_have_the_same_bits_on_every_instruction_set(void **state)
     omp_set_num_threads(threads);
 }
 
+/* ---- two products ---- */
+/* On every instruction set, or on the backend: the bits of one after the other. */
+static void two_equal_one_by_one(const struct kg_backend *be, struct kg_mat c,
+                                 const struct kg_factors f[2], enum kg_matmul_kind kind,
+                                 bool accumulate)
+{
+    struct kg_mat wide = seeded_matrix(KG_F32, c.rows, c.cols, 7);
+    struct kg_mat want = c, sum = c.dtype == KG_F32 ? c : wide;
+    want.data = buffer_of(c.rows * c.cols, kg_dtype_traits(c.dtype)->bytes);
+    if (accumulate) {
+        memcpy(c.data, wide.data, bytes_of(c));
+        memcpy(want.data, wide.data, bytes_of(c));
+    }
+    if (kg_op_matmul_two(be, c, f, sum, kind, accumulate, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    sum = want.dtype == KG_F32 ? want : wide;
+    product(sum, f[0].a, f[0].b, kind, accumulate);
+    product(sum, f[1].a, f[1].b, kind, true);
+    if (want.data != sum.data)
+        assert_int_equal(kg_op_cast(backend(), want, sum, &err), KG_OK);
+    if (memcmp(c.data, want.data, bytes_of(c)) != 0)
+        fail_msg("%s: other bits, kind %d, %s to %s, %lld x %lld, K %lld and %lld",
+                 be->name, (int)kind, kg_dtype_traits(f[0].a.dtype)->name,
+                 kg_dtype_traits(c.dtype)->name, (long long)c.rows, (long long)c.cols,
+                 (long long)f[0].a.cols, (long long)f[1].a.cols);
+    buffer_free(wide.data);
+    buffer_free(want.data);
+}
+
+static void check_two(const struct variant_case *v, int64_t rank, bool accumulate,
+                      bool in_panels)
+{
+    const bool nt = v->kind == KG_MATMUL_NT;
+    const enum kg_dtype out = accumulate ? KG_F32 : v->t;
+    struct kg_mat b = spread_matrix(v->t, nt ? v->N : v->K, nt ? v->K : v->N);
+    struct kg_mat b2 = spread_matrix(v->t, nt ? v->N : rank, nt ? rank : v->N);
+    const struct kg_factors f[2] = {
+        {spread_matrix(v->t, v->M, v->K), in_panels ? packed(b, v->t) : b},
+        {spread_matrix(v->t, v->M, rank), in_panels ? packed(b2, v->t) : b2}};
+    struct kg_mat c = matrix(out, v->M, v->N);
+    two_equal_one_by_one(backend(), c, f, v->kind, accumulate);
+    for (int i = 0; !emulated() && kg_backend_cpu_variant(i); i++)
+        two_equal_one_by_one(kg_backend_cpu_variant(i), c, f, v->kind, accumulate);
+    for (int i = 0; i < 2; i++) {
+        buffer_free(f[i].a.data);
+        if (in_panels)
+            buffer_free(f[i].b.data);
+    }
+    buffer_free(b.data);
+    buffer_free(b2.data);
+    buffer_free(c.data);
+}
+
+static void two_products_in_one_pass_have_the_bits_of_two(void **state)
+{
+    static const int64_t dims[][4] = {
+        /* M, N, K, rank */
+        {1, 70, 100, 8},    {7, 33, 1030, 16},   {17, 16, 33, 1}, {33, 100, 64, 16},
+        {70, 130, 900, 40}, {300, 70, 4610, 16}, {530, 66, 96, 8}};
+    int threads = omp_get_max_threads();
+    (void)state;
+    random_state = 11;
+    for (int i = 0; i < (emulated() ? 4 : 7); i++)
+        for (int how = 0; how < 8; how++) {
+            const enum kg_matmul_kind kind = how & 1 ? KG_MATMUL_NN : KG_MATMUL_NT;
+            const enum kg_dtype t = how & 2 ? KG_F32 : KG_BF16;
+            omp_set_num_threads(1 + (i + how) % 2);
+            check_two(&(struct variant_case){t, kind, dims[i][0], dims[i][1], dims[i][2]},
+                      dims[i][3], how & 4,
+                      how % 3 == 0 && backend()->weights == KG_PANELS);
+        }
+    omp_set_num_threads(threads);
+}
+
 static void the_mode_of_the_caller_changes_no_bit(void **state)
 {
     (void)state;
@@ -635,6 +755,8 @@ int main(void)
         cmocka_unit_test(rows_of_a_backward_product_keep_their_bits),
         cmocka_unit_test(accumulated_rows_keep_their_bits),
         cmocka_unit_test(weight_gradients_keep_their_bits_over_threads),
+        cmocka_unit_test(narrow_weight_gradients_have_the_bits_of_wide_ones),
+        cmocka_unit_test(two_products_in_one_pass_have_the_bits_of_two),
         cmocka_unit_test(strided_views_give_the_bits_of_dense_matrices),
         cmocka_unit_test(what_is_packed_is_read_back),
         cmocka_unit_test(packing_rounds_as_a_cast_does),
@@ -657,6 +779,7 @@ int main(void)
         cmocka_unit_test(rows_rounded_to_bf16_keep_their_bits),
         cmocka_unit_test(rows_of_a_backward_product_keep_their_bits),
         cmocka_unit_test(accumulated_rows_keep_their_bits),
+        cmocka_unit_test(two_products_in_one_pass_have_the_bits_of_two),
         cmocka_unit_test(strided_views_give_the_bits_of_dense_matrices),
         cmocka_unit_test(a_backend_of_rows_refuses_panels),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),

@@ -313,6 +313,46 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
 }
 
+static kg_status check_factors(const struct kg_backend *be, const char *op,
+                               const struct kg_factors *f, struct kg_mat c,
+                               enum kg_matmul_kind kind, struct kg_err *err)
+{
+    const int64_t K = f->a.cols;
+    const bool nt = kind == KG_MATMUL_NT;
+    if (K == 0)
+        return kg_fail(err, KG_ESHAPE, "%s: expected factors, found none", op);
+    KG_TRY(check(op, "a", f->a, c.rows, ANY, CT, err));
+    return check(op, "b", f->b, nt ? c.cols : K, nt ? K : c.cols,
+                 1u << f->a.dtype | panels(be), err);
+}
+
+/* Where no slot does it in one pass. */
+static kg_status two_by_one(const struct kg_backend *be, struct kg_mat c,
+                            const struct kg_factors f[2], struct kg_mat wide,
+                            enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+{
+    KG_TRY(kg_op_matmul(be, wide, f[0].a, f[0].b, kind, accumulate, err));
+    KG_TRY(kg_op_matmul(be, wide, f[1].a, f[1].b, kind, true, err));
+    return c.data == wide.data ? KG_OK : kg_op_cast(be, c, wide, err);
+}
+
+kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
+                           const struct kg_factors f[2], struct kg_mat wide,
+                           enum kg_matmul_kind kind, bool accumulate, struct kg_err *err)
+{
+    static const char *const names[] = {"matmul_two NT, 1st", "matmul_two NN, 1st",
+                                        "matmul_two NT, 2nd", "matmul_two NN, 2nd"};
+    const char *op = names[kind];
+    assert(kind != KG_MATMUL_TN);
+    KG_TRY(check(op, "c", c, ANY, ANY, accumulate ? F32 : F32 | 1u << f[0].a.dtype, err));
+    KG_TRY(check(op, "wide", wide, c.rows, c.cols, F32, err));
+    KG_TRY(check_factors(be, op, &f[0], c, kind, err));
+    KG_TRY(check(names[kind + 2], "a", f[1].a, c.rows, ANY, 1u << f[0].a.dtype, err));
+    KG_TRY(check_factors(be, names[kind + 2], &f[1], c, kind, err));
+    return be->matmul_two ? be->matmul_two(c, f, kind, accumulate, err)
+                          : two_by_one(be, c, f, wide, kind, accumulate, err);
+}
+
 /* ---- embedding ---- */
 kg_status kg_op_embed(const struct kg_backend *be, struct kg_mat x, struct kg_mat table,
                       struct kg_ivec tokens, struct kg_err *err)

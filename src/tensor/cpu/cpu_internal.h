@@ -62,6 +62,9 @@ kg_status kg_cpu_zero(void *to, uint64_t bytes, struct kg_err *err);
 kg_status kg_cpu_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);
 kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
+kg_status kg_cpu_matmul_two(struct kg_mat c, const struct kg_factors f[2],
+                            enum kg_matmul_kind kind, bool accumulate,
+                            struct kg_err *err);
 kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err);
 kg_status kg_cpu_embed_bwd(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
@@ -140,7 +143,11 @@ enum kg_cpu_scratch_use {
     KG_CPU_SCRATCH_LEFT = 0,
     KG_CPU_SCRATCH_RIGHT,
     KG_CPU_SCRATCH_OWN_LEFT,
+    KG_CPU_SCRATCH_OWN_RIGHT,
+    KG_CPU_SCRATCH_SECOND_LEFT,
+    KG_CPU_SCRATCH_SECOND_RIGHT,
     KG_CPU_SCRATCH_SUMS,
+    KG_CPU_SCRATCH_TURNED,
     KG_CPU_SCRATCH_USES
 };
 void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *err);

@@ -72,21 +72,27 @@ static inline bool kg_cpu_by_squares(enum kg_dtype t, int64_t rows)
 }
 /* of the left operand that the second cache shall keep */
 enum { KG_CPU_LEFT_BYTES = 1 << 20 };
+/* Operands of a product. */
+struct kg_cpu_side {
+    const char *left; /* row left_first of C, 64 bytes a block */
+    int64_t left_row; /* bytes */
+    const char *right;
+    int64_t right_panel; /* bytes */
+    int64_t blocks;
+};
 /* C (=|+=) left times panels: squares [unit,unit+units) down the rows of C, by `panels`
- * panels. The last square of C is its last 32 rows. */
+ * panels; and then += a second product, if there is one. The last square of C is its last
+ * 32 rows. */
 struct kg_cpu_squares {
     struct kg_mat c; /* more than KG_AMX_ROWS rows */
     bool add;
     int64_t unit;
     int64_t units;
-    const char *left; /* row left_first of C, 64 bytes a block */
     int64_t left_first;
-    int64_t left_row; /* bytes */
-    const char *right;
-    int64_t right_panel; /* bytes */
-    int64_t first;       /* panel of C */
+    struct kg_cpu_side one;
+    struct kg_cpu_side two; /* no blocks: there is none */
+    int64_t first;          /* panel of C */
     int64_t panels;
-    int64_t blocks;
 };
 kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
 

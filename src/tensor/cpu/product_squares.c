@@ -31,6 +31,7 @@ static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 struct sink {
     const struct kg_cpu_squares *b;
     const float *sums; /* NULL: nothing is finished */
+    const float *two;  /* of the second product; NULL: there is none */
     int64_t upper;
     int64_t lower;
     int64_t fresh; /* rows before it have left from another square */
@@ -75,6 +76,8 @@ static void leave_row(const struct sink *s, int i)
         struct kg_v16 v = kg_v16_load(s->sums + i * SQUARE + j);
         if (s->b->add)
             v = kg_v16_add(kg_cpu_load(c, r, s->col + j, lanes), v);
+        if (s->two)
+            v = kg_v16_add(v, kg_v16_load(s->two + i * SQUARE + j));
         kg_cpu_store(c, r, s->col + j, v, lanes);
     }
 }
@@ -86,30 +89,49 @@ static __attribute__((noinline)) void leave_part(const struct sink *s, int end)
             leave_row(s, i);
 }
 
+/* What a whole square is brought to C by. */
+struct manner {
+    bool bf16;
+    bool add; /* to fp32 */
+    bool two;
+};
+
 /* Two vectors of a row of C. */
-static inline void leave_half(char *to, const float *sums, bool bf16, bool add)
+static inline void leave_half(char *to, const float *sums, const float *two,
+                              const struct manner how)
 {
     struct kg_v16 v = kg_v16_load(sums);
-    if (bf16)
+    if (how.add)
+        v = kg_v16_add(kg_v16_load((float *)(void *)to), v);
+    if (how.two)
+        v = kg_v16_add(v, kg_v16_load(two));
+    if (how.bf16)
         kg_v16_store_bf16((uint16_t *)(void *)to, v);
-    else if (add)
-        kg_v16_store((float *)(void *)to,
-                     kg_v16_add(kg_v16_load((float *)(void *)to), v));
     else
         kg_v16_store((float *)(void *)to, v);
 }
 
 /* Rows [s->done,end) of a whole square. */
-static inline void leave_whole(const struct sink *s, int end, const bool bf16,
-                               const bool add)
+static inline void leave_whole(const struct sink *s, int end, const struct manner how)
 {
-    const float *sums = s->sums + s->done * SQUARE;
-    const int64_t half = KG_LANES * (bf16 ? 2 : 4);
+    const int64_t half = KG_LANES * (how.bf16 ? 2 : 4);
     char *to = s->to + s->done * s->row;
-    for (int i = s->done; i < end; i++, sums += SQUARE, to += s->row) {
-        leave_half(to, sums, bf16, add);
-        leave_half(to + half, sums + KG_LANES, bf16, add);
+    for (int i = s->done; i < end; i++, to += s->row) {
+        const float *sums = s->sums + i * SQUARE;
+        const float *two = how.two ? s->two + i * SQUARE : sums;
+        leave_half(to, sums, two, how);
+        leave_half(to + half, sums + KG_LANES, two + KG_LANES, how);
     }
+}
+
+static inline void leave_manner(const struct sink *s, int end, const bool two)
+{
+    if (s->b->c.dtype == KG_BF16)
+        leave_whole(s, end, (struct manner){.bf16 = true, .two = two});
+    else if (s->b->add)
+        leave_whole(s, end, (struct manner){.add = true, .two = two});
+    else
+        leave_whole(s, end, (struct manner){.two = two});
 }
 
 static inline void leave(struct sink *s, int rows)
@@ -117,10 +139,10 @@ static inline void leave(struct sink *s, int rows)
     int end = s->done + rows < SQUARE ? s->done + rows : SQUARE;
     if (!s->to)
         leave_part(s, end);
-    else if (s->b->c.dtype == KG_BF16)
-        leave_whole(s, end, true, false);
+    else if (s->two)
+        leave_manner(s, end, true);
     else
-        leave_whole(s, end, false, s->b->add);
+        leave_manner(s, end, false);
     s->done = end;
 }
 
@@ -153,11 +175,14 @@ static inline void meanwhile(void *user)
 /* ---- the walk ---- */
 /* Blocks [first,first+n) of a strip's panels. */
 struct run {
+    const struct kg_cpu_side *side;
     int64_t first;
     int64_t n;
     int64_t panel;
     bool begins;
-    bool ends;
+    bool ends;        /* and its squares leave, with those of the second product */
+    float *sums;      /* (units) squares */
+    const float *two; /* (units) squares, or NULL */
 };
 
 static struct sink sink_of(const struct kg_cpu_squares *b, int64_t unit, int64_t panel)
@@ -180,30 +205,34 @@ static struct sink sink_of(const struct kg_cpu_squares *b, int64_t unit, int64_t
 static void look_ahead(struct walk *w, const struct kg_cpu_squares *b, struct run run,
                        int64_t unit)
 {
+    const struct kg_cpu_side *s = run.side;
     int64_t steps = max64(run.n - 1, 1);
-    const char *panel = b->right + run.panel * b->right_panel;
-    w->next_panel = b->right_panel;
+    const char *panel = s->right + run.panel * s->right_panel;
+    w->next_panel = s->right_panel;
     w->lines = (int)ceil_div(run.n * (KG_AMX_BLOCK_BYTES / LINE_BYTES), b->units * steps);
     w->next = panel + (run.first + run.n) * KG_AMX_BLOCK_BYTES;
     if (run.ends && run.panel + 3 < b->panels)
-        w->next = panel + 2 * b->right_panel;
+        w->next = panel + 2 * s->right_panel;
     else if (run.ends)
         w->lines = 0;
     w->next += (unit - b->unit) * steps * w->lines * LINE_BYTES;
 }
 
 static void square(struct walk *w, const struct kg_cpu_squares *b, struct run run,
-                   int64_t unit, float *sums)
+                   int64_t unit)
 {
-    const char *left = b->left + run.first * 64;
-    const char *right = b->right + run.panel * b->right_panel +
+    const struct kg_cpu_side *s = run.side;
+    const char *left = s->left + run.first * 64;
+    const char *right = s->right + run.panel * s->right_panel +
                         run.first * KG_AMX_BLOCK_BYTES;
+    float *sums = run.sums + (unit - b->unit) * SQUARE_FLOATS;
     w->now = sink_of(b, unit, run.panel);
+    w->now.two = run.two ? run.two + (unit - b->unit) * SQUARE_FLOATS : NULL;
     struct kg_amx_square q = {
-        .upper = left + (w->now.upper - b->left_first) * b->left_row,
-        .lower = left + (w->now.lower - b->left_first) * b->left_row,
-        .left_row = b->left_row,
-        .right = {right, right + (run.panel + 1 < b->panels ? b->right_panel : 0)},
+        .upper = left + (w->now.upper - b->left_first) * s->left_row,
+        .lower = left + (w->now.lower - b->left_first) * s->left_row,
+        .left_row = s->left_row,
+        .right = {right, right + (run.panel + 1 < b->panels ? s->right_panel : 0)},
         .blocks = run.n,
         .from = run.begins ? NULL : sums,
         .before = w->before,
@@ -219,40 +248,70 @@ static void square(struct walk *w, const struct kg_cpu_squares *b, struct run ru
     w->before = sums;
 }
 
-/* Part [first,first+n) of the blocks of every strip; sums stand `apart` floats for each
- * strip. */
+static void walk_run(struct walk *w, const struct kg_cpu_squares *b, struct run run)
+{
+    for (int64_t u = 0; u < b->units; u++)
+        square(w, b, run, b->unit + u);
+}
+
+/* Where sums wait, in squares. */
+struct room {
+    float *sums;
+    int64_t apart; /* floats from one strip to the next */
+    float *two;    /* of the strip at hand; NULL: no second product, or not yet */
+};
+
+/* All of the second product of a strip, which then waits for the first one's last run. */
+static void walk_second(struct walk *w, const struct kg_cpu_squares *b, int64_t panel,
+                        float *two)
+{
+    const struct run run = {
+        .side = &b->two, .n = b->two.blocks, .panel = panel, .begins = true, .sums = two};
+    walk_run(w, b, run);
+}
+
+/* Part [first,first+n) of the blocks of every strip. */
 static void walk_part(struct walk *w, const struct kg_cpu_squares *b, int64_t first,
-                      int64_t n, float *sums, int64_t apart)
+                      int64_t n, struct room room)
 {
     int64_t longest = b->units <= FEW_SQUARES ? SHORT_RUN_BLOCKS : RUN_BLOCKS;
     int64_t runs = b->units > 1 ? ceil_div(n, longest) : 1;
-    for (int64_t panel = 0; panel < b->panels; panel += 2, sums += apart)
+    for (int64_t panel = 0; panel < b->panels; panel += 2, room.sums += room.apart) {
+        if (room.two)
+            walk_second(w, b, panel, room.two);
         for (int64_t i = 0; i < runs; i++) {
-            struct run run = {.first = first + n * i / runs, .panel = panel};
+            struct run run = {.side = &b->one,
+                              .first = first + n * i / runs,
+                              .panel = panel,
+                              .sums = room.sums,
+                              .two = room.two};
             run.n = first + n * (i + 1) / runs - run.first;
             run.begins = run.first == 0;
-            run.ends = run.first + run.n == b->blocks;
-            for (int64_t u = 0; u < b->units; u++)
-                square(w, b, run, b->unit + u, sums + u * SQUARE_FLOATS);
+            run.ends = run.first + run.n == b->one.blocks;
+            walk_run(w, b, run);
         }
+    }
 }
 
 kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err)
 {
-    int64_t strips = ceil_div(b->panels, 2);
+    int64_t strips = ceil_div(b->panels, 2), blocks = b->one.blocks;
     int64_t most = max64(KG_CPU_LEFT_BYTES / (b->units * SQUARE * 64), 1);
-    int64_t parts = ceil_div(b->blocks, most);
+    int64_t parts = ceil_div(blocks, most);
     int64_t strip = b->units * SQUARE_FLOATS;
-    size_t floats = (size_t)(strip * (parts > 1 ? strips : 1));
+    int64_t all = strip * (parts > 1 ? strips : 1);
+    size_t floats = (size_t)(all + (b->two.blocks > 0 ? strip : 0));
     float *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, floats * sizeof *sums, err);
     struct walk w = {.before = NULL};
     if (!sums)
         return err->code;
     kg_amx_configure(KG_AMX_ROWS);
     for (int64_t i = 0; i < parts; i++) {
-        int64_t first = b->blocks * i / parts;
-        walk_part(&w, b, first, b->blocks * (i + 1) / parts - first, sums,
-                  parts > 1 ? strip : 0);
+        int64_t first = blocks * i / parts;
+        struct room room = {.sums = sums, .apart = parts > 1 ? strip : 0};
+        if (i + 1 == parts && b->two.blocks > 0)
+            room.two = sums + all;
+        walk_part(&w, b, first, blocks * (i + 1) / parts - first, room);
     }
     kg_amx_square_store(w.before);
     kg_amx_release();

@@ -36,6 +36,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .zero = kg_cpu_zero,
     .swap = kg_cpu_swap,
     .matmul = kg_cpu_matmul,
+    .matmul_two = kg_cpu_matmul_two,
     .embed = kg_cpu_embed,
     .embed_bwd = kg_cpu_embed_bwd,
     .rmsnorm = kg_cpu_rmsnorm,
