@@ -106,6 +106,23 @@ static void read_eos(struct kg_tokenizer *tok, const struct kg_json *config)
         tok->eos = kg_vocab_find(&tok->vocab, text, n, false);
 }
 
+/* No text may become an id that the model has no row for. Special tokens beyond its rows
+ * are let be: a text model keeps those of its siblings that see (Gemma 3 of 1B: one), and
+ * who uses one is told so by its id. */
+static kg_status check_rows(const struct kg_tokenizer *tok, int64_t rows, const char *dir,
+                            struct kg_err *err)
+{
+    int32_t id = tok->vocab.n_ids - 1;
+    while (id >= rows && (kg_tokenizer_is_special(tok, id) || !kg_tokenizer_has(tok, id)))
+        id--;
+    if (id < rows)
+        return KG_OK;
+    return kg_fail(err, KG_ECONFLICT,
+                   "%s: expected a tokenizer of at most the %lld ids of config.json's "
+                   "vocab_size, found the token of id %d: it is another model's",
+                   dir, (long long)rows, (int)id);
+}
+
 /* Models have rows for more ids than their tokenizer has tokens (Qwen2: 151,936 against
  * 151,646). Those ids have no text; config.json beside the tokenizer says how many there
  * are. */
@@ -115,10 +132,10 @@ static kg_status read_padding(struct kg_tokenizer *tok, const char *dir,
     struct kg_json_doc doc = {0};
     KG_TRY(read_optional(&doc, dir, "config.json", err));
     int64_t vocab_size = kg_json_int(kg_json_get(doc.root, "vocab_size"), 0);
+    kg_json_release(&doc);
     if (vocab_size > tok->n_padded && vocab_size <= KG_VOCAB_MAX_IDS)
         tok->n_padded = (int32_t)vocab_size;
-    kg_json_release(&doc);
-    return KG_OK;
+    return vocab_size > 0 ? check_rows(tok, vocab_size, dir, err) : KG_OK;
 }
 
 /* Older folders list tokens beside a tokenizer.model without saying how they are found in

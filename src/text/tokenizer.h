@@ -45,7 +45,7 @@ kg_status kg_ids_push(struct kg_ids *ids, int32_t id, struct kg_err *err) KG_MUS
 
 /* From a model folder: tokenizer.json, else tokenizer.model, else token_ids.json.
  * errors: NOTFOUND (neither is there), EFORMAT, UNSUPPORTED naming the field and its
- * value */
+ * value, CONFLICT (a text could become an id that config.json's vocab_size lacks) */
 kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
 /* From the text of a tokenizer.json, or the bytes of a tokenizer.model without a

@@ -367,6 +367,46 @@ static void rows_of_the_model_beyond_the_vocabulary_have_no_text(void **state)
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
 }
 
+/* The small tokenizer beside a config.json of so many rows. */
+static kg_status open_of_rows(const char *dir, int32_t rows)
+{
+    char text[64];
+    struct kg_tokenizer *tok = NULL;
+    snprintf(text, sizeof text, "{\"vocab_size\": %d}", (int)rows);
+    assert_int_equal(kg_file_write_atomic(kg_path_in(dir, "config.json").text, text,
+                                          strlen(text), &err),
+                     KG_OK);
+    const kg_status status = kg_tokenizer_open(&tok, dir, &err);
+    if (status == KG_OK)
+        kg_tokenizer_close(tok);
+    return status;
+}
+
+/* A text never becomes an id without a row; special tokens may lack theirs. */
+static void a_tokenizer_of_another_vocabulary_is_refused(void **state)
+{
+    char dir[] = "/tmp/kedge-tokenizer-XXXXXX", said[64];
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(kg_file_copy(DATA "small/tokenizer.json",
+                                  kg_path_in(dir, "tokenizer.json").text, &err),
+                     KG_OK);
+    struct kg_tokenizer *tok = open_dir(dir);
+    int32_t last = kg_tokenizer_vocab_size(tok) - 1;
+    while (kg_tokenizer_is_special(tok, last))
+        last--;
+    assert_true(last < kg_tokenizer_vocab_size(tok) - 1);
+    kg_tokenizer_close(tok);
+    assert_int_equal(open_of_rows(dir, last + 1), KG_OK);
+    assert_int_equal(open_of_rows(dir, last), KG_ECONFLICT);
+    snprintf(said, sizeof said, "at most the %d ids", (int)last);
+    assert_non_null(strstr(err.message, said));
+    snprintf(said, sizeof said, "the token of id %d", (int)last);
+    assert_non_null(strstr(err.message, said));
+    assert_non_null(strstr(err.message, dir));
+    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
+}
+
 /* Replace `from` by `to` in the small tokenizer and read it. */
 static kg_status read_changed(const char *from, const char *to)
 {
@@ -644,6 +684,7 @@ int main(void)
         cmocka_unit_test(invalid_utf8_is_refused_with_its_offset_and_nothing_is_appended),
         cmocka_unit_test(ids_out_of_range_are_refused),
         cmocka_unit_test(rows_of_the_model_beyond_the_vocabulary_have_no_text),
+        cmocka_unit_test(a_tokenizer_of_another_vocabulary_is_refused),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(what_is_malformed_is_refused),
         cmocka_unit_test(an_empty_vocabulary_and_other_kinds_are_refused),
