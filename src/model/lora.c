@@ -129,47 +129,53 @@ kg_status kg_lora_add_target(struct kg_lora *l, const char *name, const char *wh
 
 /* "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight" */
 static kg_status add(struct kg_model *m, struct kg_param **out, const struct kg_param *w,
-                     char side, char *name, struct kg_err *err)
+                     char side, char **name, struct kg_err *err)
 {
     const int stem = (int)(strlen(w->name) - (sizeof weight_suffix - 1));
     const int64_t r = m->lora.rank;
     struct kg_param *p = *out = &m->params[m->n_params++];
 
-    snprintf(name, KG_NAME_BYTES, "base_model.model.%.*s.lora_%c%s", stem, w->name, side,
+    snprintf(*name, KG_NAME_BYTES, "base_model.model.%.*s.lora_%c%s", stem, w->name, side,
              weight_suffix);
-    *p = (struct kg_param){.name = name,
+    *p = (struct kg_param){.name = *name,
                            .rows = side == 'A' ? r : w->rows,
                            .cols = side == 'A' ? w->cols : r,
                            .n_dims = 2,
                            .is_product = true};
+    *name += KG_NAME_BYTES;
     return kg_param_place(m, p, err);
 }
 
-/* Beyond the smaller side of a weight a rank adds nothing that a lower one had not. A
+/* Beside parts of one tensor stand parts of one B, and one A, which all of them read. */
+static bool shares_a(const struct kg_param *w) { return w->file_row > 0; }
+
+static kg_status add_pair(struct kg_model *m, struct kg_adapter *c, struct kg_param *w,
+                          char **name, struct kg_err *err)
+{
+    if (shares_a(w))
+        c->a = w[-1].adapter->a;
+    else
+        KG_TRY(add(m, &c->a, w, 'A', name, err));
+    KG_TRY(add(m, &c->b, w, 'B', name, err));
+    kg_param_join(m, c->b);
+    w->adapter = c;
+    return KG_OK;
+}
+
+/* Beyond the smaller side of a tensor a rank adds nothing that a lower one had not. A
  * gate of one row is a target among others, and has their rank. */
 static kg_status check_rank(const struct kg_model *m, const struct kg_param *w,
                             struct kg_err *err)
 {
-    const int64_t least = w->rows < w->cols ? w->rows : w->cols;
+    const int64_t rows = w->file_rows, least = rows < w->cols ? rows : w->cols;
 
-    if (m->lora.rank <= least || w->rows == 1)
+    if (m->lora.rank <= least || rows == 1)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "adapter's rank: expected at most %lld, the smaller side of %s "
                    "[%lld, %lld], found %d",
-                   (long long)least, w->name, (long long)w->rows, (long long)w->cols,
+                   (long long)least, w->name, (long long)rows, (long long)w->cols,
                    (int)m->lora.rank);
-}
-
-/* An adapter beside a part of a tensor has no name in PEFT's files. */
-static kg_status check_whole(const struct kg_param *w, struct kg_err *err)
-{
-    if (w->file_rows == w->rows)
-        return KG_OK;
-    return kg_fail(err, KG_EUNSUPPORTED,
-                   "lora: %s: expected a target that is a tensor of its own, found parts "
-                   "that the file fuses",
-                   w->name);
 }
 
 kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
@@ -185,12 +191,8 @@ kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
 
         if (!is_target(&m->lora, w))
             continue;
-        KG_TRY(check_whole(w, err));
         KG_TRY(check_rank(m, w, err));
-        KG_TRY(add(m, &next->a, w, 'A', name, err));
-        KG_TRY(add(m, &next->b, w, 'B', name + KG_NAME_BYTES, err));
-        w->adapter = next++;
-        name += 2 * KG_NAME_BYTES;
+        KG_TRY(add_pair(m, next++, w, &name, err));
     }
     return KG_OK;
 }
@@ -260,7 +262,7 @@ kg_status kg_lora_init(struct kg_model *m, uint64_t seed, struct kg_err *err)
     kg_status status = piece ? kg_slab_zero(&m->master, err) : KG_ENOMEM;
 
     for (size_t i = 0; i < m->n_base && status == KG_OK; i++)
-        if (m->params[i].adapter)
+        if (m->params[i].adapter && !shares_a(&m->params[i]))
             status = init_a(m, m->params[i].adapter->a, seed, piece, err);
     kg_mem_free(piece);
     return status == KG_OK ? kg_model_refresh(m, err) : status;
@@ -281,7 +283,8 @@ static kg_status load_param(struct kg_model *m, const struct kg_st_set *set,
     KG_TRY(kg_param_check(&dtype, p, t, err));
     for (int64_t i = 0; i < total; i += PIECE) {
         const int64_t n = total - i < PIECE ? total - i : PIECE;
-        const unsigned char *from = t->data + (size_t)i * kg_dtype_traits(dtype)->bytes;
+        const unsigned char *from = t->data + (size_t)(p->file_row * p->cols + i) *
+                                                  kg_dtype_traits(dtype)->bytes;
 
         KG_TRY(kg_dtype_convert(piece, KG_F32, from, dtype, (size_t)n, err));
         for (int64_t j = 0; j < n; j++)

@@ -208,9 +208,7 @@ static void test_gradients_are_slopes(void **state)
 {
     (void)state;
     for (int a = 0; a < TEST_ARCHS; a++)
-        if (strncmp(test_archs[a], "phi3", 4) !=
-            0) /* its tensors are refused as targets */
-            check_slopes(test_archs[a], 1);
+        check_slopes(test_archs[a], 1);
 }
 
 static void test_of_experts_routers_and_shared_ones_too(void **state)
@@ -222,16 +220,22 @@ static void test_of_experts_routers_and_shared_ones_too(void **state)
     check_slopes("olmoe", 6);
 }
 
-static void test_parts_of_a_fused_tensor_are_no_targets(void **state)
+/* One A, of which a gradient of all of them is the sum, and one B in parts. */
+static void test_parts_of_a_fused_tensor_share_an_a(void **state)
 {
     (void)state;
-    const struct kg_lora lora = lora_of(4, "");
-    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true, .lora = &lora};
-    struct kg_model *m = NULL;
-    struct kg_err why;
-    assert_int_equal(kg_model_open(&m, "tests/data/reference/phi3", &opts, &why),
-                     KG_EUNSUPPORTED);
-    assert_non_null(strstr(why.message, "qkv_proj.weight"));
+    const struct kg_lora lora = lora_of(4, "qkv_proj gate_up_proj");
+    struct kg_model *m = open_with("tests/data/reference/phi3", KG_F32, &lora, NULL);
+    const struct kg_layer_params *w = &m->layers[0];
+    const struct kg_param *b = w->wq->adapter->b;
+    assert_true(w->wk->adapter->a == w->wq->adapter->a);
+    assert_true(w->wv->adapter->a == w->wq->adapter->a);
+    assert_true(w->wup->adapter->a == w->wgate->adapter->a);
+    assert_int_equal(m->n_params - m->n_base, m->config.layers * (2 + 3 + 2));
+    assert_int_equal(b->file_rows, w->wq->rows + w->wk->rows + w->wv->rows);
+    assert_int_equal(w->wv->adapter->b->file_row, w->wq->rows + w->wk->rows);
+    assert_string_equal(w->wv->adapter->b->name, b->name);
+    kg_model_free(m);
 }
 
 static int products_back;
@@ -495,14 +499,13 @@ static void test_what_is_saved_is_loaded(void **state)
     test_dir_remove(dir);
 }
 
-static void test_a_merged_checkpoint_computes_the_same(void **state)
+static void check_merged(const char *name)
 {
-    (void)state;
     const struct kg_lora lora = lora_of(4, "");
     struct test_reference r;
     char dir[128];
     test_dir(dir, "merged");
-    test_reference_open(&r, "qwen2");
+    test_reference_open(&r, name);
     struct kg_model *m = open_with(r.dir, KG_F32, &lora, NULL);
     struct kg_model *base = test_open(r.dir, KG_F32, false);
     move(m, 7);
@@ -517,6 +520,13 @@ static void test_a_merged_checkpoint_computes_the_same(void **state)
     kg_model_free(base);
     test_reference_close(&r);
     test_dir_remove(dir);
+}
+
+static void test_a_merged_checkpoint_computes_the_same(void **state)
+{
+    (void)state;
+    check_merged("qwen2");
+    check_merged("phi3");
 }
 
 /* ---- refusals ---- */
@@ -683,7 +693,7 @@ int main(void)
         cmocka_unit_test(test_rank_stabilised_ones_of_all_layers_too),
         cmocka_unit_test(test_gradients_are_slopes),
         cmocka_unit_test(test_of_experts_routers_and_shared_ones_too),
-        cmocka_unit_test(test_parts_of_a_fused_tensor_are_no_targets),
+        cmocka_unit_test(test_parts_of_a_fused_tensor_share_an_a),
         cmocka_unit_test(test_nothing_goes_below_the_lowest_adapter),
         cmocka_unit_test(test_gradients_repeat_with_checkpointing_and_threads),
         cmocka_unit_test(test_decoding_has_the_bits_of_the_whole),

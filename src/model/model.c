@@ -83,9 +83,7 @@ static kg_status add_param(struct kg_model *m, struct kg_param **out, const char
     return kg_param_place(m, p, err);
 }
 
-/* Where the last of the list is of the same tensor as those before it, it is the next of
- * its rows. */
-static void join(const struct kg_model *m, struct kg_param *p)
+void kg_param_join(const struct kg_model *m, struct kg_param *p)
 {
     struct kg_param *q = p - 1;
     if (q < m->params || strcmp(q->name, p->name) != 0)
@@ -108,7 +106,7 @@ static kg_status add_row(struct kg_model *m, int32_t layer,
     snprintf(*name, KG_NAME_BYTES, "model.layers.%d.%s", (int)layer,
              kg_arch_each_expert(row) ? suffix : row->suffix);
     KG_TRY(add_param(m, &p, *name, row->rows, row->cols, err));
-    join(m, p);
+    kg_param_join(m, p);
     *name += KG_NAME_BYTES;
     if (e == 0)
         memcpy((char *)&m->layers[layer] + row->slot, &p, sizeof p);

@@ -43,6 +43,9 @@ struct kg_stored kg_param_stored(const struct kg_model *m, const struct kg_param
  * errors: SHAPE (more elements than can be counted) */
 kg_status kg_param_place(struct kg_model *m, struct kg_param *p,
                          struct kg_err *err) KG_MUST_CHECK;
+/* Where p, the last of the list, is of the same tensor as those before it, it is the next
+ * of its rows. */
+void kg_param_join(const struct kg_model *m, struct kg_param *p);
 
 enum { KG_NAME_BYTES = 96 /* of a parameter */ };
 /* lora.c: what every target of m->lora has beside it, behind the parameters that are

@@ -7,7 +7,7 @@
 
 #include "model/rows.h"
 
-static const char *const names[] = {"qwen3", "qwen3_moe", "mixtral"};
+static const char *const names[] = {"qwen3", "qwen3_moe", "mixtral", "phi3"};
 enum { NAMES = sizeof names / sizeof *names };
 
 static struct kg_model *open_adapted(const char *base, const char *folder)
