@@ -212,8 +212,9 @@ static bool speaks_of_loss(const struct kg_ranks *r)
 }
 
 /* The ranks of a launcher agreed who says which one was lost, where they found it by
- * asking. The first that closes ends all: by a signal that others of them hear while they
- * wait. One that heard none speaks too: who was to speak may be lost by now.
+ * asking, or MPI told one of them and that one the others. The first that closes ends
+ * all: by a signal that others of them hear while they wait. One that heard none speaks
+ * too: who was to speak may be lost by now.
  * returns whether nobody spoke */
 static bool had_its_turn(const struct kg_ranks *r)
 {

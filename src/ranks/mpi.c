@@ -28,6 +28,7 @@
 /* A message is an int of bytes for MPI. */
 enum { PIECE = 1 << 30, LOOKS = 16, MOST_NAP_NS = 1000000 };
 static const double awake_s = 500e-6;
+static const double turn_s = 0.05; /* longer than a note takes */
 _Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
 enum { ABORT_S = 5 }; /* for an abort, at most */
 
@@ -104,36 +105,6 @@ static kg_status make_room(struct flight *f, size_t n, const char *what,
     f->pieces = pieces;
     f->done = done;
     f->room = (int)n;
-    return KG_OK;
-}
-
-static kg_status mpi_says(const struct kg_ranks *r, const char *what, const char *why,
-                          struct kg_err *err)
-{
-    return kg_fail(err, KG_EIO, "%s: %s: MPI: %s", what, kg_ranks_name(r, r->me).text,
-                   why);
-}
-
-/* Receives first: what is sent finds its place. */
-static kg_status post(struct wire *w, const struct kg_ranks *r,
-                      const struct kg_ranks_part *out, const struct kg_ranks_part *in,
-                      const char *what, struct kg_err *err)
-{
-    const int slot = (w->oldest + w->n_flights) % KG_RANKS_AHEAD;
-    struct flight *f = &w->flight[slot];
-    const char *why;
-
-    assert(w->n_flights < KG_RANKS_AHEAD);
-    KG_TRY(make_room(f, count(out, r->n) + count(in, r->n), what, err));
-    f->n = 0;
-    for (int p = 0; p < r->n; p++)
-        cut(f, &in[p], p, true);
-    for (int p = 0; p < r->n; p++)
-        cut(f, &out[p], p, false);
-    why = f->n > 0 ? w->mpi->start(slot, f->pieces, f->n) : NULL;
-    if (why)
-        return mpi_says(r, what, why, err);
-    w->n_flights++;
     return KG_OK;
 }
 
@@ -233,6 +204,49 @@ static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *
     return say(w, r, who == f->pieces[i].rank && !f->pieces[i].in, what, err);
 }
 
+/* What MPI says ends this rank. Others may find the same: the lowest of them speaks, each
+ * in its turn, and the others are told by it. */
+static kg_status mpi_says(struct wire *w, const struct kg_ranks *r, const char *what,
+                          const char *why, struct kg_err *err)
+{
+    const struct timespec nap_time = {0, MOST_NAP_NS};
+    const double since = kg_clock_seconds();
+    kg_status status = kg_fail(err, KG_EIO, "%s: %s: MPI: %s", what,
+                               kg_ranks_name(r, r->me).text, why);
+
+    do {
+        if (hear_of_loss(w, r))
+            return say(w, r, false, what, err);
+        nanosleep(&nap_time, NULL);
+    } while (kg_clock_seconds() - since < r->me * turn_s);
+    know(w, r->me + 1, r->me);
+    tell_all(w, r, &(struct note){LOST, 0, r->me + 1, r->me});
+    return status;
+}
+
+/* Receives first: what is sent finds its place. */
+static kg_status post(struct wire *w, const struct kg_ranks *r,
+                      const struct kg_ranks_part *out, const struct kg_ranks_part *in,
+                      const char *what, struct kg_err *err)
+{
+    const int slot = (w->oldest + w->n_flights) % KG_RANKS_AHEAD;
+    struct flight *f = &w->flight[slot];
+    const char *why;
+
+    assert(w->n_flights < KG_RANKS_AHEAD);
+    KG_TRY(make_room(f, count(out, r->n) + count(in, r->n), what, err));
+    f->n = 0;
+    for (int p = 0; p < r->n; p++)
+        cut(f, &in[p], p, true);
+    for (int p = 0; p < r->n; p++)
+        cut(f, &out[p], p, false);
+    why = f->n > 0 ? w->mpi->start(slot, f->pieces, f->n) : NULL;
+    if (why)
+        return mpi_says(w, r, what, why, err);
+    w->n_flights++;
+    return KG_OK;
+}
+
 /* Nothing moved for a moment. */
 static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *what,
                          struct kg_err *err)
@@ -284,7 +298,7 @@ static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *
         const char *why = w->mpi->test(w->oldest, f->done, &n);
 
         if (why)
-            return mpi_says(r, what, why, err);
+            return mpi_says(w, r, what, why, err);
         for (int i = 0; i < n; i++)
             f->pieces[f->done[i]].n = 0;
         left -= n;

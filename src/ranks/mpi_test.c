@@ -388,11 +388,35 @@ static void what_mpi_says_is_said(void **state)
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_EIO);
     assert_non_null(strstr(why.message, "stop requests: rank 1 ("));
     assert_non_null(strstr(why.message, "): MPI: the network is gone"));
+    assert_int_equal(world.n_told, 2);
+    assert_int_equal(world.told[0].kind, LOST);
+    assert_int_equal(world.told[0].who, 2);
+    assert_int_equal(atomic_load(&r.loss->by), 1); /* it speaks, at once */
     kg_ranks_close(&r);
     none.open = open_nothing;
     assert_int_equal(kg_ranks_on_shim(&r, &none, &why), KG_EIO);
     assert_string_equal(why.message, "ranks: MPI: no daemon answers");
     assert_int_equal(r.n, 0);
+}
+
+/* A lower rank found it too: that one speaks. */
+static void what_mpi_says_to_several_is_said_by_one(void **state)
+{
+    struct kg_ranks r;
+    struct kg_err why = {0};
+    bool x = false;
+
+    (void)state;
+    world.silent = 0;
+    world.fails = "the network is gone";
+    world.note = COMES;
+    world.coming = (struct note){.kind = LOST, .who = 1, .by = 0};
+    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_EIO);
+    assert_named(why.message, "rank 0 is gone");
+    assert_int_equal(world.n_told, 0);
+    assert_int_equal(atomic_load(&r.loss->by), 0);
+    kg_ranks_close(&r);
 }
 
 static void a_shim_that_is_not_there_is_named(void **state)
@@ -423,6 +447,7 @@ int main(void)
         cmocka_unit_test_setup(without_memory_for_notes_nobody_is_joined, join),
         cmocka_unit_test_setup(an_abort_that_waits_for_ever_is_left, join),
         cmocka_unit_test_setup(what_mpi_says_is_said, join),
+        cmocka_unit_test_setup(what_mpi_says_to_several_is_said_by_one, join),
         cmocka_unit_test_setup(a_shim_that_is_not_there_is_named, join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
