@@ -1,11 +1,12 @@
 /* The vocabulary head, backward: from a few numbers per row to gradients of hidden states
  * and weights. cpu/head_bwd.c explains the numbers, which are these to the bit.
  *
- * The host leaves out rows without any gradient and makes each row's factors; then blocks
- * of rows meet strips of the vocabulary: logits again, dz in the compute dtype, and two
- * products that consume it. A thread has a column; those with a coefficient of their own
- * are written over by a thread for each id that was asked about. Blocks and strips are
- * the CPU's, and what is added to dweight is added block by block.
+ * The host leaves out rows without any gradient and makes the few numbers of each from
+ * which the device derives its factors; then blocks of rows meet strips of the
+ * vocabulary: logits again, dz in the compute dtype, and two products that consume it. A
+ * thread has a column; those with a coefficient of their own are written over by a thread
+ * for each id that was asked about. Blocks and strips are the CPU's, and what is added to
+ * dweight is added block by block.
  */
 extern "C" {
 #include "base/mem.h"
@@ -29,6 +30,54 @@ struct factors {
     float anchor_high, anchor_low;
     float k0_single, k1_single, kr_single, kf_single;
 };
+
+/* What goes up of them; an array is NULL where nothing of its kind is wanted. */
+struct terms {
+    double *lse;
+    double *k0;
+    double *ks;
+    double *k1;
+    double *anchor_lse;
+    double *kr;
+    double *r;
+    double *kf;
+};
+
+static __device__ double term(const double *x, int64_t n, double none)
+{
+    return x ? x[n] : none;
+}
+
+/* Of rows [n0, n0+rows): the rest of their factors. */
+static __global__ void derive(struct factors *to, struct terms u, const float *inv_temp,
+                              int64_t n0, int64_t rows)
+{
+    const int64_t i = kg_cuda_flat(), n = n0 + i;
+    struct factors f;
+    double anchor_lse;
+
+    if (i >= rows)
+        return;
+    anchor_lse = term(u.anchor_lse, n, 0.0);
+    f.t = inv_temp ? (double)inv_temp[n] : 1.0;
+    f.lse = u.lse[n];
+    f.apart = f.lse - anchor_lse;
+    f.k0 = u.k0[n];
+    f.ks = term(u.ks, n, 0.0);
+    f.k1 = term(u.k1, n, -0.0); /* t times minus nothing */
+    f.kr = term(u.kr, n, 0.0);
+    f.r = term(u.r, n, 0.0);
+    f.kf = term(u.kf, n, 0.0);
+    f.lse_high = (float)f.lse;
+    f.lse_low = (float)(f.lse - (double)f.lse_high);
+    f.anchor_high = (float)anchor_lse;
+    f.anchor_low = (float)(anchor_lse - (double)f.anchor_high);
+    f.k0_single = (float)f.k0;
+    f.k1_single = (float)f.k1;
+    f.kr_single = (float)f.kr;
+    f.kf_single = (float)f.kf;
+    to[i] = f;
+}
 
 /* ---- dz, a thread a column ---- */
 /* Of the strip's columns [first, ..) and the block's rows. */
@@ -172,7 +221,7 @@ struct job {
 /* What goes up, of the rows that have a gradient. */
 struct given {
     int32_t *row;
-    struct factors *factors;
+    struct terms terms;
     double *a_target;
     double *a_indices; /* (n,K) */
     struct kg_cuda_asked asked;
@@ -180,7 +229,8 @@ struct given {
 
 /* A block's, of the device. */
 struct work {
-    char *hidden; /* (rows, D) ct */
+    struct factors *factors; /* (rows) */
+    char *hidden;            /* (rows, D) ct */
     char *anchor_hidden;
     char *dz;       /* (rows, width) ct */
     float *z;       /* (rows, width) */
@@ -221,36 +271,6 @@ static bool has_gradient(const struct job *job, int64_t n)
     return any;
 }
 
-static struct factors factors_of(const struct job *job, int64_t n)
-{
-    const struct kg_head_grad *g = job->g;
-    const double cs = a_set(job, n), ch = at(g->a_entropy, n);
-    const double entropy = g->a_entropy ? (double)g->entropy[n] : 0.0;
-    const double anchor_lse = at(g->anchor_lse, n);
-    bool any = false;
-    const double a = sum_a(job, n, &any);
-    struct factors f = {};
-
-    f.t = job->h.inv_temp ? (double)job->h.inv_temp[n] : 1.0;
-    f.lse = g->lse[n];
-    f.apart = f.lse - anchor_lse;
-    f.k0 = f.t * (-a - cs - ch * entropy);
-    f.ks = cs != 0.0 ? f.t * cs * kg_real_exp(-g->set_logp[n]) : 0.0;
-    f.k1 = f.t * -ch;
-    f.kr = f.t * at(g->a_kl_reverse, n);
-    f.r = g->a_kl_reverse ? g->kl_reverse[n] : 0.0;
-    f.kf = f.t * at(g->a_kl_forward, n);
-    f.lse_high = (float)f.lse;
-    f.lse_low = (float)(f.lse - (double)f.lse_high);
-    f.anchor_high = (float)anchor_lse;
-    f.anchor_low = (float)(anchor_lse - (double)f.anchor_high);
-    f.k0_single = (float)f.k0;
-    f.k1_single = (float)f.k1;
-    f.kr_single = (float)f.kr;
-    f.kf_single = (float)f.kf;
-    return f;
-}
-
 /* Without what has no gradient. */
 static void plan(struct job *job, const struct kg_head_grad *g, const struct kg_head *h)
 {
@@ -285,10 +305,52 @@ static void choose_rows(struct job *job)
 }
 
 /* ---- arrays ---- */
+/* Those of the anchor where it counts. */
+static void place_terms(struct terms *u, struct kg_cuda_piece *p, const struct job *job)
+{
+    const struct kg_head_grad *g = job->g;
+    const int64_t anchored = job->h.anchor ? job->n : 0;
+
+    kg_cuda_take(p, &u->lse, job->n);
+    kg_cuda_take(p, &u->k0, job->n);
+    kg_cuda_take(p, &u->ks, job->h.sets ? job->n : 0);
+    kg_cuda_take(p, &u->k1, g->a_entropy ? job->n : 0);
+    kg_cuda_take(p, &u->anchor_lse, anchored);
+    kg_cuda_take(p, &u->kr, g->a_kl_reverse ? anchored : 0);
+    kg_cuda_take(p, &u->r, g->a_kl_reverse ? anchored : 0);
+    kg_cuda_take(p, &u->kf, g->a_kl_forward ? anchored : 0);
+}
+
+/* Of the i-th row that has a gradient, which is row n of all. */
+static void fill_terms(const struct terms *u, int64_t i, const struct job *job, int64_t n)
+{
+    const struct kg_head_grad *g = job->g;
+    const double cs = a_set(job, n), ch = at(g->a_entropy, n);
+    const double entropy = g->a_entropy ? (double)g->entropy[n] : 0.0;
+    const double t = job->h.inv_temp ? (double)job->h.inv_temp[n] : 1.0;
+    bool any = false;
+    const double a = sum_a(job, n, &any);
+
+    u->lse[i] = g->lse[n];
+    u->k0[i] = t * (-a - cs - ch * entropy);
+    if (u->ks)
+        u->ks[i] = cs != 0.0 ? t * cs * kg_real_exp(-g->set_logp[n]) : 0.0;
+    if (u->k1)
+        u->k1[i] = t * -ch;
+    if (u->anchor_lse)
+        u->anchor_lse[i] = at(g->anchor_lse, n);
+    if (u->kr) {
+        u->kr[i] = t * g->a_kl_reverse[n];
+        u->r[i] = g->kl_reverse[n];
+    }
+    if (u->kf)
+        u->kf[i] = t * g->a_kl_forward[n];
+}
+
 static void place_given(struct given *u, struct kg_cuda_piece *p, const struct job *job)
 {
     kg_cuda_take(p, &u->row, job->n);
-    kg_cuda_take(p, &u->factors, job->n);
+    place_terms(&u->terms, p, job);
     kg_cuda_take(p, &u->a_target, job->h.target ? job->n : 0);
     kg_cuda_take(p, &u->a_indices, job->h.indices ? job->n * job->h.k : 0);
     kg_cuda_asked_place(&u->asked, p, &job->h, job->row, job->n);
@@ -300,7 +362,7 @@ static void fill_given(const struct given *u, const struct job *job)
 
     memcpy(u->row, job->row, (size_t)job->n * sizeof *u->row);
     for (int64_t i = 0; i < job->n; i++)
-        u->factors[i] = factors_of(job, job->row[i]);
+        fill_terms(&u->terms, i, job, job->row[i]);
     kg_cuda_fill(u->a_target, g->a_target, job->row, job->n, 1);
     kg_cuda_fill(u->a_indices, g->a_indices, job->row, job->n, job->h.k);
     kg_cuda_asked_fill(&u->asked, &job->h, job->row, job->n);
@@ -313,6 +375,7 @@ static void place_work(struct work *w, struct kg_cuda_piece *p, const struct job
                   ct = (int64_t)kg_dtype_traits(h->hidden.dtype)->bytes;
     const int64_t anchor_cols = h->anchor ? h->anchor->hidden.cols : 0;
 
+    kg_cuda_take(p, &w->factors, rows);
     kg_cuda_take(p, &w->hidden, rows * h->hidden.cols * ct);
     kg_cuda_take(p, &w->anchor_hidden, rows * anchor_cols * ct);
     kg_cuda_take(p, &w->dz, rows * job->width * ct);
@@ -362,7 +425,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
                             kg_mat(b->w->z, KG_F32, b->rows, cols),
                             kg_mat(b->w->zq, KG_F32, b->rows, cols),
                             first,
-                            b->u->factors + n0,
+                            b->w->factors,
                             b->w->bits,
                             kg_cuda_set_words(h->weight.rows),
                             h->softcap,
@@ -409,6 +472,8 @@ static kg_status run_block(const struct block *b, struct kg_err *err)
     const struct kg_ivec row = kg_ivec(b->u->row + b->n0, b->rows);
     const struct kg_cuda_asked *a = &b->u->asked;
 
+    KG_LAUNCH(derive, kg_cuda_all(b->rows), KG_FLAT_THREADS, b->w->factors, b->u->terms,
+              a->inv_temp, b->n0, b->rows);
     KG_TRY(kg_cuda_gather_rows(hidden_of(b), h->hidden, row, err));
     if (h->anchor)
         KG_TRY(kg_cuda_gather_rows(anchor_hidden_of(b), h->anchor->hidden, row, err));
