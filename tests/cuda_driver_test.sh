@@ -1,8 +1,8 @@
 #!/bin/sh
 # The name that leaves libkedge_cuda.so, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
 # the loader finds one.
-# That a device's number is too high, or its architecture has no kernels, is not shown here: the runtime speaks to a driver that
-# has a device by tables of functions that are not published.
+# The runtime speaks to a driver that has a device by tables of functions that are not published; so a number that is too high,
+# and a device without kernels, are shown with a runtime of the test's: the library's own objects, linked with it.
 . tests/harness.sh
 
 [ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
@@ -73,4 +73,49 @@ else
     pass "no driver is said" says "$work/none" 'expected an NVIDIA driver, found none: libcuda\.so\.1: cannot open'
 fi
 pass "auto takes the CPU and says why" auto_is_the_cpu
+
+# ---- one device of an old architecture ----
+include=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include
+build=build/release
+# all that the objects ask of a runtime does nothing, but for these
+runtime() {
+    cat >"$work/runtime.c" <<'END'
+#include <cuda_runtime_api.h>
+#include <string.h>
+cudaError_t cudaGetDeviceCount(int *n) { *n = 1; return cudaSuccess; }
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
+{
+    (void)device;
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "Old GPU");
+    p->major = 7, p->minor = 5, p->totalGlobalMem = 1 << 30;
+    return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *f)
+{
+    (void)a, (void)f;
+    return cudaErrorNoKernelImageForDevice;
+}
+END
+    nm -u "$build"/cuda/*.o | awk '$1 == "U" && $2 ~ /^(__)?cuda[A-Z]/ { print $2 }' | sort -u |
+        grep -v -x -e cudaGetDeviceCount -e cudaGetDeviceProperties -e cudaFuncGetAttributes |
+        sed 's/.*/int &(void) { return 0; }/' >"$work/nothing.c"
+    mkdir "$work/bin" && cp kedge "$work/bin/kedge" &&
+        "$cc" -shared -fPIC -fno-builtin -I"$include" -o "$work/bin/libkedge_cuda.so" "$work/runtime.c" "$work/nothing.c" \
+            "$build"/cuda/*.o "$build/libtensor.a" "$build/libbase.a" -lstdc++ -lm -ldl -lpthread -fopenmp
+}
+# refused DEVICE WORDS: in one line
+refused() {
+    "$work/bin/kedge" doctor --device "$1" >"$work/said" 2>&1 && return 1
+    cat "$work/said"
+    [ "$(wc -l <"$work/said")" -eq 1 ] && grep -q -e "--device: $2" "$work/said"
+}
+if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && command -v nm >/dev/null; then
+    pass "a runtime can be made" runtime
+    pass "a number that is too high is refused with those there are" refused cuda:7 'cuda:7: expected a device from 0 to 0$'
+    pass "a device without kernels is refused with its architecture and those built" refused cuda \
+        'cuda:0 Old GPU (sm_75, 1.0 GiB): no kernels for this architecture: built are those for sm_80 sm_90a$'
+else
+    skipped "a runtime can be made" "no headers of CUDA's runtime, no objects of kernels in build/release, or no nm"
+fi
 exit $((failures > 0))
