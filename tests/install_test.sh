@@ -4,6 +4,7 @@
 . tests/harness.sh
 
 build=$(cd "$(dirname "$0")/../.." && pwd)
+build=${build#"$PWD"/} # as it was built: what is made under another name is made anew the next time
 make --no-print-directory install DESTDIR="$work" PREFIX=/usr B="$build" >"$work/log" 2>&1 || { told=$work/log; failed "make install" ""; exit 1; }
 share=$work/usr/share
 
