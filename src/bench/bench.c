@@ -66,8 +66,9 @@ static kg_status fill(struct kg_bench_report *r, struct kg_err *err)
 
     for (size_t i = 0; i < PART; i++)
         part[i] = i % 2 ? 0x3f : (unsigned char)(i * 40503 >> 5);
-    for (size_t i = 0; i < STREAM_BYTES; i += PART)
-        KG_TRY(kg_buf_put(r->be, (char *)r->slab + i, part, PART, err));
+    KG_TRY(kg_buf_put(r->be, r->slab, part, PART, err));
+    for (size_t have = PART; have < STREAM_BYTES; have *= 2)
+        KG_TRY(kg_buf_copy(r->be, r->slab + have, r->slab, have, err));
     return KG_OK;
 }
 
