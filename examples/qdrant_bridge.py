@@ -10,6 +10,8 @@ Environment: KEDGE (kedge), QUERY_PREFIX ("query: "), PASSAGE_PREFIX ("passage: 
 import itertools, json, os, subprocess, sys, threading, urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+if len(sys.argv) not in (5, 6) or sys.argv[1] not in ("load", "serve"):
+    sys.exit(__doc__)
 MODE, ENGINE, COLLECTION, MODEL = sys.argv[1], sys.argv[2].rstrip("/"), sys.argv[3], sys.argv[4]
 PREFIX = {"query": os.environ.get("QUERY_PREFIX", "query: "), "passage": os.environ.get("PASSAGE_PREFIX", "passage: ")}
 ONE_AT_A_TIME = threading.Lock()  # an encoder takes all cores

@@ -10,6 +10,8 @@ import sys
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+if len(sys.argv) not in (3, 4):
+    sys.exit(__doc__)
 ENGINE, INDEX = sys.argv[1].rstrip("/"), sys.argv[2]
 PORT = int(sys.argv[3]) if len(sys.argv) > 3 else 8000
 
@@ -45,9 +47,16 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         try:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            lists = search(asked["queries"], asked.get("topk") or 3)
+            asked = json.loads(body)
+            if not isinstance(asked["queries"], list) or not all(isinstance(q, str) for q in asked["queries"]):
+                raise ValueError("queries are no list of strings")
+            topk = int(asked.get("topk") or 3)
+        except Exception as error:
+            return self.reply(400, {"detail": f"expected {{\"queries\": [\"..\"]}}: {error!r}"})
+        try:
+            lists = search(asked["queries"], topk)
         except Exception as error:
             return self.reply(502, {"detail": str(error)})
         document = lambda hit: {"id": hit["_id"], "contents": hit["_source"]["contents"]}

@@ -38,8 +38,8 @@ from_corpus_to_server() {
     mkdir -p "$work/bin"
     ln -sf "$top/kedge" "$work/bin/kedge"
     cd "$work" && PATH=$work/bin:$PATH
-    commands_of_page=$(cd "$top" && commands_of 'On kedge' | sed "s|intfloat/e5-base-v2|$encoder|g")
-    [ "$(echo "$commands_of_page" | wc -l)" -ge 5 ] || { echo "too few commands"; return 1; }
+    (cd "$top" && commands_of 'On kedge') | sed "s|intfloat/e5-base-v2|$encoder|g" >"$work/commands"
+    [ "$(wc -l <"$work/commands")" -ge 5 ] || { echo "too few commands"; return 1; }
     while read -r line; do
         line=$(echo "$line" | sed "s|--port 8000|--port 0|; s|127.0.0.1:8000|127.0.0.1:$port|; s|--seconds [0-9]*|--seconds 0.2|")
         case $line in
@@ -47,7 +47,7 @@ from_corpus_to_server() {
         *\&) eval "${line%&} 2>'$work/log' &" && pids="$pids $!" && wait_for_port "$work/log" || return 1 ;;
         *) eval "$line" </dev/null >"$work/said" 2>&1 || { echo "$line:"; cat "$work/said"; return 1; } ;;
         esac
-    done <<<"$commands_of_page"
+    done <"$work/commands"
     cd "$top" || return 1
 }
 pass "the page's commands, from a corpus to a server" from_corpus_to_server
@@ -176,6 +176,7 @@ by_words() {
     retrieve '{"queries": ["king 4"], "topk": 1}' && grep -qF '{"result": [[{"id": "4", "contents": ' "$work/body"
 }
 pass "OpenSearch behind /retrieve" by_words
+pass "which refuses what is malformed with 400, too" malformed
 
 engine_of broken down
 fails_as_asked() { # COMMAND...
@@ -185,6 +186,12 @@ fails_as_asked() { # COMMAND...
 }
 pass "an engine that is down is told as such, by Qdrant's" fails_as_asked python3 examples/qdrant_bridge.py serve "$engine" wiki "$encoder"
 pass "and by OpenSearch's" fails_as_asked python3 examples/retrieve_bridge.py "$engine" wiki
+told_how() { # a bridge without its words
+    python3 "examples/$1" serve >"$work/a" 2>&1 && return 1
+    grep -q "^usage: $1 " "$work/a" && ! grep -q Traceback "$work/a" || { cat "$work/a"; return 1; }
+}
+pass "Qdrant's bridge without words says its usage" told_how qdrant_bridge.py
+pass "and OpenSearch's" told_how retrieve_bridge.py
 no_index() {
     bridge other python3 examples/retrieve_bridge.py "$up" other && ! retrieve '{"queries": ["cat"]}' &&
         grep -qF index_not_found "$work/body"

@@ -73,13 +73,7 @@ static int as_rank(struct kg_ranks *r, void *user)
 
 static void all_end_well(struct asked a)
 {
-    int ended[RANKS_MOST];
-
-    ranks_run(ended, RANKS, as_rank, &a);
-    for (int p = 0; p < RANKS; p++)
-        if (ended[p] != 0)
-            fail_msg("rank %d, %s: %#x", p, a.fails ? a.fails : "nothing fails",
-                     (unsigned)ended[p]);
+    ranks_end_well(RANKS, as_rank, &a, a.fails ? a.fails : "nothing fails");
 }
 
 static void a_cut_goes_to_all_in_its_bytes(void **state)
@@ -91,13 +85,10 @@ static void a_cut_goes_to_all_in_its_bytes(void **state)
 
 static void all_hear_of_a_call_that_fails_on_one(void **state)
 {
-    static const char *const calls[] = {"group_start@2", "send@0", "recv@1",
-                                        "group_end@0", "async@2"};
-
     (void)state;
     make_good_nccl(in_dir("there"));
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        all_end_well((struct asked){in_dir("there"), calls[i]});
+    for (size_t i = 0; i < NCCL_FAILURES; i++)
+        all_end_well((struct asked){in_dir("there"), nccl_failures[i]});
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)

@@ -124,13 +124,7 @@ static int as_rank(struct kg_ranks *r, void *user)
 
 static void all_end_well(struct asked a)
 {
-    int ended[RANKS_MOST];
-
-    ranks_run(ended, 3, as_rank, &a);
-    for (int p = 0; p < 3; p++)
-        if (ended[p] != 0)
-            fail_msg("rank %d, %s: %#x", p, a.fails ? a.fails : "nothing fails",
-                     (unsigned)ended[p]);
+    ranks_end_well(3, as_rank, &a, a.fails ? a.fails : "nothing fails");
 }
 
 static void stretches_come_wherever_they_lie(void **state)
@@ -145,13 +139,11 @@ static void stretches_come_wherever_they_lie(void **state)
 /* Also by those that have nothing to send or to get. */
 static void all_hear_of_a_call_that_fails_on_one(void **state)
 {
-    static const char *const calls[] = {"group_start@2", "send@0", "recv@1",
-                                        "group_end@0", "async@2"};
-
     (void)state;
     make_good_nccl(in_dir("there"));
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        all_end_well((struct asked){.folder = in_dir("there"), .fails = calls[i]});
+    for (size_t i = 0; i < NCCL_FAILURES; i++)
+        all_end_well(
+            (struct asked){.folder = in_dir("there"), .fails = nccl_failures[i]});
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_dir, remove_dir)

@@ -20,6 +20,11 @@
 
 #define NCCL_FAKE "src/ranks/nccl/fake.c"
 
+/* For FAKE_NCCL: every call of an exchange fails once, at one of three ranks. */
+static const char *const nccl_failures[] = {"group_start@2", "send@0", "recv@1",
+                                            "group_end@0", "async@2"};
+enum { NCCL_FAILURES = sizeof nccl_failures / sizeof *nccl_failures };
+
 /* folder/libnccl.so.2 of this version, whose sending function has this name.
  * skips where there is no compiler */
 static inline void make_nccl(const char *folder, int version, const char *send)

@@ -86,4 +86,15 @@ static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
     ranks_wait(state, child, n);
 }
 
+/* n ranks, all of which end with 0.   when: told of one that does not */
+static inline void ranks_end_well(int n, rank_fn fn, void *user, const char *when)
+{
+    int ended[RANKS_MOST];
+
+    ranks_run(ended, n, fn, user);
+    for (int p = 0; p < n; p++)
+        if (ended[p] != 0)
+            fail_msg("rank %d, %s: %#x", p, when, (unsigned)ended[p]);
+}
+
 #endif
