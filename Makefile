@@ -23,7 +23,8 @@ LIB_MODULES := base tensor policy lib
 SANITIZE := -fsanitize=$(SAN) -fno-sanitize-recover=all
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
            -Wcast-qual -Wvla -Wno-unknown-pragmas
-OPT_release := -O2 -g
+# the sanitizers' traces want lines alone
+OPT_release := -O2 $(if $(SAN),-g1,-g)
 OPT_debug   := -O0 -g
 # what nobody set is no 0: a bool of 0xfe is an error for the sanitizer of undefined behaviour
 UNSET       := $(if $(SAN),$(shell echo | $(CC) -ftrivial-auto-var-init=pattern -E - >/dev/null 2>&1 && \
@@ -42,6 +43,8 @@ endif
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
 LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
 LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
+# two hundred test programs with all that a debugger wants are gigabytes: VARIANT=debug has it
+LDFLAGS_TEST := $(LDFLAGS_ALL) $(if $(filter release,$(VARIANT)),$(if $(SAN),,-Wl,--strip-debug))
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
 ISAS := generic
@@ -124,13 +127,13 @@ $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
 	$$(AR) rcs $$@ $$^
 $(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1)) $(call emu,$(1))
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_ALL) $(call emu,$(1)) $(call below,$(1)) $$(LIBS) -lcmocka
+	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_TEST) $(call emu,$(1)) $(call below,$(1)) $$(LIBS) -lcmocka
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
 $(B)/test/tests/%: tests/%.c $(call below,serve) $(EMU)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(EMU) $(call below,serve) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_TEST) $(EMU) $(call below,serve) $(LIBS) -lcmocka
 
 $(B)/kedge: $(call below,cli)
 	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
@@ -174,26 +177,29 @@ TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
 
 tests: $(UNIT_TESTS) $(TREE_TESTS)       ## build the tests
 
+# $(call run,PROGRAMS): what they wrote, gigabytes, stays where one failed, and where KEEP=1 is set
+run = tools/run-tests $(B) $(1) && { [ -n "$(KEEP)" ] || rm -rf build/test-*; }
+
 test: tests kedge                        ## run every test; ends with N passed, N failed, N skipped
-	@tools/run-tests $(B) $(UNIT_TESTS) $(TREE_TESTS)
+	@$(call run,$(UNIT_TESTS) $(TREE_TESTS))
 
 unit: $(UNIT_TESTS)                      ## unit tests alone (what the sanitizer build runs)
-	@tools/run-tests $(B) $(UNIT_TESTS)
+	@$(call run,$(UNIT_TESTS))
 
 # what computes with a model, on memory that opens for operations alone (docs/extending.md); the three left out are about kernels
 FAR_TESTS := $(filter-out %/draw_test %/behind_test %/waits_test,$(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS))) \
              $(foreach t,lane_sum reference reward,$(B)/test/train/$(t)_test) \
              $(foreach t,bits train optimizers,$(B)/test/tests/$(t)_test)
 far: $(FAR_TESTS)                        ## models and runs on memory that the host cannot touch
-	@KEDGE_TEST_BACKEND=far tools/run-tests $(B) $(FAR_TESTS)
+	@KEDGE_TEST_BACKEND=far $(call run,$(FAR_TESTS))
 
 # the same on kernels for devices, emulated: what ends within minutes (tests/device_run_test is always on them)
 EMU_TESTS := $(B)/test/model/rows_test $(B)/test/rollout/score_test $(B)/test/tests/bits_test
 EMU_RUNS  := $(B)/test/tests/device_run_test
 emu: $(EMU_TESTS) $(EMU_RUNS) $(FAKE_BLAS)   ## models and runs on emulated kernels: the CPU's weights, bit for bit
-	@KEDGE_TEST_BACKEND=emu tools/run-tests $(B) $(EMU_TESTS)
-	@KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own tools/run-tests $(B) $(filter-out %/bits_test,$(EMU_TESTS))
-	@KEDGE_TEST_PRODUCTS=cublas KEDGE_TEST_LIBRARIES=$(dir $(FAKE_BLAS)) tools/run-tests $(B) $(EMU_RUNS)
+	@KEDGE_TEST_BACKEND=emu $(call run,$(EMU_TESTS))
+	@KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own $(call run,$(filter-out %/bits_test,$(EMU_TESTS)))
+	@KEDGE_TEST_PRODUCTS=cublas KEDGE_TEST_LIBRARIES=$(dir $(FAKE_BLAS)) $(call run,$(EMU_RUNS))
 
 lint:                                    ## layering, style limits, formatting, headers of listed packages
 	@tools/check-layers
