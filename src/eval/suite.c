@@ -159,32 +159,6 @@ static const struct kg_opt_row set_rows[] = {
      "a turn that begins with more text is sampled from the newest so many tokens; 0: "
      "all",
      false},
-    {"search_where", AT(episode.env_opts.retriever), "", 0, 0, NULL,
-     "env search: an index file, or http://HOST:PORT/retrieve", true},
-    {"search_kind", AT(episode.env_opts.how.kind), "bm25", 0, 0, "bm25|dense|hybrid",
-     "by what an index finds: words, vectors of an encoder, or both", false},
-    {"search_model", AT(episode.env_opts.how.model), "", 0, 0, NULL,
-     "search_kind dense, hybrid: folder of the encoder that the index was made with",
-     true},
-    {"search_vectors", AT(episode.env_opts.how.vectors), "fp16", 0, 0, "fp16|int8",
-     "search_kind dense, hybrid: a number of a vector in memory, 2 bytes or 1; no result "
-     "depends on it",
-     true},
-    {"search_fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
-     "search_kind hybrid: two rankings become one by places (reciprocal rank) or by "
-     "scores",
-     false},
-    {"search_weight", AT(episode.env_opts.how.weight), "0.5", 0, 1, NULL,
-     "search_kind hybrid: of the vectors' ranking, the words' has the rest", false},
-    {"search_topk", AT(episode.env_opts.topk), "3", 1, 1000, NULL, "passages for a query",
-     false},
-    {"search_when_down", AT(episode.env_opts.stop_when_down), "stop", 0, 0,
-     "observe|stop",
-     "a retriever that stays down stops the evaluation, or is told to the model", true},
-    {"search_timeout_ms", AT(episode.env_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
-     "time limit of one request to the retriever", true},
-    {"search_tries", AT(episode.env_opts.tries), "4", 1, 1000, NULL,
-     "tries before it counts as down", true},
     {0},
 };
 
@@ -199,23 +173,47 @@ static size_t count_rows(const struct kg_opt_row *rows)
     return n;
 }
 
+/* Those of a set, and of its retriever behind them. */
+static size_t rows_per_set(void)
+{
+    return count_rows(set_rows) + count_rows(kg_env_search_rows);
+}
+
+/* A recipe's search.topk is search_topk of a set. */
+static kg_status put_key(struct kg_opt_row *row, const char *prefix, const char *key,
+                         struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = kg_str_printf(&text, err, "%s.%s", prefix, key);
+    char *dot;
+
+    row->key = NULL;
+    if (status == KG_OK) {
+        dot = strchr(text.data + strlen(prefix) + 1, '.');
+        if (dot)
+            *dot = '_';
+        row->key = kg_str_take(&text, err);
+    }
+    kg_str_release(&text);
+    return row->key ? KG_OK : err->code;
+}
+
 static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallback,
                           struct kg_err *err)
 {
-    struct kg_str key = {0};
+    const size_t own = count_rows(set_rows);
 
-    for (size_t i = 0; set_rows[i].key; i++) {
-        out[i] = set_rows[i];
-        out[i].key = NULL;
+    for (size_t i = 0; i < rows_per_set(); i++) {
+        const bool is_own = i < own;
+        const struct kg_opt_row *row = is_own ? &set_rows[i]
+                                              : &kg_env_search_rows[i - own];
+
+        out[i] = *row;
+        out[i].at += is_own ? 0 : offsetof(struct kg_eval_set, episode.env_opts);
         out[i].free_on_resume |= fallback; /* what counts stands with the sets */
         if (!fallback)
             out[i].fallback = NULL;
-        kg_status status = kg_str_printf(&key, err, "%s.%s", prefix, set_rows[i].key);
-        if (status == KG_OK)
-            out[i].key = kg_str_take(&key, err);
-        kg_str_release(&key);
-        if (!out[i].key)
-            return err->code;
+        KG_TRY(put_key(&out[i], prefix, row->key, err));
     }
     return KG_OK;
 }
@@ -223,7 +221,7 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
 /* Tables of defaults and of every set, each ended by a row without key. */
 static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 {
-    size_t per_set = count_rows(set_rows) + 1;
+    size_t per_set = rows_per_set() + 1;
     char prefix[KG_SUITE_NAME_BYTES + 8];
 
     s->rows = kg_mem_calloc((s->n + 1) * per_set, sizeof *s->rows, "suite", err);
@@ -240,7 +238,7 @@ static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 /* The table of a set, by its place in the file, counted from 1; 0: of defaults. */
 static const struct kg_opt_row *rows_of(const struct kg_suite *s, size_t table)
 {
-    return s->rows + table * (count_rows(set_rows) + 1);
+    return s->rows + table * (rows_per_set() + 1);
 }
 
 static bool is_name(const char *name)
@@ -323,7 +321,7 @@ static void free_key(const char *key)
 
 void kg_suite_release(struct kg_suite *s)
 {
-    size_t per_set = count_rows(set_rows) + 1;
+    size_t per_set = rows_per_set() + 1;
 
     kg_config_free(s->config);
     for (size_t i = 0; s->rows && i < (s->n_all + 1) * per_set; i++)
@@ -441,13 +439,15 @@ kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err)
 
 /* ---- values of a set ---- */
 
-static kg_status resolve_key(struct kg_suite *s, const char *set, const char *key,
+static const char of_all_sets[] = "defaults.";
+
+static kg_status resolve_key(struct kg_suite *s, const char *set, const char *of_all,
                              struct kg_err *err)
 {
-    char of_set[KG_SUITE_KEY_BYTES], of_all[KG_SUITE_KEY_BYTES];
+    char of_set[KG_SUITE_KEY_BYTES];
 
-    snprintf(of_all, sizeof of_all, "defaults.%s", key);
-    if (kg_config_is_given(s->config, kg_suite_key(of_set, set, key)))
+    kg_suite_key(of_set, set, of_all + sizeof of_all_sets - 1);
+    if (kg_config_is_given(s->config, of_set))
         return KG_OK;
     return kg_config_set(s->config, of_set, kg_config_text(s->config, of_all), true,
                          of_all, err);
@@ -456,8 +456,8 @@ static kg_status resolve_key(struct kg_suite *s, const char *set, const char *ke
 kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
 {
     for (size_t i = 0; i < s->n; i++)
-        for (size_t k = 0; set_rows[k].key; k++)
-            KG_TRY(resolve_key(s, s->names[i], set_rows[k].key, err));
+        for (const struct kg_opt_row *row = rows_of(s, 0); row->key; row++)
+            KG_TRY(resolve_key(s, s->names[i], row->key, err));
     return kg_suite_choose(s, err);
 }
 

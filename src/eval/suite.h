@@ -2,7 +2,8 @@
  *
  * A YAML file with the sections suite (name, seed), sets (one mapping for each set, under
  * its name) and defaults (what holds for every set that does not say otherwise). Every
- * key stands in one table, set_rows of suite.c. A resolved suite gives every set a value
+ * key stands in one table, set_rows of suite.c, but those of a retriever, which recipes
+ * have too (task/env.h). A resolved suite gives every set a value
  * for every key, and is what a results folder keeps and compares.
  */
 #ifndef KG_EVAL_SUITE_H

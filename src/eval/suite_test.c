@@ -845,6 +845,55 @@ static void what_all_sets_are_given_acts_in_one(void **state)
     ok(with_all(yaml, "turns", "4")); /* as if it was not said */
 }
 
+/* The keys of a retriever are those of recipes, every one; without an env none acts. */
+static void keys_of_a_retriever_need_one(void **state)
+{
+    static const struct {
+        const char *key, *value;
+    } rows[] = {
+        {"search_where", "x.db"},        {"search_kind", "dense"},
+        {"search_model", "m"},           {"search_passages", "7"},
+        {"search_vectors", "int8"},      {"search_fusion", "score"},
+        {"search_weight", "0.25"},       {"search_topk", "9"},
+        {"search_when_down", "observe"}, {"search_timeout_ms", "9"},
+        {"search_tries", "9"},
+    };
+    static const char alone[] = "sets:\n  a: {data: data.jsonl, task: search-qa}\n",
+                      server[] = "sets:\n  a: {data: data.jsonl, task: search-qa, env: "
+                                 "search, search_where: 'http://h/retrieve'}\n";
+    size_t n = 0;
+
+    (void)state;
+    for (; kg_env_search_rows[n].key; n++)
+        assert_string_equal(kg_env_search_rows[n].key + 7, rows[n].key + 7);
+    assert_int_equal(n, sizeof rows / sizeof *rows);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(with_all(alone, rows[i].key, rows[i].value), KG_EINVAL);
+        says("--given: expected ");
+        says(" without env search");
+    }
+    ok(with_all(server, "search_passages", "7"));
+}
+
+static void a_retriever_is_as_the_suite_says(void **state)
+{
+    struct outcome o = {0};
+    const struct kg_env_opts *e;
+
+    (void)state;
+    put("given.yaml", "defaults: {task: search-qa, data: data.jsonl, env: search}\n"
+                      "sets:\n  a: {search_where: 'http://h/retrieve', "
+                      "search_passages: 21015324, search_topk: 5, search_tries: 2}\n");
+    ok(kg_suite_open(&o.suite, in_dir("given.yaml"), &err));
+    ok(kg_suite_resolve(&o.suite, &err));
+    ok(kg_suite_sets(&o.sets, &o.suite, dir, &err));
+    e = &o.sets[0].episode.env_opts;
+    assert_string_equal(e->retriever, "http://h/retrieve");
+    assert_true(e->how.passages == 21015324 && e->topk == 5 && e->tries == 2);
+    assert_true(e->timeout_ms == 30000 && e->stop_when_down && e->how.weight == 0.5);
+    release(&o);
+}
+
 /* A status, nothing leaked, and the same bytes when it goes on with what it needs. */
 static void without(uint64_t allocation, uint64_t request)
 {
@@ -915,6 +964,8 @@ int main(void)
         cmocka_unit_test(the_engine_has_no_more_positions_than_the_model),
         cmocka_unit_test(a_command_for_all_sets_is_run_by_one),
         cmocka_unit_test(what_all_sets_are_given_acts_in_one),
+        cmocka_unit_test(keys_of_a_retriever_need_one),
+        cmocka_unit_test(a_retriever_is_as_the_suite_says),
         cmocka_unit_test(without_memory_or_disk_it_fails_and_can_go_on),
     };
 

@@ -1,8 +1,8 @@
 /* Option rows of training and the order in which a recipe is put together.
  *
  * A row is bound to a field of struct kg_recipe, or of what a module reads in it; the
- * rows of an algorithm are policy/'s own. A preset is weaker than anything the user
- * wrote, wherever it was written.
+ * rows of an algorithm are policy/'s own, those of a retriever task/'s. A preset is
+ * weaker than anything the user wrote, wherever it was written.
  */
 #include "recipe/options.h"
 
@@ -251,43 +251,11 @@ static const struct kg_opt_row first_rows[] = {
      "episodes in progress, those that wait for a tool included; 0 is twice "
      "rollout.max_batch (results do not depend on it)",
      true},
+    {0},
+};
 
-    {"search.where", AT(episode.env_opts.retriever), "", 0, 0, NULL,
-     "episode.env search: an index file, or http://HOST:PORT/retrieve", true},
-    {"search.kind", AT(episode.env_opts.how.kind), "bm25", 0, 0, "bm25|dense|hybrid",
-     "by what an index finds: words, vectors of an encoder, or both; what a server is "
-     "expected to find by",
-     false},
-    {"search.model", AT(episode.env_opts.how.model), "", 0, 0, NULL,
-     "search.kind dense, hybrid: folder of the encoder that the index was made with, or "
-     "ORG/NAME of the hub; of a server --dry-run says what it needs",
-     true},
-    {"search.passages", AT(episode.env_opts.how.passages), "0", 0, UINT32_MAX, NULL,
-     "passages that the index or the server is expected to have; 0: any number", false},
-    {"search.vectors", AT(episode.env_opts.how.vectors), "fp16", 0, 0, "fp16|int8",
-     "search.kind dense, hybrid: a number of a vector in memory, 2 bytes or 1; int8 "
-     "looks at what may be among the best once more in the file (results do not depend "
-     "on it)",
-     true},
-    {"search.fusion", AT(episode.env_opts.how.fusion), "rank", 0, 0, "rank|score",
-     "search.kind hybrid: two rankings become one by places (reciprocal rank) or by "
-     "scores",
-     false},
-    {"search.weight", AT(episode.env_opts.how.weight), "0.5", 0, 1, NULL,
-     "search.kind hybrid: of the vectors' ranking, the words' has the rest", false},
-    {"search.topk", AT(episode.env_opts.topk), "3", 1, 1000, NULL, "passages for a query",
-     false},
-    {"search.when_down", AT(episode.env_opts.stop_when_down), "stop", 0, 0,
-     "observe|stop",
-     "a retriever that stays down stops the run behind its last whole step, or is told "
-     "to "
-     "the model and counted (episode/failed)",
-     true},
-    {"search.timeout_ms", AT(episode.env_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
-     "time limit of one request to the retriever", true},
-    {"search.tries", AT(episode.env_opts.tries), "4", 1, 1000, NULL,
-     "tries before it counts as down", true},
-
+/* In front of those of policy/. */
+static const struct kg_opt_row preset_rows[] = {
     {"algo.preset", AT(preset), "", 0, 0, NULL,
      "method or published run (`kedge presets`): its values hold where you give none",
      false},
@@ -451,7 +419,8 @@ static const struct kg_opt_row rows[] = {
     {0},
 };
 
-static const struct kg_opt_row *const tables[] = {first_rows, kg_algo_rows, rows};
+static const struct kg_opt_row *const tables[] = {first_rows, kg_env_search_rows,
+                                                  preset_rows, kg_algo_rows, rows};
 enum { TABLES = sizeof tables / sizeof *tables };
 
 const struct kg_opt_row *kg_recipe_row(size_t i)
@@ -468,6 +437,8 @@ void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config)
     *r = (struct kg_recipe){.task_opts.prompt.prefix = "data."};
     kg_algo_init(&r->algo);
     kg_config_fill(r, config, first_rows);
+    kg_config_fill(&r->episode.env_opts, config, kg_env_search_rows);
+    kg_config_fill(r, config, preset_rows);
     kg_config_fill(&r->algo, config, kg_algo_rows);
     kg_config_fill(r, config, rows);
     r->episode.env_opts.wording = r->task_opts.wording;

@@ -11,6 +11,7 @@
 #ifndef KG_TASK_ENV_H
 #define KG_TASK_ENV_H
 
+#include "base/option.h"
 #include "base/status.h"
 #include "base/str.h"
 #include "search/index.h" /* struct kg_search_how */
@@ -30,6 +31,9 @@ struct kg_env_opts {
     int tries;                /* search: 0: the retriever's default */
     const char *wording;      /* search: see task/wording.h; NULL: the first */
 };
+/* "search.KEY", for whoever reads these from a file: over struct kg_env_opts, ended by a
+ * row with key NULL. */
+extern const struct kg_opt_row kg_env_search_rows[];
 
 enum kg_env_next {
     KG_ENV_DONE,    /* the episode is over */
