@@ -132,6 +132,7 @@ served() {
       echo ']}'; } >"$work/request"
     curl -sf -H 'Content-Type: application/json' -d @"$work/request" "http://127.0.0.1:$port/retrieve" >"$work/answer"
     found=$?
+    curl -sf "http://127.0.0.1:$port/health" >"$work/health"
     kill "$pid"
     wait "$pid"
     pid=
@@ -139,10 +140,20 @@ served() {
     grep -o '"score":[0-9.e-]*' "$work/answer" >"$work/a"
     tr -d ' ' <"$work/hybrid" | grep -o '"score":[0-9.e-]*' | cmp - "$work/a"
 }
+# the hashes of index and encoder are those that check prints
+named() {
+    ./kedge search check "$work/db" >"$work/a"
+    for key in index encoder; do
+        hash=$(sed -n "s/.*\"$key\": \"\([0-9a-f]\{16\}\)\".*/\1/p" "$work/health")
+        [ -n "$hash" ] && grep -q "$hash" "$work/a" || { cat "$work/health" "$work/a"; return 1; }
+    done
+}
 if command -v curl >/dev/null; then
     pass "a server finds what a query finds" served
+    pass "a server says which index and encoder it has" named
 else
     skipped "a server finds what a query finds" "curl is not here"
+    skipped "a server says which index and encoder it has" "curl is not here"
 fi
 
 pass "another encoder is refused" refuses 1 "expected the encoder of its vectors" \

@@ -23,6 +23,7 @@
 #include "search/index.h"
 #include "search/service.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -162,8 +163,9 @@ static void print_info(const struct kg_index_info *info, const char *path)
            (long long)info->terms, size, info->bm25.k1, info->bm25.b,
            info->stemmed ? "stemmed" : "words as they are");
     if (info->dim > 0)
-        printf("; vectors of %d numbers", (int)info->dim);
-    printf("\n");
+        printf("; vectors of %d numbers by encoder %016" PRIx64, (int)info->dim,
+               info->encoder);
+    printf("; hash %016" PRIx64 "\n", info->hash);
 }
 
 static kg_status index_corpus(int argc, char **argv, struct kg_err *err)

@@ -497,6 +497,7 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
                        "DROP TABLE temp.list;",
                        err));
     KG_TRY(kg_dense_dim(&b->info->dim, b->db, path, err));
+    KG_TRY(kg_dense_encoder(&b->info->encoder, b->db, path, err));
     KG_TRY(kg_sql_int(&b->info->terms, b->db, path, "SELECT count(*) FROM term", err));
     KG_TRY(put_meta(b, "passages", (double)b->info->passages, err));
     KG_TRY(put_meta(b, "terms", (double)b->info->terms, err));
@@ -515,16 +516,17 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
 static kg_status seal(struct builder *b, struct kg_err *err)
 {
     const char *path = b->temporary.data;
+    uint64_t *hash = &b->info->hash;
     sqlite3_stmt *put;
-    uint64_t hash;
     int64_t page;
     kg_status status;
 
+    kg_phase_begin(0, NULL, "sealing the index");
     KG_TRY(kg_sql_int(&page, b->db, path,
                       "SELECT rootpage FROM sqlite_schema WHERE name = 'seal'", err));
-    KG_TRY(kg_seal_hash(&hash, path, (uint64_t)page, err));
+    KG_TRY(kg_seal_hash(hash, path, (uint64_t)page, err));
     KG_TRY(kg_sql_prepare(&put, b->db, path, "UPDATE seal SET hash = ?1", err));
-    sqlite3_bind_int64(put, 1, (int64_t)hash);
+    sqlite3_bind_int64(put, 1, (int64_t)*hash);
     status = kg_sql_run(put, b->db, path, err);
     sqlite3_finalize(put);
     return status;
@@ -541,6 +543,8 @@ static kg_status finish(struct builder *b, struct kg_err *err)
     KG_TRY(status);
     sqlite3_progress_handler(b->db, 0, NULL, NULL);
     KG_TRY(seal(b, err));
+    if (kg_signal_stop_requested())
+        return stopped(b, err);
     code = sqlite3_close(b->db);
     if (code != SQLITE_OK)
         return kg_sql_fail(err, b->db, code, b->temporary.data, "close the index");

@@ -47,6 +47,9 @@ struct kg_dense; /* opaque: vectors and encoder, shared by seekers of all thread
 /* Dimensions of the vectors of an index; 0: it has none.   errors: EFORMAT */
 kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
+/* The hash of the encoder that they are of; 0: none.   errors: EFORMAT */
+kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
+                           struct kg_err *err) KG_MUST_CHECK;
 /* model: folder of the encoder; code: of the vectors in memory.
  * errors: EINVAL (an index without vectors), ECONFLICT (another encoder's), EFORMAT,
  * those of kg_encoder_open */

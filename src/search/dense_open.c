@@ -69,6 +69,12 @@ kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path, struct kg_er
     return KG_OK;
 }
 
+kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
+                           struct kg_err *err)
+{
+    return get_number(hash, db, path, "dense_encoder", 16, UINT64_MAX, err);
+}
+
 /* As it was asked for when the index was made. */
 struct asked {
     char *pooling, *query_prefix, *passage_prefix; /* owned */
@@ -82,7 +88,7 @@ static kg_status read_asked(struct asked *a, sqlite3 *db, const char *path,
     KG_TRY(get_text(&a->query_prefix, db, path, "dense_query_prefix", err));
     KG_TRY(get_text(&a->passage_prefix, db, path, "dense_passage_prefix", err));
     KG_TRY(get_number(&a->max_tokens, db, path, "dense_tokens", 10, 1 << 24, err));
-    return get_number(&a->hash, db, path, "dense_encoder", 16, UINT64_MAX, err);
+    return kg_dense_encoder(&a->hash, db, path, err);
 }
 
 static kg_status check_encoder(const struct kg_dense *d, const struct asked *a,

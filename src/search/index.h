@@ -93,10 +93,12 @@ struct kg_index_info {
     bool stemmed;
     struct kg_bm25 bm25;
     int64_t passages;
-    int64_t terms;  /* distinct */
-    int64_t tokens; /* of all passages */
-    uint64_t bytes; /* of the file */
-    int32_t dim;    /* of vectors; 0: it has none */
+    int64_t terms;    /* distinct */
+    int64_t tokens;   /* of all passages */
+    uint64_t bytes;   /* of the file */
+    uint64_t hash;    /* of its pages: two indexes of one hash answer alike */
+    int32_t dim;      /* of vectors; 0: it has none */
+    uint64_t encoder; /* hash of the encoder that made them, see encoder.h */
 };
 
 /* Progress goes to the log. On failure there is no new file.

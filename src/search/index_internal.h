@@ -62,6 +62,9 @@ kg_status kg_index_open_unsealed(struct kg_index **index, const char *path,
  * `page`: of the table `seal`.   errors: EIO, ENOTFOUND, EFORMAT (file too short) */
 kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
                        struct kg_err *err) KG_MUST_CHECK;
+/* As it was sealed. */
+kg_status kg_seal_read(uint64_t *hash, sqlite3 *db, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err) KG_MUST_CHECK;
 
 /* Words that say little: left out of a query that has enough others. */

@@ -206,7 +206,9 @@ static kg_status open_file(struct kg_index *index, const char *path,
         KG_TRY_GOTO(out, kg_seal_check(db, path, err));
     KG_TRY_GOTO(out, read_info(&index->info, db, path, err));
     KG_TRY_GOTO(out, set_bm25(index, bm25, err));
+    KG_TRY_GOTO(out, kg_seal_read(&index->info.hash, db, path, err));
     KG_TRY_GOTO(out, kg_dense_dim(&index->info.dim, db, path, err));
+    KG_TRY_GOTO(out, kg_dense_encoder(&index->info.encoder, db, path, err));
     index->by_words = true;
     index->path = kg_mem_strdup(path, err);
     status = index->path ? read_lengths(index, db, err) : KG_ENOMEM;

@@ -2,7 +2,7 @@
  * words of a sample are other environments, and nothing in an answer tells them apart. So
  * a server that says by what it finds, or among how many passages, is compared with what
  * was expected; of one that does not (Search-R1's own) the log says that nobody
- * knows, and why. The encoder is not compared: no server says which one it has.
+ * knows, and why. The encoder is not compared: a run knows it by name, a server by hash.
  */
 #include "search/retriever_internal.h"
 

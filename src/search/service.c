@@ -19,6 +19,7 @@
 #include "search/protocol.h"
 #include "search/service_metrics.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -94,20 +95,31 @@ static void reply(struct kg_http_exchange *x, kg_status status, const char *type
     kg_str_release(body);
 }
 
-static void answer_health(void *user, struct kg_http_exchange *x)
+/* The encoder only where it is asked: one of the index alone answers nothing. */
+static kg_status put_health(struct kg_str *body, const struct kg_search_service *s,
+                            struct kg_err *err)
 {
-    struct kg_search_service *s = user;
     const char *kind = s->opts.how.kind;
     struct kg_index_info info;
+
+    kg_index_info(&info, s->index);
+    KG_TRY(kg_str_printf(body, err,
+                         "{\"status\": \"ok\", \"passages\": %lld, \"kind\": \"%s\", "
+                         "\"index\": \"%016" PRIx64 "\"",
+                         (long long)info.passages, kind && *kind ? kind : "bm25",
+                         info.hash));
+    if (kg_search_how_dense(&s->opts.how))
+        KG_TRY(
+            kg_str_printf(body, err, ", \"encoder\": \"%016" PRIx64 "\"", info.encoder));
+    return kg_str_puts(body, "}", err);
+}
+
+static void answer_health(void *user, struct kg_http_exchange *x)
+{
     struct kg_str body = {0};
     struct kg_err err;
 
-    kg_index_info(&info, s->index);
-    reply(x,
-          kg_str_printf(&body, &err,
-                        "{\"status\": \"ok\", \"passages\": %lld, \"kind\": \"%s\"}",
-                        (long long)info.passages, kind && *kind ? kind : "bm25"),
-          "application/json", &body);
+    reply(x, put_health(&body, user, &err), "application/json", &body);
 }
 
 static void answer_metrics(void *user, struct kg_http_exchange *x)

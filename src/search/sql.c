@@ -179,19 +179,28 @@ kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
     return status;
 }
 
+kg_status kg_seal_read(uint64_t *hash, sqlite3 *db, const char *path, struct kg_err *err)
+{
+    int64_t sealed;
+
+    KG_TRY(kg_sql_int(&sealed, db, path, "SELECT hash FROM seal", err));
+    *hash = (uint64_t)sealed;
+    return KG_OK;
+}
+
 kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err)
 {
-    int64_t page, sealed;
-    uint64_t found;
+    uint64_t found, sealed;
+    int64_t page;
 
     KG_TRY(kg_sql_int(&page, db, path,
                       "SELECT rootpage FROM sqlite_schema WHERE name = 'seal'", err));
-    KG_TRY(kg_sql_int(&sealed, db, path, "SELECT hash FROM seal", err));
+    KG_TRY(kg_seal_read(&sealed, db, path, err));
     KG_TRY(kg_seal_hash(&found, path, (uint64_t)page, err));
-    if (found == (uint64_t)sealed)
+    if (found == sealed)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "%s: the file is damaged: expected the hash %016" PRIx64 ", found "
                    "%016" PRIx64 "; build the index anew",
-                   path, (uint64_t)sealed, found);
+                   path, sealed, found);
 }
