@@ -206,6 +206,8 @@ static void a_name_that_is_nowhere_says_how_to_get_it(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         refuses(commands[i], "kedge pull org/none");
+    refuses("inspect gpt2", "found neither");
+    has(&said, "kedge pull gpt2");
     refuses("train model.path=" DIGITS
             " data.train=hf://org/none/a.jsonl run.dir=$HF_HOME/none",
             "data.train: hf://org/none/a.jsonl: expected that data set");
@@ -310,6 +312,7 @@ static void a_hub_that_refuses_is_told_in_a_line(void **state)
     hub.page = "<html>\n<b>nothing</b>\n</html>";
     refuses("pull org/none", "expected a model at");
     refuses("pull ../none", "expected ORG/NAME");
+    refuses("pull --data-set none", "expected ORG/NAME");
     refuses("pull hf://org/none/../../x", "inside");
     refuses("pull hf://org/none/x --include '*'", "--include");
     assert_int_equal(kedge("pull"), 2);
@@ -322,6 +325,8 @@ static void a_push_is_a_command_of_others(void **state)
     does("push " DIGITS " me/digits@draft");
     assert_string_equal(kg_str_text(&out),
                         "hf upload 'me/digits' '" DIGITS "' . --revision draft\n");
+    does("push " DIGITS " me/digits");
+    assert_string_equal(kg_str_text(&out), "hf upload 'me/digits' '" DIGITS "' .\n");
     refuses("push tests me/digits", "expected a checkpoint");
     refuses("push " DIGITS " digits", "expected ORG/NAME");
     assert_int_equal(kedge("push " DIGITS), 2);

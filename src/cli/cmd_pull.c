@@ -66,7 +66,7 @@ int kg_cmd_pull(int argc, char **argv)
     struct kg_err err;
 
     if (argc != 1)
-        return kg_cli_usage("expected ORG/NAME[@REVISION] or hf://ORG/NAME/FILE");
+        return kg_cli_usage("expected [ORG/]NAME[@REVISION] or hf://ORG/NAME/FILE");
     return kg_cli_exit(pull(argv[0], &err), &err);
 }
 
@@ -86,6 +86,26 @@ static kg_status put_word(struct kg_str *out, const char *text, struct kg_err *e
     return kg_str_putc(out, '\'', err);
 }
 
+/* A folder of the name -x is no flag of the program's. */
+static kg_status put_upload(struct kg_str *out, const char *dir,
+                            const struct kg_hub_name *to, struct kg_err *err)
+{
+    struct kg_str path = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_str_printf(&path, err, "%s%s", dir[0] == '-' ? "./" : "", dir));
+    KG_TRY_GOTO(out, kg_str_puts(out, "hf upload", err));
+    KG_TRY_GOTO(out, put_word(out, to->id, err));
+    KG_TRY_GOTO(out, put_word(out, path.data, err));
+    KG_TRY_GOTO(out, kg_str_puts(out, " .", err));
+    if (to->revised)
+        KG_TRY_GOTO(out, kg_str_printf(out, err, " --revision %s", to->revision));
+    status = kg_str_putc(out, '\n', err);
+out:
+    kg_str_release(&path);
+    return status;
+}
+
 static kg_status push(const char *dir, const char *name, struct kg_err *err)
 {
     struct kg_hub_name to;
@@ -93,7 +113,7 @@ static kg_status push(const char *dir, const char *name, struct kg_err *err)
     kg_status status;
 
     KG_TRY(kg_hub_name_read(&to, name, KG_HUB_MODEL, err));
-    if (to.kind != KG_HUB_MODEL)
+    if (to.kind != KG_HUB_MODEL || !strchr(to.id, '/'))
         return kg_fail(err, KG_EINVAL, "%s: expected ORG/NAME of a model", name);
     if (!kg_file_exists(kg_path_in(dir, "config.json").text) &&
         !kg_file_exists(kg_path_in(dir, "adapter_config.json").text))
@@ -101,14 +121,7 @@ static kg_status push(const char *dir, const char *name, struct kg_err *err)
                        "%s: expected a checkpoint, found neither config.json nor "
                        "adapter_config.json",
                        dir);
-    KG_TRY_GOTO(out, kg_str_puts(&out, "hf upload", err));
-    KG_TRY_GOTO(out, put_word(&out, to.id, err));
-    KG_TRY_GOTO(out, put_word(&out, dir, err));
-    KG_TRY_GOTO(out, kg_str_puts(&out, " .", err));
-    if (to.revised)
-        KG_TRY_GOTO(out, kg_str_printf(&out, err, " --revision %s", to.revision));
-    status = kg_str_putc(&out, '\n', err);
-out:
+    status = put_upload(&out, dir, &to, err);
     status = kg_cli_print(status, &out, err);
     if (status == KG_OK)
         kg_log_info("kedge uploads nothing itself: the command above does (pip install "

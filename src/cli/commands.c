@@ -155,9 +155,9 @@ const struct kg_command kg_commands[] = {
      "line, or the \"text\" of each line when the name ends in .jsonl).",
      1, NULL, NULL, NULL},
     {"pull", "fetch a model or a data set from the hub", kg_cmd_pull,
-     "[flags] ORG/NAME[@REVISION] | hf://ORG/NAME[@REVISION]/FILE", kg_pull_flags,
+     "[flags] [ORG/]NAME[@REVISION] | hf://ORG/NAME[@REVISION]/FILE", kg_pull_flags,
      "Fetches into the cache that HuggingFace's libraries keep, from which every command "
-     "takes ORG/NAME in the place of a folder, and prints the folder there. Of a model "
+     "takes the name in the place of a folder, and prints the folder there. Of a model "
      "those files that kedge reads, of a data set all, or FILE. Lengths and digests are "
      "checked; what was interrupted goes on where it was. HF_HOME and HF_HUB_CACHE say "
      "where the cache is, HF_ENDPOINT where the hub is, HF_TOKEN or the file "

@@ -28,7 +28,7 @@ static bool is_word(char c)
            c == '_';
 }
 
-/* One of the two parts of an id. Two dashes would part it anew in the folder's name. */
+/* One of the parts of an id. Two dashes would part it anew in the folder's name. */
 static bool is_part(const char *text, size_t n)
 {
     if (n == 0 || !is_word(text[0]) || !is_word(text[n - 1]))
@@ -72,7 +72,7 @@ static bool is_revision(const char *text)
     return *text != '-' && strlen(text) <= KG_HUB_REVISION_MAX && kg_hub_is_inside(text);
 }
 
-/* How much of the text is ORG/NAME. */
+/* How much of the text is ORG/NAME, or NAME. */
 static size_t id_bytes(const char *text)
 {
     size_t org = strcspn(text, "/@");
@@ -80,19 +80,24 @@ static size_t id_bytes(const char *text)
     return text[org] == '/' ? org + 1 + strcspn(text + org + 1, "/@") : org;
 }
 
-static bool is_org_name(const char *text, size_t n)
+/* The hub's oldest models have no ORG, in the cache either; data sets are named with it,
+ * for what stands behind a data set's name is a file. */
+static bool is_name(const char *text, size_t n, enum kg_hub_kind kind)
 {
     const char *slash = memchr(text, '/', n);
 
-    return slash && n <= KG_HUB_ID_MAX && is_part(text, (size_t)(slash - text)) &&
-           is_part(slash + 1, n - (size_t)(slash + 1 - text));
+    if (n > KG_HUB_ID_MAX || (!slash && kind == KG_HUB_DATA))
+        return false;
+    return slash ? is_part(text, (size_t)(slash - text)) &&
+                       is_part(slash + 1, n - (size_t)(slash + 1 - text))
+                 : is_part(text, n);
 }
 
 bool kg_hub_is_id(const char *text)
 {
     size_t n = id_bytes(text);
 
-    return is_org_name(text, n) &&
+    return is_name(text, n, KG_HUB_MODEL) &&
            (!text[n] || (text[n] == '@' && is_revision(text + n + 1)));
 }
 
@@ -153,7 +158,7 @@ kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
     if (address && strncmp(at, "datasets/", 9) == 0)
         at += 9;
     n = id_bytes(at);
-    if (!is_org_name(at, n) || (!address && at[n] == '/'))
+    if (!is_name(at, n, name->kind) || (!address && at[n] == '/'))
         return kg_fail(
             err, KG_EINVAL,
             "%.300s: expected %s (letters, digits, '.', '_', '-'), found '%.200s'", text,
@@ -227,12 +232,12 @@ kg_status kg_hub_folder(struct kg_path *out, const struct kg_hub_name *name,
                         struct kg_err *err)
 {
     char own[KG_HUB_ID_MAX + 32];
-    const char *slash = strchr(name->id, '/');
+    const int org = (int)strcspn(name->id, "/");
     struct kg_path root;
 
     KG_TRY(kg_hub_root(&root, err));
-    snprintf(own, sizeof own, "%s--%.*s--%s", folders[name->kind],
-             (int)(slash - name->id), name->id, slash + 1);
+    snprintf(own, sizeof own, "%s--%.*s%s%s", folders[name->kind], org, name->id,
+             name->id[org] ? "--" : "", name->id + org + (name->id[org] == '/'));
     *out = kg_path_in(root.text, own);
     return KG_OK;
 }
@@ -240,7 +245,7 @@ kg_status kg_hub_folder(struct kg_path *out, const struct kg_hub_name *name,
 bool kg_hub_is_snapshot(char id[KG_HUB_ID_MAX + 1], char commit[41], const char *dir)
 {
     char real[PATH_MAX];
-    char *up, *own, *cut;
+    char *up, *own, *org;
 
     if (!realpath(dir, real) || !(up = strrchr(real, '/')) || !kg_hub_is_commit(up + 1))
         return false;
@@ -251,10 +256,12 @@ bool kg_hub_is_snapshot(char id[KG_HUB_ID_MAX + 1], char commit[41], const char 
         return false;
     *up = '\0';
     own = strrchr(real, '/');
-    if (!own || strncmp(own, "/models--", 9) != 0 || !(cut = strstr(own + 9, "--")))
+    if (!own || strncmp(own, "/models--", 9) != 0)
         return false;
-    *cut = '\0';
-    snprintf(id, KG_HUB_ID_MAX + 1, "%s/%s", own + 9, cut + 2);
+    org = own + 9;
+    up = strstr(org, "--");
+    snprintf(id, KG_HUB_ID_MAX + 1, "%.*s%s%s", (int)(up ? up - org : KG_HUB_ID_MAX), org,
+             up ? "/" : "", up ? up + 2 : "");
     return kg_hub_is_id(id);
 }
 

@@ -5,7 +5,8 @@
  *   ROOT/models--ORG--NAME/snapshots/COMMIT/FILE   a link to
  *   ROOT/models--ORG--NAME/blobs/HASH              its bytes
  *
- * and datasets--ORG--NAME of data sets likewise.
+ * and datasets--ORG--NAME of data sets likewise; models--NAME of a model that is named
+ * without ORG ("gpt2").
  * ROOT is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
  * ~/.cache/huggingface/hub. These, and what net/hub.h names, are the only variables of
  * the environment that decide what kedge reads: a cache that two programs share is where
@@ -27,18 +28,18 @@ enum { KG_HUB_ID_MAX = 96, KG_HUB_REVISION_MAX = 200, KG_HUB_FILE_MAX = 1024 };
 
 struct kg_hub_name {
     enum kg_hub_kind kind;
-    char id[KG_HUB_ID_MAX + 1]; /* ORG/NAME */
+    char id[KG_HUB_ID_MAX + 1]; /* ORG/NAME; NAME of a model */
     char
         revision[KG_HUB_REVISION_MAX + 1]; /* branch, tag or commit; "main": none given */
     bool revised;                          /* one was given */
     char file[KG_HUB_FILE_MAX + 1];        /* "": the whole of it */
 };
 
-/* Whether the text has the form ORG/NAME[@REVISION]. */
+/* Whether the text has the form [ORG/]NAME[@REVISION]. */
 bool kg_hub_is_id(const char *text);
 /* Whether it begins with hf://, as files of data sets do. */
 bool kg_hub_is_address(const char *text);
-/* ORG/NAME[@REVISION] of that kind, or hf://[datasets/]ORG/NAME[@REVISION][/FILE], which
+/* ORG/NAME[@REVISION] of that kind, a model's ORG may be missing, or hf://[datasets/]ORG/NAME[@REVISION][/FILE], which
  * is a data set.   errors: EINVAL, with what is wrong in it */
 kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
                            enum kg_hub_kind kind, struct kg_err *err) KG_MUST_CHECK;
@@ -53,7 +54,7 @@ const char *kg_hub_variable(const char *name);
 kg_status kg_hub_home(struct kg_path *out, struct kg_err *err) KG_MUST_CHECK;
 /* ROOT.   errors: the same */
 kg_status kg_hub_root(struct kg_path *out, struct kg_err *err) KG_MUST_CHECK;
-/* ROOT/models--ORG--NAME.   errors: the same */
+/* ROOT/models--ORG--NAME, or models--NAME.   errors: the same */
 kg_status kg_hub_folder(struct kg_path *out, const struct kg_hub_name *name,
                         struct kg_err *err) KG_MUST_CHECK;
 /* What refs/ says of the revision, which may be a commit itself; "" where it says
@@ -67,7 +68,7 @@ struct kg_hub_found {
     /* where cached: the name with the commit that it stood for, ORG/NAME@COMMIT */
     char pinned[KG_HUB_ID_MAX + KG_HUB_FILE_MAX + 64];
 };
-/* The folder of a model: a folder of that name, else ORG/NAME[@REVISION] in the cache.
+/* The folder of a model: a folder of that name, else [ORG/]NAME[@REVISION] in the cache.
  * What has not that form is left as it is, for whoever opens it.
  * errors: NOTFOUND, with the `kedge pull` that fetches it; EFORMAT (a link that leaves
  * the cache or leads nowhere) */
@@ -77,7 +78,7 @@ kg_status kg_hub_find_model(struct kg_hub_found *out, const char *text,
 kg_status kg_hub_find_file(struct kg_hub_found *out, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether a folder is a snapshot in a cache, by its path: id becomes ORG/NAME, commit the
+/* Whether a folder is a snapshot in a cache, by its path: id becomes [ORG/]NAME, commit the
  * folder's name. */
 bool kg_hub_is_snapshot(char id[KG_HUB_ID_MAX + 1], char commit[41], const char *dir);
 

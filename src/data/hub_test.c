@@ -96,16 +96,17 @@ static void refuses(find_fn find, const char *text, kg_status code, const char *
 
 /* ---- names ---- */
 
-static void ids_have_two_parts(void **state)
+static void ids_have_one_part_or_two(void **state)
 {
-    static const char *const good[] = {"Qwen/Qwen2.5-0.5B", "a/b", "org/tiny@v1.0",
-                                       "org/tiny@refs/pr/1", "o-r.g/_n_@" COMMIT_A};
+    static const char *const good[] = {
+        "Qwen/Qwen2.5-0.5B",   "a/b",  "org/tiny@v1.0",       "org/tiny@refs/pr/1",
+        "o-r.g/_n_@" COMMIT_A, "gpt2", "bert-base-uncased@v1"};
     static const char *const bad[] = {
-        "tiny",     "a/b/c",     "./a",    "../a",         "a/..",
+        "-tiny",    "a/b/c",     "./a",    "../a",         "a/..",
         "/a/b",     "a//b",      "a--b/c", "a/b..c",       "-a/b",
         "a/b-",     "a/b.",      "a b/c",  "a/b@",         "a/b@../x",
         "a/b@-x",   "a/b@x//y",  "a/b@/x", "a/b@x/../../", "hf://a/b",
-        "a/b\n",    "a@b/c",     "a/",     "/a",           "",
+        "a/b\n",    "a@",         "a/",     "/a",           "",
         "a/b@x\ny", "a/b@x/",    "a/b@..", "~/b",          "a\\b/c",
         "a/b@x y",  "http://a/b"};
 
@@ -211,6 +212,28 @@ static void a_model_is_found_by_name_and_revision(void **state)
           "hub/models--org--tiny/snapshots/" COMMIT_B, "org/tiny@" COMMIT_B);
     finds(kg_hub_find_model, "org/tiny@" COMMIT_B,
           "hub/models--org--tiny/snapshots/" COMMIT_B, "org/tiny@" COMMIT_B);
+}
+
+/* As transformers has the hub's oldest models. */
+static void a_model_without_an_org_is_found(void **state)
+{
+    const char *path = "hub/models--gpt2/snapshots/" COMMIT_B;
+    char id[KG_HUB_ID_MAX + 1], commit[41];
+    struct kg_hub_name n;
+
+    (void)state;
+    refuses(kg_hub_find_model, "gpt2", KG_ENOTFOUND, "kedge pull gpt2");
+    folder("hub/models--gpt2/refs");
+    folder(path);
+    put("hub/models--gpt2/refs/main", COMMIT_B);
+    put("hub/models--gpt2/snapshots/" COMMIT_B "/config.json", "{}");
+    finds(kg_hub_find_model, "gpt2", path, "gpt2@" COMMIT_B);
+    finds(kg_hub_find_model, "gpt2@main", path, "gpt2@" COMMIT_B);
+    assert_true(kg_hub_is_snapshot(id, commit, in_dir(path)));
+    assert_string_equal(id, "gpt2");
+    assert_string_equal(commit, COMMIT_B);
+    assert_int_equal(kg_hub_name_read(&n, "squad", KG_HUB_DATA, &err), KG_EINVAL);
+    refuses(kg_hub_find_file, "hf://squad", KG_EINVAL, "hf://ORG/NAME");
 }
 
 static void a_file_of_a_data_set_is_found(void **state)
@@ -319,11 +342,12 @@ static void a_snapshot_is_known_by_its_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_CACHE(ids_have_two_parts),
+        IN_CACHE(ids_have_one_part_or_two),
         IN_CACHE(an_address_is_taken_apart),
         IN_CACHE(paths_stay_inside),
         IN_CACHE(the_root_is_where_others_look),
         IN_CACHE(a_model_is_found_by_name_and_revision),
+        IN_CACHE(a_model_without_an_org_is_found),
         IN_CACHE(a_file_of_a_data_set_is_found),
         IN_CACHE(what_is_no_name_is_left_as_it_is),
         IN_CACHE(a_folder_of_that_name_wins),

@@ -196,6 +196,30 @@ static void a_model_lies_as_others_lay_it(void **state)
     assert_false(kg_file_exists(in_dir(SNAPSHOT "/README.md")));
 }
 
+/* The hub's oldest models are asked without their ORG, to which the hub redirects; they lie
+ * under the name that they were asked by. The token goes all the way, but not to the
+ * store. */
+static void a_model_without_an_org_is_where_a_redirection_leads(void **state)
+{
+    static const char folder[] = "hub/models--tiny/snapshots/" HUB_COMMIT;
+    struct kg_hub_found found;
+
+    (void)state;
+    hub.renamed = true;
+    setenv("HF_TOKEN", TOKEN, 1);
+    pulls("tiny");
+    is_there("hub/models--tiny/refs/main", HUB_COMMIT, 40);
+    assert_string_equal(pulled.dir.text, in_dir(folder));
+    assert_int_equal(kg_hub_find_model(&found, "tiny", &err), KG_OK);
+    assert_string_equal(found.path.text, in_dir(folder));
+    assert_string_equal(found.pinned, "tiny@" HUB_COMMIT);
+    is_there("hub/models--tiny/snapshots/" HUB_COMMIT "/model.safetensors", weights,
+             WEIGHTS);
+    assert_true(hub_count("hub /api/models/org/tiny/revision/main") > 0);
+    assert_int_equal(hub_count_keys("store", "Bearer"), 0);
+    assert_int_equal(hub_count_keys("hub", "\n"), 0);
+}
+
 static void large_files_come_in_parts(void **state)
 {
     (void)state;
@@ -803,6 +827,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         WITH_HUB(a_model_lies_as_others_lay_it),
+        WITH_HUB(a_model_without_an_org_is_where_a_redirection_leads),
         WITH_HUB(large_files_come_in_parts),
         WITH_HUB(files_come_in_the_order_of_the_list),
         WITH_HUB(what_is_there_is_not_fetched_again),

@@ -65,6 +65,7 @@ struct hub_manners {
     const char *page;   /* its body */
     const char *file_answer, *file_page; /* the same of files alone */
     const char *location;                /* NULL, or where files of LFS are said to be */
+    bool renamed; /* "tiny" has become org/tiny: asked by the old name, it redirects */
 };
 static struct hub_manners hub;
 static atomic_bool hub_holds;
@@ -260,11 +261,29 @@ static inline void hub_reply_file(int fd, int host, const struct hub_file *f,
         hub_reply_bytes(fd, f, range);
 }
 
+/* What is asked by its old name, NAME, of the new one, ORG/NAME. */
+static inline const char *hub_old_name(const char *path)
+{
+    return hub.renamed && !strstr(path, "/org/") ? strstr(path, "/tiny/") : NULL;
+}
+
+static inline void hub_reply_renamed(int fd, const char *path, const char *name)
+{
+    char head[2200];
+
+    snprintf(head, sizeof head, "307 Temporary Redirect\r\nLocation: %.*s/org%s",
+             (int)(name - path), path, name);
+    hub_reply(fd, head, "");
+}
+
 static inline void hub_answer(int fd, int host, const char *path, const char *range)
 {
     const struct hub_file *f = hub_find(path);
+    const char *old = host == HUB_HOST ? hub_old_name(path) : NULL;
 
-    if (host == HUB_HOST && hub.answer)
+    if (old)
+        hub_reply_renamed(fd, path, old);
+    else if (host == HUB_HOST && hub.answer)
         hub_reply(fd, hub.answer, hub.page ? hub.page : "");
     else if (strncmp(path, "/api/", 5) == 0 && hub.list)
         hub_reply(fd, "200 OK\r\nContent-Type: application/json", hub.list);
