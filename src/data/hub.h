@@ -78,8 +78,8 @@ kg_status kg_hub_find_model(struct kg_hub_found *out, const char *text,
 kg_status kg_hub_find_file(struct kg_hub_found *out, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether a folder is a snapshot in a cache, by its path: id becomes [ORG/]NAME, commit the
- * folder's name. */
+/* Whether a folder is a snapshot in a cache, by its path: id becomes [ORG/]NAME, commit
+ * the folder's name. */
 bool kg_hub_is_snapshot(char id[KG_HUB_ID_MAX + 1], char commit[41], const char *dir);
 
 #endif

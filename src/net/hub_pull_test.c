@@ -196,9 +196,9 @@ static void a_model_lies_as_others_lay_it(void **state)
     assert_false(kg_file_exists(in_dir(SNAPSHOT "/README.md")));
 }
 
-/* The hub's oldest models are asked without their ORG, to which the hub redirects; they lie
- * under the name that they were asked by. The token goes all the way, but not to the
- * store. */
+/* The hub's oldest models are asked for without their ORG, to which the hub redirects;
+ * they lie under the name that they were asked by. The token goes all the way, but not
+ * to the store. */
 static void a_model_without_an_org_is_where_a_redirection_leads(void **state)
 {
     static const char folder[] = "hub/models--tiny/snapshots/" HUB_COMMIT;
