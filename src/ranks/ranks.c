@@ -80,11 +80,27 @@ static kg_status account(struct kg_ranks *r, kg_status status, double since,
     return status;
 }
 
-/* half: the first one alone, where the transport has halves */
-static kg_status others(struct kg_ranks *r, bool half, struct kg_ranks_part *out,
-                        struct kg_ranks_part *in, const char *what, struct kg_err *err)
+/* How parts move: copied, or the first half of that, where there are halves; lent. */
+struct way {
+    bool half;
+    const struct kg_ranks_user *user;
+};
+
+static kg_status carry(const struct kg_ranks *r, struct way way,
+                       const struct kg_ranks_part *out, const struct kg_ranks_part *in,
+                       const char *what, struct kg_err *err)
 {
     const struct kg_ranks_transport *t = r->transport;
+
+    if (way.user)
+        return t->lend(r, out, in, way.user, what, err);
+    return way.half && t->begin ? t->begin(r, out, in, what, err)
+                                : t->exchange(r, out, in, what, err);
+}
+
+static kg_status others(struct kg_ranks *r, struct way way, struct kg_ranks_part *out,
+                        struct kg_ranks_part *in, const char *what, struct kg_err *err)
+{
     double since = kg_clock_seconds();
     kg_status status;
 
@@ -93,12 +109,11 @@ static kg_status others(struct kg_ranks *r, bool half, struct kg_ranks_part *out
     out[r->me] = in[r->me] = (struct kg_ranks_part){0};
     for (int p = 0; p < r->n; p++)
         r->sent += out[p].n;
-    status = half && t->begin ? t->begin(r, out, in, what, err)
-                              : t->exchange(r, out, in, what, err);
+    status = carry(r, way, out, in, what, err);
     return account(r, status, since, err);
 }
 
-static kg_status move_parts(struct kg_ranks *r, bool half,
+static kg_status move_parts(struct kg_ranks *r, struct way way,
                             const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err)
@@ -118,7 +133,7 @@ static kg_status move_parts(struct kg_ranks *r, bool half,
         return err->code;
     memcpy(parts, out, n * sizeof *parts);
     memcpy(parts + n, in, n * sizeof *parts);
-    status = others(r, half, parts, parts + n, what, err);
+    status = others(r, way, parts, parts + n, what, err);
     kg_mem_free(parts);
     return status;
 }
@@ -127,14 +142,14 @@ kg_status kg_ranks_exchange(struct kg_ranks *r, const struct kg_ranks_part *out,
                             const struct kg_ranks_part *in, const char *what,
                             struct kg_err *err)
 {
-    return move_parts(r, false, out, in, what, err);
+    return move_parts(r, (struct way){0}, out, in, what, err);
 }
 
 kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
                          const struct kg_ranks_part *in, const char *what,
                          struct kg_err *err)
 {
-    return move_parts(r, true, out, in, what, err);
+    return move_parts(r, (struct way){.half = true}, out, in, what, err);
 }
 
 kg_status kg_ranks_finish(struct kg_ranks *r, const char *what, struct kg_err *err)
@@ -148,6 +163,30 @@ kg_status kg_ranks_finish(struct kg_ranks *r, const char *what, struct kg_err *e
         return err->code;
     }
     return account(r, r->transport->finish(r, what, err), since, err);
+}
+
+bool kg_ranks_lends(const struct kg_ranks *r)
+{
+    return r->n > 1 && r->transport && r->transport->lend;
+}
+
+kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, size_t n,
+                        const struct kg_ranks_user *user, const char *what,
+                        struct kg_err *err)
+{
+    struct kg_ranks_part *in;
+    kg_status status;
+
+    if (r->n < 2)
+        return KG_OK;
+    in = room(r, (size_t)r->n, sizeof *in, what, err);
+    if (!in)
+        return err->code;
+    for (int p = 0; p < r->n; p++)
+        in[p].n = p == r->me ? 0 : n;
+    status = move_parts(r, (struct way){.user = user}, out, in, what, err);
+    kg_mem_free(in);
+    return status;
 }
 
 /* ---- made of it ---- */
@@ -292,10 +331,10 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
 /* ---- a part ---- */
 
 /* As the whole does it; the others send and get nothing. */
-static kg_status exchange_in_part(const struct kg_ranks *r,
-                                  const struct kg_ranks_part *out,
-                                  const struct kg_ranks_part *in, const char *what,
-                                  struct kg_err *err)
+static kg_status move_in_part(const struct kg_ranks *r, struct way way,
+                              const struct kg_ranks_part *out,
+                              const struct kg_ranks_part *in, const char *what,
+                              struct kg_err *err)
 {
     struct kg_ranks *whole = r->whole;
     size_t n = (size_t)whole->n;
@@ -307,16 +346,50 @@ static kg_status exchange_in_part(const struct kg_ranks *r,
     memcpy(parts + r->first, out, (size_t)r->n * sizeof *out);
     memcpy(parts + n + r->first, in, (size_t)r->n * sizeof *in);
     whole->agreeing = r->agreeing;
-    status = kg_ranks_exchange(whole, parts, parts + n, what, err);
+    status = move_parts(whole, way, parts, parts + n, what, err);
     whole->agreeing = false;
     kg_mem_free(parts);
     return status;
+}
+
+static kg_status exchange_in_part(const struct kg_ranks *r,
+                                  const struct kg_ranks_part *out,
+                                  const struct kg_ranks_part *in, const char *what,
+                                  struct kg_err *err)
+{
+    return move_in_part(r, (struct way){0}, out, in, what, err);
+}
+
+/* The user of a part, whose first rank is `first` of the whole. */
+struct of_part {
+    const struct kg_ranks_user *user;
+    int first;
+};
+
+static void use_in_part(void *context, void *const *lent, size_t at, size_t n)
+{
+    const struct of_part *p = context;
+
+    p->user->use(p->user->context, lent + p->first, at, n);
+}
+
+static kg_status lend_in_part(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                              const struct kg_ranks_part *in,
+                              const struct kg_ranks_user *user, const char *what,
+                              struct kg_err *err)
+{
+    struct of_part part = {user, r->first};
+    const struct kg_ranks_user whole = {use_in_part, &part};
+
+    return move_in_part(r, (struct way){.user = &whole}, out, in, what, err);
 }
 
 void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, int n)
 {
     static const struct kg_ranks_transport in_part = {.name = "part",
                                                       .exchange = exchange_in_part};
+    static const struct kg_ranks_transport lends_in_part = {
+        .name = "part", .exchange = exchange_in_part, .lend = lend_in_part};
 
     *part = (struct kg_ranks){.me = whole->me - first,
                               .n = n,
@@ -324,5 +397,6 @@ void kg_ranks_split(struct kg_ranks *part, struct kg_ranks *whole, int first, in
                               .whole = whole,
                               .here = whole->here,
                               .wait_s = whole->wait_s,
-                              .transport = &in_part};
+                              .transport = kg_ranks_lends(whole) ? &lends_in_part
+                                                                 : &in_part};
 }

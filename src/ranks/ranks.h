@@ -32,6 +32,14 @@ struct kg_ranks_part {
     size_t n;
 };
 
+/* Who uses what came where it lies, stretch by stretch: of each part bytes [at, at+n),
+ * aligned to 64, which may be written to and are gone behind the call.   lent (n of the
+ * ranks); NULL: of a rank that sends nothing */
+struct kg_ranks_user {
+    void (*use)(void *context, void *const *lent, size_t at, size_t n);
+    void *context;
+};
+
 enum { KG_RANKS_AHEAD = 4 };
 struct kg_ranks_transport {
     const char *name;
@@ -49,6 +57,11 @@ struct kg_ranks_transport {
                        const struct kg_ranks_part *in, const char *what,
                        struct kg_err *err);
     kg_status (*finish)(const struct kg_ranks *r, const char *what, struct kg_err *err);
+    /* As exchange, but what comes is not copied: parts of `in` have no data, and sizes
+     * that are alike or 0. NULL: it cannot */
+    kg_status (*lend)(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                      const struct kg_ranks_part *in, const struct kg_ranks_user *user,
+                      const char *what, struct kg_err *err);
     void (*close)(struct kg_ranks *r);
 };
 
@@ -129,5 +142,12 @@ kg_status kg_ranks_begin(struct kg_ranks *r, const struct kg_ranks_part *out,
                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_ranks_finish(struct kg_ranks *r, const char *what,
                           struct kg_err *err) KG_MUST_CHECK;
+/* Whether parts can be used where they lie, on all ranks alike: their memory is one. */
+bool kg_ranks_lends(const struct kg_ranks *r);
+/* Of such ranks: out[p] to each, n bytes from each other one, in the hands of `user`. A
+ * rank's own part is not moved. */
+kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, size_t n,
+                        const struct kg_ranks_user *user, const char *what,
+                        struct kg_err *err) KG_MUST_CHECK;
 
 #endif

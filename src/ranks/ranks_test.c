@@ -92,6 +92,73 @@ static void what_is_sent_arrives(void **state)
     on_all(exchange);
 }
 
+/* What a rank gets by lending: of each part, in a place of its own. */
+struct loan {
+    char *bytes; /* (ranks, LARGE) */
+    int ranks;
+    int calls;
+};
+
+static void copy_lent(void *context, void *const *lent, size_t at, size_t n)
+{
+    struct loan *l = context;
+
+    for (int p = 0; p < l->ranks; p++) {
+        if (!lent[p])
+            continue;
+        assert_int_equal((uintptr_t)lent[p] % 64, 0);
+        memcpy(l->bytes + (size_t)p * LARGE + at, lent[p], n);
+        memset(lent[p], 0, n);
+    }
+    l->calls++;
+}
+
+/* Each rank has another number of bytes from all others, rank 0 none. */
+static void lend_to_all(struct kg_ranks *r)
+{
+    const size_t mine = (size_t)r->me * 300001;
+    struct kg_ranks_part out[RANKS];
+    struct loan loan = {calloc(RANKS, LARGE), r->n, 0};
+    const struct kg_ranks_user user = {copy_lent, &loan};
+    char *sent = calloc(RANKS, LARGE);
+
+    assert_true(kg_ranks_lends(r));
+    for (int p = 0; p < r->n; p++) {
+        out[p] = (struct kg_ranks_part){sent + p * LARGE,
+                                        p == r->me ? 0 : (size_t)p * 300001};
+        for (size_t i = 0; i < out[p].n; i++)
+            ((char *)out[p].data)[i] = letter(r->me, p, i);
+    }
+    NEED(kg_ranks_lend(r, out, mine, &user, "test", err));
+    assert_true(loan.calls > 1 || r->me == 0);
+    for (int p = 0; p < r->n; p++)
+        for (size_t i = 0; i < mine && p != r->me; i++)
+            assert_int_equal(loan.bytes[(size_t)p * LARGE + i], letter(p, r->me, i));
+    free(sent);
+    free(loan.bytes);
+}
+
+/* Behind messages of any size, by all and by ranks 1 to 3 alone. */
+static void lend(struct kg_ranks *r)
+{
+    struct kg_ranks part;
+    bool any = false;
+
+    NEED(kg_ranks_any(r, &any, "test", err));
+    lend_to_all(r);
+    NEED(kg_ranks_any(r, &any, "test", err));
+    kg_ranks_split(&part, r, r->me > 0 ? 1 : 0, r->me > 0 ? RANKS - 1 : 1);
+    if (r->me > 0)
+        lend_to_all(&part);
+    exchange(r);
+}
+
+static void what_is_sent_can_be_used_where_it_lies(void **state)
+{
+    (void)state;
+    on_all(lend);
+}
+
 static void gather(struct kg_ranks *r)
 {
     struct kg_str own = {0};
@@ -382,6 +449,41 @@ static void a_rank_that_takes_nothing_is_named(void **state)
     on_all(send_to_two);
 }
 
+/* Rank 1 has sent what it owes, and leaves; rank 3 is silent. What came of rank 1 waits
+ * for that of rank 3. */
+static void wait_for_the_last(struct kg_ranks *r)
+{
+    struct kg_ranks_part out[RANKS] = {{0}};
+    struct loan loan = {calloc(RANKS, LARGE), RANKS, 0};
+    const struct kg_ranks_user user = {copy_lent, &loan};
+    char bytes[256] = "";
+    struct kg_err e;
+
+    r->loss = &loss;
+    for (int p = 0; p < RANKS; p += 2)
+        out[p] = (struct kg_ranks_part){bytes, p == r->me ? 0 : sizeof bytes};
+    if (r->me == 1) {
+        NEED(kg_ranks_lend(r, out, 0, &user, "a step", err));
+        for (int p = 0; p < RANKS; p++)
+            if (p != r->me)
+                shutdown(sockets.fd[r->me][p], SHUT_RDWR);
+    } else if (r->me != 3) {
+        assert_int_equal(kg_ranks_lend(r, out, sizeof bytes, &user, "a step", &e),
+                         KG_ETIMEOUT);
+        assert_non_null(strstr(e.message, "nothing from rank 3 for"));
+        assert_int_equal(loan.calls, 0);
+    }
+    free(loan.bytes);
+}
+
+static void whose_bytes_are_there_is_not_blamed(void **state)
+{
+    (void)state;
+    loss = (struct kg_ranks_loss){0};
+    on_all(wait_for_the_last);
+    assert_int_equal(atomic_load(&loss.who), -4);
+}
+
 static void alone_nothing_is_exchanged(void **state)
 {
     struct kg_ranks r = {0};
@@ -403,6 +505,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_sent_arrives, join, part),
+        cmocka_unit_test_setup_teardown(what_is_sent_can_be_used_where_it_lies, join,
+                                        part),
         cmocka_unit_test_setup_teardown(all_have_what_each_has, join, part),
         cmocka_unit_test_setup_teardown(all_fail_with_the_lowest_that_fails, join, part),
         cmocka_unit_test_setup_teardown(a_rank_that_says_nothing_is_named, join, part),
@@ -415,6 +519,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_waits_for_the_silent_is_not_blamed, join,
                                         part),
         cmocka_unit_test_setup_teardown(a_rank_that_takes_nothing_is_named, join, part),
+        cmocka_unit_test_setup_teardown(whose_bytes_are_there_is_not_blamed, join, part),
         cmocka_unit_test(a_part_without_memory_is_lost_to_the_whole),
         cmocka_unit_test(alone_nothing_is_exchanged),
     };

@@ -1,5 +1,6 @@
 /* Counters only grow, so their difference is what a ring holds; a ring's bytes are a
- * power of two, so a counter's low bits are a place in it.
+ * power of two, so a counter's low bits are a place in it. Both count whole lines: the
+ * last of a part is counted full.
  *
  * Sleep and wake are two flags that cross: one side moves bytes and then looks whether
  * the other sleeps, the other says that it sleeps and then looks for bytes. A fence
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { LINE = 64 };
+enum { LINE = KG_RINGS_LINE };
 enum { LEAST_ROOM = 1 << 14, MOST_ROOM = 1 << 18, ALL_ROOM = 1 << 26, PIECES = 8 };
 
 struct ring {
@@ -100,6 +101,8 @@ static size_t piece(const struct kg_rings *s, size_t at, size_t n, size_t free)
     return least(least(n, free), least(s->room / PIECES, s->room - (at & (s->room - 1))));
 }
 
+static size_t lines(size_t n) { return (n + LINE - 1) / LINE * LINE; }
+
 size_t kg_rings_put(struct kg_rings *s, int from, int to, const void *bytes, size_t n)
 {
     struct ring *ring = &s->ring[number(s, from, to)];
@@ -110,21 +113,37 @@ size_t kg_rings_put(struct kg_rings *s, int from, int to, const void *bytes, siz
     if (n == 0)
         return 0;
     memcpy(place(s, from, to, at), bytes, n);
-    atomic_store_explicit(&ring->written, at + n, memory_order_release);
+    atomic_store_explicit(&ring->written, at + lines(n), memory_order_release);
     return n;
 }
 
-size_t kg_rings_take(struct kg_rings *s, int from, int to, void *bytes, size_t n)
+size_t kg_rings_see(struct kg_rings *s, int from, int to, void **bytes, size_t n)
 {
     struct ring *ring = &s->ring[number(s, from, to)];
     size_t at = atomic_load_explicit(&ring->taken, memory_order_relaxed);
     size_t held = atomic_load_explicit(&ring->written, memory_order_acquire) - at;
 
-    n = piece(s, at, n, held);
+    *bytes = place(s, from, to, at);
+    return piece(s, at, n, held);
+}
+
+void kg_rings_give_back(struct kg_rings *s, int from, int to, size_t n)
+{
+    struct ring *ring = &s->ring[number(s, from, to)];
+    size_t at = atomic_load_explicit(&ring->taken, memory_order_relaxed);
+
+    atomic_store_explicit(&ring->taken, at + lines(n), memory_order_release);
+}
+
+size_t kg_rings_take(struct kg_rings *s, int from, int to, void *bytes, size_t n)
+{
+    void *there;
+
+    n = kg_rings_see(s, from, to, &there, n);
     if (n == 0)
         return 0;
-    memcpy(bytes, place(s, from, to, at), n);
-    atomic_store_explicit(&ring->taken, at + n, memory_order_release);
+    memcpy(bytes, there, n);
+    kg_rings_give_back(s, from, to, n);
     return n;
 }
 

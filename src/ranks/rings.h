@@ -5,6 +5,9 @@
  * waits: what has no room or is not there yet is left for the next call. Who has nothing
  * to do may sleep, and says so first: whoever moves bytes then wakes it, by a byte over
  * a socket.
+ *
+ * What goes through a ring are parts, whose sizes both sides know, and each begins at a
+ * line of its own: so what is used where it lies is aligned.
  */
 #ifndef KG_RANKS_RINGS_H
 #define KG_RANKS_RINGS_H
@@ -14,8 +17,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Processes at most. */
-enum { KG_RINGS_MOST = 64 };
+/* Processes at most; bytes of a line. */
+enum { KG_RINGS_MOST = 64, KG_RINGS_LINE = 64 };
 
 struct kg_rings;
 
@@ -29,11 +32,16 @@ void kg_rings_free(struct kg_rings *rings); /* the caller's view; NULL is allowe
 void kg_rings_set_sockets(struct kg_rings *rings, int me, int *fd);
 int *kg_rings_sockets(const struct kg_rings *rings, int me);
 
-/* As many of n bytes as there is room for, or are there; a small piece at most, so that
- * the other side begins early.   returns how many */
+/* Of the n bytes that are left of a part as many as there is room for, or are there; a
+ * small piece at most, so that the other side begins early.   returns how many: whole
+ * lines, but for the part's last */
 size_t kg_rings_put(struct kg_rings *rings, int from, int to, const void *bytes,
                     size_t n);
 size_t kg_rings_take(struct kg_rings *rings, int from, int to, void *bytes, size_t n);
+/* The same without a copy: where they lie (aligned to KG_RINGS_LINE), which the reader
+ * may write to, until it gives them back; n: as many, or less by whole lines. */
+size_t kg_rings_see(struct kg_rings *rings, int from, int to, void **bytes, size_t n);
+void kg_rings_give_back(struct kg_rings *rings, int from, int to, size_t n);
 /* Whether a call would move some. */
 bool kg_rings_has_room(const struct kg_rings *rings, int from, int to);
 bool kg_rings_has_bytes(const struct kg_rings *rings, int from, int to);

@@ -1,14 +1,25 @@
-/* Rings: what was put comes out in order whatever the sizes of calls, a full ring takes
- * nothing, and who sleeps is woken by whoever moved something, once. */
+/* Rings: what was put comes out in order whatever the sizes of parts, copied or seen
+ * where it lies, a full ring takes nothing, and who sleeps is woken by whoever moved
+ * something, once. */
 #include "ranks/rings.h"
 
 #include "base/need_testing.h"
 
 #include <pthread.h>
+#include <stdint.h>
+#include <string.h>
 
 enum { BYTES = 3 << 20 };
 
 static char letter(size_t i) { return (char)(i * 31 % 251); }
+
+/* Bytes of the part that begins at `at`: a few, some lines, or more than a ring. */
+static size_t part(size_t at)
+{
+    size_t n = at % 3 == 0 ? 1 + at % 97 : at % 3 == 1 ? 64 * (1 + at % 50) : 300001;
+
+    return n < BYTES - at ? n : BYTES - at;
+}
 
 static void *write_all(void *of)
 {
@@ -18,11 +29,38 @@ static void *write_all(void *of)
     for (size_t i = 0; i < BYTES; i++)
         bytes[i] = letter(i);
     while (at < BYTES) {
-        size_t most = 1 + at % 9973;
+        size_t end = at + part(at);
 
-        at += kg_rings_put(of, 0, 1, bytes + at, most < BYTES - at ? most : BYTES - at);
+        while (at < end)
+            at += kg_rings_put(of, 0, 1, bytes + at, end - at);
     }
     return NULL;
+}
+
+/* A part as it lies, given back by half of what is seen where that is some lines. */
+static void see_part(char *to, struct kg_rings *rings, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        void *there;
+        size_t seen = kg_rings_see(rings, 0, 1, &there, n - at);
+
+        assert_int_equal((uintptr_t)there % KG_RINGS_LINE, 0);
+        assert_true(seen % KG_RINGS_LINE == 0 || seen == n - at);
+        if (seen >= 2 * (size_t)KG_RINGS_LINE)
+            seen = seen / 2 / KG_RINGS_LINE * KG_RINGS_LINE;
+        if (seen == 0)
+            continue;
+        memcpy(to + at, there, seen);
+        memset(there, 0, seen); /* it is the reader's */
+        kg_rings_give_back(rings, 0, 1, seen);
+        at += seen;
+    }
+}
+
+static void take_part(char *to, struct kg_rings *rings, size_t n)
+{
+    for (size_t at = 0; at < n;)
+        at += kg_rings_take(rings, 0, 1, to + at, n - at);
 }
 
 static void bytes_come_in_order(void **state)
@@ -34,11 +72,11 @@ static void bytes_come_in_order(void **state)
     (void)state;
     NEED(kg_rings_create(&rings, 2, err));
     assert_int_equal(pthread_create(&writer, NULL, write_all, rings), 0);
-    for (size_t at = 0; at < BYTES;) {
-        size_t most = 1 + at % 7919;
+    for (size_t at = 0, turn = 0; at < BYTES; turn++) {
+        size_t n = part(at);
 
-        at += kg_rings_take(rings, 0, 1, bytes + at,
-                            most < BYTES - at ? most : BYTES - at);
+        (turn % 2 ? see_part : take_part)(bytes + at, rings, n);
+        at += n;
     }
     pthread_join(writer, NULL);
     for (size_t i = 0; i < BYTES; i++)

@@ -30,7 +30,9 @@ struct traffic {
     struct kg_rings *rings;
     int *fd; /* (ranks) */
     struct flow out[KG_RANKS_SOCKETS], in[KG_RANKS_SOCKETS];
-    bool ended[KG_RANKS_SOCKETS]; /* the socket: the rank is gone */
+    const struct kg_ranks_user *user; /* of what came; NULL: it is copied */
+    size_t used;                      /* of each part */
+    bool ended[KG_RANKS_SOCKETS];     /* the socket: the rank is gone */
     struct kg_roll_clock clock;
     unsigned question; /* that this rank asked last */
 };
@@ -48,12 +50,24 @@ static void begin(struct traffic *t, const struct kg_ranks_part *out,
 
 /* ---- who is lost ---- */
 
+/* This rank waits for rank p to write, and to read. What has come and waits for the parts
+ * of others is not owed any more. */
+static bool owes(const struct traffic *t, int p)
+{
+    return t->in[p].left > 0 && !kg_rings_has_bytes(t->rings, p, t->r->me);
+}
+
+static bool takes(const struct traffic *t, int p)
+{
+    return t->out[p].left == 0 || kg_rings_has_room(t->rings, t->r->me, p);
+}
+
 /* who: as kg_ranks_loss has it */
 static bool takes_nothing(const struct traffic *t, int who)
 {
     int p = abs(who) - 1;
 
-    return t->in[p].left == 0 && t->out[p].left > 0;
+    return !owes(t, p) && !takes(t, p);
 }
 
 /* Who was lost first, of all that any rank found; else `found`, which is here. The first
@@ -87,7 +101,7 @@ static uint64_t waits_for(const struct traffic *t)
     uint64_t waits = 0;
 
     for (int p = 0; p < t->r->n; p++)
-        if (t->in[p].left > 0 || t->out[p].left > 0)
+        if (owes(t, p) || !takes(t, p))
             waits |= (uint64_t)1 << p;
     return waits;
 }
@@ -133,9 +147,9 @@ static int waited_for(const struct traffic *t)
 {
     int n = t->r->n, p = 0, q = 0;
 
-    while (p < n && t->in[p].left == 0)
+    while (p < n && !owes(t, p))
         p++;
-    while (q + 1 < n && t->out[q].left == 0)
+    while (q + 1 < n && takes(t, q))
         q++;
     return p < n ? p : q;
 }
@@ -176,11 +190,48 @@ static bool move(struct traffic *t, int p)
 
     if (out->left > 0)
         moved |= pass(out, kg_rings_put(t->rings, me, p, out->at, out->left));
-    if (in->left > 0)
+    if (in->left > 0 && !t->user)
         moved |= pass(in, kg_rings_take(t->rings, p, me, in->at, in->left));
     if (moved)
         wake(t, p);
     return moved;
+}
+
+/* Where the next bytes of all that send lie.   returns how many of each */
+static size_t see_all(const struct traffic *t, void **lent)
+{
+    size_t least = SIZE_MAX;
+
+    for (int p = 0; p < t->r->n; p++) {
+        size_t left = t->in[p].left, n;
+
+        lent[p] = NULL;
+        if (left == 0)
+            continue;
+        n = kg_rings_see(t->rings, p, t->r->me, &lent[p], left);
+        least = n < least ? n : least;
+    }
+    return least == SIZE_MAX ? 0 : least;
+}
+
+/* What came is used when all have sent it. */
+static bool use(struct traffic *t)
+{
+    void *lent[KG_RANKS_SOCKETS];
+    size_t n = see_all(t, lent);
+
+    if (n == 0)
+        return false;
+    t->user->use(t->user->context, lent, t->used, n);
+    t->used += n;
+    for (int p = 0; p < t->r->n; p++) {
+        if (!lent[p])
+            continue;
+        kg_rings_give_back(t->rings, p, t->r->me, n);
+        t->in[p].left -= n;
+        wake(t, p);
+    }
+    return true;
 }
 
 static bool move_all(struct traffic *t)
@@ -189,6 +240,8 @@ static bool move_all(struct traffic *t)
 
     for (int p = 0; p < t->r->n; p++)
         moved |= move(t, p);
+    if (t->user)
+        moved |= use(t);
     return moved;
 }
 
@@ -211,12 +264,15 @@ static bool can_move(const struct traffic *t, int p)
            (t->in[p].left > 0 && kg_rings_has_bytes(t->rings, p, t->r->me));
 }
 
+/* Bytes of one rank alone are of no use where those of all are used together. */
 static bool any_can_move(const struct traffic *t)
 {
+    void *lent[KG_RANKS_SOCKETS];
+
     for (int p = 0; p < t->r->n; p++)
-        if (can_move(t, p))
+        if (t->user ? t->out[p].left > 0 && takes(t, p) : can_move(t, p))
             return true;
-    return false;
+    return t->user && see_all(t, lent) > 0;
 }
 
 /* ---- what does not ---- */
@@ -267,6 +323,8 @@ static kg_status wait_on(struct traffic *t, struct kg_err *err)
 
     if (another_found_one(t))
         return lose(t, 0, err);
+    if (any_can_move(t)) /* this process had no core for as long */
+        return KG_OK;
     now = kg_roll_look(&t->clock, t->r->wait_s);
     if (now == KG_ROLL_ASK)
         ask(t);
@@ -288,11 +346,12 @@ static kg_status rest(struct traffic *t, int looks, struct kg_err *err)
     return check_ends(t, err);
 }
 
-static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
-                          const struct kg_ranks_part *in, const char *what,
-                          struct kg_err *err)
+/* The user's `in` has sizes alone. */
+static kg_status lend(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                      const struct kg_ranks_part *in, const struct kg_ranks_user *user,
+                      const char *what, struct kg_err *err)
 {
-    struct traffic t = {.r = r, .what = what};
+    struct traffic t = {.r = r, .what = what, .user = user};
     int looks = 0;
 
     begin(&t, out, in);
@@ -308,8 +367,15 @@ static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *
     return KG_OK;
 }
 
-static const struct kg_ranks_transport sockets = {.name = "shared memory",
-                                                  .exchange = exchange};
+static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,
+                          const struct kg_ranks_part *in, const char *what,
+                          struct kg_err *err)
+{
+    return lend(r, out, in, NULL, what, err);
+}
+
+static const struct kg_ranks_transport sockets = {
+    .name = "shared memory", .exchange = exchange, .lend = lend};
 
 kg_status kg_ranks_on_sockets(struct kg_ranks *r, int me, int n, int *fd,
                               struct kg_rings *rings, struct kg_err *err)

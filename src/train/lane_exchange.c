@@ -6,9 +6,14 @@
  * then. Nothing is added on the way: the only additions are those of add_blocks, in the
  * order of the tree, whoever makes them.
  *
- * In the host's memory a piece is small enough to be in a cache when it is added, to this
- * rank's own block where that stands, and the next one is on its way meanwhile: main
- * memory is read and written little more than by bytes that nobody adds. A device's
+ * Where ranks lend each other what they send (memory of one machine), it is added where
+ * it lies: all of a cut is one piece, an addition stands where a copy would, and main
+ * memory is read and written by as many bytes. That needs a block of each rank at once,
+ * so one alone of each.
+ *
+ * Else, in the host's memory, a piece is small enough to be in a cache when it is added,
+ * to this rank's own block where that stands, and the next one is on its way meanwhile:
+ * main memory is read and written little more than by bytes that nobody adds. A device's
  * pieces are larger, one at a time.
  *
  * Between GPUs that NCCL joins all of it stays on them: blocks come into memory of the
@@ -43,13 +48,15 @@ struct exchange {
     struct kg_ranks *ranks;
     bool cut;                      /* the sum stays with its owners */
     bool direct;                   /* from device to device */
+    bool lends;                    /* blocks are added where they lie */
+    void *const *lent;             /* (ranks) borrowed; where they do */
     const struct kg_backend *adds; /* where blocks are added */
     struct cover *covers;          /* (ranks) owned, as what follows */
     int n_blocks;                  /* of all ranks, or those that come from others */
     int64_t piece;                 /* elements of a rank's part of one, at most */
     int ahead;
     float *came; /* (ahead, n_blocks, piece) page-locked, as the next; direct: the
-                  * device's */
+                  * device's; NULL: it lends */
     float *room; /* (ranks, piece); NULL: slabs are the host's, or it is direct */
     struct kg_ranks_part *out, *in; /* (ranks) */
     struct kg_err failed;           /* the first failure of this rank's device */
@@ -98,6 +105,15 @@ static void cover_all(struct exchange *x, int lanes)
     assert(x->own->n == x->covers[x->ranks->me].n);
 }
 
+/* One block of each rank, in memory that the host adds in. */
+static bool can_lend(const struct exchange *x)
+{
+    for (int r = 0; r < x->ranks->n; r++)
+        if (x->covers[r].n != 1)
+            return false;
+    return x->sum->backend->host_memory && kg_ranks_lends(x->ranks);
+}
+
 /* Pieces for which there is room. */
 static int ahead_of(const struct kg_backend *backend)
 {
@@ -112,7 +128,6 @@ static kg_status begin(struct exchange *x, int lanes, struct kg_err *err)
 
     x->piece = piece_of(x->sum->n, be, x->ranks->n);
     x->ahead = ahead_of(be);
-    most = (uint64_t)x->piece * sizeof *x->came;
     x->covers = kg_mem_calloc(n, sizeof *x->covers, "exchange", err);
     x->out = kg_mem_calloc(n, sizeof *x->out, "exchange", err);
     x->in = kg_mem_calloc(n, sizeof *x->in, "exchange", err);
@@ -121,6 +136,12 @@ static kg_status begin(struct exchange *x, int lanes, struct kg_err *err)
     cover_all(x, lanes);
     if (!x->direct)
         KG_TRY(kg_backend_host(&x->adds, be, err));
+    x->lends = can_lend(x);
+    if (x->lends) {
+        x->piece = kg_cut_of(x->sum->n, 0, x->ranks->n).n;
+        return KG_OK;
+    }
+    most = (uint64_t)x->piece * sizeof *x->came;
     came = (uint64_t)x->ahead * (uint64_t)x->n_blocks * most;
     x->came = x->direct ? kg_buf_alloc(be, came, "exchange", err)
                         : kg_buf_pin(be, came, "exchange", err);
@@ -149,13 +170,16 @@ static float *room_of(const struct exchange *x, int rank)
     return x->room ? x->room + rank * x->piece : NULL;
 }
 
-/* This rank's part of block j of a rank, in the piece at `at`. */
+/* This rank's part of block j of a rank, in the piece at `at`; of what is lent, from `at`
+ * on. */
 static float *block_of(const struct exchange *x, int rank, int j, int64_t at)
 {
     const int64_t slot = at / x->piece % x->ahead * x->n_blocks;
 
     if (stays(x, rank))
         return x->own->block[j]->data + part(x, rank, at).first;
+    if (x->lends)
+        return x->lent[rank];
     return x->came + (slot + x->covers[rank].first + j) * x->piece;
 }
 
@@ -221,10 +245,9 @@ static float *add(struct exchange *x, float *later, float *earlier, int64_t n)
     return to;
 }
 
-/* Along the tree.   returns where the sum stands */
-static float *add_blocks(struct exchange *x, int64_t at)
+/* n elements along the tree.   returns where the sum stands */
+static float *add_blocks(struct exchange *x, int64_t at, int64_t n)
 {
-    const int64_t n = part(x, x->ranks->me, at).n;
     float *level[KG_TREE_LEVELS], *sum = NULL;
     int left[KG_TREE_LEVELS], n_left;
     struct kg_tree tree = {0};
@@ -272,16 +295,13 @@ static kg_status spread(struct exchange *x, float *own, int64_t at, struct kg_er
     return KG_OK;
 }
 
-/* This rank's part of the sum goes where it is wanted. */
-static kg_status place(struct exchange *x, float *own, int64_t at, struct kg_err *err)
+/* Elements p of the sum into its slab. */
+static void keep(struct exchange *x, const float *own, struct kg_cut p)
 {
-    struct kg_cut p = part(x, x->ranks->me, at);
     struct kg_err why;
 
-    if (!x->cut)
-        return spread(x, own, at, err);
     if (p.n == 0 || is_of_sum(x, own))
-        return KG_OK;
+        return;
     if (x->direct)
         keep_first(x,
                    kg_buf_copy(x->sum->backend, x->sum->data + p.first, own,
@@ -289,8 +309,23 @@ static kg_status place(struct exchange *x, float *own, int64_t at, struct kg_err
                    &why);
     else
         keep_first(x, kg_slab_write(x->sum, p.first, own, p.n, &why), &why);
+}
+
+/* This rank's part of the sum goes where it is wanted. */
+static kg_status place(struct exchange *x, float *own, int64_t at, struct kg_err *err)
+{
+    if (!x->cut)
+        return spread(x, own, at, err);
+    keep(x, own, part(x, x->ranks->me, at));
     return KG_OK;
 }
+
+static kg_status add_piece(struct exchange *x, int64_t at, struct kg_err *err)
+{
+    return place(x, add_blocks(x, at, part(x, x->ranks->me, at).n), at, err);
+}
+
+/* ---- piece by piece, or where it lies ---- */
 
 static kg_status all_pieces(struct exchange *x, struct kg_err *err)
 {
@@ -308,8 +343,41 @@ static kg_status all_pieces(struct exchange *x, struct kg_err *err)
             KG_TRY(send_blocks(x, (int)(begun % rounds), begun / rounds * x->piece, err));
         KG_TRY(blocks_came(x, err));
         if (done % rounds == rounds - 1)
-            KG_TRY(place(x, add_blocks(x, at), at, err));
+            KG_TRY(add_piece(x, at, err));
     }
+    return KG_OK;
+}
+
+static void add_lent(void *context, void *const *lent, size_t at, size_t n)
+{
+    struct exchange *x = context;
+    const int64_t from = (int64_t)(at / sizeof(float));
+    const struct kg_cut p = {part(x, x->ranks->me, from).first,
+                             (int64_t)(n / sizeof(float))};
+
+    x->lent = lent;
+    keep(x, add_blocks(x, from, p.n), p);
+}
+
+static kg_status all_lent(struct exchange *x, struct kg_err *err)
+{
+    const struct kg_ranks_user user = {add_lent, x};
+    const struct kg_cut mine = part(x, x->ranks->me, 0);
+
+    for (int r = 0; r < x->ranks->n; r++) {
+        struct kg_cut p = part(x, r, 0);
+
+        x->out[r] = (struct kg_ranks_part){x->own->block[0]->data + p.first,
+                                           (size_t)p.n * sizeof(float)};
+    }
+    KG_TRY(kg_ranks_lend(x->ranks, x->out, (size_t)mine.n * sizeof(float), &user,
+                         "gradient exchange", err));
+    return x->cut ? KG_OK : spread(x, x->sum->data + mine.first, 0, err);
+}
+
+static kg_status all(struct exchange *x, struct kg_err *err)
+{
+    KG_TRY((x->lends ? all_lent : all_pieces)(x, err));
     if (x->failed.code != KG_OK)
         *err = x->failed;
     return x->failed.code;
@@ -330,7 +398,7 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
 
     status = kg_ranks_agree(ranks, status, "gradient exchange", err);
     if (status == KG_OK)
-        status = kg_ranks_agree(ranks, all_pieces(&x, err), "gradient exchange", err);
+        status = kg_ranks_agree(ranks, all(&x, err), "gradient exchange", err);
     end(&x);
     return status;
 }

@@ -27,8 +27,9 @@ kg_status kg_lane_exchange(struct kg_slab *sum, const struct kg_lane_blocks *own
                            int lanes, bool cut, struct kg_ranks *ranks,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Bytes of the host that it takes beside the slabs, which are a backend's, of a model of
- * n elements on this rank; direct: of the device, by NCCL (ranks/nccl.h). */
+/* Bytes of the host that it takes at most beside the slabs, which are a backend's, of a
+ * model of n elements on this rank: none where ranks lend; direct: of the device, by NCCL
+ * (ranks/nccl.h). */
 uint64_t kg_lane_exchange_bytes(int64_t n, const struct kg_backend *backend, int lanes,
                                 int ranks, bool direct);
 

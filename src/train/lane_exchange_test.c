@@ -160,6 +160,7 @@ struct near_rank {
     struct kg_ranks ranks;
     int lanes;
     bool cut;
+    bool apart;    /* the sum is none of the blocks */
     int64_t wrong; /* elements */
 };
 
@@ -177,7 +178,7 @@ static int64_t count_wrong(const struct near_rank *x, const struct kg_slab *sum)
 static void *exchange_near(void *of)
 {
     struct near_rank *x = of;
-    struct kg_slab slab[MOST_BLOCKS];
+    struct kg_slab slab[MOST_BLOCKS], apart = {0}, *sum = &apart;
     struct kg_lane_blocks own = {.n = 0};
     int levels[2 * KG_TREE_LEVELS], first = x->lanes * x->ranks.me / x->ranks.n;
 
@@ -188,14 +189,19 @@ static void *exchange_near(void *of)
             slab[b].data[i] = tree_sum(i, first, first + (1 << levels[b]));
         own.block[b] = &slab[b];
     }
-    NEED(kg_lane_exchange(&slab[own.n - 1], &own, x->lanes, x->cut, &x->ranks, err));
-    x->wrong = count_wrong(x, &slab[own.n - 1]);
+    if (x->apart)
+        NEED(kg_slab_init(&apart, cpu, LONG, "sum", err));
+    else
+        sum = &slab[own.n - 1];
+    NEED(kg_lane_exchange(sum, &own, x->lanes, x->cut, &x->ranks, err));
+    x->wrong = count_wrong(x, sum);
+    kg_slab_release(&apart);
     for (int b = 0; b < own.n; b++)
         kg_slab_release(&slab[b]);
     return NULL;
 }
 
-static void compare_with_one_process(int n, int lanes, bool cut)
+static void compare(int n, int lanes, bool cut, bool apart)
 {
     struct near_rank x[MOST_RANKS] = {0};
     struct rank_sockets s;
@@ -205,6 +211,7 @@ static void compare_with_one_process(int n, int lanes, bool cut)
     for (int p = 0; p < n; p++) {
         x[p].lanes = lanes;
         x[p].cut = cut;
+        x[p].apart = apart;
         NEED(kg_ranks_on_sockets(&x[p].ranks, p, n, s.fd[p], s.rings, err));
         x[p].ranks.wait_s = 20;
         assert_int_equal(pthread_create(&thread[p], NULL, exchange_near, &x[p]), 0);
@@ -219,17 +226,29 @@ static void compare_with_one_process(int n, int lanes, bool cut)
 static void any_number_of_ranks_has_the_bits_of_one_process(void **state)
 {
     (void)state;
-    compare_with_one_process(2, 2, true);
-    compare_with_one_process(2, 3, false);
-    compare_with_one_process(3, 8, true);
-    compare_with_one_process(3, 5, false);
-    compare_with_one_process(5, 6, true);
+    compare(2, 3, false, false);
+    compare(3, 8, true, false);
+    compare(3, 5, false, false);
+    compare(5, 6, true, true);
+}
+
+/* A block of each rank: it is added where it lies. */
+static void blocks_that_are_lent_have_the_bits_of_one_process(void **state)
+{
+    (void)state;
+    compare(2, 2, true, false);
+    compare(2, 4, false, false);
+    compare(3, 3, true, true);
+    compare(4, 8, true, false);
+    compare(4, 4, false, true);
+    compare(5, 5, true, false);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_number_of_ranks_has_the_bits_of_one_process),
+        cmocka_unit_test(blocks_that_are_lent_have_the_bits_of_one_process),
         cmocka_unit_test(all_blocks_are_added),
         cmocka_unit_test(a_device_that_fails_on_one_rank_fails_all),
     };
