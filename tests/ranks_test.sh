@@ -77,10 +77,16 @@ without_shim() {
     ! $launch -n 2 "$work/bin/kedge" train preset=grpo model.path=$digits run.dir="$work/x" task.name=digits train.lanes=2 \
         data.train=$digits/train.jsonl >"$work/said" 2>&1 && said "expected kedge-mpi-$m.so"
 }
-benched() { # six sizes, what foretells them and a gradient, said by one rank
-    OMP_NUM_THREADS=1 $launch -n 3 ./kedge bench ranks --json >"$work/said" 2>&1 && [ "$(wc -l <"$work/said")" -eq 8 ] &&
-        [ "$(grep -c '"name": "exchange", "ranks": 3, "bytes": ' "$work/said")" -eq 6 ] && said '"over": "mpi", "alpha": '
+# bench RANKS OVER COMMAND...: six sizes, what foretells them and a gradient, said by one rank
+bench() {
+    ranks=$1 over=$2
+    shift 2
+    OMP_NUM_THREADS=1 "$@" --json >"$work/said" 2>&1 && [ "$(wc -l <"$work/said")" -eq 8 ] && said "\"over\": \"$over\", \"alpha\": " &&
+        [ "$(grep -c "\"name\": \"exchange\", \"ranks\": $ranks, \"bytes\": " "$work/said")" -eq 6 ]
 }
+benched_here() { bench 2 "shared memory" ./kedge bench ranks --ranks 2; }
+# shellcheck disable=SC2086
+benched() { bench 3 mpi $launch -n 3 ./kedge bench ranks; }
 # doctor FOLDER: two ranks, the second in FOLDER
 doctor() { $launch -n 1 -wdir "$work" "$PWD/kedge" doctor --json : -n 1 -wdir "$1" "$PWD/kedge" doctor --json >"$work/said" 2>&1; }
 checked() { doctor "$work" && [ "$(grep -c '"result": "holds"' "$work/said")" -eq 9 ] && said '"rank": 1, .*"result": "holds"'; }
@@ -109,6 +115,7 @@ pass "a run of one process" one_process
 pass "a longer one" one_process_long
 pass "one that lags a step" one_that_lags
 pass "an evaluation of one process" one_evaluation
+pass "exchanges of --ranks are measured" benched_here
 pass "the script of a job of Slurm's on one machine becomes its ranks" of_a_job
 for m in openmpi mpich; do
     command -v mpirun.$m pgrep >/dev/null 2>&1 && [ -e kedge-mpi-$m.so ] || {

@@ -201,8 +201,8 @@ kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks, bool json,
 
     if (ranks->n < 2)
         return kg_fail(err, KG_EINVAL,
-                       "ranks: expected at least 2 processes of a launcher "
-                       "(mpirun -n 2 ./kedge bench ranks), found 1");
+                       "ranks: expected at least 2 processes (--ranks 2, or "
+                       "mpirun -n 2 ./kedge bench ranks), found 1");
     status = kg_ranks_agree(ranks, open_mail(&m, ranks, err), "bench ranks", err);
     if (status == KG_OK)
         status = all_sizes(&report, &m, err);

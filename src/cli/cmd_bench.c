@@ -3,7 +3,7 @@
  * A speed by itself says nothing of the program: so a figure stands beside what the
  * machine could do, measured a moment before. `serve` and `ranks` are not part of "all":
  * one measures a checkpoint behind its server and needs one, the other what several
- * processes say to each other and needs their launcher. What is measured, and how, is in
+ * processes say to each other and needs them. What is measured, and how, is in
  * bench/ and serve/load.c; here are the flags.
  */
 #include "cli/cli.h"
@@ -15,6 +15,7 @@
 #include "cli/load.h"
 #include "cli/ranks.h"
 #include "ranks/launch.h"
+#include "ranks/sockets.h"
 #include "serve/load.h"
 
 #include <assert.h>
@@ -28,6 +29,7 @@ static int64_t tokens;
 static int64_t rounds;
 static int64_t piece_ms = 50;
 static int64_t soak_s;
+static int64_t ranks = 1;
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
@@ -54,6 +56,9 @@ const struct kg_flag kg_bench_flags[] = {
      "go on with the load for so many seconds (default 0)", 0, 86400, NULL},
     {"stream-interval", 0, KG_FOR("serve", piece_ms), "MS",
      "as in `kedge serve` (default 50)", 0, 60000, NULL},
+    {"ranks", 0, KG_FOR("ranks", ranks), "N",
+     "as in `kedge train`: processes of this machine, without a launcher (default 1)", 1,
+     KG_RANKS_SOCKETS, NULL},
     {0},
 };
 
@@ -72,8 +77,8 @@ static int list_terms(struct kg_term terms[static TERMS_MAX])
         "serve", "--streams clients of `kedge serve` on --model, beside the engine alone "
                  "on the same sequences; not among all"};
     terms[n++] = (struct kg_term){
-        "ranks", "exchanges among the processes of mpirun or srun: bytes, seconds, and "
-                 "what foretells them; not among all"};
+        "ranks", "exchanges among the processes of --ranks, mpirun or srun: bytes, "
+                 "seconds, and what foretells them; not among all"};
     return n;
 }
 
@@ -124,13 +129,13 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
     return kg_bench_run(out, name, be, ct, json, err);
 }
 
-/* By every process of a launcher; the first prints. */
+/* By every process; the first prints. */
 static int bench_ranks(void)
 {
     struct kg_ranks r;
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = kg_cli_ranks_begin(&r, 1, SILENT_S, &err);
+    kg_status status = kg_cli_ranks_begin(&r, (int)ranks, SILENT_S, &err);
 
     if (status == KG_OK) /* a rank adds with those that it has in a run */
         kg_ranks_set_threads(&r, (int)kg_load.threads);
