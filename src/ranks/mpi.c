@@ -45,6 +45,7 @@ struct flight {
     struct kg_mpi_piece *pieces; /* (room) owned; n 0: it is through */
     int *done;                   /* (room) owned */
     int n, room;
+    int left; /* that are not through */
 };
 
 struct wire {
@@ -235,7 +236,7 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
 
     assert(w->n_flights < KG_RANKS_AHEAD);
     KG_TRY(make_room(f, count(out, r->n) + count(in, r->n), what, err));
-    f->n = 0;
+    f->n = f->left = 0;
     for (int p = 0; p < r->n; p++)
         cut(f, &in[p], p, true);
     for (int p = 0; p < r->n; p++)
@@ -243,19 +244,59 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
     why = f->n > 0 ? w->mpi->start(slot, f->pieces, f->n) : NULL;
     if (why)
         return mpi_says(w, r, what, why, err);
+    f->left = f->n;
     w->n_flights++;
     return KG_OK;
 }
 
-/* Nothing moved for a moment. */
+/* ---- what is through ---- */
+
+/* Of a flight.   *moved: set where anything is, since the last call */
+static kg_status take(bool *moved, struct wire *w, int slot, const struct kg_ranks *r,
+                      const char *what, struct kg_err *err)
+{
+    struct flight *f = &w->flight[slot];
+    int n = 0;
+    const char *why = w->mpi->test(slot, f->done, &n);
+
+    if (why)
+        return mpi_says(w, r, what, why, err);
+    for (int i = 0; i < n; i++)
+        f->pieces[f->done[i]].n = 0;
+    f->left -= n;
+    if (n > 0) {
+        *moved = true;
+        kg_roll_moved(&w->clock);
+    }
+    return KG_OK;
+}
+
+static kg_status take_all(bool *moved, struct wire *w, const struct kg_ranks *r,
+                          const char *what, struct kg_err *err)
+{
+    for (int k = 0; k < w->n_flights; k++) {
+        int slot = (w->oldest + k) % KG_RANKS_AHEAD;
+
+        if (w->flight[slot].left > 0)
+            KG_TRY(take(moved, w, slot, r, what, err));
+    }
+    return KG_OK;
+}
+
+/* Nothing moved for a moment. What arrived until the limit, of any flight, is taken
+ * before it is asked or answered who is waited for: this process may have had no core
+ * meanwhile, and a rank whose bytes are there may be at work. */
 static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *what,
                          struct kg_err *err)
 {
-    enum kg_roll_moment now;
+    enum kg_roll_moment now = kg_roll_look(&w->clock, r->wait_s);
+    bool moved = false;
 
+    KG_TRY(take_all(&moved, w, r, what, err));
+    if (moved)
+        return KG_OK;
     if (hear_of_loss(w, r))
         return say(w, r, false, what, err);
-    now = kg_roll_look(&w->clock, r->wait_s);
     if (now == KG_ROLL_ASK)
         ask(w, r);
     return now == KG_ROLL_OVER ? too_long(w, r, what, err) : KG_OK;
@@ -289,23 +330,16 @@ static kg_status rest(struct wire *w, const struct kg_ranks *r, int looks,
 static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *what,
                           struct kg_err *err)
 {
-    struct flight *f = &w->flight[w->oldest];
-    int left = f->n, looks = 0;
+    const struct flight *f = &w->flight[w->oldest];
+    int looks = 0;
 
     kg_roll_moved(&w->clock);
-    while (left > 0) {
-        int n = 0;
-        const char *why = w->mpi->test(w->oldest, f->done, &n);
+    while (f->left > 0) {
+        bool moved = false;
 
-        if (why)
-            return mpi_says(w, r, what, why, err);
-        for (int i = 0; i < n; i++)
-            f->pieces[f->done[i]].n = 0;
-        left -= n;
-        looks = n > 0 ? 0 : looks + 1;
-        if (n > 0)
-            kg_roll_moved(&w->clock);
-        else
+        KG_TRY(take(&moved, w, w->oldest, r, what, err));
+        looks = moved ? 0 : looks + 1;
+        if (!moved)
             KG_TRY(rest(w, r, looks, what, err));
     }
     w->oldest = (w->oldest + 1) % KG_RANKS_AHEAD;

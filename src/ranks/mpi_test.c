@@ -8,6 +8,7 @@
 
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { RANKS = 3, MOST = 16 };
@@ -27,6 +28,7 @@ static struct {
         int n;
     } slot[KG_MPI_SLOTS];
     int silent; /* nothing ends of this rank; -1: of none */
+    bool late;  /* once it is asked for, it ends while the process has no core */
     const char *fails;
     int closed, ended;
     struct note told[MOST], coming; /* from rank 0 */
@@ -88,6 +90,13 @@ static void tell(int rank, const void *note, int n)
 static int hear(void *note, int n)
 {
     assert_int_equal(n, note_bytes);
+    if (world.late && world.n_told > 0) {
+        const struct timespec past_the_limit = {0, 60000000};
+
+        nanosleep(&past_the_limit, NULL);
+        world.silent = -1;
+        world.late = false;
+    }
     if (world.note == NOTHING || (world.note != COMES && world.n_told == 0))
         return -1;
     if (world.note != COMES)
@@ -268,6 +277,44 @@ static void who_does_not_answer_is_named(void **state)
     kg_ranks_close(&r);
 }
 
+/* Rank 0 has sent what it owes to a later exchange, and is at work. */
+static void whose_bytes_are_there_is_not_blamed(void **state)
+{
+    struct kg_ranks r;
+    struct kg_ranks_part none[RANKS] = {{0}}, first[RANKS] = {{0}}, second[RANKS] = {{0}};
+    char bytes[3] = "";
+    struct kg_err why;
+
+    (void)state;
+    world.silent = 2;
+    first[2] = (struct kg_ranks_part){bytes, 1};
+    second[0] = (struct kg_ranks_part){bytes + 1, 1};
+    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    r.wait_s = 0.05;
+    NEED(kg_ranks_begin(&r, none, first, "test", err));
+    NEED(kg_ranks_begin(&r, none, second, "test", err));
+    assert_int_equal(kg_ranks_finish(&r, "test", &why), KG_ETIMEOUT);
+    assert_named(why.message, "nothing from rank 2 for");
+    assert_memory_equal(world.told[0].waits, "\0\0\1", RANKS);
+    assert_int_equal(bytes[1], 'a');
+    kg_ranks_close(&r);
+}
+
+static void what_came_in_time_is_taken_behind_the_limit(void **state)
+{
+    struct kg_ranks r;
+    bool x = false;
+
+    (void)state;
+    world.silent = 0;
+    world.late = true;
+    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    r.wait_s = 0.05;
+    NEED(kg_ranks_any(&r, &x, "test", err));
+    assert_false(world.late);
+    kg_ranks_close(&r);
+}
+
 static void an_answer_to_a_question_of_before_is_none(void **state)
 {
     struct kg_ranks r;
@@ -440,6 +487,8 @@ int main(void)
         cmocka_unit_test_setup(who_is_silent_has_a_name_and_is_waited_for_once, join),
         cmocka_unit_test_setup(who_waits_for_the_lost_is_not_taken_for_it, join),
         cmocka_unit_test_setup(who_does_not_answer_is_named, join),
+        cmocka_unit_test_setup(whose_bytes_are_there_is_not_blamed, join),
+        cmocka_unit_test_setup(what_came_in_time_is_taken_behind_the_limit, join),
         cmocka_unit_test_setup(an_answer_to_a_question_of_before_is_none, join),
         cmocka_unit_test_setup(of_a_ring_the_next_is_named, join),
         cmocka_unit_test_setup(who_is_asked_answers, join),

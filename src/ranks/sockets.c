@@ -316,16 +316,16 @@ static kg_status check_ends(const struct traffic *t, struct kg_err *err)
     return KG_OK;
 }
 
-/* Nothing moved for a moment. */
+/* Nothing moved for a moment. What came until the limit is moved before somebody is
+ * blamed: this process may have had no core meanwhile. */
 static kg_status wait_on(struct traffic *t, struct kg_err *err)
 {
-    enum kg_roll_moment now;
+    enum kg_roll_moment now = kg_roll_look(&t->clock, t->r->wait_s);
 
     if (another_found_one(t))
         return lose(t, 0, err);
-    if (any_can_move(t)) /* this process had no core for as long */
+    if (any_can_move(t))
         return KG_OK;
-    now = kg_roll_look(&t->clock, t->r->wait_s);
     if (now == KG_ROLL_ASK)
         ask(t);
     return now == KG_ROLL_OVER ? too_long(t, err) : KG_OK;
