@@ -39,8 +39,9 @@ struct kg_hub_name {
 bool kg_hub_is_id(const char *text);
 /* Whether it begins with hf://, as files of data sets do. */
 bool kg_hub_is_address(const char *text);
-/* ORG/NAME[@REVISION] of that kind, a model's ORG may be missing, or hf://[datasets/]ORG/NAME[@REVISION][/FILE], which
- * is a data set.   errors: EINVAL, with what is wrong in it */
+/* ORG/NAME[@REVISION] of that kind, of a model without ORG too, or
+ * hf://[datasets/]ORG/NAME[@REVISION][/FILE], which is a data set.
+ * errors: EINVAL, with what is wrong in it */
 kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
                            enum kg_hub_kind kind, struct kg_err *err) KG_MUST_CHECK;
 /* A path inside a repository: relative, without "..", "." or empty parts, printable. */

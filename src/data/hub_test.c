@@ -106,7 +106,7 @@ static void ids_have_one_part_or_two(void **state)
         "/a/b",     "a//b",      "a--b/c", "a/b..c",       "-a/b",
         "a/b-",     "a/b.",      "a b/c",  "a/b@",         "a/b@../x",
         "a/b@-x",   "a/b@x//y",  "a/b@/x", "a/b@x/../../", "hf://a/b",
-        "a/b\n",    "a@",         "a/",     "/a",           "",
+        "a/b\n",    "a@",        "a/",     "/a",           "",
         "a/b@x\ny", "a/b@x/",    "a/b@..", "~/b",          "a\\b/c",
         "a/b@x y",  "http://a/b"};
 
