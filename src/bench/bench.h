@@ -35,10 +35,14 @@ const struct kg_bench_row *kg_bench_table(void);
 kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_backend *be,
                        enum kg_dtype ct, bool json, struct kg_err *err) KG_MUST_CHECK;
 
+enum { KG_BENCH_EXCHANGE = 1 << 26 }; /* bytes that a rank sends to all, at most */
 /* What exchanges among ranks take, by the bytes that each sends: called by all of them,
- * each has the report.
- * errors: EINVAL (alone), ECONFLICT (what came is not what was sent), of the ranks */
-kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks, bool json,
+ * each has the report.   gpu: of whose memory, by the NCCL that joins the ranks; NULL: of
+ * the host's; most: of the largest exchange
+ * errors: EINVAL (alone), ECONFLICT (what came is not what was sent), of the device and
+ * the ranks */
+kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
+                         const struct kg_backend *gpu, size_t most, bool json,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that

@@ -34,7 +34,8 @@ static void one_process_exchanges_nothing(void **state)
     struct kg_err err = {0};
 
     (void)state;
-    assert_int_equal(kg_bench_ranks(&out, &alone, false, &err), KG_EINVAL);
+    assert_int_equal(kg_bench_ranks(&out, &alone, NULL, KG_BENCH_EXCHANGE, false, &err),
+                     KG_EINVAL);
     assert_non_null(strstr(err.message, "mpirun -n 2"));
     assert_int_equal(out.len, 0);
 }
@@ -91,7 +92,7 @@ static bool measure(struct kg_ranks *r, enum harm harm)
     } else if (harm != NONE && r->me == 1) {
         out.max = room[harm];
     }
-    status = kg_bench_ranks(&out, r, true, &err);
+    status = kg_bench_ranks(&out, r, NULL, KG_BENCH_EXCHANGE, true, &err);
     as_expected = harm == NONE ? status == KG_OK && has_all_rows(&out)
                   : harm == DAMAGED_BYTES
                       ? damage_is_named(status, &err)

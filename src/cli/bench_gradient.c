@@ -8,31 +8,46 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/sort.h"
-#include "tensor/selfcheck.h"
+#include "ranks/nccl.h"
 #include "train/lane_exchange.h"
 
-enum { ELEMENTS = 1 << 24, TURNS = 9 };
+enum { TURNS = 9 };
 static const double at_most = 1.1;
 
 struct gradient {
     struct kg_ranks *ranks;
     struct kg_slab lane;         /* and then the sum, as an update has it */
-    float *came;                 /* (ELEMENTS) of the bytes alone */
+    float *came;                 /* (lane.n) of the bytes alone, where the lane is */
     struct kg_ranks_part *parts; /* (2, ranks): out and in, of the bytes alone */
     double *seconds;             /* (ranks) */
     uint64_t sent;               /* by this rank in one exchange of the gradient */
 };
 
-static kg_status take_memory(struct gradient *g, struct kg_ranks *r, struct kg_err *err)
+/* Memory that was written is memory. */
+static kg_status fill(struct kg_slab *lane, struct kg_err *err)
 {
-    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
+    float *values = kg_mem_calloc((size_t)lane->n, sizeof *values, "bench ranks", err);
+    kg_status status;
+
+    if (!values)
+        return err->code;
+    for (int64_t i = 0; i < lane->n; i++)
+        values[i] = 1.0f / (float)(i + 1);
+    status = kg_slab_write(lane, 0, values, lane->n, err);
+    kg_mem_free(values);
+    return status;
+}
+
+static kg_status take_memory(struct gradient *g, struct kg_ranks *r,
+                             const struct kg_backend *be, int64_t elements,
+                             struct kg_err *err)
+{
     const size_t n = (size_t)r->n;
 
     *g = (struct gradient){.ranks = r};
-    KG_TRY(kg_slab_init(&g->lane, cpu, ELEMENTS, "bench ranks", err));
-    for (int64_t i = 0; i < ELEMENTS; i++)
-        g->lane.data[i] = 1.0f / (float)(i + 1); /* memory that was written is memory */
-    g->came = kg_mem_calloc(ELEMENTS, sizeof *g->came, "bench ranks", err);
+    KG_TRY(kg_slab_init(&g->lane, be, elements, "bench ranks", err));
+    KG_TRY(fill(&g->lane, err));
+    g->came = kg_buf_alloc(be, (uint64_t)elements * sizeof *g->came, "bench ranks", err);
     if (g->came)
         g->parts = kg_mem_calloc(2 * n, sizeof *g->parts, "bench ranks", err);
     if (g->parts)
@@ -42,10 +57,19 @@ static kg_status take_memory(struct gradient *g, struct kg_ranks *r, struct kg_e
 
 static void release(struct gradient *g)
 {
+    if (g->came)
+        kg_buf_free(g->lane.backend, g->came);
     kg_slab_release(&g->lane);
-    kg_mem_free(g->came);
     kg_mem_free(g->parts);
     kg_mem_free(g->seconds);
+}
+
+/* What was launched is done. */
+static kg_status settle(const struct gradient *g, struct kg_err *err)
+{
+    float one;
+
+    return g->lane.backend->host_memory ? KG_OK : kg_slab_read(&one, &g->lane, 0, 1, err);
 }
 
 /* Each rank's cut to its owner, and added there. */
@@ -56,29 +80,29 @@ static kg_status exchange(struct gradient *g, struct kg_err *err)
 
     KG_TRY(kg_lane_exchange(&g->lane, &own, g->ranks->n, true, g->ranks, err));
     g->sent = g->ranks->sent - before;
-    return KG_OK;
+    return settle(g, err);
 }
 
 /* What came of the bytes alone, added by itself. */
 static kg_status add_bytes(struct gradient *g, struct kg_err *err)
 {
-    const struct kg_cut own = kg_cut_of(ELEMENTS, g->ranks->me, g->ranks->n);
+    const struct kg_cut own = kg_cut_of(g->lane.n, g->ranks->me, g->ranks->n);
 
     for (int p = 1; p < g->ranks->n; p++)
         KG_TRY(kg_op_add(g->lane.backend, kg_slab_part(&g->lane, own.first, own.n),
                          kg_vec(g->came + (p - 1) * own.n, own.n), err));
-    return KG_OK;
+    return settle(g, err);
 }
 
 /* The same cuts, to where nobody adds them. */
 static kg_status move_bytes(struct gradient *g, struct kg_err *err)
 {
     const int n = g->ranks->n, me = g->ranks->me;
-    const struct kg_cut own = kg_cut_of(ELEMENTS, me, n);
+    const struct kg_cut own = kg_cut_of(g->lane.n, me, n);
     float *room = g->came;
 
     for (int p = 0; p < n; p++) {
-        const struct kg_cut its = kg_cut_of(ELEMENTS, p, n);
+        const struct kg_cut its = kg_cut_of(g->lane.n, p, n);
 
         g->parts[p] = g->parts[n + p] = (struct kg_ranks_part){0};
         if (p == me)
@@ -88,7 +112,8 @@ static kg_status move_bytes(struct gradient *g, struct kg_err *err)
         g->parts[n + p] = (struct kg_ranks_part){room, (size_t)own.n * sizeof(float)};
         room += own.n;
     }
-    return kg_ranks_exchange(g->ranks, g->parts, g->parts + n, "bench ranks", err);
+    return (g->lane.backend->host_memory ? kg_ranks_exchange : kg_ranks_nccl_exchange)(
+        g->ranks, g->parts, g->parts + n, "bench ranks", err);
 }
 
 static kg_status timed(double *seconds, struct gradient *g,
@@ -96,12 +121,14 @@ static kg_status timed(double *seconds, struct gradient *g,
                        struct kg_err *err)
 {
     struct kg_ranks *r = g->ranks;
+    kg_status status;
     double since;
 
     KG_TRY(kg_ranks_agree(r, KG_OK, "bench ranks: begin", err));
     since = kg_clock_seconds();
-    KG_TRY(work(g, err));
+    status = work(g, err);
     g->seconds[r->me] = kg_clock_seconds() - since;
+    KG_TRY(kg_ranks_agree(r, status, "bench ranks", err));
     KG_TRY(kg_ranks_gather_equal(r, g->seconds, sizeof *g->seconds, "bench ranks", err));
     *seconds = 0;
     for (int p = 0; p < r->n; p++)
@@ -161,13 +188,14 @@ static kg_status take_turns(struct turns *t, struct gradient *g, struct kg_err *
     return KG_OK;
 }
 
-kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks, bool json,
+kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
+                            const struct kg_backend *be, int64_t n, bool json,
                             struct kg_err *err)
 {
     struct gradient g;
     struct turns t;
-    kg_status status = kg_ranks_agree(ranks, take_memory(&g, ranks, err), "bench ranks",
-                                      err);
+    kg_status status = kg_ranks_agree(ranks, take_memory(&g, ranks, be, n, err),
+                                      "bench ranks", err);
 
     if (status == KG_OK)
         status = take_turns(&t, &g, err);

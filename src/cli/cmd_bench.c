@@ -15,13 +15,16 @@
 #include "cli/load.h"
 #include "cli/ranks.h"
 #include "ranks/launch.h"
+#include "ranks/nccl.h"
 #include "ranks/sockets.h"
 #include "serve/load.h"
+#include "tensor/selfcheck.h"
 
 #include <assert.h>
 #include <string.h>
 
-#define ON_DEVICES "serve|ceilings|ops|decode|train"
+#define ALONE      "serve|ceilings|ops|decode|train"
+#define ON_DEVICES ALONE "|ranks"
 
 static bool json;
 static int64_t streams;
@@ -30,6 +33,7 @@ static int64_t rounds;
 static int64_t piece_ms = 50;
 static int64_t soak_s;
 static int64_t ranks = 1;
+static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
@@ -42,7 +46,7 @@ const struct kg_flag kg_bench_flags[] = {
      "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
     {"libraries", 0, KG_TO_IF(kg_load.libraries, ON_DEVICES, "device"), "DIR",
      "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
-    {"unpinned", 0, KG_TO_IF(kg_load.unpinned, ON_DEVICES, "device"), NULL,
+    {"unpinned", 0, KG_TO_IF(kg_load.unpinned, ALONE, "device"), NULL,
      "products by the library's fastest plan for each shape, whatever its bits: what "
      "exactness costs",
      0, 0, NULL},
@@ -59,6 +63,10 @@ const struct kg_flag kg_bench_flags[] = {
     {"ranks", 0, KG_FOR("ranks", ranks), "N",
      "as in `kedge train`: processes of this machine, without a launcher (default 1)", 1,
      KG_RANKS_SOCKETS, NULL},
+    {"nccl", 0, KG_TO_IF(nccl, "ranks", "device"), "DIR",
+     "with --device: folder of libnccl.so.2, which joins GPUs (default: it is looked "
+     "for)",
+     0, 0, NULL},
     {0},
 };
 
@@ -129,8 +137,25 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
     return kg_bench_run(out, name, be, ct, json, err);
 }
 
+/* On GPUs from one to the other, by NCCL; else between memories of the host. */
+static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r, enum kg_dtype ct,
+                                 struct kg_err *err)
+{
+    const struct kg_backend *be = kg_backend_cpu_variant(0), *gpu = NULL;
+
+    if (kg_load.device) {
+        kg_load.ranks = r;
+        KG_TRY(kg_ranks_agree(r, kg_load_device(&be, &kg_load, ct, err), "bench ranks",
+                              err));
+        KG_TRY(kg_ranks_nccl_open(r, be, nccl, err));
+        gpu = be;
+    }
+    KG_TRY(kg_bench_ranks(out, r, gpu, KG_BENCH_EXCHANGE, json, err));
+    return kg_bench_gradient(out, r, be, KG_BENCH_GRADIENT, json, err);
+}
+
 /* By every process; the first prints. */
-static int bench_ranks(void)
+static int bench_ranks(enum kg_dtype ct)
 {
     struct kg_ranks r;
     struct kg_str out = {0};
@@ -140,9 +165,7 @@ static int bench_ranks(void)
     if (status == KG_OK) /* a rank adds with those that it has in a run */
         kg_ranks_set_threads(&r, (int)kg_load.threads);
     if (status == KG_OK)
-        status = kg_bench_ranks(&out, &r, json, &err);
-    if (status == KG_OK)
-        status = kg_bench_gradient(&out, &r, json, &err);
+        status = bench_exchanges(&out, &r, ct, &err);
     if (r.me > 0)
         kg_str_clear(&out);
     status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), "bench ranks", &err);
@@ -161,7 +184,7 @@ int kg_cmd_bench(int argc, char **argv)
     if (status == KG_OK && argc > 0)
         status = check_name(argv[0], &err);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "ranks") == 0)
-        return bench_ranks();
+        return bench_ranks(ct);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)
