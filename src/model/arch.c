@@ -47,16 +47,19 @@ static const struct kg_arch ARCHS[] = {
      .class_name = "Qwen3MoeForCausalLM",
      .help = "Qwen3 with experts: layers without them between, if mlp_only_layers says",
      .features = KG_HEAD_NORM | KG_SPLIT | KG_PRE_NORM | KG_EXPERTS | KG_MLP_EXPERTS,
-     .reads = KG_READS_HEAD_DIM | KG_READS_EXPERT_FFN | KG_READS_NORMALISE,
-     .windows = KG_WINDOWS_NONE,
+     .reads = KG_READS_HEAD_DIM | KG_READS_BIAS | KG_READS_EXPERT_FFN |
+              KG_READS_NORMALISE,
+     .windows = KG_WINDOWS_SWITCHED_ALL,
+     .default_window = 4096,
      .default_positions = 32768},
     {.model_type = "qwen2_moe",
      .class_name = "Qwen2MoeForCausalLM",
      .help = "Qwen1.5, Qwen2 with experts: one more of every token, with a gate",
-     .features = KG_QKV_BIAS | KG_SPLIT | KG_PRE_NORM | KG_EXPERTS | KG_MLP_EXPERTS |
-                 KG_SHARED_EXPERT,
-     .reads = KG_READS_EXPERT_FFN | KG_READS_NORMALISE,
-     .windows = KG_WINDOWS_NONE,
+     .features = KG_SPLIT | KG_PRE_NORM | KG_EXPERTS | KG_MLP_EXPERTS | KG_SHARED_EXPERT,
+     .reads = KG_READS_QKV_BIAS | KG_READS_EXPERT_FFN | KG_READS_NORMALISE |
+              KG_READS_LAYER_TYPES,
+     .windows = KG_WINDOWS_SWITCHED_TURNS,
+     .default_window = 4096,
      .default_positions = 32768},
     {.model_type = "mixtral",
      .class_name = "MixtralForCausalLM",
@@ -132,7 +135,8 @@ static const struct kg_arch ARCHS[] = {
      .default_head_dim = 256,
      .default_positions = 131072,
      .default_theta = 1e6,
-     .default_tied = true},
+     .default_tied = true,
+     .no_score_softcap = true},
     {.model_type = NULL},
 };
 

@@ -58,6 +58,7 @@ enum kg_reads {
                                     * use_bidirectional_attention */
     KG_READS_LOCAL_ROPE = 1 << 9,  /* rope_local_base_freq of layers with a window */
     KG_READS_PART_ROPE = 1 << 10,  /* partial_rotary_factor */
+    KG_READS_QKV_BIAS = 1 << 11,   /* qkv_bias: of q, k, v; absent: they have them */
     /* of experts: */
     KG_READS_LOCAL_EXPERTS = 1 << 16, /* num_local_experts, where others num_experts */
     KG_READS_EXPERT_FFN = 1 << 17,    /* moe_intermediate_size apart from that of layers
@@ -75,7 +76,10 @@ enum kg_windows {
                           * max_window_layers on */
     KG_WINDOWS_NO_ROPE,  /* with use_sliding_window those of layer_types, or those without
                           * rope */
-    KG_WINDOWS_ALL,      /* all, where sliding_window is a number */
+    KG_WINDOWS_SWITCHED_ALL,   /* with use_sliding_window all */
+    KG_WINDOWS_SWITCHED_TURNS, /* with use_sliding_window those of layer_types, or every
+                                * other before max_window_layers */
+    KG_WINDOWS_ALL,            /* all, where sliding_window is a number */
     KG_WINDOWS_ALTERNATE, /* those of layer_types, or all but every default_pattern-th */
 };
 
@@ -97,6 +101,8 @@ struct kg_arch {
     double default_score_softcap; /* where absent; 0: none */
     double default_logit_softcap;
     bool default_tied; /* tie_word_embeddings where absent */
+    /* attn_logit_softcapping is a field of the class, which its forward never reads */
+    bool no_score_softcap;
 };
 
 /* errors: UNSUPPORTED, listing the valid names */

@@ -54,10 +54,12 @@ static kg_status read_sizes(const struct kg_config_reader *r)
     KG_TRY(kg_config_size(r, "intermediate_size", KG_MAX_WIDTH, 0, &c->ffn));
     KG_TRY(kg_config_size(r, "num_hidden_layers", KG_MAX_LAYERS, 0, &c->layers));
     KG_TRY(kg_config_size(r, "num_attention_heads", MAX_HEADS, 0, &c->heads));
-    /* Llama's class takes the number of heads, the others' a constant, which is no use as
-     * a default. */
-    KG_TRY(kg_config_size(r, "num_key_value_heads", MAX_HEADS, as_heads ? c->heads : 0,
-                          &c->kv_heads));
+    /* null is as many as heads. Where it is absent Llama's class says the same, the
+     * others' take a constant, which is no use as a default. */
+    KG_TRY(kg_config_size(
+        r, "num_key_value_heads", MAX_HEADS,
+        as_heads || kg_json_get(r->root, "num_key_value_heads") ? c->heads : 0,
+        &c->kv_heads));
     KG_TRY(kg_config_size(r, "max_position_embeddings", KG_MAX_POSITIONS,
                           c->arch->default_positions, &c->max_positions));
     if (c->heads % c->kv_heads)
@@ -83,14 +85,16 @@ static kg_status read_sizes(const struct kg_config_reader *r)
 
 /* ---- biases and numbers ---- */
 
-/* attention_bias of q, k, v and o where the class knows it; Qwen2's, of q, k, v alone,
- * cannot be switched off. */
+/* attention_bias of q, k, v and o where the class knows it. Of q, k, v alone are Qwen2's,
+ * which cannot be switched off, and those of qkv_bias. */
 static kg_status read_biases(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
     const bool own = c->arch->features & KG_QKV_BIAS;
     const bool known = c->arch->reads & KG_READS_BIAS;
-    bool attention, mlp;
+    bool attention, mlp, qkv = false;
+    if (c->arch->reads & KG_READS_QKV_BIAS)
+        KG_TRY(kg_config_bool(r, "qkv_bias", true, &qkv));
     KG_TRY(kg_config_bool(r, "attention_bias", own, &attention));
     KG_TRY(kg_config_bool(r, "mlp_bias", false, &mlp));
     if (attention != own && !known)
@@ -99,7 +103,7 @@ static kg_status read_biases(const struct kg_config_reader *r)
                                 own ? "true for this model_type" : "false");
     if (mlp && !(c->arch->reads & KG_READS_MLP_BIAS))
         return kg_config_refuse(r, "mlp_bias", kg_json_get(r->root, "mlp_bias"), "false");
-    c->qkv_bias = attention;
+    c->qkv_bias = attention || qkv;
     c->o_bias = attention && !own;
     c->mlp_bias = mlp;
     return KG_OK;
@@ -166,6 +170,7 @@ static kg_status read_factors(const struct kg_config_reader *r)
     c->score_scale = 1 / sqrt(c->query_scalar);
     KG_TRY(read_softcap(r, "attn_logit_softcapping", arch->default_score_softcap,
                         &c->score_softcap));
+    c->score_softcap = arch->no_score_softcap ? 0 : c->score_softcap;
     return read_softcap(r, "final_logit_softcapping", arch->default_logit_softcap,
                         &c->logit_softcap);
 }

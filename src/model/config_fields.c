@@ -170,6 +170,7 @@ static const struct {
     {"use_bidirectional_attention", KG_READS_SOFTCAPS},
     {"original_max_position_embeddings", KG_READS_LONGROPE},
     {"partial_rotary_factor", KG_READS_PART_ROPE},
+    {"qkv_bias", KG_READS_QKV_BIAS},
 };
 
 /* ---- values ---- */

@@ -37,6 +37,8 @@ kg_status kg_config_check_fields(const struct kg_config_reader *r) KG_MUST_CHECK
 
 /* Each reads what its file says it does, of a family and sizes that are read. */
 kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
+/* Whether the class has a window only with use_sliding_window. */
+bool kg_config_has_switch(const struct kg_arch *arch);
 kg_status kg_config_experts(const struct kg_config_reader *r) KG_MUST_CHECK;
 kg_status kg_config_rope(const struct kg_config_reader *r) KG_MUST_CHECK;
 

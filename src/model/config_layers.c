@@ -27,11 +27,29 @@ static kg_status read_no_rope(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-/* Whether the class, where there are no layer_types, gives layer l a window. */
+/* Whether a class of this kind, where there are no layer_types, gives layer l a window.
+ * from: max_window_layers;   pattern: of which the last has none */
+static bool usually_slides(enum kg_windows kind, int32_t l, bool turned, int64_t from,
+                           int32_t pattern)
+{
+    switch (kind) {
+    case KG_WINDOWS_SWITCHED:
+        return l >= from;
+    case KG_WINDOWS_SWITCHED_TURNS:
+        return l % 2 == 0 && l < from;
+    case KG_WINDOWS_NO_ROPE:
+        return !turned;
+    case KG_WINDOWS_ALTERNATE:
+        return (l + 1) % pattern != 0;
+    default:
+        return true;
+    }
+}
+
+/* Layers with a window, where there are no layer_types. */
 static kg_status usual_windows(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
-    const enum kg_windows kind = c->arch->windows;
     int64_t from = 28;
     int32_t pattern = c->arch->default_pattern;
     const struct kg_json *given = kg_json_get(r->root, "max_window_layers");
@@ -43,11 +61,9 @@ static kg_status usual_windows(const struct kg_config_reader *r)
                               &pattern));
     for (int32_t l = 0; l < c->layers; l++) {
         const bool turned = !(c->layer[l] & KG_LAYER_NO_ROPE);
-        const bool slides = kind == KG_WINDOWS_NO_ROPE ? !turned
-                            : kind == KG_WINDOWS_ALTERNATE
-                                ? (l + 1) % pattern != 0
-                                : kind == KG_WINDOWS_ALL || l >= from;
-        c->layer[l] |= slides ? KG_LAYER_WINDOW : 0;
+        c->layer[l] |= usually_slides(c->arch->windows, l, turned, from, pattern)
+                           ? KG_LAYER_WINDOW
+                           : 0;
     }
     return KG_OK;
 }
@@ -58,6 +74,8 @@ static kg_status listed_windows(const struct kg_config_reader *r,
     static const char *const expected = "\"full_attention\" or \"sliding_attention\" "
                                         "for every layer";
     struct kg_model_config *c = r->c;
+    const bool all = c->arch->windows == KG_WINDOWS_ALL ||
+                     c->arch->windows == KG_WINDOWS_SWITCHED_ALL;
     if (kg_json_type(list) != KG_JSON_ARRAY || kg_json_size(list) != (size_t)c->layers)
         return kg_config_refuse(r, "layer_types", list, expected);
     for (int32_t l = 0; l < c->layers; l++) {
@@ -65,7 +83,7 @@ static kg_status listed_windows(const struct kg_config_reader *r,
         const bool slides = kg_config_is_text(kind, "sliding_attention");
         if (!slides && !kg_config_is_text(kind, "full_attention"))
             return kg_config_refuse(r, "layer_types", list, expected);
-        if (!slides && c->window && c->arch->windows == KG_WINDOWS_ALL)
+        if (!slides && c->window && all)
             return kg_config_refuse(r, "layer_types", list,
                                     "\"sliding_attention\" for every layer");
         if (slides && !c->window)
@@ -77,20 +95,29 @@ static kg_status listed_windows(const struct kg_config_reader *r,
     return KG_OK;
 }
 
+bool kg_config_has_switch(const struct kg_arch *arch)
+{
+    return arch->windows == KG_WINDOWS_SWITCHED ||
+           arch->windows == KG_WINDOWS_SWITCHED_ALL ||
+           arch->windows == KG_WINDOWS_SWITCHED_TURNS ||
+           arch->windows == KG_WINDOWS_NO_ROPE;
+}
+
 /* c->window: 0 where the class or the file has none */
 static kg_status read_window_size(const struct kg_config_reader *r)
 {
     struct kg_model_config *c = r->c;
     const enum kg_windows kind = c->arch->windows;
     const struct kg_json *value = kg_json_get(r->root, "sliding_window");
+    const bool switched = kg_config_has_switch(c->arch);
     bool on;
     KG_TRY(kg_config_bool(r, "use_sliding_window", false, &on));
-    if (on && kind != KG_WINDOWS_SWITCHED && kind != KG_WINDOWS_NO_ROPE)
+    if (on && !switched)
         return kg_config_refuse(r, "use_sliding_window",
                                 kg_json_get(r->root, "use_sliding_window"),
                                 "false for this model_type");
     if (kind == KG_WINDOWS_NONE || (value && kg_json_type(value) == KG_JSON_NULL) ||
-        (!on && (kind == KG_WINDOWS_SWITCHED || kind == KG_WINDOWS_NO_ROPE)))
+        (!on && switched))
         return KG_OK;
     if (!value)
         c->window = c->arch->default_window;

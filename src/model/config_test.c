@@ -150,6 +150,10 @@ static void a_window_is_read_where_it_slides(void **state)
     }
 }
 
+#define MOE                                                                              \
+    "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 8, "     \
+    "\"shared_expert_intermediate_size\": 8, "
+
 /* What a class does where the file does not say. */
 static void layers_are_what_their_class_makes_of_them(void **state)
 {
@@ -161,6 +165,12 @@ static void layers_are_what_their_class_makes_of_them(void **state)
          "\"use_sliding_window\": true, \"max_window_layers\": 4",
          {0, 0, 0, 0, 1, 1}},
         {"qwen3", "\"use_sliding_window\": false, \"sliding_window\": 7", {0}},
+        {"qwen3_moe", MOE "\"use_sliding_window\": true", {1, 1, 1, 1, 1, 1}},
+        {"qwen3_moe", MOE "\"sliding_window\": 7, \"max_window_layers\": 2", {0}},
+        {"qwen2_moe",
+         MOE "\"use_sliding_window\": true, \"max_window_layers\": 4",
+         {1, 0, 1, 0, 0, 0}},
+        {"qwen2_moe", MOE "\"sliding_window\": 0, \"max_window_layers\": 4", {0}},
         {"smollm3", "\"use_cache\": true", {0, 0, 0, 2, 0, 0}},
         {"smollm3",
          "\"use_sliding_window\": true, \"sliding_window\": 7, "
@@ -547,7 +557,6 @@ static void impossible_sizes_are_refused(void **state)
         {"\"hidden_size\": 66", "num_attention_heads"},
         {"\"hidden_size\": 4000000000", "hidden_size"},
         {"\"num_key_value_heads\": 3", "num_key_value_heads 3"},
-        {"\"num_key_value_heads\": null", "num_key_value_heads"},
         {"\"head_dim\": 7", "head_dim is 7"},
         {"\"hidden_size\": 4096", "head_dim is 1024"},
         {"\"head_dim\": 300", "head_dim"},
@@ -578,6 +587,30 @@ static void a_size_that_is_not_given_is_refused(void **state)
             !strstr(err.message, "found null"))
             fail_msg("%s: %s", field, err.message);
     }
+}
+
+static void key_heads_of_null_are_as_many_as_heads(void **state)
+{
+    struct kg_model_config c;
+    (void)state;
+    assert_int_equal(parse_with(&c, "\"num_key_value_heads\": null"), KG_OK);
+    assert_int_equal(c.kv_heads, c.heads);
+}
+
+/* A field of Gemma 3's class that its forward in transformers never looks at. */
+static void gemma3_has_no_softcap_of_scores(void **state)
+{
+    static const char text[] =
+        "{\"model_type\": \"gemma3_text\", \"vocab_size\": 48, \"hidden_size\": 16, "
+        "\"intermediate_size\": 40, \"num_hidden_layers\": 1, \"num_attention_heads\": "
+        "4, "
+        "\"num_key_value_heads\": 2, \"attn_logit_softcapping\": 3.0, "
+        "\"final_logit_softcapping\": 4.0}";
+    struct kg_model_config c;
+    (void)state;
+    assert_int_equal(kg_model_config_parse(&c, text, strlen(text), "test.json", &err),
+                     KG_OK);
+    assert_true(c.score_softcap == 0 && c.logit_softcap == 4);
 }
 
 static void contradictions_are_refused(void **state)
@@ -804,6 +837,8 @@ int main(void)
         cmocka_unit_test(fields_with_another_effect_are_refused_with_their_value),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(a_size_that_is_not_given_is_refused),
+        cmocka_unit_test(key_heads_of_null_are_as_many_as_heads),
+        cmocka_unit_test(gemma3_has_no_softcap_of_scores),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(fields_without_effect_pass),
         cmocka_unit_test(an_integer_beyond_64_bits_is_a_real_number),

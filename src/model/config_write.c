@@ -194,11 +194,12 @@ static kg_status put_window(const struct writer *w, const struct kg_model_config
     const bool on = c->window > 0;
     if (kind == KG_WINDOWS_NONE)
         return KG_OK;
-    if (kind == KG_WINDOWS_SWITCHED || kind == KG_WINDOWS_NO_ROPE)
+    if (kg_config_has_switch(c->arch))
         KG_TRY(put_word(w, "use_sliding_window", on ? "true" : "false"));
     KG_TRY(on ? put_int(w, "sliding_window", c->window)
               : put_word(w, "sliding_window", "null"));
-    if (kind == KG_WINDOWS_SWITCHED && !is_kept(w, "max_window_layers"))
+    if ((kind == KG_WINDOWS_SWITCHED || kind == KG_WINDOWS_SWITCHED_TURNS) &&
+        !is_kept(w, "max_window_layers"))
         KG_TRY(put_int(w, "max_window_layers", c->layers));
     return on && c->arch->reads & KG_READS_LAYER_TYPES
                ? put_by_layer(w, c, "layer_types", KG_LAYER_WINDOW,
@@ -242,6 +243,8 @@ static kg_status put_family(const struct writer *w, const struct kg_model_config
         KG_TRY(put_word(w, "mlp_bias", c->mlp_bias ? "true" : "false"));
     if (reads & KG_READS_BIAS)
         KG_TRY(put_word(w, "attention_bias", c->qkv_bias ? "true" : "false"));
+    if (reads & KG_READS_QKV_BIAS)
+        KG_TRY(put_word(w, "qkv_bias", c->qkv_bias ? "true" : "false"));
     if (reads & KG_READS_NO_ROPE)
         KG_TRY(put_by_layer(w, c, "no_rope_layers", KG_LAYER_NO_ROPE, "0", "1"));
     return KG_OK;

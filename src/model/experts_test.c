@@ -418,8 +418,11 @@ static void fields_that_cannot_be_are_refused_by_name(void **state)
                   "0 to 2");
     expect_config("qwen3_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": 1",
                   "norm_topk_prob is 1, expected true or false");
-    expect_config("qwen2_moe", "\"qkv_bias\": true", "\"qkv_bias\": false",
-                  "qkv_bias is false, expected true");
+    expect_config("qwen2_moe", "\"qkv_bias\": true", "\"qkv_bias\": 0",
+                  "qkv_bias is 0, expected true or false");
+    expect_config("mixtral", "\"num_hidden_layers\"",
+                  "\"use_sliding_window\": true, \"num_hidden_layers\"",
+                  "use_sliding_window is true, expected false for this model_type");
     expect_config("mixtral", "\"router_jitter_noise\": 0.0",
                   "\"router_jitter_noise\": 0.1",
                   "router_jitter_noise is 0.1, expected 0");

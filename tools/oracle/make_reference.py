@@ -21,6 +21,8 @@ from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, 
                           MixtralConfig, Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
                           Qwen3MoeConfig, SmolLM3Config)
 
+from reference_models import EAGER, by_expert
+
 V, D, F, L = 128, 32, 72, 2
 LENGTHS = (7, 70)
 STEPS = 10
@@ -77,6 +79,13 @@ FAMILIES = {
     "mixtral": MixtralConfig(num_local_experts=4, num_experts_per_tok=2, **dict(SMALL, intermediate_size=12)),
     "olmoe": OlmoeConfig(num_experts=6, num_experts_per_tok=3, norm_topk_prob=False,
                          **dict(SMALL, intermediate_size=12)),
+    "qwen3_moe_window": Qwen3MoeConfig(head_dim=6, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=10,
+                                       norm_topk_prob=False, decoder_sparse_step=2, attention_bias=True,
+                                       use_sliding_window=True, sliding_window=6,
+                                       **dict(SMALL, num_attention_heads=3, num_key_value_heads=1)),
+    "qwen2_moe_window": Qwen2MoeConfig(num_experts=3, num_experts_per_tok=1, moe_intermediate_size=10, norm_topk_prob=False,
+                                       shared_expert_intermediate_size=9, qkv_bias=False, use_sliding_window=True,
+                                       sliding_window=3, max_window_layers=2, tie_word_embeddings=True, **SMALL),
 }
 MODELS.update({name: (config, torch.float32, "1GB") for name, config in FAMILIES.items()})
 
@@ -117,7 +126,10 @@ def save_grads(model, seqs, path):
     model.zero_grad()
     loss = mean_nll(model, seqs)
     loss.backward()
-    save_file({n: p.grad.contiguous() for n, p in model.named_parameters()}, path)
+    rows = {}
+    for name, p in model.named_parameters():
+        rows.update(by_expert(name, p.grad.contiguous()))
+    save_file(rows, path)
     return loss.item()
 
 
@@ -147,8 +159,7 @@ def make(name, out):
     if os.path.exists(os.path.join(folder, "generation_config.json")):
         os.remove(os.path.join(folder, "generation_config.json"))
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
-                                                 attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
     seqs = [torch.randint(0, config.vocab_size, (n,), generator=generator).tolist() for n in LENGTHS]
     save_logits(model, seqs, os.path.join(folder, "logits.safetensors"))
     loss = save_grads(model, seqs, os.path.join(folder, "grads.safetensors"))
