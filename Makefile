@@ -97,11 +97,10 @@ $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
 
 # ---- the kernels of devices, emulated: for tests alone, so the program needs no C++ ---------------------------------
-# fibers are no threads to the thread sanitizer
-EMU := $(if $(filter thread,$(SAN)),,$(shell echo | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo $(B)/tensor/emu.o))
+# fibers are no threads to the thread sanitizer; they need a jump that compilers have for most processors
+EMU := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo $(B)/tensor/emu.o))
 EMU_SRC := src/tensor/cuda/emu.c $(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu))
-# longjmp is told from fiber to fiber, not up the stack
-EMU_FLAGS := $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) -U_FORTIFY_SOURCE
+EMU_FLAGS := $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL))
 $(B)/emu/%.o: src/tensor/cuda/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(EMU_FLAGS) -std=gnu11 -c $< -o $@
