@@ -146,14 +146,14 @@ lost_rank() {
     rank=$(sed -n "s/^\([0-9]*\) (kedge) . $pid .*/\1/p" /proc/[0-9]*/stat 2>/dev/null)
     kill -USR1 "$rank" || return 1
     for _ in $(seq 100); do
-        grep -q "^rank 1: state: process $rank" "$work/said" && break
+        grep -q "^rank 1 (.*): state: process $rank" "$work/said" && break
         sleep 0.05
     done
     kill -9 "$rank"
     wait $pid
     status=$?
     pid=
-    [ $status = 75 ] && grep -q "^rank 1: state: process $rank" "$work/said" && grep -qE 'rank 0 \(.*\): rank 1 \(.*\) is gone: ended by signal 9' "$work/said" ||
+    [ $status = 75 ] && grep -q "^rank 1 (.*): state: process $rank" "$work/said" && grep -qE 'rank 0 \(.*\): rank 1 \(.*\) is gone: ended by signal 9' "$work/said" ||
         { echo "status $status"; return 1; }
 }
 # A command that does not share its work is refused by each process of a launcher, and by none of a child that was told.

@@ -15,15 +15,15 @@
 #include <stdarg.h>
 #include <sys/ioctl.h>
 
-enum { LINE_BYTES = 2048 };
+enum { LINE_BYTES = 2048, NAME_BYTES = 96 };
 
 static struct {
     pthread_mutex_t lock;
     FILE *stream; /* borrowed; NULL: silence */
     bool is_terminal;
-    int rank;                /* above 0: says warnings alone */
-    bool progress_stands;    /* terminal: the cursor is behind a progress line */
-    bool progress_held;      /* elsewhere: `last` was not printed yet */
+    char who[NAME_BYTES]; /* not the first of several: says warnings alone, so signed */
+    bool progress_stands; /* terminal: the cursor is behind a progress line */
+    bool progress_held;   /* elsewhere: `last` was not printed yet */
     double progress_seconds; /* when a plain progress line was printed; 0: never */
     char last[LINE_BYTES];   /* latest progress text */
 } log_state = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -39,10 +39,10 @@ void kg_log_set_stream(FILE *stream, bool is_terminal)
     pthread_mutex_unlock(&log_state.lock);
 }
 
-void kg_log_as_rank(int rank)
+void kg_log_as(const char *who)
 {
     pthread_mutex_lock(&log_state.lock);
-    log_state.rank = rank;
+    snprintf(log_state.who, sizeof log_state.who, "%s", who);
     pthread_mutex_unlock(&log_state.lock);
 }
 
@@ -74,7 +74,7 @@ void kg_log_info(const char *fmt, ...)
 {
     va_list args;
 
-    if (log_state.rank > 0)
+    if (log_state.who[0])
         return;
     va_start(args, fmt);
     say("", fmt, args);
@@ -83,11 +83,11 @@ void kg_log_info(const char *fmt, ...)
 
 void kg_log_answer(const char *fmt, ...)
 {
-    char prefix[48] = "";
+    char prefix[NAME_BYTES + 4] = "";
     va_list args;
 
-    if (log_state.rank > 0)
-        snprintf(prefix, sizeof prefix, "rank %d: ", log_state.rank);
+    if (log_state.who[0])
+        snprintf(prefix, sizeof prefix, "%s: ", log_state.who);
     va_start(args, fmt);
     say(prefix, fmt, args);
     va_end(args);
@@ -95,11 +95,11 @@ void kg_log_answer(const char *fmt, ...)
 
 void kg_log_warn(const char *fmt, ...)
 {
-    char prefix[48] = "warning: ";
+    char prefix[NAME_BYTES + 16] = "warning: ";
     va_list args;
 
-    if (log_state.rank > 0)
-        snprintf(prefix, sizeof prefix, "warning: rank %d: ", log_state.rank);
+    if (log_state.who[0])
+        snprintf(prefix, sizeof prefix, "warning: %s: ", log_state.who);
     va_start(args, fmt);
     say(prefix, fmt, args);
     va_end(args);
@@ -158,7 +158,7 @@ void kg_log_progress(int plain_interval_ms, const char *fmt, ...)
     va_list args;
     char text[LINE_BYTES];
 
-    if (log_state.rank > 0)
+    if (log_state.who[0])
         return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);

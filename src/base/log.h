@@ -15,8 +15,9 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
-/* From here on a process speaks as one of several: warnings alone, with its number. */
-void kg_log_as_rank(int rank);
+/* From here on a process speaks as one of several: warnings alone, which it signs
+ * ("rank 3 (gpu07)"). "": as the first, or alone. */
+void kg_log_as(const char *who);
 
 /* Control characters of what is quoted are written out (base/printable.h).
  * One line. warn puts "warning: " in front. Clears a progress line that stands. */

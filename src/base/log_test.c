@@ -45,6 +45,20 @@ static void lines_and_warnings(void **state)
     ends_with_text("step 3\nwarning: x is odd\n");
 }
 
+static void one_of_several_says_warnings_alone_and_signs_them(void **state)
+{
+    (void)state;
+    begin(false);
+    kg_log_as("rank 3 (gpu07)");
+    kg_log_info("step 3");
+    kg_log_progress(0, "1 of 3");
+    kg_log_warn("x is odd");
+    kg_log_answer("here");
+    kg_log_as("");
+    kg_log_info("step 4");
+    ends_with_text("warning: rank 3 (gpu07): x is odd\nrank 3 (gpu07): here\nstep 4\n");
+}
+
 static void a_terminal_has_one_progress_line(void **state)
 {
     (void)state;
@@ -115,6 +129,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(silence_is_the_default),
         cmocka_unit_test(lines_and_warnings),
+        cmocka_unit_test(one_of_several_says_warnings_alone_and_signs_them),
         cmocka_unit_test(a_terminal_has_one_progress_line),
         cmocka_unit_test(control_characters_are_written_out),
         cmocka_unit_test(a_progress_line_does_not_wrap),

@@ -149,7 +149,7 @@ static void a_new_process_has_its_own(void **state)
     kg_watch_stop();
     child = fork();
     if (child == 0) {
-        kg_log_as_rank(3);
+        kg_log_as("rank 3 (gpu07)");
         if (kg_watch_start(&err) != KG_OK)
             _exit(1);
         kg_log_answer("ready");
@@ -157,8 +157,8 @@ static void a_new_process_has_its_own(void **state)
             pause();
     }
     assert_int_equal(kg_watch_start(&err), KG_OK);
-    snprintf(who, sizeof who, "rank 3: state: process %ld", (long)child);
-    wait_for_text(&h, "rank 3: ready", 1);
+    snprintf(who, sizeof who, "rank 3 (gpu07): state: process %ld", (long)child);
+    wait_for_text(&h, "rank 3 (gpu07): ready", 1);
     kill(child, SIGUSR1);
     wait_for_text(&h, who, 1);
     kill(child, SIGKILL);

@@ -138,7 +138,7 @@ kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s, struct kg
     r->wait_s = wait_s;
     if (status != KG_OK)
         return status;
-    kg_log_as_rank(r->me);
+    kg_log_as(r->me > 0 ? kg_ranks_name(r, r->me).text : "");
     return kg_ranks_check_alike(r, err);
 }
 
