@@ -35,12 +35,18 @@ static const char *module_of(size_t *n, const struct kg_param *p)
     return p->name + begin;
 }
 
+/* Whether p is the matrix of a module of this name, or of one whose name ends in it
+ * behind a dot. */
 static bool is_module(const struct kg_param *p, const char *name)
 {
     size_t n = 0;
     const char *module = module_of(&n, p);
+    const size_t len = strlen(name);
 
-    return module && strlen(name) == n && memcmp(module, name, n) == 0;
+    if (!module || len > (size_t)(module + n - p->name))
+        return false;
+    const char *begin = module + n - len;
+    return memcmp(begin, name, len) == 0 && (begin == p->name || begin[-1] == '.');
 }
 
 static bool is_target(const struct kg_lora *l, const struct kg_param *p)
@@ -74,13 +80,13 @@ static size_t list_modules(char names[MAX_MODULES][KG_LORA_NAME],
     return count;
 }
 
-static kg_status check_target(const char *name, const char *const *list, size_t n,
-                              struct kg_err *err)
+static kg_status check_target(const struct kg_model *m, const char *name,
+                              const char *const *list, size_t n, struct kg_err *err)
 {
     const char *nearest = kg_str_nearest(name, list, n, sizeof *list);
 
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(list[i], name) == 0)
+    for (size_t i = 0; i < m->n_base; i++)
+        if (is_module(&m->params[i], name))
             return KG_OK;
     if (nearest)
         return kg_fail(err, KG_EINVAL,
@@ -101,7 +107,7 @@ static kg_status settle_targets(struct kg_model *m, struct kg_err *err)
     for (size_t i = 0; m->lora.n_targets < (int)n && all; i++)
         KG_TRY(kg_lora_add_target(&m->lora, list[i], "adapter's targets", err));
     for (int i = 0; i < m->lora.n_targets; i++)
-        KG_TRY(check_target(m->lora.target[i], list, n, err));
+        KG_TRY(check_target(m, m->lora.target[i], list, n, err));
     return KG_OK;
 }
 
@@ -178,6 +184,26 @@ static kg_status check_rank(const struct kg_model *m, const struct kg_param *w,
                    (int)m->lora.rank);
 }
 
+/* Experts of a layer are computed together: a matrix of one has an adapter if that of the
+ * others has. Parameters of one expert stand behind those of the one before. */
+static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
+{
+    enum { MATRICES = 3 };
+
+    for (int32_t l = 0; l < m->config.layers; l++) {
+        const struct kg_param *first = m->layers[l].egate;
+
+        for (int64_t i = MATRICES; first && i < MATRICES * m->config.experts.n; i++)
+            if (!first[i].adapter != !first[i % MATRICES].adapter)
+                return kg_fail(err, KG_EUNSUPPORTED,
+                               "adapter's targets: expected each expert's matrix of a "
+                               "layer or none, found %s%s",
+                               first[i].name,
+                               first[i].adapter ? " alone" : " without an adapter");
+    }
+    return KG_OK;
+}
+
 kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
 {
     struct kg_adapter *next = ((struct kg_model_priv *)m->priv)->adapters;
@@ -194,7 +220,7 @@ kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
         KG_TRY(check_rank(m, w, err));
         KG_TRY(add_pair(m, next++, w, &name, err));
     }
-    return KG_OK;
+    return check_experts(m, err);
 }
 
 bool kg_lora_on_experts(const struct kg_model *m)

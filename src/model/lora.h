@@ -19,7 +19,7 @@
 struct kg_model;
 struct kg_param;
 
-enum { KG_LORA_TARGETS = 16, KG_LORA_NAME = 32 };
+enum { KG_LORA_TARGETS = 64, KG_LORA_NAME = 96 };
 
 /* Which adapters a model has. `{0}`: none */
 struct kg_lora {
@@ -27,7 +27,9 @@ struct kg_lora {
     double alpha;
     bool rslora;   /* s = alpha / sqrt(r) */
     int n_targets; /* 0: every linear layer, but not embedding and head */
-    char target[KG_LORA_TARGETS][KG_LORA_NAME]; /* "q_proj": of all layers */
+    /* As PEFT has them: ends of modules' names behind a dot, "q_proj" or "mlp.up_proj" of
+     * all layers, "model.layers.0.self_attn.q_proj" of one */
+    char target[KG_LORA_TARGETS][KG_LORA_NAME];
 };
 
 /* s */

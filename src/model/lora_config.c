@@ -77,6 +77,20 @@ static bool says_nothing(const struct kg_json *v)
     return false;
 }
 
+static kg_status refuse_field(const struct kg_json_doc *doc, const char *key,
+                              const struct kg_json *value, struct kg_err *err)
+{
+    struct kg_str text = {0};
+
+    if (kg_json_put_value(&text, value, err) == KG_OK)
+        kg_fail(err, KG_EUNSUPPORTED,
+                "%s: field '%s': expected it unset, found %.60s, which kedge does not "
+                "know",
+                doc->where, key, kg_str_text(&text));
+    kg_str_release(&text);
+    return err->code;
+}
+
 static kg_status check_fields(const struct kg_json_doc *doc, struct kg_err *err)
 {
     for (size_t i = 0; i < kg_json_size(doc->root); i++) {
@@ -92,10 +106,7 @@ static kg_status check_fields(const struct kg_json_doc *doc, struct kg_err *err)
             continue;
         }
         if (!is_known(key) && !says_nothing(kg_json_value_at(doc->root, i)))
-            return kg_fail(err, KG_EUNSUPPORTED,
-                           "%s: field '%s': expected it unset, found a value that kedge "
-                           "does not know",
-                           doc->where, key);
+            return refuse_field(doc, key, kg_json_value_at(doc->root, i), err);
     }
     return KG_OK;
 }

@@ -538,6 +538,9 @@ static void test_what_fits_no_layer_is_refused(void **state)
         const char *targets;
         const char *said;
     } rows[] = {{4, "q_prj", "did you mean q_proj"},
+                {4, "proj", "no layer has"}, /* an end, but not behind a dot */
+                {4, "mlp.q_proj", "mlp.q_proj"},
+                {4, "model.layers.7.self_attn.q_proj", "expected one of"},
                 {4, "lm_head", "expected one of"},
                 {4, "embed_tokens", "expected one of"},
                 {33, "k_proj", "expected at most"}};
@@ -552,6 +555,49 @@ static void test_what_fits_no_layer_is_refused(void **state)
         if (!strstr(err.message, rows[i].said))
             fail_msg("expected '%s' in '%s'", rows[i].said, err.message);
     }
+}
+
+static void test_one_expert_alone_is_refused(void **state)
+{
+    const struct kg_lora lora = lora_of(2, "experts.3.up_proj");
+    const struct kg_model_opts opts = {.ct = KG_F32, .lora = &lora};
+    struct kg_model *m;
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_model_open(&m, moe_archs[0], &opts, &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "experts.3.up_proj.weight alone"));
+}
+
+/* As PEFT writes the all-linear of a small model: ends of names, or the whole. */
+static void test_a_target_is_the_end_of_a_name(void **state)
+{
+    static const char *const has[] = {"model.layers.0.self_attn.q_proj.weight",
+                                      "model.layers.1.self_attn.q_proj.weight",
+                                      "model.layers.1.mlp.down_proj.weight"};
+    const struct kg_lora lora = lora_of(4,
+                                        "self_attn.q_proj model.layers.1.mlp.down_proj");
+    struct kg_model *m = open_with(QWEN2, KG_F32, &lora, NULL), *again;
+    struct kg_lora back;
+    size_t at = 0;
+    char dir[128];
+
+    (void)state;
+    for (size_t i = 0; i < m->n_base; i++)
+        if (m->params[i].adapter)
+            assert_string_equal(m->params[i].name, has[at++]);
+    assert_int_equal(at, 3);
+    move(m, 1);
+    test_dir(dir, "ends");
+    NEED(kg_model_save(m, dir, &(struct kg_model_save){.dtype = KG_F32}, err));
+    NEED(kg_lora_read(&back, dir, err));
+    again = open_with(QWEN2, KG_F32, &back, dir);
+    assert_int_equal(again->n_elements, m->n_elements);
+    assert_memory_equal(again->master.data, m->master.data,
+                        (size_t)m->n_elements * sizeof(float));
+    kg_model_free(again);
+    kg_model_free(m);
+    test_dir_remove(dir);
 }
 
 static void test_an_adapter_of_another_base_is_refused(void **state)
@@ -704,6 +750,8 @@ int main(void)
         cmocka_unit_test(test_what_is_saved_is_loaded),
         cmocka_unit_test(test_a_merged_checkpoint_computes_the_same),
         cmocka_unit_test(test_what_fits_no_layer_is_refused),
+        cmocka_unit_test(test_one_expert_alone_is_refused),
+        cmocka_unit_test(test_a_target_is_the_end_of_a_name),
         cmocka_unit_test(test_an_adapter_of_another_base_is_refused),
         cmocka_unit_test(test_an_adapter_of_another_base_is_refused_by_hash),
         cmocka_unit_test(test_a_config_is_understood_or_refused),
