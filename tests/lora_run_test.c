@@ -136,6 +136,7 @@ static void what_cannot_be_is_refused(void **state)
         {{BF16, "lora.rank=4", "rollout.dtype=fp32", "model.dtype=bf16"},
          "rollout.dtype: a sampler shares"},
         {{BF16, "model.adapter=" DIGITS}, "adapter_config.json"},
+        {{BF16, "model.adapter=" ROOT "/swapped"}, "is '4' there and '3' here"},
         {{BF16, "lora.rank=4", "model.path=", "init.from=" ROOT "/whole"}, "init.from"},
         {{BF16, "lora.rank=4", "anchor.place=host", "anchor.kind=fixed",
           "kl.estimator=k3"},
@@ -144,6 +145,12 @@ static void what_cannot_be_is_refused(void **state)
 
     (void)state;
     run_also = NULL;
+    assert_int_equal(system("rm -rf " ROOT "/swapped && cp -r " ROOT
+                            "/whole/checkpoints/latest/adapter " ROOT
+                            "/swapped && sed -i "
+                            "'s/\"3\":/\"x\":/; s/\"4\":/\"3\":/; s/\"x\":/\"4\":/' " ROOT
+                            "/swapped/token_ids.json"),
+                     0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct kg_err found = {0};
         kg_status status;

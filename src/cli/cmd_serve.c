@@ -186,7 +186,8 @@ static kg_status find_single(struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status open_named(struct named *x, struct kg_model *base, struct kg_err *err)
+static kg_status open_named(struct named *x, struct kg_model *base,
+                            const struct kg_tokenizer *tok, struct kg_err *err)
 {
     for (int i = 0; i < adapters.n && !kg_load.adapter; i++) {
         const char *item = adapters.items[i];
@@ -194,7 +195,7 @@ static kg_status open_named(struct named *x, struct kg_model *base, struct kg_er
         const char *dir = item + n + 1;
         memcpy(x->names[i], item, n);
         if (kg_cli_find_model(&dir, err) != KG_OK ||
-            kg_load_adapter(&x->models[i], base, dir, err) != KG_OK)
+            kg_load_adapter(&x->models[i], base, tok, dir, err) != KG_OK)
             return kg_err_prefix(err, "--adapter %s", x->names[i]);
         x->list[x->n++] = (struct kg_serve_adapter){x->names[i], x->models[i]};
     }
@@ -289,7 +290,7 @@ int kg_cmd_serve(int argc, char **argv)
     }
     KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     KG_TRY_GOTO(out, kg_load_check_length(&l, max_len, &err));
-    KG_TRY_GOTO(out, open_named(&named, l.model, &err));
+    KG_TRY_GOTO(out, open_named(&named, l.model, l.tok, &err));
     struct kg_serve_opts opts = options(&l);
     opts.adapters = named.list;
     opts.n_adapters = named.n;

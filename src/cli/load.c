@@ -121,12 +121,15 @@ static kg_status take_adapter(struct kg_model_opts *opts, struct kg_lora *lora,
 }
 
 kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
-                          const char *dir, struct kg_err *err)
+                          const struct kg_tokenizer *tok, const char *dir,
+                          struct kg_err *err)
 {
     struct kg_model_opts opts = {.ct = base->ct};
     struct kg_lora lora;
     *out = NULL;
     KG_TRY(take_adapter(&opts, &lora, dir, err));
+    if (tok)
+        KG_TRY(kg_tokenizer_check_beside(tok, dir, err));
     return kg_model_share(out, base, &opts, err);
 }
 
@@ -144,6 +147,8 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
     KG_TRY(kg_load_device(&opts.backend, args, opts.ct, err));
     KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));
     KG_TRY_GOTO(out, kg_load_tokenizer(&l->tok, args->dir, err));
+    if (l->tok && args->adapter)
+        KG_TRY_GOTO(out, kg_tokenizer_check_beside(l->tok, args->adapter, err));
     if (l->tok)
         status = kg_model_config_add_eos(&l->model->config, kg_tokenizer_eos(l->tok),
                                          err);

@@ -66,9 +66,12 @@ kg_status kg_load_device(const struct kg_backend **be, const struct kg_load_args
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_load_release(struct kg_loaded *l);
-/* The base with the adapters of a PEFT folder; the base's weights are shared. */
+/* The base with the adapters of a PEFT folder; the base's weights are shared.
+ * tok: the base's, NULL for none
+ * errors: those of reading it; CONFLICT (it has a tokenizer, and another) */
 kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
-                          const char *dir, struct kg_err *err) KG_MUST_CHECK;
+                          const struct kg_tokenizer *tok, const char *dir,
+                          struct kg_err *err) KG_MUST_CHECK;
 /* --max-len of a loaded model; 0: not given.   errors: EINVAL (more than it has) */
 kg_status kg_load_check_length(const struct kg_loaded *l, int64_t max_len,
                                struct kg_err *err) KG_MUST_CHECK;

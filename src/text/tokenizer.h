@@ -56,6 +56,16 @@ kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes,
                                    const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_tokenizer_close(struct kg_tokenizer *tok);
 
+/* same.c. That another tokenizer, of the folder dir, has as many ids with the same bytes.
+ * errors: CONFLICT, with the id and both texts */
+kg_status kg_tokenizer_compare(const struct kg_tokenizer *tok,
+                               const struct kg_tokenizer *other, const char *dir,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* That a folder of adapters, if it has a tokenizer, has the base's; special tokens that
+ * one of them lacks are let be.   errors: those of opening and comparing */
+kg_status kg_tokenizer_check_beside(const struct kg_tokenizer *tok, const char *dir,
+                                    struct kg_err *err) KG_MUST_CHECK;
+
 const char *kg_tokenizer_kind(
     const struct kg_tokenizer *tok); /* "bpe", "wordpiece", "unigram", "chars" */
 int32_t kg_tokenizer_vocab_size(const struct kg_tokenizer *tok); /* largest id + 1 */

@@ -407,6 +407,44 @@ static void a_tokenizer_of_another_vocabulary_is_refused(void **state)
     assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
 }
 
+/* A folder of adapters with these characters and ids; none: without a tokenizer. */
+static kg_status beside(const struct kg_tokenizer *tok, const char *dir, const char *ids,
+                        const char *ordinary)
+{
+    const struct kg_path path = kg_path_in(dir, "token_ids.json");
+    const struct kg_path config = kg_path_in(dir, "tokenizer_config.json");
+    if (ids)
+        assert_int_equal(kg_file_write_atomic(path.text, ids, strlen(ids), &err), KG_OK);
+    assert_int_equal(kg_file_write_atomic(config.text, ordinary, strlen(ordinary), &err),
+                     KG_OK);
+    return kg_tokenizer_check_beside(tok, dir, &err);
+}
+
+/* Special tokens, as one for padding, may be one side's alone. */
+static void adapters_with_another_tokenizer_are_refused(void **state)
+{
+    static const char abc[] = "{\"char_ords\": [97, 98, 99]}";
+    char dir[] = "/tmp/kedge-tokenizer-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(kg_file_write_atomic(kg_path_in(dir, "token_ids.json").text,
+                                          "{\"a\": 0, \"b\": 1}", 16, &err),
+                     KG_OK);
+    struct kg_tokenizer *tok = open_dir(dir);
+    assert_int_equal(remove(kg_path_in(dir, "token_ids.json").text), 0);
+    assert_int_equal(beside(tok, dir, NULL, abc), KG_OK);
+    assert_int_equal(beside(tok, dir, "{\"b\": 1, \"a\": 0}", abc), KG_OK);
+    assert_int_equal(beside(tok, dir, "{\"a\": 0, \"b\": 1, \"P\": 2}", abc), KG_OK);
+    assert_int_equal(beside(tok, dir, "{\"a\": 0, \"b\": 1, \"c\": 2}", abc),
+                     KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "id 2 is 'c' there and '' here"));
+    assert_int_equal(beside(tok, dir, "{\"a\": 1, \"b\": 0}", abc), KG_ECONFLICT);
+    assert_non_null(strstr(err.message, "id 0 is 'b' there and 'a' here"));
+    assert_non_null(strstr(err.message, dir));
+    kg_tokenizer_close(tok);
+    assert_int_equal(kg_file_remove_tree(dir, &err), KG_OK);
+}
+
 /* Replace `from` by `to` in the small tokenizer and read it. */
 static kg_status read_changed(const char *from, const char *to)
 {
@@ -685,6 +723,7 @@ int main(void)
         cmocka_unit_test(ids_out_of_range_are_refused),
         cmocka_unit_test(rows_of_the_model_beyond_the_vocabulary_have_no_text),
         cmocka_unit_test(a_tokenizer_of_another_vocabulary_is_refused),
+        cmocka_unit_test(adapters_with_another_tokenizer_are_refused),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(what_is_malformed_is_refused),
         cmocka_unit_test(an_empty_vocabulary_and_other_kinds_are_refused),

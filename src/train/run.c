@@ -319,6 +319,8 @@ static kg_status open_model(struct kg_run_inputs *in, struct kg_run_state *state
     KG_TRY(kg_init_model(in, state, err));
     KG_TRY(check_finite(state->model, err));
     KG_TRY(kg_tokenizer_open(&in->tok, dir.text, err));
+    if (opts.adapter && kg_tokenizer_check_beside(in->tok, opts.adapter, err) != KG_OK)
+        return kg_err_prefix(err, "model.adapter");
     return kg_model_config_add_eos(&state->model->config, kg_tokenizer_eos(in->tok), err);
 }
 

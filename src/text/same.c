@@ -1,0 +1,85 @@
+/* Whether two tokenizers mean the same by an id.
+ *
+ * Models that are compared id by id, and adapters beside weights that they were not
+ * trained with, compute finite numbers that mean nothing where the ids differ; nobody
+ * would notice. So the bytes of every id are compared. How text is cut into ids does not
+ * matter.
+ */
+#include "base/file.h"
+#include "text/tokenizer.h"
+
+#include <string.h>
+
+static kg_status bytes_of(struct kg_str *out, const struct kg_tokenizer *tok, int32_t id,
+                          struct kg_err *err)
+{
+    kg_str_clear(out);
+    if (id >= kg_tokenizer_vocab_size(tok))
+        return KG_OK;
+    return kg_tokenizer_decode(out, tok, &id, 1, false, err);
+}
+
+static bool has(const struct kg_tokenizer *tok, int32_t id)
+{
+    return id < kg_tokenizer_vocab_size(tok) && kg_tokenizer_has(tok, id);
+}
+
+/* A token such as for padding, which the other's folder had no use for. */
+static bool is_extra(const struct kg_tokenizer *a, const struct kg_tokenizer *b,
+                     int32_t id)
+{
+    return (!has(a, id) && kg_tokenizer_is_special(b, id)) ||
+           (!has(b, id) && kg_tokenizer_is_special(a, id));
+}
+
+static kg_status compare(const struct kg_tokenizer *a, const struct kg_tokenizer *b,
+                         bool extra, const char *dir, struct kg_err *err)
+{
+    const int32_t n = kg_tokenizer_vocab_size(a), found = kg_tokenizer_vocab_size(b);
+    struct kg_str x = {0}, y = {0};
+    kg_status status = KG_OK;
+
+    for (int32_t id = 0; (id < n || id < found) && status == KG_OK; id++) {
+        status = bytes_of(&x, a, id, err);
+        if (status == KG_OK)
+            status = bytes_of(&y, b, id, err);
+        if (status == KG_OK &&
+            (x.len != y.len || (x.len > 0 && memcmp(x.data, y.data, x.len) != 0)) &&
+            !(extra && is_extra(a, b, id)))
+            status = kg_fail(
+                err, KG_ECONFLICT,
+                "%s: expected the model's tokenizer, found another: id %d is "
+                "'%.40s' there and '%.40s' here",
+                dir, id, kg_str_text(&y), kg_str_text(&x));
+    }
+    kg_str_release(&x);
+    kg_str_release(&y);
+    return status;
+}
+
+kg_status kg_tokenizer_compare(const struct kg_tokenizer *tok,
+                               const struct kg_tokenizer *other, const char *dir,
+                               struct kg_err *err)
+{
+    const int32_t n = kg_tokenizer_vocab_size(tok);
+    const int32_t found = kg_tokenizer_vocab_size(other);
+
+    if (n != found)
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: expected a tokenizer of %d ids as the model's, found %d", dir,
+                       n, found);
+    return compare(tok, other, false, dir, err);
+}
+
+kg_status kg_tokenizer_check_beside(const struct kg_tokenizer *tok, const char *dir,
+                                    struct kg_err *err)
+{
+    struct kg_tokenizer *other;
+    kg_status status = kg_tokenizer_open(&other, dir, err);
+
+    if (status != KG_OK)
+        return status == KG_ENOTFOUND ? KG_OK : status;
+    status = compare(tok, other, true, dir, err);
+    kg_tokenizer_close(other);
+    return status;
+}
