@@ -393,7 +393,7 @@ static void operations_are_what_is_reserved_and_asked_for(void **state)
     unsetenv("KEDGE_TEST_BACKEND");
     NEED(kg_model_open(&m, DIGITS, &opts, err));
     assert_true(of_few - of_exact == kg_model_product_bytes(m));
-    assert_true(of_many - of_few >= 8000 * 256ull);
+    assert_true(of_many - of_few >= 8000 * 216ull);
     assert_true(of_sets - of_many >= 9000 * (uint64_t)(m->config.vocab / 8));
     kg_model_free(m);
 }

@@ -151,16 +151,15 @@ static kg_status put_training(struct kg_bench_report *r, const char *name,
 }
 
 /* What crosses in `steps` steps. Up of a token: its id, position, sequence and row; its
- * target, for the head's forward and once more for its backward, which has log sum exp, a
- * factor of p, place and coefficient beside it (docs/gpu.md). Down: log sum exp and
- * log-prob; of a step the norm of the gradient, and twice a float that the clock waits
- * for. */
+ * target, for the head's forward; place and coefficient, for its backward (docs/gpu.md).
+ * Down: log sum exp and log-prob; of a step the norm of the gradient, and twice a float
+ * that the clock waits for. */
 static kg_status train_bus(struct kg_bench_report *r, const struct training *t,
                            const char *name, int steps, struct kg_err *err)
 {
     return kg_bench_put_traffic(r, name, &t->traffic,
                                 (double)steps * t->n_seqs * t->seq_len, steps,
-                                "52 and 12 and 3 and 4 and 4", err);
+                                "32 and 12 and 3 and 4 and 4", err);
 }
 
 static kg_status train_row(struct kg_bench_report *r, struct training *t,

@@ -59,11 +59,13 @@ struct kg_rows_pack {
     bool given;               /* to a token of the pack, at least */
 
     const struct kg_backend *backend;
-    void *there;           /* owned, the backend's: what follows stands in it */
-    char *hidden;          /* (max_rows+1, D) ct; the last one is laid aside */
-    char *anchor_hidden;   /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
-    float *dhidden_rows;   /* (max_rows, D) NULL unless opts.backward */
-    float *dhidden;        /* (max_tokens, D) as above */
+    void *there;         /* owned, the backend's: what follows stands in it */
+    char *hidden;        /* (max_rows+1, D) ct; the last one is laid aside */
+    char *anchor_hidden; /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
+    float *dhidden_rows; /* (max_rows, D) NULL unless opts.backward */
+    float *dhidden;      /* (max_tokens, D) as above */
+    char *asked;         /* of the last ask, for the backward: struct kg_head's kept; NULL
+                            * where no backward follows, or the backend keeps nothing */
     struct kg_stage found; /* by draws: struct found, a bank for each that is begun */
     uint64_t n_begun;      /* draws, as the next */
     uint64_t n_ended;
@@ -78,6 +80,7 @@ enum {
     ANCHOR_BYTES,
     WIDE_ROWS,
     WIDE_TOKENS,
+    ASKED_BYTES,
     ROWS, /* wanted */
     IDS,
     TOP,
@@ -104,6 +107,7 @@ static const struct kg_column there_columns[] = {
     KG_COLUMN(struct kg_rows_pack, anchor_hidden, ANCHOR_BYTES),
     KG_COLUMN(struct kg_rows_pack, dhidden_rows, WIDE_ROWS),
     KG_COLUMN(struct kg_rows_pack, dhidden, WIDE_TOKENS),
+    KG_COLUMN(struct kg_rows_pack, asked, ASKED_BYTES),
     {0},
 };
 
@@ -141,11 +145,12 @@ static int64_t max_rows(const struct kg_rows_opts *opts)
     return opts->max_rows > 0 ? opts->max_rows : opts->max_tokens;
 }
 
-static void count(size_t counts[COUNTS], const struct kg_model_config *c,
-                  enum kg_dtype ct, const struct kg_rows_opts *opts)
+static void count(size_t counts[COUNTS], const struct kg_model *m,
+                  const struct kg_rows_opts *opts)
 {
+    const struct kg_model_config *c = &m->config;
     size_t n = (size_t)max_rows(opts), tokens = (size_t)opts->max_tokens;
-    size_t ids = n * (size_t)opts->max_k, bytes = kg_dtype_traits(ct)->bytes;
+    size_t ids = n * (size_t)opts->max_k, bytes = kg_dtype_traits(m->ct)->bytes;
     size_t width = (size_t)c->hidden;
     size_t other = opts->anchor ? (size_t)opts->anchor->config.hidden : 0;
 
@@ -155,6 +160,8 @@ static void count(size_t counts[COUNTS], const struct kg_model_config *c,
     counts[ANCHOR_BYTES] = only_if(opts->kl, n * other * bytes);
     counts[WIDE_ROWS] = only_if(opts->backward, n * width);
     counts[WIDE_TOKENS] = only_if(opts->backward, tokens * width);
+    counts[ASKED_BYTES] = only_if(opts->backward && m->backend->keeps_heads,
+                                  kg_head_kept_bytes((int64_t)n, opts->max_k));
     counts[ROWS] = n;
     counts[IDS] = ids;
     counts[TOP] = n * (size_t)opts->top_k;
@@ -226,7 +233,7 @@ kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
 
     if (!new)
         return err->code;
-    count(counts, &m->config, m->ct, opts);
+    count(counts, m, opts);
     new->max_tokens = opts->max_tokens;
     new->max_rows = max_rows(opts);
     new->max_k = opts->max_k;
@@ -290,7 +297,7 @@ struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_op
     struct kg_bytes b = acts_of(m, opts, checkpointed(opts), n_given(m, opts)),
                     anchor = {0};
 
-    count(counts, &m->config, m->ct, opts);
+    count(counts, m, opts);
     if (opts->anchor)
         anchor = acts_of(opts->anchor, opts, true, 0);
     b.there += anchor.there + bytes_of(there_columns, counts);
@@ -530,6 +537,7 @@ static struct kg_head asked_head(const struct kg_rows *p, struct kg_head_anchor 
 
     head.top_k = p->ask.top_k;
     head.sets = p->ask.sets ? p->sets : NULL;
+    head.kept = p->pack->asked;
     if (p->ask.kl == KG_ROWS_KL_NONE)
         return head;
     *anchor = (struct kg_head_anchor){

@@ -208,7 +208,25 @@ struct kg_head {
     /* (N) ids of which the mass is wanted, n 0: of all; or NULL */
     const struct kg_idset *sets;
     const struct kg_head_anchor *anchor; /* borrowed; NULL where no exact KL is wanted */
+    /* kg_head_kept_bytes(N, K) of the backend's memory, 64-byte aligned: the forward
+     * leaves there what it was asked and found, and the backward of the same rows and
+     * questions reads it there, instead of the host's lse, entropy, kl_reverse,
+     * anchor_lse, temperatures and ids, which then cross once. NULL, or where a backend
+     * keeps nothing: it reads them from the host */
+    void *kept;
 };
+
+/* Of an array of n elements in a row of such arrays. */
+static inline uint64_t kg_head_kept_array(int64_t n, size_t each)
+{
+    return ((uint64_t)n * each + 255) / 256 * 256;
+}
+/* Temperatures of both heads, targets, ids; lse, R, the anchor's lse; entropy. */
+static inline uint64_t kg_head_kept_bytes(int64_t n, int64_t k)
+{
+    return 4 * kg_head_kept_array(n, 4) + kg_head_kept_array(n * k, 4) +
+           3 * kg_head_kept_array(n, 8);
+}
 
 /* inv_temp, or NULL where all n are 1 */
 static inline const float *kg_not_one(const float *inv_temp, int64_t n)
@@ -385,6 +403,7 @@ struct kg_backend {
     bool one_caller;  /* operations are called from one thread at a time, and from no
                        * parallel region; get and fetch of what none of them writes
                        * from any */
+    bool keeps_heads; /* uses struct kg_head's `kept` */
     const struct kg_traffic *traffic; /* counted; NULL: nothing crosses */
     enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);

@@ -258,6 +258,7 @@ const struct kg_backend *kg_device_planned(void)
 {
     static const struct kg_backend table = {.name = "cuda, planned",
                                             .one_caller = true,
+                                            .keeps_heads = true,
                                             .weights = KG_ROWS,
                                             .draw = draw_nowhere,
                                             .replay = replay_nowhere};

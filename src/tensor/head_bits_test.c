@@ -23,6 +23,7 @@ struct problem {
     struct kg_idset *sets;
     uint8_t *packed; /* (n) bitmaps at most */
     struct kg_head_anchor anchor;
+    void *kept; /* of the backend, or NULL */
 };
 
 /* Uniform in [0, n). */
@@ -103,7 +104,8 @@ static struct kg_head head_of(const struct problem *p)
                             .k = p->k,
                             .top_k = p->top_k,
                             .sets = p->sets,
-                            .anchor = p->anchored ? &p->anchor : NULL};
+                            .anchor = p->anchored ? &p->anchor : NULL,
+                            .kept = p->kept};
 }
 
 /* ---- results, a row of a table each ---- */
@@ -292,6 +294,19 @@ static void compare(struct problem p)
     problem_release(&p);
 }
 
+/* Nothing of this is what the forward was asked or found. */
+static void spoil(struct problem *p, struct kg_head_out *o)
+{
+    for (int64_t i = 0; i < p->n; i++) {
+        o->lse[i] = o->kl_reverse[i] = o->anchor_lse[i] = -3;
+        o->entropy[i] = 7;
+        p->target[i] = 0;
+        p->inv_temp[i] = 2;
+    }
+    for (int64_t i = 0; i < p->n * p->k; i++)
+        p->indices[i] = p->indices[i] < 0 ? -1 : 0;
+}
+
 /* ---- tests ---- */
 /* Of one tile, of two in a strip, of several strips; of every wish. */
 static void all_wishes_have_the_bits_of_the_cpu(void **state)
@@ -337,6 +352,39 @@ static void all_wishes_have_the_bits_of_the_cpu(void **state)
         compare(shapes[i]);
 }
 
+/* A backend that keeps what a head was asked and found has it from there, not from the
+ * host, whose numbers are others meanwhile. */
+static void what_the_forward_kept_is_what_the_backward_reads(void **state)
+{
+    struct problem p = {.dtype = KG_F32,
+                        .n = 29,
+                        .d = 12,
+                        .v = 700,
+                        .k = 5,
+                        .tempered = true,
+                        .anchored = true,
+                        .with_sets = true};
+    struct kg_head_out want, got;
+    struct gradient dwant, dgot;
+
+    (void)state;
+    problem_init(&p);
+    want = forward(cpu(), &p);
+    dwant = backward(cpu(), &p, &want);
+    p.kept = buffer_of((int64_t)kg_head_kept_bytes(p.n, p.k), 1);
+    got = forward(backend(), &p);
+    if (backend()->keeps_heads)
+        spoil(&p, &got);
+    dgot = backward(backend(), &p, &got);
+    all_same("dhidden", dwant.dhidden.data, dgot.dhidden.data, p.n * dwant.dhidden.stride,
+             sizeof(float));
+    all_same("dweight", dwant.dweight.data, dgot.dweight.data, p.v * p.d, sizeof(float));
+    gradient_release(&dwant), gradient_release(&dgot);
+    out_release(&want), out_release(&got);
+    buffer_free(p.kept);
+    problem_release(&p);
+}
+
 /* Sums over more rows than a block has, without those that have no gradient. */
 static void sums_over_many_rows_have_the_bits_of_the_cpu(void **state)
 {
@@ -377,6 +425,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_wishes_have_the_bits_of_the_cpu),
+        cmocka_unit_test(what_the_forward_kept_is_what_the_backward_reads),
         cmocka_unit_test(sums_over_many_rows_have_the_bits_of_the_cpu),
         cmocka_unit_test(what_is_no_number_is_none_in_the_same_places),
         cmocka_unit_test(ties_have_the_order_of_the_cpu),

@@ -699,6 +699,8 @@ static kg_status check_head(const struct kg_backend *be, const char *op,
                            "vocabulary of %lld",
                            op, (long long)n, h->sets[n].bound, (long long)V);
     KG_TRY(check_softcap(op, h->softcap, err));
+    if ((uintptr_t)h->kept % 64 != 0)
+        return kg_fail(err, KG_EINVAL, "%s: kept: expected 64-byte aligned memory", op);
     if (!h->anchor)
         return KG_OK;
     KG_TRY(check_softcap(op, h->anchor->softcap, err));

@@ -200,7 +200,7 @@ static struct kg_bytes recorded_experts(const struct kg_run *run)
  * numbers, ids and their coefficients, largest ids), and its set, a bit for each id. */
 static uint64_t row_bytes(const struct kg_model *m, const struct kg_rows_opts *o)
 {
-    enum { NUMBERS = 256, EACH_ID = 16, EACH_LARGEST = 8 };
+    enum { NUMBERS = 216, EACH_ID = 12, EACH_LARGEST = 8 };
     uint64_t set = o->sets ? ((uint64_t)m->config.vocab + 7) / 8 : 0;
 
     return NUMBERS + EACH_ID * (uint64_t)o->max_k + EACH_LARGEST * (uint64_t)o->top_k +

@@ -419,8 +419,8 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
     job->n = n;
     job->vocab = vocab;
     job->h.inv_temp = kg_not_one(h->inv_temp, n);
-    job->h.target = out->logp ? h->target : NULL;
-    job->h.indices = out->logp_at ? h->indices : NULL;
+    job->h.target = out->logp || h->kept ? h->target : NULL;
+    job->h.indices = out->logp_at || h->kept ? h->indices : NULL;
     job->h.sets = out->set_logp ? h->sets : NULL;
     job->h.top_k = out->top_ids || out->top_logp ? h->top_k : 0;
     job->h.anchor = NULL;
@@ -433,6 +433,13 @@ static void plan(struct job *job, const struct kg_head_out *out, const struct kg
     strips = KG_DEV_LOGITS / (job->rows * width * KG_CUDA_STRIP_TILES);
     job->tiles = {width, all, 0,
                   kg_cuda_min((strips > 1 ? strips : 1) * KG_CUDA_STRIP_TILES, all)};
+}
+
+static void place_asked(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
+                        const struct job *job)
+{
+    kg_cuda_asked_place(a, p, &job->h, job->n);
+    kg_cuda_sets_place(a, p, &job->h, NULL, job->n);
 }
 
 static void place_results(struct results *r, struct kg_cuda_piece *p,
@@ -613,6 +620,30 @@ static kg_status run(const struct job *job, struct kg_err *err)
     return KG_OK;
 }
 
+template <typename T> static void keep_one(T *to, const T *from, int64_t n)
+{
+    if (from)
+        kg_dev_copy(to, from, (uint64_t)n * sizeof *to);
+}
+
+/* For the backward. */
+static void keep(const struct job *job)
+{
+    const struct kg_cuda_asked *a = &job->asked;
+    const struct results *r = &job->results;
+    struct kg_cuda_kept k;
+
+    kg_cuda_kept_place(&k, &job->h);
+    keep_one(k.asked.inv_temp, a->inv_temp, job->n);
+    keep_one(k.asked.anchor_temp, a->anchor_temp, job->n);
+    keep_one(k.asked.target, a->target, job->n);
+    keep_one(k.asked.indices, a->indices, job->n * job->h.k);
+    keep_one(k.found.lse, r->lse, job->n);
+    keep_one(k.found.kl_reverse, r->kl_reverse, job->n);
+    keep_one(k.found.anchor_lse, r->anchor_lse, job->n);
+    keep_one(k.found.entropy, r->entropy, job->n);
+}
+
 /* host: what goes up, then what comes down; the device has the same and the work. */
 static kg_status run_head(struct job *job, char *host, uint64_t up, uint64_t both,
                           uint64_t all, struct kg_err *err)
@@ -624,15 +655,18 @@ static kg_status run_head(struct job *job, char *host, uint64_t up, uint64_t bot
     to.base = (char *)kg_cuda_scratch(all, err);
     if (!to.base)
         return err->code;
-    kg_cuda_asked_place(&asked, &from, &job->h, NULL, job->n);
-    kg_cuda_asked_place(&job->asked, &to, &job->h, NULL, job->n);
+    place_asked(&asked, &from, job);
+    place_asked(&job->asked, &to, job);
     place_results(&results, &from, job);
     place_results(&job->results, &to, job);
     place_work(job, &to);
     kg_cuda_asked_fill(&asked, &job->h, NULL, job->n);
+    kg_cuda_sets_fill(&asked, &job->h, NULL, job->n);
     if (up > 0)
         kg_cuda_up(to.base, host, up);
     KG_TRY(run(job, err));
+    if (job->h.kept)
+        keep(job);
     kg_cuda_down(host + up, to.base + up, both - up);
     KG_TRY(kg_dev_done("head", err));
     give_results(&results, job);
@@ -650,7 +684,7 @@ kg_status kg_cuda_head(const struct kg_head_out *out, const struct kg_head *h,
     if (h->hidden.rows == 0 || h->weight.rows == 0)
         return KG_OK;
     plan(&job, out, h, NULL);
-    kg_cuda_asked_place(&job.asked, &p, &job.h, NULL, job.n);
+    place_asked(&job.asked, &p, &job);
     up = p.used;
     place_results(&job.results, &p, &job);
     both = p.used;

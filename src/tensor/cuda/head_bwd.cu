@@ -1,12 +1,13 @@
 /* The vocabulary head, backward: from a few numbers per row to gradients of hidden states
  * and weights. cpu/head_bwd.c explains the numbers, which are these to the bit.
  *
- * The host leaves out rows without any gradient and makes the few numbers of each from
- * which the device derives its factors; then blocks of rows meet strips of the
- * vocabulary: logits again, dz in the compute dtype, and two products that consume it. A
- * thread has a column; those with a coefficient of their own are written over by a thread
- * for each id that was asked about. Blocks and strips are the CPU's, and what is added to
- * dweight is added block by block.
+ * The host leaves out rows without any gradient and sends the coefficients of the others.
+ * The device has the rest of what it derives a row's factors from since the forward
+ * (kept), or is given it too; then blocks of rows meet strips of the vocabulary: logits
+ * again, dz in the compute dtype, and two products that consume it. A thread has a
+ * column; those with a coefficient of their own are written over by a thread for each id
+ * that was asked about. Blocks and strips are the CPU's, and what is added to dweight is
+ * added block by block.
  */
 extern "C" {
 #include "base/mem.h"
@@ -31,43 +32,55 @@ struct factors {
     float k0_single, k1_single, kr_single, kf_single;
 };
 
-/* What goes up of them; an array is NULL where nothing of its kind is wanted. */
-struct terms {
-    double *lse;
-    double *k0;
-    double *ks;
-    double *k1;
-    double *anchor_lse;
-    double *kr;
-    double *r;
-    double *kf;
+/* Of the rows that have a gradient. An array is NULL where nothing of its kind is wanted;
+ * the two of a set are 0 where it is of all ids. */
+struct given {
+    int32_t *row; /* their places in hidden */
+    double *a_target;
+    double *a_indices; /* (n,K) */
+    double *a_entropy;
+    double *a_reverse;
+    double *a_forward;
+    double *a_set;
+    double *set_logp;
+    struct kg_cuda_asked asked;
+    struct kg_cuda_found found;
 };
 
-static __device__ double term(const double *x, int64_t n, double none)
+static __device__ double term(const double *x, int64_t n) { return x ? x[n] : 0.0; }
+
+/* Coefficients of what was asked about of row n, added in order. */
+static __device__ double sum_a(const struct given &u, int64_t k, int64_t n)
 {
-    return x ? x[n] : none;
+    double sum = 0.0;
+
+    for (int64_t i = n * k; u.a_indices && i < (n + 1) * k; i++)
+        sum += u.asked.indices[i] >= 0 ? u.a_indices[i] : 0.0;
+    return sum + (u.a_target && u.asked.target[n] >= 0 ? u.a_target[n] : 0.0);
 }
 
-/* Of rows [n0, n0+rows): the rest of their factors. */
-static __global__ void derive(struct factors *to, struct terms u, const float *inv_temp,
-                              int64_t n0, int64_t rows)
+/* Of rows [n0, n0+rows), each with k ids. */
+static __global__ void derive(struct factors *to, struct given u, int64_t k, int64_t n0,
+                              int64_t rows)
 {
     const int64_t i = kg_cuda_flat(), n = n0 + i;
     struct factors f;
-    double anchor_lse;
 
     if (i >= rows)
         return;
-    anchor_lse = term(u.anchor_lse, n, 0.0);
-    f.t = inv_temp ? (double)inv_temp[n] : 1.0;
-    f.lse = u.lse[n];
+    const double anchor_lse = term(u.found.anchor_lse, n), cs = term(u.a_set, n);
+    const double ch = term(u.a_entropy, n), a = sum_a(u, k, n);
+    const double entropy = u.a_entropy ? (double)u.found.entropy[n] : 0.0;
+
+    f.t = u.asked.inv_temp ? (double)u.asked.inv_temp[n] : 1.0;
+    f.lse = u.found.lse[n];
     f.apart = f.lse - anchor_lse;
-    f.k0 = u.k0[n];
-    f.ks = term(u.ks, n, 0.0);
-    f.k1 = term(u.k1, n, -0.0); /* t times minus nothing */
-    f.kr = term(u.kr, n, 0.0);
-    f.r = term(u.r, n, 0.0);
-    f.kf = term(u.kf, n, 0.0);
+    f.k0 = f.t * (-a - cs - ch * entropy);
+    f.ks = cs != 0.0 ? f.t * cs * kg_real_exp(-u.set_logp[n]) : 0.0;
+    f.k1 = f.t * -ch;
+    f.kr = f.t * term(u.a_reverse, n);
+    f.r = term(u.a_reverse ? u.found.kl_reverse : NULL, n);
+    f.kf = f.t * term(u.a_forward, n);
     f.lse_high = (float)f.lse;
     f.lse_low = (float)(f.lse - (double)f.lse_high);
     f.anchor_high = (float)anchor_lse;
@@ -218,15 +231,6 @@ struct job {
     int32_t *row;  /* of the host (n): their places in hidden, ascending */
 };
 
-/* What goes up, of the rows that have a gradient. */
-struct given {
-    int32_t *row;
-    struct terms terms;
-    double *a_target;
-    double *a_indices; /* (n,K) */
-    struct kg_cuda_asked asked;
-};
-
 /* A block's, of the device. */
 struct work {
     struct factors *factors; /* (rows) */
@@ -241,19 +245,15 @@ struct work {
 
 static double at(const double *a, int64_t n) { return a ? a[n] : 0.0; }
 
-static double sum_a(const struct job *job, int64_t n, bool *any)
+/* Of what was asked about, anything. */
+static bool has_a(const struct job *job, int64_t n)
 {
     const struct kg_head *h = &job->h;
-    double sum = 0.0, a;
 
-    for (int k = 0; h->indices && k < h->k; k++) {
-        a = h->indices[n * h->k + k] >= 0 ? job->g->a_indices[n * h->k + k] : 0.0;
-        *any = *any || a != 0.0;
-        sum += a;
-    }
-    a = h->target && h->target[n] >= 0 ? job->g->a_target[n] : 0.0;
-    *any = *any || a != 0.0;
-    return sum + a;
+    for (int64_t i = n * h->k; h->indices && i < (n + 1) * h->k; i++)
+        if (h->indices[i] >= 0 && job->g->a_indices[i] != 0.0)
+            return true;
+    return h->target && h->target[n] >= 0 && job->g->a_target[n] != 0.0;
 }
 
 static double a_set(const struct job *job, int64_t n)
@@ -264,11 +264,9 @@ static double a_set(const struct job *job, int64_t n)
 static bool has_gradient(const struct job *job, int64_t n)
 {
     const struct kg_head_grad *g = job->g;
-    bool any = at(g->a_entropy, n) != 0.0 || at(g->a_kl_reverse, n) != 0.0 ||
-               at(g->a_kl_forward, n) != 0.0 || a_set(job, n) != 0.0;
 
-    (void)sum_a(job, n, &any);
-    return any;
+    return at(g->a_entropy, n) != 0.0 || at(g->a_kl_reverse, n) != 0.0 ||
+           at(g->a_kl_forward, n) != 0.0 || a_set(job, n) != 0.0 || has_a(job, n);
 }
 
 /* Without what has no gradient. */
@@ -305,55 +303,32 @@ static void choose_rows(struct job *job)
 }
 
 /* ---- arrays ---- */
-/* Those of the anchor where it counts. */
-static void place_terms(struct terms *u, struct kg_cuda_piece *p, const struct job *job)
+/* What goes up in every case, and what does where the forward kept nothing. */
+static void place_given(struct given *u, struct kg_cuda_piece *p, const struct job *job)
 {
     const struct kg_head_grad *g = job->g;
     const int64_t anchored = job->h.anchor ? job->n : 0;
 
-    kg_cuda_take(p, &u->lse, job->n);
-    kg_cuda_take(p, &u->k0, job->n);
-    kg_cuda_take(p, &u->ks, job->h.sets ? job->n : 0);
-    kg_cuda_take(p, &u->k1, g->a_entropy ? job->n : 0);
-    kg_cuda_take(p, &u->anchor_lse, anchored);
-    kg_cuda_take(p, &u->kr, g->a_kl_reverse ? anchored : 0);
-    kg_cuda_take(p, &u->r, g->a_kl_reverse ? anchored : 0);
-    kg_cuda_take(p, &u->kf, g->a_kl_forward ? anchored : 0);
-}
-
-/* Of the i-th row that has a gradient, which is row n of all. */
-static void fill_terms(const struct terms *u, int64_t i, const struct job *job, int64_t n)
-{
-    const struct kg_head_grad *g = job->g;
-    const double cs = a_set(job, n), ch = at(g->a_entropy, n);
-    const double entropy = g->a_entropy ? (double)g->entropy[n] : 0.0;
-    const double t = job->h.inv_temp ? (double)job->h.inv_temp[n] : 1.0;
-    bool any = false;
-    const double a = sum_a(job, n, &any);
-
-    u->lse[i] = g->lse[n];
-    u->k0[i] = t * (-a - cs - ch * entropy);
-    if (u->ks)
-        u->ks[i] = cs != 0.0 ? t * cs * kg_real_exp(-g->set_logp[n]) : 0.0;
-    if (u->k1)
-        u->k1[i] = t * -ch;
-    if (u->anchor_lse)
-        u->anchor_lse[i] = at(g->anchor_lse, n);
-    if (u->kr) {
-        u->kr[i] = t * g->a_kl_reverse[n];
-        u->r[i] = g->kl_reverse[n];
-    }
-    if (u->kf)
-        u->kf[i] = t * g->a_kl_forward[n];
-}
-
-static void place_given(struct given *u, struct kg_cuda_piece *p, const struct job *job)
-{
     kg_cuda_take(p, &u->row, job->n);
-    place_terms(&u->terms, p, job);
     kg_cuda_take(p, &u->a_target, job->h.target ? job->n : 0);
     kg_cuda_take(p, &u->a_indices, job->h.indices ? job->n * job->h.k : 0);
-    kg_cuda_asked_place(&u->asked, p, &job->h, job->row, job->n);
+    kg_cuda_take(p, &u->a_entropy, g->a_entropy ? job->n : 0);
+    kg_cuda_take(p, &u->a_reverse, g->a_kl_reverse ? anchored : 0);
+    kg_cuda_take(p, &u->a_forward, g->a_kl_forward ? anchored : 0);
+    kg_cuda_take(p, &u->a_set, job->h.sets ? job->n : 0);
+    kg_cuda_take(p, &u->set_logp, job->h.sets ? job->n : 0);
+    kg_cuda_sets_place(&u->asked, p, &job->h, job->row, job->n);
+}
+static void place_known(struct given *u, struct kg_cuda_piece *p, const struct job *job)
+{
+    const struct kg_head_grad *g = job->g;
+    const int64_t anchored = job->h.anchor ? job->n : 0;
+
+    kg_cuda_take(p, &u->found.lse, job->n);
+    kg_cuda_take(p, &u->found.kl_reverse, g->a_kl_reverse ? anchored : 0);
+    kg_cuda_take(p, &u->found.anchor_lse, anchored);
+    kg_cuda_take(p, &u->found.entropy, g->a_entropy ? job->n : 0);
+    kg_cuda_asked_place(&u->asked, p, &job->h, job->n);
 }
 
 static void fill_given(const struct given *u, const struct job *job)
@@ -361,11 +336,60 @@ static void fill_given(const struct given *u, const struct job *job)
     const struct kg_head_grad *g = job->g;
 
     memcpy(u->row, job->row, (size_t)job->n * sizeof *u->row);
-    for (int64_t i = 0; i < job->n; i++)
-        fill_terms(&u->terms, i, job, job->row[i]);
     kg_cuda_fill(u->a_target, g->a_target, job->row, job->n, 1);
     kg_cuda_fill(u->a_indices, g->a_indices, job->row, job->n, job->h.k);
+    kg_cuda_fill(u->a_entropy, g->a_entropy, job->row, job->n, 1);
+    kg_cuda_fill(u->a_reverse, g->a_kl_reverse, job->row, job->n, 1);
+    kg_cuda_fill(u->a_forward, g->a_kl_forward, job->row, job->n, 1);
+    for (int64_t i = 0; u->a_set && i < job->n; i++)
+        u->a_set[i] = a_set(job, job->row[i]);
+    kg_cuda_fill(u->set_logp, g->set_logp, job->row, job->n, 1);
+    kg_cuda_sets_fill(&u->asked, &job->h, job->row, job->n);
+}
+static void fill_known(const struct given *u, const struct job *job)
+{
+    const struct kg_head_grad *g = job->g;
+
+    kg_cuda_fill(u->found.lse, g->lse, job->row, job->n, 1);
+    kg_cuda_fill(u->found.kl_reverse, g->kl_reverse, job->row, job->n, 1);
+    kg_cuda_fill(u->found.anchor_lse, g->anchor_lse, job->row, job->n, 1);
+    kg_cuda_fill(u->found.entropy, g->entropy, job->row, job->n, 1);
     kg_cuda_asked_fill(&u->asked, &job->h, job->row, job->n);
+}
+
+/* to[i] <- from[row[i]], `each` of them */
+template <typename T>
+static __global__ void pick(T *to, const T *from, const int32_t *row, int64_t n,
+                            int64_t each)
+{
+    const int64_t i = kg_cuda_flat();
+
+    if (i < n * each)
+        to[i] = from[row[i / each] * each + i % each];
+}
+template <typename T>
+static void launch_pick(T *to, const T *from, const struct given *u, int64_t n,
+                        int64_t each)
+{
+    if (to)
+        KG_LAUNCH(pick<T>, kg_cuda_all(n * each), KG_FLAT_THREADS, to, from, u->row, n,
+                  each);
+}
+
+/* What the forward left, of the rows that have a gradient. */
+static void pick_known(const struct given *u, const struct job *job)
+{
+    struct kg_cuda_kept k;
+
+    kg_cuda_kept_place(&k, &job->h);
+    launch_pick(u->found.lse, k.found.lse, u, job->n, 1);
+    launch_pick(u->found.kl_reverse, k.found.kl_reverse, u, job->n, 1);
+    launch_pick(u->found.anchor_lse, k.found.anchor_lse, u, job->n, 1);
+    launch_pick(u->found.entropy, k.found.entropy, u, job->n, 1);
+    launch_pick(u->asked.inv_temp, k.asked.inv_temp, u, job->n, 1);
+    launch_pick(u->asked.anchor_temp, k.asked.anchor_temp, u, job->n, 1);
+    launch_pick(u->asked.target, k.asked.target, u, job->n, 1);
+    launch_pick(u->asked.indices, k.asked.indices, u, job->n, job->h.k);
 }
 
 static void place_work(struct work *w, struct kg_cuda_piece *p, const struct job *job)
@@ -472,8 +496,8 @@ static kg_status run_block(const struct block *b, struct kg_err *err)
     const struct kg_ivec row = kg_ivec(b->u->row + b->n0, b->rows);
     const struct kg_cuda_asked *a = &b->u->asked;
 
-    KG_LAUNCH(derive, kg_cuda_all(b->rows), KG_FLAT_THREADS, b->w->factors, b->u->terms,
-              a->inv_temp, b->n0, b->rows);
+    KG_LAUNCH(derive, kg_cuda_all(b->rows), KG_FLAT_THREADS, b->w->factors, *b->u,
+              (int64_t)h->k, b->n0, b->rows);
     KG_TRY(kg_cuda_gather_rows(hidden_of(b), h->hidden, row, err));
     if (h->anchor)
         KG_TRY(kg_cuda_gather_rows(anchor_hidden_of(b), h->anchor->hidden, row, err));
@@ -497,10 +521,16 @@ static kg_status run(const struct job *job, char *host, uint64_t up, uint64_t al
     if (!to.base)
         return err->code;
     place_given(&given, &from, job);
+    place_known(&given, &from, job);
     place_given(&there, &to, job);
+    place_known(&there, &to, job);
     place_work(&work, &to, job);
     fill_given(&given, job);
+    if (!job->h.kept)
+        fill_known(&given, job);
     kg_cuda_up(to.base, host, up);
+    if (job->h.kept)
+        pick_known(&there, job);
     for (int64_t n = 0; n < job->n; n += job->block) {
         const struct block b = {job, &there, &work, n,
                                 kg_cuda_min(job->block, job->n - n)};
@@ -522,6 +552,8 @@ static kg_status run_rows(const struct job *job, struct kg_err *err)
         return KG_OK;
     place_given(&given, &p, job);
     up = p.used;
+    place_known(&given, &p, job);
+    up = job->h.kept ? up : p.used;
     place_work(&work, &p, job);
     host = (char *)kg_cuda_host_scratch(up, err);
     return host ? run(job, host, up, p.used, err) : err->code;

@@ -53,11 +53,29 @@ struct kg_cuda_asked {
     struct kg_cuda_set *sets; /* (n) or NULL */
     uint8_t *packed;
 };
-/* What h has of n rows, row[i] or all. */
+/* What h has of n rows, row[i] or all: its sets, and all else. */
+void kg_cuda_sets_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
+                        const struct kg_head *h, const int32_t *row, int64_t n);
+void kg_cuda_sets_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
+                       const int32_t *row, int64_t n);
 void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
-                         const struct kg_head *h, const int32_t *row, int64_t n);
+                         const struct kg_head *h, int64_t n);
 void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
                         const int32_t *row, int64_t n);
+
+/* What a backward reads of the forward's results, of n rows; NULL where nobody asked. */
+struct kg_cuda_found {
+    double *lse;
+    double *kl_reverse;
+    double *anchor_lse;
+    float *entropy;
+};
+/* In h's `kept`: room for all of it, whatever is asked. */
+struct kg_cuda_kept {
+    struct kg_cuda_asked asked; /* without sets */
+    struct kg_cuda_found found;
+};
+void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
 
 /* ---- on the device ---- */
 /* Tiles of a strip: the backward's, and where products have the bits of their shape those

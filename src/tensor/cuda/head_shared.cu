@@ -5,6 +5,7 @@
  * which is shorter than the bitmap would be, is walked by one thread.
  */
 #include "tensor/cuda/head_internal.h"
+#include <assert.h>
 
 /* ---- arrays of the host ---- */
 static const struct kg_idset *set_of(const struct kg_head *h, const int32_t *row,
@@ -13,30 +14,40 @@ static const struct kg_idset *set_of(const struct kg_head *h, const int32_t *row
     return &h->sets[row ? row[i] : i];
 }
 
-void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
-                         const struct kg_head *h, const int32_t *row, int64_t n)
+void kg_cuda_sets_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
+                        const struct kg_head *h, const int32_t *row, int64_t n)
 {
     int64_t packed = 0;
 
     for (int64_t i = 0; h->sets && i < n; i++)
         packed += set_of(h, row, i)->n > 0 ? set_of(h, row, i)->bytes : 0;
+    kg_cuda_take(p, &a->sets, h->sets ? n : 0);
+    kg_cuda_take(p, &a->packed, packed);
+}
+
+void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
+                         const struct kg_head *h, int64_t n)
+{
     kg_cuda_take(p, &a->inv_temp, h->inv_temp ? n : 0);
     kg_cuda_take(p, &a->anchor_temp, h->anchor && h->anchor->inv_temp ? n : 0);
     kg_cuda_take(p, &a->target, h->target ? n : 0);
     kg_cuda_take(p, &a->indices, h->indices ? n * h->k : 0);
-    kg_cuda_take(p, &a->sets, h->sets ? n : 0);
-    kg_cuda_take(p, &a->packed, packed);
 }
 
 void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
                         const int32_t *row, int64_t n)
 {
-    int64_t at = 0;
-
     kg_cuda_fill(a->inv_temp, h->inv_temp, row, n, 1);
     kg_cuda_fill(a->anchor_temp, h->anchor ? h->anchor->inv_temp : NULL, row, n, 1);
     kg_cuda_fill(a->target, h->target, row, n, 1);
     kg_cuda_fill(a->indices, h->indices, row, n, h->k);
+}
+
+void kg_cuda_sets_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
+                       const int32_t *row, int64_t n)
+{
+    int64_t at = 0;
+
     for (int64_t i = 0; a->sets && i < n; i++) {
         const struct kg_idset *set = set_of(h, row, i);
         const uint32_t bytes = set->n > 0 ? set->bytes : 0;
@@ -46,6 +57,23 @@ void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
             memcpy(a->packed + at, set->data, bytes);
         at += bytes;
     }
+}
+
+void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h)
+{
+    const int64_t n = h->hidden.rows;
+    struct kg_cuda_piece p = {(char *)h->kept, 0};
+
+    memset(k, 0, sizeof *k);
+    kg_cuda_take(&p, &k->asked.inv_temp, n);
+    kg_cuda_take(&p, &k->asked.anchor_temp, n);
+    kg_cuda_take(&p, &k->asked.target, n);
+    kg_cuda_take(&p, &k->asked.indices, n * h->k);
+    kg_cuda_take(&p, &k->found.lse, n);
+    kg_cuda_take(&p, &k->found.kl_reverse, n);
+    kg_cuda_take(&p, &k->found.anchor_lse, n);
+    kg_cuda_take(&p, &k->found.entropy, n);
+    assert(p.used == kg_head_kept_bytes(n, h->k));
 }
 
 /* ---- logits ---- */

@@ -42,6 +42,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .traits = traits,
     .exact = exact,
     .one_caller = true,
+    .keeps_heads = true,
     .traffic = &kg_dev_traffic,
     .alloc = kg_cuda_alloc,
     .free = kg_cuda_free,
