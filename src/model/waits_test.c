@@ -1,7 +1,7 @@
 /* What the host waits for in a micro-batch on a device, and how much crosses: it waits
  * once, for log-probs, of which it makes the coefficients of the backward; the experts
- * that tokens had come down with them. Counted on emulated kernels, whose copies and
- * marks are those of a device.
+ * that tokens had, and the sums that train.router_aux reads, come down with them.
+ * Counted on emulated kernels, whose copies and marks are those of a device.
  */
 #include "model/rows_testing.h"
 
@@ -23,6 +23,7 @@ struct how {
     int rank;  /* 0: all weights are trained */
     bool kl;   /* against an anchor, exact */
     bool load; /* asked for with the log-probs */
+    bool aux;  /* train.router_aux: gradients of a balance, and its loss */
 };
 
 struct world {
@@ -30,6 +31,7 @@ struct world {
     struct kg_rows *rows;
     float *grads;
     int64_t *counts; /* of experts; NULL: there are none */
+    float *p_sum;    /* (E) as counts */
     const struct how *how;
 };
 
@@ -67,10 +69,12 @@ static struct world open_world(const struct kg_backend *be, const struct how *ho
     w.grads = kg_buf_alloc(be, (uint64_t)w.model->n_elements * sizeof *w.grads, "test",
                            &e);
     assert_non_null(w.grads);
-    if (w.model->config.experts.n > 0)
-        w.counts = must_alloc(
-            (size_t)(w.model->config.layers * w.model->config.experts.n),
-            sizeof *w.counts);
+    if (w.model->config.experts.n > 0) {
+        const size_t n = (size_t)w.model->config.experts.n;
+
+        w.counts = must_alloc((size_t)w.model->config.layers * n, sizeof *w.counts);
+        w.p_sum = must_alloc(n, sizeof *w.p_sum);
+    }
     return w;
 }
 
@@ -81,6 +85,7 @@ static void close_world(struct world *w)
     kg_model_free(w->anchor);
     kg_model_free(w->model);
     kg_mem_free(w->counts);
+    kg_mem_free(w->p_sum);
 }
 
 static void pack(struct world *w, int batch)
@@ -134,6 +139,8 @@ static struct waits micro_batch(struct world *w, int batch)
     n.ask = waited(w, before + n.forward);
     if (w->counts)
         NEED(kg_rows_load(w->counts, w->rows, err));
+    if (w->how->aux)
+        NEED(kg_rows_p_sum(w->p_sum, w->rows, err));
     n.load = waited(w, before + n.forward + n.ask);
     fill_coefficients(w->rows);
     NEED(kg_rows_backward(w->rows, w->grads, true, err));
@@ -147,6 +154,11 @@ static struct waits waits_on(const struct kg_backend *be, const struct how *how)
     struct world w = open_world(be, how);
     struct waits n = {0};
 
+    if (how->aux) { /* what evens the experts, of a whole update */
+        for (int64_t e = 0; e < w.model->config.experts.n; e++)
+            w.p_sum[e] = 0.01f * (float)e;
+        NEED(kg_rows_balance(w.rows, w.p_sum, err));
+    }
     for (int i = 0; i < BATCHES; i++)
         n = micro_batch(&w, i);
     NEED(kg_buf_settle(be, err));
@@ -156,15 +168,16 @@ static struct waits waits_on(const struct kg_backend *be, const struct how *how)
 
 #define DENSE  "tests/data/reference/qwen2"
 #define ROUTED "tests/data/reference/qwen2_moe"
-static const struct how plain = {"exact", DENSE, KG_F32, 0, true, true};
+static const struct how plain = {"exact", DENSE, KG_F32, 0, true, true, false};
 
 static void log_probs_are_all_that_a_micro_batch_waits_for(void **state)
 {
     static const struct how cases[] = {
-        {"exact", DENSE, KG_F32, 0, true, true},
-        {"own", DENSE, KG_BF16, 0, true, true},
-        {"own", DENSE, KG_BF16, 2, true, true},
-        {"exact", ROUTED, KG_F32, 0, true, true},
+        {"exact", DENSE, KG_F32, 0, true, true, false},
+        {"own", DENSE, KG_BF16, 0, true, true, false},
+        {"own", DENSE, KG_BF16, 2, true, true, false},
+        {"exact", ROUTED, KG_F32, 0, true, true, false},
+        {"exact", ROUTED, KG_F32, 0, true, true, true},
     };
 
     (void)state;
@@ -192,7 +205,7 @@ static uint64_t piece(int64_t n, size_t each)
 static void a_micro_batch_moves_what_is_said(void **state)
 {
     enum { N = ROOM, S = N_SEQS, R = N_SEQS * (LENGTH - 1) };
-    static const struct how how = {"exact", DENSE, KG_F32, 0, false, false};
+    static const struct how how = {"exact", DENSE, KG_F32, 0, false, false, false};
     const uint64_t ints = 3 * N + R + sizeof(struct kg_attn_seq) / sizeof(int32_t) * S;
     const uint64_t pack = sizeof(int32_t) * (ints + ints % 2);
     const uint64_t asked = 2 * piece(R, 4) + piece(R * K, 4);
@@ -233,7 +246,7 @@ static kg_status puts_at_once(void *to, const void *from, uint64_t bytes,
 static void an_operation_or_a_copy_that_waits_is_seen(void **state)
 {
     struct kg_backend operation = *emu(), copy = *emu();
-    struct how alone = {"exact", ROUTED, KG_F32, 0, true, false};
+    struct how alone = {"exact", ROUTED, KG_F32, 0, true, false, true};
 
     (void)state;
     operation.swiglu_bwd = waits_first;
