@@ -78,6 +78,22 @@ static kg_status first_position(struct kg_encoder_config *c,
     return KG_OK;
 }
 
+/* Of layer norms; absent: BERT's. */
+static kg_status read_eps(struct kg_encoder_config *c, const struct kg_json_doc *doc,
+                          struct kg_err *err)
+{
+    const struct kg_json *found = kg_json_get(doc->root, "layer_norm_eps");
+    const double eps = found ? kg_json_real(found, -1) : 1e-12;
+
+    c->eps = (float)eps;
+    if (eps > 0 && eps < 1)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: layer_norm_eps: expected a number between 0 and 1, found another "
+                   "or none (%s)",
+                   doc->where, kg_json_type_name(found));
+}
+
 static kg_status sizes(struct kg_encoder_config *c, const struct kg_json_doc *doc,
                        struct kg_err *err)
 {
@@ -88,7 +104,7 @@ static kg_status sizes(struct kg_encoder_config *c, const struct kg_json_doc *do
     KG_TRY(size_of(&c->vocab, doc, "vocab_size", MOST, err));
     KG_TRY(size_of(&c->rows, doc, "max_position_embeddings", MOST, err));
     KG_TRY(size_of(&c->types, doc, "type_vocab_size", MOST, err));
-    c->eps = (float)kg_json_real(kg_json_get(doc->root, "layer_norm_eps"), 1e-12);
+    KG_TRY(read_eps(c, doc, err));
     if (c->dim % c->heads == 0)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,

@@ -249,13 +249,46 @@ static void refuses(struct kg_encoder_opts opts, kg_status status, const char *p
         fail_msg("expected \"%s\" in \"%s\"", part, err.message);
 }
 
+struct flaw {
+    const char *file, *old, *new;
+    kg_status status;
+    const char *part;
+};
+
+static void refuse_all(const struct flaw *flaws, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        copy_folder();
+        change(flaws[i].file, flaws[i].old, flaws[i].new);
+        refuses((struct kg_encoder_opts){0}, flaws[i].status, flaws[i].part);
+    }
+}
+
+static void values_that_are_none_are_refused(void **state)
+{
+    static const struct flaw flaws[] = {
+        {"config.json", "\"layer_norm_eps\": 1e-12", "\"layer_norm_eps\": \"x\"",
+         KG_EFORMAT, "layer_norm_eps: expected a number between 0 and 1, found"},
+        {"config.json", "\"layer_norm_eps\": 1e-12", "\"layer_norm_eps\": -1", KG_EFORMAT,
+         "layer_norm_eps: expected a number between 0 and 1, found"},
+        {"modules.json", "\"1_Pooling\"", "\"../1_Pooling\"", KG_EFORMAT,
+         "expected the pooling in a folder of this one, found it in '../1_Pooling'"},
+        {"modules.json", "\"1_Pooling\"", "\"2_Pooling\"", KG_EINVAL,
+         "expected 2_Pooling/config.json, or to be told"},
+        {"sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": 0",
+         KG_EFORMAT, "max_seq_length: expected an integer from 1, found"},
+        {"sentence_bert_config.json", "\"max_seq_length\": 16",
+         "\"max_seq_length\": \"12\"", KG_EFORMAT,
+         "max_seq_length: expected an integer from 1, found another or string"},
+    };
+
+    (void)state;
+    refuse_all(flaws, sizeof flaws / sizeof *flaws);
+}
+
 static void folders_that_are_none_are_refused(void **state)
 {
-    static const struct {
-        const char *file, *old, *new;
-        kg_status status;
-        const char *part;
-    } cases[] = {
+    static const struct flaw flaws[] = {
         {"config.json", "\"bert\"", "\"qwen2\"", KG_EUNSUPPORTED,
          "model_type of an encoder: expected one of bert, roberta, xlm-roberta; found "
          "'qwen2'"},
@@ -293,11 +326,7 @@ static void folders_that_are_none_are_refused(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        copy_folder();
-        change(cases[i].file, cases[i].old, cases[i].new);
-        refuses((struct kg_encoder_opts){0}, cases[i].status, cases[i].part);
-    }
+    refuse_all(flaws, sizeof flaws / sizeof *flaws);
     copy_folder();
     change("1_Pooling/config.json", "{", "{\"include_prompt\": false,");
     refuses((struct kg_encoder_opts){.pooling = "mean"}, KG_EUNSUPPORTED,
@@ -312,6 +341,25 @@ static void folders_that_are_none_are_refused(void **state)
             "max_tokens: expected at most its 24 positions, found 25");
     refuses((struct kg_encoder_opts){.max_tokens = 2}, KG_EINVAL,
             "max_tokens: expected more than its 2 special tokens, found 2");
+}
+
+/* RoBERTa's: from behind that of padding, so there are fewer for a text. */
+static void positions_begin_behind_padding(void **state)
+{
+    (void)state;
+    copy_folder();
+    change("config.json", "\"bert\"", "\"xlm-roberta\"");
+    refuses((struct kg_encoder_opts){.max_tokens = 24}, KG_EINVAL,
+            "expected at most its 23 positions, found 24");
+    change("config.json", "\"pad_token_id\": 0", "\"pad_token_id\": 1");
+    refuses((struct kg_encoder_opts){.max_tokens = 23}, KG_EINVAL,
+            "expected at most its 22 positions, found 23");
+    kg_encoder_close(open_with(dir, (struct kg_encoder_opts){.max_tokens = 22}));
+    change("config.json", "\"pad_token_id\": 1", "\"pad_token_id\": 23");
+    refuses((struct kg_encoder_opts){0}, KG_EFORMAT,
+            "pad_token_id': expected an integer of 0..22, found");
+    change("config.json", "\"pad_token_id\"", "\"pad\"");
+    refuses((struct kg_encoder_opts){0}, KG_EFORMAT, "pad_token_id");
 }
 
 static void pooling_is_known_or_asked_for(void **state)
@@ -484,6 +532,8 @@ int main(void)
         cmocka_unit_test(prefixes_stand_in_front),
         cmocka_unit_test(a_hash_says_which_encoder_it_is),
         cmocka_unit_test_setup_teardown(folders_that_are_none_are_refused, begin, end),
+        cmocka_unit_test_setup_teardown(values_that_are_none_are_refused, begin, end),
+        cmocka_unit_test_setup_teardown(positions_begin_behind_padding, begin, end),
         cmocka_unit_test_setup_teardown(pooling_is_known_or_asked_for, begin, end),
         cmocka_unit_test_setup_teardown(modules_say_whether_vectors_have_length_1, begin,
                                         end),

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/hub.h"
 #include "data/json.h"
 
 #include <string.h>
@@ -80,6 +81,11 @@ static kg_status take_module(struct modules *m, const struct kg_json_doc *doc,
                        "%s: expected a transformer, one pooling and its normalisation, "
                        "found %s",
                        doc->where, type);
+    if (!kg_hub_is_inside(path))
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected the pooling in a folder of this one, found it in "
+                       "'%.200s'",
+                       doc->where, path);
     m->pooling = kg_mem_strdup(path, err);
     return m->pooling ? KG_OK : KG_ENOMEM;
 }
@@ -154,18 +160,18 @@ static kg_status read_pooling(struct kg_encoder_settings *s, const char *dir,
                               const struct modules *m, const char *asked,
                               struct kg_err *err)
 {
-    const struct kg_path folder = kg_path_in(dir, m->pooling ? m->pooling : "1_Pooling");
+    const char *own = m->pooling ? m->pooling : "1_Pooling";
+    const struct kg_path folder = kg_path_in(dir, own);
     struct kg_json_doc doc = {0};
     kg_status status;
     bool there;
 
     KG_TRY(read_if(&doc, &there, folder.text, "config.json", err));
     if (!there && !asked)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%s: expected 1_Pooling/config.json, or to be told how vectors are "
-            "pooled (--pooling mean or cls), found neither",
-            dir);
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected %.200s/config.json, or to be told how vectors are "
+                       "pooled (--pooling mean or cls), found neither",
+                       dir, own);
     /* what stands beside the mode holds for a mode that is asked for, too */
     KG_TRY_GOTO(out, need_flag(&doc, "include_prompt", true, err));
     status = asked ? named_pooling(s, asked, err) : take_pooling(s, &doc, err);
@@ -175,6 +181,22 @@ out:
 }
 
 /* ---- lengths and prefixes ---- */
+/* max_seq_length; as many as there are positions where it is absent, null, or more. */
+static kg_status take_length(int32_t *out, const struct kg_json_doc *doc, int32_t most,
+                             struct kg_err *err)
+{
+    const struct kg_json *found = kg_json_get(doc->root, "max_seq_length");
+    const bool none = !found || kg_json_type(found) == KG_JSON_NULL;
+    const int64_t n = none ? most : kg_json_int(found, 0);
+
+    *out = n > most ? most : (int32_t)n;
+    if (n >= 1)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: max_seq_length: expected an integer from 1, found another or %s",
+                   doc->where, kg_json_type_name(found));
+}
+
 static kg_status read_max_tokens(struct kg_encoder_settings *s, const char *dir,
                                  const struct kg_encoder_config *c, int32_t asked,
                                  struct kg_err *err)
@@ -186,9 +208,8 @@ static kg_status read_max_tokens(struct kg_encoder_settings *s, const char *dir,
 
     KG_TRY(read_if(&doc, &there, dir, "sentence_bert_config.json", err));
     status = need_flag(&doc, "do_lower_case", false, err);
-    s->max_tokens = (int32_t)kg_json_int(kg_json_get(doc.root, "max_seq_length"), most);
-    if (s->max_tokens < 1 || s->max_tokens > most)
-        s->max_tokens = most;
+    if (status == KG_OK)
+        status = take_length(&s->max_tokens, &doc, most, err);
     kg_json_release(&doc);
     if (status != KG_OK)
         return status;
