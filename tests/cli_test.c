@@ -223,9 +223,9 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
                    "from 1e-06 to 1, found '0'");
     expect_refusal(2, kedge("", "generate --model x --n 0 hi"),
                    "--n: expected an integer");
-    expect_refusal(2, kedge("", "generate --model x"),
+    expect_refusal(2, kedge("", "generate --model ./x"),
                    "either a PROMPT or --jsonl, found neither");
-    expect_refusal(2, kedge("", "generate --model x --jsonl hi"), "found both");
+    expect_refusal(2, kedge("", "generate --model ./x --jsonl hi"), "found both");
     expect_refusal(2, kedge("", "inspect"), "expected DIR");
     expect_refusal(2, kedge("", "new"), "expected DIR");
     expect_refusal(2, kedge("", "new %s/x", work), "--vocab N or --tokenizer DIR");
