@@ -176,8 +176,9 @@ TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
 
 tests: $(UNIT_TESTS) $(TREE_TESTS)       ## build the tests
 
-# $(call run,PROGRAMS): what they wrote, gigabytes, stays where one failed, and where KEEP=1 is set
-run = tools/run-tests $(B) $(1) && { [ -n "$(KEEP)" ] || rm -rf build/test-*; }
+# $(call run,PROGRAMS): what they wrote, gigabytes, stays where one failed, and where KEEP=1 is set. One at a time in a tree:
+# tests of two builds write in the same folders.
+run = flock -o build/tests-run tools/run-tests $(B) $(1) && { [ -n "$(KEEP)" ] || rm -rf build/test-*; }
 
 test: tests kedge                        ## run every test; ends with N passed, N failed, N skipped
 	@$(call run,$(UNIT_TESTS) $(TREE_TESTS))
