@@ -131,7 +131,7 @@ emulates() {
     [ "$(result ops)" = ok ] && [ "$(result bits)" = ok ] && [ "$(result whole)" = ok ] && [ "$(result tests/bits)" = skipped ] && json_is_read
 }
 if ! echo | ${CC:-cc} -x c++ -fsyntax-only - >/dev/null 2>&1; then
-    skipped "operations, models and training run on emulated kernels" "no C++ compiler"
+    skipped "operations, models and training run on emulated kernels" "no C++ compiler with __builtin_setjmp"
 elif [ ! -x "$real/train/lane_sum_test" ]; then
     skipped "operations, models and training run on emulated kernels" "this test was built alone"
 else

@@ -311,7 +311,7 @@ static void a_hub_that_refuses_is_told_in_a_line(void **state)
     hub.answer = "404 Not Found";
     hub.page = "<html>\n<b>nothing</b>\n</html>";
     refuses("pull org/none", "expected a model at");
-    refuses("pull ../none", "expected ORG/NAME");
+    refuses("pull ../none", "expected [ORG/]NAME[@");
     refuses("pull --data-set none", "expected ORG/NAME");
     refuses("pull hf://org/none/../../x", "inside");
     refuses("pull hf://org/none/x --include '*'", "--include");

@@ -163,7 +163,6 @@ static kg_status answer_all(struct window *w, struct kg_err *err)
             return input;
         }
         KG_TRY(answer_window(w, err));
-        KG_TRY(check_stop(err));
         if (input != KG_OK) {
             *err = input_err;
             return input;

@@ -80,6 +80,21 @@ static size_t id_bytes(const char *text)
     return text[org] == '/' ? org + 1 + strcspn(text + org + 1, "/@") : org;
 }
 
+/* A file's name that was mistyped is none of a model's. */
+static bool is_file_name(const char *text, size_t n)
+{
+    static const char *const ends[] = {".safetensors", ".json", ".jsonl", ".yaml",
+                                       ".gguf",        ".bin",  ".model"};
+
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const size_t end = strlen(ends[i]);
+
+        if (n > end && memcmp(text + n - end, ends[i], end) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* The hub's oldest models have no ORG, in the cache either; data sets are named with it,
  * for what stands behind a data set's name is a file. */
 static bool is_name(const char *text, size_t n, enum kg_hub_kind kind)
@@ -90,7 +105,7 @@ static bool is_name(const char *text, size_t n, enum kg_hub_kind kind)
         return false;
     return slash ? is_part(text, (size_t)(slash - text)) &&
                        is_part(slash + 1, n - (size_t)(slash + 1 - text))
-                 : is_part(text, n);
+                 : is_part(text, n) && !is_file_name(text, n);
 }
 
 bool kg_hub_is_id(const char *text)
@@ -162,7 +177,10 @@ kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
         return kg_fail(
             err, KG_EINVAL,
             "%.300s: expected %s (letters, digits, '.', '_', '-'), found '%.200s'", text,
-            address ? "hf://ORG/NAME[@REVISION]/FILE" : "ORG/NAME[@REVISION]", at);
+            address                     ? "hf://ORG/NAME[@REVISION]/FILE"
+            : name->kind == KG_HUB_DATA ? "ORG/NAME[@REVISION]"
+                                        : "[ORG/]NAME[@REVISION]",
+            at);
     memcpy(name->id, at, n);
     at += n;
     if (*at == '@') {

@@ -101,14 +101,40 @@ static void ids_have_one_part_or_two(void **state)
     static const char *const good[] = {
         "Qwen/Qwen2.5-0.5B",   "a/b",  "org/tiny@v1.0",       "org/tiny@refs/pr/1",
         "o-r.g/_n_@" COMMIT_A, "gpt2", "bert-base-uncased@v1"};
-    static const char *const bad[] = {
-        "-tiny",    "a/b/c",     "./a",    "../a",         "a/..",
-        "/a/b",     "a//b",      "a--b/c", "a/b..c",       "-a/b",
-        "a/b-",     "a/b.",      "a b/c",  "a/b@",         "a/b@../x",
-        "a/b@-x",   "a/b@x//y",  "a/b@/x", "a/b@x/../../", "hf://a/b",
-        "a/b\n",    "a@",        "a/",     "/a",           "",
-        "a/b@x\ny", "a/b@x/",    "a/b@..", "~/b",          "a\\b/c",
-        "a/b@x y",  "http://a/b"};
+    static const char *const bad[] = {"-tiny",
+                                      "a/b/c",
+                                      "./a",
+                                      "../a",
+                                      "a/..",
+                                      "/a/b",
+                                      "a//b",
+                                      "a--b/c",
+                                      "a/b..c",
+                                      "-a/b",
+                                      "a/b-",
+                                      "a/b.",
+                                      "a b/c",
+                                      "a/b@",
+                                      "a/b@../x",
+                                      "a/b@-x",
+                                      "a/b@x//y",
+                                      "a/b@/x",
+                                      "a/b@x/../../",
+                                      "hf://a/b",
+                                      "a/b\n",
+                                      "a@",
+                                      "a/",
+                                      "/a",
+                                      "",
+                                      "a/b@x\ny",
+                                      "a/b@x/",
+                                      "a/b@..",
+                                      "~/b",
+                                      "a\\b/c",
+                                      "a/b@x y",
+                                      "http://a/b",
+                                      "x.safetensors",
+                                      "config.json@v1"};
 
     (void)state;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)

@@ -542,9 +542,7 @@ static kg_status finish(struct builder *b, struct kg_err *err)
         return stopped(b, err);
     KG_TRY(status);
     sqlite3_progress_handler(b->db, 0, NULL, NULL);
-    KG_TRY(seal(b, err));
-    if (kg_signal_stop_requested())
-        return stopped(b, err);
+    KG_TRY(seal(b, err)); /* all is there: a signal from here on loses no index */
     code = sqlite3_close(b->db);
     if (code != SQLITE_OK)
         return kg_sql_fail(err, b->db, code, b->temporary.data, "close the index");

@@ -96,7 +96,7 @@ struct kg_index_info {
     int64_t terms;    /* distinct */
     int64_t tokens;   /* of all passages */
     uint64_t bytes;   /* of the file */
-    uint64_t hash;    /* of its pages: two indexes of one hash answer alike */
+    uint64_t hash;    /* of its pages: of words, indexes of one hash answer alike */
     int32_t dim;      /* of vectors; 0: it has none */
     uint64_t encoder; /* hash of the encoder that made them, see encoder.h */
 };
