@@ -2,27 +2,46 @@
  *
  * A row belongs to sixteen lanes, which are the CPU's: each is a chain in column order,
  * and they are added by its tree. Sums over rows (dw, db) are made by strips of columns:
- * a lane a column, rows in chunks of 64 from zero, the chunks in order.
+ * a lane a column, rows in chunks of 64 from zero, each by a warp, then the chunks in
+ * order by a thread a column. A lane has eight elements under way at a time, as few rows
+ * are all that a device has to do when it decodes.
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64 };
+enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64, AT_ONCE = 8 };
+
+/* x[i] <- a row's element i turns of the lanes behind d, 0 beyond its end */
+static __device__ void take(float x[AT_ONCE], const float *row, int64_t d, int64_t end)
+{
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+        x[i] = d + i * KG_CUDA_LANES < end ? row[d + i * KG_CUDA_LANES] : 0.0f;
+}
 
 /* ---- forward ---- */
 static __global__ void rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                                struct kg_vec w, float eps)
 {
+    enum { TURN = AT_ONCE * KG_CUDA_LANES };
     const struct kg_cuda_lane l = kg_cuda_lane_of(x.rows);
-    float sum = 0.0f, scale;
+    const float *row = kg_cuda_f32(x, l.row);
+    float sum = 0.0f, scale, v[AT_ONCE], by[AT_ONCE];
 
-    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES) {
-        const float v = kg_cuda_f32(x, l.row)[d];
-
-        sum = kg_fma(v, v, sum);
+    for (int64_t d = l.first; l.there && d < x.cols; d += TURN) {
+        take(v, row, d, x.cols);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) /* a sum of squares is no -0: 0 adds nothing */
+            sum = kg_fma(v[i], v[i], sum);
     }
     scale = 1.0f / sqrtf(kg_cuda_sum_lanes(sum) / (float)x.cols + eps);
-    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES)
-        kg_cuda_store(y, l.row, d, w.data[d] * (kg_cuda_f32(x, l.row)[d] * scale));
+    for (int64_t d = l.first; l.there && d < x.cols; d += TURN) {
+        take(v, row, d, x.cols);
+        take(by, w.data, d, x.cols);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (d + i * KG_CUDA_LANES < x.cols)
+                kg_cuda_store(y, l.row, d + i * KG_CUDA_LANES, by[i] * (v[i] * scale));
+    }
     if (inv.data && l.there && l.first == 0)
         inv.data[l.row] = scale;
 }
@@ -51,36 +70,52 @@ static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_ve
     return sum;
 }
 
-/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1): a warp a chunk, the first adds */
-static __global__ void sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x,
-                                struct kg_vec inv)
+/* part[c,d] <- the sum of chunk c: a warp a chunk */
+static __global__ void sum_chunks(float *part, struct kg_mat g, struct kg_mat x,
+                                  struct kg_vec inv)
 {
-    KG_SHARED(float, part, [WARPS][STRIP]);
     const int lane = (int)threadIdx.x % STRIP, warp = (int)threadIdx.x / STRIP;
-    const int64_t d = (int64_t)blockIdx.x * STRIP + lane;
-    const bool there = d < g.cols;
-    float total = there ? out.data[d] : 0.0f;
+    const int64_t d = (int64_t)blockIdx.y * STRIP + lane;
+    const int64_t chunk = (int64_t)blockIdx.x * WARPS + warp;
 
-    for (int64_t n = 0; n < g.rows; n += WARPS * CHUNK_ROWS) {
-        const int64_t first = n + warp * CHUNK_ROWS;
-
-        part[warp][lane] = there && first < g.rows ? chunk_sum(g, x, inv, first, d)
-                                                   : 0.0f;
-        __syncthreads();
-        for (int i = 0; warp == 0 && i < WARPS && n + i * CHUNK_ROWS < g.rows; i++)
-            total += part[i][lane];
-        __syncthreads();
-    }
-    if (warp == 0 && there)
-        out.data[d] = total;
+    if (d < g.cols && chunk * CHUNK_ROWS < g.rows)
+        part[chunk * g.cols + d] = chunk_sum(g, x, inv, chunk * CHUNK_ROWS, d);
 }
 
-static void launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
-                       struct kg_vec inv)
+/* out[d] += part[0,d] + ..., one after the other */
+static __global__ void add_chunks(struct kg_vec out, const float *part, int64_t chunks,
+                                  int64_t cols)
 {
-    if (g.rows > 0 && g.cols > 0)
-        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(g.cols, STRIP), 1), STRIP * WARPS, out,
-                  g, x, inv);
+    const int64_t d = kg_cuda_flat();
+    float total;
+
+    if (d >= cols)
+        return;
+    total = out.data[d];
+#pragma unroll 32
+    for (int64_t c = 0; c < chunks; c++)
+        total += part[c * cols + d];
+    out.data[d] = total;
+}
+
+/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1) */
+static kg_status launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
+                            struct kg_vec inv, struct kg_err *err)
+{
+    const int64_t chunks = kg_cuda_pieces(g.rows, CHUNK_ROWS);
+    float *part;
+
+    if (g.rows == 0 || g.cols == 0)
+        return KG_OK;
+    part = (float *)kg_cuda_scratch((uint64_t)(chunks * g.cols) * sizeof *part, err);
+    if (!part)
+        return err->code;
+    KG_LAUNCH(sum_chunks,
+              kg_grid(kg_cuda_pieces(chunks, WARPS), kg_cuda_pieces(g.cols, STRIP)),
+              STRIP * WARPS, part, g, x, inv);
+    KG_LAUNCH(add_chunks, kg_cuda_all(g.cols), KG_FLAT_THREADS, out, (const float *)part,
+              chunks, g.cols);
+    return KG_OK;
 }
 
 /* ---- backward ---- */
@@ -110,7 +145,7 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
                               struct kg_vec inv, struct kg_err *err)
 {
     if (dw.data)
-        launch_sum(dw, dy, x, inv); /* first: dx may be dy */
+        KG_TRY(launch_sum(dw, dy, x, inv, err)); /* first: dx may be dy */
     if (x.rows > 0)
         KG_LAUNCH(rmsnorm_bwd, kg_cuda_lanes(x.rows), KG_ROW_THREADS, dx, accumulate, dy,
                   x, w, inv);
@@ -137,6 +172,6 @@ kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *er
 {
     const struct kg_vec none = {NULL, 0};
 
-    launch_sum(db, dy, dy, none);
+    KG_TRY(launch_sum(db, dy, dy, none, err));
     return kg_dev_done("bias_bwd", err);
 }
