@@ -826,6 +826,85 @@ static void no_rows_is_no_work(void **state)
     buffer_free(y);
 }
 
+/* ---- how rows lie ---- */
+enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
+
+/* h, dgate and dup of rows of so many columns, from element `first` of their memory on. */
+static void gate_laid(const struct kg_backend *be, uint16_t *out[3], float *x,
+                      int64_t cols, int64_t first)
+{
+    const struct kg_mat from = {x + first, KG_F32, LAID_ROWS, cols, LAID_STRIDE, KG_ROWS};
+    struct kg_mat m[5];
+
+    for (int i = 0; i < 5; i++) {
+        uint16_t *memory = buffer_of(LAID, sizeof *memory);
+
+        m[i] = (struct kg_mat){memory + first, KG_BF16,     LAID_ROWS,
+                               cols,           LAID_STRIDE, KG_ROWS};
+        if (i < 3)
+            out[i] = memory;
+    }
+    assert_int_equal(kg_op_cast(be, m[3], from, &err), KG_OK);
+    assert_int_equal(kg_op_cast(be, m[4], from, &err), KG_OK);
+    assert_int_equal(kg_op_swiglu(be, m[0], m[3], m[4], &err), KG_OK);
+    assert_int_equal(kg_op_swiglu_bwd(be, m[1], m[2], from, m[3], m[4], &err), KG_OK);
+    for (int i = 3; i < 5; i++)
+        buffer_free((uint16_t *)m[i].data - first);
+}
+
+static const struct kg_backend *of_the_host(void)
+{
+    const struct kg_backend *be = NULL;
+
+    assert_int_equal(kg_backend_open(&be, "cpu", &err), KG_OK);
+    return be;
+}
+
+/* A backend may move several elements as one where rows begin and end as it likes it. */
+static void rows_have_the_same_bits_however_they_lie(void **state)
+{
+    static const int64_t cols[] = {1040, 24, 13}, first[] = {0, 8, 1};
+    float *x = array_new(LAID);
+
+    (void)state;
+    for (int i = 0; i < LAID; i++)
+        x[i] = (float)(i % 211 - 105) / 17;
+    for (int i = 0; i < 9; i++) {
+        uint16_t *want[3], *got[3];
+
+        if (first[i % 3] + cols[i / 3] > LAID_STRIDE)
+            continue;
+        gate_laid(of_the_host(), want, x, cols[i / 3], first[i % 3]);
+        gate_laid(backend(), got, x, cols[i / 3], first[i % 3]);
+        for (int k = 0; k < 3; k++) {
+            assert_memory_equal(want[k], got[k], LAID * sizeof **got);
+            buffer_free(want[k]);
+            buffer_free(got[k]);
+        }
+    }
+    buffer_free(x);
+}
+
+/* A slab is one row, which a device casts by pieces. */
+static void a_row_longer_than_a_launch_is_cast(void **state)
+{
+    enum { COLS = (1 << 20) + 5 };
+    float *x = array_new(COLS);
+    uint16_t *y = buffer_of(COLS, sizeof *y);
+
+    (void)state;
+    for (int i = 0; i < COLS; i++)
+        x[i] = (float)(i % 251);
+    assert_int_equal(kg_op_cast(backend(), kg_mat(y, KG_BF16, 1, COLS),
+                                kg_mat(x, KG_F32, 1, COLS), &err),
+                     KG_OK);
+    for (int i = 0; i < COLS; i++)
+        if (y[i] != kg_f32_to_bf16(x[i]))
+            fail_msg("element %d of %d", i, (int)COLS);
+    buffer_free(x);
+    buffer_free(y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -839,6 +918,8 @@ int main(void)
         cmocka_unit_test(attention_stays_within_its_rows),
         cmocka_unit_test(attention_has_heads_that_fit),
         cmocka_unit_test(no_rows_is_no_work),
+        cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
+        cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(forward_equals_the_plain_version_fp32),
@@ -846,6 +927,8 @@ int main(void)
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(no_rows_is_no_work),
+        cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
+        cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
     const int failed = RUN_FAR_TOO(tests, setup, teardown);
     return failed + RUN_EMULATED(of_kernels, setup, teardown);

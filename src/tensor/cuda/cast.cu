@@ -1,17 +1,34 @@
 /* Between element types, in rows: what has no other arithmetic than one rounding. */
-#include "tensor/cuda/cuda_internal.h"
+#include "tensor/cuda/eights_internal.h"
 
-static __global__ void cast(struct kg_mat dst, struct kg_mat src)
+enum { MOST = 1 << 20 }; /* columns at a time */
+
+static __global__ void cast(struct kg_mat dst, struct kg_mat src, bool together)
 {
-    const int64_t r = blockIdx.x, end = kg_cuda_end(dst.cols);
+    const int64_t r = blockIdx.x, c = kg_cuda_eights_first();
 
-    for (int64_t c = kg_cuda_first(); c < end; c += KG_ROW_THREADS)
-        kg_cuda_store(dst, r, c, kg_cuda_load(src, r, c));
+    if (c < dst.cols)
+        kg_cuda_store_eights(dst, r, c, together,
+                             kg_cuda_load_eights(src, r, c, together));
 }
 
+/* Columns [first, first+n). */
+static struct kg_mat columns(struct kg_mat m, int64_t first, int64_t n)
+{
+    m.data = (char *)m.data + (uint64_t)first * kg_dtype_traits(m.dtype)->bytes;
+    m.cols = n;
+    return m;
+}
+
+/* A slab may be one row, longer than a grid is wide: 65,535 blocks. */
 kg_status kg_cuda_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err)
 {
-    if (dst.rows > 0 && dst.cols > 0)
-        KG_LAUNCH(cast, kg_cuda_rows(dst.rows, dst.cols), KG_ROW_THREADS, dst, src);
+    for (int64_t c = 0; dst.rows > 0 && c < dst.cols; c += MOST) {
+        const int64_t n = kg_cuda_min(dst.cols - c, MOST);
+        const struct kg_mat to = columns(dst, c, n), from = columns(src, c, n);
+
+        KG_LAUNCH(cast, kg_cuda_eights_grid(dst.rows, n), KG_ROW_THREADS, to, from,
+                  kg_cuda_by_eights(to) && kg_cuda_by_eights(from));
+    }
     return kg_dev_done("cast", err);
 }

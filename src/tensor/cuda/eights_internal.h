@@ -1,0 +1,101 @@
+/* Eight neighbours of a row at a time: sixteen bytes of bf16 move as one, so that what is
+ * read and written once, element by element, comes as fast as memory gives it.
+ *
+ * A thread has elements [c, c+8) of a row, a block those of KG_ROW_THREADS such. Where
+ * rows do not begin at multiples of sixteen bytes, or end elsewhere, they move one by
+ * one; the values are the same.
+ */
+#ifndef KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
+#define KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
+
+#include "tensor/cuda/cuda_internal.h"
+
+enum { KG_EIGHT = 8 };
+struct kg_cuda_eights {
+    float at[KG_EIGHT];
+};
+struct alignas(16) kg_cuda_four {
+    float at[4];
+};
+
+/* To bf16, as kg_cuda_store. */
+static __device__ inline uint32_t kg_cuda_round(float x)
+{
+    uint16_t u;
+    const struct kg_mat one = {&u, KG_BF16, 1, 1, 1, KG_ROWS};
+
+    kg_cuda_store(one, 0, 0, x);
+    return u;
+}
+
+static inline bool kg_cuda_by_eights(struct kg_mat m)
+{
+    const uint64_t row = (uint64_t)m.stride * kg_dtype_traits(m.dtype)->bytes;
+
+    return m.cols % KG_EIGHT == 0 && ((uintptr_t)m.data | row) % 16 == 0;
+}
+static inline dim3 kg_cuda_eights_grid(int64_t rows, int64_t cols)
+{
+    return kg_grid(rows, kg_cuda_pieces(cols, KG_EIGHT * KG_ROW_THREADS));
+}
+/* Of this thread: where its elements begin, beyond the row's end maybe. */
+static __device__ inline int64_t kg_cuda_eights_first(void)
+{
+    return ((int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x) * KG_EIGHT;
+}
+
+/* 0 beyond the row's end.   together: kg_cuda_by_eights */
+static __device__ inline struct kg_cuda_eights
+kg_cuda_load_eights(const struct kg_mat &m, int64_t r, int64_t c, bool together)
+{
+    struct kg_cuda_eights x;
+
+    if (!together) {
+        for (int i = 0; i < KG_EIGHT; i++)
+            x.at[i] = c + i < m.cols ? kg_cuda_load(m, r, c + i) : 0.0f;
+    } else if (m.dtype == KG_F32) {
+        const struct kg_cuda_four *from =
+            (const struct kg_cuda_four *)(kg_cuda_f32(m, r) + c);
+        const struct kg_cuda_four low = from[0], high = from[1];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x.at[i] = low.at[i];
+            x.at[4 + i] = high.at[i];
+        }
+    } else {
+        const struct kg_cuda_eight e = *(
+            const struct kg_cuda_eight *)(kg_cuda_bf16(m, r) + c);
+
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x.at[2 * i] = kg_cuda_of_bits(e.pair[i] << 16);
+            x.at[2 * i + 1] = kg_cuda_of_bits(e.pair[i] & 0xffff0000u);
+        }
+    }
+    return x;
+}
+
+static __device__ inline void kg_cuda_store_eights(const struct kg_mat &m, int64_t r,
+                                                   int64_t c, bool together,
+                                                   const struct kg_cuda_eights &x)
+{
+    if (!together) {
+        for (int i = 0; i < KG_EIGHT && c + i < m.cols; i++)
+            kg_cuda_store(m, r, c + i, x.at[i]);
+    } else if (m.dtype == KG_F32) {
+        struct kg_cuda_four *to = (struct kg_cuda_four *)(kg_cuda_f32(m, r) + c);
+
+        to[0] = {{x.at[0], x.at[1], x.at[2], x.at[3]}};
+        to[1] = {{x.at[4], x.at[5], x.at[6], x.at[7]}};
+    } else {
+        struct kg_cuda_eight e;
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            e.pair[i] = kg_cuda_round(x.at[2 * i]) | kg_cuda_round(x.at[2 * i + 1]) << 16;
+        *(struct kg_cuda_eight *)(kg_cuda_bf16(m, r) + c) = e;
+    }
+}
+
+#endif
