@@ -8,11 +8,23 @@
  * apart. Decoding, chunks and whole sequences differ in which rows stand beside it.
  *
  * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
+ * Keys and values of the next blocks arrive while it computes with one: a row of decoding
+ * has a block of threads for itself, which else would wait for memory at every turn.
  * PLAIN knows no window and no softcap, for want of registers.
  */
 #include "tensor/cuda/attention_internal.h"
 
 enum { RESTART = 1024 / KG_KV_BLOCK }; /* blocks */
+
+/* Keys and values of a block, in shared memory. */
+template <int HD> struct stage {
+    struct kg_cuda_eight k[KG_KV_BLOCK][HD / 8 + 1];
+    struct kg_cuda_eight v[KG_KV_BLOCK][HD / 8 + 1];
+};
+/* Blocks that are there or on their way. */
+template <int HD> struct stages {
+    enum { N = HD == 64 ? 3 : 2, BYTES = N * sizeof(struct stage<HD>) };
+};
 
 /* Sums of a thread's two rows. */
 template <int HD> struct sums {
@@ -74,6 +86,47 @@ static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (
         }
     if (!number)
         k[j][first].pair[0] = 0x7fff7fffu;
+}
+
+/* ---- from memory ---- */
+/* As kg_cuda_bring, but as copies that arrive later, where rows lie aligned. */
+template <int HD>
+static __device__ void bring(struct kg_cuda_eight (*to)[HD / 8 + 1],
+                             const struct kg_mat &m, int64_t first, int n, int64_t col)
+{
+    enum { W = HD / 8 };
+    const bool aligned = ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) %
+                             16 ==
+                         0;
+
+    if (m.dtype != KG_BF16 || !aligned) {
+        kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(to, m, first, n, col);
+        return;
+    }
+#pragma unroll 1
+    for (int e = (int)threadIdx.x; e < KG_KV_BLOCK * W; e += KG_ATTN_THREADS) {
+        const int j = e / W, c = e % W;
+
+        kg_copy_later(&to[j][c], kg_cuda_bf16(m, first + (j < n ? j : 0)) + col + 8 * c,
+                      j < n ? 16 : 0);
+    }
+}
+
+/* A group of copies: a block of keys, or nothing behind the last one. */
+template <int HD>
+static __device__ void ahead(struct stage<HD> *all, const struct kg_attn &a,
+                             const struct kg_cuda_tile &t, int block)
+{
+    struct stage<HD> *to = all + block % stages<HD>::N;
+
+    if (block <= t.last) {
+        const int64_t first = kg_cuda_keys(a, t.seq, block);
+        const int n = kg_cuda_seen(t, t.rows - 1, block);
+
+        bring<HD>(to->k, a.k, first, n, t.kv_head * HD);
+        bring<HD>(to->v, a.v, first, n, t.kv_head * HD);
+    }
+    kg_copies_end();
 }
 
 /* ---- a block of keys ---- */
@@ -235,8 +288,9 @@ template <int HD, bool PLAIN>
 static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     attention(struct kg_mat o, struct kg_vec lse, struct kg_attn a)
 {
-    KG_SHARED(struct kg_cuda_eight, k, [KG_KV_BLOCK][HD / 8 + 1]);
-    KG_SHARED(struct kg_cuda_eight, v, [KG_KV_BLOCK][HD / 8 + 1]);
+    KG_SHARED_ASKED(struct kg_cuda_eight, room);
+    struct stage<HD> *const held = (struct stage<HD> *)room;
+    enum { AHEAD = stages<HD>::N - 1 };
     const int row = (int)threadIdx.x / 32 * 16; /* the warp's first */
     const struct kg_cuda_scores plain = {a.scale * 0x1.715476p+0f, 0.0f};
     const struct kg_cuda_scores by = PLAIN ? plain : kg_cuda_scores(a);
@@ -246,24 +300,27 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
 
     if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y))
         return;
-    kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, k, a.q, t);
+    kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, held->k, a.q, t);
     clear(&part);
     clear(&all);
-    for (int block = PLAIN ? 0 : kg_cuda_first_block(a, t); block <= t.last; block++) {
-        const int64_t first = kg_cuda_keys(a, t.seq, block);
-        const int n = kg_cuda_seen(t, t.rows - 1, block);
+    const int from = PLAIN ? 0 : kg_cuda_first_block(a, t);
+
+    for (int block = from; block < from + AHEAD; block++)
+        ahead(held, a, t, block);
+    for (int block = from; block <= t.last; block++) {
+        struct stage<HD> *const now = held + block % stages<HD>::N;
         uint32_t p[8][2];
         float s[8][4];
 
-        kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(k, a.k, first, n, t.kv_head * HD);
-        kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(v, a.v, first, n, t.kv_head * HD);
+        ahead(held, a, t, block + AHEAD); /* where the block before stood */
+        kg_copies_wait<AHEAD>();
         __syncthreads();
         if (block == t.last || (!PLAIN && in_part(a, t, block))) {
-            hide(k, v);
+            hide(now->k, now->v);
             __syncthreads();
         }
         if (row < t.rows) {
-            score<HD>(s, q, k);
+            score<HD>(s, q, now->k);
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const int r = row + (int)threadIdx.x % 32 / 4 + 8 * h;
@@ -272,7 +329,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
                                   {PLAIN ? 0 : kg_cuda_passed(a, t, r, block),
                                    kg_cuda_seen(t, r, block)});
             }
-            add_values(&part, p, v);
+            add_values(&part, p, now->v);
         }
         if (block % RESTART == RESTART - 1 || block == t.last)
             merge<HD, PLAIN>(&all, &part);
@@ -286,10 +343,13 @@ static void launch(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 {
     const dim3 grid = kg_grid(kg_cuda_most_tiles(a), a->n_kv_heads);
 
+    static_assert((int)stages<HD>::BYTES <= (int)KG_ASKED_MOST, "shared memory");
     if (a->window == 0 && a->softcap == 0.0f)
-        KG_LAUNCH((attention<HD, true>), grid, KG_ATTN_THREADS, o, lse, *a);
+        KG_LAUNCH_ASKING((int)stages<HD>::BYTES, (attention<HD, true>), grid,
+                         KG_ATTN_THREADS, o, lse, *a);
     else
-        KG_LAUNCH((attention<HD, false>), grid, KG_ATTN_THREADS, o, lse, *a);
+        KG_LAUNCH_ASKING((int)stages<HD>::BYTES, (attention<HD, false>), grid,
+                         KG_ATTN_THREADS, o, lse, *a);
 }
 
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
