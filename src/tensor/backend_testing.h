@@ -105,7 +105,8 @@ static inline void need_counted_memory(void)
 static inline void kernels_are_not_emulated(void **state)
 {
     (void)state;
-    print_message("skip: no C++ compiler with __builtin_setjmp: kernels for devices are not emulated\n");
+    print_message("skip: no C++ compiler with __builtin_setjmp: kernels for devices are "
+                  "not emulated\n");
     skip();
 }
 
