@@ -50,6 +50,19 @@ static bool has_host(const char *url)
     return !*rest || *rest == '/';
 }
 
+/* A password may stand before an @, a key behind a ?: neither is said. */
+static kg_status refuse_endpoint(const char *url, struct kg_err *err)
+{
+    static const char expected[] =
+        "HF_ENDPOINT: expected http://HOST[:PORT] or https://HOST[:PORT], found";
+    const int n = (int)strcspn(url, "?#");
+
+    if (strchr(url, '@'))
+        return kg_fail(err, KG_EINVAL, "%s a name or a password before @", expected);
+    return kg_fail(err, KG_EINVAL, "%s '%.*s%s'", expected, n < 200 ? n : 200, url,
+                   url[n] ? ".." : "");
+}
+
 static kg_status read_endpoint(struct kg_hub_site *site, struct kg_err *err)
 {
     const char *given = kg_hub_variable("HF_ENDPOINT");
@@ -60,10 +73,7 @@ static kg_status read_endpoint(struct kg_hub_site *site, struct kg_err *err)
         n--;
     if (!kg_http_is_address(url) || !has_host(url) || n >= sizeof site->endpoint ||
         strpbrk(url, " ?#@\r\n"))
-        return kg_fail(err, KG_EINVAL,
-                       "HF_ENDPOINT: expected http://HOST[:PORT] or https://HOST[:PORT], "
-                       "found '%.200s'",
-                       url);
+        return refuse_endpoint(url, err);
     snprintf(site->endpoint, sizeof site->endpoint, "%.*s", (int)n, url);
     return KG_OK;
 }
