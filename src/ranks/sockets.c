@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -95,15 +96,25 @@ static kg_status gone(const struct traffic *t, int p, struct kg_err *err)
     return lose(t, p + 1, err);
 }
 
-/* Bit p: rank p owes something, or takes nothing. */
-static uint64_t waits_for(const struct traffic *t)
-{
-    uint64_t waits = 0;
+/* For whom this rank waits, bit p for rank p, all looked up at one moment: others move
+ * what is in the rings. */
+struct waits {
+    uint64_t owing; /* bytes */
+    uint64_t all;   /* these, and who takes nothing */
+};
 
-    for (int p = 0; p < t->r->n; p++)
-        if (owes(t, p) || !takes(t, p))
-            waits |= (uint64_t)1 << p;
-    return waits;
+static struct waits waits_now(const struct traffic *t)
+{
+    struct waits w = {0};
+
+    for (int p = 0; p < t->r->n; p++) {
+        const uint64_t bit = (uint64_t)1 << p;
+        const bool owing = owes(t, p);
+
+        w.owing |= owing ? bit : 0;
+        w.all |= owing || !takes(t, p) ? bit : 0;
+    }
+    return w;
 }
 
 static void answer(const struct traffic *t)
@@ -113,7 +124,7 @@ static void answer(const struct traffic *t)
 
     if (!loss || atomic_load(&loss->answer[t->r->me].to) == question)
         return;
-    atomic_store(&loss->answer[t->r->me].waits, waits_for(t));
+    atomic_store(&loss->answer[t->r->me].waits, waits_now(t).all);
     atomic_store(&loss->answer[t->r->me].to, question);
 }
 
@@ -142,27 +153,31 @@ static void hear(struct kg_roll *roll, const struct traffic *t)
         }
 }
 
-/* A rank that owes something, or else one that takes nothing. */
-static int waited_for(const struct traffic *t)
+/* The lowest that owes something, or else that takes nothing.   w: of one at least */
+static int waited_for(struct waits w)
 {
-    int n = t->r->n, p = 0, q = 0;
+    const uint64_t of = w.owing ? w.owing : w.all;
+    int p = 0;
 
-    while (p < n && !owes(t, p))
+    assert(of != 0);
+    while (!(of >> p & 1))
         p++;
-    while (q + 1 < n && takes(t, q))
-        q++;
-    return p < n ? p : q;
+    return p;
 }
 
+/* Blames somebody, unless what was waited for came in this very moment. */
 static kg_status too_long(const struct traffic *t, struct kg_err *err)
 {
-    unsigned char room[2 * KG_RANKS_SOCKETS], waits[KG_RANKS_SOCKETS];
+    unsigned char room[2 * KG_RANKS_SOCKETS], bytes[KG_RANKS_SOCKETS];
+    const struct waits w = waits_now(t);
     struct kg_roll roll;
 
-    spread(waits, waits_for(t), t->r->n);
-    kg_roll_begin(&roll, room, t->r->n, t->r->me, waits);
+    if (w.all == 0)
+        return KG_OK;
+    spread(bytes, w.all, t->r->n);
+    kg_roll_begin(&roll, room, t->r->n, t->r->me, bytes);
     hear(&roll, t);
-    return lose(t, -(kg_roll_missing(&roll, waited_for(t)) + 1), err);
+    return lose(t, -(kg_roll_missing(&roll, waited_for(w)) + 1), err);
 }
 
 /* ---- what moves ---- */
