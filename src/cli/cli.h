@@ -47,7 +47,8 @@ struct kg_flag {
     void *target;    /* a LIST is struct kg_flag_list: may be given several times */
     const char *key; /* the target is struct kg_flag_keys; NULL: a field of type */
     /* the actions of the command that it acts with, "index|query" or "qa-*"; it is
-     * refused with others and without any. NULL: all but kg_command.bare; "*": all */
+     * refused with others and without any. "!index|query": those that it is refused with.
+     * NULL: all but kg_command.bare; "*": all */
     const char *only;
     /* what else must be given, or must not: "reference,!json" are flags, in capitals
      * ("TASK") it is an argument. NULL: it acts beside anything. Of a group: for each */

@@ -23,8 +23,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define ALONE      "serve|ceilings|ops|decode|train"
-#define ON_DEVICES ALONE "|ranks"
+#define ALONE "serve|ceilings|ops|decode|train"
 
 static bool json;
 static int64_t streams;
@@ -37,14 +36,17 @@ static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
-    KG_FLAGS_OF(kg_compute_flags),
+    {"dtype", 0, KG_FOR("!ranks", kg_load.dtype), "TYPE",
+     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
+    {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
+     NULL},
     {"model", 'm', KG_FOR("serve", kg_load.dir), KG_MODEL_ARG, "the checkpoint", 0, 0,
      NULL},
-    {"device", 0, KG_FOR(ON_DEVICES, kg_load.device), "DEVICE",
+    {"device", 0, KG_FOR(ALONE "|ranks", kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
-    {"products", 0, KG_TO_IF(kg_load.products, ON_DEVICES, "device"), "BY",
+    {"products", 0, KG_TO_IF(kg_load.products, ALONE, "device"), "BY",
      "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
-    {"libraries", 0, KG_TO_IF(kg_load.libraries, ON_DEVICES, "device"), "DIR",
+    {"libraries", 0, KG_TO_IF(kg_load.libraries, ALONE, "device"), "DIR",
      "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
     {"unpinned", 0, KG_TO_IF(kg_load.unpinned, ALONE, "device"), NULL,
      "products by the library's fastest plan for each shape, whatever its bits: what "
@@ -137,16 +139,17 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
     return kg_bench_run(out, name, be, ct, json, err);
 }
 
-/* On GPUs from one to the other, by NCCL; else between memories of the host. */
-static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r, enum kg_dtype ct,
+/* On GPUs from one to the other, by NCCL; else between memories of the host. There are
+ * sums of fp32 alone, for which a GPU needs no library of products. */
+static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r,
                                  struct kg_err *err)
 {
     const struct kg_backend *be = kg_backend_cpu_variant(0), *gpu = NULL;
 
     if (kg_load.device) {
         kg_load.ranks = r;
-        KG_TRY(kg_ranks_agree(r, kg_load_device(&be, &kg_load, ct, err), "bench ranks",
-                              err));
+        KG_TRY(kg_ranks_agree(r, kg_load_device(&be, &kg_load, KG_F32, err),
+                              "bench ranks", err));
         KG_TRY(kg_ranks_nccl_open(r, be, nccl, err));
         gpu = be;
     }
@@ -155,7 +158,7 @@ static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r, enum kg
 }
 
 /* By every process; the first prints. */
-static int bench_ranks(enum kg_dtype ct)
+static int bench_ranks(void)
 {
     struct kg_ranks r;
     struct kg_str out = {0};
@@ -165,7 +168,7 @@ static int bench_ranks(enum kg_dtype ct)
     if (status == KG_OK) /* a rank adds with those that it has in a run */
         kg_ranks_set_threads(&r, (int)kg_load.threads);
     if (status == KG_OK)
-        status = bench_exchanges(&out, &r, ct, &err);
+        status = bench_exchanges(&out, &r, &err);
     if (r.me > 0)
         kg_str_clear(&out);
     status = kg_ranks_agree(&r, kg_cli_print(status, &out, &err), "bench ranks", &err);
@@ -184,7 +187,7 @@ int kg_cmd_bench(int argc, char **argv)
     if (status == KG_OK && argc > 0)
         status = check_name(argv[0], &err);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "ranks") == 0)
-        return bench_ranks(ct);
+        return bench_ranks();
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)

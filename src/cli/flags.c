@@ -189,9 +189,12 @@ static kg_status parse_one(bool *is_other, struct given *given,
     return set_value(f, value, err);
 }
 
-/* Whether the action is one of "index|query" or begins as "qa-*" says. */
+/* Whether the action is one of "index|query" or begins as "qa-*" says; is none of
+ * "!index|query". */
 static bool acts_with(const char *only, const char *action)
 {
+    if (*only == '!')
+        return !acts_with(only + 1, action);
     for (size_t n; *only; only += n + (only[n] == '|')) {
         n = strcspn(only, "|");
         const bool begins = only[n - 1] == '*';
@@ -210,10 +213,11 @@ static kg_status check_action(const struct given *given, const struct kg_command
 
     for (int i = 0; i < given->n; i++) {
         const struct kg_flag *f = given->flags[i];
+        const bool acts = f->only ? acts_with(f->only, action) : !bare;
 
-        if (!f->only && bare)
+        if (!acts && (!f->only || *f->only == '!'))
             return kg_fail(err, KG_EINVAL, "--%s does not act with %s", f->name, action);
-        if (f->only && !acts_with(f->only, action))
+        if (!acts)
             return kg_fail(err, KG_EINVAL, "--%s acts with %s alone, found %s", f->name,
                            f->only, *action ? action : "none of them");
     }
@@ -295,7 +299,7 @@ kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_e
 
 kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
 {
-    const bool some = f->only && strcmp(f->only, "*") != 0;
+    const bool some = f->only && *f->only != '!' && strcmp(f->only, "*") != 0;
 
     for (const char *p = some ? f->only : ""; *p; p++)
         KG_TRY(*p == '|' ? kg_str_puts(out, ", ", err) : kg_str_putc(out, *p, err));

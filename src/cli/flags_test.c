@@ -73,6 +73,12 @@ static void a_flag_that_does_not_act_is_refused(void **state)
             "--structure acts with qa-format alone, found qa-em");
     refused("wiki corpus --topk 1 x", "--topk acts with episodes alone, found corpus");
     refused("bench --streams 2", "--streams acts with serve alone, found none of them");
+    refused("bench ops --ranks 2", "--ranks acts with ranks alone, found ops");
+    refused("bench ranks --dtype bf16", "--dtype does not act with ranks");
+    refused("bench ranks --device cuda --products own",
+            "--products acts with serve|ceilings|ops|decode|train alone, found ranks");
+    refused("bench ranks --device cuda --libraries d",
+            "--libraries acts with serve|ceilings|ops|decode|train alone, found ranks");
     /* what is after all of argv counts, and the whole of its name */
     refused("search --port 1 query x.db serve",
             "--port acts with serve alone, found query");
@@ -120,6 +126,7 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
             "--svg does not act with --against");
     refused("table r -m x --svg --over kl --start c", "--svg does not act with --start");
     refused("table r -m x --profile --start t/c", "--profile does not act with --start");
+    refused("bench ranks --nccl d", "--nccl does not act without --device");
     /* of a group: what is asked of its row */
     refused("show x --threads 2", "--threads does not act without --reference");
     refused("show x --device cpu", "--device does not act without --reference");
@@ -175,6 +182,9 @@ static void a_flag_that_acts_is_taken(void **state)
     taken("eval compare a b --json");
     taken("eval x.yaml --json --threads 1");
     taken("bench serve --streams 2");
+    taken("bench --dtype fp32");
+    taken("bench grader --dtype fp32");
+    taken("bench ranks --ranks 2 --threads 1 --device cuda --nccl d");
     assert_int_equal(parse("search query --port 1 --help", &help), KG_OK);
     assert_true(help);
 }
@@ -183,7 +193,8 @@ static void help_names_the_actions_of_a_flag(void **state)
 {
     const struct kg_flag some = {.name = "x", .only = "a|b-*", .help = "text"},
                          all = {.name = "x", .help = "text"},
-                         any = {.name = "x", .only = "*", .help = "text"};
+                         any = {.name = "x", .only = "*", .help = "text"},
+                         most = {.name = "x", .only = "!a", .help = "text"};
     struct kg_str text = {0};
 
     (void)state;
@@ -194,6 +205,9 @@ static void help_names_the_actions_of_a_flag(void **state)
     assert_string_equal(text.data, "text");
     kg_str_clear(&text);
     assert_int_equal(kg_flag_help(&text, &any, &err), KG_OK);
+    assert_string_equal(text.data, "text");
+    kg_str_clear(&text);
+    assert_int_equal(kg_flag_help(&text, &most, &err), KG_OK);
     assert_string_equal(text.data, "text");
     kg_str_release(&text);
 }
