@@ -829,7 +829,7 @@ static void no_rows_is_no_work(void **state)
 /* ---- how rows lie ---- */
 enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
 
-/* h, dgate and dup of rows of so many columns, from element `first` of their memory on. */
+/* h, dgate and dup of rows of so many columns, from element `first` of memory on. */
 static void gate_laid(const struct kg_backend *be, uint16_t *out[3], float *x,
                       int64_t cols, int64_t first)
 {

@@ -5,12 +5,14 @@
  */
 #include "train/inputs.h"
 
+#include "base/file.h"
 #include "data/inputs.h"
 #include "recipe/options.h"
 #include "train/init.h"
 #include "train/run_data.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* A list of files: the key for one, "key 2" and so on for those after it. */
 static kg_status put_list(struct kg_str *out, struct kg_opt_list files, const char *key,
@@ -40,6 +42,17 @@ static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                                kg_init_model_dir(init, r).text, err);
 }
 
+/* What an index finds depends on what is in it; a server cannot be asked. */
+static kg_status put_index(struct kg_str *out, const struct kg_recipe *r,
+                           struct kg_err *err)
+{
+    const char *where = r->episode.env_opts.retriever;
+
+    if (strcmp(r->episode_env, "search") != 0 || !kg_file_exists(where))
+        return KG_OK;
+    return kg_inputs_put_file(out, "search.where", where, err);
+}
+
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
                          struct kg_err *err)
 {
@@ -52,6 +65,7 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
         KG_TRY(kg_inputs_put_file(out, "sft.data", r->sft.data, err));
     if (*r->sft.val)
         KG_TRY(kg_inputs_put_file(out, "sft.val", r->sft.val, err));
+    KG_TRY(put_index(out, r, err));
     KG_TRY(kg_init_find(&init, r, KG_INIT_NEWEST, err));
     KG_TRY(put_models(out, r, &init, err));
     return kg_str_putc(out, '}', err);

@@ -214,14 +214,24 @@ static const char *const indexed[] = {"search.where=" ROOT "/index",
                                       "kl.estimator=k3",
                                       "kl.beta=0.1",
                                       NULL};
+static const char *const two_steps[] = {"search.where=" ROOT "/index",
+                                        "search.topk=2",
+                                        "train.steps=2",
+                                        "checkpoint.every=1",
+                                        "anchor.kind=ema",
+                                        "kl.estimator=k3",
+                                        "kl.beta=0.1",
+                                        NULL};
 
-static void build_index(void)
+static void put_index(const char *text)
 {
     struct kg_index_build_opts opts = {
         .corpus = ROOT "/corpus.jsonl", .path = ROOT "/index", .bm25 = kg_bm25_default};
     struct kg_index_info info;
+    char record[80];
 
-    put_records("corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
+    snprintf(record, sizeof record, "{\"title\": \"%%d\", \"text\": \"%s\"}\n", text);
+    put_records("corpus.jsonl", record);
     NEED(kg_index_build(&info, &opts, err));
 }
 
@@ -252,7 +262,7 @@ static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **s
 
     (void)state;
     print_message("moments drawn with seed %llu\n", (unsigned long long)key.seed);
-    build_index();
+    put_index("%d and %d.");
     if (train(ROOT "/unkilled", false, 0, indexed, &e) != KG_OK)
         fail_msg("%s", e.message);
     seconds += kg_clock_seconds();
@@ -267,6 +277,23 @@ static void a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not(void **s
             fail_msg("%s", e.message);
         assert_same_run(ROOT "/unkilled", ROOT "/killed", INDEXED_STEPS);
     }
+}
+
+/* What a question finds is the run's too: nothing goes on with another index. */
+static void a_run_does_not_go_on_with_another_index(void **state)
+{
+    struct kg_err e = {0};
+
+    (void)state;
+    put_index("%d and %d.");
+    if (train(ROOT "/indexed", false, 0, two_steps, &e) != KG_OK)
+        fail_msg("%s", e.message);
+    put_index("%d or %d.");
+    assert_int_equal(train(ROOT "/indexed", true, 0, indexed, &e), KG_ECONFLICT);
+    assert_non_null(strstr(e.message, "search.where"));
+    put_index("%d and %d.");
+    if (train(ROOT "/indexed", true, 0, indexed, &e) != KG_OK)
+        fail_msg("%s", e.message);
 }
 
 /* ---- words and vectors ---- */
@@ -393,6 +420,7 @@ int main(void)
         cmocka_unit_test(a_run_goes_on_behind_a_server_that_was_down),
         cmocka_unit_test(a_model_can_be_told_that_a_server_is_down),
         cmocka_unit_test(a_killed_run_of_episodes_gives_the_bits_of_one_that_was_not),
+        cmocka_unit_test(a_run_does_not_go_on_with_another_index),
         cmocka_unit_test(a_run_by_words_and_vectors_is_the_same_with_any_batch),
         cmocka_unit_test(a_server_that_never_answers_is_named_in_a_warning),
         cmocka_unit_test(a_wait_is_left_when_a_stop_is_asked_for),
