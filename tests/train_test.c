@@ -151,6 +151,13 @@ static void copy_input(const char *name)
         fail_msg("%s", err.message);
 }
 
+static void put_input(const char *path, const char *text)
+{
+    struct kg_err err = {0};
+
+    assert_int_equal(kg_file_write_atomic(path, text, strlen(text), &err), KG_OK);
+}
+
 /* Change the last byte of an input, or add one. */
 static void change_input(const char *name, bool add)
 {
@@ -175,6 +182,9 @@ static const char *const on_copies[] = {
     "sft.batch=32",
     "train.steps=1",
     "eval.at_start=false",
+    "data.user_turn=true",
+    "data.chat_template=" INPUTS "/chat.jinja",
+    "anchor.path=" INPUTS "/anchor",
     NULL,
 };
 
@@ -182,8 +192,8 @@ static void resume_is_refused(const char *words)
 {
     struct kg_err err = {0};
 
-    assert_int_equal(train(INPUTS "/run", true, on_copies, &err), KG_ECONFLICT);
-    if (!strstr(err.message, words))
+    if (train(INPUTS "/run", true, on_copies, &err) != KG_ECONFLICT ||
+        !strstr(err.message, words))
         fail_msg("expected '%s', found: %s", words, err.message);
 }
 
@@ -196,12 +206,22 @@ static void refuses_to_resume_on_other_files_and_names_them(void **state)
     assert_int_equal(kg_file_make_dirs(INPUTS "/model", &err), KG_OK);
     for (size_t i = 0; i < sizeof copied / sizeof *copied; i++)
         copy_input(copied[i]);
+    put_input(INPUTS "/chat.jinja", "{{ messages[0].content }}");
+    assert_int_equal(symlink("model", INPUTS "/anchor"), 0);
     must_train(INPUTS "/run", false, on_copies);
+    put_input(INPUTS "/chat.jinja", "{{ messages[0]['content'] }}");
+    resume_is_refused(": data.chat_template: expected 25 bytes");
+    put_input(INPUTS "/chat.jinja", "{{ messages[0].content }}");
+    put_input(INPUTS "/model/chat_template.jinja", "{{ messages[0].content }}");
+    resume_is_refused("model.path/chat_template.jinja: expected no such file, found 25");
+    assert_int_equal(kg_file_remove_tree(INPUTS "/model/chat_template.jinja", &err),
+                     KG_OK);
     change_input("train.jsonl", true);
     resume_is_refused("manifest.json: expected the files that the run was started with: "
                       "data.train: expected ");
     change_input("model.safetensors", false);
     resume_is_refused("; model.path/model.safetensors: expected ");
+    resume_is_refused("; anchor.path/model.safetensors: expected ");
     copy_input("train.jsonl");
     copy_input("model.safetensors"); /* another time of change, the same bytes */
     must_train(INPUTS "/run", true, on_copies);

@@ -45,7 +45,8 @@ static bool ends_with(const char *name, const char *end)
 static kg_status put_model_file(struct kg_str *out, const char *in, const char *dir,
                                 const char *name, struct kg_err *err)
 {
-    if (!ends_with(name, ".json") && !ends_with(name, ".safetensors"))
+    if (!ends_with(name, ".json") && !ends_with(name, ".safetensors") &&
+        strcmp(name, "chat_template.jinja") != 0)
         return KG_OK;
     return kg_inputs_put_file(out, kg_path_in(in, name).text, kg_path_in(dir, name).text,
                               err);

@@ -14,8 +14,9 @@
  * errors: NOTFOUND, EIO */
 kg_status kg_inputs_put_file(struct kg_str *out, const char *label, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The files *.json and *.safetensors of a model's folder, as "label/name", and where it
- * is a snapshot of the hub's cache `"label": {"hub": "ORG/NAME", "commit": "..."}`. */
+/* The files *.json, *.safetensors and chat_template.jinja of a model's folder, as
+ * "label/name", and where it is a snapshot of the hub's cache
+ * `"label": {"hub": "ORG/NAME", "commit": "..."}`. */
 kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char *dir,
                               struct kg_err *err) KG_MUST_CHECK;
 

@@ -667,6 +667,17 @@ static kg_status put_index(struct kg_str *out, const struct kg_eval_set *set,
     return kg_inputs_put_file(out, label, where, err);
 }
 
+static kg_status put_template(struct kg_str *out, const struct kg_eval_set *set,
+                              struct kg_err *err)
+{
+    char label[KG_SUITE_NAME_BYTES + 24];
+
+    if (!kg_file_exists(set->chat_name))
+        return KG_OK;
+    snprintf(label, sizeof label, "sets.%s.chat_template", set->name);
+    return kg_inputs_put_file(out, label, set->chat_name, err);
+}
+
 static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_err *err)
 {
     struct kg_eval_source *source = w->run->source;
@@ -679,6 +690,7 @@ static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_
         snprintf(label, sizeof label, "sets.%s.data", set->name);
         if (set->path.len)
             KG_TRY(kg_inputs_put_file(out, label, set->path.data, err));
+        KG_TRY(put_template(out, set, err));
         KG_TRY(put_index(out, set, err));
     }
     if (source->put_inputs)

@@ -42,15 +42,12 @@ static kg_status put_models(struct kg_str *out, const struct kg_recipe *r,
                                kg_init_model_dir(init, r).text, err);
 }
 
-/* What an index finds depends on what is in it; a server cannot be asked. */
-static kg_status put_index(struct kg_str *out, const struct kg_recipe *r,
-                           struct kg_err *err)
+/* Of keys whose value may be a word or an address instead: what an index finds depends on
+ * what is in it, a server cannot be asked. */
+static kg_status put_if_file(struct kg_str *out, const char *key, const char *path,
+                             struct kg_err *err)
 {
-    const char *where = r->episode.env_opts.retriever;
-
-    if (strcmp(r->episode_env, "search") != 0 || !kg_file_exists(where))
-        return KG_OK;
-    return kg_inputs_put_file(out, "search.where", where, err);
+    return kg_file_exists(path) ? kg_inputs_put_file(out, key, path, err) : KG_OK;
 }
 
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
@@ -65,7 +62,11 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
         KG_TRY(kg_inputs_put_file(out, "sft.data", r->sft.data, err));
     if (*r->sft.val)
         KG_TRY(kg_inputs_put_file(out, "sft.val", r->sft.val, err));
-    KG_TRY(put_index(out, r, err));
+    KG_TRY(put_if_file(out, "data.chat_template", r->data.chat_template, err));
+    if (strcmp(r->episode_env, "search") == 0)
+        KG_TRY(put_if_file(out, "search.where", r->episode.env_opts.retriever, err));
+    if (*r->anchor_path)
+        KG_TRY(kg_inputs_put_model(out, "anchor.path", r->anchor_path, err));
     KG_TRY(kg_init_find(&init, r, KG_INIT_NEWEST, err));
     KG_TRY(put_models(out, r, &init, err));
     return kg_str_putc(out, '}', err);

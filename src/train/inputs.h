@@ -1,9 +1,10 @@
 /* The files that a run was started from, known by length and hash, so that a resumed run
  * goes on from what it began with or says what has changed.
  *
- * Inputs are the files under data.train, data.val, sft.data and sft.val, the index under
- * search.where, and the files *.json and *.safetensors of model.path, or of the
- * checkpoint that init.from names. Every byte is hashed (base/hash.h); names and times
+ * Inputs are the files under data.train, data.val, sft.data, sft.val and
+ * data.chat_template, the index under search.where, and the files *.json, *.safetensors
+ * and chat_template.jinja of anchor.path and of model.path, or of the checkpoint that
+ * init.from names. Every byte is hashed (base/hash.h); names and times
  * are not. A pipe cannot be read twice: it is warned about and left out. What the command
  * of an external grader reads, and what a retriever's server finds, is not known here.
  */
