@@ -50,6 +50,7 @@ struct kg_rows_pack {
     int32_t n_seqs;
     int64_t n_there; /* wanted rows of earlier packs: their hidden states are there */
     int64_t n_kept;  /* wanted rows when a forward kept its activations; -1: none did */
+    int64_t n_asked; /* wanted rows that the head was asked about; -1: it was not */
 
     struct kg_block block;    /* owned: the next four stand in it */
     int32_t *tokens;          /* (max_tokens) */
@@ -323,6 +324,7 @@ void kg_rows_next(struct kg_rows *p)
     p->pack->n_seqs = 0;
     p->pack->n_there = p->n_rows;
     p->pack->n_kept = -1;
+    p->pack->n_asked = -1;
     p->pack->given = false;
 }
 
@@ -588,11 +590,12 @@ static kg_status square(struct kg_rows *p, struct kg_err *err)
 kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
                       struct kg_err *err)
 {
-    const struct kg_rows_pack *k = p->pack;
+    struct kg_rows_pack *k = p->pack;
     struct kg_head_anchor anchor;
     struct kg_head_out out;
     struct kg_head head;
 
+    k->n_asked = -1;
     p->ask = ask ? *ask : (struct kg_rows_ask){0};
     assert(p->ask.top_k <= p->top_k && (p->sets || !p->ask.sets) &&
            (p->sum_sq || !p->ask.sum_sq));
@@ -606,6 +609,7 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
     head = asked_head(p, &anchor);
     out = own_arrays(p);
     KG_TRY(kg_op_head(p->model->backend, &out, &head, err));
+    k->n_asked = p->n_rows;
     return p->ask.sum_sq ? square(p, err) : KG_OK;
 }
 
@@ -811,6 +815,29 @@ kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err)
 
 /* ---- backward ---- */
 
+/* What the head found and a backend may have kept is of these rows and of all that its
+ * gradient takes of it. */
+static kg_status check_asked(const struct kg_rows *p, bool use_entropy,
+                             struct kg_err *err)
+{
+    const int64_t n_asked = p->pack->n_asked;
+
+    if (n_asked < 0)
+        return kg_fail(err, KG_EINVAL,
+                       "backward of rows: expected a head that was asked about them, "
+                       "found none");
+    if (n_asked != p->n_rows)
+        return kg_fail(err, KG_EINVAL,
+                       "backward of rows: expected the %lld that the head was asked "
+                       "about, found %lld",
+                       (long long)n_asked, (long long)p->n_rows);
+    if (use_entropy && !p->ask.entropy)
+        return kg_fail(err, KG_EINVAL,
+                       "backward of rows: expected a head that was asked for the "
+                       "entropy, found one that was not");
+    return KG_OK;
+}
+
 /* drows and dW, if wanted, from what the caller filled. */
 static kg_status head_bwd(const struct kg_rows *p, struct kg_mat drows,
                           struct kg_mat dweight, bool use_entropy, struct kg_err *err)
@@ -854,6 +881,7 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
 
     if (!head_is_late(m, grads))
         dweight = kg_grad_mat(grads, m->head);
+    KG_TRY(check_asked(p, use_entropy, err));
     assert(k->n_there == 0 && k->n_kept == p->n_rows);
     KG_TRY(head_bwd(p, drows, dweight, use_entropy, err));
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,

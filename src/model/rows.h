@@ -196,7 +196,9 @@ kg_status kg_rows_draw_end(const struct kg_rows_found *to, const struct kg_rows 
 kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK;
 /* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
  * head was asked for them, a_set and a_kl. The forward was to keep, and nothing has been
- * wanted since (assert); the rows are of one pack. */
+ * wanted since (assert); the rows are of one pack.
+ * errors: EINVAL (the head was not asked about just these rows, or not for the entropy
+ * that use_entropy takes) */
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
 /* The same in the stages of kg_model_backward_stage, of which 0 begins with the head. The

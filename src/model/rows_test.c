@@ -252,6 +252,33 @@ static void checkpointed_layers_give_the_same_bits(void **state)
     close_world(&kept);
 }
 
+static void refused_backward(struct world *w, bool use_entropy, const char *says)
+{
+    struct kg_err e;
+
+    assert_int_equal(kg_rows_backward(w->rows, w->grads, use_entropy, &e), KG_EINVAL);
+    if (!strstr(e.message, says))
+        fail_msg("expected '%s', found '%s'", says, e.message);
+}
+
+/* What a device keeps of the head is of the rows and questions of the last ask. */
+static void a_backward_of_what_was_not_asked_is_refused(void **state)
+{
+    struct world w = open_world(false);
+    const struct kg_rows_ask ask = ask_for(&w, LOGP);
+
+    (void)state;
+    pack(w.rows, w.model, 0, N_SEQS, K, false);
+    NEED(kg_rows_forward(w.rows, true, err));
+    refused_backward(&w, false, "asked about them, found none");
+    NEED(kg_rows_ask(w.rows, &ask, err));
+    fill(w.rows, LOGP, 0);
+    refused_backward(&w, true, "asked for the entropy");
+    kg_rows_forget(w.rows, w.rows->n_rows - 1);
+    refused_backward(&w, false, "that the head was asked about, found");
+    close_world(&w);
+}
+
 /* ---- rows ---- */
 
 /* Row r of the wanted tokens is what the sequence alone gives for that token. */
@@ -609,6 +636,7 @@ int main(void)
         cmocka_unit_test(gradient_is_the_finite_difference_of_the_loss),
         cmocka_unit_test(sequences_in_packs_of_their_own_give_the_same_gradient),
         cmocka_unit_test(checkpointed_layers_give_the_same_bits),
+        cmocka_unit_test(a_backward_of_what_was_not_asked_is_refused),
         cmocka_unit_test(rows_belong_to_their_tokens_with_others_in_between),
         cmocka_unit_test(tokens_that_are_not_wanted_carry_no_gradient),
         cmocka_unit_test(an_anchor_equal_to_the_policy_gives_exactly_zero),

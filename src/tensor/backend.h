@@ -211,8 +211,10 @@ struct kg_head {
     /* kg_head_kept_bytes(N, K) of the backend's memory, 64-byte aligned: the forward
      * leaves there what it was asked and found, and the backward of the same rows and
      * questions reads it there, instead of the host's lse, entropy, kl_reverse,
-     * anchor_lse, temperatures and ids, which then cross once. NULL, or where a backend
-     * keeps nothing: it reads them from the host */
+     * anchor_lse, temperatures and ids, which then cross once. The forward is to be asked
+     * for lse, and for all else of these that the backward uses: what it was not asked is
+     * not there.
+     * NULL, or where a backend keeps nothing: it reads them from the host */
     void *kept;
 };
 

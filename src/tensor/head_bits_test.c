@@ -385,6 +385,23 @@ static void what_the_forward_kept_is_what_the_backward_reads(void **state)
     problem_release(&p);
 }
 
+static void what_is_kept_without_lse_is_refused(void **state)
+{
+    struct problem p = {.dtype = KG_F32, .n = 3, .d = 4, .v = 300, .k = 1};
+    const struct kg_head_out out = {0};
+    struct kg_head h;
+    struct kg_err err;
+
+    (void)state;
+    problem_init(&p);
+    p.kept = buffer_of((int64_t)kg_head_kept_bytes(p.n, p.k), 1);
+    h = head_of(&p);
+    assert_int_equal(kg_op_head(cpu(), &out, &h, &err), KG_EINVAL);
+    assert_non_null(strstr(err.message, "expected a place for lse"));
+    buffer_free(p.kept);
+    problem_release(&p);
+}
+
 /* Sums over more rows than a block has, without those that have no gradient. */
 static void sums_over_many_rows_have_the_bits_of_the_cpu(void **state)
 {
@@ -426,6 +443,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_wishes_have_the_bits_of_the_cpu),
         cmocka_unit_test(what_the_forward_kept_is_what_the_backward_reads),
+        cmocka_unit_test(what_is_kept_without_lse_is_refused),
         cmocka_unit_test(sums_over_many_rows_have_the_bits_of_the_cpu),
         cmocka_unit_test(what_is_no_number_is_none_in_the_same_places),
         cmocka_unit_test(ties_have_the_order_of_the_cpu),

@@ -729,6 +729,11 @@ kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
 {
     const char *op = "head";
     KG_TRY(check_asked(be, op, out, h, err));
+    if (h->kept && !out->lse)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected a place for lse, which is kept for the backward, "
+                       "found none",
+                       op);
     return be->head ? be->head(out, h, err) : missing(be, op, err);
 }
 
