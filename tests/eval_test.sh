@@ -219,7 +219,7 @@ wrong() {
     refuses "did you mean 'sets.val.samples'?" "$work/suite.yaml" sets.val.sample=2 --model "$work/tiny" &&
         refuses "expected a k from 1 to the number of samples, 2, found '4'" $sets -n 2 --model "$work/tiny" &&
         refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" &&
-        refuses "changes: sets.val.temperature: 0.8 -> 0.5" $sets -t 0.5 --model "$work/tiny" --out "$work/local" &&
+        refuses "sets.val.temperature: 0.8 -> 0.5" $sets -t 0.5 --model "$work/tiny" --out "$work/local" &&
         refuses "expected --model DIR, or --base-url URL" "$work/suite.yaml" &&
         refuses "expected compare DIR_A DIR_B" compare "$work/local" &&
         refuses "no/config.json: cannot open" $sets --model "$work/no" --dry-run &&

@@ -157,7 +157,7 @@ static void another_type_is_refused(void **state)
                      "/one/checkpoints/step-000004/"
                      "state.safetensors: expected tensor adam_m in F32, found BF16");
     assert_int_equal(train(ROOT "/one", true, fp32, &why), KG_ECONFLICT);
-    assert_non_null(strstr(why.message, "found 1 changes: optim.moments"));
+    assert_non_null(strstr(why.message, "found 1 change: optim.moments"));
 }
 
 int main(void)

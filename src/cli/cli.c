@@ -68,11 +68,14 @@ static void say_help_is_there(void)
 
 int kg_cli_usage(const char *fmt, ...)
 {
+    char text[1024];
     va_list args;
-    say_where();
+
     va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    say_where();
+    say_printable(text);
     fputc('\n', stderr);
     say_help_is_there();
     return KG_EXIT_USAGE;

@@ -84,7 +84,7 @@ kg_status kg_config_require(const struct kg_config *config, const char *key,
  * asked. */
 kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config,
                               bool with_help, struct kg_err *err) KG_MUST_CHECK;
-/* Lines "key: a -> b" for every key that differs and is not free_on_resume; *n of
+/* "key: a -> b; key: c -> d" of every key that differs and is not free_on_resume; *n of
  * them. */
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,
                          const struct kg_config *b, struct kg_err *err) KG_MUST_CHECK;

@@ -182,11 +182,10 @@ kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *
         const struct kg_opt_row *row = kg_config_row(a, i);
         if (row->free_on_resume || same_value(a, b, row))
             continue;
-        KG_TRY(kg_str_printf(out, err, "%s: ", row->key));
+        KG_TRY(kg_str_printf(out, err, "%s%s: ", *n > 0 ? "; " : "", row->key));
         KG_TRY(put_side(out, a, row, err));
         KG_TRY(kg_str_puts(out, " -> ", err));
         KG_TRY(put_side(out, b, row, err));
-        KG_TRY(kg_str_putc(out, '\n', err));
         *n += 1;
     }
     return KG_OK;

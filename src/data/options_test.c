@@ -609,9 +609,8 @@ static void difference_compares_values_not_spelling(void **state)
     loads("run: {seed: 2}\nrollout: {stop: [a]}\na.b.c: x\n");
     assert_int_equal(kg_config_diff(&out, &n, config, other, &err), KG_OK);
     assert_int_equal(n, 3);
-    assert_string_equal(out.data, "run.seed: 2 -> 1\n"
-                                  "rollout.stop: [\"a\"] -> []\n"
-                                  "a.b.c: \"x\" -> \"deep\"\n");
+    assert_string_equal(out.data, "run.seed: 2 -> 1; rollout.stop: [\"a\"] -> []; "
+                                  "a.b.c: \"x\" -> \"deep\"");
     kg_config_free(other);
     kg_str_release(&out);
 }

@@ -149,14 +149,11 @@ static kg_status same_config(const struct kg_results *r, const struct kg_suite *
     size_t n = 0;
     kg_status status = kg_config_diff(&diff, &n, before->config, config, err);
 
-    for (size_t i = 0; i < diff.len; i++)
-        if (diff.data[i] == '\n')
-            diff.data[i] = i + 1 < diff.len ? ';' : '\0';
     if (status == KG_OK && n > 0)
         status = kg_fail(err, KG_ECONFLICT,
                          "%s: expected the config that it was begun with, found %zu "
-                         "changes: %.400s; name another --out",
-                         r->dir, n, kg_str_text(&diff));
+                         "change%s: %.400s; name another --out",
+                         r->dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
     kg_str_release(&diff);
     return status;
 }

@@ -250,15 +250,30 @@ static bool is_name(const char *name)
     return n > 0 && n < KG_SUITE_NAME_BYTES && strspn(name, bytes) == n;
 }
 
+/* Of a file in which no sets were found: whether it is YAML at all. */
+static kg_status check_yaml(const char *path, struct kg_err *err)
+{
+    const struct kg_opt_row *const tables[] = {suite_rows};
+    struct kg_config *config;
+    kg_status status;
+
+    KG_TRY(kg_config_create(&config, tables, 1, err));
+    status = kg_config_load_yaml(config, path, err);
+    kg_config_free(config);
+    return status == KG_EFORMAT ? status : KG_OK;
+}
+
 static kg_status read_names(struct kg_suite *s, const char *path, struct kg_err *err)
 {
     KG_TRY(kg_config_scan(&s->names, &s->n, path, "sets", err));
     s->n_all = s->n;
-    if (s->n == 0)
+    if (s->n == 0) {
+        KG_TRY(check_yaml(path, err));
         return kg_fail(err, KG_EINVAL,
                        "%s: expected a section 'sets' with at least one set, such as "
                        "'sets: {aime24: {data: aime24.jsonl}}', found none",
                        path);
+    }
     if (s->n > KG_SUITE_MAX_SETS)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d sets, found %zu", path,
                        KG_SUITE_MAX_SETS, s->n);

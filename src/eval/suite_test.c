@@ -60,6 +60,8 @@ static void a_suite_that_is_wrong_says_where(void **state)
          "did you mean 'defaults.samples'?"},
         {"suite:\n  seed: 1\n", KG_EINVAL, "at least one set"},
         {"", KG_EINVAL, "at least one set"},
+        {"sets:\n  a: {data: x\n  \xff", KG_EFORMAT, "UTF-8"},
+        {"sets: {a: {data: x}\n", KG_EFORMAT, "YAML"},
         {"sets:\n  a b:\n    data: x\n", KG_EINVAL, "found 'a b'"},
         {"sets:\n  a:\n    samples: 0\n", KG_EINVAL, "from 1 to 4096, found '0'"},
         {"sets: [a]\n", KG_EINVAL, "at least one set"},
@@ -618,7 +620,7 @@ static void a_folder_of_another_evaluation_is_refused(void **state)
     whole("mine");
     assert_int_equal(run(&o, "mine", "sets.odd.temperature=0.8", source(-1, 8)),
                      KG_ECONFLICT);
-    says("found 1 changes: sets.odd.temperature: 0.7 -> 0.8; name another --out");
+    says("found 1 change: sets.odd.temperature: 0.7 -> 0.8; name another --out");
     release(&o);
     assert_int_equal(run(&o, "mine", "suite.seed=6", source(-1, 8)), KG_ECONFLICT);
     says("suite.seed: 5 -> 6");

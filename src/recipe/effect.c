@@ -178,6 +178,13 @@ static bool kl(const struct kg_recipe *r)
 
 static bool weighted(const struct kg_recipe *r) { return kl(r) && r->algo.kl_importance; }
 
+static bool by_length_norm(const struct kg_recipe *r)
+{
+    const char *name = r->algo.name[KG_TABLE_AGGREGATE];
+
+    return is(name, "seq-mean-token-sum-norm") || is(name, "seq-mean-token-norm");
+}
+
 static bool of_ids(const struct kg_recipe *r)
 {
     const struct kg_policy_about *row;
@@ -251,6 +258,7 @@ static const struct kg_effect_row rows[] = {
     {"sft.warmup_steps", WARM, warm, "sft.steps"},
     {"sft.schedule", WARM, warm, "sft.steps"},
     {"sft.weight_decay", WARM, warm, "sft.steps"},
+    {"sft.decay", WARM, warm, "sft.steps"},
     {"sft.max_tokens", WARM, warm, "sft.steps"},
     {"sft.eval_every", "sft.val", sft_val, "sft.val"},
     {"task.level",
@@ -314,6 +322,8 @@ static const struct kg_effect_row rows[] = {
      "algo.surrogate"},
     {"algo.gamma", "algo.advantage gae or reinforce++", discounted, "algo.advantage"},
     {"algo.lambda", "algo.advantage gae", gae, "algo.advantage"},
+    {"algo.length_norm", "algo.aggregate seq-mean-token-sum-norm or seq-mean-token-norm",
+     by_length_norm, "algo.aggregate"},
     {"algo.tau_pos", "algo.surrogate sapo", sapo, "algo.surrogate"},
     {"algo.tau_neg", "algo.surrogate sapo", sapo, "algo.surrogate"},
     {"algo.gpg_norm", "algo.advantage gpg", gpg, "algo.advantage"},
@@ -325,8 +335,8 @@ static const struct kg_effect_row rows[] = {
     {"kl.iw_lower", "a kl.estimator, and kl.importance true", weighted, "kl.estimator"},
     {"kl.iw_upper", "a kl.estimator, and kl.importance true", weighted, "kl.estimator"},
     {"kl.clamp", "a kl.estimator", kl, "kl.estimator"},
-    {"kl.tail", "a kl.estimator", kl, "kl.estimator"},
-    {"kl.gradient", "a kl.estimator", kl, "kl.estimator"},
+    {"kl.tail", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
+    {"kl.gradient", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
     {"kl.after_filter", "a kl.estimator", kl, "kl.estimator"},
     {"anchor.kind", "a kl.estimator, or eval.anchor true", anchor_is_read,
      "kl.estimator"},

@@ -338,13 +338,11 @@ static kg_status check_config(const struct kg_config *config, const char *dir,
     if (may_change)
         KG_TRY_GOTO(out, take_device(before, config, err));
     KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, config, err));
-    for (size_t i = 0; i < diff.len; i++)
-        diff.data[i] = diff.data[i] == '\n' ? ';' : diff.data[i];
     if (n > 0)
         status = kg_fail(err, KG_ECONFLICT,
                          "%s: expected the config that the run was started with, found "
-                         "%zu changes: %s",
-                         dir, n, kg_str_text(&diff));
+                         "%zu change%s: %s",
+                         dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
 out:
     kg_str_release(&diff);
     kg_config_free(before);
