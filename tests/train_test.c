@@ -291,6 +291,25 @@ static void a_second_process_in_a_run_directory_is_refused(void **state)
     must_train(ROOT "/busy", true, one_step);
 }
 
+static void a_run_whose_checkpoints_are_gone_is_not_begun_anew(void **state)
+{
+    static const char *const three[] = {"sft.steps=0", "sft.batch=32", "train.steps=3",
+                                        "checkpoint.every=1", NULL};
+    struct kg_err err = {0};
+    uint64_t before, after;
+
+    (void)state;
+    fresh(ROOT "/gone");
+    must_train(ROOT "/gone", false, three);
+    assert_int_equal(kg_file_size(&before, ROOT "/gone/metrics.jsonl", &err), KG_OK);
+    assert_int_equal(kg_file_remove_tree(ROOT "/gone/checkpoints", &err), KG_OK);
+    assert_int_equal(train(ROOT "/gone", true, three, &err), KG_ENOTFOUND);
+    assert_non_null(strstr(err.message, "/gone/checkpoints: expected a checkpoint of "
+                                        "the 3 steps in metrics.jsonl"));
+    assert_int_equal(kg_file_size(&after, ROOT "/gone/metrics.jsonl", &err), KG_OK);
+    assert_true(after == before);
+}
+
 static void keeps_the_newest_checkpoints(void **state)
 {
     (void)state;
@@ -386,6 +405,7 @@ int main(void)
         cmocka_unit_test(a_plan_looks_at_the_folder_of_the_run),
         cmocka_unit_test(a_config_that_is_cut_off_is_refused),
         cmocka_unit_test(first_update_has_no_mismatch),
+        cmocka_unit_test(a_run_whose_checkpoints_are_gone_is_not_begun_anew),
         cmocka_unit_test(keeps_the_newest_checkpoints),
         cmocka_unit_test(changes_with_the_seed),
         cmocka_unit_test(resumes_after_kill_9_with_the_bits_of_the_uninterrupted_run),

@@ -369,6 +369,54 @@ static kg_status check_files(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
+/* The last step that the log has whole; 0: none. */
+static kg_status last_logged(int64_t *step, const char *dir, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(dir, "metrics.jsonl");
+    struct kg_jsonl *lines = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = kg_file_exists(path.text);
+    kg_status status = KG_OK;
+
+    *step = 0;
+    if (!more)
+        return KG_OK;
+    KG_TRY(kg_jsonl_open(&lines, path.text, err));
+    while (more) {
+        const char *phase;
+
+        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        phase = more ? kg_json_text(kg_json_get(doc.root, "phase"), NULL) : NULL;
+        if (phase && strcmp(phase, "rl") == 0)
+            *step = kg_json_int(kg_json_get(doc.root, "step"), *step);
+    }
+out:
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    return status == KG_EFORMAT ? KG_OK : status; /* cut in the last line */
+}
+
+/* One is saved beside the next steps, so where two were due and none is there they are
+ * lost: begun anew, the run would write over what its log still knows. */
+static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
+                                   struct kg_err *err)
+{
+    const int64_t every = r->checkpoint.every;
+    char newest[KG_CHECKPOINT_NAME];
+    int64_t step;
+
+    KG_TRY(kg_checkpoint_seen(newest, dir, err));
+    KG_TRY(last_logged(&step, dir, err));
+    if (*newest || every == 0 || step <= 2 * every)
+        return KG_OK;
+    return kg_fail(
+        err, KG_ENOTFOUND,
+        "%s/checkpoints: expected a checkpoint of the %lld steps in "
+        "metrics.jsonl (checkpoint.every %lld), found none; to begin anew, name "
+        "another run.dir or remove this one",
+        dir, (long long)step, (long long)every);
+}
+
 /* Config, inputs and device against those that the run was started with. */
 static kg_status check_same(const struct kg_run_inputs *in,
                             const struct kg_run_state *state, const char *dir,
@@ -377,6 +425,7 @@ static kg_status check_same(const struct kg_run_inputs *in,
     struct kg_path manifest = kg_path_in(dir, "manifest.json");
     bool may_change = in->recipe.device.may_change, other;
 
+    KG_TRY(check_checkpoints(&in->recipe, dir, err));
     KG_TRY(check_config(in->config, dir, may_change, err));
     KG_TRY(kg_inputs_check(&in->recipe, manifest.text, err));
     return kg_run_device_check(&other, manifest.text, state->model->backend, may_change,
