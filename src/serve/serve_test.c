@@ -685,10 +685,12 @@ static void a_template_that_fails_is_found_before_listening(void **state)
         "{% for a in range(100000) %}{% for b in range(100000) %}{% set x = [a, b] %}"
         "{% endfor %}{% endfor %}",
         "{{ raise_exception('no messages, please') }}",
+        "constant",
     };
-    static const char *const words[] = {"hostile", "no messages, please"};
+    static const char *const words[] = {"hostile", "no messages, please",
+                                        "leaves the text out"};
     (void)state;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct kg_chat_template *chat;
         struct kg_err why;
         NEED(kg_chat_template_parse(&chat, texts[i], strlen(texts[i]), "hostile", err));

@@ -14,6 +14,7 @@
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20, FIRST_BYTES = 16 << 10 };
@@ -420,18 +421,36 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
 const struct kg_chat_limits kg_chat_limits_trial = {
     .steps = 2 * 1000 * 1000, .memory_bytes = 64 << 20, .output_bytes = 1 << 20};
 
-kg_status kg_chat_template_try(const struct kg_chat_template *t, struct kg_err *err)
+static kg_status try_on(struct kg_str *out, const struct kg_chat_template *t,
+                        const char *word, struct kg_err *err)
 {
-    static const char vars[] = "{\"add_generation_prompt\": true, \"messages\": "
-                               "[{\"role\": \"user\", \"content\": \"Hello\"}]}";
     const struct kg_chat_opts opts = {.limits = kg_chat_limits_trial, .no_clock = true};
     struct kg_json_doc doc = {0};
-    struct kg_str out = {0};
+    char vars[128];
     kg_status status;
 
-    KG_TRY(kg_json_parse(&doc, vars, sizeof vars - 1, "trial", err));
-    status = kg_chat_template_render(&out, t, doc.root, &opts, err);
+    snprintf(vars, sizeof vars,
+             "{\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", "
+             "\"content\": \"%s\"}]}",
+             word);
+    KG_TRY(kg_json_parse(&doc, vars, strlen(vars), "trial", err));
+    status = kg_chat_template_render(out, t, doc.root, &opts, err);
     kg_json_release(&doc);
-    kg_str_release(&out);
+    return status;
+}
+
+kg_status kg_chat_template_try(const struct kg_chat_template *t, struct kg_err *err)
+{
+    struct kg_str one = {0}, other = {0};
+    kg_status status = try_on(&one, t, "Hello", err);
+
+    if (status == KG_OK)
+        status = try_on(&other, t, "Thanks", err);
+    if (status == KG_OK && strcmp(kg_str_text(&one), kg_str_text(&other)) == 0)
+        status = kg_fail(err, KG_EFORMAT,
+                         "expected a chat template that writes what 'user' says, found "
+                         "one that leaves the text out");
+    kg_str_release(&one);
+    kg_str_release(&other);
     return status;
 }

@@ -80,7 +80,8 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
 extern const struct kg_chat_limits kg_chat_limits_trial;
 
 /* Render one short message of a user within kg_chat_limits_trial: what fails here is
- * known before a client asks.   errors: those of kg_chat_template_render */
+ * known before a client asks.   errors: those of kg_chat_template_render, EFORMAT (it
+ * leaves the message out) */
 kg_status kg_chat_template_try(const struct kg_chat_template *t,
                                struct kg_err *err) KG_MUST_CHECK;
 
