@@ -216,9 +216,9 @@ UNWATCHED static _Noreturn void go_on(void)
 {
     int t = next_thread();
 
-    if (t < 0)
-        leave(home);
-    enter(t);
+    if (t >= 0)
+        enter(t);
+    leave(home);
 }
 
 static void set_ready(unsigned t, bool ready)
