@@ -34,15 +34,16 @@ static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       "algo.clip_high=0.05",
                                       "optim.clip_norm=0",
                                       "model.dtype=fp32",
-                                      "algo.length_norm=32",
                                       "rollout.max_tokens=8",
                                       "rollout.prompts=3",
                                       "rollout.samples=3",
                                       NULL};
 
-/* Of surrogates that are chosen later. */
-static const char *const of_cov[][2] = {
-    {"algo.cov_ratio", "0.25"}, {"algo.cov_low", "-1"}, {"algo.cov_coef", "5"}};
+/* Of surrogates and aggregates that are chosen later. */
+static const char *const of_later[][2] = {{"algo.cov_ratio", "0.25"},
+                                          {"algo.cov_low", "-1"},
+                                          {"algo.cov_coef", "5"},
+                                          {"algo.length_norm", "32"}};
 
 static void *must_alloc(size_t bytes)
 {
@@ -64,8 +65,8 @@ static int open_batch(void **state)
 
     (void)state;
     open_run(&o, ROOT, options);
-    for (size_t i = 0; i < sizeof of_cov / sizeof *of_cov; i++)
-        NEED(kg_algo_set(&o.run.in.algo, of_cov[i][0], of_cov[i][1], err));
+    for (size_t i = 0; i < sizeof of_later / sizeof *of_later; i++)
+        NEED(kg_algo_set(&o.run.in.algo, of_later[i][0], of_later[i][1], err));
     disturb(o.run.state.anchor);
     NEED(kg_rl_sample(&batch, &o.run.in, &o.run.state, &o.run.work, err));
     NEED(kg_rl_prepare(&batch, &o.run.in, &o.run.state, &o.run.work, err));
