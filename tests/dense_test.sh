@@ -177,7 +177,7 @@ pass "another encoder is refused" refuses 1 "expected the encoder of its vectors
     ./kedge search query "$work/db" --kind dense --dense tests/data/encoder/xlm-roberta cat
 pass "vectors need their encoder" refuses 1 "--dense: expected the folder of the encoder for --kind dense" \
     ./kedge search query "$work/db" --kind dense cat
-pass "words need none" refuses 1 "--dense: expected with --kind dense or hybrid, found bm25" ./kedge search query "$work/db" --dense $bert cat
+pass "words need none" refuses 1 "--dense: expected none of --kind bm25" ./kedge search query "$work/db" --dense $bert cat
 pass "weights are hybrid's" refuses 1 "expected with --kind hybrid, found dense" \
     ./kedge search query "$work/db" --kind dense --dense $bert --weight 0.3 cat
 pass "codes are of vectors" refuses 1 "--vectors: expected with --kind dense or hybrid, found bm25" \

@@ -148,16 +148,6 @@ static kg_status check_how(const char *where, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "--vectors: expected with --kind dense or hybrid, found %s",
                        how.kind);
-    if (kg_search_how_dense(&how) && !(how.model && *how.model))
-        return kg_fail(err, KG_EINVAL,
-                       "--dense: expected the folder of the encoder for --kind %s, found "
-                       "none",
-                       how.kind);
-    if (!kg_search_how_dense(&how) && how.model && *how.model)
-        return kg_fail(err, KG_EINVAL,
-                       "--dense: expected with --kind dense or hybrid, found %s beside "
-                       "it",
-                       how.kind);
     return kg_search_how_check(&how, where, "--", err);
 }
 

@@ -80,6 +80,12 @@ static kg_status check_kind(const struct kg_search_how *how, size_t kind, size_t
     return KG_OK;
 }
 
+/* The flag is that of making an index. */
+static const char *key_of_model(const char *section)
+{
+    return strcmp(section, "--") == 0 ? "dense" : "model";
+}
+
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err)
 {
@@ -89,14 +95,13 @@ kg_status kg_search_how_check(const struct kg_search_how *how, const char *where
         return kg_fail(err, err->code, "%s%s", section, err->message);
     KG_TRY(check_server(how, where, section, err));
     if (n.kind == BM25 && given(how->model))
-        return kg_fail(err, KG_EINVAL,
-                       "%smodel: expected none of %skind bm25, found %.200s", section,
-                       section, how->model);
+        return kg_fail(err, KG_EINVAL, "%s%s: expected none of %skind bm25, found %.200s",
+                       section, key_of_model(section), section, how->model);
     if (n.kind != BM25 && !given(how->model))
         return kg_fail(err, KG_EINVAL,
-                       "%smodel: expected the folder of the encoder for %skind %s, found "
+                       "%s%s: expected the folder of the encoder for %skind %s, found "
                        "none",
-                       section, section, how->kind);
+                       section, key_of_model(section), section, how->kind);
     if (!(how->weight >= 0 && how->weight <= 1))
         return kg_fail(err, KG_EINVAL, "%sweight: expected 0 to 1, found %g", section,
                        how->weight);

@@ -65,7 +65,8 @@ enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk where that is more 
  * (where: "http://..") finds as it was started: of it kind and passages are what it is
  * expected to have, model is what a plan reckons with, and how a hybrid is made is not
  * for the asker to say.
- * errors: EINVAL, with `section` before the names of keys ("search." or "--") */
+ * errors: EINVAL, with `section` before the names of keys ("search."; "--", where the
+ * model's is --dense) */
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
                               const char *section, struct kg_err *err) KG_MUST_CHECK;
 /* Whether it is anything but by words. */
