@@ -13,7 +13,7 @@ stops() {
     kill -s TERM "$child"
     code=0
     wait "$child" || code=$?
-    [ "$code" -eq 130 ]
+    [ "$code" -eq 130 ] && flock -n "$work/runs/working" true # and nobody is left who works
 }
 repeats() { tools/study --full --part check | grep -q '^study: 2 rows as in docs/study to the last digit, 0 differ, 0 are not there$'; }
 # both rows are there now: only the comparison is done again
