@@ -186,6 +186,39 @@ no_free_choice() {
 }
 pass "where plans are not pinned, exactness is not measured" no_free_choice
 
+# a python3 whose attention takes 4/5 of the time, and a product of kedge's as long as its own
+beside() {
+    mkdir -p "$work/path"
+    cat >"$work/path/python3" <<'END'
+#!/bin/sh
+say() { printf 'torch: %s\tmeasured\t%s\t%s\t-\tfake\n' "$@"; }
+case " $* " in
+*" generate "*) echo "no transformers" >&2 && exit 1 ;;
+*" products attention head optimizer layer "*)
+    say "attention forward, head size 8" 250 GFLOP/s
+    say "adamw, 4 weights" 2 GB/s
+    say "x W^T, 64 rows, W 100 x 200" 0.0256 ms
+    ;;
+esac
+END
+    chmod +x "$work/path/python3"
+    cat >"$work/program" <<'END'
+#!/bin/sh
+rate() { echo "{\"name\": \"$1\", \"best\": $2, \"median\": 1e9, \"unit\": \"$3\"}"; }
+[ "$1 $2" = "bench ops" ] || exit 0
+rate "product, 64 rows, W 100 x 200" 100e9 GFLOP/s
+rate "attention forward, head size 8" 200e9 GFLOP/s
+rate "adamw, 4 weights" 4e9 GB/s
+END
+    chmod +x "$work/program"
+    PATH=$work/path:$PATH KEDGE_GPU_CHECK_PROGRAM=$work/program check --device cpu --parts exactness,torch --seconds 60
+    grep -q "^| product beside PyTorch's, 64 rows, W 100 x 200 | measured | 100 % of its time |.*0.0256 ms, 0.0256 ms" "$out/gpu.md" &&
+        grep -q "^| beside PyTorch's: attention forward, head size 8 | measured | 125 % of its time |.*200 GFLOP/s, 250 GFLOP/s" "$out/gpu.md" &&
+        grep -q "^| beside PyTorch's: adamw, 4 weights | measured | 50 % of its time |" "$out/gpu.md" &&
+        grep -q '^| torch: generate | skipped |.*no transformers' "$out/gpu.md" && json_is_read
+}
+pass "operations are rows beside PyTorch's of the same shapes" beside
+
 plans() {
     check --device cpu --parts plans --seconds 150 && [ "$(result 'plan toy: memory planned')" = measured ] &&
         [ "$(result 'plan toy: train')" = measured ] && [ "$(result 'plan toy: mismatch/first_update_max')" = ok ] && json_is_read
