@@ -1,5 +1,5 @@
 #!/bin/sh
-# The name that leaves libkedge_cuda.so, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
+# The name that leaves libkedge_cuda.so, whom its kernels are for, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
 # the loader finds one.
 # The runtime speaks to a driver that has a device by tables of functions that are not published; so a number that is too high,
 # and a device without kernels, are shown with a runtime of the test's: the library's own objects, linked with it.
@@ -16,6 +16,20 @@ if command -v nm >/dev/null; then
     pass "one name leaves the library" exports_one_name
 else
     skipped "one name leaves the library" "no nm here (binutils)"
+fi
+# of every file that has kernels: what its cubin was compiled for stands in it
+has_architectures() {
+    kernels=$(grep -l -E '^(static )?__global__|KG_LAUNCH' src/tensor/cuda/*.cu | grep -v -c _testing)
+    for arch in sm_80 sm_90a; do
+        n=$(grep -a -o -- "-arch $arch " libkedge_cuda.so | wc -l)
+        echo "$arch: cubins of $n files, expected $kernels at least"
+        [ "$n" -ge "$kernels" ] || return 1
+    done
+}
+if grep -a -q -- '-arch sm_' libkedge_cuda.so; then
+    pass "every kernel is there for both architectures" has_architectures
+else
+    skipped "every kernel is there for both architectures" "this nvcc does not write into cubins whom they are for"
 fi
 cc=${CC:-cc}
 command -v "$cc" >/dev/null || skip_all cuda_driver "no C compiler: no driver can be made"
