@@ -28,7 +28,7 @@ bool kg_file_exists(const char *path)
 {
     struct stat st;
 
-    return lstat(path, &st) == 0;
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 bool kg_file_is_dir(const char *path)

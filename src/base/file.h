@@ -97,7 +97,8 @@ kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err) KG_M
  * `to` goes away whole, at once where the file system can exchange names). copy writes a
  * temporary file and renames it. */
 /* Whether there is something of this name: a link that leads nowhere, or in a circle, is
- * something too, which an error tells when it is read. */
+ * something too, and so is what may not be looked at (a folder of somebody else's): an
+ * error tells when it is read. */
 bool kg_file_exists(const char *path);
 bool kg_file_is_dir(const char *path);
 bool kg_file_is_regular(const char *path); /* no folder, pipe or device */

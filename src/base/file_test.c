@@ -420,6 +420,8 @@ static void a_link_to_nowhere_exists(void **state)
     assert_true(kg_file_exists(in_dir("loop")));
     assert_true(kg_file_exists(in_dir("dangling")));
     assert_false(kg_file_exists(in_dir("nothing")));
+    /* what may not be looked at, as a folder of somebody else's */
+    assert_true(kg_file_exists(in_dir("loop/below")));
     assert_int_equal(kg_file_read(&text, in_dir("loop"), 100, &err), KG_EIO);
     assert_non_null(strstr(err.message, "loop: cannot open: Too many levels"));
     assert_int_equal(kg_file_read(&text, in_dir("dangling"), 100, &err), KG_EIO);

@@ -278,7 +278,7 @@ static kg_status find_in_run(struct kg_path *path, const char *dir, struct kg_er
     const struct kg_path folder = kg_path_in(dir, "checkpoints");
 
     path->text[0] = '\0';
-    if (!kg_file_is_dir(folder.text))
+    if (!kg_file_exists(folder.text))
         return KG_OK;
     KG_TRY(kg_checkpoint_last(name, dir, err));
     if (!name[0])

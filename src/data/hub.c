@@ -7,6 +7,7 @@
  */
 #include "data/hub.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -346,12 +347,16 @@ static kg_status check_inside(const char *path, const char *root, struct kg_err 
     char real[PATH_MAX], top[PATH_MAX];
     size_t n;
 
-    if (!realpath(root, top) || !realpath(path, real))
+    if (!realpath(root, top) || !realpath(path, real)) {
+        if (errno != ENOENT && errno != ENOTDIR)
+            return kg_fail(err, KG_EIO, "%.500s: cannot follow: %s", path,
+                           strerror(errno));
         return kg_fail(
             err, KG_EFORMAT,
             "%.500s: expected a file of the hub's cache, found a link that leads "
             "nowhere; kedge pull fetches it anew",
             path);
+    }
     n = strlen(top);
     if (strncmp(real, top, n) == 0 && (real[n] == '/' || n == 1))
         return KG_OK;
@@ -396,7 +401,7 @@ static kg_status find(struct kg_hub_found *out, const struct kg_hub_name *name,
     if (!commit[0])
         return not_there(name, NULL, err);
     snapshot = kg_path_in(kg_path_in(folder.text, "snapshots").text, commit);
-    if (!kg_file_is_dir(snapshot.text))
+    if (!kg_file_exists(snapshot.text))
         return not_there(name, snapshot.text, err);
     out->cached = true;
     put_name(out->pinned, sizeof out->pinned, name, commit);

@@ -232,7 +232,7 @@ static kg_status put_run(struct kg_report *r, const struct kg_report_run *run)
     size_t n = 0, steps, last = SIZE_MAX;
     kg_status status = KG_OK;
 
-    if (!kg_file_is_dir(dumps.text))
+    if (!kg_file_exists(dumps.text))
         return KG_OK;
     KG_TRY_GOTO(out, kg_file_list(&names, &n, dumps.text, r->err));
     steps = keep_steps(names, n);

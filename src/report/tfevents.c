@@ -147,7 +147,7 @@ static kg_status last_name(char name[NAME_BYTES], const char *dir, struct kg_err
     size_t n;
 
     name[0] = '\0';
-    if (!kg_file_is_dir(dir))
+    if (!kg_file_exists(dir))
         return KG_OK;
     KG_TRY(kg_file_list(&names, &n, dir, err));
     for (size_t i = 0; i < n; i++)

@@ -74,10 +74,12 @@ static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,
     struct kg_map map;
     bool right;
 
+    if (!kg_file_exists(path))
+        return kg_fail(err, KG_ENOTFOUND, "%s: expected an index file, found none", path);
+    KG_TRY(kg_file_size(bytes, path, err));
     if (!kg_file_is_regular(path))
-        return kg_fail(err, kg_file_exists(path) ? KG_EFORMAT : KG_ENOTFOUND,
-                       "%s: expected an index file, found %s", path,
-                       kg_file_exists(path) ? "a folder or device" : "none");
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected an index file, found a folder or device", path);
     KG_TRY(kg_map_open(&map, path, err));
     *bytes = map.bytes;
     right = map.bytes >= 512 && memcmp(map.data, "SQLite format 3", 16) == 0;

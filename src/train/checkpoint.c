@@ -313,7 +313,7 @@ kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
 {
     struct kg_path root = kg_path_in(dir, "checkpoints");
 
-    if (kg_file_is_dir(root.text))
+    if (kg_file_exists(root.text))
         KG_TRY(settle_all(root.text, err));
     return kg_checkpoint_last(name, dir, err);
 }
@@ -327,7 +327,7 @@ static kg_status newest_until(char name[KG_CHECKPOINT_NAME], const char *dir, bo
     size_t n;
 
     name[0] = '\0';
-    if (!kg_file_is_dir(root.text))
+    if (!kg_file_exists(root.text))
         return KG_OK;
     KG_TRY(list_checkpoints(&names, &n, root.text, err));
     for (size_t i = 0; i < n; i++) {
@@ -369,7 +369,7 @@ kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
     size_t n;
 
     folder[0] = '\0';
-    if (!kg_file_is_dir(root.text))
+    if (!kg_file_exists(root.text))
         return KG_OK;
     KG_TRY(kg_file_list(&names, &n, root.text, err));
     for (size_t i = 0; i < n; i++) {

@@ -233,7 +233,7 @@ static kg_status remove_files(struct kg_path root,
     size_t n;
     kg_status status = KG_OK;
 
-    if (!kg_file_is_dir(root.text))
+    if (!kg_file_exists(root.text))
         return KG_OK;
     KG_TRY(kg_file_list(&names, &n, root.text, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
