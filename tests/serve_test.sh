@@ -228,6 +228,16 @@ chat_needs_a_template() {
     return $result
 }
 
+# What is no UTF-8 never reaches the model; the conversation goes on without it.
+chat_refuses_what_is_no_text() {
+    printf 'A\377\nHello\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 >"$work/said" 2>"$work/body" || return 1
+    has 'user: text is not UTF-8: invalid sequence at byte offset 1 (0xff)' || return 1
+    sed -i 1d "$work/said"
+    printf 'Hello\n' | ./kedge chat -m "$work/tiny" -t 0 --max-tokens 8 2>/dev/null | cmp - "$work/said" || return 1
+    ! printf 'Hello\n' | ./kedge chat -m "$work/tiny" -s "$(printf 'A\377')" >/dev/null 2>"$work/body" &&
+        has 'system: text is not UTF-8'
+}
+
 # ---- errors ----
 errors() {
     c=/v1/completions
@@ -344,6 +354,7 @@ pass "stop strings never leak into a stream" stop_strings_never_leak
 pass "kedge chat appends tokens to tokens" chat_appends_tokens
 pass "kedge chat takes commands, and says which it does not know" chat_takes_commands
 pass "kedge chat says that a template lacks" chat_needs_a_template
+pass "kedge chat refuses what is no UTF-8" chat_refuses_what_is_no_text
 pass "tools are refused where the template has no place for them" tools_need_a_template
 pass "wrong requests get errors in OpenAI's shape, and the server lives on" errors
 pass "strangers' names are refused" strangers_names

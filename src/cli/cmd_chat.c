@@ -104,6 +104,8 @@ static void catch_interrupt(void)
 static kg_status add_message(struct chat *c, const char *role, const char *text, size_t n,
                              struct kg_err *err)
 {
+    if (kg_utf8_check(text, n, err) != KG_OK)
+        return kg_err_prefix(err, role);
     KG_TRY(kg_str_printf(&c->messages, err, "%s{\"role\": \"%s\", \"content\": ",
                          c->messages.len > 0 ? ", " : "", role));
     KG_TRY(kg_json_put_string(&c->messages, text, n, err));
@@ -458,6 +460,10 @@ static kg_status converse(struct chat *c, struct kg_err *err)
 
 static kg_status open_chat(struct chat *c, struct kg_err *err)
 {
+    uint64_t unused;
+
+    if (kg_file_exists(kg_load.dir))
+        KG_TRY(kg_file_size(&unused, kg_load.dir, err));
     if (!kg_file_is_dir(kg_load.dir))
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a checkpoint folder, found none",
                        kg_load.dir);
