@@ -138,6 +138,9 @@ static void what_cannot_be_is_refused(void **state)
         {{BF16, "model.adapter=" DIGITS}, "adapter_config.json"},
         {{BF16, "model.adapter=" ROOT "/swapped"}, "is '4' there and '3' here"},
         {{BF16, "lora.rank=4", "model.path=", "init.from=" ROOT "/whole"}, "init.from"},
+        {{BF16, "model.path=", "init.from=" ROOT "/whole"},
+         "expected a checkpoint of all weights, found one of adapters; they go on with "
+         "the model.path of their run and model.adapter=" ROOT "/whole/checkpoints/"},
         {{BF16, "lora.rank=4", "anchor.place=host", "anchor.kind=fixed",
           "kl.estimator=k3"},
          "anchor.place: an anchor shares"},

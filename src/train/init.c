@@ -133,6 +133,20 @@ static kg_status find_step(struct kg_init *init, const struct kg_recipe *r,
                    (long long)before.step, (long long)last);
 }
 
+/* What a run of adapters saved holds no weights, and no state of their size. */
+static kg_status check_whole(const char *dir, struct kg_err *err)
+{
+    const struct kg_path adapter = kg_path_in(dir, "adapter");
+
+    if (!kg_file_exists(adapter.text))
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "init.from: expected a checkpoint of all weights, found one of "
+                   "adapters; they go on with the model.path of their run and "
+                   "model.adapter=%.500s, or kedge merge writes the model that both make",
+                   adapter.text);
+}
+
 kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t step,
                        struct kg_err *err)
 {
@@ -149,6 +163,7 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t 
         if (init->own)
             return KG_OK;
         KG_TRY(find_checkpoint(&init->dir, from, err));
+        KG_TRY(check_whole(init->dir.text, err));
         return init->steps ? find_step(init, r, err) : KG_OK;
     }
     if (r->init.parts.n == 1 && strcmp(r->init.parts.items[0], "model") == 0)
