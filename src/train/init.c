@@ -138,7 +138,7 @@ static kg_status check_whole(const char *dir, struct kg_err *err)
 {
     const struct kg_path adapter = kg_path_in(dir, "adapter");
 
-    if (!kg_file_exists(adapter.text))
+    if (!kg_file_is_dir(adapter.text))
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "init.from: expected a checkpoint of all weights, found one of "
