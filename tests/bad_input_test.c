@@ -128,7 +128,7 @@ static void check_all(const struct bad *rows, size_t n)
 #define CHECK_ALL(rows) check_all(rows, sizeof(rows) / sizeof *(rows))
 
 #define TRAIN "train $T run.dir=$W/run "
-#define SFT   "sft $T run.dir=$W/run sft.steps=2 sft.data=$W/s.jsonl "
+#define SFT   "sft $T train.steps=0 run.dir=$W/run sft.steps=2 sft.data=$W/s.jsonl "
 #define EVAL  "eval $E "
 
 /* ---- what would do nothing ---- */
@@ -159,6 +159,13 @@ static void options_without_effect(void **state)
         {"reach of no decay, met at once", NULL,
          TRAIN "sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
          "sft.decay: there is no weight decay", NULL},
+        {"sft: steps of RL", NULL, SFT "train.steps=5", 1,
+         "train.steps: kedge sft makes no steps of RL; expected sft.steps or sft.epochs",
+         NULL},
+        {"validation of no problems", NULL, TRAIN "eval.problems=5", 1,
+         "eval.problems: acts with problems to validate on (data.val, or those a task "
+         "makes) alone; expected 200, found 5",
+         NULL},
         {"a device that is too small", NULL,
          TRAIN "model.device=cuda --dry-run --device-memory 0.1GB", 1,
          "memory: expected at most 0.10 GB on the device, found 0.", NULL},
@@ -224,7 +231,8 @@ static void configs(void **state)
          "kl.estimator: expected one of none", NULL},
         {"nothing to do", NULL, TRAIN "train.steps=0", 1, "train.steps 0 and sft.steps 0",
          NULL},
-        {"sft without steps", NULL, "sft $T run.dir=$W/run", 1, "sft.steps 0", NULL},
+        {"sft without steps", NULL, "sft $T train.steps=0 run.dir=$W/run", 1,
+         "sft.steps 0", NULL},
         {"no run directory named", NULL, "train $T", 1, "run.dir", NULL},
         {"empty name of a run directory", NULL, "train $T run.dir=", 1,
          "run.dir: expected 1 to", NULL},
@@ -252,7 +260,7 @@ static void compositions(void **state)
                "kl.gradient=published",
          1, "kl.gradient: truncated-reverse leaves the tail out", NULL},
         {"validation that the sampler refuses", NULL,
-         TRAIN "eval.temperature=1e-5 --dry-run", 1,
+         TRAIN "data.val=$D/test.jsonl eval.temperature=1e-5 --dry-run", 1,
          "eval: temperature must be 0 or between 0.0001", NULL},
         {"a temperature that rounds to greedy", NULL, TRAIN "eval.temperature=1e-46", 1,
          "eval.temperature: expected a number", NULL},

@@ -155,10 +155,26 @@ static int plan_or_train(struct kg_config *config)
     return kg_cli_ranks_end(&r, status, &err);
 }
 
+/* sft's own end is sft.steps; a recipe's train.steps is there for train. */
+static kg_status force_sft(struct kg_config *config, struct kg_err *err)
+{
+    static const char key[] = "train.steps";
+    const char *found = kg_config_text(config, key);
+
+    if (strcmp(kg_config_source(config, key), "command line") == 0 &&
+        strcmp(found, "0") != 0)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: kedge sft makes no steps of RL; expected sft.steps or "
+                       "sft.epochs, or kedge train, found %s=%s",
+                       key, key, found);
+    return kg_config_override(config, "train.steps=0", "kedge sft", err);
+}
+
 typedef kg_status (*config_fn)(struct kg_config **config, const char *path,
                                char *const *assignments, size_t n, struct kg_err *err);
+typedef kg_status (*force_fn)(struct kg_config *config, struct kg_err *err);
 
-static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
+static int run_recipe(int argc, char **argv, config_fn read, force_fn force)
 {
     struct kg_config *config = NULL;
     struct kg_err err;
@@ -180,8 +196,8 @@ static int run_recipe(int argc, char **argv, config_fn read, const char *forced)
     kg_mem_free(own);
     if (status != KG_OK)
         return kg_cli_exit(status, &err);
-    if (forced)
-        status = kg_config_override(config, forced, "kedge sft", &err);
+    if (force)
+        status = force(config, &err);
     if (status != KG_OK) {
         kg_config_free(config);
         return kg_cli_exit(status, &err);
@@ -198,7 +214,7 @@ int kg_cmd_train(int argc, char **argv)
 
 int kg_cmd_sft(int argc, char **argv)
 {
-    return run_recipe(argc, argv, kg_train_config, "train.steps=0");
+    return run_recipe(argc, argv, kg_train_config, force_sft);
 }
 
 int kg_cmd_distill(int argc, char **argv)

@@ -2,9 +2,10 @@
  *
  * A preset or a recipe may leave keys over that an override has made idle (its
  * anchor.eta, say, where the user wants no anchor): these pass. And RUN/config.yaml has
- * every key: so what is the default, or the preset's, is as if it was not written. Not
- * here: what is refused where it is read, and what waits for validation problems (eval.*,
- * log.validation), which a recipe may leave to the command line.
+ * every key: so what is the default, or the preset's, is as if it was not written. What
+ * waits for validation problems (eval.*, log.validation) is refused on the command line
+ * alone, as a recipe may leave data.val to that. Not here: what is refused where it is
+ * read, and eval.at_start, whose other value asks for no validation.
  */
 #include "recipe/effect.h"
 
@@ -57,6 +58,11 @@ static bool generated_train(const struct kg_recipe *r)
 static bool generated_val(const struct kg_recipe *r)
 {
     return makes_problems(r) && r->data.val.n == 0;
+}
+
+static bool validates(const struct kg_recipe *r)
+{
+    return val_files(r) || generated_val(r);
 }
 
 static bool generated_warm(const struct kg_recipe *r)
@@ -240,6 +246,7 @@ static bool fresh_adapters(const struct kg_recipe *r) { return r->lora.rank > 0;
 #define EPISODES     "an episode.env other than none"
 #define SEARCH       "episode.env search"
 #define DYNAMIC      "rollout.dynamic true"
+#define VALIDATION   "problems to validate on (data.val, or those a task makes)"
 
 static const struct kg_effect_row rows[] = {
     {"device.products", "products of bf16 on a GPU", makes_bf16_on_a_gpu,
@@ -350,6 +357,14 @@ static const struct kg_effect_row rows[] = {
      anchor_has_weights, "anchor.kind"},
     {"anchor.smoothing", "anchor.kappa above 0", kappa, "anchor.kappa"},
     {"eval.anchor", "an anchor.kind", anchor, "anchor.kind"},
+    {"eval.anchor", VALIDATION, validates, NULL},
+    {"eval.every", VALIDATION, validates, NULL},
+    {"eval.problems", VALIDATION, validates, NULL},
+    {"eval.samples", VALIDATION, validates, NULL},
+    {"eval.temperature", VALIDATION, validates, NULL},
+    {"eval.top_p", VALIDATION, validates, NULL},
+    {"eval.reference", VALIDATION, validates, NULL},
+    {"log.validation", VALIDATION, validates, NULL},
     {"optim.min_lr", "optim.schedule linear or cosine", falling, "optim.schedule"},
     {"optim.warmup", "optim.warmup_steps above 0", warmup, "optim.warmup_steps"},
     {"optim.evaluate", "optim.kind schedule-free", schedule_free, "optim.kind"},
@@ -401,11 +416,13 @@ static bool any_from_command_line(const struct kg_config *c, const char *keys)
     return false;
 }
 
-/* A recipe's key that the command line has made idle, by its switch or another preset. */
+/* A recipe's key that the command line has made idle, by its switch or another preset, or
+ * may yet make act. */
 static bool is_left_over(const struct kg_config *c, const struct kg_effect_row *row)
 {
     return !from_command_line(c, row->key) &&
-           (any_from_command_line(c, row->by) || from_command_line(c, "algo.preset"));
+           (!row->by || any_from_command_line(c, row->by) ||
+            from_command_line(c, "algo.preset"));
 }
 
 kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)

@@ -68,6 +68,8 @@ static void a_key_without_its_condition_is_refused_by_name(void **state)
         char assignment[128], *assignments[] = {assignment};
         size_t length = strlen(rows[i].key);
 
+        if (i > 0 && strcmp(rows[i].key, rows[i - 1].key) == 0)
+            continue; /* a second condition */
         put_other(assignment, sizeof assignment, option(rows[i].key));
         if (check(NULL, assignments, 1) != KG_EINVAL)
             fail_msg("%s: not refused", assignment);
@@ -94,7 +96,10 @@ static void a_key_with_its_condition_passes(void **state)
         {"data.val_templates=x", "data.val=y"},
         {"algo.cov_ratio=0.5", "algo.surrogate=clip-cov"},
         {"anchor.eta=0.5", "anchor.kind=ema", "kl.estimator=k3"},
-        {"anchor.kind=ema", "eval.anchor=true"},
+        {"anchor.kind=ema", "eval.anchor=true", "data.val=x"},
+        {"eval.problems=7", "data.val=x"},
+        {"eval.problems=7", "task.name=arithmetic"},
+        {"eval.at_start=false"},
         {"anchor.kind=fixed", "kl.estimator=k3"},
         {"search.topk=5", "episode.env=search"},
         {"search.weight=0.3", "episode.env=search", "search.kind=hybrid"},
@@ -135,6 +140,8 @@ static void nothing_is_generated_beside_files(void **state)
          "task.val_count: acts with"},
         {{"sft.level=hard", "sft.steps=1", "task.name=math", "data.train=x"},
          "sft.level: acts with"},
+        {{"eval.anchor=true", "anchor.kind=ema", "kl.estimator=k3", "kl.beta=0.1"},
+         "eval.anchor: acts with problems to validate on"},
     };
 
     (void)state;
@@ -196,6 +203,20 @@ static void a_recipe_may_be_switched_off(void **state)
     assert_non_null(strstr(err_said.message, "found x (from build/effect_test.yaml"));
 }
 
+/* Whether there are problems is for the command line, which may ask for no more. */
+static void a_recipe_may_leave_validation_to_the_command_line(void **state)
+{
+    static const char path[] = "build/effect_test.yaml",
+                      text[] = "eval: {problems: 7}\nlog: {validation: true}\n";
+    char *given[] = {(char[]){"eval.every=5"}};
+
+    (void)state;
+    NEED(kg_file_write_atomic(path, text, sizeof text - 1, err));
+    assert_int_equal(check(path, NULL, 0), KG_OK);
+    assert_int_equal(check(path, given, 1), KG_EINVAL);
+    assert_non_null(strstr(err_said.message, "eval.every: acts with problems to valid"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +225,7 @@ int main(void)
         cmocka_unit_test(nothing_is_generated_beside_files),
         cmocka_unit_test(what_is_published_passes),
         cmocka_unit_test(a_recipe_may_be_switched_off),
+        cmocka_unit_test(a_recipe_may_leave_validation_to_the_command_line),
     };
 
     return cmocka_run_group_tests_name("effect", tests, NULL, NULL);
