@@ -8,12 +8,10 @@
 #include "text/pretoken.h"
 
 #include "base/mem.h"
+#include "text/pcre_internal.h"
 
 #include <ctype.h>
 #include <string.h>
-
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
 
 enum { MAX_PATTERN_BYTES = 1 << 16, MAX_GROUP_DEPTH = 64 };
 
@@ -250,6 +248,16 @@ static void library_free(void *block, void *user)
     kg_mem_free(block);
 }
 
+pcre2_general_context *kg_pcre_memory(struct kg_err *err)
+{
+    pcre2_general_context *c = pcre2_general_context_create(library_alloc, library_free,
+                                                            NULL);
+
+    if (!c)
+        kg_fail(err, KG_ENOMEM, "no memory to compile a pattern");
+    return c;
+}
+
 static kg_status compile_failed(int code, size_t offset, struct kg_err *err)
 {
     unsigned char text[160] = "";
@@ -293,9 +301,9 @@ kg_status kg_pretoken_create(struct kg_pretoken **out, const char *pattern, size
     struct kg_pretoken *p = kg_mem_calloc(1, sizeof *p, "pre-token pattern", err);
     if (!p)
         return err->code;
-    p->memory = pcre2_general_context_create(library_alloc, library_free, NULL);
+    p->memory = kg_pcre_memory(err);
     if (!p->memory) {
-        status = kg_fail(err, KG_ENOMEM, "no memory to compile a pattern");
+        status = err->code;
         goto out;
     }
     if (literal)

@@ -1,8 +1,8 @@
 /* The regular expression that cuts text into pre-tokens.
  *
- * tokenizer.json is written for Oniguruma (Ruby syntax); PCRE2 stands behind pretoken.c
- * alone. A pattern is translated first, and what the two engines read differently is
- * rewritten or refused by name:
+ * tokenizer.json is written for Oniguruma (Ruby syntax); PCRE2 stands behind pretoken.c,
+ * and behind pattern.c, alone. A pattern is translated first, and what the two engines
+ * read differently is rewritten or refused by name:
  *   - \s and \S become the White_Space property spelled out, as Oniguruma has it (PCRE2
  *     would add U+180E);
  *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, &&
