@@ -100,6 +100,57 @@ static void adapters_go_on_being_trained(void **state)
     assert_true(lora.rank == 4 && lora.alpha == 8);
 }
 
+static int ranks_of(const char *run)
+{
+    struct kg_st_set *set;
+    int narrow = 0;
+
+    NEED(kg_st_open_file(
+        &set,
+        kg_path_in(run, "checkpoints/latest/adapter/adapter_model.safetensors").text,
+        err));
+    for (size_t i = 0; i < kg_st_count(set); i++)
+        narrow += kg_st_at(set, i)->shape[0] == 2; /* A of rank 2 */
+    kg_st_close(set);
+    return narrow;
+}
+
+/* As PEFT's users have them, of several ranks: trained on, stopped and gone on with, to
+ * the bits and the words of a run that was not. */
+static void ranks_of_patterns_go_on_too(void **state)
+{
+    static const char config[] =
+        "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, "
+        "\"target_modules\": \".*(q_proj|down_proj)\", "
+        "\"rank_pattern\": {\"q_proj\": 2}, \"alpha_pattern\": {\"q_proj\": 3}}";
+    static const char *const whole_of[] = {
+        "model.adapter=" ROOT "/uneven", "checkpoint.dtype=bf16", "train.steps=2", NULL};
+    static const char *const half_of[] = {"model.adapter=" ROOT "/uneven",
+                                          "checkpoint.dtype=bf16", "train.steps=1", NULL};
+    struct kg_lora lora;
+    const struct kg_model_opts opts = {.ct = KG_F32, .lora = &lora, .seed = 5};
+    struct kg_model *m;
+
+    (void)state;
+    NEED(kg_lora_parse(&lora, config, sizeof config - 1, "config", err));
+    NEED(kg_model_open(&m, DIGITS, &opts, err));
+    fresh(ROOT "/uneven");
+    NEED(kg_model_save(m, ROOT "/uneven", &(struct kg_model_save){.dtype = KG_F32}, err));
+    kg_model_free(m);
+    fresh(ROOT "/uneven-whole");
+    fresh(ROOT "/uneven-half");
+    must_train(ROOT "/uneven-whole", false, whole_of);
+    must_train(ROOT "/uneven-half", false, half_of);
+    must_train(ROOT "/uneven-half", true, whole_of);
+    assert_same_file(ROOT "/uneven-whole", ROOT "/uneven-half",
+                     "checkpoints/latest/state.safetensors");
+    assert_same_file(ROOT "/uneven-whole", ROOT "/uneven-half",
+                     "checkpoints/latest/adapter/adapter_config.json");
+    assert_same_file(ROOT "/uneven-whole/checkpoints/latest/adapter", ROOT "/uneven",
+                     "adapter_config.json");
+    assert_true(ranks_of(ROOT "/uneven-whole") > 0);
+}
+
 static void kills_leave_no_trace(void **state)
 {
     static const useconds_t times[] = {120000, 200000, 280000};
@@ -129,10 +180,11 @@ static void what_cannot_be_is_refused(void **state)
         {{BF16, "lora.rslora=true"}, "lora.rslora: acts with lora.rank above 0"},
         {{"lora.rank=4"}, "checkpoint.dtype: adapters are written"},
         {{BF16, "lora.rank=4", ADAPTER}, "lora.rank: model.adapter has a rank"},
-        {{BF16, "lora.rank=4", "lora.targets=[q_proj, v_prj]"}, "did you mean v_proj"},
+        {{BF16, "lora.rank=4", "lora.targets=[q_proj, v_prj]"},
+         "lora.targets: no layer has a matrix v_prj; did you mean v_proj"},
         {{BF16, "lora.rank=4", "lora.targets=[q_proj, q_proj]"}, "q_proj twice"},
         {{BF16, "lora.rank=4", "lora.targets=[]"}, "found an empty list"},
-        {{BF16, "lora.rank=65000"}, "expected at most"},
+        {{BF16, "lora.rank=65000"}, "lora.rank: expected at most"},
         {{BF16, "lora.rank=4", "rollout.dtype=fp32", "model.dtype=bf16"},
          "rollout.dtype: a sampler shares"},
         {{BF16, "model.adapter=" DIGITS}, "adapter_config.json"},
@@ -174,6 +226,7 @@ int main(void)
         cmocka_unit_test(a_checkpoint_holds_adapters_alone),
         cmocka_unit_test(an_anchor_shares_the_base),
         cmocka_unit_test(adapters_go_on_being_trained),
+        cmocka_unit_test(ranks_of_patterns_go_on_too),
         cmocka_unit_test(kills_leave_no_trace),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

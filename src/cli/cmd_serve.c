@@ -230,7 +230,7 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
                 opts->chat ? "completions and chat" : "completions; no chat template");
     for (size_t i = 0; i < opts->n_adapters; i++)
         kg_log_info("and %s, adapters of rank %d beside it", opts->adapters[i].name,
-                    opts->adapters[i].model->lora.rank);
+                    opts->adapters[i].model->most_rank);
     if (!opts->bearer_key && !is_loopback(host))
         kg_log_warn("whoever reaches %s can use the model: there is no --api-key-file",
                     host);

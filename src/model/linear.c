@@ -106,16 +106,16 @@ static kg_status multiply_two(const struct kg_walk *p, struct kg_mat y,
 }
 
 /* *t = s (x C^T) or, NN, s (x C), on the narrow side: fp32, times s, rounded once.
- * l: what adapters C is of */
+ * of: the adapter that C is of */
 static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
-                        const struct kg_lora *l, struct kg_mat x, struct matrices c,
+                        const struct kg_adapter *of, struct kg_mat x, struct matrices c,
                         enum kg_matmul_kind kind, struct kg_err *err)
 {
-    const int64_t n = x.rows, r = l->rank;
+    const int64_t n = x.rows, r = of->a->rows;
     const struct kg_mat wide = kg_mat(p->acts->low_wide.data, KG_F32, n, r);
 
     KG_TRY(multiply(p, wide, x, c, kind, false, err));
-    KG_TRY(kg_op_scale(p->m->backend, kg_vec(wide.data, n * r), kg_lora_scale(l), err));
+    KG_TRY(kg_op_scale(p->m->backend, kg_vec(wide.data, n * r), of->scale, err));
     *t = kg_mat(p->acts->low.data, p->m->ct, n, r);
     return settle(p, *t, wide, err);
 }
@@ -147,8 +147,8 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_run *run,
 
     if (!c)
         return KG_OK;
-    KG_TRY(narrow(&t, p, &run->model->lora, kg_mat_rows(x, run->first, run->n), one(c->a),
-                  KG_MATMUL_NT, err));
+    KG_TRY(narrow(&t, p, c, kg_mat_rows(x, run->first, run->n), one(c->a), KG_MATMUL_NT,
+                  err));
     return multiply(p, kg_mat_rows(sum, run->first, run->n), t, one(c->b), KG_MATMUL_NT,
                     true, err);
 }
@@ -165,7 +165,7 @@ static kg_status linear_run(const struct kg_walk *p, const struct kg_run *run,
 
     if (!c)
         return multiply(p, own, from, one(w), KG_MATMUL_NT, accumulate, err);
-    KG_TRY(narrow(&t, p, &run->model->lora, from, one(c->a), KG_MATMUL_NT, err));
+    KG_TRY(narrow(&t, p, c, from, one(c->a), KG_MATMUL_NT, err));
     const struct kg_factors f[2] = {{from, w->compute}, {t, c->b->compute}};
     return multiply_two(p, own, f, KG_MATMUL_NT, accumulate, err);
 }
@@ -198,7 +198,7 @@ kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,
         return multiply(p, y, x, w, KG_MATMUL_NT, false, err);
     sum = sum_of(p, y);
     KG_TRY(multiply(p, sum, x, w, KG_MATMUL_NT, false, err));
-    KG_TRY(narrow(&t, p, &p->m->lora, x, a_of(w), KG_MATMUL_NT, err));
+    KG_TRY(narrow(&t, p, w.c->adapter, x, a_of(w), KG_MATMUL_NT, err));
     KG_TRY(multiply(p, sum, t, b_of(w), KG_MATMUL_NT, true, err));
     return settle(p, y, sum, err);
 }
@@ -209,12 +209,12 @@ static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p,
                              struct kg_grads grads, struct matrices w, struct kg_mat dy,
                              struct kg_mat x, struct kg_err *err)
 {
-    const struct kg_lora *l = &p->m->lora;
+    const struct kg_adapter *c = w.c->adapter;
     struct kg_mat t;
 
-    KG_TRY(narrow(&t, p, l, x, a_of(w), KG_MATMUL_NT, err));
+    KG_TRY(narrow(&t, p, c, x, a_of(w), KG_MATMUL_NT, err));
     KG_TRY(add_grad(p, grads, b_of(w), dy, t, err));
-    KG_TRY(narrow(u, p, l, dy, b_of(w), KG_MATMUL_NN, err)); /* in the place of t */
+    KG_TRY(narrow(u, p, c, dy, b_of(w), KG_MATMUL_NN, err)); /* in the place of t */
     return add_grad(p, grads, a_of(w), *u, x, err);
 }
 
@@ -253,7 +253,7 @@ static kg_status back_alone(const struct kg_walk *p, struct matrices w, struct k
     KG_TRY(multiply(p, dx, dy, w, KG_MATMUL_NN, accumulate, err));
     if (!w.c->adapter)
         return KG_OK;
-    KG_TRY(narrow(&u, p, &p->m->lora, dy, b_of(w), KG_MATMUL_NN, err));
+    KG_TRY(narrow(&u, p, w.c->adapter, dy, b_of(w), KG_MATMUL_NN, err));
     return multiply(p, dx, u, a_of(w), KG_MATMUL_NN, true, err);
 }
 

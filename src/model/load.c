@@ -35,7 +35,7 @@ static void shape_text(char *out, size_t n, int n_dims, const int64_t *shape)
 }
 
 static kg_status check_shape(const struct kg_param *p, const struct kg_st_tensor *t,
-                             struct kg_err *err)
+                             const char *by, struct kg_err *err)
 {
     const int64_t want[2] = {p->n_dims == 1 ? p->cols : p->file_rows, p->cols};
     if (t->n_dims == p->n_dims &&
@@ -45,9 +45,8 @@ static kg_status check_shape(const struct kg_param *p, const struct kg_st_tensor
     char found[192];
     shape_text(expected, sizeof expected, p->n_dims, want);
     shape_text(found, sizeof found, t->n_dims, t->shape);
-    return kg_fail(err, KG_ESHAPE,
-                   "%s: tensor %s: expected shape %s by config.json, found %s", t->file,
-                   p->name, expected, found);
+    return kg_fail(err, KG_ESHAPE, "%s: tensor %s: expected shape %s by %s, found %s",
+                   t->file, p->name, expected, by, found);
 }
 
 static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
@@ -65,9 +64,9 @@ static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
 }
 
 kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
-                         const struct kg_st_tensor *t, struct kg_err *err)
+                         const struct kg_st_tensor *t, const char *by, struct kg_err *err)
 {
-    KG_TRY(check_shape(p, t, err));
+    KG_TRY(check_shape(p, t, by, err));
     return file_dtype(dtype, t, err);
 }
 
@@ -79,7 +78,7 @@ static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dty
     if (!*out)
         return kg_fail(err, KG_ENOTFOUND, "tensor %s is missing from the checkpoint",
                        p->name);
-    return kg_param_check(dtype, p, *out, err);
+    return kg_param_check(dtype, p, *out, "config.json", err);
 }
 
 /* A tied checkpoint may carry the head as well, if it is the embedding byte for byte. */
@@ -89,7 +88,7 @@ static kg_status check_tied_head(const struct kg_model *m, const struct kg_st_se
     const struct kg_st_tensor *embed = kg_st_find(set, m->embed->name);
     struct kg_param want = *m->embed;
     want.name = head->name;
-    KG_TRY(check_shape(&want, head, err));
+    KG_TRY(check_shape(&want, head, "config.json", err));
     if (embed && strcmp(embed->dtype, head->dtype) == 0 && embed->bytes == head->bytes &&
         memcmp(embed->data, head->data, head->bytes) == 0)
         return KG_OK;

@@ -1,8 +1,8 @@
-/* The adapters of a model: which weights have one, their first values, their files, and
+/* The adapters of a model: their place in its list, their first values, their files, and
  * what they add to a weight.
  *
- * It knows neither how they are applied (linear.c) nor adapter_config.json
- * (lora_config.c).
+ * It knows neither which weights have one (lora_select.c), nor how they are applied
+ * (linear.c), nor adapter_config.json (lora_config.c).
  *
  * The one idea: A and B are parameters like any other, behind those of the checkpoint,
  * which lose their places in the slabs. So gradients, moments, averages and checkpoints
@@ -14,135 +14,20 @@
 #include "base/rng.h"
 #include "model/model_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static const char weight_suffix[] = ".weight";
-
-/* ---- targets ---- */
-
-/* "model.layers.3.self_attn.q_proj.weight": q_proj, and *n of it; NULL: no layer's */
-static const char *module_of(size_t *n, const struct kg_param *p)
-{
-    const size_t len = strlen(p->name), end = len - (sizeof weight_suffix - 1);
-    size_t begin = end;
-
-    if (!p->is_product || strncmp(p->name, "model.layers.", 13) != 0)
-        return NULL;
-    while (p->name[begin - 1] != '.')
-        begin--;
-    *n = end - begin;
-    return p->name + begin;
-}
-
-/* Whether p is the matrix of a module of this name, or of one whose name ends in it
- * behind a dot. */
-static bool is_module(const struct kg_param *p, const char *name)
-{
-    size_t n = 0;
-    const char *module = module_of(&n, p);
-    const size_t len = strlen(name);
-
-    if (!module || len > (size_t)(module + n - p->name))
-        return false;
-    const char *begin = module + n - len;
-    return memcmp(begin, name, len) == 0 && (begin == p->name || begin[-1] == '.');
-}
-
-static bool is_target(const struct kg_lora *l, const struct kg_param *p)
-{
-    for (int i = 0; i < l->n_targets; i++)
-        if (is_module(p, l->target[i]))
-            return true;
-    return false;
-}
-
-enum { MAX_MODULES = 32 };
-
-/* Names of the layers' linear modules, once each. */
-static size_t list_modules(char names[MAX_MODULES][KG_LORA_NAME],
-                           const char *list[MAX_MODULES], const struct kg_model *m)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < m->n_base && count < MAX_MODULES; i++) {
-        size_t n = 0, at = 0;
-        const char *module = module_of(&n, &m->params[i]);
-
-        while (module && at < count && !is_module(&m->params[i], names[at]))
-            at++;
-        if (!module || at < count)
-            continue;
-        snprintf(names[count], KG_LORA_NAME, "%.*s", (int)n, module);
-        list[count] = names[count];
-        count++;
-    }
-    return count;
-}
-
-static kg_status check_target(const struct kg_model *m, const char *name,
-                              const char *const *list, size_t n, struct kg_err *err)
-{
-    const char *nearest = kg_str_nearest(name, list, n, sizeof *list);
-
-    for (size_t i = 0; i < m->n_base; i++)
-        if (is_module(&m->params[i], name))
-            return KG_OK;
-    if (nearest)
-        return kg_fail(err, KG_EINVAL,
-                       "adapter's targets: no layer has a matrix %s; did you mean %s?",
-                       name, nearest);
-    return kg_str_unknown(KG_EINVAL, "adapter's targets", name, list, n, sizeof *list,
-                          err);
-}
-
-/* Every target is some layer's; "every one" becomes their names. */
-static kg_status settle_targets(struct kg_model *m, struct kg_err *err)
-{
-    char names[MAX_MODULES][KG_LORA_NAME];
-    const char *list[MAX_MODULES];
-    const size_t n = list_modules(names, list, m);
-    const bool all = m->lora.n_targets == 0;
-
-    for (size_t i = 0; m->lora.n_targets < (int)n && all; i++)
-        KG_TRY(kg_lora_add_target(&m->lora, list[i], "adapter's targets", err));
-    for (int i = 0; i < m->lora.n_targets; i++)
-        KG_TRY(check_target(m, m->lora.target[i], list, n, err));
-    return KG_OK;
-}
-
-kg_status kg_lora_add_target(struct kg_lora *l, const char *name, const char *what,
-                             struct kg_err *err)
-{
-    const size_t len = strlen(name);
-
-    if (len == 0 || len >= KG_LORA_NAME)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected names of 1 to %d bytes, found '%.60s'", what,
-                       KG_LORA_NAME - 1, name);
-    for (int i = 0; i < l->n_targets; i++)
-        if (strcmp(l->target[i], name) == 0)
-            return kg_fail(err, KG_EINVAL, "%s: expected each name once, found %s twice",
-                           what, name);
-    if (l->n_targets == KG_LORA_TARGETS)
-        return kg_fail(err, KG_EINVAL, "%s: expected at most %d names, found more", what,
-                       KG_LORA_TARGETS);
-    memcpy(l->target[l->n_targets++], name, len + 1);
-    return KG_OK;
-}
 
 /* ---- the list ---- */
 
 /* "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight" */
 static kg_status add(struct kg_model *m, struct kg_param **out, const struct kg_param *w,
-                     char side, char **name, struct kg_err *err)
+                     int64_t r, char side, char **name, struct kg_err *err)
 {
-    const int stem = (int)(strlen(w->name) - (sizeof weight_suffix - 1));
-    const int64_t r = m->lora.rank;
     struct kg_param *p = *out = &m->params[m->n_params++];
 
-    snprintf(*name, KG_NAME_BYTES, "base_model.model.%.*s.lora_%c%s", stem, w->name, side,
-             weight_suffix);
+    snprintf(*name, KG_NAME_BYTES, "base_model.model.%.*s.lora_%c.weight",
+             (int)kg_module_bytes(w), w->name, side);
     *p = (struct kg_param){.name = *name,
                            .rows = side == 'A' ? r : w->rows,
                            .cols = side == 'A' ? w->cols : r,
@@ -156,37 +41,49 @@ static kg_status add(struct kg_model *m, struct kg_param **out, const struct kg_
 static bool shares_a(const struct kg_param *w) { return w->file_row > 0; }
 
 static kg_status add_pair(struct kg_model *m, struct kg_adapter *c, struct kg_param *w,
-                          char **name, struct kg_err *err)
+                          const struct kg_lora_choice *how, char **name,
+                          struct kg_err *err)
 {
+    const double r = how->rank;
+
     if (shares_a(w))
         c->a = w[-1].adapter->a;
     else
-        KG_TRY(add(m, &c->a, w, 'A', name, err));
-    KG_TRY(add(m, &c->b, w, 'B', name, err));
+        KG_TRY(add(m, &c->a, w, how->rank, 'A', name, err));
+    KG_TRY(add(m, &c->b, w, how->rank, 'B', name, err));
     kg_param_join(m, c->b);
+    c->scale = (float)(how->alpha / (m->lora.rslora ? sqrt(r) : r));
+    c->rank_rule = (int16_t)how->rank_rule;
+    m->most_rank = how->rank > m->most_rank ? how->rank : m->most_rank;
     w->adapter = c;
     return KG_OK;
 }
 
-/* Beyond the smaller side of a tensor a rank adds nothing that a lower one had not. A
- * gate of one row is a target among others, and has their rank. */
-static kg_status check_rank(const struct kg_model *m, const struct kg_param *w,
-                            struct kg_err *err)
+/* Beside matrices w and v, of two experts.   key: who says the targets, for errors */
+static kg_status check_alike(const struct kg_param *w, const struct kg_param *v,
+                             const char *key, struct kg_err *err)
 {
-    const int64_t rows = w->file_rows, least = rows < w->cols ? rows : w->cols;
+    const struct kg_adapter *a = w->adapter, *b = v->adapter;
 
-    if (m->lora.rank <= least || rows == 1)
+    if (!a != !b)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected each expert's matrix of a layer or none, found %s%s",
+                       key, v->name, b ? " alone" : " without an adapter");
+    if (!a || (a->a->rows == b->a->rows && a->scale == b->scale))
         return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "adapter's rank: expected at most %lld, the smaller side of %s "
-                   "[%lld, %lld], found %d",
-                   (long long)least, w->name, (long long)rows, (long long)w->cols,
-                   (int)m->lora.rank);
+    return kg_fail(
+        err, KG_EUNSUPPORTED,
+        "adapter's ranks: expected one rank and one scale for the experts of a "
+        "layer, found %lld and %g at %s, %lld and %g at %s",
+        (long long)a->a->rows, (double)a->scale, w->name, (long long)b->a->rows,
+        (double)b->scale, v->name);
 }
 
 /* Experts of a layer are computed together: a matrix of one has an adapter if that of the
- * others has. Parameters of one expert stand behind those of the one before. */
-static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
+ * others has, of the same rank. Parameters of one expert stand behind those of the one
+ * before. */
+static kg_status check_experts(const struct kg_model *m, const char *key,
+                               struct kg_err *err)
 {
     enum { MATRICES = 3 };
 
@@ -194,33 +91,38 @@ static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
         const struct kg_param *first = m->layers[l].egate;
 
         for (int64_t i = MATRICES; first && i < MATRICES * m->config.experts.n; i++)
-            if (!first[i].adapter != !first[i % MATRICES].adapter)
-                return kg_fail(err, KG_EUNSUPPORTED,
-                               "adapter's targets: expected each expert's matrix of a "
-                               "layer or none, found %s%s",
-                               first[i].name,
-                               first[i].adapter ? " alone" : " without an adapter");
+            KG_TRY(check_alike(&first[i % MATRICES], &first[i], key, err));
     }
     return KG_OK;
 }
 
-kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err)
+static kg_status list_pairs(struct kg_model *m, const struct kg_lora_choice *how,
+                            char *name, const char *key, struct kg_err *err)
 {
     struct kg_adapter *next = ((struct kg_model_priv *)m->priv)->adapters;
 
-    KG_TRY(settle_targets(m, err));
     m->n_elements = 0;
     for (size_t i = 0; i < m->n_base; i++)
         m->params[i].offset = -1;
-    for (size_t i = 0; i < m->n_base; i++) {
-        struct kg_param *w = &m->params[i];
+    for (size_t i = 0; i < m->n_base; i++)
+        if (how[i].rank > 0)
+            KG_TRY(add_pair(m, next++, &m->params[i], &how[i], &name, err));
+    return check_experts(m, key, err);
+}
 
-        if (!is_target(&m->lora, w))
-            continue;
-        KG_TRY(check_rank(m, w, err));
-        KG_TRY(add_pair(m, next++, w, &name, err));
-    }
-    return check_experts(m, err);
+kg_status kg_lora_list(struct kg_model *m, char *name, const char *folder,
+                       struct kg_err *err)
+{
+    const char *key = folder ? "key 'target_modules'" : "lora.targets";
+    struct kg_lora_choice *how = kg_mem_calloc(m->n_base, sizeof *how, "adapters", err);
+    kg_status status = how ? kg_lora_choose(how, m, folder != NULL, err) : KG_ENOMEM;
+
+    if (status == KG_OK)
+        status = list_pairs(m, how, name, key, err);
+    kg_mem_free(how);
+    if (status == KG_OK || status == KG_ENOMEM || !folder)
+        return status;
+    return kg_err_prefix(err, "%s", kg_path_in(folder, "adapter_config.json").text);
 }
 
 bool kg_lora_on_experts(const struct kg_model *m)
@@ -297,7 +199,8 @@ kg_status kg_lora_init(struct kg_model *m, uint64_t seed, struct kg_err *err)
 /* ---- files ---- */
 
 static kg_status load_param(struct kg_model *m, const struct kg_st_set *set,
-                            const struct kg_param *p, float *piece, struct kg_err *err)
+                            const struct kg_param *p, const char *by, float *piece,
+                            struct kg_err *err)
 {
     const struct kg_st_tensor *t = kg_st_find(set, p->name);
     const int64_t total = kg_param_count(p);
@@ -306,7 +209,7 @@ static kg_status load_param(struct kg_model *m, const struct kg_st_set *set,
     if (!t)
         return kg_fail(err, KG_ENOTFOUND, "tensor %s is missing from the adapter",
                        p->name);
-    KG_TRY(kg_param_check(&dtype, p, t, err));
+    KG_TRY(kg_param_check(&dtype, p, t, by, err));
     for (int64_t i = 0; i < total; i += PIECE) {
         const int64_t n = total - i < PIECE ? total - i : PIECE;
         const unsigned char *from = t->data + (size_t)(p->file_row * p->cols + i) *
@@ -342,14 +245,33 @@ static kg_status check_no_others(const struct kg_model *m, const struct kg_st_se
     return KG_OK;
 }
 
+static kg_status load_pair(struct kg_model *m, const struct kg_st_set *set,
+                           const struct kg_param *w, float *piece, struct kg_err *err)
+{
+    const struct kg_adapter *c = w->adapter;
+    char by[160];
+
+    if (c->rank_rule < 0)
+        snprintf(by, sizeof by, "config.json and adapter_config.json's r, %lld",
+                 (long long)c->a->rows);
+    else
+        snprintf(by, sizeof by,
+                 "config.json and adapter_config.json's rank_pattern '%.60s', %lld",
+                 kg_lora_rule_text(&m->lora, c->rank_rule), (long long)c->a->rows);
+    if (!shares_a(w))
+        KG_TRY(load_param(m, set, c->a, by, piece, err));
+    return load_param(m, set, c->b, by, piece, err);
+}
+
 static kg_status load_set(struct kg_model *m, const struct kg_st_set *set,
                           struct kg_err *err)
 {
     float *piece = kg_mem_calloc(PIECE, sizeof *piece, "a piece of an adapter", err);
     kg_status status = piece ? check_no_others(m, set, err) : KG_ENOMEM;
 
-    for (size_t i = m->n_base; i < m->n_params && status == KG_OK; i++)
-        status = load_param(m, set, &m->params[i], piece, err);
+    for (size_t i = 0; i < m->n_base && status == KG_OK; i++)
+        if (m->params[i].adapter)
+            status = load_pair(m, set, &m->params[i], piece, err);
     kg_mem_free(piece);
     return status;
 }
@@ -380,7 +302,7 @@ static kg_status read_pair(struct pair *out, const struct kg_model *m,
                            const struct kg_param *p, int64_t row, int64_t n,
                            struct kg_err *err)
 {
-    const int64_t r = m->lora.rank, count = r * p->cols;
+    const int64_t r = p->adapter->a->rows, count = r * p->cols;
 
     out->a = kg_mem_calloc((size_t)(count + n * r), sizeof *out->a, "an adapter", err);
     if (!out->a)
@@ -392,16 +314,14 @@ static kg_status read_pair(struct pair *out, const struct kg_model *m,
 
 /* w[j] += s sum_k b[k] a[k,first+j], j < n: a row's sum in order of k from 0, in fp32 */
 static void add_row(float *w, float *sum, const float *b, const float *a, int64_t n,
-                    int64_t stride, const struct kg_lora *l)
+                    int64_t stride, const struct kg_adapter *c)
 {
-    const float s = kg_lora_scale(l);
-
     memset(sum, 0, (size_t)n * sizeof *sum);
-    for (int32_t k = 0; k < l->rank; k++)
+    for (int64_t k = 0; k < c->a->rows; k++)
         for (int64_t j = 0; j < n; j++)
             sum[j] += b[k] * a[k * stride + j];
     for (int64_t j = 0; j < n; j++)
-        w[j] += s * sum[j];
+        w[j] += c->scale * sum[j];
 }
 
 kg_status kg_lora_add(float *w, const struct kg_model *m, const struct kg_param *p,
@@ -417,8 +337,8 @@ kg_status kg_lora_add(float *w, const struct kg_model *m, const struct kg_param 
         const int64_t left = first + n - i, rest = p->cols - col;
         const int64_t count = left < rest ? left : rest;
 
-        add_row(w + (i - first), sum, c.b + (at - row) * m->lora.rank, c.a + col, count,
-                p->cols, &m->lora);
+        add_row(w + (i - first), sum, c.b + (at - row) * p->adapter->a->rows, c.a + col,
+                count, p->cols, p->adapter);
         i += count;
     }
     kg_mem_free(c.a);

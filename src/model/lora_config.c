@@ -10,6 +10,7 @@
 #include "data/json.h"
 
 #include <string.h>
+#include <strings.h>
 
 #define MAX_ALPHA 1e6
 
@@ -19,6 +20,11 @@ static const char *const known[] = {
     "lora_alpha",
     "use_rslora",
     "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
     "peft_type",
     "task_type",
     "base_model_name_or_path",
@@ -150,20 +156,35 @@ static kg_status read_alpha(struct kg_lora *l, const struct kg_json_doc *doc,
         doc->where, kg_json_is_number(alpha) ? "none such" : kg_json_type_name(alpha));
 }
 
-/* A list of names, or "all-linear"; PEFT takes any other text as a regular expression. */
+/* Key `key`, at `at` of it where that is not NULL, is none of what is expected. */
+static kg_status unlike(const struct kg_json_doc *doc, const char *key, const char *at,
+                        const char *expected, const struct kg_json *found,
+                        struct kg_err *err)
+{
+    struct kg_str text = {0};
+
+    if (kg_json_put_value(&text, found, err) == KG_OK)
+        kg_fail(err, KG_EFORMAT, "%s: key '%s'%s%.60s%s: expected %s, found %.60s",
+                doc->where, key, at ? ": '" : "", at ? at : "", at ? "'" : "", expected,
+                kg_str_text(&text));
+    kg_str_release(&text);
+    return err->code;
+}
+
+/* A list of names, a regular expression, or "all-linear". */
 static kg_status read_targets(struct kg_lora *l, const struct kg_json_doc *doc,
                               struct kg_err *err)
 {
     const struct kg_json *list = kg_json_get(doc->root, "target_modules");
     const char *text = kg_json_text(list, NULL);
 
-    if (text && strcmp(text, "all-linear") == 0)
+    if (text && strcasecmp(text, "all-linear") == 0)
         return KG_OK;
+    if (text && *text)
+        return kg_lora_add_rule(l, KG_LORA_TARGET_RE, text, 0, doc->where, err);
     if (kg_json_type(list) != KG_JSON_ARRAY || kg_json_size(list) == 0)
-        return kg_fail(err, text ? KG_EUNSUPPORTED : KG_EFORMAT,
-                       "%s: key 'target_modules': expected a list of names or "
-                       "all-linear, found %s%.60s",
-                       doc->where, text ? "" : kg_json_type_name(list), text ? text : "");
+        return unlike(doc, "target_modules", NULL,
+                      "a list of names, a regular expression or all-linear", list, err);
     for (size_t i = 0; i < kg_json_size(list); i++) {
         const char *name = kg_json_text(kg_json_at(list, i), NULL);
 
@@ -172,6 +193,104 @@ static kg_status read_targets(struct kg_lora *l, const struct kg_json_doc *doc,
                            "%s: target_modules[%zu]: expected a name, found %s",
                            doc->where, i, kg_json_type_name(kg_json_at(list, i)));
         KG_TRY(kg_lora_add_target(l, name, doc->where, err));
+    }
+    return KG_OK;
+}
+
+static kg_status read_excluded(struct kg_lora *l, const struct kg_json_doc *doc,
+                               struct kg_err *err)
+{
+    const struct kg_json *v = kg_json_get(doc->root, "exclude_modules");
+    const char *text = kg_json_text(v, NULL);
+
+    if (text && *text)
+        return kg_lora_add_rule(l, KG_LORA_EXCLUDE_RE, text, 0, doc->where, err);
+    if (!text && kg_json_type(v) != KG_JSON_ARRAY && kg_json_type(v) != KG_JSON_NULL)
+        return unlike(doc, "exclude_modules", NULL,
+                      "a list of names or a regular expression", v, err);
+    for (size_t i = 0; i < kg_json_size(v); i++) {
+        const char *name = kg_json_text(kg_json_at(v, i), NULL);
+
+        if (!name)
+            return unlike(doc, "exclude_modules", NULL, "names", kg_json_at(v, i), err);
+        KG_TRY(kg_lora_add_rule(l, KG_LORA_EXCLUDE, name, 0, doc->where, err));
+    }
+    return KG_OK;
+}
+
+static kg_status add_layer(struct kg_lora *l, const struct kg_json_doc *doc,
+                           const struct kg_json *v, struct kg_err *err)
+{
+    const int64_t layer = kg_json_int(v, -1);
+
+    if (kg_json_type(v) != KG_JSON_INT || layer < 0 || layer > INT32_MAX)
+        return unlike(doc, "layers_to_transform", NULL, "layers, of which the first is 0",
+                      v, err);
+    return kg_lora_add_rule(l, KG_LORA_LAYER, "", (double)layer, doc->where, err);
+}
+
+/* The list of layers is called so in every model; one of several names may be it. */
+static bool is_layers(const struct kg_json *v)
+{
+    const char *text = kg_json_text(v, NULL);
+    bool some = says_nothing(v) || (text && strcmp(text, "layers") == 0);
+
+    for (size_t i = 0; kg_json_type(v) == KG_JSON_ARRAY && i < kg_json_size(v); i++)
+        some |= is_layers(kg_json_at(v, i));
+    return some;
+}
+
+static kg_status read_layers(struct kg_lora *l, const struct kg_json_doc *doc,
+                             struct kg_err *err)
+{
+    const struct kg_json *v = kg_json_get(doc->root, "layers_to_transform");
+    const struct kg_json *pattern = kg_json_get(doc->root, "layers_pattern");
+
+    if (!is_layers(pattern))
+        return unlike(doc, "layers_pattern", NULL, "layers", pattern, err);
+    if (kg_json_type(v) == KG_JSON_NULL)
+        return says_nothing(pattern)
+                   ? KG_OK
+                   : unlike(doc, "layers_pattern", NULL,
+                            "layers_to_transform beside it, or none", pattern, err);
+    if (l->n_targets == 0)
+        return unlike(doc, "layers_to_transform", NULL,
+                      "a list of names in target_modules beside it, or none", v, err);
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return add_layer(l, doc, v, err);
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        KG_TRY(add_layer(l, doc, kg_json_at(v, i), err));
+    return KG_OK;
+}
+
+/* {"q_proj": 16, ...} */
+struct pattern_key {
+    const char *key, *expected;
+    enum kg_lora_kind kind;
+    double most;
+    bool whole; /* integers alone */
+};
+static const struct pattern_key pattern_keys[] = {
+    {"rank_pattern", "an integer above 0", KG_LORA_RANK, INT32_MAX, true},
+    {"alpha_pattern", "a number above 0, at most 1e6", KG_LORA_ALPHA, MAX_ALPHA, false},
+};
+
+static kg_status read_pattern(struct kg_lora *l, const struct kg_json_doc *doc,
+                              const struct pattern_key *k, struct kg_err *err)
+{
+    const struct kg_json *all = kg_json_get(doc->root, k->key);
+
+    if (kg_json_type(all) != KG_JSON_NULL && kg_json_type(all) != KG_JSON_OBJECT)
+        return unlike(doc, k->key, NULL, "an object of names and numbers", all, err);
+    for (size_t i = 0; i < kg_json_size(all); i++) {
+        const struct kg_json *v = kg_json_value_at(all, i);
+        const char *name = kg_json_key_at(all, i);
+        const double x = kg_json_real(v, 0);
+
+        if (!kg_json_is_number(v) || (k->whole && kg_json_type(v) != KG_JSON_INT) ||
+            x <= 0 || x > k->most)
+            return unlike(doc, k->key, name, k->expected, v, err);
+        KG_TRY(kg_lora_add_rule(l, k->kind, name, x, doc->where, err));
     }
     return KG_OK;
 }
@@ -191,7 +310,12 @@ static kg_status read_doc(struct kg_lora *l, const struct kg_json_doc *doc,
     l->rank = (int32_t)rank;
     KG_TRY(read_rslora(l, doc, err));
     KG_TRY(read_alpha(l, doc, err));
-    return read_targets(l, doc, err);
+    KG_TRY(read_targets(l, doc, err));
+    KG_TRY(read_excluded(l, doc, err));
+    KG_TRY(read_layers(l, doc, err));
+    for (size_t i = 0; i < sizeof pattern_keys / sizeof *pattern_keys; i++)
+        KG_TRY(read_pattern(l, doc, &pattern_keys[i], err));
+    return KG_OK;
 }
 
 kg_status kg_lora_parse(struct kg_lora *l, const char *json, size_t n, const char *where,
@@ -221,9 +345,39 @@ kg_status kg_lora_read(struct kg_lora *l, const char *dir, struct kg_err *err)
 
 /* ---- writing ---- */
 
+/* The rules of a kind, in their order: values, names, or both.   before, behind: of a
+ * list with the key's name in front, which is not there where it is empty */
+static kg_status put_rules(struct kg_str *out, const struct kg_lora *l,
+                           enum kg_lora_kind kind, const char *before, const char *behind,
+                           struct kg_err *err)
+{
+    const char *between = before;
+
+    for (int i = 0; i < l->n_rules; i++) {
+        const struct kg_lora_rule *r = &l->rule[i];
+        const char *text = kg_lora_rule_text(l, i);
+
+        if (r->kind != kind)
+            continue;
+        KG_TRY(kg_str_puts(out, between, err));
+        between = ", ";
+        if (kind != KG_LORA_LAYER)
+            KG_TRY(kg_json_put_string(out, text, strlen(text), err));
+        if (kind == KG_LORA_RANK || kind == KG_LORA_ALPHA)
+            KG_TRY(kg_str_puts(out, ": ", err));
+        if (kind == KG_LORA_RANK || kind == KG_LORA_LAYER)
+            KG_TRY(kg_str_printf(out, err, "%.0f", r->value));
+        if (kind == KG_LORA_ALPHA)
+            KG_TRY(kg_json_put_double(out, r->value, err));
+    }
+    return between == before ? KG_OK : kg_str_puts(out, behind, err);
+}
+
 static kg_status put_targets(struct kg_str *out, const struct kg_lora *l,
                              struct kg_err *err)
 {
+    if (kg_lora_count(l, KG_LORA_TARGET_RE) > 0)
+        return put_rules(out, l, KG_LORA_TARGET_RE, "", "", err);
     if (l->n_targets == 0)
         return kg_str_puts(out, "\"all-linear\"", err);
     for (int i = 0; i < l->n_targets; i++)
@@ -231,22 +385,44 @@ static kg_status put_targets(struct kg_str *out, const struct kg_lora *l,
     return kg_str_putc(out, ']', err);
 }
 
+static kg_status put_excluded(struct kg_str *out, const struct kg_lora *l,
+                              struct kg_err *err)
+{
+    KG_TRY(put_rules(out, l, KG_LORA_EXCLUDE, ",\n  \"exclude_modules\": [", "]", err));
+    return put_rules(out, l, KG_LORA_EXCLUDE_RE, ",\n  \"exclude_modules\": ", "", err);
+}
+
+static kg_status put_layers(struct kg_str *out, const struct kg_lora *l,
+                            struct kg_err *err)
+{
+    return put_rules(out, l, KG_LORA_LAYER,
+                     ",\n  \"layers_pattern\": \"layers\",\n  \"layers_to_transform\": [",
+                     "]", err);
+}
+
+/* Keys in the order of the alphabet; those that say nothing are left out, but for what
+ * every such file has. */
 kg_status kg_lora_write(struct kg_str *out, const struct kg_lora *l, const char *base,
                         struct kg_err *err)
 {
-    KG_TRY(kg_str_puts(out, "{\n  \"base_model_name_or_path\": ", err));
+    KG_TRY(kg_str_puts(out, "{\n", err));
+    KG_TRY(put_rules(out, l, KG_LORA_ALPHA, "  \"alpha_pattern\": {", "},\n", err));
+    KG_TRY(kg_str_puts(out, "  \"base_model_name_or_path\": ", err));
     KG_TRY(base ? kg_json_put_string(out, base, strlen(base), err)
                 : kg_str_puts(out, "null", err));
-    KG_TRY(kg_str_puts(out,
-                       ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": false,\n"
-                       "  \"inference_mode\": true,\n  \"lora_alpha\": ",
+    KG_TRY(kg_str_puts(out, ",\n  \"bias\": \"none\"", err));
+    KG_TRY(put_excluded(out, l, err));
+    KG_TRY(kg_str_puts(out, ",\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true",
                        err));
+    KG_TRY(put_layers(out, l, err));
+    KG_TRY(kg_str_puts(out, ",\n  \"lora_alpha\": ", err));
     KG_TRY(kg_json_put_double(out, l->alpha, err));
     KG_TRY(kg_str_printf(out, err,
                          ",\n  \"lora_dropout\": 0.0,\n  \"modules_to_save\": null,\n"
-                         "  \"peft_type\": \"LORA\",\n  \"r\": %d,\n"
-                         "  \"target_modules\": ",
+                         "  \"peft_type\": \"LORA\",\n  \"r\": %d",
                          (int)l->rank));
+    KG_TRY(put_rules(out, l, KG_LORA_RANK, ",\n  \"rank_pattern\": {", "}", err));
+    KG_TRY(kg_str_puts(out, ",\n  \"target_modules\": ", err));
     KG_TRY(put_targets(out, l, err));
     return kg_str_printf(out, err,
                          ",\n  \"task_type\": \"CAUSAL_LM\",\n  \"use_dora\": false,\n"

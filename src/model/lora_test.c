@@ -27,6 +27,16 @@ static struct kg_lora lora_of(int32_t rank, const char *targets)
     return l;
 }
 
+/* On every matrix, of another rank and another alpha here and there. */
+static struct kg_lora uneven(void)
+{
+    struct kg_lora l = lora_of(4, "");
+    NEED(kg_lora_add_rule(&l, KG_LORA_RANK, "o_proj", 2, "rules", err));
+    NEED(kg_lora_add_rule(&l, KG_LORA_RANK, "layers\\.0\\..*", 6, "rules", err));
+    NEED(kg_lora_add_rule(&l, KG_LORA_ALPHA, "layers\\.1\\..*", 3, "rules", err));
+    return l;
+}
+
 static struct kg_model *open_with(const char *dir, enum kg_dtype ct,
                                   const struct kg_lora *lora, const char *adapter)
 {
@@ -185,10 +195,9 @@ static void check_direction(struct kg_model *m, const struct kg_param *p, const 
 }
 
 /* every: of so many A and B one */
-static void check_slopes(const char *arch, size_t every)
+static void check_slopes(const char *arch, struct kg_lora lora, size_t every)
 {
     struct test_reference r;
-    const struct kg_lora lora = lora_of(4, "");
     struct kg_acts *acts = NULL;
     test_reference_open(&r, arch);
     struct kg_model *m = open_with(r.dir, KG_F32, &lora, NULL);
@@ -208,16 +217,25 @@ static void test_gradients_are_slopes(void **state)
 {
     (void)state;
     for (int a = 0; a < TEST_ARCHS; a++)
-        check_slopes(test_archs[a], 1);
+        check_slopes(test_archs[a], lora_of(4, ""), 1);
 }
 
 static void test_of_experts_routers_and_shared_ones_too(void **state)
 {
     (void)state;
-    check_slopes("qwen3_moe", 5);
-    check_slopes("qwen2_moe", 5); /* with shared ones */
-    check_slopes("mixtral", 4);
-    check_slopes("olmoe", 6);
+    const struct kg_lora all = lora_of(4, "");
+    check_slopes("qwen3_moe", all, 5);
+    check_slopes("qwen2_moe", all, 5); /* with shared ones */
+    check_slopes("mixtral", all, 4);
+    check_slopes("olmoe", all, 6);
+}
+
+static void test_of_uneven_ranks_too(void **state)
+{
+    (void)state;
+    check_slopes("qwen2", uneven(), 2);
+    check_slopes("phi3", uneven(), 2);
+    check_slopes("qwen3_moe", uneven(), 5);
 }
 
 /* One A, of which a gradient of all of them is the sum, and one B in parts. */
@@ -337,9 +355,8 @@ static void through_cache(char *rows, size_t bytes, const struct kg_model *m,
     kg_acts_free(acts);
 }
 
-static void check_chunks(const char *dir, enum kg_dtype ct, const char *targets)
+static void check_chunks(const char *dir, enum kg_dtype ct, struct kg_lora lora)
 {
-    const struct kg_lora lora = lora_of(4, targets);
     struct kg_model *m = open_with(dir, ct, &lora, NULL);
     const size_t bytes = (size_t)m->config.hidden * kg_dtype_traits(ct)->bytes;
     char *whole = test_alloc(LENGTH, bytes), *parts = test_alloc(LENGTH, bytes);
@@ -359,11 +376,13 @@ static void check_chunks(const char *dir, enum kg_dtype ct, const char *targets)
 static void test_decoding_has_the_bits_of_the_whole(void **state)
 {
     (void)state;
-    check_chunks(QWEN2, KG_F32, "");
-    check_chunks(QWEN2, KG_BF16, "");
-    check_chunks(QWEN2, KG_BF16, "v_proj gate_proj");
+    check_chunks(QWEN2, KG_F32, lora_of(4, ""));
+    check_chunks(QWEN2, KG_BF16, lora_of(4, ""));
+    check_chunks(QWEN2, KG_BF16, lora_of(4, "v_proj gate_proj"));
+    check_chunks(QWEN2, KG_BF16, uneven());
+    check_chunks(moe_archs[0], KG_BF16, uneven());
     for (int a = 0; a < MOE_ARCHS; a++)
-        check_chunks(moe_archs[a], KG_BF16, "");
+        check_chunks(moe_archs[a], KG_BF16, lora_of(4, ""));
 }
 
 static double nll_alone(const struct kg_model *m, struct test_reference *r)
@@ -499,9 +518,8 @@ static void test_what_is_saved_is_loaded(void **state)
     test_dir_remove(dir);
 }
 
-static void check_merged(const char *name)
+static void check_merged(const char *name, struct kg_lora lora)
 {
-    const struct kg_lora lora = lora_of(4, "");
     struct test_reference r;
     char dir[128];
     test_dir(dir, "merged");
@@ -525,8 +543,9 @@ static void check_merged(const char *name)
 static void test_a_merged_checkpoint_computes_the_same(void **state)
 {
     (void)state;
-    check_merged("qwen2");
-    check_merged("phi3");
+    check_merged("qwen2", lora_of(4, ""));
+    check_merged("phi3", lora_of(4, ""));
+    check_merged("phi3", uneven());
 }
 
 /* ---- refusals ---- */
@@ -566,7 +585,9 @@ static void test_one_expert_alone_is_refused(void **state)
 
     (void)state;
     assert_int_equal(kg_model_open(&m, moe_archs[0], &opts, &err), KG_EUNSUPPORTED);
-    assert_non_null(strstr(err.message, "experts.3.up_proj.weight alone"));
+    assert_non_null(strstr(
+        err.message, "lora.targets: expected each expert's matrix of a layer or "
+                     "none, found model.layers.0.mlp.experts.3.up_proj.weight alone"));
 }
 
 /* As PEFT writes the all-linear of a small model: ends of names, or the whole. */
@@ -706,9 +727,31 @@ static void test_a_config_is_understood_or_refused(void **state)
         {HEAD T ", \"use_rslora\": \"true\"}", "'use_rslora'"},
         {HEAD T ", \"use_dora\": true}", "'use_dora'"},
         {HEAD T ", \"bias\": \"all\"}", "'bias'"},
-        {HEAD T ", \"rank_pattern\": {\"a\": 1}}", "'rank_pattern'"},
+        {HEAD T ", \"rank_pattern\": {\"q_proj\": 0}}",
+         "key 'rank_pattern': 'q_proj': expected an integer above 0, found 0"},
+        {HEAD T ", \"rank_pattern\": {\"q_proj\": 2.5}}", "found 2.5"},
+        {HEAD T ", \"rank_pattern\": [2]}", "expected an object of names and numbers"},
+        {HEAD T ", \"alpha_pattern\": {\"q_proj\": -3}}",
+         "key 'alpha_pattern': 'q_proj': expected a number above 0, at most 1e6, found "
+         "-3"},
+        {HEAD T ", \"alpha_pattern\": {\"q_proj\": \"3\"}}", "found \"3\""},
+        {HEAD T ", \"rank_pattern\": null, \"alpha_pattern\": {\"q_proj\": 2.5}}", NULL},
+        {HEAD T ", \"exclude_modules\": [], \"layers_pattern\": null}", NULL},
+        {HEAD T ", \"exclude_modules\": [3]}", "'exclude_modules': expected names"},
+        {HEAD T ", \"exclude_modules\": 3}", "a regular expression, found 3"},
+        {HEAD T ", \"layers_to_transform\": [0, 1], \"layers_pattern\": [\"layers\"]}",
+         NULL},
+        {HEAD T ", \"layers_to_transform\": 1, \"layers_pattern\": \"h\"}",
+         "key 'layers_pattern': expected layers, found \"h\""},
+        {HEAD T ", \"layers_to_transform\": [-1]}", "of which the first is 0, found -1"},
+        {HEAD T ", \"layers_pattern\": \"layers\"}", "layers_to_transform beside it"},
+        {HEAD ", \"target_modules\": \".*q_proj\", \"layers_to_transform\": [0]}",
+         "a list of names in target_modules beside it"},
+        {HEAD T ", \"target_parameters\": [\"mlp.experts.gate_up_proj\"]}",
+         "'target_parameters': expected it unset"},
         {HEAD T ", \"modules_to_save\": [\"lm_head\"]}", "'modules_to_save'"},
-        {HEAD ", \"target_modules\": \".*q_proj\"}", "all-linear"},
+        {HEAD ", \"target_modules\": \".*q_proj\"}", NULL},
+        {HEAD ", \"target_modules\": \"\"}", "or all-linear, found \"\""},
         {HEAD ", \"target_modules\": [\"q_proj\", \"q_proj\"]}", "twice"},
         {HEAD "}", "'target_modules'"},
         {"{\"peft_type\": \"IA3\", \"r\": 8}", "expected LORA"},
@@ -739,6 +782,7 @@ int main(void)
         cmocka_unit_test(test_rank_stabilised_ones_of_all_layers_too),
         cmocka_unit_test(test_gradients_are_slopes),
         cmocka_unit_test(test_of_experts_routers_and_shared_ones_too),
+        cmocka_unit_test(test_of_uneven_ranks_too),
         cmocka_unit_test(test_parts_of_a_fused_tensor_share_an_a),
         cmocka_unit_test(test_nothing_goes_below_the_lowest_adapter),
         cmocka_unit_test(test_gradients_repeat_with_checkpointing_and_threads),

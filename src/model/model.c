@@ -162,13 +162,14 @@ static kg_status list_base(struct kg_model *m, char **name, struct kg_err *err)
     return add_param(m, &m->head, "lm_head.weight", KG_DIM_VOCAB, KG_DIM_HIDDEN, err);
 }
 
-static kg_status list_params(struct kg_model *m, struct kg_err *err)
+/* adapter: the folder that m->lora is of, or NULL */
+static kg_status list_params(struct kg_model *m, const char *adapter, struct kg_err *err)
 {
     struct kg_model_priv *priv = m->priv;
     char *name = priv->names;
     KG_TRY(list_base(m, &name, err));
     m->n_base = m->n_params;
-    return m->lora.rank > 0 ? kg_lora_list(m, name, err) : KG_OK;
+    return m->lora.rank > 0 ? kg_lora_list(m, name, adapter, err) : KG_OK;
 }
 
 static kg_status put_inv_freq(struct kg_vec *to, const struct kg_model *m,
@@ -196,7 +197,7 @@ static kg_status put_rope(struct kg_model *m, struct kg_err *err)
                : KG_OK;
 }
 
-static kg_status outline(struct kg_model *m, struct kg_err *err)
+static kg_status outline(struct kg_model *m, const char *adapter, struct kg_err *err)
 {
     const size_t layers = (size_t)m->config.layers;
     const size_t own = layers * (KG_MAX_LAYER_TENSORS + 3 * (size_t)m->config.experts.n);
@@ -214,7 +215,7 @@ static kg_status outline(struct kg_model *m, struct kg_err *err)
                          : NULL;
     if (!priv->adapters)
         return KG_ENOMEM;
-    return list_params(m, err);
+    return list_params(m, adapter, err);
 }
 
 static kg_status check_experts(const struct kg_model *m, struct kg_err *err)
@@ -260,7 +261,7 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     if (status == KG_OK)
         status = kg_backend_host(&m->host, be, err);
     if (status == KG_OK)
-        status = outline(m, err);
+        status = outline(m, opts->adapter, err);
     if (status == KG_OK) {
         ((struct kg_model_priv *)m->priv)->shares = opts->base != NULL;
         cut_slabs(m);

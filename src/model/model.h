@@ -87,6 +87,7 @@ struct kg_model {
     const char *whose;                    /* as in the options */
     enum kg_dtype ct;                     /* compute dtype */
     struct kg_lora lora;                  /* rank 0: no adapters */
+    int32_t most_rank;                    /* of its adapters; 0 without */
     const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
     int32_t n_others;
     struct kg_param *params; /* (n_params) owned: embed, layers, norm, head; then A and B

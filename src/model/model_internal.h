@@ -9,6 +9,8 @@
 #include "data/safetensors.h"
 #include "model/model.h"
 
+#include <string.h>
+
 /* A tensor of the slabs starts at a multiple of this many elements (64 bytes of fp32);
  * the gap stays 0. */
 enum { KG_PARAM_ALIGN = 32 };
@@ -48,10 +50,29 @@ kg_status kg_param_place(struct kg_model *m, struct kg_param *p,
 void kg_param_join(const struct kg_model *m, struct kg_param *p);
 
 enum { KG_NAME_BYTES = 96 /* of a parameter */ };
+/* "model.layers.3.self_attn.q_proj.weight": how long its module's name is */
+static inline size_t kg_module_bytes(const struct kg_param *p)
+{
+    return strlen(p->name) - strlen(".weight");
+}
+/* lora_select.c: what adapter a matrix has */
+struct kg_lora_choice {
+    int32_t rank; /* 0: none */
+    double alpha;
+    int rank_rule; /* as in kg_adapter */
+};
+/* out: (n_base). Targets of m->lora that mean "all" become their names.
+ * of_folder: for errors, adapter_config.json says it, not the keys of a recipe
+ * errors: EINVAL (a target or a pattern is no matrix's; a rank above what one has),
+ * EFORMAT, UNSUPPORTED (regular expressions) */
+kg_status kg_lora_choose(struct kg_lora_choice *out, struct kg_model *m, bool of_folder,
+                         struct kg_err *err) KG_MUST_CHECK;
 /* lora.c: what every target of m->lora has beside it, behind the parameters that are
- * listed, which it freezes.   name: room for the names of two a layer's parameter
- * errors: EINVAL (a target is none's; a rank that no target has) */
-kg_status kg_lora_list(struct kg_model *m, char *name, struct kg_err *err) KG_MUST_CHECK;
+ * listed, which it freezes.   name: room for the names of two a layer's parameter;
+ * folder: whose adapter_config.json m->lora is, NULL: a recipe's
+ * errors: as kg_lora_choose; UNSUPPORTED (some of a layer's experts, or unlike ones) */
+kg_status kg_lora_list(struct kg_model *m, char *name, const char *folder,
+                       struct kg_err *err) KG_MUST_CHECK;
 /* Whether it has some beside matrices of experts. */
 bool kg_lora_on_experts(const struct kg_model *m);
 /* Values of adapters: A uniform in +-1/sqrt(in), B 0; or those of a folder.
@@ -75,10 +96,12 @@ kg_status kg_lora_check_base(const struct kg_model *m, const char *dir,
 kg_status kg_lora_add(float *w, const struct kg_model *m, const struct kg_param *p,
                       int64_t first, int64_t n, struct kg_err *err) KG_MUST_CHECK;
 
-/* A tensor of a file is p's by shape, and *dtype one that is read. */
+/* A tensor of a file is p's by shape, and *dtype one that is read.   by: who says the
+ * shape, for errors */
 struct kg_st_tensor;
 kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
-                         const struct kg_st_tensor *t, struct kg_err *err) KG_MUST_CHECK;
+                         const struct kg_st_tensor *t, const char *by,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Give an outline the memory that products read; sets compute of every matrix. */
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;

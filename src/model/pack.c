@@ -246,10 +246,10 @@ static void flatten(int32_t *ints, const struct layout *l, const struct kg_forwa
 /* ---- adapters ---- */
 int32_t kg_stage_rank(const struct kg_model *m)
 {
-    int32_t most = m->lora.rank;
+    int32_t most = m->most_rank;
 
     for (int32_t i = 0; i < m->n_others; i++)
-        most = m->others[i]->lora.rank > most ? m->others[i]->lora.rank : most;
+        most = m->others[i]->most_rank > most ? m->others[i]->most_rank : most;
     return most;
 }
 

@@ -36,12 +36,13 @@ static void move(struct kg_model *m, uint32_t salt)
     free(w);
 }
 
-/* Of different ranks, on different targets. */
+/* Of different ranks, on different targets; one of them is above all others'. */
 static void open_mix(struct mix *x, enum kg_dtype ct)
 {
     struct kg_lora lora[ADAPTERS] = {{.rank = 4, .alpha = 8}, {.rank = 7, .alpha = 3}};
     NEED(kg_lora_add_target(&lora[1], "q_proj", "targets", err));
     NEED(kg_lora_add_target(&lora[1], "down_proj", "targets", err));
+    NEED(kg_lora_add_rule(&lora[1], KG_LORA_RANK, "down_proj", 9, "rules", err));
     x->base = make_model(ct, TEST_V);
     for (int i = 0; i < ADAPTERS; i++) {
         const struct kg_model_opts opts = {.ct = ct, .lora = &lora[i]};

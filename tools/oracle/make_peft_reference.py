@@ -3,8 +3,8 @@
 
     python tools/oracle/make_peft_reference.py tests/data/peft [NAME ...]
 
-A folder NAME holds `adapter/`, a folder as kedge writes it, of the base tests/data/reference/NAME. PEFT loads it as it stands;
-beside it are written
+A folder NAME, or NAME.CASE, holds `adapter/`, a folder as kedge writes it, of the base tests/data/reference/NAME. PEFT loads it as
+it stands; beside it are written
     logprobs.json      of the sequences of the base's reference.json: each token's log-prob, and the mean NLL of all
     grads.safetensors  the gradient of that NLL for every A and B, by the names that adapter_model.safetensors has
 Development only: nothing here is needed to build, run or test kedge.
@@ -23,7 +23,7 @@ from reference_models import load, log_probs
 
 def make(name, out):
     folder = os.path.join(out, name)
-    model, seqs = load(f"tests/data/reference/{name}")
+    model, seqs = load(f"tests/data/reference/{name.split('.')[0]}")
     model = PeftModel.from_pretrained(model, os.path.join(folder, "adapter"), is_trainable=True).eval()
     rows = [log_probs(model, s) for s in seqs]
     nll = -torch.cat(rows).mean()

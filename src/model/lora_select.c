@@ -1,0 +1,472 @@
+/* Which matrices of a model have adapters, and of which rank and alpha: what a recipe or
+ * adapter_config.json says, against the names of the model's modules.
+ *
+ * What is said is kept as it was said, and so written back as it was; here it becomes a
+ * choice for each matrix, in the order in which PEFT asks: excluded, a target, of a layer
+ * that counts; then the first pattern that matches, of ranks and of alphas. What matches
+ * nothing at all is an error, as it is a name with a slip in it.
+ */
+#include "model/model_internal.h"
+
+#include "text/pattern.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- what is said ---- */
+
+kg_status kg_lora_add_target(struct kg_lora *l, const char *name, const char *what,
+                             struct kg_err *err)
+{
+    const size_t len = strlen(name);
+
+    if (len == 0 || len >= KG_LORA_NAME)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected names of 1 to %d bytes, found '%.60s'", what,
+                       KG_LORA_NAME - 1, name);
+    for (int i = 0; i < l->n_targets; i++)
+        if (strcmp(l->target[i], name) == 0)
+            return kg_fail(err, KG_EINVAL, "%s: expected each name once, found %s twice",
+                           what, name);
+    if (l->n_targets == KG_LORA_TARGETS)
+        return kg_fail(err, KG_EINVAL, "%s: expected at most %d names, found more", what,
+                       KG_LORA_TARGETS);
+    memcpy(l->target[l->n_targets++], name, len + 1);
+    return KG_OK;
+}
+
+kg_status kg_lora_add_rule(struct kg_lora *l, enum kg_lora_kind kind, const char *text,
+                           double value, const char *what, struct kg_err *err)
+{
+    const size_t bytes = strlen(text) + 1, room = sizeof l->text - (size_t)l->n_text;
+
+    if (l->n_rules == KG_LORA_RULES || bytes > room)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: expected at most %d names and patterns, of %zu bytes "
+                       "together, found more",
+                       what, KG_LORA_RULES, sizeof l->text);
+    l->rule[l->n_rules++] = (struct kg_lora_rule){kind, l->n_text, value};
+    memcpy(l->text + l->n_text, text, bytes);
+    l->n_text += (int32_t)bytes;
+    return KG_OK;
+}
+
+int kg_lora_count(const struct kg_lora *l, enum kg_lora_kind kind)
+{
+    int n = 0;
+
+    for (int i = 0; i < l->n_rules; i++)
+        n += l->rule[i].kind == kind;
+    return n;
+}
+
+/* ---- names ---- */
+
+/* "model.layers.3.self_attn.q_proj.weight": q_proj, and *n of it; NULL: no layer's */
+static const char *module_of(size_t *n, const struct kg_param *p)
+{
+    const size_t end = kg_module_bytes(p);
+    size_t begin = end;
+
+    if (!p->is_product || strncmp(p->name, "model.layers.", 13) != 0)
+        return NULL;
+    while (p->name[begin - 1] != '.')
+        begin--;
+    *n = end - begin;
+    return p->name + begin;
+}
+
+/* Whether n bytes of a name are this, or end in it behind a dot. */
+static bool ends_in(const char *name, size_t n, const char *end)
+{
+    const size_t len = strlen(end);
+
+    return len <= n && memcmp(name + n - len, end, len) == 0 &&
+           (len == n || name[n - len - 1] == '.');
+}
+
+/* Whether p is the matrix of a module of this name, or of one whose name ends in it
+ * behind a dot. */
+static bool is_module(const struct kg_param *p, const char *name)
+{
+    size_t n;
+
+    return module_of(&n, p) && ends_in(p->name, kg_module_bytes(p), name);
+}
+
+/* Of the module of p; "": p is no matrix of a layer. */
+struct module {
+    char name[KG_NAME_BYTES];
+};
+
+static struct module named(const struct kg_param *p)
+{
+    struct module m = {""};
+    size_t n;
+
+    if (module_of(&n, p))
+        snprintf(m.name, sizeof m.name, "%.*s", (int)kg_module_bytes(p), p->name);
+    return m;
+}
+
+enum { MAX_MODULES = 32 };
+
+/* Names of the layers' linear modules, once each. */
+static size_t list_modules(char names[MAX_MODULES][KG_LORA_NAME],
+                           const char *list[MAX_MODULES], const struct kg_model *m)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < m->n_base && count < MAX_MODULES; i++) {
+        size_t n = 0, at = 0;
+        const char *module = module_of(&n, &m->params[i]);
+
+        while (module && at < count && !is_module(&m->params[i], names[at]))
+            at++;
+        if (!module || at < count)
+            continue;
+        snprintf(names[count], KG_LORA_NAME, "%.*s", (int)n, module);
+        list[count] = names[count];
+        count++;
+    }
+    return count;
+}
+
+/* ---- errors ---- */
+
+/* Who says what, for errors: the keys of a recipe, or of adapter_config.json. */
+static const char *const keys[][2] = {
+    {"lora.targets", "key 'target_modules'"},
+    {"lora.rank", "key 'r'"},
+};
+enum { TARGETS, RANK };
+
+struct selection {
+    struct kg_model *m;
+    bool of_folder;
+    struct kg_pattern *pattern[KG_LORA_RULES]; /* owned; NULL: of a rule without one */
+    bool used[KG_LORA_RULES];
+};
+
+static const char *key_of(const struct selection *s, int which)
+{
+    return keys[which][s->of_folder];
+}
+
+/* No module is of that name. */
+static kg_status unknown_name(const struct kg_model *m, const char *what,
+                              const char *name, struct kg_err *err)
+{
+    char names[MAX_MODULES][KG_LORA_NAME];
+    const char *list[MAX_MODULES];
+    const size_t n = list_modules(names, list, m);
+    const char *nearest = kg_str_nearest(name, list, n, sizeof *list);
+
+    if (nearest)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: no layer has a matrix %.60s; did you mean %s?", what, name,
+                       nearest);
+    return kg_str_unknown(KG_EINVAL, what, name, list, n, sizeof *list, err);
+}
+
+/* ---- targets ---- */
+
+static kg_status check_target(const struct selection *s, const char *name,
+                              struct kg_err *err)
+{
+    for (size_t i = 0; i < s->m->n_base; i++)
+        if (is_module(&s->m->params[i], name))
+            return KG_OK;
+    return unknown_name(s->m, key_of(s, TARGETS), name, err);
+}
+
+/* Every name is some layer's; "every one" becomes their names. */
+static kg_status settle_targets(const struct selection *s, struct kg_err *err)
+{
+    char names[MAX_MODULES][KG_LORA_NAME];
+    const char *list[MAX_MODULES];
+    struct kg_lora *l = &s->m->lora;
+    const size_t n = list_modules(names, list, s->m);
+    const bool all = l->n_targets == 0 && kg_lora_count(l, KG_LORA_TARGET_RE) == 0;
+
+    for (size_t i = 0; l->n_targets < (int)n && all; i++)
+        KG_TRY(kg_lora_add_target(l, list[i], key_of(s, TARGETS), err));
+    for (int i = 0; i < l->n_targets; i++)
+        KG_TRY(check_target(s, l->target[i], err));
+    return KG_OK;
+}
+
+/* ---- rules ---- */
+
+/* How the text of a kind of rule is matched, and who says it. */
+static const struct {
+    const char *key;
+    bool is_pattern;
+    enum kg_pattern_fit fit;
+} kinds[] = {
+    [KG_LORA_TARGET_RE] = {"target_modules", true, KG_PATTERN_WHOLE},
+    [KG_LORA_EXCLUDE] = {"exclude_modules", false, KG_PATTERN_END},
+    [KG_LORA_EXCLUDE_RE] = {"exclude_modules", true, KG_PATTERN_WHOLE},
+    [KG_LORA_LAYER] = {"layers_to_transform", false, KG_PATTERN_END},
+    [KG_LORA_RANK] = {"rank_pattern", true, KG_PATTERN_END},
+    [KG_LORA_ALPHA] = {"alpha_pattern", true, KG_PATTERN_END},
+};
+
+static kg_status open_patterns(struct selection *s, struct kg_err *err)
+{
+    const struct kg_lora *l = &s->m->lora;
+
+    for (int i = 0; i < l->n_rules; i++) {
+        const enum kg_lora_kind kind = l->rule[i].kind;
+
+        if (kinds[kind].is_pattern &&
+            kg_pattern_create(&s->pattern[i], kg_lora_rule_text(l, i), kinds[kind].fit,
+                              err) != KG_OK)
+            return kg_err_prefix(err, "key '%s'", kinds[kind].key);
+    }
+    return KG_OK;
+}
+
+static void close_patterns(struct selection *s)
+{
+    for (int i = 0; i < s->m->lora.n_rules; i++)
+        kg_pattern_free(s->pattern[i]);
+}
+
+/* "model.layers.3.mlp.up_proj": 3 */
+static bool is_of_layer(const char *name, double layer)
+{
+    char begin[32];
+    const int n = snprintf(begin, sizeof begin, "model.layers.%.0f.", layer);
+
+    return strncmp(name, begin, (size_t)n) == 0;
+}
+
+static kg_status matches(bool *out, struct selection *s, int i, const char *name,
+                         struct kg_err *err)
+{
+    const struct kg_lora *l = &s->m->lora;
+    const enum kg_lora_kind kind = l->rule[i].kind;
+
+    if (kind == KG_LORA_EXCLUDE)
+        *out = ends_in(name, strlen(name), kg_lora_rule_text(l, i));
+    else if (kind == KG_LORA_LAYER)
+        *out = is_of_layer(name, l->rule[i].value);
+    else if (kg_pattern_matches(out, s->pattern[i], name, err) != KG_OK)
+        return kg_err_prefix(err, "key '%s'", kinds[kind].key);
+    s->used[i] |= *out;
+    return KG_OK;
+}
+
+/* *out: the first rule of a kind that matches; -1: none does */
+static kg_status first_of(int *out, struct selection *s, enum kg_lora_kind kind,
+                          const char *name, struct kg_err *err)
+{
+    const struct kg_lora *l = &s->m->lora;
+    bool found = false;
+
+    *out = -1;
+    for (int i = 0; i < l->n_rules && !found; i++) {
+        if (l->rule[i].kind == kind)
+            KG_TRY(matches(&found, s, i, name, err));
+        *out = found ? i : -1;
+    }
+    return KG_OK;
+}
+
+static kg_status is_excluded(bool *out, struct selection *s, const char *name,
+                             struct kg_err *err)
+{
+    int by_name, by_pattern;
+
+    KG_TRY(first_of(&by_name, s, KG_LORA_EXCLUDE, name, err));
+    KG_TRY(first_of(&by_pattern, s, KG_LORA_EXCLUDE_RE, name, err));
+    *out = by_name >= 0 || by_pattern >= 0;
+    return KG_OK;
+}
+
+/* Layers count where the list has an end of the name, not all of it. */
+static kg_status is_listed(bool *out, struct selection *s, const char *name,
+                           struct kg_err *err)
+{
+    const struct kg_lora *l = &s->m->lora;
+    bool whole = false, end = false;
+    int layer = 0;
+
+    for (int i = 0; i < l->n_targets; i++) {
+        whole |= strcmp(name, l->target[i]) == 0;
+        end |= ends_in(name, strlen(name), l->target[i]);
+    }
+    if (end && !whole && kg_lora_count(l, KG_LORA_LAYER) > 0)
+        KG_TRY(first_of(&layer, s, KG_LORA_LAYER, name, err));
+    *out = end && layer >= 0;
+    return KG_OK;
+}
+
+static kg_status is_target(bool *out, struct selection *s, const char *name,
+                           struct kg_err *err)
+{
+    bool excluded;
+    int rule;
+
+    KG_TRY(is_excluded(&excluded, s, name, err));
+    *out = false;
+    if (excluded)
+        return KG_OK;
+    if (kg_lora_count(&s->m->lora, KG_LORA_TARGET_RE) == 0)
+        return is_listed(out, s, name, err);
+    KG_TRY(first_of(&rule, s, KG_LORA_TARGET_RE, name, err));
+    *out = rule >= 0;
+    return KG_OK;
+}
+
+/* ---- what matches nothing ---- */
+
+/* Embedding and head are no targets, but a pattern may be about them. */
+static kg_status try_outer(bool *out, struct selection *s, int rule, struct kg_err *err)
+{
+    static const char *const outer[] = {"model.embed_tokens", "lm_head"};
+
+    for (size_t i = 0; i < sizeof outer / sizeof *outer && !*out; i++)
+        KG_TRY(matches(out, s, rule, outer[i], err));
+    return KG_OK;
+}
+
+/* A pattern of a rank or an alpha may be about matrices that are no targets. */
+static kg_status check_pattern(struct selection *s, int rule, struct kg_err *err)
+{
+    const struct kg_model *m = s->m;
+    const char *text = kg_lora_rule_text(&m->lora, rule);
+    bool found = s->used[rule];
+    char what[64];
+
+    for (size_t i = 0; i < m->n_base && !found; i++) {
+        const struct module name = named(&m->params[i]);
+
+        if (*name.name)
+            KG_TRY(matches(&found, s, rule, name.name, err));
+    }
+    if (!found)
+        KG_TRY(try_outer(&found, s, rule, err));
+    snprintf(what, sizeof what, "key '%s'", kinds[m->lora.rule[rule].kind].key);
+    return found ? KG_OK : unknown_name(m, what, text, err);
+}
+
+static kg_status check_rules(struct selection *s, struct kg_err *err)
+{
+    const struct kg_lora *l = &s->m->lora;
+
+    for (int i = 0; i < l->n_rules; i++) {
+        const enum kg_lora_kind kind = l->rule[i].kind;
+
+        if (kind == KG_LORA_LAYER && l->rule[i].value >= s->m->config.layers)
+            return kg_fail(err, KG_EINVAL,
+                           "key 'layers_to_transform': expected layers of 0 to %d, found "
+                           "%.0f",
+                           s->m->config.layers - 1, l->rule[i].value);
+        if (kind == KG_LORA_RANK || kind == KG_LORA_ALPHA)
+            KG_TRY(check_pattern(s, i, err));
+    }
+    return KG_OK;
+}
+
+/* A regular expression of targets that matches nothing; -1: there is none, or what it
+ * matches may be what is excluded. */
+static int idle_target(const struct selection *s)
+{
+    const struct kg_lora *l = &s->m->lora;
+    bool excluded = false;
+    int idle = -1;
+
+    for (int i = 0; i < l->n_rules; i++) {
+        const enum kg_lora_kind kind = l->rule[i].kind;
+
+        excluded |= s->used[i] && kind != KG_LORA_TARGET_RE;
+        idle = kind == KG_LORA_TARGET_RE && !s->used[i] ? i : idle;
+    }
+    return excluded ? -1 : idle;
+}
+
+/* Of a list every name is some layer's. */
+static kg_status nothing_left(const struct selection *s, struct kg_err *err)
+{
+    const struct kg_model *m = s->m;
+    struct module example = {""};
+    const int idle = idle_target(s);
+
+    for (size_t i = 0; i < m->n_base && !*example.name; i++)
+        example = named(&m->params[i]);
+    if (idle >= 0)
+        return kg_fail(err, KG_EINVAL,
+                       "key 'target_modules': the regular expression '%.60s' matches no "
+                       "matrix of a layer, expected whole names such as %s",
+                       kg_lora_rule_text(&m->lora, idle), example.name);
+    return kg_fail(err, KG_EINVAL,
+                   "%s: expected a target that exclude_modules and layers_to_transform "
+                   "leave, found none",
+                   key_of(s, TARGETS));
+}
+
+/* ---- the choice ---- */
+
+/* Beyond the smaller side of a tensor a rank adds nothing that a lower one had not. A
+ * gate of one row is a target among others, and has their rank. */
+static kg_status check_rank(const struct selection *s, const struct kg_param *w,
+                            const struct kg_lora_choice *c, struct kg_err *err)
+{
+    const int64_t rows = w->file_rows, least = rows < w->cols ? rows : w->cols;
+    const struct kg_lora *l = &s->m->lora;
+
+    if (c->rank <= least || rows == 1)
+        return KG_OK;
+    kg_fail(err, KG_EINVAL,
+            "expected at most %lld, the smaller side of %s [%lld, %lld], found %d",
+            (long long)least, w->name, (long long)rows, (long long)w->cols, c->rank);
+    return c->rank_rule < 0 ? kg_err_prefix(err, "%s", key_of(s, RANK))
+                            : kg_err_prefix(err, "key 'rank_pattern': '%.60s'",
+                                            kg_lora_rule_text(l, c->rank_rule));
+}
+
+static kg_status choose(struct kg_lora_choice *c, struct selection *s,
+                        const struct kg_param *w, struct kg_err *err)
+{
+    const struct kg_lora *l = &s->m->lora;
+    const struct module of = named(w);
+    bool wanted = false;
+    int alpha;
+
+    *c = (struct kg_lora_choice){.rank_rule = -1};
+    if (*of.name)
+        KG_TRY(is_target(&wanted, s, of.name, err));
+    if (!wanted)
+        return KG_OK;
+    KG_TRY(first_of(&c->rank_rule, s, KG_LORA_RANK, of.name, err));
+    KG_TRY(first_of(&alpha, s, KG_LORA_ALPHA, of.name, err));
+    c->rank = c->rank_rule < 0 ? l->rank : (int32_t)l->rule[c->rank_rule].value;
+    c->alpha = alpha < 0 ? l->alpha : l->rule[alpha].value;
+    return check_rank(s, w, c, err);
+}
+
+static kg_status choose_all(struct kg_lora_choice *out, struct selection *s,
+                            struct kg_err *err)
+{
+    bool some = false;
+
+    KG_TRY(open_patterns(s, err));
+    KG_TRY(settle_targets(s, err));
+    for (size_t i = 0; i < s->m->n_base; i++) {
+        KG_TRY(choose(&out[i], s, &s->m->params[i], err));
+        some |= out[i].rank > 0;
+    }
+    return some ? check_rules(s, err) : nothing_left(s, err);
+}
+
+kg_status kg_lora_choose(struct kg_lora_choice *out, struct kg_model *m, bool of_folder,
+                         struct kg_err *err)
+{
+    struct selection s = {.m = m, .of_folder = of_folder};
+    const kg_status status = choose_all(out, &s, err);
+
+    close_patterns(&s);
+    return status;
+}
