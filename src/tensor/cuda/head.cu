@@ -58,110 +58,6 @@ static __device__ struct place place_of(struct kg_mat z, struct tiles t, int lan
     return {row, tile, first, cols, (int)(threadIdx.x % (unsigned)lanes)};
 }
 
-/* ---- sums of a tile ---- */
-struct softmax {
-    double s;
-    float e;
-    float m;
-};
-
-static __device__ float largest_of(const float *z, struct place p)
-{
-    float m = -INFINITY;
-
-    for (int64_t v = p.lane; v < p.cols; v += LANES)
-        m = m > z[v] ? m : z[v];
-    for (unsigned by = LANES / 2; by > 0; by /= 2) {
-        const float other = __shfl_xor_sync(~0u, m, by);
-
-        m = m > other ? m : other;
-    }
-    return m;
-}
-
-static __device__ struct softmax softmax_of(const float *z, struct place p)
-{
-    const float m = largest_of(z, p);
-    double s = 0.0;
-    float e = 0.0f;
-
-    for (int64_t v = p.lane; v < p.cols; v += LANES) {
-        const float d = z[v] - m, x = kg_cuda_exp(d);
-
-        s += (double)x;
-        e = kg_fma(x, d, e);
-    }
-    return {kg_cuda_sum_lanes(s), kg_cuda_sum_lanes(e), m};
-}
-
-static __device__ void sum_apart(struct stat *t, const float *z, const float *zq,
-                                 struct place p)
-{
-    const double between = (double)t->m - (double)t->mq;
-    double reverse = 0.0, forward = 0.0, excess = 0.0;
-
-    for (int64_t v = p.lane; v < p.cols; v += LANES) {
-        const float x = kg_cuda_exp(z[v] - t->m), q = kg_cuda_exp(zq[v] - t->mq);
-        const double d = (double)z[v] - (double)zq[v] - between;
-
-        reverse = kg_fma((double)x, d, reverse);
-        forward -= (double)q * d;
-        excess += (double)kg_cuda_p_minus_q(x > q ? x : q, (float)d);
-    }
-    t->reverse = kg_cuda_sum_lanes(reverse);
-    t->forward = kg_cuda_sum_lanes(forward);
-    t->excess = kg_cuda_sum_lanes(excess);
-}
-
-/* zq without data: no anchor */
-static __global__ void sum_tiles(struct stat *stats, struct kg_mat z, struct kg_mat zq,
-                                 struct tiles t)
-{
-    const struct place p = place_of(z, t, LANES);
-    const float *row = kg_cuda_f32(z, p.row) + p.first;
-    const struct softmax x = softmax_of(row, p);
-    struct stat stat = {x.s, (double)x.e, 0.0, 0.0, 0.0, 0.0, 0.0, x.m, 0.0f};
-
-    if (zq.data) {
-        const float *anchor = kg_cuda_f32(zq, p.row) + p.first;
-        const struct softmax q = softmax_of(anchor, p);
-
-        stat.sq = q.s;
-        stat.mq = q.m;
-        sum_apart(&stat, row, anchor, p);
-    }
-    if (p.cols > 0 && p.lane == 0)
-        stats[p.row * t.all + t.first + p.tile] = stat;
-}
-
-/* By a warp: exponentials by 32, added as they come. Words without a bit cost nothing. */
-static __global__ void sum_sets(struct stat *stats, struct kg_mat z, const uint32_t *bits,
-                                int64_t words, struct tiles t)
-{
-    KG_SHARED(double, part, [WARPS][KG_WARP]);
-    const struct place p = place_of(z, t, KG_WARP);
-    double *mine = part[threadIdx.x / KG_WARP], sum = 0.0;
-    struct stat *stat = stats + p.row * t.all + t.first + p.tile;
-    const float *row = kg_cuda_f32(z, p.row) + p.first;
-    const double m = p.cols > 0 ? (double)stat->m : 0.0;
-
-    for (int64_t v = 0; v < p.cols; v += KG_WARP) {
-        const int64_t column = t.first * t.width + p.first + v;
-        const uint32_t word = bits[p.row * words + column / 32];
-
-        if (word == 0)
-            continue;
-        if (word >> p.lane & 1)
-            mine[p.lane] = kg_real_exp((double)row[v + p.lane] - m);
-        __syncwarp();
-        for (uint32_t rest = word; p.lane == 0 && rest; rest &= rest - 1)
-            sum += mine[__ffs(rest) - 1];
-        __syncwarp();
-    }
-    if (p.cols > 0 && p.lane == 0)
-        stat->set = sum;
-}
-
 /* ---- what rows ask for ---- */
 /* Of all rows, on the device; NULL is not wanted. */
 struct results {
@@ -201,21 +97,144 @@ static __device__ float *kept_at(struct results r, struct slots s, int64_t n,
     return r.logp ? r.logp + n : NULL;
 }
 
-/* The logits, as they are until lse is known. */
-static __global__ void keep_asked(struct results r, struct slots s, struct kg_mat z,
-                                  int64_t first_column)
+/* The logits of a tile, as they are until lse is known. */
+static __device__ void keep_asked(struct results r, struct slots s, const float *z,
+                                  int64_t column, struct place p)
 {
-    const int64_t n = s.first + blockIdx.x, end = kg_cuda_end(s.k + 1);
+    const int64_t n = s.first + p.row;
 
-    for (int64_t slot = kg_cuda_first(); slot < end; slot += KG_ROW_THREADS) {
-        const int64_t v = id_at(s, n, slot) - first_column;
+    for (int64_t slot = p.lane; p.cols > 0 && slot <= s.k; slot += LANES) {
+        const int64_t v = id_at(s, n, slot) - column;
         float *to = kept_at(r, s, n, slot);
 
-        if (to && v >= 0 && v < z.cols)
-            *to = kg_cuda_f32(z, blockIdx.x)[v];
+        if (to && v >= 0 && v < p.cols)
+            *to = z[v];
     }
 }
 
+/* ---- sums of a tile ---- */
+struct softmax {
+    double s;
+    float e;
+    float m;
+};
+
+/* Logits that a product left become z on the way. A lane meets its own again. */
+static __device__ float largest_of(float *z, struct kg_cuda_scale by, struct place p)
+{
+    const float inv_temp = by.inv_temp && p.cols > 0 ? by.inv_temp[p.row] : 1.0f;
+    const bool plain = by.softcap == 0.0f && !by.inv_temp;
+    float m = -INFINITY;
+
+    for (int64_t v = p.lane; v < p.cols; v += LANES) {
+        if (!plain)
+            z[v] = kg_cuda_scaled(z[v], by.softcap, inv_temp);
+        m = m > z[v] ? m : z[v];
+    }
+    for (unsigned by = LANES / 2; by > 0; by /= 2) {
+        const float other = __shfl_xor_sync(~0u, m, by);
+
+        m = m > other ? m : other;
+    }
+    return m;
+}
+
+static __device__ struct softmax softmax_of(float *z, struct kg_cuda_scale by,
+                                            struct place p)
+{
+    const float m = largest_of(z, by, p);
+    double s = 0.0;
+    float e = 0.0f;
+
+    for (int64_t v = p.lane; v < p.cols; v += LANES) {
+        const float d = z[v] - m, x = kg_cuda_exp(d);
+
+        s += (double)x;
+        e = kg_fma(x, d, e);
+    }
+    return {kg_cuda_sum_lanes(s), kg_cuda_sum_lanes(e), m};
+}
+
+static __device__ void sum_apart(struct stat *t, const float *z, const float *zq,
+                                 struct place p)
+{
+    const double between = (double)t->m - (double)t->mq;
+    double reverse = 0.0, forward = 0.0, excess = 0.0;
+
+    for (int64_t v = p.lane; v < p.cols; v += LANES) {
+        const float x = kg_cuda_exp(z[v] - t->m), q = kg_cuda_exp(zq[v] - t->mq);
+        const double d = (double)z[v] - (double)zq[v] - between;
+
+        reverse = kg_fma((double)x, d, reverse);
+        forward -= (double)q * d;
+        excess += (double)kg_cuda_p_minus_q(x > q ? x : q, (float)d);
+    }
+    t->reverse = kg_cuda_sum_lanes(reverse);
+    t->forward = kg_cuda_sum_lanes(forward);
+    t->excess = kg_cuda_sum_lanes(excess);
+}
+
+/* What a tile's logits are still to be multiplied by, and what is asked of them. */
+struct wishes {
+    struct kg_cuda_scale by;
+    struct kg_cuda_scale anchor;
+    struct slots slots;
+    struct results results;
+};
+
+/* The only one that reads what products leave: all others find z. zq without data: no
+ * anchor */
+static __global__ void sum_tiles(struct stat *stats, struct kg_mat z, struct kg_mat zq,
+                                 struct tiles t, struct wishes w)
+{
+    const struct place p = place_of(z, t, LANES);
+    float *row = kg_cuda_f32(z, p.row) + p.first;
+    const struct softmax x = softmax_of(row, w.by, p);
+    struct stat stat = {x.s, (double)x.e, 0.0, 0.0, 0.0, 0.0, 0.0, x.m, 0.0f};
+
+    if (zq.data) {
+        float *anchor = kg_cuda_f32(zq, p.row) + p.first;
+        const struct softmax q = softmax_of(anchor, w.anchor, p);
+
+        stat.sq = q.s;
+        stat.mq = q.m;
+        sum_apart(&stat, row, anchor, p);
+    }
+    if (p.cols > 0 && p.lane == 0)
+        stats[p.row * t.all + t.first + p.tile] = stat;
+    __syncwarp(); /* other lanes' z */
+    keep_asked(w.results, w.slots, row, t.first * t.width + p.first, p);
+}
+
+/* By a warp: exponentials by 32, added as they come. Words without a bit cost nothing. */
+static __global__ void sum_sets(struct stat *stats, struct kg_mat z, const uint32_t *bits,
+                                int64_t words, struct tiles t)
+{
+    KG_SHARED(double, part, [WARPS][KG_WARP]);
+    const struct place p = place_of(z, t, KG_WARP);
+    double *mine = part[threadIdx.x / KG_WARP], sum = 0.0;
+    struct stat *stat = stats + p.row * t.all + t.first + p.tile;
+    const float *row = kg_cuda_f32(z, p.row) + p.first;
+    const double m = p.cols > 0 ? (double)stat->m : 0.0;
+
+    for (int64_t v = 0; v < p.cols; v += KG_WARP) {
+        const int64_t column = t.first * t.width + p.first + v;
+        const uint32_t word = bits[p.row * words + column / 32];
+
+        if (word == 0)
+            continue;
+        if (word >> p.lane & 1)
+            mine[p.lane] = kg_real_exp((double)row[v + p.lane] - m);
+        __syncwarp();
+        for (uint32_t rest = word; p.lane == 0 && rest; rest &= rest - 1)
+            sum += mine[__ffs(rest) - 1];
+        __syncwarp();
+    }
+    if (p.cols > 0 && p.lane == 0)
+        stat->set = sum;
+}
+
+/* ---- what rows asked for ---- */
 static __global__ void finish_asked(struct results r, struct slots s)
 {
     const int64_t n = s.first + blockIdx.x, end = kg_cuda_end(s.k + 1);
@@ -521,36 +540,41 @@ static struct slots slots_of(const struct job *job, int64_t first)
     return {first, job->h.k, job->asked.target, job->asked.indices};
 }
 
-static bool asks(const struct job *job) { return job->h.target || job->h.indices; }
+static struct wishes wishes_of(const struct job *job, int64_t first)
+{
+    const struct kg_cuda_asked *a = &job->asked;
+    const float *inv_temp = job->draws ? job->draws->inv_temp : a->inv_temp;
+    struct wishes w = {{job->h.softcap, inv_temp ? inv_temp + first : NULL},
+                       {0.0f, a->anchor_temp ? a->anchor_temp + first : NULL},
+                       slots_of(job, first),
+                       job->results};
+
+    if (job->h.anchor)
+        w.anchor.softcap = job->h.anchor->softcap;
+    return w;
+}
 
 static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
                            struct tiles t, struct kg_err *err)
 {
     const struct kg_head *h = &job->h;
-    const struct kg_cuda_asked *a = &job->asked;
     const struct kg_mat z = logits_of(job, job->logits, rows, t);
-    const float *inv_temp = job->draws ? job->draws->inv_temp : a->inv_temp;
     struct kg_mat zq = logits_of(job, job->anchor_logits, rows, t);
     const int64_t column = t.first * t.width, units = rows * t.n;
     const int64_t strip = KG_CUDA_STRIP_TILES * t.width;
     const dim3 warps = kg_grid(kg_cuda_pieces(units, WARPS), 1);
 
-    KG_TRY(kg_cuda_head_logits(z, strip, kg_mat_rows(h->hidden, first, rows),
-                               kg_mat_rows(h->weight, column, z.cols), h->softcap,
-                               inv_temp ? inv_temp + first : NULL, err));
+    KG_TRY(kg_cuda_head_products(z, strip, kg_mat_rows(h->hidden, first, rows),
+                                 kg_mat_rows(h->weight, column, z.cols), err));
     if (h->anchor)
-        KG_TRY(kg_cuda_head_logits(zq, strip, kg_mat_rows(h->anchor->hidden, first, rows),
-                                   kg_mat_rows(h->anchor->weight, column, z.cols),
-                                   h->anchor->softcap,
-                                   a->anchor_temp ? a->anchor_temp + first : NULL, err));
+        KG_TRY(
+            kg_cuda_head_products(zq, strip, kg_mat_rows(h->anchor->hidden, first, rows),
+                                  kg_mat_rows(h->anchor->weight, column, z.cols), err));
     KG_LAUNCH(sum_tiles, kg_grid(kg_cuda_pieces(units, UNITS), 1), KG_ROW_THREADS,
-              job->stats, z, zq, t);
+              job->stats, z, zq, t, wishes_of(job, first));
     if (h->sets)
         KG_LAUNCH(sum_sets, warps, KG_ROW_THREADS, job->stats, z, job->bits,
                   kg_cuda_set_words(job->vocab), t);
-    if (asks(job))
-        KG_LAUNCH(keep_asked, kg_cuda_rows(rows, h->k + 1), KG_ROW_THREADS, job->results,
-                  slots_of(job, first), z, column);
     if (h->top_k > 0)
         KG_LAUNCH(offer, warps, KG_ROW_THREADS, job->lists, z, t);
     return KG_OK;

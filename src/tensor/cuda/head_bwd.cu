@@ -460,13 +460,13 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
                             b->u->a_indices ? b->u->a_indices + n0 * h->k : NULL};
 
     KG_TRY(kg_cuda_head_logits(s.z, b->job->width, hidden_of(b),
-                               kg_mat_rows(h->weight, first, cols), s.softcap, s.inv_temp,
-                               err));
+                               kg_mat_rows(h->weight, first, cols),
+                               {s.softcap, s.inv_temp}, err));
     if (h->anchor)
-        KG_TRY(kg_cuda_head_logits(s.zq, b->job->width, anchor_hidden_of(b),
-                                   kg_mat_rows(h->anchor->weight, first, cols),
-                                   h->anchor->softcap,
-                                   a->anchor_temp ? a->anchor_temp + n0 : NULL, err));
+        KG_TRY(kg_cuda_head_logits(
+            s.zq, b->job->width, anchor_hidden_of(b),
+            kg_mat_rows(h->anchor->weight, first, cols),
+            {h->anchor->softcap, a->anchor_temp ? a->anchor_temp + n0 : NULL}, err));
     KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s);
     if (h->target || h->indices)
         KG_LAUNCH(fill_asked, kg_cuda_rows(b->rows, h->k + 1), KG_ROW_THREADS, s, c);

@@ -82,11 +82,22 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
  * of the forward too, so that a logit is made by one shape of product whatever else there
  * is room for. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
-/* z <- cap(hidden . weight) inv_temp, whose first column is that of a strip of `strip`
- * columns; inv_temp (rows) of the device or NULL; softcap 0: none */
+/* z <- hidden . weight, whose first column is that of a strip of `strip` columns */
+kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
+                                struct kg_mat weight, struct kg_err *err);
+/* ... and what they are multiplied by */
+struct kg_cuda_scale {
+    float softcap;         /* 0: none */
+    const float *inv_temp; /* (rows) of the device, or NULL for 1 */
+};
+/* z <- cap(hidden . weight) inv_temp */
 kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,
-                              struct kg_mat weight, float softcap, const float *inv_temp,
+                              struct kg_mat weight, struct kg_cuda_scale by,
                               struct kg_err *err);
+static __device__ inline float kg_cuda_scaled(float x, float softcap, float inv_temp)
+{
+    return (softcap > 0.0f ? kg_cuda_softcap(x, softcap) : x) * inv_temp;
+}
 
 /* 32-bit words of a row's bits. */
 static inline int64_t kg_cuda_set_words(int64_t vocab) { return (vocab + 31) / 32; }
