@@ -475,6 +475,30 @@ static void tiles_are_launched_twice_whatever_is_asked(void **state)
     problem_release(&p);
 }
 
+/* Back, of a strip: the logits, their gradient and two products of it. Of rows: what
+ * they are multiplied by, and what goes to and from their places. */
+static void strips_are_launched_four_times_back(void **state)
+{
+    struct problem p = {
+        .dtype = KG_F32, .n = 5, .d = 8, .v = 1300, .k = 3, .tempered = true};
+    struct kg_head_out out;
+    struct gradient g;
+    int64_t before;
+
+    (void)state;
+    if (!emulated())
+        skip();
+    p.softcap = 3.0f;
+    problem_init(&p);
+    out = forward(cpu(), &p);
+    before = kg_emu_lose(-1);
+    g = backward(backend(), &p, &out);
+    assert_int_equal(kg_emu_lose(-1) - before, 4 + 3 * 4); /* 512 columns a strip */
+    gradient_release(&g);
+    out_release(&out);
+    problem_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -487,6 +511,7 @@ int main(void)
     };
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(tiles_are_launched_twice_whatever_is_asked),
+        cmocka_unit_test(strips_are_launched_four_times_back),
     };
     int failed = RUN_FAR_TOO(tests, NULL, NULL);
 

@@ -122,7 +122,7 @@ struct softmax {
 /* Logits that a product left become z on the way. A lane meets its own again. */
 static __device__ float largest_of(float *z, struct kg_cuda_scale by, struct place p)
 {
-    const float inv_temp = by.inv_temp && p.cols > 0 ? by.inv_temp[p.row] : 1.0f;
+    const float inv_temp = p.cols > 0 ? kg_cuda_inv_temp(by, p.row) : 1.0f;
     const bool plain = by.softcap == 0.0f && !by.inv_temp;
     float m = -INFINITY;
 

@@ -102,8 +102,8 @@ struct strip {
     const struct factors *factors;
     const uint32_t *bits; /* (rows, words), NULL without sets */
     int64_t words;
-    float softcap;
-    const float *inv_temp; /* (rows), NULL for 1 */
+    struct kg_cuda_scale by; /* of z: logits are as products left them */
+    struct kg_cuda_scale anchor_by;
 };
 
 static __device__ float z_at(struct kg_mat z, int64_t n, int64_t v)
@@ -153,22 +153,10 @@ static __device__ float single_at(const struct strip *s, int64_t n, int64_t v)
 /* Of the softcap: 1 - (z / (t cap))^2 */
 static __device__ float slope_at(const struct strip *s, int64_t n, int64_t v)
 {
-    const float t = s->inv_temp ? s->inv_temp[n] : 1.0f;
-    const float x = s->softcap > 0.0f ? z_at(s->z, n, v) / (t * s->softcap) : 0.0f;
+    const float t = kg_cuda_inv_temp(s->by, n), cap = s->by.softcap;
+    const float x = cap > 0.0f ? z_at(s->z, n, v) / (t * cap) : 0.0f;
 
     return kg_fma(-x, x, 1.0f);
-}
-
-static __global__ void fill(struct strip s)
-{
-    const int64_t n = blockIdx.x, end = kg_cuda_end(s.dz.cols);
-
-    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS) {
-        const float dz = in_set(&s, n, v) ? (float)(0.0 + double_at(&s, n, v))
-                                          : single_at(&s, n, v);
-
-        kg_cuda_store(s.dz, n, v, dz * slope_at(&s, n, v));
-    }
 }
 
 /* ---- columns with a coefficient ---- */
@@ -192,19 +180,20 @@ static __device__ double coef_at(struct coefs c, int64_t n, int64_t slot, int32_
     return index ? c.a_indices[n * c.k + slot] : c.a_target[n];
 }
 
-/* What all slots of an id give it; the first of them writes. */
-static __global__ void fill_asked(struct strip s, struct coefs c)
+/* What all slots of an id give it; the first of them writes. Of a block of threads, ids
+ * in the columns that it has. */
+static __device__ void fill_asked(const struct strip *s, const struct coefs &c, int64_t n)
 {
-    const int64_t n = blockIdx.x, end = kg_cuda_end(c.k + 1);
+    const int64_t from = (int64_t)blockIdx.y * KG_STRIP, end = kg_cuda_end(s->dz.cols);
 
-    for (int64_t slot = kg_cuda_first(); slot < end; slot += KG_ROW_THREADS) {
+    for (int64_t slot = threadIdx.x; slot <= c.k; slot += KG_ROW_THREADS) {
         int32_t id, other;
         const double mine = coef_at(c, n, slot, &id);
-        const int64_t v = id - s.first;
+        const int64_t v = id - s->first;
         double a = 0.0;
         bool first = true;
 
-        if (mine == 0.0 || id < 0 || v < 0 || v >= s.dz.cols)
+        if (mine == 0.0 || id < 0 || v < from || v >= end)
             continue;
         for (int64_t i = 0; first && i <= c.k; i++) {
             const double more = coef_at(c, n, i, &other);
@@ -212,12 +201,37 @@ static __global__ void fill_asked(struct strip s, struct coefs c)
             if (other != id || more == 0.0)
                 continue;
             first = i >= slot;
-            a += s.factors[n].t * more;
+            a += s->factors[n].t * more;
         }
         if (first)
-            kg_cuda_store(s.dz, n, v,
-                          (float)(a + double_at(&s, n, v)) * slope_at(&s, n, v));
+            kg_cuda_store(s->dz, n, v,
+                          (float)(a + double_at(s, n, v)) * slope_at(s, n, v));
     }
+}
+
+/* ---- dz of a strip ---- */
+static __device__ void scale(struct kg_mat z, struct kg_cuda_scale by, int64_t n,
+                             int64_t v)
+{
+    if (z.data && (by.softcap > 0.0f || by.inv_temp))
+        kg_cuda_f32(z, n)[v] = kg_cuda_scaled(kg_cuda_f32(z, n)[v], by.softcap,
+                                              kg_cuda_inv_temp(by, n));
+}
+
+static __global__ void fill(struct strip s, struct coefs c)
+{
+    const int64_t n = blockIdx.x, end = kg_cuda_end(s.dz.cols);
+
+    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS) {
+        scale(s.z, s.by, n, v);
+        scale(s.zq, s.anchor_by, n, v);
+        const float dz = in_set(&s, n, v) ? (float)(0.0 + double_at(&s, n, v))
+                                          : single_at(&s, n, v);
+
+        kg_cuda_store(s.dz, n, v, dz * slope_at(&s, n, v));
+    }
+    __syncthreads(); /* what others made of the logits, and their dz */
+    fill_asked(&s, c, n);
 }
 
 /* ---- which rows, and their factors: by the host ---- */
@@ -445,6 +459,7 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
     const struct kg_head *h = &b->job->h;
     const struct kg_cuda_asked *a = &b->u->asked;
     const int64_t n0 = b->n0, cols = dz.cols;
+    const float cap = h->anchor ? h->anchor->softcap : 0.0f;
     const struct strip s = {dz,
                             kg_mat(b->w->z, KG_F32, b->rows, cols),
                             kg_mat(b->w->zq, KG_F32, b->rows, cols),
@@ -452,24 +467,19 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
                             b->w->factors,
                             b->w->bits,
                             kg_cuda_set_words(h->weight.rows),
-                            h->softcap,
-                            a->inv_temp ? a->inv_temp + n0 : NULL};
+                            {h->softcap, a->inv_temp ? a->inv_temp + n0 : NULL},
+                            {cap, a->anchor_temp ? a->anchor_temp + n0 : NULL}};
     const struct coefs c = {h->k, a->target ? a->target + n0 : NULL,
                             b->u->a_target ? b->u->a_target + n0 : NULL,
                             a->indices ? a->indices + n0 * h->k : NULL,
                             b->u->a_indices ? b->u->a_indices + n0 * h->k : NULL};
 
-    KG_TRY(kg_cuda_head_logits(s.z, b->job->width, hidden_of(b),
-                               kg_mat_rows(h->weight, first, cols),
-                               {s.softcap, s.inv_temp}, err));
+    KG_TRY(kg_cuda_head_products(s.z, b->job->width, hidden_of(b),
+                                 kg_mat_rows(h->weight, first, cols), err));
     if (h->anchor)
-        KG_TRY(kg_cuda_head_logits(
-            s.zq, b->job->width, anchor_hidden_of(b),
-            kg_mat_rows(h->anchor->weight, first, cols),
-            {h->anchor->softcap, a->anchor_temp ? a->anchor_temp + n0 : NULL}, err));
-    KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s);
-    if (h->target || h->indices)
-        KG_LAUNCH(fill_asked, kg_cuda_rows(b->rows, h->k + 1), KG_ROW_THREADS, s, c);
+        KG_TRY(kg_cuda_head_products(s.zq, b->job->width, anchor_hidden_of(b),
+                                     kg_mat_rows(h->anchor->weight, first, cols), err));
+    KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s, c);
     return KG_OK;
 }
 

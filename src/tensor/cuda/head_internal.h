@@ -85,15 +85,15 @@ enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
 /* z <- hidden . weight, whose first column is that of a strip of `strip` columns */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err);
-/* ... and what they are multiplied by */
+/* What is left to be done, by the kernel that reads them: z <- cap(z) inv_temp */
 struct kg_cuda_scale {
     float softcap;         /* 0: none */
     const float *inv_temp; /* (rows) of the device, or NULL for 1 */
 };
-/* z <- cap(hidden . weight) inv_temp */
-kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,
-                              struct kg_mat weight, struct kg_cuda_scale by,
-                              struct kg_err *err);
+static __device__ inline float kg_cuda_inv_temp(struct kg_cuda_scale by, int64_t row)
+{
+    return by.inv_temp ? by.inv_temp[row] : 1.0f;
+}
 static __device__ inline float kg_cuda_scaled(float x, float softcap, float inv_temp)
 {
     return (softcap > 0.0f ? kg_cuda_softcap(x, softcap) : x) * inv_temp;

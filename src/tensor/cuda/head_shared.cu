@@ -77,16 +77,6 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h)
 }
 
 /* ---- logits ---- */
-/* z <- cap(z) inv_temp, each where it is there */
-static __global__ void cap_and_temper(struct kg_mat z, struct kg_cuda_scale by)
-{
-    const int64_t n = blockIdx.x, end = kg_cuda_end(z.cols);
-    const float inv_temp = by.inv_temp ? by.inv_temp[n] : 1.0f;
-
-    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS)
-        kg_cuda_f32(z, n)[v] = kg_cuda_scaled(kg_cuda_f32(z, n)[v], by.softcap, inv_temp);
-}
-
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err)
 {
@@ -100,16 +90,6 @@ kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hi
         KG_TRY(kg_cuda_matmul(part, hidden, kg_mat_rows(weight, v, cols), KG_MATMUL_NT,
                               false, err));
     }
-    return KG_OK;
-}
-
-kg_status kg_cuda_head_logits(struct kg_mat z, int64_t strip, struct kg_mat hidden,
-                              struct kg_mat weight, struct kg_cuda_scale by,
-                              struct kg_err *err)
-{
-    KG_TRY(kg_cuda_head_products(z, strip, hidden, weight, err));
-    if (by.softcap > 0.0f || by.inv_temp)
-        KG_LAUNCH(cap_and_temper, kg_cuda_rows(z.rows, z.cols), KG_ROW_THREADS, z, by);
     return KG_OK;
 }
 
