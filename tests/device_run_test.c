@@ -109,17 +109,19 @@ static void a_run_that_was_stopped_is_resumed(void **state)
     assert_same_file(ROOT "/whole", ROOT "/half", "rollouts/step-000004.jsonl.zst");
 }
 
-/* Which operation met the lost device stands before that: a kernel's or a copy's name. */
+/* "OPERATION: KERNEL: the device is lost", behind what the run was doing. */
 static void must_name_the_operation(const char *message)
 {
-    const char *end = strstr(message, ": the device is lost"), *name = end;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz_";
+    const char *at = message, *name = NULL, *kernel = NULL;
 
-    if (!end)
-        fail_msg("expected a lost device, found \"%s\"", message);
-    while (name > message && (name[-1] == '_' || (name[-1] >= 'a' && name[-1] <= 'z')))
-        name--;
-    if (end - name < 3)
-        fail_msg("expected an operation before \": the device\", found \"%s\"", message);
+    for (const char *next; (next = strstr(at, ": ")) != NULL; at = next + 2) {
+        name = kernel;
+        kernel = at;
+    }
+    if (strcmp(at, "the device is lost") != 0 || !name ||
+        strspn(name, letters) != strcspn(name, ":"))
+        fail_msg("expected an operation that met a lost device, found \"%s\"", message);
 }
 
 /* At a third of a run's launches, and so on: in a rollout, in the backward, between an
