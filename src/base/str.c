@@ -174,14 +174,17 @@ kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
                          const void *names, size_t n, size_t stride, struct kg_err *err)
 {
     struct kg_str list = {.max = KG_ERR_MESSAGE_BYTES};
+    const char *near = kg_str_nearest(found, names, n, stride);
     kg_status status = KG_OK;
 
     for (size_t i = 0; i < n && status == KG_OK; i++)
         status = kg_str_printf(&list, err, "%s%s", i > 0 ? ", " : "",
                                name_at(names, i, stride));
     if (status != KG_ENOMEM) /* a list too long for a message is cut */
-        status = kg_fail(err, code, "%s%sexpected one of %s; found '%s'",
-                         what ? what : "", what ? ": " : "", kg_str_text(&list), found);
+        status = kg_fail(err, code, "%s%sexpected one of %s; found '%s'%s%s%s",
+                         what ? what : "", what ? ": " : "", kg_str_text(&list), found,
+                         near ? "; did you mean '" : "", near ? near : "",
+                         near ? "'?" : "");
     kg_str_release(&list);
     return status;
 }

@@ -137,6 +137,7 @@ static void unknown_lists_the_names(void **state)
         const char *name;
         int n;
     } rows[] = {{"a", 0}, {"b", 0}};
+    static const char *const near[] = {"benches", "check"};
 
     (void)state;
     assert_int_equal(
@@ -146,6 +147,10 @@ static void unknown_lists_the_names(void **state)
     assert_int_equal(kg_str_unknown(KG_EINVAL, NULL, "c", rows, 1, sizeof *rows, &err),
                      KG_EINVAL);
     assert_string_equal(err.message, "expected one of a; found 'c'");
+    assert_int_equal(
+        kg_str_unknown(KG_EINVAL, NULL, "bench", near, 2, sizeof *near, &err), KG_EINVAL);
+    assert_string_equal(err.message, "expected one of benches, check; found 'bench'; did "
+                                     "you mean 'benches'?");
     kg_mem_fail_at(1);
     assert_int_equal(kg_str_unknown(KG_EINVAL, NULL, "c", rows, 2, sizeof *rows, &err),
                      KG_ENOMEM);

@@ -81,6 +81,14 @@ int kg_cli_usage(const char *fmt, ...)
     return KG_EXIT_USAGE;
 }
 
+int kg_cli_usage_unknown(const char *found, const void *names, size_t n, size_t stride)
+{
+    struct kg_err err;
+
+    (void)!kg_str_unknown(KG_EINVAL, NULL, found, names, n, stride, &err);
+    return kg_cli_usage("%s", err.message);
+}
+
 kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err)
 {
     size_t done = 0;

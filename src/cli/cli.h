@@ -170,6 +170,8 @@ int kg_cli_fail(const struct kg_err *err);
 /* The watch of this process (base/watch.h), again where it was stopped. */
 void kg_cli_watch(void);
 int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
+/* The same for a word that is none of n names (as of kg_str_nearest). */
+int kg_cli_usage_unknown(const char *found, const void *names, size_t n, size_t stride);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 

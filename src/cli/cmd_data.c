@@ -682,6 +682,6 @@ int kg_cmd_data(int argc, char **argv)
     for (size_t i = 0; i < sizeof actions / sizeof *actions; i++)
         if (strcmp(argv[0], actions[i].name) == 0)
             return kg_cli_exit(run_on(actions[i].run, argv[1], &err), &err);
-    return kg_cli_usage("expected check, head, convert, stats or columns, found '%s'",
-                        argv[0]);
+    return kg_cli_usage_unknown(argv[0], &actions[0].name,
+                                sizeof actions / sizeof *actions, sizeof *actions);
 }

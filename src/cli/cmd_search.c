@@ -415,7 +415,9 @@ int kg_cmd_search(int argc, char **argv)
             return kg_cli_usage("search %s: expected %s", a->name, a->args);
         return kg_cli_exit(a->run(argc - 1, argv + 1, &err), &err);
     }
-    return kg_cli_usage("expected index, query, serve, bench or check, found %s%s%s",
-                        argc > 0 ? "'" : "", argc > 0 ? argv[0] : "nothing",
-                        argc > 0 ? "'" : "");
+    if (argc == 0)
+        return kg_cli_usage(
+            "expected index, query, serve, bench or check, found nothing");
+    return kg_cli_usage_unknown(argv[0], &actions[0].name,
+                                sizeof actions / sizeof *actions, sizeof *actions);
 }

@@ -363,20 +363,15 @@ static kg_status mark_set(bool *marked, const struct kg_suite *s, const char *na
                           size_t len, const char *where, struct kg_err *err)
 {
     size_t i = place_of(s, name, len);
-    struct kg_str names = {0};
-    kg_status status;
+    char found[81];
 
     if (i < s->n_all) {
         marked[i] = true;
         return KG_OK;
     }
-    for (size_t k = 0; k < s->n_all; k++)
-        KG_TRY_GOTO(out, kg_str_printf(&names, err, "%s%s", k ? ", " : "", s->names[k]));
-    status = kg_fail(err, KG_EINVAL, "%s: expected sets of %.400s, found '%.*s'", where,
-                     kg_str_text(&names), len < 80 ? (int)len : 80, name);
-out:
-    kg_str_release(&names);
-    return status;
+    snprintf(found, sizeof found, "%.*s", (int)(len < 80 ? len : 80), name);
+    return kg_str_unknown(KG_EINVAL, where, found, s->names, s->n_all, sizeof *s->names,
+                          err);
 }
 
 /* The sets of a list "a,b". */

@@ -413,7 +413,7 @@ static void sets_are_picked_by_their_names(void **state)
     (void)state;
     ok(kg_suite_open(&s, in_dir("suite.yaml"), &err));
     assert_int_equal(kg_suite_pick(&s, "odd,tow", false, "--sets", &err), KG_EINVAL);
-    says("--sets: expected sets of all, odd, two, found 'tow'");
+    says("--sets: expected one of all, odd, two; found 'tow'");
     assert_int_equal(kg_suite_pick(&s, "odd,all, two", true, "--without", &err),
                      KG_EINVAL);
     says("--without: expected a set to evaluate, found none left");
@@ -431,7 +431,7 @@ static void sets_are_picked_by_their_names(void **state)
     assert_int_equal(kg_mem_current_bytes(), held);
     assert_int_equal(first_set("suite: {sets: [b]}\nsets:\n  a: {data: data.jsonl}\n"),
                      KG_EINVAL);
-    says("suite.sets: expected sets of a, found 'b'");
+    says("suite.sets: expected one of a; found 'b'");
 }
 
 /* How far each set came, whatever was left unsaid in between. */

@@ -74,7 +74,7 @@ static void an_unknown_task_lists_the_valid_ones(void **state)
     assert_string_equal(err.message,
                         "task: expected one of arithmetic, countdown, digits, "
                         "qa-number, math, search-qa, none, external; "
-                        "found 'arithmetics'");
+                        "found 'arithmetics'; did you mean 'arithmetic'?");
     assert_string_equal(row_of("digits")->name, "digits");
 }
 

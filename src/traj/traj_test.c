@@ -396,7 +396,7 @@ static void an_end_is_found_by_its_name(void **state)
                      KG_EFORMAT);
     assert_string_equal(err.message,
                         "a.jsonl: line 3: expected one of none, stop, stop_string, "
-                        "length, cancelled; found 'stopped'");
+                        "length, cancelled; found 'stopped'; did you mean 'stop'?");
 }
 
 int main(void)
