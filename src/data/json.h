@@ -34,7 +34,7 @@ enum kg_json_type {
 };
 
 /* Parse UTF-8 text. Refuses duplicate keys, trailing text, NaN, depth over 64.
- * errors: EFORMAT with line and column */
+ * errors: EFORMAT with the column, and the line of several */
 kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
 /* A file of settings. An integer beyond 64 bits, which a record may not have, is a real
@@ -103,7 +103,7 @@ kg_status kg_json_add_real(struct kg_json_builder *b, double x, /* finite */
 kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
 /* The value that the text is; text is borrowed, and checked to be UTF-8.   errors: as
- * above, EFORMAT with line and column */
+ * above, EFORMAT with the column, and the line of several */
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
 /* An array or an object.   errors: as above, EFORMAT (nested too deep) */

@@ -24,7 +24,7 @@
 /* Brackets, comma, colon, the quote of a string and the first letter of true, false and
  * null stand for themselves. */
 enum { END = 0, INTEGER = '0', REAL = '.', INVALID = '?' };
-enum { QUOTED_BYTES = 20, NUMBER_BYTES = 64, HEX = 4 };
+enum { QUOTED_BYTES = 20, NUMBER_BYTES = 64, HEX = 4, PLACE_BYTES = 48 };
 
 struct parser {
     struct kg_json_builder *b; /* borrowed, as all */
@@ -36,30 +36,41 @@ struct parser {
 
 /* ---- errors ---- */
 
-/* The place is behind the last token: the column counts characters up to there. */
+/* "line 2 column 7: " behind the last token: the column counts characters up to there. Of
+ * a text of one line the column alone, as which line it is stands in front. */
+static void put_place(char place[PLACE_BYTES], const struct parser *p)
+{
+    int line = 1, column = 0;
+
+    for (const char *c = p->text; c < p->at; c++) {
+        line += *c == '\n';
+        column = *c == '\n' ? 0 : column + ((*c & 0xc0) != 0x80);
+    }
+    if (p->text < p->end && memchr(p->text, '\n', (size_t)(p->end - p->text)))
+        snprintf(place, PLACE_BYTES, "line %d column %d", line, column);
+    else
+        snprintf(place, PLACE_BYTES, "column %d", column);
+}
+
 static KG_PRINTF(2, 3) kg_status refuse(const struct parser *p, const char *fmt, ...)
 {
     size_t n = (size_t)(p->at - p->token);
     char what[128], near[QUOTED_BYTES + 1] = "";
     const char *end = "";
-    int line = 1, column = 0;
+    char place[PLACE_BYTES];
     va_list args;
 
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    for (const char *c = p->text; c < p->at; c++) {
-        line += *c == '\n';
-        column = *c == '\n' ? 0 : column + ((*c & 0xc0) != 0x80);
-    }
+    put_place(place, p);
     /* the message stays on one line */
     for (size_t i = 0; n <= QUOTED_BYTES && i < n; i++)
         near[i] = (unsigned char)p->token[i] < ' ' ? ' ' : p->token[i];
     if (p->token == p->end)
         end = " near end of file";
-    return kg_fail(p->err, KG_EFORMAT,
-                   "line %d column %d: expected JSON, found an error: %s%s%s%s", line,
-                   column, what, *near ? " near '" : end, near, *near ? "'" : "");
+    return kg_fail(p->err, KG_EFORMAT, "%s: expected JSON, found an error: %s%s%s%s",
+                   place, what, *near ? " near '" : end, near, *near ? "'" : "");
 }
 
 /* ---- tokens ---- */

@@ -87,18 +87,18 @@ static void large_objects_keep_order_and_find_every_key(void **state)
     kg_str_release(&text);
 }
 
-static void malformed_text_is_refused_with_its_line(void **state)
+static void malformed_text_is_refused_with_its_place(void **state)
 {
     char deep[6000];
 
     (void)state;
 #define REFUSES(text, part) refuses(text, sizeof text - 1, part)
-    REFUSES("", "doc: line");
+    REFUSES("", "doc: column");
     REFUSES("{\"a\":1,\n\"a\":2}", "duplicate");
-    REFUSES("{} x", "line 1");
+    REFUSES("{} x", "column 4");
     REFUSES("{\n\n]", "line 3");
-    REFUSES("[NaN]", "line 1");
-    REFUSES("[Infinity]", "line 1");
+    REFUSES("[NaN]", "column");
+    REFUSES("[Infinity]", "column");
     REFUSES("[1e999]", "overflow");
     REFUSES("[18446744073709551616]", "too big");
     REFUSES("[\"\xff\"]", "doc");
@@ -112,41 +112,42 @@ static void malformed_text_is_refused_with_its_line(void **state)
     memset(deep, '[', sizeof deep / 2);
     memset(deep + sizeof deep / 2, ']', sizeof deep / 2);
     refuses(deep, sizeof deep,
-            "line 1 column 65: expected JSON, found an error: lists "
+            "doc: column 65: expected JSON, found an error: lists "
             "nested at most 64 deep expected near '['");
     refuses(deep + sizeof deep / 2 - 65, 2 * 65, "column 65");
 }
 
-/* A part of the words behind the place names the fault. */
+/* Of a text of one line the column alone: which line it is stands in front, or one can see
+ * it. A part of the words behind the place names the fault. */
 static void errors_say_where_and_what_is_wrong(void **state)
 {
     static const struct {
         const char *text, *place, *part;
     } rows[] = {
-        {"", "line 1 column 0", "end of file"},
-        {"{\"a\": x}", "line 1 column 7", "near 'x'"},
-        {"[1, NaN]", "line 1 column 7", "near 'NaN'"},
-        {"{\"a\" 1}", "line 1 column 6", "':' expected"},
-        {"{\"a\":1,}", "line 1 column 8", "'}' expected"},
-        {"{\"a\":1]", "line 1 column 7", "'}' expected"},
-        {"[\"\xc3\xa9\" 1]", "line 1 column 6", "']' expected"},
+        {"", "column 0", "end of file"},
+        {"{\"a\": x}", "column 7", "near 'x'"},
+        {"[1, NaN]", "column 7", "near 'NaN'"},
+        {"{\"a\" 1}", "column 6", "':' expected"},
+        {"{\"a\":1,}", "column 8", "'}' expected"},
+        {"{\"a\":1]", "column 7", "'}' expected"},
+        {"[\"\xc3\xa9\" 1]", "column 6", "']' expected"},
         {"[1\n\n2]", "line 3 column 1", "']' expected"},
-        {"[1", "line 1 column 2", "']' expected"},
+        {"[1", "column 2", "']' expected"},
         {"[1]\n\x01", "line 2 column 1", "near ' '"},
-        {"\xff", "line 1 column 0", "0xff"},
-        {"[01]", "line 1 column 2", "near '0'"},
-        {"[1.]", "line 1 column 3", "near '1.'"},
-        {"[\"ab", "line 1 column 4", "end of input"},
+        {"\xff", "column 0", "0xff"},
+        {"[01]", "column 2", "near '0'"},
+        {"[1.]", "column 3", "near '1.'"},
+        {"[\"ab", "column 4", "end of input"},
         {"[\"a\nb\"]", "line 1 column 3", "newline"},
-        {"[\"\\x\"]", "line 1 column 4", "escape"},
-        {"[\"\\u12g4\"]", "line 1 column 7", "escape"},
-        {"[\"\\udc00\"]", "line 1 column 9", "Unicode"},
-        {"[9223372036854775808]", "line 1 column 20", "too big"},
-        {"[-1e400]", "line 1 column 7", "overflow"},
+        {"[\"\\x\"]", "column 4", "escape"},
+        {"[\"\\u12g4\"]", "column 7", "escape"},
+        {"[\"\\udc00\"]", "column 9", "Unicode"},
+        {"[9223372036854775808]", "column 20", "too big"},
+        {"[-1e400]", "column 7", "overflow"},
         {"[1,\n {\"k\":0, \"l\":1, \"k\":2}]", "line 2 column 19", "duplicate"},
-        {"{\"a\\u0000\":1}", "line 1 column 10", "NUL"},
-        {"[\"\\ud800\\u0041\"]", "line 1 column 15", "Unicode '\\uD800\\u0041'"},
-        {"[tru\xff]", "line 1 column 4", "near 'tru'"},
+        {"{\"a\\u0000\":1}", "column 10", "NUL"},
+        {"[\"\\ud800\\u0041\"]", "column 15", "Unicode '\\uD800\\u0041'"},
+        {"[tru\xff]", "column 4", "near 'tru'"},
     };
     char start[100];
 
@@ -515,7 +516,7 @@ static void columns_count_the_digits_that_the_file_has(void **state)
     (void)state;
     assert_int_equal(read_text(&doc, "[99999999999999999999, 99999999999999999999, x]"),
                      KG_EFORMAT);
-    assert_non_null(strstr(err.message, "line 1 column 46: "));
+    assert_non_null(strstr(err.message, "column 46: "));
 }
 
 int main(void)
@@ -523,7 +524,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_have_their_types),
         cmocka_unit_test(large_objects_keep_order_and_find_every_key),
-        cmocka_unit_test(malformed_text_is_refused_with_its_line),
+        cmocka_unit_test(malformed_text_is_refused_with_its_place),
         cmocka_unit_test(errors_say_where_and_what_is_wrong),
         cmocka_unit_test(strings_are_read_and_written_alike_at_every_offset),
         cmocka_unit_test(numbers_are_exact_to_their_limits),
