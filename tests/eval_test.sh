@@ -116,6 +116,15 @@ in_training() {
     done
 }
 
+# A KL needs something that it is to.
+kl_is_to_a_reference() {
+    one="--model $work/tiny --task countdown --level easy --problems 2 --max-tokens 4 --threads 1"
+    ./kedge eval $one >"$work/said" 2>/dev/null && ! grep -q '^KL' "$work/said" &&
+        ./kedge eval $one --json 2>/dev/null | grep -q '"kl": null, "kl_k1": null, ' &&
+        ./kedge eval $one --reference "$work/tiny" 2>/dev/null | grep -q '^KL  *0.00000 nats a token (K3; K1 0.00000)$' &&
+        ./kedge eval $one --reference "$work/tiny" --json 2>/dev/null | grep -q '"kl": 0, "kl_k1": 0, '
+}
+
 # ---- taken up again ----
 killed() {
     for pause in 0.05 0.12 0.2; do
@@ -238,6 +247,7 @@ pass "answers get what their prompts leave of the server's positions, as here" c
 kill "$pid" && wait "$pid"
 pid=
 pass "the same samples and scores in the validation of training" in_training
+pass "a KL is printed where there is a reference" kl_is_to_a_reference
 pass "a killed evaluation ends with the same bytes" killed
 pass "several ranks leave the folder of one process" over_ranks
 pass "a rank that is killed ends the evaluation with status 75" lost_rank

@@ -552,30 +552,47 @@ static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
 
 /* ---- what is printed ---- */
 
+/* Without a reference there is no KL: null, or no line. */
+static kg_status put_kl(struct kg_str *out, const struct kg_eval_result *r,
+                        struct kg_err *err)
+{
+    if (!reference)
+        return json ? kg_str_puts(out, "\"kl\": null, \"kl_k1\": null, ", err) : KG_OK;
+    return kg_str_printf(out, err,
+                         json ? "\"kl\": %.6g, \"kl_k1\": %.6g, "
+                              : "KL        %.5f nats a token (K3; K1 %.5f)\n",
+                         r->kl_k3, r->kl_k1);
+}
+
 static kg_status put_single(struct kg_str *out, const struct kg_eval_result *r,
                             struct kg_err *err)
 {
-    if (json)
-        return kg_str_printf(
+    if (json) {
+        KG_TRY(kg_str_printf(
             out, err,
             "{\"accuracy\": %.6g, \"stderr\": %.6g, \"reward\": %.6g, "
             "\"reward_stderr\": %.6g, \"problems\": %lld, \"answers\": %lld, "
-            "\"entropy\": %.6g, \"kl\": %.6g, \"kl_k1\": %.6g, \"response_tokens\": "
-            "%.6g, \"truncated\": %.6g, \"ungraded\": %.6g, \"seconds\": %.3f",
+            "\"entropy\": %.6g, ",
             r->accuracy, r->accuracy_stderr, r->reward, r->reward_stderr,
-            (long long)r->problems, (long long)r->answers, r->entropy, r->kl_k3, r->kl_k1,
-            r->response_tokens, r->truncated, r->ungraded, r->seconds);
-    return kg_str_printf(
+            (long long)r->problems, (long long)r->answers, r->entropy));
+        KG_TRY(put_kl(out, r, err));
+        return kg_str_printf(out, err,
+                             "\"response_tokens\": %.6g, \"truncated\": %.6g, "
+                             "\"ungraded\": %.6g, \"seconds\": %.3f",
+                             r->response_tokens, r->truncated, r->ungraded, r->seconds);
+    }
+    KG_TRY(kg_str_printf(
         out, err,
         "accuracy  %.2f %% +- %.2f   (avg@%lld over %lld problems)\nreward    %.4f +- "
-        "%.4f\nentropy   %.4f nats a token\nKL        %.5f nats a token (K3; K1 "
-        "%.5f)%s\nanswers   %.1f tokens, %.1f %% truncated, %.1f %% could not be "
-        "graded\n",
+        "%.4f\nentropy   %.4f nats a token\n",
         100 * r->accuracy, 100 * r->accuracy_stderr,
         (long long)(r->answers / r->problems), (long long)r->problems, r->reward,
-        r->reward_stderr, r->entropy, r->kl_k3, r->kl_k1,
-        reference ? "" : ", no --reference", r->response_tokens, 100 * r->truncated,
-        100 * r->ungraded);
+        r->reward_stderr, r->entropy));
+    KG_TRY(put_kl(out, r, err));
+    return kg_str_printf(
+        out, err,
+        "answers   %.1f tokens, %.1f %% truncated, %.1f %% could not be graded\n",
+        r->response_tokens, 100 * r->truncated, 100 * r->ungraded);
 }
 
 /* pass@k, maj@k and what else the set counts. */
