@@ -328,6 +328,23 @@ static void a_push_is_a_command_of_others(void **state)
     does("push " DIGITS " me/digits");
     assert_string_equal(kg_str_text(&out), "hf upload 'me/digits' '" DIGITS "' .\n");
     refuses("push tests me/digits", "expected a checkpoint");
+    assert_int_equal(
+        system("rm -rf $HF_HOME/cut && mkdir -p $HF_HOME/cut && cp -r " DIGITS
+               " $HF_HOME/cut/model && cd $HF_HOME/cut && "
+               "truncate -s -10 model/model.safetensors"),
+        0);
+    refuses("push $HF_HOME/cut/model me/digits", "model.safetensors: ");
+    /* whole by itself, and not what a run has saved */
+    does("train model.path=" DIGITS " task.name=digits data.train=" DIGITS
+         "/train.jsonl rollout.prompts=1 rollout.samples=2 rollout.max_tokens=2 "
+         "train.steps=1 run.dir=$HF_HOME/cut/run");
+    does("push $HF_HOME/cut/run/checkpoints/latest/model me/digits");
+    assert_int_equal(system("cd $HF_HOME/cut/run/checkpoints/latest && "
+                            "rm state.safetensors && cd model && printf x | dd bs=1 "
+                            "conv=notrunc status=none of=model.safetensors "
+                            "seek=$(($(stat -c %s model.safetensors) - 3))"),
+                     0);
+    refuses("push $HF_HOME/cut/run/checkpoints/latest/model/ me/digits", "damaged");
     refuses("push " DIGITS " digits", "expected ORG/NAME");
     assert_int_equal(kedge("push " DIGITS), 2);
 }

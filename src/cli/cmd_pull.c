@@ -6,11 +6,17 @@
  */
 #include "cli/cli.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/signal.h"
+#include "data/manifest.h"
+#include "data/safetensors.h"
 #include "net/hub.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- pull ---- */
@@ -106,6 +112,36 @@ out:
     return status;
 }
 
+/* Its tensors lie in the files that are there, to their ends. */
+static kg_status check_weights(const char *dir, struct kg_err *err)
+{
+    struct kg_st_set *set;
+
+    if (kg_file_exists(kg_path_in(dir, "config.json").text))
+        KG_TRY(kg_st_open_dir(&set, dir, err));
+    else
+        KG_TRY(kg_st_open_file(&set, kg_path_in(dir, "adapter_model.safetensors").text,
+                               err));
+    kg_st_close(set);
+    return KG_OK;
+}
+
+/* In a checkpoint of a run, whose manifest has the hashes of what was saved here. */
+static kg_status check_saved(const char *dir, struct kg_err *err)
+{
+    const struct kg_path above = kg_path_in(dir, "..");
+    char real[PATH_MAX];
+    struct kg_path below;
+
+    if (!kg_file_exists(kg_path_in(above.text, "state.json").text) ||
+        !kg_file_exists(kg_path_in(above.text, KG_MANIFEST_NAME).text))
+        return KG_OK;
+    if (!realpath(dir, real))
+        return kg_fail(err, KG_EIO, "%s: cannot follow: %s", dir, strerror(errno));
+    below = kg_path_in(strrchr(real, '/') + 1, "");
+    return kg_manifest_check_below(NULL, above.text, below.text, err);
+}
+
 static kg_status push(const char *dir, const char *name, struct kg_err *err)
 {
     struct kg_hub_name to;
@@ -121,6 +157,8 @@ static kg_status push(const char *dir, const char *name, struct kg_err *err)
                        "%s: expected a checkpoint, found neither config.json nor "
                        "adapter_config.json",
                        dir);
+    KG_TRY(check_weights(dir, err));
+    KG_TRY(check_saved(dir, err));
     status = put_upload(&out, dir, &to, err);
     status = kg_cli_print(status, &out, err);
     if (status == KG_OK)

@@ -50,5 +50,8 @@ struct kg_manifest_size {
  * damaged), EIO, ENOMEM */
 kg_status kg_manifest_check(struct kg_manifest_size *size, const char *dir,
                             struct kg_err *err) KG_MUST_CHECK;
+/* The same of the files whose path begins so: "model/". */
+kg_status kg_manifest_check_below(struct kg_manifest_size *size, const char *dir,
+                                  const char *below, struct kg_err *err) KG_MUST_CHECK;
 
 #endif
