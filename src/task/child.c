@@ -396,13 +396,16 @@ static kg_status check_time(struct run *run, double now, struct kg_err *err)
                    c->command.timeout_ms, last_said(c));
 }
 
-/* It has read all there is, and says nothing. */
+/* It has read all there is, and says nothing: for half its time at most, so that what is
+ * left does for the answers. */
 static bool waits_for_the_end(const struct run *run, double now)
 {
+    double half = run->child->command.timeout_ms / 2000.0;
+    double patience = half < PATIENCE ? half : PATIENCE;
     int unread = 0;
 
     return run->talk->patient && run->child->ours[IN] >= 0 &&
-           run->sent == run->talk->input_n && now - run->idle > PATIENCE &&
+           run->sent == run->talk->input_n && now - run->idle > patience &&
            ioctl(run->child->ours[IN], FIONREAD, &unread) == 0 && unread == 0;
 }
 

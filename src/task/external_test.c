@@ -398,11 +398,12 @@ static void a_command_and_a_limit_are_needed(void **state)
 
 static struct kg_task_grader_stats stats;
 static useconds_t pause_us; /* between two batches */
+static int stay_ms = 10000;
 
 /* So many batches of two by one grader; what the last of them returned. */
 static kg_status stay(const char *command, int batches, enum kg_task_life life)
 {
-    struct kg_task_opts opts = {.command = command, .timeout_ms = 10000, .life = life};
+    struct kg_task_opts opts = {.command = command, .timeout_ms = stay_ms, .life = life};
     kg_status status = KG_OK;
 
     assert_int_equal(kg_task_grader_open(&opts.running, &opts, &err), KG_OK);
@@ -453,6 +454,17 @@ static void a_grader_that_reads_to_the_end_is_started_for_each_batch(void **stat
     assert_int_equal(
         stay("exec <&-; yes '{\"score\": 1}' | head -n 2", 2, KG_TASK_LIFE_RUN), KG_OK);
     assert_int_equal(stats.restarts, 1);
+}
+
+/* The wait that tells it is no longer than the time that it has. */
+static void a_short_time_is_enough_to_tell_what_reads_to_the_end(void **state)
+{
+    (void)state;
+    stay_ms = 1500;
+    assert_int_equal(stay("sed 's/.*/{\"score\": 3}/'", 2, KG_TASK_LIFE_AUTO), KG_OK);
+    assert_true(grades[1].reward == 3);
+    assert_int_equal(stats.starts, 2);
+    stay_ms = 10000;
 }
 
 static void one_that_dies_after_it_has_served_is_started_anew(void **state)
@@ -718,6 +730,7 @@ int main(void)
         cmocka_unit_test(a_command_and_a_limit_are_needed),
         cmocka_unit_test(a_grader_that_answers_line_by_line_is_started_once),
         cmocka_unit_test(a_grader_that_reads_to_the_end_is_started_for_each_batch),
+        cmocka_unit_test(a_short_time_is_enough_to_tell_what_reads_to_the_end),
         cmocka_unit_test(one_that_dies_after_it_has_served_is_started_anew),
         cmocka_unit_test(answers_that_nobody_asked_for_are_refused),
         cmocka_unit_test(
