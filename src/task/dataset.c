@@ -338,10 +338,10 @@ static kg_status put_text(struct kg_str *out, const struct line *line,
     if (!text)
         return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected string, found %s",
                        line->doc->where, key, kg_json_type_name(v));
-    if (memchr(text, 0, n))
+    if (strlen(text) != n)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: key '%s': expected text without NUL, found one",
-                       line->doc->where, key);
+                       "%s: key '%s': expected text without NUL, found one at byte %zu",
+                       line->doc->where, key, strlen(text));
     return kg_str_append(out, text, n, err);
 }
 
