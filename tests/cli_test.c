@@ -909,8 +909,6 @@ static void data_is_checked_as_training_reads_it(void **state)
     expect_refusal(1, kedge("PAR1 and no more", "data check %s/in", work),
                    "expected PAR1 at the end, found none: the file is cut");
     expect_refusal(2, kedge("", "data chek x"), "found 'chek'; did you mean 'check'?");
-    expect_refusal(2, kedge("", "search indx a b"),
-                   "found 'indx'; did you mean 'index'?");
     expect_refusal(2, kedge("", "data check"), "and a file");
 }
 

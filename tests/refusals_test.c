@@ -68,6 +68,17 @@ static void a_length_beyond_the_model_is_refused(void **state)
             "--max-len: expected at most the ");
 }
 
+static void what_is_no_action_is_told_with_the_nearest(void **state)
+{
+    (void)state;
+    need_kedge();
+    refused("", "search indx a b", "found 'indx'; did you mean 'index'?");
+    refused("", "data convrt a", "found 'convrt'; did you mean 'convert'?");
+    refused("", "eval -m " DIGITS " suites/ema-pg-math.yaml --sets amc2 --dry-run",
+            "--sets: expected one of aime24, amc, math500, minerva, olympiadbench, "
+            "aime25, amc25; found 'amc2'; did you mean 'amc'?");
+}
+
 static void an_index_of_another_world_is_refused(void **state)
 {
     (void)state;
@@ -145,6 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_length_beyond_the_model_is_refused),
+        cmocka_unit_test(what_is_no_action_is_told_with_the_nearest),
         cmocka_unit_test(an_index_of_another_world_is_refused),
         cmocka_unit_test(how_to_sample_is_not_said_by_a_line),
         cmocka_unit_test(a_backend_for_tests_is_said),

@@ -66,7 +66,8 @@ size_t kg_str_distance(const char *a, const char *b);
 const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t stride);
 
 /* Fail with "WHAT: expected one of a, b, c; found 'x'" ("WHAT: " is left out for NULL),
- * and "; did you mean 'b'?" where one is near; names as above.   returns code, or ENOMEM */
+ * and "; did you mean 'b'?" where one is near; names as above.
+ * returns code, or ENOMEM */
 kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
                          const void *names, size_t n, size_t stride, struct kg_err *err);
 

@@ -117,8 +117,8 @@ static void malformed_text_is_refused_with_its_place(void **state)
     refuses(deep + sizeof deep / 2 - 65, 2 * 65, "column 65");
 }
 
-/* Of a text of one line the column alone: which line it is stands in front, or one can see
- * it. A part of the words behind the place names the fault. */
+/* Of a text of one line the column alone, as which line it is stands in front. A part of
+ * the words behind the place names the fault. */
 static void errors_say_where_and_what_is_wrong(void **state)
 {
     static const struct {
