@@ -905,6 +905,30 @@ static void a_row_longer_than_a_launch_is_cast(void **state)
     buffer_free(y);
 }
 
+/* More than a block of threads has; a token that no row drew stays. */
+static void what_was_drawn_is_fed(void **state)
+{
+    enum { ROWS = 300 };
+    int32_t *tokens = buffer_of(ROWS, sizeof *tokens),
+            *from = buffer_of(ROWS, sizeof *from);
+    struct kg_drawn *drawn = buffer_of(ROWS, sizeof *drawn);
+
+    (void)state;
+    for (int n = 0; n < ROWS; n++) {
+        tokens[n] = 5000 + n;
+        from[n] = n % 3 ? ROWS - 1 - n : -1;
+        drawn[n] = (struct kg_drawn){.token = 7 * n};
+    }
+    assert_int_equal(kg_op_feed(backend(), tokens, kg_ivec(from, ROWS), drawn, &err),
+                     KG_OK);
+    for (int n = 0; n < ROWS; n++)
+        assert_int_equal(tokens[n], n % 3 ? 7 * (ROWS - 1 - n) : 5000 + n);
+    assert_int_equal(kg_op_feed(backend(), tokens, kg_ivec(from, 0), drawn, &err), KG_OK);
+    buffer_free(tokens);
+    buffer_free(from);
+    buffer_free(drawn);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -929,6 +953,7 @@ int main(void)
         cmocka_unit_test(no_rows_is_no_work),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
+        cmocka_unit_test(what_was_drawn_is_fed),
     };
     const int failed = RUN_FAR_TOO(tests, setup, teardown);
     return failed + RUN_EMULATED(of_kernels, setup, teardown);
