@@ -8,6 +8,7 @@
 #include "data/parquet_fuzz.c"
 #include "data/records_fuzz.c"
 #include "data/safetensors_fuzz.c"
+#include "data/vectors_fuzz.c"
 #include "math/math_fuzz.c"
 #include "model/config_fuzz.c"
 #include "net/http_parse_fuzz.c"
@@ -40,6 +41,7 @@ static const struct target targets[] = {
     {"tests/fuzz/json", kg_fuzz_json},
     {"tests/fuzz/parquet", kg_fuzz_parquet},
     {"tests/fuzz/safetensors", kg_fuzz_safetensors},
+    {"tests/fuzz/vectors", kg_fuzz_vectors},
     {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
     {"tests/fuzz/config", kg_fuzz_config},
     {"tests/fuzz/grade", kg_fuzz_grade},
