@@ -173,6 +173,9 @@ else
     skipped "a server says which index and encoder it has" "curl is not here"
 fi
 
+in_memory() { ./kedge search check "$work/db" | grep -qF "in memory 3.20 kB as fp16 or 3.20 kB as int8" || { ./kedge search check "$work/db"; return 1; }; }
+pass "an index says what its vectors take in memory" in_memory
+
 pass "another encoder is refused" refuses 1 "expected the encoder of its vectors" \
     ./kedge search query "$work/db" --kind dense --dense tests/data/encoder/xlm-roberta cat
 pass "vectors need their encoder" refuses 1 "--dense: expected the folder of the encoder for --kind dense" \

@@ -44,6 +44,10 @@ void kg_mem_set_cap(uint64_t bytes);
 /* Tests only: the n-th allocation from now (1 = the next) fails once; 0 is off. */
 void kg_mem_fail_at(uint64_t n);
 
+/* Memory that a process of this machine may have at most, by what is built in and by the
+ * limit of the container that this runs in; 0 where unknown. */
+uint64_t kg_mem_machine_bytes(void);
+
 /* Anonymous resident memory of the process in bytes, as the system counts it; 0 where
  * unknown. */
 uint64_t kg_mem_resident_bytes(void);

@@ -197,6 +197,14 @@ static void large_blocks_cost_what_is_touched(void **state)
     assert_true(kg_mem_resident_bytes() < before + (8 << 20));
 }
 
+/* What free(1) and the container say can only be guessed at here. */
+static void a_machine_has_more_than_is_taken(void **state)
+{
+    (void)state;
+    assert_true(kg_mem_machine_bytes() > kg_mem_resident_bytes());
+    assert_true(kg_mem_machine_bytes() < 1ull << 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +220,7 @@ int main(void)
         cmocka_unit_test_setup(grow_refuses_more_than_the_maximum, reset),
         cmocka_unit_test_setup(failed_growth_keeps_the_block, reset),
         cmocka_unit_test_setup(large_blocks_cost_what_is_touched, reset),
+        cmocka_unit_test(a_machine_has_more_than_is_taken),
     };
 
     return cmocka_run_group_tests_name("mem", tests, NULL, NULL);

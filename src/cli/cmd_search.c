@@ -22,6 +22,7 @@
 #include "net/http_host.h"
 #include "search/index.h"
 #include "search/service.h"
+#include "search/size.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -153,6 +154,19 @@ static kg_status check_how(const char *where, struct kg_err *err)
 
 /* ---- index, check ---- */
 
+static void print_vectors(const struct kg_index_info *info)
+{
+    char fp16[32], int8[32];
+    struct kg_search_size size;
+
+    kg_search_size(&size, info->passages, info->dim);
+    kg_cli_bytes(fp16, (double)size.vectors_fp16);
+    kg_cli_bytes(int8, (double)size.vectors_int8);
+    printf("; vectors of %d numbers by encoder %016" PRIx64
+           ", in memory %s as fp16 or %s as int8",
+           (int)info->dim, info->encoder, fp16, int8);
+}
+
 static void print_info(const struct kg_index_info *info, const char *path)
 {
     char size[32];
@@ -163,8 +177,7 @@ static void print_info(const struct kg_index_info *info, const char *path)
            (long long)info->terms, size, info->bm25.k1, info->bm25.b,
            info->stemmed ? "stemmed" : "words as they are");
     if (info->dim > 0)
-        printf("; vectors of %d numbers by encoder %016" PRIx64, (int)info->dim,
-               info->encoder);
+        print_vectors(info);
     printf("; hash %016" PRIx64 "\n", info->hash);
 }
 

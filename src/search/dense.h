@@ -22,12 +22,14 @@
 enum {
     KG_DENSE_QUERIES = 64,           /* that share a pass */
     KG_DENSE_ROWS = 64,              /* vectors in one row of the table */
-    KG_DENSE_PASSAGES_MAX = 1 << 22, /* beyond, one by one takes too long */
+    KG_DENSE_DIM_MAX = 1 << 22,      /* a row of the table is what SQLite takes */
+    KG_DENSE_PASSAGES_MAX = 1 << 26, /* beyond, one by one takes too long */
 };
 
 /* ---- writing ---- */
 struct kg_dense_writer; /* opaque; one for the build of an index */
-/* The table is made in db; encoder and path are borrowed. */
+/* The table is made in db; encoder and path are borrowed.
+ * errors: EUNSUPPORTED (vectors of too many numbers) */
 kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
                                const struct kg_encoder *encoder,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -52,7 +54,7 @@ kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
 /* model: folder of the encoder; code: of the vectors in memory.
  * errors: EINVAL (an index without vectors), ECONFLICT (another encoder's), EFORMAT,
- * those of kg_encoder_open */
+ * ENOMEM (more than this machine has), those of kg_encoder_open */
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
                         const char *model, enum kg_code code,
                         struct kg_err *err) KG_MUST_CHECK;

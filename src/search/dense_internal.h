@@ -17,6 +17,11 @@ struct kg_dense {
     int32_t dim;
 };
 
+/* Whether so many vectors fit into a machine's memory (0: nobody knows), as this code.
+ * errors: ENOMEM; EUNSUPPORTED (more passages than are searched) */
+kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
+                                struct kg_err *err) KG_MUST_CHECK;
+
 /* codes (dim), *scale, *bound of a vector in fp16, all numbers */
 void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *halves,
                      int32_t dim);

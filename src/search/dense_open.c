@@ -14,6 +14,7 @@
 
 #include "base/half.h"
 #include "base/mem.h"
+#include "search/size.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -259,6 +260,26 @@ static kg_status read_vectors(struct kg_dense *d, sqlite3 *db, struct kg_err *er
     return status;
 }
 
+kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
+                                struct kg_err *err)
+{
+    const bool bytes = d->codes.code == KG_CODE_I8;
+    struct kg_search_size size;
+    uint64_t need;
+
+    KG_TRY(kg_dense_check_count(d->n, err));
+    kg_search_size(&size, d->n, d->dim);
+    need = bytes ? size.vectors_int8 : size.vectors_fp16;
+    if (machine == 0 || need <= machine)
+        return KG_OK;
+    return kg_fail(err, KG_ENOMEM,
+                   "%s: expected memory for %lld vectors of %d numbers, %.3f GB as %s%s, "
+                   "found a machine of %.3f GB",
+                   d->path, (long long)d->n, (int)d->dim, (double)need / 1e9,
+                   bytes ? "int8" : "fp16", bytes ? "" : " (int8 takes half)",
+                   (double)machine / 1e9);
+}
+
 static kg_status fill(struct kg_dense *d, sqlite3 *db, const char *model,
                       struct kg_err *err)
 {
@@ -268,6 +289,7 @@ static kg_status fill(struct kg_dense *d, sqlite3 *db, const char *model,
                        "%s: expected an index with vectors (`kedge search index --dense "
                        "MODEL`), found one of words alone",
                        d->path);
+    KG_TRY(kg_dense_check_memory(d, kg_mem_machine_bytes(), err));
     KG_TRY(kg_backend_open(&d->backend, "cpu", err));
     KG_TRY(open_encoder(d, db, model, err));
     return read_vectors(d, db, err);

@@ -659,8 +659,33 @@ static void more_than_can_be_searched_one_by_one_is_refused(void **state)
     must(kg_dense_check_count(KG_DENSE_PASSAGES_MAX, &err));
     assert_int_equal(kg_dense_check_count(KG_DENSE_PASSAGES_MAX + 1, &err),
                      KG_EUNSUPPORTED);
-    assert_non_null(strstr(err.message, "expected at most 4194304 passages"));
+    assert_non_null(strstr(err.message, "expected at most 67108864 passages"));
     assert_non_null(strstr(err.message, "docs/search-at-scale.md"));
+}
+
+/* Wikipedia of 2018 by E5, and the most that there may be: no byte of it is taken. */
+static void a_machine_without_room_is_told(void **state)
+{
+    struct kg_dense d = {
+        .path = "wiki.db", .n = 21015324, .dim = 768, .codes = {.code = KG_CODE_F16}};
+
+    (void)state;
+    must(kg_dense_check_memory(&d, 33ull << 30, &err));
+    must(kg_dense_check_memory(&d, 0, &err));
+    assert_int_equal(kg_dense_check_memory(&d, 16ull << 30, &err), KG_ENOMEM);
+    assert_non_null(strstr(
+        err.message, "wiki.db: expected memory for 21015324 vectors of 768 numbers, "
+                     "32.280 GB as fp16 (int8 takes half), found a machine of "
+                     "17.180 GB"));
+    d.codes.code = KG_CODE_I8;
+    must(kg_dense_check_memory(&d, 16ull << 30, &err));
+    assert_int_equal(kg_dense_check_memory(&d, 15ull << 30, &err), KG_ENOMEM);
+    assert_non_null(strstr(err.message, "16.308 GB as int8, found"));
+    d.n = KG_DENSE_PASSAGES_MAX;
+    d.dim = KG_DENSE_DIM_MAX;
+    assert_int_equal(kg_dense_check_memory(&d, UINT64_MAX >> 8, &err), KG_OK);
+    d.n++;
+    assert_int_equal(kg_dense_check_memory(&d, 0, &err), KG_EUNSUPPORTED);
 }
 
 /* ---- fp16 ---- */
@@ -733,6 +758,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_damaged_row_is_not_a_missing_one, make_dir,
                                         end),
         cmocka_unit_test(more_than_can_be_searched_one_by_one_is_refused),
+        cmocka_unit_test(a_machine_without_room_is_told),
         cmocka_unit_test(halves_are_nearest),
         cmocka_unit_test_setup_teardown(without_memory_nothing_is_left, make_dir, end),
     };

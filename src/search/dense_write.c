@@ -28,6 +28,10 @@ static kg_status take_memory(struct kg_dense_writer *w, struct kg_err *err)
 {
     const size_t n = (size_t)KG_DENSE_ROWS * (size_t)w->info.dim;
 
+    if (w->info.dim > KG_DENSE_DIM_MAX)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "expected vectors of at most %d numbers, found %d",
+                       (int)KG_DENSE_DIM_MAX, (int)w->info.dim);
     w->vectors = kg_mem_calloc(n, sizeof *w->vectors, "vectors", err);
     if (!w->vectors)
         return KG_ENOMEM;

@@ -107,6 +107,35 @@ static void a_table_of_any_width_is_as_long_as_predicted(void **state)
                          (unsigned long long)written(n, dims[i]));
 }
 
+/* Wikipedia of 2018 by E5, and the most that there may be. A file is the numbers, and a
+ * little for its pages; a pass reads rows to the end. */
+static void sizes_of_many_are_right(void **state)
+{
+    static const int64_t counts[] = {(1 << 22) + 1, 21015324, KG_DENSE_PASSAGES_MAX};
+    struct kg_search_size size;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const int64_t n = counts[i];
+        const struct kg_codes codes = {(void *)(uintptr_t)64, KG_CODE_F16, n, 768};
+        const uint64_t fp16 = (uint64_t)n * 768 * 2;
+
+        kg_search_size(&size, n, 768);
+        assert_int_equal(size.vectors_fp16, fp16);
+        assert_int_equal(size.vectors_int8, (uint64_t)n * (768 + 8));
+        assert_int_equal(size.lengths, (uint64_t)n * 4);
+        assert_in_range(size.vectors_file, fp16, fp16 + fp16 / 50);
+        assert_in_range(kg_codes_bytes(KG_CODE_F16, n, 768), fp16, fp16 + 16 * 768 * 2);
+        assert_int_equal((uintptr_t)kg_codes_rows(&codes, n / 16 * 16, 1).data,
+                         64 + n / 16 * 16 * 768 * 2);
+    }
+    kg_search_size(&size, KG_DENSE_PASSAGES_MAX, KG_DENSE_DIM_MAX);
+    assert_int_equal(size.vectors_fp16, 1ull << (26 + 22 + 1));
+    assert_int_equal(kg_codes_bytes(KG_CODE_F16, KG_DENSE_PASSAGES_MAX, KG_DENSE_DIM_MAX),
+                     1ull << (26 + 22 + 1));
+    assert_true(size.vectors_file > size.vectors_fp16);
+}
+
 static void an_encoder_takes_what_was_predicted(void **state)
 {
     static const char *const folders[] = {"tests/data/encoder/bert",
@@ -137,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(an_index_grows_by_what_was_predicted),
         T(a_table_of_any_width_is_as_long_as_predicted),
+        T(sizes_of_many_are_right),
         T(an_encoder_takes_what_was_predicted),
     };
     return cmocka_run_group_tests_name("size", tests, NULL, NULL);

@@ -349,6 +349,10 @@ static void a_dry_run_says_what_the_retriever_takes(void **state)
         "episode.env=search",       "search.where=http://h:1/retrieve",
         "search.kind=dense",        "search.model=intfloat/e5-base-v2",
         "search.passages=21015324", NULL};
+    static const char *const beyond[] = {
+        "episode.env=search",       "search.where=http://h:1/retrieve",
+        "search.kind=dense",        "search.model=intfloat/e5-base-v2",
+        "search.passages=67108865", NULL};
     static const char *const untold[] = {"episode.env=search",
                                          "search.where=http://h:1/retrieve", NULL};
     static const char *const nowhere[] = {
@@ -365,6 +369,9 @@ static void a_dry_run_says_what_the_retriever_takes(void **state)
     has(&out, "vectors of 768 numbers 32.280 GB as fp16, 16.308 GB as int8; encoder "
               "0.436 GB\n");
     has(&out, "lengths of passages 0.084 GB");
+    assert_null(strstr(out.data, "kedge searches up to"));
+    plan_of(&out, beyond);
+    has(&out, "kedge searches up to 67108864 vectors: another engine serves these");
     plan_of(&out, untold);
     has(&out, "which is not asked by what it finds; search.passages makes a plan of its "
               "size\n");
