@@ -33,25 +33,48 @@ wait_for_port() {
     return 1
 }
 
-from_corpus_to_server() {
+# run_page SECTION LINES: its commands, at least so many lines
+run_page() {
     port=
+    rm -f "$work/log"
     mkdir -p "$work/bin"
     ln -sf "$top/kedge" "$work/bin/kedge"
     cd "$work" && PATH=$work/bin:$PATH
-    (cd "$top" && commands_of 'On kedge') | sed "s|intfloat/e5-base-v2|$encoder|g" >"$work/commands"
-    [ "$(wc -l <"$work/commands")" -ge 5 ] || { echo "too few commands"; return 1; }
+    # the test's encoder has 24 tokens
+    (cd "$top" && commands_of "$1") |
+        sed "s|intfloat/e5-base-v2|$encoder|g; s| --max-tokens 256||; s|\$corpus/wiki-18.jsonl.gz|wiki-18.jsonl|" >"$work/commands"
+    [ "$(wc -l <"$work/commands")" -ge "$2" ] || { echo "too few commands"; return 1; }
     while read -r line; do
         line=$(echo "$line" | sed "s|--port 8000|--port 0|; s|127.0.0.1:8000|127.0.0.1:$port|; s|--seconds [0-9]*|--seconds 0.2|")
         case $line in
-        kedge\ pull* | kedge\ train*) continue ;; # ask the hub; need a model (tests/recipes_test.c has the recipe's plan)
+        # ask the hub; need a model (tests/recipes_test.c has the recipe's plan)
+        kedge\ pull* | wiki=* | cat* | corpus=* | kedge\ train*) continue ;;
         *\&) eval "${line%&} 2>'$work/log' &" && pids="$pids $!" && wait_for_port "$work/log" || return 1 ;;
         *) eval "$line" </dev/null >"$work/said" 2>&1 || { echo "$line:"; cat "$work/said"; return 1; } ;;
         esac
     done <"$work/commands"
     cd "$top" || return 1
 }
-pass "the page's commands, from a corpus to a server" from_corpus_to_server
+pass "the page's commands, from a corpus to a server" run_page 'On kedge' 5
 cd "$top" || exit 1
+
+# what Search-R1's index holds: a flat one of FAISS, of the passages in their order
+made_elsewhere() {
+    sed 's/"id": "[0-9]*", "contents"/"text"/' "$work/wiki-18.jsonl" |
+        ./kedge embed -m "$encoder" --as passage --passage-prefix 'passage: ' --npy "$work/v.npy" || return 1
+    python3 - "$work" <<'P'
+import struct, sys
+rows = open(sys.argv[1] + "/v.npy", "rb").read()[128:]
+assert len(rows) == 60 * 8 * 4
+head = b"IxFI" + struct.pack("<iqqqBiQ", 8, 60, 1 << 20, 1 << 20, 1, 0, len(rows) // 4)
+open(sys.argv[1] + "/e5_Flat.index", "wb").write(head + rows)
+P
+}
+pass "a flat index that was made elsewhere" made_elsewhere
+cp "$work/wiki.db" "$work/embedded.db"
+pass "the page's commands, from the published index to a server" run_page 'On kedge: the published index' 9
+cd "$top" || exit 1
+pass "the index is the one that is embedded here" cmp "$work/embedded.db" "$work/wiki.db"
 
 # ---- a stand-in for Qdrant and for OpenSearch ----
 cat >"$work/engine.py" <<'P'

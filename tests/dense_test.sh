@@ -173,6 +173,31 @@ else
     skipped "a server says which index and encoder it has" "curl is not here"
 fi
 
+# ---- vectors that were made elsewhere ----
+imported() {
+    sed 's/"id": [0-9]*, "contents"/"text"/' "$work/corpus" | ./kedge embed -m $bert --npy "$work/given.npy" &&
+        ./kedge search index --dense $bert --query-prefix 'query: ' --vectors-from "$work/given.npy" "$work/corpus" "$work/db3" >/dev/null 2>&1 &&
+        cmp "$work/db" "$work/db3"
+}
+pass "an index of given vectors is the one that the encoder makes" imported
+head -199 "$work/corpus" >"$work/fewer"
+tac "$work/corpus" >"$work/turned"
+pass "a vector too many" refuses 1 "given.npy: expected a vector of each of 199 passages, found 200" \
+    ./kedge search index --dense $bert --vectors-from "$work/given.npy" "$work/fewer" "$work/db4"
+pass "another order" refuses 1 "vector 1: expected what the encoder makes of passage 1" \
+    ./kedge search index --dense $bert --vectors-from "$work/given.npy" "$work/turned" "$work/db4"
+pass "another prefix" refuses 1 "vector 1: expected what the encoder makes of passage 1" \
+    ./kedge search index --dense $bert --passage-prefix 'king: ' --vectors-from "$work/given.npy" "$work/corpus" "$work/db4"
+pass "a graph is no flat index" refuses 1 "found IHNf: HNSW" \
+    ./kedge search index --dense $bert --vectors-from tests/data/vectors/graph.index "$work/corpus" "$work/db4"
+pass "a folder is no file of vectors" refuses 1 "tests/data/vectors: " \
+    ./kedge search index --dense $bert --vectors-from tests/data/vectors "$work/corpus" "$work/db4"
+pass "nothing is left of these" sh -c "! ls $work/db4*"
+given_alone() {
+    ./kedge search index --vectors-from "$work/given.npy" "$work/corpus" "$work/db4" 2>"$work/said" && return 1
+    grep -q -- "--vectors-from does not act without --dense" "$work/said"
+}
+pass "given vectors are an encoder's" given_alone
 in_memory() { ./kedge search check "$work/db" | grep -qF "in memory 3.20 kB as fp16 or 3.20 kB as int8" || { ./kedge search check "$work/db"; return 1; }; }
 pass "an index says what its vectors take in memory" in_memory
 

@@ -33,6 +33,7 @@ enum { DEFAULT_PORT = 8000, DRAIN_MS = 5000 };
 
 static struct kg_bm25 bm25 = {-1, -1, -1, -1, -1};
 static struct kg_search_how how = {.kind = "bm25", .weight = 0.5};
+static const char *vectors_from;
 static bool all_words;
 static bool words_as_are;
 static int64_t topk = 3;
@@ -70,6 +71,11 @@ const struct kg_flag kg_search_flags[] = {
      "serve, bench: the one that the index was made with",
      0, 0, NULL},
     KG_FLAGS_BESIDE("dense", kg_encoder_flags),
+    {"vectors-from", 0, KG_TO_IF(vectors_from, "index", "dense"), "FILE",
+     "vectors that the encoder made elsewhere, one for each passage in their order: a "
+     "flat FAISS index or a .npy; 16 are made here, too, and compared (default: all are "
+     "made here)",
+     0, 0, NULL},
     {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
      "bm25|dense|hybrid"},
@@ -186,6 +192,7 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     struct kg_index_build_opts opts = {.corpus = argv[0],
                                        .path = argv[1],
                                        .words_as_are = words_as_are,
+                                       .vectors = vectors_from,
                                        .bm25 = kg_bm25_merge(&bm25, &kg_bm25_default)};
     struct kg_encoder *encoder = NULL;
     struct kg_index_info info;

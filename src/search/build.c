@@ -240,9 +240,10 @@ static kg_status builder_open(struct builder *b, struct kg_err *err)
     b->start = kg_clock_seconds();
     KG_TRY(wrap_tokenizer(b, err));
     KG_TRY(make_tables(b, err));
-    return b->opts->encoder ? kg_dense_writer_open(&b->dense, b->db, b->temporary.data,
-                                                   b->opts->encoder, err)
-                            : KG_OK;
+    return b->opts->encoder
+               ? kg_dense_writer_open(&b->dense, b->db, b->temporary.data,
+                                      b->opts->encoder, b->opts->vectors, err)
+               : KG_OK;
 }
 
 static void drop_statements(struct builder *b)
@@ -398,10 +399,10 @@ static kg_status add_record(struct builder *b, const struct record *r, struct kg
 
 /* ---- all records ---- */
 
-/* A vector takes a thousand times as long as words. */
+/* A vector that is made here takes a thousand times as long as words. */
 static int64_t progress_every(const struct builder *b)
 {
-    return b->dense ? KG_DENSE_ROWS : PROGRESS_EVERY;
+    return b->dense && !b->opts->vectors ? KG_DENSE_ROWS : PROGRESS_EVERY;
 }
 
 static kg_status stopped(const struct builder *b, struct kg_err *err)

@@ -28,18 +28,23 @@ enum {
 
 /* ---- writing ---- */
 struct kg_dense_writer; /* opaque; one for the build of an index */
-/* The table is made in db; encoder and path are borrowed.
- * errors: EUNSUPPORTED (vectors of too many numbers) */
+/* The table is made in db; all names and the encoder are borrowed. vectors: a file of the
+ * passages' vectors, see data/vectors.h, that the encoder or one like it made elsewhere;
+ * NULL: they are made here.
+ * errors: those of kg_vectors_open; EFORMAT (of another width), EUNSUPPORTED (too many;
+ * made for L2 distances, where vectors are not of length 1) */
 kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
-                               const struct kg_encoder *encoder,
+                               const struct kg_encoder *encoder, const char *vectors,
                                struct kg_err *err) KG_MUST_CHECK;
 /* errors: EUNSUPPORTED (more passages than are searched one by one) */
 kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHECK;
 /* The next passage.   errors: EUNSUPPORTED (too many), those of kg_embed with the number
- * of the passage, ENONFINITE (beyond fp16) */
+ * of the passage, ENONFINITE (beyond fp16); of a file's vectors EFORMAT (too few, NaN,
+ * not of length 1) and ECONFLICT (not that of this passage, where that is looked at) */
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
                               struct kg_err *err) KG_MUST_CHECK;
-/* What is left, and what the encoder was asked for; the index is not yet committed. */
+/* What is left, and what the encoder was asked for; the index is not yet committed.
+ * errors: those above; EFORMAT (a file of more vectors than passages) */
 kg_status kg_dense_writer_end(struct kg_dense_writer *w,
                               struct kg_err *err) KG_MUST_CHECK;
 void kg_dense_writer_close(struct kg_dense_writer *w); /* NULL allowed */

@@ -1,7 +1,8 @@
-/* What opening the vectors of an index and searching them share. */
+/* What writing, opening and searching the vectors of an index share. */
 #ifndef KG_SEARCH_DENSE_INTERNAL_H
 #define KG_SEARCH_DENSE_INTERNAL_H
 
+#include "data/vectors.h"
 #include "search/dense.h"
 
 enum { KG_DENSE_BLOCK = 4096 }; /* passages whose scores are there at once */
@@ -17,6 +18,25 @@ struct kg_dense {
     int32_t dim;
 };
 
+/* ---- vectors that were made elsewhere (dense_given.c) ---- */
+enum { KG_GIVEN_SAMPLE = 16 }; /* that are compared with what the encoder makes */
+#define KG_GIVEN_COSINE 0.999  /* at least */
+kg_status kg_given_open(struct kg_vectors *v, const char *path,
+                        const struct kg_encoder_info *encoder,
+                        struct kg_err *err) KG_MUST_CHECK;
+/* out (n, D): vectors first..first + n, which are not read again, finite and as long as
+ * the encoder's.   errors: EFORMAT */
+kg_status kg_given_take(float *out, const struct kg_vectors *v, const char *path,
+                        const struct kg_encoder_info *encoder, int64_t first, int64_t n,
+                        struct kg_err *err) KG_MUST_CHECK;
+/* Whether this one is of the sample: the first, the last, and as far apart as can be. */
+bool kg_given_sampled(const struct kg_vectors *v, int64_t row);
+/* made (D): by the encoder; found (D): of the file.   errors: ECONFLICT */
+kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
+                           const char *path, int64_t row,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- opening ---- */
 /* Whether so many vectors fit into a machine's memory (0: nobody knows), as this code.
  * errors: ENOMEM; EUNSUPPORTED (more passages than are searched) */
 kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,

@@ -1,7 +1,8 @@
 /* Writing the vectors of an index: texts are gathered, embedded together, rounded to fp16
- * and put as one row.
+ * and put as one row. Where vectors are given, a few texts alone are embedded, to see
+ * that they are of this encoder and of these passages.
  */
-#include "search/dense.h"
+#include "search/dense_internal.h"
 
 #include "base/half.h"
 #include "base/mem.h"
@@ -14,6 +15,8 @@ struct kg_dense_writer {
     sqlite3 *db;      /* borrowed */
     const char *path; /* borrowed */
     struct kg_encoder_info info;
+    struct kg_vectors given; /* {0}: they are made here */
+    const char *given_path;  /* borrowed */
     struct kg_embedder *embedder;
     sqlite3_stmt *put;
     struct kg_str texts;        /* one behind the other */
@@ -43,6 +46,8 @@ static kg_status prepare(struct kg_dense_writer *w, const struct kg_encoder *enc
                          struct kg_err *err)
 {
     KG_TRY(take_memory(w, err));
+    if (w->given_path)
+        KG_TRY(kg_given_open(&w->given, w->given_path, &w->info, err));
     KG_TRY(kg_embedder_open(&w->embedder, encoder, err));
     KG_TRY(kg_sql_exec(w->db, w->path,
                        "CREATE TABLE vector (chunk INTEGER PRIMARY KEY, halves BLOB NOT "
@@ -53,7 +58,8 @@ static kg_status prepare(struct kg_dense_writer *w, const struct kg_encoder *enc
 }
 
 kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const char *path,
-                               const struct kg_encoder *encoder, struct kg_err *err)
+                               const struct kg_encoder *encoder, const char *vectors,
+                               struct kg_err *err)
 {
     struct kg_dense_writer *fresh = kg_mem_calloc(1, sizeof *fresh, "vectors", err);
     kg_status status;
@@ -63,6 +69,7 @@ kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const ch
         return KG_ENOMEM;
     fresh->db = db;
     fresh->path = path;
+    fresh->given_path = vectors;
     kg_encoder_info(&fresh->info, encoder);
     status = prepare(fresh, encoder, err);
     if (status != KG_OK) {
@@ -80,6 +87,7 @@ void kg_dense_writer_close(struct kg_dense_writer *w)
     sqlite3_finalize(w->put);
     kg_embedder_close(w->embedder);
     kg_str_release(&w->texts);
+    kg_vectors_close(&w->given);
     kg_mem_free(w->vectors);
     kg_mem_free(w->halves);
     kg_mem_free(w);
@@ -112,14 +120,17 @@ static kg_status embed(struct kg_dense_writer *w, struct kg_err *err)
         KG_OK)
         return kg_err_prefix(err, "passages from number %" PRId64 " on",
                              w->rows * KG_DENSE_ROWS + 1);
-    return round_all(w, err);
+    return KG_OK;
 }
 
 static kg_status flush(struct kg_dense_writer *w, struct kg_err *err)
 {
     if (w->n == 0)
         return KG_OK;
-    KG_TRY(embed(w, err));
+    KG_TRY(w->given_path ? kg_given_take(w->vectors, &w->given, w->given_path, &w->info,
+                                         w->rows * KG_DENSE_ROWS, w->n, err)
+                         : embed(w, err));
+    KG_TRY(round_all(w, err));
     sqlite3_bind_int64(w->put, 1, w->rows);
     sqlite3_bind_blob(w->put, 2, w->halves, w->n * w->info.dim * (int)sizeof *w->halves,
                       SQLITE_STATIC);
@@ -141,12 +152,49 @@ kg_status kg_dense_check_count(int64_t passages, struct kg_err *err)
                    (int)KG_DENSE_PASSAGES_MAX);
 }
 
+/* The vector of a passage of the sample is what the encoder makes of it. */
+static kg_status check_given(struct kg_dense_writer *w, int64_t row,
+                             const struct kg_text *text, struct kg_err *err)
+{
+    float *made = w->vectors, *found = w->vectors + w->info.dim;
+
+    if (kg_embed(made, w->embedder, text, 1, KG_TEXT_PASSAGE, err) != KG_OK)
+        return kg_err_prefix(err, "passage %" PRId64, row + 1);
+    KG_TRY(kg_given_take(found, &w->given, w->given_path, &w->info, row, 1, err));
+    return kg_given_compare(made, found, w->info.dim, w->given_path, row, err);
+}
+
+static kg_status add_given(struct kg_dense_writer *w, const struct kg_text *text,
+                           struct kg_err *err)
+{
+    const int64_t row = w->rows * KG_DENSE_ROWS + w->n;
+
+    if (row >= w->given.rows)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected a vector of each passage, found %" PRId64
+                       " and one more passage",
+                       w->given_path, w->given.rows);
+    if (kg_given_sampled(&w->given, row))
+        KG_TRY(check_given(w, row, text, err));
+    w->n++;
+    return KG_OK;
+}
+
+static kg_status add_text(struct kg_dense_writer *w, const struct kg_text *text,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_append(&w->texts, text->bytes, text->n, err));
+    w->ends[w->n++] = w->texts.len;
+    return KG_OK;
+}
+
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
                               struct kg_err *err)
 {
+    const struct kg_text text = {contents, n};
+
     KG_TRY(kg_dense_check_count(w->rows * KG_DENSE_ROWS + w->n + 1, err));
-    KG_TRY(kg_str_append(&w->texts, contents, n, err));
-    w->ends[w->n++] = w->texts.len;
+    KG_TRY(w->given_path ? add_given(w, &text, err) : add_text(w, &text, err));
     return w->n == KG_DENSE_ROWS ? flush(w, err) : KG_OK;
 }
 
@@ -180,7 +228,13 @@ static kg_status put_number(struct kg_dense_writer *w, const char *key, uint64_t
 kg_status kg_dense_writer_end(struct kg_dense_writer *w, struct kg_err *err)
 {
     const struct kg_encoder_info *i = &w->info;
+    const int64_t passages = w->rows * KG_DENSE_ROWS + w->n;
 
+    if (w->given_path && passages != w->given.rows)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected a vector of each of %" PRId64
+                       " passages, found %" PRId64,
+                       w->given_path, passages, w->given.rows);
     KG_TRY(flush(w, err));
     KG_TRY(put_number(w, "dense_dim", (uint64_t)i->dim, false, err));
     KG_TRY(put_number(w, "dense_tokens", (uint64_t)i->max_tokens, false, err));

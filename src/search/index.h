@@ -87,6 +87,9 @@ struct kg_index_build_opts {
     struct kg_bm25 bm25; /* kept in the index as its default */
     const struct kg_encoder
         *encoder; /* of passages' vectors, see encoder.h; NULL: none */
+    /* a file of the vectors that it or its like made of the passages, in their order, see
+     * data/vectors.h; NULL: they are made here */
+    const char *vectors;
 };
 
 struct kg_index_info {
@@ -103,7 +106,8 @@ struct kg_index_info {
 };
 
 /* Progress goes to the log. On failure there is no new file.
- * errors: EFORMAT (a record, an id given twice: both places, an empty corpus), ENOSPACE,
+ * errors: EFORMAT (a record, an id given twice: both places, an empty corpus; vectors),
+ * ECONFLICT (vectors that are not the encoder's of these passages), ENOSPACE,
  * EINTERRUPTED, EIO */
 kg_status kg_index_build(struct kg_index_info *info,
                          const struct kg_index_build_opts *opts,
