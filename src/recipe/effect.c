@@ -4,8 +4,9 @@
  * anchor.eta, say, where the user wants no anchor): these pass. And RUN/config.yaml has
  * every key: so what is the default, or the preset's, is as if it was not written. What
  * waits for validation problems (eval.*, log.validation) is refused on the command line
- * alone, as a recipe may leave data.val to that. Not here: what is refused where it is
- * read, and eval.at_start, whose other value asks for no validation.
+ * alone, as a recipe may leave data.val to that, and not beside a data.val= that says
+ * there that none are wanted. Not here: what is refused where it is read, and
+ * eval.at_start, whose other value asks for no validation.
  */
 #include "recipe/effect.h"
 
@@ -357,14 +358,14 @@ static const struct kg_effect_row rows[] = {
      anchor_has_weights, "anchor.kind"},
     {"anchor.smoothing", "anchor.kappa above 0", kappa, "anchor.kappa"},
     {"eval.anchor", "an anchor.kind", anchor, "anchor.kind"},
-    {"eval.anchor", VALIDATION, validates, NULL},
-    {"eval.every", VALIDATION, validates, NULL},
-    {"eval.problems", VALIDATION, validates, NULL},
-    {"eval.samples", VALIDATION, validates, NULL},
-    {"eval.temperature", VALIDATION, validates, NULL},
-    {"eval.top_p", VALIDATION, validates, NULL},
-    {"eval.reference", VALIDATION, validates, NULL},
-    {"log.validation", VALIDATION, validates, NULL},
+    {"eval.anchor", VALIDATION, validates, "data.val"},
+    {"eval.every", VALIDATION, validates, "data.val"},
+    {"eval.problems", VALIDATION, validates, "data.val"},
+    {"eval.samples", VALIDATION, validates, "data.val"},
+    {"eval.temperature", VALIDATION, validates, "data.val"},
+    {"eval.top_p", VALIDATION, validates, "data.val"},
+    {"eval.reference", VALIDATION, validates, "data.val"},
+    {"log.validation", VALIDATION, validates, "data.val"},
     {"optim.min_lr", "optim.schedule linear or cosine", falling, "optim.schedule"},
     {"optim.warmup", "optim.warmup_steps above 0", warmup, "optim.warmup_steps"},
     {"optim.evaluate", "optim.kind schedule-free", schedule_free, "optim.kind"},
@@ -420,9 +421,10 @@ static bool any_from_command_line(const struct kg_config *c, const char *keys)
  * may yet make act. */
 static bool is_left_over(const struct kg_config *c, const struct kg_effect_row *row)
 {
+    if (row->holds == validates) /* which the command line alone may know */
+        return !from_command_line(c, row->key) || from_command_line(c, row->by);
     return !from_command_line(c, row->key) &&
-           (!row->by || any_from_command_line(c, row->by) ||
-            from_command_line(c, "algo.preset"));
+           (any_from_command_line(c, row->by) || from_command_line(c, "algo.preset"));
 }
 
 kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)

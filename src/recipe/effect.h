@@ -13,8 +13,7 @@ struct kg_effect_row {
     const char *key;
     const char *needs; /* for the user: "sft.steps or sft.epochs above 0" */
     bool (*holds)(const struct kg_recipe *r);
-    const char *by; /* the keys that switch it on or off: "data.train|data.val"; NULL:
-                     * one that a recipe may leave to the command line */
+    const char *by; /* the keys that switch it on or off: "data.train|data.val" */
 };
 const struct kg_effect_row *kg_effect_rows(size_t *n);
 

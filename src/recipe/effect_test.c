@@ -100,6 +100,7 @@ static void a_key_with_its_condition_passes(void **state)
         {"eval.problems=7", "data.val=x"},
         {"eval.problems=7", "task.name=arithmetic"},
         {"eval.at_start=false"},
+        {"eval.problems=7", "data.val="},
         {"anchor.kind=fixed", "kl.estimator=k3"},
         {"search.topk=5", "episode.env=search"},
         {"search.weight=0.3", "episode.env=search", "search.kind=hybrid"},
