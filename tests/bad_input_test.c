@@ -213,7 +213,7 @@ static void configs(void **state)
         {"unknown preset in short", NULL, TRAIN "preset=ema-pf", 1, "nearest is 'ema-pg'",
          NULL},
         {"two recipes", "echo >$W/c.yaml", "train $W/c.yaml $T run.dir=$W/run $W/c.yaml",
-         2, "expected one recipe, found 2", NULL},
+         2, "expected one recipe and section.key=value, found '/tmp/kedge-bad-", NULL},
         {"TIS without recomputed log-probs", NULL, TRAIN "algo.tis=2", 1,
          "algo.tis: old log-probs are the sampler's", NULL},
         {"more updates than prompts", NULL,

@@ -100,17 +100,18 @@ static bool is_recipe(const char *argument, int place)
     return !strchr(argument, '=') && (place == 0 || kg_file_exists(argument));
 }
 
-/* Take the recipe out of argv.   returns it, or NULL; *extra: further ones */
-static const char *take_recipe(int *argc, char **argv, int *extra)
+/* Take the recipe out of argv.   returns it, or NULL; *extra: a further one, or NULL */
+static const char *take_recipe(int *argc, char **argv, const char **extra)
 {
     const char *recipe = NULL;
     int kept = 0;
 
-    *extra = 0;
+    *extra = NULL;
     for (int i = 0; i < *argc; i++) {
         bool is = is_recipe(argv[i], i);
 
-        *extra += is && recipe != NULL;
+        if (is && recipe)
+            *extra = argv[i];
         if (is && !recipe)
             recipe = argv[i];
         else
@@ -181,15 +182,19 @@ static int run_recipe(int argc, char **argv, config_fn read, force_fn force)
     const char *recipe;
     char *own = NULL;
     kg_status status;
-    int extra, code;
+    const char *extra;
+    int code;
 
     if (list_keys)
         return kg_cli_exit(print_keys(&err), &err);
     if (argc == 0)
         return kg_cli_usage("expected a recipe, preset=NAME or section.key=value");
     recipe = take_recipe(&argc, argv, &extra);
-    if (extra > 0)
-        return kg_cli_usage("expected one recipe, found %d", extra + 1);
+    if (extra)
+        return kg_cli_usage(
+            "expected one recipe and section.key=value, found '%.200s' and "
+            "'%.200s'",
+            recipe, extra);
     if (recipe && !(recipe = kg_cli_shared(&own, recipe, &err)))
         return kg_cli_exit(err.code, &err);
     status = read(&config, recipe, argv, (size_t)argc, &err);
