@@ -143,8 +143,8 @@ static void every_recipe_is_planned(void **state)
 static void a_preset_runs_on_every_task_without_a_file(void **state)
 {
     static const char *const tasks[] = {
-        "task.name=arithmetic task.level=easy task.count=8 task.val_count=2",
-        "task.name=countdown task.level=easy task.count=8 task.val_count=2",
+        "task.name=arithmetic task.level=easy task.count=8 task.val_count=1",
+        "task.name=countdown task.level=easy task.count=8 task.val_count=1",
         "task.name=digits data.train=" DIGITS "/train.jsonl",
         "task.name=qa-number data.train=" ROOT "/data.jsonl",
         "task.name=external data.train=" ROOT "/data.jsonl 'task.command=while read -r "
@@ -161,7 +161,7 @@ static void a_preset_runs_on_every_task_without_a_file(void **state)
         snprintf(line, sizeof line,
                  "preset=rpg-urkl %s rollout.prompts=2 "
                  "rollout.samples=2 rollout.max_tokens=4 train.steps=1 "
-                 "eval.at_start=false eval.problems=1 run.dir=" ROOT "/task-%zu",
+                 "eval.at_start=false run.dir=" ROOT "/task-%zu",
                  tasks[i], i);
         must_run(line);
         snprintf(line, sizeof line, ROOT "/task-%zu/metrics.jsonl", i);
