@@ -43,6 +43,32 @@ kept_rows() {
         ! STUDY_OUT="$work/runs3" KEDGE="$PWD/kedge" "$work/tree/tools/study" --missing --full --part check &&
         cmp "$work/before" "$work/tree/docs/study/results-check.jsonl"
 }
+# the program takes what rows and their starts ask for: it checks configurations alone here, so that none of them is made
+taken() { # NAME: to where its runs would be
+    code=0
+    STUDY_OUT="$work/dry" KEDGE="$work/dry/kedge" tools/study --row "$1" >"$work/said" 2>&1 || code=$?
+    [ "$code" -eq 130 ] || { cat "$work/said" "$work"/dry/*/warm.log; return 1; }
+}
+configurations() {
+    mkdir "$work/dry" && cat >"$work/dry/kedge" <<'EOF' && chmod +x "$work/dry/kedge"
+#!/bin/sh
+case $1 in
+sft | train | distill) exec ./kedge "$@" --dry-run --config-only ;;
+new) for dir; do :; done; cp -r tests/data/verl_digit_llama "$dir" ;;
+wiki) mkdir -p "$3/world" && touch "$3/world/corpus.jsonl" ;;
+esac
+EOF
+    for row in passages:B/distill/k4 arithmetic:E/arithmetic/gspo countdown:D/bf16/dual-clip,lr3 search:C/search/ema20,beta0.1; do
+        task=${row%%:*}
+        taken "${row#*:}/s101" || return 1
+        sed -n "s/^$task //p" docs/study/starts >"$work/dry/$task/start"
+        for step in step-000000 sft-000010 sft-000080; do
+            mkdir -p "$work/dry/$task/warm/checkpoints/$step" && cp -r tests/data/verl_digit_llama "$work/dry/$task/warm/checkpoints/$step/model"
+        done
+        taken "${row#*:}/s101" || return 1
+    done
+    taken B/drift/topk-forward,k64/ema/published/s101 && taken F/search/ema-pg/s101
+}
 unknown_row() { ! tools/study --row A/nothing/s1 2>"$work/said" && grep -q "found 'A/nothing/s1'" "$work/said"; }
 # names are of one row each, and reported seeds are not those of tuning
 grid() {
@@ -83,6 +109,7 @@ pass "a digit that differs is seen" spoilt
 printf '#!/bin/sh\nexit 1\n' >"$work/false" && chmod +x "$work/false"
 pass "rows that fail are a failure" fails
 pass "kept rows that the grid has not stay" kept_rows
+pass "what rows and starts ask for is taken" configurations
 pass "a row that there is not is refused" unknown_row
 pass "names are of one row, seeds of tuning and report apart" grid
 pass "what the page asks for is in the grid" asked_cells
