@@ -126,10 +126,12 @@ static kg_status check_weights(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-/* In a checkpoint of a run, whose manifest has the hashes of what was saved here. */
+/* In a checkpoint of a run, whose manifest has the hashes of what was saved here, by the
+ * names that it had. */
 static kg_status check_saved(const char *dir, struct kg_err *err)
 {
     const struct kg_path above = kg_path_in(dir, "..");
+    struct kg_manifest_size saved;
     char real[PATH_MAX];
     struct kg_path below;
 
@@ -139,7 +141,14 @@ static kg_status check_saved(const char *dir, struct kg_err *err)
     if (!realpath(dir, real))
         return kg_fail(err, KG_EIO, "%s: cannot follow: %s", dir, strerror(errno));
     below = kg_path_in(strrchr(real, '/') + 1, "");
-    return kg_manifest_check_below(NULL, above.text, below.text, err);
+    KG_TRY(kg_manifest_check_below(&saved, above.text, below.text, err));
+    if (saved.files > 0)
+        return KG_OK;
+    return kg_fail(err, KG_ENOTFOUND,
+                   "%s: expected a folder that the run saved in this checkpoint, by the "
+                   "name that it had, found none of its files in %s (what a run did not "
+                   "save is pushed from a folder outside)",
+                   dir, kg_path_in(above.text, KG_MANIFEST_NAME).text);
 }
 
 static kg_status push(const char *dir, const char *name, struct kg_err *err)
