@@ -12,6 +12,8 @@
 #define _GNU_SOURCE /* madvise */
 #include "base/mem.h"
 
+#include "base/cgroup.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -189,36 +191,16 @@ void kg_mem_reset_peak(void) { atomic_store(&peak_bytes, atomic_load(&current_by
 void kg_mem_set_cap(uint64_t bytes) { atomic_store(&cap_bytes, bytes); }
 void kg_mem_fail_at(uint64_t n) { atomic_store(&fail_number, n); }
 
-/* What a file of control groups says; UINT64_MAX where it does not ("max"). */
-static uint64_t limit_in(const char *path)
-{
-    unsigned long long bytes;
-    FILE *f = fopen(path, "re");
-    uint64_t limit = UINT64_MAX;
-
-    if (f && fscanf(f, "%llu", &bytes) == 1)
-        limit = bytes;
-    if (f)
-        fclose(f);
-    return limit;
-}
-
 uint64_t kg_mem_machine_bytes(void)
 {
-    static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
-                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    uint64_t bytes;
+    uint64_t bytes, limit;
 
     if (pages <= 0 || page <= 0)
         return 0;
     bytes = (uint64_t)pages * (uint64_t)page;
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        const uint64_t limit = limit_in(limits[i]);
-
-        bytes = limit < bytes ? limit : bytes;
-    }
-    return bytes;
+    limit = kg_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+    return limit < bytes ? limit : bytes;
 }
 
 uint64_t kg_mem_resident_bytes(void)

@@ -45,7 +45,7 @@ void kg_mem_set_cap(uint64_t bytes);
 void kg_mem_fail_at(uint64_t n);
 
 /* Memory that a process of this machine may have at most, by what is built in and by the
- * limit of the container that this runs in; 0 where unknown. */
+ * limits of the control groups that it is in (base/cgroup.h); 0 where unknown. */
 uint64_t kg_mem_machine_bytes(void);
 
 /* Anonymous resident memory of the process in bytes, as the system counts it; 0 where
