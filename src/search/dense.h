@@ -59,7 +59,8 @@ kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
 /* model: folder of the encoder; code: of the vectors in memory.
  * errors: EINVAL (an index without vectors), ECONFLICT (another encoder's), EFORMAT,
- * ENOMEM (more than this machine has), those of kg_encoder_open */
+ * ENOMEM (more than this process may have), EUNSUPPORTED (more passages than are searched
+ * one by one), those of kg_encoder_open */
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
                         const char *model, enum kg_code code,
                         struct kg_err *err) KG_MUST_CHECK;

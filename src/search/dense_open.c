@@ -265,18 +265,20 @@ kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
 {
     const bool bytes = d->codes.code == KG_CODE_I8;
     struct kg_search_size size;
-    uint64_t need;
+    uint64_t need, other;
 
-    KG_TRY(kg_dense_check_count(d->n, err));
+    if (kg_dense_check_count(d->n, err) != KG_OK)
+        return kg_err_prefix(err, "%s", d->path);
     kg_search_size(&size, d->n, d->dim);
     need = bytes ? size.vectors_int8 : size.vectors_fp16;
+    other = bytes ? size.vectors_fp16 : size.vectors_int8;
     if (machine == 0 || need <= machine)
         return KG_OK;
     return kg_fail(err, KG_ENOMEM,
-                   "%s: expected memory for %lld vectors of %d numbers, %.3f GB as %s%s, "
-                   "found a machine of %.3f GB",
+                   "%s: expected memory for %lld vectors of %d numbers, %.3f GB as %s "
+                   "(%.3f GB as %s), found a machine or control group of %.3f GB",
                    d->path, (long long)d->n, (int)d->dim, (double)need / 1e9,
-                   bytes ? "int8" : "fp16", bytes ? "" : " (int8 takes half)",
+                   bytes ? "int8" : "fp16", (double)other / 1e9, bytes ? "fp16" : "int8",
                    (double)machine / 1e9);
 }
 

@@ -675,17 +675,18 @@ static void a_machine_without_room_is_told(void **state)
     assert_int_equal(kg_dense_check_memory(&d, 16ull << 30, &err), KG_ENOMEM);
     assert_non_null(strstr(
         err.message, "wiki.db: expected memory for 21015324 vectors of 768 numbers, "
-                     "32.280 GB as fp16 (int8 takes half), found a machine of "
-                     "17.180 GB"));
+                     "32.280 GB as fp16 (16.308 GB as int8), found a machine or control "
+                     "group of 17.180 GB"));
     d.codes.code = KG_CODE_I8;
     must(kg_dense_check_memory(&d, 16ull << 30, &err));
     assert_int_equal(kg_dense_check_memory(&d, 15ull << 30, &err), KG_ENOMEM);
-    assert_non_null(strstr(err.message, "16.308 GB as int8, found"));
+    assert_non_null(strstr(err.message, "16.308 GB as int8 (32.280 GB as fp16), found"));
     d.n = KG_DENSE_PASSAGES_MAX;
     d.dim = KG_DENSE_DIM_MAX;
     assert_int_equal(kg_dense_check_memory(&d, UINT64_MAX >> 8, &err), KG_OK);
     d.n++;
     assert_int_equal(kg_dense_check_memory(&d, 0, &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "wiki.db: expected at most 67108864 passages"));
 }
 
 /* ---- fp16 ---- */
