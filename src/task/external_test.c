@@ -397,24 +397,34 @@ static void a_command_and_a_limit_are_needed(void **state)
 #define COUNTS "while read -r l; do n=$((n + 1)); echo \"{\\\"score\\\": $n}\"; done"
 
 static struct kg_task_grader_stats stats;
-static useconds_t pause_us; /* between two batches */
-static int stay_ms = 10000;
+
+struct pace {
+    int timeout_ms;
+    useconds_t pause_us; /* between two batches */
+};
 
 /* So many batches of two by one grader; what the last of them returned. */
-static kg_status stay(const char *command, int batches, enum kg_task_life life)
+static kg_status stay_at(struct pace pace, const char *command, int batches,
+                         enum kg_task_life life)
 {
-    struct kg_task_opts opts = {.command = command, .timeout_ms = stay_ms, .life = life};
+    struct kg_task_opts opts = {
+        .command = command, .timeout_ms = pace.timeout_ms, .life = life};
     kg_status status = KG_OK;
 
     assert_int_equal(kg_task_grader_open(&opts.running, &opts, &err), KG_OK);
     for (int i = 0; i < batches && status == KG_OK; i++) {
-        usleep(i > 0 ? pause_us : 0);
+        usleep(i > 0 ? pace.pause_us : 0);
         status = grade_by(&opts, "r", 2);
     }
     stats = kg_task_grader_stats(opts.running);
     kg_task_grader_close(opts.running);
     no_child_is_left();
     return status;
+}
+
+static kg_status stay(const char *command, int batches, enum kg_task_life life)
+{
+    return stay_at((struct pace){.timeout_ms = 10000}, command, batches, life);
 }
 
 static void a_grader_that_answers_line_by_line_is_started_once(void **state)
@@ -460,11 +470,11 @@ static void a_grader_that_reads_to_the_end_is_started_for_each_batch(void **stat
 static void a_short_time_is_enough_to_tell_what_reads_to_the_end(void **state)
 {
     (void)state;
-    stay_ms = 1500;
-    assert_int_equal(stay("sed 's/.*/{\"score\": 3}/'", 2, KG_TASK_LIFE_AUTO), KG_OK);
+    assert_int_equal(stay_at((struct pace){.timeout_ms = 1500},
+                             "sed 's/.*/{\"score\": 3}/'", 2, KG_TASK_LIFE_AUTO),
+                     KG_OK);
     assert_true(grades[1].reward == 3);
     assert_int_equal(stats.starts, 2);
-    stay_ms = 10000;
 }
 
 static void one_that_dies_after_it_has_served_is_started_anew(void **state)
@@ -501,6 +511,8 @@ static void one_that_dies_after_it_has_served_is_started_anew(void **state)
 
 static void answers_that_nobody_asked_for_are_refused(void **state)
 {
+    const struct pace late = {.timeout_ms = 10000, .pause_us = 500000};
+
     (void)state;
     assert_int_equal(stay("while read -r l; do echo '{\"score\": 1}'; echo "
                           "'{\"score\": 1}'; done",
@@ -508,13 +520,12 @@ static void answers_that_nobody_asked_for_are_refused(void **state)
                      KG_EFORMAT);
     says("found more");
     /* late, behind a whole batch */
-    pause_us = 500000;
-    assert_int_equal(stay("while read -r l; do echo '{\"score\": 1}'; n=$((n + 1)); "
-                          "[ $n != 2 ] || echo late; done",
-                          2, KG_TASK_LIFE_AUTO),
+    assert_int_equal(stay_at(late,
+                             "while read -r l; do echo '{\"score\": 1}'; n=$((n + 1)); "
+                             "[ $n != 2 ] || echo late; done",
+                             2, KG_TASK_LIFE_AUTO),
                      KG_EFORMAT);
     says("late");
-    pause_us = 0;
 }
 
 /* ---- what outlives, or tries to ---- */
