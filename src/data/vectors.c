@@ -137,6 +137,7 @@ struct npy {
     const char *at, *end;
     unsigned seen;    /* a bit of each key */
     char descr[WORD]; /* its first letters */
+    bool structure;   /* descr is a list: nothing behind it is looked at */
     bool fortran;
     int dims; /* of the shape, which has two where it is a matrix's */
     int64_t shape[DIMS];
@@ -219,10 +220,8 @@ static bool next_value(struct npy *s, int key)
         s->fortran = next_is(s, "True");
         return s->fortran || next_is(s, "False");
     }
-    if (next_text(s, s->descr))
-        return true;
-    strcpy(s->descr, "a structure"); /* a list: nothing behind it is looked at */
-    return next_is(s, "[");
+    s->structure = next_is(s, "[");
+    return s->structure || next_text(s, s->descr);
 }
 
 /* The dict of a description: each key once, and whether all of it is one. */
@@ -241,7 +240,7 @@ static bool read_dict(struct npy *s)
         if (key == KEYS || (s->seen & 1u << key) || !next_value(s, key))
             return false;
         s->seen |= 1u << key;
-        if (strcmp(s->descr, "a structure") == 0)
+        if (s->structure)
             return true;
         if (!next_is(s, ",") && !(s->at < s->end && *s->at == '}'))
             return false;
@@ -252,6 +251,10 @@ static bool read_dict(struct npy *s)
 
 static kg_status check_npy(const struct npy *s, const char *name, struct kg_err *err)
 {
+    if (s->structure)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected numbers of type '<f4' or '<f2', found a structure",
+                       name);
     if (strcmp(s->descr, "<f4") != 0 && strcmp(s->descr, "<f2") != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "%s: expected numbers of type '<f4' or '<f2', found '%s'", name,

@@ -150,7 +150,7 @@ static void other_files_are_named(void **state)
     refuses_file(FILES "big_endian.npy", KG_EUNSUPPORTED, "found '>f4'");
     refuses_file(FILES "columns.npy", KG_EUNSUPPORTED, "found fortran_order: True");
     refuses_file(FILES "one_row.npy", KG_EUNSUPPORTED, "found an array of 1 dimensions");
-    refuses_file(FILES "structure.npy", KG_EUNSUPPORTED, "found 'a structure'");
+    refuses_file(FILES "structure.npy", KG_EUNSUPPORTED, "found a structure");
     refuses_file(FILES "README.md", KG_EFORMAT, "that begin with '# Ve'");
     refuses_file(FILES "none", KG_ENOTFOUND, "none");
     refuses_bytes("", 0, KG_EFORMAT, "found 0 bytes that begin with ''");
