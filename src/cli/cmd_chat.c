@@ -105,7 +105,7 @@ static kg_status add_message(struct chat *c, const char *role, const char *text,
                              struct kg_err *err)
 {
     if (kg_utf8_check(text, n, err) != KG_OK)
-        return kg_err_prefix(err, role);
+        return kg_err_prefix(err, "%s", role);
     KG_TRY(kg_str_printf(&c->messages, err, "%s{\"role\": \"%s\", \"content\": ",
                          c->messages.len > 0 ? ", " : "", role));
     KG_TRY(kg_json_put_string(&c->messages, text, n, err));

@@ -281,13 +281,13 @@ static kg_status rank_all_again(struct kg_seeker *k, struct kg_err *err)
 }
 
 /* ---- a pass ---- */
-static float length_of(const float *x, int32_t n)
+static float length_rounded_up(const float *x, int32_t n)
 {
     double squares = 0;
 
     for (int32_t i = 0; i < n; i++)
         squares += (double)x[i] * (double)x[i];
-    return (float)(sqrt(squares) * (1 + 0x1p-22)); /* rounded up */
+    return (float)(sqrt(squares) * (1 + 0x1p-22));
 }
 
 static kg_status take_queries(struct kg_seeker *k, const struct kg_text *queries,
@@ -307,7 +307,7 @@ static kg_status take_queries(struct kg_seeker *k, const struct kg_text *queries
     }
     KG_TRY(kg_embed(k->queries, k->embedder, queries, n, KG_TEXT_QUERY, err));
     for (size_t i = 0; i < n; i++) {
-        k->length[i] = length_of(k->queries + i * (size_t)D, D);
+        k->length[i] = length_rounded_up(k->queries + i * (size_t)D, D);
         k->possible[i].n = 0;
     }
     return KG_OK;

@@ -24,8 +24,8 @@ enum { KG_GIVEN_SAMPLE = 16 }; /* that are compared with what the encoder makes 
 kg_status kg_given_open(struct kg_vectors *v, const char *path,
                         const struct kg_encoder_info *encoder,
                         struct kg_err *err) KG_MUST_CHECK;
-/* out (n, D): vectors first..first + n, which are not read again, finite and as long as
- * the encoder's.   errors: EFORMAT */
+/* out (n, D): vectors first..first + n, whose pages of the file are let go, finite and as
+ * long as the encoder's.   errors: EFORMAT */
 kg_status kg_given_take(float *out, const struct kg_vectors *v, const char *path,
                         const struct kg_encoder_info *encoder, int64_t first, int64_t n,
                         struct kg_err *err) KG_MUST_CHECK;

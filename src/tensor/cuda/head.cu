@@ -131,8 +131,8 @@ static __device__ float largest_of(float *z, struct kg_cuda_scale by, struct pla
             z[v] = kg_cuda_scaled(z[v], by.softcap, inv_temp);
         m = m > z[v] ? m : z[v];
     }
-    for (unsigned by = LANES / 2; by > 0; by /= 2) {
-        const float other = __shfl_xor_sync(~0u, m, by);
+    for (unsigned apart = LANES / 2; apart > 0; apart /= 2) {
+        const float other = __shfl_xor_sync(~0u, m, apart);
 
         m = m > other ? m : other;
     }
