@@ -30,7 +30,7 @@ static const struct {
 
 static kg_status check_text(const char *text, struct kg_err *err)
 {
-    static const char *const others[] = {"{,", "[[:", "(*"};
+    static const char *const others[] = {"{,", "[:", "(*"};
 
     if (strlen(text) >= KG_PATTERN_BYTES)
         return kg_fail(err, KG_EFORMAT,

@@ -1,8 +1,9 @@
 /* Regular expressions of Python's re on short names, such as those of modules.
  *
- * PCRE2 reads what Python does but for a few constructs: `{,n}`, `[[:` and `(*` mean
- * something else there, or nothing, and are refused. Classes such as \d are those of
- * ASCII, which names are of. A match gives up after so many steps.
+ * PCRE2 reads what Python does but for a few constructs: `{,n}`, `[:` (also within a
+ * class, as in `[^[:digit:]]`) and `(*` mean something else there, or nothing, and are
+ * refused, even where both would take them alike, as in `[:]` and `\(*`. Classes such
+ * as \d are those of ASCII, which names are of. A match gives up after so many steps.
  */
 #ifndef KG_TEXT_PATTERN_H
 #define KG_TEXT_PATTERN_H

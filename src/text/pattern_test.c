@@ -74,7 +74,11 @@ static void test_what_cannot_be_read_is_refused(void **state)
         {"*q", KG_EFORMAT, "offset 0"},
         {"q\\C", KG_EFORMAT, "\\C"},
         {"a{,3}", KG_EUNSUPPORTED, "offset 1: '{,'"},
-        {"[[:alpha:]]", KG_EUNSUPPORTED, "'[[:'"},
+        {"[[:alpha:]]", KG_EUNSUPPORTED, "offset 1: '[:'"},
+        {"[^[:alpha:]]", KG_EUNSUPPORTED, "offset 2: '[:'"},
+        {"[a[:digit:]]", KG_EUNSUPPORTED, "offset 2: '[:'"},
+        {"[a[.x.]]", KG_EFORMAT, "offset"}, /* and these PCRE2 itself refuses */
+        {"[a[=x=]]", KG_EFORMAT, "offset"},
         {"(*ACCEPT)", KG_EUNSUPPORTED, "'(*'"},
         {"((a|b|.)*)*[XY]", KG_EFORMAT, "gave up at '" Q "'"},
     };
