@@ -97,11 +97,30 @@ static kg_status refuse_field(const struct kg_json_doc *doc, const char *key,
     return err->code;
 }
 
+/* Names and expressions are C strings, which a NUL would cut short in silence. */
+static kg_status check_texts(const struct kg_json_doc *doc, const char *key,
+                             const struct kg_json *v, struct kg_err *err)
+{
+    const bool object = kg_json_type(v) == KG_JSON_OBJECT;
+    size_t n;
+    const char *text = kg_json_text(v, &n);
+
+    if (text && strlen(text) != n)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: key '%s': expected text without NUL, found one at byte %zu",
+                       doc->where, key, strlen(text));
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        KG_TRY(check_texts(doc, key, object ? kg_json_value_at(v, i) : kg_json_at(v, i),
+                           err));
+    return KG_OK;
+}
+
 static kg_status check_fields(const struct kg_json_doc *doc, struct kg_err *err)
 {
     for (size_t i = 0; i < kg_json_size(doc->root); i++) {
         const char *key = kg_json_key_at(doc->root, i);
 
+        KG_TRY(check_texts(doc, key, kg_json_value_at(doc->root, i), err));
         if (strcmp(key, "init_lora_weights") == 0) {
             if (!leaves_base(kg_json_value_at(doc->root, i)))
                 return kg_fail(err, KG_EUNSUPPORTED,

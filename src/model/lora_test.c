@@ -775,6 +775,36 @@ static void test_a_config_is_understood_or_refused(void **state)
     }
 }
 
+static void test_a_config_has_no_nul(void **state)
+{
+    static const struct {
+        const char *json, *said;
+    } rows[] = {
+        {HEAD ", \"target_modules\": \".*q_proj\\u0000)\"}",
+         "key 'target_modules': expected text without NUL, found one at byte 8"},
+        {HEAD ", \"target_modules\": [\"v_proj\", \"q_proj\\u0000x\"]}",
+         "key 'target_modules': expected text without NUL, found one at byte 6"},
+        {HEAD T ", \"exclude_modules\": \"v\\u0000x\"}",
+         "'exclude_modules': expected text"},
+        {HEAD T ", \"exclude_modules\": [\"v\\u0000x\"]}", "without NUL"},
+        {HEAD T ", \"init_lora_weights\": \"eva\\u0000x\"}", "without NUL"},
+        {HEAD T ", \"bias\": \"none\\u0000x\"}", "without NUL"},
+        {HEAD T ", \"loftq_config\": {\"a\": \"\\u0000x\"}}", "without NUL"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_lora l;
+        struct kg_err err = {0};
+        assert_int_equal(kg_lora_parse(&l, rows[i].json, strlen(rows[i].json),
+                                       "adapter_config.json", &err),
+                         KG_EFORMAT);
+        if (!strstr(err.message, rows[i].said))
+            fail_msg("%s: expected '%s', found '%s'", rows[i].json, rows[i].said,
+                     err.message);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -799,6 +829,7 @@ int main(void)
         cmocka_unit_test(test_an_adapter_of_another_base_is_refused),
         cmocka_unit_test(test_an_adapter_of_another_base_is_refused_by_hash),
         cmocka_unit_test(test_a_config_is_understood_or_refused),
+        cmocka_unit_test(test_a_config_has_no_nul),
     };
     return RUN_SHOWN(tests, NULL, NULL);
 }
