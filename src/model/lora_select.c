@@ -146,6 +146,7 @@ struct selection {
     bool of_folder;
     struct kg_pattern *pattern[KG_LORA_RULES]; /* owned; NULL: of a rule without one */
     bool used[KG_LORA_RULES];
+    int64_t steps; /* of all matches up to here */
 };
 
 static const char *key_of(const struct selection *s, int which)
@@ -242,6 +243,24 @@ static bool is_of_layer(const char *name, double layer)
     return strncmp(name, begin, (size_t)n) == 0;
 }
 
+/* A folder may be anyone's: each match ends soon, but there may be a thousand expressions
+ * for each of twenty thousand matrices. This is some seconds' worth; an expression
+ * takes 64 a matrix, unless it is an odd one. */
+enum { MAX_STEPS = 1 << 28 };
+
+static kg_status match(bool *out, struct selection *s, int i, const char *name,
+                       struct kg_err *err)
+{
+    KG_TRY(kg_pattern_matches(out, &s->steps, s->pattern[i], name, err));
+    if (s->steps <= MAX_STEPS)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EINVAL,
+        "regular expressions: expected at most %d steps for all of them on all "
+        "names of modules, found more at '%.60s' on %.95s",
+        MAX_STEPS, kg_lora_rule_text(&s->m->lora, i), name);
+}
+
 static kg_status matches(bool *out, struct selection *s, int i, const char *name,
                          struct kg_err *err)
 {
@@ -252,7 +271,7 @@ static kg_status matches(bool *out, struct selection *s, int i, const char *name
         *out = ends_in(name, strlen(name), kg_lora_rule_text(l, i));
     else if (kind == KG_LORA_LAYER)
         *out = is_of_layer(name, l->rule[i].value);
-    else if (kg_pattern_matches(out, s->pattern[i], name, err) != KG_OK)
+    else if (match(out, s, i, name, err) != KG_OK)
         return kg_err_prefix(err, "key '%s'", kinds[kind].key);
     s->used[i] |= *out;
     return KG_OK;
@@ -327,6 +346,7 @@ static kg_status try_outer(bool *out, struct selection *s, int rule, struct kg_e
 {
     static const char *const outer[] = {"model.embed_tokens", "lm_head"};
 
+    *out = s->used[rule];
     for (size_t i = 0; i < sizeof outer / sizeof *outer && !*out; i++)
         KG_TRY(matches(out, s, rule, outer[i], err));
     return KG_OK;
@@ -337,17 +357,16 @@ static kg_status check_pattern(struct selection *s, int rule, struct kg_err *err
 {
     const struct kg_model *m = s->m;
     const char *text = kg_lora_rule_text(&m->lora, rule);
-    bool found = s->used[rule];
     char what[64];
+    bool found;
 
+    KG_TRY(try_outer(&found, s, rule, err));
     for (size_t i = 0; i < m->n_base && !found; i++) {
         const struct module name = named(&m->params[i]);
 
         if (*name.name)
             KG_TRY(matches(&found, s, rule, name.name, err));
     }
-    if (!found)
-        KG_TRY(try_outer(&found, s, rule, err));
     snprintf(what, sizeof what, "key '%s'", kinds[m->lora.rule[rule].kind].key);
     return found ? KG_OK : unknown_name(m, what, text, err);
 }

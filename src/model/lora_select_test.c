@@ -281,6 +281,37 @@ static void test_what_is_written_says_the_same(void **state)
     }
 }
 
+/* What 30B parameters in 18,600 matrices make of n such keys of alpha_pattern. */
+static kg_status open_large(int n, const char *pattern, struct kg_err *err)
+{
+    struct kg_lora l = {.rank = 4, .alpha = 8};
+    const struct kg_model_opts opts = {.ct = KG_BF16, .lora = &l, .adapter = "no/folder"};
+    struct kg_model_config config;
+    struct kg_model *m = NULL;
+    for (int i = 0; i < n; i++)
+        KG_TRY(kg_lora_add_rule(&l, KG_LORA_ALPHA, pattern, 2, "file", err));
+    KG_TRY(kg_model_config_read(&config, "tests/data/configs/qwen3_30b_a3b", err));
+    const kg_status status = kg_model_outline(&m, &config, &opts, err);
+    kg_model_free(m);
+    return status;
+}
+
+static void test_all_expressions_have_a_limit_together(void **state)
+{
+    static const char hostile[] = ".*.*.*[!?]|lm_head|N";
+    struct kg_err why = {0};
+
+    (void)state;
+    NEED(open_large(60, "embed_tokens", err)); /* asked of every matrix, and is none's */
+    NEED(open_large(2, ".*\\.mlp\\..*embed|.*lm_head", err));
+    assert_int_equal(open_large(1000, hostile, &why), KG_EINVAL);
+    if (!strstr(why.message,
+                "no/folder/adapter_config.json: key 'alpha_pattern': regular "
+                "expressions: expected at most 268435456 steps for all of them on all "
+                "names of modules, found more at '.*.*.*[!?]|lm_head|N' on model."))
+        fail_msg("found '%s'", why.message);
+}
+
 static void test_rules_have_a_limit(void **state)
 {
     struct kg_lora l = {0};
@@ -315,6 +346,7 @@ int main(void)
         cmocka_unit_test(test_errors_name_the_key_or_the_file),
         cmocka_unit_test(test_shapes_are_those_of_the_rank),
         cmocka_unit_test(test_what_is_written_says_the_same),
+        cmocka_unit_test(test_all_expressions_have_a_limit_together),
         cmocka_unit_test(test_rules_have_a_limit),
     };
     return RUN_SHOWN(tests, NULL, NULL);

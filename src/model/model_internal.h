@@ -63,8 +63,8 @@ struct kg_lora_choice {
 };
 /* out: (n_base). Targets of m->lora that mean "all" become their names.
  * of_folder: for errors, adapter_config.json says it, not the keys of a recipe
- * errors: EINVAL (a target or a pattern is no matrix's; a rank above what one has),
- * EFORMAT, UNSUPPORTED (regular expressions) */
+ * errors: EINVAL (a target or a pattern is no matrix's; a rank above what one has; too
+ * many steps of all patterns together), EFORMAT, UNSUPPORTED (regular expressions) */
 kg_status kg_lora_choose(struct kg_lora_choice *out, struct kg_model *m, bool of_folder,
                          struct kg_err *err) KG_MUST_CHECK;
 /* lora.c: what every target of m->lora has beside it, behind the parameters that are

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_STEPS = 100000, MAX_DEPTH = 1000, MAX_GROUP_DEPTH = 64 };
+enum { FIRST_STEPS = 64, MAX_STEPS = 100000, MAX_DEPTH = 1000, MAX_GROUP_DEPTH = 64 };
 
 struct kg_pattern {
     const char *text;              /* borrowed */
@@ -81,7 +81,6 @@ static kg_status make_room(struct kg_pattern *p, struct kg_err *err)
     p->limits = pcre2_match_context_create(p->memory);
     if (!p->match || !p->limits)
         return kg_fail(err, KG_ENOMEM, "no memory to match a pattern");
-    pcre2_set_match_limit(p->limits, MAX_STEPS);
     pcre2_set_depth_limit(p->limits, MAX_DEPTH);
     return KG_OK;
 }
@@ -119,12 +118,28 @@ void kg_pattern_free(struct kg_pattern *p)
     kg_mem_free(p);
 }
 
-kg_status kg_pattern_matches(bool *out, const struct kg_pattern *p, const char *name,
-                             struct kg_err *err)
+/* PCRE2 says not how many steps a match took, but whether it took more than a limit: so
+ * limits are tried from a low one up. */
+static int match(int64_t *steps, const struct kg_pattern *p, const char *name)
+{
+    uint32_t limit = FIRST_STEPS;
+    int rc;
+
+    for (;; limit = limit * 4 < MAX_STEPS ? limit * 4 : MAX_STEPS) {
+        pcre2_set_match_limit(p->limits, limit);
+        rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0, p->match,
+                         p->limits);
+        *steps += limit;
+        if (rc != PCRE2_ERROR_MATCHLIMIT || limit == MAX_STEPS)
+            return rc;
+    }
+}
+
+kg_status kg_pattern_matches(bool *out, int64_t *steps, const struct kg_pattern *p,
+                             const char *name, struct kg_err *err)
 {
     unsigned char why[160] = "";
-    const int rc = pcre2_match(p->code, (PCRE2_SPTR)name, strlen(name), 0, 0, p->match,
-                               p->limits);
+    const int rc = match(steps, p, name);
 
     *out = rc >= 0;
     if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH)

@@ -18,7 +18,8 @@ static kg_status try(bool *found, const char *text, enum kg_pattern_fit fit,
 {
     struct kg_pattern *p = NULL;
     KG_TRY(kg_pattern_create(&p, text, fit, err));
-    const kg_status status = kg_pattern_matches(found, p, name, err);
+    int64_t steps = 0;
+    const kg_status status = kg_pattern_matches(found, &steps, p, name, err);
     kg_pattern_free(p);
     return status;
 }
@@ -101,6 +102,30 @@ static void test_what_cannot_be_read_is_refused(void **state)
     assert_int_equal(try(&found, longest, KG_PATTERN_END, Q, &err), KG_OK);
 }
 
+static int64_t steps_of(const char *text, kg_status expected)
+{
+    struct kg_pattern *p = NULL;
+    struct kg_err err = {0};
+    int64_t steps = 1;
+    bool found;
+    assert_int_equal(kg_pattern_create(&p, text, KG_PATTERN_WHOLE, &err), KG_OK);
+    assert_int_equal(kg_pattern_matches(&found, &steps, p, Q, &err), expected);
+    kg_pattern_free(p);
+    return steps - 1;
+}
+
+static void test_steps_of_many_matches_can_be_added(void **state)
+{
+    (void)state;
+    assert_int_equal(steps_of("q_proj", KG_OK), 64);
+    assert_int_equal(steps_of(".*\\.q_proj", KG_OK), 64);
+    const int64_t some = steps_of(".*.*[!?]", KG_OK),
+                  more = steps_of(".*.*.*[!?]", KG_OK);
+    assert_in_range(some, 400, 6 * 600); /* about 31 x 31 / 2 */
+    assert_in_range(more, 5000, 6 * 7000);
+    assert_in_range(steps_of("((a|b|.)*)*[XY]", KG_EFORMAT), 100000, 200000);
+}
+
 static void test_every_failed_allocation_is_a_status(void **state)
 {
     kg_status status = KG_ENOMEM;
@@ -122,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_matches_are_those_of_python),
         cmocka_unit_test(test_what_cannot_be_read_is_refused),
+        cmocka_unit_test(test_steps_of_many_matches_can_be_added),
         cmocka_unit_test(test_every_failed_allocation_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
