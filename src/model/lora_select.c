@@ -35,16 +35,36 @@ kg_status kg_lora_add_target(struct kg_lora *l, const char *name, const char *wh
     return KG_OK;
 }
 
+/* How the text of a kind of rule is matched, and who says it. */
+static const struct {
+    const char *key;
+    bool is_pattern;
+    enum kg_pattern_fit fit;
+} kinds[] = {
+    [KG_LORA_TARGET_RE] = {"target_modules", true, KG_PATTERN_WHOLE},
+    [KG_LORA_EXCLUDE] = {"exclude_modules", false, KG_PATTERN_END},
+    [KG_LORA_EXCLUDE_RE] = {"exclude_modules", true, KG_PATTERN_WHOLE},
+    [KG_LORA_LAYER] = {"layers_to_transform", false, KG_PATTERN_END},
+    [KG_LORA_RANK] = {"rank_pattern", true, KG_PATTERN_END},
+    [KG_LORA_ALPHA] = {"alpha_pattern", true, KG_PATTERN_END},
+};
+
 kg_status kg_lora_add_rule(struct kg_lora *l, enum kg_lora_kind kind, const char *text,
                            double value, const char *what, struct kg_err *err)
 {
-    const size_t bytes = strlen(text) + 1, room = sizeof l->text - (size_t)l->n_text;
+    const size_t bytes = strlen(text) + 1, sum = (size_t)l->n_text + bytes;
 
-    if (l->n_rules == KG_LORA_RULES || bytes > room)
+    if (l->n_rules == KG_LORA_RULES)
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: key '%s': expected at most %d names and patterns in the file, "
+            "found one more, '%.60s'",
+            what, kinds[kind].key, KG_LORA_RULES, text);
+    if (sum > sizeof l->text)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected at most %d names and patterns, of %zu bytes "
-                       "together, found more",
-                       what, KG_LORA_RULES, sizeof l->text);
+                       "%s: key '%s': expected names and patterns of at most %zu bytes "
+                       "together, found %zu up to this one",
+                       what, kinds[kind].key, sizeof l->text, sum);
     l->rule[l->n_rules++] = (struct kg_lora_rule){kind, l->n_text, value};
     memcpy(l->text + l->n_text, text, bytes);
     l->n_text += (int32_t)bytes;
@@ -109,6 +129,16 @@ static struct module named(const struct kg_param *p)
     return m;
 }
 
+/* One of the model's names of modules, for errors. */
+static struct module example_of(const struct kg_model *m)
+{
+    struct module example = {""};
+
+    for (size_t i = 0; i < m->n_base && !*example.name; i++)
+        example = named(&m->params[i]);
+    return example;
+}
+
 enum { MAX_MODULES = 32 };
 
 /* Names of the layers' linear modules, once each. */
@@ -154,9 +184,9 @@ static const char *key_of(const struct selection *s, int which)
     return keys[which][s->of_folder];
 }
 
-/* No module is of that name. */
+/* No module is of that name, nor, of a pattern, has one that it matches. */
 static kg_status unknown_name(const struct kg_model *m, const char *what,
-                              const char *name, struct kg_err *err)
+                              const char *name, bool is_pattern, struct kg_err *err)
 {
     char names[MAX_MODULES][KG_LORA_NAME];
     const char *list[MAX_MODULES];
@@ -167,6 +197,10 @@ static kg_status unknown_name(const struct kg_model *m, const char *what,
         return kg_fail(err, KG_EINVAL,
                        "%s: no layer has a matrix %.60s; did you mean %s?", what, name,
                        nearest);
+    if (is_pattern)
+        return kg_fail(err, KG_EINVAL,
+                       "%s: '%.60s' matches no module, expected ends of names such as %s",
+                       what, name, example_of(m).name);
     return kg_str_unknown(KG_EINVAL, what, name, list, n, sizeof *list, err);
 }
 
@@ -178,7 +212,7 @@ static kg_status check_target(const struct selection *s, const char *name,
     for (size_t i = 0; i < s->m->n_base; i++)
         if (is_module(&s->m->params[i], name))
             return KG_OK;
-    return unknown_name(s->m, key_of(s, TARGETS), name, err);
+    return unknown_name(s->m, key_of(s, TARGETS), name, false, err);
 }
 
 /* Every name is some layer's; "every one" becomes their names. */
@@ -198,20 +232,6 @@ static kg_status settle_targets(const struct selection *s, struct kg_err *err)
 }
 
 /* ---- rules ---- */
-
-/* How the text of a kind of rule is matched, and who says it. */
-static const struct {
-    const char *key;
-    bool is_pattern;
-    enum kg_pattern_fit fit;
-} kinds[] = {
-    [KG_LORA_TARGET_RE] = {"target_modules", true, KG_PATTERN_WHOLE},
-    [KG_LORA_EXCLUDE] = {"exclude_modules", false, KG_PATTERN_END},
-    [KG_LORA_EXCLUDE_RE] = {"exclude_modules", true, KG_PATTERN_WHOLE},
-    [KG_LORA_LAYER] = {"layers_to_transform", false, KG_PATTERN_END},
-    [KG_LORA_RANK] = {"rank_pattern", true, KG_PATTERN_END},
-    [KG_LORA_ALPHA] = {"alpha_pattern", true, KG_PATTERN_END},
-};
 
 static kg_status open_patterns(struct selection *s, struct kg_err *err)
 {
@@ -368,7 +388,7 @@ static kg_status check_pattern(struct selection *s, int rule, struct kg_err *err
             KG_TRY(matches(&found, s, rule, name.name, err));
     }
     snprintf(what, sizeof what, "key '%s'", kinds[m->lora.rule[rule].kind].key);
-    return found ? KG_OK : unknown_name(m, what, text, err);
+    return found ? KG_OK : unknown_name(m, what, text, true, err);
 }
 
 static kg_status check_rules(struct selection *s, struct kg_err *err)
@@ -410,16 +430,13 @@ static int idle_target(const struct selection *s)
 static kg_status nothing_left(const struct selection *s, struct kg_err *err)
 {
     const struct kg_model *m = s->m;
-    struct module example = {""};
     const int idle = idle_target(s);
 
-    for (size_t i = 0; i < m->n_base && !*example.name; i++)
-        example = named(&m->params[i]);
     if (idle >= 0)
         return kg_fail(err, KG_EINVAL,
                        "key 'target_modules': the regular expression '%.60s' matches no "
                        "matrix of a layer, expected whole names such as %s",
-                       kg_lora_rule_text(&m->lora, idle), example.name);
+                       kg_lora_rule_text(&m->lora, idle), example_of(m).name);
     return kg_fail(err, KG_EINVAL,
                    "%s: expected a target that exclude_modules and layers_to_transform "
                    "leave, found none",

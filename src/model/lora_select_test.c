@@ -130,7 +130,9 @@ static void test_what_matches_nothing_is_refused(void **state)
          "key 'rank_pattern': no layer has a matrix q_prj; did you mean q_proj?"},
         {QWEN2, RANK "{\"proj\": 2}", "key 'rank_pattern'"},
         {QWEN2, QV ", \"alpha_pattern\": {\"layers\\\\.7.*\": 2}",
-         "key 'alpha_pattern': expected one of q_proj,"},
+         "key 'alpha_pattern': 'layers\\.7.*' matches no module, expected ends of names "
+         "such as model.layers.0.self_attn.q_proj"},
+        {QWEN2, RANK "{\"\": 2}", "key 'rank_pattern': '' matches no module"},
         {QWEN2, RANK "{\"q_(proj\": 2}",
          "key 'rank_pattern': regular expression 'q_(proj', offset 7: missing"},
         {QWEN2, RANK "{\"v_proj\": 17}",
@@ -323,6 +325,9 @@ static void test_rules_have_a_limit(void **state)
         NEED(kg_lora_add_rule(&l, KG_LORA_RANK, "q_proj", 1, "file", err));
     assert_int_equal(kg_lora_add_rule(&l, KG_LORA_RANK, "q_proj", 1, "file", &why),
                      KG_EINVAL);
+    assert_string_equal(why.message,
+                        "file: key 'rank_pattern': expected at most 1024 names and "
+                        "patterns in the file, found one more, 'q_proj'");
     memset(text, 'a', sizeof text);
     text[sizeof text - 1] = 0;
     l = (struct kg_lora){0};
@@ -330,8 +335,9 @@ static void test_rules_have_a_limit(void **state)
         NEED(kg_lora_add_rule(&l, KG_LORA_RANK, text, 1, "file", err));
     assert_int_equal(kg_lora_add_rule(&l, KG_LORA_RANK, text, 1, "file", &why),
                      KG_EINVAL);
-    assert_non_null(
-        strstr(why.message, "file: expected at most 1024 names and patterns"));
+    assert_string_equal(why.message,
+                        "file: key 'rank_pattern': expected names and patterns of at "
+                        "most 32768 bytes together, found 33000 up to this one");
 }
 
 int main(void)
