@@ -129,6 +129,7 @@ static void check_all(const struct bad *rows, size_t n)
 
 #define TRAIN "train $T run.dir=$W/run "
 #define SFT   "sft $T train.steps=0 run.dir=$W/run sft.steps=2 sft.data=$W/s.jsonl "
+#define ALONE "sft model.path=$D run.dir=$W/run sft.data=$W/s.jsonl "
 #define EVAL  "eval $E "
 
 /* ---- what would do nothing ---- */
@@ -161,6 +162,20 @@ static void options_without_effect(void **state)
          "sft.decay: there is no weight decay", NULL},
         {"sft: steps of RL", NULL, SFT "train.steps=5", 1,
          "train.steps: kedge sft makes no steps of RL; expected sft.steps or sft.epochs",
+         NULL},
+        {"sft: RL's learning rate where no RL can follow", NULL,
+         ALONE "sft.steps=1 optim.lr=1e-3", 1,
+         "optim.lr: is of RL's updates, and there are no problems (task.name, "
+         "data.train) "
+         "for any; expected sft.lr, or 1e-6, found 1e-3",
+         NULL},
+        {"sft: RL's clip where no RL can follow", NULL,
+         ALONE "sft.steps=1 optim.clip_norm=0.5", 1, "expected 1, found 0.5", NULL},
+        {"sft: RL's default", NULL, ALONE "sft.steps=1 optim.lr=0.000001", 1,
+         "s.jsonl: cannot open", NULL},
+        {"sft: RL's learning rate in a recipe", "echo 'optim: {lr: 1e-3}' >$W/c.yaml",
+         ALONE "$W/c.yaml sft.steps=1", 1, "s.jsonl: cannot open", NULL},
+        {"sft: RL may follow", NULL, SFT "optim.lr=1e-3", 1, "s.jsonl: cannot open",
          NULL},
         {"validation of no problems", NULL, TRAIN "eval.problems=5", 1,
          "eval.problems: acts with problems to validate on (data.val, or those a task "

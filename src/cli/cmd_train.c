@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "recipe/effect.h"
 #include "recipe/options.h"
 #include "train/run.h"
 #include "train/run_dir.h"
@@ -168,6 +169,7 @@ static kg_status force_sft(struct kg_config *config, struct kg_err *err)
                        "%s: kedge sft makes no steps of RL; expected sft.steps or "
                        "sft.epochs, or kedge train, found %s=%s",
                        key, key, found);
+    KG_TRY(kg_effect_check_sft(config, err));
     return kg_config_override(config, "train.steps=0", "kedge sft", err);
 }
 

@@ -448,3 +448,51 @@ kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
     }
     return KG_OK;
 }
+
+/* ---- supervised training alone ---- */
+
+/* Keys of the updates of RL, and who has the same of supervised ones; NULL: fixed there.
+ * Not optim.kind, moments and place: checkpoints and memory are by them. */
+static const struct of_rl {
+    const char *key, *of_sft;
+} of_rl[] = {
+    {"optim.lr", "sft.lr"},
+    {"optim.warmup_steps", "sft.warmup_steps"},
+    {"optim.schedule", "sft.schedule"},
+    {"optim.weight_decay", "sft.weight_decay"},
+    {"optim.decay", "sft.decay"},
+    {"optim.warmup", NULL},
+    {"optim.min_lr", NULL},
+    {"optim.beta1", NULL},
+    {"optim.beta2", NULL},
+    {"optim.eps", NULL},
+    {"optim.clip_norm", NULL},
+};
+
+/* Where there are problems `kedge train --resume` goes on with the run, and compares. */
+static bool rl_may_follow(const struct kg_recipe *r)
+{
+    return makes_problems(r) || r->data.train.n > 0 || *r->rollout.data;
+}
+
+kg_status kg_effect_check_sft(const struct kg_config *c, struct kg_err *err)
+{
+    struct kg_recipe r;
+
+    kg_recipe_read(&r, c);
+    for (size_t i = 0; !rl_may_follow(&r) && i < sizeof of_rl / sizeof *of_rl; i++) {
+        const struct of_rl *o = &of_rl[i];
+        const char *value = kg_config_text(c, o->key);
+        const struct kg_opt_row *row = option_of(c, o->key);
+
+        if (!from_command_line(c, o->key) || kg_opt_same(row, value, row->fallback))
+            continue;
+        return kg_fail(err, KG_EINVAL,
+                       "%s: is of RL's updates, and there are no problems (task.name, "
+                       "data.train) for any; expected %s%s%s, found %.80s (from command "
+                       "line)",
+                       o->key, o->of_sft ? o->of_sft : "", o->of_sft ? ", or " : "",
+                       row->fallback, value);
+    }
+    return KG_OK;
+}

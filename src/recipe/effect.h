@@ -22,5 +22,10 @@ const struct kg_effect_row *kg_effect_rows(size_t *n);
  * errors: EINVAL "KEY: acts with ...; expected ..., found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;
+/* The same of supervised training alone (`kedge sft`): keys of RL's updates from the
+ * command line, in a run that can have none of these, now or when it goes on.
+ * errors: EINVAL */
+kg_status kg_effect_check_sft(const struct kg_config *config,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 #endif
