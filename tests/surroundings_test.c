@@ -1,5 +1,5 @@
 /* The program in surroundings that it did not choose: a terminal that obeys control
- * characters, signals that were inherited as ignored. ./kedge is run.
+ * characters, signals that were inherited as ignored, a small stack. ./kedge is run.
  */
 #define _GNU_SOURCE /* ptys */
 #include "base/file.h"
@@ -161,12 +161,24 @@ static void a_grader_works_where_sigchld_is_ignored(void **state)
     kg_str_release(&out);
 }
 
+/* What a run is can be copied by value, and so must be small. */
+static void a_plan_is_made_in_a_small_stack(void **state)
+{
+    (void)state;
+    need_kedge();
+    assert_int_equal(system("(ulimit -s 512; exec ./kedge train recipes/digits.yaml "
+                            "run.dir=" ROOT "/run --dry-run --config-only) > " ROOT
+                            "/out 2>&1"),
+                     0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_data_file_does_not_command_the_terminal),
         cmocka_unit_test(nor_does_it_where_a_log_is_read_later),
         cmocka_unit_test(a_grader_works_where_sigchld_is_ignored),
+        cmocka_unit_test(a_plan_is_made_in_a_small_stack),
     };
 
     return cmocka_run_group_tests_name("surroundings", tests, set_up, NULL);

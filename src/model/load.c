@@ -449,7 +449,7 @@ static kg_status load_adapted(struct kg_model *m, const struct kg_st_set *set,
 static kg_status load_weights(struct kg_model *m, const struct kg_st_set *set,
                               const struct kg_model_opts *opts, struct kg_err *err)
 {
-    if (m->lora.rank > 0)
+    if (m->lora)
         return load_adapted(m, set, opts, err);
     if (!opts->trainable)
         return load_inference(m, set, err);
@@ -466,7 +466,7 @@ static kg_status load(struct kg_model *m, const char *dir,
         return KG_ENOMEM;
     KG_TRY(kg_st_open_dir(&priv->set, dir, err));
     KG_TRY(check_tensors(m, priv->set, err));
-    if (m->lora.rank > 0)
+    if (m->lora)
         m->base_hash = kg_lora_base_hash(m, priv->set);
     KG_TRY(load_weights(m, priv->set, opts, err));
     kg_st_close(priv->set);

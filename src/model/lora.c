@@ -52,7 +52,7 @@ static kg_status add_pair(struct kg_model *m, struct kg_adapter *c, struct kg_pa
         KG_TRY(add(m, &c->a, w, how->rank, 'A', name, err));
     KG_TRY(add(m, &c->b, w, how->rank, 'B', name, err));
     kg_param_join(m, c->b);
-    c->scale = (float)(how->alpha / (m->lora.rslora ? sqrt(r) : r));
+    c->scale = (float)(how->alpha / (m->lora->rslora ? sqrt(r) : r));
     c->rank_rule = (int16_t)how->rank_rule;
     m->most_rank = how->rank > m->most_rank ? how->rank : m->most_rank;
     w->adapter = c;
@@ -257,7 +257,7 @@ static kg_status load_pair(struct kg_model *m, const struct kg_st_set *set,
     else
         snprintf(by, sizeof by,
                  "config.json and adapter_config.json's rank_pattern '%.60s', %lld",
-                 kg_lora_rule_text(&m->lora, c->rank_rule), (long long)c->a->rows);
+                 kg_lora_rule_text(m->lora, c->rank_rule), (long long)c->a->rows);
     if (!shares_a(w))
         KG_TRY(load_param(m, set, c->a, by, piece, err));
     return load_param(m, set, c->b, by, piece, err);

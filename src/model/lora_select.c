@@ -220,7 +220,7 @@ static kg_status settle_targets(const struct selection *s, struct kg_err *err)
 {
     char names[MAX_MODULES][KG_LORA_NAME];
     const char *list[MAX_MODULES];
-    struct kg_lora *l = &s->m->lora;
+    struct kg_lora *l = s->m->lora;
     const size_t n = list_modules(names, list, s->m);
     const bool all = l->n_targets == 0 && kg_lora_count(l, KG_LORA_TARGET_RE) == 0;
 
@@ -235,7 +235,7 @@ static kg_status settle_targets(const struct selection *s, struct kg_err *err)
 
 static kg_status open_patterns(struct selection *s, struct kg_err *err)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
 
     for (int i = 0; i < l->n_rules; i++) {
         const enum kg_lora_kind kind = l->rule[i].kind;
@@ -250,7 +250,7 @@ static kg_status open_patterns(struct selection *s, struct kg_err *err)
 
 static void close_patterns(struct selection *s)
 {
-    for (int i = 0; i < s->m->lora.n_rules; i++)
+    for (int i = 0; i < s->m->lora->n_rules; i++)
         kg_pattern_free(s->pattern[i]);
 }
 
@@ -278,13 +278,13 @@ static kg_status match(bool *out, struct selection *s, int i, const char *name,
         err, KG_EINVAL,
         "regular expressions: expected at most %d steps for all of them on all "
         "names of modules, found more at '%.60s' on %.95s",
-        MAX_STEPS, kg_lora_rule_text(&s->m->lora, i), name);
+        MAX_STEPS, kg_lora_rule_text(s->m->lora, i), name);
 }
 
 static kg_status matches(bool *out, struct selection *s, int i, const char *name,
                          struct kg_err *err)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
     const enum kg_lora_kind kind = l->rule[i].kind;
 
     if (kind == KG_LORA_EXCLUDE)
@@ -301,7 +301,7 @@ static kg_status matches(bool *out, struct selection *s, int i, const char *name
 static kg_status first_of(int *out, struct selection *s, enum kg_lora_kind kind,
                           const char *name, struct kg_err *err)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
     bool found = false;
 
     *out = -1;
@@ -328,7 +328,7 @@ static kg_status is_excluded(bool *out, struct selection *s, const char *name,
 static kg_status is_listed(bool *out, struct selection *s, const char *name,
                            struct kg_err *err)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
     bool whole = false, end = false;
     int layer = 0;
 
@@ -352,7 +352,7 @@ static kg_status is_target(bool *out, struct selection *s, const char *name,
     *out = false;
     if (excluded)
         return KG_OK;
-    if (kg_lora_count(&s->m->lora, KG_LORA_TARGET_RE) == 0)
+    if (kg_lora_count(s->m->lora, KG_LORA_TARGET_RE) == 0)
         return is_listed(out, s, name, err);
     KG_TRY(first_of(&rule, s, KG_LORA_TARGET_RE, name, err));
     *out = rule >= 0;
@@ -376,7 +376,7 @@ static kg_status try_outer(bool *out, struct selection *s, int rule, struct kg_e
 static kg_status check_pattern(struct selection *s, int rule, struct kg_err *err)
 {
     const struct kg_model *m = s->m;
-    const char *text = kg_lora_rule_text(&m->lora, rule);
+    const char *text = kg_lora_rule_text(m->lora, rule);
     char what[64];
     bool found;
 
@@ -387,13 +387,13 @@ static kg_status check_pattern(struct selection *s, int rule, struct kg_err *err
         if (*name.name)
             KG_TRY(matches(&found, s, rule, name.name, err));
     }
-    snprintf(what, sizeof what, "key '%s'", kinds[m->lora.rule[rule].kind].key);
+    snprintf(what, sizeof what, "key '%s'", kinds[m->lora->rule[rule].kind].key);
     return found ? KG_OK : unknown_name(m, what, text, true, err);
 }
 
 static kg_status check_rules(struct selection *s, struct kg_err *err)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
 
     for (int i = 0; i < l->n_rules; i++) {
         const enum kg_lora_kind kind = l->rule[i].kind;
@@ -413,7 +413,7 @@ static kg_status check_rules(struct selection *s, struct kg_err *err)
  * matches may be what is excluded. */
 static int idle_target(const struct selection *s)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
     bool excluded = false;
     int idle = -1;
 
@@ -436,7 +436,7 @@ static kg_status nothing_left(const struct selection *s, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "key 'target_modules': the regular expression '%.60s' matches no "
                        "matrix of a layer, expected whole names such as %s",
-                       kg_lora_rule_text(&m->lora, idle), example_of(m).name);
+                       kg_lora_rule_text(m->lora, idle), example_of(m).name);
     return kg_fail(err, KG_EINVAL,
                    "%s: expected a target that exclude_modules and layers_to_transform "
                    "leave, found none",
@@ -451,7 +451,7 @@ static kg_status check_rank(const struct selection *s, const struct kg_param *w,
                             const struct kg_lora_choice *c, struct kg_err *err)
 {
     const int64_t rows = w->file_rows, least = rows < w->cols ? rows : w->cols;
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
 
     if (c->rank <= least || rows == 1)
         return KG_OK;
@@ -466,7 +466,7 @@ static kg_status check_rank(const struct selection *s, const struct kg_param *w,
 static kg_status choose(struct kg_lora_choice *c, struct selection *s,
                         const struct kg_param *w, struct kg_err *err)
 {
-    const struct kg_lora *l = &s->m->lora;
+    const struct kg_lora *l = s->m->lora;
     const struct module of = named(w);
     bool wanted = false;
     int alpha;

@@ -264,13 +264,13 @@ static void test_what_is_written_says_the_same(void **state)
         struct kg_str text[2] = {{0}}, found[2] = {{0}};
         struct kg_model *m[2];
         NEED(open_of(&m[0], QWEN2, rows[i], err));
-        NEED(kg_lora_write(&text[0], &m[0]->lora, "base", err));
+        NEED(kg_lora_write(&text[0], m[0]->lora, "base", err));
         struct kg_lora l;
         struct kg_model_opts again = opts;
         NEED(kg_lora_parse(&l, kg_str_text(&text[0]), text[0].len, "again", err));
         again.lora = &l;
         NEED(kg_model_open(&m[1], QWEN2, &again, err));
-        NEED(kg_lora_write(&text[1], &m[1]->lora, "base", err));
+        NEED(kg_lora_write(&text[1], m[1]->lora, "base", err));
         assert_string_equal(kg_str_text(&text[0]), kg_str_text(&text[1]));
         for (int j = 0; j < 2; j++)
             describe(&found[j], m[j]);

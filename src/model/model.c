@@ -169,7 +169,7 @@ static kg_status list_params(struct kg_model *m, const char *adapter, struct kg_
     char *name = priv->names;
     KG_TRY(list_base(m, &name, err));
     m->n_base = m->n_params;
-    return m->lora.rank > 0 ? kg_lora_list(m, name, adapter, err) : KG_OK;
+    return m->lora ? kg_lora_list(m, name, adapter, err) : KG_OK;
 }
 
 static kg_status put_inv_freq(struct kg_vec *to, const struct kg_model *m,
@@ -201,7 +201,7 @@ static kg_status outline(struct kg_model *m, const char *adapter, struct kg_err 
 {
     const size_t layers = (size_t)m->config.layers;
     const size_t own = layers * (KG_MAX_LAYER_TENSORS + 3 * (size_t)m->config.experts.n);
-    const size_t most = m->lora.rank > 0 ? 3 * own : own; /* A and B beside each */
+    const size_t most = m->lora ? 3 * own : own; /* A and B beside each */
     struct kg_model_priv *priv = m->priv = kg_mem_calloc(1, sizeof *priv, "model", err);
     if (!priv)
         return KG_ENOMEM;
@@ -238,6 +238,15 @@ static void cut_slabs(struct kg_model *m)
                       : (struct kg_cut){0, m->n_elements};
 }
 
+static kg_status take_lora(struct kg_model *m, const struct kg_lora *l,
+                           struct kg_err *err)
+{
+    if (!l || l->rank == 0)
+        return KG_OK;
+    m->lora = kg_mem_copy(l, sizeof *l, "what adapters are", err);
+    return m->lora ? KG_OK : KG_ENOMEM;
+}
+
 kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *config,
                            const struct kg_model_opts *opts, struct kg_err *err)
 {
@@ -255,9 +264,9 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
     m->on_host = opts->on_host;
     m->whose = opts->whose ? opts->whose : "";
     m->ranks = opts->ranks && opts->ranks->n > 1 ? opts->ranks : NULL;
-    if (opts->lora)
-        m->lora = *opts->lora;
-    kg_status status = check_experts(m, err);
+    kg_status status = take_lora(m, opts->lora, err);
+    if (status == KG_OK)
+        status = check_experts(m, err);
     if (status == KG_OK)
         status = kg_backend_host(&m->host, be, err);
     if (status == KG_OK)
@@ -388,11 +397,11 @@ struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
 {
     const bool apart = m->host != m->backend; /* the host's memory is another */
     const bool on_host = apart && m->on_host != KG_HOST_NONE;
-    const bool slab = trainable || m->lora.rank > 0;
+    const bool slab = trainable || m->lora;
     const uint64_t master = slab ? (uint64_t)m->cut.n * sizeof(float) : 0;
     struct kg_model_memory b = {.read.there = kg_model_compute_bytes(m)};
     *(on_host ? &b.master.host : &b.master.there) = master;
-    if (!trainable || on_host || m->lora.rank > 0 || m->norm->plus_one || m->ranks)
+    if (!trainable || on_host || m->lora || m->norm->plus_one || m->ranks)
         b.read.there += vector_bytes(m);
     if (apart && m->on_host == KG_HOST_LAYERS)
         b.read.host = layer_bytes(m) * (uint64_t)m->config.layers;
@@ -492,7 +501,7 @@ kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err)
 
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err)
 {
-    assert(m->lora.rank == 0);
+    assert(!m->lora);
     KG_TRY(kg_model_attach_master(m, err));
     for (size_t i = 0; i < m->n_params; i++) {
         struct kg_param *p = &m->params[i];
@@ -831,7 +840,7 @@ static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
     to->dir = kg_mem_strdup(from->dir, err);
     if (!to->dir)
         return KG_ENOMEM;
-    return to->lora.rank > 0 && from->lora.rank == 0 ? kg_lora_read_base(to, err) : KG_OK;
+    return to->lora && !from->lora ? kg_lora_read_base(to, err) : KG_OK;
 }
 
 /* An outline that shares base gets what it reads of it, and memory for its adapters. */
@@ -845,7 +854,7 @@ static kg_status attach_shared(struct kg_model *m, const struct kg_model *base,
     m->inv_freq = base->inv_freq;
     m->local_inv_freq = base->local_inv_freq;
     KG_TRY(kg_model_attach_panels(m, err));
-    return m->lora.rank > 0 ? kg_model_attach_master(m, err) : KG_OK;
+    return m->lora ? kg_model_attach_master(m, err) : KG_OK;
 }
 
 static kg_status outline_shared(struct kg_model **out, const struct kg_model *base,
@@ -871,7 +880,7 @@ kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
     KG_TRY(outline_shared(&m, base, opts, err));
     KG_TRY_GOTO(out, copy_dir(m, base, err));
     KG_TRY_GOTO(out, attach_shared(m, base, err));
-    if (m->lora.rank > 0)
+    if (m->lora)
         KG_TRY_GOTO(out, opts->adapter ? kg_lora_load(m, opts->adapter, err)
                                        : kg_lora_init(m, opts->seed, err));
     *out = m;
@@ -886,12 +895,12 @@ kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
 {
     struct kg_model_opts own = *opts;
     struct kg_model *m = NULL;
-    const bool shares = src->lora.rank > 0;
+    const bool shares = src->lora != NULL;
     kg_status status = KG_OK;
     *out = NULL;
     own.backend = src->backend;
     own.ranks = src->ranks;
-    own.lora = shares ? &src->lora : NULL;
+    own.lora = src->lora;
     KG_TRY(shares ? outline_shared(&m, src, &own, err)
                   : kg_model_outline(&m, &src->config, &own, err));
     KG_TRY_GOTO(out, copy_dir(m, src, err));
@@ -942,5 +951,6 @@ void kg_model_free(struct kg_model *m)
     kg_mem_free(m->params);
     kg_mem_free(m->layers);
     kg_mem_free(m->dir);
+    kg_mem_free(m->lora);
     kg_mem_free(m);
 }

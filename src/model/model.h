@@ -86,7 +86,7 @@ struct kg_model {
     enum kg_on_host on_host;
     const char *whose;                    /* as in the options */
     enum kg_dtype ct;                     /* compute dtype */
-    struct kg_lora lora;                  /* rank 0: no adapters */
+    struct kg_lora *lora;                 /* owned; NULL: no adapters */
     int32_t most_rank;                    /* of its adapters; 0 without */
     const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
     int32_t n_others;
@@ -196,7 +196,7 @@ struct kg_model_memory kg_model_memory(const struct kg_model *m, bool trainable)
 /* The first parameter that is not frozen; all behind it are not. */
 static inline size_t kg_model_first_trained(const struct kg_model *m)
 {
-    return m->lora.rank > 0 ? m->n_base : 0;
+    return m->lora ? m->n_base : 0;
 }
 
 /* Of all parameters those that one token is multiplied by or normed with: of experts its

@@ -70,7 +70,7 @@ static uint64_t param_bytes(const struct kg_param *p, enum kg_dtype dtype)
 /* Whether adapters alone are written: fp32, one file. */
 static bool adapters_alone(const struct kg_model *m, const struct kg_model_save *opts)
 {
-    return m->lora.rank > 0 && !opts->merge;
+    return m->lora && !opts->merge;
 }
 
 /* ---- tensors ---- */
@@ -305,7 +305,7 @@ static kg_status write_adapter_config(const char *dir, const struct kg_model *m,
                                       struct kg_err *err)
 {
     struct kg_str text = {0};
-    kg_status status = kg_lora_write(&text, &m->lora, m->dir, err);
+    kg_status status = kg_lora_write(&text, m->lora, m->dir, err);
     if (status == KG_OK)
         status = write_text(dir, "adapter_config.json", &text, err);
     kg_str_release(&text);
@@ -363,7 +363,7 @@ static kg_status write_all(const struct kg_model *m, const char *dir,
     if (plan->n_shards > 1)
         KG_TRY(write_index(dir, m, plan, err));
     KG_TRY(copy_sidecars(source_dir, dir, err));
-    if (m->lora.rank > 0 && !plan->merge)
+    if (m->lora && !plan->merge)
         return write_adapter_config(dir, m, err);
     return write_config(dir, m, plan->dtype, source_dir, err);
 }
@@ -394,7 +394,7 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
     char path[PATH_BYTES]; /* no allocation: there is no status to fail by */
     uint64_t bytes = SMALL_FILES + (uint64_t)m->n_params * BYTES_A_NAME;
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++)
-        bytes += param_bytes(&m->params[i], m->lora.rank > 0 ? KG_F32 : dtype);
+        bytes += param_bytes(&m->params[i], m->lora ? KG_F32 : dtype);
     for (size_t i = 0; m->dir && i < N_SIDECARS; i++) {
         struct kg_err ignored;
         uint64_t size = 0;

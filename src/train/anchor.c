@@ -88,9 +88,9 @@ bool kg_run_anchor_moves(const struct kg_run_inputs *in)
 
 void kg_run_adapted(struct kg_model_opts *opts, const struct kg_model *m)
 {
-    if (m->lora.rank == 0)
+    if (!m->lora)
         return;
-    opts->lora = &m->lora;
+    opts->lora = m->lora;
     opts->base = m;
 }
 

@@ -135,7 +135,7 @@ static kg_status write_vectors(const struct kg_run_state *state, enum kg_save_pa
 /* The folder of what was trained: a checkpoint, or adapters. */
 static const char *model_folder(const struct kg_model *m)
 {
-    return m->lora.rank > 0 ? "adapter" : "model";
+    return m->lora ? "adapter" : "model";
 }
 
 /* Where the tokenizer's files are copied from: the newest checkpoint, which is there as

@@ -229,7 +229,7 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     const struct kg_run_work *w = &run->work;
 
     *m = (struct kg_memory){0};
-    if (s->model->lora.rank > 0)
+    if (s->model->lora)
         add_model(m, s->model, true, "adapters (fp32)", "base and adapters");
     else
         add_model(m, s->model, true, "weights (fp32)", "weights for products");

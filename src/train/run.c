@@ -211,9 +211,12 @@ static kg_status find_model(struct kg_path *dir, struct kg_model_config *config,
         opts->ranks = ranks;
     if (in->recipe.optim.on_host)
         opts->on_host = KG_HOST_MASTER;
-    KG_TRY(find_adapters(&in->lora, &in->recipe, err));
-    if (in->lora.rank > 0)
-        opts->lora = &in->lora;
+    in->lora = kg_mem_calloc(1, sizeof *in->lora, "what adapters are", err);
+    if (!in->lora)
+        return KG_ENOMEM;
+    KG_TRY(find_adapters(in->lora, &in->recipe, err));
+    if (in->lora->rank > 0)
+        opts->lora = in->lora;
     if (*in->recipe.model.adapter)
         opts->adapter = in->recipe.model.adapter;
     KG_TRY(kg_init_find(&in->init, &in->recipe, step, err));
@@ -241,6 +244,7 @@ static kg_status check_device(struct kg_run_work *work, const struct kg_run_inpu
     struct kg_run run = {.in = *in};
     kg_status status;
 
+    run.in.lora = NULL; /* it is in's */
     if (!be->memory)
         return KG_OK;
     KG_TRY(be->memory(&work->device_total, &work->device_free, err));
@@ -705,11 +709,13 @@ kg_status kg_run_outline(struct kg_run *run, const struct kg_config *config,
 
     begin_open(run, &alone, config);
     KG_TRY(kg_effect_check(config, err));
-    KG_TRY(
-        find_model(&dir, &shape, &opts, &run->in, run->work.ranks, KG_INIT_NEWEST, err));
-    opts.backend = device_bytes > 0 ? kg_device_planned() : NULL;
     run->work.device_total = run->work.device_free = device_bytes;
-    status = outline_all(run, &shape, &opts, run->in.recipe.data.max_prompt_tokens, err);
+    status = find_model(&dir, &shape, &opts, &run->in, run->work.ranks, KG_INIT_NEWEST,
+                        err);
+    opts.backend = device_bytes > 0 ? kg_device_planned() : NULL;
+    if (status == KG_OK)
+        status = outline_all(run, &shape, &opts, run->in.recipe.data.max_prompt_tokens,
+                             err);
     if (status != KG_OK)
         kg_run_close(run);
     return status;
@@ -827,6 +833,7 @@ static void close_inputs(struct kg_run_inputs *in)
     kg_task_rewards_close(in->task_opts.rewards);
     kg_chat_template_close(in->chat);
     kg_tokenizer_close(in->tok);
+    kg_mem_free(in->lora);
 }
 
 void kg_run_close(struct kg_run *run)

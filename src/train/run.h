@@ -60,7 +60,7 @@ struct kg_run_inputs {
     const struct kg_config *config; /* borrowed; what it was said in, and where */
     struct kg_recipe recipe;        /* the same as values */
     struct kg_init init;            /* what it takes from another run */
-    struct kg_lora lora;            /* adapters that are trained; rank 0: all weights */
+    struct kg_lora *lora; /* adapters that are trained; rank 0: all weights; owned */
 
     const struct kg_task_row *task;
     struct kg_task_opts task_opts; /* running, rewards owned; further: the log's */
