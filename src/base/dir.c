@@ -28,7 +28,8 @@ bool kg_file_exists(const char *path)
 {
     struct stat st;
 
-    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+    return lstat(path, &st) == 0 ||
+           (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG);
 }
 
 bool kg_file_is_dir(const char *path)

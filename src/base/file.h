@@ -98,7 +98,7 @@ kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err) KG_M
  * temporary file and renames it. */
 /* Whether there is something of this name: a link that leads nowhere, or in a circle, is
  * something too, and so is what may not be looked at (a folder of somebody else's): an
- * error tells when it is read. */
+ * error tells when it is read. Nothing has a name that is too long for the kernel. */
 bool kg_file_exists(const char *path);
 bool kg_file_is_dir(const char *path);
 bool kg_file_is_regular(const char *path); /* no folder, pipe or device */
