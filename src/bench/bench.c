@@ -93,9 +93,16 @@ kg_status kg_bench_settle(const struct kg_backend *be, const void *p, struct kg_
     return kg_buf_get(be, &word, p, sizeof word, err);
 }
 
-static double ceiling_work(enum kg_bench_ceiling kind)
+static int64_t gemm_side(const struct kg_bench_report *r)
 {
-    return kind == KG_BENCH_MEMORY ? 8.0 * STREAM_WORDS : 2.0 * GEMM_N * GEMM_N * GEMM_N;
+    return r->gemm_side > 0 ? r->gemm_side : GEMM_N;
+}
+
+static double ceiling_work(const struct kg_bench_report *r, enum kg_bench_ceiling kind)
+{
+    double n = (double)gemm_side(r);
+
+    return kind == KG_BENCH_MEMORY ? 8.0 * STREAM_WORDS : 2.0 * n * n * n;
 }
 
 static bool is_fp32(enum kg_bench_ceiling kind)
@@ -109,7 +116,7 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
     enum kg_dtype t = is_fp32(kind) ? KG_F32 : r->ct;
 
     if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32) {
-        KG_TRY(kg_op_peak(r->be, t, ceiling_work(kind), err));
+        KG_TRY(kg_op_peak(r->be, t, ceiling_work(r, kind), err));
         return kg_bench_settle(r->be, r->slab, err);
     }
     if (kind == KG_BENCH_MEMORY && r->be->host_memory) {
@@ -120,7 +127,7 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
         KG_TRY(kg_buf_copy(r->be, r->slab, r->slab + STREAM_BYTES / 2, STREAM_BYTES / 2,
                            err));
     else
-        KG_TRY(gemm(r->be, r->slab, t, GEMM_N, err));
+        KG_TRY(gemm(r->be, r->slab, t, gemm_side(r), err));
     return kg_bench_settle(r->be, r->slab, err);
 }
 
@@ -141,7 +148,7 @@ static kg_status sustain(double *rate, struct kg_bench_report *r,
         turns++;
         seconds = kg_clock_seconds() - start;
     } while (seconds < CEILING_SECONDS);
-    *rate = turns * ceiling_work(kind) / seconds;
+    *rate = turns * ceiling_work(r, kind) / seconds;
     return KG_OK;
 }
 
@@ -339,7 +346,8 @@ static kg_status ceiling_row(struct kg_bench_report *r, const char *name,
                              struct kg_err *err)
 {
     struct kg_bench_timing t = {.n = 0};
-    struct kg_bench_rate rate = {.name = name, .work = ceiling_work(kind), .unit = unit};
+    struct kg_bench_rate rate = {
+        .name = name, .work = ceiling_work(r, kind), .unit = unit};
 
     for (int i = 0; i < 5; i++) {
         double reached = 0;

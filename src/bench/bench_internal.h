@@ -27,6 +27,7 @@ struct kg_bench_report {
     const struct kg_backend *be; /* what is measured */
     bool json;
     enum kg_dtype ct;    /* products are made in it */
+    int64_t gemm_side;   /* of the matrices of the ceilings; 0: 2,048 */
     unsigned char *slab; /* owned, the backend's: operands of the ceilings, made at
                           * first need */
     uint64_t sum;        /* of what the memory ceiling read, so that it is read */

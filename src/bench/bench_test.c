@@ -162,7 +162,8 @@ static void embedding_and_searching_are_measured(void **state)
     static const struct kg_encoder_shape tiny = {
         .dim = 32, .ffn = 48, .layers = 1, .heads = 2, .vocab = 9, .max_tokens = 5};
     struct kg_str out = {0};
-    struct kg_bench_report r = {.out = &out, .be = backend(), .ct = KG_F32};
+    struct kg_bench_report r = {
+        .out = &out, .be = backend(), .ct = KG_F32, .gemm_side = 128};
     struct kg_err err;
 
     (void)state;
@@ -215,8 +216,11 @@ static void operations_are_measured_one_by_one(void **state)
         "adamw, 1000 weights",
     };
     struct kg_str out = {0};
-    struct kg_bench_report r = {
-        .out = &out, .be = backend(), .json = true, .ct = KG_BF16};
+    struct kg_bench_report r = {.out = &out,
+                                .be = backend(),
+                                .json = true,
+                                .ct = KG_BF16,
+                                .gemm_side = 128}; /* minutes, where bf16 is by floats */
     struct kg_err err;
     int rows = 0;
 
@@ -335,7 +339,7 @@ static void a_step_of_adapters_is_measured(void **state)
         .hidden = 32, .ffn = 64, .layers = 2, .heads = 2, .kv_heads = 1, .vocab = 4096};
     struct kg_str out = {0};
     struct kg_bench_report r = {
-        .out = &out, .ct = KG_BF16, .be = backend(), .json = true};
+        .out = &out, .ct = KG_BF16, .be = backend(), .json = true, .gemm_side = 128};
     double whole, adapters;
     struct kg_err err;
     const char *at;
