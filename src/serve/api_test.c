@@ -136,7 +136,7 @@ static const struct bad {
     const char *body, *param, *part;
 } bads[] = {
     {KG_API_COMPLETION, "", NULL, "the body"},
-    {KG_API_COMPLETION, "{\"prompt\":\"1\"", NULL, "line 1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\"", NULL, "column 13"},
     {KG_API_COMPLETION, "{\"prompt\":\"\377\"}", NULL, "the body"},
     {KG_API_COMPLETION, "[1]", NULL, "expected a JSON object, found array"},
     {KG_API_COMPLETION, "{}", "prompt", "expected the field"},
