@@ -54,6 +54,7 @@ until_() { # until_ COMMAND...: for half a minute
     return 1
 }
 gone() { [ -z "$(ranks "$1")" ]; }
+loss_said() { grep -qE '^kedge train: .*: rank 0 \(machine-a\): nothing .* rank 2 \(machine-b\)' "$work/said"; }
 cut_off() {
     start "$m" &
     until_ [ -d "$work/$m/checkpoints/step-000002" ] && [ "$(ranks "$m" | wc -l)" -eq 3 ] && ip -n $b link set wire down &&
@@ -62,8 +63,7 @@ cut_off() {
     wait
     # what stands behind the name may be lost with the launcher, which forwards it
     grep -E 'kedge train: | for 3 s' "$work/said" >"$work/lines"
-    grep -qE '^kedge train: .*: rank 0 \(machine-a\): nothing .* rank 2 \(machine-b\)' "$work/lines" &&
-        [ "$(wc -l <"$work/lines")" -eq 1 ] && [ ! -d "$work/$m/checkpoints/step-000016" ]
+    loss_said && [ "$(wc -l <"$work/lines")" -eq 1 ] && [ ! -d "$work/$m/checkpoints/step-000016" ]
 }
 same() { cmp "$work/one/checkpoints/latest/$1" "$work/$m/checkpoints/latest/$1"; }
 on_both() { ip -n $b link set wire up && start "$m" --resume && same model/model.safetensors && same state.safetensors; }

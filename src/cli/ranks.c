@@ -33,6 +33,7 @@ enum { MOST = KG_RANKS_SOCKETS };
 enum { TURN_S = 2, SPEAKER_S = 10, LAST_TURN_S = 30 };
 /* A rank that closed its sockets ends within this, or how is not told. */
 enum { GONE_MS = 2000, NAP_MS = 5 };
+enum { HEARD_MS = 500 }; /* a launcher passes on what was said within this */
 
 static int fd[MOST][MOST];
 static pid_t child[MOST];
@@ -174,6 +175,15 @@ static void add_end(struct kg_err *err, int state)
                 WEXITSTATUS(state));
 }
 
+/* A launcher that is told to end all may do so before it has passed on what was said. */
+static void let_it_be_heard(const struct kg_ranks *r)
+{
+    const struct timespec a_while = {0, HEARD_MS * 1000000l};
+
+    if (r->lost && r->n > 1 && !forked)
+        nanosleep(&a_while, NULL);
+}
+
 /* A child that is gone has closed its sockets, and ends by itself: a signal of ours would
  * be taken for the cause.   returns whether it did, soon; state: as waitpid says */
 static bool ended_by_itself(int *state, pid_t p)
@@ -245,8 +255,11 @@ int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
     int n = r->n, me = r->me;
     bool lost = r->lost;
 
-    if (status != KG_OK && speaks(r, err))
+    if (status != KG_OK && speaks(r, err)) {
         kg_cli_fail(err);
+        let_it_be_heard(r);
+    }
+    r->exit_status = code;
     kg_ranks_close(r); /* of a launcher: all stay until the first has spoken */
     if (!forked)
         return code;

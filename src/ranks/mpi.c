@@ -11,6 +11,7 @@
 #include "ranks/mpi.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/program.h"
 #include "ranks/lost.h"
@@ -18,6 +19,7 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <limits.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -30,7 +32,7 @@ enum { PIECE = 1 << 30, LOOKS = 16, MOST_NAP_NS = 1000000 };
 static const double awake_s = 500e-6;
 static const double turn_s = 0.05; /* longer than a note takes */
 _Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
-enum { ABORT_S = 5 }; /* for an abort, at most */
+enum { ABORT_S = 5, CLOSE_S = 5 }; /* for an abort, for MPI's end, at most */
 
 /* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) behind it. */
 enum note_kind { ASK, ANSWER, LOST };
@@ -371,25 +373,67 @@ static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *
 
 /* ---- life ---- */
 
-static void *leave(void *unused)
-{
-    const struct timespec limit = {ABORT_S, 0};
+/* A call of the library's end, which may not return. */
+struct limit {
+    double s;
+    int status;      /* of the process, when it is over */
+    const char *why; /* NULL: it was said already */
+    pthread_t thread;
+    bool there;
+};
 
-    nanosleep(&limit, NULL);
-    _exit(KG_RANKS_EXIT_LOST);
-    return unused;
+static void *leave(void *limit)
+{
+    const struct limit *l = limit;
+    const struct timespec t = {(time_t)l->s, (long)((l->s - floor(l->s)) * 1e9)};
+
+    nanosleep(&t, NULL);
+    if (l->why)
+        kg_log_warn("%s for %g s: this rank ends without", l->why, l->s);
+    _exit(l->status);
+    return NULL;
+}
+
+/* l->s 0: for ever */
+static void limit_begin(struct limit *l)
+{
+    fflush(NULL);
+    l->there = l->s > 0 && pthread_create(&l->thread, NULL, leave, l) == 0;
+}
+
+static void limit_end(const struct limit *l)
+{
+    if (l->there && pthread_cancel(l->thread) == 0)
+        pthread_join(l->thread, NULL);
 }
 
 /* MPICH's abort asks the launcher to end the others and waits for it: for ever where it
  * is on the machine that was lost. */
 static void end_all(const struct kg_mpi *mpi)
 {
-    pthread_t limit;
-    bool limited = pthread_create(&limit, NULL, leave, NULL) == 0;
+    struct limit limit = {.s = ABORT_S, .status = KG_RANKS_EXIT_LOST};
 
+    limit_begin(&limit);
     mpi->end_all(KG_RANKS_EXIT_LOST);
-    if (limited && pthread_cancel(limit) == 0)
-        pthread_join(limit, NULL);
+    limit_end(&limit);
+}
+
+/* One that comes late may be at a checkpoint that it alone writes. When all are there,
+ * all is said and written. */
+static void end_together(const struct kg_ranks *r, const struct kg_mpi *mpi)
+{
+    struct limit others = {.s = r->wait_s,
+                           .status = KG_RANKS_EXIT_LOST,
+                           .why = "another rank did not come to its end"};
+    struct limit library = {
+        .s = CLOSE_S, .status = r->exit_status, .why = "MPI did not come to its end"};
+
+    limit_begin(&others);
+    mpi->part();
+    limit_end(&others);
+    limit_begin(&library);
+    mpi->close();
+    limit_end(&library);
 }
 
 static void free_wire(struct wire *w)
@@ -410,7 +454,7 @@ static void close_wire(struct kg_ranks *r)
     if (r->lost)
         end_all(w->mpi);
     else
-        w->mpi->close();
+        end_together(r, w->mpi);
     free_wire(w);
 }
 

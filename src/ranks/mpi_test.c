@@ -30,7 +30,8 @@ static struct {
     int silent; /* nothing ends of this rank; -1: of none */
     bool late;  /* once it is asked for, it ends while the process has no core */
     const char *fails;
-    int closed, ended;
+    int parted, closed, ended;
+    enum { RETURNS, STAYS_IN_PART, STAYS_IN_CLOSE } end;
     struct note told[MOST], coming; /* from rank 0 */
     int to[MOST], n_told;
     enum { NOTHING, COMES, ANSWERS, ANSWERS_LATE } note; /* to what it asked, or before */
@@ -106,7 +107,19 @@ static int hear(void *note, int n)
     return 0;
 }
 
-static void close_world(void) { world.closed++; }
+static void part_world(void)
+{
+    world.parted++;
+    while (world.end == STAYS_IN_PART)
+        pause();
+}
+static void close_world(void)
+{
+    assert_int_equal(world.parted, 1);
+    world.closed++;
+    while (world.end == STAYS_IN_CLOSE)
+        pause();
+}
 static void end_world(int status)
 {
     assert_int_equal(status, KG_RANKS_EXIT_LOST);
@@ -114,8 +127,8 @@ static void end_world(int status)
 }
 
 static const struct kg_mpi made_up = {
-    KG_MPI_INTERFACE, "openmpi", open_world, library,     start,
-    test_world,       tell,      hear,       close_world, end_world};
+    KG_MPI_INTERFACE, "openmpi",   open_world, library, start, test_world, tell, hear,
+    part_world,       close_world, end_world};
 
 static int join(void **state)
 {
@@ -421,6 +434,34 @@ static void an_abort_that_waits_for_ever_is_left(void **state)
     assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
 }
 
+/* Of a rank whose work was done with status 7.   returns how the process ends */
+static int ends_with(int end, double wait_s)
+{
+    int ended;
+    pid_t child = fork();
+
+    if (child == 0) {
+        struct kg_ranks r;
+
+        world.end = end;
+        NEED_IN_CHILD(kg_ranks_on_shim(&r, &made_up, err));
+        r.wait_s = wait_s;
+        r.exit_status = 7;
+        kg_ranks_close(&r);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+}
+
+static void an_end_that_does_not_return_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(ends_with(RETURNS, 0.05), 1);
+    assert_int_equal(ends_with(STAYS_IN_PART, 0.05), KG_RANKS_EXIT_LOST);
+    assert_int_equal(ends_with(STAYS_IN_CLOSE, 0.05), 7);
+}
+
 static void what_mpi_says_is_said(void **state)
 {
     struct kg_ranks r;
@@ -495,6 +536,7 @@ int main(void)
         cmocka_unit_test_setup(a_loss_that_another_found_is_believed, join),
         cmocka_unit_test_setup(without_memory_for_notes_nobody_is_joined, join),
         cmocka_unit_test_setup(an_abort_that_waits_for_ever_is_left, join),
+        cmocka_unit_test_setup(an_end_that_does_not_return_is_left, join),
         cmocka_unit_test_setup(what_mpi_says_is_said, join),
         cmocka_unit_test_setup(what_mpi_says_to_several_is_said_by_one, join),
         cmocka_unit_test_setup(a_shim_that_is_not_there_is_named, join),

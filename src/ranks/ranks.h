@@ -84,8 +84,9 @@ struct kg_ranks {
     struct kg_ranks *whole; /* borrowed; NULL: it is no part */
     char (*host)[KG_RANKS_HOST]; /* (n) owned; NULL: not known (kg_ranks_check_alike) */
     struct kg_ranks_loss *loss;  /* borrowed; NULL: who finds one alone knows it */
-    int here;      /* ranks that share this one's cores, itself too; 0: none but it */
-    double wait_s; /* for a rank, at most; 0: for ever */
+    int here;        /* ranks that share this one's cores, itself too; 0: none but it */
+    double wait_s;   /* for a rank, at most; 0: for ever */
+    int exit_status; /* of this process, where a library does not return from its end */
     const struct kg_ranks_transport *transport;
     void *wire;                  /* the transport's */
     struct kg_ranks_nccl *nccl;  /* owned; NULL: there is none, or it is the whole's */

@@ -7,11 +7,14 @@
 #include "ranks/mpi/shim.h"
 
 #include <mpi.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-enum { PARTS, NOTES }; /* tags */
+enum { PARTS, NOTES, FAREWELL }; /* tags */
 
 static struct slot {
     MPI_Request *requests;
@@ -148,9 +151,62 @@ static int hear(void *note, int n)
     return came.MPI_SOURCE;
 }
 
+/* ---- the end ---- */
+
+/* The rank that a byte is from has heard the round before it, and all that was sent. */
+static void part(void)
+{
+    MPI_Request *all = calloc(2 * (size_t)n_ranks, sizeof *all);
+    char out = 0, *in = calloc((size_t)n_ranks, 1);
+    const struct timespec nap = {0, 1000000};
+
+    for (int round = 0; all && in && round < 2; round++) {
+        int through = 0, n = 0;
+
+        for (int p = 0; p < n_ranks; p++) {
+            MPI_Irecv(&in[p], 1, MPI_BYTE, p, FAREWELL, MPI_COMM_WORLD, &all[n++]);
+            MPI_Isend(&out, 1, MPI_BYTE, p, FAREWELL, MPI_COMM_WORLD, &all[n++]);
+        }
+        while (MPI_Testall(n, all, &through, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
+               !through)
+            nanosleep(&nap, NULL);
+    }
+    free(all);
+    free(in);
+}
+
+/* MPICH over UCX before 4.2 may stay in MPI_Finalize for ever: a rank that is through
+ * with it answers no more, and others' last flush needs an answer where it goes over TCP
+ * (pmodels/mpich, pull request 6596). */
+static bool may_stay(void)
+{
+    char all[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int n, major, minor;
+
+    MPI_Get_library_version(all, &n);
+    return strstr(all, "ch4:ucx") &&
+           sscanf(all, "MPICH Version: %d.%d", &major, &minor) == 2 &&
+           (major < 4 || (major == 4 && minor < 2));
+}
+
+/* In the place of MPI_Finalize: what it tells the launcher, in whose protocol (PMI 1) no
+ * end of a process is an error from then on. */
+static bool leave_launcher(void)
+{
+    static const char end[] = "cmd=finalize\n";
+    const char *number = getenv("PMI_FD"), *version = getenv("MPIR_CVAR_PMI_VERSION");
+    struct pollfd launcher = {.fd = number ? atoi(number) : -1, .events = POLLIN};
+    char ack[64];
+
+    return launcher.fd > 0 && (!version || !strcmp(version, "1")) &&
+           write(launcher.fd, end, sizeof end - 1) == (ssize_t)sizeof end - 1 &&
+           poll(&launcher, 1, 5000) == 1 && read(launcher.fd, ack, sizeof ack) > 0;
+}
+
 static void close_mpi(void)
 {
-    MPI_Finalize();
+    if (!may_stay() || !leave_launcher())
+        MPI_Finalize();
     for (int p = 0; p < n_ranks && notes; p++)
         free(notes[p].bytes);
     free(notes);
@@ -172,6 +228,7 @@ __attribute__((visibility("default"))) const struct kg_mpi kg_mpi_shim = {
     .test = test,
     .tell = tell,
     .hear = hear,
+    .part = part,
     .close = close_mpi,
     .end_all = end_all,
 };

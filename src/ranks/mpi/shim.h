@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-enum { KG_MPI_INTERFACE = 3, KG_MPI_TEXT = 256 };
+enum { KG_MPI_INTERFACE = 4, KG_MPI_TEXT = 256 };
 enum { KG_MPI_SLOTS = 4 }; /* lists of pieces that may be on their way at once */
 
 /* Bytes to or from a rank. */
@@ -37,7 +37,9 @@ struct kg_mpi {
     void (*tell)(int rank, const void *note, int n);
     /* note (n) out: the next that came.   returns the rank it is from; -1: none came */
     int (*hear)(void *note, int n);
-    void (*close)(void);
+    /* Returns when every rank has called it, and has what was sent to it. */
+    void (*part)(void);
+    void (*close)(void); /* after part; some libraries never return from their end */
     /* This rank and, where it can, the launcher's others. */
     void (*end_all)(int status);
 };
