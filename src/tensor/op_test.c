@@ -388,14 +388,6 @@ static const struct op ops[] = {
 };
 enum { N_OPS = sizeof ops / sizeof ops[0] };
 
-/* Kernels for devices have no operations of encoders. */
-static bool lacks(const struct op *op)
-{
-    const bool of_encoders = op->run == run_layernorm || op->run == run_gelu;
-
-    return of_encoders && !backend()->layernorm;
-}
-
 /* ---- inputs ---- */
 static uint32_t random_state;
 static float uniform(void) /* (-1, 1) */
@@ -475,8 +467,6 @@ static void compare_with_plain(enum kg_dtype ct, double tolerance)
 {
     for (int o = 0; o < N_OPS; o++) {
         struct problem p;
-        if (lacks(&ops[o]))
-            continue;
         problem_init(&p, &ops[o]);
         assert_int_equal(ops[o].run(backend(), ct, p.y, p.x), KG_OK);
         for (int64_t i = 0; i < p.n_out; i++)
@@ -604,8 +594,6 @@ static void every_instruction_set_gives_the_same_bits(void **state)
     for (int o = 0; o < 2 * N_OPS; o++) {
         enum kg_dtype ct = o < N_OPS ? KG_F32 : KG_BF16;
         const struct op *op = &ops[o % N_OPS];
-        if (lacks(op))
-            continue;
         int64_t n = everything(kg_backend_cpu_variant(0), op, ct, want);
         for (int i = 1; !emulated() && kg_backend_cpu_variant(i); i++) {
             everything(kg_backend_cpu_variant(i), op, ct, got);

@@ -185,6 +185,17 @@ static inline dim3 kg_cuda_lanes(int64_t rows)
 {
     return kg_grid(kg_cuda_pieces(rows, KG_CUDA_LANE_ROWS), 1);
 }
+/* A lane has eight elements of its row under way at a time, as few rows are all that a
+ * device has to do when it decodes.
+ * x[i] <- the row's element i turns of the lanes behind d, 0 beyond its end */
+enum { KG_CUDA_AT_ONCE = 8, KG_CUDA_TURN = KG_CUDA_AT_ONCE * KG_CUDA_LANES };
+static __device__ inline void kg_cuda_take(float x[KG_CUDA_AT_ONCE], const float *row,
+                                           int64_t d, int64_t end)
+{
+#pragma unroll
+    for (int i = 0; i < KG_CUDA_AT_ONCE; i++)
+        x[i] = d + i * KG_CUDA_LANES < end ? row[d + i * KG_CUDA_LANES] : 0.0f;
+}
 /* The tree of base/simd.h: lane i with i+8, then i+4, i+2, i+1; all of them get it. */
 template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
 {
@@ -225,6 +236,9 @@ kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
 kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec dw,
                               struct kg_mat dy, struct kg_mat x, struct kg_vec w,
                               struct kg_vec inv, struct kg_err *err);
+kg_status kg_cuda_layernorm(struct kg_mat y, struct kg_mat x, struct kg_vec w,
+                            struct kg_vec b, float eps, struct kg_err *err);
+kg_status kg_cuda_gelu(struct kg_mat y, struct kg_mat x, struct kg_err *err);
 kg_status kg_cuda_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
 kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
 kg_status kg_cuda_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,

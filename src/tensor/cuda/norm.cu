@@ -8,35 +8,27 @@
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64, AT_ONCE = 8 };
-
-/* x[i] <- a row's element i turns of the lanes behind d, 0 beyond its end */
-static __device__ void take(float x[AT_ONCE], const float *row, int64_t d, int64_t end)
-{
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-        x[i] = d + i * KG_CUDA_LANES < end ? row[d + i * KG_CUDA_LANES] : 0.0f;
-}
+enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64, AT_ONCE = KG_CUDA_AT_ONCE };
 
 /* ---- forward ---- */
 static __global__ void rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                                struct kg_vec w, float eps)
 {
-    enum { TURN = AT_ONCE * KG_CUDA_LANES };
+    enum { TURN = KG_CUDA_TURN };
     const struct kg_cuda_lane l = kg_cuda_lane_of(x.rows);
     const float *row = kg_cuda_f32(x, l.row);
     float sum = 0.0f, scale, v[AT_ONCE], by[AT_ONCE];
 
     for (int64_t d = l.first; l.there && d < x.cols; d += TURN) {
-        take(v, row, d, x.cols);
+        kg_cuda_take(v, row, d, x.cols);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) /* a sum of squares is no -0: 0 adds nothing */
             sum = kg_fma(v[i], v[i], sum);
     }
     scale = 1.0f / sqrtf(kg_cuda_sum_lanes(sum) / (float)x.cols + eps);
     for (int64_t d = l.first; l.there && d < x.cols; d += TURN) {
-        take(v, row, d, x.cols);
-        take(by, w.data, d, x.cols);
+        kg_cuda_take(v, row, d, x.cols);
+        kg_cuda_take(by, w.data, d, x.cols);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             if (d + i * KG_CUDA_LANES < x.cols)
