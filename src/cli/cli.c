@@ -233,6 +233,13 @@ static int unknown_command(const char *name)
                         near ? near : "", near ? "?" : "");
 }
 
+static int help_of(const char *name)
+{
+    const struct kg_command *c = kg_command_find(name);
+
+    return c ? print_help(c) : unknown_command(name);
+}
+
 /* Each process of a launcher would do all of the work. */
 static kg_status check_single(const struct kg_command *c, struct kg_err *err)
 {
@@ -284,9 +291,11 @@ int kg_cli_main(int argc, char **argv)
     if (argc < 2)
         return kg_cli_usage("expected a command");
     const char *first = argv[1];
-    if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0 ||
-        strcmp(first, "help") == 0)
+    const bool helps = strcmp(first, "help") == 0;
+    if ((helps && argc < 3) || strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0)
         return print_text(kg_cli_overview);
+    if (helps)
+        return help_of(argv[2]);
     if (strcmp(first, "--version") == 0)
         return print_text(kg_cli_version);
     const struct kg_command *c = kg_command_find(first);

@@ -18,6 +18,7 @@ enum { MAX_FLAGS = 128 };
 
 /* Flags that are there, each once. */
 struct given {
+    const struct kg_command *command;
     const struct kg_flag *flags[MAX_FLAGS];
     const char *beside[MAX_FLAGS]; /* its own, or its group's */
     int n;
@@ -102,10 +103,12 @@ static const struct kg_flag *find_flag(struct kg_flag_walk *walk, const char *ar
     return NULL;
 }
 
-static kg_status unknown_flag(const struct kg_flag *flags, const char *arg,
+/* Where a command takes a recipe's keys, one may have been meant. */
+static kg_status unknown_flag(const struct kg_command *c, const char *arg,
                               struct kg_err *err)
 {
-    struct kg_flag_walk walk = {flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
+    const bool has_keys = c->usage && strstr(c->usage, "section.key=value");
     const char *names[MAX_FLAGS], *near = NULL;
     size_t n = 0;
 
@@ -113,6 +116,11 @@ static kg_status unknown_flag(const struct kg_flag *flags, const char *arg,
         names[n++] = f->name;
     if (arg[1] == '-')
         near = kg_str_nearest(arg + 2, names, n, sizeof *names);
+    if (!near && has_keys)
+        return kg_fail(err, KG_EINVAL,
+                       "unknown flag %s; a recipe's keys have no dashes, as "
+                       "model.path=DIR",
+                       arg);
     return kg_fail(err, KG_EINVAL, "unknown flag %s%s%s%s", arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");
 }
@@ -139,7 +147,7 @@ static kg_status parse_flag(struct given *given, const struct kg_flag *flags, in
     const char *value;
     const struct kg_flag *f = find_flag(&walk, argv[*i], &value);
     if (f == NULL)
-        return unknown_flag(flags, argv[*i], err);
+        return unknown_flag(given->command, argv[*i], err);
     add_given(given, f, &walk);
     if (value && !takes_value(f))
         return kg_fail(err, KG_EINVAL, "--%s takes no value, found '%s'", f->name, value);
@@ -262,7 +270,7 @@ static bool asks_for_help(int argc, char **argv)
 kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
                          struct kg_err *err)
 {
-    struct given given = {.n = 0};
+    struct given given = {.command = c};
     int n = 0;
     bool flags_ended = false;
     *help = asks_for_help(*argc, argv);

@@ -149,6 +149,15 @@ static void a_flag_beside_what_it_needs_is_taken(void **state)
     taken("data check x --add-special true --model d");
 }
 
+static void a_key_that_is_given_as_a_flag_is_told_so(void **state)
+{
+    (void)state;
+    refused("train --model x",
+            "unknown flag --model; a recipe's keys have no dashes, as model.path=DIR");
+    refused("train --resum", "unknown flag --resum, did you mean --resume?");
+    refused("doctor --model.path x", "unknown flag --model.path");
+}
+
 /* Products whose bits depend on what stands beside them are for measuring. */
 static void bench_alone_has_products_that_are_not_pinned(void **state)
 {
@@ -219,6 +228,7 @@ int main(void)
         cmocka_unit_test(a_flag_that_does_not_act_is_refused),
         cmocka_unit_test(a_flag_without_effect_beside_others_is_refused),
         cmocka_unit_test(a_flag_beside_what_it_needs_is_taken),
+        cmocka_unit_test(a_key_that_is_given_as_a_flag_is_told_so),
         cmocka_unit_test(bench_alone_has_products_that_are_not_pinned),
         cmocka_unit_test(a_flag_that_acts_is_taken),
         cmocka_unit_test(help_names_the_actions_of_a_flag),
