@@ -1,5 +1,6 @@
 /* Gradients: torch's, finite differences, and the properties that a micro-batch split,
  * checkpointing and threads must not disturb. */
+#include "base/sanitized_testing.h"
 #include "model/model_testing.h"
 
 struct gradients {
@@ -47,11 +48,11 @@ static void test_gradients_are_those_of_torch(void **state)
         check_gradients_of(test_archs[i]);
 }
 
-/* Eight overlapping stretches of the repeated reference, 2,348 tokens: sums over more
- * than one chunk of tokens. */
+/* Eight overlapping stretches of the repeated reference, 2,348 tokens, under the
+ * sanitizers half of that: sums over more than one chunk of tokens. */
 static struct test_pack long_pack(const struct test_pack *t)
 {
-    enum { REPEATS = 5 };
+    enum { REPEATS = SANITIZED ? 3 : 5 };
     const int32_t *seqs[TEST_MAX_SEQS];
     int32_t lengths[TEST_MAX_SEQS];
     static int32_t tokens[REPEATS * TEST_REF_TOKENS];
@@ -114,7 +115,7 @@ static void check_threads(struct kg_model *m, struct test_reference *r)
 {
     kg_threads_set(1);
     struct gradients one = gradients_of(m, &r->pack, TEST_REF_TARGETS, false);
-    for (int threads = 2; threads <= 4; threads += 2) {
+    for (int threads = SANITIZED ? 4 : 2; threads <= 4; threads += 2) {
         kg_threads_set(threads);
         struct gradients many = gradients_of(m, &r->pack, TEST_REF_TARGETS, false);
         assert_true(same_bits(&one, &many));

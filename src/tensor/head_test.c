@@ -1,6 +1,7 @@
 /* The vocabulary head: against plain double formulas and finite differences, and bit for
  * bit against itself whatever else is asked, however many rows, however many threads.
  */
+#include "base/sanitized_testing.h"
 #include "tensor/matrix_testing.h"
 
 #include <math.h>
@@ -398,7 +399,7 @@ static void number_of_rows_changes_no_bit(void **state)
         struct problem p = wide_of(i);
         problem_init(&p);
         struct kg_head_out full = run_all(&p);
-        for (int64_t n = 1; n <= 64; n += emulated() ? 9 : 1) {
+        for (int64_t n = 1; n <= 64; n += emulated() || SANITIZED ? 9 : 1) {
             int64_t first = below(p.n - n);
             struct problem part = part_of(&p, first, n);
             struct kg_head_out o = run_all(&part);
