@@ -186,6 +186,8 @@ static __global__ void __launch_bounds__(THREADS)
 
     if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y % a.n_kv_heads))
         return;
+    if (a.both_ways)
+        kg_cuda_see_all(&t);
     for (int block = kg_cuda_first_block(a, t); block <= t.last; block++) {
         const int64_t row = kg_cuda_keys(a, t.seq, block);
         const int n = kg_cuda_seen(t, t.rows - 1, block);
@@ -217,10 +219,6 @@ kg_status kg_cuda_attention(struct kg_mat o, struct kg_vec lse, const struct kg_
 {
     const int64_t tiles = kg_cuda_most_tiles(a);
 
-    if (a->both_ways)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "attention: both ways, expected causal: "
-                       "devices have no encoders yet");
     if (tiles > 0 && kg_cuda_by_mma(a))
         kg_cuda_attention_mma(o, lse, a);
     else if (tiles > 0)

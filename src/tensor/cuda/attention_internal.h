@@ -4,7 +4,8 @@
  * 64 positions (counted from position 0) are numbered position by position, and 64 of
  * them are a tile. So the last block of keys that a row of a tile sees, the tile's own,
  * is that of all of them, and the only one of which some do not see the end. A window
- * leaves out the first blocks, or their beginning.
+ * leaves out the first blocks, or their beginning. Both ways all rows of a sequence see
+ * the same keys, as its last one does.
  *
  * Lengths and places of sequences are known to the device alone: a grid is as large as
  * they allow, and each block looks for its tile.
@@ -26,7 +27,9 @@ struct kg_cuda_tile {
     struct kg_attn_seq seq;
     int group;
     int kv_head;
-    int last;  /* block that its positions stand in: the last one of its keys */
+    int last;  /* the last block of its keys: that its positions stand in, or both ways
+                * the sequence's last */
+    int end;   /* keys of that block, of all rows; 0: each to its own position */
     int from;  /* position where the sequence's part of that block begins */
     int first; /* row of that part where the tile begins */
     int rows;
@@ -48,7 +51,9 @@ static __device__ inline int kg_cuda_head(const struct kg_cuda_tile &t, int r)
 /* Keys of a block that row r sees. */
 static __device__ inline int kg_cuda_seen(const struct kg_cuda_tile &t, int r, int block)
 {
-    return block < t.last ? KG_KV_BLOCK : kg_cuda_position(t, r) % KG_KV_BLOCK + 1;
+    if (block < t.last)
+        return KG_KV_BLOCK;
+    return t.end > 0 ? t.end : kg_cuda_position(t, r) % KG_KV_BLOCK + 1;
 }
 /* First key that the query at position p sees, ... */
 static __device__ inline int kg_cuda_first_key(const struct kg_attn &a, int p)
@@ -154,7 +159,7 @@ kg_cuda_tile_at(const struct kg_attn_seq &s, int group, int kv_head, int i)
     const int first = (i < head ? i : (i - head) % group) * KG_ATTN_ROWS;
     const int rows = (int)kg_cuda_min(KG_ATTN_ROWS, (int64_t)whole * group - first);
 
-    return {s, group, kv_head, from / KG_KV_BLOCK, from, first, rows};
+    return {s, group, kv_head, from / KG_KV_BLOCK, 0, from, first, rows};
 }
 
 /* The tile of this block; the latest of a sequence, which see most keys, begin. */
@@ -169,6 +174,15 @@ static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
     *t = kg_cuda_tile_at(a.seqs[s], group, kv_head,
                          kg_cuda_units(a.seqs[s], group, false) - 1 - i);
     return true;
+}
+
+/* Its rows see what the sequence's last one sees. */
+static __device__ inline void kg_cuda_see_all(struct kg_cuda_tile *t)
+{
+    const int last = t->seq.pos + t->seq.n_rows - 1;
+
+    t->last = last / KG_KV_BLOCK;
+    t->end = last % KG_KV_BLOCK + 1;
 }
 
 /* As many tiles of one KV head as N rows in n_seqs sequences may have: each block may

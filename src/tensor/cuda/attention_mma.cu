@@ -10,7 +10,8 @@
  * A warp has 16 rows of a tile and a thread, with g = lane / 4, rows g and g + 8 of them.
  * Keys and values of the next blocks arrive while it computes with one: a row of decoding
  * has a block of threads for itself, which else would wait for memory at every turn.
- * PLAIN knows no window and no softcap, for want of registers.
+ * PLAIN knows no window and no softcap, for want of registers; BOTH is both ways, which
+ * has the bits of either.
  */
 #include "tensor/cuda/attention_internal.h"
 
@@ -284,7 +285,7 @@ static __device__ bool in_part(const struct kg_attn &a, const struct kg_cuda_til
     return block * KG_KV_BLOCK < kg_cuda_first_key(a, end);
 }
 
-template <int HD, bool PLAIN>
+template <int HD, bool PLAIN, bool BOTH>
 static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     attention(struct kg_mat o, struct kg_vec lse, struct kg_attn a)
 {
@@ -300,6 +301,8 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
 
     if (!kg_cuda_tile_of_block(&t, a, (int)blockIdx.y))
         return;
+    if (BOTH)
+        kg_cuda_see_all(&t);
     kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, held->k, a.q, t);
     clear(&part);
     clear(&all);
@@ -338,18 +341,27 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
     write(o, lse, t, &all, a.n_heads);
 }
 
-template <int HD>
-static void launch(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
+template <int HD, bool PLAIN, bool BOTH>
+static void start(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
 {
     const dim3 grid = kg_grid(kg_cuda_most_tiles(a), a->n_kv_heads);
 
     static_assert((int)stages<HD>::BYTES <= (int)KG_ASKED_MOST, "shared memory");
-    if (a->window == 0 && a->softcap == 0.0f)
-        KG_LAUNCH_ASKING((int)stages<HD>::BYTES, (attention<HD, true>), grid,
-                         KG_ATTN_THREADS, o, lse, *a);
+    KG_LAUNCH_ASKING((int)stages<HD>::BYTES, (attention<HD, PLAIN, BOTH>), grid,
+                     KG_ATTN_THREADS, o, lse, *a);
+}
+
+template <int HD>
+static void launch(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
+{
+    const bool plain = a->window == 0 && a->softcap == 0.0f;
+
+    if (a->both_ways)
+        start<HD, false, true>(o, lse, a);
+    else if (plain)
+        start<HD, true, false>(o, lse, a);
     else
-        KG_LAUNCH_ASKING((int)stages<HD>::BYTES, (attention<HD, false>), grid,
-                         KG_ATTN_THREADS, o, lse, *a);
+        start<HD, false, false>(o, lse, a);
 }
 
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a)
