@@ -13,7 +13,8 @@
 enum kg_code { KG_CODE_F16, KG_CODE_I8, KG_CODES };
 
 struct kg_codes {
-    void *data; /* of kg_codes_bytes, the host's */
+    void *data; /* of kg_codes_bytes, memory of the backend that multiplies, aligned as
+                 * it gives it; or the host's while they are put into their places */
     enum kg_code code;
     int64_t rows;
     int64_t cols;

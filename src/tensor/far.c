@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "tensor/far.h"
 
+#include "tensor/codes.h"
 #include "tensor/pages.h"
 
 #include <omp.h>
@@ -132,6 +133,11 @@ static kg_status far_layernorm(struct kg_mat y, struct kg_mat x, struct kg_vec w
 static kg_status far_gelu(struct kg_mat y, struct kg_mat x, struct kg_err *err)
 {
     LENDING(gelu(y, x, err), y.data, x.data);
+}
+static kg_status far_scan(struct kg_mat c, struct kg_mat a, const struct kg_codes *m,
+                          struct kg_err *err)
+{
+    LENDING(scan(c, a, m, err), c.data, a.data, m->data);
 }
 static kg_status far_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err)
 {
@@ -312,6 +318,7 @@ static const struct kg_backend table = {
     .rmsnorm_bwd = far_rmsnorm_bwd,
     .layernorm = far_layernorm,
     .gelu = far_gelu,
+    .scan = far_scan,
     .bias = far_bias,
     .bias_bwd = far_bias_bwd,
     .rope = far_rope,

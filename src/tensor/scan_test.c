@@ -175,5 +175,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused),
     };
 
-    return RUN_ON("cpu", tests, NULL, NULL);
+    const int failed = RUN_FAR_TOO(tests, NULL, NULL);
+
+    return failed + RUN_EMULATED(tests, NULL, NULL);
 }

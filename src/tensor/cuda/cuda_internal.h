@@ -239,6 +239,8 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
 kg_status kg_cuda_layernorm(struct kg_mat y, struct kg_mat x, struct kg_vec w,
                             struct kg_vec b, float eps, struct kg_err *err);
 kg_status kg_cuda_gelu(struct kg_mat y, struct kg_mat x, struct kg_err *err);
+kg_status kg_cuda_scan(struct kg_mat c, struct kg_mat a, const struct kg_codes *m,
+                       struct kg_err *err);
 kg_status kg_cuda_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
 kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
 kg_status kg_cuda_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,

@@ -25,6 +25,7 @@
 
 extern "C" {
 #include "tensor/backend.h"
+#include "tensor/codes.h"
 }
 
 /* What every architecture of the build has. */
@@ -141,6 +142,14 @@ static __device__ inline int kg_anew(int x)
 {
     asm volatile("" : "+r"(x));
     return x;
+}
+/* fp16 in fp32 */
+static __device__ inline float kg_of_half(uint16_t h)
+{
+    float f;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
+    return f;
 }
 /* Two rounded to bf16, the first in the lower half. */
 static __device__ inline uint32_t kg_pair(float first, float second)

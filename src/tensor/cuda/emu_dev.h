@@ -3,6 +3,7 @@
 #ifndef KG_TENSOR_CUDA_EMU_DEV_H
 #define KG_TENSOR_CUDA_EMU_DEV_H
 
+#include "base/half.h"
 #include "base/simd.h"
 
 #define KG_DEV_NAME   "emu"
@@ -65,6 +66,10 @@ static inline void kg_emu_check(const char *kernel, const struct kg_route &r)
     kg_emu_argument(kernel, r.place);
     kg_emu_argument(kernel, r.token);
     kg_emu_argument(kernel, r.first);
+}
+static inline void kg_emu_check(const char *kernel, const struct kg_codes &m)
+{
+    kg_emu_argument(kernel, m.data);
 }
 static inline void kg_emu_check(const char *kernel, const struct kg_groups &g)
 {
@@ -202,6 +207,7 @@ static inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2],
     memcpy(d, all + threadIdx.x % KG_EMU_WARP * KG_EMU_SHOWN, 4 * sizeof *d);
 }
 
+static inline float kg_of_half(uint16_t h) { return kg_half_float(h); }
 static inline uint32_t kg_pair(float first, float second)
 {
     return kg_f32_to_bf16(first) | (uint32_t)kg_f32_to_bf16(second) << 16;

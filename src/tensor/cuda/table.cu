@@ -69,6 +69,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .rmsnorm_bwd = kg_cuda_rmsnorm_bwd,
     .layernorm = kg_cuda_layernorm,
     .gelu = kg_cuda_gelu,
+    .scan = kg_cuda_scan,
     .bias = kg_cuda_bias,
     .bias_bwd = kg_cuda_bias_bwd,
     .rope = kg_cuda_rope,
