@@ -81,8 +81,19 @@ pass "a signal leaves no file of vectors" stopped
 
 pass "a decoder is no encoder" refuses 1 "model_type of an encoder: expected one of bert, roberta, xlm-roberta; found 'qwen2'" \
     ./kedge embed -m tests/data/models/synthetic_tiny_qwen2
-pass "devices have none yet" refuses 1 "--device: expected cpu, found cuda: encoders have no kernels for devices yet" \
-    ./kedge embed -m $bert --device cuda
+pass "a device is one that is known" refuses 1 "--device: " ./kedge embed -m $bert --device gpu
+
+# `far` is memory that the host cannot touch, as a device's
+on_a_device() {
+    KEDGE_TEST_BACKEND=far ./kedge embed -m $bert <"$work/texts" 2>"$work/said" | cmp - "$work/json" || return 1
+    grep -q "on far, weights [0-9.]* kB, a pack of texts [0-9.]* kB, of .* that are free" "$work/said"
+}
+pass "on a device the same vectors, and the log says what they take" on_a_device
+on_a_small_one() {
+    KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=1500 ./kedge embed -m $bert <"$work/texts" 2>"$work/said" && return 1
+    grep -q -- "--device: expected memory for weights ([0-9.]* kB) and a pack of texts ([0-9.]* kB), found 1.50 kB free on far" "$work/said"
+}
+pass "a device that is too small" on_a_small_one
 pass "no folder" refuses 1 "config.json" ./kedge embed -m "$work/none.such"
 pass "a decoder's command refuses an encoder" refuses 1 "architecture: expected one of" ./kedge inspect $bert
 
@@ -94,11 +105,21 @@ seq 1 200 | while read -r i; do
 done >"$work/corpus"
 seq 1 70 | while read -r i; do echo "{\"query\": \"king and cat $i\"}"; done >"$work/queries"
 
+asked_on_a_device() {
+    ./kedge search query "$work/db" cat --kind dense --dense $bert --device cuda 2>"$work/said" && return 1
+    grep -q -- "--device acts with index alone, found query" "$work/said"
+}
 indexed() {
     ./kedge search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/db" 2>/dev/null | grep -q "vectors of 8 numbers" &&
         ./kedge search check "$work/db" | grep -q "vectors of 8 numbers"
 }
 pass "an index has vectors beside its words" indexed
+pass "a device makes vectors and answers nothing" asked_on_a_device
+indexed_on_a_device() {
+    KEDGE_TEST_BACKEND=far ./kedge search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/far.db" >/dev/null 2>&1 &&
+        cmp "$work/far.db" "$work/db"
+}
+pass "an index made on a device is the same file" indexed_on_a_device
 
 # the same answers by the same passages, one query at a time or 64 in a pass, and from a server
 kinds() {

@@ -38,7 +38,8 @@ const struct kg_flag kg_embed_flags[] = {
      NULL},
     KG_FLAGS_OF(kg_encoder_flags),
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
-     "cpu: encoders compute on no other yet (default: cpu)", 0, 0, NULL},
+     "cpu, cuda, cuda:N, or auto: a GPU where one can be used (default: cpu)", 0, 0,
+     NULL},
     {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
      NULL},
     {0},
@@ -183,7 +184,7 @@ static kg_status open_window(struct window *w, struct kg_err *err)
               : strcmp(side_name, "passage") == 0 ? KG_TEXT_PASSAGE
                                                   : KG_TEXT_PLAIN;
     kg_threads_set((int)kg_load.threads);
-    KG_TRY(kg_cli_encoder(&w->encoder, model_dir, kg_load.device, err));
+    KG_TRY(kg_cli_encoder(&w->encoder, model_dir, err));
     KG_TRY(kg_embedder_open(&w->embedder, w->encoder, err));
     kg_encoder_info(&info, w->encoder);
     w->dim = info.dim;

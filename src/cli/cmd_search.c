@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "cli/encoder.h"
 #include "cli/hub.h"
+#include "cli/load.h"
 #include "cli/search_bench.h"
 
 #include "base/clock.h"
@@ -75,6 +76,10 @@ const struct kg_flag kg_search_flags[] = {
      "vectors that the encoder made elsewhere, one for each passage in their order: a "
      "flat FAISS index or a .npy; 16 are made here, too, and compared (default: all are "
      "made here)",
+     0, 0, NULL},
+    {"device", 0, KG_TO_IF(kg_load.device, "index", "dense"), "DEVICE",
+     "what vectors of passages are made on: cpu, cuda, cuda:N, or auto: a GPU where one "
+     "can be used; they are the same (default: cpu)",
      0, 0, NULL},
     {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
@@ -202,7 +207,7 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
 
     (void)argc;
     if (how.model)
-        KG_TRY(kg_cli_encoder(&encoder, how.model, NULL, err));
+        KG_TRY(kg_cli_encoder(&encoder, how.model, err));
     opts.encoder = encoder;
     kg_signal_install();
     status = kg_index_build(&info, &opts, err);

@@ -50,13 +50,27 @@ static const struct kg_column columns[] = {
     {0},
 };
 
+/* Tokens of a pack: a multiple of 16, so that all of its parts begin aligned. */
+static int64_t capacity_of(int32_t max_tokens)
+{
+    const int32_t longest = (max_tokens + 15) / 16 * 16;
+
+    return longest > PACK_TOKENS ? longest : PACK_TOKENS;
+}
+
+uint64_t kg_encoder_pack_bytes(const struct kg_encoder_config *c, int32_t max_tokens)
+{
+    const uint64_t floats = 5 * (uint64_t)c->dim + (uint64_t)c->ffn;
+
+    return (uint64_t)capacity_of(max_tokens) *
+           (floats * sizeof(float) + 2 * sizeof(int32_t) + sizeof(struct kg_attn_seq));
+}
+
 static kg_status take_memory(struct kg_embedder *m, struct kg_err *err)
 {
     const struct kg_encoder_config *c = &m->e->config;
-    const int64_t n = m->capacity; /* a multiple of 16: all parts begin aligned */
-    const int64_t wide = n * c->dim, floats = 5 * wide + n * c->ffn;
-    const uint64_t bytes = (uint64_t)floats * sizeof(float) +
-                           (uint64_t)n * (2 * sizeof(int32_t) + sizeof *m->seqs);
+    const int64_t n = m->capacity, wide = n * c->dim, floats = 5 * wide + n * c->ffn;
+    const uint64_t bytes = kg_encoder_pack_bytes(c, m->e->settings.max_tokens);
     float *at;
 
     m->memory = kg_buf_alloc(m->e->backend, bytes, "a pack of texts", err);
@@ -78,7 +92,6 @@ static kg_status take_memory(struct kg_embedder *m, struct kg_err *err)
 kg_status kg_embedder_open(struct kg_embedder **m, const struct kg_encoder *e,
                            struct kg_err *err)
 {
-    const int32_t longest = (e->settings.max_tokens + 15) / 16 * 16;
     struct kg_embedder *fresh = kg_mem_calloc(1, sizeof *fresh, "embedder", err);
     kg_status status;
 
@@ -86,7 +99,7 @@ kg_status kg_embedder_open(struct kg_embedder **m, const struct kg_encoder *e,
     if (!fresh)
         return KG_ENOMEM;
     fresh->e = e;
-    fresh->capacity = longest > PACK_TOKENS ? longest : PACK_TOKENS;
+    fresh->capacity = capacity_of(e->settings.max_tokens);
     const size_t counts[COUNTS] = {(size_t)fresh->capacity,
                                    (size_t)(fresh->capacity * e->config.dim)};
     KG_TRY_GOTO(out, kg_columns_take(&fresh->block, fresh, columns, counts,

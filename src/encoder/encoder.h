@@ -79,6 +79,15 @@ struct kg_encoder_outline {
 kg_status kg_encoder_outline(struct kg_encoder_outline *out, const char *model,
                              struct kg_err *err) KG_MUST_CHECK;
 
+/* What the encoder of a folder takes of a backend's memory, by its config.json and before
+ * anything is taken.   errors: those of its config.json */
+struct kg_encoder_memory {
+    uint64_t weights;
+    uint64_t beside; /* while they are read, or of an embedder: the larger */
+};
+kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
+                          const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
+
 struct kg_text {
     const char *bytes; /* UTF-8 */
     size_t n;

@@ -83,5 +83,9 @@ kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err) KG_M
 /* What that takes of the backend, before anything is read. */
 uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
                                   const struct kg_encoder_config *c);
+/* Beside it while it is read: the largest tensor once more. */
+uint64_t kg_encoder_staged_bytes(const struct kg_encoder_config *c);
+/* embed.c: what an embedder of texts of up to so many tokens takes of the backend. */
+uint64_t kg_encoder_pack_bytes(const struct kg_encoder_config *c, int32_t max_tokens);
 
 #endif

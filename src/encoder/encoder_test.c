@@ -1,12 +1,13 @@
 /* Tests of encoders: tiny random ones against vectors that numpy computed
- * (tools/oracle/make_encoder.py), bit for bit against themselves over batches and
- * threads, and what folders are refused.
+ * (tools/oracle/make_encoder.py), bit for bit against themselves over batches, threads
+ * and what computes, and what folders are refused.
  */
 #include "encoder/encoder.h"
 
 #include "base/folder_testing.h"
 #include "base/pool.h"
 #include "data/jsonl.h"
+#include "tensor/backend_testing.h"
 
 #include <errno.h>
 #include <math.h>
@@ -21,8 +22,6 @@ static void must(kg_status status)
     if (status != KG_OK)
         fail_msg("%s", err.message);
 }
-
-static const char *backend_name; /* NULL: the CPU */
 
 static struct kg_encoder *open_with(const char *folder, struct kg_encoder_opts opts)
 {
@@ -165,6 +164,59 @@ static void packs_are_cut_anywhere(void **state)
     kg_embedder_close(m);
     kg_encoder_close(e);
     free(got);
+}
+
+/* Each in a pack of its own, and all in one. */
+static void a_vector_is_the_cpus(void **state)
+{
+    static const char *const folders[] = {DATA "bert", DATA "xlm-roberta"};
+    const char *const computes = backend_name;
+    char texts[MANY][128];
+    const char *at[MANY];
+    float want[MANY * DIM], got[MANY * DIM];
+
+    (void)state;
+    make_texts(texts);
+    for (int i = 0; i < MANY; i++)
+        at[i] = texts[i];
+    for (size_t f = 0; f < sizeof folders / sizeof *folders; f++) {
+        struct kg_encoder *e;
+
+        backend_name = "cpu";
+        e = open_with(folders[f], (struct kg_encoder_opts){0});
+        embed(want, e, at, MANY, KG_TEXT_PASSAGE);
+        kg_encoder_close(e);
+        backend_name = computes;
+        e = open_with(folders[f], (struct kg_encoder_opts){0});
+        embed(got, e, at, MANY, KG_TEXT_PASSAGE);
+        assert_memory_equal(got, want, sizeof want);
+        for (int i = 0; i < MANY; i += 9) {
+            embed(got, e, at + i, 1, KG_TEXT_PASSAGE);
+            assert_memory_equal(got, want + i * DIM, DIM * sizeof *got);
+        }
+        kg_encoder_close(e);
+    }
+}
+
+/* What is planned of a backend's memory is what is taken, to the byte. */
+static void a_plan_is_what_is_taken(void **state)
+{
+    struct kg_encoder_memory plan;
+    const char *const text = "a dog";
+    const struct kg_backend *be;
+    struct kg_encoder *e;
+    float out[DIM];
+    uint64_t before;
+
+    (void)state;
+    must(kg_backend_open(&be, backend_name, &err));
+    must(kg_encoder_plan(&plan, DATA "bert", be, &err));
+    before = kg_pages_memory().held; /* the most is counted from here */
+    e = open_with(DATA "bert", (struct kg_encoder_opts){0});
+    embed(out, e, &text, 1, KG_TEXT_PLAIN);
+    kg_encoder_close(e);
+    assert_int_equal(kg_pages_memory().most - before, plan.weights + plan.beside);
+    assert_int_equal(kg_pages_memory().held, before);
 }
 
 /* ---- settings ---- */
@@ -543,12 +595,21 @@ int main(void)
         cmocka_unit_test(a_text_is_utf8),
         cmocka_unit_test(without_memory_nothing_is_left),
     };
-    const struct CMUnitTest of_far[] = {
+    const struct CMUnitTest elsewhere[] = {
         cmocka_unit_test(vectors_are_those_of_numpy),
+        cmocka_unit_test(a_vector_is_the_cpus),
         cmocka_unit_test(packs_are_cut_anywhere),
     };
-    const int failed = cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
+    const struct CMUnitTest planned[] = {cmocka_unit_test(a_plan_is_what_is_taken)};
+    int failed = cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
 
+    /* whose memory no test here opens */
     backend_name = "far";
-    return failed + cmocka_run_group_tests_name("encoder, far", of_far, NULL, NULL);
+    failed += cmocka_run_group_tests_name("encoder, far", elsewhere, NULL, NULL);
+    failed += cmocka_run_group_tests_name("encoder, far, memory", planned, NULL, NULL);
+    backend_name = "emu";
+    for (int i = 0; kg_emu_open && i < SCHEDULES; i++)
+        failed += cmocka_run_group_tests_name(use_emulation((enum kg_emu_schedule)i),
+                                              elsewhere, NULL, NULL);
+    return failed;
 }

@@ -9,13 +9,14 @@
 
 #include <string.h>
 
-/* Encoders compute what decoders do not. */
+/* Encoders compute what decoders do not; and a device that is planned for, nothing. */
 static kg_status check_backend(const struct kg_backend *be, struct kg_err *err)
 {
     if (be->layernorm && be->gelu)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "encoders: expected the CPU, found %s, which has no operation %s",
+                   "encoders: expected a backend that computes them, found %s, which has "
+                   "no operation %s",
                    be->name, be->layernorm ? "gelu" : "layernorm");
 }
 

@@ -1,5 +1,5 @@
-/* The size of an encoder that need not be here: a run that asks a server says what that
- * one needs, and the server has the model.
+/* The size of an encoder before it is opened; one that need not be here, too: a run that
+ * asks a server says what that one needs, and the server has the model.
  */
 #include "encoder/encoder_internal.h"
 
@@ -40,5 +40,19 @@ kg_status kg_encoder_outline(struct kg_encoder_outline *out, const char *model,
     else
         KG_TRY(find(&c, model, err));
     *out = (struct kg_encoder_outline){c.dim, kg_encoder_weights_bytes(be, &c)};
+    return KG_OK;
+}
+
+kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
+                          const struct kg_backend *be, struct kg_err *err)
+{
+    struct kg_encoder_config c;
+    uint64_t staged, pack;
+
+    KG_TRY(kg_encoder_config_read(&c, dir, err));
+    staged = kg_encoder_staged_bytes(&c);
+    pack = kg_encoder_pack_bytes(&c, c.rows);
+    *out = (struct kg_encoder_memory){kg_encoder_weights_bytes(be, &c),
+                                      staged > pack ? staged : pack};
     return KG_OK;
 }

@@ -146,6 +146,20 @@ uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
     return embeddings + (uint64_t)c->layers * layer;
 }
 
+uint64_t kg_encoder_staged_bytes(const struct kg_encoder_config *c)
+{
+    int64_t widest = 0;
+
+    for (size_t i = 0; i < N_EMBEDDINGS + N_LAYER; i++) {
+        const struct tensor *t = i < N_EMBEDDINGS ? &EMBEDDINGS[i]
+                                                  : &LAYER[i - N_EMBEDDINGS];
+        const int64_t n = size_of(c, t->rows) * size_of(c, t->cols);
+
+        widest = n > widest ? n : widest;
+    }
+    return (uint64_t)widest * sizeof(float);
+}
+
 static kg_status count(struct job *j, const struct tensor *t, const char *name,
                        void *slot, struct kg_err *err)
 {
