@@ -815,28 +815,30 @@ static void no_rows_is_no_work(void **state)
 }
 
 /* ---- how rows lie ---- */
-enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
+enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE, LAID_OUT = 4 };
 
-/* h, dgate and dup of rows of so many columns, from element `first` of memory on. */
-static void gate_laid(const struct kg_backend *be, uint16_t *out[3], float *x,
+/* h, dgate, dup and a GELU of rows of so many columns, from element `first` of memory on. */
+static void gate_laid(const struct kg_backend *be, uint16_t *out[LAID_OUT], float *x,
                       int64_t cols, int64_t first)
 {
     const struct kg_mat from = {x + first, KG_F32, LAID_ROWS, cols, LAID_STRIDE, KG_ROWS};
-    struct kg_mat m[5];
+    struct kg_mat m[LAID_OUT + 2], gate, up;
 
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < LAID_OUT + 2; i++) {
         uint16_t *memory = buffer_of(LAID, sizeof *memory);
 
         m[i] = (struct kg_mat){memory + first, KG_BF16,     LAID_ROWS,
                                cols,           LAID_STRIDE, KG_ROWS};
-        if (i < 3)
+        if (i < LAID_OUT)
             out[i] = memory;
     }
-    assert_int_equal(kg_op_cast(be, m[3], from, &err), KG_OK);
-    assert_int_equal(kg_op_cast(be, m[4], from, &err), KG_OK);
-    assert_int_equal(kg_op_swiglu(be, m[0], m[3], m[4], &err), KG_OK);
-    assert_int_equal(kg_op_swiglu_bwd(be, m[1], m[2], from, m[3], m[4], &err), KG_OK);
-    for (int i = 3; i < 5; i++)
+    gate = m[LAID_OUT], up = m[LAID_OUT + 1];
+    assert_int_equal(kg_op_cast(be, gate, from, &err), KG_OK);
+    assert_int_equal(kg_op_cast(be, up, from, &err), KG_OK);
+    assert_int_equal(kg_op_swiglu(be, m[0], gate, up, &err), KG_OK);
+    assert_int_equal(kg_op_swiglu_bwd(be, m[1], m[2], from, gate, up, &err), KG_OK);
+    assert_int_equal(kg_op_gelu(be, m[3], from, &err), KG_OK);
+    for (int i = LAID_OUT; i < LAID_OUT + 2; i++)
         buffer_free((uint16_t *)m[i].data - first);
 }
 
@@ -858,13 +860,13 @@ static void rows_have_the_same_bits_however_they_lie(void **state)
     for (int i = 0; i < LAID; i++)
         x[i] = (float)(i % 211 - 105) / 17;
     for (int i = 0; i < 9; i++) {
-        uint16_t *want[3], *got[3];
+        uint16_t *want[LAID_OUT], *got[LAID_OUT];
 
         if (first[i % 3] + cols[i / 3] > LAID_STRIDE)
             continue;
         gate_laid(of_the_host(), want, x, cols[i / 3], first[i % 3]);
         gate_laid(backend(), got, x, cols[i / 3], first[i % 3]);
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < LAID_OUT; k++) {
             assert_memory_equal(want[k], got[k], LAID * sizeof **got);
             buffer_free(want[k]);
             buffer_free(got[k]);
