@@ -219,6 +219,24 @@ static void a_plan_is_what_is_taken(void **state)
     assert_int_equal(kg_pages_memory().held, before);
 }
 
+/* As docs/gpu.md counts them. */
+static void a_pack_is_few_launches(void **state)
+{
+    enum { BEFORE = 5, OF_A_LAYER = 16 };
+    const char *const texts[] = {"a dog", "cats", ""};
+    struct kg_encoder *e = open_with(DATA "bert", (struct kg_encoder_opts){0});
+    struct kg_encoder_info info;
+    float out[3 * DIM];
+    int64_t before;
+
+    (void)state;
+    kg_encoder_info(&info, e);
+    before = kg_emu_lose(-1);
+    embed(out, e, texts, 3, KG_TEXT_PLAIN);
+    assert_int_equal(kg_emu_lose(-1) - before, BEFORE + OF_A_LAYER * info.layers);
+    kg_encoder_close(e);
+}
+
 /* ---- settings ---- */
 static void prefixes_stand_in_front(void **state)
 {
@@ -600,6 +618,7 @@ int main(void)
         cmocka_unit_test(a_vector_is_the_cpus),
         cmocka_unit_test(packs_are_cut_anywhere),
     };
+    const struct CMUnitTest launched[] = {cmocka_unit_test(a_pack_is_few_launches)};
     const struct CMUnitTest planned[] = {cmocka_unit_test(a_plan_is_what_is_taken)};
     int failed = cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
 
@@ -608,6 +627,8 @@ int main(void)
     failed += cmocka_run_group_tests_name("encoder, far", elsewhere, NULL, NULL);
     failed += cmocka_run_group_tests_name("encoder, far, memory", planned, NULL, NULL);
     backend_name = "emu";
+    if (kg_emu_open)
+        failed += cmocka_run_group_tests_name("encoder, emu", launched, NULL, NULL);
     for (int i = 0; kg_emu_open && i < SCHEDULES; i++)
         failed += cmocka_run_group_tests_name(use_emulation((enum kg_emu_schedule)i),
                                               elsewhere, NULL, NULL);
