@@ -815,11 +815,13 @@ static void no_rows_is_no_work(void **state)
 }
 
 /* ---- how rows lie ---- */
-enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE, LAID_OUT = 4 };
+enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
+enum { LAID_OUT = 4 };
 
-/* h, dgate, dup and a GELU of rows of so many columns, from element `first` of memory on. */
-static void gate_laid(const struct kg_backend *be, uint16_t *out[LAID_OUT], float *x,
-                      int64_t cols, int64_t first)
+/* out (LAID_OUT): h, dgate, dup and a GELU of rows of so many columns, from element
+ * `first` of memory on. */
+static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
+                      int64_t first)
 {
     const struct kg_mat from = {x + first, KG_F32, LAID_ROWS, cols, LAID_STRIDE, KG_ROWS};
     struct kg_mat m[LAID_OUT + 2], gate, up;
