@@ -208,8 +208,7 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
     expect_refusal(2, kedge("", "score"), "expected --model DIR");
     expect_refusal(2, kedge("", "score --model"), "(MODEL), found the end");
     expect_refusal(2, kedge("", "score --model x y"), "unexpected argument 'y'");
-    expect_refusal(2, kedge("", "score --model x --dtype fp8"),
-                   "--dtype: expected one of bf16, fp32, found 'fp8'");
+    expect_refusal(2, kedge("", "score --model x --dtype fp8"), "fp32, found 'fp8'");
     expect_refusal(2, kedge("", "score --model x --temperature warm"),
                    "expected a number from");
     expect_refusal(2, kedge("", "score --model x --entropy=1"), "takes no value");

@@ -81,7 +81,8 @@ pass "a signal leaves no file of vectors" stopped
 
 pass "a decoder is no encoder" refuses 1 "model_type of an encoder: expected one of bert, roberta, xlm-roberta; found 'qwen2'" \
     ./kedge embed -m tests/data/models/synthetic_tiny_qwen2
-pass "a device is one that is known" refuses 1 "--device: " ./kedge embed -m $bert --device gpu
+pass "a device is one that is known" refuses 1 "--device: expected cpu, cuda, cuda:N or auto, found 'gpu'" \
+    ./kedge embed -m $bert --device gpu
 
 # `far` is memory that the host cannot touch, as a device's
 on_a_device() {

@@ -32,6 +32,10 @@ found_by_name() {
 }
 pass "recipes and suites are found beside the program" found_by_name
 
+# help of a command is the same by either word
+helps() { "$work/usr/bin/kedge" help train >"$work/help" && "$work/usr/bin/kedge" train --help | cmp - "$work/help"; }
+pass "kedge help COMMAND" helps
+
 # offers WORD EXPECTED: bash completes WORD behind `kedge train`
 offers() {
     bash -c '. "$1"; COMP_LINE="kedge train $2"; COMP_POINT=${#COMP_LINE}; COMP_WORDS=(kedge train "$2"); COMP_CWORD=2; _kedge

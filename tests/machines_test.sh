@@ -58,7 +58,7 @@ loss_said() { grep -qE '^kedge train: .*: rank 0 \(machine-a\): nothing .* rank 
 cut_off() {
     start "$m" &
     until_ [ -d "$work/$m/checkpoints/step-000002" ] && [ "$(ranks "$m" | wc -l)" -eq 3 ] && ip -n $b link set wire down &&
-        until_ gone "$m" || return 1
+        until_ gone "$m" && until_ loss_said || return 1
     emptied # a launcher may wait for its part on the other machine
     wait
     # what stands behind the name may be lost with the launcher, which forwards it

@@ -112,9 +112,9 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
         KG_TRY(kg_str_printf(out, err, "  %-12s %s\n", c->name, c->summary));
     return kg_str_puts(
         out,
-        "\n`kedge COMMAND --help` tells what a command takes; `kedge "
-        "--version` what this "
-        "build is made of.\n`man kedge` and docs/ of the sources tell the rest.\n",
+        "\n`kedge help COMMAND`, or `kedge COMMAND --help`, tells what a command takes; "
+        "`kedge --version` what this build is made of.\n`man kedge` and docs/ of the "
+        "sources tell the rest.\n",
         err);
 }
 

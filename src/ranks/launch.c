@@ -132,16 +132,15 @@ static const char *library_for(enum kg_ranks_launcher by)
 static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *l,
                               const char *library, struct kg_err *err)
 {
-    int found = r->n;
-
-    if (l->n == 0 || found == l->n)
+    if (l->n == 0 || r->n == l->n)
         return KG_OK;
+    kg_fail(err, KG_EINVAL,
+            "ranks: expected the %d processes that the launcher started, found "
+            "%d by kedge-mpi-%s.so: its MPI does not speak with this launcher "
+            "(its own mpirun does; docs/ranks.md)",
+            l->n, r->n, library);
     kg_ranks_close(r);
-    return kg_fail(err, KG_EINVAL,
-                   "ranks: expected the %d processes that the launcher started, found "
-                   "%d by kedge-mpi-%s.so: its MPI does not speak with this launcher "
-                   "(its own mpirun does; docs/ranks.md)",
-                   l->n, found, library);
+    return err->code;
 }
 
 kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_err *err)
@@ -157,6 +156,7 @@ kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_er
         return KG_OK;
     library = library_for(l.by);
     KG_TRY(kg_ranks_on_mpi(r, library, err));
+    r->wait_s = wait_s;
     KG_TRY(check_number(r, &l, library, err));
     r->wait_s = wait_s;
     return KG_OK;

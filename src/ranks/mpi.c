@@ -18,6 +18,7 @@
 
 #include <assert.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <pthread.h>
@@ -32,7 +33,7 @@ enum { PIECE = 1 << 30, LOOKS = 16, MOST_NAP_NS = 1000000 };
 static const double awake_s = 500e-6;
 static const double turn_s = 0.05; /* longer than a note takes */
 _Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
-enum { ABORT_S = 5, CLOSE_S = 5 }; /* for an abort, for MPI's end, at most */
+enum { ABORT_S = 5 }; /* for an abort, at most */
 
 /* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) behind it. */
 enum note_kind { ASK, ANSWER, LOST };
@@ -382,12 +383,15 @@ struct limit {
     bool there;
 };
 
+/* Once the time is over nothing keeps it from the exit: what it says holds the log. */
 static void *leave(void *limit)
 {
     const struct limit *l = limit;
-    const struct timespec t = {(time_t)l->s, (long)((l->s - floor(l->s)) * 1e9)};
+    struct timespec t = {(time_t)l->s, (long)((l->s - floor(l->s)) * 1e9)};
 
-    nanosleep(&t, NULL);
+    while (nanosleep(&t, &t) != 0 && errno == EINTR)
+        continue;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
     if (l->why)
         kg_log_warn("%s for %g s: this rank ends without", l->why, l->s);
     _exit(l->status);
@@ -397,8 +401,8 @@ static void *leave(void *limit)
 /* l->s 0: for ever */
 static void limit_begin(struct limit *l)
 {
-    fflush(NULL);
     l->there = l->s > 0 && pthread_create(&l->thread, NULL, leave, l) == 0;
+    fflush(NULL);
 }
 
 static void limit_end(const struct limit *l)
@@ -409,28 +413,35 @@ static void limit_end(const struct limit *l)
 
 /* MPICH's abort asks the launcher to end the others and waits for it: for ever where it
  * is on the machine that was lost. */
-static void end_all(const struct kg_mpi *mpi)
+static void end_all(const struct kg_mpi *mpi, int status)
 {
-    struct limit limit = {.s = ABORT_S, .status = KG_RANKS_EXIT_LOST};
+    struct limit limit = {.s = ABORT_S, .status = status};
 
     limit_begin(&limit);
-    mpi->end_all(KG_RANKS_EXIT_LOST);
+    mpi->end_all(status);
     limit_end(&limit);
 }
 
 /* One that comes late may be at a checkpoint that it alone writes. When all are there,
- * all is said and written. */
+ * all is said and written. A failure of this rank is its status, lost or not. */
 static void end_together(const struct kg_ranks *r, const struct kg_mpi *mpi)
 {
-    struct limit others = {.s = r->wait_s,
-                           .status = KG_RANKS_EXIT_LOST,
-                           .why = "another rank did not come to its end"};
-    struct limit library = {
-        .s = CLOSE_S, .status = r->exit_status, .why = "MPI did not come to its end"};
+    const int lost = r->exit_status ? r->exit_status : KG_RANKS_EXIT_LOST;
+    struct limit others = {
+        .s = r->wait_s, .status = lost, .why = "another rank did not come to its end"};
+    struct limit library = {.s = mpi->close_s,
+                            .status = r->exit_status,
+                            .why = "MPI did not come to its end"};
+    const char *why;
 
     limit_begin(&others);
-    mpi->part();
+    why = mpi->part();
     limit_end(&others);
+    if (why) {
+        kg_log_warn("the end of the ranks: MPI: %s", why);
+        end_all(mpi, lost);
+        return;
+    }
     limit_begin(&library);
     mpi->close();
     limit_end(&library);
@@ -452,7 +463,7 @@ static void close_wire(struct kg_ranks *r)
     struct wire *w = r->wire;
 
     if (r->lost)
-        end_all(w->mpi);
+        end_all(w->mpi, KG_RANKS_EXIT_LOST);
     else
         end_together(r, w->mpi);
     free_wire(w);
@@ -480,6 +491,7 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
         return kg_fail(err, KG_EIO, "ranks: MPI: %s", why);
     }
     r->transport = &over_mpi;
+    r->exit_status = 1; /* until the command says how it ended */
     r->wire = w;
     r->loss = &w->loss;
     w->note = kg_mem_calloc((size_t)note_bytes(r), 1, "ranks", err);

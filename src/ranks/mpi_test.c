@@ -31,7 +31,7 @@ static struct {
     bool late;  /* once it is asked for, it ends while the process has no core */
     const char *fails;
     int parted, closed, ended;
-    enum { RETURNS, STAYS_IN_PART, STAYS_IN_CLOSE } end;
+    enum { RETURNS, STAYS_IN_PART, STAYS_IN_CLOSE, FAILS_TO_PART } end;
     struct note told[MOST], coming; /* from rank 0 */
     int to[MOST], n_told;
     enum { NOTHING, COMES, ANSWERS, ANSWERS_LATE } note; /* to what it asked, or before */
@@ -107,11 +107,12 @@ static int hear(void *note, int n)
     return 0;
 }
 
-static void part_world(void)
+static const char *part_world(void)
 {
     world.parted++;
     while (world.end == STAYS_IN_PART)
         pause();
+    return world.end == FAILS_TO_PART ? "the network is gone" : NULL;
 }
 static void close_world(void)
 {
@@ -127,8 +128,8 @@ static void end_world(int status)
 }
 
 static const struct kg_mpi made_up = {
-    KG_MPI_INTERFACE, "openmpi",   open_world, library, start, test_world, tell, hear,
-    part_world,       close_world, end_world};
+    KG_MPI_INTERFACE, "openmpi",   open_world, library,  start, test_world, tell, hear,
+    part_world,       close_world, 0.1,        end_world};
 
 static int join(void **state)
 {
@@ -434,8 +435,9 @@ static void an_abort_that_waits_for_ever_is_left(void **state)
     assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
 }
 
-/* Of a rank whose work was done with status 7.   returns how the process ends */
-static int ends_with(int end, double wait_s)
+/* Of a rank whose work was done with that status.   returns how the process ends; 42: it
+ * went on behind the close */
+static int ends_with(int end, int exit_status)
 {
     int ended;
     pid_t child = fork();
@@ -445,21 +447,39 @@ static int ends_with(int end, double wait_s)
 
         world.end = end;
         NEED_IN_CHILD(kg_ranks_on_shim(&r, &made_up, err));
-        r.wait_s = wait_s;
-        r.exit_status = 7;
+        r.wait_s = 0.05;
+        r.exit_status = exit_status;
         kg_ranks_close(&r);
-        _exit(1);
+        _exit(42);
     }
     assert_int_equal(waitpid(child, &ended, 0), child);
     return WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
 }
 
+/* Whom nobody joins has lost the others, unless it failed by itself: to begin again would
+ * not help it. */
 static void an_end_that_does_not_return_is_left(void **state)
 {
     (void)state;
-    assert_int_equal(ends_with(RETURNS, 0.05), 1);
-    assert_int_equal(ends_with(STAYS_IN_PART, 0.05), KG_RANKS_EXIT_LOST);
-    assert_int_equal(ends_with(STAYS_IN_CLOSE, 0.05), 7);
+    assert_int_equal(ends_with(RETURNS, 0), 42);
+    assert_int_equal(ends_with(STAYS_IN_PART, 0), KG_RANKS_EXIT_LOST);
+    assert_int_equal(ends_with(STAYS_IN_PART, 1), 1);
+    assert_int_equal(ends_with(STAYS_IN_CLOSE, 0), 0);
+    assert_int_equal(ends_with(STAYS_IN_CLOSE, 7), 7);
+}
+
+/* That made-up abort returns; who began again may find the others. */
+static void an_end_that_mpi_refuses_is_an_abort(void **state)
+{
+    struct kg_ranks r;
+
+    (void)state;
+    world.end = FAILS_TO_PART;
+    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    r.exit_status = 0;
+    kg_ranks_close(&r);
+    assert_int_equal(world.closed, 0);
+    assert_int_equal(world.ended, 1);
 }
 
 static void what_mpi_says_is_said(void **state)
@@ -537,6 +557,7 @@ int main(void)
         cmocka_unit_test_setup(without_memory_for_notes_nobody_is_joined, join),
         cmocka_unit_test_setup(an_abort_that_waits_for_ever_is_left, join),
         cmocka_unit_test_setup(an_end_that_does_not_return_is_left, join),
+        cmocka_unit_test_setup(an_end_that_mpi_refuses_is_an_abort, join),
         cmocka_unit_test_setup(what_mpi_says_is_said, join),
         cmocka_unit_test_setup(what_mpi_says_to_several_is_said_by_one, join),
         cmocka_unit_test_setup(a_shim_that_is_not_there_is_named, join),

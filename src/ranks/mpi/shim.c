@@ -6,6 +6,7 @@
  */
 #include "ranks/mpi/shim.h"
 
+#include <errno.h>
 #include <mpi.h>
 #include <poll.h>
 #include <stdio.h>
@@ -153,59 +154,71 @@ static int hear(void *note, int n)
 
 /* ---- the end ---- */
 
-/* The rank that a byte is from has heard the round before it, and all that was sent. */
-static void part(void)
+/* A byte from each to each: who has them all was called behind every rank's call. */
+static const char *farewell(void)
 {
+    static char out;
     MPI_Request *all = calloc(2 * (size_t)n_ranks, sizeof *all);
-    char out = 0, *in = calloc((size_t)n_ranks, 1);
+    char *in = calloc((size_t)n_ranks, 1);
     const struct timespec nap = {0, 1000000};
+    int code = all && in ? MPI_SUCCESS : MPI_ERR_NO_MEM, through = 0, n = 0;
 
-    for (int round = 0; all && in && round < 2; round++) {
-        int through = 0, n = 0;
-
-        for (int p = 0; p < n_ranks; p++) {
-            MPI_Irecv(&in[p], 1, MPI_BYTE, p, FAREWELL, MPI_COMM_WORLD, &all[n++]);
-            MPI_Isend(&out, 1, MPI_BYTE, p, FAREWELL, MPI_COMM_WORLD, &all[n++]);
-        }
-        while (MPI_Testall(n, all, &through, MPI_STATUSES_IGNORE) == MPI_SUCCESS &&
-               !through)
+    for (int p = 0; p < n_ranks && code == MPI_SUCCESS; p++) {
+        code = MPI_Irecv(&in[p], 1, MPI_BYTE, p, FAREWELL, MPI_COMM_WORLD, &all[n++]);
+        if (code == MPI_SUCCESS)
+            code = MPI_Isend(&out, 1, MPI_BYTE, p, FAREWELL, MPI_COMM_WORLD, &all[n++]);
+    }
+    while (code == MPI_SUCCESS && !through) {
+        code = MPI_Testall(n, all, &through, MPI_STATUSES_IGNORE);
+        if (!through)
             nanosleep(&nap, NULL);
     }
+    if (code != MPI_SUCCESS)
+        return said(code); /* what is on its way keeps its memory */
     free(all);
     free(in);
+    return NULL;
 }
 
 /* MPICH over UCX before 4.2 may stay in MPI_Finalize for ever: a rank that is through
  * with it answers no more, and others' last flush needs an answer where it goes over TCP
- * (pmodels/mpich, pull request 6596). */
+ * (pmodels/mpich, pull request 6596). One that was configured for another protocol than
+ * its own launcher's, PMI 1, is not meant here. */
 static bool may_stay(void)
 {
     char all[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int n, major, minor;
 
     MPI_Get_library_version(all, &n);
-    return strstr(all, "ch4:ucx") &&
+    return strstr(all, "ch4:ucx") && !strstr(all, "--with-pmi") &&
            sscanf(all, "MPICH Version: %d.%d", &major, &minor) == 2 &&
            (major < 4 || (major == 4 && minor < 2));
 }
 
-/* In the place of MPI_Finalize: what it tells the launcher, in whose protocol (PMI 1) no
- * end of a process is an error from then on. */
+/* In the place of MPI_Finalize: what it tells the launcher, in whose protocol no end of a
+ * process is an error from then on.   returns whether that was told */
 static bool leave_launcher(void)
 {
     static const char end[] = "cmd=finalize\n";
     const char *number = getenv("PMI_FD"), *version = getenv("MPIR_CVAR_PMI_VERSION");
     struct pollfd launcher = {.fd = number ? atoi(number) : -1, .events = POLLIN};
     char ack[64];
+    ssize_t n = 0;
 
-    return launcher.fd > 0 && (!version || !strcmp(version, "1")) &&
-           write(launcher.fd, end, sizeof end - 1) == (ssize_t)sizeof end - 1 &&
-           poll(&launcher, 1, 5000) == 1 && read(launcher.fd, ack, sizeof ack) > 0;
+    if (launcher.fd <= 0 || (version && strcmp(version, "1") != 0) ||
+        write(launcher.fd, end, sizeof end - 1) != (ssize_t)sizeof end - 1)
+        return false;
+    while (poll(&launcher, 1, 1000) < 0 && errno == EINTR)
+        continue;
+    if (launcher.revents & POLLIN)
+        n = read(launcher.fd, ack, sizeof ack);
+    return n >= 0; /* it heard, or is gone */
 }
 
+/* The second round says that the first was heard: nothing is on its way any more. */
 static void close_mpi(void)
 {
-    if (!may_stay() || !leave_launcher())
+    if (farewell() || !may_stay() || !leave_launcher())
         MPI_Finalize();
     for (int p = 0; p < n_ranks && notes; p++)
         free(notes[p].bytes);
@@ -228,7 +241,8 @@ __attribute__((visibility("default"))) const struct kg_mpi kg_mpi_shim = {
     .test = test,
     .tell = tell,
     .hear = hear,
-    .part = part,
+    .part = farewell,
     .close = close_mpi,
+    .close_s = 60,
     .end_all = end_all,
 };

@@ -37,9 +37,10 @@ struct kg_mpi {
     void (*tell)(int rank, const void *note, int n);
     /* note (n) out: the next that came.   returns the rank it is from; -1: none came */
     int (*hear)(void *note, int n);
-    /* Returns when every rank has called it, and has what was sent to it. */
-    void (*part)(void);
+    /* Returns when every rank has called it, each with all that was sent to it. */
+    const char *(*part)(void);
     void (*close)(void); /* after part; some libraries never return from their end */
+    double close_s;      /* for that end, at most */
     /* This rank and, where it can, the launcher's others. */
     void (*end_all)(int status);
 };
