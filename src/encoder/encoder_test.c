@@ -101,8 +101,8 @@ static void vectors_are_those_of_numpy(void **state)
 }
 
 /* ---- one text, one vector ---- */
-/* 64 texts, of 2 to more than the 16 tokens that are read. */
-static void make_texts(char (*texts)[128])
+/* 64 texts, of 2 to more than the 16 tokens that are read.   at (MANY): where each is */
+static void make_texts(const char **at, char (*texts)[128])
 {
     static const char *const words[] = {"cat", "dog", "running", "q", "house", "."};
 
@@ -112,6 +112,7 @@ static void make_texts(char (*texts)[128])
             strcat(texts[i], words[(i * 7 + j * 3) % 6]);
             strcat(texts[i], " ");
         }
+        at[i] = texts[i];
     }
 }
 
@@ -125,9 +126,7 @@ static void a_vector_does_not_depend_on_its_batch_or_on_threads(void **state)
     float want[MANY * DIM], got[MANY * DIM];
 
     (void)state;
-    make_texts(texts);
-    for (int i = 0; i < MANY; i++)
-        at[i] = texts[i];
+    make_texts(at, texts);
     omp_set_num_threads(1);
     embed(want, e, at, MANY, KG_TEXT_PLAIN);
     for (int t = 1; t <= 3; t++) {
@@ -151,12 +150,13 @@ static void packs_are_cut_anywhere(void **state)
     struct kg_text in[TIMES * MANY];
     float *got = calloc(TIMES * MANY * DIM, sizeof *got);
     char texts[MANY][128];
+    const char *at[MANY];
     struct kg_embedder *m;
 
     (void)state;
-    make_texts(texts);
+    make_texts(at, texts);
     for (int i = 0; i < TIMES * MANY; i++)
-        in[i] = (struct kg_text){texts[i % MANY], strlen(texts[i % MANY])};
+        in[i] = (struct kg_text){at[i % MANY], strlen(at[i % MANY])};
     must(kg_embedder_open(&m, e, &err));
     must(kg_embed(got, m, in, TIMES * MANY, KG_TEXT_PLAIN, &err));
     for (int t = 1; t < TIMES; t++)
@@ -176,9 +176,7 @@ static void a_vector_is_the_cpus(void **state)
     float want[MANY * DIM], got[MANY * DIM];
 
     (void)state;
-    make_texts(texts);
-    for (int i = 0; i < MANY; i++)
-        at[i] = texts[i];
+    make_texts(at, texts);
     for (size_t f = 0; f < sizeof folders / sizeof *folders; f++) {
         struct kg_encoder *e;
 

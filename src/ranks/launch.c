@@ -157,9 +157,7 @@ kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_er
     library = library_for(l.by);
     KG_TRY(kg_ranks_on_mpi(r, library, err));
     r->wait_s = wait_s;
-    KG_TRY(check_number(r, &l, library, err));
-    r->wait_s = wait_s;
-    return KG_OK;
+    return check_number(r, &l, library, err);
 }
 
 /* ---- a launcher that is gone ---- */

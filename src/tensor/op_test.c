@@ -816,14 +816,15 @@ static void no_rows_is_no_work(void **state)
 
 /* ---- how rows lie ---- */
 enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
-enum { LAID_OUT = 4 };
+enum { LAID_OUT = 5 };
 
-/* out (LAID_OUT): h, dgate, dup and a GELU of rows of so many columns, from element
- * `first` of memory on. */
+/* out (LAID_OUT): h, dgate, dup, a GELU and a layer norm of rows of so many columns, from
+ * element `first` of memory on. */
 static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
                       int64_t first)
 {
     const struct kg_mat from = {x + first, KG_F32, LAID_ROWS, cols, LAID_STRIDE, KG_ROWS};
+    const struct kg_vec w = {x + first, cols};
     struct kg_mat m[LAID_OUT + 2], gate, up;
 
     for (int i = 0; i < LAID_OUT + 2; i++) {
@@ -840,6 +841,7 @@ static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int
     assert_int_equal(kg_op_swiglu(be, m[0], gate, up, &err), KG_OK);
     assert_int_equal(kg_op_swiglu_bwd(be, m[1], m[2], from, gate, up, &err), KG_OK);
     assert_int_equal(kg_op_gelu(be, m[3], from, &err), KG_OK);
+    assert_int_equal(kg_op_layernorm(be, m[4], from, w, w, 1e-5f, &err), KG_OK);
     for (int i = LAID_OUT; i < LAID_OUT + 2; i++)
         buffer_free((uint16_t *)m[i].data - first);
 }
