@@ -679,6 +679,12 @@ kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
 
 /* ---- writing ---- */
 
+/* Of differences that cancel the mean is what rounding left: no digit of it means a thing. */
+static double shown(double x, const struct kg_eval_bounds *b)
+{
+    return fabs(x) < 1e-12 * fmax(fabs(b->low), fabs(b->high)) ? 0 : x;
+}
+
 static kg_status put_bounds(struct kg_str *out, const struct kg_eval_bounds *b, bool sure,
                             struct kg_err *err)
 {
@@ -686,8 +692,8 @@ static kg_status put_bounds(struct kg_str *out, const struct kg_eval_bounds *b, 
 
     if (isnan(b->value))
         return kg_str_puts(out, " - |", err);
-    return kg_str_printf(out, err, " %s%.4g%s [%.4g, %.4g] |", mark, b->value, mark,
-                         b->low, b->high);
+    return kg_str_printf(out, err, " %s%.4g%s [%.4g, %.4g] |", mark, shown(b->value, b),
+                         mark, shown(b->low, b), shown(b->high, b));
 }
 
 static kg_status put_head(struct kg_str *out, const struct kg_cells *c,

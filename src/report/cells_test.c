@@ -146,6 +146,29 @@ static void differences_are_paired_by_seed(void **state)
     kg_cells_release(&c);
 }
 
+/* 0.3 - 0.1 is not 0.2: what is left of three differences that cancel is no number. */
+static void what_rounding_leaves_is_shown_as_0(void **state)
+{
+    struct kg_cells_opts opts = plain();
+    struct kg_str table = {0};
+    struct kg_cells c;
+
+    (void)state;
+    put("{\"cell\": \"a\", \"seed\": 1, \"x\": 0.3, \"y\": 1}\n"
+        "{\"cell\": \"a\", \"seed\": 2, \"x\": 0.1, \"y\": 1}\n"
+        "{\"cell\": \"a\", \"seed\": 3, \"x\": 0.1, \"y\": 1}\n"
+        "{\"cell\": \"b\", \"seed\": 1, \"x\": 0.1, \"y\": 1}\n"
+        "{\"cell\": \"b\", \"seed\": 2, \"x\": 0.2, \"y\": 1}\n"
+        "{\"cell\": \"b\", \"seed\": 3, \"x\": 0.2, \"y\": 1}\n");
+    opts.against = "b";
+    read_cells(&c, &opts);
+    assert_true(c.cell[0].of[0].value != 0);
+    assert_int_equal(kg_cells_table(&table, &c, &opts, &err), KG_OK);
+    assert_non_null(strstr(table.data, "| 3 | 0 [-0.1, 0.2] |"));
+    kg_str_release(&table);
+    kg_cells_release(&c);
+}
+
 /* Chosen pairs of cells, over which alone p is adjusted. */
 static void chosen_differences_are_a_family(void **state)
 {
@@ -518,6 +541,7 @@ int main(void)
         cmocka_unit_test(cells_are_means_in_order_of_first_mention),
         cmocka_unit_test(cells_that_are_not_whole_are_left_out_and_counted),
         cmocka_unit_test(differences_are_paired_by_seed),
+        cmocka_unit_test(what_rounding_leaves_is_shown_as_0),
         cmocka_unit_test(chosen_differences_are_a_family),
         cmocka_unit_test(profiles_put_tasks_together),
         cmocka_unit_test(lines_are_compared_where_both_are),
