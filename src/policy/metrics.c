@@ -159,6 +159,7 @@ void kg_policy_metrics_merge(struct kg_policy_metrics *into,
     a->clip_low += b->clip_low, a->clip_high += b->clip_high,
         a->clip_dual += b->clip_dual;
     a->clips += b->clips, a->clips_lower += b->clips_lower;
+    a->tis_outside += b->tis_outside;
     a->positive += b->positive, a->negative += b->negative;
     a->masked_positive += b->masked_positive, a->masked_negative += b->masked_negative;
     a->ratios += b->ratios, a->ratio_sum += b->ratio_sum,

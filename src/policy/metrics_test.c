@@ -141,8 +141,9 @@ static void only_token(int n)
     b.ids = &ids[n * K], b.logp_at = &at[n * K], b.anchor_at = &anchor_at[n * K];
 }
 
-/* A region, a KL on a head of two ids with its weights, and entropy: every number that
- * can be listed. The third token has no KL, the first no policy term. */
+/* A region, a KL on a head of two ids with its weights, weights old/sampler (1.11, 1.05,
+ * 1, 0.95, 0.90), and entropy: every number of tokens that can be listed. The third token
+ * has no KL, the first no policy term. */
 static void prepare_all(void)
 {
     prepare();
@@ -152,6 +153,8 @@ static void prepare_all(void)
     must_set(&algo, "kl.top_k", "2");
     must_set(&algo, "kl.importance", "true");
     must_set(&algo, "algo.entropy_coef", "0.1");
+    must_set(&algo, "algo.tis", "1.04");
+    must_set(&algo, "algo.tis_low", "0.96");
     for (int n = 0; n < N; n++) {
         token[n] = n;
         old[n] = mu_logp[n] - 0.05 * (n - 2);
@@ -235,6 +238,7 @@ static void every_number_by_hand(void **state)
     expect("policy/kl_old_k1", k1);
     expect("policy/kl_old_k3", k3);
     expect("policy/mismatch_max", 0.1);
+    expect("policy/tis_outside", 3.0 / (N - 1));
     expect("policy/prob_gap_min", -0.1);
     expect("policy/prob_gap_max", 0.3);
     expect("kl/tail_tokens", 1.0 / (N - 1));
