@@ -16,6 +16,7 @@
 struct group {
     int64_t begin, n;
     double mean, std;
+    bool equal; /* all its scores */
 };
 
 static double sum_of(const double *x, int64_t n)
@@ -25,6 +26,21 @@ static double sum_of(const double *x, int64_t n)
     for (int64_t i = 0; i < n; i++)
         sum += x[i];
     return sum;
+}
+
+bool kg_advantage_equal(const double *x, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] != x[0])
+            return false;
+    return true;
+}
+
+/* Of equal numbers that number: their rounded sum over n may be another, and what is left
+ * of it would be learned from. */
+static double mean_of(const double *x, int64_t n)
+{
+    return n > 0 && kg_advantage_equal(x, n) ? x[0] : sum_of(x, n) / (double)n;
 }
 
 static double deviation(const double *x, int64_t n, double mean)
@@ -41,8 +57,9 @@ static struct group group_at(const struct kg_advantage_job *job, int64_t g)
     struct group r = {.begin = job->in->group_begin[g], .std = 1};
 
     r.n = job->in->group_begin[g + 1] - r.begin;
+    r.equal = kg_advantage_equal(job->score + r.begin, r.n);
     if (r.n >= 2) {
-        r.mean = sum_of(job->score + r.begin, r.n) / (double)r.n;
+        r.mean = mean_of(job->score + r.begin, r.n);
         r.std = deviation(job->score + r.begin, r.n, r.mean);
     }
     return r;
@@ -81,7 +98,7 @@ static void batch_std(struct kg_advantage_job *job)
     center(job, false);
     if (n < 2)
         return;
-    job->batch_std = deviation(job->seq, n, sum_of(job->seq, n) / (double)n);
+    job->batch_std = deviation(job->seq, n, mean_of(job->seq, n));
     for (int64_t i = 0; i < n; i++)
         job->seq[i] /= job->batch_std + 1e-6;
 }
@@ -89,7 +106,7 @@ static void batch_std(struct kg_advantage_job *job)
 static void batch_mean(struct kg_advantage_job *job)
 {
     int64_t n = job->in->n_seqs;
-    double mean = sum_of(job->score, n) / (double)n;
+    double mean = mean_of(job->score, n);
 
     for (int64_t i = 0; i < n; i++)
         job->seq[i] = job->score[i] - mean;
@@ -124,7 +141,7 @@ static void opo(struct kg_advantage_job *job)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
         struct group group = group_at(job, g);
-        double weighted = 0, total = 0;
+        double weighted = 0, total = 0, baseline = 0;
 
         for (int64_t i = group.begin; i < group.begin + group.n; i++) {
             double length = (double)length_of(job->in, i);
@@ -132,9 +149,10 @@ static void opo(struct kg_advantage_job *job)
             weighted += length * job->score[i];
             total += length;
         }
+        if (group.n >= 2 && total > 0)
+            baseline = group.equal ? group.mean : weighted / total;
         for (int64_t i = group.begin; i < group.begin + group.n; i++)
-            job->seq[i] = job->score[i] -
-                          (group.n >= 2 && total > 0 ? weighted / total : 0);
+            job->seq[i] = job->score[i] - baseline;
     }
 }
 
@@ -183,7 +201,7 @@ static void maxrl(struct kg_advantage_job *job)
 {
     for (int64_t g = 0; g < job->in->n_groups; g++) {
         int64_t begin = job->in->group_begin[g], end = job->in->group_begin[g + 1];
-        double mean = sum_of(job->score + begin, end - begin) / (double)(end - begin);
+        double mean = mean_of(job->score + begin, end - begin);
 
         for (int64_t i = begin; i < end; i++)
             job->seq[i] = mean > 0 ? (job->score[i] - mean) / mean : 0;
@@ -207,9 +225,15 @@ static void add_part(double *out, const struct kg_advantage_job *job, int64_t g,
     const struct kg_policy_scores *in = job->in;
     int64_t begin = in->group_begin[g], end = in->group_begin[g + 1];
     double n = (double)(end - begin), mean = 0, squares = 0, divisor;
+    bool equal = true;
 
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end; i++) {
         mean += in->part[i * in->n_parts + k] / n;
+        equal = equal &&
+                in->part[i * in->n_parts + k] == in->part[begin * in->n_parts + k];
+    }
+    if (equal && begin < end)
+        mean = in->part[begin * in->n_parts + k];
     for (int64_t i = begin; i < end; i++) {
         double x = in->part[i * in->n_parts + k] - mean;
 
@@ -235,7 +259,7 @@ static void gdpo(struct kg_advantage_job *job)
     double mean, std;
 
     kg_advantage_sum_parts(job->seq, job);
-    mean = sum_of(job->seq, n) / (double)n;
+    mean = mean_of(job->seq, n);
     std = n > 1 ? deviation(job->seq, n, mean) : 0;
     for (int64_t i = 0; i < n; i++)
         job->seq[i] = (job->seq[i] - mean) / (std + job->algo->std_eps);
@@ -466,11 +490,9 @@ static void describe(const struct kg_advantage_job *job, struct kg_policy_advant
     }
     out->groups_equal = 0;
     for (int64_t g = 0; g < in->n_groups; g++) {
-        bool equal = true;
+        int64_t begin = in->group_begin[g], end = in->group_begin[g + 1];
 
-        for (int64_t i = in->group_begin[g]; i < in->group_begin[g + 1]; i++)
-            equal = equal && job->score[i] == job->score[in->group_begin[g]];
-        out->groups_equal += equal;
+        out->groups_equal += kg_advantage_equal(job->score + begin, end - begin);
     }
     if (out->seq)
         memcpy(out->seq, job->seq, (size_t)in->n_seqs * sizeof *out->seq);

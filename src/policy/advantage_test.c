@@ -184,6 +184,33 @@ static void equal_rewards_give_no_advantage(void **state)
         assert_true(seq[i] == 0);
 }
 
+/* The rounded sum of three numbers 0.1, over 3, is not 0.1; what is left would be enough
+ * for an update. */
+static void equal_rewards_of_any_size_leave_no_rounding(void **state)
+{
+    static const double sizes[] = {0.1, 0.7, 1.0 / 3, -0.3};
+    const struct kg_policy_about *row;
+    double same[S], both[S * 2];
+    struct kg_err err;
+
+    (void)state;
+    for (size_t r = 0; (row = kg_policy_row(KG_TABLE_ADVANTAGE, r)); r++)
+        for (size_t x = 0; x < sizeof sizes / sizeof *sizes; x++) {
+            if (row->needs & (KG_NEED_VALUES | KG_NEED_SUM_SQ))
+                continue; /* of a critic; of weights to which 1e-8 is added */
+            for (int i = 0; i < S; i++)
+                same[i] = both[2 * i] = both[2 * i + 1] = sizes[x];
+            run("dr-grpo");
+            must_set(&algo, "algo.advantage", row->name);
+            in.reward = in.greedy = same;
+            in.part = both, in.part_weight = part_weight, in.n_parts = 2;
+            assert_int_equal(kg_policy_advantages(&out, &algo, &in, &err), KG_OK);
+            for (int n = 0; n < N; n++)
+                if (token[n] != 0)
+                    fail_msg("%s of %g: %g", row->name, sizes[x], token[n]);
+        }
+}
+
 static void whitened_rows_have_mean_zero_and_variance_one(void **state)
 {
     static const char *const rows[] = {"reinforce++", "reinforce++-baseline", "gae"};
@@ -264,6 +291,7 @@ int main(void)
         cmocka_unit_test(gdpo_normalises_each_reward_by_itself),
         cmocka_unit_test(gdpo_needs_its_rewards),
         cmocka_unit_test(equal_rewards_give_no_advantage),
+        cmocka_unit_test(equal_rewards_of_any_size_leave_no_rounding),
         cmocka_unit_test(whitened_rows_have_mean_zero_and_variance_one),
         cmocka_unit_test(discounted_returns_reach_back_from_the_last_token),
         cmocka_unit_test(token_rewards_add_to_the_score),

@@ -37,15 +37,20 @@ static void whiten(double *x, const struct kg_advantage_job *job)
 {
     const struct kg_policy_scores *in = job->in;
     int64_t total = in->seq_begin[in->n_seqs], n = 0;
-    double sum = 0, squares = 0, mean, var, count;
+    double sum = 0, squares = 0, first = 0, mean, var, count;
+    bool equal = true;
 
     for (int64_t t = 0; t < total; t++)
         if (counts(in, t)) {
+            first = n == 0 ? x[t] : first;
+            equal = equal && x[t] == first;
             sum += x[t];
             n++;
         }
     count = (double)n + job->algo->count_eps;
     mean = count > 0 ? sum / count : 0;
+    if (equal && count == (double)n)
+        mean = first; /* without a rounding: nothing is left to learn from */
     for (int64_t t = 0; t < total; t++)
         if (counts(in, t))
             squares += (x[t] - mean) * (x[t] - mean);
@@ -100,6 +105,8 @@ void kg_advantage_reinforce_pp_baseline(struct kg_advantage_job *job)
 
         for (int64_t i = begin; end - begin > 1 && i < end; i++)
             mean += job->score[i] / (double)(end - begin);
+        if (end - begin > 1 && kg_advantage_equal(job->score + begin, end - begin))
+            mean = job->score[begin];
         for (int64_t i = begin; i < end; i++)
             for (int64_t t = in->seq_begin[i]; t < in->seq_begin[i + 1]; t++)
                 job->token[t] = counts(in, t) ? job->score[i] - mean : 0;

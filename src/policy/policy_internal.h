@@ -33,6 +33,9 @@ struct kg_advantage_row {
     bool std_eps; /* reads algo.std_eps */
 };
 
+/* Whether n numbers are one; the mean of such is that number, without a rounding. */
+bool kg_advantage_equal(const double *x, int64_t n);
+
 /* sum_k w_k (r_k - mean_k) / (std_k + eps) of each answer, every reward by itself within
  * its group.   out (S) */
 void kg_advantage_sum_parts(double *out, const struct kg_advantage_job *job);
