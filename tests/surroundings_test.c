@@ -1,5 +1,6 @@
 /* The program in surroundings that it did not choose: a terminal that obeys control
- * characters, signals that were inherited as ignored, a small stack. ./kedge is run.
+ * characters, signals that were inherited as ignored, standard files that are closed, a
+ * small stack. ./kedge is run.
  */
 #define _GNU_SOURCE /* ptys */
 #include "base/file.h"
@@ -161,6 +162,29 @@ static void a_grader_works_where_sigchld_is_ignored(void **state)
     kg_str_release(&out);
 }
 
+/* As a daemon closes them: what is said goes into no file of the run. */
+static void closed_standard_files_are_nobody_elses(void **state)
+{
+    struct kg_str lock = {0}, out = {0};
+
+    (void)state;
+    need_kedge();
+    assert_int_equal(system("./kedge train preset=grpo model.path=" MODEL
+                            " task.name=none "
+                            "data.train=" DATA " run.dir=" ROOT "/closed train.steps=1 "
+                            "rollout.prompts=1 rollout.samples=2 rollout.max_tokens=4 "
+                            "<&- >&- 2>&-"),
+                     0);
+    NEED(kg_file_read(&lock, ROOT "/closed/lock", 1 << 20, err));
+    assert_int_equal(lock.len, 0);
+    assert_int_not_equal(
+        system("./kedge generate -m " MODEL " --jsonl <&- > " ROOT "/out 2>&1"), 0);
+    NEED(kg_file_read(&out, ROOT "/out", 1 << 20, err));
+    assert_non_null(strstr(out.data, "Bad file descriptor"));
+    kg_str_release(&out);
+    kg_str_release(&lock);
+}
+
 /* What a run is can be copied by value, and so must be small. */
 static void a_plan_is_made_in_a_small_stack(void **state)
 {
@@ -178,6 +202,7 @@ int main(void)
         cmocka_unit_test(a_data_file_does_not_command_the_terminal),
         cmocka_unit_test(nor_does_it_where_a_log_is_read_later),
         cmocka_unit_test(a_grader_works_where_sigchld_is_ignored),
+        cmocka_unit_test(closed_standard_files_are_nobody_elses),
         cmocka_unit_test(a_plan_is_made_in_a_small_stack),
     };
 

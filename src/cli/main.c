@@ -1,9 +1,10 @@
 /* The program. Everything is in cli.c, so that tests can link it.
  *
- * Two things come before it: a map whose file is cut off is guarded (base/file.h), and
- * how long a thread spins at the end of a parallel region
- * before it sleeps. The OpenMP runtime spins for milliseconds by default, so that beside
- * any busy neighbour every region costs a time slice (a test that takes 4 s took 177 s).
+ * Three things come before it: the three standard files are taken where they are closed,
+ * a map whose file is cut off is guarded (base/file.h), and how long a thread spins at
+ * the end of a parallel region before it sleeps is set. The OpenMP runtime spins for
+ * milliseconds by default, so that beside any busy neighbour every region costs a time
+ * slice (a test that takes 4 s took 177 s).
  * Some microseconds are enough: a thread that sleeps early leaves its core to the one
  * that everybody waits for.
  * It can be told only through its environment, which it reads when it is loaded: the
@@ -13,9 +14,21 @@
 #include "base/file.h"
 #include "cli/cli.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+/* Where a number below 3 is free, the next file that is opened would get it, and what is
+ * said would be written into that file: a run's lock, or its samples. What takes the
+ * number refuses what it is for, so that reading and writing fail as on a closed one. */
+static void take_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            return; /* there is no /dev/null: as it was */
+}
 
 static void shorten_spinning(char **argv)
 {
@@ -28,6 +41,7 @@ static void shorten_spinning(char **argv)
 
 int main(int argc, char **argv)
 {
+    take_standard_files();
     shorten_spinning(argv);
     prctl(PR_SET_NAME, "kedge");
     kg_map_guard();
