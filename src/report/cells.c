@@ -679,7 +679,7 @@ kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
 
 /* ---- writing ---- */
 
-/* Of differences that cancel the mean is what rounding left: none of its digits is one. */
+/* Of differences that cancel the mean is what rounding left: it has no digit. */
 static double shown(double x, const struct kg_eval_bounds *b)
 {
     return fabs(x) < 1e-12 * fmax(fabs(b->low), fabs(b->high)) ? 0 : x;
