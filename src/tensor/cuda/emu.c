@@ -40,13 +40,16 @@ enum { SHIFT = 5 * 64, SHIFTED = 4096 };
 typedef void *place[5];
 #define UNWATCHED __attribute__((noinline, no_sanitize_address))
 
-enum state { READY, AT_BLOCK, AT_WARP, DONE };
+enum state { AT_BLOCK, AT_WARP, DONE };
 
+/* One line of the cache: changing fibers is mostly waiting for memory. */
 struct fiber {
-    place at;
+    _Alignas(64) place at;
+    enum state state; /* why it waits; of one that is ready, why it did */
+    int line;         /* of the barrier */
+    int copies;       /* asked for and not waited for */
+    int groups;       /* of these */
     bool begun;
-    enum state state;
-    int line; /* of the barrier where it waits */
 };
 
 struct warp {
@@ -63,9 +66,7 @@ struct copies {
         const void *from;
         int bytes;
     } list[COPIES];
-    int n;
     int ends[GROUPS]; /* copies of group g and of those before it */
-    int groups;
 };
 
 struct shared {
@@ -221,25 +222,15 @@ UNWATCHED static _Noreturn void go_on(void)
     leave(home);
 }
 
-static void set_ready(unsigned t, bool ready)
-{
-    uint32_t bit = 1u << t % KG_EMU_WARP;
-
-    warps[t / KG_EMU_WARP].ready &= ~bit;
-    if (ready)
-        warps[t / KG_EMU_WARP].ready |= bit;
-}
-
-/* Threads [first, first+n) met; they go on if it was at one place. */
+/* Threads [first, first+n), of whole warps, met; they go on if it was at one place. */
 static void release(unsigned first, unsigned n, const char *where)
 {
-    for (unsigned t = first; t < first + n; t++) {
+    for (unsigned t = first; t < first + n; t++)
         if (fibers[t].line != fibers[first].line)
             BLAME("threads %u and %u of a %s meet at lines %d and %d", first, t, where,
                   fibers[first].line, fibers[t].line);
-        fibers[t].state = READY;
-        set_ready(t, true);
-    }
+    for (unsigned w = first / KG_EMU_WARP; w < (first + n) / KG_EMU_WARP; w++)
+        warps[w].ready = ~0u;
 }
 
 UNWATCHED static void wait_at(enum state state, int line)
@@ -249,7 +240,7 @@ UNWATCHED static void wait_at(enum state state, int line)
 
     f->state = state;
     f->line = line;
-    set_ready(now, false);
+    w->ready &= ~(1u << now % KG_EMU_WARP);
     if (state == AT_BLOCK && ++at_barrier == n_threads) {
         at_barrier = 0;
         release(0, n_threads, "block");
@@ -268,8 +259,9 @@ static void fiber_main(void)
 {
     for (;;) {
         body(body_arg);
-        if (copies[now].n > 0)
-            BLAME("thread %u ends before %d copies that it began", now, copies[now].n);
+        if (fibers[now].copies > 0)
+            BLAME("thread %u ends before %d copies that it began", now,
+                  fibers[now].copies);
         wait_at(DONE, 0);
     }
 }
@@ -293,13 +285,12 @@ UNWATCHED static void run_block(void)
     block++;
     shared_bytes = 0;
     at_barrier = done = 0;
-    for (unsigned t = 0; t < n_threads; t++) {
-        fibers[t].state = READY;
-        copies[t].n = copies[t].groups = 0;
-        set_ready(t, true);
-    }
-    for (unsigned w = 0; w < n_threads / KG_EMU_WARP; w++)
+    for (unsigned t = 0; t < n_threads; t++)
+        fibers[t].copies = fibers[t].groups = 0;
+    for (unsigned w = 0; w < n_threads / KG_EMU_WARP; w++) {
         warps[w].waiting = warps[w].exchanges = 0;
+        warps[w].ready = ~0u;
+    }
     now = n_threads - 1; /* round robin begins behind it */
     if (__builtin_setjmp(home) == 0)
         go_on();
@@ -601,30 +592,33 @@ void *kg_emu_asked(void) { return shared_here(&asked_bytes, asked_bytes); }
 /* ---- copies ---- */
 void kg_emu_copy(void *to, const void *from, int bytes, int line)
 {
+    struct fiber *f = &fibers[now];
     struct copies *c = &copies[now];
 
     if ((uintptr_t)to % COPY_BYTES || (bytes && (uintptr_t)from % COPY_BYTES))
         BLAME("a copy at line %d begins at no multiple of %d", line, (int)COPY_BYTES);
-    if (bytes < 0 || bytes > COPY_BYTES || c->n == COPIES)
-        BLAME("copy %d at line %d, of %d bytes: expected %d at most, of %d", c->n, line,
-              bytes, (int)COPIES, (int)COPY_BYTES);
+    if (bytes < 0 || bytes > COPY_BYTES || f->copies == COPIES)
+        BLAME("copy %d at line %d, of %d bytes: expected %d at most, of %d", f->copies,
+              line, bytes, (int)COPIES, (int)COPY_BYTES);
     memset(to, 0xff, COPY_BYTES);
-    c->list[c->n++] = (struct copy){to, from, bytes};
+    c->list[f->copies++] = (struct copy){to, from, bytes};
 }
 
 void kg_emu_copies_end(void)
 {
+    struct fiber *f = &fibers[now];
     struct copies *c = &copies[now];
 
-    if (c->groups == GROUPS)
+    if (f->groups == GROUPS)
         BLAME("more than %d groups of copies", (int)GROUPS);
-    c->ends[c->groups++] = c->n;
+    c->ends[f->groups++] = f->copies;
 }
 
 void kg_emu_copies_wait(int n)
 {
+    struct fiber *f = &fibers[now];
     struct copies *c = &copies[now];
-    const int over = c->groups - n; /* groups */
+    const int over = f->groups - n; /* groups */
     const int end = over > 0 ? c->ends[over - 1] : 0;
 
     for (int i = 0; i < end; i++) {
@@ -635,9 +629,9 @@ void kg_emu_copies_wait(int n)
     }
     if (over <= 0)
         return;
-    c->n -= end;
-    c->groups = n;
-    memmove(c->list, c->list + end, (size_t)c->n * sizeof *c->list);
+    f->copies -= end;
+    f->groups = n;
+    memmove(c->list, c->list + end, (size_t)f->copies * sizeof *c->list);
     for (int g = 0; g < n; g++)
         c->ends[g] = c->ends[g + over] - end;
 }
