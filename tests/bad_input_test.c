@@ -290,6 +290,7 @@ static void compositions(void **state)
 
 /* ---- checkpoints ---- */
 
+#define LFS  "echo 'version https://git-lfs.github.com/spec/v1' "
 #define COPY "cp -r $D $W/m && chmod -R u+w $W/m && cd $W/m && "
 
 static void checkpoints(void **state)
@@ -299,6 +300,16 @@ static void checkpoints(void **state)
          NULL},
         {"missing folder", NULL, TRAIN "model.path=$W/m", 1, "m/config.json: cannot open",
          NULL},
+        {"a run's folder",
+         "mkdir -p $W/m/checkpoints/latest && cp -r $D "
+         "$W/m/checkpoints/latest/model",
+         TRAIN "model.path=$W/m", 1,
+         "found a run, whose newest model is checkpoints/latest/model in it", NULL},
+        {"a run's checkpoint", "mkdir $W/m && cp -r $D $W/m/model", "inspect $W/m", 1,
+         "found a run's checkpoint, whose model is model/ in it", NULL},
+        {"adapters alone", "mkdir $W/m && echo '{}' >$W/m/adapter_config.json",
+         "eval --model $W/m --data $D/test.jsonl", 1,
+         "found adapters: name their base, and these by model.adapter", NULL},
         {"unknown architecture", COPY "sed -i 's/\"llama\"/\"mamba\"/' config.json",
          TRAIN "model.path=$W/m", 1, "expected one of qwen2, qwen3, llama", NULL},
         {"missing tokenizer", COPY "rm token_ids.json tokenizer_config.json",
@@ -309,6 +320,16 @@ static void checkpoints(void **state)
          "model.safetensors", NULL},
         {"truncated weights", COPY "truncate -s -10 model.safetensors",
          TRAIN "model.path=$W/m", 1, "model.safetensors", NULL},
+        {"weights of torch", COPY "mv model.safetensors pytorch_model.bin",
+         TRAIN "model.path=$W/m", 1, "found pytorch_model.bin: of torch's files none",
+         NULL},
+        {"shards without an index",
+         COPY "mv model.safetensors model-00001-of-00001.safetensors", "inspect $W/m", 1,
+         "found model-00001-of-00001.safetensors: shards need their", NULL},
+        {"weights that Git LFS did not fetch", COPY LFS ">model.safetensors",
+         "inspect $W/m", 1, "m/model.safetensors: expected the file itself", NULL},
+        {"a tokenizer that Git LFS did not fetch", COPY LFS ">tokenizer.json",
+         "inspect $W/m", 1, "m/tokenizer.json: expected the file itself", NULL},
         {"eval: missing folder", NULL, "eval --model $W/m --data $D/test.jsonl", 1,
          "m/config.json: cannot open", NULL},
         {"eval: missing tokenizer", COPY "rm token_ids.json tokenizer_config.json",

@@ -37,6 +37,10 @@ enum kg_json_type {
  * errors: EFORMAT with the column, and the line of several */
 kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
+/* A checkout without Git LFS has, in the place of a large file, a pointer to it.
+ * errors: EFORMAT (text is one) */
+kg_status kg_json_check_fetched(const char *text, size_t n,
+                                struct kg_err *err) KG_MUST_CHECK;
 /* A file of settings. An integer beyond 64 bits, which a record may not have, is a real
  * number here: for "none" transformers writes a model_max_length of
  * 1000000000000000019884624838656. */

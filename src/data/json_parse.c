@@ -375,6 +375,17 @@ static kg_status add_value(struct parser *p)
 
 /* ---- text ---- */
 
+kg_status kg_json_check_fetched(const char *text, size_t n, struct kg_err *err)
+{
+    static const char pointer[] = "version https://git-lfs.github.com/spec/";
+
+    if (n < sizeof pointer || memcmp(text, pointer, sizeof pointer - 1) != 0)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "expected the file itself, found a pointer of Git LFS to it: "
+                   "`git lfs pull` fetches it");
+}
+
 /* A byte-order mark and a NUL are not seen in the text that an error quotes. */
 static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
 {
@@ -388,7 +399,7 @@ static kg_status check_bytes(const char *text, size_t n, struct kg_err *err)
         return kg_fail(
             err, KG_EFORMAT,
             "expected JSON, found a byte-order mark (EF BB BF): JSON has none");
-    return KG_OK;
+    return kg_json_check_fetched(text, n, err);
 }
 
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,

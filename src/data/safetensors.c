@@ -231,6 +231,8 @@ static kg_status read_header(struct part *part, const unsigned char *bytes, uint
             part->where, (unsigned long long)n);
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         length = length << 8 | bytes[i];
+    if (kg_json_check_fetched((const char *)bytes, n, err) != KG_OK)
+        return kg_err_prefix(err, "%s", part->where);
     if (length > MAX_HEADER_BYTES)
         return kg_fail(
             err, KG_EFORMAT,
@@ -499,6 +501,52 @@ out:
     return status;
 }
 
+/* Weights that a folder can have in other files, by the end of their names. */
+static const struct {
+    const char *end, *about;
+} other_weights[] = {
+    {".safetensors", "shards need their model.safetensors.index.json"},
+    {".bin", "of torch's files none is read: save_pretrained of transformers writes "
+             "safetensors"},
+    {".pth", "of torch's files none is read: save_pretrained of transformers writes "
+             "safetensors"},
+    {".gguf", "GGUF is not read: take the repository that has safetensors"},
+};
+
+static const char *about_weights(const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (size_t i = 0; i < sizeof other_weights / sizeof *other_weights; i++) {
+        const size_t end = strlen(other_weights[i].end);
+
+        if (n > end && strcmp(name + n - end, other_weights[i].end) == 0)
+            return other_weights[i].about;
+    }
+    return NULL;
+}
+
+static kg_status no_weights(const char *dir, struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_file_list(&names, &n, dir, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        if (about_weights(names[i]))
+            status = kg_fail(err, KG_ENOTFOUND,
+                             "%s: expected model.safetensors or "
+                             "model.safetensors.index.json, found %.200s: %s",
+                             dir, names[i], about_weights(names[i]));
+    kg_file_names_free(names, n);
+    return status ? status
+                  : kg_fail(err, KG_ENOTFOUND,
+                            "%s: expected model.safetensors or "
+                            "model.safetensors.index.json, found neither",
+                            dir);
+}
+
 kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err *err)
 {
     const struct kg_path file = kg_path_in(dir, "model.safetensors");
@@ -509,10 +557,7 @@ kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err 
         return kg_st_open_file(set, file.text, err);
     if (kg_file_exists(index.text))
         return open_index(set, dir, index.text, err);
-    return kg_fail(err, KG_ENOTFOUND,
-                   "%s: expected model.safetensors or "
-                   "model.safetensors.index.json, found neither",
-                   dir);
+    return no_weights(dir, err);
 }
 
 /* ---- writing ---- */

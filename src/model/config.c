@@ -370,12 +370,39 @@ static kg_status read_generation_config(struct kg_model_config *c, const char *p
     return status;
 }
 
+/* Of a folder without config.json: a file of it tells what it is instead. */
+static const struct {
+    const char *file, *is;
+} other_folders[] = {
+    {"checkpoints/latest/model/config.json",
+     "a run, whose newest model is checkpoints/latest/model in it"},
+    {"model/config.json", "a run's checkpoint, whose model is model/ in it"},
+    {"adapter_config.json", "adapters: name their base, and these by model.adapter"},
+    {"checkpoints/latest/adapter/adapter_config.json",
+     "a run of adapters: name their base, and checkpoints/latest/adapter in this folder "
+     "by model.adapter"},
+    {"adapter/adapter_config.json",
+     "a run's checkpoint: name its base, and adapter/ in this folder by model.adapter"},
+};
+
+static kg_status check_folder(const char *dir, struct kg_err *err)
+{
+    for (size_t i = 0; i < sizeof other_folders / sizeof *other_folders; i++)
+        if (kg_file_exists(kg_path_in(dir, other_folders[i].file).text))
+            return kg_fail(err, KG_ENOTFOUND,
+                           "%s: expected a model's folder, with config.json, found %s",
+                           dir, other_folders[i].is);
+    return KG_OK;
+}
+
 kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
                                struct kg_err *err)
 {
     const struct kg_path generation = kg_path_in(dir, "generation_config.json");
     struct kg_json_doc doc;
 
+    if (!kg_file_exists(kg_path_in(dir, "config.json").text))
+        KG_TRY(check_folder(dir, err));
     KG_TRY(kg_json_read(&doc, kg_path_in(dir, "config.json").text, MAX_FILE_BYTES, err));
     KG_TRY(take_doc(c, &doc, err));
     return kg_file_exists(generation.text)
