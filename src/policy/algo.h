@@ -205,6 +205,10 @@ kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting
 /* Is the KL in the loss estimated from the sampled token (biased where the sampling was
  * truncated)? */
 bool kg_algo_kl_samples(const struct kg_algo *algo);
+/* Is it multiplied by the importance weight, where kl.importance says so? */
+bool kg_algo_kl_weighs(const struct kg_algo *algo);
+/* Would kl.clamp hold anything: of the estimator, or of that weight? */
+bool kg_algo_kl_may_clamp(const struct kg_algo *algo);
 
 /* Top-k with k >= vocab is the exact KL: turns kl into exact-reverse / exact-forward.
  * returns whether it did, for the one logged line.   (k = 0 stays: K4 / K5.) */

@@ -161,6 +161,12 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        "kl.top_k: %s renormalises on that many ids; expected 1 or more, "
                        "found 0",
                        kl);
+    if ((a->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR)) &&
+        a->kl_top_k == 0 && !a->kl_tail)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.tail: with kl.top_k 0 the tail is all of %s; expected true, "
+                       "found false (a KL of 0)",
+                       kl);
     if (a->kl->renormalised && !a->kl_corrected)
         return kg_fail(
             err, KG_EINVAL,
@@ -334,12 +340,29 @@ static kg_status check_provisions(const struct kg_algo *a,
     return KG_OK;
 }
 
-bool kg_algo_kl_samples(const struct kg_algo *a)
+/* A head alone, without the sampled tail. */
+static bool is_cut_off(const struct kg_algo *a)
 {
     bool head = a->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR);
 
+    return head && !a->kl_tail;
+}
+
+bool kg_algo_kl_samples(const struct kg_algo *a)
+{
     return kg_algo_kl_in_loss(a) && !a->kl->renormalised &&
-           (a->kl->about.needs & KG_NEED_ANCHOR) && !(head && !a->kl_tail);
+           (a->kl->about.needs & KG_NEED_ANCHOR) && !is_cut_off(a);
+}
+
+bool kg_algo_kl_weighs(const struct kg_algo *a)
+{
+    return kg_algo_kl_samples(a) && a->kl->weighted;
+}
+
+bool kg_algo_kl_may_clamp(const struct kg_algo *a)
+{
+    return (a->kl->clamps && !is_cut_off(a)) ||
+           (kg_algo_kl_weighs(a) && a->kl_importance);
 }
 
 kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting *setting,

@@ -143,10 +143,45 @@ static bool kl_or_clip_cov(const struct kg_recipe *r) { return kl_cov(r) || clip
 
 static bool sapo(const struct kg_recipe *r) { return surrogate(r, "sapo"); }
 
+static bool learns_by_reward(const struct kg_recipe *r) { return !surrogate(r, "none"); }
+
+static bool filters(const struct kg_recipe *r)
+{
+    return learns_by_reward(r) || r->algo.entropy_coef > 0 || r->algo.kl_after_filter;
+}
+
+/* The released forms "rpg-rf-*" cut the ratio to the clip range instead. */
+static bool dual_clipped(const struct kg_recipe *r)
+{
+    const char *name = r->algo.name[KG_TABLE_SURROGATE];
+
+    return surrogate(r, "ppo-clip") || surrogate(r, "clip-cov") ||
+           (surrogate_of(r, "rpg-") &&
+            (!surrogate_of(r, "rpg-rf-") || strstr(name, "-clip-ppo")));
+}
+
+static bool clamped(const struct kg_recipe *r)
+{
+    return surrogate(r, "ppo-clip") || surrogate(r, "importance") ||
+           surrogate(r, "cispo") || sapo(r) || surrogate(r, "rpg-fkl") ||
+           surrogate(r, "rpg-ufkl") || surrogate(r, "rpg-rkl") ||
+           surrogate(r, "rpg-urkl");
+}
+
 static bool bounded(const struct kg_recipe *r)
 {
-    return surrogate_of(r, "dppo-") || surrogate_of(r, "ratio-relax-") ||
+    return surrogate_of(r, "dppo-") || surrogate(r, "ratio-relax-both") ||
            surrogate(r, "ipo");
+}
+
+static bool bounded_low(const struct kg_recipe *r)
+{
+    return bounded(r) || surrogate(r, "ratio-relax-negative");
+}
+
+static bool bounded_high(const struct kg_recipe *r)
+{
+    return bounded(r) || surrogate(r, "ratio-relax-positive");
 }
 
 static bool truncated(const struct kg_recipe *r)
@@ -176,6 +211,15 @@ static bool discounted(const struct kg_recipe *r)
     return gae(r) || advantage(r, "reinforce++");
 }
 
+/* What divides by a count of tokens, or takes a mean over them. */
+static bool counts_tokens(const struct kg_recipe *r)
+{
+    return gae(r) || advantage(r, "gdpo-token") || advantage(r, "reinforce++") ||
+           advantage(r, "reinforce++-baseline") || surrogate(r, "gmpo") ||
+           is(r->algo.name[KG_TABLE_AGGREGATE], "seq-mean-token-mean") ||
+           !is(r->algo.name[KG_TABLE_PLACE], "loss");
+}
+
 static bool tis(const struct kg_recipe *r) { return r->algo.tis > 0; }
 
 static bool kl(const struct kg_recipe *r)
@@ -183,7 +227,36 @@ static bool kl(const struct kg_recipe *r)
     return !is(r->algo.name[KG_TABLE_KL], "none");
 }
 
-static bool weighted(const struct kg_recipe *r) { return kl(r) && r->algo.kl_importance; }
+/* Whether the algorithm's rows say so; where a name is no row's, which is refused
+ * elsewhere, yes. */
+static bool rows_say(const struct kg_recipe *r, bool (*so)(const struct kg_algo *))
+{
+    struct kg_algo algo = r->algo;
+    struct kg_err err;
+
+    return kg_algo_choose(&algo, &err) != KG_OK || so(&algo);
+}
+
+static bool weighable(const struct kg_recipe *r)
+{
+    return kl(r) && rows_say(r, kg_algo_kl_weighs);
+}
+
+static bool weighted(const struct kg_recipe *r)
+{
+    return weighable(r) && r->algo.kl_importance;
+}
+
+static bool kl_clamped(const struct kg_recipe *r)
+{
+    return kl(r) && rows_say(r, kg_algo_kl_may_clamp);
+}
+
+static bool kl_filtered(const struct kg_recipe *r)
+{
+    return kl(r) && rows_say(r, kg_algo_kl_in_loss) &&
+           (r->rollout.dynamic || r->algo.mask_truncated);
+}
 
 static bool by_length_norm(const struct kg_recipe *r)
 {
@@ -201,6 +274,11 @@ static bool of_ids(const struct kg_recipe *r)
     return row && row->needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR);
 }
 
+static bool with_tail(const struct kg_recipe *r)
+{
+    return strncmp(r->algo.name[KG_TABLE_KL], "topk-", strlen("topk-")) == 0;
+}
+
 static bool kl_target(const struct kg_recipe *r) { return r->algo.kl_target > 0; }
 
 static bool anchor_is_read(const struct kg_recipe *r) { return kl(r) || r->eval.anchor; }
@@ -208,11 +286,6 @@ static bool anchor_is_read(const struct kg_recipe *r) { return kl(r) || r->eval.
 static bool anchor(const struct kg_recipe *r)
 {
     return !is(r->algo.name[KG_TABLE_ANCHOR], "none");
-}
-
-static bool moving(const struct kg_recipe *r)
-{
-    return anchor(r) && !is(r->algo.name[KG_TABLE_ANCHOR], "fixed");
 }
 
 static bool anchor_has_weights(const struct kg_recipe *r)
@@ -223,6 +296,11 @@ static bool anchor_has_weights(const struct kg_recipe *r)
 static bool ema(const struct kg_recipe *r)
 {
     return is(r->algo.name[KG_TABLE_ANCHOR], "ema");
+}
+
+static bool moving(const struct kg_recipe *r)
+{
+    return ema(r) || is(r->algo.name[KG_TABLE_ANCHOR], "copy");
 }
 
 static bool kappa(const struct kg_recipe *r) { return r->algo.anchor_kappa > 0; }
@@ -239,6 +317,11 @@ static bool schedule_free(const struct kg_recipe *r)
     return is(r->optim.kind, "schedule-free");
 }
 
+static bool draws_validation(const struct kg_recipe *r)
+{
+    return r->eval.temperature > 0;
+}
+
 static bool fresh_adapters(const struct kg_recipe *r) { return r->lora.rank > 0; }
 
 #define WARM         "a warm start (sft.steps or sft.epochs above 0)"
@@ -248,6 +331,9 @@ static bool fresh_adapters(const struct kg_recipe *r) { return r->lora.rank > 0;
 #define SEARCH       "episode.env search"
 #define DYNAMIC      "rollout.dynamic true"
 #define VALIDATION   "problems to validate on (data.val, or those a task makes)"
+#define WEIGHABLE                                                                        \
+    "a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* with " \
+    "kl.tail true)"
 
 static const struct kg_effect_row rows[] = {
     {"device.products", "products of bf16 on a GPU", makes_bf16_on_a_gpu,
@@ -319,10 +405,30 @@ static const struct kg_effect_row rows[] = {
     {"algo.cov_low", "algo.surrogate clip-cov", clip_cov, "algo.surrogate"},
     {"algo.cov_high", "algo.surrogate clip-cov", clip_cov, "algo.surrogate"},
     {"algo.cov_coef", "algo.surrogate kl-cov", kl_cov, "algo.surrogate"},
-    {"algo.delta_low", "algo.surrogate dppo-*, ratio-relax-* or ipo", bounded,
+    {"algo.delta_low",
+     "algo.surrogate dppo-*, ratio-relax-negative, ratio-relax-both or ipo", bounded_low,
      "algo.surrogate"},
-    {"algo.delta_high", "algo.surrogate dppo-*, ratio-relax-* or ipo", bounded,
+    {"algo.delta_high",
+     "algo.surrogate dppo-*, ratio-relax-positive, ratio-relax-both or ipo", bounded_high,
      "algo.surrogate"},
+    {"algo.dual_clip",
+     "algo.surrogate ppo-clip, clip-cov, rpg-fkl/rkl/ufkl/urkl, rpg-reinforce-* or "
+     "rpg-rf-*-clip-ppo*",
+     dual_clipped, "algo.surrogate"},
+    {"algo.ratio_clamp",
+     "algo.surrogate ppo-clip, importance, cispo, sapo or rpg-fkl/rkl/ufkl/urkl", clamped,
+     "algo.surrogate"},
+    {"algo.mask", "an algo.surrogate other than none", learns_by_reward,
+     "algo.surrogate"},
+    {"algo.mask_truncated",
+     "an algo.surrogate other than none, algo.entropy_coef above 0, or kl.after_filter "
+     "true,",
+     filters, "algo.surrogate|algo.entropy_coef|kl.after_filter"},
+    {"algo.count_eps",
+     "algo.advantage gae, gdpo-token, reinforce++ or reinforce++-baseline, "
+     "algo.surrogate gmpo, algo.aggregate seq-mean-token-mean, or a kl.in other than "
+     "loss,",
+     counts_tokens, "algo.advantage|algo.surrogate|algo.aggregate|kl.in"},
     {"algo.truncate", "algo.surrogate dppo-*, ratio-*, minirl or pg-is", truncated,
      "algo.surrogate"},
     {"algo.top_k", "algo.surrogate dppo-topk-*", dppo_topk, "algo.surrogate"},
@@ -339,20 +445,27 @@ static const struct kg_effect_row rows[] = {
     {"algo.tis_level", "algo.tis above 0", tis, "algo.tis"},
     {"kl.horizon", "kl.target above 0", kl_target, "kl.target"},
     {"kl.top_k", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
-    {"kl.importance", "a kl.estimator", kl, "kl.estimator"},
-    {"kl.iw_lower", "a kl.estimator, and kl.importance true", weighted, "kl.estimator"},
-    {"kl.iw_upper", "a kl.estimator, and kl.importance true", weighted, "kl.estimator"},
-    {"kl.clamp", "a kl.estimator", kl, "kl.estimator"},
-    {"kl.tail", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
+    {"kl.importance", WEIGHABLE, weighable, "kl.estimator|kl.in|kl.tail"},
+    {"kl.iw_lower", WEIGHABLE ", and kl.importance true", weighted,
+     "kl.estimator|kl.in|kl.tail|kl.importance"},
+    {"kl.iw_upper", WEIGHABLE ", and kl.importance true", weighted,
+     "kl.estimator|kl.in|kl.tail|kl.importance"},
+    {"kl.clamp",
+     "a kl.estimator that has a clamp (`kedge algorithms`), or kl.importance true on one "
+     "that takes the weight,",
+     kl_clamped, "kl.estimator|kl.in|kl.tail|kl.importance"},
+    {"kl.tail", "kl.estimator topk-reverse or topk-forward", with_tail, "kl.estimator"},
     {"kl.gradient", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
-    {"kl.after_filter", "a kl.estimator", kl, "kl.estimator"},
+    {"kl.after_filter",
+     "a kl.estimator in the loss, and rollout.dynamic or algo.mask_truncated true",
+     kl_filtered, "kl.estimator|kl.in|rollout.dynamic|algo.mask_truncated"},
     {"anchor.kind", "a kl.estimator, or eval.anchor true", anchor_is_read,
      "kl.estimator"},
     {"anchor.path", "an anchor.kind", anchor, "anchor.kind"},
     {"anchor.eta", "anchor.kind ema", ema, "anchor.kind"},
-    {"anchor.period", "an anchor that moves (anchor.kind ema, iterative, copy)", moving,
+    {"anchor.period", "an anchor that moves (anchor.kind ema or copy)", moving,
      "anchor.kind"},
-    {"anchor.unit", "an anchor that moves (anchor.kind ema, iterative, copy)", moving,
+    {"anchor.unit", "an anchor that moves (anchor.kind ema or copy)", moving,
      "anchor.kind"},
     {"anchor.place", "an anchor with weights (anchor.kind ema, copy, fixed)",
      anchor_has_weights, "anchor.kind"},
@@ -364,6 +477,7 @@ static const struct kg_effect_row rows[] = {
     {"eval.samples", VALIDATION, validates, "data.val"},
     {"eval.temperature", VALIDATION, validates, "data.val"},
     {"eval.top_p", VALIDATION, validates, "data.val"},
+    {"eval.top_p", "eval.temperature above 0", draws_validation, "eval.temperature"},
     {"eval.reference", VALIDATION, validates, "data.val"},
     {"log.validation", VALIDATION, validates, "data.val"},
     {"optim.min_lr", "optim.schedule linear or cosine", falling, "optim.schedule"},

@@ -4,9 +4,11 @@
 
 #include "base/file.h"
 #include "base/need_testing.h"
+#include "policy/policy.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +60,22 @@ static void put_other(char *out, size_t n, const struct kg_opt_row *row)
     }
 }
 
+/* What takes the condition of a key away; NULL: the defaults do. */
+static const char *switch_off(const char *key)
+{
+    static const char *const rows[][2] = {
+        {"algo.dual_clip", "algo.surrogate=gspo"},
+        {"algo.ratio_clamp", "algo.surrogate=gspo"},
+        {"algo.mask", "algo.surrogate=none"},
+        {"algo.mask_truncated", "algo.surrogate=none"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (strcmp(rows[i][0], key) == 0)
+            return rows[i][1];
+    return NULL;
+}
+
 static void a_key_without_its_condition_is_refused_by_name(void **state)
 {
     size_t n;
@@ -65,13 +83,15 @@ static void a_key_without_its_condition_is_refused_by_name(void **state)
 
     (void)state;
     for (size_t i = 0; i < n; i++) {
-        char assignment[128], *assignments[] = {assignment};
+        char assignment[128], off[64], *assignments[] = {assignment, off};
+        const char *also = switch_off(rows[i].key);
         size_t length = strlen(rows[i].key);
 
         if (i > 0 && strcmp(rows[i].key, rows[i - 1].key) == 0)
             continue; /* a second condition */
         put_other(assignment, sizeof assignment, option(rows[i].key));
-        if (check(NULL, assignments, 1) != KG_EINVAL)
+        snprintf(off, sizeof off, "%s", also ? also : "");
+        if (check(NULL, assignments, also ? 2 : 1) != KG_EINVAL)
             fail_msg("%s: not refused", assignment);
         if (strncmp(err_said.message, rows[i].key, length) != 0 ||
             !strstr(err_said.message, rows[i].needs) ||
@@ -123,6 +143,150 @@ static void a_key_with_its_condition_passes(void **state)
         if (check(NULL, assignments, n) != KG_OK)
             fail_msg("row %zu: %s", i, err_said.message);
     }
+}
+
+/* Beside rows of the algorithm that do not read them. */
+static void keys_of_the_algorithm_act_with_rows_that_read_them(void **state)
+{
+#define ANCHORED "anchor.kind=fixed"
+    static const struct {
+        char *assignments[4];
+        const char *says; /* NULL: passes */
+    } rows[] = {
+        {{"kl.importance=false", "kl.estimator=exact-reverse"}, "kl.importance: acts"},
+        {{"kl.importance=false", "kl.estimator=rpg-ufkl"}, "kl.importance: acts"},
+        {{"kl.importance=false", "kl.estimator=truncated-reverse"}, "kl.importance: a"},
+        {{"kl.importance=false", "kl.estimator=k3", "kl.in=reward"}, "kl.importance: ac"},
+        {{"kl.importance=false", "kl.estimator=topk-forward", "kl.tail=false"},
+         "kl.importance: acts"},
+        {{"kl.importance=false", "kl.estimator=topk-forward"}, NULL},
+        {{"kl.importance=false", "kl.estimator=abs"}, NULL},
+        {{"kl.iw_upper=2", "kl.estimator=k4", "kl.in=advantage"}, "kl.iw_upper: acts"},
+        {{"kl.iw_upper=2", "kl.estimator=k4", "kl.importance=false"},
+         "kl.iw_upper: acts"},
+        {{"kl.iw_upper=2", "kl.estimator=k4"}, NULL},
+        {{"kl.clamp=false", "kl.estimator=exact-forward"}, "kl.clamp: acts"},
+        {{"kl.clamp=false", "kl.estimator=k2", "kl.importance=false"}, "kl.clamp: acts"},
+        {{"kl.clamp=false", "kl.estimator=k2"}, NULL},
+        {{"kl.clamp=false", "kl.estimator=rpg-urkl"}, NULL},
+        {{"kl.clamp=false", "kl.estimator=k3", "kl.in=reward"}, NULL},
+        {{"kl.clamp=false", "kl.estimator=topk-forward", "kl.tail=false"},
+         "kl.clamp: acts"},
+        {{"kl.tail=false", "kl.estimator=truncated-forward"}, "kl.tail: acts"},
+        {{"kl.tail=false", "kl.estimator=topk-reverse"}, NULL},
+        {{"kl.after_filter=true", "kl.estimator=k3"}, "kl.after_filter: acts"},
+        {{"kl.after_filter=true", "kl.estimator=k3", "kl.in=reward",
+          "rollout.dynamic=true"},
+         "kl.after_filter: acts"},
+        {{"kl.after_filter=true", "kl.estimator=k3", "rollout.dynamic=true"}, NULL},
+        {{"kl.after_filter=true", "kl.estimator=k3", "algo.mask_truncated=true"}, NULL},
+        {{"anchor.period=3", "kl.estimator=k3", "anchor.kind=iterative"},
+         "anchor.period: acts"},
+        {{"anchor.unit=updates", "kl.estimator=k3", "anchor.kind=iterative"},
+         "anchor.unit: acts"},
+        {{"anchor.period=3", "kl.estimator=k3", "anchor.kind=copy"}, NULL},
+        {{"algo.count_eps=1e-4"}, "algo.count_eps: acts"},
+        {{"algo.count_eps=1e-4", "algo.aggregate=seq-mean-token-mean"}, NULL},
+        {{"algo.mask_truncated=true", "algo.surrogate=none", "algo.entropy_coef=0.1"},
+         NULL},
+        {{"eval.top_p=0.5", "eval.temperature=0", "data.val=x"},
+         "eval.top_p: acts with "
+         "eval.temperature"},
+        {{"eval.top_p=0.5", "data.val=x"}, NULL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *assignments[5];
+        size_t n = 0;
+
+        for (; n < 4 && rows[i].assignments[n]; n++)
+            assignments[n] = rows[i].assignments[n];
+        if (rows[i].says) {
+            if (check(NULL, assignments, n) != KG_EINVAL ||
+                strncmp(err_said.message, rows[i].says, strlen(rows[i].says)) != 0)
+                fail_msg("row %zu: expected '%s', found '%s'", i, rows[i].says,
+                         err_said.message);
+            continue;
+        }
+        if (strncmp(assignments[0], "kl.", 3) == 0 && n < 5)
+            assignments[n++] = (char *)(uintptr_t)ANCHORED;
+        if (check(NULL, assignments, n) != KG_OK)
+            fail_msg("row %zu: %s", i, err_said.message);
+    }
+}
+
+/* An answer of tokens that fell and rose, little and much, with either sign of the
+ * advantage. */
+enum { N = 6 };
+struct terms {
+    double coef[N], value[N];
+};
+
+static void evaluate(struct terms *t, const struct kg_algo *algo)
+{
+    static const int64_t begin[] = {0, N};
+    static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45};
+    static const double mu[N] = {0.4, 0.5, 0.1, 0.29, 0.52, 0.75};
+    static const double advantage[N] = {1, -1, -1, 1, -1, -0.5};
+    static const double weight[N] = {1, 1, 1, 1, 1, 1};
+    static const uint8_t selected[N] = {1, 1, 0, 0, 1, 0};
+    static const int32_t tokens[N] = {0};
+    double logp[N], old[N], a_at[N];
+    const struct kg_policy_batch b = {.n_seqs = 1,
+                                      .n_tokens = N,
+                                      .seq_begin = begin,
+                                      .tokens = tokens,
+                                      .logp = logp,
+                                      .old_logp = old,
+                                      .advantage = advantage,
+                                      .k_sampler = 1,
+                                      .ids = tokens,
+                                      .logp_at = logp,
+                                      .mu_at = old,
+                                      .pg_weight = weight,
+                                      .selected = selected};
+    struct kg_policy_grad g = {.a_logp = t->coef, .a_at = a_at, .pg_term = t->value};
+
+    for (int i = 0; i < N; i++)
+        logp[i] = log(p[i]), old[i] = log(mu[i]);
+    NEED(kg_policy_loss(&g, algo, &b, err));
+}
+
+/* A number acts beside a surrogate if it changes its term; the conditions above are names
+ * of surrogates, and this asks the surrogates. */
+static void numbers_of_a_surrogate_act_where_they_change_its_term(void **state)
+{
+    static const char *const numbers[][2] = {
+        {"algo.dual_clip", "1.5"},   {"algo.ratio_clamp", "0.1"},
+        {"algo.truncate", "1.2"},    {"algo.delta_low", "0.85"},
+        {"algo.delta_high", "0.85"}, {"algo.tau_pos", "3"},
+        {"algo.tau_neg", "3"},       {"algo.cov_coef", "3"},
+        {"algo.rpg_detach", "false"}};
+    const struct kg_policy_about *row;
+
+    (void)state;
+    for (size_t s = 0; (row = kg_policy_row(KG_TABLE_SURROGATE, s)); s++)
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+            char surrogate[64], number[64], *assignments[] = {surrogate, number};
+            struct terms before, after;
+            struct kg_algo algo;
+            bool acts;
+
+            snprintf(surrogate, sizeof surrogate, "algo.surrogate=%s", row->name);
+            snprintf(number, sizeof number, "%s=%s", numbers[i][0], numbers[i][1]);
+            kg_algo_init(&algo);
+            algo.top_k = 1;
+            algo.kl_beta = 0.1;
+            NEED(kg_algo_set(&algo, "algo.surrogate", row->name, err));
+            evaluate(&before, &algo);
+            NEED(kg_algo_set(&algo, numbers[i][0], numbers[i][1], err));
+            evaluate(&after, &algo);
+            acts = memcmp(&before, &after, sizeof before) != 0;
+            if (acts != (check(NULL, assignments, 2) == KG_OK))
+                fail_msg("%s %s: it %s", surrogate, number,
+                         acts ? "acts, and is refused" : "does nothing, and passes");
+        }
 }
 
 /* A task that makes problems makes none where files have them. */
@@ -223,6 +387,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_key_without_its_condition_is_refused_by_name),
         cmocka_unit_test(a_key_with_its_condition_passes),
+        cmocka_unit_test(keys_of_the_algorithm_act_with_rows_that_read_them),
+        cmocka_unit_test(numbers_of_a_surrogate_act_where_they_change_its_term),
         cmocka_unit_test(nothing_is_generated_beside_files),
         cmocka_unit_test(what_is_published_passes),
         cmocka_unit_test(a_recipe_may_be_switched_off),
