@@ -36,6 +36,8 @@ prefixed() {
     echo '{"text": "the a dog"}' | ./kedge embed -m $bert | cmp - "$work/a"
 }
 pass "a prefix stands in front" prefixed
+pass "of no text of another side" refuses 1 "--query-prefix: expected --as query beside it, found --as text" \
+    ./kedge embed -m $bert --query-prefix 'the '
 
 # 128 bytes of header, 6 rows of 8 floats
 as_npy() {

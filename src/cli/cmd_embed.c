@@ -176,6 +176,22 @@ static kg_status answer_all(struct window *w, struct kg_err *err)
 }
 
 /* ---- the command ---- */
+/* A prefix goes in front of texts of its own side alone. */
+static kg_status check_prefixes(struct kg_err *err)
+{
+    const struct {
+        const char *given, *side;
+    } prefixes[] = {{kg_encoder_how.query_prefix, "query"},
+                    {kg_encoder_how.passage_prefix, "passage"}};
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (prefixes[i].given && strcmp(prefixes[i].side, side_name) != 0)
+            return kg_fail(err, KG_EINVAL,
+                           "--%s-prefix: expected --as %s beside it, found --as %s",
+                           prefixes[i].side, prefixes[i].side, side_name);
+    return KG_OK;
+}
+
 static kg_status open_window(struct window *w, struct kg_err *err)
 {
     struct kg_encoder_info info;
@@ -203,6 +219,7 @@ static kg_status open_window(struct window *w, struct kg_err *err)
 
 static kg_status run(struct window *w, struct kg_err *err)
 {
+    KG_TRY(check_prefixes(err));
     KG_TRY(open_window(w, err));
     KG_TRY(answer_all(w, err));
     if (!npy_path)
