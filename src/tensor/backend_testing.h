@@ -38,6 +38,7 @@ static inline void *buffer_of(int64_t count, size_t size)
     void *p = kg_buf_alloc(backend(), (uint64_t)count * size, "test", &why);
 
     assert_non_null(p);
+    assert_true(!kg_emu_is_asked || kg_emu_is_asked());
     return p;
 }
 

@@ -211,6 +211,30 @@ static void a_copy_belongs_to_itself_until_it_is_waited_for(void **state)
     kg_buf_free(emu(), y);
 }
 
+/* A device begins with what is asked for when it comes to it. */
+static void memory_is_zero_when_it_is_given(void **state)
+{
+    char *p, x[8];
+
+    (void)state;
+    p = there(sizeof x);
+    assert_true(kg_emu_is_asked());
+    assert_int_equal(kg_buf_get(emu(), x, p, sizeof x, &err), KG_OK);
+    assert_memory_equal(x, ((const char[sizeof x]){0}), sizeof x);
+    kg_buf_free(emu(), p);
+}
+
+static void a_lost_device_is_no_lack_of_memory(void **state)
+{
+    (void)state;
+    (void)kg_emu_lose(0);
+    assert_null(kg_buf_alloc(emu(), 8, "the anchor", &err));
+    (void)kg_emu_lose(-1);
+    assert_int_equal(err.code, KG_EDEVICE);
+    assert_string_equal(err.message, "the anchor: the device is lost");
+    kg_buf_free(emu(), there(8));
+}
+
 /* Whether a child ends by a signal, or by a sanitizer's word. */
 static bool dies(void (*act)(void *), void *arg)
 {
@@ -347,8 +371,7 @@ static kg_status gets(struct turn *t)
 static kg_status takes(struct turn *t)
 {
     (void)t;
-    kg_buf_free(emu(), there(1));
-    return kg_trial_run(KG_TRIAL_GOOD, t->y, t->x, &err);
+    return kg_buf_alloc(emu(), 1, "test", &err) ? KG_OK : err.code;
 }
 
 static kg_status frees(struct turn *t)
@@ -475,6 +498,8 @@ int main(void)
         cmocka_unit_test(memory_of_the_host_is_no_argument),
         cmocka_unit_test(a_fetch_wants_pinned_memory),
         cmocka_unit_test(a_copy_belongs_to_itself_until_it_is_waited_for),
+        cmocka_unit_test(memory_is_zero_when_it_is_given),
+        cmocka_unit_test(a_lost_device_is_no_lack_of_memory),
         cmocka_unit_test(a_stray_touch_dies),
         cmocka_unit_test(the_matrix_instruction_multiplies),
         cmocka_unit_test(what_is_recorded_is_launched_again),

@@ -117,7 +117,7 @@ void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what
 {
     void *buffer = be->alloc(bytes, what, err);
 
-    if (!buffer && be->memory)
+    if (!buffer && be->memory && err->code == KG_ENOMEM)
         say_memory(be, err);
     return buffer;
 }

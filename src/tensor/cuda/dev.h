@@ -194,19 +194,40 @@ int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 /* Of all copies but those within the device; memory.cu has it. */
 extern "C" struct kg_traffic kg_dev_traffic;
 
-/* Errors of these come from kg_dev_done, but for alloc's. */
+static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_err *err)
+{
+    return kg_fail(err, KG_EDEVICE,
+                   "%s: %s (found here; kernels launched before run beside the host, and "
+                   "one of them may be its cause)",
+                   op, cudaGetErrorString(e));
+}
+/* An allocation also fails of what went wrong before it: then memory is not missing. */
+static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t bytes,
+                                   const char *what, struct kg_err *err)
+{
+    (void)cudaGetLastError();
+    if (e == cudaErrorMemoryAllocation)
+        kg_fail(err, KG_ENOMEM, "%s: no %s for %llu bytes", what, memory,
+                (unsigned long long)bytes);
+    else
+        kg_dev_failed(e, what, err);
+    return NULL;
+}
+
+/* Errors of these come from kg_dev_done, but for alloc's and pin's. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
     const uint64_t some = bytes > 0 ? bytes : 1;
     void *p = NULL;
+    const cudaError_t e = kg_dev_shown ? cudaMallocManaged(&p, some)
+                                       : cudaMalloc(&p, some);
 
-    if ((kg_dev_shown ? cudaMallocManaged(&p, some) : cudaMalloc(&p, some)) ==
-        cudaSuccess)
-        return p;
-    (void)cudaGetLastError();
-    kg_fail(err, KG_ENOMEM, "%s: no device memory for %llu bytes", what,
-            (unsigned long long)bytes);
-    return NULL;
+    return e == cudaSuccess ? p : kg_dev_refused(e, "device memory", bytes, what, err);
+}
+/* What stands in it is nobody's: tests make it no number. */
+static inline void kg_dev_spoil(void *memory, uint64_t bytes)
+{
+    (void)memory, (void)bytes;
 }
 static inline void kg_dev_free(void *memory) { (void)cudaFree(memory); }
 static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
@@ -271,15 +292,21 @@ static inline void kg_dev_get(void *to, const void *from, uint64_t bytes)
 static inline void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err)
 {
     void *p = NULL;
+    cudaError_t e;
 
-    if (cudaHostAlloc(&p, bytes, cudaHostAllocDefault) == cudaSuccess)
-        return memset(p, 0, bytes);
-    (void)cudaGetLastError();
-    kg_fail(err, KG_ENOMEM, "%s: no page-locked memory of the host for %llu bytes", what,
-            (unsigned long long)bytes);
-    return NULL;
+    kg_dev_lock();
+    e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault);
+    kg_dev_unlock();
+    return e == cudaSuccess
+               ? memset(p, 0, bytes)
+               : kg_dev_refused(e, "page-locked memory of the host", bytes, what, err);
 }
-static inline void kg_dev_unpin(void *memory) { (void)cudaFreeHost(memory); }
+static inline void kg_dev_unpin(void *memory)
+{
+    kg_dev_lock();
+    (void)cudaFreeHost(memory);
+    kg_dev_unlock();
+}
 /* By a stream of its own, behind what stands in the other one by now. */
 static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
 {
@@ -321,14 +348,13 @@ static inline kg_status kg_dev_done(const char *op, struct kg_err *err)
 {
     cudaError_t e = cudaGetLastError();
 
-    if (e == cudaSuccess && kg_dev_shown && !kg_dev_recording)
-        e = cudaDeviceSynchronize();
-    return e == cudaSuccess
-               ? KG_OK
-               : kg_fail(err, KG_EDEVICE,
-                         "%s: %s (found here; kernels launched before run beside the "
-                         "host, and one of them may be its cause)",
-                         op, cudaGetErrorString(e));
+    if (e == cudaSuccess && kg_dev_shown) {
+        kg_dev_lock();
+        if (!kg_dev_recording)
+            e = cudaDeviceSynchronize();
+        kg_dev_unlock();
+    }
+    return e == cudaSuccess ? KG_OK : kg_dev_failed(e, op, err);
 }
 #endif
 

@@ -83,6 +83,7 @@ static struct copies copies[THREADS];
 static struct shared shared[NAMES];
 static char *stacks;
 static _Thread_local char fault[256]; /* what is to be told; "" for nothing */
+static _Thread_local bool unasked;    /* something was begun since kg_dev_done */
 
 /* of the block that runs */
 static const char *kernel;
@@ -151,8 +152,11 @@ UNWATCHED static _Noreturn void leave(place to) { __builtin_longjmp(to, 1); }
 /* A thread's: the block ends here. */
 #define BLAME(...) (blame(__VA_ARGS__), leave(home))
 
+bool kg_emu_is_asked(void) { return !unasked; }
+
 kg_status kg_dev_done(const char *op, struct kg_err *err)
 {
+    unasked = false;
     if (!fault[0])
         return KG_OK;
     kg_fail(err, KG_EDEVICE, "%s: %s", op, fault);
@@ -465,6 +469,7 @@ void kg_dev_record_launch(void *record)
 
 int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 {
+    unasked = true;
     if (!recording)
         return f(arg);
     note(&(struct entry){.call = f}, arg, bytes);
@@ -479,6 +484,7 @@ void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
     body = run;
     body_arg = arg;
     n_threads = threads;
+    unasked = true;
     if (recording)
         note(&(struct entry){.name = name, .grid = grid, .threads = threads, .run = run},
              arg, bytes);
@@ -637,10 +643,30 @@ void kg_emu_copies_wait(int n)
 }
 
 /* ---- memory ---- */
+/* No number, as what a device gives may be anything. */
+void kg_dev_spoil(void *memory, uint64_t bytes)
+{
+    if (recording)
+        return;
+    kg_pages_lend((const void *[]){memory}, 1);
+    memset(memory, 0xff, bytes);
+    kg_pages_take_back((const void *[]){memory}, 1);
+}
+
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
-    not_recorded("alloc");
-    return kg_pages_alloc(bytes, what, err);
+    void *p;
+
+    if (is_lost() || recording) {
+        kg_fail(err, KG_EDEVICE, "%s: %s", what,
+                recording ? "alloc: it cannot be part of a record"
+                          : "the device is lost");
+        return NULL;
+    }
+    p = kg_pages_alloc(bytes, what, err);
+    if (p)
+        kg_dev_spoil(p, bytes);
+    return p;
 }
 void kg_dev_free(void *memory)
 {

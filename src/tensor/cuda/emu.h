@@ -43,6 +43,10 @@ void kg_emu_clock(double (*seconds)(void)) KG_EMU_TESTED;
 /* Where CUDA's own libraries are looked for; without it nowhere. */
 void kg_emu_cuda(const char *root) KG_EMU_TESTED;
 
+/* Whether kg_dev_done was called since something was launched, copied or cleared, as it
+ * is before an operation returns: a device may not have begun with it. */
+bool kg_emu_is_asked(void) KG_EMU_TESTED;
+
 /* Whether records can be made, as they can at the start. */
 void kg_emu_records(bool possible) KG_EMU_TESTED;
 
@@ -84,6 +88,7 @@ void kg_emu_copies_wait(int n);
 extern struct kg_traffic kg_dev_traffic; /* of put and get; memory.cu has it */
 /* As those of dev.h: from or to the host, or within the device. */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);
+void kg_dev_spoil(void *memory, uint64_t bytes);
 void kg_dev_free(void *memory);
 kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err);
 void kg_dev_put(void *to, const void *from, uint64_t bytes);

@@ -33,9 +33,13 @@ void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
     void *p = kg_dev_alloc(bytes, what, err);
 
-    if (p)
-        kg_dev_zero(p, bytes);
-    return p;
+    if (!p)
+        return NULL;
+    kg_dev_zero(p, bytes);
+    if (kg_dev_done(what, err) == KG_OK)
+        return p;
+    kg_dev_free(p);
+    return NULL;
 }
 
 void kg_cuda_free(void *memory)
