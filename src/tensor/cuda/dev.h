@@ -165,8 +165,9 @@ static __device__ inline uint32_t kg_pair(float first, float second)
 extern bool kg_dev_shown;
 
 /* All that is launched and copied stands in one stream, which a record is made of, but
- * for what one thread fetches beside it. Other threads wait while one is made
- * (library.cu). */
+ * for what one thread fetches beside it. Other threads wait while one is made, and
+ * whoever locks speaks to the device from there on: which one a call is for is a matter
+ * of each thread (library.cu). */
 extern cudaStream_t kg_dev_stream, kg_dev_beside;
 extern cudaEvent_t kg_dev_launched;
 enum { KG_DEV_MARKS = 8 };

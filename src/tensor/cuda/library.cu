@@ -46,7 +46,20 @@ cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 bool kg_dev_recording;
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-void kg_dev_lock(void) { (void)pthread_mutex_lock(&busy); }
+/* A thread that chose none speaks to device 0, and would take memory of it. */
+static void come_to_device(void)
+{
+    static thread_local bool here;
+
+    if (!here && chosen >= 0)
+        here = cudaSetDevice(chosen) == cudaSuccess;
+}
+
+void kg_dev_lock(void)
+{
+    (void)pthread_mutex_lock(&busy);
+    come_to_device();
+}
 void kg_dev_unlock(void) { (void)pthread_mutex_unlock(&busy); }
 
 void kg_dev_record_begin(void)
@@ -243,25 +256,25 @@ static kg_status check_kernels(int device, struct kg_err *err)
     return kg_fail(err, KG_EDEVICE, "%s: %s", text, cudaGetErrorString(e));
 }
 
-/* For all threads of the process, then for this one at once. */
+/* Streams and events are the device's that is current, so nothing is made on one that is
+ * refused: another may be chosen after it. */
 static kg_status choose(int device, struct kg_err *err)
 {
-    cudaError_t e = cudaSetValidDevices(&device, 1);
+    cudaError_t e = cudaSetDevice(device);
 
     if (e == cudaSuccess)
-        e = cudaSetDevice(device);
-    if (e == cudaSuccess && !kg_dev_stream)
+        KG_TRY(check_kernels(device, err));
+    if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&kg_dev_stream, cudaStreamNonBlocking);
-    if (e == cudaSuccess && !kg_dev_beside)
+    if (e == cudaSuccess)
         e = cudaStreamCreateWithFlags(&kg_dev_beside, cudaStreamNonBlocking);
-    if (e == cudaSuccess && !kg_dev_launched)
+    if (e == cudaSuccess)
         e = cudaEventCreateWithFlags(&kg_dev_launched, cudaEventDisableTiming);
-    for (int i = 0; i < KG_DEV_MARKS; i++)
-        if (e == cudaSuccess && !kg_dev_marks[i])
-            e = cudaEventCreateWithFlags(&kg_dev_marks[i], cudaEventDisableTiming);
+    for (int i = 0; i < KG_DEV_MARKS && e == cudaSuccess; i++)
+        e = cudaEventCreateWithFlags(&kg_dev_marks[i], cudaEventDisableTiming);
     if (e != cudaSuccess)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: %s", device, cudaGetErrorString(e));
-    return check_kernels(device, err);
+    return KG_OK;
 }
 
 static kg_status open(const struct kg_backend **be, const struct kg_cuda_host *host,
