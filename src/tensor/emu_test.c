@@ -472,6 +472,12 @@ static void records_are_of_some_keys(void **state)
     kg_buf_free(emu(), t.y);
 }
 
+/* As a device does to what is launched behind that which no record can have. */
+static kg_status breaks_a_record(struct turn *t)
+{
+    return t->calls == 2 ? kg_fail(&err, KG_EDEVICE, "the record is over") : KG_OK;
+}
+
 static void a_device_that_records_nothing_computes(void **state)
 {
     const size_t bytes = THREADS * sizeof(float);
@@ -481,8 +487,12 @@ static void a_device_that_records_nothing_computes(void **state)
     kg_emu_records(false);
     for (int number = 0; number < 4; number++)
         assert_true(turns(&t, 1, number, t.y));
-    kg_emu_records(true);
     assert_int_equal(t.calls, 5); /* twice where it was tried */
+    t = (struct turn){.x = t.x, .y = t.y, .also = breaks_a_record};
+    for (int number = 0; number < 3; number++)
+        assert_true(turns(&t, 2, number, t.y));
+    assert_int_equal(t.calls, 4);
+    kg_emu_records(true);
     kg_buf_free(emu(), t.x);
     kg_buf_free(emu(), t.y);
 }

@@ -43,6 +43,8 @@ static struct record *record_of(uint64_t key)
     return r;
 }
 
+/* A device that ends a recording in its middle refuses what comes next in it, too: that
+ * body is no failure before it was called for itself. */
 static kg_status make(struct record *r, kg_status (*body)(void *arg, struct kg_err *err),
                       void *arg, struct kg_err *err)
 {
@@ -56,8 +58,8 @@ static kg_status make(struct record *r, kg_status (*body)(void *arg, struct kg_e
         r->there = there;
     else if (there)
         kg_dev_record_free(there);
-    r->never = status == KG_OK && !there;
-    return status;
+    r->never = !there && (status == KG_OK || status == KG_EDEVICE);
+    return r->never ? KG_OK : status;
 }
 
 kg_status kg_cuda_replay(uint64_t key, kg_status (*body)(void *arg, struct kg_err *err),
