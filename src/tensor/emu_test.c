@@ -287,7 +287,7 @@ static void the_matrix_instruction_multiplies(void **state)
     assert_int_equal(kg_buf_put(emu(), in + 256, b, sizeof b, &err), KG_OK);
     for (int order = 0; order < KG_EMU_SCHEDULES; order++) {
         kg_emu_schedule((enum kg_emu_schedule)order);
-        assert_int_equal(kg_trial_mma(out, in, in + 256, &err), KG_OK);
+        assert_int_equal(kg_trial_mma(out, in, in + 256, 0, &err), KG_OK);
         assert_int_equal(kg_buf_get(emu(), y, out, sizeof y, &err), KG_OK);
         for (int i = 0; i < 128; i++) {
             double sum = 0;
@@ -297,6 +297,8 @@ static void the_matrix_instruction_multiplies(void **state)
                        (double)kg_bf16_to_f32(b[i % 8 * 16 + k]);
             assert_true(sum == (double)y[i]);
         }
+        assert_int_equal(kg_trial_mma(out, in, in + 256, 1, &err), KG_EDEVICE);
+        assert_non_null(strstr(err.message, "a row of a matrix at line "));
     }
     kg_emu_schedule(KG_EMU_ROUND_ROBIN);
     kg_buf_free(emu(), in);

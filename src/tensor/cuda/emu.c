@@ -595,6 +595,13 @@ void kg_emu_ask(const char *name, size_t bytes, size_t most)
 
 void *kg_emu_asked(void) { return shared_here(&asked_bytes, asked_bytes); }
 
+void kg_emu_row(const void *row, int line)
+{
+    if ((uintptr_t)row % COPY_BYTES)
+        BLAME("a row of a matrix at line %d begins at no multiple of %d", line,
+              (int)COPY_BYTES);
+}
+
 /* ---- copies ---- */
 void kg_emu_copy(void *to, const void *from, int bytes, int line)
 {

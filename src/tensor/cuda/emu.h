@@ -80,6 +80,8 @@ void *kg_emu_shared(const void *name, size_t bytes);
 /* For the launch that comes next; what each of its blocks has been given. */
 void kg_emu_ask(const char *name, size_t bytes, size_t most);
 void *kg_emu_asked(void);
+/* A row of kg_fragments: a fault where it begins at no multiple of sixteen. */
+void kg_emu_row(const void *row, int line);
 /* As those of dev.h: bytes of sixteen are read when their group is waited for. */
 void kg_emu_copy(void *to, const void *from, int bytes, int line);
 void kg_emu_copies_end(void);

@@ -217,6 +217,7 @@ static inline uint32_t kg_pair(float first, float second)
 static inline void kg_emu_fragments(uint32_t f[4], const void *row, int r, int c,
                                     bool down, int line)
 {
+    kg_emu_row(row, line);
     const char *all = kg_emu_exchange(~0u, &row, sizeof row, NULL, line);
 
     for (int i = 0; i < 4; i++) {

@@ -60,7 +60,7 @@ struct alignas(16) kg_trial_tile {
 };
 
 /* y <- a b^T; both ways to bring b give the same, or it is no number. */
-static __global__ void multiply(float *y, const uint16_t *a, const uint16_t *b)
+static __global__ void multiply(float *y, const uint16_t *a, const uint16_t *b, int askew)
 {
     KG_SHARED(struct kg_trial_tile, shared, [1]);
     struct kg_trial_tile &held = shared[0];
@@ -73,7 +73,7 @@ static __global__ void multiply(float *y, const uint16_t *a, const uint16_t *b)
         held.b[i % 16][i / 16] = held.rows[i / 16][i % 16] = i < 8 * 16 ? b[i] : 0;
     }
     __syncthreads();
-    kg_fragments(left, &held.a[lane % 16][lane / 16 * 8]);
+    kg_fragments(left, &held.a[lane % 16][lane / 16 * 8 + askew]);
     kg_fragments(right, &held.rows[lane % 8][lane / 8 % 2 * 8]);
     kg_fragments_transposed(down, &held.b[lane % 16][0]);
     kg_mma(d, left, right);
@@ -81,8 +81,9 @@ static __global__ void multiply(float *y, const uint16_t *a, const uint16_t *b)
         y[(g + i / 2 * 8) * 8 + t + i % 2] = right[i % 2] == down[i % 2] ? d[i] : NAN;
 }
 
-kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, struct kg_err *err)
+kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, int askew,
+                       struct kg_err *err)
 {
-    KG_LAUNCH(multiply, kg_grid(1, 1), 32, y, a, b);
+    KG_LAUNCH(multiply, kg_grid(1, 1), 32, y, a, b, askew);
     return kg_dev_done("trial", err);
 }

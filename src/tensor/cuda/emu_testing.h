@@ -30,8 +30,9 @@ enum kg_trial {
 kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x,
                        struct kg_err *err) KG_EMU_TESTED;
 
-/* y (16 x 8) <- a (16 x 16) times b (8 x 16) transposed, both bf16, by one warp */
-kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b,
+/* y (16 x 8) <- a (16 x 16) times b (8 x 16) transposed, both bf16, by one warp
+ * askew: rows of a begin beside a multiple of sixteen bytes */
+kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, int askew,
                        struct kg_err *err) KG_EMU_TESTED;
 
 #ifdef __cplusplus

@@ -173,8 +173,10 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
     static void *kept; /* owned, of the process's life */
     static uint64_t kept_bytes;
 
-    if (bytes <= kept_bytes)
+    if (bytes <= kept_bytes) {
+        kg_dev_spoil(kept, kept_bytes);
         return kept;
+    }
     if (kept)
         kg_cuda_free(kept);
     kept = kg_dev_alloc(bytes, "scratch of an operation", err);
