@@ -56,7 +56,8 @@ kg_status kg_device_number(int *device, const char *name,
  * device) */
 kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUST_CHECK;
 
-/* Append "PATH (sm_80 sm_90a), driver of CUDA 13.0; cuda:0 NAME ..", or "none: REASON".
+/* Append "PATH (sm_80 sm_90a compute_80), driver of CUDA 13.0; cuda:0 NAME ..", or "none:
+ * REASON".
  * Nothing of a device is taken.   errors: ENOMEM */
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 

@@ -39,7 +39,7 @@ struct kg_cuda_about {
     int32_t interface;
     uint32_t table_bytes;      /* of struct kg_backend: a slot more shows by itself */
     const char *version;       /* of the kedge that it belongs to */
-    const char *architectures; /* "sm_80 sm_90a" */
+    const char *architectures; /* "sm_80 sm_90a compute_80" */
     /* text <- driver, devices and where cuBLASLt is, in one line; asks the driver, takes
      * nothing of a device
      * errors: EDEVICE (no driver, one too old, no device) */

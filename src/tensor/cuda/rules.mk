@@ -10,14 +10,17 @@ endif
 # a host program's sanitizer is not in a library that is opened
 CUDA ?= $(if $(NVCC),$(if $(SAN),0,1),0)
 CUDA_ARCHS := 80 90a
+# of which the driver makes kernels where a device is newer than all of these
+CUDA_PTX   := 80
 CUDA_SRC   := $(filter-out %_testing.cu,$(wildcard src/tensor/cuda/*.cu))
 CUDA_OBJ   := $(CUDA_SRC:src/tensor/cuda/%.cu=$(B)/cuda/%.o)
 CUDA_LIB   := libkedge_cuda.so
 # in wheels the runtime is beside the compiler in lib/
 CUDA_FLAGS := -std=c++17 -O3 --fmad=false -cudart static -Isrc \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
+              -gencode arch=compute_$(CUDA_PTX)$(comma)code=compute_$(CUDA_PTX) \
               -Xcompiler -fPIC -Xcompiler -fvisibility=hidden -Xcompiler -ffp-contract=off \
-              -DKG_VERSION='"$(VERSION)"' -DKG_CUDA_ARCHITECTURES='"$(CUDA_ARCHS:%=sm_%)"' \
+              -DKG_VERSION='"$(VERSION)"' -DKG_CUDA_ARCHITECTURES='"$(CUDA_ARCHS:%=sm_%) compute_$(CUDA_PTX)"' \
               -DKG_CUDA_ROOT='"$(abspath $(dir $(NVCC))..)"'
 
 .PHONY: cuda
