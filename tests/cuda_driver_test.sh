@@ -2,7 +2,8 @@
 # The name that leaves libkedge_cuda.so, whom its kernels are for, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
 # the loader finds one.
 # The runtime speaks to a driver that has a device by tables of functions that are not published; so a number that is too high,
-# and a device without kernels, are shown with a runtime of the test's: the library's own objects, linked with it.
+# a device without kernels, and what the host asks of a device that does all as late as it may, are shown with runtimes of the
+# test's: the library's own objects, linked with them.
 . tests/harness.sh
 
 [ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
@@ -131,5 +132,25 @@ if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && com
         'cuda:0 Old GPU (sm_75, 1.0 GiB): no kernels for this architecture: built are those for sm_80 sm_90a compute_80$'
 else
     skipped "a runtime can be made" "no headers of CUDA's runtime, no objects of kernels in build/release, or no nm"
+fi
+
+# ---- a device that does everything as late as it may (src/tensor/cuda/runtime_fake.c) ----
+trial_program() {
+    nm -u "$build"/cuda/*.o | awk '$1 == "U" && $2 ~ /^(__)?cuda[A-Z]/ { print $2 }' | sort -u >"$work/asked"
+    grep -o '\b\(__\)\?cuda[A-Z][A-Za-z]*(' src/tensor/cuda/runtime_fake.c | tr -d '(' | sort -u >"$work/has"
+    grep -v -x -F -f "$work/has" "$work/asked" | sed 's/.*/int &(void) { return 0; }/' >"$work/rest.c"
+    "$cc" -fno-builtin -w -Isrc -I"$include" -o "$work/host_trial" tests/cuda_host_trial.c src/tensor/cuda/runtime_fake.c \
+        "$work/rest.c" "$build"/cuda/*.o "$build/libtensor.a" "$build/libbase.a" -lstdc++ -lm -ldl -lpthread -fopenmp
+}
+if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && command -v nm >/dev/null; then
+    pass "a runtime that is late can be made" trial_program
+    pass "memory is zero when it is given, and what the host writes there stays" "$work/host_trial" shown
+    pass "a device that is refused leaves nothing to the next" "$work/host_trial" refused
+    pass "a thread that began without a device fetches from the chosen one" "$work/host_trial" thread
+    pass "copies that nobody waits for are waited for by marks" "$work/host_trial" later
+    pass "a device that is lost is told from one that is full" "$work/host_trial" full
+    pass "a step is recorded, or runs by itself where it cannot be" "$work/host_trial" record
+else
+    skipped "a runtime that is late can be made" "no headers of CUDA's runtime, no objects of kernels in build/release, or no nm"
 fi
 exit $((failures > 0))
