@@ -276,18 +276,17 @@ KEDGE_API int kedge_weights(struct kedge_weights *out, const struct kedge_algo *
  * as it is now, old what ratios refer to, mu what sampled, q the anchor. */
 struct kedge_rows {
     size_t size;
-    int64_t n_seqs;           /* S */
-    int64_t n_tokens;         /* N */
-    const int64_t *seq_begin; /* (S+1) 0 first, N last */
-    const int32_t *tokens;    /* (N) sampled ids; may be NULL where K is 0 */
-    const double *logp;       /* (N) log p of the sampled token */
-    const double *old_logp;   /* (N) log old */
-    const double *mu_logp;    /* (N) log mu, or NULL: the same as old */
-    const double
-        *anchor_logp;        /* (N) log q; NEED_ANCHOR, unless the anchor is iterative */
-    const double *advantage; /* (N) */
-    const double *entropy;   /* (N) of p, or NULL; NEED_ENTROPY */
-    const double *kl_exact;  /* (N) exact KL; NEED_EXACT_* */
+    int64_t n_seqs;            /* S */
+    int64_t n_tokens;          /* N */
+    const int64_t *seq_begin;  /* (S+1) 0 first, N last */
+    const int32_t *tokens;     /* (N) sampled ids; may be NULL where K is 0 */
+    const double *logp;        /* (N) log p of the sampled token */
+    const double *old_logp;    /* (N) log old */
+    const double *mu_logp;     /* (N) log mu, or NULL: the same as old */
+    const double *anchor_logp; /* (N) log q; NEED_ANCHOR. Iterative, and NULL: log mu */
+    const double *advantage;   /* (N) */
+    const double *entropy;     /* (N) of p, or NULL; NEED_ENTROPY */
+    const double *kl_exact;    /* (N) exact KL; NEED_EXACT_* */
     /* K = k_sampler + k_anchor ids a row: the sampler's largest, largest first; then the
      * anchor's own. -1: slot not used. */
     int k_sampler;

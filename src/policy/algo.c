@@ -23,7 +23,7 @@ static const struct kg_anchor_row anchors[] = {
       "anchor <- eta anchor + (1 - eta) theta", "Zhang & Ba 2026, arXiv 2602.04417",
       KG_SCOPE_TOKEN, 0},
      KG_ANCHOR_EMA},
-    {{"iterative", "the policy that sampled the batch; no second model", "q = old",
+    {{"iterative", "the policy that sampled the batch; no second model", "q = mu",
       "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0},
      KG_ANCHOR_ITERATIVE},
     {{"copy", "the policy, copied every period steps or updates, or at a KL of kappa",

@@ -446,6 +446,26 @@ static void iterative_anchor_reads_what_the_sampler_recorded(void **state)
     assert_near(farthest(sweep.grad, want), 0, tolerance);
 }
 
+/* Of one policy, for the sampled token as for the head: where p is the sampler's there is
+ * nothing to hold back, whatever ratios refer to. */
+static void iterative_anchor_is_the_sampler_where_old_is_another(void **state)
+{
+    struct world w = world_of(9, true);
+    struct kg_err err;
+
+    (void)state;
+    memcpy(w.lp, w.lo, sizeof w.lp);
+    memcpy(w.p, w.o, sizeof w.p);
+    sweep_init(&sweep, &w);
+    must_set(&sweep.algo, "anchor.kind", "iterative");
+    must_set(&sweep.algo, "kl.estimator", "topk-reverse");
+    sweep_head(&sweep, &w, false, 5);
+    sweep.b.anchor_logp = sweep.b.anchor_at = NULL;
+    sweep.b.mu_logp = w.lo, sweep.b.old_logp = w.lq;
+    assert_int_equal(kg_policy_loss(&sweep.g, &sweep.algo, &sweep.b, &err), KG_OK);
+    assert_true(sweep.g.kl == 0 && !sweep.g.any);
+}
+
 static void unused_slots_are_skipped(void **state)
 {
     struct world w = world_of(4, false);
@@ -508,6 +528,7 @@ int main(void)
         cmocka_unit_test(ratio_estimators_are_exact_under_the_anchor),
         cmocka_unit_test(exact_rows_pass_value_and_coefficient_through),
         cmocka_unit_test(iterative_anchor_reads_what_the_sampler_recorded),
+        cmocka_unit_test(iterative_anchor_is_the_sampler_where_old_is_another),
         cmocka_unit_test(unused_slots_are_skipped),
         cmocka_unit_test(metrics_tell_head_from_tail),
     };

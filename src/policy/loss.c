@@ -271,10 +271,12 @@ static double importance(const struct kg_algo *algo, double log_ratio)
     return algo->kl_iw_upper > 0 ? fmin(s, algo->kl_iw_upper) : s;
 }
 
+/* Without an anchor's own numbers it is the iterative one, the policy that sampled. */
 static struct kg_kl_in gather_kl(const struct work *w, int64_t n)
 {
     const struct kg_policy_batch *b = w->b;
-    const double *anchor = b->anchor_logp ? b->anchor_logp : b->old_logp;
+    const double *sampler = b->mu_logp ? b->mu_logp : b->old_logp;
+    const double *anchor = b->anchor_logp ? b->anchor_logp : sampler;
     const double *anchor_at = b->anchor_at ? b->anchor_at : b->mu_at;
     size_t at = (size_t)n * (size_t)w->k +
                 (size_t)(kg_kl_anchor_head(w->algo->kl) ? b->k_sampler : 0);

@@ -122,7 +122,7 @@ struct kg_policy_batch {
     const double *old_logp;
     /* (N) the sampler's; NULL or the same pointer: equal to old_logp */
     const double *mu_logp;
-    const double *anchor_logp; /* (N) KG_NEED_ANCHOR */
+    const double *anchor_logp; /* (N) KG_NEED_ANCHOR; iterative, and NULL: mu_logp */
     const double *advantage;   /* (N) */
     const double *entropy;     /* (N) or NULL; needed when algo.entropy_coef > 0 */
     const double *kl_exact; /* (N) KG_NEED_EXACT_*: the exact KL of the row's direction */
