@@ -2,8 +2,7 @@
  * made of them.
  *
  * A mean of means depends on how the batch was split; sums and counts do not. So
- * nothing is divided before the list is made, and merging is addition, of extremes a
- * comparison. A name is in the list only if the algorithm at hand has the thing: a run
+ * nothing is divided before the list is made (metrics_merge.c adds up). A name is in the list only if the algorithm at hand has the thing: a run
  * without a clip logs no share of clipped tokens, rather than 0. Numbers of tokens that
  * were left out of the loss are kept apart from those that were in it.
  */
@@ -99,83 +98,6 @@ void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in
     m->iw_sum += in->s;
     m->iw_sum_sq += in->s * in->s;
     m->iw_max = fmax(m->iw_max, in->s);
-}
-
-static void merge_extremes(struct kg_policy_metrics *a, const struct kg_policy_metrics *b)
-{
-    if (b->ratios > 0) {
-        bool first = a->ratios == 0;
-
-        a->ratio_min = first ? b->ratio_min : fmin(a->ratio_min, b->ratio_min);
-        a->ratio_max = first ? b->ratio_max : fmax(a->ratio_max, b->ratio_max);
-        a->prob_gap_min = first ? b->prob_gap_min
-                                : fmin(a->prob_gap_min, b->prob_gap_min);
-        a->prob_gap_max = first ? b->prob_gap_max
-                                : fmax(a->prob_gap_max, b->prob_gap_max);
-    }
-    if (b->kl_tokens > 0)
-        a->kl_max = a->kl_tokens == 0 ? b->kl_max : fmax(a->kl_max, b->kl_max);
-    if (b->mask_seqs > 0)
-        a->mask_max = a->mask_seqs == 0 ? b->mask_max : fmax(a->mask_max, b->mask_max);
-    a->gap_max = fmax(a->gap_max, b->gap_max);
-    a->mismatch_max = fmax(a->mismatch_max, b->mismatch_max);
-    a->iw_max = fmax(a->iw_max, b->iw_max);
-    a->divergence_max = fmax(a->divergence_max, b->divergence_max);
-}
-
-static void merge_gap(struct kg_policy_gap *a, const struct kg_policy_gap *b)
-{
-    a->logp_sum += b->logp_sum;
-    a->mu_sum += b->mu_sum;
-    a->k3_sum += b->k3_sum;
-    a->abs_sum += b->abs_sum;
-    a->abs_sum_sq += b->abs_sum_sq;
-    a->abs_max = fmax(a->abs_max, b->abs_max);
-    a->weight_sum += b->weight_sum;
-    a->weight_sum_sq += b->weight_sum_sq;
-    a->weight_max = fmax(a->weight_max, b->weight_max);
-}
-
-static void merge_dropped(struct kg_policy_dropped *a, const struct kg_policy_dropped *b)
-{
-    a->p_sum += b->p_sum;
-    a->mu_sum += b->mu_sum;
-    a->ratio_sum += b->ratio_sum;
-    a->entropy_sum += b->entropy_sum;
-}
-
-void kg_policy_metrics_merge(struct kg_policy_metrics *into,
-                             const struct kg_policy_metrics *from)
-{
-    struct kg_policy_metrics *a = into;
-    const struct kg_policy_metrics *b = from;
-
-    merge_extremes(a, b);
-    merge_gap(&a->gap, &b->gap);
-    for (int i = 0; i < 2; i++)
-        merge_dropped(&a->dropped[i], &b->dropped[i]);
-    a->outside_low += b->outside_low, a->outside_high += b->outside_high;
-    a->tokens += b->tokens, a->seqs += b->seqs;
-    a->clip_low += b->clip_low, a->clip_high += b->clip_high,
-        a->clip_dual += b->clip_dual;
-    a->clips += b->clips, a->clips_lower += b->clips_lower;
-    a->tis_outside += b->tis_outside;
-    a->positive += b->positive, a->negative += b->negative;
-    a->masked_positive += b->masked_positive, a->masked_negative += b->masked_negative;
-    a->ratios += b->ratios, a->ratio_sum += b->ratio_sum,
-        a->ratio_sum_sq += b->ratio_sum_sq;
-    a->k1_sum += b->k1_sum, a->k3_sum += b->k3_sum;
-    a->gap_sum += b->gap_sum, a->mismatch_sum += b->mismatch_sum;
-    a->entropy_sum += b->entropy_sum, a->entropy_tokens += b->entropy_tokens;
-    a->kl_tokens += b->kl_tokens, a->kl_sum += b->kl_sum;
-    a->kl_head_sum += b->kl_head_sum, a->kl_tail_sum += b->kl_tail_sum;
-    a->head_mass_sum += b->head_mass_sum, a->tail_tokens += b->tail_tokens;
-    a->iw_sum += b->iw_sum, a->iw_sum_sq += b->iw_sum_sq;
-    a->mask_seqs += b->mask_seqs, a->mask_dropped += b->mask_dropped;
-    a->mask_sum += b->mask_sum;
-    a->divergence_sum += b->divergence_sum;
-    a->divergence_below_01 += b->divergence_below_01;
-    a->divergence_below_05 += b->divergence_below_05;
 }
 
 /* ---- names and numbers ---- */

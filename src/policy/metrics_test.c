@@ -203,6 +203,22 @@ static void every_number_is_the_same_from_single_tokens(void **state)
     assert_int_equal(sum.negative, all.negative);
 }
 
+/* Whatever stands in a field, beside nothing it is the sum; two rows about one field would
+ * add it twice, and leave another out. */
+static void every_field_is_merged_once(void **state)
+{
+    enum { FIELDS = sizeof(struct kg_policy_metrics) / sizeof(double) };
+    struct kg_policy_metrics from, sum = {0};
+    double field[FIELDS];
+
+    (void)state;
+    for (int i = 0; i < FIELDS; i++)
+        field[i] = 1.5 + i; /* as an integer it is no 0 either */
+    memcpy(&from, field, sizeof from);
+    kg_policy_metrics_merge(&sum, &from);
+    assert_memory_equal(&sum, &from, sizeof sum);
+}
+
 static void every_number_by_hand(void **state)
 {
     double entropies = 0, kl_max = -INFINITY, weights = 0, squares = 0, gaps = 0;
@@ -254,6 +270,7 @@ int main(void)
         cmocka_unit_test(ranges_and_what_was_dropped),
         cmocka_unit_test(micro_batches_add_up_to_the_whole),
         cmocka_unit_test(every_number_is_the_same_from_single_tokens),
+        cmocka_unit_test(every_field_is_merged_once),
         cmocka_unit_test(every_number_by_hand),
     };
 
