@@ -398,6 +398,9 @@ static void data_files(void **state)
          "completion, "
          "solution, answer, output) or \"segments\", found no response",
          NULL},
+        {"sft: a response that is no text",
+         "printf '{\"prompt\": \"1\", \"answer\": 5}\\n' >$W/s.jsonl", SFT, 1,
+         "found a response that is no text: answer is integer", NULL},
         {"sft: no prompt", "printf '{\"response\": \"1\"}\\n' >$W/s.jsonl", SFT, 1,
          "found no prompt", NULL},
         {"sft: nothing short enough", "printf '{\"text\": \"1,2,3\"}\\n' >$W/s.jsonl",

@@ -195,6 +195,30 @@ static void of_a_pair_the_response_is_learned_and_of_text_all_but_the_first(void
     assert_refused("{\"prompt\": \"q\"}\n", KG_EFORMAT, "line 1: expected \"text\"");
 }
 
+/* As a table with a column for every form writes its rows. */
+static void a_form_that_says_nothing_is_not_taken(void **state)
+{
+    static const char *const nothing[] = {
+        "\"text\": \"\"",   "\"messages\": []",   "\"conversations\": []",
+        "\"segments\": []", "\"segments\": null", "\"response\": \"\"",
+    };
+    const struct expected pair[] = {
+        {"q", 'p', false}, {"a<|im_end|>", 'm', false}, {NULL, 0, false}};
+    struct kg_sft_opts opts = plain();
+    struct kg_sft_set set;
+    char line[160];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
+        snprintf(line, sizeof line, "{%s, \"prompt\": \"q\", \"completion\": \"a\"}\n",
+                 nothing[i]);
+        read_lines(&set, line, &opts);
+        assert_int_equal(set.n, 1);
+        assert_sequence(&set, 0, pair);
+        kg_sft_set_release(&set);
+    }
+}
+
 static void what_is_too_long_is_dropped_and_counted(void **state)
 {
     struct kg_sft_set set;
@@ -362,6 +386,7 @@ int main(void)
         cmocka_unit_test(a_tool_cannot_spell_a_special_token),
         cmocka_unit_test(episodes_that_are_none_are_refused),
         cmocka_unit_test(of_a_pair_the_response_is_learned_and_of_text_all_but_the_first),
+        cmocka_unit_test(a_form_that_says_nothing_is_not_taken),
         cmocka_unit_test(what_is_too_long_is_dropped_and_counted),
         cmocka_unit_test(of_a_conversation_the_assistants_turns_are_learned),
         cmocka_unit_test(conversations_of_sharegpt_are_messages),

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_PIECES = 1 << 20 };
@@ -40,20 +41,6 @@ kg_status kg_sft_record_add(struct kg_sft_record *r, enum kg_source source, bool
     return KG_OK;
 }
 
-static const char *first_text(const struct kg_json *object, const char *const *keys,
-                              size_t *n)
-{
-    for (; *keys; keys++) {
-        const char *text = kg_json_text(kg_json_get(object, *keys), n);
-
-        if (text)
-            return text;
-    }
-    return NULL;
-}
-
-/* ---- prompts ---- */
-
 /* Parquet, and who writes every key, have null, "" or [] for nothing. */
 static bool says_something(const struct kg_json *value)
 {
@@ -64,6 +51,32 @@ static bool says_something(const struct kg_json *value)
     return value && kg_json_type(value) != KG_JSON_NULL &&
            !(kg_json_type(value) == KG_JSON_ARRAY && kg_json_size(value) == 0);
 }
+
+/* The first that says something, else one that is empty, else NULL. */
+static const char *first_text(const struct kg_json *object, const char *const *keys,
+                              size_t *n)
+{
+    const char *empty = NULL;
+
+    for (; *keys; keys++) {
+        const char *text = kg_json_text(kg_json_get(object, *keys), n);
+
+        if (text && *n > 0)
+            return text;
+        empty = empty ? empty : text;
+    }
+    *n = 0;
+    return empty;
+}
+
+static bool has_turns(const struct kg_json *object, const char *key)
+{
+    const struct kg_json *value = kg_json_get(object, key);
+
+    return kg_json_type(value) == KG_JSON_ARRAY && says_something(value);
+}
+
+/* ---- prompts ---- */
 
 /* Alpaca's question: the instruction, and on the next line its input, if it has one.
  * text: owns what from then borrows */
@@ -325,6 +338,30 @@ out:
 
 /* ---- one record ---- */
 
+static kg_status no_form(const struct kg_json *object, bool has_prompt,
+                         const char *const *response_keys, struct kg_err *err)
+{
+    char found[64] = "no prompt";
+
+    if (has_prompt)
+        snprintf(found, sizeof found, "no response");
+    for (; has_prompt && *response_keys; response_keys++) {
+        const struct kg_json *value = kg_json_get(object, *response_keys);
+
+        if (!says_something(value))
+            continue;
+        snprintf(found, sizeof found, "a response that is no text: %s is %s",
+                 *response_keys, kg_json_type_name(value));
+        break;
+    }
+    return kg_fail(err, KG_EFORMAT,
+                   "expected \"text\", \"messages\", \"conversations\", or a prompt "
+                   "(prompt, question, problem, instruction) with a response "
+                   "(response, completion, solution, answer, output) or \"segments\", "
+                   "found %s",
+                   found);
+}
+
 kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *object,
                              const struct kg_sft_reading *how, struct kg_err *err)
 {
@@ -338,23 +375,17 @@ kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *obje
 
     kg_sft_record_clear(r);
     response = first_text(object, text_keys, &n);
-    if (response)
+    if (response && n > 0)
         return kg_sft_record_add(r, KG_SOURCE_MODEL, false, response, n, err);
-    if (kg_json_type(kg_json_get(object, "messages")) == KG_JSON_ARRAY)
+    if (has_turns(object, "messages"))
         return add_messages(r, object, how, err);
-    if (kg_json_type(kg_json_get(object, "conversations")) == KG_JSON_ARRAY)
+    if (has_turns(object, "conversations"))
         return add_conversations(r, object, how, err);
     KG_TRY(add_prompt(r, &has_prompt, object, how, err));
-    if (has_prompt && segments)
+    if (has_prompt && says_something(segments))
         return add_segments(r, segments, err);
     response = first_text(object, response_keys, &n);
     if (!has_prompt || !response)
-        return kg_fail(
-            err, KG_EFORMAT,
-            "expected \"text\", \"messages\", \"conversations\", or a prompt "
-            "(prompt, question, problem, instruction) with a response "
-            "(response, completion, solution, answer, output) or \"segments\", "
-            "found %s",
-            has_prompt ? "no response" : "no prompt");
+        return no_form(object, has_prompt, response_keys, err);
     return kg_sft_record_add(r, KG_SOURCE_MODEL, false, response, n, err);
 }
