@@ -105,6 +105,11 @@ static double ceiling_work(const struct kg_bench_report *r, enum kg_bench_ceilin
     return kind == KG_BENCH_MEMORY ? 8.0 * STREAM_WORDS : 2.0 * n * n * n;
 }
 
+static double ceiling_time(const struct kg_bench_report *r)
+{
+    return r->ceiling_time > 0 ? r->ceiling_time : CEILING_SECONDS;
+}
+
 static bool is_fp32(enum kg_bench_ceiling kind)
 {
     return kind == KG_BENCH_GEMM_FP32 || kind == KG_BENCH_PEAK_FP32;
@@ -147,7 +152,7 @@ static kg_status sustain(double *rate, struct kg_bench_report *r,
         KG_TRY(run_ceiling(r, kind, err));
         turns++;
         seconds = kg_clock_seconds() - start;
-    } while (seconds < CEILING_SECONDS);
+    } while (seconds < ceiling_time(r));
     *rate = turns * ceiling_work(r, kind) / seconds;
     return KG_OK;
 }
@@ -367,7 +372,7 @@ static bool is_ceiling_of(const struct kg_bench_report *r, enum kg_bench_ceiling
            (r->ct == KG_BF16 || (kind != KG_BENCH_PEAK && kind != KG_BENCH_GEMM));
 }
 
-static kg_status bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
+kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
 {
     const char *memory = r->be->host_memory ? "ceiling: memory read"
                                             : "ceiling: memory copied, read and written";
@@ -393,7 +398,7 @@ static kg_status bench_ceilings(struct kg_bench_report *r, struct kg_err *err)
 static const struct kg_bench_row rows[] = {
     {"ceilings",
      "multiply-adds in registers and the best product, fp32 and bf16; memory bandwidth",
-     false, bench_ceilings},
+     false, kg_bench_ceilings},
     {"products", "each product of a layer at the 0.5B shape, 1 to 2,048 rows", true,
      kg_bench_products},
     {"ops",

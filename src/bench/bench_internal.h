@@ -28,6 +28,7 @@ struct kg_bench_report {
     bool json;
     enum kg_dtype ct;    /* products are made in it */
     int64_t gemm_side;   /* of the matrices of the ceilings; 0: 2,048 */
+    double ceiling_time; /* seconds that one is sustained; 0: a quarter of one */
     unsigned char *slab; /* owned, the backend's: operands of the ceilings, made at
                           * first need */
     uint64_t sum;        /* of what the memory ceiling read, so that it is read */
@@ -126,6 +127,8 @@ kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const char *planned, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- the benchmarks ---- */
+/* bench.c */
+kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_model.c */
 kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* The row of what crosses to a device, of a second run. */
