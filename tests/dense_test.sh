@@ -108,16 +108,11 @@ seq 1 200 | while read -r i; do
 done >"$work/corpus"
 seq 1 70 | while read -r i; do echo "{\"query\": \"king and cat $i\"}"; done >"$work/queries"
 
-asked_on_a_device() {
-    ./kedge search query "$work/db" cat --kind dense --dense $bert --device cuda 2>"$work/said" && return 1
-    grep -q -- "--device acts with index alone, found query" "$work/said"
-}
 indexed() {
     ./kedge search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/db" 2>/dev/null | grep -q "vectors of 8 numbers" &&
         ./kedge search check "$work/db" | grep -q "vectors of 8 numbers"
 }
 pass "an index has vectors beside its words" indexed
-pass "a device makes vectors and answers nothing" asked_on_a_device
 indexed_on_a_device() {
     KEDGE_TEST_BACKEND=far ./kedge search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/far.db" >/dev/null 2>&1 &&
         cmp "$work/far.db" "$work/db"
@@ -141,6 +136,28 @@ by_bytes() {
     done
 }
 pass "a byte a number finds what two bytes find" by_bytes
+
+asked_on_a_device() {
+    for kind in dense hybrid; do
+        for code in fp16 int8; do
+            KEDGE_TEST_BACKEND=far ./kedge search query "$work/db" --kind $kind --vectors $code --dense $bert --topk 5 <"$work/queries" 2>"$work/said" | cmp - "$work/$kind" || return 1
+            grep -q "db: on far, vectors 0.000 GB, encoder 0.000 GB, questions and scores 0.0[0-9]* GB, of .* GB that are free" "$work/said" || return 1
+        done
+    done
+}
+pass "a device finds what the CPU finds, and the log says what it takes" asked_on_a_device
+asked_on_a_small_one() {
+    KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=1500 ./kedge search query "$work/db" cat --kind dense --dense $bert 2>"$work/said" && return 1
+    grep -q "db: expected memory on far for 200 vectors of 8 numbers, .* bytes, found 1500 free" "$work/said"
+}
+pass "vectors that do not fit on a device" asked_on_a_small_one
+pass "a device to ask on is one that is known" refuses 1 "--device: expected cpu, cuda, cuda:N or auto, found 'gpu'" \
+    ./kedge search query "$work/db" cat --kind dense --dense $bert --device gpu
+on_words() {
+    ./kedge search query "$work/db" cat --device cpu 2>"$work/said" && return 1
+    grep -q -- "--device does not act without --dense" "$work/said"
+}
+pass "words have no device" on_words
 
 # the table of docs/search.md: a setting of hybrid is chosen on one part of the questions and told of the other
 split() {

@@ -77,9 +77,10 @@ const struct kg_flag kg_search_flags[] = {
      "flat FAISS index or a .npy; 16 are made here, too, and compared (default: all are "
      "made here)",
      0, 0, NULL},
-    {"device", 0, KG_TO_IF(kg_load.device, "index", "dense"), "DEVICE",
-     "what vectors of passages are made on: cpu, cuda, cuda:N, or auto: a GPU where one "
-     "can be used; they are the same (default: cpu)",
+    {"device", 0, KG_TO_IF(kg_load.device, "index|query", "dense"), "DEVICE",
+     "index: what vectors of passages are made on; query: what has them and the encoder "
+     "and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can be used; vectors "
+     "and answers are the same (default: cpu)",
      0, 0, NULL},
     {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
@@ -142,7 +143,7 @@ static kg_status open_index(struct kg_index **index, const char *path, struct kg
     return err->code;
 }
 
-/* How an index is asked, and that its encoder is as it was then. */
+/* How an index is asked, on what, and that its encoder is as it was then. */
 static kg_status check_how(const char *where, struct kg_err *err)
 {
     const struct kg_encoder_opts *e = &kg_encoder_how;
@@ -160,7 +161,8 @@ static kg_status check_how(const char *where, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "--vectors: expected with --kind dense or hybrid, found %s",
                        how.kind);
-    return kg_search_how_check(&how, where, "--", err);
+    KG_TRY(kg_search_how_check(&how, where, "--", err));
+    return how.model ? kg_load_device(&how.backend, &kg_load, KG_F32, err) : KG_OK;
 }
 
 /* ---- index, check ---- */

@@ -28,16 +28,17 @@ static kg_status check_memory(const struct kg_backend *be, const char *dir,
 {
     char weights[32], beside[32], left[32];
     struct kg_encoder_memory m;
-    uint64_t total, free;
+    uint64_t total, free, most;
 
     if (!be->memory)
         return KG_OK;
     KG_TRY(kg_encoder_plan(&m, dir, be, err));
     KG_TRY(be->memory(&total, &free, err));
+    most = m.staged > m.pack ? m.staged : m.pack;
     kg_cli_bytes(weights, (double)m.weights);
-    kg_cli_bytes(beside, (double)m.beside);
+    kg_cli_bytes(beside, (double)most);
     kg_cli_bytes(left, (double)free);
-    if (m.weights + m.beside > free)
+    if (m.weights + most > free)
         return kg_fail(err, KG_ENOMEM,
                        "--device: expected memory for weights (%s) and a pack of texts "
                        "(%s), found %s free on %s",

@@ -83,7 +83,8 @@ kg_status kg_encoder_outline(struct kg_encoder_outline *out, const char *model,
  * anything is taken.   errors: those of its config.json */
 struct kg_encoder_memory {
     uint64_t weights;
-    uint64_t beside; /* while they are read, or of an embedder: the larger */
+    uint64_t staged; /* beside them while they are read */
+    uint64_t pack;   /* of an embedder */
 };
 kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
                           const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;

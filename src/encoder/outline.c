@@ -47,12 +47,10 @@ kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
                           const struct kg_backend *be, struct kg_err *err)
 {
     struct kg_encoder_config c;
-    uint64_t staged, pack;
 
     KG_TRY(kg_encoder_config_read(&c, dir, err));
-    staged = kg_encoder_staged_bytes(&c);
-    pack = kg_encoder_pack_bytes(&c, c.rows);
     *out = (struct kg_encoder_memory){kg_encoder_weights_bytes(be, &c),
-                                      staged > pack ? staged : pack};
+                                      kg_encoder_staged_bytes(&c),
+                                      kg_encoder_pack_bytes(&c, c.rows)};
     return KG_OK;
 }

@@ -24,11 +24,13 @@ struct possible {
 
 struct kg_seeker {
     const struct kg_dense *d;
-    struct kg_embedder *embedder;
-    sqlite3_stmt *get; /* a row of vectors; NULL: passes are over fp16 */
+    struct kg_embedder *embedder; /* NULL: the device's */
+    sqlite3_stmt *get;            /* a row of vectors; NULL: passes are over fp16 */
     struct kg_block memory;
     float *queries;         /* (KG_DENSE_QUERIES, D) */
-    float *scores;          /* (KG_DENSE_QUERIES, KG_DENSE_BLOCK) */
+    float *host_scores;     /* (KG_DENSE_QUERIES, KG_DENSE_BLOCK); absent of a device */
+    float *pinned;          /* (KG_DENSE_SCORES) owned; NULL: none of a device */
+    struct kg_mat scores;   /* (Q, passages) of a block: either's */
     struct kg_codes halves; /* (AGAIN, D) */
     uint16_t *halves_data;  /* of it */
 
@@ -50,7 +52,7 @@ struct kg_seeker {
 enum { QUERIES, SCORES, HALVES, COUNTS };
 static const struct kg_column columns[] = {
     KG_COLUMN(struct kg_seeker, queries, QUERIES),
-    KG_COLUMN(struct kg_seeker, scores, SCORES),
+    KG_COLUMN(struct kg_seeker, host_scores, SCORES),
     KG_COLUMN(struct kg_seeker, halves_data, HALVES),
     {0},
 };
@@ -59,13 +61,17 @@ static kg_status take_memory(struct kg_seeker *k, struct kg_err *err)
 {
     const int32_t D = k->d->dim;
     const bool bytes = k->d->codes.code == KG_CODE_I8;
+    const bool far = k->d->device;
+    const size_t scores = (size_t)KG_DENSE_QUERIES * KG_DENSE_BLOCK;
     const size_t counts[COUNTS] = {(size_t)KG_DENSE_QUERIES * (size_t)D,
-                                   (size_t)KG_DENSE_QUERIES * KG_DENSE_BLOCK,
+                                   far ? KG_COLUMN_ABSENT : scores,
                                    bytes ? (size_t)AGAIN * (size_t)D : KG_COLUMN_ABSENT};
 
     KG_TRY(kg_columns_take(&k->memory, k, columns, counts, "a block of scores", err));
     k->halves = (struct kg_codes){k->halves_data, KG_CODE_F16, AGAIN, D};
-    return KG_OK;
+    if (far)
+        k->pinned = kg_dense_device_pin(k->d->device, err);
+    return far && !k->pinned ? KG_ENOMEM : KG_OK;
 }
 
 kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d, sqlite3 *db,
@@ -83,7 +89,7 @@ kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d, sqlite3
         KG_TRY_GOTO(out,
                     kg_sql_prepare(&fresh->get, db, d->path,
                                    "SELECT halves FROM vector WHERE chunk = ?1", err));
-    status = kg_embedder_open(&fresh->embedder, d->encoder, err);
+    status = d->device ? KG_OK : kg_embedder_open(&fresh->embedder, d->encoder, err);
 out:
     if (status != KG_OK) {
         kg_seeker_close(fresh);
@@ -99,6 +105,8 @@ void kg_seeker_close(struct kg_seeker *k)
         return;
     kg_embedder_close(k->embedder);
     sqlite3_finalize(k->get);
+    if (k->d->device)
+        kg_dense_device_unpin(k->d->device, k->pinned);
     kg_columns_free(&k->memory, k, columns);
     for (size_t i = 0; i < KG_DENSE_QUERIES; i++)
         kg_mem_free(k->possible[i].at);
@@ -115,9 +123,14 @@ static float least_of(const struct kg_seeker *k, size_t q)
                                  : (float)k->best[(q + 1) * k->depth - 1].score;
 }
 
+static const float *scores_of(const struct kg_seeker *k, size_t q)
+{
+    return (const float *)k->scores.data + (int64_t)q * k->scores.stride;
+}
+
 static void keep_best(struct kg_seeker *k, size_t q, int64_t first, int64_t n)
 {
-    const float *scores = k->scores + q * KG_DENSE_BLOCK;
+    const float *scores = scores_of(k, q);
     float least = least_of(k, q);
 
     for (int64_t j = 0; j < n; j++) {
@@ -154,7 +167,7 @@ static kg_status make_room(struct kg_seeker *k, size_t q, struct kg_err *err)
 static kg_status keep_possible(struct kg_seeker *k, size_t q, int64_t first, int64_t n,
                                struct kg_err *err)
 {
-    const float *scores = k->scores + q * KG_DENSE_BLOCK, length = k->length[q];
+    const float *scores = scores_of(k, q), length = k->length[q];
     const float *scale = k->d->scale + first, *bound = k->d->bound + first;
     struct possible *p = &k->possible[q];
     float least = least_of(k, q);
@@ -173,23 +186,36 @@ static kg_status keep_possible(struct kg_seeker *k, size_t q, int64_t first, int
     return KG_OK;
 }
 
+/* k->scores <- of passages first..first + n with all queries */
+static kg_status multiply(struct kg_seeker *k, int64_t first, int64_t n,
+                          struct kg_err *err)
+{
+    const struct kg_dense *d = k->d;
+    const struct kg_mat queries = kg_mat(k->queries, KG_F32, (int64_t)k->n, d->dim);
+    float *at = d->device ? k->pinned : k->host_scores;
+    struct kg_codes part;
+
+    k->scores = kg_mat(at, KG_F32, queries.rows, n);
+    k->scores.stride = (n + KG_PANEL - 1) / KG_PANEL * KG_PANEL;
+    if (d->device)
+        return kg_dense_device_scan(k->scores, d->device, queries, first, err);
+    part = kg_codes_rows(&d->codes, first, n);
+    return kg_op_scan(d->host, k->scores, queries, &part, err);
+}
+
 /* Passages first..first + n against all queries. Each thread has queries of its own. */
 static kg_status score_block(struct kg_seeker *k, int64_t first, int64_t n,
                              struct kg_err *err)
 {
-    const struct kg_codes part = kg_codes_rows(&k->d->codes, first, n);
     const int64_t Q = (int64_t)k->n;
-    struct kg_mat scores = kg_mat(k->scores, KG_F32, Q, n);
     kg_status status = KG_OK;
 
-    scores.stride = KG_DENSE_BLOCK;
-    KG_TRY(kg_op_scan(k->d->backend, scores, kg_mat(k->queries, KG_F32, Q, part.cols),
-                      &part, err));
+    KG_TRY(multiply(k, first, n, err));
 #pragma omp parallel for schedule(dynamic) if (Q > 1)
     for (int64_t q = 0; q < Q; q++) {
         struct kg_err mine;
 
-        if (part.code == KG_CODE_F16) {
+        if (k->d->codes.code == KG_CODE_F16) {
             keep_best(k, (size_t)q, first, n);
         } else if (keep_possible(k, (size_t)q, first, n, &mine) != KG_OK) {
 #pragma omp critical(kg_dense_failed)
@@ -258,14 +284,15 @@ static kg_status rank_again(struct kg_seeker *k, size_t q, struct kg_err *err)
     for (size_t at = 0; at < p->n; at += AGAIN) {
         const int64_t n = p->n - at < AGAIN ? (int64_t)(p->n - at) : AGAIN;
         const struct kg_codes part = kg_codes_rows(&k->halves, 0, n);
-        struct kg_mat scores = kg_mat(k->scores, KG_F32, 1, n);
+        _Alignas(64) float scores[AGAIN];
+        struct kg_mat out = kg_mat(scores, KG_F32, 1, n);
 
-        scores.stride = KG_DENSE_BLOCK;
+        out.stride = AGAIN;
         KG_TRY(read_again(k, p->at + at, n, err));
-        KG_TRY(kg_op_scan(k->d->backend, scores, query, &part, err));
+        KG_TRY(kg_op_scan(k->d->host, out, query, &part, err));
         for (int64_t i = 0; i < n; i++)
-            kg_rank_keep(k->best + q * k->depth, &k->kept[q], k->depth,
-                         (double)k->scores[i], p->at[at + (size_t)i].row);
+            kg_rank_keep(k->best + q * k->depth, &k->kept[q], k->depth, (double)scores[i],
+                         p->at[at + (size_t)i].row);
     }
     return KG_OK;
 }
@@ -305,7 +332,9 @@ static kg_status take_queries(struct kg_seeker *k, const struct kg_text *queries
         KG_TRY(kg_str_append(&k->texts, queries[i].bytes, queries[i].n, err));
         k->ends[i] = k->texts.len;
     }
-    KG_TRY(kg_embed(k->queries, k->embedder, queries, n, KG_TEXT_QUERY, err));
+    KG_TRY(k->embedder
+               ? kg_embed(k->queries, k->embedder, queries, n, KG_TEXT_QUERY, err)
+               : kg_dense_device_embed(k->queries, k->d->device, queries, n, err));
     for (size_t i = 0; i < n; i++) {
         k->length[i] = length_rounded_up(k->queries + i * (size_t)D, D);
         k->possible[i].n = 0;
@@ -315,10 +344,15 @@ static kg_status take_queries(struct kg_seeker *k, const struct kg_text *queries
 
 static kg_status run_pass(struct kg_seeker *k, struct kg_err *err)
 {
-    for (int64_t first = 0; first < k->d->n; first += KG_DENSE_BLOCK) {
-        const int64_t left = k->d->n - first;
+    const struct kg_dense *d = k->d;
+    const int64_t Q = k->n > 0 ? (int64_t)k->n : 1;
+    const int64_t most = d->device ? kg_dense_device_passages(d->device, Q)
+                                   : KG_DENSE_BLOCK;
 
-        KG_TRY(score_block(k, first, left < KG_DENSE_BLOCK ? left : KG_DENSE_BLOCK, err));
+    for (int64_t first = 0; first < d->n; first += most) {
+        const int64_t left = d->n - first;
+
+        KG_TRY(score_block(k, first, left < most ? left : most, err));
     }
     return k->get ? rank_all_again(k, err) : KG_OK;
 }

@@ -9,7 +9,8 @@
  * or half of that, a byte a number: then the few passages that may be among the best are
  * multiplied again by their fp16, and the answer is the same (dense.c). Where vectors are
  * near-equal many may be: up to 16 bytes a passage for each query of a pass. A product
- * does not depend on what stands beside it, so neither does an answer.
+ * does not depend on what stands beside it, so neither does an answer. A device may have
+ * the vectors, the encoder and the products (dense_device.c): its products are the CPU's.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H
@@ -57,14 +58,26 @@ kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
 /* The hash of the encoder that they are of; 0: none.   errors: EFORMAT */
 kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
-/* model: folder of the encoder; code: of the vectors in memory.
+/* how: its model and backend; code: of the vectors in memory.
  * errors: EINVAL (an index without vectors), ECONFLICT (another encoder's), EFORMAT,
- * ENOMEM (more than this process may have), EUNSUPPORTED (more passages than are searched
- * one by one), those of kg_encoder_open */
+ * ENOMEM (more than this process may have, or a device has), EUNSUPPORTED (more passages
+ * than are searched one by one), those of kg_encoder_open */
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
-                        const char *model, enum kg_code code,
+                        const struct kg_search_how *how, enum kg_code code,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_dense_close(struct kg_dense *d); /* NULL allowed */
+
+/* What that takes of a device's memory, in bytes: by the encoder's config.json, and
+ * before anything is taken.   errors: those of kg_encoder_plan */
+struct kg_dense_memory {
+    uint64_t vectors;
+    uint64_t encoder; /* its weights */
+    uint64_t beside;  /* a pack of texts, questions, a block of scores */
+    uint64_t most;    /* at one time: all that, or weights as they are read */
+};
+kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
+                        const struct kg_backend *be, enum kg_code code, int64_t n,
+                        int32_t dim, struct kg_err *err) KG_MUST_CHECK;
 
 struct kg_seeker; /* opaque: of one thread */
 /* db: of the index, the seeker's alone while it is open */

@@ -8,10 +8,12 @@
 enum { KG_DENSE_BLOCK = 4096 }; /* passages whose scores are there at once */
 
 struct kg_dense {
-    const char *path; /* borrowed from the index */
-    const struct kg_backend *backend;
-    struct kg_encoder *encoder;
-    struct kg_codes codes; /* (n, D) owned: what a pass reads */
+    const char *path;               /* borrowed from the index */
+    const struct kg_backend *host;  /* makes products that are the host's */
+    struct kg_dense_device *device; /* owned; NULL: passes are the host's */
+    struct kg_dense_memory planned; /* of it */
+    struct kg_encoder *encoder;     /* the device's, where there is one */
+    struct kg_codes codes; /* (n, D) owned: what a pass of the host reads, or no data */
     float *scale;          /* (n) owned, of bytes alone: x is about scale code */
     float *bound;          /* (n) owned, of bytes alone: see dense_open.c */
     int64_t n;
@@ -36,10 +38,48 @@ kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
                            const char *path, int64_t row,
                            struct kg_err *err) KG_MUST_CHECK;
 
+/* ---- vectors on a device (dense_device.c) ---- */
+/* One for all seekers of an index: the vectors, the encoder's pack, room for questions
+ * and for scores. Threads take turns. */
+struct kg_dense_device;             /* opaque */
+enum { KG_DENSE_SCORES = 1 << 20 }; /* of a block, of all its questions together */
+/* d: its encoder, which is the backend's, path, number, width and code
+ * errors: ENOMEM */
+kg_status kg_dense_device_open(struct kg_dense_device **v, const struct kg_backend *be,
+                               const struct kg_dense *d,
+                               struct kg_err *err) KG_MUST_CHECK;
+void kg_dense_device_close(struct kg_dense_device *v); /* NULL allowed */
+/* Vectors first.. <- all of a block; first: a multiple of KG_PANEL */
+kg_status kg_dense_device_put(struct kg_dense_device *v, int64_t first,
+                              const struct kg_codes *block,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* Room of the host's for a block of scores.
+ * returns owned pointer, or NULL with err set   errors: ENOMEM */
+float *kg_dense_device_pin(struct kg_dense_device *v, struct kg_err *err) KG_MUST_CHECK;
+void kg_dense_device_unpin(struct kg_dense_device *v, float *scores); /* NULL allowed */
+/* As kg_embed, of queries. */
+kg_status kg_dense_device_embed(float *out, struct kg_dense_device *v,
+                                const struct kg_text *texts, size_t n,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* Passages of a block of so many queries, a multiple of KG_PANEL; no score depends on
+ * it. */
+int64_t kg_dense_device_passages(const struct kg_dense_device *v, int64_t queries);
+void kg_dense_device_limit(struct kg_dense_device *v, int64_t scores); /* for tests */
+/* scores (Q, n) out, as kg_op_scan's: the host's, of passages first..first + n
+ * queries (Q, D): the host's */
+kg_status kg_dense_device_scan(struct kg_mat scores, struct kg_dense_device *v,
+                               struct kg_mat queries, int64_t first,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- opening ---- */
 /* Whether so many vectors fit into a machine's memory (0: nobody knows), as this code.
  * errors: ENOMEM; EUNSUPPORTED (more passages than are searched) */
 kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether what is planned fits into what is free of a device's memory; the log says how
+ * much that is.   errors: ENOMEM, EUNSUPPORTED */
+kg_status kg_dense_check_device(const struct kg_dense *d, const struct kg_backend *be,
                                 struct kg_err *err) KG_MUST_CHECK;
 
 /* codes (dim), *scale, *bound of a vector in fp16, all numbers */

@@ -1,5 +1,5 @@
 /* Opening the vectors of an index: the encoder that it was made with, and the vectors in
- * the codes that passes read.
+ * the codes that passes read, in the host's memory or by blocks to a device's.
  *
  * The file has fp16. In bytes a vector x is x' = scale code, code the nearest whole
  * numbers of -127 to 127, and what that can do to a product is known beforehand:
@@ -107,23 +107,24 @@ static kg_status check_encoder(const struct kg_dense *d, const struct asked *a,
                    d->path, a->hash, (int)d->dim, model, info.hash, (int)info.dim);
 }
 
-static kg_status open_encoder(struct kg_dense *d, sqlite3 *db, const char *model,
-                              struct kg_err *err)
+static kg_status open_encoder(struct kg_dense *d, sqlite3 *db,
+                              const struct kg_search_how *how, struct kg_err *err)
 {
     struct asked a = {0};
     kg_status status;
 
     KG_TRY_GOTO(out, read_asked(&a, db, d->path, err));
-    const struct kg_encoder_opts opts = {.pooling = a.pooling,
+    const struct kg_encoder_opts opts = {.backend = how->backend,
+                                         .pooling = a.pooling,
                                          .max_tokens = (int32_t)a.max_tokens,
                                          .query_prefix = a.query_prefix,
                                          .passage_prefix = a.passage_prefix};
-    if (kg_encoder_open(&d->encoder, model, &opts, err) != KG_OK) {
+    if (kg_encoder_open(&d->encoder, how->model, &opts, err) != KG_OK) {
         /* asked for by the index, which another model's positions do not reach */
         status = kg_err_prefix(err, "%s: its encoder", d->path);
         goto out;
     }
-    status = check_encoder(d, &a, model, err);
+    status = check_encoder(d, &a, how->model, err);
 out:
     kg_mem_free(a.pooling);
     kg_mem_free(a.query_prefix);
@@ -155,6 +156,12 @@ void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *
                                                 (sqrt(squares) + sqrt(kept))));
 }
 
+/* Where a vector stands in d->codes: among all, or in a block on its way to a device. */
+static int64_t place_of(const struct kg_dense *d, int64_t at)
+{
+    return d->device ? at % KG_DENSE_BLOCK : at;
+}
+
 static bool is_number(uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
 
 /* Vector `at` of the index, counted from 0. */
@@ -168,11 +175,11 @@ static kg_status take_vector(struct kg_dense *d, int64_t at, const uint16_t *hal
                            "that of passage %lld",
                            d->path, (long long)at + 1);
     if (d->codes.code == KG_CODE_F16) {
-        kg_codes_put(&d->codes, at, halves);
+        kg_codes_put(&d->codes, place_of(d, at), halves);
         return KG_OK;
     }
     kg_dense_shrink(bytes, &d->scale[at], &d->bound[at], halves, d->dim);
-    kg_codes_put(&d->codes, at, bytes);
+    kg_codes_put(&d->codes, place_of(d, at), bytes);
     return KG_OK;
 }
 
@@ -214,9 +221,9 @@ static kg_status take_chunk(struct kg_dense *d, sqlite3_stmt *get, int64_t *at,
 
 static kg_status take_memory(struct kg_dense *d, struct kg_err *err)
 {
-    d->codes.rows = d->n;
+    d->codes.rows = d->device ? KG_DENSE_BLOCK : d->n;
     d->codes.cols = d->dim;
-    d->codes.data = kg_mem_calloc(1, kg_codes_bytes(d->codes.code, d->n, d->dim),
+    d->codes.data = kg_mem_calloc(1, kg_codes_bytes(d->codes.code, d->codes.rows, d->dim),
                                   "vectors of passages", err);
     if (!d->codes.data)
         return KG_ENOMEM;
@@ -229,6 +236,20 @@ static kg_status take_memory(struct kg_dense *d, struct kg_err *err)
     return d->bound ? KG_OK : KG_ENOMEM;
 }
 
+/* A block that is full, or the last one, goes to the device; what comes after the last
+ * vector of a block is zero. */
+static kg_status send_block(struct kg_dense *d, int64_t behind, struct kg_err *err)
+{
+    const int64_t n = (behind - 1) % KG_DENSE_BLOCK + 1;
+    const struct kg_codes block = kg_codes_rows(&d->codes, 0, n);
+
+    if (!d->device || (n < KG_DENSE_BLOCK && behind < d->n))
+        return KG_OK;
+    KG_TRY(kg_dense_device_put(d->device, behind - n, &block, err));
+    memset(d->codes.data, 0, kg_codes_bytes(block.code, n, d->dim));
+    return KG_OK;
+}
+
 static kg_status read_all(struct kg_dense *d, sqlite3_stmt *get, struct kg_err *err)
 {
     int8_t *bytes = kg_mem_calloc((size_t)d->dim, sizeof *bytes, "a vector", err);
@@ -236,8 +257,11 @@ static kg_status read_all(struct kg_dense *d, sqlite3_stmt *get, struct kg_err *
     kg_status status = bytes ? KG_OK : KG_ENOMEM;
     int code = SQLITE_DONE;
 
-    while (status == KG_OK && (code = sqlite3_step(get)) == SQLITE_ROW)
+    while (status == KG_OK && (code = sqlite3_step(get)) == SQLITE_ROW) {
         status = take_chunk(d, get, &at, bytes, err);
+        if (status == KG_OK)
+            status = send_block(d, at, err);
+    }
     kg_mem_free(bytes);
     KG_TRY(status);
     if (code != SQLITE_DONE)
@@ -257,6 +281,10 @@ static kg_status read_vectors(struct kg_dense *d, sqlite3 *db, struct kg_err *er
                           "SELECT halves, chunk FROM vector ORDER BY chunk", err));
     status = read_all(d, get, err);
     sqlite3_finalize(get);
+    if (d->device) { /* which has them */
+        kg_mem_free(d->codes.data);
+        d->codes.data = NULL;
+    }
     return status;
 }
 
@@ -282,23 +310,39 @@ kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
                    (double)machine / 1e9);
 }
 
-static kg_status fill(struct kg_dense *d, sqlite3 *db, const char *model,
+/* Of the machine, or of a device. */
+static kg_status check_memory(struct kg_dense *d, const struct kg_search_how *how,
+                              bool far, struct kg_err *err)
+{
+    if (!far)
+        return kg_dense_check_memory(d, kg_mem_machine_bytes(), err);
+    KG_TRY(kg_dense_plan(&d->planned, how->model, how->backend, d->codes.code, d->n,
+                         d->dim, err));
+    return kg_dense_check_device(d, how->backend, err);
+}
+
+static kg_status fill(struct kg_dense *d, sqlite3 *db, const struct kg_search_how *how,
                       struct kg_err *err)
 {
+    const bool far = how->backend && !how->backend->host_memory;
+
     KG_TRY(kg_dense_dim(&d->dim, db, d->path, err));
     if (d->dim == 0)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected an index with vectors (`kedge search index --dense "
                        "MODEL`), found one of words alone",
                        d->path);
-    KG_TRY(kg_dense_check_memory(d, kg_mem_machine_bytes(), err));
-    KG_TRY(kg_backend_open(&d->backend, "cpu", err));
-    KG_TRY(open_encoder(d, db, model, err));
+    KG_TRY(check_memory(d, how, far, err));
+    KG_TRY(kg_backend_open(&d->host, "cpu", err));
+    KG_TRY(open_encoder(d, db, how, err));
+    if (far)
+        KG_TRY(kg_dense_device_open(&d->device, how->backend, d, err));
     return read_vectors(d, db, err);
 }
 
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
-                        const char *model, enum kg_code code, struct kg_err *err)
+                        const struct kg_search_how *how, enum kg_code code,
+                        struct kg_err *err)
 {
     struct kg_dense *fresh = kg_mem_calloc(1, sizeof *fresh, "vectors", err);
     kg_status status;
@@ -309,7 +353,7 @@ kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index 
     fresh->path = index->path;
     fresh->n = index->info.passages;
     fresh->codes.code = code;
-    status = fill(fresh, db, model, err);
+    status = fill(fresh, db, how, err);
     if (status != KG_OK) {
         kg_dense_close(fresh);
         return status;
@@ -322,6 +366,7 @@ void kg_dense_close(struct kg_dense *d)
 {
     if (!d)
         return;
+    kg_dense_device_close(d->device);
     kg_encoder_close(d->encoder);
     kg_mem_free(d->codes.data);
     kg_mem_free(d->scale);

@@ -72,6 +72,11 @@ static kg_status check_kind(const struct kg_search_how *how, size_t kind, size_t
         return kg_fail(err, KG_EINVAL,
                        "%svectors: expected %s of %skind bm25, which has none, found %s",
                        section, codes[KG_CODE_F16], section, how->vectors);
+    if (kind == BM25 && how->backend)
+        return kg_fail(err, KG_EINVAL,
+                       "%sdevice: expected none of %skind bm25, which has no vectors, "
+                       "found %s",
+                       section, section, how->backend->name);
     if (kind != HYBRID && joins(how))
         return kg_fail(err, KG_EINVAL,
                        "%sfusion, %sweight: expected neither but with %skind hybrid, "
@@ -135,8 +140,7 @@ kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
     index->weight = how->weight;
     status = kg_sql_open_index(&db, index->path, err);
     if (status == KG_OK)
-        status = kg_dense_open(&index->dense, db, index, how->model, (enum kg_code)n.code,
-                               err);
+        status = kg_dense_open(&index->dense, db, index, how, (enum kg_code)n.code, err);
     sqlite3_close(db);
     return status;
 }

@@ -48,6 +48,7 @@ struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *u
 
 #define KG_HYBRID_WEIGHT 0.5 /* of the vectors' ranking, where none is given */
 
+struct kg_backend;
 /* By what passages are found. {0}: by words. Its texts are borrowed by whoever opens. */
 struct kg_search_how {
     const char *kind;    /* bm25, dense or hybrid; NULL: bm25 */
@@ -55,6 +56,9 @@ struct kg_search_how {
     const char *vectors; /* dense, hybrid: fp16 or int8, of those in memory: no answer
                           * depends on it; NULL: fp16 */
     const char *fusion;  /* hybrid: rank or score, see rank.h; NULL: rank */
+    /* dense, hybrid: has the vectors and the encoder; no answer depends on it; borrowed;
+     * NULL: the CPU */
+    const struct kg_backend *backend;
     double weight; /* hybrid: of the vectors' ranking, 0 to 1; the words' has the rest */
     int64_t passages; /* that there must be; 0: any number */
 };
@@ -125,9 +129,16 @@ kg_status kg_index_open(struct kg_index **index, const char *path,
                         const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_CHECK;
 /* From now on it is asked so: before its searchers are opened.
  * errors: EINVAL (how; an index without vectors), ECONFLICT (another encoder's vectors),
- * those of kg_encoder_open */
+ * those of kg_dense_open */
 kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
                        struct kg_err *err) KG_MUST_CHECK;
+/* What its vectors and their encoder hold of a device, and what went there and came from
+ * there since the process began; zeros where all is the host's. */
+struct kg_index_device {
+    uint64_t bytes;
+    uint64_t up, down; /* bytes */
+};
+void kg_index_device(struct kg_index_device *out, const struct kg_index *index);
 void kg_index_close(struct kg_index *index); /* after its searchers; NULL allowed */
 void kg_index_info(struct kg_index_info *out, const struct kg_index *index);
 kg_status kg_index_verify(const char *path, struct kg_err *err) KG_MUST_CHECK;
