@@ -176,8 +176,9 @@ fi
 pass "without sentence-transformers nothing is compared with it" \
     sh -c "KEDGE_PYTHON=false tools/embed-compare $bert $work/corpus | grep -q '^skip: embed-compare: false has no sentence-transformers'"
 
+# NAME=VALUE.. the environment; two workers, of one device too
 served() {
-    ./kedge search serve "$work/db" --kind hybrid --dense $bert --port 0 2>"$work/log" &
+    env "$@" ./kedge search serve "$work/db" --kind hybrid --dense $bert --workers 2 --port 0 2>"$work/log" &
     pid=$!
     for _ in $(seq 100); do
         port=$(sed -n 's|.*http://127.0.0.1:\([0-9]*\)/retrieve.*|\1|p' "$work/log" | head -1)
@@ -191,6 +192,7 @@ served() {
     curl -sf -H 'Content-Type: application/json' -d @"$work/request" "http://127.0.0.1:$port/retrieve" >"$work/answer"
     found=$?
     curl -sf "http://127.0.0.1:$port/health" >"$work/health"
+    curl -sf "http://127.0.0.1:$port/metrics" >"$work/metrics"
     kill "$pid"
     wait "$pid"
     pid=
@@ -208,6 +210,9 @@ named() {
 }
 if command -v curl >/dev/null; then
     pass "a server finds what a query finds" served
+    pass "without a device it has no bytes of one" grep -q '^kedge_search_device_bytes 0$' "$work/metrics"
+    pass "a server on a device finds the same" served KEDGE_TEST_BACKEND=far
+    pass "and says what it has there" grep -q '^kedge_search_device_bytes [1-9][0-9]*$' "$work/metrics"
     pass "a server says which index and encoder it has" named
 else
     skipped "a server finds what a query finds" "curl is not here"

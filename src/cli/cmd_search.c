@@ -77,10 +77,11 @@ const struct kg_flag kg_search_flags[] = {
      "flat FAISS index or a .npy; 16 are made here, too, and compared (default: all are "
      "made here)",
      0, 0, NULL},
-    {"device", 0, KG_TO_IF(kg_load.device, "index|query", "dense"), "DEVICE",
-     "index: what vectors of passages are made on; query: what has them and the encoder "
-     "and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can be used; vectors "
-     "and answers are the same (default: cpu)",
+    {"device", 0, KG_TO_IF(kg_load.device, "index|query|serve|bench", "dense"), "DEVICE",
+     "index: what vectors of passages are made on; query, serve, bench: what has them "
+     "and "
+     "the encoder and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can be "
+     "used; vectors and answers are the same (default: cpu)",
      0, 0, NULL},
     {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,

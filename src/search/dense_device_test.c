@@ -240,6 +240,7 @@ static void a_plan_is_what_is_taken(void **state)
     for (int i = 0; i < 2; i++)
         for (int code = 0; code < KG_CODES; code++) {
             const uint64_t before = kg_pages_memory().held;
+            struct kg_index_device has;
             struct kg_searcher *another;
             struct kg_dense_memory plan;
             struct kg_hits hits;
@@ -252,6 +253,8 @@ static void a_plan_is_what_is_taken(void **state)
             assert_int_equal(kg_pages_memory().held - before,
                              plan.vectors + plan.encoder + plan.beside);
             assert_int_equal(kg_pages_memory().most - before, plan.most);
+            kg_index_device(&has, e.index);
+            assert_int_equal(has.bytes, kg_pages_memory().held - before);
             assert_null(vectors_of(&e)->codes.data); /* the host has none of them */
             kg_searcher_close(another);
             stop(&e);

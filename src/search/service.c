@@ -4,8 +4,9 @@
  * is a ring of fixed length: when it is full a request is refused at once, for a client
  * that is told to come back is better off than one that waits for what will be late. A
  * request's time runs from its arrival, so what waited too long is not searched for any
- * more. Each worker has a searcher of its own, which shares nothing but the file; one
- * lock covers the queue and the counters, and is never held over work.
+ * more. Each worker has a searcher of its own, which shares nothing but the file and the
+ * vectors, and on a device takes turns there (dense_device.c); one lock covers the queue
+ * and the counters, and is never held over work.
  */
 #include "search/service.h"
 
@@ -137,6 +138,7 @@ static void answer_metrics(void *user, struct kg_http_exchange *x)
     m = s->metrics;
     m.waiting = (int64_t)s->n;
     pthread_mutex_unlock(&s->lock);
+    kg_index_device(&m.device, s->index);
     reply(x, kg_search_metrics_put(&body, &m, &http, info.passages, &err),
           "text/plain; version=0.0.4", &body);
 }

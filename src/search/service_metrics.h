@@ -4,6 +4,7 @@
 
 #include "base/str.h"
 #include "net/http_server.h"
+#include "search/index.h"
 
 enum { KG_SEARCH_BUCKETS = 11 };
 
@@ -14,6 +15,7 @@ struct kg_search_metrics {
     int64_t waiting;                          /* in the queue now */
     int64_t in_bucket[KG_SEARCH_BUCKETS + 1]; /* requests by seconds */
     double seconds;                           /* of all, from arrival to answer */
+    struct kg_index_device device;
 };
 void kg_search_metrics_observe(struct kg_search_metrics *m, double seconds);
 /* The exposition format, version 0.0.4. */

@@ -315,6 +315,7 @@ static void health_and_metrics_are_there(void **state)
     assert_non_null(strstr(text, "\nkedge_search_requests_total 1\n"));
     assert_non_null(strstr(text, "\nkedge_search_request_errors_total 1\n"));
     assert_non_null(strstr(text, "\nkedge_search_passages 3\n"));
+    assert_non_null(strstr(text, "\nkedge_search_device_bytes 0\n"));
     assert_non_null(strstr(text, "_seconds_bucket{le=\"+Inf\"} 2\n"));
     assert_non_null(strstr(get("/retrieve"), "HTTP/1.1 405"));
     assert_non_null(strstr(get("/other"), "HTTP/1.1 404"));
