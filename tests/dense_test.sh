@@ -153,6 +153,8 @@ asked_on_a_small_one() {
 pass "vectors that do not fit on a device" asked_on_a_small_one
 pass "a device to ask on is one that is known" refuses 1 "--device: expected cpu, cuda, cuda:N or auto, found 'gpu'" \
     ./kedge search query "$work/db" cat --kind dense --dense $bert --device gpu
+pass "a device to measure a pass on is one that is known" refuses 1 "--device: expected cpu, cuda, cuda:N or auto, found 'gpu'" \
+    ./kedge bench search --device gpu
 on_words() {
     ./kedge search query "$work/db" cat --device cpu 2>"$work/said" && return 1
     grep -q -- "--device does not act without --dense" "$work/said"

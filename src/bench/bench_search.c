@@ -4,7 +4,8 @@
  * One question waits for memory, 64 for multiply-adds. The time has all of a pass in it,
  * the best passages of each question too; making a question's vector is `encode`'s. Of a
  * pass over bytes only the products are measured, and the best of these: not the scales,
- * bounds and candidates of search/dense.c.
+ * bounds and candidates of search/dense.c. On a device questions go up and scores come
+ * down by blocks, as in search/dense_device.c.
  */
 #include "bench/bench_internal.h"
 
@@ -22,7 +23,8 @@ enum {
     NUMBERS = 384,
     QUESTIONS = 64,
     TOPK = 3,
-    BLOCK = 4096, /* passages of one call, as in search/dense.c */
+    BLOCK = 4096,     /* passages of one call, as in search/dense.c */
+    SCORES = 1 << 20, /* of one call, as in search/dense_device.c */
     REPEATS = 8
 };
 static const double ONE_SECONDS = 0.010; /* asked of one question */
@@ -31,85 +33,149 @@ struct pass {
     const struct kg_backend *be;
     int64_t passages;
     int repeats;
-    struct kg_codes codes;
-    struct kg_mat questions; /* (QUESTIONS, NUMBERS) */
-    struct kg_mat scores;    /* (QUESTIONS, BLOCK) */
+    int64_t n;             /* questions */
+    struct kg_codes codes; /* the backend's, as the next two */
+    float *questions;      /* (QUESTIONS, NUMBERS) */
+    float *scores;         /* (SCORES) */
+    float *asked;          /* (QUESTIONS, NUMBERS) the host's */
+    float *down;           /* (SCORES) the host's; NULL: it reads the backend's */
     struct kg_candidate best[QUESTIONS][TOPK];
     size_t kept[QUESTIONS];
 };
 
-static void keep(struct pass *p, int64_t first)
+static void keep(struct pass *p, struct kg_mat of, int64_t first)
 {
-#pragma omp parallel for schedule(dynamic) if (p->scores.rows > 1)
-    for (int64_t q = 0; q < p->scores.rows; q++) {
-        const float *scores = (const float *)p->scores.data + q * p->scores.stride;
+#pragma omp parallel for schedule(dynamic) if (of.rows > 1)
+    for (int64_t q = 0; q < of.rows; q++) {
+        const float *scores = (const float *)of.data + q * of.stride;
         struct kg_candidate *best = p->best[q];
 
-        for (int64_t i = 0; i < p->scores.cols; i++)
+        for (int64_t i = 0; i < of.cols; i++)
             if (p->kept[q] < TOPK || (double)scores[i] > best[TOPK - 1].score)
                 kg_rank_keep(best, &p->kept[q], TOPK, (double)scores[i], first + i + 1);
     }
+}
+
+static kg_status put_questions(const struct pass *p, struct kg_err *err)
+{
+    return kg_buf_put(p->be, p->questions, p->asked,
+                      (uint64_t)p->n * NUMBERS * sizeof(float), err);
+}
+
+static kg_status run_block(struct pass *p, int64_t first, int64_t n, struct kg_err *err)
+{
+    const struct kg_codes part = kg_codes_rows(&p->codes, first, n);
+    struct kg_mat scores = kg_mat(p->scores, KG_F32, p->n, n);
+
+    scores.stride = (n + KG_PANEL - 1) / KG_PANEL * KG_PANEL;
+    if (p->down)
+        KG_TRY(put_questions(p, err));
+    KG_TRY(kg_op_scan(p->be, scores, kg_mat(p->questions, KG_F32, p->n, NUMBERS), &part,
+                      err));
+    if (p->down) {
+        KG_TRY(kg_buf_get(p->be, p->down, p->scores,
+                          (uint64_t)(p->n * scores.stride) * sizeof(float), err));
+        scores.data = p->down;
+    }
+    keep(p, scores, first);
+    return KG_OK;
 }
 
 /* *seconds of a pass. */
 static kg_status run(double *seconds, void *user, struct kg_err *err)
 {
     struct pass *p = user;
+    const int64_t most = p->down ? SCORES / p->n / KG_PANEL * KG_PANEL : BLOCK;
     const double start = kg_clock_seconds();
 
     memset(p->kept, 0, sizeof p->kept);
-    for (int64_t first = 0; first < p->passages; first += BLOCK) {
-        const int64_t left = p->passages - first, n = left < BLOCK ? left : BLOCK;
-        const struct kg_codes part = kg_codes_rows(&p->codes, first, n);
+    for (int64_t first = 0; first < p->passages; first += most) {
+        const int64_t left = p->passages - first;
 
-        p->scores.rows = p->questions.rows;
-        p->scores.cols = n;
-        KG_TRY(kg_op_scan(p->be, p->scores, p->questions, &part, err));
-        keep(p, first);
+        KG_TRY(run_block(p, first, left < most ? left : most, err));
     }
     *seconds = kg_clock_seconds() - start;
     return KG_OK;
 }
 
 /* Numbers of every size below 1, as vectors have them. */
-static void fill(struct pass *p)
+static void draw(const struct kg_codes *to, uint32_t *state)
 {
     uint16_t halves[NUMBERS];
     int8_t bytes[NUMBERS];
-    uint32_t seed = 1;
+    uint32_t seed = *state;
 
-    for (int64_t r = 0; r < p->passages; r++) {
+    for (int64_t r = 0; r < to->rows; r++) {
         for (int d = 0; d < NUMBERS; d++) {
             seed = seed * 1664525u + 1013904223u;
             bytes[d] = (int8_t)((int)(seed >> 24) - 128);
             halves[d] = kg_half_of((float)bytes[d] * 0x1p-11f);
         }
-        kg_codes_put(&p->codes, r,
-                     p->codes.code == KG_CODE_F16 ? (void *)halves : (void *)bytes);
+        kg_codes_put(to, r, to->code == KG_CODE_F16 ? (void *)halves : (void *)bytes);
     }
+    *state = seed;
+}
+
+/* By blocks, through the host's memory. */
+static kg_status fill(struct pass *p, struct kg_err *err)
+{
+    struct kg_codes block = {.code = p->codes.code, .cols = NUMBERS};
+    uint32_t seed = 1;
+    kg_status status = KG_OK;
+
+    block.data = kg_mem_calloc(1, kg_codes_bytes(block.code, BLOCK, NUMBERS), "vectors",
+                               err);
+    if (!block.data)
+        return KG_ENOMEM;
+    for (int64_t first = 0; first < p->passages && status == KG_OK; first += BLOCK) {
+        const int64_t left = p->passages - first;
+
+        block.rows = left < BLOCK ? left : BLOCK;
+        draw(&block, &seed);
+        status = kg_buf_put(p->be, kg_codes_rows(&p->codes, first, block.rows).data,
+                            block.data, kg_codes_bytes(block.code, block.rows, NUMBERS),
+                            err);
+    }
+    kg_mem_free(block.data);
     for (int64_t i = 0; i < (int64_t)QUESTIONS * NUMBERS; i++) {
         seed = seed * 1664525u + 1013904223u;
-        ((float *)p->questions.data)[i] = (float)(int32_t)seed * 0x1p-35f;
+        p->asked[i] = (float)(int32_t)seed * 0x1p-35f;
     }
+    return status;
 }
 
 static kg_status take(struct pass *p, enum kg_code code, struct kg_err *err)
 {
-    float *floats;
+    const size_t asked = (size_t)QUESTIONS * NUMBERS;
 
     p->codes = (struct kg_codes){.code = code, .rows = p->passages, .cols = NUMBERS};
-    p->codes.data = kg_mem_calloc(1, kg_codes_bytes(code, p->passages, NUMBERS),
-                                  "vectors", err);
+    p->codes.data = kg_buf_alloc(p->be, kg_codes_bytes(code, p->passages, NUMBERS),
+                                 "vectors", err);
     if (!p->codes.data)
         return KG_ENOMEM;
-    floats = kg_mem_calloc((size_t)QUESTIONS * (NUMBERS + BLOCK), sizeof *floats,
-                           "questions", err);
-    if (!floats)
+    p->questions = kg_buf_alloc(p->be, (asked + SCORES) * sizeof *p->questions,
+                                "questions", err);
+    if (!p->questions)
         return KG_ENOMEM;
-    p->questions = kg_mat(floats, KG_F32, QUESTIONS, NUMBERS);
-    p->scores = kg_mat(floats + (size_t)QUESTIONS * NUMBERS, KG_F32, QUESTIONS, BLOCK);
-    fill(p);
-    return KG_OK;
+    p->scores = p->questions + asked;
+    p->asked = kg_mem_calloc(asked, sizeof *p->asked, "questions", err);
+    if (!p->asked)
+        return KG_ENOMEM;
+    if (!p->be->host_memory)
+        p->down = kg_buf_pin(p->be, SCORES * sizeof *p->down, "scores", err);
+    if (!p->be->host_memory && !p->down)
+        return KG_ENOMEM;
+    KG_TRY(fill(p, err));
+    p->n = QUESTIONS;
+    return put_questions(p, err);
+}
+
+static void give_back(struct pass *p)
+{
+    kg_buf_unpin(p->be, p->down);
+    kg_mem_free(p->asked);
+    kg_buf_free(p->be, p->questions);
+    kg_buf_free(p->be, p->codes.data);
 }
 
 static kg_status bench_one(struct kg_bench_report *r, struct pass *p, const char *code,
@@ -133,7 +199,7 @@ static kg_status bench_one(struct kg_bench_report *r, struct pass *p, const char
     snprintf(name, sizeof name, "search, 1 question, %lld x %d %s",
              (long long)p->passages, (int)NUMBERS, code);
     snprintf(limit, sizeof limit, "%s, time", name);
-    p->questions.rows = 1;
+    p->n = 1;
     KG_TRY(kg_bench_time(&t, r, &job, err));
     KG_TRY(kg_bench_put_rate(r, &rate, &t, err));
     share.part = kg_bench_best(&t) * 1e3;
@@ -158,7 +224,7 @@ static kg_status bench_many(struct kg_bench_report *r, struct pass *p, const cha
 
     snprintf(name, sizeof name, "search, 64 questions, %lld x %d %s",
              (long long)p->passages, (int)NUMBERS, code);
-    p->questions.rows = QUESTIONS;
+    p->n = QUESTIONS;
     KG_TRY(kg_bench_time(&t, r, &job, err));
     return kg_bench_put_rate(r, &rate, &t, err);
 }
@@ -177,8 +243,7 @@ kg_status kg_bench_search_of(struct kg_bench_report *r, int64_t passages, int re
             status = bench_one(r, &p, names[code], err);
         if (status == KG_OK)
             status = bench_many(r, &p, names[code], err);
-        kg_mem_free(p.questions.data);
-        kg_mem_free(p.codes.data);
+        give_back(&p);
     }
     return status;
 }

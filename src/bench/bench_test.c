@@ -184,6 +184,26 @@ static void embedding_and_searching_are_measured(void **state)
     kg_str_release(&out);
 }
 
+/* Where the host touches none of the memory that is searched. */
+static void searching_a_device_is_measured(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {
+        .out = &out, .ct = KG_F32, .gemm_side = 128, .ceiling_time = 1e-3};
+    struct kg_err err = {0};
+    kg_status status;
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&r.be, "far", &err), KG_OK);
+    status = kg_bench_search_of(&r, 5000, 1, &err);
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(strstr(kg_str_text(&out), "search, 1 question, 5000 x 384 int8"));
+    assert_non_null(strstr(kg_str_text(&out), "search, 64 questions, 5000 x 384 fp16"));
+    kg_buf_free(r.be, r.slab);
+    kg_str_release(&out);
+}
+
 static void a_device_has_ceilings(void **state)
 {
     const struct kg_backend *far;
@@ -423,6 +443,7 @@ int main(void)
         cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
         cmocka_unit_test(the_grader_is_measured),
         cmocka_unit_test(embedding_and_searching_are_measured),
+        cmocka_unit_test(searching_a_device_is_measured),
         cmocka_unit_test(a_device_has_ceilings),
         cmocka_unit_test(a_decode_step_moves_what_is_planned),
         cmocka_unit_test(a_training_step_moves_what_is_planned),

@@ -42,7 +42,7 @@ const struct kg_flag kg_bench_flags[] = {
      NULL},
     {"model", 'm', KG_FOR("serve", kg_load.dir), KG_MODEL_ARG, "the checkpoint", 0, 0,
      NULL},
-    {"device", 0, KG_FOR(ALONE "|ranks", kg_load.device), "DEVICE",
+    {"device", 0, KG_FOR(ALONE "|search|ranks", kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
     {"products", 0, KG_TO_IF(kg_load.products, ALONE, "device"), "BY",
      "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
@@ -133,9 +133,11 @@ static kg_status bench_serve(struct kg_str *out, struct kg_err *err)
 static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype ct,
                             struct kg_err *err)
 {
+    /* vectors are multiplied in fp32, for which a GPU needs no library of products */
+    const bool search = name && strcmp(name, "search") == 0;
     const struct kg_backend *be;
 
-    KG_TRY(kg_load_device(&be, &kg_load, ct, err));
+    KG_TRY(kg_load_device(&be, &kg_load, search ? KG_F32 : ct, err));
     return kg_bench_run(out, name, be, ct, json, err);
 }
 
