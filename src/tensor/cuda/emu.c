@@ -608,7 +608,7 @@ void kg_emu_copy(void *to, const void *from, int bytes, int line)
     struct fiber *f = &fibers[now];
     struct copies *c = &copies[now];
 
-    if ((uintptr_t)to % COPY_BYTES || (bytes && (uintptr_t)from % COPY_BYTES))
+    if (((uintptr_t)to | (uintptr_t)from) % COPY_BYTES)
         BLAME("a copy at line %d begins at no multiple of %d", line, (int)COPY_BYTES);
     if (bytes < 0 || bytes > COPY_BYTES || f->copies == COPIES)
         BLAME("copy %d at line %d, of %d bytes: expected %d at most, of %d", f->copies,
