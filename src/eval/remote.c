@@ -51,7 +51,7 @@ static kg_status check_messages(const struct kg_eval_set *set, struct kg_err *er
             return kg_fail(
                 err, KG_EINVAL,
                 "set %s: record %lld: expected a list of messages for the chat "
-                "API, found text; user_turn: true makes it one",
+                "API, found text; user_turn: true (--user-turn) makes it one",
                 set->name, (long long)r->line);
     }
     return KG_OK;
