@@ -1,8 +1,8 @@
 /* How the numbers of two micro-batches become those of both: a row for each.
  *
  * A number without a row would keep what the first micro-batch put there, and look like
- * one. So the compiler asks for as many rows as there are numbers, and metrics_test.c that
- * no two are about one.
+ * one. So the compiler asks for as many rows as there are numbers, and metrics_test.c
+ * that no two are about one.
  */
 #include "policy/policy_internal.h"
 

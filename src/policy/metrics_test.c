@@ -203,8 +203,8 @@ static void every_number_is_the_same_from_single_tokens(void **state)
     assert_int_equal(sum.negative, all.negative);
 }
 
-/* Whatever stands in a field, beside nothing it is the sum; two rows about one field would
- * add it twice, and leave another out. */
+/* Whatever stands in a field, beside nothing it is the sum; two rows about one field
+ * would add it twice, and leave another out. */
 static void every_field_is_merged_once(void **state)
 {
     enum { FIELDS = sizeof(struct kg_policy_metrics) / sizeof(double) };
