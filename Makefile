@@ -100,8 +100,9 @@ CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
 # fibers are no threads to the thread sanitizer; they need a jump that compilers have for most processors
 EMU := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo $(B)/tensor/emu.o))
 EMU_SRC := src/tensor/cuda/emu.c $(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu))
-# a multiply-add that is a call takes half of a test's time; these programs run where they are built
-EMU_ISA := $(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2),-mavx2 -mfma)
+# a multiply-add that is a call takes half of a test's time; these programs run where they are built;
+# but in an emulated container /proc/cpuinfo may be another processor's
+EMU_ISA := $(if $(filter v3,$(ISAS)),$(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2),-mavx2 -mfma))
 EMU_FLAGS := $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) $(EMU_ISA)
 $(B)/emu/%.o: src/tensor/cuda/%.c $(B)/flags
 	@mkdir -p $(@D)
