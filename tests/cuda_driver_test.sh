@@ -147,6 +147,7 @@ if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && com
     pass "memory is zero when it is given, and what the host writes there stays" "$work/host_trial" shown
     pass "a device that is refused leaves nothing to the next" "$work/host_trial" refused
     pass "a thread that began without a device fetches from the chosen one" "$work/host_trial" thread
+    pass "one that begins with a kernel, or with memory, has it on the chosen one" "$work/host_trial" threads
     pass "copies that nobody waits for are waited for by marks" "$work/host_trial" later
     pass "a device that is lost is told from one that is full" "$work/host_trial" full
     pass "a step is recorded, or runs by itself where it cannot be" "$work/host_trial" record

@@ -100,6 +100,42 @@ static void thread(void)
     EXPECT(pthread_join(other, NULL) == 0);
 }
 
+/* One that asks an index, or serves: the first that it wants is a kernel, or memory. */
+static void *compute(void *p)
+{
+    char x[N];
+
+    EXPECT(be->swap(p, (char *)p + N / 2, N / 2, &err) == KG_OK);
+    EXPECT(be->put(p, memset(x, 5, N), N, &err) == KG_OK);
+    EXPECT(be->get(x, p, N, &err) == KG_OK && all_are(x, 5));
+    return NULL;
+}
+
+static void *take(void *p)
+{
+    uint64_t total, left;
+
+    (void)p;
+    EXPECT(be->memory(&total, &left, &err) == KG_OK);
+    be->free(zeros());
+    return NULL;
+}
+
+static void threads(void)
+{
+    void *(*const first[])(void *) = {compute, take};
+    char *p;
+
+    EXPECT(open_device(KG_FAKE_GOOD) == KG_OK);
+    p = zeros();
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) {
+        pthread_t other;
+
+        EXPECT(pthread_create(&other, NULL, first[i], p) == 0);
+        EXPECT(pthread_join(other, NULL) == 0);
+    }
+}
+
 static void later(void)
 {
     char *p, *up, *down;
@@ -188,8 +224,9 @@ static void record(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} trials[] = {{"shown", shown}, {"refused", refused}, {"thread", thread},
-              {"later", later}, {"full", full},       {"record", record}};
+} trials[] = {{"shown", shown},    {"refused", refused}, {"thread", thread},
+              {"later", later},    {"full", full},       {"record", record},
+              {"threads", threads}};
 
 int main(int argc, char **argv)
 {

@@ -37,12 +37,13 @@ enum { KG_ASKED_MOST = 99 << 10 };
 #else
 #define KG_DEV_NAME                 "cuda"
 #define KG_SHARED(type, name, dims) __shared__ type name dims
-#define KG_DEV_STREAM               kg_dev_stream
+#define KG_DEV_STREAM               kg_dev_stream_here()
 #define KG_LAUNCH(kernel, grid, threads, ...)                                            \
-    kernel<<<grid, threads, 0, kg_dev_stream>>>(__VA_ARGS__)
+    kernel<<<grid, threads, 0, KG_DEV_STREAM>>>(__VA_ARGS__)
 #define KG_SHARED_ASKED(type, name) extern __shared__ type name[]
 #define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
-    ((void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
+    (kg_dev_come(),                                                                      \
+     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
                                 bytes),                                                  \
      kernel<<<grid, threads, bytes, kg_dev_stream>>>(__VA_ARGS__))
 static inline dim3 kg_grid(int64_t x, int64_t y)
@@ -165,14 +166,21 @@ static __device__ inline uint32_t kg_pair(float first, float second)
 extern bool kg_dev_shown;
 
 /* All that is launched and copied stands in one stream, which a record is made of, but
- * for what one thread fetches beside it. Other threads wait while one is made, and
- * whoever locks speaks to the device from there on: which one a call is for is a matter
- * of each thread (library.cu). */
+ * for what one thread fetches beside it. Other threads wait while one is made
+ * (library.cu). */
 extern cudaStream_t kg_dev_stream, kg_dev_beside;
 extern cudaEvent_t kg_dev_launched;
 enum { KG_DEV_MARKS = 8 };
 extern cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 extern bool kg_dev_recording;
+/* Which device a call is for is a matter of each thread: from here on the chosen one. It
+ * is asked before whatever may be a thread's first call; locking asks, too. */
+void kg_dev_come(void);
+static inline cudaStream_t kg_dev_stream_here(void)
+{
+    kg_dev_come();
+    return kg_dev_stream;
+}
 void kg_dev_lock(void);
 void kg_dev_unlock(void);
 
@@ -220,9 +228,10 @@ static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err
 {
     const uint64_t some = bytes > 0 ? bytes : 1;
     void *p = NULL;
-    const cudaError_t e = kg_dev_shown ? cudaMallocManaged(&p, some)
-                                       : cudaMalloc(&p, some);
+    cudaError_t e;
 
+    kg_dev_come();
+    e = kg_dev_shown ? cudaMallocManaged(&p, some) : cudaMalloc(&p, some);
     return e == cudaSuccess ? p : kg_dev_refused(e, "device memory", bytes, what, err);
 }
 /* What stands in it is nobody's: tests make it no number. */
@@ -230,12 +239,18 @@ static inline void kg_dev_spoil(void *memory, uint64_t bytes)
 {
     (void)memory, (void)bytes;
 }
-static inline void kg_dev_free(void *memory) { (void)cudaFree(memory); }
+static inline void kg_dev_free(void *memory)
+{
+    kg_dev_come();
+    (void)cudaFree(memory);
+}
 static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg_err *err)
 {
     size_t there = 0, left = 0;
-    const cudaError_t e = cudaMemGetInfo(&left, &there);
+    cudaError_t e;
 
+    kg_dev_come();
+    e = cudaMemGetInfo(&left, &there);
     *total = there;
     *free = left;
     return e == cudaSuccess
@@ -251,29 +266,32 @@ static inline void kg_dev_settle(cudaStream_t stream)
 static inline void kg_dev_put_later(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.up, &kg_dev_traffic.ups, bytes);
-    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, kg_dev_stream);
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, KG_DEV_STREAM);
 }
 static inline void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
-    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, kg_dev_stream);
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, KG_DEV_STREAM);
 }
 /* Where the stream stands: an event, which is a later mark's when it is taken again. */
 static inline void kg_dev_mark(uint64_t mark)
 {
-    (void)cudaEventRecord(kg_dev_marks[mark % KG_DEV_MARKS], kg_dev_stream);
+    (void)cudaEventRecord(kg_dev_marks[mark % KG_DEV_MARKS], KG_DEV_STREAM);
 }
 static inline void kg_dev_wait(uint64_t mark)
 {
     kg_traffic_count_wait(&kg_dev_traffic);
+    kg_dev_come();
     (void)cudaEventSynchronize(kg_dev_marks[mark % KG_DEV_MARKS]);
 }
 /* An event that was not reached is no error of the operation that comes next; one that
  * failed is. */
 static inline bool kg_dev_reached(uint64_t mark)
 {
-    const cudaError_t e = cudaEventQuery(kg_dev_marks[mark % KG_DEV_MARKS]);
+    cudaError_t e;
 
+    kg_dev_come();
+    e = cudaEventQuery(kg_dev_marks[mark % KG_DEV_MARKS]);
     if (e == cudaErrorNotReady)
         (void)cudaGetLastError();
     return e != cudaErrorNotReady;
@@ -321,11 +339,11 @@ static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
 }
 static inline void kg_dev_copy(void *to, const void *from, uint64_t bytes)
 {
-    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, kg_dev_stream);
+    (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, KG_DEV_STREAM);
 }
 static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
-    (void)cudaMemsetAsync(to, 0, bytes, kg_dev_stream);
+    (void)cudaMemsetAsync(to, 0, bytes, KG_DEV_STREAM);
 }
 /* Around the call of a library whose kernels read and write what begins there. */
 static inline void kg_dev_lend(const void *const *memory, size_t n)
@@ -341,6 +359,7 @@ static inline double kg_dev_seconds(void)
 {
     struct timespec t;
 
+    kg_dev_come();
     (void)cudaDeviceSynchronize();
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;

@@ -47,7 +47,7 @@ bool kg_dev_recording;
 static pthread_mutex_t busy = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 /* A thread that chose none speaks to device 0, and would take memory of it. */
-static void come_to_device(void)
+void kg_dev_come(void)
 {
     static thread_local bool here;
 
@@ -58,7 +58,7 @@ static void come_to_device(void)
 void kg_dev_lock(void)
 {
     (void)pthread_mutex_lock(&busy);
-    come_to_device();
+    kg_dev_come();
 }
 void kg_dev_unlock(void) { (void)pthread_mutex_unlock(&busy); }
 
@@ -88,12 +88,12 @@ void *kg_dev_record_end(void)
 
 void kg_dev_record_launch(void *record)
 {
-    (void)cudaGraphLaunch((cudaGraphExec_t)record, kg_dev_stream);
+    (void)cudaGraphLaunch((cudaGraphExec_t)record, KG_DEV_STREAM);
 }
 /* It may be running. */
 void kg_dev_record_free(void *record)
 {
-    kg_dev_settle(kg_dev_stream);
+    kg_dev_settle(KG_DEV_STREAM);
     (void)cudaGraphExecDestroy((cudaGraphExec_t)record);
 }
 
