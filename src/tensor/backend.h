@@ -552,7 +552,7 @@ uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int6
  * in the error, and where it is known how much memory there is and how much is free. A
  * view may begin anywhere inside of one.
  * returns owned pointer (never NULL for no bytes), or NULL with err set
- * errors: ENOMEM */
+ * errors: ENOMEM; EDEVICE (what was asked of a device before has failed) */
 void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what,
                    struct kg_err *err) KG_MUST_CHECK;
 void kg_buf_free(const struct kg_backend *be, void *buffer); /* NULL is allowed */
@@ -565,7 +565,7 @@ kg_status kg_buf_get(const struct kg_backend *be, void *to, const void *from,
                      uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 /* Memory of the host, zeros, that a device copies into by itself (page-locked): for
  * pieces of what is got beside operations.
- * returns owned pointer, or NULL with err set   errors: ENOMEM */
+ * returns owned pointer, or NULL with err set   errors: those of kg_buf_alloc */
 void *kg_buf_pin(const struct kg_backend *be, uint64_t bytes, const char *what,
                  struct kg_err *err) KG_MUST_CHECK;
 void kg_buf_unpin(const struct kg_backend *be, void *pinned); /* NULL is allowed */
