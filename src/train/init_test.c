@@ -258,7 +258,7 @@ static void the_plan_tries_the_grader(void **state)
 static void what_does_not_fit_is_refused(void **state)
 {
     static const struct {
-        const char *extra[5];
+        const char *extra[6];
         const char *says;
     } rows[] = {
         {{"init.from=" FIRST}, "model.path: expected none where init.from"},
@@ -275,7 +275,7 @@ static void what_does_not_fit_is_refused(void **state)
         {{"init.from=" FIRST, "init.parts=anchor", "sft.steps=1"}, "a warm start comes"},
         {{"init.from=" FIRST, "init.parts=anchor", "anchor.path=" DATA}, "anchor.path: "},
         {{"init.from=" FIRST, "init.parts=anchor", "anchor.kind=iterative",
-          "anchor.eta=0.9"},
+          "anchor.period=10", "anchor.eta=0.9"},
          "expected an anchor with weights of its own, found anchor.kind iterative"},
         {{"init.from=" FIRST, "init.parts=optimizer", "optim.kind=schedule-free"},
          "optimizer: expected optim.kind adamw, found schedule-free"},
