@@ -79,9 +79,8 @@ const struct kg_flag kg_search_flags[] = {
      0, 0, NULL},
     {"device", 0, KG_TO_IF(kg_load.device, "index|query|serve|bench", "dense"), "DEVICE",
      "index: what vectors of passages are made on; query, serve, bench: what has them "
-     "and "
-     "the encoder and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can be "
-     "used; vectors and answers are the same (default: cpu)",
+     "and the encoder and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can "
+     "be used; vectors and answers are the same (default: cpu)",
      0, 0, NULL},
     {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,

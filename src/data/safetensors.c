@@ -529,22 +529,18 @@ static const char *about_weights(const char *name)
 static kg_status no_weights(const char *dir, struct kg_err *err)
 {
     char **names;
-    size_t n;
-    kg_status status = KG_OK;
+    size_t n, i = 0;
 
     KG_TRY(kg_file_list(&names, &n, dir, err));
-    for (size_t i = 0; i < n && status == KG_OK; i++)
-        if (about_weights(names[i]))
-            status = kg_fail(err, KG_ENOTFOUND,
-                             "%s: expected model.safetensors or "
-                             "model.safetensors.index.json, found %.200s: %s",
-                             dir, names[i], about_weights(names[i]));
+    while (i < n && !about_weights(names[i]))
+        i++;
+    kg_fail(err, KG_ENOTFOUND,
+            "%s: expected model.safetensors or model.safetensors.index.json, found "
+            "%.200s%s%s",
+            dir, i < n ? names[i] : "neither", i < n ? ": " : "",
+            i < n ? about_weights(names[i]) : "");
     kg_file_names_free(names, n);
-    return status ? status
-                  : kg_fail(err, KG_ENOTFOUND,
-                            "%s: expected model.safetensors or "
-                            "model.safetensors.index.json, found neither",
-                            dir);
+    return err->code;
 }
 
 kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir, struct kg_err *err)
