@@ -149,6 +149,9 @@ static bool is_lost(void) { return lost_at >= 0 && launches >= lost_at; }
 
 UNWATCHED static _Noreturn void leave(place to) { __builtin_longjmp(to, 1); }
 
+/* Behind a jump: the compiler does not know that other fibers ran before it came back. */
+static inline void reload(void) { __asm__ volatile("" ::: "memory"); }
+
 /* A thread's: the block ends here. */
 #define BLAME(...) (blame(__VA_ARGS__), leave(home))
 
@@ -257,6 +260,7 @@ UNWATCHED static void wait_at(enum state state, int line)
     }
     if (__builtin_setjmp(f->at) == 0)
         go_on();
+    reload();
 }
 
 static void fiber_main(void)
@@ -298,6 +302,7 @@ UNWATCHED static void run_block(void)
     now = n_threads - 1; /* round robin begins behind it */
     if (__builtin_setjmp(home) == 0)
         go_on();
+    reload();
     if (done < n_threads && !fault[0])
         blame_waiting();
 }
