@@ -25,7 +25,8 @@ static const char intro[] =
     "and `G` are the k largest ids of the sampler and of the anchor, `s` the importance "
     "weight p/old (1 without `kl.importance`).\n\nWhat a row "
     "needs and the run cannot provide is refused before anything "
-    "starts, with the reason (`kedge train --dry-run`).\n";
+    "starts, with the reason (`kedge train --dry-run`); so is a value for a key that "
+    "none of the chosen rows reads, where others do.\n";
 
 static const struct {
     enum kg_policy_table table;
@@ -78,6 +79,19 @@ static kg_status put_needs(struct kg_str *out, const struct kg_policy_about *a,
             continue;
         KG_TRY(kg_str_printf(out, err, "%s%s", lead, needs[i].text));
         lead = ", ";
+    }
+    return KG_OK;
+}
+
+static kg_status put_reads(struct kg_str *out, const struct kg_policy_about *a,
+                           struct kg_err *err)
+{
+    size_t n;
+
+    for (const char *at = a->reads ? a->reads : ""; *at; at += n + (at[n] == ' ')) {
+        n = strcspn(at, " ");
+        KG_TRY(
+            kg_str_printf(out, err, "%s`%.*s`", at == a->reads ? "" : ", ", (int)n, at));
     }
     return KG_OK;
 }
@@ -181,6 +195,8 @@ static kg_status put_row(struct kg_str *out, enum kg_policy_table table, size_t 
     KG_TRY(put_cell(out, a->source, err));
     KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(put_needs(out, a, err));
+    KG_TRY(kg_str_puts(out, " | ", err));
+    KG_TRY(put_reads(out, a, err));
     return kg_str_puts(out, " |\n", err);
 }
 
@@ -191,7 +207,7 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
 
     KG_TRY(kg_str_printf(out, err,
                          "\n## %s: `%s`\n%s%s\n| name | what | formula | %s%s%ssource "
-                         "| needs |\n|---|---|---|%s%s---|---|\n",
+                         "| needs | reads |\n|---|---|---|%s%s---|---|---|\n",
                          title, kg_policy_table_key(table), claims ? claims_text : "",
                          claims ? against_text(table) : "", claims ? "gradient | " : "",
                          kl ? "of | " : "",

@@ -158,11 +158,6 @@ static void gdpo_needs_its_rewards(void **state)
     assert_non_null(strstr(err.message, "task.rewards"));
     setting.provides = KG_NEED_PARTS;
     assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
-    must_set(&algo, "algo.std_eps", "1e-4");
-    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_OK);
-    must_set(&algo, "algo.advantage", "dr-grpo");
-    assert_int_equal(kg_algo_check(&algo, &setting, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "algo.std_eps"));
 }
 
 static void equal_rewards_give_no_advantage(void **state)

@@ -15,20 +15,21 @@
 #include <string.h>
 
 static const struct kg_anchor_row anchors[] = {
-    {{"none", "no anchor", "", "", KG_SCOPE_TOKEN, 0}, KG_ANCHOR_NONE},
+    {{"none", "no anchor", "", "", KG_SCOPE_TOKEN, 0, NULL}, KG_ANCHOR_NONE},
     {{"fixed", "the weights at the start of the run", "q = p(theta_0)", "",
-      KG_SCOPE_TOKEN, 0},
+      KG_SCOPE_TOKEN, 0, NULL},
      KG_ANCHOR_FIXED},
     {{"ema", "exponential moving average of the policy, every period steps",
       "anchor <- eta anchor + (1 - eta) theta", "Zhang & Ba 2026, arXiv 2602.04417",
-      KG_SCOPE_TOKEN, 0},
+      KG_SCOPE_TOKEN, 0, "anchor.eta anchor.period anchor.unit"},
      KG_ANCHOR_EMA},
     {{"iterative", "the policy that sampled the batch; no second model", "q = mu",
-      "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0},
+      "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0, NULL},
      KG_ANCHOR_ITERATIVE},
     {{"copy", "the policy, copied every period steps or updates, or at a KL of kappa",
       "anchor <- theta; also when m > kappa, m <- s m + (1 - s) KL",
-      "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0},
+      "Zhang et al. 2025, arXiv 2505.17508", KG_SCOPE_TOKEN, 0,
+      "anchor.period anchor.unit anchor.kappa"},
      KG_ANCHOR_COPY},
 };
 
@@ -125,6 +126,38 @@ static const struct kg_policy_about *chosen(const struct kg_algo *algo,
 const char *kg_algo_row_name(const struct kg_algo *algo, enum kg_policy_table table)
 {
     return chosen(algo, table)->name;
+}
+
+bool kg_policy_reads(const struct kg_policy_about *row, const char *key)
+{
+    size_t n = strlen(key), word;
+
+    for (const char *at = row->reads ? row->reads : ""; *at;
+         at += word + (at[word] == ' ')) {
+        word = strcspn(at, " ");
+        if (word == n && memcmp(at, key, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool kg_policy_is_read(const char *key)
+{
+    const struct kg_policy_about *row;
+
+    for (int t = 0; t < KG_TABLE_COUNT; t++)
+        for (size_t i = 0; (row = kg_policy_row((enum kg_policy_table)t, i)); i++)
+            if (kg_policy_reads(row, key))
+                return true;
+    return false;
+}
+
+bool kg_algo_reads(const struct kg_algo *algo, const char *key)
+{
+    for (int t = 0; t < KG_TABLE_COUNT; t++)
+        if (kg_policy_reads(chosen(algo, (enum kg_policy_table)t), key))
+            return true;
+    return false;
 }
 
 /* A row begins with its about, so a pointer to one is a pointer to the other. */

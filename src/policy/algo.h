@@ -58,6 +58,9 @@ struct kg_policy_about {
     const char *source;
     enum kg_policy_scope scope;
     unsigned needs; /* enum kg_policy_need */
+    /* keys that it reads and some other row of its table does not, parted by blanks;
+     * NULL: none */
+    const char *reads;
 };
 
 /* What a row's terms are on average, at fixed context, while no clip, clamp, mask or
@@ -245,6 +248,11 @@ const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const c
                                              struct kg_err *err) KG_MUST_CHECK;
 /* What kl.clamp holds of this KL ("log w within +-20"), static; NULL: nothing. */
 const char *kg_algo_clamps(const struct kg_algo *algo);
+/* Whether a row lists the key as read; whether any row of any table does, so that beside
+ * others it does nothing; and whether one of the rows that algo has chosen does. */
+bool kg_policy_reads(const struct kg_policy_about *row, const char *key);
+bool kg_policy_is_read(const char *key);
+bool kg_algo_reads(const struct kg_algo *algo, const char *key);
 /* Name of the row chosen in each table. */
 const char *kg_algo_row_name(const struct kg_algo *algo, enum kg_policy_table table);
 

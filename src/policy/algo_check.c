@@ -317,11 +317,6 @@ static kg_status check_provisions(const struct kg_algo *a,
                                 : i < 6 ? 1
                                         : 2],
                            list[i].what);
-    if (!a->advantage->std_eps && a->std_eps != KG_STD_EPS)
-        return kg_fail(err, KG_EINVAL,
-                       "algo.std_eps: algo.advantage %s does not read it; expected the "
-                       "default, %g, found %g",
-                       a->advantage->about.name, KG_STD_EPS, a->std_eps);
     if ((a->advantage->about.needs & KG_NEED_PARTS) && a->kl_in->place == KG_PLACE_REWARD)
         return kg_fail(err, KG_EINVAL,
                        "kl.in: algo.advantage %s takes rewards of the task alone; "

@@ -30,7 +30,6 @@ struct kg_advantage_row {
     struct kg_policy_about about;
     void (*trajectory)(struct kg_advantage_job *job); /* exactly one of the two is set */
     void (*token)(struct kg_advantage_job *job);
-    bool std_eps; /* reads algo.std_eps */
 };
 
 /* Whether n numbers are one; the mean of such is that number, without a rounding. */

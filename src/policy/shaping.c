@@ -33,25 +33,26 @@ double kg_policy_adaptive_kl(double coef, double kl, double target, double horiz
 #define EMA_PG "Zhang & Ba 2026, arXiv 2602.04417, code (off by default)"
 static const struct kg_place_row places[] = {
     {{"loss", "a term of the loss, kl.beta times the estimator", "loss + beta mean KL_t",
-      "", KG_SCOPE_TOKEN, 0},
+      "", KG_SCOPE_TOKEN, 0, NULL},
      KG_PLACE_LOSS,
      false},
     {{"reward",
       "off the reward of every token, before advantages: those of answers see the sum, "
       "those of tokens the return",
-      "R_t - beta KL_t", "Ziegler et al. 2019, arXiv 1909.08593", KG_SCOPE_TOKEN, 0},
+      "R_t - beta KL_t", "Ziegler et al. 2019, arXiv 1909.08593", KG_SCOPE_TOKEN, 0,
+      "algo.count_eps"},
      KG_PLACE_REWARD,
      false},
     {{"advantage",
       "off the advantage of its own token, as it was normalised; with k1 and one update "
       "the gradient is that of the KL of every token at a fixed context",
-      "A_t - beta KL_t", EMA_PG, KG_SCOPE_TOKEN, 0},
+      "A_t - beta KL_t", EMA_PG, KG_SCOPE_TOKEN, 0, "algo.count_eps"},
      KG_PLACE_ADVANTAGE,
      false},
     {{"advantage-future",
       "off the advantage of its own token and of all before it in the answer; with k1, "
       "one update and sums over answers the gradient is that of the KL of whole answers",
-      "A_t - beta sum_{u >= t} KL_u", EMA_PG, KG_SCOPE_TOKEN, 0},
+      "A_t - beta sum_{u >= t} KL_u", EMA_PG, KG_SCOPE_TOKEN, 0, "algo.count_eps"},
      KG_PLACE_ADVANTAGE,
      true},
 };

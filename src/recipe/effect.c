@@ -1,5 +1,8 @@
 /* What a key needs to act.
  *
+ * Most of the algorithm's act where one of its rows reads them, and the rows say so
+ * (policy/algo.h). Every other condition is a row here.
+ *
  * A preset or a recipe may leave keys over that an override has made idle (its
  * anchor.eta, say, where the user wants no anchor): these pass. And RUN/config.yaml has
  * every key: so what is the default, or the preset's, is as if it was not written. What
@@ -15,6 +18,7 @@
 #include "recipe/options.h"
 #include "task/task.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,104 +127,22 @@ static bool format(const struct kg_recipe *r)
     return search_qa(r) && is(r->task_opts.metric, "format");
 }
 
-/* ---- rows of algo.surrogate and algo.advantage ---- */
-
-static bool surrogate(const struct kg_recipe *r, const char *name)
+static bool learns_by_reward(const struct kg_recipe *r)
 {
-    return is(r->algo.name[KG_TABLE_SURROGATE], name);
+    return !is(r->algo.name[KG_TABLE_SURROGATE], "none");
 }
-
-static bool surrogate_of(const struct kg_recipe *r, const char *family)
-{
-    return strncmp(r->algo.name[KG_TABLE_SURROGATE], family, strlen(family)) == 0;
-}
-
-static bool clip_cov(const struct kg_recipe *r) { return surrogate(r, "clip-cov"); }
-
-static bool kl_cov(const struct kg_recipe *r) { return surrogate(r, "kl-cov"); }
-
-static bool kl_or_clip_cov(const struct kg_recipe *r) { return kl_cov(r) || clip_cov(r); }
-
-static bool sapo(const struct kg_recipe *r) { return surrogate(r, "sapo"); }
-
-static bool learns_by_reward(const struct kg_recipe *r) { return !surrogate(r, "none"); }
 
 static bool filters(const struct kg_recipe *r)
 {
     return learns_by_reward(r) || r->algo.entropy_coef > 0 || r->algo.kl_after_filter;
 }
 
-/* The released forms "rpg-rf-*" cut the ratio to the clip range instead. */
-static bool dual_clipped(const struct kg_recipe *r)
+static bool tis(const struct kg_recipe *r)
 {
-    const char *name = r->algo.name[KG_TABLE_SURROGATE];
-
-    return surrogate(r, "ppo-clip") || surrogate(r, "clip-cov") ||
-           (surrogate_of(r, "rpg-") &&
-            (!surrogate_of(r, "rpg-rf-") || strstr(name, "-clip-ppo")));
+    return r->algo.tis > 0 && learns_by_reward(r);
 }
 
-static bool clamped(const struct kg_recipe *r)
-{
-    return surrogate(r, "ppo-clip") || surrogate(r, "importance") ||
-           surrogate(r, "cispo") || sapo(r) || surrogate(r, "rpg-fkl") ||
-           surrogate(r, "rpg-ufkl") || surrogate(r, "rpg-rkl") ||
-           surrogate(r, "rpg-urkl");
-}
-
-static bool bounded(const struct kg_recipe *r)
-{
-    return surrogate_of(r, "dppo-") || surrogate(r, "ratio-relax-both") ||
-           surrogate(r, "ipo");
-}
-
-static bool bounded_low(const struct kg_recipe *r)
-{
-    return bounded(r) || surrogate(r, "ratio-relax-negative");
-}
-
-static bool bounded_high(const struct kg_recipe *r)
-{
-    return bounded(r) || surrogate(r, "ratio-relax-positive");
-}
-
-static bool truncated(const struct kg_recipe *r)
-{
-    return surrogate_of(r, "dppo-") || surrogate_of(r, "ratio-") ||
-           surrogate(r, "minirl") || surrogate(r, "pg-is");
-}
-
-static bool dppo_topk(const struct kg_recipe *r) { return surrogate_of(r, "dppo-topk-"); }
-
-static bool rpg_reverse(const struct kg_recipe *r)
-{
-    return surrogate(r, "rpg-rkl") || surrogate(r, "rpg-urkl");
-}
-
-static bool advantage(const struct kg_recipe *r, const char *name)
-{
-    return is(r->algo.name[KG_TABLE_ADVANTAGE], name);
-}
-
-static bool gpg(const struct kg_recipe *r) { return advantage(r, "gpg"); }
-
-static bool gae(const struct kg_recipe *r) { return advantage(r, "gae"); }
-
-static bool discounted(const struct kg_recipe *r)
-{
-    return gae(r) || advantage(r, "reinforce++");
-}
-
-/* What divides by a count of tokens, or takes a mean over them. */
-static bool counts_tokens(const struct kg_recipe *r)
-{
-    return gae(r) || advantage(r, "gdpo-token") || advantage(r, "reinforce++") ||
-           advantage(r, "reinforce++-baseline") || surrogate(r, "gmpo") ||
-           is(r->algo.name[KG_TABLE_AGGREGATE], "seq-mean-token-mean") ||
-           !is(r->algo.name[KG_TABLE_PLACE], "loss");
-}
-
-static bool tis(const struct kg_recipe *r) { return r->algo.tis > 0; }
+static bool regularised(const struct kg_recipe *r) { return r->algo.kl_beta > 0; }
 
 static bool kl(const struct kg_recipe *r)
 {
@@ -258,26 +180,7 @@ static bool kl_filtered(const struct kg_recipe *r)
            (r->rollout.dynamic || r->algo.mask_truncated);
 }
 
-static bool by_length_norm(const struct kg_recipe *r)
-{
-    const char *name = r->algo.name[KG_TABLE_AGGREGATE];
-
-    return is(name, "seq-mean-token-sum-norm") || is(name, "seq-mean-token-norm");
-}
-
-static bool of_ids(const struct kg_recipe *r)
-{
-    const struct kg_policy_about *row;
-    struct kg_err err;
-
-    row = kg_policy_find(KG_TABLE_KL, r->algo.name[KG_TABLE_KL], &err);
-    return row && row->needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR);
-}
-
-static bool with_tail(const struct kg_recipe *r)
-{
-    return strncmp(r->algo.name[KG_TABLE_KL], "topk-", strlen("topk-")) == 0;
-}
+static bool has_head(const struct kg_recipe *r) { return r->algo.kl_top_k > 0; }
 
 static bool kl_target(const struct kg_recipe *r) { return r->algo.kl_target > 0; }
 
@@ -291,16 +194,6 @@ static bool anchor(const struct kg_recipe *r)
 static bool anchor_has_weights(const struct kg_recipe *r)
 {
     return anchor(r) && !is(r->algo.name[KG_TABLE_ANCHOR], "iterative");
-}
-
-static bool ema(const struct kg_recipe *r)
-{
-    return is(r->algo.name[KG_TABLE_ANCHOR], "ema");
-}
-
-static bool moving(const struct kg_recipe *r)
-{
-    return ema(r) || is(r->algo.name[KG_TABLE_ANCHOR], "copy");
 }
 
 static bool kappa(const struct kg_recipe *r) { return r->algo.anchor_kappa > 0; }
@@ -330,6 +223,7 @@ static bool fresh_adapters(const struct kg_recipe *r) { return r->lora.rank > 0;
 #define EPISODES     "an episode.env other than none"
 #define SEARCH       "episode.env search"
 #define DYNAMIC      "rollout.dynamic true"
+#define REWARD       "an algo.surrogate other than none"
 #define VALIDATION   "problems to validate on (data.val, or those a task makes)"
 #define WEIGHABLE                                                                        \
     "a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* with " \
@@ -400,51 +294,18 @@ static const struct kg_effect_row rows[] = {
     {"search.when_down", SEARCH, searches, "episode.env"},
     {"search.timeout_ms", SEARCH, searches, "episode.env"},
     {"search.tries", SEARCH, searches, "episode.env"},
-    {"algo.cov_ratio", "algo.surrogate kl-cov or clip-cov", kl_or_clip_cov,
-     "algo.surrogate"},
-    {"algo.cov_low", "algo.surrogate clip-cov", clip_cov, "algo.surrogate"},
-    {"algo.cov_high", "algo.surrogate clip-cov", clip_cov, "algo.surrogate"},
-    {"algo.cov_coef", "algo.surrogate kl-cov", kl_cov, "algo.surrogate"},
-    {"algo.delta_low",
-     "algo.surrogate dppo-*, ratio-relax-negative, ratio-relax-both or ipo", bounded_low,
-     "algo.surrogate"},
-    {"algo.delta_high",
-     "algo.surrogate dppo-*, ratio-relax-positive, ratio-relax-both or ipo", bounded_high,
-     "algo.surrogate"},
-    {"algo.dual_clip",
-     "algo.surrogate ppo-clip, clip-cov, rpg-fkl/rkl/ufkl/urkl, rpg-reinforce-* or "
-     "rpg-rf-*-clip-ppo*",
-     dual_clipped, "algo.surrogate"},
-    {"algo.ratio_clamp",
-     "algo.surrogate ppo-clip, importance, cispo, sapo or rpg-fkl/rkl/ufkl/urkl", clamped,
-     "algo.surrogate"},
-    {"algo.mask", "an algo.surrogate other than none", learns_by_reward,
-     "algo.surrogate"},
+    {"algo.mask", REWARD, learns_by_reward, "algo.surrogate"},
     {"algo.mask_truncated",
      "an algo.surrogate other than none, algo.entropy_coef above 0, or kl.after_filter "
      "true,",
      filters, "algo.surrogate|algo.entropy_coef|kl.after_filter"},
-    {"algo.count_eps",
-     "algo.advantage gae, gdpo-token, reinforce++ or reinforce++-baseline, "
-     "algo.surrogate gmpo, algo.aggregate seq-mean-token-mean, or a kl.in other than "
-     "loss,",
-     counts_tokens, "algo.advantage|algo.surrogate|algo.aggregate|kl.in"},
-    {"algo.truncate", "algo.surrogate dppo-*, ratio-*, minirl or pg-is", truncated,
-     "algo.surrogate"},
-    {"algo.top_k", "algo.surrogate dppo-topk-*", dppo_topk, "algo.surrogate"},
-    {"algo.rpg_detach", "algo.surrogate rpg-rkl or rpg-urkl", rpg_reverse,
-     "algo.surrogate"},
-    {"algo.gamma", "algo.advantage gae or reinforce++", discounted, "algo.advantage"},
-    {"algo.lambda", "algo.advantage gae", gae, "algo.advantage"},
-    {"algo.length_norm", "algo.aggregate seq-mean-token-sum-norm or seq-mean-token-norm",
-     by_length_norm, "algo.aggregate"},
-    {"algo.tau_pos", "algo.surrogate sapo", sapo, "algo.surrogate"},
-    {"algo.tau_neg", "algo.surrogate sapo", sapo, "algo.surrogate"},
-    {"algo.gpg_norm", "algo.advantage gpg", gpg, "algo.advantage"},
-    {"algo.tis_low", "algo.tis above 0", tis, "algo.tis"},
-    {"algo.tis_level", "algo.tis above 0", tis, "algo.tis"},
+    {"algo.std_eps", REWARD, learns_by_reward, "algo.surrogate"},
+    {"algo.gpg_norm", REWARD, learns_by_reward, "algo.surrogate"},
+    {"algo.gamma", REWARD, learns_by_reward, "algo.surrogate"},
+    {"algo.rpg_detach", "kl.beta above 0", regularised, "kl.beta"},
+    {"algo.tis_low", "algo.tis above 0 and " REWARD, tis, "algo.tis|algo.surrogate"},
+    {"algo.tis_level", "algo.tis above 0 and " REWARD, tis, "algo.tis|algo.surrogate"},
     {"kl.horizon", "kl.target above 0", kl_target, "kl.target"},
-    {"kl.top_k", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
     {"kl.importance", WEIGHABLE, weighable, "kl.estimator|kl.in|kl.tail"},
     {"kl.iw_lower", WEIGHABLE ", and kl.importance true", weighted,
      "kl.estimator|kl.in|kl.tail|kl.importance"},
@@ -454,19 +315,18 @@ static const struct kg_effect_row rows[] = {
      "a kl.estimator that has a clamp (`kedge algorithms`), or kl.importance true on one "
      "that takes the weight,",
      kl_clamped, "kl.estimator|kl.in|kl.tail|kl.importance"},
-    {"kl.tail", "kl.estimator topk-reverse or topk-forward", with_tail, "kl.estimator"},
-    {"kl.gradient", "a kl.estimator of the most likely ids", of_ids, "kl.estimator"},
+    {"kl.gradient", "kl.top_k above 0", has_head, "kl.top_k"},
     {"kl.after_filter",
      "a kl.estimator in the loss, and rollout.dynamic or algo.mask_truncated true",
      kl_filtered, "kl.estimator|kl.in|rollout.dynamic|algo.mask_truncated"},
     {"anchor.kind", "a kl.estimator, or eval.anchor true", anchor_is_read,
      "kl.estimator"},
     {"anchor.path", "an anchor.kind", anchor, "anchor.kind"},
-    {"anchor.eta", "anchor.kind ema", ema, "anchor.kind"},
-    {"anchor.period", "an anchor that moves (anchor.kind ema or copy)", moving,
-     "anchor.kind"},
-    {"anchor.unit", "an anchor that moves (anchor.kind ema or copy)", moving,
-     "anchor.kind"},
+    {"anchor.eta", "a kl.estimator, or eval.anchor true", anchor_is_read, "kl.estimator"},
+    {"anchor.period", "a kl.estimator, or eval.anchor true", anchor_is_read,
+     "kl.estimator"},
+    {"anchor.unit", "a kl.estimator, or eval.anchor true", anchor_is_read,
+     "kl.estimator"},
     {"anchor.place", "an anchor with weights (anchor.kind ema, copy, fixed)",
      anchor_has_weights, "anchor.kind"},
     {"anchor.smoothing", "anchor.kappa above 0", kappa, "anchor.kappa"},
@@ -541,25 +401,120 @@ static bool is_left_over(const struct kg_config *c, const struct kg_effect_row *
            (any_from_command_line(c, row->by) || from_command_line(c, "algo.preset"));
 }
 
+/* Some of the algorithm's defaults are not the row's, but kg_algo_init's. NULL: none. */
+static const char *default_of(char *text, size_t bytes, const struct kg_opt_row *row)
+{
+    struct kg_algo algo;
+    struct kg_err err;
+
+    if (row->fallback)
+        return row->fallback;
+    kg_algo_init(&algo);
+    return kg_algo_get(&algo, row->key, text, bytes, &err) == KG_OK ? text : NULL;
+}
+
+/* Refuses what is given to a key that does nothing here. */
+static kg_status refuse(const struct kg_config *c, const struct kg_recipe *r,
+                        const struct kg_effect_row *idle, struct kg_err *err)
+{
+    const char *key = idle->key, *value = kg_config_text(c, key);
+    const struct kg_opt_row *row = option_of(c, key);
+    char text[40];
+    const char *usual = default_of(text, sizeof text, row);
+    const char *preset = preset_value(r->preset, key);
+
+    if (!kg_config_is_given(c, key) || is_left_over(c, idle) ||
+        (usual && kg_opt_same(row, value, usual)) ||
+        (preset && kg_opt_same(row, value, preset)))
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "%s: acts with %s alone; expected %s%s, found %.80s (from %s)", key,
+                   idle->needs, usual && *usual ? usual : "none",
+                   preset ? " or the preset's" : "", value, kg_config_source(c, key));
+}
+
+/* ---- what rows of the algorithm read ---- */
+
+/* of one table, in a message */
+enum { NAMED = 6 };
+
+static void KG_PRINTF(3, 4) append(char *text, size_t bytes, const char *fmt, ...)
+{
+    size_t n = strlen(text);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text + n, bytes - n, fmt, ap);
+    va_end(ap);
+}
+
+static size_t count_readers(enum kg_policy_table table, const char *key)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < kg_policy_n_rows(table); i++)
+        n += kg_policy_reads(kg_policy_row(table, i), key);
+    return n;
+}
+
+/* "algo.advantage reinforce++ or gae": of many the first few. */
+static void put_readers(char *text, size_t bytes, enum kg_policy_table table,
+                        const char *key)
+{
+    size_t n = count_readers(table, key), shown = 0;
+    size_t most = n > NAMED ? NAMED - 1 : n;
+
+    append(text, bytes, "%s%s ", *text ? ", or " : "", kg_policy_table_key(table));
+    for (size_t i = 0; shown < most; i++) {
+        const struct kg_policy_about *row = kg_policy_row(table, i);
+
+        if (!kg_policy_reads(row, key))
+            continue;
+        append(text, bytes, "%s%s",
+               shown == 0       ? ""
+               : shown + 1 == n ? " or "
+                                : ", ",
+               row->name);
+        shown++;
+    }
+    if (n > most)
+        append(text, bytes, " or %zu more (`kedge algorithms`)", n - most);
+}
+
+/* A key that some rows read and none of the chosen ones. */
+static kg_status refuse_unread(const struct kg_config *c, const struct kg_recipe *r,
+                               const char *key, struct kg_err *err)
+{
+    char needs[400] = "", by[256] = ""; /* who switches it: all tables have room */
+    const struct kg_effect_row idle = {.key = key, .needs = needs, .by = by};
+
+    for (int t = 0; t < KG_TABLE_COUNT; t++) {
+        enum kg_policy_table table = (enum kg_policy_table)t;
+
+        if (count_readers(table, key) == 0)
+            continue;
+        put_readers(needs, sizeof needs, table, key);
+        append(by, sizeof by, "%s%s", *by ? "|" : "", kg_policy_table_key(table));
+    }
+    return refuse(c, r, &idle, err);
+}
+
 kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
 {
     struct kg_recipe r;
+    struct kg_algo algo;
+    struct kg_err unknown;
 
     kg_recipe_read(&r, c);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const char *key = rows[i].key, *value = kg_config_text(c, key);
-        const struct kg_opt_row *row = option_of(c, key);
-        const char *usual = row->fallback, *preset = preset_value(r.preset, key);
-
-        if (rows[i].holds(&r) || !kg_config_is_given(c, key) ||
-            is_left_over(c, &rows[i]) || (usual && kg_opt_same(row, value, usual)) ||
-            (preset && kg_opt_same(row, value, preset)))
-            continue;
-        return kg_fail(err, KG_EINVAL,
-                       "%s: acts with %s alone; expected %s%s, found %.80s (from %s)",
-                       key, rows[i].needs, usual && *usual ? usual : "none",
-                       preset ? " or the preset's" : "", value, kg_config_source(c, key));
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!rows[i].holds(&r))
+            KG_TRY(refuse(c, &r, &rows[i], err));
+    algo = r.algo;
+    if (kg_algo_choose(&algo, &unknown) != KG_OK)
+        return KG_OK; /* a name that is no row's is refused elsewhere */
+    for (size_t i = 0; i < kg_algo_n_keys(); i++)
+        if (kg_policy_is_read(kg_algo_key(i)) && !kg_algo_reads(&algo, kg_algo_key(i)))
+            KG_TRY(refuse_unread(c, &r, kg_algo_key(i), err));
     return KG_OK;
 }
 

@@ -8,7 +8,8 @@
 
 #include <stddef.h>
 
-/* A key, and what lets it act. The rows are in effect.c. */
+/* A key, and what lets it act. The rows are in effect.c; what rows of the algorithm read
+ * (kg_policy_is_read) has none. */
 struct kg_effect_row {
     const char *key;
     const char *needs; /* for the user: "sft.steps or sft.epochs above 0" */

@@ -4,11 +4,10 @@
 
 #include "base/file.h"
 #include "base/need_testing.h"
-#include "policy/policy.h"
+#include "policy/algo.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,24 +36,36 @@ static const struct kg_opt_row *option(const char *key)
     return NULL;
 }
 
+/* The row's, or what kg_algo_init has. */
+static const char *default_of(char *text, size_t n, const struct kg_opt_row *row)
+{
+    struct kg_algo algo;
+    struct kg_err err;
+
+    if (row->fallback)
+        return row->fallback;
+    kg_algo_init(&algo);
+    return kg_algo_get(&algo, row->key, text, n, &err) == KG_OK ? text : "";
+}
+
 /* KEY=VALUE with a value that is allowed and is not the default. */
 static void put_other(char *out, size_t n, const struct kg_opt_row *row)
 {
-    char choice[64];
+    char choice[64], text[40];
+    const char *usual = default_of(text, sizeof text, row);
 
     if (kg_opt_is_number(row)) {
         snprintf(out, n, "%s=%.17g", row->key,
-                 row->fallback && strtod(row->fallback, NULL) == row->max ? row->min
-                                                                          : row->max);
+                 strtod(usual, NULL) == row->max ? row->min : row->max);
     } else if (row->choices) {
         snprintf(choice, sizeof choice, "%s", strrchr(row->choices, '|') + 1);
-        if (strcmp(choice, row->fallback) == 0)
+        if (strcmp(choice, usual) == 0)
             snprintf(choice, sizeof choice, "%.*s", (int)strcspn(row->choices, "|"),
                      row->choices);
         snprintf(out, n, "%s=%s", row->key, choice);
     } else if (row->type == KG_OPT_BOOL) {
         snprintf(out, n, "%s=%s", row->key,
-                 row->fallback && strcmp(row->fallback, "true") == 0 ? "false" : "true");
+                 strcmp(usual, "true") == 0 ? "false" : "true");
     } else {
         snprintf(out, n, "%s=other", row->key);
     }
@@ -64,9 +75,11 @@ static void put_other(char *out, size_t n, const struct kg_opt_row *row)
 static const char *switch_off(const char *key)
 {
     static const char *const rows[][2] = {
-        {"algo.dual_clip", "algo.surrogate=gspo"},
-        {"algo.ratio_clamp", "algo.surrogate=gspo"},
         {"algo.mask", "algo.surrogate=none"},
+        {"algo.std_eps", "algo.surrogate=none"},
+        {"algo.gpg_norm", "algo.surrogate=none"},
+        {"algo.gamma", "algo.surrogate=none"},
+        {"kl.gradient", "kl.top_k=0"},
         {"algo.mask_truncated", "algo.surrogate=none"},
     };
 
@@ -146,66 +159,73 @@ static void a_key_with_its_condition_passes(void **state)
 }
 
 /* Beside rows of the algorithm that do not read them. */
+static const struct {
+    char *assignments[4];
+    const char *says; /* NULL: passes */
+} beside[] = {
+    {{"kl.importance=false", "kl.estimator=exact-reverse"}, "kl.importance: acts"},
+    {{"kl.importance=false", "kl.estimator=rpg-ufkl"}, "kl.importance: acts"},
+    {{"kl.importance=false", "kl.estimator=truncated-reverse"}, "kl.importance: a"},
+    {{"kl.importance=false", "kl.estimator=k3", "kl.in=reward"}, "kl.importance: ac"},
+    {{"kl.importance=false", "kl.estimator=topk-forward", "kl.tail=false"},
+     "kl.importance: acts"},
+    {{"kl.importance=false", "kl.estimator=topk-forward"}, NULL},
+    {{"kl.importance=false", "kl.estimator=abs"}, NULL},
+    {{"kl.iw_upper=2", "kl.estimator=k4", "kl.in=advantage"}, "kl.iw_upper: acts"},
+    {{"kl.iw_upper=2", "kl.estimator=k4", "kl.importance=false"}, "kl.iw_upper: acts"},
+    {{"kl.iw_upper=2", "kl.estimator=k4"}, NULL},
+    {{"kl.clamp=false", "kl.estimator=exact-forward"}, "kl.clamp: acts"},
+    {{"kl.clamp=false", "kl.estimator=k2", "kl.importance=false"}, "kl.clamp: acts"},
+    {{"kl.clamp=false", "kl.estimator=k2"}, NULL},
+    {{"kl.clamp=false", "kl.estimator=rpg-urkl"}, NULL},
+    {{"kl.clamp=false", "kl.estimator=k3", "kl.in=reward"}, NULL},
+    {{"kl.clamp=false", "kl.estimator=topk-forward", "kl.tail=false"}, "kl.clamp: acts"},
+    {{"kl.tail=false", "kl.estimator=truncated-forward"}, "kl.tail: acts"},
+    {{"kl.tail=false", "kl.estimator=topk-reverse"}, NULL},
+    {{"kl.gradient=published", "kl.estimator=topk-reverse", "kl.top_k=0"},
+     "kl.gradient: acts with kl.top_k above 0"},
+    {{"kl.top_k=0", "algo.preset=ema-pg-published"}, NULL},
+    {{"kl.after_filter=true", "kl.estimator=k3"}, "kl.after_filter: acts"},
+    {{"kl.after_filter=true", "kl.estimator=k3", "kl.in=reward", "rollout.dynamic=true"},
+     "kl.after_filter: acts"},
+    {{"kl.after_filter=true", "kl.estimator=k3", "rollout.dynamic=true"}, NULL},
+    {{"kl.after_filter=true", "kl.estimator=k3", "algo.mask_truncated=true"}, NULL},
+    {{"anchor.period=3", "kl.estimator=k3", "anchor.kind=iterative"},
+     "anchor.period: acts"},
+    {{"anchor.unit=updates", "kl.estimator=k3", "anchor.kind=iterative"},
+     "anchor.unit: acts"},
+    {{"anchor.period=3", "kl.estimator=k3", "anchor.kind=copy"}, NULL},
+    {{"algo.count_eps=1e-4"}, "algo.count_eps: acts"},
+    {{"algo.count_eps=1e-4", "algo.aggregate=seq-mean-token-mean"}, NULL},
+    {{"algo.rpg_detach=false", "algo.surrogate=rpg-urkl"}, "algo.rpg_detach: acts"},
+    {{"algo.rpg_detach=false", "algo.surrogate=rpg-urkl", "kl.beta=0.1"}, NULL},
+    {{"algo.tis_low=0.5", "algo.tis=2", "algo.surrogate=none"}, "algo.tis_low: acts"},
+    {{"algo.std_eps=1e-06", "algo.advantage=rloo"}, NULL},
+    {{"algo.std_eps=1e-5", "algo.advantage=rloo"}, "algo.std_eps: acts"},
+    {{"anchor.eta=0.5", "algo.preset=ema-pg", "kl.estimator=none", "kl.beta=0"},
+     "anchor.eta: acts"},
+    {{"algo.mask_truncated=true", "algo.surrogate=none", "algo.entropy_coef=0.1"}, NULL},
+    {{"eval.top_p=0.5", "eval.temperature=0", "data.val=x"},
+     "eval.top_p: acts with "
+     "eval.temperature"},
+    {{"eval.top_p=0.5", "data.val=x"}, NULL},
+};
+
 static void keys_of_the_algorithm_act_with_rows_that_read_them(void **state)
 {
 #define ANCHORED "anchor.kind=fixed"
-    static const struct {
-        char *assignments[4];
-        const char *says; /* NULL: passes */
-    } rows[] = {
-        {{"kl.importance=false", "kl.estimator=exact-reverse"}, "kl.importance: acts"},
-        {{"kl.importance=false", "kl.estimator=rpg-ufkl"}, "kl.importance: acts"},
-        {{"kl.importance=false", "kl.estimator=truncated-reverse"}, "kl.importance: a"},
-        {{"kl.importance=false", "kl.estimator=k3", "kl.in=reward"}, "kl.importance: ac"},
-        {{"kl.importance=false", "kl.estimator=topk-forward", "kl.tail=false"},
-         "kl.importance: acts"},
-        {{"kl.importance=false", "kl.estimator=topk-forward"}, NULL},
-        {{"kl.importance=false", "kl.estimator=abs"}, NULL},
-        {{"kl.iw_upper=2", "kl.estimator=k4", "kl.in=advantage"}, "kl.iw_upper: acts"},
-        {{"kl.iw_upper=2", "kl.estimator=k4", "kl.importance=false"},
-         "kl.iw_upper: acts"},
-        {{"kl.iw_upper=2", "kl.estimator=k4"}, NULL},
-        {{"kl.clamp=false", "kl.estimator=exact-forward"}, "kl.clamp: acts"},
-        {{"kl.clamp=false", "kl.estimator=k2", "kl.importance=false"}, "kl.clamp: acts"},
-        {{"kl.clamp=false", "kl.estimator=k2"}, NULL},
-        {{"kl.clamp=false", "kl.estimator=rpg-urkl"}, NULL},
-        {{"kl.clamp=false", "kl.estimator=k3", "kl.in=reward"}, NULL},
-        {{"kl.clamp=false", "kl.estimator=topk-forward", "kl.tail=false"},
-         "kl.clamp: acts"},
-        {{"kl.tail=false", "kl.estimator=truncated-forward"}, "kl.tail: acts"},
-        {{"kl.tail=false", "kl.estimator=topk-reverse"}, NULL},
-        {{"kl.after_filter=true", "kl.estimator=k3"}, "kl.after_filter: acts"},
-        {{"kl.after_filter=true", "kl.estimator=k3", "kl.in=reward",
-          "rollout.dynamic=true"},
-         "kl.after_filter: acts"},
-        {{"kl.after_filter=true", "kl.estimator=k3", "rollout.dynamic=true"}, NULL},
-        {{"kl.after_filter=true", "kl.estimator=k3", "algo.mask_truncated=true"}, NULL},
-        {{"anchor.period=3", "kl.estimator=k3", "anchor.kind=iterative"},
-         "anchor.period: acts"},
-        {{"anchor.unit=updates", "kl.estimator=k3", "anchor.kind=iterative"},
-         "anchor.unit: acts"},
-        {{"anchor.period=3", "kl.estimator=k3", "anchor.kind=copy"}, NULL},
-        {{"algo.count_eps=1e-4"}, "algo.count_eps: acts"},
-        {{"algo.count_eps=1e-4", "algo.aggregate=seq-mean-token-mean"}, NULL},
-        {{"algo.mask_truncated=true", "algo.surrogate=none", "algo.entropy_coef=0.1"},
-         NULL},
-        {{"eval.top_p=0.5", "eval.temperature=0", "data.val=x"},
-         "eval.top_p: acts with "
-         "eval.temperature"},
-        {{"eval.top_p=0.5", "data.val=x"}, NULL},
-    };
 
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
         char *assignments[5];
         size_t n = 0;
 
-        for (; n < 4 && rows[i].assignments[n]; n++)
-            assignments[n] = rows[i].assignments[n];
-        if (rows[i].says) {
+        for (; n < 4 && beside[i].assignments[n]; n++)
+            assignments[n] = beside[i].assignments[n];
+        if (beside[i].says) {
             if (check(NULL, assignments, n) != KG_EINVAL ||
-                strncmp(err_said.message, rows[i].says, strlen(rows[i].says)) != 0)
-                fail_msg("row %zu: expected '%s', found '%s'", i, rows[i].says,
+                strncmp(err_said.message, beside[i].says, strlen(beside[i].says)) != 0)
+                fail_msg("row %zu: expected '%s', found '%s'", i, beside[i].says,
                          err_said.message);
             continue;
         }
@@ -216,77 +236,68 @@ static void keys_of_the_algorithm_act_with_rows_that_read_them(void **state)
     }
 }
 
-/* An answer of tokens that fell and rose, little and much, with either sign of the
- * advantage. */
-enum { N = 6 };
-struct terms {
-    double coef[N], value[N];
-};
-
-static void evaluate(struct terms *t, const struct kg_algo *algo)
+/* Each beside rows that do not read it, and beside each that does. */
+static void numbers_act_beside_rows_that_read_them(void **state)
 {
-    static const int64_t begin[] = {0, N};
-    static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45};
-    static const double mu[N] = {0.4, 0.5, 0.1, 0.29, 0.52, 0.75};
-    static const double advantage[N] = {1, -1, -1, 1, -1, -0.5};
-    static const double weight[N] = {1, 1, 1, 1, 1, 1};
-    static const uint8_t selected[N] = {1, 1, 0, 0, 1, 0};
-    static const int32_t tokens[N] = {0};
-    double logp[N], old[N], a_at[N];
-    const struct kg_policy_batch b = {.n_seqs = 1,
-                                      .n_tokens = N,
-                                      .seq_begin = begin,
-                                      .tokens = tokens,
-                                      .logp = logp,
-                                      .old_logp = old,
-                                      .advantage = advantage,
-                                      .k_sampler = 1,
-                                      .ids = tokens,
-                                      .logp_at = logp,
-                                      .mu_at = old,
-                                      .pg_weight = weight,
-                                      .selected = selected};
-    struct kg_policy_grad g = {.a_logp = t->coef, .a_at = a_at, .pg_term = t->value};
-
-    for (int i = 0; i < N; i++)
-        logp[i] = log(p[i]), old[i] = log(mu[i]);
-    NEED(kg_policy_loss(&g, algo, &b, err));
-}
-
-/* A number acts beside a surrogate if it changes its term; the conditions above are names
- * of surrogates, and this asks the surrogates. */
-static void numbers_of_a_surrogate_act_where_they_change_its_term(void **state)
-{
-    static const char *const numbers[][2] = {
-        {"algo.dual_clip", "1.5"},   {"algo.ratio_clamp", "0.1"},
-        {"algo.truncate", "1.2"},    {"algo.delta_low", "0.85"},
-        {"algo.delta_high", "0.85"}, {"algo.tau_pos", "3"},
-        {"algo.tau_neg", "3"},       {"algo.cov_coef", "3"},
-        {"algo.rpg_detach", "false"}};
+    static char plain[] = "algo.surrogate=reinforce", mean[] = "algo.advantage=dr-grpo";
     const struct kg_policy_about *row;
 
     (void)state;
-    for (size_t s = 0; (row = kg_policy_row(KG_TABLE_SURROGATE, s)); s++)
-        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-            char surrogate[64], number[64], *assignments[] = {surrogate, number};
-            struct terms before, after;
-            struct kg_algo algo;
-            bool acts;
+    for (size_t k = 0; k < kg_algo_n_keys(); k++) {
+        char number[128], chosen[96], says[96];
+        char anchored[] = "kl.estimator=k3", beta[] = "kl.beta=0.1";
+        char *without[] = {number, plain, mean};
+        char *with[] = {number, anchored, beta, chosen};
+        const char *key = kg_algo_key(k);
 
-            snprintf(surrogate, sizeof surrogate, "algo.surrogate=%s", row->name);
-            snprintf(number, sizeof number, "%s=%s", numbers[i][0], numbers[i][1]);
-            kg_algo_init(&algo);
-            algo.top_k = 1;
-            algo.kl_beta = 0.1;
-            NEED(kg_algo_set(&algo, "algo.surrogate", row->name, err));
-            evaluate(&before, &algo);
-            NEED(kg_algo_set(&algo, numbers[i][0], numbers[i][1], err));
-            evaluate(&after, &algo);
-            acts = memcmp(&before, &after, sizeof before) != 0;
-            if (acts != (check(NULL, assignments, 2) == KG_OK))
-                fail_msg("%s %s: it %s", surrogate, number,
-                         acts ? "acts, and is refused" : "does nothing, and passes");
+        if (!kg_policy_is_read(key))
+            continue;
+        put_other(number, sizeof number, option(key));
+        if (check(NULL, without, 3) != KG_EINVAL)
+            fail_msg("%s: not refused", number);
+        snprintf(says, sizeof says, "%s: acts with ", key);
+        assert_memory_equal(err_said.message, says, strlen(says));
+        for (int t = 0; t < KG_TABLE_COUNT; t++) {
+            const char *table = kg_policy_table_key((enum kg_policy_table)t);
+
+            for (size_t i = 0; (row = kg_policy_row((enum kg_policy_table)t, i)); i++) {
+                if (!kg_policy_reads(row, key))
+                    continue;
+                snprintf(chosen, sizeof chosen, "%s=%s", table, row->name);
+                if (check(NULL, with, 4) != KG_OK)
+                    fail_msg("%s %s: %s", number, chosen, err_said.message);
+            }
         }
+    }
+}
+
+static void who_reads_a_number_is_named(void **state)
+{
+    static const struct {
+        char *assignments[2];
+        const char *says;
+    } rows[] = {
+        {{"algo.tau_pos=2"}, "algo.tau_pos: acts with algo.surrogate sapo alone; exp"},
+        {{"algo.gamma=0.5"},
+         "algo.gamma: acts with algo.advantage reinforce++ or gae alone; expected 1,"},
+        {{"algo.clip_low=0.1", "algo.preset=dppo-binary-tv"},
+         "algo.clip_low: acts with algo.surrogate ppo-clip, cispo, gspo, gmpo, clip-cov "
+         "or 2"},
+        {{"algo.count_eps=1e-4"},
+         "algo.count_eps: acts with algo.advantage gdpo-token, reinforce++, "
+         "reinforce++-baseline or gae, or algo.surrogate gmpo, or algo.aggregate "
+         "seq-mean-token-mean, or kl.in reward, advantage or advantage-future alone"},
+        {{"kl.gradient=published", "kl.estimator=truncated-reverse"},
+         "kl.gradient: acts with kl.estimator topk-reverse or topk-forward alone"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (check(NULL, (char **)(uintptr_t)rows[i].assignments,
+                  rows[i].assignments[1] ? 2 : 1) != KG_EINVAL ||
+            strncmp(err_said.message, rows[i].says, strlen(rows[i].says)) != 0)
+            fail_msg("row %zu: expected '%s', found '%s'", i, rows[i].says,
+                     err_said.message);
 }
 
 /* A task that makes problems makes none where files have them. */
@@ -388,7 +399,8 @@ int main(void)
         cmocka_unit_test(a_key_without_its_condition_is_refused_by_name),
         cmocka_unit_test(a_key_with_its_condition_passes),
         cmocka_unit_test(keys_of_the_algorithm_act_with_rows_that_read_them),
-        cmocka_unit_test(numbers_of_a_surrogate_act_where_they_change_its_term),
+        cmocka_unit_test(numbers_act_beside_rows_that_read_them),
+        cmocka_unit_test(who_reads_a_number_is_named),
         cmocka_unit_test(nothing_is_generated_beside_files),
         cmocka_unit_test(what_is_published_passes),
         cmocka_unit_test(a_recipe_may_be_switched_off),

@@ -125,6 +125,7 @@ static void two_updates_a_step_tell_them_apart(void **state)
 
     (void)state;
     extra[0] = "algo.surrogate=importance";
+    extra[4] = NULL; /* it has no clip */
     unclipped = weights_after(&n, &moved, extra, 2);
     assert_true(memcmp(clipped, unclipped, (size_t)n * sizeof *clipped) != 0);
     kg_mem_free(clipped);

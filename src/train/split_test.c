@@ -30,8 +30,6 @@ static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       "algo.mask_truncated=true",
                                       "algo.delta_low=0.02",
                                       "algo.delta_high=0.02",
-                                      "algo.clip_low=0.05",
-                                      "algo.clip_high=0.05",
                                       "optim.clip_norm=0",
                                       "model.dtype=fp32",
                                       "rollout.max_tokens=8",
@@ -40,10 +38,9 @@ static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
                                       NULL};
 
 /* Of surrogates and aggregates that are chosen later. */
-static const char *const of_later[][2] = {{"algo.cov_ratio", "0.25"},
-                                          {"algo.cov_low", "-1"},
-                                          {"algo.cov_coef", "5"},
-                                          {"algo.length_norm", "32"}};
+static const char *const of_later[][2] = {
+    {"algo.clip_low", "0.05"}, {"algo.clip_high", "0.05"}, {"algo.cov_ratio", "0.25"},
+    {"algo.cov_low", "-1"},    {"algo.cov_coef", "5"},     {"algo.length_norm", "32"}};
 
 static void *must_alloc(size_t bytes)
 {
