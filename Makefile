@@ -73,7 +73,7 @@ upto    = $(if $(filter $(1),$(firstword $(2))),$(1),$(firstword $(2)) $(call up
 below   = $(foreach m,$(call reverse,$(call upto,$(1),$(MODULES))),$(call LIB_of,$(m)))
 
 # an object of other flags is made anew
-FLAGS := $(filter-out -Werror -DKG_VERSION=%,$(CFLAGS_ALL))
+FLAGS = $(filter-out -Werror -DKG_VERSION=%,$(CFLAGS_ALL)) $(KERNEL_OPT) $(EMU_ISA)
 $(B)/flags: always
 	@mkdir -p $(@D)
 	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
