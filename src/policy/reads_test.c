@@ -10,9 +10,12 @@ struct number {
     const char *key, *value; /* another one than the default */
 };
 
-/* Two answers to each of two prompts, of tokens that fell and rose, little and much. */
+/* Two answers to each of two prompts, of tokens that fell and rose, little and much, from
+ * an older policy or an anchor. */
 enum { S = 4, N = 8 };
 static const int64_t groups[] = {0, 2, 4}, begin[] = {0, 3, 4, 6, N};
+static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45, 0.2, 0.7};
+static const double q[N] = {0.4, 0.5, 0.1, 0.29, 0.52, 0.75, 0.9, 0.2};
 
 struct terms {
     double a[VOCAB], b[VOCAB];
@@ -21,15 +24,13 @@ struct terms {
 typedef void evaluate_fn(struct terms *t, const struct kg_algo *algo);
 
 /* The term of a surrogate or a mask and its derivative, of tokens with either sign of the
- * advantage; at one token an answer, what a mask looks at is the token's. */
+ * advantage. */
 static void surrogate(struct terms *t, const struct kg_algo *algo)
 {
-    static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45, 0.2, 0.7};
-    static const double mu[N] = {0.4, 0.5, 0.1, 0.29, 0.52, 0.75, 0.9, 0.2};
     static const double advantage[N] = {1, -1, -1, 1, -1, -0.5, 1, -2};
     static const double weight[N] = {1, 1, 1, 1, 1, 1, 1, 1};
-    uint8_t selected[N];
     static const int32_t tokens[N] = {0};
+    uint8_t selected[N];
     double logp[N], old[N], a_at[N];
     struct kg_policy_batch b = {.n_seqs = S,
                                 .n_tokens = N,
@@ -46,7 +47,7 @@ static void surrogate(struct terms *t, const struct kg_algo *algo)
     struct kg_policy_grad g = {.a_logp = t->a, .a_at = a_at, .pg_term = t->b};
 
     for (int i = 0; i < N; i++)
-        logp[i] = log(p[i]), old[i] = log(mu[i]);
+        logp[i] = log(p[i]), old[i] = log(q[i]);
     if (kg_algo_needs(algo) & KG_NEED_SELECTION) {
         NEED(kg_policy_select(selected, algo, &b, err));
         b.selected = selected;
@@ -94,8 +95,6 @@ static void place(struct terms *t, const struct kg_algo *chosen)
 {
     struct kg_algo with_k1 = *chosen;
     const struct kg_algo *algo = &with_k1;
-    static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45, 0.2, 0.7};
-    static const double q[N] = {0.4, 0.5, 0.1, 0.29, 0.52, 0.75, 0.9, 0.2};
     struct kg_policy_taken taken;
     double logp[N], anchor[N];
 

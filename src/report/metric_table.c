@@ -157,8 +157,7 @@ static const struct kg_metric_row rows[] = {
      "share of tokens held by the bound of dual clip"},
     {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio below 1 - `algo.clip_low`, whatever the advantage "
-     "(0.2 or "
-     "the preset's where the surrogate has no clip)"},
+     "(0.2 or the preset's where the surrogate has no clip)"},
     {"rl", "policy/outside_high", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio above 1 + `algo.clip_high`, whatever the advantage"},
     {"rl", "policy/kl_old_k1", KG_METRICS_POLICY, "KL from the old policy",
