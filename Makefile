@@ -26,19 +26,20 @@ WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpoi
 # the sanitizers' traces want lines alone
 OPT_release := -O2 $(if $(SAN),-g1,-g)
 OPT_debug   := -O0 -g
+# of .ci/run: another level than the release's, with the sanitizers or by another compiler
+OPT_gate    := -O1 -g1
 # what nobody set is no 0: a bool of 0xfe is an error for the sanitizer of undefined behaviour
 UNSET       := $(if $(SAN),$(shell echo | $(CC) -ftrivial-auto-var-init=pattern -E - >/dev/null 2>&1 && \
              echo -ftrivial-auto-var-init=pattern))
 CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
                -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -MMD -MP -DKG_VERSION='"$(VERSION)"' \
                $(if $(WERROR),-Werror) $(if $(SAN),$(SANITIZE) -fno-omit-frame-pointer $(UNSET)) $(CFLAGS)
-OMP     := -lgomp
 # GNU's OpenMP is not known to the thread sanitizer, LLVM's tells it what a barrier orders
 ifeq ($(SAN),thread)
 CC  := clang
-OMP := -lomp
 export TSAN_OPTIONS ?= ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/tools/thread.supp
 endif
+OMP     := $(if $(findstring clang,$(CC)),-lomp,-lgomp)
 # Arb and Calcium stand apart before FLINT 3
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
 LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
@@ -61,7 +62,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all lib test tests unit far emu check bench clean install install-lib help lint tidy format docs
+.PHONY: all lib test tests unit far sanitized emu check bench clean install install-lib help lint tidy format docs
 all: kedge lib cuda mpi
 
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
@@ -127,15 +128,20 @@ $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
-$(B)/test/$(1)/%: src/$(1)/%.c $(call below,$(1)) $(call emu,$(1))
+$(B)/test/$(1)/%: $(B)/$(1)/%.o $(call below,$(1)) $(call emu,$(1))
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $$< -o $$@ $$(LDFLAGS_TEST) $(call emu,$(1)) $(call below,$(1)) $$(LIBS) -lcmocka
+	$$(CC) $$< -o $$@ $$(LDFLAGS_TEST) $(call emu,$(1)) $(call below,$(1)) $$(LIBS) -lcmocka
 endef
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
-$(B)/test/tests/%: tests/%.c $(call below,serve) $(EMU)
+$(B)/tests/%.o: tests/%.c $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_TEST) $(EMU) $(call below,serve) $(LIBS) -lcmocka
+	$(CC) $(CFLAGS_ALL) -c $< -o $@
+$(B)/test/tests/%: $(B)/tests/%.o $(call below,serve) $(EMU)
+	@mkdir -p $(@D)
+	$(CC) $< -o $@ $(LDFLAGS_TEST) $(EMU) $(call below,serve) $(LIBS) -lcmocka
+# tests are compiled apart from linking, so that a compiler's cache has their objects, too
+.PRECIOUS: $(B)/%.o
 
 $(B)/kedge: $(call below,cli)
 	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
@@ -190,11 +196,17 @@ unit: $(UNIT_TESTS)                      ## unit tests alone (what the sanitizer
 	@$(call run,$(UNIT_TESTS))
 
 # what computes with a model, on memory that opens for operations alone (docs/extending.md); the three left out are about kernels
-FAR_TESTS := $(filter-out %/draw_test %/behind_test %/waits_test,$(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS))) \
-             $(foreach t,lane_sum reference reward,$(B)/test/train/$(t)_test) \
-             $(foreach t,bits train optimizers,$(B)/test/tests/$(t)_test)
+FAR_UNIT  := $(filter-out %/draw_test %/behind_test %/waits_test,$(filter $(foreach m,model rollout,$(B)/test/$(m)/%),$(UNIT_TESTS))) \
+             $(foreach t,lane_sum reference reward,$(B)/test/train/$(t)_test)
+FAR_TESTS := $(FAR_UNIT) $(foreach t,bits train optimizers,$(B)/test/tests/$(t)_test)
 far: $(FAR_TESTS)                        ## models and runs on memory that the host cannot touch
 	@KEDGE_TEST_BACKEND=far $(call run,$(FAR_TESTS))
+
+# the tests of one build of .ci/run
+PLAIN_UNIT := $(filter-out $(FAR_UNIT),$(UNIT_TESTS)) $(B)/test/tests/fuzz_replay_test
+sanitized: $(FAR_UNIT) $(PLAIN_UNIT)     ## unit tests, those of models on such memory: for a build with SAN=
+	@KEDGE_TEST_BACKEND=far $(call run,$(FAR_UNIT))
+	@$(call run,$(PLAIN_UNIT))
 
 # the same on kernels for devices, emulated: what ends within minutes (tests/device_run_test is always on them)
 EMU_TESTS := $(B)/test/model/rows_test $(B)/test/rollout/score_test $(B)/test/tests/bits_test
