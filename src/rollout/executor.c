@@ -339,8 +339,9 @@ static void draw(struct kg_exec *x, struct kg_worker *w, struct kg_exec_step *s,
     struct kg_sampler_row z = {.z = logits_of(x, row),
                                .vocab = x->m->config.vocab,
                                .lse = x->lse[row],
-                               .said = s->said,
-                               .n_said = s->n_said};
+                               .text = s->text,
+                               .n_text = s->n_text,
+                               .n_prompt = s->n_prompt};
     point_at_records(x, s, row);
     s->status = kg_sampler_draw(&s->pick, &w->scratch, &z, s->sampling, s->u, &s->err);
 }

@@ -43,8 +43,8 @@ struct kg_exec_step {
     struct kg_kv_tables blocks;
     int32_t adapter;
     const struct kg_sampling *sampling;
-    const int32_t *said; /* (n_said) see struct kg_sampler_row */
-    size_t n_said;
+    const int32_t *text; /* (n_text) as the next: see struct kg_sampler_row */
+    size_t n_text, n_prompt;
     double u; /* in [0, 1) */
     /* out */
     struct kg_sampler_pick pick;

@@ -133,6 +133,17 @@ static kg_status check_bias(const struct kg_request_limits *l, const struct kg_a
     return KG_OK;
 }
 
+static kg_status check_stop_ids(const struct kg_request_limits *l,
+                                const struct kg_sampling *s, struct kg_err *err)
+{
+    for (size_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] < 0 || s->stop_ids[i] >= l->vocab)
+            return kg_fail(err, KG_EINVAL,
+                           "stop id %zu is %d, expected an id between 0 and %d", i,
+                           s->stop_ids[i], l->vocab - 1);
+    return KG_OK;
+}
+
 static kg_status check_sampling(const struct kg_request_limits *l,
                                 const struct kg_sampling *s, struct kg_err *err)
 {
@@ -151,6 +162,7 @@ static kg_status check_sampling(const struct kg_request_limits *l,
                        l->vocab, s->record_top_k);
     if (s->record_experts && l->choices == 0)
         return kg_fail(err, KG_EINVAL, "experts to record: the model has none");
+    KG_TRY(check_stop_ids(l, s, err));
     return check_bias(l, s->adjust, err);
 }
 

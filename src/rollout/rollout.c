@@ -316,8 +316,9 @@ static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t s
     step->blocks = kg_tables_of(r->sched.slots[slot].table);
     step->adapter = seq->request->adapter;
     step->sampling = seq->sampling;
-    step->said = t->tokens + t->prompt_n;
-    step->n_said = t->n - t->prompt_n;
+    step->text = t->tokens;
+    step->n_text = t->n;
+    step->n_prompt = t->prompt_n;
     step->u = kg_rng_uniform(seq->sampling->rng, seq->request->draw, (uint32_t)t->sample,
                              (uint32_t)(seq->generated + unseen));
 }
@@ -337,6 +338,17 @@ static kg_status check_stop(bool *found, const struct kg_rollout *r, struct kg_s
     return KG_OK;
 }
 
+static bool ends_by_id(const struct kg_rollout *r, const struct kg_sampling *s,
+                       int32_t token)
+{
+    if (!s->ignore_eos && kg_model_config_is_eos(&r->exec.m->config, token))
+        return true;
+    for (size_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
 static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
                         const struct kg_exec_step *step)
 {
@@ -354,8 +366,7 @@ static kg_status append(const struct kg_rollout *r, struct kg_seq *seq,
     KG_TRY(kg_traj_push(t, &new, &seq->err));
     KG_TRY(check_stop(&stopped, r, seq, pick->token));
     seq->generated++;
-    if (!seq->sampling->ignore_eos &&
-        kg_model_config_is_eos(&r->exec.m->config, pick->token))
+    if (ends_by_id(r, seq->sampling, pick->token))
         t->finish = KG_FINISH_STOP;
     else if (stopped)
         t->finish = KG_FINISH_STRING;

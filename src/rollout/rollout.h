@@ -43,8 +43,10 @@ static inline float kg_inv_temperature(float temperature)
  * whose probability is at least min_p times the largest. The most likely id is always
  * kept. Kept ids stand by falling probability, ties by the smaller id. */
 
-/* What is added to the logits, before the temperature, when a token is drawn. It changes
- * what is drawn and nothing that is recorded: log-probs stay those of the model. */
+/* How logits are changed, before the temperature, when a token is drawn. It changes what
+ * is drawn and nothing that is recorded: log-probs stay those of the model. In this
+ * order: the biases; repetition divides a logit above 0 and multiplies one below, once
+ * for each id that prompt or answer has; then presence and frequency. */
 struct kg_logit_bias {
     int32_t id;
     float add;
@@ -52,8 +54,9 @@ struct kg_logit_bias {
 struct kg_adjust {
     const struct kg_logit_bias *bias; /* (n_bias) borrowed; no id twice */
     size_t n_bias;
-    float presence;  /* subtracted from ids that the answer has already */
-    float frequency; /* subtracted from them, times how often it has them */
+    float repetition; /* 0 or 1: off; above 1 makes repetition less likely */
+    float presence;   /* subtracted from ids that the answer has already */
+    float frequency;  /* subtracted from them, times how often it has them */
 };
 
 struct kg_sampling {
@@ -65,6 +68,8 @@ struct kg_sampling {
     bool ignore_eos;
     const char *const *stops; /* (n_stops) borrowed stop strings; need a tokenizer */
     int n_stops;
+    const int32_t *stop_ids; /* (n_stop_ids) borrowed: end an answer, beside EOS */
+    size_t n_stop_ids;
     int record_top_k; /* K most likely ids to record with every token; 0 none */
     /* record the ids that truncated sampling kept, however many they are */
     bool record_kept;

@@ -24,7 +24,8 @@
 
 enum {
     THREADED = 32768, /* ids from which one row's sums are worth waking threads */
-    MOST_ADDED = 1000000
+    MOST_ADDED = 1000000,
+    MOST_REPETITION = 10000 /* and 1 over it the least */
 };
 
 kg_status kg_sampler_scratch_grow(struct kg_sampler_scratch *scratch,
@@ -95,6 +96,11 @@ static kg_status check_adjust(const struct kg_sampling *s, struct kg_err *err)
                        "penalties must be between -%d and %d, presence is %g and "
                        "frequency %g",
                        MOST_ADDED, MOST_ADDED, (double)a->presence, (double)a->frequency);
+    if (!(a->repetition == 0 ||
+          (a->repetition >= 1.0f / MOST_REPETITION && a->repetition <= MOST_REPETITION)))
+        return kg_fail(err, KG_EINVAL,
+                       "repetition must be 0 (off) or between 0.0001 and %d, it is %g",
+                       MOST_REPETITION, (double)a->repetition);
     for (size_t i = 0; i < a->n_bias; i++)
         if (!(fabsf(a->bias[i].add) <= MOST_ADDED))
             return kg_fail(err, KG_EINVAL,
@@ -335,14 +341,27 @@ kg_status kg_sampler_keep(struct kg_sampler_pick *pick,
 
 /* ---- adjusted ---- */
 
-/* Ids are counted, then each is lowered once, where it comes first. */
+/* Each id of the text is changed once, where it comes first. */
+static void penalise_repetition(float *z, int32_t *times,
+                                const struct kg_sampler_row *row, float penalty)
+{
+    for (size_t i = 0; i < row->n_text; i++) {
+        int32_t id = row->text[i];
+        if (times[id]++ == 0)
+            z[id] = z[id] > 0 ? z[id] / penalty : z[id] * penalty;
+    }
+    for (size_t i = 0; i < row->n_text; i++)
+        times[row->text[i]] = 0;
+}
+
+/* Ids of the answer are counted, then each is lowered once, where it comes first. */
 static void add_penalties(float *z, int32_t *times, const struct kg_sampler_row *row,
                           const struct kg_adjust *a, float inv_temp)
 {
-    for (size_t i = 0; i < row->n_said; i++)
-        times[row->said[i]]++;
-    for (size_t i = 0; i < row->n_said; i++) {
-        int32_t id = row->said[i];
+    for (size_t i = row->n_prompt; i < row->n_text; i++)
+        times[row->text[i]]++;
+    for (size_t i = row->n_prompt; i < row->n_text; i++) {
+        int32_t id = row->text[i];
         if (times[id] > 0)
             z[id] -= inv_temp * (a->presence + a->frequency * (float)times[id]);
         times[id] = 0;
@@ -361,6 +380,8 @@ static struct kg_sampler_row adjust(struct kg_sampler_scratch *scratch,
     memcpy(z, row->z, (size_t)row->vocab * sizeof *z);
     for (size_t i = 0; i < a->n_bias; i++)
         z[a->bias[i].id] += inv_temp * a->bias[i].add;
+    if (a->repetition != 0 && a->repetition != 1)
+        penalise_repetition(z, scratch->times, row, a->repetition);
     add_penalties(z, scratch->times, row, a, inv_temp);
     float largest = z[argmax(z, row->vocab)];
     float above = largest + 1e-3f + 1e-6f * fabsf(largest); /* as kg_draw_above */

@@ -22,8 +22,9 @@ struct kg_sampler_row {
     const float *z;      /* (V) logits over temperature; borrowed */
     int32_t vocab;       /* V */
     double lse;          /* log sum_v exp z_v */
-    const int32_t *said; /* (n_said) what the answer has already; for penalties */
-    size_t n_said;
+    const int32_t *text; /* (n_text) prompt and answer so far; for penalties */
+    size_t n_text;
+    size_t n_prompt; /* tokens of text before the answer */
 };
 
 /* Room for sampling that truncates or adjusts: for one thread, reused from row to row. */

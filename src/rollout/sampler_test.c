@@ -276,8 +276,10 @@ static void check_adjusted(const struct kg_sampler_row *row, const struct kg_sam
         plain_z[v] = row->z[v];
         for (size_t i = 0; i < a->n_bias; i++)
             plain_z[v] += a->bias[i].id == v ? a->bias[i].add * inv_temp : 0;
-        for (size_t i = 0; i < row->n_said; i++)
-            times += row->said[i] == v;
+        for (size_t i = row->n_prompt; i < row->n_text; i++)
+            times += row->text[i] == v;
+        if (a->repetition > 0 && (times > 0 || v == row->text[0]))
+            plain_z[v] *= plain_z[v] > 0 ? 1 / a->repetition : a->repetition;
         plain_z[v] -= times > 0 ? inv_temp * (a->presence + a->frequency * (float)times)
                                 : 0;
         sum += exp((double)plain_z[v]);
@@ -293,13 +295,15 @@ static void check_adjusted(const struct kg_sampler_row *row, const struct kg_sam
 static void adjusting_changes_what_is_drawn_and_no_log_prob(void **state)
 {
     static const struct kg_logit_bias bias[] = {{3, 2}, {500, -100}, {0, 1.5f}};
-    static const int32_t said[] = {7, 9, 7, 3, 7};
+    static const int32_t text[] = {9, 7, 9, 7, 3, 7}; /* the first is the prompt */
     static const struct kg_adjust ways[] = {
         {0},
         {.bias = bias, .n_bias = 3},
         {.presence = 1.5f},
         {.frequency = 0.75f},
         {.bias = bias, .n_bias = 3, .presence = -2, .frequency = -1},
+        {.repetition = 2},
+        {.repetition = 0.5f, .bias = bias, .n_bias = 3, .presence = 1},
     };
     static const struct kg_sampling samplings[] = {
         {.temperature = 1, .top_p = 1},
@@ -309,8 +313,9 @@ static void adjusting_changes_what_is_drawn_and_no_log_prob(void **state)
     };
     struct kg_sampler_row row = make_row(1500, 77, 2, false);
     (void)state;
-    row.said = said;
-    row.n_said = 5;
+    row.text = text;
+    row.n_text = 6;
+    row.n_prompt = 1;
     z[7] += 4; /* likely enough to be seen */
     row.lse += 1;
     for (size_t w = 0; w < sizeof ways / sizeof *ways; w++)
@@ -320,6 +325,88 @@ static void adjusting_changes_what_is_drawn_and_no_log_prob(void **state)
                 s.adjust = &ways[w];
                 check_adjusted(&row, &s, kg_rng_uniform(key, 900 + j, d, 0));
             }
+}
+
+/* Tokens that the reference draws from LOGITS: apply_repetition_penalties_torch of vLLM
+ * and what its sampler does around it (bias first; frequency, presence, temperature
+ * after), in numpy's fp32, and an inverse CDF over rising ids. */
+static const float LOGITS[] = {2, -1, 0.5f, 3, -0.25f, 1.5f, 0, -3, 2.5f, 1};
+static const double AT[] = {0.01, 0.13, 0.27, 0.41, 0.55, 0.69, 0.83, 0.96};
+static const struct {
+    int32_t text[10];
+    size_t n_text, n_prompt;
+    struct kg_logit_bias bias[2];
+    size_t n_bias;
+    float repetition, frequency, presence, temperature;
+    int32_t greedy, drawn[8];
+} penalised[] = {
+    {{3, 8}, 2, 2, {{0}}, 0, 1.3f, 0, 0, 1, 3, {0, 0, 3, 3, 3, 5, 8, 9}},
+    {{3, 3, 8}, 3, 0, {{0}}, 0, 1.3f, 0, 0, 1, 3, {0, 0, 3, 3, 3, 5, 8, 9}},
+    {{3, 8, 0}, 3, 1, {{0}}, 0, 1.3f, 0, 0, 1, 3, {0, 0, 3, 3, 5, 6, 8, 9}},
+    {{1, 4, 7, 1}, 4, 3, {{0}}, 0, 2, 0, 0, 1, 3, {0, 0, 3, 3, 3, 6, 8, 9}},
+    {{3, 8, 0, 5}, 4, 3, {{0}}, 0, 0.8f, 0, 0, 1, 3, {0, 0, 3, 3, 3, 5, 8, 8}},
+    {{1, 7, 4}, 3, 2, {{0}}, 0, 0.5f, 0, 0, 1, 3, {0, 0, 3, 3, 3, 6, 8, 9}},
+    {{3, 8}, 2, 1, {{0}}, 0, 1.1f, 0.5f, 0.25f, 1, 3, {0, 0, 3, 3, 3, 5, 8, 9}},
+    {{3, 3, 3, 3, 8}, 5, 2, {{0}}, 0, 1.5f, 0.3f, -0.5f, 1, 0, {0, 0, 2, 3, 5, 6, 8, 9}},
+    {{6, 6}, 2, 1, {{0}}, 0, 10, 0, 0, 1, 3, {0, 0, 3, 3, 3, 6, 8, 9}},
+    {{0, 3, 8}, 3, 2, {{0}}, 0, 1.3f, 0, 0, 0.5f, 3, {0, 3, 3, 3, 3, 5, 8, 8}},
+    {{0, 3, 8}, 3, 2, {{0}}, 0, 1.3f, 0, 0, 1.7f, 3, {0, 0, 3, 3, 5, 6, 8, 9}},
+    {{3, 1}, 2, 1, {{3, -4}, {1, 2.5f}}, 2, 1.4f, 0, 0, 1, 8, {0, 0, 1, 5, 6, 8, 8, 9}},
+    {{3, 8}, 2, 1, {{7, 6}}, 1, 1.2f, 0, 0, 0.8f, 7, {0, 2, 3, 5, 7, 7, 7, 8}},
+    {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9},
+     10,
+     5,
+     {{0}},
+     0,
+     1.25f,
+     0,
+     0,
+     1,
+     3,
+     {0, 0, 3, 3, 4, 6, 8, 9}},
+    {{3, 8, 0}, 3, 3, {{0}}, 0, 100, 0, 0, 1, 5, {0, 2, 3, 5, 5, 6, 9, 9}},
+    {{3, 8}, 2, 1, {{0}}, 0, 0.01f, 0, 0, 1, 3, {3, 3, 3, 3, 3, 3, 3, 3}},
+};
+
+static struct kg_sampler_row penalised_row(size_t i, float temperature)
+{
+    double sum = 0;
+    for (int v = 0; v < 10; v++) {
+        z[v] = LOGITS[v] * kg_inv_temperature(temperature);
+        sum += exp((double)z[v]);
+    }
+    return (struct kg_sampler_row){.z = z,
+                                   .vocab = 10,
+                                   .lse = log(sum),
+                                   .text = penalised[i].text,
+                                   .n_text = penalised[i].n_text,
+                                   .n_prompt = penalised[i].n_prompt};
+}
+
+static void penalties_draw_what_the_reference_draws(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof penalised / sizeof *penalised; i++) {
+        const struct kg_adjust a = {.bias = penalised[i].bias,
+                                    .n_bias = penalised[i].n_bias,
+                                    .repetition = penalised[i].repetition,
+                                    .presence = penalised[i].presence,
+                                    .frequency = penalised[i].frequency};
+        struct kg_sampling s = plain();
+        s.adjust = &a;
+        assert_int_equal(kg_sampler_check(&s, &err), KG_OK);
+        for (int j = 0; j < 9; j++) {
+            s.temperature = j < 8 ? penalised[i].temperature : 0;
+            struct kg_sampler_row row = penalised_row(i, s.temperature);
+            double u = j < 8 ? AT[j] : 0.5;
+            int32_t expected = j < 8 ? penalised[i].drawn[j] : penalised[i].greedy;
+            assert_int_equal(kg_sampler_draw(&pick, &scratch, &row, &s, u, &err), KG_OK);
+            if (pick.token != expected)
+                fail_msg("case %zu, draw %d: expected %d, found %d", i, j, expected,
+                         pick.token);
+            assert_true(pick.logp == (float)((double)z[pick.token] - row.lse));
+        }
+    }
 }
 
 static void a_bias_forces_and_forbids(void **state)
@@ -375,6 +462,7 @@ static void parameters_out_of_range_are_named(void **state)
     const char *empty[] = {""};
     const struct kg_logit_bias nan = {4, NAN};
     const struct kg_adjust endless = {.presence = INFINITY}, none = {0};
+    const struct kg_adjust below = {.repetition = -1}, above = {.repetition = 10001};
     const struct kg_adjust biased = {.bias = &nan, .n_bias = 1};
     const struct {
         struct kg_sampling s;
@@ -392,6 +480,10 @@ static void parameters_out_of_range_are_named(void **state)
         {{.temperature = 1, .top_p = 1, .max_tokens = 1, .n_stops = 17}, "stop strings"},
         {{.temperature = 1, .top_p = 1, .max_tokens = 1, .adjust = &endless},
          "penalties"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 1, .adjust = &below},
+         "repetition must be 0"},
+        {{.temperature = 1, .top_p = 1, .max_tokens = 1, .adjust = &above},
+         "it is 10001"},
         {{.temperature = 1, .top_p = 1, .max_tokens = 1, .adjust = &biased},
          "bias of id 4"},
         {{.temperature = 1,
@@ -436,6 +528,7 @@ int main(void)
         cmocka_unit_test(greedy_takes_the_smaller_of_equal_ids),
         cmocka_unit_test(truncation_keeps_what_a_full_sort_keeps),
         cmocka_unit_test(adjusting_changes_what_is_drawn_and_no_log_prob),
+        cmocka_unit_test(penalties_draw_what_the_reference_draws),
         cmocka_unit_test(a_bias_forces_and_forbids),
         cmocka_unit_test(what_is_kept_is_known_without_a_draw),
         cmocka_unit_test(a_row_that_is_not_finite_is_refused),
