@@ -117,13 +117,20 @@ echo_scores() {
 }
 # What is added to the logits decides what is drawn; the log-probs are those of kedge score, as ever.
 adjusted() {
-    with='"prompt":[5,6],"temperature":0,"max_tokens":12,"return_token_ids":true,"logprobs":0'
-    ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"77\":100}}" && has '"token_ids": [77,77,77,77,77,77,77,77,77,77,77,77]' &&
+    with='"prompt":[5,6],"temperature":0,"max_tokens":12'
+    ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"77\":100},\"return_token_ids\":true}" && has '"token_ids": [77,77,77,77,77,77,77,77,77,77,77,77]' &&
+        ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"77\":100},\"logprobs\":0}" &&
         sed -n 's/.*"token_logprobs": \[\([^]]*\)\].*/\1/p' "$work/body" | sed 's/, */,/g' >"$work/two" &&
         echo >>"$work/two" && echo '{"ids":[5,6,77,77,77,77,77,77,77,77,77,77,77,77]}' | ./kedge score -m "$work/tiny" |
         sed 's/.*\[[^,]*, *[^,]*, *\(.*\)\].*/\1/; s/, */,/g' | diff - "$work/two" || return 1
+    with="$with"',"return_token_ids":true'
     ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"77\":99,\"78\":98.3,\"79\":97.6},\"presence_penalty\":2,
-        \"frequency_penalty\":2}" && has '"token_ids": [77,78,79,77,78,79,77' # said once: 4 less, then 2 less each time
+        \"frequency_penalty\":2}" && has '"token_ids": [77,78,79,77,78,79,77' || return 1 # said once: 4 less, then 2 less each time
+    # what the prompt has counts, and each id once: 78 and 79 are new, then 77 has the most left
+    ask 200 /v1/completions -d '{"prompt":[5,77],"temperature":0,"max_tokens":5,"return_token_ids":true,"repetition_penalty":10,
+        "logit_bias":{"77":99,"78":90,"79":50}}' && has '"token_ids": [78,79,77,77,77]' &&
+        ask 400 /v1/completions -d '{"prompt":"x","repetition_penalty":1.1,"return_token_ids":true,"logprobs":0}' &&
+        has 'together with return_token_ids and logprobs'
 }
 a_seed_is_told() {
     ask 200 /v1/completions -d '{"prompt":"x","max_tokens":6}' || return 1
@@ -245,8 +252,8 @@ errors() {
         error 400 $c -d '{"prompt":"x","temperature":"hot"}' && has '"param": "temperature"' 'found string' &&
         error 400 $c -d '{"max_tokens":3}' && has '"param": "prompt"' &&
         error 404 $c -d '{"model":"gpt","prompt":"x"}' && has 'model_not_found' &&
-        error 400 $c -d '{"prompt":"x","colour":1}' && has "unknown field 'colour'" 'unknown_parameter' &&
-        error 400 $c -d '{"prompt":"x","repetition_penalty":2}' && has '"param": "repetition_penalty"' 'unsupported' &&
+        error 400 $c -d '{"prompt":"x","colour":1}' && has 'Unrecognized request argument supplied: colour' unknown_parameter &&
+        error 400 $c -d '{"prompt":"x","guided_regex":"a"}' && has '"param": "guided_regex"' unsupported 'not constrained' &&
         error 400 $c -d '{"prompt":"x","logit_bias":{"600":1}}' && has '"param": "logit_bias"' 'from 0 to 599' &&
         error 400 $c -d '{"prompt":"x","max_tokens":600}' && has 'context_length_exceeded' &&
         error 400 $c -d '{"prompt":[600]}' && has 'from 0 to 599' &&

@@ -28,6 +28,7 @@ enum {
     KG_API_MAX_LISTED = 1 << 20,
     KG_API_MAX_STREAMED = 1 << 14,
     KG_API_DEFAULT_TOKENS = 16,
+    KG_API_MAX_STOP_IDS = 256,
     KG_API_NOT_GIVEN = -1
 };
 
@@ -68,25 +69,31 @@ struct kg_api_request {
     struct kg_json_doc doc; /* owned; what is borrowed below */
     const char *model;      /* NULL: not named */
     const struct kg_json *prompt, *messages, *template_vars;
-    const struct kg_json *tools; /* NULL: none that the model may call */
-    bool no_tools;               /* tool_choice is "none" */
-    bool one_call;               /* parallel_tool_calls is false */
-    bool reads_calls;            /* tool calls are read out of the answers */
-    enum kg_special special;     /* of a prompt; of messages auto */
+    const char *effort, *verbosity; /* variables of the template; NULL: not given */
+    struct kg_json_doc vars;        /* owned; template_vars with both; filled by encode */
+    const struct kg_json *tools;    /* NULL: none that the model may call */
+    bool no_tools;                  /* tool_choice is "none" */
+    bool one_call;                  /* parallel_tool_calls is false */
+    bool reads_calls;               /* tool calls are read out of the answers */
+    enum kg_special special;        /* of a prompt; of messages auto */
     bool stream;
     bool include_usage;
     bool logprobs;
     int top_logprobs; /* other ids to list with each token */
     bool echo;
     bool ignore_eos;
-    bool token_ids; /* list the ids of prompt and answer */
+    bool token_ids;     /* list the ids of prompt and answer */
+    bool ids_for_names; /* tokens beside log-probs are called token_id:ID */
     int64_t n;
     bool seeded;
     uint64_t seed;
     int64_t max_tokens; /* KG_API_NOT_GIVEN until it is settled; 0: none, with echo */
     double temperature, top_p, min_p;
     int64_t top_k;
-    double presence, frequency;
+    double repetition, presence, frequency;
+    const struct kg_json *stop_tokens; /* NULL: none */
+    int32_t *stop_ids;                 /* (n_stop_ids) owned; filled by kg_api_encode */
+    size_t n_stop_ids;
     const struct kg_json *bias;     /* NULL: none */
     struct kg_logit_bias *bias_ids; /* (n_bias) owned; filled by kg_api_encode */
     size_t n_bias;

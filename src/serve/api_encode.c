@@ -123,6 +123,60 @@ static const char *system_of(const struct kg_api_request *r, const struct kg_api
     return own ? NULL : m->system;
 }
 
+static kg_status put_name(struct kg_str *out, const char *name, struct kg_err *err)
+{
+    KG_TRY(kg_json_put_text(out, out->len > 1 ? ", " : "", name, err));
+    return kg_str_puts(out, ": ", err);
+}
+
+static kg_status put_word(struct kg_str *out, const char *name, const char *word,
+                          struct kg_err *err)
+{
+    if (word == NULL)
+        return KG_OK;
+    KG_TRY(put_name(out, name, err));
+    return kg_json_put_text(out, "", word, err);
+}
+
+/* As vLLM: a field comes before the variable of its name; effort says whether there is
+ * thinking, unless enable_thinking does. */
+static kg_status put_vars(struct kg_str *out, const struct kg_api_request *r,
+                          struct kg_err *err)
+{
+    const struct kg_json *own = r->template_vars;
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(put_word(out, "reasoning_effort", r->effort, err));
+    KG_TRY(put_word(out, "verbosity", r->verbosity, err));
+    if (r->effort && !(own && kg_json_get(own, "enable_thinking"))) {
+        KG_TRY(put_name(out, "enable_thinking", err));
+        KG_TRY(kg_str_puts(out, strcmp(r->effort, "none") ? "true" : "false", err));
+    }
+    for (size_t i = 0; i < kg_json_size(own); i++) {
+        const char *name = kg_json_key_at(own, i);
+        if ((r->effort && strcmp(name, "reasoning_effort") == 0) ||
+            (r->verbosity && strcmp(name, "verbosity") == 0))
+            continue;
+        KG_TRY(put_name(out, name, err));
+        KG_TRY(kg_json_put_value(out, kg_json_value_at(own, i), err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status settle_vars(struct kg_api_request *r, struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status = KG_OK;
+    if (r->effort == NULL && r->verbosity == NULL)
+        return KG_OK;
+    status = put_vars(&text, r, err);
+    if (status == KG_OK)
+        status = kg_json_parse(&r->vars, text.data, text.len, "template variables", err);
+    if (status == KG_OK)
+        r->template_vars = r->vars.root;
+    kg_str_release(&text);
+    return status;
+}
+
 static kg_status render(struct kg_str *text, const struct kg_api_request *r,
                         struct kg_api_fault *fault, const struct kg_api_model *m,
                         struct kg_err *err)
@@ -150,6 +204,7 @@ static kg_status encode_chat(struct kg_api_request *r, struct kg_api_fault *faul
         return kg_fail(err, KG_EINVAL,
                        "the model has no chat template: use /v1/completions");
     KG_TRY(add_prompt(r, 1, err));
+    KG_TRY_GOTO(out, settle_vars(r, err));
     KG_TRY_GOTO(out, render(&text, r, fault, m, err));
     r->reads_calls = r->tools && m->knows_calls;
     status = encode_text(&r->prompts[0], r, m, kg_str_text(&text), text.len, err);
@@ -241,6 +296,26 @@ static bool read_id(int32_t *id, const char *text, int32_t vocab)
     return *id >= 0;
 }
 
+static kg_status encode_stop_ids(struct kg_api_request *r, const struct kg_api_model *m,
+                                 struct kg_err *err)
+{
+    size_t n = kg_json_size(r->stop_tokens);
+    if (n == 0)
+        return KG_OK;
+    r->stop_ids = kg_mem_calloc(n, sizeof *r->stop_ids, "stop_token_ids", err);
+    if (r->stop_ids == NULL)
+        return err->code;
+    for (; r->n_stop_ids < n; r->n_stop_ids++) {
+        int64_t id = kg_json_int(kg_json_at(r->stop_tokens, r->n_stop_ids), -1);
+        if (id < 0 || id >= m->vocab)
+            return kg_fail(err, KG_EINVAL,
+                           "stop_token_ids: expected ids from 0 to %d, found %lld",
+                           m->vocab - 1, (long long)id);
+        r->stop_ids[r->n_stop_ids] = (int32_t)id;
+    }
+    return KG_OK;
+}
+
 static kg_status encode_bias(struct kg_api_request *r, const struct kg_api_model *m,
                              struct kg_err *err)
 {
@@ -300,6 +375,8 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
     fault->param = "stop";
     if (r->n_stops > 0)
         KG_TRY(need_tokenizer(m, err));
+    fault->param = "stop_token_ids";
+    KG_TRY(encode_stop_ids(r, m, err));
     fault->param = "logit_bias";
     KG_TRY(encode_bias(r, m, err));
     fault->param = kg_api_asked(r);

@@ -63,6 +63,26 @@ static kg_status take_real(double *out, const struct kg_json *v, double min, dou
     return wrong(err, expected, v);
 }
 
+/* Whether text is one of the values, which " or " separates. */
+static bool is_listed(const char *values, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *at = values; (at = strstr(at, text)) != NULL; at++) {
+        bool begins = at == values ||
+                      (at - values >= 4 && memcmp(at - 4, " or ", 4) == 0);
+        if (begins && (at[n] == '\0' || strncmp(at + n, " or ", 4) == 0))
+            return true;
+    }
+    return false;
+}
+
+static kg_status take_word(const char **out, const struct kg_json *v, const char *words,
+                           struct kg_err *err)
+{
+    *out = kg_json_text(v, NULL);
+    return *out && is_listed(words, *out) ? KG_OK : wrong(err, words, v);
+}
+
 /* ---- the fields that are used ---- */
 
 static kg_status take_model(struct kg_api_request *r, const struct kg_json *v,
@@ -189,6 +209,19 @@ static kg_status take_vars(struct kg_api_request *r, const struct kg_json *v,
             return kg_fail(err, KG_EINVAL, "'%s' cannot be given here", taken[i]);
     r->template_vars = v;
     return KG_OK;
+}
+
+static kg_status take_effort(struct kg_api_request *r, const struct kg_json *v,
+                             struct kg_err *err)
+{
+    return take_word(&r->effort, v,
+                     "none or minimal or low or medium or high or xhigh or max", err);
+}
+
+static kg_status take_verbosity(struct kg_api_request *r, const struct kg_json *v,
+                                struct kg_err *err)
+{
+    return take_word(&r->verbosity, v, "low or medium or high", err);
 }
 
 static bool is_tool(const struct kg_json *v)
@@ -340,6 +373,12 @@ static kg_status take_top_k(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
+static kg_status take_repetition(struct kg_api_request *r, const struct kg_json *v,
+                                 struct kg_err *err)
+{
+    return take_real(&r->repetition, v, 0.0001, 10000, err);
+}
+
 static kg_status take_presence(struct kg_api_request *r, const struct kg_json *v,
                                struct kg_err *err)
 {
@@ -385,6 +424,27 @@ static kg_status take_token_ids(struct kg_api_request *r, const struct kg_json *
     return take_bool(&r->token_ids, v, err);
 }
 
+static kg_status take_ids_for_names(struct kg_api_request *r, const struct kg_json *v,
+                                    struct kg_err *err)
+{
+    return take_bool(&r->ids_for_names, v, err);
+}
+
+static kg_status take_stop_tokens(struct kg_api_request *r, const struct kg_json *v,
+                                  struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_ARRAY)
+        return wrong(err, "an array of token ids", v);
+    if (kg_json_size(v) > KG_API_MAX_STOP_IDS)
+        return kg_fail(err, KG_EINVAL, "expected at most %d token ids, found %zu",
+                       KG_API_MAX_STOP_IDS, kg_json_size(v));
+    for (size_t i = 0; i < kg_json_size(v); i++)
+        if (kg_json_type(kg_json_at(v, i)) != KG_JSON_INT)
+            return wrong(err, "a token id", kg_json_at(v, i));
+    r->stop_tokens = v;
+    return KG_OK;
+}
+
 static kg_status add_stop(struct kg_api_request *r, const struct kg_json *v,
                           struct kg_err *err)
 {
@@ -423,6 +483,10 @@ enum {
     TALK = CHAT | IDS | KG_API_OF_MESSAGES,
 };
 
+#define CONSTRAINED                                                                      \
+    "an answer is not constrained to a form: describe it in the prompt and check what "  \
+    "comes, or leave the field out"
+
 const struct kg_api_field kg_api_fields[] = {
     {"model", BOTH | IDS | WORDS, "", "the name that /v1/models gives; may be left out",
      take_model},
@@ -445,6 +509,10 @@ const struct kg_api_field kg_api_fields[] = {
     {"top_k", BOTH, "", "extension: keep so many ids; 0 or -1: off", take_top_k},
     {"min_p", BOTH, "", "extension: keep ids with so much of the largest; 0: off",
      take_min_p},
+    {"repetition_penalty", BOTH, "",
+     "extension: divides the logits above 0 of ids that prompt or answer has, and "
+     "multiplies those below; 1: off",
+     take_repetition},
     {"presence_penalty", BOTH, "", "less of what the answer has already; -2 to 2",
      take_presence},
     {"frequency_penalty", BOTH, "", "the same, times how often; -2 to 2", take_frequency},
@@ -457,6 +525,9 @@ const struct kg_api_field kg_api_fields[] = {
      take_seed},
     {"stop", BOTH, "", "a string or up to 16 that end an answer and are not part of it",
      take_stop},
+    {"stop_token_ids", BOTH, "",
+     "extension: ids that end an answer; they are listed and have no text",
+     take_stop_tokens},
     {"stream", BOTH, "", "server-sent events, a piece for each token", take_stream},
     {"stream_options", BOTH, "", "include_usage: a last piece with the usage",
      take_stream_options},
@@ -468,11 +539,16 @@ const struct kg_api_field kg_api_fields[] = {
     {"ignore_eos", BOTH, "", "extension: go on after an end token", take_ignore_eos},
     {"return_token_ids", BOTH, "", "extension: list the ids of prompt and answer",
      take_token_ids},
+    {"return_tokens_as_token_ids", BOTH, "",
+     "extension: tokens beside log-probs are called token_id:ID", take_ids_for_names},
     {"tokens", WORDS, "", "ids whose text is wanted", take_tokens},
     {"add_special_tokens", IDS, "",
      "whether BOS goes in front; of a prompt, not of messages", take_add_special},
     {"chat_template_kwargs", TALK, "",
      "extension: variables of the chat template, such as enable_thinking", take_vars},
+    {"reasoning_effort", TALK, "",
+     "a variable of the chat template; enable_thinking follows from it", take_effort},
+    {"verbosity", TALK, "", "a variable of the chat template", take_verbosity},
 
     {"user", BOTH, "*", "", NULL},
     {"metadata", BOTH, "*", "", NULL},
@@ -480,15 +556,34 @@ const struct kg_api_field kg_api_fields[] = {
     {"safety_identifier", BOTH, "*", "", NULL},
     {"prompt_cache_key", BOTH, "*", "", NULL},
     {"prompt_cache_retention", BOTH, "*", "", NULL},
+    {"prompt_cache_options", BOTH, "*", "", NULL},
     {"prediction", CHAT, "*", "", NULL},
+    {"session_id", BOTH, "*", "", NULL},
+    {"request_id", BOTH, "*", "", NULL},
+    {"cache_salt", BOTH, "*", "", NULL},
+    {"priority", BOTH, "*", "", NULL},
 
     {"store", CHAT, "false", "", NULL},
-    {"repetition_penalty", BOTH, "1", "", NULL},
     {"best_of", TEXT, "1", "", NULL},
     {"suffix", TEXT, "\"\"", "", NULL},
     {"functions", CHAT, "[]", "", NULL},
     {"function_call", CHAT, "\"none\" or \"auto\"", "", NULL},
-    {"response_format", BOTH, "{\"type\":\"text\"}", "", NULL},
+    {"response_format", BOTH, "{\"type\":\"text\"}", CONSTRAINED, NULL},
+    {"structured_outputs", BOTH, "null", CONSTRAINED, NULL},
+    {"guided_json", BOTH, "null", CONSTRAINED, NULL},
+    {"guided_regex", BOTH, "null", CONSTRAINED, NULL},
+    {"guided_choice", BOTH, "null", CONSTRAINED, NULL},
+    {"guided_grammar", BOTH, "null", CONSTRAINED, NULL},
+    {"json_schema", BOTH, "null", CONSTRAINED, NULL},
+    {"grammar", BOTH, "null", CONSTRAINED, NULL},
+    {"regex", BOTH, "null", CONSTRAINED, NULL},
+    {"min_tokens", BOTH, "0", "", NULL},
+    {"length_penalty", BOTH, "1", "", NULL},
+    {"bad_words", BOTH, "[]", "", NULL},
+    {"allowed_token_ids", BOTH, "null", "", NULL},
+    {"prompt_logprobs", BOTH, "null", "use echo with logprobs in completions", NULL},
+    {"include_stop_str_in_output", BOTH, "false", "", NULL},
+    {"include_reasoning", CHAT, "true", "thoughts stay in the content", NULL},
     {"modalities", CHAT, "[\"text\"]", "", NULL},
     {"skip_special_tokens", BOTH, "true", "", NULL},
     {"spaces_between_special_tokens", BOTH, "true", "", NULL},
@@ -507,19 +602,6 @@ static const struct kg_api_field *find_field(const char *name)
     return NULL;
 }
 
-/* Whether text is one of the values, which " or " separates. */
-static bool is_listed(const char *values, const char *text)
-{
-    size_t n = strlen(text);
-    for (const char *at = values; (at = strstr(at, text)) != NULL; at++) {
-        bool begins = at == values ||
-                      (at - values >= 4 && memcmp(at - 4, " or ", 4) == 0);
-        if (begins && (at[n] == '\0' || strncmp(at + n, " or ", 4) == 0))
-            return true;
-    }
-    return false;
-}
-
 /* Compared as JSON text; 0.0 is 0. */
 static kg_status take_neutral(const struct kg_api_field *f, const struct kg_json *v,
                               struct kg_err *err)
@@ -532,9 +614,9 @@ static kg_status take_neutral(const struct kg_api_field *f, const struct kg_json
     else
         status = kg_json_put_value(&found, v, err);
     if (status == KG_OK && !is_listed(f->neutral, kg_str_text(&found)))
-        status = kg_fail(err, KG_EUNSUPPORTED,
-                         "not supported: only %s can be given, found %.100s", f->neutral,
-                         kg_str_text(&found));
+        status = kg_fail(
+            err, KG_EUNSUPPORTED, "not supported: only %s can be given, found %.100s%s%s",
+            f->neutral, kg_str_text(&found), f->help[0] ? "; " : "", f->help);
     kg_str_release(&found);
     return status;
 }
@@ -558,8 +640,9 @@ static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *faul
         if (f == NULL || !(f->kinds & 1u << r->kind)) {
             fault->code = "unknown_parameter";
             fault->param = f ? f->name : strlen(key) <= 100 ? key : NULL;
-            return kg_fail(err, KG_EINVAL, "unknown field '%.100s'%s", key,
-                           f ? " in this kind of request" : "");
+            return kg_fail(err, KG_EINVAL,
+                           "Unrecognized request argument supplied: %.100s%s", key,
+                           f ? " (it belongs to another kind of request)" : "");
         }
         fault->param = f->name;
         if (take_field(r, f, kg_json_value_at(root, i), err) != KG_OK) {
@@ -597,6 +680,30 @@ static kg_status check_prompt_only(const struct kg_api_request *r,
     return KG_OK;
 }
 
+/* The field that changes what is drawn and no log-prob; NULL: none. */
+static const char *adjusts(const struct kg_api_request *r)
+{
+    return r->repetition != 1          ? "repetition_penalty"
+           : r->presence != 0          ? "presence_penalty"
+           : r->frequency != 0         ? "frequency_penalty"
+           : kg_json_size(r->bias) > 0 ? "logit_bias"
+                                       : NULL;
+}
+
+/* Who asks for ids with their log-probs trains on them. */
+static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fault *fault,
+                               struct kg_err *err)
+{
+    fault->param = adjusts(r);
+    if (fault->param == NULL || !r->token_ids || !r->logprobs)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "%s: not supported together with return_token_ids and logprobs: "
+                   "tokens would not be drawn from the log-probs that are listed; leave "
+                   "one of the three out",
+                   fault->param);
+}
+
 static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *fault,
                                 struct kg_err *err)
 {
@@ -617,6 +724,7 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
     fault->param = "top_logprobs";
     if (r->top_logprobs > 0 && !r->logprobs)
         return kg_fail(err, KG_EINVAL, "top_logprobs: expected logprobs to be true");
+    KG_TRY(check_trained(r, fault, err));
     fault->param = "stream_options";
     if (r->include_usage && !r->stream)
         return kg_fail(err, KG_EINVAL, "stream_options: expected stream to be true");
@@ -636,7 +744,8 @@ kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
                                  .n = 1,
                                  .max_tokens = KG_API_NOT_GIVEN,
                                  .temperature = 1,
-                                 .top_p = 1};
+                                 .top_p = 1,
+                                 .repetition = 1};
     *fault = (struct kg_api_fault){.status = 400};
     KG_TRY(kg_json_parse(&r->doc, body, n, "the body", err));
     if (kg_json_type(r->doc.root) != KG_JSON_OBJECT)
@@ -657,6 +766,8 @@ void kg_api_release(struct kg_api_request *r)
     }
     kg_mem_free(r->prompts);
     kg_mem_free(r->bias_ids);
+    kg_mem_free(r->stop_ids);
+    kg_json_release(&r->vars);
     kg_json_release(&r->doc);
     *r = (struct kg_api_request){0};
 }

@@ -91,6 +91,11 @@ static kg_status token_bytes(struct kg_str *bytes, const struct kg_api_answer *a
     return a->m->tok ? kg_tokenizer_decode(bytes, a->m->tok, &id, 1, false, err) : KG_OK;
 }
 
+static kg_status put_id_name(struct kg_str *out, int32_t id, struct kg_err *err)
+{
+    return kg_str_printf(out, err, "\"token_id:%d\"", id);
+}
+
 /* {"token", "logprob", "bytes"} without the closing brace. */
 static kg_status put_entry(struct kg_str *out, const struct kg_api_answer *a,
                            struct kg_str *bytes, int32_t id, float logp,
@@ -98,7 +103,9 @@ static kg_status put_entry(struct kg_str *out, const struct kg_api_answer *a,
 {
     KG_TRY(token_bytes(bytes, a, id, err));
     KG_TRY(kg_str_puts(out, "{\"token\": ", err));
-    KG_TRY(kg_json_put_string(out, kg_str_text(bytes), bytes->len, err));
+    KG_TRY(a->r->ids_for_names
+               ? put_id_name(out, id, err)
+               : kg_json_put_string(out, kg_str_text(bytes), bytes->len, err));
     KG_TRY(kg_str_puts(out, ", \"logprob\": ", err));
     KG_TRY(put_logp(out, logp, err));
     KG_TRY(kg_str_puts(out, ", \"bytes\": [", err));
@@ -139,13 +146,13 @@ static kg_status put_chat_logprobs(struct kg_str *out, const struct kg_api_answe
 }
 
 /* A token as a string that no other token has: text, or its bytes when they are not
- * text, or its id when it has none. */
+ * text, or its id when it has none or ids are asked for. */
 static kg_status put_token(struct kg_str *out, const struct kg_api_answer *a,
                            struct kg_str *bytes, int32_t id, struct kg_err *err)
 {
     KG_TRY(token_bytes(bytes, a, id, err));
-    if (bytes->len == 0)
-        return kg_str_printf(out, err, "\"token_id:%d\"", id);
+    if (bytes->len == 0 || a->r->ids_for_names)
+        return put_id_name(out, id, err);
     if (kg_utf8_is_valid(bytes->data, bytes->len))
         return kg_json_put_string(out, bytes->data, bytes->len, err);
     KG_TRY(kg_str_puts(out, "\"bytes:", err));

@@ -157,13 +157,16 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                          .ignore_eos = r->ignore_eos,
                                          .stops = r->stops,
                                          .n_stops = r->n_stops,
+                                         .stop_ids = r->stop_ids,
+                                         .n_stop_ids = r->n_stop_ids,
                                          .record_top_k = r->top_logprobs,
                                          .rng = kg_seed_key()};
     job->adjust = (struct kg_adjust){.bias = r->bias_ids,
                                      .n_bias = r->n_bias,
+                                     .repetition = (float)r->repetition,
                                      .presence = (float)r->presence,
                                      .frequency = (float)r->frequency};
-    if (r->n_bias > 0 || r->presence != 0 || r->frequency != 0)
+    if (r->n_bias > 0 || r->repetition != 1 || r->presence != 0 || r->frequency != 0)
         job->sampling.adjust = &job->adjust;
     job->groups = kg_mem_calloc(2 * r->n_prompts, sizeof *job->groups, "request", err);
     job->trajs = kg_mem_calloc(n, sizeof *job->trajs, "request", err);
@@ -335,6 +338,16 @@ static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice 
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
 
+/* Tokens that have text: one of stop_token_ids that ended the answer has none. */
+static size_t texted(const struct kg_serve_job *job, const struct kg_traj *t)
+{
+    if (t->finish == KG_FINISH_STOP)
+        for (size_t i = 0; i < job->r.n_stop_ids; i++)
+            if (job->r.stop_ids[i] == t->tokens[t->n - 1])
+                return t->n - 1;
+    return t->n;
+}
+
 static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     const struct kg_traj *t = &job->trajs[index];
@@ -342,7 +355,7 @@ static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_er
     struct kg_serve_choice *choice = &job->choices[index];
     struct kg_str *said = &choice->said;
     KG_TRY(begin_choice(said, job, index, err));
-    if (tok)
+    if (tok && texted(job, t) == t->n)
         KG_TRY(kg_serve_text_add(said, &choice->text, tok, t->tokens[t->n - 1],
                                  job->r.stops, job->r.n_stops, err));
     if (job->r.reads_calls) /* what may become a call waits */
@@ -430,18 +443,19 @@ static kg_status put_whole_choice(struct kg_str *out, struct kg_serve_job *job, 
 {
     const struct kg_tokenizer *tok = job->s->opts.tok;
     struct kg_tool_calls *calls = &job->choices[i].calls;
+    struct kg_traj t = job->trajs[i];
     struct kg_str text = {0};
     kg_status status = begin_choice(&text, job, i, err);
+    t.n = texted(job, &t);
     if (status == KG_OK && tok)
-        status = kg_rollout_text(&text, tok, &job->trajs[i], job->r.stops, job->r.n_stops,
-                                 err);
+        status = kg_rollout_text(&text, tok, &t, job->r.stops, job->r.n_stops, err);
     if (status == KG_OK && job->r.reads_calls)
         status = kg_tool_calls_end(calls, kg_str_text(&text), text.len, err);
     struct kg_api_choice c = describe(job, i);
     c.text = kg_str_text(&text);
     c.text_n = job->r.reads_calls ? calls->content_n : text.len;
     c.calls = calls;
-    c.finish = job->trajs[i].finish;
+    c.finish = t.finish;
     if (status == KG_OK)
         status = kg_api_put_choice(out, &job->answer, false, &c, err);
     kg_str_release(&text);

@@ -281,6 +281,80 @@ static void two_models_of_one_name_are_refused(void **state)
     kg_model_free(other);
 }
 
+/* ---- what ends an answer ---- */
+
+static size_t numbers_of(int32_t *out, const char *body, const char *name)
+{
+    const char *at = strstr(body, name);
+    size_t n = 0;
+    assert_non_null(at);
+    at = strchr(at, '[') + 1;
+    while (*at != ']' && n < 64) {
+        out[n++] = atoi(at);
+        at += strcspn(at, ",]");
+        at += *at == ',';
+    }
+    return n;
+}
+
+/* The texts of all pieces of an answer. */
+static void texts_of(char *out, size_t size, const char *body)
+{
+    out[0] = '\0';
+    while ((body = strstr(body, "\"text\": \"")) != NULL) {
+        body += 9;
+        size_t n = strlen(out);
+        snprintf(out + n, size - n, "%.*s", (int)strcspn(body, "\""), body);
+    }
+}
+
+/* As vLLM: the id is listed, has no text, and the rest is that of an answer which goes
+ * on; a stream tells the same, ignore_eos or not. */
+static void an_answer_ends_by_stop_id(void **state)
+{
+    enum { SEEDS = 12, LONG = 24 };
+    char body[1024], whole[512], text[512];
+    int32_t all[64], cut[64];
+    (void)state;
+    start((struct kg_serve_opts){0});
+    for (int seed = 0; seed < SEEDS; seed++) {
+        const char *form = "{\"prompt\":\"ab\",\"max_tokens\":%d,\"seed\":%d,"
+                           "\"ignore_eos\":true,\"return_token_ids\":true%s}";
+        snprintf(body, sizeof body, form, LONG, seed, "");
+        ask(0, body);
+        wait_answers();
+        size_t n = numbers_of(all, got.body[0], "\"token_ids\"");
+        assert_int_equal(n, LONG);
+        int32_t id = all[2 + seed];
+        size_t end = 0;
+        while (all[end] != id)
+            end++;
+        snprintf(whole, sizeof whole, ",\"stop_token_ids\":[%d,%d]", TEST_V - 1, id);
+        for (size_t i = 0; i < end; i++)
+            end = all[i] == TEST_V - 1 ? i : end;
+        snprintf(body, sizeof body, form, LONG, seed, whole);
+        ask(1, body);
+        strcat(whole, ",\"stream\":true");
+        snprintf(body, sizeof body, form, LONG, seed, whole);
+        ask(2, body);
+        wait_answers();
+        assert_int_equal(numbers_of(cut, got.body[1], "\"token_ids\""), end + 1);
+        assert_memory_equal(cut, all, (end + 1) * sizeof *cut);
+        assert_non_null(strstr(got.body[1], "\"finish_reason\": \"stop\""));
+        texts_of(whole, sizeof whole, got.body[1]);
+        texts_of(text, sizeof text, got.body[2]);
+        assert_string_equal(text, whole);
+        assert_non_null(strstr(got.body[2], "\"finish_reason\": \"stop\""));
+        /* the text of the tokens before it is that of an answer that the limit cut */
+        snprintf(body, sizeof body, form, (int)(end > 0 ? end : 1), seed, "");
+        ask(3, body);
+        wait_answers();
+        texts_of(text, sizeof text, got.body[3]);
+        assert_string_equal(end > 0 ? text : "", whole);
+    }
+    end();
+}
+
 static void answer_i_is_drawn_with_seed_plus_i(void **state)
 {
     static const char form[] =
@@ -711,6 +785,7 @@ int main(void)
         cmocka_unit_test(answers_do_not_depend_on_company),
         cmocka_unit_test(adapters_are_served_by_name_and_answer_as_alone),
         cmocka_unit_test(two_models_of_one_name_are_refused),
+        cmocka_unit_test(an_answer_ends_by_stop_id),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
         cmocka_unit_test(a_scored_prompt_is_listed_across_a_change_of_draw),
         cmocka_unit_test(every_prompt_has_seeds_of_its_own),
