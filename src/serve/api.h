@@ -193,9 +193,10 @@ struct kg_api_choice {
 };
 
 /* A whole answer is begin, choices, end; so is a piece of a stream, with `piece` true.
+ * first: it is whole, or the first piece of a choice
  * usage NULL: none (in a piece of a stream whose client asked for it: null). */
 kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
-                           struct kg_err *err) KG_MUST_CHECK;
+                           bool first, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                             const struct kg_api_choice *c,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -205,7 +205,7 @@ static void answer_is(enum kg_api_kind kind, const char *body, bool piece,
     struct kg_api_model m = model();
     struct kg_api_answer a = {.r = &r, .m = &m, .id = "id", .created = 7, .seed = 9};
     struct kg_api_usage usage = {1, 2};
-    need(parse(kind, body));
+    need(encode(kind, body));
     make_traj(&t);
     struct kg_api_offset offset = {0};
     struct kg_api_choice c = {.first = true,
@@ -216,7 +216,7 @@ static void answer_is(enum kg_api_kind kind, const char *body, bool piece,
                               .from = 1,
                               .to = 3,
                               .finish = KG_FINISH_STOP};
-    need(kg_api_put_begin(&out, &a, piece, &err));
+    need(kg_api_put_begin(&out, &a, piece, true, &err));
     need(kg_api_put_choice(&out, &a, piece, &c, &err));
     need(kg_api_put_end(&out, &a, piece, piece ? NULL : &usage, &err));
     assert_string_equal(out.data, expected);
@@ -226,6 +226,7 @@ static void answer_is(enum kg_api_kind kind, const char *body, bool piece,
     kg_traj_release(&t);
 }
 
+#define ASKED "\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]"
 #define USAGE                                                                            \
     "\"usage\": {\"prompt_tokens\": 1, \"completion_tokens\": 2, \"total_tokens\": 3}"
 
@@ -239,21 +240,49 @@ static void answers_have_the_shapes_of_the_api(void **state)
               "-1.5], \"top_logprobs\": [{\"3\": -0.5, \"4\": -9999.0, \"2\": -1.5}, "
               "{\"3\": -0.5, \"4\": -9999.0, \",\": -1.5}], \"text_offset\": [0, 1]}, "
               "\"finish_reason\": \"stop\"}], " USAGE ", \"seed\": 9}");
-    answer_is(KG_API_CHAT, "{\"messages\":[{}]}", false,
+    answer_is(KG_API_CHAT, "{" ASKED "}", false,
               "{\"id\": \"id\", \"object\": \"chat.completion\", \"created\": 7, "
               "\"model\": \"digits\", \"choices\": [{\"index\": 0, \"message\": "
               "{\"role\": \"assistant\", \"content\": \"2,\", \"refusal\": null}, "
               "\"logprobs\": null, \"finish_reason\": \"stop\"}], " USAGE
               ", \"seed\": 9}");
     answer_is(KG_API_CHAT,
-              "{\"messages\":[{}],\"stream\":true,\"stream_options\":{\"include_usage\":"
+              "{" ASKED ",\"stream\":true,\"stream_options\":{\"include_usage\":"
               "true},\"return_token_ids\":true}",
               true,
               "{\"id\": \"id\", \"object\": \"chat.completion.chunk\", \"created\": 7, "
-              "\"model\": \"digits\", \"choices\": [{\"index\": 0, \"delta\": {\"role\": "
+              "\"model\": \"digits\", \"prompt_token_ids\": [5], \"choices\": "
+              "[{\"index\": 0, \"delta\": {\"role\": "
               "\"assistant\", \"content\": \"2,\"}, \"logprobs\": null, "
               "\"finish_reason\": \"stop\", \"prompt_token_ids\": [5], \"token_ids\": "
               "[6,14]}], \"usage\": null, \"seed\": 9}");
+    answer_is(
+        KG_API_CHAT,
+        "{" ASKED ",\"logprobs\":true,\"top_logprobs\":2,\"return_token_ids\":true,"
+        "\"return_tokens_as_token_ids\":true}",
+        false,
+        "{\"id\": \"id\", \"object\": \"chat.completion\", \"created\": 7, "
+        "\"model\": \"digits\", \"prompt_token_ids\": [5], \"choices\": [{\"index\": 0, "
+        "\"message\": {\"role\": \"assistant\", \"content\": \"2,\", \"refusal\": "
+        "null}, \"logprobs\": {\"content\": [{\"token\": \"token_id:6\", \"logprob\": "
+        "-1.5, \"bytes\": [50], \"top_logprobs\": [{\"token\": \"token_id:7\", "
+        "\"logprob\": -0.5, \"bytes\": [51]}, {\"token\": \"token_id:8\", \"logprob\": "
+        "-9999.0, \"bytes\": [52]}]}, {\"token\": \"token_id:14\", "
+        "\"logprob\": -1.5, \"bytes\": [44], \"top_logprobs\": [{\"token\": "
+        "\"token_id:7\", \"logprob\": -0.5, \"bytes\": [51]}, {\"token\": "
+        "\"token_id:8\", \"logprob\": -9999.0, \"bytes\": [52]}]}], \"refusal\": "
+        "null}, \"finish_reason\": \"stop\", \"prompt_token_ids\": [5], "
+        "\"token_ids\": [6,14]}], " USAGE ", \"seed\": 9}");
+    answer_is(
+        KG_API_COMPLETION,
+        "{\"prompt\":\"1\",\"logprobs\":2,\"return_tokens_as_token_ids\":true}", false,
+        "{\"id\": \"id\", \"object\": \"text_completion\", \"created\": 7, "
+        "\"model\": \"digits\", \"choices\": [{\"index\": 0, \"text\": \"2,\", "
+        "\"logprobs\": {\"tokens\": [\"token_id:6\", \"token_id:14\"], "
+        "\"token_logprobs\": [-1.5, -1.5], \"top_logprobs\": [{\"token_id:7\": -0.5, "
+        "\"token_id:8\": -9999.0, \"token_id:6\": -1.5}, {\"token_id:7\": -0.5, "
+        "\"token_id:8\": -9999.0, \"token_id:14\": -1.5}], \"text_offset\": [0, 1]}, "
+        "\"finish_reason\": \"stop\"}], " USAGE ", \"seed\": 9}");
 }
 
 /* The prompt "12" behind a token that is not of the text, and the answer "," or none. */

@@ -407,8 +407,18 @@ static kg_status put_ids(struct kg_str *out, const struct kg_api_choice *c, bool
     return kg_json_put_ints(out, c->t->tokens + c->from, c->to - c->from, err);
 }
 
+/* Of a chat, which has one prompt: vLLM's clients read its ids here, SGLang's in the
+ * choices, so they stand in both. */
+static kg_status put_prompt_ids(struct kg_str *out, const struct kg_api_answer *a,
+                                struct kg_err *err)
+{
+    const struct kg_ids *ids = &a->r->prompts[0].ids;
+    KG_TRY(kg_str_puts(out, ", \"prompt_token_ids\": ", err));
+    return kg_json_put_ints(out, ids->ids, ids->n, err);
+}
+
 kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
-                           struct kg_err *err)
+                           bool first, struct kg_err *err)
 {
     const char *object = a->r->kind == KG_API_COMPLETION ? "text_completion"
                          : piece                         ? "chat.completion.chunk"
@@ -418,6 +428,8 @@ kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bo
                          "\"model\": ",
                          a->id, object, (long long)a->created));
     KG_TRY(kg_json_put_string(out, a->m->name, strlen(a->m->name), err));
+    if (first && a->r->token_ids && a->r->kind == KG_API_CHAT)
+        KG_TRY(put_prompt_ids(out, a, err));
     return kg_str_puts(out, ", \"choices\": [", err);
 }
 

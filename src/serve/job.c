@@ -317,7 +317,7 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
     c.calls = finish == KG_FINISH_NONE ? NULL : &choice->calls;
     c.finish = finish;
     KG_TRY(begin_event(job, err));
-    KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
+    KG_TRY(kg_api_put_begin(out, &job->answer, true, c.first, err));
     KG_TRY(kg_api_put_choice(out, &job->answer, true, &c, err));
     KG_TRY(kg_api_put_end(out, &job->answer, true, NULL, err));
     choice->begun = true;
@@ -466,7 +466,7 @@ static kg_status put_whole(struct kg_str *out, struct kg_serve_job *job,
                            struct kg_err *err)
 {
     struct kg_api_usage usage = usage_of(job);
-    KG_TRY(kg_api_put_begin(out, &job->answer, false, err));
+    KG_TRY(kg_api_put_begin(out, &job->answer, false, true, err));
     for (size_t i = 0; i < job->n_choices; i++)
         KG_TRY(put_whole_choice(out, job, i, err));
     return kg_api_put_end(out, &job->answer, false, &usage, err);
@@ -478,7 +478,7 @@ static kg_status finish_stream(struct kg_serve_job *job, struct kg_err *err)
     struct kg_api_usage usage = usage_of(job);
     if (job->r.include_usage) {
         KG_TRY(begin_event(job, err));
-        KG_TRY(kg_api_put_begin(out, &job->answer, true, err));
+        KG_TRY(kg_api_put_begin(out, &job->answer, true, false, err));
         KG_TRY(kg_api_put_end(out, &job->answer, true, &usage, err));
         KG_TRY(send_event(job, err));
     }
