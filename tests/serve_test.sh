@@ -202,6 +202,30 @@ tools_need_a_template() {
         has '"param": "tool_choice"' 'unsupported_parameter'
 }
 
+# ---- clients ----
+# Bodies that released clients sent; parts of the answers that they read.
+clients() {
+    tab=$(printf '\t')
+    while IFS="$tab" read -r who path status parts body; do
+        printf %s "$body" >"$work/asked"
+        ask "$status" "$path" -H 'X-Session-ID: a' --data-binary "@$work/asked" || { echo "$who: $body"; return 1; }
+        while [ -n "$parts" ]; do
+            has "${parts%%|*}" || { echo "$who: $body"; return 1; }
+            case $parts in *'|'*) parts=${parts#*|} ;; *) parts= ;; esac
+        done
+    done <tests/data/api/clients.tsv
+}
+# The prompt's ids stand in the first piece of each choice and beside it, those of the answer in all pieces.
+chat_ids() {
+    with='"messages":[{"role":"user","content":"Hi"}],"max_tokens":9,"seed":3,"ignore_eos":true,"return_token_ids":true'
+    ask 200 /v1/chat/completions -d "{$with}" || return 1
+    whole=$(sed -n 's/.*"token_ids": \[\([0-9,]*\)\].*/\1/p' "$work/body") prompt=$(ids prompt_token_ids)
+    [ "$(grep -o "\"prompt_token_ids\": \[$prompt\]" "$work/body" | wc -l)" -eq 2 ] && [ -n "$whole" ] || return 1
+    ask 200 /v1/chat/completions -d "{$with,\"stream\":true}" &&
+        [ "$(grep -o "\"prompt_token_ids\": \[$prompt\]" "$work/body" | wc -l)" -eq 2 ] &&
+        [ "$(sed -n 's/.*, "token_ids": \[\([0-9,]*\)\].*/\1/p' "$work/body" | sed '/^$/d' | paste -sd,)" = "$whole" ]
+}
+
 # ---- kedge chat ----
 # A word behind / is for kedge: one that it does not know is said, and nothing is answered. What follows /quit is not read.
 chat_takes_commands() {
@@ -357,6 +381,7 @@ pass "an echoed prompt has the log-probs of kedge score" echo_scores
 pass "penalties and biases change what is drawn and no log-prob" adjusted
 pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
+pass "a chat tells its ids, whole and streamed" chat_ids
 pass "stop strings never leak into a stream" stop_strings_never_leak
 pass "kedge chat appends tokens to tokens" chat_appends_tokens
 pass "kedge chat takes commands, and says which it does not know" chat_takes_commands
@@ -388,6 +413,7 @@ pass "SIGTERM drains: open answers are finished, new ones refused" drain
 if learn_a_call >"$work/body" 2>&1 && start; then
     pass "tool calls are read out of answers, whole and streamed" tool_calls
     pass "calls and their results reach the template" tool_results
+    pass "released clients get what they read" clients
     stop
 else
     failed "a model learns a tool call" "$(cat "$work/body" "$work/log")"

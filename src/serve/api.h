@@ -32,17 +32,18 @@ enum {
     KG_API_NOT_GIVEN = -1
 };
 
-/* The last two are vLLM's, and answered without the model. */
+/* The last three are vLLM's: ids to ids, and two that are answered without the model. */
 enum kg_api_kind {
     KG_API_COMPLETION,
     KG_API_CHAT,
+    KG_API_GENERATE,
     KG_API_TOKENIZE,
     KG_API_DETOKENIZE,
     KG_API_KINDS
 };
 static inline bool kg_api_is_answered(enum kg_api_kind kind) /* by the model */
 {
-    return kind == KG_API_COMPLETION || kind == KG_API_CHAT;
+    return kind < KG_API_TOKENIZE;
 }
 
 /* What an error answer says besides its message. */
@@ -66,8 +67,10 @@ struct kg_api_prompt {
 
 struct kg_api_request {
     enum kg_api_kind kind;
-    struct kg_json_doc doc; /* owned; what is borrowed below */
-    const char *model;      /* NULL: not named */
+    struct kg_json_doc doc;       /* owned; what is borrowed below */
+    const char *model;            /* NULL: not named */
+    const char *id;               /* of the request, for its answer; NULL: the server's */
+    const struct kg_json *params; /* of kind GENERATE: where further fields stand */
     const struct kg_json *prompt, *messages, *template_vars;
     const char *effort, *verbosity; /* variables of the template; NULL: not given */
     struct kg_json_doc vars;        /* owned; template_vars with both; filled by encode */
@@ -103,17 +106,20 @@ struct kg_api_request {
     size_t n_prompts;
 };
 
-enum { KG_API_OF_MESSAGES = 1 << KG_API_KINDS }; /* says nothing without messages */
+enum {
+    KG_API_OF_MESSAGES = 1 << KG_API_KINDS,   /* says nothing without messages */
+    KG_API_OF_PARAMS = KG_API_OF_MESSAGES * 2 /* stands in sampling_params */
+};
 
 struct kg_api_field {
     const char *name;
-    unsigned kinds;      /* bits 1 << enum kg_api_kind, and KG_API_OF_MESSAGES */
+    unsigned kinds;      /* bits 1 << enum kg_api_kind, and the two above */
     const char *neutral; /* "": used; "*": passed over; else the values it may have */
     const char *help;
     kg_status (*take)(struct kg_api_request *r, const struct kg_json *v,
                       struct kg_err *err); /* NULL unless used */
 };
-/* Ended by a row with name NULL. */
+/* Ended by a row with name NULL. A name may have a row for each kind. */
 extern const struct kg_api_field kg_api_fields[];
 
 /* Read a request. On failure *fault says how to answer; r is to be released all the same.
@@ -123,7 +129,7 @@ kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_api_release(struct kg_api_request *r); /* {0} allowed */
 
-/* The field that says what is asked: prompt, messages or tokens. */
+/* The field that says what is asked: prompt, messages, token_ids or tokens. */
 const char *kg_api_asked(const struct kg_api_request *r);
 
 /* A model that is served. */

@@ -96,7 +96,7 @@ static kg_status encode_prompt(struct kg_api_prompt *p, const struct kg_api_requ
 static kg_status encode_prompts(struct kg_api_request *r, const struct kg_api_model *m,
                                 struct kg_err *err)
 {
-    bool one = r->kind == KG_API_DETOKENIZE ||
+    bool one = r->kind == KG_API_DETOKENIZE || r->kind == KG_API_GENERATE ||
                kg_json_type(r->prompt) == KG_JSON_STRING ||
                kg_json_type(kg_json_at(r->prompt, 0)) == KG_JSON_INT;
     size_t n = one ? 1 : kg_json_size(r->prompt);
@@ -233,8 +233,8 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
         return KG_OK;
     fault->code = "context_length_exceeded";
     return kg_fail(err, KG_EINVAL,
-                   "the context is %d tokens: a prompt of %zu and an answer of %lld do "
-                   "not fit",
+                   "this model's maximum context length is %d tokens: a prompt of %zu "
+                   "and an answer of %lld do not fit",
                    m->max_len, longest, (long long)needed);
 }
 
@@ -242,9 +242,9 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
 static void settle_max_tokens(struct kg_api_request *r, const struct kg_api_model *m,
                               int64_t room)
 {
-    int64_t usual = m->default_tokens > 0    ? m->default_tokens
-                    : r->kind == KG_API_CHAT ? room
-                                             : KG_API_DEFAULT_TOKENS;
+    int64_t usual = m->default_tokens > 0          ? m->default_tokens
+                    : r->kind == KG_API_COMPLETION ? KG_API_DEFAULT_TOKENS
+                                                   : room;
     if (r->max_tokens == KG_API_NOT_GIVEN)
         r->max_tokens = usual < room ? usual : room;
 }

@@ -31,19 +31,23 @@ static void every_used_field_is_taken(void **state)
 
 static void null_is_the_default(void **state)
 {
+    static const char *const asked[KG_API_KINDS] = {
+        "\"prompt\": \"1\"", "\"messages\": [{}]", "\"token_ids\": [1]",
+        "\"prompt\": \"1\"", "\"tokens\": []"};
     (void)state;
     for (const struct kg_api_field *f = kg_api_fields; f->name; f++) {
         char body[256];
-        static const char *const asked[KG_API_KINDS] = {
-            "\"prompt\": \"1\"", "\"messages\": [{}]", "\"prompt\": \"1\"",
-            "\"tokens\": []"};
         int kind = 0;
-        while (!(f->kinds & 1u << kind))
+        while (kind < KG_API_KINDS && !(f->kinds & 1u << kind))
             kind++;
+        bool nested = kind == KG_API_KINDS;
+        kind = nested ? KG_API_GENERATE : kind;
         bool own = strncmp(asked[kind] + 1, f->name, strlen(f->name)) == 0;
-        snprintf(body, sizeof body, "{%s, \"%s\": null}", asked[kind],
-                 own ? "model" : f->name);
-        need(parse(kind, body));
+        snprintf(body, sizeof body,
+                 nested ? "{%s, \"sampling_params\": {\"%s\": null}}"
+                        : "{%s, \"%s\": null}",
+                 asked[kind], own ? "model" : f->name);
+        need(parse((enum kg_api_kind)kind, body));
         assert_true(r.temperature == 1 && r.top_p == 1 && r.n == 1 && !r.seeded);
     }
 }
@@ -195,11 +199,11 @@ static const struct bad {
     {KG_API_COMPLETION,
      "{\"prompt\":\"1\",\"return_token_ids\":true,\"logprobs\":0,"
      "\"frequency_penalty\":-1}",
-     "frequency_penalty", "leave one of the three out"},
+     "frequency_penalty", "leave one of them out"},
     {KG_API_COMPLETION,
      "{\"prompt\":\"1\",\"return_token_ids\":true,\"logprobs\":0,"
      "\"logit_bias\":{\"1\":1}}",
-     "logit_bias", "leave one of the three out"},
+     "logit_bias", "leave one of them out"},
     {KG_API_CHAT, "{\"messages\":[{}],\"chat_template_kwargs\":{\"messages\":1}}",
      "chat_template_kwargs", "'messages'"},
     {KG_API_CHAT, "{\"messages\":[{},{\"role\":\"user\",\"contents\":\"1\"}]}",
@@ -220,6 +224,40 @@ static const struct bad {
      "none or minimal or low"},
     {KG_API_CHAT, "{\"messages\":[{}],\"verbosity\":\"none\"}", "verbosity",
      "low or medium or high"},
+    {KG_API_GENERATE, "{}", "token_ids", "expected the field 'token_ids'"},
+    {KG_API_GENERATE, "{\"token_ids\":\"1\"}", "token_ids", "an array of token ids"},
+    {KG_API_GENERATE, "{\"prompt\":\"1\"}", "prompt", "Unrecognized"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"temperature\":1}", "temperature",
+     "it belongs to another kind of request"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":[]}", "sampling_params",
+     "expected an object"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"colour\":1}}", "colour",
+     "Unrecognized request argument supplied: colour"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"stream\":true}}",
+     "stream", "it belongs to another kind of request"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"temperature\":-1}}",
+     "temperature", "from 0"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"max_tokens\":0}}",
+     "max_tokens", "an integer from 1"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":true}}",
+     "logprobs", "from 0 to 20"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"prompt_logprobs\":1}}",
+     "prompt_logprobs", "only null"},
+    {KG_API_GENERATE,
+     "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":1,\"repetition_penalty\":1.2}"
+     "}",
+     "repetition_penalty", "not supported together with logprobs"},
+    {KG_API_GENERATE,
+     "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":0,\"logit_bias\":{\"1\":2}}}",
+     "logit_bias", "not be drawn from the log-probs"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"output_mode\":\"text\"}", "output_mode",
+     "only \"tokens\" can be given, found \"text\"; text is what /detokenize is for"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"content_parts\":[{\"type\":\"image_url\"}]}",
+     "content_parts", "prompts are ids alone"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"features\":{}}", "features", "ids alone"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"request_id\":7}", "request_id", "a string"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"stream_options\":{\"include_usage\":true}}",
+     "stream_options", "stream to be true"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"reasoning_effort\":\"low\"}",
      "reasoning_effort", "it belongs to another kind of request"},
     {KG_API_TOKENIZE, "{\"prompt\":\"1\",\"verbosity\":\"low\"}", "verbosity",
@@ -263,6 +301,47 @@ static void hints_of_clients_are_passed_over(void **state)
         assert_true(r.temperature == 1 && r.repetition == 1 && r.presence == 0);
         assert_true(r.top_k == 0 && r.n_bias == 0 && !r.ids_for_names && !r.stream);
     }
+}
+
+/* All that vLLM's schema names and clients send. */
+static void a_request_in_ids_is_read(void **state)
+{
+    (void)state;
+    need(encode(
+        KG_API_GENERATE,
+        "{\"model\":\"digits\",\"token_ids\":[5,6,14],\"cache_salt\":\"s\",\"priority\":"
+        "0,"
+        "\"request_id\":\"r-1\",\"stream\":false,\"return_token_ids\":true,"
+        "\"output_mode\":\"tokens\",\"content_parts\":null,\"features\":null,"
+        "\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"reasoning_ended\":"
+        "null,"
+        "\"sampling_params\":{\"temperature\":0.5,\"top_p\":0.9,\"top_k\":-1,\"min_p\":0,"
+        "\"max_tokens\":7,\"seed\":7,\"n\":2,\"stop_token_ids\":[15,1],\"logprobs\":3,"
+        "\"skip_special_tokens\":false,\"routed_experts_prompt_start\":2,"
+        "\"repetition_penalty\":1.0,\"presence_penalty\":0,\"reasoning_effort\":\"low\","
+        "\"detokenize\":false,\"min_tokens\":0,\"bad_words\":[],\"stop\":\"9\"}}"));
+    assert_string_equal(r.id, "r-1");
+    assert_int_equal(r.n_prompts, 1);
+    assert_int_equal(r.prompts[0].ids.n, 3);
+    assert_true(r.temperature == 0.5 && r.top_p == 0.9 && r.top_k == 0 && r.n == 2);
+    assert_true(r.max_tokens == 7 && r.seeded && r.seed == 7 && r.token_ids);
+    assert_true(r.logprobs && r.top_logprobs == 3);
+    assert_int_equal(r.n_stop_ids, 2);
+    assert_string_equal(r.stops[0], "9");
+    need(encode(KG_API_GENERATE,
+                "{\"token_ids\":[5],\"sampling_params\":{\"logprobs\":1}}"));
+    assert_true(r.logprobs && r.top_logprobs == 0);
+    assert_int_equal(r.max_tokens, 63); /* what is left, not 16 */
+    need(encode(KG_API_GENERATE, "{\"token_ids\":[5]}"));
+    assert_true(!r.logprobs && r.id == NULL);
+    refused(encode(KG_API_GENERATE, "{\"token_ids\":[]}"), "token_ids", "at least one");
+    refused(encode(KG_API_GENERATE, "{\"token_ids\":[-1]}"), "token_ids", "found -1");
+    refused(encode(KG_API_GENERATE, "{\"token_ids\":[16]}"), "token_ids", "from 0 to 15");
+    refused(encode(KG_API_GENERATE, "{\"token_ids\":[[1]]}"), "token_ids", "token 0");
+    refused(encode(KG_API_GENERATE,
+                   "{\"token_ids\":[1,2],\"sampling_params\":{\"max_tokens\":63}}"),
+            "token_ids", "maximum context length is 64 tokens");
+    assert_string_equal(fault.code, "context_length_exceeded");
 }
 
 static void stop_ids_are_read(void **state)
@@ -363,6 +442,7 @@ int main(void)
         cmocka_unit_test_teardown(null_is_the_default, release),
         cmocka_unit_test_teardown(what_is_wrong_is_named, release),
         cmocka_unit_test_teardown(hints_of_clients_are_passed_over, release),
+        cmocka_unit_test_teardown(a_request_in_ids_is_read, release),
         cmocka_unit_test_teardown(stop_ids_are_read, release),
         cmocka_unit_test_teardown(effort_goes_to_the_template, release),
         cmocka_unit_test_teardown(what_is_added_to_logits_is_read, release),

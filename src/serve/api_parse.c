@@ -189,6 +189,22 @@ static kg_status take_tokens(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
+static kg_status take_params(struct kg_api_request *r, const struct kg_json *v,
+                             struct kg_err *err)
+{
+    if (kg_json_type(v) != KG_JSON_OBJECT)
+        return wrong(err, "an object", v);
+    r->params = v;
+    return KG_OK;
+}
+
+static kg_status take_id(struct kg_api_request *r, const struct kg_json *v,
+                         struct kg_err *err)
+{
+    r->id = kg_json_text(v, NULL);
+    return r->id ? KG_OK : wrong(err, "a string", v);
+}
+
 static kg_status take_add_special(struct kg_api_request *r, const struct kg_json *v,
                                   struct kg_err *err)
 {
@@ -295,7 +311,8 @@ static kg_status take_stream_options(struct kg_api_request *r, const struct kg_j
     return KG_OK;
 }
 
-/* A number in completions, a switch in chat. */
+/* A switch in chat, elsewhere a number; vLLM counts the token itself among as many as it
+ * lists of an answer in ids. */
 static kg_status take_logprobs(struct kg_api_request *r, const struct kg_json *v,
                                struct kg_err *err)
 {
@@ -304,7 +321,7 @@ static kg_status take_logprobs(struct kg_api_request *r, const struct kg_json *v
         return take_bool(&r->logprobs, v, err);
     KG_TRY(take_int(&n, v, 0, KG_API_MAX_TOP, err));
     r->logprobs = true;
-    r->top_logprobs = (int)n;
+    r->top_logprobs = r->kind == KG_API_GENERATE && n == 1 ? 0 : (int)n;
     return KG_OK;
 }
 
@@ -337,7 +354,7 @@ static kg_status take_max_tokens(struct kg_api_request *r, const struct kg_json 
                                  struct kg_err *err)
 {
     int64_t n;
-    KG_TRY(take_int(&n, v, r->kind == KG_API_CHAT ? 1 : 0, INT_MAX / 2, err));
+    KG_TRY(take_int(&n, v, r->kind == KG_API_COMPLETION ? 0 : 1, INT_MAX / 2, err));
     if (r->max_tokens != KG_API_NOT_GIVEN && r->max_tokens != n)
         return kg_fail(err, KG_EINVAL,
                        "max_tokens and max_completion_tokens differ: %lld and %lld",
@@ -480,6 +497,8 @@ enum {
     BOTH = TEXT | CHAT,
     IDS = 1u << KG_API_TOKENIZE,
     WORDS = 1u << KG_API_DETOKENIZE,
+    GEN = 1u << KG_API_GENERATE,
+    PARAMS = KG_API_OF_PARAMS,
     TALK = CHAT | IDS | KG_API_OF_MESSAGES,
 };
 
@@ -488,8 +507,8 @@ enum {
     "comes, or leave the field out"
 
 const struct kg_api_field kg_api_fields[] = {
-    {"model", BOTH | IDS | WORDS, "", "the name that /v1/models gives; may be left out",
-     take_model},
+    {"model", BOTH | GEN | IDS | WORDS, "",
+     "the name that /v1/models gives; may be left out", take_model},
     {"messages", CHAT | IDS, "",
      "role and content (text, or parts of type text); of the assistant tool_calls, too",
      take_messages},
@@ -499,48 +518,55 @@ const struct kg_api_field kg_api_fields[] = {
      take_tool_choice},
     {"parallel_tool_calls", CHAT, "", "true; with tools false is refused", take_parallel},
     {"prompt", TEXT | IDS, "", "text, token ids, or an array of either", take_prompt},
-    {"max_tokens", BOTH, "",
+    {"max_tokens", BOTH | PARAMS, "",
      "new tokens at most; 16 for completions (0 with echo: none), what is left of the "
      "context for chat",
      take_max_tokens},
     {"max_completion_tokens", CHAT, "", "the newer name of max_tokens", take_max_tokens},
-    {"temperature", BOTH, "", "0 takes the likeliest token; 1", take_temperature},
-    {"top_p", BOTH, "", "keep the likeliest ids up to this sum; 1: off", take_top_p},
-    {"top_k", BOTH, "", "extension: keep so many ids; 0 or -1: off", take_top_k},
-    {"min_p", BOTH, "", "extension: keep ids with so much of the largest; 0: off",
-     take_min_p},
-    {"repetition_penalty", BOTH, "",
+    {"temperature", BOTH | PARAMS, "", "0 takes the likeliest token; 1",
+     take_temperature},
+    {"top_p", BOTH | PARAMS, "", "keep the likeliest ids up to this sum; 1: off",
+     take_top_p},
+    {"top_k", BOTH | PARAMS, "", "extension: keep so many ids; 0 or -1: off", take_top_k},
+    {"min_p", BOTH | PARAMS, "",
+     "extension: keep ids with so much of the largest; 0: off", take_min_p},
+    {"repetition_penalty", BOTH | PARAMS, "",
      "extension: divides the logits above 0 of ids that prompt or answer has, and "
      "multiplies those below; 1: off",
      take_repetition},
-    {"presence_penalty", BOTH, "", "less of what the answer has already; -2 to 2",
-     take_presence},
-    {"frequency_penalty", BOTH, "", "the same, times how often; -2 to 2", take_frequency},
-    {"logit_bias", BOTH, "", "ids and what is added to their logits; -100 to 100",
-     take_bias},
-    {"n", BOTH, "", "answers to each prompt, 1 to 128", take_n},
-    {"seed", BOTH, "",
+    {"presence_penalty", BOTH | PARAMS, "",
+     "less of what the answer has already; -2 to 2", take_presence},
+    {"frequency_penalty", BOTH | PARAMS, "", "the same, times how often; -2 to 2",
+     take_frequency},
+    {"logit_bias", BOTH | PARAMS, "",
+     "ids and what is added to their logits; -100 to 100", take_bias},
+    {"n", BOTH | PARAMS, "", "answers to each prompt, 1 to 128", take_n},
+    {"seed", BOTH | PARAMS, "",
      "0 to 10^18; answer i is drawn with seed + i; without it, with one of the "
      "server's, which the answer tells",
      take_seed},
-    {"stop", BOTH, "", "a string or up to 16 that end an answer and are not part of it",
-     take_stop},
-    {"stop_token_ids", BOTH, "",
+    {"stop", BOTH | PARAMS, "",
+     "a string or up to 16 that end an answer and are not part of it", take_stop},
+    {"stop_token_ids", BOTH | PARAMS, "",
      "extension: ids that end an answer; they are listed and have no text",
      take_stop_tokens},
-    {"stream", BOTH, "", "server-sent events, a piece for each token", take_stream},
-    {"stream_options", BOTH, "", "include_usage: a last piece with the usage",
+    {"stream", BOTH | GEN, "", "server-sent events, a piece for each token", take_stream},
+    {"stream_options", BOTH | GEN, "", "include_usage: a last piece with the usage",
      take_stream_options},
-    {"logprobs", BOTH, "", "chat: true or false; completions: 0 to 20 other ids",
+    {"logprobs", BOTH | PARAMS, "", "chat: true or false; completions: 0 to 20 other ids",
      take_logprobs},
     {"top_logprobs", CHAT, "", "0 to 20 other ids with each token", take_top_logprobs},
     {"echo", TEXT, "",
      "the prompt's text, and with logprobs its tokens, before the answer's", take_echo},
-    {"ignore_eos", BOTH, "", "extension: go on after an end token", take_ignore_eos},
-    {"return_token_ids", BOTH, "", "extension: list the ids of prompt and answer",
+    {"ignore_eos", BOTH | PARAMS, "", "extension: go on after an end token",
+     take_ignore_eos},
+    {"return_token_ids", BOTH | GEN, "", "extension: list the ids of prompt and answer",
      take_token_ids},
     {"return_tokens_as_token_ids", BOTH, "",
      "extension: tokens beside log-probs are called token_id:ID", take_ids_for_names},
+    {"token_ids", GEN, "", "the prompt", take_tokens},
+    {"sampling_params", GEN, "", "how the answer is drawn", take_params},
+    {"request_id", GEN, "", "the answer has it, too", take_id},
     {"tokens", WORDS, "", "ids whose text is wanted", take_tokens},
     {"add_special_tokens", IDS, "",
      "whether BOS goes in front; of a prompt, not of messages", take_add_special},
@@ -558,18 +584,35 @@ const struct kg_api_field kg_api_fields[] = {
     {"prompt_cache_retention", BOTH, "*", "", NULL},
     {"prompt_cache_options", BOTH, "*", "", NULL},
     {"prediction", CHAT, "*", "", NULL},
-    {"session_id", BOTH, "*", "", NULL},
+    {"session_id", BOTH | GEN, "*", "", NULL},
     {"request_id", BOTH, "*", "", NULL},
-    {"cache_salt", BOTH, "*", "", NULL},
-    {"priority", BOTH, "*", "", NULL},
+    {"cache_salt", BOTH | GEN, "*", "", NULL},
+    {"priority", BOTH | GEN, "*", "", NULL},
 
+    {"reasoning_effort", PARAMS, "*", "", NULL},
+    {"reasoning_ended", GEN, "*", "", NULL},
+    {"reasoning_parser_kwargs", GEN, "*", "", NULL},
+    {"token_offsets", GEN, "*", "", NULL},
+    {"skip_special_tokens", PARAMS, "*", "", NULL},
+    {"spaces_between_special_tokens", PARAMS, "*", "", NULL},
+    {"include_stop_str_in_output", PARAMS, "*", "", NULL},
+    {"detokenize", PARAMS, "*", "", NULL},
+    {"output_kind", PARAMS, "*", "", NULL},
+    {"routed_experts_prompt_start", PARAMS, "*", "", NULL},
+
+    {"output_mode", GEN, "\"tokens\"", "text is what /detokenize is for", NULL},
+    {"content_parts", GEN, "null or []", "prompts are ids alone", NULL},
+    {"features", GEN, "null", "prompts are ids alone", NULL},
+    {"kv_transfer_params", GEN, "null", "", NULL},
+    {"ec_transfer_params", GEN, "null", "", NULL},
+    {"extra_args", PARAMS, "null or {}", "", NULL},
     {"store", CHAT, "false", "", NULL},
     {"best_of", TEXT, "1", "", NULL},
     {"suffix", TEXT, "\"\"", "", NULL},
     {"functions", CHAT, "[]", "", NULL},
     {"function_call", CHAT, "\"none\" or \"auto\"", "", NULL},
     {"response_format", BOTH, "{\"type\":\"text\"}", CONSTRAINED, NULL},
-    {"structured_outputs", BOTH, "null", CONSTRAINED, NULL},
+    {"structured_outputs", BOTH | PARAMS, "null", CONSTRAINED, NULL},
     {"guided_json", BOTH, "null", CONSTRAINED, NULL},
     {"guided_regex", BOTH, "null", CONSTRAINED, NULL},
     {"guided_choice", BOTH, "null", CONSTRAINED, NULL},
@@ -577,11 +620,12 @@ const struct kg_api_field kg_api_fields[] = {
     {"json_schema", BOTH, "null", CONSTRAINED, NULL},
     {"grammar", BOTH, "null", CONSTRAINED, NULL},
     {"regex", BOTH, "null", CONSTRAINED, NULL},
-    {"min_tokens", BOTH, "0", "", NULL},
+    {"min_tokens", BOTH | PARAMS, "0", "", NULL},
     {"length_penalty", BOTH, "1", "", NULL},
-    {"bad_words", BOTH, "[]", "", NULL},
-    {"allowed_token_ids", BOTH, "null", "", NULL},
-    {"prompt_logprobs", BOTH, "null", "use echo with logprobs in completions", NULL},
+    {"bad_words", BOTH | PARAMS, "[]", "", NULL},
+    {"allowed_token_ids", BOTH | PARAMS, "null", "", NULL},
+    {"prompt_logprobs", BOTH | PARAMS, "null", "use echo with logprobs in completions",
+     NULL},
     {"include_stop_str_in_output", BOTH, "false", "", NULL},
     {"include_reasoning", CHAT, "true", "thoughts stay in the content", NULL},
     {"modalities", CHAT, "[\"text\"]", "", NULL},
@@ -594,12 +638,14 @@ const struct kg_api_field kg_api_fields[] = {
     {0},
 };
 
-static const struct kg_api_field *find_field(const char *name)
+/* The row for a kind, or else another of that name; NULL: there is none. */
+static const struct kg_api_field *find_field(const char *name, unsigned kind)
 {
+    const struct kg_api_field *found = NULL;
     for (const struct kg_api_field *f = kg_api_fields; f->name; f++)
-        if (strcmp(f->name, name) == 0)
-            return f;
-    return NULL;
+        if (strcmp(f->name, name) == 0 && (found == NULL || f->kinds & kind))
+            found = f;
+    return found;
 }
 
 /* Compared as JSON text; 0.0 is 0. */
@@ -630,14 +676,15 @@ static kg_status take_field(struct kg_api_request *r, const struct kg_api_field 
     return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", f->name);
 }
 
+/* The fields of an object: of a request, or of its sampling_params.   kind: their bit */
 static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *fault,
+                             const struct kg_json *object, unsigned kind,
                              struct kg_err *err)
 {
-    const struct kg_json *root = r->doc.root;
-    for (size_t i = 0; i < kg_json_size(root); i++) {
-        const char *key = kg_json_key_at(root, i);
-        const struct kg_api_field *f = find_field(key);
-        if (f == NULL || !(f->kinds & 1u << r->kind)) {
+    for (size_t i = 0; i < kg_json_size(object); i++) {
+        const char *key = kg_json_key_at(object, i);
+        const struct kg_api_field *f = find_field(key, kind);
+        if (f == NULL || !(f->kinds & kind)) {
             fault->code = "unknown_parameter";
             fault->param = f ? f->name : strlen(key) <= 100 ? key : NULL;
             return kg_fail(err, KG_EINVAL,
@@ -645,7 +692,7 @@ static kg_status take_fields(struct kg_api_request *r, struct kg_api_fault *faul
                            f ? " (it belongs to another kind of request)" : "");
         }
         fault->param = f->name;
-        if (take_field(r, f, kg_json_value_at(root, i), err) != KG_OK) {
+        if (take_field(r, f, kg_json_value_at(object, i), err) != KG_OK) {
             if (err->code == KG_EUNSUPPORTED)
                 fault->code = "unsupported_parameter";
             return err->code;
@@ -661,7 +708,9 @@ const char *kg_api_asked(const struct kg_api_request *r)
 {
     if (r->messages || r->kind == KG_API_CHAT)
         return "messages";
-    return r->kind == KG_API_DETOKENIZE ? "tokens" : "prompt";
+    return r->kind == KG_API_DETOKENIZE ? "tokens"
+           : r->kind == KG_API_GENERATE ? "token_ids"
+                                        : "prompt";
 }
 
 /* A field of messages that was given without any. */
@@ -670,7 +719,7 @@ static kg_status check_prompt_only(const struct kg_api_request *r,
 {
     const struct kg_json *root = r->doc.root;
     for (size_t i = 0; i < kg_json_size(root); i++) {
-        const struct kg_api_field *f = find_field(kg_json_key_at(root, i));
+        const struct kg_api_field *f = find_field(kg_json_key_at(root, i), 1u << r->kind);
         fault->param = f->name;
         if (f->kinds & KG_API_OF_MESSAGES &&
             kg_json_type(kg_json_value_at(root, i)) != KG_JSON_NULL)
@@ -695,13 +744,13 @@ static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fau
                                struct kg_err *err)
 {
     fault->param = adjusts(r);
-    if (fault->param == NULL || !r->token_ids || !r->logprobs)
+    bool ids = r->token_ids || r->kind == KG_API_GENERATE;
+    if (fault->param == NULL || !ids || !r->logprobs)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "%s: not supported together with return_token_ids and logprobs: "
-                   "tokens would not be drawn from the log-probs that are listed; leave "
-                   "one of the three out",
-                   fault->param);
+                   "%s: not supported together with %slogprobs: tokens would not be "
+                   "drawn from the log-probs that are listed; leave one of them out",
+                   fault->param, r->token_ids ? "return_token_ids and " : "");
 }
 
 static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *fault,
@@ -751,7 +800,8 @@ kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
     if (kg_json_type(r->doc.root) != KG_JSON_OBJECT)
         return kg_fail(err, KG_EFORMAT, "the body: expected a JSON object, found %s",
                        kg_json_type_name(r->doc.root));
-    KG_TRY(take_fields(r, fault, err));
+    KG_TRY(take_fields(r, fault, r->doc.root, 1u << kind, err));
+    KG_TRY(take_fields(r, fault, r->params, KG_API_OF_PARAMS, err));
     return check_together(r, fault, err);
 }
 

@@ -285,6 +285,78 @@ static void answers_have_the_shapes_of_the_api(void **state)
         "\"finish_reason\": \"stop\"}], " USAGE ", \"seed\": 9}");
 }
 
+#define SCORED(id, logp, rank)                                                           \
+    "{\"token\": \"token_id:" id "\", \"token_id\": " id ", \"logprob\": " logp          \
+    ", \"rank\": " rank
+#define TOPS  ", \"top_logprobs\": ["
+#define EIGHT "}, " SCORED("8", "-0.5", "1") "}]}"
+
+static const char IDS_WHOLE[] =
+    "{\"request_id\": \"a\\\"b\", \"model\": \"digits\", \"created\": 7, "
+    "\"output_mode\": "
+    "\"tokens\", \"prompt_token_ids\": [5], \"choices\": [{\"index\": 0, \"token_ids\": "
+    "[6,14,2], \"logprobs\": {\"content\": [" /* 6 is the likeliest, then 8 */
+    SCORED("6", "-0.5", "1") TOPS SCORED("6", "-0.5", "1") "}, " SCORED(
+        "8", "-1.25", "2") "}]}, " SCORED("14", "-1.25", "2")
+        TOPS SCORED("14", "-1.25", "2") EIGHT ", " SCORED("2", "-3.0", "null")
+            TOPS SCORED("2", "-3.0", "null") EIGHT
+    "]}, \"finish_reason\": \"stop\", \"sampling_mask\": [[6,8], "
+    "[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15], [14]], \"routed_experts\": null, "
+    "\"weight_versions\": [{\"version\": \"0\", \"start\": 0, \"end\": 3}]}], \"usage\": "
+    "{\"prompt_tokens\": 1, \"completion_tokens\": 3, \"total_tokens\": 4}, \"seed\": 9}";
+static const char IDS_PIECE[] =
+    "{\"index\": 3, \"token_ids\": [14], \"logprobs\": {\"content\": [" SCORED(
+        "14", "-1.25", "2") TOPS SCORED("14", "-1.25", "2") EIGHT
+    "]}, \"finish_reason\": null, \"sampling_mask\": "
+    "[[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]], \"routed_experts\": null, "
+    "\"weight_versions\": null}";
+
+/* Prompt 5, answer 6, 14, 2, of which the second was drawn from all of the vocabulary. */
+static void make_truncated(struct kg_traj *t)
+{
+    static const int32_t first[] = {6, 8}, second[] = {8, 14};
+    static const float logp[] = {-0.5f, -1.25f};
+    static const uint8_t bits[2][2] = {{0x40, 0x01}, {0x00, 0x40}};
+    const struct kg_traj_step steps[] = {
+        {6, -0.5f, first, logp, .kept = {bits[0], 2, 2, 16}},
+        {14, -1.25f, second, logp, .cut = 0},
+        {2, -3, second, logp, .kept = {bits[1], 2, 1, 16}},
+    };
+    const int32_t prompt = 5;
+    *t = (struct kg_traj){.top_k = 2, .finish = KG_FINISH_STOP};
+    need(kg_traj_append(t, &prompt, 1, KG_SOURCE_PROMPT, &err));
+    for (int i = 0; i < 3; i++)
+        need(kg_traj_push(t, &steps[i], &err));
+}
+
+/* The sampled token first, then the likeliest others; what truncation kept of each. */
+static void answers_in_ids_have_the_shape_of_vllm(void **state)
+{
+    struct kg_traj t;
+    struct kg_api_model m = model();
+    struct kg_api_answer a = {.r = &r, .m = &m, .id = "id", .created = 7, .seed = 9};
+    struct kg_api_usage usage = {1, 3};
+    struct kg_str out = {0};
+    (void)state;
+    need(encode(KG_API_GENERATE, "{\"token_ids\":[5],\"request_id\":\"a\\\"b\","
+                                 "\"return_token_ids\":true,\"sampling_params\":"
+                                 "{\"logprobs\":2}}"));
+    make_truncated(&t);
+    struct kg_api_choice c = {.t = &t, .from = 1, .to = 4, .finish = KG_FINISH_STOP};
+    need(kg_api_put_begin(&out, &a, false, true, &err));
+    need(kg_api_put_choice(&out, &a, false, &c, &err));
+    need(kg_api_put_end(&out, &a, false, &usage, &err));
+    assert_string_equal(out.data, IDS_WHOLE);
+    kg_str_clear(&out);
+    c = (struct kg_api_choice){.index = 3, .t = &t, .from = 2, .to = 3};
+    need(kg_api_put_choice(&out, &a, true, &c, &err));
+    assert_string_equal(out.data, IDS_PIECE);
+    t.logp[2] = -1.0f / 0.0f; /* nobody is to train on a number that stands for it */
+    assert_int_equal(kg_api_put_choice(&out, &a, false, &c, &err), KG_ENONFINITE);
+    kg_str_release(&out);
+    kg_traj_release(&t);
+}
+
 /* The prompt "12" behind a token that is not of the text, and the answer "," or none. */
 static void echo_is(const char *body, size_t n, const char *expected)
 {
@@ -573,6 +645,8 @@ static void memory_that_runs_out_is_a_status(void **state)
         "\"12\"}]"
         "}],\"stop\":[\"a\"],\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{"
         "\"a\":1}}",
+        "{\"token_ids\":[5,6],\"sampling_params\":{\"stop_token_ids\":[3],\"logprobs\":2}"
+        "}",
         "{\"prompt\":\"12,\"}", "{\"tokens\":[5,6]}"};
     (void)state;
     for (int kind = 0; kind < KG_API_KINDS; kind++)
@@ -590,6 +664,7 @@ int main(void)
         cmocka_unit_test(a_model_is_found_by_its_name),
         cmocka_unit_test_teardown(what_does_not_fit_the_model_is_refused, release),
         cmocka_unit_test_teardown(answers_have_the_shapes_of_the_api, release),
+        cmocka_unit_test_teardown(answers_in_ids_have_the_shape_of_vllm, release),
         cmocka_unit_test_teardown(an_echoed_prompt_is_listed_before_the_answer, release),
         cmocka_unit_test_teardown(calls_have_the_shape_of_the_api, release),
         cmocka_unit_test_teardown(special_tokens_take_no_place_in_a_text, release),

@@ -10,6 +10,7 @@
 #include "serve/api.h"
 
 #include "base/utf8.h"
+#include "serve/api_ids.h"
 
 #include <math.h>
 #include <string.h>
@@ -420,6 +421,8 @@ static kg_status put_prompt_ids(struct kg_str *out, const struct kg_api_answer *
 kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                            bool first, struct kg_err *err)
 {
+    if (a->r->kind == KG_API_GENERATE)
+        return kg_api_put_ids_begin(out, a, first, err);
     const char *object = a->r->kind == KG_API_COMPLETION ? "text_completion"
                          : piece                         ? "chat.completion.chunk"
                                                          : "chat.completion";
@@ -438,6 +441,8 @@ kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, b
 {
     if (out->len > 0 && out->data[out->len - 1] == '}')
         KG_TRY(kg_str_puts(out, ", ", err));
+    if (a->r->kind == KG_API_GENERATE)
+        return kg_api_put_ids_choice(out, a, c, finish_word(c), err);
     KG_TRY(kg_str_printf(out, err, "{\"index\": %d, ", c->index));
     KG_TRY(put_text(out, a, piece, c, err));
     KG_TRY(put_logprobs(out, a, c, err));

@@ -14,8 +14,11 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "net/http_server.h"
+#include "rollout/sampler.h"
 
 #include <stdio.h>
+
+enum { BYTES_OF_KEPT = 64 }; /* of max_held_bytes, for each id of a request's masks */
 
 /* ---- life ---- */
 
@@ -168,6 +171,11 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                      .frequency = (float)r->frequency};
     if (r->n_bias > 0 || r->repetition != 1 || r->presence != 0 || r->frequency != 0)
         job->sampling.adjust = &job->adjust;
+    /* a stream tells its tokens one by one, and its masks not at all */
+    job->sampling.record_kept = r->kind == KG_API_GENERATE && !r->stream &&
+                                !job->sampling.adjust &&
+                                kg_sampler_truncates(&job->sampling,
+                                                     job->answer.m->vocab);
     job->groups = kg_mem_calloc(2 * r->n_prompts, sizeof *job->groups, "request", err);
     job->trajs = kg_mem_calloc(n, sizeof *job->trajs, "request", err);
     job->choices = kg_mem_calloc(n, sizeof *job->choices, "request", err);
@@ -195,9 +203,9 @@ static void name_answer(struct kg_serve_job *job)
         .created = (int64_t)kg_clock_unix_seconds(),
         /* below 2^53: what every reader of JSON can keep */
         .seed = job->r.seeded ? job->r.seed : (uint64_t)words[0] << 21 | words[1] >> 11};
-    snprintf(job->answer.id, sizeof job->answer.id, "%s-%s%llx",
-             job->r.kind == KG_API_CHAT ? "chatcmpl" : "cmpl", s->prefix,
-             (unsigned long long)number);
+    static const char *const names[] = {"cmpl", "chatcmpl", "generate"};
+    snprintf(job->answer.id, sizeof job->answer.id, "%s-%s%llx", names[job->r.kind],
+             s->prefix, (unsigned long long)number);
 }
 
 static kg_status find_model(struct kg_serve_job *job, struct kg_api_fault *fault,
@@ -326,6 +334,12 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
     return send_event(job, err);
 }
 
+/* Ids are answered by ids alone. */
+static bool has_text(const struct kg_serve_job *job)
+{
+    return job->s->opts.tok && job->r.kind != KG_API_GENERATE;
+}
+
 /* The first piece leaves at once, later ones with what came since. */
 static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice *choice,
                    size_t text_n)
@@ -333,7 +347,7 @@ static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice 
     double gap = job->s->opts.piece_seconds;
     if (!choice->begun)
         return true;
-    if (text_n == 0 && !job->r.logprobs && !job->r.token_ids)
+    if (text_n == 0 && !job->r.logprobs && !job->r.token_ids && has_text(job))
         return false;
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
@@ -355,7 +369,7 @@ static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_er
     struct kg_serve_choice *choice = &job->choices[index];
     struct kg_str *said = &choice->said;
     KG_TRY(begin_choice(said, job, index, err));
-    if (tok && texted(job, t) == t->n)
+    if (has_text(job) && texted(job, t) == t->n)
         KG_TRY(kg_serve_text_add(said, &choice->text, tok, t->tokens[t->n - 1],
                                  job->r.stops, job->r.n_stops, err));
     if (job->r.reads_calls) /* what may become a call waits */
@@ -396,6 +410,25 @@ static void note_first(struct kg_serve_job *job)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* What truncation keeps may be nearly the vocabulary at every token, and is held until
+ * the answer is written; so a request gives up before it fills the memory. */
+static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
+                            struct kg_err *err)
+{
+    const int64_t most = (int64_t)(job->s->opts.max_held_bytes / BYTES_OF_KEPT);
+    if (!job->sampling.record_kept)
+        return KG_OK;
+    bool cut = t->kept_n && t->kept_n[t->n - 1] > 0;
+    job->kept += cut ? t->kept_n[t->n - 1] : job->answer.m->vocab;
+    if (job->kept <= most)
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "sampling_mask: expected at most %lld ids that truncation keeps, over "
+                   "all tokens of a request's answers, found more: set top_k, or fewer "
+                   "max_tokens, or leave truncation out",
+                   (long long)most);
+}
+
 kg_status kg_serve_on_token(void *user, const struct kg_request *q,
                             const struct kg_traj *t, struct kg_err *err)
 {
@@ -406,6 +439,8 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     s->fresh++;
     if (job->first == 0)
         note_first(job);
+    if (count_kept(job, t, &failure) != KG_OK)
+        kg_serve_job_fail(job, &failure);
     if (job->r.stream && job->end == KG_SERVE_WELL &&
         tell_token(job, (size_t)(t - job->trajs), &failure) != KG_OK)
         kg_serve_job_fail(job, &failure);
@@ -447,7 +482,7 @@ static kg_status put_whole_choice(struct kg_str *out, struct kg_serve_job *job, 
     struct kg_str text = {0};
     kg_status status = begin_choice(&text, job, i, err);
     t.n = texted(job, &t);
-    if (status == KG_OK && tok)
+    if (status == KG_OK && has_text(job))
         status = kg_rollout_text(&text, tok, &t, job->r.stops, job->r.n_stops, err);
     if (status == KG_OK && job->r.reads_calls)
         status = kg_tool_calls_end(calls, kg_str_text(&text), text.len, err);
@@ -513,7 +548,7 @@ static void end_well(struct kg_serve_job *job, const struct kg_str *body)
 static void end_failed(struct kg_serve_job *job)
 {
     kg_status code = job->failure.code;
-    struct kg_api_fault fault = {.status = 500};
+    struct kg_api_fault fault = {.status = code == KG_EUNSUPPORTED ? 400 : 500};
     if (code == KG_EINTERRUPTED || code == KG_ENOMEM)
         fault.status = 503;
     if (code == KG_ENOMEM)

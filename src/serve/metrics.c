@@ -10,8 +10,8 @@
 
 static const double bounds[KG_SERVE_METRICS_BUCKETS] = {
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
-static const char *const kinds[KG_API_KINDS] = {"completions", "chat", "tokenize",
-                                                "detokenize"};
+static const char *const kinds[KG_API_KINDS] = {"completions", "chat", "generate",
+                                                "tokenize", "detokenize"};
 
 void kg_serve_metrics_observe(struct kg_serve_metrics_histogram *h, double seconds)
 {

@@ -102,6 +102,11 @@ static void on_chat(void *user, struct kg_http_exchange *x)
     take(user, x, KG_API_CHAT);
 }
 
+static void on_generate(void *user, struct kg_http_exchange *x)
+{
+    take(user, x, KG_API_GENERATE);
+}
+
 static void on_tokenize(void *user, struct kg_http_exchange *x)
 {
     take(user, x, KG_API_TOKENIZE);
@@ -184,6 +189,7 @@ static const struct kg_http_route routes[] = {
     {"GET", "/v1/models/", on_model, "one of them by its name"},
     {"POST", "/v1/completions", on_completions, "text or ids to text"},
     {"POST", "/v1/chat/completions", on_chat, "messages to an answer"},
+    {"POST", "/inference/v1/generate", on_generate, "ids to ids, as vLLM has it"},
     {"POST", "/tokenize", on_tokenize, "text or messages to ids"},
     {"POST", "/detokenize", on_detokenize, "ids to text"},
     {NULL, NULL, NULL, NULL},

@@ -52,6 +52,7 @@ struct kg_serve_job {
     struct kg_serve_choice *choices; /* (n_choices) owned */
     size_t n_choices;
     size_t left;    /* choices that are not finished */
+    int64_t kept;   /* ids that truncation kept so far, where they are recorded */
     bool streaming; /* the stream has begun */
     enum kg_serve_end end;
     struct kg_err failure;

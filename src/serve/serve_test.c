@@ -23,7 +23,6 @@ static struct kg_serve *server;
 static struct kg_http_client *client;
 static pthread_t thread;
 static atomic_bool stop;
-static char url[64];
 
 static int setup(void **state)
 {
@@ -67,8 +66,6 @@ static void start(struct kg_serve_opts opts)
     NEED(kg_serve_open(&server, &opts, err));
     NEED(kg_http_client_open(&client, &c, err));
     assert_int_equal(pthread_create(&thread, NULL, serve_main, NULL), 0);
-    snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/completions",
-             kg_serve_port(server));
 }
 
 static void end_run(void)
@@ -104,9 +101,16 @@ static kg_status take(void *user, const struct kg_http_answer *a, struct kg_err 
     return KG_OK;
 }
 
+static void ask_at(uint64_t ticket, const char *path, const char *body)
+{
+    char where[96];
+    snprintf(where, sizeof where, "http://127.0.0.1:%d%s", kg_serve_port(server), path);
+    NEED(kg_http_client_submit(client, where, body, strlen(body), ticket, err));
+}
+
 static void ask(uint64_t ticket, const char *body)
 {
-    NEED(kg_http_client_submit(client, url, body, strlen(body), ticket, err));
+    ask_at(ticket, "/v1/completions", body);
 }
 
 static void wait_answers(void)
@@ -306,6 +310,88 @@ static void texts_of(char *out, size_t size, const char *body)
         size_t n = strlen(out);
         snprintf(out + n, size - n, "%.*s", (int)strcspn(body, "\""), body);
     }
+}
+
+/* Log-probs of an answer in ids, or of a completion, as they are written. */
+static void logps_of(char *out, size_t size, const char *body)
+{
+    const char *at = strstr(body, "\"token_logprobs\": [");
+    out[0] = '\0';
+    if (at) {
+        at += strlen("\"token_logprobs\": [");
+        snprintf(out, size, "%.*s, ", (int)strcspn(at, "]"), at);
+        return;
+    }
+    while ((at = strstr(body, "{\"token\": ")) != NULL) {
+        const char *value = strstr(at, "\"logprob\": ") + strlen("\"logprob\": ");
+        size_t n = strlen(out);
+        snprintf(out + n, size - n, "%.*s, ", (int)strcspn(value, ","), value);
+        body = strstr(value, "]}"); /* the token is listed again, among the likeliest */
+    }
+}
+
+/* Ids and log-probs are those of a completion, whole or in pieces; what truncation kept
+ * is as large as top_k. */
+static void ids_are_answered_as_text_is(void **state)
+{
+    enum { SEEDS = 12, LONG = 10 };
+    static const char *const how[] = {"", ",\"temperature\":0.7", ",\"top_k\":5",
+                                      ",\"top_p\":0.6,\"top_k\":9"};
+    char body[512], ids[2][512], logps[2][2048];
+    (void)state;
+    start((struct kg_serve_opts){0});
+    for (int seed = 0; seed < SEEDS; seed++) {
+        const char *more = how[seed % 4];
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[3,1,4],\"max_tokens\":%d,\"seed\":%d,\"logprobs\":0,"
+                 "\"return_token_ids\":true%s}",
+                 LONG, seed, more);
+        ask(0, body);
+        for (uint64_t i = 1; i < 3; i++) {
+            snprintf(body, sizeof body,
+                     "{\"token_ids\":[3,1,4],\"stream\":%s,\"sampling_params\":{"
+                     "\"max_tokens\":%d,\"seed\":%d,\"logprobs\":1%s}}",
+                     i == 1 ? "false" : "true", LONG, seed, more);
+            ask_at(i, "/inference/v1/generate", body);
+        }
+        wait_answers();
+        ids_of(ids[0], sizeof ids[0], got.body[0]);
+        ids_of(ids[1], sizeof ids[1], got.body[1]);
+        assert_string_equal(ids[1], ids[0]);
+        logps_of(logps[0], sizeof logps[0], got.body[0]);
+        logps_of(logps[1], sizeof logps[1], got.body[1]);
+        assert_string_equal(logps[1], logps[0]);
+        logps_of(logps[1], sizeof logps[1], got.body[2]);
+        assert_string_equal(logps[1], logps[0]);
+        assert_null(strstr(got.body[1], "\"text\""));
+        const char *mask = strstr(got.body[1], "\"sampling_mask\": ");
+        assert_non_null(mask);
+        assert_int_equal(mask[17] == '[', strstr(more, "top_k") != NULL);
+        int32_t kept[64];
+        if (mask[17] == '[')
+            assert_in_range(numbers_of(kept, mask + 17, "["), 1, 9);
+    }
+    end();
+}
+
+/* 2 MiB are room for 32,768 ids: of two answers 168 tokens at the whole vocabulary. */
+static void masks_do_not_fill_the_memory(void **state)
+{
+    static const char form[] =
+        "{\"token_ids\":[3],\"sampling_params\":{\"max_tokens\":%d,"
+        "\"ignore_eos\":true,\"n\":2,\"min_p\":1e-30}}";
+    char body[256];
+    (void)state;
+    start((struct kg_serve_opts){.max_held_bytes = 2 << 20});
+    for (int i = 0; i < 2; i++) {
+        snprintf(body, sizeof body, form, 168 + i);
+        ask_at((uint64_t)i, "/inference/v1/generate", body);
+        wait_answers();
+    }
+    assert_int_equal(got.status[0], 200);
+    assert_int_equal(got.status[1], 400);
+    assert_non_null(strstr(got.body[1], "sampling_mask: expected at most 32768 ids"));
+    end();
 }
 
 /* As vLLM: the id is listed, has no text, and the rest is that of an answer which goes
@@ -786,6 +872,8 @@ int main(void)
         cmocka_unit_test(adapters_are_served_by_name_and_answer_as_alone),
         cmocka_unit_test(two_models_of_one_name_are_refused),
         cmocka_unit_test(an_answer_ends_by_stop_id),
+        cmocka_unit_test(ids_are_answered_as_text_is),
+        cmocka_unit_test(masks_do_not_fill_the_memory),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
         cmocka_unit_test(a_scored_prompt_is_listed_across_a_change_of_draw),
         cmocka_unit_test(every_prompt_has_seeds_of_its_own),

@@ -1,0 +1,151 @@
+/* Answers of /inference/v1/generate: ids in, ids out, as vLLM has it.
+ *
+ * A trainer reads these, so nothing in them is text that would have to be read again. Two
+ * generations of clients differ in what they read of a log-prob: the older one "token",
+ * which is "token_id:ID", the newer one "token_id" and "rank"; both are there. A number
+ * that stands for infinity would be trained on, so here it is an error.
+ */
+#include "serve/api_ids.h"
+
+#include <math.h>
+#include <string.h>
+
+kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a,
+                               bool first, struct kg_err *err)
+{
+    const struct kg_api_request *r = a->r;
+    KG_TRY(kg_json_put_text(out, "{\"request_id\": ", r->id ? r->id : a->id, err));
+    KG_TRY(kg_json_put_text(out, ", \"model\": ", a->m->name, err));
+    KG_TRY(kg_str_printf(out, err, ", \"created\": %lld, \"output_mode\": \"tokens\"",
+                         (long long)a->created));
+    if (first && r->token_ids) {
+        const struct kg_ids *ids = &r->prompts[0].ids;
+        KG_TRY(kg_str_puts(out, ", \"prompt_token_ids\": ", err));
+        KG_TRY(kg_json_put_ints(out, ids->ids, ids->n, err));
+    }
+    return kg_str_puts(out, ", \"choices\": [", err);
+}
+
+/* ---- log-probs ---- */
+
+/* Without the closing brace.   rank: 1 is the likeliest; 0: not known */
+static kg_status put_scored(struct kg_str *out, int32_t id, float logp, int rank,
+                            struct kg_err *err)
+{
+    if (!isfinite(logp))
+        return kg_fail(err, KG_ENONFINITE,
+                       "expected a finite log-prob of token %d, found %g", id,
+                       (double)logp);
+    KG_TRY(kg_str_printf(
+        out, err, "{\"token\": \"token_id:%d\", \"token_id\": %d, \"logprob\": ", id,
+        id));
+    KG_TRY(kg_json_put_float(out, logp, err));
+    return rank > 0 ? kg_str_printf(out, err, ", \"rank\": %d", rank)
+                    : kg_str_puts(out, ", \"rank\": null", err);
+}
+
+static int rank_of(const struct kg_traj *t, size_t i)
+{
+    for (int k = 0; k < t->top_k; k++)
+        if (t->top_ids[i * (size_t)t->top_k + (size_t)k] == t->tokens[i])
+            return k + 1;
+    return 0;
+}
+
+/* The token that was sampled, then the likeliest of the others: as many as were asked
+ * for. */
+static kg_status put_top(struct kg_str *out, const struct kg_traj *t, size_t i,
+                         struct kg_err *err)
+{
+    const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
+    const float *logp = t->top_logp + i * (size_t)t->top_k;
+    int listed = 1;
+    KG_TRY(put_scored(out, t->tokens[i], t->logp[i], rank_of(t, i), err));
+    for (int k = 0; k < t->top_k && listed < t->top_k; k++) {
+        if (ids[k] == t->tokens[i])
+            continue;
+        KG_TRY(kg_str_puts(out, "}, ", err));
+        KG_TRY(put_scored(out, ids[k], logp[k], k + 1, err));
+        listed++;
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+static kg_status put_logprobs(struct kg_str *out, const struct kg_api_choice *c,
+                              struct kg_err *err)
+{
+    const struct kg_traj *t = c->t;
+    KG_TRY(kg_str_puts(out, "{\"content\": [", err));
+    for (size_t i = c->from; i < c->to; i++) {
+        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
+        KG_TRY(put_scored(out, t->tokens[i], t->logp[i], rank_of(t, i), err));
+        KG_TRY(kg_str_puts(out, ", \"top_logprobs\": [", err));
+        KG_TRY(put_top(out, t, i, err));
+        KG_TRY(kg_str_puts(out, "]}", err));
+    }
+    return kg_str_puts(out, "]}", err);
+}
+
+/* ---- what truncation kept ---- */
+
+/* A set without ids stands for all of them. */
+static kg_status put_set(struct kg_str *out, const struct kg_idset *s, struct kg_err *err)
+{
+    struct kg_idset_walk w = {0};
+    KG_TRY(kg_str_putc(out, '[', err));
+    if (s->n > 0)
+        kg_idset_begin(&w, s);
+    for (int32_t left = s->n > 0 ? s->n : s->bound; left > 0; left--) {
+        KG_TRY(kg_str_printf(out, err, left > 1 ? "%d," : "%d", w.id));
+        if (s->n > 0)
+            kg_idset_next(&w, s);
+        else
+            w.id++;
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+static kg_status put_mask(struct kg_str *out, const struct kg_api_choice *c,
+                          struct kg_err *err)
+{
+    size_t at = 0;
+    if (c->t->kept_n == NULL)
+        return kg_str_puts(out, "null", err);
+    KG_TRY(kg_str_putc(out, '[', err));
+    for (size_t i = 0; i < c->to; i++) {
+        const struct kg_idset s = kg_traj_kept(c->t, i, &at);
+        if (i < c->from)
+            continue;
+        KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
+        KG_TRY(put_set(out, &s, err));
+    }
+    return kg_str_putc(out, ']', err);
+}
+
+/* ---- a choice ---- */
+
+/* A server's weights stay as they are, so an answer is one span of the first version. */
+static kg_status put_versions(struct kg_str *out, const struct kg_api_choice *c,
+                              struct kg_err *err)
+{
+    if (c->finish == KG_FINISH_NONE)
+        return kg_str_puts(out, "null", err);
+    return kg_str_printf(out, err, "[{\"version\": \"0\", \"start\": 0, \"end\": %zu}]",
+                         c->t->n - c->t->prompt_n);
+}
+
+kg_status kg_api_put_ids_choice(struct kg_str *out, const struct kg_api_answer *a,
+                                const struct kg_api_choice *c, const char *finish,
+                                struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "{\"index\": %d, \"token_ids\": ", c->index));
+    KG_TRY(kg_json_put_ints(out, c->t->tokens + c->from, c->to - c->from, err));
+    KG_TRY(kg_str_puts(out, ", \"logprobs\": ", err));
+    KG_TRY(a->r->logprobs ? put_logprobs(out, c, err) : kg_str_puts(out, "null", err));
+    KG_TRY(
+        kg_str_printf(out, err, ", \"finish_reason\": %s, \"sampling_mask\": ", finish));
+    KG_TRY(put_mask(out, c, err));
+    KG_TRY(kg_str_puts(out, ", \"routed_experts\": null, \"weight_versions\": ", err));
+    KG_TRY(put_versions(out, c, err));
+    return kg_str_putc(out, '}', err);
+}
