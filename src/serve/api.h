@@ -82,7 +82,9 @@ struct kg_api_request {
     bool stream;
     bool include_usage;
     bool logprobs;
-    int top_logprobs; /* other ids to list with each token */
+    int top_logprobs;   /* other ids to list with each token */
+    bool prompt_scores; /* list the prompt's log-probs; of kind GENERATE */
+    int top_prompt;     /* ids to list with each of them */
     bool echo;
     bool ignore_eos;
     bool token_ids;     /* list the ids of prompt and answer */
@@ -131,6 +133,12 @@ void kg_api_release(struct kg_api_request *r); /* {0} allowed */
 
 /* The field that says what is asked: prompt, messages, token_ids or tokens. */
 const char *kg_api_asked(const struct kg_api_request *r);
+
+/* Likeliest ids to record with a token, of the prompt or the answer. */
+static inline int kg_api_records(const struct kg_api_request *r)
+{
+    return r->top_prompt > r->top_logprobs ? r->top_prompt : r->top_logprobs;
+}
 
 /* A model that is served. */
 struct kg_api_model {

@@ -255,21 +255,22 @@ static kg_status check_listed(const struct kg_api_request *r, struct kg_err *err
     int64_t tokens = 0;
     for (size_t i = 0; i < r->n_prompts; i++)
         tokens += (int64_t)r->prompts[i].ids.n;
-    int64_t listed = tokens * r->n * (1 + r->top_logprobs);
+    int64_t listed = tokens * r->n * (1 + kg_api_records(r));
     int most = r->stream ? KG_API_MAX_STREAMED : KG_API_MAX_LISTED;
     if (listed <= most)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "logprobs: expected at most %d log-probs of prompts (tokens, times n, "
+                   "%s: expected at most %d log-probs of prompts (tokens, times n, "
                    "times 1 + logprobs)%s, found %lld",
-                   most, r->stream ? " in a stream" : "", (long long)listed);
+                   r->echo ? "logprobs" : "prompt_logprobs", most,
+                   r->stream ? " in a stream" : "", (long long)listed);
 }
 
 /* Room for the log-probs of the prompts' tokens. */
 static kg_status want_scores(struct kg_api_request *r, struct kg_err *err)
 {
     static const char what[] = "log-probs of a prompt";
-    size_t k = (size_t)r->top_logprobs;
+    size_t k = (size_t)kg_api_records(r);
     for (size_t i = 0; i < r->n_prompts; i++) {
         struct kg_prompt_scores *s = &r->prompts[i].scores;
         size_t n = r->prompts[i].ids.n;
@@ -390,8 +391,10 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
         return kg_fail(err, KG_EINVAL,
                        "%zu prompts with n %lld give more than %d answers", r->n_prompts,
                        (long long)r->n, KG_API_MAX_CHOICES);
-    fault->param = r->echo && r->logprobs ? "logprobs" : NULL;
-    if (!r->echo || !r->logprobs)
+    fault->param = r->prompt_scores         ? "prompt_logprobs"
+                   : r->echo && r->logprobs ? "logprobs"
+                                            : NULL;
+    if (fault->param == NULL)
         return KG_OK;
     KG_TRY(check_listed(r, err));
     fault->param = NULL;

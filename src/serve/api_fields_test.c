@@ -241,8 +241,11 @@ static const struct bad {
      "max_tokens", "an integer from 1"},
     {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":true}}",
      "logprobs", "from 0 to 20"},
-    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"prompt_logprobs\":1}}",
-     "prompt_logprobs", "only null"},
+    {KG_API_GENERATE, "{\"token_ids\":[1],\"sampling_params\":{\"prompt_logprobs\":21}}",
+     "prompt_logprobs", "from 0 to 20"},
+    {KG_API_GENERATE,
+     "{\"token_ids\":[1],\"stream\":true,\"sampling_params\":{\"prompt_logprobs\":0}}",
+     "prompt_logprobs", "not supported in a stream"},
     {KG_API_GENERATE,
      "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":1,\"repetition_penalty\":1.2}"
      "}",

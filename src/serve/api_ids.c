@@ -28,40 +28,56 @@ kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a
 
 /* ---- log-probs ---- */
 
-/* Without the closing brace.   rank: 1 is the likeliest; 0: not known */
-static kg_status put_scored(struct kg_str *out, int32_t id, float logp, int rank,
-                            struct kg_err *err)
+static kg_status put_logp(struct kg_str *out, int32_t id, float logp, struct kg_err *err)
 {
-    if (!isfinite(logp))
-        return kg_fail(err, KG_ENONFINITE,
-                       "expected a finite log-prob of token %d, found %g", id,
-                       (double)logp);
-    KG_TRY(kg_str_printf(
-        out, err, "{\"token\": \"token_id:%d\", \"token_id\": %d, \"logprob\": ", id,
-        id));
-    KG_TRY(kg_json_put_float(out, logp, err));
+    if (isfinite(logp))
+        return kg_json_put_float(out, logp, err);
+    return kg_fail(err, KG_ENONFINITE, "expected a finite log-prob of token %d, found %g",
+                   id, (double)logp);
+}
+
+/* rank: 1 is the likeliest; 0: not known */
+static kg_status put_rank(struct kg_str *out, int rank, struct kg_err *err)
+{
     return rank > 0 ? kg_str_printf(out, err, ", \"rank\": %d", rank)
                     : kg_str_puts(out, ", \"rank\": null", err);
 }
 
-static int rank_of(const struct kg_traj *t, size_t i)
+/* Without the closing brace. */
+static kg_status put_scored(struct kg_str *out, int32_t id, float logp, int rank,
+                            struct kg_err *err)
 {
-    for (int k = 0; k < t->top_k; k++)
-        if (t->top_ids[i * (size_t)t->top_k + (size_t)k] == t->tokens[i])
+    KG_TRY(kg_str_printf(
+        out, err, "{\"token\": \"token_id:%d\", \"token_id\": %d, \"logprob\": ", id,
+        id));
+    KG_TRY(put_logp(out, id, logp, err));
+    return put_rank(out, rank, err);
+}
+
+/* Of an id among the n likeliest. */
+static int rank_among(int32_t id, const int32_t *ids, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (ids[k] == id)
             return k + 1;
     return 0;
 }
 
+static int rank_of(const struct kg_traj *t, size_t i)
+{
+    return rank_among(t->tokens[i], t->top_ids + i * (size_t)t->top_k, t->top_k);
+}
+
 /* The token that was sampled, then the likeliest of the others: as many as were asked
  * for. */
-static kg_status put_top(struct kg_str *out, const struct kg_traj *t, size_t i,
+static kg_status put_top(struct kg_str *out, const struct kg_traj *t, size_t i, int most,
                          struct kg_err *err)
 {
     const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
     const float *logp = t->top_logp + i * (size_t)t->top_k;
     int listed = 1;
     KG_TRY(put_scored(out, t->tokens[i], t->logp[i], rank_of(t, i), err));
-    for (int k = 0; k < t->top_k && listed < t->top_k; k++) {
+    for (int k = 0; k < t->top_k && listed < most; k++) {
         if (ids[k] == t->tokens[i])
             continue;
         KG_TRY(kg_str_puts(out, "}, ", err));
@@ -71,7 +87,7 @@ static kg_status put_top(struct kg_str *out, const struct kg_traj *t, size_t i,
     return kg_str_putc(out, '}', err);
 }
 
-static kg_status put_logprobs(struct kg_str *out, const struct kg_api_choice *c,
+static kg_status put_logprobs(struct kg_str *out, const struct kg_api_choice *c, int most,
                               struct kg_err *err)
 {
     const struct kg_traj *t = c->t;
@@ -80,10 +96,54 @@ static kg_status put_logprobs(struct kg_str *out, const struct kg_api_choice *c,
         KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
         KG_TRY(put_scored(out, t->tokens[i], t->logp[i], rank_of(t, i), err));
         KG_TRY(kg_str_puts(out, ", \"top_logprobs\": [", err));
-        KG_TRY(put_top(out, t, i, err));
+        KG_TRY(put_top(out, t, i, most, err));
         KG_TRY(kg_str_puts(out, "]}", err));
     }
     return kg_str_puts(out, "]}", err);
+}
+
+/* ---- of a prompt ---- */
+
+static kg_status put_candidate(struct kg_str *out, int32_t id, float logp, int rank,
+                               struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "\"%d\": {\"logprob\": ", id));
+    KG_TRY(put_logp(out, id, logp, err));
+    KG_TRY(put_rank(out, rank, err));
+    return kg_str_puts(out, ", \"decoded_token\": null}", err);
+}
+
+/* The token at i, then the n likeliest others: vLLM adds it to them. */
+static kg_status put_candidates(struct kg_str *out, const struct kg_api_prompt *p,
+                                size_t i, int width, int n, struct kg_err *err)
+{
+    const int32_t *ids = p->scores.top_ids + i * (size_t)width;
+    const float *logp = p->scores.top_logp + i * (size_t)width;
+    int32_t token = p->ids.ids[i];
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(
+        put_candidate(out, token, p->scores.logp[i], rank_among(token, ids, width), err));
+    for (int k = 0; k < n; k++) {
+        if (ids[k] == token)
+            continue;
+        KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(put_candidate(out, ids[k], logp[k], k + 1, err));
+    }
+    return kg_str_putc(out, '}', err);
+}
+
+kg_status kg_api_put_prompt_scores(struct kg_str *out, const struct kg_api_request *r,
+                                   struct kg_err *err)
+{
+    const struct kg_api_prompt *p = r->prompts;
+    if (!r->prompt_scores)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ", \"prompt_logprobs\": [null", err));
+    for (size_t i = 1; i < p->ids.n; i++) {
+        KG_TRY(kg_str_puts(out, ", ", err));
+        KG_TRY(put_candidates(out, p, i, kg_api_records(r), r->top_prompt, err));
+    }
+    return kg_str_putc(out, ']', err);
 }
 
 /* ---- what truncation kept ---- */
@@ -141,7 +201,8 @@ kg_status kg_api_put_ids_choice(struct kg_str *out, const struct kg_api_answer *
     KG_TRY(kg_str_printf(out, err, "{\"index\": %d, \"token_ids\": ", c->index));
     KG_TRY(kg_json_put_ints(out, c->t->tokens + c->from, c->to - c->from, err));
     KG_TRY(kg_str_puts(out, ", \"logprobs\": ", err));
-    KG_TRY(a->r->logprobs ? put_logprobs(out, c, err) : kg_str_puts(out, "null", err));
+    KG_TRY(a->r->logprobs ? put_logprobs(out, c, a->r->top_logprobs, err)
+                          : kg_str_puts(out, "null", err));
     KG_TRY(
         kg_str_printf(out, err, ", \"finish_reason\": %s, \"sampling_mask\": ", finish));
     KG_TRY(put_mask(out, c, err));

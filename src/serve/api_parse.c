@@ -198,6 +198,16 @@ static kg_status take_params(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
+static kg_status take_prompt_logprobs(struct kg_api_request *r, const struct kg_json *v,
+                                      struct kg_err *err)
+{
+    int64_t n;
+    KG_TRY(take_int(&n, v, 0, KG_API_MAX_TOP, err));
+    r->prompt_scores = true;
+    r->top_prompt = (int)n;
+    return KG_OK;
+}
+
 static kg_status take_id(struct kg_api_request *r, const struct kg_json *v,
                          struct kg_err *err)
 {
@@ -567,6 +577,8 @@ const struct kg_api_field kg_api_fields[] = {
     {"token_ids", GEN, "", "the prompt", take_tokens},
     {"sampling_params", GEN, "", "how the answer is drawn", take_params},
     {"request_id", GEN, "", "the answer has it, too", take_id},
+    {"prompt_logprobs", PARAMS, "", "log-probs of the prompt, with 0 to 20 likeliest ids",
+     take_prompt_logprobs},
     {"tokens", WORDS, "", "ids whose text is wanted", take_tokens},
     {"add_special_tokens", IDS, "",
      "whether BOS goes in front; of a prompt, not of messages", take_add_special},
@@ -624,8 +636,7 @@ const struct kg_api_field kg_api_fields[] = {
     {"length_penalty", BOTH, "1", "", NULL},
     {"bad_words", BOTH | PARAMS, "[]", "", NULL},
     {"allowed_token_ids", BOTH | PARAMS, "null", "", NULL},
-    {"prompt_logprobs", BOTH | PARAMS, "null", "use echo with logprobs in completions",
-     NULL},
+    {"prompt_logprobs", BOTH, "null", "use echo with logprobs in completions", NULL},
     {"include_stop_str_in_output", BOTH, "false", "", NULL},
     {"include_reasoning", CHAT, "true", "thoughts stay in the content", NULL},
     {"modalities", CHAT, "[\"text\"]", "", NULL},
@@ -777,6 +788,10 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
     fault->param = "stream_options";
     if (r->include_usage && !r->stream)
         return kg_fail(err, KG_EINVAL, "stream_options: expected stream to be true");
+    fault->param = "prompt_logprobs";
+    if (r->prompt_scores && r->stream)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "prompt_logprobs: not supported in a stream: set stream to false");
     fault->param = "max_tokens";
     if (r->max_tokens == 0 && !r->echo)
         return kg_fail(err, KG_EINVAL,

@@ -456,6 +456,8 @@ kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool
                          const struct kg_api_usage *usage, struct kg_err *err)
 {
     KG_TRY(kg_str_puts(out, "]", err));
+    if (!piece)
+        KG_TRY(kg_api_put_prompt_scores(out, a->r, err));
     if (usage)
         KG_TRY(kg_str_printf(
             out, err,

@@ -162,7 +162,7 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
                                          .n_stops = r->n_stops,
                                          .stop_ids = r->stop_ids,
                                          .n_stop_ids = r->n_stop_ids,
-                                         .record_top_k = r->top_logprobs,
+                                         .record_top_k = kg_api_records(r),
                                          .rng = kg_seed_key()};
     job->adjust = (struct kg_adjust){.bias = r->bias_ids,
                                      .n_bias = r->n_bias,
@@ -289,14 +289,14 @@ static struct kg_api_choice describe(struct kg_serve_job *job, size_t index)
     const struct kg_traj *t = &job->trajs[index];
     const struct kg_api_prompt *prompt = &job->r.prompts[index / (size_t)job->r.n];
     struct kg_serve_choice *choice = &job->choices[index];
-    return (struct kg_api_choice){.index = (int)index,
-                                  .first = !choice->begun,
-                                  .t = t,
-                                  .from = choice->told,
-                                  .to = t->n,
-                                  .prompt = !choice->begun && prompt->scores.logp ? prompt
-                                                                                  : NULL,
-                                  .offset = &choice->offset};
+    return (struct kg_api_choice){
+        .index = (int)index,
+        .first = !choice->begun,
+        .t = t,
+        .from = choice->told,
+        .to = t->n,
+        .prompt = !choice->begun && job->r.echo && prompt->scores.logp ? prompt : NULL,
+        .offset = &choice->offset};
 }
 
 /* What the prompt puts in front of the first piece. */

@@ -374,6 +374,49 @@ static void ids_are_answered_as_text_is(void **state)
     end();
 }
 
+/* Log-probs of a prompt, as they are written: each token's is the first of its entry. */
+static void prompt_logps_of(char *out, size_t size, const char *body)
+{
+    const char *at = strstr(body, "\"prompt_logprobs\": [null");
+    assert_non_null(at);
+    snprintf(out, size, "null, ");
+    while ((at = strchr(at, '{')) != NULL && at[1] == '"') {
+        size_t n = strlen(out);
+        at = strstr(at, "\"logprob\": ") + strlen("\"logprob\": ");
+        snprintf(out + n, size - n, "%.*s, ", (int)strcspn(at, ","), at);
+        at = strstr(at, "}}");
+        if (at[2] == ']')
+            break;
+        at += 2;
+    }
+}
+
+/* They are those that a completion lists with echo, however many stand beside them. */
+static void a_prompt_in_ids_is_scored_as_text_is(void **state)
+{
+    char body[256], echoed[1024], scored[1024];
+    (void)state;
+    start((struct kg_serve_opts){.prefill_chunk = 8});
+    for (int n = 2; n < 14; n++) {
+        char ids[64] = "7";
+        for (int i = 1; i < n; i++)
+            snprintf(ids + strlen(ids), 8, ",%d", (13 * i * n) % TEST_V);
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[%s],\"max_tokens\":0,\"echo\":true,\"logprobs\":0}", ids);
+        ask(0, body);
+        snprintf(body, sizeof body,
+                 "{\"token_ids\":[%s],\"sampling_params\":{\"max_tokens\":1,"
+                 "\"prompt_logprobs\":%d,\"logprobs\":%d,\"n\":2}}",
+                 ids, n % 4, n % 3);
+        ask_at(1, "/inference/v1/generate", body);
+        wait_answers();
+        logps_of(echoed, sizeof echoed, got.body[0]);
+        prompt_logps_of(scored, sizeof scored, got.body[1]);
+        assert_string_equal(scored, echoed);
+    }
+    end();
+}
+
 /* 2 MiB are room for 32,768 ids: of two answers 168 tokens at the whole vocabulary. */
 static void masks_do_not_fill_the_memory(void **state)
 {
@@ -873,6 +916,7 @@ int main(void)
         cmocka_unit_test(two_models_of_one_name_are_refused),
         cmocka_unit_test(an_answer_ends_by_stop_id),
         cmocka_unit_test(ids_are_answered_as_text_is),
+        cmocka_unit_test(a_prompt_in_ids_is_scored_as_text_is),
         cmocka_unit_test(masks_do_not_fill_the_memory),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
         cmocka_unit_test(a_scored_prompt_is_listed_across_a_change_of_draw),
