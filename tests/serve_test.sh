@@ -146,6 +146,14 @@ stream_chat() {
             '"completion_tokens": 4' 'data: [DONE]' '"usage": null' &&
         [ "$(tail -c 14 "$work/body")" = "data: [DONE]" ]
 }
+# The piece that ends an answer has no content, whatever waited for it.
+the_end_is_empty() {
+    for with in '"max_tokens":9' '"max_tokens":1' '"max_tokens":40,"stop":["zq","e"]' '"max_tokens":6,"n":3' '"max_tokens":30,"stop":"the"'; do
+        ask 200 /v1/chat/completions -d '{"messages":[{"role":"user","content":"Hi"}],"seed":4,"ignore_eos":true,"stream":true,'"$with}" || return 1
+        grep -c '"finish_reason": "' "$work/body" >/dev/null || { echo "no end: $with"; return 1; }
+        ! grep '"finish_reason": "' "$work/body" | grep -v '"delta": {}' || { echo "$with"; return 1; }
+    done
+}
 stop_strings_never_leak() {
     ask 200 /v1/completions -d '{"prompt":"x","max_tokens":60,"seed":5}' || return 1
     text=$(sed -n 's/.*"text": "\(.*\)", "logprobs".*/\1/p' "$work/body")
@@ -177,8 +185,11 @@ ask_caller() { ask 200 /v1/chat/completions -d "{\"messages\":[$1],\"tools\":$to
 tool_calls() {
     said='"name": "weather", "arguments": "{\"city\":\"Bern\"}"}}]'
     ask_caller "$asked" 80 && has '"content": "I look.", "tool_calls": [{"id": "call_' "$said" '"finish_reason": "tool_calls"' &&
-        ask_caller "$asked" '80,"stream":true' && has "$said" '"delta": {"tool_calls": [{"index": 0, "id": "call_' \
-            '"finish_reason": "tool_calls"' && lacks '<' &&
+        ask_caller "$asked" '80,"stream":true,"logprobs":true,"return_token_ids":true' && has "$said" '<' \
+            '"delta": {"tool_calls": [{"index": 0, "id": "call_' '"delta": {}, "logprobs": {"content": [], "refusal": null}, "finish_reason": "tool_calls"' &&
+        told=$(sed -n 's/.*, "token_ids": \[\([0-9,]*\)\].*/\1/p' "$work/body" | sed '/^$/d' | paste -sd,) &&
+        ask_caller "$asked" '80,"return_token_ids":true' && [ "$(sed -n 's/.*, "token_ids": \[\([0-9,]*\)\].*/\1/p' "$work/body")" = "$told" ] &&
+        ask_caller "$asked" '80,"stream":true' && has "$said" && lacks '<' &&
         ask_caller "$asked" 50 && has '"content": "I look.\n<tool_call>' '"finish_reason": "length"' && lacks '"tool_calls"' &&
         ask_caller "$asked" '50,"stream":true' && has '<tool_call>' '"finish_reason": "length"' && lacks '"tool_calls"' &&
         ask_caller "$asked" '9,"tool_choice":"none"' && has '"prompt_tokens": 7' && lacks '"tool_calls"'
@@ -382,6 +393,7 @@ pass "penalties and biases change what is drawn and no log-prob" adjusted
 pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
 pass "a chat tells its ids, whole and streamed" chat_ids
+pass "the piece that ends an answer has no content" the_end_is_empty
 pass "stop strings never leak into a stream" stop_strings_never_leak
 pass "kedge chat appends tokens to tokens" chat_appends_tokens
 pass "kedge chat takes commands, and says which it does not know" chat_takes_commands

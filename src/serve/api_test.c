@@ -480,10 +480,12 @@ static void calls_have_the_shape_of_the_api(void **state)
         "\"{\\\"a\\\":\\\"x\\\"}\"}}, {\"id\": \"call_id-2-1\", \"type\": "
         "\"function\", \"function\": {\"name\": \"g\", \"arguments\": \"{}\"}}], "
         "\"refusal\": null}, \"logprobs\": null, \"finish_reason\": \"tool_calls\"}");
-    calls_are(strchr(two, '\n') + 1, KG_FINISH_LENGTH, true,
+    calls_are(strchr(two, '\n') + 1, KG_FINISH_NONE, true,
               "{\"index\": 2, \"delta\": {\"tool_calls\": [{\"index\": 0, \"id\": "
               "\"call_id-2-0\", \"type\": \"function\", \"function\": {\"name\": \"g\", "
-              "\"arguments\": \"{}\"}}]}, \"logprobs\": null, \"finish_reason\": "
+              "\"arguments\": \"{}\"}}]}, \"logprobs\": null, \"finish_reason\": null}");
+    calls_are(strchr(two, '\n') + 1, KG_FINISH_LENGTH, true,
+              "{\"index\": 2, \"delta\": {}, \"logprobs\": null, \"finish_reason\": "
               "\"tool_calls\"}"); /* the limit cut nothing off */
 }
 

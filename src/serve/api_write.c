@@ -352,7 +352,8 @@ static kg_status put_calls(struct kg_str *out, const struct kg_api_answer *a, bo
     return kg_str_putc(out, ']', err);
 }
 
-/* Members of a message, each with a comma behind it. */
+/* Members of a message, each with a comma behind it. Of a stream the calls are told in a
+ * piece before the one that ends it. */
 static kg_status put_members(struct kg_str *out, const struct kg_api_answer *a,
                              bool piece, const struct kg_api_choice *c,
                              struct kg_err *err)
@@ -367,7 +368,7 @@ static kg_status put_members(struct kg_str *out, const struct kg_api_answer *a,
                    : kg_json_put_string(out, c->text, c->text_n, err));
         KG_TRY(kg_str_puts(out, ", ", err));
     }
-    if (has_calls(c)) {
+    if (has_calls(c) && !(piece && c->finish != KG_FINISH_NONE)) {
         KG_TRY(put_calls(out, a, piece, c, err));
         KG_TRY(kg_str_puts(out, ", ", err));
     }

@@ -312,17 +312,18 @@ static kg_status begin_choice(struct kg_str *text, struct kg_serve_job *job, siz
     return kg_str_append(text, kg_str_text(prompt), prompt->len, err);
 }
 
-/* One piece: what is said up to `end`, the tokens since the last one, and how it ends if
- * it does. */
+/* One piece: what is said up to `end`, the tokens since the last one, the calls if they
+ * are known, and how it ends if it does. */
 static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
-                            enum kg_finish finish, struct kg_err *err)
+                            const struct kg_tool_calls *calls, enum kg_finish finish,
+                            struct kg_err *err)
 {
     struct kg_str *out = &job->s->scratch;
     struct kg_serve_choice *choice = &job->choices[index];
     struct kg_api_choice c = describe(job, index);
     c.text = kg_str_text(&choice->said) + choice->told_n;
     c.text_n = end - choice->told_n;
-    c.calls = finish == KG_FINISH_NONE ? NULL : &choice->calls;
+    c.calls = calls;
     c.finish = finish;
     KG_TRY(begin_event(job, err));
     KG_TRY(kg_api_put_begin(out, &job->answer, true, c.first, err));
@@ -378,9 +379,11 @@ static kg_status tell_token(struct kg_serve_job *job, size_t index, struct kg_er
     if (!is_due(job, choice, end - choice->told_n))
         return KG_OK;
     choice->last = kg_clock_seconds();
-    return tell_piece(job, index, end, KG_FINISH_NONE, err);
+    return tell_piece(job, index, end, NULL, KG_FINISH_NONE, err);
 }
 
+/* Some clients read no content of the piece that ends an answer: OpenAI's has none. So
+ * what is left is told before it. */
 static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err *err)
 {
     struct kg_serve_choice *choice = &job->choices[index];
@@ -392,7 +395,9 @@ static kg_status tell_end(struct kg_serve_job *job, size_t index, struct kg_err 
     if (job->r.reads_calls)
         KG_TRY(kg_tool_calls_end(&choice->calls, kg_str_text(said), said->len, err));
     size_t end = job->r.reads_calls ? choice->calls.content_n : said->len;
-    return tell_piece(job, index, end, finish, err);
+    if (job->r.kind != KG_API_GENERATE && (end > choice->told_n || choice->calls.n > 0))
+        KG_TRY(tell_piece(job, index, end, &choice->calls, KG_FINISH_NONE, err));
+    return tell_piece(job, index, end, &choice->calls, finish, err);
 }
 
 static struct kg_serve_job *job_of(const struct kg_request *q)
