@@ -559,6 +559,43 @@ static void a_prompt_is_computed_once_for_its_group(void **state)
     kg_rollout_free(r);
 }
 
+/* Each trajectory is the one without stop ids, up to the first of them. */
+static void stop_ids_end_a_trajectory(void **state)
+{
+    struct kg_sampling s = sampling();
+    struct kg_rollout_opts o = options(4, 64);
+    struct kg_rollout *r = NULL;
+    struct kg_traj whole[N_TRAJS], t[N_TRAJS];
+    int cut = 0;
+    (void)state;
+    s.ignore_eos = true;
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
+    NEED(kg_rollout_run(r, whole, requests, N_PROMPTS, &s, NULL, NULL, err));
+    for (int32_t id = 0; id < V; id += 8) {
+        const int32_t ids[] = {id, (id + 3) % V};
+        s.stop_ids = ids;
+        s.n_stop_ids = 2;
+        NEED(kg_rollout_run(r, t, requests, N_PROMPTS, &s, NULL, NULL, err));
+        for (int i = 0; i < N_TRAJS; i++) {
+            size_t n = whole[i].prompt_n;
+            while (n < whole[i].n && whole[i].tokens[n] != ids[0] &&
+                   whole[i].tokens[n] != ids[1])
+                n++;
+            bool stopped = n < whole[i].n;
+            n += stopped;
+            assert_int_equal(t[i].n, n);
+            assert_int_equal(t[i].finish, stopped ? KG_FINISH_STOP : KG_FINISH_LENGTH);
+            assert_memory_equal(t[i].tokens, whole[i].tokens, n * sizeof *t[i].tokens);
+            assert_memory_equal(t[i].logp, whole[i].logp, n * sizeof *t[i].logp);
+            cut += stopped;
+        }
+        release(t, N_TRAJS);
+    }
+    assert_in_range(cut, 10, 13 * N_TRAJS - 1);
+    release(whole, N_TRAJS);
+    kg_rollout_free(r);
+}
+
 /* ---- refusals ---- */
 
 static void expect_refusal(const struct kg_rollout_opts *o, const struct kg_request *q,
@@ -605,6 +642,10 @@ static void impossible_requests_are_refused_before_anything_runs(void **state)
     s = sampling();
     s.top_p = 2;
     expect_refusal(&o, &requests[5], &s, "top-p");
+    s = sampling();
+    s.stop_ids = bad;
+    s.n_stop_ids = 3;
+    expect_refusal(&o, &requests[5], &s, "stop id 1 is 97, expected an id between 0");
 }
 
 static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
@@ -652,6 +693,7 @@ int main(void)
         cmocka_unit_test(a_wide_nucleus_is_recorded_and_found_again),
         cmocka_unit_test(each_finished_trajectory_is_reported_once),
         cmocka_unit_test(a_prompt_is_computed_once_for_its_group),
+        cmocka_unit_test(stop_ids_end_a_trajectory),
         cmocka_unit_test(impossible_requests_are_refused_before_anything_runs),
         cmocka_unit_test(running_out_of_memory_is_a_status_and_leaks_nothing),
     };

@@ -67,6 +67,8 @@ static kg_status take_real(double *out, const struct kg_json *v, double min, dou
 static bool is_listed(const char *values, const char *text)
 {
     size_t n = strlen(text);
+    if (n == 0 || strstr(text, " or "))
+        return false;
     for (const char *at = values; (at = strstr(at, text)) != NULL; at++) {
         bool begins = at == values ||
                       (at - values >= 4 && memcmp(at - 4, " or ", 4) == 0);
@@ -321,8 +323,8 @@ static kg_status take_stream_options(struct kg_api_request *r, const struct kg_j
     return KG_OK;
 }
 
-/* A switch in chat, elsewhere a number; vLLM counts the token itself among as many as it
- * lists of an answer in ids. */
+/* A switch in chat, a number elsewhere. In ids vLLM lists so many with the sampled token
+ * among them, so 1 asks for no other. */
 static kg_status take_logprobs(struct kg_api_request *r, const struct kg_json *v,
                                struct kg_err *err)
 {
@@ -512,9 +514,9 @@ enum {
     TALK = CHAT | IDS | KG_API_OF_MESSAGES,
 };
 
-#define CONSTRAINED                                                                      \
-    "an answer is not constrained to a form: describe it in the prompt and check what "  \
-    "comes, or leave the field out"
+static const char CONSTRAINED[] =
+    "an answer is not constrained to a form: describe it in the prompt and check what "
+    "comes, or leave the field out";
 
 const struct kg_api_field kg_api_fields[] = {
     {"model", BOTH | GEN | IDS | WORDS, "",
