@@ -154,6 +154,24 @@ the_end_is_empty() {
         ! grep '"finish_reason": "' "$work/body" | grep -v '"delta": {}' || { echo "$with"; return 1; }
     done
 }
+# Special tokens are no text, unless they are asked for; the one that ends an answer never is.
+special_tokens() {
+    with='"prompt":"x","max_tokens":2,"temperature":0' start='<|im_start|>'
+    for more in '' ',"stream":true'; do
+        ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"598\":100}$more}" && lacks "$start" &&
+            ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"598\":100},\"skip_special_tokens\":false$more}" &&
+            [ "$(grep -o "$start" "$work/body" | wc -l)" -eq 2 ] &&
+            ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"597\":100},\"skip_special_tokens\":false$more}" &&
+            has '"finish_reason": "stop"' && lacks '<|endoftext|>' || return 1
+        ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"598\":100},\"stop_token_ids\":[598],\"skip_special_tokens\":false$more}" &&
+            has '"finish_reason": "stop"' && lacks "$start" || return 1
+        ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"597\":100},\"ignore_eos\":true,\"skip_special_tokens\":false$more}" &&
+            [ "$(grep -o '<|endoftext|>' "$work/body" | wc -l)" -eq 2 ] || return 1
+    done
+    ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"598\":100},\"skip_special_tokens\":false,\"logprobs\":0}" && has '"text_offset": [0, 12]' &&
+        ask 200 /v1/completions -d "{$with,\"logit_bias\":{\"598\":100},\"logprobs\":0}" && has '"text_offset": [0, 0]' &&
+        error 400 /v1/completions -d '{"prompt":"x","skip_special_tokens":0}' && has 'true or false'
+}
 stop_strings_never_leak() {
     ask 200 /v1/completions -d '{"prompt":"x","max_tokens":60,"seed":5}' || return 1
     text=$(sed -n 's/.*"text": "\(.*\)", "logprobs".*/\1/p' "$work/body")
@@ -394,6 +412,7 @@ pass "an answer without a seed tells the one it was drawn with" a_seed_is_told
 pass "a chat answer is streamed, with usage" stream_chat
 pass "a chat tells its ids, whole and streamed" chat_ids
 pass "the piece that ends an answer has no content" the_end_is_empty
+pass "special tokens are text where that is asked for" special_tokens
 pass "stop strings never leak into a stream" stop_strings_never_leak
 pass "kedge chat appends tokens to tokens" chat_appends_tokens
 pass "kedge chat takes commands, and says which it does not know" chat_takes_commands

@@ -87,6 +87,7 @@ struct kg_api_request {
     int top_prompt;     /* ids to list with each of them */
     bool echo;
     bool ignore_eos;
+    bool specials;      /* special tokens are part of the text */
     bool token_ids;     /* list the ids of prompt and answer */
     bool ids_for_names; /* tokens beside log-probs are called token_id:ID */
     int64_t n;

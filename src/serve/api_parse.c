@@ -453,6 +453,15 @@ static kg_status take_token_ids(struct kg_api_request *r, const struct kg_json *
     return take_bool(&r->token_ids, v, err);
 }
 
+static kg_status take_skip_special(struct kg_api_request *r, const struct kg_json *v,
+                                   struct kg_err *err)
+{
+    bool skip = true;
+    KG_TRY(take_bool(&skip, v, err));
+    r->specials = !skip;
+    return KG_OK;
+}
+
 static kg_status take_ids_for_names(struct kg_api_request *r, const struct kg_json *v,
                                     struct kg_err *err)
 {
@@ -574,6 +583,8 @@ const struct kg_api_field kg_api_fields[] = {
      take_ignore_eos},
     {"return_token_ids", BOTH | GEN, "", "extension: list the ids of prompt and answer",
      take_token_ids},
+    {"skip_special_tokens", BOTH, "",
+     "extension: false: special tokens are part of the text", take_skip_special},
     {"return_tokens_as_token_ids", BOTH, "",
      "extension: tokens beside log-probs are called token_id:ID", take_ids_for_names},
     {"token_ids", GEN, "", "the prompt", take_tokens},
@@ -642,7 +653,6 @@ const struct kg_api_field kg_api_fields[] = {
     {"include_stop_str_in_output", BOTH, "false", "", NULL},
     {"include_reasoning", CHAT, "true", "thoughts stay in the content", NULL},
     {"modalities", CHAT, "[\"text\"]", "", NULL},
-    {"skip_special_tokens", BOTH, "true", "", NULL},
     {"spaces_between_special_tokens", BOTH, "true", "", NULL},
     {"use_beam_search", BOTH, "false", "", NULL},
     {"return_token_strs", IDS, "false", "", NULL},

@@ -229,7 +229,7 @@ static kg_status put_prompt_offsets(struct kg_str *out, const struct kg_api_answ
     return c->from < c->to ? kg_str_puts(out, ", ", err) : KG_OK;
 }
 
-/* Special tokens are no part of an answer's text. */
+/* Special tokens are no part of an answer's text, unless they are asked for. */
 static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
                              struct kg_str *bytes, const struct kg_api_choice *c,
                              struct kg_err *err)
@@ -239,7 +239,8 @@ static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
     for (size_t i = c->from; i < c->to; i++) {
         KG_TRY(kg_str_printf(out, err, i > c->from ? ", %zu" : "%zu",
                              c->offset->characters));
-        if (a->m->tok && kg_tokenizer_is_special(a->m->tok, c->t->tokens[i]))
+        if (a->m->tok && !a->r->specials &&
+            kg_tokenizer_is_special(a->m->tok, c->t->tokens[i]))
             continue;
         KG_TRY(token_bytes(bytes, a, c->t->tokens[i], err));
         kg_api_offset_add(c->offset, kg_str_text(bytes), bytes->len);

@@ -182,6 +182,8 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
     if (job->groups == NULL || job->trajs == NULL || job->choices == NULL)
         return err->code;
     job->n_choices = job->left = n;
+    for (size_t i = 0; i < n; i++)
+        job->choices[i].text.special = r->specials;
     for (size_t i = 0; i < r->n_prompts; i++)
         plan_prompt(job, i);
     return KG_OK;
@@ -353,9 +355,12 @@ static bool is_due(const struct kg_serve_job *job, const struct kg_serve_choice 
     return gap == 0 || kg_clock_seconds() - choice->last >= gap;
 }
 
-/* Tokens that have text: one of stop_token_ids that ended the answer has none. */
+/* Tokens that have text: one of stop_token_ids that ended the answer has none, nor has an
+ * end token where special tokens have some. */
 static size_t texted(const struct kg_serve_job *job, const struct kg_traj *t)
 {
+    if (t->finish == KG_FINISH_STOP && job->r.specials)
+        return t->n - 1;
     if (t->finish == KG_FINISH_STOP)
         for (size_t i = 0; i < job->r.n_stop_ids; i++)
             if (job->r.stop_ids[i] == t->tokens[t->n - 1])
@@ -478,24 +483,34 @@ static struct kg_api_usage usage_of(const struct kg_serve_job *job)
     return u;
 }
 
+/* What a stream tells in pieces. */
+static kg_status put_whole_text(struct kg_str *out, struct kg_serve_job *job, size_t i,
+                                struct kg_err *err)
+{
+    const struct kg_api_request *r = &job->r;
+    const struct kg_traj *t = &job->trajs[i];
+    struct kg_serve_text *text = &job->choices[i].text;
+    for (size_t j = t->prompt_n; j < texted(job, t); j++)
+        KG_TRY(kg_serve_text_add(out, text, job->s->opts.tok, t->tokens[j], r->stops,
+                                 r->n_stops, err));
+    return kg_serve_text_end(out, text, r->stops, r->n_stops, t->finish, err);
+}
+
 static kg_status put_whole_choice(struct kg_str *out, struct kg_serve_job *job, size_t i,
                                   struct kg_err *err)
 {
-    const struct kg_tokenizer *tok = job->s->opts.tok;
     struct kg_tool_calls *calls = &job->choices[i].calls;
-    struct kg_traj t = job->trajs[i];
     struct kg_str text = {0};
     kg_status status = begin_choice(&text, job, i, err);
-    t.n = texted(job, &t);
     if (status == KG_OK && has_text(job))
-        status = kg_rollout_text(&text, tok, &t, job->r.stops, job->r.n_stops, err);
+        status = put_whole_text(&text, job, i, err);
     if (status == KG_OK && job->r.reads_calls)
         status = kg_tool_calls_end(calls, kg_str_text(&text), text.len, err);
     struct kg_api_choice c = describe(job, i);
     c.text = kg_str_text(&text);
     c.text_n = job->r.reads_calls ? calls->content_n : text.len;
     c.calls = calls;
-    c.finish = t.finish;
+    c.finish = job->trajs[i].finish;
     if (status == KG_OK)
         status = kg_api_put_choice(out, &job->answer, false, &c, err);
     kg_str_release(&text);

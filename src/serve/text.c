@@ -61,7 +61,7 @@ kg_status kg_serve_text_add(struct kg_str *out, struct kg_serve_text *t,
     size_t held = 0;
     size_t at;
     size_t seen = t->raw.len;
-    char shown = !kg_tokenizer_is_special(tok, token);
+    char shown = t->special || !kg_tokenizer_is_special(tok, token);
     KG_TRY(kg_tokenizer_decode(&t->raw, tok, &token, 1, false, err));
     while (t->mask.len < t->raw.len)
         KG_TRY(kg_str_putc(&t->mask, shown, err));

@@ -2,8 +2,8 @@
  *
  * Held back are bytes of a character that is not complete, and an end that may turn out
  * to be the beginning of a stop string. Special tokens are part of what stop strings are
- * looked for in, and never told. All that was told is, put together, what kg_rollout_text
- * gives for the finished answer.
+ * looked for in, and told only where that is asked for; without them all that was told
+ * is, put together, what kg_rollout_text gives for the finished answer.
  */
 #ifndef KG_SERVE_TEXT_H
 #define KG_SERVE_TEXT_H
@@ -13,6 +13,7 @@
 #include "text/tokenizer.h"
 
 struct kg_serve_text {
+    bool special;        /* tell special tokens, too */
     struct kg_str raw;   /* owned; every token's bytes */
     struct kg_str mask;  /* owned; one byte for each of raw: 1 when it is to be told */
     struct kg_str ready; /* owned; to be told; an incomplete character may stay */
