@@ -2,10 +2,12 @@
  *
  * A template is parsed once and rendered often: the tree lies in a pool of its own, and
  * every rendering has another, which is gone at its end with all that the template
- * made. What it may see is put into its variables here; there is no other way in. Where
- * a folder says the same thing twice a file is stronger than tokenizer_config.json, as
- * with transformers. Untrusted templates are tried once, with small limits, before
- * anybody waits for them. How the language works is in jinja*.c.
+ * made. What it may see is put into its variables here; there is no other way in, so
+ * what apply_chat_template does to messages before a template sees them is done here,
+ * for every command alike. Where a folder says the same thing twice a file is stronger
+ * than tokenizer_config.json, as with transformers. Untrusted templates are tried once,
+ * with small limits, before anybody waits for them. How the language works is in
+ * jinja*.c.
  */
 #include "text/chat_template.h"
 
@@ -296,11 +298,70 @@ kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
 
 /* ---- rendering ---- */
 
-static kg_status set(struct kg_jinja *j, const char *name, const struct kg_jv *value)
+static kg_status put_member(struct kg_jinja *j, struct kg_jv_dict *d, const char *name,
+                            const struct kg_jv *value)
 {
     struct kg_jv key = kg_jv_text(name, strlen(name));
 
-    return kg_jv_dict_set(j, &j->scope->vars, &key, value);
+    return kg_jv_dict_set(j, d, &key, value);
+}
+
+static kg_status set(struct kg_jinja *j, const char *name, const struct kg_jv *value)
+{
+    return put_member(j, &j->scope->vars, name, value);
+}
+
+const struct kg_json *kg_chat_thought(const struct kg_json *message)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct kg_json *v = kg_json_get(message, names[i]);
+
+        if (kg_json_type(v) != KG_JSON_NULL)
+            return v;
+    }
+    return NULL;
+}
+
+/* A message as apply_chat_template hands it over: without the keys that are null, and
+ * with its thought under the name that most templates read and under that of gpt-oss. */
+static kg_status put_message(struct kg_jv *out, struct kg_jinja *j,
+                             const struct kg_json *message)
+{
+    const struct kg_json *thought = kg_chat_thought(message);
+    struct kg_jv v, thinking;
+
+    KG_TRY(kg_jv_dict_new(out, j));
+    KG_TRY(kg_jv_from_json(&thinking, j, thought));
+    if (thought)
+        KG_TRY(put_member(j, out->u.dict, "thinking", &thinking));
+    for (size_t i = 0; i < kg_json_size(message); i++) {
+        const struct kg_json *value = kg_json_value_at(message, i);
+
+        if (kg_json_type(value) == KG_JSON_NULL)
+            continue;
+        KG_TRY(kg_jv_from_json(&v, j, value));
+        KG_TRY(put_member(j, out->u.dict, kg_json_key_at(message, i), &v));
+    }
+    return thought ? put_member(j, out->u.dict, "reasoning_content", &thinking) : KG_OK;
+}
+
+static kg_status put_messages(struct kg_jv *out, struct kg_jinja *j,
+                              const struct kg_json *messages)
+{
+    if (kg_json_type(messages) != KG_JSON_ARRAY)
+        return kg_jv_from_json(out, j, messages);
+    KG_TRY(kg_jv_list_new(out, j, kg_json_size(messages), KG_JV_PLAIN));
+    for (size_t i = 0; i < kg_json_size(messages); i++) {
+        const struct kg_json *m = kg_json_at(messages, i);
+        struct kg_jv v;
+
+        KG_TRY(kg_json_type(m) == KG_JSON_OBJECT ? put_message(&v, j, m)
+                                                 : kg_jv_from_json(&v, j, m));
+        KG_TRY(kg_jv_push(j, out, &v));
+    }
+    return KG_OK;
 }
 
 /* What a template finds when nobody gave it: special tokens, and what apply_chat_template
@@ -340,10 +401,13 @@ static kg_status set_variables(struct kg_jinja *j, const struct kg_json *variabl
                        kg_json_type_name(variables));
     KG_TRY(set_defaults(j));
     for (size_t i = 0; i < kg_json_size(variables); i++) {
+        const char *name = kg_json_key_at(variables, i);
+        const struct kg_json *value = kg_json_value_at(variables, i);
         struct kg_jv v;
 
-        KG_TRY(kg_jv_from_json(&v, j, kg_json_value_at(variables, i)));
-        KG_TRY(set(j, kg_json_key_at(variables, i), &v));
+        KG_TRY(strcmp(name, "messages") == 0 ? put_messages(&v, j, value)
+                                             : kg_jv_from_json(&v, j, value));
+        KG_TRY(set(j, name, &v));
     }
     return KG_OK;
 }

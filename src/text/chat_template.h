@@ -58,9 +58,15 @@ struct kg_chat_opts {
     int64_t now_s; /* what strftime_now reads, seconds since 1970 in UTC; 0: the clock */
 };
 
+/* What an assistant's message says it thought: reasoning_content, else thinking, else
+ * reasoning, whichever is there and not null. NULL: nothing. */
+const struct kg_json *kg_chat_thought(const struct kg_json *message);
+
 /* Append the rendering. variables: an object, every key a variable of the template. As in
  * apply_chat_template, `tools` and `documents` are none and add_generation_prompt is
- * false when they are not given. On failure out is as it was.
+ * false when they are not given; keys of `messages` that are null are left out, and the
+ * thought of a message is its reasoning_content and its thinking. On failure out is as
+ * it was.
  * errors: EFORMAT "WHERE line L column C: ..." (raise_exception too, with its message;
  * a limit that was reached), ENOMEM */
 kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_template *t,

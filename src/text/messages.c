@@ -69,7 +69,7 @@ static kg_status check_message(const struct kg_json *message, struct kg_err *err
         return kg_fail(err, KG_EFORMAT, "role: expected a string, found %s",
                        kg_json_type_name(role));
     if (type == KG_JSON_STRING || (type == KG_JSON_ARRAY && kg_json_size(content) > 0) ||
-        (type == KG_JSON_NULL && has_calls(message)))
+        (type == KG_JSON_NULL && (has_calls(message) || kg_chat_thought(message))))
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "content: expected a string or an array of text parts, found %s",

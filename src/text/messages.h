@@ -22,8 +22,8 @@ typedef kg_status kg_message_calls(struct kg_str *out, const struct kg_json *cal
                                    struct kg_err *err);
 
 /* Append a list of messages as JSON, each with a role (text) and content: text, or parts
- * of type text, which become one text with line breaks between; null where there are
- * tool_calls. Other keys stay.   n: the first n of messages; put_calls: NULL to leave
+ * of type text, which become one text with line breaks between; null or absent where
+ * there are tool_calls or a thought (kg_chat_thought). Other keys stay.   n: the first n of messages; put_calls: NULL to leave
  * tool_calls as they are
  * errors: EFORMAT (not such a list; "message I: ...", from 0), those of put_calls */
 kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, size_t n,
