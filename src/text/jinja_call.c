@@ -104,6 +104,18 @@ static kg_status call_loop(struct kg_jv *out, struct kg_jinja *j,
     return kg_jinja_cut(out, j, mark);
 }
 
+/* What a method of markup gives is markup, and so are the parts that it gives. */
+static kg_status make_safe(struct kg_jv *out, struct kg_jinja *j)
+{
+    out->safe = out->type == KG_JV_TEXT;
+    if (out->type != KG_JV_LIST)
+        return KG_OK;
+    KG_TRY(kg_jinja_pay(j, out->u.list->n));
+    for (size_t i = 0; i < out->u.list->n; i++)
+        out->u.list->items[i].safe = true; /* of text, all of them */
+    return KG_OK;
+}
+
 kg_status kg_jinja_call(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *f,
                         struct kg_jinja_args *args)
 {
@@ -118,7 +130,8 @@ kg_status kg_jinja_call(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
         memset(args->by, 0, sizeof args->by);
         return kg_jinja_run_macro(out, j, f->u.callable, args);
     }
-    return kg_jinja_call_row(out, j, f->u.callable->row, &f->u.callable->self, args);
+    KG_TRY(kg_jinja_call_row(out, j, f->u.callable->row, &f->u.callable->self, args));
+    return f->u.callable->self.safe ? make_safe(out, j) : KG_OK;
 }
 
 /* ---- members ---- */
@@ -237,14 +250,14 @@ kg_status kg_jinja_item(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
         return fail_undefined(j, a, text.u.text);
     }
     if (a->type == KG_JV_DICT && !a->u.dict->is_namespace && key->type != KG_JV_DICT &&
-        key->type != KG_JV_LIST) {
+        (key->type != KG_JV_LIST || key->u.list->kind == KG_JV_TUPLE)) {
         KG_TRY(kg_jv_dict_get(&found, j, a->u.dict, key));
         if (found) {
             *out = *found;
             return KG_OK;
         }
     }
-    if (a->type == KG_JV_LIST && a->u.list->kind <= KG_JV_TUPLE &&
+    if (a->type == KG_JV_LIST && a->u.list->kind <= KG_JV_RANGE &&
         kg_jv_as_int(&i, key)) {
         i += i < 0 ? (int64_t)a->u.list->n : 0;
         if (i >= 0 && (size_t)i < a->u.list->n)
@@ -255,6 +268,7 @@ kg_status kg_jinja_item(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
         KG_TRY(kg_jinja_pay(j, a->u.text.n / 16));
         i += i < 0 ? (int64_t)kg_jv_chars(a->u.text) : 0;
         *out = character_at(a->u.text, i);
+        out->safe = a->safe && out->type == KG_JV_TEXT;
         return KG_OK;
     }
     return key->type == KG_JV_TEXT ? kg_jinja_attr(out, j, a, key->u.text) : KG_OK;
@@ -295,6 +309,7 @@ kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 /* Python's bounds: first, number and step of the places that a slice takes. */
 struct range {
     int64_t first;
+    int64_t end;
     int64_t n;
     int64_t step;
 };
@@ -312,8 +327,6 @@ static int64_t clamp(int64_t at, int64_t n, bool back)
 static kg_status slice_range(struct range *r, struct kg_jinja *j, int64_t n,
                              const struct kg_jv bounds[3])
 {
-    int64_t end;
-
     r->step = 1;
     for (int i = 0; i < 3; i++)
         if (bounds[i].type != KG_JV_NONE && bounds[i].type != KG_JV_INT &&
@@ -325,13 +338,13 @@ static kg_status slice_range(struct range *r, struct kg_jinja *j, int64_t n,
     if (r->step > INT64_MAX / 4 || r->step < -INT64_MAX / 4)
         return kg_jinja_fail(j, "expected a smaller step");
     r->first = r->step > 0 ? 0 : n - 1;
-    end = r->step > 0 ? n : -1;
+    r->end = r->step > 0 ? n : -1;
     if (kg_jv_as_int(&r->first, &bounds[0]))
         r->first = clamp(r->first, n, r->step < 0);
-    if (kg_jv_as_int(&end, &bounds[1]))
-        end = clamp(end, n, r->step < 0);
-    r->n = r->step > 0 ? (end - r->first + r->step - 1) / r->step
-                       : (r->first - end - r->step - 1) / -r->step;
+    if (kg_jv_as_int(&r->end, &bounds[1]))
+        r->end = clamp(r->end, n, r->step < 0);
+    r->n = r->step > 0 ? (r->end - r->first + r->step - 1) / r->step
+                       : (r->first - r->end - r->step - 1) / -r->step;
     r->n = r->n < 0 ? 0 : r->n;
     return KG_OK;
 }
@@ -362,21 +375,49 @@ static kg_status slice_text(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_
     return kg_jinja_cut(out, j, mark);
 }
 
+kg_status kg_jinja_range(struct kg_jv *out, struct kg_jinja *j, const int64_t bounds[3],
+                         int64_t n)
+{
+    int64_t *range = kg_pool_alloc(&j->pool, 3, sizeof *range, j->err);
+
+    if (!range)
+        return j->err->code;
+    memcpy(range, bounds, 3 * sizeof *range);
+    KG_TRY(kg_jv_list_new(out, j, n > 0 ? (size_t)n : 0, KG_JV_RANGE));
+    out->u.list->range = range;
+    for (int64_t i = 0; i < n; i++)
+        out->u.list->items[out->u.list->n++] = kg_jv_int(range[0] + i * range[2]);
+    return KG_OK;
+}
+
+static kg_status slice_of_range(struct kg_jv *out, struct kg_jinja *j,
+                                const int64_t of[3], const struct range *r)
+{
+    const int64_t bounds[3] = {of[0] + r->first * of[2], of[0] + r->end * of[2],
+                               of[2] * r->step};
+
+    return kg_jinja_range(out, j, bounds, r->n);
+}
+
 kg_status kg_jinja_slice(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                          const struct kg_jv bounds[3])
 {
     struct range r;
     size_t n;
 
-    if (a->type != KG_JV_TEXT && (a->type != KG_JV_LIST || a->u.list->kind > KG_JV_TUPLE))
+    if (a->type != KG_JV_TEXT && (a->type != KG_JV_LIST || a->u.list->kind > KG_JV_RANGE))
         return kg_jinja_fail(j, "expected a list or text to take a slice of, found %s",
                              kg_jv_type_name(a));
     KG_TRY(kg_jv_length(&n, j, a));
     KG_TRY(slice_range(&r, j, (int64_t)n, bounds));
     if (a->type == KG_JV_TEXT) {
         KG_TRY(kg_jinja_pay(j, a->u.text.n / 16));
-        return slice_text(out, j, a->u.text, &r);
+        KG_TRY(slice_text(out, j, a->u.text, &r));
+        out->safe = a->safe;
+        return KG_OK;
     }
+    if (a->u.list->kind == KG_JV_RANGE)
+        return slice_of_range(out, j, a->u.list->range, &r);
     KG_TRY(kg_jv_list_new(out, j, (size_t)r.n, a->u.list->kind));
     for (int64_t i = 0; i < r.n; i++)
         out->u.list->items[out->u.list->n++] = a->u.list->items[r.first + i * r.step];
@@ -403,14 +444,57 @@ static kg_status fail_operands(struct kg_jinja *j, int op, const struct kg_jv *a
                          signs[op - KG_JT_ADD], kg_jv_type_name(a), kg_jv_type_name(b));
 }
 
+/* Python's: by the rest, so that no quotient is rounded over a whole number. */
+static double floor_divide(double a, double b)
+{
+    double rest = fmod(a, b), x = (a - rest) / b;
+
+    return floor(rest != 0 && (rest < 0) != (b < 0) ? x - 1 : x);
+}
+
+static kg_status real_numbers(struct kg_jv *out, struct kg_jinja *j, int op, double a,
+                              double b)
+{
+    double x;
+
+    if (op == KG_JT_POW && ((a < 0 && isfinite(b) && b != floor(b)) || (a == 0 && b < 0)))
+        return kg_jinja_fail(j, "expected a power that is a number, found none");
+    if ((op == KG_JT_DIV || op == KG_JT_FLOORDIV || op == KG_JT_MOD) && b == 0)
+        return kg_jinja_fail(j, "expected a divisor, found 0");
+    switch (op) {
+    case KG_JT_ADD:
+        x = a + b;
+        break;
+    case KG_JT_SUB:
+        x = a - b;
+        break;
+    case KG_JT_MUL:
+        x = a * b;
+        break;
+    case KG_JT_DIV:
+        x = a / b;
+        break;
+    case KG_JT_FLOORDIV:
+        x = floor_divide(a, b);
+        break;
+    case KG_JT_MOD:
+        x = fmod(a, b);
+        x += x != 0 && (x < 0) != (b < 0) ? b : 0;
+        break;
+    default:
+        x = pow(a, b);
+        break;
+    }
+    *out = kg_jv_real(x);
+    return KG_OK;
+}
+
 static kg_status power(struct kg_jv *out, struct kg_jinja *j, int64_t a, int64_t b)
 {
     int64_t x = 1;
 
-    if (b < 0) {
-        *out = kg_jv_real(pow((double)a, (double)b));
-        return KG_OK;
-    }
+    if (b < 0)
+        return real_numbers(out, j, KG_JT_POW, (double)a, (double)b);
     for (; b > 0; b--) {
         if (a == 0 || a == 1 || a == -1) {
             x = a == -1 && b % 2 == 0 ? 1 : a;
@@ -461,41 +545,6 @@ static kg_status whole_numbers(struct kg_jv *out, struct kg_jinja *j, int op, in
     return KG_OK;
 }
 
-static kg_status real_numbers(struct kg_jv *out, struct kg_jinja *j, int op, double a,
-                              double b)
-{
-    double x;
-
-    if ((op == KG_JT_DIV || op == KG_JT_FLOORDIV || op == KG_JT_MOD) && b == 0)
-        return kg_jinja_fail(j, "expected a divisor, found 0");
-    switch (op) {
-    case KG_JT_ADD:
-        x = a + b;
-        break;
-    case KG_JT_SUB:
-        x = a - b;
-        break;
-    case KG_JT_MUL:
-        x = a * b;
-        break;
-    case KG_JT_DIV:
-        x = a / b;
-        break;
-    case KG_JT_FLOORDIV:
-        x = floor(a / b);
-        break;
-    case KG_JT_MOD:
-        x = fmod(a, b);
-        x += x != 0 && (x < 0) != (b < 0) ? b : 0;
-        break;
-    default:
-        x = pow(a, b);
-        break;
-    }
-    *out = kg_jv_real(x);
-    return KG_OK;
-}
-
 /* Text after text, list after list. */
 static kg_status join_two(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                           const struct kg_jv *b)
@@ -503,9 +552,13 @@ static kg_status join_two(struct kg_jv *out, struct kg_jinja *j, const struct kg
     size_t mark = j->out->len;
 
     if (a->type == KG_JV_TEXT) {
-        KG_TRY(kg_jv_put(j, a));
-        KG_TRY(kg_jv_put(j, b));
-        return kg_jinja_cut(out, j, mark);
+        bool safe = a->safe || b->safe;
+
+        KG_TRY(safe ? kg_jv_put_escaped(j, a) : kg_jv_put(j, a));
+        KG_TRY(safe ? kg_jv_put_escaped(j, b) : kg_jv_put(j, b));
+        KG_TRY(kg_jinja_cut(out, j, mark));
+        out->safe = safe;
+        return KG_OK;
     }
     KG_TRY(kg_jv_list_new(out, j, a->u.list->n + b->u.list->n, a->u.list->kind));
     for (size_t i = 0; i < a->u.list->n; i++)
@@ -525,7 +578,9 @@ static kg_status repeat(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
             KG_TRY(kg_jinja_pay(j, 1));
             KG_TRY(kg_jv_put(j, a));
         }
-        return kg_jinja_cut(out, j, mark);
+        KG_TRY(kg_jinja_cut(out, j, mark));
+        out->safe = a->safe;
+        return KG_OK;
     }
     KG_TRY(kg_jv_list_new(out, j, 0, a->u.list->kind));
     for (int64_t i = 0; i < times && a->u.list->n; i++)
@@ -566,21 +621,28 @@ kg_status kg_jinja_binary(struct kg_jv *out, struct kg_jinja *j, int op,
     if (op == KG_JT_MUL && is_sequence(b) && kg_jv_as_int(&i, a))
         return repeat(out, j, b, i);
     if (op == KG_JT_MOD && a->type == KG_JV_TEXT)
-        return kg_jinja_percent(out, j, &a->u.text, b);
+        return kg_jinja_percent(out, j, a, b);
     return fail_operands(j, op, a, b);
 }
 
 /* One conversion of a % b, the letter behind % and flags. */
-static kg_status put_percent(struct kg_jinja *j, char letter, const struct kg_jv *v)
+static kg_status put_percent(struct kg_jinja *j, char letter, const struct kg_jv *v,
+                             bool safe)
 {
     char text[400];
     double x;
     int64_t i;
 
-    if (letter == 's')
-        return kg_jv_put(j, v);
-    if (letter == 'r')
-        return kg_jv_put_repr(j, v);
+    if (letter == 's' || letter == 'r') {
+        struct kg_jv as = *v;
+        size_t mark = j->out->len;
+
+        if (letter == 'r') {
+            KG_TRY(kg_jv_put_repr(j, v));
+            KG_TRY(kg_jinja_cut(&as, j, mark));
+        }
+        return safe ? kg_jv_put_escaped(j, &as) : kg_jv_put(j, &as);
+    }
     if (!kg_jv_as_real(&x, v))
         return kg_jinja_fail(j, "expected a number for %%%c, found %s", letter,
                              kg_jv_type_name(v));
@@ -588,14 +650,17 @@ static kg_status put_percent(struct kg_jinja *j, char letter, const struct kg_jv
         snprintf(text, sizeof text, "%f", x);
     else if (kg_jv_as_int(&i, v))
         snprintf(text, sizeof text, "%lld", (long long)i);
+    else if (isfinite(x))
+        snprintf(text, sizeof text, "%.0f", trunc(x) + 0.0); /* no -0 */
     else
-        snprintf(text, sizeof text, "%.0f", trunc(x));
+        return kg_jinja_fail(j, "expected a finite number for %%%c", letter);
     return kg_jinja_emit(j, text, strlen(text));
 }
 
-kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j,
-                           const struct kg_jv_text *fmt, const struct kg_jv *values)
+kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *f,
+                           const struct kg_jv *values)
 {
+    const struct kg_jv_text *fmt = &f->u.text;
     bool many = values->type == KG_JV_LIST && values->u.list->kind == KG_JV_TUPLE;
     size_t n = many ? values->u.list->n : 1;
     size_t used = 0;
@@ -617,12 +682,15 @@ kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j,
             return kg_jinja_fail(j, "expected %%s, %%r, %%d, %%f or %%%%, found another");
         if (used == n)
             return kg_jinja_fail(j, "expected more values to format, found %zu", n);
-        KG_TRY(put_percent(j, letter, many ? &values->u.list->items[used] : values));
+        KG_TRY(put_percent(j, letter, many ? &values->u.list->items[used] : values,
+                           f->safe));
         used++;
     }
     if (used < n && (many || values->type != KG_JV_DICT))
         return kg_jinja_fail(j, "expected %zu values to format, found %zu", used, n);
-    return kg_jinja_cut(out, j, mark);
+    KG_TRY(kg_jinja_cut(out, j, mark));
+    out->safe = f->safe;
+    return KG_OK;
 }
 
 /* ---- global functions ---- */
@@ -651,10 +719,7 @@ static kg_status fn_range(struct kg_jv *out, struct kg_jinja *j, const struct kg
     if (n > MAX_RANGE)
         return kg_jinja_fail(j, "expected a range of at most %d numbers, found %lld",
                              MAX_RANGE, (long long)n);
-    KG_TRY(kg_jv_list_new(out, j, n > 0 ? (size_t)n : 0, KG_JV_PLAIN));
-    for (int64_t i = 0; i < n; i++)
-        out->u.list->items[out->u.list->n++] = kg_jv_int(v[0] + i * v[2]);
-    return KG_OK;
+    return kg_jinja_range(out, j, v, n);
 }
 
 /* dict(other, a=1), namespace(other, a=1) */
@@ -679,11 +744,20 @@ static kg_status fn_dict(struct kg_jv *out, struct kg_jinja *j, const struct kg_
     return KG_OK;
 }
 
+kg_status kg_jinja_check_name(struct kg_jinja *j, const struct kg_jv *name)
+{
+    if (name->type != KG_JV_TEXT || name->u.text.n == 0 || name->u.text.bytes[0] != '_')
+        return KG_OK;
+    return kg_jinja_fail(j, "expected a name in a namespace that does not begin with _");
+}
+
 static kg_status fn_namespace(struct kg_jv *out, struct kg_jinja *j,
                               const struct kg_jv *in, const struct kg_jinja_args *args)
 {
     KG_TRY(fn_dict(out, j, in, args));
     out->u.dict->is_namespace = true;
+    for (size_t i = 0; i < out->u.dict->n; i++)
+        KG_TRY(kg_jinja_check_name(j, &out->u.dict->keys[i]));
     return KG_OK;
 }
 

@@ -128,6 +128,7 @@ static kg_status assign_attr(struct kg_jinja *j, const struct kg_jinja_node *tar
     if (ns.type != KG_JV_DICT || !ns.u.dict->is_namespace)
         return kg_jinja_fail(j, "expected a namespace to assign '%.*s' in, found %s",
                              (int)key.u.text.n, key.u.text.bytes, kg_jv_type_name(&ns));
+    KG_TRY(kg_jinja_check_name(j, &key));
     return kg_jv_dict_set(j, ns.u.dict, &key, value);
 }
 

@@ -8,7 +8,9 @@
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +41,7 @@ static kg_status f_trim(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     KG_TRY(soft_text(out, j, in));
     KG_TRY(kg_jinja_pay(j, chars ? out->u.text.n * (chars->u.text.n / 64) : 0));
     t = kg_jv_strip(out->u.text, chars ? &chars->u.text : NULL, 3);
-    *out = kg_jv_text(t.bytes, t.n);
+    out->u.text = t;
     return KG_OK;
 }
 
@@ -71,12 +73,14 @@ static kg_status change_case(struct kg_jv *out, struct kg_jinja *j,
         uint32_t to;
 
         at += kg_utf8_decode(&cp, t.u.text.bytes + at);
-        to = how == UPPER ? kg_unicode_upper(cp)
-             : raise      ? kg_unicode_title(cp)
-                          : kg_unicode_lower(cp);
+        to = how == UPPER || (raise && how == TITLE) ? kg_unicode_upper(cp)
+             : raise                                 ? kg_unicode_title(cp)
+                                                     : kg_unicode_lower(cp);
         KG_TRY(kg_jinja_emit(j, bytes, kg_utf8_encode(bytes, to)));
     }
-    return kg_jinja_cut(out, j, mark);
+    KG_TRY(kg_jinja_cut(out, j, mark));
+    out->safe = t.safe && how != TITLE; /* title joins its words anew */
+    return KG_OK;
 }
 
 #define CASE(name, how)                                                                  \
@@ -160,28 +164,28 @@ static kg_status f_indent(struct kg_jv *out, struct kg_jinja *j, const struct kg
 {
     bool first = args->by[1] && kg_jv_truth(args->by[1]);
     bool blank = args->by[2] && kg_jv_truth(args->by[2]);
+    bool indented = false;
+    struct kg_jv_text t = in->u.text;
     struct kg_jv_text by;
-    struct kg_jv_text t;
-    struct kg_jv text;
-    size_t mark;
+    size_t mark = j->out->len;
 
     KG_TRY(blanks(&by, j, args->by[0], 4));
-    KG_TRY(soft_text(&text, j, in));
-    t = text.u.text;
-    mark = j->out->len;
-    for (bool is_first = true; is_first || t.n; is_first = false) {
-        const char *newline = t.n ? memchr(t.bytes, '\n', t.n) : NULL;
-        size_t n = newline ? (size_t)(newline - t.bytes) : t.n;
+    if (in->type != KG_JV_TEXT)
+        return kg_jinja_fail(j, "expected text to indent, found %s", kg_jv_type_name(in));
+    KG_TRY(kg_jinja_pay(j, t.n / 16));
+    for (size_t n = 0, end = 0; n < t.n || !indented; indented = true) {
+        size_t k = kg_jv_line(&end, (struct kg_jv_text){t.bytes + n, t.n - n});
 
         KG_TRY(kg_jinja_pay(j, 1));
-        if (is_first ? first : n > 0 || blank)
+        if (indented ? k > 0 || blank : first)
             KG_TRY(kg_jinja_emit(j, by.bytes, by.n));
-        n += newline != NULL;
-        KG_TRY(kg_jinja_emit(j, t.bytes, n));
-        t.bytes += n;
-        t.n -= n;
+        KG_TRY(kg_jinja_emit(j, t.bytes + n, k));
+        KG_TRY(kg_jinja_emit(j, "\n", end > k));
+        n += end;
     }
-    return kg_jinja_cut(out, j, mark);
+    KG_TRY(kg_jinja_cut(out, j, mark));
+    out->safe = in->safe;
+    return KG_OK;
 }
 
 static kg_status f_center(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
@@ -208,30 +212,36 @@ static kg_status f_center(struct kg_jv *out, struct kg_jinja *j, const struct kg
     }
     if (spare <= left)
         KG_TRY(kg_jv_put(j, &t));
-    return kg_jinja_cut(out, j, mark);
+    KG_TRY(kg_jinja_cut(out, j, mark));
+    out->safe = t.safe;
+    return KG_OK;
 }
 
 static kg_status f_escape(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                           const struct kg_jinja_args *args)
 {
-    static const char from[] = "&<>'\"";
-    static const char *const as[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    (void)args;
+    return kg_jv_escape(out, j, in);
+}
+
+static kg_status f_forceescape(struct kg_jv *out, struct kg_jinja *j,
+                               const struct kg_jv *in, const struct kg_jinja_args *args)
+{
     struct kg_jv t;
-    size_t mark;
 
     (void)args;
-    KG_TRY(soft_text(&t, j, in));
-    mark = j->out->len;
-    for (size_t i = 0; i < t.u.text.n; i++) {
-        char c = t.u.text.bytes[i];
-        const char *special = kg_char_find(from, c);
+    KG_TRY(kg_jv_str(&t, j, in));
+    t.safe = false;
+    return kg_jv_escape(out, j, &t);
+}
 
-        if (special)
-            KG_TRY(kg_jinja_emit(j, as[special - from], strlen(as[special - from])));
-        else
-            KG_TRY(kg_jinja_emit(j, &c, 1));
-    }
-    return kg_jinja_cut(out, j, mark);
+static kg_status f_safe(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
+                        const struct kg_jinja_args *args)
+{
+    (void)args;
+    KG_TRY(kg_jv_str(out, j, in));
+    out->safe = true;
+    return KG_OK;
 }
 
 static kg_status f_wordcount(struct kg_jv *out, struct kg_jinja *j,
@@ -248,7 +258,7 @@ static kg_status f_wordcount(struct kg_jv *out, struct kg_jinja *j,
         bool is;
 
         at += kg_utf8_decode(&cp, t.u.text.bytes + at);
-        is = cp == '_' || kg_unicode_is_alpha(cp) || kg_unicode_is_digit(cp);
+        is = cp == '_' || kg_unicode_is_alnum(cp);
         n += is && !inside;
         inside = is;
     }
@@ -266,43 +276,97 @@ static kg_status f_format(struct kg_jv *out, struct kg_jinja *j, const struct kg
     KG_TRY(kg_jv_list_new(&values, j, args->n, KG_JV_TUPLE));
     for (size_t i = 0; i < args->n; i++)
         KG_TRY(kg_jv_push(j, &values, &args->pos[i]));
-    return kg_jinja_percent(out, j, &t.u.text, &values);
+    return kg_jinja_percent(out, j, &t, &values);
 }
 
 /* ---- numbers ---- */
 
-/* A text as C's strtod or strtoll reads all of it, white space at the ends aside. */
-static bool read_number(double *x, int64_t *i, bool *whole, const struct kg_jv *in)
+/* 0 to 9, -1 for what is no decimal digit. Scripts have their ten in a row. */
+static int digit_value(uint32_t cp)
 {
-    struct kg_jv_text t = kg_jv_strip(in->u.text, NULL, 3);
+    uint32_t n = 0;
+
+    if (!kg_unicode_is_digit(cp))
+        return -1;
+    while (kg_unicode_is_digit(cp - n - 1))
+        n++;
+    return (int)(n % 10);
+}
+
+/* Digits of any script become 0 to 9, and a _ between two of them goes, as Python reads
+ * numbers. false: no such text, or one too long to be a number of 64 bits. */
+static bool plain_digits(char text[64], struct kg_jv_text t)
+{
+    bool digit = false;
+    size_t n = 0;
+    uint32_t cp, next;
+
+    t = kg_jv_strip(t, NULL, 3);
+    for (size_t at = 0; at < t.n;) {
+        at += kg_utf8_decode(&cp, t.bytes + at);
+        if (cp == '_') {
+            if (!digit || at == t.n || (kg_utf8_decode(&next, t.bytes + at), false) ||
+                digit_value(next) < 0)
+                return false;
+            continue;
+        }
+        digit = digit_value(cp) >= 0;
+        cp = digit ? (uint32_t)('0' + digit_value(cp)) : cp;
+        if (cp == 0 || cp >= 128 || n == 63)
+            return false;
+        text[n++] = (char)cp;
+    }
+    text[n] = 0;
+    return n > 0;
+}
+
+/* float(): decimals, inf and nan, but no hexadecimals. */
+static bool read_real(double *x, const struct kg_jv *in)
+{
     char text[64];
     char *end;
 
-    if (t.n == 0 || t.n >= sizeof text || strspn(t.bytes, "0123456789+-.eE") < t.n)
+    if (kg_jv_as_real(x, in))
+        return true;
+    if (in->type != KG_JV_TEXT || !plain_digits(text, in->u.text) ||
+        kg_char_in(" \t\n\v\f\r", text[0]) || strpbrk(text, "xXpP("))
         return false;
-    memcpy(text, t.bytes, t.n);
-    text[t.n] = 0;
-    *i = strtoll(text, &end, 10);
-    *whole = *end == 0 && t.n < 19;
     *x = strtod(text, &end);
     return *end == 0;
+}
+
+static kg_status need_defined(struct kg_jinja *j, const struct kg_jv *in)
+{
+    if (in->type != KG_JV_UNDEFINED)
+        return KG_OK;
+    return kg_jinja_fail(j, "expected a number, '%.*s' is undefined",
+                         (int)(in->u.text.n > 80 ? 80 : in->u.text.n), in->u.text.bytes);
 }
 
 static kg_status f_int(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                        const struct kg_jinja_args *args)
 {
+    char text[64];
+    char *end = text;
     double x = 0;
     int64_t i = 0;
-    bool whole = false;
 
-    (void)j;
-    if (kg_jv_as_int(&i, in))
+    KG_TRY(need_defined(j, in));
+    *out = args->by[0] ? *args->by[0] : kg_jv_int(0);
+    if (in->type == KG_JV_TEXT && plain_digits(text, in->u.text)) {
+        errno = 0;
+        i = strtoll(text, &end, 10);
+        if (*end == 0 && errno == ERANGE)
+            return kg_jinja_fail(j, "expected a whole number of 64 bits, found %s", text);
+    }
+    if (kg_jv_as_int(&i, in) || (in->type == KG_JV_TEXT && end > text && *end == 0))
         *out = kg_jv_int(i);
-    else if ((in->type == KG_JV_REAL && (x = in->u.real, true)) ||
-             (in->type == KG_JV_TEXT && read_number(&x, &i, &whole, in) && !whole))
-        *out = fabs(x) < 9e18 ? kg_jv_int((int64_t)x) : kg_jv_int(0);
+    else if (!read_real(&x, in) || (in->type == KG_JV_TEXT && !isfinite(x)))
+        return KG_OK;
+    else if (fabs(x) < 9.2e18)
+        *out = kg_jv_int((int64_t)x);
     else
-        *out = whole ? kg_jv_int(i) : args->by[0] ? *args->by[0] : kg_jv_int(0);
+        return kg_jinja_fail(j, "expected a whole number of 64 bits, found %g", x);
     return KG_OK;
 }
 
@@ -310,12 +374,9 @@ static kg_status f_float(struct kg_jv *out, struct kg_jinja *j, const struct kg_
                          const struct kg_jinja_args *args)
 {
     double x;
-    int64_t i;
-    bool whole;
 
-    (void)j;
-    if (kg_jv_as_real(&x, in) ||
-        (in->type == KG_JV_TEXT && read_number(&x, &i, &whole, in)))
+    KG_TRY(need_defined(j, in));
+    if (read_real(&x, in))
         *out = kg_jv_real(x);
     else
         *out = args->by[0] ? *args->by[0] : kg_jv_real(0);
@@ -338,23 +399,59 @@ static kg_status f_abs(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv
     return kg_jinja_binary(out, j, i < 0 ? KG_JT_SUB : KG_JT_ADD, &zero, in);
 }
 
+/* round(x, digits) of Python: halves of what the number exactly is go to the even. */
+static double round_half_even(double x, int digits)
+{
+    double scale = pow(10, -digits);
+    char text[400];
+
+    if (digits < 0)
+        return nearbyint(x / scale) * scale;
+    snprintf(text, sizeof text, "%.*f", digits, x);
+    return strtod(text, NULL);
+}
+
+static double round_how(double x, int digits, double (*to)(double))
+{
+    double scale = pow(10, digits);
+
+    return (to(x * scale) + 0.0) / scale; /* Python goes by a whole number: no -0 */
+}
+
+/* A whole number without the digits behind the point stays whole. */
+static kg_status round_whole(struct kg_jv *out, struct kg_jinja *j, int64_t i, int digits)
+{
+    int64_t scale = 1, rest;
+
+    for (; digits < 0; digits++)
+        scale *= 10;
+    rest = (i % scale + scale) % scale;
+    if (__builtin_sub_overflow(i, rest, &i) ||
+        ((2 * rest > scale || (2 * rest == scale && i / scale % 2 != 0)) &&
+         __builtin_add_overflow(i, scale, &i)))
+        return kg_jinja_fail(j, "expected a whole number of 64 bits, found a larger");
+    *out = kg_jv_int(i);
+    return KG_OK;
+}
+
 static kg_status f_round(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                          const struct kg_jinja_args *args)
 {
     int64_t digits = 0;
-    double scale;
+    int64_t i;
     double x;
 
     if (!kg_jv_as_real(&x, in) || (args->by[0] && !kg_jv_as_int(&digits, args->by[0])) ||
         digits < -15 || digits > 15)
         return kg_jinja_fail(j, "expected a number and at most 15 digits");
-    scale = pow(10, (double)digits);
-    if (!args->by[1] || kg_jv_is_text(args->by[1], "common"))
-        x = nearbyint(x * scale) / scale;
-    else if (kg_jv_is_text(args->by[1], "ceil"))
-        x = ceil(x * scale) / scale;
+    if (!args->by[1] || kg_jv_is_text(args->by[1], "common")) {
+        if (kg_jv_as_int(&i, in))
+            return round_whole(out, j, i, (int)digits);
+        x = round_half_even(x, (int)digits);
+    } else if (kg_jv_is_text(args->by[1], "ceil"))
+        x = round_how(x, (int)digits, ceil);
     else if (kg_jv_is_text(args->by[1], "floor"))
-        x = floor(x * scale) / scale;
+        x = round_how(x, (int)digits, floor);
     else
         return kg_jinja_fail(j, "expected common, ceil or floor");
     *out = kg_jv_real(x);
@@ -441,15 +538,6 @@ static kg_status f_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     return kg_jinja_attr(out, j, in, name.u.text);
 }
 
-static kg_status f_same(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
-                        const struct kg_jinja_args *args)
-{
-    (void)j;
-    (void)args;
-    *out = *in;
-    return KG_OK;
-}
-
 const struct kg_jinja_row kg_jinja_filters[] = {
     {"abs", "", 0, f_abs},
     {"attr", "name", 1, f_attr},
@@ -461,7 +549,7 @@ const struct kg_jinja_row kg_jinja_filters[] = {
     {"e", "", 0, f_escape},
     {"escape", "", 0, f_escape},
     {"float", "default", 0, f_float},
-    {"forceescape", "", 0, f_escape},
+    {"forceescape", "", 0, f_forceescape},
     {"format", NULL, 0, f_format},
     {"indent", "width,first,blank", 0, f_indent},
     {"int", "default", 0, f_int},
@@ -469,7 +557,7 @@ const struct kg_jinja_row kg_jinja_filters[] = {
     {"lower", "", 0, f_lower},
     {"replace", "old,new,count", 2, f_replace},
     {"round", "precision,method", 0, f_round},
-    {"safe", "", 0, f_same},
+    {"safe", "", 0, f_safe},
     {"string", "", 0, f_string},
     {"title", "", 0, f_title},
     {"tojson", "ensure_ascii,indent,separators,sort_keys", 0, f_tojson},

@@ -41,6 +41,7 @@ struct kg_jv_text {
 };
 struct kg_jv {
     enum kg_jv_type type;
+    bool safe; /* TEXT that is markup: what joins it is escaped */
     union {
         bool truth;
         int64_t integer;
@@ -53,15 +54,24 @@ struct kg_jv {
     } u;
 };
 
-/* What a list is to Python. A generator is true even when it is empty, has no length and
- * is read once. */
-enum kg_jv_list_kind { KG_JV_PLAIN, KG_JV_TUPLE, KG_JV_VIEW, KG_JV_GENERATOR };
+/* What a list is to Python. The first three have places, the first two are JSON. A
+ * generator is true even when it is empty, has no length and is read once. */
+enum kg_jv_list_kind {
+    KG_JV_PLAIN,
+    KG_JV_TUPLE,
+    KG_JV_RANGE,
+    KG_JV_KEYS, /* of a dict, as are the next two */
+    KG_JV_VALUES,
+    KG_JV_ITEMS,
+    KG_JV_GENERATOR
+};
 struct kg_jv_list {
     struct kg_jv *items;
     size_t n;
     size_t capacity;
     enum kg_jv_list_kind kind;
     bool consumed;
+    const int64_t *range; /* of a RANGE: start, stop, step */
 };
 struct kg_jv_dict {
     struct kg_jv *keys;
@@ -346,11 +356,15 @@ kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
                         const struct kg_jv *path) KG_MUST_CHECK;
 kg_status kg_jinja_slice(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                          const struct kg_jv bounds[3]) KG_MUST_CHECK;
+/* range(bounds[0], bounds[1], bounds[2]) of n numbers */
+kg_status kg_jinja_range(struct kg_jv *out, struct kg_jinja *j, const int64_t bounds[3],
+                         int64_t n) KG_MUST_CHECK;
 kg_status kg_jinja_binary(struct kg_jv *out, struct kg_jinja *j, int op,
                           const struct kg_jv *a, const struct kg_jv *b) KG_MUST_CHECK;
+/* A namespace takes no name that begins with _.   errors: EFORMAT */
+kg_status kg_jinja_check_name(struct kg_jinja *j, const struct kg_jv *name) KG_MUST_CHECK;
 /* printf-like "%s" of text % values. */
-kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j,
-                           const struct kg_jv_text *fmt,
+kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *fmt,
                            const struct kg_jv *values) KG_MUST_CHECK;
 
 /* ---- values ---- */
@@ -378,9 +392,14 @@ kg_status kg_jv_contains(bool *in, struct kg_jinja *j, const struct kg_jv *whole
 /* Emit as str() and as repr(). */
 kg_status kg_jv_put(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
 kg_status kg_jv_put_repr(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
+/* Emit as str(), escaped for HTML unless it is markup. */
+kg_status kg_jv_put_escaped(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
 /* str() as a value; text stays itself. */
 kg_status kg_jv_str(struct kg_jv *out, struct kg_jinja *j,
                     const struct kg_jv *v) KG_MUST_CHECK;
+/* Markup: itself, else str() escaped. */
+kg_status kg_jv_escape(struct kg_jv *out, struct kg_jinja *j,
+                       const struct kg_jv *v) KG_MUST_CHECK;
 struct kg_jinja_json {
     bool ensure_ascii;
     bool sort_keys;
@@ -417,6 +436,8 @@ size_t kg_jv_chars(struct kg_jv_text t); /* characters */
 /* strip(): sides 1 left, 2 right, 3 both; chars NULL: white space */
 struct kg_jv_text kg_jv_strip(struct kg_jv_text t, const struct kg_jv_text *chars,
                               int sides);
+/* Bytes of the first line of t; *end: with what ends it, as str.splitlines() does. */
+size_t kg_jv_line(size_t *end, struct kg_jv_text t);
 /* First place of part from `from` on, -1 none. */
 int64_t kg_jv_find(struct kg_jv_text t, struct kg_jv_text part, size_t from);
 bool kg_jinja_is_space(uint32_t cp); /* str.isspace of Python */

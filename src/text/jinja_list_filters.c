@@ -45,16 +45,22 @@ static kg_status f_first(struct kg_jv *out, struct kg_jinja *j, const struct kg_
     return end_of(out, j, in, false);
 }
 
+/* Read from the end: a generator has none, and text is not read as its characters. */
 static kg_status f_last(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                         const struct kg_jinja_args *args)
 {
     (void)args;
-    return end_of(out, j, in, true);
+    if (in->type == KG_JV_LIST && in->u.list->kind == KG_JV_GENERATOR)
+        return kg_jinja_fail(j, "expected a list, found a generator: |list makes one");
+    KG_TRY(end_of(out, j, in, true));
+    out->safe = out->safe || (in->safe && out->type == KG_JV_TEXT);
+    return KG_OK;
 }
 
 static kg_status f_reverse(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                            const struct kg_jinja_args *args)
 {
+    bool is_spent = in->type == KG_JV_LIST && in->u.list->kind == KG_JV_GENERATOR;
     const struct kg_jv_list *items;
     size_t mark = j->out->len;
 
@@ -63,9 +69,11 @@ static kg_status f_reverse(struct kg_jv *out, struct kg_jinja *j, const struct k
     if (in->type == KG_JV_TEXT) {
         for (size_t i = items->n; i-- > 0;)
             KG_TRY(kg_jv_put(j, &items->items[i]));
-        return kg_jinja_cut(out, j, mark);
+        KG_TRY(kg_jinja_cut(out, j, mark));
+        out->safe = in->safe;
+        return KG_OK;
     }
-    KG_TRY(kg_jv_list_new(out, j, items->n, KG_JV_GENERATOR));
+    KG_TRY(kg_jv_list_new(out, j, items->n, is_spent ? KG_JV_PLAIN : KG_JV_GENERATOR));
     for (size_t i = items->n; i-- > 0;)
         KG_TRY(kg_jv_push(j, out, &items->items[i]));
     return KG_OK;
@@ -254,6 +262,10 @@ static kg_status f_dictsort(struct kg_jv *out, struct kg_jinja *j, const struct 
     struct order o = {&column, flag(args->by[0]), flag(args->by[2])};
     struct kg_jv pairs;
 
+    if (in->type == KG_JV_UNDEFINED)
+        return kg_jinja_fail(j, "expected an object, '%.*s' is undefined",
+                             (int)(in->u.text.n > 80 ? 80 : in->u.text.n),
+                             in->u.text.bytes);
     KG_TRY(f_items(&pairs, j, in, args));
     return sort_by(out, j, &pairs, &o);
 }
@@ -341,6 +353,8 @@ static kg_status choose(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     const struct kg_jv_list *items;
     size_t at = by_attr ? 1 : 0;
 
+    if (!kg_jv_truth(in)) /* none as well: nothing is asked of the arguments then */
+        return kg_jv_list_new(out, j, 0, KG_JV_GENERATOR);
     if (args->n < at)
         return kg_jinja_fail(j, "expected the name of an attribute, found none");
     if (args->n > at) {
@@ -419,6 +433,8 @@ static kg_status f_map(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv
 {
     const struct kg_jv_list *items;
 
+    if (!kg_jv_truth(in)) /* as in choose() */
+        return kg_jv_list_new(out, j, 0, KG_JV_GENERATOR);
     KG_TRY(kg_jv_iterate(&items, j, in));
     KG_TRY(kg_jv_list_new(out, j, 0, KG_JV_GENERATOR));
     for (size_t i = 0; i < items->n; i++) {

@@ -181,14 +181,9 @@ static kg_status text_splitlines(struct kg_jv *out, struct kg_jinja *j,
     KG_TRY(pay_text(j, in));
     KG_TRY(kg_jv_list_new(out, j, 0, KG_JV_PLAIN));
     while (t.n) {
-        size_t n = 0;
         size_t end;
+        size_t n = kg_jv_line(&end, t);
 
-        while (n < t.n && !(t.bytes[n] >= '\n' && t.bytes[n] <= '\r') &&
-               !(t.bytes[n] >= 0x1C && t.bytes[n] <= 0x1E))
-            n++;
-        end = n + (n < t.n);
-        end += n + 1 < t.n && t.bytes[n] == '\r' && t.bytes[n + 1] == '\n';
         KG_TRY(push_part(j, out, t.bytes, keep ? end : n));
         t.bytes += end;
         t.n -= end;
@@ -342,9 +337,26 @@ static kg_status all_are(struct kg_jv *out, struct kg_jinja *j, const struct kg_
     return KG_OK;
 }
 
-static bool is_alnum(uint32_t cp)
+static bool is_numeric(uint32_t cp)
 {
-    return kg_unicode_is_alpha(cp) || kg_unicode_is_digit(cp);
+    return kg_unicode_is_alnum(cp) && !kg_unicode_is_alpha(cp);
+}
+
+/* Unicode's Numeric_Type=Digit: those of Nd, and digits that are raised, circled, ... */
+static bool is_digit(uint32_t cp)
+{
+    static const uint32_t more[][2] = {
+        {0xB2, 0xB3},       {0xB9, 0xB9},       {0x1369, 0x1371},   {0x19DA, 0x19DA},
+        {0x2070, 0x2070},   {0x2074, 0x2079},   {0x2080, 0x2089},   {0x2460, 0x2468},
+        {0x2474, 0x247C},   {0x2488, 0x2490},   {0x24EA, 0x24EA},   {0x24F5, 0x24FD},
+        {0x24FF, 0x24FF},   {0x2776, 0x277E},   {0x2780, 0x2788},   {0x278A, 0x2792},
+        {0x10A40, 0x10A43}, {0x10E60, 0x10E68}, {0x11052, 0x1105A}, {0x1F100, 0x1F10A},
+    };
+
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++)
+        if (cp >= more[i][0] && cp <= more[i][1])
+            return true;
+    return kg_unicode_is_digit(cp);
 }
 
 #define CLASS(name, is)                                                                  \
@@ -354,9 +366,11 @@ static bool is_alnum(uint32_t cp)
         (void)args;                                                                      \
         return all_are(out, j, in, is);                                                  \
     }
-CLASS(text_isdigit, kg_unicode_is_digit)
+CLASS(text_isdecimal, kg_unicode_is_digit)
+CLASS(text_isdigit, is_digit)
+CLASS(text_isnumeric, is_numeric)
 CLASS(text_isalpha, kg_unicode_is_alpha)
-CLASS(text_isalnum, is_alnum)
+CLASS(text_isalnum, kg_unicode_is_alnum)
 CLASS(text_isspace, kg_jinja_is_space)
 #undef CLASS
 
@@ -372,8 +386,11 @@ static kg_status has_case(struct kg_jv *out, struct kg_jinja *j, const struct kg
     KG_TRY(pay_text(j, in));
     for (size_t at = 0; at < t.n;) {
         at += kg_utf8_decode(&cp, t.bytes + at);
-        some = some || kg_unicode_upper(cp) != kg_unicode_lower(cp);
-        all = all && cp == (upper ? kg_unicode_upper(cp) : kg_unicode_lower(cp));
+        if (!kg_unicode_is_cased(cp))
+            continue;
+        some = true;
+        all = all && (cp == kg_unicode_lower(cp)) == !upper &&
+              (!upper || cp == kg_unicode_upper(cp));
     }
     *out = kg_jv_bool(some && all);
     return KG_OK;
@@ -414,9 +431,43 @@ static kg_status by_filter(struct kg_jv *out, struct kg_jinja *j, const struct k
 FILTER(upper)
 FILTER(lower)
 FILTER(capitalize)
-FILTER(title)
-FILTER(replace)
 #undef FILTER
+
+/* A word begins behind whatever has no case: They'Re. */
+static kg_status text_title(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
+                            const struct kg_jinja_args *args)
+{
+    struct kg_jv_text t = in->u.text;
+    size_t mark = j->out->len;
+    bool inside = false;
+    uint32_t cp;
+    char bytes[4];
+
+    (void)args;
+    KG_TRY(pay_text(j, in));
+    for (size_t at = 0; at < t.n;) {
+        uint32_t to;
+
+        at += kg_utf8_decode(&cp, t.bytes + at);
+        to = inside ? kg_unicode_lower(cp) : kg_unicode_title(cp);
+        inside = kg_unicode_is_cased(cp);
+        KG_TRY(kg_jinja_emit(j, bytes, kg_utf8_encode(bytes, to)));
+    }
+    return kg_jinja_cut(out, j, mark);
+}
+
+static kg_status text_replace(struct kg_jv *out, struct kg_jinja *j,
+                              const struct kg_jv *in, const struct kg_jinja_args *args)
+{
+    struct kg_jinja_args with = *args;
+    struct kg_jv new;
+
+    if (in->safe) {
+        KG_TRY(kg_jv_escape(&new, j, args->by[1]));
+        with.by[1] = &new;
+    }
+    return by_filter(out, j, in, &with, "replace");
+}
 
 static kg_status text_join(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                            const struct kg_jinja_args *args)
@@ -431,7 +482,8 @@ static kg_status text_join(struct kg_jv *out, struct kg_jinja *j, const struct k
                                  kg_jv_type_name(&items->items[i]));
         if (i)
             KG_TRY(kg_jv_put(j, in));
-        KG_TRY(kg_jv_put(j, &items->items[i]));
+        KG_TRY(in->safe ? kg_jv_put_escaped(j, &items->items[i])
+                        : kg_jv_put(j, &items->items[i]));
     }
     return kg_jinja_cut(out, j, mark);
 }
@@ -482,10 +534,12 @@ static kg_status text_format(struct kg_jv *out, struct kg_jinja *j,
                 &v, j, args,
                 (struct kg_jv_text){t.bytes + i + 1, (size_t)(close - t.bytes) - i - 1},
                 &next));
-            KG_TRY(kg_jv_put(j, v));
+            KG_TRY(in->safe ? kg_jv_put_escaped(j, v) : kg_jv_put(j, v));
             i = (size_t)(close - t.bytes);
             continue;
         }
+        if (t.bytes[i] == '}' && !twice)
+            return kg_jinja_fail(j, "expected } twice, or behind {, found it alone");
         KG_TRY(kg_jinja_pay(j, 1));
         KG_TRY(kg_jinja_emit(j, t.bytes + i, 1));
         i += twice && (t.bytes[i] == '{' || t.bytes[i] == '}');
@@ -509,7 +563,8 @@ const struct kg_jinja_row kg_jinja_text_methods[] = {
     {"index", "sub", 1, text_index},
     {"count", "sub", 1, text_count},
     {"isdigit", "", 0, text_isdigit},
-    {"isnumeric", "", 0, text_isdigit},
+    {"isdecimal", "", 0, text_isdecimal},
+    {"isnumeric", "", 0, text_isnumeric},
     {"isalpha", "", 0, text_isalpha},
     {"isalnum", "", 0, text_isalnum},
     {"isspace", "", 0, text_isspace},
@@ -599,7 +654,7 @@ static kg_status dict_keys(struct kg_jv *out, struct kg_jinja *j, const struct k
                            const struct kg_jinja_args *args)
 {
     (void)args;
-    KG_TRY(kg_jv_list_new(out, j, in->u.dict->n, KG_JV_VIEW));
+    KG_TRY(kg_jv_list_new(out, j, in->u.dict->n, KG_JV_KEYS));
     for (size_t i = 0; i < in->u.dict->n; i++)
         KG_TRY(kg_jv_push(j, out, &in->u.dict->keys[i]));
     return KG_OK;
@@ -609,7 +664,7 @@ static kg_status dict_values(struct kg_jv *out, struct kg_jinja *j,
                              const struct kg_jv *in, const struct kg_jinja_args *args)
 {
     (void)args;
-    KG_TRY(kg_jv_list_new(out, j, in->u.dict->n, KG_JV_VIEW));
+    KG_TRY(kg_jv_list_new(out, j, in->u.dict->n, KG_JV_VALUES));
     for (size_t i = 0; i < in->u.dict->n; i++)
         KG_TRY(kg_jv_push(j, out, &in->u.dict->values[i]));
     return KG_OK;
@@ -619,7 +674,7 @@ static kg_status dict_items(struct kg_jv *out, struct kg_jinja *j, const struct 
                             const struct kg_jinja_args *args)
 {
     (void)args;
-    KG_TRY(kg_jv_list_new(out, j, in->u.dict->n, KG_JV_VIEW));
+    KG_TRY(kg_jv_list_new(out, j, in->u.dict->n, KG_JV_ITEMS));
     for (size_t i = 0; i < in->u.dict->n; i++) {
         struct kg_jv pair;
 

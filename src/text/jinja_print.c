@@ -118,19 +118,40 @@ static kg_status put_repr_text(struct kg_jinja *j, struct kg_jv_text t)
     return kg_jinja_emit(j, &quote, 1);
 }
 
+static kg_status put_repr_range(struct kg_jinja *j, const int64_t range[3])
+{
+    char text[80], step[32] = "";
+
+    if (range[2] != 1)
+        snprintf(step, sizeof step, ", %lld", (long long)range[2]);
+    snprintf(text, sizeof text, "range(%lld, %lld%s)", (long long)range[0],
+             (long long)range[1], step);
+    return emit(j, text);
+}
+
 static kg_status put_repr_list(struct kg_jinja *j, const struct kg_jv_list *l)
 {
-    bool is_tuple = l->kind == KG_JV_TUPLE;
+    static const char *const around[][2] = {
+        [KG_JV_PLAIN] = {"[", "]"},
+        [KG_JV_TUPLE] = {"(", ")"},
+        [KG_JV_KEYS] = {"dict_keys([", "])"},
+        [KG_JV_VALUES] = {"dict_values([", "])"},
+        [KG_JV_ITEMS] = {"dict_items([", "])"},
+    };
 
     if (l->kind == KG_JV_GENERATOR)
         return emit(j, "<generator object>");
-    KG_TRY(emit(j, is_tuple ? "(" : "["));
+    if (l->kind == KG_JV_RANGE)
+        return put_repr_range(j, l->range);
+    KG_TRY(emit(j, around[l->kind][0]));
     for (size_t i = 0; i < l->n; i++) {
         if (i)
             KG_TRY(emit(j, ", "));
         KG_TRY(kg_jv_put_repr(j, &l->items[i]));
     }
-    return emit(j, is_tuple ? l->n == 1 ? ",)" : ")" : "]");
+    if (l->kind == KG_JV_TUPLE && l->n == 1)
+        KG_TRY(emit(j, ","));
+    return emit(j, around[l->kind][1]);
 }
 
 static kg_status put_repr_dict(struct kg_jinja *j, const struct kg_jv_dict *d)
@@ -160,7 +181,9 @@ static kg_status put_repr_open(struct kg_jinja *j, const struct kg_jv *v)
     case KG_JV_REAL:
         return put_real(j, v->u.real);
     case KG_JV_TEXT:
-        return put_repr_text(j, v->u.text);
+        KG_TRY(emit(j, v->safe ? "Markup(" : ""));
+        KG_TRY(put_repr_text(j, v->u.text));
+        return emit(j, v->safe ? ")" : "");
     case KG_JV_LIST:
         return put_repr_list(j, v->u.list);
     case KG_JV_DICT:
@@ -201,6 +224,49 @@ kg_status kg_jv_str(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *v
         KG_TRY(kg_jinja_cut(&text, j, mark));
     }
     *out = text;
+    return KG_OK;
+}
+
+/* ---- HTML ---- */
+
+static kg_status put_escaped(struct kg_jinja *j, struct kg_jv_text t)
+{
+    static const char from[] = "&<>'\"";
+    static const char *const as[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
+    size_t done = 0;
+
+    for (size_t i = 0; i < t.n; i++) {
+        const char *special = kg_char_find(from, t.bytes[i]);
+
+        if (!special)
+            continue;
+        KG_TRY(kg_jinja_emit(j, t.bytes + done, i - done));
+        KG_TRY(emit(j, as[special - from]));
+        done = i + 1;
+    }
+    return kg_jinja_emit(j, t.bytes + done, t.n - done);
+}
+
+kg_status kg_jv_put_escaped(struct kg_jinja *j, const struct kg_jv *v)
+{
+    struct kg_jv text;
+
+    KG_TRY(kg_jv_str(&text, j, v));
+    KG_TRY(kg_jinja_pay(j, text.u.text.n / 16));
+    return text.safe ? kg_jv_put(j, &text) : put_escaped(j, text.u.text);
+}
+
+kg_status kg_jv_escape(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *v)
+{
+    size_t mark = j->out->len;
+
+    if (v->safe) {
+        *out = *v;
+        return KG_OK;
+    }
+    KG_TRY(kg_jv_put_escaped(j, v));
+    KG_TRY(kg_jinja_cut(out, j, mark));
+    out->safe = true;
     return KG_OK;
 }
 

@@ -2,8 +2,8 @@
  *
  * A test is a row as a filter is, so it may have arguments (`is divisibleby 3`), and
  * operators are tests under names (`eq`, `lt`), which select and reject take. Most look
- * at the type alone and are one line. An undefined value is iterable and a sequence, as
- * Jinja's Undefined is an object with those methods: such oddities are kept, templates
+ * at the type alone and are one line. An undefined value is iterable, a sequence and
+ * callable, as Jinja's Undefined is an object with those methods: such oddities are kept, templates
  * lean on them.
  */
 #include "text/jinja_internal.h"
@@ -34,12 +34,13 @@ TEST(is_iterable, in->type == KG_JV_TEXT || in->type == KG_JV_LIST ||
                       in->type == KG_JV_UNDEFINED || in->type == KG_JV_LOOP ||
                       (in->type == KG_JV_DICT && !in->u.dict->is_namespace))
 TEST(is_sequence, in->type == KG_JV_TEXT || in->type == KG_JV_UNDEFINED ||
-                      (in->type == KG_JV_LIST && in->u.list->kind <= KG_JV_TUPLE) ||
+                      (in->type == KG_JV_LIST && in->u.list->kind <= KG_JV_RANGE) ||
                       (in->type == KG_JV_DICT && !in->u.dict->is_namespace))
-TEST(is_callable, in->type == KG_JV_CALLABLE || in->type == KG_JV_LOOP)
+TEST(is_callable, in->type == KG_JV_CALLABLE || in->type == KG_JV_LOOP ||
+                      in->type == KG_JV_UNDEFINED)
 TEST(is_filter, in->type == KG_JV_TEXT && kg_jinja_find_filter(in->u.text) != NULL)
 TEST(is_test, in->type == KG_JV_TEXT && kg_jinja_find(kg_jinja_tests, in->u.text) != NULL)
-TEST(is_escaped, ((void)in, false))
+TEST(is_escaped, in->safe)
 #undef TEST
 
 static kg_status is_equal(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,

@@ -199,7 +199,8 @@ kg_status kg_jv_from_json(struct kg_jv *out, struct kg_jinja *j, const struct kg
 
 const char *kg_jv_type_name(const struct kg_jv *v)
 {
-    static const char *const lists[] = {"list", "tuple", "dict view", "generator"};
+    static const char *const lists[] = {"list",        "tuple",      "range",    "dict_keys",
+                                        "dict_values", "dict_items", "generator"};
     static const char *const names[] = {"undefined", "None", "bool", "int",  "float",
                                         "str",       NULL,   "dict", "loop", "callable"};
 
@@ -266,10 +267,31 @@ bool kg_jv_as_real(double *x, const struct kg_jv *v)
 
 /* ---- comparing ---- */
 
+static kg_status list_has(bool *in, struct kg_jinja *j, const struct kg_jv_list *l,
+                          const struct kg_jv *v)
+{
+    *in = false;
+    for (size_t i = 0; !*in && i < l->n; i++)
+        KG_TRY(kg_jv_equal(in, j, &l->items[i], v));
+    return KG_OK;
+}
+
+/* Views of keys and items are sets. */
+static kg_status sets_equal(bool *equal, struct kg_jinja *j, const struct kg_jv_list *a,
+                            const struct kg_jv_list *b)
+{
+    *equal = a->n == b->n;
+    for (size_t i = 0; *equal && i < a->n; i++)
+        KG_TRY(list_has(equal, j, b, &a->items[i]));
+    return KG_OK;
+}
+
 static kg_status lists_equal(bool *equal, struct kg_jinja *j, const struct kg_jv_list *a,
                              const struct kg_jv_list *b)
 {
-    *equal = a->n == b->n && a->kind == b->kind && a->kind <= KG_JV_TUPLE;
+    if (a->kind == b->kind && (a->kind == KG_JV_KEYS || a->kind == KG_JV_ITEMS))
+        return sets_equal(equal, j, a, b);
+    *equal = a->n == b->n && a->kind == b->kind && a->kind <= KG_JV_RANGE;
     for (size_t i = 0; *equal && i < a->n; i++)
         KG_TRY(kg_jv_equal(equal, j, &a->items[i], &b->items[i]));
     return KG_OK;
@@ -423,9 +445,7 @@ kg_status kg_jv_contains(bool *in, struct kg_jinja *j, const struct kg_jv *whole
         return KG_OK;
     }
     KG_TRY(kg_jv_iterate(&items, j, whole));
-    for (size_t i = 0; !*in && i < items->n; i++)
-        KG_TRY(kg_jv_equal(in, j, &items->items[i], part));
-    return KG_OK;
+    return list_has(in, j, items, part);
 }
 
 /* ---- members ---- */
@@ -465,7 +485,7 @@ kg_status kg_jv_iterate(const struct kg_jv_list **items, struct kg_jinja *j,
     if (v->type == KG_JV_TEXT)
         KG_TRY(characters(&list, j, v->u.text));
     else if (v->type == KG_JV_DICT && !v->u.dict->is_namespace) {
-        KG_TRY(kg_jv_list_new(&list, j, v->u.dict->n, KG_JV_VIEW));
+        KG_TRY(kg_jv_list_new(&list, j, v->u.dict->n, KG_JV_KEYS));
         for (size_t i = 0; i < v->u.dict->n; i++)
             KG_TRY(kg_jv_push(j, &list, &v->u.dict->keys[i]));
     } else
@@ -502,6 +522,23 @@ size_t kg_jv_chars(struct kg_jv_text t)
     for (size_t i = 0; i < t.n; i++)
         n += ((unsigned char)t.bytes[i] & 0xC0) != 0x80;
     return n;
+}
+
+size_t kg_jv_line(size_t *end, struct kg_jv_text t)
+{
+    uint32_t cp;
+    size_t k;
+
+    for (size_t n = 0; n < t.n; n += k) {
+        k = kg_utf8_decode(&cp, t.bytes + n);
+        if ((cp < '\n' || cp > '\r') && (cp < 0x1C || cp > 0x1E) && cp != 0x85 &&
+            cp != 0x2028 && cp != 0x2029)
+            continue;
+        *end = n + k + (cp == '\r' && n + 1 < t.n && t.bytes[n + 1] == '\n');
+        return n;
+    }
+    *end = t.n;
+    return t.n;
 }
 
 bool kg_jinja_is_space(uint32_t cp)
