@@ -29,6 +29,7 @@
 
 static const char *chat_template = "auto";
 static const char *system_text;
+static const char *date;
 static float temperature = 0.7f;
 static int64_t max_tokens = 1024;
 static int64_t max_len;
@@ -41,6 +42,9 @@ const struct kg_flag kg_chat_flags[] = {
      NULL},
     {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), or a file or folder (default auto)", 0, 0, NULL},
+    {"date", 0, KG_TO(date), "YYYY-MM-DD",
+     "the day, for chat templates that ask for it (default: the clock's at the start)", 0,
+     0, NULL},
     {"temperature", 't', KG_TO(temperature), "T",
      "0 takes the likeliest token (default 0.7)", 0, 10000, NULL},
     KG_FLAGS_OF(kg_truncation_flags),
@@ -65,6 +69,7 @@ struct chat {
     struct kg_rollout *engine;
     struct kg_sampling sampling;
     int32_t max_len;
+    int64_t now_s;          /* a day, or turns would be rewritten at midnight */
     struct kg_str messages; /* JSON objects with commas between */
     struct kg_str known;    /* the text that the tokens of t stand for */
     struct kg_ids ids;      /* the prompt of q */
@@ -120,8 +125,10 @@ static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err 
     if (status == KG_OK)
         status = kg_json_parse(&doc, json.data, json.len, "messages", err);
     if (status == KG_OK) {
-        const struct kg_conversation talk = {
-            .messages = doc.root, .n = kg_json_size(doc.root), .generate = true};
+        const struct kg_conversation talk = {.messages = doc.root,
+                                             .n = kg_json_size(doc.root),
+                                             .now_s = c->now_s,
+                                             .generate = true};
         status = kg_conversation_render(out, &talk, c->tmpl, err);
     }
     kg_json_release(&doc);
@@ -458,6 +465,15 @@ static kg_status converse(struct chat *c, struct kg_err *err)
     return status;
 }
 
+static kg_status choose_day(struct chat *c, struct kg_err *err)
+{
+    const struct kg_prompt_opts how = {.chat = c->tmpl, .date = date, .prefix = "--"};
+    struct kg_chat_day today = kg_chat_today();
+
+    KG_TRY(kg_prompt_check(&how, err));
+    return kg_chat_date(&c->now_s, date ? date : today.text, err);
+}
+
 static kg_status open_chat(struct chat *c, struct kg_err *err)
 {
     uint64_t unused;
@@ -474,6 +490,7 @@ static kg_status open_chat(struct chat *c, struct kg_err *err)
             "%s has no chat template (chat_template.jinja, or chat_template in "
             "tokenizer_config.json): give one with --chat-template FILE",
             kg_load.dir);
+    KG_TRY(choose_day(c, err));
     KG_TRY(kg_load_model(&c->l, &kg_load, err));
     if (c->l.tok == NULL)
         return kg_fail(err, KG_ENOTFOUND, "%s has no tokenizer", kg_load.dir);

@@ -57,6 +57,7 @@ const struct kg_flag kg_data_flags[] = {
      NULL},
     {"system", 0, KG_FOR("check", how.system), "TEXT", "as data.system", 0, 0, NULL},
     {"opening", 0, KG_FOR("check", how.opening), "TEXT", "as data.opening", 0, 0, NULL},
+    {"date", 0, KG_FOR("check", how.date), "YYYY-MM-DD", "as data.date", 0, 0, NULL},
     {"add-special", 0, KG_TO_IF(add_special, "check", "model"), "WHICH",
      "as data.add_special", 0, 0, KG_SPECIAL_CHOICES},
     {"json", 0, KG_FOR("check|stats|columns", as_json), NULL, "as JSON", 0, 0, NULL},

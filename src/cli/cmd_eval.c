@@ -185,6 +185,7 @@ static kg_status give_prompt(struct kg_suite *s, struct kg_err *err)
         {"--system", "system", how->system},
         {"--opening", "opening", how->opening},
         {"--chat-template", "chat_template", kg_prompt_chat},
+        {"--date", "date", how->date},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

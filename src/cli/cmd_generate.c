@@ -242,7 +242,8 @@ static kg_status read_prompts(struct job *j, const char *prompt, struct kg_err *
 {
     bool named = kg_prompt_chat && strcmp(kg_prompt_chat, "auto") != 0;
 
-    if (named || kg_prompt_how.user_turn || kg_prompt_how.system || kg_prompt_how.opening)
+    if (named || kg_prompt_how.user_turn || kg_prompt_how.system ||
+        kg_prompt_how.opening || kg_prompt_how.date)
         KG_TRY(need_chat(j, err));
     KG_TRY(kg_prompt_check(&kg_prompt_how, err));
     KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, 1, sizeof *j->from, MAX_PROMPTS,

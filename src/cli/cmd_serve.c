@@ -43,7 +43,7 @@ static const char *allow_hosts;
 static int64_t drain;
 static int64_t piece_ms = 50;
 static int64_t seed = -1;
-static const char *system_prompt, *opening;
+static struct kg_prompt_opts how = {.prefix = "--"};
 
 static struct kg_flag_list adapters;
 
@@ -64,11 +64,14 @@ const struct kg_flag kg_serve_flags[] = {
      "clients must send the key that this file holds (default: no key)", 0, 0, NULL},
     {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
-    {"system", 0, KG_TO(system_prompt), "TEXT",
+    {"system", 0, KG_TO(how.system), "TEXT",
      "system prompt of conversations that have none", 0, 0, NULL},
-    {"opening", 0, KG_TO(opening), "TEXT",
+    {"opening", 0, KG_TO(how.opening), "TEXT",
      "what the assistant's turn begins with, where the template does not write it", 0, 0,
      NULL},
+    {"date", 0, KG_TO(how.date), "YYYY-MM-DD",
+     "the day, for chat templates that ask for it (default: the clock's, at a request)",
+     0, 0, NULL},
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
      1, 65536, NULL},
     {"max-len", 0, KG_TO(max_len), "N",
@@ -246,8 +249,9 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
     return (struct kg_serve_opts){
         .model = l->model,
         .tok = l->tok,
-        .system = system_prompt,
-        .opening = opening,
+        .system = how.system,
+        .opening = how.opening,
+        .date = how.date,
         .host = host,
         .port = (int)port,
         .max_batch = (int32_t)max_batch,
@@ -281,13 +285,8 @@ int kg_cmd_serve(int argc, char **argv)
     KG_TRY_GOTO(out, read_key(&key, &err));
     KG_TRY_GOTO(out, model_name(&called, &err));
     KG_TRY_GOTO(out, kg_chat_template_choose(&chat, chat_template, kg_load.dir, &err));
-    if (chat == NULL && (system_prompt || opening)) {
-        status = kg_fail(&err, KG_EINVAL,
-                         "%s: expected a chat template that has a place for it, found "
-                         "none",
-                         system_prompt ? "--system" : "--opening");
-        goto out;
-    }
+    how.chat = chat;
+    KG_TRY_GOTO(out, kg_prompt_check(&how, &err));
     KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     KG_TRY_GOTO(out, kg_load_check_length(&l, max_len, &err));
     KG_TRY_GOTO(out, open_named(&named, l.model, l.tok, &err));

@@ -69,6 +69,8 @@ const struct kg_flag kg_prompt_flags[] = {
      NULL},
     {"chat-template", 0, KG_TO(kg_prompt_chat), "WHICH",
      "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
+    {"date", 0, KG_TO(kg_prompt_how.date), "YYYY-MM-DD",
+     "the day, for chat templates that ask for it (default: the clock's)", 0, 0, NULL},
     {0},
 };
 

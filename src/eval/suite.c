@@ -116,6 +116,9 @@ static const struct kg_opt_row set_rows[] = {
      false},
     {"chat_template", AT(chat_name), "auto", 0, 0, NULL,
      "auto (the model's), none, or a file, which must apply to every problem", false},
+    {"date", AT(task_opts.prompt.date), "", 0, 0, NULL,
+     "the day, YYYY-MM-DD, for chat templates that ask for it; '' for the clock's",
+     false},
     {"add_special", AT(special), "auto", 0, 0, KG_SPECIAL_CHOICES,
      "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
      "chat template rendered",

@@ -169,6 +169,10 @@ static const struct kg_opt_row first_rows[] = {
      "if it has one), none, or a file or folder with one, which must apply to every "
      "prompt",
      false},
+    {"data.date", AT(task_opts.prompt.date), "", 0, 0, NULL,
+     "the day, YYYY-MM-DD, for chat templates that ask for it; empty: that on which the "
+     "run starts, and config.yaml has it",
+     false},
     {KEY(data.max_prompt_tokens), "1024", 1, 1e6, NULL,
      "longer prompts are handled as data.overlong says", false},
     {"data.overlong", AT(data.drop_overlong), "drop", 0, 0, "error|drop",

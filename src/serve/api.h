@@ -151,6 +151,7 @@ struct kg_api_model {
     const struct kg_chat_template *chat; /* NULL: no chat */
     const char *system;  /* in front of conversations without one; NULL: none */
     const char *opening; /* of the assistant's turn: see text/prompt.h; NULL: none */
+    const char *date;    /* see text/prompt.h; NULL: the clock's, at each request */
     int32_t vocab;
     int32_t max_len; /* prompt and answer */
     /* new tokens when a request names none; 0: for chat all the room that is left, for

@@ -181,14 +181,17 @@ static kg_status render(struct kg_str *text, const struct kg_api_request *r,
                         struct kg_api_fault *fault, const struct kg_api_model *m,
                         struct kg_err *err)
 {
-    const struct kg_conversation talk = {.messages = r->messages,
-                                         .n = kg_json_size(r->messages),
-                                         .system = system_of(r, m),
-                                         .tools = r->tools,
-                                         .variables = r->template_vars,
-                                         .put_calls = kg_tool_calls_put,
-                                         .generate = true};
-    kg_status status = kg_conversation_render(text, &talk, m->chat, err);
+    struct kg_conversation talk = {.messages = r->messages,
+                                   .n = kg_json_size(r->messages),
+                                   .system = system_of(r, m),
+                                   .tools = r->tools,
+                                   .variables = r->template_vars,
+                                   .put_calls = kg_tool_calls_put,
+                                   .generate = true};
+    kg_status status;
+
+    KG_TRY(kg_chat_date(&talk.now_s, m->date, err));
+    status = kg_conversation_render(text, &talk, m->chat, err);
     if (status == KG_EUNSUPPORTED)
         *fault = (struct kg_api_fault){400, "tools", "unsupported_parameter"};
     KG_TRY(status);

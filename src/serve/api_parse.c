@@ -103,8 +103,8 @@ static const struct message_field {
 } message_fields[] = {
     {"role", false},       {"content", false},      {"name", false},
     {"tool_calls", false}, {"tool_call_id", false}, {"reasoning_content", false},
-    {"reasoning", false},  {"annotations", false},  {"refusal", true},
-    {"audio", true},       {"function_call", true},
+    {"reasoning", false},  {"thinking", false},     {"annotations", false},
+    {"refusal", true},     {"audio", true},         {"function_call", true},
 };
 
 static kg_status check_message_field(const char *name, const struct kg_json *v,

@@ -68,11 +68,88 @@ static void tools_go_to_the_template(void **state)
     with_template(NULL);
     refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":null,"
                                 "\"tool_calls\":[{\"function\":{\"name\":\"f\","
-                                "\"arguments\":\"[\"}}]}]}"),
+                                "\"arguments\":\"[]\"}}]}]}"),
             "messages", "message 0: tool_calls: call 0: arguments");
     refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":null,"
                                 "\"tool_calls\":[]}]}"),
             "messages", "content");
+}
+
+static void is_rendered_as(const char *messages, const char *expected)
+{
+    struct kg_ids ids = {0};
+    char body[600];
+
+    snprintf(body, sizeof body, "{\"messages\":[%s]}", messages);
+    need(encode(KG_API_CHAT, body));
+    need(kg_tokenizer_encode(&ids, model().tok, expected, strlen(expected),
+                             (struct kg_encode_opts){.parse_special = true}, &err));
+    if (ids.n != r.prompts[0].ids.n)
+        fail_msg("%s: expected %zu tokens, found %zu", messages, ids.n,
+                 r.prompts[0].ids.n);
+    assert_memory_equal(r.prompts[0].ids.ids, ids.ids, ids.n * sizeof *ids.ids);
+    kg_ids_release(&ids);
+}
+
+/* The rendered digits: 7 calls, 8 a name, then thought and content. */
+static void messages_come_as_clients_send_them(void **state)
+{
+#define USER   "{\"role\":\"user\",\"content\":\"1\"}"
+#define HIS(x) USER ",{\"role\":\"assistant\"," x "}"
+#define CALL   "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{\"}}]"
+    static const char *const rows[][2] = {
+        {"{\"role\":\"user\",\"content\":\"1\",\"name\":null}", "1"},
+        {"{\"role\":\"user\",\"content\":\"1\",\"name\":\"x\"}", "81"},
+        {HIS("\"content\":\"2\",\"tool_calls\":null"), "12"},
+        {HIS("\"content\":\"2\",\"tool_calls\":[]"), "12"},
+        {HIS("\"content\":null," CALL), "17"},
+        {HIS(CALL), "17"},
+        {HIS("\"content\":\"\"," CALL), "17"},
+        {HIS("\"content\":\"2\",\"reasoning_content\":null"), "12"},
+        {HIS("\"content\":\"2\",\"reasoning_content\":\"3\""), "132"},
+        {HIS("\"content\":\"2\",\"reasoning\":\"3\""), "132"},
+        {HIS("\"content\":\"2\",\"thinking\":\"3\""), "132"},
+        {HIS("\"content\":\"2\",\"thinking\":\"3\",\"reasoning\":\"4\""), "132"},
+        {HIS("\"content\":\"2\",\"reasoning\":\"4\",\"reasoning_content\":null"), "142"},
+        {HIS("\"content\":null,\"reasoning\":\"3\""), "13"},
+        {HIS("\"content\":null,\"thinking\":\"3\"," CALL), "173"},
+        {HIS("\"content\":\"2\",\"refusal\":null,\"audio\":null,\"parsed\":null"), "12"},
+    };
+
+    (void)state;
+    with_template("{% for m in messages %}{% if 'tool_calls' in m %}7{% endif %}{% if "
+                  "m.name is defined %}8{% endif %}{{ m.reasoning_content }}{{ m.content "
+                  "}}{% endfor %}");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        is_rendered_as(rows[i][0], rows[i][1]);
+    with_template(NULL);
+    refused(encode(KG_API_CHAT, "{\"messages\":[" HIS("\"content\":null") "]}"),
+            "messages", "message 1: content");
+    refused(parse(KG_API_CHAT,
+                  "{\"messages\":[" HIS("\"content\":\"2\",\"thoughts\":\"3\"") "]}"),
+            "messages", "unknown field 'thoughts'");
+#undef USER
+#undef HIS
+#undef CALL
+}
+
+static void the_day_is_the_servers(void **state)
+{
+    struct kg_api_model m = model();
+
+    (void)state;
+    with_template("{{ strftime_now('%d') }}{{ messages[0].content }}");
+    m.chat = chat;
+    m.date = "2025-07-19";
+    need(parse(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}"));
+    need(kg_api_encode(&r, &fault, &m, &err));
+    assert_int_equal(r.prompts[0].ids.n, 3);
+    assert_int_equal(r.prompts[0].ids.ids[0], r.prompts[0].ids.ids[2]); /* 191 */
+    m.date = NULL;
+    need(parse(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"1\"}]}"));
+    need(kg_api_encode(&r, &fault, &m, &err));
+    assert_int_equal(r.prompts[0].ids.n, 3);
+    with_template(NULL);
 }
 
 static void max_tokens_has_a_default(void **state)
@@ -660,6 +737,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(prompts_become_tokens, release),
         cmocka_unit_test_teardown(tools_go_to_the_template, release),
+        cmocka_unit_test_teardown(messages_come_as_clients_send_them, release),
+        cmocka_unit_test_teardown(the_day_is_the_servers, release),
         cmocka_unit_test_teardown(max_tokens_has_a_default, release),
         cmocka_unit_test_teardown(content_may_come_in_parts, release),
         cmocka_unit_test_teardown(what_the_template_leaves_out_is_refused, release),

@@ -305,6 +305,7 @@ static kg_status list_models(struct kg_serve *s, struct kg_err *err)
                              .chat = o->chat,
                              .system = o->system,
                              .opening = o->opening,
+                             .date = o->date,
                              .vocab = o->model->config.vocab,
                              .max_len = o->max_len,
                              .default_tokens = o->default_tokens};

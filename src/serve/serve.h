@@ -31,13 +31,14 @@ struct kg_serve_opts {
     size_t n_adapters;
     const struct kg_tokenizer *tok;      /* NULL: prompts of ids only */
     const struct kg_chat_template *chat; /* NULL: no chat */
-    const char *system, *opening; /* of chat: see struct kg_api_model; NULL: none */
-    const char *name;             /* of the model, for clients */
-    const char *host;             /* NULL: 127.0.0.1 */
-    int port;                     /* 0: one that is free */
-    const char *bearer_key;       /* NULL: none asked for */
-    int32_t max_batch;            /* sequences that decode together; 0: 64 */
-    int32_t max_len;              /* prompt and answer; 0: the model's positions */
+    /* of chat: see struct kg_api_model; NULL: none */
+    const char *system, *opening, *date;
+    const char *name;       /* of the model, for clients */
+    const char *host;       /* NULL: 127.0.0.1 */
+    int port;               /* 0: one that is free */
+    const char *bearer_key; /* NULL: none asked for */
+    int32_t max_batch;      /* sequences that decode together; 0: 64 */
+    int32_t max_len;        /* prompt and answer; 0: the model's positions */
     int64_t
         kv_tokens; /* of the cache; 0: max_batch contexts or 65,536 tokens, the less */
     int32_t prefill_chunk;   /* prompt tokens that a step computes; 0: 512 */

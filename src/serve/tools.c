@@ -214,7 +214,6 @@ static bool is_text(const struct kg_tokenizer *tok, const char *tag)
 kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
                               const struct kg_tokenizer *tok, struct kg_err *err)
 {
-    const struct kg_chat_opts opts = {.limits = kg_chat_limits_trial, .no_clock = true};
     struct kg_json_doc doc = {0};
     struct kg_str text = {0};
     kg_status status;
@@ -222,7 +221,7 @@ kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
     if (chat == NULL || tok == NULL || !is_text(tok, OPEN) || !is_text(tok, CLOSE))
         return KG_OK;
     KG_TRY(kg_json_parse(&doc, PROBE, sizeof PROBE - 1, "probe", err));
-    status = kg_chat_template_render(&text, chat, doc.root, &opts, err);
+    status = kg_chat_template_render(&text, chat, doc.root, &kg_chat_trial, err);
     if (status == KG_OK)
         status = is_probe(known, &text, err);
     kg_json_release(&doc);
@@ -232,6 +231,9 @@ kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
 
 /* ---- messages ---- */
 
+/* A client sends the whole conversation again for every turn. So the text of a call that
+ * was cut off or left empty, which no later turn can mend, counts as no arguments; what
+ * is JSON of another kind is a client's mistake. */
 static kg_status put_arguments(struct kg_str *out, const struct kg_json *v,
                                struct kg_err *err)
 {
@@ -246,7 +248,10 @@ static kg_status put_arguments(struct kg_str *out, const struct kg_json *v,
     }
     if (status == KG_ENOMEM)
         *err = unread;
-    else if (status != KG_OK || kg_json_type(v) != KG_JSON_OBJECT)
+    else if (status != KG_OK || kg_json_type(v) == KG_JSON_NULL) {
+        kg_json_release(&doc);
+        return kg_str_puts(out, "{}", err);
+    } else if (kg_json_type(v) != KG_JSON_OBJECT)
         status = kg_fail(err, KG_EINVAL,
                          "arguments: expected an object or its text, found %.100s",
                          text ? text : kg_json_type_name(v));
@@ -280,7 +285,11 @@ static kg_status put_function(struct kg_str *out, const struct kg_json *v,
 {
     if (kg_tool_name(v) == NULL)
         return kg_fail(err, KG_EINVAL, "function: expected an object with a name");
-    return put_object(out, v, "arguments", put_arguments, err);
+    KG_TRY(put_object(out, v, "arguments", put_arguments, err));
+    if (kg_json_get(v, "arguments"))
+        return KG_OK;
+    out->len--; /* its brace: behind a name comes another key */
+    return kg_str_puts(out, ",\"arguments\":{}}", err);
 }
 
 kg_status kg_tool_calls_put(struct kg_str *out, const struct kg_json *calls,

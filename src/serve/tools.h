@@ -55,8 +55,9 @@ kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* Append the tool_calls of a message as templates want them: as they are, but arguments
- * that are the text of an object become the object.
- * errors: EINVAL (arguments of another kind), ENOMEM */
+ * that are the text of an object become the object, and {} if they are absent, null or
+ * text that is no JSON (empty, cut off).
+ * errors: EINVAL (arguments that are JSON of another kind), ENOMEM */
 kg_status kg_tool_calls_put(struct kg_str *out, const struct kg_json *calls,
                             struct kg_err *err) KG_MUST_CHECK;
 

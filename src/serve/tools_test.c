@@ -186,17 +186,61 @@ static void arguments_become_objects(void **state)
     assert_string_equal(kg_str_text(&out), expected);
     need(put(&out, expected));
     assert_string_equal(kg_str_text(&out), expected);
-    need(put(&out, "[{\"function\":{\"name\":\"f\"}}]"));
     assert_int_equal(put(&out, "{}"), KG_EINVAL);
     assert_int_equal(put(&out, "[{}]"), KG_EINVAL);
     assert_int_equal(put(&out, "[7]"), KG_EINVAL);
     assert_int_equal(put(&out, "[{\"function\":{\"arguments\":\"{}\"}}]"), KG_EINVAL);
     assert_int_equal(put(&out, "[{\"function\":{\"name\":\"f\\u0000\"}}]"), KG_EINVAL);
-    assert_int_equal(put(&out, "[{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}]"),
-                     KG_EINVAL);
-    assert_int_equal(put(&out, "[{\"function\":{\"name\":\"f\",\"arguments\":\"{\"}}]"),
-                     KG_EINVAL);
-    assert_non_null(strstr(err.message, "call 0: arguments: expected an object"));
+    kg_str_release(&out);
+}
+
+/* What vLLM makes of the arguments in a history since its pull request 48922. */
+static void arguments_of_no_use_are_none(void **state)
+{
+    static const struct {
+        const char *given, *taken; /* NULL: refused */
+    } rows[] = {
+        {"\"\"", "{}"},
+        {"\" \\n\"", "{}"},
+        {"null", "{}"},
+        {"\"null\"", "{}"},
+        {"\"{\"", "{}"},
+        {"\"{\\\"path\\\": \\\"/var/a\"", "{}"},
+        {"\"{\\\"a\\\": 1} and more\"", "{}"},
+        {"\"{'a': 1}\"", "{}"},
+        {"\"{\\\"a\\\": \\\"x\\ny\\\"}\"", "{}"}, /* a line break in a string */
+        {"\"get_weather\"", "{}"},
+        {"\"{}\"", "{}"},
+        {"{}", "{}"},
+        {"\"{\\\"a\\\": 1}\"", "{\"a\":1}"},
+        {"{\"a\": null}", "{\"a\":null}"},
+        {"\"[1]\"", NULL},
+        {"\"\\\"Bern\\\"\"", NULL},
+        {"\"7\"", NULL},
+        {"[1]", NULL},
+        {"true", NULL},
+    };
+    struct kg_str out = {0};
+    char call[128], expected[128];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        snprintf(call, sizeof call, "[{\"function\":{\"name\":\"f\",\"arguments\":%s}}]",
+                 rows[i].given);
+        kg_status status = put(&out, call);
+
+        assert_int_equal(status, rows[i].taken ? KG_OK : KG_EINVAL);
+        if (!rows[i].taken) {
+            assert_non_null(strstr(err.message, "call 0: arguments: expected an object"));
+            continue;
+        }
+        snprintf(expected, sizeof expected,
+                 "[{\"function\":{\"name\":\"f\",\"arguments\":%s}}]", rows[i].taken);
+        assert_string_equal(kg_str_text(&out), expected);
+    }
+    need(put(&out, "[{\"function\":{\"name\":\"f\"}}]"));
+    assert_string_equal(kg_str_text(&out),
+                        "[{\"function\":{\"name\":\"f\",\"arguments\":{}}}]");
     kg_str_release(&out);
 }
 
@@ -225,6 +269,7 @@ int main(void)
         cmocka_unit_test(many_calls_are_read_in_linear_time),
         cmocka_unit_test(the_form_is_known_by_rendering_a_call),
         cmocka_unit_test(arguments_become_objects),
+        cmocka_unit_test(arguments_of_no_use_are_none),
         cmocka_unit_test(memory_that_runs_out_is_a_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

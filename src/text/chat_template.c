@@ -9,6 +9,7 @@
  * with small limits, before anybody waits for them. How the language works is in
  * jinja*.c.
  */
+#define _GNU_SOURCE /* strptime, timegm */
 #include "text/chat_template.h"
 
 #include "base/file.h"
@@ -18,6 +19,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_CONFIG_BYTES = 64 << 20, MAX_TREE_BYTES = 256 << 20, FIRST_BYTES = 16 << 10 };
 
@@ -119,12 +121,15 @@ static const char *name_of(const struct kg_json *item)
     return kg_json_text(kg_json_get(item, "name"), NULL);
 }
 
-/* The template of this name in a text or a list of {"name", "template"}, or NULL. */
+/* The template of this name in a text, an object of templates or a list of {"name",
+ * "template"}, of which the last counts; or NULL. */
 static const struct kg_json *find_named(const struct kg_json *v, const char *name)
 {
+    if (kg_json_type(v) == KG_JSON_OBJECT)
+        return kg_json_get(v, name);
     if (kg_json_type(v) != KG_JSON_ARRAY)
         return strcmp(name, "default") == 0 ? v : NULL;
-    for (size_t i = 0; i < kg_json_size(v); i++) {
+    for (size_t i = kg_json_size(v); i-- > 0;) {
         const char *has = name_of(kg_json_at(v, i));
 
         if (has && strcmp(has, name) == 0)
@@ -168,6 +173,8 @@ static kg_status add_files(struct kg_str *names, const char *dir, struct kg_err 
     size_t n = 0;
     kg_status status = KG_OK;
 
+    if (kg_file_exists(kg_path_in(dir, "chat_template.jinja").text))
+        KG_TRY(add_name(names, "default", strlen("default"), err));
     if (kg_file_is_dir(more.text))
         status = kg_file_list(&files, &n, more.text, err);
     for (size_t i = 0; i < n && status == KG_OK; i++) {
@@ -185,6 +192,8 @@ static kg_status add_configured(struct kg_str *names, const struct kg_json *v,
 {
     if (kg_json_type(v) == KG_JSON_STRING)
         return add_name(names, "default", strlen("default"), err);
+    for (size_t i = 0; kg_json_type(v) == KG_JSON_OBJECT && i < kg_json_size(v); i++)
+        KG_TRY(add_name(names, kg_json_key_at(v, i), strlen(kg_json_key_at(v, i)), err));
     for (size_t i = 0; kg_json_type(v) == KG_JSON_ARRAY && i < kg_json_size(v); i++) {
         const char *name = name_of(kg_json_at(v, i));
 
@@ -200,8 +209,6 @@ kg_status kg_chat_template_names(struct kg_str *names, const char *dir,
     struct kg_json_doc doc = {0};
     kg_status status;
 
-    if (kg_file_exists(kg_path_in(dir, "chat_template.jinja").text))
-        KG_TRY(add_name(names, "default", strlen("default"), err));
     KG_TRY(add_files(names, dir, err));
     if (names->len > 0)
         return KG_OK;
@@ -241,22 +248,24 @@ static kg_status open_config(struct kg_chat_template *t, const char *dir,
     return text ? parse(t, text, n, err) : fail_named(dir, name, err);
 }
 
-/* Where there is a file for `default`, tokenizer_config.json is not asked. */
+/* Where templates have files, those of tokenizer_config.json are none. */
 static kg_status open_folder(struct kg_chat_template *t, const char *dir,
                              const char *name, struct kg_err *err)
 {
-    struct kg_str file = {0};
+    struct kg_str file = {0}, files = {0};
     kg_status status;
 
     KG_TRY_GOTO(out, file_of(&file, dir, name, err));
+    KG_TRY_GOTO(out, add_files(&files, dir, err));
     KG_TRY_GOTO(out, read_config(&t->config, dir, err));
     if (kg_file_exists(file.data))
         status = open_file(t, file.data, err);
-    else if (kg_file_exists(kg_path_in(dir, "chat_template.jinja").text))
+    else if (files.len > 0)
         status = fail_named(dir, name, err);
     else
         status = open_config(t, dir, name, err);
 out:
+    kg_str_release(&files);
     kg_str_release(&file);
     return status;
 }
@@ -364,33 +373,43 @@ static kg_status put_messages(struct kg_jv *out, struct kg_jinja *j,
     return KG_OK;
 }
 
+/* Every key of an object that ends in `end` and is a token: text, or an object with it. */
+static kg_status set_tokens(struct kg_jinja *j, const struct kg_json *tokens,
+                            const char *end)
+{
+    for (size_t i = 0; kg_json_type(tokens) == KG_JSON_OBJECT && i < kg_json_size(tokens);
+         i++) {
+        const char *name = kg_json_key_at(tokens, i);
+        const struct kg_json *token = kg_json_value_at(tokens, i);
+        size_t n, k = strlen(name), m = strlen(end);
+        const char *text;
+        struct kg_jv v;
+
+        if (kg_json_type(token) == KG_JSON_OBJECT)
+            token = kg_json_get(token, "content");
+        text = kg_json_text(token, &n);
+        if (!text || k < m || strcmp(name + k - m, end) != 0)
+            continue;
+        v = kg_jv_text(text, n);
+        KG_TRY(set(j, name, &v));
+    }
+    return KG_OK;
+}
+
 /* What a template finds when nobody gave it: special tokens, and what apply_chat_template
  * always passes. */
 static kg_status set_defaults(struct kg_jinja *j)
 {
-    static const char *const tokens[] = {"bos_token", "eos_token", "unk_token",
-                                         "sep_token", "pad_token", "cls_token",
-                                         "mask_token"};
+    const struct kg_json *config = j->t->config.root;
     struct kg_jv v = kg_jv_none();
 
     KG_TRY(set(j, "tools", &v));
     KG_TRY(set(j, "documents", &v));
     v = kg_jv_bool(false);
     KG_TRY(set(j, "add_generation_prompt", &v));
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
-        const struct kg_json *token = kg_json_get(j->t->config.root, tokens[i]);
-        size_t n;
-        const char *text;
-
-        if (kg_json_type(token) == KG_JSON_OBJECT)
-            token = kg_json_get(token, "content");
-        text = kg_json_text(token, &n);
-        if (!text)
-            continue;
-        v = kg_jv_text(text, n);
-        KG_TRY(set(j, tokens[i], &v));
-    }
-    return KG_OK;
+    KG_TRY(set_tokens(j, config, "_token"));
+    KG_TRY(set_tokens(j, kg_json_get(config, "extra_special_tokens"), ""));
+    return set_tokens(j, kg_json_get(config, "model_specific_special_tokens"), "");
 }
 
 static kg_status set_variables(struct kg_jinja *j, const struct kg_json *variables)
@@ -456,7 +475,56 @@ out:
     return status;
 }
 
+/* ---- the day ---- */
+
+bool kg_chat_template_asks_date(const struct kg_chat_template *t)
+{
+    return t && (t->asks_date || kg_chat_template_asks_date(t->with_tools));
+}
+
+struct kg_chat_day kg_chat_today(void)
+{
+    struct kg_chat_day day = {""};
+    time_t now = time(NULL);
+    struct tm tm;
+
+    if (localtime_r(&now, &tm))
+        strftime(day.text, sizeof day.text, "%Y-%m-%d", &tm);
+    return day;
+}
+
+kg_status kg_chat_date(int64_t *now_s, const char *text, struct kg_err *err)
+{
+    struct tm tm = {.tm_hour = 12};
+    char again[16] = "";
+
+    *now_s = 0;
+    if (!text || !*text)
+        return KG_OK;
+    if (strptime(text, "%Y-%m-%d", &tm)) {
+        *now_s = timegm(&tm); /* which makes February 30 a day of March */
+        strftime(again, sizeof again, "%Y-%m-%d", &tm);
+    }
+    if (strcmp(text, again) == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "expected a day as YYYY-MM-DD, found '%.40s'", text);
+}
+
 /* ---- prompts ---- */
+
+/* A folder with templates of which none is `default` does not say which it means. */
+static kg_status check_none(const char *dir, struct kg_err *err)
+{
+    struct kg_str names = {0};
+    kg_status status = kg_chat_template_names(&names, dir, err);
+
+    if (status == KG_OK && names.len > 0) {
+        status = fail_named(dir, "default", err);
+        kg_err_prefix(err, "chat template auto (a file that has one can be given)");
+    }
+    kg_str_release(&names);
+    return status;
+}
 
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir, struct kg_err *err)
@@ -469,7 +537,7 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
         return KG_OK;
     status = kg_chat_template_open(t, is_auto ? model_dir : choice, NULL, err);
     if (is_auto && status == KG_ENOTFOUND)
-        return KG_OK;
+        return check_none(model_dir, err);
     KG_TRY(status);
     /* a template of its own file writes the special tokens of the model's folder */
     if (kg_file_is_dir(choice) || is_auto || !model_dir ||
@@ -482,13 +550,14 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
 
 /* ---- trying one ---- */
 
-const struct kg_chat_limits kg_chat_limits_trial = {
-    .steps = 2 * 1000 * 1000, .memory_bytes = 64 << 20, .output_bytes = 1 << 20};
+const struct kg_chat_opts kg_chat_trial = {.limits = {.steps = 2 * 1000 * 1000,
+                                                      .memory_bytes = 64 << 20,
+                                                      .output_bytes = 1 << 20},
+                                           .now_s = 1752148800};
 
 static kg_status try_on(struct kg_str *out, const struct kg_chat_template *t,
                         const char *word, struct kg_err *err)
 {
-    const struct kg_chat_opts opts = {.limits = kg_chat_limits_trial, .no_clock = true};
     struct kg_json_doc doc = {0};
     char vars[128];
     kg_status status;
@@ -498,7 +567,7 @@ static kg_status try_on(struct kg_str *out, const struct kg_chat_template *t,
              "\"content\": \"%s\"}]}",
              word);
     KG_TRY(kg_json_parse(&doc, vars, strlen(vars), "trial", err));
-    status = kg_chat_template_render(out, t, doc.root, &opts, err);
+    status = kg_chat_template_render(out, t, doc.root, &kg_chat_trial, err);
     kg_json_release(&doc);
     return status;
 }

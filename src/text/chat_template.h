@@ -36,12 +36,12 @@ struct kg_chat_limits {
 kg_status kg_chat_template_parse(struct kg_chat_template **t, const char *text, size_t n,
                                  const char *where, struct kg_err *err) KG_MUST_CHECK;
 
-/* A file, or a model's folder: its chat_template.jinja, else `chat_template` of its
- * tokenizer_config.json: text, or a list of named ones, of which `name` is taken; files
- * of additional_chat_templates are named ones too. Without a name `default` is taken, and
- * where variables have `tools` the one named tool_use, if there is one, as transformers
- * does. From a folder come the special tokens too (bos_token, eos_token, ...), as
- * defaults of the variables.
+/* A file, or a model's folder, as transformers reads it: its chat_template.jinja and the
+ * files of additional_chat_templates, which have names; if there are none `chat_template`
+ * of its tokenizer_config.json: text, or named ones. `name` is taken; without a name
+ * `default`, and where variables have `tools` the one named tool_use, if there is one.
+ * From a folder come the special tokens too (bos_token, image_token, ...), as defaults of
+ * the variables.
  * errors: NOTFOUND (nothing there; none of that name: those there are listed), EFORMAT */
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err) KG_MUST_CHECK;
@@ -54,9 +54,22 @@ void kg_chat_template_close(struct kg_chat_template *t);
 
 struct kg_chat_opts {
     struct kg_chat_limits limits;
-    bool no_clock; /* strftime_now is not defined: a text that no date changes */
-    int64_t now_s; /* what strftime_now reads, seconds since 1970 in UTC; 0: the clock */
+    int64_t now_s; /* what strftime_now reads: seconds since 1970 as in UTC; 0: the clock,
+                    * which is the local one, as with transformers */
 };
+
+/* The noon of a day, for now_s.   text: YYYY-MM-DD; NULL or "": 0, the clock
+ * errors: EINVAL */
+kg_status kg_chat_date(int64_t *now_s, const char *text,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* The day of the clock as kg_chat_date reads it. */
+struct kg_chat_day {
+    char text[16];
+};
+struct kg_chat_day kg_chat_today(void);
+/* Whether the template, or the one for tools, names strftime_now: what it renders may
+ * then change from day to day. */
+bool kg_chat_template_asks_date(const struct kg_chat_template *t);
 
 /* What an assistant's message says it thought: reasoning_content, else thinking, else
  * reasoning, whichever is there and not null. NULL: nothing. */
@@ -75,18 +88,19 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                                   struct kg_err *err) KG_MUST_CHECK;
 
 /* The template that a word chooses: none (*t NULL), auto (the model folder's, *t NULL
- * when it has none), or the path of a file or folder. One from a file has the special
+ * when it has none at all), or the path of a file or folder. One from a file has the special
  * tokens of the model's folder.   model_dir: NULL where there is none
  * errors: those of kg_chat_template_open */
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Small enough that a template which turns out to be hostile costs a moment. */
-extern const struct kg_chat_limits kg_chat_limits_trial;
+/* Limits so small that a template which turns out to be hostile costs a moment, and a day
+ * that is always the same. */
+extern const struct kg_chat_opts kg_chat_trial;
 
-/* Render one short message of a user within kg_chat_limits_trial: what fails here is
- * known before a client asks.   errors: those of kg_chat_template_render, EFORMAT (it
+/* Render one short message of a user with kg_chat_trial: what fails here is known before
+ * a client asks.   errors: those of kg_chat_template_render, EFORMAT (it
  * leaves the message out) */
 kg_status kg_chat_template_try(const struct kg_chat_template *t,
                                struct kg_err *err) KG_MUST_CHECK;

@@ -449,7 +449,8 @@ static double floor_divide(double a, double b)
 {
     double rest = fmod(a, b), x = (a - rest) / b;
 
-    return floor(rest != 0 && (rest < 0) != (b < 0) ? x - 1 : x);
+    x = floor(rest != 0 && (rest < 0) != (b < 0) ? x - 1 : x);
+    return x == 0 ? copysign(0, a / b) : x;
 }
 
 static kg_status real_numbers(struct kg_jv *out, struct kg_jinja *j, int op, double a,
@@ -774,23 +775,43 @@ static kg_status fn_raise(struct kg_jv *out, struct kg_jinja *j, const struct kg
                          text.u.text.bytes);
 }
 
+/* What Python's strftime writes where C's writes something else: a time here has no zone
+ * and no part of a second. */
+static size_t as_python(char *to, size_t room, struct kg_jv_text format)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < format.n && n + 8 < room; i++) {
+        char letter = i + 1 < format.n ? format.bytes[i + 1] : 0;
+
+        if (format.bytes[i] != '%' || !letter) {
+            to[n++] = format.bytes[i];
+            continue;
+        }
+        i++;
+        if (letter == 'f')
+            n += (size_t)snprintf(to + n, room - n, "000000");
+        else if (letter != 'z' && letter != 'Z')
+            n += (size_t)snprintf(to + n, room - n, "%%%c", letter);
+    }
+    return n;
+}
+
 static kg_status fn_strftime_now(struct kg_jv *out, struct kg_jinja *j,
                                  const struct kg_jv *in, const struct kg_jinja_args *args)
 {
     time_t now = j->opts->now_s ? (time_t)j->opts->now_s : time(NULL);
-    char format[128];
+    char format[256];
     char text[512];
     struct tm tm;
     size_t n;
     size_t mark = j->out->len;
 
     (void)in;
-    if (args->by[0]->type != KG_JV_TEXT || args->by[0]->u.text.n + 1 >= sizeof format)
-        return kg_jinja_fail(j, "expected a format of at most %zu bytes",
-                             sizeof format - 2);
+    if (args->by[0]->type != KG_JV_TEXT || args->by[0]->u.text.n > 126)
+        return kg_jinja_fail(j, "expected a format of at most 126 bytes");
     /* a mark at the end tells an empty result from one that did not fit */
-    memcpy(format, args->by[0]->u.text.bytes, args->by[0]->u.text.n);
-    memcpy(format + args->by[0]->u.text.n, "|", 2);
+    memcpy(format + as_python(format, sizeof format, args->by[0]->u.text), "|", 2);
     if (!(j->opts->now_s ? gmtime_r(&now, &tm) : localtime_r(&now, &tm)))
         return kg_jinja_fail(j, "expected a time that has a date");
     n = strftime(text, sizeof text, format, &tm);

@@ -106,7 +106,7 @@ static kg_status look_up(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_tex
     }
     row = kg_jinja_find(kg_jinja_functions, name);
     *out = kg_jv_undefined(name);
-    if (!row || (j->opts->no_clock && strcmp(row->name, "strftime_now") == 0))
+    if (!row)
         return KG_OK;
     out->type = KG_JV_CALLABLE;
     out->u.callable = kg_pool_alloc(&j->pool, 1, sizeof *out->u.callable, j->err);

@@ -239,6 +239,7 @@ struct kg_chat_template {
     struct kg_pool pool;
     char *where; /* owned */
     struct kg_jinja_node *root;
+    bool asks_date;            /* strftime_now is named */
     struct kg_json_doc config; /* tokenizer_config.json, or {0} */
     /* owned or NULL: takes its place where variables have tools */
     struct kg_chat_template *with_tools;

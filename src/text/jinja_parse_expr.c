@@ -133,6 +133,7 @@ static kg_status parse_name(struct kg_jinja_node **out, struct kg_jinja_parser *
         n->value = kg_jv_text(p->at->text.bytes, p->at->text.n);
         p->uses |= kg_jinja_is_name(p, "varargs") ? KG_JN_USES_VARARGS : 0;
         p->uses |= kg_jinja_is_name(p, "kwargs") ? KG_JN_USES_KWARGS : 0;
+        p->t->asks_date |= kg_jinja_is_name(p, "strftime_now");
         p->at++;
     }
     return KG_OK;

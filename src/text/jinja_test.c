@@ -33,6 +33,12 @@ static int read_common(void **state)
     return kg_json_read(&common, DATA "/features_inputs.json", 1 << 20, &err) != KG_OK;
 }
 
+static int read_values(void **state)
+{
+    (void)state;
+    return kg_json_read(&common, DATA "/values_inputs.json", 1 << 20, &err) != KG_OK;
+}
+
 static int release_common(void **state)
 {
     (void)state;
@@ -64,6 +70,17 @@ static kg_status render_record(struct kg_str *out, const struct kg_json *record,
     return status;
 }
 
+/* Published before transformers 5, which drops null keys before a template sees them. */
+static bool is_outdated(const struct kg_json *record)
+{
+    const char *name = kg_json_text(kg_json_get(record, "name"), NULL);
+
+    return name && strcmp(name, "meetkai/functionary-medium-v2.2") == 0 &&
+           kg_json_type(kg_json_get(
+               kg_json_at(kg_json_get(kg_json_get(record, "inputs"), "messages"), 0),
+               "content")) == KG_JSON_NULL;
+}
+
 /* Every record whose engines agree; `expected` null: the engine refused it. */
 static int replay(const char *folder, const char *name)
 {
@@ -84,7 +101,8 @@ static int replay(const char *folder, const char *name)
             fail_msg("%s", err.message);
         if (!more)
             break;
-        if (!kg_json_bool(kg_json_get(doc.root, "python_jinja2_agrees"), true))
+        if (!kg_json_bool(kg_json_get(doc.root, "python_jinja2_agrees"), true) ||
+            is_outdated(doc.root))
             continue;
         const char *expected = kg_json_text(kg_json_get(doc.root, "expected"), &len);
         kg_status status = render_record(&out, doc.root, folder);
@@ -118,6 +136,20 @@ static void features_render_as_the_reference_engine_does(void **state)
     assert_true(replay(DATA, "features.jsonl") >= 250);
 }
 
+/* str, repr, markup, numbers, ranges and views, filters of none and of undefined. */
+static void values_are_those_of_python(void **state)
+{
+    (void)state;
+    assert_true(replay(DATA, "values.jsonl") >= 600);
+}
+
+/* Null keys, thoughts under their three names, tools: as apply_chat_template has them. */
+static void messages_come_as_transformers_hands_them_over(void **state)
+{
+    (void)state;
+    assert_true(replay(DATA, "messages.jsonl") >= 150);
+}
+
 static void published_and_derived_renderings_are_byte_equal(void **state)
 {
     (void)state;
@@ -125,7 +157,7 @@ static void published_and_derived_renderings_are_byte_equal(void **state)
         print_message("skipped: no " SHARED "\n");
         skip();
     }
-    assert_int_equal(replay(SHARED, "renderings_published.jsonl"), 34);
+    assert_int_equal(replay(SHARED, "renderings_published.jsonl"), 33);
     assert_int_equal(replay(SHARED, "renderings_derived.jsonl"), 70);
 }
 
@@ -286,18 +318,66 @@ static void every_failed_allocation_is_reported(void **state)
     assert_int_equal(kg_mem_current_bytes(), before);
 }
 
-static void the_clock_can_be_kept_out(void **state)
+/* Days, and what they are not. */
+static void a_day_is_read(void **state)
 {
-    const struct kg_chat_opts without = {.no_clock = true};
-    const char *text =
-        "{{ strftime_now('%d %b %Y') if strftime_now is defined else '-' }}";
-    struct kg_str out = {0};
+    static const struct {
+        const char *text, *written; /* NULL: refused */
+    } rows[] = {
+        {"2025-07-10", "2025-07-10 12:00 Thu"},
+        {"2024-02-29", "2024-02-29 12:00 Thu"},
+        {"1970-01-01", "1970-01-01 12:00 Thu"},
+        {"1969-12-31", "1969-12-31 12:00 Wed"},
+        {"2038-01-20", "2038-01-20 12:00 Wed"},
+        {"9999-12-31", "9999-12-31 12:00 Fri"},
+        {"2025-02-29", NULL},
+        {"2025-13-01", NULL},
+        {"2025-7-10", NULL},
+        {"10 Jul 2025", NULL},
+        {"2025-07-10T00:00", NULL},
+        {"today", NULL},
+        {"2025/07/10", NULL},
+        {"2025-07-1x", NULL},
+    };
 
     (void)state;
-    assert_int_equal(render_with(&out, text, "{}", &opts), KG_OK);
-    assert_int_equal(render_with(&out, text, "{}", &without), KG_OK);
-    assert_string_equal(kg_str_text(&out), "10 Jul 2025-");
-    kg_str_release(&out);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_chat_opts on = {.now_s = 0};
+        kg_status status = kg_chat_date(&on.now_s, rows[i].text, &err);
+        struct kg_str out = {0};
+
+        assert_int_equal(status, rows[i].written ? KG_OK : KG_EINVAL);
+        if (!rows[i].written) {
+            assert_non_null(strstr(err.message, "expected a day as YYYY-MM-DD, found '"));
+            continue;
+        }
+        assert_int_equal(
+            render_with(&out, "{{ strftime_now('%Y-%m-%d %H:%M %a') }}", "{}", &on),
+            KG_OK);
+        assert_string_equal(kg_str_text(&out), rows[i].written);
+        kg_str_release(&out);
+    }
+}
+
+static bool asks(const char *text)
+{
+    struct kg_chat_template *t;
+    bool does;
+
+    assert_int_equal(kg_chat_template_parse(&t, text, strlen(text), "t", &err), KG_OK);
+    does = kg_chat_template_asks_date(t);
+    kg_chat_template_close(t);
+    return does;
+}
+
+static void a_template_that_names_the_clock_asks_for_the_day(void **state)
+{
+    (void)state;
+    assert_true(asks("{{ strftime_now('%Y') }}"));
+    assert_true(asks("{% if strftime_now is defined %}a{% endif %}"));
+    assert_true(asks("{% macro m() %}{{ strftime_now('%Y') }}{% endmacro %}"));
+    assert_false(asks("{{ 'strftime_now' }} strftime_now {# strftime_now #}"));
+    assert_false(asks("{{ messages.strftime_now }}"));
 }
 
 /* ---- model folders ---- */
@@ -400,6 +480,79 @@ static void templates_in_files_are_named_by_them(void **state)
     kg_str_release(&names);
 }
 
+static void names_are(const char *expected)
+{
+    struct kg_str names = {0};
+
+    assert_int_equal(kg_chat_template_names(&names, in_dir(""), &err), KG_OK);
+    assert_string_equal(kg_str_text(&names), expected);
+    kg_str_release(&names);
+}
+
+static kg_status choose_auto(const char **message)
+{
+    struct kg_chat_template *t;
+    kg_status status = kg_chat_template_choose(&t, "auto", in_dir(""), &err);
+
+    *message = status == KG_OK ? t ? "one" : "none" : err.message;
+    kg_chat_template_close(t);
+    return status;
+}
+
+/* As transformers: files alone where there are any, of a name given twice the last, and
+ * several without a default are a question. */
+static void templates_are_found_as_transformers_finds_them(void **state)
+{
+    const char *said;
+
+    (void)state;
+    put("tokenizer_config.json", "{\"bos_token\": \"<s>\"}");
+    assert_int_equal(choose_auto(&said), KG_OK);
+    assert_string_equal(said, "none");
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"default\", \"template\": \"1\"}, {\"name\": "
+        "\"rag\", \"template\": \"r\"}, {\"name\": \"default\", \"template\": \"2\"}]}");
+    renders(NULL, "{}", "2");
+    put("tokenizer_config.json",
+        "{\"chat_template\": {\"default\": \"d\", \"tool_use\": \"t\"}}");
+    names_are("default\ntool_use");
+    renders(NULL, "{}", "d");
+    renders(NULL, "{\"tools\": []}", "t");
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, {\"name\": "
+        "\"tool_use\", \"template\": \"t\"}]}");
+    assert_int_equal(choose_auto(&said), KG_ENOTFOUND);
+    assert_non_null(
+        strstr(said, "chat template auto (a file that has one can be given)"));
+    assert_non_null(strstr(said, "expected a chat template named 'default' in"));
+    assert_non_null(strstr(said, "found rag tool_use"));
+    renders("rag", "{}", "r");
+    put("tokenizer_config.json", "{\"chat_template\": \"c\"}");
+    renders(NULL, "{}", "c");
+    assert_int_equal(kg_file_make_dirs(in_dir("additional_chat_templates"), &err), KG_OK);
+    renders(NULL, "{}", "c"); /* an empty folder is no template */
+    put("additional_chat_templates/rag.jinja", "file");
+    assert_int_equal(choose_auto(&said), KG_ENOTFOUND);
+    assert_non_null(strstr(said, "found rag"));
+    renders("rag", "{}", "file");
+}
+
+/* Every text of the config that is called a token, and those of a model's own. */
+static void special_tokens_are_variables(void **state)
+{
+    (void)state;
+    put("tokenizer_config.json",
+        "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"pad_token\": "
+        "null, \"image_token\": \"<i>\", \"add_bos_token\": true, \"tokenizer_class\": "
+        "\"X\", \"extra_special_tokens\": {\"audio\": \"<a>\"}, "
+        "\"model_specific_special_tokens\": {\"video_token\": {\"content\": \"<v>\"}}, "
+        "\"chat_template\": \"{{ bos_token }}{{ eos_token }}{{ pad_token is defined }}{{ "
+        "image_token }}{{ add_bos_token is defined }}{{ tokenizer_class is defined }}{{ "
+        "audio }}{{ video_token }}\"}");
+    renders(NULL, "{}", "<s></s>False<i>FalseFalse<a><v>");
+    renders(NULL, "{\"bos_token\": \"!\"}", "!</s>False<i>FalseFalse<a><v>");
+}
+
 static void a_broken_template_for_tools_is_an_error(void **state)
 {
     struct kg_chat_template *t;
@@ -418,16 +571,24 @@ int main(void)
         cmocka_unit_test(renderings_kept_here_are_byte_equal),
         cmocka_unit_test_setup_teardown(features_render_as_the_reference_engine_does,
                                         read_common, release_common),
+        cmocka_unit_test_setup_teardown(values_are_those_of_python, read_values,
+                                        release_common),
+        cmocka_unit_test(messages_come_as_transformers_hands_them_over),
         cmocka_unit_test(published_and_derived_renderings_are_byte_equal),
         cmocka_unit_test(a_macro_calls_back_who_calls_it),
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(limits_stop_a_rendering),
         cmocka_unit_test(memory_stays_below_its_limit),
         cmocka_unit_test(every_failed_allocation_is_reported),
-        cmocka_unit_test(the_clock_can_be_kept_out),
+        cmocka_unit_test(a_day_is_read),
+        cmocka_unit_test(a_template_that_names_the_clock_asks_for_the_day),
         cmocka_unit_test_setup_teardown(tools_take_the_template_for_tools, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(templates_in_files_are_named_by_them, make_dir,
+                                        remove_dir),
+        cmocka_unit_test_setup_teardown(templates_are_found_as_transformers_finds_them,
+                                        make_dir, remove_dir),
+        cmocka_unit_test_setup_teardown(special_tokens_are_variables, make_dir,
                                         remove_dir),
         cmocka_unit_test_setup_teardown(a_broken_template_for_tools_is_an_error, make_dir,
                                         remove_dir),

@@ -36,8 +36,8 @@ TEST(is_iterable, in->type == KG_JV_TEXT || in->type == KG_JV_LIST ||
 TEST(is_sequence, in->type == KG_JV_TEXT || in->type == KG_JV_UNDEFINED ||
                       (in->type == KG_JV_LIST && in->u.list->kind <= KG_JV_RANGE) ||
                       (in->type == KG_JV_DICT && !in->u.dict->is_namespace))
-TEST(is_callable, in->type == KG_JV_CALLABLE || in->type == KG_JV_LOOP ||
-                      in->type == KG_JV_UNDEFINED)
+TEST(is_callable,
+     in->type == KG_JV_CALLABLE || in->type == KG_JV_LOOP || in->type == KG_JV_UNDEFINED)
 TEST(is_filter, in->type == KG_JV_TEXT && kg_jinja_find_filter(in->u.text) != NULL)
 TEST(is_test, in->type == KG_JV_TEXT && kg_jinja_find(kg_jinja_tests, in->u.text) != NULL)
 TEST(is_escaped, in->safe)

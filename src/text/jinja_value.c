@@ -199,8 +199,8 @@ kg_status kg_jv_from_json(struct kg_jv *out, struct kg_jinja *j, const struct kg
 
 const char *kg_jv_type_name(const struct kg_jv *v)
 {
-    static const char *const lists[] = {"list",        "tuple",      "range",    "dict_keys",
-                                        "dict_values", "dict_items", "generator"};
+    static const char *const lists[] = {
+        "list", "tuple", "range", "dict_keys", "dict_values", "dict_items", "generator"};
     static const char *const names[] = {"undefined", "None", "bool", "int",  "float",
                                         "str",       NULL,   "dict", "loop", "callable"};
 

@@ -92,14 +92,21 @@ static kg_status put_value(struct kg_str *out, const char *key,
 static kg_status put_message(struct kg_str *out, const struct kg_json *message,
                              kg_message_calls *put_calls, struct kg_err *err)
 {
+    char between = '{';
+
     KG_TRY(check_message(message, err));
     for (size_t i = 0; i < kg_json_size(message); i++) {
         const char *key = kg_json_key_at(message, i);
+        const struct kg_json *value = kg_json_value_at(message, i);
 
-        KG_TRY(kg_str_putc(out, i > 0 ? ',' : '{', err));
+        if (put_calls && strcmp(key, "tool_calls") == 0 &&
+            kg_json_type(value) == KG_JSON_ARRAY && kg_json_size(value) == 0)
+            continue;
+        KG_TRY(kg_str_putc(out, between, err));
         KG_TRY(kg_json_put_string(out, key, strlen(key), err));
         KG_TRY(kg_str_putc(out, ':', err));
-        KG_TRY(put_value(out, key, kg_json_value_at(message, i), put_calls, err));
+        KG_TRY(put_value(out, key, value, put_calls, err));
+        between = ',';
     }
     return kg_str_putc(out, '}', err);
 }
@@ -254,7 +261,7 @@ struct talk {
 static kg_status render(struct kg_str *out, const struct talk *t, struct variant v,
                         struct kg_err *err)
 {
-    const struct kg_chat_opts opts = {.no_clock = true};
+    const struct kg_chat_opts opts = {.now_s = t->c->now_s};
     struct kg_json_doc doc = {0};
     struct kg_str json = {0};
     kg_status status;
@@ -371,14 +378,13 @@ static kg_status knows_developer(bool *known, const struct kg_chat_template *cha
     static const char vars[] =
         "{\"add_generation_prompt\": true, \"messages\": [{\"role\": \"developer\", "
         "\"content\": \"kedge#0#\"}, {\"role\": \"user\", \"content\": \"kedge#1#\"}]}";
-    const struct kg_chat_opts opts = {.limits = kg_chat_limits_trial, .no_clock = true};
     struct kg_json_doc doc = {0};
     struct kg_str text = {0};
     struct kg_err refused = {0};
     kg_status status;
 
     KG_TRY(kg_json_parse(&doc, vars, sizeof vars - 1, "trial", err));
-    status = kg_chat_template_render(&text, chat, doc.root, &opts, &refused);
+    status = kg_chat_template_render(&text, chat, doc.root, &kg_chat_trial, &refused);
     *known = status == KG_OK && strstr(kg_str_text(&text), "kedge#0#");
     kg_json_release(&doc);
     kg_str_release(&text);

@@ -35,11 +35,27 @@ static struct spelled spell(const struct kg_prompt_opts *how, const char *key)
     return s;
 }
 
+static kg_status check_date(const struct kg_prompt_opts *how, struct kg_err *err)
+{
+    int64_t now_s;
+
+    if (kg_chat_date(&now_s, how->date, err) != KG_OK)
+        return kg_err_prefix(err, "%s", spell(how, "date").text);
+    if (kg_chat_template_asks_date(how->chat))
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "%s: expected a chat template that asks for the day (strftime_now), "
+                   "found %s",
+                   spell(how, "date").text, how->chat ? "one that does not" : "none");
+}
+
 kg_status kg_prompt_check(const struct kg_prompt_opts *how, struct kg_err *err)
 {
     if (is_given(how->template_text) && !strstr(how->template_text, SLOT))
         return kg_fail(err, KG_EINVAL, "%s: expected a text with {prompt}, found '%.80s'",
                        spell(how, "template").text, how->template_text);
+    if (is_given(how->date))
+        KG_TRY(check_date(how, err));
     if (how->chat)
         return KG_OK;
     if (how->user_turn)
@@ -124,6 +140,7 @@ kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *
                        "found one",
                        spell(how, "system").text);
     all.system = how->system;
+    KG_TRY(kg_chat_date(&all.now_s, how->date, err));
     return kg_conversation_render(out, &all, how->chat, err);
 }
 

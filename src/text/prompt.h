@@ -36,13 +36,14 @@ struct kg_prompt_opts {
     bool user_turn;
     const char *system;                  /* NULL or "": none */
     const char *opening;                 /* NULL or "": none */
+    const char *date;                    /* YYYY-MM-DD; NULL or "": the clock's */
     const struct kg_chat_template *chat; /* NULL: none; borrowed */
     bool chat_named;    /* chat was asked for by name: it must apply to every prompt */
     const char *prefix; /* in front of keys in messages, "data."; NULL: "" */
 };
 
-/* template_text has its place, and user_turn, system and opening what they need.
- * errors: EINVAL */
+/* template_text has its place, and user_turn, system, opening and date what they need: of
+ * a date that is a chat template which asks for the day.   errors: EINVAL */
 kg_status kg_prompt_check(const struct kg_prompt_opts *how,
                           struct kg_err *err) KG_MUST_CHECK;
 

@@ -213,6 +213,48 @@ static void a_template_from_a_file_knows_the_special_tokens(void **state)
 
 /* ---- tokens ---- */
 
+/* A template that asks for the day gets the one that is given, else the clock's; where
+ * none asks, a day is refused. */
+static void a_prompt_has_the_day_that_is_given(void **state)
+{
+    static const char dated[] = "{% if strftime_now is defined %}{{ strftime_now('%d %b "
+                                "%Y') }}{% else %}never{% endif %}: {{ "
+                                "messages[-1].content }}";
+    struct kg_prompt_opts how = {.prefix = "data.", .user_turn = true};
+    const struct kg_chat_day today = kg_chat_today();
+    struct kg_chat_template *t;
+    struct kg_str out = {0};
+    bool rendered;
+
+    (void)state;
+    NEED(kg_chat_template_parse(&t, dated, sizeof dated - 1, "t", err));
+    how.chat = t;
+    how.date = "2026-11-29";
+    assert_int_equal(make(&out, &rendered, "1+1", &how), KG_OK);
+    assert_string_equal(kg_str_text(&out), "29 Nov 2026: 1+1");
+    assert_int_equal(make(&out, &rendered, SINGLE, &how), KG_OK);
+    assert_string_equal(kg_str_text(&out), "29 Nov 2026: 1+1");
+    how.date = "";
+    assert_int_equal(make(&out, &rendered, "1+1", &how), KG_OK);
+    assert_null(strstr(kg_str_text(&out), "never"));
+    assert_int_equal(strlen(today.text), 10);
+    how.date = "29.11.2026";
+    assert_int_equal(make(&out, &rendered, "1+1", &how), KG_EINVAL);
+    assert_string_equal(failed.message,
+                        "data.date: expected a day as YYYY-MM-DD, found '29.11.2026'");
+    how.date = "2026-11-29";
+    how.chat = chat;
+    assert_int_equal(make(&out, &rendered, "1+1", &how), KG_EINVAL);
+    assert_string_equal(failed.message,
+                        "data.date: expected a chat template that asks for the day "
+                        "(strftime_now), found one that does not");
+    how = (struct kg_prompt_opts){.prefix = "--", .date = "2026-11-29"};
+    assert_int_equal(make(&out, &rendered, "1+1", &how), KG_EINVAL);
+    assert_non_null(strstr(failed.message, "--date: expected a chat template that asks"));
+    kg_chat_template_close(t);
+    kg_str_release(&out);
+}
+
 static void special_tokens_go_to_text_alone_unless_said(void **state)
 {
     (void)state;
@@ -426,6 +468,7 @@ int main(void)
         cmocka_unit_test(what_a_template_leaves_out_is_refused),
         cmocka_unit_test(the_chat_template_is_chosen),
         cmocka_unit_test(a_template_from_a_file_knows_the_special_tokens),
+        cmocka_unit_test(a_prompt_has_the_day_that_is_given),
         cmocka_unit_test(special_tokens_go_to_text_alone_unless_said),
         cmocka_unit_test(a_prompt_is_shown_with_what_was_added),
         cmocka_unit_test(prompts_of_real_templates),

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "data/hub.h"
 #include "train/init.h"
+#include "train/run_data.h"
 
 #include <string.h>
 
@@ -96,8 +97,34 @@ kg_status kg_pin_names(struct kg_config *config, struct kg_err *err)
     return pin_names(config, NULL, err);
 }
 
+/* data.date is `date` if the chat template asks for a day. What is wrong with the
+ * template is said where the run opens it. */
+static kg_status pin_date(struct kg_config *config, const char *date, struct kg_err *err)
+{
+    struct kg_chat_template *t = NULL;
+    struct kg_prompt_opts how;
+    struct kg_init init;
+    struct kg_recipe r;
+    struct kg_err unread;
+    bool asks;
+
+    kg_recipe_read(&r, config);
+    if (*r.task_opts.prompt.date)
+        return KG_OK;
+    KG_TRY(kg_init_find(&init, &r, KG_INIT_NEWEST, err));
+    asks = kg_run_choose_prompt(&t, &how, &r, kg_init_model_dir(&init, &r).text,
+                                &unread) == KG_OK &&
+           kg_chat_template_asks_date(t);
+    kg_chat_template_close(t);
+    if (!asks)
+        return KG_OK;
+    kg_log_info("data.date: %s, for the chat template asks for the day", date);
+    return kg_config_set(config, "data.date", date, false, "the start of the run", err);
+}
+
 kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err)
 {
+    struct kg_chat_day today = kg_chat_today();
     struct kg_config *before = NULL;
     struct kg_path path;
     struct kg_recipe r;
@@ -108,7 +135,11 @@ kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err)
     if (resume &&
         kg_file_is_regular(path.text)) /* else said where the run is looked at */
         KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
-    status = pin_names(config, before, err);
+    KG_TRY_GOTO(out, pin_names(config, before, err));
+    KG_TRY_GOTO(out, kg_init_pin(config, resume, err));
+    status = pin_date(config, before ? kg_config_text(before, "data.date") : today.text,
+                      err);
+out:
     kg_config_free(before);
-    return status == KG_OK ? kg_init_pin(config, resume, err) : status;
+    return status;
 }

@@ -1,7 +1,8 @@
 /* What a recipe's names stand for when a run begins, written into its config so that a
  * resumed run cannot come to mean another thing by them: init.from becomes a checkpoint
  * (train/init.h), ORG/NAME and hf://ORG/NAME/FILE of the hub's cache (data/hub.h) the
- * same with @COMMIT. */
+ * same with @COMMIT, and a data.date that is not given the day of the start, where the
+ * chat template asks for the day. */
 #ifndef KG_TRAIN_PIN_H
 #define KG_TRAIN_PIN_H
 
@@ -10,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* Both. On resume a name without @REVISION is what config.yaml in run.dir has for it,
+/* All of it. On resume a name without @REVISION is what config.yaml in run.dir has for it,
  * whatever was fetched since; other revisions are compared with that as every key is.
  * errors: those of kg_init_pin, kg_hub_find_model and kg_hub_find_file, with the key */
 kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err) KG_MUST_CHECK;

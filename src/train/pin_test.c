@@ -174,6 +174,50 @@ static void a_resumed_run_asks_for_its_own_commit(void **state)
     kg_config_free(config);
 }
 
+static void has_date(bool resume, const char *more, const char *date)
+{
+    struct kg_config *config = recipe_with("org/tiny");
+
+    if (more)
+        need(kg_config_override(config, more, "test", &err));
+    need(kg_pin(config, resume, &err));
+    assert_string_equal(kg_config_text(config, "data.date"), date);
+    kg_config_free(config);
+}
+
+/* The day of the start, where the template asks for one: a resumed run has its own, and a
+ * day that is given stays. */
+static void a_run_keeps_the_day_that_its_template_asks_for(void **state)
+{
+    static const char dated[] = "{{ strftime_now('%d %b %Y') }}{{ messages }}";
+    const char *model = "hub/models--org--tiny/snapshots/" COMMIT_A
+                        "/chat_template.jinja";
+    struct kg_config *config = recipe_with("org/tiny");
+    struct kg_chat_day before = kg_chat_today(), after;
+    const char *date;
+
+    (void)state;
+    has_date(false, NULL, ""); /* no template */
+    put(model, "{{ messages }}");
+    has_date(false, NULL, "");
+    put(model, dated);
+    need(kg_pin(config, false, &err));
+    after = kg_chat_today();
+    date = kg_config_text(config, "data.date");
+    assert_true(strcmp(date, before.text) == 0 || strcmp(date, after.text) == 0);
+    need(kg_config_override(config, "data.date=2020-02-29", "test", &err));
+    need(kg_pin(config, false, &err));
+    assert_string_equal(kg_config_text(config, "data.date"), "2020-02-29");
+    keep_config(config);
+    kg_config_free(config);
+    has_date(true, NULL, "2020-02-29");
+    has_date(true, "data.date=2020-03-01", "2020-03-01"); /* refused by the comparison */
+    has_date(false, "data.chat_template=none", "");
+    has_date(false, "data.train=[]", ""); /* text alone: no template is looked for */
+    put(model, "{% if");                  /* said where the run opens it */
+    has_date(false, NULL, "");
+}
+
 /* The inputs of a run that began from the commit that `from` names. */
 static void manifest_of(struct kg_str *out, const char *from)
 {
@@ -270,6 +314,7 @@ int main(void)
         IN_CACHE(names_become_commits_and_fields_paths),
         IN_CACHE(a_new_value_is_not_what_the_old_one_stood_for),
         IN_CACHE(a_resumed_run_keeps_its_commit),
+        IN_CACHE(a_run_keeps_the_day_that_its_template_asks_for),
         IN_CACHE(a_resumed_run_asks_for_its_own_commit),
         IN_CACHE(the_manifest_has_the_commit),
         IN_CACHE(the_encoder_of_an_index_is_a_model_too),

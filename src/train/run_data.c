@@ -287,24 +287,28 @@ static kg_status load_without(struct kg_run_inputs *in, struct kg_err *err)
     return status;
 }
 
-/* How prompts are made. A model's own chat template is looked for where files are read,
- * whose prompts may be messages, and where it is needed. */
-static kg_status open_prompt(struct kg_run_inputs *in, const char *model_dir, bool files,
-                             struct kg_err *err)
+/* A model's own chat template is looked for where files are read, whose prompts may be
+ * messages, and where it is needed. */
+kg_status kg_run_choose_prompt(struct kg_chat_template **t, struct kg_prompt_opts *how,
+                               const struct kg_recipe *r, const char *model_dir,
+                               struct kg_err *err)
 {
-    const struct kg_recipe *r = &in->recipe;
     const char *choice = r->data.chat_template;
+    bool files = r->data.train.n > 0 || r->data.val.n > 0 || *r->sft.data ||
+                 *r->rollout.data;
 
-    in->prompt = (struct kg_prompt_opts){
+    *t = NULL;
+    *how = (struct kg_prompt_opts){
         .template_text = r->task_opts.prompt.template_text,
         .user_turn = r->task_opts.prompt.user_turn,
         .system = r->task_opts.prompt.system,
         .opening = r->task_opts.prompt.opening,
+        .date = r->task_opts.prompt.date,
         .prefix = "data.",
     };
-    if (files || in->prompt.user_turn || strcmp(choice, "auto") != 0)
-        KG_TRY(kg_prompt_choose(&in->chat, &in->prompt, choice, model_dir, err));
-    return kg_prompt_check(&in->prompt, err);
+    if (files || how->user_turn || strcmp(choice, "auto") != 0)
+        KG_TRY(kg_prompt_choose(t, how, choice, model_dir, err));
+    return kg_prompt_check(how, err);
 }
 
 static kg_status check_wording(const struct kg_run_inputs *in, struct kg_err *err)
@@ -334,12 +338,12 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
     const struct kg_recipe *r = &run->in.recipe;
     bool offline = *r->rollout.data;
-    bool files = r->data.train.n > 0 || r->data.val.n > 0 || *r->sft.data || offline;
 
     KG_TRY(kg_task_find(&run->in.task, r->task.name, err));
     if (!run->in.task->levels && !offline && !is_sft_alone(r))
         KG_TRY(kg_config_require(run->in.config, "data.train", err));
-    KG_TRY(open_prompt(&run->in, run->state.model->dir, files, err));
+    KG_TRY(kg_run_choose_prompt(&run->in.chat, &run->in.prompt, r, run->state.model->dir,
+                                err));
     fill_task_opts(&run->in, &run->log.further);
     KG_TRY(kg_task_rewards_read(&run->in.task_opts.rewards, &reward_keys, r->task.rewards,
                                 r->task.reward_weights, &run->in.task_opts, err));

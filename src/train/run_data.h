@@ -10,6 +10,13 @@
 
 #include "train/run.h"
 
+/* How prompts are made, and the chat template that makes them, checked.   *t: owned by
+ * the caller, may be NULL
+ * errors: those of kg_prompt_choose and kg_prompt_check */
+kg_status kg_run_choose_prompt(struct kg_chat_template **t, struct kg_prompt_opts *how,
+                               const struct kg_recipe *r, const char *model_dir,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* task, task_opts, chat, train and val of run->in; prompts left out are counted in the
  * log, file by file.   errors: EINVAL (lists that do not fit), those of the files */
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;

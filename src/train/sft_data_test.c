@@ -279,6 +279,48 @@ static void of_a_conversation_the_assistants_turns_are_learned(void **state)
     kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
 }
 
+/* As Parquet has it, where every message has every key: what is null is not there. The
+ * thought comes under any of its names. */
+static void null_keys_of_a_conversation_are_no_keys(void **state)
+{
+    static const char *const his[] = {
+        "\"reasoning\": \"hm\"",
+        "\"thinking\": \"hm\"",
+        "\"reasoning_content\": \"hm\"",
+        "\"reasoning_content\": null, \"thinking\": null, \"reasoning\": \"hm\"",
+    };
+    static const char keyed[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.name is defined %} {{ "
+        "m.name }}{% endif %}{{ '\\n' }}{% if 'tool_calls' in m %}{{ "
+        "m.tool_calls|length }} calls{% endif %}{% if 'reasoning_content' in m %}({{ "
+        "m.reasoning_content }}){% endif %}{{ m.content }}<|im_end|>\n{% endfor %}{% if "
+        "add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    struct kg_sft_set set;
+    struct kg_sft_opts opts = plain();
+    const struct expected want[] = {
+        {"<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", 'p', false},
+        {"(hm)good day<|im_end|>", 'm', false},
+        {NULL, 0, false}};
+    char line[512];
+
+    (void)state;
+    opts.eos = kg_tokenizer_find(tok, "<|im_end|>");
+    opts.prompt.chat = chat_from(keyed);
+    for (size_t i = 0; i < sizeof his / sizeof *his; i++) {
+        snprintf(
+            line, sizeof line,
+            "{\"tools\": null, \"prompt\": null, \"messages\": [{\"role\": \"user\", "
+            "\"content\": \"hello\", \"name\": null, \"tool_calls\": null}, {\"role\": "
+            "\"assistant\", \"content\": \"good day\", \"name\": null, "
+            "\"tool_calls\": null, %s}]}\n",
+            his[i]);
+        read_lines(&set, line, &opts);
+        assert_sequence(&set, 0, want);
+        kg_sft_set_release(&set);
+    }
+    kg_chat_template_close((struct kg_chat_template *)(uintptr_t)opts.prompt.chat);
+}
+
 /* ShareGPT's names for the same conversation. */
 static void conversations_of_sharegpt_are_messages(void **state)
 {
@@ -389,6 +431,7 @@ int main(void)
         cmocka_unit_test(a_form_that_says_nothing_is_not_taken),
         cmocka_unit_test(what_is_too_long_is_dropped_and_counted),
         cmocka_unit_test(of_a_conversation_the_assistants_turns_are_learned),
+        cmocka_unit_test(null_keys_of_a_conversation_are_no_keys),
         cmocka_unit_test(conversations_of_sharegpt_are_messages),
         cmocka_unit_test(an_instruction_with_its_input_is_a_question),
         cmocka_unit_test(conversations_need_a_template_that_keeps_what_was_said),
