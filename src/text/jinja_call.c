@@ -156,7 +156,7 @@ static const struct kg_jinja_row *methods_of(const struct kg_jv *a)
     case KG_JV_TEXT:
         return kg_jinja_text_methods;
     case KG_JV_LIST:
-        return kg_jinja_list_methods;
+        return a->u.list->kind <= KG_JV_RANGE ? kg_jinja_list_methods : none;
     case KG_JV_LOOP:
         return kg_jinja_loop_methods;
     case KG_JV_DICT:

@@ -126,6 +126,7 @@ kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err)
 {
     struct kg_chat_day today = kg_chat_today();
     struct kg_config *before = NULL;
+    const char *then;
     struct kg_path path;
     struct kg_recipe r;
     kg_status status;
@@ -137,8 +138,8 @@ kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err)
         KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
     KG_TRY_GOTO(out, pin_names(config, before, err));
     KG_TRY_GOTO(out, kg_init_pin(config, resume, err));
-    status = pin_date(config, before ? kg_config_text(before, "data.date") : today.text,
-                      err);
+    then = before ? kg_config_text(before, "data.date") : "";
+    status = pin_date(config, *then ? then : today.text, err);
 out:
     kg_config_free(before);
     return status;
