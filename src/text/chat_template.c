@@ -373,7 +373,7 @@ static kg_status put_messages(struct kg_jv *out, struct kg_jinja *j,
     return KG_OK;
 }
 
-/* Every key of an object that ends in `end` and is a token: text, or an object with it. */
+/* The keys of an object that end in `end` and have a token: text, or {"content"}. */
 static kg_status set_tokens(struct kg_jinja *j, const struct kg_json *tokens,
                             const char *end)
 {

@@ -88,8 +88,8 @@ kg_status kg_chat_template_render(struct kg_str *out, const struct kg_chat_templ
                                   struct kg_err *err) KG_MUST_CHECK;
 
 /* The template that a word chooses: none (*t NULL), auto (the model folder's, *t NULL
- * when it has none at all), or the path of a file or folder. One from a file has the special
- * tokens of the model's folder.   model_dir: NULL where there is none
+ * when it has none at all), or the path of a file or folder. One from a file has the
+ * special tokens of the model's folder.   model_dir: NULL where there is none
  * errors: those of kg_chat_template_open */
 kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choice,
                                   const char *model_dir,

@@ -423,19 +423,42 @@ static kg_status render_checked(struct kg_str *out, struct talk *t, struct kg_er
     return need_tools(t, err);
 }
 
-kg_status kg_conversation_render(struct kg_str *out, const struct kg_conversation *c,
+/* Tables hold a list of tools as its JSON text.   doc: owns what c then borrows */
+static kg_status read_tools(struct kg_conversation *c, struct kg_json_doc *doc,
+                            struct kg_err *err)
+{
+    size_t n = 0;
+    const char *text = kg_json_text(c->tools, &n);
+
+    if (text)
+        c->tools = NULL;
+    if (n > 0) {
+        KG_TRY(kg_json_parse(doc, text, n, "tools", err));
+        c->tools = doc->root;
+    }
+    if (kg_json_type(c->tools) == KG_JSON_NULL || kg_json_type(c->tools) == KG_JSON_ARRAY)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "tools: expected an array, or its JSON text, found %s",
+                   kg_json_type_name(c->tools));
+}
+
+kg_status kg_conversation_render(struct kg_str *out, const struct kg_conversation *given,
                                  const struct kg_chat_template *chat, struct kg_err *err)
 {
+    struct kg_conversation all = *given, *c = &all;
     struct talk t = {.c = c, .chat = chat};
-    struct kg_json_doc doc = {0};
+    struct kg_json_doc doc = {0}, tools = {0};
     struct kg_str list = {0};
     kg_status status;
 
+    KG_TRY_GOTO(out, read_tools(c, &tools, err));
     KG_TRY_GOTO(out, put_list(&list, c->system, c->messages, c->n, c->put_calls, err));
     KG_TRY_GOTO(out, kg_json_parse(&doc, list.data, list.len, "messages", err));
     t.messages = doc.root;
     status = render_checked(out, &t, err);
 out:
+    kg_json_release(&tools);
     kg_json_release(&doc);
     kg_str_release(&list);
     return status;

@@ -23,18 +23,19 @@ typedef kg_status kg_message_calls(struct kg_str *out, const struct kg_json *cal
 
 /* Append a list of messages as JSON, each with a role (text) and content: text, or parts
  * of type text, which become one text with line breaks between; null or absent where
- * there are tool_calls or a thought (kg_chat_thought). Other keys stay.   n: the first n of messages; put_calls: NULL to leave
- * tool_calls as they are, else a list without any is left out
+ * there are tool_calls or a thought (kg_chat_thought). Other keys stay.
+ * n: the first n of messages; put_calls: NULL to leave tool_calls as they are, else a
+ * list without any is left out
  * errors: EFORMAT (not such a list; "message I: ...", from 0), those of put_calls */
 kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, size_t n,
                           kg_message_calls *put_calls, struct kg_err *err) KG_MUST_CHECK;
 
 /* {0}: no message. All is borrowed. */
 struct kg_conversation {
-    const struct kg_json *messages;  /* an array */
-    size_t n;                        /* the first n of messages */
-    const char *system;              /* in front of them; NULL or "": nothing */
-    const struct kg_json *tools;     /* NULL or null: none */
+    const struct kg_json *messages; /* an array */
+    size_t n;                       /* the first n of messages */
+    const char *system;             /* in front of them; NULL or "": nothing */
+    const struct kg_json *tools;    /* an array, or its JSON text; NULL, null, "": none */
     const struct kg_json *variables; /* an object of more variables, or NULL */
     kg_message_calls *put_calls;     /* as in kg_messages_put */
     int64_t now_s;                   /* as in struct kg_chat_opts */
@@ -43,8 +44,8 @@ struct kg_conversation {
 };
 
 /* Append the rendering. A developer's message is a system's where the template does not
- * know that role. The text of a message, its tool_calls or the tools that make no difference to the
- * rendering have been left out of it, and are refused.
+ * know that role. The text of a message, its tool_calls or the tools that make no
+ * difference to the rendering have been left out of it, and are refused.
  * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (a message that
  * the template leaves out), EUNSUPPORTED (it leaves out the tools). On failure out may
  * have more than before. */

@@ -441,6 +441,63 @@ static const struct said {
      "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}]}", "r", NULL},
 };
 
+/* An array, or its text, as Parquet files hold it. */
+static void tools_come_as_an_array_or_as_its_text(void **state)
+{
+    static const struct {
+        const char *tools, *text; /* NULL: refused, in the words of why */
+        const char *why;
+    } rows[] = {
+        {"[{\"name\": \"f\"}]", "f;1+1", NULL},
+        {"\"[{\\\"name\\\": \\\"f\\\"}]\"", "f;1+1", NULL},
+        {"\" [{\\\"name\\\": \\\"f\\\"}, {\\\"name\\\": \\\"g\\\"}]\"", "f;g;1+1", NULL},
+        {"null", "1+1", NULL},
+        {"\"\"", "1+1", NULL},
+        {"\"null\"", "1+1", NULL},
+        {"[]", "1+1", NULL},
+        {"\"[]\"", "1+1", NULL},
+        {"{\"name\": \"f\"}", NULL,
+         "tools: expected an array, or its JSON "
+         "text, found object"},
+        {"\"{}\"", NULL, "found object"},
+        {"\"f\"", NULL, "tools: column 1: expected JSON"},
+        {"true", NULL, "found bool"},
+        {"\"7\"", NULL, "found int"},
+        {"1.5", NULL, "found"},
+    };
+    static const char listing[] = "{% for t in tools or [] %}{{ t.name }};{% endfor %}"
+                                  "{{ messages[0].content }}";
+    struct kg_chat_template *t;
+
+    (void)state;
+    NEED(kg_chat_template_parse(&t, listing, sizeof listing - 1, "t", err));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct kg_prompt_opts how = {.chat = t};
+        struct kg_json_doc messages = {0}, tools = {0};
+        struct kg_str out = {0};
+        bool rendered;
+
+        NEED(kg_json_parse(&messages, SINGLE, sizeof SINGLE - 1, "m", err));
+        NEED(kg_json_parse(&tools, rows[i].tools, strlen(rows[i].tools), "t", err));
+        const struct kg_prompt_source from = {.messages = messages.root,
+                                              .tools = tools.root};
+        kg_status status = kg_prompt_put(&out, &rendered, &from, &how, &failed);
+
+        if (rows[i].text) {
+            assert_int_equal(status, KG_OK);
+            assert_string_equal(kg_str_text(&out), rows[i].text);
+        } else {
+            assert_int_equal(status, KG_EFORMAT);
+            if (!strstr(failed.message, rows[i].why))
+                fail_msg("expected '%s', found '%s'", rows[i].why, failed.message);
+        }
+        kg_str_release(&out);
+        kg_json_release(&messages);
+        kg_json_release(&tools);
+    }
+    kg_chat_template_close(t);
+}
+
 static void what_a_template_leaves_out_is_refused(void **state)
 {
     struct kg_str out = {0};
@@ -466,6 +523,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_setting_applies_or_is_refused),
         cmocka_unit_test(what_a_template_leaves_out_is_refused),
+        cmocka_unit_test(tools_come_as_an_array_or_as_its_text),
         cmocka_unit_test(the_chat_template_is_chosen),
         cmocka_unit_test(a_template_from_a_file_knows_the_special_tokens),
         cmocka_unit_test(a_prompt_has_the_day_that_is_given),

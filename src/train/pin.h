@@ -11,8 +11,9 @@
 
 #include <stdbool.h>
 
-/* All of it. On resume a name without @REVISION is what config.yaml in run.dir has for it,
- * whatever was fetched since; other revisions are compared with that as every key is.
+/* All of it. On resume a name without @REVISION, and the day, are what config.yaml in
+ * run.dir has for them, whatever was fetched since; other revisions are compared with
+ * that as every key is.
  * errors: those of kg_init_pin, kg_hub_find_model and kg_hub_find_file, with the key */
 kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err) KG_MUST_CHECK;
 /* The names of the hub's cache alone, of a config that was a run's.   errors: as above */
