@@ -364,6 +364,9 @@ kg_status kg_jinja_binary(struct kg_jv *out, struct kg_jinja *j, int op,
                           const struct kg_jv *a, const struct kg_jv *b) KG_MUST_CHECK;
 /* A namespace takes no name that begins with _.   errors: EFORMAT */
 kg_status kg_jinja_check_name(struct kg_jinja *j, const struct kg_jv *name) KG_MUST_CHECK;
+/* "{} {0} {name!r:>5}" of text, a row of its methods. */
+kg_status kg_jinja_format(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
+                          const struct kg_jinja_args *args) KG_MUST_CHECK;
 /* printf-like "%s" of text % values. */
 kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *fmt,
                            const struct kg_jv *values) KG_MUST_CHECK;

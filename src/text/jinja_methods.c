@@ -488,65 +488,6 @@ static kg_status text_join(struct kg_jv *out, struct kg_jinja *j, const struct k
     return kg_jinja_cut(out, j, mark);
 }
 
-/* The value of {} , {2} or {name} between the braces. */
-static kg_status format_field(const struct kg_jv **v, struct kg_jinja *j,
-                              const struct kg_jinja_args *args, struct kg_jv_text name,
-                              size_t *next)
-{
-    size_t i = 0;
-    size_t k = 0;
-
-    *v = NULL;
-    for (; k < name.n && k < 9 && name.bytes[k] >= '0' && name.bytes[k] <= '9'; k++)
-        i = 10 * i + (size_t)(name.bytes[k] - '0');
-    if (k == name.n) {
-        i = name.n ? i : (*next)++;
-        *v = i < args->n ? &args->pos[i] : NULL;
-    }
-    for (i = 0; i < args->n_named && !*v; i++)
-        if (args->names[i].n == name.n &&
-            memcmp(args->names[i].bytes, name.bytes, name.n) == 0)
-            *v = &args->named[i];
-    return *v ? KG_OK
-              : kg_jinja_fail(j, "expected a value for {%.*s}, found none",
-                              (int)(name.n > 40 ? 40 : name.n), name.bytes);
-}
-
-/* str.format without conversions: "{} {0} {name} {{ }}" */
-static kg_status text_format(struct kg_jv *out, struct kg_jinja *j,
-                             const struct kg_jv *in, const struct kg_jinja_args *args)
-{
-    struct kg_jv_text t = in->u.text;
-    size_t mark = j->out->len;
-    size_t next = 0;
-
-    for (size_t i = 0; i < t.n; i++) {
-        const char *close;
-        bool twice = i + 1 < t.n && t.bytes[i + 1] == t.bytes[i];
-        const struct kg_jv *v;
-
-        if (t.bytes[i] == '{' && !twice) {
-            close = memchr(t.bytes + i, '}', t.n - i);
-            if (!close)
-                return kg_jinja_fail(j, "expected } behind {, found none");
-            KG_TRY(kg_jinja_pay(j, (size_t)(close - t.bytes) - i));
-            KG_TRY(format_field(
-                &v, j, args,
-                (struct kg_jv_text){t.bytes + i + 1, (size_t)(close - t.bytes) - i - 1},
-                &next));
-            KG_TRY(in->safe ? kg_jv_put_escaped(j, v) : kg_jv_put(j, v));
-            i = (size_t)(close - t.bytes);
-            continue;
-        }
-        if (t.bytes[i] == '}' && !twice)
-            return kg_jinja_fail(j, "expected } twice, or behind {, found it alone");
-        KG_TRY(kg_jinja_pay(j, 1));
-        KG_TRY(kg_jinja_emit(j, t.bytes + i, 1));
-        i += twice && (t.bytes[i] == '{' || t.bytes[i] == '}');
-    }
-    return kg_jinja_cut(out, j, mark);
-}
-
 const struct kg_jinja_row kg_jinja_text_methods[] = {
     {"strip", "chars", 0, text_strip},
     {"lstrip", "chars", 0, text_lstrip},
@@ -576,7 +517,7 @@ const struct kg_jinja_row kg_jinja_text_methods[] = {
     {"title", "", 0, text_title},
     {"replace", "old,new,count", 2, text_replace},
     {"join", "iterable", 1, text_join},
-    {"format", NULL, 0, text_format},
+    {"format", NULL, 0, kg_jinja_format},
     {0},
 };
 
