@@ -7,6 +7,7 @@
 #include "math/math_internal.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- looking into text ---- */
@@ -50,36 +51,6 @@ static const char *find_text(const char *text, size_t n, const char *what)
     return NULL;
 }
 
-struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t)
-{
-    static const char mark[] = "</think>";
-    const char *at = find_text(t.text, t.n, mark);
-    struct kg_math_text rest = t;
-    const char *next;
-
-    if (!at)
-        return t;
-    rest.text = at + sizeof mark - 1;
-    rest.n = (size_t)(t.text + t.n - rest.text);
-    next = find_text(rest.text, rest.n, mark);
-    if (next)
-        rest.n = (size_t)(next - rest.text);
-    return rest;
-}
-
-struct kg_math_text kg_math_after_thinking(struct kg_math_text t)
-{
-    static const char mark[] = "</think>";
-    const char *at = last_of(t.text, t.n, mark);
-    struct kg_math_text rest = t;
-
-    if (!at)
-        return t;
-    rest.text = at + sizeof mark - 1;
-    rest.n = (size_t)(t.text + t.n - rest.text);
-    return rest;
-}
-
 /* ---- boxes ---- */
 
 struct box {
@@ -89,23 +60,54 @@ struct box {
     size_t n;
 };
 
-/* The box whose command starts at text[i]. */
-static bool box_at(struct box *out, const char *text, size_t n, size_t i)
+/* Whether text[i] stands between dollar signs, as far as its line tells. */
+static bool in_dollars(const char *text, size_t i)
 {
-    size_t brace;
+    bool in = false;
+
+    for (size_t k = i; k > 0 && i - k < 512 && text[k - 1] != '\n'; k--)
+        in ^= text[k - 1] == '$' && !(k > 1 && text[k - 2] == '\\');
+    return in;
+}
+
+/* \boxed 42, \boxed\frac12: what stands up to a blank, or to the dollar sign that ends
+ * the formula. */
+static bool bare_box(struct box *out, const char *text, size_t n, size_t i, size_t from)
+{
+    bool formula = in_dollars(text, i);
+    size_t end = from;
+
+    if (from == n ||
+        !(isdigit((unsigned char)text[from]) || kg_char_in("\\-+.([", text[from]) ||
+          (isalpha((unsigned char)text[from]) &&
+           !(from + 1 < n && isalpha((unsigned char)text[from + 1])))))
+        return false;
+    while (end < n && !kg_char_in("$\n", text[end]) && (formula || text[end] != ' '))
+        end++;
+    while (end > from && kg_char_in(" .,;:!*", text[end - 1]))
+        end--;
+    *out = (struct box){i, end, text + from, end - from};
+    return end > from;
+}
+
+/* The box whose command starts at text[i]. bare: also one without braces. */
+static bool box_at(struct box *out, const char *text, size_t n, size_t i, bool bare)
+{
+    static const char *const names[] = {"\\boxed", "\\fbox", "\\framebox"};
+    size_t brace = i;
     size_t end;
     size_t room;
 
-    if (starts_with(text + i, n - i, "\\boxed"))
-        brace = i + 6;
-    else if (starts_with(text + i, n - i, "\\fbox"))
-        brace = i + 5;
-    else
+    for (size_t k = 0; k < (bare ? 3 : 2) && brace == i; k++) {
+        if (starts_with(text + i, n - i, names[k]))
+            brace = i + strlen(names[k]);
+    }
+    if (brace == i)
         return false;
     while (brace < n && text[brace] == ' ')
         brace++;
     if (brace == n || text[brace] != '{')
-        return false;
+        return bare && bare_box(out, text, n, i, brace);
     room = n - brace < KG_MATH_MAX_STRING ? n - brace : KG_MATH_MAX_STRING;
     end = brace + kg_math_brace_end(text + brace, room);
     if (end == brace + room)
@@ -114,10 +116,10 @@ static bool box_at(struct box *out, const char *text, size_t n, size_t i)
     return true;
 }
 
-static bool last_box(struct box *out, const char *text, size_t n)
+static bool last_box(struct box *out, const char *text, size_t n, bool bare)
 {
     for (size_t i = n; i-- > 0;) {
-        if (text[i] == '\\' && box_at(out, text, n, i))
+        if (text[i] == '\\' && box_at(out, text, n, i, bare))
             return true;
     }
     return false;
@@ -127,7 +129,7 @@ static bool last_box(struct box *out, const char *text, size_t n)
 static bool last_meant_box(struct box *out, const char *text, size_t n)
 {
     do {
-        if (!last_box(out, text, n))
+        if (!last_box(out, text, n, true))
             return false;
         n = out->from;
     } while (is_denied(text, out->from));
@@ -142,7 +144,7 @@ const char *kg_math_last_boxed(const char *text, size_t n, size_t *len)
         text += n - KG_MATH_MAX_RESPONSE;
         n = KG_MATH_MAX_RESPONSE;
     }
-    if (!last_box(&box, text, n))
+    if (!last_box(&box, text, n, false))
         return NULL;
     *len = box.n;
     return box.text;
@@ -174,6 +176,19 @@ static bool joins_boxes(const char *text, size_t n)
         i += len ? len : 1;
     }
     return words <= 1 && n < 200;
+}
+
+/* Whether the last box was cut off: \boxed{12. What stands in an earlier one is then not
+ * the answer. */
+static bool ends_in_open_box(struct kg_math_text t)
+{
+    struct box box;
+    size_t i = t.n;
+
+    while (i-- > 0 &&
+           !(t.text[i] == '\\' && starts_with(t.text + i, t.n - i, "\\boxed{")))
+        ;
+    return i < t.n && !box_at(&box, t.text, t.n, i, false);
 }
 
 static kg_status put_boxes(struct kg_math_found *found, const char *text, size_t n,
@@ -690,6 +705,33 @@ static bool starts_list(const char *start, const char *at)
 
 enum { MAX_SENTENCE = 1024 }; /* bytes of one that are looked at */
 
+/* Whether the text goes on after a candidate, by words that say so or because it was cut
+ * off in the middle of a sentence: then the candidate was only computed on the way. */
+static bool is_on_the_way(const struct candidate *c, const char *end)
+{
+    static const char onward[] = " then next wait but however need must remains ";
+    static const char dangling[] =
+        " of to by the a an and with is are we for from that as "
+        "get have equals becomes add subtract multiply divide ";
+    const char *from = end - c->end > MAX_SENTENCE ? end - MAX_SENTENCE : c->end;
+    char spaced[16];
+    size_t n = 0;
+
+    if (running_words(c->end, (size_t)(end - c->end)) < 2)
+        return false;
+    for (const char *p = from; p < end; p += n ? n : 1) {
+        for (n = 0; p + n < end && isalpha((unsigned char)p[n]);)
+            n++;
+        snprintf(spaced, sizeof spaced, " %.*s ", n < 12 ? (int)n : 0, p);
+        for (char *s = spaced; *s; s++)
+            *s = (char)tolower((unsigned char)*s);
+        if (n > 0 &&
+            (strstr(onward, spaced) || (p + n == end && strstr(dangling, spaced))))
+            return true;
+    }
+    return kg_char_in(",+-*/=(", end[-1]);
+}
+
 /* Whether the sentence goes on behind a formula without delimiters, by more than the word
  * for what it counts: "\frac{7}{4} apples." says how many, and other text may be of
  * something else. */
@@ -724,6 +766,8 @@ static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
             list = starts_list(t.text, at) ? at : NULL;
         last = is_mention(&c) && last.n ? last : c;
     }
+    if (last.n && is_on_the_way(&last, w.end))
+        return KG_OK;
     if (list && list < opening(&last, list))
         return put(found, list, (size_t)(last.end - list), false, err);
     return last.n ? put_candidate(found, &last, t, err) : KG_OK;
@@ -812,7 +856,7 @@ static kg_status put_bare(struct kg_math_found *found, struct kg_math_text t,
     const char *phrase;
 
     KG_TRY(kg_math_phrase(&phrase, t.text, t.n, err));
-    if (phrase)
+    if (phrase || kg_math_is_number_words(t))
         return put(found, t.text, t.n, true, err);
     if (has_formula(t))
         return words < 99 ? put_joined(found, t, err) : KG_OK;
@@ -905,6 +949,8 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
     if (form == KG_MATH_FORM_BRACKET)
         return put_bracket(found, t, err);
     KG_TRY(put_hoped(found, t, err));
+    if (!found->any && form != KG_MATH_FORM_ANSWER && ends_in_open_box(t))
+        return KG_OK;
     if (!found->any)
         KG_TRY(put_boxes(found, t.text, t.n, err));
     if (form == KG_MATH_FORM_ANSWER && !found->any)

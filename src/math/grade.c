@@ -35,9 +35,9 @@ void kg_math_result_release(struct kg_math_result *r) { kg_str_release(&r->extra
 /* The length of "\text{" and its kin at text, or 0. */
 static size_t wrapper(const char *text, size_t n)
 {
-    static const char *const wrappers[] = {"\\text{",   "\\textbf{", "\\mathrm{",
-                                           "\\mbox{",   "\\textit{", "\\mathbf{",
-                                           "\\textrm{", "\\boxed{"};
+    static const char *const wrappers[] = {"\\text{",  "\\textbf{", "\\mathrm{",
+                                           "\\mbox{",  "\\textit{", "\\mathbf{",
+                                           "\\textrm{"};
 
     for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++) {
         size_t len = strlen(wrappers[i]);
@@ -71,7 +71,10 @@ static void lower_words(struct kg_str *s)
             return;
         letters++;
     }
-    for (size_t i = 0; letters > 1 && i < s->len; i++)
+    /* Cx is no cx */
+    if (letters < 3 && strcasecmp(kg_str_text(s), "no") != 0)
+        return;
+    for (size_t i = 0; i < s->len; i++)
         s->data[i] = (char)tolower((unsigned char)s->data[i]);
 }
 
@@ -133,6 +136,17 @@ kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
         {"emptyset", "\\emptyset"},
         {"theemptyset", "\\emptyset"},
         {"none", "\\emptyset"},
+        {"infinity", "\\infty"},
+        {"infinite", "\\infty"},
+        {"infinitelymany", "\\infty"},
+        {"positiveinfinity", "\\infty"},
+        {"negativeinfinity", "-\\infty"},
+        {"minusinfinity", "-\\infty"},
+        {"dne", "\\text{does not exist}"},
+        {"doesnotexist", "\\text{does not exist}"},
+        {"doesn'texist", "\\text{does not exist}"},
+        {"thelimitdoesnotexist", "\\text{does not exist}"},
+        {"limitdoesnotexist", "\\text{does not exist}"},
         {"allrealnumbers", "\\mathbb{R}"},
         {"allrealvalues", "\\mathbb{R}"},
         {"allreals", "\\mathbb{R}"},
@@ -203,6 +217,19 @@ static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, i
     return kg_math_say(job, v, c.decider.reason);
 }
 
+/* In small letters, and "negative five" with its sign. */
+static kg_status put_number_words(struct kg_str *out, struct kg_math_text t,
+                                  struct kg_err *err)
+{
+    size_t skipped = kg_math_sign_word(t);
+
+    if (skipped)
+        KG_TRY(kg_str_putc(out, '-', err));
+    for (size_t i = skipped; i < t.n && t.text[i] != '.'; i++)
+        KG_TRY(kg_str_putc(out, (char)tolower((unsigned char)t.text[i]), err));
+    return KG_OK;
+}
+
 /* A formula made plain; of a phrase that names a set, the set. */
 static kg_status make_plain(struct kg_str *out, const struct kg_str *text,
                             struct kg_err *err)
@@ -212,6 +239,8 @@ static kg_status make_plain(struct kg_str *out, const struct kg_str *text,
     KG_TRY(kg_math_phrase(&formula, kg_str_text(text), text->len, err));
     if (formula)
         return kg_str_puts(out, formula, err);
+    if (kg_math_is_number_words(text_of(text)))
+        return put_number_words(out, text_of(text), err);
     return kg_math_clean(out, kg_str_text(text), text->len, err);
 }
 
@@ -297,6 +326,34 @@ static char choice_letter(struct kg_math_text t, enum choice_form *form)
     return names_another(t, i) ? 0 : t.text[i];
 }
 
+/* The letters of several choices, all joined ("AC") or all apart ("A, C", "(A) and
+ * (C)"), as bits; 0 for anything else, as are the points (A,C). */
+static unsigned choice_letters(struct kg_math_text t, bool *apart)
+{
+    unsigned found = 0;
+    size_t i = wrapper(t.text, t.n);
+    size_t joined = 0; /* letters with one right before them */
+    size_t n = 0;
+
+    while (t.n > i && t.text[t.n - 1] == '.')
+        t.n--;
+    for (t.n -= i > 0; i < t.n; i++) {
+        unsigned bit = 1u << ((unsigned)(t.text[i] - 'A') & 31u);
+
+        if (t.n - i > 3 && memcmp(t.text + i, "and", 3) == 0) {
+            i += 2;
+        } else if (t.text[i] >= 'A' && t.text[i] <= 'J' && !(found & bit)) {
+            joined += n++ > 0 && isupper((unsigned char)t.text[i - 1]);
+            found |= bit;
+        } else if (!kg_char_in(" ,;&()", t.text[i]) ||
+                   (t.text[i] == '(' && !(t.n - i > 2 && t.text[i + 2] == ')'))) {
+            return 0;
+        }
+    }
+    *apart = *apart || joined == 0;
+    return n > 1 && (joined == 0 || joined == n - 1) ? found : 0;
+}
+
 /* Whether both are letters of a choice, at least one of them marked, and not both by a
  * full stop; *same tells. */
 static bool are_choices(bool *same, const struct kg_str *gold,
@@ -306,7 +363,14 @@ static bool are_choices(bool *same, const struct kg_str *gold,
     enum choice_form answer_form;
     char g = choice_letter(text_of(gold), &gold_form);
     char a = choice_letter(text_of(answer), &answer_form);
+    bool apart = false;
+    unsigned all_g = choice_letters(kg_math_trimmed(text_of(gold)), &apart);
+    unsigned all_a = choice_letters(kg_math_trimmed(text_of(answer)), &apart);
 
+    if (all_g && all_a && apart) {
+        *same = all_g == all_a;
+        return true;
+    }
     *same = g == a;
     return g && a && (gold_form != CHOICE_BARE || answer_form != CHOICE_BARE) &&
            !(gold_form == CHOICE_DOTTED && answer_form == CHOICE_DOTTED);
@@ -334,7 +398,9 @@ static kg_status compare_texts(struct kg_math_job *job, const struct kg_math_fou
         kg_math_say(job, KG_MATH_RIGHT, SAME);
         goto out;
     }
-    if (is_word(&s.gold) && is_word(&s.answer) && s.gold.len > 1 && s.answer.len > 1) {
+    if (is_word(&s.gold) && is_word(&s.answer) &&
+        !kg_math_is_number_words(text_of(&s.gold)) && s.gold.len > 1 &&
+        s.answer.len > 1) {
         /* trees would take them for products of letters, in any order */
         kg_math_say(job, KG_MATH_WRONG, "the words are different");
         goto out;
@@ -454,8 +520,9 @@ kg_status kg_math_grade_default(struct kg_math_job *job, struct kg_err *err)
 
     if ((form == KG_MATH_FORM_RESPONSE || form == KG_MATH_FORM_AUTO ||
          form == KG_MATH_FORM_CHOICE) &&
-        !job->opts->keep_thinking)
-        job->answer = kg_math_after_thinking(job->answer);
+        !job->opts->keep_thinking && !kg_math_after_thinking(&job->answer))
+        return kg_math_say(job, KG_MATH_UNDECIDED, "the thinking does not end");
+    job->answer = kg_math_before_end_token(job->answer);
     if (job->answer.n > 0 && memchr(job->answer.text, 0, job->answer.n))
         return kg_math_say(job, KG_MATH_WRONG, NUL);
     KG_TRY(grade_found(job, err));

@@ -49,14 +49,16 @@ enum kg_math_kind {
     KG_MATH_PERCENT, /* a% */
     KG_MATH_DEGREE,  /* a degrees */
     KG_MATH_UNIT,    /* a with words behind it */
-    KG_MATH_LIST,    /* a, then the rest b */
+    KG_MATH_LIST,    /* a, then the rest b; op: joined by "and" or "or" */
     KG_MATH_TUPLE,   /* a: LIST; op: enum kg_math_brackets */
     KG_MATH_SET,     /* {a: LIST or none} */
     KG_MATH_SETOP,   /* op: '|' union, '&' intersection, '\\' difference */
     KG_MATH_REL,     /* op: enum kg_math_relation; b may be a REL again: a < b < c */
     KG_MATH_RATIO,   /* a : b */
     KG_MATH_MATRIX,  /* a: LIST of LISTs; op 1: determinant */
-    KG_MATH_OPAQUE,  /* text: sum, int, ...; a: LIST of parts */
+    KG_MATH_OPAQUE,  /* text: sum, int, ...; a: LIST of parts; op: enum kg_math_big */
+    KG_MATH_BOUND,   /* text: the name that a sum, integral or limit binds */
+    KG_MATH_MOD, /* a: LIST of dividend and modulus; b: the remainder; op 1: a class */
 };
 enum kg_math_const {
     KG_MATH_PI,
@@ -97,6 +99,19 @@ enum kg_math_func {
     KG_MATH_LOG, /* b: base */
     KG_MATH_LG,
 };
+/* What an OPAQUE node is. With an op its parts are the name, the lower and the upper
+ * limit and the body: the BOUND name, n, m, f of a sum or product; of an integral,
+ * whose limits may be 0 (none); BOUND, target, 0, f of a limit; SYM, order, whether it
+ * is partial (NUM), f of a derivative. */
+enum kg_math_big {
+    KG_MATH_AS_TEXT,
+    KG_MATH_SUM,
+    KG_MATH_PROD,
+    KG_MATH_INT,
+    KG_MATH_LIM,
+    KG_MATH_DERIVATIVE,
+};
+enum { KG_MATH_ALL = 1, KG_MATH_ANY };
 enum kg_math_brackets { /* bit 0: left one is square, bit 1: right one is square */
                         KG_MATH_ROUND = 0,
                         KG_MATH_LEFT_SQUARE = 1,
@@ -112,7 +127,9 @@ enum kg_math_relation {
     KG_MATH_GE,
     KG_MATH_IN,
     KG_MATH_APPROX,
-    KG_MATH_OTHER, /* congruence, similarity, implication: text */
+    KG_MATH_EQUIV,
+    KG_MATH_TO,
+    KG_MATH_OTHER, /* and above: similarity, implication, .., as numbered by commands.c */
 };
 
 enum {
@@ -120,6 +137,7 @@ enum {
     KG_MATH_MAX_STRING = 16384,    /* of one that is compared as a string */
     KG_MATH_MAX_RESPONSE = 131072, /* at the end of a response, that are looked at */
     KG_MATH_MAX_NODES = 3000,
+    KG_MATH_MAX_SIZE = 20000, /* of a sub-tree: all walks go through shared nodes again */
     KG_MATH_MAX_POOL = 16384,
     KG_MATH_MAX_DEPTH = 60,
     KG_MATH_MAX_ITEMS = 64, /* of a list */
@@ -131,6 +149,7 @@ struct kg_math_node {
     uint16_t b;
     uint16_t len;
     uint32_t text; /* offset into the pool */
+    uint32_t size; /* nodes of the sub-tree; shared ones as often as they stand there */
 };
 struct kg_math_tree {
     struct kg_math_node nodes[KG_MATH_MAX_NODES];
@@ -153,6 +172,11 @@ bool kg_math_any(const struct kg_math_tree *t, int node,
 /* Append item to *list (0 at first); *last is the last link. */
 void kg_math_list_add(struct kg_math_tree *t, int *list, int *last, int item);
 int kg_math_list_length(const struct kg_math_tree *t, int list);
+/* An OPAQUE node's part: its name, lower limit, upper limit, body. */
+enum kg_math_part { KG_MATH_NAME, KG_MATH_LOW, KG_MATH_HIGH, KG_MATH_BODY };
+int kg_math_part(const struct kg_math_tree *t, int node, enum kg_math_part part);
+/* A sum or product, which is evaluated term by term. */
+bool kg_math_is_series(const struct kg_math_node *n);
 
 /* ---- text to tree ---- */
 /* Formula text with spacing, sizes, money and Unicode made plain.   errors: ENOMEM */
@@ -183,7 +207,7 @@ enum kg_math_group {
     KG_MATH_G_REL,
     KG_MATH_G_SETOP,
     KG_MATH_G_TEXT,
-    KG_MATH_G_STYLE,
+    KG_MATH_G_STYLE, /* op 1: \bf, of all that follows */
     KG_MATH_G_ACCENT,
     KG_MATH_G_BIG,
     KG_MATH_G_OPEN,
@@ -202,13 +226,19 @@ enum kg_math_group {
     KG_MATH_G_QUALIFIER, /* changes the value before it; op 1: the one behind it too */
     KG_MATH_G_INFIX,     /* \over, \choose: what stands before is its argument */
     KG_MATH_G_TO,        /* 3 to 4 is a ratio */
-    KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder */
+    KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder; op 1: a class */
     KG_MATH_G_ABOUT,     /* before a value it says nothing of it */
     KG_MATH_G_PRIME,
+    KG_MATH_G_ANGLE,
+    KG_MATH_G_NUMBER, /* op: below one hundred */
 };
 /* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
+/* Whether the name is one of the names, each with a blank before and behind it. */
+bool kg_math_is_listed(const char *names, const char *name, size_t n);
+/* Whether a command that is in no row is the name of a symbol, as \alpha. */
+bool kg_math_is_symbol(const char *name, size_t n);
 /* The row of a word that stands beside a value, case ignored: those of plain words and
  * those that mean something there only. NULL: nothing is known of the word. */
 const struct kg_math_command *kg_math_beside_find(const char *name, size_t n);
@@ -234,13 +264,20 @@ int kg_math_order(struct kg_math_decider *d, int a, int b);
  * factor. */
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
                                           int *sign);
+/* Whether f, a tree of the BOUND name, is bounded between the limits, for certain. */
+bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int high);
+/* The value of an infinite sum of rational terms, as "n" or "n/m".   returns false
+ * where it is not found */
+enum { KG_MATH_SUM_TEXT = 512 };
+bool kg_math_sum_limit(struct kg_math_decider *d, char text[KG_MATH_SUM_TEXT], int node);
 struct kg_math_compare {
     struct kg_math_decider decider;
     struct kg_math_tree *tree;
     const struct kg_math_opts *opts;
-    int item;     /* of the gold list, for its tolerance */
-    int products; /* of matrices, worked out so far */
-    int depth;    /* of comparisons inside comparisons */
+    int item;         /* of the gold list, for its tolerance */
+    int products;     /* of matrices, worked out so far */
+    int depth;        /* of comparisons inside comparisons */
+    bool whole_names; /* k \in Z was said */
 };
 /* Answer against gold, both trees of c->tree. */
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
@@ -262,8 +299,12 @@ struct kg_math_found {
 };
 /* The inside of the last \boxed{} or \fbox{}; len < 0 for none. */
 const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
-/* What stands behind the last </think>; or behind the first, up to the next. */
-struct kg_math_text kg_math_after_thinking(struct kg_math_text t);
+/* Leave what stands after the last </think> and before a <think> that comes again.
+ * returns false where a thought was begun and none was ended */
+bool kg_math_after_thinking(struct kg_math_text *t);
+/* What stands before the first token that ends a turn. */
+struct kg_math_text kg_math_before_end_token(struct kg_math_text t);
+/* What stands after the first </think>, up to the next. */
 struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t);
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
@@ -274,6 +315,11 @@ struct kg_math_text kg_math_tail(struct kg_math_text t);
 /* What follows the last word that announces an answer, up to the end of its line (or of
  * the next, if nothing is on the same).   returns false when there is no such word */
 bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t);
+/* Bytes of the "negative" or "minus" that a number in words starts with, 0 for none. */
+size_t kg_math_sign_word(struct kg_math_text t);
+/* Whether it is a number in words and nothing else: "Twenty-one.", "two hundred and
+ * five" */
+bool kg_math_is_number_words(struct kg_math_text t);
 /* Whether there is running text in it. */
 bool kg_math_is_prose(struct kg_math_text t);
 /* The formula of the set that a phrase names ("no solution", "all real numbers"), static;

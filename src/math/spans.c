@@ -87,6 +87,43 @@ const char *kg_math_number_end(const char *p, const char *end)
     return p;
 }
 
+size_t kg_math_sign_word(struct kg_math_text t)
+{
+    static const char *const signs[] = {"negative ", "minus "};
+
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+        if (t.n > strlen(signs[i]) &&
+            strncasecmp(t.text, signs[i], strlen(signs[i])) == 0)
+            return strlen(signs[i]);
+    }
+    return 0;
+}
+
+bool kg_math_is_number_words(struct kg_math_text t)
+{
+    size_t from = kg_math_sign_word(t);
+    bool any = false;
+
+    while (t.n > from && t.text[t.n - 1] == '.')
+        t.n--;
+    for (size_t i = from; i < t.n; i++) {
+        const struct kg_math_command *row;
+        size_t word = i;
+
+        while (i < t.n && isalpha((unsigned char)t.text[i]))
+            i++;
+        row = kg_math_beside_find(t.text + word, i - word);
+        if ((i < t.n && !kg_char_in(" -", t.text[i])) ||
+            (i > word && !(row && (row->group == KG_MATH_G_NUMBER ||
+                                   (any && (row->group == KG_MATH_G_SCALE ||
+                                            row->group == KG_MATH_G_AND ||
+                                            row->group == KG_MATH_G_QUALIFIER))))))
+            return false;
+        any = any || i > word;
+    }
+    return any;
+}
+
 /* ---- formulas ---- */
 
 /* The group of the command at p and, in *n, its bytes with its arguments (0 where one is

@@ -1,0 +1,122 @@
+/* Which part of a response is read as its answer: what stands after the last thought, up
+ * to the token that ends a turn.
+ *
+ * A thought that was begun and not ended was cut off, so there is no answer: what stands
+ * in it was computed on the way, and a reward for it would teach guessing. A thought that
+ * is begun again after an answer ends that answer.
+ */
+#include "math/math_internal.h"
+
+#include <ctype.h>
+#include <string.h>
+
+static const struct {
+    const char *open;
+    const char *close;
+} thoughts[] = {
+    {"<think>", "</think>"},
+    {"<thinking>", "</thinking>"},
+    {"<thought>", "</thought>"},
+    {"[THINK]", "[/THINK]"},
+    {"\xe2\x97\x81think\xe2\x96\xb7", "\xe2\x97\x81/think\xe2\x96\xb7"},
+};
+
+static bool starts(struct kg_math_text t, size_t i, const char *word)
+{
+    size_t n = strlen(word);
+
+    return n <= t.n - i && strncasecmp(t.text + i, word, n) == 0;
+}
+
+/* The first (or last) place of the word, or t.n. */
+static size_t place(struct kg_math_text t, const char *word, bool last)
+{
+    size_t found = t.n;
+
+    for (size_t i = 0; i < t.n && (last || found == t.n); i++) {
+        if ((t.text[i] == word[0]) && starts(t, i, word))
+            found = i;
+    }
+    return found;
+}
+
+static struct kg_math_text from(struct kg_math_text t, size_t at)
+{
+    return (struct kg_math_text){t.text + at, t.n - at};
+}
+
+/* The first place of the mark in small letters, as published graders look for it. */
+static size_t exact_place(struct kg_math_text t, const char *mark)
+{
+    size_t n = strlen(mark);
+    size_t i = 0;
+
+    while (i + n <= t.n && memcmp(t.text + i, mark, n) != 0)
+        i++;
+    return i + n <= t.n ? i : t.n;
+}
+
+struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t)
+{
+    static const char mark[] = "</think>";
+    size_t at = exact_place(t, mark);
+    struct kg_math_text rest;
+
+    if (at == t.n)
+        return t;
+    rest = from(t, at + sizeof mark - 1);
+    rest.n = exact_place(rest, mark);
+    return rest;
+}
+
+/* ---- tokens that end a turn ---- */
+
+/* Bytes of one at text[i], as <|im_end|> and </s>; 0 for none. */
+static size_t end_token(struct kg_math_text t, size_t i)
+{
+    static const char *const tokens[] = {
+        "</s>", "<eos>", "<end_of_turn>", "<end_of_utterance>",
+        "<\xef\xbd\x9c"
+        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+    size_t at = i + 2;
+
+    for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
+        if (starts(t, i, tokens[k]))
+            return strlen(tokens[k]);
+    }
+    if (!starts(t, i, "<|"))
+        return 0;
+    while (at < t.n && (isalpha((unsigned char)t.text[at]) || t.text[at] == '_'))
+        at++;
+    return at - i > 4 && starts(t, at, "|>") ? at + 2 - i : 0;
+}
+
+struct kg_math_text kg_math_before_end_token(struct kg_math_text t)
+{
+    for (size_t i = 0; i < t.n; i++) {
+        if (t.text[i] == '<' && end_token(t, i))
+            t.n = i;
+    }
+    return t;
+}
+
+bool kg_math_after_thinking(struct kg_math_text *t)
+{
+    size_t begin = 0;
+
+    for (size_t i = 0; i < sizeof thoughts / sizeof *thoughts; i++) {
+        size_t close = place(*t, thoughts[i].close, true);
+
+        if (close < t->n && close + strlen(thoughts[i].close) > begin)
+            begin = close + strlen(thoughts[i].close);
+    }
+    *t = from(*t, begin);
+    for (size_t i = 0; i < sizeof thoughts / sizeof *thoughts; i++) {
+        size_t open = place(*t, thoughts[i].open, false);
+
+        if (open < t->n && begin == 0)
+            return false;
+        t->n = open;
+    }
+    return true;
+}
