@@ -49,7 +49,7 @@ static const struct {
     {"(x+1)(x-1)(x^2+1)", "x^4 - 1", KG_MATH_FORM_ANSWER, KG_MATH_RIGHT},
     {"(x+1)(x-1)(x^2-1)", "x^4 - 1", KG_MATH_FORM_ANSWER, KG_MATH_WRONG},
     {"\\frac{n(n+1)}{2}", "\\binom{n+1}{2}", KG_MATH_FORM_ANSWER, KG_MATH_RIGHT},
-    {"\\sum_{k=0}^n k^2", "\\sum_{k=1}^n k^2", KG_MATH_FORM_ANSWER, KG_MATH_UNDECIDED},
+    {"\\sum_{k=0}^n a_k", "\\sum_{k=1}^n a_k", KG_MATH_FORM_ANSWER, KG_MATH_UNDECIDED},
     {"918.5", "918\\frac{1}{2}", KG_MATH_FORM_ANSWER, KG_MATH_RIGHT},
     {"3\\sqrt{13}", "\\sqrt{117}", KG_MATH_FORM_ANSWER, KG_MATH_RIGHT},
     {"\\text{Evelyn}", "\\text{Briana}", KG_MATH_FORM_ANSWER, KG_MATH_WRONG},

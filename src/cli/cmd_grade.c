@@ -131,7 +131,7 @@ static kg_status read_switches(struct kg_math_opts *o, const struct kg_json_doc 
     KG_TRY(check_type(doc, set, KG_JSON_BOOL, "true or false", err));
     KG_TRY(check_type(doc, "language", KG_JSON_STRING, "string", err));
     o->lenient = !kg_json_bool(kg_json_get(doc->root, "strict"), true);
-    o->relation_as_set = kg_json_bool(kg_json_get(doc->root, set), false);
+    o->strict_sets = !kg_json_bool(kg_json_get(doc->root, set), true);
     return KG_OK;
 }
 

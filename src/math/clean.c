@@ -18,54 +18,46 @@ struct rewrite {
     const char *to;
 };
 
-/* Commands (without backslash) that are dropped or replaced whole. */
+/* Commands (without backslash) that are dropped: dress. What they are put around
+ * stays, in its braces. */
+static const struct dress {
+    const char *names;
+    int args;     /* that go with it: {..} or the next sign */
+    bool options; /* [..] may stand behind it and goes with it too */
+} dresses[] = {
+    {" left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr"
+     " middle displaystyle textstyle scriptstyle limits nolimits nonumber hfill"
+     " textdollar thinspace mathord tiny scriptsize footnotesize small"
+     " normalsize large Large LARGE huge Huge selectfont bfseries itshape"
+     " ttfamily rmfamily sffamily boldmath centering noindent mathstrut strut"
+     " mathrel mathop mathbin mathopen mathclose mathpunct mathinner"
+     " displaylimits scriptscriptstyle allowbreak relax protect medspace"
+     " thickspace negthinspace notag hfil pounds euro yen ensuremath num ",
+     0, false},
+    {" smash framebox makebox bbox ", 0, true},
+    {" textcolor color colorbox raisebox scalebox parbox ", 1, true},
+    {" phantom hphantom vphantom label tag href class style cssId hspace vspace mspace ",
+     1, false},
+    {" fcolorbox ", 2, true},
+    {" fontsize resizebox ", 2, false},
+};
+
+/* Commands that are replaced whole. */
 static const struct rewrite commands[] = {
-    {"left", ""},
-    {"right", ""},
-    {"big", ""},
-    {"Big", ""},
-    {"bigg", ""},
-    {"Bigg", ""},
-    {"bigl", ""},
-    {"bigr", ""},
-    {"Bigl", ""},
-    {"Bigr", ""},
-    {"biggl", ""},
-    {"biggr", ""},
-    {"Biggl", ""},
-    {"Biggr", ""},
-    {"middle", ""},
-    {"displaystyle", ""},
-    {"textstyle", ""},
-    {"scriptstyle", ""},
-    {"limits", ""},
-    {"nolimits", ""},
-    {"quad", " "},
-    {"qquad", " "},
-    {"nonumber", ""},
-    {"hfill", ""},
-    {"lbrace", "\\{"},
-    {"rbrace", "\\}"},
-    {"lbrack", "["},
-    {"rbrack", "]"},
-    {"langle", "("},
-    {"rangle", ")"},
-    {"vert", "|"},
-    {"colon", ":"},
-    {"textdollar", ""},
-    {"lparen", "("},
-    {"rparen", ")"},
-    {"thinspace", ""},
-    {"space", " "},
-    {"enspace", " "},
-    {"iff", "\\Rightarrow"},
-    {"percent", "%"},
-    {"dotsm", "\\cdots"},
-    {"ell", "\\ell"},
-    {"centerdot", "\\cdot"},
-    {"mathord", ""},
-    {"hspace", ""},
-    {"implies", "\\Rightarrow"},
+    {"quad", " "},           {"qquad", " "},
+    {"lbrace", "\\{"},       {"rbrace", "\\}"},
+    {"lbrack", "["},         {"rbrack", "]"},
+    {"langle", "("},         {"rangle", ")"},
+    {"vert", "|"},           {"colon", ":"},
+    {"lparen", "("},         {"rparen", ")"},
+    {"space", " "},          {"enspace", " "},
+    {"iff", "\\Rightarrow"}, {"percent", "%"},
+    {"dotsm", "\\cdots"},    {"ell", "\\ell"},
+    {"centerdot", "\\cdot"}, {"implies", "\\Rightarrow"},
+    {"newline", " "},        {"AA", "\\text{angstrom}"},
+    {"dotsb", "\\cdots"},    {"dd", "d"},
+    {"ohm", "\\Omega"},      {"Bbb", "\\mathbb"},
+    {"imath", "i "},         {"jmath", "j "},
 };
 
 /* Signs in UTF-8. */
@@ -114,6 +106,87 @@ static const struct rewrite signs[] = {
     {"\xce\xb2", "\\beta "},
     {"\xce\xb8", "\\theta "},
     {"\xce\xbb", "\\lambda "},
+    {"\xce\xb3", "\\gamma "},
+    {"\xce\xb4", "\\delta "},
+    {"\xce\xb5", "\\epsilon "},
+    {"\xce\xb6", "\\zeta "},
+    {"\xce\xb7", "\\eta "},
+    {"\xce\xba", "\\kappa "},
+    {"\xce\xbc", "\\mu "},
+    {"\xc2\xb5", "\\mu "},
+    {"\xce\xbd", "\\nu "},
+    {"\xce\xbe", "\\xi "},
+    {"\xcf\x81", "\\rho "},
+    {"\xcf\x83", "\\sigma "},
+    {"\xcf\x84", "\\tau "},
+    {"\xcf\x86", "\\phi "},
+    {"\xcf\x95", "\\phi "},
+    {"\xcf\x87", "\\chi "},
+    {"\xcf\x88", "\\psi "},
+    {"\xcf\x89", "\\omega "},
+    {"\xce\x93", "\\Gamma "},
+    {"\xce\x94", "\\Delta "},
+    {"\xce\x98", "\\Theta "},
+    {"\xce\x9b", "\\Lambda "},
+    {"\xce\x9e", "\\Xi "},
+    {"\xce\xa0", "\\Pi "},
+    {"\xce\xa3", "\\Sigma "},
+    {"\xce\xa6", "\\Phi "},
+    {"\xce\xa8", "\\Psi "},
+    {"\xce\xa9", "\\Omega "},
+    {"\xe2\x84\x93", "\\ell "},
+    {"\xe2\x88\x82", "\\partial "},
+    {"\xe2\x88\x87", "\\nabla "},
+    {"\xe2\x88\xa0", "\\angle "},
+    {"\xe2\x88\xa1", "\\measuredangle "},
+    {"\xe2\x96\xb3", "\\triangle "},
+    {"\xe2\x88\x91", "\\sum "},
+    {"\xe2\x88\x8f", "\\prod "},
+    {"\xe2\x88\xab", "\\int "},
+    {"\xe2\x86\x92", "\\to "},
+    {"\xe2\x87\x92", "\\Rightarrow "},
+    {"\xe2\x89\xa1", "\\equiv "},
+    {"\xe2\x89\x85", "\\cong "},
+    {"\xe2\x88\xbc", "\\sim "},
+    {"\xe2\x88\xa5", "\\parallel "},
+    {"\xe2\x8a\xa5", "\\perp "},
+    {"\xe2\x8a\x82", "\\subset "},
+    {"\xe2\x8a\x86", "\\subseteq "},
+    {"\xe2\x88\x89", "\\notin "},
+    {"\xe2\x88\x96", "\\setminus "},
+    {"\xe2\x88\xa7", "\\land "},
+    {"\xe2\x88\xa8", "\\lor "},
+    {"\xc3\x85", "\\text{angstrom}"},
+    {"\xc3\x85", "\\text{angstrom}"},
+    {"\xe2\x84\x83", "^\\circ C"},
+    {"\xe2\x84\x89", "^\\circ F"},
+    {"\xe2\x9f\xa8", "("},
+    {"\xe2\x9f\xa9", ")"},
+    {"\xe2\x84\x95", "\\mathbb{N}"},
+    {"\xe2\x84\xa4", "\\mathbb{Z}"},
+    {"\xe2\x84\x9a", "\\mathbb{Q}"},
+    {"\xe2\x84\x82", "\\mathbb{C}"},
+    {"\xe2\x80\xb2", "'"},
+    {"\xe2\x80\xb3", "''"},
+    {"\xc2\xad", ""},
+    {"\xe2\x80\x8b", ""},
+    {"\xe2\x80\x8a", " "},
+    {"\xe2\x80\x82", " "},
+    {"\xe2\x80\x83", " "},
+    {"\xe3\x80\x80", " "},
+    {"\xc3\xa2", "\\hat{a}"},
+    {"\xc3\xae", "\\hat{i}"},
+    {"\xc4\xb5", "\\hat{j}"},
+    {"\xc5\xb7", "\\hat{y}"},
+    {"\xe1\xba\x91", "\\hat{z}"},
+    {"\xc4\x81", "\\bar{a}"},
+    {"\xc8\xb3", "\\bar{y}"},
+};
+
+/* Signs that stand over the letter before them. */
+static const struct rewrite accents[] = {
+    {"\xcc\x82", "hat"}, {"\xcc\x83", "tilde"}, {"\xcc\x84", "bar"},
+    {"\xcc\x85", "bar"}, {"\xcc\x87", "dot"},   {"\xe2\x83\x97", "vec"},
 };
 
 /* Signs that stand above or below the line: runs of them are one script. */
@@ -174,6 +247,15 @@ static const struct rewrite *whole_command(const char *name, size_t len)
     return NULL;
 }
 
+static const struct dress *dress_of(const char *name, size_t len)
+{
+    for (size_t i = 0; i < sizeof dresses / sizeof *dresses; i++) {
+        if (kg_math_is_listed(dresses[i].names, name, len))
+            return &dresses[i];
+    }
+    return NULL;
+}
+
 static const struct script *script_at(const char *text, size_t n)
 {
     if (n == 0 || (unsigned char)text[0] < 0x80)
@@ -217,6 +299,68 @@ static char full_width(const char *text, size_t n)
         return 0;
     c = (unsigned char)((b - 0xbc) * 0x40 + (c - 0x80) + 0x20);
     return c > 0x20 && c < 0x7f ? (char)c : 0;
+}
+
+/* A letter or digit in one of Unicode's mathematical fonts (U+1D400 to U+1D7FF); 0 for
+ * none, and for their Greek ones. */
+static char font_letter(const char *text, size_t n)
+{
+    static const char letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    unsigned code;
+
+    if (n < 4 || memcmp(text, "\xf0\x9d", 2) != 0)
+        return 0;
+    code = ((unsigned char)text[2] & 63u) << 6 | ((unsigned char)text[3] & 63u);
+    if (code < 0x400 || code > 0x7ff)
+        return 0;
+    if (code >= 0x7ce)
+        return (char)('0' + (code - 0x7ce) % 10);
+    return code < 0x6a4 ? letter[(code - 0x400) % 52] : 0;
+}
+
+/* Put a sign that stands over the letter before it around that letter.   returns the
+ * bytes of the sign, 0 for none, in *taken */
+static kg_status put_accent(struct kg_str *out, size_t *taken, const char *text, size_t n,
+                            struct kg_err *err)
+{
+    const struct rewrite *row = (unsigned char)text[0] < 0x80
+                                    ? NULL
+                                    : match(accents, sizeof accents / sizeof *accents,
+                                            text, n);
+    char letter = out->len > 0 ? out->data[out->len - 1] : 0;
+
+    *taken = 0;
+    if (!row || !isalpha((unsigned char)letter))
+        return KG_OK;
+    *taken = strlen(row->from);
+    out->data[--out->len] = 0;
+    return kg_str_printf(out, err, "\\%s{%c}", row->to, letter);
+}
+
+/* Bytes of what goes with a command that ends before text: its options and arguments. */
+static size_t arguments(const struct dress *row, const char *text, size_t n)
+{
+    size_t at = 0;
+    int open = row->options ? -1 : 0;
+
+    for (; open < row->args; open++) {
+        size_t from = at;
+
+        while (at < n && text[at] == ' ')
+            at++;
+        if (at < n && open < 0 && text[at] == '[') {
+            const char *close = memchr(text + at, ']', n - at);
+
+            at = close ? (size_t)(close + 1 - text) : n;
+        } else if (at < n && open >= 0) {
+            size_t size = text[at] == '{' ? kg_math_brace_end(text + at, n - at) + 1 : 1;
+
+            at = size < n - at ? at + size : n;
+        } else {
+            at = from;
+        }
+    }
+    return at;
 }
 
 /* Digits of a thousand behind ",\\!" and spaces: 10,\\!080, which is one number in
@@ -269,13 +413,26 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
 
     *taken = 0;
     if (text[0] == '\\' && n > 1 && isalpha((unsigned char)text[1])) {
+        const struct dress *dress;
+
         len = letters(text + 1, n - 1);
         row = whole_command(text + 1, len);
-        *taken = row ? len + 1 : 0;
-        /* \left. and \right. draw nothing */
-        if (row && row->to[0] == 0 && len + 1 < n && text[len + 1] == '.' &&
-            (strcmp(row->from, "left") == 0 || strcmp(row->from, "right") == 0))
+        dress = row ? NULL : dress_of(text + 1, len);
+        /* \quadx is \quad x */
+        for (size_t k = 4; k < 6 && !row && !dress && len > k; k++) {
+            row = whole_command(text + 1, k);
+            row = row && row->to[0] == ' ' ? row : NULL;
+            len = row ? k : len;
+        }
+        *taken = row || dress ? len + 1 : 0;
+        if (dress)
+            *taken += arguments(dress, text + len + 1, n - len - 1);
+        /* \\left. and \\right. draw nothing */
+        if (dress && len + 1 < n && text[len + 1] == '.' &&
+            kg_math_is_listed(" left right ", text + 1, len))
             *taken = len + 2;
+        if (dress)
+            return "";
         return row ? row->to : NULL;
     }
     if ((unsigned char)text[0] >= 0x80)
@@ -307,10 +464,16 @@ static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text
     if (to)
         return kg_str_puts(out, to, err);
     KG_TRY(put_script(out, taken, text, n, err));
+    if (!*taken)
+        KG_TRY(put_accent(out, taken, text, n, err));
     if (*taken)
         return KG_OK;
-    *taken = full_width(text, n) ? 3 : 1;
-    return kg_str_putc(out, *taken == 3 ? full_width(text, n) : text[0], err);
+    *taken = full_width(text, n) ? 3 : font_letter(text, n) ? 4 : 1;
+    return kg_str_putc(out,
+                       *taken == 3   ? full_width(text, n)
+                       : *taken == 4 ? font_letter(text, n)
+                                     : text[0],
+                       err);
 }
 
 static void cut_end(struct kg_str *s)

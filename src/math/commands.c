@@ -1,11 +1,11 @@
-/* The LaTeX commands and plain words that the parser knows, by what they do. A command
- * that is not here is the name of a symbol.
+/* The LaTeX commands and plain words that the parser knows, by what they do.
  *
  * The group of a row says how the parser goes on (a function wants an argument, an
  * accent a name), its number which one of the group it is. So spellings are data: \tg
- * and \tan are two rows and no code. What is unknown is not an error: most answers with
- * a command that nobody foresaw are a name, equal to itself and to nothing else, and
- * that is what a name should be.
+ * and \tan are two rows and no code. Commands that name a symbol (Greek letters and
+ * their like) are one list. A command that is in neither is an error: if it were a name,
+ * it would multiply what stands beside it, and an answer with it would be wrong where
+ * nobody knows what it means.
  */
 #include "math/math_internal.h"
 
@@ -21,7 +21,6 @@ static const struct kg_math_command commands[] = {
     {"empty", KG_MATH_G_CONST, KG_MATH_EMPTY},
     {"R", KG_MATH_G_CONST, KG_MATH_REALS},
     {"Reals", KG_MATH_G_CONST, KG_MATH_REALS},
-    {"imath", KG_MATH_G_CONST, KG_MATH_I},
     {"mathbb", KG_MATH_G_BLACKBOARD, 0},
     {"mathds", KG_MATH_G_BLACKBOARD, 0},
     {"sin", KG_MATH_G_FUNC, KG_MATH_SIN},
@@ -51,6 +50,7 @@ static const struct kg_math_command commands[] = {
     {"choose", KG_MATH_G_INFIX, 1},
     {"bmod", KG_MATH_G_MOD, 0},
     {"mod", KG_MATH_G_MOD, 0},
+    {"pmod", KG_MATH_G_MOD, 1},
     {"frac", KG_MATH_G_FRAC, 0},
     {"sfrac", KG_MATH_G_FRAC, 0},
     {"nicefrac", KG_MATH_G_FRAC, 0},
@@ -84,21 +84,35 @@ static const struct kg_math_command commands[] = {
     {"approx", KG_MATH_G_REL, KG_MATH_APPROX},
     {"approxeq", KG_MATH_G_REL, KG_MATH_APPROX},
     {"simeq", KG_MATH_G_REL, KG_MATH_APPROX},
-    {"equiv", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"cong", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"sim", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"propto", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"to", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"rightarrow", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"Rightarrow", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"implies", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"mapsto", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"mid", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"parallel", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"perp", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"subset", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"subseteq", KG_MATH_G_REL, KG_MATH_OTHER},
-    {"notin", KG_MATH_G_REL, KG_MATH_OTHER},
+    {"equiv", KG_MATH_G_REL, KG_MATH_EQUIV},
+    {"cong", KG_MATH_G_REL, KG_MATH_OTHER + 1},
+    {"sim", KG_MATH_G_REL, KG_MATH_OTHER + 2},
+    {"propto", KG_MATH_G_REL, KG_MATH_OTHER + 3},
+    {"to", KG_MATH_G_REL, KG_MATH_TO},
+    {"rightarrow", KG_MATH_G_REL, KG_MATH_TO},
+    {"Rightarrow", KG_MATH_G_REL, KG_MATH_OTHER + 4},
+    {"implies", KG_MATH_G_REL, KG_MATH_OTHER + 4},
+    {"mapsto", KG_MATH_G_REL, KG_MATH_OTHER + 5},
+    {"mid", KG_MATH_G_REL, KG_MATH_OTHER + 6},
+    {"parallel", KG_MATH_G_REL, KG_MATH_OTHER + 7},
+    {"perp", KG_MATH_G_REL, KG_MATH_OTHER + 8},
+    {"subset", KG_MATH_G_REL, KG_MATH_OTHER + 9},
+    {"subseteq", KG_MATH_G_REL, KG_MATH_OTHER + 10},
+    {"notin", KG_MATH_G_REL, KG_MATH_OTHER + 11},
+    {"longrightarrow", KG_MATH_G_REL, KG_MATH_TO},
+    {"supset", KG_MATH_G_REL, KG_MATH_OTHER + 12},
+    {"supseteq", KG_MATH_G_REL, KG_MATH_OTHER + 13},
+    {"ni", KG_MATH_G_REL, KG_MATH_OTHER + 14},
+    {"ll", KG_MATH_G_REL, KG_MATH_OTHER + 15},
+    {"gg", KG_MATH_G_REL, KG_MATH_OTHER + 16},
+    {"leftrightarrow", KG_MATH_G_REL, KG_MATH_OTHER + 17},
+    {"Leftrightarrow", KG_MATH_G_REL, KG_MATH_OTHER + 18},
+    {"nmid", KG_MATH_G_REL, KG_MATH_OTHER + 19},
+    {"nparallel", KG_MATH_G_REL, KG_MATH_OTHER + 20},
+    {"models", KG_MATH_G_REL, KG_MATH_OTHER + 21},
+    {"prec", KG_MATH_G_REL, KG_MATH_OTHER + 22},
+    {"succ", KG_MATH_G_REL, KG_MATH_OTHER + 23},
+    {"asymp", KG_MATH_G_REL, KG_MATH_OTHER + 24},
     {"cup", KG_MATH_G_SETOP, '|'},
     {"bigcup", KG_MATH_G_SETOP, '|'},
     {"cap", KG_MATH_G_SETOP, '&'},
@@ -113,11 +127,15 @@ static const struct kg_math_command commands[] = {
     {"texttt", KG_MATH_G_TEXT, 0},
     {"emph", KG_MATH_G_TEXT, 0},
     {"mbox", KG_MATH_G_TEXT, 0},
+    {"textup", KG_MATH_G_TEXT, 0},
+    {"textsl", KG_MATH_G_TEXT, 0},
+    {"textsc", KG_MATH_G_TEXT, 0},
+    {"textmd", KG_MATH_G_TEXT, 0},
     {"hbox", KG_MATH_G_TEXT, 0},
     {"mathrm", KG_MATH_G_STYLE, 0},
-    {"rm", KG_MATH_G_STYLE, 0},
+    {"rm", KG_MATH_G_STYLE, 1},
     {"mathbf", KG_MATH_G_STYLE, 0},
-    {"bf", KG_MATH_G_STYLE, 0},
+    {"bf", KG_MATH_G_STYLE, 1},
     {"mathit", KG_MATH_G_STYLE, 0},
     {"mathcal", KG_MATH_G_STYLE, 0},
     {"mathfrak", KG_MATH_G_STYLE, 0},
@@ -125,24 +143,36 @@ static const struct kg_math_command commands[] = {
     {"mathscr", KG_MATH_G_STYLE, 0},
     {"boldsymbol", KG_MATH_G_STYLE, 0},
     {"bm", KG_MATH_G_STYLE, 0},
+    {"mathtt", KG_MATH_G_STYLE, 0},
+    {"mathnormal", KG_MATH_G_STYLE, 0},
+    {"pmb", KG_MATH_G_STYLE, 0},
+    {"it", KG_MATH_G_STYLE, 1},
+    {"sf", KG_MATH_G_STYLE, 1},
+    {"tt", KG_MATH_G_STYLE, 1},
+    {"cal", KG_MATH_G_STYLE, 1},
+    {"bold", KG_MATH_G_STYLE, 0},
     {"underline", KG_MATH_G_STYLE, 0},
     {"boxed", KG_MATH_G_STYLE, 0},
     {"fbox", KG_MATH_G_STYLE, 0},
     {"operatorname", KG_MATH_G_OPERATOR, 0},
-    {"vec", KG_MATH_G_ACCENT, 0},
+    {"vec", KG_MATH_G_ACCENT, 2},
     {"hat", KG_MATH_G_ACCENT, 0},
     {"widehat", KG_MATH_G_ACCENT, 0},
-    {"bar", KG_MATH_G_ACCENT, 0},
-    {"overline", KG_MATH_G_ACCENT, 0},
-    {"overrightarrow", KG_MATH_G_ACCENT, 0},
-    {"tilde", KG_MATH_G_ACCENT, 0},
-    {"dot", KG_MATH_G_ACCENT, 0},
-    {"ddot", KG_MATH_G_ACCENT, 0},
-    {"sum", KG_MATH_G_BIG, 0},
-    {"prod", KG_MATH_G_BIG, 0},
-    {"int", KG_MATH_G_BIG, 0},
+    {"bar", KG_MATH_G_ACCENT, 1},
+    {"overline", KG_MATH_G_ACCENT, 1},
+    {"overrightarrow", KG_MATH_G_ACCENT, 2},
+    {"tilde", KG_MATH_G_ACCENT, 3},
+    {"widetilde", KG_MATH_G_ACCENT, 3},
+    {"overleftrightarrow", KG_MATH_G_ACCENT, 6},
+    {"angle", KG_MATH_G_ANGLE, 0},
+    {"measuredangle", KG_MATH_G_ANGLE, 0},
+    {"dot", KG_MATH_G_ACCENT, 4},
+    {"ddot", KG_MATH_G_ACCENT, 5},
+    {"sum", KG_MATH_G_BIG, KG_MATH_SUM},
+    {"prod", KG_MATH_G_BIG, KG_MATH_PROD},
+    {"int", KG_MATH_G_BIG, KG_MATH_INT},
     {"oint", KG_MATH_G_BIG, 0},
-    {"lim", KG_MATH_G_BIG, 0},
+    {"lim", KG_MATH_G_BIG, KG_MATH_LIM},
     {"lfloor", KG_MATH_G_OPEN, KG_MATH_FLOOR},
     {"lceil", KG_MATH_G_OPEN, KG_MATH_CEIL},
     {"lvert", KG_MATH_G_OPEN, KG_MATH_ABS},
@@ -152,10 +182,10 @@ static const struct kg_math_command commands[] = {
     {"circ", KG_MATH_G_DEGREE, 0},
     {"degree", KG_MATH_G_DEGREE, 0},
     {"prime", KG_MATH_G_PRIME, 0},
-    {"land", KG_MATH_G_AND, 0},
-    {"wedge", KG_MATH_G_AND, 0},
-    {"lor", KG_MATH_G_AND, 0},
-    {"vee", KG_MATH_G_AND, 0},
+    {"land", KG_MATH_G_AND, KG_MATH_ALL},
+    {"wedge", KG_MATH_G_AND, KG_MATH_ALL},
+    {"lor", KG_MATH_G_AND, KG_MATH_ANY},
+    {"vee", KG_MATH_G_AND, KG_MATH_ANY},
     {"ldots", KG_MATH_G_DOTS, 0},
     {"cdots", KG_MATH_G_DOTS, 0},
     {"dots", KG_MATH_G_DOTS, 0},
@@ -194,10 +224,10 @@ static const struct kg_math_command words[] = {
     {"lcm", KG_MATH_G_FUNC, KG_MATH_LCM},
     {"max", KG_MATH_G_FUNC, KG_MATH_MAX},
     {"min", KG_MATH_G_FUNC, KG_MATH_MIN},
-    {"and", KG_MATH_G_AND, 0},
-    {"or", KG_MATH_G_AND, 0},
-    {"AND", KG_MATH_G_AND, 0},
-    {"OR", KG_MATH_G_AND, 0},
+    {"and", KG_MATH_G_AND, KG_MATH_ALL},
+    {"or", KG_MATH_G_AND, KG_MATH_ANY},
+    {"AND", KG_MATH_G_AND, KG_MATH_ALL},
+    {"OR", KG_MATH_G_AND, KG_MATH_ANY},
     {"percent", KG_MATH_G_PERCENT, 0},
     {"percentage", KG_MATH_G_PERCENT, 0},
     {"degree", KG_MATH_G_DEGREE, 0},
@@ -267,6 +297,34 @@ static const struct kg_math_command words[] = {
     {"roughly", KG_MATH_G_ABOUT, 0},
     {"around", KG_MATH_G_ABOUT, 0},
     {"exactly", KG_MATH_G_ABOUT, 0},
+    {"zero", KG_MATH_G_NUMBER, 0},
+    {"one", KG_MATH_G_NUMBER, 1},
+    {"two", KG_MATH_G_NUMBER, 2},
+    {"three", KG_MATH_G_NUMBER, 3},
+    {"four", KG_MATH_G_NUMBER, 4},
+    {"five", KG_MATH_G_NUMBER, 5},
+    {"six", KG_MATH_G_NUMBER, 6},
+    {"seven", KG_MATH_G_NUMBER, 7},
+    {"eight", KG_MATH_G_NUMBER, 8},
+    {"nine", KG_MATH_G_NUMBER, 9},
+    {"ten", KG_MATH_G_NUMBER, 10},
+    {"eleven", KG_MATH_G_NUMBER, 11},
+    {"twelve", KG_MATH_G_NUMBER, 12},
+    {"thirteen", KG_MATH_G_NUMBER, 13},
+    {"fourteen", KG_MATH_G_NUMBER, 14},
+    {"fifteen", KG_MATH_G_NUMBER, 15},
+    {"sixteen", KG_MATH_G_NUMBER, 16},
+    {"seventeen", KG_MATH_G_NUMBER, 17},
+    {"eighteen", KG_MATH_G_NUMBER, 18},
+    {"nineteen", KG_MATH_G_NUMBER, 19},
+    {"twenty", KG_MATH_G_NUMBER, 20},
+    {"thirty", KG_MATH_G_NUMBER, 30},
+    {"forty", KG_MATH_G_NUMBER, 40},
+    {"fifty", KG_MATH_G_NUMBER, 50},
+    {"sixty", KG_MATH_G_NUMBER, 60},
+    {"seventy", KG_MATH_G_NUMBER, 70},
+    {"eighty", KG_MATH_G_NUMBER, 80},
+    {"ninety", KG_MATH_G_NUMBER, 90},
     {"hundred", KG_MATH_G_SCALE, 2},
     {"thousand", KG_MATH_G_SCALE, 3},
     {"million", KG_MATH_G_SCALE, 6},
@@ -496,6 +554,31 @@ static const struct kg_math_command *find(const struct kg_math_command *rows, si
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n)
 {
     return find(commands, sizeof commands / sizeof *commands, name, n);
+}
+
+bool kg_math_is_listed(const char *names, const char *name, size_t n)
+{
+    char spaced[32] = " ";
+
+    if (n == 0 || n + 3 > sizeof spaced)
+        return false;
+    memcpy(spaced + 1, name, n);
+    spaced[n + 1] = ' ';
+    return strstr(names, spaced) != NULL;
+}
+
+/* Names of symbols; those of operators are names of functions that nobody evaluates. */
+bool kg_math_is_symbol(const char *name, size_t n)
+{
+    static const char symbols[] =
+        " alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa "
+        "lambda mu nu xi omicron varpi rho varrho sigma varsigma tau upsilon phi varphi "
+        "chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell "
+        "hbar jmath partial nabla aleph Re Im wp odot oplus otimes star dagger top bot "
+        "forall exists neg triangle square Box diamond mho Vert lVert rVert arg deg det "
+        "dim hom inf ker limsup liminf sup Pr downarrow uparrow leftarrow checkmark AA ";
+
+    return kg_math_is_listed(symbols, name, n);
 }
 
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n)

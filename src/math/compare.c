@@ -9,16 +9,13 @@
 #include <ctype.h>
 #include <string.h>
 
-/* One comparison inside another. */
-static verdict compare_inner(struct kg_math_compare *c, int gold, int answer);
-
 verdict kg_math_conclude(struct kg_math_compare *c, verdict v, const char *reason)
 {
     strncpy(c->decider.reason, reason, sizeof c->decider.reason - 1);
     return v;
 }
 
-static verdict math_both(verdict a, verdict b)
+verdict kg_math_both(verdict a, verdict b)
 {
     if (a == KG_MATH_WRONG || b == KG_MATH_WRONG)
         return KG_MATH_WRONG;
@@ -45,15 +42,25 @@ static int copy(struct kg_math_tree *t, int node, const struct change *change)
         return change->to;
     n.a = (uint16_t)copy(t, n.a, change);
     n.b = (uint16_t)copy(t, n.b, change);
+    if (n.kind != KG_MATH_PM && n.a == t->nodes[node].a && n.b == t->nodes[node].b)
+        return node; /* shared */
     if (n.kind == KG_MATH_PM && change->sign) {
         if ((change->sign > 0) == (n.op == 0))
             return n.a;
         return kg_math_node(t, KG_MATH_NEG, 0, n.a, 0);
     }
     fresh = kg_math_node(t, n.kind, n.op, n.a, n.b);
+    n.size = t->nodes[fresh].size;
     if (fresh)
         t->nodes[fresh] = n;
     return fresh;
+}
+
+int kg_math_replaced(struct kg_math_compare *c, int node, int from, int to)
+{
+    const struct change change = {.from = from, .to = to};
+
+    return copy(c->tree, node, &change);
 }
 
 static bool is_pm(const struct kg_math_node *n) { return n->kind == KG_MATH_PM; }
@@ -190,7 +197,7 @@ verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *
         return kg_math_conclude(c, KG_MATH_WRONG, "the number of parts is different");
     for (int i = 0; i < g->n && v != KG_MATH_WRONG; i++) {
         c->item = i;
-        v = math_both(v, compare_inner(c, g->node[i], a->node[i]));
+        v = kg_math_both(v, kg_math_compare_inner(c, g->node[i], a->node[i]));
     }
     return v;
 }
@@ -206,8 +213,8 @@ static verdict among(struct kg_math_compare *c, int one,
 
         if (swapped)
             c->item = i;
-        v = swapped ? compare_inner(c, items->node[i], one)
-                    : compare_inner(c, one, items->node[i]);
+        v = swapped ? kg_math_compare_inner(c, items->node[i], one)
+                    : kg_math_compare_inner(c, one, items->node[i]);
         best = v == KG_MATH_WRONG ? best : v;
     }
     return best;
@@ -223,10 +230,10 @@ verdict kg_math_in_any_order(struct kg_math_compare *c, const struct kg_math_ite
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too many items in a list");
     for (int i = 0; i < g->n && v != KG_MATH_WRONG; i++) {
         c->item = i;
-        v = math_both(v, among(c, g->node[i], a, false));
+        v = kg_math_both(v, among(c, g->node[i], a, false));
     }
     for (int i = 0; i < a->n && v != KG_MATH_WRONG; i++)
-        v = math_both(v, among(c, a->node[i], g, true));
+        v = kg_math_both(v, among(c, a->node[i], g, true));
     if (v == KG_MATH_WRONG)
         return kg_math_conclude(c, v, "an item has no counterpart");
     return v;
@@ -329,10 +336,10 @@ static verdict equations(struct kg_math_compare *c, const struct chain *g,
 
     if (kg_math_is_name(c, g->part[0]) && kg_math_is_name(c, a->part[0])) {
         if (kg_math_same_tree(c->tree, g->part[0], a->part[0]) || c->opts->lenient)
-            return compare_inner(c, g->part[1], a->part[1]);
+            return kg_math_compare_inner(c, g->part[1], a->part[1]);
         right = renamed(c, g->part[0], a->part[0], a->part[1]);
         if (right)
-            return compare_inner(c, g->part[1], right);
+            return kg_math_compare_inner(c, g->part[1], right);
     }
     return kg_math_proportional(&c->decider, difference(c, g->part[0], g->part[1]),
                                 difference(c, a->part[0], a->part[1]), &sign);
@@ -371,7 +378,7 @@ static verdict relations(struct kg_math_compare *c, int gold, int answer)
     if (g.n == 2 && g.op[0] <= KG_MATH_GE)
         return inequalities(c, &g, &a);
     for (int i = 0; i < g.n && v != KG_MATH_WRONG; i++)
-        v = math_both(v, compare_inner(c, g.part[i], a.part[i]));
+        v = kg_math_both(v, kg_math_compare_inner(c, g.part[i], a.part[i]));
     return v;
 }
 
@@ -432,14 +439,14 @@ static verdict ratios(struct kg_math_compare *c, int gold, int answer)
     if (n != ratio_parts(c, answer, a))
         return kg_math_conclude(c, KG_MATH_WRONG, "the number of parts is different");
     for (int i = 0; i < n && same == KG_MATH_RIGHT; i++)
-        same = compare_inner(c, g[i], a[i]);
+        same = kg_math_compare_inner(c, g[i], a[i]);
     if (same == KG_MATH_RIGHT || is_zero(c, g[0]) != is_zero(c, a[0]) ||
         is_zero(c, g[n - 1]) || is_zero(c, a[n - 1]) ||
         (is_clock(c, g, n) && is_clock(c, a, n)))
         return same;
     for (int i = 1; i < n && v != KG_MATH_WRONG; i++)
-        v = math_both(v, kg_math_equal(&c->decider, product(c, g[0], a[i]),
-                                       product(c, a[0], g[i]), NULL));
+        v = kg_math_both(v, kg_math_equal(&c->decider, product(c, g[0], a[i]),
+                                          product(c, a[0], g[i]), NULL));
     return v;
 }
 
@@ -535,8 +542,9 @@ static verdict values(struct kg_math_compare *c, int gold, int answer)
         near.absolute = o->tolerance[c->item < o->n_tolerance ? c->item : 0];
     near.on = near.absolute > 0 || is_decimal(c, gold) || is_decimal(c, answer);
     v = kg_math_equal(&c->decider, gold, answer, &near);
-    if (v == KG_MATH_RIGHT)
-        return v;
+    if (v == KG_MATH_RIGHT ||
+        (v == KG_MATH_WRONG && kg_math_same_but_names(c, gold, answer) == KG_MATH_RIGHT))
+        return KG_MATH_RIGHT;
     /* 28% is written 28 too */
     while (kg_math_at(c, gold_bare)->kind == KG_MATH_PERCENT)
         gold_bare = kg_math_at(c, gold_bare)->a;
@@ -554,7 +562,7 @@ static bool is_value(const struct kg_math_compare *c, int node)
 
     return kind == KG_MATH_NUM || kind == KG_MATH_SYM || kind == KG_MATH_CONST ||
            (kind >= KG_MATH_ADD && kind <= KG_MATH_FUNC) || kind == KG_MATH_PERCENT ||
-           kind == KG_MATH_OPAQUE ||
+           kind == KG_MATH_OPAQUE || kind == KG_MATH_MOD ||
            (kind == KG_MATH_MATRIX && kg_math_at(c, node)->op == 1);
 }
 
@@ -668,6 +676,11 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
     if ((g == KG_MATH_TUPLE && is_segment(c, gold)) ||
         (a == KG_MATH_TUPLE && is_segment(c, answer)))
         return kg_math_conclude(c, KG_MATH_WRONG, "an interval against a list");
+    if (g == KG_MATH_LIST && a == KG_MATH_LIST &&
+        kg_math_at(c, gold)->op + kg_math_at(c, answer)->op ==
+            KG_MATH_ALL + KG_MATH_ANY &&
+        kg_math_is_name(c, gold))
+        return kg_math_conclude(c, KG_MATH_WRONG, "\"and\" is not \"or\"");
     if (g == KG_MATH_LIST && a == KG_MATH_TUPLE)
         return lists(c, gold, kg_math_at(c, answer)->a, true);
     if (g == KG_MATH_TUPLE && a == KG_MATH_LIST)
@@ -683,10 +696,20 @@ static bool has_relation(const struct kg_math_compare *c, int node)
             has_relation(c, kg_math_at(c, node)->a));
 }
 
+/* Whether it is an inequality, or a list that starts with one. */
+static bool has_inequality(const struct kg_math_compare *c, int node)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+
+    return n->kind == KG_MATH_LIST
+               ? has_inequality(c, n->a)
+               : n->kind == KG_MATH_REL && n->op >= KG_MATH_NE && n->op <= KG_MATH_GE;
+}
+
 /* An interval or union against relations that mean one. */
 static verdict sets(struct kg_math_compare *c, int gold, int answer)
 {
-    if (has_relation(c, answer) && !has_relation(c, gold) && !c->opts->relation_as_set)
+    if (has_relation(c, answer) && !has_relation(c, gold) && c->opts->strict_sets)
         return kg_math_conclude(c, KG_MATH_WRONG, "a relation where a set is asked for");
     return kg_math_unions(c, gold, answer);
 }
@@ -805,28 +828,12 @@ static bool other_half_of_day(const struct kg_math_compare *c, int gold, int ans
     return gold_half && answer_half && gold_half != answer_half;
 }
 
-static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
+/* Two sides of whatever kinds, made bare. */
+static verdict bare_kinds(struct kg_math_compare *c, int gold, int answer)
 {
-    int g = in_radians(c, gold, answer);
-    int a = in_radians(c, answer, gold);
+    int g = kg_math_at(c, gold)->kind;
+    int a = kg_math_at(c, answer)->kind;
 
-    if (other_half_of_day(c, gold, answer))
-        return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
-    gold = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, g)));
-    answer = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, a)));
-    g = unwrap_equation(c, gold, answer, false);
-    answer = unwrap_equation(c, answer, gold, true);
-    gold = g;
-    if (c->tree->full)
-        return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
-    if (kg_math_same_tree(c->tree, gold, answer))
-        return kg_math_conclude(c, KG_MATH_RIGHT, "the formulas are the same");
-    g = kg_math_at(c, gold)->kind;
-    a = kg_math_at(c, answer)->kind;
-    if (g == KG_MATH_SETOP || a == KG_MATH_SETOP || is_reals(c, gold) ||
-        is_reals(c, answer) || (is_set(c, gold) && a == KG_MATH_REL) ||
-        (g == KG_MATH_REL && is_set(c, answer)))
-        return sets(c, gold, answer);
     if (kg_math_is_matrix(c, gold) || kg_math_is_matrix(c, answer))
         return kg_math_matrices(c, gold, answer);
     if (is_listed(c, gold) || is_listed(c, answer) || g == KG_MATH_SET ||
@@ -839,7 +846,60 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
     return single(c, gold, answer);
 }
 
-static verdict compare_inner(struct kg_math_compare *c, int gold, int answer)
+/* Whether they are compared as sets of numbers: at least one is a union, an interval or
+ * all, and the other one too, or a relation or inequalities. */
+static bool are_sets(const struct kg_math_compare *c, int gold, int answer)
+{
+    int g = kg_math_at(c, gold)->kind;
+    int a = kg_math_at(c, answer)->kind;
+
+    return g == KG_MATH_SETOP || a == KG_MATH_SETOP || is_reals(c, gold) ||
+           is_reals(c, answer) ||
+           (is_set(c, gold) && (a == KG_MATH_REL || has_inequality(c, answer))) ||
+           (is_set(c, answer) && (g == KG_MATH_REL || has_inequality(c, gold)));
+}
+
+static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
+{
+    int g = in_radians(c, gold, answer);
+    int a = in_radians(c, answer, gold);
+    bool conflict = kg_math_names_conflict(c, g, a) && !c->opts->lenient;
+    verdict v;
+
+    if (other_half_of_day(c, gold, answer))
+        return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
+    g = kg_math_without_domains(c, g);
+    a = kg_math_without_domains(c, a);
+    gold = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, g)));
+    answer = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, a)));
+    if (!conflict && kg_math_is_class(c, kg_math_class_of(c, gold)) &&
+        kg_math_is_class(c, kg_math_class_of(c, answer)))
+        return kg_math_classes(c, kg_math_class_of(c, gold), kg_math_class_of(c, answer));
+    g = unwrap_equation(c, gold, answer, false);
+    answer = unwrap_equation(c, answer, gold, true);
+    gold = g;
+    if (kg_math_at(c, gold)->kind == KG_MATH_MOD &&
+        kg_math_at(c, answer)->kind == KG_MATH_MOD)
+        return kg_math_classes(c, gold, answer);
+    if (kg_math_is_class(c, gold) || kg_math_is_class(c, answer))
+        return kg_math_class_and_other(c, gold, answer);
+    if (c->tree->full)
+        return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
+    if (kg_math_same_tree(c->tree, gold, answer))
+        return kg_math_conclude(c, KG_MATH_RIGHT, "the formulas are the same");
+    if (are_sets(c, gold, answer))
+        return conflict && (has_relation(c, gold) || has_relation(c, answer))
+                   ? kg_math_conclude(c, KG_MATH_WRONG, "the names are different")
+                   : sets(c, gold, answer);
+    v = bare_kinds(c, gold, answer);
+    /* |x| < 2 and -2 < x < 2 */
+    if (v == KG_MATH_WRONG && !conflict && has_inequality(c, gold) &&
+        has_inequality(c, answer) && sets(c, gold, answer) == KG_MATH_RIGHT)
+        return KG_MATH_RIGHT;
+    return v;
+}
+
+verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer)
 {
     const char *spent = kg_math_budget_spent(c->decider.budget);
     verdict v;
@@ -861,8 +921,11 @@ verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
     c->item = 0;
     c->products = 0;
     c->depth = 0;
+    c->whole_names = false;
     c->decider.tree = c->tree;
-    v = compare_inner(c, gold, answer);
+    gold = kg_math_worked_out(c, gold);
+    answer = kg_math_worked_out(c, answer);
+    v = kg_math_compare_inner(c, gold, answer);
     if (c->tree->full)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
     return v;

@@ -26,6 +26,16 @@ static int interval(struct kg_math_compare *c, int low, int high, int brackets)
     return kg_math_node(c->tree, KG_MATH_TUPLE, brackets, list, 0);
 }
 
+static bool is_unequal(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_REL && n->op == KG_MATH_NE;
+}
+
+static bool is_equal(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_REL && n->op == KG_MATH_EQ;
+}
+
 static bool is_rising(int op) { return op == KG_MATH_LT || op == KG_MATH_LE; }
 
 /* "x < 5", "2 < x <= 3" as the interval they mean.   returns 0 where they mean none */
@@ -60,6 +70,88 @@ static int as_interval(struct kg_math_compare *c, int node)
                     closed ? KG_MATH_LEFT_SQUARE : 0);
 }
 
+static int as_set(struct kg_math_compare *c, int node);
+
+/* The set of one item. */
+static int only(struct kg_math_compare *c, int item)
+{
+    int list = 0;
+    int last = 0;
+
+    if (kg_math_at(c, item)->kind == KG_MATH_SET)
+        return item;
+    kg_math_list_add(c->tree, &list, &last, item);
+    return as_set(c, kg_math_node(c->tree, KG_MATH_SET, 0, list, 0));
+}
+
+static int setop(struct kg_math_compare *c, int op, int a, int b)
+{
+    return kg_math_node(c->tree, KG_MATH_SETOP, op, a, b);
+}
+
+/* All numbers but those. */
+static int except(struct kg_math_compare *c, int set)
+{
+    return setop(c, '\\', kg_math_node(c->tree, KG_MATH_CONST, KG_MATH_REALS, 0, 0), set);
+}
+
+/* A single number, by its kind. */
+static bool is_one(int kind)
+{
+    return kind == KG_MATH_NUM || kind == KG_MATH_NEG || kind == KG_MATH_DIV ||
+           kind == KG_MATH_FUNC;
+}
+
+/* The items of a list hold one or the other, but inequalities that "and" joins hold both,
+ * and so does whatever stands beside x \ne 0, also the 1 of x \ne 0, 1. */
+static int as_joined(struct kg_math_compare *c, int list)
+{
+    bool excludes = kg_math_any(c->tree, list, is_unequal);
+    bool equal = kg_math_any(c->tree, list, is_equal);
+    bool all = excludes || (kg_math_at(c, list)->op == KG_MATH_ALL && !equal);
+    int made = 0;
+
+    for (; list; list = kg_math_at(c, list)->b) {
+        int item = kg_math_at(c, list)->a;
+        int kind = kg_math_at(c, kg_math_strip(c, item))->kind;
+        int set = as_set(c, item);
+
+        if (excludes && made && is_one(kind))
+            set = except(c, only(c, item));
+        made = made ? setop(c, all ? '&' : '|', made, set) : set;
+    }
+    return made;
+}
+
+/* |x - a| < r as (a - r, a + r), |x - a| > r as what is outside.   returns 0 for
+ * others */
+static int as_distance(struct kg_math_compare *c, int node)
+{
+    struct kg_math_tree *t = c->tree;
+    const struct kg_math_node *n = kg_math_at(c, node);
+    const struct kg_math_node *abs = kg_math_at(c, n->a);
+    const struct kg_math_node *u = kg_math_at(c, abs->a);
+    bool closed = n->op == KG_MATH_LE || n->op == KG_MATH_GE;
+    bool shifted = u->kind == KG_MATH_ADD && kg_math_is_name(c, u->a);
+    int center = kg_math_small(t, 0);
+    int low;
+    int high;
+
+    if (n->kind != KG_MATH_REL || !(is_rising(n->op) || kg_math_is_falling(n->op)) ||
+        abs->kind != KG_MATH_FUNC || abs->op != KG_MATH_ABS ||
+        !(shifted || kg_math_is_name(c, abs->a)) ||
+        kg_math_order(&c->decider, center, n->b) >= 0)
+        return 0;
+    if (shifted)
+        center = kg_math_node(t, KG_MATH_NEG, 0, u->b, 0);
+    low = kg_math_node(t, KG_MATH_ADD, 0, center,
+                       kg_math_node(t, KG_MATH_NEG, 0, n->b, 0));
+    high = kg_math_node(t, KG_MATH_ADD, 0, center, n->b);
+    if (is_rising(n->op))
+        return interval(c, low, high, closed ? KG_MATH_SQUARE : KG_MATH_ROUND);
+    return except(c, interval(c, low, high, closed ? KG_MATH_ROUND : KG_MATH_SQUARE));
+}
+
 /* A relation or list as unions and differences of intervals and finite sets; anything
  * else as it is. */
 static int as_set(struct kg_math_compare *c, int node)
@@ -74,28 +166,22 @@ static int as_set(struct kg_math_compare *c, int node)
     n = kg_math_at(c, node);
     if (n->kind == KG_MATH_SETOP) {
         made = as_set(c, n->a);
-        return kg_math_node(t, KG_MATH_SETOP, n->op, made,
-                            as_set(c, kg_math_at(c, node)->b));
+        return setop(c, n->op, made, as_set(c, n->b));
     }
-    if (n->kind == KG_MATH_LIST) {
-        made = as_set(c, n->a);
-        while ((node = kg_math_at(c, node)->b) != 0)
-            made = kg_math_node(t, KG_MATH_SETOP, '|', made,
-                                as_set(c, kg_math_at(c, node)->a));
-        return made;
-    }
+    if (n->kind == KG_MATH_LIST)
+        return as_joined(c, node);
     if (n->kind == KG_MATH_SET && n->a) {
         kg_math_gather(c, &points, n->a);
         for (int i = 0; i < points.n; i++)
             kg_math_list_add(t, &made, &last, points.node[i]);
         return kg_math_node(t, KG_MATH_SET, 0, made, 0);
     }
-    if (kg_math_is_relation(c, node, KG_MATH_NE) && kg_math_is_name(c, n->a)) {
-        made = as_set(c, kg_math_node(t, KG_MATH_SET, 0, n->b, 0));
-        return kg_math_node(t, KG_MATH_SETOP, '\\',
-                            kg_math_node(t, KG_MATH_CONST, KG_MATH_REALS, 0, 0), made);
-    }
-    made = as_interval(c, node);
+    if (kg_math_is_relation(c, node, KG_MATH_NE) && kg_math_is_name(c, n->a))
+        return except(c, only(c, n->b));
+    if (kg_math_is_relation(c, node, KG_MATH_EQ) && kg_math_is_name(c, n->a))
+        return only(c, n->b);
+    made = as_distance(c, node);
+    made = made ? made : as_interval(c, node);
     return made ? made : node;
 }
 
@@ -253,6 +339,8 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
 
     gold = as_set(c, gold);
     answer = as_set(c, answer);
+    gold = is_one(kg_math_at(c, gold)->kind) ? only(c, gold) : gold;
+    answer = is_one(kg_math_at(c, answer)->kind) ? only(c, answer) : answer;
     if (c->tree->full)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
     v = cell_by_cell(c, gold, answer);

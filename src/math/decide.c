@@ -8,7 +8,9 @@
  * Functions: both sides take rational values for their symbols (whole ones where symbols
  * stand in exponents or factorials) at several points. A difference at one point is a
  * proof; equality, exact at every point, is taken for identity. Values are positive,
- * unless |..| occurs, so that sqrt(x^2) is x.
+ * unless |..| or a root of a name occurs, so that sqrt(x^2) is |x| and not x; a point at
+ * which a root has a negative radicand is passed over, so that sqrt(x) sqrt(y) is
+ * sqrt(xy).
  */
 #include "math/flint_internal.h"
 
@@ -32,16 +34,33 @@ static enum kg_math_verdict because(struct kg_math_decider *d, enum kg_math_verd
 
 /* ---- what stands in a tree ---- */
 
-static bool is_variable(const struct kg_math_node *n)
+/* A name of its own: a sum is none, which is evaluated. */
+static bool is_opaque(const struct kg_math_node *n)
 {
-    return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
+    return n->kind == KG_MATH_OPAQUE && !kg_math_is_series(n);
 }
 
-static bool is_opaque(const struct kg_math_node *n) { return n->kind == KG_MATH_OPAQUE; }
+static bool is_variable(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_SYM || is_opaque(n);
+}
 
 static bool is_abs(const struct kg_math_node *n)
 {
     return n->kind == KG_MATH_FUNC && n->op == KG_MATH_ABS;
+}
+
+/* A root of even index of something with a name in it. */
+static bool has_root(const struct kg_math_tree *t, int node)
+{
+    const struct kg_math_node *n = &t->nodes[node];
+
+    return node && ((n->kind == KG_MATH_FUNC &&
+                     (n->op == KG_MATH_SQRT || n->op == KG_MATH_ROOT) &&
+                     kg_math_any(t, n->a, is_variable)) ||
+                    (n->kind == KG_MATH_POW && t->nodes[n->b].kind == KG_MATH_DIV &&
+                     kg_math_any(t, n->a, is_variable)) ||
+                    has_root(t, n->a) || has_root(t, n->b));
 }
 
 static bool is_combinatorial(const struct kg_math_node *n)
@@ -67,6 +86,10 @@ static bool wants_whole(const struct kg_math_tree *t, int node)
 
         if (is_combinatorial(n) && kg_math_any(t, node, is_variable))
             return true;
+        if (kg_math_is_series(n) &&
+            (kg_math_any(t, kg_math_part(t, node, KG_MATH_LOW), is_variable) ||
+             kg_math_any(t, kg_math_part(t, node, KG_MATH_HIGH), is_variable)))
+            return true;
         if (n->kind == KG_MATH_POW &&
             !(base->kind == KG_MATH_CONST && base->op == KG_MATH_E) &&
             kg_math_any(t, n->b, is_variable))
@@ -83,7 +106,8 @@ static int points_for(const struct kg_math_tree *t, int a, int b, bool whole)
 {
     if (!kg_math_any(t, a, is_variable) && !kg_math_any(t, b, is_variable))
         return 1;
-    return whole || kg_math_any(t, a, is_stepped) || kg_math_any(t, b, is_stepped)
+    return whole || kg_math_any(t, a, is_stepped) || kg_math_any(t, b, is_stepped) ||
+                   has_root(t, a) || has_root(t, b)
                ? POINTS_MANY
                : POINTS;
 }
@@ -402,17 +426,24 @@ static enum kg_math_verdict equal(struct kg_math_decider *d, const struct questi
     const int a = q->a, b = q->b;
     const struct kg_math_tree *t = d->tree;
     bool variables = kg_math_any(t, a, is_variable) || kg_math_any(t, b, is_variable);
+    bool roots = variables && (has_root(t, a) || has_root(t, b));
     struct kg_math_eval e = {
         .tree = t,
         .prec = BALL_BITS,
         .whole = variables && (wants_whole(t, a) || wants_whole(t, b)),
-        .negative = kg_math_any(t, a, is_abs) || kg_math_any(t, b, is_abs),
+        .negative = kg_math_any(t, a, is_abs) || kg_math_any(t, b, is_abs) || roots,
+        .real = roots,
         .opaque = kg_math_any(t, a, is_opaque) || kg_math_any(t, b, is_opaque),
     };
     struct tally tally = {0};
     enum kg_math_verdict v;
 
     v = walk_points(d, &e, &tally, a, b, points_for(t, a, b, e.whole), near);
+    if (roots && v == KG_MATH_RIGHT && tally.good + tally.zeros < 2) {
+        e.real = e.negative = false; /* roots that have no real value anywhere */
+        tally = (struct tally){0};
+        v = walk_points(d, &e, &tally, a, b, points_for(t, a, b, e.whole), near);
+    }
     if (v != KG_MATH_RIGHT)
         return v;
     if (tally.good + tally.zeros < (variables ? 2 : 1))

@@ -9,7 +9,12 @@
  */
 #include "math/flint_internal.h"
 
-enum { MAX_INDEX = 10000 }; /* of a root */
+#include <string.h>
+
+enum {
+    MAX_INDEX = 10000,   /* of a root */
+    MAX_LIMIT = 1000000, /* of a sum */
+};
 
 /* Room for a number of any kind. */
 union number {
@@ -87,11 +92,54 @@ static bool call(const struct kg_math_algebra *a, struct kg_math_eval *e, void *
     return a->function(e, z, n->op);
 }
 
+const struct kg_math_bound *kg_math_bound_find(const struct kg_math_eval *e, int node)
+{
+    const struct kg_math_bound *b = e->bound;
+
+    while (b && strcmp(b->name, kg_math_leaf_text(e->tree, node)) != 0)
+        b = b->outer;
+    return b;
+}
+
+/* Term by term. */
+static bool series(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z,
+                   int node)
+{
+    const struct kg_math_tree *t = e->tree;
+    struct kg_math_bound name = {
+        .name = kg_math_leaf_text(t, kg_math_part(t, node, KG_MATH_NAME)),
+        .outer = e->bound};
+    int kind = t->nodes[node].op == KG_MATH_SUM ? KG_MATH_ADD : KG_MATH_MUL;
+    int body = kg_math_part(t, node, KG_MATH_BODY);
+    slong high;
+    bool ok;
+
+    if (!kg_math_eval_whole(e, &name.value, kg_math_part(t, node, KG_MATH_LOW),
+                            MAX_LIMIT) ||
+        !kg_math_eval_whole(e, &high, kg_math_part(t, node, KG_MATH_HIGH), MAX_LIMIT) ||
+        high < name.value)
+        return false;
+    if (high - name.value >= a->terms) {
+        e->large = true;
+        return false;
+    }
+    e->bound = &name;
+    ok = kg_math_walk(a, e, z, body);
+    while (ok && name.value < high) {
+        name.value++;
+        ok = combine(a, e, z, body, kind);
+    }
+    e->bound = name.outer;
+    return ok;
+}
+
 bool kg_math_walk(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z,
                   int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
-    enum kg_math_answer answer = a->direct(e, z, node);
+    enum kg_math_answer answer = kg_math_is_series(n)
+                                     ? (series(a, e, z, node) ? KG_MATH_YES : KG_MATH_NO)
+                                     : a->direct(e, z, node);
 
     if (answer != KG_MATH_WALK)
         return answer == KG_MATH_YES;
@@ -117,6 +165,8 @@ bool kg_math_walk(const struct kg_math_algebra *a, struct kg_math_eval *e, void 
     case KG_MATH_DEGREE:
     case KG_MATH_UNIT:
         return kg_math_walk(a, e, z, n->a);
+    case KG_MATH_MOD:
+        return kg_math_walk(a, e, z, n->b);
     case KG_MATH_FUNC:
         return call(a, e, z, n);
     default:

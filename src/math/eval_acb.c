@@ -49,8 +49,14 @@ static enum kg_math_answer direct(struct kg_math_eval *e, void *z, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
     bool function = n->kind == KG_MATH_FUNC;
+    const struct kg_math_bound *b = n->kind == KG_MATH_BOUND ? kg_math_bound_find(e, node)
+                                                             : NULL;
 
     kg_math_step();
+    if (b && b->range)
+        acb_set_arb(z, b->range);
+    if (n->kind == KG_MATH_BOUND)
+        return (b && b->range) || rational(e, z, node) ? KG_MATH_YES : KG_MATH_NO;
     if (function && n->op == KG_MATH_FACTORIAL)
         return rational(e, z, node) ? KG_MATH_YES : KG_MATH_WALK;
     if (n->kind == KG_MATH_NUM || n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE ||
@@ -73,8 +79,19 @@ static bool constant(struct kg_math_eval *e, void *z, int op)
     return true;
 }
 
+/* Whether the root or logarithm of z is none: a negative number where all are real. */
+static bool unreal(struct kg_math_eval *e, const acb_t z)
+{
+    bool no = e->real && acb_is_real(z) && arb_is_negative(acb_realref(z));
+
+    e->undefined = e->undefined || no;
+    return no;
+}
+
 static bool binary(struct kg_math_eval *e, void *z, const void *x, int kind)
 {
+    if (kind == KG_MATH_POW && unreal(e, z))
+        return false;
     if (kind == KG_MATH_ADD)
         acb_add(z, z, x, e->prec);
     else if (kind == KG_MATH_MUL)
@@ -118,6 +135,8 @@ static bool function(struct kg_math_eval *e, void *z, int op)
     acb_ptr out = z;
     arb_ptr real = acb_realref(out);
 
+    if ((op == KG_MATH_SQRT || op == KG_MATH_LN) && unreal(e, z))
+        return false;
     if (op == KG_MATH_FACTORIAL)
         return gamma_plus_one(e, z);
     if (op == KG_MATH_FLOOR || op == KG_MATH_CEIL) {
@@ -146,6 +165,8 @@ static bool root(struct kg_math_eval *e, void *z, slong index)
 {
     bool flip = index % 2 && acb_is_real(z) && arb_is_negative(acb_realref((acb_ptr)z));
 
+    if (index % 2 == 0 && unreal(e, z))
+        return false;
     if (flip)
         acb_neg(z, z);
     acb_root_ui(z, z, (ulong)index, e->prec);
@@ -159,6 +180,7 @@ bool kg_math_eval_acb(struct kg_math_eval *e, acb_t out, int node)
     static const struct kg_math_algebra balls = {
         .functions = (2u << KG_MATH_FACTORIAL) - 1 + (1u << KG_MATH_FLOOR) +
                      (1u << KG_MATH_CEIL),
+        .terms = 5000,
         .init = init,
         .clear = clear,
         .direct = direct,

@@ -144,6 +144,7 @@ bool kg_math_eval_ca(struct kg_math_eval *e, ca_t out, int node)
     static const struct kg_math_algebra exact = {
         .functions = (2u << KG_MATH_FACTORIAL) - 1 + (1u << KG_MATH_FLOOR) +
                      (1u << KG_MATH_CEIL),
+        .terms = 40,
         .init = init,
         .clear = clear,
         .direct = direct,

@@ -50,6 +50,17 @@ static void eval_symbol(struct kg_math_eval *e, fmpq_t out, int node)
         fmpq_neg(out, out);
 }
 
+static bool bound(struct kg_math_eval *e, fmpq_t out, int node)
+{
+    const struct kg_math_bound *b = kg_math_bound_find(e, node);
+
+    if (!b)
+        eval_symbol(e, out, node); /* of a body that is looked at alone */
+    else if (!b->range)
+        fmpq_set_si(out, b->value, 1);
+    return !b || !b->range;
+}
+
 static bool number(struct kg_math_eval *e, fmpq_t out, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -233,6 +244,8 @@ static enum kg_math_answer direct(struct kg_math_eval *e, void *z, int node)
         ok = false;
     else if (n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE)
         eval_symbol(e, z, node);
+    else if (n->kind == KG_MATH_BOUND)
+        ok = bound(e, z, node);
     else if (n->kind == KG_MATH_NUM)
         ok = number(e, z, node);
     else if (n->kind == KG_MATH_FUNC && n->op == KG_MATH_BINOMIAL)
@@ -286,6 +299,7 @@ bool kg_math_eval_fmpq(struct kg_math_eval *e, fmpq_t out, int node)
     static const struct kg_math_algebra rationals = {
         .functions = 1u << KG_MATH_SQRT | 1u << KG_MATH_ABS | 1u << KG_MATH_FACTORIAL |
                      1u << KG_MATH_FLOOR | 1u << KG_MATH_CEIL,
+        .terms = 20000,
         .init = init,
         .clear = clear,
         .direct = direct,

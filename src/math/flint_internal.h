@@ -18,6 +18,13 @@
 
 #include <setjmp.h>
 
+/* A name that stands for a whole number, or for all numbers of a ball. */
+struct kg_math_bound {
+    const char *name;
+    slong value;
+    const arb_struct *range; /* NULL: value */
+    const struct kg_math_bound *outer;
+};
 /* One evaluation: a tree at a point. A symbol's value is a function of its name and of
  * the number of the point. */
 struct kg_math_eval {
@@ -28,6 +35,8 @@ struct kg_math_eval {
     bool opaque;    /* something that is not evaluated stood for a value of its own */
     bool large;     /* a number beyond the limits was met */
     bool negative;  /* symbols may be negative */
+    bool real;      /* roots of negative numbers have no value */
+    const struct kg_math_bound *bound; /* the innermost */
     slong prec;
     ca_ctx_struct *ctx;
 };
@@ -49,6 +58,7 @@ enum kg_math_answer { KG_MATH_NO, KG_MATH_YES, KG_MATH_WALK /* it is for the wal
  * returns false, or NO, has no value. */
 struct kg_math_algebra {
     uint32_t functions; /* bit n: enum kg_math_func n */
+    slong terms;        /* of a sum, at most */
     void (*init)(struct kg_math_eval *e, void *z);
     void (*clear)(struct kg_math_eval *e, void *z);
     enum kg_math_answer (*direct)(struct kg_math_eval *e, void *z, int node);
@@ -63,6 +73,8 @@ struct kg_math_algebra {
 };
 bool kg_math_walk(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z,
                   int node);
+/* What a BOUND name stands for; NULL for nothing. */
+const struct kg_math_bound *kg_math_bound_find(const struct kg_math_eval *e, int node);
 /* A whole number that fits.   returns false where the node is none */
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit);
 

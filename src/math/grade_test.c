@@ -378,15 +378,15 @@ static void sets_of_reals_are_compared_point_by_point(void **state)
     wrong("\\mathbb{R}", "\\mathbb{Z}");
 }
 
-static void a_relation_may_answer_a_set_by_choice(void **state)
+static void a_relation_answers_a_set_unless_that_is_refused(void **state)
 {
-    struct kg_math_opts opts = {.relation_as_set = true};
+    struct kg_math_opts opts = {.strict_sets = true};
     char reason[128];
 
     (void)state;
-    wrong("x \\in [-2,7]", "$-2 \\le x \\le 7$");
+    right("x \\in [-2,7]", "$-2 \\le x \\le 7$");
     assert_int_equal(grade(&opts, "x \\in [-2,7]", "$-2 \\le x \\le 7$", reason),
-                     KG_MATH_RIGHT);
+                     KG_MATH_WRONG);
 }
 
 static void relations_are_compared_as_relations(void **state)
@@ -823,8 +823,7 @@ static struct kg_math_opts opts_of(const struct kg_json *root, const char *mode)
     ok(kg_math_mode_find(&opts.mode, mode, &err));
     if (form)
         ok(kg_math_form_find(&opts.form, form, &err));
-    opts.relation_as_set = kg_json_bool(kg_json_get(root, "allow_set_relation_comp"),
-                                        false);
+    opts.strict_sets = !kg_json_bool(kg_json_get(root, "allow_set_relation_comp"), true);
     if (kg_json_type(p) == KG_JSON_INT)
         opts.decimals = (int)kg_json_int(p, 0);
     if (kg_json_type(p) == KG_JSON_REAL)
@@ -949,7 +948,7 @@ int main(void)
         cmocka_unit_test(lists_and_sets_have_no_order),
         cmocka_unit_test(tuples_and_intervals_have_order_and_ends),
         cmocka_unit_test(sets_of_reals_are_compared_point_by_point),
-        cmocka_unit_test(a_relation_may_answer_a_set_by_choice),
+        cmocka_unit_test(a_relation_answers_a_set_unless_that_is_refused),
         cmocka_unit_test(relations_are_compared_as_relations),
         cmocka_unit_test(matrices_are_compared_by_cells),
         cmocka_unit_test(words_are_compared_as_words),

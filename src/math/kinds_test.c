@@ -1,6 +1,9 @@
-/* Grading by kinds: answers that a policy may find to be led right. Each line of
- * tests/data/grader/kinds.jsonl is an answer with its verdict; "wrong" is kept by an
- * undecided answer too, since neither is rewarded. */
+/* Grading by kinds: answers that a policy may find to be led right, and answers that
+ * are right in another notation. Each line of tests/data/grader/kinds.jsonl and
+ * computed.jsonl is an answer with its verdict; "wrong" is kept by an undecided answer
+ * too, since neither is rewarded. And that what is computed ends in time. */
+#include "base/clock.h"
+#include "base/mem.h"
 #include "data/jsonl.h"
 #include "math/math.h"
 
@@ -91,7 +94,15 @@ static void every_kind_has_its_verdict(void **state)
     struct count n = check_file("tests/data/grader/kinds.jsonl");
 
     (void)state;
-    assert_true(n.right > 15 && n.wrong > 15 && n.undecided >= 4);
+    assert_true(n.right > 200 && n.wrong > 200 && n.undecided >= 10);
+}
+
+static void derivatives_integrals_limits_and_sums_are_computed(void **state)
+{
+    struct count n = check_file("tests/data/grader/computed.jsonl");
+
+    (void)state;
+    assert_true(n.right > 180 && n.wrong > 400);
 }
 
 /* ---- what is not in lines ---- */
@@ -119,12 +130,107 @@ static void published_modes_know_no_box_without_braces(void **state)
     assert_int_equal(grade(opts, "42", "<think>a \\boxed{42}", reason), KG_MATH_RIGHT);
 }
 
+/* Each tanh has its argument four times. */
+static void shared_arguments_end_in_time(void **state)
+{
+    char text[512];
+    char more[520];
+
+    (void)state;
+    for (int depth = 1; depth < 40; depth++) {
+        struct kg_math_opts opts = {0};
+        char reason[128];
+        double start = kg_clock_thread_seconds();
+        size_t n = 0;
+
+        for (int i = 0; i < depth; i++)
+            n += (size_t)snprintf(text + n, sizeof text - n, "\\tanh(");
+        n += (size_t)snprintf(text + n, sizeof text - n, "x");
+        for (int i = 0; i < depth; i++)
+            text[n++] = ')';
+        text[n] = 0;
+        snprintf(more, sizeof more, "%s+0", text);
+        grade(opts, text, more, reason);
+        if (kg_clock_thread_seconds() - start > 1.5)
+            fail_msg("%d deep: %.1f s: %s", depth, kg_clock_thread_seconds() - start,
+                     reason);
+    }
+}
+
+static void what_is_computed_ends_in_time(void **state)
+{
+    static const char *const hostile[] = {
+        "\\sum_{k=1}^{1000000}\\frac1k",
+        "\\sum_{k=1}^{20000}\\frac1k",
+        "\\sum_{i=1}^{5000}\\sum_{j=1}^{5000}\\sum_{k=1}^{5000} ijk",
+        "\\prod_{k=1}^{20000}k^k",
+        "\\sum_{k=1}^{10000}\\sqrt{k}",
+        "\\sum_{n=0}^{\\infty}\\frac{n^{40}}{3^n}",
+        "\\sum_{n=1}^{\\infty}\\frac{n^{9}}{(2n)!}",
+        "\\int_0^1 (x^2+1)^2(x^3+1)^2(x^4+1)^2(x^5+1)^2 e^x \\sin x\\,dx",
+        "\\int_0^1 \\int_0^1 \\int_0^1 \\int_0^1 xyzw\\,dx\\,dy\\,dz\\,dw",
+        "\\frac{d^4}{dx^4}\\sin(\\cos(\\tan(e^{x^2}\\sqrt{x^3+1})))^{x^x}",
+        "\\lim_{x\\to0}\\frac{(\\sin x)^{40}-x^{40}}{(1-\\cos x)^{40}}",
+        "\\lim_{x\\to0}\\frac{\\sin\\tan\\sin\\tan x-\\tan\\sin\\tan\\sin x}{x^7}",
+        "\\lim_{n\\to\\infty}\\left(1+\\frac1n\\right)^{n^{n^n}}",
+        "\\lim_{n\\to\\infty}\\sum_{k=1}^{n}\\frac{1}{k^2}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        struct kg_math_opts opts = {0};
+        char reason[128];
+        double start = kg_clock_thread_seconds();
+
+        grade(opts, hostile[i], "\\sqrt{2}+1", reason);
+        if (kg_clock_thread_seconds() - start > 1.5)
+            fail_msg("'%s' takes %.1f s: %s", hostile[i],
+                     kg_clock_thread_seconds() - start, reason);
+    }
+    assert_int_equal(kg_mem_current_bytes(), 0);
+}
+
+static void failed_allocations_are_reported(void **state)
+{
+    static const struct {
+        const char *gold, *answer;
+    } rows[] = {{"\\int_0^1 x^2\\,dx", "\\frac13"},
+                {"\\sum_{n=1}^{\\infty}\\frac{n}{2^n}", "2"},
+                {"x̂+\\sqrt{2}", "\\hat{x}+\\frac{2}{\\sqrt2}"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_math_text gold = {rows[i].gold, strlen(rows[i].gold)};
+        struct kg_math_text answer = {rows[i].answer, strlen(rows[i].answer)};
+        struct kg_math_opts opts = {0};
+        bool done = false;
+
+        for (uint64_t n = 1; !done && n < 100000; n += 1 + n / 20) {
+            struct kg_math_result r = {0};
+            kg_status status;
+
+            kg_mem_fail_at(n);
+            status = kg_math_grade(&r, &opts, answer, &gold, 1, &err);
+            kg_mem_fail_at(0);
+            done = status == KG_OK;
+            assert_true(done ? r.verdict == KG_MATH_RIGHT : status == KG_ENOMEM);
+            kg_math_result_release(&r);
+            assert_int_equal(kg_mem_current_bytes(), 0);
+        }
+        assert_true(done);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_has_its_verdict),
+        cmocka_unit_test(derivatives_integrals_limits_and_sums_are_computed),
         cmocka_unit_test(thoughts_are_read_where_that_is_asked_for),
         cmocka_unit_test(published_modes_know_no_box_without_braces),
+        cmocka_unit_test(shared_arguments_end_in_time),
+        cmocka_unit_test(what_is_computed_ends_in_time),
+        cmocka_unit_test(failed_allocations_are_reported),
     };
 
     return cmocka_run_group_tests_name("kinds", tests, NULL, NULL);

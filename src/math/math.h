@@ -38,9 +38,9 @@ struct kg_math_opts {
     int decimals; /* decimals that count where a decimal fraction is compared; 0: 6 */
     double tolerance[KG_MATH_MAX_TOLERANCES]; /* absolute, one for each item of a list */
     int n_tolerance;                          /* 0: by decimals; 1: for all items */
-    bool lenient;         /* names of variables do not count, nor the order of tuples */
-    bool relation_as_set; /* -2 <= x <= 7 may answer x in [-2,7] */
-    bool keep_thinking;   /* of a response, read what stands before </think> too */
+    bool lenient;       /* names of variables do not count, nor the order of tuples */
+    bool strict_sets;   /* -2 <= x <= 7 is no answer to x in [-2,7] */
+    bool keep_thinking; /* of a response, read what stands before </think> too */
 };
 
 struct kg_math_result {

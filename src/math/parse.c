@@ -70,19 +70,20 @@ static const struct kg_math_command *eat_group(struct kg_math_parser *p,
 
 /* ---- lists ---- */
 
-/* \text{..} that only joins: it ends in "and" or "or". */
-static bool joins(const char *text, size_t n)
+/* \text{..} that only joins: it ends in "and" or "or". *all: in "and" */
+static bool joins(const char *text, size_t n, bool *all)
 {
     while (n > 0 && (isspace((unsigned char)text[n - 1]) || text[n - 1] == ','))
         n--;
-    if (n >= 3 && strncasecmp(text + n - 3, "and", 3) == 0)
+    *all = n >= 3 && strncasecmp(text + n - 3, "and", 3) == 0;
+    if (*all)
         return n == 3 || !isalpha((unsigned char)text[n - 4]);
     if (n >= 2 && strncasecmp(text + n - 2, "or", 2) == 0)
         return n == 2 || !isalpha((unsigned char)text[n - 3]);
     return n == 0;
 }
 
-static bool eat_joining_text(struct kg_math_parser *p)
+static bool eat_joining_text(struct kg_math_parser *p, bool *all)
 {
     const char *from = p->p;
     const char *text;
@@ -91,23 +92,29 @@ static bool eat_joining_text(struct kg_math_parser *p)
     if (!eat_group(p, KG_MATH_G_TEXT))
         return false;
     text = kg_math_raw_group(p, &n);
-    if (text && joins(text, n))
+    if (text && joins(text, n, all))
         return true;
     p->p = from;
     return false;
 }
 
-/* Consume what separates items.   returns 0 for nothing, ',' or ';' (also "and", "or") */
+/* Consume what separates items.   returns 0 for nothing, ',', ';', '&' for "and" or '|'
+ * for "or" */
 static char separator(struct kg_math_parser *p)
 {
+    const struct kg_math_command *row;
     char found = 0;
+    bool all;
 
     for (;;) {
         if (kg_math_eat(p, ",")) {
             found = found ? found : ',';
-        } else if (kg_math_eat(p, ";") || eat_group(p, KG_MATH_G_AND) ||
-                   eat_joining_text(p)) {
+        } else if ((row = eat_group(p, KG_MATH_G_AND)) != NULL) {
+            found = row->op == KG_MATH_ALL ? '&' : '|';
+        } else if (kg_math_eat(p, ";")) {
             found = ';';
+        } else if (eat_joining_text(p, &all)) {
+            found = all ? '&' : '|';
         } else {
             return found;
         }
@@ -135,7 +142,7 @@ static int group_size(const struct kg_math_tree *t, const struct items *items)
     for (int i = 0; i < items->n; i++) {
         if (!is_assignment(t, items->node[i]))
             return 0;
-        if (i > 0 && items->before[i] == ';') {
+        if (i > 0 && items->before[i] != ',') {
             if (run < 2 || (size && run != size))
                 return 0;
             size = run;
@@ -151,7 +158,11 @@ static int build_list(struct kg_math_tree *t, const struct items *items)
     int group = group_size(t, items);
     int list = 0;
     int last = 0;
+    char joint = items->n > 1 ? items->before[items->n - 1] : 0;
 
+    for (int i = 1; i < items->n; i++)
+        joint = kg_char_in(",", items->before[i]) || items->before[i] == joint ? joint
+                                                                               : 0;
     for (int i = 0; i < items->n;) {
         int inner = 0;
         int inner_last = 0;
@@ -165,6 +176,8 @@ static int build_list(struct kg_math_tree *t, const struct items *items)
         kg_math_list_add(t, &list, &last,
                          kg_math_node(t, KG_MATH_TUPLE, KG_MATH_ROUND, inner, 0));
     }
+    if (list)
+        t->nodes[list].op = joint == '&' ? KG_MATH_ALL : joint == '|' ? KG_MATH_ANY : 0;
     return list;
 }
 
@@ -359,6 +372,31 @@ static bool closes_open_end(struct kg_math_parser *p)
     return closes;
 }
 
+size_t kg_math_mod_ahead(struct kg_math_parser *p, bool *is_class)
+{
+    static const char *const words[] = {"\\mathrm{mod}", "\\text{mod}", "\\text{mod }",
+                                        "\\operatorname{mod}"};
+    const char *from = p->p;
+    const struct kg_math_command *row;
+    size_t len;
+    size_t n = 0;
+
+    *is_class = kg_math_eat(p, "(");
+    for (size_t i = 0; *is_class && i < sizeof words / sizeof *words && !n; i++) {
+        if (kg_math_eat(p, words[i]))
+            n = (size_t)(p->p - from);
+    }
+    row = kg_math_ahead(p, &len);
+    if (!n && row &&
+        (row->group == KG_MATH_G_MOD || (len == 3 && memcmp(p->p, "mod", 3) == 0))) {
+        *is_class = *is_class || row->op == 1;
+        n = (size_t)(p->p + len - from);
+    }
+    p->p = from;
+    kg_math_look(p);
+    return n ? n - (size_t)(p->p - from) : 0;
+}
+
 bool kg_math_starts_value(struct kg_math_parser *p)
 {
     size_t len;
@@ -367,7 +405,7 @@ bool kg_math_starts_value(struct kg_math_parser *p)
 
     if (c == 0)
         return false;
-    if (isdigit((unsigned char)c) || kg_char_in("({", c))
+    if (isdigit((unsigned char)c) || c == '{')
         return true;
     if (c == '[')
         return !closes_open_end(p);
@@ -376,6 +414,10 @@ bool kg_math_starts_value(struct kg_math_parser *p)
     if (c == '|')
         return p->bars == 0;
     if (c == '\\' && p->end - p->p > 1 && p->p[1] == '{')
+        return true;
+    if (kg_math_mod_ahead(p, &(bool){false}))
+        return false;
+    if (c == '(')
         return true;
     row = kg_math_ahead(p, &len);
     if (!row)
@@ -394,8 +436,6 @@ bool kg_math_starts_value(struct kg_math_parser *p)
     case KG_MATH_G_INFIX:
     case KG_MATH_G_TO:
         return false;
-    case KG_MATH_G_MOD:
-        return p->related > 0;
     default:
         return true;
     }
@@ -546,6 +586,14 @@ static bool continues_unit(const struct kg_math_tree *t, char op, int left, int 
            t->nodes[right].kind == KG_MATH_SYM;
 }
 
+static bool next_is(struct kg_math_parser *p, enum kg_math_group group)
+{
+    size_t len;
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
+
+    return row && row->group == group;
+}
+
 /* An operand behind an operator may carry a sign. */
 static int parse_operand(struct kg_math_parser *p)
 {
@@ -578,7 +626,7 @@ static char eat_product(struct kg_math_parser *p)
     if (kg_math_look(p) == '\\' || !kg_math_starts_value(p)) {
         const char *at = p->p;
 
-        if (eat_joining_text(p)) {
+        if (eat_joining_text(p, &(bool){false})) {
             p->p = at;
             return 0;
         }
@@ -586,16 +634,18 @@ static char eat_product(struct kg_math_parser *p)
     return kg_math_starts_value(p) ? ' ' : 0;
 }
 
-static int parse_term(struct kg_math_parser *p)
+int kg_math_parse_term(struct kg_math_parser *p)
 {
     int left = kg_math_parse_postfix(p);
 
     while (left) {
         char op = eat_product(p);
-        bool digits = op == ' ' && p->t->nodes[left].kind == KG_MATH_NUM &&
-                      isdigit((unsigned char)kg_math_look(p));
+        bool number = op == ' ' && p->t->nodes[left].kind == KG_MATH_NUM;
+        bool digits = number && isdigit((unsigned char)kg_math_look(p));
         int right;
 
+        if (number && next_is(p, KG_MATH_G_NUMBER))
+            return kg_math_parse_fail(p, "two numbers side by side");
         if (!op || (op == ' ' && p->t->nodes[left].kind == KG_MATH_TUPLE))
             return left;
         right = op == ' ' ? idle_words(p, left) : parse_operand(p);
@@ -607,7 +657,8 @@ static int parse_term(struct kg_math_parser *p)
             return kg_math_parse_fail(p, "two numbers side by side");
         if (is_words(p->t, right) || continues_unit(p->t, op, left, right))
             left = with_unit(p, left, right);
-        else if (is_words(p->t, left) && op == ' ')
+        else if (is_words(p->t, left) && op == ' ' &&
+                 !kg_math_any(p->t, right, is_name_node))
             left = with_unit(p, right, left);
         else
             left = kg_math_node(p->t, op == '/' ? KG_MATH_DIV : KG_MATH_MUL, 0, left,
@@ -621,31 +672,41 @@ static int signed_term(struct kg_math_parser *p, char sign)
 {
     char own = eat_sign(p);
 
-    return signed_node(p->t, sign, signed_node(p->t, own, parse_term(p)));
+    return signed_node(p->t, sign, signed_node(p->t, own, kg_math_parse_term(p)));
 }
 
-/* a \bmod b = a - b floor(a / b).   Among several terms it is not known what it takes. */
-static int remainder_of(struct kg_math_parser *p, int a, bool alone)
+/* a \bmod b = a - b floor(a / b).   Among several terms it is not known what it takes. A
+ * class, a \pmod b, takes all of them. */
+static int modulo(struct kg_math_parser *p, int a, bool alone, bool is_class,
+                  bool bracket)
 {
     struct kg_math_tree *t = p->t;
-    int b = parse_term(p);
+    int b = bracket ? kg_math_parse_sum(p) : kg_math_parse_term(p);
+    int list = 0;
+    int last = 0;
     int times;
 
     if (!b)
         return 0;
-    if (!alone || kg_char_in("+-", kg_math_look(p) ? *p->p : ' '))
+    if (bracket && !kg_math_eat(p, ")"))
+        return kg_math_parse_fail(p, "a bracket is not closed");
+    if (!is_class && (!alone || kg_char_in("+-", kg_math_look(p) ? *p->p : ' ')))
         return kg_math_parse_fail(p, "a remainder among other terms");
     times = kg_math_node(t, KG_MATH_FUNC, KG_MATH_FLOOR,
                          kg_math_node(t, KG_MATH_DIV, 0, a, b), 0);
-    return kg_math_node(
-        t, KG_MATH_ADD, 0, a,
-        kg_math_node(t, KG_MATH_NEG, 0, kg_math_node(t, KG_MATH_MUL, 0, b, times), 0));
+    times = kg_math_node(t, KG_MATH_NEG, 0, kg_math_node(t, KG_MATH_MUL, 0, b, times), 0);
+    kg_math_list_add(t, &list, &last, a);
+    kg_math_list_add(t, &list, &last, b);
+    return kg_math_node(t, KG_MATH_MOD, is_class, list,
+                        kg_math_node(t, KG_MATH_ADD, 0, a, times));
 }
 
 int kg_math_parse_sum(struct kg_math_parser *p)
 {
     char sign = eat_sign(p);
     bool alone = true;
+    bool is_class = false;
+    size_t len;
     int left;
 
     if (p->depth >= KG_MATH_MAX_DEPTH)
@@ -658,8 +719,13 @@ int kg_math_parse_sum(struct kg_math_parser *p)
         left = right ? kg_math_node(p->t, KG_MATH_ADD, 0, left, right) : 0;
         alone = false;
     }
-    if (left && !p->related && eat_group(p, KG_MATH_G_MOD))
-        left = remainder_of(p, left, alone);
+    len = left ? kg_math_mod_ahead(p, &is_class) : 0;
+    if (len) {
+        bool bracket = *p->p == '(';
+
+        p->p += len;
+        left = modulo(p, left, alone, is_class || p->related > 0, bracket);
+    }
     p->depth--;
     return left;
 }
@@ -667,7 +733,8 @@ int kg_math_parse_sum(struct kg_math_parser *p)
 int kg_math_parse(struct kg_math_tree *t, const char *text, size_t n, int flags,
                   const char **why)
 {
-    struct kg_math_parser p = {.t = t, .p = text, .end = text + n, .flags = flags};
+    struct kg_math_parser p = {
+        .t = t, .start = text, .p = text, .end = text + n, .flags = flags};
     int root = 0;
 
     if (n > KG_MATH_MAX_TEXT) {

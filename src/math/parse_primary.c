@@ -196,6 +196,35 @@ static int parse_brackets(struct kg_math_parser *p)
     return p->t->nodes[list].a;
 }
 
+/* The condition of {x | ..} or {x \in R : ..}, which holds the same numbers; `end` is
+ * where the set ends.   returns 0 for other sets */
+static int builder(struct kg_math_parser *p, const char *end)
+{
+    static const char *const in[] = {"\\in \\mathbb{R}", "\\in\\mathbb{R}", "\\in \\R",
+                                     "\\in \\mathbb R"};
+    static const char *const signs[] = {"\\mid", "|", ":"};
+    struct kg_math_parser inner = *p;
+    char name;
+    size_t i;
+    int node;
+
+    inner.end = end;
+    if (!isalpha((unsigned char)kg_math_look(&inner)))
+        return 0;
+    name = *inner.p++;
+    for (i = sizeof in / sizeof *in; i > 0 && !kg_math_eat(&inner, in[i - 1]);)
+        i--;
+    for (i = 0; i < sizeof signs / sizeof *signs && !kg_math_eat(&inner, signs[i]);)
+        i++;
+    if (i == sizeof signs / sizeof *signs ||
+        !memchr(inner.p, name, (size_t)(end - inner.p)))
+        return 0;
+    node = kg_math_parse_part(p, inner.p, (size_t)(end - inner.p));
+    return p->t->nodes[node].kind == KG_MATH_REL || p->t->nodes[node].kind == KG_MATH_LIST
+               ? node
+               : 0;
+}
+
 /* {..} of a set: its items, or for {x | ..} its text. */
 static int parse_set_braces(struct kg_math_parser *p)
 {
@@ -205,6 +234,11 @@ static int parse_set_braces(struct kg_math_parser *p)
 
     for (at = from; at + 1 < p->end && !(at[0] == '\\' && at[1] == '}');)
         at++;
+    list = at + 1 < p->end ? builder(p, at) : 0;
+    if (list) {
+        p->p = at + 2;
+        return list;
+    }
     if (kg_math_eat(p, "\\}"))
         return kg_math_node(p->t, KG_MATH_SET, 0, 0, 0);
     p->bars++;
@@ -349,6 +383,15 @@ static int parse_cases(struct kg_math_parser *p)
     return kg_math_parse_unwrap(p, list);
 }
 
+/* What stands in a table of one cell, which is no matrix; else the table itself. */
+static int only_cell(const struct kg_math_tree *t, int table)
+{
+    const struct kg_math_node *rows = &t->nodes[t->nodes[table].a];
+    const struct kg_math_node *row = &t->nodes[rows->a];
+
+    return table && !rows->b && !row->b ? row->a : table;
+}
+
 static int parse_environment(struct kg_math_parser *p)
 {
     size_t n;
@@ -359,7 +402,7 @@ static int parse_environment(struct kg_math_parser *p)
         return kg_math_parse_fail(p, "an environment without a name");
     if (ends_in(name, n, "array")) {
         kg_math_raw_group(p, &skipped);
-        return parse_matrix(p, false);
+        return only_cell(p->t, parse_matrix(p, false));
     }
     if (ends_in(name, n, "matrix"))
         return parse_matrix(p, name[0] == 'v' || name[0] == 'V');
@@ -391,9 +434,12 @@ static int parse_root(struct kg_math_parser *p)
 /* \frac and \binom: two arguments */
 static int parse_pair(struct kg_math_parser *p, bool binomial)
 {
-    int a = kg_math_parse_arg(p);
+    int derivative = binomial ? 0 : kg_math_parse_derivative(p);
+    int a = derivative || p->why ? 0 : kg_math_parse_arg(p);
     int b = a ? kg_math_parse_arg(p) : 0;
 
+    if (derivative)
+        return derivative;
     if (!b)
         return kg_math_parse_fail(p, "an argument is missing");
     if (binomial)
@@ -401,18 +447,51 @@ static int parse_pair(struct kg_math_parser *p, bool binomial)
     return over(p->t, a, b);
 }
 
+/* Whether what stands in \text{..} is a formula in itself: "12 cm", "\textbf{42}",
+ * "five", "infinity"; not " 3-pointers" behind a number. */
+static bool starts_formula(const char *text, size_t n)
+{
+    const struct kg_math_command *row;
+    size_t len = 0;
+
+    if (n > 1 && *text == '-')
+        return starts_formula(text + 1, n - 1);
+    while (len < n && isalpha((unsigned char)text[len]))
+        len++;
+    row = len ? kg_math_word_find(text, len) : NULL;
+    return (n > 0 && (isdigit((unsigned char)*text) || *text == '\\')) ||
+           (n > 1 && *text == '.' && isdigit((unsigned char)text[1])) ||
+           (row && (row->group == KG_MATH_G_NUMBER || row->group == KG_MATH_G_CONST ||
+                    row->group == KG_MATH_G_ABOUT));
+}
+
 static int parse_text(struct kg_math_parser *p)
 {
+    const char *from = p->p;
     size_t n;
-    const char *text = kg_math_raw_group(p, &n);
+    const char *text = p->end - from > 2 && memcmp(from, "{}", 2) == 0
+                           ? NULL
+                           : kg_math_raw_group(p, &n);
 
     if (!text)
-        return kg_math_parse_fail(p, "text without braces");
+        return kg_math_parse_primary(p); /* \text{\$}5 */
+    if (kg_math_is_listed(" const constant ", text, n))
+        return kg_math_leaf(p->t, KG_MATH_SYM, 0, "C", 1);
+    if (starts_formula(text, n)) {
+        int node;
+
+        p->p = from;
+        node = kg_math_parse_braces(p);
+        /* \text{12 cm}^2 */
+        if (node && p->t->nodes[node].kind == KG_MATH_UNIT && kg_math_eat(p, "^"))
+            return kg_math_parse_script(p) ? node : 0;
+        return node;
+    }
     return kg_math_leaf(p->t, KG_MATH_WORDS, 0, text, n < 200 ? n : 200);
 }
 
 /* \mathrm{..}: several letters are words, anything else what it is without style. */
-static int parse_style(struct kg_math_parser *p)
+static int parse_style(struct kg_math_parser *p, bool declares)
 {
     const char *from = p->p;
     const char *text;
@@ -420,7 +499,7 @@ static int parse_style(struct kg_math_parser *p)
     size_t n;
 
     if (kg_math_look(p) != '{')
-        return kg_math_parse_arg(p);
+        return declares ? kg_math_parse_postfix(p) : kg_math_parse_arg(p);
     from = p->p;
     text = kg_math_raw_group(p, &n);
     if (!text)
@@ -438,19 +517,86 @@ static int parse_style(struct kg_math_parser *p)
     return kg_math_parse_braces(p);
 }
 
-static int parse_accent(struct kg_math_parser *p, const char *name)
+static bool is_capitals(const char *text, size_t n)
 {
-    const char *text;
-    size_t n;
-    char lead[32];
+    for (size_t i = 0; i < n; i++) {
+        if (!isupper((unsigned char)text[i]) && text[i] != ' ')
+            return false;
+    }
+    return n > 1;
+}
 
-    strncpy(lead, name, sizeof lead - 2);
-    lead[sizeof lead - 2] = 0;
-    strcat(lead, ":");
-    text = kg_math_raw_arg(p, &n);
+/* A letter with an accent is a name of its own; \overline{AB} is the segment AB. */
+static int parse_accent(struct kg_math_parser *p, const struct kg_math_command *row)
+{
+    static const char *const leads[] = {
+        "hat:", "bar:", "vec:", "tilde:", "dot:", "ddot:", "line:"};
+    const char *from = p->p;
+    size_t n;
+    const char *text = kg_math_raw_arg(p, &n);
+
     if (!text)
         return kg_math_parse_fail(p, "an accent over nothing");
-    return kg_math_name(p, KG_MATH_SYM, lead, text, n);
+    if (strcmp(row->name, "overline") == 0 && is_capitals(text, n)) {
+        p->p = from;
+        return kg_math_parse_braces(p);
+    }
+    return kg_math_name(p, KG_MATH_SYM, leads[row->op], text, n);
+}
+
+/* One point of an angle (a letter with its subscript) at p->p.   returns its bytes */
+static size_t point_length(const struct kg_math_parser *p)
+{
+    size_t room = (size_t)(p->end - p->p);
+    size_t n = room > 0 && isupper((unsigned char)*p->p);
+
+    if (n && n + 1 < room && p->p[n] == '_')
+        n += p->p[n + 1] == '{' ? 2 + kg_math_brace_end(p->p + n + 1, room - n - 1) : 2;
+    while (n && n < room && p->p[n] == '\'')
+        n++;
+    return n;
+}
+
+/* \angle ABC, which is \angle CBA and not \angle ACB: one name. */
+static int parse_angle(struct kg_math_parser *p)
+{
+    struct kg_math_parser *in = p;
+    struct kg_math_parser inner = *p;
+    const char *point[3];
+    size_t len[3];
+    char lead[64] = "angle:";
+    int n = 0;
+    bool turned;
+
+    if (kg_math_look(p) == '{' || *p->p == '\\') {
+        size_t ahead;
+        const struct kg_math_command *row = kg_math_ahead(p, &ahead);
+        size_t group_n;
+
+        if (row && (row->group == KG_MATH_G_STYLE || row->group == KG_MATH_G_TEXT))
+            p->p += ahead;
+        inner.p = kg_math_raw_arg(p, &group_n);
+        inner.end = inner.p ? inner.p + group_n : NULL;
+        in = &inner;
+    }
+    if (!in->p)
+        return kg_math_parse_fail(p, "an angle without a name");
+    while (n < 3 && kg_math_look(in) && (len[n] = point_length(in)) > 0 && len[n] < 15) {
+        point[n] = in->p;
+        in->p += len[n++];
+    }
+    if (n == 0) {
+        point[n] = in == p ? kg_math_raw_arg(p, &len[n]) : in->p;
+        if (in != p)
+            len[n] = (size_t)(in->end - in->p);
+        if (!point[n++] || len[0] > 40)
+            return kg_math_parse_fail(p, "an angle without a name");
+    }
+    turned = n == 3 && *point[0] > *point[2];
+    for (int i = 0; i < n - 1; i++)
+        strncat(lead, point[turned ? 2 - i : i], len[turned ? 2 - i : i]);
+    return kg_math_name(p, KG_MATH_SYM, lead, point[turned ? 0 : n - 1],
+                        len[turned ? 0 : n - 1]);
 }
 
 static int parse_operator(struct kg_math_parser *p)
@@ -464,43 +610,12 @@ static int parse_operator(struct kg_math_parser *p)
     if (!text)
         return kg_math_parse_fail(p, "an operator without a name");
     row = kg_math_command_find(text, n);
+    row = row ? row : kg_math_word_find(text, n);
     if (row && row->group == KG_MATH_G_FUNC)
         return parse_function(p, row->op);
+    if (kg_math_look(p) == '(')
+        return kg_math_parse_fail(p, "an operator that is not known");
     return kg_math_name(p, KG_MATH_SYM, "", text, n);
-}
-
-/* Sums, integrals, limits: limits as text, the body as a tree. */
-static int parse_big(struct kg_math_parser *p, const char *name)
-{
-    int list = 0;
-    int last = 0;
-    int node;
-
-    while (kg_math_look(p) == '_' || kg_math_look(p) == '^') {
-        const char *text;
-        size_t n;
-        char lead[2] = {*p->p++, 0};
-
-        text = kg_math_raw_arg(p, &n);
-        if (!text)
-            return kg_math_parse_fail(p, "a limit that cannot be read");
-        kg_math_list_add(p->t, &list, &last, kg_math_name(p, KG_MATH_SYM, lead, text, n));
-    }
-    if (kg_math_starts_value(p)) {
-        int body = bare_argument(p);
-
-        while (body && kg_math_starts_value(p)) {
-            int right = kg_math_parse_postfix(p);
-
-            body = right ? kg_math_node(p->t, KG_MATH_MUL, 0, body, right) : 0;
-        }
-        if (!body)
-            return 0;
-        kg_math_list_add(p->t, &list, &last, body);
-    }
-    node = kg_math_leaf(p->t, KG_MATH_OPAQUE, 0, name, strlen(name));
-    p->t->nodes[node].a = (uint16_t)list;
-    return node;
 }
 
 static int parse_blackboard(struct kg_math_parser *p)
@@ -534,11 +649,11 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
     case KG_MATH_G_TEXT:
         return parse_text(p);
     case KG_MATH_G_STYLE:
-        return parse_style(p);
+        return parse_style(p, row->op == 1);
     case KG_MATH_G_ACCENT:
-        return parse_accent(p, row->name);
+        return parse_accent(p, row);
     case KG_MATH_G_BIG:
-        return parse_big(p, row->name);
+        return kg_math_parse_big(p, row);
     case KG_MATH_G_OPEN:
         return parse_enclosed(p, row->op);
     case KG_MATH_G_BLACKBOARD:
@@ -554,8 +669,11 @@ static int parse_known(struct kg_math_parser *p, const struct kg_math_command *r
         return kg_math_leaf(p->t, KG_MATH_WORDS, 0, row->name, strlen(row->name));
     case KG_MATH_G_DEGREE:
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "circ", 4);
-    case KG_MATH_G_MOD:
-        return kg_math_leaf(p->t, KG_MATH_SYM, 0, row->name, strlen(row->name));
+    case KG_MATH_G_ANGLE:
+        return parse_angle(p);
+    case KG_MATH_G_NUMBER:
+        p->p -= strlen(row->name);
+        return kg_math_parse_number_words(p);
     default:
         return kg_math_parse_fail(p, "an operator without a value");
     }
@@ -577,7 +695,10 @@ static int parse_command(struct kg_math_parser *p)
     size_t len;
     const struct kg_math_command *row = kg_math_ahead(p, &len);
     const char *name = p->p;
+    int differential = kg_math_parse_differential(p);
 
+    if (differential)
+        return differential;
     if (len == 0)
         return kg_math_parse_fail(p, "not a formula");
     if (!row && *name != '\\')
@@ -589,6 +710,8 @@ static int parse_command(struct kg_math_parser *p)
         return parse_environment(p);
     if (len == 4 && memcmp(name, "\\end", 4) == 0)
         return kg_math_parse_fail(p, "\\end without \\begin");
+    if (!kg_math_is_symbol(name + 1, len - 1))
+        return kg_math_parse_fail(p, "a command that is not known");
     return kg_math_leaf(p->t, KG_MATH_SYM, 0, name + 1, len - 1);
 }
 

@@ -1,46 +1,51 @@
-/* Units in plain writing that are made of several: m/s, km/h, m/s^2.
+/* Units as they are written (5 m/s, 9.8 \mathrm{m\,s^{-2}}, 5 k\Omega), words in
+ * brackets, and numbers in words.
  *
- * A single letter may be a name as well, so that it is a unit only inside of such a
- * quotient, and only where the whole quotient is made of units: `5 m/s` has one, `5 m/x`
- * has none. A unit that stands alone is the table of words' to know.
+ * A single letter may be a name as well. In roman type, or with a command (\Omega, \mu
+ * m), a known letter is a unit; in plain writing it is one only inside of a quotient, and
+ * only where the whole quotient is made of units: `5 m/s` has one, `5 m/x` has none. A
+ * unit that stands alone in plain writing is the table of words' to know.
  */
 #include "math/parse_internal.h"
 
 #include <ctype.h>
 #include <string.h>
 
-enum { ABOVE = 1, BELOW = 2 }; /* where in a quotient it stands */
+enum { ABOVE = 1, BELOW = 2, PREFIX = 4 }; /* where in a plain quotient; takes k, m, .. */
 
-/* What stands in quotients beside the words of the table of words. */
-static const struct unit {
-    const char *name;
-    int places;
+/* What stands in units beside the words of the table of words. */
+static const struct {
+    const char *names;
+    int flags;
 } units[] = {
-    {"m", ABOVE | BELOW},   {"s", BELOW},          {"h", BELOW},
-    {"g", ABOVE},           {"N", ABOVE},          {"J", ABOVE},
-    {"W", ABOVE},           {"V", ABOVE},          {"L", ABOVE | BELOW},
-    {"K", BELOW},           {"hr", BELOW},         {"min", BELOW},
-    {"sec", BELOW},         {"ms", BELOW},         {"mi", ABOVE},
-    {"mg", ABOVE},          {"lb", ABOVE | BELOW}, {"mol", ABOVE | BELOW},
-    {"gal", ABOVE | BELOW}, {"ml", ABOVE | BELOW},
+    {" m L mol ", ABOVE | BELOW | PREFIX},
+    {" s K ", BELOW | PREFIX},
+    {" g N J W V ", ABOVE | PREFIX},
+    {" lb gal ml ", ABOVE | BELOW},
+    {" mi mg ", ABOVE},
+    {" h hr min sec ms ", BELOW},
+    {" A C F H T S l Pa Hz eV Wb Wh cal bar Bq Sv Gy pc \\Omega \\ell ", PREFIX},
+    {" cd lm lx sr dyn erg atm amu u in ft yd oz yr d cc ly AU dB rad rev rpm angstrom ",
+     0},
 };
 
-static bool is_unit(const char *name, size_t n, int place)
+/* The flags of a unit; -1 for none. */
+static int flags_of(const char *name, size_t n)
 {
-    const struct kg_math_command *row = kg_math_word_find(name, n);
-
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        if (strlen(units[i].name) == n && memcmp(units[i].name, name, n) == 0)
-            return units[i].places & place;
+        if (kg_math_is_listed(units[i].names, name, n))
+            return units[i].flags;
     }
-    return row && row->group == KG_MATH_G_UNIT;
+    return -1;
 }
 
 /* A walk over the text of a unit. */
 struct reader {
     const char *at;
     const char *end;
-    int braces; /* open ones of \mathrm{ and its kin */
+    int braces;  /* open ones of \mathrm{ and its kin */
+    bool styled; /* roman type or a command was met: a letter is a unit */
+    bool below;  /* a / was met */
 };
 
 static bool eat(struct reader *r, const char *text)
@@ -56,13 +61,24 @@ static bool eat(struct reader *r, const char *text)
 /* Blanks, and the styles that a unit may be set in. */
 static void skip_style(struct reader *r)
 {
+    static const char *const styles[] = {"\\mathrm{", "\\text{",   "\\textrm{", "\\mbox{",
+                                         "\\rm{",     "\\mathsf{", "\\rm "};
+
     for (;;) {
-        if (eat(r, "\\mathrm{") || eat(r, "\\text{") || eat(r, "\\textrm{"))
+        size_t i = 0;
+
+        while (i < sizeof styles / sizeof *styles && !eat(r, styles[i]))
+            i++;
+        if (i < sizeof styles / sizeof *styles) {
+            r->braces += styles[i][strlen(styles[i]) - 1] == '{';
+            r->styled = true;
+        } else if (eat(r, "\\frac{")) {
             r->braces++;
-        else if (r->braces > 0 && eat(r, "}"))
+        } else if (r->braces > 0 && (eat(r, "}") || eat(r, ")"))) {
             r->braces--;
-        else if (!eat(r, " ") && !eat(r, "~"))
+        } else if (!eat(r, " ") && !eat(r, "~")) {
             return;
+        }
     }
 }
 
@@ -80,37 +96,99 @@ static bool eat_power(struct reader *r)
     return !braces || eat(r, "}");
 }
 
-/* One unit with its power. */
-static bool eat_unit(struct reader *r, int place)
+/* Whether [from, r->at) is a unit. micro: \mu stands before it. */
+static bool is_unit(const struct reader *r, const char *from, bool micro)
 {
-    const char *from;
+    size_t n = (size_t)(r->at - from);
+    const struct kg_math_command *row = kg_math_word_find(from, n);
+    int flags = flags_of(from, n);
 
-    skip_style(r);
-    from = r->at;
+    if (r->styled && flags < 0 && n > 1 && kg_char_in("GMkhdcmunp", *from)) {
+        flags = flags_of(from + 1, n - 1);
+        micro = true;
+    }
+    if (row)
+        return row->group == KG_MATH_G_UNIT || (r->styled && flags >= 0);
+    return flags >= 0 && (!micro || flags & PREFIX) &&
+           (r->styled || flags & (r->below ? BELOW : ABOVE));
+}
+
+static void eat_letters(struct reader *r)
+{
     while (r->at < r->end && isalpha((unsigned char)*r->at))
         r->at++;
-    if (r->at == from || !is_unit(from, (size_t)(r->at - from), place))
-        return false;
-    if (!eat_power(r))
+}
+
+/* One unit with its power. */
+static bool eat_unit(struct reader *r)
+{
+    const char *from;
+    bool micro;
+
+    skip_style(r);
+    micro = eat(r, "\\mu");
+    r->styled = r->styled || micro;
+    if (micro)
+        skip_style(r);
+    from = r->at;
+    eat_letters(r);
+    if (r->at - from < 2 && (eat(r, "\\Omega") || eat(r, "\\ell")))
+        r->styled = true;
+    if (r->at == from || !is_unit(r, from, micro) || !eat_power(r))
         return false;
     while (r->braces > 0 && eat(r, "}"))
         r->braces--;
     return eat_power(r); /* \mathrm{s}^2 */
 }
 
-/* The end of the quotient of units that starts at `at`, NULL for none. */
-static const char *quotient_end(const char *at, const char *end)
+/* What joins units.   returns 0 for nothing, ' ', '/', or '.' for a sign of a product */
+static char eat_joint(struct reader *r)
 {
-    struct reader r = {at, end, 0};
+    static const char *const signs[] = {"\\cdot", "\\times", "\\bullet", "*"};
+    const char *from = r->at;
 
-    if (!eat_unit(&r, ABOVE))
+    skip_style(r);
+    if (eat(r, "/")) {
+        r->braces += eat(r, "(");
+        return '/';
+    }
+    if (r->at[-1] == '}' && eat(r, "{")) {
+        r->braces++; /* of \frac */
+        return '/';
+    }
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+        if (eat(r, signs[i]))
+            return '.';
+    }
+    return r->at > from ? ' ' : 0;
+}
+
+/* The end of the units that start at `at`, NULL for none. */
+static const char *units_end(const char *at, const char *end)
+{
+    struct reader r = {.at = at, .end = end};
+    struct reader last;
+    char joint;
+    bool quotient = false;
+
+    if (!eat_unit(&r))
         return NULL;
-    skip_style(&r);
-    if (!eat(&r, "/") || !eat_unit(&r, BELOW) || r.braces > 0)
+    for (;;) {
+        last = r;
+        joint = eat_joint(&r);
+        r.below = joint == '/';
+        if (!joint || (joint != '/' && !r.styled) || !eat_unit(&r))
+            break;
+        quotient = quotient || r.below;
+    }
+    if ((joint && joint != ' ') || (!last.styled && (!quotient || *at == '\\')))
         return NULL;
-    at = r.at;
-    skip_style(&r);
-    if (r.at < end && (isalnum((unsigned char)*r.at) || kg_char_in("(^_/*", *r.at)))
+    while (last.braces > 0 && (eat(&last, "}") || eat(&last, ")")))
+        last.braces--;
+    at = last.at;
+    skip_style(&last);
+    if (last.braces > 0 || (last.at < end && (isalnum((unsigned char)*last.at) ||
+                                              kg_char_in("(^_/*", *last.at))))
         return NULL;
     return at;
 }
@@ -120,16 +198,118 @@ int kg_math_parse_unit(struct kg_math_parser *p, int left)
     char c = kg_math_look(p);
     const char *from = p->p;
     const char *to;
-    int words;
 
-    if (c != '\\' && !(isalpha((unsigned char)c) && isspace((unsigned char)from[-1])))
+    if ((c != '\\' && !isalpha((unsigned char)c)) ||
+        p->t->nodes[left].kind == KG_MATH_UNIT)
         return 0;
-    to = p->t->nodes[left].kind == KG_MATH_UNIT ? NULL : quotient_end(from, p->end);
-    if (!to)
+    to = units_end(from, p->end);
+    if (!to || (c != '\\' && !isspace((unsigned char)from[-1]) &&
+                !memchr(from, '\\', (size_t)(to - from))))
         return 0;
-    words = kg_math_leaf(p->t, KG_MATH_WORDS, 0, from, (size_t)(to - from));
     p->p = to;
-    return words;
+    return kg_math_leaf(p->t, KG_MATH_WORDS, 0, "unit", 4);
+}
+
+/* ---- numbers in words ---- */
+
+/* The row of the word that comes next, consumed, if it is of the group; a hyphen may
+ * stand before it. */
+static const struct kg_math_command *eat_word(struct kg_math_parser *p,
+                                              enum kg_math_group group)
+{
+    const char *from = p->p;
+    const struct kg_math_command *row;
+    size_t len;
+
+    kg_math_eat(p, "-");
+    row = kg_math_ahead(p, &len);
+    if (row && row->group == group) {
+        p->p += len;
+        return row;
+    }
+    p->p = from;
+    return NULL;
+}
+
+/* The third of "two thirds", consumed.   returns 3, or 0 for no fraction */
+static int eat_fraction(struct kg_math_parser *p)
+{
+    static const struct {
+        const char *name;
+        int value;
+    } rows[] = {{"half", 2},  {"halve", 2}, {"third", 3},  {"quarter", 4}, {"fourth", 4},
+                {"fifth", 5}, {"sixth", 6}, {"eighth", 8}, {"tenth", 10}};
+    const char *from = p->p;
+    size_t len;
+
+    kg_math_eat(p, "-");
+    kg_math_ahead(p, &len);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t n = strlen(rows[i].name);
+
+        if (len >= n && len <= n + 1 && memcmp(p->p, rows[i].name, n) == 0 &&
+            (len == n || p->p[n] == 's')) {
+            p->p += len;
+            return rows[i].value;
+        }
+    }
+    p->p = from;
+    return 0;
+}
+
+/* Below one hundred.   returns -1 for none */
+static int below_hundred(struct kg_math_parser *p)
+{
+    const struct kg_math_command *row = eat_word(p, KG_MATH_G_NUMBER);
+    const char *from = p->p;
+    const struct kg_math_command *ones;
+
+    if (!row || row->op < 20)
+        return row ? row->op : -1;
+    ones = eat_word(p, KG_MATH_G_NUMBER);
+    if (ones && ones->op > 0 && ones->op < 10)
+        return row->op + ones->op;
+    p->p = from;
+    return row->op;
+}
+
+int kg_math_parse_number_words(struct kg_math_parser *p)
+{
+    struct kg_math_tree *t = p->t;
+    const struct kg_math_command *scale;
+    int sum = 0;
+    int limit = 16; /* each power of ten is below the one before it */
+    int group = below_hundred(p);
+    int part;
+    int under;
+
+    under = group > 0 ? eat_fraction(p) : 0;
+    if (under)
+        return kg_math_node(t, KG_MATH_DIV, 0, kg_math_small(t, group),
+                            kg_math_small(t, under));
+    while (group >= 0) {
+        scale = eat_word(p, KG_MATH_G_SCALE);
+        if (scale && scale->op == 2) {
+            const char *from = p->p;
+
+            eat_word(p, KG_MATH_G_AND);
+            part = below_hundred(p);
+            p->p = part < 0 ? from : p->p;
+            group = group * 100 + (part < 0 ? 0 : part);
+            scale = eat_word(p, KG_MATH_G_SCALE);
+        }
+        if (scale && scale->op >= limit)
+            return kg_math_parse_fail(p, "a number in words that cannot be read");
+        part = kg_math_small(t, group);
+        if (scale)
+            part = kg_math_node(t, KG_MATH_MUL, 0, part,
+                                kg_math_node(t, KG_MATH_POW, 0, kg_math_small(t, 10),
+                                             kg_math_small(t, scale->op)));
+        sum = sum ? kg_math_node(t, KG_MATH_ADD, 0, sum, part) : part;
+        limit = scale ? scale->op : 0;
+        group = scale ? below_hundred(p) : -1;
+    }
+    return sum;
 }
 
 /* ---- words in brackets ---- */
@@ -138,21 +318,15 @@ int kg_math_parse_unit(struct kg_math_parser *p, int left)
 static bool contradicts(const struct kg_math_tree *t, int node, const char *word,
                         size_t n)
 {
-    static const char *const numbers[] = {"zero", "one",    "two",   "three", "four",
-                                          "five", "six",    "seven", "eight", "nine",
-                                          "ten",  "eleven", "twelve"};
+    const struct kg_math_command *row = kg_math_beside_find(word, n);
+    char digits[4] = "";
 
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        char digits[4] = {(char)('0' + i % 10), 0};
-
-        if (i >= 10) {
-            digits[0] = '1';
-            digits[1] = (char)('0' + i - 10);
-        }
-        if (strlen(numbers[i]) == n && strncasecmp(numbers[i], word, n) == 0)
-            return strcmp(digits, kg_math_leaf_text(t, node)) != 0;
-    }
-    return n < 4; /* a product of letters, as far as one can tell */
+    if (!row || row->group != KG_MATH_G_NUMBER)
+        return n < 4; /* a product of letters, as far as one can tell */
+    if (row->op >= 10)
+        digits[0] = (char)('0' + row->op / 10);
+    digits[strlen(digits)] = (char)('0' + row->op % 10);
+    return strcmp(digits, kg_math_leaf_text(t, node)) != 0;
 }
 
 int kg_math_parse_bracketed_word(struct kg_math_parser *p, int left)

@@ -25,8 +25,16 @@ int kg_math_node(struct kg_math_tree *t, enum kg_math_kind kind, int op, int a, 
         t->full = true;
         return 0;
     }
-    t->nodes[t->n] = (struct kg_math_node){
-        .kind = (uint8_t)kind, .op = (uint8_t)op, .a = (uint16_t)a, .b = (uint16_t)b};
+    t->nodes[t->n] = (struct kg_math_node){.kind = (uint8_t)kind,
+                                           .op = (uint8_t)op,
+                                           .a = (uint16_t)a,
+                                           .b = (uint16_t)b,
+                                           .size = 1 + t->nodes[a].size +
+                                                   t->nodes[b].size};
+    if (t->nodes[t->n].size > KG_MATH_MAX_SIZE) {
+        t->full = true;
+        return 0;
+    }
     return t->n++;
 }
 
@@ -103,10 +111,12 @@ void kg_math_list_add(struct kg_math_tree *t, int *list, int *last, int item)
 
     if (!link)
         return;
-    if (*list)
+    if (*list) {
         t->nodes[*last].b = (uint16_t)link;
-    else
+        t->nodes[*list].size += t->nodes[link].size;
+    } else {
         *list = link;
+    }
     *last = link;
 }
 
@@ -117,4 +127,18 @@ int kg_math_list_length(const struct kg_math_tree *t, int list)
     for (; list; list = t->nodes[list].b)
         n++;
     return n;
+}
+
+int kg_math_part(const struct kg_math_tree *t, int node, enum kg_math_part part)
+{
+    int list = t->nodes[node].a;
+
+    for (int i = 0; i < (int)part; i++)
+        list = t->nodes[list].b;
+    return t->nodes[list].a;
+}
+
+bool kg_math_is_series(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_OPAQUE && (n->op == KG_MATH_SUM || n->op == KG_MATH_PROD);
 }

@@ -53,15 +53,15 @@ static void a_response_is_graded(void **state)
     struct kg_task_opts opts = {0};
     char half[] = "\\frac{1}{2}";
     char list[] = "[\"\\\\frac{t}{m}\", \"5\"]";
-    char sum[] = "\\sum_{k=1}^n k^2";
+    char sum[] = "\\sum_{k=1}^n a_k";
 
     (void)state;
     assert_true(grade(&opts, half, "<think>\\boxed{3}</think>So \\boxed{0.5}").correct);
     assert_true(grade(&opts, list, "The answer is 5.").correct);
     assert_false(grade(&opts, half, "I give up").correct);
     assert_true(grade(&opts, half, "I give up").graded);
-    assert_false(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").graded);
-    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").reward == 0);
+    assert_false(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").graded);
+    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == 0);
 }
 
 /* Votes are over what is extracted, by the mode of the task, and equal by mathematics. */
@@ -138,13 +138,13 @@ static void each_of_64_gold_answers_counts(void **state)
 static void a_wrong_answer_earns_what_is_said(void **state)
 {
     struct kg_task_opts opts = {.wrong_reward = -1};
-    char five[] = "5", sum[] = "\\sum_{k=1}^n k^2";
+    char five[] = "5", sum[] = "\\sum_{k=1}^n a_k";
 
     (void)state;
     assert_true(grade(&opts, five, "\\boxed{5}").reward == 1);
     assert_true(grade(&opts, five, "\\boxed{4}").reward == -1);
     assert_false(grade(&opts, five, "\\boxed{4}").correct);
-    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n k^2}").reward == 0);
+    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == 0);
 }
 
 static const char FILE_TEXT[] =
