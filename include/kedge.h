@@ -221,9 +221,12 @@ struct kedge_scores {
     /* Several rewards of an answer, for the rows that normalise each by itself (gdpo,
      * gdpo-token: NEED_PARTS); reward is then their sum by weight, which describes the
      * groups alone. Other rows take that sum, and part is NULL. */
-    const double *part;        /* (S,n_parts) without weight */
+    const double *part;        /* (S,n_parts) without weight; NaN: this one has none */
     const double *part_weight; /* (n_parts) */
     int64_t n_parts;
+    /* (S) or NULL: answers without a verdict (1), whatever their reward: in no mean,
+     * deviation or count, advantage 0. Where one alone is left of a group, 0 too */
+    const unsigned char *drop;
 };
 
 struct kedge_advantage {

@@ -50,7 +50,7 @@ _About = _struct("kedge_about", (C.c_char_p, "table name help formula source"),
                  (C.c_uint, "needs"), (C.c_char_p, "gradient"))
 _Scores = _struct("kedge_scores", (_L, "n_seqs n_groups"),
                   (_P, "reward group_begin seq_begin token_reward mask greedy value old_logp "
-                       "sum_sq is_weight part part_weight"), (_L, "n_parts"))
+                       "sum_sq is_weight part part_weight"), (_L, "n_parts"), (_P, "drop"))
 _Advantage = _struct("kedge_advantage", (_P, "seq token returns"), (_D, "batch_std mean min max"),
                      (_L, "groups_equal"))
 _Weights = _struct("kedge_weights", (_P, "pg kl entropy"))
@@ -296,11 +296,13 @@ class Result:
 
 
 def advantages(algo, reward, lengths, group_sizes, *, token_reward=None, mask=None, greedy=None,
-               value=None, old_logp=None, sum_sq=None, is_weight=None, part=None, part_weight=None):
+               value=None, old_logp=None, sum_sq=None, is_weight=None, part=None, part_weight=None,
+               drop=None):
     """Advantages of S answers in groups of the same prompt (group_sizes add up to S).
 
     part (S,P): several rewards, for gdpo and gdpo-token, with part_weight (P) or 1 each; reward
-    None is then their sum by weight.
+    None is then their sum by weight. nan: an answer lacks this one.
+    drop (S): answers without a verdict; they are in no mean, and their advantage is 0.
     returns .token (N), .seq (S), .returns (N), .batch_std, .mean, .min, .max, .groups_equal"""
     seq_begin, group_begin = _begin(lengths), _begin(group_sizes)
     s, n = len(seq_begin) - 1, int(seq_begin[-1])
@@ -313,14 +315,15 @@ def advantages(algo, reward, lengths, group_sizes, *, token_reward=None, mask=No
         p = part.shape[1]
         part = _real(part.reshape(-1), "part", s * p)
         part_weight = _real(np.ones(p) if part_weight is None else part_weight, "part_weight", p)
-        reward = part.reshape(s, p) @ part_weight if reward is None else reward
+        reward = np.nan_to_num(part.reshape(s, p), nan=0) @ part_weight if reward is None else reward
     elif part_weight is not None:
         raise KedgeError(5, "part_weight: expected none without part")
     keep = dict(part=part, part_weight=part_weight, reward=_real(reward, "reward", s), group_begin=group_begin, seq_begin=seq_begin,
                 token_reward=_real(token_reward, "token_reward", n),
                 mask=_array(mask, np.uint8, "mask", (n,)), greedy=_real(greedy, "greedy", s),
                 value=_real(value, "value", n), old_logp=_real(old_logp, "old_logp", n),
-                sum_sq=_real(sum_sq, "sum_sq", n), is_weight=_real(is_weight, "is_weight", n))
+                sum_sq=_real(sum_sq, "sum_sq", n), is_weight=_real(is_weight, "is_weight", n),
+                drop=_array(drop, np.uint8, "drop", (s,)))
     scores = _new(_Scores, n_seqs=s, n_groups=len(group_begin) - 1,
                   n_parts=0 if part is None else len(part_weight),
                   **{f: _at(x) for f, x in keep.items()})

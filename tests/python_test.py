@@ -206,6 +206,10 @@ def numpy_alone_is_enough():
     parts, sizes = [[1, 0], [0, 3], [1, 3], [0, 3]], [4]
     b = kedge.advantages(gdpo, None, LENGTHS, sizes, part=parts, part_weight=[1, 0.5])
     assert abs(b.seq.sum()) < 1e-9 and b.seq[0] < b.seq[2] and b.seq[1] == b.seq[3]
+    a = kedge.advantages(algo, [1, 0, 0, float("nan")], LENGTHS, sizes, drop=[0, 0, 0, True])
+    assert abs(a.seq[0] - 2 / 3) < 1e-12 and a.seq[3] == 0 and a.groups_equal == 0
+    b = kedge.advantages(gdpo, None, LENGTHS, sizes, part=[[1, 0], [0, 3], [1, np.nan], [np.nan, np.nan]])
+    assert abs(b.seq.sum()) < 1e-9 and b.seq[3] == 0 and b.seq[2] > 0
     costly = kedge.Algo(None, {"kl.estimator": "k1", "kl.beta": 0.5, "kl.in": "advantage-future"})
     off, mean, most = kedge.kl_advantage(costly, [1, 1, 1], [2, 1], [-1, -2, -3], [-1.5, -4, -2])
     assert list(off) == [-0.25, 0, 1.5] and mean == 0.125 and most == 1.25

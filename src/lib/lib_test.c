@@ -246,6 +246,36 @@ static void several_rewards_are_taken_one_by_one(void **state)
     kedge_algo_free(algo);
 }
 
+/* 1, 0, 0 and one that no grader judged, whatever stands there; a user's struct from
+ * before `drop` ends before it. */
+static void an_answer_without_a_verdict_is_left_out(void **state)
+{
+    double reward[4] = {1, 0, 0, NAN}, seq[4];
+    const unsigned char drop[4] = {0, 0, 0, 2};
+    int64_t group_begin[2] = {0, 4}, seq_begin[5] = {0, 1, 2, 3, 4};
+    struct kedge_scores scores = {.size = sizeof scores};
+    struct kedge_advantage out = {.size = sizeof out, .seq = seq};
+    struct kedge_algo *algo;
+
+    (void)state;
+    scores.n_seqs = 4, scores.n_groups = 1, scores.reward = reward;
+    scores.group_begin = group_begin, scores.seq_begin = seq_begin;
+    must(kedge_algo_create(&algo, "dr-grpo", &err));
+    must(kedge_algo_set(algo, "algo.length_norm", "8", &err));
+    refuses(kedge_advantages(&out, algo, &scores, &err), KEDGE_ENONFINITE,
+            "trajectory 3");
+    scores.drop = drop;
+    must(kedge_advantages(&out, algo, &scores, &err));
+    assert_true(fabs(seq[0] - 2 / 3.0) < 1e-15 && fabs(seq[1] + 1 / 3.0) < 1e-15);
+    assert_true(seq[2] == seq[1] && seq[3] == 0 && out.groups_equal == 0);
+    assert_true(fabs(out.mean) < 1e-15 && out.max == seq[0]);
+    scores.size = offsetof(struct kedge_scores, drop);
+    reward[3] = 1;
+    must(kedge_advantages(&out, algo, &scores, &err));
+    assert_true(seq[3] == 0.5);
+    kedge_algo_free(algo);
+}
+
 static void advantages_are_group_relative(void **state)
 {
     double reward[4] = {1, 0, 5, 5}, seq[4], token[6];
@@ -894,6 +924,7 @@ int main(void)
         cmocka_unit_test(tis_needs_recomputed_log_probs),
         cmocka_unit_test(needs_say_how_many_ids_a_row_has),
         cmocka_unit_test(structs_of_another_version_work_or_are_refused),
+        cmocka_unit_test(an_answer_without_a_verdict_is_left_out),
         cmocka_unit_test(advantages_are_group_relative),
         cmocka_unit_test(several_rewards_are_taken_one_by_one),
         cmocka_unit_test(gae_is_there_for_who_has_a_critic),

@@ -99,6 +99,7 @@ static kg_status take_scores(struct kg_policy_scores *in, const struct kg_algo *
         .part = own.part,
         .part_weight = own.part_weight,
         .n_parts = (int)own.n_parts,
+        .drop = own.drop,
     };
     return KG_OK;
 }

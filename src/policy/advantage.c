@@ -219,29 +219,42 @@ static void maxrl_eps(struct kg_advantage_job *job)
     }
 }
 
-/* out += w (r - mean) / (std + eps), r being reward k */
+/* Reward k of trajectory i; NaN where it has no verdict. */
+static double part_of(const struct kg_policy_scores *in, int64_t i, int k)
+{
+    return in->part[i * in->n_parts + k];
+}
+
+/* out += w (r - mean) / (std + eps), r being reward k, over those that have it */
 static void add_part(double *out, const struct kg_advantage_job *job, int64_t g, int k)
 {
     const struct kg_policy_scores *in = job->in;
     int64_t begin = in->group_begin[g], end = in->group_begin[g + 1];
-    double n = (double)(end - begin), mean = 0, squares = 0, divisor;
+    double n = 0, mean = 0, squares = 0, first = NAN, divisor;
     bool equal = true;
 
     for (int64_t i = begin; i < end; i++) {
-        mean += in->part[i * in->n_parts + k] / n;
-        equal = equal &&
-                in->part[i * in->n_parts + k] == in->part[begin * in->n_parts + k];
-    }
-    if (equal && begin < end)
-        mean = in->part[begin * in->n_parts + k];
-    for (int64_t i = begin; i < end; i++) {
-        double x = in->part[i * in->n_parts + k] - mean;
+        double x = part_of(in, i, k);
 
-        squares += x * x;
+        if (isnan(x))
+            continue;
+        first = n == 0 ? x : first;
+        equal = equal && x == first;
+        n++;
+    }
+    for (int64_t i = begin; !equal && i < end; i++)
+        mean += isnan(part_of(in, i, k)) ? 0 : part_of(in, i, k) / n;
+    if (equal)
+        mean = first;
+    for (int64_t i = begin; i < end; i++) {
+        double x = part_of(in, i, k) - mean;
+
+        squares += isnan(x) ? 0 : x * x;
     }
     divisor = (n > 1 ? sqrt(squares / (n - 1)) : 0) + job->algo->std_eps;
     for (int64_t i = begin; i < end; i++)
-        out[i] += in->part_weight[k] * (in->part[i * in->n_parts + k] - mean) / divisor;
+        if (!isnan(part_of(in, i, k)))
+            out[i] += in->part_weight[k] * (part_of(in, i, k) - mean) / divisor;
 }
 
 void kg_advantage_sum_parts(double *out, const struct kg_advantage_job *job)
@@ -428,7 +441,7 @@ static kg_status sum_scores(double *score, const struct kg_policy_scores *in,
                            (long long)i, score[i]);
     }
     for (int64_t i = 0; in->part && i < in->n_seqs * in->n_parts; i++)
-        if (!isfinite(in->part[i]))
+        if (isinf(in->part[i]))
             return kg_fail(err, KG_ENONFINITE,
                            "reward %lld of trajectory %lld: expected a number, found %g",
                            (long long)(i % in->n_parts), (long long)(i / in->n_parts),
@@ -491,6 +504,8 @@ kg_status kg_policy_advantages(struct kg_policy_advantage *out,
     kg_status status;
 
     KG_TRY(check_scores(out, algo, scores, err));
+    if (kg_advantage_drops(scores))
+        return kg_advantage_of_kept(out, algo, scores, err);
     block = kg_mem_calloc(2 * s + (row->token ? n : 0), sizeof(double), "advantages",
                           err);
     if (!block)

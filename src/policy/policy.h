@@ -33,10 +33,15 @@ struct kg_policy_scores {
     const int64_t *seq_begin; /* (S+1) tokens; seq_begin[0] = 0 */
     /* (N) or NULL: added to the reward, which stands on the last token */
     const double *token_reward;
+    /* (S) or NULL: 1 where a trajectory has no verdict, or is filtered. It is in no mean,
+     * deviation or count, whatever its reward; its advantage is 0. Rows of a group's
+     * baseline do the same with the only one that is left of several */
+    const uint8_t *drop;
     /* rows of several rewards (KG_NEED_PARTS), each with its weight; reward is then for
      * what counts and describes alone */
     int n_parts;
-    const double *part;        /* (S,n_parts) */
+    /* (S,n_parts) NaN: no verdict; out of that reward's mean and deviation, and adds 0 */
+    const double *part;
     const double *part_weight; /* (n_parts) */
     /* (N) or NULL for all: tokens that count (holes, where they are kept) */
     const uint8_t *mask;
@@ -53,8 +58,8 @@ struct kg_policy_advantage {
     double *token;    /* (N) out; NULL is allowed for trajectory-level rows */
     double *returns;  /* (N) out or NULL; token-level rows only */
     double batch_std; /* out: what batch-std divided by; 0 where nothing was divided */
-    double mean, min, max; /* out: over trajectories */
-    /* out: groups whose rewards are all equal (no signal of their own) */
+    double mean, min, max; /* out: over trajectories that are not dropped */
+    /* out: groups whose rewards are all equal (no signal of their own), or dropped */
     int64_t groups_equal;
 };
 

@@ -32,11 +32,19 @@ struct kg_advantage_row {
     void (*token)(struct kg_advantage_job *job);
 };
 
+/* Whether some trajectory has no verdict, or is filtered: see kg_policy_scores.drop. */
+bool kg_advantage_drops(const struct kg_policy_scores *scores);
+/* The same as kg_policy_advantages for scores of which some are dropped. */
+kg_status kg_advantage_of_kept(struct kg_policy_advantage *out,
+                               const struct kg_algo *algo,
+                               const struct kg_policy_scores *scores,
+                               struct kg_err *err) KG_MUST_CHECK;
+
 /* Whether n numbers are one; the mean of such is that number, without a rounding. */
 bool kg_advantage_equal(const double *x, int64_t n);
 
 /* sum_k w_k (r_k - mean_k) / (std_k + eps) of each answer, every reward by itself within
- * its group.   out (S) */
+ * its group, over the answers that have it.   out (S) */
 void kg_advantage_sum_parts(double *out, const struct kg_advantage_job *job);
 void kg_advantage_gdpo_token(struct kg_advantage_job *job);
 
