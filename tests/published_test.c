@@ -294,6 +294,7 @@ static const struct {
     {"task.wrong_reward", NULL, NULL},
     {"task.grader", "task.name", "math"},
     {"task.keep_thinking", "task.name", "math"},
+    {"task.undecided", "task.name", "math"},
     {"task.metric", "task.name", "search-qa"},
     {"task.answer_tags", "task.name", "search-qa"},
     {"data.train", NULL, NULL},

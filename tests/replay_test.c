@@ -41,16 +41,15 @@ static const char *const published_nucleus[] = {
     "eval.at_start=false",      NULL};
 
 /* Three rewards of an answer, one of which grades every other answer alone. */
-static const char *const several[] = {
-    "algo.preset=gdpo",
-    "task.rewards=[digits=digits, short=external sed -u -f " ROOT
-    "/short.sed, odd=external sed -u -f " ROOT "/odd.sed]",
-    "task.reward_weights=[1, 0.5, 0.3]",
-    "train.steps=2",
-    "train.updates_per_step=1",
-    "checkpoint.keep=9",
-    "eval.at_start=false",
-    NULL};
+#define SEVERAL                                                                          \
+    "algo.preset=gdpo",                                                                  \
+        "task.rewards=[digits=digits, short=external sed -u -f " ROOT                    \
+        "/short.sed, odd=external sed -u -f " ROOT "/odd.sed]",                          \
+        "task.reward_weights=[1, 0.5, 0.3]", "train.steps=2",                            \
+        "train.updates_per_step=1", "checkpoint.keep=9", "eval.at_start=false"
+static const char *const several[] = {SEVERAL, NULL};
+/* The same by their sum: an answer that lacks one is left out where another has it. */
+static const char *const by_sum[] = {SEVERAL, "algo.advantage=grpo", NULL};
 
 static void write_graders(void)
 {
@@ -70,6 +69,8 @@ static int make_runs(void **state)
     fresh(ROOT "/several");
     write_graders();
     must_train(ROOT "/several", false, several);
+    fresh(ROOT "/by_sum");
+    must_train(ROOT "/by_sum", false, by_sum);
     fresh(ROOT "/lagged");
     fresh(ROOT "/nucleus");
     fresh(ROOT "/published_nucleus");
@@ -260,6 +261,7 @@ static void a_lagging_sampler_is_put_back(void **state)
 static void several_rewards_make_the_same_advantages(void **state)
 {
     static const char *const summed[] = {"algo.advantage=grpo", NULL};
+    static const char *const apart[] = {"algo.advantage=gdpo", NULL};
     struct kg_replay r;
 
     (void)state;
@@ -275,6 +277,15 @@ static void several_rewards_make_the_same_advantages(void **state)
     assert_true(logged(ROOT "/several", "advantage/max", 1) > 0);
     replay(&r, ROOT "/several", 1, summed);
     assert_true(r.advantage_apart_max > 0.01);
+    /* the first step of both runs samples the same */
+    assert_true(fabs(r.row[KG_REPLAY_LOSS].norm -
+                     logged(ROOT "/by_sum", "optim/grad_norm", 1)) < 1e-6);
+    assert_true(logged(ROOT "/by_sum", "reward/ungraded", 1) > 0);
+    replay(&r, ROOT "/by_sum", 1, apart);
+    assert_true(fabs(r.row[KG_REPLAY_LOSS].norm -
+                     logged(ROOT "/several", "optim/grad_norm", 1)) < 1e-6);
+    replay(&r, ROOT "/by_sum", 1, NULL);
+    assert_true(r.advantage_apart_max == 0);
 }
 
 /* ---- dumps that a run did not write ---- */

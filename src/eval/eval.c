@@ -82,7 +82,7 @@ kg_status kg_eval_grade(struct kg_grade *grades, struct kg_str *texts,
     }
     KG_TRY_GOTO(out, kg_task_grade(grades, opts->task, opts->task_opts, items, n, err));
     for (size_t i = 0; i < n; i++) {
-        trajs[i].reward = grades[i].graded ? grades[i].reward : 0.0;
+        trajs[i].reward = kg_grade_reward(&grades[i]);
         trajs[i].graded = grades[i].graded;
         trajs[i].n_parts = grades[i].n_parts;
         memcpy(trajs[i].part, grades[i].part, sizeof trajs[i].part);

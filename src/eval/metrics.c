@@ -236,7 +236,7 @@ static double plain_value(const struct kg_eval_answer *a, enum plain what)
     case ACCURACY:
         return is_right(a);
     case REWARD:
-        return a->grade.graded ? a->grade.reward : 0;
+        return kg_grade_reward(&a->grade);
     case TRUNCATED:
         return a->finish == KG_FINISH_LENGTH;
     case UNDECIDED:

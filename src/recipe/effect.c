@@ -257,6 +257,7 @@ static const struct kg_effect_row rows[] = {
     {"task.val_count", MADE ", data.val empty,", generated_val, "task.name|data.val"},
     {"task.grader", "task math", math, "task.name"},
     {"task.keep_thinking", "task math", math, "task.name"},
+    {"task.undecided", "task math", math, "task.name"},
     {"task.metric", "task search-qa", search_qa, "task.name"},
     {"task.answer_tags", "task search-qa", search_qa, "task.name"},
     {"task.format_structure", "task.metric format", format, "task.metric"},

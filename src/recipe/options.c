@@ -96,7 +96,11 @@ static const struct kg_opt_row first_rows[] = {
      "task math: how answers are graded (docs/grader.md)", false},
     {"task.wrong_reward", AT(task_opts.wrong_reward), "0", -1e6, 0.999999, NULL,
      "reward of a wrong answer, where a right one has 1 (published graders of "
-     "mathematics: -1); one that is not graded has 0",
+     "mathematics: -1)",
+     false},
+    {"task.undecided", AT(task_opts.undecided), "wrong", 0, 0, "ungraded|wrong",
+     "task math: what an answer is in training that cannot be read or decided; ungraded: "
+     "left out of its group (docs/tasks.md)",
      false},
     {"task.keep_thinking", AT(task_opts.keep_thinking), "false", 0, 0, NULL,
      "task math: an answer may stand before </think>", false},

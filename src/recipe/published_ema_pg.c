@@ -64,6 +64,7 @@ static const struct kg_published_row math_rows[] = {
     {NULL, "task.bad_golds", "no check", "drop", "rllm/rewards/math_reward.py",
      "what nobody can answer teaches nothing; named and counted"},
     {NULL, "task.wrong_reward", "0", NULL, "rllm/rewards/reward_types.py", NULL},
+    {NULL, "task.undecided", "wrong", NULL, "rllm/rewards/math_reward.py", NULL},
     {NULL, "task.keep_thinking", "false", NULL, "rllm/rewards/math_reward.py",
      "text after the first </think> alone is read"},
     {NULL, "data.train", "agentica-org/DeepScaleR-Preview-Dataset", "deepscaler.jsonl",

@@ -76,7 +76,7 @@ static const struct kg_metric_row rows[] = {
      "mean of a number that an external grader says besides its score, over the answers "
      "of which it says it"},
     {"rl", "reward/mean", KG_METRICS_REWARD, "reward",
-     "mean reward of the answers of the step"},
+     "mean reward of the answers of the step that have a verdict"},
     {"rl", "reward/mean_stderr", KG_METRICS_REWARD, NULL,
      "standard error of it, over the prompts of the step"},
     {"rl", "reward/shaped_mean", KG_METRICS_REWARD, "reward",
@@ -94,16 +94,19 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/min", KG_METRICS_REWARD, "extremes", "smallest reward"},
     {"rl", "reward/max", KG_METRICS_REWARD, "extremes", "largest reward"},
     {"rl", "reward/ungraded", KG_METRICS_REWARD, "not graded",
-     "share of answers that could not be graded"},
+     "share of answers without a verdict: in no group's baseline, and advantage 0"},
+    {"rl", "reward/undecided", KG_METRICS_REWARD, "not graded",
+     "share of answers that the grader cannot read or decide: wrong, or with "
+     "`task.undecided=ungraded` without a verdict"},
     {"rl", "reward/greedy_ungraded", KG_METRICS_REWARD, "not graded",
-     "share of greedy answers that could not be graded"},
+     "share of greedy answers that could not be graded: their prompt has no baseline"},
     {"rl", "reward/overlong", KG_METRICS_REWARD, "fined for length",
      "with overlong shaping: share of answers fined"},
     {"rl", "reward/part/NAME", KG_METRICS_REWARD, "each reward",
      "with `task.rewards`: mean of one of them over the answers that it graded, without "
      "its weight"},
     {"rl", "reward/part_ungraded/NAME", KG_METRICS_REWARD, "not graded",
-     "share of answers that it could not grade; they count 0 in the sum"},
+     "share of answers that it could not grade"},
     {"rl", "reward/further/NAME", KG_METRICS_REWARD, "said besides",
      "mean of a number that an external grader says besides its score, over the answers "
      "of which it says it (true: 1); of `task.rewards`: PART/NAME"},

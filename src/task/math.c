@@ -72,7 +72,8 @@ kg_status kg_task_math_grade(struct kg_grade *g, const struct kg_task_opts *opts
     KG_TRY_GOTO(out, kg_math_grade(&result, &how,
                                    (struct kg_math_text){item->response, item->n},
                                    golds.text, golds.n, err));
-    g->graded = result.verdict != KG_MATH_UNDECIDED;
+    g->undecided = result.verdict == KG_MATH_UNDECIDED;
+    g->graded = !g->undecided;
     g->correct = result.verdict == KG_MATH_RIGHT;
     g->reward = g->correct;
 out:

@@ -134,7 +134,7 @@ static void each_of_64_gold_answers_counts(void **state)
     assert_non_null(strstr(err.message, "at most 64 gold answers, found 65"));
 }
 
-/* Published graders of mathematics: 1 and -1. What is not graded stays between. */
+/* Published graders of mathematics: 1 and -1. */
 static void a_wrong_answer_earns_what_is_said(void **state)
 {
     struct kg_task_opts opts = {.wrong_reward = -1};
@@ -144,7 +144,34 @@ static void a_wrong_answer_earns_what_is_said(void **state)
     assert_true(grade(&opts, five, "\\boxed{5}").reward == 1);
     assert_true(grade(&opts, five, "\\boxed{4}").reward == -1);
     assert_false(grade(&opts, five, "\\boxed{4}").correct);
-    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == 0);
+    assert_true(grade(&opts, sum, "\\boxed{\\sum_{k=0}^n a_k}").reward == -1);
+}
+
+/* What is there and cannot be read or decided earns what a wrong answer does; whether it
+ * counts as one is said. */
+static void what_cannot_be_read_earns_no_more_than_a_wrong_answer(void **state)
+{
+    static const char *const unreadable[] = {
+        "\\boxed{}",          "\\boxed{?}",       "\\boxed{1 1}", "\\boxed{:,}",
+        "\\boxed{\\frac{1}}", "\\boxed{5)(}",     "\\boxed{==}",  "\\boxed{5^}",
+        "\\boxed{_}",         "\\boxed{\\left(}", "\\boxed{5 +}", "\\boxed{5 /}",
+    };
+    char five[] = "5";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof unreadable / sizeof *unreadable; i++)
+        for (int wrong = -2; wrong <= 1; wrong++) {
+            struct kg_task_opts opts = {.wrong_reward = wrong / 2.0};
+            struct kg_grade g = grade(&opts, five, unreadable[i]);
+
+            if (!g.undecided || g.graded || g.correct)
+                fail_msg("%s: expected undecided", unreadable[i]);
+            assert_true(kg_grade_reward(&g) == opts.wrong_reward);
+            opts.undecided = KG_TASK_UNDECIDED_WRONG;
+            g = grade(&opts, five, unreadable[i]);
+            assert_true(g.undecided && g.graded && !g.correct);
+            assert_true(g.reward == opts.wrong_reward);
+        }
 }
 
 static const char FILE_TEXT[] =
@@ -480,6 +507,7 @@ int main(void)
         cmocka_unit_test(golds_that_fail_are_dropped_and_counted),
         cmocka_unit_test(one_of_equal_records_is_excluded),
         cmocka_unit_test(a_wrong_answer_earns_what_is_said),
+        cmocka_unit_test(what_cannot_be_read_earns_no_more_than_a_wrong_answer),
         cmocka_unit_test(golds_in_parquet_are_checked_too),
         cmocka_unit_test(published_golds_grade_themselves_right),
         cmocka_unit_test(verdicts_on_answers_of_models_agree),

@@ -254,20 +254,22 @@ kg_status kg_task_rewards_read(struct kg_task_rewards **rewards,
 static void combine(struct kg_grade *g, const struct kg_grade *one, int k, double weight)
 {
     g->part[k] = one->graded ? one->reward : NAN;
+    g->undecided |= one->undecided;
     if (k == 0)
         g->correct = one->graded && one->correct;
     g->graded = g->graded || one->graded;
-    g->reward += one->graded ? weight * one->reward : 0;
+    g->reward += weight * kg_grade_reward(one);
     for (int i = 0; i < KG_FURTHER; i++)
         if (one->further.said >> i & 1)
             g->further.x[i] = one->further.x[i];
     g->further.said |= one->further.said;
 }
 
-kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_rewards *r,
+kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                 const struct kg_grade_item *items, size_t n,
                                 struct kg_err *err)
 {
+    const struct kg_task_rewards *r = opts->rewards;
     struct kg_grade *one = kg_mem_calloc(n, sizeof *one, "rewards of a batch", err);
     kg_status status = one ? KG_OK : err->code;
 
@@ -275,9 +277,11 @@ kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_re
         grades[i] = (struct kg_grade){.n_parts = r->n};
     for (int k = 0; status == KG_OK && k < r->n; k++) {
         const struct part *p = &r->part[k];
+        struct kg_task_opts of_part = p->opts;
 
+        of_part.undecided = opts->undecided;
         memset(one, 0, n * sizeof *one);
-        status = kg_task_grade(one, p->row, &p->opts, items, n, err);
+        status = kg_task_grade(one, p->row, &of_part, items, n, err);
         if (status != KG_OK)
             (void)kg_err_prefix(err, "reward %s", p->name);
         for (size_t i = 0; status == KG_OK && i < n; i++)

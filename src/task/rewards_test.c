@@ -21,11 +21,12 @@ static struct kg_err err;
 static const char *const specs[] = {"right=qa-number", "other=" EVERY_OTHER};
 static const double weights[] = {1, 0.5};
 
+static char prompt[] = "p", truth[] = "7", source[] = "s";
+static const struct kg_record record = {
+    .prompt = prompt, .ground_truth = truth, .data_source = source};
+
 static kg_status grade(struct kg_grade grades[4], struct kg_task_opts *opts)
 {
-    static char prompt[] = "p", truth[] = "7", source[] = "s";
-    static const struct kg_record record = {
-        .prompt = prompt, .ground_truth = truth, .data_source = source};
     static const char *const answers[] = {"#### 7", "#### 8", "#### 9", "none"};
     struct kg_grade_item items[4];
     const struct kg_task_row *row;
@@ -81,6 +82,44 @@ static void an_answer_is_graded_where_any_reward_is(void **state)
     assert_true(g[0].graded && g[0].correct && g[0].reward == 6);
     assert_true(!g[1].graded && !g[1].correct && g[1].reward == 0);
     kg_task_rewards_close(opts.rewards);
+}
+
+/* An answer that one of the graders cannot read, and one that no program judges. The
+ * options of the call say what the first is, not those that the list was opened with. */
+static void what_one_grader_cannot_read_is_as_the_call_says(void **state)
+{
+    static const char *const unreadable[] = {"\\boxed{}", "\\boxed{?}", "\\boxed{1 1}",
+                                             "\\boxed{18^}", "\\boxed{=}"};
+    static const char *const two[] = {"right=math", "other=" EVERY_OTHER};
+    struct kg_task_opts opts = {.timeout_ms = 10000, .wrong_reward = -1};
+    struct kg_grade_item items[2];
+    const struct kg_task_row *row;
+    struct kg_grade g[2];
+
+    (void)state;
+    assert_int_equal(kg_task_find(&row, "none", &err), KG_OK);
+    assert_int_equal(kg_task_rewards_open(&opts.rewards, two, weights, 2, &opts, &err),
+                     KG_OK);
+    assert_true(kg_task_judges(row, &opts));
+    for (int k = 0; k < 10; k++) {
+        const char *answer = unreadable[k / 2];
+        bool wrong = k % 2;
+
+        opts.undecided = wrong ? KG_TASK_UNDECIDED_WRONG : KG_TASK_UNDECIDED_UNGRADED;
+        memset(g, 0, sizeof g);
+        for (int i = 0; i < 2; i++)
+            items[i] = (struct kg_grade_item){
+                .record = &record, .response = answer, .n = strlen(answer)};
+        assert_int_equal(kg_task_grade(g, row, &opts, items, 2, &err), KG_OK);
+        assert_true(g[0].undecided && g[1].undecided && !g[0].correct);
+        assert_true(isnan(g[0].part[0]) == !wrong && g[0].part[1] == 3);
+        assert_true(g[0].graded && g[0].reward == 0.5); /* -1 and half of 3 */
+        assert_true(g[1].graded == wrong && isnan(g[1].part[1]));
+        assert_true(kg_grade_reward(&g[1]) == -1);
+    }
+    kg_task_rewards_close(opts.rewards);
+    opts.rewards = NULL;
+    assert_false(kg_task_judges(row, &opts));
 }
 
 /* Programs say numbers of one name: each stands behind its reward's. */
@@ -268,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_are_kept_and_added_by_weight),
         cmocka_unit_test(an_answer_is_graded_where_any_reward_is),
+        cmocka_unit_test(what_one_grader_cannot_read_is_as_the_call_says),
         cmocka_unit_test(what_graders_say_besides_has_their_names),
         cmocka_unit_test(a_failing_grader_is_named),
         cmocka_unit_test(wrong_lists_are_refused),

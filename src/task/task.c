@@ -69,6 +69,7 @@ static const struct kg_task_row table[] = {
     {
         .name = "none",
         .help = "prompts alone, nothing is graded: for distillation",
+        .judges_none = true,
         .load = kg_task_none_load,
         .grade = kg_task_none_grade,
     },
@@ -190,9 +191,23 @@ fail:
 
 /* ---- grading ---- */
 
+bool kg_task_judges(const struct kg_task_row *row, const struct kg_task_opts *opts)
+{
+    return opts->rewards || !row->judges_none;
+}
+
 bool kg_task_is_external(const struct kg_task_row *row)
 {
     return !row->grade && !row->grade_by;
+}
+
+/* An answer that cannot be read earns no more than a wrong one. */
+static void settle(struct kg_grade *g, const struct kg_task_row *row,
+                   const struct kg_task_opts *opts)
+{
+    g->graded |= g->undecided && opts->undecided == KG_TASK_UNDECIDED_WRONG;
+    if (row->exact_reward && (g->graded || g->undecided) && !g->correct)
+        g->reward = opts->wrong_reward;
 }
 
 kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
@@ -200,7 +215,7 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_grade_item *items, size_t n, struct kg_err *err)
 {
     if (opts->rewards)
-        return kg_task_rewards_grade(grades, opts->rewards, items, n, err);
+        return kg_task_rewards_grade(grades, opts, items, n, err);
     if (kg_task_is_external(row))
         return kg_task_external_grade(grades, opts, items, n, err);
     int phase = kg_phase_begin((int64_t)n, "answers", "grading");
@@ -213,8 +228,7 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
         if (status != KG_OK)
             return kg_err_prefix(err, "task %s: record %lld", row->name,
                                  (long long)r->line);
-        if (row->exact_reward && grades[i].graded && !grades[i].correct)
-            grades[i].reward = opts->wrong_reward;
+        settle(&grades[i], row, opts);
         kg_phase_at(phase, (int64_t)i + 1);
     }
     kg_phase_end(phase);

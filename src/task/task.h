@@ -80,13 +80,23 @@ const char *kg_dataset_file(const struct kg_dataset *d, size_t i);
 struct kg_grade {
     double reward;
     bool correct; /* for accuracy */
-    bool graded;  /* false: could not be graded */
+    bool graded;  /* false: no verdict, or undecided and not counted as wrong */
+    /* an answer is there that the grader cannot read or decide; reward is then that of a
+     * wrong one */
+    bool undecided;
     /* several rewards (task.rewards): each without its weight, NaN where it could not be
      * graded; reward is their weighted sum */
     int n_parts;
     double part[KG_TRAJ_PARTS];
     struct kg_further further; /* what an external grader said besides */
 };
+
+/* What it counts in a mean over all answers: 0 without a verdict, and that of a wrong one
+ * where it was undecided. */
+static inline double kg_grade_reward(const struct kg_grade *g)
+{
+    return g->graded || g->undecided ? g->reward : 0;
+}
 
 /* Scores of Search-R1's format reward: see kg_qa_format_score in task/qa.h. */
 struct kg_qa_format {
@@ -100,6 +110,11 @@ enum kg_task_life {
     KG_TASK_LIFE_AUTO,  /* RUN where it answers before its input ends, else BATCH */
     KG_TASK_LIFE_RUN,   /* started once, asked for every batch */
     KG_TASK_LIFE_BATCH, /* started for every batch, its input ends behind it */
+};
+/* What an answer is that is there but cannot be read or decided: ungraded, wrong. */
+enum kg_task_undecided {
+    KG_TASK_UNDECIDED_UNGRADED, /* of evaluation, which reports it apart */
+    KG_TASK_UNDECIDED_WRONG,    /* else garbage may earn more than a wrong answer */
 };
 struct kg_task_grader;  /* a program that stays, see below */
 struct kg_task_rewards; /* several graders, see below */
@@ -138,7 +153,8 @@ struct kg_task_opts {
     struct kg_task_rewards *rewards;
     const char *grader;  /* math: a mode of math/; NULL or "" for default */
     double wrong_reward; /* tasks of exact reward: what a wrong answer earns, below 1 */
-    bool keep_thinking;  /* math: read what stands before </think> too */
+    enum kg_task_undecided undecided;
+    bool keep_thinking; /* math: read what stands before </think> too */
     /* math: names (ids, or lines where there is none) of records to leave out, "a,b" */
     const char *exclude;
     /* math: leave out and count records whose gold answer does not grade itself right;
@@ -176,6 +192,7 @@ struct kg_task_row {
     const char *help;
     const char *levels; /* generators: "easy|hard"; NULL for tasks that read data */
     bool exact_reward;  /* reward is 1 when right, else opts.wrong_reward */
+    bool judges_none;   /* no answer has a verdict, and none is missed */
     /* Fill d from a file (data tasks; path given) or by generation (path NULL). */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);
@@ -224,6 +241,8 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         struct kg_err *err) KG_MUST_CHECK;
 
 bool kg_task_is_external(const struct kg_task_row *row);
+/* Whether answers are expected to have a verdict. */
+bool kg_task_judges(const struct kg_task_row *row, const struct kg_task_opts *opts);
 /* The program of an external grader, which stays from batch to batch: it is started when
  * it is first asked, and anew where it died after it had served. Calls of several threads
  * take turns. Give it to opts->running, close it after the last batch.

@@ -92,8 +92,8 @@ kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_o
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-kg_status kg_task_rewards_grade(struct kg_grade *grades,
-                                const struct kg_task_rewards *rewards,
+/* By opts->rewards.   opts: of the call; its `undecided` is that of every part */
+kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                 const struct kg_grade_item *items, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* errors: EINVAL (no command, no time) */

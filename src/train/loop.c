@@ -92,6 +92,7 @@ static kg_status add_answer(void *user, const struct kg_traj *t,
     KG_TRY(dump_answer(b, t, text, err));
     kg_part_add(&b->parts, t);
     row->answers++;
+    row->judged++;
     row->reward += t->reward;
     row->correct += right;
     row->tokens += (double)kg_traj_model_tokens(t);
@@ -108,11 +109,14 @@ static kg_status validate_model(struct kg_run *run, const struct kg_model *m,
                                 struct kg_err *err)
 {
     struct kg_eval_opts opts = kg_run_eval_opts(&run->in);
+    struct kg_task_opts grading = run->in.task_opts;
     struct by_source by = {.opts = &run->in.task_opts, .samples = opts.samples};
     struct kg_eval_result r;
     char under[KG_METRIC_NAME];
     kg_status status = dump_open(&by, run, prefix, err);
 
+    grading.undecided = KG_TASK_UNDECIDED_UNGRADED; /* val/ungraded has them */
+    opts.task_opts = &grading;
     opts.episodes = run->work.episodes;
     opts.ranks = run->work.ranks;
     opts.rows = kg_run_rows(&run->state, &run->work, m);

@@ -252,6 +252,7 @@ static kg_status read_parts(struct kg_traj *t, const struct kg_json_doc *doc,
             return kg_fail(err, KG_EFORMAT, "%s: expected reward %s, found none",
                            doc->where, name);
         t->part[k] = kg_json_real(one, NAN);
+        t->graded |= !isnan(t->part[k]); /* another algorithm may compare other sums */
     }
     return KG_OK;
 }
@@ -445,11 +446,13 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
     kg_str_release(&text);
     KG_TRY(status);
     b->group = r->run.in.recipe.rollout.samples;
+    b->judges = kg_task_judges(r->run.in.task, &r->run.in.task_opts);
     if (b->n_trajs == 0 || b->n_trajs % (size_t)b->group != 0)
         return kg_fail(err, KG_EFORMAT,
                        "%s: expected groups of %d answers that were learned from, found "
                        "%zu answers",
                        path.text, b->group, b->n_trajs);
+    kg_rl_compare_sums(b->trajs, b->n_trajs, (size_t)b->group, &r->run.in);
     b->n_learned = b->n_trajs;
     b->grades = kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err);
     return b->grades ? KG_OK : err->code;

@@ -132,7 +132,7 @@ struct pass_plan {
 
 bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
 {
-    return !kg_rl_learns(b, i) ||
+    return !kg_rl_learns(b, i) || !kg_rl_judged(b, i) ||
            (algo->mask_truncated && b->trajs[i].finish == KG_FINISH_LENGTH);
 }
 

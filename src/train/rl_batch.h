@@ -11,11 +11,14 @@
 #include "train/rank_times.h"
 #include "train/run.h"
 
+#include <math.h>
+
 /* What dynamic sampling saw, over all generation batches of the step. */
 struct kg_rl_dynamic {
     int64_t batches; /* 0: it is off */
     int64_t prompts;
     int64_t answers;
+    int64_t judged; /* of these: with a verdict, whose rewards reward_sum adds */
     int64_t correct;
     int64_t all_right, all_wrong; /* prompts */
     int64_t equal;                /* prompts without different values of the metric */
@@ -35,7 +38,8 @@ struct kg_rl_batch {
     size_t n_spare;
     int64_t places; /* prompts that the step took from the row of epochs */
     struct kg_rl_dynamic dynamic;
-    /* (n_trajs) owned: shaped reward of the greedy answer; NULL unless needed */
+    /* (n_trajs) owned: shaped reward of the greedy answer, NaN where it has no verdict;
+     * NULL unless needed */
     double *greedy;
     double greedy_correct; /* how many of the n_greedy were */
     double greedy_ungraded;
@@ -51,7 +55,9 @@ struct kg_rl_batch {
      * the policy's or its sampler's (old log-probs, kept mass, sum of squares) */
     int anchor_passes, own_passes;
     int32_t group; /* samples of a prompt */
-    bool shaped;   /* rewards carry overlong shaping */
+    /* answers are expected to have a verdict (kg_task_judges): one without is left out */
+    bool judges;
+    bool shaped; /* rewards carry overlong shaping */
     /* passes read each trajectory as one text, whatever its turns were sampled from; else
      * every turn in its own context (kg_traj_part) */
     bool whole;
@@ -96,14 +102,20 @@ static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
     return !b->drop || !b->drop[i];
 }
 
+/* Whether a reward is known of the answer, and what it is compared with. */
+static inline bool kg_rl_judged(const struct kg_rl_batch *b, size_t i)
+{
+    return !b->judges || (b->trajs[i].graded && !(b->greedy && isnan(b->greedy[i])));
+}
+
 /* Whether what was recorded with it is of another context than passes read it in. */
 static inline bool kg_rl_displaced(const struct kg_rl_batch *b, size_t i)
 {
     return b->whole && b->trajs[i].n_windows > 0;
 }
 
-/* Whether a filter takes the answer out of the policy's loss: dynamic sampling, or
- * algo.mask_truncated. */
+/* Whether the answer is out of the policy's loss: by dynamic sampling, by
+ * algo.mask_truncated, or for want of a verdict. */
 bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i);
 /* Whether the anchor is asked about the answer: not where kl.after_filter leaves its KL
  * out of the loss. */
@@ -115,6 +127,12 @@ bool kg_rl_anchored(const struct kg_rl_batch *b, const struct kg_algo *algo, siz
 kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                        const struct kg_run_state *state, struct kg_run_work *work,
                        struct kg_err *err) KG_MUST_CHECK;
+
+/* Several rewards, whose sums are compared within a group: an answer has no verdict where
+ * it lacks a reward that another one has. A reward that none has is not of this prompt.
+ * Rows that take each reward by itself see which is missing. */
+void kg_rl_compare_sums(struct kg_traj *trajs, size_t n, size_t group,
+                        const struct kg_run_inputs *in);
 
 /* Flatten, and run the anchor pass and, when asked for, the recomputed old log-probs. */
 kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,

@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const double MUCH_UNGRADED = 0.1; /* share of a step's answers */
+
 void kg_rl_terms_fill(struct kg_rl_terms *terms, const struct kg_policy_grad *grad,
                       const struct kg_policy_batch *batch)
 {
@@ -58,33 +60,46 @@ void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr)
 
 /* ---- metrics ---- */
 
+/* Whether its reward is one of those that are learned from. */
+static bool has_reward(const struct kg_rl_batch *b, size_t i)
+{
+    return kg_rl_learns(b, i) && (b->trajs[i].graded || !b->judges);
+}
+
 /* The reward as it was learned from, where shaping is on. */
 static void put_shaping(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
-    double sum = 0, n = (double)b->n_learned;
+    double sum = 0, n = 0;
     size_t fined = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
         if (!kg_rl_learns(b, i))
             continue;
-        sum += b->trajs[i].reward + b->trajs[i].shaping;
+        sum += has_reward(b, i) ? b->trajs[i].reward + b->trajs[i].shaping : 0;
+        n += has_reward(b, i);
         fined += b->trajs[i].shaping != 0;
     }
     if (!b->shaped)
         return;
-    kg_metrics_put(log, "reward/shaped_mean", sum / n);
-    kg_metrics_put(log, "reward/overlong", (double)fined / n);
+    if (n > 0)
+        kg_metrics_put(log, "reward/shaped_mean", sum / n);
+    kg_metrics_put(log, "reward/overlong", (double)fined / (double)b->n_learned);
 }
 
 static void put_greedy(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
-    double sum = 0, n = (double)b->n_greedy;
+    double sum = 0, of = 0, n = (double)b->n_greedy;
 
     if (b->n_greedy == 0)
         return;
-    for (size_t i = 0; i < b->n_trajs; i++)
-        sum += b->greedy[i]; /* 0 where nothing is learned */
-    kg_metrics_put(log, "reward/greedy", sum / (double)b->n_learned);
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        if (!kg_rl_learns(b, i) || isnan(b->greedy[i]))
+            continue;
+        sum += b->greedy[i];
+        of++;
+    }
+    if (of > 0)
+        kg_metrics_put(log, "reward/greedy", sum / of);
     kg_metrics_put(log, "reward/greedy_accuracy", b->greedy_correct / n);
     kg_metrics_put(log, "reward/greedy_ungraded", b->greedy_ungraded / n);
 }
@@ -92,35 +107,40 @@ static void put_greedy(struct kg_metrics *log, const struct kg_rl_batch *b)
 /* Answers of one prompt are alike: the errors of the step's means are over prompts. */
 static void put_errors(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
-    double n = 0, reward = 0, reward_squares = 0, right = 0, right_squares = 0;
+    double n = 0, groups = 0, reward = 0, reward_squares = 0, right = 0,
+           right_squares = 0;
 
     for (size_t g = 0; g < b->n_trajs / (size_t)b->group; g++) {
-        double r = 0, c = 0;
+        size_t first = g * (size_t)b->group, end = first + (size_t)b->group;
+        double r = 0, c = 0, judged = 0;
 
-        if (!kg_rl_learns(b, g * (size_t)b->group))
+        if (!kg_rl_learns(b, first))
             continue;
-        for (size_t i = g * (size_t)b->group; i < (g + 1) * (size_t)b->group; i++) {
-            r += b->trajs[i].reward / b->group;
+        for (size_t i = first; i < end; i++)
+            judged += has_reward(b, i);
+        for (size_t i = first; i < end; i++) {
+            r += has_reward(b, i) ? b->trajs[i].reward / judged : 0;
             c += (double)(b->grades[i].graded && b->grades[i].correct) / b->group;
         }
         n++;
+        groups += judged > 0;
         reward += r, reward_squares += r * r;
         right += c, right_squares += c * c;
     }
     kg_metrics_put(log, "reward/mean_stderr",
-                   kg_metrics_stderr(n, reward, reward_squares));
+                   kg_metrics_stderr(groups, reward, reward_squares));
     kg_metrics_put(log, "reward/accuracy_stderr",
                    kg_metrics_stderr(n, right, right_squares));
 }
 
 static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
-    double sum = 0, square = 0, low = INFINITY, high = -INFINITY, right = 0, ungraded = 0;
-    double n = (double)b->n_learned;
+    double sum = 0, square = 0, low = INFINITY, high = -INFINITY, judged = 0;
+    double n = (double)b->n_learned, right = 0, ungraded = 0, undecided = 0;
     size_t all_right = 0, all_wrong = 0, groups = b->n_learned / (size_t)b->group;
 
     for (size_t g = 0; g < b->n_trajs / (size_t)b->group; g++) {
-        int correct = 0;
+        int correct = 0, of = 0;
 
         if (!kg_rl_learns(b, g * (size_t)b->group))
             continue;
@@ -128,23 +148,32 @@ static void put_rewards(struct kg_metrics *log, const struct kg_rl_batch *b)
             size_t at = g * (size_t)b->group + (size_t)i;
             double r = b->trajs[at].reward;
 
+            correct += b->grades[at].graded && b->grades[at].correct;
+            undecided += b->grades[at].undecided;
+            ungraded += !b->trajs[at].graded;
+            if (!has_reward(b, at))
+                continue;
+            of++;
             sum += r;
             square += r * r;
             low = fmin(low, r);
             high = fmax(high, r);
-            correct += b->grades[at].graded && b->grades[at].correct;
-            ungraded += !b->grades[at].graded;
         }
+        judged += of;
         right += correct;
-        all_right += correct == b->group;
-        all_wrong += correct == 0;
+        all_right += of > 0 && correct >= of;
+        all_wrong += of > 0 && correct == 0;
     }
-    kg_metrics_put(log, "reward/mean", sum / n);
-    kg_metrics_put(log, "reward/std", sqrt(fmax(0, square / n - sum * sum / n / n)));
-    kg_metrics_put(log, "reward/min", low);
-    kg_metrics_put(log, "reward/max", high);
+    if (judged > 0) {
+        kg_metrics_put(log, "reward/mean", sum / judged);
+        kg_metrics_put(log, "reward/std",
+                       sqrt(fmax(0, square / judged - sum * sum / judged / judged)));
+        kg_metrics_put(log, "reward/min", low);
+        kg_metrics_put(log, "reward/max", high);
+    }
     kg_metrics_put(log, "reward/accuracy", right / n);
     kg_metrics_put(log, "reward/ungraded", ungraded / n);
+    kg_metrics_put(log, "reward/undecided", undecided / n);
     put_errors(log, b);
     put_shaping(log, b);
     put_greedy(log, b);
@@ -181,7 +210,8 @@ static void put_sources(struct kg_metrics *log, const struct kg_rl_batch *b,
             continue;
         row = kg_sources_row(&sources, kg_source_of(&in->train, prompt));
         row->answers++;
-        row->reward += b->trajs[i].reward;
+        row->judged += has_reward(b, i);
+        row->reward += has_reward(b, i) ? b->trajs[i].reward : 0;
         row->correct += b->grades[i].graded && b->grades[i].correct;
         row->tokens += (double)(b->begin[i + 1] - b->begin[i]);
     }
@@ -320,7 +350,8 @@ static void put_dynamic(struct kg_metrics *log, const struct kg_rl_batch *b)
     kg_metrics_put(log, "dynamic/equal", (double)d->equal);
     kg_metrics_put(log, "dynamic/surplus", (double)d->surplus);
     kg_metrics_put(log, "dynamic/accuracy", (double)d->correct / (double)d->answers);
-    kg_metrics_put(log, "dynamic/reward", d->reward_sum / (double)d->answers);
+    if (d->judged > 0)
+        kg_metrics_put(log, "dynamic/reward", d->reward_sum / (double)d->judged);
 }
 
 static void put_policy(struct kg_metrics *log, const struct kg_algo *algo,
@@ -482,6 +513,22 @@ static void progress(int64_t step, int64_t last, const struct kg_metrics *log)
                     kg_metrics_get(log, "policy/entropy", 0), seconds, eta / 60, slowest);
 }
 
+/* Once a run: what grades may be broken, and the batch is smaller than it was meant. */
+static void warn_of_ungraded(struct kg_run *run, const struct kg_rl_batch *b,
+                             const struct kg_metrics *log)
+{
+    double share = kg_metrics_get(log, "reward/ungraded", 0);
+
+    if (!b->judges || share < MUCH_UNGRADED || run->log.told_ungraded)
+        return;
+    run->log.told_ungraded = true;
+    if (!run->log.elsewhere)
+        kg_log_warn("step %lld: %.0f %% of the answers have no verdict, so they are left "
+                    "out of the update; see what the grader says (reward/ungraded, "
+                    "docs/tasks.md)",
+                    (long long)run->state.count.step, 100 * share);
+}
+
 kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                     const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
                     struct kg_err *err)
@@ -489,6 +536,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     struct kg_metrics log = {.n = 0};
 
     put_rewards(&log, b);
+    warn_of_ungraded(run, b, &log);
     put_parts(&log, b, &run->in.task_opts);
     put_sources(&log, b, &run->in);
     put_lengths(&log, b);

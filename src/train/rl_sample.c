@@ -242,6 +242,34 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b,
     return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
 }
 
+/* Which of several rewards the answers have between them, of those with a weight. */
+static uint32_t rewards_of(const struct kg_traj *t, size_t n,
+                           const struct kg_task_rewards *r)
+{
+    uint32_t has = 0;
+
+    for (size_t i = 0; i < n; i++)
+        for (int k = 0; k < t[i].n_parts; k++)
+            if (!isnan(t[i].part[k]) && kg_task_rewards_weight(r, k) != 0)
+                has |= (uint32_t)1 << k;
+    return has;
+}
+
+void kg_rl_compare_sums(struct kg_traj *trajs, size_t n, size_t group,
+                        const struct kg_run_inputs *in)
+{
+    const struct kg_task_rewards *r = in->task_opts.rewards;
+
+    if (kg_algo_needs(&in->algo) & KG_NEED_PARTS)
+        return;
+    for (size_t first = 0; first < n; first += group) {
+        uint32_t all = rewards_of(&trajs[first], group, r);
+
+        for (size_t i = first; i < first + group; i++)
+            trajs[i].graded &= rewards_of(&trajs[i], 1, r) == all;
+    }
+}
+
 /* The next n_prompts places of the row, sampled and graded. After a failure what there is
  * of them lies in the batch, for the dump. */
 static kg_status generate(struct generation *g, struct kg_rl_batch *b,
@@ -258,6 +286,8 @@ static kg_status generate(struct generation *g, struct kg_rl_batch *b,
     KG_TRY_GOTO(out, choose_prompts(g->requests, n_prompts, in, place, err));
     b->places += (int64_t)n_prompts;
     status = roll(g, b, in, state, work, &sampling, err);
+    if (status == KG_OK)
+        kg_rl_compare_sums(g->trajs, g->n, (size_t)b->group, in);
     for (size_t i = 0; status != KG_OK && i < g->n; i++)
         move_in(b, g, i, false);
 out:
@@ -273,28 +303,37 @@ static double metric_of(const struct generation *g, size_t i, bool reward)
     return reward ? g->trajs[i].reward : g->grades[i].graded && g->grades[i].correct;
 }
 
-/* Whether the group that begins at trajectory `first` has two different values. */
+/* Whether the group that begins at trajectory `first` has two different values; an answer
+ * without a verdict has none. */
 static bool is_mixed(const struct generation *g, size_t first, int32_t group, bool reward)
 {
-    for (size_t i = first + 1; i < first + (size_t)group; i++)
-        if (metric_of(g, i, reward) != metric_of(g, first, reward))
+    double one = NAN;
+
+    for (size_t i = first; i < first + (size_t)group; i++) {
+        if (!g->trajs[i].graded)
+            continue;
+        if (metric_of(g, i, reward) != one && !isnan(one))
             return true;
+        one = metric_of(g, i, reward);
+    }
     return false;
 }
 
 static void count_group(struct kg_rl_dynamic *d, const struct generation *g, size_t first,
                         int32_t group)
 {
-    int32_t correct = 0;
+    int32_t correct = 0, judged = 0;
 
     for (size_t i = first; i < first + (size_t)group; i++) {
         correct += metric_of(g, i, false) != 0;
-        d->reward_sum += g->trajs[i].reward;
+        judged += g->trajs[i].graded;
+        d->reward_sum += g->trajs[i].graded ? g->trajs[i].reward : 0;
     }
     d->answers += group;
+    d->judged += judged;
     d->correct += correct;
-    d->all_right += correct == group;
-    d->all_wrong += correct == 0;
+    d->all_right += judged > 0 && correct >= judged;
+    d->all_wrong += judged > 0 && correct == 0;
 }
 
 /* Groups of the generation find their place: learned from, in the batch for their KL
@@ -409,14 +448,25 @@ static void ask_greedy(struct kg_request *requests, const struct kg_rl_batch *b,
     }
 }
 
-static void take_greedy(struct kg_rl_batch *b, const struct generation *g)
+/* A baseline that no grader judged, or not by the rewards of the group, is none. */
+static double baseline_of(const struct kg_traj *t, const struct kg_rl_batch *b,
+                          size_t first, const struct kg_task_rewards *r)
+{
+    bool known = t->graded &&
+                 rewards_of(t, 1, r) == rewards_of(&b->trajs[first], (size_t)b->group, r);
+
+    return known || !b->judges ? t->reward + t->shaping : NAN;
+}
+
+static void take_greedy(struct kg_rl_batch *b, const struct generation *g,
+                        const struct kg_task_rewards *r)
 {
     size_t group = (size_t)b->group, at = 0;
 
     for (size_t i = 0; i < b->n_trajs; i++) {
         if (!kg_rl_learns(b, i))
             continue;
-        b->greedy[i] = g->trajs[at / group].reward + g->trajs[at / group].shaping;
+        b->greedy[i] = baseline_of(&g->trajs[at / group], b, i / group * group, r);
         at++;
     }
     for (size_t i = 0; i < g->n; i++) {
@@ -459,7 +509,7 @@ static kg_status sample_greedy(struct kg_rl_batch *b, const struct kg_run_inputs
     status = roll(&g, b, in, state, work, &sampling, err);
     shape(g.trajs, g.n, in);
     if (status == KG_OK)
-        take_greedy(b, &g);
+        take_greedy(b, &g, in->task_opts.rewards);
     for (size_t i = 0; i < g.n; i++)
         move_aside(b, &g.trajs[i]);
 out:
@@ -474,6 +524,7 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
     size_t prompts = (size_t)in->recipe.rollout.prompts;
 
     b->group = in->recipe.rollout.samples;
+    b->judges = kg_task_judges(in->task, &in->task_opts);
     if (in->recipe.rollout.dynamic)
         KG_TRY(sample_dynamic(b, in, state, work, prompts, err));
     else

@@ -74,7 +74,8 @@ void kg_sources_put(struct kg_metrics *log, const char *prefix,
     for (size_t i = 0; i < s->n; i++) {
         const struct kg_source_sums *row = &s->row[i];
 
-        put(log, prefix, "reward", row, row->reward / row->answers);
+        if (row->judged > 0)
+            put(log, prefix, "reward", row, row->reward / row->judged);
         put(log, prefix, "accuracy", row, row->correct / row->answers);
         put(log, prefix, "length", row, row->tokens / row->answers);
         put(log, prefix, "answers", row, row->answers);

@@ -19,6 +19,7 @@ enum {
 struct kg_source_sums {
     const char *name; /* borrowed */
     double answers;
+    double judged; /* of these: with a reward, which the next adds */
     double reward;
     double correct;
     double tokens;
