@@ -15,6 +15,10 @@
 
 #include <sys/mman.h>
 
+enum {
+    STOPPED = 50
+}; /* exit status of a rank that a signal stopped, its own or another's */
+
 /* What happens to one of the ranks; {0}: nothing. */
 struct upset {
     void (*before)(int me); /* in each, before it begins */
@@ -62,7 +66,10 @@ static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
     if (status != KG_OK)
         fprintf(stderr, "rank %d of %d: %s\n", r->me, r->n, e.message);
     fflush(NULL);
-    _exit(status == KG_OK ? 0 : r->lost ? KG_RANKS_EXIT_LOST : 1);
+    _exit(status == KG_OK             ? 0
+          : r->lost                   ? KG_RANKS_EXIT_LOST
+          : status == KG_EINTERRUPTED ? STOPPED
+                                      : 1);
 }
 
 /* n ranks of a run.   child (n) out */

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t stop_requested;
+static volatile sig_atomic_t asked; /* by this signal; 0: not yet */
 
 static void on_signal(int number)
 {
-    if (stop_requested)
+    if (asked)
         _exit(128 + number); /* what a shell reports for a process ended by the signal */
-    stop_requested = 1;
+    asked = number;
 }
 
 static void install(int flags)
@@ -47,4 +47,6 @@ void kg_signal_ignore_writes(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-bool kg_signal_stop_requested(void) { return stop_requested != 0; }
+bool kg_signal_stop_requested(void) { return asked != 0; }
+
+int kg_signal_number(void) { return asked; }

@@ -14,5 +14,7 @@ void kg_signal_install_waking(void);
  * limit of a file's size (ulimit -f), is an error of that write. */
 void kg_signal_ignore_writes(void);
 bool kg_signal_stop_requested(void);
+/* The signal that asked first; 0: none did. */
+int kg_signal_number(void);
 
 #endif

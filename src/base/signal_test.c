@@ -24,10 +24,10 @@ static int child(int first, int second)
     if (pid == 0) {
         signal(SIGHUP, SIG_DFL); /* the tests may run under nohup */
         kg_signal_install();
-        if (kg_signal_stop_requested())
+        if (kg_signal_stop_requested() || kg_signal_number() != 0)
             _exit(51);
         raise(first);
-        if (!kg_signal_stop_requested())
+        if (!kg_signal_stop_requested() || kg_signal_number() != first)
             _exit(52);
         if (second)
             raise(second);

@@ -47,12 +47,21 @@ static void say_printable(const char *text)
     }
 }
 
+int kg_cli_status(kg_status status)
+{
+    int number = kg_signal_number();
+
+    if (status != KG_EINTERRUPTED)
+        return status == KG_OK ? KG_EXIT_OK : KG_EXIT_FAILURE;
+    return KG_EXIT_SIGNAL + (number > 0 ? number : SIGTERM);
+}
+
 int kg_cli_fail(const struct kg_err *err)
 {
     say_where();
     say_printable(err->message);
     fputc('\n', stderr);
-    return KG_EXIT_FAILURE;
+    return err->code == KG_EINTERRUPTED ? kg_cli_status(err->code) : KG_EXIT_FAILURE;
 }
 
 int kg_cli_exit(kg_status status, const struct kg_err *err)

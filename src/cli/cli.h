@@ -21,7 +21,7 @@
 
 struct kg_json_doc;
 
-enum { KG_EXIT_OK = 0, KG_EXIT_FAILURE = 1, KG_EXIT_USAGE = 2 };
+enum { KG_EXIT_OK = 0, KG_EXIT_FAILURE = 1, KG_EXIT_USAGE = 2, KG_EXIT_SIGNAL = 128 };
 
 enum { KG_FLAG_LIST_MAX = 16 };
 struct kg_flag_list {
@@ -164,8 +164,12 @@ kg_status kg_cli_completion(struct kg_str *out, const char *shell,
 
 /* ---- output ---- */
 
-/* Say "kedge COMMAND: message" and return KG_EXIT_FAILURE; usage errors add where help
- * is, and return KG_EXIT_USAGE. */
+/* The exit status of a command that ended with this: KG_EXIT_OK, KG_EXIT_FAILURE, or for
+ * EINTERRUPTED KG_EXIT_SIGNAL and the signal, as a shell has it. A rank that was stopped
+ * by the signal of another one counts as ended by SIGTERM. */
+int kg_cli_status(kg_status status);
+/* Say "kedge COMMAND: message" and return kg_cli_status; usage errors add where help is,
+ * and return KG_EXIT_USAGE. */
 int kg_cli_fail(const struct kg_err *err);
 /* The watch of this process (base/watch.h), again where it was stopped. */
 void kg_cli_watch(void);

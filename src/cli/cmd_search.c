@@ -402,13 +402,16 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
                                               .how = how,
                                               .bm25 = &bm25};
     struct kg_str out = {0};
-    kg_status status;
 
     (void)argc;
     KG_TRY(check_place(argv[0], err));
     KG_TRY(check_how(argv[0], err));
-    status = kg_search_bench(&out, &opts, err);
-    return kg_cli_print(status, &out, err);
+    KG_TRY(kg_cli_print(kg_search_bench(&out, &opts, err), &out, err));
+    if (kg_signal_stop_requested())
+        return kg_fail(err, KG_EINTERRUPTED,
+                       "stopped by a signal: the numbers are of "
+                       "what was asked until then");
+    return KG_OK;
 }
 
 /* ---- the command ---- */

@@ -18,8 +18,8 @@ const struct kg_command kg_commands[] = {
      "algo.preset; `kedge presets` lists them) is weaker than either. The run directory "
      "(run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
      "checkpoints/step-NNNNNN/{model,anchor}. SIGINT, SIGTERM and SIGHUP finish the "
-     "step, "
-     "save and leave with status 0; SIGUSR1 makes it (and every other command) say what "
+     "step, save and leave with status 128 + the signal, 0 is for a run that is done; "
+     "SIGUSR1 makes it (and every other command) say what "
      "it is "
      "doing.",
      -1, NULL, NULL, NULL},

@@ -205,7 +205,8 @@ kg_status kg_cli_man(struct kg_str *out, struct kg_err *err)
         KG_TRY(put_man_command(out, c, err));
     return kg_str_puts(out,
                        ".SH EXIT STATUS\n0 when done, 1 when the work failed, 2 when the "
-                       "command line was "
-                       "wrong.\n",
+                       "command line was wrong, 75 when another rank was lost, 128 + N "
+                       "when signal N stopped it before it was done (130 SIGINT, 143 "
+                       "SIGTERM). A server that a signal ends is done.\n",
                        err);
 }

@@ -242,6 +242,7 @@ static kg_status step_border(bool *stop, struct kg_run *run, kg_status status,
 /* Between steps a stop was requested. What is saved already is not written again. */
 static kg_status stop_here(struct kg_run *run, struct kg_err *err)
 {
+    run->stopped = true;
     kg_log_info("stop requested: saving and leaving");
     return save(run, err);
 }
@@ -356,11 +357,10 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     if (warm)
         status = save(run, err);
     KG_TRY(step_border(&stop, run, status, err));
-    if (stop)
-        return KG_OK; /* a resumed run validates */
-    if (run->in.recipe.eval.at_start)
-        KG_TRY(kg_run_validate(run, err));
-    return KG_OK;
+    if (!run->in.recipe.eval.at_start || run->in.val.n == 0)
+        return KG_OK;
+    run->stopped = stop; /* a resumed run validates */
+    return stop ? KG_OK : kg_run_validate(run, err);
 }
 
 /* The first step that this run's log has, resumed or not; past the last without any. */
@@ -576,6 +576,20 @@ static kg_status leave(struct kg_run *run, kg_status status, struct kg_err *err)
     return status;
 }
 
+/* What was not done is not an error of the run, and not its end either. */
+static kg_status say_stopped(const struct kg_run *run, struct kg_err *err)
+{
+    const struct kg_counters *count = &run->state.count;
+    bool warm = count->sft_step < run->in.sft_steps;
+
+    return kg_fail(err, KG_EINTERRUPTED,
+                   "%s: stopped by a signal after %s %lld of %lld, which is saved; "
+                   "--resume goes on",
+                   run->in.recipe.run.dir, warm ? "update" : "step",
+                   (long long)(warm ? count->sft_step : count->step),
+                   (long long)(warm ? run->in.sft_steps : run->in.recipe.train.steps));
+}
+
 static kg_status open_and_run(struct kg_ranks *ranks, const struct kg_config *config,
                               bool resume, bool stop_on_signal, struct kg_err *err)
 {
@@ -590,6 +604,8 @@ static kg_status open_and_run(struct kg_ranks *ranks, const struct kg_config *co
     if (status == KG_OK)
         status = run_phases(&run, resume, err);
     status = leave(&run, status, err);
+    if (status == KG_OK && run.stopped)
+        status = say_stopped(&run, err);
     kg_run_close(&run);
     return status;
 }
@@ -624,6 +640,7 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     if (status == KG_OK)
         status = open_and_run(ranks, config, resume, stop_on_signal, err);
     wait_for_all(ranks);
+    ranks->told |= status == KG_EINTERRUPTED; /* all have stopped: the first says it */
     kg_watch_file(NULL);
     kg_watch_after(KG_WATCH_WARN_S);
     kg_phase_end(phase);

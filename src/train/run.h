@@ -151,6 +151,7 @@ struct kg_run {
     struct kg_run_work work;
     struct kg_run_log log;
     struct kg_saving *saving; /* a checkpoint on its way; owned; NULL: none */
+    bool stopped;             /* by a signal, before its last step */
 };
 
 /* Load and build all of it; nothing is written. */

@@ -394,7 +394,7 @@ static void a_wait_is_left_when_a_stop_is_asked_for(void **state)
         const char *const *const lists[] = {base, extra};
         struct kg_config *c = config_from(ROOT "/left", lists, 2);
 
-        _exit(kg_train_run(c, false, true, &e) == KG_OK ? 50 : 51);
+        _exit(kg_train_run(c, false, true, &e) == KG_EINTERRUPTED ? 50 : 51);
     }
     until_asked(fd);
     asked = kg_clock_seconds();
