@@ -1,8 +1,8 @@
 /* Element types: the traits table and conversion of whole arrays.
  *
  * Conversions serve files and host arrays; kernels load and store their own lanes. Every
- * conversion goes through fp32, which holds each of the types exactly, and rounds once at
- * the end.
+ * conversion goes through fp32, which holds each of the types but F64 exactly, and rounds
+ * once at the end; what is F64 is rounded to fp32 first, as torch does.
  */
 #include "tensor/dtype.h"
 
@@ -10,6 +10,7 @@ static const struct kg_dtype_traits traits[KG_DTYPE_COUNT] = {
     [KG_F32] = {"fp32", "F32", 4},
     [KG_BF16] = {"bf16", "BF16", 2},
     [KG_F16] = {"fp16", "F16", 2},
+    [KG_F64] = {"fp64", "F64", 8},
 };
 
 const struct kg_dtype_traits *kg_dtype_traits(enum kg_dtype dtype)
@@ -27,7 +28,8 @@ kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name, struct kg_err *
         }
     return kg_fail(
         err, KG_EINVAL,
-        "expected an element type (fp32, bf16, fp16, or F32, BF16, F16), found \"%s\"",
+        "expected an element type (fp32, bf16, fp16, fp64, or F32, BF16, F16, F64), "
+        "found \"%s\"",
         name);
 }
 
@@ -52,7 +54,12 @@ static float f16_to_f32(uint16_t h)
 static float element(const unsigned char *p, enum kg_dtype type, size_t i)
 {
     float f;
+    double d;
     uint16_t h;
+    if (type == KG_F64) {
+        memcpy(&d, p + i * sizeof d, sizeof d);
+        return (float)d;
+    }
     if (type == KG_F32) {
         memcpy(&f, p + i * sizeof f, sizeof f);
         return f;
@@ -68,9 +75,9 @@ kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
         memcpy(dst, src, n * traits[src_type].bytes);
         return KG_OK;
     }
-    if (dst_type == KG_F16)
-        return kg_fail(err, KG_EDTYPE, "conversion from %s to fp16: fp16 is read only",
-                       traits[src_type].name);
+    if (dst_type == KG_F16 || dst_type == KG_F64)
+        return kg_fail(err, KG_EDTYPE, "conversion from %s to %s: that is read only",
+                       traits[src_type].name, traits[dst_type].name);
     unsigned char *out = dst;
     for (size_t i = 0; i < n; i++) {
         float f = element(src, src_type, i);

@@ -14,7 +14,8 @@
 enum kg_dtype {
     KG_F32 = 0,
     KG_BF16,
-    KG_F16, /* read from files only; nothing computes in it */
+    KG_F16, /* read from files only, as the next; nothing computes in them */
+    KG_F64,
     KG_DTYPE_COUNT
 };
 
@@ -62,7 +63,8 @@ static inline uint16_t kg_f32_to_bf16_drawn(float f, uint16_t draw)
     return (uint16_t)((u + draw) >> 16);
 }
 
-/* Convert n elements between any two types (F16 as a source only).   errors: EDTYPE */
+/* Convert n elements between any two types (F16 and F64 as sources only).
+ * errors: EDTYPE */
 kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
                            enum kg_dtype src_type, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;

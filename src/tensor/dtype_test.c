@@ -113,6 +113,49 @@ static void fp16_to_bf16_rounds_and_nothing_becomes_fp16(void **state)
     assert_int_equal(h, 0x3c01);
 }
 
+/* torch 2.15: torch.tensor(x, dtype=float64).to(float32) and .to(bfloat16), which rounds
+ * twice. */
+static void fp64_is_rounded_as_torch_does(void **state)
+{
+    static const struct {
+        double x;
+        uint32_t f32;
+        uint16_t bf16;
+    } rows[] = {
+        {0x1.999999999999ap-4, 0x3dcccccd, 0x3dcd},
+        {0x1.5555555555555p-2, 0x3eaaaaab, 0x3eab},
+        {-0x1.4000000000000p+1, 0xc0200000, 0xc020},
+        {0x1.0000010000000p+0, 0x3f800000, 0x3f80},
+        {0x1.0000010001000p+0, 0x3f800001, 0x3f80},
+        {0x1.0100000000000p+0, 0x3f808000, 0x3f80},
+        {0x1.0100000400000p+0, 0x3f808000, 0x3f80},
+        {0x1.0300000000000p+0, 0x3f818000, 0x3f82},
+        {0x1.fffffe54daff8p+127, 0x7f7fffff, 0x7f80},
+        {0x1.ffffff514a7bcp+127, 0x7f800000, 0x7f80},
+        {-0x1.78287f49c4a1dp+129, 0xff800000, 0xff80},
+        {0x1.6d601ad376ab9p-150, 0x00000001, 0x0000},
+        {0x1.ff868bf4d956ap-151, 0x00000000, 0x0000},
+        {0x1.16c262777579cp-133, 0x000116c2, 0x0001},
+        {0x1.0000000000000p-150, 0x00000000, 0x0000},
+        {0x1.0000035afe535p-150, 0x00000001, 0x0000},
+        {0x1.ffb480a5accd5p-15, 0x387fda40, 0x3880},
+        {0x1.ffc0000000000p+15, 0x477fe000, 0x4780},
+    };
+    unsigned char odd[1 + sizeof(double)]; /* as in a mapped file */
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        uint32_t f32;
+        uint16_t bf16;
+        memcpy(odd + 1, &rows[i].x, sizeof rows[i].x);
+        assert_int_equal(kg_dtype_convert(&f32, KG_F32, odd + 1, KG_F64, 1, &err), KG_OK);
+        assert_int_equal(kg_dtype_convert(&bf16, KG_BF16, odd + 1, KG_F64, 1, &err),
+                         KG_OK);
+        if (f32 != rows[i].f32 || bf16 != rows[i].bf16)
+            fail_msg("%a: found %08x and %04x", rows[i].x, f32, bf16);
+        assert_int_equal(kg_dtype_convert(odd, KG_F64, &f32, KG_F32, 1, &err), KG_EDTYPE);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +165,7 @@ int main(void)
         cmocka_unit_test(drawn_rounding_has_the_value_as_its_mean),
         cmocka_unit_test(every_fp16_is_read_by_its_definition),
         cmocka_unit_test(fp16_to_bf16_rounds_and_nothing_becomes_fp16),
+        cmocka_unit_test(fp64_is_rounded_as_torch_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
