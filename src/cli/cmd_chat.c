@@ -37,6 +37,7 @@ static int64_t seed = -1;
 
 const struct kg_flag kg_chat_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
+    KG_FLAGS_OF(kg_ignore_flags),
     {"system", 's', KG_TO(system_text), "TEXT",
      "the system's message, before all others (default: what the template says)", 0, 0,
      NULL},

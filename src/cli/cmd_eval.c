@@ -44,6 +44,7 @@ const struct kg_flag kg_eval_flags[] = {
      0, 0, NULL},
     {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model,!base-url", kg_load.adapter),
      KG_MODEL_ARG, "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
+    KG_FLAGS_BESIDE("!base-url", kg_ignore_flags),
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
     {"api", 0, KG_BESIDE("base-url", api), "WHICH",
@@ -526,9 +527,10 @@ static kg_status put_plans(struct kg_str *out, struct lacks *lacks,
 
 static kg_status check_model(const char *dir, struct kg_err *err)
 {
+    const struct kg_opt_list ignore = kg_load_ignored(&kg_load);
     struct kg_model_config config;
 
-    return dir ? kg_model_config_read(&config, dir, err) : KG_OK;
+    return dir ? kg_model_config_open(&config, dir, &ignore, err) : KG_OK;
 }
 
 /* A missing file is what a plan is asked for, and no failure; what the evaluation would

@@ -37,6 +37,7 @@ static struct kg_flag_list stops;
 
 const struct kg_flag kg_generate_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
+    KG_FLAGS_OF(kg_ignore_flags),
     {"jsonl", 0, KG_TO(jsonl), NULL, "read prompts from stdin, one JSON object a line", 0,
      0, NULL},
     {"json", 0, KG_BESIDE("!jsonl", json), NULL, "print JSON lines for a PROMPT too", 0,

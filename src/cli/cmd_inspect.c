@@ -42,6 +42,7 @@ const struct kg_flag kg_inspect_flags[] = {
      "only what generating, serving and training would take of the memory of a GPU that "
      "has so much (141GB, 80GiB), and what fits; config.json is enough",
      0, 0, NULL},
+    KG_FLAGS_BESIDE("!verify", kg_ignore_flags),
     KG_FLAGS_BESIDE("!verify", kg_device_flags),
     {0},
 };
@@ -96,7 +97,7 @@ static kg_status examine(struct report *r, struct kg_err *err)
     if (moments)
         KG_TRY(kg_dtype_parse(&r->moments, moments, err));
     KG_TRY(kg_load_model(&r->l, &kg_load, err));
-    KG_TRY(kg_st_open_dir(&r->set, kg_load.dir, err));
+    KG_TRY(kg_model_open_files(&r->set, r->l.model, kg_load.dir, err));
     KG_TRY(kg_model_check_values(r->l.model, r->set, err));
     for (size_t i = 0; i < kg_st_count(r->set); i++)
         count_dtype(r, kg_st_at(r->set, i)->dtype);

@@ -20,6 +20,7 @@ static bool entropy;
 
 const struct kg_flag kg_score_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
+    KG_FLAGS_OF(kg_ignore_flags),
     KG_FLAGS_OF(kg_compute_flags),
     KG_FLAGS_OF(kg_device_flags),
     {"temperature", 't', KG_TO(temperature), "T",

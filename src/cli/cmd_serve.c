@@ -54,6 +54,7 @@ const struct kg_flag kg_serve_flags[] = {
      "PEFT folder of adapters beside its weights; with NAMEs, several, each served under "
      "its own beside the model without",
      0, 0, NULL},
+    KG_FLAGS_OF(kg_ignore_flags),
     {"name", 0, KG_TO(name), "NAME",
      "the model's name for clients (default: the folder's)", 0, 0, NULL},
     {"host", 0, KG_TO(host), "ADDRESS",

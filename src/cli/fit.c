@@ -73,12 +73,13 @@ static void plan_serve(struct plan *p, const struct kg_model *m)
 static kg_status plan_answers(struct plan plans[2], const struct kg_load_args *args,
                               struct kg_err *err)
 {
-    struct kg_model_opts opts = {.backend = kg_device_planned()};
+    struct kg_model_opts opts = {.backend = kg_device_planned(),
+                                 .ignore = kg_load_ignored(args)};
     struct kg_model_config config;
     struct kg_model *m;
 
     KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
-    KG_TRY(kg_model_config_read(&config, args->dir, err));
+    KG_TRY(kg_model_config_open(&config, args->dir, &opts.ignore, err));
     KG_TRY(kg_model_outline(&m, &config, &opts, err));
     plan_generate(&plans[0], m);
     plan_serve(&plans[1], m);

@@ -26,6 +26,13 @@ const struct kg_flag kg_model_flags[] = {
     {0},
 };
 
+const struct kg_flag kg_ignore_flags[] = {
+    {"ignore", 0, KG_KEY_BESIDE("model.ignore", NULL, kg_load.ignore), "FIELD",
+     "a field of config.json that is refused though it has no effect (may be repeated)",
+     0, 0, NULL},
+    {0},
+};
+
 const struct kg_flag kg_compute_flags[] = {
     {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
      "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
@@ -78,6 +85,11 @@ kg_status kg_load_dtype(enum kg_dtype *ct, const char *name, struct kg_err *err)
 {
     *ct = KG_BF16;
     return name ? kg_dtype_parse(ct, name, err) : KG_OK;
+}
+
+struct kg_opt_list kg_load_ignored(const struct kg_load_args *args)
+{
+    return (struct kg_opt_list){args->ignore.items, (size_t)args->ignore.n};
 }
 
 kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
@@ -138,7 +150,7 @@ kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
-    struct kg_model_opts opts = {0};
+    struct kg_model_opts opts = {.ignore = kg_load_ignored(args)};
     struct kg_lora lora;
     kg_status status = KG_OK;
     *l = (struct kg_loaded){0};

@@ -24,6 +24,7 @@ struct kg_load_args {
     const char *products, *libraries; /* struct kg_device_opts */
     bool unpinned;                    /* the same; of `bench` alone */
     int64_t threads;                  /* 0: all cores */
+    struct kg_flag_list ignore;       /* fields of config.json */
     struct kg_ranks *ranks;           /* each has a device of its own; NULL: alone */
 };
 
@@ -31,6 +32,7 @@ extern struct kg_load_args kg_load;
 /* The key by which recipes name the folder of adapters, and commands too. */
 #define KG_ADAPTER_KEY "model.adapter"
 extern const struct kg_flag kg_model_flags[];   /* --model, --adapter */
+extern const struct kg_flag kg_ignore_flags[];  /* --ignore */
 extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
 extern const struct kg_flag kg_device_flags[];  /* --device, --products.. */
 
@@ -55,6 +57,8 @@ struct kg_loaded {
  * errors: UNSUPPORTED */
 kg_status kg_load_dtype(enum kg_dtype *ct, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
+/* --ignore */
+struct kg_opt_list kg_load_ignored(const struct kg_load_args *args);
 /* The backend that --device and the flags beside it name, for products of ct; of ranks,
  * all of which call it, each its own.
  * errors: those of kg_device_open, kg_ranks_choose_device and kg_ranks_check_devices,

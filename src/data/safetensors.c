@@ -53,6 +53,7 @@ struct kg_st_set {
     struct kg_st_tensor *tensors; /* owned, sorted by name */
     size_t n_tensors;
     size_t capacity;
+    char **renamed; /* owned (n_tensors): names that are not their header's; or NULL */
 };
 
 static const struct dtype_row *find_dtype(const char *name)
@@ -378,9 +379,40 @@ void kg_st_close(struct kg_st_set *set)
         kg_json_release(&set->parts[i].header);
         kg_mem_free(set->parts[i].where);
     }
+    for (size_t i = 0; set->renamed && i < set->n_tensors; i++)
+        kg_mem_free(set->renamed[i]);
+    kg_mem_free(set->renamed);
     kg_mem_free(set->parts);
     kg_mem_free(set->tensors);
     kg_mem_free(set);
+}
+
+kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *context,
+                           struct kg_err *err)
+{
+    char name[KG_ST_MAX_NAME];
+
+    assert(!set->renamed);
+    set->renamed = kg_mem_calloc(set->n_tensors, sizeof *set->renamed, "tensor names",
+                                 err);
+    if (!set->renamed)
+        return KG_ENOMEM;
+    for (size_t i = 0; i < set->n_tensors; i++) {
+        struct kg_st_tensor *t = &set->tensors[i];
+
+        if (strlen(t->name) >= sizeof name / 2)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: tensor '%.40s..': expected a name of less than %zu "
+                           "bytes, found %zu",
+                           t->file, t->name, sizeof name / 2, strlen(t->name));
+        if (!rename(name, t->name, context))
+            continue;
+        set->renamed[i] = kg_mem_strdup(name, err);
+        if (!set->renamed[i])
+            return KG_ENOMEM;
+        t->name = set->renamed[i];
+    }
+    return sort_by_name(set, err);
 }
 
 size_t kg_st_count(const struct kg_st_set *set) { return set->n_tensors; }

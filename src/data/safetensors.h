@@ -45,6 +45,14 @@ const struct kg_st_tensor *kg_st_at(const struct kg_st_set *set, size_t i);
 /* or NULL */
 const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *name);
 
+/* Another name for each tensor, by a function that writes it into `to` and returns
+ * whether it is another.
+ * errors: EFORMAT (two become one, or one is longer than KG_ST_MAX_NAME), ENOMEM */
+enum { KG_ST_MAX_NAME = 1024 };
+typedef bool kg_st_rename(char to[KG_ST_MAX_NAME], const char *name, void *context);
+kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *context,
+                           struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- writing: declare all tensors, then put their bytes, in any order ---- */
 struct kg_st_decl {
     const char *name;

@@ -20,6 +20,18 @@ enum {
 
 static const char *const DTYPES[] = {"float32", "float16", "bfloat16"};
 
+/* Classes that are a family's causal language model with another head, or without one. */
+static bool is_of_family(const char *name, const struct kg_arch *arch)
+{
+    static const char *const ends[] = {
+        "ForCausalLM", "Model", "ForSequenceClassification", "ForTokenClassification"};
+    const size_t n = strlen(arch->class_name) - strlen(ends[0]);
+    for (size_t i = 0; name && i < sizeof ends / sizeof *ends; i++)
+        if (strncmp(name, arch->class_name, n) == 0 && strcmp(name + n, ends[i]) == 0)
+            return true;
+    return false;
+}
+
 static kg_status read_family(const struct kg_config_reader *r)
 {
     const char *model_type;
@@ -35,13 +47,14 @@ static kg_status read_family(const struct kg_config_reader *r)
         return kg_err_prefix(r->err, "%s: model_type", r->doc->where);
     if (kg_json_type(classes) == KG_JSON_NULL)
         return KG_OK;
-    if (kg_json_size(classes) != 1 ||
-        !kg_config_is_text(kg_json_at(classes, 0), r->c->arch->class_name)) {
-        kg_status status = kg_config_refuse(r, "architectures", classes,
-                                            "the causal language model of model_type");
-        return status == KG_ENOMEM ? status
-                                   : kg_err_prefix(r->err, "model_type %s", model_type);
-    }
+    for (size_t i = 0; i < kg_json_size(classes) || i == 0; i++)
+        if (!is_of_family(kg_json_text(kg_json_at(classes, i), NULL), r->c->arch)) {
+            kg_status status = kg_config_refuse(
+                r, "architectures", classes, "the causal language model of model_type");
+            return status == KG_ENOMEM
+                       ? status
+                       : kg_err_prefix(r->err, "model_type %s", model_type);
+        }
     return KG_OK;
 }
 
@@ -183,6 +196,7 @@ static kg_status read_numbers(const struct kg_config_reader *r)
     KG_TRY(kg_config_real(r, r->root, "rms_norm_eps", usual != 0 ? usual : 1e-6, &eps));
     KG_TRY(kg_config_real(r, r->root, "initializer_range", 0.02, &range));
     KG_TRY(kg_config_bool(r, "tie_word_embeddings", c->arch->default_tied, &c->tied));
+    c->tied_said = c->tied;
     c->norm_eps = (float)eps;
     c->init_range = (float)range;
     KG_TRY(read_biases(r));
@@ -309,12 +323,12 @@ static kg_status read_all(const struct kg_config_reader *r)
 
 /* What the document says, which goes away. */
 static kg_status take_doc(struct kg_model_config *c, struct kg_json_doc *doc,
-                          struct kg_err *err)
+                          const struct kg_opt_list *ignore, struct kg_err *err)
 {
     kg_status status;
 
     *c = (struct kg_model_config){.dtype_name = "", .bos = -1};
-    status = read_all(&(struct kg_config_reader){c, doc, doc->root, err});
+    status = read_all(&(struct kg_config_reader){c, doc, doc->root, ignore, err});
     kg_json_release(doc);
     return status;
 }
@@ -342,7 +356,8 @@ kg_status kg_model_config_usual(struct kg_model_config *c, struct kg_err *err)
     struct kg_json_doc doc;
 
     KG_TRY(kg_json_parse(&doc, "{}", 2, "config", err));
-    const kg_status status = usual(&(struct kg_config_reader){c, &doc, doc.root, err});
+    const kg_status status = usual(
+        &(struct kg_config_reader){c, &doc, doc.root, NULL, err});
     kg_json_release(&doc);
     return status;
 }
@@ -353,7 +368,7 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
     struct kg_json_doc doc;
 
     KG_TRY(kg_json_parse(&doc, json, n, where, err));
-    return take_doc(c, &doc, err);
+    return take_doc(c, &doc, NULL, err);
 }
 
 /* Of generation_config.json the end tokens alone: sampling is chosen by the user of
@@ -365,7 +380,7 @@ static kg_status read_generation_config(struct kg_model_config *c, const char *p
     kg_status status;
 
     KG_TRY(kg_json_read(&doc, path, MAX_FILE_BYTES, err));
-    status = read_eos(&(struct kg_config_reader){c, &doc, doc.root, err});
+    status = read_eos(&(struct kg_config_reader){c, &doc, doc.root, NULL, err});
     kg_json_release(&doc);
     return status;
 }
@@ -395,8 +410,8 @@ static kg_status check_folder(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
-                               struct kg_err *err)
+kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
+                               const struct kg_opt_list *ignore, struct kg_err *err)
 {
     const struct kg_path generation = kg_path_in(dir, "generation_config.json");
     struct kg_json_doc doc;
@@ -404,8 +419,14 @@ kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
     if (!kg_file_exists(kg_path_in(dir, "config.json").text))
         KG_TRY(check_folder(dir, err));
     KG_TRY(kg_json_read(&doc, kg_path_in(dir, "config.json").text, MAX_FILE_BYTES, err));
-    KG_TRY(take_doc(c, &doc, err));
-    return kg_file_exists(generation.text)
-               ? read_generation_config(c, generation.text, err)
-               : KG_OK;
+    KG_TRY(take_doc(c, &doc, ignore, err));
+    if (kg_file_exists(generation.text))
+        KG_TRY(read_generation_config(c, generation.text, err));
+    return kg_config_settle_head(c, dir, err);
+}
+
+kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
+                               struct kg_err *err)
+{
+    return kg_model_config_open(c, dir, NULL, err);
 }

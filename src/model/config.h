@@ -1,5 +1,5 @@
 /* A HuggingFace config.json, understood completely: every field honoured, known to be
- * without effect, or refused by name.
+ * without effect, passed over by name, or refused.
  */
 #ifndef KG_MODEL_CONFIG_H
 #define KG_MODEL_CONFIG_H
@@ -13,6 +13,7 @@
 
 struct kg_json;
 struct kg_json_doc;
+struct kg_opt_list;
 
 enum { KG_MAX_EOS = 16, KG_MAX_HEAD_DIM = 256, KG_MAX_LAYERS = 1024 };
 
@@ -96,11 +97,22 @@ struct kg_model_config {
     int32_t bos; /* -1 when none */
     /* torch_dtype / dtype of the file, for inspect; static string or "" */
     const char *dtype_name;
+    /* tie_word_embeddings as the file has it; tied is what the weights say */
+    bool tied_said;
+    char passed[256]; /* fields that no table has, passed over: "a, b" */
 };
 
-/* dir/config.json, and the EOS set of dir/generation_config.json when there.
+/* dir/config.json, and the EOS set of dir/generation_config.json when there. `tied` is as
+ * the weights of dir say, where they are there: a head that differs from the embedding is
+ * not tied to it, whatever config.json says, as in transformers 5.
+ * ignore: fields that the user says have no effect (model.ignore); NULL: none
  * errors: NOTFOUND, EFORMAT, UNSUPPORTED (unknown architecture, field or value, by name),
- * EINVAL (impossible sizes) */
+ * EINVAL (impossible sizes), ECONFLICT (a field that is known is to be ignored); those of
+ * the weights' files */
+kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
+                               const struct kg_opt_list *ignore,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* The same, with nothing ignored. */
 kg_status kg_model_config_read(struct kg_model_config *c, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, size_t n,
@@ -117,7 +129,7 @@ kg_status kg_model_config_write(struct kg_str *out, const struct kg_model_config
 kg_status kg_model_config_usual(struct kg_model_config *c,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Whether a field has no effect and is kept as it was read. */
-bool kg_model_config_keeps(const char *key);
+bool kg_model_config_keeps(const char *key, const struct kg_json *value);
 /* What its tensors and its forward have: the row's, and what the file adds. */
 uint32_t kg_model_config_features(const struct kg_model_config *c);
 /* The same of layer l: experts or one feed-forward. */

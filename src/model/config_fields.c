@@ -1,33 +1,46 @@
 /* Every field that HuggingFace writes into the config.json of a family of arch.c, with
  * its rule: honoured by a reader, without effect on a causal language model's weights and
- * forward pass, or allowed one value only. A field that is not in the table is refused
- * with its value, so no setting of a checkpoint is passed over in silence.
+ * forward pass, or allowed one value only.
+ *
+ * Folders also have fields of other programs. One that no table has is refused where its
+ * name or value can bear on the mathematics, unless the user says that it has no effect;
+ * else it is passed over and named in a warning. So no setting is dropped in silence.
  */
 #include "model/config_internal.h"
 
+#include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum rule {
-    HONOURED,   /* read below */
-    OF_EXPERTS, /* honoured where the class has experts, else no field at all */
-    NO_EFFECT,  /* and kept when a checkpoint is written */
-    FORGOTTEN,  /* without effect, and not kept */
-    IS_TRUE,    /* true or null; so are the next ones, with null for "not given" */
+    HONOURED,    /* read below */
+    OF_EXPERTS,  /* honoured where the class has experts, else no field at all */
+    NO_EFFECT,   /* and kept when a checkpoint is written */
+    PASSED,      /* in no table: the same, and named in a warning */
+    FORGOTTEN,   /* without effect, and not kept */
+    BEARS,       /* in no table, and may have an effect */
+    IS_OF_CLASS, /* true where the class has norms of queries and keys; or null; so are
+                    the next ones, with null for "not given" */
     IS_FALSE,
     IS_ZERO,
     IS_ONE,
     IS_NULL,
+    IS_NULL_UNQUANTISED,
     N_RULES,
 };
 
 static const char *const EXPECTED[N_RULES] = {
     [OF_EXPERTS] = "no such field: this model_type has no experts",
-    [IS_TRUE] = "true",
+    [IS_OF_CLASS] = "what its model_type has",
     [IS_FALSE] = "false",
     [IS_ZERO] = "0",
     [IS_ONE] = "1",
     [IS_NULL] = "null",
+    [IS_NULL_UNQUANTISED] =
+        "null: quantised weights are not read; take the model that it was quantised "
+        "from, "
+        "or widen it in transformers (model.dequantize(), then save_pretrained)",
 };
 
 struct field {
@@ -72,82 +85,62 @@ static const struct field FIELDS[] = {
     {"mlp_only_layers", OF_EXPERTS},
 
     {"hidden_act", HONOURED},
-    {"qkv_bias", IS_TRUE},
+    {"use_qk_norm", IS_OF_CLASS},
+    {"qkv_bias", NO_EFFECT}, /* attention_bias says it where a class does not read this */
     {"output_router_logits", IS_FALSE},
     {"router_jitter_noise", IS_ZERO},
     {"clip_qkv", IS_NULL},
     {"attention_dropout", IS_ZERO},
     {"embd_pdrop", IS_ZERO},
     {"resid_pdrop", IS_ZERO},
+    {"hidden_dropout", IS_ZERO},
+    {"dropout", IS_ZERO},
     {"rope_interleaved", IS_FALSE},
     {"partial_rotary_factor", IS_ONE},
     {"full_attn_mod", IS_ONE},
     {"interpolate_factor", IS_ONE},
     {"lm_head_bias", IS_FALSE},
-    {"quantization_config", IS_NULL},
+    {"quantization_config", IS_NULL_UNQUANTISED},
+    {"compression_config", IS_NULL_UNQUANTISED},
+    {"quantization", IS_NULL_UNQUANTISED},
     {"is_encoder_decoder", IS_FALSE},
     {"add_cross_attention", IS_FALSE},
     {"cross_attention_hidden_size", IS_NULL},
     {"tie_encoder_decoder", IS_FALSE},
     {"use_mrope", IS_FALSE},
 
-    /* into how many slices a product was cut: of the same numbers */
-    {"pretraining_tp", NO_EFFECT},
-    /* read where use_sliding_window is set */
-    {"max_window_layers", NO_EFFECT},
-    /* of a loss that a recipe asks for, if it wants it */
-    {"router_aux_loss_coef", NO_EFFECT},
-    /* Who wrote the file, and how the Python classes cache, batch and return. */
-    {"_name_or_path", NO_EFFECT},
-    {"_attn_implementation_autoset", NO_EFFECT},
-    {"transformers_version", NO_EFFECT},
     /* it names Python files of the folder, which are not copied */
     {"auto_map", FORGOTTEN},
-    {"_attn_implementation", NO_EFFECT},
-    {"is_llama_config", NO_EFFECT},
-    {"transformers.js_config", NO_EFFECT},
-    {"unsloth_version", NO_EFFECT},
-    {"unsloth_fixed", NO_EFFECT},
-    {"use_cache", NO_EFFECT},
-    {"cache_implementation", NO_EFFECT},
-    {"pad_token_id", NO_EFFECT},
-    {"sep_token_id", NO_EFFECT},
-    {"decoder_start_token_id", NO_EFFECT},
-    {"chunk_size_feed_forward", NO_EFFECT},
-    {"return_dict", NO_EFFECT},
-    {"output_attentions", NO_EFFECT},
-    {"output_hidden_states", NO_EFFECT},
-    {"torchscript", NO_EFFECT},
-    {"use_bfloat16", NO_EFFECT},
-    {"tf_legacy_loss", NO_EFFECT},
-    {"is_decoder", NO_EFFECT},
-    {"tokenizer_class", NO_EFFECT},
-    {"prefix", NO_EFFECT},
-    /* Sampling, in files from before generation_config.json: the user of kedge chooses
-     * it. */
-    {"max_length", NO_EFFECT},
-    {"max_new_tokens", NO_EFFECT},
-    {"min_length", NO_EFFECT},
-    {"do_sample", NO_EFFECT},
-    {"early_stopping", NO_EFFECT},
-    {"num_beams", NO_EFFECT},
-    {"num_return_sequences", NO_EFFECT},
-    {"temperature", NO_EFFECT},
-    {"top_k", NO_EFFECT},
-    {"top_p", NO_EFFECT},
-    {"typical_p", NO_EFFECT},
-    {"repetition_penalty", NO_EFFECT},
-    {"length_penalty", NO_EFFECT},
-    {"no_repeat_ngram_size", NO_EFFECT},
-    /* Heads of other tasks. */
-    {"finetuning_task", NO_EFFECT},
-    {"id2label", NO_EFFECT},
-    {"label2id", NO_EFFECT},
-    {"num_labels", NO_EFFECT},
-    {"problem_type", NO_EFFECT},
-    {"task_specific_params", NO_EFFECT},
-    {"pruned_heads", NO_EFFECT},
 };
+
+/* NO_EFFECT all, as are names that begin with _ and those of token ids. */
+static const char *const WITHOUT_EFFECT[] = {
+    /* into how many slices a product was cut: of the same numbers */
+    "pretraining_tp",
+    /* read where use_sliding_window is set */
+    "max_window_layers",
+    /* of a loss that a recipe asks for, if it wants it */
+    "router_aux_loss_coef", "router_z_loss_coef",
+    /* layers that predict further tokens: extra tensors, which are passed over */
+    "num_nextn_predict_layers",
+    /* who wrote the file, and how the Python classes compute, cache, batch and return */
+    "transformers_version", "name_or_path", "transformers_weights", "is_llama_config",
+    "transformers.js_config", "unsloth_version", "unsloth_fixed", "use_cache",
+    "cache_implementation", "attn_implementation", "use_flash_attn",
+    "use_flash_attention", "use_flash_attention_2", "gradient_checkpointing",
+    "chunk_size_feed_forward", "return_dict", "output_attentions", "output_hidden_states",
+    "tie_last_hidden_states", "output_past", "loss_type", "torchscript", "use_bfloat16",
+    "tf_legacy_loss", "xla_device", "is_decoder", "tokenizer_class", "prefix",
+    /* sampling, in files from before generation_config.json: the user of kedge chooses */
+    "max_length", "max_new_tokens", "min_length", "do_sample", "early_stopping",
+    "num_beams", "num_beam_groups", "diversity_penalty", "num_return_sequences",
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty",
+    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "output_scores", "return_dict_in_generate", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
+    /* heads of other tasks */
+    "finetuning_task", "id2label", "label2id", "num_labels", "problem_type",
+    "task_specific_params", "pruned_heads", "classifier_dropout"};
 
 /* Honoured where the class has them, elsewhere unknown or what FIELDS says. */
 static const struct {
@@ -172,6 +165,16 @@ static const struct {
     {"partial_rotary_factor", KG_READS_PART_ROPE},
     {"qkv_bias", KG_READS_QKV_BIAS},
 };
+
+/* What a name says that can bear on the mathematics; after _ at a word's beginning. */
+static const char *const BEARING[] = {
+    "norm",      "rotary",     "_rope",   "_mrope",  "yarn",   "alibi",  "attn",
+    "attention", "window",     "sink",    "mlp",     "ffn",    "_act",   "bias",
+    "scal",      "factor",     "softcap", "softmax", "logit",  "expert", "router",
+    "moe",       "layer",      "head",    "_tie",    "quant",  "embed",  "position",
+    "residual",  "multiplier", "_gat",    "_eps",    "causal", "mask",   "sparse",
+    "dropout",   "hidden",     "_dim",    "_lora",   "block",  "_skip",  "_qk",
+    "_kv",       "_mup"};
 
 /* ---- values ---- */
 
@@ -244,8 +247,9 @@ static bool keeps_rule(const struct kg_config_reader *r, enum rule rule,
     switch (rule) {
     case OF_EXPERTS:
         return r->c->arch->features & KG_EXPERTS;
-    case IS_TRUE:
-        return kg_json_bool(value, false);
+    case IS_OF_CLASS:
+        return kg_json_bool(value, false) ==
+               ((r->c->arch->features & (KG_HEAD_NORM | KG_WIDE_NORM)) != 0);
     case IS_FALSE:
         return kg_json_type(value) == KG_JSON_BOOL && !kg_json_bool(value, true);
     case IS_ZERO:
@@ -253,48 +257,137 @@ static bool keeps_rule(const struct kg_config_reader *r, enum rule rule,
     case IS_ONE:
         return kg_json_is_number(value) && kg_json_real(value, 0) == 1;
     case IS_NULL:
+    case IS_NULL_UNQUANTISED:
         return false;
     default:
         return true;
     }
 }
 
-static const struct field *field_of(const char *key)
+/* ---- fields ---- */
+
+static bool text_bears(const char *text)
 {
-    for (size_t f = 0; f < sizeof FIELDS / sizeof *FIELDS; f++) {
-        if (strcmp(FIELDS[f].key, key) == 0)
-            return &FIELDS[f];
+    char plain[256] = "_";
+    size_t n = 1;
+    for (; *text && n < sizeof plain - 1; text++, n++)
+        plain[n] = isalnum((unsigned char)*text) ? (char)tolower((unsigned char)*text)
+                                                 : '_';
+    for (size_t i = 0; i < sizeof BEARING / sizeof *BEARING; i++)
+        if (strstr(plain, BEARING[i]))
+            return true;
+    return *text; /* too long to be looked at */
+}
+
+/* Of a list or an object; what stands alone is told by its name. */
+static bool value_bears(const struct kg_json *value)
+{
+    const bool object = kg_json_type(value) == KG_JSON_OBJECT;
+    for (size_t i = 0; i < kg_json_size(value); i++) {
+        const struct kg_json *item = object ? kg_json_value_at(value, i)
+                                            : kg_json_at(value, i);
+        const char *text = kg_json_text(item, NULL);
+        if ((object && text_bears(kg_json_key_at(value, i))) ||
+            (text && text_bears(text)) || value_bears(item))
+            return true;
     }
-    return NULL;
+    return false;
 }
 
-bool kg_model_config_keeps(const char *key)
+static bool is_token_id(const char *key)
 {
-    const struct field *f = field_of(key);
-    return f && f->rule == NO_EFFECT;
+    static const char *const ends[] = {"_token_id", "_token_ids", "_token_index"};
+    const size_t n = strlen(key);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (n > strlen(ends[i]) && strcmp(key + n - strlen(ends[i]), ends[i]) == 0)
+            return true;
+    return false;
 }
 
-static bool class_has(const struct kg_arch *arch, const char *key)
+static bool is_without_effect(const char *key)
+{
+    for (size_t i = 0; i < sizeof WITHOUT_EFFECT / sizeof *WITHOUT_EFFECT; i++)
+        if (strcmp(WITHOUT_EFFECT[i], key) == 0)
+            return true;
+    return *key == '_' || is_token_id(key);
+}
+
+static enum rule rule_of(const char *key, const struct kg_json *value)
+{
+    for (size_t f = 0; f < sizeof FIELDS / sizeof *FIELDS; f++)
+        if (strcmp(FIELDS[f].key, key) == 0)
+            return FIELDS[f].rule;
+    if (is_without_effect(key) || kg_json_type(value) == KG_JSON_NULL)
+        return NO_EFFECT;
+    return text_bears(key) || value_bears(value) ? BEARS : PASSED;
+}
+
+/* Whether a class has the field: `reads` of it, or of any. */
+static bool class_has(uint32_t reads, const char *key)
 {
     for (size_t f = 0; f < sizeof CLASS_FIELDS / sizeof *CLASS_FIELDS; f++)
         if (strcmp(CLASS_FIELDS[f].key, key) == 0)
-            return CLASS_FIELDS[f].reads & arch->reads;
+            return CLASS_FIELDS[f].reads & reads;
     return false;
+}
+
+bool kg_model_config_keeps(const char *key, const struct kg_json *value)
+{
+    const enum rule rule = rule_of(key, value);
+    return (rule == NO_EFFECT || rule == PASSED) && !class_has(UINT32_MAX, key);
+}
+
+bool kg_config_ignores(const struct kg_config_reader *r, const char *key)
+{
+    for (size_t i = 0; r->ignore && i < r->ignore->n; i++)
+        if (strcmp(r->ignore->items[i], key) == 0)
+            return true;
+    return false;
+}
+
+static void note_passed(struct kg_model_config *c, const char *key)
+{
+    const size_t used = strlen(c->passed);
+    snprintf(c->passed + used, sizeof c->passed - used, "%s%.60s", used ? ", " : "", key);
+}
+
+static kg_status refuse_unknown(const struct kg_config_reader *r, const char *key,
+                                const struct kg_json *value)
+{
+    char expected[256];
+    snprintf(
+        expected, sizeof expected,
+        "no such field: it may bear on what the model computes; if it has no effect, "
+        "model.ignore=%.80s passes it over",
+        key);
+    return kg_config_refuse(r, key, value, expected);
+}
+
+static kg_status check_field(const struct kg_config_reader *r, const char *key,
+                             const struct kg_json *value)
+{
+    const enum rule rule = rule_of(key, value);
+    const bool known = rule != BEARS && rule != PASSED;
+    if (kg_config_ignores(r, key))
+        return !known ? KG_OK
+                      : kg_fail(r->err, KG_ECONFLICT,
+                                "model.ignore: expected a field that kedge does not "
+                                "know, found %s of %s, which it does",
+                                key, r->doc->where);
+    if (rule == BEARS)
+        return refuse_unknown(r, key, value);
+    if (rule == PASSED)
+        note_passed(r->c, key);
+    return keeps_rule(r, rule, value) ? KG_OK
+                                      : kg_config_refuse(r, key, value, EXPECTED[rule]);
 }
 
 kg_status kg_config_check_fields(const struct kg_config_reader *r)
 {
     for (size_t i = 0; i < kg_json_size(r->root); i++) {
         const char *key = kg_json_key_at(r->root, i);
-        const struct kg_json *value = kg_json_value_at(r->root, i);
-        const struct field *f = field_of(key);
-        if (class_has(r->c->arch, key))
-            continue;
-        if (!f)
-            return kg_config_refuse(r, key, value,
-                                    "no such field (its effect is not known)");
-        if (!keeps_rule(r, f->rule, value))
-            return kg_config_refuse(r, key, value, EXPECTED[f->rule]);
+        if (!class_has(r->c->arch->reads, key))
+            KG_TRY(check_field(r, key, kg_json_value_at(r->root, i)));
     }
     return KG_OK;
 }

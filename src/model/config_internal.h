@@ -6,6 +6,7 @@
 #ifndef KG_MODEL_CONFIG_INTERNAL_H
 #define KG_MODEL_CONFIG_INTERNAL_H
 
+#include "base/option.h"
 #include "data/json.h"
 #include "model/config.h"
 
@@ -15,6 +16,7 @@ struct kg_config_reader {
     struct kg_model_config *c;
     const struct kg_json_doc *doc;
     const struct kg_json *root;
+    const struct kg_opt_list *ignore; /* fields without effect, by the user; or NULL */
     struct kg_err *err;
 };
 
@@ -32,8 +34,10 @@ kg_status kg_config_real(const struct kg_config_reader *r, const struct kg_json 
 kg_status kg_config_bool(const struct kg_config_reader *r, const char *key, bool fallback,
                          bool *out) KG_MUST_CHECK;
 
-/* Every field is one that is known, with a value that its rule allows. */
+/* Every field has a value that its rule allows; what is in no table is ignored by the
+ * user's word, refused, or noted in c->passed. */
 kg_status kg_config_check_fields(const struct kg_config_reader *r) KG_MUST_CHECK;
+bool kg_config_ignores(const struct kg_config_reader *r, const char *key);
 
 /* Each reads what its file says it does, of a family and sizes that are read. */
 kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
@@ -41,6 +45,10 @@ kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
 bool kg_config_has_switch(const struct kg_arch *arch);
 kg_status kg_config_experts(const struct kg_config_reader *r) KG_MUST_CHECK;
 kg_status kg_config_rope(const struct kg_config_reader *r) KG_MUST_CHECK;
+
+/* files.c: c->tied as the weights of dir say, where there are any. */
+kg_status kg_config_settle_head(struct kg_model_config *c, const char *dir,
+                                struct kg_err *err) KG_MUST_CHECK;
 
 /* attention_factor of longrope where the file has none, of c's factor and original
  * positions: sqrt(1 + log factor / log original) */

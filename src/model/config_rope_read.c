@@ -41,16 +41,29 @@ static const struct {
     {"truncate", 1u << KG_ROPE_YARN},
 };
 
+static kg_status refuse_rope_key(const struct kg_config_reader *r, const char *name,
+                                 const char *key, const struct kg_json *value)
+{
+    char expected[256];
+    snprintf(expected, sizeof expected,
+             "only the fields of its rope_type in %s (if it has no effect, "
+             "model.ignore=%.80s passes it over)",
+             name, key);
+    return kg_config_refuse(r, key, value, expected);
+}
+
 static kg_status check_rope_keys(const struct kg_config_reader *r, const char *name,
                                  const struct kg_json *rope)
 {
     const size_t n = sizeof ROPE_KEYS / sizeof *ROPE_KEYS;
     for (size_t i = 0; i < kg_json_size(rope); i++) {
+        const char *key = kg_json_key_at(rope, i);
         size_t k = 0;
-        while (k < n && strcmp(ROPE_KEYS[k].key, kg_json_key_at(rope, i)) != 0)
+        while (k < n && strcmp(ROPE_KEYS[k].key, key) != 0)
             k++;
-        if (k == n || !(ROPE_KEYS[k].of & 1u << r->c->rope))
-            return kg_config_refuse(r, name, rope, "only the fields of its rope_type");
+        const bool has = k < n && ROPE_KEYS[k].of & 1u << r->c->rope;
+        if (!has && !kg_config_ignores(r, key))
+            return refuse_rope_key(r, name, key, kg_json_value_at(rope, i));
     }
     return KG_OK;
 }
@@ -214,10 +227,14 @@ static kg_status read_rope_type(const struct kg_config_reader *r, const char *na
     static const uint32_t of_longrope = 1u << KG_ROPE_DEFAULT | 1u << KG_ROPE_LONGROPE;
     const bool is_long = r->c->arch->reads & KG_READS_LONGROPE;
     const uint32_t known = is_long ? of_longrope : ~(1u << KG_ROPE_LONGROPE);
+    const bool object = kg_json_type(rope) == KG_JSON_OBJECT;
     const struct kg_json *type = kg_json_get(rope, "rope_type");
     if (!type)
         type = kg_json_get(rope, "type");
-    for (int i = 0; kg_json_type(rope) == KG_JSON_OBJECT && i < KG_ROPES; i++)
+    r->c->rope = KG_ROPE_DEFAULT; /* where there is none */
+    if (object && !type)
+        return KG_OK;
+    for (int i = 0; object && i < KG_ROPES; i++)
         if (known & 1u << i && is_rope_type(type, (enum kg_rope)i)) {
             r->c->rope = (enum kg_rope)i;
             return KG_OK;
@@ -325,7 +342,7 @@ kg_status kg_config_rope(const struct kg_config_reader *r)
     KG_TRY(read_part(r, NULL, ""));
     KG_TRY(read_rope_object(r, "rope_scaling", kg_json_get(r->root, "rope_scaling")));
     const struct kg_json *newer = kg_json_get(r->root, "rope_parameters");
-    return r->c->rope_local_theta > 0 && kg_json_get(newer, "full_attention")
+    return r->c->rope_local_theta > 0 && kg_json_size(newer) > 0
                ? read_two_ropes(r, newer)
                : read_rope_object(r, "rope_parameters", newer);
 }

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/option.h"
 #include "data/jsonl.h"
 
 #include <math.h>
@@ -485,7 +486,10 @@ static void fields_with_another_effect_are_refused_with_their_value(void **state
     static const char *const rows[][2] = {
         {"\"model_type\": \"gpt2\"", "qwen2, qwen3, llama, mistral"},
         {"\"architectures\": [\"LlamaForCausalLM\"]", "LlamaForCausalLM"},
-        {"\"architectures\": [\"Qwen2ForSequenceClassification\"]", "Classification"},
+        {"\"architectures\": [\"Qwen2ForQuestionAnswering\"]", "Answering"},
+        {"\"architectures\": [\"Qwen2ForCausalLMEagle3\"]", "Eagle3"},
+        {"\"architectures\": [\"Qwen2MoeForCausalLM\"]", "Moe"},
+        {"\"architectures\": \"Qwen2ForCausalLM\"", "architectures"},
         {"\"hidden_act\": \"gelu\"", "gelu"},
         {"\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
         {"\"use_sliding_window\": 1", "use_sliding_window is 1"},
@@ -647,6 +651,83 @@ static void fields_without_effect_pass(void **state)
     assert_int_equal(c.bos, -1);
     assert_int_equal(c.head_dim, 16);
     assert_true(c.rope_theta == 5e5);
+}
+
+/* A field that no table has: passed over in silence or by its name, or refused. */
+static void unknown_fields_are_passed_over_unless_they_may_have_an_effect(void **state)
+{
+    static const struct {
+        const char *field;
+        const char *passed; /* NULL: refused; "": nothing is said */
+    } rows[] = {
+        {"\"_model_name_or_path\": \"x\"", ""},
+        {"\"_rope_cache\": 7", ""},
+        {"\"unk_token_id\": 0", ""},
+        {"\"image_token_index\": 99999", ""},
+        {"\"pad_token_ids\": [1]", ""},
+        {"\"forced_eos_token_id\": 1", ""},
+        {"\"suppress_tokens\": [1, 2]", ""},
+        {"\"attn_implementation\": \"flash_attention_2\"", ""},
+        {"\"use_flash_attention_2\": true", ""},
+        {"\"num_nextn_predict_layers\": 1", ""},
+        {"\"gradient_checkpointing\": true", ""},
+        {"\"new_norm\": null", ""},
+        {"\"trl_version\": \"0.20\"", "trl_version"},
+        {"\"max_sequence_length\": 2048", "max_sequence_length"},
+        {"\"training\": {\"steps\": 10, \"data\": [\"europe\", \"facts\"]}", "training"},
+        {"\"properties\": {\"author\": \"x\"}", "properties"},
+        {"\"exploration\": 0.5", "exploration"},
+        {"\"post_norm\": true", NULL},
+        {"\"qk_layernorm\": false", NULL},
+        {"\"rope_percent\": 0.25", NULL},
+        {"\"rotary_pct\": 0.25", NULL},
+        {"\"attn_temperature\": 2", NULL},
+        {"\"local_window\": 64", NULL},
+        {"\"mlp_ratio\": 4", NULL},
+        {"\"act_fn\": \"relu\"", NULL},
+        {"\"use_bias\": true", NULL},
+        {"\"query_scale\": 0.1", NULL},
+        {"\"n_experts\": 8", NULL},
+        {"\"moe_k\": 2", NULL},
+        {"\"n_layer\": 12", NULL},
+        {"\"lm_head_multiplier\": 2.0", NULL},
+        {"\"tie_weights\": true", NULL},
+        {"\"quantized\": true", NULL},
+        {"\"per_layer_config\": {\"0\": {}}", NULL},
+        {"\"more\": {\"inner\": {\"softcap\": 5}}", NULL},
+        {"\"more\": [{\"kind\": \"sliding_attention\"}]", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_model_config c;
+        char key[64];
+        const kg_status status = parse_with(&c, rows[i].field);
+        if ((status == KG_OK) != (rows[i].passed != NULL) ||
+            (status == KG_OK && strcmp(c.passed, rows[i].passed) != 0))
+            fail_msg("%s: status %d, passed '%s'", rows[i].field, status, c.passed);
+        if (status == KG_OK)
+            continue;
+        snprintf(key, sizeof key, "model.ignore=%.*s ",
+                 (int)strcspn(rows[i].field + 1, "\""), rows[i].field + 1);
+        if (status != KG_EUNSUPPORTED || !strstr(err.message, key))
+            fail_msg("%s: %s", rows[i].field, err.message);
+    }
+}
+
+/* model.ignore is for fields that kedge does not know. */
+static void known_fields_cannot_be_ignored(void **state)
+{
+    static const char *const keys[] = {"rms_norm_eps", "rope_parameters", "vocab_size",
+                                       "attention_dropout", "use_cache"};
+    (void)state;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const struct kg_opt_list ignore = {&keys[i], 1};
+        struct kg_model_config c;
+        assert_int_equal(
+            kg_model_config_open(&c, "tests/data/reference/qwen2", &ignore, &err),
+            KG_ECONFLICT);
+        assert_non_null(strstr(err.message, keys[i]));
+    }
 }
 
 static void an_integer_beyond_64_bits_is_a_real_number(void **state)
@@ -841,6 +922,8 @@ int main(void)
         cmocka_unit_test(gemma3_has_no_softcap_of_scores),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(fields_without_effect_pass),
+        cmocka_unit_test(unknown_fields_are_passed_over_unless_they_may_have_an_effect),
+        cmocka_unit_test(known_fields_cannot_be_ignored),
         cmocka_unit_test(an_integer_beyond_64_bits_is_a_real_number),
         cmocka_unit_test(other_families_and_absent_folders_are_refused),
         cmocka_unit_test(end_tokens_are_a_set_with_a_limit),

@@ -21,7 +21,8 @@ struct writer {
 /* Whether the field comes from the source, below. */
 static bool is_kept(const struct writer *w, const char *key)
 {
-    return kg_json_get(w->source, key) && kg_model_config_keeps(key);
+    const struct kg_json *value = kg_json_get(w->source, key);
+    return value && kg_model_config_keeps(key, value);
 }
 
 static kg_status put_key(const struct writer *w, const char *key)

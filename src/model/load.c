@@ -59,15 +59,19 @@ static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
         }
     }
     return kg_fail(err, KG_EDTYPE,
-                   "%s: tensor %s: expected dtype BF16, F16 or F32, found %s", t->file,
-                   t->name, t->dtype);
+                   "%s: tensor %s: expected dtype BF16, F16, F32 or F64, found %s%s",
+                   t->file, t->name, t->dtype,
+                   strchr(t->dtype, '8') || t->dtype[1] == '4'
+                       ? ": quantised weights are not read, take the model that they "
+                         "were quantised from"
+                       : "");
 }
 
 kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
                          const struct kg_st_tensor *t, const char *by, struct kg_err *err)
 {
-    KG_TRY(check_shape(p, t, by, err));
-    return file_dtype(dtype, t, err);
+    KG_TRY(file_dtype(dtype, t, err));
+    return check_shape(p, t, by, err);
 }
 
 static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dtype,
@@ -76,64 +80,13 @@ static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dty
 {
     *out = kg_st_find(set, p->name);
     if (!*out)
-        return kg_fail(err, KG_ENOTFOUND, "tensor %s is missing from the checkpoint",
-                       p->name);
+        return kg_fail(
+            err, KG_ENOTFOUND, "tensor %s is missing from the checkpoint%s", p->name,
+            strcmp(p->name, "lm_head.weight") == 0
+                ? ", whose config.json says that tie_word_embeddings is false: "
+                  "say true where the embedding is the head"
+                : "");
     return kg_param_check(dtype, p, *out, "config.json", err);
-}
-
-/* A tied checkpoint may carry the head as well, if it is the embedding byte for byte. */
-static kg_status check_tied_head(const struct kg_model *m, const struct kg_st_set *set,
-                                 const struct kg_st_tensor *head, struct kg_err *err)
-{
-    const struct kg_st_tensor *embed = kg_st_find(set, m->embed->name);
-    struct kg_param want = *m->embed;
-    want.name = head->name;
-    KG_TRY(check_shape(&want, head, "config.json", err));
-    if (embed && strcmp(embed->dtype, head->dtype) == 0 && embed->bytes == head->bytes &&
-        memcmp(embed->data, head->data, head->bytes) == 0)
-        return KG_OK;
-    return kg_fail(
-        err, KG_EFORMAT,
-        "%s: tensor %s: differs from %s although config.json says tie_word_embeddings",
-        head->file, head->name, m->embed->name);
-}
-
-static bool is_expected(const struct kg_model *m, const char *name)
-{
-    for (size_t i = 0; i < m->n_base; i++) {
-        if (strcmp(m->params[i].name, name) == 0)
-            return true;
-    }
-    return false;
-}
-
-/* Old Llama checkpoints carry the rotary frequencies, which config.json determines. */
-static bool is_rotary_buffer(const char *name)
-{
-    static const char suffix[] = "rotary_emb.inv_freq";
-    const size_t len = strlen(name);
-    return len >= sizeof suffix - 1 &&
-           strcmp(name + len - (sizeof suffix - 1), suffix) == 0;
-}
-
-static kg_status check_no_others(const struct kg_model *m, const struct kg_st_set *set,
-                                 struct kg_err *err)
-{
-    if (kg_st_count(set) == m->n_base) /* each of which is there */
-        return KG_OK;
-    for (size_t i = 0; i < kg_st_count(set); i++) {
-        const struct kg_st_tensor *t = kg_st_at(set, i);
-        if (is_expected(m, t->name) || is_rotary_buffer(t->name))
-            continue;
-        if (m->config.tied && strcmp(t->name, "lm_head.weight") == 0) {
-            KG_TRY(check_tied_head(m, set, t, err));
-            continue;
-        }
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: tensor %s: not a tensor of a %s model with this config.json",
-                       t->file, t->name, m->config.arch->model_type);
-    }
-    return KG_OK;
 }
 
 /* ---- conversion ---- */
@@ -284,7 +237,7 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
     s->rows = fit > KG_PANEL ? fit : KG_PANEL;
     s->rows = s->rows < p->rows ? s->rows : p->rows;
     const size_t align = kg_dtype_traits(s->dtype)->bytes;
-    if (s->dtype != KG_F16 && (uintptr_t)s->t->data % align == 0)
+    if ((s->dtype == KG_F32 || s->dtype == KG_BF16) && (uintptr_t)s->t->data % align == 0)
         return KG_OK;
     s->piece = kg_mem_calloc((size_t)(s->rows * p->cols), kg_dtype_traits(m->ct)->bytes,
                              "a piece of a checkpoint", err);
@@ -431,7 +384,7 @@ static kg_status check_tensors(const struct kg_model *m, const struct kg_st_set 
         enum kg_dtype dtype = KG_F32;
         KG_TRY(find_tensor(&t, &dtype, set, &m->params[i], err));
     }
-    return check_no_others(m, set, err);
+    return kg_model_check_others(m, set, err);
 }
 
 /* The base as for inference, and what stands beside it. */
@@ -464,7 +417,7 @@ static kg_status load(struct kg_model *m, const char *dir,
     m->dir = kg_mem_strdup(dir, err);
     if (!m->dir)
         return KG_ENOMEM;
-    KG_TRY(kg_st_open_dir(&priv->set, dir, err));
+    KG_TRY(kg_model_open_files(&priv->set, m, dir, err));
     KG_TRY(check_tensors(m, priv->set, err));
     if (m->lora)
         m->base_hash = kg_lora_base_hash(m, priv->set);
@@ -479,7 +432,7 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
 {
     struct kg_model_config config;
     *out = NULL;
-    KG_TRY(kg_model_config_read(&config, dir, err));
+    KG_TRY(kg_model_config_open(&config, dir, &opts->ignore, err));
     struct kg_model *m = NULL;
     KG_TRY(kg_model_outline(&m, &config, opts, err));
     if (config.rope_positions > config.max_positions)

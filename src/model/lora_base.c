@@ -67,7 +67,7 @@ kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err)
 {
     struct kg_st_set *set;
 
-    KG_TRY(kg_st_open_dir(&set, m->dir, err));
+    KG_TRY(kg_model_open_files(&set, m, m->dir, err));
     m->base_hash = kg_lora_base_hash(m, set);
     kg_st_close(set);
     return KG_OK;

@@ -21,6 +21,7 @@
 #define KG_MODEL_MODEL_H
 
 #include "base/mem.h"
+#include "base/option.h"
 #include "base/status.h"
 #include "model/config.h"
 #include "model/kv.h"
@@ -125,6 +126,7 @@ struct kg_model_opts {
      * products read comes from all of them; then the functions that say so are called by
      * all. NULL, or one: no cuts */
     struct kg_ranks *ranks;
+    struct kg_opt_list ignore; /* fields of config.json: see kg_model_config_open */
 };
 
 /* A model with its parameters listed and no memory for any: what plans ask. Nothing but
@@ -134,11 +136,14 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
                            const struct kg_model_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Read a checkpoint folder; every tensor of the architecture must be there with its
- * shape, and none beyond.
+ * shape, and none beyond but those that bear on no log-prob (files.c).
  * errors: NOTFOUND, EFORMAT, SHAPE, DTYPE, UNSUPPORTED, each naming file and tensor */
 kg_status kg_model_open(struct kg_model **out, const char *dir,
                         const struct kg_model_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
+/* The weights of a folder by the names of m's parameters, whatever wrapper saved them. */
+kg_status kg_model_open_files(struct kg_st_set **set, const struct kg_model *m,
+                              const char *dir, struct kg_err *err) KG_MUST_CHECK;
 /* The weights in its files are finite, as training wants them.   set: of the same folder
  * errors: NONFINITE, naming file and tensor */
 kg_status kg_model_check_values(const struct kg_model *m, const struct kg_st_set *set,

@@ -103,6 +103,12 @@ kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
                          const struct kg_st_tensor *t, const char *by,
                          struct kg_err *err) KG_MUST_CHECK;
 
+/* files.c: after every tensor of m was found, the others of set: refused, or passed over
+ * and named in a line, as is what else of the folder is not as it is said.
+ * errors: UNSUPPORTED, by tensor */
+kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set *set,
+                                struct kg_err *err) KG_MUST_CHECK;
+
 /* Give an outline the memory that products read; sets compute of every matrix. */
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 

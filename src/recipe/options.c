@@ -36,6 +36,10 @@ static const struct kg_opt_row first_rows[] = {
      "trained "
      "(docs/lora.md)",
      false},
+    {KEY(model.ignore), "", 0, 0, NULL,
+     "fields of config.json to pass over though they may bear on the model: they have no "
+     "effect (docs/formats.md)",
+     false},
     {KEY(lora.rank), "0", 0, 65536, NULL,
      "train adapters of this rank beside frozen weights; 0: all weights (docs/lora.md)",
      false},

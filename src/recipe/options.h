@@ -29,6 +29,7 @@ struct kg_recipe {
         const char *dtype;
         const char *device;
         const char *adapter; /* "": none */
+        struct kg_opt_list ignore;
     } model;
     struct {
         int rank; /* 0: all weights are trained, or those of model.adapter */

@@ -38,7 +38,8 @@ static struct kg_model_opts opts_of(const struct kg_run_inputs *in,
         .ct = state->model->ct,
         .on_host = in->recipe.anchor_on_host ? KG_HOST_LAYERS : state->model->on_host,
         .whose = "anchor's ",
-        .ranks = state->model->ranks};
+        .ranks = state->model->ranks,
+        .ignore = in->recipe.model.ignore};
 }
 
 static kg_status open_path(const struct kg_run_inputs *in, struct kg_run_state *state,
@@ -104,7 +105,7 @@ kg_status kg_run_anchor_outline(const struct kg_run_inputs *in,
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
         return KG_OK;
     if (*in->recipe.anchor_path &&
-        kg_model_config_read(&config, in->recipe.anchor_path, err) != KG_OK)
+        kg_model_config_open(&config, in->recipe.anchor_path, &opts.ignore, err) != KG_OK)
         return kg_err_prefix(err, "anchor.path");
     opts.backend = state->model->backend;
     if (!*in->recipe.anchor_path)

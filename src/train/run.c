@@ -225,7 +225,8 @@ static kg_status find_model(struct kg_path *dir, struct kg_model_config *config,
         KG_TRY(kg_config_require(in->config, "model.path", err));
     *dir = kg_init_model_dir(&in->init, &in->recipe);
     KG_TRY(choose_dtype(&opts->ct, in->recipe.model.dtype, err));
-    KG_TRY(kg_model_config_read(config, dir->text, err));
+    opts->ignore = in->recipe.model.ignore;
+    KG_TRY(kg_model_config_open(config, dir->text, &opts->ignore, err));
     KG_TRY(kg_algo_from_recipe(&in->algo, &in->recipe, in->config, config->vocab, err));
     return open_optim(in, err);
 }
@@ -667,7 +668,7 @@ static kg_status outline_reference(struct kg_run_inputs *in, const struct kg_mod
 
     if (!*path)
         return KG_OK;
-    if (kg_model_config_read(&config, path, err) != KG_OK)
+    if (kg_model_config_open(&config, path, &in->recipe.model.ignore, err) != KG_OK)
         return kg_err_prefix(err, "eval.reference");
     return kg_model_outline(&in->reference, &config, &opts, err);
 }

@@ -1,8 +1,10 @@
 """tests/data/configs: config.json files as the present transformers writes them, and rotary frequencies.
 
-    python tools/oracle/make_config_data.py [families | rope]      one of them alone
+    python tools/oracle/make_config_data.py [families | rope | public]      one of them alone
 
 families.jsonl rows: {"name": folder, "config": config.json object}: of every family one or two, the layout of release 5.
+public.jsonl rows: {"name", "source", "config": as a public repository shows it}, to which "read" is added: what transformers'
+    class makes of it. untyped.jsonl rows: the same of rope objects without a type and of sizes alone.
 rope.jsonl rows: {"config": config.json object, "inv_freq": [float32 values]} by transformers' modeling_rope_utils.
 """
 import json
@@ -93,8 +95,44 @@ def write_families():
             f.write(json.dumps(dict(name=name, config=saved(config))) + "\n")
 
 
+def read(config):
+    """What the class has, of what bears on its forward."""
+    c = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(json.loads(json.dumps(config)))
+    rope = c.rope_parameters
+    rope = rope.get("full_attention", rope)
+    return dict(rope_theta=float(rope["rope_theta"]), rope_type=rope["rope_type"], kv_heads=c.num_key_value_heads,
+                head_dim=getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, eps=c.rms_norm_eps,
+                tied=c.tie_word_embeddings,
+                windows=sum(t == "sliding_attention" for t in getattr(c, "layer_types", None) or []))
+
+
+def write_public():
+    rows = [json.loads(line) for line in open(ROOT + "public.jsonl")]
+    with open(ROOT + "public.jsonl", "w") as f:
+        for row in rows:
+            if "refused" not in row or "ignore" in row:
+                row["read"] = read(row["config"])
+            f.write(json.dumps(row) + "\n")
+    ropes = [dict(rope_parameters=dict(rope_theta=5000.0)), dict(rope_parameters={}), dict(rope_scaling={}),
+             dict(rope_scaling={}, rope_theta=7000.0), dict(rope_parameters=None, rope_theta=7000.0)]
+    with open(ROOT + "untyped.jsonl", "w") as f:
+        for name, config in families().items():
+            plain = {k: v for k, v in saved(config).items() if not k.startswith("rope_") and k != "layer_types"}
+            sizes = {k: v for k, v in plain.items() if k in SIZES or "expert" in k or "moe" in k or k == "model_type"}
+            for rope in ropes + [None] if "_" not in name.replace("_moe", "").replace("_text", "") else []:
+                row = dict(plain if rope is not None else sizes, num_hidden_layers=6 if name == "gemma3_text" else 3, bos_token_id=1, eos_token_id=2,
+                           **(rope or {}))
+                other = name == "gemma3_text" and rope and rope.get("rope_parameters")  # a base beside its two, that nothing reads
+                f.write(json.dumps(dict(name=name, config=row, **(dict(refused="rope_parameters is") if other
+                                                                  else dict(read=read(row))))) + "\n")
+
+
 def main():
     only = sys.argv[1:]
+    if only in ([], ["public"]):
+        write_public()
+    if only == ["public"]:
+        return
     if only != ["rope"]:
         write_families()
     if not only:
