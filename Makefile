@@ -42,7 +42,7 @@ endif
 OMP     := $(if $(findstring clang,$(CC)),-lomp,-lgomp)
 # Arb and Calcium stand apart before FLINT 3
 FLINT_LIBS := $(if $(wildcard /usr/include/calcium/ca.h),-lcalcium -lflint-arb) -lflint -lgmp
-LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -lz $(OMP) -lpthread -lm
+LIBS    := $(FLINT_LIBS) -lcurl -lsqlite3 -lyaml -lpcre2-8 -lutf8proc -lzstd -lsnappy -llz4 -lbrotlidec -lz $(OMP) -lpthread -lm
 LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
 # two hundred test programs with all that a debugger wants are gigabytes: VARIANT=debug has it
 LDFLAGS_TEST := $(LDFLAGS_ALL) $(if $(filter release,$(VARIANT)),$(if $(SAN),,-Wl,--strip-debug))

@@ -255,28 +255,19 @@ static const struct kg_thrift_field chunk_fields[] = {
 
 static kg_status read_codec(enum kg_codec *codec, int64_t number, struct kg_err *err)
 {
-    static const char *const names[] = {"none",   "snappy", "gzip", "lzo",
-                                        "brotli", "lz4",    "zstd", "lz4_raw"};
-    bool known = number >= 0 && number < (int64_t)(sizeof names / sizeof *names);
+    enum { LZO = 3 };
+    static const enum kg_codec codecs[] = {
+        KG_CODEC_NONE,   KG_CODEC_SNAPPY,     KG_CODEC_GZIP, KG_CODEC_NONE /* LZO */,
+        KG_CODEC_BROTLI, KG_CODEC_LZ4_HADOOP, KG_CODEC_ZSTD, KG_CODEC_LZ4};
+    const bool known = number >= 0 && number < (int64_t)(sizeof codecs / sizeof *codecs);
 
-    switch (number) {
-    case 0:
-        *codec = KG_CODEC_NONE;
-        return KG_OK;
-    case 1:
-        *codec = KG_CODEC_SNAPPY;
-        return KG_OK;
-    case 2:
-        *codec = KG_CODEC_GZIP;
-        return KG_OK;
-    case 6:
-        *codec = KG_CODEC_ZSTD;
-        return KG_OK;
-    default:
+    if (!known || number == LZO)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected compression none, snappy, gzip or zstd, found %s (%lld)",
-                       known ? names[number] : "an unknown one", (long long)number);
-    }
+                       "expected compression none, snappy, gzip, zstd, lz4 or brotli, "
+                       "found %s (%lld)",
+                       known ? "lzo" : "an unknown one", (long long)number);
+    *codec = codecs[number];
+    return KG_OK;
 }
 
 static kg_status place_chunk(struct kg_parquet_chunk *to, const struct kg_parquet *file,

@@ -6,8 +6,8 @@
  * read. Errors name the file, the column, the row group and the page, from 1.
  *
  * Read: data pages v1 and v2; PLAIN, dictionaries, RLE, DELTA_*, BYTE_STREAM_SPLIT;
- * snappy, gzip, zstd or no compression; checksums where there are any. Refused by name:
- * encryption, columns in other files, BIT_PACKED levels, brotli, lz4, lzo.
+ * snappy, gzip, zstd, lz4, brotli or no compression; checksums where there are any.
+ * Refused by name: encryption, columns in other files, BIT_PACKED levels, lzo.
  */
 #ifndef KG_DATA_PARQUET_H
 #define KG_DATA_PARQUET_H
@@ -94,8 +94,8 @@ void kg_parquet_column_close(struct kg_parquet_column *c); /* NULL is allowed */
 /* ---- rows as JSON ---- */
 /* A struct becomes an object, a list an array, a map with text keys an object (other maps
  * an array of {"key", "value"}). Text, JSON, enums: strings, which must be UTF-8, as must
- * bytes without a type. Integers and floats: numbers (an unsigned one above 2^63 - 1 is
- * refused; NaN and infinities: "nan", "inf", "-inf"). Decimals, dates, times, timestamps
+ * bytes without a type. Integers and floats: numbers (an unsigned one above 2^63 - 1:
+ * a string, "9223372036854775808"; NaN and infinities: "nan", "inf", "-inf"). Decimals, dates, times, timestamps
  * and UUIDs: strings, "12.50", "2024-02-29", "12:00:00.000",
  * "2024-02-29T12:00:00.000000Z" (Z where the column says UTC). */
 struct kg_parquet_rows; /* opaque */

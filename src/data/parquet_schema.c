@@ -144,7 +144,7 @@ static bool fits(const struct kg_parquet_node *node)
     case KG_PARQUET_AS_UNSIGNED:
         return is_int(node) && node->bits >= 1 && node->bits <= 64;
     case KG_PARQUET_AS_DECIMAL:
-        return (is_int(node) || is_texty(node)) && node->scale >= 0 && node->scale <= 38;
+        return (is_int(node) || is_texty(node)) && node->scale >= 0 && node->scale <= 76;
     case KG_PARQUET_AS_DATE:
         return node->type == KG_PARQUET_INT32;
     case KG_PARQUET_AS_TIME:

@@ -8,10 +8,11 @@
 #include "base/utf8.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SECONDS_A_DAY = 86400, JULIAN_1970 = 2440588, MAX_DECIMAL_BYTES = 16 };
+enum { SECONDS_A_DAY = 86400, JULIAN_1970 = 2440588, MAX_DECIMAL_BYTES = 32 };
 
 static const struct kg_parquet_text *text_at(const void *values, size_t i)
 {
@@ -39,58 +40,77 @@ static kg_status add_unsigned(struct kg_json_builder *b,
                               struct kg_err *err)
 {
     uint64_t u = (uint64_t)v;
+    char digits[24];
 
     if (node->bits < 64)
         u &= (UINT64_C(1) << node->bits) - 1;
-    if (u > INT64_MAX)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected an integer of at most 63 bits, found %llu",
-                       (unsigned long long)u);
-    return kg_json_add_int(b, (int64_t)u, err);
+    if (u <= INT64_MAX)
+        return kg_json_add_int(b, (int64_t)u, err);
+    snprintf(digits, sizeof digits, "%llu", (unsigned long long)u);
+    return kg_json_add_text(b, digits, strlen(digits), err);
 }
 
 /* ---- decimals ---- */
 
-static kg_status decimal_of(__int128 *v, const struct kg_parquet_node *node,
-                            const void *values, size_t i, struct kg_err *err)
+/* The number's magnitude in bytes, the largest first, and whether it is below 0. */
+static kg_status decimal_of(unsigned char magnitude[MAX_DECIMAL_BYTES], bool *negative,
+                            const struct kg_parquet_node *node, const void *values,
+                            size_t i, struct kg_err *err)
 {
-    const struct kg_parquet_text *t;
+    const bool is_int = node->type == KG_PARQUET_INT32 || node->type == KG_PARQUET_INT64;
+    const struct kg_parquet_text *t = is_int ? NULL : text_at(values, i);
+    const size_t n = is_int ? sizeof(int64_t) : t->n;
+    const uint64_t v = is_int ? (uint64_t)int_at(node, values, i) : 0;
+    unsigned carry;
 
-    if (node->type == KG_PARQUET_INT32 || node->type == KG_PARQUET_INT64) {
-        *v = int_at(node, values, i);
-        return KG_OK;
-    }
-    t = text_at(values, i);
-    if (t->n < 1 || t->n > MAX_DECIMAL_BYTES)
+    if (n < 1 || n > MAX_DECIMAL_BYTES)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected a decimal of 1 to %d bytes, found %zu",
-                       MAX_DECIMAL_BYTES, t->n);
-    *v = (signed char)t->data[0] < 0 ? -1 : 0;
-    for (size_t b = 0; b < t->n; b++)
-        *v = (__int128)((unsigned __int128)*v << 8 | (unsigned char)t->data[b]);
+                       MAX_DECIMAL_BYTES, n);
+    *negative = is_int ? v >> 63 : (unsigned char)t->data[0] >> 7;
+    memset(magnitude, *negative ? 0xff : 0, MAX_DECIMAL_BYTES);
+    for (size_t b = 0; b < n; b++)
+        magnitude[MAX_DECIMAL_BYTES - n + b] = is_int ? (unsigned char)(v >> 8 * (7 - b))
+                                                      : (unsigned char)t->data[b];
+    carry = *negative;
+    for (int b = MAX_DECIMAL_BYTES; *negative && b-- > 0; carry >>= 8) {
+        carry += (unsigned char)~magnitude[b];
+        magnitude[b] = (unsigned char)carry;
+    }
     return KG_OK;
+}
+
+/* n /= 10.   returns the rest; *zero: nothing is left */
+static int divide_by_ten(unsigned char n[MAX_DECIMAL_BYTES], bool *zero)
+{
+    int rest = 0;
+
+    *zero = true;
+    for (int b = 0; b < MAX_DECIMAL_BYTES; b++) {
+        rest = rest << 8 | n[b];
+        n[b] = (unsigned char)(rest / 10);
+        rest %= 10;
+        *zero &= n[b] == 0;
+    }
+    return rest;
 }
 
 static kg_status put_decimal(struct kg_str *out, const struct kg_parquet_node *node,
                              const void *values, size_t i, struct kg_err *err)
 {
-    char digits[64];
+    unsigned char magnitude[MAX_DECIMAL_BYTES];
+    char digits[3 * MAX_DECIMAL_BYTES];
     char *p = digits + sizeof digits - 1;
-    unsigned __int128 u;
-    __int128 v = 0;
-    int written = 0;
+    bool negative, zero = false;
 
-    KG_TRY(decimal_of(&v, node, values, i, err));
-    u = v < 0 ? 0 - (unsigned __int128)v : (unsigned __int128)v;
+    KG_TRY(decimal_of(magnitude, &negative, node, values, i, err));
     *p = 0;
-    while (u > 0 || written <= node->scale) {
-        *--p = (char)('0' + (int)(u % 10));
-        u /= 10;
-        written++;
-        if (written == node->scale)
+    for (int written = 0; !zero || written <= node->scale;) {
+        *--p = (char)('0' + divide_by_ten(magnitude, &zero));
+        if (++written == node->scale)
             *--p = '.';
     }
-    return kg_str_printf(out, err, "%s%s", v < 0 ? "-" : "", p);
+    return kg_str_printf(out, err, "%s%s", negative ? "-" : "", p);
 }
 
 /* ---- dates and times ---- */

@@ -5,6 +5,7 @@
  */
 #include "data/records.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
 #include "data/jsonl.h"
@@ -28,8 +29,9 @@ struct kg_records {
     struct kg_str element;           /* of an array: its text */
     int64_t number;                  /* of an array: elements so far */
     int64_t line;                    /* of an array: where the reader is, from 1 */
+    bool wrapped;                    /* an array in an object */
     bool ended;                      /* of an array: its ] was read */
-    char format[32];
+    char format[40];
 };
 
 /* ---- opening ---- */
@@ -51,7 +53,9 @@ static kg_status open_parquet(struct kg_records *r, struct kg_err *err)
 static void name_format(struct kg_records *r)
 {
     static const char *const packed[] = {"", "", ", gzip", ", zstd"};
-    const char *name = r->kind == KG_TEXT_ARRAY ? "JSON array" : "JSON lines";
+    const char *name = r->wrapped                 ? "JSON array in an object"
+                       : r->kind == KG_TEXT_ARRAY ? "JSON array"
+                                                  : "JSON lines";
 
     if (r->kind == KG_TEXT_PARQUET)
         snprintf(r->format, sizeof r->format, "Parquet");
@@ -71,12 +75,22 @@ static kg_status open_any(struct kg_records *r, const char *path, struct kg_err 
     r->element.max = KG_JSONL_MAX_LINE_BYTES;
     KG_TRY(kg_unpack_open(&r->unpack, path, err));
     r->kind = kg_unpack_sniff(r->unpack);
+    if (r->kind == KG_TEXT_SPREAD)
+        return kg_fail(err, KG_EFORMAT,
+                       "%s line 1: expected an object a line, found one over several "
+                       "lines. If its keys are columns, they become records "
+                       "by: " KG_RECORDS_OF_COLUMNS,
+                       path);
+    r->wrapped = r->kind == KG_TEXT_WRAPPED;
+    if (r->wrapped)
+        r->kind = KG_TEXT_ARRAY;
     name_format(r);
     if (r->kind == KG_TEXT_PARQUET)
         return open_parquet(r, err);
     if (r->kind == KG_TEXT_LINES)
         return kg_jsonl_open_stream(&r->lines, kg_unpack_stream(r->unpack), path, err);
-    next_solid(r); /* the [ that was seen */
+    while (next_solid(r) != '[') { /* that was seen */
+    }
     return kg_json_builder_create(&r->builder, KG_JSONL_MAX_LINE_BYTES, err);
 }
 
@@ -190,6 +204,15 @@ static kg_status end_array(struct kg_records *r, struct kg_err *err)
     int c = next_solid(r);
 
     r->ended = true;
+    if (r->wrapped && c == ',') {
+        kg_log_warn("%s: the first list of the object is read, what follows it is not",
+                    r->path);
+        return KG_OK;
+    }
+    if (r->wrapped && c != '}')
+        return bad_array(r, "',' or '}' behind the list of an object", c, err);
+    if (r->wrapped)
+        c = next_solid(r);
     if (c != EOF || ferror(kg_unpack_stream(r->unpack)))
         return bad_array(r, "nothing behind the array", c, err);
     return KG_OK;

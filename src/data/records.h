@@ -2,7 +2,8 @@
  * packed by gzip or zstd, or Parquet.
  *
  * The format is told from the content, never from the name: a file begins with PAR1, with
- * the marks of gzip or zstd, or with text; and text with [ is an array of objects.
+ * the marks of gzip or zstd, or with text. Text with [ is an array of objects, and so is
+ * the list of an object that begins with it ({"data": [..]}).
  */
 #ifndef KG_DATA_RECORDS_H
 #define KG_DATA_RECORDS_H
@@ -14,6 +15,12 @@
 #include <stdint.h>
 
 struct kg_records; /* opaque reader */
+
+/* For messages: what makes records of one object with a list for each key. */
+#define KG_RECORDS_OF_COLUMNS                                                            \
+    "python3 -c 'import json, sys; d = json.load(sys.stdin); "                           \
+    "[print(json.dumps(dict(zip(d, r)))) for r in zip(*d.values())]' < FILE > "          \
+    "FILE.jsonl"
 
 kg_status kg_records_open(struct kg_records **r, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;

@@ -117,6 +117,46 @@ static void what_is_wrong_has_its_place(void **state)
     assert_non_null(strstr(complaint("x"), "found it packed by gzip: unpack it first"));
 }
 
+/* A list in an object, as {"data": [..]}; what is another thing says so. */
+static void a_list_in_an_object_is_an_array(void **state)
+{
+#define THREE "{\"a\": 1}, {\"a\": 2, \"b\": [\"]\"]},\n {\"a\": 3}"
+    static const char *const same[] = {
+        "{\"data\": [" THREE "]}",
+        "{\"train\":[" THREE "]}\n",
+        "\n{\n \"data\" :\n [\n" THREE "\n ]\n}\n",
+        "{\"test\": [" THREE "]}",
+        "{\"validation\": [" THREE "] }",
+        "{\"train\": [" THREE "], \"test\": [{\"b\": 1}]}",
+        "{\"data\": [" THREE "], \"version\": \"1.0\"}",
+    };
+    static const char *const refused[][2] = {
+        {"{\"data\": [" THREE "]", "found the end"},
+        {"{\"data\": [" THREE "]} {}", "found '{'"},
+        {"{\"data\": [" THREE "]]", "',' or '}' behind the list of an object, found ']'"},
+        {"{\"data\": [{\"a\": 1}, 2]}", "expected an object as element"},
+        {"{\n \"question\": [\"a\", \"b\"],\n \"answer\": [1, 2]\n}", "zip(*d.values())"},
+        {"{\r\n \"question\": \"a\"\r\n}", "found one over several lines"},
+    };
+    struct kg_records *r;
+    (void)state;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        put("x", same[i]);
+        has_three("x", "JSON array in an object", "element");
+    }
+    put_gzip("x.gz", same[0], strlen(same[0]));
+    has_three("x.gz", "JSON array in an object, gzip", "element");
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        put("x", refused[i][0]);
+        if (!strstr(complaint("x"), refused[i][1]))
+            fail_msg("%s: %s", refused[i][0], err.message);
+    }
+    put("x", "{\"data\": [1, 2]}\n{\"data\": []}\n{\"other\": [{\"a\": 1}]}\n");
+    assert_int_equal(kg_records_open(&r, in_dir("x"), &err), KG_OK);
+    assert_string_equal(kg_records_format(r), "JSON lines");
+    kg_records_close(r);
+}
+
 static void an_empty_array_has_no_records(void **state)
 {
     struct kg_json_doc doc = {0};
@@ -264,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_content_says_the_format),
         cmocka_unit_test(what_is_wrong_has_its_place),
+        cmocka_unit_test(a_list_in_an_object_is_an_array),
         cmocka_unit_test(an_empty_array_has_no_records),
         cmocka_unit_test(a_zstd_window_that_is_too_large_is_no_damage),
         cmocka_unit_test(a_damaged_packed_file_is_refused),

@@ -1,6 +1,6 @@
-/* Decompression by snappy, zlib and zstd.
+/* Decompression by snappy, zlib, zstd, lz4 and brotli.
  *
- * Three libraries, one shape. The stream is a FILE of our own (fopencookie), so that a
+ * Five libraries, one shape. The stream is a FILE of our own (fopencookie), so that a
  * reader of lines does not know whether a file was compressed. The reason of a failed
  * read does not fit through FILE; it is kept beside it.
  */
@@ -10,7 +10,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <brotli/decode.h>
 #include <errno.h>
+#include <limits.h>
+#include <lz4.h>
 #include <snappy-c.h>
 #include <stdbool.h>
 #include <string.h>
@@ -94,6 +97,78 @@ static kg_status unpack_zstd(void *out, size_t bytes, const void *packed, size_t
     return size == bytes ? KG_OK : wrong_size(bytes, size, err);
 }
 
+static kg_status unpack_brotli(void *out, size_t bytes, const void *packed, size_t n,
+                               struct kg_err *err)
+{
+    size_t size = bytes;
+
+    if (BrotliDecoderDecompress(n, packed, &size, out) != BROTLI_DECODER_RESULT_SUCCESS)
+        return kg_fail(
+            err, KG_EFORMAT,
+            "expected brotli data of %zu bytes when unpacked, found it damaged "
+            "or longer",
+            bytes);
+    return size == bytes ? KG_OK : wrong_size(bytes, size, err);
+}
+
+/* What a block of n bytes unpacks to, at most `room`; -1: it does not. */
+static int lz4_block(char *out, size_t room, const char *packed, size_t n)
+{
+    return n <= INT_MAX && room <= INT_MAX
+               ? LZ4_decompress_safe(packed, out, (int)n, (int)room)
+               : -1;
+}
+
+static kg_status unpack_lz4(void *out, size_t bytes, const void *packed, size_t n,
+                            struct kg_err *err)
+{
+    const int size = lz4_block(out, bytes, packed, n);
+
+    if (size < 0)
+        return kg_fail(
+            err, KG_EFORMAT,
+            "expected lz4 data of %zu bytes when unpacked, found it damaged or "
+            "longer",
+            bytes);
+    return (size_t)size == bytes ? KG_OK : wrong_size(bytes, (size_t)size, err);
+}
+
+/* A big-endian length at *p, which moves behind it.   returns false at the end */
+static bool take_length(size_t *length, const unsigned char **p, const unsigned char *end)
+{
+    const unsigned char *b = *p;
+
+    if (end - b < 4)
+        return false;
+    *length = (size_t)b[0] << 24 | (size_t)b[1] << 16 | (size_t)b[2] << 8 | b[3];
+    *p = b + 4;
+    return true;
+}
+
+/* Frames of Hadoop: the length of what is packed, then its blocks, each behind its packed
+ * length, until there is so much.   returns false where it is something else */
+static bool unpack_frames(char *out, size_t bytes, const unsigned char *p, size_t n)
+{
+    const unsigned char *end = p + n;
+    size_t done = 0, whole, length;
+
+    while (p < end) {
+        if (!take_length(&whole, &p, end) || whole > bytes - done)
+            return false;
+        for (whole += done; done < whole; p += length) {
+            int size;
+
+            if (!take_length(&length, &p, end) || length > (size_t)(end - p))
+                return false;
+            size = lz4_block(out + done, whole - done, (const char *)p, length);
+            if (size <= 0)
+                return false;
+            done += (size_t)size;
+        }
+    }
+    return done == bytes;
+}
+
 kg_status kg_unpack_block(void *out, size_t bytes, enum kg_codec codec,
                           const void *packed, size_t n, struct kg_err *err)
 {
@@ -107,6 +182,14 @@ kg_status kg_unpack_block(void *out, size_t bytes, enum kg_codec codec,
         return unpack_gzip(out, bytes, packed, n, err);
     case KG_CODEC_ZSTD:
         return unpack_zstd(out, bytes, packed, n, err);
+    case KG_CODEC_BROTLI:
+        return unpack_brotli(out, bytes, packed, n, err);
+    case KG_CODEC_LZ4_HADOOP:
+        return unpack_frames(out, bytes, packed, n)
+                   ? KG_OK
+                   : unpack_lz4(out, bytes, packed, n, err);
+    case KG_CODEC_LZ4:
+        return unpack_lz4(out, bytes, packed, n, err);
     case KG_CODEC_NONE:
         break;
     }
@@ -367,16 +450,48 @@ void kg_unpack_close(struct kg_unpack *u)
     kg_mem_free(u);
 }
 
+/* From i on, behind spaces, stands `text`: the place behind it, or 0. */
+static size_t behind(const struct kg_unpack *u, size_t i, const char *text)
+{
+    const size_t n = strlen(text);
+
+    while (i < u->text_n && kg_char_in(" \t\r\n", u->text[i]))
+        i++;
+    return i + n <= u->text_n && memcmp(u->text + i, text, n) == 0 ? i + n : 0;
+}
+
+/* An object that begins with a list of objects under one of the names of a split. */
+static bool is_wrapped(const struct kg_unpack *u)
+{
+    static const char *const names[] = {"\"data\"", "\"train\"", "\"validation\"",
+                                        "\"test\""};
+    const size_t from = behind(u, 0, "{");
+
+    for (size_t k = 0; from && k < sizeof names / sizeof *names; k++) {
+        size_t i = behind(u, from, names[k]);
+
+        i = i ? behind(u, i, ":") : 0;
+        i = i ? behind(u, i, "[") : 0;
+        if (i)
+            return behind(u, i, "{") || behind(u, i, "]");
+    }
+    return false;
+}
+
 enum kg_unpack_text kg_unpack_sniff(const struct kg_unpack *u)
 {
-    size_t i = 0;
+    size_t i;
 
     if (u->text_n >= 4 &&
         (memcmp(u->text, "PAR1", 4) == 0 || memcmp(u->text, "PARE", 4) == 0))
         return KG_TEXT_PARQUET;
-    while (i < u->text_n && kg_char_in(" \t\r\n", u->text[i]))
-        i++;
-    return i < u->text_n && u->text[i] == '[' ? KG_TEXT_ARRAY : KG_TEXT_LINES;
+    if (is_wrapped(u))
+        return KG_TEXT_WRAPPED;
+    i = behind(u, 0, "{");
+    i += i && i < u->text_n && u->text[i] == '\r';
+    if (i && i < u->text_n && u->text[i] == '\n')
+        return KG_TEXT_SPREAD;
+    return behind(u, 0, "[") ? KG_TEXT_ARRAY : KG_TEXT_LINES;
 }
 
 enum kg_codec kg_unpack_codec(const struct kg_unpack *u) { return u->codec; }

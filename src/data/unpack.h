@@ -1,6 +1,6 @@
 /* Decompression: one block of known size, and a file as a stream of its text.
  *
- * snappy and zlib stand behind unpack.c alone. What comes out is bounded by the caller:
+ * The libraries stand behind unpack.c alone. What comes out is bounded by the caller:
  * a block has exactly the size that is asked for, a stream holds one buffer.
  */
 #ifndef KG_DATA_UNPACK_H
@@ -11,7 +11,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum kg_codec { KG_CODEC_NONE, KG_CODEC_SNAPPY, KG_CODEC_GZIP, KG_CODEC_ZSTD };
+enum kg_codec {
+    KG_CODEC_NONE,
+    KG_CODEC_SNAPPY,
+    KG_CODEC_GZIP,
+    KG_CODEC_ZSTD,
+    KG_CODEC_BROTLI,
+    KG_CODEC_LZ4,        /* one block */
+    KG_CODEC_LZ4_HADOOP, /* blocks behind their lengths; or one block, as arrow wrote it */
+};
 
 /* Exactly `bytes` bytes from n packed ones.
  * errors: EFORMAT (damaged, or of another size), ENOMEM */
@@ -24,7 +32,13 @@ uint32_t kg_unpack_crc32(const void *bytes, size_t n);
  * name; all members or frames are read. */
 struct kg_unpack; /* opaque */
 /* What the text begins with. */
-enum kg_unpack_text { KG_TEXT_LINES, KG_TEXT_ARRAY, KG_TEXT_PARQUET };
+enum kg_unpack_text {
+    KG_TEXT_LINES,
+    KG_TEXT_ARRAY,
+    KG_TEXT_WRAPPED, /* {"data": [{ or "train", "validation", "test" */
+    KG_TEXT_SPREAD,  /* another object, over several lines */
+    KG_TEXT_PARQUET
+};
 
 /* errors: NOTFOUND, EIO (a folder), EFORMAT */
 kg_status kg_unpack_open(struct kg_unpack **u, const char *path,

@@ -362,6 +362,16 @@ static kg_status put_list(struct line *line, const char *json, size_t n,
     return status;
 }
 
+/* A file of one object with a list for each key: what pandas and datasets call columns. */
+static kg_status refuse_column(const struct line *line, const char *key, size_t n,
+                               struct kg_err *err)
+{
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: key '%s': expected one prompt, text or messages, found a list of "
+                   "%zu values. Columns become records by: " KG_RECORDS_OF_COLUMNS,
+                   line->doc->where, key, n);
+}
+
 /* verl's prompt is a list of chat messages, which is kept for what makes the text of it
  * (kg_task_load). Until then the prompt is the content of a single message, so that tasks
  * find the question, else the list as JSON. */
@@ -374,6 +384,8 @@ static kg_status put_messages(struct line *line, const struct kg_json *v, const 
     if (n == 0)
         return kg_fail(err, KG_EFORMAT, "%s: key '%s': expected messages, found none",
                        line->doc->where, key);
+    if (kg_json_type(kg_json_at(v, 0)) != KG_JSON_OBJECT)
+        return refuse_column(line, key, n, err);
     KG_TRY(kg_str_puts(&line->turns, "{\"messages\": ", err));
     from = line->turns.len;
     if (kg_messages_put(&line->turns, v, n, NULL, err) != KG_OK)
@@ -430,6 +442,8 @@ static kg_status put_answer(struct line *line, const struct kg_json *v, const ch
                             struct kg_err *err)
 {
     switch (kg_json_type(v)) {
+    case KG_JSON_BOOL: /* as Python prints it, which is how a record's text names it */
+        return kg_str_puts(&line->answer, kg_json_bool(v, false) ? "True" : "False", err);
     case KG_JSON_INT:
     case KG_JSON_REAL:
     case KG_JSON_ARRAY:
