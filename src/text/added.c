@@ -32,6 +32,7 @@ kg_status kg_added_push(struct kg_added *set, const struct kg_added_token *token
                        MAX_ADDED, "added tokens", err));
     struct kg_added_token *slot = &set->tokens[set->n];
     *slot = *token;
+    slot->place = set->n;
     slot->content = kg_mem_copy(token->content, token->n, "added token", err);
     if (!slot->content)
         return err->code;
@@ -47,7 +48,8 @@ static int by_first_byte_longest(const void *a, const void *b)
         return (unsigned char)x->content[0] < (unsigned char)y->content[0] ? -1 : 1;
     if (x->n != y->n)
         return x->n > y->n ? -1 : 1;
-    return memcmp(x->content, y->content, x->n);
+    const int order = memcmp(x->content, y->content, x->n);
+    return order != 0 ? order : x->place > y->place ? 1 : -1;
 }
 
 void kg_added_sort(struct kg_added *set)

@@ -19,6 +19,7 @@ struct kg_added_token {
     bool lstrip;      /* takes the white space before it along */
     bool rstrip;      /* and after it */
     bool special;
+    size_t place; /* in the order of pushing: of equal contents the first is found */
 };
 
 /* A set of added tokens. {0} is the empty set. */
