@@ -118,19 +118,35 @@ static kg_status run_with(struct plan *p, char *const *keys, size_t n, uint64_t 
     return status;
 }
 
+/* --ignore as a recipe spells it. */
+static void put_ignored(char *to, size_t bytes, const struct kg_load_args *args)
+{
+    size_t used = (size_t)snprintf(to, bytes, "model.ignore=");
+
+    for (int i = 0; i < args->ignore.n && used < bytes; i++)
+        used += (size_t)snprintf(to + used, bytes - used, "%s%s", i ? ", " : "[",
+                                 args->ignore.items[i]);
+    if (used < bytes)
+        snprintf(to + used, bytes - used, "]");
+}
+
 static kg_status plan_train(struct plan *p, const char *keys,
                             const struct kg_load_args *args, uint64_t bytes,
                             struct kg_err *err)
 {
-    char list[128], model[PATH + 16], dtype[32], device[] = "model.device=cuda",
-                                                 preset[] = "algo.preset=grpo";
-    char *all[TRAIN_KEYS + 4] = {model, dtype, device, preset};
+    char list[128], ignore[1024], model[PATH + 16], dtype[32],
+        device[] = "model.device=cuda", preset[] = "algo.preset=grpo";
+    char *all[TRAIN_KEYS + 5] = {model, dtype, device, preset};
     size_t n = TRAIN_KEYS;
 
     *p = (struct plan){.what = "train", .keys = keys};
     snprintf(model, sizeof model, "model.path=%s", args->dir);
     snprintf(dtype, sizeof dtype, "model.dtype=%s", args->dtype ? args->dtype : "bf16");
     snprintf(list, sizeof list, "%s", keys);
+    if (args->ignore.n > 0) {
+        put_ignored(ignore, sizeof ignore, args);
+        all[n++] = ignore;
+    }
     for (char *rest = list, *key; (key = strtok_r(rest, " ", &rest));)
         all[n++] = key;
     return run_with(p, all, n, bytes, err);

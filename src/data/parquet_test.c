@@ -212,20 +212,21 @@ static void a_page_without_bytes_has_no_values(void **state)
     assert_int_equal(read_empty_page(2 * PLAIN), KG_EFORMAT);
 }
 
-/* Any change of a byte is an error or another value, and nothing else. */
-static void check_bytes(const char *name)
+/* Any change of a byte is an error or another value, and nothing else.   step: of how
+ * many bytes one is changed */
+static void check_bytes(const char *name, size_t step)
 {
     struct kg_str whole = read_all(name);
-    int refused = 0;
+    size_t refused = 0;
 
-    for (size_t i = 0; i < whole.len; i++) {
+    for (size_t i = 0; i < whole.len; i += step) {
         char kept = whole.data[i];
 
         whole.data[i] = (char)(kept ^ (i % 2 ? 0xff : 0x10));
         refused += read_bytes(whole.data, whole.len) != KG_OK;
         whole.data[i] = kept;
     }
-    assert_true(refused > (int)whole.len / 4);
+    assert_true(refused > whole.len / step / 4);
     assert_int_equal(read_bytes(whole.data, whole.len), KG_OK);
     kg_str_release(&whole);
 }
@@ -233,10 +234,10 @@ static void check_bytes(const char *name)
 static void any_byte_may_be_wrong(void **state)
 {
     (void)state;
-    check_bytes(FOLDER "nested_v2.parquet");
-    check_bytes(FOLDER "hadoop.parquet");
-    check_bytes(FOLDER "codecs_lz4.parquet");
-    check_bytes(FOLDER "codecs_brotli.parquet");
+    check_bytes(FOLDER "nested_v2.parquet", 1);
+    check_bytes(FOLDER "hadoop.parquet", 1);
+    check_bytes(FOLDER "codecs_lz4.parquet", 7);
+    check_bytes(FOLDER "codecs_brotli.parquet", 7);
 }
 
 /* Hadoop cuts what is longer than its buffer: one length of all, then blocks. What they

@@ -39,8 +39,7 @@ static const char *const EXPECTED[N_RULES] = {
     [IS_NULL] = "null",
     [IS_NULL_UNQUANTISED] =
         "null: quantised weights are not read; take the model that it was quantised "
-        "from, "
-        "or widen it in transformers (model.dequantize(), then save_pretrained)",
+        "from, or widen it in transformers (model.dequantize(), then save_pretrained)",
 };
 
 struct field {

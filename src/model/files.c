@@ -207,8 +207,8 @@ static kg_status pass_others(struct passed *p, const bool *own, const struct kg_
 static void say(const struct kg_model *m, const struct passed *p)
 {
     if (p->n)
-        kg_log_warn("%s: %zu tensors that bear on no log-prob are passed over: %s",
-                    m->dir, p->n, p->names);
+        kg_log_warn("%s: tensors without effect on log-probs are passed over: %s (%zu)",
+                    m->dir, p->names, p->n);
     if (m->config.passed[0])
         kg_log_warn("%s/config.json: fields that kedge does not know are passed over: %s",
                     m->dir, m->config.passed);

@@ -40,8 +40,8 @@ static const struct variant variants[] = {
      .config = {"Qwen2ForCausalLM", "Qwen2Model"}},
     {.name = "value head",
      .extra = {"v_head.summary.weight", "v_head.summary.bias"},
-     .says = "2 tensors that bear on no log-prob are passed over: v_head.summary.bias, "
-             "v_head.summary.weight"},
+     .says = "tensors without effect on log-probs are passed over: v_head.summary.bias, "
+             "v_head.summary.weight (2)"},
     {.name = "wrapped with a value head",
      .prefix = "pretrained_model.",
      .extra = {"v_head.summary.weight"},
