@@ -18,7 +18,7 @@ enum kg_codec {
     KG_CODEC_ZSTD,
     KG_CODEC_BROTLI,
     KG_CODEC_LZ4,        /* one block */
-    KG_CODEC_LZ4_HADOOP, /* blocks behind their lengths; or one block, as arrow wrote it */
+    KG_CODEC_LZ4_HADOOP, /* blocks behind their lengths; or one block, as by arrow */
 };
 
 /* Exactly `bytes` bytes from n packed ones.

@@ -197,6 +197,8 @@ static kg_status read_numbers(const struct kg_config_reader *r)
     KG_TRY(kg_config_real(r, r->root, "initializer_range", 0.02, &range));
     KG_TRY(kg_config_bool(r, "tie_word_embeddings", c->arch->default_tied, &c->tied));
     c->tied_said = c->tied;
+    c->next_layers = (int32_t)kg_json_int(
+        kg_json_get(r->root, "num_nextn_predict_layers"), 0);
     c->norm_eps = (float)eps;
     c->init_range = (float)range;
     KG_TRY(read_biases(r));

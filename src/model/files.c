@@ -122,15 +122,15 @@ static bool ends(const char *name, const char *with)
     return n >= m && strcmp(name + n - m, with) == 0;
 }
 
-/* Of a layer that config.json does not have.   returns the layer, or -1 */
-static long layer_beyond(const struct kg_model *m, const char *name)
+/* Of a layer behind the last that predicts further tokens.   returns the layer, or -1 */
+static long next_layer(const struct kg_model *m, const char *name)
 {
     static const char layer[] = "model.layers.";
     const char *number = name + sizeof layer - 1;
     if (!begins(name, layer) || !isdigit((unsigned char)*number))
         return -1;
     const long l = strtol(number, NULL, 10);
-    return l >= m->config.layers ? l : -1;
+    return l >= m->config.layers && l - m->config.layers < m->config.next_layers ? l : -1;
 }
 
 static bool is_without_effect(const struct kg_model *m, const char *name)
@@ -140,7 +140,7 @@ static bool is_without_effect(const struct kg_model *m, const char *name)
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
         if (begins(name, heads[i]))
             return true;
-    return layer_beyond(m, name) >= 0 || ends(name, "rotary_emb.inv_freq");
+    return next_layer(m, name) >= 0 || ends(name, "rotary_emb.inv_freq");
 }
 
 struct passed {
@@ -148,10 +148,10 @@ struct passed {
     size_t n;
 };
 
-/* The name with * for numbers of layers, or all of a layer that there is not. */
+/* The name with * for numbers of layers, or all of a layer behind the last. */
 static void pattern_of(char *to, size_t bytes, const struct kg_model *m, const char *name)
 {
-    const long beyond = layer_beyond(m, name);
+    const long beyond = next_layer(m, name);
     size_t n = 0;
     if (beyond >= 0) {
         snprintf(to, bytes, "model.layers.%ld.*", beyond);

@@ -53,6 +53,8 @@ static const struct variant variants[] = {
     {.name = "further tokens",
      .extra = {"model.mtp_layers.0.input_layernorm.weight", "mtp.fc.weight",
                "model.layers.2.input_layernorm.weight", "model.layers.2.eh_proj.weight"},
+     .config = {"\"num_hidden_layers\": 2",
+                "\"num_hidden_layers\": 2, \"num_nextn_predict_layers\": 1"},
      .says = "passed over: model.layers.2.*, model.mtp_layers.*.input_layernorm.weight, "
              "mtp.fc.weight"},
     {.name = "frequencies",
@@ -77,6 +79,9 @@ static const struct variant variants[] = {
     {.name = "a norm that it has not",
      .extra = {"model.layers.0.self_attn.q_norm.weight"},
      .refused = "tensor model.layers.0.self_attn.q_norm.weight: not a tensor of a qwen2"},
+    {.name = "more layers than it says",
+     .extra = {"model.layers.2.input_layernorm.weight"},
+     .refused = "tensor model.layers.2.input_layernorm.weight: not a tensor of a qwen2"},
     {.name = "another's head",
      .extra = {"output.weight"},
      .refused = "tensor output.weight: not a tensor of a qwen2 model"},

@@ -308,7 +308,7 @@ static void test_wrong_tensors_are_refused_by_name(void **state)
         {qwen2_dir, {RETYPE, "model.layers.0.mlp.up_proj.weight"}, KG_EDTYPE, "I64"},
         {qwen2_dir, {RETYPE, "model.norm.weight"}, KG_EDTYPE, "I64"},
         {qwen3_dir,
-         {ADD_ZEROS, "model.layers.1.mlp.up_proj.scale"},
+         {ADD_ZEROS, "model.layers.2.mlp.up_proj.weight"},
          KG_EUNSUPPORTED,
          "qwen3"},
         {llama_dir, {ADD_ZEROS, "scores.weight"}, KG_EUNSUPPORTED, "llama"},

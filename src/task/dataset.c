@@ -362,7 +362,7 @@ static kg_status put_list(struct line *line, const char *json, size_t n,
     return status;
 }
 
-/* A file of one object with a list for each key: what pandas and datasets call columns. */
+/* Of a file that is one object with a list for each key. */
 static kg_status refuse_column(const struct line *line, const char *key, size_t n,
                                struct kg_err *err)
 {

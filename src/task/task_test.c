@@ -242,33 +242,6 @@ static void named_columns_override(void **state)
     unlink(path);
 }
 
-/* As Python's str() prints them. */
-static void answers_are_booleans_and_numbers_too(void **state)
-{
-    static const char *const rows[][2] = {
-        {"true", "True"},     {"false", "False"}, {"3", "3"},      {"-17", "-17"},
-        {"3.0", "3.0"},       {"-0.5", "-0.5"},   {"0.1", "0.1"},  {"1e20", "1e+20"},
-        {"1e-7", "1e-07"},    {"1e16", "1e+16"},  {"2.50", "2.5"}, {"0", "0"},
-        {"\"true\"", "true"}, {"[1,2]", "[1,2]"},
-    };
-    struct kg_dataset d;
-    char text[128];
-
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        snprintf(text, sizeof text, "{\"question\": \"q\", \"answer\": %s}\n",
-                 rows[i][0]);
-        read_ok(&d, text);
-        assert_string_equal(d.records[0].ground_truth, rows[i][1]);
-        kg_dataset_release(&d);
-    }
-    read_ok(&d, "{\"train\": [{\"question\": \"p\", \"answer\": true},\n"
-                "{\"question\": \"q\", \"answer\": 4}]}\n");
-    assert_int_equal(d.n, 2);
-    assert_string_equal(d.records[1].ground_truth, "4");
-    kg_dataset_release(&d);
-}
-
 static void bad_records_are_refused_with_file_and_line(void **state)
 {
     static const struct {
@@ -982,7 +955,6 @@ int main(void)
         cmocka_unit_test(a_prompt_that_a_template_empties_is_refused),
         cmocka_unit_test(of_joined_files_the_counts_are_sums),
         cmocka_unit_test(named_columns_override),
-        cmocka_unit_test(answers_are_booleans_and_numbers_too),
         cmocka_unit_test(bad_records_are_refused_with_file_and_line),
         cmocka_unit_test(every_failed_allocation_of_reading_is_a_status),
         cmocka_unit_test(a_template_surrounds_the_prompt),

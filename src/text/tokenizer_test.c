@@ -696,7 +696,7 @@ out:
 }
 
 /* Added tokens that the normalizer makes equal: tokenizers 0.23.3 draws one of them each
- * time it opens the file (100 times gave the answers of a row), here the first is found. */
+ * time it opens the file (a row has the answers of 100 times), here the first is. */
 static void of_added_tokens_that_become_equal_the_first_is_found(void **state)
 {
     struct kg_json_doc row = {0};
