@@ -94,9 +94,9 @@ void kg_parquet_column_close(struct kg_parquet_column *c); /* NULL is allowed */
 /* ---- rows as JSON ---- */
 /* A struct becomes an object, a list an array, a map with text keys an object (other maps
  * an array of {"key", "value"}). Text, JSON, enums: strings, which must be UTF-8, as must
- * bytes without a type. Integers and floats: numbers (an unsigned one above 2^63 - 1:
- * a string, "9223372036854775808"; NaN and infinities: "nan", "inf", "-inf"). Decimals, dates, times, timestamps
- * and UUIDs: strings, "12.50", "2024-02-29", "12:00:00.000",
+ * bytes without a type. Integers and floats: numbers (an unsigned one above 2^63 - 1 a
+ * string, "9223372036854775808"; NaN and infinities: "nan", "inf", "-inf"). Decimals,
+ * dates, times, timestamps and UUIDs: strings, "12.50", "2024-02-29", "12:00:00.000",
  * "2024-02-29T12:00:00.000000Z" (Z where the column says UTC). */
 struct kg_parquet_rows; /* opaque */
 kg_status kg_parquet_rows_open(struct kg_parquet_rows **r, struct kg_parquet *file,

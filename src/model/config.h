@@ -100,7 +100,7 @@ struct kg_model_config {
     /* tie_word_embeddings as the file has it; tied is what the weights say */
     bool tied_said;
     int32_t next_layers; /* behind L in the weights: they predict further tokens */
-    char passed[256]; /* fields that no table has, passed over: "a, b" */
+    char passed[256];    /* fields that no table has, passed over: "a, b" */
 };
 
 /* dir/config.json, and the EOS set of dir/generation_config.json when there. `tied` is as
