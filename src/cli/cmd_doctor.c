@@ -14,7 +14,6 @@
 #include "cli/ranks.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "ranks/launch.h"
 #include "tensor/selfcheck.h"
 
@@ -182,7 +181,6 @@ int kg_cmd_doctor(int argc, char **argv)
     (void)argv;
     kg_threads_set(0);
     status = kg_ranks_open(&r, 1, SILENT_S, &err);
-    kg_log_as(r.me > 0 ? kg_ranks_name(&r, r.me).text : "");
     if (status == KG_OK && r.n > 0)
         status = kg_ranks_agree(&r, kg_ranks_follow_launcher(&err), "start", &err);
     if (status == KG_OK)

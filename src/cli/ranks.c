@@ -249,7 +249,10 @@ static bool speaks(struct kg_ranks *r, struct kg_err *err)
 
 int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err)
 {
-    int code = status != KG_OK && r->lost ? KG_RANKS_EXIT_LOST : kg_cli_status(status);
+    int code = status == KG_OK ? kg_cli_status(status)
+               : r->unlike     ? KG_RANKS_EXIT_UNLIKE
+               : r->lost       ? KG_RANKS_EXIT_LOST
+                               : kg_cli_status(status);
     int n = r->n, me = r->me;
     bool lost = r->lost;
 

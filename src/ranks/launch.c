@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/real.h"
 #include "base/str.h"
@@ -128,6 +129,17 @@ static const char *library_for(enum kg_ranks_launcher by)
                : "mpich";
 }
 
+/* Until MPI has started a warning is signed by the number that the launcher gave. */
+static void speak_by_number(void)
+{
+    const char *name = getenv("OMPI_COMM_WORLD_RANK") ? "OMPI_COMM_WORLD_RANK"
+                       : getenv("PMI_RANK")           ? "PMI_RANK"
+                                                      : "PMIX_RANK";
+    struct kg_ranks r = {.me = (int)number(name)};
+
+    kg_log_as(kg_ranks_name(&r, r.me).text);
+}
+
 /* A library that does not understand its launcher takes each process for all. */
 static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *l,
                               const char *library, struct kg_err *err)
@@ -155,8 +167,9 @@ kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_er
     if (l.by == KG_RANKS_ALONE || l.n == 1)
         return KG_OK;
     library = library_for(l.by);
-    KG_TRY(kg_ranks_on_mpi(r, library, err));
-    r->wait_s = wait_s;
+    speak_by_number();
+    KG_TRY(kg_ranks_on_mpi(r, library, wait_s, err));
+    kg_log_as(r->me > 0 ? kg_ranks_name(r, r->me).text : "");
     return check_number(r, &l, library, err);
 }
 

@@ -37,7 +37,8 @@ void kg_ranks_read_launch(struct kg_ranks_launch *l);
 /* Join the launcher's other processes.   r (out): {0} where there is no launcher, or one
  * of a single process; closed by kg_ranks_close, after the last word to the user: where a
  * rank was lost it ends all of them.   own: processes that this one becomes itself where
- * there is no launcher
+ * there is no launcher; wait_s: for a rank at most, in MPI's own start too, where the
+ * process ends with KG_RANKS_EXIT_LOST; 0: for ever
  * errors: EINVAL (Slurm's tasks that know nothing of each other; a library that finds
  * another number of processes than the launcher started), those of kg_ranks_on_mpi */
 kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s,

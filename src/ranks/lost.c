@@ -63,6 +63,10 @@ kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
     int p = abs(who) - 1;
     struct kg_ranks_name me = kg_ranks_name(r, r->me), name = kg_ranks_name(r, p);
 
+    if (r->loss && atomic_load(&r->loss->unlike))
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: %s: %s got a message that it does not expect, and left", what,
+                       me.text, name.text);
     if (p == r->me)
         return kg_fail(err, KG_ETIMEOUT,
                        "%s: %s: the others waited for it for %.0f s (ranks.wait_s), and "

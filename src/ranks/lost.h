@@ -22,6 +22,8 @@ enum { KG_RANKS_SOCKETS = 64 };
 struct kg_ranks_loss {
     atomic_int who; /* its number + 1; below 0 that of a silent one: -(number + 1) */
     atomic_int by;  /* who says it; set behind `who` */
+    /* it left by itself, as what another sent it is not what it expects */
+    atomic_bool unlike;
     /* where memory is shared: questions so far, and what each rank answered */
     atomic_uint question;
     struct {

@@ -1,5 +1,11 @@
 /* Exchange by single messages: all are posted, and looked at until they are through.
  *
+ * Of what comes only heads are posted, each with room for a short message behind it, in
+ * memory of the transport's own. A head that is as expected lets the bytes go where they
+ * are wanted: a short message's by a copy, a longer one's by MPI, which is told of that
+ * memory only then. Exchanges overlap, so a longer message has a tag that both ranks
+ * count: it cannot be taken for that of another exchange.
+ *
  * The others are mostly as far, so a rank that waits looks again at once for a moment,
  * longer than a nap may last. Then it naps between looks, so that it leaves its core to
  * those that it waits for; and before a nap it looks for what others ask or tell of ranks
@@ -15,6 +21,7 @@
 #include "base/mem.h"
 #include "base/program.h"
 #include "ranks/lost.h"
+#include "ranks/message.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -30,25 +37,33 @@
 
 /* A message is an int of bytes for MPI. */
 enum { PIECE = 1 << 30, LOOKS = 16, MOST_NAP_NS = 1000000 };
+enum { HEAD = sizeof(struct kg_ranks_head), SHORT = 4096 - HEAD };
+enum { HEADS, FIRST_LONG, N_LONG = KG_MPI_TAGS - FIRST_LONG }; /* tags */
 static const double awake_s = 500e-6;
 static const double turn_s = 0.05; /* longer than a note takes */
 _Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
 enum { ABORT_S = 5 }; /* for an abort, at most */
 
 /* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) behind it. */
-enum note_kind { ASK, ANSWER, LOST };
+enum note_kind { ASK, ANSWER, LOST, UNLIKE };
 struct note {
     int32_t kind;
     uint32_t question; /* of the rank that asks */
-    int32_t who, by;   /* LOST: as kg_ranks_loss has it */
+    int32_t who, by;   /* LOST, UNLIKE: as kg_ranks_loss has it */
 };
 
-/* An exchange that is on its way. */
+/* An exchange that is on its way: heads that come, what is sent, then longer messages
+ * whose head has come. */
 struct flight {
     struct kg_mpi_piece *pieces; /* (room) owned; n 0: it is through */
-    int *done;                   /* (room) owned */
-    int n, room;
-    int left; /* that are not through */
+    int *done, *came;            /* (room) owned */
+    int n, room, heads;
+    int left;                 /* that are not through, or not posted yet */
+    struct kg_ranks_part *in; /* (ranks) owned; where what comes is wanted */
+    int *tag;                 /* (ranks) owned; of what is long and comes */
+    char *frames;             /* (frames_bytes) owned; heads with what is short */
+    size_t frames_bytes;
+    const char *what; /* borrowed while it is on its way */
 };
 
 struct wire {
@@ -61,34 +76,45 @@ struct wire {
     uint32_t question;      /* the last of this rank */
     char *note;             /* (note_bytes) owned; the one at work */
     unsigned char *answers; /* (3, ranks) owned; the roll's, and whom this rank awaits */
+    unsigned *longs;        /* (2, ranks) owned; long messages from and to each so far */
 };
 
 /* ---- what is posted ---- */
 
-static size_t count(const struct kg_ranks_part *parts, int n)
-{
-    size_t pieces = 0;
+static bool is_long(const struct kg_ranks_part *part) { return part->n > SHORT; }
 
-    for (int p = 0; p < n; p++)
-        pieces += (parts[p].n + PIECE - 1) / PIECE;
-    return pieces;
+static size_t pieces_of(const struct kg_ranks_part *part)
+{
+    return part->n == 0 ? 0 : 1 + (is_long(part) ? (part->n + PIECE - 1) / PIECE : 0);
 }
 
-static void cut(struct flight *f, const struct kg_ranks_part *part, int rank, bool in)
+/* Of what comes any short message has room, so that its head says what it is. */
+static size_t frame_of(const struct kg_ranks_part *part, bool in)
+{
+    return part->n == 0 ? 0 : HEAD + (in ? SHORT : is_long(part) ? 0 : part->n);
+}
+
+static void add(struct flight *f, void *data, size_t n, int rank, int tag, bool in)
+{
+    f->pieces[f->n++] = (struct kg_mpi_piece){data, (int)n, rank, tag, in};
+}
+
+static void cut(struct flight *f, const struct kg_ranks_part *part, int rank, int tag,
+                bool in)
 {
     char *at = part->data;
 
     for (size_t left = part->n; left > 0;) {
         size_t n = left < PIECE ? left : PIECE;
 
-        f->pieces[f->n++] = (struct kg_mpi_piece){at, (int)n, rank, in};
+        add(f, at, n, rank, tag, in);
         at += n;
         left -= n;
     }
 }
 
-static kg_status make_room(struct flight *f, size_t n, const char *what,
-                           struct kg_err *err)
+static kg_status make_pieces(struct flight *f, size_t n, const char *what,
+                             struct kg_err *err)
 {
     struct kg_mpi_piece *pieces;
     int *done;
@@ -99,7 +125,7 @@ static kg_status make_room(struct flight *f, size_t n, const char *what,
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d messages, found %zu",
                        what, INT_MAX, n);
     pieces = kg_mem_calloc(n, sizeof *pieces, what, err);
-    done = pieces ? kg_mem_calloc(n, sizeof *done, what, err) : NULL;
+    done = pieces ? kg_mem_calloc(2 * n, sizeof *done, what, err) : NULL;
     if (!done) {
         kg_mem_free(pieces);
         return err->code;
@@ -108,8 +134,81 @@ static kg_status make_room(struct flight *f, size_t n, const char *what,
     kg_mem_free(f->done);
     f->pieces = pieces;
     f->done = done;
+    f->came = done + n;
     f->room = (int)n;
     return KG_OK;
+}
+
+static kg_status make_frames(struct flight *f, size_t n, const char *what,
+                             struct kg_err *err)
+{
+    char *frames;
+
+    if (n <= f->frames_bytes)
+        return KG_OK;
+    frames = kg_mem_calloc(n, 1, what, err);
+    if (!frames)
+        return err->code;
+    kg_mem_free(f->frames);
+    f->frames = frames;
+    f->frames_bytes = n;
+    return KG_OK;
+}
+
+static kg_status make_room(struct flight *f, const struct kg_ranks_part *out,
+                           const struct kg_ranks_part *in, int n, const char *what,
+                           struct kg_err *err)
+{
+    size_t pieces = 0, frames = 0;
+
+    for (int p = 0; p < n; p++) {
+        pieces += pieces_of(&in[p]) + pieces_of(&out[p]);
+        frames += frame_of(&in[p], true) + frame_of(&out[p], false);
+    }
+    KG_TRY(make_pieces(f, pieces, what, err));
+    return make_frames(f, frames, what, err);
+}
+
+static int next_long(unsigned *count) { return FIRST_LONG + (int)((*count)++ % N_LONG); }
+
+/* Heads of what comes.   returns the frames behind theirs */
+static char *expect(struct flight *f, unsigned *longs, const struct kg_ranks_part *in,
+                    int n)
+{
+    char *frame = f->frames;
+
+    for (int p = 0; p < n; p++) {
+        f->in[p] = in[p];
+        if (in[p].n == 0)
+            continue;
+        f->tag[p] = is_long(&in[p]) ? next_long(&longs[p]) : 0;
+        add(f, frame, HEAD + SHORT, p, HEADS, true);
+        f->left += (int)pieces_of(&in[p]);
+        frame += HEAD + SHORT;
+    }
+    f->heads = f->n;
+    return frame;
+}
+
+static void put_out(struct flight *f, char *frame, unsigned *longs,
+                    const struct kg_ranks *r, const struct kg_ranks_part *out)
+{
+    for (int p = 0; p < r->n; p++) {
+        const size_t size = frame_of(&out[p], false);
+        struct kg_ranks_head head;
+
+        if (size == 0)
+            continue;
+        kg_ranks_head_make(&head, r, f->what, out[p].n);
+        memcpy(frame, &head, HEAD);
+        if (size > HEAD)
+            memcpy(frame + HEAD, out[p].data, size - HEAD);
+        add(f, frame, size, p, HEADS, false);
+        if (is_long(&out[p]))
+            cut(f, &out[p], p, next_long(&longs[p]), false);
+        f->left += (int)pieces_of(&out[p]);
+        frame += size;
+    }
 }
 
 /* ---- who is lost ---- */
@@ -180,7 +279,8 @@ static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
         struct note note;
 
         memcpy(&note, w->note, sizeof note);
-        if (note.kind == LOST) {
+        if (note.kind == LOST || note.kind == UNLIKE) {
+            atomic_store(&w->loss.unlike, note.kind == UNLIKE);
             know(w, note.who, note.by);
             return true;
         }
@@ -208,15 +308,13 @@ static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *
     return say(w, r, who == f->pieces[i].rank && !f->pieces[i].in, what, err);
 }
 
-/* What MPI says ends this rank. Others may find the same: the lowest of them speaks, each
- * in its turn, and the others are told by it. */
-static kg_status mpi_says(struct wire *w, const struct kg_ranks *r, const char *what,
-                          const char *why, struct kg_err *err)
+/* What this rank found alone ends it. Others may find the same: the lowest of them
+ * speaks, each in its turn, and the others are told by it.   *err: what it says */
+static kg_status leave(struct wire *w, const struct kg_ranks *r, enum note_kind kind,
+                       const char *what, struct kg_err *err)
 {
     const struct timespec nap_time = {0, MOST_NAP_NS};
     const double since = kg_clock_seconds();
-    kg_status status = kg_fail(err, KG_EIO, "%s: %s: MPI: %s", what,
-                               kg_ranks_name(r, r->me).text, why);
 
     do {
         if (hear_of_loss(w, r))
@@ -224,8 +322,15 @@ static kg_status mpi_says(struct wire *w, const struct kg_ranks *r, const char *
         nanosleep(&nap_time, NULL);
     } while (kg_clock_seconds() - since < r->me * turn_s);
     know(w, r->me + 1, r->me);
-    tell_all(w, r, &(struct note){LOST, 0, r->me + 1, r->me});
-    return status;
+    tell_all(w, r, &(struct note){kind, 0, r->me + 1, r->me});
+    return err->code;
+}
+
+static kg_status mpi_says(struct wire *w, const struct kg_ranks *r, const char *what,
+                          const char *why, struct kg_err *err)
+{
+    kg_fail(err, KG_EIO, "%s: %s: MPI: %s", what, kg_ranks_name(r, r->me).text, why);
+    return leave(w, r, LOST, what, err);
 }
 
 /* Receives first: what is sent finds its place. */
@@ -238,21 +343,77 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
     const char *why;
 
     assert(w->n_flights < KG_RANKS_AHEAD);
-    KG_TRY(make_room(f, count(out, r->n) + count(in, r->n), what, err));
+    KG_TRY(make_room(f, out, in, r->n, what, err));
     f->n = f->left = 0;
-    for (int p = 0; p < r->n; p++)
-        cut(f, &in[p], p, true);
-    for (int p = 0; p < r->n; p++)
-        cut(f, &out[p], p, false);
-    why = f->n > 0 ? w->mpi->start(slot, f->pieces, f->n) : NULL;
+    f->what = what;
+    put_out(f, expect(f, w->longs, in, r->n), w->longs + r->n, r, out);
+    why = f->n > 0 ? w->mpi->start(slot, f->pieces, 0, f->n) : NULL;
     if (why)
         return mpi_says(w, r, what, why, err);
-    f->left = f->n;
     w->n_flights++;
     return KG_OK;
 }
 
 /* ---- what is through ---- */
+
+/* A message that is not as its head says.   came: bytes, or KG_MPI_TOO_MANY */
+static kg_status wrong_length(const struct kg_ranks *r, const struct kg_mpi_piece *piece,
+                              size_t expected, int came, const char *what,
+                              struct kg_err *err)
+{
+    char found[24] = "more";
+
+    if (came >= 0)
+        snprintf(found, sizeof found, "%d", came);
+    return kg_fail(err, KG_ECONFLICT,
+                   "%s: %s: expected a message of %zu bytes from %s, found %s", what,
+                   kg_ranks_name(r, r->me).text, expected,
+                   kg_ranks_name(r, piece->rank).text, found);
+}
+
+/* What is behind a head that is as expected goes where it is wanted, or may now. */
+static kg_status open_head(struct wire *w, int slot, const struct kg_ranks *r,
+                           const struct kg_mpi_piece *piece, int came, struct kg_err *err)
+{
+    struct flight *f = &w->flight[slot];
+    const int p = piece->rank, first = f->n;
+    const struct kg_ranks_part *in = &f->in[p];
+    const size_t behind = is_long(in) ? 0 : in->n;
+    struct kg_ranks_head head;
+    const char *why;
+
+    if (came < (int)HEAD)
+        return wrong_length(r, piece, HEAD + behind, came, f->what, err);
+    memcpy(&head, piece->data, HEAD);
+    KG_TRY(kg_ranks_head_check(&head, r, p, f->what, in->n, err));
+    if (came != (int)(HEAD + behind))
+        return wrong_length(r, piece, HEAD + behind, came, f->what, err);
+    if (!is_long(in)) {
+        memcpy(in->data, (char *)piece->data + HEAD, behind);
+        return KG_OK;
+    }
+    cut(f, in, p, f->tag[p], true);
+    why = w->mpi->start(slot, f->pieces, first, f->n);
+    return why ? kg_fail(err, KG_EIO, "%s: %s: MPI: %s", f->what,
+                         kg_ranks_name(r, r->me).text, why)
+               : KG_OK;
+}
+
+static kg_status arrived(struct wire *w, int slot, const struct kg_ranks *r, int i,
+                         int came, struct kg_err *err)
+{
+    struct flight *f = &w->flight[slot];
+    const struct kg_mpi_piece piece = f->pieces[i];
+
+    f->pieces[i].n = 0;
+    f->left--;
+    if (!piece.in)
+        return KG_OK;
+    if (i < f->heads)
+        return open_head(w, slot, r, &piece, came, err);
+    return came == piece.n ? KG_OK
+                           : wrong_length(r, &piece, (size_t)piece.n, came, f->what, err);
+}
 
 /* Of a flight.   *moved: set where anything is, since the last call */
 static kg_status take(bool *moved, struct wire *w, int slot, const struct kg_ranks *r,
@@ -260,13 +421,13 @@ static kg_status take(bool *moved, struct wire *w, int slot, const struct kg_ran
 {
     struct flight *f = &w->flight[slot];
     int n = 0;
-    const char *why = w->mpi->test(slot, f->done, &n);
+    const char *why = w->mpi->test(slot, f->done, f->came, &n);
 
     if (why)
         return mpi_says(w, r, what, why, err);
     for (int i = 0; i < n; i++)
-        f->pieces[f->done[i]].n = 0;
-    f->left -= n;
+        if (arrived(w, slot, r, f->done[i], f->came[i], err) != KG_OK)
+            return leave(w, r, err->code == KG_ECONFLICT ? UNLIKE : LOST, what, err);
     if (n > 0) {
         *moved = true;
         kg_roll_moved(&w->clock);
@@ -384,7 +545,7 @@ struct limit {
 };
 
 /* Once the time is over nothing keeps it from the exit: what it says holds the log. */
-static void *leave(void *limit)
+static void *give_up(void *limit)
 {
     const struct limit *l = limit;
     struct timespec t = {(time_t)l->s, (long)((l->s - floor(l->s)) * 1e9)};
@@ -401,7 +562,7 @@ static void *leave(void *limit)
 /* l->s 0: for ever */
 static void limit_begin(struct limit *l)
 {
-    l->there = l->s > 0 && pthread_create(&l->thread, NULL, leave, l) == 0;
+    l->there = l->s > 0 && pthread_create(&l->thread, NULL, give_up, l) == 0;
     fflush(NULL);
 }
 
@@ -452,7 +613,11 @@ static void free_wire(struct wire *w)
     for (int i = 0; i < KG_RANKS_AHEAD; i++) {
         kg_mem_free(w->flight[i].pieces);
         kg_mem_free(w->flight[i].done);
+        kg_mem_free(w->flight[i].in);
+        kg_mem_free(w->flight[i].tag);
+        kg_mem_free(w->flight[i].frames);
     }
+    kg_mem_free(w->longs);
     kg_mem_free(w->note);
     kg_mem_free(w->answers);
     kg_mem_free(w);
@@ -463,7 +628,7 @@ static void close_wire(struct kg_ranks *r)
     struct wire *w = r->wire;
 
     if (r->lost)
-        end_all(w->mpi, KG_RANKS_EXIT_LOST);
+        end_all(w->mpi, r->unlike ? KG_RANKS_EXIT_UNLIKE : KG_RANKS_EXIT_LOST);
     else
         end_together(r, w->mpi);
     free_wire(w);
@@ -475,7 +640,43 @@ static const struct kg_ranks_transport over_mpi = {.name = "mpi",
                                                    .finish = finish,
                                                    .close = close_wire};
 
-kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
+/* What fails is freed with the rest. */
+static kg_status make_wire(struct wire *w, const struct kg_ranks *r, struct kg_err *err)
+{
+    const size_t n = (size_t)r->n;
+    struct flight *f = w->flight;
+
+    w->note = kg_mem_calloc((size_t)note_bytes(r), 1, "ranks", err);
+    w->answers = w->note ? kg_mem_calloc(3 * n, 1, "ranks", err) : NULL;
+    w->longs = w->answers ? kg_mem_calloc(2 * n, sizeof *w->longs, "ranks", err) : NULL;
+    if (!w->longs)
+        return err->code;
+    for (; f < w->flight + KG_RANKS_AHEAD; f++) {
+        f->in = kg_mem_calloc(n, sizeof *f->in, "ranks", err);
+        f->tag = f->in ? kg_mem_calloc(n, sizeof *f->tag, "ranks", err) : NULL;
+        if (!f->tag)
+            return err->code;
+    }
+    return KG_OK;
+}
+
+/* Which rank did not come is known to nobody there. */
+static const char *open_in_time(struct kg_ranks *r, const struct kg_mpi *mpi)
+{
+    struct limit limit = {
+        .s = r->wait_s,
+        .status = KG_RANKS_EXIT_LOST,
+        .why = "ranks.wait_s: MPI did not come out of its own start (MPI_Init), as "
+               "another rank did not come to it,"};
+    const char *why;
+
+    limit_begin(&limit);
+    why = mpi->open(&r->me, &r->n);
+    limit_end(&limit);
+    return why;
+}
+
+kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi, double wait_s,
                            struct kg_err *err)
 {
     struct wire *w = kg_mem_calloc(1, sizeof *w, "ranks", err);
@@ -485,7 +686,8 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
     if (!w)
         return err->code;
     w->mpi = mpi;
-    why = mpi->open(&r->me, &r->n);
+    r->wait_s = wait_s;
+    why = open_in_time(r, mpi);
     if (why) {
         kg_mem_free(w);
         return kg_fail(err, KG_EIO, "ranks: MPI: %s", why);
@@ -494,9 +696,7 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi,
     r->exit_status = 1; /* until the command says how it ended */
     r->wire = w;
     r->loss = &w->loss;
-    w->note = kg_mem_calloc((size_t)note_bytes(r), 1, "ranks", err);
-    w->answers = w->note ? kg_mem_calloc(3 * (size_t)r->n, 1, "ranks", err) : NULL;
-    if (w->answers)
+    if (make_wire(w, r, err) == KG_OK)
         return KG_OK;
     r->lost = true;
     kg_ranks_close(r);
@@ -562,7 +762,8 @@ bool kg_ranks_has_mpi(const char *name)
     return find(path, &f, file, &unused) == KG_OK && path[0];
 }
 
-kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, struct kg_err *err)
+kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, double wait_s,
+                          struct kg_err *err)
 {
     char file[64], path[PATH_MAX];
     struct kg_program_folders f;
@@ -573,7 +774,7 @@ kg_status kg_ranks_on_mpi(struct kg_ranks *r, const char *name, struct kg_err *e
     if (!path[0])
         return refuse(&f, file, err);
     KG_TRY(load(&mpi, path, err));
-    return kg_ranks_on_shim(r, mpi, err);
+    return kg_ranks_on_shim(r, mpi, wait_s, err);
 }
 
 void kg_ranks_mpi_library(char text[KG_MPI_TEXT], const struct kg_ranks *r)

@@ -5,7 +5,9 @@
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "ranks/lost.h"
+#include "ranks/message.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -20,15 +22,21 @@ struct note { /* as ranks/mpi.c has it, and whom a rank waits for */
     int32_t who, by;
     unsigned char waits[RANKS];
 };
-enum { ASK, ANSWER, LOST };
+enum { ASK, ANSWER, LOST, UNLIKE };
+enum { HEAD = sizeof(struct kg_ranks_head), SHORT = 4096 - HEAD };
 
 static struct {
     struct list {
         struct kg_mpi_piece posted[MOST];
         int n;
     } slot[KG_MPI_SLOTS];
-    int silent; /* nothing ends of this rank; -1: of none */
-    bool late;  /* once it is asked for, it ends while the process has no core */
+    int me;
+    int silent;       /* nothing ends of this rank; -1: of none */
+    const char *what; /* that all others send, */
+    size_t bytes;     /* so much of it each */
+    enum lie { TRUTH, KIND, LENGTH, MARK, NOISE, CUT, LONGER, CUT_TEXT, LONGER_TEXT } lie;
+    uint64_t length; /* of a lie about it */
+    bool late;       /* once it is asked for, it ends while the process has no core */
     const char *fails;
     int parted, closed, ended;
     enum { RETURNS, STAYS_IN_PART, STAYS_IN_CLOSE, FAILS_TO_PART } end;
@@ -39,7 +47,7 @@ static struct {
 
 static const char *open_world(int *me, int *n)
 {
-    *me = 1;
+    *me = world.me;
     *n = RANKS;
     return NULL;
 }
@@ -52,16 +60,48 @@ static const char *open_nothing(int *me, int *n)
 
 static void library(char text[KG_MPI_TEXT]) { strcpy(text, "Made Up MPI 1.0"); }
 
-static const char *start(int slot, const struct kg_mpi_piece *pieces, int n)
+static const char *start(int slot, const struct kg_mpi_piece *pieces, int first, int n)
 {
     assert_true(n <= MOST);
-    memcpy(world.slot[slot].posted, pieces, (size_t)n * sizeof *pieces);
+    for (int i = first; i < n; i++)
+        world.slot[slot].posted[i] = pieces[i];
     world.slot[slot].n = n;
     return NULL;
 }
 
+/* Of a head with what is short behind it.   returns bytes that came */
+static int fill_frame(char *frame, int rank)
+{
+    const size_t behind = world.bytes > SHORT ? 0 : world.bytes;
+    const struct kg_ranks no_kind = {0};
+    struct kg_ranks_head head;
+
+    kg_ranks_head_make(&head, &no_kind, world.lie == KIND ? "another thing" : world.what,
+                       world.lie == LENGTH ? world.length : world.bytes);
+    if (world.lie == MARK)
+        head.mark[0] ^= 1;
+    for (size_t i = 0; i < sizeof head && world.lie == NOISE; i++)
+        ((unsigned char *)&head)[i] = (unsigned char)(151 * (i + world.length) >> 3);
+    memcpy(frame, &head, sizeof head);
+    memset(frame + HEAD, 'a' + rank, behind);
+    return world.lie == CUT      ? (int)world.length
+           : world.lie == LONGER ? (int)(HEAD + behind) + 1
+                                 : (int)(HEAD + behind);
+}
+
+/* MPI writes what there is room for. */
+static int fill(const struct kg_mpi_piece *p)
+{
+    if (p->tag == 0)
+        return fill_frame(p->data, p->rank);
+    memset(p->data, 'a' + p->rank, (size_t)p->n);
+    return world.lie == CUT_TEXT      ? p->n - 1
+           : world.lie == LONGER_TEXT ? KG_MPI_TOO_MANY
+                                      : p->n;
+}
+
 /* One at a time, the last first; what comes in is filled with its rank. */
-static const char *test_world(int slot, int *done, int *n_done)
+static const char *test_world(int slot, int *done, int *came, int *n_done)
 {
     struct list *l = &world.slot[slot];
     int i = l->n - 1;
@@ -71,8 +111,7 @@ static const char *test_world(int slot, int *done, int *n_done)
         i--;
     if (i < 0)
         return world.fails;
-    if (l->posted[i].in)
-        memset(l->posted[i].data, 'a' + l->posted[i].rank, (size_t)l->posted[i].n);
+    came[0] = l->posted[i].in ? fill(&l->posted[i]) : 0;
     l->posted[i].n = 0;
     done[(*n_done)++] = i;
     return NULL;
@@ -123,7 +162,7 @@ static void close_world(void)
 }
 static void end_world(int status)
 {
-    assert_int_equal(status, KG_RANKS_EXIT_LOST);
+    assert_int_equal(status, world.lie ? KG_RANKS_EXIT_UNLIKE : KG_RANKS_EXIT_LOST);
     world.ended++;
 }
 
@@ -135,7 +174,10 @@ static int join(void **state)
 {
     (void)state;
     memset(&world, 0, sizeof world);
+    world.me = 1;
     world.silent = -1;
+    world.what = "test";
+    world.bytes = 1;
     return 0;
 }
 
@@ -147,7 +189,8 @@ static void every_part_arrives_in_one_exchange(void **state)
     uint64_t ends[RANKS] = {4, 8, 12};
 
     (void)state;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    world.bytes = 4;
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     memset(bytes + 4, 'm', 4);
     NEED(kg_ranks_gather(&r, bytes, ends, "test", err));
     assert_memory_equal(bytes, "aaaammmmcccc", 12);
@@ -167,7 +210,7 @@ static void several_exchanges_are_on_their_way(void **state)
     char bytes[KG_RANKS_AHEAD + 2] = "";
 
     (void)state;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     for (int i = 0; i < KG_RANKS_AHEAD; i++) {
         in[i % 2 * 2] = (struct kg_ranks_part){bytes + i, 1};
         in[2 - i % 2 * 2] = (struct kg_ranks_part){0};
@@ -193,10 +236,10 @@ static void a_message_is_no_longer_than_mpi_counts(void **state)
     struct kg_ranks_part out[RANKS] = {{NULL, n}}, in[RANKS] = {{0}};
 
     (void)state;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     NEED(kg_ranks_exchange(&r, out, in, "test", err));
-    assert_int_equal(world.slot[0].n, 3);
-    assert_ptr_equal((char *)world.slot[0].posted[2].data,
+    assert_int_equal(world.slot[0].n, 4); /* a head first */
+    assert_ptr_equal((char *)world.slot[0].posted[3].data,
                      (char *)NULL + ((size_t)2 << 30));
     assert_int_equal(r.sent, n);
     kg_ranks_close(&r);
@@ -208,7 +251,7 @@ static void the_library_has_a_name(void **state)
     char text[KG_MPI_TEXT];
 
     (void)state;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     kg_ranks_mpi_library(text, &r);
     assert_string_equal(text, "Made Up MPI 1.0");
     kg_ranks_mpi_library(text, &alone);
@@ -225,7 +268,8 @@ static void who_is_silent_has_a_name_and_is_waited_for_once(void **state)
 
     (void)state;
     world.silent = 2;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    world.what = "stop requests";
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     r.wait_s = 0.05;
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_ETIMEOUT);
     assert_non_null(strstr(why.message, "stop requests: rank 1 ("));
@@ -247,7 +291,8 @@ static const char *wait_for(int silent, struct kg_ranks *r)
     bool x = true;
 
     world.silent = silent;
-    NEED(kg_ranks_on_shim(r, &made_up, err));
+    world.what = "stop requests";
+    NEED(kg_ranks_on_shim(r, &made_up, 0, err));
     r->wait_s = 0.05;
     assert_int_equal(kg_ranks_any(r, &x, "stop requests", &why), KG_ETIMEOUT);
     return why.message;
@@ -303,7 +348,7 @@ static void whose_bytes_are_there_is_not_blamed(void **state)
     world.silent = 2;
     first[2] = (struct kg_ranks_part){bytes, 1};
     second[0] = (struct kg_ranks_part){bytes + 1, 1};
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     r.wait_s = 0.05;
     NEED(kg_ranks_begin(&r, none, first, "test", err));
     NEED(kg_ranks_begin(&r, none, second, "test", err));
@@ -322,7 +367,7 @@ static void what_came_in_time_is_taken_behind_the_limit(void **state)
     (void)state;
     world.silent = 0;
     world.late = true;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     r.wait_s = 0.05;
     NEED(kg_ranks_any(&r, &x, "test", err));
     assert_false(world.late);
@@ -380,9 +425,10 @@ static void a_loss_that_another_found_is_believed(void **state)
 
         join(state);
         world.silent = 0;
+        world.what = "stop requests";
         world.note = COMES;
         world.coming = (struct note){.kind = LOST, .who = -(who + 1), .by = 0};
-        NEED(kg_ranks_on_shim(&r, &made_up, err));
+        NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
         r.wait_s = 600;
         assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_ETIMEOUT);
         assert_named(why.message, expected[who]);
@@ -392,15 +438,115 @@ static void a_loss_that_another_found_is_believed(void **state)
     }
 }
 
+/* ---- messages that are not the expected ones ---- */
+
+/* Of a lie about a message of n bytes: what rank 0 says, which ends and tells others. */
+static void lie_about(size_t n, enum lie lie, uint64_t length, const char *expected)
+{
+    struct kg_ranks r;
+    struct kg_ranks_part none[RANKS] = {{0}}, in[RANKS] = {{0}};
+    unsigned char *bytes = malloc(n + 1);
+    struct kg_err why = {0};
+
+    join(NULL);
+    world.me = 0;
+    world.bytes = n;
+    world.lie = lie;
+    world.length = length;
+    memset(bytes, 0x5a, n + 1);
+    in[2] = (struct kg_ranks_part){bytes, n};
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
+    assert_int_equal(kg_ranks_exchange(&r, none, in, "test", &why), KG_ECONFLICT);
+    assert_true(r.unlike && r.lost);
+    assert_named(why.message, "rank 0 (");
+    assert_named(why.message, "from rank 2, found ");
+    assert_named(why.message, expected);
+    for (size_t i = lie < CUT_TEXT ? 0 : n; i <= n; i++)
+        assert_int_equal(bytes[i], 0x5a); /* not a byte was written, or none beyond */
+    assert_int_equal(world.n_told, 2);
+    assert_int_equal(world.told[0].kind, UNLIKE);
+    assert_int_equal(world.told[0].who, 1);
+    /* and no later exchange is begun */
+    world.slot[0].n = 0;
+    assert_int_equal(kg_ranks_exchange(&r, none, in, "test", &why), KG_ECONFLICT);
+    assert_int_equal(world.slot[0].n, 0);
+    kg_ranks_close(&r);
+    assert_int_equal(world.ended, 1);
+    free(bytes);
+}
+
+/* Short ones, of the largest that is short, and longer. */
+static const size_t lengths[] = {1, 8, 772, SHORT - 1, SHORT, SHORT + 1, 100000};
+enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
+
+static void another_kind_or_length_is_refused_before_a_byte(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_LENGTHS; i++) {
+        const size_t n = lengths[i];
+        const uint64_t wrong[] = {0,
+                                  n - 1,
+                                  n + 1,
+                                  2 * n,
+                                  n / 2,
+                                  UINT64_MAX,
+                                  (uint64_t)1 << 63,
+                                  n + ((uint64_t)1 << 32)};
+
+        lie_about(n, KIND, 0, "bytes of 'another thing'");
+        lie_about(n, MARK, 0, "bytes that are no message of this kedge");
+        for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
+            if (wrong[k] != n)
+                lie_about(n, LENGTH, wrong[k], "bytes of 'test': these ranks are not");
+        for (uint64_t seed = 0; seed < 64; seed++)
+            lie_about(n, NOISE, seed, "bytes that are no message");
+    }
+}
+
+/* The head is right, and MPI counts something else. */
+static void a_message_that_is_cut_or_longer_than_its_head_is_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_LENGTHS; i++) {
+        lie_about(lengths[i], CUT, 0, "found 0");
+        lie_about(lengths[i], CUT, HEAD - 1, "found 63");
+        lie_about(lengths[i], LONGER, 0, "expected a message of ");
+        if (lengths[i] > SHORT) {
+            lie_about(lengths[i], CUT_TEXT, 0, "expected a message of ");
+            lie_about(lengths[i], LONGER_TEXT, 0, "found more");
+        }
+    }
+}
+
+/* Rank 0 found it first, and says it. */
+static void what_another_found_unlike_ends_all(void **state)
+{
+    struct kg_ranks r;
+    struct kg_err why;
+    bool x = true;
+
+    (void)state;
+    world.silent = 0;
+    world.note = COMES;
+    world.coming = (struct note){.kind = UNLIKE, .who = 1, .by = 0};
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
+    assert_int_equal(kg_ranks_any(&r, &x, "test", &why), KG_ECONFLICT);
+    assert_named(why.message, "rank 0 got a message that it does not expect, and left");
+    assert_true(r.unlike);
+    world.lie = KIND; /* the status of its end */
+    kg_ranks_close(&r);
+    assert_int_equal(world.ended, 1);
+}
+
 static void without_memory_for_notes_nobody_is_joined(void **state)
 {
     (void)state;
-    for (int request = 1; request <= 3; request++) {
+    for (int request = 1; request <= 12; request++) {
         struct kg_ranks r;
         struct kg_err why;
 
         kg_mem_fail_at(request);
-        assert_int_equal(kg_ranks_on_shim(&r, &made_up, &why), KG_ENOMEM);
+        assert_int_equal(kg_ranks_on_shim(&r, &made_up, 0, &why), KG_ENOMEM);
         kg_mem_fail_at(0);
         assert_int_equal(r.n, 0);
         assert_int_equal(world.ended, request - 1);
@@ -426,9 +572,37 @@ static void an_abort_that_waits_for_ever_is_left(void **state)
         struct kg_ranks r;
 
         waits.end_all = never_end;
-        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, err));
+        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, 0, err));
         r.lost = true;
         kg_ranks_close(&r);
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
+}
+
+static const char *open_never(int *me, int *n)
+{
+    (void)me;
+    (void)n;
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* As Open MPI's, where another process is stopped before it comes there. */
+static void a_start_that_does_not_return_is_left(void **state)
+{
+    int ended;
+    pid_t child = fork();
+
+    (void)state;
+    if (child == 0) {
+        struct kg_mpi waits = made_up;
+        struct kg_ranks r;
+
+        waits.open = open_never;
+        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, 0.05, err));
         _exit(1);
     }
     assert_int_equal(waitpid(child, &ended, 0), child);
@@ -446,7 +620,7 @@ static int ends_with(int end, int exit_status)
         struct kg_ranks r;
 
         world.end = end;
-        NEED_IN_CHILD(kg_ranks_on_shim(&r, &made_up, err));
+        NEED_IN_CHILD(kg_ranks_on_shim(&r, &made_up, 0, err));
         r.wait_s = 0.05;
         r.exit_status = exit_status;
         kg_ranks_close(&r);
@@ -475,7 +649,7 @@ static void an_end_that_mpi_refuses_is_an_abort(void **state)
 
     (void)state;
     world.end = FAILS_TO_PART;
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     r.exit_status = 0;
     kg_ranks_close(&r);
     assert_int_equal(world.closed, 0);
@@ -491,8 +665,9 @@ static void what_mpi_says_is_said(void **state)
 
     (void)state;
     world.silent = 0;
+    world.what = "stop requests";
     world.fails = "the network is gone";
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_EIO);
     assert_non_null(strstr(why.message, "stop requests: rank 1 ("));
     assert_non_null(strstr(why.message, "): MPI: the network is gone"));
@@ -502,7 +677,7 @@ static void what_mpi_says_is_said(void **state)
     assert_int_equal(atomic_load(&r.loss->by), 1); /* it speaks, at once */
     kg_ranks_close(&r);
     none.open = open_nothing;
-    assert_int_equal(kg_ranks_on_shim(&r, &none, &why), KG_EIO);
+    assert_int_equal(kg_ranks_on_shim(&r, &none, 0, &why), KG_EIO);
     assert_string_equal(why.message, "ranks: MPI: no daemon answers");
     assert_int_equal(r.n, 0);
 }
@@ -516,10 +691,11 @@ static void what_mpi_says_to_several_is_said_by_one(void **state)
 
     (void)state;
     world.silent = 0;
+    world.what = "stop requests";
     world.fails = "the network is gone";
     world.note = COMES;
     world.coming = (struct note){.kind = LOST, .who = 1, .by = 0};
-    NEED(kg_ranks_on_shim(&r, &made_up, err));
+    NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     assert_int_equal(kg_ranks_any(&r, &x, "stop requests", &why), KG_EIO);
     assert_named(why.message, "rank 0 is gone");
     assert_int_equal(world.n_told, 0);
@@ -533,7 +709,7 @@ static void a_shim_that_is_not_there_is_named(void **state)
     struct kg_err err = {0};
 
     (void)state;
-    assert_int_equal(kg_ranks_on_mpi(&r, "nobody", &err), KG_ENOTFOUND);
+    assert_int_equal(kg_ranks_on_mpi(&r, "nobody", 0, &err), KG_ENOTFOUND);
     assert_non_null(strstr(err.message, "expected kedge-mpi-nobody.so"));
     assert_non_null(strstr(err.message, "make mpi"));
 }
@@ -554,6 +730,11 @@ int main(void)
         cmocka_unit_test_setup(of_a_ring_the_next_is_named, join),
         cmocka_unit_test_setup(who_is_asked_answers, join),
         cmocka_unit_test_setup(a_loss_that_another_found_is_believed, join),
+        cmocka_unit_test_setup(another_kind_or_length_is_refused_before_a_byte, join),
+        cmocka_unit_test_setup(a_message_that_is_cut_or_longer_than_its_head_is_refused,
+                               join),
+        cmocka_unit_test_setup(what_another_found_unlike_ends_all, join),
+        cmocka_unit_test_setup(a_start_that_does_not_return_is_left, join),
         cmocka_unit_test_setup(without_memory_for_notes_nobody_is_joined, join),
         cmocka_unit_test_setup(an_abort_that_waits_for_ever_is_left, join),
         cmocka_unit_test_setup(an_end_that_does_not_return_is_left, join),

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "ranks/message.h"
 #include "ranks/nccl.h"
 
 #include <stdio.h>
@@ -51,6 +52,7 @@ void kg_ranks_forgive(struct kg_ranks *r)
 static void lose(struct kg_ranks *r, const struct kg_err *err)
 {
     r->lost = true;
+    r->unlike |= err->code == KG_ECONFLICT;
     r->broken = *err;
     if (r->whole)
         lose(r->whole, err);
@@ -282,6 +284,12 @@ kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_
 
 /* ---- agreement ---- */
 
+/* What a rank says where all agree. */
+struct word {
+    struct kg_err err;
+    char at[KG_RANKS_KIND];
+};
+
 static void sign(struct kg_err *told, struct kg_ranks *r, const struct kg_err *err)
 {
     *told = *err;
@@ -292,38 +300,70 @@ static void sign(struct kg_err *told, struct kg_ranks *r, const struct kg_err *e
     kg_err_prefix(told, "%s", kg_ranks_name(r, r->me).text);
 }
 
-static kg_status lowest_failure(struct kg_ranks *r, const struct kg_err *all,
+/* All know of it. */
+static kg_status is_told(struct kg_ranks *r, const struct kg_err *err)
+{
+    r->told = true;
+    if (r->whole)
+        r->whole->named = true;
+    return err->code;
+}
+
+static kg_status lowest_failure(struct kg_ranks *r, const struct word *all,
                                 struct kg_err *err)
 {
     r->told = false;
     for (int p = 0; p < r->n; p++)
-        if (all[p].code != KG_OK) {
-            *err = all[p];
-            r->told = true;
-            if (r->whole)
-                r->whole->named = true;
-            return err->code;
+        if (all[p].err.code != KG_OK) {
+            *err = all[p].err;
+            return is_told(r, err);
         }
+    return KG_OK;
+}
+
+/* One that failed may be at a later agreement than the others; one that did not is where
+ * they are. */
+static kg_status one_place(struct kg_ranks *r, const struct word *all, struct kg_err *err)
+{
+    for (int p = 1; p < r->n; p++) {
+        if (strncmp(all[p].at, all[0].at, sizeof all[p].at) == 0)
+            continue;
+        kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected it at '%.47s' with %s, found it at '%.47s': these ranks are "
+            "not at the same place of the same run",
+            kg_ranks_name(r, p).text, all[0].at, kg_ranks_name(r, 0).text, all[p].at);
+        r->unlike = true;
+        if (r->whole)
+            r->whole->unlike = true;
+        return is_told(r, err);
+    }
     return KG_OK;
 }
 
 kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
                          struct kg_err *err)
 {
-    struct kg_err *all, own = {0};
+    struct word *all, own;
     kg_status said;
 
     if (r->n < 2 || (status != KG_OK && (r->told || r->lost)))
         return status;
+    memset(&own, 0, sizeof own);
+    memcpy(own.at, what, strnlen(what, sizeof own.at - 1));
     if (status != KG_OK)
-        sign(&own, r, err);
+        sign(&own.err, r, err);
     all = room(r, (size_t)r->n, sizeof *all, what, err);
     if (!all)
         return err->code;
     all[r->me] = own;
+    r->kind = "agreement";
     said = wait_for_all(r, all, sizeof *all, what, err);
+    r->kind = NULL;
     if (said == KG_OK)
         said = lowest_failure(r, all, err);
+    if (said == KG_OK)
+        said = one_place(r, all, err);
     kg_mem_free(all);
     return said;
 }
@@ -346,8 +386,10 @@ static kg_status move_in_part(const struct kg_ranks *r, struct way way,
     memcpy(parts + r->first, out, (size_t)r->n * sizeof *out);
     memcpy(parts + n + r->first, in, (size_t)r->n * sizeof *in);
     whole->agreeing = r->agreeing;
+    whole->kind = r->kind;
     status = move_parts(whole, way, parts, parts + n, what, err);
     whole->agreeing = false;
+    whole->kind = NULL;
     kg_mem_free(parts);
     return status;
 }

@@ -9,7 +9,8 @@
  * A failure of one rank is a failure of all, at the next place where they agree: the rank
  * that fails goes on to no further exchange but to the next kg_ranks_agree, where the
  * others hear of it. So whatever is exchanged stands behind an agreement, and a status
- * that all have heard is not told again.
+ * that all have heard is not told again. Where nobody failed all must agree at one place:
+ * else the ranks are unlike, and end.
  */
 #ifndef KG_RANKS_RANKS_H
 #define KG_RANKS_RANKS_H
@@ -23,8 +24,9 @@
 
 struct kg_ranks;
 
-/* How a process ends whose run may go on when it is started again: a rank was lost. */
-enum { KG_RANKS_EXIT_LOST = 75 };
+/* How a process ends whose run may go on when it is started again: a rank was lost; and
+ * of ranks that would not make one run, which it does not help to start again. */
+enum { KG_RANKS_EXIT_LOST = 75, KG_RANKS_EXIT_UNLIKE = 2 };
 
 /* Bytes to or from a rank; n 0: nothing. */
 struct kg_ranks_part {
@@ -44,9 +46,10 @@ enum { KG_RANKS_AHEAD = 4 };
 struct kg_ranks_transport {
     const char *name;
     /* out[p] to rank p, in[p] from it, (n of the ranks) each, whose sizes the two agree
-     * on; out and in of the rank itself are empty. One thread at a time.
+     * on, and on `what` it is: a message has a head that says both (ranks/message.h).
+     * out and in of the rank itself are empty. One thread at a time.
      * errors: EIO (a rank is gone), ETIMEOUT (nothing came from one for r->wait_s), both
-     * with its number */
+     * with its number; ECONFLICT (a message is not the expected one) */
     kg_status (*exchange)(const struct kg_ranks *r, const struct kg_ranks_part *out,
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err);
@@ -93,9 +96,12 @@ struct kg_ranks {
     uint64_t sent;               /* bytes to other ranks so far, by it too */
     struct kg_ranks_clock clock; /* so far; of a part: the whole's */
     bool agreeing;               /* the exchange at work is waiting */
+    const char *kind;            /* of its messages; NULL: as it is called */
     bool told;                   /* the failure that is on its way up is known to all */
     bool named;                  /* to a part alone, with the name of who failed */
     bool lost;                   /* the transport failed: nothing more can be said */
+    bool unlike;                 /* the ranks would not make one run, or are not at one
+                                  * place of it */
     struct kg_err broken;        /* how */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is what it leaves */
@@ -111,7 +117,8 @@ struct kg_ranks_name {
 struct kg_ranks_name kg_ranks_name(const struct kg_ranks *r, int rank);
 
 /* Whether all ranks came here without a failure: else all return the error of the lowest
- * that failed, "rank 3 (gpu07): ..".   what: what they were at, for who waits */
+ * that failed, "rank 3 (gpu07): ..".   what: what they were at, for who waits
+ * errors: ECONFLICT (nobody failed, and one is at another place) */
 kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
 /* The failure that all know of is dealt with: what fails next is told again. */

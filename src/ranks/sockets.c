@@ -6,6 +6,7 @@
 #include "ranks/sockets.h"
 
 #include "base/clock.h"
+#include "ranks/message.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -23,6 +24,7 @@ _Static_assert((int)KG_RANKS_SOCKETS == (int)KG_RINGS_MOST, "ranks of one machin
 struct flow {
     char *at;
     size_t left;
+    bool head; /* it comes first, and has not passed yet */
 };
 
 struct traffic {
@@ -36,6 +38,8 @@ struct traffic {
     bool ended[KG_RANKS_SOCKETS];     /* the socket: the rank is gone */
     struct kg_roll_clock clock;
     unsigned question; /* that this rank asked last */
+    kg_status heads;   /* OK: each that came is as expected; else *why says it */
+    struct kg_err *why;
 };
 
 static void begin(struct traffic *t, const struct kg_ranks_part *out,
@@ -44,8 +48,8 @@ static void begin(struct traffic *t, const struct kg_ranks_part *out,
     t->rings = t->r->wire;
     t->fd = kg_rings_sockets(t->rings, t->r->me);
     for (int p = 0; p < t->r->n; p++) {
-        t->out[p] = (struct flow){out[p].data, out[p].n};
-        t->in[p] = (struct flow){in[p].data, in[p].n};
+        t->out[p] = (struct flow){out[p].data, out[p].n, out[p].n > 0};
+        t->in[p] = (struct flow){in[p].data, in[p].n, in[p].n > 0};
     }
 }
 
@@ -197,15 +201,44 @@ static bool pass(struct flow *f, size_t n)
     return n > 0;
 }
 
+/* A head is one line of a ring: it goes whole, or not at all. */
+static bool put_head(struct traffic *t, int p)
+{
+    struct kg_ranks_head head;
+
+    kg_ranks_head_make(&head, t->r, t->what, t->out[p].left);
+    if (kg_rings_put(t->rings, t->r->me, p, &head, sizeof head) == 0)
+        return false;
+    t->out[p].head = false;
+    return true;
+}
+
+/* Behind one that is not as expected nothing is taken. */
+static bool take_head(struct traffic *t, int p)
+{
+    struct kg_ranks_head head;
+
+    if (kg_rings_take(t->rings, p, t->r->me, &head, sizeof head) == 0)
+        return false;
+    t->in[p].head = false;
+    if (t->heads == KG_OK)
+        t->heads = kg_ranks_head_check(&head, t->r, p, t->what, t->in[p].left, t->why);
+    return true;
+}
+
 static bool move(struct traffic *t, int p)
 {
     struct flow *out = &t->out[p], *in = &t->in[p];
     int me = t->r->me;
     bool moved = false;
 
-    if (out->left > 0)
+    if (out->head)
+        moved |= put_head(t, p);
+    if (out->left > 0 && !out->head)
         moved |= pass(out, kg_rings_put(t->rings, me, p, out->at, out->left));
-    if (in->left > 0 && !t->user)
+    if (in->head)
+        moved |= take_head(t, p);
+    if (in->left > 0 && !in->head && !t->user && t->heads == KG_OK)
         moved |= pass(in, kg_rings_take(t->rings, p, me, in->at, in->left));
     if (moved)
         wake(t, p);
@@ -223,7 +256,7 @@ static size_t see_all(const struct traffic *t, void **lent)
         lent[p] = NULL;
         if (left == 0)
             continue;
-        n = kg_rings_see(t->rings, p, t->r->me, &lent[p], left);
+        n = t->in[p].head ? 0 : kg_rings_see(t->rings, p, t->r->me, &lent[p], left);
         least = n < least ? n : least;
     }
     return least == SIZE_MAX ? 0 : least;
@@ -255,7 +288,7 @@ static bool move_all(struct traffic *t)
 
     for (int p = 0; p < t->r->n; p++)
         moved |= move(t, p);
-    if (t->user)
+    if (t->user && t->heads == KG_OK)
         moved |= use(t);
     return moved;
 }
@@ -285,7 +318,8 @@ static bool any_can_move(const struct traffic *t)
     void *lent[KG_RANKS_SOCKETS];
 
     for (int p = 0; p < t->r->n; p++)
-        if (t->user ? t->out[p].left > 0 && takes(t, p) : can_move(t, p))
+        if (t->user && !t->in[p].head ? t->out[p].left > 0 && takes(t, p)
+                                      : can_move(t, p))
             return true;
     return t->user && see_all(t, lent) > 0;
 }
@@ -361,17 +395,32 @@ static kg_status rest(struct traffic *t, int looks, struct kg_err *err)
     return check_ends(t, err);
 }
 
+/* This rank says it, unless another was lost before: the others would wait for it. */
+static kg_status leave_unlike(const struct traffic *t, struct kg_err *err)
+{
+    struct kg_ranks_loss *loss = t->r->loss;
+    int who = 0;
+
+    if (!loss)
+        return t->heads;
+    if (!atomic_compare_exchange_strong(&loss->who, &who, t->r->me + 1))
+        return lose(t, 0, err);
+    atomic_store(&loss->by, t->r->me);
+    atomic_store(&loss->unlike, true);
+    return t->heads;
+}
+
 /* The user's `in` has sizes alone. */
 static kg_status lend(const struct kg_ranks *r, const struct kg_ranks_part *out,
                       const struct kg_ranks_part *in, const struct kg_ranks_user *user,
                       const char *what, struct kg_err *err)
 {
-    struct traffic t = {.r = r, .what = what, .user = user};
+    struct traffic t = {.r = r, .what = what, .user = user, .why = err};
     int looks = 0;
 
     begin(&t, out, in);
     kg_roll_moved(&t.clock);
-    while (any_open(&t)) {
+    while (any_open(&t) && t.heads == KG_OK) {
         if (move_all(&t)) {
             kg_roll_moved(&t.clock);
             looks = 0;
@@ -379,7 +428,7 @@ static kg_status lend(const struct kg_ranks *r, const struct kg_ranks_part *out,
             KG_TRY(rest(&t, ++looks, err));
         }
     }
-    return KG_OK;
+    return t.heads == KG_OK ? KG_OK : leave_unlike(&t, err);
 }
 
 static kg_status exchange(const struct kg_ranks *r, const struct kg_ranks_part *out,

@@ -1,5 +1,6 @@
 /* Whom a rank blames at its limit, looked at from inside: what was waited for may come
- * between the last look and the verdict, in a window that no test can aim at.
+ * between the last look and the verdict, in a window that no test can aim at. And heads
+ * of messages that no rank of this program would send.
  */
 #include "ranks/sockets.c"
 
@@ -105,6 +106,63 @@ static void who_owes_is_blamed_first(void **state)
     assert_non_null(strstr(why.message, "nothing from rank 2 for"));
 }
 
+/* ---- heads ---- */
+
+enum { MOST = 20000 };
+static unsigned char wanted[MOST + 1];
+
+/* Rank 2 sends that head where n bytes are expected: all is refused, and none written. */
+static void refuse(const struct kg_ranks_head *head, size_t n, const char *found)
+{
+    loss = (struct kg_ranks_loss){0};
+    memset(wanted, 0x5a, sizeof wanted);
+    in[2] = (struct kg_ranks_part){wanted, n};
+    assert_int_equal(kg_rings_put(joined.rings, 2, ME, head, sizeof *head), sizeof *head);
+    assert_int_equal(exchange(&rank, out, in, "a step", &why), KG_ECONFLICT);
+    if (!strstr(why.message, "a step: rank 0 (") || !strstr(why.message, found))
+        fail_msg("expected \"%s\", found: %s", found, why.message);
+    for (size_t i = 0; i < sizeof wanted; i++)
+        assert_int_equal(wanted[i], 0x5a);
+    assert_int_equal(atomic_load(&loss.who), ME + 1);
+    assert_true(atomic_load(&loss.unlike));
+}
+
+static void another_kind_or_length_is_refused_before_a_byte(void **state)
+{
+    static const size_t lengths[] = {1, 8, 63, 64, 65, 772, MOST};
+    struct kg_ranks_head head;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const size_t n = lengths[i];
+        const uint64_t wrong[] = {0,          n - 1,     n + 1, 2 * n, n + (1ull << 32),
+                                  1ull << 63, UINT64_MAX};
+
+        kg_ranks_head_make(&head, &rank, "another", n);
+        refuse(&head, n, "bytes of 'another': these ranks are not at the same place");
+        for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+            kg_ranks_head_make(&head, &rank, "a step", (size_t)wrong[k]);
+            refuse(&head, n, "bytes of 'a step': these ranks");
+        }
+        for (int byte = 0; byte < (int)sizeof head; byte++) {
+            kg_ranks_head_make(&head, &rank, "a step", n);
+            ((unsigned char *)&head)[byte] ^= (unsigned char)(1 + byte % 255);
+            refuse(&head, n, "found ");
+        }
+    }
+}
+
+/* Another rank left for such a message: this one hears of it, and waits no more. */
+static void what_another_found_unlike_ends_this_one(void **state)
+{
+    (void)state;
+    owe(1);
+    atomic_store(&loss.who, 3);
+    atomic_store(&loss.unlike, true);
+    assert_int_equal(exchange(&rank, out, in, "a step", &why), KG_ECONFLICT);
+    assert_non_null(strstr(why.message, "rank 2 got a message that it does not expect"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -114,6 +172,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_takes_nothing_is_blamed_where_nobody_owes,
                                         join, part),
         cmocka_unit_test_setup_teardown(who_owes_is_blamed_first, join, part),
+        cmocka_unit_test_setup_teardown(another_kind_or_length_is_refused_before_a_byte,
+                                        join, part),
+        cmocka_unit_test_setup_teardown(what_another_found_unlike_ends_this_one, join,
+                                        part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

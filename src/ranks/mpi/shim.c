@@ -1,8 +1,8 @@
 /* kedge-mpi-NAME.so: kedge's own names over the mpi.h that it is compiled with.
  *
  * Single sends and receives and nothing collective: a rank that is silent has a name
- * then. Messages between two ranks keep their order, so one tag is enough, and one more
- * for notes, of which each rank has a place for one on its way to each other.
+ * then. Notes have a tag of their own, and each rank has a place for one on its way to
+ * each other.
  */
 #include "ranks/mpi/shim.h"
 
@@ -15,10 +15,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PARTS, NOTES, FAREWELL }; /* tags */
+enum { NOTES = KG_MPI_TAGS, FAREWELL }; /* tags behind those of pieces */
 
 static struct slot {
     MPI_Request *requests;
+    MPI_Status *ended;
     int posted, room;
 } slots[KG_MPI_SLOTS];
 static int n_ranks;
@@ -69,43 +70,62 @@ static void library(char text[KG_MPI_TEXT])
 static const char *reserve(struct slot *s, int n)
 {
     MPI_Request *more;
+    MPI_Status *ended;
 
     if (n <= s->room)
         return NULL;
     more = realloc(s->requests, (size_t)n * sizeof *more);
-    if (!more)
+    s->requests = more ? more : s->requests;
+    ended = realloc(s->ended, (size_t)n * sizeof *ended);
+    s->ended = ended ? ended : s->ended;
+    if (!more || !ended)
         return "out of memory";
-    s->requests = more;
     s->room = n;
     return NULL;
 }
 
-static const char *start(int slot, const struct kg_mpi_piece *pieces, int n)
+static const char *start(int slot, const struct kg_mpi_piece *pieces, int first, int n)
 {
     struct slot *s = &slots[slot];
     const char *why = reserve(s, n);
 
-    s->posted = 0;
-    for (int i = 0; i < n && !why; i++) {
+    s->posted = first;
+    for (int i = first; i < n && !why; i++) {
         const struct kg_mpi_piece *p = &pieces[i];
 
-        why = said(p->in ? MPI_Irecv(p->data, p->n, MPI_BYTE, p->rank, PARTS,
+        why = said(p->in ? MPI_Irecv(p->data, p->n, MPI_BYTE, p->rank, p->tag,
                                      MPI_COMM_WORLD, &s->requests[i])
-                         : MPI_Isend(p->data, p->n, MPI_BYTE, p->rank, PARTS,
+                         : MPI_Isend(p->data, p->n, MPI_BYTE, p->rank, p->tag,
                                      MPI_COMM_WORLD, &s->requests[i]));
         s->posted += !why;
     }
     return why;
 }
 
-static const char *test(int slot, int *done, int *n_done)
+/* *came of one that ended: its bytes, or that they were too many. */
+static int count(int *came, const MPI_Status *s, int code)
+{
+    int own = code == MPI_ERR_IN_STATUS ? s->MPI_ERROR : MPI_SUCCESS, class = own;
+
+    if (own != MPI_SUCCESS && MPI_Error_class(own, &class) == MPI_SUCCESS &&
+        class == MPI_ERR_TRUNCATE) {
+        *came = KG_MPI_TOO_MANY;
+        return MPI_SUCCESS;
+    }
+    return own == MPI_SUCCESS ? MPI_Get_count(s, MPI_BYTE, came) : own;
+}
+
+static const char *test(int slot, int *done, int *came, int *n_done)
 {
     struct slot *s = &slots[slot];
-    int code = MPI_Testsome(s->posted, s->requests, n_done, done, MPI_STATUSES_IGNORE);
+    int code = MPI_Testsome(s->posted, s->requests, n_done, done, s->ended);
+    int failed = code == MPI_ERR_IN_STATUS ? MPI_SUCCESS : code;
 
     if (*n_done == MPI_UNDEFINED)
         *n_done = 0;
-    return said(code);
+    for (int i = 0; i < *n_done && failed == MPI_SUCCESS; i++)
+        failed = count(&came[i], &s->ended[i], code);
+    return said(failed);
 }
 
 /* ---- notes ---- */
@@ -224,8 +244,10 @@ static void close_mpi(void)
         free(notes[p].bytes);
     free(notes);
     notes = NULL;
-    for (int i = 0; i < KG_MPI_SLOTS; i++)
+    for (int i = 0; i < KG_MPI_SLOTS; i++) {
         free(slots[i].requests);
+        free(slots[i].ended);
+    }
     memset(slots, 0, sizeof slots);
 }
 

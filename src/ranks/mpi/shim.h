@@ -9,16 +9,21 @@
 
 #include <stdbool.h>
 
-enum { KG_MPI_INTERFACE = 4, KG_MPI_TEXT = 256 };
+enum { KG_MPI_INTERFACE = 5, KG_MPI_TEXT = 256 };
 enum { KG_MPI_SLOTS = 4 }; /* lists of pieces that may be on their way at once */
 
-/* Bytes to or from a rank. */
+/* Bytes to or from a rank. Those of one tag keep their order between two ranks. */
 struct kg_mpi_piece {
     void *data;
-    int n;
+    int n; /* of what comes: at most */
     int rank;
+    int tag; /* below KG_MPI_TAGS */
     bool in;
 };
+enum { KG_MPI_TAGS = 64 };
+/* Bytes that came, where MPI says that they were more than a piece has room for; it wrote
+ * none beyond that. */
+enum { KG_MPI_TOO_MANY = -1 };
 
 /* One thread at a time calls these.   returns where text: NULL, or what MPI said, of
  * static life */
@@ -27,11 +32,12 @@ struct kg_mpi {
     const char *built_for; /* "openmpi", "mpich" */
     const char *(*open)(int *me, int *n);
     void (*library)(char text[KG_MPI_TEXT]); /* its name and version */
-    /* Post all of them, in order; of this slot none is on its way from before. */
-    const char *(*start)(int slot, const struct kg_mpi_piece *pieces, int n);
-    /* done (as many as were started): indices of those of the slot that ended since the
-     * last call; others move on too */
-    const char *(*test)(int slot, int *done, int *n_done);
+    /* Post pieces [first, n), in order, behind the others of this slot; first 0: of it
+     * none is on its way from before. */
+    const char *(*start)(int slot, const struct kg_mpi_piece *pieces, int first, int n);
+    /* done, came (as many as were started): indices of those of the slot that ended since
+     * the last call, and the bytes of what came in; others move on too */
+    const char *(*test)(int slot, int *done, int *came, int *n_done);
     /* A note of n bytes, a few kB at most and always as many, beside what is on its way;
      * lost where the one before it was not taken yet, or a message cannot be sent. */
     void (*tell)(int rank, const void *note, int n);
