@@ -22,6 +22,7 @@ enum {
 /* What happens to one of the ranks; {0}: nothing. */
 struct upset {
     void (*before)(int me); /* in each, before it begins */
+    void (*given)(struct kg_ranks *r, struct kg_config *config); /* the same, of these */
     double wait_s;
     const char *nccl; /* folder of the library that joins their devices; NULL: none */
     const char *said; /* a file that warnings and errors go to; NULL: stderr */
@@ -59,6 +60,8 @@ static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
         kg_log_set_stream(stderr, false);
     if (upset->before)
         upset->before(r->me);
+    if (upset->given)
+        upset->given(r, config);
     if (upset->nccl)
         join_devices(r, upset->nccl);
     status = kg_train_run_on(r, config, resume, true, &e);
@@ -67,6 +70,7 @@ static void be_rank(struct kg_ranks *r, struct kg_config *config, bool resume,
         fprintf(stderr, "rank %d of %d: %s\n", r->me, r->n, e.message);
     fflush(NULL);
     _exit(status == KG_OK             ? 0
+          : r->unlike                 ? KG_RANKS_EXIT_UNLIKE
           : r->lost                   ? KG_RANKS_EXIT_LOST
           : status == KG_EINTERRUPTED ? STOPPED
                                       : 1);

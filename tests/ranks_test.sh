@@ -68,6 +68,45 @@ hung() { # one rank of three is stopped: all end soon, with one line that names 
     [ $? -eq 75 ] && [ "$(grep -cE 'kedge train: | for 3 s' "$work/said")" -eq 1 ] &&
         said "kedge train: .*: rank $((rank == 0)) \\(.*\\): nothing (from|is taken by) rank $rank \\(.*\\) for 3 s"
 }
+# the second of two ranks is told otherwise: both end with status 2 and one line, whatever the key
+unlike() {
+    for k in "rollout.samples=5:rollout.samples is 5, rank 0 has 4" "rollout.prompts=5:rollout.prompts is 5, rank 0 has 4" \
+        "eval.problems=6:eval.problems is 6, rank 0 has 5" "model.dtype=fp32:model.dtype is fp32, rank 0 has auto" \
+        "run.seed=7:run.seed is 7, rank 0 has 1" "--resume:command is train --resume, rank 0 has train"; do
+        set -- model.path=$digits task.name=digits data.train=$digits/train.jsonl data.val=$digits/test.jsonl rollout.samples=4 \
+            rollout.prompts=4 rollout.max_tokens=12 train.steps=1 train.lanes=4 eval.problems=5 run.dir="$work/$m-unlike"
+        $launch -n 1 ./kedge train "$@" : -n 1 ./kedge train "$@" "${k%%:*}" >"$work/said" 2>&1
+        [ $? -eq 2 ] && said "^kedge train: rank 1 \\(.*\\): ${k#*:};" && [ "$(grep -c '^kedge' "$work/said")" -eq 1 ] || return 1
+    done
+    [ ! -e "$work/$m-unlike" ]
+}
+threads_may_differ() {
+    set -- model.path=$digits task.name=digits data.train=$digits/train.jsonl data.val=$digits/test.jsonl rollout.samples=4 \
+        rollout.prompts=4 rollout.max_tokens=12 train.steps=1 train.lanes=4 eval.problems=5 run.dir="$work/$m-threads"
+    $launch -n 1 ./kedge train "$@" run.threads=1 : -n 1 ./kedge train "$@" run.threads=2 >"$work/said" 2>&1
+}
+unlike_evaluation() {
+    set -- --model $digits --task digits --data $digits/test.jsonl --max-tokens 12
+    $launch -n 1 ./kedge eval "$@" --problems 6 : -n 1 ./kedge eval "$@" --problems 7 >"$work/said" 2>&1
+    [ $? -eq 2 ] && said "rank 1 \\(.*\\): sets.val.problems is 7, rank 0 has 6;"
+}
+other_command() {
+    $launch -n 1 ./kedge bench ranks : -n 1 ./kedge eval --model $digits --task digits >"$work/said" 2>&1
+    [ $? -eq 2 ] && said "command is eval, rank 0 has bench ranks;"
+}
+# the first rank is stopped before MPI has started: the others do not wait for ever
+stopped_at_the_start() {
+    train "$m-start" 3 $long ranks.wait_s=3 &
+    launcher=$!
+    for _ in $(seq 500); do
+        for p in $(of_run "$m-start"); do
+            [ "$(rank_of "$p" 2>/dev/null)" = 0 ] && kill -STOP "$p" && break 2
+        done
+        sleep 0.01
+    done
+    for _ in $(seq 300); do kill -0 $launcher 2>/dev/null || break && sleep 0.1; done
+    ! kill -0 $launcher 2>/dev/null && ! wait $launcher && said "ranks.wait_s"
+}
 # rank_of PID: as its launcher numbers it
 rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p'; }
 too_few_lanes() { ! train "$m-few" 2 train.lanes=1 && said "train.lanes: expected at least one for each of 2 ranks, found 1"; }
@@ -142,6 +181,11 @@ for m in openmpi mpich; do
     pass "$m: a killed rank ends all of them" killed
     pass "$m: three ranks go on to the weights of the whole run" resumed
     pass "$m: a rank that hangs ends all of them, by name" hung
+    pass "$m: a rank that is stopped before MPI has started ends all of them" stopped_at_the_start
+    pass "$m: ranks that were told otherwise end by the name of the key" unlike
+    pass "$m: which threads are not" threads_may_differ
+    pass "$m: evaluations that are not one end so too" unlike_evaluation
+    pass "$m: and other commands" other_command
     pass "$m: fewer lanes than ranks are refused" too_few_lanes
     pass "$m: by one rank" said_once
     [ $m = mpich ] && pass "$m: each of twenty runs over TCP ends" all_end

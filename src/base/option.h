@@ -43,8 +43,11 @@ struct kg_opt_row {
     double max;
     const char *choices; /* "a|b|c"; NULL: any value of the type */
     const char *help;    /* one line */
-    bool free_on_resume; /* a run may be resumed with another value (train.steps) */
+    unsigned free;       /* enum kg_opt_free */
 };
+/* Where a value may be another one: when a run is resumed (train.steps; rows say true),
+ * and on each rank of a run (run.threads, folders of a machine). */
+enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
 
 /* type and at of a row, from the field. An enum is unsigned where it has no negative
  * value. */

@@ -165,7 +165,8 @@ static int bench_ranks(void)
     struct kg_ranks r;
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = kg_cli_ranks_begin(&r, (int)ranks, SILENT_S, &err);
+    const char *command = kg_load.device ? "bench ranks --device" : "bench ranks";
+    kg_status status = kg_cli_ranks_begin(&r, (int)ranks, SILENT_S, command, &err);
 
     if (status == KG_OK) /* a rank adds with those that it has in a run */
         kg_ranks_set_threads(&r, (int)kg_load.threads);

@@ -19,6 +19,7 @@
 #include "eval/remote.h"
 #include "eval/runner.h"
 #include "ranks/launch.h"
+#include "ranks/same.h"
 #include "task/wording.h"
 
 #include <stdio.h>
@@ -738,6 +739,30 @@ static kg_status open_checked(struct evaluation *e, int argc, char **argv,
     return open_suite(e, argc, argv, err);
 }
 
+/* The suite as the flags have it, and the flags that are no keys of it. */
+static kg_status check_same(struct evaluation *e, struct kg_err *err)
+{
+    const char *products = kg_load.products ? kg_load.products : "not given";
+    struct kg_str facts = {0};
+    char batch[24];
+    kg_status status;
+
+    if (e->ranks.n < 2)
+        return KG_OK;
+    snprintf(batch, sizeof batch, "%lld", (long long)max_batch);
+    status = kg_config_put_facts(&facts, e->suite.config, err);
+    if (status == KG_OK)
+        status = kg_ranks_fact(&facts, "--reference", reference ? reference : "not given",
+                               err);
+    if (status == KG_OK)
+        status = kg_ranks_fact(&facts, "--max-batch", batch, err);
+    if (status == KG_OK)
+        status = kg_ranks_fact(&facts, "--products", products, err);
+    status = kg_ranks_check_same(&e->ranks, status, &facts, "suite", err);
+    kg_str_release(&facts);
+    return status;
+}
+
 /* A plan is one process's. */
 static kg_status run_as_ranks(struct evaluation *e, int argc, char **argv,
                               struct kg_err *err)
@@ -746,9 +771,11 @@ static kg_status run_as_ranks(struct evaluation *e, int argc, char **argv,
         KG_TRY(open_suite(e, argc, argv, err));
         return show_plan(e, err);
     }
-    KG_TRY(kg_cli_ranks_begin(&e->ranks, ranks, wait_s ? (double)wait_s : 600, err));
+    KG_TRY(
+        kg_cli_ranks_begin(&e->ranks, ranks, wait_s ? (double)wait_s : 600, "eval", err));
     kg_signal_install();
     KG_TRY(kg_ranks_agree(&e->ranks, open_checked(e, argc, argv, err), "opening", err));
+    KG_TRY(check_same(e, err));
     return evaluate(e, err);
 }
 

@@ -136,6 +136,12 @@ static kg_status look_for_a_run(struct kg_ranks *r, const struct kg_recipe *reci
     return kg_ranks_any(r, &resume, "run folder", err);
 }
 
+/* What ranks must be told alike beside the keys, in which sft and distill differ. */
+static const char *resuming(void)
+{
+    return resume ? "train --resume" : resume_if_any ? "train --resume-if-any" : "train";
+}
+
 /* A plan is one process's. */
 static int plan_or_train(struct kg_config *config)
 {
@@ -149,7 +155,7 @@ static int plan_or_train(struct kg_config *config)
         status = look_for_a_run(&r, &recipe, &err);
         return kg_cli_exit(status == KG_OK ? print_plan(config, &err) : status, &err);
     }
-    status = kg_cli_ranks_begin(&r, ranks, recipe.ranks.wait_s, &err);
+    status = kg_cli_ranks_begin(&r, ranks, recipe.ranks.wait_s, resuming(), &err);
     if (status == KG_OK)
         status = look_for_a_run(&r, &recipe, &err);
     if (status == KG_OK)

@@ -127,7 +127,8 @@ static kg_status be_launched(const struct kg_ranks *r, int n, struct kg_err *err
     return kg_ranks_follow_launcher(err);
 }
 
-kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s, struct kg_err *err)
+kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
+                             const char *command, struct kg_err *err)
 {
     kg_status status;
 
@@ -140,7 +141,7 @@ kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s, struct kg
     if (status != KG_OK)
         return status;
     kg_log_as(r->me > 0 ? kg_ranks_name(r, r->me).text : "");
-    return kg_ranks_check_alike(r, err);
+    return kg_ranks_check_alike(r, command, err);
 }
 
 /* ---- the end ---- */

@@ -15,7 +15,7 @@ static int leave_and_end(void)
 {
     struct kg_ranks r;
     struct kg_err err;
-    kg_status status = kg_cli_ranks_begin(&r, 2, 20, &err);
+    kg_status status = kg_cli_ranks_begin(&r, 2, 20, "test", &err);
 
     if (status == KG_OK && r.me == 1) {
         kg_ranks_close(&r);

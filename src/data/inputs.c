@@ -121,6 +121,24 @@ static kg_status put_side(struct kg_str *out, const struct kg_json *file,
                          hash_of(file));
 }
 
+kg_status kg_inputs_put_facts(struct kg_str *out, const char *inputs, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    kg_status status;
+
+    KG_TRY(kg_json_parse(&doc, inputs, strlen(inputs), "the files", err));
+    for (size_t i = 0; i < kg_json_size(doc.root); i++) {
+        KG_TRY_GOTO(out, kg_str_printf(out, err, "file %s", kg_json_key_at(doc.root, i)));
+        KG_TRY_GOTO(out, kg_str_putc(out, '\t', err));
+        KG_TRY_GOTO(out, put_side(out, kg_json_value_at(doc.root, i), err));
+        KG_TRY_GOTO(out, kg_str_putc(out, '\n', err));
+    }
+    status = KG_OK;
+out:
+    kg_json_release(&doc);
+    return status;
+}
+
 static kg_status put_difference(struct kg_str *out, const char *label,
                                 const struct kg_json *before, const struct kg_json *now,
                                 struct kg_err *err)

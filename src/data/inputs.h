@@ -20,6 +20,10 @@ kg_status kg_inputs_put_file(struct kg_str *out, const char *label, const char *
 kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char *dir,
                               struct kg_err *err) KG_MUST_CHECK;
 
+/* Lines "file LABEL<tab>length and hash" of such an object. */
+kg_status kg_inputs_put_facts(struct kg_str *out, const char *inputs,
+                              struct kg_err *err) KG_MUST_CHECK;
+
 /* The "inputs" of a manifest against the present ones, an object as above; not those of
  * the manifest whose label begins with `past`, which are read no more (NULL: none).
  * errors: ECONFLICT listing each that differs, EFORMAT (no manifest of ours) */

@@ -84,10 +84,13 @@ kg_status kg_config_require(const struct kg_config *config, const char *key,
  * asked. */
 kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config,
                               bool with_help, struct kg_err *err) KG_MUST_CHECK;
-/* "key: a -> b; key: c -> d" of every key that differs and is not free_on_resume; *n of
+/* "key: a -> b; key: c -> d" of every key that differs and is not free on resume; *n of
  * them. */
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,
                          const struct kg_config *b, struct kg_err *err) KG_MUST_CHECK;
+/* Lines "key<tab>value" of every key that may not differ by rank. */
+kg_status kg_config_put_facts(struct kg_str *out, const struct kg_config *config,
+                              struct kg_err *err) KG_MUST_CHECK;
 /* All rows, in table order. */
 size_t kg_config_rows(const struct kg_config *config);
 const struct kg_opt_row *kg_config_row(const struct kg_config *config, size_t i);

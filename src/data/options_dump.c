@@ -180,13 +180,28 @@ kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *
     *n = 0;
     for (size_t i = 0; i < kg_config_rows(a); i++) {
         const struct kg_opt_row *row = kg_config_row(a, i);
-        if (row->free_on_resume || same_value(a, b, row))
+        if (row->free & KG_FREE_ON_RESUME || same_value(a, b, row))
             continue;
         KG_TRY(kg_str_printf(out, err, "%s%s: ", *n > 0 ? "; " : "", row->key));
         KG_TRY(put_side(out, a, row, err));
         KG_TRY(kg_str_puts(out, " -> ", err));
         KG_TRY(put_side(out, b, row, err));
         *n += 1;
+    }
+    return KG_OK;
+}
+
+kg_status kg_config_put_facts(struct kg_str *out, const struct kg_config *config,
+                              struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_config_rows(config); i++) {
+        const struct kg_opt_row *row = kg_config_row(config, i);
+
+        if (row->free & KG_FREE_BY_RANK)
+            continue;
+        KG_TRY(kg_str_printf(out, err, "%s\t", row->key));
+        KG_TRY(put_side(out, config, row, err));
+        KG_TRY(kg_str_putc(out, '\n', err));
     }
     return KG_OK;
 }

@@ -16,6 +16,7 @@
 #include "base/phase.h"
 #include "data/inputs.h"
 #include "ranks/gather.h"
+#include "ranks/same.h"
 #include "ranks/share.h"
 #include "text/unicode.h"
 
@@ -466,6 +467,10 @@ static kg_status take_lines(struct work *w, const char *lines, size_t n,
     for (size_t at = 0, length; at < n; at += length) {
         const char *end = memchr(lines + at, '\n', n - at);
 
+        if (!end)
+            return kg_fail(err, KG_EFORMAT,
+                           "answers: expected whole lines of the ranks, "
+                           "found one without an end");
         length = (size_t)(end + 1 - (lines + at));
         KG_TRY(take_line(w, lines + at, length, err));
     }
@@ -698,29 +703,52 @@ static kg_status put_inputs(struct kg_str *out, const struct work *w, struct kg_
     return kg_str_putc(out, '}', err);
 }
 
-static kg_status take_up(struct work *w, struct kg_err *err)
+/* Every rank reads the files itself. */
+static kg_status check_files(const struct work *w, const char *inputs, struct kg_err *err)
+{
+    struct kg_str facts = {0};
+    kg_status status = kg_inputs_put_facts(&facts, inputs, err);
+
+    status = kg_ranks_check_same(w->ranks, status, &facts, "files", err);
+    kg_str_release(&facts);
+    return status;
+}
+
+static kg_status take_up(struct work *w, const char *inputs, struct kg_err *err)
 {
     const struct kg_suite *suite = w->run->suite;
-    struct kg_str inputs = {0};
     size_t done = 0, n = 0;
-    kg_status status;
 
-    KG_TRY_GOTO(out, put_inputs(&inputs, w, err));
-    KG_TRY_GOTO(out, kg_results_open(&w->results, w->run->out, suite, inputs.data, err));
+    KG_TRY(kg_results_open(&w->results, w->run->out, suite, inputs, err));
     w->kept = true;
-    KG_TRY_GOTO(out, kg_results_read(&w->results, take_kept, w, err));
+    KG_TRY(kg_results_read(&w->results, take_kept, w, err));
     for (size_t i = 0; i < w->n; i++) {
         done += w->sets[i].done;
         n += w->sets[i].n;
     }
     if (w->results.complete && done < n)
-        status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected %zu answers in a finished evaluation, found %zu; "
-                         "without its results.json all are sampled again",
-                         w->run->out, n, done);
-    else if (done > 0)
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: expected %zu answers in a finished evaluation, found %zu; "
+                       "without its results.json all are sampled again",
+                       w->run->out, n, done);
+    if (done > 0)
         kg_log_info("%s: %zu of %zu answers are there already", w->run->out, done, n);
-out:
+    return KG_OK;
+}
+
+/* The files that it depends on, which ranks must have alike and a folder keeps. */
+static kg_status begin_run(struct work *w, struct kg_err *err)
+{
+    struct kg_str inputs = {0};
+    kg_status status = KG_OK;
+
+    if (w->run->out || w->ranks->n > 1)
+        status = put_inputs(&inputs, w, err);
+    status = kg_ranks_agree(w->ranks, status, "files", err);
+    if (status == KG_OK && w->ranks->n > 1)
+        status = check_files(w, inputs.data, err);
+    if (status == KG_OK && w->run->out && w->ranks->me == 0)
+        status = take_up(w, inputs.data, err);
     kg_str_release(&inputs);
     return status;
 }
@@ -834,11 +862,8 @@ static kg_status work_run(struct kg_eval_report *report, struct work *w,
                           struct kg_err *err)
 {
     bool first = w->ranks->me == 0;
-    kg_status status = KG_OK;
 
-    if (w->run->out && first)
-        status = take_up(w, err);
-    KG_TRY(kg_ranks_agree(w->ranks, status, "folder of results", err));
+    KG_TRY(kg_ranks_agree(w->ranks, begin_run(w, err), "folder of results", err));
     KG_TRY(share_kept(w, err));
     for (size_t i = 0; i < w->n; i++) {
         KG_TRY(answer_set(w, &w->sets[i], err));

@@ -213,7 +213,8 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
 
         out[i] = *row;
         out[i].at += is_own ? 0 : offsetof(struct kg_eval_set, episode.env_opts);
-        out[i].free_on_resume |= fallback; /* what counts stands with the sets */
+        out[i].free |= fallback ? KG_FREE_ON_RESUME
+                                : 0; /* what counts stands with the sets */
         if (!fallback)
             out[i].fallback = NULL;
         KG_TRY(put_key(&out[i], prefix, row->key, err));

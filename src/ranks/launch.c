@@ -14,6 +14,7 @@
 #include "base/real.h"
 #include "base/str.h"
 #include "ranks/mpi.h"
+#include "ranks/same.h"
 #include "tensor/selfcheck.h"
 
 #include <pthread.h>
@@ -199,12 +200,10 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err)
 
 /* ---- alike ---- */
 
-struct print {
+/* Where a rank runs. */
+struct seat {
     char host[KG_RANKS_HOST];
-    cpu_set_t cores;   /* that it may run on */
-    char program[24];  /* a hash of it */
-    char products[56]; /* of fp32 and bf16 */
-    char functions[24];
+    cpu_set_t cores; /* that it may run on */
 };
 
 static void print_functions(char text[24])
@@ -220,50 +219,40 @@ static void print_functions(char text[24])
     snprintf(text, 24, "%016llx", (unsigned long long)kg_hash_bytes(x, sizeof x));
 }
 
-static kg_status make_print(struct print *p, struct kg_err *err)
+static struct seat own_seat(void)
+{
+    struct seat s;
+
+    memset(&s, 0, sizeof s);
+    gethostname(s.host, sizeof s.host - 1);
+    if (sched_getaffinity(0, sizeof s.cores, &s.cores) != 0)
+        CPU_ZERO(&s.cores); /* unknown: as those of the others on this host */
+    return s;
+}
+
+/* What is computed is of the program and the machine: bits of products are. */
+static kg_status put_facts(struct kg_str *facts, const char *command, struct kg_err *err)
 {
     const struct kg_backend *cpu = kg_backend_cpu_variant(0);
     uint64_t program, bytes, fp32, bf16;
+    char text[64], functions[24];
 
-    memset(p, 0, sizeof *p);
-    gethostname(p->host, sizeof p->host - 1);
-    if (sched_getaffinity(0, sizeof p->cores, &p->cores) != 0)
-        CPU_ZERO(&p->cores); /* unknown: as those of the others on this host */
     KG_TRY(kg_hash_file(&program, &bytes, "/proc/self/exe", err));
     KG_TRY(kg_selfcheck_digest(&fp32, cpu, KG_F32, err));
     KG_TRY(kg_selfcheck_digest(&bf16, cpu, KG_BF16, err));
-    snprintf(p->program, sizeof p->program, "%016llx", (unsigned long long)program);
-    snprintf(p->products, sizeof p->products, "%016llx and %016llx",
-             (unsigned long long)fp32, (unsigned long long)bf16);
-    print_functions(p->functions);
-    return KG_OK;
-}
-
-static kg_status compare(const struct print *all, int rank, const char *what,
-                         const char *expected, const char *found, struct kg_err *err)
-{
-    if (strcmp(expected, found) == 0)
-        return KG_OK;
-    return kg_fail(
-        err, KG_ECONFLICT,
-        "ranks: expected the %s of rank 0 (%s), %s, on every rank, found %s on "
-        "rank %d (%s): the ranks would not compute one run",
-        what, all[0].host, expected, found, rank, all[rank].host);
-}
-
-static kg_status compare_all(const struct print *all, int n, struct kg_err *err)
-{
-    for (int p = 1; p < n; p++) {
-        KG_TRY(compare(all, p, "program", all->program, all[p].program, err));
-        KG_TRY(compare(all, p, "bits of products", all->products, all[p].products, err));
-        KG_TRY(compare(all, p, "bits of elementary functions", all->functions,
-                       all[p].functions, err));
-    }
-    return KG_OK;
+    snprintf(text, sizeof text, "kedge " KG_VERSION " (hash %016llx)",
+             (unsigned long long)program);
+    KG_TRY(kg_ranks_fact(facts, "program", text, err));
+    KG_TRY(kg_ranks_fact(facts, "command", command, err));
+    snprintf(text, sizeof text, "%016llx and %016llx", (unsigned long long)fp32,
+             (unsigned long long)bf16);
+    KG_TRY(kg_ranks_fact(facts, "bits of products", text, err));
+    print_functions(functions);
+    return kg_ranks_fact(facts, "bits of elementary functions", functions, err);
 }
 
 /* How many ranks run on the cores that this one runs on. */
-static int sharing(const struct print *all, int n, const struct print *own)
+static int sharing(const struct seat *all, int n, const struct seat *own)
 {
     int here = 0;
 
@@ -274,7 +263,7 @@ static int sharing(const struct print *all, int n, const struct print *own)
 }
 
 /* From here on ranks are told of by their hosts too. */
-static kg_status take_hosts(struct kg_ranks *r, const struct print *all,
+static kg_status take_hosts(struct kg_ranks *r, const struct seat *all,
                             struct kg_err *err)
 {
     kg_mem_free(r->host);
@@ -284,26 +273,36 @@ static kg_status take_hosts(struct kg_ranks *r, const struct print *all,
     return r->host ? KG_OK : err->code;
 }
 
-kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err)
+static kg_status take_seats(struct kg_ranks *r, struct kg_err *err)
 {
-    struct print *all, own;
+    struct seat *all = kg_mem_calloc((size_t)r->n, sizeof *all, "ranks", err);
+    const struct seat own = own_seat();
+    kg_status status = kg_ranks_agree(r, all ? KG_OK : err->code, "hosts", err);
+
+    if (status == KG_OK) {
+        all[r->me] = own;
+        status = kg_ranks_gather_equal(r, all, sizeof *all, "hosts", err);
+    }
+    if (status == KG_OK)
+        status = kg_ranks_agree(r, take_hosts(r, all, err), "hosts", err);
+    if (status == KG_OK)
+        r->here = sharing(all, r->n, &own);
+    kg_mem_free(all);
+    return status;
+}
+
+kg_status kg_ranks_check_alike(struct kg_ranks *r, const char *command,
+                               struct kg_err *err)
+{
+    struct kg_str facts = {0};
     kg_status status;
 
     if (r->n < 2)
         return KG_OK;
-    KG_TRY(kg_ranks_agree(r, make_print(&own, err), "fingerprints", err));
-    all = kg_mem_calloc((size_t)r->n, sizeof *all, "ranks", err);
-    KG_TRY(kg_ranks_agree(r, all ? KG_OK : err->code, "fingerprints", err));
-    all[r->me] = own;
-    status = kg_ranks_gather_equal(r, all, sizeof *all, "fingerprints", err);
-    if (status == KG_OK)
-        status = kg_ranks_agree(r, take_hosts(r, all, err), "fingerprints", err);
-    if (status == KG_OK) /* the same on all, said once */
-        status = kg_ranks_agree(r, r->me == 0 ? compare_all(all, r->n, err) : KG_OK,
-                                "fingerprints", err);
-    if (status == KG_OK)
-        r->here = sharing(all, r->n, &own);
-    kg_mem_free(all);
+    KG_TRY(take_seats(r, err));
+    status = put_facts(&facts, command, err);
+    status = kg_ranks_check_same(r, status, &facts, "fingerprints", err);
+    kg_str_release(&facts);
     return status;
 }
 

@@ -52,11 +52,13 @@ int kg_ranks_launched(void);
  * launcher that was killed leaves its ranks behind. For the life of the process. */
 kg_status kg_ranks_follow_launcher(struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether all have the same program, and the same bits come out of fixed products and
- * elementary functions here. And r->host: where each runs; and r->here: how many run on
- * this one's cores, which are a rank's own where the launcher gave it some.
- * errors: ECONFLICT, naming rank, host and what differs */
-kg_status kg_ranks_check_alike(struct kg_ranks *r, struct kg_err *err) KG_MUST_CHECK;
+/* Whether all have the same program and command, and the same bits come out of fixed
+ * products and elementary functions here. And r->host: where each runs; and r->here: how
+ * many run on this one's cores, which are a rank's own where the launcher gave it some.
+ * command: in one line, as far as its words must be the same
+ * errors: ECONFLICT, naming rank, host and what differs (ranks/same.h) */
+kg_status kg_ranks_check_alike(struct kg_ranks *r, const char *command,
+                               struct kg_err *err) KG_MUST_CHECK;
 
 /* So many threads for this rank; 0: its part of the cores, of which ranks that share them
  * (r->here) get one each. */

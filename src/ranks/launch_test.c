@@ -208,7 +208,7 @@ static void one_program_is_alike(void **state)
     pid_t child;
     struct kg_ranks r = pair_up(&child);
     struct kg_err err = {0};
-    kg_status status = kg_ranks_check_alike(&r, &err);
+    kg_status status = kg_ranks_check_alike(&r, "test", &err);
 
     (void)state;
     end_both(&r, child, status == KG_OK && r.here == 2);
@@ -236,7 +236,7 @@ static void a_rank_with_cores_of_its_own_shares_none(void **state)
     r = pair_up(&child);
     if (child == 0 && sched_setaffinity(0, sizeof one, &one) != 0)
         _exit(1);
-    status = kg_ranks_check_alike(&r, &err);
+    status = kg_ranks_check_alike(&r, "test", &err);
     end_both(&r, child, status == KG_OK && r.here == 1);
 }
 

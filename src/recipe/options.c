@@ -19,7 +19,8 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(run.dir), NULL, 0, 0, NULL, "folder of the run: logs, dumps, checkpoints", true},
     {KEY(run.seed), "1", 0, 1e15, NULL, "seed of every random draw of the run", false},
     {KEY(run.threads), "0", 0, 1024, NULL,
-     "threads; 0 uses every core (results do not depend on it)", true},
+     "threads; 0 uses every core (results do not depend on it)",
+     KG_FREE_ON_RESUME | KG_FREE_BY_RANK},
 
     {KEY(model.path), NULL, 0, 0, NULL,
      "HuggingFace checkpoint folder to start from, or ORG/NAME of the hub's cache "
@@ -56,7 +57,8 @@ static const struct kg_opt_row first_rows[] = {
      "kernel of kedge, exact one with the CPU's bits, slow (docs/gpu.md)",
      false},
     {KEY(device.libraries), "", 0, 0, NULL,
-     "folder of libcublasLt.so.13; empty: it is looked for (docs/gpu.md)", true},
+     "folder of libcublasLt.so.13; empty: it is looked for (docs/gpu.md)",
+     KG_FREE_ON_RESUME | KG_FREE_BY_RANK},
     {KEY(device.may_change), "false", 0, 0, NULL,
      "--resume on another kind of device, driver or library than the run has computed "
      "on: bits differ from there on, and manifest.json says so",
@@ -366,7 +368,8 @@ static const struct kg_opt_row rows[] = {
      "NVIDIA's NCCL (same bits, docs/ranks.md)",
      true},
     {KEY(ranks.libraries), "", 0, 0, NULL,
-     "folder of libnccl.so.2; empty: it is looked for (docs/ranks.md)", true},
+     "folder of libnccl.so.2; empty: it is looked for (docs/ranks.md)",
+     KG_FREE_ON_RESUME | KG_FREE_BY_RANK},
 
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},
     {KEY(sft.epochs), "0", 0, 1e6, NULL,

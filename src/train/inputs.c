@@ -50,12 +50,11 @@ static kg_status put_if_file(struct kg_str *out, const char *key, const char *pa
     return kg_file_exists(path) ? kg_inputs_put_file(out, key, path, err) : KG_OK;
 }
 
-kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
-                         struct kg_err *err)
+static kg_status put_inputs(struct kg_str *out, const struct kg_recipe *r,
+                            struct kg_err *err)
 {
     struct kg_init init;
 
-    KG_TRY(kg_str_putc(out, '{', err));
     KG_TRY(put_list(out, r->data.train, "data.train", err));
     KG_TRY(put_list(out, r->data.val, "data.val", err));
     if (kg_recipe_has_sft(r) && *r->sft.data)
@@ -68,8 +67,45 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
     if (*r->anchor_path)
         KG_TRY(kg_inputs_put_model(out, "anchor.path", r->anchor_path, err));
     KG_TRY(kg_init_find(&init, r, KG_INIT_NEWEST, err));
-    KG_TRY(put_models(out, r, &init, err));
+    return put_models(out, r, &init, err);
+}
+
+kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
+                         struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(put_inputs(out, r, err));
     return kg_str_putc(out, '}', err);
+}
+
+/* Every file, those that a resumed run may have anew among them. */
+static kg_status put_more(struct kg_str *out, const struct kg_recipe *r,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_str_putc(out, '{', err));
+    KG_TRY(put_inputs(out, r, err));
+    if (*r->rollout.data)
+        KG_TRY(kg_inputs_put_file(out, "rollout.data", r->rollout.data, err));
+    if (*r->eval.reference)
+        KG_TRY(kg_inputs_put_model(out, "eval.reference", r->eval.reference, err));
+    return kg_str_putc(out, '}', err);
+}
+
+kg_status kg_inputs_put_all(struct kg_str *facts, const struct kg_recipe *r,
+                            struct kg_err *err)
+{
+    struct kg_str inputs = {0};
+    struct kg_err why;
+    kg_status status = put_more(&inputs, r, &why);
+
+    if (status == KG_OK)
+        status = kg_inputs_put_facts(facts, inputs.data, err);
+    else if (status == KG_ENOMEM)
+        *err = why;
+    else
+        status = kg_str_printf(facts, err, "files\t%s\n", why.message);
+    kg_str_release(&inputs);
+    return status;
 }
 
 kg_status kg_inputs_check(const struct kg_recipe *r, const char *manifest,

@@ -20,6 +20,12 @@
 kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
                          struct kg_err *err) KG_MUST_CHECK;
 
+/* Lines "file LABEL<tab>length and hash" of these files, and of those under rollout.data
+ * and eval.reference: what every rank of a run must have alike. Of files that cannot be
+ * read there is one line that says why: opening the run refuses them.   errors: ENOMEM */
+kg_status kg_inputs_put_all(struct kg_str *facts, const struct kg_recipe *r,
+                            struct kg_err *err) KG_MUST_CHECK;
+
 /* The inputs of config against those in the "inputs" of a manifest.
  * errors: ECONFLICT listing each that differs, EFORMAT (no manifest of ours) */
 kg_status kg_inputs_check(const struct kg_recipe *r, const char *manifest,

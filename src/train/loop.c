@@ -15,10 +15,12 @@
 #include "bench/bench.h"
 #include "data/jsonl.h"
 #include "ranks/launch.h"
+#include "ranks/same.h"
 #include "report/path.h"
 #include "train/anchor.h"
 #include "train/checkpoint.h"
 #include "train/episodes.h"
+#include "train/inputs.h"
 #include "train/parts.h"
 #include "train/pin.h"
 #include "train/rank_times.h"
@@ -274,7 +276,7 @@ static kg_status keep_what_stands(struct kg_run *run, kg_status status)
     bool told = ranks->told;
     struct kg_err err;
 
-    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED ||
+    if (status == KG_ENONFINITE || status == KG_EINTERRUPTED || ranks->unlike ||
         run->state.count.step == 0 || !stands(run))
         return status;
     kg_ranks_forgive(ranks); /* what fails now is news */
@@ -623,6 +625,42 @@ static void wait_for_all(struct kg_ranks *ranks)
         kg_log_warn("%s", err.message);
 }
 
+/* Keys as they were given, before any rank looks names up. */
+static kg_status check_keys(struct kg_ranks *ranks, const struct kg_config *config,
+                            bool resume, struct kg_err *err)
+{
+    struct kg_str facts = {0};
+    kg_status status;
+
+    if (ranks->n < 2)
+        return KG_OK;
+    status = kg_config_put_facts(&facts, config, err);
+    if (status == KG_OK)
+        status = kg_ranks_fact(&facts, "--resume", resume ? "given" : "not given", err);
+    status = kg_ranks_check_same(ranks, status, &facts, "keys", err);
+    kg_str_release(&facts);
+    return status;
+}
+
+/* What names came to mean, and the files that are read: data and models. */
+static kg_status check_files(struct kg_ranks *ranks, const struct kg_config *config,
+                             struct kg_err *err)
+{
+    struct kg_str facts = {0};
+    struct kg_recipe r;
+    kg_status status;
+
+    if (ranks->n < 2)
+        return KG_OK;
+    kg_recipe_read(&r, config);
+    status = kg_config_put_facts(&facts, config, err);
+    if (status == KG_OK)
+        status = kg_inputs_put_all(&facts, &r, err);
+    status = kg_ranks_check_same(ranks, status, &facts, "files", err);
+    kg_str_release(&facts);
+    return status;
+}
+
 kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
                           bool stop_on_signal, struct kg_err *err)
 {
@@ -633,10 +671,14 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     kg_recipe_read(&r, config);
     phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
     kg_watch_after(r.log.watchdog_s);
-    status = kg_ahead_check(&r, ranks, err);
+    status = check_keys(ranks, config, resume, err);
+    if (status == KG_OK)
+        status = kg_ahead_check(&r, ranks, err);
     if (status == KG_OK)
         status = kg_pin(config, resume, err);
     status = kg_ranks_agree(ranks, status, "opening", err);
+    if (status == KG_OK)
+        status = check_files(ranks, config, err);
     if (status == KG_OK)
         status = open_and_run(ranks, config, resume, stop_on_signal, err);
     wait_for_all(ranks);
