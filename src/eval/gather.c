@@ -134,6 +134,9 @@ static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *nam
     struct kg_further_names theirs;
 
     KG_TRY(kg_traj_bytes_take(&theirs, from, sizeof theirs, err));
+    if (theirs.n < 0 || theirs.n > KG_FURTHER)
+        return kg_fail(err, KG_EFORMAT, "answers: expected at most %d names, found %d",
+                       KG_FURTHER, theirs.n);
     for (int k = 0; names && k < theirs.n; k++)
         KG_TRY(kg_further_find(&places[k], names, theirs.name[k], err));
     return KG_OK;
@@ -150,6 +153,15 @@ kg_status kg_eval_items_take(struct kg_eval_items *items, struct kg_further_name
     return KG_OK;
 }
 
+static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t expected,
+                              struct kg_err *err)
+{
+    return kg_fail(err, KG_EFORMAT,
+                   "answers: expected %zu up to those of %s, found another number: the "
+                   "ranks do not share the same requests",
+                   expected, kg_ranks_name(ranks, rank).text);
+}
+
 /* All messages, one behind the other: those of other ranks are taken. */
 static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
                           struct kg_further_names *names, const struct kg_ranks_bytes *m,
@@ -162,15 +174,19 @@ static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
         struct kg_traj_bytes from = {m->bytes + begin, (size_t)(m->ends[r] - begin)};
         int places[KG_FURTHER] = {0};
 
+        if (r == ranks->me && i != (size_t)mine.first)
+            return wrong_number(ranks, r, (size_t)mine.first, err);
         if (r == ranks->me) {
             i = (size_t)mine.end;
             continue;
         }
         KG_TRY(take_names(places, names, &from, err));
-        while (from.left > 0)
+        while (from.left > 0 && i < items->n)
             KG_TRY(take_item(items, i++, &from, places, err));
+        if (from.left > 0)
+            return wrong_number(ranks, r, items->n, err);
     }
-    return KG_OK;
+    return i == items->n ? KG_OK : wrong_number(ranks, ranks->n - 1, items->n, err);
 }
 
 /* Which of the numbers were said in what is graded together. */

@@ -5,14 +5,24 @@
 
 #include <string.h>
 
+/* Of one rank at most: their sum has room in 64 bits. */
+static const uint64_t most_bytes = (uint64_t)1 << 46;
+
 /* ends[r] of what comes, of which n bytes are own. */
 static kg_status gather_ends(uint64_t *ends, uint64_t n, struct kg_ranks *r,
                              const char *what, struct kg_err *err)
 {
     ends[r->me] = n;
     KG_TRY(kg_ranks_gather_equal(r, ends, sizeof *ends, what, err));
-    for (int i = 1; i < r->n; i++)
-        ends[i] += ends[i - 1];
+    for (int i = 0; i < r->n; i++) {
+        if (ends[i] > most_bytes)
+            return kg_fail(err, KG_EFORMAT,
+                           "%s: expected at most %llu bytes of %s, found that it has "
+                           "%llu",
+                           what, (unsigned long long)most_bytes, kg_ranks_name(r, i).text,
+                           (unsigned long long)ends[i]);
+        ends[i] += i > 0 ? ends[i - 1] : 0;
+    }
     return KG_OK;
 }
 
@@ -27,11 +37,15 @@ static kg_status take_room(struct kg_ranks_bytes *all, const struct kg_ranks *r,
 static kg_status begin(struct kg_ranks_bytes *all, const struct kg_str *own, bool wanted,
                        struct kg_ranks *r, const char *what, struct kg_err *err)
 {
+    kg_status status;
+
     all->bytes = NULL;
     all->ends = kg_mem_calloc((size_t)r->n, sizeof *all->ends, what, err);
     KG_TRY(kg_ranks_agree(r, all->ends ? KG_OK : err->code, what, err));
-    KG_TRY(gather_ends(all->ends, own->len, r, what, err));
-    return kg_ranks_agree(r, wanted ? take_room(all, r, what, err) : KG_OK, what, err);
+    status = gather_ends(all->ends, own->len, r, what, err);
+    if (status == KG_OK && wanted)
+        status = take_room(all, r, what, err);
+    return kg_ranks_agree(r, status, what, err);
 }
 
 kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,

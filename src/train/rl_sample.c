@@ -11,7 +11,6 @@
 #include "base/mem.h"
 #include "eval/gather.h"
 #include "policy/shaping.h"
-#include "ranks/gather.h"
 #include "recipe/episodes.h"
 #include "train/episodes.h"
 #include "train/run_data.h"
@@ -154,28 +153,20 @@ static void add_effort(struct effort *sum, const struct effort *e)
 static kg_status count_effort(struct kg_rl_batch *b, const struct effort *own,
                               struct kg_ranks *ranks, struct kg_err *err)
 {
-    struct kg_str said = {0};
-    struct kg_ranks_bytes all = {0};
-    struct effort sum = {0}, one;
-    kg_status status = KG_OK;
+    const int n = ranks->n > 1 ? ranks->n : 1;
+    struct effort *all = kg_mem_calloc((size_t)n, sizeof *all, "rollout", err), sum = {0};
+    kg_status status = kg_ranks_agree(ranks, all ? KG_OK : err->code, "rollout", err);
 
-    if (ranks->n < 2) {
-        add_effort(&sum, own);
-        goto add;
-    }
-    KG_TRY_GOTO(out, kg_str_append(&said, own, sizeof *own, err));
-    KG_TRY_GOTO(out, kg_ranks_bytes_gather(&all, &said, ranks, "rollout", err));
-    for (int r = 0; r < ranks->n; r++) {
-        memcpy(&one, all.bytes + all.ends[r] - sizeof one, sizeof one);
-        add_effort(&sum, &one);
-    }
-add:
+    if (status == KG_OK)
+        all[ranks->me] = *own;
+    if (status == KG_OK && n > 1)
+        status = kg_ranks_gather_equal(ranks, all, sizeof *all, "rollout", err);
+    for (int r = 0; r < n && status == KG_OK; r++)
+        add_effort(&sum, &all[r]);
+    kg_mem_free(all);
     add_stats(&b->rolled, &sum.rolled);
     add_tools(&b->tools, &sum.tools);
     b->seconds_idle += sum.seconds_idle;
-out:
-    kg_ranks_bytes_release(&all);
-    kg_str_release(&said);
     return status;
 }
 

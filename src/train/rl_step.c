@@ -524,7 +524,7 @@ static void add_said(struct update *u)
 {
     struct kg_rl_terms terms;
 
-    for (size_t at = 0; at < u->said.len; at += sizeof terms) {
+    for (size_t at = 0; at + sizeof terms <= u->said.len; at += sizeof terms) {
         memcpy(&terms, u->said.data + at, sizeof terms);
         kg_rl_totals_add(u->totals, &terms);
     }
