@@ -32,14 +32,30 @@ static inline struct kg_pairs kg_pairs_zip(const uint16_t *even, const uint16_t 
     return (struct kg_pairs){_mm512_or_si512(
         _mm512_cvtepu16_epi32(e), _mm512_slli_epi32(_mm512_cvtepu16_epi32(o), 16))};
 }
-static inline struct kg_v16 kg_pairs_even(struct kg_pairs w)
+static inline struct kg_v16 kg_pairs_low(struct kg_pairs w)
 {
     return (struct kg_v16){_mm512_castsi512_ps(_mm512_slli_epi32(w.r, 16))};
 }
-static inline struct kg_v16 kg_pairs_odd(struct kg_pairs w)
+static inline struct kg_v16 kg_pairs_high(struct kg_pairs w)
 {
     return (struct kg_v16){
         _mm512_castsi512_ps(_mm512_and_si512(w.r, _mm512_set1_epi32((int)0xffff0000u)))};
+}
+/* The 32 bf16 of a block as two chains take them: eight pairs of even ones, then eight
+ * of odd ones, the earlier of a pair in its upper half; and back. */
+static inline struct kg_pairs kg_pairs_split(struct kg_pairs w)
+{
+    static const uint16_t from[32] = {2,  0,  6,  4,  10, 8,  14, 12, 18, 16, 22,
+                                      20, 26, 24, 30, 28, 3,  1,  7,  5,  11, 9,
+                                      15, 13, 19, 17, 23, 21, 27, 25, 31, 29};
+    return (struct kg_pairs){_mm512_permutexvar_epi16(_mm512_loadu_si512(from), w.r)};
+}
+static inline struct kg_pairs kg_pairs_join(struct kg_pairs w)
+{
+    static const uint16_t from[32] = {1,  17, 0,  16, 3,  19, 2,  18, 5,  21, 4,
+                                      20, 7,  23, 6,  22, 9,  25, 8,  24, 11, 27,
+                                      10, 26, 13, 29, 12, 28, 15, 31, 14, 30};
+    return (struct kg_pairs){_mm512_permutexvar_epi16(_mm512_loadu_si512(from), w.r)};
 }
 /* w[i] <- dword i of every w: 16 x 16 dwords, in four steps of log2. */
 static inline void kg_pairs_transpose(struct kg_pairs w[16])
@@ -95,12 +111,33 @@ static inline struct kg_pairs kg_pairs_zip(const uint16_t *even, const uint16_t 
 {
     return (struct kg_pairs){kg_simd_zip8(even, odd), kg_simd_zip8(even + 8, odd + 8)};
 }
-static inline struct kg_v16 kg_pairs_even(struct kg_pairs w)
+static inline __m256i kg_simd_shuffle16(__m256i w, int64_t first, int64_t second)
+{
+    return _mm256_shuffle_epi8(w, _mm256_setr_epi64x(first, second, first, second));
+}
+static inline struct kg_pairs kg_pairs_split(struct kg_pairs w)
+{
+    const int64_t even = 0x09080d0c01000504, odd = 0x0b0a0f0e03020706;
+    __m256i a = _mm256_permute4x64_epi64(kg_simd_shuffle16(w.lo, even, odd), 0xd8);
+    __m256i b = _mm256_permute4x64_epi64(kg_simd_shuffle16(w.hi, even, odd), 0xd8);
+    return (struct kg_pairs){_mm256_permute2x128_si256(a, b, 0x20),
+                             _mm256_permute2x128_si256(a, b, 0x31)};
+}
+static inline struct kg_pairs kg_pairs_join(struct kg_pairs w)
+{
+    const int64_t first = 0x090801000b0a0302, second = 0x0d0c05040f0e0706;
+    __m256i a = _mm256_permute2x128_si256(w.lo, w.hi, 0x20);
+    __m256i b = _mm256_permute2x128_si256(w.lo, w.hi, 0x31);
+    return (struct kg_pairs){
+        kg_simd_shuffle16(_mm256_permute4x64_epi64(a, 0xd8), first, second),
+        kg_simd_shuffle16(_mm256_permute4x64_epi64(b, 0xd8), first, second)};
+}
+static inline struct kg_v16 kg_pairs_low(struct kg_pairs w)
 {
     return (struct kg_v16){_mm256_castsi256_ps(_mm256_slli_epi32(w.lo, 16)),
                            _mm256_castsi256_ps(_mm256_slli_epi32(w.hi, 16))};
 }
-static inline struct kg_v16 kg_pairs_odd(struct kg_pairs w)
+static inline struct kg_v16 kg_pairs_high(struct kg_pairs w)
 {
     __m256i mask = _mm256_set1_epi32((int)0xffff0000u);
     return (struct kg_v16){_mm256_castsi256_ps(_mm256_and_si256(w.lo, mask)),
@@ -157,7 +194,29 @@ static inline struct kg_pairs kg_pairs_zip(const uint16_t *even, const uint16_t 
         w.u[i] = even[i] | (uint32_t)odd[i] << 16;
     return w;
 }
-static inline struct kg_v16 kg_pairs_even(struct kg_pairs w)
+static inline uint32_t kg_simd_half(uint32_t pair, int upper)
+{
+    return upper ? pair >> 16 : pair & 0xffffu;
+}
+static inline struct kg_pairs kg_pairs_split(struct kg_pairs w)
+{
+    struct kg_pairs y;
+    for (int i = 0; i < 8; i++)
+        for (int odd = 0; odd < 2; odd++)
+            y.u[8 * odd + i] = kg_simd_half(w.u[2 * i], odd) << 16 |
+                               kg_simd_half(w.u[2 * i + 1], odd);
+    return y;
+}
+static inline struct kg_pairs kg_pairs_join(struct kg_pairs w)
+{
+    struct kg_pairs y;
+    for (int i = 0; i < 16; i++) {
+        uint32_t even = w.u[i / 2], odd = w.u[8 + i / 2];
+        y.u[i] = kg_simd_half(even, i % 2 == 0) | kg_simd_half(odd, i % 2 == 0) << 16;
+    }
+    return y;
+}
+static inline struct kg_v16 kg_pairs_low(struct kg_pairs w)
 {
     struct kg_v16 y;
     for (int i = 0; i < 16; i++)
@@ -165,7 +224,7 @@ static inline struct kg_v16 kg_pairs_even(struct kg_pairs w)
     memcpy(y.f, w.u, sizeof y.f);
     return y;
 }
-static inline struct kg_v16 kg_pairs_odd(struct kg_pairs w)
+static inline struct kg_v16 kg_pairs_high(struct kg_pairs w)
 {
     struct kg_v16 y;
     for (int i = 0; i < 16; i++)
@@ -213,28 +272,7 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 }
 #endif
 
-/* Two steps of one chain as one pair, the earlier above the later one, as the instruction
- * for pairs takes them: of the even elements (the lower halves) of a, then b; and of the
- * odd ones. */
-static inline uint32_t kg_pair_of_even(uint32_t a, uint32_t b)
-{
-    return a << 16 | (b & 0xffffu);
-}
-static inline uint32_t kg_pair_of_odd(uint32_t a, uint32_t b)
-{
-    return (a & 0xffff0000u) | b >> 16;
-}
 #if defined(KG_SIMD_512) && defined(__AVX512BF16__)
-static inline struct kg_pairs kg_pairs_of_even(struct kg_pairs a, struct kg_pairs b)
-{
-    return (struct kg_pairs){
-        _mm512_mask_blend_epi16(0x55555555u, _mm512_slli_epi32(a.r, 16), b.r)};
-}
-static inline struct kg_pairs kg_pairs_of_odd(struct kg_pairs a, struct kg_pairs b)
-{
-    return (struct kg_pairs){
-        _mm512_mask_blend_epi16(0x55555555u, a.r, _mm512_srli_epi32(b.r, 16))};
-}
 /* acc + the product of the upper halves, then + that of the lower ones. `pair` in
  * memory. */
 static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs w,
@@ -247,16 +285,6 @@ static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs w
 }
 #else
 /* Never called: KG_SIMD_BF16_DOT is 0. */
-static inline struct kg_pairs kg_pairs_of_even(struct kg_pairs a, struct kg_pairs b)
-{
-    (void)b;
-    return a;
-}
-static inline struct kg_pairs kg_pairs_of_odd(struct kg_pairs a, struct kg_pairs b)
-{
-    (void)b;
-    return a;
-}
 static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs w,
                                             const void *pair)
 {

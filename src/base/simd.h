@@ -33,21 +33,21 @@
 
 enum { KG_LANES = 16 };
 
-/* Constants of the instruction set: whether pairs of bf16 are multiplied by an
- * instruction of their own, whether the processor's mode makes small sums zero (else the
- * _flushed functions do), and how many rows by panels of sixteen sums fit the
- * registers. */
+/* Constants of the instruction set: whether the processor's mode makes small sums zero
+ * (else the _flushed functions do), whether pairs of bf16 are multiplied by an
+ * instruction of their own, and how many rows by panels of sixteen sums fit the registers:
+ * of fp32, and of bf16, which has two chains for each. */
 #if defined(KG_SIMD_512)
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
 #elif defined(KG_SIMD_256)
-enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 4, KG_TILE_PANELS = 1 };
+enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 6, KG_TILE_PANELS = 1 };
 #else
 enum { KG_SIMD_FLUSH_MODE = 0, KG_TILE_ROWS = 4, KG_TILE_PANELS = 1 };
 #endif
 #if defined(KG_SIMD_512) && defined(__AVX512BF16__)
-enum { KG_SIMD_BF16_DOT = 1 };
+enum { KG_SIMD_BF16_DOT = 1, KG_PAIR_ROWS = 5, KG_PAIR_PANELS = 2 };
 #else
-enum { KG_SIMD_BF16_DOT = 0 };
+enum { KG_SIMD_BF16_DOT = 0, KG_PAIR_ROWS = KG_TILE_ROWS, KG_PAIR_PANELS = 1 };
 #endif
 
 /* Before a loop of constant length that must leave no loop behind. */

@@ -232,8 +232,8 @@ static void pairs_are_transposed_and_multiplied(void **state)
     for (int p = 0; p < 16; p++) {
         float even = from_bits((uint32_t)rows[3][2 * p] << 16);
         float odd = from_bits((uint32_t)rows[3][2 * p + 1] << 16);
-        acc = kg_v16_fma_flushed(kg_pairs_even(w[p]), kg_v16_set1(even), acc);
-        acc = kg_v16_fma_flushed(kg_pairs_odd(w[p]), kg_v16_set1(odd), acc);
+        acc = kg_v16_fma_flushed(kg_pairs_low(w[p]), kg_v16_set1(even), acc);
+        acc = kg_v16_fma_flushed(kg_pairs_high(w[p]), kg_v16_set1(odd), acc);
     }
     float y[16];
     kg_v16_store(y, acc);
@@ -244,6 +244,25 @@ static void pairs_are_transposed_and_multiplied(void **state)
                     from_bits((uint32_t)rows[i][j] << 16);
         assert_true(y[i] == want);
     }
+}
+
+/* Element e of a block is the (e / 2)-th of its chain, of which the upper half of a pair
+ * is the earlier. */
+static void a_block_is_split_into_its_chains_and_joined_again(void **state)
+{
+    (void)state;
+    uint16_t block[32], joined[32];
+    uint32_t chains[16];
+    for (int e = 0; e < 32; e++)
+        block[e] = (uint16_t)(0x9e37 * (e + 1));
+    struct kg_pairs w = kg_pairs_split(kg_pairs_load(block));
+    kg_pairs_store(chains, w);
+    for (int e = 0; e < 32; e++) {
+        uint32_t pair = chains[e % 2 * 8 + e / 4];
+        assert_int_equal(e / 2 % 2 ? pair & 0xffffu : pair >> 16, block[e]);
+    }
+    kg_pairs_store(joined, kg_pairs_join(w));
+    assert_memory_equal(joined, block, sizeof block);
 }
 
 int main(void)
@@ -259,6 +278,7 @@ int main(void)
         cmocka_unit_test(first_lanes_are_all_that_is_touched),
         cmocka_unit_test(comparisons_are_false_for_nan),
         cmocka_unit_test(pairs_are_transposed_and_multiplied),
+        cmocka_unit_test(a_block_is_split_into_its_chains_and_joined_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

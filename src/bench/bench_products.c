@@ -60,7 +60,7 @@ static void shape_work(struct work *w)
     bool down = p->kind == KG_MATMUL_TN;
 
     w->a = kg_mat(NULL, t, p->rows, p->kind == KG_MATMUL_NT ? p->k : p->n);
-    w->b = down ? kg_mat(NULL, t, p->rows, p->k) : kg_panels(NULL, t, p->n, p->k);
+    w->b = down ? kg_mat(NULL, t, p->rows, p->k) : kg_weights(w->be, NULL, t, p->n, p->k);
     w->c = kg_mat(NULL, down ? KG_F32 : t, down ? p->n : p->rows,
                   p->kind == KG_MATMUL_NT ? p->n : p->k);
     w->copy_bytes = (int64_t)bytes_of(w->b);

@@ -54,15 +54,19 @@ static inline struct kg_ivec kg_ivec(const int32_t *data, int64_t n)
 }
 
 /* How the elements of a matrix lie. Weights that products read lie as their backend reads
- * them best (kg_weights); the CPU in panels: sixteen rows together, whose pairs of bf16
- * (or single fp32) of one column pair (column) stand side by side, so that a product
- * reads them as they come. A row of bf16 is padded by zeros to KG_PRODUCT_BLOCK, the last
- * panel to sixteen rows. kg_op_cast packs and unpacks. */
+ * them best (kg_weights); the CPU in panels: sixteen rows together, whose steps (single
+ * fp32, pairs of bf16) stand side by side, so that a product reads them as they come. A
+ * row of bf16 is padded by zeros to KG_PRODUCT_BLOCK, the last panel to sixteen rows.
+ * kg_op_cast packs and unpacks. */
 enum kg_layout {
     KG_ROWS, /* row r at data + r*stride elements */
     /* dword (r%16) of the sixteen dwords of step s at data + r/16*16*stride elements:
      * elements 2s and 2s+1 of row r in bf16, element s in fp32 */
     KG_PANELS,
+    /* the same, but the sixteen steps of a block of bf16 are eight of its even elements
+     * and then eight of its odd ones, of each pair the earlier in the upper half: what
+     * the chains of kg_matmul_kind read without taking pairs apart */
+    KG_SPLIT_PANELS,
 };
 /* rows of a panel; factors of a product that are summed as one, see kg_matmul_kind */
 enum { KG_PANEL = 16, KG_PRODUCT_CHUNK = 1024, KG_PRODUCT_BLOCK = 32 };
@@ -82,14 +86,14 @@ static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows
 {
     return (struct kg_mat){data, dtype, rows, cols, cols, KG_ROWS};
 }
-/* Panels in kg_panels_bytes of 64-byte aligned memory. */
-static inline struct kg_mat kg_panels(void *data, enum kg_dtype dtype, int64_t rows,
-                                      int64_t cols)
+/* Panels of this layout in kg_panels_bytes of 64-byte aligned memory. */
+static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
+                                      enum kg_dtype dtype, int64_t rows, int64_t cols)
 {
     int64_t stride = dtype == KG_BF16 ? (cols + KG_PRODUCT_BLOCK - 1) / KG_PRODUCT_BLOCK *
                                             KG_PRODUCT_BLOCK
                                       : cols;
-    return (struct kg_mat){data, dtype, rows, cols, stride, KG_PANELS};
+    return (struct kg_mat){data, dtype, rows, cols, stride, layout};
 }
 uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols);
 /* Rows [first, first+n) of m; of panels, first is a multiple of KG_PANEL. */
@@ -540,8 +544,8 @@ kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backen
 static inline struct kg_mat kg_weights(const struct kg_backend *be, void *data,
                                        enum kg_dtype dtype, int64_t rows, int64_t cols)
 {
-    return be->weights == KG_PANELS ? kg_panels(data, dtype, rows, cols)
-                                    : kg_mat(data, dtype, rows, cols);
+    return be->weights == KG_ROWS ? kg_mat(data, dtype, rows, cols)
+                                  : kg_panels(be->weights, data, dtype, rows, cols);
 }
 uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
                           int64_t cols);

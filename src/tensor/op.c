@@ -25,16 +25,24 @@ struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n)
 uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols)
 {
     int64_t padded = (rows + KG_PANEL - 1) / KG_PANEL * KG_PANEL;
-    return (uint64_t)padded * (uint64_t)kg_panels(NULL, dtype, rows, cols).stride *
+    return (uint64_t)padded *
+           (uint64_t)kg_panels(KG_PANELS, NULL, dtype, rows, cols).stride *
            kg_dtype_traits(dtype)->bytes;
 }
 
 uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
                           int64_t cols)
 {
-    return be->weights == KG_PANELS
-               ? kg_panels_bytes(dtype, rows, cols)
-               : (uint64_t)rows * (uint64_t)cols * kg_dtype_traits(dtype)->bytes;
+    return be->weights == KG_ROWS
+               ? (uint64_t)rows * (uint64_t)cols * kg_dtype_traits(dtype)->bytes
+               : kg_panels_bytes(dtype, rows, cols);
+}
+
+/* Where element c of a block of bf16 stands in KG_SPLIT_PANELS, among its 32. */
+static int64_t split(int64_t c)
+{
+    int64_t block = c / KG_PRODUCT_BLOCK * KG_PRODUCT_BLOCK, i = c % KG_PRODUCT_BLOCK;
+    return block + i % 2 * (KG_PRODUCT_BLOCK / 2) + (i / 2 ^ 1);
 }
 
 /* Address of element (r, c). */
@@ -43,6 +51,8 @@ static char *element(struct kg_mat m, int64_t r, int64_t c)
     int64_t bytes = (int64_t)kg_dtype_traits(m.dtype)->bytes;
     if (m.layout == KG_ROWS)
         return (char *)m.data + (r * m.stride + c) * bytes;
+    if (m.layout == KG_SPLIT_PANELS && m.dtype == KG_BF16)
+        c = split(c);
     int64_t dword = r / KG_PANEL * m.stride * bytes * KG_PANEL / 4 +
                     c * bytes / 4 * KG_PANEL + r % KG_PANEL;
     return (char *)m.data + dword * 4 + c * bytes % 4;
@@ -518,7 +528,7 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
 {
     KG_TRY(check("cast", "src", src, ANY, ANY, CT | panels(be), err));
     KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | panels(be), err));
-    if (src.layout == KG_PANELS && dst.layout == KG_PANELS)
+    if (src.layout != KG_ROWS && dst.layout != KG_ROWS)
         return kg_fail(err, KG_EINVAL,
                        "cast: src and dst lie in panels, expected rows on one side");
     return be->cast ? be->cast(dst, src, err) : missing(be, "cast", err);

@@ -7,7 +7,7 @@
 
 #include "tensor/backend.h"
 
-/* What an operand may be: types, and whether in panels. */
+/* What an operand may be: types, and in which panels (PANELS << layout). */
 enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
 
 /* A dimension of any length. */
@@ -46,8 +46,10 @@ static inline kg_status check(const char *op, const char *name, struct kg_mat m,
     if (!(types & 1u << m.dtype))
         return kg_fail(err, KG_EDTYPE, "%s: %s is %s, expected %s", op, name,
                        kg_dtype_traits(m.dtype)->name, types_name(types));
-    if (m.layout == KG_PANELS && !(types & PANELS))
-        return kg_fail(err, KG_EINVAL, "%s: %s lies in panels, expected rows", op, name);
+    if (m.layout != KG_ROWS && !(types & PANELS << m.layout))
+        return kg_fail(err, KG_EINVAL, "%s: %s lies in %spanels, expected rows%s", op,
+                       name, types / PANELS ? "other " : "",
+                       types / PANELS ? " or the backend's" : "");
     if (m.rows > 1 && m.stride < m.cols)
         return kg_fail(err, KG_ESHAPE,
                        "%s: %s has a row stride of %lld elements, expected at least "
@@ -87,7 +89,7 @@ static inline kg_status check_vec_if(const char *op, const char *name, struct kg
 /* For what may lie in panels, where the backend has them. */
 static inline unsigned panels(const struct kg_backend *be)
 {
-    return be->weights == KG_PANELS ? PANELS : 0;
+    return be->weights == KG_ROWS ? 0 : PANELS << be->weights;
 }
 
 /* A slot that a backend does not fill. */

@@ -36,10 +36,10 @@ static void cast_panel(struct kg_mat dst, struct kg_mat src, int64_t panel)
 static void cast_unit(struct kg_mat dst, struct kg_mat src, int64_t i)
 {
     int64_t steps = dst.stride / kg_cpu_step_factors(dst.dtype);
-    if (dst.layout == KG_PANELS)
+    if (dst.layout != KG_ROWS)
         kg_cpu_pack_rows((char *)dst.data + i * steps * KG_STEP_BYTES, dst.dtype, src,
                          i * KG_PANEL, 0, steps);
-    else if (src.layout == KG_PANELS)
+    else if (src.layout != KG_ROWS)
         cast_panel(dst, src, i);
     else
         cast_row(dst, i, src, i);
@@ -48,7 +48,7 @@ static void cast_unit(struct kg_mat dst, struct kg_mat src, int64_t i)
 kg_status kg_cpu_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err)
 {
     (void)err;
-    bool panels = dst.layout == KG_PANELS || src.layout == KG_PANELS;
+    bool panels = dst.layout != KG_ROWS || src.layout != KG_ROWS;
     int64_t units = panels ? (dst.rows + KG_PANEL - 1) / KG_PANEL : dst.rows;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(dst.rows * dst.cols / 2))
     for (int64_t i = 0; i < units; i++)

@@ -9,21 +9,29 @@
 
 enum { STRIP = 64 }; /* columns a thread takes at a time */
 
-/* One row out of its panel: a dword of every step. */
+/* Sixteen dwords of a row out of its panel, from step s. */
+static struct kg_pairs block_of_panel(struct kg_mat table, int64_t row, int64_t s)
+{
+    const int64_t steps = table.stride / kg_cpu_step_factors(table.dtype);
+    const char *p = (const char *)table.data +
+                    (row / KG_PANEL * steps + s) * KG_STEP_BYTES + row % KG_PANEL * 4;
+    uint32_t dwords[KG_PANEL] = {0};
+    for (int64_t i = 0; i < KG_PANEL && s + i < steps; i++)
+        memcpy(&dwords[i], p + i * KG_STEP_BYTES, sizeof *dwords);
+    return table.dtype == KG_BF16 ? kg_cpu_join(kg_pairs_load(dwords))
+                                  : kg_pairs_load(dwords);
+}
+
 static void row_of_panel(float *x, struct kg_mat table, int64_t row)
 {
-    int64_t factors = kg_cpu_step_factors(table.dtype);
-    const char *p = (const char *)table.data +
-                    row / KG_PANEL * (table.stride / factors) * KG_STEP_BYTES +
-                    row % KG_PANEL * 4;
-    for (int64_t d = 0; d < table.cols; d += factors, p += KG_STEP_BYTES) {
-        uint32_t u;
-        memcpy(&u, p, sizeof u);
-        uint32_t first = factors == 2 ? u << 16 : u;
-        uint32_t second = u & 0xffff0000u;
-        memcpy(x + d, &first, sizeof first);
-        if (factors == 2 && d + 1 < table.cols)
-            memcpy(x + d + 1, &second, sizeof second);
+    const int64_t factors = kg_cpu_step_factors(table.dtype), wide = KG_PANEL * factors;
+    for (int64_t d = 0; d < table.cols; d += wide) {
+        struct kg_pairs w = block_of_panel(table, row, d / factors);
+        const struct kg_mat block = kg_mat(&w, table.dtype, 1, wide);
+        for (int64_t i = 0; i < wide && d + i < table.cols; i += KG_LANES) {
+            const int lanes = kg_cpu_lanes(table.cols - d - i);
+            kg_v16_store_n(x + d + i, kg_cpu_load(block, 0, i, lanes), lanes);
+        }
     }
 }
 
@@ -41,7 +49,7 @@ kg_status kg_cpu_embed(struct kg_mat x, struct kg_mat table, struct kg_ivec toke
     (void)err;
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols))
     for (int64_t n = 0; n < x.rows; n++) {
-        if (table.layout == KG_PANELS)
+        if (table.layout != KG_ROWS)
             row_of_panel(kg_cpu_f32(x, n), table, tokens.data[n]);
         else
             copy_row(x, n, table, tokens.data[n]);

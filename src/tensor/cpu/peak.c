@@ -23,13 +23,15 @@ static inline __attribute__((always_inline)) void turn(int64_t turns, const bool
     static const uint32_t pair[KG_LANES];
     struct kg_v16 sums[KG_TILE_ROWS][KG_TILE_PANELS], all = kg_v16_zero();
     const struct kg_v16 a = kg_v16_set1(1.0f), b = kg_v16_set1(0x1p-20f);
-    float start = kept; /* that compilers do not know: sums stay apart */
+    float start = kept, lanes[KG_LANES]; /* that compilers do not know: all stay apart */
     const struct kg_pairs w = kg_pairs_load(pair);
+    for (int i = 0; i < KG_LANES; i++)
+        lanes[i] = start * (float)i;
     KG_UNROLL
     for (int r = 0; r < KG_TILE_ROWS; r++)
         KG_UNROLL
     for (int p = 0; p < KG_TILE_PANELS; p++)
-        sums[r][p] = kg_v16_set1(start += 1.0f);
+        sums[r][p] = kg_v16_add(kg_v16_load(lanes), kg_v16_set1(start += 1.0f));
     for (int64_t t = 0; t < turns; t++)
         KG_UNROLL
     for (int r = 0; r < KG_TILE_ROWS; r++)

@@ -1,4 +1,4 @@
-/* Matrix products: how a product is cut into blocks, and what is packed first.
+/* Matrix products: what is packed, and who computes which block.
  *
  * What an element is stands in backend.h; each is computed by one chain for each chunk,
  * whoever computes it and whatever stands beside it. So the cut may follow the number of
@@ -7,25 +7,27 @@
  *
  * The right operand is read in panels. Weights lie in panels already; what does not
  * (gradients, activations, the weights of dx = dy W) is packed first by all threads, a
- * part at a time. The left operand of y = x W^T and dx = dy W is read as it lies.
+ * part at a time. The left operand is read as it lies where it can be, else brought into
+ * order by each thread for the rows of its block, and kept for the blocks beside it.
  */
 #include "base/fpmode.h"
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/parallel_internal.h"
 #include "tensor/cpu/product_internal.h"
+#include "tensor/cut.h"
 
 enum {
-    BLOCK_ROWS = 128, /* of a block where there are plenty */
-    LEAST_ROWS = 32,
-    FEW_ROWS = 16,        /* weights are read once: blocks are of columns alone */
-    BLOCK_STRIPS = 4,     /* of one tile's panels each */
-    BLOCKS_A_THREAD = 8,  /* so many at least, as far as blocks stay large */
+    BLOCK_ROWS = 256,     /* at most */
+    LEFT_BYTES = 1 << 19, /* of a chunk of its left operand: half the second cache, */
+    SUMS_BYTES = 1 << 18, /* and of its sums, where they wait for the next chunk */
+    BLOCKS_A_THREAD = 8,  /* of tile registers, and of narrow products */
     PART_BYTES = 8 << 20, /* of a right operand that is packed on the way */
     LINE_BYTES = 64,
-    WIDEST = 12,       /* panels: a multiple of every strip */
-    PANELS_A_TIME = 8, /* packed by a thread: a few lines of each row */
-    READING = 8,       /* rows whose sums take as long as reading a row of weights */
-    NARROW = 64,       /* columns of a side of dW */
+    WIDEST = 12,        /* panels: a multiple of every strip */
+    PANELS_A_TIME = 8,  /* packed by a thread: a few lines of each row, */
+    STEPS_A_TIME = 256, /* so deep */
+    READING = 8,        /* rows whose sums take as long as reading a row of weights */
+    NARROW = 64,        /* columns of a side of dW */
     LEAST_PANELS = 2
 };
 
@@ -38,6 +40,7 @@ static int64_t chunk_steps(enum kg_dtype t) { return kg_cpu_steps(t, KG_PRODUCT_
 /* A left operand, and panels that it is multiplied by. */
 struct factors {
     struct kg_mat a;
+    bool split;          /* a is in the order of steps already */
     const char *right;   /* the first of the panels */
     int64_t right_panel; /* bytes from one to the next */
     int64_t steps;       /* 0: there is no such product */
@@ -50,74 +53,65 @@ struct pass {
     struct factors two;
     int64_t first; /* panel of c */
     int64_t panels;
-    bool add;          /* c += */
-    int64_t unit_rows; /* a block begins with a multiple of them */
-    int64_t block_rows;
-    int64_t block_panels;
-    int64_t strip; /* panels of a tile */
-};
-
-/* Rows [row, row+rows) and panels [panel, panel+panels) of a pass. */
-struct block {
-    int64_t row;
-    int64_t rows;
-    int64_t panel;
-    int64_t panels;
-    float *sums; /* (rows, 16 panels) of one product */
+    bool add; /* c += */
 };
 
 /* ---- one block ---- */
-/* A left operand as tiles read it, from the block's first row on. */
+/* Steps of a left operand as tiles read them, in the scratch of `use` if they were
+ * packed. */
 struct left {
     const char *data;
-    int64_t row; /* bytes */
+    int64_t row;   /* bytes */
+    int64_t first; /* row of c; -1: none yet */
+    int64_t s0;
+    enum kg_cpu_scratch_use use;
 };
 
-/* use: of the scratch where it stands, if it must be packed */
-static kg_status left_of(struct left *l, struct kg_mat a, const struct block *b,
-                         int64_t s0, int64_t n, enum kg_cpu_scratch_use use,
+/* What a thread has of a pass. */
+struct hand {
+    struct left one;
+    struct left two;
+};
+static struct hand empty_hand(void)
+{
+    return (struct hand){{.first = -1, .use = KG_CPU_SCRATCH_OWN_LEFT},
+                         {.first = -1, .use = KG_CPU_SCRATCH_SECOND_LEFT}};
+}
+
+static bool lies_ready_left(const struct factors *f)
+{
+    bool as_it_lies = f->split || (KG_SIMD_AMX && f->a.cols % KG_PRODUCT_BLOCK == 0);
+    return f->a.dtype == KG_F32 || (as_it_lies && kg_cpu_left_bytes(KG_BF16) == 4);
+}
+
+/* Steps [s0,s0+n) of the block's rows: those that the block before had, mostly. */
+static kg_status left_of(struct left *l, const struct factors *f,
+                         const struct kg_cut_block *b, int64_t s0, int64_t n,
                          struct kg_err *err)
 {
-    int64_t bytes = kg_cpu_left_bytes(a.dtype);
-    if (kg_cpu_left_in_place(a)) {
-        l->row = a.stride * (int64_t)kg_dtype_traits(a.dtype)->bytes;
-        l->data = (const char *)a.data + b->row * l->row + s0 * bytes;
+    const int64_t bytes = kg_cpu_left_bytes(f->a.dtype);
+    if (n == 0 || (l->first == b->row && l->s0 == s0))
+        return KG_OK;
+    l->first = b->row;
+    l->s0 = s0;
+    if (lies_ready_left(f)) {
+        l->row = f->a.stride * (int64_t)kg_dtype_traits(f->a.dtype)->bytes;
+        l->data = (const char *)f->a.data + b->row * l->row + s0 * bytes;
         return KG_OK;
     }
     l->row = n * bytes;
-    char *own = kg_cpu_scratch(use, (size_t)(b->rows * l->row), err);
+    char *own = kg_cpu_scratch(l->use, (size_t)(b->rows * l->row), err);
     if (!own)
         return err->code;
-    kg_cpu_pack_left(own, a, b->row, b->rows, s0, n);
+    kg_cpu_pack_left(own, f->a, f->split, b->row, b->rows, s0, n);
     l->data = own;
     return KG_OK;
 }
 
-/* All rows of the block by one strip of its panels, one chunk. */
-static void add_strip(const struct factors *f, const struct block *b,
-                      const struct left *l, int64_t panel, int panels, int64_t s0,
-                      int64_t n)
-{
-    int64_t tiles = ceil_div(b->rows, kg_cpu_tile_rows(f->a.dtype));
-    struct kg_cpu_tile t = {
-        .left_row = l->row,
-        .right = f->right + (b->panel + panel) * f->right_panel + s0 * KG_STEP_BYTES,
-        .right_panel = f->right_panel,
-        .steps = n,
-        .out_row = b->panels * KG_PANEL,
-        .first = s0 == 0,
-    };
-    for (int64_t i = 0; i < tiles; i++) {
-        int64_t r0 = b->rows * i / tiles;
-        int64_t r1 = b->rows * (i + 1) / tiles;
-        t.left = l->data + r0 * l->row;
-        t.out = b->sums + r0 * t.out_row + panel * KG_PANEL;
-        kg_cpu_tile_chain(&t, f->a.dtype, (int)(r1 - r0), panels);
-    }
-}
-
-/* two: sums of the second product, or NULL */
-static void store_sums(const struct pass *p, const struct block *b, const float *two)
+/* c (=|+=) the sums of rows [row,row+rows), which are as wide as some panels.
+ * two: of the second product, or NULL */
+static void store_sums(const struct pass *p, const struct kg_cut_block *b,
+                       const float *sums, const float *two)
 {
     int64_t c0 = (p->first + b->panel) * KG_PANEL;
     int64_t cols = min64(b->panels * KG_PANEL, p->c.cols - c0);
@@ -125,7 +119,7 @@ static void store_sums(const struct pass *p, const struct block *b, const float 
         for (int64_t i = 0; i < cols; i += KG_LANES) {
             int lanes = kg_cpu_lanes(cols - i);
             int64_t at = r * b->panels * KG_PANEL + i;
-            struct kg_v16 s = kg_v16_load(b->sums + at);
+            struct kg_v16 s = kg_v16_load(sums + at);
             if (p->add)
                 s = kg_v16_add(kg_cpu_load(p->c, b->row + r, c0 + i, lanes), s);
             if (two)
@@ -134,156 +128,163 @@ static void store_sums(const struct pass *p, const struct block *b, const float 
         }
 }
 
-static kg_status side_of(struct kg_cpu_side *side, const struct factors *f,
-                         const struct block *b, enum kg_cpu_scratch_use use,
-                         struct kg_err *err)
+static struct kg_cpu_side side_of(const struct left *l, const struct factors *f,
+                                  const struct kg_cut_block *b)
 {
-    struct left l = {0};
-    KG_TRY(left_of(&l, f->a, b, 0, f->steps, use, err));
-    *side = (struct kg_cpu_side){.left = l.data,
-                                 .left_row = l.row,
-                                 .right = f->right + b->panel * f->right_panel,
-                                 .right_panel = f->right_panel,
-                                 .blocks = f->steps / KG_BLOCK_STEPS};
-    return KG_OK;
+    return (struct kg_cpu_side){.left = l->data,
+                                .left_row = l->row,
+                                .right = f->right + b->panel * f->right_panel,
+                                .right_panel = f->right_panel,
+                                .blocks = f->steps / KG_BLOCK_STEPS};
 }
 
 /* The whole depth at once. The last square may reach up, but not over the block's first
  * row: a block that has others above it is of several squares. */
-static kg_status run_squares(const struct pass *p, const struct block *b,
-                             struct kg_err *err)
+static kg_status run_squares(const struct pass *p, struct hand *h,
+                             const struct kg_cut_block *b, struct kg_err *err)
 {
+    KG_TRY(left_of(&h->one, &p->one, b, 0, p->one.steps, err));
+    KG_TRY(left_of(&h->two, &p->two, b, 0, p->two.steps, err));
     struct kg_cpu_squares squares = {
         .c = p->c,
         .add = p->add,
         .unit = b->row / KG_AMX_SQUARE,
         .units = ceil_div(b->rows, KG_AMX_SQUARE),
         .left_first = b->row,
+        .one = side_of(&h->one, &p->one, b),
         .first = p->first + b->panel,
         .panels = b->panels,
     };
-    KG_TRY(side_of(&squares.one, &p->one, b, KG_CPU_SCRATCH_OWN_LEFT, err));
     if (p->two.steps > 0)
-        KG_TRY(side_of(&squares.two, &p->two, b, KG_CPU_SCRATCH_SECOND_LEFT, err));
+        squares.two = side_of(&h->two, &p->two, b);
     return kg_cpu_squares(&squares, err);
 }
 
-/* Steps that a strip is taken down at once. What bf16 adds up does not end with a chunk,
- * and one row waits for memory: its panels are read from end to end. */
-static int64_t depth_of(const struct pass *p, const struct factors *f)
+/* All rows of the block by all of its panels, a tile's: steps [s0,s0+n), which lie in
+ * l. */
+static void sum_strip(float *sums, const struct factors *f, const struct left *l,
+                      const struct kg_cut_block *b, int64_t s0, int64_t n)
 {
-    bool streams = f->a.dtype == KG_BF16 && !KG_SIMD_AMX && p->c.rows == 1;
-    return streams ? f->steps : chunk_steps(f->a.dtype);
+    const struct kg_cpu_strip s = {
+        .left = l->data + (s0 - l->s0) * kg_cpu_left_bytes(f->a.dtype),
+        .left_row = l->row,
+        .right = f->right + b->panel * f->right_panel + s0 * KG_STEP_BYTES,
+        .right_panel = f->right_panel,
+        .steps = n,
+        .out = sums,
+        .out_row = b->panels * KG_PANEL,
+        .first = s0 == 0};
+    kg_cpu_sum_strip(&s, f->a.dtype, b->rows, (int)b->panels);
 }
 
-static kg_status sum_block(const struct pass *p, const struct factors *f,
-                           const struct block *b, struct kg_err *err)
+/* Steps that a block is taken down at once. Rows of one tile read every panel once, from
+ * end to end, which what bf16 adds up allows: it does not end with a chunk. */
+static int64_t depth_of(const struct factors *f, int64_t rows)
 {
-    int64_t chunk = depth_of(p, f);
-    for (int64_t s0 = 0; s0 < f->steps; s0 += chunk) {
-        int64_t n = min64(chunk, f->steps - s0);
-        struct left l = {0};
-        KG_TRY(left_of(&l, f->a, b, s0, n, KG_CPU_SCRATCH_OWN_LEFT, err));
-        for (int64_t panel = 0; panel < b->panels; panel += p->strip)
-            add_strip(f, b, &l, panel, (int)min64(p->strip, b->panels - panel), s0, n);
+    const bool once = f->a.dtype == KG_BF16 && rows <= kg_cpu_tile_rows(KG_BF16);
+    return once ? f->steps : min64(chunk_steps(f->a.dtype), f->steps);
+}
+
+/* One chunk of all strips; after the last one they leave. */
+static kg_status run_chunk(const struct pass *p, struct hand *h,
+                           const struct kg_cut_block *b, float *sums, int64_t s0,
+                           int64_t n, struct kg_err *err)
+{
+    const int64_t strip = kg_cpu_tile_panels(p->one.a.dtype, b->rows);
+    const int64_t apart = n == p->one.steps ? 0 : b->rows * strip * KG_PANEL;
+    const int64_t chunk = chunk_steps(p->one.a.dtype);
+    struct kg_cut_block part = *b;
+    float *two = p->two.steps > 0 ? sums + b->rows * (b->panels + strip) * KG_PANEL
+                                  : NULL;
+    KG_TRY(left_of(&h->one, &p->one, b, s0, n, err));
+    for (; part.panel < b->panel + b->panels; part.panel += strip, sums += apart) {
+        part.panels = min64(strip, b->panel + b->panels - part.panel);
+        sum_strip(sums, &p->one, &h->one, &part, s0, n);
+        if (s0 + n < p->one.steps)
+            continue;
+        for (int64_t s = 0; s < p->two.steps; s += chunk)
+            sum_strip(two, &p->two, &h->two, &part, s, min64(chunk, p->two.steps - s));
+        store_sums(p, &part, sums, two);
     }
     return KG_OK;
 }
 
-static __attribute__((noinline)) kg_status run_block(const struct pass *p, struct block b,
-                                                     struct kg_err *err)
+static __attribute__((noinline)) kg_status
+run_block(const struct pass *p, struct hand *h, struct kg_cut_block b, struct kg_err *err)
 {
     if (kg_cpu_by_squares(p->one.a.dtype, p->c.rows))
-        return run_squares(p, &b, err);
-    const bool both = p->two.steps > 0;
-    size_t count = (size_t)(b.rows * b.panels) * KG_PANEL;
-    float *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS,
-                                 count * (both ? 2 : 1) * sizeof *sums, err);
+        return run_squares(p, h, &b, err);
+    const int64_t strip = kg_cpu_tile_panels(p->one.a.dtype, b.rows);
+    const int64_t depth = depth_of(&p->one, b.rows);
+    const size_t count = (size_t)(b.rows * (b.panels + 2 * strip)) * KG_PANEL;
+    float *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, count * sizeof *sums, err);
     if (!sums)
         return err->code;
-    b.sums = both ? sums + count : sums;
-    if (both)
-        KG_TRY(sum_block(p, &p->two, &b, err));
-    b.sums = sums;
-    KG_TRY(sum_block(p, &p->one, &b, err));
-    store_sums(p, &b, both ? sums + count : NULL);
+    KG_TRY(left_of(&h->two, &p->two, &b, 0, p->two.steps, err));
+    for (int64_t s0 = 0; s0 < p->one.steps; s0 += depth)
+        KG_TRY(run_chunk(p, h, &b, sums, s0, min64(depth, p->one.steps - s0), err));
     return KG_OK;
 }
 
 /* ---- the cut ---- */
 /* Tall blocks: the left operand of one stays in the second cache while its panels pass,
  * and panels that come from afar meet many rows. A deep product's sums stay there too. */
-static void cut_squares(struct pass *p, int64_t threads)
+static void cut_squares(struct kg_cut *cut, int64_t steps, int64_t threads)
 {
-    enum { PANELS = 2, TALL = 512, DEEP = 1024, DEEP_PANELS = 28, LEAST_SQUARES = 4 };
-    bool deep = p->one.steps * 2 > DEEP;
-    int64_t strips = ceil_div(p->panels, PANELS);
-    p->unit_rows = KG_AMX_SQUARE;
-    p->block_rows = deep ? TALL / 2 : TALL;
-    int64_t row_blocks = ceil_div(p->c.rows, p->block_rows);
-    int64_t units = ceil_div(min64(p->c.rows, p->block_rows), KG_AMX_SQUARE);
+    enum { TALL = 512, DEEP = 1024, DEEP_STRIPS = 14, LEAST_SQUARES = 4 };
+    bool deep = steps * 2 > DEEP;
+    int64_t tall = deep ? TALL / 2 : TALL;
+    int64_t strips = ceil_div(cut->panels, cut->unit_panels);
+    int64_t units = ceil_div(min64(cut->rows, tall), KG_AMX_SQUARE);
     int64_t wanted = threads > 1 ? threads * BLOCKS_A_THREAD : 1;
-    p->block_panels = max64(strips * row_blocks / wanted, ceil_div(LEAST_SQUARES, units));
-    p->block_panels *= PANELS;
-    if (deep)
-        p->block_panels = min64(p->block_panels, DEEP_PANELS);
+    cut->row_blocks = ceil_div(cut->rows, tall);
+    int64_t wide = max64(strips * cut->row_blocks / wanted,
+                         ceil_div(LEAST_SQUARES, units));
+    cut->col_blocks = ceil_div(strips, deep ? min64(wide, DEEP_STRIPS) : wide);
 }
 
-/* Columns first, as long as a block keeps a strip, then rows. */
-static void cut(struct pass *p, int64_t threads)
+static struct kg_cut cut_of(const struct pass *p, int64_t threads)
 {
-    int64_t rows = p->c.rows;
-    int64_t wanted = threads * BLOCKS_A_THREAD;
-    if (kg_cpu_by_squares(p->one.a.dtype, rows)) {
-        cut_squares(p, threads);
-        return;
+    const enum kg_dtype t = p->one.a.dtype;
+    const int64_t strip = kg_cpu_tile_panels(t, p->c.rows);
+    struct kg_cut cut = {.rows = p->c.rows,
+                         .panels = p->panels,
+                         .unit_rows = 1,
+                         .unit_panels = strip == 1 ? 2 : strip};
+    if (kg_cpu_by_squares(t, cut.rows)) {
+        cut.unit_rows = KG_AMX_SQUARE;
+        cut.unit_panels = 2;
+        cut_squares(&cut, p->one.steps, threads);
+        return cut;
     }
-    p->unit_rows = 1;
-    p->strip = kg_cpu_tile_panels(p->one.a.dtype, rows);
-    if (rows <= FEW_ROWS) {
-        p->block_rows = rows;
-        p->block_panels = max64(p->panels / wanted / p->strip, 1) * p->strip;
-        return;
-    }
-    p->block_rows = BLOCK_ROWS;
-    p->block_panels = BLOCK_STRIPS * p->strip;
-    while (threads > 1 &&
-           ceil_div(rows, p->block_rows) * ceil_div(p->panels, p->block_panels) <
-               wanted) {
-        if (p->block_panels > p->strip)
-            p->block_panels -= p->strip;
-        else if (p->block_rows > LEAST_ROWS)
-            p->block_rows /= 2;
-        else
-            return;
-    }
+    const int64_t depth = depth_of(&p->one, cut.rows);
+    const int64_t tall = min64(LEFT_BYTES / (depth * kg_cpu_left_bytes(t)), BLOCK_ROWS);
+    const int64_t sums = min64(cut.rows, tall) * KG_PANEL * (int64_t)sizeof(float);
+    kg_cut_for(&cut, tall, depth == p->one.steps ? cut.panels : SUMS_BYTES / sums,
+               threads);
+    return cut;
 }
 
-/* Block i: columns first, so that its left operand is the one of the block before. */
-static struct block block_at(const struct pass *p, int64_t i)
+static kg_status run_blocks(const struct pass *p, const struct kg_cut *cut, int64_t *next,
+                            struct kg_err *err)
 {
-    int64_t columns = ceil_div(p->panels, p->block_panels);
-    int64_t row_blocks = ceil_div(p->c.rows, p->block_rows);
-    int64_t units = ceil_div(p->c.rows, p->unit_rows);
-    int64_t end = units * (i / columns + 1) / row_blocks * p->unit_rows;
-    struct block b = {.panel = i % columns * p->block_panels,
-                      .row = units * (i / columns) / row_blocks * p->unit_rows};
-    b.panels = min64(p->block_panels, p->panels - b.panel);
-    b.rows = min64(end, p->c.rows) - b.row;
-    return b;
+    struct hand hand = empty_hand();
+    const int64_t blocks = cut->row_blocks * cut->col_blocks;
+    for (int64_t i; (i = kg_cpu_take(next)) < blocks;)
+        KG_TRY(run_block(p, &hand, kg_cut_at(cut, i), err));
+    return KG_OK;
 }
 
-static kg_status run_pass(struct pass *p, bool threads, struct kg_err *err)
+static kg_status run_pass(const struct pass *p, bool threads, struct kg_err *err)
 {
+    const struct kg_cut cut = cut_of(p, threads ? omp_get_max_threads() : 1);
     kg_status status = KG_OK;
-    cut(p, threads ? omp_get_max_threads() : 1);
-    int64_t blocks = ceil_div(p->c.rows, p->block_rows) *
-                     ceil_div(p->panels, p->block_panels);
-#pragma omp parallel for schedule(dynamic) if (threads && blocks > 1)
-    for (int64_t i = 0; i < blocks; i++) {
+    int64_t next = 0;
+#pragma omp parallel if (threads && cut.row_blocks * cut.col_blocks > 1)
+    {
         struct kg_err mine;
         unsigned mode = kg_fp_enter();
-        if (run_block(p, block_at(p, i), &mine) != KG_OK)
+        if (run_blocks(p, &cut, &next, &mine) != KG_OK)
             kg_cpu_report(&status, err, &mine);
         kg_fp_leave(mode);
     }
@@ -291,20 +292,28 @@ static kg_status run_pass(struct pass *p, bool threads, struct kg_err *err)
 }
 
 /* ---- y = x W^T and dx = dy W ---- */
-/* Panels [first,first+panels) of c's columns, whole depth. */
+/* Panels [first,first+panels) of c's columns, steps [s0,s0+n). */
+static void pack_piece(char *to, int64_t panel_bytes, int64_t first, int64_t panels,
+                       struct kg_mat b, enum kg_matmul_kind kind, int64_t s0, int64_t n)
+{
+    if (kind == KG_MATMUL_NN)
+        kg_cpu_pack_cols(to, panel_bytes, b, first * KG_PANEL, panels, s0, n);
+    for (int64_t j = 0; j < panels && kind == KG_MATMUL_NT; j++)
+        kg_cpu_pack_rows(to + j * panel_bytes, b.dtype, b, (first + j) * KG_PANEL, s0, n);
+}
+
+/* The same, whole depth. */
 static void pack_part(char *to, int64_t first, int64_t panels, struct kg_mat b,
                       enum kg_matmul_kind kind, int64_t steps, bool threads)
 {
     const int64_t panel_bytes = steps * KG_STEP_BYTES;
+    const int64_t deep = ceil_div(steps, STEPS_A_TIME);
 #pragma omp parallel for schedule(dynamic) if (threads)
-    for (int64_t i = 0; i < panels; i += PANELS_A_TIME) {
-        int64_t n = min64(PANELS_A_TIME, panels - i);
-        char *at = to + i * panel_bytes;
-        if (kind == KG_MATMUL_NN)
-            kg_cpu_pack_cols(at, panel_bytes, b, (first + i) * KG_PANEL, n, 0, steps);
-        for (int64_t j = 0; j < n && kind == KG_MATMUL_NT; j++)
-            kg_cpu_pack_rows(at + j * panel_bytes, b.dtype, b, (first + i + j) * KG_PANEL,
-                             0, steps);
+    for (int64_t i = 0; i < ceil_div(panels, PANELS_A_TIME) * deep; i++) {
+        int64_t s0 = i % deep * STEPS_A_TIME, at = i / deep * PANELS_A_TIME;
+        pack_piece(to + at * panel_bytes + s0 * KG_STEP_BYTES, panel_bytes, first + at,
+                   min64(PANELS_A_TIME, panels - at), b, kind, s0,
+                   min64(STEPS_A_TIME, steps - s0));
     }
 }
 
@@ -317,7 +326,7 @@ static struct factors factors_of(const struct kg_factors *f)
 
 static bool lies_ready(const struct kg_factors *f, enum kg_matmul_kind kind)
 {
-    return kind == KG_MATMUL_NT && f->b.layout == KG_PANELS;
+    return kind == KG_MATMUL_NT && f->b.layout != KG_ROWS;
 }
 
 /* A second product's right operand, all of it: it is narrow. */
@@ -372,32 +381,43 @@ static kg_status product_of_rows(struct pass *p, const struct kg_factors *one,
 }
 
 /* ---- dW = dy^T x: one pass for each chunk of tokens, whose dy is turned ---- */
+/* Piece i of the chunk: some columns of a, or after them of b, some steps. */
+static void pack_chunk_piece(char *right, const struct pass *p, struct kg_mat a,
+                             struct kg_mat b, int64_t s0, int64_t i)
+{
+    const struct factors *f = &p->one;
+    const int64_t lefts = ceil_div(a.cols, KG_PANEL),
+                  deep = ceil_div(f->steps, STEPS_A_TIME);
+    const int64_t left_groups = ceil_div(lefts, PANELS_A_TIME), group = i / deep;
+    const bool is_left = group < left_groups;
+    const int64_t first = (is_left ? group : group - left_groups) * PANELS_A_TIME;
+    const int64_t panels = min64(PANELS_A_TIME, (is_left ? lefts : p->panels) - first);
+    const int64_t s = i % deep * STEPS_A_TIME, n = min64(STEPS_A_TIME, f->steps - s);
+    const int64_t row = f->a.stride * (int64_t)kg_dtype_traits(a.dtype)->bytes;
+    if (is_left)
+        kg_cpu_turn_cols((char *)f->a.data + first * KG_PANEL * row + s * 4, row, a,
+                         first * KG_PANEL, panels, s0 + s, n);
+    else
+        kg_cpu_pack_cols(right + first * f->right_panel + s * KG_STEP_BYTES,
+                         f->right_panel, b, first * KG_PANEL, panels, s0 + s, n);
+}
+
 static void pack_chunk(char *right, const struct pass *p, struct kg_mat a,
                        struct kg_mat b, int64_t s0, bool threads)
 {
-    const struct factors *f = &p->one;
-    int64_t lefts = ceil_div(a.cols, KG_PANEL);
-    int64_t row_bytes = f->a.stride * (int64_t)kg_dtype_traits(a.dtype)->bytes;
-    int64_t left_tasks = ceil_div(lefts, PANELS_A_TIME);
-    int64_t tasks = left_tasks + ceil_div(p->panels, PANELS_A_TIME);
+    const int64_t lefts = ceil_div(a.cols, KG_PANEL);
+    const int64_t groups = ceil_div(lefts, PANELS_A_TIME) +
+                           ceil_div(p->panels, PANELS_A_TIME);
+    const int64_t pieces = groups * ceil_div(p->one.steps, STEPS_A_TIME);
 #pragma omp parallel for schedule(dynamic) if (threads)
-    for (int64_t i = 0; i < tasks; i++) {
-        bool is_left = i < left_tasks;
-        int64_t first = (is_left ? i : i - left_tasks) * PANELS_A_TIME;
-        int64_t n = min64(PANELS_A_TIME, (is_left ? lefts : p->panels) - first);
-        if (is_left)
-            kg_cpu_turn_cols((char *)f->a.data + first * KG_PANEL * row_bytes, row_bytes,
-                             a, first * KG_PANEL, n, s0, f->steps);
-        else
-            kg_cpu_pack_cols(right + first * f->right_panel, f->right_panel, b,
-                             first * KG_PANEL, n, s0, f->steps);
-    }
+    for (int64_t i = 0; i < pieces; i++)
+        pack_chunk_piece(right, p, a, b, s0, i);
 }
 
-/* Steps [s0,s0+n) of a, turned, in rows of `left`. */
+/* Steps of a, turned, in rows of `left`. */
 static struct factors chunk_of(struct kg_mat a, char *left, int64_t row_bytes, int64_t n)
 {
-    struct factors f = {.right_panel = n * KG_STEP_BYTES, .steps = n};
+    struct factors f = {.split = true, .right_panel = n * KG_STEP_BYTES, .steps = n};
     f.a = kg_mat(left, a.dtype, a.cols, n * kg_cpu_step_factors(a.dtype));
     f.a.stride = row_bytes / (int64_t)kg_dtype_traits(a.dtype)->bytes;
     return f;
@@ -457,10 +477,11 @@ static void add_turned(struct kg_mat c, struct kg_mat sums, int64_t col, bool ad
 static kg_status narrow_chunk(const struct narrow *n, struct pass *p, char *right,
                               int64_t first, int64_t s0, struct kg_err *err)
 {
-    const struct block whole = {.rows = n->few.rows, .panels = p->panels};
+    const struct kg_cut_block whole = {.rows = n->few.rows, .panels = p->panels};
+    struct hand hand = empty_hand();
     kg_cpu_pack_cols(right, p->one.right_panel, n->wide, first * KG_PANEL, p->panels, s0,
                      p->one.steps);
-    KG_TRY(run_block(p, whole, err));
+    KG_TRY(run_block(p, &hand, whole, err));
     if (n->turned)
         add_turned(n->c, p->c, first * KG_PANEL, n->add || s0 > 0);
     return KG_OK;
@@ -481,13 +502,14 @@ static kg_status narrow_task(const struct narrow *n, int64_t first, int64_t pane
     struct pass p = {.c = n->turned ? kg_mat(sums, KG_F32, rows, width) : n->c,
                      .first = n->turned ? 0 : first,
                      .panels = panels,
-                     .add = n->add && !n->turned,
-                     .strip = kg_cpu_tile_panels(n->wide.dtype, rows)};
+                     .add = n->add && !n->turned};
     if (!right)
         return err->code;
     for (int64_t s0 = 0; s0 < steps; s0 += chunk) {
-        p.one = (struct factors){
-            .a = n->few, .right = right, .steps = min64(chunk, steps - s0)};
+        p.one = (struct factors){.a = n->few,
+                                 .split = true,
+                                 .right = right,
+                                 .steps = min64(chunk, steps - s0)};
         p.one.a.data = (char *)n->few.data + s0 * 4;
         p.one.a.cols = p.one.steps * kg_cpu_step_factors(n->wide.dtype);
         p.one.right_panel = p.one.steps * KG_STEP_BYTES;

@@ -2,10 +2,10 @@
  *
  * Both operands of a tile are steps in order. A step is a pair of bf16 or one fp32, a
  * dword either way; the right one is sixteen dwords of a panel. In bf16 sixteen steps are
- * a block, and steps come in whole blocks. How tiles read the left operand of bf16
- * depends on the instruction set: as it lies (tile registers), each block's even elements
- * before its odd ones in pairs of a chain (an instruction for pairs), or the same widened
- * to floats.
+ * a block, and steps come in whole blocks: for tile registers in the order of elements,
+ * elsewhere split into the eight of the even chain and the eight of the odd one. The left
+ * operand of bf16 is brought into the same order, and where there is no instruction for
+ * pairs widened to floats: of a block the sixteen upper halves, then the lower ones.
  */
 #ifndef KG_TENSOR_CPU_PRODUCT_INTERNAL_H
 #define KG_TENSOR_CPU_PRODUCT_INTERNAL_H
@@ -27,32 +27,37 @@ static inline int64_t kg_cpu_steps(enum kg_dtype t, int64_t k)
                        : (k + KG_PRODUCT_BLOCK - 1) / KG_PRODUCT_BLOCK * KG_BLOCK_STEPS;
 }
 
-/* Bytes of a step of the left operand as tiles read it, and whether they read it where it
- * lies. */
+/* Bytes of a step of the left operand as tiles read it. */
 static inline int64_t kg_cpu_left_bytes(enum kg_dtype t)
 {
     return t == KG_BF16 && !KG_SIMD_AMX && !KG_SIMD_BF16_DOT ? 8 : 4;
 }
-static inline bool kg_cpu_left_in_place(struct kg_mat a)
+/* Thirty-two bf16 of a row in the order of a block's steps, and back. */
+static inline struct kg_pairs kg_cpu_split(struct kg_pairs w)
 {
-    return a.dtype == KG_F32 || (KG_SIMD_AMX && a.cols % KG_PRODUCT_BLOCK == 0);
+    return KG_SIMD_AMX ? w : kg_pairs_split(w);
+}
+static inline struct kg_pairs kg_cpu_join(struct kg_pairs w)
+{
+    return KG_SIMD_AMX ? w : kg_pairs_join(w);
 }
 
 /* The largest tile, whose fewer rows may have more panels. */
 static inline int kg_cpu_tile_rows(enum kg_dtype t)
 {
-    return t == KG_BF16 && KG_SIMD_AMX ? KG_AMX_ROWS : KG_TILE_ROWS;
+    return t == KG_F32 ? KG_TILE_ROWS : KG_SIMD_AMX ? KG_AMX_ROWS : KG_PAIR_ROWS;
 }
 static inline int kg_cpu_tile_panels(enum kg_dtype t, int64_t rows)
 {
+    const int most = t == KG_F32 ? KG_TILE_PANELS : KG_PAIR_PANELS;
     if (t == KG_BF16 && KG_SIMD_AMX)
         return 4;
-    int few = rows <= 2 ? 1 : rows <= 4 ? 2 : KG_TILE_PANELS; /* one stream of memory */
-    return few < KG_TILE_PANELS ? few : KG_TILE_PANELS;
+    int few = rows <= 2 ? 1 : rows <= 4 ? 2 : most; /* one stream of memory */
+    return few < most ? few : most;
 }
 
-/* ---- product_tile.c: sums of a few rows by a few panels ---- */
-struct kg_cpu_tile {
+/* ---- product_tile.c: sums of some rows by one tile's panels ---- */
+struct kg_cpu_strip {
     const char *left;    /* row r, step s at left + r*left_row + s*kg_cpu_left_bytes */
     int64_t left_row;    /* bytes */
     const char *right;   /* panel p, step s at right + p*right_panel + s*64 */
@@ -62,8 +67,8 @@ struct kg_cpu_tile {
     int64_t out_row;     /* floats */
     bool first;          /* of the row's chunks: out = instead of out += */
 };
-void kg_cpu_tile_chain(const struct kg_cpu_tile *t, enum kg_dtype dtype, int rows,
-                       int panels);
+void kg_cpu_sum_strip(const struct kg_cpu_strip *s, enum kg_dtype dtype, int64_t rows,
+                      int panels);
 
 /* ---- product_squares.c: many rows by tile registers ---- */
 static inline bool kg_cpu_by_squares(enum kg_dtype t, int64_t rows)
@@ -109,9 +114,10 @@ void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t p
  * the result lie panel_bytes apart. */
 void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
                       int64_t panels, int64_t s0, int64_t n);
-/* Rows [r0,r0+rows), steps [s0,s0+n) of m as tiles read them, dense. */
-void kg_cpu_pack_left(char *to, struct kg_mat m, int64_t r0, int64_t rows, int64_t s0,
-                      int64_t n);
+/* Rows [r0,r0+rows), steps [s0,s0+n) of m, which is bf16, as tiles read them, dense.
+ * split: they are in the order of steps already. */
+void kg_cpu_pack_left(char *to, struct kg_mat m, bool split, int64_t r0, int64_t rows,
+                      int64_t s0, int64_t n);
 /* Sixteen columns of m for each panel from c0 turned into rows, which lie row_bytes
  * apart: steps [s0,s0+n). */
 void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,

@@ -32,8 +32,10 @@ void kg_cpu_pack_rows(char *panel, enum kg_dtype t, struct kg_mat m, int64_t r0,
 {
     for (int64_t s = 0; s < n; s += KG_PANEL) {
         struct kg_pairs w[KG_PANEL];
-        for (int i = 0; i < KG_PANEL; i++)
+        for (int i = 0; i < KG_PANEL; i++) {
             w[i] = row_block(m, t, r0 + i, (s0 + s) * kg_cpu_step_factors(t));
+            w[i] = t == KG_BF16 ? kg_cpu_split(w[i]) : w[i];
+        }
         kg_pairs_transpose(w);
         for (int i = 0; i < KG_PANEL && s + i < n; i++)
             kg_pairs_store(panel + (s + i) * KG_STEP_BYTES, w[i]);
@@ -49,51 +51,81 @@ void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t p
     for (int i = 0; i < KG_PANEL; i++)
         w[i] = kg_pairs_load(s + i < steps ? p + i * KG_STEP_BYTES : zeros);
     kg_pairs_transpose(w);
+    for (int i = 0; i < KG_PANEL && m.dtype == KG_BF16; i++)
+        w[i] = kg_cpu_join(w[i]);
 }
 
 /* ---- sums down the columns ---- */
-/* Step s of sixteen columns from c, zeros past the ends of m. */
-static __attribute__((noinline)) struct kg_pairs edge_step(const struct kg_mat *m,
-                                                           int64_t s, int64_t c)
+/* The rows that step s pairs, the lower half's first; of fp32 both are its one row. */
+struct step_rows {
+    int64_t low;
+    int64_t high;
+};
+static inline struct step_rows rows_of_step(enum kg_dtype t, int64_t s)
 {
-    uint32_t part[KG_PANEL] = {0};
-    uint16_t halves[2][KG_PANEL] = {{0}};
-    int64_t n = m->cols - c < KG_PANEL ? m->cols - c : KG_PANEL;
-    size_t count = n > 0 ? (size_t)n : 0;
-    if (m->dtype == KG_F32) {
-        if (s < m->rows)
-            memcpy(part, kg_cpu_f32(*m, s) + c, count * sizeof *part);
-        return kg_pairs_load(part);
-    }
-    for (int i = 0; i < 2 && 2 * s + i < m->rows; i++)
-        memcpy(halves[i], kg_cpu_bf16(*m, 2 * s + i) + c, count * sizeof *halves[i]);
-    return kg_pairs_zip(halves[0], halves[1]);
+    if (t == KG_F32)
+        return (struct step_rows){s, s};
+    if (KG_SIMD_AMX)
+        return (struct step_rows){2 * s, 2 * s + 1};
+    int64_t in = s % KG_BLOCK_STEPS, half = KG_BLOCK_STEPS / 2;
+    int64_t first = 2 * (s - in) + in % half * 4 + in / half;
+    return (struct step_rows){first + 2, first};
 }
 
-/* The same of m, which lies in rows; `whole` steps end before its last row. */
-static inline struct kg_pairs column_step(const struct kg_mat *m, int64_t whole,
-                                          int64_t s, int64_t c)
+/* Sixteen elements of a row from column c, zeros past the ends of m. */
+static void edge_row(void *to, const struct kg_mat *m, int64_t r, int64_t c)
 {
-    if (s >= whole || c + KG_PANEL > m->cols)
-        return edge_step(m, s, c);
+    int64_t bytes = (int64_t)kg_dtype_traits(m->dtype)->bytes;
+    int64_t n = m->cols - c < KG_PANEL ? m->cols - c : KG_PANEL;
+    if (r < m->rows && n > 0)
+        memcpy(to, (const char *)m->data + (r * m->stride + c) * bytes,
+               (size_t)(n * bytes));
+}
+static __attribute__((noinline)) struct kg_pairs edge_step(const struct kg_mat *m,
+                                                           struct step_rows at, int64_t c)
+{
+    uint32_t single[KG_PANEL] = {0};
+    uint16_t low[KG_PANEL] = {0}, high[KG_PANEL] = {0};
+    if (m->dtype == KG_F32) {
+        edge_row(single, m, at.low, c);
+        return kg_pairs_load(single);
+    }
+    edge_row(low, m, at.low, c);
+    edge_row(high, m, at.high, c);
+    return kg_pairs_zip(low, high);
+}
+
+/* Step s of sixteen columns from c of m, which lies in rows. */
+static inline struct kg_pairs column_step(const struct kg_mat *m, int64_t s, int64_t c)
+{
+    const struct step_rows at = rows_of_step(m->dtype, s);
+    if (at.low >= m->rows || at.high >= m->rows || c + KG_PANEL > m->cols)
+        return edge_step(m, at, c);
     if (m->dtype == KG_F32)
         return kg_pairs_load(kg_cpu_f32(*m, s) + c);
-    return kg_pairs_zip(kg_cpu_bf16(*m, 2 * s) + c, kg_cpu_bf16(*m, 2 * s + 1) + c);
-}
-
-static int64_t whole_steps(struct kg_mat m)
-{
-    return m.rows / kg_cpu_step_factors(m.dtype);
+    return kg_pairs_zip(kg_cpu_bf16(*m, at.low) + c, kg_cpu_bf16(*m, at.high) + c);
 }
 
 static void pack_cols_of_rows(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
                               int64_t panels, int64_t s0, int64_t n)
 {
-    int64_t whole = whole_steps(m);
     for (int64_t s = 0; s < n; s++)
         for (int64_t p = 0; p < panels; p++)
             kg_pairs_store(to + p * panel_bytes + s * KG_STEP_BYTES,
-                           column_step(&m, whole, s0 + s, c0 + p * KG_PANEL));
+                           column_step(&m, s0 + s, c0 + p * KG_PANEL));
+}
+
+/* As many columns as a step has factors times sixteen, of as many rows, out of panels. */
+static struct kg_mat square_of_panels(struct kg_pairs *w, struct kg_mat m, int64_t r,
+                                      int64_t c)
+{
+    int64_t wide = kg_cpu_step_factors(m.dtype);
+    for (int64_t i = 0; i < wide; i++)
+        if (r + i * KG_PANEL < m.rows)
+            kg_cpu_unpack_block(w + i * KG_PANEL, m, r / KG_PANEL + i, c / wide);
+        else
+            memset(w + i * KG_PANEL, 0, KG_PANEL * sizeof *w);
+    return kg_mat(w, m.dtype, wide * KG_PANEL, wide * KG_PANEL);
 }
 
 void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
@@ -103,18 +135,15 @@ void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0
         pack_cols_of_rows(to, panel_bytes, m, c0, panels, s0, n);
         return;
     }
-    int64_t steps = KG_PANEL / kg_cpu_step_factors(m.dtype); /* of a panel of m */
-    int64_t wide = block_cols(m.dtype) / KG_PANEL;
-    for (int64_t s = 0; s < n; s += steps)
+    int64_t wide = kg_cpu_step_factors(m.dtype);
+    for (int64_t s = 0; s < n; s += KG_PANEL)
         for (int64_t p = 0; p < panels; p += wide) {
-            struct kg_pairs w[KG_PANEL] = {0};
-            struct kg_mat rows = kg_mat(w, m.dtype, KG_PANEL, block_cols(m.dtype));
-            if ((s0 + s) / steps * KG_PANEL < m.rows)
-                kg_cpu_unpack_block(w, m, (s0 + s) / steps,
-                                    (c0 + p * KG_PANEL) / kg_cpu_step_factors(m.dtype));
-            pack_cols_of_rows(to + p * panel_bytes + s * KG_STEP_BYTES, panel_bytes, rows,
-                              0, panels - p < wide ? panels - p : wide, 0,
-                              n - s < steps ? n - s : steps);
+            struct kg_pairs w[2 * KG_PANEL];
+            struct kg_mat square = square_of_panels(w, m, (s0 + s) * wide,
+                                                    c0 + p * KG_PANEL);
+            pack_cols_of_rows(to + p * panel_bytes + s * KG_STEP_BYTES, panel_bytes,
+                              square, 0, panels - p < wide ? panels - p : wide, 0,
+                              n - s < KG_PANEL ? n - s : KG_PANEL);
         }
 }
 
@@ -122,10 +151,9 @@ static void turn_block(char *to, int64_t row_bytes, const struct kg_mat *m, int6
                        int64_t s, int64_t steps)
 {
     int64_t rows = m->cols - c < KG_PANEL ? m->cols - c : KG_PANEL;
-    int64_t whole = whole_steps(*m);
     struct kg_pairs w[KG_PANEL] = {0};
     for (int64_t i = 0; i < steps; i++)
-        w[i] = column_step(m, whole, s + i, c);
+        w[i] = column_step(m, s + i, c);
     kg_pairs_transpose(w);
     for (int64_t r = 0; r < rows; r++) {
         if (steps == KG_PANEL)
@@ -146,40 +174,37 @@ void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
 }
 
 /* ---- the left operand of bf16 ---- */
-/* One block of a row: pairs of a chain, or floats of it, the even ones first. */
-static void order_block(char *to, const uint32_t pairs[KG_BLOCK_STEPS])
+/* One block of a row in the order of steps, as tiles read it. */
+static inline void left_block(char *to, struct kg_pairs w)
 {
-    enum { HALF = KG_BLOCK_STEPS / 2 };
-    uint32_t out[2 * KG_BLOCK_STEPS];
-    for (int i = 0; i < HALF && KG_SIMD_BF16_DOT; i++) {
-        out[i] = kg_pair_of_even(pairs[2 * i], pairs[2 * i + 1]);
-        out[HALF + i] = kg_pair_of_odd(pairs[2 * i], pairs[2 * i + 1]);
+    if (kg_cpu_left_bytes(KG_BF16) == 4) {
+        kg_pairs_store(to, w);
+        return;
     }
-    for (int i = 0; i < KG_BLOCK_STEPS && !KG_SIMD_BF16_DOT; i++) {
-        out[i] = pairs[i] << 16;
-        out[KG_BLOCK_STEPS + i] = pairs[i] & 0xffff0000u;
-    }
-    memcpy(to, out, KG_BLOCK_STEPS * (size_t)kg_cpu_left_bytes(KG_BF16));
+    kg_v16_store((float *)(void *)to, kg_pairs_high(w));
+    kg_v16_store((float *)(void *)to + KG_LANES, kg_pairs_low(w));
 }
 
-static void order_row(char *to, const uint16_t *row, int64_t cols, int64_t s0, int64_t n)
+/* Elements [c,end) of a row, zeros behind `cols`. */
+static void left_row(char *to, const uint16_t *row, int64_t cols, bool split, int64_t c,
+                     int64_t end)
 {
-    for (int64_t s = s0; s < s0 + n; s += KG_BLOCK_STEPS) {
-        uint32_t pairs[KG_BLOCK_STEPS] = {0};
-        int64_t have = cols - 2 * s < KG_PRODUCT_BLOCK ? cols - 2 * s : KG_PRODUCT_BLOCK;
-        memcpy(pairs, row + 2 * s, (size_t)have * sizeof *row);
-        if (KG_SIMD_AMX)
-            memcpy(to, pairs, sizeof pairs);
-        else
-            order_block(to, pairs);
-        to += KG_BLOCK_STEPS * kg_cpu_left_bytes(KG_BF16);
+    const int64_t bytes = KG_BLOCK_STEPS * kg_cpu_left_bytes(KG_BF16);
+    for (; c < end && c + KG_PRODUCT_BLOCK <= cols; c += KG_PRODUCT_BLOCK, to += bytes) {
+        struct kg_pairs w = kg_pairs_load(row + c);
+        left_block(to, split ? w : kg_cpu_split(w));
+    }
+    if (c < end) {
+        uint16_t last[KG_PRODUCT_BLOCK] = {0};
+        memcpy(last, row + c, (size_t)(cols - c) * sizeof *last);
+        left_block(to, kg_cpu_split(kg_pairs_load(last)));
     }
 }
 
-void kg_cpu_pack_left(char *to, struct kg_mat m, int64_t r0, int64_t rows, int64_t s0,
-                      int64_t n)
+void kg_cpu_pack_left(char *to, struct kg_mat m, bool split, int64_t r0, int64_t rows,
+                      int64_t s0, int64_t n)
 {
     for (int64_t r = 0; r < rows; r++)
-        order_row(to + r * n * kg_cpu_left_bytes(m.dtype), kg_cpu_bf16(m, r0 + r), m.cols,
-                  s0, n);
+        left_row(to + r * n * kg_cpu_left_bytes(KG_BF16), kg_cpu_bf16(m, r0 + r), m.cols,
+                 split, 2 * s0, 2 * (s0 + n));
 }

@@ -19,8 +19,10 @@ struct shape {
     int panels;
 };
 
+/* Of any shape. */
+enum { MOST_ROWS = 8, MOST_PANELS = KG_TILE_PANELS };
 struct sums {
-    struct kg_v16 s[KG_TILE_ROWS][KG_TILE_PANELS];
+    struct kg_v16 s[MOST_ROWS][MOST_PANELS];
 };
 
 static KG_ALWAYS_INLINE void clear(struct sums *acc, const struct shape f)
@@ -32,7 +34,7 @@ static KG_ALWAYS_INLINE void clear(struct sums *acc, const struct shape f)
         acc->s[r][p] = kg_v16_zero();
 }
 
-static KG_ALWAYS_INLINE void ask_ahead(const struct kg_cpu_tile *t, const struct shape f,
+static KG_ALWAYS_INLINE void ask_ahead(const struct kg_cpu_strip *t, const struct shape f,
                                        const char *right)
 {
     if (f.rows * f.panels > FEW_SUMS)
@@ -46,7 +48,7 @@ static KG_ALWAYS_INLINE void ask_ahead(const struct kg_cpu_tile *t, const struct
 
 /* acc += w x, x one float of each row */
 static KG_ALWAYS_INLINE void add_floats(struct sums *acc, const struct shape f,
-                                        const struct kg_v16 w[KG_TILE_PANELS],
+                                        const struct kg_v16 w[MOST_PANELS],
                                         const char *left, int64_t row, const bool flushed)
 {
     KG_UNROLL
@@ -62,7 +64,7 @@ static KG_ALWAYS_INLINE void add_floats(struct sums *acc, const struct shape f,
 }
 
 /* ---- fp32: a chain over the chunk, then added ---- */
-static KG_ALWAYS_INLINE void chain_floats(const struct kg_cpu_tile *t,
+static KG_ALWAYS_INLINE void chain_floats(const struct kg_cpu_strip *t,
                                           const struct shape f)
 {
     const char *right = t->right;
@@ -71,7 +73,7 @@ static KG_ALWAYS_INLINE void chain_floats(const struct kg_cpu_tile *t,
     clear(&acc, f);
     for (int64_t s = 0; s < t->steps;
          s++, right += KG_STEP_BYTES, left += sizeof(float)) {
-        struct kg_v16 w[KG_TILE_PANELS];
+        struct kg_v16 w[MOST_PANELS];
         ask_ahead(t, f, right);
         KG_UNROLL
         for (int p = 0; p < f.panels; p++)
@@ -89,42 +91,41 @@ static KG_ALWAYS_INLINE void chain_floats(const struct kg_cpu_tile *t,
 }
 
 /* ---- bf16: two chains a block ---- */
-/* One chain of a block: the even or the odd halves of its sixteen steps. */
+enum { HALF_STEPS = KG_BLOCK_STEPS / 2, HALF_BYTES = HALF_STEPS * KG_STEP_BYTES };
+
+/* One chain of a block: the eight pairs of its even or of its odd elements. */
 static KG_ALWAYS_INLINE void half_by_floats(struct sums *acc, const struct shape f,
-                                            const struct kg_cpu_tile *t,
-                                            const char *right, const char *left,
-                                            const bool odd)
+                                            const struct kg_cpu_strip *t,
+                                            const char *right, const char *left)
 {
-    for (int s = 0; s < KG_BLOCK_STEPS; s++, right += KG_STEP_BYTES, left += 4) {
-        struct kg_v16 w[KG_TILE_PANELS];
-        if (!odd)
-            ask_ahead(t, f, right);
+    for (int s = 0; s < HALF_STEPS; s++, right += KG_STEP_BYTES, left += 4) {
+        struct kg_pairs pair[MOST_PANELS];
+        struct kg_v16 w[MOST_PANELS];
+        ask_ahead(t, f, right);
         KG_UNROLL
         for (int p = 0; p < f.panels; p++) {
-            struct kg_pairs pair = kg_pairs_load(right + p * t->right_panel);
-            w[p] = odd ? kg_pairs_odd(pair) : kg_pairs_even(pair);
+            pair[p] = kg_pairs_load(right + p * t->right_panel);
+            w[p] = kg_pairs_high(pair[p]);
         }
         add_floats(acc, f, w, left, t->left_row, true);
+        KG_UNROLL
+        for (int p = 0; p < f.panels; p++)
+            w[p] = kg_pairs_low(pair[p]);
+        add_floats(acc, f, w, left + KG_BLOCK_STEPS * 4, t->left_row, true);
     }
 }
 
 static KG_ALWAYS_INLINE void half_by_pairs(struct sums *acc, const struct shape f,
-                                           const struct kg_cpu_tile *t, const char *right,
-                                           const char *left, const bool odd)
+                                           const struct kg_cpu_strip *t,
+                                           const char *right, const char *left)
 {
-    for (int s = 0; s < KG_BLOCK_STEPS; s += 2, right += 2 * KG_STEP_BYTES, left += 4) {
-        struct kg_pairs w[KG_TILE_PANELS];
-        if (!odd) {
-            ask_ahead(t, f, right);
-            ask_ahead(t, f, right + KG_STEP_BYTES);
-        }
+    KG_UNROLL
+    for (int s = 0; s < HALF_STEPS; s++, right += KG_STEP_BYTES, left += 4) {
+        struct kg_pairs w[MOST_PANELS];
+        ask_ahead(t, f, right);
         KG_UNROLL
-        for (int p = 0; p < f.panels; p++) {
-            const char *at = right + p * t->right_panel;
-            struct kg_pairs a = kg_pairs_load(at);
-            struct kg_pairs b = kg_pairs_load(at + KG_STEP_BYTES);
-            w[p] = odd ? kg_pairs_of_odd(a, b) : kg_pairs_of_even(a, b);
-        }
+        for (int p = 0; p < f.panels; p++)
+            w[p] = kg_pairs_load(right + p * t->right_panel);
         KG_UNROLL
         for (int r = 0; r < f.rows; r++)
             KG_UNROLL
@@ -134,48 +135,48 @@ static KG_ALWAYS_INLINE void half_by_pairs(struct sums *acc, const struct shape 
 }
 
 static KG_ALWAYS_INLINE void half_block(struct sums *acc, const struct shape f,
-                                        const struct kg_cpu_tile *t, int64_t s,
+                                        const struct kg_cpu_strip *t, int64_t s,
                                         const bool odd)
 {
-    const char *right = t->right + s * KG_STEP_BYTES;
-    const char *left = t->left + s * kg_cpu_left_bytes(KG_BF16);
-    const int64_t half = KG_BLOCK_STEPS / 2 * kg_cpu_left_bytes(KG_BF16);
+    const char *right = t->right + s * KG_STEP_BYTES + (odd ? HALF_BYTES : 0);
+    const char *left = t->left + s * kg_cpu_left_bytes(KG_BF16) +
+                       (odd ? HALF_STEPS * 4 : 0);
     clear(acc, f);
     if (KG_SIMD_BF16_DOT)
-        half_by_pairs(acc, f, t, right, left + (odd ? half : 0), odd);
+        half_by_pairs(acc, f, t, right, left);
     else
-        half_by_floats(acc, f, t, right, left + (odd ? half : 0), odd);
+        half_by_floats(acc, f, t, right, left);
 }
 
-/* out (=|+=) even + odd, block by block */
-static KG_ALWAYS_INLINE void chain_pairs(const struct kg_cpu_tile *t,
+/* out (=|+=) even + odd, block by block. Totals wait in the first cache: registers that
+ * they take are none of a chain's, and two chains of a block hide what that costs. */
+static KG_ALWAYS_INLINE void chain_pairs(const struct kg_cpu_strip *t,
                                          const struct shape f)
 {
-    float even[KG_TILE_ROWS][KG_TILE_PANELS][KG_LANES];
+    _Alignas(64) float total[MOST_ROWS][MOST_PANELS][KG_LANES];
+    for (int r = 0; r < f.rows; r++)
+        for (int p = 0; p < f.panels; p++) {
+            const float *out = t->out + r * t->out_row + p * KG_LANES;
+            kg_v16_store(total[r][p], t->first ? kg_v16_zero() : kg_v16_load(out));
+        }
     for (int64_t s = 0; s < t->steps; s += KG_BLOCK_STEPS) {
-        const bool first = t->first && s == 0;
-        struct sums acc;
-        half_block(&acc, f, t, s, false);
-        KG_UNROLL
-        for (int r = 0; r < f.rows; r++)
-            KG_UNROLL
-        for (int p = 0; p < f.panels; p++)
-            kg_v16_store(even[r][p], acc.s[r][p]);
-        half_block(&acc, f, t, s, true);
+        struct sums even, odd;
+        half_block(&even, f, t, s, false);
+        half_block(&odd, f, t, s, true);
         KG_UNROLL
         for (int r = 0; r < f.rows; r++)
             KG_UNROLL
         for (int p = 0; p < f.panels; p++) {
-            float *out = t->out + r * t->out_row + p * KG_LANES;
-            struct kg_v16 sum = first ? kg_v16_zero() : kg_v16_load(out);
-            struct kg_v16 both = kg_v16_add_flushed(kg_v16_load(even[r][p]), acc.s[r][p]);
-            kg_v16_store(out, kg_v16_add_flushed(sum, both));
+            struct kg_v16 both = kg_v16_add_flushed(even.s[r][p], odd.s[r][p]);
+            kg_v16_store(total[r][p], kg_v16_add_flushed(kg_v16_load(total[r][p]), both));
         }
     }
+    for (int r = 0; r < f.rows; r++)
+        memcpy(t->out + r * t->out_row, total[r], (size_t)f.panels * sizeof *total[r]);
 }
 
 /* ---- one loop for each shape ---- */
-static KG_ALWAYS_INLINE void chain(const struct kg_cpu_tile *t, const struct shape f,
+static KG_ALWAYS_INLINE void chain(const struct kg_cpu_strip *t, const struct shape f,
                                    const bool pairs)
 {
     if (pairs)
@@ -184,81 +185,95 @@ static KG_ALWAYS_INLINE void chain(const struct kg_cpu_tile *t, const struct sha
         chain_floats(t, f);
 }
 
-static KG_ALWAYS_INLINE void some_rows(const struct kg_cpu_tile *t, int rows,
-                                       const int panels, const bool pairs)
+/* rows: at most `most`, a constant. */
+static KG_ALWAYS_INLINE void some_rows(const struct kg_cpu_strip *t, int rows,
+                                       const int most, const int panels, const bool pairs)
 {
-    const bool eight = KG_TILE_ROWS == 8;
     if (rows == 1)
         chain(t, (struct shape){1, panels}, pairs);
     else if (rows == 2)
         chain(t, (struct shape){2, panels}, pairs);
     else if (rows == 3)
         chain(t, (struct shape){3, panels}, pairs);
-    else if (rows == 4 || !eight)
+    else if (rows == 4)
         chain(t, (struct shape){4, panels}, pairs);
-    else if (rows == 5)
-        chain(t, (struct shape){eight ? 5 : 1, panels}, pairs);
-    else if (rows == 6)
-        chain(t, (struct shape){eight ? 6 : 1, panels}, pairs);
-    else if (rows == 7)
-        chain(t, (struct shape){eight ? 7 : 1, panels}, pairs);
+    else if (most > 4 && rows == 5)
+        chain(t, (struct shape){most > 4 ? 5 : 1, panels}, pairs);
+    else if (most > 5 && rows == 6)
+        chain(t, (struct shape){most > 5 ? 6 : 1, panels}, pairs);
+    else if (most > 6 && rows == 7)
+        chain(t, (struct shape){most > 6 ? 7 : 1, panels}, pairs);
     else
-        chain(t, (struct shape){eight ? 8 : 1, panels}, pairs);
+        chain(t, (struct shape){most > 7 ? 8 : 1, panels}, pairs);
 }
 
-static KG_ALWAYS_INLINE void some_panels(const struct kg_cpu_tile *t, int rows,
-                                         int panels, const bool pairs)
+/* All rows in tiles of about as many. */
+static KG_ALWAYS_INLINE void row_tiles(const struct kg_cpu_strip *s, int64_t rows,
+                                       const int most, const int panels, const bool pairs)
 {
-    const int widest = KG_TILE_PANELS;
-    if (panels == 1 || widest == 1)
-        some_rows(t, rows, 1, pairs);
+    const int64_t tiles = (rows + most - 1) / most;
+    struct kg_cpu_strip t = *s;
+    for (int64_t i = 0; i < tiles; i++) {
+        const int64_t r = rows * i / tiles;
+        t.left = s->left + r * s->left_row;
+        t.out = s->out + r * s->out_row;
+        some_rows(&t, (int)(rows * (i + 1) / tiles - r), most, panels, pairs);
+    }
+}
+
+static KG_ALWAYS_INLINE void some_panels(const struct kg_cpu_strip *s, int64_t rows,
+                                         int panels, const struct shape most,
+                                         const bool pairs)
+{
+    if (panels == 1 || most.panels == 1)
+        row_tiles(s, rows, most.rows, 1, pairs);
     else if (panels == 2)
-        some_rows(t, rows, widest > 1 ? 2 : 1, pairs);
+        row_tiles(s, rows, most.rows, most.panels > 1 ? 2 : 1, pairs);
     else
-        some_rows(t, rows, widest > 2 ? 3 : 1, pairs);
+        row_tiles(s, rows, most.rows, most.panels > 2 ? 3 : 1, pairs);
 }
 
 /* Not inlined: compilers could move sums across a change of the processor's mode. */
-static __attribute__((noinline)) void tile_of_floats(const struct kg_cpu_tile *t,
-                                                     int rows, int panels)
+static __attribute__((noinline)) void sum_floats(const struct kg_cpu_strip *s,
+                                                 int64_t rows, int panels)
 {
-    some_panels(t, rows, panels, false);
+    some_panels(s, rows, panels, (struct shape){KG_TILE_ROWS, KG_TILE_PANELS}, false);
 }
 
-static __attribute__((noinline)) void tile_of_pairs(const struct kg_cpu_tile *t, int rows,
-                                                    int panels)
+static __attribute__((noinline)) void sum_pairs(const struct kg_cpu_strip *s,
+                                                int64_t rows, int panels)
 {
-    some_panels(t, rows, panels, true);
+    some_panels(s, rows, panels, (struct shape){KG_PAIR_ROWS, KG_PAIR_PANELS}, true);
 }
 
-static void tile_by_registers(const struct kg_cpu_tile *t, int rows, int panels)
+static void sum_by_registers(const struct kg_cpu_strip *s, int64_t rows, int panels)
 {
     const struct kg_amx_job j = {
-        .left = t->left,
-        .left_row = t->left_row,
-        .right = t->right,
-        .right_panel = t->right_panel,
-        .blocks = t->steps / KG_BLOCK_STEPS,
-        .out = t->out,
-        .out_row = t->out_row,
-        .first = t->first,
+        .left = s->left,
+        .left_row = s->left_row,
+        .right = s->right,
+        .right_panel = s->right_panel,
+        .blocks = s->steps / KG_BLOCK_STEPS,
+        .out = s->out,
+        .out_row = s->out_row,
+        .first = s->first,
     };
-    kg_amx_configure(rows);
+    kg_amx_configure((int)rows);
     kg_amx_few_rows(&j, panels);
     kg_amx_release();
 }
 
-void kg_cpu_tile_chain(const struct kg_cpu_tile *t, enum kg_dtype dtype, int rows,
-                       int panels)
+void kg_cpu_sum_strip(const struct kg_cpu_strip *s, enum kg_dtype dtype, int64_t rows,
+                      int panels)
 {
     if (dtype == KG_F32) {
-        tile_of_floats(t, rows, panels);
+        sum_floats(s, rows, panels);
     } else if (KG_SIMD_AMX) {
-        tile_by_registers(t, rows, panels);
+        sum_by_registers(s, rows, panels);
     } else {
         if (KG_SIMD_FLUSH_MODE)
             kg_fp_set_mode(KG_FP_FLUSH);
-        tile_of_pairs(t, rows, panels);
+        sum_pairs(s, rows, panels);
         if (KG_SIMD_FLUSH_MODE)
             kg_fp_set_mode(KG_FP_EXACT);
     }

@@ -30,21 +30,17 @@ static void widen(float *to, const struct kg_codes *m, int64_t panel)
 static void multiply(struct kg_mat c, struct kg_mat a, const float *wide, int panels,
                      int64_t col)
 {
-    const int64_t rows = kg_cpu_tile_rows(KG_F32);
-    struct kg_cpu_tile t = {.left_row = a.stride * (int64_t)sizeof(float),
-                            .right_panel = a.cols * KG_STEP_BYTES,
-                            .out_row = c.stride};
+    struct kg_cpu_strip t = {.left_row = a.stride * (int64_t)sizeof(float),
+                             .right_panel = a.cols * KG_STEP_BYTES,
+                             .out = kg_cpu_f32(c, 0) + col,
+                             .out_row = c.stride};
 
     for (int64_t s = 0; s < a.cols; s += KG_PRODUCT_CHUNK) {
         t.steps = a.cols - s < KG_PRODUCT_CHUNK ? a.cols - s : KG_PRODUCT_CHUNK;
         t.first = s == 0;
         t.right = (const char *)wide + s * KG_STEP_BYTES;
-        for (int64_t r = 0; r < a.rows; r += rows) {
-            t.left = (const char *)(kg_cpu_f32(a, r) + s);
-            t.out = kg_cpu_f32(c, r) + col;
-            kg_cpu_tile_chain(&t, KG_F32, (int)(a.rows - r < rows ? a.rows - r : rows),
-                              panels);
-        }
+        t.left = (const char *)(kg_cpu_f32(a, 0) + s);
+        kg_cpu_sum_strip(&t, KG_F32, a.rows, panels);
     }
 }
 

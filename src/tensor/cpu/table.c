@@ -4,8 +4,8 @@
  * after it; backend.c chooses one at run time. All of them return the same bits
  * (docs/exactness.md), so the choice is one of speed alone.
  */
-#include "base/amx.h"
 #include "tensor/cpu/cpu_internal.h"
+#include "tensor/cpu/product_internal.h"
 
 #include <stdio.h>
 
@@ -17,8 +17,10 @@ static void describe(char *text, size_t bytes)
     const char *by = KG_SIMD_AMX        ? "tile registers"
                      : KG_SIMD_BF16_DOT ? "an instruction for pairs"
                                         : "fused sums";
-    snprintf(text, bytes, "%s, tiles of %d x %d sums, bf16 by %s", TEXT(KG_CPU_TABLE),
-             (int)KG_TILE_ROWS, KG_TILE_PANELS * KG_PANEL, by);
+    snprintf(text, bytes, "%s, tiles of %d x %d sums, of bf16 %d x %d by %s",
+             TEXT(KG_CPU_TABLE), (int)KG_TILE_ROWS, KG_TILE_PANELS * KG_PANEL,
+             kg_cpu_tile_rows(KG_BF16),
+             kg_cpu_tile_panels(KG_BF16, KG_AMX_SQUARE) * KG_PANEL, by);
 }
 
 extern const struct kg_backend KG_CPU_TABLE;
@@ -27,7 +29,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .name = "cpu",
     .describe = describe,
     .host_memory = true,
-    .weights = KG_PANELS,
+    .weights = KG_SIMD_AMX ? KG_PANELS : KG_SPLIT_PANELS,
     .alloc = kg_cpu_alloc,
     .free = kg_cpu_free,
     .put = kg_cpu_copy,
