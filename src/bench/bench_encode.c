@@ -74,7 +74,7 @@ static kg_status measure(struct kg_bench_report *r, const char *name,
                                      .user = e,
                                      .repeats = repeats,
                                      .warm = true,
-                                     .ceiling = KG_BENCH_GEMM_FP32};
+                                     .ceiling = KG_BENCH_PEAK_FP32};
     char label[80];
     const struct kg_bench_rate rate = {.name = label,
                                        .work = work_of(s, e->texts),

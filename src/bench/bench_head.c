@@ -147,8 +147,10 @@ struct subject {
 static kg_status measure(struct kg_bench_report *r, const struct subject *s,
                          struct both_ways *b, struct kg_err *err)
 {
-    struct kg_bench_job job = {
-        .run = run_both_ways, .user = b, .repeats = 2, .ceiling = KG_BENCH_GEMM};
+    struct kg_bench_job job = {.run = run_both_ways,
+                               .user = b,
+                               .repeats = 2,
+                               .ceiling = kg_bench_compute(r, false)};
     struct kg_bench_bar most = {s->max_bytes, true}, none = {0};
     struct kg_bench_rate rate = {
         s->name, 2 * s->products * ROWS * V * D, "GFLOP/s", {0.5, false}};

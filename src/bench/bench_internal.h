@@ -15,7 +15,7 @@
 
 enum kg_bench_ceiling {
     KG_BENCH_NO_CEILING,
-    KG_BENCH_GEMM,      /* FLOP/s of a product in the report's dtype */
+    KG_BENCH_GEMM, /* FLOP/s of a product in the report's dtype: of a device's library */
     KG_BENCH_GEMM_FP32, /* FLOP/s */
     KG_BENCH_PEAK,      /* FLOP/s of multiply-adds in registers, in the report's dtype */
     KG_BENCH_PEAK_FP32, /* FLOP/s */
@@ -33,6 +33,16 @@ struct kg_bench_report {
                           * first need */
     uint64_t sum;        /* of what the memory ceiling read, so that it is read */
 };
+
+/* What bounds products in fp32, or in the report's dtype: what the registers do; on a
+ * device, of which that is not asked, the best product of its library. */
+static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_report *r,
+                                                     bool fp32)
+{
+    if (r->be->host_memory)
+        return fp32 ? KG_BENCH_PEAK_FP32 : KG_BENCH_PEAK;
+    return fp32 ? KG_BENCH_GEMM_FP32 : KG_BENCH_GEMM;
+}
 
 /* ---- time ---- */
 
@@ -63,6 +73,9 @@ kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
                           struct kg_err *err) KG_MUST_CHECK;
 /* Take the ceilings' memory now: what is held from here on is the benchmark's own. */
 kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* One measurement more of a ceiling: *best rises to what it reaches, a second. */
+kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
+                         enum kg_bench_ceiling kind, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
                         const struct kg_bench_job *job, struct kg_err *err) KG_MUST_CHECK;
 /* One repetition more, and its ceiling before it. */
@@ -143,6 +156,12 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_
 /* The row of what crosses to a device, of a second step. */
 kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
                              int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* Steps taken apart, on the CPU.   errors: UNSUPPORTED (a device) */
+kg_status kg_bench_train_parts(struct kg_bench_report *r,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
+                                  const struct kg_bench_shape *s, int n_seqs, int seq_len,
+                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,
@@ -150,6 +169,15 @@ kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shap
 /* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* bench_parts.c: the CPU's backend, whose operations say what they took */
+const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
+/* What follows is a piece of work of its own; it took so long and is the one to report.
+ * returns seconds */
+void kg_bench_parts_begin(void);
+double kg_bench_parts_keep(double seconds);
+/* Rows of what was kept, beside their ceilings. */
+kg_status kg_bench_put_parts(struct kg_bench_report *r, const char *name,
+                             struct kg_err *err) KG_MUST_CHECK;
 /* bench_products.c */
 enum {
     KG_BENCH_FEW_ROWS = 8,            /* up to which weights come from memory: */

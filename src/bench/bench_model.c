@@ -191,7 +191,7 @@ static kg_status decode_turns(struct kg_bench_timing *alone,
     struct kg_bench_job beside_job = {.run = run_beside_neighbour, .user = d};
 
     if (d->batch > 1) {
-        alone_job.ceiling = KG_BENCH_GEMM;
+        alone_job.ceiling = kg_bench_compute(r, false);
         alone_job.per_byte = 2.0 * d->batch / (double)kg_dtype_traits(r->ct)->bytes;
     }
     KG_TRY(kg_bench_time(alone, r, &alone_job, err)); /* warm */

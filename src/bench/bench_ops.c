@@ -168,7 +168,7 @@ static kg_status bench_product(struct work *w, int64_t rows, int64_t n, int64_t 
     KG_TRY(matrix(&w->c, w, w->r->ct, rows, n, err));
     KG_TRY(matrix(&w->a, w, w->r->ct, rows, k, err));
     KG_TRY(weight(&w->b, w, n, k, err));
-    return measure(w, &rate, KG_BENCH_GEMM, err);
+    return measure(w, &rate, kg_bench_compute(w->r, false), err);
 }
 
 /* ---- attention ---- */
@@ -242,7 +242,8 @@ static kg_status bench_attention(struct work *w, bool backward, struct kg_err *e
              backward ? "backward" : "forward", w->sizes->sequences, w->sizes->length);
     w->call = backward ? attend_back : attend;
     KG_TRY(make_attention(w, backward, err));
-    return measure(w, &rate, KG_BENCH_GEMM, err);
+    /* made of fp32 on the CPU */
+    return measure(w, &rate, kg_bench_compute(w->r, w->r->be->host_memory), err);
 }
 
 /* ---- head ---- */
@@ -297,7 +298,7 @@ static kg_status bench_head(struct work *w, int64_t d, bool backward, struct kg_
              w->sizes->head_rows);
     w->call = backward ? go_back : find_logp;
     KG_TRY(make_head(w, d, backward, err));
-    return measure(w, &rate, KG_BENCH_GEMM, err);
+    return measure(w, &rate, kg_bench_compute(w->r, false), err);
 }
 
 /* ---- optimizer ---- */

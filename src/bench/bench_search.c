@@ -213,7 +213,7 @@ static kg_status bench_many(struct kg_bench_report *r, struct pass *p, const cha
                                      .user = p,
                                      .repeats = p->repeats,
                                      .warm = true,
-                                     .ceiling = KG_BENCH_GEMM_FP32};
+                                     .ceiling = kg_bench_compute(r, true)};
     char name[80];
     const struct kg_bench_rate rate = {.name = name,
                                        .work = 2.0 * QUESTIONS * (double)p->passages *

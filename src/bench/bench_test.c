@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "tensor/backend_testing.h"
 #include "tensor/cuda/emu.h"
+#include "tensor/selfcheck.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -385,28 +386,103 @@ static void a_step_of_adapters_is_measured(void **state)
     kg_str_release(&out);
 }
 
-/* FLOP/s of `flops` in registers, and of a product of 512 x 512 matrices. */
+/* What a part did and its share of the step, out of its row. */
+static double work_of_part(double *share, const char *text, const char *part)
+{
+    char name[64];
+    double seconds, best;
+    const char *at;
+
+    snprintf(name, sizeof name, "{\"name\": \"%s\", \"seconds\"", part);
+    at = strstr(text, name);
+    if (!at)
+        fail_msg("no row of %s in\n%s", part, text);
+    assert_int_equal(sscanf(at + strlen(name),
+                            ": %lf, \"share_of_step\": %lf, \"best\": %lf", &seconds,
+                            share, &best),
+                     3);
+    return seconds * best;
+}
+
+/* Times are the machine's, work is not: gradients of inputs and of weights multiply as
+ * often as the forward, and the head thrice as often back. */
+static void a_training_step_is_taken_apart(void **state)
+{
+    static const char *const parts[] = {"x W^T",
+                                        "dy W",
+                                        "dy^T x",
+                                        "head",
+                                        "head, backward",
+                                        "attention",
+                                        "attention, backward",
+                                        "norms",
+                                        "rope",
+                                        "activations, biases",
+                                        "embedding",
+                                        "casts, weights packed",
+                                        "optimizer",
+                                        "copies, zeros, sums"};
+    enum { N = sizeof parts / sizeof *parts };
+    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
+    struct kg_str out = {0};
+    struct kg_bench_report r = brief_report(&out, cpu, KG_BF16);
+    double work[N], share, all = 0;
+    struct kg_err err;
+
+    (void)state;
+    r.json = true;
+    if (kg_bench_train_parts_of(&r, &tiny_shape, 2, 32, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    for (int i = 0; i < N; i++) {
+        work[i] = work_of_part(&share, kg_str_text(&out), parts[i]);
+        all += share;
+        assert_true(work[i] > 0);
+    }
+    assert_true(all < 1.01);
+    assert_true(fabs(work[1] / work[0] - 1) < 0.01);
+    assert_true(fabs(work[2] / work[0] - 1) < 0.01);
+    assert_true(fabs(work[4] / work[3] - 3) < 0.03);
+    assert_true(fabs(work[6] / work[5] - 2.5) < 0.03);
+    kg_buf_free(cpu, r.slab);
+    kg_str_release(&out);
+}
+
+static void only_the_cpu_takes_a_step_apart(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out, .ct = KG_F32};
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&r.be, "far", &err), KG_OK);
+    assert_int_equal(kg_bench_train_parts(&r, &err), KG_EUNSUPPORTED);
+    assert_string_equal(err.message, "train --parts: expected the CPU, found far");
+    kg_str_release(&out);
+}
+
+/* FLOP/s in registers, and of a product of 512 x 512 matrices, by what this thread
+ * computed: no neighbour is in it. */
 static double peak_once(enum kg_dtype t)
 {
-    const double flops = 1e9, start = kg_clock_seconds();
+    const double flops = 1e9, start = kg_clock_thread_seconds();
     struct kg_err err;
 
     assert_int_equal(kg_op_peak(backend(), t, flops, &err), KG_OK);
-    return flops / (kg_clock_seconds() - start);
+    return flops / (kg_clock_thread_seconds() - start);
 }
 
 static double product_once(enum kg_dtype t)
 {
     enum { SIDE = 512 };
     static float a[SIDE * SIDE], b[SIDE * SIDE], c[SIDE * SIDE];
-    const double start = kg_clock_seconds();
+    const double start = kg_clock_thread_seconds();
     struct kg_err err;
 
     assert_int_equal(kg_op_matmul(backend(), kg_mat(c, KG_F32, SIDE, SIDE),
                                   kg_mat(a, t, SIDE, SIDE), kg_mat(b, t, SIDE, SIDE),
                                   KG_MATMUL_NT, false, &err),
                      KG_OK);
-    return 2.0 * SIDE * SIDE * SIDE / (kg_clock_seconds() - start);
+    return 2.0 * SIDE * SIDE * SIDE / (kg_clock_thread_seconds() - start);
 }
 
 /* A loop that a compiler has shortened or spilled is no ceiling. In turns, so that both
@@ -450,6 +526,8 @@ int main(void)
         cmocka_unit_test(operations_are_measured_one_by_one),
         cmocka_unit_test(parameters_of_a_token_are_its_experts),
         cmocka_unit_test(a_step_of_adapters_is_measured),
+        cmocka_unit_test(a_training_step_is_taken_apart),
+        cmocka_unit_test(only_the_cpu_takes_a_step_apart),
         cmocka_unit_test(no_product_passes_the_registers),
     };
 

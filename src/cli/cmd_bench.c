@@ -32,6 +32,7 @@ static int64_t rounds;
 static int64_t piece_ms = 50;
 static int64_t soak_s;
 static int64_t ranks = 1;
+static bool parts;
 static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_bench_flags[] = {
@@ -52,6 +53,9 @@ const struct kg_flag kg_bench_flags[] = {
      "products by the library's fastest plan for each shape, whatever its bits: what "
      "exactness costs",
      0, 0, NULL},
+    {"parts", 0, KG_FOR("train", parts), NULL,
+     "a step taken apart: seconds of its operations and the share of their ceilings", 0,
+     0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,
@@ -194,6 +198,10 @@ int kg_cmd_bench(int argc, char **argv)
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)
-        status = bench_rows(&out, argc > 0 ? argv[0] : NULL, ct, &err);
+        status = bench_rows(&out,
+                            parts      ? "train-parts"
+                            : argc > 0 ? argv[0]
+                                       : NULL,
+                            ct, &err);
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

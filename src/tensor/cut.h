@@ -25,9 +25,9 @@ struct kg_cut_block {
 };
 
 /* Fills in row_blocks and col_blocks, for blocks of at most so many rows and panels, as
- * far as units allow. What a block costs is what it multiplies and what it reads for that: the thread that has most
- * blocks ends last, and another block of work may wait for it where threads are not
- * alone. */
+ * far as units allow. What a block costs is what it multiplies and what it reads for
+ * that: the thread that has most blocks ends last, and half a block more is waited for
+ * where threads are not alone. */
 void kg_cut_for(struct kg_cut *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads);
 

@@ -5,6 +5,7 @@
 
 #include "base/need_testing.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 /* Of each instruction set: panels of a tile as threads share them out. */
@@ -46,57 +47,67 @@ static int64_t most_work(const struct kg_cut *c, int64_t threads)
     return most;
 }
 
+/* returns whether the matrix is large enough */
+static bool is_shared_out(int64_t n, int64_t width, int64_t unit, int64_t threads)
+{
+    const struct kg_cut c = cut_of(n, width, unit, threads);
+    const double mean = (double)(c.rows * c.panels) / (double)threads;
+    const int64_t most = most_work(&c, threads);
+    if (mean < LARGE)
+        return false;
+    if ((double)most > 1.1 * mean)
+        fail_msg("%lld rows, %lld panels by %lld, %lld threads: %lld where the mean is "
+                 "%.1f, %lld x %lld blocks",
+                 (long long)n, (long long)c.panels, (long long)unit, (long long)threads,
+                 (long long)most, mean, (long long)c.row_blocks, (long long)c.col_blocks);
+    return true;
+}
+
 static void no_thread_has_more_than_a_tenth_above_the_mean(void **state)
 {
     (void)state;
     int large = 0;
-    for (int u = 0; u < N_UNITS; u++)
-        for (int r = 0; r < N_ROWS; r++)
-            for (int w = 0; w < N_WIDTHS; w++)
-                for (int64_t threads = 1; threads <= MOST_THREADS; threads++) {
-                    const struct kg_cut c = cut_of(rows[r], widths[w], unit_panels[u],
-                                                   threads);
-                    const int64_t all = c.rows * c.panels;
-                    const double mean = (double)all / (double)threads;
-                    if (mean < LARGE)
-                        continue;
-                    large++;
-                    if ((double)most_work(&c, threads) > 1.1 * mean)
-                        fail_msg("%lld rows, %lld panels by %lld, %lld threads: %lld "
-                                 "where the mean is %.1f, %lld x %lld blocks",
-                                 (long long)c.rows, (long long)c.panels,
-                                 (long long)c.unit_panels, (long long)threads,
-                                 (long long)most_work(&c, threads), mean,
-                                 (long long)c.row_blocks, (long long)c.col_blocks);
-                }
+    for (int i = 0; i < N_UNITS * N_ROWS * N_WIDTHS; i++)
+        for (int64_t threads = 1; threads <= MOST_THREADS; threads++)
+            large += is_shared_out(rows[i % N_ROWS], widths[i / N_ROWS % N_WIDTHS],
+                                   unit_panels[i / N_ROWS / N_WIDTHS], threads);
     assert_true(large > 1000);
+}
+
+static unsigned char seen[2100][24];
+
+static void see(const struct kg_cut_block *b)
+{
+    assert_true(b->rows > 0 && b->panels > 0 && b->rows <= MOST_ROWS + 32);
+    for (int64_t y = b->row; y < b->row + b->rows; y++)
+        for (int64_t x = b->panel; x < b->panel + b->panels; x++)
+            seen[y][x]++;
+}
+
+static void each_is_seen_once(int64_t n, int64_t panels, int64_t threads)
+{
+    struct kg_cut c = {.rows = n,
+                       .panels = panels,
+                       .unit_rows = n % 2 ? 1 : 32,
+                       .unit_panels = 1 + panels % 3};
+    memset(seen, 0, sizeof seen);
+    kg_cut_for(&c, MOST_ROWS, MOST_PANELS, threads);
+    for (int64_t i = 0; i < c.row_blocks * c.col_blocks; i++) {
+        const struct kg_cut_block b = kg_cut_at(&c, i);
+        see(&b);
+    }
+    for (int64_t i = 0; i < n * panels; i++)
+        assert_int_equal(seen[i / panels][i % panels], 1);
 }
 
 /* Also where tiles want whole squares of rows. */
 static void every_output_is_in_one_block(void **state)
 {
     (void)state;
-    static unsigned char seen[2100][24];
     for (int64_t n = 1; n < 2100; n += 1 + n / 3)
         for (int64_t panels = 1; panels <= 24; panels += 3)
-            for (int64_t threads = 1; threads <= MOST_THREADS; threads *= 4) {
-                struct kg_cut c = {.rows = n,
-                                   .panels = panels,
-                                   .unit_rows = n % 2 ? 1 : 32,
-                                   .unit_panels = 1 + panels % 3};
-                memset(seen, 0, sizeof seen);
-                kg_cut_for(&c, MOST_ROWS, MOST_PANELS, threads);
-                for (int64_t i = 0; i < c.row_blocks * c.col_blocks; i++) {
-                    const struct kg_cut_block b = kg_cut_at(&c, i);
-                    assert_true(b.rows > 0 && b.panels > 0 && b.rows <= MOST_ROWS + 32);
-                    for (int64_t y = b.row; y < b.row + b.rows; y++)
-                        for (int64_t x = b.panel; x < b.panel + b.panels; x++)
-                            seen[y][x]++;
-                }
-                for (int64_t y = 0; y < n; y++)
-                    for (int64_t x = 0; x < panels; x++)
-                        assert_int_equal(seen[y][x], 1);
-            }
+            for (int64_t threads = 1; threads <= MOST_THREADS; threads *= 4)
+                each_is_seen_once(n, panels, threads);
 }
 
 /* Threads write no line of memory together: blocks begin where a unit does. */
