@@ -35,8 +35,8 @@ enum { KG_LANES = 16 };
 
 /* Constants of the instruction set: whether the processor's mode makes small sums zero
  * (else the _flushed functions do), whether pairs of bf16 are multiplied by an
- * instruction of their own, and how many rows by panels of sixteen sums fit the registers:
- * of fp32, and of bf16, which has two chains for each. */
+ * instruction of their own, and how many rows by panels of sixteen sums fit the
+ * registers: of fp32, and of bf16, which has two chains for each. */
 #if defined(KG_SIMD_512)
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
 #elif defined(KG_SIMD_256)

@@ -185,17 +185,18 @@ static int64_t depth_of(const struct factors *f, int64_t rows)
     return once ? f->steps : min64(chunk_steps(f->a.dtype), f->steps);
 }
 
-/* One chunk of all strips; after the last one they leave. */
+/* One chunk of all strips; after the last one they leave.
+ * two: of a strip of the second product; behind it the first one's, of as many strips as
+ * wait for another chunk */
 static kg_status run_chunk(const struct pass *p, struct hand *h,
-                           const struct kg_cut_block *b, float *sums, int64_t s0,
+                           const struct kg_cut_block *b, float *two, int64_t s0,
                            int64_t n, struct kg_err *err)
 {
     const int64_t strip = kg_cpu_tile_panels(p->one.a.dtype, b->rows);
     const int64_t apart = n == p->one.steps ? 0 : b->rows * strip * KG_PANEL;
     const int64_t chunk = chunk_steps(p->one.a.dtype);
     struct kg_cut_block part = *b;
-    float *two = p->two.steps > 0 ? sums + b->rows * (b->panels + strip) * KG_PANEL
-                                  : NULL;
+    float *sums = two + (p->two.steps > 0 ? b->rows * strip * KG_PANEL : 0);
     KG_TRY(left_of(&h->one, &p->one, b, s0, n, err));
     for (; part.panel < b->panel + b->panels; part.panel += strip, sums += apart) {
         part.panels = min64(strip, b->panel + b->panels - part.panel);
@@ -204,7 +205,7 @@ static kg_status run_chunk(const struct pass *p, struct hand *h,
             continue;
         for (int64_t s = 0; s < p->two.steps; s += chunk)
             sum_strip(two, &p->two, &h->two, &part, s, min64(chunk, p->two.steps - s));
-        store_sums(p, &part, sums, two);
+        store_sums(p, &part, sums, p->two.steps > 0 ? two : NULL);
     }
     return KG_OK;
 }
@@ -216,7 +217,9 @@ run_block(const struct pass *p, struct hand *h, struct kg_cut_block b, struct kg
         return run_squares(p, h, &b, err);
     const int64_t strip = kg_cpu_tile_panels(p->one.a.dtype, b.rows);
     const int64_t depth = depth_of(&p->one, b.rows);
-    const size_t count = (size_t)(b.rows * (b.panels + 2 * strip)) * KG_PANEL;
+    const int64_t wait = depth < p->one.steps ? b.panels : 0;
+    const int64_t strips = (p->two.steps > 0 ? 2 : 1) * strip;
+    const size_t count = (size_t)(b.rows * (wait + strips)) * KG_PANEL;
     float *sums = kg_cpu_scratch(KG_CPU_SCRATCH_SUMS, count * sizeof *sums, err);
     if (!sums)
         return err->code;

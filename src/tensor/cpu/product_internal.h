@@ -66,6 +66,9 @@ struct kg_cpu_strip {
     float *out;          /* row r, panel p at out + r*out_row + 16*p */
     int64_t out_row;     /* floats */
     bool first;          /* of the row's chunks: out = instead of out += */
+    /* for a tile: lines of the next strip's panels to ask for at every block */
+    const char *ahead;
+    int64_t lines;
 };
 void kg_cpu_sum_strip(const struct kg_cpu_strip *s, enum kg_dtype dtype, int64_t rows,
                       int panels);

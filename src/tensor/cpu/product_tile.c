@@ -159,8 +159,14 @@ static KG_ALWAYS_INLINE void chain_pairs(const struct kg_cpu_strip *t,
             const float *out = t->out + r * t->out_row + p * KG_LANES;
             kg_v16_store(total[r][p], t->first ? kg_v16_zero() : kg_v16_load(out));
         }
+    const int64_t lines = KG_SIMD_BF16_DOT ? t->lines : 0; /* others are slow enough */
+    const char *ahead = t->ahead;
     for (int64_t s = 0; s < t->steps; s += KG_BLOCK_STEPS) {
         struct sums even, odd;
+        for (int64_t i = 0; i < lines; i++, ahead += KG_STEP_BYTES)
+            KG_UNROLL
+        for (int p = 0; p < f.panels; p++)
+            __builtin_prefetch(ahead + p * t->right_panel, 0, 2);
         half_block(&even, f, t, s, false);
         half_block(&odd, f, t, s, true);
         KG_UNROLL
@@ -213,8 +219,12 @@ static KG_ALWAYS_INLINE void row_tiles(const struct kg_cpu_strip *s, int64_t row
 {
     const int64_t tiles = (rows + most - 1) / most;
     struct kg_cpu_strip t = *s;
+    t.lines = pairs && tiles > 1 ? (KG_BLOCK_STEPS + tiles - 1) / tiles : 0;
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t r = rows * i / tiles;
+        t.lines = i * t.lines < KG_BLOCK_STEPS ? t.lines : 0;
+        t.ahead = s->right + panels * s->right_panel +
+                  i * t.lines * s->steps / KG_BLOCK_STEPS * KG_STEP_BYTES;
         t.left = s->left + r * s->left_row;
         t.out = s->out + r * s->out_row;
         some_rows(&t, (int)(rows * (i + 1) / tiles - r), most, panels, pairs);

@@ -17,7 +17,7 @@ static void describe(char *text, size_t bytes)
     const char *by = KG_SIMD_AMX        ? "tile registers"
                      : KG_SIMD_BF16_DOT ? "an instruction for pairs"
                                         : "fused sums";
-    snprintf(text, bytes, "%s, tiles of %d x %d sums, of bf16 %d x %d by %s",
+    snprintf(text, bytes, "%s, tiles of %d x %d sums, %d x %d of bf16 by %s",
              TEXT(KG_CPU_TABLE), (int)KG_TILE_ROWS, KG_TILE_PANELS * KG_PANEL,
              kg_cpu_tile_rows(KG_BF16),
              kg_cpu_tile_panels(KG_BF16, KG_AMX_SQUARE) * KG_PANEL, by);
