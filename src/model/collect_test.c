@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
+#include "ranks/message.h"
 #include "ranks/nccl_testing.h"
 #include "ranks/ranks_testing.h"
 
@@ -23,7 +24,7 @@ struct asked {
  * bucket before and behind. */
 static uint64_t foretold(const struct kg_model *m, const struct kg_ranks *r)
 {
-    uint64_t bytes = 4 * sizeof(struct kg_err);
+    uint64_t bytes = 4 * sizeof(struct kg_ranks_word);
 
     for (size_t i = 0; i < m->n_params; i++) {
         const struct kg_param *p = &m->params[i];

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
+#include "ranks/message.h"
 #include "ranks/nccl_testing.h"
 #include "ranks/ranks_testing.h"
 #include "tensor/selfcheck.h"
@@ -87,7 +88,7 @@ static uint64_t foretold(const struct kg_ranks *r)
     static const uint64_t own[] = {N, LITTLE, 0};
     const uint64_t others = (uint64_t)r->n - 1;
 
-    return own[r->me] * sizeof(float) + others * (4 * sizeof(struct kg_err) + 8);
+    return own[r->me] * sizeof(float) + others * (4 * sizeof(struct kg_ranks_word) + 8);
 }
 
 static int as_rank(struct kg_ranks *r, void *user)

@@ -16,6 +16,12 @@ struct kg_ranks_head {
     char kind[KG_RANKS_KIND]; /* the caller's `what`, cut; zeros behind it; or r->kind */
 };
 
+/* What a rank says where all agree (kg_ranks_agree). */
+struct kg_ranks_word {
+    struct kg_err err;
+    char at[KG_RANKS_KIND];
+};
+
 void kg_ranks_head_make(struct kg_ranks_head *head, const struct kg_ranks *r,
                         const char *what, size_t bytes);
 /* Of a message from rank `from`, where `bytes` of `what` are expected.

@@ -1,6 +1,7 @@
 /* NCCL by a library of the tests' own: how it is found, what of it may be missing, that
  * each rank has what was sent to it, and that all hear of what fails on one.
  */
+#include "ranks/message.h"
 #include "ranks/nccl.h"
 
 #include "base/clock.h"
@@ -138,7 +139,8 @@ static int speak(struct kg_ranks *r, void *user)
         status = exchange(r, be, turn, &e);
     for (int p = 0; p < r->n; p++)
         all += p != r->me ? 3 * sent(r->me, p) : 0;
-    all += (uint64_t)(3 * 2 * (r->n - 1)) * sizeof e; /* they agree before and after */
+    /* they agree before and after */
+    all += (uint64_t)(3 * 2 * (r->n - 1)) * sizeof(struct kg_ranks_word);
     if (status == KG_OK && r->sent - before != all)
         return 7;
     if (status != a->status || (a->says && !strstr(e.message, a->says))) {

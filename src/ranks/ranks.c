@@ -284,12 +284,6 @@ kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_
 
 /* ---- agreement ---- */
 
-/* What a rank says where all agree. */
-struct word {
-    struct kg_err err;
-    char at[KG_RANKS_KIND];
-};
-
 static void sign(struct kg_err *told, struct kg_ranks *r, const struct kg_err *err)
 {
     *told = *err;
@@ -309,7 +303,7 @@ static kg_status is_told(struct kg_ranks *r, const struct kg_err *err)
     return err->code;
 }
 
-static kg_status lowest_failure(struct kg_ranks *r, const struct word *all,
+static kg_status lowest_failure(struct kg_ranks *r, const struct kg_ranks_word *all,
                                 struct kg_err *err)
 {
     r->told = false;
@@ -323,7 +317,8 @@ static kg_status lowest_failure(struct kg_ranks *r, const struct word *all,
 
 /* One that failed may be at a later agreement than the others; one that did not is where
  * they are. */
-static kg_status one_place(struct kg_ranks *r, const struct word *all, struct kg_err *err)
+static kg_status one_place(struct kg_ranks *r, const struct kg_ranks_word *all,
+                           struct kg_err *err)
 {
     for (int p = 1; p < r->n; p++) {
         if (strncmp(all[p].at, all[0].at, sizeof all[p].at) == 0)
@@ -344,7 +339,7 @@ static kg_status one_place(struct kg_ranks *r, const struct word *all, struct kg
 kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
                          struct kg_err *err)
 {
-    struct word *all, own;
+    struct kg_ranks_word *all, own;
     kg_status said;
 
     if (r->n < 2 || (status != KG_OK && (r->told || r->lost)))
