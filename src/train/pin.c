@@ -105,17 +105,18 @@ static kg_status pin_date(struct kg_config *config, const char *date, struct kg_
     struct kg_prompt_opts how;
     struct kg_init init;
     struct kg_recipe r;
-    struct kg_err unread;
+    kg_status status;
     bool asks;
 
     kg_recipe_read(&r, config);
     if (*r.task_opts.prompt.date)
         return KG_OK;
     KG_TRY(kg_init_find(&init, &r, KG_INIT_NEWEST, err));
-    asks = kg_run_choose_prompt(&t, &how, &r, kg_init_model_dir(&init, &r).text,
-                                &unread) == KG_OK &&
-           kg_chat_template_asks_date(t);
+    status = kg_run_choose_prompt(&t, &how, &r, kg_init_model_dir(&init, &r).text, err);
+    asks = status == KG_OK && kg_chat_template_asks_date(t);
     kg_chat_template_close(t);
+    if (status == KG_ENOMEM)
+        return status;
     if (!asks)
         return KG_OK;
     kg_log_info("data.date: %s, for the chat template asks for the day", date);
