@@ -390,12 +390,17 @@ kg_status kg_jinja_range(struct kg_jv *out, struct kg_jinja *j, const int64_t bo
     return KG_OK;
 }
 
+/* A slice of a slice multiplies steps, which Python does without a bound. */
 static kg_status slice_of_range(struct kg_jv *out, struct kg_jinja *j,
                                 const int64_t of[3], const struct range *r)
 {
-    const int64_t bounds[3] = {of[0] + r->first * of[2], of[0] + r->end * of[2],
-                               of[2] * r->step};
+    const int64_t at[3] = {r->first, r->end, r->step};
+    int64_t bounds[3];
 
+    for (int i = 0; i < 3; i++)
+        if (__builtin_mul_overflow(at[i], of[2], &bounds[i]) ||
+            (i < 2 && __builtin_add_overflow(of[0], bounds[i], &bounds[i])))
+            return kg_jinja_fail(j, "expected a smaller step");
     return kg_jinja_range(out, j, bounds, r->n);
 }
 

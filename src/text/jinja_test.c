@@ -223,6 +223,60 @@ static void errors_name_line_and_column(void **state)
     kg_str_release(&out);
 }
 
+/* By Python 3.11: str() of each, and its list(); none: a bound beyond 64 bits. */
+static void slices_of_ranges_are_those_of_python(void **state)
+{
+    static const char *const rows[][2] = {
+        {"range(10)[::2**60]", "range(0, 10, 1152921504606846976) [0]"},
+        {"range(10)[::2**60][::3]",
+         "range(0, 1152921504606846976, 3458764513820540928) [0]"},
+        {"range(10)[::2**60][::4]",
+         "range(0, 1152921504606846976, 4611686018427387904) [0]"},
+        {"range(10)[::2**60][::-4]",
+         "range(0, -1152921504606846976, -4611686018427387904) [0]"},
+        {"range(10)[::2**60][::-8]",
+         "range(0, -1152921504606846976, -9223372036854775808) [0]"},
+        {"range(10)[::-(2**60)][::-4]",
+         "range(9, 1152921504606846985, 4611686018427387904) [9]"},
+        {"range(0, 2**60, 2**59)[::-1]",
+         "range(576460752303423488, -576460752303423488, -576460752303423488) "
+         "[576460752303423488, 0]"},
+        {"range(-(2**60), 2**60, 2**60)[::2]",
+         "range(-1152921504606846976, 1152921504606846976, 2305843009213693952) "
+         "[-1152921504606846976]"},
+        {"range(2**60 - 1, 2**60)[::2**60][::4]",
+         "range(1152921504606846975, 2305843009213693951, 4611686018427387904) "
+         "[1152921504606846975]"},
+        {"range(2**60, 0, -1000000000000000000)[::2]",
+         "range(1152921504606846976, -847078495393153024, -2000000000000000000) "
+         "[1152921504606846976]"},
+        {"range(10)[::2**60][::8]", NULL},
+        {"range(10)[::-(2**60)][::2**60]", NULL},
+        {"range(0,10)[::1152921504606846976][::1152921504606846976]", NULL},
+        {"range(2**60 - 1, 2**60)[::2**60][::-4][::-1][::-2]",
+         "range(1152921504606846975, -3458764513820540929, -9223372036854775808) "
+         "[1152921504606846975]"},
+    };
+    struct kg_str out = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[200];
+        kg_status status;
+
+        snprintf(text, sizeof text, "{%% set r = %s %%}{{ r }} {{ r|list }}", rows[i][0]);
+        kg_str_clear(&out);
+        status = render_with(&out, text, "{}", &opts);
+        if (status != (rows[i][1] ? KG_OK : KG_EFORMAT) ||
+            (rows[i][1] ? strcmp(kg_str_text(&out), rows[i][1]) != 0
+                        : !strstr(err.message, "expected a smaller step")))
+            fail_msg("%s: expected %s, found %s", rows[i][0],
+                     rows[i][1] ? rows[i][1] : "an error",
+                     status == KG_OK ? kg_str_text(&out) : err.message);
+    }
+    kg_str_release(&out);
+}
+
 static void limits_stop_a_rendering(void **state)
 {
     static const char *const hostile[] = {
@@ -577,6 +631,7 @@ int main(void)
         cmocka_unit_test(published_and_derived_renderings_are_byte_equal),
         cmocka_unit_test(a_macro_calls_back_who_calls_it),
         cmocka_unit_test(errors_name_line_and_column),
+        cmocka_unit_test(slices_of_ranges_are_those_of_python),
         cmocka_unit_test(limits_stop_a_rendering),
         cmocka_unit_test(memory_stays_below_its_limit),
         cmocka_unit_test(every_failed_allocation_is_reported),
