@@ -7,8 +7,10 @@
 #include "ranks_run_testing.h"
 
 #include "ranks/same.h"
+#include "text/chat_template.h"
 
 #include <fcntl.h>
+#include <time.h>
 
 #define SAID ROOT "/said"
 
@@ -247,6 +249,40 @@ static void a_file_that_is_another_on_one_rank_is_named(void **state)
     close(here);
 }
 
+/* ---- days ---- */
+
+/* Rank 1 is in a zone where it is always the day before. */
+static void live_in_another_zone(int me)
+{
+    if (setenv("TZ", me == 1 ? "West24" : "UTC0", 1) != 0)
+        _exit(127);
+    tzset();
+}
+
+static void the_day_of_rank_0_is_the_day_of_all(void **state)
+{
+    static const struct upset apart = {.before = live_in_another_zone, .wait_s = 60};
+    static const char *const dated[] = {"train.lanes=2", "train.steps=1",
+                                        "data.user_turn=true",
+                                        "data.chat_template=" ROOT "/dated.jinja", NULL};
+    static const char template[] = /* the model has no letters for a day */
+        "{% if 0 %}{{ strftime_now('%d %b %Y') }}{% endif %}{{ messages[0].content }}";
+    struct kg_chat_day days[2];
+    struct kg_str text = {0};
+
+    (void)state;
+    fresh(ROOT "/n");
+    NEED(kg_file_write_atomic(ROOT "/dated.jinja", template, strlen(template), err));
+    live_in_another_zone(0);
+    days[0] = kg_chat_today();
+    train_with(2, ROOT "/n", false, dated, &apart);
+    days[1] = kg_chat_today(); /* where midnight passed */
+    NEED(kg_file_read(&text, ROOT "/n/config.yaml", 1 << 20, err));
+    assert_true(strstr(kg_str_text(&text), days[0].text) ||
+                strstr(kg_str_text(&text), days[1].text));
+    kg_str_release(&text);
+}
+
 /* ---- a transport that lies ---- */
 
 enum lie { KIND, NOTHING, HALF, ONE_MORE, MUCH_MORE, NUMBER, LIES };
@@ -430,6 +466,7 @@ int main(void)
         cmocka_unit_test(every_key_that_may_not_differ_is_named),
         cmocka_unit_test(a_run_of_ranks_that_were_told_otherwise_is_refused),
         cmocka_unit_test(a_file_that_is_another_on_one_rank_is_named),
+        cmocka_unit_test(the_day_of_rank_0_is_the_day_of_all),
         cmocka_unit_test(a_rank_that_sends_something_else_ends_all_in_words),
         cmocka_unit_test(and_so_does_one_of_divided_gradients),
     };

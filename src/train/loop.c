@@ -664,6 +664,7 @@ static kg_status check_files(struct kg_ranks *ranks, const struct kg_config *con
 kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
                           bool stop_on_signal, struct kg_err *err)
 {
+    struct kg_chat_day today = kg_chat_today();
     struct kg_recipe r;
     kg_status status;
     int phase;
@@ -672,10 +673,12 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
     phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
     kg_watch_after(r.log.watchdog_s);
     status = check_keys(ranks, config, resume, err);
+    if (status == KG_OK) /* a rank's clock or zone may be another */
+        status = kg_ranks_share(ranks, &today, sizeof today, "day of the start", err);
     if (status == KG_OK)
         status = kg_ahead_check(&r, ranks, err);
     if (status == KG_OK)
-        status = kg_pin(config, resume, err);
+        status = kg_pin(config, resume, today, err);
     status = kg_ranks_agree(ranks, status, "opening", err);
     if (status == KG_OK)
         status = check_files(ranks, config, err);

@@ -123,9 +123,9 @@ static kg_status pin_date(struct kg_config *config, const char *date, struct kg_
     return kg_config_set(config, "data.date", date, false, "the start of the run", err);
 }
 
-kg_status kg_pin(struct kg_config *config, bool resume, struct kg_err *err)
+kg_status kg_pin(struct kg_config *config, bool resume, struct kg_chat_day today,
+                 struct kg_err *err)
 {
-    struct kg_chat_day today = kg_chat_today();
     struct kg_config *before = NULL;
     const char *then;
     struct kg_path path;

@@ -97,7 +97,7 @@ static void names_become_commits_and_fields_paths(void **state)
     struct kg_recipe r;
 
     (void)state;
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     is_pinned(config, COMMIT_A);
     kg_recipe_read(&r, config);
     said = kg_config_list(config, "data.train");
@@ -120,7 +120,7 @@ static void a_new_value_is_not_what_the_old_one_stood_for(void **state)
     struct kg_recipe r;
 
     (void)state;
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     need(kg_config_override(config, "model.path=here", "test", &err));
     need(kg_config_override(config, "data.train=[x, y, z]", "test", &err));
     kg_recipe_read(&r, config);
@@ -135,24 +135,24 @@ static void a_resumed_run_keeps_its_commit(void **state)
     struct kg_config *config = recipe_with("org/tiny");
 
     (void)state;
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     keep_config(config);
     kg_config_free(config);
     put("hub/models--org--tiny/refs/main", COMMIT_B); /* something newer was fetched */
     config = recipe_with("org/tiny");
-    need(kg_pin(config, true, &err));
+    need(kg_pin(config, true, kg_chat_today(), &err));
     is_pinned(config, COMMIT_A);
     kg_config_free(config);
     config = recipe_with("org/tiny@" COMMIT_B); /* the comparison of configs refuses it */
-    need(kg_pin(config, true, &err));
+    need(kg_pin(config, true, kg_chat_today(), &err));
     is_pinned(config, COMMIT_B);
     kg_config_free(config);
     config = recipe_with("org/tiny@main"); /* as said: what main is now */
-    need(kg_pin(config, true, &err));
+    need(kg_pin(config, true, kg_chat_today(), &err));
     is_pinned(config, COMMIT_B);
     kg_config_free(config);
     config = recipe_with("org/tiny");
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     is_pinned(config, COMMIT_B);
     kg_config_free(config);
 }
@@ -162,13 +162,13 @@ static void a_resumed_run_asks_for_its_own_commit(void **state)
     struct kg_config *config = recipe_with("org/tiny");
 
     (void)state;
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     keep_config(config);
     kg_config_free(config);
     put("hub/models--org--tiny/refs/main", COMMIT_B);
     need(kg_file_remove_tree(in_dir("hub/models--org--tiny/snapshots/" COMMIT_A), &err));
     config = recipe_with("org/tiny");
-    assert_int_equal(kg_pin(config, true, &err), KG_ENOTFOUND);
+    assert_int_equal(kg_pin(config, true, kg_chat_today(), &err), KG_ENOTFOUND);
     assert_non_null(strstr(err.message, "model.path: org/tiny@" COMMIT_A));
     assert_non_null(strstr(err.message, "kedge pull org/tiny@" COMMIT_A));
     kg_config_free(config);
@@ -180,7 +180,7 @@ static void has_date(bool resume, const char *more, const char *date)
 
     if (more)
         need(kg_config_override(config, more, "test", &err));
-    need(kg_pin(config, resume, &err));
+    need(kg_pin(config, resume, kg_chat_today(), &err));
     assert_string_equal(kg_config_text(config, "data.date"), date);
     kg_config_free(config);
 }
@@ -201,12 +201,12 @@ static void a_run_keeps_the_day_that_its_template_asks_for(void **state)
     put(model, "{{ messages }}");
     has_date(false, NULL, "");
     put(model, dated);
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     after = kg_chat_today();
     date = kg_config_text(config, "data.date");
     assert_true(strcmp(date, before.text) == 0 || strcmp(date, after.text) == 0);
     need(kg_config_override(config, "data.date=2020-02-29", "test", &err));
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     assert_string_equal(kg_config_text(config, "data.date"), "2020-02-29");
     keep_config(config);
     kg_config_free(config);
@@ -225,7 +225,7 @@ static void manifest_of(struct kg_str *out, const char *from)
     struct kg_recipe r;
 
     need(kg_config_override(config, "data.train=[]", "test", &err));
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     kg_recipe_read(&r, config);
     need(kg_str_puts(out, "{\"inputs\": ", &err));
     need(kg_inputs_json(out, &r, &err));
@@ -246,7 +246,7 @@ static void the_manifest_has_the_commit(void **state)
     put("manifest.json", text.data);
     kg_str_clear(&text);
     need(kg_config_override(config, "data.train=[]", "test", &err));
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     kg_recipe_read(&r, config);
     /* the same bytes under another commit */
     assert_int_equal(kg_inputs_check(&r, in_dir("manifest.json"), &err), KG_ECONFLICT);
@@ -268,7 +268,7 @@ static void every_failed_allocation_is_a_status(void **state)
         kg_status status;
 
         kg_mem_fail_at(n);
-        status = kg_pin(config, false, &err);
+        status = kg_pin(config, false, kg_chat_today(), &err);
         kg_mem_fail_at(0);
         kg_config_free(config);
         if (status == KG_OK)
@@ -287,7 +287,7 @@ static struct kg_config *searching(const char *where)
 
     snprintf(at, sizeof at, "search.where=%s", where);
     need(kg_train_config(&config, NULL, all, 2, &err));
-    need(kg_pin(config, false, &err));
+    need(kg_pin(config, false, kg_chat_today(), &err));
     return config;
 }
 

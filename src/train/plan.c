@@ -360,7 +360,7 @@ kg_status kg_train_plan(struct kg_str *out, struct kg_config *config, bool resum
     struct kg_run run;
     kg_status status;
 
-    KG_TRY(kg_pin(config, resume, err));
+    KG_TRY(kg_pin(config, resume, kg_chat_today(), err));
     KG_TRY(kg_run_open(&run, config, err));
     KG_TRY_GOTO(out, kg_run_dir_try(&run.in, &run.state, &run.log, resume, err));
     KG_TRY_GOTO(out, start_lines(out, &run.in, err));
@@ -447,7 +447,7 @@ kg_status kg_train_plan_memory(struct kg_str *out, struct kg_config *config, boo
     struct kg_run run;
     kg_status status;
 
-    KG_TRY(kg_pin(config, resume, err));
+    KG_TRY(kg_pin(config, resume, kg_chat_today(), err));
     KG_TRY(kg_run_outline(&run, config, device_bytes, err));
     KG_TRY_GOTO(out, check_planned_device(&run.in.recipe, device_bytes > 0, err));
     KG_TRY_GOTO(out, algorithm_lines(out, &run.in, err));
