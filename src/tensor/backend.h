@@ -525,7 +525,7 @@ struct kg_backend {
     kg_status (*scale)(struct kg_vec y, float factor, struct kg_err *err);
     kg_status (*sum_squares)(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);
-    void (*peak)(enum kg_dtype t, double flops);
+    double (*peak)(enum kg_dtype t, double flops); /* returns FLOP done */
 };
 
 /* The backend of this name; NULL: the default, the CPU, or in tests what the environment

@@ -294,7 +294,7 @@ static kg_status far_sum_squares(double *out, struct kg_vec x, struct kg_vec min
 {
     LENDING(sum_squares(out, x, minus, err), x.data, minus.data);
 }
-static void far_peak(enum kg_dtype t, double flops) { cpu->peak(t, flops); }
+static double far_peak(enum kg_dtype t, double flops) { return cpu->peak(t, flops); }
 
 /* Weights lie as the CPU's. */
 static struct kg_backend table = {

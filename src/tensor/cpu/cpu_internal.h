@@ -134,7 +134,7 @@ kg_status kg_cpu_ema(struct kg_vec avg, struct kg_vec w, float eta, struct kg_er
 kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                              struct kg_err *err);
 
-void kg_cpu_peak(enum kg_dtype t, double flops);
+double kg_cpu_peak(enum kg_dtype t, double flops);
 
 /* ---- scratch.c: what a thread keeps ---- */
 /* Memory of the calling thread, one block per use, valid until it asks for the same use

@@ -301,7 +301,7 @@ kg_status kg_cuda_scale(struct kg_vec y, float factor, struct kg_err *err);
 kg_status kg_cuda_add(struct kg_vec y, struct kg_vec x, struct kg_err *err);
 kg_status kg_cuda_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
                               struct kg_err *err);
-void kg_cuda_peak(enum kg_dtype t, double flops);
+double kg_cuda_peak(enum kg_dtype t, double flops);
 kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
 
 /* ---- products ---- */
