@@ -328,15 +328,27 @@ static int renamed(struct kg_math_compare *c, int gold, int answer, int right)
     return copy(c->tree, right, &change);
 }
 
+/* x, y, t, \theta: a name that is no capital, as those of areas and volumes are. */
+static bool is_unknown(const struct kg_math_compare *c, int node)
+{
+    return kg_math_at(c, node)->kind == KG_MATH_SYM &&
+           !isupper((unsigned char)kg_math_leaf_text(c->tree, node)[0]);
+}
+
 static verdict equations(struct kg_math_compare *c, const struct chain *g,
                          const struct chain *a)
 {
     int sign = 0;
     int right;
+    verdict v;
 
     if (kg_math_is_name(c, g->part[0]) && kg_math_is_name(c, a->part[0])) {
-        if (kg_math_same_tree(c->tree, g->part[0], a->part[0]) || c->opts->lenient)
-            return kg_math_compare_inner(c, g->part[1], a->part[1]);
+        if (kg_math_same_tree(c->tree, g->part[0], a->part[0]) || c->opts->lenient) {
+            c->of_unknown = is_unknown(c, g->part[0]);
+            v = kg_math_compare_inner(c, g->part[1], a->part[1]);
+            c->of_unknown = false;
+            return v;
+        }
         right = renamed(c, g->part[0], a->part[0], a->part[1]);
         if (right)
             return kg_math_compare_inner(c, g->part[1], right);
@@ -654,6 +666,16 @@ static bool is_empty_set(const struct kg_math_compare *c, int node)
            (n->kind == KG_MATH_CONST && n->op == KG_MATH_EMPTY);
 }
 
+/* Whether it is an inequality, or a list that has one. */
+static bool has_inequality(const struct kg_math_compare *c, int node)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+
+    return n->kind == KG_MATH_LIST
+               ? has_inequality(c, n->a) || (n->b && has_inequality(c, n->b))
+               : n->kind == KG_MATH_REL && n->op >= KG_MATH_NE && n->op <= KG_MATH_GE;
+}
+
 static verdict collections(struct kg_math_compare *c, int gold, int answer)
 {
     int g = kg_math_at(c, gold)->kind;
@@ -679,7 +701,8 @@ static verdict collections(struct kg_math_compare *c, int gold, int answer)
     if (g == KG_MATH_LIST && a == KG_MATH_LIST &&
         kg_math_at(c, gold)->op + kg_math_at(c, answer)->op ==
             KG_MATH_ALL + KG_MATH_ANY &&
-        kg_math_is_name(c, gold))
+        (kg_math_is_name(c, gold) || has_inequality(c, gold) ||
+         has_inequality(c, answer)))
         return kg_math_conclude(c, KG_MATH_WRONG, "\"and\" is not \"or\"");
     if (g == KG_MATH_LIST && a == KG_MATH_TUPLE)
         return lists(c, gold, kg_math_at(c, answer)->a, true);
@@ -694,16 +717,6 @@ static bool has_relation(const struct kg_math_compare *c, int node)
             kg_math_at(c, node)->op != KG_MATH_IN) ||
            (kg_math_at(c, node)->kind == KG_MATH_LIST &&
             has_relation(c, kg_math_at(c, node)->a));
-}
-
-/* Whether it is an inequality, or a list that starts with one. */
-static bool has_inequality(const struct kg_math_compare *c, int node)
-{
-    const struct kg_math_node *n = kg_math_at(c, node);
-
-    return n->kind == KG_MATH_LIST
-               ? has_inequality(c, n->a)
-               : n->kind == KG_MATH_REL && n->op >= KG_MATH_NE && n->op <= KG_MATH_GE;
 }
 
 /* An interval or union against relations that mean one. */
@@ -868,8 +881,8 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 
     if (other_half_of_day(c, gold, answer))
         return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
-    g = kg_math_without_domains(c, g);
-    a = kg_math_without_domains(c, a);
+    g = kg_math_without_domains(c, g, KG_MATH_GOLD_SIDE);
+    a = kg_math_without_domains(c, a, KG_MATH_ANSWER_SIDE);
     gold = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, g)));
     answer = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, a)));
     if (!conflict && kg_math_is_class(c, kg_math_class_of(c, gold)) &&
@@ -921,7 +934,8 @@ verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
     c->item = 0;
     c->products = 0;
     c->depth = 0;
-    c->whole_names = false;
+    c->whole[KG_MATH_GOLD_SIDE] = c->whole[KG_MATH_ANSWER_SIDE] = 0;
+    c->of_unknown = false;
     c->decider.tree = c->tree;
     gold = kg_math_worked_out(c, gold);
     answer = kg_math_worked_out(c, answer);

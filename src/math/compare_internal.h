@@ -55,8 +55,9 @@ int kg_math_class_of(const struct kg_math_compare *c, int node);
 bool kg_math_is_class(const struct kg_math_compare *c, int node);
 verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer);
 verdict kg_math_class_and_other(struct kg_math_compare *c, int gold, int answer);
-/* A list without items as k \in Z, which are noted. */
-int kg_math_without_domains(struct kg_math_compare *c, int node);
+/* A list without items as k \in Z whose name is a parameter of the others; the names are
+ * noted for that side. */
+int kg_math_without_domains(struct kg_math_compare *c, int node, int side);
 /* A copy of the tree with `from` replaced by `to`. */
 int kg_math_replaced(struct kg_math_compare *c, int node, int from, int to);
 /* The tree with its derivatives, integrals, limits and infinite sums worked out, as

@@ -1,10 +1,11 @@
 /* Parameters by other names: the C of an antiderivative, the k of all solutions.
  *
  * A name that stands for any value may be called otherwise, but x may not: so a name is a
- * parameter only where it looks like one. C, c, K, C_1 are, where they are a term of
- * their own or numbered (the other side may then have A and B); a small letter is, beside
- * pi or where it is said to be whole. Of two antiderivatives in one variable a constant
- * may be the difference, so their derivatives are compared.
+ * parameter only where it looks like one. C and C_1 are, where they are added once; what
+ * stands in their place on the other side (c, K, A, B) is too. k, l, m or n is where its
+ * side says that it is whole, or alone of them as a multiple of pi in a sum. Of two
+ * antiderivatives in one variable a constant may be the difference, so their derivatives
+ * are compared.
  */
 #include "math/compare_internal.h"
 
@@ -39,15 +40,25 @@ static void collect(const struct kg_math_compare *c, struct names *out, int node
     collect(c, out, n->b);
 }
 
-/* Whether the name is a term of its own in the sum. */
+/* How often the name stands there. */
+static int count(const struct kg_math_compare *c, int node, int name)
+{
+    if (!node)
+        return 0;
+    if (kg_math_same_tree(c->tree, node, name))
+        return 1;
+    return count(c, kg_math_at(c, node)->a, name) +
+           count(c, kg_math_at(c, node)->b, name);
+}
+
+/* Whether the name is an added term of its own in the sum. */
 static bool is_term(const struct kg_math_compare *c, int sum, int name)
 {
     const struct kg_math_node *n = kg_math_at(c, sum);
 
     if (n->kind == KG_MATH_ADD)
         return is_term(c, n->a, name) || is_term(c, n->b, name);
-    return n->kind == KG_MATH_NEG ? is_term(c, n->a, name)
-                                  : kg_math_same_tree(c->tree, sum, name);
+    return kg_math_same_tree(c->tree, sum, name);
 }
 
 static bool is_pi(const struct kg_math_node *n)
@@ -70,40 +81,123 @@ static bool turns(const struct kg_math_compare *c, int node, int name)
     return turns(c, n->a, name) || turns(c, n->b, name);
 }
 
-enum parameter { NONE, LETTER, CONSTANT, NUMBERED, WHOLE };
+static bool is_sum(const struct kg_math_node *n) { return n->kind == KG_MATH_ADD; }
 
-static enum parameter kind_of(const struct kg_math_compare *c, int tree, int name)
+static bool is_symbol(const struct kg_math_node *n)
+{
+    return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
+}
+
+/* Whether the tree is linear in the name, with a number as its factor. */
+static bool is_linear(const struct kg_math_compare *c, int node, int name)
+{
+    const struct kg_math_node *n = kg_math_at(c, node);
+
+    if (count(c, node, name) == 0)
+        return true;
+    switch ((enum kg_math_kind)n->kind) {
+    case KG_MATH_SYM:
+        return true;
+    case KG_MATH_NEG:
+        return is_linear(c, n->a, name);
+    case KG_MATH_ADD:
+        return is_linear(c, n->a, name) && is_linear(c, n->b, name);
+    case KG_MATH_DIV:
+        return is_linear(c, n->a, name) && !kg_math_any(c->tree, n->b, is_symbol);
+    case KG_MATH_MUL:
+        return count(c, n->a, name) == 0
+                   ? is_linear(c, n->b, name) && !kg_math_any(c->tree, n->a, is_symbol)
+                   : is_linear(c, n->a, name) && !kg_math_any(c->tree, n->b, is_symbol);
+    default:
+        return false;
+    }
+}
+
+/* One of k, l, m, n. */
+static bool is_whole_letter(const struct kg_math_compare *c, int name)
+{
+    const char *text = kg_math_leaf_text(c->tree, name);
+
+    return text[0] && kg_char_in("klmn", text[0]) && !text[1];
+}
+
+static bool is_declared(const struct kg_math_compare *c, int side, int name)
+{
+    for (int list = c->whole[side]; list; list = kg_math_at(c, list)->b) {
+        if (kg_math_same_tree(c->tree, kg_math_at(c, list)->a, name))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the name counts periods: pi/4 + 2 k pi. Without a sum only k and n do, in the
+ * value of an unknown: x = 2 k pi, but an area may be m pi. */
+static bool counts_periods(const struct kg_math_compare *c, int tree, int name)
+{
+    const char *text = kg_math_leaf_text(c->tree, name);
+    struct names all = {.n = 0};
+
+    collect(c, &all, tree);
+    for (int i = 0; i < all.n; i++) {
+        if (is_whole_letter(c, all.node[i]) &&
+            !kg_math_same_tree(c->tree, all.node[i], name))
+            return false;
+    }
+    return count(c, tree, name) == 1 && turns(c, tree, name) &&
+           is_linear(c, tree, name) &&
+           (kg_math_any(c->tree, tree, is_sum) ||
+            (c->of_unknown && kg_char_in("kn", text[0])));
+}
+
+enum parameter { NONE, LETTER, PERIODS, CONSTANT, NUMBERED, WHOLE };
+
+static enum parameter kind_of(const struct kg_math_compare *c, int side, int tree,
+                              int name)
 {
     const char *text = kg_math_leaf_text(c->tree, name);
     bool sum = kg_math_at(c, tree)->kind == KG_MATH_ADD;
 
-    if (kg_char_in("CcKk", text[0]) && text[1] == '_' && isdigit((unsigned char)text[2]))
-        return sum ? NUMBERED : NONE;
-    if (kg_char_in("CcKk", text[0]) && !text[1] && sum && is_term(c, tree, name))
-        return CONSTANT;
-    if (kg_char_in("kmnl", text[0]) && !text[1] &&
-        (c->whole_names || turns(c, tree, name)))
+    if (is_whole_letter(c, name) && is_declared(c, side, name))
         return WHOLE;
-    return sum && isupper((unsigned char)text[0]) && !text[1] ? LETTER : NONE;
+    if (is_whole_letter(c, name) && counts_periods(c, tree, name))
+        return PERIODS;
+    if (!sum || count(c, tree, name) != 1)
+        return NONE;
+    if (kg_char_in("CcKk", text[0]) && text[1] == '_' && isdigit((unsigned char)text[2]))
+        return NUMBERED;
+    if (kg_char_in("CcKk", text[0]) && !text[1] && is_term(c, tree, name))
+        return CONSTANT;
+    return isupper((unsigned char)text[0]) && !text[1] ? LETTER : NONE;
 }
 
-/* Whether names of these kinds may be the same parameter. */
-static bool match(enum parameter a, enum parameter b)
+static bool is_whole(enum parameter p) { return p == WHOLE || p == PERIODS; }
+
+/* Whether the gold answer's name and the answer's may be the same parameter. C has to be
+ * among two constants of integration, as c and k alone are names like others. */
+static bool match(const struct kg_math_compare *c, int g, enum parameter gold, int a,
+                  enum parameter answer)
 {
-    if (a == WHOLE || b == WHOLE)
-        return a == b;
-    return a != NONE && b != NONE &&
-           (a == NUMBERED || b == NUMBERED || (a == CONSTANT && b == CONSTANT));
+    char of_gold = kg_math_leaf_text(c->tree, g)[0];
+    char of_answer = kg_math_leaf_text(c->tree, a)[0];
+
+    if (is_whole(gold) || is_whole(answer))
+        return is_whole(gold) && is_whole(answer);
+    if (gold == NONE || answer == NONE ||
+        !(gold == NUMBERED || answer == NUMBERED ||
+          (gold == CONSTANT && answer == CONSTANT)))
+        return false;
+    return of_gold == 'C' || ((of_gold == 'c' || gold == LETTER) && of_answer == 'C');
 }
 
 /* The names of a tree that are parameters, or that the other side has not. */
-static struct names parameters(const struct kg_math_compare *c, int tree,
+static struct names parameters(const struct kg_math_compare *c, int side, int tree,
                                const struct names *all, const struct names *other)
 {
     struct names out = {.n = 0};
 
     for (int i = 0; i < all->n; i++) {
-        if (!has(c, other, all->node[i]) || kind_of(c, tree, all->node[i]) > LETTER)
+        if (!has(c, other, all->node[i]) ||
+            kind_of(c, side, tree, all->node[i]) > PERIODS)
             out.node[out.n++] = all->node[i];
     }
     return out;
@@ -126,6 +220,20 @@ static int renamed(struct kg_math_compare *c, int answer, const struct names *a,
     return answer;
 }
 
+/* Whether the answer's name may be the gold answer's parameter there; one of integration
+ * needs a variable beside it. */
+static bool may_be(const struct kg_math_compare *c, int gold, int g, int answer, int a)
+{
+    enum parameter kind = kind_of(c, KG_MATH_GOLD_SIDE, gold, g);
+    struct names all = {.n = 0};
+    bool variable = is_whole(kind);
+
+    collect(c, &all, gold);
+    for (int i = 0; i < all.n; i++)
+        variable = variable || kind_of(c, KG_MATH_GOLD_SIDE, gold, all.node[i]) == NONE;
+    return variable && match(c, g, kind, a, kind_of(c, KG_MATH_ANSWER_SIDE, answer, a));
+}
+
 static verdict same_renamed(struct kg_math_compare *c, int gold, int answer,
                             const struct names *g, const struct names *a)
 {
@@ -138,8 +246,7 @@ static verdict same_renamed(struct kg_math_compare *c, int gold, int answer,
         bool may = true;
 
         for (int k = 0; k < a->n; k++)
-            may = may && match(kind_of(c, gold, g->node[orders[i][k]]),
-                               kind_of(c, answer, a->node[k]));
+            may = may && may_be(c, gold, g->node[orders[i][k]], answer, a->node[k]);
         if (may)
             v = kg_math_equal(&c->decider, gold, renamed(c, answer, a, g, orders[i]),
                               NULL);
@@ -147,30 +254,57 @@ static verdict same_renamed(struct kg_math_compare *c, int gold, int answer,
     return v;
 }
 
-/* The only name that is no constant of integration there; 0 where it is not the only one,
- * or where there is no constant. */
-static int variable_of(const struct kg_math_compare *c, int tree)
+/* The variable of an antiderivative: the only name beside one constant of integration,
+ * which is C or C_1 in the gold answer.   returns 0 where it is none */
+static int variable_of(const struct kg_math_compare *c, int side, int tree)
 {
     struct names names = {.n = 0};
-    int variable = 0;
-    bool constant = false;
-    int others = 0;
 
     collect(c, &names, tree);
-    for (int i = 0; i < names.n; i++) {
-        enum parameter kind = kind_of(c, tree, names.node[i]);
-        bool term = (kind == CONSTANT || kind == NUMBERED) &&
-                    is_term(c, tree, names.node[i]);
+    for (int i = 0; i < names.n && names.n == 2; i++) {
+        enum parameter kind = kind_of(c, side, tree, names.node[i]);
+        bool clear = side == KG_MATH_ANSWER_SIDE ||
+                     kg_math_leaf_text(c->tree, names.node[i])[0] == 'C';
 
-        constant = constant || term;
-        variable = term ? variable : names.node[i];
-        others += !term;
+        if ((kind == CONSTANT || kind == NUMBERED) && clear &&
+            is_term(c, tree, names.node[i]))
+            return names.node[1 - i];
     }
-    return constant && others == 1 ? variable : 0;
+    return 0;
 }
 
-/* Without the items that only say that a name is a whole number: k \in Z. */
-int kg_math_without_domains(struct kg_math_compare *c, int node)
+/* Whether the item says that a name is a whole number: k \in Z. */
+static bool is_domain(const struct kg_math_compare *c, int item)
+{
+    const struct kg_math_node *n = kg_math_at(c, item);
+
+    return n->kind == KG_MATH_REL && n->op == KG_MATH_IN &&
+           kg_math_at(c, n->a)->kind == KG_MATH_SYM &&
+           strcmp(kg_math_leaf_text(c->tree, n->b), "set:Z") == 0;
+}
+
+/* Whether the name is a parameter of what the other items of the list say: it stands in
+ * them, and none is a set of it (x > 2, x \in Z) or what it is equal to. */
+static bool is_parameter(const struct kg_math_compare *c, int list, int name)
+{
+    int found = 0;
+
+    for (; list; list = kg_math_at(c, list)->b) {
+        int item = kg_math_at(c, list)->a;
+        const struct kg_math_node *n = kg_math_at(c, item);
+        bool equation = kg_math_is_relation(c, item, KG_MATH_EQ);
+
+        if (is_domain(c, item) || count(c, item, name) == 0)
+            continue;
+        if ((n->kind == KG_MATH_REL && !(equation && count(c, n->a, name) == 0)) ||
+            n->kind == KG_MATH_SET || n->kind == KG_MATH_SETOP)
+            return false;
+        found++;
+    }
+    return found > 0;
+}
+
+int kg_math_without_domains(struct kg_math_compare *c, int node, int side)
 {
     int list = 0;
     int last = 0;
@@ -178,13 +312,13 @@ int kg_math_without_domains(struct kg_math_compare *c, int node)
     if (kg_math_at(c, node)->kind != KG_MATH_LIST)
         return node;
     for (int link = node; link; link = kg_math_at(c, link)->b) {
-        const struct kg_math_node *n = kg_math_at(c, kg_math_at(c, link)->a);
-        bool domain = n->kind == KG_MATH_REL && n->op == KG_MATH_IN &&
-                      strcmp(kg_math_leaf_text(c->tree, n->b), "set:Z") == 0;
+        int item = kg_math_at(c, link)->a;
+        int name = kg_math_at(c, item)->a;
 
-        c->whole_names = c->whole_names || domain;
-        if (!domain)
-            kg_math_list_add(c->tree, &list, &last, kg_math_at(c, link)->a);
+        if (is_domain(c, item) && is_parameter(c, node, name))
+            c->whole[side] = kg_math_node(c->tree, KG_MATH_LIST, 0, name, c->whole[side]);
+        else
+            kg_math_list_add(c->tree, &list, &last, item);
     }
     if (!list || kg_math_list_length(c->tree, list) == kg_math_list_length(c->tree, node))
         return node;
@@ -232,13 +366,13 @@ verdict kg_math_same_but_names(struct kg_math_compare *c, int gold, int answer)
     struct names all_a = {.n = 0};
     struct names g;
     struct names a;
-    int variable = variable_of(c, gold);
-    int other = variable_of(c, answer);
+    int variable = variable_of(c, KG_MATH_GOLD_SIDE, gold);
+    int other = variable_of(c, KG_MATH_ANSWER_SIDE, answer);
 
     collect(c, &all_g, gold);
     collect(c, &all_a, answer);
-    g = parameters(c, gold, &all_g, &all_a);
-    a = parameters(c, answer, &all_a, &all_g);
+    g = parameters(c, KG_MATH_GOLD_SIDE, gold, &all_g, &all_a);
+    a = parameters(c, KG_MATH_ANSWER_SIDE, answer, &all_a, &all_g);
     if (all_g.n < MAX_SEEN && all_a.n < MAX_SEEN && g.n == a.n && g.n > 0 &&
         g.n <= MAX_NAMES && same_renamed(c, gold, answer, &g, &a) == KG_MATH_RIGHT)
         return KG_MATH_RIGHT;

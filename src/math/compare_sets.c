@@ -103,12 +103,13 @@ static bool is_one(int kind)
 }
 
 /* The items of a list hold one or the other, but inequalities that "and" joins hold both,
- * and so does whatever stands beside x \ne 0, also the 1 of x \ne 0, 1. */
+ * and so does what a comma puts beside x \ne 0, and the 1 of x \ne 0, 1. */
 static int as_joined(struct kg_math_compare *c, int list)
 {
     bool excludes = kg_math_any(c->tree, list, is_unequal);
     bool equal = kg_math_any(c->tree, list, is_equal);
-    bool all = excludes || (kg_math_at(c, list)->op == KG_MATH_ALL && !equal);
+    bool any = kg_math_at(c, list)->op == KG_MATH_ANY;
+    bool all = excludes ? !any : kg_math_at(c, list)->op == KG_MATH_ALL && !equal;
     int made = 0;
 
     for (; list; list = kg_math_at(c, list)->b) {
@@ -116,9 +117,11 @@ static int as_joined(struct kg_math_compare *c, int list)
         int kind = kg_math_at(c, kg_math_strip(c, item))->kind;
         int set = as_set(c, item);
 
-        if (excludes && made && is_one(kind))
+        bool excluded = excludes && made && is_one(kind);
+
+        if (excluded)
             set = except(c, only(c, item));
-        made = made ? setop(c, all ? '&' : '|', made, set) : set;
+        made = made ? setop(c, all || excluded ? '&' : '|', made, set) : set;
     }
     return made;
 }

@@ -270,14 +270,17 @@ bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int
  * where it is not found */
 enum { KG_MATH_SUM_TEXT = 512 };
 bool kg_math_sum_limit(struct kg_math_decider *d, char text[KG_MATH_SUM_TEXT], int node);
+enum { KG_MATH_GOLD_SIDE, KG_MATH_ANSWER_SIDE, KG_MATH_SIDES };
 struct kg_math_compare {
     struct kg_math_decider decider;
     struct kg_math_tree *tree;
     const struct kg_math_opts *opts;
-    int item;         /* of the gold list, for its tolerance */
-    int products;     /* of matrices, worked out so far */
-    int depth;        /* of comparisons inside comparisons */
-    bool whole_names; /* k \in Z was said */
+    int item;     /* of the gold list, for its tolerance */
+    int products; /* of matrices, worked out so far */
+    int depth;    /* of comparisons inside comparisons */
+    int whole
+        [KG_MATH_SIDES]; /* by side: a list of the names that are said to be whole, or 0 */
+    bool of_unknown;     /* what is compared is the value of an unknown: x = .. */
 };
 /* Answer against gold, both trees of c->tree. */
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
