@@ -7,7 +7,7 @@
  * and denominator are both proved to be zero there. An infinite sum of rational terms is
  * taken to its limit by Wynn's two algorithms, which are exact where the terms are
  * exponential polynomials (epsilon) or the partial sums are a rational function (rho),
- * and where a whole column agrees. What none of this settles stays a name of its own:
+ * as series.c sees by their shape, and where a whole column agrees. What none of this settles stays a name of its own:
  * equal to itself, undecided otherwise.
  */
 #include "math/compare_internal.h"
@@ -670,6 +670,22 @@ static int limit_at_infinity(struct kg_math_compare *c, int f, int name, int sig
     return t->full ? 0 : limit_of(c, f, name, number(t, 0), true);
 }
 
+/* Whether a radicand may be zero at the point: on one side of it there is no root, and
+ * the side that was asked for is not known here. */
+static bool ends_at(struct kg_math_compare *c, int f, int name, int at)
+{
+    struct kg_math_tree *t = c->tree;
+    const struct kg_math_node n = t->nodes[f];
+    bool root = (n.kind == KG_MATH_FUNC && n.op <= KG_MATH_ROOT) ||
+                (n.kind == KG_MATH_POW && t->nodes[n.b].kind == KG_MATH_DIV);
+
+    if (!f || !depends(t, f, name))
+        return false;
+    if (root && is_zero(c, kg_math_replaced(c, n.a, name, at)) != KG_MATH_WRONG)
+        return true;
+    return ends_at(c, n.a, name, at) || ends_at(c, n.b, name, at);
+}
+
 static int limit(struct kg_math_compare *c, int node)
 {
     struct kg_math_tree *t = c->tree;
@@ -680,7 +696,7 @@ static int limit(struct kg_math_compare *c, int node)
     int sign;
     bool infinite = kg_math_is_infinite(c, at, &sign);
 
-    if (kg_math_any(t, f, is_stepped))
+    if (kg_math_any(t, f, is_stepped) || (!infinite && ends_at(c, f, name, at)))
         return 0;
     value = infinite ? limit_at_infinity(c, f, name, sign)
                      : limit_of(c, f, name, at, false);

@@ -6,9 +6,11 @@
  *
  * Sums: Wynn's algorithms make columns out of the partial sums. A column that is constant
  * is the limit: of epsilon where the terms are sums of polynomials times powers, of rho
- * where the partial sums are a rational function of their number. Both are exact over the
- * rationals; that the terms fall is asked too, since epsilon also has a value for sums
- * that grow without end.
+ * where the partial sums are a rational function of their number. The first 24 terms say
+ * nothing of the others in general (floor(n/30) is 0 for long), so only terms of these two
+ * shapes are summed, and the column has to be constant for longer than the shape has
+ * coefficients: a sequence that keeps to a recurrence so long keeps to it for ever. Powers
+ * must fall, and a denominator may have no zero further on.
  */
 #include "math/flint_internal.h"
 
@@ -82,6 +84,224 @@ bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int
 
 /* ---- infinite sums ---- */
 
+/* What the terms are made of. Of powers: p(k) r^k, so many of them with polynomials of
+ * that degree, all of which fall or none of which grows. Else a rational function of
+ * that degree; norm: sum of the sizes of its coefficients, where these are whole. */
+struct shape {
+    bool ok;
+    bool falls;
+    int count;
+    int degree;
+    double norm;
+};
+
+enum { MAX_DEGREE = SUMS };
+
+static const double no_norm = 1e9; /* coefficients that are not known to be whole */
+
+static bool is_bound(const struct kg_math_node *n) { return n->kind == KG_MATH_BOUND; }
+
+static bool has_bound(const struct kg_math_eval *e, int node)
+{
+    return kg_math_any(e->tree, node, is_bound);
+}
+
+/* The factor of the bound name in a whole linear exponent, or 0. */
+static slong slope(struct kg_math_eval *e, int node)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+    slong a;
+    slong b;
+
+    switch ((enum kg_math_kind)n->kind) {
+    case KG_MATH_BOUND:
+        return 1;
+    case KG_MATH_NEG:
+        return -slope(e, n->a);
+    case KG_MATH_ADD:
+        a = slope(e, n->a);
+        b = slope(e, n->b);
+        return (a || !has_bound(e, n->a)) && (b || !has_bound(e, n->b)) ? a + b : 0;
+    case KG_MATH_MUL:
+        if (kg_math_eval_whole(e, &a, n->a, 100))
+            return a * slope(e, n->b);
+        return kg_math_eval_whole(e, &b, n->b, 100) ? b * slope(e, n->a) : 0;
+    default:
+        return 0;
+    }
+}
+
+static struct shape constant_shape(struct kg_math_eval *e, int node)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+    struct shape s = {.count = 1, .norm = no_norm};
+    fmpq_t value;
+
+    fmpq_init(value);
+    s.ok = kg_math_eval_fmpq(e, value, node);
+    if (s.ok && fmpz_is_one(fmpq_denref(value)) &&
+        (n->kind == KG_MATH_NUM || n->kind == KG_MATH_NEG))
+        s.norm = fabs(fmpq_get_d(value));
+    fmpq_clear(value);
+    return s;
+}
+
+static struct shape product_shape(struct shape a, struct shape b)
+{
+    struct shape s = {.ok = a.ok && b.ok && a.count * b.count <= MAX_DEGREE &&
+                            a.degree + b.degree <= MAX_DEGREE,
+                      .falls = a.falls || b.falls,
+                      .count = a.count * b.count,
+                      .degree = a.degree + b.degree,
+                      .norm = a.norm * b.norm};
+
+    return s;
+}
+
+/* b^(s k + t); under: in a denominator. Both ways it must fall. */
+static struct shape exponential(struct kg_math_eval *e, int node, bool under)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+    slong up = slope(e, n->b);
+    struct shape s = {.count = 1, .norm = no_norm};
+    fmpq_t base;
+    int size;
+
+    fmpq_init(base);
+    s.ok = up != 0 && kg_math_eval_fmpq(e, base, n->a) && !fmpq_is_zero(base);
+    fmpq_abs(base, base);
+    size = s.ok ? fmpq_cmp_si(base, 1) : 0;
+    fmpq_clear(base);
+    s.falls = s.ok = size != 0 && (size < 0) == ((up > 0) != under);
+    return s;
+}
+
+static struct shape power_shape(struct kg_math_eval *e, struct shape base, int exponent)
+{
+    struct shape s = {.ok = true, .count = 1, .norm = 1};
+    slong n = 0;
+
+    s.ok = kg_math_eval_whole(e, &n, exponent, MAX_DEGREE) && n > 0;
+    for (slong i = 0; i < n && s.ok; i++)
+        s = product_shape(s, base);
+    return s;
+}
+
+/* What divides: numbers and powers, as a shape of what is left of 1. */
+static struct shape divisor_of_powers(struct kg_math_eval *e, int node)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+
+    if (!has_bound(e, node))
+        return constant_shape(e, node);
+    if (n->kind == KG_MATH_NEG)
+        return divisor_of_powers(e, n->a);
+    if (n->kind == KG_MATH_MUL)
+        return product_shape(divisor_of_powers(e, n->a), divisor_of_powers(e, n->b));
+    if (n->kind == KG_MATH_POW && !has_bound(e, n->a))
+        return exponential(e, node, true);
+    return (struct shape){.ok = false};
+}
+
+/* The shape of terms; rational: as a polynomial or, below none, a quotient of two. */
+static struct shape shape_of(struct kg_math_eval *e, int node, bool rational)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+    struct shape a;
+    struct shape b;
+
+    if (!has_bound(e, node))
+        return constant_shape(e, node);
+    switch ((enum kg_math_kind)n->kind) {
+    case KG_MATH_BOUND:
+        return (struct shape){.ok = true, .count = 1, .degree = 1, .norm = 1};
+    case KG_MATH_NEG:
+        return shape_of(e, n->a, rational);
+    case KG_MATH_ADD:
+        a = shape_of(e, n->a, rational);
+        b = shape_of(e, n->b, rational);
+        a.ok = a.ok && b.ok && a.count + b.count <= MAX_DEGREE;
+        a.falls = a.falls && b.falls;
+        a.count += b.count;
+        a.degree = a.degree > b.degree ? a.degree : b.degree;
+        a.norm += b.norm;
+        return a;
+    case KG_MATH_MUL:
+        return product_shape(shape_of(e, n->a, rational), shape_of(e, n->b, rational));
+    case KG_MATH_POW:
+        if (!has_bound(e, n->a))
+            return rational ? (struct shape){.ok = false} : exponential(e, node, false);
+        return power_shape(e, shape_of(e, n->a, rational), n->b);
+    case KG_MATH_DIV:
+        return rational
+                   ? (struct shape){.ok = false}
+                   : product_shape(shape_of(e, n->a, false), divisor_of_powers(e, n->b));
+    default:
+        return (struct shape){.ok = false};
+    }
+}
+
+enum { MAX_NORM = 1000 };
+
+/* Sums of quotients of polynomials with whole coefficients. Degrees are those of a common
+ * denominator.   *norm: of the denominator */
+static struct shape quotient_shape(struct kg_math_eval *e, int node)
+{
+    const struct kg_math_node *n = &e->tree->nodes[node];
+    struct shape a;
+    struct shape b;
+
+    if (has_bound(e, node) && n->kind == KG_MATH_NEG)
+        return quotient_shape(e, n->a);
+    if (has_bound(e, node) && (n->kind == KG_MATH_ADD || n->kind == KG_MATH_MUL)) {
+        a = quotient_shape(e, n->a);
+        b = quotient_shape(e, n->b);
+        a.norm = a.norm > b.norm ? a.norm : b.norm;
+        b.norm = 1;
+        b = product_shape(a, b);
+        return b;
+    }
+    a = shape_of(e, n->kind == KG_MATH_DIV ? n->a : node, true);
+    a.norm = 1; /* above, coefficients do not count */
+    if (n->kind != KG_MATH_DIV || !a.ok)
+        return a;
+    b = shape_of(e, n->b, true);
+    b.ok = b.ok && (b.norm <= MAX_NORM || !has_bound(e, n->b));
+    b.norm = has_bound(e, n->b) ? b.norm : 1;
+    return product_shape(a, b);
+}
+
+/* How long a column has to be constant, or 0 where the terms have another shape. *ahead:
+ * how many terms may have a zero in the denominator */
+static slong proving_length(struct kg_math_eval *e, int body, bool rho, slong *ahead)
+{
+    struct shape s = rho ? quotient_shape(e, body) : shape_of(e, body, false);
+    slong need = rho ? s.degree + 2 : s.count * (s.degree + 1) + 2;
+
+    *ahead = rho && s.ok ? (slong)s.norm + 2 : 0;
+    if (!s.ok || (!rho && !s.falls) || need > SUMS)
+        return 0;
+    return need > AGREE ? need : AGREE;
+}
+
+/* Whether the terms have values as far as denominators may be zero. */
+static bool has_terms(struct kg_math_eval *e, int node, slong ahead)
+{
+    const struct kg_math_tree *t = e->tree;
+    struct kg_math_bound k = {
+        .name = kg_math_leaf_text(t, kg_math_part(t, node, KG_MATH_NAME))};
+    bool ok = kg_math_eval_whole(e, &k.value, kg_math_part(t, node, KG_MATH_LOW), 1000);
+    fmpq_t term;
+
+    fmpq_init(term);
+    e->bound = &k;
+    for (; k.value <= ahead && ok; k.value++)
+        ok = kg_math_eval_fmpq(e, term, kg_math_part(t, node, KG_MATH_BODY));
+    e->bound = NULL;
+    fmpq_clear(term);
+    return ok;
+}
+
 /* sum[k] = a_0 + .. + a_k. Their terms must fall to less than half on the way.
  * returns false where one is no rational number */
 static bool partial_sums(struct kg_math_eval *e, fmpq *sum, int node)
@@ -105,23 +325,24 @@ static bool partial_sums(struct kg_math_eval *e, fmpq *sum, int node)
         if (i > 0)
             fmpq_add(sum + i, sum + i - 1, term);
     }
+    e->bound = NULL;
     fmpq_clear(term);
     return ok && size < first / 2;
 }
 
-static bool is_constant(const fmpq *column, slong n)
+static bool is_constant(const fmpq *column, slong n, slong need)
 {
     for (slong i = 1; i < n; i++) {
         if (!fmpq_equal(column, column + i))
             return false;
     }
-    return n >= AGREE;
+    return n >= need;
 }
 
-/* The columns of Wynn's epsilon (rho: with k in the place of 1) up to one that is
- * constant, which is left in this[0]. next[n] = last[n + 1] + k / (this[n + 1] -
+/* The columns of Wynn's epsilon (rho: with k in the place of 1) up to one of so many
+ * entries that is constant, which is left in this[0]. next[n] = last[n + 1] + k / (this[n + 1] -
  * this[n]) */
-static bool extrapolate(fmpq *now, fmpq *last, bool rho)
+static bool extrapolate(fmpq *now, fmpq *last, bool rho, slong need)
 {
     fmpq_t d;
     bool found = false;
@@ -132,7 +353,7 @@ static bool extrapolate(fmpq *now, fmpq *last, bool rho)
         fmpq_zero(last + n);
     for (slong k = 1; k < SUMS && ok && !found; k++) {
         if (k % 2 == 1)
-            found = is_constant(now, SUMS - k + 1);
+            found = is_constant(now, SUMS - k + 1, need);
         for (slong n = 0; n < SUMS - k && ok && !found; n++) {
             fmpq_sub(d, now + n + 1, now + n);
             ok = !fmpq_is_zero(d);
@@ -162,13 +383,17 @@ static bool sum_limit(struct kg_math_eval *e, char *text, int node)
     fmpq *now = _fmpq_vec_init(SUMS + 1);
     fmpq *last = _fmpq_vec_init(SUMS + 1);
     bool found = false;
+    int body = kg_math_part(e->tree, node, KG_MATH_BODY);
 
-    if (partial_sums(e, sum, node)) {
-        for (int rho = 0; rho < 2 && !found; rho++) {
-            for (slong i = 0; i < SUMS; i++)
-                fmpq_set(now + i, sum + i);
-            found = extrapolate(now, last, rho);
-        }
+    for (int rho = 0; rho < 2 && !found; rho++) {
+        slong ahead;
+        slong need = proving_length(e, body, rho, &ahead);
+
+        if (!need || !has_terms(e, node, ahead) || !partial_sums(e, sum, node))
+            continue;
+        for (slong i = 0; i < SUMS; i++)
+            fmpq_set(now + i, sum + i);
+        found = extrapolate(now, last, rho, need);
     }
     found = found && fmpz_sizeinbase(fmpq_numref(now), 10) +
                              fmpz_sizeinbase(fmpq_denref(now), 10) <
