@@ -7,7 +7,6 @@
  */
 #include "math/math_internal.h"
 
-#include <ctype.h>
 #include <string.h>
 
 static const struct {
@@ -18,6 +17,7 @@ static const struct {
     {"<thinking>", "</thinking>"},
     {"<thought>", "</thought>"},
     {"[THINK]", "[/THINK]"},
+    {"<|channel|>analysis<|message|>", "<|channel|>final<|message|>"},
     {"\xe2\x97\x81think\xe2\x96\xb7", "\xe2\x97\x81/think\xe2\x96\xb7"},
 };
 
@@ -71,30 +71,52 @@ struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t)
 
 /* ---- tokens that end a turn ---- */
 
-/* Bytes of one at text[i], as <|im_end|> and </s>; 0 for none. */
-static size_t end_token(struct kg_math_text t, size_t i)
+/* Whether one stands at text[i], or the opening of the user's turn. Openings of the
+ * model's own turn end nothing. */
+static bool is_end_token(struct kg_math_text t, size_t i)
 {
     static const char *const tokens[] = {
-        "</s>", "<eos>", "<end_of_turn>", "<end_of_utterance>",
+        "</s>",
+        "<eos>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
         "<\xef\xbd\x9c"
-        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
-    size_t at = i + 2;
+        "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|eot|>",
+        "<|eom|>",
+        "<|eos|>",
+        "<|eod|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|end_of_turn|>",
+        "<|END_OF_TURN_TOKEN|>",
+        "<|END_RESPONSE|>",
+        "<|endofturn|>",
+        "<|endofresponse|>",
+        "<|user|>",
+        "<|im_start|>user",
+        "<|start_header_id|>user",
+        "<|start|>user",
+        "<start_of_turn>user",
+    };
 
     for (size_t k = 0; k < sizeof tokens / sizeof *tokens; k++) {
         if (starts(t, i, tokens[k]))
-            return strlen(tokens[k]);
+            return true;
     }
-    if (!starts(t, i, "<|"))
-        return 0;
-    while (at < t.n && (isalpha((unsigned char)t.text[at]) || t.text[at] == '_'))
-        at++;
-    return at - i > 4 && starts(t, at, "|>") ? at + 2 - i : 0;
+    return false;
 }
 
 struct kg_math_text kg_math_before_end_token(struct kg_math_text t)
 {
     for (size_t i = 0; i < t.n; i++) {
-        if (t.text[i] == '<' && end_token(t, i))
+        if (t.text[i] == '<' && is_end_token(t, i))
             t.n = i;
     }
     return t;
