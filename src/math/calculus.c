@@ -7,8 +7,8 @@
  * and denominator are both proved to be zero there. An infinite sum of rational terms is
  * taken to its limit by Wynn's two algorithms, which are exact where the terms are
  * exponential polynomials (epsilon) or the partial sums are a rational function (rho),
- * as series.c sees by their shape, and where a whole column agrees. What none of this settles stays a name of its own:
- * equal to itself, undecided otherwise.
+ * as series.c sees by their shape, and where a whole column agrees. What none of this
+ * settles stays a name of its own: equal to itself, undecided otherwise.
  */
 #include "math/compare_internal.h"
 

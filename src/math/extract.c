@@ -649,6 +649,17 @@ static const char *changing_word(const char *start, const char *p, size_t *n)
     return p;
 }
 
+/* Whether it is no answer of the text, as what stands beside it makes it another value;
+ * words that are taken along are left to those who read them. */
+static bool is_altered(const struct candidate *c, struct kg_math_text t)
+{
+    const struct kg_math_text value = {c->text, (size_t)(c->end - c->text)};
+    size_t n;
+
+    changing_word(t.text, opening(c, t.text), &n);
+    return n == 0 && kg_math_is_altered(t.text, value, c->formula, t.text + t.n);
+}
+
 /* A candidate of the text t, and the words beside it that change its value. */
 static kg_status put_candidate(struct kg_math_found *found, const struct candidate *c,
                                struct kg_math_text t, struct kg_err *err)
@@ -766,7 +777,7 @@ static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
             list = starts_list(t.text, at) ? at : NULL;
         last = is_mention(&c) && last.n ? last : c;
     }
-    if (last.n && is_on_the_way(&last, w.end))
+    if (last.n && (is_on_the_way(&last, w.end) || is_altered(&last, t)))
         return KG_OK;
     if (list && list < opening(&last, list))
         return put(found, list, (size_t)(last.end - list), false, err);
@@ -833,10 +844,11 @@ static kg_status put_first(struct kg_math_found *found, struct kg_math_text t,
             continue;
         if (has_digit(&c) ||
             (!is_mention(&c) && running_words(t.text, (size_t)(c.text - t.text)) == 0))
-            return put_candidate(found, &c, t, err);
+            return is_altered(&c, t) ? KG_OK : put_candidate(found, &c, t, err);
         first = first.n || is_mention(&c) ? first : c;
     }
-    return first.n ? put_candidate(found, &first, t, err) : KG_OK;
+    return first.n && !is_altered(&first, t) ? put_candidate(found, &first, t, err)
+                                             : KG_OK;
 }
 
 static bool has_formula(struct kg_math_text t)

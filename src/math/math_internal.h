@@ -275,12 +275,11 @@ struct kg_math_compare {
     struct kg_math_decider decider;
     struct kg_math_tree *tree;
     const struct kg_math_opts *opts;
-    int item;     /* of the gold list, for its tolerance */
-    int products; /* of matrices, worked out so far */
-    int depth;    /* of comparisons inside comparisons */
-    int whole
-        [KG_MATH_SIDES]; /* by side: a list of the names that are said to be whole, or 0 */
-    bool of_unknown;     /* what is compared is the value of an unknown: x = .. */
+    int item;                 /* of the gold list, for its tolerance */
+    int products;             /* of matrices, worked out so far */
+    int depth;                /* of comparisons inside comparisons */
+    int whole[KG_MATH_SIDES]; /* lists of the names said to be whole, or 0 */
+    bool of_unknown;          /* what is compared is the value of an unknown: x = .. */
 };
 /* Answer against gold, both trees of c->tree. */
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
@@ -295,6 +294,10 @@ size_t kg_math_value_command(const char *p, const char *end);
 /* Where the formula without delimiters that starts at p ends: values that operators join
  * or that stand side by side, at least one of them a command.   returns p for none */
 const char *kg_math_bare_end(const char *p, const char *end);
+/* Whether what stands beside a number (or formula) of the text from start to end makes it
+ * another value, or a piece of a formula. */
+bool kg_math_is_altered(const char *start, struct kg_math_text number, bool formula,
+                        const char *end);
 struct kg_math_found {
     struct kg_str text; /* owned: the answer */
     bool any;

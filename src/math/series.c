@@ -7,10 +7,10 @@
  * Sums: Wynn's algorithms make columns out of the partial sums. A column that is constant
  * is the limit: of epsilon where the terms are sums of polynomials times powers, of rho
  * where the partial sums are a rational function of their number. The first 24 terms say
- * nothing of the others in general (floor(n/30) is 0 for long), so only terms of these two
- * shapes are summed, and the column has to be constant for longer than the shape has
- * coefficients: a sequence that keeps to a recurrence so long keeps to it for ever. Powers
- * must fall, and a denominator may have no zero further on.
+ * nothing of the others in general (floor(n/30) is 0 for long), so only terms of these
+ * two shapes are summed, and the column has to be constant for longer than the shape has
+ * coefficients: a sequence that keeps to a recurrence so long keeps to it for ever.
+ * Powers must fall, and a denominator may have no zero further on.
  */
 #include "math/flint_internal.h"
 
@@ -340,8 +340,8 @@ static bool is_constant(const fmpq *column, slong n, slong need)
 }
 
 /* The columns of Wynn's epsilon (rho: with k in the place of 1) up to one of so many
- * entries that is constant, which is left in this[0]. next[n] = last[n + 1] + k / (this[n + 1] -
- * this[n]) */
+ * entries that is constant, which is left in this[0].
+ * next[n] = last[n + 1] + k / (this[n + 1] - this[n]) */
 static bool extrapolate(fmpq *now, fmpq *last, bool rho, slong need)
 {
     fmpq_t d;
