@@ -881,6 +881,9 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 
     if (other_half_of_day(c, gold, answer))
         return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
+    if (conflict && kg_math_is_relation(c, g, KG_MATH_IN) &&
+        kg_math_is_relation(c, a, KG_MATH_IN))
+        return kg_math_conclude(c, KG_MATH_WRONG, "the names are different");
     g = kg_math_without_domains(c, g, KG_MATH_GOLD_SIDE);
     a = kg_math_without_domains(c, a, KG_MATH_ANSWER_SIDE);
     gold = kg_math_matrix_value(c, without_point_name(c, kg_math_strip(c, g)));

@@ -38,7 +38,8 @@ static bool altered_before(const char *start, const char *at)
         "double "
         "twice triple thrice inverse opposite square cube factorial logarithm least most "
         "above below under over between minus plus power multiple divided multiplied "
-        "without excluding isn neither nor either sum product difference quotient ";
+        "without excluding isn neither nor either sum product difference quotient "
+        "remainder after before from next near close far unequal different log ";
     static const char equating[] =
         " is are was were has have had equals equal get gets gives so thus therefore "
         "hence there makes leaves becomes costs ";
@@ -60,10 +61,32 @@ static bool altered_before(const char *start, const char *at)
     return altered;
 }
 
+/* Whether the number is of something that is no quantity: "a total of 5" is 5, and "the
+ * sine of 5" is not. */
+static bool is_argument(const char *start, const char *at)
+{
+    static const char quantities[] =
+        " total value answer result amount cost price number length area volume speed "
+        "rate "
+        "profit loss maximum minimum distance average mean score probability radius "
+        "height width depth age weight perimeter population salary percentage discount ";
+    const char *end;
+
+    while (at > start && kg_char_in(" *$\\(", at[-1]))
+        at--;
+    if (at - start < 3 || strncasecmp(at - 3, " of", 3) != 0)
+        return false;
+    at -= 3;
+    end = at;
+    while (at > start && isalpha((unsigned char)at[-1]))
+        at--;
+    return !is_among(quantities, at, (size_t)(end - at));
+}
+
 static bool altered_behind(const char *p, const char *end)
 {
-    static const char altering[] =
-        " out to raised choose factorial or over below above plus mod modulo multiplied ";
+    static const char altering[] = " out away to raised choose factorial or over below "
+                                   "above plus mod modulo multiplied ";
     static const char joining[] = " of in from "; /* 5 of 6 */
     size_t n;
 
@@ -97,5 +120,5 @@ bool kg_math_is_altered(const char *start, struct kg_math_text number, bool form
          (behind < end && kg_char_in("xyz", *behind) && word_length(behind, end) == 1)))
         return true;
     return is_cut_off(behind, end) || altered_before(start, at) ||
-           altered_behind(behind, end);
+           is_argument(start, at) || altered_behind(behind, end);
 }
