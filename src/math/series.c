@@ -207,6 +207,7 @@ static struct shape divisor_of_powers(struct kg_math_eval *e, int node)
 static struct shape shape_of(struct kg_math_eval *e, int node, bool rational)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
+    const struct shape none = {.ok = false};
     struct shape a;
     struct shape b;
 
@@ -230,14 +231,14 @@ static struct shape shape_of(struct kg_math_eval *e, int node, bool rational)
         return product_shape(shape_of(e, n->a, rational), shape_of(e, n->b, rational));
     case KG_MATH_POW:
         if (!has_bound(e, n->a))
-            return rational ? (struct shape){.ok = false} : exponential(e, node, false);
+            return rational ? none : exponential(e, node, false);
         return power_shape(e, shape_of(e, n->a, rational), n->b);
     case KG_MATH_DIV:
         return rational
-                   ? (struct shape){.ok = false}
+                   ? none
                    : product_shape(shape_of(e, n->a, false), divisor_of_powers(e, n->b));
     default:
-        return (struct shape){.ok = false};
+        return none;
     }
 }
 

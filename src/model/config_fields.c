@@ -173,7 +173,7 @@ static const char *const BEARING[] = {
     "moe",       "layer",      "head",    "_tie",    "quant",  "embed",  "position",
     "residual",  "multiplier", "_gat",    "_eps",    "causal", "mask",   "sparse",
     "dropout",   "hidden",     "_dim",    "_lora",   "block",  "_skip",  "_qk",
-    "_kv",       "_mup",       "_group",  "topk",   "shared", "route"};
+    "_kv",       "_mup",       "_group",  "topk",    "shared", "route"};
 
 /* ---- values ---- */
 

@@ -37,7 +37,7 @@ bool kg_advantage_drops(const struct kg_policy_scores *scores);
 /* The same as kg_policy_advantages for scores of which some are dropped. */
 kg_status kg_advantage_of_kept(struct kg_policy_advantage *out,
                                const struct kg_algo *algo,
-                               const struct kg_policy_scores *scores,
+                               const struct kg_policy_scores *in,
                                struct kg_err *err) KG_MUST_CHECK;
 
 /* Whether n numbers are one; the mean of such is that number, without a rounding. */

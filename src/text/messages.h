@@ -49,7 +49,7 @@ struct kg_conversation {
  * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (a message that
  * the template leaves out), EUNSUPPORTED (it leaves out the tools). On failure out may
  * have more than before. */
-kg_status kg_conversation_render(struct kg_str *out, const struct kg_conversation *c,
+kg_status kg_conversation_render(struct kg_str *out, const struct kg_conversation *given,
                                  const struct kg_chat_template *chat,
                                  struct kg_err *err) KG_MUST_CHECK;
 
