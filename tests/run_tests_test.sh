@@ -39,7 +39,6 @@ again_as_another_program() {
 }
 again_where_the_environment_is_another() { KEDGE_TEST_BACKEND=far closes 0 "1 passed, 0 failed, 0 skipped" counted && runs 4; }
 again_with_another_kedge() {
-    mkdir -p "$work/fake"
     echo "another library" >"$work/libkedge.so"
     closes 0 "1 passed, 0 failed, 0 skipped" counted && runs 5
 }
