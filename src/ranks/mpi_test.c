@@ -560,25 +560,32 @@ static void never_end(int status)
         pause();
 }
 
-/* As MPICH's, when the machine of its launcher was lost. */
-static void an_abort_that_waits_for_ever_is_left(void **state)
+/* A process with this library ends by itself, and says that another was lost. */
+static void expect_left(struct kg_mpi waits, double wait_s)
 {
     int ended;
     pid_t child = fork();
 
-    (void)state;
     if (child == 0) {
-        struct kg_mpi waits = made_up;
         struct kg_ranks r;
 
-        waits.end_all = never_end;
-        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, 0, err));
+        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, wait_s, err));
         r.lost = true;
         kg_ranks_close(&r);
         _exit(1);
     }
     assert_int_equal(waitpid(child, &ended, 0), child);
     assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
+}
+
+/* As MPICH's, when the machine of its launcher was lost. */
+static void an_abort_that_waits_for_ever_is_left(void **state)
+{
+    struct kg_mpi waits = made_up;
+
+    (void)state;
+    waits.end_all = never_end;
+    expect_left(waits, 0);
 }
 
 static const char *open_never(int *me, int *n)
@@ -593,20 +600,11 @@ static const char *open_never(int *me, int *n)
 /* As Open MPI's, where another process is stopped before it comes there. */
 static void a_start_that_does_not_return_is_left(void **state)
 {
-    int ended;
-    pid_t child = fork();
+    struct kg_mpi waits = made_up;
 
     (void)state;
-    if (child == 0) {
-        struct kg_mpi waits = made_up;
-        struct kg_ranks r;
-
-        waits.open = open_never;
-        NEED_IN_CHILD(kg_ranks_on_shim(&r, &waits, 0.05, err));
-        _exit(1);
-    }
-    assert_int_equal(waitpid(child, &ended, 0), child);
-    assert_true(WIFEXITED(ended) && WEXITSTATUS(ended) == KG_RANKS_EXIT_LOST);
+    waits.open = open_never;
+    expect_left(waits, 0.05);
 }
 
 /* Of a rank whose work was done with that status.   returns how the process ends; 42: it
