@@ -12,14 +12,13 @@
 
 static bool is_among(const char *words, const char *word, size_t n)
 {
-    char spaced[16] = " ";
+    char lower[16];
 
-    if (n == 0 || n > sizeof spaced - 3)
+    if (n > sizeof lower)
         return false;
     for (size_t i = 0; i < n; i++)
-        spaced[i + 1] = (char)tolower((unsigned char)word[i]);
-    spaced[n + 1] = ' ';
-    return strstr(words, spaced) != NULL;
+        lower[i] = (char)tolower((unsigned char)word[i]);
+    return kg_math_is_listed(words, lower, n);
 }
 
 static size_t word_length(const char *p, const char *end)
