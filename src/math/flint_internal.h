@@ -7,11 +7,13 @@
 #include <flint/arith.h>
 #include <flint/ca.h>
 #include <flint/fmpq.h>
+#include <flint/fmpq_vec.h>
 #else
 #include <acb.h>
 #include <calcium/ca.h>
 #include <flint/arith.h>
 #include <flint/fmpq.h>
+#include <flint/fmpq_vec.h>
 #endif
 
 #include "math/math_internal.h"
