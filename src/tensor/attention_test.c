@@ -903,6 +903,66 @@ static void threads_change_no_bit_of_gradients(void **state)
     omp_set_num_threads(before);
 }
 
+/* Sequence s continued at `step` quarters of its length: its last row at least. */
+static void continue_at(struct problem *p, int s, int step)
+{
+    int32_t pos = p->lengths[s] * step / 4;
+
+    p->seqs[s].row += pos;
+    p->seqs[s].n_rows -= pos;
+    p->seqs[s].pos = pos;
+}
+
+/* A sequence without its first queries has the gradients that it has where nothing is
+ * asked of these. A matrix instruction adds other rows together. */
+static void continuations_have_the_gradients_of_the_whole(void **state)
+{
+    (void)state;
+    for (int i = FIRST_SHAPE; i < N_SHAPES; i += NEXT_SHAPE)
+        for (int step = 1; step < 4; step++) {
+            struct problem p = problem_of(i, 0);
+            struct answer y = whole(&p);
+            struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+            for (int s = 0; s < p.n_seqs; s++)
+                for (int r = 0; r < p.lengths[s] * step / 4; r++)
+                    memset((float *)dout.data + (p.seqs[s].row + r) * dout.stride, 0,
+                           row_bytes(dout));
+            struct gradient all = backward(&p, &y, dout);
+            for (int s = 0; s < p.n_seqs; s++)
+                continue_at(&p, s, step);
+            struct gradient rest = backward(&p, &y, dout);
+            compare_gradients(&p, &rest, &all);
+            gradient_release(&rest);
+            gradient_release(&all);
+            buffer_free(dout.data);
+            answer_release(&y);
+            problem_release(&p);
+        }
+}
+
+static void keys_of_two_sequences_are_refused(void **state)
+{
+    (void)state;
+    struct problem p = problem_of(1, 0);
+    struct answer y = whole(&p);
+    struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+    struct gradient g = gradient_init(&p);
+    struct kg_attn a = attn_of(&p);
+    struct kg_err err;
+
+    p.seqs[2].keys = 64;
+    if (backend()->host_memory) { /* what lies elsewhere is not read before it is used */
+        assert_int_equal(kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y.o,
+                                             lse_of(&y, &a), &a, &err),
+                         KG_ESHAPE);
+        assert_non_null(strstr(err.message, "sequence 2 begin at row 64, expected 65"));
+    }
+    buffer_free(dout.data);
+    gradient_release(&g);
+    answer_release(&y);
+    problem_release(&p);
+}
+
 static void rows_of_no_sequence_get_zero(void **state)
 {
     (void)state;
@@ -971,6 +1031,8 @@ int main(void)
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(gradients_agree_and_repeat_in_every_bit),
         cmocka_unit_test(threads_change_no_bit_of_gradients),
+        cmocka_unit_test(continuations_have_the_gradients_of_the_whole),
+        cmocka_unit_test(keys_of_two_sequences_are_refused),
         cmocka_unit_test(rows_of_no_sequence_get_zero),
         cmocka_unit_test(failing_allocations_are_a_status),
     };
@@ -985,6 +1047,7 @@ int main(void)
         cmocka_unit_test(keys_before_a_window_never_contribute),
         cmocka_unit_test(both_ways_each_query_sees_all),
         cmocka_unit_test(backward_matches_plain_version),
+        cmocka_unit_test(continuations_have_the_gradients_of_the_whole),
         cmocka_unit_test(rows_of_no_sequence_get_zero),
     };
     /* every kernel in every shape, and more sequences than a warp has lanes */

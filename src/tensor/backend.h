@@ -810,7 +810,8 @@ const char *kg_experts_missing(const struct kg_backend *be);
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
- * Whole sequences only (pos 0, no table of blocks, keys == row), causal.
+ * Causal, no table of blocks; a sequence's keys are all its own, those before pos too,
+ * and sequences stand in the order of their keys.
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,

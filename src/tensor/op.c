@@ -647,15 +647,21 @@ kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct k
     return be->attention ? be->attention(o, lse, a, err) : missing(be, op, err);
 }
 
-static kg_status check_whole(const char *op, const struct kg_attn *a, struct kg_err *err)
+/* Gradients of keys are written by one sequence each. */
+static kg_status check_own_keys(const char *op, const struct kg_attn *a,
+                                struct kg_err *err)
 {
-    for (int32_t i = 0; i < a->n_seqs; i++)
-        if (a->seqs[i].pos != 0 || a->seqs[i].keys != a->seqs[i].row)
+    int64_t end = 0;
+
+    for (int32_t i = 0; i < a->n_seqs; i++) {
+        if (a->seqs[i].keys < end)
             return kg_fail(
                 err, KG_ESHAPE,
-                "%s: sequence %d starts at position %d with keys at row %d, expected a "
-                "whole sequence whose keys lie at its rows",
-                op, (int)i, (int)a->seqs[i].pos, (int)a->seqs[i].keys);
+                "%s: the keys of sequence %d begin at row %d, expected %lld or "
+                "more, after those of the sequence before",
+                op, (int)i, (int)a->seqs[i].keys, (long long)end);
+        end = (int64_t)a->seqs[i].keys + a->seqs[i].pos + a->seqs[i].n_rows;
+    }
     return KG_OK;
 }
 
@@ -677,9 +683,9 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                        op);
     if (a->blocks.data)
         return kg_fail(err, KG_EINVAL,
-                       "%s: keys stand in blocks, expected whole sequences", op);
+                       "%s: keys stand in blocks, expected rows of their own", op);
     if (be->host_memory)
-        KG_TRY(check_whole(op, a, err));
+        KG_TRY(check_own_keys(op, a, err));
     return be->attention_bwd ? be->attention_bwd(dq, dk, dv, dout, o, lse, a, err)
                              : missing(be, op, err);
 }

@@ -100,6 +100,11 @@ static int64_t row_of(const struct job *job, const struct pair *t, int r)
     return (int64_t)t->seq->row + t->first + r / job->group;
 }
 
+static int64_t position(const struct job *job, const struct pair *t, int r)
+{
+    return (int64_t)t->seq->pos + t->first + r / job->group;
+}
+
 static void load_query_row(const struct scratch *w, const struct job *job,
                            const struct pair *t, int r)
 {
@@ -130,6 +135,8 @@ static void load_queries(const struct scratch *w, const struct job *job, struct 
         load_query_row(w, job, t, r);
 }
 
+static int32_t keys_of(const struct kg_attn_seq *s) { return s->pos + s->n_rows; }
+
 static void load_keys(const struct scratch *w, const struct job *job, struct pair *t,
                       int32_t block)
 {
@@ -137,7 +144,7 @@ static void load_keys(const struct scratch *w, const struct job *job, struct pai
     int64_t row = kg_attn_key_row(job->a, t->seq, block);
     t->block = block;
     t->n_keys = kg_attn_min(KG_KV_BLOCK,
-                            (int64_t)t->seq->n_rows - (int64_t)block * KG_KV_BLOCK);
+                            (int64_t)keys_of(t->seq) - (int64_t)block * KG_KV_BLOCK);
     memset(w->k, 0, (size_t)KG_KV_BLOCK * (size_t)job->hdp * sizeof *w->k);
     kg_cpu_tile_load(w->k, job->hdp, job->a->v, row, (int64_t)t->kv_head * hd, t->n_keys,
                      hd);
@@ -151,13 +158,13 @@ static void load_keys(const struct scratch *w, const struct job *job, struct pai
 static int visible(const struct job *job, const struct pair *t, int r)
 {
     return kg_attn_min(t->n_keys,
-                       (int64_t)t->first + r / job->group + 1 - t->block * KG_KV_BLOCK);
+                       position(job, t, r) + 1 - (int64_t)t->block * KG_KV_BLOCK);
 }
 
 /* Keys of the block that lie before the window of row r; all of it at most. */
 static int passed(const struct job *job, const struct pair *t, int r)
 {
-    int64_t first = kg_attn_first_key(job->a, (int64_t)t->first + r / job->group);
+    int64_t first = kg_attn_first_key(job->a, position(job, t, r));
     int64_t n = first - (int64_t)t->block * KG_KV_BLOCK;
     return n > 0 ? kg_attn_min(KG_KV_BLOCK, n) : 0;
 }
@@ -240,8 +247,8 @@ static void add_dq(const struct scratch *w, const struct job *job, const struct 
 /* First row of the tile that sees key j of the block; may be t->rows. */
 static int first_row(const struct job *job, const struct pair *t, int j)
 {
-    int64_t position = (int64_t)t->block * KG_KV_BLOCK + j - t->first;
-    return position > 0 ? kg_attn_min(position * job->group, t->rows) : 0;
+    int64_t before = (int64_t)t->block * KG_KV_BLOCK + j - position(job, t, 0);
+    return before > 0 ? kg_attn_min(before * job->group, t->rows) : 0;
 }
 
 static void add_dk_dv(const struct scratch *w, const struct job *job,
@@ -306,17 +313,23 @@ static void write_dk_dv(const struct scratch *w, const struct job *job,
     kg_cpu_tile_store(job->dv, row, col, w->dv, job->hdp, t->n_keys, hd);
 }
 
-/* Last key block that the query tile at `first` sees. */
+/* Key blocks that the query tile at `first` sees. */
+static int32_t first_block(const struct job *job, const struct pair *t, int32_t first)
+{
+    return kg_attn_first_block(job->a, (int64_t)t->seq->pos + first);
+}
 static int32_t last_block(const struct job *job, const struct pair *t, int32_t first)
 {
-    return (kg_attn_min((int64_t)first + job->positions, t->seq->n_rows) - 1) /
+    return (t->seq->pos + kg_attn_min((int64_t)first + job->positions, t->seq->n_rows) -
+            1) /
            KG_KV_BLOCK;
 }
 
 /* First query tile that sees the block. */
-static int32_t first_tile(const struct job *job, int32_t block)
+static int32_t first_tile(const struct job *job, const struct pair *t, int32_t block)
 {
-    return block * KG_KV_BLOCK / job->positions * job->positions;
+    int32_t first = block * KG_KV_BLOCK - t->seq->pos;
+    return first > 0 ? first / job->positions * job->positions : 0;
 }
 
 /* All pairs of one sequence and KV head, each once. */
@@ -327,12 +340,12 @@ static void walk_all(const struct scratch *w, const struct job *job,
     for (int32_t first = 0; first < t.seq->n_rows; first += job->positions) {
         load_queries(w, job, &t, first);
         clear_dq(w, job, &t);
-        for (int32_t block = kg_attn_first_block(job->a, first);
+        for (int32_t block = first_block(job, &t, first);
              block <= last_block(job, &t, first); block++) {
             load_keys(w, job, &t, block);
             recompute(w, job, &t);
             add_dq(w, job, &t);
-            read_dk_dv(w, job, &t, first == first_tile(job, block));
+            read_dk_dv(w, job, &t, first == first_tile(job, &t, block));
             add_dk_dv(w, job, &t);
             write_dk_dv(w, job, &t);
         }
@@ -347,7 +360,7 @@ static void walk_query_tile(const struct scratch *w, const struct job *job,
     struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
     load_queries(w, job, &t, item->first);
     clear_dq(w, job, &t);
-    for (int32_t block = kg_attn_first_block(job->a, item->first);
+    for (int32_t block = first_block(job, &t, item->first);
          block <= last_block(job, &t, item->first); block++) {
         load_keys(w, job, &t, block);
         recompute(w, job, &t);
@@ -363,9 +376,9 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
     struct pair t = {.seq = job->a->seqs + item->seq, .kv_head = item->kv_head};
     load_keys(w, job, &t, item->first);
     read_dk_dv(w, job, &t, true);
-    for (int32_t first = first_tile(job, item->first); first < t.seq->n_rows;
+    for (int32_t first = first_tile(job, &t, item->first); first < t.seq->n_rows;
          first += job->positions) {
-        if (kg_attn_first_block(job->a, first) > item->first)
+        if (first_block(job, &t, first) > item->first)
             break; /* its window has passed the block, and so have later ones */
         load_queries(w, job, &t, first);
         recompute(w, job, &t);
@@ -378,17 +391,28 @@ static void walk_key_block(const struct scratch *w, const struct job *job,
 typedef void walk_fn(const struct scratch *w, const struct job *job,
                      const struct item *item);
 
-/* Units of `step` rows of every sequence, for each KV head; step 0 is the whole sequence.
- * items NULL counts only. */
-static int64_t list_items(struct item *items, const struct kg_attn *a, int32_t step,
-                          int32_t unit)
+enum unit { WHOLE, QUERY_TILE, KEY_BLOCK };
+
+static int32_t count_units(const struct job *job, const struct kg_attn_seq *s,
+                           enum unit unit)
 {
+    if (unit == WHOLE || s->n_rows == 0)
+        return s->n_rows > 0;
+    if (unit == QUERY_TILE)
+        return (s->n_rows + job->positions - 1) / job->positions;
+    return (keys_of(s) + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+}
+
+/* Units of every sequence, for each KV head. items NULL counts only. */
+static int64_t list_items(struct item *items, const struct job *job, enum unit unit)
+{
+    const struct kg_attn *a = job->a;
+    int32_t step = unit == QUERY_TILE ? job->positions : 1;
     int64_t n = 0;
     for (int32_t s = 0; s < a->n_seqs; s++) {
-        int32_t rows = a->seqs[s].n_rows;
-        int32_t count = step > 0 ? (rows + step - 1) / step : rows > 0;
+        int32_t count = count_units(job, &a->seqs[s], unit);
         for (int32_t i = 0; items && i < count * a->n_kv_heads; i++)
-            items[n + i] = (struct item){s, i % a->n_kv_heads, i / a->n_kv_heads * unit};
+            items[n + i] = (struct item){s, i % a->n_kv_heads, i / a->n_kv_heads * step};
         n += (int64_t)count * a->n_kv_heads;
     }
     return n;
@@ -414,15 +438,15 @@ static kg_status run_items(const struct job *job, const struct item *items, int6
     return status;
 }
 
-static kg_status run_walk(const struct job *job, int32_t step, int32_t unit,
-                          walk_fn *walk, struct kg_err *err)
+static kg_status run_walk(const struct job *job, enum unit unit, walk_fn *walk,
+                          struct kg_err *err)
 {
-    int64_t n = list_items(NULL, job->a, step, unit);
+    int64_t n = list_items(NULL, job, unit);
     struct item *items = kg_mem_calloc((size_t)n, sizeof *items, "attention work list",
                                        err);
     if (!items)
         return err->code;
-    list_items(items, job->a, step, unit);
+    list_items(items, job, unit);
     kg_status status = run_items(job, items, n, walk, err);
     kg_mem_free(items);
     return status;
@@ -434,15 +458,21 @@ static void clear_rows(struct kg_mat m)
         memset(kg_cpu_f32(m, r), 0, (size_t)m.cols * sizeof(float));
 }
 
-/* Rows that no sequence holds get a zero gradient. */
+/* Rows that no sequence holds get a zero gradient, and keys that all its windows have
+ * passed. */
 static void clear_strangers(const struct job *job)
 {
-    int64_t held = 0;
-    for (int32_t s = 0; s < job->a->n_seqs; s++)
-        held += job->a->seqs[s].n_rows;
+    int64_t held = 0, keys = 0;
+    bool passed_by = false;
+    for (int32_t s = 0; s < job->a->n_seqs; s++) {
+        const struct kg_attn_seq *seq = &job->a->seqs[s];
+        held += seq->n_rows;
+        keys += keys_of(seq);
+        passed_by |= kg_attn_first_block(job->a, seq->pos) > 0;
+    }
     if (held < job->dq.rows)
         clear_rows(job->dq);
-    if (held < job->dk.rows) {
+    if (keys < job->dk.rows || passed_by) {
         clear_rows(job->dk);
         clear_rows(job->dv);
     }
@@ -458,9 +488,9 @@ kg_status kg_cpu_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat
     job.positions = kg_attn_positions(a);
     job.hdp = kg_cpu_padded(a->head_dim);
     clear_strangers(&job);
-    bool enough = list_items(NULL, a, 0, 0) >= 2 * (int64_t)omp_get_max_threads();
+    bool enough = list_items(NULL, &job, WHOLE) >= 2 * (int64_t)omp_get_max_threads();
     if (enough || omp_in_parallel() || omp_get_max_threads() == 1)
-        return run_walk(&job, 0, 0, walk_all, err);
-    KG_TRY(run_walk(&job, job.positions, job.positions, walk_query_tile, err));
-    return run_walk(&job, KG_KV_BLOCK, 1, walk_key_block, err);
+        return run_walk(&job, WHOLE, walk_all, err);
+    KG_TRY(run_walk(&job, QUERY_TILE, walk_query_tile, err));
+    return run_walk(&job, KEY_BLOCK, walk_key_block, err);
 }

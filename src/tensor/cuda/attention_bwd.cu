@@ -306,9 +306,10 @@ static __global__ void __launch_bounds__(THREADS, 1)
         return;
     const struct kg_attn_seq seq = g.a.seqs[s];
     const int tiles = kg_cuda_units(seq, group, false);
-    const int n = (int)kg_cuda_min(KG_KV_BLOCK, seq.n_rows - block * KG_KV_BLOCK);
+    const int n = (int)kg_cuda_min(KG_KV_BLOCK,
+                                   seq.pos + seq.n_rows - block * KG_KV_BLOCK);
 
-    for (int i = block * group; i < tiles; i++) {
+    for (int i = kg_cuda_first_tile(seq, group, block); i < tiles; i++) {
         const struct kg_cuda_tile t = kg_cuda_tile_at(seq, group, kv_head, i);
         float p[EACH][EACH], ds[EACH][EACH];
 

@@ -280,13 +280,14 @@ static __global__ void __launch_bounds__(WIDE, 1)
         return;
     const struct kg_attn_seq seq = g.a.seqs[s];
     const int tiles = kg_cuda_units(seq, group, false), before = block * KG_KV_BLOCK;
+    const int n = seq.pos + seq.n_rows - before; /* keys from here on */
     const int64_t first = (int64_t)seq.keys + before;
 
-    bring_block<HD>(k, keys, g.a.k, first, seq.n_rows - before, kv_head * HD);
-    bring_block<HD>(v, keys, g.a.v, first, seq.n_rows - before, kv_head * HD);
+    bring_block<HD>(k, keys, g.a.k, first, n, kv_head * HD);
+    bring_block<HD>(v, keys, g.a.v, first, n, kv_head * HD);
     clear<HD / 16>(to_k);
     clear<HD / 16>(to_v);
-    for (int i = block * group; i < tiles; i++) {
+    for (int i = kg_cuda_first_tile(seq, group, block); i < tiles; i++) {
         const struct kg_cuda_tile t = kg_cuda_tile_at(seq, group, kv_head, i);
 
         if (kg_cuda_first_block(g.a, t) > block)
@@ -300,8 +301,8 @@ static __global__ void __launch_bounds__(WIDE, 1)
             __syncthreads();
         }
     }
-    write<HD>(dk, to_k, g.a.scale, first, seq.n_rows - before, kv_head * HD);
-    write<HD>(dv, to_v, 1.0f, first, seq.n_rows - before, kv_head * HD);
+    write<HD>(dk, to_k, g.a.scale, first, n, kv_head * HD);
+    write<HD>(dv, to_v, 1.0f, first, n, kv_head * HD);
 }
 
 template <int HD, bool CAPPED>

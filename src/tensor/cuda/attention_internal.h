@@ -92,13 +92,13 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
 /* Tiles of a sequence for one KV head; a whole block has `group` of them. Or its blocks
- * of keys, where it is whole. */
+ * of keys. */
 static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
                                            bool keys)
 {
     const int in_first = kg_cuda_in_first(s), rest = s.n_rows - in_first;
 
-    return keys ? kg_cuda_cut(s.n_rows)
+    return keys ? kg_cuda_cut((int64_t)s.pos + s.n_rows)
                 : kg_cuda_cut((int64_t)in_first * group) + rest / KG_KV_BLOCK * group +
                       kg_cuda_cut((int64_t)(rest % KG_KV_BLOCK) * group);
 }
@@ -195,9 +195,20 @@ static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
     return kg_cuda_min(N * kg_cuda_cut(group), N * group / KG_ATTN_ROWS + blocks);
 }
 
+/* The first tile that sees a block of keys. */
+static __device__ inline int kg_cuda_first_tile(const struct kg_attn_seq &s, int group,
+                                                int block)
+{
+    const int behind = block - s.pos / KG_KV_BLOCK; /* the block that holds pos */
+
+    return behind <= 0
+               ? 0
+               : kg_cuda_cut((int64_t)kg_cuda_in_first(s) * group) + (behind - 1) * group;
+}
+
 static inline int64_t kg_cuda_most_blocks(const struct kg_attn *a)
 {
-    return (a->q.rows + (KG_KV_BLOCK - 1) * (int64_t)a->n_seqs) / KG_KV_BLOCK;
+    return (a->k.rows + (KG_KV_BLOCK - 1) * (int64_t)a->n_seqs) / KG_KV_BLOCK;
 }
 
 /* ---- who computes ---- */

@@ -12,7 +12,7 @@
 
 /* One more whenever a struct that passes between the two changes, or what an operation
  * may be asked for: those of tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 15 };
+enum { KG_CUDA_INTERFACE = 16 };
 
 /* Who makes products of bf16; those of fp32 are always exact. */
 enum kg_cuda_products {
