@@ -83,7 +83,8 @@ static kg_status need_rows(struct window *w, const struct kg_model *m, struct kg
             longest = w->seqs[i].n;
     size_t total = w->from[w->n];
     size_t pack = total < 2048 ? total : 2048;
-    struct kg_rows_opts opts = {.max_tokens = (int64_t)(longest > pack ? longest : pack)};
+    struct kg_rows_opts opts = {.max_tokens = (int64_t)(longest > pack ? longest : pack),
+                                .share = true};
     if (w->rows && opts.max_tokens <= w->rows->max_tokens)
         return KG_OK;
     kg_rows_free(w->rows);

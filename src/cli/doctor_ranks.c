@@ -74,7 +74,7 @@ static kg_status sum(struct gradient *g, const int64_t *tokens, int lanes,
     struct kg_lane_sum s = {0};
     struct kg_str said = {0};
     const struct kg_lane_job job = {.lanes = lanes,
-                                    .tokens = tokens,
+                                    .lengths = {.tokens = tokens},
                                     .n = (size_t)lanes,
                                     .work = add_lane,
                                     .context = g,

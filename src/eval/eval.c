@@ -140,8 +140,8 @@ static kg_status score_all(float *logp, float *entropy, const struct kg_model *m
             at += length;
         }
     if (!rows || (int64_t)longest > rows->max_tokens) {
-        struct kg_rows_opts room = {.max_tokens = longest > 1024 ? (int64_t)longest
-                                                                 : 1024};
+        struct kg_rows_opts room = {
+            .max_tokens = longest > 1024 ? (int64_t)longest : 1024, .share = true};
 
         KG_TRY_GOTO(out, kg_rows_create(&own, m, &room, err));
         rows = own;

@@ -165,12 +165,68 @@ static void place_adapters(struct kg_acts *a, struct bump *b, const struct sizes
     a->wide = take_floats(b, wide);
 }
 
-static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *s)
+/* ---- keys of packs that share ---- */
+enum { KEYS_PER_TOKEN = 8 /* at most: what is staged has room for so many */ };
+
+static void take_keys(struct kg_key_acts *keys, struct bump *b, const struct sizes *s,
+                      int64_t n)
 {
-    a->inv = take_floats(b, s->n);
+    keys->k = take_mat(b, s->ct, n, s->kd);
+    keys->v = take_mat(b, s->ct, n, s->kd);
+    keys->dk = take_mat(b, KG_F32, n, s->kd);
+    keys->dv = take_mat(b, KG_F32, n, s->kd);
+}
+
+static uint64_t keys_bytes(const struct sizes *s, int64_t n)
+{
+    struct kg_key_acts keys;
+    struct bump count = {0};
+    take_keys(&keys, &count, s, n);
+    return count.used;
+}
+
+/* Attention's scratch stands in buffers that hold nothing while it runs, in either
+ * direction. There is room for the keys of as many tokens as a pack has, at least. */
+static void place_idle(struct kg_acts *a, struct bump *b, const struct sizes *s)
+{
+    const uint64_t begin = b->used, least = keys_bytes(s, s->n);
+    a->keys_at = b->base ? b->base + begin : NULL;
     a->hidden = take_mat(b, s->ct, s->n, s->d);
     if (s->dense)
         a->act = take_mat(b, s->ct, s->n, s->f);
+    a->dy = take_mat(b, s->ct, s->n, s->d);
+    a->dh = take_mat(b, KG_F32, s->n, s->d);
+    if (b->used - begin < least)
+        take(b, least - (b->used - begin));
+    a->max_keys = (int64_t)((double)(b->used - begin) / (double)least * (double)s->n);
+    if (a->max_keys > KEYS_PER_TOKEN * s->n)
+        a->max_keys = KEYS_PER_TOKEN * s->n;
+    while (keys_bytes(s, a->max_keys) > b->used - begin)
+        a->max_keys--;
+}
+
+int64_t kg_acts_keys(const struct kg_model *m, int64_t max_tokens)
+{
+    const struct sizes s = sizes_of(m, max_tokens);
+    struct kg_acts a = {0};
+    struct bump count = {0};
+    place_idle(&a, &count, &s);
+    return a.max_keys;
+}
+
+struct kg_key_acts kg_walk_keys(const struct kg_walk *p)
+{
+    const struct sizes s = sizes_of(p->m, p->acts->max_tokens);
+    struct bump b = {.base = p->acts->keys_at};
+    struct kg_key_acts keys;
+    take_keys(&keys, &b, &s, p->pack->keys.n);
+    return keys;
+}
+
+static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *s)
+{
+    a->inv = take_floats(b, s->n);
+    place_idle(a, b, s);
     if (s->e > 0) {
         place_scratch(&a->experts, b, s);
         a->chosen = take_ints(b, kg_model_config_routed(s->c, s->c->layers) * s->r);
@@ -180,8 +236,6 @@ static void place_shared(struct kg_acts *a, struct bump *b, const struct sizes *
     a->qf = take_mat(b, KG_F32, s->n, s->q);
     a->kf = take_mat(b, KG_F32, s->n, s->kd);
     a->vf = take_mat(b, KG_F32, s->n, s->kd);
-    a->dy = take_mat(b, s->ct, s->n, s->d);
-    a->dh = take_mat(b, KG_F32, s->n, s->d);
     a->dout = take_mat(b, s->ct, s->n, s->q);
     if (s->rank > 0)
         place_adapters(a, b, s);

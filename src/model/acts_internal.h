@@ -62,6 +62,12 @@ struct kg_layer_acts {
     struct kg_vec inv4; /* (N) of post2 */
 };
 
+/* Keys of all J positions of all sequences of a pack that share some. */
+struct kg_key_acts {
+    struct kg_mat k, v;   /* (J,Kd) ct */
+    struct kg_mat dk, dv; /* (J,Kd) fp32 */
+};
+
 /* Rows of a pack, one after the other, with the same adapters. */
 struct kg_run {
     const struct kg_model *model; /* whose adapters */
@@ -74,6 +80,7 @@ struct kg_staged {
     struct kg_ivec tokens;  /* (N) */
     struct kg_ivec pos;     /* (N) */
     struct kg_ivec rows;    /* (n_rows) of the pack */
+    struct kg_ivec keys;    /* (J) rows of the keys of each sequence; none: their own */
     struct kg_ivec blocks;  /* of all sequences; none without a cache */
     struct kg_ivec experts; /* (Lx,N,K) given to tokens; or none */
     /* for layers of each kind; without a cache KG_KV_ALL's are every layer's */
@@ -137,8 +144,10 @@ struct kg_acts {
     float *p_sum_h;        /* the same on the host, behind chosen_h */
     struct kg_vec balance; /* (E) dloss/dp of every token in every layer */
     bool balanced;
-    unsigned char *slab; /* owned, the backend's; every buffer above lies in it */
-    int64_t kept;        /* N of the last kept forward, 0 for none */
+    unsigned char *keys_at; /* kg_walk_keys, over hidden, act, dy and dh */
+    int64_t max_keys;       /* J at most */
+    unsigned char *slab;    /* owned, the backend's; every buffer above lies in it */
+    int64_t kept;           /* N of the last kept forward, 0 for none */
 };
 
 /* One walk through the layers. */
@@ -178,9 +187,12 @@ struct kg_expert_scratch kg_walk_experts(const struct kg_walk *p);
 /* The residual stream at the input of layer l (l = L: the output of the last), first N
  * rows. */
 struct kg_mat kg_walk_x(const struct kg_walk *p, int32_t l);
-/* Layer l's attention among the rows of the pack itself. */
-struct kg_attn kg_walk_attn(const struct kg_walk *p, int32_t l,
-                            const struct kg_layer_acts *a);
+/* Scratch of this pack's attention: nothing else stands there while it runs. */
+struct kg_key_acts kg_walk_keys(const struct kg_walk *p);
+/* Layer l's attention among the rows of the pack itself; of a pack that shares with the
+ * keys of each sequence gathered. */
+kg_status kg_walk_attn(struct kg_attn *out, const struct kg_walk *p, int32_t l,
+                       const struct kg_layer_acts *a, struct kg_err *err) KG_MUST_CHECK;
 /* Queries or keys of layer l turned by their positions, or back. */
 kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
                          bool inverse, struct kg_err *err) KG_MUST_CHECK;

@@ -150,16 +150,36 @@ static kg_status project_bwd(const struct kg_walk *p, const struct projection_bw
     return kg_linear_bwd(p, grads, j->w, dy, h, dh, accumulate, err);
 }
 
+/* What sequences make of a key that they share is added in their order. */
+static kg_status add_keys(const struct kg_walk *p, struct kg_mat sum, struct kg_mat each,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_buf_zero(p->m->backend, sum.data,
+                       (uint64_t)(sum.rows * sum.cols) * sizeof(float), err));
+    return kg_op_embed_bwd(p->m->backend, sum, each, p->pack->keys, err);
+}
+
 static kg_status attend_bwd(const struct kg_walk *p, int32_t l,
                             const struct kg_layer_acts *a, struct kg_mat dout,
                             struct kg_err *err)
 {
     const int64_t n = p->pack->n;
-    const struct kg_attn attn = kg_walk_attn(p, l, a);
+    const bool shares = p->pack->keys.n > 0;
+    const struct kg_mat dq = kg_mat_rows(p->acts->qf, 0, n);
+    const struct kg_mat dk = kg_mat_rows(p->acts->kf, 0, n);
+    const struct kg_mat dv = kg_mat_rows(p->acts->vf, 0, n);
+    struct kg_key_acts keys = {.dk = dk, .dv = dv};
+    struct kg_attn attn;
 
-    return kg_op_attention_bwd(
-        p->m->backend, kg_mat_rows(p->acts->qf, 0, n), kg_mat_rows(p->acts->kf, 0, n),
-        kg_mat_rows(p->acts->vf, 0, n), dout, a->o, a->lse, &attn, err);
+    KG_TRY(kg_walk_attn(&attn, p, l, a, err));
+    if (shares)
+        keys = kg_walk_keys(p);
+    KG_TRY(kg_op_attention_bwd(p->m->backend, dq, keys.dk, keys.dv, dout, a->o, a->lse,
+                               &attn, err));
+    if (!shares)
+        return KG_OK;
+    KG_TRY(add_keys(p, dk, keys.dk, err));
+    return add_keys(p, dv, keys.dv, err);
 }
 
 /* Nothing below this layer is trained: what dx would be nobody reads. Where the embedding

@@ -150,7 +150,7 @@ static void step(const struct subject *s, struct kg_acts *acts, struct kg_kv *kv
             .n = n, .pos = first, .blocks = kg_kv_table(blocks[b])};
         memcpy(tokens + b * n, s->tokens[b] + first, (size_t)n * sizeof *tokens);
     }
-    const struct kg_pack pack = {tokens, BATCH * n, seqs, BATCH};
+    const struct kg_pack pack = {tokens, BATCH * n, seqs, BATCH, NULL, 0};
     unsigned char *rows = forward(s, acts, kv, &pack);
     assert_rows(s, first, n, rows, n > 1 ? "in a chunk" : "decoded");
     kg_mem_free(rows);

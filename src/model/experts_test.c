@@ -166,7 +166,7 @@ static void check_decode(const struct subject *s, int32_t batch)
             tokens[b] = b + 1 < batch ? (i * 7 + b * 31) % s->m->config.vocab
                                       : s->tokens[i];
         }
-        const struct kg_pack pack = {tokens, batch, seqs, batch};
+        const struct kg_pack pack = {tokens, batch, seqs, batch, NULL, 0};
         const struct kg_forward f = {.pack = &pack, .kv = kv};
         NEED(kg_model_forward(&hidden, s->m, acts, &f, err));
         assert_row(s, i, hidden, batch - 1, "decoded");

@@ -104,12 +104,24 @@ kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
                       plain ? 1.0f : (float)c->rope_attention, inverse, err);
 }
 
-struct kg_attn kg_walk_attn(const struct kg_walk *p, int32_t l,
-                            const struct kg_layer_acts *a)
+/* What a sequence shares with the one before stands in the pack once. */
+static kg_status gather_keys(struct kg_attn *attn, const struct kg_walk *p,
+                             const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_key_acts keys = kg_walk_keys(p);
+
+    attn->k = keys.k;
+    attn->v = keys.v;
+    KG_TRY(kg_op_gather_rows(p->m->backend, keys.k, a->k, p->pack->keys, err));
+    return kg_op_gather_rows(p->m->backend, keys.v, a->v, p->pack->keys, err);
+}
+
+kg_status kg_walk_attn(struct kg_attn *out, const struct kg_walk *p, int32_t l,
+                       const struct kg_layer_acts *a, struct kg_err *err)
 {
     const struct kg_model_config *c = &p->m->config;
 
-    return (struct kg_attn){
+    *out = (struct kg_attn){
         .q = a->q,
         .k = a->k,
         .v = a->v,
@@ -123,6 +135,7 @@ struct kg_attn kg_walk_attn(const struct kg_walk *p, int32_t l,
         .seqs = p->pack->seqs[KG_KV_ALL],
         .n_seqs = p->pack->n_seqs,
     };
+    return p->pack->keys.n > 0 ? gather_keys(out, p, a, err) : KG_OK;
 }
 
 static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_layer_acts *a,
@@ -130,8 +143,9 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
 {
     const struct kg_backend *be = p->m->backend;
     const enum kg_kv_kind kind = kg_kv_kind_of(&p->m->config, l);
-    struct kg_attn attn = kg_walk_attn(p, l, a);
+    struct kg_attn attn;
 
+    KG_TRY(kg_walk_attn(&attn, p, l, a, err));
     if (p->kv) {
         KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->pack->kv_rows[kind], a->k, err));
         KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->pack->kv_rows[kind], a->v, err));

@@ -278,7 +278,7 @@ static struct kg_mat batch_run(const struct batch *b, const struct kg_model *m,
                                struct kg_acts *acts, struct kg_kv *kv)
 {
     struct kg_mat hidden;
-    const struct kg_pack pack = {b->tokens, b->n, b->seqs, b->n_seqs};
+    const struct kg_pack pack = {b->tokens, b->n, b->seqs, b->n_seqs, NULL, 0};
     const struct kg_forward f = {.pack = &pack, .kv = kv};
     NEED(kg_model_forward(&hidden, m, acts, &f, err));
     return hidden;
@@ -495,7 +495,7 @@ static void test_a_pack_that_does_not_fit_is_refused(void **state)
     NEED(kg_acts_create(&acts, m, 4, true, err));
     int32_t tokens[] = {1, 2, 127, 3, 4};
     struct kg_pack_seq seq = {.n = 5};
-    struct kg_pack pack = {tokens, 5, &seq, 1};
+    struct kg_pack pack = {tokens, 5, &seq, 1, NULL, 0};
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_ESHAPE);
     pack.n = 0;
     assert_int_equal(try_forward(m, acts, &pack, &why), KG_ESHAPE);
@@ -521,7 +521,7 @@ static void refuses_seq(const struct kg_model *m, struct kg_acts *acts, struct k
                         struct kg_pack_seq seq, kg_status code, const char *words)
 {
     const int32_t token = 1;
-    const struct kg_pack pack = {&token, 1, &seq, 1};
+    const struct kg_pack pack = {&token, 1, &seq, 1, NULL, 0};
     const struct kg_forward f = {.pack = &pack, .kv = kv};
     struct kg_mat hidden;
     struct kg_err why;
@@ -583,7 +583,7 @@ static void test_room_for_a_block_table_is_taken_once_or_is_a_status(void **stat
     need_host_memory();
     const int32_t token = 1, blocks[BLOCKS] = {0};
     struct kg_pack_seq seq = {1, BLOCKS * KG_KV_BLOCK - 1, kg_kv_table(blocks), 0};
-    const struct kg_pack pack = {&token, 1, &seq, 1};
+    const struct kg_pack pack = {&token, 1, &seq, 1, NULL, 0};
     struct kg_acts *acts = NULL;
     struct kg_kv *kv = NULL;
     struct kg_mat hidden;

@@ -345,7 +345,7 @@ static void through_cache(char *rows, size_t bytes, const struct kg_model *m,
     for (int32_t at = 0, n; at < LENGTH; at += n) {
         n = LENGTH - at < chunk ? LENGTH - at : chunk;
         const struct kg_pack_seq seq = {n, at, kg_kv_table(blocks), 0};
-        const struct kg_pack pack = {tokens + at, n, &seq, 1};
+        const struct kg_pack pack = {tokens + at, n, &seq, 1, NULL, 0};
         const struct kg_forward f = {.pack = &pack, .kv = kv};
         struct kg_mat hidden;
         NEED(kg_model_forward(&hidden, m, acts, &f, err));

@@ -245,7 +245,7 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype);
 /* A sequence of a pack: tokens at positions pos, pos+1, ... */
 struct kg_pack_seq {
     int32_t n;                  /* 1 or more */
-    int32_t pos;                /* 0 without a cache */
+    int32_t pos;                /* 0 without a cache and keys of the pack */
     struct kg_kv_tables blocks; /* of the cache, from position 0 on; none without one */
     /* which adapters are beside the weights: 0 the model's own, if it has any, i > 0
      * those of others[i - 1], with the bits that this one's forward has. Not where a
@@ -258,6 +258,11 @@ struct kg_pack {
     int64_t n;                      /* N */
     const struct kg_pack_seq *seqs; /* (n_seqs): together N tokens */
     int32_t n_seqs;
+    /* Sequences may begin with tokens of another one, which stand here once: of each
+     * sequence the rows of positions 0 to pos + n - 1, all one after the other; those
+     * from pos on are its own. */
+    const int32_t *keys; /* (n_keys) */
+    int64_t n_keys;      /* 0: nothing is shared */
 };
 
 /* Activations of one packed micro-batch: everything the backward needs. With
@@ -272,6 +277,8 @@ struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 /* how and inv_temp of d <- those of the last forward, there; NULL where it had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
 uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkpoint);
+/* Keys that a pack which shares may have; at least max_tokens. */
+int64_t kg_acts_keys(const struct kg_model *m, int64_t max_tokens);
 
 /* In the place of a token's first expert: it chooses. */
 enum { KG_NO_EXPERT = UINT16_MAX };
@@ -299,7 +306,7 @@ kg_status kg_acts_p_sum(float *p_sum, struct kg_acts *acts,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Final-normed hidden states of all N rows.
- * kv NULL: whole sequences (pos 0), keys from this pack. kv given: keys and values go to
+ * kv NULL: whole sequences, keys from this pack. kv given: keys and values go to
  * the sequences' blocks of the pools, and are read there.   acts keeps
  * what the backward needs when `keep`; its buffers serve as scratch otherwise. hidden
  * (N,D) ct out: borrowed from acts, valid until its next use. Inside a parallel region

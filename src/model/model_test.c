@@ -692,7 +692,7 @@ static kg_status open_and_run(const char *dir, enum kg_dtype ct, bool trainable,
     struct kg_mat hidden;
     const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
     const struct kg_pack_seq seq = {.n = 10};
-    const struct kg_pack pack = {tokens, 10, &seq, 1};
+    const struct kg_pack pack = {tokens, 10, &seq, 1, NULL, 0};
     const struct kg_forward f = {.pack = &pack};
     kg_status status = kg_model_open(&m, dir, &opts, err);
     if (status == KG_OK)

@@ -67,7 +67,7 @@ TEST_UNUSED static struct test_pack test_pack_of(const int32_t *const *seqs,
             t.target[row] = j + 1 < lengths[i] ? seqs[i][j + 1] : -1;
         }
     }
-    t.pack = (struct kg_pack){t.tokens, total, NULL, n};
+    t.pack = (struct kg_pack){t.tokens, total, NULL, n, NULL, 0};
     return t;
 }
 

@@ -16,7 +16,7 @@ enum {
  * sequences and rows alone. Offsets in int32s. */
 struct layout {
     int64_t pos, kv_rows[KG_KV_KINDS], seqs[KG_KV_KINDS], rows, inv_temp, how, experts,
-        from, blocks, end; /* tokens at 0 */
+        from, keys, blocks, end; /* tokens at 0 */
 };
 
 /* Entries of a table of a sequence. */
@@ -53,7 +53,8 @@ static struct layout layout_of(const struct kg_acts *a, const struct kg_forward 
     l.how += l.how % 2; /* a double begins there */
     l.experts = l.how + (f->how ? DRAW_INTS * f->n_rows : 0);
     l.from = l.experts + (f->experts ? a->routed * a->k * p->n : 0);
-    l.blocks = l.end = l.from + (f->from ? p->n : 0);
+    l.keys = l.from + (f->from ? p->n : 0);
+    l.blocks = l.end = l.keys + p->n_keys;
     for (int32_t i = 0; i < p->n_seqs; i++)
         l.end += n_blocks(&p->seqs[i]) * n_tables(f->kv);
     return l;
@@ -87,7 +88,7 @@ static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_k
                        "sequence %d of the pack: expected tokens from position 0 on, "
                        "found %d from position %d",
                        (int)i, (int)s->n, (int)s->pos);
-    if (!has_tables(s, kv) || (!kv && s->pos != 0))
+    if (!has_tables(s, kv) || (!kv && s->pos != 0 && p->n_keys == 0))
         return kg_fail(err, KG_EINVAL, "sequence %d of the pack: expected %s", (int)i,
                        kv ? "cache blocks" : "a whole sequence without cache");
     for (int kind = 0; kv && kind < KG_KV_KINDS; kind++)
@@ -130,6 +131,26 @@ static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m
     return KG_OK;
 }
 
+/* Of every position of every sequence a row. */
+static kg_status check_keys(const struct kg_acts *a, const struct kg_forward *f,
+                            struct kg_err *err)
+{
+    const struct kg_pack *p = f->pack;
+    int64_t n = 0;
+
+    if (p->n_keys == 0)
+        return KG_OK;
+    for (int32_t i = 0; i < p->n_seqs; i++)
+        n += (int64_t)p->seqs[i].pos + p->seqs[i].n;
+    if (f->kv || n != p->n_keys || n > a->max_keys)
+        return kg_fail(err, KG_ESHAPE,
+                       "pack: expected %lld keys (of at most %lld) and no cache, found "
+                       "%lld%s",
+                       (long long)n, (long long)a->max_keys, (long long)p->n_keys,
+                       f->kv ? " and a cache" : "");
+    return kg_ids_check("pack", "keys", p->keys, n, p->n, err);
+}
+
 static kg_status check(const struct kg_acts *a, const struct kg_model *m,
                        const struct kg_forward *f, struct kg_err *err)
 {
@@ -148,6 +169,7 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
         return kg_fail(err, KG_ESHAPE, "pack: its sequences cover %lld of %lld tokens",
                        (long long)n, (long long)p->n);
     KG_TRY(check_experts(a, m, f, err));
+    KG_TRY(check_keys(a, f, err));
     KG_TRY(kg_ids_check("pack", "rows", f->rows, f->n_rows, p->n, err));
     for (int64_t i = 0; f->from && i < p->n; i++)
         if (f->from[i] < -1 || f->from[i] >= f->n_drawn)
@@ -187,17 +209,18 @@ static int64_t flatten_kind(int32_t *ints, const struct layout *l, int kind,
 {
     const struct kg_pack *p = f->pack;
     struct layout at = *l;
-    int32_t row = 0;
+    int32_t row = 0, key = 0;
 
     for (int32_t i = 0; i < p->n_seqs; i++) {
         const struct kg_pack_seq *s = &p->seqs[i];
 
         flatten_seq(
             ints, &at, kind,
-            (struct kg_attn_seq){.row = row, .keys = f->kv ? (int32_t)block : row}, s);
+            (struct kg_attn_seq){.row = row, .keys = f->kv ? (int32_t)block : key}, s);
         at.seqs[kind] += SEQ_INTS;
         block += n_blocks(s);
         row += s->n;
+        key += s->pos + s->n;
     }
     return block;
 }
@@ -237,6 +260,8 @@ static void flatten(int32_t *ints, const struct layout *l, const struct kg_forwa
     memcpy(ints, p->tokens, (size_t)p->n * sizeof *ints);
     if (f->n_rows > 0)
         memcpy(ints + l->rows, f->rows, (size_t)f->n_rows * sizeof *ints);
+    if (p->n_keys > 0)
+        memcpy(ints + l->keys, p->keys, (size_t)p->n_keys * sizeof *ints);
     for (int kind = 0; kind < KG_KV_KINDS; kind++)
         if (has(f->kv, kind))
             block = flatten_kind(ints, l, kind, f, block);
@@ -370,6 +395,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
         .rows = kg_ivec(s->there + l.rows, f->n_rows),
         .experts = kg_ivec(f->experts ? s->there + l.experts : NULL, l.from - l.experts),
         .blocks = kg_ivec(f->kv ? s->there + l.blocks : NULL, l.end - l.blocks),
+        .keys = kg_ivec(s->there + l.keys, p->n_keys),
         .n_seqs = p->n_seqs,
         .how = f->how ? (const struct kg_draw *)(const void *)(s->there + l.how) : NULL,
         .inv_temp = f->inv_temp ? (const float *)(const void *)(s->there + l.inv_temp)

@@ -50,11 +50,9 @@ static double run(struct subject *s, const uint16_t *experts, bool backward)
     struct kg_rows *p = s->rows;
     double loss = 0;
     kg_rows_begin(p, s->m, 0);
-    const int64_t first = kg_rows_add(p, s->tokens, LONG);
+    kg_rows_add_seq(p, &(struct kg_rows_seq){s->tokens, LONG, 0, experts});
     for (int32_t i = 0; i + 1 < LONG; i++)
-        kg_rows_want(p, first + i, s->tokens[i + 1], 1, NULL);
-    if (experts)
-        kg_rows_give_experts(p, first, LONG, experts);
+        kg_rows_want(p, i, s->tokens[i + 1], 1, NULL);
     NEED(kg_rows_forward(p, backward, err));
     NEED(kg_rows_ask(p, NULL, err));
     for (int64_t i = 0; i < p->n_rows; i++) {
@@ -158,7 +156,7 @@ static void a_sequence_beside_one_that_is_given_experts_chooses(void **state)
     assert_memory_not_equal(own, given, LONG * s.c * sizeof *own);
     kg_rows_begin(s.rows, s.m, 0);
     kg_rows_add(s.rows, s.tokens, LONG);
-    kg_rows_give_experts(s.rows, kg_rows_add(s.rows, s.tokens, LONG), LONG, given);
+    kg_rows_add_seq(s.rows, &(struct kg_rows_seq){s.tokens, LONG, 0, given});
     kg_rows_want(s.rows, 0, -1, 1, NULL);
     NEED(kg_rows_forward(s.rows, false, err));
     NEED(kg_rows_experts(had, s.rows, 0, LONG, err));
@@ -178,7 +176,7 @@ static void an_expert_that_is_none_is_refused(void **state)
     others(given, &s);
     given[7 * s.c + 3] = 4;
     kg_rows_begin(s.rows, s.m, 0);
-    kg_rows_give_experts(s.rows, kg_rows_add(s.rows, s.tokens, LONG), LONG, given);
+    kg_rows_add_seq(s.rows, &(struct kg_rows_seq){s.tokens, LONG, 0, given});
     kg_rows_want(s.rows, 0, -1, 1, NULL);
     assert_int_equal(kg_rows_forward(s.rows, false, &why), KG_EINVAL);
     assert_string_equal(why.message,

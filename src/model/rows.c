@@ -57,7 +57,12 @@ struct kg_rows_pack {
     struct kg_pack_seq *seqs; /* (max_tokens) */
     int32_t *from;            /* (max_rows) the pack's row of wanted row i */
     uint16_t *experts;        /* (max_tokens,C) given; NULL unless opts.experts */
-    bool given;               /* to a token of the pack, at least */
+    int32_t *keys;            /* (max_keys) as struct kg_pack; NULL unless opts.share */
+    bool given;               /* experts to a token of the pack, at least */
+    int64_t max_keys;         /* 0 unless opts.share, as the next three */
+    int64_t n_keys;
+    int64_t last; /* in keys: where the sequence added last begins */
+    bool shares;  /* it or one before begins with tokens of another one */
 
     const struct kg_backend *backend;
     void *there;         /* owned, the backend's: what follows stands in it */
@@ -77,6 +82,7 @@ struct kg_rows_pack {
 enum {
     TOKENS, /* of the pack */
     CHOICES,
+    KEYS,
     HIDDEN_BYTES,
     ANCHOR_BYTES,
     WIDE_ROWS,
@@ -100,6 +106,7 @@ static const struct kg_column pack_columns[] = {
     KG_COLUMN(struct kg_rows_pack, seqs, TOKENS),
     KG_COLUMN(struct kg_rows_pack, from, ROWS),
     KG_COLUMN(struct kg_rows_pack, experts, CHOICES),
+    KG_COLUMN(struct kg_rows_pack, keys, KEYS),
     {0},
 };
 
@@ -146,6 +153,16 @@ static int64_t max_rows(const struct kg_rows_opts *opts)
     return opts->max_rows > 0 ? opts->max_rows : opts->max_tokens;
 }
 
+/* As many as each model that reads the packs has room for. */
+static int64_t max_keys(const struct kg_model *m, const struct kg_rows_opts *opts)
+{
+    int64_t n = opts->share ? kg_acts_keys(m, opts->max_tokens) : 0, other = n;
+
+    if (opts->share && opts->anchor)
+        other = kg_acts_keys(opts->anchor, opts->max_tokens);
+    return other < n ? other : n;
+}
+
 static void count(size_t counts[COUNTS], const struct kg_model *m,
                   const struct kg_rows_opts *opts)
 {
@@ -157,6 +174,7 @@ static void count(size_t counts[COUNTS], const struct kg_model *m,
 
     counts[TOKENS] = tokens;
     counts[CHOICES] = only_if(opts->experts, tokens * (size_t)kg_model_config_choices(c));
+    counts[KEYS] = only_if(opts->share, (size_t)max_keys(m, opts));
     counts[HIDDEN_BYTES] = (n + 1) * (width > other ? width : other) * bytes;
     counts[ANCHOR_BYTES] = only_if(opts->kl, n * other * bytes);
     counts[WIDE_ROWS] = only_if(opts->backward, n * width);
@@ -180,23 +198,31 @@ static bool checkpointed(const struct kg_rows_opts *opts)
     return opts->checkpoint || !opts->backward;
 }
 
-/* Experts that the tokens of a pack are given. */
-static int64_t n_given(const struct kg_model *m, const struct kg_rows_opts *opts)
+/* What is staged of a pack beside what every pack has: experts that its tokens are given,
+ * and rows of keys. */
+static int64_t n_more(const struct kg_model *m, const struct kg_rows_opts *opts,
+                      bool experts)
 {
-    return opts->experts ? opts->max_tokens * kg_model_config_choices(&m->config) : 0;
+    const int64_t choices = kg_model_config_choices(&m->config);
+
+    return (experts ? opts->max_tokens * choices : 0) + max_keys(m, opts);
 }
 
 /* From nothing, not by doubling: as long as the plan says. */
-static kg_status room_for_given(struct kg_stage *s, const struct kg_model *m,
-                                const struct kg_rows_opts *opts, struct kg_err *err)
+static kg_status create_acts(struct kg_acts **a, const struct kg_model *m,
+                             const struct kg_rows_opts *opts, bool checkpoint,
+                             bool experts, struct kg_err *err)
 {
-    const int64_t given = n_given(m, opts);
+    const int64_t more = n_more(m, opts, experts);
+    struct kg_stage *s;
 
-    if (given == 0)
+    KG_TRY(kg_acts_create(a, m, opts->max_tokens, checkpoint, err));
+    if (more == 0)
         return KG_OK;
+    s = &(*a)->stage;
     kg_stage_release(s, m->backend);
     return kg_stage_room(s, m->backend,
-                         kg_stage_ints(&m->config, opts->max_tokens) + given, err);
+                         kg_stage_ints(&m->config, opts->max_tokens) + more, err);
 }
 
 static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
@@ -211,11 +237,10 @@ static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
     k->backend = m->backend;
     k->anchor = opts->anchor;
     k->kv = opts->kv;
-    KG_TRY(kg_acts_create(&k->acts, m, opts->max_tokens, checkpointed(opts), err));
-    KG_TRY(room_for_given(&k->acts->stage, m, opts, err));
+    k->max_keys = max_keys(m, opts);
+    KG_TRY(create_acts(&k->acts, m, opts, checkpointed(opts), opts->experts, err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
-        KG_TRY(
-            kg_acts_create(&k->anchor_acts, opts->anchor, opts->max_tokens, true, err));
+        KG_TRY(create_acts(&k->anchor_acts, opts->anchor, opts, true, false, err));
     KG_TRY(kg_columns_take(&k->block, k, pack_columns, counts, "pack", err));
     k->there = kg_buf_alloc(m->backend, kg_columns_bytes(there_columns, counts), "pack",
                             err);
@@ -279,12 +304,12 @@ static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
     return bytes < UINT64_MAX / 16 ? bytes : UINT64_MAX / 16;
 }
 
-/* Activations; of what is staged, `given` experts too, the banks are the host's. */
+/* Activations; of what is staged the banks are the host's. */
 static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_opts *opts,
-                               bool checkpoint, int64_t given)
+                               bool checkpoint, bool experts)
 {
     const uint64_t banks = (uint64_t)kg_stage_banks(m->backend);
-    const uint64_t more = (uint64_t)given * sizeof(int32_t);
+    const uint64_t more = (uint64_t)n_more(m, opts, experts) * sizeof(int32_t);
     uint64_t all = kg_acts_bytes(m, opts->max_tokens, checkpoint);
     uint64_t staged = banks * (uint64_t)kg_stage_ints(&m->config, opts->max_tokens) *
                       sizeof(int32_t);
@@ -295,12 +320,11 @@ static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_op
 struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts)
 {
     size_t counts[COUNTS];
-    struct kg_bytes b = acts_of(m, opts, checkpointed(opts), n_given(m, opts)),
-                    anchor = {0};
+    struct kg_bytes b = acts_of(m, opts, checkpointed(opts), opts->experts), anchor = {0};
 
     count(counts, m, opts);
     if (opts->anchor)
-        anchor = acts_of(opts->anchor, opts, true, 0);
+        anchor = acts_of(opts->anchor, opts, true, false);
     b.there += anchor.there + bytes_of(there_columns, counts);
     b.host += kg_acts_load_bytes(&m->config, opts->max_tokens);
     b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);
@@ -326,13 +350,23 @@ void kg_rows_next(struct kg_rows *p)
     p->pack->n_kept = -1;
     p->pack->n_asked = -1;
     p->pack->given = false;
+    p->pack->n_keys = p->pack->last = 0;
+    p->pack->shares = false;
 }
 
 int64_t kg_rows_tokens(const struct kg_rows *p) { return p->pack->n_tokens; }
 
+static bool fits(const struct kg_rows *p, size_t tokens, size_t keys)
+{
+    const struct kg_rows_pack *k = p->pack;
+
+    return k->n_tokens + (int64_t)tokens <= p->max_tokens &&
+           (!k->keys || k->n_keys + (int64_t)keys <= k->max_keys);
+}
+
 bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens)
 {
-    return p->pack->n_tokens + (int64_t)n_tokens <= p->max_tokens;
+    return fits(p, n_tokens, n_tokens);
 }
 
 static int64_t add(struct kg_rows *p, const int32_t *tokens, struct kg_pack_seq seq)
@@ -340,35 +374,154 @@ static int64_t add(struct kg_rows *p, const int32_t *tokens, struct kg_pack_seq 
     struct kg_rows_pack *k = p->pack;
     int64_t first = k->n_tokens;
 
-    assert(kg_rows_fits(p, (size_t)seq.n));
+    assert(fits(p, (size_t)seq.n, 0));
     memcpy(k->tokens + first, tokens, (size_t)seq.n * sizeof *tokens);
     k->seqs[k->n_seqs++] = seq;
     k->n_tokens += seq.n;
     return first;
 }
 
+/* ---- what sequences share ---- */
+int64_t kg_rows_max_keys(const struct kg_rows *p) { return p->pack->max_keys; }
+
+int64_t kg_rows_saved(const struct kg_rows *p)
+{
+    return p->pack->n_keys > 0 ? p->pack->n_keys - p->pack->n_tokens : 0;
+}
+
+int64_t kg_rows_at(const struct kg_rows *p, size_t t)
+{
+    const struct kg_rows_pack *k = p->pack;
+    const struct kg_pack_seq *last = &k->seqs[k->n_seqs - 1];
+
+    assert(t < (size_t)last->pos + (size_t)last->n);
+    return k->keys ? k->keys[k->last + (int64_t)t]
+                   : k->n_tokens - last->n + (int64_t)t; /* all its tokens are there */
+}
+
+/* Whether two tokens are given the same c experts.   NULL: they choose */
+static bool same_experts(const uint16_t *a, const uint16_t *b, size_t c)
+{
+    for (size_t i = 0; (a || b) && i < c; i++)
+        if ((a ? a[i] : KG_NO_EXPERT) != (b ? b[i] : KG_NO_EXPERT))
+            return false;
+    return true;
+}
+
+static const uint16_t *experts_at(const uint16_t *experts, size_t row, size_t c)
+{
+    return experts ? experts + row * c : NULL;
+}
+
+/* Tokens that q begins with and so does the sequence of these n keys, rows of `tokens`
+ * and `experts`.   keys NULL: the rows one after the other */
+static size_t in_common(const struct kg_rows_seq *q, const int32_t *tokens,
+                        const uint16_t *experts, const int32_t *keys, size_t n, size_t c)
+{
+    for (size_t t = 0; t < n && t < q->most; t++) {
+        const size_t row = keys ? (size_t)keys[t] : t;
+
+        if (tokens[row] != q->tokens[t] ||
+            !same_experts(experts_at(experts, row, c), experts_at(q->experts, t, c), c))
+            return t;
+    }
+    return q->most < n ? q->most : n;
+}
+
+size_t kg_rows_in_common(const struct kg_model *m, const struct kg_rows_seq *a,
+                         const struct kg_rows_seq *q)
+{
+    return in_common(q, a->tokens, a->experts, NULL, a->n,
+                     (size_t)kg_model_config_choices(&m->config));
+}
+
+/* With the sequence of the pack that has most of them.   *from: where its keys begin */
+static size_t shared(int64_t *from, const struct kg_rows *p, const struct kg_rows_seq *q)
+{
+    const struct kg_rows_pack *k = p->pack;
+    const uint16_t *experts = k->given ? k->experts : NULL;
+    const size_t c = (size_t)kg_model_config_choices(&p->model->config);
+    size_t best = 0;
+    int64_t at = 0;
+
+    assert(q->most < q->n);
+    *from = 0;
+    for (int32_t i = 0; k->keys && i < k->n_seqs && best < q->most; i++) {
+        const int64_t n = (int64_t)k->seqs[i].pos + k->seqs[i].n;
+        const size_t same = in_common(q, k->tokens, experts, k->keys + at, (size_t)n, c);
+
+        if (same > best) {
+            best = same;
+            *from = at;
+        }
+        at += n;
+    }
+    return best;
+}
+
+size_t kg_rows_shared(const struct kg_rows *p, const struct kg_rows_seq *q)
+{
+    int64_t from;
+
+    return shared(&from, p, q);
+}
+
+bool kg_rows_fits_seq(const struct kg_rows *p, const struct kg_rows_seq *q)
+{
+    return fits(p, q->n - kg_rows_shared(p, q), q->n);
+}
+
+/* The keys of a sequence that has `same` of those from `from` on and n of its own. */
+static void list_keys(struct kg_rows_pack *k, int64_t from, int64_t same, int64_t n)
+{
+    int32_t *to = k->keys + k->n_keys;
+
+    assert(k->n_keys + same + n <= k->max_keys);
+    memcpy(to, k->keys + from, (size_t)same * sizeof *to);
+    for (int64_t i = 0; i < n; i++)
+        to[same + i] = (int32_t)(k->n_tokens + i);
+    k->last = k->n_keys;
+    k->n_keys += same + n;
+    k->shares = k->shares || same > 0;
+}
+
+static void give_experts(struct kg_rows *p, size_t n, const uint16_t *experts)
+{
+    struct kg_rows_pack *k = p->pack;
+    size_t c = (size_t)kg_model_config_choices(&p->model->config);
+
+    assert(k->experts);
+    if (!k->given)
+        memset(k->experts, 0xff, (size_t)p->max_tokens * c * sizeof *experts);
+    k->given = true;
+    memcpy(k->experts + (size_t)k->n_tokens * c, experts, n * c * sizeof *experts);
+}
+
+void kg_rows_add_seq(struct kg_rows *p, const struct kg_rows_seq *q)
+{
+    int64_t from;
+    const int32_t same = (int32_t)shared(&from, p, q), n = (int32_t)q->n - same;
+    const size_t choices = (size_t)kg_model_config_choices(&p->model->config);
+
+    if (p->pack->keys)
+        list_keys(p->pack, from, same, n);
+    if (q->experts)
+        give_experts(p, (size_t)n, q->experts + (size_t)same * choices);
+    add(p, q->tokens + same, (struct kg_pack_seq){.n = n, .pos = same});
+}
+
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n)
 {
-    return add(p, tokens, (struct kg_pack_seq){.n = (int32_t)n});
+    const struct kg_rows_seq q = {.tokens = tokens, .n = n};
+
+    kg_rows_add_seq(p, &q);
+    return p->pack->n_tokens - (int64_t)n;
 }
 
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          struct kg_kv_tables blocks, int32_t adapter)
 {
     return add(p, tokens, (struct kg_pack_seq){(int32_t)n, pos, blocks, adapter});
-}
-
-void kg_rows_give_experts(struct kg_rows *p, int64_t row, size_t n,
-                          const uint16_t *experts)
-{
-    struct kg_rows_pack *k = p->pack;
-    size_t c = (size_t)kg_model_config_choices(&p->model->config);
-
-    assert(k->experts && row + (int64_t)n <= k->n_tokens);
-    if (!k->given)
-        memset(k->experts, 0xff, (size_t)p->max_tokens * c * sizeof *experts);
-    k->given = true;
-    memcpy(k->experts + (size_t)row * c, experts, n * c * sizeof *experts);
 }
 
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
@@ -406,7 +559,12 @@ static struct kg_pack pack_of(const struct kg_rows *p)
 {
     const struct kg_rows_pack *k = p->pack;
 
-    return (struct kg_pack){k->tokens, k->n_tokens, k->seqs, k->n_seqs};
+    return (struct kg_pack){.tokens = k->tokens,
+                            .n = k->n_tokens,
+                            .seqs = k->seqs,
+                            .n_seqs = k->n_seqs,
+                            .keys = k->keys,
+                            .n_keys = k->shares ? k->n_keys : 0};
 }
 
 /* Hidden states of m, of n rows from `first` on. */
@@ -887,6 +1045,8 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
                        (uint64_t)(dhidden.rows * dhidden.cols) * sizeof *k->dhidden,
                        err));
+    if (k->shares) /* of a row that several sequences have wanted all is added */
+        return kg_op_embed_bwd(m->backend, dhidden, drows, kg_acts_rows(k->acts), err);
     return kg_op_scatter_rows(m->backend, dhidden, kg_acts_rows(k->acts), drows, err);
 }
 

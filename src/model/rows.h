@@ -51,6 +51,7 @@ struct kg_rows_opts {
     bool backward;
     bool checkpoint; /* see kg_acts_create; without backward it is always so */
     bool kl;         /* to an anchor */
+    bool share;      /* what sequences begin with in common stands in a pack once */
     /* borrowed: a model of another shape, or the anchor of a KL; has activations of its
      * own. NULL: none */
     const struct kg_model *anchor;
@@ -137,18 +138,40 @@ bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens);
 /* Add a whole sequence.   returns the pack's row of its first token.   n_tokens must fit
  * (assert) */
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
+
+/* A whole sequence that may begin with tokens of another one of the pack, with their
+ * hidden states: the forward has the bits that it would have alone. The backward adds
+ * what sequences make of a shared token in their order, before it goes on. */
+struct kg_rows_seq {
+    const int32_t *tokens;
+    size_t n;
+    size_t most;             /* tokens that may be shared, at most n - 1 */
+    const uint16_t *experts; /* (n,C) given, as kg_forward has them; opts.experts; NULL:
+                              * tokens choose */
+};
+/* How many tokens q shares with a at least, where both are in a pack of m. */
+size_t kg_rows_in_common(const struct kg_model *m, const struct kg_rows_seq *a,
+                         const struct kg_rows_seq *q);
+/* How many tokens of q would be shared; 0 without opts.share. */
+size_t kg_rows_shared(const struct kg_rows *p, const struct kg_rows_seq *q);
+bool kg_rows_fits_seq(const struct kg_rows *p, const struct kg_rows_seq *q);
+void kg_rows_add_seq(struct kg_rows *p, const struct kg_rows_seq *q); /* must fit */
+/* The pack's row of position t of the sequence added last. */
+int64_t kg_rows_at(const struct kg_rows *p, size_t t);
+/* Keys that sequences of a pack may have together, where they share. */
+int64_t kg_rows_max_keys(const struct kg_rows *p);
+/* Tokens that the pack's sequences have beyond those that stand there. */
+int64_t kg_rows_saved(const struct kg_rows *p);
+
 /* Add tokens at positions pos, pos+1, ... of a sequence whose cache blocks are given
  * (borrowed until after the forward).   adapter: as in struct kg_pack_seq.   returns as
  * above */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          struct kg_kv_tables blocks, int32_t adapter);
-/* The experts of n tokens from `row` on, of the model that rows are of: (n,C) as
- * kg_forward has them; opts.experts. */
-void kg_rows_give_experts(struct kg_rows *p, int64_t row, size_t n,
-                          const uint16_t *experts);
 /* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k (-1: an
- * unused slot) or NULL for none. Where a backward follows a row is wanted at most once:
- * its gradient is put there, not added.   returns its index */
+ * unused slot) or NULL for none. Where a backward follows, only what sequences share is
+ * wanted more than once: gradients are added in the order of wanting.   returns its
+ * index */
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
 /* The mass of this set at the index too; its data is borrowed until after the

@@ -618,7 +618,7 @@ static void a_pack_that_is_given_experts_takes_what_is_planned(void **state)
     NEED(kg_rows_create(&p, m, &opts, err));
     kg_rows_begin(p, m, 0);
     for (int64_t i = 0; i < N; i += 64)
-        kg_rows_give_experts(p, kg_rows_add(p, tokens, 64), 64, experts);
+        kg_rows_add_seq(p, &(struct kg_rows_seq){tokens, 64, 0, experts});
     kg_rows_want(p, N - 1, 1, 1, NULL);
     NEED(kg_rows_forward(p, false, err));
     NEED(kg_rows_experts(experts, p, 0, N, err));

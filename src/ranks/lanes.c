@@ -16,17 +16,19 @@ uint64_t kg_lanes_cost(int64_t tokens)
     return 24576 * n + n * n;
 }
 
+/* A unit of dealing: a sequence, or neighbours that share. */
 struct item {
-    int64_t tokens, index;
+    uint64_t cost;
+    int64_t first;
 };
 
-static int longest_first(const void *a, const void *b)
+static int costliest_first(const void *a, const void *b)
 {
     const struct item *x = a, *y = b;
 
-    if (x->tokens != y->tokens)
-        return x->tokens < y->tokens ? 1 : -1;
-    return x->index < y->index ? -1 : x->index > y->index;
+    if (x->cost != y->cost)
+        return x->cost < y->cost ? 1 : -1;
+    return x->first < y->first ? -1 : x->first > y->first;
 }
 
 static int least(const uint64_t *cost, int lanes)
@@ -39,37 +41,101 @@ static int least(const uint64_t *cost, int lanes)
     return best;
 }
 
-kg_status kg_lanes_deal(int32_t *lane, const int64_t *tokens, int64_t n, int lanes,
-                        struct kg_err *err)
+/* Sequences of a unit, at most: pieces of a group are as large as leave each lane four of
+ * them. */
+static int64_t unit_size(const struct kg_lane_lengths *l, int64_t n, int lanes)
+{
+    int64_t size = l->shared && l->group > 1 ? (int64_t)l->group : 1;
+
+    while (size > 1 && n / size < 4 * (int64_t)lanes)
+        size = (size + 1) / 2;
+    return size;
+}
+
+/* Where the unit ends that begins with sequence `first`. */
+static int64_t unit_end(const struct kg_lane_lengths *l, int64_t first, int64_t size,
+                        int64_t n)
+{
+    int64_t group = l->group > 1 ? (int64_t)l->group : 1;
+    int64_t end = first / group * group + group;
+
+    end = size < end - first ? first + size : end;
+    return end < n ? end : n;
+}
+
+/* Products are made of what is not shared, attention of all. */
+static uint64_t unit_cost(const struct kg_lane_lengths *l, int64_t first, int64_t end)
+{
+    uint64_t cost = 0;
+
+    for (int64_t i = first; i < end; i++) {
+        cost += l->tokens[i] > 0 ? kg_lanes_cost(l->tokens[i]) : 0;
+        if (i > first && l->tokens[i] > 0 && l->shared)
+            cost -= 24576 * (uint64_t)l->shared[i];
+    }
+    return cost;
+}
+
+static int64_t list_units(struct item *items, const struct kg_lane_lengths *l, int64_t n,
+                          int64_t size)
+{
+    int64_t units = 0;
+
+    for (int64_t i = 0, end; i < n; i = end) {
+        end = unit_end(l, i, size, n);
+        items[units++] = (struct item){unit_cost(l, i, end), i};
+    }
+    return units;
+}
+
+kg_status kg_lanes_deal(int32_t *lane, const struct kg_lane_lengths *l, int64_t n,
+                        int lanes, struct kg_err *err)
 {
     uint64_t cost[KG_LANES_MAX] = {0};
     struct item *items = kg_mem_calloc((size_t)n + 1, sizeof *items, "lanes", err);
+    const int64_t size = unit_size(l, n, lanes);
+    int64_t units;
 
     if (!items)
         return err->code;
-    for (int64_t i = 0; i < n; i++)
-        items[i] = (struct item){tokens[i], i};
-    qsort(items, (size_t)n, sizeof *items, longest_first);
-    for (int64_t i = 0; i < n; i++) {
-        const struct item *it = &items[i];
-        int to = it->tokens > 0 ? least(cost, lanes) : -1;
+    units = list_units(items, l, n, size);
+    qsort(items, (size_t)units, sizeof *items, costliest_first);
+    for (int64_t u = 0; u < units; u++) {
+        const int to = least(cost, lanes);
+        const int64_t end = unit_end(l, items[u].first, size, n);
 
-        lane[it->index] = to;
-        if (to >= 0)
-            cost[to] += kg_lanes_cost(it->tokens);
+        cost[to] += items[u].cost;
+        for (int64_t i = items[u].first; i < end; i++)
+            lane[i] = l->tokens[i] > 0 ? to : -1;
     }
     kg_mem_free(items);
     return KG_OK;
 }
 
-size_t kg_lanes_fit(const int64_t *tokens, const size_t *list, size_t n, size_t base,
-                    int64_t budget)
+/* Of sequence b, behind a in a pack: what stands there where only sequences that are not
+ * computed are between them. */
+static int64_t shared_of(const struct kg_lane_lengths *l, size_t a, size_t b)
 {
+    if (!l->shared || a >= b)
+        return 0;
+    for (size_t i = a + 1; i < b; i++)
+        if (l->tokens[i] > 0)
+            return 0;
+    return l->shared[b];
+}
+
+size_t kg_lanes_fit(const struct kg_lane_lengths *l, const size_t *list, size_t n,
+                    size_t base)
+{
+    int64_t rows = 0, keys = 0;
     size_t i = 0;
 
-    for (int64_t sum = 0; i < n; i++) {
-        sum += tokens[list[i] - base];
-        if (i > 0 && sum > budget)
+    for (; i < n; i++) {
+        const size_t at = list[i] - base;
+
+        keys += l->tokens[at];
+        rows += l->tokens[at] - (i > 0 ? shared_of(l, list[i - 1] - base, at) : 0);
+        if (i > 0 && (rows > l->budget || (l->max_keys > 0 && keys > l->max_keys)))
             break;
     }
     return i;

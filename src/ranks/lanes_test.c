@@ -157,7 +157,8 @@ static void dealing_is_longest_first_onto_the_least(void **state)
         int n = 1 + lanes * 37 % 300;
 
         lengths(tokens, n, (uint64_t)lanes);
-        NEED(kg_lanes_deal(lane, tokens, n, lanes, err));
+        NEED(kg_lanes_deal(lane, &(struct kg_lane_lengths){.tokens = tokens}, n, lanes,
+                           err));
         deal_plainly(expected, tokens, n, lanes);
         for (int i = 0; i < n; i++)
             assert_int_equal(lane[i], expected[i]);
@@ -170,10 +171,10 @@ static void one_lane_is_all_that_is_computed(void **state)
     int32_t lane[4];
 
     (void)state;
-    NEED(kg_lanes_deal(lane, tokens, 4, 1, err));
+    NEED(kg_lanes_deal(lane, &(struct kg_lane_lengths){.tokens = tokens}, 4, 1, err));
     assert_int_equal(lane[0] | lane[2] | lane[3], 0);
     assert_int_equal(lane[1], -1);
-    NEED(kg_lanes_deal(lane, tokens, 0, 3, err));
+    NEED(kg_lanes_deal(lane, &(struct kg_lane_lengths){.tokens = tokens}, 0, 3, err));
 }
 
 /* No lane costs more than 4/3 of what the best deal could: the mean, or the longest. */
@@ -187,7 +188,8 @@ static void lanes_are_nearly_even(void **state)
     for (int lanes = 2; lanes <= MOST; lanes++) {
         uint64_t cost[MOST] = {0}, all = 0, worst = 0, bound = 0;
 
-        NEED(kg_lanes_deal(lane, tokens, 300, lanes, err));
+        NEED(kg_lanes_deal(lane, &(struct kg_lane_lengths){.tokens = tokens}, 300, lanes,
+                           err));
         for (int i = 0; i < 300; i++)
             if (lane[i] >= 0) {
                 cost[lane[i]] += kg_lanes_cost(tokens[i]);
@@ -282,7 +284,7 @@ static struct evenness deal_once(const int64_t *tokens, int n, int lanes)
     int32_t lane[MOST * ANSWERS_A_LANE];
     uint64_t cost[MOST] = {0}, all = 0, worst = 0;
 
-    NEED(kg_lanes_deal(lane, tokens, n, lanes, err));
+    NEED(kg_lanes_deal(lane, &(struct kg_lane_lengths){.tokens = tokens}, n, lanes, err));
     for (int i = 0; i < n; i++) {
         all += kg_lanes_cost(tokens[i]);
         cost[lane[i]] += kg_lanes_cost(tokens[i]);
@@ -324,16 +326,101 @@ static void neighbours_are_computed_at_once_while_they_fit(void **state)
     static const int64_t tokens[] = {3, 5, 2, 11, 1, 1};
     static const size_t list[] = {100, 101, 102, 103, 104, 105};
     static const size_t expected[] = {3, 1, 2};
+    const struct kg_lane_lengths ten = {.tokens = tokens, .budget = 10};
+    const struct kg_lane_lengths nine = {.tokens = tokens, .budget = 9};
     size_t at = 0;
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(kg_lanes_fit(tokens, list + at, 6 - at, 100, 10), expected[i]);
+        assert_int_equal(kg_lanes_fit(&ten, list + at, 6 - at, 100), expected[i]);
         at += expected[i];
     }
     assert_int_equal(at, 6);
-    assert_int_equal(kg_lanes_fit(tokens, list, 0, 100, 10), 0);
-    assert_int_equal(kg_lanes_fit(tokens, list, 6, 100, 9), 2);
+    assert_int_equal(kg_lanes_fit(&ten, list, 0, 100), 0);
+    assert_int_equal(kg_lanes_fit(&nine, list, 6, 100), 2);
+}
+
+/* ---- groups that share ---- */
+
+/* Groups of 8 with a prompt of 400 tokens; answer i is not computed where i % 11 is 3. */
+enum { GROUP = 8, GROUPS = 24, PROMPT = 400 };
+
+static struct kg_lane_lengths groups_that_share(int64_t *tokens, int64_t *shared)
+{
+    bool first = true;
+
+    lengths(tokens, GROUP * GROUPS, 3);
+    for (int i = 0; i < GROUP * GROUPS; i++) {
+        first = first || i % GROUP == 0;
+        tokens[i] = i % 11 == 3 ? 0 : tokens[i] + PROMPT + 1;
+        shared[i] = tokens[i] == 0 || first ? 0 : PROMPT;
+        first = first && tokens[i] == 0;
+    }
+    return (struct kg_lane_lengths){.tokens = tokens, .shared = shared, .group = GROUP};
+}
+
+/* Neighbours of one lane that have a prompt in common. */
+static int count_shared(const struct kg_lane_lengths *l, const int32_t *lane)
+{
+    int n = 0, before = -1;
+
+    for (int i = 0; i < GROUP * GROUPS; i++)
+        if (lane[i] >= 0) {
+            n += l->shared[i] > 0 && lane[i] == lane[before];
+            before = i;
+        }
+    return n;
+}
+
+/* Whole with few lanes, in pieces with many; nothing is left that no lane has. */
+static void groups_are_dealt_whole_while_there_are_enough(void **state)
+{
+    static const int lanes[] = {1, 4, 6, 8, 16, 64};
+    static const int pieces[] = {1, 1, 1, 2, 4, 8}; /* of a group */
+    int64_t tokens[GROUP * GROUPS], shared[GROUP * GROUPS];
+    const struct kg_lane_lengths l = groups_that_share(tokens, shared);
+
+    (void)state;
+    for (size_t k = 0; k < sizeof lanes / sizeof *lanes; k++) {
+        int32_t lane[GROUP * GROUPS];
+        const int size = GROUP / pieces[k];
+
+        NEED(kg_lanes_deal(lane, &l, GROUP * GROUPS, lanes[k], err));
+        for (int i = 0; i < GROUP * GROUPS; i++) {
+            assert_true(tokens[i] > 0 ? lane[i] >= 0 && lane[i] < lanes[k]
+                                      : lane[i] == -1);
+            for (int j = i / size * size; j < i; j++)
+                assert_true(lane[j] < 0 || lane[i] < 0 || lane[j] == lane[i]);
+        }
+        assert_true(pieces[k] < GROUP || count_shared(&l, lane) < GROUP * GROUPS / 8);
+        assert_true(pieces[k] > 1 || count_shared(&l, lane) > GROUP * GROUPS * 3 / 4);
+    }
+}
+
+/* Rows are counted once, keys each time, and only behind the sequence they are of. */
+static void what_is_shared_fits_more_often(void **state)
+{
+    static const int64_t tokens[] = {50, 45, 0, 41, 60, 45};
+    static const int64_t shared[] = {0, 40, 0, 40, 0, 40};
+    static const size_t list[] = {0, 1, 3, 4, 5}, other[] = {1, 5, 4};
+    struct kg_lane_lengths l = {.tokens = tokens, .shared = shared, .budget = 56};
+
+    (void)state;
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 3); /* 50 + 5 + 1, past one of none */
+    l.budget = 55;
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 2);
+    l.budget = 121;
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 5);
+    l.max_keys = 240;
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 4);
+    l.max_keys = 10; /* one at least */
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 1);
+    l.max_keys = 0;
+    l.budget = 89; /* 45 + 45: of another group */
+    assert_int_equal(kg_lanes_fit(&l, other, 3, 0), 1);
+    l.shared = NULL;
+    l.budget = 120;
+    assert_int_equal(kg_lanes_fit(&l, list, 5, 0), 2);
 }
 
 int main(void)
@@ -347,6 +434,8 @@ int main(void)
         cmocka_unit_test(
             the_worst_lane_is_within_a_twentieth_of_the_mean_that_can_be_had),
         cmocka_unit_test(neighbours_are_computed_at_once_while_they_fit),
+        cmocka_unit_test(groups_are_dealt_whole_while_there_are_enough),
+        cmocka_unit_test(what_is_shared_fits_more_often),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -341,6 +341,10 @@ static const struct kg_opt_row rows[] = {
      "keep layer inputs only and compute the rest again in the backward (same bits, less "
      "memory)",
      true},
+    {KEY(train.share_prefix), "false", 0, 0, NULL,
+     "compute what answers of a micro-batch begin with in common, their prompt, once "
+     "(docs/exactness.md)",
+     false},
     {"train.old_logp", AT(train.recompute), "sampled", 0, 0, "sampled|recompute",
      "log-probs that the ratio refers to", false},
     {KEY(train.router_aux), "0", 0, 1e6, NULL,

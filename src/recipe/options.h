@@ -97,6 +97,7 @@ struct kg_recipe {
         int lanes;
         int64_t micro_tokens;
         bool checkpoint_layers;
+        bool share_prefix;
         bool recompute; /* of the old log-probs */
         double router_aux;
         int64_t max_skips;

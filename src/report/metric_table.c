@@ -366,6 +366,9 @@ static const struct kg_metric_row rows[] = {
      "prompt tokens read a second"},
     {"rl", "tokens_per_second/train", KG_METRICS_TIME, "tokens a second",
      "tokens trained on a second"},
+    {"rl", "perf/shared_tokens", KG_METRICS_TIME, "tokens",
+     "tokens of the updates that a micro-batch had already, as `train.share_prefix` has "
+     "it: not computed again"},
     {"rl", "share_of_gemm_ceiling", KG_METRICS_TIME, "share of the ceiling",
      "useful floating-point work of the step over its time, relative to the products "
      "measured at the start"},
@@ -424,6 +427,8 @@ static const struct kg_metric_row rows[] = {
      "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
      "layers; log E where all have the same"},
     {"sft", "loss_tokens", KG_METRICS_SFT, "tokens", "tokens that carry a loss"},
+    {"sft", "perf/shared_tokens", KG_METRICS_SFT, "tokens",
+     "tokens that a micro-batch had already: not computed again"},
     {"sft", "seconds", KG_METRICS_SFT, "seconds", "wall time of the update"},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };

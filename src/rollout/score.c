@@ -52,14 +52,23 @@ static kg_status check_seq(const struct scorer *s, size_t i, struct kg_err *err)
 
 /* ---- a pack ---- */
 
+static struct kg_rows_seq rows_of(const struct kg_score_seq *q)
+{
+    const size_t first = first_wanted(q);
+
+    return (struct kg_rows_seq){
+        .tokens = q->tokens, .n = q->n, .most = first < q->n ? first : q->n - 1};
+}
+
 static void add_seq(struct scorer *s, size_t i)
 {
     const struct kg_score_seq *q = &s->seqs[i];
+    const struct kg_rows_seq seq = rows_of(q);
     float inv_temp = kg_inv_temperature(q->temperature);
-    int64_t row = kg_rows_add(s->p, q->tokens, q->n);
 
+    kg_rows_add_seq(s->p, &seq);
     for (size_t t = first_wanted(q); t < q->n; t++)
-        kg_rows_want(s->p, row + (int64_t)t - 1, q->tokens[t], inv_temp,
+        kg_rows_want(s->p, kg_rows_at(s->p, t - 1), q->tokens[t], inv_temp,
                      q->indices ? q->indices + t * (size_t)s->k : NULL);
 }
 
@@ -70,8 +79,13 @@ static size_t fill(struct scorer *s, size_t first)
     size_t i = first;
 
     kg_rows_begin(s->p, s->m, s->k);
-    for (; i < s->n_seqs && kg_rows_fits(s->p, s->seqs[i].n); i++)
+    for (; i < s->n_seqs; i++) {
+        const struct kg_rows_seq seq = rows_of(&s->seqs[i]);
+
+        if (!kg_rows_fits_seq(s->p, &seq))
+            break;
         add_seq(s, i);
+    }
     return i;
 }
 

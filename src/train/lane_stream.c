@@ -205,7 +205,7 @@ static void pack_lane(struct stream *s, int lane, size_t first, size_t end)
     size_t i = first, n;
 
     do {
-        n = kg_lanes_fit(s->job->tokens, s->list + i, end - i, 0, s->job->stages->budget);
+        n = kg_lanes_fit(&s->job->lengths, s->list + i, end - i, 0);
         s->pack[s->n_packs++] = (struct pack){lane, i, n, i == first, i + n == end};
         i += n;
     } while (i < end);

@@ -36,7 +36,6 @@ struct kg_lane_buckets kg_lane_buckets_of(const struct kg_model *m);
 /* How a job is made by buckets (struct kg_lane_job). */
 struct kg_lane_stages {
     struct kg_lane_buckets buckets;
-    int64_t budget; /* tokens of a pack; a longer sequence has one of its own */
     /* The forward of a pack, sequences list[0..n) of a lane; the next backward is its.
      * begins: it is the first of its lane.   *any: whether it has a gradient */
     kg_status (*forward)(bool *any, void *context, const size_t *list, size_t n,

@@ -105,7 +105,7 @@ static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err
 static struct kg_lane_job job_of(struct work *w, const struct kg_lane_stages *stages)
 {
     return (struct kg_lane_job){.lanes = w->lanes,
-                                .tokens = tokens,
+                                .lengths = {.tokens = tokens, .budget = BUDGET},
                                 .n = SEQUENCES,
                                 .work = lane,
                                 .context = w,
@@ -116,7 +116,6 @@ static struct kg_lane_job job_of(struct work *w, const struct kg_lane_stages *st
 
 static const struct kg_lane_stages by_buckets = {
     .buckets = {.n = BUCKETS, .elements = N, .cut = cut_of},
-    .budget = BUDGET,
     .forward = forward,
     .backward = backward};
 

@@ -209,7 +209,7 @@ kg_status kg_lane_sum_run(struct kg_lane_sum *s, struct kg_slab *grads,
     d.list = kg_mem_calloc(job->n + 1, sizeof *d.list, "lanes", err);
     KG_TRY_GOTO(out, d.lane && d.list ? KG_OK : KG_ENOMEM);
     KG_TRY_GOTO(out,
-                kg_lanes_deal(d.lane, job->tokens, (int64_t)job->n, job->lanes, err));
+                kg_lanes_deal(d.lane, &job->lengths, (int64_t)job->n, job->lanes, err));
     status = all_lanes(s, grads, &d, ranks, err);
     if (status != KG_OK)
         kg_lane_sum_drop(s);

@@ -8,6 +8,7 @@
 
 #include "base/str.h"
 #include "model/slab.h"
+#include "ranks/lanes.h"
 #include "ranks/ranks.h"
 #include "ranks/tree.h"
 #include "train/lane_stream.h"
@@ -45,7 +46,7 @@ typedef kg_status (*kg_lane_fn)(void *context, const size_t *list, size_t n,
 /* What is dealt, and who makes a lane of it. */
 struct kg_lane_job {
     int lanes;
-    const int64_t *tokens; /* (n) of each sequence; one of 0 tokens is in no lane */
+    struct kg_lane_lengths lengths; /* of n sequences; one of 0 tokens is in no lane */
     size_t n;
     kg_lane_fn work;
     void *context;

@@ -152,8 +152,11 @@ static kg_status run_lanes(float *host, struct kg_lane_sum *s, struct kg_slab *g
 {
     static const int64_t tokens[] = {9, 4, 0, 7, 7, 30, 1, 2, 2, 11};
     struct work w = {.grads = grads, .fails_at = fails_at};
-    const struct kg_lane_job job = {
-        .lanes = 5, .tokens = tokens, .n = 10, .work = add_sequences, .context = &w};
+    const struct kg_lane_job job = {.lanes = 5,
+                                    .lengths = {.tokens = tokens},
+                                    .n = 10,
+                                    .work = add_sequences,
+                                    .context = &w};
 
     struct kg_ranks alone = {0};
 

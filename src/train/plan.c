@@ -82,6 +82,29 @@ static kg_status start_lines(struct kg_str *out, const struct kg_run_inputs *in,
     return kg_str_putc(out, '\n', err);
 }
 
+/* What answers to a prompt share: all of it. */
+static kg_status shared_line(struct kg_str *out, const struct kg_run_inputs *in,
+                             struct kg_err *err)
+{
+    const int64_t samples = in->recipe.rollout.samples;
+    const int64_t answer = kg_recipe_answer_tokens(&in->recipe);
+    double prompt = 0;
+
+    if (!in->recipe.train.share_prefix || samples < 2 || in->train.n == 0)
+        return KG_OK;
+    for (size_t i = 0; i < in->train.n; i++)
+        prompt += (double)in->train.ids[i].n / (double)in->train.n;
+    return kg_str_printf(
+        out, err,
+        "shared      a prompt of %.1f tokens on average is computed once "
+        "for its %lld answers:\n"
+        "            at least %.0f %% of what is trained on is not "
+        "computed again\n",
+        prompt, (long long)samples,
+        100 * prompt * (double)(samples - 1) /
+            ((prompt + (double)answer) * (double)samples));
+}
+
 static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
                              const struct kg_run_state *state, struct kg_err *err)
 {
@@ -104,6 +127,7 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
     KG_TRY(kg_str_printf(
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
+    KG_TRY(shared_line(out, in, err));
     return kg_str_printf(out, err, "run         %lld steps = %lld answers, %.2f epochs\n",
                          (long long)own_steps(in),
                          (long long)(own_steps(in) * prompts * samples),

@@ -163,25 +163,28 @@ struct pass {
     int phase;
 };
 
-int64_t kg_rl_add_part(struct kg_rows *p, const struct kg_traj *t,
-                       struct kg_traj_part part, bool replay)
+struct kg_rows_seq kg_rl_seq(const struct kg_traj *t, struct kg_traj_part part,
+                             bool replay)
 {
-    size_t n = part.end - part.from;
-    int64_t row = kg_rows_add(p, t->tokens + part.from, n);
+    struct kg_rows_seq q = {.tokens = t->tokens + part.from, .n = part.end - part.from};
+    size_t first = part.begin;
 
+    while (first + 1 < part.end && t->source[first] != KG_SOURCE_MODEL)
+        first++;
+    q.most = first - part.from;
     if (replay && t->choices > 0)
-        kg_rows_give_experts(p, row, n, t->experts + part.from * (size_t)t->choices);
-    return row;
+        q.experts = t->experts + part.from * (size_t)t->choices;
+    return q;
 }
 
-/* Wants what the model said in a part, the first of which is loss token `at`.
+/* Wants what the model said in a part, the first of which is loss token `at`. The part is
+ * the sequence added last.
  * returns the loss token behind them */
 static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int64_t at)
 {
     const struct kg_rl_batch *b = p->b;
     const struct kg_traj *t = &b->trajs[i];
     float inv_temp = kg_inv_temperature(t->temperature);
-    int64_t row = kg_rl_add_part(p->rows, t, part, p->plan->replay);
 
     for (size_t j = part.begin; j < part.end; j++) {
         int64_t w;
@@ -189,7 +192,7 @@ static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int
         if (t->source[j] != KG_SOURCE_MODEL)
             continue;
         assert(j > part.from);
-        w = kg_rows_want(p->rows, row + (int64_t)(j - part.from) - 1, t->tokens[j],
+        w = kg_rows_want(p->rows, kg_rows_at(p->rows, j - part.from - 1), t->tokens[j],
                          inv_temp, b->ids + at * b->k);
         if (p->plan->log_kept)
             kg_rows_want_set(p->rows, w, &b->kept[at]);
@@ -256,11 +259,13 @@ static kg_status ask_all(struct pass *p, struct kg_share mine, struct kg_err *er
         for (size_t x = 0; is_asked(b, p->plan, i) && x < kg_traj_n_parts(t, b->whole);
              x++) {
             struct kg_traj_part part = kg_traj_part(t, x, b->whole);
+            struct kg_rows_seq q = kg_rl_seq(t, part, p->plan->replay);
 
-            if (!kg_rows_fits(p->rows, part.end - part.from)) {
+            if (!kg_rows_fits_seq(p->rows, &q)) {
                 KG_TRY(answer_pack(p, err));
                 kg_phase_at(p->phase, (int64_t)i);
             }
+            kg_rows_add_seq(p->rows, &q);
             at = want_part(p, i, part, at);
         }
     }

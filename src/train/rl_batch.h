@@ -91,11 +91,10 @@ struct kg_rl_batch {
     double *old_log_kept;
 };
 
-/* The tokens of a part into the pack.   replay: with the experts that the sampler chose,
- * where they are recorded
- * returns the row of the first */
-int64_t kg_rl_add_part(struct kg_rows *p, const struct kg_traj *t,
-                       struct kg_traj_part part, bool replay);
+/* The tokens of a part, of which those before its first sampled one may be shared.
+ * replay: with the experts that the sampler chose, where they are recorded */
+struct kg_rows_seq kg_rl_seq(const struct kg_traj *t, struct kg_traj_part part,
+                             bool replay);
 
 static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
 {

@@ -43,6 +43,7 @@ void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_rl_terms *terms)
     t->kl += terms->kl;
     t->entropy += terms->entropy;
     t->router += terms->router;
+    t->shared_tokens += terms->shared;
     t->any = t->any || terms->any;
     t->trained_tokens += (double)terms->tokens;
     kg_policy_metrics_merge(&t->metrics, &terms->metrics);
@@ -413,7 +414,8 @@ static double product_elements(const struct kg_model *m)
 /* Useful work: what the engine computed; over the whole batch a forward, twice that for a
  * backward where an update was made, one for a selection, one for train.router_aux, and
  * each pass before the update
- * (the anchor's, which an exact KL makes inside it, and the policy's own). */
+ * (the anchor's, which an exact KL makes inside it, and the policy's own). What answers
+ * share is computed once. */
 static double step_flops(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          const struct kg_rl_batch *b, const struct kg_rl_totals *t)
 {
@@ -427,6 +429,7 @@ static double step_flops(const struct kg_run_inputs *in, const struct kg_run_sta
 
     for (size_t i = 0; i < b->n_trajs; i++)
         tokens += (double)kg_traj_span(&b->trajs[i], b->whole);
+    tokens -= t->shared_tokens;
     sampled += b->whole_tokens;
     return 2 * (product_elements(state->model) * (tokens * forwards + sampled) +
                 product_elements(anchor) * tokens * (exact + b->anchor_passes));
@@ -457,6 +460,7 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
         kg_metrics_put(log, "share_of_gemm_ceiling",
                        step_flops(&run->in, &run->state, b, t) / all /
                            run->log.gemm_ceiling);
+    kg_metrics_put(log, "perf/shared_tokens", t->shared_tokens);
     kg_metrics_put(log, "memory/resident_gb", (double)kg_mem_resident_bytes() / 1e9);
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);
 }

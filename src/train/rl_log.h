@@ -28,7 +28,8 @@ struct kg_rl_totals {
     /* kl.in other than loss: mean over answers of the mean over tokens, and the largest
      * amount that an advantage lost */
     double kl_taken, kl_taken_max;
-    double trained_tokens; /* tokens through forward and backward */
+    double trained_tokens; /* that carry the loss */
+    double shared_tokens;  /* that a micro-batch had already: kg_rows_saved */
     double clock[KG_PHASE_COUNT];
 };
 
@@ -37,6 +38,7 @@ struct kg_rl_totals {
 struct kg_rl_terms {
     double loss, pg, kl, entropy;
     double router; /* in loss, and of none of the others */
+    double shared; /* tokens that were not computed again */
     int64_t tokens;
     int64_t any; /* 1: it has a gradient */
     struct kg_policy_metrics metrics;

@@ -58,10 +58,12 @@ struct update {
     struct kg_rl_totals *totals;
     bool balanced;         /* train.router_aux has coefficients of this update */
     double router;         /* its loss, of the micro-batch, until it is said */
+    int64_t saved;         /* tokens that the micro-batch shares, until it is said */
     struct kg_str said;    /* owned: struct kg_rl_terms of what was computed, in order */
     struct kg_block block; /* owned: what follows stands in it */
     size_t *list;          /* (last - first) those that micro-batches take */
     int64_t *length;       /* (last - first) in tokens; 0: without any term */
+    int64_t *shared;       /* (last - first) as struct kg_lane_lengths */
     int64_t *seq_begin;
     /* the head's float rows of one micro-batch as the policy's doubles */
     double *logp, *logp_at, *entropy;
@@ -75,6 +77,7 @@ static const struct kg_column columns[] = {
     KG_COLUMN(struct update, seq_begin, BEGINS),
     KG_COLUMN(struct update, list, ANSWERS),
     KG_COLUMN(struct update, length, ANSWERS),
+    KG_COLUMN(struct update, shared, ANSWERS),
     KG_COLUMN(struct update, logp, TOKENS),
     KG_COLUMN(struct update, logp_at, IDS),
     KG_COLUMN(struct update, entropy, TOKENS),
@@ -128,6 +131,31 @@ static void local_begin(int64_t *out, const struct kg_rl_batch *b, size_t first,
         out[i - first] = b->begin[i] - b->begin[first];
 }
 
+static struct kg_rows_seq first_part(const struct update *u, size_t i)
+{
+    const struct kg_traj *t = &u->b->trajs[i];
+
+    return kg_rl_seq(t, kg_traj_part(t, 0, u->b->whole), true);
+}
+
+/* What an answer begins with and so does the one with a term before it. */
+static void measure_shared(struct update *u)
+{
+    size_t before = u->last;
+
+    for (size_t i = u->first; i < u->last; i++) {
+        u->shared[i - u->first] = 0;
+        if (u->length[i - u->first] == 0)
+            continue;
+        if (before < u->last) {
+            const struct kg_rows_seq a = first_part(u, before), q = first_part(u, i);
+
+            u->shared[i - u->first] = (int64_t)kg_rows_in_common(u->state->model, &a, &q);
+        }
+        before = i;
+    }
+}
+
 /* An answer without any term costs nothing. Every token of one has the same weights. */
 static void measure(struct update *u)
 {
@@ -144,6 +172,19 @@ static void measure(struct update *u)
         u->length[i - u->first] = heard ? (int64_t)kg_traj_span(&b->trajs[i], b->whole)
                                         : 0;
     }
+    measure_shared(u);
+}
+
+static struct kg_lane_lengths lengths_of(const struct update *u)
+{
+    const struct kg_rows *p = u->work->rows;
+    const bool shares = kg_rows_max_keys(p) > 0;
+
+    return (struct kg_lane_lengths){.tokens = u->length,
+                                    .shared = shares ? u->shared : NULL,
+                                    .group = (size_t)u->b->group,
+                                    .budget = p->max_tokens,
+                                    .max_keys = kg_rows_max_keys(p)};
 }
 
 static kg_status weigh(struct update *u, struct kg_err *err)
@@ -176,11 +217,12 @@ static int64_t pack_part(struct kg_rows *p, const struct kg_rl_batch *b,
                          const struct kg_traj *t, struct kg_traj_part part, int64_t at)
 {
     float inv_temp = kg_inv_temperature(t->temperature);
-    int64_t row = kg_rl_add_part(p, t, part, true);
+    struct kg_rows_seq q = kg_rl_seq(t, part, true);
 
+    kg_rows_add_seq(p, &q);
     for (size_t j = part.begin; j < part.end; j++)
         if (t->source[j] == KG_SOURCE_MODEL) {
-            int64_t before = row + (int64_t)(j - part.from) - 1;
+            int64_t before = kg_rows_at(p, j - part.from - 1);
             int64_t wanted = kg_rows_want(p, before, t->tokens[j], inv_temp,
                                           b->ids + at * b->k);
 
@@ -314,7 +356,9 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
     terms.router = u->router;
     terms.loss += u->router;
     terms.any |= u->balanced;
+    terms.shared = (double)u->saved;
     u->router = 0;
+    u->saved = 0;
     *any = *any || terms.any;
     return kg_str_append(&u->said, &terms, sizeof terms, err);
 }
@@ -328,6 +372,7 @@ static kg_status grade_micro_batch(bool *any, struct update *u, const size_t *li
 
     *any = false;
     KG_TRY(forward(u, list, n, false, err));
+    u->saved = kg_rows_saved(u->work->rows);
     KG_TRY(kg_expert_load_add(&u->work->load, u->work->rows, err));
     if (u->balanced)
         KG_TRY(kg_expert_load_loss(&u->router, &u->work->whole_load, u->work->rows, err));
@@ -356,11 +401,11 @@ typedef kg_status (*micro_batch_fn)(struct update *u, const size_t *list, size_t
 static kg_status micro_batches(struct update *u, const size_t *list, size_t n,
                                micro_batch_fn work, struct kg_err *err)
 {
-    int64_t budget = u->work->rows->max_tokens;
+    const struct kg_lane_lengths lengths = lengths_of(u);
     int phase = kg_phase_begin((int64_t)n, "sequences", "micro-batches");
 
     for (size_t i = 0, more; i < n; i += more) {
-        more = kg_lanes_fit(u->length, list + i, n - i, u->first, budget);
+        more = kg_lanes_fit(&lengths, list + i, n - i, u->first);
         KG_TRY(work(u, list + i, more, err));
         kg_phase_at(phase, (int64_t)(i + more));
     }
@@ -572,12 +617,11 @@ static kg_status gradient(struct update *u, struct kg_err *err)
 {
     const struct kg_lane_stages stages = {
         .buckets = kg_lane_buckets_of(u->state->model),
-        .budget = u->work->rows->max_tokens,
         .forward = train_pack,
         .backward = train_stage,
     };
     const struct kg_lane_job job = {.lanes = u->in->recipe.train.lanes,
-                                    .tokens = u->length,
+                                    .lengths = lengths_of(u),
                                     .n = u->last - u->first,
                                     .work = train_lane,
                                     .context = u,

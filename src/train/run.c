@@ -598,13 +598,15 @@ static void size_rows(struct kg_run_work *work, const struct kg_run_inputs *in,
         .checkpoint = r->train.checkpoint_layers,
         .kl = exact,
         .anchor = anchor_apart(in, state, exact),
+        .share = r->train.share_prefix,
     };
     if (state->sampler && state->sampler->ct != state->model->ct)
         work->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),
                                                    .max_k = o->max_k,
                                                    .top_k = o->top_k,
                                                    .sets = o->sets,
-                                                   .sum_sq = o->sum_sq};
+                                                   .sum_sq = o->sum_sq,
+                                                   .share = o->share};
 }
 
 /* What rows and engines are made with, at the lengths of what was read. */

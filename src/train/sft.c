@@ -41,16 +41,50 @@ static kg_status draw_batch(struct batch *b, const struct kg_run_inputs *in, int
     return KG_OK;
 }
 
+/* Sequence s, of which the tokens before its first learned one may be shared. */
+static struct kg_rows_seq seq_of(const struct kg_sft_set *set, size_t s)
+{
+    const uint8_t *source = set->source + set->begin[s];
+    struct kg_rows_seq q = {.tokens = set->tokens.ids + set->begin[s],
+                            .n = set->begin[s + 1] - set->begin[s]};
+
+    while (q.most + 1 < q.n && (q.most == 0 || source[q.most] != KG_SOURCE_MODEL))
+        q.most++;
+    return q;
+}
+
 static void add_sequence(struct kg_rows *p, const struct kg_sft_set *set, size_t s)
 {
-    const int32_t *tokens = set->tokens.ids + set->begin[s];
+    const struct kg_rows_seq q = seq_of(set, s);
     const uint8_t *source = set->source + set->begin[s];
-    size_t n = set->begin[s + 1] - set->begin[s];
-    int64_t row = kg_rows_add(p, tokens, n);
 
-    for (size_t t = 1; t < n; t++)
+    kg_rows_add_seq(p, &q);
+    for (size_t t = 1; t < q.n; t++)
         if (source[t] == KG_SOURCE_MODEL)
-            kg_rows_want(p, row + (int64_t)t - 1, tokens[t], 1.0f, NULL);
+            kg_rows_want(p, kg_rows_at(p, t - 1), q.tokens[t], 1.0f, NULL);
+}
+
+/* Where sequences share, those of one prompt stand behind each other: each behind the
+ * first of the batch that has its tokens up to the first that is learned. */
+static void gather_prompts(struct batch *b, const struct kg_run_inputs *in,
+                           const struct kg_model *m)
+{
+    for (size_t i = 2; i < b->n; i++) {
+        const uint32_t s = b->index[i];
+        const struct kg_rows_seq q = seq_of(&in->sft, s);
+        size_t to = q.most > 1 ? 0 : i;
+
+        for (; to < i; to++) {
+            const struct kg_rows_seq a = seq_of(&in->sft, b->index[to]);
+
+            if (kg_rows_in_common(m, &a, &q) == q.most)
+                break;
+        }
+        if (to + 1 >= i)
+            continue;
+        memmove(b->index + to + 2, b->index + to + 1, (i - to - 1) * sizeof *b->index);
+        b->index[to + 1] = s;
+    }
 }
 
 /* ---- sequences that are held out ---- */
@@ -64,7 +98,9 @@ static kg_status held_out_batch(size_t *next, double *sum, const struct kg_sft_s
 
     kg_rows_begin(p, m, 0);
     for (; i < set->n; i++) {
-        if (i > first && !kg_rows_fits(p, set->begin[i + 1] - set->begin[i]))
+        const struct kg_rows_seq q = seq_of(set, i);
+
+        if (i > first && !kg_rows_fits_seq(p, &q))
             break;
         add_sequence(p, set, i);
     }
@@ -114,6 +150,7 @@ static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
 struct terms {
     double loss;
     double router; /* in loss: of train.router_aux */
+    double shared; /* tokens that were not computed again */
 };
 
 struct update {
@@ -121,22 +158,16 @@ struct update {
     struct kg_run_state *state;
     struct kg_run_work *work;
     const struct batch *b;
-    const int64_t *tokens; /* (b->n) of each sequence */
-    bool balanced;         /* train.router_aux has coefficients of this batch */
-    struct kg_str said;    /* owned: struct said and log-probs, in the order of lanes */
+    struct kg_lane_lengths lengths; /* of the batch's sequences */
+    bool balanced;                  /* train.router_aux has coefficients of this batch */
+    struct kg_str said; /* owned: struct said and log-probs, in the order of lanes */
 };
-
-static size_t length(const struct update *u, size_t i)
-{
-    size_t s = u->b->index[i];
-
-    return u->in->sft.begin[s + 1] - u->in->sft.begin[s];
-}
 
 /* What is said of a micro-batch, before the log-probs of its rows. */
 struct said {
     int64_t begins; /* whether it begins its lane */
     int64_t n;
+    int64_t saved; /* tokens that it shares */
     double router; /* its part of train.router_aux */
 };
 
@@ -159,6 +190,7 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool be
     if (u->balanced)
         KG_TRY(kg_expert_load_loss(&said.router, &u->work->whole_load, p, err));
     said.n = p->n_rows;
+    said.saved = kg_rows_saved(p);
     KG_TRY(kg_str_append(&u->said, &said, sizeof said, err));
     return kg_str_append(&u->said, p->logp, (size_t)p->n_rows * sizeof *p->logp, err);
 }
@@ -167,10 +199,9 @@ static kg_status forward(struct update *u, const size_t *list, size_t n, bool be
 static kg_status lane(void *context, const size_t *list, size_t n, struct kg_err *err)
 {
     struct update *u = context;
-    const int64_t budget = u->work->rows->max_tokens;
 
     for (size_t i = 0, more; i < n; i += more) {
-        more = kg_lanes_fit(u->tokens, list + i, n - i, 0, budget);
+        more = kg_lanes_fit(&u->lengths, list + i, n - i, 0);
         KG_TRY(forward(u, list + i, more, i == 0, err));
         KG_TRY(kg_rows_backward(u->work->rows, u->state->optim->grads.data, false, err));
     }
@@ -196,6 +227,7 @@ static void add_lane(struct terms *sum, struct terms *lane_sum)
 {
     sum->loss += lane_sum->loss;
     sum->router += lane_sum->router;
+    sum->shared += lane_sum->shared;
     *lane_sum = (struct terms){0};
 }
 
@@ -218,6 +250,7 @@ static struct terms loss_of(const struct kg_str *said, int64_t loss_tokens)
         }
         lane_sum.loss += s.router;
         lane_sum.router += s.router;
+        lane_sum.shared += (double)s.saved;
     }
     add_lane(&sum, &lane_sum);
     return sum;
@@ -232,10 +265,13 @@ static kg_status count_experts(struct update *u, struct kg_err *err)
 
     for (size_t i = (size_t)mine.first; i < (size_t)mine.end;) {
         kg_rows_begin(p, u->state->model, 0);
-        for (; i < (size_t)mine.end &&
-               (kg_rows_tokens(p) == 0 || kg_rows_fits(p, length(u, i)));
-             i++)
+        for (; i < (size_t)mine.end; i++) {
+            const struct kg_rows_seq q = seq_of(&u->in->sft, u->b->index[i]);
+
+            if (kg_rows_tokens(p) > 0 && !kg_rows_fits_seq(p, &q))
+                break;
             add_sequence(p, &u->in->sft, u->b->index[i]);
+        }
         KG_TRY(kg_rows_forward(p, false, err));
         KG_TRY(kg_expert_load_add(&u->work->whole_load, p, err));
     }
@@ -264,16 +300,23 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
                           struct kg_run_state *state, struct kg_run_work *work,
                           const struct batch *b, struct kg_err *err)
 {
-    int64_t *tokens = kg_mem_calloc(b->n, sizeof *tokens, "lengths", err);
-    struct update u = {.in = in, .state = state, .work = work, .b = b, .tokens = tokens};
+    const int64_t max_keys = kg_rows_max_keys(work->rows);
+    int64_t *tokens = kg_mem_calloc(2 * b->n, sizeof *tokens, "lengths", err);
+    struct update u = {.in = in,
+                       .state = state,
+                       .work = work,
+                       .b = b,
+                       .lengths = {.tokens = tokens,
+                                   .shared = max_keys > 0 ? tokens + b->n : NULL,
+                                   .budget = work->rows->max_tokens,
+                                   .max_keys = max_keys}};
     const struct kg_lane_stages stages = {
         .buckets = kg_lane_buckets_of(state->model),
-        .budget = work->rows->max_tokens,
         .forward = pack,
         .backward = stage,
     };
     const struct kg_lane_job job = {.lanes = in->recipe.train.lanes,
-                                    .tokens = tokens,
+                                    .lengths = u.lengths,
                                     .n = b->n,
                                     .work = lane,
                                     .context = &u,
@@ -285,8 +328,13 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
 
     if (!tokens)
         return err->code;
-    for (size_t i = 0; i < b->n; i++)
-        tokens[i] = (int64_t)length(&u, i);
+    for (size_t i = 0; i < b->n; i++) {
+        const struct kg_rows_seq a = seq_of(&in->sft, b->index[i > 0 ? i - 1 : 0]);
+        const struct kg_rows_seq q = seq_of(&in->sft, b->index[i]);
+
+        tokens[i] = (int64_t)q.n;
+        tokens[b->n + i] = i > 0 ? (int64_t)kg_rows_in_common(state->model, &a, &q) : 0;
+    }
     kg_expert_load_clear(&work->load);
     status = balance(&u, err);
     if (status == KG_OK)
@@ -382,6 +430,8 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     kg_status status;
 
     KG_TRY_GOTO(out, draw_batch(&b, &run->in, run->state.count.sft_step, err));
+    if (run->in.recipe.train.share_prefix)
+        gather_prompts(&b, &run->in, run->state.model);
     KG_TRY_GOTO(out, gradient(&loss, &run->in, &run->state, &run->work, &b, err));
     kg_metrics_put(&log, "loss", loss.loss);
     if (run->in.recipe.train.router_aux > 0)
@@ -392,6 +442,7 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     KG_TRY_GOTO(out, measure(&log, &run->in, &run->state, &run->work,
                              run->state.count.sft_step, err));
     kg_metrics_put(&log, "loss_tokens", (double)b.loss_tokens);
+    kg_metrics_put(&log, "perf/shared_tokens", loss.shared);
     kg_metrics_put(&log, "seconds", kg_clock_seconds() - start);
     kg_log_progress(5000, "sft %lld/%lld  loss %.4f  %.2f s",
                     (long long)run->state.count.sft_step, (long long)run->in.sft_steps,

@@ -19,23 +19,25 @@ static float *weights; /* of the update's beginning */
 static float *whole;   /* gradient of the batch in one piece */
 static int64_t room;   /* the pass's own */
 
-static const char *const options[] = {"algo.surrogate=dppo-topk-kl",
-                                      "algo.top_k=4",
-                                      "kl.estimator=topk-reverse",
-                                      "kl.top_k=4",
-                                      "kl.beta=0.3",
-                                      "anchor.kind=fixed",
-                                      "algo.entropy_coef=0.1",
-                                      "algo.advantage=batch-std",
-                                      "algo.mask_truncated=true",
-                                      "algo.delta_low=0.02",
-                                      "algo.delta_high=0.02",
-                                      "optim.clip_norm=0",
-                                      "model.dtype=fp32",
-                                      "rollout.max_tokens=8",
-                                      "rollout.prompts=3",
-                                      "rollout.samples=3",
-                                      NULL};
+static const char *options[] = {"algo.surrogate=dppo-topk-kl",
+                                "algo.top_k=4",
+                                "kl.estimator=topk-reverse",
+                                "kl.top_k=4",
+                                "kl.beta=0.3",
+                                "anchor.kind=fixed",
+                                "algo.entropy_coef=0.1",
+                                "algo.advantage=batch-std",
+                                "algo.mask_truncated=true",
+                                "algo.delta_low=0.02",
+                                "algo.delta_high=0.02",
+                                "optim.clip_norm=0",
+                                "model.dtype=fp32",
+                                "rollout.max_tokens=8",
+                                "rollout.prompts=3",
+                                "rollout.samples=3",
+                                "train.share_prefix=false",
+                                NULL};
+enum { LAST = sizeof options / sizeof *options - 2 };
 
 /* Of surrogates and aggregates that are chosen later. */
 static const char *const of_later[][2] = {
@@ -81,9 +83,22 @@ static int open_batch(void **state)
     return 0;
 }
 
+/* Of the last composition, where nothing was shared. */
+static float *unshared;
+
+static int open_shared(void **state)
+{
+    options[LAST] = "train.share_prefix=true";
+    return open_batch(state);
+}
+
 static int close_batch(void **state)
 {
     (void)state;
+    if (!unshared) {
+        unshared = whole;
+        whole = NULL;
+    }
     kg_mem_free(whole);
     kg_mem_free(weights);
     kg_rl_batch_release(&batch);
@@ -176,11 +191,31 @@ static void every_surrogate_has_one_gradient_however_it_is_cut(void **state)
     printf("    %d compositions, at most %.1e of the gradient's norm apart\n", n, worst);
 }
 
+/* The prompt computed once: the same sampled batch, and the gradient that it has in each
+ * answer. The composition is the last of the other test. */
+static void a_shared_prompt_has_the_same_gradient(void **state)
+{
+    (void)state;
+    memcpy(whole, unshared, bytes());
+    assert_true(gradient(room, 1));
+    assert_true(kg_rows_saved(o.run.work.rows) > 0);
+    assert_true(apart("the last", "the last", "with shared prompts") > 0);
+    assert_true(gradient(room, 4));
+    apart("the last", "the last", "with shared prompts out of four lanes");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_surrogate_has_one_gradient_however_it_is_cut),
     };
+    const struct CMUnitTest shared[] = {
+        cmocka_unit_test(every_surrogate_has_one_gradient_however_it_is_cut),
+        cmocka_unit_test(a_shared_prompt_has_the_same_gradient),
+    };
+    const int failed = cmocka_run_group_tests_name("train/split", tests, open_batch,
+                                                   close_batch);
 
-    return cmocka_run_group_tests_name("train/split", tests, open_batch, close_batch);
+    return failed + cmocka_run_group_tests_name("train/split, prompts shared", shared,
+                                                open_shared, close_batch);
 }
