@@ -19,21 +19,30 @@ struct known {
     uint64_t weights;      /* of the checkpoint after two steps */
 };
 
+/* Each answer with a prompt of its own, as it was before answers shared them. */
+#define APART "train.share_prefix=false"
+
 static const struct known runs[] = {
-    {"grpo", {"model.dtype=bf16"}, 0xa9a27d66a9a1debb},
-    {"grpo-fp32", {"model.dtype=fp32"}, 0x1ab4a6f9df303bab},
+    {"grpo", {"model.dtype=bf16", APART}, 0xa9a27d66a9a1debb},
+    {"grpo-fp32", {"model.dtype=fp32", APART}, 0x1ab4a6f9df303bab},
     {"top-k-and-average",
      {"model.dtype=bf16", "algo.preset=ema-pg", "optim.kind=schedule-free", "sft.steps=2",
-      "sft.batch=8", "optim.warmup_steps=2"},
+      "sft.batch=8", "optim.warmup_steps=2", APART},
      0xf6acac9e9bc02f1e},
     {"exact-kl-in-a-nucleus",
      {"model.dtype=bf16", "kl.estimator=exact-reverse", "anchor.kind=ema",
-      "rollout.top_p=0.9"},
+      "rollout.top_p=0.9", APART},
      0x8780a3ee5cb1ac64},
     {"adapters",
      {"checkpoint.dtype=bf16", "model.dtype=bf16", "lora.rank=4", "lora.alpha=8",
-      "algo.preset=ema-pg", "sft.steps=2", "sft.batch=8"},
+      "algo.preset=ema-pg", "sft.steps=2", "sft.batch=8", APART},
      0xcd34b29595504aab},
+    {"shared-prompts", {"model.dtype=bf16"}, 0x64970d71b6bfbe29},
+    {"shared-prompts-fp32", {"model.dtype=fp32"}, 0x1ebf902b3f62769e},
+    {"shared-prompts-exact-kl",
+     {"model.dtype=bf16", "kl.estimator=exact-reverse", "anchor.kind=ema", "sft.steps=2",
+      "sft.batch=8"},
+     0xcd4da2155e10cee7},
 };
 
 /* Those that the run trains. */

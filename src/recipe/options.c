@@ -341,7 +341,7 @@ static const struct kg_opt_row rows[] = {
      "keep layer inputs only and compute the rest again in the backward (same bits, less "
      "memory)",
      true},
-    {KEY(train.share_prefix), "false", 0, 0, NULL,
+    {KEY(train.share_prefix), "true", 0, 0, NULL,
      "compute what answers of a micro-batch begin with in common, their prompt, once "
      "(docs/exactness.md)",
      false},
