@@ -11,22 +11,27 @@
 #include "policy/unbiased.h"
 
 static const char intro[] =
-    "# Algorithms\n\n"
-    "An algorithm is one row from each of seven tables, and numbers (`algo.*`, `kl.*`, "
-    "`anchor.*`; see [config.md](config.md)). A preset (`algo.preset`) names values that "
-    "stand where you give none.\n\n"
-    "This page is what `kedge algorithms` prints: do not edit it.\n\n"
-    "The letters: `p` the policy that is trained, `old` the policy that the ratio refers "
-    "to (the sampler, unless `train.old_logp` says `recompute`), `mu` the sampler, `q` "
-    "the anchor; `y` the sampled token, `A` its advantage, `R` the reward of an answer, "
-    "`L` its length; `r = p/old`, `d = log p - log q`, `w = q/p`, `u = p/q` at `y`; `sg` "
-    "holds its argument constant; `c` of a KL estimator is its derivative by `log p`. "
-    "`H` "
-    "and `G` are the k largest ids of the sampler and of the anchor, `s` the importance "
-    "weight p/old (1 without `kl.importance`).\n\nWhat a row "
-    "needs and the run cannot provide is refused before anything "
-    "starts, with the reason (`kedge train --dry-run`); so is a value for a key that "
-    "none of the chosen rows reads, where others do.\n";
+    "# Algorithms\n"
+    "\n"
+    "An algorithm is one row from each of seven tables, plus numbers (`algo.*`,\n"
+    "`kl.*`, `anchor.*`; see [config.md](config.md)). A preset (`algo.preset`) sets\n"
+    "the values that you do not give.\n"
+    "\n"
+    "`kedge algorithms` prints this page: do not edit it.\n"
+    "\n"
+    "The letters: `p` is the policy in training, `old` the policy in the ratio (the\n"
+    "sampler, unless `train.old_logp` is `recompute`), `mu` the sampler, `q` the\n"
+    "anchor. `y` is the sampled token, `A` its advantage, `R` the reward of a\n"
+    "completion, `L` its length. At `y`, `r = p/old`, `d = log p - log q`, `w = q/p`,\n"
+    "`u = p/q`.\n"
+    "\n"
+    "`sg` holds its argument constant. `c` of a KL estimator is its derivative with\n"
+    "respect to `log p`. `H` and `G` are the k largest ids of the sampler and of the\n"
+    "anchor. `s` is the importance weight p/old (1 without `kl.importance`).\n"
+    "\n"
+    "If a row needs something that the run cannot provide, the run is refused before\n"
+    "it starts, with the reason (`kedge train --dry-run`). A value for a key that\n"
+    "none of the chosen rows reads is refused too, if other rows read it.\n";
 
 static const struct {
     enum kg_policy_table table;
@@ -34,7 +39,7 @@ static const struct {
 } sections[] = {
     {KG_TABLE_ADVANTAGE, "Advantages"}, {KG_TABLE_SURROGATE, "Surrogates"},
     {KG_TABLE_MASK, "Sequence masks"},  {KG_TABLE_AGGREGATE, "Aggregation"},
-    {KG_TABLE_KL, "KL estimators"},     {KG_TABLE_PLACE, "Where the KL stands"},
+    {KG_TABLE_KL, "KL estimators"},     {KG_TABLE_PLACE, "Place of the KL"},
     {KG_TABLE_ANCHOR, "Anchors"},
 };
 
@@ -99,38 +104,27 @@ static kg_status put_reads(struct kg_str *out, const struct kg_policy_about *a,
 /* ---- rows, with what is claimed of them ---- */
 
 static const char claims_text[] =
-    "\nUnbiased is said on-policy (y drawn from p) / off-policy (y drawn from an older "
-    "policy, with the importance weight where the row takes one), at a fixed context, "
-    "while "
-    "no clip, clamp, mask or truncation holds. `src/policy/claims_test.c` enumerates "
-    "every "
-    "cell; a dash stands where nothing is claimed. ";
+    "\n"
+    "Unbiased is stated on-policy (y drawn from p) / off-policy (y drawn from an\n"
+    "older policy, with the importance weight if the row uses one), at a fixed\n"
+    "context, while no clip, clamp, mask or truncation is active.\n"
+    "`src/policy/claims_test.c` enumerates every cell; a dash means no claim.\n"
+    "\n";
 
 /* What value and gradient are compared with. */
-static const char *against_text(enum kg_policy_table table)
-{
-    if (table == KG_TABLE_KL)
-        return "Value and gradient are compared with those of the divergence in the "
-               "column "
-               "`of`. Rows from tokens drawn by q have q = old; on-policy both sides are "
-               "0 "
-               "there. For the topk rows the first word is of `kl.gradient=corrected`. "
-               "The "
-               "gradient is `c grad log p(y)`, and `a_j grad log p_j` for the ids of a "
-               "head.\n";
-    return "Value and gradient are compared with `-E_p[A]`, the advantage a constant of "
-           "y, and "
-           "for the rpg rows and ipo with that plus `kl.beta` times a KL to the old "
-           "policy. "
-           "The "
-           "gradient is `c grad log p(y)`; `c` is what is left where nothing is clipped. "
-           "With "
-           "ratios of single tokens this holds a context at a time: the ratio of the "
-           "prefix is "
-           "left out, as everywhere in practice. Score functions (`-A log p`) have the "
-           "gradient "
-           "and not the value.\n";
-}
+static const char against_kl[] =
+    "Value and gradient are compared with those of the divergence in column `of`.\n"
+    "Rows with tokens drawn by q have q = old; on-policy both sides are then 0. For\n"
+    "topk rows the first word applies to `kl.gradient=corrected`. The gradient is\n"
+    "`c grad log p(y)`, and `a_j grad log p_j` for the ids of a head.\n";
+static const char against_other[] =
+    "Value and gradient are compared with `-E_p[A]`, the advantage a constant of y;\n"
+    "for the rpg rows and ipo with that plus `kl.beta` times a KL to the old policy.\n"
+    "The gradient is `c grad log p(y)`, with `c` where nothing is clipped.\n"
+    "\n"
+    "Ratios of single tokens are exact for one context at a time: the ratio of the\n"
+    "prefix is omitted, as everywhere in practice. Score functions (`-A log p`) have\n"
+    "the gradient but not the value.\n";
 
 static const char *target_text(enum kg_target target)
 {
@@ -209,8 +203,10 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
                          "\n## %s: `%s`\n%s%s\n| name | what | formula | %s%s%ssource "
                          "| needs | reads |\n|---|---|---|%s%s---|---|---|\n",
                          title, kg_policy_table_key(table), claims ? claims_text : "",
-                         claims ? against_text(table) : "", claims ? "gradient | " : "",
-                         kl ? "of | " : "",
+                         !claims ? ""
+                         : kl    ? against_kl
+                                 : against_other,
+                         claims ? "gradient | " : "", kl ? "of | " : "",
                          claims ? "value unbiased | gradient unbiased | memory | " : "",
                          claims ? "---|---|---|---|" : "", kl ? "---|" : ""));
     for (size_t i = 0; i < kg_policy_n_rows(table); i++)
@@ -235,13 +231,13 @@ static kg_status put_optimizers(struct kg_str *out, struct kg_err *err)
 
 /* ---- presets ---- */
 
-static const char presets_text[] = "\n## Presets: `algo.preset`\n\n"
-                                   "`preset=NAME` on the command line of `kedge train`, "
-                                   "or `algo.preset` in a recipe. What "
-                                   "you write is stronger than a preset, and a preset is "
-                                   "stronger than the one it builds "
-                                   "on. `kedge presets NAME` prints every value it "
-                                   "resolves to and where it comes from.\n";
+static const char presets_text[] =
+    "\n"
+    "## Presets: `algo.preset`\n"
+    "\n"
+    "Write `preset=NAME` on the command line of `kedge train`, or `algo.preset` in a\n"
+    "recipe. Your values override a preset, and a preset overrides the one that it\n"
+    "builds on. `kedge presets NAME` prints every resolved value and its source.\n";
 
 static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
                             struct kg_err *err)
@@ -274,29 +270,37 @@ static kg_status put_presets(struct kg_str *out, enum kg_preset_kind kind,
     return KG_OK;
 }
 
-/* ---- averages over answers ---- */
+/* ---- averages over completions ---- */
 
 static const char averages[] =
-    "\n## Averages over answers: estimator, aggregation, filter\n\n"
-    "The columns above are about one context. Over answers an estimator is averaged with "
-    "weights, and where a weight depends on what was sampled (through the answer's "
-    "length, or through a filter that looked at the answer) the two are no longer "
-    "independent. A cell says whether the expected gradient at every context is that of "
-    "the exact KL there, times the expected weight of the context, in four "
-    "situations:\n\n"
-    "1. without a filter (and with answers cut by the limit left out of the policy "
-    "term);\n"
-    "2. under dynamic sampling, with the KL of every answer that was sampled: how many "
-    "there are depends on what they were;\n"
-    "3. under dynamic sampling with `kl.after_filter`: prompts whose answers all have "
-    "one "
-    "reward are out of the KL too;\n"
-    "4. with answers cut by the limit left out of it, by `algo.mask_truncated` and "
-    "`kl.after_filter`.\n\n"
-    "`fades`: biased, the less the more answers an update has (1 / N). On- and "
-    "off-policy, "
-    "with importance weight, 0 < k < V. `src/policy/tree_test.c` enumerates every cell "
-    "(of a `fades` in the second situation, that there is a bias).\n\n";
+    "\n"
+    "## Averages over completions: estimator, aggregation, filter\n"
+    "\n"
+    "The columns above refer to one context. Over completions an estimator is\n"
+    "averaged with weights. If a weight depends on what was sampled (through the\n"
+    "completion's length, or through a filter that reads the completion), the two are\n"
+    "no longer independent.\n"
+    "\n"
+    "A cell says whether the expected gradient at every context is that of the exact\n"
+    "KL there, times the expected weight of the context, in four situations:\n"
+    "\n"
+    "1. without a filter (and with completions cut by the limit left out of the "
+    "policy\n"
+    "   term);\n"
+    "2. under dynamic sampling, with the KL of every sampled completion: their number\n"
+    "   depends on their rewards;\n"
+    "3. under dynamic sampling with `kl.after_filter`: prompts whose completions all "
+    "have\n"
+    "   the same reward are also left out of the KL;\n"
+    "4. with completions cut by the limit left out of it, by `algo.mask_truncated` "
+    "and\n"
+    "   `kl.after_filter`.\n"
+    "\n"
+    "`fades`: biased, with a bias that falls as 1 / N with the number of completions\n"
+    "per update. On- and off-policy, with importance weight, 0 < k < V.\n"
+    "`src/policy/tree_test.c` enumerates every cell (for a `fades` in the second\n"
+    "situation, it checks that there is a bias).\n"
+    "\n";
 
 static const char *average_text(enum kg_average average)
 {
@@ -355,7 +359,7 @@ kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err)
     KG_TRY(put_averages(out, err));
     KG_TRY(put_optimizers(out, err));
     KG_TRY(kg_str_puts(out, presets_text, err));
-    KG_TRY(put_presets(out, KG_PRESET_METHOD, "Methods: nothing of a run's size", err));
+    KG_TRY(put_presets(out, KG_PRESET_METHOD, "Methods: without sizes of a run", err));
     return put_presets(out, KG_PRESET_RECIPE, "Recipes: published runs, with their sizes",
                        err);
 }

@@ -87,7 +87,8 @@ static const struct kg_mask_row rows[] = {
      false,
      false},
     {{"off-policy",
-      "off-policy sequence masking: answers with A < 0 that the policy has left behind",
+      "off-policy sequence masking: completions with A < 0 that the policy has moved "
+      "away from",
       "1[A >= 0 or mean_t log(mu/p) <= delta]", "DeepSeek-AI 2025, arXiv 2512.02556",
       KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
      mean_k1,

@@ -441,7 +441,8 @@ static const struct kg_preset rows[] = {
      "are dropped",
      "Ling Team 2025, arXiv 2510.18855; bounds of verl and NeMo-RL", icepop},
     {"opsm", METHOD, NULL,
-     "grpo without a KL and without answers of A < 0 that the policy has left behind",
+     "grpo without a KL and without completions of A < 0 that the policy has moved away "
+     "from",
      "DeepSeek-AI 2025, arXiv 2512.02556; delta of slime", opsm},
     {"maxrl", METHOD, NULL,
      "group mean, divided by it: maximum likelihood of a right answer",
@@ -517,28 +518,24 @@ static const struct kg_preset rows[] = {
      "all",
      KG_RPG_PAPER ", code", rpg_released_reinforce},
     {"rpg-released-fkl", METHOD, "rpg-released-reinforce",
-     "what the released scripts compute: dual clip of the plain advantage, rpg_fkl "
-     "beside it",
+     "what the released scripts compute: dual clip of the plain advantage, plus rpg_fkl",
      KG_RPG_PAPER ", code", rpg_released_fkl},
     {"rpg-released-rkl", METHOD, "rpg-released-fkl",
-     "what the released scripts compute: dual clip of the plain advantage, rpg_rkl "
-     "beside it",
+     "what the released scripts compute: dual clip of the plain advantage, plus rpg_rkl",
      KG_RPG_PAPER ", code", rpg_released_rkl},
     {"rpg-released-ufkl", METHOD, "rpg-released-fkl",
-     "what the released scripts compute: dual clip of the plain advantage, rpg_ufkl "
-     "beside it",
+     "what the released scripts compute: dual clip of the plain advantage, plus rpg_ufkl",
      KG_RPG_PAPER ", code", rpg_released_ufkl},
     {"rpg-released-urkl", METHOD, "rpg-released-fkl",
-     "what the released scripts compute: dual clip of the plain advantage, rpg_urkl "
-     "beside it",
+     "what the released scripts compute: dual clip of the plain advantage, plus rpg_urkl",
      KG_RPG_PAPER ", code", rpg_released_urkl},
     {"rpg-released-js", METHOD, "rpg-released-fkl",
-     "what the released scripts compute: dual clip of the plain advantage, rpg_js beside "
-     "it, its sign as released",
+     "what the released scripts compute: dual clip of the plain advantage, plus rpg_js "
+     "with the released sign",
      KG_RPG_PAPER ", code", rpg_released_js},
     {"rpg-released-ujs", METHOD, "rpg-released-fkl",
-     "what the released scripts compute: dual clip of the plain advantage, rpg_ujs "
-     "beside it, half of the Jeffreys divergence",
+     "what the released scripts compute: dual clip of the plain advantage, plus rpg_ujs, "
+     "half of the Jeffreys divergence",
      KG_RPG_PAPER ", code", rpg_released_ujs},
     {"distill-reverse", METHOD, NULL,
      "the teacher (anchor.path) by Top-k reverse KL on own answers",

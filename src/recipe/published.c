@@ -79,20 +79,22 @@ const struct kg_published_row *kg_published_row(const struct kg_published_study 
 /* ---- the page ---- */
 
 static const char intro[] =
-    "# Published runs, value by value\n\n"
-    "This page is what `kedge presets --published` prints: do not edit it. "
-    "`tests/published_test.c` resolves every run below as `kedge train` and `kedge eval` "
-    "do and compares each value; it fails where a recipe or preset of a published run "
-    "sets a key that has no row here.\n\n"
-    "*Published* is what the authors' paper or code says, in the terms of kedge's key. "
-    "*kedge* is empty where kedge has the same value; else it is what kedge has instead, "
-    "and the note says why. A key in parentheses is something that no key says. A row "
-    "without runs is of every training run of its section; `*` in a name stands for any "
-    "bytes. Paths (`models/`, names of files) are where the user is to put what cannot "
-    "be "
-    "shipped.\n\n"
-    "The papers' numbers were not reproduced here: no run on this page was trained to "
-    "its "
+    "# Published runs, value by value\n"
+    "\n"
+    "`kedge presets --published` prints this page: do not edit it.\n"
+    "`tests/published_test.c` resolves every run below as `kedge train` and\n"
+    "`kedge eval` do and compares each value. It fails if a recipe or preset of a\n"
+    "published run sets a key without a row here.\n"
+    "\n"
+    "*Published* is the value of the authors' paper or code, in terms of kedge's key.\n"
+    "*kedge* is empty if kedge has the same value; otherwise it is kedge's, and the\n"
+    "note gives the reason. Text in parentheses has no key in kedge.\n"
+    "\n"
+    "A row without runs belongs to every training run of its section; `*` in a name\n"
+    "matches any text. Put models and files that cannot be shipped at the named paths\n"
+    "(`models/`, names of files).\n"
+    "\n"
+    "The papers' numbers were not reproduced: no run on this page was trained to its\n"
     "end with kedge.\n";
 
 /* Text of a cell: a bar would end it, a line break the row, and outside of code, which

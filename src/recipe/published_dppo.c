@@ -53,7 +53,7 @@
 #define DATASET "verl/utils/dataset/rl_dataset.py"
 #define MESSAGE_ROWS                                                                     \
     {NULL, "data.template", "",                                                          \
-     NULL, "(the file)",    "what is asked stands in the file's prompts"},               \
+     NULL, "(the file)",    "the file's prompts contain the instruction"},               \
         {NULL,    "data.user_turn",                                                      \
          "false", NULL,                                                                  \
          DATASET, "the file has lists of messages, which the template renders"},         \
@@ -113,8 +113,8 @@ static const struct kg_published_row dppo_rows[] = {
     {NULL, "model.dtype", "bf16", "auto", PAPER_E,
      "bf16 products; master weights are fp32 in both"},
     {"*-30b", "rollout.router_replay", "false", NULL, PAPER_E,
-     "without R3: at the same weights sampler and trainer choose the same experts to the "
-     "bit, in later updates of a step they may not"},
+     "without R3: with the same weights sampler and trainer choose the same "
+     "experts; in later updates of a step they may differ"},
     {"*-r3", "rollout.router_replay", "true", NULL, PAPER_E,
      "with R3: the sampler's choices in all updates of a step"},
     {NULL, "task.grader", "dapo", NULL, REWARD, NULL},
@@ -205,10 +205,10 @@ static const struct kg_published_row dppo_rows[] = {
 
 const struct kg_published_study kg_published_dppo = {
     "DPPO, scaling study",
-    "Qi et al. 2026, arXiv 2602.04879. Code: sail-sg/Stable-RL at c6af1d1 (a fork of "
-    "verl); no launch script is released, so sizes are those of the paper and the rest "
-    "the defaults of that code. The runs of mixture-of-experts thinking, of "
-    "other tasks and of RLHF are not here.",
+    "Qi et al. 2026, arXiv 2602.04879. Code: sail-sg/Stable-RL at c6af1d1 (a fork of\n"
+    "verl); no launch script is released, so sizes are the paper's and the rest are\n"
+    "the defaults of that code. The runs of mixture-of-experts thinking, of other\n"
+    "tasks and of RLHF are not listed.",
     dppo_runs,
     KG_COUNT(dppo_runs),
     dppo_rows,
@@ -312,8 +312,8 @@ static const struct kg_published_row stability_rows[] = {
 
 const struct kg_published_study kg_published_stability = {
     "DPPO, stability study",
-    "Qi et al. 2026, arXiv 2602.04879, Appendix C, with the sanity test of the same "
-    "group's sail-sg/Precision-RL (arXiv 2510.26788), whose problems it takes.",
+    "Qi et al. 2026, arXiv 2602.04879, Appendix C, with the problems of the sanity\n"
+    "test in the same group's sail-sg/Precision-RL (arXiv 2510.26788).",
     stability_runs,
     KG_COUNT(stability_runs),
     stability_rows,
@@ -374,8 +374,8 @@ static const struct kg_published_row verl_rows[] = {
     {NULL, "algo.truncate", "10000", "0", SCRIPT " (clip_ratio_c)",
      "no bound; ratios of 10,000 are not met"},
     {NULL, "algo.aggregate", "seq-mean-token-sum-norm", "seq-mean-token-norm", SCRIPT,
-     "kedge's word for what the trainer makes of it: micro-batches are weighed by their "
-     "answers, a mean over those of the update"},
+     "kedge's name for the trainer's result: micro-batches are weighted by their "
+     "completions, a mean over those of the update"},
     {NULL, "algo.length_norm", "8192", NULL, CODE ":agg_loss",
      "the padded length of an answer"},
     {NULL, "optim.lr", "1e-6", NULL, SCRIPT, NULL},
@@ -392,10 +392,9 @@ static const struct kg_published_row verl_rows[] = {
 
 const struct kg_published_study kg_published_verl = {
     "DPPO, verl's example",
-    "Code: verl-project/verl at 8f11888, `examples/dppo_trainer/run_qwen30b_dppo.sh`, "
-    "the "
-    "script as it first came (25 February 2026); that of today is "
-    "`run_qwen3_30b_a3b_megatron.sh`, and differs where a note says so.",
+    "Code: verl-project/verl at 8f11888, `examples/dppo_trainer/run_qwen30b_dppo.sh`,\n"
+    "the first version of the script (25 February 2026). The current one is\n"
+    "`run_qwen3_30b_a3b_megatron.sh`; notes name the differences.",
     verl_runs,
     KG_COUNT(verl_runs),
     verl_rows,

@@ -39,9 +39,8 @@ static const struct kg_published_run math_runs[] = {
 static const struct kg_published_row math_rows[] = {
     {"grpo-*", "(the baseline as a whole)", "not released",
      "the scripts of EMA-PG without the average", "paper, 50.3 against 52.8 on average",
-     "`ref_policy_ema_tau` at its default 1 keeps the reference where it started; that "
-     "all "
-     "else was as in the released scripts is taken for granted"},
+     "`ref_policy_ema_tau` at its default 1 keeps the reference where it started; "
+     "everything else is assumed to be as in the released scripts"},
     {"*-8k", "model.path", "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
      "models/DeepSeek-R1-Distill-Qwen-1.5B", SCRIPTS, "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VERL_M,
@@ -131,7 +130,7 @@ static const struct kg_published_row math_rows[] = {
     {NULL, "kl.clamp", "true", NULL, "verl/trainer/ppo/core_algos.py:kl_penalty", NULL},
     {"*-8k", "kl.after_filter", "true", NULL,
      "agent_ppo_trainer.py (mask_truncated_samples)",
-     "the trainer takes the truncated answers out altogether, behind the advantages"},
+     "the trainer removes truncated completions after the advantages"},
     {"*-16k *-24k", "kl.after_filter", "false", NULL, SCRIPTS, "nothing is filtered"},
     {"ema-*", "anchor.kind", "ema", NULL, SCRIPTS, NULL},
     {"ema-*", "anchor.eta", "0.95", NULL, SCRIPTS " (ref_policy_ema_tau)", NULL},
@@ -159,11 +158,11 @@ static const struct kg_published_row math_rows[] = {
      "model, optimizer, anchor, place in the data and count of steps",
      "[model, anchor, optimizer, steps]",
      SCRIPTS " (trainer.resume_mode); verl/trainer/ppo/ray_trainer.py (_load_checkpoint)",
-     "the same, in the words of the key. Of the order of the prompts a checkpoint has "
-     "its place within the epoch alone, as torch's sampler keeps no state: the loader "
-     "draws the first permutation of seed 986, not that of the stage before, and passes "
-     "over as many prompts as the epoch had given. Here it is the permutation of this "
-     "epoch in the row of seed 986, from the same place"},
+     "the same in terms of the key. A checkpoint of the code holds only the "
+     "position within the epoch, because torch's sampler keeps no state: the "
+     "loader draws the first permutation of seed 986, not that of the previous "
+     "stage, and skips the prompts already used. kedge continues the permutation "
+     "of this epoch of seed 986, from the same position"},
     {"*-16k", "train.steps", "800", NULL, README_M, "320 more than the 8k run"},
     {"*-24k", "train.steps", "not named", "1280", README_M,
      "the script stops after 100 epochs, which it does not reach; 480 more are a "
@@ -186,12 +185,10 @@ static const struct kg_published_row math_rows[] = {
     {SUITE_M, "defaults.opening", "<think>\n", NULL,
      "rllm/parser/chat_template_parser.py", NULL},
     {SUITE_M, "defaults.samples", "32", NULL, GEN, NULL},
-    {SUITE_M, "defaults.temperature", "0.8", NULL, GEN,
-     "the benchmark guide beside it has 0.6"},
-    {SUITE_M, "defaults.top_p", "0.9", NULL, GEN,
-     "the benchmark guide beside it has 0.95"},
+    {SUITE_M, "defaults.temperature", "0.8", NULL, GEN, "the benchmark guide has 0.6"},
+    {SUITE_M, "defaults.top_p", "0.9", NULL, GEN, "the benchmark guide has 0.95"},
     {SUITE_M, "defaults.max_tokens", "28000", NULL, GEN,
-     "the benchmark guide beside it has 32,768"},
+     "the benchmark guide has 32,768"},
     {SUITE_M, "defaults.pass_k",
      "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, "
      "23, 24, 25, 26, 27, 28, 29, 30, 31, 32]",
@@ -207,8 +204,9 @@ static const struct kg_published_row math_rows[] = {
 
 const struct kg_published_study kg_published_ema_pg_math = {
     "EMA-PG, mathematics",
-    "Zhang & Ba 2026, arXiv 2602.04417. Code: LunjunZhang/ema-pg at f9b9776, `math/` (a "
-    "fork of rLLM on verl); scripts in `examples/deepscaler/`. 8 H100 of 80 GB there.",
+    "Zhang & Ba 2026, arXiv 2602.04417. Code: LunjunZhang/ema-pg at f9b9776, `math/`\n"
+    "(a fork of rLLM on verl); scripts in `examples/deepscaler/`. 8 H100 of 80 GB\n"
+    "there.",
     math_runs,
     KG_COUNT(math_runs),
     math_rows,
@@ -235,12 +233,11 @@ static const struct kg_published_run search_runs[] = {
 static const struct kg_published_row search_rows[] = {
     {GRPO, "(version of Search-R1)", "v0.2", NULL, "docs/experiment_log.md",
      "v0.1 has 305 steps and warms up over 0.95 of them; v0.3 has a format reward and a "
-     "rate of 5e-7. The script names Qwen2.5-7B, and 3B in a line beside it"},
+     "rate of 5e-7. The script names Qwen2.5-7B, and 3B in a comment"},
     {NULL, "model.path", "Qwen/Qwen2.5-3B", "models/Qwen2.5-3B", SEARCH,
      "where the user keeps it"},
     {NULL, "model.dtype", "bf16", "auto", VERL_S,
-     "bf16 products. The average of the anchor is kept in "
-     "bf16 there, in fp32 here"},
+     "bf16 products. The code keeps the anchor's average in bf16, kedge in fp32"},
     {NULL, "run.seed", "not set", "1", SEARCH, "torch's default there"},
     {NULL, "task.name", "search-qa", NULL, "verl/utils/reward_score/qa_em.py", NULL},
     {NULL, "task.metric", "em", NULL, "verl/utils/reward_score/qa_em.py", NULL},
@@ -293,16 +290,16 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "episode.context", "2,048 of prompt and 4,096 of answer", "6144",
      SEARCH " (max_start_length, max_prompt_length)", "their sum"},
     {NULL, "episode.answer_tokens", "4096", NULL, SEARCH " (max_prompt_length); " AGENT,
-     "learned and graded is the answer up to there; what is sampled beyond is thrown "
-     "away there, here the episode ends"},
+     "learned and graded up to there; the code discards further tokens, kedge "
+     "ends the episode"},
     {NULL, "episode.window", "4096", NULL, SEARCH " (max_prompt_length); " AGENT,
      "a turn is sampled from the newest 4,096 of prompt and answer, ratios are of the "
-     "whole text: by algo.reproduction here too, and counted (mismatch/window)"},
+     "whole text: also in kedge, by algo.reproduction, and counted (mismatch/window)"},
     {NULL, "search.where", "http://127.0.0.1:8000/retrieve", NULL, SEARCH, NULL},
     {NULL, "search.topk", "3", NULL, SEARCH, NULL},
     {NULL, "(retrieved text)", "leaves policy loss, KL and entropy", NULL,
      SEARCH " (state_masking)", NULL},
-    {NULL, "(cut of a turn)", "behind the first </search> or </answer>, tokenised again",
+    {NULL, "(cut of a turn)", "after the first </search> or </answer>, tokenised again",
      "generation stops there, and the tokens are those that were sampled", AGENT,
      "no token is learned that was not drawn"},
     {NULL, "search.kind", "dense", NULL, "retrieval_launch.sh",
@@ -333,16 +330,16 @@ static const struct kg_published_row search_rows[] = {
     {NULL, "algo.dual_clip", "0", NULL, "verl/trainer/ppo/core_algos.py", NULL},
     {NULL, "algo.ratio_clamp", "0", NULL, "verl/trainer/ppo/core_algos.py", NULL},
     {NULL, "algo.aggregate", "token-mean", NULL, "verl/workers/actor/dp_actor.py",
-     "there a mean over each micro-batch of 64 episodes, all of equal weight; here over "
-     "the update, whatever the micro-batches"},
+     "there a mean over each micro-batch of 64 episodes, all of equal weight; in kedge "
+     "over the update, for any micro-batches"},
     {EMA, "algo.entropy_coef", "0", NULL, SEARCH_E, NULL},
     {GRPO, "algo.entropy_coef", "0.001", NULL, VERL_S, NULL},
     {NULL, "algo.mask", "none", NULL, SEARCH, NULL},
     {NULL, "algo.tis", "0", NULL, SEARCH, NULL},
     {NULL, "algo.mask_truncated", "false", NULL, SEARCH, NULL},
     {NULL, "algo.reproduction", "true", NULL, "(of kedge)",
-     "ratios of the full softmax under a nucleus are let through by it, and of the whole "
-     "text where a turn was sampled from its newest tokens"},
+     "permits ratios of the full softmax under a nucleus, and of the whole text "
+     "if a turn was sampled from its newest tokens"},
     {EMA, "kl.estimator", "topk-reverse", NULL, SEARCH_E " (full_reverse)", NULL},
     {GRPO, "kl.estimator", "k3", NULL, SEARCH_G " (low_var_kl)", NULL},
     {NULL, "kl.in", "loss", NULL, SEARCH,
@@ -434,10 +431,10 @@ static const struct kg_published_row search_rows[] = {
 
 const struct kg_published_study kg_published_search = {
     "EMA-PG, search agent, and its baseline of Search-R1",
-    "Zhang & Ba 2026, arXiv 2602.04417; Jin et al. 2025, arXiv 2503.09516. Code: "
-    "LunjunZhang/ema-pg at f9b9776, `search/` (a fork of Search-R1 on verl), and "
-    "PeterGriffinJin/Search-R1 at a14dc3a, `scripts/nq_hotpotqa/`. The paper's number "
-    "for GRPO is the one that Search-R1 printed, not a run of matched settings.",
+    "Zhang & Ba 2026, arXiv 2602.04417; Jin et al. 2025, arXiv 2503.09516. Code:\n"
+    "LunjunZhang/ema-pg at f9b9776, `search/` (a fork of Search-R1 on verl), and\n"
+    "PeterGriffinJin/Search-R1 at a14dc3a, `scripts/nq_hotpotqa/`. The paper's number\n"
+    "for GRPO is Search-R1's, not a run with matched settings.",
     search_runs,
     KG_COUNT(search_runs),
     search_rows,

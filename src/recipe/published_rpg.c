@@ -80,7 +80,7 @@ static const struct kg_published_row rpg_rows[] = {
     {NULL, "data.unique", "each problem stands 32 times in its file", "true",
      "data/*.parquet", "each once here, and 32 answers to it"},
     {NULL, "data.template", "", NULL, "README.md (Data Preparation)",
-     "the instruction stands in the file's prompts: see suites/rpg.yaml"},
+     "the file's prompts contain the instruction: see suites/rpg.yaml"},
     {NULL, "data.user_turn", "false", NULL, "verl/utils/dataset/rl_dataset.py",
      "the file has lists of messages, which the template renders"},
     {NULL, "data.system", "", NULL, "verl/utils/dataset/rl_dataset.py", NULL},
@@ -99,7 +99,7 @@ static const struct kg_published_row rpg_rows[] = {
     {"*-4k", "data.max_prompt_tokens", "8,192 of prompt and answer", "4096", APP_H,
      "as the scripts of 2K have 2,048 and 2,048 of 4,096; no script of 4K is released"},
     {"*-8k", "data.max_prompt_tokens", "not said", "8192", APP_H,
-     "as many as of the answer, as in the scripts of 2K"},
+     "the same number as for the completion, as in the scripts of 2K"},
     {NULL, "data.overlong", "cut on the left", "drop", ANY " (data.truncation)",
      "longer prompts are left out and counted"},
     {NULL, "rollout.prompts", "512", NULL, BOTH, NULL},
@@ -271,10 +271,10 @@ static const struct kg_published_row rpg_rows[] = {
 
 const struct kg_published_study kg_published_rpg = {
     "RPG and its baselines, mathematics",
-    "Zhang et al. 2025, arXiv 2505.17508 (ICLR 2026). Code: complex-reasoning/RPG at "
-    "ec8e30b, `recipe/rpg/7b/` (a fork of verl). `rpg-*` and `rpg-reinforce-*` are the "
-    "paper's Algorithms 1 and 2, `rpg-released-*` what its scripts compute: a dual clip "
-    "of the plain advantage with the KL beside it, or without any.",
+    "Zhang et al. 2025, arXiv 2505.17508 (ICLR 2026). Code: complex-reasoning/RPG at\n"
+    "ec8e30b, `recipe/rpg/7b/` (a fork of verl). `rpg-*` and `rpg-reinforce-*` are\n"
+    "the paper's Algorithms 1 and 2, `rpg-released-*` what its scripts compute: a\n"
+    "dual clip of the plain advantage with or without the KL.",
     rpg_runs,
     KG_COUNT(rpg_runs),
     rpg_rows,
@@ -389,7 +389,7 @@ static const struct kg_published_row dapo_rows[] = {
 
 const struct kg_published_study kg_published_dapo = {
     "DAPO",
-    "Yu et al. 2025, arXiv 2503.14476. Code: volcengine/verl at 8a5d734, "
+    "Yu et al. 2025, arXiv 2503.14476. Code: volcengine/verl at 8a5d734,\n"
     "`recipe/dapo/run_dapo_qwen2.5_32b.sh`.",
     dapo_runs,
     KG_COUNT(dapo_runs),

@@ -113,7 +113,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
      "external grader: starts of its program since training began or was resumed"},
     {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",
-     "of these: in the place of one that had died after it had served"},
+     "of these: restarts after a program died that had served"},
     {"rl", "advantage/mean", KG_METRICS_REWARD, "advantage",
      "mean advantage of the answers"},
     {"rl", "advantage/min", KG_METRICS_REWARD, "advantage",
@@ -159,10 +159,10 @@ static const struct kg_metric_row rows[] = {
     {"rl", "policy/clip_dual", KG_METRICS_POLICY, "held by a bound",
      "share of tokens held by the bound of dual clip"},
     {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
-     "share of tokens with a ratio below 1 - `algo.clip_low`, whatever the advantage "
+     "share of tokens with a ratio below 1 - `algo.clip_low`, for any advantage "
      "(0.2 or the preset's where the surrogate has no clip)"},
     {"rl", "policy/outside_high", KG_METRICS_POLICY, "outside the bounds",
-     "share of tokens with a ratio above 1 + `algo.clip_high`, whatever the advantage"},
+     "share of tokens with a ratio above 1 + `algo.clip_high`, for any advantage"},
     {"rl", "policy/kl_old_k1", KG_METRICS_POLICY, "KL from the old policy",
      "KL from the old policy to the current one, by K1"},
     {"rl", "policy/kl_old_k3", KG_METRICS_POLICY, "KL from the old policy",
@@ -486,18 +486,16 @@ bool kg_metric_stderr(char *out, size_t bytes, const char *name)
 static const char page_head[] =
     "# Metrics\n"
     "\n"
-    "What `kedge report --metrics` prints: every number of a run's `metrics.jsonl`, and "
-    "of its TensorBoard events.\n"
-    "This page is rewritten by `make docs` from the table in "
-    "`src/report/metric_table.c`.\n"
+    "`kedge report --metrics` prints this page: every number of a run's\n"
+    "`metrics.jsonl`, and of its TensorBoard events. `make docs` rewrites it from the\n"
+    "table in `src/report/metric_table.c`.\n"
     "\n"
-    "A line has a `phase` (`sft`, `rl` or `validation`) and a `step`. In lines of phase "
-    "`rl` \"tokens\" are the sampled tokens that\n"
-    "carry a loss. There is no validation without validation data; with `eval.anchor` "
-    "its lines have the same\n"
-    "of the anchor, under `val_anchor/`. A number that is not finite is null; a step "
-    "that\n"
-    "was skipped for them has a line with its counters alone.\n";
+    "A line has a `phase` (`sft`, `rl` or `validation`) and a `step`. In lines of\n"
+    "phase `rl` \"tokens\" are the sampled tokens that carry a loss. Without "
+    "validation\n"
+    "data there is no validation. With `eval.anchor` its lines also have the numbers\n"
+    "of the anchor, under `val_anchor/`. A non-finite number is null. A step that was\n"
+    "skipped because of such numbers has a line with only its counters.\n";
 
 static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)
 {
