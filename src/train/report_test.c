@@ -217,8 +217,8 @@ static void every_metric_is_there_with_what_it_means(void **state)
     (void)state;
     make_run("one", "preset=ema-pg", metrics);
     make_page(one, 1);
-    has("<b>reward/mean</b> mean reward of the answers of the step");
-    has("<b>val/accuracy</b> share of answers that the task calls correct");
+    has("<b>reward/mean</b> mean reward of the completions with a");
+    has("<b>val/accuracy</b> share of completions that the task calls correct");
     has("<b>loss</b> mean negative log-likelihood");
     has("<b>reward/source/NAME</b> mean reward by <code>data_source</code>");
     assert_non_null(strstr(plot_titled("reward"), "&middot; last "));
