@@ -94,7 +94,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/min", KG_METRICS_REWARD, "extremes", "smallest reward"},
     {"rl", "reward/max", KG_METRICS_REWARD, "extremes", "largest reward"},
     {"rl", "reward/ungraded", KG_METRICS_REWARD, "not graded",
-     "share of completions without a verdict: in no group's baseline, and "
+     "share of completions without a verdict: in no group's baseline, "
      "advantage 0"},
     {"rl", "reward/undecided", KG_METRICS_REWARD, "not graded",
      "share of completions that the grader cannot read or decide: wrong, or with "
