@@ -12,6 +12,7 @@
 #include "model/rows.h"
 
 #include "model/acts_internal.h"
+#include "model/prefix_internal.h"
 
 #include "base/mem.h"
 #include "base/phase.h"
@@ -59,10 +60,7 @@ struct kg_rows_pack {
     uint16_t *experts;        /* (max_tokens,C) given; NULL unless opts.experts */
     int32_t *keys;            /* (max_keys) as struct kg_pack; NULL unless opts.share */
     bool given;               /* experts to a token of the pack, at least */
-    int64_t max_keys;         /* 0 unless opts.share, as the next three */
-    int64_t n_keys;
-    int64_t last; /* in keys: where the sequence added last begins */
-    bool shares;  /* it or one before begins with tokens of another one */
+    struct kg_prefixes prefixes; /* over keys; max 0 unless opts.share */
 
     const struct kg_backend *backend;
     void *there;         /* owned, the backend's: what follows stands in it */
@@ -237,11 +235,11 @@ static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
     k->backend = m->backend;
     k->anchor = opts->anchor;
     k->kv = opts->kv;
-    k->max_keys = max_keys(m, opts);
     KG_TRY(create_acts(&k->acts, m, opts, checkpointed(opts), opts->experts, err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
         KG_TRY(create_acts(&k->anchor_acts, opts->anchor, opts, true, false, err));
     KG_TRY(kg_columns_take(&k->block, k, pack_columns, counts, "pack", err));
+    k->prefixes = (struct kg_prefixes){.keys = k->keys, .max = max_keys(m, opts)};
     k->there = kg_buf_alloc(m->backend, kg_columns_bytes(there_columns, counts), "pack",
                             err);
     if (!k->there)
@@ -350,8 +348,7 @@ void kg_rows_next(struct kg_rows *p)
     p->pack->n_kept = -1;
     p->pack->n_asked = -1;
     p->pack->given = false;
-    p->pack->n_keys = p->pack->last = 0;
-    p->pack->shares = false;
+    kg_prefixes_clear(&p->pack->prefixes);
 }
 
 int64_t kg_rows_tokens(const struct kg_rows *p) { return p->pack->n_tokens; }
@@ -361,7 +358,7 @@ static bool fits(const struct kg_rows *p, size_t tokens, size_t keys)
     const struct kg_rows_pack *k = p->pack;
 
     return k->n_tokens + (int64_t)tokens <= p->max_tokens &&
-           (!k->keys || k->n_keys + (int64_t)keys <= k->max_keys);
+           (k->prefixes.max == 0 || k->prefixes.n + (int64_t)keys <= k->prefixes.max);
 }
 
 bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens)
@@ -382,11 +379,13 @@ static int64_t add(struct kg_rows *p, const int32_t *tokens, struct kg_pack_seq 
 }
 
 /* ---- what sequences share ---- */
-int64_t kg_rows_max_keys(const struct kg_rows *p) { return p->pack->max_keys; }
+int64_t kg_rows_max_keys(const struct kg_rows *p) { return p->pack->prefixes.max; }
 
 int64_t kg_rows_saved(const struct kg_rows *p)
 {
-    return p->pack->n_keys > 0 ? p->pack->n_keys - p->pack->n_tokens : 0;
+    const struct kg_prefixes *x = &p->pack->prefixes;
+
+    return x->n > 0 ? x->n - p->pack->n_tokens : 0;
 }
 
 int64_t kg_rows_at(const struct kg_rows *p, size_t t)
@@ -395,68 +394,22 @@ int64_t kg_rows_at(const struct kg_rows *p, size_t t)
     const struct kg_pack_seq *last = &k->seqs[k->n_seqs - 1];
 
     assert(t < (size_t)last->pos + (size_t)last->n);
-    return k->keys ? k->keys[k->last + (int64_t)t]
-                   : k->n_tokens - last->n + (int64_t)t; /* all its tokens are there */
+    return k->prefixes.max > 0
+               ? k->keys[k->prefixes.last + (int64_t)t]
+               : k->n_tokens - last->n + (int64_t)t; /* all its tokens are there */
 }
 
-/* Whether two tokens are given the same c experts.   NULL: they choose */
-static bool same_experts(const uint16_t *a, const uint16_t *b, size_t c)
-{
-    for (size_t i = 0; (a || b) && i < c; i++)
-        if ((a ? a[i] : KG_NO_EXPERT) != (b ? b[i] : KG_NO_EXPERT))
-            return false;
-    return true;
-}
-
-static const uint16_t *experts_at(const uint16_t *experts, size_t row, size_t c)
-{
-    return experts ? experts + row * c : NULL;
-}
-
-/* Tokens that q begins with and so does the sequence of these n keys, rows of `tokens`
- * and `experts`.   keys NULL: the rows one after the other */
-static size_t in_common(const struct kg_rows_seq *q, const int32_t *tokens,
-                        const uint16_t *experts, const int32_t *keys, size_t n, size_t c)
-{
-    for (size_t t = 0; t < n && t < q->most; t++) {
-        const size_t row = keys ? (size_t)keys[t] : t;
-
-        if (tokens[row] != q->tokens[t] ||
-            !same_experts(experts_at(experts, row, c), experts_at(q->experts, t, c), c))
-            return t;
-    }
-    return q->most < n ? q->most : n;
-}
-
-size_t kg_rows_in_common(const struct kg_model *m, const struct kg_rows_seq *a,
-                         const struct kg_rows_seq *q)
-{
-    return in_common(q, a->tokens, a->experts, NULL, a->n,
-                     (size_t)kg_model_config_choices(&m->config));
-}
-
-/* With the sequence of the pack that has most of them.   *from: where its keys begin */
 static size_t shared(int64_t *from, const struct kg_rows *p, const struct kg_rows_seq *q)
 {
     const struct kg_rows_pack *k = p->pack;
-    const uint16_t *experts = k->given ? k->experts : NULL;
-    const size_t c = (size_t)kg_model_config_choices(&p->model->config);
-    size_t best = 0;
-    int64_t at = 0;
+    const struct kg_prefix_pack pack = {
+        .tokens = k->tokens,
+        .experts = k->given ? k->experts : NULL,
+        .choices = (size_t)kg_model_config_choices(&p->model->config),
+        .seqs = k->seqs,
+        .n_seqs = k->n_seqs};
 
-    assert(q->most < q->n);
-    *from = 0;
-    for (int32_t i = 0; k->keys && i < k->n_seqs && best < q->most; i++) {
-        const int64_t n = (int64_t)k->seqs[i].pos + k->seqs[i].n;
-        const size_t same = in_common(q, k->tokens, experts, k->keys + at, (size_t)n, c);
-
-        if (same > best) {
-            best = same;
-            *from = at;
-        }
-        at += n;
-    }
-    return best;
+    return kg_prefixes_find(from, &k->prefixes, &pack, q);
 }
 
 size_t kg_rows_shared(const struct kg_rows *p, const struct kg_rows_seq *q)
@@ -469,20 +422,6 @@ size_t kg_rows_shared(const struct kg_rows *p, const struct kg_rows_seq *q)
 bool kg_rows_fits_seq(const struct kg_rows *p, const struct kg_rows_seq *q)
 {
     return fits(p, q->n - kg_rows_shared(p, q), q->n);
-}
-
-/* The keys of a sequence that has `same` of those from `from` on and n of its own. */
-static void list_keys(struct kg_rows_pack *k, int64_t from, int64_t same, int64_t n)
-{
-    int32_t *to = k->keys + k->n_keys;
-
-    assert(k->n_keys + same + n <= k->max_keys);
-    memcpy(to, k->keys + from, (size_t)same * sizeof *to);
-    for (int64_t i = 0; i < n; i++)
-        to[same + i] = (int32_t)(k->n_tokens + i);
-    k->last = k->n_keys;
-    k->n_keys += same + n;
-    k->shares = k->shares || same > 0;
 }
 
 static void give_experts(struct kg_rows *p, size_t n, const uint16_t *experts)
@@ -503,8 +442,7 @@ void kg_rows_add_seq(struct kg_rows *p, const struct kg_rows_seq *q)
     const int32_t same = (int32_t)shared(&from, p, q), n = (int32_t)q->n - same;
     const size_t choices = (size_t)kg_model_config_choices(&p->model->config);
 
-    if (p->pack->keys)
-        list_keys(p->pack, from, same, n);
+    kg_prefixes_add(&p->pack->prefixes, from, same, p->pack->n_tokens, n);
     if (q->experts)
         give_experts(p, (size_t)n, q->experts + (size_t)same * choices);
     add(p, q->tokens + same, (struct kg_pack_seq){.n = n, .pos = same});
@@ -564,7 +502,7 @@ static struct kg_pack pack_of(const struct kg_rows *p)
                             .seqs = k->seqs,
                             .n_seqs = k->n_seqs,
                             .keys = k->keys,
-                            .n_keys = k->shares ? k->n_keys : 0};
+                            .n_keys = k->prefixes.any ? k->prefixes.n : 0};
 }
 
 /* Hidden states of m, of n rows from `first` on. */
@@ -1045,7 +983,7 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
     KG_TRY(kg_buf_zero(m->backend, k->dhidden,
                        (uint64_t)(dhidden.rows * dhidden.cols) * sizeof *k->dhidden,
                        err));
-    if (k->shares) /* of a row that several sequences have wanted all is added */
+    if (k->prefixes.any) /* of a row that several sequences have wanted all is added */
         return kg_op_embed_bwd(m->backend, dhidden, drows, kg_acts_rows(k->acts), err);
     return kg_op_scatter_rows(m->backend, dhidden, kg_acts_rows(k->acts), drows, err);
 }

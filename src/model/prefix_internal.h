@@ -1,0 +1,38 @@
+/* Which tokens the sequences of a pack begin with in common.
+ *
+ * Not a contract: nothing outside src/model includes it. Every sequence has a list of
+ * keys: the rows of the pack where its positions stand. A sequence that shares copies the
+ * beginning of another one's list, so a tree of any depth needs no other structure.
+ */
+#ifndef KG_MODEL_PREFIX_INTERNAL_H
+#define KG_MODEL_PREFIX_INTERNAL_H
+
+#include "model/rows.h"
+
+struct kg_prefixes {
+    int32_t *keys; /* (max) borrowed: the lists of all sequences, one after the other */
+    int64_t max;   /* 0: sequences share nothing */
+    int64_t n;
+    int64_t last; /* where the list of the sequence added last begins */
+    bool any;     /* a sequence begins with tokens of another one */
+};
+
+/* The pack so far. */
+struct kg_prefix_pack {
+    const int32_t *tokens;
+    const uint16_t *experts; /* given, by row (choices); NULL: all choose */
+    size_t choices;
+    const struct kg_pack_seq *seqs; /* (n_seqs) */
+    int32_t n_seqs;
+};
+
+void kg_prefixes_clear(struct kg_prefixes *x);
+/* How many tokens q has in common with the sequence that has most; the first of equals.
+ * *from: where the keys of that one begin */
+size_t kg_prefixes_find(int64_t *from, const struct kg_prefixes *x,
+                        const struct kg_prefix_pack *pack, const struct kg_rows_seq *q);
+/* A sequence with `same` of the keys from `from` on, and n tokens at `row`. */
+void kg_prefixes_add(struct kg_prefixes *x, int64_t from, int64_t same, int64_t row,
+                     int64_t n);
+
+#endif
