@@ -32,7 +32,7 @@ OPT_gate    := -O1 -g1
 UNSET       := $(if $(SAN),$(shell echo | $(CC) -ftrivial-auto-var-init=pattern -E - >/dev/null 2>&1 && \
              echo -ftrivial-auto-var-init=pattern))
 CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
-               -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -MMD -MP -DKG_VERSION='"$(VERSION)"' \
+               -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -Itests -Iguests -MMD -MP -DKG_VERSION='"$(VERSION)"' \
                $(if $(WERROR),-Werror) $(if $(SAN),$(SANITIZE) -fno-omit-frame-pointer $(UNSET)) $(CFLAGS)
 # GNU's OpenMP is not known to the thread sanitizer, LLVM's tells it what a barrier orders
 ifeq ($(SAN),thread)
@@ -97,22 +97,24 @@ endef
 $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
 
-# ---- the kernels of devices, emulated: for tests alone, so the program needs no C++ ---------------------------------
-# fibers are no threads to the thread sanitizer; they need a jump that compilers have for most processors
-EMU := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo $(B)/tensor/emu.o))
-EMU_SRC := src/tensor/cuda/emu.c $(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu))
+# ---- the backends of tests alone (tests/emu/): memory that the host cannot touch, and kernels of devices, emulated ----
+EMU := $(B)/emu.o
+# the emulation needs C++, so the program does not; fibers are no threads to the thread sanitizer; they need a jump that
+# compilers have for most processors
+EMULATES := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo emu emu_testing))
 # a multiply-add that is a call takes half of a test's time; these programs run where they are built;
 # but in an emulated container /proc/cpuinfo may be another processor's
 EMU_ISA := $(if $(filter v3,$(ISAS)),$(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2),-mavx2 -mfma))
-EMU_FLAGS := $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) $(EMU_ISA)
-$(B)/emu/%.o: src/tensor/cuda/%.c $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(EMU_FLAGS) -std=gnu11 -c $< -o $@
+EMU_FLAGS := -x c++ $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) $(EMU_ISA) -std=gnu++17 \
+             -fno-exceptions -fno-rtti -Wno-shadow -Wno-missing-field-initializers -DKG_DEV_EMULATED='"emu/emu_dev.h"'
+EMU_CU  := $(if $(EMULATES),$(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu)))
 $(B)/emu/%.o: src/tensor/cuda/%.cu $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) -x c++ $(EMU_FLAGS) -std=gnu++17 -fno-exceptions -fno-rtti -Wno-shadow \
-	  -Wno-missing-field-initializers -c $< -o $@
-$(EMU): $(patsubst src/tensor/cuda/%,$(B)/emu/%.o,$(basename $(EMU_SRC)))
+	$(CC) $(EMU_FLAGS) -c $< -o $@
+$(B)/tests/%.o: tests/%.cu $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(EMU_FLAGS) -c $< -o $@
+$(EMU): $(patsubst %,$(B)/tests/emu/%.o,backends far pages $(EMULATES)) $(EMU_CU:src/tensor/cuda/%.cu=$(B)/emu/%.o)
 	@mkdir -p $(@D)
 	$(LD) -r -o $@ $^
 
@@ -136,13 +138,18 @@ $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
 $(B)/tests/%.o: tests/%.c $(B)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -c $< -o $@
+	$(CC) $(CFLAGS_ALL) -DKG_TEST_KEDGE='"$(B)/test/kedge"' -c $< -o $@
 $(B)/test/tests/%: $(B)/tests/%.o $(call below,serve) $(EMU)
 	@mkdir -p $(@D)
 	$(CC) $< -o $@ $(LDFLAGS_TEST) $(EMU) $(call below,serve) $(LIBS) -lcmocka
+$(addprefix $(B)/test/tests/,refusals_test model_folder_test): $(B)/test/kedge
 # tests are compiled apart from linking, so that a compiler's cache has their objects, too
 .PRECIOUS: $(B)/%.o
 
+# the program as scripts test it on other backends
+$(B)/test/kedge: $(B)/cli/main.o $(EMU) $(call below,cli)
+	@mkdir -p $(@D)
+	$(CC) -o $@ $(LDFLAGS_TEST) $^ $(LIBS)
 $(B)/kedge: $(call below,cli)
 	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
 # by rename: an older one may be running
@@ -169,7 +176,7 @@ $(B)/libkedge.a: $(LIB_OBJ)
 
 # a test that is a script runs against the libraries of its build folder
 export CC KEDGE_PYTHON
-$(B)/test/tests/%: tests/%.sh $(SHARED) $(B)/libkedge.a
+$(B)/test/tests/%: tests/%.sh $(SHARED) $(B)/libkedge.a $(B)/test/kedge
 	@mkdir -p $(@D)
 	install -m 755 $< $@
 
@@ -179,7 +186,8 @@ bench-onednn: $(B)/bench-onednn          ## kedge's products beside oneDNN's (ne
 $(B)/bench-onednn: tools/bench_onednn.c $(call below,bench)
 	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,bench) $(LIBS) -ldnnl
 
-UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c)))
+UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c))) \
+              $(B)/test/tests/emu/emu_test
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
               $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh))
 

@@ -134,12 +134,12 @@ else
     skipped "a runtime can be made" "no headers of CUDA's runtime, no objects of kernels in build/release, or no nm"
 fi
 
-# ---- a device that does everything as late as it may (src/tensor/cuda/runtime_fake.c) ----
+# ---- a device that does everything as late as it may (tests/emu/runtime_fake.c) ----
 trial_program() {
     nm -u "$build"/cuda/*.o | awk '$1 == "U" && $2 ~ /^(__)?cuda[A-Z]/ { print $2 }' | sort -u >"$work/asked"
-    grep -o '\b\(__\)\?cuda[A-Z][A-Za-z]*(' src/tensor/cuda/runtime_fake.c | tr -d '(' | sort -u >"$work/has"
+    grep -o '\b\(__\)\?cuda[A-Z][A-Za-z]*(' tests/emu/runtime_fake.c | tr -d '(' | sort -u >"$work/has"
     grep -v -x -F -f "$work/has" "$work/asked" | sed 's/.*/int &(void) { return 0; }/' >"$work/rest.c"
-    "$cc" -fno-builtin -w -Isrc -I"$include" -o "$work/host_trial" tests/cuda_host_trial.c src/tensor/cuda/runtime_fake.c \
+    "$cc" -fno-builtin -w -Isrc -Itests -I"$include" -o "$work/host_trial" tests/cuda_host_trial.c tests/emu/runtime_fake.c \
         "$work/rest.c" "$build"/cuda/*.o "$build/libtensor.a" "$build/libbase.a" -lstdc++ -lm -ldl -lpthread -fopenmp
 }
 if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && command -v nm >/dev/null; then

@@ -3,6 +3,7 @@
 . tests/harness.sh
 [ -x ./kedge ] || skip_all dense_test "./kedge is not built"
 bert=tests/data/encoder/bert
+tested=$(dirname "$0")/../kedge # on the backend that KEDGE_TEST_BACKEND names
 
 # refuses STATUS WORDS COMMAND...: one line on stderr with these words
 refuses() {
@@ -88,12 +89,12 @@ pass "a device is one that is known" refuses 1 "--device: expected cpu, cuda, cu
 
 # `far` is memory that the host cannot touch, as a device's
 on_a_device() {
-    KEDGE_TEST_BACKEND=far ./kedge embed -m $bert <"$work/texts" 2>"$work/said" | cmp - "$work/json" || return 1
+    KEDGE_TEST_BACKEND=far $tested embed -m $bert <"$work/texts" 2>"$work/said" | cmp - "$work/json" || return 1
     grep -q "on far, weights [0-9.]* kB, a pack of texts [0-9.]* kB, of .* that are free" "$work/said"
 }
 pass "on a device the same vectors, and the log says what they take" on_a_device
 on_a_small_one() {
-    KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=1500 ./kedge embed -m $bert <"$work/texts" 2>"$work/said" && return 1
+    KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=1500 $tested embed -m $bert <"$work/texts" 2>"$work/said" && return 1
     grep -q -- "--device: expected memory for weights ([0-9.]* kB) and a pack of texts ([0-9.]* kB), found 1.50 kB free on far" "$work/said"
 }
 pass "a device that is too small" on_a_small_one
@@ -114,7 +115,7 @@ indexed() {
 }
 pass "an index has vectors beside its words" indexed
 indexed_on_a_device() {
-    KEDGE_TEST_BACKEND=far ./kedge search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/far.db" >/dev/null 2>&1 &&
+    KEDGE_TEST_BACKEND=far $tested search index --dense $bert --query-prefix 'query: ' "$work/corpus" "$work/far.db" >/dev/null 2>&1 &&
         cmp "$work/far.db" "$work/db"
 }
 pass "an index made on a device is the same file" indexed_on_a_device
@@ -140,14 +141,14 @@ pass "a byte a number finds what two bytes find" by_bytes
 asked_on_a_device() {
     for kind in dense hybrid; do
         for code in fp16 int8; do
-            KEDGE_TEST_BACKEND=far ./kedge search query "$work/db" --kind $kind --vectors $code --dense $bert --topk 5 <"$work/queries" 2>"$work/said" | cmp - "$work/$kind" || return 1
+            KEDGE_TEST_BACKEND=far $tested search query "$work/db" --kind $kind --vectors $code --dense $bert --topk 5 <"$work/queries" 2>"$work/said" | cmp - "$work/$kind" || return 1
             grep -q "db: on far, vectors 0.000 GB, encoder 0.000 GB, questions and scores 0.0[0-9]* GB, of .* GB that are free" "$work/said" || return 1
         done
     done
 }
 pass "a device finds what the CPU finds, and the log says what it takes" asked_on_a_device
 asked_on_a_small_one() {
-    KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=1500 ./kedge search query "$work/db" cat --kind dense --dense $bert 2>"$work/said" && return 1
+    KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=1500 $tested search query "$work/db" cat --kind dense --dense $bert 2>"$work/said" && return 1
     grep -q "db: expected memory on far for 200 vectors of 8 numbers, .* bytes, found 1500 free" "$work/said"
 }
 pass "vectors that do not fit on a device" asked_on_a_small_one
@@ -180,7 +181,7 @@ pass "without sentence-transformers nothing is compared with it" \
 
 # NAME=VALUE.. the environment; two workers, of one device too
 served() {
-    env "$@" ./kedge search serve "$work/db" --kind hybrid --dense $bert --workers 2 --port 0 2>"$work/log" &
+    env "$@" $tested search serve "$work/db" --kind hybrid --dense $bert --workers 2 --port 0 2>"$work/log" &
     pid=$!
     for _ in $(seq 100); do
         port=$(sed -n 's|.*http://127.0.0.1:\([0-9]*\)/retrieve.*|\1|p' "$work/log" | head -1)

@@ -2,7 +2,7 @@
  * program in a folder of the test's, beside a libkedge_cuda.so of a few lines of C. */
 #include "base/folder_testing.h"
 #include "base/str.h"
-#include "ranks/nccl_testing.h"
+#include "emu/nccl_testing.h"
 #include "tensor/cuda/library.h"
 
 #include <sys/stat.h>

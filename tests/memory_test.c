@@ -5,7 +5,7 @@
 #define MODEL ROOT "/model"
 #include "run_testing.h"
 
-#include "tensor/pages.h"
+#include "emu/pages.h"
 #include "train/memory.h"
 
 static struct kg_memory memory_of(const char *dir, const char *const *extra)

@@ -187,9 +187,8 @@ static void what_fits_is_said_of_experts_too(void **state)
 static void a_device_is_asked_for_its_memory(void **state)
 {
     (void)state;
-    must(
-        "KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=123450000 ./kedge inspect --device cpu "
-        "--dtype fp32 " DIGITS SAID);
+    must("KEDGE_TEST_BACKEND=far KEDGE_TEST_MEMORY=123450000 " KG_TEST_KEDGE
+         " inspect --device cpu --dtype fp32 " DIGITS SAID);
     assert_non_null(strstr(read_back("out"), "device     0.12 GB, 0.12 of them free; in "
                                              "fp32\n"));
     assert_non_null(strstr(kg_str_text(&text), "generate   no "));

@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "bench/bench.h"
 #include "data/json.h"
-#include "ranks/nccl_testing.h"
-#include "tensor/cuda/emu.h"
+#include "emu/emu.h"
+#include "emu/nccl_testing.h"
 #include "tensor/selfcheck.h"
 
 #define MODEL ROOT "/model"

@@ -2,13 +2,12 @@
 #include "base/program.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 kg_status kg_program_folders(struct kg_program_folders *f, struct kg_err *err)
 {
-    static const char *const below[KG_PROGRAM_FOLDERS] = {"", "/../lib/kedge", "/../.."};
+    static const char *const below[KG_PROGRAM_FOLDERS] = {"", "/../lib/kedge"};
     char own[PATH_MAX / 2];
     const ssize_t bytes = readlink("/proc/self/exe", own, sizeof own - 1);
 
@@ -18,7 +17,7 @@ kg_status kg_program_folders(struct kg_program_folders *f, struct kg_err *err)
                        "the program's own folder is unknown: /proc/self/exe cannot be "
                        "read");
     *strrchr(own, '/') = '\0';
-    f->n = getenv("KEDGE_TEST_BACKEND") ? KG_PROGRAM_FOLDERS : KG_PROGRAM_FOLDERS - 1;
+    f->n = KG_PROGRAM_FOLDERS;
     for (size_t i = 0; i < f->n; i++) {
         snprintf(f->text[i], PATH_MAX, "%s%s", own, below[i]);
         f->list[i] = f->text[i];

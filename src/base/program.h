@@ -9,7 +9,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-enum { KG_PROGRAM_FOLDERS = 3 };
+enum { KG_PROGRAM_FOLDERS = 2 };
 
 struct kg_program_folders {
     char text[KG_PROGRAM_FOLDERS][PATH_MAX];
@@ -17,8 +17,7 @@ struct kg_program_folders {
     size_t n;
 };
 
-/* The program's own folder, ../lib/kedge of an installed one, and in tests
- * (KEDGE_TEST_BACKEND) the build folder above.   errors: EIO */
+/* The program's own folder, and ../lib/kedge of an installed one.   errors: EIO */
 kg_status kg_program_folders(struct kg_program_folders *f,
                              struct kg_err *err) KG_MUST_CHECK;
 

@@ -36,7 +36,10 @@ struct kg_err {
     char message[KG_ERR_MESSAGE_BYTES]; /* one line, no newline at the end */
 };
 
-#define KG_MUST_CHECK               __attribute__((warn_unused_result))
+#define KG_MUST_CHECK __attribute__((warn_unused_result))
+/* A symbol that the program may be linked without: NULL then. By it a guest's row stands
+ * in a table of the trunk (docs/architecture.md), and tests have further backends. */
+#define KG_GUEST                    __attribute__((weak))
 #define KG_PRINTF(fmt_index, first) __attribute__((format(printf, fmt_index, first)))
 
 /* Return the status if it is not OK. */

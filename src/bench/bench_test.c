@@ -2,8 +2,8 @@
  * measured is not tested. */
 #include "bench/bench_internal.h"
 
+#include "emu/emu.h"
 #include "tensor/backend_testing.h"
-#include "tensor/cuda/emu.h"
 #include "tensor/selfcheck.h"
 
 #include <math.h>

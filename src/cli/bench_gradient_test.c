@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/folder_testing.h"
 #include "bench/bench.h"
-#include "ranks/nccl_testing.h"
+#include "emu/nccl_testing.h"
 #include "ranks/ranks_testing.h"
 #include "tensor/selfcheck.h"
 

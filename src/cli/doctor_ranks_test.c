@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
-#include "ranks/nccl_testing.h"
+#include "emu/nccl_testing.h"
 #include "ranks/ranks_testing.h"
 
 #include <limits.h>

@@ -6,7 +6,7 @@
  */
 #include "model/model_testing.h"
 
-#include "tensor/cuda/emu.h"
+#include "emu/emu.h"
 
 #include <stdlib.h>
 

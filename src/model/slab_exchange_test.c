@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
+#include "emu/nccl_testing.h"
 #include "ranks/message.h"
-#include "ranks/nccl_testing.h"
 #include "ranks/ranks_testing.h"
 #include "tensor/selfcheck.h"
 

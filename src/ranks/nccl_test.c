@@ -6,10 +6,10 @@
 
 #include "base/clock.h"
 #include "base/folder_testing.h"
+#include "emu/far.h"
+#include "emu/nccl_testing.h"
 #include "ranks/lost.h"
-#include "ranks/nccl_testing.h"
 #include "ranks/ranks_testing.h"
-#include "tensor/far.h"
 
 #include <limits.h>
 #include <sys/mman.h>

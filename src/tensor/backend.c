@@ -5,21 +5,13 @@
  * environment variable; tests may take another. KG_CPU_HAS_* come from the build.
  */
 #include "tensor/backend.h"
-#include "tensor/cuda/emu.h"
-#include "tensor/cuda/library.h"
-#include "tensor/device.h"
-#include "tensor/far.h"
 #include "tensor/selfcheck.h"
-
-#include "base/log.h"
-#include "base/str.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,7 +109,7 @@ bool kg_backend_cpu_use(int i)
 }
 
 /* ---- by name ---- */
-static kg_status open_cpu(const struct kg_backend **be, struct kg_err *err)
+kg_status kg_backend_open_cpu(const struct kg_backend **be, struct kg_err *err)
 {
     *be = kg_backend_cpu_variant(variant);
     return *be ? KG_OK
@@ -125,56 +117,21 @@ static kg_status open_cpu(const struct kg_backend **be, struct kg_err *err)
                          "backend cpu: expected a processor of x86-64-v3 at least");
 }
 
-static kg_status open_cuda(const struct kg_backend **be, struct kg_err *err)
-{
-    struct kg_cuda_opts opts;
-
-    KG_TRY(kg_device_test_opts(&opts, err));
-    return kg_cuda_open(be, &opts, err);
-}
-
-static const struct {
-    const char *name;
-    const char *help;
-    kg_status (*open)(const struct kg_backend **be, struct kg_err *err);
-} backends[] = {
-    {"cpu", "the kernels of this machine's processor", open_cpu},
-    {"cuda", "an NVIDIA GPU, for tests (users: tensor/device.h)", open_cuda},
-    {"far", "the CPU's on memory that the host cannot touch, for tests", kg_far_open},
-    /* the last: programs but tests have none */
-    {"emu", "kernels for devices, emulated, for tests", kg_emu_open},
-};
-
-/* The name of one that a variable has put in the place of "cpu", or NULL: said once. */
-static const char *named_by_tests(void)
-{
-    static atomic_flag said = ATOMIC_FLAG_INIT;
-    const char *test = getenv("KEDGE_TEST_BACKEND");
-
-    if (test && !atomic_flag_test_and_set(&said))
-        kg_log_info("backend: %s (KEDGE_TEST_BACKEND)", test);
-    return test;
-}
-
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err)
 {
-    const size_t n = sizeof backends / sizeof *backends - (kg_emu_open == NULL);
-
-    name = name ? name : named_by_tests();
-    name = name ? name : "cpu";
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(backends[i].name, name) == 0)
-            return backends[i].open(be, err);
-    return kg_str_unknown(KG_ENOTFOUND, "backend", name, backends, n, sizeof *backends,
-                          err);
+    if (kg_backend_open_tested)
+        return kg_backend_open_tested(be, name, err);
+    if (name && strcmp(name, "cpu") != 0)
+        return kg_fail(err, KG_ENOTFOUND, "backend: expected cpu, found '%s'", name);
+    return kg_backend_open_cpu(be, err);
 }
 
 kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backend *be,
                           struct kg_err *err)
 {
     *host = be;
-    return be->host_memory ? KG_OK : open_cpu(host, err);
+    return be->host_memory ? KG_OK : kg_backend_open_cpu(host, err);
 }
 
 #if defined(__x86_64__)

@@ -528,11 +528,17 @@ struct kg_backend {
     double (*peak)(enum kg_dtype t, double flops); /* returns FLOP done */
 };
 
-/* The backend of this name; NULL: the default, the CPU, or in tests what the environment
- * says (docs/extending.md).   *be borrowed, of static life
- * errors: NOTFOUND (valid names listed), UNSUPPORTED (the machine cannot run it) */
+/* The backend of this name; NULL: the default. Both are "cpu" but in tests, which have
+ * others and say which is the default.   *be borrowed, of static life
+ * errors: NOTFOUND (another name), UNSUPPORTED (the machine cannot run it) */
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
+/* "cpu".   errors: UNSUPPORTED */
+kg_status kg_backend_open_cpu(const struct kg_backend **be,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* Of tests (tests/emu/backends.c): it is kg_backend_open where it is linked. */
+kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
+                                 struct kg_err *err) KG_GUEST;
 
 /* Whose memory is the host's beside it: itself where its own is, else the CPU.
  * errors: of kg_backend_open */

@@ -6,9 +6,9 @@
 #define KG_TENSOR_BACKEND_TESTING_H
 
 #include "base/sanitized_testing.h"
+#include "emu/emu.h"
+#include "emu/pages.h"
 #include "tensor/backend.h"
-#include "tensor/cuda/emu.h"
-#include "tensor/pages.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -141,8 +141,8 @@ static const struct {
     {"exact", "kedge's, with the CPU's bits", KG_CUDA_EXACT},
 };
 
-static kg_status find_maker(enum kg_cuda_products *p, const char *name,
-                            struct kg_err *err)
+kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
+                                struct kg_err *err)
 {
     const size_t n = sizeof makers / sizeof *makers;
 
@@ -152,19 +152,6 @@ static kg_status find_maker(enum kg_cuda_products *p, const char *name,
             return KG_OK;
         }
     return kg_str_unknown(KG_ENOTFOUND, "products", name, makers, n, sizeof *makers, err);
-}
-
-kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
-{
-    const char *name = getenv("KEDGE_TEST_PRODUCTS");
-
-    *opts = (struct kg_cuda_opts){.libraries = getenv("KEDGE_TEST_LIBRARIES"),
-                                  .unpinned = name && strcmp(name, "unpinned") == 0};
-    return find_maker(&opts->products,
-                      opts->unpinned ? "cublas"
-                      : name         ? name
-                                     : "exact",
-                      err);
 }
 
 /* The first thing that is said of them, or NULL. */
@@ -186,7 +173,7 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
         return kg_fail(err, KG_EINVAL,
                        "%s: acts on products of bf16, and all are of fp32", said(opts));
     if (opts->products)
-        KG_TRY(find_maker(&to->products, opts->products, err));
+        KG_TRY(kg_cuda_products_find(&to->products, opts->products, err));
     if ((opts->libraries || opts->unpinned) && to->products != KG_CUDA_CUBLAS)
         return kg_fail(err, KG_EINVAL, "%s: acts with products=cublas, found %s",
                        opts->libraries ? "libraries" : "unpinned", opts->products);

@@ -41,11 +41,6 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
  * operation. */
 const struct kg_backend *kg_device_planned(void);
 
-/* Of KEDGE_TEST_PRODUCTS (`unpinned` is cublas so), exact without it, and
- * KEDGE_TEST_LIBRARIES: for tests (docs/extending.md).
- * errors: NOTFOUND (valid names listed) */
-kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err);
-
 /* N of "cuda:N", 0 of "cuda".   name: begins so
  * errors: EINVAL (neither) */
 kg_status kg_device_number(int *device, const char *name,

@@ -4,8 +4,8 @@
 #define _GNU_SOURCE
 #include "base/folder_testing.h"
 #include "base/mem.h"
+#include "emu/blas_testing.h"
 #include "tensor/backend_testing.h"
-#include "tensor/cuda/blas_testing.h"
 
 #include "base/str.h"
 

@@ -32,8 +32,7 @@ extern "C" {
 enum { KG_ASKED_MOST = 99 << 10 };
 
 #ifndef __CUDACC__
-#include "tensor/cuda/emu.h"
-#include "tensor/cuda/emu_dev.h"
+#include KG_DEV_EMULATED /* the header of the emulation that is built (tests/emu/) */
 #else
 #define KG_DEV_NAME                 "cuda"
 #define KG_SHARED(type, name, dims) __shared__ type name dims

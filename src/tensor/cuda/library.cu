@@ -295,7 +295,7 @@ static kg_status open(const struct kg_backend **be, const struct kg_cuda_host *h
         KG_TRY(choose(device, err));
     chosen = device;
     door = host;
-    kg_dev_shown = getenv("KEDGE_TEST_BACKEND") != NULL;
+    kg_dev_shown = opts->shown;
     *be = &kg_cuda_table;
     return kg_cuda_use(opts, err);
 }

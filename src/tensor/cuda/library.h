@@ -26,7 +26,12 @@ struct kg_cuda_opts {
     enum kg_cuda_products products;
     const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
     bool unpinned; /* by its fastest plan for each shape, whatever bits: to measure */
+    bool shown;    /* the host may touch the device's memory: for tests */
 };
+
+/* Finds "cublas", "own" or "exact".   errors: NOTFOUND (valid names listed) */
+kg_status kg_cuda_products_find(enum kg_cuda_products *p, const char *name,
+                                struct kg_err *err) KG_MUST_CHECK;
 
 /* The memory door of the process (base/mem.h). */
 struct kg_cuda_host {

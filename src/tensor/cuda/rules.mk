@@ -12,7 +12,7 @@ CUDA ?= $(if $(NVCC),$(if $(SAN),0,1),0)
 CUDA_ARCHS := 80 90a
 # of which the driver makes kernels where a device is newer than all of these
 CUDA_PTX   := 80
-CUDA_SRC   := $(filter-out %_testing.cu,$(wildcard src/tensor/cuda/*.cu))
+CUDA_SRC   := $(wildcard src/tensor/cuda/*.cu)
 CUDA_OBJ   := $(CUDA_SRC:src/tensor/cuda/%.cu=$(B)/cuda/%.o)
 CUDA_LIB   := libkedge_cuda.so
 # in wheels the runtime is beside the compiler in lib/
@@ -55,6 +55,6 @@ cuda-check: $(if $(NVCC),$(CUDA_OBJ))      ## registers, shared memory and spill
 
 # a cuBLASLt that computes on the host: runs on emulated kernels have products made by it
 FAKE_BLAS := $(B)/fake/libcublasLt.so.13
-$(FAKE_BLAS): $(addprefix src/tensor/cuda/,blas_fake.c blas_fake.h lt.h)
+$(FAKE_BLAS): tests/emu/blas_fake.c tests/emu/blas_fake.h src/tensor/cuda/lt.h
 	@mkdir -p $(@D)
-	$(CC) -shared -fPIC -O2 -ffp-contract=off -Isrc -o $@ $<
+	$(CC) -shared -fPIC -O2 -ffp-contract=off -Isrc -Itests -o $@ $<

@@ -1,6 +1,6 @@
 /* What the CUDA runtime of tests has beside NVIDIA's names (runtime_fake.c). */
-#ifndef KG_TENSOR_CUDA_RUNTIME_FAKE_H
-#define KG_TENSOR_CUDA_RUNTIME_FAKE_H
+#ifndef KG_EMU_RUNTIME_FAKE_H
+#define KG_EMU_RUNTIME_FAKE_H
 
 /* Two devices, of which the first has no kernels for its architecture. */
 enum { KG_FAKE_DEVICES = 2, KG_FAKE_REFUSED = 0, KG_FAKE_GOOD = 1 };

@@ -1,7 +1,9 @@
 /* What CUDA's compiler knows by itself, for a C++ compiler: kernels are host code that
  * runs within emu.c. Included by dev.h. */
-#ifndef KG_TENSOR_CUDA_EMU_DEV_H
-#define KG_TENSOR_CUDA_EMU_DEV_H
+#ifndef KG_EMU_DEV_H
+#define KG_EMU_DEV_H
+
+#include "emu/emu.h"
 
 #include "base/half.h"
 #include "base/simd.h"

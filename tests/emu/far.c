@@ -9,10 +9,10 @@
  * to the CPU's table and takes them back.
  */
 #define _GNU_SOURCE
-#include "tensor/far.h"
+#include "emu/far.h"
 
+#include "emu/pages.h"
 #include "tensor/codes.h"
-#include "tensor/pages.h"
 
 #include <omp.h>
 #include <pthread.h>

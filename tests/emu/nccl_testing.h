@@ -1,9 +1,9 @@
-/* A NCCL for tests, in a folder: nccl/fake.c, compiled.
+/* A NCCL for tests, in a folder: nccl_fake.c, compiled.
  *
  * Included by *_test.c only.
  */
-#ifndef KG_RANKS_NCCL_TESTING_H
-#define KG_RANKS_NCCL_TESTING_H
+#ifndef KG_EMU_NCCL_TESTING_H
+#define KG_EMU_NCCL_TESTING_H
 
 #include "ranks/nccl.h"
 
@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#define NCCL_FAKE "src/ranks/nccl/fake.c"
+#define NCCL_FAKE "tests/emu/nccl_fake.c"
 
 /* For FAKE_NCCL: every call of an exchange fails once, at one of three ranks. */
 static const char *const nccl_failures[] = {"group_start@2", "send@0", "recv@1",
@@ -39,7 +39,7 @@ static inline void make_nccl(const char *folder, int version, const char *send)
     }
     (void)mkdir(folder, 0777);
     snprintf(line, sizeof line,
-             "${CC:-cc} -shared -fPIC -O1 -Isrc -DFAKE_VERSION=%d -DFAKE_SEND=%s "
+             "${CC:-cc} -shared -fPIC -O1 -Isrc -Itests -DFAKE_VERSION=%d -DFAKE_SEND=%s "
              "-o '%s/" KG_NCCL_LIBRARY "' " NCCL_FAKE,
              version, send, folder);
     assert_int_equal(system(line), 0);

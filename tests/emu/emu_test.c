@@ -1,7 +1,7 @@
 /* The emulation of devices finds what it is for: races, barriers that some never reach,
  * memory of the wrong kind or beyond its end. */
+#include "emu/emu_testing.h"
 #include "tensor/backend_testing.h"
-#include "tensor/cuda/emu_testing.h"
 
 #include <math.h>
 #include <signal.h>

@@ -9,12 +9,11 @@
  * and all begin anew.
  */
 #define _GNU_SOURCE
-#include "tensor/cuda/emu.h"
+#include "emu/emu.h"
 
 #include "base/mem.h"
-#include "tensor/cuda/library.h"
-#include "tensor/device.h"
-#include "tensor/pages.h"
+#include "emu/backends.h"
+#include "emu/pages.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -308,7 +307,7 @@ UNWATCHED static void run_block(void)
 }
 
 /* Of the address sanitizer, where it is: what it knew of the frames that are gone. */
-void __asan_unpoison_memory_region(const volatile void *p, size_t n) KG_EMU_TESTED;
+void __asan_unpoison_memory_region(const volatile void *p, size_t n) KG_GUEST;
 
 static void forget_fibers(void)
 {

@@ -2,10 +2,10 @@
  *
  * Included by *_test.c only, behind base/folder_testing.h.
  */
-#ifndef KG_TENSOR_CUDA_BLAS_TESTING_H
-#define KG_TENSOR_CUDA_BLAS_TESTING_H
+#ifndef KG_EMU_BLAS_TESTING_H
+#define KG_EMU_BLAS_TESTING_H
 
-#include "tensor/cuda/blas_fake.h"
+#include "emu/blas_fake.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,17 +20,18 @@ static inline void make_blas(const char *name, const char *version, const char *
     char line[1024];
 
     if (system("${CC:-cc} --version >/dev/null 2>&1") != 0 ||
-        access("src/tensor/cuda/blas_fake.c", R_OK) != 0) {
+        access("tests/emu/blas_fake.c", R_OK) != 0) {
         print_message("skip: no C compiler, or not at the top of the tree: no library "
                       "can be made\n");
         skip();
     }
     assert_int_equal(mkdir(in_dir(name), 0777), 0);
-    snprintf(line, sizeof line,
-             "${CC:-cc} -shared -fPIC -O2 -ffp-contract=off -Isrc -DFAKE_VERSION=%s "
-             "-DFAKE_STATUS=%s -DFAKE_MATMUL=%s -o %s/" BLAS_FILE
-             " src/tensor/cuda/blas_fake.c 2>%s",
-             version, status, matmul, in_dir(name), in_dir("said"));
+    snprintf(
+        line, sizeof line,
+        "${CC:-cc} -shared -fPIC -O2 -ffp-contract=off -Isrc -Itests -DFAKE_VERSION=%s "
+        "-DFAKE_STATUS=%s -DFAKE_MATMUL=%s -o %s/" BLAS_FILE
+        " tests/emu/blas_fake.c 2>%s",
+        version, status, matmul, in_dir(name), in_dir("said"));
     if (system(line) != 0)
         holds("said", "");
 }

@@ -7,7 +7,7 @@
  * documentation forbids is an error, as there, or a fault that is told.
  */
 #define _GNU_SOURCE
-#include "tensor/cuda/runtime_fake.h"
+#include "emu/runtime_fake.h"
 
 #include <cuda_runtime_api.h>
 

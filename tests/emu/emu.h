@@ -11,19 +11,17 @@
  * Linked into tests alone, and only where a C++ compiler is: elsewhere kg_emu_open is
  * NULL.
  */
-#ifndef KG_TENSOR_CUDA_EMU_H
-#define KG_TENSOR_CUDA_EMU_H
+#ifndef KG_EMU_H
+#define KG_EMU_H
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 #include "tensor/backend.h"
 
-#define KG_EMU_TESTED __attribute__((weak))
-
 /* ---- for tests ---- */
 /* The backend "emu", with products as kg_device_test_opts says. */
-kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err) KG_EMU_TESTED;
+kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err) KG_GUEST;
 
 enum kg_emu_schedule {
     KG_EMU_ROUND_ROBIN, /* every thread to its next barrier, by turns */
@@ -31,24 +29,24 @@ enum kg_emu_schedule {
     KG_EMU_BACKWARD,    /* from the last thread of the last block */
     KG_EMU_SCHEDULES
 };
-void kg_emu_schedule(enum kg_emu_schedule o) KG_EMU_TESTED;
+void kg_emu_schedule(enum kg_emu_schedule o) KG_GUEST;
 
 /* The device is lost at its n-th launch from now on: that and all later ones fail, until
  * this is called again; n < 0: it is there.   returns the launches so far */
-int64_t kg_emu_lose(int64_t n) KG_EMU_TESTED;
+int64_t kg_emu_lose(int64_t n) KG_GUEST;
 
 /* The clock that products are timed by; without one all take no time. */
-void kg_emu_clock(double (*seconds)(void)) KG_EMU_TESTED;
+void kg_emu_clock(double (*seconds)(void)) KG_GUEST;
 
 /* Where CUDA's own libraries are looked for; without it nowhere. */
-void kg_emu_cuda(const char *root) KG_EMU_TESTED;
+void kg_emu_cuda(const char *root) KG_GUEST;
 
 /* Whether kg_dev_done was called since something was launched, copied or cleared, as it
  * is before an operation returns: a device may not have begun with it. */
-bool kg_emu_is_asked(void) KG_EMU_TESTED;
+bool kg_emu_is_asked(void) KG_GUEST;
 
 /* Whether records can be made, as they can at the start. */
-void kg_emu_records(bool possible) KG_EMU_TESTED;
+void kg_emu_records(bool possible) KG_GUEST;
 
 /* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
@@ -121,7 +119,7 @@ int kg_dev_call(int (*f)(void *), void *arg, size_t bytes);
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 void kg_dev_lend(const void *const *memory, size_t n);
 void kg_dev_take_back(const void *const *memory, size_t n);
-double kg_dev_seconds(void) KG_EMU_TESTED;
+double kg_dev_seconds(void) KG_GUEST;
 const char *kg_emu_cuda_root(void);
 
 /* The first fault since it was asked last, as an error of `op`. */

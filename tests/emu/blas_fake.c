@@ -6,7 +6,7 @@
  * what time products would have taken. Whoever breaks its rules (split sums not
  * forbidden where workspace is, a description left over) is refused or counted.
  */
-#include "tensor/cuda/blas_fake.h"
+#include "emu/blas_fake.h"
 #include "tensor/cuda/lt.h"
 
 #include <stdbool.h>

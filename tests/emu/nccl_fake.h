@@ -1,6 +1,6 @@
 /* What a test's NCCL is when nobody says: of a good version, with all its functions. */
-#ifndef KG_RANKS_NCCL_FAKE_H
-#define KG_RANKS_NCCL_FAKE_H
+#ifndef KG_EMU_NCCL_FAKE_H
+#define KG_EMU_NCCL_FAKE_H
 
 #ifndef FAKE_VERSION
 #define FAKE_VERSION 22809

@@ -4,7 +4,7 @@
  * keeps other threads from doing so until they are taken back.
  */
 #define _GNU_SOURCE
-#include "tensor/pages.h"
+#include "emu/pages.h"
 
 #include "base/mem.h"
 

@@ -1,7 +1,7 @@
 /* The backend "far", for tests: the CPU's operations on memory that the host cannot
  * touch, as a device's would be. */
-#ifndef KG_TENSOR_FAR_H
-#define KG_TENSOR_FAR_H
+#ifndef KG_EMU_FAR_H
+#define KG_EMU_FAR_H
 
 #include "tensor/backend.h"
 

@@ -1,6 +1,6 @@
 /* What the cuBLASLt of tests has beside NVIDIA's names (blas_fake.c). */
-#ifndef KG_TENSOR_CUDA_BLAS_FAKE_H
-#define KG_TENSOR_CUDA_BLAS_FAKE_H
+#ifndef KG_EMU_BLAS_FAKE_H
+#define KG_EMU_BLAS_FAKE_H
 
 #include <stdint.h>
 

@@ -8,7 +8,7 @@
  * set, only when that file is there. Compiled by tests (nccl_testing.h).
  */
 #define _GNU_SOURCE
-#include "ranks/nccl/fake.h"
+#include "emu/nccl_fake.h"
 #include "ranks/nccl_calls.h"
 
 #include <dlfcn.h>

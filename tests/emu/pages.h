@@ -5,8 +5,8 @@
  * open. So a stray access faults where it happens, and one beyond the end of a buffer
  * as well. A freed buffer's addresses stay closed and are not handed out again.
  */
-#ifndef KG_TENSOR_PAGES_H
-#define KG_TENSOR_PAGES_H
+#ifndef KG_EMU_PAGES_H
+#define KG_EMU_PAGES_H
 
 #include "base/status.h"
 

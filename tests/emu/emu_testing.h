@@ -1,8 +1,8 @@
 /* Kernels with faults, for the emulation's own test. */
-#ifndef KG_TENSOR_CUDA_EMU_TESTING_H
-#define KG_TENSOR_CUDA_EMU_TESTING_H
+#ifndef KG_EMU_TESTING_H
+#define KG_EMU_TESTING_H
 
-#include "tensor/cuda/emu.h"
+#include "emu/emu.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,12 +28,12 @@ enum kg_trial {
     KG_TRIAL_ASKS,   /* for too much */
 };
 kg_status kg_trial_run(enum kg_trial trial, float *y, const float *x,
-                       struct kg_err *err) KG_EMU_TESTED;
+                       struct kg_err *err) KG_GUEST;
 
 /* y (16 x 8) <- a (16 x 16) times b (8 x 16) transposed, both bf16, by one warp
  * askew: rows of a begin beside a multiple of sixteen bytes */
 kg_status kg_trial_mma(float *y, const uint16_t *a, const uint16_t *b, int askew,
-                       struct kg_err *err) KG_EMU_TESTED;
+                       struct kg_err *err) KG_GUEST;
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /* Kernels with faults, for the emulation's own test: each is what a slip in a kernel of
  * the backend would be. */
+#include "emu/emu_testing.h"
 #include "tensor/cuda/cuda_internal.h"
-#include "tensor/cuda/emu_testing.h"
 
 enum { THREADS = KG_TRIAL_THREADS };
 

@@ -1,0 +1,87 @@
+/* The backends of tests, by name, and what a test says of them through its environment:
+ *   KEDGE_TEST_BACKEND     which of them one is that nobody names; it is said once
+ *   KEDGE_TEST_PRODUCTS    who makes products of bf16: cublas, own, exact (the default),
+ *                          or unpinned: cublas by its fastest plans
+ *   KEDGE_TEST_LIBRARIES   the folder of cuBLASLt
+ * The program is linked without this file and reads none of these.
+ */
+#include "emu/backends.h"
+#include "emu/emu.h"
+#include "emu/far.h"
+#include "tensor/device.h"
+
+#include "base/log.h"
+#include "base/program.h"
+#include "base/str.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
+{
+    const char *name = getenv("KEDGE_TEST_PRODUCTS");
+
+    *opts = (struct kg_cuda_opts){.libraries = getenv("KEDGE_TEST_LIBRARIES"),
+                                  .unpinned = name && strcmp(name, "unpinned") == 0,
+                                  .shown = true};
+    return kg_cuda_products_find(&opts->products,
+                                 opts->unpinned ? "cublas"
+                                 : name         ? name
+                                                : "exact",
+                                 err);
+}
+
+/* A test program stands some folders below the library of its build. */
+static kg_status open_cuda(const struct kg_backend **be, struct kg_err *err)
+{
+    enum { ABOVE = 5 };
+    struct kg_program_folders own;
+    struct kg_cuda_opts opts;
+    char text[ABOVE][PATH_MAX];
+    const char *list[ABOVE];
+
+    KG_TRY(kg_device_test_opts(&opts, err));
+    KG_TRY(kg_program_folders(&own, err));
+    for (int i = 0; i < ABOVE; i++) {
+        snprintf(text[i], PATH_MAX, "%s%.*s", own.list[0], 3 * i, "/../../../../..");
+        list[i] = text[i];
+    }
+    return kg_cuda_open_in(be, list, ABOVE, &opts, err);
+}
+
+static const struct {
+    const char *name;
+    const char *help;
+    kg_status (*open)(const struct kg_backend **be, struct kg_err *err);
+} backends[] = {
+    {"cpu", "the kernels of this machine's processor", kg_backend_open_cpu},
+    {"cuda", "an NVIDIA GPU", open_cuda},
+    {"far", "the CPU's on memory that the host cannot touch", kg_far_open},
+    /* the last: not everywhere is a compiler for it */
+    {"emu", "kernels for devices, emulated", kg_emu_open},
+};
+
+static const char *named_by_environment(void)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const char *name = getenv("KEDGE_TEST_BACKEND");
+
+    if (name && !atomic_flag_test_and_set(&said))
+        kg_log_info("backend: %s (KEDGE_TEST_BACKEND)", name);
+    return name ? name : "cpu";
+}
+
+kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
+                                 struct kg_err *err)
+{
+    const size_t n = sizeof backends / sizeof *backends - (kg_emu_open == NULL);
+
+    name = name ? name : named_by_environment();
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(backends[i].name, name) == 0)
+            return backends[i].open(be, err);
+    return kg_str_unknown(KG_ENOTFOUND, "backend", name, backends, n, sizeof *backends,
+                          err);
+}
