@@ -15,7 +15,10 @@ VERSION := 0.1.0
 # of libkedge: changes when a program that was linked against the library would break
 ABI     := 0
 # From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
-MODULES := base data net tensor ranks policy lib golden text math traj model encoder search task rollout eval bench recipe report train serve cli
+MODULES := base data net tensor ranks policy lib text math traj model encoder search task rollout eval bench recipe report train serve cli
+# Guests (guests/NAME/): the trunk is linked with those that are named, and works without. Each is one object, so that the
+# linker takes all of it, and sees the names that the trunk's tables have of it.
+GUESTS  ?= lab retriever
 # what libkedge is made of
 LIB_MODULES := base tensor policy lib
 
@@ -65,6 +68,8 @@ ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 .PHONY: all lib test tests unit far sanitized emu check bench clean install install-lib help lint tidy format docs
 all: kedge lib cuda mpi
 
+GUEST_OBJ := $(GUESTS:%=$(B)/guest-%.o)
+GUEST_SRC  = $(filter-out %_test.c %_fuzz.c,$(wildcard guests/$(1)/*.c guests/$(1)/*/*.c))
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
 OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
 LIB_of  = $(B)/lib$(1).a
@@ -83,6 +88,19 @@ $(B)/flags: always
 $(B)/%.o: src/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(ISA_DEFS) -c $< -o $@
+
+$(B)/guests/%.o: guests/%.c $(B)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -c $< -o $@
+define guest_rules
+$(B)/guest-$(1).o: $(patsubst %.c,$(B)/%.o,$(call GUEST_SRC,$(1)))
+	$$(LD) -r -o $$@ $$^
+endef
+$(foreach g,$(GUESTS),$(eval $(call guest_rules,$(g))))
+# what is linked with other guests is linked anew
+$(B)/guests.list: always
+	@mkdir -p $(@D)
+	@echo '$(GUESTS)' | cmp -s - $@ || echo '$(GUESTS)' > $@
 
 define isa_rules
 $(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c $(B)/flags
@@ -130,28 +148,35 @@ $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
 	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
-$(B)/test/$(1)/%: $(B)/$(1)/%.o $(call below,$(1)) $(call emu,$(1))
+$(B)/test/$(1)/%: $(B)/$(1)/%.o $(call linked,$(1))
 	@mkdir -p $$(@D)
-	$$(CC) $$< -o $$@ $$(LDFLAGS_TEST) $(call emu,$(1)) $(call below,$(1)) $$(LIBS) -lcmocka
+	$$(CC) $$< -o $$@ $$(LDFLAGS_TEST) $(call linked,$(1)) $$(LIBS) -lcmocka
 endef
+# what a module's tests are linked with; those of the modules that guests have rows for, with all
+linked  = $(if $(filter train cli,$(1)),$(ALL_OBJ),$(call emu,$(1)) $(call below,$(1)))
+ALL_OBJ := $(GUEST_OBJ) $(EMU) $(call below,cli)
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
 $(B)/tests/%.o: tests/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -DKG_TEST_KEDGE='"$(B)/test/kedge"' -c $< -o $@
-$(B)/test/tests/%: $(B)/tests/%.o $(call below,serve) $(EMU)
+$(B)/test/%: $(B)/%.o $(ALL_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $< -o $@ $(LDFLAGS_TEST) $(EMU) $(call below,serve) $(LIBS) -lcmocka
+	$(CC) $< -o $@ $(LDFLAGS_TEST) $(ALL_OBJ) $(LIBS) -lcmocka
 $(addprefix $(B)/test/tests/,refusals_test model_folder_test): $(B)/test/kedge
 # tests are compiled apart from linking, so that a compiler's cache has their objects, too
 .PRECIOUS: $(B)/%.o
 
 # the program as scripts test it on other backends
-$(B)/test/kedge: $(B)/cli/main.o $(EMU) $(call below,cli)
+$(B)/test/kedge: $(B)/cli/main.o $(ALL_OBJ)
 	@mkdir -p $(@D)
 	$(CC) -o $@ $(LDFLAGS_TEST) $^ $(LIBS)
-$(B)/kedge: $(call below,cli)
-	$(CC) -o $@ $(LDFLAGS_ALL) $(call below,cli) $(LIBS)
+# and without a guest
+$(B)/test/trunk: $(B)/cli/main.o $(call below,cli)
+	@mkdir -p $(@D)
+	$(CC) -o $@ $(LDFLAGS_TEST) $^ $(LIBS)
+$(B)/kedge: $(GUEST_OBJ) $(call below,cli) $(B)/guests.list
+	$(CC) -o $@ $(LDFLAGS_ALL) $(GUEST_OBJ) $(call below,cli) $(LIBS)
 # by rename: an older one may be running
 kedge: $(B)/kedge
 	cp $< $@.new && mv -f $@.new $@
@@ -176,7 +201,7 @@ $(B)/libkedge.a: $(LIB_OBJ)
 
 # a test that is a script runs against the libraries of its build folder
 export CC KEDGE_PYTHON
-$(B)/test/tests/%: tests/%.sh $(SHARED) $(B)/libkedge.a $(B)/test/kedge
+$(B)/test/%: %.sh $(SHARED) $(B)/libkedge.a $(B)/test/kedge $(B)/test/trunk
 	@mkdir -p $(@D)
 	install -m 755 $< $@
 
@@ -187,7 +212,8 @@ $(B)/bench-onednn: tools/bench_onednn.c $(call below,bench)
 	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,bench) $(LIBS) -ldnnl
 
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c))) \
-              $(B)/test/tests/emu/emu_test
+              $(patsubst %.c,$(B)/test/%,tests/emu/emu_test.c \
+                $(foreach g,$(GUESTS),$(wildcard guests/$(g)/*_test.c guests/$(g)/*/*_test.c)))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
               $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh))
 

@@ -6,7 +6,7 @@
  */
 #include "base/clock.h"
 #include "tensor/backend.h"
-#include "bench/bench_internal.h"
+#include "bench/measure.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>

@@ -22,7 +22,7 @@ if not CPU and not torch.cuda.is_available():
 
 NOTE = f"torch {torch.__version__}"
 GPU = torch.device("cpu" if CPU else "cuda")
-# as the sizes of src/bench/bench_ops.c
+# as the sizes of guests/lab/bench/bench_ops.c
 if CPU:
     ROWS, SEQUENCES, LENGTH, HEAD_ROWS, VOCAB, WIDTHS, WEIGHTS = (1, 64, 256), 1, 512, 256, 20000, (896,), 8 << 20
 else:

@@ -5,9 +5,10 @@
  * the best of each is compared. What is asked of a row is data of the row, and is
  * printed with whether it is met.
  */
-#include "bench/bench_internal.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
+#include "base/guest.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/sort.h"
@@ -403,45 +404,46 @@ static const struct kg_bench_row rows[] = {
     {"ceilings",
      "multiply-adds in registers and a product beside them, fp32 and bf16; memory "
      "bandwidth",
-     false, kg_bench_ceilings},
-    {"products", "each product of a layer at the 0.5B shape, 1 to 2,048 rows", true,
+     false, NULL, kg_bench_ceilings},
+    {"products", "each product of a layer at the 0.5B shape, 1 to 2,048 rows", true, NULL,
      kg_bench_products},
     {"ops",
      "products, attention, head and optimizer one by one, at shapes of 0.5B and 7B", true,
-     kg_bench_ops},
+     "lab", kg_bench_ops},
     {"decode",
      "sampling at the 0.5B shape, batch 1 and 64, alone and beside a busy process", false,
-     kg_bench_decode},
-    {"train", "forward, backward and update at D=512 L=8 and the 0.5B shape", false,
+     NULL, kg_bench_decode},
+    {"train", "forward, backward and update at D=512 L=8 and the 0.5B shape", false, NULL,
      kg_bench_train},
-    {"train-parts", "a step of either taken apart, as by train --parts", true,
+    {"train-parts", "a step of either taken apart, as by train --parts", true, NULL,
      kg_bench_train_parts},
     {"experts",
      "training with 2 of 8 experts beside dense at D=512 L=8, and decoding by the bytes "
      "of experts that are read",
-     false, kg_bench_experts},
+     false, NULL, kg_bench_experts},
     {"lora", "a step of adapters beside one of all weights at the 0.5B shape, and memory",
-     false, kg_bench_lora},
+     false, NULL, kg_bench_lora},
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
-     kg_bench_episodes},
+     "lab", kg_bench_episodes},
     {"encode", "embedding of 64 texts of 128 tokens at the shapes of MiniLM and E5-base",
-     false, kg_bench_encode},
+     false, "retriever", kg_bench_encode},
     {"search",
      "a pass over the vectors of 100,000 passages, in fp16 and int8, for 1 question and "
      "for 64",
-     false, kg_bench_search},
-    {"grader", "grading of mathematics: answers a second of processor time", false,
+     false, "retriever", kg_bench_search},
+    {"grader", "grading of mathematics: answers a second of processor time", false, "lab",
      kg_bench_grader},
     {"head", "vocabulary head with Top-k, forward and backward, and its memory", true,
-     kg_bench_head},
-    {"exact-kl", "the same with the exact KL of two heads", true, kg_bench_exact_kl},
+     "lab", kg_bench_head},
+    {"exact-kl", "the same with the exact KL of two heads", true, "lab",
+     kg_bench_exact_kl},
     {"selection", "the largest 32 of a vocabulary, as a share of the head's product",
-     true, kg_bench_selection},
+     true, "lab", kg_bench_selection},
     {"policy",
      "head, exact-kl, selection, and the policy mathematics as a share of a step", false,
-     kg_bench_policy},
-    {NULL, NULL, false, NULL},
+     "lab", kg_bench_policy},
+    {NULL, NULL, false, NULL, NULL},
 };
 
 const struct kg_bench_row *kg_bench_table(void) { return rows; }
@@ -454,9 +456,11 @@ kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_bac
     bool found = false;
 
     for (const struct kg_bench_row *row = rows; row->name && status == KG_OK; row++) {
-        if (name ? strcmp(name, row->name) != 0 : row->part)
+        if (name ? strcmp(name, row->name) != 0 : row->part || !row->run)
             continue;
         found = true;
+        if (!row->run)
+            return kg_guest_missing(row->name, row->guest, err);
         kg_log_progress(1000, "bench %s", row->name);
         status = row->run(&report, err);
     }

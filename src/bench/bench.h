@@ -22,7 +22,8 @@ struct kg_bench_report;
 struct kg_bench_row {
     const char *name;
     const char *help;
-    bool part; /* of another row: left out when all are run */
+    bool part;         /* of another row: left out when all are run */
+    const char *guest; /* that has it; NULL: none does */
     kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
 };
 /* Ended by a row with name NULL. */
@@ -43,7 +44,17 @@ enum { KG_BENCH_EXCHANGE = 1 << 26 }; /* bytes that a rank sends to all, at most
  * the ranks */
 kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
                          const struct kg_backend *gpu, size_t most, bool json,
-                         struct kg_err *err) KG_MUST_CHECK;
+                         struct kg_err *err) KG_GUEST;
+
+enum { KG_BENCH_GRADIENT = 1 << 24 }; /* elements: 64 MiB */
+/* A gradient of n elements, a lane on each rank, in the memory of `be` (of a GPU by the
+ * NCCL that joins the ranks); the same bytes moved by one exchange; what they bring added
+ * by itself: in turns. Appends a row: the median share of the seconds of the slowest
+ * rank, over those of the bytes alone (at most 1.1 asked) and of both.
+ * errors: of any rank */
+kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
+                            const struct kg_backend *be, int64_t n, bool json,
+                            struct kg_err *err) KG_GUEST;
 
 /* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that
  * a run's speed is related to, in some hundredths of a second and once in a process (for

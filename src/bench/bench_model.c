@@ -5,7 +5,7 @@
  * machines that is the usual case, and a program whose threads wait for each other loses
  * much more than its share.
  */
-#include "bench/bench_internal.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -7,7 +7,7 @@
  * of new weights among them. Threads that have nothing to do sleep: what an operation
  * took of all threads less what they computed is how long they waited.
  */
-#include "bench/bench_internal.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 

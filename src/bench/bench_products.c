@@ -4,7 +4,7 @@
  * Few rows are bound by the memory's rate, many by the multiply-adds that registers can
  * make; each row stands beside its own ceiling.
  */
-#include "bench/bench_internal.h"
+#include "bench/measure.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

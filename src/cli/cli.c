@@ -8,6 +8,7 @@
 #include "cli/hub.h"
 
 #include "base/file.h"
+#include "base/guest.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/signal.h"
@@ -278,6 +279,8 @@ static int run_command(const struct kg_command *c, int argc, char **argv)
     bool help = false;
     struct kg_err err;
     command_name = c->name;
+    if (c->run == NULL)
+        return kg_cli_exit(kg_guest_missing("this command", c->guest, &err), &err);
     if (c->flags == NULL)
         return c->run(argc, argv);
     if (kg_flags_parse(c, &argc, argv, &help, &err) != KG_OK)

@@ -127,6 +127,7 @@ struct kg_command {
     /* the action with which flags act that name it in kg_flag.only, and no others; NULL:
      * none is so */
     const char *bare;
+    const char *guest; /* that has it (base/guest.h); NULL: none does */
 };
 
 /* Ended by a row with name NULL. */
@@ -158,6 +159,8 @@ kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 /* docs/algorithms.md: the tables of policy/ with formula and source. */
 kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
+/* docs/published.md; guests/lab has it. */
+kg_status kg_published_page(struct kg_str *out, struct kg_err *err) KG_GUEST;
 /* The script for bash, zsh or fish.   errors: EINVAL (another shell), ENOMEM */
 kg_status kg_cli_completion(struct kg_str *out, const char *shell,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -237,19 +240,19 @@ int kg_cmd_push(int argc, char **argv);
 int kg_cmd_train(int argc, char **argv);
 int kg_cmd_sft(int argc, char **argv);
 int kg_cmd_distill(int argc, char **argv);
-int kg_cmd_replay(int argc, char **argv);
+int kg_cmd_replay(int argc, char **argv) KG_GUEST;
 int kg_cmd_report(int argc, char **argv);
 int kg_cmd_eval(int argc, char **argv);
 int kg_cmd_task(int argc, char **argv);
-int kg_cmd_wiki(int argc, char **argv);
-int kg_cmd_table(int argc, char **argv);
+int kg_cmd_wiki(int argc, char **argv) KG_GUEST;
+int kg_cmd_table(int argc, char **argv) KG_GUEST;
 int kg_cmd_grade(int argc, char **argv);
 int kg_cmd_show(int argc, char **argv);
 int kg_cmd_data(int argc, char **argv);
 int kg_cmd_search(int argc, char **argv);
 int kg_cmd_algorithms(int argc, char **argv);
 int kg_cmd_presets(int argc, char **argv);
-int kg_cmd_policy(int argc, char **argv);
+int kg_cmd_policy(int argc, char **argv) KG_GUEST;
 int kg_cmd_doctor(int argc, char **argv);
 int kg_cmd_bench(int argc, char **argv);
 int kg_cmd_man(int argc, char **argv);
@@ -268,14 +271,14 @@ extern const struct kg_flag kg_new_flags[];
 extern const struct kg_flag kg_pull_flags[];
 extern const struct kg_flag kg_push_flags[];
 extern const struct kg_flag kg_train_flags[]; /* of train, sft and distill */
-extern const struct kg_flag kg_replay_flags[];
+extern const struct kg_flag kg_replay_flags[] KG_GUEST;
 extern const struct kg_flag kg_report_flags[];
 extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
-extern const struct kg_flag kg_wiki_flags[];
-extern const struct kg_flag kg_table_flags[];
+extern const struct kg_flag kg_wiki_flags[] KG_GUEST;
+extern const struct kg_flag kg_table_flags[] KG_GUEST;
 extern const struct kg_flag kg_presets_flags[];
-extern const struct kg_flag kg_policy_flags[];
+extern const struct kg_flag kg_policy_flags[] KG_GUEST;
 extern const struct kg_flag kg_grade_flags[];
 extern const char *kg_grade_kind; /* what is graded: its action */
 extern const struct kg_flag kg_show_flags[];

@@ -10,8 +10,8 @@
 #include "cli/hub.h"
 
 #include "base/clock.h"
+#include "base/guest.h"
 #include "bench/bench.h"
-#include "cli/bench_gradient.h"
 #include "cli/load.h"
 #include "cli/ranks.h"
 #include "ranks/launch.h"
@@ -152,6 +152,8 @@ static kg_status bench_exchanges(struct kg_str *out, struct kg_ranks *r,
 {
     const struct kg_backend *be = kg_backend_cpu_variant(0), *gpu = NULL;
 
+    if (!kg_bench_ranks)
+        return kg_guest_missing("bench ranks", "lab", err);
     if (kg_load.device) {
         kg_load.ranks = r;
         KG_TRY(kg_ranks_agree(r, kg_load_device(&be, &kg_load, KG_F32, err),

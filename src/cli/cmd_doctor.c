@@ -14,6 +14,7 @@
 #include "cli/ranks.h"
 
 #include "base/clock.h"
+#include "base/guest.h"
 #include "ranks/launch.h"
 #include "tensor/selfcheck.h"
 
@@ -106,7 +107,7 @@ static kg_status put_device(struct kg_str *out, const struct kg_backend *be,
     if (!json)
         KG_TRY(kg_str_printf(out, err, "device: %s\n", device));
     KG_TRY(put_memory(out, be, err));
-    return kg_doctor_nccl(out, be, nccl, json, err);
+    return kg_doctor_nccl ? kg_doctor_nccl(out, be, nccl, json, err) : KG_OK;
 }
 
 static kg_status put_head(struct kg_str *out, const struct kg_backend *be,
@@ -141,8 +142,10 @@ static kg_status doctor(bool *ok, struct kg_ranks *r, struct kg_err *err)
     kg_load.ranks = r;
     status = kg_ranks_agree(r, check_here(&out, &be, ok, err), "doctor", err);
 
-    if (status == KG_OK)
+    if (status == KG_OK && kg_doctor_ranks)
         status = kg_doctor_ranks(&out, ok, r, be, nccl, json, err);
+    else if (status == KG_OK && (r->n > 1 || nccl))
+        status = kg_guest_missing("doctor of ranks", "lab", err);
     if (status != KG_OK || r->me > 0)
         goto out;
     if (!json && *ok)

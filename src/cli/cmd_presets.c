@@ -8,12 +8,12 @@
  */
 #include "cli/cli.h"
 
+#include "base/guest.h"
 #include "data/json.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
 #include "recipe/algo.h"
 #include "recipe/options.h"
-#include "recipe/published.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -180,6 +180,8 @@ static kg_status put_every(struct kg_str *out, struct kg_err *err)
 /* Everything that is asked for without a name. */
 static kg_status put_tables(struct kg_str *out, struct kg_err *err)
 {
+    if (published && !kg_published_page)
+        return kg_guest_missing("--published", "lab", err);
     return published ? kg_published_page(out, err) : put_every(out, err);
 }
 

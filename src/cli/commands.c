@@ -22,21 +22,21 @@ const struct kg_command kg_commands[] = {
      "SIGUSR1 makes it (and every other command) say what "
      "it is "
      "doing.",
-     -1, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, NULL},
     {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
      "episodes (prompt and segments), conversations (messages), or text; loss on what "
      "the "
      "model writes.",
-     -1, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, NULL},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "As `train`, with the KL to the teacher as the whole loss and no reward: on answers "
      "of the policy's own (preset distill-reverse, or distill-forward), or with "
      "rollout.data on given ones (preset distill-offline). One answer a prompt unless "
      "rollout.samples says otherwise.",
-     -1, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, NULL},
     {"replay", "loss and gradient of a dumped step under another algorithm",
      kg_cmd_replay, "[flags] RUN STEP [preset=NAME] [section.key=value ...]",
      kg_replay_flags,
@@ -45,7 +45,7 @@ const struct kg_command kg_commands[] = {
      "update: loss, norm of the gradient, its variance over groups of answers, and its "
      "cosine to the gradient of the exact KL. Keys of algo, kl and anchor change the "
      "algorithm. Nothing is written into RUN.",
-     -1, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, "lab"},
     {"report", "a page of plots of one or several runs", kg_cmd_report,
      "[flags] RUN [RUN...] | --metrics", kg_report_flags,
      "One HTML file without scripts, out of metrics.jsonl and config.yaml of each run: "
@@ -53,7 +53,7 @@ const struct kg_command kg_commands[] = {
      "every metric with what it means. Several runs lie over each other in every plot. A "
      "run writes its own as report.html at every checkpoint and at its end "
      "(log.report).",
-     -1, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, NULL},
     {"table", "what rows of results say together: means, paired differences",
      kg_cmd_table, "[flags] --metric KEY FILE [FILE...]", kg_table_flags,
      "A row is a line of JSON. Rows with the same text under --by are a cell. Printed, "
@@ -62,7 +62,7 @@ const struct kg_command kg_commands[] = {
      "resamples), or, with --against, that of its paired differences from one cell, with "
      "p-values adjusted by Holm for all cells of the table. Rows are paired by --pair; "
      "pairs that one of two cells lacks are an error.",
-     -1, NULL, NULL, NULL},
+     -1, NULL, NULL, NULL, "lab"},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
      kg_eval_flags,
@@ -77,7 +77,7 @@ const struct kg_command kg_commands[] = {
      "bytes.\n\n"
      "`compare` takes two finished folders of the same problems and prints B - A of "
      "every metric with a paired 95 % interval. Of the flags --json acts with it.",
-     -1, NULL, NULL, "compare"},
+     -1, NULL, NULL, "compare", NULL},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "
@@ -91,7 +91,7 @@ const struct kg_command kg_commands[] = {
      "`kedge score` prints for the same ids. Truncation applies in the order top-k, "
      "top-p, min-p. The finish reason is "
      "stop (an end token), stop_string, or length.",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
      kg_chat_flags,
      "A line is a message, the answer is printed as it comes. Ctrl-C ends an answer, "
@@ -99,7 +99,7 @@ const struct kg_command kg_commands[] = {
      "a message that begins with / is written //. The conversation is kept as "
      "tokens: what the model said is never tokenised again, unless the chat template "
      "rewrites earlier turns.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
      "--model DIR [flags]", kg_serve_flags,
      "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "
@@ -107,26 +107,26 @@ const struct kg_command kg_commands[] = {
      "with a seed is drawn with seed + i, whatever else the server does; `kedge generate "
      "--served` gives the same bits. SIGTERM finishes what is open, then leaves. See "
      "docs/serve.md.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
      "--model DIR [flags] < LINES", kg_score_flags,
      "Every line of stdin is {\"ids\": [...]}, every line of stdout {\"logprobs\": "
      "[null, lp(ids[1] | ids[0]), ...]}. "
      "Numbers are printed so that they read back as the same float32.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"tokenize", "text to token ids and back", kg_cmd_tokenize,
      "--model DIR [flags] < LINES", kg_tokenize_flags,
      "Every line of stdin is {\"text\": text}, every line of stdout {\"ids\": [...]}; "
      "with --decode the other way round. "
      "A folder with nothing but tokenizer.json or tokenizer.model is enough.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"embed", "texts to vectors, by an encoder", kg_cmd_embed,
      "--model DIR [flags] < LINES", kg_embed_flags,
      "DIR is a BERT-shaped encoder (E5, MiniLM, BGE) as sentence-transformers keeps it. "
      "Every line of stdin is {\"text\": text}, or with --lines the text itself; every "
      "line of stdout {\"vector\": [...]}. A text has the same vector, in every bit, in "
      "any company and with any number of threads. docs/search.md has more.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"chat-template", "messages to the prompt that a model's template makes of them",
      kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
      "Every line of stdin is {\"messages\": [...], \"tools\", "
@@ -134,18 +134,18 @@ const struct kg_command kg_commands[] = {
      "variable of the template. A model's folder has it in chat_template.jinja or "
      "tokenizer_config.json, with the special tokens as defaults of bos_token, eos_token "
      "and the like.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"inspect", "what a checkpoint holds, and the memory it needs", kg_cmd_inspect,
      "[flags] DIR", kg_inspect_flags,
      "Config and tensors are checked as strictly as by the commands that compute with "
      "them.",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"merge", "write the checkpoint that a base and its adapters make", kg_cmd_merge,
      "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
      "Every weight that has an adapter becomes W + s B A, rounded once to --dtype; all "
      "else is copied. Adapters are otherwise applied beside W, with roundings of their "
      "own, so log-probs of the merged checkpoint are near those and not the same bits.",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"new", "write a randomly initialised checkpoint", kg_cmd_new, "[flags] DIR",
      kg_new_flags,
      "Writes config.json, model.safetensors and the tokenizer's files. DIR must be "
@@ -153,7 +153,7 @@ const struct kg_command kg_commands[] = {
      "copied from a folder (--tokenizer) or trained on a text file (--train-tokenizer "
      "FILE --vocab N: one document a "
      "line, or the \"text\" of each line when the name ends in .jsonl).",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"pull", "fetch a model or a data set from the hub", kg_cmd_pull,
      "[flags] [ORG/]NAME[@REVISION] | hf://ORG/NAME[@REVISION]/FILE", kg_pull_flags,
      "Fetches into the cache that HuggingFace's libraries keep, from which every command "
@@ -162,14 +162,14 @@ const struct kg_command kg_commands[] = {
      "checked; what was interrupted goes on where it was. HF_HOME and HF_HUB_CACHE say "
      "where the cache is, HF_ENDPOINT where the hub is, HF_TOKEN or the file "
      "HF_HOME/token who asks (docs/hub.md).",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"push", "the command that uploads a checkpoint to the hub", kg_cmd_push,
      "DIR ORG/NAME[@REVISION]", kg_push_flags,
      "Uploads nothing: prints the `hf upload` command that does, after a look at whether "
      "DIR is a checkpoint.",
-     2, NULL, NULL, NULL},
+     2, NULL, NULL, NULL, NULL},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
-     kg_task_flags, NULL, 1, NULL, NULL, NULL},
+     kg_task_flags, NULL, 1, NULL, NULL, NULL, NULL},
     {"wiki", "a made-up world to learn searching on", kg_cmd_wiki,
      "[flags] corpus DIR | episodes INDEX OUT.jsonl", kg_wiki_flags,
      "corpus: writes corpus.jsonl (passages on made-up works, people and places), "
@@ -178,7 +178,7 @@ const struct kg_command kg_commands[] = {
      "episodes: plays training questions against an index of that corpus, a share of "
      "them badly, and writes them for supervised training. --seed and --works must be "
      "those of the corpus.",
-     3, NULL, NULL, NULL},
+     3, NULL, NULL, NULL, "lab"},
     {"data", "look at a data file, check it, convert it", kg_cmd_data,
      "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
      "FILE is JSON lines, a JSON array of objects, either of them packed by gzip or "
@@ -192,7 +192,7 @@ const struct kg_command kg_commands[] = {
      "decodes each "
      "column of a Parquet file, with its type, its values, their MB when decoded, and MB "
      "a second of processor time.",
-     2, NULL, NULL, NULL},
+     2, NULL, NULL, NULL, NULL},
     {"search", "an index of passages: make it, ask it, serve it", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
      "bench INDEX|URL QUESTIONS",
@@ -209,7 +209,7 @@ const struct kg_command kg_commands[] = {
      "file and compares its hash. With --dense an index has vectors of an encoder too, "
      "and --kind finds by them (dense) or by them and words (hybrid).\n\n"
      "docs/search.md goes from a corpus to a served index.",
-     3, NULL, NULL, NULL},
+     3, NULL, NULL, NULL, NULL},
     {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
      kg_grade_flags,
      "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "
@@ -220,7 +220,7 @@ const struct kg_command kg_commands[] = {
      "qa-*: {\"prediction\" (an answer) or \"response\" (a text with answer tags), "
      "\"golden_answers\": text or list} in, {\"score\", \"answer\"} out. "
      "docs/grader.md says what each mode and kind does.",
-     0, NULL, &kg_grade_kind, NULL},
+     0, NULL, &kg_grade_kind, NULL, NULL},
     {"show", "an episode of a dump, coloured by who wrote it", kg_cmd_show,
      "[flags] FILE", kg_show_flags,
      "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
@@ -228,18 +228,18 @@ const struct kg_command kg_commands[] = {
      "Numbers "
      "are those of the dump: the sampler's log-prob, the advantage, log p/q to the "
      "anchor.",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "", no_flags,
      "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",
-     0, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, NULL},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
      "Without NAME a list. With it, or with --all, every value of algo, kl and anchor, "
      "and "
      "what the preset gives beyond them, with its source: the preset, one that it builds "
      "on, or the default.",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {"policy", "check losses and gradients against golden cases", kg_cmd_policy,
      "[flags] check DIR", kg_policy_flags,
      "Evaluates every case of every *.json file in DIR (docs/formats.md) in double, "
@@ -249,9 +249,9 @@ const struct kg_command kg_commands[] = {
      "passes within 1e-10 of its size plus 1e-12; the relative error that is printed "
      "counts those 1e-12 to the size. Status 1: "
      "a case failed, or none passed.",
-     2, NULL, NULL, NULL},
+     2, NULL, NULL, NULL, "lab"},
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
-     "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL, NULL},
+     "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
      "[flags] [NAME]", kg_bench_flags,
      "Without a name all are run, in about five minutes on an idle machine of two "
@@ -259,13 +259,14 @@ const struct kg_command kg_commands[] = {
      "A ceiling is measured again beside every row that is related to it; a row is the "
      "best of its repetitions. Where something is asked of a row, it ends with that and "
      "with whether it is met.",
-     1, kg_bench_term, NULL, NULL},
-    {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL, NULL},
+     1, kg_bench_term, NULL, NULL, NULL},
+    {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL, NULL,
+     NULL},
     {"completion", "print completion for a shell", kg_cmd_completion, "[bash|zsh|fish]",
      no_flags,
      "Commands, flags, keys of a recipe (section.key=) and the choices of each. `make "
      "install` puts the three where the shells look for them.",
-     1, NULL, NULL, NULL},
+     1, NULL, NULL, NULL, NULL},
     {0},
 };
 

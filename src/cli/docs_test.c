@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
-#include "recipe/published.h"
 #include "report/metric_table.h"
 
 #include <ctype.h>

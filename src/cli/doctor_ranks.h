@@ -1,4 +1,4 @@
-/* What kedge doctor checks of ranks. */
+/* What kedge doctor checks of ranks: of guests/lab. */
 #ifndef KG_CLI_DOCTOR_RANKS_H
 #define KG_CLI_DOCTOR_RANKS_H
 
@@ -10,7 +10,7 @@
  * nccl: folder to look in; NULL: where a run looks
  * errors: those of kg_ranks_nccl_look where a folder was named */
 kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
-                         const char *nccl, bool json, struct kg_err *err) KG_MUST_CHECK;
+                         const char *nccl, bool json, struct kg_err *err) KG_GUEST;
 
 /* *ok: in, whether all held on this rank; out, whether all holds on every rank and
  * between them. Appends a line for each rank and check; alone nothing. be: what this rank
@@ -19,6 +19,6 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
  * errors: of the ranks, when one is lost */
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,
-                          struct kg_err *err) KG_MUST_CHECK;
+                          struct kg_err *err) KG_GUEST;
 
 #endif

@@ -109,7 +109,8 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
                     "usage: kedge COMMAND [flags] [arguments]\n\ncommands:\n",
                     err));
     for (const struct kg_command *c = kg_commands; c->name; c++)
-        KG_TRY(kg_str_printf(out, err, "  %-12s %s\n", c->name, c->summary));
+        KG_TRY(kg_str_printf(out, err, "  %-12s %s%s\n", c->name, c->summary,
+                             c->run ? "" : " (not in this build)"));
     return kg_str_puts(
         out,
         "\n`kedge help COMMAND`, or `kedge COMMAND --help`, tells what a command takes; "

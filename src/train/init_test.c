@@ -6,9 +6,9 @@
 
 #include "data/manifest.h"
 #include "data/safetensors.h"
+#include "lab/replay.h"
 #include "tensor/backend_testing.h"
 #include "train/checkpoint.h"
-#include "train/replay.h"
 #include "train/same_testing.h"
 
 #define FIRST ROOT "/first"

@@ -7,11 +7,11 @@
 #include "train/rl_testing.h"
 
 #include "data/jsonl.h"
+#include "lab/replay.h"
 #include "rollout/score_testing.h"
 #include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
 #include "train/episodes.h"
-#include "train/replay.h"
 #include "train/same_testing.h"
 
 #define ROOT "build/test-runs/window"

@@ -1,0 +1,465 @@
+/* The report of the benchmarks: shares, bars, and one JSON object a row. What is
+ * measured is not tested. */
+#include "lab/bench/lab_bench.h"
+
+#include "emu/emu.h"
+#include "tensor/backend_testing.h"
+#include "tensor/selfcheck.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct kg_bench_timing timing = {
+    .seconds = {4, 2, 3}, .n = 3, .ceiling = 1e9};
+static const struct kg_bench_rate rate = {
+    "decode", 1e9, "GB/s", {.limit = 0.7, .at_most = false}};
+
+/* Whose ceilings are measured in no time, and mean nothing. */
+static struct kg_bench_report brief_report(struct kg_str *out,
+                                           const struct kg_backend *be, enum kg_dtype ct)
+{
+    return (struct kg_bench_report){
+        .out = out, .be = be, .ct = ct, .gemm_side = 128, .ceiling_time = 1e-3};
+}
+
+static void best_and_median_do_not_depend_on_the_order(void **state)
+{
+    (void)state;
+    assert_true(kg_bench_best(&timing) == 2);
+    assert_true(kg_bench_median(&timing) == 3);
+}
+
+static void a_rate_below_its_bar_is_not_met(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_bench_rate easy = rate;
+    struct kg_err err;
+
+    (void)state;
+    easy.bar.limit = 0.5;
+    assert_int_equal(kg_bench_put_rate(&r, &rate, &timing, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "50.0 %"));
+    assert_non_null(strstr(kg_str_text(&out), "[at least 70 %: NOT MET]\n"));
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_rate(&r, &easy, &timing, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "[at least 50 %: met]\n"));
+    kg_str_release(&out);
+}
+
+/* The lower of two bounds is the ceiling, and says that it is the memory's. */
+static void what_must_be_read_bounds_a_rate(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_bench_timing both = timing;
+    struct kg_err err;
+
+    (void)state;
+    both.memory = timing.ceiling / 2;
+    assert_int_equal(kg_bench_put_rate(&r, &rate, &both, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "100.0 % (memory)  [at least 70 %: met]"));
+    kg_str_clear(&out);
+    both.memory = timing.ceiling * 2;
+    assert_int_equal(kg_bench_put_rate(&r, &rate, &both, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "50.0 %  [at least 70 %: NOT MET]"));
+    kg_str_release(&out);
+}
+
+static void memory_above_its_bar_is_not_met(void **state)
+{
+    struct kg_bench_bar most = {128 << 20, true};
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_put_bytes(&r, "memory", 127.0 * (1 << 20), most, &err),
+                     KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "[at most 128 MiB: met]"));
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_bytes(&r, "memory", 129.0 * (1 << 20), most, &err),
+                     KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "[at most 128 MiB: NOT MET]"));
+    kg_str_release(&out);
+}
+
+static void rows_are_json_objects(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out, .json = true};
+    struct kg_bench_share share = {"policy", 1, 200, "s", "a step", {0.02, true}};
+    struct kg_bench_bar none = {0};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_put_rate(&r, &rate, &timing, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out),
+                        "{\"name\": \"decode\", \"best\": 5e+08, \"median\": 3.333e+08, "
+                        "\"unit\": \"GB/s\", \"seconds\": 2, \"ceiling\": 1e+09, "
+                        "\"share_of_ceiling\": 0.5, \"at_least\": 0.7, "
+                        "\"met\": false}\n");
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_bytes(&r, "memory", 4096, none, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out), "{\"name\": \"memory\", \"bytes\": 4096}\n");
+    kg_str_clear(&out);
+    assert_int_equal(kg_bench_put_share(&r, &share, &err), KG_OK);
+    assert_string_equal(kg_str_text(&out),
+                        "{\"name\": \"policy\", \"share\": 0.005, \"of\": \"a step\", "
+                        "\"part\": 1, \"whole\": 200, \"unit\": \"s\", "
+                        "\"at_most\": 0.02, \"met\": true}\n");
+    kg_str_release(&out);
+}
+
+static void an_unknown_benchmark_lists_the_valid_ones(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_run(&out, "polcy", backend(), KG_F32, false, &err),
+                     KG_ENOTFOUND);
+    for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++)
+        assert_non_null(strstr(err.message, row->name));
+    assert_non_null(strstr(err.message, "'polcy'"));
+    kg_str_release(&out);
+}
+
+/* A preset that the benchmark cannot run would end it. */
+static void policy_mathematics_of_every_preset_is_timed(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out};
+    struct kg_bench_policy_seconds t;
+    struct kg_err err = {0};
+    kg_status status = kg_bench_policy_seconds(&t, &r, &err);
+
+    (void)state;
+    if (status != KG_OK)
+        fail_msg("%s", err.message);
+    assert_true(t.ema_pg > 0);
+    assert_true(t.dearest >= t.ema_pg);
+    kg_str_release(&out);
+}
+
+/* The answers of the benchmark get the verdicts that stand beside them, whatever the
+ * rate of this machine. */
+static void the_grader_is_measured(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    if (kg_bench_run(&out, "grader", backend(), KG_F32, true, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(
+        strstr(kg_str_text(&out), "\"unit\": \"answers/s\", \"at_least\": 1"));
+    kg_str_release(&out);
+}
+
+/* Where the host cannot read, the memory's rate is that of copies. */
+static void a_device_has_ceilings(void **state)
+{
+    const struct kg_backend *far;
+    struct kg_str out = {0};
+    struct kg_bench_report r;
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&far, "far", &err), KG_OK);
+    r = brief_report(&out, far, KG_F32);
+    if (kg_bench_ceilings(&r, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    assert_non_null(strstr(kg_str_text(&out), "best product fp32"));
+    assert_non_null(strstr(kg_str_text(&out), "memory copied"));
+    assert_null(strstr(kg_str_text(&out), "memory read"));
+    kg_buf_free(far, r.slab);
+    kg_str_release(&out);
+}
+
+/* Each operation, and what is asked of the head and the optimizer. */
+static void operations_are_measured_one_by_one(void **state)
+{
+    static const struct kg_bench_ops_sizes tiny = {
+        .rows = {1, 2, 3, 4},
+        .head_rows = 5,
+        .vocab = 600,
+        .sequences = 2,
+        .length = 17,
+        .weights = 1000,
+        .repeats = 1,
+        .layers = 1,
+        .widths = 1,
+    };
+    static const char *const names[] = {
+        "product, 4 rows, W 896 x 896",
+        "attention forward, head size 128, 2 x 17 tokens",
+        "attention backward, head size 128, 2 x 17 tokens",
+        "head forward, V 600, D 896, 5 rows",
+        "head backward, V 600, D 896, 5 rows",
+        "adamw, 1000 weights",
+    };
+    struct kg_str out = {0};
+    struct kg_bench_report r = brief_report(&out, backend(), KG_BF16);
+    struct kg_err err;
+    int rows = 0;
+
+    (void)state;
+    r.json = true;
+    if (kg_bench_ops_of(&r, &tiny, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strstr(kg_str_text(&out), names[i]))
+            fail_msg("expected \"%s\" in \"%s\"", names[i], kg_str_text(&out));
+    for (const char *at = kg_str_text(&out); (at = strstr(at, "\"ceiling\": ")); at++)
+        rows += strtod(at + 11, NULL) > 0;
+    assert_int_equal(rows, 4 + 2 + 2 + 1);
+    assert_non_null(strstr(kg_str_text(&out), "\"at_least\": 0.85"));
+    assert_non_null(strstr(kg_str_text(&out), "\"at_least\": 0.7"));
+    kg_buf_free(r.be, r.slab);
+    kg_str_release(&out);
+}
+
+static const struct kg_bench_shape tiny_shape = {.name = "tiny",
+                                                 .hidden = 32,
+                                                 .ffn = 64,
+                                                 .layers = 1,
+                                                 .heads = 2,
+                                                 .kv_heads = 1,
+                                                 .vocab = 300};
+
+/* Of emulated kernels. */
+static struct kg_bench_report report_on_a_device(struct kg_str *out)
+{
+    struct kg_bench_report r = {.ct = KG_BF16, .out = out};
+    struct kg_err err;
+
+    if (!kg_emu_open) {
+        print_message("skip: kernels are not emulated here\n");
+        skip();
+    }
+    assert_int_equal(kg_emu_open(&r.be, &err), KG_OK);
+    return r;
+}
+
+/* What is printed of copies is what is planned: no more copies and waits, no more bytes
+ * but for what rounds pieces up, and never less than `share` of them. */
+static void moves_what_is_planned(const struct kg_str *out, double share)
+{
+    double up, down, ups, downs, waits, planned[5];
+    const char *at = strstr(kg_str_text(out), ", bus ");
+
+    assert_non_null(at);
+    assert_int_equal(sscanf(at,
+                            ", bus %lf bytes up and %lf down a token, %lf and %lf copies "
+                            "and %lf waits a step; planned %lf and %lf and %lf and %lf "
+                            "and %lf",
+                            &up, &down, &ups, &downs, &waits, &planned[0], &planned[1],
+                            &planned[2], &planned[3], &planned[4]),
+                     10);
+    if (up > 1.02 * planned[0] || up < share * planned[0] || down > 1.02 * planned[1] ||
+        down < share * planned[1] || ups > planned[2] || downs > planned[3] ||
+        waits > planned[4])
+        fail_msg("%s", kg_str_text(out));
+}
+
+/* Nothing of the run before it. */
+static void a_decode_step_moves_what_is_planned(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = report_on_a_device(&out);
+    struct kg_model *m;
+    struct kg_err err;
+
+    (void)state;
+    if (kg_bench_model(&m, &r, &tiny_shape, false, &err) != KG_OK ||
+        kg_bench_decode_bus(&r, m, 16, 9, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    moves_what_is_planned(&out, 0.5);
+    kg_model_free(m);
+    kg_str_release(&out);
+}
+
+static void a_training_step_moves_what_is_planned(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = report_on_a_device(&out);
+    struct kg_err err;
+
+    (void)state;
+    if (kg_bench_train_bus(&r, &tiny_shape, 2, 64, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    moves_what_is_planned(&out, 0.9);
+    kg_str_release(&out);
+}
+
+/* One with experts takes as many of a token as one without, but for its router. */
+static void parameters_of_a_token_are_its_experts(void **state)
+{
+    struct kg_bench_shape shape = {
+        .hidden = 32, .ffn = 64, .layers = 2, .heads = 2, .kv_heads = 1, .vocab = 300};
+    const struct kg_bench_report r = {.ct = KG_F32, .be = backend()};
+    struct kg_model *dense, *experts;
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_model(&dense, &r, &shape, false, &err), KG_OK);
+    shape.experts = 8;
+    shape.per_token = 2;
+    assert_int_equal(kg_bench_model(&experts, &r, &shape, false, &err), KG_OK);
+    assert_true(kg_bench_parameters(experts) ==
+                kg_bench_parameters(dense) + 2.0 * 8 * 32);
+    kg_model_free(dense);
+    kg_model_free(experts);
+}
+
+/* Times are the machine's, memory is not: adapters have no moments of the weights. */
+static void a_step_of_adapters_is_measured(void **state)
+{
+    static const struct kg_bench_shape tiny = {
+        .hidden = 32, .ffn = 64, .layers = 2, .heads = 2, .kv_heads = 1, .vocab = 4096};
+    struct kg_str out = {0};
+    struct kg_bench_report r = brief_report(&out, backend(), KG_BF16);
+    double whole, adapters;
+    struct kg_err err;
+    const char *at;
+
+    (void)state;
+    r.json = true;
+    assert_int_equal(kg_bench_lora_of(&r, &tiny, 2, 16, &err), KG_OK);
+    assert_non_null(strstr(kg_str_text(&out), "\"of\": \"a step of all weights\""));
+    at = strstr(kg_str_text(&out), "memory of a step");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at,
+                            "memory of a step, all weights\", \"bytes\": %lf}\n"
+                            "{\"name\": \"memory of a step, adapters\", \"bytes\": %lf",
+                            &whole, &adapters),
+                     2);
+    assert_true(whole - adapters > 4 * 4 * (4096 - 300) * 32);
+    kg_str_release(&out);
+}
+
+/* What a part did and its share of the step, out of its row. */
+static double work_of_part(double *share, const char *text, const char *part)
+{
+    char name[64];
+    double seconds, best;
+    const char *at;
+
+    snprintf(name, sizeof name, "{\"name\": \"%s\", \"seconds\"", part);
+    at = strstr(text, name);
+    if (!at)
+        fail_msg("no row of %s in\n%s", part, text);
+    assert_int_equal(sscanf(at + strlen(name),
+                            ": %lf, \"share_of_step\": %lf, \"best\": %lf", &seconds,
+                            share, &best),
+                     3);
+    return seconds * best;
+}
+
+/* Times are the machine's, work is not: gradients of inputs and of weights multiply as
+ * often as the forward, and the head thrice as often back. */
+static void a_training_step_is_taken_apart(void **state)
+{
+    static const char *const parts[] = {"x W^T",
+                                        "dy W",
+                                        "dy^T x",
+                                        "head",
+                                        "head, backward",
+                                        "attention",
+                                        "attention, backward",
+                                        "norms",
+                                        "rope",
+                                        "activations, biases",
+                                        "embedding",
+                                        "casts, weights packed",
+                                        "optimizer",
+                                        "copies, zeros, sums"};
+    enum { N = sizeof parts / sizeof *parts };
+    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
+    struct kg_str out = {0};
+    struct kg_bench_report r = brief_report(&out, cpu, KG_BF16);
+    double work[N], share, all = 0;
+    struct kg_err err;
+
+    (void)state;
+    r.json = true;
+    if (kg_bench_train_parts_of(&r, &tiny_shape, 2, 32, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    for (int i = 0; i < N; i++) {
+        work[i] = work_of_part(&share, kg_str_text(&out), parts[i]);
+        all += share;
+        assert_true(work[i] > 0);
+    }
+    assert_true(all < 1.01);
+    assert_true(fabs(work[1] / work[0] - 1) < 0.01);
+    assert_true(fabs(work[2] / work[0] - 1) < 0.01);
+    assert_true(fabs(work[4] / work[3] - 3) < 0.03);
+    assert_true(fabs(work[6] / work[5] - 2.5) < 0.03);
+    kg_buf_free(cpu, r.slab);
+    kg_str_release(&out);
+}
+
+static void only_the_cpu_takes_a_step_apart(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_bench_report r = {.out = &out, .ct = KG_F32};
+    struct kg_err err = {0};
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&r.be, "far", &err), KG_OK);
+    assert_int_equal(kg_bench_train_parts(&r, &err), KG_EUNSUPPORTED);
+    assert_string_equal(err.message, "train --parts: expected the CPU, found far");
+    kg_str_release(&out);
+}
+
+/* Every multiply-add adds to a sum what it counts for, so that a turn that is left out
+ * shows in what is returned. How fast a turn is, is measured, not tested. */
+static void the_loop_in_registers_does_what_it_is_asked(void **state)
+{
+    static const double asked[] = {1, 1e3, 1e5, 1e6, 3e6 + 1, 1e7, 2e7, 33554432};
+    const struct kg_backend *be;
+
+    (void)state;
+    for (int v = 0; (be = kg_backend_cpu_variant(v)); v++)
+        for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++) {
+            const double turn = be->peak(t, 0); /* one of each piece */
+
+            assert_true(turn >= 256 * 2.0 * 16 * 4);
+            assert_true(fmod(turn, 256 * 2.0 * 16) == 0);
+            for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+                assert_true(be->peak(t, asked[i]) == turn * (floor(asked[i] / turn) + 1));
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(policy_mathematics_of_every_preset_is_timed),
+        cmocka_unit_test(best_and_median_do_not_depend_on_the_order),
+        cmocka_unit_test(a_rate_below_its_bar_is_not_met),
+        cmocka_unit_test(what_must_be_read_bounds_a_rate),
+        cmocka_unit_test(memory_above_its_bar_is_not_met),
+        cmocka_unit_test(rows_are_json_objects),
+        cmocka_unit_test(an_unknown_benchmark_lists_the_valid_ones),
+        cmocka_unit_test(the_grader_is_measured),
+        cmocka_unit_test(a_device_has_ceilings),
+        cmocka_unit_test(a_decode_step_moves_what_is_planned),
+        cmocka_unit_test(a_training_step_moves_what_is_planned),
+        cmocka_unit_test(operations_are_measured_one_by_one),
+        cmocka_unit_test(parameters_of_a_token_are_its_experts),
+        cmocka_unit_test(a_step_of_adapters_is_measured),
+        cmocka_unit_test(a_training_step_is_taken_apart),
+        cmocka_unit_test(only_the_cpu_takes_a_step_apart),
+        cmocka_unit_test(the_loop_in_registers_does_what_it_is_asked),
+    };
+
+    return cmocka_run_group_tests_name("bench/bench", tests, NULL, NULL);
+}

@@ -1,0 +1,39 @@
+/* What the laboratory's benchmarks share with their tests. */
+#ifndef KG_LAB_BENCH_H
+#define KG_LAB_BENCH_H
+
+#include "bench/measure.h"
+
+/* ops.c */
+enum { KG_BENCH_OPS_ROWS = 4 };
+struct kg_bench_ops_sizes {
+    int64_t rows[KG_BENCH_OPS_ROWS]; /* of products */
+    int32_t head_rows, vocab;
+    int32_t sequences, length; /* of attention */
+    int64_t weights;           /* of an update */
+    int repeats;
+    size_t layers, widths; /* how many of the shapes of products, of heads */
+};
+extern const struct kg_bench_ops_sizes kg_bench_ops_device, kg_bench_ops_host;
+kg_status kg_bench_ops_of(struct kg_bench_report *r,
+                          const struct kg_bench_ops_sizes *sizes,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* ranks.c */
+/* seconds = alpha + beta x bytes of n >= 2 unlike sizes; no time is off by more than
+ * `worst` of it. */
+struct kg_bench_line {
+    double alpha, beta, worst;
+};
+struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
+/* policy.c */
+struct kg_bench_policy_seconds {
+    double ema_pg;
+    double dearest; /* of the preset that takes longest */
+    const char *name;
+};
+/* The policy mathematics of a step of 4,096 tokens under every preset. */
+kg_status kg_bench_policy_seconds(struct kg_bench_policy_seconds *out,
+                                  struct kg_bench_report *r,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
+#endif

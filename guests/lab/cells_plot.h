@@ -1,0 +1,16 @@
+/* Cells as a plot, a picture that stands by itself: of cells "LINE,SETTING" the mean of
+ * the first metric with its interval over the mean of `over`, a line for each LINE, whose
+ * points are joined in order of `over`, on a logarithmic scale.
+ */
+#ifndef KG_LAB_CELLS_PLOT_H
+#define KG_LAB_CELLS_PLOT_H
+
+#include "lab/cells.h"
+
+/* Appends a whole SVG file. c was read with `over` and without differences.
+ * errors: EINVAL (more lines than colours times dashes), ENOTFOUND (no cell) */
+kg_status kg_cells_svg(struct kg_str *out, const struct kg_cells *c,
+                       const struct kg_cells_opts *opts,
+                       struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,132 @@
+/* kedge table: what the rows of a study say together.
+ *
+ * tools/queue and tools/study write a row of JSON for every run. Here rows become cells:
+ * means over seeds with their intervals, or paired differences from one cell. All of it
+ * is in lab/cells.h.
+ */
+#include "cli/cli.h"
+
+#include "base/log.h"
+#include "lab/cells.h"
+#include "lab/cells_plot.h"
+#include "lab/survival.h"
+
+static struct kg_flag_list metrics, differences;
+static const char *by = "cell", *pair = "seed", *match = "", *against, *over, *start;
+static int64_t at_least;
+static bool iqm, profile, survival, svg, json;
+
+const struct kg_flag kg_table_flags[] = {
+    {"metric", 'm', KG_TO(metrics), "KEY",
+     "a number of the rows; may be given several times", 0, 0, NULL},
+    {"by", 0, KG_TO(by), "KEY", "rows with the same text here are a cell (default cell)",
+     0, 0, NULL},
+    {"pair", 0, KG_TO(pair), "KEY",
+     "what is the same in other cells: the seed (default seed)", 0, 0, NULL},
+    {"match", 0, KG_TO(match), "TEXT", "only cells whose name begins with it", 0, 0,
+     NULL},
+    {"against", 0, KG_TO(against), "CELL",
+     "paired differences of all cells from this one", 0, 0, NULL},
+    {"difference", 'd', KG_BESIDE("!against", differences), "CELL:AGAINST",
+     "the paired difference of these two cells alone; LINE,* is the best of cells "
+     "LINE,...; may be given several times",
+     0, 0, NULL},
+    {"at-least", 0, KG_TO(at_least), "N",
+     "leave out cells with fewer rows, and say how many", 0, 1e6, NULL},
+    {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means", 0, 0, NULL},
+    {"profile", 0, KG_BESIDE("!start", profile), NULL,
+     "cells TASK/CELL are a cell over all tasks, as many rows in each, drawn by "
+     "themselves",
+     0, 0, NULL},
+    {"over", 0, KG_BESIDE("!profile", over), "KEY",
+     "with --difference: both sides are lines, all cells NAME,... joined over log KEY, "
+     "compared in the middle of the range that both have; with --svg: what is drawn over",
+     0, 0, NULL},
+    {"start", 0, KG_BESIDE("!against", start), "CELL",
+     "count rows whose first metric reaches that of this cell, and those below its half",
+     0, 0, NULL},
+    {"survival", 0, KG_BESIDE("start", survival), NULL,
+     "of cells METHOD,SETTING: what survives, a line for each method, up to the first "
+     "setting that fewer than four of five rows survive",
+     0, 0, NULL},
+    {"svg", 0, KG_BESIDE("over,!against,!start", svg), NULL,
+     "a plot of cells LINE,SETTING: the metric with its interval, over log of --over", 0,
+     0, NULL},
+    {"json", 0, KG_BESIDE("!survival", json), NULL, "one JSON line for each cell", 0, 0,
+     NULL},
+    {0},
+};
+
+static kg_status survival_table(struct kg_str *out, const struct kg_cells *cells,
+                                const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    KG_TRY(kg_survival_table(out, cells, err));
+    return kg_cells_left_out(out, cells, opts, err);
+}
+
+static kg_status table(const struct kg_cells_opts *opts, struct kg_err *err)
+{
+    struct kg_cells cells;
+    struct kg_str out = {0};
+    kg_status status;
+
+    KG_TRY(kg_cells_read(&cells, opts, err));
+    status = svg        ? kg_cells_svg(&out, &cells, opts, err)
+             : survival ? survival_table(&out, &cells, opts, err)
+             : json     ? kg_cells_json(&out, &cells, opts, err)
+                        : kg_cells_table(&out, &cells, opts, err);
+    if ((svg || json) && cells.left_out > 0)
+        kg_log_warn("cells left out, with fewer than %zu rows: %zu", opts->at_least,
+                    cells.left_out);
+    kg_cells_release(&cells);
+    return kg_cli_print(status, &out, err);
+}
+
+/* Flags that have no effect together, or none alone; NULL if all have one. */
+static const char *conflict(void)
+{
+    if (start && differences.n > 0)
+        return "expected --start or --difference, found both";
+    if (svg && differences.n > 0)
+        return "expected --svg or --difference, found both";
+    if (over && !svg && differences.n == 0)
+        return "--over: expected --difference or --svg with it, found neither";
+    if (over && metrics.n == KG_CELLS_METRICS)
+        return "--over: expected fewer metrics";
+    if ((svg || survival) && metrics.n > 1)
+        return "expected one --metric with --svg or --survival, found more";
+    if (svg && survival)
+        return "expected --svg or --survival, found both";
+    if (svg && json)
+        return "expected --svg or --json, found both";
+    return NULL;
+}
+
+int kg_cmd_table(int argc, char **argv)
+{
+    struct kg_err err;
+    struct kg_cells_opts opts = {.files = (const char *const *)argv,
+                                 .n_files = (size_t)argc,
+                                 .by = by,
+                                 .pair = pair,
+                                 .match = match,
+                                 .metric = metrics.items,
+                                 .n_metrics = (size_t)metrics.n,
+                                 .against = against,
+                                 .difference = differences.items,
+                                 .n_differences = (size_t)differences.n,
+                                 .iqm = iqm,
+                                 .profile = profile,
+                                 .over = over,
+                                 .start = start,
+                                 .at_least = (size_t)at_least};
+
+    if (argc < 1)
+        return kg_cli_usage("expected files of rows, found none");
+    if (metrics.n < 1 || metrics.n > KG_CELLS_METRICS)
+        return kg_cli_usage("expected --metric 1 to %d times, found it %d times",
+                            KG_CELLS_METRICS, metrics.n);
+    if (conflict())
+        return kg_cli_usage("%s", conflict());
+    return kg_cli_exit(table(&opts, &err), &err);
+}

@@ -1,0 +1,81 @@
+/* Family corrections: surrogates of other trainers under weights and masks that correct
+ * for the gap between trainer and sampler, from logits.
+ *
+ * Other trainers have a loss, a mask and a truncated weight in one function; in kedge
+ * each is an option of its own, and any surrogate goes with any mask. A case names
+ * loss, mask and weight as that code does, and they become keys of an algorithm, which
+ * is judged as any other. That the parts together give what the whole gave is what
+ * these cases are for. A penalty that is inside of one of those losses is a KL term
+ * here, with twice the coefficient, since K2 has a half.
+ */
+#include "lab/golden/golden_internal.h"
+
+#include <string.h>
+
+static const struct kg_golden_name modes[] = {
+    {"vanilla", "ppo-clip"},
+    {"ipo", "ipo"},
+    {"prime_default", "dppo-binary-tv"},
+    {NULL, NULL},
+};
+static const struct kg_golden_name masks[] = {
+    {"none", "none"},
+    {"icepop", "icepop"},
+    {"opsm", "off-policy-old"},
+    {"off_policy_mask", "off-policy"},
+    {NULL, NULL},
+};
+
+static kg_status numbers(struct kg_golden_batch *e, struct kg_err *err)
+{
+    struct kg_algo *a = &e->algo;
+
+    KG_TRY(kg_golden_real(&a->clip_low, e->g, "clip_low", 0, err));
+    KG_TRY(kg_golden_real(&a->clip_high, e->g, "clip_high", 0, err));
+    KG_TRY(kg_golden_real(&a->dual_clip, e->g, "dual_clip", 0, err));
+    KG_TRY(kg_golden_real(&a->delta_low, e->g, "delta_low", 0, err));
+    KG_TRY(kg_golden_real(&a->delta_high, e->g, "delta_high", 0, err));
+    KG_TRY(kg_golden_real(&a->mask_delta, e->g, "mask_delta", 0, err));
+    KG_TRY(kg_golden_real(&a->tis, e->g, "tis", 0, err));
+    return kg_golden_real(&a->tis_low, e->g, "tis_low", 0, err);
+}
+
+/* A squared log-ratio to the sampler: inside the row, or twice K2 to an anchor that is
+ * the sampler. */
+static kg_status regularise(struct kg_golden_batch *e, const char *mode,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_golden_real(&e->algo.kl_beta, e->g, "kl_tau", 0, err));
+    if (strcmp(mode, "prime_default") != 0)
+        return KG_OK;
+    e->algo.kl_beta *= 2;
+    e->algo.kl_importance = false;
+    e->algo.truncate = 0;
+    e->b.anchor_logp = e->b.mu_logp;
+    return kg_algo_set(&e->algo, "kl.estimator", "k2", err);
+}
+
+kg_status kg_golden_corrections(struct kg_golden_case *g, struct kg_err *err)
+{
+    const char *mode, *mask, *level, *aggregate, *row;
+    struct kg_golden_batch e;
+    double eps;
+
+    KG_TRY(kg_golden_text(&mode, g, "loss_mode", err));
+    KG_TRY(kg_golden_text(&mask, g, "mask", err));
+    KG_TRY(kg_golden_text(&level, g, "tis_level", err));
+    KG_TRY(kg_golden_text(&aggregate, g, "loss_agg_mode", err));
+    KG_TRY(kg_golden_real(&eps, g, "tokens_eps", 0, err));
+    KG_TRY(kg_golden_start(&e, g, err));
+    KG_TRY(kg_golden_rename(&row, modes, "loss_mode", mode, err));
+    KG_TRY(kg_algo_set(&e.algo, "algo.surrogate", row, err));
+    KG_TRY(kg_golden_rename(&row, masks, "mask", *mask ? mask : "none", err));
+    KG_TRY(kg_algo_set(&e.algo, "algo.mask", row, err));
+    KG_TRY(kg_algo_set(&e.algo, "algo.aggregate", aggregate, err));
+    KG_TRY(kg_algo_set(&e.algo, "algo.tis_level", level, err));
+    KG_TRY(numbers(&e, err));
+    KG_TRY(kg_golden_load(&e, 0, 0, err));
+    KG_TRY(regularise(&e, mode, err));
+    e.totals.tokens += eps;
+    return kg_golden_finish(&e, err);
+}

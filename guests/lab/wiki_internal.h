@@ -1,0 +1,46 @@
+/* What the files of the made-up world share: names and questions. */
+#ifndef KG_LAB_WIKI_INTERNAL_H
+#define KG_LAB_WIKI_INTERNAL_H
+
+#include "base/rng.h"
+#include "lab/wiki.h"
+
+enum { KG_WIKI_NAME = 8 }; /* bytes of a name with its NUL, rounded up */
+
+/* What a draw is for. Draws are counted by purpose, index and part, never by order. */
+enum kg_wiki_draw {
+    KG_WIKI_DRAW_SYLLABLES = 1,
+    KG_WIKI_DRAW_NAMES,
+    KG_WIKI_DRAW_CORPUS,
+    KG_WIKI_DRAW_QUESTIONS,
+    KG_WIKI_DRAW_AUTHOR,
+    KG_WIKI_DRAW_KIND,
+    KG_WIKI_DRAW_BIRTHPLACE,
+    KG_WIKI_DRAW_TEACHER,
+    KG_WIKI_DRAW_FAULTY,
+    KG_WIKI_DRAW_WAY,
+    KG_WIKI_DRAW_STRANGER
+};
+uint64_t kg_wiki_draw(const struct kg_wiki *w, enum kg_wiki_draw what, int64_t i,
+                      enum kg_wiki_part part, uint64_t n);
+
+/* A name is a number from 0; the parts' ranges do not meet. */
+void kg_wiki_name(char out[KG_WIKI_NAME], const struct kg_wiki *w, int64_t name);
+
+struct kg_wiki_question {
+    bool about_work;    /* or about a person */
+    const char *source; /* "birthplace", "river" */
+    const char *format; /* with one %s for the name that is asked about */
+    int64_t asked;      /* names: what is asked about, */
+    int64_t bridge;     /* what its passage leads to, */
+    int64_t answer;     /* what the bridge's passage says, */
+    int64_t other;      /* and what else stands there */
+};
+/* Question i of a part, in the order of its file. */
+void kg_wiki_question(struct kg_wiki_question *q, const struct kg_wiki *w,
+                      enum kg_wiki_part part, int64_t i);
+/* Somebody of the training part, and where they were born. */
+void kg_wiki_stranger(int64_t *person, int64_t *birthplace, const struct kg_wiki *w,
+                      int64_t i);
+
+#endif

@@ -1,0 +1,215 @@
+/* What the benchmarks share: time of a piece of work beside the ceiling that bounds it,
+ * and rows of the report.
+ *
+ * A machine is seldom idle, and its ceilings fall with its load. So a ceiling is measured
+ * again before every repetition of what is related to it, as a rate sustained over a
+ * quarter of a second, and a share is the best of the one over the best of the other
+ * within the same minute.
+ */
+#ifndef KG_BENCH_MEASURE_H
+#define KG_BENCH_MEASURE_H
+
+#include "bench/bench.h"
+#include "model/model.h"
+
+enum kg_bench_ceiling {
+    KG_BENCH_NO_CEILING,
+    KG_BENCH_GEMM, /* FLOP/s of a product in the report's dtype: of a device's library */
+    KG_BENCH_GEMM_FP32, /* FLOP/s */
+    KG_BENCH_PEAK,      /* FLOP/s of multiply-adds in registers, in the report's dtype */
+    KG_BENCH_PEAK_FP32, /* FLOP/s */
+    KG_BENCH_MEMORY     /* bytes/s, reading */
+};
+
+struct kg_bench_report {
+    struct kg_str *out;          /* borrowed */
+    const struct kg_backend *be; /* what is measured */
+    bool json;
+    enum kg_dtype ct;    /* products are made in it */
+    int64_t gemm_side;   /* of the matrices of the ceilings; 0: 2,048 */
+    double ceiling_time; /* seconds that one is sustained; 0: a quarter of one */
+    unsigned char *slab; /* owned, the backend's: operands of the ceilings, made at
+                          * first need */
+    uint64_t sum;        /* of what the memory ceiling read, so that it is read */
+};
+
+/* What bounds products in fp32, or in the report's dtype: what the registers do; on a
+ * device, of which that is not asked, the best product of its library. */
+static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_report *r,
+                                                     bool fp32)
+{
+    if (r->be->host_memory)
+        return fp32 ? KG_BENCH_PEAK_FP32 : KG_BENCH_PEAK;
+    return fp32 ? KG_BENCH_GEMM_FP32 : KG_BENCH_GEMM;
+}
+
+/* ---- time ---- */
+
+/* *seconds of one repetition; a benchmark may leave out what is not its subject. */
+typedef kg_status (*kg_bench_work_fn)(double *seconds, void *user, struct kg_err *err);
+
+struct kg_bench_job {
+    kg_bench_work_fn run;
+    void *user;
+    int repeats;
+    bool warm; /* once more before, not timed */
+    enum kg_bench_ceiling ceiling;
+    /* > 0: what is done for each byte that must be read; the memory's rate times this
+     * bounds the job, too */
+    double per_byte;
+};
+
+enum { KG_BENCH_MOST_REPEATS = 16 };
+struct kg_bench_timing {
+    double seconds[KG_BENCH_MOST_REPEATS]; /* (n) */
+    int n;
+    double ceiling; /* the best that was measured between the repetitions, a second */
+    double memory;  /* the same of the memory's bound; 0 where there is none */
+};
+
+/* What the backend was asked for is done: p is its memory. A device goes on by itself. */
+kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* Take the ceilings' memory now: what is held from here on is the benchmark's own. */
+kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* One measurement more of a ceiling: *best rises to what it reaches, a second. */
+kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
+                         enum kg_bench_ceiling kind, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
+                        const struct kg_bench_job *job, struct kg_err *err) KG_MUST_CHECK;
+/* One repetition more, and its ceiling before it. */
+kg_status kg_bench_repeat(struct kg_bench_timing *t, struct kg_bench_report *r,
+                          const struct kg_bench_job *job,
+                          struct kg_err *err) KG_MUST_CHECK;
+double kg_bench_best(const struct kg_bench_timing *t); /* seconds */
+double kg_bench_median(const struct kg_bench_timing *t);
+
+/* ---- rows of the report ---- */
+
+/* What is asked of a row; `{0}`: nothing. */
+struct kg_bench_bar {
+    double limit;
+    bool at_most; /* else at least */
+};
+
+struct kg_bench_rate {
+    const char *name;
+    double work; /* of one repetition, in units of 1e-9 of `unit` */
+    const char *unit;
+    struct kg_bench_bar bar; /* of the share of the timing's ceiling */
+};
+kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rate *rate,
+                            const struct kg_bench_timing *t,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_put_bytes(struct kg_bench_report *r, const char *name, double bytes,
+                             struct kg_bench_bar bar, struct kg_err *err) KG_MUST_CHECK;
+/* part / whole, both in `unit`; `of` names the whole. */
+struct kg_bench_share {
+    const char *name;
+    double part;
+    double whole;
+    const char *unit;
+    const char *of;
+    struct kg_bench_bar bar;
+};
+kg_status kg_bench_put_share(struct kg_bench_report *r, const struct kg_bench_share *s,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_put_note(struct kg_bench_report *r, const char *name, const char *text,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- models of a given shape, and a training step without an optimizer ---- */
+
+struct kg_bench_shape {
+    const char *name;
+    int32_t hidden, ffn, layers, heads, kv_heads, vocab;
+    int32_t experts, per_token; /* which share ffn; 0: none */
+};
+extern const struct kg_bench_shape kg_bench_small, kg_bench_half_b;
+
+kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
+                         const struct kg_bench_shape *s, bool trainable,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Parameters that products read of a token, of experts its own: it costs twice that. */
+double kg_bench_parameters(const struct kg_model *m);
+/* What crosses to a device and back, of so many tokens and steps; beside it what is
+ * planned: positions, ids and numbers of tokens. */
+kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
+                               const struct kg_traffic *t, double tokens, double steps,
+                               const char *planned, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- the benchmarks ---- */
+/* bench.c */
+kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* bench_model.c */
+kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* The row of what crosses to a device, of a second run. */
+kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
+                              int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
+/* One sequence, by bytes of the weights that its tokens read. */
+kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
+                              const char *name, double bar,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* bench_train.c */
+kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+/* The row of what crosses to a device, of a second step. */
+kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                             int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* Steps taken apart, on the CPU.   errors: UNSUPPORTED (a device) */
+kg_status kg_bench_train_parts(struct kg_bench_report *r,
+                               struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
+                                  const struct kg_bench_shape *s, int n_seqs, int seq_len,
+                                  struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_experts(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_lora(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                           int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
+kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
+                                int seq_len, struct kg_err *err) KG_MUST_CHECK;
+/* bench_parts.c: the CPU's backend, whose operations say what they took */
+const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
+/* What follows is a piece of work of its own; it took so long and is the one to report.
+ * returns seconds */
+void kg_bench_parts_begin(void);
+double kg_bench_parts_keep(double seconds);
+/* Rows of what was kept, beside their ceilings. */
+kg_status kg_bench_put_parts(struct kg_bench_report *r, const char *name,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* bench_products.c */
+enum {
+    KG_BENCH_FEW_ROWS = 8,            /* up to which weights come from memory: */
+    KG_BENCH_FROM_MEMORY = 256 << 20, /* bytes, more than any cache */
+};
+struct kg_bench_product {
+    enum kg_matmul_kind kind;
+    int64_t rows;
+    int64_t n, k; /* of the weights */
+    enum kg_dtype dtype;
+};
+/* Somebody else's products, measured in turns with ours: *seconds of one. kedge itself
+ * has none beside it; tools/bench_onednn.c has. */
+struct kg_bench_rival {
+    const char *name;
+    kg_status (*run)(double *seconds, const struct kg_bench_product *p,
+                     struct kg_err *err);
+};
+kg_status kg_bench_products(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_products_beside(struct kg_bench_report *r,
+                                   const struct kg_bench_rival *rival,
+                                   struct kg_err *err) KG_MUST_CHECK;
+/* ---- of guests ---- */
+/* guests/lab */
+kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_grader(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+/* guests/retriever */
+kg_status kg_bench_encode(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_search(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+
+#endif

@@ -1,0 +1,57 @@
+#!/bin/bash
+# The program without its guests (make GUESTS=): it links, it works, and what is not there is refused by its name.
+. tests/harness.sh
+trunk=$(dirname "$0")/../trunk
+[ -x "$trunk" ] && [ -x ./kedge ] || skip_all trunk_test "kedge is not built"
+
+# refused STATUS GUEST WORDS COMMAND...: one line that names the guest
+refused() {
+    wanted=$1 guest=$2 words=$3
+    shift 3
+    "$@" </dev/null >"$work/none" 2>"$work/said"
+    found=$?
+    [ "$found" = "$wanted" ] && grep -qF -- "$words: expected a kedge with guests/$guest, found one that was built without it" "$work/said" &&
+        [ "$(wc -l <"$work/said")" = 1 ] && [ ! -s "$work/none" ] && return 0
+    echo "expected status $wanted and '$words', found $found and: $(cat "$work/said")"
+    return 1
+}
+# the commands that help names, in full or with a mark that one is missing
+commands() { "$1" --help | sed -n 's/^  \([a-z-]*\) .*/\1/p'; }
+missing() { "$trunk" --help | sed -n 's/^  \([a-z-]*\) .* (not in this build)$/\1/p'; }
+
+same_commands() { commands "$trunk" >"$work/a" && commands ./kedge | diff "$work/a" - && [ "$(wc -l <"$work/a")" -gt 25 ]; }
+pass "its help names every command" same_commands
+pass "and says which are not there" [ "$(missing | xargs)" = "replay table wiki policy" ]
+pass "the whole program lacks none" sh -c '! ./kedge --help | grep "not in this build"'
+
+missing_commands() {
+    for c in $(missing); do
+        refused 1 lab "kedge $c: this command" "$trunk" "$c" x y && refused 1 lab "this command" "$trunk" "$c" --help || return 1
+    done
+}
+pass "a command that is not there says so" missing_commands
+same_texts() {
+    for c in $(commands ./kedge); do
+        if missing | grep -qx "$c"; then continue; fi
+        "$trunk" "$c" --help >"$work/a" 2>&1
+        ./kedge "$c" --help 2>&1 | diff "$work/a" - || return 1
+    done
+}
+pass "the others have their help" same_texts
+missing_benchmarks() {
+    for b in ops episodes grader head exact-kl selection policy; do refused 1 lab "kedge bench: $b" "$trunk" bench $b || return 1; done
+    for b in encode search; do refused 1 retriever "kedge bench: $b" "$trunk" bench $b || return 1; done
+    refused 1 lab "bench ranks" "$trunk" bench ranks
+}
+pass "so does a benchmark" missing_benchmarks
+pass "and the page of published runs" refused 1 lab "kedge presets: --published" "$trunk" presets --published
+same_keys() { "$trunk" train --keys >"$work/a" && ./kedge train --keys | cmp - "$work/a"; }
+pass "the keys of a recipe are the same" same_keys
+checked() { "$trunk" doctor >"$work/a" && grep -q '^Sampler and trainer agree' "$work/a"; }
+pass "doctor checks this machine" checked
+same_answer() {
+    for k in "$trunk" ./kedge; do "$k" generate -m tests/data/verl_digit_llama --max-tokens 8 --seed 3 12 2>/dev/null || return 1; done >"$work/a"
+    [ "$(sort -u "$work/a" | wc -l)" = 1 ]
+}
+pass "a model answers with the same text" same_answer
+exit $((failures > 0))
