@@ -15,7 +15,7 @@ VERSION := 0.1.0
 # of libkedge: changes when a program that was linked against the library would break
 ABI     := 0
 # From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
-MODULES := base data net tensor ranks policy lib text math traj model encoder search task rollout eval bench recipe report train serve cli
+MODULES := base data net tensor ranks policy lib text math traj model search task rollout eval bench recipe report train serve cli
 # Guests (guests/NAME/): the trunk is linked with those that are named, and works without. Each is one object, so that the
 # linker takes all of it, and sees the names that the trunk's tables have of it.
 GUESTS  ?= lab retriever
@@ -213,9 +213,9 @@ $(B)/bench-onednn: tools/bench_onednn.c $(call below,bench)
 
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c))) \
               $(patsubst %.c,$(B)/test/%,tests/emu/emu_test.c \
-                $(foreach g,$(GUESTS),$(wildcard guests/$(g)/*_test.c guests/$(g)/*/*_test.c)))
+                $(wildcard $(GUESTS:%=guests/%/*_test.c) $(GUESTS:%=guests/%/*/*_test.c)))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
-              $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh))
+              $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh $(GUESTS:%=guests/%/*_test.sh)))
 
 tests: $(UNIT_TESTS) $(TREE_TESTS)       ## build the tests
 

@@ -21,12 +21,14 @@ missing() { "$trunk" --help | sed -n 's/^  \([a-z-]*\) .* (not in this build)$/\
 
 same_commands() { commands "$trunk" >"$work/a" && commands ./kedge | diff "$work/a" - && [ "$(wc -l <"$work/a")" -gt 25 ]; }
 pass "its help names every command" same_commands
-pass "and says which are not there" [ "$(missing | xargs)" = "replay table wiki policy" ]
+pass "and says which are not there" [ "$(missing | xargs)" = "replay table embed wiki policy" ]
 pass "the whole program lacks none" sh -c '! ./kedge --help | grep "not in this build"'
 
 missing_commands() {
     for c in $(missing); do
-        refused 1 lab "kedge $c: this command" "$trunk" "$c" x y && refused 1 lab "this command" "$trunk" "$c" --help || return 1
+        guest=lab
+        [ "$c" != embed ] || guest=retriever
+        refused 1 $guest "kedge $c: this command" "$trunk" "$c" x y && refused 1 $guest "this command" "$trunk" "$c" --help || return 1
     done
 }
 pass "a command that is not there says so" missing_commands
@@ -54,4 +56,25 @@ same_answer() {
     [ "$(sort -u "$work/a" | wc -l)" = 1 ]
 }
 pass "a model answers with the same text" same_answer
+
+# ---- an index with vectors ----
+bert=tests/data/encoder/bert
+for i in $(seq 70); do echo "{\"id\": \"$i\", \"contents\": \"Page $i\\nthe cat sat on $((i * i)) mats\"}"; done >"$work/corpus"
+./kedge search index --dense $bert "$work/corpus" "$work/dense.db" >"$work/made" 2>&1 || cat "$work/made"
+query() { k=$1; shift; "$k" search query "$work/dense.db" 'cat 49' --topk 5 "$@"; }
+same_words() { query "$trunk" >"$work/a" && query ./kedge | cmp - "$work/a" && grep -q 'Page 7$' "$work/a"; }
+pass "its words are found" same_words
+same_check() { "$trunk" search check "$work/dense.db" >"$work/a" && ./kedge search check "$work/dense.db" | cmp - "$work/a"; }
+pass "and what it holds is said" same_check
+vectors_are_refused() {
+    for kind in dense hybrid; do
+        refused 1 retriever "search.kind dense and hybrid" query "$trunk" --kind $kind --dense $bert || return 1
+    done
+}
+pass "by its vectors nothing is found" vectors_are_refused
+pass "no vectors are made" refused 1 retriever "kedge search: --dense" "$trunk" search index --dense $bert "$work/corpus" "$work/none.db"
+same_index() {
+    for k in "$trunk" ./kedge; do "$k" search index "$work/corpus" "$work/words.db" 2>/dev/null || return 1; done | sort -u | wc -l | grep -qx 1
+}
+pass "an index of words is the same" same_index
 exit $((failures > 0))

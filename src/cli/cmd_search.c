@@ -14,6 +14,7 @@
 #include "cli/search_bench.h"
 
 #include "base/clock.h"
+#include "base/guest.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
@@ -208,12 +209,15 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     kg_status status;
 
     (void)argc;
+    if (how.model && !kg_cli_encoder)
+        return kg_guest_missing("--dense", "retriever", err);
     if (how.model)
         KG_TRY(kg_cli_encoder(&encoder, how.model, err));
     opts.encoder = encoder;
     kg_signal_install();
     status = kg_index_build(&info, &opts, err);
-    kg_encoder_close(encoder);
+    if (encoder)
+        kg_encoder_close(encoder);
     KG_TRY(status);
     took = kg_clock_seconds() - start;
     print_info(&info, argv[1]);

@@ -126,7 +126,7 @@ const struct kg_command kg_commands[] = {
      "Every line of stdin is {\"text\": text}, or with --lines the text itself; every "
      "line of stdout {\"vector\": [...]}. A text has the same vector, in every bit, in "
      "any company and with any number of threads. docs/search.md has more.",
-     0, NULL, NULL, NULL, NULL},
+     0, NULL, NULL, NULL, "retriever"},
     {"chat-template", "messages to the prompt that a model's template makes of them",
      kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
      "Every line of stdin is {\"messages\": [...], \"tools\", "

@@ -7,7 +7,7 @@
  * passage) are made here, because reading them out of FTS5 at query time costs more than
  * the query.
  */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -251,7 +251,8 @@ static void drop_statements(struct builder *b)
     sqlite3_finalize(b->put_passage);
     sqlite3_finalize(b->put_words);
     sqlite3_finalize(b->put_lengths);
-    kg_dense_writer_close(b->dense);
+    if (b->dense)
+        kg_dense_writer_close(b->dense);
     b->dense = NULL;
     b->put_passage = b->put_words = b->put_lengths = NULL;
 }

@@ -16,7 +16,7 @@
  * A score is summed in one order of the words whatever the groups are, so the cut of the
  * groups changes no bit of it.
  */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include "base/mem.h"
 #include "base/str.h"
@@ -196,7 +196,8 @@ void kg_searcher_close(struct kg_searcher *s)
     sqlite3_finalize(s->match);
     sqlite3_finalize(s->passages_of);
     sqlite3_finalize(s->passage);
-    kg_seeker_close(s->seeker);
+    if (s->seeker)
+        kg_seeker_close(s->seeker);
     sqlite3_close(s->db);
     kg_str_release(&s->stems);
     kg_str_release(&s->expression);

@@ -2,6 +2,9 @@
  */
 #include "search/dense.h"
 
+#include "base/guest.h"
+#include "base/str.h"
+
 #include <string.h>
 
 static const char *const kinds[] = {"bm25", "dense", "hybrid"};
@@ -135,6 +138,8 @@ kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
     KG_TRY(check_passages(index, how, err));
     if (n.kind == BM25)
         return KG_OK;
+    if (!kg_dense_open)
+        return kg_guest_missing("search.kind dense and hybrid", "retriever", err);
     index->by_words = n.kind == HYBRID;
     index->fusion = (int)n.fusion;
     index->weight = how->weight;

@@ -92,7 +92,7 @@ struct kg_index_build_opts {
     const struct kg_encoder
         *encoder; /* of passages' vectors, see encoder.h; NULL: none */
     /* a file of the vectors that it or its like made of the passages, in their order, see
-     * data/vectors.h; NULL: they are made here */
+     * retriever/vectors.h; NULL: they are made here */
     const char *vectors;
 };
 
@@ -138,7 +138,7 @@ struct kg_index_device {
     uint64_t bytes;
     uint64_t up, down; /* bytes */
 };
-void kg_index_device(struct kg_index_device *out, const struct kg_index *index);
+void kg_index_device(struct kg_index_device *out, const struct kg_index *index) KG_GUEST;
 void kg_index_close(struct kg_index *index); /* after its searchers; NULL allowed */
 void kg_index_info(struct kg_index_info *out, const struct kg_index *index);
 kg_status kg_index_verify(const char *path, struct kg_err *err) KG_MUST_CHECK;

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Tests of building an index, opening it, and finding in it. */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include "base/folder_testing.h"
 #include "base/str.h"

@@ -8,7 +8,7 @@
  * Lengths of passages are read into memory once, because the score asks for one at
  * every hit.
  */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -254,7 +254,8 @@ void kg_index_close(struct kg_index *index)
 {
     if (!index)
         return;
-    kg_dense_close(index->dense);
+    if (index->dense)
+        kg_dense_close(index->dense);
     kg_mem_free(index->path);
     kg_mem_free(index->lengths);
     kg_mem_free(index);

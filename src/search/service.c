@@ -138,7 +138,8 @@ static void answer_metrics(void *user, struct kg_http_exchange *x)
     m = s->metrics;
     m.waiting = (int64_t)s->n;
     pthread_mutex_unlock(&s->lock);
-    kg_index_device(&m.device, s->index);
+    if (kg_index_device)
+        kg_index_device(&m.device, s->index);
     reply(x, kg_search_metrics_put(&body, &m, &http, info.passages, &err),
           "text/plain; version=0.0.4", &body);
 }

@@ -7,7 +7,7 @@
  * pages of the file, but the header's and its own, written last; nothing that was cut
  * off or altered has the right one.
  */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -16,6 +16,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static kg_status status_of(int code)
 {
@@ -203,4 +204,55 @@ kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err)
                    "%s: the file is damaged: expected the hash %016" PRIx64 ", found "
                    "%016" PRIx64 "; build the index anew",
                    path, sealed, found);
+}
+
+/* ---- values of the table `meta` ---- */
+kg_status kg_meta_text(char **value, sqlite3 *db, const char *path, const char *key,
+                       struct kg_err *err)
+{
+    sqlite3_stmt *get;
+    kg_status status = KG_OK;
+
+    *value = NULL;
+    KG_TRY(kg_sql_prepare(&get, db, path, "SELECT value FROM meta WHERE key = ?1", err));
+    sqlite3_bind_text(get, 1, key, -1, SQLITE_STATIC);
+    if (sqlite3_step(get) == SQLITE_ROW && sqlite3_column_text(get, 0)) {
+        *value = kg_mem_strdup((const char *)sqlite3_column_text(get, 0), err);
+        status = *value ? KG_OK : KG_ENOMEM;
+    }
+    sqlite3_finalize(get);
+    return status;
+}
+
+kg_status kg_meta_number(uint64_t *out, sqlite3 *db, const char *path, const char *key,
+                         int base, uint64_t max, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+    char *text, *end;
+
+    *out = 0;
+    KG_TRY(kg_meta_text(&text, db, path, key, err));
+    if (!text)
+        return KG_OK;
+    *out = strtoull(text, &end, base);
+    if (*end || end == text || *out > max)
+        status = kg_fail(err, KG_EFORMAT, "%s: expected a number as %s, found '%.40s'",
+                         path, key, text);
+    kg_mem_free(text);
+    return status;
+}
+
+kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path, struct kg_err *err)
+{
+    uint64_t n;
+
+    KG_TRY(kg_meta_number(&n, db, path, "dense_dim", 10, 1 << 24, err));
+    *dim = (int32_t)n;
+    return KG_OK;
+}
+
+kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
+                           struct kg_err *err)
+{
+    return kg_meta_number(hash, db, path, "dense_encoder", 16, UINT64_MAX, err);
 }

@@ -6,7 +6,7 @@
  * anew; where a question has few other words they count after all. Other languages have
  * no list, and lose time, not results.
  */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * mapped page that is gone ends the process. So a query that needs what is missing fails,
  * and others are answered.
  */
-#include "search/index_internal.h"
+#include "search/index_file.h"
 
 #include <pthread.h>
 #include <string.h>

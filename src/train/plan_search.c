@@ -4,8 +4,8 @@
  */
 #include "train/plan_search.h"
 
+#include "base/guest.h"
 #include "data/hub.h"
-#include "encoder/encoder.h"
 #include "search/dense.h"
 #include "search/size.h"
 
@@ -27,6 +27,8 @@ static kg_status outline(struct kg_encoder_outline *out, const char *model,
     struct kg_hub_found found;
     struct kg_err hub;
 
+    if (!kg_encoder_outline)
+        return kg_guest_missing("search.model", "retriever", err);
     const bool here = kg_hub_find_model(&found, model, &hub) == KG_OK;
 
     if (kg_encoder_outline(out, here ? found.path.text : model, err) == KG_OK)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tiny random encoders and the vectors of their texts, for src/encoder's tests; or the vectors of a real folder.
+"""Tiny random encoders and the vectors of their texts, for the tests of guests/retriever/encoder; or the vectors of a real folder.
 
     tools/oracle/make_encoder.py tests/data/encoder            # writes the folders anew
     tools/oracle/make_encoder.py --embed DIR < texts           # a line of text in, {"vector": [...]} out

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Vectors as other programs write them, for the tests of src/data/vectors.h and of `kedge search index --vectors-from`.
+"""Vectors as other programs write them, for the tests of guests/retriever/vectors.h and of `kedge search index --vectors-from`.
 
     tools/oracle/make_vectors.py     # numpy, faiss-cpu
 

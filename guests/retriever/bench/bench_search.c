@@ -4,8 +4,8 @@
  * One question waits for memory, 64 for multiply-adds. The time has all of a pass in it,
  * the best passages of each question too; making a question's vector is `encode`'s. Of a
  * pass over bytes only the products are measured, and the best of these: not the scales,
- * bounds and candidates of search/dense.c. On a device questions go up and scores come
- * down by blocks, as in search/dense_device.c.
+ * bounds and candidates of dense/dense.c. On a device questions go up and scores come
+ * down by blocks, as in dense/dense_device.c.
  */
 #include "retriever/bench/retriever_bench.h"
 
@@ -23,8 +23,8 @@ enum {
     NUMBERS = 384,
     QUESTIONS = 64,
     TOPK = 3,
-    BLOCK = 4096,     /* passages of one call, as in search/dense.c */
-    SCORES = 1 << 20, /* of one call, as in search/dense_device.c */
+    BLOCK = 4096,     /* passages of one call, as in dense/dense.c */
+    SCORES = 1 << 20, /* of one call, as in dense/dense_device.c */
     REPEATS = 8
 };
 static const double ONE_SECONDS = 0.010; /* asked of one question */

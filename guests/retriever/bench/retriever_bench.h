@@ -3,7 +3,7 @@
 #define KG_RETRIEVER_BENCH_H
 
 #include "bench/measure.h"
-#include "encoder/encoder.h"
+#include "retriever/encoder/encoder.h"
 
 kg_status kg_bench_encode_of(struct kg_bench_report *r, const char *name,
                              const struct kg_encoder_shape *shape, size_t texts,

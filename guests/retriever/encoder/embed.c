@@ -4,7 +4,7 @@
  * sorted: a pack costs what its tokens cost. Where packs are cut changes no bit. Pooling
  * is the host's, in the order of the tokens and in double.
  */
-#include "encoder/encoder_internal.h"
+#include "retriever/encoder/encoder_internal.h"
 
 #include "base/columns.h"
 #include "base/mem.h"

@@ -10,11 +10,11 @@
  * own sequence (tensor/backend.h): a text has one vector, in every bit, whatever batch it
  * is in and however many threads there are. No training.
  */
-#ifndef KG_ENCODER_ENCODER_H
-#define KG_ENCODER_ENCODER_H
+#ifndef KG_RETRIEVER_ENCODER_H
+#define KG_RETRIEVER_ENCODER_H
 
-#include "base/status.h"
 #include "base/str.h"
+#include "search/encoder.h"
 #include "tensor/backend.h"
 
 #include <stdbool.h>
@@ -27,19 +27,6 @@ extern const char *const kg_pooling_names[KG_POOLINGS + 1]; /* ends with NULL */
 /* What a text is to the model: some have been trained with words in front of each. */
 enum kg_text_side { KG_TEXT_PLAIN, KG_TEXT_QUERY, KG_TEXT_PASSAGE };
 
-/* {0}: all as the folder says. */
-struct kg_encoder_opts {
-    const struct kg_backend *backend; /* NULL: the CPU */
-    const char *pooling;              /* of kg_pooling_names; NULL: 1_Pooling's */
-    /* of a text, special ones too, the rest is left out; 0: max_seq_length of
-     * sentence_bert_config.json, or all positions */
-    int32_t max_tokens;
-    /* NULL: prompts of config_sentence_transformers.json, or none */
-    const char *query_prefix;
-    const char *passage_prefix;
-};
-
-struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
 /* errors: NOTFOUND (no such folder, a tensor), EUNSUPPORTED (a decoder, another pooling
  * or activation, another module behind it; a backend without the operations), EINVAL (no
  * pooling in the folder and none asked for; max_tokens), EFORMAT, SHAPE */
@@ -54,8 +41,6 @@ struct kg_encoder_shape {
 };
 kg_status kg_encoder_create(struct kg_encoder **e, const struct kg_encoder_shape *shape,
                             struct kg_err *err) KG_MUST_CHECK;
-void kg_encoder_close(struct kg_encoder *e); /* after its embedders; NULL allowed */
-
 struct kg_encoder_info {
     const char *model_type; /* "bert"; of static life */
     int32_t dim;            /* D, of a vector */
@@ -70,15 +55,6 @@ struct kg_encoder_info {
 };
 void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
 
-/* An encoder's size, for a plan: of a folder, or of a model that is known by its name and
- * need not be here.   errors: ENOTFOUND (neither), those of its config.json */
-struct kg_encoder_outline {
-    int32_t dim;
-    uint64_t bytes; /* of its weights in memory */
-};
-kg_status kg_encoder_outline(struct kg_encoder_outline *out, const char *model,
-                             struct kg_err *err) KG_MUST_CHECK;
-
 /* What the encoder of a folder takes of a backend's memory, by its config.json and before
  * anything is taken.   errors: those of its config.json */
 struct kg_encoder_memory {
@@ -88,11 +64,6 @@ struct kg_encoder_memory {
 };
 kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
                           const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
-
-struct kg_text {
-    const char *bytes; /* UTF-8 */
-    size_t n;
-};
 
 struct kg_embedder; /* opaque: what one thread computes in */
 kg_status kg_embedder_open(struct kg_embedder **m, const struct kg_encoder *e,

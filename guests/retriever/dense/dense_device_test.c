@@ -4,7 +4,7 @@
  *
  * On memory that no test here opens, and on emulated kernels in every schedule.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/folder_testing.h"
 #include "tensor/backend_testing.h"

@@ -5,7 +5,7 @@
  * under a hundredth of its length, to bf16 by about two of them, which is a cosine of
  * .9998; another passage, another model or another prefix moves it much farther.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include <math.h>
 

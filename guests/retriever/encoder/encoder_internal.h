@@ -1,8 +1,8 @@
 /* What opening, loading and embedding share: the settings of a folder, its weights. */
-#ifndef KG_ENCODER_ENCODER_INTERNAL_H
-#define KG_ENCODER_ENCODER_INTERNAL_H
+#ifndef KG_RETRIEVER_ENCODER_INTERNAL_H
+#define KG_RETRIEVER_ENCODER_INTERNAL_H
 
-#include "encoder/encoder.h"
+#include "retriever/encoder/encoder.h"
 #include "text/tokenizer.h"
 
 /* A family, by its model_type: a row of the table in config.c. */

@@ -10,7 +10,7 @@
  * x' alike. `bound` holds both together for |q| = 1, more than twice the latter, so that
  * the few roundings of whoever uses it are inside.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/half.h"
 #include "base/mem.h"
@@ -24,58 +24,6 @@
 enum { SPARE_TERMS = 32 }; /* of a sum, for what is rounded around it */
 
 /* ---- opening ---- */
-/* *value: owned, NULL where there is none. */
-static kg_status get_text(char **value, sqlite3 *db, const char *path, const char *key,
-                          struct kg_err *err)
-{
-    sqlite3_stmt *get;
-    kg_status status = KG_OK;
-
-    *value = NULL;
-    KG_TRY(kg_sql_prepare(&get, db, path, "SELECT value FROM meta WHERE key = ?1", err));
-    sqlite3_bind_text(get, 1, key, -1, SQLITE_STATIC);
-    if (sqlite3_step(get) == SQLITE_ROW && sqlite3_column_text(get, 0)) {
-        *value = kg_mem_strdup((const char *)sqlite3_column_text(get, 0), err);
-        status = *value ? KG_OK : KG_ENOMEM;
-    }
-    sqlite3_finalize(get);
-    return status;
-}
-
-/* Between min and max, in this base; 0 where there is no such value. */
-static kg_status get_number(uint64_t *out, sqlite3 *db, const char *path, const char *key,
-                            int base, uint64_t max, struct kg_err *err)
-{
-    kg_status status = KG_OK;
-    char *text, *end;
-
-    *out = 0;
-    KG_TRY(get_text(&text, db, path, key, err));
-    if (!text)
-        return KG_OK;
-    *out = strtoull(text, &end, base);
-    if (*end || end == text || *out > max)
-        status = kg_fail(err, KG_EFORMAT, "%s: expected a number as %s, found '%.40s'",
-                         path, key, text);
-    kg_mem_free(text);
-    return status;
-}
-
-kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path, struct kg_err *err)
-{
-    uint64_t n;
-
-    KG_TRY(get_number(&n, db, path, "dense_dim", 10, 1 << 24, err));
-    *dim = (int32_t)n;
-    return KG_OK;
-}
-
-kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
-                           struct kg_err *err)
-{
-    return get_number(hash, db, path, "dense_encoder", 16, UINT64_MAX, err);
-}
-
 /* As it was asked for when the index was made. */
 struct asked {
     char *pooling, *query_prefix, *passage_prefix; /* owned */
@@ -85,10 +33,10 @@ struct asked {
 static kg_status read_asked(struct asked *a, sqlite3 *db, const char *path,
                             struct kg_err *err)
 {
-    KG_TRY(get_text(&a->pooling, db, path, "dense_pooling", err));
-    KG_TRY(get_text(&a->query_prefix, db, path, "dense_query_prefix", err));
-    KG_TRY(get_text(&a->passage_prefix, db, path, "dense_passage_prefix", err));
-    KG_TRY(get_number(&a->max_tokens, db, path, "dense_tokens", 10, 1 << 24, err));
+    KG_TRY(kg_meta_text(&a->pooling, db, path, "dense_pooling", err));
+    KG_TRY(kg_meta_text(&a->query_prefix, db, path, "dense_query_prefix", err));
+    KG_TRY(kg_meta_text(&a->passage_prefix, db, path, "dense_passage_prefix", err));
+    KG_TRY(kg_meta_number(&a->max_tokens, db, path, "dense_tokens", 10, 1 << 24, err));
     return kg_dense_encoder(&a->hash, db, path, err);
 }
 

@@ -2,7 +2,7 @@
 #include "search/size.h"
 
 #include "base/folder_testing.h"
-#include "search/dense.h"
+#include "retriever/dense/dense_internal.h"
 
 #include <sys/stat.h>
 

@@ -3,7 +3,7 @@
 . tests/harness.sh
 [ -x ./kedge ] || skip_all dense_test "./kedge is not built"
 bert=tests/data/encoder/bert
-tested=$(dirname "$0")/../kedge # on the backend that KEDGE_TEST_BACKEND names
+tested=$(dirname "$0")/../../kedge # on the backend that KEDGE_TEST_BACKEND names
 
 # refuses STATUS WORDS COMMAND...: one line on stderr with these words
 refuses() {

@@ -9,7 +9,7 @@
  * Python writes it, the description, the numbers.
  * source: NumPy's "A Simple File Format for NumPy Arrays", versions 1.0 to 3.0
  */
-#include "data/vectors.h"
+#include "retriever/vectors.h"
 
 #include "base/half.h"
 

@@ -1,9 +1,37 @@
-/* What writing, opening and searching the vectors of an index share. */
-#ifndef KG_SEARCH_DENSE_INTERNAL_H
-#define KG_SEARCH_DENSE_INTERNAL_H
+/* What writing, opening and searching the vectors of an index share.
+ *
+ * A search is exact: the products of the queries, in fp32, with every passage's vector.
+ * Memory is read once for up to KG_DENSE_QUERIES queries. It holds the fp16 of the file,
+ * or half of that, a byte a number: then the few passages that may be among the best are
+ * multiplied again by their fp16, and the answer is the same (dense.c). Where vectors are
+ * near-equal many may be: up to 16 bytes a passage for each query of a pass. A product
+ * does not depend on what stands beside it, so neither does an answer. A device may have
+ * the vectors, the encoder and the products (dense_device.c): its products are the CPU's.
+ */
+#ifndef KG_RETRIEVER_DENSE_INTERNAL_H
+#define KG_RETRIEVER_DENSE_INTERNAL_H
 
-#include "data/vectors.h"
+#include "retriever/encoder/encoder.h"
+#include "retriever/vectors.h"
 #include "search/dense.h"
+
+enum {
+    KG_DENSE_QUERIES = 64,      /* that share a pass */
+    KG_DENSE_DIM_MAX = 1 << 22, /* a row of the table is what SQLite takes */
+};
+/* errors: EUNSUPPORTED (more passages than are searched one by one) */
+kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHECK;
+/* What that takes of a device's memory, in bytes: by the encoder's config.json, and
+ * before anything is taken.   errors: those of kg_encoder_plan */
+struct kg_dense_memory {
+    uint64_t vectors;
+    uint64_t encoder; /* its weights */
+    uint64_t beside;  /* a pack of texts, questions, a block of scores */
+    uint64_t most;    /* at one time: all that, or weights as they are read */
+};
+kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
+                        const struct kg_backend *be, enum kg_code code, int64_t n,
+                        int32_t dim, struct kg_err *err) KG_MUST_CHECK;
 
 enum { KG_DENSE_BLOCK = 4096 }; /* passages whose scores are there at once */
 

@@ -9,7 +9,7 @@
  * Each may be absent, but how to pool is known or asked for, never guessed. A vector is
  * normalised unless modules.json is there and says nothing of it.
  */
-#include "encoder/encoder_internal.h"
+#include "retriever/encoder/encoder_internal.h"
 
 #include "base/file.h"
 #include "base/mem.h"

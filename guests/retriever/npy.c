@@ -1,5 +1,5 @@
 /* See npy.h.   source: NumPy's "A Simple File Format for NumPy Arrays", version 1.0 */
-#include "data/npy.h"
+#include "retriever/npy.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The size of an encoder before it is opened; one that need not be here, too: a run that
  * asks a server says what that one needs, and the server has the model.
  */
-#include "encoder/encoder_internal.h"
+#include "retriever/encoder/encoder_internal.h"
 
 #include "base/file.h"
 

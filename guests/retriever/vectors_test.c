@@ -1,7 +1,7 @@
 /* Tests of vectors that other programs wrote: those of files of FAISS and NumPy
  * themselves (tests/data/vectors), cut, lengthened and changed at a byte.
  */
-#include "data/vectors.h"
+#include "retriever/vectors.h"
 
 #include "base/folder_testing.h"
 #include "data/jsonl.h"

@@ -1,7 +1,7 @@
 /* Tests of vectors in an index: found as by a plain loop over the vectors of the encoder,
  * alone and joined with words, and what is refused.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/clock.h"
 #include "base/folder_testing.h"

@@ -1,11 +1,11 @@
 /* Tests of an index whose vectors were made elsewhere: it is the one that the encoder
  * makes, and a file that does not belong to its passages leaves no index.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/folder_testing.h"
-#include "data/npy.h"
-#include "data/vectors.h"
+#include "retriever/npy.h"
+#include "retriever/vectors.h"
 
 #include <math.h>
 

@@ -5,8 +5,8 @@
  * a file that opens every row is there. What the numbers are (finite, of length 1, of
  * which text) is for the caller to find out. Read alone; npy.h writes.
  */
-#ifndef KG_DATA_VECTORS_H
-#define KG_DATA_VECTORS_H
+#ifndef KG_RETRIEVER_VECTORS_H
+#define KG_RETRIEVER_VECTORS_H
 
 #include "base/file.h"
 

@@ -2,7 +2,7 @@
  * and put as one row. Where vectors are given, a few texts alone are embedded, to see
  * that they are of this encoder and of these passages.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/half.h"
 #include "base/mem.h"

@@ -13,7 +13,8 @@
 #include "base/mem.h"
 #include "base/signal.h"
 #include "data/jsonl.h"
-#include "data/npy.h"
+#include "retriever/encoder/encoder.h"
+#include "retriever/npy.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * Two tables say which tensors there are, by name, shape and place. They are walked
  * twice: once for the memory that all of them need together, once to fill it.
  */
-#include "encoder/encoder_internal.h"
+#include "retriever/encoder/encoder_internal.h"
 
 #include "base/hash.h"
 #include "base/mem.h"

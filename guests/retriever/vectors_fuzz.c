@@ -1,5 +1,5 @@
 /* Fuzz target: of a file that opens, the first and the last vector are read. */
-#include "data/vectors.h"
+#include "retriever/vectors.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* What building, opening and searching share: the tables of an index, and SQLite with
  * errors that name the file. */
-#ifndef KG_SEARCH_INDEX_INTERNAL_H
-#define KG_SEARCH_INDEX_INTERNAL_H
+#ifndef KG_SEARCH_INDEX_FILE_H
+#define KG_SEARCH_INDEX_FILE_H
 
 #include "search/index.h"
 
@@ -38,6 +38,19 @@ kg_status kg_sql_run(sqlite3_stmt *statement, sqlite3 *db, const char *path,
 /* The one integer that a query gives. */
 kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sql,
                      struct kg_err *err) KG_MUST_CHECK;
+/* A value of table `meta`.   *value: owned, NULL where there is none
+ * errors: ENOMEM */
+kg_status kg_meta_text(char **value, sqlite3 *db, const char *path, const char *key,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* 0 to max, in this base; 0 where there is no such value.   errors: EFORMAT */
+kg_status kg_meta_number(uint64_t *out, sqlite3 *db, const char *path, const char *key,
+                         int base, uint64_t max, struct kg_err *err) KG_MUST_CHECK;
+/* Dimensions of the vectors of an index; 0: it has none.   errors: EFORMAT */
+kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* The hash of the encoder that they are of; 0: none.   errors: EFORMAT */
+kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
+                           struct kg_err *err) KG_MUST_CHECK;
 /* vfs.c: the name of the door that takes what is missing for an error; NULL without
  * memory. */
 const char *kg_sql_strict(void);

@@ -4,7 +4,7 @@
  * say that these computations do not do (another activation, relative positions, a
  * decoder) is refused by name and value.
  */
-#include "encoder/encoder_internal.h"
+#include "retriever/encoder/encoder_internal.h"
 
 #include "base/file.h"
 #include "data/json.h"

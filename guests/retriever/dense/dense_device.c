@@ -11,7 +11,7 @@
  * numbers, of 64 they are 17 %, over a bus that is some sixty times as slow as the
  * device's memory. A kernel that chooses would save the latter (docs/gpu.md).
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/log.h"
 #include "base/mem.h"

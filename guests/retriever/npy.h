@@ -3,8 +3,8 @@
  * The number of rows stands in the header and is known at the end: the header has room
  * for any, and is written last.
  */
-#ifndef KG_DATA_NPY_H
-#define KG_DATA_NPY_H
+#ifndef KG_RETRIEVER_NPY_H
+#define KG_RETRIEVER_NPY_H
 
 #include "base/file.h"
 

@@ -6,7 +6,7 @@
  * again from the fp16 of the file. So the answer is that of fp16, in every bit; what
  * bytes save is memory and its traffic, what they cost is as many rows of the file.
  */
-#include "search/dense_internal.h"
+#include "retriever/dense/dense_internal.h"
 
 #include "base/columns.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* Opening an encoder: settings, tokenizer, weights, and the hash that says which encoder
  * it is.
  */
-#include "encoder/encoder_internal.h"
+#include "retriever/encoder/encoder_internal.h"
 
 #include "base/file.h"
 #include "base/hash.h"

@@ -2,7 +2,7 @@
  * (tools/oracle/make_encoder.py), bit for bit against themselves over batches, threads
  * and what computes, and what folders are refused.
  */
-#include "encoder/encoder.h"
+#include "retriever/encoder/encoder.h"
 
 #include "base/folder_testing.h"
 #include "base/pool.h"
