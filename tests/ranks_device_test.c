@@ -43,7 +43,7 @@ static void measure_once(void)
 {
     double flops;
 
-    NEED(kg_bench_gemm_flops(&flops, kg_backend_cpu_variant(0), KG_BF16, err));
+    NEED(kg_bench_compute_flops(&flops, kg_backend_cpu_variant(0), KG_BF16, err));
 }
 
 /* One layer of one head of 64. */

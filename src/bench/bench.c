@@ -14,6 +14,9 @@
 #include "base/sort.h"
 #include "tensor/backend.h"
 
+#include <assert.h>
+#include <ctype.h>
+#include <math.h>
 #include <string.h>
 
 /* ---- ceilings ---- */
@@ -183,9 +186,10 @@ static kg_status raise_ceilings(struct kg_bench_timing *t, struct kg_bench_repor
     return KG_OK;
 }
 
-/* The best of three, after one that warms up. */
-static kg_status measure_gemm(double *flops, const struct kg_backend *be,
-                              enum kg_dtype dtype, struct kg_err *err)
+/* The best of three, after one that warms up: multiply-adds in registers where the
+ * backend has that loop, else a product. */
+static kg_status measure_compute(double *flops, const struct kg_backend *be,
+                                 enum kg_dtype dtype, struct kg_err *err)
 {
     const double n = 1024;
     double best = 0;
@@ -197,7 +201,8 @@ static kg_status measure_gemm(double *flops, const struct kg_backend *be,
     for (int i = 0; i < 4; i++) {
         double start = kg_clock_seconds(), seconds;
 
-        KG_TRY_GOTO(out, gemm(be, slab, dtype, (int64_t)n, err));
+        KG_TRY_GOTO(out, be->peak ? kg_op_peak(be, dtype, 2 * n * n * n, err)
+                                  : gemm(be, slab, dtype, (int64_t)n, err));
         KG_TRY_GOTO(out, kg_bench_settle(be, slab, err));
         seconds = kg_clock_seconds() - start;
         best = i > 0 && (best == 0 || seconds < best) ? seconds : best;
@@ -208,8 +213,8 @@ out:
     return status;
 }
 
-kg_status kg_bench_gemm_flops(double *flops, const struct kg_backend *be,
-                              enum kg_dtype dtype, struct kg_err *err)
+kg_status kg_bench_compute_flops(double *flops, const struct kg_backend *be,
+                                 enum kg_dtype dtype, struct kg_err *err)
 {
     static struct {
         double flops;
@@ -218,7 +223,7 @@ kg_status kg_bench_gemm_flops(double *flops, const struct kg_backend *be,
     int threads = kg_threads_get();
 
     if (known[dtype].threads != threads) {
-        KG_TRY(measure_gemm(&known[dtype].flops, be, dtype, err));
+        KG_TRY(measure_compute(&known[dtype].flops, be, dtype, err));
         known[dtype].threads = threads;
     }
     *flops = known[dtype].flops;
@@ -279,9 +284,11 @@ static kg_status put_bar(struct kg_bench_report *r, struct kg_bench_bar bar, dou
         return kg_str_printf(r->out, err, ", \"%s\": %.6g, \"met\": %s}\n",
                              bar.at_most ? "at_most" : "at_least", bar.limit,
                              met(bar, value) ? "true" : "false");
-    return kg_str_printf(r->out, err, "  [%s %.0f %s: %s]\n",
-                         bar.at_most ? "at most" : "at least", bar.limit * scale, unit,
-                         met(bar, value) ? "met" : "NOT MET");
+    KG_TRY(kg_str_printf(r->out, err, "  [%s %.0f %s: ",
+                         bar.at_most ? "at most" : "at least", bar.limit * scale, unit));
+    return met(bar, value) ? kg_str_puts(r->out, "met]\n", err)
+                           : kg_str_printf(r->out, err, "NOT MET, by %.2g %s]\n",
+                                           fabs(value - bar.limit) * scale, unit);
 }
 
 kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rate *rate,
@@ -404,54 +411,81 @@ static const struct kg_bench_row rows[] = {
     {"ceilings",
      "multiply-adds in registers and a product beside them, fp32 and bf16; memory "
      "bandwidth",
-     false, NULL, kg_bench_ceilings},
+     false, NULL, kg_bench_ceilings, NULL},
     {"products", "each product of a layer at the 0.5B shape, 1 to 2,048 rows", true, NULL,
-     kg_bench_products},
+     kg_bench_products, NULL},
     {"ops",
      "products, attention, head and optimizer one by one, at shapes of 0.5B and 7B", true,
-     "lab", kg_bench_ops},
+     "lab", kg_bench_ops, NULL},
     {"decode",
-     "sampling at the 0.5B shape, batch 1 and 64, alone and beside a busy process", false,
-     NULL, kg_bench_decode},
-    {"train", "forward, backward and update at D=512 L=8 and the 0.5B shape", false, NULL,
-     kg_bench_train},
-    {"train-parts", "a step of either taken apart, as by train --parts", true, NULL,
-     kg_bench_train_parts},
+     "sampling at the 0.5B and 135M shapes, batch 1, 16 and 64, and beside a busy "
+     "process",
+     false, NULL, kg_bench_decode, kg_bench_decode_parts},
+    {"prefill", "a prompt of 512 tokens at the 0.5B and 135M shapes", false, NULL,
+     kg_bench_prefill, kg_bench_prefill_parts},
+    {"train", "forward, backward and update at D=512 L=8, the 135M and the 0.5B shape",
+     false, NULL, kg_bench_train, kg_bench_train_parts},
     {"experts",
      "training with 2 of 8 experts beside dense at D=512 L=8, and decoding by the bytes "
      "of experts that are read",
-     false, NULL, kg_bench_experts},
+     false, NULL, kg_bench_experts, NULL},
     {"lora", "a step of adapters beside one of all weights at the 0.5B shape, and memory",
-     false, NULL, kg_bench_lora},
+     false, NULL, kg_bench_lora, NULL},
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
-     "lab", kg_bench_episodes},
+     "lab", kg_bench_episodes, NULL},
     {"encode", "embedding of 64 texts of 128 tokens at the shapes of MiniLM and E5-base",
-     false, "retriever", kg_bench_encode},
+     false, "retriever", kg_bench_encode, NULL},
     {"search",
      "a pass over the vectors of 100,000 passages, in fp16 and int8, for 1 question and "
      "for 64",
-     false, "retriever", kg_bench_search},
+     false, "retriever", kg_bench_search, NULL},
     {"grader", "grading of mathematics: answers a second of processor time", false, "lab",
-     kg_bench_grader},
+     kg_bench_grader, NULL},
     {"head", "vocabulary head with Top-k, forward and backward, and its memory", true,
-     "lab", kg_bench_head},
+     "lab", kg_bench_head, kg_bench_head_parts},
     {"exact-kl", "the same with the exact KL of two heads", true, "lab",
-     kg_bench_exact_kl},
+     kg_bench_exact_kl, NULL},
     {"selection", "the largest 32 of a vocabulary, as a share of the head's product",
-     true, "lab", kg_bench_selection},
+     true, "lab", kg_bench_selection, NULL},
     {"policy",
      "head, exact-kl, selection, and the policy mathematics as a share of a step", false,
-     "lab", kg_bench_policy},
-    {NULL, NULL, false, NULL, NULL},
+     "lab", kg_bench_policy, NULL},
+    {0},
 };
 
 const struct kg_bench_row *kg_bench_table(void) { return rows; }
 
-kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_backend *be,
-                       enum kg_dtype ct, bool json, struct kg_err *err)
+/* By the CPU's operations, which then say what they took. */
+static kg_status run_apart(struct kg_bench_report *r, const struct kg_bench_row *row,
+                           struct kg_err *err)
 {
-    struct kg_bench_report report = {.out = out, .be = be, .json = json, .ct = ct};
+    const struct kg_backend *be = r->be;
+    kg_status status;
+
+    assert(row->parts);
+    if (!be->host_memory)
+        return kg_fail(err, KG_EUNSUPPORTED, "%s --parts: expected the CPU, found %s",
+                       row->name, be->name);
+    r->be = kg_bench_timed(be);
+    status = row->parts(r, err);
+    r->be = be;
+    return status;
+}
+
+bool kg_bench_wants(const struct kg_bench_report *r, const char *name)
+{
+    const char *at = r->row ? strstr(name, r->row) : NULL;
+
+    return r->row == NULL || (at && !isdigit((unsigned char)at[strlen(r->row)]));
+}
+
+kg_status kg_bench_run(struct kg_str *out, const struct kg_bench_opts *opts,
+                       struct kg_err *err)
+{
+    const char *name = opts->name;
+    struct kg_bench_report report = {
+        .out = out, .be = opts->be, .json = opts->json, .ct = opts->ct, .row = opts->row};
     kg_status status = KG_OK;
     bool found = false;
 
@@ -462,10 +496,15 @@ kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_bac
         if (!row->run)
             return kg_guest_missing(row->name, row->guest, err);
         kg_log_progress(1000, "bench %s", row->name);
-        status = row->run(&report, err);
+        status = opts->parts ? run_apart(&report, row, err) : row->run(&report, err);
     }
     kg_log_progress_end();
-    kg_buf_free(be, report.slab);
+    kg_buf_free(opts->be, report.slab);
+    if (found && status == KG_OK && opts->row && out->len == 0)
+        return kg_fail(err, KG_ENOTFOUND,
+                       "--row: expected part of a row's name, found "
+                       "'%s', which no row of %s has (without --row all are printed)",
+                       opts->row, name ? name : "any benchmark");
     return found ? status
                  : kg_str_unknown(KG_ENOTFOUND, NULL, name, rows,
                                   sizeof rows / sizeof *rows - 1, sizeof *rows, err);

@@ -25,16 +25,27 @@ struct kg_bench_row {
     bool part;         /* of another row: left out when all are run */
     const char *guest; /* that has it; NULL: none does */
     kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
+    /* the same work taken apart, on the CPU; NULL: it is not */
+    kg_status (*parts)(struct kg_bench_report *report, struct kg_err *err);
 };
 /* Ended by a row with name NULL. */
 const struct kg_bench_row *kg_bench_table(void);
 
-/* Run the named benchmark, or all with name NULL, with products in ct. Text for people,
- * or one JSON object a line.
- * be: measured by ceilings, ops, decode and train; the others measure the CPU
- * errors: NOTFOUND listing the valid names */
-kg_status kg_bench_run(struct kg_str *out, const char *name, const struct kg_backend *be,
-                       enum kg_dtype ct, bool json, struct kg_err *err) KG_MUST_CHECK;
+/* What is run, and on what. Text for people, or one JSON object a line. */
+struct kg_bench_opts {
+    const char *name; /* a benchmark; NULL: all */
+    /* Only rows whose name has this in it, of those that ask (products, decode, train and
+     * their parts); NULL: all. */
+    const char *row;
+    const struct kg_backend *be; /* of ceilings, ops, decode and train; others: the CPU */
+    enum kg_dtype ct;            /* products are made in it */
+    bool json;
+    bool parts; /* of `name`, which has them: a step taken apart */
+};
+/* errors: NOTFOUND listing the valid names, or where no row has such a name; UNSUPPORTED
+ * (parts of a device) */
+kg_status kg_bench_run(struct kg_str *out, const struct kg_bench_opts *opts,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 enum { KG_BENCH_EXCHANGE = 1 << 26 }; /* bytes that a rank sends to all, at most */
 /* What exchanges among ranks take, by the bytes that each sends: called by all of them,
@@ -56,10 +67,11 @@ kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
                             const struct kg_backend *be, int64_t n, bool json,
                             struct kg_err *err) KG_GUEST;
 
-/* FLOP/s of a product of 1024 x 1024 matrices in `dtype`, best of three: the ceiling that
- * a run's speed is related to, in some hundredths of a second and once in a process (for
- * its number of threads). `kedge bench ceilings` measures it with care. */
-kg_status kg_bench_gemm_flops(double *flops, const struct kg_backend *be,
-                              enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
+/* FLOP/s that a run's speed is related to: of multiply-adds in registers in `dtype`; of a
+ * device, the product of 1024 x 1024 matrices by its library. Best of three, in some
+ * hundredths of a second and once in a process (for its number of threads).
+ * `kedge bench ceilings` measures both with care. */
+kg_status kg_bench_compute_flops(double *flops, const struct kg_backend *be,
+                                 enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -30,6 +30,15 @@ const struct kg_bench_shape kg_bench_small = {
     .kv_heads = 4,
     .vocab = 4096,
 };
+const struct kg_bench_shape kg_bench_narrow = {
+    .name = "135M shape",
+    .hidden = 576,
+    .ffn = 1536,
+    .layers = 30,
+    .heads = 9,
+    .kv_heads = 3,
+    .vocab = 49152,
+};
 const struct kg_bench_shape kg_bench_half_b = {
     .name = "0.5B shape",
     .hidden = 896,
@@ -138,35 +147,75 @@ kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
 
 struct decoding {
     struct kg_rollout *engine; /* owned */
-    const int32_t *prompt;
+    int prompt_n;              /* of `prompt` */
     int batch;
     int tokens;
+    double vocab;
 };
+enum { PROMPT = 8, LONG_PROMPT = 512 };
+static int32_t prompt[LONG_PROMPT]; /* any tokens */
+
+/* The whole session: prompts and a first step, then the steps that are measured. */
+static kg_status decode_steps(double *seconds, struct decoding *d, struct kg_traj *trajs,
+                              struct kg_err *err)
+{
+    const struct kg_sampling s = {.temperature = 1,
+                                  .top_p = 1,
+                                  .max_tokens = d->tokens,
+                                  .ignore_eos = true,
+                                  .rng = {1, KG_RNG_TEST}};
+    const struct kg_request request = {
+        .prompt = prompt, .prompt_n = (size_t)d->prompt_n, .n_samples = d->batch};
+    const struct kg_rollout_session session = {.sampling = &s};
+    const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
+    struct kg_rollout_stats first;
+    struct kg_rollout_load load;
+    double steps;
+
+    KG_TRY(kg_rollout_begin(d->engine, &session, err));
+    KG_TRY(kg_rollout_submit(d->engine, &request, trajs, err));
+    KG_TRY(kg_rollout_step(d->engine, &load, err));
+    first = *stats;
+    kg_bench_parts_begin();
+    while (load.running + load.waiting > 0)
+        KG_TRY(kg_rollout_step(d->engine, &load, err));
+    steps = (double)(stats->decode_steps - first.decode_steps);
+    *seconds = (stats->decode_seconds - first.decode_seconds) / steps;
+    kg_bench_parts_draw(stats->draw_seconds - first.draw_seconds, steps * d->batch,
+                        d->vocab, steps);
+    return KG_OK;
+}
 
 /* Seconds of a decode step, by the engine's own clock. */
 static kg_status run_decoding(double *seconds, void *user, struct kg_err *err)
 {
     struct decoding *d = user;
-    struct kg_sampling s = {.temperature = 1,
-                            .top_p = 1,
-                            .max_tokens = d->tokens,
-                            .ignore_eos = true,
-                            .rng = {1, KG_RNG_TEST}};
-    struct kg_request request = {
-        .prompt = d->prompt, .prompt_n = 8, .n_samples = d->batch};
     struct kg_traj *trajs = kg_mem_calloc((size_t)d->batch, sizeof *trajs,
                                           "decoded sequences", err);
-    const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
     kg_status status;
 
     if (!trajs)
         return err->code;
-    status = kg_rollout_run(d->engine, trajs, &request, 1, &s, NULL, NULL, err);
-    if (status == KG_OK)
-        *seconds = stats->decode_seconds / (double)stats->decode_steps;
+    status = decode_steps(seconds, d, trajs, err);
     for (int i = 0; i < d->batch; i++)
         kg_traj_release(&trajs[i]);
     kg_mem_free(trajs);
+    return status;
+}
+
+/* Seconds of a prompt, which a first token is drawn behind. */
+static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
+{
+    struct decoding *d = user;
+    const struct kg_sampling s = {.temperature = 1, .top_p = 1, .max_tokens = 1};
+    const struct kg_request request = {
+        .prompt = prompt, .prompt_n = (size_t)d->prompt_n, .n_samples = 1};
+    struct kg_traj traj;
+    kg_status status;
+
+    status = kg_rollout_run(d->engine, &traj, &request, 1, &s, NULL, NULL, err);
+    *seconds = kg_rollout_stats(d->engine)->prefill_seconds;
+    kg_traj_release(&traj);
     return status;
 }
 
@@ -181,7 +230,8 @@ static kg_status run_beside_neighbour(double *seconds, void *user, struct kg_err
     return status;
 }
 
-/* Alone and beside a neighbour by turns, so that both see the same machine. */
+/* Alone and, where that is wanted, beside a neighbour by turns, so that both see the same
+ * machine. */
 static kg_status decode_turns(struct kg_bench_timing *alone,
                               struct kg_bench_timing *beside, struct kg_bench_report *r,
                               struct decoding *d, struct kg_err *err)
@@ -195,38 +245,14 @@ static kg_status decode_turns(struct kg_bench_timing *alone,
         alone_job.per_byte = 2.0 * d->batch / (double)kg_dtype_traits(r->ct)->bytes;
     }
     KG_TRY(kg_bench_time(alone, r, &alone_job, err)); /* warm */
-    *beside = (struct kg_bench_timing){.n = 0};
+    if (beside)
+        *beside = (struct kg_bench_timing){.n = 0};
     for (int i = 0; i < 3; i++) {
         KG_TRY(kg_bench_repeat(alone, r, &alone_job, err));
-        KG_TRY(kg_bench_repeat(beside, r, &beside_job, err));
+        if (beside)
+            KG_TRY(kg_bench_repeat(beside, r, &beside_job, err));
     }
     return KG_OK;
-}
-
-static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m,
-                             struct decoding *d, struct kg_err *err)
-{
-    double n = kg_bench_parameters(m);
-    double bytes = n * (double)kg_dtype_traits(m->ct)->bytes;
-    struct kg_bench_timing alone, beside;
-    char name[80];
-    struct kg_bench_rate rate = {
-        name,
-        d->batch == 1 ? bytes : 2 * n * d->batch,
-        d->batch == 1 ? "GB/s" : "GFLOP/s",
-        {d->batch == 1 ? 0.7 : 0.4, false},
-    };
-    struct kg_bench_share share = {name,        0, 0, "tokens/s", "the rate alone",
-                                   {0.5, false}};
-
-    snprintf(name, sizeof name, "decode 0.5B shape, batch %d", d->batch);
-    KG_TRY(decode_turns(&alone, &beside, r, d, err));
-    KG_TRY(kg_bench_put_rate(r, &rate, &alone, err));
-    share.part = d->batch / kg_bench_best(&beside);
-    share.whole = d->batch / kg_bench_best(&alone);
-    snprintf(name, sizeof name, "decode 0.5B shape, batch %d, beside a busy process",
-             d->batch);
-    return kg_bench_put_share(r, &share, err);
 }
 
 /* Of a run behind others, which have chosen plans and made tables. Up of a token: its id
@@ -236,7 +262,7 @@ static kg_status decode_rows(struct kg_bench_report *r, const struct kg_model *m
 static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
                             struct kg_err *err)
 {
-    const int64_t blocks = (8 + d->tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
+    const int64_t blocks = (PROMPT + d->tokens + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
     const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
     char name[80], planned[80];
     double seconds;
@@ -252,14 +278,15 @@ static kg_status decode_bus(struct kg_bench_report *r, struct decoding *d,
                                 planned, err);
 }
 
-static const int32_t some_prompt[8] = {11, 12, 13, 14, 15, 16, 17, 18};
-
 static kg_status start_decoding(struct decoding *d, const struct kg_model *m, int batch,
-                                int tokens, struct kg_err *err)
+                                int prompt_n, int tokens, struct kg_err *err)
 {
-    struct kg_rollout_opts opts = {.max_batch = batch, .max_len = 128};
+    struct kg_rollout_opts opts = {.max_batch = batch, .max_len = prompt_n + tokens};
 
-    *d = (struct decoding){.prompt = some_prompt, .batch = batch, .tokens = tokens};
+    *d = (struct decoding){
+        .prompt_n = prompt_n, .batch = batch, .tokens = tokens, .vocab = m->config.vocab};
+    for (int i = 0; i < LONG_PROMPT; i++)
+        prompt[i] = 11 + i % 97;
     return kg_rollout_create(&d->engine, m, NULL, &opts, err);
 }
 
@@ -270,7 +297,7 @@ kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *
     double seconds;
     kg_status status;
 
-    KG_TRY(start_decoding(&d, m, batch, tokens, err));
+    KG_TRY(start_decoding(&d, m, batch, PROMPT, tokens, err));
     KG_TRY_GOTO(out, run_decoding(&seconds, &d, err));
     status = decode_bus(r, &d, err);
 out:
@@ -278,31 +305,155 @@ out:
     return status;
 }
 
-static kg_status decode_batch(struct kg_bench_report *r, const struct kg_model *m,
-                              int batch, int tokens, struct kg_err *err)
+struct decode_row {
+    const struct kg_bench_shape *shape;
+    int batch, tokens; /* that each sequence decodes; 0: it is the prompt that counts */
+    double bar;
+    bool beside; /* a busy process, too */
+};
+static const struct decode_row decode_rows[] = {
+    {&kg_bench_half_b, 1, 40, 0.85, true},   {&kg_bench_half_b, 16, 20, 0.65, false},
+    {&kg_bench_half_b, 64, 10, 0.65, true},  {&kg_bench_narrow, 1, 100, 0.85, false},
+    {&kg_bench_narrow, 16, 60, 0.65, false}, {&kg_bench_narrow, 64, 40, 0.65, false},
+    {&kg_bench_half_b, 1, 0, 0, false},      {&kg_bench_narrow, 1, 0, 0, false},
+};
+
+static kg_status put_beside(struct kg_bench_report *r, const struct decoding *d,
+                            const char *name, const struct kg_bench_timing *alone,
+                            const struct kg_bench_timing *beside, struct kg_err *err)
 {
-    struct decoding d;
+    char label[120];
+    const struct kg_bench_share share = {label,
+                                         d->batch / kg_bench_best(beside),
+                                         d->batch / kg_bench_best(alone),
+                                         "tokens/s",
+                                         "the rate alone",
+                                         {0.5, false}};
+
+    snprintf(label, sizeof label, "%s, beside a busy process", name);
+    return kg_bench_put_share(r, &share, err);
+}
+
+static kg_status decode_row(struct kg_bench_report *r, const struct kg_model *m,
+                            const struct decode_row *row, const char *name,
+                            struct decoding *d, struct kg_err *err)
+{
+    const double n = kg_bench_parameters(m);
+    const bool one = row->batch == 1;
+    const struct kg_bench_rate rate = {name,
+                                       one ? n * (double)kg_dtype_traits(m->ct)->bytes
+                                           : 2 * n * row->batch,
+                                       one ? "GB/s" : "GFLOP/s",
+                                       {row->bar, false}};
+    struct kg_bench_timing alone, beside;
+
+    KG_TRY(decode_turns(&alone, row->beside ? &beside : NULL, r, d, err));
+    KG_TRY(kg_bench_put_rate(r, &rate, &alone, err));
+    if (row->beside)
+        KG_TRY(put_beside(r, d, name, &alone, &beside, err));
+    return decode_bus(r, d, err);
+}
+
+/* What layers multiply, attention too; the head has one row. */
+static kg_status prefill_row(struct kg_bench_report *r, const struct kg_model *m,
+                             const struct decode_row *row, const char *name,
+                             struct decoding *d, struct kg_err *err)
+{
+    const struct kg_model_config *c = &m->config;
+    const double n = kg_bench_parameters(m) - (double)c->vocab * c->hidden;
+    const double pairs = (double)d->prompt_n * d->prompt_n * c->layers;
+    const struct kg_bench_rate rate = {name,
+                                       2 * n * d->prompt_n +
+                                           2 * pairs * c->heads * c->head_dim,
+                                       "GFLOP/s",
+                                       {row->bar, false}};
+    const struct kg_bench_job job = {.run = run_prefill,
+                                     .user = d,
+                                     .repeats = 4,
+                                     .warm = true,
+                                     .ceiling = kg_bench_compute(r, false)};
+    struct kg_bench_timing t;
+
+    KG_TRY(kg_bench_time(&t, r, &job, err));
+    return kg_bench_put_rate(r, &rate, &t, err);
+}
+
+/* How a row is measured, of a model that is made for it. */
+typedef kg_status (*measure_fn)(struct kg_bench_report *r, const struct kg_model *m,
+                                const struct decode_row *row, const char *name,
+                                struct decoding *d, struct kg_err *err);
+
+static kg_status one_row(struct kg_bench_report *r, const struct decode_row *row,
+                         measure_fn measure, struct kg_err *err)
+{
+    struct decoding d = {0};
+    struct kg_model *m;
+    const bool prefill = row->tokens == 0;
+    char name[80];
     kg_status status;
 
-    KG_TRY(start_decoding(&d, m, batch, tokens, err));
-    KG_TRY_GOTO(out, decode_rows(r, m, &d, err));
-    status = decode_bus(r, &d, err);
+    if (prefill)
+        snprintf(name, sizeof name, "prefill %s, %d tokens", row->shape->name,
+                 LONG_PROMPT);
+    else
+        snprintf(name, sizeof name, "decode %s, batch %d", row->shape->name, row->batch);
+    if (!kg_bench_wants(r, name))
+        return KG_OK;
+    KG_TRY(kg_bench_model(&m, r, row->shape, false, err));
+    KG_TRY_GOTO(out, start_decoding(&d, m, row->batch, prefill ? LONG_PROMPT : PROMPT,
+                                    prefill ? 1 : row->tokens, err));
+    status = measure(r, m, row, name, &d, err);
 out:
     kg_rollout_free(d.engine);
+    kg_model_free(m);
     return status;
+}
+
+static kg_status each_row(struct kg_bench_report *r, bool prefill, measure_fn measure,
+                          struct kg_err *err)
+{
+    for (size_t i = 0; i < sizeof decode_rows / sizeof *decode_rows; i++)
+        if (prefill == (decode_rows[i].tokens == 0))
+            KG_TRY(one_row(r, &decode_rows[i], measure, err));
+    return KG_OK;
 }
 
 kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err)
 {
-    struct kg_model *m;
-    kg_status status;
+    return each_row(r, false, decode_row, err);
+}
 
-    KG_TRY(kg_bench_model(&m, r, &kg_bench_half_b, false, err));
-    status = decode_batch(r, m, 1, 40, err);
-    if (status == KG_OK)
-        status = decode_batch(r, m, 64, 10, err);
-    kg_model_free(m);
-    return status;
+kg_status kg_bench_prefill(struct kg_bench_report *r, struct kg_err *err)
+{
+    return each_row(r, true, prefill_row, err);
+}
+
+static kg_status row_parts(struct kg_bench_report *r, const struct kg_model *m,
+                           const struct decode_row *row, const char *name,
+                           struct decoding *d, struct kg_err *err)
+{
+    (void)m;
+    return kg_bench_best_parts(r, name, row->tokens == 0 ? run_prefill : run_decoding, d,
+                               err);
+}
+
+kg_status kg_bench_decode_parts_of(struct kg_bench_report *r,
+                                   const struct kg_bench_shape *s, int batch, int tokens,
+                                   struct kg_err *err)
+{
+    const struct decode_row row = {.shape = s, .batch = batch, .tokens = tokens};
+
+    return one_row(r, &row, row_parts, err);
+}
+
+kg_status kg_bench_decode_parts(struct kg_bench_report *r, struct kg_err *err)
+{
+    return each_row(r, false, row_parts, err);
+}
+
+kg_status kg_bench_prefill_parts(struct kg_bench_report *r, struct kg_err *err)
+{
+    return each_row(r, true, row_parts, err);
 }
 
 kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
@@ -319,7 +470,7 @@ kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *
     struct kg_bench_timing timing;
     kg_status status;
 
-    KG_TRY(start_decoding(&d, m, 1, 40, err));
+    KG_TRY(start_decoding(&d, m, 1, PROMPT, 40, err));
     KG_TRY_GOTO(out, kg_bench_time(&timing, r, &job, err));
     status = kg_bench_put_rate(r, &rate, &timing, err);
 out:

@@ -2,7 +2,8 @@
  * panels, few rows by weights that come from memory, many by weights in the cache.
  *
  * Few rows are bound by the memory's rate, many by the multiply-adds that registers can
- * make; each row stands beside its own ceiling.
+ * make; each row stands beside its own ceiling. What is asked of it depends on how the
+ * processor multiplies.
  */
 #include "bench/measure.h"
 
@@ -12,6 +13,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { REPEATS = 5 };
 static const double WORK_SECONDS = 0.05; /* of one repetition */
@@ -31,6 +33,26 @@ static const struct {
     {KG_MATMUL_NN, 512, "dy W"},   {KG_MATMUL_NN, 2048, "dy W"},
     {KG_MATMUL_TN, 512, "dy^T x"}, {KG_MATMUL_TN, 2048, "dy^T x"},
 };
+
+/* The share of the registers that is asked for, by what the backend says of its tiles:
+ * bf16 by an instruction, by tile registers, or widened to fp32; or fp32 itself. */
+double kg_bench_product_bar(const struct kg_backend *be, const struct kg_bench_product *p)
+{
+    const bool few = p->rows < 64 || p->kind == KG_MATMUL_TN;
+    char how[160] = "";
+
+    if (p->rows <= KG_BENCH_FEW_ROWS)
+        return 0;
+    if (p->dtype == KG_F32)
+        return 0.90;
+    if (be->describe)
+        be->describe(how, sizeof how);
+    if (strstr(how, "tile registers"))
+        return p->rows >= 512 ? 0.60 : 0;
+    if (strstr(how, "an instruction for pairs"))
+        return few ? 0.80 : 0.88;
+    return 0.85;
+}
 
 /* Operands of a product, and the copies of its weights that a repetition walks over. */
 struct work {
@@ -144,22 +166,21 @@ static kg_status measure(struct kg_bench_timing *t, double *theirs,
     return KG_OK;
 }
 
-static kg_status report(struct kg_bench_report *r, const char *what, const struct work *w,
+static kg_status report(struct kg_bench_report *r, const char *name, const struct work *w,
                         const struct kg_bench_timing *t,
                         const struct kg_bench_rival *rival, double theirs,
                         struct kg_err *err)
 {
     const struct kg_bench_product *p = &w->p;
     const bool memory = from_memory(p);
-    char name[64], text[128];
+    char text[128];
     struct kg_bench_rate rate = {.name = name,
                                  .work = memory ? (double)w->copy_bytes
                                                 : 2.0 * (double)p->rows * (double)p->n *
                                                       (double)p->k,
-                                 .unit = memory ? "GB/s" : "GFLOP/s"};
+                                 .unit = memory ? "GB/s" : "GFLOP/s",
+                                 .bar = {kg_bench_product_bar(r->be, p), false}};
 
-    snprintf(name, sizeof name, "%s, %lld rows, W %lld x %lld", what, (long long)p->rows,
-             (long long)p->n, (long long)p->k);
     KG_TRY(kg_bench_put_rate(r, &rate, t, err));
     if (!rival)
         return KG_OK;
@@ -174,12 +195,17 @@ static kg_status bench_one(struct kg_bench_report *r, const char *what,
 {
     struct work w = {.be = r->be, .p = *p};
     struct kg_bench_timing t = {.n = 0};
+    char name[64];
     double theirs;
     kg_status status;
 
+    snprintf(name, sizeof name, "%s, %lld rows, W %lld x %lld", what, (long long)p->rows,
+             (long long)p->n, (long long)p->k);
+    if (!kg_bench_wants(r, name))
+        return KG_OK;
     KG_TRY_GOTO(out, make(&w, err));
     KG_TRY_GOTO(out, measure(&t, &theirs, r, &w, rival, err));
-    status = report(r, what, &w, &t, rival, theirs, err);
+    status = report(r, name, &w, &t, rival, theirs, err);
 out:
     release(&w);
     return status;

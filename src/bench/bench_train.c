@@ -164,16 +164,21 @@ static kg_status train_bus(struct kg_bench_report *r, const struct training *t,
                                 "32 and 12 and 3 and 4 and 4", err);
 }
 
-static kg_status train_row(struct kg_bench_report *r, struct training *t,
-                           const char *shape, int repeats, double bar, struct kg_err *err)
+/* Training of one shape, as a row of `train` and taken apart. */
+struct step_row {
+    const struct kg_bench_shape *shape;
+    int n_seqs, seq_len, repeats;
+    double bar;
+};
+
+static kg_status train_row(struct kg_bench_report *r, const struct step_row *row,
+                           const char *name, struct training *t, struct kg_err *err)
 {
     struct kg_bench_timing timing;
-    char name[80];
 
-    snprintf(name, sizeof name, "train %s, %d x %d tokens", shape, t->n_seqs, t->seq_len);
-    KG_TRY(time_training(&timing, r, t, repeats, err));
-    KG_TRY(put_training(r, name, t, &timing, bar, err));
-    return train_bus(r, t, name, repeats, err);
+    KG_TRY(time_training(&timing, r, t, row->repeats, err));
+    KG_TRY(put_training(r, name, t, &timing, row->bar, err));
+    return train_bus(r, t, name, row->repeats, err);
 }
 
 kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
@@ -197,63 +202,67 @@ out:
 
 enum { SEQS = 8, LENGTH = 256 };
 
-kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
+static const struct step_row step_rows[] = {
+    {&kg_bench_small, SEQS, LENGTH, 5, 0.5},
+    {&kg_bench_narrow, 16, 512, 2, 0.5},
+    {&kg_bench_half_b, SEQS, LENGTH, 2, 0.5},
+    {&kg_bench_half_b, 1, SEQS *LENGTH, 2, 0},
+};
+
+/* How a row is measured, of a model that is made for it. */
+typedef kg_status (*measure_fn)(struct kg_bench_report *r, const struct step_row *row,
+                                const char *name, struct training *t, struct kg_err *err);
+
+static kg_status one_step_row(struct kg_bench_report *r, const struct step_row *row,
+                              measure_fn measure, struct kg_err *err)
 {
-    struct training small = {0}, half_b = {0};
+    struct training t = {0};
+    char name[80];
     kg_status status;
 
-    KG_TRY_GOTO(out, training_init(&small, r, &kg_bench_small, SEQS, LENGTH, err));
-    KG_TRY_GOTO(out, train_row(r, &small, kg_bench_small.name, 5, 0.5, err));
-    KG_TRY_GOTO(out, training_init(&half_b, r, &kg_bench_half_b, SEQS, LENGTH, err));
-    KG_TRY_GOTO(out, train_row(r, &half_b, kg_bench_half_b.name, 2, 0.5, err));
-    KG_TRY_GOTO(out, training_rows(&half_b, 1, SEQS * LENGTH, err));
-    status = train_row(r, &half_b, kg_bench_half_b.name, 2, 0, err);
+    snprintf(name, sizeof name, "train %s, %d x %d tokens", row->shape->name, row->n_seqs,
+             row->seq_len);
+    if (!kg_bench_wants(r, name))
+        return KG_OK;
+    KG_TRY_GOTO(out, training_init(&t, r, row->shape, row->n_seqs, row->seq_len, err));
+    status = measure(r, row, name, &t, err);
 out:
-    training_release(&small);
-    training_release(&half_b);
+    training_release(&t);
     return status;
 }
 
-/* The best of three steps, after one whose pages are new. */
-static kg_status step_parts(struct kg_bench_report *r, const char *name,
-                            struct training *t, struct kg_err *err)
+static kg_status each_step_row(struct kg_bench_report *r, measure_fn measure,
+                               struct kg_err *err)
 {
-    double seconds, best = 0;
+    for (size_t i = 0; i < sizeof step_rows / sizeof *step_rows; i++)
+        KG_TRY(one_step_row(r, &step_rows[i], measure, err));
+    return KG_OK;
+}
 
-    for (int i = 0; i < 4; i++) {
-        kg_bench_parts_begin();
-        KG_TRY(run_training(&seconds, t, err));
-        if (i > 0 && (best == 0 || seconds < best))
-            best = kg_bench_parts_keep(seconds);
-    }
-    return kg_bench_put_parts(r, name, err);
+kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err)
+{
+    return each_step_row(r, train_row, err);
+}
+
+static kg_status step_parts(struct kg_bench_report *r, const struct step_row *row,
+                            const char *name, struct training *t, struct kg_err *err)
+{
+    (void)row;
+    return kg_bench_best_parts(r, name, run_training, t, err);
 }
 
 kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
                                   const struct kg_bench_shape *s, int n_seqs, int seq_len,
                                   struct kg_err *err)
 {
-    struct kg_bench_report timed = *r;
-    struct training t = {0};
-    char name[80];
-    kg_status status;
+    const struct step_row row = {.shape = s, .n_seqs = n_seqs, .seq_len = seq_len};
 
-    if (!r->be->host_memory)
-        return kg_fail(err, KG_EUNSUPPORTED, "train --parts: expected the CPU, found %s",
-                       r->be->name);
-    timed.be = kg_bench_timed(r->be);
-    snprintf(name, sizeof name, "train %s, %d x %d tokens", s->name, n_seqs, seq_len);
-    KG_TRY_GOTO(out, training_init(&t, &timed, s, n_seqs, seq_len, err));
-    status = step_parts(r, name, &t, err);
-out:
-    training_release(&t);
-    return status;
+    return one_step_row(r, &row, step_parts, err);
 }
 
 kg_status kg_bench_train_parts(struct kg_bench_report *r, struct kg_err *err)
 {
-    KG_TRY(kg_bench_train_parts_of(r, &kg_bench_small, SEQS, LENGTH, err));
-    return kg_bench_train_parts_of(r, &kg_bench_half_b, SEQS, LENGTH, err);
+    return each_step_row(r, step_parts, err);
 }
 
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,

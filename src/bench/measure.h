@@ -26,6 +26,7 @@ struct kg_bench_report {
     const struct kg_backend *be; /* what is measured */
     bool json;
     enum kg_dtype ct;    /* products are made in it */
+    const char *row;     /* NULL, or a part of the names of rows that are wanted */
     int64_t gemm_side;   /* of the matrices of the ceilings; 0: 2,048 */
     double ceiling_time; /* seconds that one is sustained; 0: a quarter of one */
     unsigned char *slab; /* owned, the backend's: operands of the ceilings, made at
@@ -86,6 +87,9 @@ double kg_bench_median(const struct kg_bench_timing *t);
 
 /* ---- rows of the report ---- */
 
+/* Whether the row of this name is to be measured; "batch 1" is not in "batch 16". */
+bool kg_bench_wants(const struct kg_bench_report *r, const char *name);
+
 /* What is asked of a row; `{0}`: nothing. */
 struct kg_bench_bar {
     double limit;
@@ -124,7 +128,7 @@ struct kg_bench_shape {
     int32_t hidden, ffn, layers, heads, kv_heads, vocab;
     int32_t experts, per_token; /* which share ffn; 0: none */
 };
-extern const struct kg_bench_shape kg_bench_small, kg_bench_half_b;
+extern const struct kg_bench_shape kg_bench_small, kg_bench_narrow, kg_bench_half_b;
 
 kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
@@ -143,6 +147,14 @@ kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
 kg_status kg_bench_ceilings(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* bench_model.c */
 kg_status kg_bench_decode(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_decode_parts(struct kg_bench_report *r,
+                                struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_decode_parts_of(struct kg_bench_report *r,
+                                   const struct kg_bench_shape *s, int batch, int tokens,
+                                   struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_prefill(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_bench_prefill_parts(struct kg_bench_report *r,
+                                 struct kg_err *err) KG_MUST_CHECK;
 /* The row of what crosses to a device, of a second run. */
 kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
                               int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
@@ -155,7 +167,7 @@ kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_
 /* The row of what crosses to a device, of a second step. */
 kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
                              int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
-/* Steps taken apart, on the CPU.   errors: UNSUPPORTED (a device) */
+/* Steps taken apart: r->be is kg_bench_timed. */
 kg_status kg_bench_train_parts(struct kg_bench_report *r,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
@@ -170,13 +182,14 @@ kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int 
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
 /* bench_parts.c: the CPU's backend, whose operations say what they took */
 const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
-/* What follows is a piece of work of its own; it took so long and is the one to report.
- * returns seconds */
+/* What follows is what is measured: what was tallied before is forgotten. */
 void kg_bench_parts_begin(void);
-double kg_bench_parts_keep(double seconds);
-/* Rows of what was kept, beside their ceilings. */
-kg_status kg_bench_put_parts(struct kg_bench_report *r, const char *name,
-                             struct kg_err *err) KG_MUST_CHECK;
+/* So many tokens were drawn meanwhile, by all threads, in so many steps. */
+void kg_bench_parts_draw(double seconds, double tokens, double vocab, double steps);
+/* Rows of the best of three runs, beside their ceilings; run: *seconds of one step. */
+kg_status kg_bench_best_parts(struct kg_bench_report *r, const char *name,
+                              kg_bench_work_fn run, void *user,
+                              struct kg_err *err) KG_MUST_CHECK;
 /* bench_products.c */
 enum {
     KG_BENCH_FEW_ROWS = 8,            /* up to which weights come from memory: */
@@ -195,6 +208,8 @@ struct kg_bench_rival {
     kg_status (*run)(double *seconds, const struct kg_bench_product *p,
                      struct kg_err *err);
 };
+double kg_bench_product_bar(const struct kg_backend *be,
+                            const struct kg_bench_product *p);
 kg_status kg_bench_products(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_products_beside(struct kg_bench_report *r,
                                    const struct kg_bench_rival *rival,
@@ -205,6 +220,7 @@ kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_grader(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_head_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_selection(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_policy(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;

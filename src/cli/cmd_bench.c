@@ -23,7 +23,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define ALONE "serve|ceilings|ops|decode|train"
+#define ALONE "serve|ceilings|ops|decode|prefill|train"
 
 static bool json;
 static int64_t streams;
@@ -33,6 +33,7 @@ static int64_t piece_ms = 50;
 static int64_t soak_s;
 static int64_t ranks = 1;
 static bool parts;
+static const char *only_row;
 static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_bench_flags[] = {
@@ -53,9 +54,11 @@ const struct kg_flag kg_bench_flags[] = {
      "products by the library's fastest plan for each shape, whatever its bits: what "
      "exactness costs",
      0, 0, NULL},
-    {"parts", 0, KG_FOR("train", parts), NULL,
+    {"parts", 0, KG_FOR("decode|prefill|train|head", parts), NULL,
      "a step taken apart: seconds of its operations and the share of their ceilings", 0,
      0, NULL},
+    {"row", 0, KG_FOR("products|decode|prefill|train", only_row), "TEXT",
+     "only the rows whose name has this in it, such as \"batch 16\"", 0, 0, NULL},
     {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
     {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,
@@ -142,7 +145,8 @@ static kg_status bench_rows(struct kg_str *out, const char *name, enum kg_dtype 
     const struct kg_backend *be;
 
     KG_TRY(kg_load_device(&be, &kg_load, search ? KG_F32 : ct, err));
-    return kg_bench_run(out, name, be, ct, json, err);
+    return kg_bench_run(out, &(struct kg_bench_opts){name, only_row, be, ct, json, parts},
+                        err);
 }
 
 /* On GPUs from one to the other, by NCCL; else between memories of the host. There are
@@ -200,10 +204,6 @@ int kg_cmd_bench(int argc, char **argv)
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "serve") == 0)
         status = bench_serve(&out, &err);
     else if (status == KG_OK)
-        status = bench_rows(&out,
-                            parts      ? "train-parts"
-                            : argc > 0 ? argv[0]
-                                       : NULL,
-                            ct, &err);
+        status = bench_rows(&out, argc > 0 ? argv[0] : NULL, ct, &err);
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

@@ -254,7 +254,7 @@ const struct kg_command kg_commands[] = {
      "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
     {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
      "[flags] [NAME]", kg_bench_flags,
-     "Without a name all are run, in about five minutes on an idle machine of two "
+     "Without a name all are run, in about eight minutes on an idle machine of two "
      "cores; 10 GB of memory are used.\n\n"
      "A ceiling is measured again beside every row that is related to it; a row is the "
      "best of its repetitions. Where something is asked of a row, it ends with that and "

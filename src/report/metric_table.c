@@ -374,8 +374,8 @@ static const struct kg_metric_row rows[] = {
      "tokens of the updates that a micro-batch had already, as `train.share_prefix` has "
      "it: not computed again"},
     {"rl", "share_of_gemm_ceiling", KG_METRICS_TIME, "share of the ceiling",
-     "useful floating-point work of the step per time, relative to the products "
-     "measured at the start"},
+     "useful floating-point work of the step per time, relative to multiply-adds in "
+     "registers (of a GPU: a product of its library), measured at the start"},
     {"rl", "seconds/sampling/rank/NAME", KG_METRICS_TIME, "sampling, by rank",
      "with several ranks: seconds in which a rank samples and grades; for a "
      "rollout rank, the batch of this step"},

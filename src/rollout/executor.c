@@ -32,6 +32,7 @@
 /* What one thread needs to compute a part of a batch. */
 struct kg_worker {
     struct kg_rows *rows;              /* owned */
+    double draw_seconds;               /* of its share of a pass */
     struct kg_sampler_scratch scratch; /* when sampling truncates or adjusts */
     kg_status status;
     struct kg_err err;
@@ -581,14 +582,18 @@ static kg_status in_parallel(struct kg_exec *x, const struct kg_exec_pass *pass,
         w->status = KG_OK;
         if (compute && first < end)
             w->status = compute_range(x, w, pass, first, end - first, &w->err);
+        w->draw_seconds = -kg_clock_seconds();
         for (int32_t k = first; k < end && w->status == KG_OK; k++)
             draw_or_take(x, w, &pass->steps[k], k);
+        w->draw_seconds += kg_clock_seconds();
     }
-    for (int i = 0; i < T; i++)
+    for (int i = 0; i < T; i++) {
+        x->draw_seconds += x->workers[i].draw_seconds / T;
         if (x->workers[i].status != KG_OK) {
             *err = x->workers[i].err;
             return err->code;
         }
+    }
     return KG_OK;
 }
 
@@ -619,6 +624,7 @@ kg_status kg_exec_take(const struct kg_exec_pass **out, struct kg_exec *x,
     const struct kg_exec_pass *pass = &x->passes[x->taken % KG_EXEC_PASSES];
     bool drawn = x->m->backend->draw, outer = !drawn && outer_is_faster(x, pass->n);
     x->top_k = pass->top_k;
+    x->draw_seconds = 0;
     if (drawn)
         KG_TRY(end_draws(x, pass, err));
     else if (!outer)
@@ -627,7 +633,9 @@ kg_status kg_exec_take(const struct kg_exec_pass **out, struct kg_exec *x,
     *out = pass;
     if (pass->n > 1)
         return in_parallel(x, pass, outer, err);
+    x->draw_seconds = -kg_clock_seconds();
     draw_or_take(x, &x->workers[0], pass->steps, 0); /* the threads share the one row */
+    x->draw_seconds += kg_clock_seconds();
     return KG_OK;
 }
 

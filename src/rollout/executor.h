@@ -78,8 +78,9 @@ struct kg_exec {
     float *top_logp;
     uint16_t *experts; /* (rows,C) owned; NULL: none records */
     int top_capacity;
-    int top_k;  /* of what is in the arrays now: the widest of its sequences */
-    bool ahead; /* a pass may be launched before the one before it was taken */
+    int top_k;           /* of what is in the arrays now: the widest of its sequences */
+    double draw_seconds; /* of the pass taken last, by its threads together */
+    bool ahead;          /* a pass may be launched before the one before it was taken */
     /* pass n is n % KG_EXEC_PASSES; numbers go on through all sessions */
     struct kg_exec_pass passes[KG_EXEC_PASSES];
     int64_t launched, taken;

@@ -706,6 +706,7 @@ static kg_status decode(struct kg_rollout *r, struct kg_err *err)
         KG_TRY(launch(r, err));
     KG_TRY(kg_exec_take(&pass, &r->exec, err));
     KG_TRY(commit_pass(r, pass, err));
+    r->stats.draw_seconds += r->exec.draw_seconds;
     r->stats.decode_seconds += kg_clock_seconds() - begin;
     kg_buf_traffic_add(&r->stats.decode_traffic, be, before);
     return report(r, err);

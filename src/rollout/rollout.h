@@ -154,6 +154,7 @@ struct kg_rollout_stats {
     int64_t decode_steps;  /* with such a token */
     double prefill_seconds;
     double decode_seconds;
+    double draw_seconds;              /* of these: drawing from logits of this host */
     struct kg_traffic decode_traffic; /* other threads' in the same time too */
 };
 

@@ -562,10 +562,10 @@ static kg_status introduce(struct kg_run *run, struct kg_err *err)
     if (run->log.elsewhere)
         return KG_OK;
     KG_TRY(kg_run_data_log(&run->in, err));
-    KG_TRY(kg_bench_gemm_flops(&run->log.gemm_ceiling, run->state.model->backend,
-                               run->state.model->ct, err));
+    KG_TRY(kg_bench_compute_flops(&run->log.compute_ceiling, run->state.model->backend,
+                                  run->state.model->ct, err));
     if (run->work.ahead.all->n > 1)
-        run->log.gemm_ceiling *= run->work.ahead.all->n;
+        run->log.compute_ceiling *= run->work.ahead.all->n;
     return KG_OK;
 }
 

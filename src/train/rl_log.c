@@ -456,10 +456,10 @@ static void put_speed(struct kg_metrics *log, const struct kg_run *run,
                                          : 0);
     kg_metrics_put(log, "tokens_per_second/train",
                    train > 0 ? t->trained_tokens / train : 0);
-    if (run->log.gemm_ceiling > 0)
+    if (run->log.compute_ceiling > 0)
         kg_metrics_put(log, "share_of_gemm_ceiling",
                        step_flops(&run->in, &run->state, b, t) / all /
-                           run->log.gemm_ceiling);
+                           run->log.compute_ceiling);
     kg_metrics_put(log, "perf/shared_tokens", t->shared_tokens);
     kg_metrics_put(log, "memory/resident_gb", (double)kg_mem_resident_bytes() / 1e9);
     kg_metrics_put(log, "memory/peak_gb", (double)kg_mem_peak_bytes() / 1e9);

@@ -140,7 +140,7 @@ struct kg_run_log {
     struct kg_report_run *report; /* what report.html shows; NULL: nothing yet */
     struct kg_further_names further; /* said by graders so far */
     bool told_ungraded;              /* that many answers have no verdict */
-    double gemm_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
+    double compute_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
 };
 
 struct kg_saving; /* train/checkpoint.c */

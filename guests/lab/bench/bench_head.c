@@ -180,12 +180,8 @@ static struct kg_head_grad grad_of(const struct arrays *x)
                                  .dweight = kg_mat(x->dweight, KG_F32, V, D)};
 }
 
-static kg_status top_k_rows(struct kg_bench_report *r, const struct arrays *x,
-                            struct kg_err *err)
+static struct both_ways top_k_of(const struct kg_bench_report *r, const struct arrays *x)
 {
-    static const struct subject s = {
-        "head Top-k k=32, V=151936 D=896 N=4096, fwd+bwd", 3, 128 << 20, 2,
-        "  two [tokens x vocabulary] fp32 arrays: logits, grad"};
     struct both_ways b = {
         .be = r->be,
         .head = head_of(x, r->ct, ROWS),
@@ -198,7 +194,27 @@ static kg_status top_k_rows(struct kg_bench_report *r, const struct arrays *x,
     b.head.k = K;
     b.grad.a_target = x->a_target;
     b.grad.a_indices = x->a_at;
-    return measure(r, &s, &b, err);
+    return b;
+}
+
+static const struct subject top_k = {
+    "head Top-k k=32, V=151936 D=896 N=4096, fwd+bwd", 3, 128 << 20, 2,
+    "  two [tokens x vocabulary] fp32 arrays: logits, grad"};
+
+static kg_status top_k_rows(struct kg_bench_report *r, const struct arrays *x,
+                            struct kg_err *err)
+{
+    struct both_ways b = top_k_of(r, x);
+
+    return measure(r, &top_k, &b, err);
+}
+
+static kg_status top_k_parts(struct kg_bench_report *r, const struct arrays *x,
+                             struct kg_err *err)
+{
+    struct both_ways b = top_k_of(r, x);
+
+    return kg_bench_best_parts(r, top_k.name, run_both_ways, &b, err);
 }
 
 /* The anchor's logits are useful work in the forward; made again in the backward they
@@ -339,6 +355,11 @@ out:
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err)
 {
     return with_arrays(r, top_k_rows, err);
+}
+
+kg_status kg_bench_head_parts(struct kg_bench_report *r, struct kg_err *err)
+{
+    return with_arrays(r, top_k_parts, err);
 }
 
 kg_status kg_bench_exact_kl(struct kg_bench_report *r, struct kg_err *err)

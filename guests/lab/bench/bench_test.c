@@ -2,6 +2,7 @@
  * measured is not tested. */
 #include "lab/bench/lab_bench.h"
 
+#include "base/clock.h"
 #include "emu/emu.h"
 #include "tensor/backend_testing.h"
 #include "tensor/selfcheck.h"
@@ -47,7 +48,7 @@ static void a_rate_below_its_bar_is_not_met(void **state)
     easy.bar.limit = 0.5;
     assert_int_equal(kg_bench_put_rate(&r, &rate, &timing, &err), KG_OK);
     assert_non_null(strstr(kg_str_text(&out), "50.0 %"));
-    assert_non_null(strstr(kg_str_text(&out), "[at least 70 %: NOT MET]\n"));
+    assert_non_null(strstr(kg_str_text(&out), "[at least 70 %: NOT MET, by 20 %]\n"));
     kg_str_clear(&out);
     assert_int_equal(kg_bench_put_rate(&r, &easy, &timing, &err), KG_OK);
     assert_non_null(strstr(kg_str_text(&out), "[at least 50 %: met]\n"));
@@ -69,7 +70,8 @@ static void what_must_be_read_bounds_a_rate(void **state)
     kg_str_clear(&out);
     both.memory = timing.ceiling * 2;
     assert_int_equal(kg_bench_put_rate(&r, &rate, &both, &err), KG_OK);
-    assert_non_null(strstr(kg_str_text(&out), "50.0 %  [at least 70 %: NOT MET]"));
+    assert_non_null(
+        strstr(kg_str_text(&out), "50.0 %  [at least 70 %: NOT MET, by 20 %]"));
     kg_str_release(&out);
 }
 
@@ -87,7 +89,7 @@ static void memory_above_its_bar_is_not_met(void **state)
     kg_str_clear(&out);
     assert_int_equal(kg_bench_put_bytes(&r, "memory", 129.0 * (1 << 20), most, &err),
                      KG_OK);
-    assert_non_null(strstr(kg_str_text(&out), "[at most 128 MiB: NOT MET]"));
+    assert_non_null(strstr(kg_str_text(&out), "[at most 128 MiB: NOT MET, by 1 MiB]"));
     kg_str_release(&out);
 }
 
@@ -118,14 +120,150 @@ static void rows_are_json_objects(void **state)
     kg_str_release(&out);
 }
 
+static void a_row_that_nobody_has_is_an_error(void **state)
+{
+    struct kg_str out = {0};
+    struct kg_err err;
+
+    (void)state;
+    assert_int_equal(kg_bench_run(&out,
+                                  &(struct kg_bench_opts){.name = "decode",
+                                                          .row = "batch 17",
+                                                          .be = backend(),
+                                                          .ct = KG_F32},
+                                  &err),
+                     KG_ENOTFOUND);
+    assert_string_equal(err.message,
+                        "--row: expected part of a row's name, found 'batch 17', which "
+                        "no row of decode has (without --row all are printed)");
+    kg_str_release(&out);
+}
+
+static void rows_are_chosen_by_a_part_of_their_name(void **state)
+{
+    static const struct {
+        const char *row, *name;
+        bool wanted;
+    } cases[] = {
+        {NULL, "decode 0.5B shape, batch 1", true},
+        {"batch 1", "decode 0.5B shape, batch 1", true},
+        {"batch 1", "decode 0.5B shape, batch 16", false},
+        {"batch 16", "decode 0.5B shape, batch 16", true},
+        {"0.5B shape", "decode 0.5B shape, batch 64", true},
+        {"135M", "decode 0.5B shape, batch 64", false},
+        {"decode", "decode 0.5B shape, batch 64", true},
+        {"x W^T, 2", "x W^T, 2048 rows, W 896 x 896", false},
+        {"x W^T", "x W^T, 2048 rows, W 896 x 896", true},
+        {"W 896 x 4864", "dy W, 512 rows, W 896 x 4864", true},
+        {"W 896 x 48", "dy W, 512 rows, W 896 x 4864", false},
+        {"dy W", "dy^T x, 512 rows, W 896 x 4864", false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct kg_bench_report r = {.row = cases[i].row};
+
+        assert_true(kg_bench_wants(&r, cases[i].name) == cases[i].wanted);
+    }
+}
+
+static void say_pairs(char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "kg_cpu_v4_bf16, tiles of 8 x 32 sums, 5 x 32 of bf16 by an "
+             "instruction for pairs");
+}
+static void say_tiles(char *text, size_t bytes)
+{
+    snprintf(text, bytes,
+             "kg_cpu_v4_amx, tiles of 8 x 32 sums, 32 x 32 of bf16 by tile "
+             "registers");
+}
+
+/* What is asked of products, by how they are multiplied. */
+static void the_bar_of_a_product_is_its_instruction_s(void **state)
+{
+    static const struct kg_backend pairs = {.describe = say_pairs};
+    static const struct kg_backend tiles = {.describe = say_tiles};
+    static const struct kg_backend fused = {0};
+    static const struct {
+        const struct kg_backend *be;
+        struct kg_bench_product p;
+        double bar;
+    } cases[] = {
+        {&pairs, {KG_MATMUL_NT, 1, 896, 896, KG_BF16}, 0},
+        {&pairs, {KG_MATMUL_NT, 8, 896, 896, KG_BF16}, 0},
+        {&pairs, {KG_MATMUL_NT, 16, 896, 896, KG_BF16}, 0.80},
+        {&pairs, {KG_MATMUL_NT, 64, 896, 896, KG_BF16}, 0.88},
+        {&pairs, {KG_MATMUL_NT, 2048, 896, 896, KG_BF16}, 0.88},
+        {&pairs, {KG_MATMUL_NN, 512, 896, 896, KG_BF16}, 0.88},
+        {&pairs, {KG_MATMUL_TN, 512, 896, 896, KG_BF16}, 0.80},
+        {&pairs, {KG_MATMUL_NT, 512, 896, 896, KG_F32}, 0.90},
+        {&tiles, {KG_MATMUL_NT, 64, 896, 896, KG_BF16}, 0},
+        {&tiles, {KG_MATMUL_NT, 512, 896, 896, KG_BF16}, 0.60},
+        {&tiles, {KG_MATMUL_TN, 2048, 896, 896, KG_BF16}, 0.60},
+        {&tiles, {KG_MATMUL_TN, 2048, 896, 896, KG_F32}, 0.90},
+        {&fused, {KG_MATMUL_NT, 1, 896, 896, KG_BF16}, 0},
+        {&fused, {KG_MATMUL_NT, 16, 896, 896, KG_BF16}, 0.85},
+        {&fused, {KG_MATMUL_TN, 512, 896, 896, KG_BF16}, 0.85},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_true(kg_bench_product_bar(cases[i].be, &cases[i].p) == cases[i].bar);
+}
+
+static int peaks, products;
+
+static double count_peak(enum kg_dtype t, double flops)
+{
+    (void)t;
+    peaks++;
+    return flops;
+}
+static kg_status count_product(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                               enum kg_matmul_kind kind, bool accumulate,
+                               struct kg_err *err)
+{
+    (void)c, (void)a, (void)b, (void)kind, (void)accumulate, (void)err;
+    products++;
+    return KG_OK;
+}
+
+/* A run's speed stands beside the registers, not beside a product of kedge's own; beside
+ * a product where a backend has no such loop. */
+static void the_ceiling_of_a_run_is_the_registers(void **state)
+{
+    const int threads = kg_threads_get();
+    struct kg_backend be = *kg_backend_cpu_variant(0);
+    struct kg_err err;
+    double flops;
+
+    (void)state;
+    be.peak = count_peak;
+    be.matmul = count_product;
+    kg_threads_set(threads + 1); /* not what was measured before */
+    assert_int_equal(kg_bench_compute_flops(&flops, &be, KG_BF16, &err), KG_OK);
+    assert_int_equal(peaks, 4);
+    assert_int_equal(products, 0);
+    be.peak = NULL;
+    kg_threads_set(threads + 2);
+    assert_int_equal(kg_bench_compute_flops(&flops, &be, KG_BF16, &err), KG_OK);
+    assert_int_equal(peaks, 4);
+    assert_int_equal(products, 4);
+    kg_threads_set(threads);
+}
+
 static void an_unknown_benchmark_lists_the_valid_ones(void **state)
 {
     struct kg_str out = {0};
     struct kg_err err;
 
     (void)state;
-    assert_int_equal(kg_bench_run(&out, "polcy", backend(), KG_F32, false, &err),
-                     KG_ENOTFOUND);
+    assert_int_equal(
+        kg_bench_run(&out, &(struct kg_bench_opts){.name = "polcy", .be = backend()},
+                     &err),
+        KG_ENOTFOUND);
     for (const struct kg_bench_row *row = kg_bench_table(); row->name; row++)
         assert_non_null(strstr(err.message, row->name));
     assert_non_null(strstr(err.message, "'polcy'"));
@@ -157,7 +295,10 @@ static void the_grader_is_measured(void **state)
     struct kg_err err;
 
     (void)state;
-    if (kg_bench_run(&out, "grader", backend(), KG_F32, true, &err) != KG_OK)
+    if (kg_bench_run(
+            &out,
+            &(struct kg_bench_opts){.name = "grader", .be = backend(), .json = true},
+            &err) != KG_OK)
         fail_msg("%s", err.message);
     assert_non_null(
         strstr(kg_str_text(&out), "\"unit\": \"answers/s\", \"at_least\": 1"));
@@ -385,7 +526,7 @@ static void a_training_step_is_taken_apart(void **state)
     enum { N = sizeof parts / sizeof *parts };
     const struct kg_backend *cpu = kg_backend_cpu_variant(0);
     struct kg_str out = {0};
-    struct kg_bench_report r = brief_report(&out, cpu, KG_BF16);
+    struct kg_bench_report r = brief_report(&out, kg_bench_timed(cpu), KG_BF16);
     double work[N], share, all = 0;
     struct kg_err err;
 
@@ -407,16 +548,63 @@ static void a_training_step_is_taken_apart(void **state)
     kg_str_release(&out);
 }
 
-static void only_the_cpu_takes_a_step_apart(void **state)
+/* Steps of one, few and many rows, by all threads together and each for itself: the parts
+ * are there, work is what the rows make of it, and drawing reads every logit. */
+static void a_decode_step_is_taken_apart(void **state)
 {
-    struct kg_str out = {0};
-    struct kg_bench_report r = {.out = &out, .ct = KG_F32};
-    struct kg_err err = {0};
+    static const char *const parts[] = {"x W^T",
+                                        "head",
+                                        "attention",
+                                        "norms",
+                                        "rope",
+                                        "activations, biases",
+                                        "embedding",
+                                        "casts, weights packed",
+                                        "copies, zeros, sums",
+                                        "drawing tokens"};
+    enum { N = sizeof parts / sizeof *parts };
+    static const int batches[] = {1, 3, 8, 40};
+    const struct kg_backend *cpu = kg_backend_cpu_variant(0);
+    double share, one[N];
+    struct kg_err err;
 
     (void)state;
-    assert_int_equal(kg_backend_open(&r.be, "far", &err), KG_OK);
-    assert_int_equal(kg_bench_train_parts(&r, &err), KG_EUNSUPPORTED);
-    assert_string_equal(err.message, "train --parts: expected the CPU, found far");
+    for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+        struct kg_str out = {0};
+        struct kg_bench_report r = brief_report(&out, kg_bench_timed(cpu), KG_BF16);
+
+        r.json = true;
+        if (kg_bench_decode_parts_of(&r, &tiny_shape, batches[b], 6, &err) != KG_OK)
+            fail_msg("%s", err.message);
+        for (int i = 0; i < N; i++) {
+            double work = work_of_part(&share, kg_str_text(&out), parts[i]);
+
+            assert_true(share > 0 && share < 1.01);
+            one[i] = b == 0 ? work : one[i];
+            assert_true(fabs(work / one[i] / batches[b] - 1) < 0.01);
+        }
+        kg_buf_free(cpu, r.slab);
+        kg_str_release(&out);
+    }
+}
+
+static void only_the_cpu_takes_a_step_apart(void **state)
+{
+    static const char *const names[] = {"decode", "prefill", "train", "head"};
+    struct kg_bench_opts opts = {.ct = KG_F32, .parts = true};
+    struct kg_str out = {0};
+    struct kg_err err = {0};
+    char expected[80];
+
+    (void)state;
+    assert_int_equal(kg_backend_open(&opts.be, "far", &err), KG_OK);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        opts.name = names[i];
+        assert_int_equal(kg_bench_run(&out, &opts, &err), KG_EUNSUPPORTED);
+        snprintf(expected, sizeof expected, "%s --parts: expected the CPU, found far",
+                 names[i]);
+        assert_string_equal(err.message, expected);
+    }
     kg_str_release(&out);
 }
 
@@ -457,7 +645,12 @@ int main(void)
         cmocka_unit_test(parameters_of_a_token_are_its_experts),
         cmocka_unit_test(a_step_of_adapters_is_measured),
         cmocka_unit_test(a_training_step_is_taken_apart),
+        cmocka_unit_test(a_decode_step_is_taken_apart),
         cmocka_unit_test(only_the_cpu_takes_a_step_apart),
+        cmocka_unit_test(a_row_that_nobody_has_is_an_error),
+        cmocka_unit_test(rows_are_chosen_by_a_part_of_their_name),
+        cmocka_unit_test(the_bar_of_a_product_is_its_instruction_s),
+        cmocka_unit_test(the_ceiling_of_a_run_is_the_registers),
         cmocka_unit_test(the_loop_in_registers_does_what_it_is_asked),
     };
 
