@@ -12,6 +12,7 @@
 #include "ranks/devices.h"
 
 #include <limits.h>
+#include <pthread.h>
 
 struct kg_load_args kg_load;
 struct kg_truncation kg_truncation = {.top_p = 1};
@@ -147,6 +148,40 @@ kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
     return kg_model_share(out, base, &opts, err);
 }
 
+struct reading {
+    const char *dir;
+    struct kg_tokenizer *tok;
+    kg_status status;
+    struct kg_err err;
+};
+
+static void *read_tokenizer(void *user)
+{
+    struct reading *r = user;
+    r->status = kg_load_tokenizer(&r->tok, r->dir, &r->err);
+    return NULL;
+}
+
+/* A tokenizer of a small model takes one thread half as long as the weights, whose pages
+ * and panels keep all threads waiting for memory: both at once. The model's error is told
+ * first, as if it were read first. */
+static kg_status open_both(struct kg_loaded *l, const char *dir,
+                           const struct kg_model_opts *opts, struct kg_err *err)
+{
+    struct reading r = {.dir = dir};
+    pthread_t thread;
+    const bool apart = pthread_create(&thread, NULL, read_tokenizer, &r) == 0;
+    const kg_status status = kg_model_open(&l->model, dir, opts, err);
+    if (apart)
+        pthread_join(thread, NULL);
+    else
+        read_tokenizer(&r);
+    l->tok = r.tok;
+    if (status == KG_OK && r.status != KG_OK)
+        *err = r.err;
+    return status == KG_OK ? r.status : status;
+}
+
 kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err)
 {
@@ -159,8 +194,7 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
         KG_TRY(take_adapter(&opts, &lora, args->adapter, err));
     KG_TRY(kg_load_dtype(&opts.ct, args->dtype, err));
     KG_TRY(kg_load_device(&opts.backend, args, opts.ct, err));
-    KG_TRY_GOTO(out, kg_model_open(&l->model, args->dir, &opts, err));
-    KG_TRY_GOTO(out, kg_load_tokenizer(&l->tok, args->dir, err));
+    KG_TRY_GOTO(out, open_both(l, args->dir, &opts, err));
     if (l->tok && args->adapter)
         KG_TRY_GOTO(out, kg_tokenizer_check_beside(l->tok, args->adapter, err));
     if (l->tok)
