@@ -76,9 +76,11 @@ static void a_flag_that_does_not_act_is_refused(void **state)
     refused("bench ops --ranks 2", "--ranks acts with ranks alone, found ops");
     refused("bench ranks --dtype bf16", "--dtype does not act with ranks");
     refused("bench ranks --device cuda --products own",
-            "--products acts with serve|ceilings|ops|decode|prefill|train alone, found ranks");
+            "--products acts with serve|ceilings|ops|decode|prefill|train alone, found "
+            "ranks");
     refused("bench ranks --device cuda --libraries d",
-            "--libraries acts with serve|ceilings|ops|decode|prefill|train alone, found ranks");
+            "--libraries acts with serve|ceilings|ops|decode|prefill|train alone, found "
+            "ranks");
     /* what is after all of argv counts, and the whole of its name */
     refused("search --port 1 query x.db serve",
             "--port acts with serve alone, found query");
