@@ -32,6 +32,11 @@ bool kg_recipe_records_kept(const struct kg_recipe *r)
     return kg_recipe_truncates(r) && !r->reproduction;
 }
 
+bool kg_recipe_shares(const struct kg_recipe *r)
+{
+    return r->train.share_prefix && r->train.router_aux == 0;
+}
+
 bool kg_recipe_off_policy(const struct kg_recipe *r)
 {
     return r->train.updates_per_step > 1 || r->rollout.lag > 0 ||

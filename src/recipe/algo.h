@@ -32,5 +32,8 @@ bool kg_recipe_truncates(const struct kg_recipe *r);
  * A reproduction does not: its ratios are of the full softmax, as those that it
  * reproduces. */
 bool kg_recipe_records_kept(const struct kg_recipe *r);
+/* Whether a micro-batch computes what its sequences begin with in common once: not where
+ * train.router_aux has a loss over every token of each. */
+bool kg_recipe_shares(const struct kg_recipe *r);
 
 #endif

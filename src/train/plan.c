@@ -90,7 +90,7 @@ static kg_status shared_line(struct kg_str *out, const struct kg_run_inputs *in,
     const int64_t answer = kg_recipe_answer_tokens(&in->recipe);
     double prompt = 0;
 
-    if (!in->recipe.train.share_prefix || samples < 2 || in->train.n == 0)
+    if (!kg_recipe_shares(&in->recipe) || samples < 2 || in->train.n == 0)
         return KG_OK;
     for (size_t i = 0; i < in->train.n; i++)
         prompt += (double)in->train.ids[i].n / (double)in->train.n;

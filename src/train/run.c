@@ -598,7 +598,7 @@ static void size_rows(struct kg_run_work *work, const struct kg_run_inputs *in,
         .checkpoint = r->train.checkpoint_layers,
         .kl = exact,
         .anchor = anchor_apart(in, state, exact),
-        .share = r->train.share_prefix,
+        .share = kg_recipe_shares(r),
     };
     if (state->sampler && state->sampler->ct != state->model->ct)
         work->sampler_opts = (struct kg_rows_opts){.max_tokens = larger(longest, 1024),

@@ -13,6 +13,7 @@
 #include "data/jsonl.h"
 #include "ranks/lanes.h"
 #include "ranks/share.h"
+#include "recipe/algo.h"
 #include "report/path.h"
 #include "train/epochs.h"
 #include "traj/traj.h"
@@ -430,7 +431,7 @@ kg_status kg_sft_step(struct kg_run *run, struct kg_err *err)
     kg_status status;
 
     KG_TRY_GOTO(out, draw_batch(&b, &run->in, run->state.count.sft_step, err));
-    if (run->in.recipe.train.share_prefix)
+    if (kg_recipe_shares(&run->in.recipe))
         gather_prompts(&b, &run->in, run->state.model);
     KG_TRY_GOTO(out, gradient(&loss, &run->in, &run->state, &run->work, &b, err));
     kg_metrics_put(&log, "loss", loss.loss);
