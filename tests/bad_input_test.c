@@ -277,12 +277,12 @@ static void compositions(void **state)
          NULL},
         {"validation that the sampler refuses", NULL,
          TRAIN "data.val=$D/test.jsonl eval.temperature=1e-5 --dry-run", 1,
-         "eval: temperature must be 0 or between 0.0001", NULL},
+         "eval.temperature: expected a number from 0.0001 to 10000, or 0", NULL},
         {"a temperature that rounds to greedy", NULL, TRAIN "eval.temperature=1e-46", 1,
          "eval.temperature: expected a number", NULL},
         {"scores at a temperature that nothing is sampled at", NULL,
-         "score -m tests/data/verl_digit_llama -t 1e-37 </dev/null", 1,
-         "temperature must be 0 or between 0.0001", NULL},
+         "score -m tests/data/verl_digit_llama -t 1e-37 </dev/null", 2,
+         "--temperature: expected a number from 0.0001 to 10000, or 0", NULL},
     };
 
     (void)state;

@@ -57,7 +57,8 @@ static kg_status put_expected(struct kg_str *out, const struct kg_opt_row *row,
     for (const char *p = row->choices; p && *p; p++)
         KG_TRY(kg_str_puts(out, *p == '|' ? ", " : (char[]){*p, '\0'}, err));
     if (kg_opt_is_number(row) && has_range(row))
-        KG_TRY(kg_str_printf(out, err, " from %.15g to %.15g", row->min, row->max));
+        KG_TRY(kg_str_printf(out, err, " from %.15g to %.15g%s", row->min, row->max,
+                             row->or_zero ? ", or 0" : ""));
     return kg_str_printf(out, err, ", found %s", found);
 }
 
@@ -147,7 +148,37 @@ static bool is_within(const struct kg_opt_row *row, int64_t n, double x)
 {
     if (is_whole(row))
         return n >= whole_limit(row->min) && n <= whole_limit(row->max);
-    return x >= row->min && x <= row->max;
+    return kg_opt_allows(row, x);
+}
+
+bool kg_opt_allows(const struct kg_opt_row *row, double x)
+{
+    const bool is_float = row->type == KG_OPT_FLOAT; /* which limits may not be */
+    const double min = is_float ? (double)(float)row->min : row->min;
+    const double max = is_float ? (double)(float)row->max : row->max;
+
+    return !has_range(row) || (x >= min && x <= max) || (row->or_zero && x == 0);
+}
+
+double kg_opt_number(const struct kg_opt_row *row, const void *of)
+{
+    const void *field = (const char *)of + row->at;
+
+    return row->type == KG_OPT_INT     ? (double)*(const int64_t *)field
+           : row->type == KG_OPT_INT32 ? *(const int *)field
+           : row->type == KG_OPT_FLOAT ? (double)*(const float *)field
+                                       : *(const double *)field;
+}
+
+kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
+                             struct kg_err *err)
+{
+    char found[40];
+
+    if (kg_opt_allows(row, kg_opt_number(row, of)))
+        return KG_OK;
+    snprintf(found, sizeof found, "%g", kg_opt_number(row, of));
+    return kg_opt_refuse(row, found, NULL, err);
 }
 
 static kg_status check_number(const struct kg_opt_row *row, const char *text,

@@ -14,6 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* A row leaves out the columns at its end that it does not need. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
 struct kg_opt_list {
     const char *const *items; /* (n) borrowed; none is empty */
     size_t n;
@@ -44,6 +47,7 @@ struct kg_opt_row {
     const char *choices; /* "a|b|c"; NULL: any value of the type */
     const char *help;    /* one line */
     unsigned free;       /* enum kg_opt_free */
+    bool or_zero;        /* 0 is allowed beside the range, which is above it */
 };
 /* Where a value may be another one: when a run is resumed (train.steps; rows say true),
  * and on each rank of a run (run.threads, folders of a machine). */
@@ -72,6 +76,13 @@ bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
  * errors: EINVAL "WHERE: KEY: expected ..., found ..."; where NULL: from KEY on */
 kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const char *where,
                        struct kg_err *err) KG_MUST_CHECK;
+/* The number that the row's field of a struct has. */
+double kg_opt_number(const struct kg_opt_row *row, const void *of);
+/* The same check of the number that the row's field of a struct has. */
+kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* Whether a number is in the row's range. */
+bool kg_opt_allows(const struct kg_opt_row *row, double x);
 /* The same refusal; found: how it calls what was given. */
 kg_status kg_opt_refuse(const struct kg_opt_row *row, const char *found,
                         const char *where, struct kg_err *err);

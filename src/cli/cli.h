@@ -61,6 +61,7 @@ struct kg_flag {
     double min;           /* INT and REAL; min == max == 0 means no range */
     double max;
     const char *choices; /* "a|b" */
+    bool or_zero;        /* 0 is allowed beside the range */
 };
 
 /* The type of a flag, by the variable that it fills. */

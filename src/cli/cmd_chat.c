@@ -30,7 +30,7 @@
 static const char *chat_template = "auto";
 static const char *system_text;
 static const char *date;
-static float temperature = 0.7f;
+static struct kg_sampling sampled = {.temperature = 0.7f, KG_TRUNCATION_OFF};
 static int64_t max_tokens = 1024;
 static int64_t max_len;
 static int64_t seed = -1;
@@ -46,9 +46,8 @@ const struct kg_flag kg_chat_flags[] = {
     {"date", 0, KG_TO(date), "YYYY-MM-DD",
      "the day, for chat templates that ask for it (default: the clock's at the start)", 0,
      0, NULL},
-    {"temperature", 't', KG_TO(temperature), "T",
-     "0 takes the likeliest token (default 0.7)", 0, 10000, NULL},
-    KG_FLAGS_OF(kg_truncation_flags),
+    KG_TEMPERATURE_FLAG(0.7, sampled),
+    KG_TRUNCATION_FLAGS(sampled),
     {"max-tokens", 0, KG_TO(max_tokens), "N",
      "tokens of an answer at most (default 1024)", 1, INT_MAX / 2, NULL},
     {"max-len", 0, KG_TO(max_len), "N",
@@ -527,12 +526,9 @@ int kg_cmd_chat(int argc, char **argv)
         return kg_cli_usage("expected --model DIR");
     if (seed < 0)
         seed = (int64_t)(kg_clock_unix_seconds() * 1e3) * KG_SEED_SAMPLES;
-    c.sampling = (struct kg_sampling){.temperature = temperature,
-                                      .top_p = kg_truncation.top_p,
-                                      .top_k = kg_truncation.top_k,
-                                      .min_p = kg_truncation.min_p,
-                                      .max_tokens = (int32_t)max_tokens,
-                                      .rng = kg_seed_key()};
+    c.sampling = sampled;
+    c.sampling.max_tokens = (int32_t)max_tokens;
+    c.sampling.rng = kg_seed_key();
     kg_status status = open_chat(&c, &err);
     if (status == KG_OK) {
         catch_interrupt();

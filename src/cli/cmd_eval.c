@@ -36,7 +36,14 @@ static int64_t wait_s; /* 0: not given */
 static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
 
-#define KEY(type, name) KG_OPT_##type, false, NULL, &given, name, NULL, NULL, NULL
+#define KEY(type, name)      KEY_OF(KG_OPT_##type, name)
+#define KEY_OF(type, name)   type, false, NULL, &given, name, NULL, NULL, NULL
+#define SAMPLING_TYPE(field) KG_TO_TYPE(((struct kg_sampling *)0)->field)
+#define SAMPLING_KEY(field, key, flag, letter, arg, usual, min, max, zero, help, ...)    \
+    {                                                                                    \
+        flag, letter, KEY_OF(SAMPLING_TYPE(field), key), arg,                            \
+            help " (default " #usual ")", min, max, NULL, zero                           \
+    }
 
 const struct kg_flag kg_eval_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), "DIR",
@@ -91,11 +98,7 @@ const struct kg_flag kg_eval_flags[] = {
      KG_EVAL_MAX_N, NULL},
     {"max-tokens", 0, KEY(INT, "max_tokens"), "N", "longest answer (default 512)", 1, 1e6,
      NULL},
-    {"temperature", 't', KEY(REAL, "temperature"), "T", "0 is greedy (default 1)", 0, 100,
-     NULL},
-    {"top-p", 0, KEY(REAL, "top_p"), "P", "nucleus (default 1: off)", 1e-6, 1, NULL},
-    {"top-k", 0, KEY(INT, "top_k"), "K", "most likely ids kept (default 0: off)", 0, 1e9,
-     NULL},
+    KG_SAMPLING_KEYS(SAMPLING_KEY, ),
     {"stop", 0, KG_TO(stops), "STR", "string that ends an answer; may be repeated", 0, 0,
      NULL},
     {"seed", 0, KEY(INT, "suite.seed"), "S", "seed of the draws (default 1)", 0, 1e15,

@@ -27,7 +27,7 @@ static bool ignore_eos;
 static bool parse_special = true;
 static bool add_special = true;
 static bool served;
-static float temperature = 1;
+static struct kg_sampling sampled = {.temperature = 1, KG_TRUNCATION_OFF};
 static int64_t max_tokens = 256;
 static int64_t max_batch = KG_GENERATE_BATCH;
 static int64_t prefill_chunk = 512;
@@ -46,9 +46,8 @@ const struct kg_flag kg_generate_flags[] = {
      "print each new token's log-prob (implies --json)", 0, 0, NULL},
     {"max-tokens", 0, KG_TO(max_tokens), "N", "new tokens at most (default 256)", 1,
      INT_MAX / 2, NULL},
-    {"temperature", 't', KG_TO(temperature), "T",
-     "0 takes the likeliest token (default 1)", 0, 10000, NULL},
-    KG_FLAGS_OF(kg_truncation_flags),
+    KG_TEMPERATURE_FLAG(1, sampled),
+    KG_TRUNCATION_FLAGS(sampled),
     {"n", 'n', KG_TO(n_samples), "N", "answers to every prompt (default 1)", 1, 1 << 20,
      NULL},
     {"seed", 0, KG_TO(seed), "S",
@@ -162,17 +161,14 @@ static kg_status need_chat(struct job *j, struct kg_err *err)
  * for one. Other keys are columns of the user's data. */
 static bool is_sampling(const char *key)
 {
-    static const char *const names[] = {"max_tokens",     "max_completion_tokens",
-                                        "max_new_tokens", "temperature",
-                                        "top_p",          "top_k",
-                                        "min_p",          "n",
-                                        "seed",           "stop",
-                                        "ignore_eos"};
+    static const char *const names[] = {
+        "max_tokens", "max_completion_tokens", "max_new_tokens", "n", "seed", "stop",
+        "ignore_eos"};
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(key, names[i]) == 0)
             return true;
-    return false;
+    return kg_sampling_row(key);
 }
 
 static kg_status check_keys(const struct kg_json_doc *doc, struct kg_err *err)
@@ -409,15 +405,14 @@ static void job_release(struct job *j)
 static struct kg_sampling sampling(void)
 {
     const struct kg_rng_key own = {(uint64_t)seed, KG_RNG_SAMPLE};
-    return (struct kg_sampling){.temperature = temperature,
-                                .top_p = kg_truncation.top_p,
-                                .top_k = kg_truncation.top_k,
-                                .min_p = kg_truncation.min_p,
-                                .max_tokens = (int32_t)max_tokens,
-                                .ignore_eos = ignore_eos,
-                                .stops = stops.items,
-                                .n_stops = stops.n,
-                                .rng = served ? kg_seed_key() : own};
+    struct kg_sampling s = sampled;
+
+    s.max_tokens = (int32_t)max_tokens;
+    s.ignore_eos = ignore_eos;
+    s.stops = stops.items;
+    s.n_stops = stops.n;
+    s.rng = served ? kg_seed_key() : own;
+    return s;
 }
 
 int kg_cmd_generate(int argc, char **argv)

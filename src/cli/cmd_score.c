@@ -24,7 +24,8 @@ const struct kg_flag kg_score_flags[] = {
     KG_FLAGS_OF(kg_compute_flags),
     KG_FLAGS_OF(kg_device_flags),
     {"temperature", 't', KG_TO(temperature), "T",
-     "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 0, 10000, NULL},
+     "log-probs of softmax(logits / T) (default 1; 0 counts as 1)", 1e-4, 1e4, NULL,
+     true},
     {"entropy", 0, KG_TO(entropy), NULL,
      "add \"entropy\": of the distribution of each token, in nats", 0, 0, NULL},
     {0},
@@ -198,16 +199,12 @@ int kg_cmd_score(int argc, char **argv)
     struct kg_loaded l = {0};
     struct kg_jsonl *in = NULL;
     struct window *w = NULL;
-    /* a temperature that nothing is sampled at is none to score at */
-    const struct kg_sampling asked = {
-        .temperature = temperature, .top_p = 1, .max_tokens = 1};
     struct kg_err err;
     kg_status status = KG_OK;
     (void)argc;
     (void)argv;
     if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
-    KG_TRY_GOTO(out, kg_sampler_check(&asked, &err));
     KG_TRY_GOTO(out, kg_load_model(&l, &kg_load, &err));
     KG_TRY_GOTO(out, kg_jsonl_open_stream(&in, stdin, "stdin", &err));
     w = kg_mem_calloc(1, sizeof *w, "window of lines", &err);

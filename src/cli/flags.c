@@ -68,8 +68,12 @@ static void keep_key(const struct kg_flag *f, const char *value)
 static kg_status set_value(const struct kg_flag *f, const char *value, struct kg_err *err)
 {
     char key[64];
-    struct kg_opt_row row = {
-        .key = key, .type = f->type, .min = f->min, .max = f->max, .choices = f->choices};
+    struct kg_opt_row row = {.key = key,
+                             .type = f->type,
+                             .min = f->min,
+                             .max = f->max,
+                             .choices = f->choices,
+                             .or_zero = f->or_zero};
 
     if (f->type == KG_OPT_LIST)
         return add_item(f, value, err);

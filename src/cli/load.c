@@ -11,11 +11,9 @@
 #include "cli/hub.h"
 #include "ranks/devices.h"
 
-#include <limits.h>
 #include <pthread.h>
 
 struct kg_load_args kg_load;
-struct kg_truncation kg_truncation = {.top_p = 1};
 struct kg_prompt_opts kg_prompt_how = {.prefix = "--"};
 const char *kg_prompt_chat;
 
@@ -51,17 +49,6 @@ const struct kg_flag kg_device_flags[] = {
      "cublas|own|exact"},
     {"libraries", 0, KG_BESIDE("device", kg_load.libraries), "DIR",
      "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
-    {0},
-};
-
-const struct kg_flag kg_truncation_flags[] = {
-    {"top-p", 0, KG_TO(kg_truncation.top_p), "P",
-     "keep the likeliest ids up to this sum (default 1: off)", 1e-6, 1, NULL},
-    {"top-k", 0, KG_TO(kg_truncation.top_k), "K",
-     "keep the K likeliest ids (default 0: off)", 0, INT_MAX, NULL},
-    {"min-p", 0, KG_TO(kg_truncation.min_p), "P",
-     "keep ids with at least P times the largest probability (default 0: off)", 0, 1,
-     NULL},
     {0},
 };
 

@@ -9,6 +9,7 @@
 #include "data/json.h"
 #include "data/jsonl.h"
 #include "model/model.h"
+#include "rollout/sampling.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
 
@@ -36,13 +37,15 @@ extern const struct kg_flag kg_ignore_flags[];  /* --ignore */
 extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
 extern const struct kg_flag kg_device_flags[];  /* --device, --products.. */
 
-struct kg_truncation {
-    float top_p; /* 1: off */
-    int top_k;   /* 0: off */
-    float min_p; /* 0: off */
-};
-extern struct kg_truncation kg_truncation;
-extern const struct kg_flag kg_truncation_flags[];
+/* Flags of how a token is drawn, into a struct kg_sampling (rollout/sampling.h). */
+#define KG_TEMPERATURE_FLAG(usual, into) KG_TEMPERATURE_KEY(KG_SAMPLING_FLAG, usual, into)
+#define KG_TRUNCATION_FLAGS(into)        KG_TRUNCATION_KEYS(KG_SAMPLING_FLAG, into)
+#define KG_SAMPLING_FLAG(field, key, flag, letter, arg, usual, min, max, zero, help,     \
+                         into)                                                           \
+    {                                                                                    \
+        flag, letter, KG_TO(into.field), arg, help " (default " #usual ")", min, max,    \
+            NULL, zero                                                                   \
+    }
 
 extern struct kg_prompt_opts kg_prompt_how;
 extern const char *kg_prompt_chat; /* NULL: auto */

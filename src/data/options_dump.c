@@ -103,7 +103,8 @@ static kg_status put_help(struct kg_str *out, const struct kg_opt_row *row,
     if (row->choices)
         KG_TRY(kg_str_printf(out, err, " (%s)", row->choices));
     if (kg_opt_is_number(row) && ranged)
-        KG_TRY(kg_str_printf(out, err, " (%.15g to %.15g)", row->min, row->max));
+        KG_TRY(kg_str_printf(out, err, " (%.15g to %.15g%s)", row->min, row->max,
+                             row->or_zero ? ", or 0" : ""));
     return kg_str_putc(out, '\n', err);
 }
 

@@ -18,8 +18,10 @@
 #include "base/signal.h"
 #include "data/json.h"
 #include "net/http_client.h"
+#include "rollout/sampling.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { POLL_MS = 200, SHOWN_BYTES = 200 };
@@ -73,15 +75,16 @@ static kg_status put_sampling(struct kg_str *out, const struct kg_sampling *s,
                               int32_t limit, struct kg_err *err)
 {
     /* the shortest text that is the same float, as the suite said it */
-    KG_TRY(kg_str_puts(out, ", \"temperature\": ", err));
-    KG_TRY(kg_json_put_float(out, s->temperature, err));
-    KG_TRY(kg_str_puts(out, ", \"top_p\": ", err));
-    KG_TRY(kg_json_put_float(out, s->top_p, err));
-    if (s->top_k > 0)
-        KG_TRY(kg_str_printf(out, err, ", \"top_k\": %d", (int)s->top_k));
-    if (s->min_p > 0) {
-        KG_TRY(kg_str_puts(out, ", \"min_p\": ", err));
-        KG_TRY(kg_json_put_float(out, s->min_p, err));
+    for (const struct kg_opt_row *row = kg_sampling_rows; row->key; row++) {
+        const double x = kg_opt_number(row, s);
+        const bool known = strcmp(row->key, "temperature") == 0 ||
+                           strcmp(row->key, "top_p") == 0;
+
+        if (!known && x == strtod(row->fallback, NULL))
+            continue;
+        KG_TRY(kg_str_printf(out, err, ", \"%s\": ", row->key));
+        KG_TRY(row->type == KG_OPT_INT32 ? kg_str_printf(out, err, "%.0f", x)
+                                         : kg_json_put_float(out, (float)x, err));
     }
     KG_TRY(kg_str_printf(out, err, ", \"max_tokens\": %d", (int)limit));
     return put_stops(out, s, err);

@@ -18,6 +18,7 @@
 #include "data/hub.h"
 #include "math/math.h"
 #include "rollout/sampler.h"
+#include "rollout/sampling.h"
 #include "task/wording.h"
 
 #include <errno.h>
@@ -127,12 +128,7 @@ static const struct kg_opt_row set_rows[] = {
      "answers to each problem: n of avg@n", false},
     {"pass_k", AT(said.pass_k), "", 0, 0, NULL, "k's of pass@k", false},
     {"maj_k", AT(said.maj_k), "", 0, 0, NULL, "k's of maj@k", false},
-    {"temperature", AT(sampling.temperature), "1", 0, 100, NULL, "0 is greedy", false},
-    {"top_p", AT(sampling.top_p), "1", 1e-6, 1, NULL, "nucleus; 1 is off", false},
-    {"top_k", AT(sampling.top_k), "0", 0, 1e9, NULL, "most likely ids kept; 0 is off",
-     false},
-    {"min_p", AT(sampling.min_p), "0", 0, 1, NULL,
-     "least probability kept, as a share of the largest; 0 is off", false},
+    KG_SAMPLING_ROWS("", struct kg_eval_set, sampling., false),
     {"max_tokens", AT(sampling.max_tokens), "512", 1, 1e7, NULL, "longest answer", false},
     {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end an answer", false},
     {"metric", AT(task_opts.metric), "em", 0, 0, "em|subem|f1|format",

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "policy/presets.h"
 #include "recipe/episodes.h"
-#include "rollout/rollout.h"
+#include "rollout/sampler.h"
 
 #include <string.h>
 
@@ -23,8 +23,7 @@ bool kg_config_of_algorithm(const char *key)
 
 bool kg_recipe_truncates(const struct kg_recipe *r)
 {
-    return r->rollout.sampling.top_p < 1 || r->rollout.sampling.top_k > 0 ||
-           r->rollout.sampling.min_p > 0;
+    return kg_sampler_truncates(&r->rollout.sampling, INT32_MAX);
 }
 
 bool kg_recipe_records_kept(const struct kg_recipe *r)
@@ -85,6 +84,16 @@ static kg_status check_updates(const struct kg_recipe *r, struct kg_err *err)
         (long long)prompts, (long long)updates);
 }
 
+/* The policy is what is sampled, and its log-probs are those at this temperature. */
+static kg_status check_temperature(const struct kg_recipe *r, struct kg_err *err)
+{
+    if (r->rollout.sampling.temperature > 0)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "rollout.temperature: expected above 0, since training learns from "
+                   "samples, found 0");
+}
+
 /* Where the value of a refused key came from; a default is the composition's own. */
 static kg_status name_source(const struct kg_recipe *r, const struct kg_config *config,
                              struct kg_err *err)
@@ -136,6 +145,7 @@ kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
     cover_vocabulary(algo, vocab);
     cover_region(algo, vocab);
     KG_TRY(check_updates(r, err));
+    KG_TRY(check_temperature(r, err));
     if (kg_algo_check(algo, &setting, err) != KG_OK)
         return name_source(r, config, err);
     if (setting.truncated_sampling && kg_algo_kl_samples(algo))

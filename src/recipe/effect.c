@@ -212,7 +212,7 @@ static bool schedule_free(const struct kg_recipe *r)
 
 static bool draws_validation(const struct kg_recipe *r)
 {
-    return r->eval.temperature > 0;
+    return r->eval.sampling.temperature > 0;
 }
 
 static bool fresh_adapters(const struct kg_recipe *r) { return r->lora.rank > 0; }
@@ -339,6 +339,10 @@ static const struct kg_effect_row rows[] = {
     {"eval.temperature", VALIDATION, validates, "data.val"},
     {"eval.top_p", VALIDATION, validates, "data.val"},
     {"eval.top_p", "eval.temperature above 0", draws_validation, "eval.temperature"},
+    {"eval.top_k", VALIDATION, validates, "data.val"},
+    {"eval.top_k", "eval.temperature above 0", draws_validation, "eval.temperature"},
+    {"eval.min_p", VALIDATION, validates, "data.val"},
+    {"eval.min_p", "eval.temperature above 0", draws_validation, "eval.temperature"},
     {"eval.reference", VALIDATION, validates, "data.val"},
     {"log.validation", VALIDATION, validates, "data.val"},
     {"optim.min_lr", "optim.schedule linear or cosine", falling, "optim.schedule"},

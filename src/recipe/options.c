@@ -8,6 +8,7 @@
 
 #include "policy/presets.h"
 #include "ranks/lanes.h"
+#include "rollout/sampling.h"
 #include "task/wording.h"
 #include "text/prompt.h"
 
@@ -201,14 +202,7 @@ static const struct kg_opt_row first_rows[] = {
      "answers sampled for each prompt (group size)", false},
     {"rollout.max_tokens", AT(rollout.sampling.max_tokens), "512", 1, 1e6, NULL,
      "longest answer in tokens; of an episode, of one turn (episode.turn_tokens)", false},
-    {"rollout.temperature", AT(rollout.sampling.temperature), "1", 1e-3, 100, NULL,
-     "sampling temperature; the policy is what is sampled", false},
-    {"rollout.top_p", AT(rollout.sampling.top_p), "1", 1e-6, 1, NULL, "nucleus; 1 is off",
-     false},
-    {"rollout.top_k", AT(rollout.sampling.top_k), "0", 0, 512, NULL,
-     "most likely tokens kept; 0 is off", false},
-    {"rollout.min_p", AT(rollout.sampling.min_p), "0", 0, 1, NULL,
-     "smallest probability kept, relative to the largest; 0 is off", false},
+    KG_SAMPLING_ROWS("rollout.", struct kg_recipe, rollout.sampling., false),
     {KEY(rollout.stop), "", 0, 0, NULL, "strings that end an answer", false},
     {KEY(rollout.dynamic), "false", 0, 0, NULL,
      "learn from prompts whose answers differ alone, sampling until there are enough",
@@ -412,8 +406,7 @@ static const struct kg_opt_row rows[] = {
     {KEY(eval.problems), "200", 1, 1e7, NULL, "validation problems used of each file",
      true},
     {KEY(eval.samples), "1", 1, 4096, NULL, "answers for each of them", true},
-    {KEY(eval.temperature), "1", 0, 100, NULL, "0 is greedy", true},
-    {KEY(eval.top_p), "1", 1e-6, 1, NULL, "nucleus; 1 is off", true},
+    KG_SAMPLING_ROWS("eval.", struct kg_recipe, eval.sampling., true),
     {KEY(eval.anchor), "false", 0, 0, NULL, "validate the anchor too", true},
     {KEY(eval.reference), "", 0, 0, NULL,
      "checkpoint that validation measures the KL to (val/kl)", true},

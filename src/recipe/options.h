@@ -126,7 +126,7 @@ struct kg_recipe {
         bool at_start;
         size_t problems;
         int samples;
-        float temperature, top_p;
+        struct kg_sampling sampling; /* its rows' alone */
         bool anchor;
         const char *reference;
     } eval;

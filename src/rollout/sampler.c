@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/real.h"
+#include "rollout/sampling.h"
 #include "tensor/draw_inline.h"
 
 #include <assert.h>
@@ -109,23 +110,24 @@ static kg_status check_adjust(const struct kg_sampling *s, struct kg_err *err)
     return KG_OK;
 }
 
+const struct kg_opt_row kg_sampling_rows[] = {
+    KG_SAMPLING_ROWS("", struct kg_sampling, , false), {0}};
+
+const struct kg_opt_row *kg_sampling_row(const char *key)
+{
+    const struct kg_opt_row *row = kg_sampling_rows;
+
+    while (row->key && strcmp(row->key, key) != 0)
+        row++;
+    return row->key ? row : NULL;
+}
+
 kg_status kg_sampler_check(const struct kg_sampling *s, struct kg_err *err)
 {
-    if (!(s->temperature == 0 || (s->temperature >= 1e-4f && s->temperature <= 1e4f)))
-        return kg_fail(err, KG_EINVAL,
-                       "temperature must be 0 or between 0.0001 and 10000, it is %g",
-                       (double)s->temperature);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return kg_fail(err, KG_EINVAL, "top-p must be above 0 and at most 1, it is %g",
-                       (double)s->top_p);
-    if (s->top_k < 0)
-        return kg_fail(err, KG_EINVAL, "top-k must be 0 (off) or more, it is %d",
-                       s->top_k);
-    if (!(s->min_p >= 0 && s->min_p <= 1))
-        return kg_fail(err, KG_EINVAL, "min-p must be between 0 and 1, it is %g",
-                       (double)s->min_p);
+    for (const struct kg_opt_row *row = kg_sampling_rows; row->key; row++)
+        KG_TRY(kg_opt_check_field(row, s, err));
     if (s->max_tokens < 1)
-        return kg_fail(err, KG_EINVAL, "max tokens must be at least 1, it is %d",
+        return kg_fail(err, KG_EINVAL, "max_tokens: expected at least 1, found %d",
                        s->max_tokens);
     KG_TRY(check_adjust(s, err));
     return check_stops(s, err);

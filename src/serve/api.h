@@ -94,8 +94,7 @@ struct kg_api_request {
     bool seeded;
     uint64_t seed;
     int64_t max_tokens; /* KG_API_NOT_GIVEN until it is settled; 0: none, with echo */
-    double temperature, top_p, min_p;
-    int64_t top_k;
+    struct kg_sampling sampling; /* its rows' (rollout/sampling.h) alone */
     double repetition, presence, frequency;
     const struct kg_json *stop_tokens; /* NULL: none */
     int32_t *stop_ids;                 /* (n_stop_ids) owned; filled by kg_api_encode */
@@ -119,8 +118,9 @@ struct kg_api_field {
     unsigned kinds;      /* bits 1 << enum kg_api_kind, and the two above */
     const char *neutral; /* "": used; "*": passed over; else the values it may have */
     const char *help;
-    kg_status (*take)(struct kg_api_request *r, const struct kg_json *v,
-                      struct kg_err *err); /* NULL unless used */
+    kg_status (*take)(
+        struct kg_api_request *r, const struct kg_json *v,
+        struct kg_err *err); /* NULL: not used, or a row of kg_sampling_rows */
 };
 /* Ended by a row with name NULL. A name may have a row for each kind. */
 extern const struct kg_api_field kg_api_fields[];

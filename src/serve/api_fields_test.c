@@ -14,7 +14,8 @@ static void every_used_field_is_taken(void **state)
         "\"presence_penalty\":0.0,\"suffix\":null,\"logit_bias\":{},\"best_of\":1}"));
     assert_string_equal(r.model, "m");
     assert_int_equal(r.max_tokens, 3);
-    assert_true(r.temperature == 0.5 && r.top_p == 0.9 && r.min_p == 0.1 && r.top_k == 0);
+    assert_true(r.sampling.temperature == 0.5 && r.sampling.top_p == 0.9f &&
+                r.sampling.min_p == 0.1f && r.sampling.top_k == 0);
     assert_true(r.seeded && r.seed == 1000000000000000000u && r.n == 2);
     assert_int_equal(r.n_stops, 2);
     assert_string_equal(r.stops[1], "bc");
@@ -48,7 +49,8 @@ static void null_is_the_default(void **state)
                         : "{%s, \"%s\": null}",
                  asked[kind], own ? "model" : f->name);
         need(parse((enum kg_api_kind)kind, body));
-        assert_true(r.temperature == 1 && r.top_p == 1 && r.n == 1 && !r.seeded);
+        assert_true(r.sampling.temperature == 1 && r.sampling.top_p == 1 && r.n == 1 &&
+                    !r.seeded);
     }
 }
 
@@ -93,8 +95,8 @@ static const struct bad {
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"temperature\":\"1\"}", "temperature",
      "found string \"1\""},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"temperature\":-1}", "temperature", "from 0"},
-    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"top_p\":0}", "top_p", "above 0"},
-    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"top_p\":1.5}", "top_p", "from 0 to 1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"top_p\":0}", "top_p", "from 1e-06 to 1"},
+    {KG_API_COMPLETION, "{\"prompt\":\"1\",\"top_p\":1.5}", "top_p", "from 1e-06 to 1"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"n\":0}", "n", "from 1 to 128"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"n\":1.0}", "n", "found"},
     {KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":0}", "max_tokens", "from 1"},
@@ -307,8 +309,9 @@ static void hints_of_clients_are_passed_over(void **state)
         snprintf(body, sizeof body, "{%s,%s}",
                  i % 2 ? "\"messages\":[{}]" : "\"prompt\":\"1\"", hints[i / 2]);
         need(parse(i % 2 ? KG_API_CHAT : KG_API_COMPLETION, body));
-        assert_true(r.temperature == 1 && r.repetition == 1 && r.presence == 0);
-        assert_true(r.top_k == 0 && r.n_bias == 0 && !r.ids_for_names && !r.stream);
+        assert_true(r.sampling.temperature == 1 && r.repetition == 1 && r.presence == 0);
+        assert_true(r.sampling.top_k == 0 && r.n_bias == 0 && !r.ids_for_names &&
+                    !r.stream);
     }
 }
 
@@ -332,7 +335,8 @@ static void a_request_in_ids_is_read(void **state)
     assert_string_equal(r.id, "r-1");
     assert_int_equal(r.n_prompts, 1);
     assert_int_equal(r.prompts[0].ids.n, 3);
-    assert_true(r.temperature == 0.5 && r.top_p == 0.9 && r.top_k == 0 && r.n == 2);
+    assert_true(r.sampling.temperature == 0.5 && r.sampling.top_p == 0.9f &&
+                r.sampling.top_k == 0 && r.n == 2);
     assert_true(r.max_tokens == 7 && r.seeded && r.seed == 7 && r.token_ids);
     assert_true(r.logprobs && r.top_logprobs == 3);
     assert_int_equal(r.n_stop_ids, 2);

@@ -9,6 +9,7 @@
 #include "serve/api.h"
 
 #include "base/mem.h"
+#include "rollout/sampling.h"
 
 #include <limits.h>
 #include <math.h>
@@ -375,30 +376,24 @@ static kg_status take_max_tokens(struct kg_api_request *r, const struct kg_json 
     return KG_OK;
 }
 
-static kg_status take_temperature(struct kg_api_request *r, const struct kg_json *v,
-                                  struct kg_err *err)
+/* A key of sampling; others write -1 for a whole number that is off. */
+static kg_status take_sampling(struct kg_api_request *r, const char *key,
+                               const struct kg_json *v, struct kg_err *err)
 {
-    return take_real(&r->temperature, v, 0, 10000, err);
-}
+    const struct kg_opt_row *row = kg_sampling_row(key);
+    const bool whole = row->type == KG_OPT_INT32;
+    const double x = whole && kg_json_int(v, 0) == -1 ? 0 : kg_json_real(v, 0);
+    char text[128];
 
-static kg_status take_top_p(struct kg_api_request *r, const struct kg_json *v,
-                            struct kg_err *err)
-{
-    KG_TRY(take_real(&r->top_p, v, 0, 1, err));
-    return r->top_p > 0 ? KG_OK : wrong(err, "a number above 0", v);
-}
-
-static kg_status take_min_p(struct kg_api_request *r, const struct kg_json *v,
-                            struct kg_err *err)
-{
-    return take_real(&r->min_p, v, 0, 1, err);
-}
-
-static kg_status take_top_k(struct kg_api_request *r, const struct kg_json *v,
-                            struct kg_err *err)
-{
-    KG_TRY(take_int(&r->top_k, v, -1, INT_MAX, err));
-    r->top_k = r->top_k < 0 ? 0 : r->top_k; /* both mean all */
+    if (!(whole ? kg_json_type(v) == KG_JSON_INT : kg_json_is_number(v)) ||
+        !kg_opt_allows(row, x)) {
+        snprintf(text, sizeof text, "%s from %g to %.15g%s",
+                 whole ? "an integer" : "a number", row->min, row->max,
+                 row->or_zero ? ", or 0" : "");
+        return wrong(err, text, v);
+    }
+    snprintf(text, sizeof text, "%.17g", x);
+    kg_opt_put(&r->sampling, row, text);
     return KG_OK;
 }
 
@@ -523,6 +518,10 @@ enum {
     TALK = CHAT | IDS | KG_API_OF_MESSAGES,
 };
 
+#define SAMPLING(field, key, flag, letter, arg, usual, min, max, zero, help, ...)        \
+    {                                                                                    \
+        key, BOTH | PARAMS, "", help, NULL                                               \
+    }
 static const char CONSTRAINED[] =
     "an answer is not constrained to a form: describe it in the prompt and check what "
     "comes, or leave the field out";
@@ -544,13 +543,7 @@ const struct kg_api_field kg_api_fields[] = {
      "context for chat",
      take_max_tokens},
     {"max_completion_tokens", CHAT, "", "the newer name of max_tokens", take_max_tokens},
-    {"temperature", BOTH | PARAMS, "", "0 takes the likeliest token; 1",
-     take_temperature},
-    {"top_p", BOTH | PARAMS, "", "keep the likeliest ids up to this sum; 1: off",
-     take_top_p},
-    {"top_k", BOTH | PARAMS, "", "extension: keep so many ids; 0 or -1: off", take_top_k},
-    {"min_p", BOTH | PARAMS, "",
-     "extension: keep ids with so much of the largest; 0: off", take_min_p},
+    KG_SAMPLING_KEYS(SAMPLING, ),
     {"repetition_penalty", BOTH | PARAMS, "",
      "extension: divides the logits above 0 of ids that prompt or answer has, and "
      "multiplies those below; 1: off",
@@ -695,7 +688,9 @@ static kg_status take_field(struct kg_api_request *r, const struct kg_api_field 
 {
     if (kg_json_type(v) == KG_JSON_NULL || f->neutral[0] == '*')
         return KG_OK;
-    kg_status status = f->take ? f->take(r, v, err) : take_neutral(f, v, err);
+    kg_status status = f->take       ? f->take(r, v, err)
+                       : *f->neutral ? take_neutral(f, v, err)
+                                     : take_sampling(r, f->name, v, err);
     return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", f->name);
 }
 
@@ -819,8 +814,7 @@ kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
     *r = (struct kg_api_request){.kind = kind,
                                  .n = 1,
                                  .max_tokens = KG_API_NOT_GIVEN,
-                                 .temperature = 1,
-                                 .top_p = 1,
+                                 .sampling = {.temperature = 1, KG_TRUNCATION_OFF},
                                  .repetition = 1};
     *fault = (struct kg_api_fault){.status = 400};
     KG_TRY(kg_json_parse(&r->doc, body, n, "the body", err));

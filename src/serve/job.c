@@ -152,18 +152,16 @@ static kg_status plan(struct kg_serve_job *job, struct kg_err *err)
 {
     const struct kg_api_request *r = &job->r;
     size_t n = r->n_prompts * (size_t)r->n;
-    job->sampling = (struct kg_sampling){.temperature = (float)r->temperature,
-                                         .top_p = (float)r->top_p,
-                                         .top_k = (int)r->top_k,
-                                         .min_p = (float)r->min_p,
-                                         .max_tokens = 1, /* groups have their own */
-                                         .ignore_eos = r->ignore_eos,
-                                         .stops = r->stops,
-                                         .n_stops = r->n_stops,
-                                         .stop_ids = r->stop_ids,
-                                         .n_stop_ids = r->n_stop_ids,
-                                         .record_top_k = kg_api_records(r),
-                                         .rng = kg_seed_key()};
+    struct kg_sampling *s = &job->sampling;
+    *s = r->sampling;
+    s->max_tokens = 1; /* groups have their own */
+    s->ignore_eos = r->ignore_eos;
+    s->stops = r->stops;
+    s->n_stops = r->n_stops;
+    s->stop_ids = r->stop_ids;
+    s->n_stop_ids = r->n_stop_ids;
+    s->record_top_k = kg_api_records(r);
+    s->rng = kg_seed_key();
     job->adjust = (struct kg_adjust){.bias = r->bias_ids,
                                      .n_bias = r->n_bias,
                                      .repetition = (float)r->repetition,

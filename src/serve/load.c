@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "net/http_client.h"
-#include "rollout/rollout.h"
+#include "rollout/sampling.h"
 #include "serve/serve.h"
 
 #include <pthread.h>
@@ -60,7 +60,7 @@ static int32_t max_len(const struct load *l) { return PROMPT + l->opts.tokens; }
 static struct kg_sampling sampling(const struct load *l)
 {
     return (struct kg_sampling){.temperature = 1,
-                                .top_p = 1,
+                                KG_TRUNCATION_OFF,
                                 .max_tokens = l->opts.tokens,
                                 .ignore_eos = true,
                                 .rng = kg_seed_key()};

@@ -12,6 +12,7 @@
 #include "eval/gather.h"
 #include "policy/shaping.h"
 #include "recipe/episodes.h"
+#include "rollout/sampling.h"
 #include "train/episodes.h"
 #include "train/run_data.h"
 
@@ -469,14 +470,11 @@ static void take_greedy(struct kg_rl_batch *b, const struct generation *g,
 
 static struct kg_sampling greedy_sampling(const struct kg_run_inputs *in)
 {
-    struct kg_sampling s = kg_run_sampling(in);
+    const struct kg_sampling training = kg_run_sampling(in);
 
-    s.temperature = 0;
-    s.top_p = 1;
-    s.min_p = 0;
-    s.top_k = s.record_top_k = 0;
-    s.record_kept = s.record_experts = false;
-    return s;
+    return (struct kg_sampling){KG_TRUNCATION_OFF, .max_tokens = training.max_tokens,
+                                .stops = training.stops, .n_stops = training.n_stops,
+                                .rng = training.rng};
 }
 
 /* The reward of a greedy answer of every prompt. These answers are dumped and carry no

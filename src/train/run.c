@@ -910,22 +910,20 @@ struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in)
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in)
 {
     const struct kg_recipe *r = &in->recipe;
+    const struct kg_sampling training = kg_run_sampling(in);
     struct kg_eval_opts e = {
         .task = in->task,
         .task_opts = &in->task_opts,
-        .sampling = kg_run_sampling(in),
+        .sampling = r->eval.sampling,
         .samples = r->eval.samples,
         .max_batch = r->rollout.engine.max_batch,
         .reference = in->reference,
     };
 
-    e.sampling.temperature = r->eval.temperature;
-    e.sampling.top_p = r->eval.top_p;
-    e.sampling.top_k = 0;
-    e.sampling.min_p = 0;
-    e.sampling.record_top_k = 0;
-    e.sampling.record_kept = e.sampling.record_experts = false;
-    e.sampling.rng.stream = KG_RNG_EVAL;
+    e.sampling.max_tokens = training.max_tokens;
+    e.sampling.stops = training.stops;
+    e.sampling.n_stops = training.n_stops;
+    e.sampling.rng = (struct kg_rng_key){r->run.seed, KG_RNG_EVAL};
     return e;
 }
 

@@ -1,0 +1,52 @@
+/* How a token is drawn: the keys, said once for whoever mounts them.
+ *
+ * A recipe has them under rollout. and eval., a suite in every set, generate, chat and
+ * eval as flags, the server in its requests; each mounts this list, so that a key has one
+ * range, one default and one meaning everywhere, and a new one is a field, a line here
+ * and what draws by it.
+ */
+#ifndef KG_ROLLOUT_SAMPLING_H
+#define KG_ROLLOUT_SAMPLING_H
+
+#include "base/option.h"
+#include "rollout/rollout.h"
+
+#include <limits.h>
+
+/* X(field, key, flag, letter, ARG, default, min, max, whether 0 is allowed beside them,
+ *   help, ...), with commas between */
+#define KG_TEMPERATURE_KEY(X, usual, ...)                                                \
+    X(temperature, "temperature", "temperature", 't', "T", usual, 1e-4, 1e4, true,       \
+      "logits are divided by it; 0 takes the likeliest token", __VA_ARGS__)
+/* Their defaults are off. */
+#define KG_TRUNCATION_KEYS(X, ...)                                                       \
+    X(top_p, "top_p", "top-p", 0, "P", 1, 1e-6, 1, false,                                \
+      "keep the likeliest ids up to this sum; 1: off", __VA_ARGS__),                     \
+        X(top_k, "top_k", "top-k", 0, "K", 0, 0, INT_MAX, false,                         \
+          "keep the K likeliest ids; 0: off", __VA_ARGS__),                              \
+        X(min_p, "min_p", "min-p", 0, "P", 0, 0, 1, false,                               \
+          "keep ids with at least P times the largest probability; 0: off", __VA_ARGS__)
+#define KG_SAMPLING_KEYS(X, ...)                                                         \
+    KG_TEMPERATURE_KEY(X, 1, __VA_ARGS__), KG_TRUNCATION_KEYS(X, __VA_ARGS__)
+
+/* Rows over a struct S; `before` stands in front of their keys, and `at` in front of the
+ * fields of its struct kg_sampling, with a dot ("rollout.sampling."). */
+#define KG_SAMPLING_ROWS(before, S, at, may_change)                                      \
+    KG_SAMPLING_KEYS(KG_SAMPLING_ROW, before, S, at, may_change)
+#define KG_SAMPLING_ROW(field, key, flag, letter, arg, usual, min, max, zero, help,      \
+                        before, S, at, may_change)                                       \
+    {                                                                                    \
+        before key, KG_OPT_AT(S, at field), #usual, min, max, NULL, help, may_change,    \
+            zero                                                                         \
+    }
+/* In an initialiser of a struct kg_sampling: nothing is cut off. */
+#define KG_TRUNCATION_OFF KG_TRUNCATION_KEYS(KG_SAMPLING_USUAL, )
+
+#define KG_SAMPLING_USUAL(field, key, flag, letter, arg, usual, ...) .field = (usual)
+
+/* Over struct kg_sampling itself, ended by a row with key NULL. */
+extern const struct kg_opt_row kg_sampling_rows[];
+/* NULL: it is no such key. */
+const struct kg_opt_row *kg_sampling_row(const char *key);
+
+#endif
