@@ -47,6 +47,7 @@ struct kg_opt_row {
     const char *choices; /* "a|b|c"; NULL: any value of the type */
     const char *help;    /* one line */
     unsigned free;       /* enum kg_opt_free */
+    const char *needs;   /* what it needs to act (data/needs.h); NULL: nothing */
     bool or_zero;        /* 0 is allowed beside the range, which is above it */
 };
 /* Where a value may be another one: when a run is resumed (train.steps; rows say true),

@@ -128,7 +128,7 @@ static const struct kg_opt_row set_rows[] = {
      "answers to each problem: n of avg@n", false},
     {"pass_k", AT(said.pass_k), "", 0, 0, NULL, "k's of pass@k", false},
     {"maj_k", AT(said.maj_k), "", 0, 0, NULL, "k's of maj@k", false},
-    KG_SAMPLING_ROWS("", struct kg_eval_set, sampling., false),
+    KG_SAMPLING_ROWS("", struct kg_eval_set, sampling., false, NULL, NULL),
     {"max_tokens", AT(sampling.max_tokens), "512", 1, 1e7, NULL, "longest answer", false},
     {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end an answer", false},
     {"metric", AT(task_opts.metric), "em", 0, 0, "em|subem|f1|format",

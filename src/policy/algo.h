@@ -170,6 +170,14 @@ void kg_algo_init(struct kg_algo *algo);
 /* Rows over struct kg_algo, ended by key NULL. After they have filled fields,
  * kg_algo_choose finds the rows of tables. Where a row has no default, kg_algo_init has:
  * a recipe that does not name the key says nothing of it. */
+/* What keys of a KL need (data/needs.h), which its row tells: the functions below. */
+#define KG_NEEDS_WEIGHABLE                                                               \
+    "@a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* "     \
+    "with kl.tail true):kl.estimator,kl.in,kl.tail"
+#define KG_NEEDS_CLAMPED                                                                 \
+    "@a kl.estimator that has a clamp (`kedge algorithms`), or kl.importance true on "   \
+    "one that takes the weight,:kl.estimator,kl.in,kl.tail,kl.importance"
+#define KG_NEEDS_KL_IN_LOSS "@a kl.estimator in the loss:kl.estimator,kl.in"
 extern const struct kg_opt_row kg_algo_rows[];
 /* Find the rows that algo->name names.   errors: NOTFOUND (valid names listed) */
 kg_status kg_algo_choose(struct kg_algo *algo, struct kg_err *err) KG_MUST_CHECK;

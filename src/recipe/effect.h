@@ -6,18 +6,6 @@
 #include "base/status.h"
 #include "recipe/options.h"
 
-#include <stddef.h>
-
-/* A key, and what lets it act. The rows are in effect.c; what rows of the algorithm read
- * (kg_policy_is_read) has none. */
-struct kg_effect_row {
-    const char *key;
-    const char *needs; /* for the user: "sft.steps or sft.epochs above 0" */
-    bool (*holds)(const struct kg_recipe *r);
-    const char *by; /* the keys that switch it on or off: "data.train|data.val" */
-};
-const struct kg_effect_row *kg_effect_rows(size_t *n);
-
 /* A value that is neither the default nor the preset's, of a key that does nothing in
  * this config; one of a recipe that the command line has switched off passes.
  * errors: EINVAL "KEY: acts with ...; expected ..., found ..." */

@@ -141,6 +141,13 @@ struct kg_recipe {
     } log;
 };
 
+/* What keys need (data/needs.h): problems to validate on, which a recipe may leave to the
+ * command line; and what is more than a text can say. */
+#define KG_NEEDS_VALIDATION "data.val|task.name=" KG_TASKS_MADE
+#define KG_NEEDS_GENERATED                                                               \
+    "problems that no file replaces (data.train, rollout.data, data.val, sft.data)"      \
+    ":data.train,rollout.data,data.val,sft.steps,sft.epochs,sft.data,sft.level"
+
 /* Every row, those of an algorithm (policy/algo.h) among them; NULL: no more. */
 const struct kg_opt_row *kg_recipe_row(size_t i);
 

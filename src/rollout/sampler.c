@@ -111,7 +111,7 @@ static kg_status check_adjust(const struct kg_sampling *s, struct kg_err *err)
 }
 
 const struct kg_opt_row kg_sampling_rows[] = {
-    KG_SAMPLING_ROWS("", struct kg_sampling, , false), {0}};
+    KG_SAMPLING_ROWS("", struct kg_sampling, , false, NULL, NULL), {0}};
 
 const struct kg_opt_row *kg_sampling_row(const char *key)
 {

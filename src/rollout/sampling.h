@@ -30,14 +30,16 @@
     KG_TEMPERATURE_KEY(X, 1, __VA_ARGS__), KG_TRUNCATION_KEYS(X, __VA_ARGS__)
 
 /* Rows over a struct S; `before` stands in front of their keys, and `at` in front of the
- * fields of its struct kg_sampling, with a dot ("rollout.sampling."). */
-#define KG_SAMPLING_ROWS(before, S, at, may_change)                                      \
-    KG_SAMPLING_KEYS(KG_SAMPLING_ROW, before, S, at, may_change)
+ * fields of its struct kg_sampling, with a dot ("rollout.sampling."). needs: of the
+ * temperature; cut: of the others. */
+#define KG_SAMPLING_ROWS(before, S, at, may_change, needs, cut)                          \
+    KG_TEMPERATURE_KEY(KG_SAMPLING_ROW, 1, before, S, at, may_change, needs),            \
+        KG_TRUNCATION_KEYS(KG_SAMPLING_ROW, before, S, at, may_change, cut)
 #define KG_SAMPLING_ROW(field, key, flag, letter, arg, usual, min, max, zero, help,      \
-                        before, S, at, may_change)                                       \
+                        before, S, at, may_change, needs)                                \
     {                                                                                    \
         before key, KG_OPT_AT(S, at field), #usual, min, max, NULL, help, may_change,    \
-            zero                                                                         \
+            needs, zero                                                                  \
     }
 /* In an initialiser of a struct kg_sampling: nothing is cut off. */
 #define KG_TRUNCATION_OFF KG_TRUNCATION_KEYS(KG_SAMPLING_USUAL, )

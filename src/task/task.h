@@ -187,6 +187,8 @@ struct kg_grade_item {
     const struct kg_span *spans;
     size_t n_spans;
 };
+/* Those whose row has levels, for what keys need (data/needs.h). */
+#define KG_TASKS_MADE "arithmetic,countdown"
 struct kg_task_row {
     const char *name;
     const char *help;

@@ -1,0 +1,186 @@
+/* A clause is a list of atoms of which one must hold; a text is a list of clauses that
+ * all must. Keys are looked up as texts, which passed the check of their rows.
+ */
+#include "data/needs.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_BYTES = 128 };
+
+/* "KEY", then how its value is compared, then with what; "@TEXT:KEYS" likewise */
+struct atom {
+    const char *key, *values;
+    size_t key_n, values_n;
+    char op; /* 0: nothing is behind the key */
+};
+
+/* Returns what is behind the atom: '|', '&' or the end. */
+static const char *read_atom(struct atom *a, const char *at)
+{
+    const size_t n = strcspn(at, "|&");
+
+    *a = (struct atom){.key = at,
+                       .key_n = *at == '@' ? strcspn(at, ":") : strcspn(at, "=!>~|&")};
+    a->op = a->key_n < n ? at[a->key_n] : '\0';
+    a->values = at + a->key_n + (a->op != '\0');
+    a->values_n = n - (size_t)(a->values - at);
+    return at + n;
+}
+
+static const char *text_of(const char *key, size_t n, const struct kg_needs_in *in)
+{
+    char full[KEY_BYTES];
+
+    snprintf(full, sizeof full, "%s%.*s", in->before, (int)n, key);
+    return kg_config_text(in->config, full);
+}
+
+/* Whether one of n bytes "a,b" is the text of so many bytes. */
+static bool is_among(const char *values, size_t n, const char *text, size_t text_n)
+{
+    for (const char *end = values + n; values <= end; values++) {
+        size_t one = 0;
+
+        while (values + one < end && values[one] != ',')
+            one++;
+        if (one == text_n && memcmp(values, text, one) == 0)
+            return true;
+        values += one;
+    }
+    return false;
+}
+
+/* Whether a list has an item NAME=WHAT, or NAME=WHAT MORE. */
+static bool names(const char *list, const struct atom *a)
+{
+    for (const char *at = strchr(list, '='); at; at = strchr(at, '=')) {
+        at++;
+        if (is_among(a->values, a->values_n, at, strcspn(at, " \n")))
+            return true;
+        at += strcspn(at, "\n");
+    }
+    return false;
+}
+
+static bool holds(const struct atom *a, const struct kg_needs_in *in)
+{
+    const char *text;
+
+    if (*a->key == '@')
+        return in->is_so(in->user, a->key + 1);
+    text = text_of(a->key, a->key_n, in);
+    switch (a->op) {
+    case '=':
+        return is_among(a->values, a->values_n, text, strlen(text));
+    case '!':
+        return !is_among(a->values, a->values_n, text, strlen(text));
+    case '>':
+        return strtod(text, NULL) > strtod(a->values, NULL);
+    case '~':
+        return names(text, a);
+    default:
+        return *text;
+    }
+}
+
+const char *kg_needs_next(const char **from, const struct kg_needs_in *in)
+{
+    for (const char *clause; from && *from && **from;) {
+        const char *at = clause = *from;
+        bool any = false;
+
+        for (struct atom a; *at && *at != '&'; at += *at == '|') {
+            at = read_atom(&a, at);
+            any = any || holds(&a, in);
+        }
+        *from = at + (*at == '&');
+        if (!any)
+            return clause;
+    }
+    return NULL;
+}
+
+static void KG_PRINTF(3, 4) append(char *text, size_t bytes, const char *fmt, ...)
+{
+    const size_t n = strlen(text);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text + n, bytes - n, fmt, ap);
+    va_end(ap);
+}
+
+/* "a, b or c" of "a,b,c" */
+static void say_values(char *text, size_t bytes, const struct atom *a)
+{
+    for (size_t i = 0; i < a->values_n; i++) {
+        const bool last = !memchr(a->values + i + 1, ',', a->values_n - i - 1);
+
+        if (a->values[i] != ',')
+            append(text, bytes, "%c", a->values[i]);
+        else
+            append(text, bytes, "%s", last ? " or " : ", ");
+    }
+}
+
+static void say_atom(char *text, size_t bytes, const struct atom *a)
+{
+    static const struct {
+        char op;
+        const char *words;
+    } words[] = {{'!', " other than "}, {'>', " above "}, {'~', " with "}, {'=', " "}};
+
+    if (*a->key == '@') {
+        append(text, bytes, "%.*s", (int)a->key_n - 1, a->key + 1);
+        return;
+    }
+    if (a->op == '=' && a->values_n == 0)
+        append(text, bytes, "no ");
+    append(text, bytes, "%.*s", (int)a->key_n, a->key);
+    for (size_t i = 0; a->values_n > 0 && i < sizeof words / sizeof *words; i++)
+        if (words[i].op == a->op)
+            append(text, bytes, "%s", words[i].words);
+    say_values(text, bytes, a);
+}
+
+void kg_needs_say(char *text, size_t bytes, const char *clause)
+{
+    *text = '\0';
+    for (struct atom a; *clause && *clause != '&'; clause += *clause == '|') {
+        append(text, bytes, "%s", *text ? " or " : "");
+        clause = read_atom(&a, clause);
+        say_atom(text, bytes, &a);
+    }
+}
+
+static bool any_of(const char *keys, size_t n, const struct kg_needs_in *in,
+                   bool (*is)(const struct kg_config *config, const char *key))
+{
+    char full[KEY_BYTES];
+
+    for (size_t i = 0, one; i < n; i += one + 1) {
+        const char *comma = memchr(keys + i, ',', n - i);
+
+        one = comma ? (size_t)(comma - keys) - i : n - i;
+        snprintf(full, sizeof full, "%s%.*s", in->before, (int)one, keys + i);
+        if (is(in->config, full))
+            return true;
+    }
+    return false;
+}
+
+bool kg_needs_any(const char *clause, const struct kg_needs_in *in,
+                  bool (*is)(const struct kg_config *config, const char *key))
+{
+    bool any = false;
+
+    for (struct atom a; *clause && *clause != '&'; clause += *clause == '|') {
+        clause = read_atom(&a, clause);
+        any = any || (*a.key == '@' ? any_of(a.values, a.values_n, in, is)
+                                    : any_of(a.key, a.key_n, in, is));
+    }
+    return any;
+}

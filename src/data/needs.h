@@ -1,0 +1,36 @@
+/* What a key needs to act, as the text of its row's column `needs`.
+ *
+ *   lora.rank>0                          another key is above a number
+ *   optim.schedule=linear,cosine         is one of these; "sft.data=": is empty
+ *   episode.env!none                     is none of these
+ *   sft.val                              is not empty
+ *   task.name=math|task.rewards~math     or: a list of NAME=WHAT names WHAT
+ *   sft.steps>0|sft.epochs>0&sft.data=   and, which binds less
+ *   @a KL in the loss:kl.in,kl.tail      what only code can tell, and keys that change it
+ *
+ * Whoever mounts rows under other names says what stands in front of the keys. One text
+ * makes the verdict, the message and the list of keys that can switch an idle one on.
+ */
+#ifndef KG_DATA_NEEDS_H
+#define KG_DATA_NEEDS_H
+
+#include "data/options.h"
+
+struct kg_needs_in {
+    const struct kg_config *config;
+    const char *before; /* the keys: "sets.NAME.", or "" */
+    /* whether what begins behind "@" is so; NULL: there is no such text */
+    bool (*is_so)(const void *user, const char *text);
+    const void *user;
+};
+
+/* The clauses of a text one after the other: the next that does not hold, NULL for none.
+ * *from: the text; then what is behind the clause */
+const char *kg_needs_next(const char **from, const struct kg_needs_in *in);
+/* A clause for the user: "sft.steps above 0 or sft.epochs above 0". */
+void kg_needs_say(char *text, size_t bytes, const char *clause);
+/* Whether `is` says so of a key of the clause. */
+bool kg_needs_any(const char *clause, const struct kg_needs_in *in,
+                  bool (*is)(const struct kg_config *config, const char *key));
+
+#endif
