@@ -153,7 +153,7 @@ static void options_without_effect(void **state)
          "--bad-golds: expected stop without task math", NULL},
         {"another's wording of no search", NULL,
          "eval -m $D --task digits --data $D/test.jsonl --dry-run --wording search-r1", 1,
-         "--wording: expected kedge without task search-qa and env search", NULL},
+         "--wording: expected kedge without task search-qa or env search", NULL},
         {"reach of no decay", NULL,
          TRAIN "--dry-run sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
          "sft.decay: there is no weight decay", NULL},

@@ -69,6 +69,12 @@ enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
         struct kg_opt_list: KG_OPT_LIST),                                                \
         offsetof(S, field)
 
+/* A row inside a macro of rows, which are mounted at several places. */
+#define KG_OPT_ROW(...)                                                                  \
+    {                                                                                    \
+        __VA_ARGS__                                                                      \
+    }
+
 bool kg_opt_is_number(const struct kg_opt_row *row);
 /* Whether a and b, which both pass the check, mean the same. */
 bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);

@@ -137,12 +137,12 @@ static void say_atom(char *text, size_t bytes, const struct atom *a)
         append(text, bytes, "%.*s", (int)a->key_n - 1, a->key + 1);
         return;
     }
-    if (a->op == '=' && a->values_n == 0)
-        append(text, bytes, "no ");
     append(text, bytes, "%.*s", (int)a->key_n, a->key);
     for (size_t i = 0; a->values_n > 0 && i < sizeof words / sizeof *words; i++)
         if (words[i].op == a->op)
             append(text, bytes, "%s", words[i].words);
+    if (a->op == '=' && a->values_n == 0)
+        append(text, bytes, " empty");
     say_values(text, bytes, a);
 }
 

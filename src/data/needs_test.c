@@ -72,7 +72,7 @@ static void a_text_says_what_a_key_needs(void **state)
         {"other", "", "other;"},
         {"other", "a.other=x", ""},
         {"other=", "", ""},
-        {"other=", "a.other=x", "no other;"},
+        {"other=", "a.other=x", "other empty;"},
         {"on=true", "", "on true;"},
         {"on=true", "a.on=true", ""},
         {"rewards~math", "", "rewards with math;"},

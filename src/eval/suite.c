@@ -10,12 +10,11 @@
  */
 #include "eval/suite.h"
 
-#include "eval/suite_internal.h"
-
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "data/hub.h"
+#include "data/needs.h"
 #include "math/math.h"
 #include "rollout/sampler.h"
 #include "rollout/sampling.h"
@@ -26,8 +25,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { KEY_BYTES = 128 };
+
+/* sets.SET.KEY into text.   returns text */
+static const char *key_of(char text[KEY_BYTES], const char *set, const char *key)
+{
+    snprintf(text, KEY_BYTES, "sets.%.64s.%.48s", set, key);
+    return text;
+}
+
 #define OF_ALL(field) KG_OPT_AT(struct kg_suite_about, field)
 #define AT(field)     KG_OPT_AT(struct kg_eval_set, field)
+/* What several keys of a set need (data/needs.h). */
+#define MATH      "task=math|rewards~math"
+#define SEARCH_QA "task=search-qa|rewards~search-qa"
+#define PROGRAM   "task=external|rewards~external&rewards=|rewards~external"
 /* suite.*, model.* and server.* */
 static const struct kg_opt_row suite_rows[] = {
     {"suite.name", OF_ALL(name), "", 0, 0, NULL, "name of the suite, in the results",
@@ -70,33 +82,34 @@ static const struct kg_opt_row set_rows[] = {
      false},
     {"problems", AT(limit), "0", 0, 1e7, NULL, "problems used at most; 0 is all", false},
     {"unique", AT(task_opts.unique), "false", 0, 0, NULL,
-     "of records with equal problem, gold answer and data_source the first", false},
+     "of records with equal problem, gold answer and data_source the first", false,
+     "data"},
     {"exclude", AT(task_opts.exclude), "", 0, 0, NULL,
      "task math: ids (else lines) of records to leave out, 'a,b'", false},
     {"bad_golds", AT(task_opts.drop_golds), "stop", 0, 0, "stop|drop",
      "task math: records whose gold answer does not grade itself right stop the "
      "evaluation, or are left out, named and counted",
-     false},
+     false, "task=math"},
     {"prompt_key", AT(task_opts.prompt_key), "", 0, 0, NULL,
-     "column of the problem; '' for the usual names", false},
+     "column of the problem; '' for the usual names", false, "data"},
     {"answer_key", AT(task_opts.answer_key), "", 0, 0, NULL,
-     "column of the gold answer; '' for the usual names", false},
+     "column of the gold answer; '' for the usual names", false, "data"},
     {"task", AT(said.task), "math", 0, 0, NULL, "how answers are graded (kedge task)",
      false},
     {"grader", AT(task_opts.grader), "default", 0, 0, NULL,
-     "task math: default, ema-pg, mathd or dapo", false},
+     "task math: default, ema-pg, mathd or dapo", false, MATH},
     {"keep_thinking", AT(task_opts.keep_thinking), "false", 0, 0, NULL,
-     "task math: an answer may stand before </think>", false},
+     "task math: an answer may stand before </think>", false, MATH},
     {"level", AT(task_opts.level), "", 0, 0, NULL, "difficulty of generated problems",
-     false},
-    {"command", AT(task_opts.command), "", 0, 0, NULL, "task external: the grader",
-     false},
+     false, "data="},
+    {"command", AT(task_opts.command), "", 0, 0, NULL, "task external: the grader", false,
+     PROGRAM},
     {"timeout_ms", AT(task_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
-     "task external: time limit of one batch", true},
+     "task external: time limit of one batch", true, PROGRAM},
     {"life", AT(task_opts.life), "auto", 0, 0, "auto|run|batch",
-     "task external: started once, or for every batch; auto finds out", true},
+     "task external: started once, or for every batch; auto finds out", true, PROGRAM},
     {"command_env", AT(task_opts.env), "", 0, 0, NULL,
-     "task external: environment variables that it gets, 'A,B'", true},
+     "task external: environment variables that it gets, 'A,B'", true, PROGRAM},
     {"rewards", AT(said.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
      "each; "
@@ -132,67 +145,47 @@ static const struct kg_opt_row set_rows[] = {
     {"max_tokens", AT(sampling.max_tokens), "512", 1, 1e7, NULL, "longest answer", false},
     {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end an answer", false},
     {"metric", AT(task_opts.metric), "em", 0, 0, "em|subem|f1|format",
-     "task search-qa: what is rewarded; accuracy is exact match", false},
+     "task search-qa: what is rewarded; accuracy is exact match", false, SEARCH_QA},
     {"answer_tags", AT(task_opts.answer_tags), "1", 1, 2, NULL,
-     "task search-qa: pairs of answer tags that an answer needs", false},
+     "task search-qa: pairs of answer tags that an answer needs", false, SEARCH_QA},
     {"wording", AT(task_opts.wording), "kedge", 0, 0, KG_WORDING_CHOICES,
      "search agents: instruction around a question and remark on a wrong turn; "
      "search-r1: "
      "those of the published runs, word for word",
-     false},
+     false, "task=search-qa|env=search"},
     {"env", AT(said.env), "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn, of max_tokens", false},
     {"turns", AT(episode.turns), "4", 0, 1000, NULL,
-     "turns in which a tool may be called; one more follows without", false},
+     "turns in which a tool may be called; one more follows without", false, "env!none"},
     {"obs_tokens", AT(episode.obs_tokens), "500", 1, 1e6, NULL, "longest observation",
-     false},
+     false, "env!none"},
     {"context", AT(episode.context), "0", 0, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; 0: 4096, or the "
      "model's positions where they are fewer",
-     false},
+     false, "env!none"},
     {"answer_tokens", AT(episode.answer_tokens), "0", 0, 1e7, NULL,
      "longest answer of an episode in tokens, observations included; 0: what context "
      "leaves",
-     false},
+     false, "env!none"},
     {"window", AT(episode.window), "0", 0, 1e7, NULL,
      "a turn that begins with more text is sampled from the newest so many tokens; 0: "
      "all",
-     false},
+     false, "env!none"},
+    KG_SEARCH_ROWS("search_", struct kg_eval_set, episode.env_opts., "env=search"),
     {0},
 };
 
 /* ---- the table of a suite ---- */
 
-static size_t count_rows(const struct kg_opt_row *rows)
-{
-    size_t n = 0;
+enum { PER_SET = sizeof set_rows / sizeof *set_rows }; /* and the end of a table */
 
-    while (rows[n].key)
-        n++;
-    return n;
-}
-
-/* Those of a set, and of its retriever behind them. */
-static size_t rows_per_set(void)
-{
-    return count_rows(set_rows) + count_rows(kg_env_search_rows);
-}
-
-/* A recipe's search.topk is search_topk of a set. */
 static kg_status put_key(struct kg_opt_row *row, const char *prefix, const char *key,
                          struct kg_err *err)
 {
     struct kg_str text = {0};
     kg_status status = kg_str_printf(&text, err, "%s.%s", prefix, key);
-    char *dot;
 
-    row->key = NULL;
-    if (status == KG_OK) {
-        dot = strchr(text.data + strlen(prefix) + 1, '.');
-        if (dot)
-            *dot = '_';
-        row->key = kg_str_take(&text, err);
-    }
+    row->key = status == KG_OK ? kg_str_take(&text, err) : NULL;
     kg_str_release(&text);
     return row->key ? KG_OK : err->code;
 }
@@ -200,20 +193,14 @@ static kg_status put_key(struct kg_opt_row *row, const char *prefix, const char 
 static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallback,
                           struct kg_err *err)
 {
-    const size_t own = count_rows(set_rows);
-
-    for (size_t i = 0; i < rows_per_set(); i++) {
-        const bool is_own = i < own;
-        const struct kg_opt_row *row = is_own ? &set_rows[i]
-                                              : &kg_env_search_rows[i - own];
-
-        out[i] = *row;
-        out[i].at += is_own ? 0 : offsetof(struct kg_eval_set, episode.env_opts);
+    for (size_t i = 0; i + 1 < PER_SET; i++) {
+        out[i] = set_rows[i];
+        out[i].key = NULL;
         out[i].free |= fallback ? KG_FREE_ON_RESUME
                                 : 0; /* what counts stands with the sets */
         if (!fallback)
             out[i].fallback = NULL;
-        KG_TRY(put_key(&out[i], prefix, row->key, err));
+        KG_TRY(put_key(&out[i], prefix, set_rows[i].key, err));
     }
     return KG_OK;
 }
@@ -221,16 +208,15 @@ static kg_status add_rows(struct kg_opt_row *out, const char *prefix, bool fallb
 /* Tables of defaults and of every set, each ended by a row without key. */
 static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 {
-    size_t per_set = rows_per_set() + 1;
     char prefix[KG_SUITE_NAME_BYTES + 8];
 
-    s->rows = kg_mem_calloc((s->n + 1) * per_set, sizeof *s->rows, "suite", err);
+    s->rows = kg_mem_calloc((s->n + 1) * PER_SET, sizeof *s->rows, "suite", err);
     if (!s->rows)
         return err->code;
     KG_TRY(add_rows(s->rows, "defaults", true, err));
     for (size_t i = 0; i < s->n; i++) {
         snprintf(prefix, sizeof prefix, "sets.%s", s->names[i]);
-        KG_TRY(add_rows(s->rows + (i + 1) * per_set, prefix, false, err));
+        KG_TRY(add_rows(s->rows + (i + 1) * PER_SET, prefix, false, err));
     }
     return KG_OK;
 }
@@ -238,7 +224,7 @@ static kg_status make_rows(struct kg_suite *s, struct kg_err *err)
 /* The table of a set, by its place in the file, counted from 1; 0: of defaults. */
 static const struct kg_opt_row *rows_of(const struct kg_suite *s, size_t table)
 {
-    return s->rows + table * (rows_per_set() + 1);
+    return s->rows + table * PER_SET;
 }
 
 static bool is_name(const char *name)
@@ -336,10 +322,8 @@ static void free_key(const char *key)
 
 void kg_suite_release(struct kg_suite *s)
 {
-    size_t per_set = rows_per_set() + 1;
-
     kg_config_free(s->config);
-    for (size_t i = 0; s->rows && i < (s->n_all + 1) * per_set; i++)
+    for (size_t i = 0; s->rows && i < (s->n_all + 1) * PER_SET; i++)
         free_key(s->rows[i].key);
     kg_mem_free(s->rows);
     kg_file_names_free(s->names, s->n_all);
@@ -454,9 +438,9 @@ static const char of_all_sets[] = "defaults.";
 static kg_status resolve_key(struct kg_suite *s, const char *set, const char *of_all,
                              struct kg_err *err)
 {
-    char of_set[KG_SUITE_KEY_BYTES];
+    char of_set[KEY_BYTES];
 
-    kg_suite_key(of_set, set, of_all + sizeof of_all_sets - 1);
+    key_of(of_set, set, of_all + sizeof of_all_sets - 1);
     if (kg_config_is_given(s->config, of_set))
         return KG_OK;
     return kg_config_set(s->config, of_set, kg_config_text(s->config, of_all), true,
@@ -474,11 +458,11 @@ kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err)
 kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,
                            const char *where, struct kg_err *err)
 {
-    char text[KG_SUITE_KEY_BYTES];
+    char text[KEY_BYTES];
 
     for (size_t i = 0; i < s->n; i++)
-        KG_TRY(kg_config_set(s->config, kg_suite_key(text, s->names[i], key), value,
-                             false, where, err));
+        KG_TRY(kg_config_set(s->config, key_of(text, s->names[i], key), value, false,
+                             where, err));
     return KG_OK;
 }
 
@@ -487,9 +471,9 @@ static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct kg_opt_list ks,
                          const char *name, const char *key, int32_t samples,
                          struct kg_err *err)
 {
-    char full[KG_SUITE_KEY_BYTES];
+    char full[KEY_BYTES];
 
-    kg_suite_key(full, name, key);
+    key_of(full, name, key);
     if (ks.n > KG_EVAL_KS)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d values, found %zu", full,
                        KG_EVAL_KS, ks.n);
@@ -511,12 +495,12 @@ static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct kg_opt_list ks,
 
 static kg_status take_stops(struct kg_eval_set *set, struct kg_err *err)
 {
-    char full[KG_SUITE_KEY_BYTES];
+    char full[KEY_BYTES];
     struct kg_opt_list stops = set->said.stops;
 
     if (stops.n > KG_MAX_STOPS)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d strings, found %zu",
-                       kg_suite_key(full, set->name, "stops"), KG_MAX_STOPS, stops.n);
+                       key_of(full, set->name, "stops"), KG_MAX_STOPS, stops.n);
     set->sampling.stops = stops.items;
     set->sampling.n_stops = (int)stops.n;
     return KG_OK;
@@ -599,11 +583,10 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
 
 /* What leaves records out, to be changed: the key or flag that gave it, else the set's
  * own; without a suite the flag. */
-static const char *said_by(char own[KG_SUITE_KEY_BYTES], const struct kg_eval_set *set,
+static const char *said_by(char own[KEY_BYTES], const struct kg_eval_set *set,
                            const struct kg_suite *s)
 {
-    const char *source = kg_config_source(s->config,
-                                          kg_suite_key(own, set->name, "exclude"));
+    const char *source = kg_config_source(s->config, key_of(own, set->name, "exclude"));
 
     if (!s->is_file)
         return "--exclude";
@@ -619,7 +602,7 @@ static kg_status make_excluded(struct kg_eval_set *set, const struct kg_suite *s
 {
     struct kg_task_opts *opts = &set->task_opts;
     size_t n = kg_task_names(opts->exclude);
-    char own[KG_SUITE_KEY_BYTES];
+    char own[KEY_BYTES];
 
     snprintf(set->exclude_key, sizeof set->exclude_key, "%s", said_by(own, set, s));
     opts->exclude_key = set->exclude_key;
@@ -629,18 +612,92 @@ static kg_status make_excluded(struct kg_eval_set *set, const struct kg_suite *s
 
 static kg_status open_rewards(struct kg_eval_set *set, struct kg_err *err)
 {
-    char rewards[KG_SUITE_KEY_BYTES], weights[KG_SUITE_KEY_BYTES],
-        command[KG_SUITE_KEY_BYTES];
+    char rewards[KEY_BYTES], weights[KEY_BYTES], command[KEY_BYTES];
     const struct kg_task_rewards_keys keys = {
-        kg_suite_key(rewards, set->name, "rewards"),
-        kg_suite_key(weights, set->name, "reward_weights"),
-        kg_suite_key(command, set->name, "command")};
+        key_of(rewards, set->name, "rewards"),
+        key_of(weights, set->name, "reward_weights"),
+        key_of(command, set->name, "command")};
 
     set->task_opts.further = &set->further;
     KG_TRY(kg_task_rewards_read(&set->task_opts.rewards, &keys, set->said.rewards,
                                 set->said.reward_weights, &set->task_opts, err));
     set->ks.rewards = set->task_opts.rewards;
     set->ks.further = &set->further;
+    return KG_OK;
+}
+
+/* ---- keys without effect ---- */
+
+/* A value of a set's key: what it needs and lacks, where it stands. */
+struct idle {
+    const char *usual, *value, *source;
+    char key[KEY_BYTES], needs[200];
+    bool own; /* said of this set; else with all others, by defaults or a flag */
+};
+
+/* row: of defaults.   returns whether the set says something that does nothing in it */
+static bool find_idle(struct idle *idle, const struct kg_opt_row *row, const char *set,
+                      const struct kg_config *config)
+{
+    char before[KEY_BYTES];
+    const struct kg_needs_in in = {config, key_of(before, set, ""), NULL, NULL};
+    const char *from = row->needs, *clause = kg_needs_next(&from, &in);
+
+    if (!clause)
+        return false;
+    kg_needs_say(idle->needs, sizeof idle->needs, clause);
+    key_of(idle->key, set, row->key + sizeof of_all_sets - 1);
+    idle->usual = row->fallback;
+    idle->value = kg_config_text(config, idle->key);
+    idle->source = kg_config_source(config, idle->key);
+    idle->own = strncmp(idle->source, of_all_sets, sizeof of_all_sets - 1) != 0 &&
+                strncmp(idle->source, "--", 2) != 0;
+    return !kg_opt_same(row, idle->value, idle->usual);
+}
+
+static kg_status refuse(const struct idle *idle, struct kg_err *err)
+{
+    return kg_fail(err, KG_EINVAL, "%s: expected %s without %s, found %.80s",
+                   idle->own ? idle->key : idle->source,
+                   *idle->usual ? idle->usual : "none", idle->needs, idle->value);
+}
+
+static kg_status check_own(const struct kg_suite *s, const char *set, struct kg_err *err)
+{
+    struct idle idle;
+
+    for (const struct kg_opt_row *row = rows_of(s, 0); row->key; row++)
+        if (find_idle(&idle, row, set, s->config) && idle.own)
+            return refuse(&idle, err);
+    return KG_OK;
+}
+
+/* Whether a key of all sets acts in one of them. */
+static bool acts(const struct kg_suite *s, const struct kg_opt_row *row)
+{
+    char before[KEY_BYTES];
+
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kg_needs_in in = {s->config, key_of(before, s->names[i], "")};
+        const char *from = row->needs;
+
+        if (!kg_needs_next(&from, &in))
+            return true;
+    }
+    return false;
+}
+
+/* What is given to all sets; those that are left out may be the ones in which it acts. */
+static kg_status check_given(const struct kg_suite *s, struct kg_err *err)
+{
+    struct idle idle;
+
+    if (s->n < s->n_all)
+        return KG_OK;
+    for (const struct kg_opt_row *row = rows_of(s, 0); row->key; row++)
+        for (size_t i = 0; i < s->n && !acts(s, row); i++)
+            if (find_idle(&idle, row, s->names[i], s->config) && !idle.own)
+                return refuse(&idle, err);
     return KG_OK;
 }
 
@@ -660,7 +717,7 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
     KG_TRY(take_stops(set, err));
     KG_TRY(kg_sampler_check(&set->sampling, err));
     KG_TRY(take_episode(set, err));
-    KG_TRY(kg_suite_check_own(set, s->config, err));
+    KG_TRY(check_own(s, set->name, err));
     if (set->path.len > 0)
         set->task_opts.level = ""; /* given to all sets, for those that generate */
     KG_TRY(read_ks(set->ks.pass, &set->ks.n_pass, set->said.pass_k, set->name, "pass_k",
@@ -673,10 +730,10 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
 /* The table of the set of this name. */
 static const struct kg_opt_row *table_of(const struct kg_suite *s, const char *name)
 {
-    char key[KG_SUITE_KEY_BYTES];
+    char key[KEY_BYTES];
     size_t i = 1;
 
-    kg_suite_key(key, name, set_rows[0].key);
+    key_of(key, name, set_rows[0].key);
     while (strcmp(rows_of(s, i)->key, key) != 0)
         i++;
     return rows_of(s, i);
@@ -831,10 +888,10 @@ static void share_excluded(const struct kg_eval_set *sets, size_t n, size_t i)
 /* Whether set i of the suite, evaluated or left out, has the list. */
 static bool has_list(const struct kg_suite *s, size_t i, const char *list)
 {
-    char key[KG_SUITE_KEY_BYTES];
+    char key[KEY_BYTES];
 
-    return strcmp(kg_config_text(s->config, kg_suite_key(key, s->names[i], "exclude")),
-                  list) == 0;
+    return strcmp(kg_config_text(s->config, key_of(key, s->names[i], "exclude")), list) ==
+           0;
 }
 
 /* Whether a set has the list whose records were not read: it is left out, or its file is
@@ -885,7 +942,7 @@ kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
         *sets = NULL;
         return err->code;
     }
-    if (kg_suite_check_given(s, *sets, err) == KG_OK)
+    if (check_given(s, err) == KG_OK)
         return KG_OK;
     kg_suite_sets_free(*sets, s->n);
     *sets = NULL;

@@ -137,7 +137,8 @@ static kg_status check_row(const struct kg_needs_in *in, const struct kg_opt_row
 {
     const char *from = row->needs, *clause;
 
-    while ((clause = kg_needs_next(&from, in))) {
+    while (kg_config_is_given(in->config, row->key) &&
+           (clause = kg_needs_next(&from, in))) {
         char needs[400];
 
         kg_needs_say(needs, sizeof needs, clause);

@@ -30,11 +30,6 @@ static kg_status check_search(const struct kg_recipe *r, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "search.where: expected an index file or "
                        "http://HOST:PORT/retrieve for episode.env search, found none");
-    if (!searches && *where)
-        return kg_fail(err, KG_EINVAL,
-                       "search.where: expected none without episode.env search, found "
-                       "%.200s",
-                       where);
     return searches ? kg_search_how_check(&r->episode.env_opts.how, where, "search.", err)
                     : KG_OK;
 }

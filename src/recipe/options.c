@@ -18,10 +18,12 @@
 #define KEY(field) #field, AT(field)
 
 /* What several keys need (data/needs.h). */
-#define WARM        "sft.steps>0|sft.epochs>0"
-#define MADE        "task.name=" KG_TASKS_MADE
-#define MATH        "task.name=math|task.rewards~math"
-#define SEARCH_QA   "task.name=search-qa|task.rewards~search-qa"
+#define WARM      "sft.steps>0|sft.epochs>0"
+#define MADE      "task.name=" KG_TASKS_MADE
+#define MATH      "task.name=math|task.rewards~math"
+#define SEARCH_QA "task.name=search-qa|task.rewards~search-qa"
+#define PROGRAM                                                                          \
+    "task.name=external|task.rewards~external&task.rewards=|task.rewards~external"
 #define BF16_ON_GPU "model.device!cpu&model.dtype!fp32|rollout.dtype=bf16"
 
 static const struct kg_opt_row first_rows[] = {
@@ -93,15 +95,15 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(task.val_count), "500", 1, 1e7, NULL, "generated held-out problems", false,
      MADE "&data.val="},
     {"task.command", AT(task_opts.command), "", 0, 0, NULL,
-     "external grader: command that reads and answers JSONL", false},
+     "external grader: command that reads and answers JSONL", false, PROGRAM},
     {"task.life", AT(task_opts.life), "auto", 0, 0, "auto|run|batch",
      "external grader: its program is started once a run, or for every batch; auto finds "
      "out which it is made for",
-     true},
+     true, PROGRAM},
     {"task.env", AT(task_opts.env), "", 0, 0, NULL,
      "external grader: names of environment variables that it gets besides PATH, HOME, "
      "the locale and the like, separated by commas",
-     true},
+     true, PROGRAM},
     {KEY(task.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
      "each; "
@@ -131,7 +133,7 @@ static const struct kg_opt_row first_rows[] = {
      "search agents: instruction around a question and remark on a wrong turn; "
      "search-r1: "
      "those of the published runs, word for word",
-     false},
+     false, "task.name=search-qa|episode.env=search"},
     {"task.format_structure", AT(task_opts.format.structure), "0.2", 0, 1, NULL,
      "metric format: score of a valid format without a right answer", false,
      SEARCH_QA "&task.metric=format"},
@@ -149,9 +151,9 @@ static const struct kg_opt_row first_rows[] = {
     {"task.bad_golds", AT(task_opts.drop_golds), "stop", 0, 0, "stop|drop",
      "task math: records whose gold answer does not grade itself right, which nobody can "
      "answer, stop the run, or are left out, named and counted",
-     false},
+     false, "task.name=math"},
     {"task.timeout_ms", AT(task_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
-     "external grader: time limit of one batch", true},
+     "external grader: time limit of one batch", true, PROGRAM},
 
     {KEY(data.train), "", 0, 0, NULL,
      "files of training problems, instead of generated ones: JSONL, JSON array, .gz or "
@@ -276,6 +278,7 @@ static const struct kg_opt_row first_rows[] = {
      "episodes in progress, those that wait for a tool included; 0 is twice "
      "rollout.max_batch (results do not depend on it)",
      true, "episode.env!none"},
+    KG_SEARCH_ROWS("search.", struct kg_recipe, episode.env_opts., "episode.env=search"),
     {0},
 };
 
@@ -453,8 +456,8 @@ static const struct kg_opt_row rows[] = {
     {0},
 };
 
-static const struct kg_opt_row *const tables[] = {first_rows, kg_env_search_rows,
-                                                  preset_rows, kg_algo_rows, rows};
+static const struct kg_opt_row *const tables[] = {first_rows, preset_rows, kg_algo_rows,
+                                                  rows};
 enum { TABLES = sizeof tables / sizeof *tables };
 
 const struct kg_opt_row *kg_recipe_row(size_t i)
@@ -471,7 +474,6 @@ void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config)
     *r = (struct kg_recipe){.task_opts.prompt.prefix = "data."};
     kg_algo_init(&r->algo);
     kg_config_fill(r, config, first_rows);
-    kg_config_fill(&r->episode.env_opts, config, kg_env_search_rows);
     kg_config_fill(r, config, preset_rows);
     kg_config_fill(&r->algo, config, kg_algo_rows);
     kg_config_fill(r, config, rows);

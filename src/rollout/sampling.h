@@ -37,10 +37,8 @@
         KG_TRUNCATION_KEYS(KG_SAMPLING_ROW, before, S, at, may_change, cut)
 #define KG_SAMPLING_ROW(field, key, flag, letter, arg, usual, min, max, zero, help,      \
                         before, S, at, may_change, needs)                                \
-    {                                                                                    \
-        before key, KG_OPT_AT(S, at field), #usual, min, max, NULL, help, may_change,    \
-            needs, zero                                                                  \
-    }
+    KG_OPT_ROW(before key, KG_OPT_AT(S, at field), #usual, min, max, NULL, help,         \
+               may_change, needs, zero)
 /* In an initialiser of a struct kg_sampling: nothing is cut off. */
 #define KG_TRUNCATION_OFF KG_TRUNCATION_KEYS(KG_SAMPLING_USUAL, )
 

@@ -31,9 +31,53 @@ struct kg_env_opts {
     int tries;                /* search: 0: the retriever's default */
     const char *wording;      /* search: see task/wording.h; NULL: the first */
 };
-/* "search.KEY", for whoever reads these from a file: over struct kg_env_opts, ended by a
- * row with key NULL. */
-extern const struct kg_opt_row kg_env_search_rows[];
+/* What can be said of it, for recipes and suites: rows over a struct S, as
+ * KG_SAMPLING_ROWS. */
+#define KG_SEARCH_ROWS(before, S, at, needs)                                             \
+    KG_OPT_ROW(before "where", KG_OPT_AT(S, at retriever), "", 0, 0, NULL,               \
+               "env search: an index file, or http://HOST:PORT/retrieve", true, needs),  \
+        KG_OPT_ROW(before "kind", KG_OPT_AT(S, at how.kind), "bm25", 0, 0,               \
+                   "bm25|dense|hybrid",                                                  \
+                   "by what an index finds: words, vectors of an encoder, or both; "     \
+                   "what a server is "                                                   \
+                   "expected to find by",                                                \
+                   false, needs),                                                        \
+        KG_OPT_ROW(before "model", KG_OPT_AT(S, at how.model), "", 0, 0, NULL,           \
+                   "kind dense, hybrid: folder of the encoder that the index was made "  \
+                   "with, or "                                                           \
+                   "ORG/NAME of the hub; of a server --dry-run says what it needs",      \
+                   true, needs),                                                         \
+        KG_OPT_ROW(                                                                      \
+            before "passages", KG_OPT_AT(S, at how.passages), "0", 0, UINT32_MAX, NULL,  \
+            "passages that the index or the server is expected to have; 0: any number",  \
+            false, needs),                                                               \
+        KG_OPT_ROW(before "vectors", KG_OPT_AT(S, at how.vectors), "fp16", 0, 0,         \
+                   "fp16|int8",                                                          \
+                   "kind dense, hybrid: a number of a vector in memory, 2 bytes or 1; "  \
+                   "int8 looks at "                                                      \
+                   "what may be among the best once more in the file (results do not "   \
+                   "depend on it)",                                                      \
+                   true, needs),                                                         \
+        KG_OPT_ROW(before "fusion", KG_OPT_AT(S, at how.fusion), "rank", 0, 0,           \
+                   "rank|score",                                                         \
+                   "kind hybrid: two rankings become one by places (reciprocal rank) "   \
+                   "or by scores",                                                       \
+                   false, needs),                                                        \
+        KG_OPT_ROW(before "weight", KG_OPT_AT(S, at how.weight), "0.5", 0, 1, NULL,      \
+                   "kind hybrid: of the vectors' ranking, the words' has the rest",      \
+                   false, needs),                                                        \
+        KG_OPT_ROW(before "topk", KG_OPT_AT(S, at topk), "3", 1, 1000, NULL,             \
+                   "passages for a query", false, needs),                                \
+        KG_OPT_ROW(before "when_down", KG_OPT_AT(S, at stop_when_down), "stop", 0, 0,    \
+                   "observe|stop",                                                       \
+                   "a retriever that stays down stops the run (training: behind its "    \
+                   "last whole step), "                                                  \
+                   "or is told to the model and counted (training: episode/failed)",     \
+                   true, needs),                                                         \
+        KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at timeout_ms), "30000", 1, 3.6e6,  \
+                   NULL, "time limit of one request to the retriever", true, needs),     \
+        KG_OPT_ROW(before "tries", KG_OPT_AT(S, at tries), "4", 1, 1000, NULL,           \
+                   "tries before it counts as down", true, needs)
 
 enum kg_env_next {
     KG_ENV_DONE,    /* the episode is over */

@@ -167,27 +167,6 @@ bool kg_task_runs_program(const struct kg_task_row *row, const struct kg_task_op
     return false;
 }
 
-kg_status kg_task_check_program(const struct kg_config *config,
-                                const struct kg_task_program_key *keys,
-                                const struct kg_task_row *row,
-                                const struct kg_task_opts *opts, struct kg_err *err)
-{
-    if (kg_task_runs_program(row, opts))
-        return KG_OK;
-    for (; keys->key; keys++) {
-        const char *value = kg_config_text(config, keys->key);
-
-        if (strcmp(value, keys->idle) != 0)
-            return kg_fail(err, KG_EINVAL,
-                           "%s: expected %s where answers are graded by no program of "
-                           "yours (task %s), found '%.80s'",
-                           keys->key, *keys->idle ? keys->idle : "none",
-                           opts->rewards ? "with rewards of tasks alone" : row->name,
-                           value);
-    }
-    return KG_OK;
-}
-
 /* ---- lists of a config ---- */
 
 static kg_status read_weight(double *weight, const char *text, const char *key,

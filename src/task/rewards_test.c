@@ -213,46 +213,6 @@ static void wrong_lists_are_refused(void **state)
     }
 }
 
-/* Options of a program are refused where none of the rewards runs one. */
-static void options_of_a_program_need_one(void **state)
-{
-    static const struct kg_opt_row rows[] = {
-        {"x.env", KG_OPT_STRING, 0, "", 0, 0, NULL, "what the program gets", false},
-        {0},
-    };
-    static const struct kg_opt_row *const tables[] = {rows};
-    static const struct kg_task_program_key keys[] = {{"x.env", ""}, {NULL, NULL}};
-    static const struct {
-        const char *specs[2], *env;
-        kg_status status;
-    } cases[] = {
-        {{"a=none", "b=none"}, "x.env=", KG_OK},
-        {{"a=none", "b=none"}, "x.env=HOME", KG_EINVAL},
-        {{"a=none", "b=external true"}, "x.env=HOME", KG_OK},
-        {{"a=external true", "b=none"}, "x.env=HOME", KG_OK},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct kg_task_opts opts = {.timeout_ms = 10000};
-        const struct kg_task_row *row;
-        struct kg_config *c;
-
-        assert_int_equal(kg_task_find(&row, "none", &err), KG_OK);
-        assert_int_equal(kg_config_create(&c, tables, 1, &err), KG_OK);
-        assert_int_equal(kg_config_override(c, cases[i].env, "test", &err), KG_OK);
-        assert_int_equal(
-            kg_task_rewards_open(&opts.rewards, cases[i].specs, NULL, 2, &opts, &err),
-            KG_OK);
-        assert_int_equal(kg_task_check_program(c, keys, row, &opts, &err),
-                         cases[i].status);
-        if (cases[i].status != KG_OK)
-            assert_non_null(strstr(err.message, "x.env: expected none where"));
-        kg_task_rewards_close(opts.rewards);
-        kg_config_free(c);
-    }
-}
-
 struct said {
     struct kg_opt_list rewards, weights;
 };
@@ -311,7 +271,6 @@ int main(void)
         cmocka_unit_test(what_graders_say_besides_has_their_names),
         cmocka_unit_test(a_failing_grader_is_named),
         cmocka_unit_test(wrong_lists_are_refused),
-        cmocka_unit_test(options_of_a_program_need_one),
         cmocka_unit_test(weights_are_as_many_as_rewards),
     };
 

@@ -290,19 +290,6 @@ bool kg_task_rewards_stats(struct kg_task_grader_stats *sum,
                            const struct kg_task_rewards *rewards);
 /* Whether grading runs a program: it is asked for batches. */
 bool kg_task_runs_program(const struct kg_task_row *row, const struct kg_task_opts *opts);
-/* Options of that program, by their keys in a config: where none runs they would have no
- * effect.   key: said of a value that is not `idle`; NULL behind the last */
-struct kg_task_program_key {
-    const char *key;
-    const char *idle;
-};
-/* errors: EINVAL (such an option without a program, with its key and where it stands) */
-kg_status kg_task_check_program(const struct kg_config *config,
-                                const struct kg_task_program_key *keys,
-                                const struct kg_task_row *row,
-                                const struct kg_task_opts *opts,
-                                struct kg_err *err) KG_MUST_CHECK;
-
 /* A file of any format that data/records.h reads, in verl's schema {prompt: [{content}]
  * or text, data_source, reward_model.ground_truth, extra_info} or plain columns
  * ({question|problem|prompt|text,

@@ -311,28 +311,8 @@ kg_status kg_run_choose_prompt(struct kg_chat_template **t, struct kg_prompt_opt
     return kg_prompt_check(how, err);
 }
 
-static kg_status check_wording(const struct kg_run_inputs *in, struct kg_err *err)
-{
-    const char *words = in->task_opts.wording;
-    bool searches = strcmp(in->recipe.episode_env, "search") == 0 ||
-                    strcmp(in->task->name, "search-qa") == 0;
-
-    if (searches || strcmp(words, kg_wording_table()->name) == 0)
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "task.wording: expected %s without task search-qa and episode.env "
-                   "search, found %s",
-                   kg_wording_table()->name, words);
-}
-
 static const struct kg_task_rewards_keys reward_keys = {
     "task.rewards", "task.reward_weights", "task.command"};
-
-static const struct kg_task_program_key program_keys[] = {{"task.command", ""},
-                                                          {"task.life", "auto"},
-                                                          {"task.env", ""},
-                                                          {"task.timeout_ms", "30000"},
-                                                          {NULL, NULL}};
 
 kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
 {
@@ -347,19 +327,11 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     fill_task_opts(&run->in, &run->log.further);
     KG_TRY(kg_task_rewards_read(&run->in.task_opts.rewards, &reward_keys, r->task.rewards,
                                 r->task.reward_weights, &run->in.task_opts, err));
-    KG_TRY(kg_task_check_program(run->in.config, program_keys, run->in.task,
-                                 &run->in.task_opts, err));
     if (run->in.task_opts.wrong_reward != 0 && !run->in.task->exact_reward)
         return kg_fail(err, KG_EINVAL,
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "
                        "right or wrong alone, found %g",
                        run->in.task->name, run->in.task_opts.wrong_reward);
-    KG_TRY(check_wording(&run->in, err));
-    if (run->in.task_opts.drop_golds && strcmp(run->in.task->name, "math") != 0)
-        return kg_fail(err, KG_EINVAL,
-                       "task.bad_golds: expected stop for task %s, which does not check "
-                       "its gold answers, found drop",
-                       run->in.task->name);
     KG_TRY(read_weights(&run->in, err));
     KG_TRY(kg_task_names(run->in.task_opts.exclude) == 0 ? load_lists(&run->in, err)
                                                          : load_without(&run->in, err));

@@ -253,7 +253,7 @@ static void lists_that_do_not_fit_are_refused(void **state)
         {"task.name=digits", "task.wrong_reward=-1",
          "task.wrong_reward: expected 0 for task digits"},
         {"data.train=" A, "task.wording=search-r1",
-         "task.wording: expected kedge without task search-qa"},
+         "task.wording: acts with task.name search-qa or episode.env search"},
         {"data.train=[" A ", " ROOT "/none]", "data.weights=[]", "none: "},
     };
 
