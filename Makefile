@@ -272,7 +272,6 @@ bench: kedge                             ## measure this machine and kedge on it
 docs: kedge                              ## rewrite the pages that are printed from tables
 	./kedge algorithms > docs/algorithms.md
 	./kedge report --metrics > docs/metrics.md
-	./kedge presets --published > docs/published.md
 	sed -i '/^```yaml/q' docs/config.md
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 

@@ -46,7 +46,6 @@ missing_benchmarks() {
     refused 1 lab "bench ranks" "$trunk" bench ranks
 }
 pass "so does a benchmark" missing_benchmarks
-pass "and the page of published runs" refused 1 lab "kedge presets: --published" "$trunk" presets --published
 same_keys() { "$trunk" train --keys >"$work/a" && ./kedge train --keys | cmp - "$work/a"; }
 pass "the keys of a recipe are the same" same_keys
 checked() { "$trunk" doctor >"$work/a" && grep -q '^Sampler and trainer agree' "$work/a"; }

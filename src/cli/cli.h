@@ -160,8 +160,6 @@ kg_status kg_cli_version(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_cli_man(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 /* docs/algorithms.md: the tables of policy/ with formula and source. */
 kg_status kg_cli_algorithms(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
-/* docs/published.md; guests/lab has it. */
-kg_status kg_published_page(struct kg_str *out, struct kg_err *err) KG_GUEST;
 /* The script for bash, zsh or fish.   errors: EINVAL (another shell), ENOMEM */
 kg_status kg_cli_completion(struct kg_str *out, const char *shell,
                             struct kg_err *err) KG_MUST_CHECK;

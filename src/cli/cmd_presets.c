@@ -22,15 +22,10 @@ enum { VALUE_BYTES = 64 };
 
 static bool as_json;
 static bool all;
-static bool published;
 
 const struct kg_flag kg_presets_flags[] = {
-    {"all", 0, KG_BESIDE("!NAME,!published", all), NULL, "every preset with its values",
-     0, 0, NULL},
-    {"published", 0, KG_BESIDE("!NAME", published), NULL,
-     "published runs value by value, as Markdown (docs/published.md)", 0, 0, NULL},
-    {"json", 0, KG_BESIDE("!published", as_json), NULL, "one JSON object a preset", 0, 0,
-     NULL},
+    {"all", 0, KG_BESIDE("!NAME", all), NULL, "every preset with its values", 0, 0, NULL},
+    {"json", 0, KG_TO(as_json), NULL, "one JSON object a preset", 0, 0, NULL},
     {0},
 };
 
@@ -177,20 +172,12 @@ static kg_status put_every(struct kg_str *out, struct kg_err *err)
     return KG_OK;
 }
 
-/* Everything that is asked for without a name. */
-static kg_status put_tables(struct kg_str *out, struct kg_err *err)
-{
-    if (published && !kg_published_page)
-        return kg_guest_missing("--published", "lab", err);
-    return published ? kg_published_page(out, err) : put_every(out, err);
-}
-
 int kg_cmd_presets(int argc, char **argv)
 {
     const struct kg_preset *preset = NULL;
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = argc == 0 ? put_tables(&out, &err)
+    kg_status status = argc == 0 ? put_every(&out, &err)
                                  : kg_preset_find(&preset, argv[0], &err);
 
     if (status == KG_OK && preset)

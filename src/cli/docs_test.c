@@ -59,16 +59,6 @@ static void the_page_of_metrics_is_current(void **state)
     kg_str_release(&want);
 }
 
-static void the_page_of_published_runs_is_current(void **state)
-{
-    struct kg_str want = {0};
-
-    (void)state;
-    ok(kg_published_page(&want, &err));
-    ends_with("docs/published.md", NULL, &want);
-    kg_str_release(&want);
-}
-
 static void the_page_of_keys_is_current(void **state)
 {
     struct kg_config *config;
@@ -213,7 +203,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_page_of_algorithms_is_current),
         cmocka_unit_test(the_page_of_metrics_is_current),
-        cmocka_unit_test(the_page_of_published_runs_is_current),
         cmocka_unit_test(the_page_of_keys_is_current),
         cmocka_unit_test(the_presets_are_counted_right),
         cmocka_unit_test(every_benchmark_is_named),

@@ -99,9 +99,6 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
     refused("task -n 3", "--count does not act without TASK");
     refused("task --text", "--text does not act without TASK");
     refused("presets grpo --all", "--all does not act with NAME");
-    refused("presets --published grpo", "--published does not act with NAME");
-    refused("presets --published --all", "--all does not act with --published");
-    refused("presets --published --json", "--json does not act with --published");
     refused("tokenize -d --add-special", "--add-special does not act with --decode");
     refused("tokenize --no-parse-special --decode",
             "--no-parse-special does not act with --decode");

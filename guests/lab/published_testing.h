@@ -1,0 +1,225 @@
+/* docs/published.md read as a table: published runs, and every value of theirs.
+ *
+ * A section is a study, a paper or a released code: the runs of it that kedge starts, and
+ * rows. A row says what was published for a key and where it stands, and where kedge has
+ * another value, which one and why. Nothing else holds these values.
+ *
+ * Included by tests only.
+ */
+#ifndef KG_PUBLISHED_TESTING_H
+#define KG_PUBLISHED_TESTING_H
+
+#include "base/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kg_published_run {
+    const char *name;
+    const char *recipe; /* file; NULL: a suite */
+    const char *args;   /* assignments after it, separated by spaces; NULL: none */
+    const char *preset; /* that says the same of the method, or NULL */
+    const char *suite;  /* file of an evaluation; NULL: a run of training */
+};
+
+struct kg_published_row {
+    /* names of runs, separated by spaces, where * stands for any bytes; NULL: every run
+     * of training of the study */
+    const char *runs;
+    /* of the recipe or suite; in parentheses: what no key says */
+    const char *key;
+    const char *value;  /* as published, as the key would have it */
+    const char *kedge;  /* instead of it; NULL: the same */
+    const char *source; /* file of the study's code, or section of its paper */
+    const char *note; /* NULL where there is nothing to add; never where kedge differs */
+};
+
+struct kg_published_study {
+    const char *title;
+    struct kg_published_run runs[32];
+    size_t n_runs;
+    struct kg_published_row rows[256];
+    size_t n_rows;
+};
+
+enum { PUBLISHED_STUDIES = 16, PUBLISHED_CELLS = 6 };
+static struct kg_published_study published[PUBLISHED_STUDIES];
+static size_t published_n;
+static struct kg_str published_page; /* what all texts point into */
+
+/* ---- reading ---- */
+
+/* A cell's text in its place, without backticks around it: \| \* \< are the bytes, \n a line break,
+ * "(empty)" the empty text and nothing NULL. */
+static const char *published_text(char *cell)
+{
+    char *to = cell, *end = cell + strlen(cell);
+
+    while (end > cell && end[-1] == ' ')
+        *--end = '\0';
+    cell += strspn(cell, " ");
+    if (*cell == '\0')
+        return NULL;
+    if (end - cell > 1 && *cell == '`' && end[-1] == '`' &&
+        memchr(cell + 1, '`', (size_t)(end - cell) - 2) == NULL) {
+        *--end = '\0';
+        cell++;
+    }
+    if (strcmp(cell, "(empty)") == 0)
+        return "";
+    to = cell;
+    for (const char *from = cell; *from; from++) {
+        const bool escaped = *from == '\\' && from[1] && strchr("|*<n", from[1]);
+
+        from += escaped;
+        *to++ = escaped && *from == 'n' ? '\n' : *from;
+    }
+    *to = '\0';
+    return cell;
+}
+
+/* The cells between the bars of a line, in their places. */
+static void published_cells(const char *cells[PUBLISHED_CELLS], char *line)
+{
+    size_t n = 0;
+    char *first = line + 1;
+
+    for (char *c = first; *c && n < PUBLISHED_CELLS; c++) {
+        if (*c != '|' || c[-1] == '\\')
+            continue;
+        *c = '\0';
+        cells[n++] = published_text(first);
+        first = c + 1;
+    }
+}
+
+/* "kedge train RECIPE ARGS" or "kedge eval SUITE" */
+static void published_add_run(struct kg_published_study *study, const char **cells)
+{
+    static const char train[] = "kedge train ", eval[] = "kedge eval ";
+    struct kg_published_run *run = &study->runs[study->n_runs++];
+    char *started = (char *)(uintptr_t)cells[1], *space;
+
+    assert_true(study->n_runs < sizeof study->runs / sizeof *study->runs);
+    *run = (struct kg_published_run){.name = cells[0], .preset = cells[2]};
+    if (strncmp(started, eval, sizeof eval - 1) == 0) {
+        run->suite = started + sizeof eval - 1;
+        return;
+    }
+    assert_memory_equal(started, train, sizeof train - 1);
+    run->recipe = started + sizeof train - 1;
+    space = strchr(run->recipe, ' ');
+    if (space)
+        *space = '\0';
+    run->args = space ? space + 1 : NULL;
+}
+
+static void published_add_row(struct kg_published_study *study, const char **cells)
+{
+    assert_true(study->n_rows < sizeof study->rows / sizeof *study->rows);
+    study->rows[study->n_rows++] = (struct kg_published_row){
+        cells[0], cells[1], cells[2], cells[3], cells[4], cells[5]};
+}
+
+static void published_line(char *line, bool *is_runs)
+{
+    struct kg_published_study *study = &published[published_n - 1];
+    const char *cells[PUBLISHED_CELLS] = {NULL};
+
+    if (strncmp(line, "## ", 3) == 0) {
+        assert_true(published_n < PUBLISHED_STUDIES);
+        published[published_n++].title = line + 3;
+    }
+    if (*line != '|' || strncmp(line, "|--", 3) == 0)
+        return;
+    if (strncmp(line, "| run ", 6) == 0 || strncmp(line, "| runs ", 7) == 0) {
+        *is_runs = line[5] == ' ';
+        return;
+    }
+    assert_true(published_n > 0);
+    published_cells(cells, line);
+    if (*is_runs)
+        published_add_run(study, cells);
+    else
+        published_add_row(study, cells);
+}
+
+/* From the repository's root. */
+static void published_read(void)
+{
+    struct kg_err err;
+    bool is_runs = false;
+    char *line, *save = NULL;
+
+    if (published_n > 0)
+        return;
+    if (kg_file_read(&published_page, "docs/published.md", 1 << 20, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    for (line = strtok_r(published_page.data, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        published_line(line, &is_runs);
+}
+
+static size_t kg_published_count(void) { return published_n; }
+
+static const struct kg_published_study *kg_published_at(size_t i)
+{
+    return &published[i];
+}
+
+/* ---- which rows are of which runs ---- */
+
+/* pattern: len bytes, each * of them any bytes of name */
+static bool is_match(const char *pattern, size_t len, const char *name)
+{
+    const char *end = pattern + len, *star = NULL, *again = NULL;
+
+    while (*name) {
+        if (pattern < end && *pattern == '*') {
+            star = ++pattern;
+            again = name;
+        } else if (pattern < end && *pattern == *name) {
+            pattern++;
+            name++;
+        } else if (star) { /* the last * takes one byte more */
+            pattern = star;
+            name = ++again;
+        } else {
+            return false;
+        }
+    }
+    while (pattern < end && *pattern == '*')
+        pattern++;
+    return pattern == end;
+}
+
+/* Whether the row is of the run. */
+static bool kg_published_applies(const struct kg_published_row *row,
+                                 const struct kg_published_run *run)
+{
+    if (!row->runs)
+        return !run->suite;
+    for (const char *at = row->runs; *at;) {
+        size_t len = strcspn(at, " ");
+
+        if (is_match(at, len, run->name))
+            return true;
+        at += len;
+        at += strspn(at, " ");
+    }
+    return false;
+}
+
+/* The row of a key, NULL where there is none. */
+static const struct kg_published_row *
+kg_published_row(const struct kg_published_study *study,
+                 const struct kg_published_run *run, const char *key)
+{
+    for (size_t i = 0; i < study->n_rows; i++)
+        if (strcmp(study->rows[i].key, key) == 0 &&
+            kg_published_applies(&study->rows[i], run))
+            return &study->rows[i];
+    return NULL;
+}
+
+#endif
