@@ -178,8 +178,8 @@ static void options_without_effect(void **state)
         {"sft: RL may follow", NULL, SFT "optim.lr=1e-3", 1, "s.jsonl: cannot open",
          NULL},
         {"validation of no problems", NULL, TRAIN "eval.problems=5", 1,
-         "eval.problems: acts with problems to validate on (data.val, or those a task "
-         "makes) alone; expected 200, found 5",
+         "eval.problems: acts with data.val or task.name arithmetic or countdown alone; "
+         "expected 200, found 5",
          NULL},
         {"a device that is too small", NULL,
          TRAIN "model.device=cuda --dry-run --device-memory 0.1GB", 1,

@@ -246,7 +246,8 @@ static void limits_that_are_none_are_refused(void **state)
     ok(kg_suite_open(&suite, in_dir("n.yaml"), &err));
     ok(kg_suite_resolve(&suite, &err));
     assert_int_equal(kg_suite_sets(&sets, &suite, dir, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "window: expected 0 without env other than none, found 9"));
+    assert_non_null(
+        strstr(err.message, "window: expected 0 without env other than none, found 9"));
     kg_suite_release(&suite);
 }
 
