@@ -7,6 +7,7 @@
 #include "policy/algo.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
+#include "task/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -392,6 +393,19 @@ static void a_recipe_may_leave_validation_to_the_command_line(void **state)
     assert_non_null(strstr(err_said.message, "eval.every: acts with data.val"));
 }
 
+/* The list that keys need is that of the table of tasks. */
+static void tasks_that_make_problems_are_listed(void **state)
+{
+    char made[200] = "";
+
+    (void)state;
+    for (const struct kg_task_row *row = kg_task_table(); row->name; row++)
+        if (row->levels)
+            snprintf(made + strlen(made), sizeof made - strlen(made), "%s%s",
+                     *made ? "," : "", row->name);
+    assert_string_equal(made, KG_TASKS_MADE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -401,6 +415,7 @@ int main(void)
         cmocka_unit_test(numbers_act_beside_rows_that_read_them),
         cmocka_unit_test(who_reads_a_number_is_named),
         cmocka_unit_test(nothing_is_generated_beside_files),
+        cmocka_unit_test(tasks_that_make_problems_are_listed),
         cmocka_unit_test(what_is_published_passes),
         cmocka_unit_test(a_recipe_may_be_switched_off),
         cmocka_unit_test(a_recipe_may_leave_validation_to_the_command_line),
