@@ -3,8 +3,8 @@
  *
  * Each row makes its input with a line of shell, runs ./kedge, and looks at what is left.
  * Shell variables: W a folder of the test's own, D a checkpoint with data, T arguments of
- * a small training run into $W/run, E those of a small evaluation. (generate, score,
- * tokenize, inspect and new are in cli_test.c.)
+ * a small training run into $W/run, E those of a small evaluation. (Other rows of
+ * generate, score, tokenize, inspect and new are in cli_test.c.)
  */
 #include "base/file.h"
 
@@ -547,6 +547,49 @@ static void files_of_a_model_that_are_no_files(void **state)
     CHECK_ALL(rows);
 }
 
+/* A model and its tokenizer are read at once, which does not show: the model's error is
+ * told first, whichever thread found its own before. */
+static void the_models_error_comes_before_the_tokenizers(void **state)
+{
+    static const struct bad rows[] = {
+        {"a tokenizer that is cut: generate", COPIED "echo '{' >tokenizer.json",
+         "generate --model $W/m 1", 1, "m/tokenizer.json: line 2", NULL},
+        {"a tokenizer that is cut: score", COPIED "echo '{' >tokenizer.json",
+         "score --model $W/m", 1, "m/tokenizer.json: line 2", NULL},
+        {"a config that is cut: generate", COPIED "echo '{' >config.json",
+         "generate --model $W/m 1", 1, "m/config.json: line 2", NULL},
+        {"a config that is cut: score", COPIED "echo '{' >config.json",
+         "score --model $W/m", 1, "m/config.json: line 2", NULL},
+        {"no weights: generate", COPIED "rm model.safetensors", "generate --model $W/m 1",
+         1, "found neither", NULL},
+        {"no weights: score", COPIED "rm model.safetensors", "score --model $W/m", 1,
+         "found neither", NULL},
+        {"no weights, and a tokenizer that is cut: generate",
+         COPIED "rm model.safetensors && echo '{' >tokenizer.json",
+         "generate --model $W/m 1", 1, "found neither", NULL},
+        {"no weights, and a tokenizer that is cut: score",
+         COPIED "rm model.safetensors && echo '{' >tokenizer.json", "score --model $W/m",
+         1, "found neither", NULL},
+        {"both files of JSON are cut: generate",
+         COPIED "echo '{' >config.json && echo '{' >tokenizer.json",
+         "generate --model $W/m 1", 1, "m/config.json: line 2", NULL},
+        {"both files of JSON are cut: score",
+         COPIED "echo '{' >config.json && echo '{' >tokenizer.json", "score --model $W/m",
+         1, "m/config.json: line 2", NULL},
+        {"weights that are cut, and a tokenizer: generate",
+         COPIED "truncate -s 100 model.safetensors && echo '{' "
+                ">tokenizer.json",
+         "generate --model $W/m 1", 1, "m/model.safetensors", NULL},
+        {"weights that are cut, and a tokenizer: score",
+         COPIED "truncate -s 100 model.safetensors && echo '{' "
+                ">tokenizer.json",
+         "score --model $W/m", 1, "m/model.safetensors", NULL},
+    };
+
+    (void)state;
+    CHECK_ALL(rows);
+}
+
 static void graders_and_dumps(void **state)
 {
     static const struct bad rows[] = {
@@ -661,6 +704,7 @@ int main(void)
         cmocka_unit_test(run_directories),
         cmocka_unit_test(keys_of_grading),
         cmocka_unit_test(files_of_a_model_that_are_no_files),
+        cmocka_unit_test(the_models_error_comes_before_the_tokenizers),
         cmocka_unit_test(graders_and_dumps),
         cmocka_unit_test(golden_folders),
         cmocka_unit_test(what_is_left_out_is_said_before_step_0),
