@@ -144,7 +144,7 @@ static void options_without_effect(void **state)
          1, "found 'mth'", NULL},
         {"user turns without a template", "echo '{\"prompt\": \"p\"}' >$W/d.jsonl",
          "data check --user-turn $W/d.jsonl", 1,
-         "--user-turn: expected a chat template that it is for", NULL},
+         "--user-turn: expected a chat template (--model or --chat-template)", NULL},
         {"an opening without a template", "echo '{\"prompt\": \"p\"}' >$W/d.jsonl",
          "data check --opening x $W/d.jsonl", 1, "--opening: expected a chat template",
          NULL},
@@ -156,18 +156,17 @@ static void options_without_effect(void **state)
          "--wording: expected kedge without task search-qa or env search", NULL},
         {"reach of no decay", NULL,
          TRAIN "--dry-run sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
-         "sft.decay: there is no weight decay", NULL},
+         "sft.decay has no effect", NULL},
         {"reach of no decay, met at once", NULL,
          TRAIN "sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
-         "sft.decay: there is no weight decay", NULL},
+         "sft.decay has no effect", NULL},
         {"sft: steps of RL", NULL, SFT "train.steps=5", 1,
-         "train.steps: kedge sft makes no steps of RL; expected sft.steps or sft.epochs",
+         "train.steps: kedge sft makes no RL steps; expected sft.steps or sft.epochs",
          NULL},
         {"sft: RL's learning rate where no RL can follow", NULL,
          ALONE "sft.steps=1 optim.lr=1e-3", 1,
-         "optim.lr: is of RL's updates, and there are no problems (task.name, "
-         "data.train) "
-         "for any; expected sft.lr, or 1e-6, found 1e-3",
+         "optim.lr: acts only on RL updates, but there are no problems (task.name, "
+         "data.train); expected sft.lr, or 1e-6, found 1e-3",
          NULL},
         {"sft: RL's clip where no RL can follow", NULL,
          ALONE "sft.steps=1 optim.clip_norm=0.5", 1, "expected 1, found 0.5", NULL},
@@ -178,7 +177,7 @@ static void options_without_effect(void **state)
         {"sft: RL may follow", NULL, SFT "optim.lr=1e-3", 1, "s.jsonl: cannot open",
          NULL},
         {"validation of no problems", NULL, TRAIN "eval.problems=5", 1,
-         "eval.problems: acts with data.val or task.name arithmetic or countdown alone; "
+         "eval.problems: acts only with data.val or task.name arithmetic or countdown; "
          "expected 200, found 5",
          NULL},
         {"a device that is too small", NULL,
@@ -254,7 +253,7 @@ static void configs(void **state)
         {"answers beyond the model's positions", NULL, TRAIN "rollout.max_tokens=5000", 1,
          "2048 positions, found 5008, of which the prompt has 8", NULL},
         {"level of a task without", NULL, TRAIN "task.level=easy", 1,
-         "task.level: acts with", NULL},
+         "task.level: acts only with", NULL},
         {"no arguments", NULL, "train", 2, "expected a recipe", NULL},
         {"unknown flag", NULL, TRAIN "--resum", 2, "did you mean --resume?", NULL},
     };
@@ -273,7 +272,7 @@ static void compositions(void **state)
         {"published gradient of a row with one", NULL,
          TRAIN "preset=distill-reverse kl.estimator=truncated-reverse kl.top_k=4 "
                "kl.gradient=published",
-         1, "kl.gradient: acts with kl.estimator topk-reverse or topk-forward alone",
+         1, "kl.gradient: acts only with kl.estimator topk-reverse or topk-forward",
          NULL},
         {"validation that the sampler refuses", NULL,
          TRAIN "data.val=$D/test.jsonl eval.temperature=1e-5 --dry-run", 1,
@@ -328,9 +327,9 @@ static void checkpoints(void **state)
          COPY "mv model.safetensors model-00001-of-00001.safetensors", "inspect $W/m", 1,
          "found model-00001-of-00001.safetensors: shards need their", NULL},
         {"weights that Git LFS did not fetch", COPY LFS ">model.safetensors",
-         "inspect $W/m", 1, "m/model.safetensors: expected the file itself", NULL},
+         "inspect $W/m", 1, "m/model.safetensors: expected the file, found", NULL},
         {"a tokenizer that Git LFS did not fetch", COPY LFS ">tokenizer.json",
-         "inspect $W/m", 1, "m/tokenizer.json: expected the file itself", NULL},
+         "inspect $W/m", 1, "m/tokenizer.json: expected the file, found", NULL},
         {"eval: missing folder", NULL, "eval --model $W/m --data $D/test.jsonl", 1,
          "m/config.json: cannot open", NULL},
         {"eval: missing tokenizer", COPY "rm token_ids.json tokenizer_config.json",
@@ -453,9 +452,8 @@ static void run_directories(void **state)
          STARTED " && sed -i 's/\"format\": 3/\"format\": 2/' "
                  "$W/run/checkpoints/step-000002/state.json",
          TRAIN "--resume", 1,
-         "state.json: expected format 3, found 2: an older kedge wrote it. The model "
-         "beside "
-         "it (model/) is any version's: model.path takes it",
+         "state.json: expected format 3, found 2, written by an older kedge. Its model "
+         "(model/) can still be used: set model.path to it",
          /* and so it does, without the manifest that an older one did not write */
          "rm $W/run/checkpoints/step-000002/manifest.json && ./kedge train "
          "$T "
@@ -593,7 +591,7 @@ static void the_models_error_comes_before_the_tokenizers(void **state)
 static void graders_and_dumps(void **state)
 {
     static const struct bad rows[] = {
-        {"no command", NULL, TRAIN EXTERNAL, 1, "expected a command that grades", NULL},
+        {"no command", NULL, TRAIN EXTERNAL, 1, "expected a grading command", NULL},
         {"grader fails", NULL, TRAIN EXTERNAL "'task.command=echo no >&2; exit 3'", 1,
          "expected exit status 0, found 3: no", "test ! -e $W/run/checkpoints/latest"},
         {"grader is silent", NULL, TRAIN EXTERNAL "'task.command=cat >/dev/null'", 1,
@@ -602,7 +600,7 @@ static void graders_and_dumps(void **state)
          "expected {\"score\": number or null}", "test ! -e $W/run/rollouts/step-*"},
         {"score too large", NULL,
          TRAIN EXTERNAL "\"task.command=sed 's/.*/{\\\"score\\\": 1e308}/'\"", 1,
-         "expected a score of at most 1e+09 in size, found 1e+308",
+         "expected a score of magnitude at most 1e+09, found 1e+308",
          "test ! -e $W/run/checkpoints/latest"},
         {"grader hangs", NULL,
          TRAIN EXTERNAL "'task.command=sleep 60' task.timeout_ms=200", 1,

@@ -214,8 +214,9 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
     expect_refusal(2, kedge("", "score --model x --entropy=1"), "takes no value");
     expect_refusal(2, kedge("", "search query --port 1 x.db hi"), "serve alone");
     expect_refusal(2, kedge("", "eval compare --temperature 1 x y"), "not act with com");
-    expect_refusal(1, kedge("", "search bench http://h/x q --k1 1"), "as it was started");
-    expect_refusal(1, kedge("", "search bench x.db q --clients 2"), "a server alone");
+    expect_refusal(1, kedge("", "search bench http://h/x q --k1 1"),
+                   "which has its own s");
+    expect_refusal(1, kedge("", "search bench x.db q --clients 2"), "only with a server");
     expect_refusal(2, kedge("", "generate --model x --top-p 1.5 hi"),
                    "from 1e-06 to 1, found '1.5'");
     expect_refusal(2, kedge("", "generate --model x --top-p 0 hi"),
@@ -498,7 +499,8 @@ static void what_computes_is_named_by_flag_or_key(void **state)
                    kedge("", "train recipes/digits.yaml model.path=" DIGITS
                              " model.device=cuda:one --dry-run"),
                    "model.device: expected cuda or cuda:N with N below");
-    expect_refusal(2, kedge("", "bench products --device cpu"), "--device acts with");
+    expect_refusal(2, kedge("", "bench products --device cpu"),
+                   "--device acts only with");
     expect_refusal(2, kedge("", "score --model " DIGITS " --products own"),
                    "--products does not act without --device");
 }
@@ -536,7 +538,7 @@ static void chat_template_refuses_what_it_cannot_render(void **state)
         "stdin line 1: key 'messages': expected array, found integer");
     expect_refusal(
         1, kedge("{\"messages\": []}\n", "chat-template --model %s", CHAT_TEMPLATE),
-        "stdin line 1: " CHAT_TEMPLATE " line 13 column 23: expected something with");
+        "stdin line 1: " CHAT_TEMPLATE " line 13 column 23: expected a value with");
     expect_refusal(1, kedge("", "chat-template --model tests/data/tokenizer"),
                    "expected a chat template named 'default' in");
     expect_refusal(1, kedge("", "chat-template --list --model tests/data/tokenizer"),
@@ -832,7 +834,7 @@ static void data_files_of_every_format_convert_to_the_same_lines(void **state)
     expect(0, kedge("", "data convert %s", gz));
     assert_string_equal(kg_str_text(&lines), kg_str_text(&out));
     expect(1, kedge("", "data convert %s -o %s/x.parquet", zst, work));
-    assert_non_null(strstr(kg_str_text(&said), "found .parquet, which is read and not "));
+    assert_non_null(strstr(kg_str_text(&said), "found .parquet, which kedge reads but "));
     expect(0, kedge("", "data head -n 2 %s", zst));
     assert_int_equal(count_lines(&out), 2);
     assert_true(strncmp(out.data, lines.data, out.len) == 0);
@@ -879,7 +881,7 @@ static void a_converted_file_takes_its_name_when_it_is_whole(void **state)
     assert_int_equal(system(line), 0);
     snprintf(path, sizeof path, "%s/c.jsonl", work);
     expect_refusal(1, kedge("", "data convert %s -o %s/link", path, work),
-                   "expected another file than the one that is read");
+                   "expected an output file other than the input");
     expect_file(path, &lines);
     kg_str_release(&lines);
     kg_str_release(&kept);
@@ -937,7 +939,7 @@ static void data_check_makes_prompts_as_training_does(void **state)
                    "in line 1: --system: expected messages without a system prompt");
     expect(1, kedge("{\"problem\": \"p\", \"answer\": \"\"}\n",
                     "data check --task math %s/in", work));
-    expect_said("expected gold answers that grade themselves right");
+    expect_said("expected gold answers that are graded as right");
 }
 
 static void data_is_summed_up_by_key_and_by_column(void **state)

@@ -129,7 +129,7 @@ if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && com
     pass "a runtime can be made" runtime
     pass "a number that is too high is refused with those there are" refused cuda:7 'cuda:7: expected a device from 0 to 0$'
     pass "a device without kernels is refused with its architecture and those built" refused cuda \
-        'cuda:0 Old GPU (sm_75, 1.0 GiB): no kernels for this architecture: built are those for sm_80 sm_90a compute_80$'
+        'cuda:0 Old GPU (sm_75, 1.0 GiB): no kernels for this architecture; the build has sm_80 sm_90a compute_80$'
 else
     skipped "a runtime can be made" "no headers of CUDA's runtime, no objects of kernels in build/release, or no nm"
 fi

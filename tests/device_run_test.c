@@ -274,7 +274,7 @@ static void another_device_is_refused_unless_it_may_be(void **state)
     must_list_devices(ROOT "/moved", kinds, 1);
     setenv("KEDGE_TEST_BACKEND", "far", true);
     snprintf(words, sizeof words,
-             "whose bits it has: kind: expected %s, found cpu; gpu:", here);
+             "others give other bits: kind: expected %s, found cpu; gpu:", here);
     must_not_resume(ROOT "/moved", three, words);
     must_train(ROOT "/moved", true, moved);
     must_list_devices(ROOT "/moved", kinds, 2);
@@ -293,7 +293,7 @@ static void another_gpu_driver_or_library_is_refused_by_name(void **state)
     static const struct {
         const char *key, *change, *says;
     } rows[] = {
-        {"\"gpu\": \"", "X", "whose bits it has: gpu: expected X"},
+        {"\"gpu\": \"", "X", "others give other bits: gpu: expected X"},
         {"\"products\": \"", "X", "; products: expected X"},
         {"\"devices\": [{", "\"driver\": \"CUDA 12.9\", ",
          "driver: expected CUDA 12.9, found "},

@@ -169,7 +169,7 @@ lost_rank() {
 single() {
     for c in "serve --model $work/tiny" "replay $work/no 1" "score --model $work/tiny" "generate --model $work/tiny x" "chat --model $work/tiny"; do
         OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=0 timeout 20 ./kedge $c >/dev/null 2>"$work/said" </dev/null && return 1
-        grep -q "^kedge ${c%% *}: expected to be started once, found a launcher of 4 processes" "$work/said" || return 1
+        grep -q "^kedge ${c%% *}: expected one process, found a launcher of 4" "$work/said" || return 1
     done
     PMI_SIZE=1 ./kedge generate --model "$work/tiny" --max-tokens 2 x >/dev/null 2>"$work/said" &&
         OMPI_COMM_WORLD_SIZE=4 ./kedge inspect "$work/tiny" >/dev/null 2>"$work/said"
@@ -178,7 +178,7 @@ not_by_ranks() {
     refuses "--wait-s: expected several processes" $sets --model "$work/tiny" --wait-s 9 &&
         refuses "--ranks does not act with --base-url" $sets --model tiny --base-url http://127.0.0.1:9/v1 --ranks 2 &&
         refuses "--ranks does not act with --dry-run" $sets --model "$work/tiny" --dry-run --ranks 2 &&
-        refuses "device: of 2 ranks each would choose by itself" $sets --model "$work/tiny" --device auto --ranks 2 &&
+        refuses "device: each of 2 ranks would choose by itself" $sets --model "$work/tiny" --device auto --ranks 2 &&
         refuses "x.yaml: cannot open" "$work/x.yaml" --model "$work/tiny" --ranks 2 && [ "$(grep -c 'cannot open' "$work/said")" = 1 ]
 }
 
@@ -216,13 +216,13 @@ published() {
 }
 # A plan fails where the evaluation would with every file there.
 planned() {
-    evaluate $sets --dry-run && refuses "which none has" $sets sets.val.exclude=zz --dry-run &&
+    evaluate $sets --dry-run && refuses "which no record has" $sets sets.val.exclude=zz --dry-run &&
         grep -q '5 problems x 4 samples' "$work/table" &&
-        refuses "which none has" --task arithmetic --level easy --exclude zz --dry-run &&
-        refuses "found 1 of 1 that cannot" $sets sets.val.expect=4 --dry-run &&
+        refuses "which no record has" --task arithmetic --level easy --exclude zz --dry-run &&
+        refuses "found 1 of 1 with errors" $sets sets.val.expect=4 --dry-run &&
         grep -q 'cannot be used: .*expected 4 records, found 5' "$work/table" &&
         evaluate $sets --dry-run --data-dir "$work/none" sets.val.exclude=1 && grep -q '1 of 1 sets are missing' "$work/table" &&
-        grep -q "found '1', which none has of those that were read" "$work/said"
+        grep -q "found '1', which no record has of those that were read" "$work/said"
 }
 wrong() {
     refuses "did you mean 'sets.val.samples'?" "$work/suite.yaml" sets.val.sample=2 --model "$work/tiny" &&

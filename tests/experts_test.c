@@ -279,9 +279,10 @@ static void replay_without_effect_is_refused(void **state)
 {
     (void)state;
     take_model("qwen3_moe");
-    expect_refused("model.path=" ROOT "/model" REPLAY,
-                   "rollout.router_replay: acts with a trainer that may differ from the "
-                   "sampler");
+    expect_refused(
+        "model.path=" ROOT "/model" REPLAY,
+        "rollout.router_replay: acts only with a trainer that may differ from the "
+        "sampler");
     expect_refused("model.path=" DIGITS " rollout.lag=1" REPLAY,
                    "rollout.router_replay: expected a model with experts, found "
                    "model_type llama");
@@ -299,7 +300,7 @@ static void a_load_that_cannot_be_evened_is_refused(void **state)
     must("sed -i 's/\"num_experts_per_tok\": 2/\"num_experts_per_tok\": 4/' " ROOT
          "/model/config.json");
     expect_refused("model.path=" ROOT "/model" AUX,
-                   "train.router_aux: evens which experts tokens have; expected "
+                   "train.router_aux: balances the experts; expected "
                    "num_experts_per_tok below num_experts, found all 4");
 }
 
@@ -313,7 +314,7 @@ static void a_load_that_no_adapter_moves_is_refused(void **state)
 #define ADAPTED                                                                          \
     "model.path=" ROOT "/model" AUX " --config-only lora.rank=2 checkpoint.dtype=bf16 "
     expect_refused(ADAPTED "lora.targets=[gate_proj,up_proj,down_proj]",
-                   "train.router_aux: acts on a router and what stands below one; "
+                   "train.router_aux: acts on routers and the layers before them; "
                    "expected lora.targets with a matrix there");
     must("./kedge train algo.preset=grpo task.name=digits data.train=" DIGITS
          "/train.jsonl run.dir=" ROOT "/refused --dry-run " ADAPTED

@@ -348,7 +348,7 @@ static void a_push_is_a_command_of_others(void **state)
     assert_int_equal(system("cd $HF_HOME/cut/run/checkpoints/latest && mv model final"),
                      0);
     refuses("push $HF_HOME/cut/run/checkpoints/latest/final me/digits",
-            "by the name that it had");
+            "under its original name");
     refuses("push " DIGITS " digits", "expected ORG/NAME");
     assert_int_equal(kedge("push " DIGITS), 2);
 }

@@ -175,27 +175,28 @@ static void what_cannot_be_is_refused(void **state)
         const char *keys[6];
         const char *said;
     } rows[] = {
-        {{BF16, "lora.alpha=8"}, "lora.alpha: acts with lora.rank above 0"},
-        {{BF16, "lora.targets=q_proj"}, "lora.targets: acts with lora.rank above 0"},
-        {{BF16, "lora.rslora=true"}, "lora.rslora: acts with lora.rank above 0"},
-        {{"lora.rank=4"}, "checkpoint.dtype: adapters are written"},
-        {{BF16, "lora.rank=4", ADAPTER}, "lora.rank: model.adapter has a rank"},
+        {{BF16, "lora.alpha=8"}, "lora.alpha: acts only with lora.rank above 0"},
+        {{BF16, "lora.targets=q_proj"}, "lora.targets: acts only with lora.rank above 0"},
+        {{BF16, "lora.rslora=true"}, "lora.rslora: acts only with lora.rank above 0"},
+        {{"lora.rank=4"}, "checkpoint.dtype: adapters are always written"},
+        {{BF16, "lora.rank=4", ADAPTER}, "lora.rank: model.adapter has its own rank"},
         {{BF16, "lora.rank=4", "lora.targets=[q_proj, v_prj]"},
          "lora.targets: no layer has a matrix v_prj; did you mean v_proj"},
         {{BF16, "lora.rank=4", "lora.targets=[q_proj, q_proj]"}, "q_proj twice"},
         {{BF16, "lora.rank=4", "lora.targets=[]"}, "found an empty list"},
         {{BF16, "lora.rank=65000"}, "lora.rank: expected at most"},
         {{BF16, "lora.rank=4", "rollout.dtype=fp32", "model.dtype=bf16"},
-         "rollout.dtype: a sampler shares"},
+         "rollout.dtype: with adapters the sampler shares"},
         {{BF16, "model.adapter=" DIGITS}, "adapter_config.json"},
         {{BF16, "model.adapter=" ROOT "/swapped"}, "is '4' there and '3' here"},
         {{BF16, "lora.rank=4", "model.path=", "init.from=" ROOT "/whole"}, "init.from"},
         {{BF16, "model.path=", "init.from=" ROOT "/whole"},
-         "expected a checkpoint of all weights, found one of adapters; they go on with "
-         "the model.path of their run and model.adapter=" ROOT "/whole/checkpoints/"},
+         "expected a checkpoint of all weights, found one of adapters; continue them "
+         "with the model.path of their run and model.adapter=" ROOT
+         "/whole/checkpoints/"},
         {{BF16, "lora.rank=4", "anchor.place=host", "anchor.kind=fixed",
           "kl.estimator=k3"},
-         "anchor.place: an anchor shares"},
+         "anchor.place: with adapters the anchor shares"},
     };
 
     (void)state;

@@ -441,7 +441,7 @@ static void memory_that_others_hold_is_said(void **state)
     assert_int_equal(train(ROOT "/refused", false, plain, &err), KG_ENOMEM);
     kg_buf_free(be, others);
     assert_non_null(strstr(err.message, "memory: expected at most 0.50 GB on the device "
-                                        "(others hold the rest), found 0."));
+                                        "(other processes use the rest), found 0."));
     assert_false(kg_file_exists(ROOT "/refused"));
     assert_int_equal(train(ROOT "/refused", false, plain, &err), KG_OK);
     unsetenv("KEDGE_TEST_MEMORY");

@@ -499,11 +499,12 @@ static void a_damaged_checkpoint_names_the_newest_that_is_whole(void **state)
     NEED(train(DAMAGED, false, three, err));
     damage(DAMAGED "/checkpoints/step-000003/state.safetensors", 0.5, 1);
     damage(DAMAGED "/checkpoints/step-000002/model/model.safetensors", 0.5, 1);
-    assert_resume_says("; step-000001 is whole: to go on from it move those after it, up "
-                       "to step-000003, out of " DAMAGED "/checkpoints and resume again");
+    assert_resume_says("; step-000001 is intact: to continue from it, move all later "
+                       "ones, up to step-000003, out of " DAMAGED
+                       "/checkpoints and resume again");
     NEED(kg_file_remove_tree(DAMAGED "/checkpoints/step-000003", err));
-    assert_resume_says("; step-000001 is whole: to go on from it move those after it, up "
-                       "to step-000002, out of ");
+    assert_resume_says("; step-000001 is intact: to continue from it, move all later "
+                       "ones, up to step-000002, out of ");
     NEED(kg_file_remove_tree(DAMAGED "/checkpoints/step-000002", err));
     NEED(train(DAMAGED, true, NULL, err));
     assert_same_run(WHOLE, DAMAGED, 4);

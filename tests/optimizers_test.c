@@ -77,7 +77,7 @@ static void decay_reaches_what_the_key_says(void **state)
     assert_memory_equal(a, b, sizeof a);
     fresh(ROOT "/idle");
     assert_int_equal(train(ROOT "/idle", false, idle, &found), KG_EINVAL);
-    assert_non_null(strstr(found.message, "optim.decay: there is no weight decay"));
+    assert_non_null(strstr(found.message, "optim.decay has no effect"));
 }
 
 static void what_samples_is_what_is_trained(void **state)

@@ -25,7 +25,7 @@ says() { grep -qF -e "$1" "$work/said" || { echo "expected: $1"; return 1; }; }
 
 bad_golds_are_dropped_and_counted() {
     train dropped data.train=$math/deepscaler_sub_1209.jsonl && learned dropped &&
-        says "0 by name, 2 whose gold answer is not right by itself" && says dsr_sub/265 && says dsr_sub/1187
+        says "0 by name, 2 whose gold answer is not graded as right" && says dsr_sub/265 && says dsr_sub/1187
 }
 ids_leave_out_the_same() {
     train named data.train=$math/deepscaler_sub_1209.jsonl task.bad_golds=stop task.exclude=$ids && learned named &&
@@ -40,11 +40,11 @@ without_either_it_stops_and_says_how() {
 }
 as_it_was_published() {
     train parquet data.train=$math/raw/deepscaler_sub_1209.parquet && learned parquet &&
-        says "2 whose gold answer is not right by itself"
+        says "2 whose gold answer is not graded as right"
 }
 another_set_and_grader() {
     train other data.train=$math/math_train_7474.jsonl task.grader=dapo task.wrong_reward=-1 && learned other &&
-        says "2 whose gold answer is not right by itself"
+        says "2 whose gold answer is not graded as right"
 }
 
 pass "gold answers that nobody can give are dropped and counted" bad_golds_are_dropped_and_counted

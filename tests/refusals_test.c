@@ -97,9 +97,9 @@ static void how_to_sample_is_not_said_by_a_line(void **state)
     need_kedge();
     refused("{\"ids\": [1]}\n{\"ids\": [1], \"max_tokens\": 2}\n",
             "generate --jsonl -m " DIGITS,
-            "stdin line 2: max_tokens: expected no such key, flags say");
+            "stdin line 2: max_tokens: expected no such key, because flags set");
     refused("{\"prompt\": \"1\", \"tools\": []}", "generate --jsonl -m " DIGITS,
-            "stdin line 1: tools: expected a prompt of messages with it");
+            "stdin line 1: tools: expected messages as prompt");
     assert_int_equal(system("echo '{\"ids\": [1], \"ground_truth\": \"4\"}' | ./kedge "
                             "generate --jsonl --max-tokens 1 -m " DIGITS " >" ROOT
                             "/out"),

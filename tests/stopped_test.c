@@ -198,7 +198,7 @@ static void what_was_stopped_goes_on_to_its_end(void **state)
     child = start("train " ENDLESS RUN);
     until_it_shows(LOG, "\"rl\"", child);
     kill(child, SIGTERM);
-    expect("train", 143, status_of(child), "--resume goes on");
+    expect("train", 143, status_of(child), "--resume continues");
     for (int i = 0; i < 2; i++)
         assert_int_equal(status_of(start("train --resume " BASE " train.steps=40" RUN)),
                          0);

@@ -217,7 +217,7 @@ static void refuses_to_resume_on_other_files_and_names_them(void **state)
     assert_int_equal(kg_file_remove_tree(INPUTS "/model/chat_template.jinja", &err),
                      KG_OK);
     change_input("train.jsonl", true);
-    resume_is_refused("manifest.json: expected the files that the run was started with: "
+    resume_is_refused("manifest.json: expected the input files of the start of the run: "
                       "data.train: expected ");
     change_input("model.safetensors", false);
     resume_is_refused("; model.path/model.safetensors: expected ");
@@ -391,7 +391,7 @@ static void a_config_that_is_cut_off_is_refused(void **state)
     assert_int_equal(
         kg_file_write_atomic(path, text.data, (size_t)(at + 1 - text.data), &err), KG_OK);
     assert_int_equal(train(ROOT "/cut", true, steps, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "it is cut off"));
+    assert_non_null(strstr(err.message, "it is truncated"));
     assert_int_equal(kg_file_write_atomic(path, text.data, text.len, &err), KG_OK);
     must_train(ROOT "/cut", true, steps);
     kg_str_release(&text);

@@ -310,8 +310,8 @@ static kg_status need_equal_strata(const size_t *size, size_t n, const struct gr
 
         if (size[i] != size[0])
             return kg_fail(err, KG_ECONFLICT,
-                           "expected as many %ss of '%s' in every stratum, found %zu in "
-                           "'%.*s' and %zu in '%.*s'",
+                           "expected the same number of %ss of '%s' in every stratum, "
+                           "found %zu in '%.*s' and %zu in '%.*s'",
                            opts->pair, g->name, size[0], (int)stratum_length(first),
                            first, size[i], (int)stratum_length(pair), pair);
     }
@@ -385,7 +385,7 @@ static kg_status find_line(struct line *line, const struct reading *r, const cha
             continue;
         if (line->n == MOST_POINTS)
             return kg_fail(err, KG_EINVAL,
-                           "expected at most %d cells '%s,...', found '%s' behind them",
+                           "expected at most %d cells '%s,...', found '%s' after them",
                            MOST_POINTS, name, cell);
         line->point[line->n++] = &r->group[i];
     }

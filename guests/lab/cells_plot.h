@@ -1,13 +1,12 @@
-/* Cells as a plot, a picture that stands by itself: of cells "LINE,SETTING" the mean of
- * the first metric with its interval over the mean of `over`, a line for each LINE, whose
- * points are joined in order of `over`, on a logarithmic scale.
- */
+/* A plot of cells as a standalone SVG: for cells "LINE,SETTING" the mean of the first
+ * metric with its interval over the mean of `over`, on a logarithmic scale. The points of
+ * each LINE are joined in order of `over`. */
 #ifndef KG_LAB_CELLS_PLOT_H
 #define KG_LAB_CELLS_PLOT_H
 
 #include "lab/cells.h"
 
-/* Appends a whole SVG file. c was read with `over` and without differences.
+/* Appends a complete SVG file. c must have been read with `over` and without differences.
  * errors: EINVAL (more lines than colours times dashes), ENOTFOUND (no cell) */
 kg_status kg_cells_svg(struct kg_str *out, const struct kg_cells *c,
                        const struct kg_cells_opts *opts,

@@ -233,8 +233,9 @@ static void profiles_put_tasks_together(void **state)
         "{\"cell\": \"v/m\", \"seed\": 2, \"x\": 2, \"y\": 3}\n");
     opts.n_differences = 0;
     assert_int_equal(kg_cells_read(&c, &opts, &err), KG_ECONFLICT);
-    assert_non_null(strstr(err.message, "expected as many seeds of 'm' in every stratum, "
-                                        "found 1 in 't' and 2 in 'v'"));
+    assert_non_null(strstr(err.message,
+                           "expected the same number of seeds of 'm' in every stratum, "
+                           "found 1 in 't' and 2 in 'v'"));
     opts = plain();
     opts.profile = true;
     put(three);

@@ -1,9 +1,9 @@
-/* What one frontier gains over another at the same price.
+/* The gain of one frontier over another at the same cost.
  *
- * A frontier is what a method reaches (y) at what it costs (x > 0), one point for each
- * setting of it; between neighbours in x it is a straight line over log x. Two are
- * compared in the middle of the range that both have,
- *     log x = (max of the least + min of the largest log x) / 2.
+ * A frontier gives what a method reaches (y) at a cost (x > 0), one point per setting,
+ * with straight lines over log x between neighbours. Two frontiers are compared in the
+ * middle of their common range,
+ *   log x = (max of the smallest + min of the largest log x) / 2.
  */
 #ifndef KG_LAB_FRONTIER_H
 #define KG_LAB_FRONTIER_H
@@ -15,8 +15,8 @@ struct kg_frontier_point {
     double x, y; /* x > 0 */
 };
 
-/* *gap: y of a less that of b, each of 1 or more points, which are sorted
- * returns whether they have a range in common; one point in common is one */
+/* *gap: y of a minus y of b; each has 1 or more points, which are sorted.
+ * returns whether they share a range (a single common point is enough) */
 bool kg_frontier_gap(double *gap, struct kg_frontier_point *a, size_t n_a,
                      struct kg_frontier_point *b, size_t n_b);
 

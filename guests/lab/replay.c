@@ -110,7 +110,7 @@ static kg_status apply(struct kg_config *config, char *const *assignments, size_
         if (!kg_config_of_algorithm(assignments[i]))
             return kg_fail(err, KG_EINVAL,
                            "expected preset=NAME or a key of algo, kl or anchor, found "
-                           "'%s': the rest is the run's",
+                           "'%s': all else is taken from the run",
                            assignments[i]);
         KG_TRY(kg_config_override(config, assignments[i], "command line", err));
     }
@@ -356,12 +356,12 @@ static kg_status read_windows(struct kg_traj *t, const struct kg_json_doc *doc,
         int64_t from = kg_json_int(kg_json_at(pair, 1), 0);
 
         if (begin <= last || begin >= (int64_t)t->n || from <= 0 || from >= begin)
-            return kg_fail(err, KG_EFORMAT,
-                           "%s: window %zu: expected a first token between %lld and "
-                           "%zu and one before it that is read first, found %lld and "
-                           "%lld",
-                           doc->where, i, (long long)last + 1, t->n - 1, (long long)begin,
-                           (long long)from);
+            return kg_fail(
+                err, KG_EFORMAT,
+                "%s: window %zu: expected a first token between %lld and %zu, and an "
+                "earlier one where its context starts, found %lld and %lld",
+                doc->where, i, (long long)last + 1, t->n - 1, (long long)begin,
+                (long long)from);
         KG_TRY(kg_mem_grow(&t->windows, &t->windows_capacity, i + 1, sizeof *t->windows,
                            t->n, "windows of an episode", err));
         t->windows[t->n_windows++] = (struct kg_traj_window){(size_t)begin, (size_t)from};
@@ -378,10 +378,10 @@ static kg_status check_span(const struct kg_traj *t, const struct kg_json_doc *d
 
     if (span <= (size_t)rows->max_tokens)
         return KG_OK;
-    return kg_fail(err, KG_EFORMAT,
-                   "%s: expected an answer of at most %lld tokens with all of its "
-                   "windows, found %zu",
-                   doc->where, (long long)rows->max_tokens, span);
+    return kg_fail(
+        err, KG_EFORMAT,
+        "%s: expected a sequence of at most %lld tokens with all its windows, found %zu",
+        doc->where, (long long)rows->max_tokens, span);
 }
 
 static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_t *room,
@@ -448,10 +448,10 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
     b->group = r->run.in.recipe.rollout.samples;
     b->judges = kg_task_judges(r->run.in.task, &r->run.in.task_opts);
     if (b->n_trajs == 0 || b->n_trajs % (size_t)b->group != 0)
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: expected groups of %d answers that were learned from, found "
-                       "%zu answers",
-                       path.text, b->group, b->n_trajs);
+        return kg_fail(
+            err, KG_EFORMAT,
+            "%s: expected groups of %d samples to learn from, found %zu samples",
+            path.text, b->group, b->n_trajs);
     kg_rl_compare_sums(b->trajs, b->n_trajs, (size_t)b->group, &r->run.in);
     b->n_learned = b->n_trajs;
     b->grades = kg_mem_calloc(b->n_trajs, sizeof *b->grades, "grades", err);
@@ -515,7 +515,7 @@ static kg_status check_dump(const struct kg_algo *algo, struct kg_err *err)
 {
     if (kg_algo_needs(algo) & KG_NEED_GREEDY)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "the dump does not hold the greedy answers that %s needs",
+                       "the dump lacks the greedy completions that %s needs",
                        kg_algo_row_name(algo, KG_TABLE_ADVANTAGE));
     return KG_OK;
 }

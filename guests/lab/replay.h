@@ -1,15 +1,15 @@
 /* Replay: the loss and gradient of a dumped step under the run's algorithm or another.
  *
- * The trajectories come from the dump, the weights from the checkpoint that stood before
- * the step. The whole batch is taken as one update at these weights. Each part of the
- * loss has its gradient; variance is that of the sum over groups of answers,
+ * The trajectories come from the dump, the weights from the last checkpoint before the
+ * step. The whole batch is one update at these weights. Each part of the loss has its own
+ * gradient; variance is that of the sum over groups,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
- * and cosine is to the gradient of the exact KL on the same batch. The KL of the loss is
- * also held against the exact one group by group, D_i = G_i - (exact G_i):
+ * and cosine is with the gradient of the exact KL on the same batch. The KL of the loss
+ * is also compared with the exact one group by group, D_i = G_i - (exact G_i):
  *     noise^2 = n / (n - 1) (sum_i |D_i|^2 - |sum_i D_i|^2 / n)
  *     bias^2  = |sum_i D_i|^2 - noise^2
- * of which the second is unbiased for |E sum_i D_i|^2 where groups are independent, and
- * so may come out below 0. The run's folder is read and never written.
+ * bias^2 is an unbiased estimate of |E sum_i D_i|^2 if groups are independent, so it may
+ * be negative. The run's folder is never written.
  */
 #ifndef KG_LAB_REPLAY_H
 #define KG_LAB_REPLAY_H
@@ -25,46 +25,47 @@
 
 enum kg_replay_part {
     KG_REPLAY_LOSS,
-    /* without the KL in the loss; absent with algo.surrogate none, where the loss is the
-     * KL term, and not computed a second time */
+    /* without the KL in the loss; absent with algo.surrogate none, where the loss is just
+     * the KL term */
     KG_REPLAY_POLICY,
-    KG_REPLAY_KL,    /* that KL alone */
-    KG_REPLAY_EXACT, /* the exact KL in its place, of the same direction and weight */
+    KG_REPLAY_KL,    /* only that KL */
+    KG_REPLAY_EXACT, /* the exact KL instead, with the same direction and weight */
     KG_REPLAY_PARTS
 };
 const char *kg_replay_part_name(enum kg_replay_part part);
 
 struct kg_replay_row {
     bool there;
-    double value;    /* of the loss, weights and coefficients included */
+    double value;    /* of the loss, with weights and coefficients */
     double norm;     /* of its gradient */
     double variance; /* 0 with one group */
-    double cosine;   /* NAN where one of the two gradients is absent or zero */
-    /* of the KL term, in units of the exact gradient's norm and its square; NAN
-     * elsewhere, with one group, and where the exact gradient is 0 or is not kept */
+    double cosine;   /* NAN if one of the two gradients is absent or zero */
+    /* of the KL term, divided by the exact gradient's norm and squared norm; NAN for
+     * other parts, with one group, and if the exact gradient is 0 or was not kept */
     double noise, bias_squared;
 };
 
 struct kg_replay {
-    char checkpoint[KG_CHECKPOINT_NAME]; /* "" for the weights that the run began with */
-    int64_t step;                        /* replayed */
-    int64_t weights_step;                /* of the weights: step - 1 when they sampled */
+    char checkpoint[KG_CHECKPOINT_NAME]; /* "" for the run's initial weights */
+    int64_t step;                        /* the step replayed */
+    int64_t weights_step; /* of the weights: step - 1 if they sampled the batch */
     size_t answers, groups;
-    size_t left_out;  /* dumped answers that the step did not learn from */
-    double apart_max; /* of recorded and present log-probs: 0 with the same weights */
-    /* the same of advantages (of an answer's first token): 0 under the run's algorithm,
-     * unless log-probs that are apart come into them */
+    size_t left_out; /* dumped samples that the step did not learn from */
+    /* largest difference of recorded and recomputed log-probs: 0 for the same weights */
+    double apart_max;
+    /* the same for advantages (of a sample's first token): 0 under the run's algorithm,
+     * unless it uses log-probs that differ */
     double advantage_apart_max;
-    /* bytes that the gradients of all groups take; above KG_REPLAY_MOST_BYTES they are
-     * not kept, and noise and bias are not known */
+    /* memory for the gradients of all groups; above KG_REPLAY_MOST_BYTES they are not
+     * kept, and noise and bias are unknown */
     uint64_t group_bytes;
     char algorithm[512];
     struct kg_replay_row row[KG_REPLAY_PARTS];
 };
 
 /* dir: the run; assignments: preset=NAME, and keys of algo, kl and anchor.
- * errors: NOTFOUND (no run, dump or checkpoint), EINVAL (another key; what the dump does
- * not hold), and those of training */
+ * errors: NOTFOUND (no run, dump or checkpoint), EINVAL (another key; data missing in the
+ * dump), and those of training */
 kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
                         char *const *assignments, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;

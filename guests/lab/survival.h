@@ -1,7 +1,6 @@
-/* How far each method goes: of cells "METHOD,SETTING", in how many rows what was trained
- * still reaches where it began (lab/cells.h, `start`), setting by setting, and up to
- * which setting KG_SURVIVAL_SHARE of the rows survive.
- */
+/* How robust each method is. For cells "METHOD,SETTING" it counts the rows whose trained
+ * model still reaches its starting value (report/cells.h, `start`), per setting, and
+ * finds the last setting at which KG_SURVIVAL_SHARE of the rows survive. */
 #ifndef KG_LAB_SURVIVAL_H
 #define KG_LAB_SURVIVAL_H
 
@@ -9,10 +8,11 @@
 
 #define KG_SURVIVAL_SHARE 0.8
 
-/* A table in Markdown: a line for each METHOD, a column for each SETTING, numbers in them
- * in order, in which "8 of 10 (1)" are rows that survived, all, and (where there are any)
- * those that collapsed. The last column has the last setting before the first that fewer
- * survive or that the method lacks: "none" if the first failed, "-" if it is lacking.
+/* Appends a Markdown table with a line per METHOD and a column per SETTING, sorted by the
+ * numbers in it. A cell "8 of 10 (1)" has the rows that survived, all rows, and those
+ * that collapsed, if any. The last column has the last setting before the first one that
+ * fewer rows survive or that the method lacks: "none" if the first failed, "-" if it is
+ * missing.
  * errors: EINVAL (a name without a comma), ENOMEM */
 kg_status kg_survival_table(struct kg_str *out, const struct kg_cells *c,
                             struct kg_err *err) KG_MUST_CHECK;

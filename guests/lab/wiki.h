@@ -1,5 +1,6 @@
-/* A made-up world to learn searching on: works by people, people born in places, places
- * on rivers; a corpus of one short passage each, and questions that take two searches.
+/* A synthetic world for learning to search: works by people, people born in places,
+ * places on rivers; a corpus of one short passage each, and questions that take two
+ * searches.
  *
  *     Sursot is a play by Hutsan.
  *     Hutsan was born in Vulgul and studied under Masbor.
@@ -7,9 +8,9 @@
  *
  * Names are two syllables of three letters, so that a tokenizer trained on the syllables
  * writes every name in two tokens and a small model can copy one that it never saw. The
- * world has two parts that share no name: what training asks about, and what the test
- * asks about. The corpus holds both, and nothing else holds the second: its answers are
- * found by searching or not at all.
+ * world has two parts without common names, one for training questions and one for test
+ * questions. The corpus has both; only the corpus has the test part, so its answers can
+ * be found only by searching.
  *
  * Everything is a function of the seed and the size.
  */
@@ -23,8 +24,9 @@
 
 struct kg_wiki_opts {
     uint64_t seed;
-    int64_t works; /* that training asks about: 8 to 3,000; two thirds as many people, a
-                    * third as many places; the test's part has an eighth of that */
+    /* works of the training part: 8 to 3,000; people are two thirds of that, places a
+     * third; the test part has an eighth */
+    int64_t works;
 };
 
 struct kg_wiki; /* opaque */
@@ -41,25 +43,25 @@ struct kg_wiki_counts {
 };
 void kg_wiki_count(struct kg_wiki_counts *out, const struct kg_wiki *w);
 
-/* Into the folder dir, which is made:
+/* Creates the folder dir with:
  *   corpus.jsonl       {id, contents}
- *   train.jsonl        {id, question, golden_answers, data_source, extra_info.hops}: what
- *   test.jsonl         is asked, and the names whose passages must be read
+ *   train.jsonl        {id, question, golden_answers, data_source, extra_info.hops}:
+ *   test.jsonl         questions, and the names whose passages must be read
  *   tokenizer.jsonl    {text}: every syllable, and the words around names
- * errors: EINVAL (another file of such a name is there), EIO, ENOSPACE, ENOMEM */
+ * errors: EINVAL (another file has one of these names), EIO, ENOSPACE, ENOMEM */
 kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- episodes ---- */
 
-/* Somebody plays training questions in a real environment, and does it badly: a share of
- * the episodes searches the wrong thing, stops after the first search, answers with the
- * wrong name, or does not search. What the environment says is kept as it said it. */
+/* A scripted player answers training questions in a real environment. A fraction of its
+ * episodes is faulty: a wrong search, only one search, a wrong answer, or no search. The
+ * observations are those of the environment. */
 struct kg_wiki_play {
     const struct kg_env_row *row; /* the search agent */
     void *env;                    /* its state, open */
     int64_t count;                /* episodes */
-    double fault_rate;            /* share that goes wrong */
+    double fault_rate;            /* fraction of faulty episodes */
 };
 enum { KG_WIKI_WAYS = 6 };
 struct kg_wiki_played {
@@ -68,9 +70,10 @@ struct kg_wiki_played {
         int64_t n;
     } ways[KG_WIKI_WAYS];
 };
-/* path: {prompt, segments, way}, for supervised training.
+/* Writes path with records {prompt, segments, way}, for SFT.
  * errors: EINVAL (count, fault_rate), EIO (path, the environment), EFORMAT (the
- * environment ends an episode after a search, or does not find what is in the corpus) */
+ * environment ends an episode after a search, or does not find a passage of the
+ * corpus) */
 kg_status kg_wiki_episodes(struct kg_wiki_played *out, const struct kg_wiki *w,
                            const struct kg_wiki_play *play, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;

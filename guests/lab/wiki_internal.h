@@ -1,4 +1,4 @@
-/* What the files of the made-up world share: names and questions. */
+/* Shared by the files of the synthetic world: names and questions. */
 #ifndef KG_LAB_WIKI_INTERNAL_H
 #define KG_LAB_WIKI_INTERNAL_H
 
@@ -7,7 +7,7 @@
 
 enum { KG_WIKI_NAME = 8 }; /* bytes of a name with its NUL, rounded up */
 
-/* What a draw is for. Draws are counted by purpose, index and part, never by order. */
+/* Purpose of a draw. A draw depends on purpose, index and part, never on order. */
 enum kg_wiki_draw {
     KG_WIKI_DRAW_SYLLABLES = 1,
     KG_WIKI_DRAW_NAMES,
@@ -24,22 +24,22 @@ enum kg_wiki_draw {
 uint64_t kg_wiki_draw(const struct kg_wiki *w, enum kg_wiki_draw what, int64_t i,
                       enum kg_wiki_part part, uint64_t n);
 
-/* A name is a number from 0; the parts' ranges do not meet. */
+/* A name is a number from 0; the ranges of the two parts are disjoint. */
 void kg_wiki_name(char out[KG_WIKI_NAME], const struct kg_wiki *w, int64_t name);
 
 struct kg_wiki_question {
-    bool about_work;    /* or about a person */
+    bool about_work;    /* else about a person */
     const char *source; /* "birthplace", "river" */
-    const char *format; /* with one %s for the name that is asked about */
-    int64_t asked;      /* names: what is asked about, */
-    int64_t bridge;     /* what its passage leads to, */
-    int64_t answer;     /* what the bridge's passage says, */
-    int64_t other;      /* and what else stands there */
+    const char *format; /* with one %s for the name in question */
+    int64_t asked;      /* names: the subject of the question, */
+    int64_t bridge;     /* the name that its passage leads to, */
+    int64_t answer;     /* the answer, in the bridge's passage, */
+    int64_t other;      /* and the other name in that passage */
 };
 /* Question i of a part, in the order of its file. */
 void kg_wiki_question(struct kg_wiki_question *q, const struct kg_wiki *w,
                       enum kg_wiki_part part, int64_t i);
-/* Somebody of the training part, and where they were born. */
+/* A person of the training part and their birthplace. */
 void kg_wiki_stranger(int64_t *person, int64_t *birthplace, const struct kg_wiki *w,
                       int64_t i);
 

@@ -87,8 +87,7 @@ static kg_status next_line(struct window *w, bool *more, struct kg_err *err)
 
     *more = n >= 0;
     if (n < 0 && ferror(stdin))
-        status = kg_fail(err, KG_EIO, "stdin: expected lines, found: %s",
-                         strerror(errno));
+        status = kg_fail(err, KG_EIO, "stdin: cannot read: %s", strerror(errno));
     else if (n > 0)
         status = kg_str_append(&w->bytes, line, (size_t)n - (line[n - 1] == '\n' ? 1 : 0),
                                err);
@@ -187,9 +186,10 @@ static kg_status check_prefixes(struct kg_err *err)
 
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (prefixes[i].given && strcmp(prefixes[i].side, side_name) != 0)
-            return kg_fail(err, KG_EINVAL,
-                           "--%s-prefix: expected --as %s beside it, found --as %s",
-                           prefixes[i].side, prefixes[i].side, side_name);
+            return kg_fail(
+                err, KG_EINVAL,
+                "--%s-prefix: expected it together with --as %s, found --as %s",
+                prefixes[i].side, prefixes[i].side, side_name);
     return KG_OK;
 }
 

@@ -37,7 +37,7 @@ prefixed() {
     echo '{"text": "the a dog"}' | ./kedge embed -m $bert | cmp - "$work/a"
 }
 pass "a prefix stands in front" prefixed
-pass "of no text of another side" refuses 1 "--query-prefix: expected --as query beside it, found --as text" \
+pass "of no text of another side" refuses 1 "--query-prefix: expected it together with --as query, found --as text" \
     ./kedge embed -m $bert --query-prefix 'the '
 
 # 128 bytes of header, 6 rows of 8 floats
@@ -233,9 +233,9 @@ head -199 "$work/corpus" >"$work/fewer"
 tac "$work/corpus" >"$work/turned"
 pass "a vector too many" refuses 1 "given.npy: expected a vector of each of 199 passages, found 200" \
     ./kedge search index --dense $bert --vectors-from "$work/given.npy" "$work/fewer" "$work/db4"
-pass "another order" refuses 1 "vector 1: expected what the encoder makes of passage 1" \
+pass "another order" refuses 1 "vector 1: expected the encoder's vector of passage 1" \
     ./kedge search index --dense $bert --vectors-from "$work/given.npy" "$work/turned" "$work/db4"
-pass "another prefix" refuses 1 "vector 1: expected what the encoder makes of passage 1" \
+pass "another prefix" refuses 1 "vector 1: expected the encoder's vector of passage 1" \
     ./kedge search index --dense $bert --passage-prefix 'king: ' --vectors-from "$work/given.npy" "$work/corpus" "$work/db4"
 pass "a graph is no flat index" refuses 1 "found IHNf: HNSW" \
     ./kedge search index --dense $bert --vectors-from tests/data/vectors/graph.index "$work/corpus" "$work/db4"
@@ -254,10 +254,10 @@ pass "another encoder is refused" refuses 1 "expected the encoder of its vectors
     ./kedge search query "$work/db" --kind dense --dense tests/data/encoder/xlm-roberta cat
 pass "vectors need their encoder" refuses 1 "--dense: expected the folder of the encoder for --kind dense" \
     ./kedge search query "$work/db" --kind dense cat
-pass "words need none" refuses 1 "--dense: expected none of --kind bm25" ./kedge search query "$work/db" --dense $bert cat
-pass "weights are hybrid's" refuses 1 "expected with --kind hybrid, found dense" \
+pass "words need none" refuses 1 "--dense: expected none with --kind bm25" ./kedge search query "$work/db" --dense $bert cat
+pass "weights are hybrid's" refuses 1 "expected only with --kind hybrid, found dense" \
     ./kedge search query "$work/db" --kind dense --dense $bert --weight 0.3 cat
-pass "codes are of vectors" refuses 1 "--vectors: expected with --kind dense or hybrid, found bm25" \
+pass "codes are of vectors" refuses 1 "--vectors: expected only with --kind dense or hybrid, found bm25" \
     ./kedge search query "$work/db" --vectors int8 cat
 cp -r tests/data/encoder/bert "$work/wide"
 sed -i 's/"max_position_embeddings": 24/"max_position_embeddings": 20/' "$work/wide/config.json"

@@ -1,12 +1,12 @@
-/* Products of bf16 by the processor's tile registers (AMX).
+/* Products of bf16 on the processor's tile registers (AMX).
  *
- * What the instruction computes is what backend.h defines for a block of thirty-two
- * factors: a chain of the even ones and a chain of the odd ones, each from +0, their sum,
- * and that added to what stood there; no mode of the processor has a say (Intel SDM,
- * TDPBF16PS; 36 million results of every range compared: none differs).
+ * One instruction computes what backend.h defines for a block of 32 factors: a chain over
+ * the even factors and a chain over the odd ones, each from +0; their sum is added to the
+ * accumulator. No processor mode changes the result (Intel SDM, TDPBF16PS; 36 million
+ * results of every range compared: none differs).
  *
- * Eight registers hold two by two tiles of sums, a square, or for few rows one by four.
- * Elsewhere than on a set with tiles these functions exist and are never called.
+ * Eight registers hold 2 x 2 tiles of sums (a square), or 1 x 4 tiles when there are few
+ * rows. On instruction sets without tiles these functions exist and are never called.
  */
 #ifndef KG_BASE_AMX_H
 #define KG_BASE_AMX_H
@@ -21,7 +21,7 @@ enum {
 };
 
 struct kg_amx_job {
-    const char *left; /* row r at left + r*left_row, 64 bytes a block */
+    const char *left; /* row r at left + r*left_row, 64 bytes per block */
     int64_t left_row;
     const char *right; /* panel p at right + p*right_panel */
     int64_t right_panel;
@@ -31,15 +31,15 @@ struct kg_amx_job {
     int first; /* out = instead of out += */
 };
 
-/* A square of sums: two tiles by two. Only its product's left operand comes from afar. */
+/* A square of sums: two tiles by two. Only the left operand is read from far memory. */
 struct kg_amx_square {
-    const char *upper; /* sixteen rows left_row bytes apart, 64 bytes a block */
+    const char *upper; /* sixteen rows left_row bytes apart, 64 bytes per block */
     const char *lower; /* sixteen more */
     int64_t left_row;
     const char *right[2]; /* panels */
     int64_t blocks;
-    const float *from; /* sums to go on from (32,32); NULL: zeros */
-    float *before;     /* where the sums in the registers go (32,32); NULL: nowhere */
+    const float *from; /* sums to continue from (32,32); NULL: zeros */
+    float *before;     /* gets the previous square's sums (32,32); NULL: dropped */
 };
 
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__)
@@ -47,8 +47,8 @@ struct kg_amx_square {
 enum { KG_SIMD_AMX = 1 };
 #define KG_AMX_INLINE inline __attribute__((always_inline))
 
-/* Tiles 0..3 hold sums and 4 the left operand, of `rows` rows; the others are whole: of
- * the right operand, and of the left one of a square. */
+/* Tiles 0..3 hold sums and tile 4 the left operand; all have `rows` rows. The others are
+ * full: the right operand, and the lower half of a square's left operand. */
 static inline void kg_amx_configure(int rows)
 {
     struct {
@@ -62,7 +62,7 @@ static inline void kg_amx_configure(int rows)
         c.row_bytes[i] = 64;
         c.rows[i] = (uint8_t)(i < 5 ? rows : KG_AMX_ROWS);
     }
-    /* compilers do not know what the instruction reads */
+    /* the compiler does not see that the instruction reads c */
     __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }
@@ -127,8 +127,8 @@ static inline void kg_amx_square_store(float *to)
     _tile_stored(3, lower + 16, row);
 }
 
-/* The sums that stand in the registers leave one by one, each where the first factors of
- * its successor are being fetched: stored all at once they would be waited for. */
+/* The previous square's sums are stored one tile at a time, each while the next square's
+ * first factors load. Storing all four at once would stall. */
 static KG_AMX_INLINE void kg_amx_square_first(const struct kg_amx_square *q)
 {
     const int64_t row = KG_AMX_SQUARE * 4, below = KG_AMX_ROWS * KG_AMX_SQUARE;
@@ -164,7 +164,7 @@ static KG_AMX_INLINE void kg_amx_square_first(const struct kg_amx_square *q)
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* `meanwhile` is called between the blocks: the core has time, the tiles do the work. */
+/* `meanwhile` is called between blocks, while the tiles compute and the core is idle. */
 static KG_AMX_INLINE void kg_amx_square(const struct kg_amx_square *q,
                                         void (*meanwhile)(void *user), void *user)
 {
@@ -183,7 +183,7 @@ static KG_AMX_INLINE void kg_amx_square(const struct kg_amx_square *q,
     }
 }
 
-/* Four products of full tiles, again and again: what the registers can do at most.
+/* Repeats four products of full tiles: measures the peak rate of the registers.
  * returns FLOP */
 static inline double kg_amx_turns(int64_t turns)
 {

@@ -1,16 +1,16 @@
-/* What the control groups of Linux let a process have.
+/* Memory limits from Linux control groups.
  *
- * A limit binds all that is below it, so a process has the least of those of its group
- * and of every group above: of a container, of a service (MemoryMax=), of a job.
+ * A limit applies to a whole subtree, so a process gets the minimum over its group and
+ * all groups above it: the container, the service (MemoryMax=), the job.
  */
 #ifndef KG_BASE_CGROUP_H
 #define KG_BASE_CGROUP_H
 
 #include <stdint.h>
 
-/* Bytes of memory; UINT64_MAX where nothing limits them or nobody knows.
- * groups: the file that names the groups of the process, /proc/self/cgroup; root: the
- * folder where they are mounted, /sys/fs/cgroup, of either version */
+/* Memory limit in bytes; UINT64_MAX if there is none or it is unknown.
+ * groups: the file that lists the groups of the process, /proc/self/cgroup; root: the
+ * mount point, /sys/fs/cgroup, version 1 or 2 */
 uint64_t kg_cgroup_memory(const char *groups, const char *root);
 
 #endif

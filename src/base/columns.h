@@ -1,9 +1,9 @@
-/* The arrays of a struct as a table: which field, how many, of what.
+/* The arrays of a struct as a table of fields, counts and element sizes.
  *
- * A struct of arrays names them once, in a static table; what is needed and what is
- * placed come from the same rows, all arrays stand in one block, and freeing is one call.
- * A block is used again where it is large enough: what a step needs the next one has.
- * Counts are given by number, so that a table stays constant:
+ * A struct lists its arrays once, in a static table. Counting, placing and freeing read
+ * the same rows; all arrays share one block, which one call frees. A block that is large
+ * enough is reused, so later steps allocate nothing. Rows refer to counts by index, so
+ * that the table is constant:
  *
  *     enum { TOKENS, IDS, COUNTS };
  *     static const struct kg_column columns[] = {
@@ -25,34 +25,35 @@
 #include <stdint.h>
 
 struct kg_column {
-    size_t field; /* where the pointer stands in the struct */
+    size_t field; /* offset of the pointer in the struct */
     size_t size;  /* bytes of an element; 0 ends a table */
-    size_t count; /* number of the count */
+    size_t count; /* index into counts */
 };
 #define KG_COLUMN(type, name, number)                                                    \
     {                                                                                    \
         offsetof(type, name), sizeof *((type *)0)->name, (number)                        \
     }
-/* What the arrays of a struct stand in. {0}: nothing yet. */
+/* The block that holds a struct's arrays. {0}: none yet. */
 struct kg_block {
     void *memory;    /* owned */
     size_t capacity; /* bytes */
 };
 
-/* As a count: the field is NULL. (A count of 0 gives a pointer to nothing.) */
+/* As a count: sets the field to NULL. (A count of 0 gives a valid pointer to zero
+ * elements.) */
 #define KG_COLUMN_ABSENT SIZE_MAX
 
-/* Bytes of a block, each array on a line of the cache of its own; UINT64_MAX where they
- * are more than memory can hold. */
+/* Bytes of a block in which each array starts on its own cache line; UINT64_MAX on
+ * overflow. */
 uint64_t kg_columns_bytes(const struct kg_column *columns, const size_t *counts);
 
-/* All arrays, zero, in *block; `object` is the struct whose fields are set. What stood in
- * the block before is gone. `what` names it in errors.   errors: ENOMEM, then all fields
- * are NULL */
+/* Places all arrays, zeroed, in *block and sets the fields of `object`. The previous
+ * contents of the block are lost. `what` names the block in errors.   errors: ENOMEM,
+ * then all fields are NULL */
 kg_status kg_columns_take(struct kg_block *block, void *object,
                           const struct kg_column *columns, const size_t *counts,
                           const char *what, struct kg_err *err) KG_MUST_CHECK;
-/* The same in memory that the caller has, of kg_columns_bytes: it is not touched. */
+/* The same in the caller's memory of kg_columns_bytes, whose contents are kept. */
 void kg_columns_place(void *memory, void *object, const struct kg_column *columns,
                       const size_t *counts);
 /* Frees the block and makes the fields NULL. */

@@ -1,6 +1,5 @@
-/* SHA-1 and SHA-256 of bytes that come in pieces: by these names the hub knows what a
- * file holds. For telling whether a file is what it should be; SHA-1 is no protection
- * against who makes two files of one digest.
+/* Incremental SHA-1 and SHA-256, the digests by which the hub identifies files. Use them
+ * to detect corruption; SHA-1 does not protect against deliberate collisions.
  * source: FIPS 180-4 */
 #ifndef KG_BASE_DIGEST_H
 #define KG_BASE_DIGEST_H
@@ -22,7 +21,7 @@ enum { KG_DIGEST_TEXT = 65 };
 
 void kg_digest_begin(struct kg_digest *d, enum kg_digest_kind kind);
 void kg_digest_put(struct kg_digest *d, const void *bytes, size_t n);
-/* As 40 or 64 hexadecimal digits. d is used up. */
+/* Writes 40 or 64 hexadecimal digits. d must not be used again. */
 void kg_digest_end(char text[KG_DIGEST_TEXT], struct kg_digest *d);
 
 #endif

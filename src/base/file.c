@@ -461,8 +461,8 @@ static kg_status remove_if_stale(const char *path, const char *entry, struct kg_
         return KG_OK;
     status = kg_str_printf(&stale, err, "%.*s%s", (int)(base - path), path, entry);
     if (status == KG_OK && unlink(stale.data) != 0)
-        kg_log_warn("%s of process %ld, which is gone, stays: %s", stale.data, pid,
-                    strerror(errno));
+        kg_log_warn("%s of process %ld, which has ended, cannot be removed: %s",
+                    stale.data, pid, strerror(errno));
     kg_str_release(&stale);
     return status;
 }
@@ -502,7 +502,7 @@ static void tidy(const char *path)
     struct kg_err why;
 
     if (kg_file_remove_stale(path, &why) != KG_OK)
-        kg_log_warn("%s: what a killed writer may have left beside it stays: %s", path,
+        kg_log_warn("%s: temporary files of killed writers cannot be removed: %s", path,
                     why.message);
 }
 

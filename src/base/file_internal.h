@@ -1,5 +1,5 @@
-/* What file.c, dir.c and map_guard.c share: the failure switch, errno as a status,
- * syncing a folder, and the table of maps. */
+/* Shared by file.c, dir.c and map_guard.c: the failure switch, errno as a status, syncing
+ * a folder, and the table of maps. */
 #ifndef KG_BASE_FILE_INTERNAL_H
 #define KG_BASE_FILE_INTERNAL_H
 
@@ -8,20 +8,22 @@
 
 #include <stdbool.h>
 
-/* True, with errno set, for the one request that kg_file_fail_at named. */
+/* True, with errno set, for the request that kg_file_fail_at chose. */
 bool kg_file_fails(void);
 
-/* The guard learns of a map, and forgets it. One that finds no room is not guarded. */
+/* Registers and unregisters a map with the guard. If the table is full, the map is
+ * unguarded. */
 void kg_map_enter(const struct kg_map *map, const char *path);
 void kg_map_leave(const struct kg_map *map);
 
-/* fsync, under both switches of the tests.   returns 0 or -1 */
+/* fsync, under both test switches.   returns 0 or -1 */
 int kg_file_sync_fd(int fd);
 
 /* "PATH: cannot DOING: TEXT" for errno.   returns NOTFOUND, ENOSPACE, ENOMEM or EIO */
 kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing);
 
-/* fsync a folder / the folder that holds path: a rename in it then survives a crash. */
+/* fsync a folder / the folder that holds path, so that a rename in it survives a crash.
+ */
 kg_status kg_file_sync_dir(const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_file_sync_parent(const char *path, struct kg_err *err) KG_MUST_CHECK;
 

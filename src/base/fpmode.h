@@ -1,10 +1,10 @@
-/* The calling thread's mode of floating point: rounding, and what becomes of subnormals.
+/* The calling thread's floating-point mode: rounding, and treatment of subnormals.
  *
- * kedge's arithmetic is IEEE with rounding to nearest and subnormals kept: KG_FP_EXACT,
- * the mode in which every process starts. A library that was linked with -ffast-math, or
- * a caller of libkedge, may have set another one; who needs a mode sets it and puts back
- * what it found. Compilers may move arithmetic across a change of mode, so the arithmetic
- * stands in a function that is not inlined.
+ * kedge needs KG_FP_EXACT: IEEE arithmetic, round to nearest, subnormals kept. Every
+ * process starts in this mode, but a library linked with -ffast-math or a caller of
+ * libkedge may have changed it. Code that needs a mode sets it and restores the old one.
+ * Compilers may move arithmetic across a change of mode, so the arithmetic goes into a
+ * function that is not inlined.
  */
 #ifndef KG_BASE_FPMODE_H
 #define KG_BASE_FPMODE_H
@@ -13,8 +13,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-/* Subnormal operands and results are zero in KG_FP_FLUSH. _CUT rounds towards zero, where
- * it is added to a mode; _FLAGS are no mode but what has happened. */
+/* KG_FP_FLUSH treats subnormal operands and results as zero. _CUT, or-ed into a mode,
+ * rounds towards zero. _FLAGS are the sticky exception bits, not part of the mode. */
 enum {
     KG_FP_EXACT = 0x1f80,
     KG_FP_FLUSH = 0x9fc0,
@@ -41,7 +41,7 @@ static inline unsigned kg_fp_mode(void) { return KG_FP_EXACT; }
 static inline void kg_fp_set_mode(unsigned mode) { (void)mode; }
 #endif
 
-/* The mode that was, after KG_FP_EXACT has been set where it was another. */
+/* Sets KG_FP_EXACT if needed.   returns the previous mode */
 static inline unsigned kg_fp_enter(void)
 {
     unsigned mode = kg_fp_mode();

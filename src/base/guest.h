@@ -4,7 +4,7 @@
  * A guest includes the trunk and nothing of the trunk includes a guest. It comes in by a
  * row of a table that the trunk has: the row names a function that a header of the trunk
  * declares with KG_GUEST (base/status.h) and the guest defines. Where the guest is not
- * linked, the function is NULL, and whoever wants the row is told so.
+ * linked, the function is NULL, and the code that wants the row is told so.
  */
 #ifndef KG_BASE_GUEST_H
 #define KG_BASE_GUEST_H

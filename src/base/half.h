@@ -1,5 +1,4 @@
-/* fp16 and back, for what is stored and never computed with.
- */
+/* fp16 conversions. fp16 is a storage format only. */
 #ifndef KG_BASE_HALF_H
 #define KG_BASE_HALF_H
 
@@ -7,10 +6,10 @@
 #include <stdint.h>
 #include <string.h>
 
-/* 65504 and what rounds to it; beyond it there is no number */
+/* rounds to 65504; larger values have no fp16 */
 #define KG_HALF_MAX 65519.996f
 
-/* To nearest, ties to even.   x: |x| <= KG_HALF_MAX */
+/* Rounds to nearest, ties to even. x: |x| <= KG_HALF_MAX */
 static inline uint16_t kg_half_of(float x)
 {
     uint32_t u, sign;
@@ -27,7 +26,7 @@ static inline uint16_t kg_half_of(float x)
     return (uint16_t)(sign | ((u - 0x38000000u) >> 13));
 }
 
-/* h: a number. Its exponent is moved by a product, subnormal ones among them. */
+/* h: not NaN or infinity. A multiplication shifts the exponent, also of subnormals. */
 static inline float kg_half_float(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;

@@ -1,10 +1,9 @@
-/* Packing sets of ids, and walking them.
+/* Packing sets of ids, and iteration over them.
  *
- * The packer writes the list and gives it up as soon as it would be as long as the
- * bitmap: so nobody has to know beforehand how many ids there are, and the longest set
- * costs one pass too many at most. The length alone says which form it is, no byte is
- * spent on that. A walk over a list reads each gap once and cannot go back; over a
- * bitmap it counts trailing zeros, eight ids at a look.
+ * The packer writes a list of gaps and switches to a bitmap as soon as the list would be
+ * as long. So it need not know the number of ids, and a large set costs at most one extra
+ * pass. The length alone tells the two forms apart. Iteration over a list reads each gap
+ * once, forward only; over a bitmap it counts trailing zeros, eight ids at a time.
  */
 #include "base/idset.h"
 

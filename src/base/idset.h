@@ -1,9 +1,9 @@
-/* A set of ids below a bound, in few bytes.
+/* A compact set of ids below a bound.
  *
- * What truncated sampling keeps of a vocabulary is a dozen ids at most tokens and a
- * hundred thousand at some. So a set is a list of rising differences, seven bits a byte,
- * or a bitmap, whichever is shorter (at the same length the bitmap): never more than
- * bound / 8 bytes. It is read from the smallest id to the largest.
+ * Truncated sampling keeps a dozen ids at most tokens and a hundred thousand at some. So
+ * a set is stored as a list of rising differences, seven bits a byte, or as a bitmap,
+ * whichever is shorter (bitmap on a tie): at most ceil(bound / 8) bytes. It is read in
+ * rising order of ids.
  */
 #ifndef KG_BASE_IDSET_H
 #define KG_BASE_IDSET_H
@@ -11,27 +11,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* n 0 stands for all ids: nothing is left out of them, and nothing is stored. */
+/* n = 0 means all ids; nothing is stored. */
 struct kg_idset {
     const uint8_t *data; /* (bytes) borrowed */
-    uint32_t bytes;      /* that of the bitmap: it is one; fewer: a list */
+    uint32_t bytes;      /* bitmap if it has a bitmap's size; if less, a list */
     int32_t n;           /* ids */
-    int32_t bound;       /* V: each is below it */
+    int32_t bound;       /* V: every id is below it */
 };
 
-/* Bytes that every set fits in: those of the bitmap. */
+/* The largest size of a set in bytes: that of the bitmap. */
 static inline uint32_t kg_idset_most(int32_t bound) { return ((uint32_t)bound + 7) / 8; }
 
 /* out (kg_idset_most) <- the ids whose bits are set in words ((bound+63)/64).
  * returns the set, whose data is out */
 struct kg_idset kg_idset_pack(uint8_t *out, const uint64_t *words, int32_t bound);
 
-/* Where a walk stands. */
+/* Position of a walk. */
 struct kg_idset_walk {
-    uint32_t byte; /* a list: behind the present id */
-    int32_t id;    /* the present one; the bound: there is no more */
+    uint32_t byte; /* list only: offset after the current id */
+    int32_t id;    /* the current id; equal to the bound at the end */
 };
-/* To the smallest id of a set with n > 0; to the next one. */
+/* kg_idset_begin moves to the smallest id of a set with n > 0; kg_idset_next to the next
+ * one. */
 void kg_idset_begin(struct kg_idset_walk *w, const struct kg_idset *s);
 void kg_idset_next(struct kg_idset_walk *w, const struct kg_idset *s);
 

@@ -1,7 +1,6 @@
-/* Where a library is that others install and kedge opens when it runs: places are asked
- * one after the other, and listed for who finds none. The first file of the name is the
- * one: where it is broken, no other is tried.
- */
+/* Finds a shared library that kedge loads at run time. Folders are searched in order and
+ * listed in the error if the file is in none. The first file found is used; if it is
+ * broken, the search does not go on. */
 #ifndef KG_BASE_LIBRARY_H
 #define KG_BASE_LIBRARY_H
 
@@ -9,23 +8,24 @@
 
 #include <stdbool.h>
 
-/* {.file, .path}: nowhere was looked yet. */
+/* Initialize .file and .path; all else zero. */
 struct kg_library_search {
     const char *file; /* "libnccl.so.2", borrowed */
     char *path;       /* (PATH_MAX) borrowed; the file, once it is found */
     bool found;
-    char places[KG_ERR_MESSAGE_BYTES]; /* asked so far: "/a, /b" */
+    char places[KG_ERR_MESSAGE_BYTES]; /* searched so far: "/a, /b" */
 };
 
-/* In a folder as it was given, whatever characters its name has. */
+/* Looks in one folder; its name is not a pattern. */
 void kg_library_look_at(struct kg_library_search *s, const char *folder);
-/* In a folder, or a pattern of folders. */
+/* Looks in a folder, or in a glob pattern of folders. */
 void kg_library_look_in(struct kg_library_search *s, const char *folders);
 void kg_library_look_below(struct kg_library_search *s, const char *root,
                            const char *folders);
-/* By name alone, as programs that are linked against it find it. */
+/* Looks as the dynamic loader does, by name alone. */
 void kg_library_look_as_loader(struct kg_library_search *s);
-/* Among Python's packages, of $VIRTUAL_ENV first.   folder: "nvidia/nccl/lib" */
+/* Looks in installed Python packages, those of $VIRTUAL_ENV first. folder:
+ * "nvidia/nccl/lib" */
 void kg_library_look_among_wheels(struct kg_library_search *s, const char *folder);
 
 #endif

@@ -1,8 +1,7 @@
-/* What kedge says while it works: lines and one progress line, all to one stream
- * (stderr).
+/* Log lines and one progress line, all to one stream (stderr).
  *
- * Results go to stdout and are written by cli/. The stream is set once by main; the
- * default is silence, so a library user and the unit tests hear nothing.
+ * Results go to stdout and are written by cli/. main sets the stream once; the default is
+ * silence, so library users and unit tests see nothing.
  */
 #ifndef KG_BASE_LOG_H
 #define KG_BASE_LOG_H
@@ -15,19 +14,19 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
-/* From here on a process speaks as one of several: warnings alone, which it signs
- * ("rank 3 (gpu07)"). "": as the first, or alone. */
+/* From now on this process logs as one of several: warnings only, signed with its name
+ * ("rank 3 (gpu07)"). "": as the first process, or as a single one. */
 void kg_log_as(const char *who);
 
-/* Control characters of what is quoted are written out (base/printable.h).
- * One line. warn puts "warning: " in front. Clears a progress line that stands. */
+/* One line. warn puts "warning: " in front. Control characters are escaped
+ * (base/printable.h). A progress line on the screen is cleared first. */
 void kg_log_info(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_log_warn(const char *fmt, ...) KG_PRINTF(1, 2);
-/* As info, of what a process was asked for: each of several says it, with its number. */
+/* As info, for replies to a request: every process prints it, with its number. */
 void kg_log_answer(const char *fmt, ...) KG_PRINTF(1, 2);
 
-/* On a terminal: rewrites the one progress line. Elsewhere: a plain line, at most one
- * every `plain_interval_ms`. */
+/* On a terminal: rewrites the progress line. Elsewhere: a plain line, at most one every
+ * `plain_interval_ms`. */
 void kg_log_progress(int plain_interval_ms, const char *fmt, ...) KG_PRINTF(2, 3);
 void kg_log_progress_end(void);
 

@@ -1,9 +1,9 @@
-/* The one memory door: every heap byte of kedge passes here.
+/* The one memory door: every heap byte of kedge is allocated here.
  *
- * What it adds to malloc: zeroed and 64-byte aligned blocks, a process-wide cap, current
- * and peak byte counts, and a switch that makes the n-th allocation fail so that tests
- * can walk every out-of-memory path. Blocks of a megabyte or more come from fresh pages
- * and stay unbacked until touched. All functions may be called from any thread.
+ * It adds to malloc: zeroed and 64-byte aligned blocks, a process-wide cap, current and
+ * peak byte counts, and a switch that makes the n-th allocation fail, so that tests can
+ * walk every out-of-memory path. Blocks of a megabyte or more are fresh pages, which take
+ * no memory until touched. All functions may be called from any thread.
  */
 #ifndef KG_BASE_MEM_H
 #define KG_BASE_MEM_H
@@ -23,17 +23,17 @@ void *kg_mem_copy(const void *bytes, size_t n, const char *what,
                   struct kg_err *err) KG_MUST_CHECK;
 char *kg_mem_strdup(const char *text, struct kg_err *err) KG_MUST_CHECK;
 
-/* Make room for `need` elements of `size` bytes in *block, doubling *capacity (elements)
- * as needed and keeping the contents; the new part is zero. `max` is the largest element
- * count ever allowed. `block` is the address of a pointer variable.
- * errors: ENOMEM (also when need > max) */
+/* Makes room for `need` elements of `size` bytes in *block, doubling *capacity (elements)
+ * as needed; keeps the contents and zeroes the new part. `max` is the largest allowed
+ * element count. `block` is the address of a pointer variable.
+ * errors: ENOMEM (also if need > max) */
 kg_status kg_mem_grow(void *block, size_t *capacity, size_t need, size_t size, size_t max,
                       const char *what, struct kg_err *err) KG_MUST_CHECK;
 
 /* NULL is allowed. */
 void kg_mem_free(void *block);
 
-/* Bytes now held, and the most ever held since the last kg_mem_reset_peak. */
+/* Bytes held now, and the maximum since the last kg_mem_reset_peak. */
 uint64_t kg_mem_current_bytes(void);
 uint64_t kg_mem_peak_bytes(void);
 void kg_mem_reset_peak(void);
@@ -44,11 +44,11 @@ void kg_mem_set_cap(uint64_t bytes);
 /* Tests only: the n-th allocation from now (1 = the next) fails once; 0 is off. */
 void kg_mem_fail_at(uint64_t n);
 
-/* Memory that a process of this machine may have at most, by what is built in and by the
- * limits of the control groups that it is in (base/cgroup.h); 0 where unknown. */
+/* The most memory that this process may use: the machine's memory, limited by its control
+ * groups (base/cgroup.h); 0 if unknown. */
 uint64_t kg_mem_machine_bytes(void);
 
-/* Anonymous resident memory of the process in bytes, as the system counts it; 0 where
+/* Anonymous resident memory of the process in bytes, as the kernel counts it; 0 if
  * unknown. */
 uint64_t kg_mem_resident_bytes(void);
 

@@ -1,9 +1,8 @@
-/* One option: a row with its name, default, range and help, bound to a field of a struct.
+/* One option: a row with name, default, range and help, bound to a field of a struct.
  *
- * A module that has options exports a struct and rows over it. The row's type is that of
- * the field, so that what a row reads and what its module sees cannot disagree; past
- * kg_opt_put nobody looks a value up by its name. Recipes, suites, flags and the keys of
- * an algorithm are rows.
+ * A module with options exports a struct and rows over it. The row's type is derived from
+ * the field, so the two cannot disagree. After kg_opt_put nobody looks a value up by
+ * name. Recipes, suites, flags and the keys of an algorithm are rows.
  */
 #ifndef KG_BASE_OPTION_H
 #define KG_BASE_OPTION_H
@@ -18,30 +17,30 @@
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 struct kg_opt_list {
-    const char *const *items; /* (n) borrowed; none is empty */
+    const char *const *items; /* (n) borrowed; no item is empty */
     size_t n;
 };
 
-/* By the field: bool, an enum, int64_t (also size_t and uint64_t), int, double, float,
- * const char *, struct kg_opt_list. */
+/* Derived from the field's type: bool, an enum, int64_t (also size_t and uint64_t), int,
+ * double, float, const char *, struct kg_opt_list. */
 enum kg_opt_type {
-    KG_OPT_BOOL, /* with choices, of which there are two: whether it is the second */
-    KG_OPT_ENUM, /* the place of a choice */
+    KG_OPT_BOOL, /* with two choices: true is the second */
+    KG_OPT_ENUM, /* index of a choice */
     KG_OPT_INT,
     KG_OPT_INT32,
     KG_OPT_REAL,
     KG_OPT_FLOAT,
-    KG_OPT_STRING, /* with choices one of them */
-    /* list of strings; its text is the items joined by line breaks, where a backslash and
-     * a line break inside an item stand as \\ and \n. No item is empty. */
+    KG_OPT_STRING, /* with choices: one of them */
+    /* list of strings; as text, the items are joined by line breaks, and a backslash or a
+     * line break inside an item is written \\ or \n. No item is empty. */
     KG_OPT_LIST,
 };
 
 struct kg_opt_row {
     const char *key; /* "section.name" */
     enum kg_opt_type type;
-    size_t at;            /* of the field in its struct */
-    const char *fallback; /* default as text; NULL: must be given where it is used */
+    size_t at;            /* offset of the field in its struct */
+    const char *fallback; /* default as text; NULL: required where it is used */
     double min;           /* numbers; min == max == 0 means no range */
     double max;
     const char *choices; /* "a|b|c"; NULL: any value of the type */
@@ -50,12 +49,12 @@ struct kg_opt_row {
     const char *needs;   /* what it needs to act (data/needs.h); NULL: nothing */
     bool or_zero;        /* 0 is allowed beside the range, which is above it */
 };
-/* Where a value may be another one: when a run is resumed (train.steps; rows say true),
- * and on each rank of a run (run.threads, folders of a machine). */
+/* When a value may differ: on --resume (train.steps; the row sets it to true), or between
+ * the ranks of a run (run.threads, local folders). */
 enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
 
-/* type and at of a row, from the field. An enum is unsigned where it has no negative
- * value. */
+/* Type and offset of a row, from the field. An enum without negative values is unsigned.
+ */
 #define KG_OPT_AT(S, field)                                                              \
     _Generic(((S *)0)->field,                                                            \
         bool: KG_OPT_BOOL,                                                               \
@@ -76,11 +75,12 @@ enum kg_opt_free { KG_FREE_ON_RESUME = 1, KG_FREE_BY_RANK = 2 };
     }
 
 bool kg_opt_is_number(const struct kg_opt_row *row);
-/* Whether a and b, which both pass the check, mean the same. */
+/* Whether a and b mean the same value. Both must have passed the check. */
 bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
 
-/* Is text a value of the row? Text is UTF-8; a number decimal.
- * errors: EINVAL "WHERE: KEY: expected ..., found ..."; where NULL: from KEY on */
+/* Checks that text is a value of the row. Text is UTF-8; numbers are decimal.
+ * errors: EINVAL "WHERE: KEY: expected ..., found ..."; without "WHERE: " if where is
+ * NULL */
 kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const char *where,
                        struct kg_err *err) KG_MUST_CHECK;
 /* The number that the row's field of a struct has. */
@@ -90,11 +90,11 @@ kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Whether a number is in the row's range. */
 bool kg_opt_allows(const struct kg_opt_row *row, double x);
-/* The same refusal; found: how it calls what was given. */
+/* Fails with the same message. found: description of the value */
 kg_status kg_opt_refuse(const struct kg_opt_row *row, const char *found,
                         const char *where, struct kg_err *err);
-/* Put what passed the check into the row's field of a struct; a list cannot be put so,
- * text is borrowed. */
+/* Stores a checked value in the row's field of a struct. Strings are borrowed; lists
+ * cannot be stored this way. */
 void kg_opt_put(void *into, const struct kg_opt_row *row, const char *text);
 
 #endif

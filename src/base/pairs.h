@@ -1,7 +1,7 @@
-/* Dwords by sixteen: pairs of bf16 and what products do with them, on every instruction
- * set.
+/* Vectors of sixteen dwords, each a pair of bf16, and their products, on every
+ * instruction set.
  *
- * Like simd.h, of which this is the part for products: one meaning, lane by lane. A pair
+ * The part of simd.h for products: the same meaning lane by lane on every set. A pair
  * holds the earlier factor in its lower half. Sums here treat subnormals as zero, as
  * backend.h defines for bf16.
  */
@@ -11,7 +11,7 @@
 #include "base/simd.h"
 
 /* ---- pairs of bf16, and other dwords ---- */
-/* Sixteen dwords: of two bf16 each, the first in the lower half, or of a float each. */
+/* Sixteen dwords, each two bf16 (the first in the lower half) or one float. */
 #if defined(KG_SIMD_512)
 struct kg_pairs {
     __m512i r;
@@ -24,7 +24,7 @@ static inline void kg_pairs_store(void *p, struct kg_pairs w)
 {
     _mm512_storeu_si512(p, w.r);
 }
-/* Dword i is even[i] with odd[i] above it. */
+/* Dword i is even[i] in the lower and odd[i] in the upper half. */
 static inline struct kg_pairs kg_pairs_zip(const uint16_t *even, const uint16_t *odd)
 {
     __m256i e = _mm256_loadu_si256((const __m256i *)(const void *)even);
@@ -41,8 +41,9 @@ static inline struct kg_v16 kg_pairs_high(struct kg_pairs w)
     return (struct kg_v16){
         _mm512_castsi512_ps(_mm512_and_si512(w.r, _mm512_set1_epi32((int)0xffff0000u)))};
 }
-/* The 32 bf16 of a block as two chains take them: eight pairs of even ones, then eight
- * of odd ones, the earlier of a pair in its upper half; and back. */
+/* kg_pairs_split orders the 32 bf16 of a block for two chains: eight pairs of even ones,
+ * then eight of odd ones, the earlier of a pair in its upper half. kg_pairs_join undoes
+ * it. */
 static inline struct kg_pairs kg_pairs_split(struct kg_pairs w)
 {
     static const uint16_t from[32] = {2,  0,  6,  4,  10, 8,  14, 12, 18, 16, 22,
@@ -57,7 +58,7 @@ static inline struct kg_pairs kg_pairs_join(struct kg_pairs w)
                                       10, 26, 13, 29, 12, 28, 15, 31, 14, 30};
     return (struct kg_pairs){_mm512_permutexvar_epi16(_mm512_loadu_si512(from), w.r)};
 }
-/* w[i] <- dword i of every w: 16 x 16 dwords, in four steps of log2. */
+/* w[i] <- dword i of every w: transposes 16 x 16 dwords in log2(16) = 4 steps. */
 static inline void kg_pairs_transpose(struct kg_pairs w[16])
 {
     __m512i t[16];
@@ -143,7 +144,7 @@ static inline struct kg_v16 kg_pairs_high(struct kg_pairs w)
     return (struct kg_v16){_mm256_castsi256_ps(_mm256_and_si256(w.lo, mask)),
                            _mm256_castsi256_ps(_mm256_and_si256(w.hi, mask))};
 }
-/* t[i] <- dword i of eight rows of which `src` is the first, two __m256i apart. */
+/* t[i] <- dword i of eight rows that start at `src`, two __m256i apart. */
 static inline void kg_simd_transpose8(__m256i t[8], const __m256i *src)
 {
     __m256i s[8];
@@ -243,8 +244,8 @@ static inline void kg_pairs_transpose(struct kg_pairs w[16])
 }
 #endif
 
-/* acc + a b with one rounding, and a + b, where subnormal operands and results are zero:
- * with KG_SIMD_FLUSH_MODE only in the mode KG_FP_FLUSH. acc is not subnormal. */
+/* acc + a b with one rounding, and a + b, with subnormal operands and results zero. With
+ * KG_SIMD_FLUSH_MODE this holds only in mode KG_FP_FLUSH. acc must not be subnormal. */
 #if defined(KG_SIMD_512) || defined(KG_SIMD_256)
 static inline struct kg_v16 kg_v16_fma_flushed(struct kg_v16 a, struct kg_v16 b,
                                                struct kg_v16 acc)
@@ -273,8 +274,8 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 #endif
 
 #if defined(KG_SIMD_512) && defined(__AVX512BF16__)
-/* acc + the product of the upper halves, then + that of the lower ones. `pair` in
- * memory. */
+/* acc + the product of the upper halves, then + that of the lower halves. pair: address
+ * of one dword */
 static inline struct kg_v16 kg_v16_dot_bf16(struct kg_v16 acc, struct kg_pairs w,
                                             const void *pair)
 {

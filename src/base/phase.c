@@ -1,7 +1,7 @@
-/* The board: a place for each thread that is in a phase, given back when it is in none.
+/* The board: a place for each thread that is in a phase; it is freed with the last phase.
  *
- * A thread alone writes its place. Counters are atomics that it stores without a lock;
- * texts and the depth change under the one lock, which the reader takes to copy them.
+ * Only its own thread writes a place. Counters are atomics, stored without a lock; texts
+ * and the depth change under the one lock, which readers take to copy them.
  */
 #include "base/phase.h"
 

@@ -1,7 +1,9 @@
-/* Chunks in a list, the newest hands out.
+/* A list of chunks, newest first; pieces come from the newest.
  *
- * The one idea: a chunk knows how far it was ever written, so that a piece is cleared
- * only where an earlier one has been; fresh memory is zero already.
+ * Invariant: all bytes of a chunk from `touched` on are zero, because the chunk came from
+ * calloc and no piece has reached them. So a new piece needs to be cleared only below
+ * `touched`, where an earlier piece was: a first use clears nothing, a reuse clears only
+ * what was used before. Emptying the pool resets `used` and keeps `touched`.
  */
 #include "base/pool.h"
 
@@ -44,8 +46,7 @@ static kg_status add_chunk(struct kg_pool *pool, size_t need, struct kg_err *err
     size_t bytes;
 
     if (need > room)
-        return kg_fail(err, KG_ENOMEM,
-                       "%s: expected to need at most %zu bytes, found more",
+        return kg_fail(err, KG_ENOMEM, "%s: expected at most %zu bytes, found more",
                        name_of(pool), left + pool->bytes);
     bytes = chunk_bytes(pool, need, room);
     c = kg_mem_calloc(1, header + bytes, name_of(pool), err);

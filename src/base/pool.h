@@ -1,8 +1,8 @@
-/* A growing pool: memory that is handed out piece by piece and goes away together.
+/* A growing pool: many small allocations that are freed together.
  *
- * Chunks are taken from the memory door as they are needed, each twice the one before up
- * to a megabyte. Work that is done again and again empties the pool and keeps a chunk, so
- * that it takes no memory the second time. Every piece is zero. A pool is one thread's.
+ * Chunks come from the memory door as needed; each is twice the one before, up to a
+ * megabyte. Repeated work empties the pool and keeps one chunk, so it allocates nothing
+ * the second time. All memory handed out is zero. A pool belongs to one thread.
  */
 #ifndef KG_BASE_POOL_H
 #define KG_BASE_POOL_H
@@ -14,19 +14,20 @@
 struct kg_pool_chunk;
 struct kg_pool {
     const char *name;            /* borrowed; in errors; NULL: "pool" */
-    size_t max_bytes;            /* of all chunks, headers included; 0: no limit */
-    size_t first_bytes;          /* of the first chunk; 0: 4 KiB */
+    size_t max_bytes;            /* limit of all chunks with headers; 0: no limit */
+    size_t first_bytes;          /* size of the first chunk; 0: 4 KiB */
     struct kg_pool_chunk *chunk; /* owned: the newest first */
-    size_t bytes;                /* held: chunks with their headers */
+    size_t bytes;                /* bytes held: chunks with their headers */
 };
 
-/* count*size zero bytes, aligned for every type.   returns borrowed pointer, never NULL
- * for a count of 0, or NULL with err set.   errors: ENOMEM, max_bytes passed included */
+/* count*size zero bytes, aligned for every type.   returns a borrowed pointer (never NULL
+ * for a count of 0), or NULL with err set.   errors: ENOMEM, also when max_bytes would be
+ * passed */
 void *kg_pool_alloc(struct kg_pool *pool, size_t count, size_t size,
                     struct kg_err *err) KG_MUST_CHECK;
-/* All is gone but a chunk of at most `keep_bytes`, for what comes next. */
+/* Frees everything but one chunk of at most `keep_bytes`, for reuse. */
 void kg_pool_empty(struct kg_pool *pool, size_t keep_bytes);
-/* All is gone; the pool may be used again. */
+/* Frees everything; the pool may be used again. */
 void kg_pool_release(struct kg_pool *pool);
 
 #endif

@@ -1,6 +1,4 @@
-/* Where the program itself is: libraries that belong to it are found by their place
- * alone.
- */
+/* The program's own folders. Its private libraries are loaded only from there. */
 #ifndef KG_BASE_PROGRAM_H
 #define KG_BASE_PROGRAM_H
 
@@ -17,7 +15,7 @@ struct kg_program_folders {
     size_t n;
 };
 
-/* The program's own folder, and ../lib/kedge of an installed one.   errors: EIO */
+/* The folder of the executable, and ../lib/kedge of an installed one.   errors: EIO */
 kg_status kg_program_folders(struct kg_program_folders *f,
                              struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,10 +1,10 @@
-/* Elementary functions whose bits are kedge's own.
+/* Elementary functions with the same bits everywhere.
  *
- * A C library promises no bits: they differ between versions, and within one between
- * processors with fused multiply-add and without. What stands in the arithmetic of a run
- * comes from here: doubles, of which only +, -, *, / and comparisons are asked, so every
- * compiler and processor returns the same. At most 1 ulp off, measured against a library
- * of many digits in real_test.c. NaN gives NaN.
+ * C libraries differ in the last bits between versions, and between processors with and
+ * without fused multiply-add. The arithmetic of a run uses these functions instead:
+ * doubles with only +, -, *, / and comparisons, so every compiler and processor returns
+ * the same bits. Error at most 1 ulp, measured against a multi-precision library in
+ * real_test.c. NaN gives NaN.
  */
 #ifndef KG_BASE_REAL_H
 #define KG_BASE_REAL_H
@@ -13,7 +13,7 @@
 
 double kg_exp(double x);
 double kg_expm1(double x); /* e^x - 1, near 0 too */
-double kg_log(double x);   /* -inf of 0, NaN below */
+double kg_log(double x);   /* log(0) = -inf; NaN below 0 */
 double kg_log1p(double x); /* log(1 + x), near 0 too */
 double kg_sin(double x);   /* |x| <= 2^20 */
 double kg_cos(double x);   /* |x| <= 2^20 */

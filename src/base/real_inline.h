@@ -1,6 +1,5 @@
-/* The text of kg_exp, kg_expm1, kg_log and kg_log1p of real.h, for those who compile it
- * for another machine: kernels of devices. real.c, which explains it, is the same.
- */
+/* The bodies of kg_exp, kg_expm1, kg_log and kg_log1p of real.h, for compilation as
+ * device code. real.c compiles the same text and explains it. */
 #ifndef KG_BASE_REAL_INLINE_H
 #define KG_BASE_REAL_INLINE_H
 
@@ -9,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What stands before each function: a compiler of device code wants a word of its own. */
+/* Prefix of each function; device code needs its own qualifier. */
 #ifndef KG_REAL
 #define KG_REAL static inline
 #endif
@@ -97,11 +96,11 @@ KG_REAL double kg_real_expm1(double x)
     if (!(x > -50.0))
         return x < 0.0 ? -1.0 : x;
     if (x > 40.0)
-        return kg_real_exp(x); /* the 1 is below half of its last digit */
+        return kg_real_exp(x); /* the 1 is below half an ulp */
     struct kg_real_near r = kg_real_near_ln2(x);
     if (r.n == 0)
         return x == 0.0 ? x : kg_real_expm1_near(r);
-    /* 2^n (q + 1) - 1: the larger of 2^n - 1 and 2^n q first, what it lost after it */
+    /* 2^n (q + 1) - 1: the larger of 2^n - 1 and 2^n q first, then its rounding error */
     double scale = kg_real_power_of_2(r.n);
     double square = r.high * r.high;
     double rest = square * kg_real_exp_tail(r.high) + (r.low + r.high * r.low);

@@ -1,19 +1,18 @@
-/* The text of Philox's round, for those who compile it for another machine or for many
- * counters at once: kernels. rng.c, which explains it, is the same.
- */
+/* The body of Philox's round, for device code and for kernels that draw many counters at
+ * once. rng.c compiles the same text and explains it. */
 #ifndef KG_BASE_RNG_INLINE_H
 #define KG_BASE_RNG_INLINE_H
 
 #include <stdint.h>
 
-/* What stands before the function: a compiler of device code wants a word of its own. */
+/* Prefix of the function; device code needs its own qualifier. */
 #ifndef KG_RNG
 #define KG_RNG static inline
 #endif
 
 enum { KG_RNG_ROUNDS = 10 };
 
-/* Round 0..9 on the four words of a block, under the key (k0, k1). */
+/* Round `round` (0..9) on the four words of a block, under the key (k0, k1). */
 KG_RNG void kg_rng_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3,
                          uint32_t round, uint32_t k0, uint32_t k1)
 {

@@ -3,13 +3,12 @@
  * The kernels of the CPU backend are compiled once per instruction set and chosen at run
  * time; they are written against this header and contain no conditional code themselves.
  * The idea: every function here is defined lane by lane by IEEE single precision (one
- * rounding each), and the sums by one fixed tree, so a kernel returns the same bits
- * whichever set it was compiled for. That is why there are no approximate reciprocals, no
- * FTZ and no flags. `_n` variants touch only the first n lanes of memory, 0 <= n <= 16;
- * missing lanes read as +0. NaN is preserved, its payload is not promised.
+ * rounding each), and the sums by one fixed tree. So a kernel returns the same bits on
+ * every instruction set. That is why there are no approximate reciprocals, no FTZ and no
+ * flags. `_n` variants touch only the first n lanes of memory, 0 <= n <= 16; missing
+ * lanes read as +0. NaN is preserved, its payload is not promised.
  *
- * Not here: anything wider than one register's worth of work; loops belong to the
- * kernels.
+ * Loops belong to the kernels, not here.
  */
 #ifndef KG_BASE_SIMD_H
 #define KG_BASE_SIMD_H
@@ -33,10 +32,10 @@
 
 enum { KG_LANES = 16 };
 
-/* Constants of the instruction set: whether the processor's mode makes small sums zero
- * (else the _flushed functions do), whether pairs of bf16 are multiplied by an
- * instruction of their own, and how many rows by panels of sixteen sums fit the
- * registers: of fp32, and of bf16, which has two chains for each. */
+/* Constants of the instruction set: whether the processor's flush mode handles small sums
+ * (else the _flushed functions do), whether one instruction multiplies pairs of bf16, and
+ * how many rows by panels of sixteen sums fit the registers, for fp32 (TILE) and for bf16
+ * (PAIR), which needs two chains for each sum. */
 #if defined(KG_SIMD_512)
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
 #elif defined(KG_SIMD_256)
@@ -50,7 +49,7 @@ enum { KG_SIMD_BF16_DOT = 1, KG_PAIR_ROWS = 5, KG_PAIR_PANELS = 2 };
 enum { KG_SIMD_BF16_DOT = 0, KG_PAIR_ROWS = KG_TILE_ROWS, KG_PAIR_PANELS = 1 };
 #endif
 
-/* Before a loop of constant length that must leave no loop behind. */
+/* Put before a loop of constant length that must be fully unrolled. */
 #if defined(__clang__)
 #define KG_UNROLL _Pragma("unroll")
 #else
@@ -62,9 +61,9 @@ static inline uint32_t kg_simd_first_bits(int n)
     return n >= 32 ? ~0u : (1u << n) - 1u;
 }
 
-/* ---- one float: the definition of what registers do ---- */
-/* a*b + c rounded to odd in double: the product is exact there, and a last bit that is
- * set where anything was lost lets the next rounding be the only one. */
+/* ---- one float: the definition of the vector operations ---- */
+/* a*b + c rounded to odd in double. The product is exact in double; setting the last bit
+ * when anything was lost makes the later rounding to float correct. */
 static inline double kg_simd_fma_odd(float a, float b, float c)
 {
     double p = (double)a * (double)b;
@@ -90,8 +89,8 @@ static inline float kg_simd_fma(float a, float b, float c)
     return (float)kg_simd_fma_odd(a, b, c);
 }
 #endif
-/* The same where results below 2^-126 are zero. Whether one is below is asked of the
- * result as it would be with exponents without end. */
+/* The same with results below 2^-126 set to zero. The test applies to the result rounded
+ * with unlimited exponent range. */
 static inline float kg_simd_fma_flushed(float a, float b, float c)
 {
     float f = kg_simd_fma(a, b, c);
@@ -147,7 +146,7 @@ static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
 {
     return kg_v16_widen(_mm256_maskz_loadu_epi16((__mmask16)kg_simd_first_bits(n), p));
 }
-/* Of fp16, and of whole numbers. */
+/* Loads of fp16 and of int8. */
 static inline struct kg_v16 kg_v16_load_half(const uint16_t *p)
 {
     return (struct kg_v16){
@@ -158,7 +157,8 @@ static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
     __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)p);
     return (struct kg_v16){_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
 }
-/* Integer rounding, because the conversion instruction flushes denormals. */
+/* Rounds with integer operations, because the conversion instruction flushes denormals.
+ */
 static inline __m256i kg_v16_narrow(struct kg_v16 a)
 {
     __m512i u = _mm512_castps_si512(a.r);
@@ -197,7 +197,7 @@ static inline struct kg_v16 kg_v16_sqrt(struct kg_v16 a)
 {
     return (struct kg_v16){_mm512_sqrt_ps(a.r)};
 }
-/* a > b ? a : b  and  a < b ? a : b: the second operand where either is NaN. */
+/* a > b ? a : b and a < b ? a : b; if either is NaN, the second operand. */
 static inline struct kg_v16 kg_v16_max(struct kg_v16 a, struct kg_v16 b)
 {
     return (struct kg_v16){_mm512_max_ps(a.r, b.r)};
@@ -215,7 +215,7 @@ static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct
 {
     return (struct kg_v16){_mm512_fnmadd_ps(a.r, b.r, c.r)};
 }
-/* a > b ? x : y per lane; false where either is NaN */
+/* a > b ? x : y per lane; y if either is NaN */
 static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b,
                                              struct kg_v16 x, struct kg_v16 y)
 {
@@ -233,10 +233,9 @@ static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16
     return (struct kg_v16){
         _mm512_mask_blend_ps((__mmask16)kg_simd_first_bits(n), fill.r, a.r)};
 }
-/* p * 2^n for 0 <= p < 2 and integral n, one rounding (only in a denormal result). A
- * result below half the smallest denormal is 0 and is not computed: a multiplication that
- * ends below the normal numbers takes some hundred cycles, and lanes without a meaning
- * (a score of -inf) end there. */
+/* p * 2^n for 0 <= p < 2 and integral n; it rounds once, only if the result is denormal.
+ * Results below half the smallest denormal are set to 0 without a multiplication, which
+ * would take some hundred cycles: masked lanes (a score of -inf) end there. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
     __mmask16 some = _mm512_cmp_ps_mask(n.r, _mm512_set1_ps(-151.0f), _CMP_NLE_UQ);
@@ -261,8 +260,7 @@ static inline float kg_v16_hmax(struct kg_v16 a)
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-/* Sixteen doubles: what sums of lanes run in where a small part must survive a large
- * one. */
+/* Sixteen doubles, for sums where a small term must survive a large one. */
 struct kg_d16 {
     __m512d lo;
     __m512d hi;
@@ -463,8 +461,8 @@ static inline __m256 kg_simd_pow2_8(__m256 n)
     u = _mm256_add_epi32(_mm256_slli_epi32(u, 23), _mm256_set1_epi32(0x3f800000));
     return _mm256_castsi256_ps(u);
 }
-/* Two steps, of which the first is exact, so that n may leave the exponent range; 0 where
- * the result is none, as that of KG_SIMD_512. */
+/* Two steps, the first one exact, so that n may exceed the exponent range; 0 where
+ * KG_SIMD_512's result is 0. */
 static inline __m256 kg_simd_scale2_8(__m256 p, __m256 n)
 {
     __m256 magic = _mm256_set1_ps(0x1.8p23f);
@@ -700,8 +698,8 @@ static inline float kg_simd_pow2(float n)
     memcpy(&t, &u, sizeof u);
     return t;
 }
-/* Two steps, of which the first is exact, so that n may leave the exponent range; 0 where
- * the result is none, as that of KG_SIMD_512. */
+/* Two steps, the first one exact, so that n may exceed the exponent range; 0 where
+ * KG_SIMD_512's result is 0. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
     for (int i = 0; i < 16; i++) {
@@ -777,10 +775,10 @@ static inline double kg_d16_sum(struct kg_d16 a)
 }
 #endif
 
-/* ---- built from the above, one text for all ---- */
+/* ---- built from the above, the same on every set ---- */
 
 /* x = n ln 2 + r with |r| <= ln 2 / 2, and e^r = 1 + r poly: a minimax polynomial of
- * degree 6. x is first cut to -105 .. 89, in an order in which NaN stays. */
+ * degree 6. x is first clamped to -105 .. 89, in the order that keeps NaN. */
 struct kg_exp_parts {
     struct kg_v16 n;
     struct kg_v16 r;
@@ -805,16 +803,16 @@ static inline struct kg_exp_parts kg_v16_exp_parts(struct kg_v16 x)
     return (struct kg_exp_parts){n, r, p};
 }
 
-/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow inf, NaN
- * NaN, denormal results are rounded once. */
+/* e^x, at most 2 ulp off (measured 0.9), for every input: -inf gives 0, overflow gives
+ * inf, NaN gives NaN, denormal results are rounded once. */
 static inline struct kg_v16 kg_v16_exp(struct kg_v16 x)
 {
     struct kg_exp_parts e = kg_v16_exp_parts(x);
     return kg_v16_scale2(kg_v16_fma(e.poly, e.r, kg_v16_set1(1.0f)), e.n);
 }
 
-/* 1 - e^x for x <= 0, at most 4 ulp off, near 0 too, where the difference of the two
- * would have no digits left. */
+/* 1 - e^x for x <= 0, at most 4 ulp off, also near 0, where subtracting e^x from 1 would
+ * cancel. */
 static inline struct kg_v16 kg_v16_one_minus_exp(struct kg_v16 x)
 {
     struct kg_exp_parts e = kg_v16_exp_parts(x);
@@ -823,7 +821,7 @@ static inline struct kg_v16 kg_v16_one_minus_exp(struct kg_v16 x)
     return kg_v16_fnma(scale, kg_v16_mul(e.poly, e.r), kg_v16_sub(one, scale));
 }
 
-/* tanh x = sign(x) (1 - e) / (1 + e), e = exp(-2 |x|), near 0 as exact as far off */
+/* tanh x = sign(x) (1 - e) / (1 + e), e = exp(-2 |x|); as accurate near 0 as elsewhere */
 static inline struct kg_v16 kg_v16_tanh(struct kg_v16 x)
 {
     struct kg_v16 minus = kg_v16_sub(kg_v16_zero(), x);

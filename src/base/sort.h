@@ -1,10 +1,10 @@
-/* Putting numbers in order. */
+/* Sorting of numbers. */
 #ifndef KG_BASE_SORT_H
 #define KG_BASE_SORT_H
 
 #include <stddef.h>
 
-/* Rising, in place; none is NaN. */
+/* Sorts in place, ascending. No value may be NaN. */
 void kg_sort_doubles(double *values, size_t n);
 
 #endif

@@ -3,7 +3,7 @@
  * Every fallible function of kedge returns a kg_status and takes a caller-owned struct
  * kg_err as its last parameter. The err is never NULL. On failure the message says what
  * was expected, what was found and where (file, tensor, line, key); on success it is left
- * alone. A caller that knows more of the place adds it in front with kg_err_prefix.
+ * alone. A caller that knows the place better prepends it with kg_err_prefix.
  */
 #ifndef KG_BASE_STATUS_H
 #define KG_BASE_STATUS_H
@@ -19,10 +19,10 @@ typedef enum kg_status {
     KG_ESHAPE,       /* a tensor has other dimensions than expected */
     KG_EDTYPE,       /* a tensor has another element type than expected */
     KG_ENOTFOUND,    /* a file, key, tensor or table row does not exist */
-    KG_EUNSUPPORTED, /* understood, but not something kedge does */
+    KG_EUNSUPPORTED, /* valid, but kedge does not support it */
     KG_ENOSPACE,     /* not enough room on the disk */
-    KG_ETIMEOUT,     /* a deadline passed; the message names who was waited for */
-    KG_EINTERRUPTED, /* a signal asked to stop */
+    KG_ETIMEOUT,     /* a deadline passed; the message names the awaited process */
+    KG_EINTERRUPTED, /* a signal requested a stop */
     KG_ENONFINITE,   /* NaN or infinity where a number was expected */
     KG_ECONFLICT,    /* two inputs contradict each other (resume with another config) */
     KG_EDEVICE,      /* an accelerator refused or failed */
@@ -50,7 +50,7 @@ struct kg_err {
             return kg_try_status;                                                        \
     } while (0)
 
-/* Set the local `status` and leave by the one label if it is not OK. */
+/* Set the local `status` and go to the label if it is not OK. */
 #define KG_TRY_GOTO(label, expr)                                                         \
     do {                                                                                 \
         status = (expr);                                                                 \
@@ -58,9 +58,8 @@ struct kg_err {
             goto label;                                                                  \
     } while (0)
 
-/* Fill err with the code and a formatted one-line message, cut in its middle where it
- * does not fit.   returns code, for `return
- * kg_fail(..)` */
+/* Fills err with the code and a formatted one-line message; too long a message is cut in
+ * the middle.   returns code, for `return kg_fail(..)` */
 kg_status kg_fail(struct kg_err *err, kg_status code, const char *fmt, ...)
     KG_PRINTF(3, 4);
 

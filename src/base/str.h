@@ -1,7 +1,7 @@
-/* A growable byte string, always NUL terminated, at most `max`. `{0}` is empty.
+/* A growable byte string, always NUL terminated, at most `max` bytes. `{0}` is empty.
  *
- * Bytes are bytes: nothing here knows UTF-8. Also the edit distance behind every "did you
- * mean".
+ * It does not interpret its bytes (UTF-8: base/utf8.h). Also here: the edit distance for
+ * every "did you mean".
  */
 #ifndef KG_BASE_STR_H
 #define KG_BASE_STR_H
@@ -13,7 +13,7 @@
 #include <string.h>
 
 struct kg_str {
-    char *data;      /* owned; NULL when nothing was ever appended */
+    char *data;      /* owned; NULL before the first append */
     size_t len;      /* bytes without the NUL */
     size_t capacity; /* bytes */
     size_t max;      /* largest len; 0 means 1 GiB */
@@ -22,7 +22,7 @@ struct kg_str {
 void kg_str_release(struct kg_str *s);
 void kg_str_clear(struct kg_str *s);
 
-/* n bytes more behind what is there, for the caller to fill.   errors: ENOMEM */
+/* Adds n bytes at the end, for the caller to fill.   errors: ENOMEM */
 kg_status kg_str_extend(struct kg_str *s, size_t n, struct kg_err *err) KG_MUST_CHECK;
 /* Append bytes, a C string, one byte, formatted text.   errors: ENOMEM */
 kg_status kg_str_append(struct kg_str *s, const void *bytes, size_t n,
@@ -40,39 +40,38 @@ const char *kg_str_text(const struct kg_str *s);
  * NULL on ENOMEM */
 char *kg_str_take(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether c is one of the characters of set. A NUL never is: strchr finds the end of the
- * set, so that a NUL in a text would count as each of its characters. */
+/* Whether c is one of the characters of set. Never true for NUL, which strchr would find
+ * at the end of every set. */
 static inline bool kg_char_in(const char *set, char c)
 {
     return c != '\0' && strchr(set, c) != NULL;
 }
 
-/* Where it is in the set; NULL for what is not in it.   borrowed: a place in set */
+/* The position of c in set, or NULL.   borrowed from set */
 static inline const char *kg_char_find(const char *set, char c)
 {
     return c != '\0' ? strchr(set, c) : NULL;
 }
 
-/* A number as people write it, of so many digits: 0.3, 23000, 2.3e4 for what %g writes as
- * 2.3e+04.   text: of KG_NUMBER bytes.   returns text */
+/* Formats a number for people with `digits` significant digits: 0.3, 23000, 2.3e4 (%g
+ * writes 2.3e+04). text: KG_NUMBER bytes.   returns text */
 enum { KG_NUMBER = 40 };
 const char *kg_number(char text[KG_NUMBER], double x, int digits);
 
-/* Edit distance, for "did you mean". Text is compared byte by byte, case ignored. */
+/* Edit distance, for "did you mean". Compares bytes, ignoring ASCII case. */
 size_t kg_str_distance(const char *a, const char *b);
 
-/* Of n names (every `stride` bytes a `const char *`), the nearest to `text`, or NULL when
- * none is near. */
+/* The name nearest to `text`, or NULL if none is near. names: n `const char *`, `stride`
+ * bytes apart */
 const char *kg_str_nearest(const char *text, const void *names, size_t n, size_t stride);
 
-/* Fail with "WHAT: expected one of a, b, c; found 'x'" ("WHAT: " is left out for NULL),
- * and "; did you mean 'b'?" where one is near; names as above.
+/* Fails with "WHAT: expected one of a, b, c; found 'x'" (no "WHAT: " if NULL), plus ";
+ * did you mean 'b'?" if one is near. names: as above.
  * returns code, or ENOMEM */
 kg_status kg_str_unknown(kg_status code, const char *what, const char *found,
                          const void *names, size_t n, size_t stride, struct kg_err *err);
 
-/* *index of the one of n names (as above) that is `name`.   errors: code, as
- * kg_str_unknown */
+/* *index <- the index of `name` in names (as above).   errors: code, as kg_str_unknown */
 kg_status kg_str_pick(size_t *index, kg_status code, const char *what, const char *name,
                       const void *names, size_t n, size_t stride,
                       struct kg_err *err) KG_MUST_CHECK;

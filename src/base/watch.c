@@ -87,7 +87,8 @@ static void put_in_file(const char *line)
     strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 || dprintf(fd, "%s %s\n", stamp, line) < 0)
-        kg_log_warn("%.200s: cannot write what is said here: %s", path, strerror(errno));
+        kg_log_warn("%.200s: cannot write the output of the watch: %s", path,
+                    strerror(errno));
     if (fd >= 0)
         close(fd);
 }
@@ -236,7 +237,7 @@ static kg_status open_bell(struct kg_err *err)
     }
     if (pipe2(bell, O_CLOEXEC | O_NONBLOCK) != 0) {
         bell[0] = bell[1] = -1;
-        return kg_fail(err, KG_EIO, "watch: expected a pipe, found: %s", strerror(errno));
+        return kg_fail(err, KG_EIO, "watch: cannot create a pipe: %s", strerror(errno));
     }
     bell_of = getpid();
     return KG_OK;
@@ -264,8 +265,7 @@ static kg_status start_thread(struct kg_err *err)
     code = pthread_create(&watch.thread, NULL, keep_watch, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
-        return kg_fail(err, KG_EIO, "watch: expected a thread, found: %s",
-                       strerror(code));
+        return kg_fail(err, KG_EIO, "watch: cannot start a thread: %s", strerror(code));
     watch.was_blocked = sigismember(&before, SIGUSR1) == 1;
     pthread_sigmask(SIG_BLOCK, &usr1, NULL);
     return KG_OK;

@@ -1,11 +1,11 @@
-/* The watch: one thread that reads the board of phases (base/phase.h), says on SIGUSR1
- * what it shows, and warns when nothing on it moves.
+/* The watch: a thread that reads the phases of all threads (base/phase.h), logs them on
+ * SIGUSR1, and warns if there is no progress.
  *
- * Everything goes to the log (base/log.h), and into a file where one is set. It only
- * reads: a run is the same, bit for bit, with and without it. It ends nothing.
+ * Output goes to the log (base/log.h), and to a file if one is set. The watch only reads:
+ * a run has the same bits with and without it. It never ends the process.
  *
- * SIGUSR1 is blocked in the thread that starts the watch and so in all that this one
- * starts later: no system call of theirs is broken off.
+ * SIGUSR1 is blocked in the thread that starts the watch, and so in all threads that it
+ * starts later: their system calls are not interrupted.
  */
 #ifndef KG_BASE_WATCH_H
 #define KG_BASE_WATCH_H
@@ -14,19 +14,19 @@
 
 enum { KG_WATCH_WARN_S = 300 };
 
-/* OK where it runs already.   errors: EIO (no thread, no pipe) */
+/* OK if it already runs.   errors: EIO (no thread, no pipe) */
 kg_status kg_watch_start(struct kg_err *err) KG_MUST_CHECK;
-/* Whoever forks stops it before: its thread may hold a lock that the new process would
- * wait for, and is not in that, which may start its own.
- * In the thread that started it, whose SIGUSR1 is then blocked or not as it was before.
- * Nothing where it does not run. */
+/* Call before fork: the watch thread may hold a lock that the child would wait for. The
+ * child does not have the thread and may start its own.
+ * Call in the thread that started the watch; its signal mask is restored. Does nothing if
+ * the watch does not run. */
 void kg_watch_stop(void);
 
-/* Warn when nothing has moved for warn_s seconds, and again after twice, four times that
- * long ..; 0: never. At first KG_WATCH_WARN_S. */
+/* Warns after warn_s seconds without progress, and again after 2, 4, .. times that; 0:
+ * never. The default is KG_WATCH_WARN_S. */
 void kg_watch_after(double warn_s);
-/* Append what is said to this file too; made when there is something to say. NULL: none,
- * as at first. */
+/* Also appends the output to this file, which is created at the first line. NULL, the
+ * default: no file. */
 void kg_watch_file(const char *path);
 
 #endif

@@ -47,7 +47,7 @@ static inline const char *heard_text(struct heard *h)
     return h->text;
 }
 
-/* Until `part` was said so many times. */
+/* Waits until `part` has come `times` times. */
 static inline void wait_for_text(struct heard *h, const char *part, int times)
 {
     double until = kg_clock_seconds() + 30;

@@ -1,11 +1,10 @@
-/* Benchmarks: the ceilings of this machine, measured in the same run, and what kedge
- * reaches of them.
+/* Benchmarks: the ceilings of this machine, and how close kedge comes to them in the same
+ * run.
  *
- * Every figure is the best of several repetitions, printed beside the median so that
- * noise shows, with the ceiling that was measured between them and, where there is one,
- * what is asked for and whether it is met. Useful work is counted, recomputation is not:
- * 2 x parameters x tokens for a forward, three times that for training, plus causal
- * attention.
+ * Each figure is the best of several repetitions, printed with the median to show noise,
+ * with the ceiling measured in between, and with its target, if any. Only useful work
+ * counts, not recomputation: 2 x parameters x tokens for a forward, three times that for
+ * training, plus causal attention.
  */
 #ifndef KG_BENCH_H
 #define KG_BENCH_H
@@ -17,7 +16,7 @@
 
 #include <stdbool.h>
 
-/* One benchmark. `run` appends its rows to the report. */
+/* A benchmark. `run` appends its rows to the report. */
 struct kg_bench_report;
 struct kg_bench_row {
     const char *name;
@@ -47,11 +46,11 @@ struct kg_bench_opts {
 kg_status kg_bench_run(struct kg_str *out, const struct kg_bench_opts *opts,
                        struct kg_err *err) KG_MUST_CHECK;
 
-enum { KG_BENCH_EXCHANGE = 1 << 26 }; /* bytes that a rank sends to all, at most */
-/* What exchanges among ranks take, by the bytes that each sends: called by all of them,
- * each has the report.   gpu: of whose memory, by the NCCL that joins the ranks; NULL: of
- * the host's; most: of the largest exchange
- * errors: EINVAL (alone), ECONFLICT (what came is not what was sent), of the device and
+enum { KG_BENCH_EXCHANGE = 1 << 26 }; /* maximum bytes that a rank sends to all */
+/* Measures exchanges among ranks by message size; collective, and each rank gets the
+ * report. gpu: use its memory, by the ranks' NCCL; NULL: host memory; most: size of the
+ * largest exchange
+ * errors: EINVAL (a single process), ECONFLICT (received data differ), of the device and
  * the ranks */
 kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
                          const struct kg_backend *gpu, size_t most, bool json,
@@ -67,7 +66,7 @@ kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
                             const struct kg_backend *be, int64_t n, bool json,
                             struct kg_err *err) KG_GUEST;
 
-/* FLOP/s that a run's speed is related to: of multiply-adds in registers in `dtype`; of a
+/* FLOP/s, the reference for a run's speed: multiply-adds in registers in `dtype`; for a
  * device, the product of 1024 x 1024 matrices by its library. Best of three, in some
  * hundredths of a second and once in a process (for its number of threads).
  * `kedge bench ceilings` measures both with care. */

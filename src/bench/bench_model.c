@@ -106,8 +106,7 @@ static kg_status neighbour_start(pid_t *pid, struct kg_err *err)
 
     *pid = fork();
     if (*pid < 0)
-        return kg_fail(err, KG_EIO, "expected to start a busy process beside: %s",
-                       strerror(errno));
+        return kg_fail(err, KG_EIO, "cannot start a busy process: %s", strerror(errno));
     if (*pid > 0)
         return KG_OK;
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,10 +1,9 @@
-/* What the benchmarks share: time of a piece of work beside the ceiling that bounds it,
- * and rows of the report.
+/* Shared by the benchmarks: timing work against the ceiling that bounds it, and rows of
+ * the report.
  *
- * A machine is seldom idle, and its ceilings fall with its load. So a ceiling is measured
- * again before every repetition of what is related to it, as a rate sustained over a
- * quarter of a second, and a share is the best of the one over the best of the other
- * within the same minute.
+ * Machines are seldom idle, and ceilings fall with load. So a ceiling is measured again
+ * before every repetition, as a rate sustained over a quarter of a second, and a share is
+ * the best work rate over the best ceiling within the same minute.
  */
 #ifndef KG_BENCH_MEASURE_H
 #define KG_BENCH_MEASURE_H
@@ -14,7 +13,8 @@
 
 enum kg_bench_ceiling {
     KG_BENCH_NO_CEILING,
-    KG_BENCH_GEMM, /* FLOP/s of a product in the report's dtype: of a device's library */
+    /* FLOP/s of a product in the report's dtype; on a device, by its library */
+    KG_BENCH_GEMM,
     KG_BENCH_GEMM_FP32, /* FLOP/s */
     KG_BENCH_PEAK,      /* FLOP/s of multiply-adds in registers, in the report's dtype */
     KG_BENCH_PEAK_FP32, /* FLOP/s */
@@ -23,7 +23,7 @@ enum kg_bench_ceiling {
 
 struct kg_bench_report {
     struct kg_str *out;          /* borrowed */
-    const struct kg_backend *be; /* what is measured */
+    const struct kg_backend *be; /* the measured backend */
     bool json;
     enum kg_dtype ct;    /* products are made in it */
     const char *row;     /* NULL, or a part of the names of rows that are wanted */
@@ -34,8 +34,8 @@ struct kg_bench_report {
     uint64_t sum;        /* of what the memory ceiling read, so that it is read */
 };
 
-/* What bounds products in fp32, or in the report's dtype: what the registers do; on a
- * device, of which that is not asked, the best product of its library. */
+/* The bound for products in fp32, or in the report's dtype: the peak rate; on a device,
+ * which lacks that measurement, the best product of its library. */
 static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_report *r,
                                                      bool fp32)
 {
@@ -46,17 +46,16 @@ static inline enum kg_bench_ceiling kg_bench_compute(const struct kg_bench_repor
 
 /* ---- time ---- */
 
-/* *seconds of one repetition; a benchmark may leave out what is not its subject. */
+/* *seconds of one repetition; a benchmark may exclude setup. */
 typedef kg_status (*kg_bench_work_fn)(double *seconds, void *user, struct kg_err *err);
 
 struct kg_bench_job {
     kg_bench_work_fn run;
     void *user;
     int repeats;
-    bool warm; /* once more before, not timed */
+    bool warm; /* run once untimed first */
     enum kg_bench_ceiling ceiling;
-    /* > 0: what is done for each byte that must be read; the memory's rate times this
-     * bounds the job, too */
+    /* > 0: work per byte read; the memory's rate times this is a bound too */
     double per_byte;
 };
 
@@ -64,21 +63,21 @@ enum { KG_BENCH_MOST_REPEATS = 16 };
 struct kg_bench_timing {
     double seconds[KG_BENCH_MOST_REPEATS]; /* (n) */
     int n;
-    double ceiling; /* the best that was measured between the repetitions, a second */
-    double memory;  /* the same of the memory's bound; 0 where there is none */
+    double ceiling; /* best rate per second measured between repetitions */
+    double memory;  /* the same for the memory bound; 0: none */
 };
 
-/* What the backend was asked for is done: p is its memory. A device goes on by itself. */
+/* Waits until the backend is done; p is its memory. A device runs asynchronously. */
 kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Take the ceilings' memory now: what is held from here on is the benchmark's own. */
+/* Allocates the ceilings' memory now, so that later memory use is the benchmark's. */
 kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
-/* One measurement more of a ceiling: *best rises to what it reaches, a second. */
+/* Measures a ceiling once more: *best <- the larger rate per second. */
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_time(struct kg_bench_timing *t, struct kg_bench_report *r,
                         const struct kg_bench_job *job, struct kg_err *err) KG_MUST_CHECK;
-/* One repetition more, and its ceiling before it. */
+/* One more repetition, after measuring its ceiling. */
 kg_status kg_bench_repeat(struct kg_bench_timing *t, struct kg_bench_report *r,
                           const struct kg_bench_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -90,7 +89,7 @@ double kg_bench_median(const struct kg_bench_timing *t);
 /* Whether the row of this name is to be measured; "batch 1" is not in "batch 16". */
 bool kg_bench_wants(const struct kg_bench_report *r, const char *name);
 
-/* What is asked of a row; `{0}`: nothing. */
+/* Target of a row; `{0}`: none. */
 struct kg_bench_bar {
     double limit;
     bool at_most; /* else at least */
@@ -98,9 +97,9 @@ struct kg_bench_bar {
 
 struct kg_bench_rate {
     const char *name;
-    double work; /* of one repetition, in units of 1e-9 of `unit` */
+    double work; /* work per repetition, in units of 1e-9 of `unit` */
     const char *unit;
-    struct kg_bench_bar bar; /* of the share of the timing's ceiling */
+    struct kg_bench_bar bar; /* for the share of the timing's ceiling */
 };
 kg_status kg_bench_put_rate(struct kg_bench_report *r, const struct kg_bench_rate *rate,
                             const struct kg_bench_timing *t,
@@ -126,7 +125,7 @@ kg_status kg_bench_put_note(struct kg_bench_report *r, const char *name, const c
 struct kg_bench_shape {
     const char *name;
     int32_t hidden, ffn, layers, heads, kv_heads, vocab;
-    int32_t experts, per_token; /* which share ffn; 0: none */
+    int32_t experts, per_token; /* ffn is the total of per_token experts; 0: none */
 };
 extern const struct kg_bench_shape kg_bench_small, kg_bench_narrow, kg_bench_half_b;
 
@@ -134,10 +133,11 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Parameters that products read of a token, of experts its own: it costs twice that. */
+/* Parameters used in products for one token, counting its own experts; its cost is twice
+ * that. */
 double kg_bench_parameters(const struct kg_model *m);
-/* What crosses to a device and back, of so many tokens and steps; beside it what is
- * planned: positions, ids and numbers of tokens. */
+/* Data copied to a device and back per token and step, next to the planned amount:
+ * positions, ids and token counts. */
 kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const struct kg_traffic *t, double tokens, double steps,
                                const char *planned, struct kg_err *err) KG_MUST_CHECK;
@@ -155,19 +155,19 @@ kg_status kg_bench_decode_parts_of(struct kg_bench_report *r,
 kg_status kg_bench_prefill(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_prefill_parts(struct kg_bench_report *r,
                                  struct kg_err *err) KG_MUST_CHECK;
-/* The row of what crosses to a device, of a second run. */
+/* The row of copies to and from a device, in a second run. */
 kg_status kg_bench_decode_bus(struct kg_bench_report *r, const struct kg_model *m,
                               int batch, int tokens, struct kg_err *err) KG_MUST_CHECK;
-/* One sequence, by bytes of the weights that its tokens read. */
+/* Decoding of one sequence, measured in bytes of weights read. */
 kg_status kg_bench_decode_one(struct kg_bench_report *r, const struct kg_model *m,
                               const char *name, double bar,
                               struct kg_err *err) KG_MUST_CHECK;
 /* bench_train.c */
 kg_status kg_bench_train(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
-/* The row of what crosses to a device, of a second step. */
+/* The row of copies to and from a device, in a second step. */
 kg_status kg_bench_train_bus(struct kg_bench_report *r, const struct kg_bench_shape *s,
                              int n_seqs, int seq_len, struct kg_err *err) KG_MUST_CHECK;
-/* Steps taken apart: r->be is kg_bench_timed. */
+/* The parts of a step, on the CPU.   errors: UNSUPPORTED (a device) */
 kg_status kg_bench_train_parts(struct kg_bench_report *r,
                                struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_bench_train_parts_of(struct kg_bench_report *r,
@@ -180,19 +180,19 @@ kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shap
 /* Forward and backward of n_seqs x seq_len tokens at the 0.5B shape, best of two. */
 kg_status kg_bench_step_seconds(double *seconds, struct kg_bench_report *r, int n_seqs,
                                 int seq_len, struct kg_err *err) KG_MUST_CHECK;
-/* bench_parts.c: the CPU's backend, whose operations say what they took */
+/* bench_parts.c: the CPU backend with timed operations */
 const struct kg_backend *kg_bench_timed(const struct kg_backend *be);
-/* What follows is what is measured: what was tallied before is forgotten. */
+/* Starts the measurement: resets all counts. */
 void kg_bench_parts_begin(void);
-/* So many tokens were drawn meanwhile, by all threads, in so many steps. */
+/* Adds drawn tokens of all threads, and their steps. */
 void kg_bench_parts_draw(double seconds, double tokens, double vocab, double steps);
-/* Rows of the best of three runs, beside their ceilings; run: *seconds of one step. */
+/* Rows of the best of three runs with their ceilings; run: *seconds of one step. */
 kg_status kg_bench_best_parts(struct kg_bench_report *r, const char *name,
                               kg_bench_work_fn run, void *user,
                               struct kg_err *err) KG_MUST_CHECK;
 /* bench_products.c */
 enum {
-    KG_BENCH_FEW_ROWS = 8,            /* up to which weights come from memory: */
+    KG_BENCH_FEW_ROWS = 8, /* up to this many rows, weights come from memory: */
     KG_BENCH_FROM_MEMORY = 256 << 20, /* bytes, more than any cache */
 };
 struct kg_bench_product {
@@ -201,8 +201,8 @@ struct kg_bench_product {
     int64_t n, k; /* of the weights */
     enum kg_dtype dtype;
 };
-/* Somebody else's products, measured in turns with ours: *seconds of one. kedge itself
- * has none beside it; tools/bench_onednn.c has. */
+/* Another library's products, measured alternately with kedge's: *seconds of one. kedge
+ * has none built in; see tools/bench_onednn.c. */
 struct kg_bench_rival {
     const char *name;
     kg_status (*run)(double *seconds, const struct kg_bench_product *p,

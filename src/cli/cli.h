@@ -1,13 +1,13 @@
-/* The command line: a table of commands, each with a table of flags, and what commands
- * share.
+/* The command line: a table of commands, each with a table of flags, and helpers of
+ * commands.
  *
- * One flag table is everything that is known of a command's flags: the parser fills the
- * targets from it, and --help, the man page and the shell completion are printed from it.
- * A process runs one command, so targets are static variables of the command's file whose
- * initial values are the defaults.
+ * A command's flag table has all about its flags: the parser fills the targets from it,
+ * and --help, the man page and the shell completion are generated from it. A process runs
+ * one command, so targets are static variables of the command's file, initialised with
+ * the defaults.
  *
- * Results go to stdout through kg_cli_put and its checked writes; everything said goes to
- * stderr. Exit status: 0 done, 1 the work failed, 2 the command line was wrong.
+ * Results go to stdout through kg_cli_put and its checked writes; messages go to stderr.
+ * Exit status: 0 done, 1 the work failed, 2 the command line was wrong.
  */
 #ifndef KG_CLI_CLI_H
 #define KG_CLI_CLI_H
@@ -30,7 +30,7 @@ struct kg_flag_list {
 };
 
 struct kg_flag;
-/* What is given of the flags that stand for keys: the text of a value, the last one. */
+/* Values given for flags that stand for keys; the last one counts. */
 enum { KG_FLAG_KEYS_MAX = 64 };
 struct kg_flag_keys {
     const struct kg_flag *flags[KG_FLAG_KEYS_MAX];
@@ -42,19 +42,19 @@ struct kg_flag {
     const char *name;            /* without the dashes; NULL ends a table */
     char short_name;             /* 0: none */
     enum kg_opt_type type;       /* a BOOL has no value */
-    bool clears;                 /* a BOOL: given, it is false */
+    bool clears;                 /* a BOOL: the flag sets it to false */
     const struct kg_flag *group; /* see KG_FLAGS_OF */
-    void *target;    /* a LIST is struct kg_flag_list: may be given several times */
-    const char *key; /* the target is struct kg_flag_keys; NULL: a field of type */
-    /* the actions of the command that it acts with, "index|query" or "qa-*"; it is
-     * refused with others and without any. "!index|query": those that it is refused with.
-     * NULL: all but kg_command.bare; "*": all */
+    void *target;                /* a LIST is struct kg_flag_list: may be repeated */
+    const char *key; /* the target is struct kg_flag_keys; NULL: a variable of `type` */
+    /* actions of the command that accept the flag, "index|query" or "qa-*"; other actions
+     * refuse it, and so does none. "!index|query": actions that refuse it. NULL: all but
+     * kg_command.bare; "*": all */
     const char *only;
-    /* what else must be given, or must not: "reference,!json" are flags, in capitals
-     * ("TASK") it is an argument. NULL: it acts beside anything. Of a group: for each */
+    /* what else must or must not be given: "reference,!json" are flags, capitals ("TASK")
+     * mean an argument. NULL: no condition. For a group: applies to each of its flags */
     const char *beside;
-    /* "model.adapter": an argument model.adapter=VALUE is this flag, as recipes spell it;
-     * NULL: it has no such spelling */
+    /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
+     * NULL: no such spelling */
     const char *also;
     const char *arg_name; /* "N"; NULL for types without a value */
     const char *help;     /* one line, with the default where it matters */
@@ -64,7 +64,7 @@ struct kg_flag {
     bool or_zero;        /* 0 is allowed beside the range */
 };
 
-/* The type of a flag, by the variable that it fills. */
+/* The type of a flag, from its target variable. */
 #define KG_TO_TYPE(variable)                                                             \
     _Generic((variable),                                                                 \
         bool: KG_OPT_BOOL,                                                               \
@@ -74,37 +74,38 @@ struct kg_flag {
         float: KG_OPT_FLOAT,                                                             \
         const char *: KG_OPT_STRING,                                                     \
         struct kg_flag_list: KG_OPT_LIST)
-/* From type to `only` of a flag that fills the variable, with any action or with some. */
+/* The fields from type to `only` for a flag of a variable: for all actions or some. */
 #define KG_TO(variable)             KG_TO_IF(variable, NULL, NULL)
 #define KG_FOR(only, variable)      KG_TO_IF(variable, only, NULL)
 #define KG_BESIDE(beside, variable) KG_TO_IF(variable, NULL, beside)
 #define KG_TO_IF(variable, only, beside)                                                 \
     KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only, beside, NULL
-/* The same with a second spelling. */
+/* The same with a key as a second spelling. */
 #define KG_KEY_BESIDE(also, beside, variable)                                            \
     KG_TO_TYPE(variable), false, NULL, &(variable), NULL, NULL, beside, also
-/* The same of a bool that the flag makes false. */
+/* The same for a bool that the flag sets to false. */
 #define KG_CLEARS(variable) KG_CLEARS_BESIDE(NULL, variable)
 #define KG_CLEARS_BESIDE(beside, variable)                                               \
     KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL, beside, NULL
-/* A row in whose place those of another table stand, which several commands have; that
- * table has no such row. */
+/* A row that stands for all rows of another table, which several commands share; groups
+ * do not nest. */
 #define KG_FLAGS_OF(table) KG_FLAGS_BESIDE(NULL, table)
 #define KG_FLAGS_BESIDE(others, table)                                                   \
     {                                                                                    \
         .name = "", .group = (table), .beside = (others)                                 \
     }
 
-/* The flags of a table one after the other:
+/* A walk over the flags of a table, with its groups:
+ *
  *   struct kg_flag_walk walk = {flags, NULL};
  *   for (const struct kg_flag *f; (f = kg_flag_next(&walk));) */
 struct kg_flag_walk {
     const struct kg_flag *next; /* NULL: none */
-    const struct kg_flag *back; /* behind the group; NULL: in none */
+    const struct kg_flag *back; /* the row after the group; NULL: not in a group */
 };
-const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk); /* NULL: no more */
+const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk); /* NULL at the end */
 
-/* One of the names that an argument may be. */
+/* One of the names that an argument may have. */
 struct kg_term {
     const char *name;
     const char *help; /* one line */
@@ -115,18 +116,17 @@ struct kg_command {
     const char *summary; /* one line */
     int (*run)(
         int argc,
-        char **argv);  /* the arguments that are not flags; returns the exit status */
+        char **argv);  /* argv: arguments that are not flags; returns the exit status */
     const char *usage; /* "[flags] DIR" */
-    /* NULL: it takes argc and argv as they came, flags included */
+    /* NULL: gets argc and argv unparsed */
     const struct kg_flag *flags;
     const char *details; /* paragraphs for --help and the man page; NULL for none */
-    int max_args;        /* arguments that are not flags, at most; < 0: any number */
-    /* the i-th name that its argument may be, false behind the last; NULL: no list */
+    int max_args;        /* maximum number of arguments besides flags; < 0: any number */
+    /* gives the i-th name that its argument may have, false at the end; NULL: no list */
     bool (*term)(struct kg_term *term, int i);
-    /* what kg_flag.only is about; NULL: the first argument */
+    /* the action in kg_flag.only; NULL: the first argument */
     const char *const *action;
-    /* the action with which flags act that name it in kg_flag.only, and no others; NULL:
-     * none is so */
+    /* the action that accepts only flags naming it in kg_flag.only; NULL: none */
     const char *bare;
     const char *guest; /* that has it (base/guest.h); NULL: none does */
 };
@@ -134,23 +134,23 @@ struct kg_command {
 /* Ended by a row with name NULL. */
 extern const struct kg_command kg_commands[];
 const struct kg_command *kg_command_find(const char *name); /* or NULL */
-/* Whether it is refused as one of a launcher's processes (ranks/launch.h). */
+/* Whether the command must not be one of a launcher's processes (ranks/launch.h). */
 bool kg_command_is_single(const struct kg_command *c);
 
-/* Run `kedge argv[1] ...`.   returns the exit status */
+/* Runs `kedge argv[1] ...`.   returns the exit status */
 int kg_cli_main(int argc, char **argv);
 
 /* ---- flags ---- */
 
-/* Fill the targets; the arguments that are not flags are moved to the front of argv and
- * counted in *argc. *help: --help or -h was there (nothing else is checked then).
+/* Fills the targets. Arguments that are not flags are moved to the front of argv and
+ * counted in *argc. *help: --help or -h was given (nothing else is checked then).
  * errors: EINVAL (a usage error) */
 kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
                          struct kg_err *err) KG_MUST_CHECK;
-/* How a flag is written: "-n, --name ARG", "a.b=ARG, --name ARG". */
+/* Appends the spelling of a flag: "-n, --name ARG", "a.b=ARG, --name ARG". */
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Its help, behind the actions that it acts with: "index, query: as JSON". */
+/* Appends its help after its actions: "index, query: as JSON". */
 kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
@@ -166,56 +166,57 @@ kg_status kg_cli_completion(struct kg_str *out, const char *shell,
 
 /* ---- output ---- */
 
-/* The exit status of a command that ended with this: KG_EXIT_OK, KG_EXIT_FAILURE, or for
- * EINTERRUPTED KG_EXIT_SIGNAL and the signal, as a shell has it. A rank that was stopped
- * by the signal of another one counts as ended by SIGTERM. */
+/* The exit status for a status: KG_EXIT_OK, KG_EXIT_FAILURE, or for EINTERRUPTED
+ * KG_EXIT_SIGNAL plus the signal, as shells do. A rank stopped by another rank's signal
+ * counts as ended by SIGTERM. */
 int kg_cli_status(kg_status status);
-/* Say "kedge COMMAND: message" and return kg_cli_status; usage errors add where help is,
- * and return KG_EXIT_USAGE. */
+/* Prints "kedge COMMAND: message" and returns kg_cli_status; usage errors add a hint to
+ * help and return KG_EXIT_USAGE. */
 int kg_cli_fail(const struct kg_err *err);
-/* The watch of this process (base/watch.h), again where it was stopped. */
+/* Starts the watch of this process (base/watch.h), also after it was stopped. */
 void kg_cli_watch(void);
 int kg_cli_usage(const char *fmt, ...) KG_PRINTF(1, 2);
-/* The same for a word that is none of n names (as of kg_str_nearest). */
+/* The same for a word that is not one of n names (as in kg_str_nearest). */
 int kg_cli_usage_unknown(const char *found, const void *names, size_t n, size_t stride);
 /* KG_EXIT_OK, or what kg_cli_fail returns. */
 int kg_cli_exit(kg_status status, const struct kg_err *err);
 
-/* Write the whole of s to stdout and clear it. To a terminal, which would obey them,
- * control characters are written out (base/printable.h): text of a file may be in it.
+/* Writes all of s to stdout and clears it. On a terminal, which obeys control characters,
+ * they are escaped (base/printable.h), because s may have text of a file.
  * errors: EIO (of the device or pipe), ENOMEM */
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
-/* What a command has written: put, unless writing it failed. s is released.
- * returns the status of both */
+/* Prints s if `written` is OK, and releases it.
+ * returns the first error */
 kg_status kg_cli_print(kg_status written, struct kg_str *s,
                        struct kg_err *err) KG_MUST_CHECK;
-/* As kg_cli_put without a look at it: for colours, behind kg_printable_put.
+/* As kg_cli_put without escaping: for colours, after kg_printable_put.
  * errors: EIO */
 kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 
-/* Write s into a file, whole or not at all; a device, a pipe or a link is written to as
- * it is.   errors: EIO, ENOSPACE */
+/* Writes s to a file, completely or not at all; a device, pipe or link is written
+ * directly.   errors: EIO, ENOSPACE */
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Where a file that comes in parts is written: a temporary file beside path, which takes
- * its name when all is there, so that a failure leaves what was there, and path may be
- * the file that is read. A device, a pipe or a link is written to as it is. */
+/* The target of a file that is written in parts: a temporary file beside path, renamed
+ * when complete. A failure leaves the old file, and path may be the input file. A device,
+ * pipe or link is written directly. */
 struct kg_cli_target {
     const char *path;   /* borrowed */
-    struct kg_str name; /* owned: what is to be written */
+    struct kg_str name; /* owned: the file to write */
     bool as_it_is;      /* name is path */
 };
 kg_status kg_cli_target_open(struct kg_cli_target *t, const char *path,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The file called name is whole and closed: it becomes path.   errors: EIO, ENOSPACE */
+/* Renames the complete and closed file `name` to path.   errors: EIO, ENOSPACE */
 kg_status kg_cli_target_settle(struct kg_cli_target *t, struct kg_err *err) KG_MUST_CHECK;
 void kg_cli_target_release(struct kg_cli_target *t); /* {0} allowed */
 
-/* One line of a filter: doc is the line's object; its answer is appended to out. */
+/* Handles one line of a filter: doc is the line's object; appends the output line to
+ * out. */
 typedef kg_status kg_cli_line_fn(struct kg_str *out, const struct kg_json_doc *doc,
                                  void *context, struct kg_err *err);
-/* Answer every line of stdin on stdout, each before the next is read.
+/* Handles every line of stdin and writes to stdout, each before the next is read.
  * errors: EFORMAT (not JSON, or no line at all), EIO, and those of answer */
 kg_status kg_cli_filter(kg_cli_line_fn *answer, void *context,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -279,7 +280,7 @@ extern const struct kg_flag kg_table_flags[] KG_GUEST;
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[] KG_GUEST;
 extern const struct kg_flag kg_grade_flags[];
-extern const char *kg_grade_kind; /* what is graded: its action */
+extern const char *kg_grade_kind; /* the kind to grade: its action */
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_search_flags[];

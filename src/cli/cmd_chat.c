@@ -204,8 +204,8 @@ static kg_status check_room(const struct chat *c, size_t n, struct kg_err *err)
     if (n < (size_t)c->max_len)
         return KG_OK;
     return kg_fail(err, KG_ESHAPE,
-                   "the conversation would have %zu tokens, and %d is the most: /new "
-                   "begins another one",
+                   "the conversation would have %zu tokens, the limit is %d: /new begins "
+                   "another one",
                    n, c->max_len);
 }
 
@@ -276,7 +276,7 @@ static kg_status begin_answer(struct chat *c, const struct kg_str *full,
     }
     if (n > 0 && !c->said_rewritten)
         kg_log_warn("the chat template rewrites earlier turns: the conversation is "
-                    "tokenised anew at every turn");
+                    "tokenised again at every turn");
     c->said_rewritten |= n > 0;
     c->ids.n = 0;
     KG_TRY(kg_tokenizer_encode(&c->ids, c->l.tok, full->data, full->len, opts, err));

@@ -181,10 +181,10 @@ static kg_status choose_chat(struct checked *c, struct kg_err *err)
 
     c->as_json = !chat_choice && !model_dir;
     if (c->as_json && (how.user_turn || how.opening))
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected a chat template that it is for (--model or "
-                       "--chat-template), found none",
-                       how.user_turn ? "--user-turn" : "--opening");
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: expected a chat template (--model or --chat-template), found none",
+            how.user_turn ? "--user-turn" : "--opening");
     if (c->as_json) {
         KG_TRY(kg_chat_template_parse(&c->chat, as_it_is, sizeof as_it_is - 1, "messages",
                                       err));
@@ -253,10 +253,10 @@ static kg_status refuse_itself(const struct sink *s, const char *from, struct kg
 
     if (s->target.as_it_is && stat(from, &in) == 0 && stat(s->target.path, &out) == 0 &&
         in.st_dev == out.st_dev && in.st_ino == out.st_ino)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected another file than the one that is read, found a "
-                       "link to it",
-                       s->target.path);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: expected an output file other than the input, found a link to it",
+            s->target.path);
     return KG_OK;
 }
 
@@ -268,10 +268,11 @@ static kg_status sink_open(struct sink *s, const char *path, const char *from,
     if (!path)
         return KG_OK;
     if (ends_in(path, ".parquet"))
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected a name for JSON lines (.jsonl, .jsonl.gz, "
-                       ".jsonl.zst), found .parquet, which is read and not written",
-                       path);
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "%s: expected a name for JSON lines (.jsonl, .jsonl.gz, .jsonl.zst), found "
+            ".parquet, which kedge reads but does not write",
+            path);
     KG_TRY(kg_cli_target_open(&s->target, path, err));
     KG_TRY(refuse_itself(s, from, err));
     name = s->target.name.data;

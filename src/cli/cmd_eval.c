@@ -551,8 +551,8 @@ static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
     KG_TRY(status);
     if (lacks.bad)
         return kg_fail(err, KG_EINVAL,
-                       "expected sets that can be used, found %zu of %zu that cannot "
-                       "(\"cannot be used\" above)",
+                       "expected usable sets, found %zu of %zu with errors (\"cannot be "
+                       "used\" above)",
                        lacks.bad, e->suite.n);
     return kg_suite_check_excluded(&e->suite, e->sets, err);
 }
@@ -694,8 +694,8 @@ static kg_status check_ranks(const struct kg_ranks *r, struct kg_err *err)
         return KG_OK;
     if (base_url)
         return kg_fail(err, KG_EINVAL,
-                       "--base-url: a server is asked by one process, found a launcher "
-                       "of %d; --in-flight says how many requests go at once",
+                       "--base-url: expected one process, found a launcher of %d; "
+                       "--in-flight sets the number of concurrent requests",
                        r->n);
     return KG_OK;
 }

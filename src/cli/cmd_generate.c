@@ -134,11 +134,10 @@ static kg_status end_prompt(struct job *j, const char *where, struct kg_err *err
         return kg_fail(err, KG_EINVAL,
                        "%s: expected a prompt of at least one token, found none", where);
     if (n >= (size_t)limit)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%s: a prompt of %zu tokens leaves no room for an answer: the model has %d "
-            "positions",
-            where, n, limit);
+        return kg_fail(err, KG_EINVAL,
+                       "%s: a prompt of %zu tokens leaves no room for a completion: the "
+                       "model has %d positions",
+                       where, n, limit);
     KG_TRY(kg_mem_grow(&j->from, &j->from_capacity, j->n + 2, sizeof *j->from,
                        MAX_PROMPTS, "prompts", err));
     j->from[++j->n] = j->ids.n;
@@ -175,16 +174,16 @@ static kg_status check_keys(const struct kg_json_doc *doc, struct kg_err *err)
 {
     if (kg_json_type(kg_json_get(doc->root, "tools")) == KG_JSON_ARRAY &&
         kg_json_type(kg_json_get(doc->root, "prompt")) != KG_JSON_ARRAY)
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: tools: expected a prompt of messages with it", doc->where);
+        return kg_fail(err, KG_EFORMAT, "%s: tools: expected messages as prompt",
+                       doc->where);
     for (size_t i = 0; i < kg_json_size(doc->root); i++) {
         const char *key = kg_json_key_at(doc->root, i);
 
         if (is_sampling(key) &&
             kg_json_type(kg_json_value_at(doc->root, i)) != KG_JSON_NULL)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: %s: expected no such key, flags say how all lines are "
-                           "sampled",
+                           "%s: %s: expected no such key, because flags set the sampling "
+                           "of all lines",
                            doc->where, key);
     }
     return KG_OK;

@@ -206,7 +206,7 @@ static kg_status fill_config(struct kg_model_config *c, struct kg_err *err)
     KG_TRY(kg_arch_find(&c->arch, arch, err));
     if (c->arch->features & KG_EXPERTS)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "--arch: %s has experts, which this command has no sizes for",
+                       "--arch: %s has experts, for which this command has no sizes",
                        arch);
     c->vocab = (int32_t)vocab;
     c->hidden = (int32_t)hidden;
@@ -258,8 +258,8 @@ static kg_status save_model(const struct kg_model_config *c, const char *to,
         kg_log_info("%s with %lld parameters", c->arch->class_name,
                     (long long)m->n_elements);
     if (status == KG_OK && c->n_eos == 0)
-        kg_log_warn("no end token (a tokenizer with one gives it): answers end at their "
-                    "limit alone");
+        kg_log_warn("no end token (the tokenizer has none): completions only end at "
+                    "their token limit");
     kg_model_free(m);
     return status;
 }

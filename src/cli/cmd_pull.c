@@ -41,8 +41,8 @@ static void say(const struct kg_hub_pulled *p, const char *id)
 
     kg_cli_bytes(bytes, (double)p->bytes);
     kg_cli_bytes(fetched, (double)p->fetched);
-    kg_log_info("%s@%s: %zu files, %s, %s of it fetched", id, p->commit, p->files, bytes,
-                fetched);
+    kg_log_info("%s@%s: %zu files, %s, of which %s fetched", id, p->commit, p->files,
+                bytes, fetched);
 }
 
 static kg_status pull(const char *name, struct kg_err *err)
@@ -55,10 +55,9 @@ static kg_status pull(const char *name, struct kg_err *err)
     KG_TRY(
         kg_hub_name_read(&opts.name, name, data_set ? KG_HUB_DATA : KG_HUB_MODEL, err));
     if (*opts.name.file && include.n > 0)
-        return kg_fail(
-            err, KG_EINVAL,
-            "--include: expected a whole data set beside it, found the file %.200s",
-            opts.name.file);
+        return kg_fail(err, KG_EINVAL,
+                       "--include: expected a whole data set, found the file %.200s",
+                       opts.name.file);
     kg_signal_install();
     KG_TRY(kg_hub_pull(&pulled, &opts, err));
     say(&pulled, opts.name.id);
@@ -145,9 +144,9 @@ static kg_status check_saved(const char *dir, struct kg_err *err)
     if (saved.files > 0)
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
-                   "%s: expected a folder that the run saved in this checkpoint, by the "
-                   "name that it had, found none of its files in %s (what a run did not "
-                   "save is pushed from a folder outside)",
+                   "%s: expected a folder that the run saved in this checkpoint, under "
+                   "its original name, found none of its files in %s (to push another "
+                   "folder, move it out of the run)",
                    dir, kg_path_in(above.text, KG_MANIFEST_NAME).text);
 }
 

@@ -153,14 +153,15 @@ static kg_status check_how(const char *where, struct kg_err *err)
     if (e->pooling || e->max_tokens || e->query_prefix || e->passage_prefix)
         return kg_fail(err, KG_EINVAL,
                        "--pooling, --max-tokens, --query-prefix and --passage-prefix: "
-                       "expected with index alone, which keeps them");
+                       "expected only with index, which stores them");
     if (!hybrid && (how.fusion || how.weight != 0.5)) /* the default */
-        return kg_fail(err, KG_EINVAL,
-                       "--fusion and --weight: expected with --kind hybrid, found %s",
-                       how.kind);
+        return kg_fail(
+            err, KG_EINVAL,
+            "--fusion and --weight: expected only with --kind hybrid, found %s",
+            how.kind);
     if (how.vectors && !kg_search_how_dense(&how))
         return kg_fail(err, KG_EINVAL,
-                       "--vectors: expected with --kind dense or hybrid, found %s",
+                       "--vectors: expected only with --kind dense or hybrid, found %s",
                        how.kind);
     KG_TRY(kg_search_how_check(&how, where, "--", err));
     return how.model ? kg_load_device(&how.backend, &kg_load, KG_F32, err) : KG_OK;
@@ -380,18 +381,17 @@ static kg_status check_place(const char *where, struct kg_err *err)
                          bm25.power >= 0 || bm25.stop_words >= 0;
 
     if (remote && scoring)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%.200s is a server: it scores as it was started, found --k1, --b, "
-            "--delta, --idf-power or --all-words",
-            where);
+        return kg_fail(err, KG_EINVAL,
+                       "%.200s is a server, which has its own scoring options: expected "
+                       "none of --k1, --b, --delta, --idf-power and --all-words",
+                       where);
     if (remote && (how.model || strcmp(how.kind, "bm25") != 0))
         return kg_fail(err, KG_EINVAL,
-                       "%.200s is a server: it finds as it was started, found --kind or "
-                       "--dense",
+                       "%.200s is a server, which has its own search options: expected "
+                       "neither --kind nor --dense",
                        where);
     if (!remote && clients > 1)
-        return kg_fail(err, KG_EINVAL, "--clients acts with a server alone, found %.200s",
+        return kg_fail(err, KG_EINVAL, "--clients acts only with a server, found %.200s",
                        where);
     return KG_OK;
 }
@@ -412,9 +412,9 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
     KG_TRY(check_how(argv[0], err));
     KG_TRY(kg_cli_print(kg_search_bench(&out, &opts, err), &out, err));
     if (kg_signal_stop_requested())
-        return kg_fail(err, KG_EINTERRUPTED,
-                       "stopped by a signal: the numbers are of "
-                       "what was asked until then");
+        return kg_fail(
+            err, KG_EINTERRUPTED,
+            "stopped by a signal: the numbers cover the questions asked until then");
     return KG_OK;
 }
 

@@ -236,8 +236,8 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
         kg_log_info("and %s, adapters of rank %d beside it", opts->adapters[i].name,
                     opts->adapters[i].model->most_rank);
     if (!opts->bearer_key && !is_loopback(host))
-        kg_log_warn("whoever reaches %s can use the model: there is no --api-key-file",
-                    host);
+        kg_log_warn(
+            "anyone who can reach %s can use the model: --api-key-file is not set", host);
     status = kg_serve_run(s, stop_requested, NULL, err);
 out:
     kg_serve_close(s);

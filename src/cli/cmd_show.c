@@ -146,17 +146,17 @@ static kg_status check(const struct kg_shown *s, const struct kg_json_doc *doc,
     }
     if ((columns.logp || columns.divergence) && !logp)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected tokens with their log-probs, found text alone",
+                       "%s: expected tokens with their log-probs, found only text",
                        doc->where);
     if (columns.advantage && !s->has_advantage)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected an advantage, found none (it was "
-                       "not learned from)",
-                       doc->where);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: expected an advantage, found none (training did not use this line)",
+            doc->where);
     if (columns.divergence && !compared)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected anchor_logp (a run that asks its anchor dumps it) "
-                       "or --reference DIR, found neither",
+                       "%s: expected anchor_logp (dumped by runs with an anchor) or "
+                       "--reference DIR, found neither",
                        doc->where);
     return KG_OK;
 }

@@ -172,7 +172,7 @@ static kg_status force_sft(struct kg_config *config, struct kg_err *err)
     if (strcmp(kg_config_source(config, key), "command line") == 0 &&
         strcmp(found, "0") != 0)
         return kg_fail(err, KG_EINVAL,
-                       "%s: kedge sft makes no steps of RL; expected sft.steps or "
+                       "%s: kedge sft makes no RL steps; expected sft.steps or "
                        "sft.epochs, or kedge train, found %s=%s",
                        key, key, found);
     KG_TRY(kg_effect_check_sft(config, err));

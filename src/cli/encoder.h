@@ -1,4 +1,4 @@
-/* What commands on an encoder share: how it makes a vector of a text, by flags. */
+/* Flags and loading of an encoder, shared by commands. */
 #ifndef KG_CLI_ENCODER_H
 #define KG_CLI_ENCODER_H
 
@@ -8,8 +8,8 @@
 extern struct kg_encoder_opts kg_encoder_how;
 extern const struct kg_flag kg_encoder_flags[]; /* --pooling, --max-tokens, .. */
 
-/* The encoder of a folder, as the flags say, on what kg_load.device names. Of a GPU the
- * log says what the encoder takes of its memory, before anything is taken.
+/* Opens the encoder of a folder by the flags, on the device kg_load.device. On a GPU it
+ * first logs the memory that it will take.
  * errors: those of kg_load_device and kg_encoder_open, ENOMEM */
 kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir,
                          struct kg_err *err) KG_GUEST;

@@ -236,8 +236,8 @@ static kg_status ask(struct device *d, const struct kg_load_args *args, const ch
     KG_TRY(kg_load_device(&be, args, ct, err));
     if (!be->memory)
         return kg_fail(err, KG_EINVAL,
-                       "--device: expected a GPU, found the CPU, whose memory is the "
-                       "host's: without the flag inspect says what is needed of it");
+                       "--device: expected a GPU, found the CPU: without the flag "
+                       "inspect prints the host memory needed");
     return be->memory(&d->total, &d->free, err);
 }
 

@@ -1,4 +1,4 @@
-/* What a model takes of a device's memory, and what of it fits: see fit.c. */
+/* The device memory that a model takes, and what fits into it: see fit.c. */
 #ifndef KG_CLI_FIT_H
 #define KG_CLI_FIT_H
 
@@ -11,11 +11,11 @@
 kg_status kg_fit_read_size(uint64_t *bytes, const char *flag, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Append a line or a JSON object of generating, serving and training by the model of
- * args->dir, of which config.json is enough: on the GPU that args names, or where size is
- * given on one that need not be there.
- * errors: EINVAL (a size that is none; a device whose memory is the host's), those of the
- * config and of the device */
+/* Appends a line or a JSON object each about generating, serving and training with the
+ * model in args->dir; config.json is sufficient. The device is the GPU in args, or if
+ * size is given a GPU of that memory, which need not be present.
+ * errors: EINVAL (a malformed size; a device that uses host memory), those of the config
+ * and of the device */
 kg_status kg_fit_say(struct kg_str *out, const struct kg_load_args *args,
                      const char *size, bool json, struct kg_err *err) KG_MUST_CHECK;
 

@@ -230,7 +230,7 @@ static kg_status check_action(const struct given *given, const struct kg_command
         if (!acts && (!f->only || *f->only == '!'))
             return kg_fail(err, KG_EINVAL, "--%s does not act with %s", f->name, action);
         if (!acts)
-            return kg_fail(err, KG_EINVAL, "--%s acts with %s alone, found %s", f->name,
+            return kg_fail(err, KG_EINVAL, "--%s acts only with %s, found %s", f->name,
                            f->only, *action ? action : "none of them");
     }
     return KG_OK;

@@ -62,30 +62,30 @@ static void a_key_is_a_flag_too(void **state)
 static void a_flag_that_does_not_act_is_refused(void **state)
 {
     (void)state;
-    refused("search query x.db --port 1 hi", "--port acts with serve alone, found query");
+    refused("search query x.db --port 1 hi", "--port acts only with serve, found query");
     refused("search check x.db --k1 1",
-            "--k1 acts with index|query|serve|bench alone, found check");
+            "--k1 acts only with index|query|serve|bench, found check");
     refused("search --no-stemming",
-            "--no-stemming acts with index alone, found none of them");
+            "--no-stemming acts only with index, found none of them");
     refused("data head --json x",
-            "--json acts with check|stats|columns alone, found head");
+            "--json acts only with check|stats|columns, found head");
     refused("grade --structure 1 --kind qa-em",
-            "--structure acts with qa-format alone, found qa-em");
-    refused("wiki corpus --topk 1 x", "--topk acts with episodes alone, found corpus");
-    refused("bench --streams 2", "--streams acts with serve alone, found none of them");
-    refused("bench ops --ranks 2", "--ranks acts with ranks alone, found ops");
+            "--structure acts only with qa-format, found qa-em");
+    refused("wiki corpus --topk 1 x", "--topk acts only with episodes, found corpus");
+    refused("bench --streams 2", "--streams acts only with serve, found none of them");
+    refused("bench ops --ranks 2", "--ranks acts only with ranks, found ops");
     refused("bench ranks --dtype bf16", "--dtype does not act with ranks");
     refused("bench ranks --device cuda --products own",
-            "--products acts with serve|ceilings|ops|decode|prefill|train alone, found "
+            "--products acts only with serve|ceilings|ops|decode|prefill|train, found "
             "ranks");
     refused("bench ranks --device cuda --libraries d",
-            "--libraries acts with serve|ceilings|ops|decode|prefill|train alone, found "
+            "--libraries acts only with serve|ceilings|ops|decode|prefill|train, found "
             "ranks");
     /* what is after all of argv counts, and the whole of its name */
     refused("search --port 1 query x.db serve",
-            "--port acts with serve alone, found query");
-    refused("search --port 1 serv x.db", "--port acts with serve alone, found serv");
-    refused("search --port 1 server x.db", "--port acts with serve alone, found server");
+            "--port acts only with serve, found query");
+    refused("search --port 1 serv x.db", "--port acts only with serve, found serv");
+    refused("search --port 1 server x.db", "--port acts only with serve, found server");
     /* compare names --json alone; of its own table, of keys and of a group */
     refused("eval compare a b --out c", "--out does not act with compare");
     refused("eval --task math compare a b", "--task does not act with compare");
@@ -186,7 +186,7 @@ static void a_flag_that_acts_is_taken(void **state)
     taken("data columns --json x");
     taken("grade --answer-tags 2 --kind qa-f1");
     refused("grade --kind math --answer-tags 2",
-            "--answer-tags acts with qa-* alone, found math");
+            "--answer-tags acts only with qa-*, found math");
     taken("eval compare a b --json");
     taken("eval x.yaml --json --threads 1");
     taken("bench serve --streams 2");

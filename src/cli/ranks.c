@@ -81,8 +81,7 @@ static kg_status share_loss(struct kg_ranks_loss **loss, struct kg_err *err)
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
     if (memory == MAP_FAILED)
-        return kg_fail(err, KG_ENOMEM, "--ranks: no memory that ranks share: %s",
-                       strerror(errno));
+        return kg_fail(err, KG_ENOMEM, "--ranks: no shared memory: %s", strerror(errno));
     *loss = memory;
     return KG_OK;
 }
@@ -121,8 +120,8 @@ static kg_status be_launched(const struct kg_ranks *r, int n, struct kg_err *err
 {
     if (n > 1)
         return kg_fail(err, KG_EINVAL,
-                       "--ranks: expected none under a launcher, which started %d "
-                       "processes already, found %d",
+                       "--ranks: expected none under a launcher, which has started %d "
+                       "processes, found %d",
                        r->n, n);
     return kg_ranks_follow_launcher(err);
 }

@@ -1,13 +1,13 @@
-/* Files that `make install` puts beside the program: recipes and suites. */
+/* Files installed by `make install`: recipes and suites. */
 #ifndef KG_CLI_SHARED_H
 #define KG_CLI_SHARED_H
 
 #include "base/status.h"
 
-/* The path as it is, or, where nothing has that name and it is relative,
- * PREFIX/share/kedge/PATH of the program that runs in PREFIX/bin, if that is there: the
- * log then says so.   *own: owned by the caller, may be NULL   returns path or *own
- * errors: ENOMEM, in which case it returns NULL */
+/* Returns path unchanged; if it is relative, does not exist, and PREFIX/share/kedge/PATH
+ * does (the program is in PREFIX/bin), returns the latter and logs it. *own: owned by the
+ * caller, may be NULL.   returns path or *own
+ * errors: ENOMEM, then it returns NULL */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
 #endif

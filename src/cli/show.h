@@ -1,9 +1,8 @@
-/* What kedge show prints: one line of a dump as pieces of text, each with who wrote it
- * and, where the dump holds tokens, what was recorded with it.
+/* The output of kedge show: one line of a dump as pieces of text with their sources and,
+ * if the dump has tokens, the values recorded with them.
  *
- * Lines that are read: a trajectory (traj/traj.h: tokens, source, logp), an episode as
- * text (prompt and segments), an answer as text (prompt and response, completion or
- * text).
+ * Accepted lines: a trajectory (traj/traj.h: tokens, source, logp), an episode as text
+ * (prompt and segments), a completion as text (prompt and response, completion or text).
  */
 #ifndef KG_CLI_SHOW_H
 #define KG_CLI_SHOW_H
@@ -19,10 +18,10 @@
 struct kg_shown_piece {
     size_t from, n; /* bytes of the text */
     enum kg_source source;
-    int32_t token; /* or -1: a piece of text */
-    bool sampled;  /* logp is there */
+    int32_t token; /* -1: a piece of text */
+    bool sampled;  /* has logp */
     double logp;
-    bool compared; /* divergence is there */
+    bool compared; /* has divergence */
     double divergence;
 };
 
@@ -32,33 +31,33 @@ struct kg_shown {
     struct kg_shown_piece *pieces; /* (n) owned, in order */
     size_t n;
     size_t capacity;
-    struct kg_str heading; /* owned: what the line says beside the text */
+    struct kg_str heading; /* owned: the line's other values */
     bool has_advantage;
     double advantage;
 };
 void kg_shown_release(struct kg_shown *s);
 
-/* What is printed of a model's token beside its text. */
+/* Columns printed beside a model token. */
 struct kg_show_columns {
     bool logp, advantage, divergence;
 };
 
-/* Read a line; s is overwritten.   tok: NULL where no line holds tokens
+/* Reads a line; s is overwritten. tok: NULL if no line has tokens
  * errors: EFORMAT with the line and key, EINVAL (tokens without tok) */
 kg_status kg_show_read(struct kg_shown *s, const struct kg_json_doc *doc,
                        const struct kg_tokenizer *tok, struct kg_err *err) KG_MUST_CHECK;
 
-/* The pieces for a terminal. colour: else sources are named by tags. Control characters
- * are written as \xNN. */
+/* The pieces for a terminal. Without colour, sources are marked by tags. Control
+ * characters become \xNN. */
 kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
                        const struct kg_show_columns *columns, bool colour,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* What the colours mean, one line for a terminal. */
+/* The meaning of the colours, one line for a terminal. */
 kg_status kg_show_legend(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
-/* A page in parts: head with what the colours mean, any number of episodes, foot. It
- * needs no other file. */
+/* A standalone page in parts: head with the meaning of the colours, any number of
+ * episodes, foot. */
 kg_status kg_show_html_head(struct kg_str *out, const char *title,
                             const struct kg_show_columns *columns,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -44,8 +44,9 @@ kg_status kg_gz_open(struct kg_gz_writer **w, const char *path, struct kg_err *e
         return err->code;
     fresh->z_ready = deflateInit2(&fresh->z, Z_DEFAULT_COMPRESSION, Z_DEFLATED,
                                   GZIP_WINDOW, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) == Z_OK;
-    status = fresh->z_ready ? kg_file_writer_open(&fresh->file, path, err)
-                            : kg_fail(err, KG_ENOMEM, "%s: no memory for packing", path);
+    status = fresh->z_ready
+                 ? kg_file_writer_open(&fresh->file, path, err)
+                 : kg_fail(err, KG_ENOMEM, "%s: no memory for compression", path);
     if (status == KG_OK)
         *w = fresh;
     else

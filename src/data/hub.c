@@ -141,10 +141,9 @@ static kg_status take_revision(struct kg_hub_name *name, const char *text, size_
              (int)(n > INT_MAX ? INT_MAX : n), text);
     if (n <= KG_HUB_REVISION_MAX && is_revision(name->revision))
         return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL,
-        "%.300s: expected a branch, a tag or a commit behind @, found '%.100s'", whole,
-        text);
+    return kg_fail(err, KG_EINVAL,
+                   "%.300s: expected a branch, a tag or a commit after @, found '%.100s'",
+                   whole, text);
 }
 
 static kg_status take_file(struct kg_hub_name *name, const char *text, const char *whole,
@@ -153,8 +152,7 @@ static kg_status take_file(struct kg_hub_name *name, const char *text, const cha
     if (!kg_hub_is_inside(text))
         return kg_fail(
             err, KG_EINVAL,
-            "%.300s: expected a path inside the data set behind its name, found "
-            "'%.200s'",
+            "%.300s: expected a path inside the data set after its name, found '%.200s'",
             whole, text);
     snprintf(name->file, sizeof name->file, "%s", text);
     return KG_OK;
@@ -351,11 +349,10 @@ static kg_status check_inside(const char *path, const char *root, struct kg_err 
         if (errno != ENOENT && errno != ENOTDIR)
             return kg_fail(err, KG_EIO, "%.500s: cannot follow: %s", path,
                            strerror(errno));
-        return kg_fail(
-            err, KG_EFORMAT,
-            "%.500s: expected a file of the hub's cache, found a link that leads "
-            "nowhere; kedge pull fetches it anew",
-            path);
+        return kg_fail(err, KG_EFORMAT,
+                       "%.500s: expected a file of the hub's cache, found a dangling "
+                       "link; kedge pull fetches it again",
+                       path);
     }
     n = strlen(top);
     if (strncmp(real, top, n) == 0 && (real[n] == '/' || n == 1))
@@ -440,9 +437,9 @@ kg_status kg_hub_find_file(struct kg_hub_found *out, const char *text, struct kg
         return KG_OK;
     KG_TRY(kg_hub_name_read(&name, text, KG_HUB_DATA, err));
     if (!*name.file)
-        return kg_fail(err, KG_EINVAL,
-                       "%.300s: expected a file behind the data set's name: "
-                       "hf://ORG/NAME/FILE",
-                       text);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%.300s: expected a file after the data set's name: hf://ORG/NAME/FILE",
+            text);
     return find(out, &name, err);
 }

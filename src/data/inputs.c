@@ -25,8 +25,8 @@ kg_status kg_inputs_put_file(struct kg_str *out, const char *label, const char *
     uint64_t hash, bytes;
 
     if (kg_file_exists(path) && !kg_file_is_regular(path)) {
-        kg_log_warn("%s: %s is no regular file: --resume cannot see whether it changes",
-                    label, path);
+        kg_log_warn("%s: %s is not a regular file: --resume cannot detect changes", label,
+                    path);
         return KG_OK;
     }
     KG_TRY(kg_hash_file(&hash, &bytes, path, err));
@@ -179,7 +179,7 @@ static kg_status check_against(const struct kg_json *before, const struct kg_jso
 
     if (status == KG_OK && diff.len > 0)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the files that the run was started with: %s",
+                         "%s: expected the input files of the start of the run: %s",
                          manifest, diff.data);
     kg_str_release(&diff);
     return status;

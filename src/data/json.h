@@ -1,10 +1,10 @@
-/* JSON: a parsed document as borrowed, typed look-ups, and a writer that emits into a
+/* JSON: a parsed document with borrowed, typed look-ups, and a writer that appends to a
  * kg_str.
  *
- * A struct kg_json is a value inside a document and lives as long as the document. A
- * document comes about by the calls of a builder, of which the parser of text is one
- * user. Every getter names the key and what was found instead; `where` of the document (a
- * file name, "stdin line 12") goes in front.
+ * A struct kg_json is a value inside a document and lives as long as the document.
+ * Documents are made by a builder; the text parser is one of its users. Errors of getters
+ * name the key and what was found, after the document's `where` (a file name, "stdin line
+ * 12").
  */
 #ifndef KG_DATA_JSON_H
 #define KG_DATA_JSON_H
@@ -20,7 +20,7 @@ struct kg_json; /* opaque value */
 struct kg_json_doc {
     struct kg_json *root; /* in the pool */
     char *where;          /* in the pool */
-    struct kg_pool pool;  /* owned: all that the document has */
+    struct kg_pool pool;  /* owned: all memory of the document */
 };
 
 enum kg_json_type {
@@ -33,22 +33,22 @@ enum kg_json_type {
     KG_JSON_OBJECT
 };
 
-/* Parse UTF-8 text. Refuses duplicate keys, trailing text, NaN, depth over 64.
- * errors: EFORMAT with the column, and the line of several */
+/* Parses UTF-8 text. Refuses duplicate keys, trailing text, NaN, and depth over 64.
+ * errors: EFORMAT with the column, and the line if there are several */
 kg_status kg_json_parse(struct kg_json_doc *doc, const char *text, size_t n,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* A checkout without Git LFS has, in the place of a large file, a pointer to it.
- * errors: EFORMAT (text is one) */
+/* Detects a Git LFS pointer: a checkout without LFS has one instead of a large file.
+ * errors: EFORMAT (text is a pointer) */
 kg_status kg_json_check_fetched(const char *text, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* A file of settings. An integer beyond 64 bits, which a record may not have, is a real
- * number here: for "none" transformers writes a model_max_length of
- * 1000000000000000019884624838656. */
+/* Reads a settings file. Integers beyond 64 bits become real numbers here, because
+ * transformers writes "no limit" as a model_max_length of
+ * 1000000000000000019884624838656. (In records they are errors.) */
 kg_status kg_json_read(struct kg_json_doc *doc, const char *path, uint64_t max_bytes,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_json_release(struct kg_json_doc *doc); /* {0} allowed */
 
-/* ---- looking (never fail; NULL value gives the neutral answer) ---- */
+/* ---- look-ups (never fail; NULL gives the neutral value) ---- */
 enum kg_json_type kg_json_type(const struct kg_json *v); /* NULL pointer: KG_JSON_NULL */
 const char *kg_json_type_name(const struct kg_json *v);
 const struct kg_json *kg_json_get(const struct kg_json *object,
@@ -63,7 +63,7 @@ double kg_json_real(const struct kg_json *v, double fallback); /* ints too */
 int64_t kg_json_int(const struct kg_json *v, int64_t fallback);
 bool kg_json_bool(const struct kg_json *v, bool fallback);
 
-/* ---- demanding: error EFORMAT "where: key 'k': expected integer, found string" ---- */
+/* ---- required values: EFORMAT "where: key 'k': expected integer, found string" ---- */
 kg_status kg_json_need(const struct kg_json **out, const struct kg_json_doc *doc,
                        const struct kg_json *object, const char *key,
                        enum kg_json_type type, struct kg_err *err) KG_MUST_CHECK;
@@ -75,25 +75,24 @@ kg_status kg_json_need_text(const char **out, const struct kg_json_doc *doc,
                             struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- building: a document by calls instead of text ----
- * Values come in the order of the text: into the list that was opened last, in an object
- * each behind its key. The first one is the root. After a call that failed the document
- * is released, or begun anew; errors do not name the place, the caller does. */
-struct kg_json_builder; /* opaque: makes one document after the other */
+ * Values come in the order of the text, into the list opened last; in an object each
+ * comes after its key. The first value is the root. A failed call releases the document.
+ * Errors do not name the place; the caller adds it. */
+struct kg_json_builder; /* opaque: makes documents one after another */
 enum { KG_JSON_VALUE_BYTES = 8 };
 
-/* max_bytes: of a document. A text and a key count as many as they have, and every value
+/* max_bytes: limit per document. Texts and keys count their length, and every value
  * KG_JSON_VALUE_BYTES more. */
 kg_status kg_json_builder_create(struct kg_json_builder **b, size_t max_bytes,
                                  struct kg_err *err) KG_MUST_CHECK;
 void kg_json_builder_free(struct kg_json_builder *b); /* NULL is allowed */
 
-/* doc: {0}, or a document that goes away: its memory is used again. Borrowed until the
- * end. */
+/* doc: {0}, or an old document whose memory is reused. Borrowed until kg_json_end. */
 kg_status kg_json_begin(struct kg_json_builder *b, struct kg_json_doc *doc,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_end(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
 
-/* Text and keys must be UTF-8, and are copied.   errors: ENOMEM, EFORMAT (too many bytes;
+/* Texts and keys must be UTF-8 and are copied.   errors: ENOMEM, EFORMAT (too many bytes;
  * a NUL in a key) */
 kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
                           struct kg_err *err) KG_MUST_CHECK;
@@ -106,38 +105,37 @@ kg_status kg_json_add_real(struct kg_json_builder *b, double x, /* finite */
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_add_text(struct kg_json_builder *b, const char *text, size_t n,
                            struct kg_err *err) KG_MUST_CHECK;
-/* The value that the text is; text is borrowed, and checked to be UTF-8.   errors: as
- * above, EFORMAT with the column, and the line of several */
+/* Parses text, checked to be UTF-8, into the next value.   errors: as above, EFORMAT with
+ * the column, and the line if there are several */
 kg_status kg_json_add_parsed(struct kg_json_builder *b, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-/* An array or an object.   errors: as above, EFORMAT (nested too deep) */
+/* Opens an array or an object.   errors: as above, EFORMAT (nested too deep) */
 kg_status kg_json_open(struct kg_json_builder *b, enum kg_json_type type,
                        struct kg_err *err) KG_MUST_CHECK;
-/* errors: ENOMEM, EFORMAT (an object has a key twice) */
+/* errors: ENOMEM, EFORMAT (duplicate key in an object) */
 kg_status kg_json_close(struct kg_json_builder *b, struct kg_err *err) KG_MUST_CHECK;
 
-/* As kg_json_parse, for one text after the other: begin, add_parsed, end. */
+/* As kg_json_parse, reusing a builder: begin, add_parsed, end. */
 kg_status kg_json_parse_next(struct kg_json_doc *doc, struct kg_json_builder *b,
                              const char *text, size_t n, const char *where,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- writing ---- */
-/* A quoted, escaped string (UTF-8 passes through; what is none becomes U+FFFD, one
- * for as many bytes as kg_utf8_bad_length says). */
+/* A quoted, escaped string. UTF-8 passes through; each malformed part
+ * (kg_utf8_bad_length) becomes one U+FFFD. */
 kg_status kg_json_put_string(struct kg_str *out, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-/* `before` as it is, and behind it text as such a string: a key and its value. */
+/* Appends `before` unchanged, then text as a quoted string: a key and its value. */
 kg_status kg_json_put_text(struct kg_str *out, const char *before, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Shortest decimal that reads back as the same float32 / float64, always with a point or
- * an exponent: 1 is "1.0". NaN and infinities are written as the strings "nan", "inf",
- * "-inf". */
+/* The shortest decimal that reads back as the same float32 / float64, always with a point
+ * or an exponent: 1 is "1.0". NaN and infinities become the strings "nan", "inf", "-inf".
+ */
 kg_status kg_json_put_float(struct kg_str *out, float x,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_double(struct kg_str *out, double x,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The same as a cell of a table: null where it is not finite, so that a column has one
- * type. */
+/* The same for a table cell: null if not finite, so that a column has one type. */
 kg_status kg_json_put_cell(struct kg_str *out, double x,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_json_put_ints(struct kg_str *out, const int32_t *ids, size_t n,

@@ -176,7 +176,7 @@ kg_status kg_json_add_key(struct kg_json_builder *b, const char *key, size_t n,
 {
     if (memchr(key, 0, n))
         return kg_fail(err, KG_EFORMAT,
-                       "expected a key without NUL, found one behind '%.100s'", key);
+                       "expected a key without NUL, found one after '%.100s'", key);
     KG_TRY(copy_text(&key, b, key, n, err));
     return kg_json_take_key(b, key, n, err);
 }

@@ -241,7 +241,7 @@ static void keys_hold_no_nul(void **state)
     assert_int_equal(kg_json_begin(b, &doc, "here", &err), KG_OK);
     assert_int_equal(kg_json_open(b, KG_JSON_OBJECT, &err), KG_OK);
     assert_int_equal(kg_json_add_key(b, "a\0b", 3, &err), KG_EFORMAT);
-    assert_string_equal(err.message, "expected a key without NUL, found one behind 'a'");
+    assert_string_equal(err.message, "expected a key without NUL, found one after 'a'");
     kg_json_release(&doc);
     kg_json_builder_free(b);
 }

@@ -382,8 +382,8 @@ kg_status kg_json_check_fetched(const char *text, size_t n, struct kg_err *err)
     if (n < sizeof pointer || memcmp(text, pointer, sizeof pointer - 1) != 0)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "expected the file itself, found a pointer of Git LFS to it: "
-                   "`git lfs pull` fetches it");
+                   "expected the file, found a Git LFS pointer to it: `git lfs pull` "
+                   "fetches the file");
 }
 
 /* A byte-order mark and a NUL are not seen in the text that an error quotes. */

@@ -1,7 +1,7 @@
 /* Lines of JSON: reading with line numbers, and zstd-compressed appending for dumps.
  *
- * A reader holds one line at a time, plain text only. A compressed file is a row of zstd
- * frames, each complete in itself, so it can be cut back to any frame's end on resume.
+ * A reader holds one line at a time and reads plain text only. A compressed file is a
+ * sequence of complete zstd frames, so resume can truncate it at any frame's end.
  */
 #ifndef KG_DATA_JSONL_H
 #define KG_DATA_JSONL_H
@@ -23,16 +23,16 @@ kg_status kg_jsonl_open_stream(struct kg_jsonl **r, FILE *stream, const char *na
                                struct kg_err *err) KG_MUST_CHECK; /* stream borrowed */
 void kg_jsonl_close(struct kg_jsonl *r);
 
-/* The next object; blank lines are skipped. *more is false at the end. doc is released
+/* Reads the next object, skipping blank lines. *more is false at the end. doc is released
  * and refilled.
  * errors: EFORMAT "FILE line N: ..." (not JSON, not an object, line too long), EIO */
 kg_status kg_jsonl_next(struct kg_jsonl *r, struct kg_json_doc *doc, bool *more,
                         struct kg_err *err) KG_MUST_CHECK;
-int64_t kg_jsonl_line(const struct kg_jsonl *r); /* of the object last returned, from 1 */
+int64_t kg_jsonl_line(const struct kg_jsonl *r); /* of the last object returned, from 1 */
 
-/* ---- compressed writing: one zstd frame an _end_frame, cut between frames ---- */
+/* ---- compressed writing: each _end_frame completes one zstd frame ---- */
 struct kg_zst_writer; /* opaque */
-/* keep_bytes: cut an existing file to this length first; 0 starts anew. */
+/* keep_bytes: truncates an existing file to this length; 0 starts a new file. */
 kg_status kg_zst_open(struct kg_zst_writer **w, const char *path, uint64_t keep_bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_zst_put(struct kg_zst_writer *w, const void *bytes, size_t n,
@@ -40,12 +40,12 @@ kg_status kg_zst_put(struct kg_zst_writer *w, const void *bytes, size_t n,
 kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
                            struct kg_err *err) KG_MUST_CHECK;
 /* Ends an open frame, syncs, frees w. After a failed put or end_frame nothing more is
- * written: a file begun here is removed, a continued one keeps what it has. NULL is
+ * written: a file begun here is removed, a continued file keeps what it has. NULL is
  * allowed. */
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
-/* Give up: frees w and removes a file begun here. NULL is allowed. */
+/* Aborts: frees w and removes a file begun here. NULL is allowed. */
 void kg_zst_abort(struct kg_zst_writer *w);
-/* A whole .zst file as text, refusing more than max_bytes. */
+/* Decompresses a whole .zst file; refuses more than max_bytes. */
 kg_status kg_zst_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 

@@ -282,11 +282,10 @@ static kg_status compare(const struct entry *e, const char *path, const uint64_t
 
         snprintf(is, sizeof is, "%016llx", (unsigned long long)hashes[i]);
         if (!was || strcmp(was, is) != 0)
-            return kg_fail(err, KG_EFORMAT,
-                           "%s: damaged: its bytes from %llu on have the hash %s, those "
-                           "that were saved had %s",
-                           path, (unsigned long long)(i * piece_bytes), is,
-                           was ? was : "none");
+            return kg_fail(
+                err, KG_EFORMAT,
+                "%s: damaged: the piece at byte %llu has hash %s, expected %s as saved",
+                path, (unsigned long long)(i * piece_bytes), is, was ? was : "none");
     }
     return KG_OK;
 }

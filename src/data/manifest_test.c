@@ -179,7 +179,7 @@ static void the_piece_is_named(void **state)
     assert_int_equal(kg_manifest_write(dir, &err), KG_OK);
     assert_int_equal(kg_manifest_check(NULL, dir, &err), KG_OK);
     flip("long", PIECE + 2, 1);
-    refused(KG_EFORMAT, "its bytes from 67108864 on");
+    refused(KG_EFORMAT, "the piece at byte 67108864");
 }
 
 static void failing_memory_is_a_status(void **state)

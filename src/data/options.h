@@ -1,10 +1,9 @@
 /* Options as data: one row per key with type, default, range and help; YAML and key=value
- * fill them.
+ * set their values.
  *
- * A module exports its rows (base/option.h) and the struct that they are over; one table
- * of all rows makes the shell completion, the resolved config.yaml, the comparison on
- * resume, and the error that names the nearest valid key. libyaml stands behind options.c
- * and options_scan.c alone.
+ * A module exports its rows (base/option.h) and their struct. The table of all rows gives
+ * the shell completion, the resolved config.yaml, the comparison on resume, and the error
+ * that names the nearest valid key. Only options.c and options_scan.c use libyaml.
  */
 #ifndef KG_DATA_OPTIONS_H
 #define KG_DATA_OPTIONS_H
@@ -25,8 +24,8 @@ kg_status kg_config_create(struct kg_config **config,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_config_free(struct kg_config *config);
 
-/* The text of a YAML file, without the byte-order mark that an editor put in front: YAML
- * allows one, and libyaml counts it as a column. */
+/* Reads a YAML file and drops a byte-order mark, which YAML allows but libyaml counts as
+ * a column. */
 kg_status kg_yaml_read(struct kg_str *text, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 /* YAML: sections are mappings, values scalars or lists of scalars; nested mappings join
@@ -36,38 +35,38 @@ kg_status kg_config_load_yaml(struct kg_config *config, const char *path,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_config_parse_yaml(struct kg_config *config, const char *text, size_t n,
                                const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* "section.key=value"; a list is [a, "b"] as in YAML, or the text of its only item.
+/* "section.key=value"; a list is [a, "b"] as in YAML, or one item without brackets.
  * `where` names the source in errors and in kg_config_source. */
 kg_status kg_config_override(struct kg_config *config, const char *assignment,
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* Set one key. A weak source (a preset) never replaces what a strong one gave, whatever
- * the order. */
+/* Sets one key. A weak source (a preset) never replaces a value of a strong one, in any
+ * order. */
 kg_status kg_config_set(struct kg_config *config, const char *key, const char *value,
                         bool weak, const char *where, struct kg_err *err) KG_MUST_CHECK;
 
-/* An item of a list, or the text that is a value (item 0), is settled as `said`, as when
- * a name has come to mean one thing: text, list, dump and diff have that. kg_config_fill
- * puts what it stands for into fields in its place, a folder that was looked for. The
- * item must be there (assert). Gone with the next value of the key.   errors: ENOMEM */
+/* Replaces an item of a list, or a scalar text (item 0), by its settled form `said`, as
+ * when a name was resolved: text, list, dump and diff then show it. kg_config_fill stores
+ * `stands_for` instead, such as the folder found. The item must exist (assert). The next
+ * value set for the key undoes this.   errors: ENOMEM */
 kg_status kg_config_settle(struct kg_config *config, const char *key, size_t item,
                            const char *said, const char *stands_for,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* For tables that depend on the file: the names below `section` of a YAML file, in order
- * ("sets: {a: {..}, b.x: ..}" has a and b). Nothing is checked: what is wrong with the
- * file is said when it is loaded.   names: owned, freed by kg_file_names_free
+ * ("sets: {a: {..}, b.x: ..}" has a and b). Checks nothing; loading the file reports
+ * errors. names: owned, freed by kg_file_names_free
  * errors: NOTFOUND, EIO, ENOMEM */
 kg_status kg_config_scan(char ***names, size_t *n, const char *path, const char *section,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Put the values of rows, which are those of a table of the config, into the struct that
- * they are over. A field whose row has neither a value nor a default stays as it is, a
- * text becomes "". Texts and lists are borrowed from the config until it is changed. */
+/* Stores the values of `rows`, a table of the config, in their struct. A field without
+ * value and default keeps its contents; a text becomes "". Texts and lists are borrowed
+ * from the config until it changes. */
 void kg_config_fill(void *into, const struct kg_config *config,
                     const struct kg_opt_row *rows);
 
-/* What is known of a key: what was said, and where. The key must be in the table
- * (assert). Text is borrowed from the config, "" when unset. */
+/* The value of a key and its source. The key must be in the table (assert). Text is
+ * borrowed from the config, "" when unset. */
 const char *kg_config_text(const struct kg_config *config, const char *key);
 bool kg_config_is_set(const struct kg_config *config,
                       const char *key); /* given, or has a default */
@@ -76,19 +75,18 @@ bool kg_config_is_given(const struct kg_config *config,
 /* "FILE line N", the `where` of the assignment or preset, or "default".   borrowed */
 const char *kg_config_source(const struct kg_config *config, const char *key);
 struct kg_opt_list kg_config_list(const struct kg_config *config, const char *key);
-/* Error EINVAL naming the key and its help when it is not set. */
+/* EINVAL naming the key and its help if it is not set. */
 kg_status kg_config_require(const struct kg_config *config, const char *key,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Every row as YAML that loads back to the same values, with the help as comments when
- * asked. */
+/* Every row as YAML that loads back to the same values; with_help adds the help as
+ * comments. */
 kg_status kg_config_dump_yaml(struct kg_str *out, const struct kg_config *config,
                               bool with_help, struct kg_err *err) KG_MUST_CHECK;
-/* "key: a -> b; key: c -> d" of every key that differs and is not free on resume; *n of
- * them. */
+/* "key: a -> b; key: c -> d" for the *n keys that differ and are not free on resume. */
 kg_status kg_config_diff(struct kg_str *out, size_t *n, const struct kg_config *a,
                          const struct kg_config *b, struct kg_err *err) KG_MUST_CHECK;
-/* Lines "key<tab>value" of every key that may not differ by rank. */
+/* Lines "key<tab>value" for every key that must be the same on all ranks. */
 kg_status kg_config_put_facts(struct kg_str *out, const struct kg_config *config,
                               struct kg_err *err) KG_MUST_CHECK;
 /* All rows, in table order. */

@@ -132,7 +132,7 @@ static kg_status find_footer(struct kg_parquet *file, struct kg_err *err)
                        file->name, MAGIC_BYTES + TAIL_BYTES, (size_t)file->n);
     if (memcmp(file->bytes, "PAR", 3) != 0)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected a Parquet file, found no PAR1 at its start",
+                       "%s: expected a Parquet file, found no PAR1 at the start",
                        file->name);
     if (memcmp(end - MAGIC_BYTES, "PARE", MAGIC_BYTES) == 0)
         return kg_fail(err, KG_EUNSUPPORTED, "%s: its footer is encrypted", file->name);

@@ -23,8 +23,8 @@ kg_status kg_parquet_buffer_need(struct kg_parquet_buffer *b, struct kg_parquet 
     kg_parquet_buffer_release(b, file);
     if (bytes > KG_PARQUET_MAX_HELD_BYTES - file->held_bytes)
         return kg_fail(err, KG_ENOMEM,
-                       "expected the open columns to need at most %d bytes, found %zu "
-                       "held and %zu more needed",
+                       "open columns: expected at most %d bytes, found %zu in use and "
+                       "%zu more needed",
                        KG_PARQUET_MAX_HELD_BYTES, file->held_bytes, bytes);
     b->data = kg_mem_calloc(bytes, 1, "Parquet page", err);
     if (!b->data)

@@ -1,6 +1,5 @@
-/* What the files parquet*.c share: the schema as a tree in one array, places of column
- * chunks, and the decoders of runs and deltas.
- */
+/* Shared by the files parquet*.c: the schema as a tree in one array, the places of column
+ * chunks, and the decoders of runs and deltas. */
 #ifndef KG_DATA_PARQUET_INTERNAL_H
 #define KG_DATA_PARQUET_INTERNAL_H
 
@@ -9,7 +8,7 @@
 #include "data/thrift.h"
 #include "data/unpack.h"
 
-/* What a node is to the reader of rows. */
+/* How the row reader treats a node. */
 enum kg_parquet_kind {
     KG_PARQUET_AS_STRUCT,
     KG_PARQUET_AS_LIST,
@@ -31,18 +30,18 @@ enum kg_parquet_repetition {
 
 struct kg_parquet_node {
     char *name; /* owned */
-    char *path; /* owned; leaves alone */
+    char *path; /* owned; leaves only */
     enum kg_parquet_kind kind;
     enum kg_parquet_repetition repetition;
     enum kg_parquet_type type; /* leaves */
     int bytes;                 /* FIXED: length of a value */
     int bits;                  /* AS_UNSIGNED */
-    int scale;                 /* DECIMAL; TIME and TIMESTAMP: digits of a second */
-    bool utc;                  /* TIMESTAMP */
-    int rep;                   /* level of the node, itself included */
+    int scale; /* DECIMAL; TIME and TIMESTAMP: number of fraction digits */
+    bool utc;  /* TIMESTAMP */
+    int rep;   /* repetition level, this node included */
     int def;
     size_t n_children; /* 0: a leaf */
-    size_t end;        /* node after the last one below this */
+    size_t end;        /* index after the last node of this subtree */
     size_t leaf;       /* first leaf of the node */
     size_t n_leaves;
 };
@@ -57,20 +56,20 @@ struct kg_parquet {
     bool owns_map;
     const unsigned char *bytes; /* the file */
     size_t n;
-    size_t footer_at;              /* its first byte */
+    size_t footer_at;              /* offset of the footer */
     char *name;                    /* owned */
     char *writer;                  /* owned */
-    struct kg_parquet_node *nodes; /* owned (n_nodes): parents first; nodes[0] the root */
+    struct kg_parquet_node *nodes; /* owned (n_nodes), parents first; [0]: the root */
     size_t n_nodes;
-    size_t *leaves; /* owned (n_leaves): their nodes */
+    size_t *leaves; /* owned (n_leaves): their indices in nodes */
     size_t n_leaves;
     struct kg_parquet_group *groups; /* owned (n_groups) */
     size_t n_groups;
     int64_t rows;
-    size_t held_bytes; /* by the buffers of open columns */
+    size_t held_bytes; /* by buffers of open columns */
 };
 
-/* A column chunk: where it is. */
+/* The place of a column chunk. */
 struct kg_parquet_chunk {
     const unsigned char *at;
     size_t n;
@@ -83,7 +82,7 @@ kg_status kg_parquet_read_schema(struct kg_parquet *file, const struct kg_thrift
                                  const struct kg_thrift_list *elements,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* parquet.c: the descriptions of a row group's columns, one after the other */
+/* parquet.c: descriptions of a row group's columns, in order */
 struct kg_thrift kg_parquet_chunks(const struct kg_parquet *file, size_t group);
 kg_status kg_parquet_next_chunk(struct kg_parquet_chunk *chunk,
                                 const struct kg_parquet *file, size_t column,
@@ -94,24 +93,25 @@ struct kg_parquet_runs {
     const unsigned char *p; /* borrowed */
     const unsigned char *end;
     int width;                  /* bits of a value, 0 to 32 */
-    uint64_t left;              /* values of this run */
-    bool packed;                /* this run is bit-packed, from `bits` on */
+    uint64_t left;              /* values left in this run */
+    bool packed;                /* this run is bit-packed; its data is `packs` */
     const unsigned char *packs; /* of the run */
-    uint64_t bit;               /* next one in packs */
-    uint32_t value;             /* of a run that is not packed */
+    uint64_t bit;               /* position in packs */
+    uint32_t value;             /* of a run that is not bit-packed */
 };
 void kg_parquet_runs_start(struct kg_parquet_runs *r, const void *bytes, size_t n,
                            int width);
-/* n values into out.   errors: EFORMAT (there are fewer) */
+/* Reads n values into out.   errors: EFORMAT (too few) */
 kg_status kg_parquet_runs_take(uint32_t *out, struct kg_parquet_runs *r, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
-/* The same into bytes; none may pass max. *equal counts those that are max. */
+/* The same into bytes; values above max are errors. *equal: number of values equal to max
+ */
 kg_status kg_parquet_levels_take(uint8_t *out, size_t *equal, struct kg_parquet_runs *r,
                                  size_t n, int max, struct kg_err *err) KG_MUST_CHECK;
 int kg_parquet_level_width(int max);
 
 /* ---- DELTA_*, parquet_delta.c ---- */
-/* A grown block of the file's budget; contents are lost when it grows. */
+/* A growing buffer, counted in the file's budget; growing loses the contents. */
 struct kg_parquet_buffer {
     void *data; /* owned */
     size_t capacity;
@@ -120,7 +120,7 @@ kg_status kg_parquet_buffer_need(struct kg_parquet_buffer *b, struct kg_parquet 
                                  size_t bytes, struct kg_err *err) KG_MUST_CHECK;
 void kg_parquet_buffer_release(struct kg_parquet_buffer *b, struct kg_parquet *file);
 
-/* At most max values into out (int64_t each, room for max).   *used: bytes of input */
+/* Decodes at most max values into out (int64_t, room for max). *used: bytes of input */
 kg_status kg_parquet_delta_ints(int64_t *out, size_t *n_out, size_t *used,
                                 const unsigned char *p, size_t n, size_t max,
                                 struct kg_err *err) KG_MUST_CHECK;
@@ -128,28 +128,29 @@ struct kg_parquet_delta {
     struct kg_parquet_buffer values;   /* int64_t, or struct kg_parquet_text */
     struct kg_parquet_buffer lengths;  /* int64_t */
     struct kg_parquet_buffer prefixes; /* int64_t */
-    struct kg_parquet_buffer bytes;    /* texts that share a prefix, written out */
+    struct kg_parquet_buffer bytes;    /* texts with a shared prefix, expanded */
 };
-/* Texts of a whole page: *n_out of at most max, in d->values. */
+/* Decodes the texts of a whole page, at most max, into d->values; *n_out: their number.
+ */
 kg_status kg_parquet_delta_texts(struct kg_parquet_delta *d, size_t *n_out,
                                  struct kg_parquet *file, const unsigned char *p,
                                  size_t n, size_t max, bool with_prefixes,
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- parquet_column.c, for parquet_rows.c ---- */
-/* t: at the column's description, moves behind it */
+/* t: at the column's description; moved past it */
 kg_status kg_parquet_column_start(struct kg_parquet_column **c, struct kg_parquet *file,
                                   size_t group, size_t column, struct kg_thrift *t,
                                   struct kg_err *err) KG_MUST_CHECK;
-/* Put "FILE: column 'x', row group 1, page 2: " in front of the error. */
+/* Prepends "FILE: column 'x', row group 1, page 2: " to the error. */
 kg_status kg_parquet_column_blame(const struct kg_parquet_column *c, struct kg_err *err);
 
 /* ---- one value of a column into a document, parquet_value.c ---- */
-/* scratch: what is in it is lost */
+/* scratch: its contents are lost */
 kg_status kg_parquet_add_value(struct kg_json_builder *b, struct kg_str *scratch,
                                const struct kg_parquet_node *node, const void *values,
                                size_t i, struct kg_err *err) KG_MUST_CHECK;
-/* A text as the key of the next value. */
+/* Adds a text as the key of the next value. */
 kg_status kg_parquet_add_key(struct kg_json_builder *b, const void *values, size_t i,
                              struct kg_err *err) KG_MUST_CHECK;
 

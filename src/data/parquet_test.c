@@ -350,8 +350,7 @@ static void rows_that_are_no_records_are_refused_with_their_place(void **state)
          "expected every key of an object once, found a duplicate of 'a'"},
         {"many_equal_keys", "x.key_value.key",
          "expected every key of an object once, found a duplicate of '0'"},
-        {"nul_key", "x.key_value.key",
-         "expected a key without NUL, found one behind 'b'"},
+        {"nul_key", "x.key_value.key", "expected a key without NUL, found one after 'b'"},
         {"not_utf8", "x", "expected UTF-8 text, found 3 bytes that are not"},
         {"large", "x.list.element",
          "expected a record of at most 67108864 bytes (texts, keys, 8 for every value), "
@@ -439,7 +438,7 @@ static void what_is_no_parquet_file_is_said(void **state)
         err.message, "x.parquet: expected a Parquet file of at least 12 bytes, found 4");
     assert_int_equal(read_bytes("[1, 2, 3, 4, 5]", 15), KG_EFORMAT);
     assert_string_equal(err.message,
-                        "x.parquet: expected a Parquet file, found no PAR1 at its start");
+                        "x.parquet: expected a Parquet file, found no PAR1 at the start");
     assert_int_equal(read_bytes("PAR1\0\0\0\0PARE", 12), KG_EUNSUPPORTED);
     assert_string_equal(err.message, "x.parquet: its footer is encrypted");
     assert_int_equal(read_bytes("PAR1\xff\xff\xff\x7fPAR1", 12), KG_EFORMAT);

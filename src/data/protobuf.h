@@ -1,7 +1,8 @@
 /* Protocol buffers, read only: a walk over the fields of one message.
  *
- * A message is a run of numbered fields; one that holds a message gives its bytes, over
- * which another walk goes. Nothing is allocated, and every step consumes a byte or more.
+ * A message is a sequence of numbered fields. A nested message is a field of bytes,
+ * walked in the same way. Nothing is allocated, and every step consumes at least one
+ * byte.
  */
 #ifndef KG_DATA_PROTOBUF_H
 #define KG_DATA_PROTOBUF_H
@@ -20,22 +21,23 @@ enum kg_protobuf_wire {
 };
 
 struct kg_protobuf {
-    const unsigned char *at; /* borrowed: what is read next */
+    const unsigned char *at; /* borrowed: the next byte */
     const unsigned char *end;
 };
 struct kg_protobuf_field {
     uint32_t number;
     enum kg_protobuf_wire wire;
-    uint64_t value;             /* of VARINT, 64BIT and 32BIT: the bits */
-    const unsigned char *bytes; /* borrowed; of BYTES */
+    uint64_t value;             /* VARINT, 64BIT and 32BIT: the bits */
+    const unsigned char *bytes; /* borrowed; BYTES only */
     size_t n;
 };
 
 struct kg_protobuf kg_protobuf_over(const void *bytes, size_t n);
-/* *more is false at the end of the message, and field is not touched then.
- * errors: EFORMAT, saying how many bytes before the message's end */
+/* *more is false at the end of the message, where field is not set.
+ * errors: EFORMAT, with the number of bytes left in the message */
 kg_status kg_protobuf_next(struct kg_protobuf *p, struct kg_protobuf_field *field,
                            bool *more, struct kg_err *err) KG_MUST_CHECK;
-float kg_protobuf_float(const struct kg_protobuf_field *field); /* of 32BIT */
+float kg_protobuf_float(
+    const struct kg_protobuf_field *field); /* value of a 32BIT field */
 
 #endif

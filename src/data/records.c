@@ -40,8 +40,8 @@ static kg_status open_parquet(struct kg_records *r, struct kg_err *err)
 {
     if (kg_unpack_codec(r->unpack) != KG_CODEC_NONE)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected a Parquet file as it is, found it packed by %s: "
-                       "unpack it first",
+                       "%s: expected an uncompressed Parquet file, found it compressed "
+                       "by %s: decompress it first",
                        r->path,
                        kg_unpack_codec(r->unpack) == KG_CODEC_GZIP ? "gzip" : "zstd");
     kg_unpack_close(r->unpack);
@@ -205,8 +205,7 @@ static kg_status end_array(struct kg_records *r, struct kg_err *err)
 
     r->ended = true;
     if (r->wrapped && c == ',') {
-        kg_log_warn("%s: the first list of the object is read, what follows it is not",
-                    r->path);
+        kg_log_warn("%s: only the first list of the object is read", r->path);
         return KG_OK;
     }
     if (r->wrapped && c != '}')
@@ -214,7 +213,7 @@ static kg_status end_array(struct kg_records *r, struct kg_err *err)
     if (r->wrapped)
         c = next_solid(r);
     if (c != EOF || ferror(kg_unpack_stream(r->unpack)))
-        return bad_array(r, "nothing behind the array", c, err);
+        return bad_array(r, "nothing after the array", c, err);
     return KG_OK;
 }
 

@@ -106,15 +106,16 @@ static void what_is_wrong_has_its_place(void **state)
     assert_non_null(strstr(complaint("x"), "x element 2 (line 2): column 7"));
     put("x", "[{\"a\": 1}]\n]");
     assert_string_equal(complaint("x"),
-                        "x line 2: expected nothing behind the array, found ']'");
+                        "x line 2: expected nothing after the array, found ']'");
     put("x", "[{\"a\": 1}]\n[]");
     assert_string_equal(complaint("x"),
-                        "x line 2: expected nothing behind the array, found '['");
+                        "x line 2: expected nothing after the array, found '['");
     put("x", "{\"a\": 1}\n[1]");
     assert_string_equal(complaint("x"), "x line 2: expected a JSON object, found array");
     assert_non_null(strstr(complaint("absent"), "absent: cannot open: No such file"));
     put_gzip("x", "PAR1", 4);
-    assert_non_null(strstr(complaint("x"), "found it packed by gzip: unpack it first"));
+    assert_non_null(
+        strstr(complaint("x"), "found it compressed by gzip: decompress it first"));
 }
 
 /* A list in an object, as {"data": [..]}; what is another thing says so. */

@@ -461,7 +461,7 @@ static kg_status list_shards(struct shards *out, const struct kg_json_doc *doc,
         if (!*shard || strchr(shard, '/') || strcmp(shard, "..") == 0 ||
             strcmp(shard, ".") == 0)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: tensor '%s': expected the name of a file beside the "
+                           "%s: tensor '%s': expected a file name in the folder of the "
                            "index, found '%s'",
                            doc->where, kg_json_key_at(map, i), shard);
         out->names[i] = shard;

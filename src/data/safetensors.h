@@ -1,5 +1,4 @@
-/* safetensors files and sharded checkpoints: strict reading over a map, atomic-friendly
- * writing.
+/* safetensors files and sharded checkpoints: strict reading over a map, and writing.
  *
  * A set is one file, or a model.safetensors.index.json with its shards, seen as one list
  * of tensors. Tensor data is borrowed from the map and may be unaligned. Refused, each
@@ -34,7 +33,7 @@ kg_status kg_st_open_dir(struct kg_st_set **set, const char *dir,
                          struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_st_open_file(struct kg_st_set **set, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;
-/* A whole file in memory (borrowed for the life of the set); for tests and fuzzing. */
+/* A whole file in memory, borrowed while the set is open; for tests and fuzzing. */
 kg_status kg_st_open_bytes(struct kg_st_set **set, const void *bytes, size_t n,
                            const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_st_close(struct kg_st_set *set);
@@ -42,12 +41,13 @@ void kg_st_close(struct kg_st_set *set);
 size_t kg_st_count(const struct kg_st_set *set);
 /* sorted by name */
 const struct kg_st_tensor *kg_st_at(const struct kg_st_set *set, size_t i);
-/* or NULL */
+/* NULL if absent */
 const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *name);
 
-/* Another name for each tensor, by a function that writes it into `to` and returns
- * whether it is another.
- * errors: EFORMAT (two become one, or one is longer than KG_ST_MAX_NAME), ENOMEM */
+/* Renames tensors. The function writes the new name into `to` and returns whether it
+ * differs.
+ * errors: EFORMAT (two tensors get one name, or a name is longer than KG_ST_MAX_NAME),
+ * ENOMEM */
 enum { KG_ST_MAX_NAME = 1024 };
 typedef bool kg_st_rename(char to[KG_ST_MAX_NAME], const char *name, void *context);
 kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *context,
@@ -61,22 +61,22 @@ struct kg_st_decl {
     int64_t shape[KG_ST_MAX_DIMS];
 };
 struct kg_st_writer; /* opaque */
-/* Header with {"format":"pt"} metadata, padded to 8 bytes.   path is written directly:
- * write into a temporary folder and rename that. */
+/* Writes a header with {"format":"pt"} metadata, padded to 8 bytes. path is written
+ * directly: write into a temporary folder and rename that. */
 kg_status kg_st_writer_open(struct kg_st_writer **out, const char *path,
                             const struct kg_st_decl *decls, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-/* n bytes of declared tensor `tensor`, from its byte `first` on. Every byte once: closing
- * counts them.   errors: EINVAL (more than the tensor has) */
+/* Writes n bytes of declared tensor `tensor` from its byte `first` on. Each byte is put
+ * once; closing checks the count.   errors: EINVAL (more than the tensor has) */
 kg_status kg_st_writer_put(struct kg_st_writer *w, size_t tensor, uint64_t first,
                            const void *bytes, size_t n, struct kg_err *err) KG_MUST_CHECK;
-/* errors: EINVAL (a tensor was not put whole: the file goes away) */
+/* errors: EINVAL (a tensor is incomplete: the file is removed) */
 kg_status kg_st_writer_close(struct kg_st_writer *w, struct kg_err *err) KG_MUST_CHECK;
 void kg_st_writer_abort(struct kg_st_writer *w);
-/* A file that several write: one opens and leaves it, at its full length, the others join
- * it, put their ranges and leave it; each is closed, synced and not counted. What is
- * declared is the same for all. An abort of who joined leaves the file.
- * errors of _join: NOTFOUND, EFORMAT (shorter than it was left) */
+/* A file written by several processes: one opens it and leaves it at full length; the
+ * others join it, put their ranges and leave. All declare the same tensors. _leave syncs
+ * and closes without checking the counts. Aborting a joined writer keeps the file.
+ * errors of _join: NOTFOUND, EFORMAT (shorter than expected) */
 kg_status kg_st_writer_join(struct kg_st_writer **out, const char *path,
                             const struct kg_st_decl *decls, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;

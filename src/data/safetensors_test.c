@@ -276,7 +276,7 @@ static void broken_indexes_are_refused(void **state)
     open_fails(KG_EFORMAT, "expected in one file");
     write_text("model.safetensors.index.json",
                "{\"weight_map\":{\"a\":\"../s1.safetensors\"}}");
-    open_fails(KG_EFORMAT, "beside the index");
+    open_fails(KG_EFORMAT, "folder of the index");
     write_text("model.safetensors.index.json", "{\"weight_map\":{}}");
     open_fails(KG_EFORMAT, "found 0");
     write_text("model.safetensors.index.json", "{\"weight_map\":{\"a\":1}}");

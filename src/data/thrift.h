@@ -1,8 +1,8 @@
 /* Thrift's compact protocol, read only, as far as Parquet's headers need it.
  *
- * A struct is read by a table of its fields; a field that no row names is skipped. A list
- * is not read but remembered by its place, so nothing is allocated here and every loop is
- * bounded by the bytes that are there: an element of any type takes at least one.
+ * A struct is read by a table of its fields; fields without a row are skipped. A list is
+ * not read; its place is kept. So nothing is allocated here, and the input bounds every
+ * loop, because each element takes at least one byte.
  */
 #ifndef KG_DATA_THRIFT_H
 #define KG_DATA_THRIFT_H
@@ -14,7 +14,7 @@
 
 enum { KG_THRIFT_MAX_DEPTH = 24 };
 
-/* The types of the compact protocol that are named here. */
+/* Types of the compact protocol. */
 enum kg_thrift_type {
     KG_THRIFT_TRUE = 1,
     KG_THRIFT_FALSE = 2,
@@ -31,9 +31,9 @@ enum kg_thrift_type {
 };
 
 struct kg_thrift {
-    const unsigned char *p; /* borrowed: what is read next */
+    const unsigned char *p; /* borrowed: the next byte */
     const unsigned char *end;
-    const char *problem; /* static text, NULL while all is well; nothing is read after */
+    const char *problem; /* static; NULL: no error. After an error nothing is read */
 };
 
 struct kg_thrift_bytes {
@@ -51,22 +51,22 @@ enum kg_thrift_kind {
     KG_THRIFT_AS_BOOL,   /* int64_t, 0 or 1 */
     KG_THRIFT_AS_BYTES,  /* struct kg_thrift_bytes */
     KG_THRIFT_AS_LIST,   /* struct kg_thrift_list */
-    KG_THRIFT_AS_STRUCT, /* read by `sub`, whose offsets count from the same start */
-    KG_THRIFT_AS_TAG,    /* a struct that is skipped; int64_t becomes the field's id */
+    KG_THRIFT_AS_STRUCT, /* read by `sub`, whose offsets are in the same struct */
+    KG_THRIFT_AS_TAG,    /* a skipped struct; stores the field's id as int64_t */
 };
 struct kg_thrift_field {
     int id; /* 0 ends a table */
     enum kg_thrift_kind kind;
-    size_t offset; /* in the struct that is filled */
+    size_t offset; /* in the struct filled */
     const struct kg_thrift_field *sub;
 };
 
-/* Fill *out, which the caller has set to its defaults, from a struct. A STRUCT field with
- * an offset above 0 also counts there (int64_t) that it was present. */
+/* Fills *out, which the caller has set to its defaults, from a struct. A STRUCT field
+ * with an offset above 0 also adds 1 there (int64_t) if it is present. */
 void kg_thrift_read(struct kg_thrift *t, void *out, const struct kg_thrift_field *fields);
 /* Skip a value. */
 void kg_thrift_skip(struct kg_thrift *t, int type);
-/* A reader at the list's first element, that ends where `t` ends. */
+/* A reader that starts at the list's first element and ends where `t` ends. */
 struct kg_thrift kg_thrift_enter(const struct kg_thrift *t,
                                  const struct kg_thrift_list *list);
 

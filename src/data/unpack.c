@@ -79,7 +79,7 @@ static kg_status unpack_gzip(void *out, size_t bytes, const void *packed, size_t
     kg_status status;
 
     if (inflateInit2(&z, GZIP_OR_ZLIB) != Z_OK)
-        return kg_fail(err, KG_ENOMEM, "no memory for unpacking");
+        return kg_fail(err, KG_ENOMEM, "no memory for decompression");
     status = inflate_all(&z, bytes, err);
     inflateEnd(&z);
     return status;
@@ -297,7 +297,7 @@ static kg_status zstd_failed(const struct kg_unpack *u, size_t code,
         snprintf(found, sizeof found, "%llu", (unsigned long long)window);
     return kg_fail(err, KG_EUNSUPPORTED,
                    "%s: expected zstd data with a window of at most %d bytes (zstd "
-                   "--long=27), found %s: pack it again with a smaller one",
+                   "--long=27), found %s: compress it again with a smaller one",
                    u->path, MAX_ZSTD_WINDOW, found);
 }
 
@@ -391,7 +391,7 @@ static kg_status start_codec(struct kg_unpack *u, struct kg_err *err)
         u->zstd = ZSTD_createDCtx();
     if ((u->codec == KG_CODEC_GZIP && !u->z_ready) ||
         (u->codec == KG_CODEC_ZSTD && !u->zstd))
-        return kg_fail(err, KG_ENOMEM, "%s: no memory for unpacking", u->path);
+        return kg_fail(err, KG_ENOMEM, "%s: no memory for decompression", u->path);
     return unpack_some(u, &u->text_n, u->text, BUFFER_BYTES, err);
 }
 

@@ -160,8 +160,8 @@ static kg_status folder_read(struct folder *f, const char *dir, struct kg_err *e
     *f = (struct folder){.dir = dir};
     if (!kg_file_exists(kg_path_in(dir, "results.json").text))
         return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected a finished evaluation, found no results.json; the "
-                       "command that began it goes on",
+                       "%s: expected a finished evaluation, found no results.json; "
+                       "repeat its command to continue it",
                        dir);
     return read_problems(f, kg_path_in(dir, "problems.jsonl").text, err);
 }
@@ -174,8 +174,7 @@ static kg_status same_problems(const struct set *a, const struct set *b,
 {
     if (strcmp(a->name, b->name) != 0)
         return kg_fail(err, KG_ECONFLICT,
-                       "expected the same sets, found %s in %s and %s "
-                       "in %s at its place",
+                       "expected the same sets, found %s in %s and %s in %s instead",
                        a->name, in_a->dir, b->name, in_b->dir);
     if (a->n != b->n)
         return kg_fail(
@@ -188,7 +187,7 @@ static kg_status same_problems(const struct set *a, const struct set *b,
         if (p->number != q->number)
             return kg_fail(err, KG_ECONFLICT,
                            "set %s: expected the same problems, found problem %lld in %s "
-                           "and %lld in %s at its place",
+                           "and %lld in %s instead",
                            a->name, (long long)p->number, in_a->dir, (long long)q->number,
                            in_b->dir);
         if (p->truth != q->truth)

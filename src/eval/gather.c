@@ -157,8 +157,8 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
                               struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
-                   "answers: expected %zu up to those of %s, found another number: the "
-                   "ranks do not share the same requests",
+                   "answers: expected %zu up to the share of %s, found another number: "
+                   "the ranks have different requests",
                    expected, kg_ranks_name(ranks, rank).text);
 }
 

@@ -99,7 +99,7 @@ static void warn_of_room(const struct kg_eval_set *set, const struct kg_prompts 
         n += (int64_t)prompts->ids[i].n + most > positions;
     if (n > 0)
         kg_log_warn("set %s: %zu of %zu prompts leave less than max_tokens %d of the "
-                    "model's %d positions: answers to them end there",
+                    "model's %d positions: their completions end there",
                     set->name, n, prompts->n, most, positions);
 }
 

@@ -159,10 +159,10 @@ kg_status kg_eval_classes(int32_t *class_of, const struct kg_eval_answer *answer
                           struct kg_err *err)
 {
     if (!task->extract || !task->same)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "maj@k: expected a task that says when two answers are the same, "
-                       "found %s, which does not",
-                       task->name);
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "maj@k: expected a task that can compare two answers, found %s, which cannot",
+            task->name);
     for (int64_t p = 0; p < problems; p++) {
         int32_t classes = 0;
 

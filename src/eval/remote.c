@@ -293,7 +293,7 @@ static void log_room(const struct asking *q)
         n += q->room[p] > 0 && q->room[p] < most;
     if (n > 0)
         kg_log_info("set %s: %zu of %zu prompts leave less than max_tokens %d of the "
-                    "server's %lld: answers to them end there",
+                    "server's %lld: their completions end there",
                     q->set->name, n, q->set->data.n, most, (long long)q->remote->max_len);
 }
 
@@ -467,13 +467,13 @@ static kg_status check_prompt(const struct kg_eval_remote *r, struct kg_eval_set
     if (set->special != KG_SPECIAL_AUTO)
         return kg_fail(err, KG_EINVAL,
                        "set %s: add_special: expected auto, found another value: the "
-                       "tokens of a prompt are the server's",
+                       "server tokenises prompts",
                        set->name);
     if (r->opts.completions || !opening || !*opening)
         return KG_OK;
-    kg_log_warn("set %s: opening is left to the chat template of the server: whether its "
-                "prompts end in '%.40s' is not known here (--api completions with a "
-                "chat_template file makes them here)",
+    kg_log_warn("set %s: the server's chat template must add the opening '%.40s', which "
+                "cannot be checked here (--api completions with a chat_template file "
+                "makes the prompts here)",
                 set->name, opening);
     set->task_opts.prompt.opening = NULL;
     return KG_OK;

@@ -1,9 +1,9 @@
-/* Answers from a server that speaks OpenAI's protocol: one request for each sample.
+/* Samples from a server with OpenAI's protocol, one request per sample.
  *
- * Requests are in flight up to a bound, and tried again when a failure may pass
- * (net/http_client.h). The seed of the sample goes with each, so that a kedge server
- * gives the bits that the engine of this process would; another server does what it does
- * with a seed. What is graded is choices[0]'s text or message content, as it comes.
+ * The number of requests in flight is bounded, and failures that may pass are retried
+ * (net/http_client.h). Each request has the seed of its sample, so a kedge server returns
+ * the same bits as the local engine; other servers use the seed as they like. The text or
+ * message content of choices[0] is graded.
  */
 #ifndef KG_EVAL_REMOTE_H
 #define KG_EVAL_REMOTE_H
@@ -12,7 +12,7 @@
 
 struct kg_eval_remote_opts {
     const char *base_url; /* "http://127.0.0.1:8000/v1" */
-    const char *model;    /* NULL: the only one that the server lists */
+    const char *model;    /* NULL: the only one in the server's list */
     bool completions;     /* POST /completions with text; else /chat/completions */
     const char *key;      /* NULL: none */
     int in_flight;        /* requests at once; 0: 16 */
@@ -24,19 +24,21 @@ struct kg_eval_remote_opts {
 struct kg_eval_remote {
     struct kg_eval_source source; /* first */
     struct kg_eval_remote_opts opts;
-    char *url;       /* owned: where requests go */
-    char *model;     /* owned */
-    bool listed;     /* the list of models was asked for */
-    int64_t max_len; /* positions of the model by that list; 0: not said. An answer gets
-                      * what its prompt leaves of them, as here */
+    char *url;   /* owned: URL of requests */
+    char *model; /* owned */
+    bool listed; /* the list of models was fetched */
+    /* the model's context length in that list; 0: unknown. max_tokens is limited to what
+     * the prompt leaves, as in the local engine */
+    int64_t max_len;
     struct kg_http_client *client;
-    double heard; /* when it answered last, or the client was opened */
+    double heard; /* time of the last response, or of opening */
 };
 
-/* Opens nothing but asks for the list of models where none is named; else it is asked
- * for once, for the model's positions, when the first set is prepared.
- * errors: EINVAL (no http:// or https:// address), EIO, ETIMEOUT (server not reached),
- * EFORMAT (an answer of another shape), ENOTFOUND (no or several models: named) */
+/* Fetches the list of models if no model is named; else the first set fetches it, for the
+ * context length.
+ * errors: EINVAL (not an http:// or https:// address), EIO, ETIMEOUT (server not
+ * reached), EFORMAT (an unexpected response), ENOTFOUND (no model, or several: lists
+ * them) */
 kg_status kg_eval_remote_open(struct kg_eval_remote *r,
                               const struct kg_eval_remote_opts *opts,
                               struct kg_err *err) KG_MUST_CHECK;

@@ -133,8 +133,8 @@ static kg_status same_sets(const struct kg_results *r, const struct kg_suite *be
     KG_TRY_GOTO(out, put_names(&is, suite, err));
     if (strcmp(kg_str_text(&was), kg_str_text(&is)) != 0)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the sets that it was begun with (%.200s), found "
-                         "%.200s; name another --out",
+                         "%s: expected the sets of its start (%.200s), found %.200s; "
+                         "name another --out",
                          r->dir, kg_str_text(&was), kg_str_text(&is));
 out:
     kg_str_release(&was);
@@ -151,8 +151,8 @@ static kg_status same_config(const struct kg_results *r, const struct kg_suite *
 
     if (status == KG_OK && n > 0)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the config that it was begun with, found %zu "
-                         "change%s: %.400s; name another --out",
+                         "%s: expected the config of its start, found %zu change%s: "
+                         "%.400s; name another --out",
                          r->dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
     kg_str_release(&diff);
     return status;
@@ -252,7 +252,7 @@ static kg_status read_lines(uint64_t *good, const struct kg_map *map, const char
         if (!end)
             return KG_OK;
         if (kg_json_parse(&doc, line, (size_t)(end - line), where, &parse) != KG_OK) {
-            kg_log_warn("%s; it and what follows is sampled again", parse.message);
+            kg_log_warn("%s; it and all later samples are sampled again", parse.message);
             return KG_OK;
         }
         status = fn(user, &doc,

@@ -1,16 +1,17 @@
-/* The folder that an evaluation leaves, and takes up again after any interruption.
+/* The folder of an evaluation, from which it continues after any interruption.
  *
  *     config.yaml         the resolved suite
- *     manifest.json       version and hashes of what went in
- *     journal.jsonl       every finished answer, in the order in which they came; goes
- *     samples.jsonl.zst   the same in order: set, problem, sample
+ *     manifest.json       version and hashes of the inputs
+ *     journal.jsonl       every finished sample in order of completion; removed at the
+ *                         end
+ *     samples.jsonl.zst   the same, sorted by set, problem and sample
  *     problems.jsonl      every problem with its values
- *     results.json        metrics of sets, groups and all; written last
+ *     results.json        metrics of sets, groups and all sets; written last
  *
- * A folder without results.json is not finished: the answers of its journal count, what
- * is cut off at its end is dropped. A sample depends on its seed alone, so the last three
- * files have the same bytes whether it was interrupted or not. Nothing in them says when
- * or where.
+ * A folder without results.json is unfinished: the samples in its journal are kept, and
+ * an incomplete last line is dropped. A sample depends only on its seed, so the last
+ * three files have the same bytes with and without interruption. They contain no times or
+ * places.
  */
 #ifndef KG_EVAL_RESULTS_H
 #define KG_EVAL_RESULTS_H
@@ -24,7 +25,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where the line of an answer is: bytes of the journal. */
+/* The place of a sample's line: bytes of the journal. */
 struct kg_result_place {
     uint64_t at;
     uint64_t n;
@@ -35,33 +36,33 @@ struct kg_results {
     struct kg_file_lock lock;
     struct kg_file_writer journal;
     bool writing;  /* the journal is open */
-    bool complete; /* results.json was there */
+    bool complete; /* results.json exists */
 };
 
-/* Make the folder, or take it up: then config and inputs must be those it was begun with.
- * inputs: JSON object of data/inputs.h
- * errors: ECONFLICT (another config or other inputs, the difference named; another
- * process at work in it; not a folder of results), EIO */
+/* Creates the folder, or continues it if config and inputs are the same. inputs: JSON
+ * object of data/inputs.h
+ * errors: ECONFLICT (another config or other inputs, names the difference; another
+ * process is using it; not a folder of results), EIO */
 kg_status kg_results_open(struct kg_results *r, const char *dir,
                           const struct kg_suite *suite, const char *inputs,
                           struct kg_err *err) KG_MUST_CHECK;
 void kg_results_close(struct kg_results *r); /* {0} allowed */
 
-/* Every answer that is there, once; then the journal is open for more. A line that does
- * not end, or is no JSON, and all behind it are cut off. */
+/* Calls fn for every sample in the journal, then opens the journal for more. A line that
+ * is incomplete or not JSON is cut off, with all lines after it. */
 typedef kg_status (*kg_result_fn)(void *user, const struct kg_json_doc *line,
                                   struct kg_result_place place, struct kg_err *err);
 kg_status kg_results_read(struct kg_results *r, kg_result_fn fn, void *user,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Add the line of an answer, "{..}\n". */
+/* Appends the line of a sample, "{..}\n". */
 kg_status kg_results_put(struct kg_results *r, struct kg_result_place *place,
                          const struct kg_str *line, struct kg_err *err) KG_MUST_CHECK;
 
-/* Write the last three files; the journal goes. places (n): every line, in order; a
- * frame of the compressed file ends where the set changes, after ends[i] lines. */
+/* Writes the last three files and removes the journal. places (n): every line, in order;
+ * a frame of the compressed file ends where the set changes, after ends[i] lines. */
 struct kg_results_end {
     const struct kg_result_place *places;
-    const size_t *ends; /* (n_ends), rising; the last is the number of places */
+    const size_t *ends; /* (n_ends), increasing; the last is the number of places */
     size_t n_ends;
     const struct kg_str *problems;
     const struct kg_str *results;

@@ -216,7 +216,7 @@ static kg_status read_further(struct kg_grade *g, struct kg_further_names *names
 
         if (!name || strlen(name) >= KG_FURTHER_NAME)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: expected numbers by names of less than %d bytes",
+                           "%s: expected numbers with names of less than %d bytes",
                            line->where, KG_FURTHER_NAME);
         KG_TRY(kg_further_find(&k, names, name, err));
         g->further.said |= (uint32_t)1 << k;
@@ -386,10 +386,10 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     struct pending *p;
 
     if (w->now->set->episode.env && !fresh->episode)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected an episode (env %s), found an answer of one turn: who "
-                       "answers here plays none",
-                       w->now->set->episode.env->name);
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "env %s needs multi-turn episodes, which a remote server cannot run",
+            w->now->set->episode.env->name);
     p = &w->pending[w->n_pending];
     *p = (struct pending){.fresh = *fresh};
     if (fresh->sums)
@@ -540,7 +540,7 @@ static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *e
         return status;
     }
     if (status == KG_EINTERRUPTED && w->kept)
-        kg_log_info("%s: what was answered is kept; the same command goes on",
+        kg_log_info("%s: finished samples are kept; the same command continues",
                     w->run->out);
     return kg_err_prefix(err, "set %s", s->set->name);
 }

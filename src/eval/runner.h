@@ -1,12 +1,12 @@
-/* Running a suite: every answer from a source, graded as it comes, kept, and counted.
+/* Runs a suite: gets samples from a source, grades and stores each as it arrives, and
+ * computes the metrics.
  *
- * A source answers the problems of a set: the engine of this process (kg_eval_local) or a
- * server (eval/remote.h). What it is asked for are the samples that are not there yet;
- * what it gives, in any order, is graded and kept at once. So an evaluation can be left
- * at any moment and taken up again.
+ * A source samples the problems of a set: the local engine (kg_eval_local) or a server
+ * (eval/remote.h). It is asked only for the missing samples and returns them in any
+ * order. So an evaluation can be interrupted and continued at any moment.
  *
- * Among ranks the answers of a set are dealt in rounds: each rank makes and grades its
- * share, and the lines of all go to the first, which keeps, counts and reports.
+ * With ranks, the samples of a set are dealt in rounds: each rank computes and grades its
+ * share, and all lines go to rank 0, which stores, counts and reports.
  */
 #ifndef KG_EVAL_RUNNER_H
 #define KG_EVAL_RUNNER_H
@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A fresh answer. text borrowed: without special tokens, cut before a stop string. */
+/* A new sample. text borrowed: without special tokens, cut before a stop string. */
 struct kg_eval_fresh {
     size_t problem; /* index into the set's records */
     int32_t sample;
@@ -28,40 +28,40 @@ struct kg_eval_fresh {
     size_t n;
     int64_t tokens;
     enum kg_finish finish;
-    const struct kg_eval_answer *sums; /* its token sums where it is scored; or NULL */
-    double
-        extra[KG_EVAL_EXTRAS]; /* of episodes: calls, turns, answered, invalid, failed */
-    /* of an episode, whose text is what the model wrote; NULL: one turn. Taken over:
-     * {0} afterwards */
+    const struct kg_eval_answer *sums; /* its token sums if it is scored; else NULL */
+    double extra[KG_EVAL_EXTRAS]; /* episodes: calls, turns, answered, invalid, failed */
+    /* for an episode (text is then the model's text); NULL: a single turn. Taken: {0}
+     * afterwards */
     struct kg_episode_text *episode;
 };
 typedef kg_status (*kg_eval_take_fn)(void *user, const struct kg_eval_fresh *fresh,
                                      struct kg_err *err);
 
 struct kg_eval_source {
-    /* Load the set's problems and whatever else it needs of them. */
+    /* Loads the set's problems and prepares sampling. */
     kg_status (*prepare)(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err);
-    /* Give `take` every sample that there (problems * samples) does not mark, once. */
+    /* Calls `take` once for every sample that there (problems * samples) does not
+     * mark. */
     kg_status (*answer)(struct kg_eval_source *self, struct kg_eval_set *set,
                         const bool *there, kg_eval_take_fn take, void *user,
                         struct kg_err *err);
-    /* Append what identifies the model to the inputs of the manifest. NULL: nothing. */
+    /* Appends the model's identity to the inputs of the manifest. NULL: nothing. */
     kg_status (*put_inputs)(struct kg_eval_source *self, struct kg_str *out,
                             struct kg_err *err);
 };
 
-/* ---- the engine of this process ---- */
+/* ---- the local engine ---- */
 struct kg_eval_local {
     struct kg_eval_source source; /* first; filled by kg_eval_local_init */
-    const struct kg_model *model; /* borrowed, as all that follows */
+    const struct kg_model *model; /* borrowed, as all below */
     const struct kg_tokenizer *tok;
     const char *model_dir;
-    const char *adapter_dir;          /* of adapters beside its weights; NULL: none */
+    const char *adapter_dir;          /* adapter folder of model_dir; NULL: none */
     const struct kg_model *reference; /* NULL: no KL */
-    const char *reference_dir;        /* with it */
+    const char *reference_dir;        /* of reference */
     int32_t max_batch;
-    bool score; /* entropy and KL of the sampled tokens too */
+    bool score; /* also compute entropy and KL of the sampled tokens */
 };
 void kg_eval_local_init(struct kg_eval_local *l);
 
@@ -70,8 +70,7 @@ struct kg_eval_set_report {
     struct kg_eval_score score;
     struct kg_eval_answer *answers; /* (n) owned */
     size_t n;
-    /* problems with an answer that ended for its length before max_tokens: where the
-     * model's positions end */
+    /* problems with a sample that reached the model's context length before max_tokens */
     int64_t cut_short;
 };
 struct kg_eval_group_report {
@@ -91,28 +90,29 @@ void kg_eval_report_release(struct kg_eval_report *r); /* {0} allowed */
 
 struct kg_eval_run {
     const struct kg_suite *suite; /* resolved */
-    struct kg_eval_set *sets;     /* (suite->n) initialised; problems are loaded here */
+    struct kg_eval_set *sets;     /* (suite->n) empty; kg_eval_suite loads the problems */
     struct kg_eval_source *source;
-    const char *out; /* folder of results; NULL: nothing is kept */
-    /* without a folder: called for the line of every answer, in order; NULL allowed */
+    const char *out; /* results folder; NULL: nothing is stored */
+    /* without a folder: called for the line of every sample, in order; NULL allowed */
     kg_status (*dump)(void *user, const char *line, size_t n, struct kg_err *err);
     void *user;
-    struct kg_ranks *ranks; /* each calls it alike, out and dump act on the first; NULL:
-                             * alone; borrowed */
+    /* all ranks make the same call, out and dump act on rank 0; NULL: a single process;
+     * borrowed */
+    struct kg_ranks *ranks;
 };
-/* report: on the first rank; of the others it stays empty
+/* report: on rank 0; stays empty on the others
  * errors: those of the source on any rank; ECONFLICT (the folder is of another
  * evaluation) */
 kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run *run,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- how a report is written ---- */
+/* ---- output of a report ---- */
 /* The object of results.json. */
 kg_status kg_eval_report_json(struct kg_str *out, const struct kg_eval_report *r,
                               const struct kg_suite *suite,
                               const struct kg_eval_set *sets,
                               struct kg_err *err) KG_MUST_CHECK;
-/* "3 of 30 problems have an answer ..."; nothing where none was cut short. */
+/* "3 of 30 problems have an answer ..."; nothing if none was cut short. */
 kg_status kg_eval_report_put_cut(struct kg_str *out, const struct kg_eval_set_report *r,
                                  const struct kg_eval_set *set,
                                  struct kg_err *err) KG_MUST_CHECK;
@@ -121,7 +121,7 @@ kg_status kg_eval_report_table(struct kg_str *out, const struct kg_eval_report *
                                const struct kg_suite *suite,
                                const struct kg_eval_set *sets,
                                struct kg_err *err) KG_MUST_CHECK;
-/* One line for each problem: set, problem, id, prompt, ground_truth, metrics. */
+/* One line per problem: set, problem, id, prompt, ground_truth, metrics. */
 kg_status kg_eval_report_problems(struct kg_str *out, const struct kg_eval_report *r,
                                   const struct kg_eval_set *sets,
                                   struct kg_err *err) KG_MUST_CHECK;

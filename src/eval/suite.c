@@ -569,10 +569,10 @@ static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
     if (strcmp(set->task->name, "math") == 0)
         KG_TRY(kg_math_mode_find(&mode, set->task_opts.grader, err));
     if (set->ks.n_maj > 0 && !set->task->same)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "maj_k: expected a task that says when two answers are the same, "
-                       "found %s, which does not",
-                       set->task->name);
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "maj_k: expected a task that can compare two answers, found %s, which cannot",
+            set->task->name);
     if (set->path.len == 0 && !set->task->levels)
         return kg_fail(err, KG_EINVAL,
                        "expected a data file, found none (task %s does not generate "
@@ -797,8 +797,8 @@ static kg_status choose_chat(struct kg_eval_set *set, const char *model_dir,
         return KG_OK;
     if (is_auto && !model_dir && how->user_turn)
         return kg_fail(err, KG_EINVAL,
-                       "chat_template: expected a file, found auto: the template of a "
-                       "server is not known here");
+                       "chat_template: expected a file, found auto: the server's "
+                       "template is unknown");
     if (is_auto && (!model_dir || (set->path.len == 0 && !how->user_turn)))
         return KG_OK;
     return kg_prompt_choose(&set->chat, how, set->chat_name, model_dir, err);

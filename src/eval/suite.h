@@ -1,10 +1,10 @@
-/* A suite: which problems a model is evaluated on, and how.
+/* A suite: the problems of an evaluation, and its settings.
  *
- * A YAML file with the sections suite (name, seed), sets (one mapping for each set, under
- * its name) and defaults (what holds for every set that does not say otherwise). Every
- * key stands in one table, set_rows of suite.c, but those of a retriever, which recipes
- * have too (task/env.h). A resolved suite gives every set a value
- * for every key, and is what a results folder keeps and compares.
+ * A YAML file with the sections suite (name, seed), sets (a mapping per set, under its
+ * name) and defaults (values for sets without their own). All keys are in one table,
+ * set_rows of suite.c, except those of a retriever, which recipes have too (task/env.h).
+ * A resolved suite has a value for every key of every set; a results folder stores it and
+ * compares it.
  */
 #ifndef KG_EVAL_SUITE_H
 #define KG_EVAL_SUITE_H
@@ -31,34 +31,33 @@ struct kg_suite_about {
 
 struct kg_suite {
     struct kg_config *config; /* owned */
-    /* (n_all) owned: the n sets that are evaluated, then those that suite.sets leaves
-     * out; both in the order of the file */
+    /* (n_all) owned: first the n selected sets, then those excluded by suite.sets; both
+     * in file order */
     char **names;
     size_t n;
     size_t n_all;
-    bool is_file;            /* false: there is one set, which flags make */
-    struct kg_opt_row *rows; /* owned, and their keys */
+    bool is_file;            /* false: a single set, made from flags */
+    struct kg_opt_row *rows; /* owned, with their keys */
 };
 
-/* path NULL: the one set KG_EVAL_SET, every key at its default.
- * errors: those of kg_config_load_yaml, EINVAL (no set, a name with other bytes than
+/* path NULL: the single set KG_EVAL_SET with default values.
+ * errors: those of kg_config_load_yaml, EINVAL (no set, a name with characters other than
  * letters, digits, _ and -) */
 kg_status kg_suite_open(struct kg_suite *s, const char *path,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_suite_release(struct kg_suite *s); /* {0} allowed */
-/* What is said of the suite as a whole; borrowed until its config is changed. */
+/* The suite's own keys; borrowed until its config changes. */
 struct kg_suite_about kg_suite_about(const struct kg_suite *s);
-/* Give suite.sets the sets that a list "a,b" names; without: of those that it has
- * (where it is empty: of all) the others.
- * errors: EINVAL (a name of no set, none left) */
+/* Sets suite.sets to the sets in a list "a,b"; without: removes these sets from
+ * suite.sets (if that is empty, from all).
+ * errors: EINVAL (an unknown set, none left) */
 kg_status kg_suite_pick(struct kg_suite *s, const char *list, bool without,
                         const char *where, struct kg_err *err) KG_MUST_CHECK;
-/* Leave out what suite.sets does not name.   errors: EINVAL (a name of no set) */
+/* Drops the sets that suite.sets does not name.   errors: EINVAL (an unknown set) */
 kg_status kg_suite_choose(struct kg_suite *s, struct kg_err *err) KG_MUST_CHECK;
-/* Give every set a value for every key that it does not say, the one of defaults; then
- * choose. */
+/* Fills in the defaults of every set, then chooses. */
 kg_status kg_suite_resolve(struct kg_suite *s, struct kg_err *err) KG_MUST_CHECK;
-/* Give a key to all sets. */
+/* Sets a key of all sets. */
 kg_status kg_suite_set_all(struct kg_suite *s, const char *key, const char *value,
                            const char *where, struct kg_err *err) KG_MUST_CHECK;
 
@@ -71,57 +70,56 @@ struct kg_eval_set {
         struct kg_opt_list pass_k, maj_k, stops;
     } said;
     const char *group;     /* "" for none */
-    const char *source;    /* where the data come from, "" unknown */
+    const char *source;    /* origin of the data, "" if unknown */
     const char *licence;   /* of the data */
     const char *chat_name; /* auto, none, or a file */
-    const char *only;      /* data_source of the records that count, "" for all */
-    struct kg_str path;    /* owned: the data file, "" where problems are generated */
-    struct kg_str encoder; /* owned: folder of the retriever's, "" where it has none */
+    const char *only;      /* data_source of the records to use, "" for all */
+    struct kg_str path;    /* owned: the data file, "" if problems are generated */
+    struct kg_str encoder; /* owned: folder of the retriever's encoder, "" if none */
     const struct kg_task_row *task;
     /* the set owns its chat, excluded, running and rewards */
     struct kg_task_opts task_opts;
-    struct kg_further_names further; /* said by graders so far */
+    struct kg_further_names further; /* additional numbers returned by graders so far */
     enum kg_special special;
-    char exclude_key[2 * KG_SUITE_NAME_BYTES]; /* of task_opts */
+    char exclude_key[2 * KG_SUITE_NAME_BYTES]; /* used by task_opts */
     struct kg_sampling sampling;
-    struct kg_episode_opts episode; /* env NULL: answers of one turn */
+    struct kg_episode_opts episode; /* env NULL: single turns */
     int32_t samples;
-    int64_t limit;  /* problems used at most; 0: all */
-    int64_t expect; /* records that the file must have; 0: any number */
+    int64_t limit;  /* maximum number of problems; 0: all */
+    int64_t expect; /* number of records that the file must have; 0: any */
     struct kg_eval_ks ks;
     struct kg_chat_template *chat; /* owned or NULL */
     struct kg_dataset data;        /* owned: the problems, once loaded */
-    int64_t records;               /* that the file has */
+    int64_t records;               /* number of records in the file */
 };
 
-/* Set i as the suite says, nothing opened.   data_dir: in front of relative paths, NULL
- * for none
- * errors: EINVAL (unknown task, a k that is no number or over the samples, ...), all with
- * the name of the set */
+/* Set i of the suite, without opening files. data_dir: prefix of relative paths, NULL for
+ * none
+ * errors: EINVAL (unknown task, a k that is no number or exceeds the samples, ...), all
+ * with the name of the set */
 kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, size_t i,
                            const char *data_dir, struct kg_err *err) KG_MUST_CHECK;
 void kg_eval_set_release(struct kg_eval_set *set); /* {0} allowed */
-/* Read the problems.   chat: NULL, or the template instead of the one the set names
- * (taken over); model_dir: of chat_template auto, NULL where there is none
- * errors: those of the task; EINVAL (another number of records than expected, none left),
- * with the name of the set */
+/* Reads the problems. chat: NULL, or a template that replaces the one the set names
+ * (taken); model_dir: for chat_template auto, NULL if there is none
+ * errors: those of the task; EINVAL (an unexpected number of records, none left), with
+ * the name of the set */
 kg_status kg_eval_set_load(struct kg_eval_set *set, struct kg_chat_template *chat,
                            const char *model_dir, struct kg_err *err) KG_MUST_CHECK;
-/* Whether there is a data file, where one is needed. */
+/* Whether the data file exists, or none is needed. */
 bool kg_eval_set_has_data(const struct kg_eval_set *set);
 /* "expected FILE: 30 records (from ..., licence ...)" */
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* A name to be excluded that no record of a loaded set has (a list that is given to
- * several sets: of none of them) is an error; a warning where a set of the suite has the
- * list and is left out or not loaded. */
+/* It is an error if no loaded set with a list of excluded names has a record of one of
+ * these names; a warning if a set with the same list was not selected or loaded. */
 kg_status kg_suite_check_excluded(const struct kg_suite *s,
                                   const struct kg_eval_set *sets,
                                   struct kg_err *err) KG_MUST_CHECK;
-/* How the set is evaluated. */
+/* The evaluation options of a set. */
 struct kg_eval_opts kg_eval_set_opts(const struct kg_eval_set *set);
 
-/* Every set initialised; all missing data files in one error.   sets: owned (n) */
+/* Initialises every set; one error lists all missing data files. sets: owned (n) */
 kg_status kg_suite_sets(struct kg_eval_set **sets, const struct kg_suite *s,
                         const char *data_dir, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_suite_check_data(const struct kg_eval_set *sets, size_t n,

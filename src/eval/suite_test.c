@@ -79,7 +79,7 @@ static void a_suite_that_is_wrong_says_where(void **state)
         {"sets:\n  a:\n    data: data.jsonl\n    maj_k: [x]\n", KG_EINVAL,
          "sets.a.maj_k: expected a k"},
         {"sets:\n  a:\n    task: countdown\n    level: easy\n    maj_k: [1]\n",
-         KG_EUNSUPPORTED, "maj_k: expected a task that says"},
+         KG_EUNSUPPORTED, "maj_k: expected a task that can compare"},
         {"sets:\n  a:\n    data: data.jsonl\n    expect: 30\n", KG_EINVAL,
          "expected 30 records, found 4"},
         {"sets:\n  a:\n    data: data.jsonl\n    only_source: even\n", KG_EINVAL,
@@ -262,14 +262,14 @@ static void what_is_left_out_by_name_is_there(void **state)
     (void)state;
     assert_int_equal(two_sets("sets.b.exclude", "2"), KG_EFORMAT);
     says("set b: ");
-    says("to leave them out: sets.b.exclude=\"2,bad\"");
+    says("to drop them: sets.b.exclude=\"2,bad\"");
     ok(two_sets("sets.b.exclude", "bad"));
     assert_int_equal(two_sets("sets.b.exclude", "bad,nope"), KG_EINVAL);
-    says("sets.b.exclude: expected names of records of task math (ids, else lines), "
-         "found 'nope', which none has");
+    says("sets.b.exclude: expected ids (or lines) of records of task math, found 'nope', "
+         "which no record has");
     ok(two_sets("defaults.exclude", "bad,p")); /* each of another set */
     assert_int_equal(two_sets("defaults.exclude", "bad,nope"), KG_EINVAL);
-    says("defaults.exclude: expected names of records of task math");
+    says("defaults.exclude: expected ids (or lines) of records of task math");
 }
 
 /* What the message says, as it stands there, makes the run go. */
@@ -286,10 +286,10 @@ static void the_advice_about_gold_answers_can_be_followed(void **state)
         char key[64], list[64];
 
         assert_int_equal(two_sets(cases[i].key, cases[i].list), KG_EFORMAT);
-        const char *advice = strstr(err.message, "to leave them out: ");
+        const char *advice = strstr(err.message, "to drop them: ");
         assert_non_null(advice);
-        assert_int_equal(
-            sscanf(advice, "to leave them out: %63[^=]=\"%63[^\"]\"", key, list), 2);
+        assert_int_equal(sscanf(advice, "to drop them: %63[^=]=\"%63[^\"]\"", key, list),
+                         2);
         assert_string_equal(key, cases[i].advised);
         ok(two_sets(key, list));
     }
@@ -318,8 +318,9 @@ static void a_list_may_name_records_of_a_set_that_is_left_out(void **state)
     kg_log_set_stream(NULL, false);
     fclose(f);
     ok(kg_file_read(&said, in_dir("said"), 1 << 16, &err));
-    assert_non_null(strstr(said.data, "defaults.exclude: expected names"));
-    assert_non_null(strstr(said.data, "found 'bad', which none has of those that were"));
+    assert_non_null(strstr(said.data, "defaults.exclude: expected ids"));
+    assert_non_null(
+        strstr(said.data, "found 'bad', which no record has of those that were"));
     kg_str_release(&said);
     put("suite.yaml", suite_yaml);
 }
@@ -379,7 +380,7 @@ static void sets_can_be_left_out(void **state)
     release(&o);
     release(&all);
     assert_int_equal(run(&o, "part", NULL, source(-1, 8)), KG_ECONFLICT);
-    says("expected the sets that it was begun with (odd, two; left out: all), found all, "
+    says("expected the sets of its start (odd, two; left out: all), found all, "
          "odd, two");
     release(&o);
     ok(run(&o, "part", "suite.sets=[odd, two]", source(0, 8)));
@@ -635,7 +636,7 @@ static void a_folder_of_another_evaluation_is_refused(void **state)
     put("data.jsonl", suite_data);
     put("suite.yaml", "sets:\n  new:\n    data: data.jsonl\n    task: qa-number\n");
     assert_int_equal(run(&o, "mine", NULL, source(-1, 8)), KG_ECONFLICT);
-    says("expected the sets that it was begun with (all, odd, two), found new");
+    says("expected the sets of its start (all, odd, two), found new");
     release(&o);
     put("suite.yaml", suite_yaml);
     ok(kg_file_make_dirs(in_dir("theirs"), &err));

@@ -60,10 +60,10 @@ kg_status kg_lib_take(void *own, size_t own_bytes, const void *theirs, const cha
                        name, own_bytes, size);
     for (size_t i = own_bytes; i < size; i++)
         if (bytes[i] != 0)
-            return kg_fail(err, KG_EINVAL,
-                           "%s: a field at byte %zu is set that libkedge %s does not "
-                           "know",
-                           name, i, KG_VERSION);
+            return kg_fail(
+                err, KG_EINVAL,
+                "%s: the field at byte %zu is set, but libkedge %s does not know it",
+                name, i, KG_VERSION);
     memset(own, 0, own_bytes);
     memcpy(own, theirs, size < own_bytes ? size : own_bytes);
     return KG_OK;

@@ -1,8 +1,8 @@
-/* Inside lib/: the way in and out of the library.
+/* Internal to lib/: conversion of arguments and results.
  *
- * Public structs carry their size, so that a program built against an older or newer
- * header works: what the caller's struct lacks is zero, and what this library does not
- * know must be zero. Everything behind that is the modules' own.
+ * Public structs carry their size, so that programs built against an older or newer
+ * header work: fields missing in the caller's struct are zero, and fields unknown to this
+ * library must be zero.
  */
 #ifndef KG_LIB_LIB_INTERNAL_H
 #define KG_LIB_LIB_INTERNAL_H
@@ -17,35 +17,35 @@ struct kedge_algo {
     struct kg_algo algo;
 };
 
-/* own (own_bytes) out: the caller's struct as far as both know it, the rest zero.
- * errors: EINVAL (NULL, size not set, a field set that this library does not know) */
+/* own (own_bytes) out: the caller's struct as far as both sides know it, the rest zero.
+ * errors: EINVAL (NULL, size not set, an unknown field is set) */
 kg_status kg_lib_take(void *own, size_t own_bytes, const void *theirs, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
-/* The same struct back to the caller, as far as both know it. */
+/* Copies the struct back to the caller, as far as both sides know it. */
 void kg_lib_give(void *theirs, const void *own, size_t own_bytes);
 
 #define KG_LIB_TAKE(own, theirs, err)                                                    \
     KG_TRY(kg_lib_take(&(own), sizeof(own), theirs, #theirs, err))
 
-/* Status and error to the caller, whose err may be NULL. */
+/* Passes status and error to the caller, whose err may be NULL. */
 int kg_lib_report(kg_status status, const struct kg_err *mine, struct kedge_err *err);
 
-/* errors: EINVAL, when a pointer that must be given is NULL */
+/* errors: EINVAL, if a required pointer is NULL */
 kg_status kg_lib_given(const void *pointer, const char *name,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* begin (S+1) starts at 0, never falls and ends at n (n < 0: anywhere).
+/* begin (S+1) must start at 0, never decrease, and end at n (n < 0: anywhere).
  * errors: EINVAL */
 kg_status kg_lib_check_begin(const int64_t *begin, int64_t n_seqs, int64_t n,
                              const char *name, struct kg_err *err) KG_MUST_CHECK;
 
-/* Of (n) log-probs no finite one is above 1: rounding leaves one a little above 0, more
- * is something else. NULL is allowed.   errors: EINVAL */
+/* Checks that no finite log-prob of (n) is above 1: rounding may leave one slightly above
+ * 0, more is an error. NULL is allowed.   errors: EINVAL */
 kg_status kg_lib_check_logp(const double *x, int64_t n, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* The numbers of the algorithm and what its rows need of each other; every need counts
- * as met, and compositions that mislead pass. */
+/* Checks the algorithm's numbers and the requirements between its rows; all needs count
+ * as met, and misleading compositions are allowed. */
 kg_status kg_lib_check_algo(const struct kedge_algo *algo,
                             struct kg_err *err) KG_MUST_CHECK;
 

@@ -125,7 +125,7 @@ static bool number(struct calculation *c, fmpq_t out)
     if (whole < 0 || places < 0)
         return refuse(c, "a number has too many digits");
     if (whole + places == 0)
-        return refuse(c, "a point stands without digits");
+        return refuse(c, "a decimal point has no digits");
     digits[whole + places] = 0;
     if (fmpz_set_str(fmpq_numref(out), digits, 10) != 0)
         return refuse(c, "a number cannot be read");

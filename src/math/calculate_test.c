@@ -60,7 +60,7 @@ static void what_has_no_value_says_why(void **state)
     expect("9 ^ 9 ^ 9", "no value: the numbers grow too large", false);
     expect("2 ^ 99999999999", "no value: an exponent is too large", false);
     expect("1 ^ 2000000000", "1", true);
-    expect(".", "no value: a point stands without digits", false);
+    expect(".", "no value: a decimal point has no digits", false);
 }
 
 static void limits_hold(void **state)

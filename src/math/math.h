@@ -1,13 +1,13 @@
-/* Grading of mathematical answers: right, wrong, or undecided with the reason.
+/* Grades mathematical answers: right, wrong, or undecided with the reason.
  *
- * An answer is found in a response (the last \boxed{}, an `Answer:` line, the last
- * formula or number), read into a tree, and compared with the gold answer by exact
- * arithmetic. What is not known for certain is undecided, never guessed. A mode is a row
- * of a table: `default` is kedge's own; `ema-pg`, `mathd` and `dapo` repeat what
- * published runs did, string rules included, so that numbers can be compared.
+ * The answer is extracted from a response (the last \boxed{}, an `Answer:` line, the last
+ * formula or number), parsed into a tree, and compared with the gold answer by exact
+ * arithmetic. A comparison without certain result is undecided, never guessed. A mode is
+ * a row of a table: `default` is kedge's own; `ema-pg`, `mathd` and `dapo` reproduce
+ * published graders, including their string rules, so that numbers can be compared.
  *
- * Every answer has limits (bytes, nodes, depth, digits, work, 64 MiB, 1 s); past one of
- * them the verdict is undecided. The verdict is a function of the texts and options.
+ * Each answer has limits (bytes, nodes, depth, digits, work, 64 MiB, 1 s); beyond them
+ * the verdict is undecided. The verdict depends only on the texts and options.
  */
 #ifndef KG_MATH_MATH_H
 #define KG_MATH_MATH_H
@@ -21,12 +21,12 @@
 enum kg_math_verdict { KG_MATH_WRONG, KG_MATH_RIGHT, KG_MATH_UNDECIDED };
 const char *kg_math_verdict_name(enum kg_math_verdict v);
 
-/* What kind of text the answer is. */
+/* The kind of text that the answer is in. */
 enum kg_math_form {
-    KG_MATH_FORM_AUTO,     /* free text or a bare answer, told apart by looking */
+    KG_MATH_FORM_AUTO,     /* free text or a bare answer, detected */
     KG_MATH_FORM_ANSWER,   /* a bare answer: nothing is extracted */
     KG_MATH_FORM_TEXT,     /* free text */
-    KG_MATH_FORM_RESPONSE, /* a whole response: what follows </think> counts */
+    KG_MATH_FORM_RESPONSE, /* a whole response: only the text after </think> counts */
     KG_MATH_FORM_CHOICE,   /* a letter of multiple choice */
     KG_MATH_FORM_BRACKET,  /* the last [..] of a text */
 };
@@ -35,23 +35,23 @@ enum { KG_MATH_MAX_TOLERANCES = 16 };
 struct kg_math_opts {
     const struct kg_math_mode *mode; /* NULL: default */
     enum kg_math_form form;
-    int decimals; /* decimals that count where a decimal fraction is compared; 0: 6 */
+    int decimals; /* decimals compared if one side is a decimal fraction; 0: 6 */
     double tolerance[KG_MATH_MAX_TOLERANCES]; /* absolute, one for each item of a list */
     int n_tolerance;                          /* 0: by decimals; 1: for all items */
-    bool lenient;       /* names of variables do not count, nor the order of tuples */
-    bool strict_sets;   /* -2 <= x <= 7 is no answer to x in [-2,7] */
-    bool keep_thinking; /* of a response, read what stands before </think> too */
+    bool lenient;       /* names of variables and the order of tuples do not count */
+    bool strict_sets;   /* -2 <= x <= 7 does not match x in [-2,7] */
+    bool keep_thinking; /* also read the text of a response before </think> */
 };
 
 struct kg_math_result {
     enum kg_math_verdict verdict;
-    struct kg_str extracted; /* owned; the answer as it was found, "" for none */
+    struct kg_str extracted; /* owned; the extracted answer, "" if none */
     char reason[128];        /* why, in plain words; never empty */
 };
 void kg_math_result_release(struct kg_math_result *r);
 
-/* One answer of n bytes against n_golds alternatives: right when any of them is.
- * r is overwritten; {0} at first.
+/* Grades one answer against n_golds alternatives: right if any matches. r: {0} at first;
+ * overwritten.
  * errors: ENOMEM. Nothing about the text is an error. */
 struct kg_math_text {
     const char *text;
@@ -66,7 +66,7 @@ struct kg_math_job;
 struct kg_math_mode {
     const char *name;
     const char *help;
-    const char *source; /* which published grader it repeats; NULL: none */
+    const char *source; /* the published grader that it reproduces; NULL: none */
     kg_status (*grade)(struct kg_math_job *job, struct kg_err *err);
 };
 const struct kg_math_mode *kg_math_modes(void); /* ended by a row with name NULL */

@@ -1,5 +1,5 @@
-/* What the files of math/ share: the job of one grading, the tree, and the steps from
- * text to verdict. */
+/* Shared by the files of math/: the job of one grading, the tree, and the steps from text
+ * to verdict. */
 #ifndef KG_MATH_MATH_INTERNAL_H
 #define KG_MATH_MATH_INTERNAL_H
 
@@ -8,31 +8,32 @@
 #include <stdint.h>
 
 /* ---- one grading ---- */
-/* Work that one grading may still do, all alternatives together; see flint_memory.c. */
+/* The remaining work of one grading, for all alternatives together; see
+ * flint_memory.c. */
 struct kg_math_budget {
     double deadline; /* seconds of kg_clock_thread_seconds */
     int64_t allocations;
     int64_t steps; /* nodes evaluated */
 };
 void kg_math_budget_start(struct kg_math_budget *b);
-/* Which limit was reached, as a reason (static text); NULL for none. */
+/* The limit that was reached, as a reason (static text); NULL: none. */
 const char *kg_math_budget_spent(const struct kg_math_budget *b);
 
 struct kg_math_job {
     const struct kg_math_opts *opts;
     struct kg_math_text answer;
-    struct kg_math_text gold; /* the alternative that is tried */
+    struct kg_math_text gold; /* the alternative being tried */
     struct kg_math_result *result;
     struct kg_math_tree *tree; /* borrowed scratch */
     struct kg_math_budget budget;
 };
-/* Set verdict and reason.   returns KG_OK, for `return kg_math_say(..)` */
+/* Sets verdict and reason.   returns KG_OK, for `return kg_math_say(..)` */
 kg_status kg_math_say(struct kg_math_job *job, enum kg_math_verdict v,
                       const char *reason);
 
 /* ---- the tree ----
- * Nodes are binary and held in one array of a fixed size; a list is a chain of LIST
- * nodes. Sub-trees may be shared. Names are copied into a pool. Index 0 is no node. */
+ * Nodes are binary and in one array of fixed size; a list is a chain of LIST nodes.
+ * Sub-trees may be shared. Names are copied into a pool. Index 0 means no node. */
 enum kg_math_kind {
     KG_MATH_NONE,
     KG_MATH_NUM,     /* text: digits[.digits]; op 1: repeating digits follow */
@@ -48,7 +49,7 @@ enum kg_math_kind {
     KG_MATH_PM,      /* op 0: +-a, 1: -+a */
     KG_MATH_PERCENT, /* a% */
     KG_MATH_DEGREE,  /* a degrees */
-    KG_MATH_UNIT,    /* a with words behind it */
+    KG_MATH_UNIT,    /* a followed by words */
     KG_MATH_LIST,    /* a, then the rest b; op: joined by "and" or "or" */
     KG_MATH_TUPLE,   /* a: LIST; op: enum kg_math_brackets */
     KG_MATH_SET,     /* {a: LIST or none} */
@@ -57,7 +58,7 @@ enum kg_math_kind {
     KG_MATH_RATIO,   /* a : b */
     KG_MATH_MATRIX,  /* a: LIST of LISTs; op 1: determinant */
     KG_MATH_OPAQUE,  /* text: sum, int, ...; a: LIST of parts; op: enum kg_math_big */
-    KG_MATH_BOUND,   /* text: the name that a sum, integral or limit binds */
+    KG_MATH_BOUND,   /* text: the name bound by a sum, integral or limit */
     KG_MATH_MOD, /* a: LIST of dividend and modulus; b: the remainder; op 1: a class */
 };
 enum kg_math_const {
@@ -89,7 +90,7 @@ enum kg_math_func {
     KG_MATH_LCM,
     KG_MATH_MAX,
     KG_MATH_MIN,
-    /* written with the ones above by the parser */
+    /* the parser writes these with the ones above */
     KG_MATH_COT,
     KG_MATH_SEC,
     KG_MATH_CSC,
@@ -99,10 +100,10 @@ enum kg_math_func {
     KG_MATH_LOG, /* b: base */
     KG_MATH_LG,
 };
-/* What an OPAQUE node is. With an op its parts are the name, the lower and the upper
- * limit and the body: the BOUND name, n, m, f of a sum or product; of an integral,
- * whose limits may be 0 (none); BOUND, target, 0, f of a limit; SYM, order, whether it
- * is partial (NUM), f of a derivative. */
+/* The kind of an OPAQUE node. Except for AS_TEXT its parts are name, lower limit, upper
+ * limit and body. Sum and product: BOUND name, n, m, f. Integral: the same, limits may be
+ * 0 (none). Limit: BOUND name, target, 0, f. Derivative: SYM, order, whether it is
+ * partial (NUM), f. */
 enum kg_math_big {
     KG_MATH_AS_TEXT,
     KG_MATH_SUM,
@@ -133,11 +134,12 @@ enum kg_math_relation {
 };
 
 enum {
-    KG_MATH_MAX_TEXT = 4096,       /* bytes of an answer that is parsed */
-    KG_MATH_MAX_STRING = 16384,    /* of one that is compared as a string */
-    KG_MATH_MAX_RESPONSE = 131072, /* at the end of a response, that are looked at */
+    KG_MATH_MAX_TEXT = 4096,       /* bytes of an answer to parse */
+    KG_MATH_MAX_STRING = 16384,    /* bytes of an answer compared as a string */
+    KG_MATH_MAX_RESPONSE = 131072, /* bytes read at the end of a response */
     KG_MATH_MAX_NODES = 3000,
-    KG_MATH_MAX_SIZE = 20000, /* of a sub-tree: all walks go through shared nodes again */
+    KG_MATH_MAX_SIZE =
+        20000, /* nodes of a sub-tree; walks visit shared nodes repeatedly */
     KG_MATH_MAX_POOL = 16384,
     KG_MATH_MAX_DEPTH = 60,
     KG_MATH_MAX_ITEMS = 64, /* of a list */
@@ -149,44 +151,44 @@ struct kg_math_node {
     uint16_t b;
     uint16_t len;
     uint32_t text; /* offset into the pool */
-    uint32_t size; /* nodes of the sub-tree; shared ones as often as they stand there */
+    uint32_t size; /* nodes of the sub-tree; shared ones count each time */
 };
 struct kg_math_tree {
     struct kg_math_node nodes[KG_MATH_MAX_NODES];
     char pool[KG_MATH_MAX_POOL];
     int n;
     int used;
-    bool full; /* a limit was hit: what was built is not to be used */
+    bool full; /* a limit was reached: the tree is incomplete */
 };
 void kg_math_tree_clear(struct kg_math_tree *t);
 int kg_math_node(struct kg_math_tree *t, enum kg_math_kind kind, int op, int a, int b);
 int kg_math_leaf(struct kg_math_tree *t, enum kg_math_kind kind, int op, const char *text,
                  size_t n);
-/* A whole number of at most four digits. */
+/* An integer of at most four digits. */
 int kg_math_small(struct kg_math_tree *t, int value);
 const char *kg_math_leaf_text(const struct kg_math_tree *t, int node);
 bool kg_math_same_tree(const struct kg_math_tree *t, int a, int b);
-/* Whether f is true of a node of the tree. */
+/* Whether f is true for a node of the tree. */
 bool kg_math_any(const struct kg_math_tree *t, int node,
                  bool (*f)(const struct kg_math_node *n));
-/* Append item to *list (0 at first); *last is the last link. */
+/* Appends item to *list (0 at first); *last is the last link. */
 void kg_math_list_add(struct kg_math_tree *t, int *list, int *last, int item);
 int kg_math_list_length(const struct kg_math_tree *t, int list);
-/* An OPAQUE node's part: its name, lower limit, upper limit, body. */
+/* A part of an OPAQUE node. */
 enum kg_math_part { KG_MATH_NAME, KG_MATH_LOW, KG_MATH_HIGH, KG_MATH_BODY };
 int kg_math_part(const struct kg_math_tree *t, int node, enum kg_math_part part);
-/* A sum or product, which is evaluated term by term. */
+/* Whether n is a sum or product, evaluated term by term. */
 bool kg_math_is_series(const struct kg_math_node *n);
 
 /* ---- text to tree ---- */
-/* Formula text with spacing, sizes, money and Unicode made plain.   errors: ENOMEM */
+/* Formula text with spacing, sizes, money and Unicode simplified.   errors: ENOMEM */
 kg_status kg_math_clean(struct kg_str *out, const char *text, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 enum kg_math_parse_flags {
     KG_MATH_NO_THOUSANDS = 1,  /* 1,234 is two numbers */
     KG_MATH_DECIMAL_COMMA = 2, /* 1,5 is one number */
 };
-/* returns the root, or 0 with *why (static text) set when the text cannot be read */
+/* returns the root, or 0 with *why (static text) set if the text cannot be parsed */
 int kg_math_parse(struct kg_math_tree *t, const char *text, size_t n, int flags,
                   const char **why);
 struct kg_math_command {
@@ -207,7 +209,7 @@ enum kg_math_group {
     KG_MATH_G_REL,
     KG_MATH_G_SETOP,
     KG_MATH_G_TEXT,
-    KG_MATH_G_STYLE, /* op 1: \bf, of all that follows */
+    KG_MATH_G_STYLE, /* op 1: \bf, which applies to all that follows */
     KG_MATH_G_ACCENT,
     KG_MATH_G_BIG,
     KG_MATH_G_OPEN,
@@ -220,14 +222,14 @@ enum kg_math_group {
     KG_MATH_G_DOTS,
     KG_MATH_G_UNIT,
     KG_MATH_G_SCALE,     /* op: power of ten */
-    KG_MATH_G_DOZEN,     /* op: so many */
-    KG_MATH_G_RADIAN,    /* where the value has pi, it is known to be in radians */
+    KG_MATH_G_DOZEN,     /* op: the count */
+    KG_MATH_G_RADIAN,    /* if the value has pi, it is in radians */
     KG_MATH_G_LINK,      /* joins the words of a unit */
-    KG_MATH_G_QUALIFIER, /* changes the value before it; op 1: the one behind it too */
-    KG_MATH_G_INFIX,     /* \over, \choose: what stands before is its argument */
+    KG_MATH_G_QUALIFIER, /* changes the value before it; op 1: also the value after it */
+    KG_MATH_G_INFIX,     /* \over, \choose: the text before it is its argument */
     KG_MATH_G_TO,        /* 3 to 4 is a ratio */
     KG_MATH_G_MOD,       /* 17 \bmod 5 is a remainder; op 1: a class */
-    KG_MATH_G_ABOUT,     /* before a value it says nothing of it */
+    KG_MATH_G_ABOUT,     /* before a value: has no meaning ("about") */
     KG_MATH_G_PRIME,
     KG_MATH_G_ANGLE,
     KG_MATH_G_NUMBER, /* op: below one hundred */
@@ -235,39 +237,39 @@ enum kg_math_group {
 /* The row of a LaTeX command (without the backslash) / of a plain word, or NULL. */
 const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
-/* Whether the name is one of the names, each with a blank before and behind it. */
+/* Whether name is in names, where each name has a blank before and after it. */
 bool kg_math_is_listed(const char *names, const char *name, size_t n);
-/* Whether a command that is in no row is the name of a symbol, as \alpha. */
+/* Whether a command without a row is the name of a symbol, as \alpha. */
 bool kg_math_is_symbol(const char *name, size_t n);
-/* The row of a word that stands beside a value, case ignored: those of plain words and
- * those that mean something there only. NULL: nothing is known of the word. */
+/* The row of a word next to a value, ignoring case: rows of plain words, and words with a
+ * meaning only there. NULL: unknown word. */
 const struct kg_math_command *kg_math_beside_find(const char *name, size_t n);
 
 /* ---- deciding ---- */
 struct kg_math_near {
-    bool on;         /* decimal fractions are there: near counts */
-    int decimals;    /* rounded to so many */
+    bool on;         /* decimal fractions occur: nearly equal counts */
+    int decimals;    /* number of decimals to round to */
     double absolute; /* > 0: |a - b| at most this */
 };
 struct kg_math_decider {
     const struct kg_math_tree *tree;
     struct kg_math_budget *budget; /* borrowed */
-    char reason[96];               /* of the last decision */
-    bool no_memory;                /* the door of memory refused: no verdict counts */
+    char reason[96];               /* for the last decision */
+    bool no_memory;                /* base/mem refused memory: no verdict is valid */
 };
 /* Whether a and b are the same number or function. */
 enum kg_math_verdict kg_math_equal(struct kg_math_decider *d, int a, int b,
                                    const struct kg_math_near *near);
-/* -1 for a < b, 1 for a > b, 0 where that is not known or they are equal. */
+/* -1 for a < b, 1 for a > b, 0 if equal or unknown. */
 int kg_math_order(struct kg_math_decider *d, int a, int b);
-/* Whether a and b, zero at the same places, differ by a constant factor. *sign is of the
- * factor. */
+/* Whether a and b differ by a constant factor; they have the same zeros. *sign: sign of
+ * the factor. */
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,
                                           int *sign);
-/* Whether f, a tree of the BOUND name, is bounded between the limits, for certain. */
+/* Whether f, a tree with the BOUND name, is certainly bounded between the limits. */
 bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int high);
-/* The value of an infinite sum of rational terms, as "n" or "n/m".   returns false
- * where it is not found */
+/* The value of an infinite sum of rational terms, as "n" or "n/m".   returns false if not
+ * found */
 enum { KG_MATH_SUM_TEXT = 512 };
 bool kg_math_sum_limit(struct kg_math_decider *d, char text[KG_MATH_SUM_TEXT], int node);
 enum { KG_MATH_GOLD_SIDE, KG_MATH_ANSWER_SIDE, KG_MATH_SIDES };
@@ -275,27 +277,27 @@ struct kg_math_compare {
     struct kg_math_decider decider;
     struct kg_math_tree *tree;
     const struct kg_math_opts *opts;
-    int item;                 /* of the gold list, for its tolerance */
-    int products;             /* of matrices, worked out so far */
-    int depth;                /* of comparisons inside comparisons */
-    int whole[KG_MATH_SIDES]; /* lists of the names said to be whole, or 0 */
-    bool of_unknown;          /* what is compared is the value of an unknown: x = .. */
+    int item;                 /* index in the gold list, for its tolerance */
+    int products;             /* matrix products evaluated so far */
+    int depth;                /* nesting of comparisons */
+    int whole[KG_MATH_SIDES]; /* lists of the names declared as integers, or 0 */
+    bool of_unknown;          /* the value of an unknown is compared: x = .. */
 };
-/* Answer against gold, both trees of c->tree. */
+/* Compares answer with gold, both trees in c->tree. */
 enum kg_math_verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer);
 
 /* ---- finding the answer ---- */
-/* Where the brace at text[0] closes, or n. */
+/* The position of the brace that closes text[0], or n. */
 size_t kg_math_brace_end(const char *text, size_t n);
-/* The end of a number without sign at p, or p. */
+/* The end of the unsigned number at p; p if there is none. */
 const char *kg_math_number_end(const char *p, const char *end);
-/* Bytes of a command with a value at p, as \frac{1}{2} and \pi; 0 for none. */
+/* Bytes of a command with a value at p, as \frac{1}{2} or \pi; 0 if there is none. */
 size_t kg_math_value_command(const char *p, const char *end);
-/* Where the formula without delimiters that starts at p ends: values that operators join
- * or that stand side by side, at least one of them a command.   returns p for none */
+/* The end of a formula without delimiters that starts at p: values joined by operators or
+ * adjacent, at least one of them a command.   returns p if there is none */
 const char *kg_math_bare_end(const char *p, const char *end);
-/* Whether what stands beside a number (or formula) of the text from start to end makes it
- * another value, or a piece of a formula. */
+/* Whether the text around a number (or formula), within start to end, makes it another
+ * value or a part of a larger formula. */
 bool kg_math_is_altered(const char *start, struct kg_math_text number, bool formula,
                         const char *end);
 struct kg_math_found {
@@ -303,36 +305,36 @@ struct kg_math_found {
     bool any;
     bool plain; /* from running text, not from a formula */
 };
-/* The inside of the last \boxed{} or \fbox{}; len < 0 for none. */
+/* The contents of the last \boxed{} or \fbox{}; len < 0 if there is none. */
 const char *kg_math_last_boxed(const char *text, size_t n, size_t *len);
-/* Leave what stands after the last </think> and before a <think> that comes again.
- * returns false where a thought was begun and none was ended */
+/* Keeps the text after the last </think> and before a later <think>.   returns false if a
+ * thought was opened and never closed */
 bool kg_math_after_thinking(struct kg_math_text *t);
-/* What stands before the first token that ends a turn. */
+/* The text before the first end-of-turn token. */
 struct kg_math_text kg_math_before_end_token(struct kg_math_text t);
-/* What stands after the first </think>, up to the next. */
+/* The text between the first </think> and the next. */
 struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t);
 kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
                           enum kg_math_form form, struct kg_err *err) KG_MUST_CHECK;
-/* Without white space at its ends. */
+/* The text without white space at its ends. */
 struct kg_math_text kg_math_trimmed(struct kg_math_text t);
-/* The end of a text that is too long to be looked at whole. */
+/* The end of a text that is too long to be read whole. */
 struct kg_math_text kg_math_tail(struct kg_math_text t);
-/* What follows the last word that announces an answer, up to the end of its line (or of
- * the next, if nothing is on the same).   returns false when there is no such word */
+/* The text after the last word that announces an answer, to the end of its line (or of
+ * the next line, if the rest of its line is empty).   returns false if there is no such
+ * word */
 bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t);
-/* Bytes of the "negative" or "minus" that a number in words starts with, 0 for none. */
+/* Bytes of a leading "negative" or "minus" of a number in words; 0 if there is none. */
 size_t kg_math_sign_word(struct kg_math_text t);
-/* Whether it is a number in words and nothing else: "Twenty-one.", "two hundred and
- * five" */
+/* Whether the text is just a number in words: "Twenty-one.", "two hundred and five" */
 bool kg_math_is_number_words(struct kg_math_text t);
-/* Whether there is running text in it. */
+/* Whether the text contains prose. */
 bool kg_math_is_prose(struct kg_math_text t);
-/* The formula of the set that a phrase names ("no solution", "all real numbers"), static;
+/* The formula of a set named by a phrase ("no solution", "all real numbers"), static;
  * NULL in *formula for other texts.   errors: ENOMEM */
 kg_status kg_math_phrase(const char **formula, const char *text, size_t n,
                          struct kg_err *err) KG_MUST_CHECK;
-/* The letter of a multiple-choice answer, 0 for none. */
+/* The letter of a multiple-choice answer; 0 if there is none. */
 char kg_math_choice(const char *text, size_t n);
 
 /* ---- modes ---- */

@@ -38,11 +38,10 @@ static kg_status read_family(const struct kg_config_reader *r)
     const struct kg_json *classes = kg_json_get(r->root, "architectures");
     KG_TRY(kg_json_need_text(&model_type, r->doc, r->root, "model_type", r->err));
     if (kg_json_type(kg_json_get(r->root, "text_config")) != KG_JSON_NULL)
-        return kg_fail(
-            r->err, KG_EUNSUPPORTED,
-            "%s: text_config: expected a model of text alone, found model_type "
-            "%.40s, which nests one beside parts for images or sound",
-            r->doc->where, model_type);
+        return kg_fail(r->err, KG_EUNSUPPORTED,
+                       "%s: text_config: expected a text model, found model_type %.40s, "
+                       "which combines one with parts for images or sound",
+                       r->doc->where, model_type);
     if (kg_arch_find(&r->c->arch, model_type, r->err) != KG_OK)
         return kg_err_prefix(r->err, "%s: model_type", r->doc->where);
     if (kg_json_type(classes) == KG_JSON_NULL)

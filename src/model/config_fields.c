@@ -371,7 +371,7 @@ static kg_status check_field(const struct kg_config_reader *r, const char *key,
         return !known ? KG_OK
                       : kg_fail(r->err, KG_ECONFLICT,
                                 "model.ignore: expected a field that kedge does not "
-                                "know, found %s of %s, which it does",
+                                "know, found %s of %s, which it knows",
                                 key, r->doc->where);
     if (rule == BEARS)
         return refuse_unknown(r, key, value);

@@ -1,7 +1,7 @@
-/* What the readers of config.json share: the file that is read, and values of its fields.
+/* Shared by the readers of config.json: the file, and typed values of its fields.
  *
- * Not a contract: nothing outside src/model includes it. Errors name the file, the field
- * and its value: EFORMAT, EINVAL, UNSUPPORTED.
+ * Internal to src/model. Errors name the file, the field and its value: EFORMAT, EINVAL,
+ * UNSUPPORTED.
  */
 #ifndef KG_MODEL_CONFIG_INTERNAL_H
 #define KG_MODEL_CONFIG_INTERNAL_H
@@ -16,42 +16,43 @@ struct kg_config_reader {
     struct kg_model_config *c;
     const struct kg_json_doc *doc;
     const struct kg_json *root;
-    const struct kg_opt_list *ignore; /* fields without effect, by the user; or NULL */
+    const struct kg_opt_list *ignore; /* fields that the user declared unused; or NULL */
     struct kg_err *err;
 };
 
-/* "<file>: key is <value>, expected <expected>", UNSUPPORTED */
+/* Fails with UNSUPPORTED, "<file>: key is <value>, expected <expected>" */
 kg_status kg_config_refuse(const struct kg_config_reader *r, const char *key,
                            const struct kg_json *value, const char *expected);
 bool kg_config_is_text(const struct kg_json *value, const char *text);
-/* A number from 1 to max. A field that is absent or null takes the fallback; a fallback
- * of 0 demands the field. */
+/* An integer from 1 to max. A field that is absent or null takes the fallback; with
+ * fallback 0 the field is required. */
 kg_status kg_config_size(const struct kg_config_reader *r, const char *key, int64_t max,
                          int32_t fallback, int32_t *out) KG_MUST_CHECK;
-/* A positive finite number of `object`, with a fallback as above. */
+/* A positive finite number in `object`, with a fallback as above. */
 kg_status kg_config_real(const struct kg_config_reader *r, const struct kg_json *object,
                          const char *key, double fallback, double *out) KG_MUST_CHECK;
 kg_status kg_config_bool(const struct kg_config_reader *r, const char *key, bool fallback,
                          bool *out) KG_MUST_CHECK;
 
-/* Every field has a value that its rule allows; what is in no table is ignored by the
- * user's word, refused, or noted in c->passed. */
+/* Checks every field against its rule. Unknown fields are ignored (if the user said so),
+ * refused, or added to c->passed. */
 kg_status kg_config_check_fields(const struct kg_config_reader *r) KG_MUST_CHECK;
 bool kg_config_ignores(const struct kg_config_reader *r, const char *key);
 
-/* Each reads what its file says it does, of a family and sizes that are read. */
+/* Each reads the part in its file's header comment; family and sizes must already be
+ * read. */
 kg_status kg_config_layers(const struct kg_config_reader *r) KG_MUST_CHECK;
-/* Whether the class has a window only with use_sliding_window. */
+/* Whether the class needs use_sliding_window for its window. */
 bool kg_config_has_switch(const struct kg_arch *arch);
 kg_status kg_config_experts(const struct kg_config_reader *r) KG_MUST_CHECK;
 kg_status kg_config_rope(const struct kg_config_reader *r) KG_MUST_CHECK;
 
-/* files.c: c->tied as the weights of dir say, where there are any. */
+/* files.c: sets c->tied by the weights of dir, if present. */
 kg_status kg_config_settle_head(struct kg_model_config *c, const char *dir,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* attention_factor of longrope where the file has none, of c's factor and original
- * positions: sqrt(1 + log factor / log original) */
+/* Default attention_factor of longrope, from c's factor and original positions: sqrt(1 +
+ * log factor / log original) */
 double kg_longrope_attention(const struct kg_model_config *c);
 
 #endif

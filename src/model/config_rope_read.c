@@ -183,7 +183,8 @@ static kg_status read_longrope_positions(const struct kg_config_reader *r,
     if (kg_json_get(rope, key))
         KG_TRY(read_original(r, rope));
     if (kg_json_get(r->root, key) && outer != c->rope_original_positions)
-        return kg_fail(r->err, KG_ECONFLICT, "%s: %s is %d, but %d beside the factors",
+        return kg_fail(r->err, KG_ECONFLICT,
+                       "%s: %s is %d at the top, but %d in the object with the factors",
                        r->doc->where, key, outer, c->rope_original_positions);
     /* the attention factor divides by their logarithm */
     if (c->rope_original_positions < 2)

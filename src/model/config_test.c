@@ -311,7 +311,7 @@ static void longrope_is_read_whole(void **state)
              ", \"original_max_position_embeddings\": 128") ", "
                                                             "\"original_max_position_"
                                                             "embeddings\": 64",
-         "original_max_position_embeddings is 64, but 128"},
+         "original_max_position_embeddings is 64 at the top, but 128"},
         {PHI_LONG(LONG_LISTS ", \"short_mscale\": 1.0"), "only the fields of its"},
         {PHI_LONG(LONG_LISTS) ", \"partial_rotary_factor\": 0.5",
          "partial_rotary_factor is 0.5, but 0.75"},
@@ -505,7 +505,7 @@ static void fields_with_another_effect_are_refused_with_their_value(void **state
          "\"partial_rotary_factor\": 0.5}",
          "partial_rotary_factor is 0.5, expected 1"},
         {"\"text_config\": {\"model_type\": \"qwen2\"}",
-         "text_config: expected a model of text alone, found model_type qwen2"},
+         "text_config: expected a text model, found model_type qwen2"},
         {"\"lm_head_bias\": true", "lm_head_bias is true"},
         {"\"rope_scaling\": {\"type\": \"linear\", \"beta_fast\": 4.0}", "beta_fast"},
         {"\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 0.5}", "factor is 0.5"},

@@ -1,13 +1,14 @@
-/* What ranks say together of slabs that are cut among them. */
+/* Collective computations on slabs that are cut among ranks. */
 #ifndef KG_MODEL_CUT_H
 #define KG_MODEL_CUT_H
 
 #include "model/slab.h"
 #include "ranks/ranks.h"
 
-/* *out = sum_i (x_i - minus_i)^2 over the n elements of which each rank has its cut in x
- * and minus (NULL for 0): sums of pieces go to all, which add them in order, so the bits
- * are those of kg_slab_sum_squares of the whole. By all ranks; NULL: x is the whole.
+/* *out = sum_i (x_i - minus_i)^2 over n elements, of which each rank has its cut in x and
+ * minus (NULL for 0). The sums of pieces are sent to all ranks, which add them in order,
+ * so the bits equal kg_slab_sum_squares of the whole. Collective; ranks NULL: x is the
+ * whole.
  * errors: ENOMEM, SHAPE, of the ranks */
 kg_status kg_cut_sum_squares(double *out, struct kg_ranks *ranks, int64_t n,
                              const struct kg_slab *x, const struct kg_slab *minus,

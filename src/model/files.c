@@ -207,14 +207,14 @@ static kg_status pass_others(struct passed *p, const bool *own, const struct kg_
 static void say(const struct kg_model *m, const struct passed *p)
 {
     if (p->n)
-        kg_log_warn("%s: tensors without effect on log-probs are passed over: %s (%zu)",
+        kg_log_warn("%s: tensors without effect on log-probs are ignored: %s (%zu)",
                     m->dir, p->names, p->n);
     if (m->config.passed[0])
-        kg_log_warn("%s/config.json: fields that kedge does not know are passed over: %s",
+        kg_log_warn("%s/config.json: fields that kedge does not know are ignored: %s",
                     m->dir, m->config.passed);
     if (m->config.tied_said && !m->config.tied)
         kg_log_warn("%s: tie_word_embeddings is true, but %s differs from the embedding: "
-                    "they are read as two, as in transformers",
+                    "both are used, as in transformers",
                     m->dir, HEAD);
 }
 

@@ -40,27 +40,27 @@ static const struct variant variants[] = {
      .config = {"Qwen2ForCausalLM", "Qwen2Model"}},
     {.name = "value head",
      .extra = {"v_head.summary.weight", "v_head.summary.bias"},
-     .says = "tensors without effect on log-probs are passed over: v_head.summary.bias, "
+     .says = "tensors without effect on log-probs are ignored: v_head.summary.bias, "
              "v_head.summary.weight (2)"},
     {.name = "wrapped with a value head",
      .prefix = "pretrained_model.",
      .extra = {"v_head.summary.weight"},
-     .says = "passed over: v_head.summary.weight"},
+     .says = "ignored: v_head.summary.weight"},
     {.name = "reward model",
      .extra = {"score.weight"},
      .config = {"Qwen2ForCausalLM", "Qwen2ForSequenceClassification"},
-     .says = "passed over: score.weight"},
+     .says = "ignored: score.weight"},
     {.name = "further tokens",
      .extra = {"model.mtp_layers.0.input_layernorm.weight", "mtp.fc.weight",
                "model.layers.2.input_layernorm.weight", "model.layers.2.eh_proj.weight"},
      .config = {"\"num_hidden_layers\": 2",
                 "\"num_hidden_layers\": 2, \"num_nextn_predict_layers\": 1"},
-     .says = "passed over: model.layers.2.*, model.mtp_layers.*.input_layernorm.weight, "
+     .says = "ignored: model.layers.2.*, model.mtp_layers.*.input_layernorm.weight, "
              "mtp.fc.weight"},
     {.name = "frequencies",
      .extra = {"model.layers.0.self_attn.rotary_emb.inv_freq",
                "model.layers.1.self_attn.rotary_emb.inv_freq"},
-     .says = "passed over: model.layers.*.self_attn.rotary_emb.inv_freq"},
+     .says = "ignored: model.layers.*.self_attn.rotary_emb.inv_freq"},
     {.name = "an embedding twice", .head = SAME_HEAD},
     {.name = "a head that is tied and differs",
      .head = ROLLED_HEAD,
@@ -73,7 +73,7 @@ static const struct variant variants[] = {
     {.name = "no head",
      .config = {"\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"},
      .refused = "tensor lm_head.weight is missing from the checkpoint, whose config.json "
-                "says that tie_word_embeddings is false"},
+                "has tie_word_embeddings false"},
     {.name = "double", .dtype = "F64"},
     {.name = "double and compiled", .dtype = "F64", .prefix = "_orig_mod."},
     {.name = "a norm that it has not",
@@ -91,7 +91,7 @@ static const struct variant variants[] = {
     {.name = "fp8",
      .dtype = "F8_E4M3",
      .refused = "tensor model.norm.weight: expected dtype BF16, F16, F32 or F64, found "
-                "F8_E4M3: quantised weights are not read"},
+                "F8_E4M3: quantised weights are not supported"},
 };
 
 /* ---- writing one ---- */

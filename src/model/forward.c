@@ -270,7 +270,8 @@ kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
            acts->rank >= kg_stage_rank(m) && (acts->mixed || m->n_others == 0));
     if (f->kv && f->keep)
         return kg_fail(err, KG_EINVAL,
-                       "forward with a cache: nothing can be kept for a backward");
+                       "forward with a cache: expected keep to be false, because there "
+                       "is no backward");
     acts->kept = 0;
     return kg_stage_pack(acts, m, f, err);
 }

@@ -1,12 +1,11 @@
 /* The paged KV cache: pool rows in blocks of KG_KV_BLOCK tokens, which sequences may
- * share. What stands in it belongs to one version of the weights.
+ * share. Its contents are valid for one version of the weights.
  *
- * Layers are of two kinds, and each kind has pools, numbers and tables of blocks of its
- * own: those whose queries see all keys before them, and those that look through the
- * window. A table names the block of every position, so positions are counted alike for
- * both; but of what no query will see again an entry may name any block, and the block
- * can be another position's. A sequence thus holds as many blocks of layers with a window
- * as the window sees.
+ * Layers are of two kinds, with separate pools, block numbers and tables: those whose
+ * queries see all earlier keys, and those with a window. A table names the block of every
+ * position, so both kinds count positions alike. An entry that no query will see again
+ * may name any block, also one reused by another position. So a sequence holds only as
+ * many blocks of layers with a window as the window covers.
  */
 #ifndef KG_MODEL_KV_H
 #define KG_MODEL_KV_H
@@ -24,13 +23,13 @@ enum kg_kv_kind { KG_KV_ALL, KG_KV_WINDOW, KG_KV_KINDS };
 struct kg_kv_size {
     int64_t of[KG_KV_KINDS];
 };
-/* Where the keys of a sequence stand: position p in row p % KG_KV_BLOCK of block
- * of[kind][p / KG_KV_BLOCK]. Borrowed; NULL: no layer is of that kind, or no cache. */
+/* Places of a sequence's keys: position p is in row p % KG_KV_BLOCK of block of[kind][p /
+ * KG_KV_BLOCK]. Borrowed; NULL: no layer of that kind, or no cache. */
 struct kg_kv_tables {
     const int32_t *of[KG_KV_KINDS];
 };
 
-/* n of each kind, and one table for both. */
+/* n blocks of each kind; one table for both. */
 static inline struct kg_kv_size kg_kv_alike(int64_t n)
 {
     return (struct kg_kv_size){{n, n}};
@@ -44,22 +43,22 @@ static inline enum kg_kv_kind kg_kv_kind_of(const struct kg_model_config *c, int
 {
     return kg_model_config_window(c, l) > 0 ? KG_KV_WINDOW : KG_KV_ALL;
 }
-/* Whether a layer is of this kind. */
+/* Whether some layer is of this kind. */
 bool kg_kv_used(const struct kg_model_config *c, enum kg_kv_kind kind);
-/* Entries of a table for n positions. */
+/* Number of table entries for n positions. */
 static inline int64_t kg_kv_entries(int64_t n)
 {
     return (n + KG_KV_BLOCK - 1) / KG_KV_BLOCK;
 }
-/* The first entry of which the query at this position sees a key. */
+/* The first entry with a key that the query at this position sees. */
 static inline int64_t kg_kv_first_seen(int64_t pos, int64_t window)
 {
     return pos < window ? 0 : (pos - window + 1) / KG_KV_BLOCK;
 }
-/* Blocks in which a table of so many entries can go round, entry i + n naming the block
- * of entry i again, where forwards compute up to n_tokens of its sequence at once: the
- * most that window + n_tokens - 1 positions stand in, from the first key that is seen to
- * the last one that is written. */
+/* Number of blocks over which a table of this many entries can be circular (entries i and
+ * i + n name the same block), if forwards compute up to n_tokens of its sequence at once.
+ * This is the maximum number of blocks that window + n_tokens - 1 positions touch, from
+ * the first key seen to the last key written. */
 static inline int64_t kg_kv_round(int64_t entries, int64_t window, int64_t n_tokens)
 {
     int64_t n = (window + n_tokens + KG_KV_BLOCK - 3) / KG_KV_BLOCK + 1;
@@ -71,18 +70,18 @@ struct kg_kv {
     const struct kg_model_config *config; /* borrowed: the model's */
     struct kg_mat *k; /* (L) pools (blocks of its kind*KG_KV_BLOCK, Hk*hd) ct, owned */
     struct kg_mat *v; /* (L) the second half of k's array */
-    struct kg_kv_size n_blocks; /* 0 of a kind that no layer is of */
+    struct kg_kv_size n_blocks; /* 0 for an unused kind */
     int32_t layers;
 };
-/* n_blocks: of a kind that no layer is of it is not looked at.
+/* n_blocks: ignored for an unused kind.
  * errors: EINVAL (less than 1), ENOMEM */
 kg_status kg_kv_create(struct kg_kv **out, const struct kg_model *m,
                        struct kg_kv_size n_blocks, struct kg_err *err) KG_MUST_CHECK;
 void kg_kv_free(struct kg_kv *kv);
-/* In all layers of the kind. */
+/* Copies a block in all layers of the kind. */
 kg_status kg_kv_copy_block(struct kg_kv *kv, enum kg_kv_kind kind, int32_t to,
                            int32_t from, struct kg_err *err) KG_MUST_CHECK;
-/* What so many take; m may be an outline. */
+/* Bytes for this many blocks; m may be an outline. */
 uint64_t kg_kv_bytes(const struct kg_model *m, struct kg_kv_size n_blocks);
 
 #endif

@@ -58,13 +58,12 @@ static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
             return KG_OK;
         }
     }
-    return kg_fail(err, KG_EDTYPE,
-                   "%s: tensor %s: expected dtype BF16, F16, F32 or F64, found %s%s",
-                   t->file, t->name, t->dtype,
-                   strchr(t->dtype, '8') || t->dtype[1] == '4'
-                       ? ": quantised weights are not read, take the model that they "
-                         "were quantised from"
-                       : "");
+    return kg_fail(
+        err, KG_EDTYPE, "%s: tensor %s: expected dtype BF16, F16, F32 or F64, found %s%s",
+        t->file, t->name, t->dtype,
+        strchr(t->dtype, '8') || t->dtype[1] == '4'
+            ? ": quantised weights are not supported, use the model that was quantised"
+            : "");
 }
 
 kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
@@ -80,12 +79,12 @@ static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dty
 {
     *out = kg_st_find(set, p->name);
     if (!*out)
-        return kg_fail(
-            err, KG_ENOTFOUND, "tensor %s is missing from the checkpoint%s", p->name,
-            strcmp(p->name, "lm_head.weight") == 0
-                ? ", whose config.json says that tie_word_embeddings is false: "
-                  "say true where the embedding is the head"
-                : "");
+        return kg_fail(err, KG_ENOTFOUND, "tensor %s is missing from the checkpoint%s",
+                       p->name,
+                       strcmp(p->name, "lm_head.weight") == 0
+                           ? ", whose config.json has tie_word_embeddings false: set it "
+                             "to true if the embedding is the head"
+                           : "");
     return kg_param_check(dtype, p, *out, "config.json", err);
 }
 
@@ -437,9 +436,8 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
     KG_TRY(kg_model_outline(&m, &config, opts, err));
     if (config.rope_positions > config.max_positions)
         kg_log_warn(
-            "%s: longrope: sequences of %d tokens at most, of "
-            "max_position_embeddings %d: beyond them its long factors would hold, "
-            "for tokens that were computed by the short ones too",
+            "%s: longrope: sequences are limited to %d tokens of max_position_embeddings "
+            "%d: longer ones would need the long factors, also for their earlier tokens",
             dir, (int)config.max_positions, (int)config.rope_positions);
     const int phase = kg_phase_begin(0, NULL, "loading %s", dir);
     const kg_status status = load(m, dir, opts, err);

@@ -105,9 +105,9 @@ static kg_status compare(const struct kg_model *m, const struct kg_json_doc *doc
     if (strcmp(expected, found) == 0)
         return KG_OK;
     return kg_fail(err, KG_ECONFLICT,
-                   "%s: expected the base that the adapter was trained beside, of hash "
-                   "%.40s, found %s at %.200s (the same weights in another type are "
-                   "another one; without this file names and shapes decide alone)",
+                   "%s: expected the adapter's base model with hash %.40s, found %s at "
+                   "%.200s (the same weights in another dtype have another hash; without "
+                   "this file only names and shapes are checked)",
                    doc->where, expected, found, m->dir);
 }
 

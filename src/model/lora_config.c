@@ -123,11 +123,11 @@ static kg_status check_fields(const struct kg_json_doc *doc, struct kg_err *err)
         KG_TRY(check_texts(doc, key, kg_json_value_at(doc->root, i), err));
         if (strcmp(key, "init_lora_weights") == 0) {
             if (!leaves_base(kg_json_value_at(doc->root, i)))
-                return kg_fail(err, KG_EUNSUPPORTED,
-                               "%s: field 'init_lora_weights': expected true, false, "
-                               "gaussian, eva or orthogonal, which leave the base as it "
-                               "is, found another",
-                               doc->where);
+                return kg_fail(
+                    err, KG_EUNSUPPORTED,
+                    "%s: field 'init_lora_weights': expected true, false, gaussian, eva "
+                    "or orthogonal, which do not change the base, found another",
+                    doc->where);
             continue;
         }
         if (!is_known(key) && !says_nothing(kg_json_value_at(doc->root, i)))

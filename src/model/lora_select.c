@@ -198,9 +198,10 @@ static kg_status unknown_name(const struct kg_model *m, const char *what,
                        "%s: no layer has a matrix %.60s; did you mean %s?", what, name,
                        nearest);
     if (is_pattern)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: '%.60s' matches no module, expected ends of names such as %s",
-                       what, name, example_of(m).name);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: '%.60s' matches no module, expected suffixes of names such as %s", what,
+            name, example_of(m).name);
     return kg_str_unknown(KG_EINVAL, what, name, list, n, sizeof *list, err);
 }
 
@@ -438,8 +439,8 @@ static kg_status nothing_left(const struct selection *s, struct kg_err *err)
                        "matrix of a layer, expected whole names such as %s",
                        kg_lora_rule_text(m->lora, idle), example_of(m).name);
     return kg_fail(err, KG_EINVAL,
-                   "%s: expected a target that exclude_modules and layers_to_transform "
-                   "leave, found none",
+                   "%s: exclude_modules and layers_to_transform leave no target; "
+                   "expected at least one",
                    key_of(s, TARGETS));
 }
 

@@ -130,8 +130,8 @@ static void test_what_matches_nothing_is_refused(void **state)
          "key 'rank_pattern': no layer has a matrix q_prj; did you mean q_proj?"},
         {QWEN2, RANK "{\"proj\": 2}", "key 'rank_pattern'"},
         {QWEN2, QV ", \"alpha_pattern\": {\"layers\\\\.7.*\": 2}",
-         "key 'alpha_pattern': 'layers\\.7.*' matches no module, expected ends of names "
-         "such as model.layers.0.self_attn.q_proj"},
+         "key 'alpha_pattern': 'layers\\.7.*' matches no module, expected suffixes of "
+         "names such as model.layers.0.self_attn.q_proj"},
         {QWEN2, RANK "{\"\": 2}", "key 'rank_pattern': '' matches no module"},
         {QWEN2, RANK "{\"q_(proj\": 2}",
          "key 'rank_pattern': regular expression 'q_(proj', offset 7: missing"},
@@ -145,10 +145,10 @@ static void test_what_matches_nothing_is_refused(void **state)
          "layer, expected whole names such as model.layers.0.self_attn.q_proj"},
         {QWEN2,
          "\"target_modules\": \".*q_proj\", \"exclude_modules\": [\"self_attn.q_proj\"]",
-         "expected a target that exclude_modules and layers_to_transform leave"},
+         "exclude_modules and layers_to_transform leave no target"},
         {QWEN2, "\"target_modules\": \"lm_head|\"", "'lm_head|' matches no matrix"},
         {QWEN2, QV ", \"exclude_modules\": [\"q_proj\", \"v_proj\"]",
-         "that exclude_modules and layers_to_transform leave, found none"},
+         "exclude_modules and layers_to_transform leave no target"},
         {QWEN2, QV ", \"exclude_modules\": \"*\"", "key 'exclude_modules': regular"},
         {QWEN2, QV ", \"layers_to_transform\": [0, 2]",
          "key 'layers_to_transform': expected layers of 0 to 1, found 2"},

@@ -696,7 +696,7 @@ static void test_an_adapter_of_another_base_is_refused_by_hash(void **state)
     save_base(same, 0.0f);
     save_base(other, 1e-3f);
     check_beside(same, adapter, NULL);
-    check_beside(other, adapter, "expected the base that the adapter was trained beside");
+    check_beside(other, adapter, "expected the adapter's base model");
     check_beside(other, adapter, other);
     put_text(adapter, "{\"format\": 2, \"hash\": \"00\"}");
     check_beside(same, adapter, "key 'format'");

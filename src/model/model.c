@@ -921,8 +921,8 @@ kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *othe
         assert(others[i]->n_base == base->n_base && others[i]->ct == base->ct);
         if (kg_lora_on_experts(others[i]))
             return kg_fail(err, KG_EUNSUPPORTED,
-                           "adapters that share a batch with others: expected none "
-                           "beside matrices of experts, found some");
+                           "adapters in a mixed batch: expected none on matrices of "
+                           "experts, found some");
     }
     base->others = others;
     base->n_others = n;

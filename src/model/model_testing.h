@@ -218,8 +218,8 @@ static const char *const test_archs[] = {
     "granite",         "phi3",       "gemma2",  "gemma3_text", "phi3_longrope",
     "qwen3_moe",       "qwen2_moe",  "mixtral", "olmoe",       "qwen3_moe_window",
     "qwen2_moe_window"};
-/* the last six have experts, of which experts_test.c tests what is said of bits and
- * slopes */
+/* the last six have experts: experts_test.c tests their
+ * bits and slopes */
 enum { TEST_ALL_ARCHS = sizeof test_archs / sizeof *test_archs };
 enum { TEST_ARCHS = TEST_ALL_ARCHS - 6 };
 /* of these, by schedule-free steps too */

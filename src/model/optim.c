@@ -65,7 +65,7 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
 {
     if (!o->decay_all && o->weight_decay == 0.0)
         return kg_fail(err, KG_EINVAL,
-                       "optim.decay: there is no weight decay whose reach it could say");
+                       "optim.decay has no effect while optim.weight_decay is 0");
     if (o->keep_trained && (!o->row || !o->row->averages))
         return kg_fail(err, KG_EINVAL,
                        "optim.evaluate: expected average without an optimizer that "
@@ -74,8 +74,7 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
         return KG_OK;
     if (o->schedule != KG_SCHEDULE_CONSTANT)
         return kg_fail(err, KG_EINVAL,
-                       "optim.schedule: %s takes the place of a schedule; expected "
-                       "constant",
+                       "optim.schedule: %s replaces the schedule; expected constant",
                        o->row->name);
     if (!(o->beta1 > 0.0 && o->beta1 <= 1.0))
         return kg_fail(err, KG_EINVAL,

@@ -1,24 +1,22 @@
-/* Training state of a model: gradients, an optimizer out of a table with its state
- * arrays, the learning-rate schedule, and the EMA anchor.
+/* Training state of a model: gradients, an optimizer from a table with its state, the
+ * learning-rate schedule, and the EMA anchor.
  *
- * Norms: gradient clipping scales by min(1, clip/(norm + 1e-6)) as
- * torch.nn.utils.clip_grad_norm_.
- * AdamW decays every parameter that is_product (matrices); norms and biases are not
- * decayed... unless decay_all, which is torch.optim.AdamW(model.parameters()) and the
- * default, as the published recipes do that.
+ * Gradient clipping scales by min(1, clip/(norm + 1e-6)) as
+ * torch.nn.utils.clip_grad_norm_. With decay_all (the default, as in published recipes)
+ * AdamW decays all parameters, as torch.optim.AdamW(model.parameters()); otherwise only
+ * matrices (is_product), not norms and biases.
  *
- * Of a model whose master weights are the host's (enum kg_on_host) state is there, and
- * the host makes the update: gradients come by pieces, what products read goes back. Bits
- * are the same.
+ * If the master weights are on the host (enum kg_on_host), so is the state, and the host
+ * updates: gradients come down in pieces, `compute` goes back up. The bits are the same.
  *
- * Of a model that is cut among ranks (kg_model.ranks) each has state of its cut, updates
- * it, and gets the others' weights; the norm is that of the whole. What updates, moves or
- * measures is then called by all ranks, with the gradient's sum where the cut is.
+ * If the model is cut among ranks (kg_model.ranks), each rank has the state of its cut,
+ * updates it, and receives the others' weights; the norm is that of the whole model.
+ * Functions that update, move or measure are then collective, and need the summed
+ * gradient of the cut.
  *
- * Schedule-free AdamW keeps three points: the gradient is taken at y, z makes the steps,
- * x is their average and what is learned. The model's master weights are y as long as
- * training goes on, so that what samples is what is trained; x is computed for
- * evaluation and for what is written.
+ * Schedule-free AdamW has three points: gradients are taken at y, z makes the steps, and
+ * their average x is the learned model. Master weights are y during training, so sampling
+ * uses the trained weights; x is computed for evaluation and for saving.
  */
 #ifndef KG_MODEL_OPTIM_H
 #define KG_MODEL_OPTIM_H
@@ -33,15 +31,16 @@ struct kg_optim_row {
     const char *name;
     const char *help; /* one line */
     const char *source;
-    /* what the checkpoint calls the state's slabs */
+    /* names of the state slabs in checkpoints */
     const char *state[KG_OPTIM_STATES];
-    /* state[0] begins as the weights, not as 0, and is fp32 as they are: no moment */
+    /* state[0] starts as the weights rather than 0, and is fp32 like them; not a
+     * moment */
     bool starts_at_weights;
-    bool averages; /* what is evaluated and written is not what is trained */
+    bool averages; /* the evaluated and saved weights differ from the trained ones */
 };
 size_t kg_optim_n_rows(void);
 const struct kg_optim_row *kg_optim_row_at(size_t i);
-/* errors: NOTFOUND (valid names listed) */
+/* errors: NOTFOUND (lists valid names) */
 kg_status kg_optim_find(const struct kg_optim_row **row, const char *name,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -54,37 +53,40 @@ struct kg_optim_opts {
     double weight_decay;
     bool decay_all;
     double clip_norm;          /* 0: no clipping */
-    enum kg_schedule schedule; /* after the warm-up */
+    enum kg_schedule schedule; /* after warmup */
     int64_t warmup_updates;    /* linear from lr/warmup to lr */
-    /* 0; or the warm-up rises once in so many updates, from 0 for the first of them */
+    /* 0; or the number of updates per step of the warmup, which is constant within a step
+     * and 0 in the first */
     int64_t warmup_stair;
-    int64_t total_updates; /* for linear and cosine: reaches min_lr here */
+    int64_t total_updates; /* linear and cosine reach min_lr here */
     double min_lr;
-    bool keep_trained;     /* averaging rows: what is trained is evaluated and written */
-    enum kg_dtype moments; /* KG_F32, or KG_BF16: rounded by draws, see kg_op_adamw */
-    struct kg_rng_key rounding; /* of those draws */
-    bool cut_grads; /* of a model that is cut: gradients are there of its cut alone */
+    bool keep_trained;     /* averaging rows: evaluate and save the trained weights */
+    enum kg_dtype moments; /* KG_F32, or KG_BF16 with stochastic rounding: kg_op_adamw */
+    struct kg_rng_key rounding; /* for that rounding */
+    bool cut_grads;             /* for a cut model: keep only gradients of the cut */
 };
-/* The type of state i; the bytes of all states of n elements. */
+/* The type of state i; bytes of all states of n elements. */
 enum kg_dtype kg_optim_state_dtype(const struct kg_optim_opts *opts, int i);
 uint64_t kg_optim_state_bytes(const struct kg_optim_opts *opts, int64_t n);
 
 struct kg_optim {
     struct kg_optim_opts opts;
-    struct kg_slab grads; /* owned; whole, of a model that is cut, too, unless
-                           * opts.cut_grads */
-    int64_t grads_first;  /* the element of the slabs that they begin with */
-    struct kg_slab state[KG_OPTIM_STATES]; /* owned; opts.row says what they are; where
-                                            * the master weights are */
-    struct kg_slab average; /* of grads, by kg_optim_weights: the model's cut; a view */
-    float *room;    /* (KG_SLAB_RUN) owned: gradients on their way to weights of the host;
-                  * NULL where they are beside them */
-    int64_t step;   /* updates done */
-    int64_t before; /* updates that state holds from an earlier run: Adam's bias
-                        * correction counts them, the schedule does not */
-    double weight_sum; /* averaging rows: sum of lr^2 over the updates done */
+    struct kg_slab grads; /* owned; for a cut model also whole, unless opts.cut_grads */
+    int64_t grads_first;  /* index in the slabs of their first element */
+    /* owned; meaning given by opts.row; in the memory of the master weights */
+    struct kg_slab state[KG_OPTIM_STATES];
+    struct kg_slab average; /* view in grads: kg_optim_weights' average, model's cut */
+    /* (KG_SLAB_RUN) owned: gradients being copied to host weights; NULL if both share
+     * memory */
+    float *room;
+    int64_t step; /* number of updates */
+    /* updates of an earlier run in state: counted by Adam's bias correction, not by the
+     * schedule */
+    int64_t before;
+    double weight_sum; /* averaging rows: sum of lr^2 over all updates */
 };
-/* What the row cannot take is refused, with the key of a recipe.   errors: EINVAL */
+/* Refuses options that the row does not support, with the recipe's key.   errors:
+ * EINVAL */
 kg_status kg_optim_check(const struct kg_optim_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 /* errors: EINVAL (no master weights, or of the check), ENOMEM */
@@ -95,26 +97,26 @@ void kg_optim_free(struct kg_optim *o);
 double kg_optim_lr(const struct kg_optim_opts *opts,
                    int64_t update); /* update counted from 1 */
 
-/* Say that `step` updates were done, after their state was read back. */
+/* Sets the number of updates after the state was loaded. */
 void kg_optim_resume(struct kg_optim *o, int64_t step);
 
-/* One update from o->grads: norm, clip, the row's step, refresh of the compute copy.
- * A norm that is not finite changes nothing and returns ENONFINITE.   grad_norm out
- * (before clipping), lr out */
+/* One update from o->grads: norm, clip, the row's step, refresh of `compute`. A
+ * non-finite norm changes nothing and returns ENONFINITE. grad_norm out (before
+ * clipping), lr out */
 kg_status kg_optim_update(struct kg_optim *o, struct kg_model *m, double *grad_norm,
                           double *lr, struct kg_err *err) KG_MUST_CHECK;
 
-/* What is evaluated and written: *weights is the model's master, or the average, which
- * is computed into o->grads; of a cut model's the cut. */
+/* The weights to evaluate and save: *weights is the master slab, or the average, which is
+ * computed into o->grads; for a cut model, of the cut. */
 kg_status kg_optim_weights(const struct kg_slab **weights, struct kg_optim *o,
                            const struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Exchange the model's master with o->grads, bit for bit, and refresh: after
- * kg_optim_weights the model is the average, after a second exchange what is trained.
- * Does nothing for rows that do not average. */
+/* Swaps the master slab with o->grads, bit for bit, and refreshes: after kg_optim_weights
+ * the model is the average, after a second call the trained weights. Does nothing for
+ * rows that do not average. */
 kg_status kg_optim_exchange(struct kg_optim *o, struct kg_model *m,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* anchor <- eta anchor + (1-eta) model, in fp32, and its compute copy.
+/* anchor <- eta anchor + (1-eta) model, in fp32, then refreshes its `compute`.
  * source: arXiv 2602.04417 */
 kg_status kg_anchor_update(struct kg_model *anchor, const struct kg_model *m, double eta,
                            struct kg_err *err) KG_MUST_CHECK;

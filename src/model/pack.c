@@ -111,7 +111,7 @@ static kg_status check_adapter(const struct kg_model *m, const struct kg_forward
                ? KG_OK
                : kg_fail(err, KG_EINVAL,
                          "sequence %d of the pack: expected the model's own adapters "
-                         "where a backward follows, found others",
+                         "before a backward, found others",
                          (int)i);
 }
 
@@ -125,7 +125,7 @@ static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m
         if (f->experts[i / a->k * a->k] != KG_NO_EXPERT &&
             f->experts[i] >= m->config.experts.n)
             return kg_fail(err, KG_EINVAL,
-                           "pack: token %lld is given expert %d, expected one of %d",
+                           "pack: token %lld has expert %d, expected one of %d",
                            (long long)(i / a->k / a->routed), (int)f->experts[i],
                            (int)m->config.experts.n);
     return KG_OK;

@@ -179,8 +179,7 @@ static void an_expert_that_is_none_is_refused(void **state)
     kg_rows_add_seq(s.rows, &(struct kg_rows_seq){s.tokens, LONG, 0, given});
     kg_rows_want(s.rows, 0, -1, 1, NULL);
     assert_int_equal(kg_rows_forward(s.rows, false, &why), KG_EINVAL);
-    assert_string_equal(why.message,
-                        "pack: token 7 is given expert 4, expected one of 4");
+    assert_string_equal(why.message, "pack: token 7 has expert 4, expected one of 4");
     subject_close(&s);
 }
 

@@ -920,17 +920,16 @@ static kg_status check_asked(const struct kg_rows *p, bool use_entropy,
 
     if (n_asked < 0)
         return kg_fail(err, KG_EINVAL,
-                       "backward of rows: expected a head that was asked about them, "
-                       "found none");
+                       "backward of rows: expected outputs of the head, found none");
     if (n_asked != p->n_rows)
-        return kg_fail(err, KG_EINVAL,
-                       "backward of rows: expected the %lld that the head was asked "
-                       "about, found %lld",
-                       (long long)n_asked, (long long)p->n_rows);
+        return kg_fail(
+            err, KG_EINVAL,
+            "backward of rows: expected the %lld rows of the head's outputs, found %lld",
+            (long long)n_asked, (long long)p->n_rows);
     if (use_entropy && !p->ask.entropy)
         return kg_fail(err, KG_EINVAL,
-                       "backward of rows: expected a head that was asked for the "
-                       "entropy, found one that was not");
+                       "backward of rows: expected the head to compute the entropy, "
+                       "found it without");
     return KG_OK;
 }
 

@@ -1,8 +1,8 @@
-/* Rows: sequences are packed, the forward runs over them, the head is asked about the
- * positions that are wanted, and sparse gradients on its answers go back to the weights.
+/* Rows: packs sequences, runs the forward, runs the head at selected positions, and
+ * propagates sparse gradients of its outputs back to the weights.
  *
- * One mechanism for all who read a model: training (whole sequences, there and back),
- * scoring (whole sequences), prompts and decoding (sequences continued in the cache).
+ * Used by training (whole sequences, forward and backward), scoring (whole sequences),
+ * prompts and decoding (sequences continued in the cache).
  *
  *     kg_rows_begin(p, model, k);
  *     row = kg_rows_add(p, tokens, n);
@@ -23,97 +23,98 @@
 
 enum kg_rows_kl { KG_ROWS_KL_NONE, KG_ROWS_KL_REVERSE, KG_ROWS_KL_FORWARD };
 
-/* What the head is asked besides lse, log-probs of targets and of ids. `{0}`: nothing. */
+/* Outputs of the head besides lse and log-probs of targets and ids. `{0}`: none. */
 struct kg_rows_ask {
     bool entropy;
     bool sets;   /* log mass of the rows' sets */
-    bool sum_sq; /* a second run of the head */
-    bool load;   /* of experts: kg_rows_load and kg_rows_p_sum wait for nothing then */
-    int top_k;   /* how many of the largest ids */
-    /* exact: KL(model||anchor) or KL(anchor||model). The anchor's forward runs over the
+    bool sum_sq; /* runs the head a second time */
+    /* for experts: copy early, so that kg_rows_load and kg_rows_p_sum do not wait */
+    bool load;
+    int top_k; /* number of top ids */
+    /* exact KL(model||anchor) or KL(anchor||model). The anchor's forward runs over the
      * same pack. */
     enum kg_rows_kl kl;
-    /* borrowed until after the backward; of the same dtype, of the shape that opts
-     * named */
+    /* borrowed until after the backward; with the dtype and shape of opts.anchor */
     const struct kg_model *anchor;
 };
 
-/* Room that is taken once. The tables of cache blocks alone are as long as the sequences
- * that share a pack: theirs grows by doubling, and stays. */
+/* Capacities, allocated once. Only the tables of cache blocks grow (by doubling), because
+ * their size depends on the sequences in a pack. */
 struct kg_rows_opts {
-    int64_t max_tokens; /* of a pack */
-    int64_t max_rows;   /* wanted; 0: as many as tokens */
-    int max_k;          /* most ids of a row */
-    int top_k;          /* most of the largest ids */
-    bool sets;          /* rows may carry sets of ids */
+    int64_t max_tokens; /* tokens per pack */
+    int64_t max_rows;   /* selected rows; 0: max_tokens */
+    int max_k;          /* ids per row */
+    int top_k;          /* number of top ids */
+    bool sets;          /* rows may have sets of ids */
     bool sum_sq;
-    bool experts; /* tokens may be given theirs */
+    bool experts; /* tokens may have preset experts */
     bool backward;
-    bool checkpoint; /* see kg_acts_create; without backward it is always so */
-    bool kl;         /* to an anchor */
-    bool share;      /* what sequences begin with in common stands in a pack once */
-    /* borrowed: a model of another shape, or the anchor of a KL; has activations of its
-     * own. NULL: none */
+    bool checkpoint; /* see kg_acts_create; always without backward */
+    bool kl;         /* exact KL to an anchor */
+    bool share;      /* a pack stores common prefixes of sequences once */
+    /* borrowed: a model of another shape, or the anchor of a KL; gets its own
+     * activations. NULL: none */
     const struct kg_model *anchor;
-    struct kg_kv *kv; /* borrowed: sequences are continued in this cache; or NULL */
+    struct kg_kv *kv; /* borrowed: cache of continued sequences; or NULL */
 };
 
-struct kg_rows_pack; /* the pack and its hidden states: what a device reads */
+struct kg_rows_pack; /* the pack and its hidden states in backend memory */
 
-/* How all wanted rows are drawn from. The host's. */
+/* How to draw from all selected rows. On the host. */
 struct kg_rows_draws {
     const struct kg_draw *how; /* (n_rows) */
-    bool truncates;            /* a row of how, at least */
-    bool keeps;                /* what was kept is wanted */
+    bool truncates;            /* some row truncates */
+    bool keeps;                /* kept sets are needed */
     int top_k;
-    float *const *logits; /* (n_rows) out, see struct kg_draws; NULL: none, and the step
-                           * can be replayed */
-    /* of every token of the pack, whose it is: drawn of so-and-so row of the draw begun
-     * last, or -1: as it stands; NULL: all are */
+    /* (n_rows) out, see struct kg_draws; NULL: none, and the step can be replayed */
+    float *const *logits;
+    /* for every token of the pack, the row of the previous draw whose token replaces it,
+     * or -1; NULL: no replacement */
     const int32_t *from;
 };
-/* What is found of them; where the host wants it. See struct kg_draws. */
+/* Results of a draw, in host memory. See struct kg_draws. */
 struct kg_rows_found {
     struct kg_drawn *drawn; /* (n_rows) */
     double *lse;            /* (n_rows) */
-    uint64_t *kept;         /* (n_rows, (V+63)/64); NULL where none are wanted */
-    int32_t *top_ids;       /* (n_rows, top_k), as the next; NULL where that is 0 */
+    uint64_t *kept;         /* (n_rows, (V+63)/64); NULL: not needed */
+    int32_t *top_ids;       /* (n_rows, top_k), as the next; NULL if top_k is 0 */
     float *top_logp;
 };
 
-/* The wanted rows: what is known of them here, on the host. */
+/* The selected rows and their values on the host. */
 struct kg_rows {
-    const struct kg_model *model; /* of the present rows; borrowed */
+    const struct kg_model *model; /* of the current rows; borrowed */
     struct kg_rows_pack *pack;    /* owned */
     int64_t max_tokens;
     int64_t max_rows;
-    int max_k, top_k;       /* as opts */
+    int max_k, top_k;       /* as in opts */
     struct kg_rows_ask ask; /* the last one */
     int64_t n_rows;
     int k; /* width of ids */
 
-    struct kg_block block; /* owned: what follows stands in it */
+    struct kg_block block; /* owned: holds the arrays below */
     int32_t *target;       /* (max_rows) */
     float *inv_temp;       /* (max_rows) */
     int32_t *ids;          /* (max_rows, k) */
-    /* (max_rows) of which the log mass is wanted, n 0: of all; NULL unless opts.sets */
+    /* (max_rows) sets whose log mass is computed, n = 0: all ids; NULL unless
+     * opts.sets */
     struct kg_idset *sets;
 
-    /* answers of the head */
+    /* outputs of the head */
     double *lse;        /* (max_rows) */
     float *logp;        /* (max_rows) */
     float *entropy;     /* (max_rows) */
     float *logp_at;     /* (max_rows, k) */
     int32_t *top_ids;   /* (max_rows, ask.top_k) largest first */
     float *top_logp;    /* (max_rows, ask.top_k) */
-    double *set_logp;   /* (max_rows) as sets; 0 for all ids */
+    double *set_logp;   /* (max_rows) NULL as sets; 0 for all ids */
     float *sum_sq;      /* (max_rows) sum_v p_v^2; NULL unless opts.sum_sq */
     float *twice;       /* (max_rows) 2 inv_temp, as sum_sq */
     double *lse_twice;  /* (max_rows) as sum_sq */
-    double *kl;         /* (max_rows) of ask.kl's direction; NULL unless opts.kl */
+    double *kl;         /* (max_rows) in ask.kl's direction; NULL unless opts.kl */
     double *anchor_lse; /* (max_rows) as kl */
 
-    /* gradients that the caller fills before the backward; NULL unless opts.backward */
+    /* gradients, filled by the caller before the backward; NULL unless opts.backward */
     double *a_logp;    /* (max_rows) */
     double *a_entropy; /* (max_rows) */
     double *a_at;      /* (max_rows, k) */
@@ -125,113 +126,113 @@ kg_status kg_rows_create(struct kg_rows **p, const struct kg_model *m,
                          const struct kg_rows_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 void kg_rows_free(struct kg_rows *p);
-/* What they hold; m and opts.anchor may be outlines. */
+/* Memory of rows; m and opts.anchor may be outlines. */
 struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts);
 
-/* Start rows of m with k ids each, and their pack. m: the model that p was made for, one
- * of its shape and dtype, or opts.anchor. */
+/* Starts new rows of m with k ids each, and a new pack. m: the model that p was created
+ * for, one of its shape and dtype, or opts.anchor. */
 void kg_rows_begin(struct kg_rows *p, const struct kg_model *m, int k);
-/* Start another pack: the rows wanted so far stay, with their hidden states. */
+/* Starts another pack; the rows selected so far stay, with their hidden states. */
 void kg_rows_next(struct kg_rows *p);
-int64_t kg_rows_tokens(const struct kg_rows *p); /* of the pack */
+int64_t kg_rows_tokens(const struct kg_rows *p); /* in the pack */
 bool kg_rows_fits(const struct kg_rows *p, size_t n_tokens);
-/* Add a whole sequence.   returns the pack's row of its first token.   n_tokens must fit
+/* Adds a whole sequence.   returns the pack's row of its first token. n_tokens must fit
  * (assert) */
 int64_t kg_rows_add(struct kg_rows *p, const int32_t *tokens, size_t n);
 
-/* A whole sequence that may begin with tokens of another one of the pack, with their
- * hidden states: the forward has the bits that it would have alone. The backward adds
- * what sequences make of a shared token in their order, before it goes on. */
+/* A whole sequence that may share a prefix with another sequence of the pack: tokens and
+ * hidden states. The forward has the same bits as without sharing. The backward first
+ * adds the gradients of a shared token, in the order of its sequences. */
 struct kg_rows_seq {
     const int32_t *tokens;
     size_t n;
-    size_t most;             /* tokens that may be shared, at most n - 1 */
-    const uint16_t *experts; /* (n,C) given, as kg_forward has them; opts.experts; NULL:
-                              * tokens choose */
+    size_t most; /* limit of shared tokens, at most n - 1 */
+    /* (n,C) preset, as in kg_forward; needs opts.experts; NULL: the router chooses */
+    const uint16_t *experts;
 };
-/* How many tokens q shares with a at least, where both are in a pack of m. */
+/* Lower bound of the tokens that q shares with a if both are in a pack of m. */
 size_t kg_rows_in_common(const struct kg_model *m, const struct kg_rows_seq *a,
                          const struct kg_rows_seq *q);
-/* How many tokens of q would be shared; 0 without opts.share. */
+/* Number of tokens of q that would be shared; 0 without opts.share. */
 size_t kg_rows_shared(const struct kg_rows *p, const struct kg_rows_seq *q);
 bool kg_rows_fits_seq(const struct kg_rows *p, const struct kg_rows_seq *q);
 void kg_rows_add_seq(struct kg_rows *p, const struct kg_rows_seq *q); /* must fit */
-/* The pack's row of position t of the sequence added last. */
+/* The pack's row of position t of the last added sequence. */
 int64_t kg_rows_at(const struct kg_rows *p, size_t t);
-/* Keys that sequences of a pack may have together, where they share. */
+/* Limit of the keys of a pack with shared prefixes, over all its sequences. */
 int64_t kg_rows_max_keys(const struct kg_rows *p);
-/* Tokens that the pack's sequences have beyond those that stand there. */
+/* Number of tokens that sharing saves in the pack. */
 int64_t kg_rows_saved(const struct kg_rows *p);
 
-/* Add tokens at positions pos, pos+1, ... of a sequence whose cache blocks are given
- * (borrowed until after the forward).   adapter: as in struct kg_pack_seq.   returns as
+/* Adds tokens at positions pos, pos+1, ... of a sequence with the given cache blocks
+ * (borrowed until after the forward). adapter: as in struct kg_pack_seq.   returns as
  * above */
 int64_t kg_rows_continue(struct kg_rows *p, const int32_t *tokens, size_t n, int32_t pos,
                          struct kg_kv_tables blocks, int32_t adapter);
-/* Want the log-prob of `target` (-1: of none) at the pack's row; ids of length k (-1: an
- * unused slot) or NULL for none. Where a backward follows, only what sequences share is
- * wanted more than once: gradients are added in the order of wanting.   returns its
- * index */
+/* Selects a row of the pack for the log-prob of `target` (-1: none) and of k ids (-1:
+ * unused slot; NULL: none). Before a backward only shared rows may be selected more than
+ * once; gradients are added in the order of selection.   returns the index of the
+ * selected row */
 int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_temp,
                      const int32_t *ids);
-/* The mass of this set at the index too; its data is borrowed until after the
+/* Also computes the mass of this set at the index; its data is borrowed until after the
  * backward. */
 void kg_rows_want_set(struct kg_rows *p, int64_t index, const struct kg_idset *set);
-/* Rows from n on are wanted no more. */
+/* Drops the selected rows from n on. */
 void kg_rows_forget(struct kg_rows *p, int64_t n);
 
-/* Hidden states of the wanted rows. keep: a backward follows. */
+/* Computes hidden states of the selected rows. keep: for a backward. */
 kg_status kg_rows_forward(struct kg_rows *p, bool keep, struct kg_err *err) KG_MUST_CHECK;
-/* (n,C) out: the experts that tokens [row, row+n) of the pack had in the last forward, or
+/* (n,C) out: the experts of tokens [row, row+n) of the pack in the last forward or
  * draw. */
 kg_status kg_rows_experts(uint16_t *out, const struct kg_rows *p, int64_t row, int64_t n,
                           struct kg_err *err) KG_MUST_CHECK;
-/* kg_acts_load, kg_acts_balance and kg_acts_p_sum of the model that p was made for. */
+/* kg_acts_load, kg_acts_balance and kg_acts_p_sum of the model that p was created for. */
 kg_status kg_rows_load(int64_t *counts, const struct kg_rows *p,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_rows_balance(const struct kg_rows *p, const float *balance,
                           struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_rows_p_sum(float *p_sum, const struct kg_rows *p,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Fills lse, logp, logp_at and what `ask` names (NULL: nothing more). */
+/* Computes lse, logp, logp_at and the outputs in `ask` (NULL: none). */
 kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Rows [first, first+n) alone, into the caller's arrays: lse, logp, the top_k largest,
- * logits. No backward. */
+/* The head for rows [first, first+n) only, into the caller's arrays: lse, logp, top_k
+ * ids, logits. No backward. */
 kg_status kg_rows_read(const struct kg_head_out *out, const struct kg_rows *p,
                        int64_t first, int64_t n, int top_k,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Whether a draw of m can be launched as one: the backend replays, and no operation waits
- * for weights of the host. */
+/* Whether a draw of m can be launched as a unit: the backend can replay it, and no
+ * operation waits for host weights. */
 bool kg_rows_replays(const struct kg_model *m);
-/* Whether one can be begun before the one before it has ended. */
+/* Whether a draw can be begun before the previous one has ended. */
 bool kg_rows_feeds(const struct kg_model *m);
-/* The forward and a token of every wanted row, all of this pack (kg_op_draw), where the
- * backend draws: one copy up, one down, and no wait for either, but where logits are
- * wanted. Another pack may follow at once, and, where kg_rows_feeds, one more draw, to
- * whose tokens `from` refers. They end in the order in which they were begun. */
+/* Starts a forward, and a draw from every selected row (kg_op_draw), all of this pack, if
+ * the backend can draw: one copy up and one down, without waiting, unless logits are
+ * needed. Another pack may follow at once; with kg_rows_feeds also one more draw, whose
+ * `from` refers to this one's tokens. Draws end in the order begun. */
 kg_status kg_rows_draw_begin(const struct kg_rows_draws *d, const struct kg_rows *p,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Waits for the first that has not ended. */
+/* Waits for the oldest draw. */
 kg_status kg_rows_draw_end(const struct kg_rows_found *to, const struct kg_rows *p,
                            struct kg_err *err) KG_MUST_CHECK;
-/* All that were begun end, and what they found is nobody's; after a failure, too. */
+/* Waits for all draws and discards them; also after a failure. */
 kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK;
-/* Adds to grads from a_logp, a_at (k > 0), a_entropy (when use_entropy) and, where the
- * head was asked for them, a_set and a_kl. The forward was to keep, and nothing has been
- * wanted since (assert); the rows are of one pack.
- * errors: EINVAL (the head was not asked about just these rows, or not for the entropy
- * that use_entropy takes) */
+/* Adds to grads from a_logp, a_at (k > 0), a_entropy (if use_entropy) and, if they were
+ * computed, a_set and a_kl. The last forward must have had keep, with no rows selected
+ * since (assert), and all rows in one pack.
+ * errors: EINVAL (the head did not run for exactly these rows, or without the entropy for
+ * use_entropy) */
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;
-/* The same in the stages of kg_model_backward_stage, of which 0 begins with the head. The
- * gradient of a head that is the embedding's table is the last stage's, for which the
- * head runs once more; with whole grads it is stage 0's. */
+/* The same in the stages of kg_model_backward_stage; stage 0 begins with the head. The
+ * gradient of a tied head belongs to the last stage, which runs the head again; with
+ * whole grads it belongs to stage 0. */
 kg_status kg_rows_backward_stage(struct kg_rows *p, struct kg_grads grads, int32_t stage,
                                  bool use_entropy, struct kg_err *err) KG_MUST_CHECK;
 
-/* Lay the hidden state of a wanted row aside, and want it again among other rows, before
- * the first pack's or behind kg_rows_next.   returns its index */
+/* kg_rows_hold saves the hidden state of a selected row. kg_rows_recall selects it again
+ * among other rows, before the first pack or after kg_rows_next.   returns its index */
 kg_status kg_rows_hold(struct kg_rows *p, int64_t index,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_rows_recall(int64_t *index, struct kg_rows *p, float inv_temp,

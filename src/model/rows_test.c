@@ -270,12 +270,12 @@ static void a_backward_of_what_was_not_asked_is_refused(void **state)
     (void)state;
     pack(w.rows, w.model, 0, N_SEQS, K, false);
     NEED(kg_rows_forward(w.rows, true, err));
-    refused_backward(&w, false, "asked about them, found none");
+    refused_backward(&w, false, "expected outputs of the head, found none");
     NEED(kg_rows_ask(w.rows, &ask, err));
     fill(w.rows, LOGP, 0);
-    refused_backward(&w, true, "asked for the entropy");
+    refused_backward(&w, true, "expected the head to compute the entropy");
     kg_rows_forget(w.rows, w.rows->n_rows - 1);
-    refused_backward(&w, false, "that the head was asked about, found");
+    refused_backward(&w, false, "rows of the head's outputs, found");
     close_world(&w);
 }
 

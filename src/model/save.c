@@ -328,10 +328,9 @@ static kg_status copy_sidecars(const char *from_dir, const char *to_dir,
     if (!from_dir)
         return KG_OK;
     if (!kg_file_is_dir(from_dir))
-        return kg_fail(
-            err, KG_ENOTFOUND,
-            "%s: the folder that the tokenizer files are copied from is not there",
-            from_dir);
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a folder with tokenizer files to copy, found none",
+                       from_dir);
     for (size_t i = 0; i < N_SIDECARS; i++)
         KG_TRY(copy_sidecar(from_dir, to_dir, sidecars[i], err));
     return KG_OK;

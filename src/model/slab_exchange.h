@@ -1,10 +1,10 @@
-/* Stretches of slabs from rank to rank.
+/* Exchanges ranges of slabs between ranks.
  *
- * Ranks exchange memory of the host. A stretch of a device's slab goes through
- * page-locked memory beside it: down, over the transport, up; one of the host's goes as
- * it lies. Where NCCL joins the devices it is the other way round: what moves is the
- * device's, and a stretch of the host's goes up, from GPU to GPU, and down. Either way it
- * goes piece by piece, so that both ends cut it alike whatever they compute on.
+ * Ranks exchange host memory. A range of a device's slab is staged through page-locked
+ * memory: down, over the transport, up; a range on the host is sent directly. With NCCL
+ * it is reversed: device memory is exchanged, and a range on the host goes up, from GPU
+ * to GPU, and down. Both ways work in fixed pieces, so both ends split a range alike on
+ * any backend.
  */
 #ifndef KG_MODEL_SLAB_EXCHANGE_H
 #define KG_MODEL_SLAB_EXCHANGE_H
@@ -12,9 +12,9 @@
 #include "model/slab.h"
 #include "ranks/ranks.h"
 
-enum { KG_SLAB_SENT = KG_SLAB_PIECE << 6 }; /* elements of a piece that is sent */
+enum { KG_SLAB_SENT = KG_SLAB_PIECE << 6 }; /* elements per piece */
 
-/* Elements [first, first+n) of a slab of fp32; n 0: nothing. */
+/* Elements [first, first+n) of an fp32 slab; n 0: none. */
 struct kg_slab_stretch {
     struct kg_slab *slab; /* borrowed */
     int64_t first, n;
@@ -24,32 +24,33 @@ struct kg_slab_stretch {
 struct kg_slab_wire {
     struct kg_ranks *ranks;           /* borrowed */
     const struct kg_backend *backend; /* of the device */
-    bool direct;                      /* by NCCL: what moves is the device's */
-    float *out, *in;  /* (ranks, KG_SLAB_SENT) owned, of what does not lie where it moves:
-                      * page-locked, or direct the device's; NULL: there is none */
-    int64_t *longest; /* (ranks) owned: direct: of each the longest stretch */
+    bool direct;                      /* by NCCL: exchanges device memory */
+    float *out,
+        /* (ranks, KG_SLAB_SENT) owned, staging for ranges in the other memory:
+         * page-locked, or if direct on the device; NULL: none */
+        *in;
+    int64_t *longest; /* (ranks) owned: if direct, the longest range of each rank */
     struct kg_ranks_part *parts; /* (2, ranks) owned: out, in */
-    struct kg_err failed;        /* the first failure of the device here */
+    struct kg_err failed;        /* the first device failure on this rank */
 };
 
-/* backend: whose slabs may be sent, beside those of the host; by NCCL where that joins
+/* backend: of device slabs that may be sent, besides host slabs; uses NCCL if it joins
  * the ranks (ranks/nccl.h)
  * errors: ENOMEM */
 kg_status kg_slab_wire_open(struct kg_slab_wire *w, struct kg_ranks *ranks,
                             const struct kg_backend *backend,
                             struct kg_err *err) KG_MUST_CHECK;
 void kg_slab_wire_close(
-    struct kg_slab_wire *w); /* {0} is allowed, and is what it leaves */
-/* Bytes of the host that it takes, or by NCCL of the device, but for a few. */
+    struct kg_slab_wire *w); /* {0} is allowed, and is the state afterwards */
+/* Approximate host memory, or with NCCL device memory. */
 uint64_t kg_slab_wire_bytes(const struct kg_backend *backend, int ranks);
 
-/* By all ranks: out[p] to rank p, in[p] from it, (ranks) each, of lengths that the two
- * agree on; none
- * for the rank itself but of equal lengths, which is a copy. What is sent and what comes
- * do not overlap.
- * A device that fails here stops nothing, since the others wait: what is sent then is of
- * no use, and the failure stands in w->failed for the next agreement.
- * errors: of kg_ranks_exchange, or of kg_ranks_nccl_exchange, which all hear of */
+/* Collective: sends out[p] to rank p and receives in[p] from it, (ranks) each; both sides
+ * agree on the lengths. For the rank itself both must be empty or of equal length, which
+ * is a copy. Sent and received ranges must not overlap.
+ * A device failure here does not stop the exchange, because the others wait: the data
+ * sent is then invalid, and w->failed holds the error for the next agreement.
+ * errors: of kg_ranks_exchange or kg_ranks_nccl_exchange, reported on all */
 kg_status kg_slab_exchange(struct kg_slab_wire *w, const struct kg_slab_stretch *out,
                            const struct kg_slab_stretch *in, const char *what,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -337,7 +337,7 @@ static kg_status keep(struct kg_http_request *r, const char *data, size_t n,
 {
     kg_status status;
     if (n > r->answer.max - r->answer.len)
-        status = kg_fail(err, KG_EFORMAT, "the answer is larger than %zu bytes",
+        status = kg_fail(err, KG_EFORMAT, "the response is larger than %zu bytes",
                          r->answer.max);
     else
         status = kg_str_append(&r->answer, data, n, err);
@@ -551,8 +551,8 @@ static int shown_bytes(const char *url)
 static void warn(struct kg_http_request *r, CURLcode code)
 {
     if (code != CURLE_OK && !r->c->warned)
-        kg_log_warn("%.*s: %s: trying again (%d of %d)", shown_bytes(r->url), r->url,
-                    r->said, r->tries + 1, r->c->opts.tries);
+        kg_log_warn("%.*s: %s: retrying (%d of %d)", shown_bytes(r->url), r->url, r->said,
+                    r->tries + 1, r->c->opts.tries);
     r->c->warned = code != CURLE_OK;
 }
 

@@ -217,7 +217,7 @@ static void the_first_try_that_fails_is_told(void **state)
     poll_all_into(text, sizeof text);
     said = strstr(text, "/hello: Failed to connect");
     assert_non_null(said);
-    assert_non_null(strstr(said, "trying again (2 of 3)"));
+    assert_non_null(strstr(said, "retrying (2 of 3)"));
     assert_null(strstr(said, "3 of 3"));
     close_client();
 }

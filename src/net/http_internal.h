@@ -1,10 +1,10 @@
-/* The HTTP server from inside: what http_server.c (its life, and answers from any thread)
- * and http_conn.c (sockets, on the server's thread alone) share.
+/* Internals of the HTTP server, shared by http_server.c (lifecycle, and responses from
+ * any thread) and http_conn.c (sockets, on the server's thread only).
  *
- * An exchange outlives neither its handler nor its connection: it is freed by the
- * server's thread once it is ended and sent or its client has left; after the server has
- * stopped, by whoever ends it. What an answering thread may touch stands under the
- * server's lock; all else belongs to the server's thread.
+ * The server's thread frees an exchange when it has ended and was sent, or when its
+ * client has left. After the server has stopped, the thread that ends the exchange frees
+ * it. Fields that responding threads may touch are guarded by the server's lock; all
+ * others belong to the server's thread.
  */
 #ifndef KG_NET_HTTP_INTERNAL_H
 #define KG_NET_HTTP_INTERNAL_H
@@ -17,31 +17,31 @@
 
 struct kg_http_exchange {
     struct kg_http_server *s;
-    struct kg_http_conn *conn; /* NULL when the client has left */
-    struct kg_str raw;         /* owned; what head borrows from */
+    struct kg_http_conn *conn; /* NULL after the client has left */
+    struct kg_str raw;         /* owned; head points into it */
     struct kg_http_head head;
     struct kg_str body; /* owned */
     bool no_body;       /* HEAD */
-    bool close_after;   /* the answer said so; set when it begins */
-    size_t body_held;   /* of the server's held_bytes; under the lock, as the next */
+    bool close_after;   /* close after this response; set when it begins */
+    size_t body_held;   /* part of the server's held_bytes; under the lock, as the next */
     size_t out_held;
-    size_t reserved; /* of out_held: for the answer that is to come */
+    size_t reserved; /* part of out_held: reserved for the response */
 
     /* under the lock */
-    struct kg_str out; /* owned; to be sent */
+    struct kg_str out; /* owned; bytes to send */
     bool ended;
-    bool chunked;     /* out is a stream in chunks */
+    bool chunked;     /* out is sent in chunks */
     bool broken;      /* cannot be completed: close the connection */
     atomic_bool gone; /* read without the lock too */
-    bool queued;      /* in the list of the woken */
+    bool queued;      /* is in the woken list */
     struct kg_http_exchange *next_woken;
 };
 
 enum kg_http_phase {
-    KG_HTTP_PHASE_HEAD,   /* a head is due */
-    KG_HTTP_PHASE_BODY,   /* x's body is due */
-    KG_HTTP_PHASE_ANSWER, /* x's answer, or without x a refusal, is due */
-    KG_HTTP_PHASE_LINGER, /* all is said; what still comes is dropped */
+    KG_HTTP_PHASE_HEAD,   /* waiting for a head */
+    KG_HTTP_PHASE_BODY,   /* waiting for x's body */
+    KG_HTTP_PHASE_ANSWER, /* waiting for x's response, or sending a refusal (no x) */
+    KG_HTTP_PHASE_LINGER, /* everything is sent; further input is dropped */
     KG_HTTP_PHASE_CLOSED  /* freed at the end of the round */
 };
 
@@ -49,18 +49,18 @@ struct kg_http_conn {
     int fd;
     enum kg_http_phase phase;
     uint32_t events;  /* what epoll waits for */
-    struct kg_str in; /* owned; read and not yet part of a request */
-    size_t seen;      /* of in, by the search for a head's end */
+    struct kg_str in; /* owned; received, not yet part of a request */
+    size_t seen;      /* bytes of `in` searched for the end of a head */
     struct kg_http_chunks chunks;
     struct kg_http_exchange *x; /* owned together with its handler */
     struct kg_str out;          /* owned; being sent */
-    size_t sent;                /* of out */
+    size_t sent;                /* bytes of out */
     bool close_after;
     bool spoke;    /* bytes of x's answer have been sent, or are in out */
-    bool half;     /* the client has ended its side while x's answer is due */
-    bool ended;    /* and all that it has sent has been read */
-    double began;  /* first byte of the request that is due; 0 for none */
-    double active; /* the last byte that came or went */
+    bool half;     /* the client shut down its sending side while x was open */
+    bool ended;    /* and all its input has been read */
+    double began;  /* when the current request's first byte came; 0: none */
+    double active; /* when a byte last came or went */
     struct kg_http_conn *prev, *next;
 };
 
@@ -69,20 +69,20 @@ struct kg_http_server {
     char *key;                       /* owned; NULL for none */
     int listener, epoll, waker;      /* -1 when closed */
     int port;
-    bool local; /* whoever is on this machine may ask, and nobody else */
+    bool local; /* accepts requests from this machine only, by Host and Origin */
     pthread_t thread;
     struct kg_http_conn *conns; /* owned list */
     struct kg_http_conn *dead;  /* closed in this round */
     char *buffer;               /* owned; KG_HTTP_READ_BYTES of the server's thread */
-    bool paused;                /* out of descriptors: the listener rests until a sweep */
+    bool paused;                /* out of descriptors: no accepts until the next sweep */
     double next_sweep;
 
     pthread_mutex_t lock;
-    pthread_cond_t idle; /* no exchange is open any more */
+    pthread_cond_t idle; /* signalled when no exchange is open */
     struct kg_http_exchange *woken, *last_woken;
     bool stopping; /* no new connections */
-    bool leaving;  /* the thread closes all and ends */
-    bool ended;    /* the thread is gone; the last exchange frees the server */
+    bool leaving;  /* the thread closes all connections and ends */
+    bool ended;    /* the thread has ended; the last exchange frees the server */
     struct kg_http_server_stats stats;
 };
 
@@ -92,21 +92,21 @@ enum { KG_HTTP_READ_BYTES = 1 << 16, KG_HTTP_SMALL_BYTES = 64 << 10 };
 void *kg_http_server_thread(void *server);
 
 /* http_server.c */
-/* The route of a request, or NULL; *path_known: it has other methods. */
+/* The route of a request, or NULL; *path_known: the path has routes for other methods. */
 const struct kg_http_route *kg_http_route_find(const struct kg_http_server *s,
                                                const char *method, const char *path,
                                                bool *path_known);
-/* Append a whole error answer of the core's own, after which the connection is closed.
- * extra: further header lines, or "" */
+/* Appends a complete error response made by the core, which closes the connection. extra:
+ * further header lines, or "" */
 kg_status kg_http_refusal(struct kg_str *out, struct kg_http_server *s, int status,
                           const char *why, const char *extra,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Under the lock: count n bytes more, if there is room for them.   held: x's body_held or
- * out_held */
+/* Under the lock: counts n more bytes; false if they exceed the limit. held: x's
+ * body_held or out_held */
 bool kg_http_hold(struct kg_http_exchange *x, size_t *held, size_t n);
-/* Under the lock: n bytes less. */
+/* Under the lock: counts n bytes fewer. */
 void kg_http_let_go(struct kg_http_exchange *x, size_t *held, size_t n);
-/* Frees it, and the server with the last one of a server that has stopped. */
+/* Frees x, and the server too if it has stopped and x was its last exchange. */
 void kg_http_exchange_free(struct kg_http_exchange *x);
 
 #endif

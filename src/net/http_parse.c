@@ -252,7 +252,7 @@ static int check_known(const struct kg_http_head *h, const struct known_fields *
     if (known->lengths + known->codings > 1)
         return refuse(why, 400, "more than one Content-Length or Transfer-Encoding");
     if (h->old && known->codings > 0)
-        return refuse(why, 400, "HTTP/1.0 knows no Transfer-Encoding");
+        return refuse(why, 400, "HTTP/1.0 has no Transfer-Encoding");
     if (known->hosts > 1 || (known->hosts == 0 && !h->old))
         return refuse(why, 400, "expected one Host field");
     return 0;
@@ -367,7 +367,7 @@ static int feed_data(struct kg_http_chunks *c, struct kg_str *body, size_t max,
     struct kg_err err;
     size_t take = c->left < n ? (size_t)c->left : n;
     if (take > max - body->len)
-        return refuse(why, 413, "the body is larger than this server takes");
+        return refuse(why, 413, "the body is larger than this server allows");
     if (kg_str_append(body, data, take, &err) != KG_OK)
         return refuse(why, 503, "out of memory");
     c->left -= take;

@@ -1,9 +1,9 @@
 /* The bytes of HTTP/1.1: the head of a request, and the chunked coding of its body.
  *
- * No socket, no clock: functions of bytes, so that a fuzzer reaches all of them. Strict
- * where RFC 9112 lets a server be strict (bare line feeds, folded fields, a length beside
- * a transfer coding, spaces before the colon): what two readers could read in two ways is
- * refused. A refusal is the HTTP status to answer with and a reason in words.
+ * Pure functions of bytes, without sockets or clocks, so that a fuzzer reaches all of
+ * them. Strict where RFC 9112 lets a server be strict (bare line feeds, folded fields, a
+ * length beside a transfer coding, spaces before the colon): input that two parsers could
+ * read differently is refused. A refusal is an HTTP status and a reason in words.
  */
 #ifndef KG_NET_HTTP_PARSE_H
 #define KG_NET_HTTP_PARSE_H
@@ -21,27 +21,27 @@ struct kg_http_field {
     const char *value;
 };
 
-/* All text borrowed from the bytes that were parsed. */
+/* All text points into the parsed bytes. */
 struct kg_http_head {
     const char *method;
     const char *path;  /* %XX decoded, without the query */
     const char *query; /* "" for none */
-    const char *host; /* whom it is for: of the target, else of the Host field; or NULL */
+    const char *host;  /* from the target, else from the Host field; NULL: none */
     struct kg_http_field fields[KG_HTTP_MAX_FIELDS];
     int n_fields;
-    bool keep_alive;       /* what the version and the Connection field ask for */
+    bool keep_alive;       /* from the version and the Connection field */
     bool chunked;          /* the body comes in chunks */
     uint64_t length;       /* of a body that is not chunked */
-    bool expects_continue; /* the client waits for a word before it sends its body */
-    bool old;              /* HTTP/1.0: knows no chunks */
+    bool expects_continue; /* the client sends the body only after 100 Continue */
+    bool old;              /* HTTP/1.0: no chunks */
 };
 
-/* Bytes of the head at the front of data, the empty line included; 0 when it is not
- * complete. *seen: what was searched in vain, to be kept from call to call, 0 at first */
+/* Bytes of the head at the start of data, including the empty line; 0 if incomplete.
+ * *seen: bytes already searched, kept between calls, 0 at first */
 size_t kg_http_head_length(const char *data, size_t n, size_t *seen);
 
-/* Parse a complete head in place: data is cut into strings.
- * returns 0, or the status to refuse with and *why (static text) */
+/* Parses a complete head in place: data is cut into strings.
+ * returns 0, or the HTTP status of the refusal and *why (static text) */
 int kg_http_head_parse(struct kg_http_head *h, char *data, size_t n, const char **why);
 
 const char *kg_http_head_field(const struct kg_http_head *h, const char *name);
@@ -63,12 +63,13 @@ enum kg_http_chunk_state {
 
 struct kg_http_chunks {
     enum kg_http_chunk_state state;
-    uint64_t left; /* of the chunk's data */
+    uint64_t left; /* bytes left in this chunk */
     size_t extras; /* bytes of extensions and trailers so far */
 };
 
-/* Take bytes of a chunked body: *used of n; data goes to body, of at most max bytes.
- * returns 0 (done when c->state says so), or the status to refuse with and *why */
+/* Consumes bytes of a chunked body: *used of n. Appends data to body, at most max bytes.
+ * returns 0 (the body is complete in state DONE), or the HTTP status of the refusal and
+ * *why */
 int kg_http_chunks_feed(struct kg_http_chunks *c, struct kg_str *body, size_t max,
                         const char *data, size_t n, size_t *used, const char **why);
 

@@ -379,7 +379,7 @@ static kg_status put_piece(struct kg_http_exchange *x, const char *data, size_t 
     if (x->broken || n > x->s->opts.max_stream_bytes ||
         x->out.len > x->s->opts.max_stream_bytes - n) {
         x->broken = true;
-        return kg_fail(err, KG_ENOMEM, "the client does not read: %zu bytes wait for it",
+        return kg_fail(err, KG_ENOMEM, "the client does not read: %zu bytes are waiting",
                        x->out.len);
     }
     size_t before = x->out.len;
@@ -389,7 +389,8 @@ static kg_status put_piece(struct kg_http_exchange *x, const char *data, size_t 
     if (x->chunked)
         KG_TRY(kg_str_puts(&x->out, "\r\n", err));
     if (!kg_http_hold(x, &x->out_held, x->out.len - before))
-        return kg_fail(err, KG_ENOMEM, "too much waits for clients that do not read");
+        return kg_fail(err, KG_ENOMEM,
+                       "too much data is waiting for clients that do not read");
     return KG_OK;
 }
 
@@ -525,10 +526,9 @@ static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
     s->port = ntohs(((struct sockaddr_in *)&bound)->sin_port);
     s->local = is_loopback(&bound);
     if (!s->local && s->opts.allow_hosts)
-        return kg_fail(
-            err, KG_EINVAL,
-            "--allow-host acts with an address of this machine alone, found %s",
-            s->opts.host);
+        return kg_fail(err, KG_EINVAL,
+                       "--allow-host acts only with an address of this machine, found %s",
+                       s->opts.host);
     return KG_OK;
 }
 

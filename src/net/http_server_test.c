@@ -711,7 +711,8 @@ static void what_cannot_be_listened_on_is_named(void **state)
     opts = (struct kg_http_server_opts){
         .routes = test_routes, .host = "0.0.0.0", .allow_hosts = "x"};
     assert_int_equal(kg_http_server_start(&second, &opts, &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "--allow-host acts with an address of this "));
+    assert_non_null(
+        strstr(err.message, "--allow-host acts only with an address of this "));
     stop_server();
 }
 

@@ -24,7 +24,7 @@
 
 static struct kg_http_server *server;
 static _Atomic(struct kg_http_exchange *) held;
-static int fails_left; /* of GET /flaky: so many answers are 503 */
+static int fails_left; /* number of 503 replies left for GET /flaky */
 
 static inline void handle_echo(void *user, struct kg_http_exchange *x)
 {

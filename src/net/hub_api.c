@@ -130,8 +130,10 @@ static kg_status check_online(struct kg_err *err)
         value = kg_hub_variable(names[which]);
     for (size_t i = 0; value && i < sizeof yes / sizeof *yes; i++)
         if (strcasecmp(value, yes[i]) == 0)
-            return kg_fail(err, KG_EINVAL, "%s=%s: expected it unset to ask the hub",
-                           names[which - 1], value);
+            return kg_fail(
+                err, KG_EINVAL,
+                "%s=%s: expected it unset, because it forbids requests to the hub",
+                names[which - 1], value);
     return KG_OK;
 }
 
@@ -264,7 +266,7 @@ kg_status kg_hub_explain(const struct kg_hub_site *site, const struct kg_hub_nam
                        what, nouns[name->kind], site->endpoint, words);
     return kg_fail(err,
                    a->http_status >= 500 || a->http_status == 429 ? KG_EIO : KG_EFORMAT,
-                   "%s: expected an answer of %s, found %d (%s)", what, site->endpoint,
+                   "%s: expected a response of %s, found %d (%s)", what, site->endpoint,
                    a->http_status, words);
 }
 
@@ -298,10 +300,10 @@ static kg_status add_file(struct kg_hub_list *list, const struct kg_json_doc *do
 
     KG_TRY(kg_json_need_text(&path, doc, v, "rfilename", err));
     if (!kg_hub_is_inside(path))
-        return kg_fail(
-            err, KG_EFORMAT,
-            "%s: expected names of files inside, found '%.200s', which leads out",
-            doc->where, path);
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: expected paths inside the repository, found '%.200s', which "
+                       "leads outside",
+                       doc->where, path);
     if (kg_json_type(lfs) == KG_JSON_OBJECT)
         digest = kg_json_text(kg_json_get(lfs, "sha256"), NULL);
     else
@@ -394,7 +396,7 @@ static kg_status follow(struct asking *q, const struct kg_http_answer *a,
 {
     if (++q->redirects > MAX_REDIRECTS)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected an answer, found more than %d redirections",
+                       "%s: expected a response, found more than %d redirections",
                        q->name->id, MAX_REDIRECTS);
     if (kg_hub_check_redirect(kg_str_text(&q->url), a, err) != KG_OK)
         return kg_err_prefix(err, "%s", q->name->id);
@@ -520,14 +522,13 @@ kg_status kg_hub_list_choose(struct kg_hub_list *list,
     if (chosen == 0)
         return kg_fail(err, KG_ENOTFOUND,
                        "%s: expected %s%s, found none among its %zu files%s%.200s",
-                       name->id, *name->file ? "the file " : "a file that is asked for",
+                       name->id, *name->file ? "the file " : "a file that matches",
                        name->file, list->n, list->n ? ", such as " : "",
                        list->n ? list->files[0].path : "");
     if (!weights)
-        return kg_fail(
-            err, KG_EUNSUPPORTED,
-            "%s: expected weights in *.safetensors, found none among its %zu files; "
-            "--include PATTERN fetches what you name",
-            name->id, list->n);
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected weights in *.safetensors, found none among its %zu "
+                       "files; --include PATTERN fetches other files",
+                       name->id, list->n);
     return KG_OK;
 }

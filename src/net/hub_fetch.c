@@ -468,7 +468,7 @@ static kg_status take_whole(struct fetch *f, struct flight *x, const char *lengt
                        b->file->path, b->file->bytes, length);
     if (b->state == OPEN && b->n_parts > 1)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected a part as before (206), found the whole file (200)",
+                       "%s: expected partial content (206), found the whole file (200)",
                        b->file->path);
     forget_parts(f, b);
     b->state = WHOLE;
@@ -489,7 +489,7 @@ static kg_status take_head(void *user, const struct kg_http_answer *a, struct kg
     else if (a->http_status == 200)
         status = take_whole(f, x, kg_http_answer_header(a, "Content-Length"), err);
     else
-        status = kg_fail(err, KG_EFORMAT, "%s: expected an answer 200 or 206, found %d",
+        status = kg_fail(err, KG_EFORMAT, "%s: expected status 200 or 206, found %d",
                          x->blob->file->path, a->http_status);
     if (status != KG_OK)
         return refuse(f, err);
@@ -655,11 +655,11 @@ static kg_status refuse_digest(struct fetch *f, struct blob *b, const char *foun
     KG_TRY(kg_file_remove_tree(path_of(f, b, HAVE).text, err));
     if (!b->left_over)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: expected the digest %s, found %s; nothing of it is kept",
+                       "%s: expected the digest %s, found %s; the file is removed",
                        b->file->path, b->file->digest, found);
-    kg_log_warn(
-        "%s: what an interrupted pull left of it is not of it: all of it is fetched",
-        b->file->path);
+    kg_log_warn("%s: the partial file of an interrupted pull does not match: fetching "
+                "the whole file",
+                b->file->path);
     b->left_over = false;
     b->state = WAITING;
     if (f->first > (size_t)(b - f->blobs))
@@ -717,7 +717,7 @@ static void show(const struct fetch *f)
 static kg_status stopped(const struct fetch *f, struct kg_err *err)
 {
     return kg_fail(err, KG_EINTERRUPTED,
-                   "%s: stopped at %.2f of %.2f GB; the same pull goes on there",
+                   "%s: stopped at %.2f of %.2f GB; the same pull continues there",
                    f->opts->name.id, (double)f->there / 1e9, (double)f->bytes / 1e9);
 }
 

@@ -1,4 +1,4 @@
-/* What the files of net/hub share: whom to ask, what the hub's list says, and
+/* Shared by the files of net/hub: the hub's address and key, its list of files, and
  * fetching. */
 #ifndef KG_NET_HUB_INTERNAL_H
 #define KG_NET_HUB_INTERNAL_H
@@ -10,28 +10,28 @@
 /* ---- the hub ---- */
 
 struct kg_hub_site {
-    char endpoint[512];  /* without a slash at its end */
+    char endpoint[512];  /* without a slash at the end */
     struct kg_str token; /* owned; empty: none */
 };
-/* From the environment.   errors: EINVAL (no address, a token of several lines,
+/* From the environment.   errors: EINVAL (not an address, a token of several lines,
  * offline) */
 kg_status kg_hub_site_open(struct kg_hub_site *site, struct kg_err *err) KG_MUST_CHECK;
 void kg_hub_site_close(struct kg_hub_site *site); /* {0} allowed */
 
-/* Append text as part of a path of a URL; slashes stay where `slashes`. */
+/* Appends text percent-encoded for the path of a URL; slashes are kept if `slashes`. */
 kg_status kg_hub_put_escaped(struct kg_str *out, const char *text, bool slashes,
                              struct kg_err *err) KG_MUST_CHECK;
-/* ENDPOINT/ORG/NAME, of a data set ENDPOINT/datasets/ORG/NAME. */
+/* ENDPOINT/ORG/NAME; for a data set ENDPOINT/datasets/ORG/NAME. */
 kg_status kg_hub_put_page(struct kg_str *out, const struct kg_hub_site *site,
                           const struct kg_hub_name *name,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* An answer that is neither 2xx nor a redirection, in one line. what: a file, or the
- * id */
+/* Fails with one line about a response that is neither 2xx nor a redirect. what: a file,
+ * or the id */
 kg_status kg_hub_explain(const struct kg_hub_site *site, const struct kg_hub_name *name,
                          const char *what, const struct kg_http_answer *a,
                          struct kg_err *err);
-/* Where a redirection may lead: an address, and never from https to http.
+/* A redirect must lead to an http(s) address, and never from https to http.
  * errors: EFORMAT */
 kg_status kg_hub_check_redirect(const char *from, const struct kg_http_answer *a,
                                 struct kg_err *err) KG_MUST_CHECK;
@@ -42,7 +42,7 @@ struct kg_hub_file {
     char *path; /* owned */
     uint64_t bytes;
     enum kg_digest_kind kind;
-    char digest[KG_DIGEST_TEXT]; /* also the blob's name */
+    char digest[KG_DIGEST_TEXT]; /* also the name of the blob */
     bool wanted;
 };
 struct kg_hub_list {
@@ -50,15 +50,15 @@ struct kg_hub_list {
     struct kg_hub_file *files; /* (n) owned */
     size_t n, capacity;
 };
-/* Of JSON as the hub's API writes it: {"sha", "siblings": [{"rfilename", "size",
- * "blobId", "lfs": {"sha256", "size"}}, ..]}.   errors: EFORMAT, also of a name that
- * leads out */
+/* Parses the JSON of the hub's API: {"sha", "siblings": [{"rfilename", "size", "blobId",
+ * "lfs": {"sha256", "size"}}, ..]}.   errors: EFORMAT, also for a file name that leads
+ * out of the repository */
 kg_status kg_hub_list_parse(struct kg_hub_list *list, const char *text, size_t n,
                             const char *where, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *site,
                           const struct kg_hub_pull_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Mark what is wanted.   errors: NOTFOUND (nothing is), EUNSUPPORTED (no safetensors) */
+/* Marks the wanted files.   errors: NOTFOUND (none), EUNSUPPORTED (no safetensors) */
 kg_status kg_hub_list_choose(struct kg_hub_list *list,
                              const struct kg_hub_pull_opts *opts,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -66,8 +66,8 @@ void kg_hub_list_release(struct kg_hub_list *list); /* {0} allowed */
 
 /* ---- fetching ---- */
 
-/* Every wanted file into `blobs` under the name of its digest. *fetched out: bytes that
- * came over the network. */
+/* Fetches every wanted file into `blobs`, named by its digest. *fetched out: bytes
+ * received over the network. */
 kg_status kg_hub_fetch(uint64_t *fetched, const struct kg_hub_list *list,
                        const struct kg_hub_site *site,
                        const struct kg_hub_pull_opts *opts, const char *blobs,

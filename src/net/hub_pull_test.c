@@ -326,7 +326,7 @@ static void patterns_choose_other_files(void **state)
         pull_with((struct kg_hub_pull_opts){.include = none, .n_include = 1}, "org/tiny",
                   KG_HUB_MODEL),
         KG_OK);
-    said(KG_ENOTFOUND, "expected a file that is asked for, found none among its 9 files");
+    said(KG_ENOTFOUND, "expected a file that matches, found none among its 9 files");
     hub.files[2].path = "model.bin";
     refuses("org/tiny", KG_EUNSUPPORTED, "*.safetensors");
 }

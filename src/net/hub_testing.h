@@ -46,20 +46,20 @@ struct hub_manners {
     struct hub_file files[HUB_FILES];
     int n;
     const char *commit; /* NULL: HUB_COMMIT */
-    bool no_ranges;     /* 200 and the whole file, whatever is asked */
-    int cuts;           /* so many bodies of files end early */
+    bool no_ranges;     /* always 200 and the whole file */
+    int cuts;           /* number of file bodies that end early */
     size_t cut_after;   /* bytes of each */
     bool hold;          /* of LFS, then wait until hub_holds is false */
     bool flip;          /* a bit of a file of the store is another */
-    int run_out;        /* so many answers of the store are 403 */
-    /* So many addresses of the store, which have numbers, are good for one file or part
+    int run_out;        /* number of 403 replies of the store */
+    /* Number of addresses of the store (numbered) that are good for one file or part
      * each; and which of these waits for which: the second redirection until two parts
      * were refused, or the second refusal until the store is asked once more. */
     int short_lived;
     bool late_redirection, late_refusal;
     int given, refused; /* out */
     bool is_over[HUB_ADDRESSES];
-    size_t longer;      /* the list says so many bytes more */
+    size_t longer;      /* bytes that the list adds */
     const char *list;   /* NULL, or the list's body */
     const char *answer; /* NULL, or status line and header of every answer of the hub */
     const char *page;   /* its body */
@@ -261,7 +261,7 @@ static inline void hub_reply_file(int fd, int host, const struct hub_file *f,
         hub_reply_bytes(fd, f, range);
 }
 
-/* What is asked by its old name, NAME, of the new one, ORG/NAME. */
+/* A request by the old name, NAME, as one by the new name, ORG/NAME. */
 static inline const char *hub_old_name(const char *path)
 {
     return hub.renamed && !strstr(path, "/org/") ? strstr(path, "/tiny/") : NULL;

@@ -422,7 +422,7 @@ static kg_status check_scores(const struct kg_policy_advantage *out,
                            about->name, inputs[i].what);
     if (algo->advantage->token && !out->token)
         return kg_fail(err, KG_EINVAL,
-                       "algo.advantage %s: expected room for one advantage a token",
+                       "algo.advantage %s: expected an array for one advantage per token",
                        about->name);
     return KG_OK;
 }

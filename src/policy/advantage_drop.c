@@ -1,9 +1,9 @@
-/* Advantages where some trajectories are dropped: those without a verdict or filtered.
+/* Advantages when some trajectories are dropped: without a verdict, or filtered.
  *
- * No row knows of them. The others are copied without holes, the row sees these alone,
- * and the result is dealt back; a dropped trajectory has advantage 0. A baseline within
- * the group needs two members, so the only one left of several is dropped as well: its
- * score says nothing of it without another one.
+ * The rows of the table do not know about this. The remaining trajectories are copied
+ * together, the row sees only these, and the results are copied back; a dropped
+ * trajectory has advantage 0. A baseline within the group needs two members, so if only
+ * one of several remains, it is dropped too: its score alone says nothing.
  */
 #include "base/columns.h"
 #include "base/mem.h"

@@ -76,8 +76,8 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
                        kl);
     if (exact && a->anchor->kind == KG_ANCHOR_ITERATIVE)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "anchor.kind: %s needs the anchor's whole vocabulary, and of the "
-                       "iterative anchor only the recorded log-probs are kept",
+                       "anchor.kind: %s needs the anchor's whole vocabulary, but the "
+                       "iterative anchor has only the recorded log-probs",
                        kl);
     if (a->anchor->kind == KG_ANCHOR_EMA && !(a->anchor_eta > 0 && a->anchor_eta <= 1))
         return kg_fail(err, KG_EINVAL,
@@ -86,7 +86,7 @@ static kg_status check_anchor(const struct kg_algo *a, struct kg_err *err)
                        a->anchor_eta == 0 ? " (anchor.kind copy is that anchor)" : "");
     if (a->anchor_kappa > 0 && a->anchor->kind != KG_ANCHOR_COPY)
         return kg_fail(err, KG_EINVAL,
-                       "anchor.kappa: says when an anchor is replaced; expected "
+                       "anchor.kappa: sets when an anchor is replaced; expected "
                        "anchor.kind copy, found %s",
                        a->anchor->about.name);
     if (a->anchor_kappa > 0 && !kg_algo_kl_in_loss(a))
@@ -113,13 +113,13 @@ static kg_status check_kl_taken(const struct kg_algo *a, const struct kg_algo_se
                        a->kl_in->about.name);
     if (a->kl->about.needs & ~(unsigned)(KG_NEED_ANCHOR | KG_NEED_ON_POLICY_OR_IW))
         return kg_fail(err, KG_EINVAL,
-                       "kl.in: the %s takes an estimator from the sampled token "
-                       "alone (k1 to k5), found %s",
+                       "kl.in: the %s needs an estimator from the sampled token only (k1 "
+                       "to k5), found %s",
                        a->kl_in->about.name, kl);
     if (a->anchor->kind == KG_ANCHOR_ITERATIVE && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
-                       "kl.in: the KL of what was sampled to the policy that sampled it "
-                       "is 0, the %s would not change; expected anchor.kind "
+                       "kl.in: the KL between the samples and the policy that sampled "
+                       "them is 0, so the %s would not change; expected anchor.kind "
                        "fixed, ema or copy, found iterative",
                        a->kl_in->about.name);
     return KG_OK;
@@ -131,16 +131,15 @@ static kg_status check_kl_target(const struct kg_algo *a, struct kg_err *err)
     if (a->kl_target == 0)
         return KG_OK;
     if (a->kl->about.needs == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "kl.target: expected 0 without kl.estimator, found %g (there is "
+                       "no KL to control)",
+                       a->kl_target);
+    if (!(a->kl_beta > 0))
         return kg_fail(
             err, KG_EINVAL,
-            "kl.target: expected 0 without kl.estimator, found %g (there is no "
-            "KL to steer by)",
-            a->kl_target);
-    if (!(a->kl_beta > 0))
-        return kg_fail(err, KG_EINVAL,
-                       "kl.beta: expected above 0, where kl.target %g starts from, found "
-                       "%g",
-                       a->kl_target, a->kl_beta);
+            "kl.beta: expected above 0, the starting value for kl.target %g, found %g",
+            a->kl_target, a->kl_beta);
     return KG_OK;
 }
 
@@ -151,8 +150,8 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
 
     if (a->kl->about.needs == 0 && a->kl_beta > 0 && !a->surrogate->own_kl)
         return kg_fail(err, KG_EINVAL,
-                       "kl.beta: expected 0 without kl.estimator, found %g (it would do "
-                       "nothing)",
+                       "kl.beta: expected 0 without kl.estimator, found %g (it would "
+                       "have no effect)",
                        a->kl_beta);
     KG_TRY(check_kl_taken(a, s, err));
     KG_TRY(check_kl_target(a, err));
@@ -164,15 +163,14 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     if ((a->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR)) &&
         a->kl_top_k == 0 && !a->kl_tail)
         return kg_fail(err, KG_EINVAL,
-                       "kl.tail: with kl.top_k 0 the tail is all of %s; expected true, "
-                       "found false (a KL of 0)",
+                       "kl.tail: with kl.top_k 0, %s consists of the tail only; expected "
+                       "true, found false (a KL of 0)",
                        kl);
     if (a->kl->renormalised && !a->kl_corrected)
-        return kg_fail(
-            err, KG_EINVAL,
-            "kl.gradient: %s leaves the tail out and has one gradient, that of "
-            "its value; expected corrected, found published",
-            kl);
+        return kg_fail(err, KG_EINVAL,
+                       "kl.gradient: %s has no tail, and its only gradient is that of "
+                       "its value; expected corrected, found published",
+                       kl);
     if (a->kl->reward_only && !kg_algo_kl_taken(a))
         return kg_fail(
             err, KG_EUNSUPPORTED,
@@ -193,8 +191,7 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     if (a->kl->about.needs != 0 && a->surrogate->own_kl)
         return kg_fail(
             err, KG_EINVAL,
-            "kl.estimator: %s holds its KL in the loss already; expected none, "
-            "found %s",
+            "kl.estimator: the loss of %s already has a KL; expected none, found %s",
             a->surrogate->about.name, kl);
     return KG_OK;
 }
@@ -207,7 +204,7 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
     if (a->surrogate->own_kl && a->anchor->kind != KG_ANCHOR_NONE)
         return kg_fail(err, KG_EINVAL,
                        "anchor.kind: %s is regularised towards the policy that sampled, "
-                       "an anchor would do nothing; expected none, found %s",
+                       "so an anchor has no effect; expected none, found %s",
                        pg, a->anchor->about.name);
     if (a->surrogate->token == kg_pg_none && !kg_algo_kl_in_loss(a))
         return kg_fail(err, KG_EINVAL,
@@ -230,27 +227,26 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
                        "algo.tis_low to algo.tis; expected above 0, found %g",
                        a->mask->about.name, a->tis);
     if (a->mask->pops && a->surrogate->own_is)
-        return kg_fail(
-            err, KG_EINVAL,
-            "algo.mask: %s takes single tokens out of the answer, and %s has one "
-            "term for it; expected another, found %s",
-            a->mask->about.name, pg, a->mask->about.name);
+        return kg_fail(err, KG_EINVAL,
+                       "algo.mask: %s drops single tokens, but %s has one term per "
+                       "sequence; expected another, found %s",
+                       a->mask->about.name, pg, a->mask->about.name);
     if ((a->mask->divergence != NULL) != (a->mask_delta > 0))
         return kg_fail(
             err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
             a->mask->divergence ? "above 0" : "0", a->mask->about.name, a->mask_delta);
     if (a->mask->negative_only && a->surrogate->sequence == kg_pg_gmpo &&
         (a->advantage->token || a->kl_in->place == KG_PLACE_ADVANTAGE))
-        return kg_fail(
-            err, KG_EINVAL,
-            "algo.mask: %s drops tokens by the sign of their advantage, and %s "
-            "has one term for the answer; expected an algo.advantage of whole "
-            "answers, found %s and kl.in %s",
-            a->mask->about.name, pg, a->advantage->about.name, a->kl_in->about.name);
+        return kg_fail(err, KG_EINVAL,
+                       "algo.mask: %s drops tokens by the sign of their advantage, but "
+                       "%s has one term per sequence; expected an algo.advantage of "
+                       "whole sequences, found %s and kl.in %s",
+                       a->mask->about.name, pg, a->advantage->about.name,
+                       a->kl_in->about.name);
     if (a->tis > 0 && a->surrogate->to_mu)
         return kg_fail(err, KG_EINVAL,
-                       "algo.tis: %s has its ratio to the sampler already; expected 0, "
-                       "found %g",
+                       "algo.tis: the ratio of %s is already against the sampler; "
+                       "expected 0, found %g",
                        pg, a->tis);
     if ((a->surrogate->about.needs & KG_NEED_MU_AT) && s->truncated_sampling)
         return kg_fail(
@@ -319,7 +315,7 @@ static kg_status check_provisions(const struct kg_algo *a,
                            list[i].what);
     if ((a->advantage->about.needs & KG_NEED_PARTS) && a->kl_in->place == KG_PLACE_REWARD)
         return kg_fail(err, KG_EINVAL,
-                       "kl.in: algo.advantage %s takes rewards of the task alone; "
+                       "kl.in: algo.advantage %s takes only rewards of the task; "
                        "expected loss or advantage, found reward",
                        a->advantage->about.name);
     if ((a->advantage->about.needs & KG_NEED_SUM_SQ) && s->truncated_sampling)
@@ -329,7 +325,7 @@ static kg_status check_provisions(const struct kg_algo *a,
                        a->advantage->about.name);
     if ((a->advantage->about.needs & KG_NEED_GROUP) && s->samples == 1)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.samples: algo.advantage %s compares the answers of a "
+                       "rollout.samples: algo.advantage %s compares the samples of a "
                        "group; expected 2 or more, found 1",
                        a->advantage->about.name);
     return KG_OK;

@@ -91,7 +91,7 @@ static void the_needs_of_a_choice_are_what_its_formula_reads(void **state)
         bool reads_sample;
     } rows[] = {
         {"ema-pg", "kl.top_k", "16", A | H, true},
-        {"ema-pg", "kl.top_k", "0", A, true}, /* the sampled token alone */
+        {"ema-pg", "kl.top_k", "0", A, true}, /* the sampled token only */
         {"ema-pg", "algo.entropy_coef", "0.1", A | H | E, true},
         {"ema-pg", "anchor.kind", "iterative", A | H | MU, true},
         {"ema-pg", "kl.estimator", "topk-forward", A | Q, true},
@@ -215,9 +215,9 @@ static void what_cannot_be_computed_is_refused_with_the_key(void **state)
         {"kl.estimator", "exact-reverse", "two-head"},
         {"kl.estimator", "reward-rkl", "shapes rewards"},
         {"kl.estimator", "rpg-rkl", "iterative"},
-        {"kl.estimator", "none", "would do nothing"},
+        {"kl.estimator", "none", "would have no effect"},
         {"kl.top_k", "600", "kl.top_k"},
-        {"kl.in", "reward", "sampled token alone"},
+        {"kl.in", "reward", "sampled token only"},
         {"kl.target", "-1", "kl.target"},
         {"kl.horizon", "0", "kl.horizon"},
         {"algo.clip_low", "-0.1", "algo.clip_low"},
@@ -289,10 +289,10 @@ static void the_kl_in_the_reward_takes_sampled_estimators_and_moving_anchors(voi
 
     (void)state;
     refuse_both("grpo", iterative, "would not change", setting);
-    refuse_both("grpo", exact, "sampled token alone", setting);
+    refuse_both("grpo", exact, "sampled token only", setting);
     refuse_both("dapo", none, "expected a kl.estimator", setting);
-    refuse_both("dapo", nothing, "no KL to steer by", setting);
-    refuse_both("grpo", from_zero, "starts from", setting);
+    refuse_both("dapo", nothing, "no KL to control", setting);
+    refuse_both("grpo", from_zero, "starting value", setting);
     for (int i = 0; i < 3; i++) {
         static const char *const anchors[] = {"fixed", "ema", "copy"};
 

@@ -1,10 +1,13 @@
-/* KL estimators from one sampled token: value, and c such that the gradient is c grad log
- * p(y).
+/* KL estimators from one sampled token y ~ p: the value, and c such that the gradient of
+ * the term is c grad log p(y).
  *
- * d = log p(y) - log q(y), w = q/p = exp(-d), y ~ p. Which of them are unbiased in value
- * and which in gradient is not the same question: K3 as a loss has the gradient of the
- * forward KL, K1 has none on average. Here also the exact KL, whose value the head
- * supplies. The Top-k estimators are in kl_topk.c.
+ * d = log p(y) - log q(y), w = q/p = exp(-d). An unbiased value does not imply an
+ * unbiased gradient, because y is sampled from the p that is differentiated:
+ *     K1 = d            value unbiased; as a loss, E[grad log p] = 0: no gradient
+ *     K2 = d^2 / 2      value biased; as a loss, the gradient of KL(p || q)
+ *     K3 = w - 1 + d    value unbiased; as a loss, the gradient of KL(q || p)
+ * The exact KL is here too; the vocabulary head supplies its value. The top-k estimators
+ * are in kl_topk.c.
  */
 #include "base/real.h"
 #include "policy/policy_internal.h"

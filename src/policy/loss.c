@@ -99,11 +99,11 @@ static kg_status check_inputs(const struct kg_algo *algo, const struct kg_policy
     if (head &&
         algo->kl_top_k > (kg_kl_anchor_head(algo->kl) ? b->k_anchor : b->k_sampler))
         return kg_fail(
-            err, KG_EINVAL, "kl.top_k: %s expected %d recorded ids a token, found %d", kl,
-            algo->kl_top_k, kg_kl_anchor_head(algo->kl) ? b->k_anchor : b->k_sampler);
+            err, KG_EINVAL, "kl.top_k: %s: expected %d recorded ids per token, found %d",
+            kl, algo->kl_top_k, kg_kl_anchor_head(algo->kl) ? b->k_anchor : b->k_sampler);
     if (mu_at && algo->top_k > b->k_sampler)
         return kg_fail(err, KG_EINVAL,
-                       "algo.top_k: %s expected %d recorded ids a token, found %d", pg,
+                       "algo.top_k: %s: expected %d recorded ids per token, found %d", pg,
                        algo->top_k, b->k_sampler);
     return KG_OK;
 }

@@ -1,16 +1,18 @@
 /* Policy mathematics: from rows of log-probs to loss, sparse gradients and metrics.
  *
- * Pure functions on host arrays, in double precision. Nothing here knows of models,
- * vocabularies wider than k, or devices: every loss touches the logits of a position
+ * Pure functions on host arrays, in double precision. They know nothing of models,
+ * devices, or vocabularies wider than k: every loss depends on a position's logits only
  * through the sampled token's log-prob, the log-probs at K given ids, the entropy and an
- * exact KL. What comes back is the derivative with respect to each of these; the head's
- * backward turns it into gradients by
- *     dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
+ * exact KL. The result is the derivative with respect to each of these. The head's
+ * backward turns them into logit gradients by
  *
- * An update of the optimizer:
- *     kg_policy_advantages  once over the step's trajectories
- *     kg_policy_weights     once over the tokens of the whole batch, before it is split
- *     kg_policy_loss        per micro-batch of whole sequences; parts and metrics add up
+ *   dloss/dz_v = 1[v in J] a_v - p_v sum_J a  + (dense forms of entropy and exact KL)
+ *
+ * An optimizer update calls:
+ *
+ *   kg_policy_advantages  once for the step's trajectories
+ *   kg_policy_weights     once for the tokens of the whole batch, before it is split
+ *   kg_policy_loss        per micro-batch of whole sequences; parts and metrics add up
  */
 #ifndef KG_POLICY_POLICY_H
 #define KG_POLICY_POLICY_H
@@ -31,21 +33,22 @@ struct kg_policy_scores {
     /* (G+1) trajectories group_begin[g] .. group_begin[g+1]-1 */
     const int64_t *group_begin;
     const int64_t *seq_begin; /* (S+1) tokens; seq_begin[0] = 0 */
-    /* (N) or NULL: added to the reward, which stands on the last token */
+    /* (N) or NULL: added to the sequence's reward, which is on its last token */
     const double *token_reward;
-    /* (S) or NULL: 1 where a trajectory has no verdict, or is filtered. It is in no mean,
-     * deviation or count, whatever its reward; its advantage is 0. Rows of a group's
-     * baseline do the same with the only one that is left of several */
+    /* (S) or NULL: 1 if a trajectory has no verdict or is filtered. It is left out of all
+     * means, deviations and counts, regardless of reward; its advantage is 0. Rows with a
+     * group baseline treat the only kept trajectory of a larger group the same way */
     const uint8_t *drop;
-    /* rows of several rewards (KG_NEED_PARTS), each with its weight; reward is then for
-     * what counts and describes alone */
+    /* for rows of several rewards (KG_NEED_PARTS), each with its weight; `reward` is then
+     * used for counts and metrics only */
     int n_parts;
-    /* (S,n_parts) NaN: no verdict; out of that reward's mean and deviation, and adds 0 */
+    /* (S,n_parts) NaN: no verdict; left out of that reward's mean and deviation, adds
+     * 0 */
     const double *part;
     const double *part_weight; /* (n_parts) */
-    /* (N) or NULL for all: tokens that count (holes, where they are kept) */
+    /* (N) or NULL for all: tokens that count */
     const uint8_t *mask;
-    const double *greedy;    /* (S) reward of the greedy answer; KG_NEED_GREEDY */
+    const double *greedy;    /* (S) reward of the greedy completion; KG_NEED_GREEDY */
     const double *value;     /* (N) critic; KG_NEED_VALUES */
     const double *old_logp;  /* (N) KG_NEED_SUM_SQ, as the next two */
     const double *sum_sq;    /* (N) sum_v p_v^2 of the old policy */
@@ -55,16 +58,17 @@ struct kg_policy_scores {
 struct kg_policy_advantage {
     /* (S) out; NULL is allowed. Token-level rows: the mean over the tokens */
     double *seq;
-    double *token;    /* (N) out; NULL is allowed for trajectory-level rows */
-    double *returns;  /* (N) out or NULL; token-level rows only */
-    double batch_std; /* out: what batch-std divided by; 0 where nothing was divided */
+    double *token;         /* (N) out; NULL is allowed for trajectory-level rows */
+    double *returns;       /* (N) out or NULL; token-level rows only */
+    double batch_std;      /* out: the divisor of batch-std; 0 if nothing was divided */
     double mean, min, max; /* out: over trajectories that are not dropped */
-    /* out: groups whose rewards are all equal (no signal of their own), or dropped */
+    /* out: groups that are dropped or whose rewards are all equal, so they give no
+     * signal */
     int64_t groups_equal;
 };
 
-/* Advantages of the algorithm's row, one a trajectory and broadcast to its tokens, or one
- * a token.
+/* Computes advantages by the algorithm's row: one per trajectory, broadcast to its
+ * tokens, or one per token.
  * errors: EINVAL (an input the row needs is absent), ENONFINITE (a reward, with its
  * index), ENOMEM */
 kg_status kg_policy_advantages(struct kg_policy_advantage *out,
@@ -74,11 +78,11 @@ kg_status kg_policy_advantages(struct kg_policy_advantage *out,
 
 /* ---- weights ---- */
 
-/* What the aggregation divides by. Over every rank's tokens when there are several. */
+/* Divisors of the aggregation, summed over all ranks. */
 struct kg_policy_totals {
     double tokens; /* kept tokens */
     double seqs;   /* kept sequences that have tokens */
-    /* added to a sequence's length where it is divided by; normally 0 */
+    /* added to a sequence's length where that is a divisor; normally 0 */
     double length_eps;
     double length_norm; /* constant of seq-mean-token-sum-norm */
 };
@@ -87,14 +91,14 @@ struct kg_policy_totals {
 struct kg_policy_shape {
     int64_t n_seqs;           /* S */
     const int64_t *seq_begin; /* (S+1) */
-    /* (S) or NULL: sequences without policy and entropy loss (cut by the limit under
-     * algo.mask_truncated, filtered) */
+    /* (S) or NULL: sequences without policy and entropy loss (truncated under
+     * algo.mask_truncated, or filtered) */
     const uint8_t *drop;
 };
 
 struct kg_policy_weights {
-    double *pg;      /* (N) out */
-    double *kl;      /* (N) out: dropped sequences count unless algo.kl_after_filter */
+    double *pg; /* (N) out */
+    double *kl; /* (N) out: dropped sequences count too, unless algo.kl_after_filter */
     double *entropy; /* (N) out: as pg */
 };
 
@@ -104,8 +108,8 @@ kg_status kg_policy_weights(const struct kg_policy_weights *w, const struct kg_a
                             const struct kg_policy_shape *shape,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* The two halves of it, for several ranks: totals of a shape (drop NULL counts all), and
- * the weights under given totals. */
+/* The two halves of kg_policy_weights, for several ranks: totals of a shape (drop NULL
+ * counts all), and the weights for given totals. */
 void kg_policy_totals(struct kg_policy_totals *totals, const struct kg_algo *algo,
                       int64_t n_seqs, const int64_t *seq_begin, const uint8_t *drop);
 kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
@@ -115,52 +119,53 @@ kg_status kg_policy_weights_of(double *weight, const struct kg_algo *algo,
 
 /* ---- loss ---- */
 
-/* A micro-batch: the loss tokens (sampled by the model) of S whole sequences, N in all.
- * Log-probs are of the softmax at the sampling temperature. */
+/* A micro-batch: the N loss tokens (sampled by the model) of S whole sequences. Log-probs
+ * are of the softmax at the sampling temperature. */
 struct kg_policy_batch {
     int64_t n_seqs;           /* S */
     int64_t n_tokens;         /* N */
     const int64_t *seq_begin; /* (S+1), seq_begin[0] = 0, seq_begin[S] = N */
-    const int32_t *tokens;    /* (N) sampled ids; NULL is allowed where K is 0 */
+    const int32_t *tokens;    /* (N) sampled ids; may be NULL if K is 0 */
     const double *logp;       /* (N) current policy */
-    /* (N) recorded by the sampler, or recomputed: what ratios are to */
+    /* (N) denominators of the ratios: recorded by the sampler, or recomputed */
     const double *old_logp;
     /* (N) the sampler's; NULL or the same pointer: equal to old_logp */
     const double *mu_logp;
-    const double *anchor_logp; /* (N) KG_NEED_ANCHOR; iterative, and NULL: mu_logp */
-    const double *advantage;   /* (N) */
-    const double *entropy;     /* (N) or NULL; needed when algo.entropy_coef > 0 */
+    /* (N) KG_NEED_ANCHOR; for the iterative anchor, or if NULL: mu_logp */
+    const double *anchor_logp;
+    const double *advantage; /* (N) */
+    const double *entropy;   /* (N) or NULL; needed when algo.entropy_coef > 0 */
     const double *kl_exact; /* (N) KG_NEED_EXACT_*: the exact KL of the row's direction */
 
-    /* Columns 0 .. k_sampler-1 of a row: the sampler's most likely ids, largest first;
-     * then k_anchor of the anchor's own. -1 marks an unused slot. An id may stand in both
-     * parts. */
+    /* The ids of a row: columns 0 .. k_sampler-1 are the sampler's most likely ids,
+     * largest first; then k_anchor of the anchor's. -1 marks an unused slot. An id may be
+     * in both parts. */
     int k_sampler, k_anchor; /* K = k_sampler + k_anchor */
     const int32_t *ids;      /* (N,K) */
     const double *logp_at;   /* (N,K) current policy at ids */
-    const double *anchor_at; /* (N,K) anchor at ids, where the KL reads them */
+    const double *anchor_at; /* (N,K) anchor at ids, if the KL reads them */
     const double *mu_at;     /* (N,K) sampler at ids; NULL unless KG_NEED_MU_AT */
 
     /* Truncated sampling: log of the mass that each policy gives to the recorded kept
-     * set. Ratios are then of the policies renormalised on it. Both NULL: the full
+     * set; ratios are then of the policies renormalised on that set. Both NULL: the full
      * softmax was sampled. */
     const double *log_kept;     /* (N) current policy */
     const double *old_log_kept; /* (N) old policy */
 
     const double *pg_weight;      /* (N) of kg_policy_weights, as the two below */
-    const double *kl_weight;      /* (N) may be NULL where there is no KL */
-    const double *entropy_weight; /* (N) may be NULL where algo.entropy_coef is 0 */
-    /* (N) or NULL: detached factor of each policy term (instead of algo.tis) */
+    const double *kl_weight;      /* (N) may be NULL without KL */
+    const double *entropy_weight; /* (N) may be NULL if algo.entropy_coef is 0 */
+    /* (N) or NULL: detached factor of each policy term (replaces algo.tis) */
     const double *is_weight;
-    const uint8_t *selected; /* (N) rows of batch scope: from kg_policy_select */
-    double kl_divisor; /* 0, or what every KL term is divided by (batch_std + 1e-6) */
-    /* kg_policy_select, rows that draw at random: what they draw is a function of both;
-     * the draw is the number of the optimizer batch in its run, below 2^56 */
+    const uint8_t *selected; /* (N) rows of batch scope: output of kg_policy_select */
+    double kl_divisor;       /* divisor of every KL term (batch_std + 1e-6); 0: none */
+    /* for random rows of kg_policy_select, whose draws are a function of both;
+     * select_draw is the index of the optimizer batch in its run, below 2^56 */
     uint64_t select_seed, select_draw;
 };
 
-/* The current policy against the sampler at the sampled tokens: sums, in nats and in
- * probabilities. */
+/* Differences between the current policy and the sampler at the sampled tokens: sums, in
+ * nats and in probabilities. */
 struct kg_policy_gap {
     double logp_sum; /* of the current policy, for its perplexity */
     double mu_sum;   /* of the sampler */
@@ -173,27 +178,27 @@ struct kg_policy_gap {
     double weight_max;
 };
 
-/* Of tokens that a trust region dropped. */
+/* Tokens dropped by a trust region. */
 struct kg_policy_dropped {
     double p_sum, mu_sum, ratio_sum, entropy_sum;
 };
 
 /* Sums and counts over loss tokens, added up over micro-batches; kg_policy_metrics_list
- * makes names and numbers of them. `{0}` is the start. */
+ * turns them into named metrics. `{0}` is the start. */
 struct kg_policy_metrics {
     int64_t tokens;
     int64_t seqs;
-    int64_t ratios;   /* tokens with a policy term; the next lines are about them */
+    int64_t ratios;   /* tokens with a policy term; the following fields count these */
     int64_t positive; /* by sign of the advantage */
     int64_t negative;
-    int64_t clip_low; /* held by each bound */
+    int64_t clip_low; /* tokens limited by each bound */
     int64_t clip_high;
     int64_t clip_dual;
-    int64_t outside_low; /* ratio below 1 - clip_low, whatever the advantage */
+    int64_t outside_low; /* ratio below 1 - clip_low, for either sign of the advantage */
     int64_t outside_high;
     struct kg_policy_gap gap;
     struct kg_policy_dropped dropped[2]; /* A < 0, A > 0 */
-    int64_t clips; /* as the published clip fractions count, and the one for A < 0 */
+    int64_t clips; /* as the published clip fractions count, and its variant for A < 0 */
     int64_t clips_lower;
     int64_t tis_outside;     /* weight old/sampler beyond a bound of algo.tis */
     int64_t masked_positive; /* dropped by a trust region */
@@ -203,10 +208,10 @@ struct kg_policy_metrics {
     double ratio_min;
     double ratio_max;
     double k1_sum;  /* KL(old||p) by old - logp */
-    double k3_sum;  /* and by its low-variance form */
+    double k3_sum;  /* KL(old||p) by its low-variance form */
     double gap_sum; /* |logp - old_logp| */
     double gap_max;
-    double mismatch_sum; /* |old_logp - mu_logp|: 0 by promise 1 */
+    double mismatch_sum; /* |old_logp - mu_logp|: expected to be 0 */
     double mismatch_max;
     double prob_gap_min; /* exp(logp) - exp(mu_logp), signed */
     double prob_gap_max;
@@ -214,13 +219,13 @@ struct kg_policy_metrics {
     double divergence_max;
     int64_t divergence_below_01;
     int64_t divergence_below_05;
-    int64_t mask_seqs; /* sequences with a policy term that algo.mask looked at */
+    int64_t mask_seqs; /* sequences with a policy term, checked by algo.mask */
     int64_t mask_dropped;
     double mask_sum; /* of their divergence */
     double mask_max;
     int64_t entropy_tokens;
     double entropy_sum;
-    int64_t kl_tokens; /* tokens with a KL term; the next lines are about them */
+    int64_t kl_tokens; /* tokens with a KL term; the following fields count these */
     double kl_sum;     /* values before weight, beta and divisor */
     double kl_max;
     double kl_head_sum;   /* topk: L1 */
@@ -240,8 +245,9 @@ enum { KG_POLICY_METRICS_MAX = 64 };
 
 void kg_policy_metrics_merge(struct kg_policy_metrics *into,
                              const struct kg_policy_metrics *from);
-/* Means, fractions and effective sample sizes; mismatch: of the policy against the
- * sampler, which says most of the first update.   returns how many of out were filled */
+/* Means, fractions and effective sample sizes. kg_policy_mismatch_list has those of the
+ * policy against the sampler, of most use for the first update.   returns the number of
+ * entries of out */
 size_t kg_policy_mismatch_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
                                const struct kg_policy_metrics *m);
 size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX],
@@ -249,14 +255,14 @@ size_t kg_policy_metrics_list(struct kg_policy_metric out[KG_POLICY_METRICS_MAX]
                               const struct kg_policy_metrics *m);
 
 struct kg_policy_grad {
-    /* the caller's arrays, overwritten */
+    /* arrays of the caller, overwritten */
     double *a_logp; /* (N) dloss/dlogp of the sampled token */
-    /* (N,K) dloss/dlogp_at; NULL where K is 0. Added to a_logp's by the head where the
-     * sampled token is among ids */
+    /* (N,K) dloss/dlogp_at; NULL if K is 0. If the sampled token is among ids, the head
+     * adds this to a_logp */
     double *a_at;
-    /* (N) dloss/dH = -c_H weight; NULL where entropy is not in the loss */
+    /* (N) dloss/dH = -c_H weight; NULL if entropy is not in the loss */
     double *a_entropy;
-    double *a_kl_exact; /* (N) dloss/d(exact KL); NULL where there is none */
+    double *a_kl_exact; /* (N) dloss/d(exact KL); NULL without exact KL */
     /* (N) dloss/dlog_kept; needed with log_kept. Each kept id j gets += a p_j/P_kept */
     double *a_log_kept;
     /* (N) or NULL: value of each token's policy term, without its weight */
@@ -267,21 +273,21 @@ struct kg_policy_grad {
     double pg, kl,
         entropy; /* weighted sums; loss = pg + kl_beta kl - entropy_coef entropy */
     double loss;
-    bool any; /* some coefficient is not zero: the update would move weights */
+    bool any; /* some coefficient is not zero, so the update moves weights */
     struct kg_policy_metrics metrics;
 };
 
-/* Loss, its gradient with respect to every log-prob, and metrics of one micro-batch.
- * errors: EINVAL (an input the algorithm needs is absent, named), ENONFINITE (first bad
- * token and what), ENOMEM */
+/* Computes the loss of one micro-batch, its gradient with respect to every log-prob, and
+ * metrics.
+ * errors: EINVAL (names the absent input), ENONFINITE (first bad token and value),
+ * ENOMEM */
 kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo,
                          const struct kg_policy_batch *batch,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Rows of batch scope: which tokens of the whole optimizer batch are selected; one byte a
- * token. Reads logp, old_logp, what was kept of both, advantage and pg_weight (0: not in
- * the loss) of the batch.
- * A row that draws at random does so by select_seed and select_draw.
+/* Rows of batch scope: selects tokens of the whole optimizer batch, one byte per token.
+ * Reads the batch's logp, old_logp, kept masses, advantage and pg_weight (0: not in the
+ * loss). Random rows use select_seed and select_draw.
  * errors: EINVAL, ENONFINITE (first bad token), ENOMEM */
 kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            const struct kg_policy_batch *whole,

@@ -1,9 +1,9 @@
-/* Inside policy/: what the rows' functions take and give.
+/* Internal to policy/: inputs and outputs of the rows' functions.
  *
- * A surrogate sees one sequence: an array of per-token inputs with every ratio already in
- * one frame (renormalised where the sampling was truncated). A KL estimator sees one
- * token. Both return the value of a term and its derivative with respect to log-probs,
- * without weights; loss.c multiplies weights, coefficients and importance factors.
+ * A surrogate gets one sequence: an array of per-token inputs, whose log-probs are all
+ * renormalised to the kept set if sampling was truncated. A KL estimator gets one token.
+ * Both return the value of a term and its derivative with respect to log-probs, without
+ * weights; loss.c multiplies by weights, coefficients and importance factors.
  */
 #ifndef KG_POLICY_POLICY_INTERNAL_H
 #define KG_POLICY_POLICY_INTERNAL_H
@@ -17,10 +17,10 @@
 struct kg_advantage_job {
     const struct kg_algo *algo;
     const struct kg_policy_scores *in;
-    const double *score; /* (S) reward and token rewards */
-    double *seq;         /* (S) out of trajectory rows */
-    double *token;       /* (N) out of token rows */
-    double *returns;     /* (N) scratch and out of token rows */
+    const double *score; /* (S) reward plus token rewards */
+    double *seq;         /* (S) output of trajectory rows */
+    double *token;       /* (N) output of token rows */
+    double *returns;     /* (N) scratch and output of token rows */
     double batch_std;    /* out */
 };
 
@@ -32,19 +32,19 @@ struct kg_advantage_row {
     void (*token)(struct kg_advantage_job *job);
 };
 
-/* Whether some trajectory has no verdict, or is filtered: see kg_policy_scores.drop. */
+/* Whether some trajectory is dropped; see kg_policy_scores.drop. */
 bool kg_advantage_drops(const struct kg_policy_scores *scores);
-/* The same as kg_policy_advantages for scores of which some are dropped. */
+/* kg_policy_advantages for scores with dropped trajectories. */
 kg_status kg_advantage_of_kept(struct kg_policy_advantage *out,
                                const struct kg_algo *algo,
                                const struct kg_policy_scores *in,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether n numbers are one; the mean of such is that number, without a rounding. */
+/* Whether n numbers are all equal; then their mean is exact. */
 bool kg_advantage_equal(const double *x, int64_t n);
 
-/* sum_k w_k (r_k - mean_k) / (std_k + eps) of each answer, every reward by itself within
- * its group, over the answers that have it.   out (S) */
+/* sum_k w_k (r_k - mean_k) / (std_k + eps) of each completion. Each reward is normalised
+ * within its group, over the completions that have it. out (S) */
 void kg_advantage_sum_parts(double *out, const struct kg_advantage_job *job);
 void kg_advantage_gdpo_token(struct kg_advantage_job *job);
 
@@ -59,28 +59,27 @@ void kg_advantage_token_baseline_tail(struct kg_advantage_job *job);
 enum kg_clip { KG_CLIP_NONE, KG_CLIP_LOW, KG_CLIP_HIGH, KG_CLIP_DUAL };
 
 struct kg_pg_in {
-    double logp, old, mu; /* of the sampled token, in the ratio's frame */
+    double logp, old, mu; /* of the sampled token, renormalised alike */
     double advantage;
     double is_weight;
-    bool outside;        /* it passed a bound of algo.tis */
+    bool outside;        /* is_weight passed a bound of algo.tis */
     const int32_t *ids;  /* (K) the sampler's columns of this token, as the next two */
     const double *at;    /* (K) current policy */
     const double *mu_at; /* (K) sampler */
     int k;
     int32_t token;
     bool selected;  /* batch scope */
-    double entropy; /* 0 where it is not known; for the metrics */
+    double entropy; /* 0 if unknown; for the metrics */
 };
 
 struct kg_pg_out {
-    double value,
-        coef;     /* of the term; d(sum of the sequence's terms)/dlogp of this token */
-    double ratio; /* the one the row is about, raw, for the metrics */
-    double divergence; /* of trust-region rows */
-    enum kg_clip clip; /* which bound holds the token */
-    int clips;         /* how often the published clip fraction counts this token */
-    int clips_lower;   /* and its fraction for A < 0 */
-    bool masked;       /* removed by a trust region */
+    double value, coef; /* coef: d(sum of the sequence's terms)/dlogp of this token */
+    double ratio;       /* the row's own ratio, unclipped, for the metrics */
+    double divergence;  /* of trust-region rows */
+    enum kg_clip clip;  /* the bound that limits the token */
+    int clips;          /* how often the published clip fraction counts this token */
+    int clips_lower;    /* the same for its fraction with A < 0 */
+    bool masked;        /* removed by a trust region */
 };
 
 struct kg_pg_call {
@@ -91,8 +90,8 @@ struct kg_pg_call {
 struct kg_surrogate_row {
     struct kg_policy_about about;
     struct kg_policy_claims claims;
-    /* Exactly one is set. A sequence function may let a token's coefficient hold the
-     * derivative of every term of the sequence: weights are constant within a
+    /* Exactly one is set. A sequence function may put the derivative of all terms of the
+     * sequence into a token's coefficient, because weights are constant within a
      * sequence. */
     void (*token)(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call);
@@ -100,10 +99,10 @@ struct kg_surrogate_row {
                      struct kg_pg_call call);
     int kind, style; /* data of the row for functions that serve several rows */
     bool own_is;     /* applies is_weight itself */
-    bool to_mu;      /* its ratio is to the sampler, not to the old policy */
-    bool divergence; /* fills divergence */
-    /* holds kl.beta times a KL to the old policy (ipo: a squared log-ratio to the
-     * sampler); kl.estimator is none */
+    bool to_mu;      /* its ratio is against the sampler, not the old policy */
+    bool divergence; /* sets divergence */
+    /* contains kl.beta times a KL to the old policy (ipo: a squared log-ratio to the
+     * sampler); kl.estimator must be none */
     bool own_kl;
 };
 
@@ -120,7 +119,7 @@ void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
 void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call);
 
-/* row->kind of kg_pg_mask; row->style is not used */
+/* row->kind of kg_pg_mask; row->style is unused */
 enum kg_mask_kind {
     KG_MASK_NEVER,
     KG_MASK_BINARY_TV,
@@ -151,18 +150,18 @@ struct kg_mask_row {
     struct kg_policy_about about;
     /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
-    bool negative_only; /* tokens of A >= 0 keep their term */
-    bool pops;          /* a weight old/sampler outside its bounds is 0, not the bound */
+    bool negative_only; /* tokens with A >= 0 keep their term */
+    bool pops; /* a weight old/sampler outside its bounds becomes 0, not the bound */
 };
-/* Takes the terms of a sequence that is too far from the sampler away.
- * returns its divergence; *masked says whether it was over algo.mask_delta */
+/* Removes the terms of a sequence that is too far from the sampler.
+ * returns its divergence; *masked: whether it exceeds algo.mask_delta */
 double kg_policy_mask(struct kg_pg_out *out, bool *masked, const struct kg_pg_in *in,
                       int64_t n, const struct kg_algo *algo);
 
 /* ---- KL ---- */
 struct kg_kl_in {
     double d; /* logp - anchor_logp of the sampled token */
-    double s; /* importance weight of what was sampled; 1 where off */
+    double s; /* importance weight of the sample; 1 if off */
     double exact;
     const int32_t *ids; /* (k) the head's columns of this token, as the next two */
     const double *at;
@@ -172,10 +171,10 @@ struct kg_kl_in {
 };
 
 struct kg_kl_out {
-    double value; /* with s */
+    double value; /* includes s */
     double coef;  /* dvalue/dlogp of the sampled token */
     double exact; /* dvalue/d(exact KL) */
-    /* (k) out: dvalue/dlogp_at, zero on entry; NULL where the row has no head */
+    /* (k) out: dvalue/dlogp_at, zero on entry; NULL if the row has no head */
     double *at;
     double head, tail, mass;
     bool in_tail;
@@ -186,17 +185,18 @@ struct kg_kl_row {
     struct kg_policy_claims claims;
     void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo);
-    const char *clamps; /* what kl.clamp holds; NULL: nothing */
+    const char *clamps; /* what kl.clamp limits; NULL: nothing */
     int kind;
     bool forward;      /* direction of topk and exact */
     bool weighted;     /* takes the importance weight */
-    bool iterative;    /* estimates what it says only against the policy that sampled */
-    bool reward_only;  /* shapes rewards; not a loss */
-    bool renormalised; /* on a head that must have ids */
-    bool of_context; /* reads nothing of the sampled token, with kl.tail false at most */
+    bool iterative;    /* estimates its KL only against the policy that sampled */
+    bool reward_only;  /* for rewards only, not a loss */
+    bool renormalised; /* renormalises on a head, which must have ids */
+    /* independent of the sampled token (topk: only if kl.tail is false) */
+    bool of_context;
 };
 
-/* Whose ids the head is: the anchor's own largest, or those that the sampler recorded. */
+/* Whether the head is the anchor's own top ids; else those that the sampler recorded. */
 static inline bool kg_kl_anchor_head(const struct kg_kl_row *row)
 {
     return row->about.needs & KG_NEED_TOP_ANCHOR;
@@ -213,10 +213,10 @@ void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
 struct kg_aggregate_row {
     struct kg_policy_about about;
     double (*weight)(double length, const struct kg_policy_totals *totals);
-    /* what it leaves of a sampled term that is unbiased at a fixed context */
+    /* what it preserves of a sampled term that is unbiased at a fixed context */
     enum kg_average average;
-    bool divides_by_answers; /* by how many there are, in the batch */
-    bool divides_by_norm;    /* by algo.length_norm, which must be given */
+    bool divides_by_answers; /* by the number of samples in the batch */
+    bool divides_by_norm;    /* by algo.length_norm, which is then required */
 };
 
 /* ---- metrics ---- */
@@ -226,7 +226,7 @@ void kg_policy_metrics_mask(struct kg_policy_metrics *m, double divergence, bool
 void kg_policy_metrics_kl(struct kg_policy_metrics *m, const struct kg_kl_in *in,
                           const struct kg_kl_out *out);
 
-/* ---- tables: what algo.c joins ---- */
+/* ---- tables, combined by algo.c ---- */
 struct kg_policy_rows {
     const void *rows; /* every row begins with a struct kg_policy_about */
     size_t n, stride;

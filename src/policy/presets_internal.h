@@ -4,7 +4,7 @@
 
 #include "policy/presets.h"
 
-/* A list of values and its end. */
+/* A list of values, and its end. */
 #define KG_VALUES static const struct kg_preset_value
 #define KG_END                                                                           \
     {                                                                                    \

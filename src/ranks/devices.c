@@ -78,7 +78,7 @@ kg_status kg_ranks_deal_devices(int *device, const struct kg_ranks_sight *all, i
         if (other >= 0)
             return kg_fail(err, KG_EINVAL,
                            "ranks %d and %d (%s): expected a device each, found one for "
-                           "both (cuda:%d, %s); of cuda each takes its own",
+                           "both (cuda:%d, %s); with device cuda each takes its own",
                            other, p, all[p].host, device[p],
                            all[p].devices.id[device[p]].text);
     }
@@ -136,7 +136,7 @@ kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
         return KG_OK;
     if (strcmp(asked, "auto") == 0)
         return kg_fail(err, KG_EINVAL,
-                       "of %d ranks each would choose by itself; expected cpu, cuda or "
+                       "each of %d ranks would choose by itself; expected cpu, cuda or "
                        "cuda:N, found auto",
                        r->n);
     if (strcmp(asked, "cuda") == 0)

@@ -1,11 +1,10 @@
-/* Which device of its host is a rank's, and whether all compute alike.
+/* Assigns each rank a device of its host, and checks that all devices compute alike.
  *
- *     cpu       CPUs
- *     cuda      each its own: the ranks of a host that see the same devices take them in
- *               their order. A launcher may show each rank one that is its own, or all to
- *               all
- *     cuda:N    the one of this number, of which a host has one rank
- *     auto      refused: some would find a device and others none
+ *   cpu      CPUs
+ *   cuda     one device each: the ranks of a host that see the same devices take them in
+ *            order. A launcher may show each rank its own device, or all devices to all
+ *   cuda:N   device N; one rank per host
+ *   auto     refused: some ranks could find a device and others none
  */
 #ifndef KG_RANKS_DEVICES_H
 #define KG_RANKS_DEVICES_H
@@ -13,30 +12,31 @@
 #include "ranks/ranks.h"
 #include "tensor/device.h"
 
-/* What a rank has to choose from. */
+/* The devices that a rank can choose from. */
 struct kg_ranks_sight {
     char host[KG_RANKS_HOST];
     struct kg_device_list devices;
 };
-/* device (n): the number that each rank takes of those that it sees; asked: that of
- * cuda:N, or -1 for its own. The same on every rank.
- * errors: EINVAL (more ranks than devices, or two on one; ranks and host are named) */
+/* device (n): the index that each rank takes among the devices it sees; asked: N of
+ * cuda:N, or -1 for one each. The result is the same on every rank.
+ * errors: EINVAL (more ranks than devices, or two ranks on one; names ranks and host) */
 kg_status kg_ranks_deal_devices(int *device, const struct kg_ranks_sight *all, int n,
                                 int asked, struct kg_err *err) KG_MUST_CHECK;
 
-/* As struct kg_device_opts has it. */
+/* As in struct kg_device_opts. */
 struct kg_ranks_device {
     char name[64];
 };
-/* The device of this rank where `asked` is the run's; alone, and of what is no GPU, what
- * is asked. All ranks call it.
- * errors: those above, of kg_device_list, EINVAL (auto); all hear of each */
+/* The device of this rank if the run's device is `asked`. Unchanged for a single process
+ * and for devices other than GPUs. Collective.
+ * errors: those above, of kg_device_list, EINVAL (auto); reported on all ranks */
 kg_status kg_ranks_choose_device(struct kg_ranks_device *d, struct kg_ranks *r,
                                  const char *asked, struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether devices, drivers, libraries and plans are alike on all ranks, and the same bits
- * come out of fixed products. Of CPUs nothing is asked (kg_ranks_check_alike). All ranks
- * call it.   errors: ECONFLICT, naming rank, host and what differs; all hear of it */
+/* Checks that devices, drivers, libraries and plans are alike on all ranks, and that
+ * fixed products give the same bits. CPUs are checked by kg_ranks_check_alike instead.
+ * Collective.   errors: ECONFLICT, naming rank, host and the difference; reported on all
+ * ranks */
 kg_status kg_ranks_check_devices(struct kg_ranks *r, const struct kg_backend *be,
                                  struct kg_err *err) KG_MUST_CHECK;
 

@@ -114,7 +114,7 @@ static void what_is_no_gpu_is_left_to_whoever_opens_it(void **state)
     static struct asked all[] = {
         {"cpu", NULL},
         {"gpu", NULL},
-        {"auto", "of 2 ranks each would choose by itself; expected cpu, cuda or cuda:N"},
+        {"auto", "each of 2 ranks would choose by itself; expected cpu, cuda or cuda:N"},
         {"cuda:x", "expected cuda or cuda:N"},
     };
 

@@ -17,9 +17,8 @@ static kg_status gather_ends(uint64_t *ends, uint64_t n, struct kg_ranks *r,
     for (int i = 0; i < r->n; i++) {
         if (ends[i] > most_bytes)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: expected at most %llu bytes of %s, found that it has "
-                           "%llu",
-                           what, (unsigned long long)most_bytes, kg_ranks_name(r, i).text,
+                           "%s: expected at most %llu bytes of %s, found %llu", what,
+                           (unsigned long long)most_bytes, kg_ranks_name(r, i).text,
                            (unsigned long long)ends[i]);
         ends[i] += i > 0 ? ends[i - 1] : 0;
     }

@@ -1,7 +1,8 @@
-/* Longest first onto the least loaded lane (Graham 1969: at most 4/3 of the best deal).
+/* Highest cost first, onto the least loaded lane (Graham 1969: the largest load is at
+ * most 4/3 of the optimum).
  *
- * Costs are integers, so that no rounding decides a tie, and sorting is by (length,
- * index), so that it has one result.
+ * Costs are integers, so no rounding decides a tie; sorting is by (cost, index), so it
+ * has one result.
  */
 #include "ranks/lanes.h"
 

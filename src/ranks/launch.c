@@ -96,10 +96,9 @@ static kg_status check_joined(const struct kg_ranks_launch *l, int own,
     if (!l->script)
         return kg_fail(
             err, KG_EINVAL,
-            "ranks: expected tasks that Slurm joined, by srun --mpi=pmix (Open "
-            "MPI) or --mpi=pmi2 (MPICH), or srun -n 1 for a run of one "
-            "process, found SLURM_STEP_NUM_TASKS %d: each task would be a "
-            "run of its own",
+            "ranks: expected Slurm tasks joined by srun --mpi=pmix (Open MPI) or "
+            "--mpi=pmi2 (MPICH), or srun -n 1 for a run of one process, found "
+            "SLURM_STEP_NUM_TASKS %d: each task would make the whole run",
             l->n);
     if (own < 2)
         return kg_fail(
@@ -110,12 +109,12 @@ static kg_status check_joined(const struct kg_ranks_launch *l, int own,
             "run of one",
             l->n);
     if (l->nodes > 1)
-        return kg_fail(err, KG_EINVAL,
-                       "--ranks: expected a job of one machine, whose processes they "
-                       "are, found one of %d (SLURM_JOB_NUM_NODES): srun --mpi=pmix "
-                       "(Open MPI) or --mpi=pmi2 (MPICH) in front, without --ranks, "
-                       "takes all of them, srun -n 1 in front one",
-                       l->nodes);
+        return kg_fail(
+            err, KG_EINVAL,
+            "--ranks: expected a job of one machine, found %d (SLURM_JOB_NUM_NODES): "
+            "without --ranks, srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH) uses all "
+            "of them; with it, srun -n 1 uses one",
+            l->nodes);
     return KG_OK;
 }
 
@@ -148,9 +147,9 @@ static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *
     if (l->n == 0 || r->n == l->n)
         return KG_OK;
     kg_fail(err, KG_EINVAL,
-            "ranks: expected the %d processes that the launcher started, found "
-            "%d by kedge-mpi-%s.so: its MPI does not speak with this launcher "
-            "(its own mpirun does; docs/ranks.md)",
+            "ranks: expected the %d processes that the launcher started, found %d by "
+            "kedge-mpi-%s.so: its MPI does not support this launcher (use its own "
+            "mpirun; docs/ranks.md)",
             l->n, r->n, library);
     kg_ranks_close(r);
     return err->code;
@@ -192,8 +191,7 @@ kg_status kg_ranks_follow_launcher(struct kg_err *err)
     int code = pthread_create(&thread, NULL, follow, (void *)(intptr_t)getppid());
 
     if (code != 0)
-        return kg_fail(err, KG_EIO, "ranks: expected a thread, found: %s",
-                       strerror(code));
+        return kg_fail(err, KG_EIO, "ranks: cannot start a thread: %s", strerror(code));
     pthread_detach(thread);
     return KG_OK;
 }
@@ -336,11 +334,10 @@ static kg_status see_token(uint64_t token, const struct kg_ranks *r, const char 
     kg_str_release(&found);
     if (same)
         return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL,
-        "%s: expected a folder that all %d ranks share, found that a file that "
-        "rank 0 just wrote there is not seen",
-        dir, r->n);
+    return kg_fail(err, KG_EINVAL,
+                   "%s: expected a folder shared by all %d ranks, found that a file just "
+                   "written by rank 0 is missing",
+                   dir, r->n);
 }
 
 kg_status kg_ranks_check_shared(struct kg_ranks *r, const char *dir, struct kg_err *err)

@@ -1,4 +1,11 @@
-/* One round of questions and answers, whatever carries them. */
+/* One poll of the ranks, for every transport (the rule is in lost.h).
+ *
+ * Why it names the cause and not its victims: a rank that waits replies and names the
+ * ranks that it waits for; a rank that hangs or is gone does not reply. So a rank that is
+ * waited for and does not reply cannot itself be waiting for another one. All ranks see
+ * the same replies and take the lowest such number, so all name the same rank. The poll
+ * begins before the timeout ends, early enough for replies: min(wait_s / 2, 5 s).
+ */
 #include "ranks/lost.h"
 
 #include "base/clock.h"
@@ -65,13 +72,13 @@ kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
 
     if (r->loss && atomic_load(&r->loss->unlike))
         return kg_fail(err, KG_ECONFLICT,
-                       "%s: %s: %s got a message that it does not expect, and left", what,
-                       me.text, name.text);
+                       "%s: %s: %s got an unexpected message and ended", what, me.text,
+                       name.text);
     if (p == r->me)
-        return kg_fail(err, KG_ETIMEOUT,
-                       "%s: %s: the others waited for it for %.0f s (ranks.wait_s), and "
-                       "left",
-                       what, me.text, r->wait_s);
+        return kg_fail(
+            err, KG_ETIMEOUT,
+            "%s: %s: the others waited for it for %.0f s (ranks.wait_s) and ended", what,
+            me.text, r->wait_s);
     if (who > 0)
         return kg_fail(err, KG_EIO, "%s: %s: %s is gone", what, me.text, name.text);
     return kg_fail(err, KG_ETIMEOUT, "%s: %s: %s %s for %.0f s (ranks.wait_s)", what,

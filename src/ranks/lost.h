@@ -1,12 +1,11 @@
-/* Who was lost, when a rank was waited for too long.
+/* Finds out which rank was lost when a rank waited too long.
  *
- * A rank may wait for one that itself waits for a third. The third is to be named, and by
- * one of them. So a rank that comes near its limit asks all others; who waits too, for
- * whomever and in whatever operation, answers for whom, since a wait looks for questions;
- * who computes, hangs or is cut off does not. At the limit the lost rank is the lowest
- * that did not answer of those for whom somebody waits who did. Every step is behind a
- * limit, so it ends whoever answers; where all answer (they wait in a ring) the one that
- * is waited for directly is named.
+ * A rank may wait for one that itself waits for a third; the third must be named. A rank
+ * close to its timeout polls all others. Ranks blocked in a wait reply with the ranks
+ * they are waiting for, in any operation; busy, hung or disconnected ranks do not reply.
+ * The lost rank is the lowest-numbered rank that did not reply and that some replying
+ * rank is waiting for. If all replied (they wait in a ring), the lost rank is the one
+ * that this rank waits for. Every step has a timeout, so the process always ends.
  */
 #ifndef KG_RANKS_LOST_H
 #define KG_RANKS_LOST_H
@@ -16,52 +15,52 @@
 /* Ranks that may share memory. */
 enum { KG_RANKS_SOCKETS = 64 };
 
-/* The first rank that was lost: whoever finds it gone or silent writes it here before it
- * leaves. In memory that all ranks see, where they are of one machine: nobody takes one
- * that left for the cause. {0}: none */
+/* The first rank that was lost. The rank that finds it gone or silent writes it here
+ * before it leaves; in memory shared by all ranks of one machine, so that a rank that
+ * left because of the loss is not taken for its cause. {0}: none */
 struct kg_ranks_loss {
-    atomic_int who; /* its number + 1; below 0 that of a silent one: -(number + 1) */
-    atomic_int by;  /* who says it; set behind `who` */
-    /* it left by itself, as what another sent it is not what it expects */
+    atomic_int who; /* its number + 1, if it is gone; -(number + 1) if it is silent */
+    atomic_int by;  /* the rank that reported it; set after `who` */
+    /* it left by itself, because a message was not the one it expected */
     atomic_bool unlike;
-    /* where memory is shared: questions so far, and what each rank answered */
+    /* if memory is shared: number of polls so far, and each rank's reply */
     atomic_uint question;
     struct {
-        atomic_uint to;         /* the last question that it answered */
+        atomic_uint to;         /* the last poll that it replied to */
         _Atomic uint64_t waits; /* bit p: it waits for rank p */
     } answer[KG_RANKS_SOCKETS];
 };
 
-/* When a rank that waits has to do what. */
+/* Decides when a waiting rank polls and when it gives up. */
 struct kg_roll_clock {
-    double since; /* something moved */
-    double asked; /* 0: it did not since */
+    double since; /* the time of the last progress */
+    double asked; /* time of the poll since then; 0: none */
 };
 enum kg_roll_moment { KG_ROLL_WAIT, KG_ROLL_ASK, KG_ROLL_OVER };
 void kg_roll_moved(struct kg_roll_clock *c);
-/* Now, of a wait of wait_s at most (0: for ever): it is to ask half of it before the end,
- * 5 s at most, and the others have that time to answer, even where this rank was stopped
- * meanwhile. */
+/* What to do now in a wait of at most wait_s (0: no limit). ASK comes min(wait_s / 2, 5
+ * s) before the end; the others have the rest of the time to reply, even if this rank was
+ * stopped meanwhile. */
 enum kg_roll_moment kg_roll_look(struct kg_roll_clock *c, double wait_s);
 
-/* What was answered to a question. */
+/* The replies to a poll. */
 struct kg_roll {
     int n, me;
-    unsigned char *here;   /* (n) borrowed; it answered */
-    unsigned char *wanted; /* (n) borrowed; one that is here waits for it */
+    unsigned char *here;   /* (n) borrowed; the rank replied */
+    unsigned char *wanted; /* (n) borrowed; a replying rank waits for it */
 };
-/* Nobody has answered but this rank.   room: (2 n) borrowed; waits: (n) not 0: this rank
- * waits for it */
+/* Starts with this rank as the only reply. room: (2 n) borrowed; waits: (n), not 0 for
+ * ranks that this rank waits for */
 void kg_roll_begin(struct kg_roll *roll, unsigned char *room, int n, int me,
                    const unsigned char *waits);
 void kg_roll_answer(struct kg_roll *roll, int rank, const unsigned char *waits);
-/* The rank that was lost; `direct` where all that are waited for are here. */
+/* The lost rank; `direct` if all awaited ranks replied. */
 int kg_roll_missing(const struct kg_roll *roll, int direct);
-/* The lowest rank that is here. */
+/* The lowest rank that replied. */
 int kg_roll_lowest(const struct kg_roll *roll);
 
-/* The error of a loss.   who: as kg_ranks_loss has it; takes: it takes nothing, where it
- * owes nothing.   returns EIO (gone), ETIMEOUT (silent) */
+/* Fails with the error of a loss. who: as in kg_ranks_loss; takes: the rank does not
+ * receive, rather than not send.   returns EIO (gone), ETIMEOUT (silent) */
 kg_status kg_ranks_say_lost(const struct kg_ranks *r, int who, bool takes,
                             const char *what, struct kg_err *err);
 

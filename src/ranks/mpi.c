@@ -1,17 +1,16 @@
-/* Exchange by single messages: all are posted, and looked at until they are through.
+/* Exchanges by single messages: all are posted, and polled until they are complete.
  *
- * Of what comes only heads are posted, each with room for a short message behind it, in
- * memory of the transport's own. A head that is as expected lets the bytes go where they
- * are wanted: a short message's by a copy, a longer one's by MPI, which is told of that
- * memory only then. Exchanges overlap, so a longer message has a tag that both ranks
- * count: it cannot be taken for that of another exchange.
+ * Only heads are received without request, each with room for a short message after it,
+ * in memory of the transport. If a head is as expected, the bytes go to their target: a
+ * short message by a copy, a longer one by MPI, which gets the target only then.
+ * Exchanges overlap, so a longer message has a tag that both ranks count; it cannot be
+ * confused with one of another exchange.
  *
- * The others are mostly as far, so a rank that waits looks again at once for a moment,
- * longer than a nap may last. Then it naps between looks, so that it leaves its core to
- * those that it waits for; and before a nap it looks for what others ask or tell of ranks
- * that are lost. After a failure messages may still be on their way
- * into memory that is gone with the call: nothing more is said over the transport, and
- * its end is an abort, which takes the launcher's other ranks along.
+ * A waiting rank first polls without pause, for longer than a nap, because the others are
+ * usually as far. Then it naps between polls and leaves its core to the ranks that it
+ * waits for; before a nap it handles polls about lost ranks (lost.h). After a failure,
+ * messages may still arrive in memory that ends with the call: so the transport is not
+ * used again, and its end is an abort, which also ends the launcher's other ranks.
  */
 #define _GNU_SOURCE /* nanosleep */
 #include "ranks/mpi.h"
@@ -554,7 +553,7 @@ static void *give_up(void *limit)
         continue;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
     if (l->why)
-        kg_log_warn("%s for %g s: this rank ends without", l->why, l->s);
+        kg_log_warn("%s for %g s: this rank ends without it", l->why, l->s);
     _exit(l->status);
     return NULL;
 }
@@ -727,9 +726,8 @@ static kg_status refuse(const struct kg_program_folders *f, const char *file,
 {
     return kg_fail(
         err, KG_ENOTFOUND,
-        "ranks: expected %s, the part that speaks the launcher's MPI, in %s or "
-        "%s, found none (`make mpi` builds it where that MPI's mpicc is: "
-        "docs/ranks.md)",
+        "ranks: expected %s, the library for the launcher's MPI, in %s or %s, found none "
+        "(`make mpi` builds it with that MPI's mpicc: docs/ranks.md)",
         file, f->list[0], f->list[1]);
 }
 

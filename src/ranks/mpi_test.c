@@ -531,7 +531,7 @@ static void what_another_found_unlike_ends_all(void **state)
     world.coming = (struct note){.kind = UNLIKE, .who = 1, .by = 0};
     NEED(kg_ranks_on_shim(&r, &made_up, 0, err));
     assert_int_equal(kg_ranks_any(&r, &x, "test", &why), KG_ECONFLICT);
-    assert_named(why.message, "rank 0 got a message that it does not expect, and left");
+    assert_named(why.message, "rank 0 got an unexpected message and ended");
     assert_true(r.unlike);
     world.lie = KIND; /* the status of its end */
     kg_ranks_close(&r);

@@ -1,8 +1,8 @@
-/* Finding NCCL, joining, and moving.
+/* Loads NCCL, joins the ranks, and moves data.
  *
- * Calls do not wait for other ranks (a communicator that is not blocking): what is under
- * way is asked for again and again, with the limit of all waits. A communicator that
- * failed, or in which somebody did not come, is aborted: its kernels leave the device.
+ * No call blocks for other ranks (a non-blocking communicator): its state is polled, with
+ * the timeout of all waits. A communicator that failed, or that a rank did not join, is
+ * aborted, which removes its kernels from the device.
  */
 #include "ranks/nccl.h"
 
@@ -362,7 +362,7 @@ static kg_status begin(struct flight *f, const struct kg_ranks *r, const char *w
         if (parts[i].n > 0)
             f->x->lent[f->lent++] = parts[i].data;
     if (!f->x->comm)
-        return kg_fail(err, KG_EDEVICE, "%s: nccl was given up before", what);
+        return kg_fail(err, KG_EDEVICE, "%s: nccl was aborted earlier", what);
     if (to.n > 0)
         KG_TRY(kg_buf_copy(f->x->be, to.data, own.data, to.n, err));
     return lend(f, launch, what, &over, err);

@@ -1,9 +1,7 @@
-/* What of NCCL is called, declared here: kedge is built without its header and finds the
- * library when it runs (nccl.h). Where NVIDIA's header can be read, a test
- * has the compiler compare (KG_NCCL_COMPARED).
- *
- * source: nccl.h of NCCL 2.28
- */
+/* Declarations of the NCCL calls in use. kedge is built without NVIDIA's header and loads
+ * the library at run time (nccl.h). If the header can be read, a test has the compiler
+ * compare both (KG_NCCL_COMPARED).
+ * source: nccl.h of NCCL 2.28 */
 #ifndef KG_RANKS_NCCL_CALLS_H
 #define KG_RANKS_NCCL_CALLS_H
 
@@ -12,23 +10,23 @@
 enum { KG_NCCL_OK = 0, KG_NCCL_IN_PROGRESS = 7, KG_NCCL_INT8 = 0 };
 enum { KG_NCCL_ID_BYTES = 128 };
 
-/* What the ranks of one communicator know of each other before they meet. */
+/* The id that ranks exchange before they form a communicator. */
 struct kg_nccl_id {
     char bytes[KG_NCCL_ID_BYTES];
 };
 
-/* The first of the library's settings, as version 2.14 knew them: a later one takes its
- * own defaults for the rest. */
+/* The library's settings as of version 2.14; later versions use their defaults for the
+ * rest. */
 enum { KG_NCCL_CONFIG_VERSION = 21400 };
 #define KG_NCCL_MAGIC 0xcafebeefu
 struct kg_nccl_config {
     size_t size;
     unsigned magic;
     unsigned version;
-    int blocking; /* 0: calls return KG_NCCL_IN_PROGRESS rather than wait for others */
+    int blocking; /* 0: calls return KG_NCCL_IN_PROGRESS instead of waiting */
 };
 
-/* Handles are opaque pointers, but for the id. */
+/* Handles are opaque pointers, except the id. */
 struct kg_nccl_calls {
     int (*version)(int *version); /* 22809 is 2.28.9 */
     const char *(*error)(int result);

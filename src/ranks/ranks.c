@@ -1,7 +1,7 @@
-/* Everything that ranks say, made of one operation.
+/* All communication of ranks, built from one operation: exchange.
  *
- * What fails in a transport is remembered: who waited for a rank once does not wait for
- * it again, and an error on its way up is not replaced by that of a later call.
+ * A failure in a transport is remembered: a rank that timed out once is not waited for
+ * again, and a later call does not replace the first error.
  */
 #include "ranks/ranks.h"
 

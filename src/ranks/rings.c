@@ -1,10 +1,10 @@
-/* Counters only grow, so their difference is what a ring holds; a ring's bytes are a
- * power of two, so a counter's low bits are a place in it. Both count whole lines: the
- * last of a part is counted full.
+/* Two counters per ring: bytes written and bytes taken, each part rounded up to whole
+ * lines. They only grow, so their difference is the content of the ring; the size is a
+ * power of two, so a counter's low bits are the position.
  *
- * Sleep and wake are two flags that cross: one side moves bytes and then looks whether
- * the other sleeps, the other says that it sleeps and then looks for bytes. A fence
- * between both halves of each lets at least one of them see the other.
+ * No wakeup is lost: a rank that moves bytes then checks whether the other sleeps; a rank
+ * that goes to sleep first sets its flag and then checks for bytes (or room). A full
+ * fence stands between the two steps of each, so at least one sees the other's write.
  */
 #define _GNU_SOURCE /* MAP_ANONYMOUS */
 #include "ranks/rings.h"
@@ -54,7 +54,7 @@ kg_status kg_rings_create(struct kg_rings **rings, int n, struct kg_err *err)
 
     *rings = NULL;
     if (memory == MAP_FAILED)
-        return kg_fail(err, KG_ENOMEM, "ranks: no %zu bytes that processes share: %s",
+        return kg_fail(err, KG_ENOMEM, "ranks: cannot map %zu bytes of shared memory: %s",
                        bytes, strerror(errno));
     *rings = memory;
     (*rings)->n = n;

@@ -1,13 +1,11 @@
-/* Rings: bytes from each process of one machine to each other, through memory that all of
- * them see.
+/* Ring buffers in shared memory, one for each ordered pair of processes of one machine.
  *
- * One writes to a ring and one reads from it, each has a counter of its own, and neither
- * waits: what has no room or is not there yet is left for the next call. Who has nothing
- * to do may sleep, and says so first: whoever moves bytes then wakes it, by a byte over
- * a socket.
+ * A ring has one writer and one reader. Each owns its counter, and neither waits: a call
+ * moves what fits or is there and leaves the rest. An idle process may sleep after
+ * announcing it; a process that moves bytes then wakes it by a byte over a socket.
  *
- * What goes through a ring are parts, whose sizes both sides know, and each begins at a
- * line of its own: so what is used where it lies is aligned.
+ * Both sides know the sizes of the parts that pass through a ring. Each part begins on
+ * its own cache line, so parts used in place are aligned.
  */
 #ifndef KG_RANKS_RINGS_H
 #define KG_RANKS_RINGS_H
@@ -17,39 +15,42 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Processes at most; bytes of a line. */
+/* Maximum number of processes; bytes of a line. */
 enum { KG_RINGS_MOST = 64, KG_RINGS_LINE = 64 };
 
 struct kg_rings;
 
-/* Of n processes, which are made afterwards: each has the memory then.
- * errors: ENOMEM (the system has none that processes share) */
+/* Call before forking n processes; each of them then has the memory.
+ * errors: ENOMEM (no shared memory) */
 kg_status kg_rings_create(struct kg_rings **rings, int n,
                           struct kg_err *err) KG_MUST_CHECK;
-void kg_rings_free(struct kg_rings *rings); /* the caller's view; NULL is allowed */
+void kg_rings_free(
+    struct kg_rings *rings); /* unmaps the caller's view; NULL is allowed */
 
-/* fd (n): sockets to the others, of process `me` alone; borrowed */
+/* fd (n): sockets to the others, for process `me` only; borrowed */
 void kg_rings_set_sockets(struct kg_rings *rings, int me, int *fd);
 int *kg_rings_sockets(const struct kg_rings *rings, int me);
 
-/* Of the n bytes that are left of a part as many as there is room for, or are there; a
- * small piece at most, so that the other side begins early.   returns how many: whole
- * lines, but for the part's last */
+/* Moves some of the n bytes left of a part: what fits or is there, and at most a small
+ * piece, so that the other side begins early.   returns the number of bytes: whole lines,
+ * except at the part's end */
 size_t kg_rings_put(struct kg_rings *rings, int from, int to, const void *bytes,
                     size_t n);
 size_t kg_rings_take(struct kg_rings *rings, int from, int to, void *bytes, size_t n);
-/* The same without a copy: where they lie (aligned to KG_RINGS_LINE), which the reader
- * may write to, until it gives them back; n: as many, or less by whole lines. */
+/* The same without a copy: *bytes points to them (aligned to KG_RINGS_LINE), and the
+ * reader may write to them until it gives them back. n: the same number, or less by whole
+ * lines. */
 size_t kg_rings_see(struct kg_rings *rings, int from, int to, void **bytes, size_t n);
 void kg_rings_give_back(struct kg_rings *rings, int from, int to, size_t n);
-/* Whether a call would move some. */
+/* Whether a call would move bytes. */
 bool kg_rings_has_room(const struct kg_rings *rings, int from, int to);
 bool kg_rings_has_bytes(const struct kg_rings *rings, int from, int to);
 
-/* From now on others wake `me`: what they moved before is to be looked for behind this.
- * on false: it looks by itself again */
+/* on: others wake `me` from now on. Check for bytes moved earlier after this call. off:
+ * `me` polls again */
 void kg_rings_sleep(struct kg_rings *rings, int me, bool on);
-/* Behind what was moved.   returns whether that one sleeps; for one caller of all */
+/* Call after moving bytes.   returns whether that process sleeps and must be woken; true
+ * for one caller only */
 bool kg_rings_must_wake(struct kg_rings *rings, int rank);
 
 #endif

@@ -1,7 +1,8 @@
-/* All others at once, a piece at a time, so that two ranks that send each other much do
- * not wait for each other. Who finds nothing to move looks again for a moment, since the
- * others are mostly as far, and then sleeps. A rank that sends nothing for too long has a
- * name. */
+/* Exchanges with all other ranks at once, a piece at a time: two ranks that send each
+ * other more than a socket buffers both read while they write, so neither blocks the
+ * other. A rank that can move nothing first retries for a moment, because the others are
+ * usually as far, and then sleeps. A rank that is silent for too long is named (lost.h).
+ */
 #define _GNU_SOURCE /* sched_yield */
 #include "ranks/sockets.h"
 

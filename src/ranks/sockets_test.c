@@ -160,7 +160,7 @@ static void what_another_found_unlike_ends_this_one(void **state)
     atomic_store(&loss.who, 3);
     atomic_store(&loss.unlike, true);
     assert_int_equal(exchange(&rank, out, in, "a step", &why), KG_ECONFLICT);
-    assert_non_null(strstr(why.message, "rank 2 got a message that it does not expect"));
+    assert_non_null(strstr(why.message, "rank 2 got an unexpected message"));
 }
 
 int main(void)

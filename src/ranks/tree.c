@@ -1,8 +1,8 @@
 /* The binary counter of tree.h.
  *
- * It knows no numbers and no lanes: whoever holds the levels adds them, on one machine or
- * on many, and asks here only what is due. That is what makes the sum the same
- * everywhere.
+ * It holds no sums: it only tells its caller which levels to add next. The answer
+ * depends only on the number of lanes so far, not on ranks or machines, so every
+ * distribution of the lanes gives the same sum, bit for bit.
  */
 #include "ranks/tree.h"
 

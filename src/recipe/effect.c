@@ -127,7 +127,7 @@ static kg_status refuse(const struct kg_needs_in *in, const struct kg_opt_row *r
         (preset && kg_opt_same(row, value, preset)))
         return KG_OK;
     return kg_fail(
-        err, KG_EINVAL, "%s: acts with %s alone; expected %s%s, found %.80s (from %s)",
+        err, KG_EINVAL, "%s: acts only with %s; expected %s%s, found %.80s (from %s)",
         key, needs, usual && *usual ? usual : "none", preset ? " or the preset's" : "",
         value, kg_config_source(in->config, key));
 }
@@ -277,12 +277,12 @@ kg_status kg_effect_check_sft(const struct kg_config *c, struct kg_err *err)
 
         if (!from_command_line(c, o->key) || kg_opt_same(row, value, row->fallback))
             continue;
-        return kg_fail(err, KG_EINVAL,
-                       "%s: is of RL's updates, and there are no problems (task.name, "
-                       "data.train) for any; expected %s%s%s, found %.80s (from command "
-                       "line)",
-                       o->key, o->of_sft ? o->of_sft : "", o->of_sft ? ", or " : "",
-                       row->fallback, value);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%s: acts only on RL updates, but there are no problems (task.name, "
+            "data.train); expected %s%s%s, found %.80s (from command line)",
+            o->key, o->of_sft ? o->of_sft : "", o->of_sft ? ", or " : "", row->fallback,
+            value);
     }
     return KG_OK;
 }

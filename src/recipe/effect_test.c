@@ -107,7 +107,7 @@ static void a_key_without_its_condition_is_refused_by_name(void **state)
         if (check(NULL, assignments, also ? 2 : 1) != KG_EINVAL)
             fail_msg("%s: not refused", assignment);
         if (strncmp(err_said.message, row->key, length) != 0 ||
-            !strstr(err_said.message, ": acts with ") ||
+            !strstr(err_said.message, ": acts only with ") ||
             !strstr(err_said.message, "command line"))
             fail_msg("%s: %s", assignment, err_said.message);
     }
@@ -183,7 +183,7 @@ static const struct {
     {{"kl.tail=false", "kl.estimator=truncated-forward"}, "kl.tail: acts"},
     {{"kl.tail=false", "kl.estimator=topk-reverse"}, NULL},
     {{"kl.gradient=published", "kl.estimator=topk-reverse", "kl.top_k=0"},
-     "kl.gradient: acts with kl.top_k above 0"},
+     "kl.gradient: acts only with kl.top_k above 0"},
     {{"kl.top_k=0", "algo.preset=ema-pg-published"}, NULL},
     {{"kl.after_filter=true", "kl.estimator=k3"}, "kl.after_filter: acts"},
     {{"kl.after_filter=true", "kl.estimator=k3", "kl.in=reward", "rollout.dynamic=true"},
@@ -206,7 +206,7 @@ static const struct {
      "anchor.eta: acts"},
     {{"algo.mask_truncated=true", "algo.surrogate=none", "algo.entropy_coef=0.1"}, NULL},
     {{"eval.top_p=0.5", "eval.temperature=0", "data.val=x"},
-     "eval.top_p: acts with "
+     "eval.top_p: acts only with "
      "eval.temperature"},
     {{"eval.top_p=0.5", "data.val=x"}, NULL},
 };
@@ -255,7 +255,7 @@ static void numbers_act_beside_rows_that_read_them(void **state)
         put_other(number, sizeof number, option(key));
         if (check(NULL, without, 3) != KG_EINVAL)
             fail_msg("%s: not refused", number);
-        snprintf(says, sizeof says, "%s: acts with ", key);
+        snprintf(says, sizeof says, "%s: acts only with ", key);
         assert_memory_equal(err_said.message, says, strlen(says));
         for (int t = 0; t < KG_TABLE_COUNT; t++) {
             const char *table = kg_policy_table_key((enum kg_policy_table)t);
@@ -277,18 +277,18 @@ static void who_reads_a_number_is_named(void **state)
         char *assignments[2];
         const char *says;
     } rows[] = {
-        {{"algo.tau_pos=2"}, "algo.tau_pos: acts with algo.surrogate sapo alone; exp"},
+        {{"algo.tau_pos=2"}, "algo.tau_pos: acts only with algo.surrogate sapo; exp"},
         {{"algo.gamma=0.5"},
-         "algo.gamma: acts with algo.advantage reinforce++ or gae alone; expected 1,"},
+         "algo.gamma: acts only with algo.advantage reinforce++ or gae; expected 1,"},
         {{"algo.clip_low=0.1", "algo.preset=dppo-binary-tv"},
-         "algo.clip_low: acts with algo.surrogate ppo-clip, cispo, gspo, gmpo, clip-cov "
-         "or 2"},
+         "algo.clip_low: acts only with algo.surrogate ppo-clip, cispo, gspo, gmpo, "
+         "clip-cov or 2"},
         {{"algo.count_eps=1e-4"},
-         "algo.count_eps: acts with algo.advantage gdpo-token, reinforce++, "
+         "algo.count_eps: acts only with algo.advantage gdpo-token, reinforce++, "
          "reinforce++-baseline or gae, or algo.surrogate gmpo, or algo.aggregate "
-         "seq-mean-token-mean, or kl.in reward, advantage or advantage-future alone"},
+         "seq-mean-token-mean, or kl.in reward, advantage or advantage-future"},
         {{"kl.gradient=published", "kl.estimator=truncated-reverse"},
-         "kl.gradient: acts with kl.estimator topk-reverse or topk-forward alone"},
+         "kl.gradient: acts only with kl.estimator topk-reverse or topk-forward"},
     };
 
     (void)state;
@@ -307,17 +307,17 @@ static void nothing_is_generated_beside_files(void **state)
         char *assignments[4], *says;
     } rows[] = {
         {{"task.level=nonsense", "task.name=arithmetic", "data.train=x", "data.val=y"},
-         "task.level: acts with problems that no file replaces (data.train"},
+         "task.level: acts only with problems that no file replaces (data.train"},
         {{"task.level=hard", "task.name=arithmetic", "rollout.data=x", "data.val=y"},
-         "task.level: acts with"},
+         "task.level: acts only with"},
         {{"task.count=5", "task.name=arithmetic", "data.train=x", "data.unique=true"},
-         "task.count: acts with"},
+         "task.count: acts only with"},
         {{"task.val_count=5", "task.name=arithmetic", "data.val=x", "data.unique=true"},
-         "task.val_count: acts with"},
+         "task.val_count: acts only with"},
         {{"sft.level=hard", "sft.steps=1", "task.name=math", "data.train=x"},
-         "sft.level: acts with"},
+         "sft.level: acts only with"},
         {{"eval.anchor=true", "anchor.kind=ema", "kl.estimator=k3", "kl.beta=0.1"},
-         "eval.anchor: acts with data.val or task.name arithmetic or countdown"},
+         "eval.anchor: acts only with data.val or task.name arithmetic or countdown"},
     };
 
     (void)state;
@@ -369,7 +369,8 @@ static void a_recipe_may_be_switched_off(void **state)
     assert_int_equal(check(path, NULL, 0), KG_OK);
     assert_int_equal(check(path, off, 2), KG_OK);
     assert_int_equal(check(path, added, 2), KG_EINVAL);
-    assert_non_null(strstr(err_said.message, "anchor.eta: acts with anchor.kind ema"));
+    assert_non_null(
+        strstr(err_said.message, "anchor.eta: acts only with anchor.kind ema"));
     NEED(kg_file_write_atomic(path, made, sizeof made - 1, err));
     assert_int_equal(check(path, NULL, 0), KG_OK);
     assert_int_equal(check(path, files, 2), KG_OK);
@@ -390,7 +391,7 @@ static void a_recipe_may_leave_validation_to_the_command_line(void **state)
     NEED(kg_file_write_atomic(path, text, sizeof text - 1, err));
     assert_int_equal(check(path, NULL, 0), KG_OK);
     assert_int_equal(check(path, given, 1), KG_EINVAL);
-    assert_non_null(strstr(err_said.message, "eval.every: acts with data.val"));
+    assert_non_null(strstr(err_said.message, "eval.every: acts only with data.val"));
 }
 
 /* The list that keys need is that of the table of tasks. */

@@ -576,7 +576,7 @@ kg_status kg_distill_config(struct kg_config **config, const char *path,
                          "anchor.path: expected the checkpoint of a teacher, found none");
     else if (strcmp(r.algo.name[KG_TABLE_SURROGATE], "none") != 0)
         status = kg_fail(err, KG_EINVAL,
-                         "algo.surrogate: distillation learns from the teacher alone; "
+                         "algo.surrogate: distillation learns only from the teacher; "
                          "expected none, found %s (kedge train has both)",
                          r.algo.name[KG_TABLE_SURROGATE]);
     if (status == KG_OK)

@@ -1,5 +1,5 @@
-/* The option rows of training: what a recipe may say. The same rows make --help, the
- * resolved config.yaml and the error for a mistyped key. */
+/* The option rows of training. The same rows give --help, the resolved config.yaml and
+ * the error for a mistyped key. */
 #ifndef KG_RECIPE_OPTIONS_H
 #define KG_RECIPE_OPTIONS_H
 
@@ -9,15 +9,16 @@
 #include "rollout/episode.h"
 #include "text/prompt.h"
 
-/* What ranks have a cut of, where one process has all. */
+/* What is sharded over ranks rather than held by each. */
 enum kg_shard {
     KG_SHARD_NONE,
     KG_SHARD_OPTIMIZER, /* master weights, the optimizer's state, an anchor's masters */
-    KG_SHARD_GRADIENTS, /* and gradients, which are made by buckets */
+    KG_SHARD_GRADIENTS, /* and gradients, computed bucket by bucket */
 };
 
-/* What a recipe says: a section of keys is a member, or a member of the module that reads
- * it. Text and lists are borrowed from the config. What has no key stays 0. */
+/* The values of a recipe: a member per section of keys, or the options struct of the
+ * module that reads it. Text and lists are borrowed from the config. Fields without a key
+ * stay 0. */
 struct kg_recipe {
     struct {
         const char *dir;
@@ -32,7 +33,7 @@ struct kg_recipe {
         struct kg_opt_list ignore;
     } model;
     struct {
-        int rank; /* 0: all weights are trained, or those of model.adapter */
+        int rank; /* 0: trains all weights, or those of model.adapter */
         double alpha;
         struct kg_opt_list targets;
         bool rslora;
@@ -40,7 +41,7 @@ struct kg_recipe {
     struct {
         const char *products;
         const char *libraries;
-        bool may_change; /* behind a resume */
+        bool may_change; /* may change on resume */
     } device;
     struct {
         const char *from;
@@ -51,7 +52,7 @@ struct kg_recipe {
         int64_t val_count;
         struct kg_opt_list rewards, reward_weights;
     } task;
-    struct kg_task_opts task_opts; /* the rest of task, and of data what it reads */
+    struct kg_task_opts task_opts; /* other keys of task; keys of data that it reads */
     struct {
         struct kg_opt_list train, val;
         struct kg_opt_list weights, templates, val_templates;
@@ -64,10 +65,10 @@ struct kg_recipe {
         const char *data;
         int64_t prompts;
         int samples;
-        struct kg_sampling sampling; /* without its stop strings */
+        struct kg_sampling sampling; /* without stop strings */
         struct kg_opt_list stop;
         bool dynamic;
-        bool dynamic_reward; /* rewards must differ, not who is right */
+        bool dynamic_reward; /* rewards must differ, rather than correctness */
         double oversample;
         int64_t max_refills;
         int64_t overlong_buffer;
@@ -80,15 +81,15 @@ struct kg_recipe {
     const char *episode_env;
     struct kg_episode_opts episode; /* and search */
     const char *preset;             /* "": none */
-    struct kg_algo algo;            /* its rows are names, not looked up yet */
+    struct kg_algo algo;            /* with the names of rows, not looked up yet */
     bool reproduction;
     const char *anchor_path;
     bool anchor_on_host;
     struct {
         const char *kind;
-        struct kg_optim_opts opts; /* all but row and numbers of updates */
+        struct kg_optim_opts opts; /* all but row and number of updates */
         int64_t warmup_steps;
-        bool stairs; /* the warm-up rises once a step */
+        bool stairs; /* warmup rises once per step */
         bool on_host;
     } optim;
     struct {
@@ -98,7 +99,7 @@ struct kg_recipe {
         int64_t micro_tokens;
         bool checkpoint_layers;
         bool share_prefix;
-        bool recompute; /* of the old log-probs */
+        bool recompute; /* recompute the old log-probs */
         double router_aux;
         int64_t max_skips;
     } train;
@@ -118,7 +119,7 @@ struct kg_recipe {
         int64_t count;
         double fault_rate;
         size_t batch;
-        struct kg_optim_opts opts; /* lr, its schedule and warm-up, weight decay */
+        struct kg_optim_opts opts; /* lr, its schedule and warmup, weight decay */
         size_t max_tokens;
     } sft;
     struct {
@@ -142,31 +143,30 @@ struct kg_recipe {
 };
 
 /* What keys need (data/needs.h): problems to validate on, which a recipe may leave to the
- * command line; and what is more than a text can say. */
+ * command line; and conditions that a text cannot express. */
 #define KG_NEEDS_VALIDATION "data.val|task.name=" KG_TASKS_MADE
 #define KG_NEEDS_GENERATED                                                               \
     "problems that no file replaces (data.train, rollout.data, data.val, sft.data)"      \
     ":data.train,rollout.data,data.val,sft.steps,sft.epochs,sft.data,sft.level"
 
-/* Every row, those of an algorithm (policy/algo.h) among them; NULL: no more. */
+/* Row i, including those of an algorithm (policy/algo.h); NULL at the end. */
 const struct kg_opt_row *kg_recipe_row(size_t i);
 
-/* A recipe out of a config over these rows, valid until the config is changed. */
+/* Reads a recipe from a config over these rows; valid until the config changes. */
 void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config);
-/* Whether it has a warm start. */
+/* Whether it has an SFT phase. */
 bool kg_recipe_has_sft(const struct kg_recipe *r);
 
-/* A config over these rows with, in this order of strength: defaults, the values of the
- * preset and of what it builds on, the file, the assignments; preset=NAME among these is
- * algo.preset=NAME. path NULL: no file.
+/* Makes a config over these rows from, in rising precedence: defaults, the preset and its
+ * bases, the file, the assignments. An assignment preset=NAME means algo.preset=NAME.
+ * path NULL: no file.
  * errors: those of kg_config_load_yaml and kg_config_override; an unknown preset */
 kg_status kg_train_config(struct kg_config **config, const char *path,
                           char *const *assignments, size_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for distillation: a teacher must be named (anchor.path) and the loss has no
- * policy term; a preset of distillation and one answer a prompt stand where nothing was
- * said.
+/* The same for distillation: anchor.path must name a teacher, and the loss must have no
+ * policy term. Defaults are a distillation preset and one sample per prompt.
  * errors: as above; EINVAL */
 kg_status kg_distill_config(struct kg_config **config, const char *path,
                             char *const *assignments, size_t n,

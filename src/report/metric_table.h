@@ -1,9 +1,8 @@
-/* Every number that a run writes into metrics.jsonl, as data: its name, what it says, and
- * where a page of plots shows it.
+/* Every number that a run writes into metrics.jsonl, as data: its name, its meaning, and
+ * its place on a page of plots.
  *
- * docs/metrics.md is printed from these rows and `kedge report` takes titles and
- * explanations from them. A number without a row is a mistake that metric_table_test.c
- * and presets_test.c find.
+ * docs/metrics.md is generated from these rows, and `kedge report` shows their titles and
+ * explanations. metric_table_test.c and presets_test.c fail for a number without a row.
  */
 #ifndef KG_REPORT_METRIC_TABLE_H
 #define KG_REPORT_METRIC_TABLE_H
@@ -14,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What a metric is about, in the order of the page. */
+/* Groups of metrics, in the order of the page. */
 enum kg_metric_group {
     KG_METRICS_VALIDATION,
     KG_METRICS_REWARD,
@@ -36,28 +35,28 @@ enum kg_metric_group {
 };
 const char *kg_metric_group_title(enum kg_metric_group group);
 
-/* Where phase is "validation" and the name begins with val/, the row also stands for the
- * same of the anchor, under val_anchor/. */
+/* For phase "validation", a row with a name in val/ also describes the anchor's metric in
+ * val_anchor/. */
 struct kg_metric_row {
     const char *phase; /* of its line: sft, rl, validation */
-    const char *name;  /* NAME at its end: any data source */
+    const char *name;  /* a trailing NAME stands for any data source */
     enum kg_metric_group group;
-    /* rows of one group with the same text share a plot; NULL: not plotted by itself, it
-     * is the standard error of another one (kg_metric_stderr) */
+    /* rows of one group with the same text share a plot; NULL: no plot of its own,
+     * because it is the standard error of another metric (kg_metric_stderr) */
     const char *plot;
-    const char *help; /* one line; what stands between backticks is code */
+    const char *help; /* one line; text between backticks is code */
 };
 
-/* NULL behind the last. */
+/* NULL at the end. */
 const struct kg_metric_row *kg_metric_at(size_t i);
-/* The row of a number in a line; NULL without. */
+/* The row of a number in a line; NULL: none. */
 const struct kg_metric_row *kg_metric_find(const char *phase, const char *name);
 
-/* Name of the standard error of the metric `name`: _stderr behind it, before /source/.
- * False where it does not fit. */
+/* The name of the standard error of metric `name`: with _stderr at its end, or before
+ * /source/. False if it does not fit. */
 bool kg_metric_stderr(char *out, size_t bytes, const char *name);
 
-/* The rows as a page of Markdown. */
+/* Appends the rows as a Markdown page. */
 kg_status kg_metric_page(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,6 +1,6 @@
-/* The numbers of one step: an ordered list of name and value, and its line of JSON.
+/* The numbers of one step: an ordered list of names and values, and its JSON line.
  *
- * Names are "group/what"; each has a row in metric_table.c that says what it means.
+ * Names are "group/what"; metric_table.c has a row for each that explains it.
  */
 #ifndef KG_REPORT_METRICS_H
 #define KG_REPORT_METRICS_H
@@ -19,23 +19,24 @@ struct kg_metrics {
     int n;
 };
 
-/* Add or overwrite. More than KG_METRICS_MAX names is a programmer error (assert). */
+/* Adds or overwrites a value. More than KG_METRICS_MAX names is a programmer error
+ * (assert). */
 void kg_metrics_put(struct kg_metrics *m, const char *name, double value);
-/* The same of "group/what". */
+/* The same with the name "group/what". */
 void kg_metrics_put_in(struct kg_metrics *m, const char *group, const char *what,
                        double value);
 double kg_metrics_get(const struct kg_metrics *m, const char *name, double fallback);
-/* Standard error of the mean of n numbers from their sum and the sum of their squares:
- * sqrt( sum (x - mean)^2 / (n - 1) / n ),  0 for one number */
+/* Standard error of the mean of n numbers from their sum and sum of squares: sqrt( sum (x
+ * - mean)^2 / (n - 1) / n ), 0 for one number */
 double kg_metrics_stderr(double n, double sum, double squares);
-/* {"phase": phase, "step": step, name: value, ...} and a newline. */
+/* Appends {"phase": phase, "step": step, name: value, ...} and a newline. */
 kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
                           const char *phase, int64_t step,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Such a line again. phase: borrowed from doc. A value that is null or no number (the
- * strings that stand for what is not finite) is NaN or that infinity.
- * errors: EFORMAT (no phase or step, too many names, or one too long) */
+/* Reads such a line. phase: borrowed from doc. null and the strings for non-finite
+ * numbers become NaN or that infinity.
+ * errors: EFORMAT (no phase or step, too many names, or a name too long) */
 kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *step,
                            const struct kg_json_doc *doc,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* How long the path of a run's folder may be, so that every file in it has one. */
+/* The maximum length of a run folder's path, which leaves room for the files in it. */
 #ifndef KG_REPORT_PATH_H
 #define KG_REPORT_PATH_H
 

@@ -81,7 +81,7 @@ kg_status kg_report_run_read(struct kg_report_run *run, bool *more, struct kg_er
     KG_TRY(kg_history_read(h, kg_path_in(run->dir, "metrics.jsonl").text, err));
     *more = h->offset > before;
     if (h->unreadable > unreadable)
-        kg_log_warn("%s; lines that a report leaves out: %lld", h->why.message,
+        kg_log_warn("%s; lines left out of the report: %lld", h->why.message,
                     (long long)h->unreadable);
     return KG_OK;
 }

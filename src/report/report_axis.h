@@ -1,5 +1,4 @@
-/* An axis of a plot: where a number stands on it, and at which numbers it has labels.
- */
+/* An axis of a plot: the position of a number, and the ticks. */
 #ifndef KG_REPORT_REPORT_AXIS_H
 #define KG_REPORT_REPORT_AXIS_H
 
@@ -8,8 +7,8 @@
 enum { KG_AXIS_TICKS = 12, KG_AXIS_LABEL = 40 };
 
 struct kg_axis {
-    double low, high; /* numbers at the ends, log10 of them where log is set */
-    double from, to;  /* units of the plot at the ends */
+    double low, high; /* range of numbers; log10 of them if log is set */
+    double from, to;  /* plot units at both ends */
     bool log;
 };
 
@@ -18,15 +17,15 @@ struct kg_axis_tick {
     char text[KG_AXIS_LABEL];
 };
 
-/* Units at which a number stands; one outside stands at the end. */
+/* The position of a number in plot units, clamped to the axis. */
 double kg_axis_place(const struct kg_axis *a, double value);
 
-/* 1, 2 or 5 times a power of ten, near the range over `parts`. */
+/* A step of 1, 2 or 5 times a power of ten, near range / parts. */
 double kg_axis_step(double range, int parts);
 
-/* About five ticks within the axis; of a logarithmic one powers of ten, and 2 and 5 times
- * those where it spans less than two; where fewer than two of these are left, as between
- * 2 and 5, those of a linear one.   returns how many */
+/* About five ticks within the axis. A logarithmic axis has powers of ten, and 2 and 5
+ * times these if it spans less than two; if fewer than two remain, as between 2 and 5, it
+ * has those of a linear axis.   returns their number */
 int kg_axis_ticks(struct kg_axis_tick tick[KG_AXIS_TICKS], const struct kg_axis *a);
 
 #endif

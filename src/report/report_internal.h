@@ -1,5 +1,5 @@
-/* The parts of a page: report.c puts them together, report_tables.c has what is said in
- * tables, report_groups.c the plots. */
+/* The parts of a page: report.c combines them, report_tables.c makes the tables,
+ * report_groups.c the plots. */
 #ifndef KG_REPORT_REPORT_INTERNAL_H
 #define KG_REPORT_REPORT_INTERNAL_H
 
@@ -13,26 +13,26 @@ struct kg_report {
     struct kg_err *err;
 };
 
-/* Text as it stands; with what is between backticks as code. */
+/* Appends text unchanged; kg_report_help shows text between backticks as code. */
 kg_status kg_report_text(struct kg_report *r, const char *text);
 kg_status kg_report_help(struct kg_report *r, const char *help);
-/* What the metric of this name means; row NULL: that this version does not know it. */
+/* The explanation of a metric; row NULL: unknown to this version. */
 kg_status kg_report_meaning(struct kg_report *r, const char *name,
                             const struct kg_metric_row *row);
-/* The last cell of a row begins, for such words. */
+/* Begins the last cell of a row, which explains the metric. */
 kg_status kg_report_last_cell(struct kg_report *r);
-/* Four digits, and "&plusmn; error" where that is a number. */
+/* Four digits, and "&plusmn; error" if error is a number. */
 kg_status kg_report_number(struct kg_report *r, double x, double error);
-/* A row of a table begins: its name. */
+/* Begins a table row with its name. */
 kg_status kg_report_row(struct kg_report *r, const char *name);
-/* A table with a column for each run begins; lead: name of the first column. */
+/* Begins a table with a column per run; lead: name of the first column. */
 kg_status kg_report_table(struct kg_report *r, const char *lead);
 
 kg_status kg_report_tables(struct kg_report *r);
-/* Answers of some steps, right, wrong and long. */
+/* Completions of some steps: right, wrong and long ones. */
 kg_status kg_report_answers(struct kg_report *r);
 kg_status kg_report_group(struct kg_report *r, enum kg_metric_group group);
-/* Whether any run has a number of it. */
+/* Whether any run has a metric of the group. */
 bool kg_report_has_group(const struct kg_report *r, enum kg_metric_group group);
 
 #endif

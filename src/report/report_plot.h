@@ -1,8 +1,9 @@
-/* A plot as inline SVG: lines of several metrics and runs over their steps, with gaps
- * where there is no number and a shade where there is an error or more steps than pixels.
+/* A plot as inline SVG: lines of several metrics and runs over steps, with gaps where
+ * numbers are missing and shading for standard errors, or for the range if there are more
+ * steps than pixels.
  *
- * Colours and dashes are classes (c0.., d0..) of the page's style sheet, and r0.. is the
- * run that a line belongs to.
+ * Colours and dashes are classes (c0.., d0..) of the page's style sheet; r0.. is the run
+ * of a line.
  */
 #ifndef KG_REPORT_REPORT_PLOT_H
 #define KG_REPORT_REPORT_PLOT_H
@@ -22,12 +23,12 @@ struct kg_plot_line {
     int run, colour, dash;
 };
 
-/* Whether a number of a series ever changed. */
+/* Whether the values of a series ever differ. */
 bool kg_plot_varies(const struct kg_series *s);
 
-/* Steps first .. last are the width.   log_allowed: a logarithmic scale where numbers are
- * positive and spread over more than three powers of ten; *is_log out
- * n is 1 or more, each line with a number */
+/* The x axis covers steps first .. last. log_allowed: use a logarithmic scale if all
+ * numbers are positive and span more than three powers of ten; *is_log out
+ * n is at least 1; each line has a number */
 kg_status kg_plot_svg(struct kg_str *out, bool *is_log, const struct kg_plot_line *lines,
                       size_t n, int64_t first, int64_t last, bool log_allowed,
                       struct kg_err *err) KG_MUST_CHECK;

@@ -744,7 +744,7 @@ static void a_window_that_cannot_be_is_refused(void **state)
     NEED(kg_rollout_submit(seen.r, &q, t, err));
     step_to_the_end(&seen);
     assert_int_equal(kg_rollout_resume(seen.r, t, observed, 30, 6, &refusal), KG_EINVAL);
-    assert_non_null(strstr(refusal.message, "passes the first turn's 5"));
+    assert_non_null(strstr(refusal.message, "exceeds the first turn's 5"));
     NEED(kg_rollout_resume(seen.r, t, observed, 30, 5, err));
     step_to_the_end(&seen);
     assert_int_equal(t->n_windows, 0);

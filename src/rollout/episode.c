@@ -64,8 +64,8 @@ static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
                        o->context, o->window);
     if (o->answer_tokens < 0 || o->answer_tokens >= o->context)
         return kg_fail(err, KG_EINVAL,
-                       "episodes: expected an answer of fewer tokens than the context's "
-                       "%d, or 0 for what it leaves, found %d",
+                       "episodes: expected fewer response tokens than the context's %d, "
+                       "or 0 for the rest of it, found %d",
                        o->context, o->answer_tokens);
     return KG_OK;
 }
@@ -405,8 +405,8 @@ static kg_status hear(struct run *x, bool idle, int *empty, struct kg_err *err)
     if (*empty < MOST_EMPTY_POLLS)
         return give_up_waiting(x, err);
     return kg_fail(err, KG_EINVAL,
-                   "environment %s: expected observations for %zu episodes that wait, "
-                   "and nothing is on its way",
+                   "environment %s: expected observations for %zu waiting episodes, but "
+                   "none is pending",
                    env->name, x->n_waiting);
 }
 

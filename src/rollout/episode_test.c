@@ -571,10 +571,10 @@ static void what_cannot_be_an_episode_is_refused(void **state)
     q.sampling = NULL;
     s.stops = many;
     s.n_stops = 15;
-    expect_refusal(&w, &s, &q, "at most 16 stop strings");
+    expect_refusal(&w, &s, &q, "stop strings: expected at most 16");
     s = sampling();
     script = (struct script){.waits = true, .never_delivers = true};
-    expect_refusal(&w, &s, &requests[0], "nothing is on its way");
+    expect_refusal(&w, &s, &requests[0], "none is pending");
     opts.turn_tokens = 0;
     assert_int_equal(kg_episodes_open(&e, tok, &opts, &refusal), KG_EINVAL);
     w = (struct way){.batch = 4, .threads = 1, .window = 79};
@@ -586,7 +586,8 @@ static void what_cannot_be_an_episode_is_refused(void **state)
     w = (struct way){.answer = CONTEXT};
     opts = options(&w);
     assert_int_equal(kg_episodes_open(&e, tok, &opts, &refusal), KG_EINVAL);
-    assert_non_null(strstr(refusal.message, "fewer tokens than the context's 200"));
+    assert_non_null(
+        strstr(refusal.message, "fewer response tokens than the context's 200"));
 }
 
 static kg_status whole(struct kg_traj *t, struct kg_err *err)

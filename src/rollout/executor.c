@@ -1,26 +1,27 @@
 /* Packs, forwards, heads and draws.
  *
+ * Invariant: a row does not depend on its neighbours, so every way to pack rows gives the
+ * same bits; all choices below are choices of speed.
+ *
  * A decode step packs the newest token of every sequence. Small models are cut into
- * ranges of sequences, one a thread, each with activations of its own, so that threads do
- * not meet at every product; large ones leave the threads to the products. Prompts are
- * packed in pieces of one chunk together; the last hidden states of those that are
- * complete wait among the wanted rows while further chunks go by, and meet the head at
- * once. Rows do not depend on their neighbours, so every way gives the same bits and the
- * choice is one of speed alone.
+ * ranges of sequences, one per thread, each with its own activations, so that threads do
+ * not synchronise at every product; large models leave the threads to the products.
+ * Prompts are packed in chunks; the last hidden states of complete prompts wait among the
+ * selected rows while further chunks pass, and go through the head together.
  *
- * Who draws: the backend where it can, and only what it drew crosses to the host; the
- * sampler the rest, from logits: on the CPU, behind a prompt, whose row may be drawn from
- * many times, and where a request adjusts its logits. It shows in no token.
+ * The backend draws if it can, and only the drawn tokens are copied to the host. The
+ * sampler draws all others from logits: on the CPU, after a prompt (its row may be drawn
+ * from many times), and where a request adjusts its logits. The tokens are the same.
  *
- * Where the backend replays a step, steps have 1, 2, 4, 8, ... rows: those behind the
- * sequences' are a token at position 0 of a block that nobody reads.
+ * If the backend replays steps, a step has 1, 2, 4, 8, ... rows: the rows after the
+ * sequences' are padding, a token at position 0 of a block that no sequence reads.
  *
- * A pass is launched and taken. Where the backend feeds what it drew, one more is
- * launched in between, from tokens that the host has not seen: the device has work while
- * the host reads the tokens of the one before. Elsewhere taking a pass computes it.
+ * A pass is launched and later taken. If the backend can feed the tokens that it drew,
+ * the next pass is launched before the last one is taken: the device works while the host
+ * reads tokens. Otherwise a pass is computed when it is taken.
  *
- * One hidden state can be laid aside from pass to pass: that of the prompt of which some
- * samples still wait for room.
+ * One hidden state can be kept across passes: that of a prompt with samples that still
+ * wait for memory.
  */
 #include "rollout/executor.h"
 

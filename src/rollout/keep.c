@@ -1,9 +1,10 @@
-/* The sets of a trajectory from its weights: which ids truncated sampling left.
+/* Recomputes the sets of a trajectory from the weights: the ids that truncated sampling
+ * kept at each token.
  *
- * One forward over the sequence (over each of the contexts that it was sampled in), the
- * head on a few rows at a time, as their logits are the whole vocabulary wide. The
- * sampler itself decides on each row, so a set found again is the set that was drawn
- * from.
+ * It runs one forward over the sequence (over each context that it was sampled in) and
+ * the head on a few rows at a time, because their logits have the width of the
+ * vocabulary. The sampler itself decides on each row, so the set is the one that the
+ * token was drawn from.
  */
 #include "rollout/keep.h"
 

@@ -156,10 +156,10 @@ static kg_status check_sampling(const struct kg_request_limits *l,
         return kg_fail(err, KG_EINVAL,
                        "stop strings need a tokenizer, and the model has none");
     if (s->record_top_k < 0 || s->record_top_k > l->vocab)
-        return kg_fail(err, KG_EINVAL,
-                       "ids to record with a token must be between 0 and the "
-                       "vocabulary's %d, it is %d",
-                       l->vocab, s->record_top_k);
+        return kg_fail(
+            err, KG_EINVAL,
+            "ids to record with a token: expected 0 to the vocabulary's %d, found %d",
+            l->vocab, s->record_top_k);
     if (s->record_experts && l->choices == 0)
         return kg_fail(err, KG_EINVAL, "experts to record: the model has none");
     KG_TRY(check_stop_ids(l, s, err));
@@ -218,8 +218,8 @@ kg_status kg_request_check_turn(const struct kg_request *q,
                        seen, n, limit, q->context);
     if (rewinds(q) && limit > kg_request_first_limit(q, l))
         return kg_fail(err, KG_EINVAL,
-                       "a turn of %d new tokens passes the first turn's %d, which the "
-                       "window of %d has room for",
+                       "a turn of %d new tokens exceeds the first turn's %d, for which "
+                       "the window of %d has room",
                        limit, kg_request_first_limit(q, l), q->window);
     return KG_OK;
 }

@@ -1,15 +1,15 @@
-/* The session: what is asked of an open engine, and what it answers.
+/* The session: requests to an open engine, and its replies.
  *
- * A step is two passes. Admission: the scheduler names who starts, the executor computes
- * their prompts, each draws its first token. Decoding: one token for every sequence that
- * runs. Between the two parts, which do not know of each other, stands this file: it
- * holds the trajectories, says what is fed and how it is drawn, appends what was drawn
- * with its records, decides whether a turn is over, and calls back.
+ * A step is two passes. Admission: the scheduler selects samples to start, the executor
+ * computes their prompts, and each draws its first token. Decoding: one token for every
+ * running sequence. This file connects the two, which do not know each other: it holds
+ * the trajectories, provides inputs and sampling, appends drawn tokens with their
+ * records, decides whether a turn is over, and calls back.
  *
- * Callbacks may cancel what they like, also what this very pass works on: it is gone at
- * once. So no loop that calls back goes over a list by place. It takes who is next from
- * the front, or asks of every slot that it began with whether it still runs; what is free
- * stays so until the next admission.
+ * A callback may cancel any request, even one of the current pass; it is removed at once.
+ * So no loop that calls back may keep a position in a list. It takes the next entry from
+ * the front, or goes over the slots that ran at its start and skips those that do not run
+ * any more; a free slot stays free until the next admission.
  */
 #include "rollout/rollout_internal.h"
 
@@ -42,19 +42,18 @@ void kg_rollout_free(struct kg_rollout *r)
 static kg_status check_opts(const struct kg_rollout_opts *o, struct kg_err *err)
 {
     if (o->max_batch < 1 || o->max_batch > 65536)
-        return kg_fail(err, KG_EINVAL, "max batch must be between 1 and 65536, it is %d",
+        return kg_fail(err, KG_EINVAL, "max batch: expected 1 to 65536, found %d",
                        o->max_batch);
     if (o->prefill_chunk < 0 || o->prefill_chunk > 1 << 20)
-        return kg_fail(err, KG_EINVAL, "prefill chunk must be between 0 and %d, it is %d",
+        return kg_fail(err, KG_EINVAL, "prefill chunk: expected 0 to %d, found %d",
                        1 << 20, o->prefill_chunk);
     if (o->max_len < 2)
         return kg_fail(err, KG_EINVAL,
-                       "longest sequence must be at least 2 tokens, it is %d",
+                       "longest sequence: expected at least 2 tokens, found %d",
                        o->max_len);
     if (o->max_open != 0 && (o->max_open < o->max_batch || o->max_open > 1 << 20))
         return kg_fail(err, KG_EINVAL,
-                       "open sequences must be 0 or between the batch's %d and %d, it "
-                       "is %d",
+                       "open sequences: expected 0, or the batch's %d to %d, found %d",
                        o->max_batch, 1 << 20, o->max_open);
     if (o->kv_tokens < 0 || o->kv_tokens / KG_KV_BLOCK > INT32_MAX / KG_KV_BLOCK - 1)
         return kg_fail(err, KG_EINVAL, "cache of %lld tokens is out of range",

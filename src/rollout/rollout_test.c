@@ -634,7 +634,7 @@ static void impossible_requests_are_refused_before_anything_runs(void **state)
     q.n_samples = 0;
     expect_refusal(&o, &q, &s, "at least one sample");
     s.record_top_k = V + 1;
-    expect_refusal(&o, &requests[5], &s, "between 0 and the vocabulary's 97");
+    expect_refusal(&o, &requests[5], &s, "0 to the vocabulary's 97");
     s = sampling();
     s.stops = stops;
     s.n_stops = 1;

@@ -1,9 +1,7 @@
-/* A run: all requests at once, until nothing is left to do.
+/* A run: all requests at once, until all are finished.
  *
- * What a server does with an open engine, for whoever has its requests beforehand: the
- * session's steps are repeated until the queue is empty and nothing runs. What there is
- * alone (a sequence that fails ends that sequence) is all or nothing here: the first
- * failure stops the run.
+ * It repeats the steps of the session until the queue is empty and no sample runs. In a
+ * session a failed sequence ends alone; here the first failure ends the run.
  */
 #include "base/phase.h"
 #include "rollout/rollout.h"

@@ -71,9 +71,8 @@ void kg_sampler_pick_release(struct kg_sampler_pick *pick)
 static kg_status check_stops(const struct kg_sampling *s, struct kg_err *err)
 {
     if (s->n_stops < 0 || s->n_stops > KG_MAX_STOPS)
-        return kg_fail(err, KG_EINVAL,
-                       "at most %d stop strings are allowed, %d were given", KG_MAX_STOPS,
-                       s->n_stops);
+        return kg_fail(err, KG_EINVAL, "stop strings: expected at most %d, found %d",
+                       KG_MAX_STOPS, s->n_stops);
     for (int i = 0; i < s->n_stops; i++) {
         size_t n = strlen(s->stops[i]);
         if (n == 0 || n > KG_MAX_STOP_BYTES)
@@ -91,21 +90,20 @@ static kg_status check_adjust(const struct kg_sampling *s, struct kg_err *err)
         return KG_OK;
     if (s->record_kept)
         return kg_fail(err, KG_EINVAL,
-                       "kept ids cannot be recorded where logits are adjusted");
+                       "kept ids cannot be recorded if logits are adjusted");
     if (!(fabsf(a->presence) <= MOST_ADDED && fabsf(a->frequency) <= MOST_ADDED))
-        return kg_fail(err, KG_EINVAL,
-                       "penalties must be between -%d and %d, presence is %g and "
-                       "frequency %g",
-                       MOST_ADDED, MOST_ADDED, (double)a->presence, (double)a->frequency);
+        return kg_fail(
+            err, KG_EINVAL,
+            "penalties: expected -%d to %d, found presence %g and frequency %g",
+            MOST_ADDED, MOST_ADDED, (double)a->presence, (double)a->frequency);
     if (!(a->repetition == 0 ||
           (a->repetition >= 1.0f / MOST_REPETITION && a->repetition <= MOST_REPETITION)))
         return kg_fail(err, KG_EINVAL,
-                       "repetition must be 0 (off) or between 0.0001 and %d, it is %g",
+                       "repetition: expected 0 (off) or 0.0001 to %d, found %g",
                        MOST_REPETITION, (double)a->repetition);
     for (size_t i = 0; i < a->n_bias; i++)
         if (!(fabsf(a->bias[i].add) <= MOST_ADDED))
-            return kg_fail(err, KG_EINVAL,
-                           "the bias of id %d must be between -%d and %d, it is %g",
+            return kg_fail(err, KG_EINVAL, "bias of id %d: expected -%d to %d, found %g",
                            a->bias[i].id, MOST_ADDED, MOST_ADDED, (double)a->bias[i].add);
     return KG_OK;
 }

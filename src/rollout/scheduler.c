@@ -1,15 +1,15 @@
-/* Slots, groups and blocks: who comes next, and what it is given.
+/* Slots, groups and blocks: which sample starts next, and which blocks it gets.
  *
- * Every block that a sample can ever need is taken when it starts, so what runs never
- * waits for memory and nothing has to be preempted; where a window says how many it can
- * need at once, its table goes round in these. A sample shares the blocks that its
- * prompt fills by one more reference; the group has references of its own until the last
- * sample has its first token, so a prompt outlives the samples that end early.
+ * Invariant: a sample starts only with all blocks that it can ever need. So a running
+ * sample never waits for memory and is never preempted. With a window, its table is
+ * circular in the blocks that it needs at once. A sample shares the full blocks of its
+ * prompt by a reference; the group has its own references until its last sample has its
+ * first token, so the prompt stays when early samples end.
  *
- * Why nothing can lock up: when no slot is taken, everything but the open group's prompt
- * is free, and that and one sample fit together, or the job was refused. What is resumed
- * has its blocks and comes first: nothing but a row keeps it. What is parked waits for
- * its caller alone.
+ * No deadlock: if no slot is taken, all blocks but those of the open group's prompt are
+ * free, and the prompt and one sample fit together (otherwise the job was refused). A
+ * resumed sample has its blocks, comes first and needs only a row. A parked sample waits
+ * only for its caller.
  */
 #include "rollout/scheduler.h"
 

@@ -1,21 +1,22 @@
-/* The scheduler: who has a row of the batch, and which blocks of the cache. It counts
- * samples and blocks; what is computed for them it does not know.
+/* The scheduler: assigns batch rows and cache blocks to samples. It only counts; it does
+ * not know what is computed.
  *
- * A request is a job: so many samples of one prompt. Jobs wait in a queue. The first one
- * opens a group, which holds the blocks of its prompt while samples of it start or are
- * still to start; one group at most is open, and the jobs behind it wait. A sample takes
- * a slot, and is
- *
+ * A request is a job: a number of samples of one prompt. Jobs wait in a queue. The first
+ * job opens a group, which holds the blocks of the prompt while its samples run or wait
+ * to start. At most one group is open, and later jobs wait. A sample takes a slot, with
+ * these states:
  *   FREE -> STARTING (has a row and blocks, waits for its group's tokens) -> RUNNING
- *     -> ENDED (its row is free) -> FREE, or PARKED (keeps its blocks) -> RESUMING (waits
- *     for a row) -> STARTING ...
+ *    -> ENDED (its row is free) -> FREE, or PARKED (keeps its blocks) -> RESUMING (waits
+ *       for a row) -> STARTING ...
+ * Slots and groups are numbers, which callers use as indices of their own data.
  *
- * Slots and groups are numbers, under which callers keep what they know of them.
+ * Each kind of layers has its own blocks (model/kv.h). For layers with a window, a table
+ * is circular: later positions reuse the blocks of positions that no query will see
+ * again. So the blocks of a sample are known when it starts, and its tables never change.
  *
- * There are blocks of every kind of layers (model/kv.h). Where queries see no further
- * than a window, a table goes round: it names again, for later positions, the blocks of
- * those that nobody will see any more. So what a sample holds is known when it starts,
- * and its tables stay as they are.
+ * Invariant: a sample starts only when all blocks that it can ever need are free (the
+ * first of a job: and its prompt's), so no running sample waits for blocks and there is
+ * no deadlock.
  */
 #ifndef KG_ROLLOUT_SCHEDULER_H
 #define KG_ROLLOUT_SCHEDULER_H
@@ -37,36 +38,36 @@ enum kg_slot_state {
     KG_SLOT_STATES
 };
 
-/* What one job takes of one kind of blocks. Entries are those of tables, from position 0
- * on; a table that goes round in n blocks has the block of entry i at i + n again. */
+/* Blocks of one kind that a job takes. Entries are those of tables, from position 0 on;
+ * in a table that is circular over n blocks, entries i and i + n name the same block. */
 struct kg_take {
-    int32_t n_prompt; /* entries that its prompt fills, or begins */
-    int32_t n_blocks; /* of one whole sample, the prompt's included */
-    int32_t prompt;   /* blocks that the prompt's table goes round in */
+    int32_t n_prompt; /* entries that its prompt fills or begins */
+    int32_t n_blocks; /* of one whole sample, including the prompt */
+    int32_t prompt;   /* blocks over which the prompt's table is circular */
     int32_t seen;     /* the first entry of the prompt that samples read */
-    int32_t shared;   /* from there to this one all samples read the prompt's blocks */
-    /* blocks in which a sample's table goes round from entry `shared` on. The last sample
-     * has those of the prompt's among them that no other one reads; the samples before it
-     * have only blocks of their own */
+    int32_t shared;   /* entries from `seen` up to this one are shared by all samples */
+    /* blocks over which a sample's table is circular from entry `shared` on. The last
+     * sample takes the prompt's blocks that no other sample reads; earlier samples only
+     * have new blocks */
     int32_t own;
 };
 
-/* A request, and what it takes. */
+/* A request, and the blocks that it takes. */
 struct kg_job {
-    /* whose it is, and its next sample: borrowed and never looked at */
+    /* its owner and its next sample: borrowed and never dereferenced */
     const struct kg_request *request;
     struct kg_traj *trajs;
     int32_t next;
-    int32_t n_left;                   /* samples that have not started; >= 1 */
-    struct kg_take take[KG_KV_KINDS]; /* {0} of a kind that the cache has not */
+    int32_t n_left;                   /* number of samples not started; >= 1 */
+    struct kg_take take[KG_KV_KINDS]; /* {0} for a kind that the cache lacks */
 };
-/* Blocks of the prompt that its last sample goes on in. */
+/* Blocks of the prompt that its last sample continues in. */
 static inline int32_t kg_take_left(const struct kg_take *t)
 {
     int32_t left = t->prompt - (t->shared > t->seen ? t->shared - t->seen : 0);
     return left < t->own ? left : t->own;
 }
-/* Free blocks of a kind with which it can begin: its prompt's and all of its first
+/* Free blocks of a kind needed to start: those of its prompt and its whole first
  * sample. */
 static inline int32_t kg_job_needs(const struct kg_job *j, int kind)
 {
@@ -74,14 +75,14 @@ static inline int32_t kg_job_needs(const struct kg_job *j, int kind)
     return t->prompt + t->own - (j->n_left == 1 ? kg_take_left(t) : 0);
 }
 
-/* A table, and what is held by it: a reference to each of at[from, end), which are all
- * different. What else it names is named by those again, or nobody reads it. */
+/* A table, which holds a reference to each of at[from, end); these are distinct. All
+ * other entries repeat these or are never read. */
 struct kg_table {
     int32_t *at; /* (n) from position 0 on */
     int32_t n, from, end;
-    int32_t shared; /* entries before this one are of a prompt */
+    int32_t shared; /* entries before this one belong to the prompt */
 };
-/* As a forward reads them. */
+/* The table as forwards take it. */
 static inline struct kg_kv_tables kg_tables_of(const struct kg_table *t)
 {
     return (struct kg_kv_tables){{t[KG_KV_ALL].n > 0 ? t[KG_KV_ALL].at : NULL,
@@ -90,16 +91,16 @@ static inline struct kg_kv_tables kg_tables_of(const struct kg_table *t)
 
 struct kg_slot {
     enum kg_slot_state state;
-    int32_t group; /* while STARTING */
+    int32_t group; /* valid in state STARTING */
     struct kg_table table[KG_KV_KINDS];
 };
 
-/* What sequences wait for: a prompt, or what a resumed one was given. */
+/* Tokens that sequences wait for: a prompt, or those given to a resumed sequence. */
 struct kg_group {
     struct kg_job job;
     int32_t resumed;                    /* its slot; -1: a prompt */
-    int32_t n_started;                  /* samples so far */
-    int32_t n_waiting;                  /* slots that are STARTING */
+    int32_t n_started;                  /* samples started so far */
+    int32_t n_waiting;                  /* slots in state STARTING */
     struct kg_table table[KG_KV_KINDS]; /* of the prompt */
 };
 
@@ -111,58 +112,59 @@ struct kg_list {
 struct kg_sched_opts {
     int32_t max_batch;          /* rows: slots that are STARTING or RUNNING */
     int32_t max_open;           /* slots; >= max_batch */
-    struct kg_kv_size n_blocks; /* of the cache; 0 of a kind that it has not */
-    int32_t blocks_per_seq;     /* the most entries of one table */
+    struct kg_kv_size n_blocks; /* of the cache; 0 for an unused kind */
+    int32_t blocks_per_seq;     /* maximum number of entries of a table */
 };
 
 /* Blocks of one kind. */
 struct kg_pool {
     struct kg_list free;
-    int32_t *refs; /* (n_blocks) holders of each */
+    int32_t *refs; /* (n_blocks) reference counts */
 };
 
 struct kg_sched {
     struct kg_sched_opts opts;
     struct kg_block memory;  /* owned: the arrays */
     struct kg_slot *slots;   /* (max_open) */
-    struct kg_group *groups; /* (max_batch+1): one a row, and one that is open */
-    int32_t *tables;         /* (max_open+max_batch+1, kinds, blocks_per_seq) theirs */
-    int32_t *places;         /* (states,max_open) of the lists that follow */
-    struct kg_list in[KG_SLOT_STATES]; /* slots by state, the longest there first */
-    struct kg_list order;              /* groups in use, the oldest first */
+    struct kg_group *groups; /* (max_batch+1): one per row, and the open one */
+    /* (max_open+max_batch+1, kinds, blocks_per_seq) storage of their tables */
+    int32_t *tables;
+    int32_t *places;                   /* (states,max_open) storage of the lists below */
+    struct kg_list in[KG_SLOT_STATES]; /* slots by state, longest in that state first */
+    struct kg_list order;              /* groups in use, oldest first */
     struct kg_pool pool[KG_KV_KINDS];
-    int32_t open;         /* the group with samples that wait for room; -1: none */
-    struct kg_job *queue; /* (queue_capacity) owned: queue_n from queue_at */
+    int32_t open;         /* the group with samples not started; -1: none */
+    struct kg_job *queue; /* (queue_capacity) owned: queue_n jobs from queue_at */
     size_t queue_capacity, queue_at, queue_n;
-    int64_t n_waiting; /* samples that have not started */
+    int64_t n_waiting; /* samples not started */
 };
 
-/* errors: ENOMEM; release it all the same */
+/* errors: ENOMEM; release it in any case */
 kg_status kg_sched_init(struct kg_sched *s, const struct kg_sched_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_sched_release(struct kg_sched *s);
-/* Nothing waits, all slots and blocks are free. */
+/* Drops all jobs and frees all slots and blocks. */
 void kg_sched_clear(struct kg_sched *s);
 
-/* To the end of the queue. It can begin when all else is free: of each kind kg_job_needs
- * is at most the cache's blocks.   errors: ENOMEM */
+/* Appends a job to the queue. kg_job_needs must not exceed the cache's blocks of any
+ * kind.   errors: ENOMEM */
 kg_status kg_sched_submit(struct kg_sched *s, const struct kg_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The i-th job that has samples to start, that of the open group first. NULL: there are
- * not so many. */
+/* The i-th job with samples to start, beginning with the open group's. NULL: there are
+ * fewer. */
 struct kg_job *kg_sched_job(struct kg_sched *s, size_t i);
-/* One sample of it less. The job is gone with the last. */
+/* Drops one of its samples; dropping the last one removes the job. */
 void kg_sched_withdraw(struct kg_sched *s, struct kg_job *job);
 
-/* Start one more, if there is room: those that are resumed first, then samples in the
- * order of the queue. It has a row and all its blocks then.   returns its slot, STARTING;
- * -1: there is no room, or nothing to start */
+/* Starts one sample, if there is room: resumed ones first, then samples in queue order.
+ * It then has a row and all its blocks.   returns its slot, in state STARTING; -1: no
+ * room, or nothing to start */
 int32_t kg_sched_start(struct kg_sched *s);
-/* Along an arrow of the picture, to any state but STARTING; from every state to FREE,
- * with its blocks. */
+/* Moves a slot along an arrow above, except to STARTING; from every state to FREE, which
+ * releases its blocks. */
 void kg_sched_move(struct kg_sched *s, int32_t slot, enum kg_slot_state to);
-/* No query of the slot will see an entry before this one through the window: what it
- * shares there it holds no longer. */
+/* Declares that no query of the slot will see entries before this one through the window;
+ * releases its references to the prompt's blocks there. */
 void kg_sched_pass(struct kg_sched *s, int32_t slot, int32_t entry);
 
 #endif

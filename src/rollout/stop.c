@@ -1,9 +1,9 @@
-/* Stop strings, and an answer as text.
+/* Stop strings, and a completion as text.
  *
- * The bytes of a token never depend on its neighbours, so the text grows by appending,
- * and a new token can only complete occurrences that end in its own bytes. Special tokens
- * print their content while we look, so that they can be part of a stop string; the text
- * that a reader gets leaves them out.
+ * The bytes of a token do not depend on its neighbours, so the text grows by appending,
+ * and a new token can only complete occurrences that end in its own bytes. During the
+ * search special tokens appear as their content, so they can be part of a stop string;
+ * the final text omits them.
  */
 #include "rollout/stop.h"
 

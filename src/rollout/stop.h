@@ -1,7 +1,7 @@
-/* Stop strings: found in the text of an answer while it grows, token by token.
+/* Stop strings: found in the text of a completion while it grows, token by token.
  *
- * A stop string may begin inside one token and end inside another, so what is searched is
- * text and never ids.
+ * A stop string may begin inside one token and end inside another, so the search is on
+ * text, not on ids.
  */
 #ifndef KG_ROLLOUT_STOP_H
 #define KG_ROLLOUT_STOP_H
@@ -11,8 +11,8 @@
 
 #include <stdbool.h>
 
-/* Where the earliest stop string begins in text, looking only at occurrences that end
- * behind byte `seen`. found: false leaves *at alone.   at: byte offset */
+/* *at <- the byte offset of the earliest stop string in text that ends after byte `seen`.
+ * returns false, with *at unchanged, if there is none */
 bool kg_stop_find(size_t *at, const struct kg_str *text, size_t seen,
                   const char *const *stops, int n_stops);
 

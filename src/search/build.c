@@ -126,7 +126,7 @@ static kg_status wrap_tokenizer(struct builder *b, struct kg_err *err)
 
     if (!api)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected SQLite %s with FTS5, found it without",
+                       "expected SQLite with FTS5, found %s without it",
                        sqlite3_libversion());
     code = api->xFindTokenizer(api, "unicode61", &b->counter.inner_user,
                                &b->counter.inner);

@@ -1,9 +1,17 @@
-/* Vectors of an index: written beside its words, and searched. guests/retriever has
- * them; here is what building, opening and finding ask of it.
+/* Vectors of an index: stored beside its words, loaded whole, and searched exhaustively.
  *
- * A vector is fp16 numbers, 64 vectors a row of table `vector`. The encoder is not in
- * the index: what it was asked for, and its hash, are, so that no other one's vectors are
- * ever compared with these.
+ * A vector is fp16 numbers; a row of table `vector` has 64 vectors. The encoder is not in
+ * the index, but its settings and hash are, so that vectors of another encoder are never
+ * compared with these.
+ *
+ * Search is exact: the products of the queries, in fp32, with every passage's vector.
+ * Memory is read once for up to KG_DENSE_QUERIES queries. Vectors are held in fp16, as in
+ * the file, or in half of that, a byte per number; then the few passages that may be
+ * among the best are multiplied again in fp16, and the result is the same (dense.c). With
+ * nearly equal vectors these may be many: up to 16 bytes per passage for each query of a
+ * pass. A product does not depend on other rows, so neither does a result. A device may
+ * hold the vectors and the encoder and compute the products (dense_device.c); its
+ * products equal the CPU's.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H
@@ -15,12 +23,12 @@
 
 enum {
     KG_DENSE_ROWS = 64,              /* vectors in one row of the table */
-    KG_DENSE_PASSAGES_MAX = 1 << 26, /* beyond, one by one takes too long */
+    KG_DENSE_PASSAGES_MAX = 1 << 26, /* beyond, exhaustive search is too slow */
 };
 
 /* ---- writing ---- */
 struct kg_dense_writer; /* opaque; one for the build of an index */
-/* The table is made in db; all names and the encoder are borrowed. vectors: a file of the
+/* Creates the table in db; all names and the encoder are borrowed. vectors: a file of the
  * passages' vectors (retriever/vectors.h) that the encoder or one like it made elsewhere;
  * NULL: they are made here.
  * errors: those of kg_vectors_open; EFORMAT (of another width), EUNSUPPORTED (too many;
@@ -29,11 +37,11 @@ kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const ch
                                const struct kg_encoder *encoder, const char *vectors,
                                struct kg_err *err) KG_GUEST;
 /* The next passage.   errors: EUNSUPPORTED (too many), those of kg_embed with the number
- * of the passage, ENONFINITE (beyond fp16); of a file's vectors EFORMAT (too few, NaN,
- * not of length 1) and ECONFLICT (not that of this passage, where that is looked at) */
+ * of the passage, ENONFINITE (beyond fp16); for a file's vectors EFORMAT (too few, NaN,
+ * not of length 1) and ECONFLICT (not this passage's, if sampled) */
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
                               struct kg_err *err) KG_GUEST;
-/* What is left, and what the encoder was asked for; the index is not yet committed.
+/* Writes the rest and the encoder's settings; does not commit the index.
  * errors: those above; EFORMAT (a file of more vectors than passages) */
 kg_status kg_dense_writer_end(struct kg_dense_writer *w, struct kg_err *err) KG_GUEST;
 void kg_dense_writer_close(struct kg_dense_writer *w) KG_GUEST; /* NULL allowed */
@@ -49,15 +57,15 @@ kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index 
                         struct kg_err *err) KG_GUEST;
 void kg_dense_close(struct kg_dense *d) KG_GUEST; /* NULL allowed */
 
-struct kg_seeker; /* opaque: of one thread */
-/* db: of the index, the seeker's alone while it is open */
+struct kg_seeker; /* opaque: for one thread */
+/* db: of the index, used only by the seeker while it is open */
 kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d, sqlite3 *db,
                          struct kg_err *err) KG_GUEST;
 void kg_seeker_close(struct kg_seeker *k) KG_GUEST; /* NULL allowed */
 /* One pass for n <= KG_DENSE_QUERIES queries that are asked next, in this order. */
 kg_status kg_seeker_ahead(struct kg_seeker *k, const struct kg_text *queries, size_t n,
                           size_t depth, struct kg_err *err) KG_GUEST;
-/* The `depth` best passages; of the next query of a pass where it is that, else by a pass
+/* The `depth` best passages; from the pass made ahead if this is its next query, else by a pass
  * of its own.   *found: borrowed until the next call */
 kg_status kg_seeker_find(struct kg_ranking *found, struct kg_seeker *k,
                          const struct kg_text *query, size_t depth,

@@ -55,16 +55,15 @@ static kg_status check_server(const struct kg_search_how *how, const char *where
         return KG_OK;
     if (given(how->vectors) && strcmp(how->vectors, codes[KG_CODE_F16]) != 0)
         return kg_fail(err, KG_EINVAL,
-                       "%svectors: expected nothing with a server, which has its own, "
-                       "found %s for %.200s",
+                       "%svectors: expected none with a server, which has its own "
+                       "setting, found %s for %.200s",
                        section, how->vectors, where);
     if (!joins(how))
         return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL,
-        "%sfusion, %sweight: expected neither with a server, which finds as it "
-        "was started, found them for %.200s",
-        section, section, where);
+    return kg_fail(err, KG_EINVAL,
+                   "%sfusion, %sweight: expected neither with a server, which has its "
+                   "own settings, found them for %.200s",
+                   section, section, where);
 }
 
 /* What has no effect on this kind. */
@@ -72,19 +71,20 @@ static kg_status check_kind(const struct kg_search_how *how, size_t kind, size_t
                             const char *section, struct kg_err *err)
 {
     if (kind == BM25 && code != KG_CODE_F16)
-        return kg_fail(err, KG_EINVAL,
-                       "%svectors: expected %s of %skind bm25, which has none, found %s",
-                       section, codes[KG_CODE_F16], section, how->vectors);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%svectors: expected %s with %skind bm25, which has none, found %s", section,
+            codes[KG_CODE_F16], section, how->vectors);
     if (kind == BM25 && how->backend)
-        return kg_fail(err, KG_EINVAL,
-                       "%sdevice: expected none of %skind bm25, which has no vectors, "
-                       "found %s",
-                       section, section, how->backend->name);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%sdevice: expected none with %skind bm25, which has no vectors, found %s",
+            section, section, how->backend->name);
     if (kind != HYBRID && joins(how))
-        return kg_fail(err, KG_EINVAL,
-                       "%sfusion, %sweight: expected neither but with %skind hybrid, "
-                       "found them with %s",
-                       section, section, section, kinds[kind]);
+        return kg_fail(
+            err, KG_EINVAL,
+            "%sfusion, %sweight: expected only with %skind hybrid, found them with %s",
+            section, section, section, kinds[kind]);
     return KG_OK;
 }
 
@@ -103,8 +103,9 @@ kg_status kg_search_how_check(const struct kg_search_how *how, const char *where
         return kg_fail(err, err->code, "%s%s", section, err->message);
     KG_TRY(check_server(how, where, section, err));
     if (n.kind == BM25 && given(how->model))
-        return kg_fail(err, KG_EINVAL, "%s%s: expected none of %skind bm25, found %.200s",
-                       section, key_of_model(section), section, how->model);
+        return kg_fail(err, KG_EINVAL,
+                       "%s%s: expected none with %skind bm25, found %.200s", section,
+                       key_of_model(section), section, how->model);
     if (n.kind != BM25 && !given(how->model))
         return kg_fail(err, KG_EINVAL,
                        "%s%s: expected the folder of the encoder for %skind %s, found "

@@ -1,4 +1,4 @@
-/* What building, opening and searching share: the tables of an index, and SQLite with
+/* Shared by building, opening and searching: the tables of an index, and SQLite with
  * errors that name the file. */
 #ifndef KG_SEARCH_INDEX_FILE_H
 #define KG_SEARCH_INDEX_FILE_H
@@ -8,15 +8,14 @@
 #include <sqlite3.h>
 
 enum {
-    KG_INDEX_APPLICATION =
-        0x6b646769,             /* "kdgi", where SQLite keeps an application's mark */
-    KG_LENGTHS_A_ROW = 1 << 16, /* lengths in one row of table `length` */
+    KG_INDEX_APPLICATION = 0x6b646769, /* "kdgi", SQLite's application id */
+    KG_LENGTHS_A_ROW = 1 << 16,        /* lengths per row of table `length` */
     KG_INDEX_PAGE_BYTES = 8192,
 };
 
 struct kg_index {
-    struct kg_dense *dense; /* owned; NULL: words alone */
-    bool by_words;          /* false: by vectors alone */
+    struct kg_dense *dense; /* owned; NULL: words only */
+    bool by_words;          /* false: vectors only */
     int fusion;             /* of enum kg_fusion */
     double weight;          /* of the vectors' ranking */
     char *path;             /* owned */
@@ -25,17 +24,17 @@ struct kg_index {
     uint32_t *lengths; /* (passages) owned: words of each */
 };
 
-/* The status for SQLite's code, with "PATH: cannot DOING: reason". db may be NULL. */
+/* Fails with "PATH: cannot DOING: reason" for SQLite's code. db may be NULL. */
 kg_status kg_sql_fail(struct kg_err *err, sqlite3 *db, int code, const char *path,
                       const char *doing);
 kg_status kg_sql_exec(sqlite3 *db, const char *path, const char *sql,
                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_sql_prepare(sqlite3_stmt **statement, sqlite3 *db, const char *path,
                          const char *sql, struct kg_err *err) KG_MUST_CHECK;
-/* Run a statement that gives no rows, and make it ready for the next time. */
+/* Runs a statement without result rows and resets it. */
 kg_status kg_sql_run(sqlite3_stmt *statement, sqlite3 *db, const char *path,
                      struct kg_err *err) KG_MUST_CHECK;
-/* The one integer that a query gives. */
+/* The single integer that a query returns. */
 kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sql,
                      struct kg_err *err) KG_MUST_CHECK;
 /* A value of table `meta`.   *value: owned, NULL where there is none
@@ -58,29 +57,28 @@ const char *kg_sql_strict(void);
 kg_status kg_sql_open_index(sqlite3 **db, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Bytes of a page, out of the first 100 bytes of a database. */
+/* Page size, from the first 100 bytes of a database. */
 unsigned kg_sql_page_size(const unsigned char *header);
 
-/* FTS5's door for tokenizers and ranking functions; NULL when SQLite was built without
- * FTS5. */
+/* FTS5's interface for tokenizers and ranking functions; NULL if SQLite lacks FTS5. */
 struct fts5_api;
 struct fts5_api *kg_fts5(sqlite3 *db);
 
-/* As kg_index_open opens a file that is too large to be read whole: unverified. */
+/* As kg_index_open for a file that is too large to verify. */
 kg_status kg_index_open_unsealed(struct kg_index **index, const char *path,
                                  const struct kg_bm25 *bm25,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* The seal: a hash of the whole file but two pages, the header's and its own.
+/* The seal: a hash of the whole file except two pages, the header's and its own.
  * `page`: of the table `seal`.   errors: EIO, ENOTFOUND, EFORMAT (file too short) */
 kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
                        struct kg_err *err) KG_MUST_CHECK;
-/* As it was sealed. */
+/* Reads the stored seal. */
 kg_status kg_seal_read(uint64_t *hash, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err) KG_MUST_CHECK;
 
-/* Words that say little: left out of a query that has enough others. */
+/* Whether a word has little meaning: dropped from queries with enough other words. */
 bool kg_stop_word(const char *word, size_t n);
 
 #endif

@@ -341,7 +341,7 @@ static void damage_met_while_reading_is_named(void **state)
     (void)state;
     assert_int_equal(kg_sql_fail(&err, NULL, SQLITE_CORRUPT_VTAB, "x.index", "read"),
                      KG_EFORMAT);
-    assert_non_null(strstr(err.message, "x.index: expected a whole index"));
+    assert_non_null(strstr(err.message, "x.index: expected an intact index"));
     assert_int_equal(kg_sql_fail(&err, NULL, SQLITE_IOERR_READ, "x.index", "read"),
                      KG_EIO);
     assert_non_null(strstr(err.message, "x.index: cannot read: "));
@@ -433,9 +433,9 @@ static void damage_is_found(void **state)
         flip("index", at);
     }
     must(kg_file_write_atomic(in_dir("index"), bytes.data, bytes.len - 100, &err));
-    not_opened(KG_EFORMAT, "the file was cut off");
+    not_opened(KG_EFORMAT, "the file was truncated");
     must(kg_file_write_atomic(in_dir("index"), bytes.data, bytes.len / 2, &err));
-    not_opened(KG_EFORMAT, "the file was cut off or grew");
+    not_opened(KG_EFORMAT, "the file was truncated or extended");
     must(kg_file_write_atomic(in_dir("index"), bytes.data, 600, &err));
     not_opened(KG_EFORMAT, "");
     kg_str_release(&bytes);

@@ -32,11 +32,10 @@ static kg_status check_kind(sqlite3 *db, const char *path, struct kg_err *err)
             path);
     KG_TRY(kg_sql_int(&version, db, path, "PRAGMA user_version", err));
     if (version != KG_INDEX_VERSION)
-        return kg_fail(
-            err, KG_EUNSUPPORTED,
-            "%s: expected an index of version %d, found version %lld: build it "
-            "anew from its corpus",
-            path, KG_INDEX_VERSION, (long long)version);
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "%s: expected an index of version %d, found version %lld: rebuild "
+                       "it from its corpus",
+                       path, KG_INDEX_VERSION, (long long)version);
     return KG_OK;
 }
 
@@ -60,11 +59,10 @@ static kg_status check_size(const unsigned char *header, const char *path, uint6
     if (number_at(header, AT_APPLICATION) != KG_INDEX_APPLICATION ||
         pages * size == bytes)
         return KG_OK;
-    return kg_fail(
-        err, KG_EFORMAT,
-        "%s: expected %llu bytes of an index, found %llu: the file was cut off "
-        "or grew",
-        path, (unsigned long long)(pages * size), (unsigned long long)bytes);
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected an index of %llu bytes, found %llu: the file was "
+                   "truncated or extended",
+                   path, (unsigned long long)(pages * size), (unsigned long long)bytes);
 }
 
 static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,

@@ -56,7 +56,7 @@ static kg_status read_queries(struct kg_retrieve_request *r, size_t max_queries,
 
         if (kg_json_type(q) != KG_JSON_STRING)
             return kg_fail(err, KG_EFORMAT,
-                           "key 'queries': expected strings, found %s at place %zu",
+                           "key 'queries': expected strings, found %s at index %zu",
                            kg_json_type_name(q), i);
     }
     return KG_OK;

@@ -1,10 +1,10 @@
-/* Search-R1's protocol, both sides of it, as text.
+/* Search-R1's protocol, both sides, as text.
  *
  *   request   {"queries": [text, ...], "topk": 3, "return_scores": true}
  *   answer    {"result": [[{"document": {"id", "contents"}, "score": 12.3}, ...], ...]}
  *   answer without scores   {"result": [[{"id", "contents"}, ...], ...]}
  *
- * One list of passages for each query, in order. Nothing here knows of sockets or of an
+ * One list of passages for each query, in order. This file uses neither sockets nor an
  * index.
  */
 #ifndef KG_SEARCH_PROTOCOL_H
@@ -20,10 +20,10 @@ struct kg_retrieve_request { /* released by kg_retrieve_request_release; {0} all
     struct kg_json_doc doc;
     const struct kg_json *queries; /* in the document */
     size_t n;
-    int topk; /* 0: none was named */
+    int topk; /* 0: not given */
     bool scores;
 };
-/* Refuses other keys, other types, no query, more than max_queries, a topk beyond
+/* Refuses other keys, other types, no query, more than max_queries, a topk above
  * KG_INDEX_TOPK_MAX.   errors: EFORMAT, EINVAL, ENOMEM; all is released then */
 kg_status kg_retrieve_request_read(struct kg_retrieve_request *r, const char *body,
                                    size_t n, size_t max_queries,
@@ -32,7 +32,7 @@ void kg_retrieve_request_release(struct kg_retrieve_request *r);
 const char *kg_retrieve_query(const struct kg_retrieve_request *r, size_t i, size_t *n);
 
 struct kg_retrieve_text {
-    const char *bytes; /* what is not UTF-8 is sent as U+FFFD */
+    const char *bytes; /* malformed UTF-8 is sent as U+FFFD */
     size_t n;
 };
 kg_status kg_retrieve_request_write(struct kg_str *out,
@@ -50,14 +50,15 @@ kg_status kg_retrieve_answer_end(struct kg_str *out, struct kg_err *err) KG_MUST
 struct kg_retrieve_answer { /* {0} allowed */
     struct kg_json_doc doc;
     struct kg_passage *passages; /* of all queries; texts in the document */
-    size_t *first;               /* (n + 1) where the passages of a query begin */
+    size_t *first;               /* (n + 1) index of each query's first passage */
     char **wrong;                /* (n) owned; why a list cannot be read, or NULL */
     size_t n;                    /* queries */
 };
-/* Either shape. A score that is not there is 0, an id "", other keys are not read. A list
- * with a document that cannot be read is `wrong` and empty; the others stand.
- * n: queries that were asked.   errors: EFORMAT what was expected, what was found; all is
- * released then */
+/* Reads either format. A missing score is 0, a missing id "", other keys are ignored. A
+ * list with an unreadable document is empty, with a reason in `wrong`; the others are
+ * kept.
+ * n: number of queries sent.   errors: EFORMAT with expected and found; all is released
+ * then */
 kg_status kg_retrieve_answer_read(struct kg_retrieve_answer *a, const char *body,
                                   size_t bytes, size_t n,
                                   struct kg_err *err) KG_MUST_CHECK;

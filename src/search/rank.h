@@ -1,7 +1,7 @@
-/* Lists of the best: keeping one while scores come, and making one of two.
+/* Lists of the best: collecting one, and merging two.
  *
- * A list is in order of score, and of place in the corpus where scores are equal, so it
- * is the same however its entries came.
+ * A list is ordered by score, then by position in the corpus, so it does not depend on
+ * the order of its entries' arrival.
  */
 #ifndef KG_SEARCH_RANK_H
 #define KG_SEARCH_RANK_H
@@ -16,7 +16,7 @@ struct kg_candidate {
     int64_t row; /* of the passage, from 1 */
 };
 
-/* Keep the `max` best of all that were given.   best (max); *n of them are there */
+/* Keeps the `max` best of all entries given. best (max); *n entries used */
 void kg_rank_keep(struct kg_candidate *best, size_t *n, size_t max, double score,
                   int64_t row);
 
@@ -25,14 +25,14 @@ struct kg_ranking {
     size_t n;
     double weight;
 };
-/* Where two rankings are one:
- *   RANK   sum over rankings that have it   weight / (60 + place from 1)
- *   SCORE  the same of   weight (score - least) / (greatest - least),   1 where all are
- *          equal
+/* Fusion of two rankings:
+ *   RANK   sum over the rankings with this passage of weight / (60 + position from 1)
+ *   SCORE  the same sum of weight (score - min) / (max - min); the quotient is 1 if all
+ *          scores are equal
  * source: Cormack, Clarke and Buettcher 2009 (RANK) */
 enum kg_fusion { KG_FUSION_RANK, KG_FUSION_SCORE, KG_FUSIONS };
 extern const char *const kg_fusion_names[KG_FUSIONS + 1]; /* ends with NULL */
-/* best (max) out; returns how many of it are there */
+/* best (max) out; returns the number of entries */
 size_t kg_rank_fuse(struct kg_candidate *best, size_t max, const struct kg_ranking *a,
                     const struct kg_ranking *b, enum kg_fusion fusion);
 

@@ -1,5 +1,5 @@
-/* Between the retriever, which keeps tickets, cache and what is in flight, and its
- * engines, which answer questions. */
+/* The interface between the retriever (tickets, cache, queries in flight) and its
+ * engines, which answer queries. */
 #ifndef KG_SEARCH_RETRIEVER_INTERNAL_H
 #define KG_SEARCH_RETRIEVER_INTERNAL_H
 
@@ -10,39 +10,39 @@ struct kg_waiter {
     double since; /* seconds */
 };
 
-/* One query text, from the first who asks it until its answer leaves the cache. */
+/* One query text, from its first use until its answer is evicted. */
 struct kg_question {
     char *text; /* owned */
     size_t n;
     uint64_t hash;
 
-    /* the engine's: until it gives the question back it owns these */
+    /* owned by the engine until it returns the question */
     struct kg_question *next;
     struct kg_passage *passages; /* (n_passages) one block with their texts, or NULL */
     size_t n_passages;
     size_t bytes;     /* of that block */
-    char *reason;     /* owned; why there is no answer, or NULL */
-    kg_status status; /* ENOMEM ends the poll that takes the question back */
+    char *reason;     /* owned; the error, or NULL */
+    kg_status status; /* ENOMEM fails the poll that receives the question */
 
-    /* the retriever's */
+    /* owned by the retriever */
     bool answered, kept;
     struct kg_question *in_bucket;      /* the next one */
-    struct kg_question *older, *newer;  /* of the answered ones */
-    struct kg_waiter *waiters;          /* (n_waiters) owned; to be told */
+    struct kg_question *older, *newer;  /* among answered ones */
+    struct kg_waiter *waiters;          /* (n_waiters) owned; to be notified */
     size_t n_waiters, waiters_capacity; /* */
     size_t owed;                        /* deliveries that point here */
 };
 
 typedef void (*kg_answered_fn)(void *user, struct kg_question *q);
 
-/* One row an engine. poll gives back questions that are answered or failed, waits at most
+/* One row per engine. poll returns answered or failed questions, and waits at most
  * timeout_ms for the first. */
 struct kg_retriever_engine {
     const char *name, *help;
     bool (*takes)(const char *where);
     kg_status (*open)(void **engine, const struct kg_retriever_opts *opts,
                       struct kg_err *err);
-    void (*close)(void *engine); /* forgets the questions it has */
+    void (*close)(void *engine); /* drops its questions */
     kg_status (*ask)(void *engine, struct kg_question *q, struct kg_err *err);
     kg_status (*poll)(void *engine, int timeout_ms, kg_answered_fn answered, void *user,
                       struct kg_err *err);
@@ -51,16 +51,16 @@ struct kg_retriever_engine {
 extern const struct kg_retriever_engine kg_retriever_index;
 extern const struct kg_retriever_engine kg_retriever_http;
 
-/* server_check.c: whether a server has what opts->how expects of it, where it says so
- * (GET /health of `kedge search serve`); what cannot be known is logged.
+/* server_check.c: checks a server against opts->how by its GET /health (`kedge search
+ * serve`); unknown facts are logged.
  * errors: ECONFLICT */
 kg_status kg_retriever_check_server(const struct kg_retriever_opts *opts,
                                     struct kg_err *err) KG_MUST_CHECK;
 
-/* Copy passages and their texts into one block of the question. */
+/* Copies passages and their texts into one block of the question. */
 kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *passages,
                              size_t n, struct kg_err *err) KG_MUST_CHECK;
-/* Why there is none; without memory for the text its status is ENOMEM. */
+/* Sets the error; if out of memory for the text, sets status ENOMEM. */
 void kg_question_fail(struct kg_question *q, const char *reason);
 
 #endif

@@ -720,8 +720,8 @@ static void a_server_is_what_was_expected(void **state)
     assert_non_null(strstr(server.request, "GET /health HTTP/1.1\r\n"));
     assert_int_equal(opened(SAYS("bm25", "3"), dense), KG_ECONFLICT);
     assert_non_null(strstr(err.message,
-                           "expected a server that finds by dense "
-                           "(kind of the search), found one that finds by bm25"));
+                           "expected a server that searches by dense (kind of the "
+                           "search), found one that searches by bm25"));
     assert_int_equal(opened(SAYS("dense", "4"), dense), KG_ECONFLICT);
     assert_non_null(strstr(err.message, "expected a server of 3 passages "
                                         "(passages of the search), found one of 4"));

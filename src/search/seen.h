@@ -1,6 +1,6 @@
-/* A set of texts by hash, each with two numbers: which ids were there already.
+/* A hash set of texts, each with two numbers: detects duplicate ids.
  *
- * The text itself is not kept: who finds an equal hash looks where the number points.
+ * The texts are not stored: on an equal hash the caller compares the text at the row.
  */
 #ifndef KG_SEARCH_SEEN_H
 #define KG_SEARCH_SEEN_H
@@ -13,7 +13,7 @@
 struct kg_seen_entry {
     uint64_t hash;   /* 0: free */
     uint32_t row;    /* from 1 */
-    uint32_t number; /* of the record in its file */
+    uint32_t number; /* number of the record in its file */
 };
 struct kg_seen {                   /* {0} is empty */
     struct kg_seen_entry *entries; /* (capacity) owned */
@@ -21,7 +21,7 @@ struct kg_seen {                   /* {0} is empty */
     size_t used;
 };
 void kg_seen_release(struct kg_seen *seen);
-/* The first entry of this hash from *at on, or NULL; *at moves behind it. Begin with
+/* The first entry with this hash from *at on, or NULL; *at moves past it. Start with
  * SIZE_MAX. */
 const struct kg_seen_entry *kg_seen_find(const struct kg_seen *seen, uint64_t hash,
                                          size_t *at);

@@ -97,8 +97,8 @@ static kg_status compare(const struct said *s, const struct kg_retriever_opts *o
 
     if (s->kind[0] && strcmp(s->kind, kind) != 0)
         return kg_fail(err, KG_ECONFLICT,
-                       "%.200s: expected a server that finds by %s (kind of the search), "
-                       "found one that finds by %s",
+                       "%.200s: expected a server that searches by %s (kind of the "
+                       "search), found one that searches by %s",
                        opts->where, kind, s->kind);
     if (s->passages < 0 || how->passages == 0 || how->passages == s->passages)
         return KG_OK;
@@ -111,15 +111,15 @@ static kg_status compare(const struct said *s, const struct kg_retriever_opts *o
 static void warn(const struct said *s, const struct kg_retriever_opts *opts)
 {
     if (s->why[0])
-        kg_log_warn("%s %s: whether it finds as is expected of it is not known",
-                    opts->where, s->why);
+        kg_log_warn("%s %s: whether it searches as expected is unknown", opts->where,
+                    s->why);
     else if (!s->kind[0])
-        kg_log_warn("%s does not say by what it finds: whether that is as expected is "
-                    "not known",
-                    opts->where);
+        kg_log_warn(
+            "%s does not report its kind of search: whether it is as expected is unknown",
+            opts->where);
     else if (s->passages < 0 && opts->how.passages > 0)
-        kg_log_warn("%s does not say among how many passages it finds: whether that is "
-                    "as expected is not known",
+        kg_log_warn("%s does not report its number of passages: whether it is as "
+                    "expected is unknown",
                     opts->where);
 }
 

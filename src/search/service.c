@@ -310,9 +310,9 @@ static void handle(struct worker *w, const struct waiting *job)
     w->phase = kg_phase_begin(0, "queries", "answering a request");
     status = answer(w, job->x, until, &t, &err);
     if (status == KG_OK && !kg_http_reserve(job->x, w->out.len))
-        status = kg_fail(&err, KG_ETIMEOUT,
-                         "the answers that wait for their readers take all the memory "
-                         "that this server gives them: try again later");
+        status = kg_fail(
+            &err, KG_ETIMEOUT,
+            "unread responses take all the memory reserved for them: try again later");
     /* counted first, as what it becomes: whoever has the answer finds it in the metrics
      */
     add_up(s, &t, status, kg_clock_seconds() - job->since);

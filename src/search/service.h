@@ -1,9 +1,8 @@
 /* A server of one index: Search-R1's POST /retrieve, GET /health, GET /metrics.
  *
- * The network thread takes requests whole and puts them into a queue; workers, each with
- * a searcher of its own, read, search and answer. A full queue answers 503 at once, a
- * request that waited or searched for too long 503 too. Errors are {"detail": message},
- * as FastAPI writes them.
+ * The network thread reads whole requests into a queue; workers, each with its own
+ * searcher, parse, search and respond. A full queue, or a request that waited or searched
+ * too long, gives a 503. Errors are {"detail": message}, as in FastAPI.
  */
 #ifndef KG_SEARCH_SERVICE_H
 #define KG_SEARCH_SERVICE_H
@@ -13,17 +12,17 @@
 struct kg_search_service_opts {
     const char *index;          /* file */
     const char *host;           /* NULL: 127.0.0.1 */
-    int port;                   /* 0: one that is free */
-    const struct kg_bm25 *bm25; /* NULL: that of the index */
+    int port;                   /* 0: any free port */
+    const struct kg_bm25 *bm25; /* NULL: the index's own */
     struct kg_search_how how;
-    int topk;                /* of a request that names none; 0: 3 */
-    int workers;             /* 0: as many as cores */
-    int max_queries;         /* in one request; 0: 512; beyond: 400 */
+    int topk;                /* of requests without it; 0: 3 */
+    int workers;             /* 0: one per core */
+    int max_queries;         /* per request; 0: 512; beyond: 400 */
     int max_waiting;         /* requests in the queue; 0: 1024; beyond: 503 */
     size_t max_body_bytes;   /* 0: 4 MiB; beyond: 413 */
     int max_connections;     /* 0: 1024 */
-    size_t max_answer_bytes; /* of one answer; 0: 16 MiB; beyond: 400 */
-    size_t max_held_bytes;   /* of bodies and answers of all; 0: 256 MiB; beyond: 503 */
+    size_t max_answer_bytes; /* per answer; 0: 16 MiB; beyond: 400 */
+    size_t max_held_bytes;   /* of all bodies; 0: 256 MiB; beyond: 503 */
     const char *allow_hosts; /* as in struct kg_http_server_opts */
     int timeout_s;           /* of a request, from its arrival; 0: 30 */
 };
@@ -35,7 +34,7 @@ kg_status kg_search_service_start(struct kg_search_service **s,
                                   struct kg_err *err) KG_MUST_CHECK;
 int kg_search_service_port(const struct kg_search_service *s);
 void kg_search_service_info(struct kg_index_info *out, const struct kg_search_service *s);
-/* Answer what was taken, at most for drain_ms; then end.   NULL allowed */
+/* Finishes accepted requests within drain_ms, then ends. NULL allowed */
 void kg_search_service_stop(struct kg_search_service *s, int drain_ms);
 
 #endif

@@ -1,9 +1,8 @@
-/* What an index takes, before there is one: for the plan of a run whose retriever is
- * elsewhere, or not yet made.
+/* The size of a planned index, for runs whose retriever is elsewhere or not yet built.
  *
- * The part of the vectors is counted in pages of the file that dense_write.c makes, and
- * right to within a few of the tree above its leaves; that of words and texts depends on
- * the texts, and is a ratio that was measured.
+ * The size of vectors is computed from the pages of dense_write.c's file and is exact
+ * except for a few inner pages of the tree. The size of words and texts depends on the
+ * texts; it uses a measured ratio.
  */
 #ifndef KG_SEARCH_SIZE_H
 #define KG_SEARCH_SIZE_H
@@ -11,11 +10,11 @@
 #include <stdint.h>
 
 struct kg_search_size {
-    uint64_t words_file;   /* about: passages of 100 words of English, texts included */
+    uint64_t words_file;   /* approximate: passages of 100 English words, with texts */
     uint64_t vectors_file; /* of the table `vector` */
-    uint64_t lengths;      /* memory: words of each passage */
-    uint64_t vectors_fp16; /* memory */
-    uint64_t vectors_int8; /* memory: codes, and two numbers for each vector */
+    uint64_t lengths;      /* in memory: length of each passage */
+    uint64_t vectors_fp16; /* in memory */
+    uint64_t vectors_int8; /* in memory: codes, and two numbers per vector */
 };
 /* passages > 0; dim of vectors, 0: none */
 void kg_search_size(struct kg_search_size *out, int64_t passages, int32_t dim);

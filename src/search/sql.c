@@ -43,8 +43,8 @@ kg_status kg_sql_fail(struct kg_err *err, sqlite3 *db, int code, const char *pat
 
     if ((code & 0xff) == SQLITE_CORRUPT)
         return kg_fail(err, status_of(code),
-                       "%s: expected a whole index, found a damaged file (%s): build it "
-                       "anew from its corpus",
+                       "%s: expected an intact index, found a damaged file (%s): rebuild "
+                       "it from its corpus",
                        path, why);
     return kg_fail(err, status_of(code), "%s: cannot %s: %s", path, doing, why);
 }
@@ -202,7 +202,7 @@ kg_status kg_seal_check(sqlite3 *db, const char *path, struct kg_err *err)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
                    "%s: the file is damaged: expected the hash %016" PRIx64 ", found "
-                   "%016" PRIx64 "; build the index anew",
+                   "%016" PRIx64 "; rebuild the index",
                    path, sealed, found);
 }
 

@@ -1,10 +1,9 @@
-/* OpenAI's API as data: a request's JSON to a struct, answers to JSON. No sockets, no
- * threads, no engine.
+/* OpenAI's API as data: a request's JSON to a struct, responses to JSON. No sockets,
+ * threads or engine.
  *
- * Every field of a request is a row of a table: one that is used, one that cannot change
- * the answer and is passed over, or one that is understood with its neutral value only. A
- * field that is none of these is refused by name: nothing that would change an answer is
- * ignored.
+ * Every field of a request is a row of a table: it is used, or ignored because it cannot
+ * change the response, or accepted only with its neutral value. Any other field is
+ * refused by name, so nothing that would change a response is ignored.
  */
 #ifndef KG_SERVE_API_H
 #define KG_SERVE_API_H
@@ -23,8 +22,8 @@
 enum {
     KG_API_MAX_CHOICES = 256,
     KG_API_MAX_TOP = 20,
-    /* log-probs of prompts' tokens in an answer, and in a stream, whose first piece has
-     * to fit into what may wait for a client */
+    /* limits of listed prompt log-probs: in a response; and in a stream, whose first
+     * piece must fit into the client's buffer */
     KG_API_MAX_LISTED = 1 << 20,
     KG_API_MAX_STREAMED = 1 << 14,
     KG_API_DEFAULT_TOKENS = 16,
@@ -32,7 +31,7 @@ enum {
     KG_API_NOT_GIVEN = -1
 };
 
-/* The last three are vLLM's: ids to ids, and two that are answered without the model. */
+/* The last three are vLLM's: ids to ids, and two that need no model. */
 enum kg_api_kind {
     KG_API_COMPLETION,
     KG_API_CHAT,
@@ -41,176 +40,179 @@ enum kg_api_kind {
     KG_API_DETOKENIZE,
     KG_API_KINDS
 };
-static inline bool kg_api_is_answered(enum kg_api_kind kind) /* by the model */
+static inline bool kg_api_is_answered(enum kg_api_kind kind) /* needs the model */
 {
     return kind < KG_API_TOKENIZE;
 }
 
-/* What an error answer says besides its message. */
+/* Fields of an error response besides its message. */
 struct kg_api_fault {
-    int status;        /* of HTTP */
-    const char *param; /* the field at fault; NULL for none; static, or the request's */
+    int status;        /* HTTP status */
+    const char *param; /* the wrong field, static or of the request; NULL: none */
     const char *code;  /* NULL for none; static text */
 };
-/* {"error": {"message", "type", "param", "code"}}; the type follows from the status */
+/* Appends {"error": {"message", "type", "param", "code"}}; the type follows from the
+ * status */
 kg_status kg_api_put_error(struct kg_str *out, const struct kg_api_fault *fault,
                            const char *message, struct kg_err *err) KG_MUST_CHECK;
 
 struct kg_api_prompt {
     struct kg_ids ids;  /* owned */
-    struct kg_str text; /* owned; filled for echo and for ids to text */
-    /* bytes of the first tokens that stand for nothing in text (BOS, the space that a
-     * tokenizer puts in front); filled for echo */
+    struct kg_str text; /* owned; set for echo and for ids to text */
+    /* bytes of the first tokens that are not part of the text (BOS, the tokenizer's
+     * leading space); set for echo */
     size_t added;
-    struct kg_prompt_scores scores; /* owned; for echo with logprobs, for the engine */
+    struct kg_prompt_scores scores; /* owned; for echo with logprobs; from the engine */
 };
 
 struct kg_api_request {
     enum kg_api_kind kind;
-    struct kg_json_doc doc;       /* owned; what is borrowed below */
-    const char *model;            /* NULL: not named */
-    const char *id;               /* of the request, for its answer; NULL: the server's */
-    const struct kg_json *params; /* of kind GENERATE: where further fields stand */
+    struct kg_json_doc doc; /* owned; fields below borrow from it */
+    const char *model;      /* NULL: not given */
+    const char *id;         /* id of the request for its response; NULL: the server's */
+    const struct kg_json *params; /* kind GENERATE: the object with further fields */
     const struct kg_json *prompt, *messages, *template_vars;
-    const char *effort, *verbosity; /* variables of the template; NULL: not given */
-    struct kg_json_doc vars;        /* owned; template_vars with both; filled by encode */
-    const struct kg_json *tools;    /* NULL: none that the model may call */
-    bool no_tools;                  /* tool_choice is "none" */
-    bool one_call;                  /* parallel_tool_calls is false */
-    bool reads_calls;               /* tool calls are read out of the answers */
-    enum kg_special special;        /* of a prompt; of messages auto */
+    const char *effort, *verbosity; /* template variables; NULL: not given */
+    struct kg_json_doc vars; /* owned; template_vars merged with both, by kg_api_encode */
+    const struct kg_json *tools; /* NULL: no tools */
+    bool no_tools;               /* tool_choice is "none" */
+    bool one_call;               /* parallel_tool_calls is false */
+    bool reads_calls;            /* parse tool calls in the completions */
+    enum kg_special special;     /* for a text prompt; auto for messages */
     bool stream;
     bool include_usage;
     bool logprobs;
-    int top_logprobs;   /* other ids to list with each token */
-    bool prompt_scores; /* list the prompt's log-probs; of kind GENERATE */
-    int top_prompt;     /* ids to list with each of them */
+    int top_logprobs;   /* number of other ids listed with each token */
+    bool prompt_scores; /* list the prompt's log-probs; kind GENERATE */
+    int top_prompt;     /* number of ids listed with each of these */
     bool echo;
     bool ignore_eos;
     bool specials;      /* special tokens are part of the text */
-    bool token_ids;     /* list the ids of prompt and answer */
-    bool ids_for_names; /* tokens beside log-probs are called token_id:ID */
+    bool token_ids;     /* list the ids of prompt and completion */
+    bool ids_for_names; /* tokens in log-prob lists are named token_id:ID */
     int64_t n;
     bool seeded;
     uint64_t seed;
-    int64_t max_tokens; /* KG_API_NOT_GIVEN until it is settled; 0: none, with echo */
-    struct kg_sampling sampling; /* its rows' (rollout/sampling.h) alone */
+    int64_t max_tokens; /* KG_API_NOT_GIVEN before kg_api_encode; 0: none, with echo */
+    struct kg_sampling sampling; /* only the fields of rollout/sampling.h's rows */
     double repetition, presence, frequency;
     const struct kg_json *stop_tokens; /* NULL: none */
-    int32_t *stop_ids;                 /* (n_stop_ids) owned; filled by kg_api_encode */
+    int32_t *stop_ids;                 /* (n_stop_ids) owned; set by kg_api_encode */
     size_t n_stop_ids;
     const struct kg_json *bias;     /* NULL: none */
-    struct kg_logit_bias *bias_ids; /* (n_bias) owned; filled by kg_api_encode */
+    struct kg_logit_bias *bias_ids; /* (n_bias) owned; set by kg_api_encode */
     size_t n_bias;
     const char *stops[KG_MAX_STOPS];
     int n_stops;
-    struct kg_api_prompt *prompts; /* (n_prompts) owned; filled by kg_api_encode */
+    struct kg_api_prompt *prompts; /* (n_prompts) owned; set by kg_api_encode */
     size_t n_prompts;
 };
 
 enum {
-    KG_API_OF_MESSAGES = 1 << KG_API_KINDS,   /* says nothing without messages */
-    KG_API_OF_PARAMS = KG_API_OF_MESSAGES * 2 /* stands in sampling_params */
+    KG_API_OF_MESSAGES = 1 << KG_API_KINDS,   /* only has an effect on messages */
+    KG_API_OF_PARAMS = KG_API_OF_MESSAGES * 2 /* is inside sampling_params */
 };
 
 struct kg_api_field {
     const char *name;
     unsigned kinds;      /* bits 1 << enum kg_api_kind, and the two above */
-    const char *neutral; /* "": used; "*": passed over; else the values it may have */
+    const char *neutral; /* "": used; "*": ignored; else the only accepted values */
     const char *help;
     kg_status (*take)(
         struct kg_api_request *r, const struct kg_json *v,
         struct kg_err *err); /* NULL: not used, or a row of kg_sampling_rows */
 };
-/* Ended by a row with name NULL. A name may have a row for each kind. */
+/* Ended by a row with name NULL. A name may have several rows, for different kinds. */
 extern const struct kg_api_field kg_api_fields[];
 
-/* Read a request. On failure *fault says how to answer; r is to be released all the same.
+/* Parses a request. On failure *fault describes the response; r must be released in any
+ * case.
  * errors: EFORMAT (JSON), EINVAL (fields), ENOMEM */
 kg_status kg_api_parse(struct kg_api_request *r, struct kg_api_fault *fault,
                        enum kg_api_kind kind, const char *body, size_t n,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_api_release(struct kg_api_request *r); /* {0} allowed */
 
-/* The field that says what is asked: prompt, messages, token_ids or tokens. */
+/* The name of the field with the input: prompt, messages, token_ids or tokens. */
 const char *kg_api_asked(const struct kg_api_request *r);
 
-/* Likeliest ids to record with a token, of the prompt or the answer. */
+/* Number of top ids to record per token of prompt or completion. */
 static inline int kg_api_records(const struct kg_api_request *r)
 {
     return r->top_prompt > r->top_logprobs ? r->top_prompt : r->top_logprobs;
 }
 
-/* A model that is served. */
+/* A served model. */
 struct kg_api_model {
     const char *name;
-    const char *parent;             /* name of that whose weights it adapts; NULL: none */
+    const char *parent;             /* name of its base model; NULL: not an adapter */
     int32_t adapter;                /* as in struct kg_request */
     int64_t created;                /* seconds since 1970 */
     const struct kg_tokenizer *tok; /* NULL: ids only */
     const struct kg_chat_template *chat; /* NULL: no chat */
-    const char *system;  /* in front of conversations without one; NULL: none */
-    const char *opening; /* of the assistant's turn: see text/prompt.h; NULL: none */
-    const char *date;    /* see text/prompt.h; NULL: the clock's, at each request */
+    const char *system;  /* system prompt for conversations without one; NULL: none */
+    const char *opening; /* start of the assistant's turn: text/prompt.h; NULL: none */
+    const char *date;    /* see text/prompt.h; NULL: today, at each request */
     int32_t vocab;
-    int32_t max_len; /* prompt and answer */
-    /* new tokens when a request names none; 0: for chat all the room that is left, for
+    int32_t max_len; /* prompt and completion */
+    /* max_tokens of requests without it; 0: for chat the rest of the context, for
      * completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
-    bool knows_calls; /* of kg_tool_calls_known */
+    bool knows_calls; /* kg_tool_calls_known */
 };
 
-/* The one of n models that has this name; the first for NULL.
- * errors: NOTFOUND, naming those that are there */
+/* The model with this name; the first if NULL.
+ * errors: NOTFOUND, listing the names */
 kg_status kg_api_find(const struct kg_api_model **out, const struct kg_api_model *models,
                       size_t n, const char *name, struct kg_err *err) KG_MUST_CHECK;
-/* Make the request's prompts tokens, and settle max_tokens.   m: the one that it is for
+/* Tokenizes the request's prompts and sets max_tokens. m: the requested model
  * errors: as kg_api_parse */
 kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
                         const struct kg_api_model *m, struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 
 struct kg_api_answer {
     const struct kg_api_request *r;
     const struct kg_api_model *m;
     char id[40];
     int64_t created;
-    uint64_t seed; /* that was used; an extension, so that any answer can be had again */
+    /* the seed used; an extension, so that every completion can be reproduced */
+    uint64_t seed;
 };
 
 struct kg_api_usage {
     int64_t prompt_tokens, completion_tokens;
 };
 
-/* Where the next token's text begins, in characters: a character counts when its last
- * byte is there, so that a token that only begins one moves nothing. Bytes that are no
- * character count as one each. {0} is the beginning. */
+/* The text offset of the next token, in characters. A character counts when its last byte
+ * has arrived, so a token that only begins one adds nothing. Malformed bytes count one
+ * each. {0} is the start. */
 struct kg_api_offset {
     size_t characters;
-    char part[4]; /* of a character that is not complete */
-    size_t n;     /* bytes in it */
+    char part[4]; /* bytes of an incomplete character */
+    size_t n;     /* number of these bytes */
 };
 void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n);
 
-/* One choice, whole or a piece of it. */
+/* One choice, complete or a streamed piece of it. */
 struct kg_api_choice {
     int index;
-    bool first; /* piece: the first one, which tells the role */
+    bool first; /* streamed: the first piece, which has the role */
     const char *text;
     size_t text_n;
     const struct kg_traj *t;
-    size_t from, to; /* tokens of t that this piece lists */
-    /* not NULL: its tokens with their scores are listed in front of them */
+    size_t from, to; /* tokens of t listed in this piece */
+    /* not NULL: list its tokens and scores first */
     const struct kg_api_prompt *prompt;
-    struct kg_api_offset *offset; /* before token `from`; moved behind what is listed */
-    enum kg_finish finish;        /* NONE: goes on */
-    const struct kg_tool_calls *calls; /* that the answer makes; NULL: none */
+    struct kg_api_offset *offset;      /* of token `from`; moves past the listed tokens */
+    enum kg_finish finish;             /* NONE: unfinished */
+    const struct kg_tool_calls *calls; /* tool calls of the completion; NULL: none */
 };
 
-/* A whole answer is begin, choices, end; so is a piece of a stream, with `piece` true.
- * first: it is whole, or the first piece of a choice
- * usage NULL: none (in a piece of a stream whose client asked for it: null). */
+/* A complete response is begin, choices, end; so is a streamed piece, with `piece` true.
+ * first: a complete response, or the first piece of a choice
+ * usage NULL: none (in a stream with include_usage: null). */
 kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                            bool first, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_api_put_choice(struct kg_str *out, const struct kg_api_answer *a, bool piece,
@@ -220,12 +222,12 @@ kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool
                          const struct kg_api_usage *usage,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* The whole answer to a request for tokens or for their text. */
+/* The complete response to a request of kind TOKENIZE or DETOKENIZE. */
 kg_status kg_api_put_tokens(struct kg_str *out, const struct kg_api_request *r,
                             const struct kg_api_model *m,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* The entry of the model in GET /v1/models. */
+/* The model's entry in GET /v1/models. */
 kg_status kg_api_put_model(struct kg_str *out, const struct kg_api_model *m,
                            struct kg_err *err) KG_MUST_CHECK;
 

@@ -237,7 +237,7 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
     fault->code = "context_length_exceeded";
     return kg_fail(err, KG_EINVAL,
                    "this model's maximum context length is %d tokens: a prompt of %zu "
-                   "and an answer of %lld do not fit",
+                   "and a completion of %lld do not fit",
                    m->max_len, longest, (long long)needed);
 }
 
@@ -392,7 +392,7 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
     fault->param = "n";
     if (r->n_prompts * (size_t)r->n > KG_API_MAX_CHOICES)
         return kg_fail(err, KG_EINVAL,
-                       "%zu prompts with n %lld give more than %d answers", r->n_prompts,
+                       "%zu prompts with n %lld give more than %d choices", r->n_prompts,
                        (long long)r->n, KG_API_MAX_CHOICES);
     fault->param = r->prompt_scores         ? "prompt_logprobs"
                    : r->echo && r->logprobs ? "logprobs"

@@ -197,7 +197,7 @@ static const struct bad {
     {KG_API_CHAT,
      "{\"messages\":[{}],\"return_token_ids\":true,\"logprobs\":true,"
      "\"presence_penalty\":1.5}",
-     "presence_penalty", "not be drawn from the log-probs"},
+     "presence_penalty", "not be drawn from the listed log-probs"},
     {KG_API_COMPLETION,
      "{\"prompt\":\"1\",\"return_token_ids\":true,\"logprobs\":0,"
      "\"frequency_penalty\":-1}",
@@ -260,7 +260,7 @@ static const struct bad {
      "repetition_penalty", "not supported together with logprobs"},
     {KG_API_GENERATE,
      "{\"token_ids\":[1],\"sampling_params\":{\"logprobs\":0,\"logit_bias\":{\"1\":2}}}",
-     "logit_bias", "not be drawn from the log-probs"},
+     "logit_bias", "not be drawn from the listed log-probs"},
     {KG_API_GENERATE, "{\"token_ids\":[1],\"output_mode\":\"text\"}", "output_mode",
      "only \"tokens\" can be given, found \"text\"; text is what /detokenize is for"},
     {KG_API_GENERATE, "{\"token_ids\":[1],\"content_parts\":[{\"type\":\"image_url\"}]}",

@@ -767,7 +767,7 @@ static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fau
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
                    "%s: not supported together with %slogprobs: tokens would not be "
-                   "drawn from the log-probs that are listed; leave one of them out",
+                   "drawn from the listed log-probs; leave one of them out",
                    fault->param, r->token_ids ? "return_token_ids and " : "");
 }
 

@@ -200,7 +200,8 @@ static void what_the_template_leaves_out_is_refused(void **state)
                   "{{ m.content }}{% endfor %}");
     refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"12\"},"
                                 "{\"role\":\"usr\",\"content\":\"1\"}]}"),
-            "messages", "message 1: expected a chat template that writes what 'usr'");
+            "messages",
+            "message 1: expected a chat template that writes the text of role 'usr'");
     need(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"developer\",\"content\":\"12\"},"
                              "{\"role\":\"user\",\"content\":\"1\"}]}"));
     assert_int_equal(r.prompts[0].ids.n, 3); /* as the system's */
@@ -232,7 +233,7 @@ static void what_does_not_fit_the_model_is_refused(void **state)
     refused(encode(KG_API_COMPLETION, "{\"prompt\":[1,\"2\"]}"), "prompt", "token 1");
     refused(encode(KG_API_COMPLETION, "{\"prompt\":[\"1\",true]}"), "prompt", "prompt 1");
     refused(encode(KG_API_COMPLETION, "{\"prompt\":\"1\",\"max_tokens\":64}"), "prompt",
-            "64 tokens: a prompt of 1 and an answer of 64");
+            "64 tokens: a prompt of 1 and a completion of 64");
     assert_string_equal(fault.code, "context_length_exceeded");
     static const char *const no_ids[] = {"16", "-1", "01", "1.0", "", "12345678901", "a"};
     for (size_t i = 0; i < sizeof no_ids / sizeof *no_ids; i++) {

@@ -431,9 +431,9 @@ static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
     if (job->kept <= most)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "sampling_mask: expected at most %lld ids that truncation keeps, over "
-                   "all tokens of a request's answers, found more: set top_k, or fewer "
-                   "max_tokens, or leave truncation out",
+                   "sampling_mask: expected at most %lld ids kept by truncation, over "
+                   "all tokens of a request, found more: set top_k, lower max_tokens, or "
+                   "sample without truncation",
                    (long long)most);
 }
 

@@ -341,8 +341,8 @@ static void log_room(const struct kg_serve_opts *o)
     kg_log_info("the cache of %lld tokens holds %lld sequences of %d; the batch is %d%s",
                 (long long)o->kv_tokens, (long long)whole, o->max_len, o->max_batch,
                 whole < o->max_batch && o->default_tokens == 0
-                    ? ": chat requests without max_tokens wait for one another"
-                      " (--default-max-tokens, --max-len, --kv-tokens)"
+                    ? ": chat requests without max_tokens wait for each other "
+                      "(--default-max-tokens, --max-len, --kv-tokens)"
                     : "");
 }
 
@@ -560,7 +560,7 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
     kg_status status = kg_rollout_step(s->engine, &load, err);
     count_tokens(s);
     if (status != KG_OK) {
-        kg_log_warn("the engine failed, all open answers with it: %s", err->message);
+        kg_log_warn("the engine failed, and with it all open requests: %s", err->message);
         KG_TRY(begin_engine(s, err));
         fail_live(s, status, "the engine failed");
         kg_rollout_get_load(&load, s->engine);

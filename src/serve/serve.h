@@ -1,9 +1,9 @@
 /* `kedge serve`: OpenAI's API over the rollout engine.
  *
- * Three threads: the HTTP server's takes requests and counts what it must refuse; the
- * intake's parses them and makes tokens of them; the one that calls kg_serve_run has the
- * engine: it submits what is ready, steps, and tells tokens as they come. A request joins
- * the running batch at the next step, and leaves it when its client does.
+ * Three threads: the HTTP server's accepts requests and refuses those beyond the limits;
+ * the intake's parses and tokenizes them; the thread in kg_serve_run owns the engine: it
+ * submits prepared requests, steps, and streams tokens as they come. A request joins the
+ * running batch at the next step, and is removed when its client leaves.
  */
 #ifndef KG_SERVE_SERVE_H
 #define KG_SERVE_SERVE_H
@@ -17,58 +17,58 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Adapters beside the weights of the model that is served, under a name of their own. */
+/* Adapters served with the base model under their own names. */
 struct kg_serve_adapter {
     const char *name;
-    const struct kg_model *model; /* kg_model_share of it */
+    const struct kg_model *model; /* made from the base by kg_model_share */
 };
 
 struct kg_serve_opts {
-    /* borrowed, as all below; where there are adapters it is mixed with these, in their
-     * order (kg_model_mix) */
+    /* borrowed, as all below; if there are adapters, mixed with them in their order
+     * (kg_model_mix) */
     const struct kg_model *model;
     const struct kg_serve_adapter *adapters; /* (n_adapters) */
     size_t n_adapters;
     const struct kg_tokenizer *tok;      /* NULL: prompts of ids only */
     const struct kg_chat_template *chat; /* NULL: no chat */
-    /* of chat: see struct kg_api_model; NULL: none */
+    /* for chat: see struct kg_api_model; NULL: none */
     const char *system, *opening, *date;
-    const char *name;       /* of the model, for clients */
+    const char *name;       /* of the model, shown to clients */
     const char *host;       /* NULL: 127.0.0.1 */
-    int port;               /* 0: one that is free */
-    const char *bearer_key; /* NULL: none asked for */
-    int32_t max_batch;      /* sequences that decode together; 0: 64 */
-    int32_t max_len;        /* prompt and answer; 0: the model's positions */
-    int64_t
-        kv_tokens; /* of the cache; 0: max_batch contexts or 65,536 tokens, the less */
-    int32_t prefill_chunk;   /* prompt tokens that a step computes; 0: 512 */
-    int32_t default_tokens;  /* as in struct kg_api_model */
-    int max_requests;        /* taken and not answered; beyond: 429; 0: 512 */
-    size_t max_body_bytes;   /* 0: 4 MiB */
-    int max_connections;     /* 0: 1024 */
-    size_t max_held_bytes;   /* of bodies and answers of all; 0: 256 MiB */
+    int port;               /* 0: any free port */
+    const char *bearer_key; /* NULL: no key needed */
+    int32_t max_batch;      /* number of sequences decoded together; 0: 64 */
+    int32_t max_len;        /* prompt and completion; 0: the model's context length */
+    /* size of the cache; 0: max_batch contexts or 65,536 tokens, whichever is less */
+    int64_t kv_tokens;
+    int32_t prefill_chunk;  /* prompt tokens computed per step; 0: 512 */
+    int32_t default_tokens; /* as in struct kg_api_model */
+    int max_requests;      /* accepted and not finished; further ones get a 429; 0: 512 */
+    size_t max_body_bytes; /* 0: 4 MiB */
+    int max_connections;   /* 0: 1024 */
+    size_t max_held_bytes; /* of all request and response bodies; 0: 256 MiB */
     const char *allow_hosts; /* as in struct kg_http_server_opts */
-    /* A stream's pieces come at least so far apart: tokens between are told together. The
-     * first one is told at once. 0: a piece for each token */
+    /* Minimum time between pieces of a stream; tokens in between are sent together. The
+     * first piece is sent at once. 0: a piece per token */
     double piece_seconds;
-    int drain_s;   /* for open answers after the stop; 0: 30 */
-    uint64_t seed; /* of requests that name none */
+    int drain_s;   /* time for open requests after stop; 0: 30 */
+    uint64_t seed; /* of requests without a seed */
 };
 
-/* The engine that they ask for, what is not given filled in. */
+/* The engine options for opts, with defaults filled in. */
 struct kg_rollout_opts kg_serve_engine_opts(const struct kg_serve_opts *opts);
 
 struct kg_serve; /* opaque */
-/* Listens when it returns; answers once kg_serve_run is called.
- * errors: EINVAL (also a name twice), EIO (port in use), EFORMAT (the chat template fails
- * on a short message, or needs too much for it), ENOMEM */
+/* Listens on return; requests are served once kg_serve_run is called.
+ * errors: EINVAL (also a duplicate name), EIO (port in use), EFORMAT (the chat template
+ * fails on a short message, or exceeds its limits), ENOMEM */
 kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 int kg_serve_port(const struct kg_serve *s);
 
-/* Serve until stop(user) is true (looked at between steps, and every 0.1 s when idle),
- * then finish what is open within drain_s: new requests get 503.   errors: of the engine,
- * when it cannot be begun again */
+/* Serves until stop(user) is true (checked between steps, and every 0.1 s when idle).
+ * Then new requests get a 503, and open ones are finished within drain_s.   errors: of
+ * the engine, if it cannot be restarted */
 kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_serve_close(struct kg_serve *s); /* NULL allowed */

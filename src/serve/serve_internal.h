@@ -1,4 +1,4 @@
-/* The server from inside: jobs (job.c) and threads (serve.c).
+/* The inside of the server: jobs (job.c) and threads (serve.c).
  *
  * A job belongs to one thread at a time: to the HTTP server's until it is in `intake`, to
  * the intake's until it is in `ready`, then to the model's.
@@ -14,8 +14,8 @@
 
 #include <pthread.h>
 
-/* Samples of one prompt under one draw. The request stands first: the engine gives it
- * back. */
+/* Samples of one prompt under one draw. The request must be the first field, because the
+ * engine's callbacks return its address. */
 struct kg_serve_group {
     struct kg_request q;
     struct kg_serve_job *job;
@@ -23,20 +23,20 @@ struct kg_serve_group {
 
 struct kg_serve_choice {
     struct kg_serve_text text;
-    struct kg_str said;         /* owned; of a stream: the answer's text so far */
-    size_t told_n;              /* bytes of it that have been told */
-    struct kg_tool_calls calls; /* owned; read out of what is said */
-    double last;                /* when a piece was told, seconds of the clock */
-    size_t told; /* tokens of the trajectory that have been told, prompt included */
+    struct kg_str said;         /* owned; for streams: the text so far */
+    size_t told_n;              /* bytes of it already sent */
+    struct kg_tool_calls calls; /* owned; parsed from the text */
+    double last;                /* when the last piece was sent, seconds of the clock */
+    size_t told; /* tokens of the trajectory already sent, prompt included */
     struct kg_api_offset offset; /* of token `told` */
-    bool begun;                  /* something has been told */
+    bool begun;                  /* a piece was sent */
 };
 
-/* How a job ends; what came first stands. */
+/* How a job ends; the first cause is kept. */
 enum kg_serve_end {
-    KG_SERVE_WELL,  /* as it looks until something else is known */
-    KG_SERVE_LEFT,  /* nobody reads the answer any more */
-    KG_SERVE_FAILED /* failure says why */
+    KG_SERVE_WELL,  /* success, unless another end is set */
+    KG_SERVE_LEFT,  /* the client has left */
+    KG_SERVE_FAILED /* `failure` has the error */
 };
 
 struct kg_serve_job {
@@ -45,19 +45,19 @@ struct kg_serve_job {
     struct kg_api_request r;
     struct kg_api_answer answer;
     struct kg_sampling sampling;
-    struct kg_adjust adjust;       /* what sampling points to, if it does */
+    struct kg_adjust adjust;       /* used by sampling, if needed */
     struct kg_serve_group *groups; /* (n_groups) owned */
     size_t n_groups;
     struct kg_traj *trajs;           /* (n_choices) owned */
     struct kg_serve_choice *choices; /* (n_choices) owned */
     size_t n_choices;
-    size_t left;    /* choices that are not finished */
-    int64_t kept;   /* ids that truncation kept so far, where they are recorded */
+    size_t left;    /* number of unfinished choices */
+    int64_t kept;   /* ids kept by truncation so far, if recorded */
     bool streaming; /* the stream has begun */
     enum kg_serve_end end;
     struct kg_err failure;
     double received; /* seconds of the clock */
-    double first;    /* token; 0: none yet */
+    double first;    /* when the first token came; 0: none yet */
     struct kg_serve_job *next;
 };
 
@@ -67,39 +67,39 @@ struct kg_serve_queue {
 
 struct kg_serve {
     struct kg_serve_opts opts;   /* defaults filled in */
-    struct kg_api_model *models; /* (n_models) owned: the base, then what adapts it */
+    struct kg_api_model *models; /* (n_models) owned: the base, then its adapters */
     size_t n_models;
     struct kg_rollout *engine;
     struct kg_http_server *http;
     pthread_t intake_thread;
     bool intake_runs;
-    struct kg_serve_job *live; /* the model thread's list */
-    struct kg_str scratch;     /* the model thread's */
-    int phase;                 /* the model thread's, while it serves */
-    int64_t fresh;             /* the model thread's: tokens not yet in the metrics */
-    char prefix[24];           /* of ids: tells one start of the server from another */
+    struct kg_serve_job *live; /* of the model thread */
+    struct kg_str scratch;     /* of the model thread */
+    int phase;                 /* of the model thread, while it serves */
+    int64_t fresh;   /* of the model thread: tokens not yet counted in metrics */
+    char prefix[24]; /* of response ids, different for each start of the server */
 
     pthread_mutex_t lock;
     pthread_cond_t intake_due, ready_due;
     struct kg_serve_queue intake, ready;
-    bool draining; /* no new requests */
-    bool quitting; /* the intake thread ends */
+    bool draining; /* refuses new requests */
+    bool quitting; /* tells the intake thread to end */
     uint64_t n_taken;
     struct kg_serve_metrics metrics;
 };
 
 /* ---- job.c ---- */
 
-/* NULL without memory. */
+/* NULL if out of memory. */
 struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exchange *x,
                                          enum kg_api_kind kind);
-/* Answer with an error and free. */
+/* Responds with an error and frees the job. */
 void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fault,
                          const char *message);
-/* The intake's work: parse, encode, plan.   on failure *fault */
+/* The intake's work: parse, encode, plan. *fault is set on failure */
 kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
                                struct kg_err *err) KG_MUST_CHECK;
-/* Answer a request that needs no model, and free. */
+/* Responds to a request that needs no model, and frees the job. */
 void kg_serve_job_answer_tokens(struct kg_serve_job *job);
 kg_status kg_serve_job_submit(struct kg_serve_job *job, struct kg_err *err) KG_MUST_CHECK;
 /* The engine's callbacks. */
@@ -109,8 +109,8 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
                                const struct kg_err *failure, struct kg_err *err);
 void kg_serve_job_leave(struct kg_serve_job *job);
 void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure);
-/* All choices are finished, or it does not end well: answer and free. The engine no
- * longer holds it. */
+/* Responds and frees the job, after all choices have finished, or it failed. The engine
+ * must no longer hold it. */
 void kg_serve_job_finish(struct kg_serve_job *job);
 
 #endif

@@ -891,7 +891,7 @@ static void a_template_that_fails_is_found_before_listening(void **state)
         "constant",
     };
     static const char *const words[] = {"hostile", "no messages, please",
-                                        "leaves the text out"};
+                                        "leaves it out"};
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct kg_chat_template *chat;

@@ -1,9 +1,9 @@
-/* The text of an answer while it grows: what may be told already.
+/* The text of a growing completion: decides which bytes can be sent already.
  *
- * Held back are bytes of a character that is not complete, and an end that may turn out
- * to be the beginning of a stop string. Special tokens are part of what stop strings are
- * looked for in, and told only where that is asked for; without them all that was told
- * is, put together, what kg_rollout_text gives for the finished answer.
+ * Held back are the bytes of an incomplete character, and an end that may be the
+ * beginning of a stop string. Stop strings are searched in text with special tokens,
+ * which are sent only on request. Without special tokens, the pieces sent add up to what
+ * kg_rollout_text gives for the finished completion.
  */
 #ifndef KG_SERVE_TEXT_H
 #define KG_SERVE_TEXT_H
@@ -13,16 +13,16 @@
 #include "text/tokenizer.h"
 
 struct kg_serve_text {
-    bool special;        /* tell special tokens, too */
+    bool special;        /* also send special tokens */
     struct kg_str raw;   /* owned; every token's bytes */
-    struct kg_str mask;  /* owned; one byte for each of raw: 1 when it is to be told */
-    struct kg_str ready; /* owned; to be told; an incomplete character may stay */
-    size_t passed;       /* bytes of raw that are in ready, or will never be */
+    struct kg_str mask;  /* owned; a byte for each of raw: 1 if it is to be sent */
+    struct kg_str ready; /* owned; to be sent; may end in an incomplete character */
+    size_t passed;       /* bytes of raw already handled */
 };
 void kg_serve_text_release(struct kg_serve_text *t); /* {0} is empty */
 
-/* Append the text that the newest token allows to tell.   finish: of the trajectory;
- * unless it is NONE, all that is left is told. */
+/* Appends the text that can be sent after the newest token. finish: of the trajectory;
+ * unless NONE, all remaining text is sent. */
 kg_status kg_serve_text_add(struct kg_str *out, struct kg_serve_text *t,
                             const struct kg_tokenizer *tok, int32_t token,
                             const char *const *stops, int n_stops,

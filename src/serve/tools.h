@@ -1,15 +1,13 @@
-/* Tool calls: what requests say of earlier ones, and those that an answer makes.
+/* Tool calls: those of earlier messages in a request, and those that a completion makes.
  *
- * One form is read out of answers, that of Hermes and Qwen:
- *
+ * One format is parsed, that of Hermes and Qwen:
  *   <tool_call>
  *   {"name": "...", "arguments": {...}}
  *   </tool_call>
- *
- * an object of these two keys and no other, once or several times, with white space alone
- * between and behind. An answer that ends so makes these calls, and what stands before
- * them is its content; any other answer is text and stays text. What begins like a call
- * and turns out to be none is content up to its closing tag.
+ * An object with exactly these keys, once or several times, separated and followed by
+ * white space only. A completion that ends so makes these calls, and the text before them
+ * is its content; any other completion is just text. Text that begins like a call but is
+ * none is content up to its closing tag.
  */
 #ifndef KG_SERVE_TOOLS_H
 #define KG_SERVE_TOOLS_H
@@ -22,41 +20,42 @@
 
 #include <stdbool.h>
 
-/* A reader of an answer that grows: each byte is looked at once, a call parsed once. */
+/* An incremental reader: each byte is read once, each call parsed once. */
 struct kg_tool_calls {
-    struct kg_json_doc *calls; /* (n) owned; they may yet turn out to be content */
+    struct kg_json_doc *calls; /* (n) owned; later text may turn them into content */
     size_t n, capacity;
-    size_t content_n; /* bytes at the front of the text that are content whatever follows;
-                       * behind them white space, calls, and what may become one */
-    size_t at;        /* bytes that are told apart: content, calls, white space */
-    size_t seen;      /* bytes of the call that begins at `at` that need no second look */
-    bool opened;      /* its brace is among them */
+    /* number of leading bytes that are certainly content; white space, calls and possible
+     * calls follow */
+    size_t content_n;
+    size_t at;   /* bytes classified: content, calls, white space */
+    size_t seen; /* bytes of the call at `at` that were already read */
+    bool opened; /* including its brace */
 };
 void kg_tool_calls_release(struct kg_tool_calls *c); /* {0} is empty */
 
-/* Read on: text is that of the last time with more behind it.   errors: ENOMEM */
+/* Continues: text is that of the last call with more appended.   errors: ENOMEM */
 kg_status kg_tool_calls_read(struct kg_tool_calls *c, const char *text, size_t n,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Read on to the end of a finished answer: calls are those that it ends with, content_n
- * the bytes before them, white space at their end left out; without calls all bytes.
+/* Reads to the end of a finished completion: calls are those at its end, content_n the
+ * bytes before them without trailing white space; without calls, all bytes.
  * errors: ENOMEM */
 kg_status kg_tool_calls_end(struct kg_tool_calls *c, const char *text, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The name that an object has, or NULL: a string that is not empty and has no NUL. */
+/* The name in an object if it is a string that is not empty and has no NUL; else NULL. */
 const char *kg_tool_name(const struct kg_json *object);
 const char *kg_tool_call_name(const struct kg_tool_calls *c, size_t i);
 const struct kg_json *kg_tool_call_arguments(const struct kg_tool_calls *c, size_t i);
 
-/* Whether the template writes calls in this form and the tags are text to the tokenizer:
- * then the model that it was made for means calls by them. Found out by rendering one.
+/* Whether the template writes calls in this format and the tags are plain text to the
+ * tokenizer; then the model uses this format. Tests it by rendering a call.
  * errors: ENOMEM */
 kg_status kg_tool_calls_known(bool *known, const struct kg_chat_template *chat,
                               const struct kg_tokenizer *tok,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* Append the tool_calls of a message as templates want them: as they are, but arguments
- * that are the text of an object become the object, and {} if they are absent, null or
- * text that is no JSON (empty, cut off).
+/* Appends the tool_calls of a message as templates need them: arguments that are the text
+ * of an object become the object; absent, null or malformed arguments (empty, truncated)
+ * become {}.
  * errors: EINVAL (arguments that are JSON of another kind), ENOMEM */
 kg_status kg_tool_calls_put(struct kg_str *out, const struct kg_json *calls,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -157,8 +157,8 @@ kg_status kg_task_env_check(const char *names, struct kg_err *err)
             found = found || (strncmp(*v, name, n) == 0 && (*v)[n] == '=');
         if (!found)
             return kg_fail(err, KG_EINVAL,
-                           "task.env: expected names of variables that are set, found "
-                           "'%.*s', which is not",
+                           "task.env: expected names of environment variables that are "
+                           "set, found '%.*s'",
                            (int)(n < 80 ? n : 80), name);
     }
     return KG_OK;
@@ -185,12 +185,12 @@ static kg_status open_pipes(struct kg_task_child *c, struct kg_err *err)
         int fds[2];
 
         if (pipe2(fds, O_CLOEXEC) != 0)
-            return kg_fail(err, KG_EIO, "expected a pipe to the grader, found: %s",
+            return kg_fail(err, KG_EIO, "cannot create a pipe to the grader: %s",
                            strerror(errno));
         c->ours[i] = fds[i == IN];
         c->theirs[i] = fds[i != IN];
         if (fcntl(c->ours[i], F_SETFL, O_NONBLOCK) != 0)
-            return kg_fail(err, KG_EIO, "expected a pipe to the grader, found: %s",
+            return kg_fail(err, KG_EIO, "cannot create a pipe to the grader: %s",
                            strerror(errno));
     }
     return KG_OK;
@@ -238,8 +238,8 @@ static kg_status start(struct kg_task_child *c, struct kg_err *err)
     if (failed)
         c->pid = 0;
     if (failed)
-        return kg_fail(err, KG_EIO, "expected to start '%.80s', found: %s",
-                       c->command.command, strerror(failed));
+        return kg_fail(err, KG_EIO, "cannot start '%.80s': %s", c->command.command,
+                       strerror(failed));
     kg_task_guard_tell(&c->guard, c->pid);
     return KG_OK;
 }
@@ -425,8 +425,8 @@ static kg_status serve(struct run *run, int wait_ms, bool *moved, struct kg_err 
 
     *moved = n > 0;
     if (n < 0 && errno != EINTR)
-        return kg_fail(err, KG_EIO, "'%.80s': expected to wait for it, found: %s",
-                       c->command.command, strerror(errno));
+        return kg_fail(err, KG_EIO, "'%.80s': cannot wait for it: %s", c->command.command,
+                       strerror(errno));
     if (n <= 0)
         return KG_OK;
     if (fds[IN].revents)

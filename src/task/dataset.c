@@ -251,8 +251,8 @@ kg_status kg_task_settle_repeated(struct kg_dataset *d, bool unique, struct kg_e
 void kg_dataset_warn_repeated(const struct kg_dataset *d, const char *key)
 {
     if (d->repeated > 0)
-        kg_log_warn("%s: %lld of %zu records repeat a problem of the file, and count as "
-                    "problems of their own; %s keeps the first of each",
+        kg_log_warn("%s: %lld of %zu records repeat a problem of the file and count as "
+                    "separate problems; %s keeps the first of each",
                     d->name, (long long)d->repeated, d->n, key);
 }
 

@@ -1,12 +1,13 @@
-/* Environments: what an episode talks to between turns of the model. One row of a table
- * per environment; the search agent is the first, a calculator the second.
+/* Environments: what an episode interacts with between turns of the model. One row of a
+ * table per environment: the search agent, the calculator.
  *
- * An environment never sees tokens and never changes what the model wrote: it reads the
- * text of one turn, written by the model alone, and answers with text that is tokenised
- * by itself and appended. What a tool returned cannot act, because nobody parses it.
- * An answer may come later: `step` says so, and `poll` delivers it while other episodes
- * decode. An observation is text that somebody else wrote: it is tokenised without
- * reading special tokens out of it.
+ * An environment never sees tokens and never changes model text: it reads the text of one
+ * turn and returns an observation, which is tokenised separately and appended. Only model
+ * text is parsed for actions, so tool output cannot act. Special tokens in an observation
+ * are not recognised, because it is untrusted text.
+ *
+ * An observation may come later: `step` says so, and `poll` delivers it while other
+ * episodes decode.
  */
 #ifndef KG_TASK_ENV_H
 #define KG_TASK_ENV_H
@@ -22,14 +23,14 @@
 
 struct kg_env_opts {
     const char *retriever;    /* search: an index file or http://HOST:PORT/retrieve */
-    struct kg_search_how how; /* search: by what an index finds */
-    int topk;                 /* search: passages for a query; 0: 3 */
-    bool stop_when_down;      /* a retriever that stays down: EIO stops the
-                            * run (it is resumed later); else an observation says so, and
-                            * is counted */
-    int timeout_ms;           /* search: of one try; 0: the retriever's default */
-    int tries;                /* search: 0: the retriever's default */
-    const char *wording;      /* search: see task/wording.h; NULL: the first */
+    struct kg_search_how how; /* search: how an index searches */
+    int topk;                 /* search: passages per query; 0: 3 */
+    /* if the retriever stays down: true fails with EIO (the run can be resumed later),
+     * false gives an observation that says so, and counts it */
+    bool stop_when_down;
+    int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
+    int tries;           /* search: 0: the retriever's default */
+    const char *wording; /* search: see task/wording.h; NULL: the first */
 };
 /* What can be said of it, for recipes and suites: rows over a struct S, as
  * KG_SAMPLING_ROWS. */
@@ -81,42 +82,42 @@ struct kg_env_opts {
 
 enum kg_env_next {
     KG_ENV_DONE,    /* the episode is over */
-    KG_ENV_OBSERVE, /* `observation` is there: append it and go on */
+    KG_ENV_OBSERVE, /* `observation` is set: append it and continue */
     KG_ENV_WAIT     /* poll will deliver the observation */
 };
 
 struct kg_env_turn {
-    uint64_t episode; /* any number; given back by poll */
+    uint64_t episode; /* any number; returned by poll */
     const struct kg_record *record;
-    /* what the model wrote in this turn, special tokens left out: up to and with the stop
-     * string, and what its last token brings behind it */
+    /* the model's text of this turn without special tokens, up to the end of the token
+     * that completes the stop string */
     const char *text;
     size_t n;
     int turn;  /* from 0 */
-    bool last; /* no turn follows: an action is read and counted, not carried out */
-    /* the model was cut off by its token limit in this turn */
+    bool last; /* the last turn: actions are parsed and counted but not executed */
+    /* the token limit ended this turn */
     bool truncated;
 };
 
 struct kg_env_result {
     enum kg_env_next next;
-    bool valid;    /* the turn held a legal action */
-    bool answered; /* the action was an answer: the episode finished by itself */
+    bool valid;    /* the turn has a legal action */
+    bool answered; /* the action was a final answer, which ends the episode */
     bool called;   /* a tool was called */
-    bool failed;   /* the tool could not answer; the observation says so */
+    bool failed;   /* the tool failed; the observation says so */
 };
 
-/* What the tools of a run did, counted from `open`. */
+/* Counters of a run's tools since `open`. */
 struct kg_env_stats {
-    int64_t calls;    /* of the model */
-    int64_t requests; /* that left this process */
-    int64_t cached;   /* calls answered without one */
+    int64_t calls;    /* tool calls of the model */
+    int64_t requests; /* requests sent out of this process */
+    int64_t cached;   /* calls served without a request */
     int64_t retries;
-    int64_t failed; /* calls that no tool answered: each was an error observation */
-    double seconds; /* waited for answers, summed over calls */
+    int64_t failed; /* failed calls, each with an error observation */
+    double seconds; /* waiting time, summed over calls */
 };
 
-/* Delivered by poll: the observation of an episode that waited. */
+/* Delivered by poll: the observation of a waiting episode. */
 struct kg_env_delivery {
     uint64_t episode;
     const char *observation; /* borrowed during the callback */
@@ -129,23 +130,22 @@ typedef kg_status (*kg_env_deliver_fn)(void *user, const struct kg_env_delivery 
 struct kg_env_row {
     const char *name;
     const char *help;
-    const char *const *stops; /* (n_stops) strings that end a turn of the model */
+    const char *const *stops; /* (n_stops) strings that end a model turn */
     int n_stops;
-    /* state: owned by the caller, closed by `close` */
+    /* state: owned by the caller, freed by `close` */
     kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
     void (*close)(void *state);
-    /* Read a turn. observation: appended to when the result is OBSERVE. */
+    /* Reads a turn. observation: appended to if the result is OBSERVE. */
     kg_status (*step)(struct kg_env_result *result, struct kg_str *observation,
                       void *state, const struct kg_env_turn *turn, struct kg_err *err);
-    /* NULL for environments that never wait. Returns as soon as one was delivered,
-     * nothing waits, or timeout_ms has passed. */
+    /* NULL for environments that never wait. Returns when at least one observation was
+     * delivered, nothing is waiting, or timeout_ms has passed. */
     kg_status (*poll)(void *state, int timeout_ms, kg_env_deliver_fn deliver, void *user,
                       struct kg_err *err);
-    void (*stats)(struct kg_env_stats *out,
-                  const void *state); /* NULL: nothing counted */
+    void (*stats)(struct kg_env_stats *out, const void *state); /* NULL: no counters */
 };
 
-/* Table ended by a row with name NULL; look-up lists the valid names on failure. */
+/* A table ended by a row with name NULL; a failed look-up lists the valid names. */
 const struct kg_env_row *kg_env_table(void);
 kg_status kg_env_find(const struct kg_env_row **row, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;

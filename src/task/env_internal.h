@@ -1,5 +1,5 @@
-/* What the files of environments share: the rows' functions, and where the search row
- * asks. */
+/* Shared by the files of environments: functions of the rows, and the source of
+ * passages. */
 #ifndef KG_TASK_ENV_INTERNAL_H
 #define KG_TASK_ENV_INTERNAL_H
 
@@ -7,8 +7,8 @@
 #include "task/action.h"
 #include "task/env.h"
 
-/* Passages come from here: a retriever, or a double in a test. `self` is owned by the
- * environment once it was created and closed by `close`. */
+/* A source of passages: a retriever, or a test double. After a successful create the
+ * environment owns `self`, freed by `close`. */
 struct kg_env_source {
     void *self;
     kg_status (*ask)(void *self, const char *query, size_t n, uint64_t ticket,
@@ -20,7 +20,7 @@ struct kg_env_source {
 };
 
 /* ---- search: see struct kg_env_row ---- */
-/* errors: ENOMEM (self is closed) */
+/* errors: ENOMEM (self is closed then) */
 kg_status kg_env_search_create(void **state, const struct kg_env_source *source,
                                const struct kg_env_opts *opts,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -44,11 +44,11 @@ kg_status kg_env_calculator_step(struct kg_env_result *result, struct kg_str *ob
 void kg_env_calculator_stats(struct kg_env_stats *out, const void *state);
 
 /* ---- shared ---- */
-/* Reads a turn as every environment does. A legal answer ends the episode, and so does
- * the last turn; a turn without a legal action gets a remark that names both formats,
- * with `inside` for what stands between the tool's tags, or the one given.
- * result: called is set when the tool is to be called with action; the caller then says
- * what is next */
+/* Reads a turn, for every environment. A legal answer ends the episode, and so does the
+ * last turn. A turn without a legal action gets an observation that explains both
+ * formats, naming the contents of the tool's tags `inside`; or the given remark. result:
+ * called is set if the tool must be called with action; then the caller decides what is
+ * next */
 kg_status kg_env_read_turn(struct kg_env_result *result, struct kg_action *action,
                            struct kg_str *observation, const struct kg_action_tags *tags,
                            const char *inside, const char *remark,

@@ -119,8 +119,7 @@ static kg_status on_answer(void *user, const struct kg_retrieved *a, struct kg_e
     struct kg_env_delivery d = {.episode = a->ticket, .failed = a->failed};
 
     if (a->failed && s->stop_when_down)
-        return kg_fail(err, KG_EIO,
-                       "search: expected an answer of the retriever, found none: %s",
+        return kg_fail(err, KG_EIO, "search: the retriever failed: %s",
                        a->reason ? a->reason : "no reason given");
     s->failed += a->failed;
     KG_TRY(put_observation(&s->observation, a, err));

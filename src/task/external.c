@@ -29,7 +29,7 @@ kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts 
 {
     if ((!opts->command || !*opts->command) && !opts->rewards)
         return kg_fail(err, KG_EINVAL,
-                       "task external: expected a command that grades, found none");
+                       "task external: expected a grading command, found none");
     return kg_task_read(d, path, opts, false, err);
 }
 
@@ -82,7 +82,7 @@ static kg_status keep_number(struct kg_grade *g, const struct kg_task_opts *opts
 
     KG_TRY(check_key(key, err));
     if (!(fabs(x) <= MAX_FURTHER))
-        return kg_fail(err, KG_EFORMAT, "expected %s of at most %g in size, found %g",
+        return kg_fail(err, KG_EFORMAT, "expected %s of magnitude at most %g, found %g",
                        key, MAX_FURTHER, x);
     if (!opts->further)
         return KG_OK;
@@ -122,7 +122,7 @@ static kg_status read_score(struct kg_grade *g, const struct kg_json *answer,
                        (int)(n < 80 ? n : 80), line);
     if (fabs(kg_json_real(score, 0)) > MAX_SCORE)
         return kg_fail(err, KG_EFORMAT,
-                       "expected a score of at most %g in size, found %g", MAX_SCORE,
+                       "expected a score of magnitude at most %g, found %g", MAX_SCORE,
                        kg_json_real(score, 0));
     if (correct && kg_json_type(correct) != KG_JSON_BOOL &&
         kg_json_type(correct) != KG_JSON_NULL)

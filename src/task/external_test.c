@@ -332,11 +332,11 @@ static void names_and_sizes_of_further_numbers_are_checked(void **state)
         {"\"\":1", "found ''"},
         {"\"val/x\":true", "found 'val/x'"},
         {"\"a2345678901234567890123456789012\":1", "up to 31 letters"},
-        {"\"big\":1e101", "expected big of at most 1e+100"},
+        {"\"big\":1e101", "expected big of magnitude at most 1e+100"},
         {"\"correct\":1", "expected correct as true or false"},
         {"\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,"
          "\"j\":1,\"k\":1,\"l\":1,\"m\":1,\"n\":1,\"o\":1,\"p\":1,\"q\":1",
-         "found another, 'q'"},
+         "found one more, 'q'"},
     };
     char command[256];
 
@@ -658,7 +658,7 @@ static void the_environment_is_passed_by_name(void **state)
     assert_true(grades[0].reward == 157);
     opts.env = "KG_TOKEN,KG_TOKE";
     assert_int_equal(grade_by(&opts, "r", 1), KG_EINVAL);
-    says("'KG_TOKE', which is not");
+    says("that are set, found 'KG_TOKE'");
     assert_int_equal(kg_task_grader_open(&opts.running, &opts, &err), KG_EINVAL);
 }
 

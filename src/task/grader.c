@@ -78,8 +78,8 @@ static bool is_single(const struct kg_task_grader *g)
 
 static void note_single(struct kg_task_grader *g)
 {
-    kg_log_info("'%.80s': takes one batch, so it is started for each; a grader that "
-                "answers line by line, and flushes each, stays",
+    kg_log_info("'%.80s': handles one batch, so it is started for each; a grader that "
+                "writes and flushes a line per input line keeps running",
                 g->command.command);
     g->to_the_end = true;
 }
@@ -101,7 +101,7 @@ static void bury(struct kg_task_grader *g)
         note_single(g);
         return;
     }
-    kg_log_warn("a grader is started anew after %lld batches: %s", (long long)g->served,
+    kg_log_warn("restarting a grader after %lld batches: %s", (long long)g->served,
                 status == KG_OK ? "it ended" : why.message);
     g->stats.restarts++;
 }

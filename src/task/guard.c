@@ -79,7 +79,7 @@ kg_status kg_task_guard_start(struct kg_task_guard *g, struct kg_err *err)
     *g = (struct kg_task_guard){.fd = -1};
     make_mark(g);
     if (pipe2(fds, O_CLOEXEC) != 0)
-        return kg_fail(err, KG_EIO, "expected a pipe to the grader's guard, found: %s",
+        return kg_fail(err, KG_EIO, "cannot create a pipe to the grader's guard: %s",
                        strerror(errno));
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attr);
@@ -92,8 +92,7 @@ kg_status kg_task_guard_start(struct kg_task_guard *g, struct kg_err *err)
         return KG_OK;
     g->pid = 0;
     kg_task_guard_end(g);
-    return kg_fail(err, KG_EIO, "expected to start the grader's guard, found: %s",
-                   strerror(failed));
+    return kg_fail(err, KG_EIO, "cannot start the grader's guard: %s", strerror(failed));
 }
 
 /* A guard that is gone (somebody killed it) is missed at the end of kedge alone. */

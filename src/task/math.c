@@ -238,11 +238,10 @@ kg_status kg_task_check_excluded(const struct kg_task_opts *opts, struct kg_err 
 
     for (size_t i = 0; (name = next_name(&at, &len)); i++)
         if (!opts->excluded[i])
-            return kg_fail(
-                err, KG_EINVAL,
-                "%s: expected names of records of task math (ids, else lines), "
-                "found '%.*s', which none has",
-                key_of(opts), len < 80 ? (int)len : 80, name);
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected ids (or lines) of records of task math, found "
+                           "'%.*s', which no record has",
+                           key_of(opts), len < 80 ? (int)len : 80, name);
     return KG_OK;
 }
 
@@ -319,12 +318,12 @@ static kg_status fail_golds(const struct failures *f, const struct kg_dataset *d
     bool more = f->n > NAMED, fits = strlen(before) < sizeof f->names / 2;
     const char *names = fits ? before : "";
 
-    return kg_fail(err, KG_EFORMAT,
-                   "%s: expected gold answers that grade themselves right, found %zu "
-                   "that do not; to leave them out%s: %s=\"%s%s%s%s\", or bad_golds=drop "
-                   "for all such",
-                   d->name, f->n, fits ? "" : ", add to", key_of(opts), names,
-                   *names ? "," : "", f->names, more ? ",..." : "");
+    return kg_fail(
+        err, KG_EFORMAT,
+        "%s: expected gold answers that are graded as right, found %zu that are not; to "
+        "drop them%s: %s=\"%s%s%s%s\", or bad_golds=drop for all of them",
+        d->name, f->n, fits ? "" : ", add to", key_of(opts), names, *names ? "," : "",
+        f->names, more ? ",..." : "");
 }
 
 static kg_status check_golds(struct kg_dataset *d, const struct kg_task_opts *opts,

@@ -189,7 +189,7 @@ static void a_gold_answer_that_fails_stops_the_run(void **state)
     (void)state;
     write_file(FILE_TEXT);
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "found 2 that do not"));
+    assert_non_null(strstr(err.message, "found 2 that are not"));
     assert_non_null(strstr(err.message, "task.exclude=\"b,5\""));
     opts.grader = "mathd";
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
@@ -198,7 +198,7 @@ static void a_gold_answer_that_fails_stops_the_run(void **state)
     opts.exclude = "a,b";
     opts.exclude_key = "--exclude";
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "found 1 that do not; to leave them out: "
+    assert_non_null(strstr(err.message, "found 1 that are not; to drop them: "
                                         "--exclude=\"a,b,5\""));
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
@@ -259,9 +259,8 @@ static void a_name_that_no_record_has_is_refused(void **state)
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_OK);
     kg_dataset_release(&d);
     assert_int_equal(kg_task_check_excluded(&opts, &err), KG_EINVAL);
-    assert_string_equal(err.message, "task.exclude: expected names of records of task "
-                                     "math (ids, else lines), found 'nope', which none "
-                                     "has");
+    assert_string_equal(err.message, "task.exclude: expected ids (or lines) of records "
+                                     "of task math, found 'nope', which no record has");
     write_file("{\"id\":\"nope\",\"problem\":\"p\",\"answer\":\"1\"}\n"
                "{\"problem\":\"q\",\"answer\":\"1\"}\n");
     assert_int_equal(kg_task_load(&d, row(), &opts, path, &err), KG_OK);
@@ -361,7 +360,7 @@ static void golds_in_parquet_are_checked_too(void **state)
     opts.grader = "default";
     snprintf(file, sizeof file, "../shared/data/math/raw/deepscaler_sub_1209.parquet");
     assert_int_equal(kg_task_load(&d, row(), &opts, file, &err), KG_EFORMAT);
-    assert_non_null(strstr(err.message, "found 2 that do not; to leave them out: "
+    assert_non_null(strstr(err.message, "found 2 that are not; to drop them: "
                                         "task.exclude=\"266,1188\""));
 }
 

@@ -1,13 +1,13 @@
 /* Rewards of question answering: SQuAD's metrics, Search-R1's extraction and format.
  *
- * A metric is a row of a table. Texts are normalised first: lower case, ASCII punctuation
- * out, the words a, an, the out, white space collapsed; all of it as Python's str and re
- * do it, because that is what published numbers were made with. Several gold answers are
- * alternatives, the best counts.
+ * A metric is a row of a table. Texts are normalised first: lower case; no ASCII
+ * punctuation; no words a, an, the; white space collapsed. All of it behaves as Python's
+ * str and re, with which the published numbers were made. With several gold answers the
+ * best score counts.
  *
- * An episode is read through its spans: answers and tags from what the model wrote,
- * passages from what a tool returned, so that tags inside a passage mean nothing. Any
- * bytes are a text; time is linear in them (n log n for F1).
+ * An episode is read through its spans: answers and tags from model text, passages from
+ * tool output, so tags inside a passage mean nothing. Input may be any bytes; the time is
+ * linear (n log n for F1).
  */
 #ifndef KG_TASK_QA_H
 #define KG_TASK_QA_H
@@ -25,7 +25,7 @@ struct kg_qa_text {
     size_t n;
 };
 
-/* Append the normalised text.   errors: ENOMEM */
+/* Appends the normalised text.   errors: ENOMEM */
 kg_status kg_qa_normalise(struct kg_str *out, const char *text, size_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
@@ -33,7 +33,7 @@ kg_status kg_qa_normalise(struct kg_str *out, const char *text, size_t n,
 struct kg_qa_metric {
     const char *name;
     const char *help;
-    bool exact; /* the score is 0 or 1 and says whether the answer is right */
+    bool exact; /* the score is 0 or 1: wrong or right */
     /* of a normalised prediction and gold answer, in 0..1 */
     kg_status (*score)(double *score, struct kg_qa_text prediction,
                        struct kg_qa_text gold, struct kg_err *err);
@@ -41,36 +41,36 @@ struct kg_qa_metric {
 const struct kg_qa_metric *kg_qa_metrics(void); /* ended by a row with name NULL */
 kg_status kg_qa_metric_find(const struct kg_qa_metric **metric, const char *name,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The best over the gold answers.   errors: ENOMEM */
+/* The best score over the gold answers.   errors: ENOMEM */
 kg_status kg_qa_score(double *score, const struct kg_qa_metric *metric,
                       struct kg_qa_text prediction, const struct kg_qa_text *golds,
                       size_t n_golds, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- an episode, or a text ---- */
 struct kg_qa_episode {
-    /* what stands before the model's first word; NULL: nothing. Counts with `pairs` 2 */
+    /* text before the model's first; NULL: none. Used if `pairs` is 2 */
     const char *prompt;
     size_t prompt_n;
     const struct kg_span *spans; /* (n_spans) */
     size_t n_spans;
 };
 
-/* What is inside the last complete <answer> pair of the model's words, trimmed. pairs 2:
- * only when there are at least two, those of the prompt counted: Search-R1's rule, whose
- * prompt shows one.   returns false, *answer empty: there is none */
+/* The trimmed contents of the last complete <answer> pair in the model's text. pairs 2:
+ * only if there are at least two, counting the prompt's (Search-R1's rule, whose prompt
+ * shows one).   returns false with *answer empty if there is none */
 bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int pairs);
 
-/* Whether the episode is  think (search information think)* answer  with nothing but
- * white space between. */
+/* Whether the episode is think (search information think)* answer, with only white space
+ * in between. */
 bool kg_qa_is_valid(const struct kg_qa_episode *e);
-/* The same of one text in which passages stand between <information> tags. Where it holds
- * a prompt, what follows the first "<|im_start|>assistant" is judged.   marker: without
- * that mark nothing is valid, as published */
+/* The same for a single text with passages in <information> tags. If it contains a
+ * prompt, only the text after the first "<|im_start|>assistant" is judged. marker: a text
+ * without that mark is invalid, as published */
 bool kg_qa_is_valid_text(const char *text, size_t n, bool marker);
 
-/* Whether a tool's span is passages and not a remark. */
+/* Whether a tool's span contains passages rather than a remark. */
 bool kg_qa_is_information(const struct kg_span *s);
-/* Whether a gold answer stands in a passage that was retrieved, both normalised.
+/* Whether a retrieved passage contains a gold answer, both normalised.
  * errors: ENOMEM */
 kg_status kg_qa_is_retrieved(bool *yes, const struct kg_qa_episode *e,
                              const struct kg_qa_text *golds, size_t n_golds,
@@ -79,8 +79,8 @@ kg_status kg_qa_is_retrieved_text(bool *yes, const char *text, size_t n,
                                   const struct kg_qa_text *golds, size_t n_golds,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Search-R1's format reward, where s, f, r are the scores of structure, of a final answer
- * and of retrieval (struct kg_qa_format):
+/* Search-R1's format reward. s, f, r are the scores of structure, final answer and
+ * retrieval (struct kg_qa_format):
  *   right answer:  valid 1,                 else 1 - s
  *   wrong answer:  valid s (+ r retrieved), else f
  *   no answer:     valid s (+ r retrieved), else 0

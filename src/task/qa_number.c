@@ -67,7 +67,7 @@ static kg_status split_answer(struct kg_record *r, const struct kg_dataset *d,
     }
     if (!kg_task_number_only(&number, marked, len))
         return kg_fail(
-            err, KG_EFORMAT, "%s: %s %lld: expected one number behind ####, found '%.*s'",
+            err, KG_EFORMAT, "%s: %s %lld: expected one number after ####, found '%.*s'",
             d->name, d->unit, (long long)r->line, (int)(len < 60 ? len : 60), marked);
     return kg_task_split_answer(r, number.text, strlen(number.text), err);
 }

@@ -61,7 +61,7 @@ static kg_status open_external(struct part *p, const char *command,
     p->opts.command = own;
     if (!*own)
         return kg_fail(err, KG_EINVAL,
-                       "expected a command behind external, found none for %s", p->name);
+                       "expected a command after external, found none for %s", p->name);
     return kg_task_grader_open(&p->opts.running, &p->opts, err);
 }
 
@@ -86,7 +86,7 @@ static kg_status open_part(struct kg_task_rewards *r, const char *spec, double w
     if (kg_task_is_external(p->row))
         return open_external(p, grader + n, opts, err);
     if (grader[n])
-        return kg_fail(err, KG_EINVAL, "expected nothing behind task %s, found '%.80s'",
+        return kg_fail(err, KG_EINVAL, "expected nothing after task %s, found '%.80s'",
                        task, grader + n);
     return KG_OK;
 }
@@ -203,7 +203,7 @@ static kg_status check_command(struct kg_opt_list specs,
     if (!command || !*command)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "%s: none of %s is NAME=external alone, so nothing would run it; "
+                   "%s: no entry of %s is just NAME=external, so nothing would run it; "
                    "expected none, found '%.80s'",
                    keys->command, keys->rewards, command);
 }

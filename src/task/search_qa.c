@@ -243,8 +243,8 @@ kg_status kg_task_search_qa_load(struct kg_dataset *d, const struct kg_task_opts
         empties += empty;
     }
     if (empties)
-        kg_log_warn("%s: %zu records have a gold answer of which normalisation leaves "
-                    "nothing (first: %s %lld): an empty answer is right there",
+        kg_log_warn("%s: %zu records have a gold answer that is empty after "
+                    "normalisation (first: %s %lld): an empty answer is graded as right",
                     d->name, empties, d->unit, (long long)first);
     return KG_OK;
 }

@@ -1,34 +1,34 @@
-/* What the files of task/ share: the functions behind the rows, draws of generators,
- * exact numbers in text. */
+/* Shared by the files of task/: the functions of the rows, draws of generators, exact
+ * numbers in text. */
 #ifndef KG_TASK_TASK_INTERNAL_H
 #define KG_TASK_TASK_INTERNAL_H
 
 #include "base/rng.h"
 #include "task/task.h"
 
-/* kg_dataset_read with the columns of opts. */
+/* kg_dataset_read with the columns named in opts. */
 kg_status kg_task_read(struct kg_dataset *d, const char *path,
                        const struct kg_task_opts *opts, bool need_answer,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* Its two steps, between which a task may mark records as excluded: all records, then
- * those that repeat a problem counted or dropped. Of equal ones the first that is not
- * excluded is kept, else the first. */
+/* Its two steps, between which a task may mark records as excluded. read_all reads all
+ * records. settle_repeated counts or drops repeated problems; among equal records it
+ * keeps the first that is not excluded, else the first. */
 kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
                            const struct kg_task_opts *opts, bool need_answer,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_settle_repeated(struct kg_dataset *d, bool unique,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether a record asks a question: text, or a conversation of one message of text. */
+/* Whether the prompt is a question: text, or a single message of text. */
 bool kg_task_has_question(const struct kg_record *r);
-/* What it asks becomes text, which is taken (also on failure); a conversation says it in
- * its message. */
+/* Replaces the question by text, which is taken (also on failure); in a conversation it
+ * replaces the message's content. */
 kg_status kg_task_set_question(struct kg_record *r, char *text,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* What a record's answer holds behind a marker becomes its ground truth; the whole answer
- * its worked solution, unless it has one. */
+/* Sets the ground truth to the part of a record's answer after a marker, and the worked
+ * solution, if there is none, to the whole answer. */
 kg_status kg_task_split_answer(struct kg_record *r, const char *truth, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
@@ -87,27 +87,27 @@ kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,
                              struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_task_external_load(struct kg_dataset *d, const struct kg_task_opts *opts,
                                 const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* All items by one run of opts->command. */
+/* Grades all items by one run of opts->command. */
 kg_status kg_task_external_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                  const struct kg_grade_item *items, size_t n,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* By opts->rewards.   opts: of the call; its `undecided` is that of every part */
+/* Grades by opts->rewards. opts: of the call; its `undecided` applies to every reward */
 kg_status kg_task_rewards_grade(struct kg_grade *grades, const struct kg_task_opts *opts,
                                 const struct kg_grade_item *items, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* errors: EINVAL (no command, no time) */
+/* errors: EINVAL (no command, no timeout) */
 kg_status kg_task_external_check(const struct kg_task_opts *opts,
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- child processes ---- */
 struct kg_task_command {
     const char *command; /* run by sh -c in a process group of its own */
-    /* names "A,B" of variables that it gets besides the usual ones; NULL: none */
+    /* names "A,B" of environment variables besides the usual ones; NULL: none */
     const char *env;
-    int timeout_ms; /* for a batch; then it is killed with all it started */
+    int timeout_ms; /* for a batch; then the process and all that it started are killed */
 };
-/* errors: EINVAL (a name of a variable that is not set) */
+/* errors: EINVAL (a named variable is not set) */
 kg_status kg_task_env_check(const char *names, struct kg_err *err) KG_MUST_CHECK;
 
 struct kg_task_child;
@@ -116,40 +116,41 @@ kg_status kg_task_child_start(struct kg_task_child **child,
                               const struct kg_task_command *command,
                               struct kg_err *err) KG_MUST_CHECK;
 struct kg_task_talk {
-    const char *input; /* all of the standard input */
+    const char *input; /* the whole standard input */
     size_t input_n;
-    size_t lines;      /* of answers that are waited for */
-    size_t max_output; /* bytes of answers */
-    bool end;          /* the input ends behind this, and the child with it */
-    /* one that has read everything and says nothing for a while has its input ended */
+    size_t lines;      /* number of output lines expected */
+    size_t max_output; /* maximum bytes of output */
+    bool end;          /* close its input after this; the child then ends */
+    /* close the input of a child that has read everything and stays silent for a while */
     bool patient;
 };
-/* Feed it, and append what it writes: until there are enough lines, or it has ended.
- * errors: ETIMEOUT (with the last line of its standard error), EFORMAT (more than
- * max_output), EIO, EINTERRUPTED (a stop was asked for, and it took its time) */
+/* Writes the input and appends the output until there are enough lines, or the child has
+ * ended.
+ * errors: ETIMEOUT (with the last line of its stderr), EFORMAT (more than max_output),
+ * EIO, EINTERRUPTED (a stop was requested and the child was slow) */
 kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
                             const struct kg_task_talk *talk,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Append what it has written without having been asked, or writes within wait_ms. */
+/* Appends output that was not requested, already written or written within wait_ms. */
 kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
                              const struct kg_task_talk *talk, int wait_ms,
                              struct kg_err *err) KG_MUST_CHECK;
 bool kg_task_child_ended(const struct kg_task_child *child);
 bool kg_task_child_listens(const struct kg_task_child *child); /* its input is open */
-bool kg_task_child_is_done(const struct kg_task_child *child); /* we have ended it */
-/* Kill what is left of it and all that it started, and free it; NULL is allowed. */
+bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge has ended it */
+/* Kills the process and all that it started, and frees it; NULL is allowed. */
 void kg_task_child_kill(struct kg_task_child *child);
-/* The same for one that has ended.   errors: EIO (its exit status is not 0: with the last
- * line of its standard error) */
+/* The same for a child that has ended.   errors: EIO (its exit status is not 0: with the
+ * last line of its stderr) */
 kg_status kg_task_child_end(struct kg_task_child *child, struct kg_err *err);
 
-/* Ask a program that stays. */
+/* Sends a batch to a persistent program. */
 kg_status kg_task_grader_ask(struct kg_str *out, struct kg_task_grader *grader,
                              const struct kg_task_talk *talk,
                              struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- generators ---- */
-/* Draws of one attempt at one problem, counted: the k-th is a function of seed, index,
+/* Random draws of one attempt at one problem: the k-th is a function of seed, index,
  * attempt, level and k. */
 struct kg_task_draw {
     struct kg_rng_key key;
@@ -159,9 +160,9 @@ struct kg_task_draw {
 };
 uint64_t kg_task_draw_below(struct kg_task_draw *draw, uint64_t n);
 
-/* A level of a generator makes one problem. problem: canonical text by which train and
- * held-out are told apart; the record's strings are appended to the kg_strs. faulty: the
- * solution must have a wrong step. */
+/* A level of a generator makes one problem. The record's strings are appended to the
+ * kg_strs. problem: canonical text, whose hash separates training from held-out problems.
+ * faulty: the solution must have a wrong step. */
 struct kg_task_made {
     struct kg_str prompt;
     struct kg_str ground_truth;
@@ -172,10 +173,10 @@ struct kg_task_level {
     const char *name;
     kg_status (*make)(struct kg_task_made *out, struct kg_task_draw *draw,
                       const void *level, bool faulty, struct kg_err *err);
-    const void *data; /* handed to make */
+    const void *data; /* passed to make */
 };
-/* opts->count problems of opts->level ("a+b" takes turns) into d.
- * errors: EINVAL (count, fault rate, a level that the table lacks), ENOMEM */
+/* Generates opts->count problems of opts->level ("a+b" alternates) into d.
+ * errors: EINVAL (count, fault rate, unknown level), ENOMEM */
 kg_status kg_task_generate(struct kg_dataset *d, const char *task,
                            const struct kg_task_level *levels,
                            const struct kg_task_opts *opts,
@@ -187,21 +188,21 @@ enum { KG_TASK_NUMBER_BYTES = 96 };
  * optional fraction without trailing zeros. */
 struct kg_task_number {
     char text[KG_TASK_NUMBER_BYTES];
-    bool overflow; /* longer than the text holds: equal to nothing */
+    bool overflow; /* too long for the text: equals nothing */
 };
 bool kg_task_number_same(const struct kg_task_number *a, const struct kg_task_number *b);
-/* Append it; nothing for one that equals nothing. */
+/* Appends the number; nothing if it overflowed. */
 kg_status kg_task_number_put(struct kg_str *out, const struct kg_task_number *number,
                              struct kg_err *err) KG_MUST_CHECK;
-/* `same` of tasks whose answers are numbers in canonical form: equal texts. */
+/* kg_task_row.same for tasks whose answers are canonical numbers: compares the texts. */
 kg_status kg_task_number_same_text(bool *same, const struct kg_task_opts *opts,
                                    const char *a, const char *b,
                                    struct kg_err *err) KG_MUST_CHECK;
-/* The only number of the text.   returns false when there is none or more than one */
+/* The only number in the text.   returns false if there is none or more than one */
 bool kg_task_number_only(struct kg_task_number *out, const char *text, size_t n);
 bool kg_task_number_last(struct kg_task_number *out, const char *text, size_t n);
-/* What stands behind the last "####", up to the end of its line.   returns NULL when
- * there is no such marker */
+/* The text after the last "####", to the end of its line.   returns NULL if there is no
+ * marker */
 const char *kg_task_after_marker(const char *text, size_t n, size_t *len);
 
 #endif

@@ -1,4 +1,4 @@
-/* The backend contract: every operation of the model, typed, over row-major matrix views.
+/* The backend contract: all operations of a model, typed, over row-major matrix views.
  *
  * Three nouns. A backend is a table of functions; a buffer is memory of that backend; an
  * operation is a kg_op_* function, which checks shapes and dtypes once (op.c) and calls
@@ -28,22 +28,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Where what a pointer points to lies. kg_mat.data, kg_vec.data, kg_ivec.data and
- * kg_attn.seqs are memory of the backend, and carry their lengths, as is what draws are
- * made by. All else is the host's: the arguments themselves, and the head's arrays of a
- * few numbers a row. */
+/* Memory spaces: kg_mat.data, kg_vec.data, kg_ivec.data, kg_attn.seqs and the arrays of
+ * draws point to backend memory and carry their lengths. All else is on the host: the
+ * arguments themselves, and the head's arrays of a few numbers per row. */
 
-/* n fp32: weights of norms, biases, what a forward keeps, slabs of an optimizer. Never
- * owns. */
+/* n fp32 values: weights of norms, biases, values kept by a forward, slabs of an
+ * optimizer. Never owns. */
 struct kg_vec {
-    float *data; /* NULL: none, where that is allowed */
+    float *data; /* NULL: absent, if allowed */
     int64_t n;
 };
 static inline struct kg_vec kg_vec(float *data, int64_t n)
 {
     return (struct kg_vec){data, n};
 }
-/* n ids or positions. Never owns, never written. */
+/* n ids or positions. Never owns; never written. */
 struct kg_ivec {
     const int32_t *data;
     int64_t n;
@@ -53,22 +52,22 @@ static inline struct kg_ivec kg_ivec(const int32_t *data, int64_t n)
     return (struct kg_ivec){data, n};
 }
 
-/* How the elements of a matrix lie. Weights that products read lie as their backend reads
- * them best (kg_weights); the CPU in panels: sixteen rows together, whose steps (single
- * fp32, pairs of bf16) stand side by side, so that a product reads them as they come. A
- * row of bf16 is padded by zeros to KG_PRODUCT_BLOCK, the last panel to sixteen rows.
- * kg_op_cast packs and unpacks. */
+/* Layout of a matrix. Weights in products use the layout that their backend reads best
+ * (kg_weights); on the CPU this is panels: sixteen rows interleaved step by step (a step
+ * is one fp32 or a pair of bf16), so that a product reads memory sequentially. Rows of
+ * bf16 are zero-padded to KG_PRODUCT_BLOCK, the last panel to sixteen rows. kg_op_cast
+ * packs and unpacks. */
 enum kg_layout {
     KG_ROWS, /* row r at data + r*stride elements */
-    /* dword (r%16) of the sixteen dwords of step s at data + r/16*16*stride elements:
-     * elements 2s and 2s+1 of row r in bf16, element s in fp32 */
+    /* dword (r%16) of step s is at data + r/16*16*stride elements plus sixteen dwords per
+     * step; it holds elements 2s and 2s+1 of row r in bf16, element s in fp32 */
     KG_PANELS,
-    /* the same, but the sixteen steps of a block of bf16 are eight of its even elements
-     * and then eight of its odd ones, of each pair the earlier in the upper half: what
-     * the chains of kg_matmul_kind read without taking pairs apart */
+    /* the same, but the sixteen steps of a bf16 block hold first its even elements in
+     * eight steps, then its odd ones in eight; the earlier of a pair is in the upper
+     * half. The chains of kg_matmul_kind read them without unpacking */
     KG_SPLIT_PANELS,
 };
-/* rows of a panel; factors of a product that are summed as one, see kg_matmul_kind */
+/* KG_PANEL: rows per panel; others: factors summed as a unit, see kg_matmul_kind */
 enum { KG_PANEL = 16, KG_PRODUCT_CHUNK = 1024, KG_PRODUCT_BLOCK = 32 };
 
 /* A view: rows x cols elements. Never owns. */
@@ -86,7 +85,7 @@ static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows
 {
     return (struct kg_mat){data, dtype, rows, cols, cols, KG_ROWS};
 }
-/* Panels of this layout in kg_panels_bytes of 64-byte aligned memory. */
+/* A view of panels in kg_panels_bytes of 64-byte aligned memory. */
 static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
                                       enum kg_dtype dtype, int64_t rows, int64_t cols)
 {
@@ -98,8 +97,8 @@ static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
 uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols);
 /* Rows [first, first+n) of m; of panels, first is a multiple of KG_PANEL. */
 struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n);
-/* dst <- n elements of m in m's dtype from element `first`, counted row by row, whatever
- * the layout. For files and tests: one element at a time. */
+/* dst <- n elements of m in m's dtype from element `first`, in row-major order for any
+ * layout. For files and tests: one element at a time. */
 void kg_mat_read(void *dst, struct kg_mat m, int64_t first, int64_t n);
 void kg_mat_write(struct kg_mat m, const void *src, int64_t first, int64_t n);
 
@@ -112,44 +111,43 @@ enum kg_matmul_kind {
     KG_MATMUL_TN,
 };
 
-/* An element of a product, bit for bit, on every machine (but see the end for bf16 by a
- * device's matrix instruction). The K factors are taken in order and in chunks of
- * KG_PRODUCT_CHUNK.
- *   fp32: a chunk is one chain from +0, s <- fma(a_k, b_k, s); chunks are added in order,
- *         subnormals kept.
- *   bf16: a chunk is blocks of KG_PRODUCT_BLOCK factors, the last one padded by zeros. Of
- *         a block the even factors are one chain from +0 and the odd ones another;
- *         sum <- sum + (even + odd), from +0, block by block and on through the chunks.
- *         Subnormal factors and results are zero of their sign in all of this (whether a
- *         result is subnormal is decided after its rounding).
+/* Defines every element of a product bit for bit, on every machine (for the exception,
+ * see the end). The K factors are taken in order, in chunks of KG_PRODUCT_CHUNK.
+ *   fp32: a chunk is one chain from +0, s <- fma(a_k, b_k, s); chunks are added in order;
+ *     subnormals are kept.
+ *   bf16: a chunk is divided into blocks of KG_PRODUCT_BLOCK factors, the last one padded
+ *     by zeros. In a block, the even factors are one chain from +0 and the odd ones
+ *     another; sum <- sum + (even + odd), from +0, block by block across chunks.
+ *     Subnormal factors and results become zero of their sign (a result is tested after
+ *     rounding).
  * Then
- *   NT, NN: what c held, if it is accumulated onto, is added to the sum;
- *   TN: each chunk is a sum of its own and added to c as it comes, so 2 x 1024 tokens at
- *       once and one after the other give the same gradient
- * with subnormals kept, and a bf16 c is rounded to nearest even, subnormals kept. The
- * payload of a NaN is not defined.
+ *   NT, NN: with accumulation, c's old value is added to the sum;
+ *   TN: each chunk is a separate sum, added to c in order, so 2 x 1024 tokens give the
+ *     same gradient at once and one after another.
+ * These additions keep subnormals. A bf16 c is rounded to nearest even, subnormals kept.
+ * The payload of a NaN is undefined.
  *
- * bf16 by a device's matrix instruction (cuda/product_mma.cu): NT and NN are one chain
- * of instructions of 16 factors from +0, the last one padded by zeros; TN is such a chain
- * for each chunk. The rest is as above. In which order an instruction adds, and what it
- * does to subnormals, is the device's: the same at every place of every tile, so that the
- * rules at the top hold. */
+ * Exception, bf16 by a device's matrix instruction (cuda/product_mma.cu): NT and NN are
+ * one chain of instructions of 16 factors from +0, the last one padded by zeros; TN is
+ * such a chain for each chunk. The rest is as above. The device defines the order of
+ * additions inside an instruction, and how it treats subnormals; both are the same at
+ * every place of every tile, so the rules at the top hold. */
 
-/* What a product is of. */
+/* The operands of a product. */
 struct kg_factors {
     struct kg_mat a;
     struct kg_mat b;
 };
 
 /* ---- attention ---- */
-/* keys per block: of the online softmax and of the paged cache */
+/* keys per block, in the online softmax and in the paged cache */
 enum { KG_KV_BLOCK = 64 };
 
 /* Query rows [row, row+n_rows) of one sequence, at positions pos, pos+1, ... The query at
- * position p sees the keys 0..p of its sequence, or with a window the last `window` of
- * them; both ways each sees the keys 0..pos+n_rows-1. Key j stands in row keys + j of k,
- * or, with a table of blocks, in row blocks[keys + j/64]*64 + j%64. No query row is of
- * two sequences. */
+ * position p sees keys 0..p of its sequence, or with a window the last `window` of them;
+ * with both_ways each sees keys 0..pos+n_rows-1. Key j is in row keys + j of k, or with a
+ * table of blocks in row blocks[keys + j/64]*64 + j%64. A query row belongs to one
+ * sequence. */
 struct kg_attn_seq {
     int32_t row;
     int32_t n_rows;
@@ -164,18 +162,18 @@ struct kg_attn {
     int n_heads;
     int n_kv_heads;
     int head_dim;
-    float scale;                    /* 1/sqrt(hd) */
-    int32_t window;                 /* keys that a query sees at most; 0: all before it */
-    bool both_ways;                 /* and those behind it; without a window */
-    float softcap;                  /* scores are cap tanh(score / cap); 0: as they are */
+    float scale;    /* 1/sqrt(hd) */
+    int32_t window; /* maximum number of keys that a query sees; 0: all before it */
+    bool both_ways; /* also keys after it; not with a window */
+    float softcap;  /* scores become cap tanh(score / cap); 0: unchanged */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
-    struct kg_ivec blocks; /* of all sequences; none: their keys lie in one piece each */
+    struct kg_ivec blocks; /* of all sequences; empty: their keys are contiguous */
 };
 
 /* ---- vocabulary head ---- */
-/* Columns of a tile: sums over the vocabulary are made tile by tile. Small vocabularies
- * still give several, so that few rows can be shared among threads. */
+/* Columns per tile: sums over the vocabulary are computed tile by tile. Small
+ * vocabularies still have several tiles, so that threads can share few rows. */
 static inline int64_t kg_head_tile_width(int64_t vocab)
 {
     int64_t width = (vocab / 8 + 63) / 64 * 64;
@@ -185,19 +183,20 @@ static inline int64_t kg_head_tile_width(int64_t vocab)
     return width < 2048 ? width : 2048;
 }
 
-/* Tiles of which a backend makes logits at most, where it does not make all at once. */
+/* Maximum number of tiles whose logits a backend computes at once, unless it computes
+ * all. */
 enum { KG_HEAD_STRIP_TILES = 2 };
 
-/* A second head over the same vocabulary, whose q = softmax(z') is the constant of an
- * exact KL. */
+/* A second head over the same vocabulary; its q = softmax(z') is a constant in an exact
+ * KL. */
 struct kg_head_anchor {
     struct kg_mat hidden;  /* (N,Da) ct */
     struct kg_mat weight;  /* (V,Da) ct, rows or panels */
     const float *inv_temp; /* (N) or NULL for 1 */
-    float softcap;         /* as of the head */
+    float softcap;         /* as in kg_head */
 };
 
-/* What the head reads.
+/* Inputs of the head.
  * z[n,v] = cap(hidden[n] . weight[v]) * inv_temp[n],   cap(x) = softcap tanh(x / softcap)
  * logp[n,v] = z[n,v] - lse[n] */
 struct kg_head {
@@ -208,21 +207,20 @@ struct kg_head {
     const int32_t *target;  /* (N) sampled token, -1 for none; or NULL */
     const int32_t *indices; /* (N,K) vocabulary ids, -1 for an unused slot; or NULL */
     int k;                  /* K of indices */
-    int top_k;              /* how many of the largest to return; 0 for none */
-    /* (N) ids of which the mass is wanted, n 0: of all; or NULL */
+    int top_k;              /* number of top ids; 0: none */
+    /* (N) sets whose mass is computed, n = 0: all ids; or NULL */
     const struct kg_idset *sets;
-    const struct kg_head_anchor *anchor; /* borrowed; NULL where no exact KL is wanted */
-    /* kg_head_kept_bytes(N, K) of the backend's memory, 64-byte aligned: the forward
-     * leaves there what it was asked and found, and the backward of the same rows and
-     * questions reads it there, instead of the host's lse, entropy, kl_reverse,
-     * anchor_lse, temperatures and ids, which then cross once. The forward is to be asked
-     * for lse, and for all else of these that the backward uses: what it was not asked is
-     * not there.
-     * NULL, or where a backend keeps nothing: it reads them from the host */
+    const struct kg_head_anchor *anchor; /* borrowed; NULL without exact KL */
+    /* kg_head_kept_bytes(N, K) of backend memory, 64-byte aligned. The forward stores its
+     * inputs and results there, and the backward of the same rows and inputs reads them
+     * there instead of the host's lse, entropy, kl_reverse, anchor_lse, temperatures and
+     * ids, which are then copied only once. The forward must compute lse, and all other
+     * results that the backward uses.
+     * NULL, or for backends that keep nothing: reads them from the host */
     void *kept;
 };
 
-/* Of an array of n elements in a row of such arrays. */
+/* Bytes of an array of n elements within `kept`. */
 static inline uint64_t kg_head_kept_array(int64_t n, size_t each)
 {
     return ((uint64_t)n * each + 255) / 256 * 256;
@@ -234,7 +232,7 @@ static inline uint64_t kg_head_kept_bytes(int64_t n, int64_t k)
            3 * kg_head_kept_array(n, 8);
 }
 
-/* inv_temp, or NULL where all n are 1 */
+/* inv_temp, or NULL if all n are 1 */
 static inline const float *kg_not_one(const float *inv_temp, int64_t n)
 {
     for (int64_t i = 0; inv_temp && i < n; i++)
@@ -243,96 +241,95 @@ static inline const float *kg_not_one(const float *inv_temp, int64_t n)
     return NULL;
 }
 
-/* Forward results; a NULL pointer is not wanted. Arrays are the caller's. */
+/* Results of a forward; NULL pointers are not computed. Arrays are the caller's. */
 struct kg_head_out {
     double *lse;      /* (N) log sum_v exp z */
-    float *logp;      /* (N) at target; 0 where target is -1 */
+    float *logp;      /* (N) at target; 0 if target is -1 */
     float *logp_at;   /* (N,K) at indices; -inf in unused slots */
     float *entropy;   /* (N) nats */
     int32_t *top_ids; /* (N,top_k) largest first, ties by smaller id */
     float *top_logp;  /* (N,top_k) */
-    /* (N,V) the z themselves: decode steps only, never a training batch */
+    /* (N,V) the z themselves: only for decode steps */
     float *logits;
     double *set_logp; /* (N) log sum_{v in set} p_v; 0 for all ids */
-    /* (N) sum_v p_v (logp_v - logq_v); with an anchor only, as the two below */
+    /* (N) sum_v p_v (logp_v - logq_v); needs an anchor, as the two below */
     double *kl_reverse;
     double *kl_forward; /* (N) sum_v q_v (logq_v - logp_v) */
     double *anchor_lse; /* (N) */
 };
 
-/* How a row's token is drawn from p = softmax(z): see rollout/rollout.h for what is kept
- * and rollout/sampler.c for how. */
+/* How to draw a row's token from p = softmax(z): rollout/rollout.h defines truncation,
+ * rollout/sampler.c the algorithm. */
 struct kg_draw {
     double u;      /* in [0, 1) */
     float top_p;   /* 1: off */
     float min_p;   /* 0: off */
     int32_t top_k; /* 0: off */
-    bool greedy;   /* the largest, ties by smaller id; nothing else is looked at */
+    bool greedy;   /* the largest logit, ties by smaller id; ignores the rest */
 };
 struct kg_drawn {
-    int32_t token;  /* 0 where lse is not finite */
+    int32_t token;  /* 0 if lse is not finite */
     float logp;     /* z[token] - lse: of the full softmax */
-    int32_t n_kept; /* ids that truncation kept; 0: all */
+    int32_t n_kept; /* number of ids kept by truncation; 0: all */
     float cut;      /* -log of their mass */
 };
-/* Tokens of a head's rows. All this is the backend's memory, but for logits, and so is
- * what the head finds of the rows: nothing crosses, and what they are drawn by can come
- * with a pack, temperatures too. */
+/* Draws tokens for the rows of a head. All arrays except logits, and the head's results,
+ * are in backend memory, so nothing is copied to the host; parameters may be copied with
+ * a pack, also temperatures. */
 struct kg_draws {
     const struct kg_draw *how; /* (N) */
     const float *inv_temp;     /* (N) or NULL for 1 */
-    bool truncates;            /* a row of how, at least */
-    struct kg_drawn *drawn;    /* (N) out; the token alone means something where lse is
-                                * not finite */
-    /* (N, (V+63)/64) out: a bit for each id that was kept, where n_kept > 0; or NULL */
+    bool truncates;            /* some row truncates */
+    struct kg_drawn *drawn;    /* (N) out; only the token is valid if lse is not finite */
+    /* (N, (V+63)/64) out: a bit per kept id, if n_kept > 0; or NULL */
     uint64_t *kept;
-    /* (N) or NULL. The host's: a row with an entry, its logits (V) go there, too */
+    /* (N) or NULL. On the host: the logits (V) of rows with an entry are copied there */
     float *const *logits;
 };
 
-/* Backward: the master rule,
+/* Backward: the general rule,
  *   dloss/dz_v = a_v 1[v in J] - p_v sum_J a  -  c_H p_v (logp_v + H)
  *                + c_R p_v (logp_v - logq_v - R)  +  c_F (p_v - q_v)
  *                + c_S (1[v in set] p_v / S - p_v),   S = sum_{v in set} p_v
- * The anchor gets no gradient. The coefficients are double, as the policy returns them:
- * where a row nearly cancels (p_y near 1, p near q) a rounded one would be all that is
- * left. */
+ * The anchor gets no gradient. The coefficients are double, as the policy returns them,
+ * because when a row nearly cancels (p_y near 1, p near q) the rounding error of a float
+ * would dominate. */
 struct kg_head_grad {
     const double *lse;      /* (N) of the forward */
     const double *a_target; /* (N) dloss/dlogp at target; or NULL */
-    /* (N,K) dloss/dlogp at indices, added to a_target's; or NULL */
+    /* (N,K) dloss/dlogp at indices, in addition to a_target; or NULL */
     const double *a_indices;
     const double *a_entropy;    /* (N) dloss/dH; or NULL */
-    const float *entropy;       /* (N) H of the forward, where a_entropy is given */
+    const float *entropy;       /* (N) H of the forward, with a_entropy */
     const double *a_kl_reverse; /* (N) dloss/dR; or NULL */
     const double *a_kl_forward; /* (N) dloss/dF; or NULL */
-    const double *kl_reverse;   /* (N) R of the forward, where a_kl_reverse is given */
-    const double *anchor_lse;   /* (N) of the forward, where either is given */
+    const double *kl_reverse;   /* (N) R of the forward, with a_kl_reverse */
+    const double *anchor_lse;   /* (N) of the forward, with either of these */
     const double *a_set;        /* (N) dloss/dlog S; or NULL */
-    const double *set_logp;     /* (N) of the forward, where a_set is given */
+    const double *set_logp;     /* (N) of the forward, with a_set */
     struct kg_mat dhidden;      /* (N,D) fp32, overwritten */
-    struct kg_mat dweight;      /* (V,D) fp32, added to; data NULL when not wanted */
+    struct kg_mat dweight;      /* (V,D) fp32, added to; data NULL: not computed */
 };
 
 /* ---- experts ---- */
 enum { KG_MAX_EXPERTS = 1024 };
 
-/* How N tokens are shared out among E experts, K of which each token has. A token's slots
- * are in the order of its experts; the N K rows that experts work on, the places, are
- * expert by expert, and of one expert by token. All of it is the backend's memory. */
+/* Assignment of N tokens to E experts, K per token. A token's slots are in the order of
+ * its experts. The N K rows that experts compute, the places, are ordered by expert, and
+ * within an expert by token. All arrays are in backend memory. */
 struct kg_route {
     int32_t n_experts;    /* E */
     int32_t k;            /* K */
-    bool normalise;       /* weights of a token sum to 1 */
+    bool normalise;       /* weights of a token are normalised to sum 1 */
     struct kg_mat p;      /* (N,E) fp32: softmax of the logits */
     struct kg_mat weight; /* (N,K) fp32 */
     int32_t *ids;         /* (N,K) experts, largest p first, ties by smaller index */
-    int32_t *place;       /* (N,K) where a slot's row stands */
-    int32_t *token;       /* (N K) whose row a place is */
+    int32_t *place;       /* (N,K) place of a slot's row */
+    int32_t *token;       /* (N K) token of a place */
     int32_t *first;       /* (E+1) first place of an expert; [E] is N K */
 };
 
-/* Matrices of E experts, of one shape each, at equal distances. */
+/* Matrices of E experts with equal shapes at equal distances. */
 struct kg_groups {
     const int32_t *first; /* (E+1) of a route */
     int32_t n;            /* E */
@@ -346,25 +343,26 @@ struct kg_adamw {
     float beta2;
     float eps;
     float weight_decay; /* decoupled: w -= lr * decay * w */
-    float grad_scale;   /* gradient is multiplied by this first (norm clipping) */
+    float grad_scale;   /* factor of the gradient (norm clipping) */
     int64_t step;       /* 1 for the first update: bias correction */
-    /* schedule-free alone: weight of the new z in the average x; 1 for the first */
+    /* schedule-free only: weight of the new z in the average x; 1 for the first update */
     float average;
-    /* with moments in bf16 alone: */
+    /* only with moments in bf16: */
     struct kg_rng_key rounding;
-    int64_t first; /* the place of element 0 in the whole: a multiple of KG_DRAW_LANES */
+    int64_t first; /* index of element 0 in the whole: a multiple of KG_DRAW_LANES */
 };
 
-/* Moments in bf16 are read as fp32, computed in fp32, and rounded as they are stored, by
- * 16 bits of the counted RNG (kg_f32_to_bf16_drawn); weights are made of what is not
- * rounded yet. Element e of update t, e = first + i, has the word
- *     word[e / 16 % 4] of kg_rng_words(word, rounding, t, B % 2^32, B / 2^32),
- *     B = e / 64 * 16 + e % 16
- * m its lower half, v its upper: sixteen blocks side by side make sixteen lanes of words
- * four times. So bits depend on key, update and place alone, not on cuts or threads. */
+/* Moments in bf16 are read as fp32, computed in fp32, and rounded stochastically when
+ * stored, by 16 bits of the counted RNG (kg_f32_to_bf16_drawn); weights use the unrounded
+ * values. Element e of update t, e = first + i, has the word
+ *   word[e / 16 % 4] of kg_rng_words(word, rounding, t, B % 2^32, B / 2^32),
+ *   B = e / 64 * 16 + e % 16
+ * m uses its lower half, v its upper half; sixteen consecutive blocks give four vectors
+ * of sixteen words. So bits depend only on key, update and index, not on cuts or
+ * threads. */
 enum { KG_DRAW_LANES = 16, KG_DRAW_GROUP = 4 * KG_DRAW_LANES };
 
-/* One thing besides operands that bits of results depend on: a device, its driver. */
+/* A trait besides operands that the bits of results depend on: a device, its driver. */
 struct kg_trait {
     const char *name; /* of static life */
     char value[120];
@@ -372,18 +370,18 @@ struct kg_trait {
 enum { KG_TRAITS = 8 };
 
 /* ---- the table ---- */
-/* What has crossed between the host's memory and the backend's since the start; counted
- * atomically. */
+/* Copies between host and backend memory since the start; counted atomically. */
 struct kg_traffic {
     uint64_t up; /* bytes to the backend */
     uint64_t down;
     uint64_t ups; /* copies */
     uint64_t downs;
-    uint64_t replays; /* bodies that were launched as one, see kg_op_replay */
-    uint64_t waits;   /* times that the host stood still until the backend was done: of
-                       * every put, get, fetch and kg_buf_wait */
+    uint64_t replays; /* bodies launched as a unit, see kg_op_replay */
+    /* times that the host waited for the backend: in every put, get, fetch and
+     * kg_buf_wait */
+    uint64_t waits;
 };
-/* One copy of so many bytes: of t->up and t->ups, or down and downs. */
+/* Counts one copy: in t->up and t->ups, or down and downs. */
 static inline void kg_traffic_count(uint64_t *sum, uint64_t *copies, uint64_t bytes)
 {
     __atomic_fetch_add(sum, bytes, __ATOMIC_RELAXED);
@@ -397,40 +395,40 @@ static inline void kg_traffic_count_wait(struct kg_traffic *t)
 struct kg_codes;
 struct kg_backend {
     const char *name;
-    /* one line: instruction set, how products are made */
+    /* one line: instruction set, implementation of products */
     void (*describe)(char *text, size_t bytes);
-    /* what bits depend on, and how many that are; NULL: on nothing else, as on CPUs,
-     * which all agree */
+    /* the traits that bits depend on, and their number; NULL: on nothing else, as for
+     * CPUs, which all agree */
     int (*traits)(struct kg_trait traits[KG_TRAITS]);
-    /* whether products of t are those that kg_matmul_kind defines for every machine;
-     * NULL: they are */
+    /* whether products of t are exactly those that kg_matmul_kind defines; NULL: they
+     * are */
     bool (*exact)(enum kg_dtype t);
-    bool host_memory; /* the host may read and write its memory */
-    bool one_caller;  /* operations are called from one thread at a time, and from no
-                       * parallel region; get and fetch of what none of them writes
-                       * from any */
-    bool keeps_heads; /* uses struct kg_head's `kept` */
-    const struct kg_traffic *traffic; /* counted; NULL: nothing crosses */
-    enum kg_layout weights; /* how those of products lie; KG_ROWS: no panels at all */
+    bool host_memory; /* the host may access its memory */
+    /* operations must be called from one thread at a time, and outside parallel regions;
+     * any thread may get and fetch memory that they do not write */
+    bool one_caller;
+    bool keeps_heads;                 /* uses struct kg_head's `kept` */
+    const struct kg_traffic *traffic; /* counters; NULL: nothing is copied */
+    enum kg_layout weights; /* layout of weights in products; KG_ROWS: no panels at all */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
-    /* how much there is, and of it what nobody holds; NULL: that is not known */
+    /* total and free memory; NULL: unknown */
     kg_status (*memory)(uint64_t *total, uint64_t *free, struct kg_err *err);
     kg_status (*put)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
     kg_status (*get)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
-    /* see kg_buf_pin and kg_buf_fetch; NULL, all three: any memory, and get */
+    /* see kg_buf_pin and kg_buf_fetch; all three NULL: any memory, and get */
     void *(*pin)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*unpin)(void *memory);
     kg_status (*fetch)(void *to, const void *from, uint64_t bytes, struct kg_err *err);
-    /* see kg_buf_put_later and its kin; NULL, all four: put and get, which wait */
+    /* see kg_buf_put_later and related; all four NULL: put and get, which wait */
     kg_status (*put_later)(void *to, const void *from, uint64_t bytes,
                            struct kg_err *err);
     kg_status (*get_later)(void *to, const void *from, uint64_t bytes,
                            struct kg_err *err);
     kg_status (*mark)(uint64_t *mark, struct kg_err *err);
     kg_status (*wait)(uint64_t mark, struct kg_err *err);
-    /* see kg_buf_lend; NULL: there is no such library. And kg_buf_reached; NULL: what
-     * was launched is done */
+    /* see kg_buf_lend; NULL: no such library. And kg_buf_reached; NULL: launched work is
+     * done */
     kg_status (*lend)(int *result, int (*call)(void *arg, void *stream), void *arg,
                       const void *const *memory, size_t n, struct kg_err *err);
     kg_status (*reached)(bool *yes, uint64_t mark, struct kg_err *err);
@@ -441,7 +439,7 @@ struct kg_backend {
     kg_status (*reserve)(uint64_t bytes, struct kg_err *err);
     kg_status (*matmul)(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
-    /* see kg_op_matmul_two; NULL: it is made of three operations */
+    /* see kg_op_matmul_two; NULL: done by three operations */
     kg_status (*matmul_two)(struct kg_mat c, const struct kg_factors f[2],
                             enum kg_matmul_kind kind, bool accumulate,
                             struct kg_err *err);
@@ -454,11 +452,11 @@ struct kg_backend {
     kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, struct kg_vec dw,
                              struct kg_mat dy, struct kg_mat x, struct kg_vec w,
                              struct kg_vec inv, struct kg_err *err);
-    /* of encoders; NULL, either: they are refused */
+    /* for encoders; either NULL: refused */
     kg_status (*layernorm)(struct kg_mat y, struct kg_mat x, struct kg_vec w,
                            struct kg_vec b, float eps, struct kg_err *err);
     kg_status (*gelu)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
-    /* see codes.h; NULL: it is refused */
+    /* see codes.h; NULL: refused */
     kg_status (*scan)(struct kg_mat c, struct kg_mat a, const struct kg_codes *m,
                       struct kg_err *err);
     kg_status (*bias)(struct kg_mat y, struct kg_vec b, struct kg_err *err);
@@ -479,7 +477,7 @@ struct kg_backend {
                               struct kg_err *err);
     kg_status (*gather_rows)(struct kg_mat dst, struct kg_mat src, struct kg_ivec rows,
                              struct kg_err *err);
-    /* experts; NULL, any: models of them are refused, see kg_experts_missing */
+    /* experts; any NULL: such models are refused, see kg_experts_missing */
     kg_status (*route)(const struct kg_route *r, struct kg_mat logits,
                        struct kg_ivec given, struct kg_err *err);
     kg_status (*route_bwd)(struct kg_mat dlogits, const struct kg_route *r,
@@ -504,10 +502,10 @@ struct kg_backend {
                       struct kg_err *err);
     kg_status (*head_bwd)(const struct kg_head_grad *g, const struct kg_head *h,
                           struct kg_err *err);
-    /* NULL: who wants tokens draws them from logits */
+    /* NULL: the caller draws from logits */
     kg_status (*draw)(const struct kg_draws *d, const struct kg_head_out *out,
                       const struct kg_head *h, struct kg_err *err);
-    /* NULL: who feeds a token that was drawn waits for it first */
+    /* NULL: the caller waits for a drawn token before feeding it */
     kg_status (*feed)(int32_t *tokens, struct kg_ivec from, const struct kg_drawn *drawn,
                       struct kg_err *err);
     /* NULL: body is called, see kg_op_replay */
@@ -528,9 +526,9 @@ struct kg_backend {
     double (*peak)(enum kg_dtype t, double flops); /* returns FLOP done */
 };
 
-/* The backend of this name; NULL: the default. Both are "cpu" but in tests, which have
- * others and say which is the default.   *be borrowed, of static life
- * errors: NOTFOUND (another name), UNSUPPORTED (the machine cannot run it) */
+/* Opens the backend of this name; NULL: the default, which is the CPU, or in tests set by
+ * the environment (docs/extending.md). *be borrowed, static
+ * errors: NOTFOUND (lists valid names), UNSUPPORTED (the machine cannot run it) */
 kg_status kg_backend_open(const struct kg_backend **be, const char *name,
                           struct kg_err *err) KG_MUST_CHECK;
 /* "cpu".   errors: UNSUPPORTED */
@@ -540,12 +538,13 @@ kg_status kg_backend_open_cpu(const struct kg_backend **be,
 kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
                                  struct kg_err *err) KG_GUEST;
 
-/* Whose memory is the host's beside it: itself where its own is, else the CPU.
+/* The backend for host memory besides `be`: itself if its memory is the host's, else the
+ * CPU.
  * errors: of kg_backend_open */
 kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backend *be,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* Weights that products of this backend read, in kg_weights_bytes of 64-byte aligned
+/* A view of weights for products of this backend, in kg_weights_bytes of 64-byte aligned
  * memory: panels or rows. */
 static inline struct kg_mat kg_weights(const struct kg_backend *be, void *data,
                                        enum kg_dtype dtype, int64_t rows, int64_t cols)
@@ -558,64 +557,62 @@ uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int6
 
 /* ---- memory ---- */
 
-/* A buffer: zeroed memory of the backend, aligned to 64 bytes at least; `what` names it
- * in the error, and where it is known how much memory there is and how much is free. A
- * view may begin anywhere inside of one.
+/* Allocates a buffer: zeroed backend memory, aligned to at least 64 bytes. `what` names
+ * it in errors, with total and free memory if known. Views may begin anywhere inside.
  * returns owned pointer (never NULL for no bytes), or NULL with err set
- * errors: ENOMEM; EDEVICE (what was asked of a device before has failed) */
+ * errors: ENOMEM; EDEVICE (an earlier device operation failed) */
 void *kg_buf_alloc(const struct kg_backend *be, uint64_t bytes, const char *what,
                    struct kg_err *err) KG_MUST_CHECK;
 void kg_buf_free(const struct kg_backend *be, void *buffer); /* NULL is allowed */
 
-/* Host memory to the backend's, and back. What was put may be changed, and what was got
- * be read, when this returns.   errors: EINVAL (NULL) */
+/* Copy between host and backend memory. On return the source may be changed, or the
+ * result read.   errors: EINVAL (NULL) */
 kg_status kg_buf_put(const struct kg_backend *be, void *to, const void *from,
                      uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_buf_get(const struct kg_backend *be, void *to, const void *from,
                      uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
-/* Memory of the host, zeros, that a device copies into by itself (page-locked): for
- * pieces of what is got beside operations.
- * returns owned pointer, or NULL with err set   errors: those of kg_buf_alloc */
+/* Allocates zeroed page-locked host memory, which a device can access directly, for
+ * copies concurrent with operations.
+ * returns owned pointer, or NULL with err set.   errors: those of kg_buf_alloc */
 void *kg_buf_pin(const struct kg_backend *be, uint64_t bytes, const char *what,
                  struct kg_err *err) KG_MUST_CHECK;
 void kg_buf_unpin(const struct kg_backend *be, void *pinned); /* NULL is allowed */
-/* As kg_buf_get, from a thread beside the one that calls operations: it waits for what
- * was launched before, and holds up nothing that is launched after. No operation may
- * write what it reads.   to: within memory of kg_buf_pin
+/* As kg_buf_get, from a thread other than the one that calls operations: waits for work
+ * launched before, without delaying work launched after. No operation may write the
+ * source meanwhile. to: within memory of kg_buf_pin
  * errors: EINVAL (NULL), EDEVICE */
 kg_status kg_buf_fetch(const struct kg_backend *be, void *to, const void *from,
                        uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
-/* As kg_buf_put and kg_buf_get, behind what was launched before and before what is
- * launched after, and the host goes on meanwhile. Its memory is within that of
- * kg_buf_pin, and belongs to the copy until a mark behind it was waited for: it is not
- * written, what is got not read, and none of it given back. From the thread that calls
- * operations.   errors: EINVAL (NULL), EDEVICE */
+/* As kg_buf_put and kg_buf_get, ordered after earlier and before later launches, without
+ * waiting. The host memory must be from kg_buf_pin and belongs to the copy until a mark
+ * after it was waited for: do not write it, read the result, or free it before. Call from
+ * the thread that calls operations.   errors: EINVAL (NULL), EDEVICE */
 kg_status kg_buf_put_later(const struct kg_backend *be, void *to, const void *from,
                            uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_buf_get_later(const struct kg_backend *be, void *to, const void *from,
                            uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
-/* *mark: behind all that was launched so far; for ever good */
+/* *mark: a point after all work launched so far; it never expires */
 kg_status kg_buf_mark(const struct kg_backend *be, uint64_t *mark,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Until all is done that was launched before the mark; of what is behind it no more than
- * a few marks' is waited for.   errors: EDEVICE, of what was launched */
+/* Waits until all work launched before the mark is done, and perhaps the work of a few
+ * later marks.   errors: EDEVICE, of launched work */
 kg_status kg_buf_wait(const struct kg_backend *be, uint64_t mark,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Whether kg_buf_wait would return at once.   errors: EDEVICE, of what was launched */
+/* Whether kg_buf_wait would return at once.   errors: EDEVICE, of launched work */
 kg_status kg_buf_reached(const struct kg_backend *be, bool *yes, uint64_t mark,
                          struct kg_err *err) KG_MUST_CHECK;
-/* *result = call(arg, stream), where a library of the device's vendor moves what begins
- * at memory[0..n) behind what was launched before: into the stream, or before it returns.
- * What it launches is over when a mark behind it is reached. From the thread that calls
- * operations.   errors: UNSUPPORTED where the backend has no such slot, EDEVICE */
+/* *result = call(arg, stream): a vendor library copies memory at memory[0..n), ordered
+ * after earlier launches: in the stream, or before it returns. Its work is complete when
+ * a later mark is reached. Call from the thread that calls operations.   errors:
+ * UNSUPPORTED if the backend has no such slot, EDEVICE */
 kg_status kg_buf_lend(const struct kg_backend *be, int *result,
                       int (*call)(void *arg, void *stream), void *arg,
                       const void *const *memory, size_t n,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Until all is done. */
+/* Waits until all launched work is done. */
 kg_status kg_buf_settle(const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
-/* Both the backend's:   to = from;   to = 0;   a, b = b, a
- * errors: EINVAL (NULL, or two ranges that overlap) */
+/* Within backend memory: to = from; to = 0; swap
+ * errors: EINVAL (NULL, or overlapping ranges) */
 kg_status kg_buf_copy(const struct kg_backend *be, void *to, const void *from,
                       uint64_t bytes, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_buf_zero(const struct kg_backend *be, void *to, uint64_t bytes,
@@ -623,40 +620,40 @@ kg_status kg_buf_zero(const struct kg_backend *be, void *to, uint64_t bytes,
 kg_status kg_buf_swap(const struct kg_backend *be, void *a, void *b, uint64_t bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* What has crossed, of all threads together; zeros where nothing does. */
+/* Copies between host and backend, of all threads together; zeros if there are none. */
 struct kg_traffic kg_buf_traffic(const struct kg_backend *be);
-/* sum += what crossed from `since` on */
+/* sum += the copies since `since` */
 void kg_buf_traffic_add(struct kg_traffic *sum, const struct kg_backend *be,
                         struct kg_traffic since);
 
-/* Ids are 0..end-1. An operation checks those it is given where the host may read the
- * backend's memory; whoever puts them into other memory asks here before.
- * errors: EINVAL, naming op, name, place and id */
+/* Checks that ids are in 0..end-1. Operations check their ids if the host can read
+ * backend memory; otherwise call this before copying ids.
+ * errors: EINVAL, naming op, name, index and id */
 kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int64_t n,
                        int64_t end, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- operations ---- */
 
 /* C = op(A) op(B), or C += when accumulate.
- * c fp32 or ct; a, b of one dtype (bf16 or fp32); b in rows or, but for TN, in panels
- * (the same bits, and nothing to pack); accumulate needs c fp32.
+ * c fp32 or ct; a, b of one dtype (bf16 or fp32); b in rows, or except for TN in panels
+ * (same bits, no packing); accumulate needs c fp32.
  * numerics: see kg_matmul_kind.   errors: SHAPE, DTYPE, EINVAL (layout), ENOMEM */
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
-/* c (=|+=) A B + A2 B2, NT or NN, in one pass over c: each is a product as above, added
- * in fp32 in this order and rounded once, the bits of
+/* c (=|+=) A B + A2 B2, NT or NN, in one pass over c: both are products as above, added
+ * in fp32 in this order and rounded once. The bits equal
  *     wide (=|+=) A B;   wide += A2 B2;   c <- wide
- * wide: of c's shape in fp32: room where a backend makes it so; c itself if that is fp32
+ * wide: fp32 scratch of c's shape; c itself if that is fp32
  * errors: as of kg_op_matmul, by product; SHAPE (a product without factors) */
 kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
                            const struct kg_factors f[2], struct kg_mat wide,
                            enum kg_matmul_kind kind, bool accumulate,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* What products by a weight (rows, cols) of bf16 may take beside their operands: such a
- * weight, and rows of both its sides, on which ways to make them are tried
- * (cuda/product_blas.cu). Of a head, rows are those of KG_HEAD_STRIP_TILES. */
+/* Maximum workspace of products with a bf16 weight (rows, cols): a copy of the weight,
+ * and rows of both its sides, for trials of algorithms (cuda/product_blas.cu). For a
+ * head, rows are those of KG_HEAD_STRIP_TILES. */
 enum { KG_PRODUCT_TRIED = 4096, KG_PRODUCT_ROOM_ALIGN = 256 };
 static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
 {
@@ -666,8 +663,8 @@ static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
     return (uint64_t)(2 * rows * cols + KG_PRODUCT_TRIED * row +
                       3 * KG_PRODUCT_ROOM_ALIGN);
 }
-/* Take so much now, where less is there: no product whose room this covers finds the
- * memory full then. It is the backend's, and stays.   errors: ENOMEM */
+/* Reserves this workspace now, if there is less, so that covered products cannot run out
+ * of memory. It stays allocated.   errors: ENOMEM */
 kg_status kg_op_reserve(const struct kg_backend *be, uint64_t bytes,
                         struct kg_err *err) KG_MUST_CHECK;
 
@@ -681,15 +678,14 @@ kg_status kg_op_embed_bwd(const struct kg_backend *be, struct kg_mat dtable,
                           struct kg_err *err) KG_MUST_CHECK;
 
 /* y[n,d] = w[d] x[n,d] inv[n],   inv[n] = 1 / sqrt(mean_d x^2 + eps)
- * y (N,D) fp32 or ct out, may be x itself; inv (N) out, none allowed; x (N,D) fp32; w (D)
+ * y (N,D) fp32 or ct out, may be x itself; inv (N) out, may be empty; x (N,D) fp32; w (D)
  * fp32 */
 kg_status kg_op_rmsnorm(const struct kg_backend *be, struct kg_mat y, struct kg_vec inv,
                         struct kg_mat x, struct kg_vec w, float eps,
                         struct kg_err *err) KG_MUST_CHECK;
 /* dx[n,d] (=|+=) inv[n] (w[d] dy[n,d] - x[n,d] inv[n]^2 mean_e(w[e] dy[n,e] x[n,e]))
  * dw[d] += sum_n dy x inv
- * dx, dy, x (N,D) fp32; dw (D), none allowed; dx may be dy itself when not
- * accumulating */
+ * dx, dy, x (N,D) fp32; dw (D), may be empty; dx may be dy if not accumulating */
 kg_status kg_op_rmsnorm_bwd(const struct kg_backend *be, struct kg_mat dx,
                             bool accumulate, struct kg_vec dw, struct kg_mat dy,
                             struct kg_mat x, struct kg_vec w, struct kg_vec inv,
@@ -713,11 +709,11 @@ kg_status kg_op_bias(const struct kg_backend *be, struct kg_mat y, struct kg_vec
 kg_status kg_op_bias_bwd(const struct kg_backend *be, struct kg_vec db, struct kg_mat dy,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Rotary position embedding in place, HF's half-split layout. For i < h, f the factor,
- * a = pos inv_freq[i]:
+/* Rotary position embedding in place, HF's half-split layout. For i < h, f the factor, a
+ * = pos inv_freq[i]:
  *   (x_i, x_{i+h}) <- f (x_i cos a - x_{i+h} sin a,  x_{i+h} cos a + x_i sin a)
- * x (N, heads*hd) fp32; pos (N); inv_freq (h), 1 <= h <= hd/2: of every head the values
- * from 2h on stay as they are; inverse rotates back (the backward)
+ * x (N, heads*hd) fp32; pos (N); inv_freq (h), 1 <= h <= hd/2: the values of a head from
+ * 2h on are unchanged; inverse rotates back (the backward)
  * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products
  * in fp32 */
 kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ivec pos,
@@ -733,7 +729,7 @@ kg_status kg_op_swiglu_bwd(const struct kg_backend *be, struct kg_mat dgate,
                            struct kg_mat dup, struct kg_mat dh, struct kg_mat gate,
                            struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
 
-/* h = gelu(gate) * up by tanh, with its gradients; all else as of swiglu:
+/* h = gelu(gate) * up with tanh, and its gradients; otherwise as swiglu:
  *     gelu(x) = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
 kg_status kg_op_geglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,
                       struct kg_mat up, struct kg_err *err) KG_MUST_CHECK;
@@ -753,71 +749,73 @@ kg_status kg_op_gather_rows(const struct kg_backend *be, struct kg_mat dst,
                             struct kg_mat src, struct kg_ivec rows,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Which experts a token has, and what they weigh:
- *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or those `given` where there are
- *   any and the token's first is not -1
- *   weight[n,k] = p[n,ids[n,k]], of which normalise divides by their sum; place, token,
- *   first as struct kg_route says.
- * r: arrays out; logits (N,E) fp32; given (N K) ids of another forward, or none
+/* Chooses a token's experts and their weights:
+ *   p[n,e] = softmax of logits[n]; ids[n] the K largest, or those `given`, if not empty
+ *   and the token's first is not -1
+ *   weight[n,k] = p[n,ids[n,k]], with normalise divided by their sum; place, token, first
+ *   as in struct kg_route.
+ * r: arrays out; logits (N,E) fp32; given (N K) ids of another forward, or empty
  * numerics: exp of differences to the largest; sums from +0 in order of experts or slots.
- * errors: SHAPE, EINVAL (an id that is no expert) */
+ * errors: SHAPE, EINVAL (invalid expert) */
 kg_status kg_op_route(const struct kg_backend *be, const struct kg_route *r,
                       struct kg_mat logits, struct kg_ivec given,
                       struct kg_err *err) KG_MUST_CHECK;
-/* dlogits[n,e] = p (g - sum_f p[f] g[f]),   g[n,e] = dp[e] + dweight at e, taken back
- * through the division where there was one
- * dlogits (N,E) fp32 out; dweight (N,K) fp32; dp (E) of every token alike, or none */
+/* dlogits[n,e] = p (g - sum_f p[f] g[f]),   g[n,e] = dp[e] + dweight at e, with normalise
+ * back-propagated through the division
+ * dlogits (N,E) fp32 out; dweight (N,K) fp32; dp (E) the same for all tokens, or empty */
 kg_status kg_op_route_bwd(const struct kg_backend *be, struct kg_mat dlogits,
                           const struct kg_route *r, struct kg_mat dweight,
                           struct kg_vec dp, struct kg_err *err) KG_MUST_CHECK;
 
-/* For every expert its product, as kg_op_matmul's, of the rows at its places: so a row's
- * bits do not depend on who shares its expert. Where a library makes a device's products
- * of bf16, those of experts are by the matrix instruction.
+/* A product per expert, as in kg_op_matmul, over the rows at its places, so a row's bits
+ * do not depend on other tokens. If a library computes a device's bf16 products, those of
+ * experts still use the matrix instruction.
  *   NT, NN: rows first[e].. of c by those of a and matrix e of b
  *   TN: matrix e of c by rows first[e].. of a and b
- * b, or c of TN, is expert 0's.   errors: as kg_op_matmul, and those of ranges of rows */
+ * b (for TN: c) is expert 0's matrix.   errors: as kg_op_matmul, and those of ranges of
+ * rows */
 kg_status kg_op_matmul_groups(const struct kg_backend *be, struct kg_mat c,
                               struct kg_mat a, struct kg_mat b, const struct kg_groups *g,
                               enum kg_matmul_kind kind, bool accumulate,
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* y[n,d] (=|+=) sum_k weight[n,k] x[place[n,k],d]: one chain from +0 in order of slots,
- * added to what y held.
- * y (N,D) fp32; x (R,D) fp32; weight (N,K) fp32; place (N K), or none: the row itself.
- * weight without data is 1 */
+ * added to y.
+ * y (N,D) fp32; x (R,D) fp32; weight (N,K) fp32; place (N K), or empty: row n itself.
+ * weight without data means 1 */
 kg_status kg_op_combine(const struct kg_backend *be, struct kg_mat y, struct kg_mat x,
                         struct kg_mat weight, struct kg_ivec place, bool accumulate,
                         struct kg_err *err) KG_MUST_CHECK;
-/* For y = sum weight W x, where dx holds dy W of every place: with w the place's weight
+/* Backward of y = sum weight W x. dx holds dy W for every place; w is the place's weight:
  *   dweight = sum_f dx[f] x[f];   dx <- w dx;   x <- w x
- * dweight (N,K) fp32 out; dx (R,F) fp32; x (R,F) ct, whose product with dy is dW then */
+ * dweight (N,K) fp32 out; dx (R,F) fp32; x (R,F) ct; its product with dy is then dW */
 kg_status kg_op_combine_bwd(const struct kg_backend *be, struct kg_mat dweight,
                             struct kg_mat dx, struct kg_mat x, struct kg_mat weight,
                             struct kg_ivec place, struct kg_err *err) KG_MUST_CHECK;
 
-/* y = 1 / (1 + exp(-x));   dx = dy y (1 - y); in place, if wanted */
+/* y = 1 / (1 + exp(-x)); dx = dy y (1 - y); may be in place */
 kg_status kg_op_sigmoid(const struct kg_backend *be, struct kg_vec y, struct kg_vec x,
                         struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_sigmoid_bwd(const struct kg_backend *be, struct kg_vec dx,
                             struct kg_vec dy, struct kg_vec y,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The first operation of experts that a backend lacks; NULL: none, or it is a plan. */
+/* The first operation of experts that a backend lacks; NULL: none, or a planning
+ * backend. */
 const char *kg_experts_missing(const struct kg_backend *be);
 
 /* Grouped-query attention, causal or both ways, online softmax over key blocks of
- * KG_KV_BLOCK from position 0, of which a window leaves out those that it does not touch.
- * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, none allowed; a->q
- * is not o
+ * KG_KV_BLOCK from position 0; blocks outside a window are skipped.
+ * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, may be empty; o
+ * must not share memory with a->q
  * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
- * rows: FMAs in fp32; where a device's matrix instruction makes the products, its own,
- * with weights rounded to bf16
+ * rows: FMAs in fp32; with a device's matrix instruction its own sums, with weights
+ * rounded to bf16
  * errors: SHAPE, DTYPE, EINVAL */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
                           const struct kg_attn *a, struct kg_err *err) KG_MUST_CHECK;
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
- * Causal, no table of blocks; a sequence's keys are all its own, those before pos too,
- * and sequences stand in the order of their keys.
+ * Causal, no table of blocks; a sequence's keys are not shared, including those before
+ * pos, and sequences are ordered by their keys.
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
@@ -825,9 +823,9 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* Log-probs, entropy, top-k from hidden states, by vocabulary tiles. A row's bits do not
- * depend on N, on what else is asked, or on the threads: per (row, tile) maximum and
- * sums, combined in tile order in double.   memory: O(N tiles) statistics and one tile
- * per thread.
+ * depend on N, on the other outputs, or on the threads: per (row, tile) maximum and sums,
+ * combined in tile order in double.   memory: O(N tiles) statistics and one tile per
+ * thread.
  * errors: SHAPE, DTYPE, EINVAL (id out of range) */
 kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
                      const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
@@ -835,25 +833,25 @@ kg_status kg_op_head(const struct kg_backend *be, const struct kg_head_out *out,
 kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad *g,
                          const struct kg_head *h, struct kg_err *err) KG_MUST_CHECK;
 
-/* kg_op_head, and a token of every row, so that no logits cross to the host.
+/* kg_op_head, then draws a token for every row, without copying logits to the host.
  * out: lse, top_ids, top_logp at most; h: no more than hidden, weight, top_k.
- * numerics: token, logp and what was kept are
- * kg_sampler_draw's on the same logits, to the bit.   errors: as kg_op_head, UNSUPPORTED
- * where the backend has no such slot */
+ * numerics: token, logp and kept set equal kg_sampler_draw's on the same logits, bit for
+ * bit.
+ * errors: as kg_op_head, UNSUPPORTED if the backend has no such slot */
 kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
                      const struct kg_head_out *out, const struct kg_head *h,
                      struct kg_err *err) KG_MUST_CHECK;
 
-/* tokens[n] = drawn[from[n]].token where from[n] >= 0: what was drawn is fed and the host
- * has not seen it.   tokens (N); from (N) rows of drawn, or -1; all the backend's
- * errors: SHAPE, EINVAL, UNSUPPORTED where the backend has no such slot */
+/* tokens[n] = drawn[from[n]].token where from[n] >= 0: feeds drawn tokens that the host
+ * has not seen. tokens (N); from (N) rows of drawn, or -1; all in backend memory
+ * errors: SHAPE, EINVAL, UNSUPPORTED if the backend has no such slot */
 kg_status kg_op_feed(const struct kg_backend *be, int32_t *tokens, struct kg_ivec from,
                      const struct kg_drawn *drawn, struct kg_err *err) KG_MUST_CHECK;
 
-/* body(arg), where it calls operations alone: nothing comes from the host or goes there,
- * no memory is taken, and nothing depends on what they compute. With equal keys it calls
- * the same ones on the same memory; so a backend may record it at one call and launch the
- * record at later ones, in which it is not called.   errors: those of body, DEVICE */
+/* Calls body(arg), which must only call operations: no copies from or to the host, no
+ * allocation, no dependence on results. With equal keys body must call the same
+ * operations on the same memory; so a backend may record one call and launch the record
+ * later instead of calling body.   errors: those of body, DEVICE */
 kg_status kg_op_replay(const struct kg_backend *be, uint64_t key,
                        kg_status (*body)(void *arg, struct kg_err *err), void *arg,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -878,8 +876,8 @@ kg_status kg_op_schedule_free_average(const struct kg_backend *be, struct kg_vec
                                       struct kg_vec y, struct kg_vec z, float beta1,
                                       struct kg_err *err) KG_MUST_CHECK;
 
-/* avg = eta avg + (1 - eta) w, fp32; avg = w stays so to the last bit, and eta 0 copies
- */
+/* avg = eta avg + (1 - eta) w, fp32. If avg equals w it stays exactly equal; eta 0
+ * copies */
 kg_status kg_op_ema(const struct kg_backend *be, struct kg_vec avg, struct kg_vec w,
                     float eta, struct kg_err *err) KG_MUST_CHECK;
 /* y += x;   y *= factor, fp32 */
@@ -887,13 +885,13 @@ kg_status kg_op_add(const struct kg_backend *be, struct kg_vec y, struct kg_vec 
                     struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_op_scale(const struct kg_backend *be, struct kg_vec y, float factor,
                       struct kg_err *err) KG_MUST_CHECK;
-/* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus none for 0; NaN
- * stays */
+/* *out = sum_i (x_i - minus_i)^2 in double over a fixed partition, minus may be empty
+ * (0); NaN is kept */
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,
                             struct kg_vec minus, struct kg_err *err) KG_MUST_CHECK;
 
-/* `flops` at least of multiply-adds in t as products make them, all registers full and
- * nothing read: what no product can pass.   for benchmarks */
+/* At least `flops` of multiply-adds in t as products compute them, with full registers
+ * and no memory access: the peak rate. For benchmarks */
 kg_status kg_op_peak(const struct kg_backend *be, enum kg_dtype t, double flops,
                      struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,8 +1,8 @@
-/* How the outputs of a product are cut into blocks that threads take.
+/* Divides the output of a product into blocks for threads.
  *
- * A block is some rows by some panels of columns. What an element is does not depend on
- * the cut, so it follows the number of threads: in both directions, so that blocks are as
- * many as they must be for all threads to have the same work, and no smaller.
+ * A block is some rows by some panels of columns. The value of an element does not depend
+ * on the division, so it may follow the number of threads, in both directions, for equal
+ * work per thread with blocks as large as possible.
  */
 #ifndef KG_TENSOR_CUT_H
 #define KG_TENSOR_CUT_H
@@ -12,8 +12,8 @@
 struct kg_cut {
     int64_t rows;
     int64_t panels;
-    int64_t unit_rows;   /* blocks begin with a multiple of them */
-    int64_t unit_panels; /* and of these: whole tiles, whole lines of memory */
+    int64_t unit_rows;   /* blocks begin at multiples of this */
+    int64_t unit_panels; /* and of this: whole tiles, whole cache lines */
     int64_t row_blocks;
     int64_t col_blocks;
 };
@@ -24,15 +24,15 @@ struct kg_cut_block {
     int64_t panels;
 };
 
-/* Fills in row_blocks and col_blocks, for blocks of at most so many rows and panels, as
- * far as units allow. What a block costs is what it multiplies and what it reads for
- * that: the thread that has most blocks ends last, and half a block more is waited for
- * where threads are not alone. */
+/* Sets row_blocks and col_blocks, for blocks of at most most_rows and most_panels, as far
+ * as the units allow. The cost of a block is its multiplications plus its reads; the
+ * thread with most blocks ends last, and half a block more is added for threads that
+ * share their core. */
 void kg_cut_for(struct kg_cut *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads);
 
-/* Block i of row_blocks * col_blocks: columns first, so that its rows are those of the
- * block before. */
+/* Block i of row_blocks * col_blocks: columns vary first, so consecutive blocks share
+ * rows. */
 struct kg_cut_block kg_cut_at(const struct kg_cut *cut, int64_t i);
 
 #endif

@@ -170,8 +170,8 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
     to->libraries = opts->libraries;
     to->unpinned = opts->unpinned;
     if (!opts->bf16 && said(opts))
-        return kg_fail(err, KG_EINVAL,
-                       "%s: acts on products of bf16, and all are of fp32", said(opts));
+        return kg_fail(err, KG_EINVAL, "%s: acts only on bf16 products, but all are fp32",
+                       said(opts));
     if (opts->products)
         KG_TRY(kg_cuda_products_find(&to->products, opts->products, err));
     if ((opts->libraries || opts->unpinned) && to->products != KG_CUDA_CUBLAS)

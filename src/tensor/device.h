@@ -1,9 +1,8 @@
-/* What a model computes on, as a recipe or a flag names it, and the CUDA backend, which
- * is a library of its own: opened when it is asked for, from the folder of the program or
- * ../lib/kedge beside it.
+/* Opens the compute device named in a recipe or flag. The CUDA backend is a separate
+ * library, loaded on request from the program's folder or ../lib/kedge.
  *
- * Each thing that may be missing there is one line that says what was looked for and
- * where. docs/gpu.md says how to get it.
+ * If something is missing, one line says what was searched and where. docs/gpu.md
+ * explains how to install it.
  */
 #ifndef KG_TENSOR_DEVICE_H
 #define KG_TENSOR_DEVICE_H
@@ -13,7 +12,7 @@
 
 struct kg_cuda_opts;
 
-/* Devices by what the driver calls them, the same wherever they are seen from. */
+/* Devices by their driver ids, which are the same for all processes. */
 enum { KG_DEVICES_MOST = 16 };
 struct kg_device_list {
     int n;
@@ -24,21 +23,20 @@ struct kg_device_list {
 
 struct kg_device_opts {
     const char *device;    /* NULL: cpu */
-    const char *products;  /* who makes those of bf16 on a GPU; NULL: cublas */
-    const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
-    bool unpinned;         /* struct kg_cuda_opts; of cublas alone */
-    bool bf16;             /* there are products of bf16 */
+    const char *products;  /* implementation of bf16 products on a GPU; NULL: cublas */
+    const char *libraries; /* folder of cuBLASLt; NULL: search */
+    bool unpinned;         /* see struct kg_cuda_opts; only with cublas */
+    bool bf16;             /* bf16 products are needed */
 };
 
-/* The backend of `cpu` (the default of kg_backend_open), `cuda` (its device 0), `cuda:N`,
- * or `auto`: the first GPU, or where none can be used the CPU; the log says which and
- * why. products: `cublas`, `own` or `exact`.   *be borrowed, of static life
- * errors: EINVAL (none of these, or one that has no effect), those of kg_cuda_open */
+/* Opens `cpu` (the default of kg_backend_open), `cuda` (device 0), `cuda:N`, or `auto`:
+ * the first GPU, or the CPU if none can be used, with a log line that gives the reason.
+ * products: `cublas`, `own` or `exact`. *be borrowed, static
+ * errors: EINVAL (invalid names, or options without effect), those of kg_cuda_open */
 kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* A GPU that need not be there, for plans: how its memory is laid out, and no
- * operation. */
+/* A stand-in GPU backend for memory planning; describes layout, executes nothing. */
 const struct kg_backend *kg_device_planned(void);
 
 /* N of "cuda:N", 0 of "cuda".   name: begins so
@@ -46,19 +44,17 @@ const struct kg_backend *kg_device_planned(void);
 kg_status kg_device_number(int *device, const char *name,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The devices that this process sees, in the order of their numbers. Nothing of one is
- * taken.   errors: NOTFOUND, EFORMAT, ECONFLICT (the library), EDEVICE (driver, no
- * device) */
+/* The devices visible to this process, in order, without using them.   errors: NOTFOUND,
+ * EFORMAT, ECONFLICT (the library), EDEVICE (driver, no device) */
 kg_status kg_device_list(struct kg_device_list *list, struct kg_err *err) KG_MUST_CHECK;
 
-/* Append "PATH (sm_80 sm_90a compute_80), driver of CUDA 13.0; cuda:0 NAME ..", or "none:
- * REASON".
- * Nothing of a device is taken.   errors: ENOMEM */
+/* Appends "PATH (sm_80 sm_90a compute_80), driver of CUDA 13.0; cuda:0 NAME ..", or
+ * "none: REASON". Uses no device.   errors: ENOMEM */
 kg_status kg_device_say(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
-/* A device of the library in the first of n folders that has one.
- * errors: NOTFOUND (no library, folders listed), EFORMAT (not one of kedge's), ECONFLICT
- * (another version's; another device than before), EDEVICE (driver, device,
+/* Opens a device by the library in the first of n folders that has it.
+ * errors: NOTFOUND (no library, lists the folders), EFORMAT (not a library of kedge),
+ * ECONFLICT (another version; another device than before), EDEVICE (driver, device,
  * architecture), those of kg_blas_open (cuda/blas.h) */
 kg_status kg_cuda_open_in(const struct kg_backend **be, const char *const *folders,
                           size_t n, const struct kg_cuda_opts *opts,

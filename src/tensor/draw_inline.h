@@ -1,21 +1,20 @@
-/* The text of drawing a token from a row of logits, for the two who do it: the sampler
- * on the host (rollout/sampler.c, which explains it) and kernels of devices. Sums are
- * made in the order of what they add, so both return the same token and the same bits.
- */
+/* The body of drawing a token from a row of logits, compiled for the host sampler
+ * (rollout/sampler.c, which explains it) and for device kernels. Sums have a fixed order,
+ * so both return the same token and the same bits. */
 #ifndef KG_TENSOR_DRAW_INLINE_H
 #define KG_TENSOR_DRAW_INLINE_H
 
 #include "base/real_inline.h"
 #include "tensor/backend.h"
 
-/* What stands before each function: a compiler of device code wants a word of its own. */
+/* Prefix of each function; device code needs its own qualifier. */
 #ifndef KG_DRAW
 #define KG_DRAW static inline
 #endif
 
 /* ---- the whole vocabulary ---- */
-/* Probabilities of a block are added in so many sums of every eighth, then those in
- * order. */
+/* Probabilities of a block are summed in KG_DRAW_SUMS interleaved sums, which are then
+ * added in order. */
 enum { KG_DRAW_BLOCK = 512, KG_DRAW_SUMS = 8, KG_DRAW_MOST_SPANS = 1024 };
 
 union kg_draw_bits {
@@ -24,9 +23,9 @@ union kg_draw_bits {
 };
 
 /* exp(x) for x < 0, relative error below 1e-6: 2^n times a polynomial on [-ln 2 / 2, ln 2
- * / 2]; 0 below -80. Plain multiplications and additions, and selections on integers
- * (negative floats are ordered by their bits, the other way round), so that every machine
- * gets the same bits and the compiler can use its lanes. */
+ * / 2]; 0 below -80. It uses plain multiplications, additions and integer selections
+ * (bits of negative floats order them in reverse), so that all machines get the same bits
+ * and compilers can vectorise it. */
 KG_DRAW float kg_draw_exp(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
@@ -50,15 +49,15 @@ KG_DRAW float kg_draw_exp(float x)
     return y.f;
 }
 
-/* A little above the log sum exp, for z - above < 0 whatever the rounding; the total of
- * the sums takes the factor out again. */
+/* Slightly above the log sum exp, so that z - above < 0 in spite of rounding; dividing by
+ * the total cancels the factor. */
 KG_DRAW float kg_draw_above(double lse) { return (float)(lse + 1e-3 + 1e-6 * fabs(lse)); }
 
-/* A part of the row, cut into at most KG_DRAW_MOST_SPANS spans of whole blocks. */
+/* A part of the row, divided into at most KG_DRAW_MOST_SPANS spans of whole blocks. */
 struct kg_draw_part {
     const float *z;
     int32_t n;
-    int32_t span; /* a block up to a vocabulary of 524,288 */
+    int32_t span; /* one block, for a vocabulary up to 524,288 */
     float above;
 };
 
@@ -83,8 +82,8 @@ KG_DRAW double kg_draw_sum(const double *x, int32_t n)
     return sum;
 }
 
-/* The span in which the running sum passes *target, which becomes what is left of it
- * there. */
+/* The span in which the running sum passes *target; *target becomes the rest within
+ * it. */
 KG_DRAW int32_t kg_draw_find(double *target, const double *sums, int32_t n)
 {
     double before = 0;
@@ -103,8 +102,8 @@ KG_DRAW int32_t kg_draw_find(double *target, const double *sums, int32_t n)
     return found;
 }
 
-/* The first id of the block at which the running sum passes target; rounding may leave
- * target beyond the end, then the last id that has any probability. */
+/* The first id of the block at which the running sum passes target; if rounding leaves
+ * target beyond the end, the last id with any probability. */
 KG_DRAW int32_t kg_draw_walk_block(const float *p, double target)
 {
     double sum = 0;
@@ -131,7 +130,7 @@ KG_DRAW bool kg_draw_before(struct kg_draw_candidate a, struct kg_draw_candidate
     return a.z > b.z || (a.z == b.z && a.id < b.id);
 }
 
-/* Weights below are those of candidates in order, relative to the first. */
+/* Weights below belong to candidates in order, relative to the first. */
 KG_DRAW double kg_draw_weight(const struct kg_draw_candidate *c, int32_t i)
 {
     return kg_real_exp((double)c[i].z - (double)c[0].z);
@@ -147,9 +146,8 @@ KG_DRAW bool kg_draw_truncates(const struct kg_draw *d, int32_t vocab)
     return !d->greedy && (d->top_p < 1 || d->min_p > 0 || kg_draw_top_k_is_on(d, vocab));
 }
 
-/* Below this much under the largest logit min_p keeps nothing (a little lower, for
- * rounding). Top-p after top-k is a share of all k, so there min_p may not narrow the
- * candidates. */
+/* min_p keeps no logits this far below the largest (a bit more, for rounding). With
+ * top-k, top-p is a share of all k candidates, so min_p must not narrow them first. */
 KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
 {
     if (d->min_p <= 0 || (kg_draw_top_k_is_on(d, vocab) && d->top_p < 1))
@@ -157,14 +155,13 @@ KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
     return 0.01f - (float)kg_real_log((double)d->min_p);
 }
 
-/* Candidates are looked for this deep under the largest logit first, then twice as deep,
- * and beyond the second number all at once. */
+/* Depth below the largest logit of the first search for candidates; it doubles each time,
+ * and beyond the second number all ids are taken. */
 static const float kg_draw_depth = 6;
 static const float kg_draw_last_depth = 100;
 
-/* Whether the n candidates in order, all that are above some floor, are enough to tell
- * what is kept. w (n), looked at for top-p alone; total: the mass that it is a share
- * of. */
+/* Whether the first n candidates in order, all those above some floor, suffice to decide
+ * what is kept. w (n), for top-p only; total: the mass that top_p is a share of. */
 KG_DRAW bool kg_draw_enough(const double *w, int32_t n, const struct kg_draw *d,
                             int32_t vocab, double total)
 {
@@ -173,7 +170,7 @@ KG_DRAW bool kg_draw_enough(const double *w, int32_t n, const struct kg_draw *d,
     return d->top_p < 1 && kg_draw_sum(w, n) >= (double)d->top_p * total;
 }
 
-/* How many of n top-k leaves, where it is on. */
+/* Number of candidates that top-k keeps of n, if on. */
 KG_DRAW int32_t kg_draw_keep_top_k(const struct kg_draw_candidate *c, int32_t n,
                                    const struct kg_draw *d, int32_t vocab)
 {
@@ -205,7 +202,7 @@ KG_DRAW int32_t kg_draw_keep_min_p(const double *w, int32_t n, double min_p)
     return m;
 }
 
-/* How many of the n that top-k left are kept.   total: as kg_draw_enough's */
+/* Number of candidates kept, of the n left by top-k. total: as in kg_draw_enough */
 KG_DRAW int32_t kg_draw_keep(const double *w, int32_t n, const struct kg_draw *d,
                              int32_t vocab, double total)
 {
@@ -216,7 +213,7 @@ KG_DRAW int32_t kg_draw_keep(const double *w, int32_t n, const struct kg_draw *d
     return d->min_p > 0 ? kg_draw_keep_min_p(w, n, (double)d->min_p) : n;
 }
 
-/* Which of the n that are kept. */
+/* The index among the n kept ones at which the running sum passes target. */
 KG_DRAW int32_t kg_draw_walk(const double *w, int32_t n, double target)
 {
     double sum = 0;
@@ -228,7 +225,7 @@ KG_DRAW int32_t kg_draw_walk(const double *w, int32_t n, double target)
     return n - 1;
 }
 
-/* Of the n that are kept: token, n_kept and cut. */
+/* Draws from the n kept ones: sets token, n_kept and cut. */
 KG_DRAW void kg_draw_take(struct kg_drawn *out, const struct kg_draw_candidate *c,
                           const double *w, int32_t n, int32_t vocab, double u, double lse)
 {

@@ -1,4 +1,4 @@
-/* Element types as data: one traits table, no twins of functions per type.
+/* Element types as data: one traits table instead of a function per type.
  *
  * Weights and product inputs are of these types; everything else is fp32 or better. The
  * conversions of single values are here, those of rows in the backend.
@@ -14,20 +14,20 @@
 enum kg_dtype {
     KG_F32 = 0,
     KG_BF16,
-    KG_F16, /* read from files only, as the next; nothing computes in them */
+    KG_F16, /* only read from files, as the next; not for computing */
     KG_F64,
     KG_DTYPE_COUNT
 };
 
 struct kg_dtype_traits {
-    const char *name;             /* "fp32": what options and messages say */
+    const char *name;             /* "fp32": used in options and messages */
     const char *safetensors_name; /* "F32" */
     size_t bytes;
 };
 
 const struct kg_dtype_traits *kg_dtype_traits(enum kg_dtype dtype);
 
-/* By either name.   errors: EINVAL, listing the valid names */
+/* Looks up either name.   errors: EINVAL, listing the valid names */
 kg_status kg_dtype_parse(enum kg_dtype *dtype, const char *name,
                          struct kg_err *err) KG_MUST_CHECK;
 
@@ -50,10 +50,10 @@ static inline uint16_t kg_f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* bf16 by a draw of 16 bits: the magnitude is cut to bf16 and, with the share of its
- * last place that was cut off, made the next larger one. So the mean over draws is the
- * value itself, what bf16 holds stays as it is, infinities and NaN among it, and a
- * magnitude above the largest bf16 may become infinity as any other becomes the next. */
+/* Stochastic rounding to bf16 by 16 random bits: the magnitude is truncated, and the next
+ * larger value is taken with probability equal to the truncated fraction. So the mean
+ * over draws is the value itself. bf16 values, infinities and NaN are unchanged; a
+ * magnitude above the largest bf16 may become infinity. */
 static inline uint16_t kg_f32_to_bf16_drawn(float f, uint16_t draw)
 {
     uint32_t u;

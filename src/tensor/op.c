@@ -682,8 +682,8 @@ kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
         return kg_fail(err, KG_EUNSUPPORTED, "%s: both ways, expected causal attention",
                        op);
     if (a->blocks.data)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: keys stand in blocks, expected rows of their own", op);
+        return kg_fail(err, KG_EINVAL, "%s: keys are in blocks, expected contiguous rows",
+                       op);
     if (be->host_memory)
         KG_TRY(check_own_keys(op, a, err));
     return be->attention_bwd ? be->attention_bwd(dq, dk, dv, dout, o, lse, a, err)
@@ -733,10 +733,10 @@ static kg_status check_asked(const struct kg_backend *be, const char *op,
     KG_TRY(check_head(be, op, h, err));
     if ((out->kl_reverse || out->kl_forward || out->anchor_lse) && !h->anchor)
         return kg_fail(err, KG_EINVAL,
-                       "%s: an exact KL is asked for, but no anchor given", op);
+                       "%s: expected an anchor for the exact KL, found none", op);
     if (out->set_logp && !h->sets)
-        return kg_fail(err, KG_EINVAL,
-                       "%s: the mass of sets is asked for, but no sets given", op);
+        return kg_fail(err, KG_EINVAL, "%s: expected sets for their mass, found none",
+                       op);
     return KG_OK;
 }
 
@@ -763,8 +763,7 @@ kg_status kg_op_draw(const struct kg_backend *be, const struct kg_draws *d,
         return kg_fail(err, KG_EINVAL, "%s: expected places for lse and tokens", op);
     if (out->logits || h->inv_temp || h->target || h->indices || h->sets || h->anchor)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected nothing of the host's, found temperatures, ids or "
-                       "a place for logits",
+                       "%s: expected no host arrays, found temperatures, ids or logits",
                        op);
     return be->draw ? be->draw(d, out, h, err) : missing(be, op, err);
 }
@@ -805,7 +804,8 @@ kg_status kg_op_head_bwd(const struct kg_backend *be, const struct kg_head_grad 
         return kg_fail(err, KG_EINVAL, "%s: a gradient needs the ids it belongs to", op);
     if ((g->a_entropy && !g->entropy) || (g->a_kl_reverse && !g->kl_reverse) ||
         (g->a_set && !g->set_logp))
-        return kg_fail(err, KG_EINVAL, "%s: a gradient needs its value of the forward",
+        return kg_fail(err, KG_EINVAL,
+                       "%s: the gradient of an output needs the forward's value of it",
                        op);
     return be->head_bwd ? be->head_bwd(g, h, err) : missing(be, op, err);
 }

@@ -1,13 +1,13 @@
-/* What files of operations share: checks of operands, and what a backend lacks.
+/* Shared by the files of operations: checks of operands, and errors for missing slots.
  *
- * Not a contract: nothing outside src/tensor includes it.
+ * Internal to src/tensor.
  */
 #ifndef KG_TENSOR_OP_INTERNAL_H
 #define KG_TENSOR_OP_INTERNAL_H
 
 #include "tensor/backend.h"
 
-/* What an operand may be: types, and in which panels (PANELS << layout). */
+/* Allowed types of an operand, and allowed panels (PANELS << layout). */
 enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
 
 /* A dimension of any length. */
@@ -36,8 +36,7 @@ static inline const char *types_name(unsigned types)
     return types == F32 ? "fp32" : types == BF16 ? "bf16" : "fp32 or bf16";
 }
 
-/* One operand: a view that could exist, of this shape (ANY allowed) and one of these
- * types. */
+/* Checks an operand: a valid view of this shape (ANY allowed) and one of these types. */
 static inline kg_status check(const char *op, const char *name, struct kg_mat m,
                               int64_t rows, int64_t cols, unsigned types,
                               struct kg_err *err)
@@ -79,20 +78,20 @@ static inline kg_status check_vec(const char *op, const char *name, struct kg_ve
     return check_length(op, name, v.data, v.n, n, err);
 }
 
-/* The same, or none. */
+/* The same, or empty. */
 static inline kg_status check_vec_if(const char *op, const char *name, struct kg_vec v,
                                      int64_t n, struct kg_err *err)
 {
     return v.data ? check_vec(op, name, v, n, err) : KG_OK;
 }
 
-/* For what may lie in panels, where the backend has them. */
+/* The backend's panels, for operands that may use them. */
 static inline unsigned panels(const struct kg_backend *be)
 {
     return be->weights == KG_ROWS ? 0 : PANELS << be->weights;
 }
 
-/* A slot that a backend does not fill. */
+/* Fails for a slot that the backend lacks. */
 static inline kg_status missing(const struct kg_backend *be, const char *op,
                                 struct kg_err *err)
 {

@@ -1,34 +1,34 @@
-/* What `kedge doctor` and the start of a run ask of the machine: features, and whether
- * the promises of exact products hold here. Checked, not assumed.
- */
+/* Checks by `kedge doctor` and at the start of a run: CPU features, and whether exact
+ * products hold on this machine. They are measured, not assumed. */
 #ifndef KG_TENSOR_SELFCHECK_H
 #define KG_TENSOR_SELFCHECK_H
 
 #include "tensor/backend.h"
 
-/* The CPU tables that this machine can run, best first; NULL past the last. They give the
- * same bits. */
+/* The i-th CPU table that this machine can run, best first; NULL past the last. All give
+ * the same bits. */
 const struct kg_backend *kg_backend_cpu_variant(int i);
-/* For tests of whole runs: from here on the backend "cpu" is this one. False, and nothing
- * changed, past the last. */
+/* For tests of whole runs: makes this table the backend "cpu" from now on.   returns
+ * false past the last table, with no change */
 bool kg_backend_cpu_use(int i);
 
-/* Instruction sets found, in words. */
+/* The instruction sets found, as text. */
 void kg_selfcheck_cpu_features(char *text, size_t bytes);
 
-/* Whether a row of a product keeps its bits however many rows stand beside it and however
- * many threads run, and a sum over tokens however many threads run. Some seconds at most.
- * shapes: N x K of a few projections, odd ones included
+/* Checks that the bits of a product's row do not depend on the number of rows and
+ * threads, and those of a sum over tokens not on the number of threads. Takes a few
+ * seconds at most. Shapes: N x K of a few projections, including odd ones
  * errors: ECONFLICT, naming kind, dtype, shape and row count */
 kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether elements of products are those that backend.h defines, subnormal sums included.
+/* Checks that elements of products equal the definition in backend.h, also for subnormal
+ * sums.
  * errors: ECONFLICT, naming dtype, K and element */
 kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
                                   struct kg_err *err) KG_MUST_CHECK;
 
-/* One number of all bits of a few products: equal on machines that compute alike. */
+/* A hash of the bits of a few products: equal on machines that compute alike. */
 kg_status kg_selfcheck_digest(uint64_t *digest, const struct kg_backend *be,
                               enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;
 

@@ -399,11 +399,10 @@ static kg_status merge_best(struct train *t, struct kg_bpe_result *result,
     int32_t made;
     KG_TRY(best_pair(t, &at));
     if (at == t->n_pairs)
-        return kg_fail(
-            t->err, KG_EINVAL,
-            "the text gives only %d tokens without the special ones, %d were asked: "
-            "give more text or a smaller vocabulary",
-            result->n_tokens, n_tokens);
+        return kg_fail(t->err, KG_EINVAL,
+                       "the text gives only %d tokens without special ones, expected %d: "
+                       "use more text or a smaller vocabulary",
+                       result->n_tokens, n_tokens);
     KG_TRY(token_of(result, &t->pairs[at], &made, t->err));
     KG_TRY(kg_mem_grow(&result->merges, &result->merges_capacity, result->n_merges + 1,
                        sizeof *result->merges, MAX_PAIRS, "merges", t->err));

@@ -520,7 +520,7 @@ static kg_status check_none(const char *dir, struct kg_err *err)
 
     if (status == KG_OK && names.len > 0) {
         status = fail_named(dir, "default", err);
-        kg_err_prefix(err, "chat template auto (a file that has one can be given)");
+        kg_err_prefix(err, "chat template auto (or pass a file)");
     }
     kg_str_release(&names);
     return status;
@@ -581,8 +581,8 @@ kg_status kg_chat_template_try(const struct kg_chat_template *t, struct kg_err *
         status = try_on(&other, t, "Thanks", err);
     if (status == KG_OK && strcmp(kg_str_text(&one), kg_str_text(&other)) == 0)
         status = kg_fail(err, KG_EFORMAT,
-                         "expected a chat template that writes what 'user' says, found "
-                         "one that leaves the text out");
+                         "expected a chat template that writes the user's text, found "
+                         "one that leaves it out");
     kg_str_release(&one);
     kg_str_release(&other);
     return status;

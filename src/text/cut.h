@@ -1,7 +1,6 @@
-/* Cutting text at what matches: a pattern or a class of characters, and what becomes of
- * the matches. Split of tokenizer.json in all its behaviours, and with it Digits,
- * Punctuation, Whitespace and their kin.
- */
+/* Splits text at matches of a pattern or a class of characters. Implements Split of
+ * tokenizer.json in all its behaviours, and with it Digits, Punctuation, Whitespace and
+ * similar types. */
 #ifndef KG_TEXT_CUT_H
 #define KG_TEXT_CUT_H
 
@@ -11,22 +10,22 @@
 
 enum kg_cut_behavior {
     KG_CUT_ISOLATED,      /* a match is a piece of its own */
-    KG_CUT_REMOVED,       /* matches go */
-    KG_CUT_CONTIGUOUS,    /* neighbouring matches are one piece */
-    KG_CUT_WITH_PREVIOUS, /* a match ends the piece before it */
-    KG_CUT_WITH_NEXT,     /* a match begins the piece behind it */
+    KG_CUT_REMOVED,       /* matches are dropped */
+    KG_CUT_CONTIGUOUS,    /* adjacent matches form one piece */
+    KG_CUT_WITH_PREVIOUS, /* a match joins the piece before it */
+    KG_CUT_WITH_NEXT,     /* a match joins the piece after it */
 };
 struct kg_cutter {
     struct kg_pretoken *pattern; /* owned; NULL: by class */
     bool (*is)(uint32_t cp);     /* every character of the class is a match */
     enum kg_cut_behavior behavior;
-    bool invert; /* what lies between matches counts as match, and they do not */
+    bool invert; /* swaps matches and the text between them */
 };
 void kg_cut_release(struct kg_cutter *cut);
 
 struct kg_cut_segment {
     size_t start;
-    size_t len; /* 0: the text is at its end */
+    size_t len; /* 0: end of text */
     bool match;
 };
 
@@ -36,8 +35,8 @@ struct kg_cut_scan {
     struct kg_pretoken_scan found;
     const char *text; /* borrowed, valid UTF-8 */
     size_t n;
-    size_t at;                  /* of the class: everything before was looked at */
-    struct kg_cut_segment seen; /* len > 0: looked at, not yet handed out */
+    size_t at;                  /* by class: everything before it was examined */
+    struct kg_cut_segment seen; /* len > 0: found, not yet returned */
 };
 kg_status kg_cut_scan_init(struct kg_cut_scan *scan, const struct kg_cutter *cut,
                            struct kg_err *err) KG_MUST_CHECK;

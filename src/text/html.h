@@ -5,9 +5,9 @@
 #include "base/status.h"
 #include "base/str.h"
 
-/* Append text so that it is shown as it stands, inside an element or a quoted attribute:
- * < > & " ' are escaped; bytes that are not UTF-8 and control characters but line break
- * and tab become U+FFFD.   errors: ENOMEM */
+/* Appends text escaped for an element or a quoted attribute: < > & " ' are escaped; bytes
+ * that are not UTF-8, and control characters except line break and tab, become U+FFFD.
+ * errors: ENOMEM */
 kg_status kg_html_put(struct kg_str *out, const char *text, size_t n,
                       struct kg_err *err) KG_MUST_CHECK;
 

@@ -199,7 +199,7 @@ static bool loop_attr(struct kg_jv *out, const struct kg_jinja_loop *loop,
 static kg_status fail_undefined(struct kg_jinja *j, const struct kg_jv *a,
                                 struct kg_jv_text name)
 {
-    return kg_jinja_fail(j, "expected something with '%.*s', '%.*s' is undefined",
+    return kg_jinja_fail(j, "expected a value with '%.*s', '%.*s' is undefined",
                          (int)(name.n > 80 ? 80 : name.n), name.bytes,
                          (int)(a->u.text.n > 80 ? 80 : a->u.text.n), a->u.text.bytes);
 }

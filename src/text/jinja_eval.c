@@ -243,7 +243,7 @@ static kg_status eval_sign(struct kg_jv *out, struct kg_jinja *j,
 
     KG_TRY(eval_node(&a, j, n->a));
     if (!kg_jv_is_number(&a))
-        return kg_jinja_fail(j, "expected a number behind a sign, found %s",
+        return kg_jinja_fail(j, "expected a number after a sign, found %s",
                              kg_jv_type_name(&a));
     if (a.type == KG_JV_REAL) {
         *out = kg_jv_real(n->op == KG_JT_SUB ? -a.u.real : a.u.real);
@@ -287,11 +287,11 @@ static kg_status spread(struct arguments *to, struct kg_jinja *j,
         return KG_OK;
     }
     if (v->type != KG_JV_DICT)
-        return kg_jinja_fail(j, "expected an object behind **, found %s",
+        return kg_jinja_fail(j, "expected an object after **, found %s",
                              kg_jv_type_name(v));
     for (size_t i = 0; i < v->u.dict->n; i++) {
         if (v->u.dict->keys[i].type != KG_JV_TEXT)
-            return kg_jinja_fail(j, "expected text as keys behind **, found %s",
+            return kg_jinja_fail(j, "expected text as keys after **, found %s",
                                  kg_jv_type_name(&v->u.dict->keys[i]));
         KG_TRY(kg_jv_push(j, &to->names, &v->u.dict->keys[i]));
         KG_TRY(kg_jv_push(j, &to->named, &v->u.dict->values[i]));
@@ -567,7 +567,7 @@ static kg_status run_call_block(struct kg_jinja *j, const struct kg_jinja_node *
     KG_TRY(eval_arguments(&args, j, n->a->list));
     KG_TRY(make_macro(&caller, j, n));
     if (f.type != KG_JV_CALLABLE || !f.u.callable->macro)
-        return kg_jinja_fail(j, "expected a macro behind call, found %s",
+        return kg_jinja_fail(j, "expected a macro after call, found %s",
                              kg_jv_type_name(&f));
     args.by[0] = &caller;
     KG_TRY(kg_jinja_run_macro(&out, j, f.u.callable, &args));

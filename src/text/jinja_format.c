@@ -435,7 +435,7 @@ kg_status kg_jinja_format(struct kg_jv *out, struct kg_jinja *j, const struct kg
         if (t.bytes[i] == '{' && !twice) {
             close = memchr(t.bytes + i, '}', t.n - i);
             if (!close)
-                return kg_jinja_fail(j, "expected } behind {, found none");
+                return kg_jinja_fail(j, "expected } after {, found none");
             n = (size_t)(close - t.bytes) - i - 1;
             KG_TRY(kg_jinja_pay(j, n + 1));
             KG_TRY(put_place(j, args, (struct kg_jv_text){t.bytes + i + 1, n}, &next,
@@ -444,7 +444,7 @@ kg_status kg_jinja_format(struct kg_jv *out, struct kg_jinja *j, const struct kg
             continue;
         }
         if (t.bytes[i] == '}' && !twice)
-            return kg_jinja_fail(j, "expected } twice, or behind {, found it alone");
+            return kg_jinja_fail(j, "expected }}, or } after {, found a single }");
         KG_TRY(kg_jinja_pay(j, 1));
         KG_TRY(kg_jinja_emit(j, t.bytes + i, 1));
         i += twice && (t.bytes[i] == '{' || t.bytes[i] == '}');

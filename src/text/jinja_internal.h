@@ -1,13 +1,13 @@
-/* The interpreter behind chat_template.h: text -> tokens -> tree -> output.
+/* The interpreter of chat_template.h: text -> tokens -> tree -> output.
  *
- * Two lifetimes, each a pool that goes away whole: the template (tokens, tree) and one
- * rendering (values, scopes). Nothing is freed before. A value is small and copied; what
- * it points to never changes, namespaces excepted. Text is UTF-8 that points into the
- * template, the variables or the pool, so that a slice costs nothing; lengths and
- * positions that a template sees count characters.
+ * There are two lifetimes, each a pool that is freed as a whole: the template (tokens,
+ * tree) and one rendering (values, scopes). A value is small and copied; what it points
+ * to is immutable, except namespaces. Text is UTF-8 that points into the template, the
+ * variables or the pool, so slices cost nothing. Lengths and positions that a template
+ * sees count characters.
  *
- * Every function of one shape (kg_jinja_fn) is a row of a table: filters, tests, methods
- * of text, lists and objects, global functions.
+ * Filters, tests, methods of text, lists and objects, and global functions are all rows
+ * of tables of one function type, kg_jinja_fn.
  */
 #ifndef KG_TEXT_JINJA_INTERNAL_H
 #define KG_TEXT_JINJA_INTERNAL_H
@@ -41,12 +41,12 @@ struct kg_jv_text {
 };
 struct kg_jv {
     enum kg_jv_type type;
-    bool safe; /* TEXT that is markup: what joins it is escaped */
+    bool safe; /* TEXT is markup: text joined to it is escaped */
     union {
         bool truth;
         int64_t integer;
         double real;
-        struct kg_jv_text text; /* of UNDEFINED: what was looked for */
+        struct kg_jv_text text; /* of UNDEFINED: the name that was not found */
         struct kg_jv_list *list;
         struct kg_jv_dict *dict;
         struct kg_jinja_loop *loop;
@@ -54,8 +54,8 @@ struct kg_jv {
     } u;
 };
 
-/* What a list is to Python. The first three have places, the first two are JSON. A
- * generator is true even when it is empty, has no length and is read once. */
+/* How a list behaves in Python. The first three can be indexed; the first two can become
+ * JSON. A generator is true even if empty, has no length and can be read once. */
 enum kg_jv_list_kind {
     KG_JV_PLAIN,
     KG_JV_TUPLE,
@@ -88,25 +88,25 @@ struct kg_jinja_args {
     const struct kg_jv_text *names; /* (n_named) */
     const struct kg_jv *named;      /* (n_named) */
     size_t n_named;
-    /* by the row's parameters; NULL: not given */
+    /* by parameter of the row; NULL: not given */
     const struct kg_jv *by[6];
 };
-/* in: the filtered or tested value, the object of a method, NULL for a function */
+/* in: the filtered or tested value, or the object of a method; NULL for a function */
 typedef kg_status kg_jinja_fn(struct kg_jv *out, struct kg_jinja *j,
                               const struct kg_jv *in, const struct kg_jinja_args *args);
 struct kg_jinja_row {
     const char *name;
-    /* "old,new,count"; NULL: the function looks at args itself */
+    /* "old,new,count"; NULL: the function reads args itself */
     const char *params;
-    size_t need; /* of params, at least */
+    size_t need; /* number of required params */
     kg_jinja_fn *run;
 };
 
 struct kg_jinja_scope;
 struct kg_jv_callable {
     const struct kg_jinja_row *row;    /* a function or a method */
-    struct kg_jv self;                 /* of a method */
-    const struct kg_jinja_node *macro; /* else a macro, or the body of a call block */
+    struct kg_jv self;                 /* the object of a method */
+    const struct kg_jinja_node *macro; /* instead of row: a macro or a call block */
     struct kg_jinja_scope *scope;      /* where the macro was defined */
 };
 
@@ -114,9 +114,9 @@ struct kg_jinja_loop {
     const struct kg_jv_list *items;
     size_t i;
     int64_t depth0;
-    const struct kg_jinja_node *node; /* of a recursive loop, else NULL */
-    struct kg_jinja_scope *scope;     /* around the loop */
-    struct kg_jv changed;             /* what loop.changed was last asked about */
+    const struct kg_jinja_node *node; /* of a recursive loop; else NULL */
+    struct kg_jinja_scope *scope;     /* the scope around the loop */
+    struct kg_jv changed;             /* the last argument of loop.changed */
 };
 
 /* ---- tree ---- */
@@ -133,7 +133,7 @@ enum kg_jinja_kind {
     KG_JN_SPREAD,   /* * a or ** a (flag), inside ( ) */
     KG_JN_FILTER,   /* a | value ( list ) */
     KG_JN_TEST,     /* a is value ( list ); flag: is not */
-    KG_JN_CAPTURED, /* the text of the block that a filter stands over */
+    KG_JN_CAPTURED, /* the text of the block under a filter tag */
     KG_JN_BINARY,   /* a op b */
     KG_JN_COMPARE,  /* a, then list of OPERAND */
     KG_JN_OPERAND,  /* op a */
@@ -173,14 +173,14 @@ struct kg_jinja_node {
     bool flag;
     int uses; /* MACRO, CALL_BLOCK */
     struct kg_jv value;
-    const struct kg_jinja_row *row; /* FILTER and TEST; NULL: there is none */
+    const struct kg_jinja_row *row; /* FILTER and TEST; NULL: unknown name */
     struct kg_jinja_node *a;
     struct kg_jinja_node *b;
     struct kg_jinja_node *c;
     struct kg_jinja_node *list;
     struct kg_jinja_node *body;
     struct kg_jinja_node *other;
-    struct kg_jinja_node *next; /* in the list it is in */
+    struct kg_jinja_node *next; /* next in its list */
 };
 
 /* ---- tokens ---- */
@@ -215,7 +215,7 @@ enum kg_jinja_token_type {
     KG_JT_GE,
     KG_JT_LT,
     KG_JT_LE,
-    KG_JT_IN, /* operators of the tree only */
+    KG_JT_IN, /* from here: operators only in the tree */
     KG_JT_NOT_IN,
     KG_JT_ASSIGN,
     KG_JT_DOT,
@@ -230,7 +230,7 @@ struct kg_jinja_token {
     enum kg_jinja_token_type type;
     uint32_t line;
     uint32_t column;
-    struct kg_jv_text text; /* DATA, NAME, STRING (decoded), the sign of an operator */
+    struct kg_jv_text text; /* DATA, NAME, STRING (decoded), or the text of an operator */
     int64_t integer;
     double real;
 };
@@ -239,15 +239,15 @@ struct kg_chat_template {
     struct kg_pool pool;
     char *where; /* owned */
     struct kg_jinja_node *root;
-    bool asks_date;            /* strftime_now is named */
+    bool asks_date;            /* strftime_now is used */
     struct kg_json_doc config; /* tokenizer_config.json, or {0} */
-    /* owned or NULL: takes its place where variables have tools */
+    /* owned or NULL: replaces this one if variables have tools */
     struct kg_chat_template *with_tools;
 };
 
-/* Tokens of a source whose line ends are LF, the last of type END. Data has its white
- * space trimmed already.   tokens: in the template's pool
- * errors: EFORMAT with line and column, ENOMEM */
+/* Tokens of a source with LF line ends; the last has type END. DATA is already trimmed.
+ * tokens: in the template's pool
+ * errors: EFORMAT with line and column */
 kg_status kg_jinja_lex(struct kg_jinja_token **tokens, struct kg_chat_template *t,
                        const char *source, size_t n, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_jinja_parse(struct kg_chat_template *t, const struct kg_jinja_token *tokens,
@@ -262,7 +262,7 @@ struct kg_jinja_parser {
     const struct kg_jinja_token *at;
     struct kg_err *err;
     int depth;
-    int loops; /* around this place, within its macro */
+    int loops; /* number of loops around this place, within its macro */
     int uses;  /* of the macro being read */
 };
 struct kg_jinja_node *kg_jinja_node_new(struct kg_jinja_parser *p,
@@ -275,10 +275,10 @@ kg_status kg_jinja_expect(struct kg_jinja_parser *p, enum kg_jinja_token_type ty
 kg_status kg_jinja_unexpected(struct kg_jinja_parser *p, const char *expected);
 kg_status kg_jinja_parse_expr(struct kg_jinja_node **out,
                               struct kg_jinja_parser *p) KG_MUST_CHECK;
-/* a, or a tuple "a, b". no_cond: members without `if`.  */
+/* Parses a, or a tuple "a, b". no_cond: members have no `if`. */
 kg_status kg_jinja_parse_tuple(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                                bool no_cond) KG_MUST_CHECK;
-/* "name(args)|name..." behind a filter tag or a set block, over `in`. */
+/* Parses "name(args)|name..." after a filter tag or a set block, applied to `in`. */
 kg_status kg_jinja_parse_filters(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                                  struct kg_jinja_node *in,
                                  bool first_named) KG_MUST_CHECK;
@@ -302,27 +302,27 @@ struct kg_jinja {
     struct kg_pool pool;
     struct kg_str *out;
     size_t out_begin;
-    int64_t steps; /* left */
+    int64_t steps; /* steps left */
     int depth;
     struct kg_jinja_scope *scope;
-    struct kg_jv captured; /* of KG_JN_CAPTURED */
+    struct kg_jv captured; /* value of KG_JN_CAPTURED */
     enum { KG_JINJA_RUNS, KG_JINJA_BREAKS, KG_JINJA_CONTINUES } flow;
-    bool placed; /* err has its line and column */
+    bool placed; /* err has line and column */
     struct kg_err *err;
 };
 
 kg_status kg_jinja_run(struct kg_jinja *j,
                        const struct kg_jinja_node *list) KG_MUST_CHECK;
-/* EFORMAT; the place is put in front by the innermost node. */
+/* Fails with EFORMAT; the innermost node adds the place. */
 kg_status kg_jinja_fail(struct kg_jinja *j, const char *fmt, ...) KG_PRINTF(2, 3);
-/* Pay for n bytes or members looked at.   errors: EFORMAT (limit) */
+/* Counts n bytes or members as steps.   errors: EFORMAT (limit) */
 kg_status kg_jinja_pay(struct kg_jinja *j, size_t n) KG_MUST_CHECK;
 kg_status kg_jinja_deeper(struct kg_jinja *j) KG_MUST_CHECK; /* undone by j->depth-- */
 kg_status kg_jinja_emit(struct kg_jinja *j, const char *bytes, size_t n) KG_MUST_CHECK;
-/* Cut what was emitted since out->len was `mark` off the output, into a value. */
+/* Moves the output since out->len was `mark` into a value. */
 kg_status kg_jinja_cut(struct kg_jv *out, struct kg_jinja *j, size_t mark) KG_MUST_CHECK;
 
-/* Call a value. */
+/* Calls a value. */
 kg_status kg_jinja_call(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *f,
                         struct kg_jinja_args *args) KG_MUST_CHECK;
 kg_status kg_jinja_run_macro(struct kg_jv *out, struct kg_jinja *j,
@@ -330,7 +330,7 @@ kg_status kg_jinja_run_macro(struct kg_jv *out, struct kg_jinja *j,
                              const struct kg_jinja_args *args) KG_MUST_CHECK;
 kg_status kg_jinja_run_loop(struct kg_jinja *j, const struct kg_jinja_node *n,
                             const struct kg_jv *items, int64_t depth0) KG_MUST_CHECK;
-/* Call a row: its arguments are put to its parameters first. */
+/* Calls a row after binding the arguments to its parameters. */
 kg_status kg_jinja_call_row(struct kg_jv *out, struct kg_jinja *j,
                             const struct kg_jinja_row *row, const struct kg_jv *in,
                             struct kg_jinja_args *args) KG_MUST_CHECK;
@@ -346,7 +346,7 @@ extern const struct kg_jinja_row kg_jinja_dict_methods[];
 extern const struct kg_jinja_row kg_jinja_loop_methods[];
 const struct kg_jinja_row *kg_jinja_find_filter(struct kg_jv_text name);
 
-/* a.name: methods first; a[key]: members first. Undefined when there is neither.
+/* a.name: methods first; a[key]: members first. Undefined if there is neither.
  * errors: EFORMAT (a is undefined) */
 kg_status kg_jinja_attr(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                         struct kg_jv_text name) KG_MUST_CHECK;
@@ -357,17 +357,17 @@ kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
                         const struct kg_jv *path) KG_MUST_CHECK;
 kg_status kg_jinja_slice(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                          const struct kg_jv bounds[3]) KG_MUST_CHECK;
-/* range(bounds[0], bounds[1], bounds[2]) of n numbers */
+/* range(bounds[0], bounds[1], bounds[2]), which has n numbers */
 kg_status kg_jinja_range(struct kg_jv *out, struct kg_jinja *j, const int64_t bounds[3],
                          int64_t n) KG_MUST_CHECK;
 kg_status kg_jinja_binary(struct kg_jv *out, struct kg_jinja *j, int op,
                           const struct kg_jv *a, const struct kg_jv *b) KG_MUST_CHECK;
-/* A namespace takes no name that begins with _.   errors: EFORMAT */
+/* Names in a namespace must not begin with _.   errors: EFORMAT */
 kg_status kg_jinja_check_name(struct kg_jinja *j, const struct kg_jv *name) KG_MUST_CHECK;
-/* "{} {0} {name!r:>5}" of text, a row of its methods. */
+/* text.format(): "{} {0} {name!r:>5}", a row of the text methods. */
 kg_status kg_jinja_format(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                           const struct kg_jinja_args *args) KG_MUST_CHECK;
-/* printf-like "%s" of text % values. */
+/* printf-like text % values. */
 kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *fmt,
                            const struct kg_jv *values) KG_MUST_CHECK;
 
@@ -379,11 +379,11 @@ struct kg_jv kg_jv_real(double x);
 struct kg_jv kg_jv_text(const char *bytes, size_t n); /* borrowed */
 struct kg_jv kg_jv_none(void);
 struct kg_jv kg_jv_undefined(struct kg_jv_text name);
-const char *kg_jv_type_name(const struct kg_jv *v); /* as Python says it */
+const char *kg_jv_type_name(const struct kg_jv *v); /* as in Python */
 bool kg_jv_is_text(const struct kg_jv *v, const char *text);
 bool kg_jv_truth(const struct kg_jv *v);
-bool kg_jv_is_number(const struct kg_jv *v); /* bool too */
-/* Whole numbers and bools. */
+bool kg_jv_is_number(const struct kg_jv *v); /* also bool */
+/* Integers and bools. */
 bool kg_jv_as_int(int64_t *i, const struct kg_jv *v);
 bool kg_jv_as_real(double *x, const struct kg_jv *v);
 kg_status kg_jv_equal(bool *equal, struct kg_jinja *j, const struct kg_jv *a,
@@ -393,15 +393,15 @@ kg_status kg_jv_compare(int *sign, struct kg_jinja *j, const struct kg_jv *a,
                         const struct kg_jv *b) KG_MUST_CHECK;
 kg_status kg_jv_contains(bool *in, struct kg_jinja *j, const struct kg_jv *whole,
                          const struct kg_jv *part) KG_MUST_CHECK;
-/* Emit as str() and as repr(). */
+/* Emits v as str() and as repr(). */
 kg_status kg_jv_put(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
 kg_status kg_jv_put_repr(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
-/* Emit as str(), escaped for HTML unless it is markup. */
+/* Emits v as str(), escaped for HTML unless it is markup. */
 kg_status kg_jv_put_escaped(struct kg_jinja *j, const struct kg_jv *v) KG_MUST_CHECK;
-/* str() as a value; text stays itself. */
+/* str() as a value; text is returned unchanged. */
 kg_status kg_jv_str(struct kg_jv *out, struct kg_jinja *j,
                     const struct kg_jv *v) KG_MUST_CHECK;
-/* Markup: itself, else str() escaped. */
+/* Markup is returned unchanged; else str(), escaped. */
 kg_status kg_jv_escape(struct kg_jv *out, struct kg_jinja *j,
                        const struct kg_jv *v) KG_MUST_CHECK;
 struct kg_jinja_json {
@@ -422,27 +422,29 @@ kg_status kg_jv_list_new(struct kg_jv *out, struct kg_jinja *j, size_t capacity,
 kg_status kg_jv_push(struct kg_jinja *j, struct kg_jv *list,
                      const struct kg_jv *item) KG_MUST_CHECK;
 kg_status kg_jv_dict_new(struct kg_jv *out, struct kg_jinja *j) KG_MUST_CHECK;
-/* *found is NULL when there is none. */
+/* *found is NULL if there is none. */
 kg_status kg_jv_dict_get(const struct kg_jv **found, struct kg_jinja *j,
                          const struct kg_jv_dict *d,
                          const struct kg_jv *key) KG_MUST_CHECK;
 kg_status kg_jv_dict_set(struct kg_jinja *j, struct kg_jv_dict *d,
                          const struct kg_jv *key,
                          const struct kg_jv *value) KG_MUST_CHECK;
-/* What a for sees: members of a list, keys of an object, characters of a text, nothing
- * of undefined. A generator is spent by it.   errors: EFORMAT (not iterable) */
+/* The sequence that a for loop iterates: members of a list, keys of an object, characters
+ * of a text, nothing for undefined. It consumes a generator.   errors: EFORMAT (not
+ * iterable) */
 kg_status kg_jv_iterate(const struct kg_jv_list **items, struct kg_jinja *j,
                         const struct kg_jv *v) KG_MUST_CHECK;
-/* len(v).   errors: EFORMAT (has none) */
+/* len(v).   errors: EFORMAT (no length) */
 kg_status kg_jv_length(size_t *n, struct kg_jinja *j,
                        const struct kg_jv *v) KG_MUST_CHECK;
-size_t kg_jv_chars(struct kg_jv_text t); /* characters */
-/* strip(): sides 1 left, 2 right, 3 both; chars NULL: white space */
+size_t kg_jv_chars(struct kg_jv_text t); /* number of characters */
+/* strip(). sides: 1 left, 2 right, 3 both; chars NULL: white space */
 struct kg_jv_text kg_jv_strip(struct kg_jv_text t, const struct kg_jv_text *chars,
                               int sides);
-/* Bytes of the first line of t; *end: with what ends it, as str.splitlines() does. */
+/* Bytes of the first line of t; *end: the same with its line end, as str.splitlines()
+ * finds it. */
 size_t kg_jv_line(size_t *end, struct kg_jv_text t);
-/* First place of part from `from` on, -1 none. */
+/* First position of part from `from` on; -1: none. */
 int64_t kg_jv_find(struct kg_jv_text t, struct kg_jv_text part, size_t from);
 bool kg_jinja_is_space(uint32_t cp); /* str.isspace of Python */
 

@@ -373,7 +373,8 @@ static kg_status balance(struct lexer *x, char sign)
         x->open[x->n_open++] = closing[opens - opening];
     } else if (as) {
         if (x->n_open == 0)
-            return fail(x, x->at, "an expression", "a bracket that closes none");
+            return fail(x, x->at, "an expression",
+                        "a closing bracket without an opening one");
         expected[1] = x->open[--x->n_open];
         if (expected[1] != sign)
             return fail(x, x->at, expected, "another bracket");
@@ -393,7 +394,7 @@ static kg_status lex_sign(struct lexer *x)
         x->at += k;
         return push(x, signs[i].type, x->at - k, (struct kg_jv_text){signs[i].sign, k});
     }
-    return fail(x, x->at, "an expression", "a character that starts none");
+    return fail(x, x->at, "an expression", "a character that starts no token");
 }
 
 /* From { % or { { to the matching end. */

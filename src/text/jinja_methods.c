@@ -300,7 +300,8 @@ static kg_status text_index(struct kg_jv *out, struct kg_jinja *j, const struct 
                             const struct kg_jinja_args *args)
 {
     KG_TRY(place_of(out, j, in, args, false));
-    return out->u.integer < 0 ? kg_jinja_fail(j, "expected text that is there") : KG_OK;
+    return out->u.integer < 0 ? kg_jinja_fail(j, "expected text that occurs in the value")
+                              : KG_OK;
 }
 
 static kg_status text_count(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
@@ -528,10 +529,9 @@ static kg_status refuse_change(struct kg_jv *out, struct kg_jinja *j,
 {
     (void)out;
     (void)args;
-    return kg_jinja_fail(j,
-                         "expected a method that changes nothing, found one that would "
-                         "change a %s",
-                         kg_jv_type_name(in));
+    return kg_jinja_fail(
+        j, "expected a method without side effects, found one that would change a %s",
+        kg_jv_type_name(in));
 }
 
 static kg_status list_index(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,

@@ -192,7 +192,7 @@ static void a_macro_calls_back_who_calls_it(void **state)
 static void errors_name_line_and_column(void **state)
 {
     static const char *const cases[][2] = {
-        {"a\n  {{ x.y.z }}", "t line 2 column 9: expected something with 'z', 'y' is"},
+        {"a\n  {{ x.y.z }}", "t line 2 column 9: expected a value with 'z', 'y' is"},
         {"{% if a %}", "t line 1 column 11: expected elif else endif, found the end"},
         {"{{ 'a }}", "t line 1 column 4: expected a closing quote"},
         {"ab {{ 1 + }}", "t line 1 column 11: expected an expression, found '}}'"},
@@ -200,7 +200,7 @@ static void errors_name_line_and_column(void **state)
         {"{{ a b }}", "t line 1 column 6: expected }}, found 'b'"},
         {"\xC3\xA9{{ x|nope }}", "t line 1 column 7: expected the name of a filter"},
         {"{{ raise_exception('no ' ~ 1) }}", "column 19: the template refuses: no 1"},
-        {"{{ x.append(1) }}", "expected a method that changes nothing"},
+        {"{{ x.append(1) }}", "expected a method without side effects"},
         {"{% break %}", "expected a loop around break"},
         {"{{ [1, 2) }}", "expected ']', found another bracket"},
         {"{# open", "t line 1 column 1: expected #} to end this comment"},
@@ -576,8 +576,7 @@ static void templates_are_found_as_transformers_finds_them(void **state)
         "{\"chat_template\": [{\"name\": \"rag\", \"template\": \"r\"}, {\"name\": "
         "\"tool_use\", \"template\": \"t\"}]}");
     assert_int_equal(choose_auto(&said), KG_ENOTFOUND);
-    assert_non_null(
-        strstr(said, "chat template auto (a file that has one can be given)"));
+    assert_non_null(strstr(said, "chat template auto (or pass a file)"));
     assert_non_null(strstr(said, "expected a chat template named 'default' in"));
     assert_non_null(strstr(said, "found rag tool_use"));
     renders("rag", "{}", "r");

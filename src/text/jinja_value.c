@@ -403,7 +403,7 @@ kg_status kg_jv_compare(int *sign, struct kg_jinja *j, const struct kg_jv *a,
     }
     if (a->type != KG_JV_LIST || b->type != KG_JV_LIST ||
         a->u.list->kind != b->u.list->kind || a->u.list->kind > KG_JV_TUPLE)
-        return kg_jinja_fail(j, "expected two values that have an order, found %s and %s",
+        return kg_jinja_fail(j, "expected two comparable values, found %s and %s",
                              kg_jv_type_name(a), kg_jv_type_name(b));
     KG_TRY(kg_jinja_deeper(j));
     status = compare_lists(sign, j, a->u.list, b->u.list);
@@ -489,7 +489,7 @@ kg_status kg_jv_iterate(const struct kg_jv_list **items, struct kg_jinja *j,
         for (size_t i = 0; i < v->u.dict->n; i++)
             KG_TRY(kg_jv_push(j, &list, &v->u.dict->keys[i]));
     } else
-        return kg_jinja_fail(j, "expected something with members, found %s",
+        return kg_jinja_fail(j, "expected a value with members, found %s",
                              kg_jv_type_name(v));
     *items = list.u.list;
     return KG_OK;
@@ -508,7 +508,7 @@ kg_status kg_jv_length(size_t *n, struct kg_jinja *j, const struct kg_jv *v)
     else if (v->type == KG_JV_LOOP)
         *n = v->u.loop->items->n;
     else if (v->type != KG_JV_UNDEFINED)
-        return kg_jinja_fail(j, "expected something that has a length, found %s",
+        return kg_jinja_fail(j, "expected a value with a length, found %s",
                              kg_jv_type_name(v));
     return KG_OK;
 }

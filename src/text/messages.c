@@ -311,8 +311,8 @@ static kg_status need_message(const struct talk *t, size_t i, struct kg_err *err
                        "expected a chat template with a place for a system prompt, found "
                        "one that leaves it out");
     return kg_fail(err, KG_EFORMAT,
-                   "message %zu: expected a chat template that writes what '%.40s' says, "
-                   "found one that leaves the text out",
+                   "message %zu: expected a chat template that writes the text of role "
+                   "'%.40s', found one that leaves it out",
                    i - added, role);
 }
 

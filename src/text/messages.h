@@ -1,10 +1,9 @@
-/* Conversations: what a list of messages has to be, and its rendering by a chat template.
+/* Conversations: validates a list of messages and renders it by a chat template.
  *
- * Templates pass over what they do not know: a role with a typing error, content in parts
- * where text is expected, a system prompt, tools. The model then is asked something else
- * than what the list says, and nobody notices. So the list is checked here, for training,
- * evaluation, generation and the server alike, and what the template left out of its
- * rendering is an error.
+ * Templates silently ignore what they do not know: a misspelt role, content in parts
+ * where text is expected, a system prompt, tools. The model then gets another prompt than
+ * the list says. So training, evaluation, generation and the server check the list here,
+ * and it is an error if the template leaves a part of it out.
  */
 #ifndef KG_TEXT_MESSAGES_H
 #define KG_TEXT_MESSAGES_H
@@ -17,38 +16,39 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Append the value of a message's tool_calls. */
+/* Appends the value of a message's tool_calls. */
 typedef kg_status kg_message_calls(struct kg_str *out, const struct kg_json *calls,
                                    struct kg_err *err);
 
-/* Append a list of messages as JSON, each with a role (text) and content: text, or parts
- * of type text, which become one text with line breaks between; null or absent where
- * there are tool_calls or a thought (kg_chat_thought). Other keys stay.
- * n: the first n of messages; put_calls: NULL to leave tool_calls as they are, else a
- * list without any is left out
+/* Appends a list of messages as JSON. Each has a role (text) and content: text, or parts
+ * of type text, which are joined with line breaks. Content may be null or absent if there
+ * are tool_calls or reasoning (kg_chat_thought). Other keys are kept.
+ * n: number of messages used; put_calls: NULL keeps tool_calls unchanged; else an empty
+ * list is dropped
  * errors: EFORMAT (not such a list; "message I: ...", from 0), those of put_calls */
 kg_status kg_messages_put(struct kg_str *out, const struct kg_json *messages, size_t n,
                           kg_message_calls *put_calls, struct kg_err *err) KG_MUST_CHECK;
 
-/* {0}: no message. All is borrowed. */
+/* {0}: no messages. All pointers are borrowed. */
 struct kg_conversation {
     const struct kg_json *messages; /* an array */
-    size_t n;                       /* the first n of messages */
-    const char *system;             /* in front of them; NULL or "": nothing */
+    size_t n;                       /* number of messages used */
+    const char *system;             /* system prompt put first; NULL or "": none */
     const struct kg_json *tools;    /* an array, or its JSON text; NULL, null, "": none */
     const struct kg_json *variables; /* an object of more variables, or NULL */
     kg_message_calls *put_calls;     /* as in kg_messages_put */
     int64_t now_s;                   /* as in struct kg_chat_opts */
-    bool generate;                   /* up to where the assistant speaks */
-    bool trusted; /* part of one that was rendered before: the rendering is not checked */
+    bool generate;                   /* end with the start of an assistant's turn */
+    /* a prefix of a conversation rendered before: skips the check of the output */
+    bool trusted;
 };
 
-/* Append the rendering. A developer's message is a system's where the template does not
- * know that role. The text of a message, its tool_calls or the tools that make no
- * difference to the rendering have been left out of it, and are refused.
- * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (a message that
- * the template leaves out), EUNSUPPORTED (it leaves out the tools). On failure out may
- * have more than before. */
+/* Appends the rendering. If the template does not know the role developer, such a message
+ * becomes a system message. A message's text, its tool_calls or the tools that do not
+ * change the rendering were ignored by the template, which is an error.
+ * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (the template
+ * ignores a message), EUNSUPPORTED (it ignores the tools). On failure out may have grown.
+ */
 kg_status kg_conversation_render(struct kg_str *out, const struct kg_conversation *given,
                                  const struct kg_chat_template *chat,
                                  struct kg_err *err) KG_MUST_CHECK;

@@ -21,7 +21,7 @@ void kg_model_work_release(struct kg_model_work *work)
 static kg_status no_unknown(const char *text, size_t n, struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
-                   "the vocabulary has no token for '%.*s', and none for what is unknown",
+                   "the vocabulary has neither a token for '%.*s' nor an unknown token",
                    n < 40 ? (int)n : 40, text);
 }
 

@@ -1,6 +1,6 @@
-/* The models of tokenizer.json: what makes tokens of a pre-token.
+/* The models of tokenizer.json, which turn a pre-token into tokens.
  *
- * A row of the table in models.c: how its object is read, and how it encodes.
+ * A row of the table in models.c: how the model's object is read, and how it encodes.
  */
 #ifndef KG_TEXT_MODELS_H
 #define KG_TEXT_MODELS_H
@@ -12,7 +12,7 @@
 struct kg_json;
 struct kg_reader;
 
-/* Working memory of a thread. {0} is ready. */
+/* Working memory of one thread. {0} is ready. */
 struct kg_model_work {
     struct kg_bpe_scratch bpe;
     struct kg_unigram_work unigram;
@@ -21,12 +21,12 @@ struct kg_model_work {
 void kg_model_work_release(struct kg_model_work *work);
 
 struct kg_model {
-    const char *type; /* in the file */
-    const char *name; /* as kg_tokenizer_kind says it */
-    /* added: the file's added tokens, which have ids too */
+    const char *type; /* name in the file */
+    const char *name; /* name returned by kg_tokenizer_kind */
+    /* added: the file's added tokens, which also have ids */
     kg_status (*read)(struct kg_reader *r, const struct kg_json *model,
                       const struct kg_json *added);
-    /* Append the ids of n >= 1 bytes of valid UTF-8. */
+    /* Appends the ids of n >= 1 bytes of valid UTF-8. */
     kg_status (*encode)(struct kg_ids *out, const struct kg_tokenizer *tok,
                         const char *text, size_t n, struct kg_model_work *work,
                         struct kg_err *err);

@@ -293,8 +293,8 @@ kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normaliz
         n = buffer->len;
         next = 1 - next;
         if (n > most)
-            return kg_fail(err, KG_EFORMAT,
-                           "normalizing a text makes more than %zu bytes of it", most);
+            return kg_fail(err, KG_EFORMAT, "a normalized text has more than %zu bytes",
+                           most);
     }
     *out = text;
     *out_n = n;

@@ -1,7 +1,7 @@
-/* What is done to a stretch of text before it is cut into tokens: a list of steps.
+/* Text normalization before tokenization: a list of steps.
  *
- * A step that changes nothing copies nothing, so text that is NFC already passes through
- * as it is.
+ * A step that changes nothing copies nothing, so text that is already NFC passes through
+ * unchanged.
  */
 #ifndef KG_TEXT_NORMALIZER_H
 #define KG_TEXT_NORMALIZER_H
@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-/* A row of the table in normalizer.c. */
+/* The rows of the table in normalizer.c. */
 enum kg_normalizer_kind {
     KG_NORMALIZE_NFC,
     KG_NORMALIZE_NFD,
@@ -22,28 +22,28 @@ enum kg_normalizer_kind {
     KG_NORMALIZE_LOWER,
     KG_NORMALIZE_DROP_MARKS,
     KG_NORMALIZE_DROP_NONSPACING,
-    KG_NORMALIZE_CLEAN, /* BERT's: controls go, white space is a space */
+    KG_NORMALIZE_CLEAN, /* BERT's: deletes controls, white space becomes a space */
     KG_NORMALIZE_CJK,   /* BERT's: spaces around ideographs */
     KG_NORMALIZE_NMT,
-    KG_NORMALIZE_STRIP_LEFT, /* white space at the beginning goes */
+    KG_NORMALIZE_STRIP_LEFT, /* removes white space at the beginning */
     KG_NORMALIZE_STRIP_RIGHT,
-    KG_NORMALIZE_SQUEEZE,  /* SentencePiece's: spaces at the ends, and all but one of
-                            * several in a row */
+    /* SentencePiece's: removes spaces at both ends, and repeated spaces */
+    KG_NORMALIZE_SQUEEZE,
     KG_NORMALIZE_CLUSTERS, /* `map`, as kg_charsmap_clusters */
     KG_NORMALIZE_LONGEST,  /* `map`, as kg_charsmap_longest */
-    KG_NORMALIZE_PREPEND,  /* `to` goes in front of text that is not empty */
-    KG_NORMALIZE_REPLACE,  /* every `from` becomes `to`; left to right, no overlap */
+    KG_NORMALIZE_PREPEND,  /* puts `to` before text that is not empty */
+    KG_NORMALIZE_REPLACE,  /* replaces every `from` by `to`; left to right, no overlap */
     KG_NORMALIZE_PATTERN,  /* every match of `pattern` becomes `to` */
-    KG_NORMALIZE_WORD,     /* of WordPiece's decoder: `from` in front goes, and what lacks
-                            * it gets a space in front */
+    /* WordPiece's decoder: removes `from` at the beginning, else puts a space there */
+    KG_NORMALIZE_WORD,
 };
 
 struct kg_normalizer_step {
     enum kg_normalizer_kind kind;
     struct kg_str from;          /* owned; not empty for REPLACE */
     struct kg_str to;            /* owned */
-    struct kg_pretoken *pattern; /* owned; of PATTERN */
-    struct kg_charsmap *map;     /* owned; of CLUSTERS and LONGEST */
+    struct kg_pretoken *pattern; /* owned; PATTERN only */
+    struct kg_charsmap *map;     /* owned; CLUSTERS and LONGEST only */
 };
 
 enum { KG_MAX_NORMALIZER_STEPS = 32 };
@@ -52,28 +52,28 @@ struct kg_normalizer { /* {0} changes nothing */
     size_t n;
 };
 void kg_normalizer_release(struct kg_normalizer *norm);
-/* Takes from and to (C strings; NULL is empty) over as copies.
+/* Adds a step; from and to (C strings; NULL is empty) are copied.
  * errors: UNSUPPORTED (too many steps), ENOMEM */
 kg_status kg_normalizer_add(struct kg_normalizer *norm, enum kg_normalizer_kind kind,
                             const char *from, const char *to,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The step that the newest add made. */
+/* The step added last. */
 struct kg_normalizer_step *kg_normalizer_newest(struct kg_normalizer *norm);
 
-/* Working memory of a thread. {0} is ready. */
+/* Working memory of one thread. {0} is ready. */
 struct kg_normalizer_work {
     struct kg_str buffers[2];
 };
 void kg_normalizer_work_release(struct kg_normalizer_work *work);
 
-/* *out is text itself or in work, until its next use. prepends: false where the text goes
- * on behind other text, so that nothing is put in front.   text: valid UTF-8.
- * errors: ENOMEM, EFORMAT (a pattern gave up) */
+/* *out is text itself, or in work until its next use. prepends: false if text continues
+ * other text, so that nothing is put before it. text: valid UTF-8.
+ * errors: ENOMEM, EFORMAT (a pattern reached its limit) */
 kg_status kg_normalize(const char **out, size_t *out_n, const struct kg_normalizer *norm,
                        const char *text, size_t n, bool prepends,
                        struct kg_normalizer_work *work, struct kg_err *err) KG_MUST_CHECK;
 
-/* Append text with every `from` (not empty) replaced by `to`.   errors: ENOMEM */
+/* Appends text with every `from` (not empty) replaced by `to`.   errors: ENOMEM */
 kg_status kg_replace_all(struct kg_str *out, const char *text, size_t n,
                          const struct kg_str *from, const struct kg_str *to,
                          struct kg_err *err) KG_MUST_CHECK;

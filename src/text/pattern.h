@@ -1,9 +1,9 @@
-/* Regular expressions of Python's re on short names, such as those of modules.
+/* Python regular expressions on short names, such as those of modules.
  *
- * PCRE2 reads what Python does but for a few constructs: `{,n}`, `[:` (also within a
- * class, as in `[^[:digit:]]`) and `(*` mean something else there, or nothing, and are
- * refused, even where both would take them alike, as in `[:]` and `\(*`. Classes such
- * as \d are those of ASCII, which names are of. A match gives up after so many steps.
+ * PCRE2 agrees with Python's re except for a few constructs. `{,n}`, `[:` (also in a
+ * class, as in `[^[:digit:]]`) and `(*` differ, so they are always refused, even in forms
+ * that both read alike, as `[:]` and `\(*`. Classes such as \d are ASCII, as names are.
+ * The number of steps of a match is bounded.
  */
 #ifndef KG_TEXT_PATTERN_H
 #define KG_TEXT_PATTERN_H
@@ -17,17 +17,18 @@ struct kg_pattern; /* opaque; matched by one thread at a time */
 
 enum kg_pattern_fit {
     KG_PATTERN_WHOLE, /* re.fullmatch(text, name) */
-    KG_PATTERN_END,   /* re.match(rf"(.*\.)?({text})$", name): an end behind a dot */
+    KG_PATTERN_END,   /* re.match(rf"(.*\.)?({text})$", name): a suffix after a dot */
 };
-enum { KG_PATTERN_BYTES = 1024 /* of text, with its NUL */ };
+enum { KG_PATTERN_BYTES = 1024 /* of the pattern, with its NUL */ };
 
 /* text: borrowed
  * errors: EFORMAT (syntax, with offset; too long), UNSUPPORTED (named above), ENOMEM */
 kg_status kg_pattern_create(struct kg_pattern **out, const char *text,
                             enum kg_pattern_fit fit, struct kg_err *err) KG_MUST_CHECK;
 void kg_pattern_free(struct kg_pattern *p); /* NULL is allowed */
-/* *steps grows by what it took at least, for those who have a budget for many: by 64
- * where it took no more, as most do, and by less than 6 times what it took where it did
+/* *steps grows by a bound on the steps taken, for callers with a budget over many
+ * matches: by 64 if the match took at most 64, as most do, else by less than 6 times the
+ * steps.
  * errors: EFORMAT (too many steps), ENOMEM */
 kg_status kg_pattern_matches(bool *out, int64_t *steps, const struct kg_pattern *p,
                              const char *name, struct kg_err *err) KG_MUST_CHECK;

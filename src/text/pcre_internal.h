@@ -1,4 +1,4 @@
-/* What pretoken.c and pattern.c share of PCRE2. */
+/* PCRE2 helpers shared by pretoken.c and pattern.c. */
 #ifndef KG_TEXT_PCRE_INTERNAL_H
 #define KG_TEXT_PCRE_INTERNAL_H
 
@@ -7,7 +7,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Sends the library's allocations through base/mem; owned.   NULL: err says why */
+/* Makes PCRE2 allocate through base/mem; owned. NULL: err is set */
 pcre2_general_context *kg_pcre_memory(struct kg_err *err);
 
 #endif

@@ -1,8 +1,8 @@
-/* The regular expression that cuts text into pre-tokens.
+/* The regular expression that splits text into pre-tokens.
  *
- * tokenizer.json is written for Oniguruma (Ruby syntax); PCRE2 stands behind pretoken.c,
- * and behind pattern.c, alone. A pattern is translated first, and what the two engines
- * read differently is rewritten or refused by name:
+ * tokenizer.json is written for Oniguruma (Ruby syntax); only pretoken.c and pattern.c
+ * use PCRE2. A pattern is translated first; constructs that the two engines read
+ * differently are rewritten or refused by name:
  *   - \s and \S become the White_Space property spelled out, as Oniguruma has it (PCRE2
  *     would add U+180E);
  *   - \w \W \b \B \h \H \v \R \X ^ $ and digits after a backslash, nested classes, &&
@@ -14,7 +14,7 @@
  *     every one of the 1,112,064 characters as HuggingFace does. Other properties
  *     (\p{Lu}, \p{M}, scripts) are PCRE2's own and may lack characters assigned after
  *     Unicode 14.
- * A cut in another place changes ids, never what they decode to.
+ * A different split changes ids, never the decoded text.
  */
 #ifndef KG_TEXT_PRETOKEN_H
 #define KG_TEXT_PRETOKEN_H
@@ -33,16 +33,17 @@ kg_status kg_pretoken_create(struct kg_pretoken **out, const char *pattern, size
                              bool literal, struct kg_err *err) KG_MUST_CHECK;
 void kg_pretoken_free(struct kg_pretoken *p);
 
-/* A walk over the pieces of a text: matches, and the stretches between them ("Isolated").
+/* A walk over the pieces of a text: the matches and the text between them ("Isolated").
  * One per thread. */
 struct kg_pretoken_scan {
     const struct kg_pretoken *pattern; /* borrowed */
     void *match;                       /* owned */
     const char *text;                  /* borrowed, valid UTF-8 */
     size_t n;
-    size_t at;        /* everything before was handed out */
-    size_t match_end; /* > at: the match [at, match_end) waits behind a gap */
-    bool matched;     /* the newest piece is a match */
+    size_t at; /* everything before it was returned */
+    /* > at: the match [at, match_end) follows a gap and is not yet returned */
+    size_t match_end;
+    bool matched; /* the last piece is a match */
 };
 kg_status kg_pretoken_scan_init(struct kg_pretoken_scan *scan,
                                 const struct kg_pretoken *pattern,

@@ -43,10 +43,10 @@ static kg_status check_date(const struct kg_prompt_opts *how, struct kg_err *err
         return kg_err_prefix(err, "%s", spell(how, "date").text);
     if (kg_chat_template_asks_date(how->chat))
         return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "%s: expected a chat template that asks for the day (strftime_now), "
-                   "found %s",
-                   spell(how, "date").text, how->chat ? "one that does not" : "none");
+    return kg_fail(
+        err, KG_EINVAL,
+        "%s: expected a chat template that uses the date (strftime_now), found %s",
+        spell(how, "date").text, how->chat ? "one that does not" : "none");
 }
 
 kg_status kg_prompt_check(const struct kg_prompt_opts *how, struct kg_err *err)

@@ -246,11 +246,11 @@ static void a_prompt_has_the_day_that_is_given(void **state)
     how.chat = chat;
     assert_int_equal(make(&out, &rendered, "1+1", &how), KG_EINVAL);
     assert_string_equal(failed.message,
-                        "data.date: expected a chat template that asks for the day "
+                        "data.date: expected a chat template that uses the date "
                         "(strftime_now), found one that does not");
     how = (struct kg_prompt_opts){.prefix = "--", .date = "2026-11-29"};
     assert_int_equal(make(&out, &rendered, "1+1", &how), KG_EINVAL);
-    assert_non_null(strstr(failed.message, "--date: expected a chat template that asks"));
+    assert_non_null(strstr(failed.message, "--date: expected a chat template that uses"));
     kg_chat_template_close(t);
     kg_str_release(&out);
 }
@@ -397,8 +397,8 @@ static const struct said {
      "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}, "
      "{\"role\": \"usr\", \"content\": \"What is 2+2?\"}]}",
      NULL,
-     "message 1: expected a chat template that writes what 'usr' says, found one that "
-     "leaves the text out"},
+     "message 1: expected a chat template that writes the text of role 'usr', found one "
+     "that leaves it out"},
     /* the marks of one message are not looked for in those of another */
     {KNOWS, NULL,
      "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}, "
@@ -412,7 +412,7 @@ static const struct said {
     {"{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", NULL,
      "{\"m\": [{\"role\": \"developer\", \"content\": \"d\"}]}", "[developer]d", NULL},
     {DEAF, NULL, "{\"m\": [{\"role\": \"developer\", \"content\": \"d\"}]}", NULL,
-     "message 0: expected a chat template that writes what 'developer' says"},
+     "message 0: expected a chat template that writes the text of role 'developer'"},
     {DEAF, "s", "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}]}", NULL,
      "expected a chat template with a place for a system prompt"},
     /* a text of which a part is left out has counted */

@@ -328,7 +328,7 @@ static kg_status check_map(struct kg_reader *r, const struct model *m,
             memcmp(kg_str_text(&r->scratch), piece->text, piece->n) != 0)
             return kg_fail(r->err, KG_EUNSUPPORTED,
                            "%s: piece %zu '%.*s' is USER_DEFINED: expected one that "
-                           "normalizer_spec.precompiled_charsmap leaves as it is",
+                           "normalizer_spec.precompiled_charsmap does not change",
                            r->where, i, piece->n < 40 ? (int)piece->n : 40, piece->text);
     }
     return KG_OK;

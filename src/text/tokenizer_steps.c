@@ -128,7 +128,7 @@ static kg_status decode_spelled(struct kg_reader *r, const struct kg_json *value
     KG_TRY(kg_reader_byte_level(r, PATH, value));
     if (!r->spelled || r->decodes_spelled)
         return kg_reader_refuse(r, PATH, "type", kg_json_get(value, "type"),
-                                "it once, and only behind a ByteLevel pre_tokenizer");
+                                "it once, and only after a ByteLevel pre_tokenizer");
     r->decodes_spelled = true;
     return KG_OK;
 }

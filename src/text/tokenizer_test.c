@@ -525,7 +525,8 @@ static void what_is_malformed_is_refused(void **state)
         {"\"id\": 597", "\"id\": 5", "given twice"},
         {"\"content\": \"<|im_end|>\"", "\"content\": \"a\"", "model.vocab"},
         {"\"content\": \"<|im_end|>\"", "\"content\": \"\"", "content"},
-        {"\"content\": \"<|im_end|>\"", "\"content\": \"<|im_start|>\"", "spelled alike"},
+        {"\"content\": \"<|im_end|>\"", "\"content\": \"<|im_start|>\"",
+         "have the same spelling"},
         {"{", "[", "column"},
     };
     (void)state;

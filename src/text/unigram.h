@@ -1,10 +1,11 @@
-/* Unigram, the model of T5 and ALBERT: of all ways to cut a text into pieces the one with
- * the largest sum of their scores.
+/* Unigram, the model of T5 and ALBERT: among all ways to split a text into pieces, the
+ * one with the largest sum of scores.
  *
- * A character that is no piece costs the smallest score less 10, and is unknown: all
- * unknown ones in a row are one token, or where the model falls back to bytes, the tokens
- * of their bytes.
- *   time: text bytes times the length of the longest piece; memory: 16 bytes a text byte
+ * A character that is no piece scores 10 less than the smallest score, and is unknown. A
+ * sequence of unknown characters becomes one unknown token, or the tokens of its bytes if
+ * the model has byte fallback.
+ *
+ *  time: text bytes times the length of the longest piece; memory: 16 bytes a text byte
  */
 #ifndef KG_TEXT_UNIGRAM_H
 #define KG_TEXT_UNIGRAM_H
@@ -12,14 +13,14 @@
 #include "base/status.h"
 #include "text/vocab.h"
 
-/* What an unknown character costs below the worst piece. */
+/* How far an unknown character scores below the worst piece. */
 enum { KG_UNKNOWN_PENALTY = 10 };
 
-struct kg_unigram_node { /* of the trie of all pieces */
-    uint32_t first;      /* its children stand in a row, by byte */
+struct kg_unigram_node { /* a node of the trie of all pieces */
+    uint32_t first;      /* its children are consecutive, ordered by byte */
     int32_t id;          /* of the piece that ends here; -1: none */
     uint16_t n;
-    uint8_t byte; /* that leads to it */
+    uint8_t byte; /* the byte that leads to it */
 };
 
 struct kg_unigram {
@@ -28,27 +29,27 @@ struct kg_unigram {
     size_t capacity;
     double *scores; /* (n_scores) by id; owned */
     int32_t n_scores;
-    double unknown; /* the score of a character that is no piece */
-    /* scores are summed up as float32, as sentencepiece does; else as float64, as
-     * `tokenizers` does */
+    double unknown; /* the score of a character that is not a piece */
+    /* sum scores in float32, as sentencepiece does; else in float64, as `tokenizers`
+     * does */
     bool single;
 };
 void kg_unigram_release(struct kg_unigram *u);
 
-/* The trie of the n_scores first ids of the vocabulary; u->scores are there, and NaN
- * leaves an id out.   errors: ENOMEM, EFORMAT (a text of two ids) */
+/* Builds the trie of the first n_scores ids of the vocabulary. u->scores must be set; NaN
+ * excludes an id.   errors: ENOMEM, EFORMAT (two ids with one text) */
 kg_status kg_unigram_build(struct kg_unigram *u, const struct kg_vocab *vocab,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* A piece of the best way: text up to `end` (bytes), beginning where the one before ends.
+/* The last piece of the best split of the text up to `end` (bytes), which is the index.
  */
 struct kg_unigram_step {
-    double score; /* of the best way to here */
+    double score; /* of the best split up to here */
     int32_t id;   /* -1: no piece */
     uint32_t start;
 };
 struct kg_unigram_work {
-    struct kg_unigram_step *steps; /* owned; (text bytes + 1), by their end */
+    struct kg_unigram_step *steps; /* owned; (text bytes + 1), indexed by end */
     size_t capacity;
 };
 void kg_unigram_work_release(struct kg_unigram_work *work);

@@ -97,8 +97,9 @@ kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t
                        (long long)id, shown, bytes);
     uint32_t at = slot_of(v, bytes, n, flags & KG_VOCAB_RAW);
     if (v->slots[at] >= 0)
-        return kg_fail(err, KG_EFORMAT, "tokens %d and %lld are spelled alike: '%.*s'",
-                       v->slots[at], (long long)id, shown, bytes);
+        return kg_fail(err, KG_EFORMAT,
+                       "tokens %d and %lld have the same spelling: '%.*s'", v->slots[at],
+                       (long long)id, shown, bytes);
     KG_TRY(keep(v, &v->offsets[id], bytes, n, err));
     v->lengths[id] = (uint32_t)n;
     v->flags[id] = (uint8_t)(flags | KG_VOCAB_PRESENT);

@@ -1,8 +1,8 @@
 /* The vocabulary: the bytes of every id, and the way back from bytes to an id.
  *
- * It knows nothing of merges. Ids may leave holes. Two ids never have the same bytes and
- * kind. What an id prints may be other than the bytes it is found by, where a decoder
- * says so (SentencePiece's U+2581 for a space).
+ * Merges are not part of it. Ids may have gaps. Two ids never have the same bytes and
+ * kind. The text that an id prints may differ from the bytes by which it is found, if the
+ * decoder replaces them (SentencePiece's U+2581 by a space).
  */
 #ifndef KG_TEXT_VOCAB_H
 #define KG_TEXT_VOCAB_H
@@ -17,12 +17,12 @@ enum { KG_VOCAB_MAX_IDS = 1 << 22 };
 enum kg_vocab_flag {
     KG_VOCAB_PRESENT = 1,
     KG_VOCAB_SPECIAL = 2,
-    /* spelled with characters that stand for no byte: no merge can make it */
+    /* spelled with characters that are no bytes: no merge can make it */
     KG_VOCAB_RAW = 4,
-    KG_VOCAB_ADDED = 8, /* looked for in a text before it is cut: kg_added has it */
+    KG_VOCAB_ADDED = 8, /* searched in a text before splitting (kg_added) */
 };
 
-/* What an id prints, in the blob. */
+/* The text that an id prints, in the blob. */
 struct kg_vocab_text {
     uint32_t offset;
     uint32_t length;
@@ -33,15 +33,15 @@ struct kg_vocab {
     uint32_t *offsets;           /* (n_ids) into blob; owned */
     uint32_t *lengths;           /* (n_ids) bytes; owned */
     uint8_t *flags;              /* (n_ids) enum kg_vocab_flag; owned */
-    struct kg_vocab_text *texts; /* (n_ids) owned; NULL where every id prints its bytes */
+    struct kg_vocab_text *texts; /* (n_ids) owned; NULL if every id prints its bytes */
     char *blob;                  /* owned */
     size_t blob_used;
     size_t blob_capacity;
-    int32_t *slots; /* (mask + 1) id or -1, hashed by bytes; owned */
+    int32_t *slots; /* (mask + 1) id or -1, hash table by bytes; owned */
     uint32_t mask;
 };
 
-/* Room for ids below n_ids and n_tokens of them.
+/* Reserves memory for ids below n_ids, n_tokens of which are used.
  * errors: EFORMAT (too many ids), ENOMEM */
 kg_status kg_vocab_init(struct kg_vocab *v, int64_t n_ids, size_t n_tokens,
                         struct kg_err *err) KG_MUST_CHECK;
@@ -51,16 +51,16 @@ void kg_vocab_release(struct kg_vocab *v);
 kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t n,
                        int flags, struct kg_err *err) KG_MUST_CHECK;
 
-/* The id of these bytes, RAW or not as asked; -1 when there is none. */
+/* The id with these bytes, among RAW or other ids as `raw` says; -1 if there is none. */
 int32_t kg_vocab_find(const struct kg_vocab *v, const char *bytes, size_t n, bool raw);
 
-/* The id, which has bytes, prints these from now on.   errors: ENOMEM */
+/* Sets the text that an id with bytes prints.   errors: ENOMEM */
 kg_status kg_vocab_set_text(struct kg_vocab *v, int32_t id, const char *text, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
 
-/* Bytes that an id is found by (borrowed), or NULL when the id has none. */
+/* The bytes by which an id is found (borrowed); NULL if it has none. */
 const char *kg_vocab_key(const struct kg_vocab *v, int32_t id, size_t *n);
-/* What an id prints (borrowed), or NULL when the id has no bytes. */
+/* The text that an id prints (borrowed); NULL if the id has no bytes. */
 const char *kg_vocab_bytes(const struct kg_vocab *v, int32_t id, size_t *n);
 
 #endif

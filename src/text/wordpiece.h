@@ -1,6 +1,5 @@
-/* WordPiece, the model of BERT: the longest token at the start of a word, and again
- * behind it; tokens within a word carry a prefix ("##").
- */
+/* WordPiece, the model of BERT: takes the longest token at the start of a word, then
+ * repeats on the rest; tokens inside a word carry a prefix ("##"). */
 #ifndef KG_TEXT_WORDPIECE_H
 #define KG_TEXT_WORDPIECE_H
 

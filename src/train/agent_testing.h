@@ -52,7 +52,7 @@ static inline void make_agent(const char *root, const char *text, int more, bool
     kg_model_free(m);
 }
 
-/* The same in a process of its own: whoever forks later has no threads.
+/* The same in a process of its own: a later fork has no threads.
  * returns 0, or how that process ended */
 static inline int make_agent_apart(const char *root, const char *text, int more,
                                    bool wide)

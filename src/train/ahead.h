@@ -1,11 +1,11 @@
-/* Rollout ranks beside trainer ranks (ranks.rollout): the last of the ranks sample and
- * grade, the others do all else.
+/* Rollout ranks beside trainer ranks (ranks.rollout): the last ranks sample and grade,
+ * the others do everything else.
  *
- * With rollout.lag L a step learns from answers of the weights that stood L steps before
- * it, whoever samples them. So while the trainers make step t, the batch of step t + L
- * can be made of the weights that stand before t. Behind each step weights and counters
- * go to the rollout ranks and a batch comes back. The lag is the config's, not the
- * clock's: the batches are those of one process.
+ * With rollout.lag L, a step learns from samples of the weights L steps earlier. So while
+ * the trainers compute step t, the rollout ranks can sample the batch of step t + L with
+ * the weights from before step t. After each step weights and counters go to the rollout
+ * ranks, and a batch comes back. The lag is set by the config, not by timing, so the
+ * batches are those of a single process.
  */
 #ifndef KG_TRAIN_AHEAD_H
 #define KG_TRAIN_AHEAD_H
@@ -24,48 +24,50 @@ struct kg_run_inputs;
 /* {0}: every rank does everything. */
 struct kg_ahead {
     struct kg_ranks *all; /* borrowed */
-    struct kg_ranks part; /* this rank's: the trainers, or those that sample */
-    int trainers;         /* they are the first of all; 0: every rank does everything */
-    bool samples;         /* this rank is not one of them */
-    bool begun;           /* the batches of the next steps are there */
-    int64_t places;       /* of one that samples: prompts taken by all batches so far */
-    struct kg_slab_wire wire; /* of weights to ranks that sample, from the first on */
-    /* owned: the batch of step s at s mod (lag + 1); of one that samples those are
-     * empty but for the last */
+    struct kg_ranks part; /* this rank's group: the trainers, or the rollout ranks */
+    /* number of trainers, which are the first ranks; 0: every rank does everything */
+    int trainers;
+    bool samples;             /* this is a rollout rank */
+    bool begun;               /* the batches of the next steps have been made */
+    int64_t places;           /* on rollout ranks: prompts used by all batches so far */
+    struct kg_slab_wire wire; /* for weights from the first rank to the rollout ranks */
+    /* owned: the batch of step s at index s mod (lag + 1); on rollout ranks only the last
+     * one is set */
     struct kg_str batch[KG_MAX_LAG + 1];
 };
 
-/* errors: EINVAL (ranks.rollout leaves nobody to train) */
+/* errors: EINVAL (ranks.rollout leaves no trainers) */
 kg_status kg_ahead_check(const struct kg_recipe *r, const struct kg_ranks *all,
                          struct kg_err *err) KG_MUST_CHECK;
-/* rollout: ranks of all that sample; 0: none does it alone */
+/* rollout: number of rollout ranks; 0: none */
 void kg_ahead_open(struct kg_ahead *a, struct kg_ranks *all, int rollout);
 void kg_ahead_close(struct kg_ahead *a); /* {0} is allowed */
 
-/* ---- by all ranks, with rollout ranks ---- */
+/* ---- collective, with rollout ranks ---- */
 
-/* kg_ranks_agree of all, by their parts first: what fails in a step is heard where the
- * step agrees, in the part. Without rollout ranks the same as that. */
+/* kg_ranks_agree within each group, then of all: a failure inside a step is agreed on in
+ * the group first. Without rollout ranks, just kg_ranks_agree. */
 kg_status kg_ahead_agree(struct kg_ahead *a, kg_status status, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Before the first step of this process: the rollout ranks get weights and counters, and
- * the trainers the batches of the next L steps. Nothing where that was done.
+/* Before the first step of this process: sends weights and counters to the rollout ranks,
+ * and the batches of the next L steps to the trainers. Does nothing the second time.
  * errors: of sampling, on all; of the ranks */
 kg_status kg_ahead_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* Behind a step that all made (kg_rl_step, kg_ahead_sample): weights and counters there,
- * the batch that was sampled here.   errors: ENOMEM, of the ranks */
+/* After a step of all ranks (kg_rl_step, kg_ahead_sample): sends weights and counters to
+ * the rollout ranks, and the sampled batch to the trainers.   errors: ENOMEM, of the
+ * ranks */
 kg_status kg_ahead_pass(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* The counters of the trainers, on all. */
+/* Copies the trainers' counters to all ranks. */
 kg_status kg_ahead_count(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- by one of them ---- */
+/* ---- by a single rank ---- */
 
-/* By a rollout rank, in the place of a step: the batch of L steps later; nothing where
- * the run ends before that. Numbers that are not finite are the batch's to say.
+/* On a rollout rank, instead of a step: samples the batch of L steps later; nothing if
+ * the run ends before that. Non-finite values are reported through the batch.
  * errors: of sampling and grading */
 kg_status kg_ahead_sample(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* By a trainer: the batch of a step.   b: {0} but for its block
- * errors: what sampling it said (ENONFINITE: as far as it came it is there), ENOMEM */
+/* On a trainer: takes the batch of a step. b: {0} except for its block
+ * errors: those of sampling it (ENONFINITE: with a partial batch), ENOMEM */
 kg_status kg_ahead_take(struct kg_rl_batch *b, struct kg_ahead *a, int64_t step,
                         const struct kg_run_inputs *in, struct kg_err *err) KG_MUST_CHECK;
 

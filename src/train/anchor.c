@@ -56,11 +56,11 @@ static kg_status open_path(const struct kg_run_inputs *in, struct kg_run_state *
                        "found %s",
                        name);
     if (!follows && in->recipe.anchor_on_host && state->model->backend->host_memory)
-        return kg_fail(err, KG_EINVAL,
-                       "anchor.place: on the CPU an anchor that stands still (%s, of "
-                       "anchor.path) is there once, in what products read; expected "
-                       "device, found host",
-                       name);
+        return kg_fail(
+            err, KG_EINVAL,
+            "anchor.place: on the CPU a fixed anchor (%s, of anchor.path) is stored only "
+            "once, packed for products; expected device, found host",
+            name);
     opts.trainable = follows;
     KG_TRY(kg_reference_open(&state->anchor, path, "anchor.path", state->model, in->tok,
                              &opts, err));

@@ -22,28 +22,28 @@ static kg_status check(const struct kg_run_inputs *in, const struct kg_run_state
 
     if (kg_algo_reads_sample(a))
         return kg_fail(err, KG_EINVAL,
-                       "rollout.data: answers that the policy did not sample need a loss "
-                       "that reads no sampled token: expected algo.surrogate none and "
-                       "kl.estimator exact-*, truncated-*, or topk-forward with kl.tail "
-                       "false; found %s and %s",
+                       "rollout.data: completions that the policy did not sample need a "
+                       "loss that does not depend on sampled tokens: expected "
+                       "algo.surrogate none and kl.estimator exact-*, truncated-*, or "
+                       "topk-forward with kl.tail false; found %s and %s",
                        kg_algo_row_name(a, KG_TABLE_SURROGATE),
                        kg_algo_row_name(a, KG_TABLE_KL));
     if (kg_algo_needs(a) & (KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_PARTS))
         return kg_fail(err, KG_EINVAL,
-                       "algo.advantage: %s asks for a baseline or for rewards, and with "
+                       "algo.advantage: %s needs a baseline or rewards, but with "
                        "rollout.data nothing is sampled; expected a row such as grpo",
                        kg_algo_row_name(a, KG_TABLE_ADVANTAGE));
     if (in->recipe.rollout.samples != 1)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.samples: rollout.data has one answer a line; expected 1, "
-                       "found %lld",
+                       "rollout.samples: rollout.data has one completion per line; "
+                       "expected 1, found %lld",
                        (long long)in->recipe.rollout.samples);
     if (state->sampler || kg_recipe_truncates(&in->recipe) ||
         in->recipe.rollout.dynamic || in->recipe.rollout.router_replay)
-        return kg_fail(err, KG_EINVAL,
-                       "rollout.data: nothing is sampled; expected rollout.lag, dtype, "
-                       "top_p, top_k, min_p, dynamic and router_replay as they are by "
-                       "default");
+        return kg_fail(
+            err, KG_EINVAL,
+            "rollout.data: nothing is sampled; expected the defaults of rollout.lag, "
+            "dtype, top_p, top_k, min_p, dynamic and router_replay");
     return KG_OK;
 }
 
@@ -63,7 +63,7 @@ kg_status kg_run_answers_open(struct kg_run_inputs *in, const struct kg_run_stat
         return KG_OK;
     KG_TRY(check(in, state, err));
     KG_TRY(kg_sft_from_jsonl(&in->answers, path, in->tok, &opts, err));
-    kg_log_info("%s: %zu answers, longest %zu tokens with the prompt; left out: %lld "
+    kg_log_info("%s: %zu completions, longest %zu tokens with the prompt; left out: %lld "
                 "over %zu tokens",
                 path, in->answers.n, in->answers.longest,
                 (long long)in->answers.dropped_too_long, opts.max_tokens);

@@ -278,7 +278,7 @@ static kg_status settle_old(const char *root, const char *old, struct kg_err *er
     to = kg_path_in(root, name);
     if (kg_file_exists(to.text))
         return kg_file_remove_tree(from.text, err);
-    kg_log_warn("%s: its replacement was cut short; it takes its name back", from.text);
+    kg_log_warn("%s: its replacement was interrupted; restoring its name", from.text);
     return kg_file_rename_dir(from.text, to.text, err);
 }
 
@@ -469,7 +469,7 @@ static void give_up(struct kg_saving *s, bool keeps)
     struct kg_err ignored = {0};
 
     if (keeps && kg_file_remove_tree(s->temporary.text, &ignored) != KG_OK)
-        kg_log_warn("%s is left behind: %s", s->temporary.text, ignored.message);
+        kg_log_warn("%s cannot be removed: %s", s->temporary.text, ignored.message);
     kg_err_prefix(&s->err, s->placed ? "%s is saved, but" : "saving %s", s->name);
 }
 
@@ -755,11 +755,11 @@ static kg_status name_whole(const char *root, const char *name, struct kg_err *e
         return err->code;
     find_whole(whole, root, name);
     if (!whole[0])
-        return kg_fail(err, err->code, "%s; no older checkpoint there is whole",
+        return kg_fail(err, err->code, "%s; no older checkpoint there is intact",
                        err->message);
     return kg_fail(err, err->code,
-                   "%s; %s is whole: to go on from it move those after it, up to %s, out "
-                   "of %.200s and resume again",
+                   "%s; %s is intact: to continue from it, move all later ones, up to "
+                   "%s, out of %.200s and resume again",
                    err->message, whole, name, root);
 }
 

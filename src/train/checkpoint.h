@@ -2,11 +2,11 @@
  * with their hashes in manifest.json (data/manifest.h), and `latest` pointing at the
  * newest.
  *
- * NAME is sft-NNNNNN during the warm start and step-NNNNNN after it. A checkpoint is
- * written under a temporary name, every file synced, then renamed; the link moves after
- * that; only then are older ones removed. So whatever carries such a name is whole, and
- * at any moment one is there. The newest is found by its name, not by the link, which a
- * kill may have left one behind.
+ * NAME is sft-NNNNNN during SFT and step-NNNNNN during RL. A checkpoint is written under
+ * a temporary name, every file is synced, then it is renamed; then the link is moved;
+ * then older ones are removed. So a directory with such a name is always complete, and
+ * after the first save at least one always exists. The newest is found by its name,
+ * because after a kill the link may point to the one before.
  */
 #ifndef KG_TRAIN_CHECKPOINT_H
 #define KG_TRAIN_CHECKPOINT_H
@@ -14,63 +14,63 @@
 #include "data/safetensors.h"
 #include "train/run.h"
 
-/* Free space is checked first.
- * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays whole */
+/* Saves a checkpoint; checks free space first.
+ * errors: ENOSPACE (needed and found), EIO; the previous checkpoint stays complete */
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* The same, written beside what follows: what is refused before writing is refused now,
- * what fails then is told by kg_checkpoint_wait. Until that, weights, optimizer and
- * anchor may be read and not changed: whoever changes them calls it first. The newest
- * checkpoint is the one before, until then. */
+/* The same in the background. Refusals are reported now; kg_checkpoint_wait reports
+ * failures of writing. Until then weights, optimizer and anchor may be read but not
+ * changed: call kg_checkpoint_wait before changing them. The previous checkpoint stays
+ * the newest until then. */
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
-/* OK where none is on its way.   errors: EIO, ENOMEM: that checkpoint is not there, or
- * one that should have gone is, and the error says which */
+/* OK if none is being written.   errors: EIO, ENOMEM: the checkpoint is missing, or an
+ * old one was not removed; the message says which */
 kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* Name of the newest checkpoint of the run in dir; "" without one. Puts back what a
- * killed replacement left under NAME.old: for who holds the run's lock. */
+/* Name of the newest checkpoint of the run in dir; "" if none. Restores NAME.old after a
+ * killed replacement, so the caller must hold the run's lock. */
 kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* The folder that the newest checkpoint is in until then, NAME or NAME.old; "" without
- * one. Writes nothing. */
+/* The current folder of the newest checkpoint, NAME or NAME.old; "" if none. Writes
+ * nothing. */
 kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* The same name of a run that is only read: writes nothing, and knows of no NAME.old. */
+/* Name of the newest checkpoint for readers: writes nothing, ignores NAME.old. */
 kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The counters in a state.json, and such a file of them. */
+/* Reads the counters in a state.json; writes such a file. */
 kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *path,
                                      struct kg_err *err) KG_MUST_CHECK;
 
-/* Weights, optimizer, anchor, lagged weights and counters of the newest checkpoint, to
- * which the link is moved; *found false without one.
- * errors: EFORMAT, NOTFOUND (a file is not what was saved: nothing is taken; the newest
- * that is whole is named) */
+/* Loads weights, optimizer, anchor, lagged weights and counters of the newest checkpoint,
+ * and moves the link to it; *found is false if there is none.
+ * errors: EFORMAT, NOTFOUND (a file differs from what was saved: loads nothing, names the
+ * newest complete one) */
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* Newest checkpoint of RL at or before `step`; "" without one. Writes nothing. */
+/* Newest RL checkpoint at or before `step`; "" if none. Writes nothing. */
 kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
                                int64_t step, struct kg_err *err) KG_MUST_CHECK;
-/* The tensor `name` of a state's file at path: n elements of a type.
- * errors: EFORMAT (none, or another) */
+/* Finds tensor `name` in the state file at path: n elements of a type.
+ * errors: EFORMAT (missing, or different) */
 kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,
                              const char *name, enum kg_dtype dtype, int64_t n,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* One slab of the state out of it: m's cut of what has m's layout.   errors: as above */
+/* Loads one slab of the state: m's cut of a tensor in m's layout.   errors: as above */
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
                              const struct kg_st_set *set, const char *name,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
-/* The state in the checkpoint folder dir, for a run that is only looked at.
+/* Loads the state in checkpoint folder dir, for a run that is only inspected.
  * errors: as above */
 kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
                              const char *dir, struct kg_err *err) KG_MUST_CHECK;
 
-/* Bytes that one checkpoint of this run takes. */
+/* Size of one checkpoint of this run in bytes. */
 uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
                              const struct kg_run_state *state);
 

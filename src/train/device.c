@@ -41,8 +41,8 @@ kg_status kg_run_device_check(bool *other, const char *manifest,
     *other = diff.len > 0;
     if (status == KG_OK && *other && !may_differ)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the device that the run has computed on, whose "
-                         "bits it has: %s (device.may_change=true goes on with others)",
+                         "%s: expected the device of the run so far, because others give "
+                         "other bits: %s (device.may_change=true allows it)",
                          manifest, kg_str_text(&diff));
     kg_str_release(&diff);
     return status;

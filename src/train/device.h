@@ -1,11 +1,11 @@
-/* What a run computes on, as its manifest.json says: one entry of "devices" for each
- * device that it has computed on, since the checkpoint that it was resumed from.
+/* The devices of a run in its manifest.json: one entry of "devices" for each device it
+ * has used, with the checkpoint from which it was used.
  *
  *     "devices": [{"kind": "cpu"}, {"kind": "cuda", "gpu": "NVIDIA H100 80GB HBM3
  *     (sm_90)", "driver": "CUDA 13.0", .., "since": "step-000040"}]
  *
- * CPUs are one kind and have no more to say: they give the same bits (promise 6). A run
- * whose manifest has no such list was begun by an earlier kedge, on a CPU.
+ * All CPUs are one kind without details, because they give the same bits (promise 6). A
+ * manifest without this list is from an earlier kedge, on a CPU.
  */
 #ifndef KG_TRAIN_DEVICE_H
 #define KG_TRAIN_DEVICE_H
@@ -16,18 +16,18 @@
 
 #include <stdbool.h>
 
-/* Append `"devices": [..]` of a run that begins. */
+/* Appends `"devices": [..]` for a new run. */
 kg_status kg_run_device_json(struct kg_str *out, const struct kg_backend *be,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* The last entry of the manifest against what computes now.   *other: they differ, which
- * may be
- * errors: ECONFLICT (it may not be; what differs is listed), EFORMAT */
+/* Compares the manifest's last entry with the current device. *other: they differ, which
+ * is allowed
+ * errors: ECONFLICT (not allowed; lists the differences), EFORMAT */
 kg_status kg_run_device_check(bool *other, const char *manifest,
                               const struct kg_backend *be, bool may_differ,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* One entry more, since the checkpoint of this name ("": since the beginning). */
+/* Adds an entry, used since the checkpoint of this name ("": from the beginning). */
 kg_status kg_run_device_add(const char *manifest, const struct kg_backend *be,
                             const char *since, struct kg_err *err) KG_MUST_CHECK;
 

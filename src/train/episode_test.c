@@ -231,7 +231,7 @@ static void a_step_that_a_tool_broke_off_is_done_again_bit_for_bit(void **state)
         script.calls = 0;
         script.fail_at = 8;
         assert_int_equal(kg_rl_step(&broken.run, &e), KG_EIO);
-        assert_non_null(strstr(e.message, "kedge train --resume goes on"));
+        assert_non_null(strstr(e.message, "kedge train --resume continues"));
         assert_int_equal(broken.run.state.count.step, step);
         assert_false(broken.run.state.midway);
         script.fail_at = 0;
@@ -303,13 +303,12 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     expect_refusal(no_model, "search.model: expected the folder of the encoder for "
                              "search.kind hybrid, found none");
     expect_refusal(idle_model,
-                   "search.model: expected none of search.kind bm25, found m");
-    expect_refusal(of_a_server,
-                   "search.fusion, search.weight: expected neither with a server, which "
-                   "finds as it was started");
-    expect_refusal(too_long, "episode.context: expected prompt and answer within");
-    expect_refusal(no_room, "episode.context: expected room for an answer");
-    expect_refusal(overlong, "at most the longest answer (27)");
+                   "search.model: expected none with search.kind bm25, found m");
+    expect_refusal(of_a_server, "search.fusion, search.weight: expected neither with a "
+                                "server, which has its own settings");
+    expect_refusal(too_long, "episode.context: expected prompt and completion within");
+    expect_refusal(no_room, "episode.context: expected room for a completion");
+    expect_refusal(overlong, "at most the longest completion (27)");
 }
 
 static void a_dry_run_says_what_an_episode_is(void **state)

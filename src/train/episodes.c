@@ -32,11 +32,10 @@ kg_status kg_run_tool_failed(const struct kg_episodes *episodes, int64_t step,
 
     if (!episodes || (status != KG_EIO && status != KG_ETIMEOUT))
         return status;
-    return kg_fail(
-        err, status,
-        "%.500s; the run stands behind step %lld: when the tool answers again, "
-        "kedge train --resume goes on with the same bits",
-        cause.message, (long long)step);
+    return kg_fail(err, status,
+                   "%.500s; the run is at step %lld: when the tool works again, kedge "
+                   "train --resume continues with the same bits",
+                   cause.message, (long long)step);
 }
 
 void kg_episodes_put(struct kg_metrics *log, const char *prefix,

@@ -1,25 +1,24 @@
-/* How tokens are shared out among experts: the load that a step logs, and the loss that
- * evens it (train.router_aux).
+/* The load of experts: the metrics that a step logs, and the load-balancing loss
+ * (train.router_aux).
  *
- * With N tokens, Lx layers of E experts, n_e the times that expert e was had over tokens
- * and layers, and p the routers' probabilities before the choice of K,
+ * N tokens, Lx layers of E experts; n_e is how often expert e was chosen over tokens and
+ * layers, p the routers' probabilities before the top K are chosen:
  *
  *     loss = c E sum_e (n_e / (Lx N)) (1 / (Lx N)) sum_{l,t} p[l,t,e]
  *
- * c K where all experts have the same. It is Switch Transformer's loss (Fedus et al.
- * 2021, equation 4) for K of E, over layers and tokens at once: c times what
- * load_balancing_loss_func of transformers gives of the update as one batch without
- * padding.
+ * It is c K if all loads are equal. This is Switch Transformer's loss (Fedus et al. 2021,
+ * equation 4) for K of E, over all layers and tokens together: c times
+ * load_balancing_loss_func of transformers for the update as one batch without padding.
  *
- * The N tokens are all that an optimizer update reads: prompts, answers and observations
- * of sequences that have any term of the loss (one without is not computed), a token
- * that is read in two contexts twice. A forward over them counts n_e before gradients are
- * made: whole numbers, of all lanes and ranks, so that the loss is of the update and not
- * of its micro-batches. n_e has no gradient; that of p is one row for every token:
+ * The N tokens are all tokens that an optimizer update computes: prompts, completions and
+ * observations of sequences with a term in the loss; a token in two contexts counts
+ * twice. A forward over all lanes and ranks counts n_e before gradients are computed, so
+ * the loss is that of the update, not of its micro-batches. n_e has no gradient; that of
+ * p is the same for all tokens:
  *
  *     dloss/dp[l,t,e] = c E n_e / (Lx N)^2
  *
- * Where experts are replayed (rollout.router_replay) n_e is of these, p the trainer's.
+ * With rollout.router_replay, n_e counts the replayed experts; p is the trainer's.
  */
 #ifndef KG_TRAIN_EXPERT_LOAD_H
 #define KG_TRAIN_EXPERT_LOAD_H
@@ -29,7 +28,7 @@
 #include "report/metrics.h"
 
 struct kg_expert_load {
-    int32_t layers;  /* Lx; 0: the model has no experts, and nothing is counted */
+    int32_t layers;  /* Lx; 0: no experts, nothing is counted */
     int32_t experts; /* E */
     int32_t k;
     int64_t *counts; /* (Lx,E) owned: tokens */
@@ -42,20 +41,20 @@ kg_status kg_expert_load_init(struct kg_expert_load *l, const struct kg_model_co
                               struct kg_err *err) KG_MUST_CHECK;
 void kg_expert_load_release(struct kg_expert_load *l);
 void kg_expert_load_clear(struct kg_expert_load *l);
-/* The tokens of the last forward of p. */
+/* Adds the tokens of p's last forward. */
 kg_status kg_expert_load_add(struct kg_expert_load *l, const struct kg_rows *p,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The counts of all ranks. */
+/* Sums the counts of all ranks. */
 kg_status kg_expert_load_gather(struct kg_expert_load *l, struct kg_ranks *ranks,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* experts/..; nothing where nothing was counted. */
+/* Logs experts/..; nothing if nothing was counted. */
 void kg_expert_load_put(struct kg_metrics *log, const struct kg_expert_load *l);
 
-/* From here on forwards of p that are kept have the loss of these counts with coefficient
- * c, until kg_rows_balance(p, NULL). */
+/* Later kept forwards of p include the loss of these counts with coefficient c, until
+ * kg_rows_balance(p, NULL). */
 kg_status kg_expert_load_balance(struct kg_expert_load *l, const struct kg_rows *p,
                                  double c, struct kg_err *err) KG_MUST_CHECK;
-/* What the tokens of the last forward of p have of it. */
+/* The share of this loss of p's last forward. */
 kg_status kg_expert_load_loss(double *loss, struct kg_expert_load *l,
                               const struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK;
 

@@ -45,8 +45,9 @@ static kg_status read_parts(struct kg_init *init, struct kg_opt_list parts,
                             struct kg_err *err)
 {
     if (parts.n == 0)
-        return kg_fail(err, KG_EINVAL,
-                       "init.parts: expected what to take from init.from, found nothing");
+        return kg_fail(
+            err, KG_EINVAL,
+            "init.parts: expected the parts to take from init.from, found none");
     for (size_t i = 0; i < parts.n; i++)
         KG_TRY(read_part(init, parts.items[i], err));
     return KG_OK;
@@ -56,24 +57,24 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_recipe 
                              struct kg_err *err)
 {
     if (init->model && *r->model.path)
-        return kg_fail(err, KG_EINVAL,
-                       "model.path: expected none where init.from gives the model, found "
-                       "%.200s",
-                       r->model.path);
+        return kg_fail(
+            err, KG_EINVAL,
+            "model.path: expected none, because init.from gives the model, found %.200s",
+            r->model.path);
     if (init->anchor && *r->anchor_path)
         return kg_fail(err, KG_EINVAL,
-                       "anchor.path: expected none where init.from gives the anchor, "
+                       "anchor.path: expected none, because init.from gives the anchor, "
                        "found %.200s",
                        r->anchor_path);
     if ((init->anchor || init->optimizer) && kg_recipe_has_sft(r))
         return kg_fail(err, KG_EINVAL,
-                       "init.parts: a warm start comes between; expected sft.steps 0 and "
-                       "sft.epochs 0 with %s, found a warm start",
+                       "init.parts: SFT would come first; expected sft.steps 0 and "
+                       "sft.epochs 0 with %s, found SFT",
                        init->anchor ? "anchor" : "optimizer");
     if (init->steps && !init->optimizer)
         return kg_fail(err, KG_EINVAL,
-                       "init.parts: steps: the schedule goes on with the optimizer; "
-                       "expected optimizer beside it");
+                       "init.parts: steps: the schedule continues with the optimizer; "
+                       "expected optimizer too");
     return KG_OK;
 }
 
@@ -142,8 +143,8 @@ static kg_status check_whole(const char *dir, struct kg_err *err)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "init.from: expected a checkpoint of all weights, found one of "
-                   "adapters; they go on with the model.path of their run and "
-                   "model.adapter=%.500s, or kedge merge writes the model that both make",
+                   "adapters; continue them with the model.path of their run and "
+                   "model.adapter=%.500s, or merge both with kedge merge",
                    adapter.text);
 }
 
@@ -249,8 +250,8 @@ static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
         return KG_OK;
     kg_st_close(*set);
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "init.from: %.300s: expected a run by adamw, found one by "
-                   "schedule-free; its model/ is what it learned: model.path takes it",
+                   "init.from: %.300s: expected a run with adamw, found one with "
+                   "schedule-free; its model/ is the learned model: set model.path to it",
                    init->dir.text);
 }
 

@@ -261,18 +261,18 @@ static void what_does_not_fit_is_refused(void **state)
         const char *extra[6];
         const char *says;
     } rows[] = {
-        {{"init.from=" FIRST}, "model.path: expected none where init.from"},
+        {{"init.from=" FIRST}, "model.path: expected none, because init.from"},
         {{"init.from=" FIRST, "init.parts=weights"},
          "init.parts: expected model, anchor, optimizer or steps, found 'weights'"},
         {{"init.from=" FIRST, "init.parts=[model, steps]", "model.path="},
-         "expected optimizer beside it"},
+         "expected optimizer too"},
         {{"init.from=" FIRST, "init.parts=[optimizer, steps]", "train.steps=3"},
          "expected more than its 3, found 3"},
-        {{"init.from=" FIRST, "init.parts=[]"}, "expected what to take"},
+        {{"init.from=" FIRST, "init.parts=[]"}, "expected the parts to take"},
         {{"init.parts=anchor"}, "init.parts: expected init.from with it"},
         {{"init.from=" ROOT "/nothing", "init.parts=anchor"},
          "init.from: expected a checkpoint or a run that has one"},
-        {{"init.from=" FIRST, "init.parts=anchor", "sft.steps=1"}, "a warm start comes"},
+        {{"init.from=" FIRST, "init.parts=anchor", "sft.steps=1"}, "SFT would come"},
         {{"init.from=" FIRST, "init.parts=anchor", "anchor.path=" DATA}, "anchor.path: "},
         {{"init.from=" FIRST, "init.parts=anchor", "anchor.kind=iterative",
           "anchor.period=10", "anchor.eta=0.9"},
@@ -315,7 +315,7 @@ static void a_schedule_free_run_is_named_as_one(void **state)
     train_with(ROOT "/free", false,
                (const char *const[]){"optim.kind=schedule-free", "train.steps=1", NULL});
     assert_int_equal(kg_run_open(&run, config, &e), KG_EUNSUPPORTED);
-    assert_non_null(strstr(e.message, "expected a run by adamw"));
+    assert_non_null(strstr(e.message, "expected a run with adamw"));
     kg_config_free(config);
 }
 

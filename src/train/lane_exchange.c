@@ -1,27 +1,26 @@
-/* Piece by piece: blocks of a cut to its owner, the tree, and the cut of the sum to all
- * where they want it.
+/* Piece by piece: each rank sends its blocks of a cut to the cut's owner, the owner adds
+ * them along the tree, and the sum of the cut goes to all ranks that want it.
  *
- * A piece is a stretch of every cut at once, so each rank owns a part of each piece and
- * all of them add at the same time. What a part of the sum overwrites has been sent by
- * then. Nothing is added on the way: the only additions are those of add_blocks, in the
- * order of the tree, whoever makes them.
+ * A piece is the same range of every cut, so each rank owns a part of each piece and all
+ * add at the same time. When a part of the sum is written, the data that it overwrites
+ * has been sent. Only add_blocks adds, in the order of the tree, on whichever rank: so
+ * the bits do not depend on the number of ranks.
  *
- * Where ranks lend each other what they send (memory of one machine), it is added where
- * it lies: all of a cut is one piece, an addition stands where a copy would, and main
- * memory is read and written by as many bytes. That needs a block of each rank at once,
- * so one alone of each.
+ * On one machine ranks read each other's blocks in shared memory: a cut is one piece, and
+ * an addition replaces a copy, so main memory moves no more bytes than a copy would. This
+ * needs one block of each rank at once, so each rank has exactly one.
  *
- * Else, in the host's memory, a piece is small enough to be in a cache when it is added,
- * to this rank's own block where that stands, and the next one is on its way meanwhile:
- * main memory is read and written little more than by bytes that nobody adds. A device's
- * pieces are larger, one at a time.
+ * In other host memory, a piece is so small that it is still in a cache when it is added,
+ * if possible to this rank's own block, while the next one arrives: main memory moves
+ * little more than the bytes that nobody adds. A device's pieces are larger, and one at a
+ * time.
  *
- * Between GPUs that NCCL joins all of it stays on them: blocks come into memory of the
- * device, and its operation adds them, with the bits that the host's addition has.
+ * Between GPUs joined by NCCL all stays on the devices: blocks arrive in device memory,
+ * and the device's operation adds them with the same bits as the host.
  *
- * A device that fails to give or take its memory stops no exchange, since the others wait
- * for what is agreed: what is sent then is of no use, and all hear of it behind the last
- * piece.
+ * If a device cannot copy its memory, the exchange still runs to its end, because the
+ * others wait for the agreed messages. Its data is then invalid, and all ranks learn this
+ * after the last piece.
  */
 #include "train/lane_exchange.h"
 

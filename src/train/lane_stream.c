@@ -1,17 +1,17 @@
-/* One clock for all ranks: at tick t a rank is at bucket t - delay of its own, and behind
- * each tick all exchange what is due, so nobody asks who is ready.
+/* One clock for all ranks: at tick t a rank computes its own bucket t - delay; after each
+ * tick all ranks exchange what is due. So no rank has to ask which data is ready.
  *
- * A delay grows by one along the packs of a lane and stays where another begins. So what
- * ends at one tick comes to the tree in the order of lanes, and a bucket's earlier lanes
- * have come before.
+ * The delay grows by one from pack to pack of a lane, and stays where the next lane
+ * begins. So blocks that end at the same tick reach the tree in the order of lanes, after
+ * the bucket's earlier lanes.
  *
- * A stage or a device that fails stops no exchange, since the others wait for what is
- * agreed: what is passed on then is of no use, and all hear of it at the end of the
+ * If a stage or a device fails, the exchanges go on, because the others wait for the
+ * agreed messages. Their data is then invalid, and all ranks learn this at the end of the
  * round.
  *
- * On a device the bucket that is made and the cut of the sum are there; stripes, which
- * are most of it and are added to once a round, are the host's. By NCCL a rank brings
- * down its own stripes alone, else all that it deals.
+ * With a device, its memory holds the current bucket and its cut of the sum. The stripes,
+ * which are most of the memory and are added to once per round, are on the host. With
+ * NCCL a rank copies only its own stripes to the host, otherwise all that it deals.
  */
 #include "train/lane_stream.h"
 

@@ -1,18 +1,20 @@
-/* The gradient of all lanes where no rank has room for one: it is made bucket by bucket,
- * and of what is made each rank keeps a part.
+/* The gradient of all lanes when no rank has memory for all of it: it is computed bucket
+ * by bucket, and each rank keeps a part.
  *
- * A bucket is what one stage of the backward adds to: a layer. Lanes are cut into packs,
- * as one rank would, and packs go to ranks in their order, one each: a round. All make
- * the forward of theirs at once. In the backward a bucket goes from rank to rank along
- * the packs of a lane, and each adds in place what its pack has, so additions are those
- * of one rank that makes the packs one after the other; a rank begins a bucket a stage
- * behind the one before it, and where another lane begins it begins from 0 without
- * waiting. What has passed the last pack of a round, or of its lane, is dealt out in
- * equal stripes of the bucket: the part of a lane that is not whole goes on in the next
- * round, a whole lane is added along the tree of ranks/tree.h by whoever has the stripe.
- * In the end stripes go to the owners of cuts.
+ * A bucket is the range that one backward stage adds to: a layer. Lanes are split into
+ * packs as on a single rank, and the packs are dealt to the ranks, one each: a round. All
+ * run the forward of their pack at once. In the backward a bucket passes from rank to
+ * rank along the packs of a lane, and each rank adds its pack's gradient in place, so the
+ * additions are those of one rank computing the packs in order. A rank starts a bucket
+ * one stage after the previous rank; at the start of another lane it starts from 0
+ * without waiting.
  *
- * Any number of ranks does for any number of lanes.
+ * After the last pack of a round, or of its lane, the bucket is dealt out in equal
+ * stripes. The stripe of an unfinished lane continues in the next round; the stripe of a
+ * finished lane is added along the tree of ranks/tree.h by the rank that has it. In the
+ * end stripes go to the owners of cuts.
+ *
+ * Any number of ranks works with any number of lanes.
  */
 #ifndef KG_TRAIN_LANE_STREAM_H
 #define KG_TRAIN_LANE_STREAM_H
@@ -22,47 +24,48 @@
 #include "ranks/ranks.h"
 #include "ranks/tree.h"
 
-/* The buckets of a slab, in the order in which a backward makes them: stretches that do
- * not meet and are all of it. */
+/* The buckets of a slab, in the order of the backward: disjoint ranges that cover it. */
 struct kg_lane_buckets {
     int n;
     int64_t elements; /* of the slab */
     struct kg_cut (*cut)(const void *of, int i);
     const void *of; /* borrowed */
 };
-/* Those of a model: kg_backward_cut. */
+/* The buckets of a model: kg_backward_cut. */
 struct kg_lane_buckets kg_lane_buckets_of(const struct kg_model *m);
 
-/* How a job is made by buckets (struct kg_lane_job). */
+/* Computes a job by buckets (struct kg_lane_job). */
 struct kg_lane_stages {
     struct kg_lane_buckets buckets;
-    /* The forward of a pack, sequences list[0..n) of a lane; the next backward is its.
-     * begins: it is the first of its lane.   *any: whether it has a gradient */
+    /* The forward of a pack: sequences list[0..n) of a lane; the next backward belongs to
+     * it. begins: it is the first of its lane. *any: whether it has a gradient */
     kg_status (*forward)(bool *any, void *context, const size_t *list, size_t n,
                          bool begins, struct kg_err *err);
-    /* grads += what bucket i has of it; in order, i = 0, 1, ... */
+    /* grads += the pack's gradient of bucket i; called in order, i = 0, 1, ... */
     kg_status (*backward)(void *context, struct kg_grads grads, int i,
                           struct kg_err *err);
 };
 
-/* Memory of it, which is taken once: the bucket is the gradient's backend's, the rest the
- * host's, but for what NCCL moves. {0}: none is. */
+/* Its memory, allocated once: the bucket on the gradient's backend, the rest on the host,
+ * except for buffers of NCCL. {0}: not allocated. */
 struct kg_lane_stream {
-    struct kg_slab bucket;                   /* owned, as the rest: of the largest */
-    struct kg_slab slot[KG_TREE_LEVELS + 1]; /* stripes of all buckets, each: levels of
-                                              * the tree, then the lane that goes on */
-    struct kg_slab room; /* what comes, piece by piece: the device's where NCCL joins */
-    struct kg_slab near; /* then, on its way to a stripe: a piece on the host */
+    struct kg_slab bucket; /* owned, as the rest: of the largest bucket's size */
+    struct kg_slab slot
+        /* stripes of all buckets: one slot per level of the tree, then one for the
+         * unfinished lane */
+        [KG_TREE_LEVELS + 1];
+    struct kg_slab room; /* for received data: on the device if NCCL joins the ranks */
+    struct kg_slab near; /* with NCCL: a piece on the host, on its way to a stripe */
     struct kg_slab_wire wire;
 };
 void kg_lane_stream_release(struct kg_lane_stream *s);
-/* Bytes of it, on every rank alike, for gradients of a backend; the wire's with the
- * room's.   direct: NCCL joins the devices */
+/* Bytes of this memory, the same on every rank, for gradients of a backend; the wire is
+ * included in room. direct: NCCL joins the devices */
 struct kg_lane_stream_memory {
-    uint64_t bucket;  /* of the device */
-    uint64_t stripes; /* of the host */
-    uint64_t room;    /* of the host; direct: of the device */
-    uint64_t near;    /* of the host */
+    uint64_t bucket;  /* on the device */
+    uint64_t stripes; /* on the host */
+    uint64_t room;    /* on the host; direct: on the device */
+    uint64_t near;    /* on the host */
 };
 struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets *b,
                                                    const struct kg_backend *backend,
@@ -70,9 +73,9 @@ struct kg_lane_stream_memory kg_lane_stream_memory(const struct kg_lane_buckets 
 
 struct kg_lane_job;
 
-/* grads = this rank's cut (kg_cut_of) of the gradient of a job that has stages;
- * *job->said is that of all, as kg_lane_sum_run has it.   lane: (job->n) as dealt
- * errors: of forward and backward on any rank, ENOMEM; all hear of each */
+/* grads = this rank's cut (kg_cut_of) of the gradient of a job with stages; *job->said is
+ * gathered from all, as in kg_lane_sum_run. lane: (job->n) lane of each sequence
+ * errors: of forward and backward on any rank, ENOMEM; reported on all */
 kg_status kg_lane_stream_run(struct kg_lane_stream *memory, struct kg_slab *grads,
                              const struct kg_lane_job *job, const int32_t *lane,
                              struct kg_ranks *ranks, struct kg_err *err) KG_MUST_CHECK;

@@ -1,8 +1,8 @@
-/* Lanes come one after the other, so a sum over C of them holds log2(C) slabs beside the
- * one that is being filled: those of the full levels of a binary counter.
+/* Lanes are added one after another by a binary counter, so a sum over C lanes holds at
+ * most log2(C) slabs besides the one in use: one for each full level.
  *
- * Slabs change hands by their pointers. The two operands of an addition may stand either
- * way, a + b and b + a are the same bits, so what arrives is added to in place.
+ * Slabs are passed on by pointer. a + b and b + a have the same bits, so a new slab is
+ * added to in place, whichever operand it is.
  */
 #include "train/lane_sum.h"
 

@@ -493,8 +493,9 @@ static void say_done(const struct kg_run *run)
     long long steps = run->in.recipe.train.steps;
 
     if (steps > 0 && run->state.count.step >= steps)
-        kg_log_info("%s: all %lld of %lld steps are done; a larger train.steps goes on",
-                    run->log.dir, (long long)run->state.count.step, steps);
+        kg_log_info(
+            "%s: all %lld of %lld steps are done; a larger train.steps continues the run",
+            run->log.dir, (long long)run->state.count.step, steps);
 }
 
 /* A run that ends by an error: the checkpoint that is on its way is finished, by all. */
@@ -586,7 +587,7 @@ static kg_status say_stopped(const struct kg_run *run, struct kg_err *err)
 
     return kg_fail(err, KG_EINTERRUPTED,
                    "%s: stopped by a signal after %s %lld of %lld, which is saved; "
-                   "--resume goes on",
+                   "--resume continues",
                    run->in.recipe.run.dir, warm ? "update" : "step",
                    (long long)(warm ? count->sft_step : count->step),
                    (long long)(warm ? run->in.sft_steps : run->in.recipe.train.steps));

@@ -403,7 +403,7 @@ kg_status kg_run_memory_check(const struct kg_run *run, struct kg_err *err)
     KG_TRY_GOTO(out, put_ways(&help, run, m.sum.there, err));
     status = kg_fail(err, KG_ENOMEM,
                      "memory: expected at most %.2f GB on the device%s, found %.2f GB%s",
-                     gb(free), free < total ? " (others hold the rest)" : "",
+                     gb(free), free < total ? " (other processes use the rest)" : "",
                      gb(m.sum.there), kg_str_text(&help));
 out:
     kg_str_release(&help);

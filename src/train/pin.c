@@ -119,7 +119,7 @@ static kg_status pin_date(struct kg_config *config, const char *date, struct kg_
         return status;
     if (!asks)
         return KG_OK;
-    kg_log_info("data.date: %s, for the chat template asks for the day", date);
+    kg_log_info("data.date: %s, because the chat template uses the date", date);
     return kg_config_set(config, "data.date", date, false, "the start of the run", err);
 }
 

@@ -1,7 +1,7 @@
-/* Where the time of ranks goes: each one's sampling, its waiting for the others, what it
- * exchanges with them; and which of them all wait for.
+/* Where ranks spend their time: each rank's sampling, waiting and exchanging, and which
+ * rank the others wait for.
  *
- * Clocks alone: they are the one part of a log that is another for every number of ranks.
+ * Only timing: the one part of a log that depends on the number of ranks.
  */
 #ifndef KG_TRAIN_RANK_TIMES_H
 #define KG_TRAIN_RANK_TIMES_H
@@ -9,16 +9,16 @@
 #include "ranks/ranks.h"
 #include "report/metrics.h"
 
-/* Seconds of a rank since its last ones were taken. */
+/* Seconds of a rank since the last kg_rank_times_take. */
 struct kg_rank_times {
-    double sampling; /* and grading */
-    double waiting;  /* where ranks agree, for the slowest of them */
-    double exchange; /* of gradients, answers, weights */
+    double sampling; /* with grading */
+    double waiting;  /* in agreements, for the slowest rank */
+    double exchange; /* of gradients, trajectories, weights */
 };
 
-/* Of this rank, from the clock of all ranks, which begins anew. */
+/* The times of this rank; resets the clock of `all`. */
 struct kg_rank_times kg_rank_times_take(struct kg_ranks *all, double sampling);
-/* Those of every rank, in order.   times: (ranks->n, or 1 alone) out
+/* The times of every rank, in order. times: (ranks->n, or 1 for a single process) out
  * errors: of the ranks */
 kg_status kg_rank_times_gather(struct kg_rank_times *times,
                                const struct kg_rank_times *own, struct kg_ranks *ranks,
@@ -26,7 +26,8 @@ kg_status kg_rank_times_gather(struct kg_rank_times *times,
 
 /* The rank that waits least: the others wait for it. */
 int kg_rank_times_slowest(const struct kg_rank_times *times, int n);
-/* seconds/WHAT/rank/N of the first KG_RANK_TIMES_SHOWN, and the slowest of all. */
+/* Logs seconds/WHAT/rank/N of the first KG_RANK_TIMES_SHOWN ranks, and the slowest of
+ * all. */
 enum { KG_RANK_TIMES_SHOWN = 64 };
 void kg_rank_times_put(struct kg_metrics *log, const struct kg_rank_times *times, int n);
 

@@ -1,9 +1,9 @@
-/* A second checkpoint beside the one that is trained: an anchor, a teacher, what
- * validation measures the KL to.
+/* A second checkpoint besides the trained one: an anchor, a teacher, or the reference of
+ * validation's KL.
  *
- * Log-probs of two models are compared id by id, so the ids must mean the same: the
- * vocabularies of config.json are as long, and both tokenizers give every id the same
- * bytes. Shapes may differ.
+ * Log-probs of both models are compared id by id, so ids must have the same meaning:
+ * equal vocab_size in config.json, and tokenizers that give every id the same bytes.
+ * Shapes may differ.
  */
 #ifndef KG_TRAIN_REFERENCE_H
 #define KG_TRAIN_REFERENCE_H
@@ -12,9 +12,9 @@
 #include "model/model.h"
 #include "text/tokenizer.h"
 
-/* Open the checkpoint at dir, which the option `key` names, for models of m's vocabulary
- * and compute type, on its backend.   opts: what else it is
- * errors: those of opening; ECONFLICT with the key and what differs */
+/* Opens the checkpoint at dir, named by option `key`, with m's vocabulary and compute
+ * type, on its backend. opts: its other settings
+ * errors: those of opening; ECONFLICT with the key and the difference */
 kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *key,
                             const struct kg_model *m, const struct kg_tokenizer *tok,
                             const struct kg_model_opts *opts,

@@ -475,7 +475,7 @@ static void what_is_left_out_is_said(void **state)
     (void)fread(text, 1, sizeof text - 1, said);
     fclose(said);
     assert_non_null(strstr(text, "metrics.jsonl line 2"));
-    assert_non_null(strstr(text, "lines that a report leaves out: 1"));
+    assert_non_null(strstr(text, "lines left out of the report: 1"));
     has("left out<td>lines of metrics.jsonl that cannot be read: 1, the first is line "
         "2.");
     has("1 &rarr; <b>0.5</b>");

@@ -930,8 +930,9 @@ static void a_source_too_long_for_a_metric_is_refused(void **state)
     (void)state;
     put_sources(LONGEST, LONGEST "!");
     assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
-    assert_non_null(strstr(e.message, "data.train: expected the data_source"));
-    assert_non_null(strstr(e.message, "at most 100 bytes, found 101: 'a source"));
+    assert_non_null(strstr(e.message, "data.train: expected a data_source"));
+    assert_non_null(strstr(
+        e.message, "at most 100 bytes, because it names metrics, found 101: 'a source"));
     put_sources(LONGEST "!", LONGEST "!"); /* one source: no metric is named by it */
     NEED(kg_run_open(&run, config, err));
     kg_run_close(&run);

@@ -1,8 +1,7 @@
-/* A pass over trajectories that stand in a row, dealt to the ranks: each asks about its
- * stretch, and what was answered is put together by token.
+/* Deals a pass over consecutive trajectories to the ranks: each computes its range, and
+ * the results are gathered by token.
  *
- * A row of a forward does not depend on what stands beside it, so how a pass is dealt
- * changes no bit.
+ * A row of a forward does not depend on other rows, so the split does not change any bit.
  */
 #ifndef KG_TRAIN_RL_DEAL_H
 #define KG_TRAIN_RL_DEAL_H
@@ -11,19 +10,20 @@
 #include "train/rl_batch.h"
 
 struct kg_rl_deal {
-    struct kg_share mine; /* of the trajectories, counted from the first of the row */
-    uint64_t *ends;       /* (ranks) owned: loss tokens of all shares up to a rank's */
+    struct kg_share mine; /* range of trajectories, relative to the first */
+    /* (ranks) owned: cumulative number of loss tokens up to each rank's share */
+    uint64_t *ends;
 };
 
-/* tokens (last - first): what each of trajectories [first, last) takes; 0: nothing is
- * asked about it.   errors: ENOMEM */
+/* tokens (last - first): cost of each of trajectories [first, last); 0: skipped.
+ * errors: ENOMEM */
 kg_status kg_rl_deal(struct kg_rl_deal *d, const struct kg_rl_batch *b, size_t first,
                      size_t last, const int64_t *tokens, const struct kg_ranks *ranks,
                      struct kg_err *err) KG_MUST_CHECK;
 void kg_rl_deal_release(struct kg_rl_deal *d);
 
-/* array: of `size` bytes a loss token, from that of the first trajectory on, of which
- * each rank has its share; NULL: nothing to do
+/* array: `size` bytes per loss token, starting at the first trajectory's; each rank has
+ * filled its share; NULL: nothing to do
  * errors: of the ranks, ENOMEM */
 kg_status kg_rl_deal_gather(void *array, size_t size, const struct kg_rl_deal *d,
                             struct kg_ranks *ranks, const char *what,

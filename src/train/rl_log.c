@@ -527,10 +527,10 @@ static void warn_of_ungraded(struct kg_run *run, const struct kg_rl_batch *b,
         return;
     run->log.told_ungraded = true;
     if (!run->log.elsewhere)
-        kg_log_warn("step %lld: %.0f %% of the answers have no verdict, so they are left "
-                    "out of the update; see what the grader says (reward/ungraded, "
-                    "docs/tasks.md)",
-                    (long long)run->state.count.step, 100 * share);
+        kg_log_warn(
+            "step %lld: %.0f %% of the samples have no verdict and are left out of the "
+            "update; check the grader's output (reward/ungraded, docs/tasks.md)",
+            (long long)run->state.count.step, 100 * share);
 }
 
 kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,

@@ -1,5 +1,5 @@
-/* What a step of RL says of itself: sums over its micro-batches, the line of metrics, the
- * dump of its trajectories. */
+/* The output of an RL step: sums over its micro-batches, the line of metrics, the dump of
+ * its trajectories. */
 #ifndef KG_TRAIN_RL_LOG_H
 #define KG_TRAIN_RL_LOG_H
 
@@ -15,30 +15,30 @@ enum kg_rl_phase {
 
 struct kg_rl_totals {
     struct kg_policy_metrics metrics; /* over all updates */
-    /* of the first update alone: mismatch, on-policy */
+    /* of the first update only: mismatch, on-policy */
     struct kg_policy_metrics first_metrics;
     double loss, pg, kl, entropy; /* means over updates */
-    double router;                /* the same of train.router_aux */
+    double router;                /* likewise, of train.router_aux */
     double grad_norm_sum, grad_norm_max, lr;
     int updates;
-    bool any;       /* the present update has a gradient */
-    bool skipped;   /* a number was not finite */
-    double kl_beta; /* coefficient of the step */
+    bool any;       /* the current update has a gradient */
+    bool skipped;   /* because of a non-finite number */
+    double kl_beta; /* coefficient in this step */
     double kl_divisor;
-    /* kl.in other than loss: mean over answers of the mean over tokens, and the largest
-     * amount that an advantage lost */
+    /* kl.in other than loss: mean over samples of the mean over tokens, and the largest
+     * amount subtracted from an advantage */
     double kl_taken, kl_taken_max;
-    double trained_tokens; /* that carry the loss */
-    double shared_tokens;  /* that a micro-batch had already: kg_rows_saved */
+    double trained_tokens; /* tokens with a loss */
+    double shared_tokens;  /* tokens that sharing saved: kg_rows_saved */
     double clock[KG_PHASE_COUNT];
 };
 
-/* What a part of a micro-batch adds to the totals: bytes, said where it is computed and
- * added wherever the totals are. */
+/* Contribution of a part of a micro-batch to the totals: plain bytes, appended where it
+ * is computed and added where the totals are. */
 struct kg_rl_terms {
     double loss, pg, kl, entropy;
-    double router; /* in loss, and of none of the others */
-    double shared; /* tokens that were not computed again */
+    double router; /* included in loss, not in the others */
+    double shared; /* tokens that sharing saved: kg_rows_saved */
     int64_t tokens;
     int64_t any; /* 1: it has a gradient */
     struct kg_policy_metrics metrics;
@@ -49,16 +49,16 @@ void kg_rl_terms_fill(struct kg_rl_terms *terms, const struct kg_policy_grad *gr
 void kg_rl_totals_add(struct kg_rl_totals *t, const struct kg_rl_terms *terms);
 void kg_rl_totals_update(struct kg_rl_totals *t, double grad_norm, double lr);
 
-/* metrics.jsonl and the progress line. */
+/* Writes metrics.jsonl and the progress line. */
 kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
                     const struct kg_rl_totals *t, const struct kg_policy_advantage *a,
                     struct kg_err *err) KG_MUST_CHECK;
 
-/* The line of a step that was skipped before it could train: its counters alone. */
+/* The line of a step that was skipped before training: only its counters. */
 kg_status kg_rl_log_skip(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
-/* RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; of a skipped step under
- * skipped-NNNNNN, whatever the config says of dumps. */
+/* Writes RUN/rollouts/step-NNNNNN.jsonl.zst with every trajectory; for a skipped step
+ * skipped-NNNNNN, even if the config disables dumps. */
 kg_status kg_rl_dump(const struct kg_run *run, const struct kg_rl_batch *b, bool skipped,
                      struct kg_err *err) KG_MUST_CHECK;
 

@@ -359,15 +359,14 @@ static kg_status too_few(const struct kg_rl_batch *b, size_t wanted, struct kg_e
 {
     const struct kg_rl_dynamic *d = &b->dynamic;
 
-    return kg_fail(
-        err, KG_ENOTFOUND,
-        "rollout.dynamic: expected %zu prompts whose answers differ, found %zu "
-        "in %lld generation batches of %lld prompts (all right %lld, all wrong "
-        "%lld); problems of another difficulty, more rollout.samples or a "
-        "larger rollout.max_refills find more",
-        wanted, b->n_learned / (size_t)b->group, (long long)d->batches,
-        (long long)(d->prompts / d->batches), (long long)d->all_right,
-        (long long)d->all_wrong);
+    return kg_fail(err, KG_ENOTFOUND,
+                   "rollout.dynamic: expected %zu prompts whose samples differ, found "
+                   "%zu in %lld generation batches of %lld prompts (all right %lld, all "
+                   "wrong %lld); use problems of another difficulty, more "
+                   "rollout.samples or a larger rollout.max_refills",
+                   wanted, b->n_learned / (size_t)b->group, (long long)d->batches,
+                   (long long)(d->prompts / d->batches), (long long)d->all_right,
+                   (long long)d->all_wrong);
 }
 
 static kg_status sample_dynamic(struct kg_rl_batch *b, const struct kg_run_inputs *in,

@@ -133,13 +133,11 @@ static kg_status open_optim(struct kg_run_inputs *in, struct kg_err *err)
 
     if (r->optim.stairs && r->optim.warmup_steps == 0)
         return kg_fail(err, KG_EINVAL,
-                       "optim.warmup: steps says how a warm-up rises; expected "
-                       "optim.warmup_steps above 0 with it, found 0");
+                       "optim.warmup: steps sets the shape of a warmup; expected "
+                       "optim.warmup_steps above 0, found 0");
     if (!r->sft.opts.decay_all && !(r->sft.opts.weight_decay > 0))
-        return kg_fail(
-            err, KG_EINVAL,
-            "sft.decay: there is no weight decay (sft.weight_decay) whose reach "
-            "it could say");
+        return kg_fail(err, KG_EINVAL,
+                       "sft.decay has no effect while sft.weight_decay is 0");
     in->rl_optim = r->optim.opts;
     in->rl_optim.warmup_updates = updates * r->optim.warmup_steps;
     in->rl_optim.warmup_stair = r->optim.stairs ? updates : 0;
@@ -155,22 +153,22 @@ static kg_status check_adapters(const struct kg_recipe *r, struct kg_err *err)
 {
     if (*r->init.from)
         return kg_fail(err, KG_EINVAL,
-                       "init.from: expected none with adapters, whose start is "
+                       "init.from: expected none with adapters, which start from "
                        "model.path and model.adapter, found %.200s",
                        r->init.from);
     if (r->checkpoint.fp32)
         return kg_fail(err, KG_EINVAL,
-                       "checkpoint.dtype: adapters are written in fp32 whatever it is; "
-                       "expected its default, found fp32");
+                       "checkpoint.dtype: adapters are always written in fp32; expected "
+                       "the default, found fp32");
     if (strcmp(r->rollout.dtype, "same") != 0)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.dtype: a sampler shares the frozen weights that adapters "
-                       "stand beside; expected same, found %s",
+                       "rollout.dtype: with adapters the sampler shares the frozen base "
+                       "weights; expected same, found %s",
                        r->rollout.dtype);
     if (r->anchor_on_host && !*r->anchor_path)
         return kg_fail(err, KG_EINVAL,
-                       "anchor.place: an anchor shares the frozen weights that adapters "
-                       "stand beside; expected device, found host");
+                       "anchor.place: with adapters the anchor shares the frozen base "
+                       "weights; expected device, found host");
     return KG_OK;
 }
 
@@ -184,8 +182,7 @@ static kg_status find_adapters(struct kg_lora *l, const struct kg_recipe *r,
         .rank = r->lora.rank, .alpha = r->lora.alpha, .rslora = r->lora.rslora};
     if (*r->model.adapter && l->rank > 0)
         return kg_fail(err, KG_EINVAL,
-                       "lora.rank: model.adapter has a rank of its own; expected 0, "
-                       "found %d",
+                       "lora.rank: model.adapter has its own rank; expected 0, found %d",
                        r->lora.rank);
     if (*r->model.adapter && kg_lora_read(l, r->model.adapter, err) != KG_OK)
         return kg_err_prefix(err, "model.adapter");
@@ -267,8 +264,8 @@ static kg_status check_lanes(const struct kg_recipe *r, int trainers, int ranks,
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
                    "train.lanes: expected at least one for each of %d ranks%s, found %d; "
-                   "with train.lanes=%d any number of ranks up to that gives the same "
-                   "bits, and with ranks.shard=gradients of these lanes any at all",
+                   "train.lanes=%d gives the same bits on any number of ranks up to "
+                   "that, and with ranks.shard=gradients on any number",
                    trainers, trainers < ranks ? " that train" : "", r->train.lanes,
                    2 * trainers);
 }
@@ -277,12 +274,11 @@ kg_status kg_run_check_ranks(const struct kg_recipe *r, int trainers, int ranks,
                              bool on_cpu, struct kg_err *err)
 {
     if (ranks > 1 && on_cpu && r->ranks.shard != KG_SHARD_NONE && r->anchor_on_host)
-        return kg_fail(
-            err, KG_EINVAL,
-            "anchor.place: on CPUs layers of an anchor on the host are made of "
-            "master weights, which ranks.shard=%s cuts; expected "
-            "device, or ranks.shard=none, found host",
-            r->ranks.shard == KG_SHARD_GRADIENTS ? "gradients" : "optimizer");
+        return kg_fail(err, KG_EINVAL,
+                       "anchor.place: on CPUs an anchor on the host is packed from whole "
+                       "master weights, which ranks.shard=%s cuts; expected device, or "
+                       "ranks.shard=none, found host",
+                       r->ranks.shard == KG_SHARD_GRADIENTS ? "gradients" : "optimizer");
     return check_lanes(r, trainers, ranks, err);
 }
 
@@ -404,15 +400,15 @@ static kg_status check_router_aux(const struct kg_model *m, struct kg_err *err)
 
     if (x->k >= x->n)
         return kg_fail(err, KG_EINVAL,
-                       "train.router_aux: evens which experts tokens have; expected "
+                       "train.router_aux: balances the experts; expected "
                        "num_experts_per_tok below num_experts, found all %d",
                        (int)x->n);
     return kg_model_moves_routers(m)
                ? KG_OK
                : kg_fail(err, KG_EINVAL,
-                         "train.router_aux: acts on a router and what stands below one; "
+                         "train.router_aux: acts on routers and the layers before them; "
                          "expected lora.targets with a matrix there, as gate or q_proj, "
-                         "found adapters above the last router alone");
+                         "found adapters only after the last router");
 }
 
 /* What is said of routers needs a model that has any. */
@@ -429,7 +425,7 @@ static kg_status check_router(const struct kg_run_inputs *in, const struct kg_mo
                        m->config.arch->model_type);
     if (replay && in->episode_opts.env && in->episode_opts.window > 0)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.router_replay: a token has one choice of experts, and "
+                       "rollout.router_replay: a token has one choice of experts, but "
                        "episode.window computes it in several contexts; expected "
                        "episode.window 0, found %d",
                        (int)in->episode_opts.window);
@@ -461,17 +457,17 @@ static kg_status check_shaping(const struct kg_run_inputs *in, struct kg_err *er
                        in->recipe.rollout.oversample);
     if (dynamic && in->recipe.rollout.samples < 2)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.samples: rollout.dynamic compares the answers of a "
+                       "rollout.samples: rollout.dynamic compares the samples of a "
                        "prompt; expected 2 or more, found 1");
     if (buffer > 0 && (kg_algo_needs(&in->algo) & KG_NEED_PARTS))
         return kg_fail(err, KG_EINVAL,
-                       "rollout.overlong_buffer: algo.advantage %s takes each reward of "
-                       "the task by itself; expected 0, found %lld",
+                       "rollout.overlong_buffer: algo.advantage %s takes each reward "
+                       "separately; expected 0, found %lld",
                        kg_algo_row_name(&in->algo, KG_TABLE_ADVANTAGE),
                        (long long)buffer);
     if (buffer > most)
         return kg_fail(err, KG_EINVAL,
-                       "rollout.overlong_buffer: expected at most the longest answer "
+                       "rollout.overlong_buffer: expected at most the longest completion "
                        "(%lld), found %lld",
                        (long long)most, (long long)buffer);
     return KG_OK;
@@ -516,8 +512,8 @@ static kg_status check_episodes(const struct kg_run_inputs *in, struct kg_err *e
 
     if (in->episode_opts.env && prompt >= context)
         return kg_fail(err, KG_EINVAL,
-                       "episode.context: expected room for an answer behind the longest "
-                       "prompt of %zu tokens, found %zu",
+                       "episode.context: expected room for a completion after the "
+                       "longest prompt of %zu tokens, found %zu",
                        prompt, context);
     if (in->episode_opts.env && window > 0 && prompt > window)
         return kg_fail(err, KG_EINVAL,
@@ -537,19 +533,19 @@ static kg_status check_positions(const struct kg_run_inputs *in,
     KG_TRY(check_episodes(in, err));
     if (in->recipe.train.steps > 0 && longest > limit)
         return kg_fail(err, KG_EINVAL,
-                       "%s: expected prompt and answer within the model's "
-                       "%zu positions, found %zu, of which the prompt has %zu",
+                       "%s: expected prompt and completion within the model's %zu "
+                       "positions, found %zu, of which the prompt has %zu",
                        in->episode_opts.env ? "episode.context" : "rollout.max_tokens",
                        limit, longest, in->train.longest);
     if (state->anchor && longest > (size_t)state->anchor->config.max_positions)
         return kg_fail(err, KG_EINVAL,
                        "anchor.path: expected an anchor of at least %zu positions for "
-                       "prompt and answer, found %lld",
+                       "prompt and completion, found %lld",
                        longest, (long long)state->anchor->config.max_positions);
     if (in->val.longest >= limit)
         return kg_fail(err, KG_EINVAL,
                        "data.val: expected prompts within the model's %zu positions with "
-                       "room for an answer, found one of %zu tokens",
+                       "room for a completion, found one of %zu tokens",
                        limit, in->val.longest);
     if (kg_run_sft_longest(in) > limit)
         return kg_fail(err, KG_EINVAL,
@@ -954,7 +950,7 @@ kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
     run->state.count.skipped++;
     run->state.count.skipped_in_row++;
     if (!run->log.elsewhere)
-        kg_log_warn("%s %lld is skipped (%lld in a row), its batch is in %s/rollouts: %s",
+        kg_log_warn("%s %lld is skipped (%lld in a row); its batch is in %s/rollouts: %s",
                     phase, step + 1, (long long)run->state.count.skipped_in_row,
                     run->log.dir, what);
     kg_ranks_forgive(run->work.ranks);

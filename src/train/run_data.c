@@ -175,13 +175,13 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
 
     KG_TRY(kg_task_load(d, in->task, task_opts, path, err));
     KG_TRY(kg_prompts_init(p, d, in->tok, &opts, err));
-    kg_log_info(
-        "%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
-        "%lld over %zu tokens, %lld by name, %lld whose gold answer is not right by "
-        "itself, %lld repeated",
-        d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
-        (long long)p->dropped_too_long, opts.max_tokens, (long long)d->dropped_excluded,
-        (long long)d->dropped_golds, (long long)d->dropped_repeated);
+    kg_log_info("%s: %zu prompts, longest %zu tokens; left out: %lld without prompt, "
+                "%lld over %zu tokens, %lld by name, %lld whose gold answer is not "
+                "graded as right, %lld repeated",
+                d->name, p->n, p->longest, (long long)d->dropped_no_prompt,
+                (long long)p->dropped_too_long, opts.max_tokens,
+                (long long)d->dropped_excluded, (long long)d->dropped_golds,
+                (long long)d->dropped_repeated);
     if (task_opts->held_out)
         kg_dataset_warn_repeated(d, "data.unique=true");
     return KG_OK;
@@ -330,7 +330,7 @@ kg_status kg_run_data_open(struct kg_run *run, struct kg_err *err)
     if (run->in.task_opts.wrong_reward != 0 && !run->in.task->exact_reward)
         return kg_fail(err, KG_EINVAL,
                        "task.wrong_reward: expected 0 for task %s, whose answers are not "
-                       "right or wrong alone, found %g",
+                       "just right or wrong, found %g",
                        run->in.task->name, run->in.task_opts.wrong_reward);
     KG_TRY(read_weights(&run->in, err));
     KG_TRY(kg_task_names(run->in.task_opts.exclude) == 0 ? load_lists(&run->in, err)
@@ -420,10 +420,10 @@ static kg_status count_steps(struct kg_run_inputs *in, struct kg_err *err)
 
     in->sft_steps = in->recipe.sft.steps;
     if (epochs > 0 && in->sft_steps > 0)
-        return kg_fail(err, KG_EINVAL,
-                       "sft.epochs: expected 0 where sft.steps says how long the warm "
-                       "start is, found %g",
-                       epochs);
+        return kg_fail(
+            err, KG_EINVAL,
+            "sft.epochs: expected 0, because sft.steps sets the length of SFT, found %g",
+            epochs);
     if (epochs > 0)
         in->sft_steps = (int64_t)ceil(epochs * (double)in->sft.n / batch);
     return KG_OK;
@@ -450,8 +450,8 @@ kg_status kg_run_sft_open(struct kg_run_inputs *in, const struct kg_run_state *s
     if (!kg_recipe_has_sft(&in->recipe)) {
         if (*in->recipe.sft.val)
             return kg_fail(err, KG_EINVAL,
-                           "sft.val: expected none without a warm start (sft.steps, "
-                           "sft.epochs), found %.200s",
+                           "sft.val: expected none without SFT (sft.steps, sft.epochs), "
+                           "found %.200s",
                            in->recipe.sft.val);
         return KG_OK;
     }

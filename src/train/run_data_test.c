@@ -253,7 +253,7 @@ static void lists_that_do_not_fit_are_refused(void **state)
         {"task.name=digits", "task.wrong_reward=-1",
          "task.wrong_reward: expected 0 for task digits"},
         {"data.train=" A, "task.wording=search-r1",
-         "task.wording: acts with task.name search-qa or episode.env search"},
+         "task.wording: acts only with task.name search-qa or episode.env search"},
         {"data.train=[" A ", " ROOT "/none]", "data.weights=[]", "none: "},
     };
 
@@ -447,7 +447,7 @@ static void a_folder_of_the_users_own_is_refused_and_kept(void **state)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         put_file(files[i], "mine: 1\n");
     assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
-    assert_non_null(strstr(e.message, "config.yaml that no run here has written"));
+    assert_non_null(strstr(e.message, "config.yaml that is not from a run of kedge"));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         kg_str_clear(&text);
         NEED(kg_file_read(&text, files[i], 100, err));
@@ -457,7 +457,7 @@ static void a_folder_of_the_users_own_is_refused_and_kept(void **state)
     NEED(kg_file_remove_tree(ROOT "/own/config.yaml", err));
     put_file(ROOT "/own/manifest.json", "{\"format\": 3}");
     assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
-    assert_non_null(strstr(e.message, "manifest.json that no run"));
+    assert_non_null(strstr(e.message, "manifest.json that is not from a run"));
     put_file(ROOT "/own/manifest.json", "{\"kedge\": ");
     assert_int_equal(kg_train_run(config, false, false, &e), KG_ECONFLICT);
     NEED(kg_file_remove_tree(ROOT "/own/manifest.json", err));
@@ -557,8 +557,9 @@ static void a_gold_answer_of_any_file_stops_the_run(void **state)
     NEED(kg_file_write_atomic(ROOT "/good.jsonl", good, strlen(good), err));
     NEED(kg_file_write_atomic(ROOT "/bad.jsonl", bad, strlen(bad), err));
     assert_int_equal(kg_run_open(&run, config, &e), KG_EFORMAT);
-    assert_non_null(strstr(e.message, ROOT "/bad.jsonl: expected gold answers that grade "
-                                           "themselves right, found 1"));
+    assert_non_null(
+        strstr(e.message, ROOT
+               "/bad.jsonl: expected gold answers that are graded as right, found 1"));
     kg_config_free(config);
     open_run(&o, ROOT "/golds",
              (const char *const[]){extra[0], extra[1], extra[2], extra[3],
@@ -569,7 +570,7 @@ static void a_gold_answer_of_any_file_stops_the_run(void **state)
                                           extra[0], extra[1], extra[2], extra[3],
                                           "task.exclude=bad.jsonl:2,good.jsonl:2", NULL});
     assert_int_equal(kg_run_open(&run, config, &e), KG_EINVAL);
-    assert_non_null(strstr(e.message, "found 'good.jsonl:2', which none has"));
+    assert_non_null(strstr(e.message, "found 'good.jsonl:2', which no record has"));
     kg_config_free(config);
 }
 

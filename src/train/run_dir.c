@@ -146,11 +146,11 @@ static kg_status refuse_others_files(const char *dir, struct kg_err *err)
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (kg_file_exists(kg_path_in(dir, names[i]).text))
-            return kg_fail(err, KG_ECONFLICT,
-                           "%s: expected a folder without a run, found a %s that no run "
-                           "here has written (a run's manifest.json would say so); name "
-                           "another run.dir",
-                           dir, names[i]);
+            return kg_fail(
+                err, KG_ECONFLICT,
+                "%s: expected a folder without a run, found a %s that is not from a run "
+                "of kedge (there is no manifest.json of one); name another run.dir",
+                dir, names[i]);
     return KG_OK;
 }
 
@@ -253,7 +253,7 @@ static kg_status remove_attempt(const char *dir, struct kg_err *err)
 {
     static const char *const names[] = {"metrics.jsonl", "watch.log", "report.html"};
 
-    kg_log_info("%s: a run was begun here and made no step: it is begun anew", dir);
+    kg_log_info("%s: an earlier run here made no step: starting over", dir);
     KG_TRY(remove_files(kg_path_in(dir, "."), is_events, NULL, err));
     KG_TRY(remove_files(kg_path_in(dir, "sft"), is_events, NULL, err));
     KG_TRY(remove_files(kg_path_in(dir, "rollouts"), is_undone_dump, NULL, err));
@@ -305,8 +305,7 @@ static kg_status check_whole(const char *dir, const struct kg_config *before,
         return KG_OK;
     return kg_fail(
         err, KG_EFORMAT,
-        "%s: expected the %lld keys that the run was started with, found %lld: "
-        "it is cut off",
+        "%s: expected the %lld keys of the start of the run, found %lld: it is truncated",
         kg_path_in(dir, "config.yaml").text, (long long)written, (long long)found);
 }
 
@@ -339,10 +338,10 @@ static kg_status check_config(const struct kg_config *config, const char *dir,
         KG_TRY_GOTO(out, take_device(before, config, err));
     KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, config, err));
     if (n > 0)
-        status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the config that the run was started with, found "
-                         "%zu change%s: %s",
-                         dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
+        status = kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected the config of the start of the run, found %zu change%s: %s",
+            dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
 out:
     kg_str_release(&diff);
     kg_config_free(before);
@@ -362,8 +361,8 @@ static kg_status check_files(const char *dir, struct kg_err *err)
 
         if (kg_file_exists(path.text) && !kg_file_is_regular(path.text))
             return kg_fail(err, KG_EIO,
-                           "%s: expected a file of the run, found something else (a "
-                           "folder, a pipe, a link that leads nowhere)",
+                           "%s: expected a file of the run, found a folder, a pipe or a "
+                           "dangling link",
                            path.text);
     }
     return KG_OK;
@@ -409,12 +408,11 @@ static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
     KG_TRY(last_logged(&step, dir, err));
     if (*newest || every == 0 || step <= 2 * every)
         return KG_OK;
-    return kg_fail(
-        err, KG_ENOTFOUND,
-        "%s/checkpoints: expected a checkpoint of the %lld steps in "
-        "metrics.jsonl (checkpoint.every %lld), found none; to begin anew, name "
-        "another run.dir or remove this one",
-        dir, (long long)step, (long long)every);
+    return kg_fail(err, KG_ENOTFOUND,
+                   "%s/checkpoints: expected a checkpoint of the %lld steps in "
+                   "metrics.jsonl (checkpoint.every %lld), found none; to start over, "
+                   "name another run.dir or remove this one",
+                   dir, (long long)step, (long long)every);
 }
 
 /* Config, inputs and device against those that the run was started with. */
@@ -470,8 +468,8 @@ static kg_status note_device(const struct kg_run_state *state, const char *dir,
     KG_TRY(kg_run_device_check(&other, manifest.text, state->model->backend, true, err));
     if (!other)
         return KG_OK;
-    kg_log_warn("%s: another device computes from here on: bits may differ from those of "
-                "a run on one (device.may_change; manifest.json lists both)",
+    kg_log_warn("%s: the device changes here: bits may differ from a run on a single "
+                "device (device.may_change; manifest.json lists both)",
                 dir);
     return kg_run_device_add(manifest.text, state->model->backend, state->saved_name,
                              err);

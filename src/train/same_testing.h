@@ -50,7 +50,7 @@ static inline bool is_measured(const char *key)
            strstr(key, "memory/") || strstr(key, "ceiling");
 }
 
-/* The next that is not measured, from the i-th on; behind the last: there is none. */
+/* The next unmeasured one, from the i-th on; past the end if there is none. */
 static inline size_t next_decided(const struct kg_json *line, size_t i)
 {
     while (i < kg_json_size(line) && is_measured(kg_json_key_at(line, i)))
@@ -119,7 +119,7 @@ static inline void assert_same_weights(const char *a, const char *b)
     assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
 }
 
-/* What a run leaves behind that its `steps` steps decide; it has an anchor of its own. */
+/* The files of a run that its `steps` steps decide; it has its own anchor. */
 static inline void assert_same_steps(const char *a, const char *b, int steps)
 {
     assert_same_weights(a, b);

@@ -95,9 +95,8 @@ static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *f
         says_something(kg_json_get(object, "history")))
         return kg_fail(
             err, KG_EUNSUPPORTED,
-            "expected \"instruction\", \"input\" and \"output\" alone, found a "
-            "\"system\" or \"history\" that is not empty: \"messages\" can say "
-            "these");
+            "expected only \"instruction\", \"input\" and \"output\", found a \"system\" "
+            "or \"history\" that is not empty: use \"messages\" for these");
     KG_TRY(kg_str_append(text, part, n, err));
     part = first_text(object, more, &n);
     if (part && n > 0) {
@@ -222,8 +221,8 @@ static kg_status add_turn(struct kg_sft_record *r, struct talk *t, size_t i,
     KG_TRY(render(&t->with, t, i + 1, false, err));
     if (w->len < b->len || memcmp(kg_str_text(w), kg_str_text(b), b->len) != 0)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected the assistant's turn behind the generation prompt of "
-                       "the chat template, found another text");
+                       "expected the assistant's turn after the generation prompt of the "
+                       "chat template, found another text");
     KG_TRY(kg_sft_record_add(r, r->n ? KG_SOURCE_TOOL : KG_SOURCE_PROMPT, false,
                              kg_str_text(b) + t->done, b->len - t->done, err));
     n = own_part(kg_str_text(w) + b->len, w->len - b->len, t->how->end);

@@ -1,6 +1,4 @@
-/* A record of supervised training as pieces of text, each of one source, before they are
- * tokens.
- */
+/* An SFT record as pieces of text, each of one source, before tokenisation. */
 #ifndef KG_TRAIN_SFT_RECORD_H
 #define KG_TRAIN_SFT_RECORD_H
 
@@ -14,15 +12,15 @@
 struct kg_sft_piece {
     size_t at, n; /* in the text of the record */
     enum kg_source source;
-    bool plain; /* special tokens that it spells are not recognised: somebody else's */
+    bool plain; /* untrusted text: special tokens in it are not recognised */
 };
 
 struct kg_sft_record {
-    struct kg_str text;          /* all pieces, one after the other */
-    struct kg_sft_piece *pieces; /* (n) owned; the prompt is the first one, if any */
+    struct kg_str text;          /* all pieces, concatenated */
+    struct kg_sft_piece *pieces; /* (n) owned; the prompt is first, if any */
     size_t n;
     size_t capacity;
-    bool rendered; /* the text is a chat template's */
+    bool rendered; /* rendered by a chat template */
 };
 void kg_sft_record_clear(struct kg_sft_record *r);
 void kg_sft_record_release(struct kg_sft_record *r);
@@ -33,8 +31,8 @@ struct kg_sft_reading {
     const struct kg_prompt_opts *prompt;
     const char *end; /* text of the end token; "" for none */
 };
-/* Fill r, which is cleared first, from an object in one of the forms that
- * kg_sft_from_jsonl names.   errors: EFORMAT, those of the chat template */
+/* Clears r and fills it from an object in one of the formats of kg_sft_from_jsonl.
+ * errors: EFORMAT, those of the chat template */
 kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *object,
                              const struct kg_sft_reading *how,
                              struct kg_err *err) KG_MUST_CHECK;

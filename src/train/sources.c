@@ -32,8 +32,8 @@ kg_status kg_sources_check(const struct kg_prompts *p, const char *key,
 
         if (strlen(name) > KG_SOURCE_NAME)
             return kg_fail(err, KG_EINVAL,
-                           "%s: expected the data_source of a record, which its metrics "
-                           "are named by, to have at most %d bytes, found %zu: '%.300s'",
+                           "%s: expected a data_source of at most %d bytes, because it "
+                           "names metrics, found %zu: '%.300s'",
                            key, KG_SOURCE_NAME, strlen(name), name);
     }
     return KG_OK;

@@ -1,7 +1,6 @@
-/* What is known of answers by the data source of their problem: sums, and the metrics of
- * them.
+/* Sums and metrics of samples by the data source of their problem.
  *
- * The first 16 of a list have their own names, the rest are one, "other".
+ * The first 16 sources have their own names; the rest are combined as "other".
  */
 #ifndef KG_TRAIN_SOURCES_H
 #define KG_TRAIN_SOURCES_H
@@ -13,18 +12,18 @@
 
 enum {
     KG_SOURCES = 16,
-    KG_SOURCE_NAME = 100 /* bytes at most, for the names of metrics */
+    KG_SOURCE_NAME = 100 /* maximum bytes, for metric names */
 };
 
 struct kg_source_sums {
     const char *name; /* borrowed */
     double answers;
-    double judged; /* of these: with a reward, which the next adds */
+    double judged; /* of these: with a reward, which `reward` sums */
     double reward;
     double correct;
     double tokens;
-    /* over problems, for the standard error: how many, and of the share of right answers
-     * of each the sum and the sum of squares */
+    /* over problems, for the standard error: their number, and the sum and sum of squares
+     * of each one's fraction of correct samples */
     double problems, share, share_squared;
 };
 struct kg_sources {
@@ -34,21 +33,21 @@ struct kg_sources {
 
 /* The data source of prompt i.   borrowed */
 const char *kg_source_of(const struct kg_prompts *p, size_t i);
-/* Whether there are two of them. */
+/* Whether there are at least two. */
 bool kg_sources_differ(const struct kg_prompts *p);
 
-/* Whether the names of several sources can stand in those of metrics.
- * errors: EINVAL (the source, behind the key whose file has it) */
+/* Checks that the names of several sources are allowed in metric names.
+ * errors: EINVAL (the source, after the key of its file) */
 kg_status kg_sources_check(const struct kg_prompts *p, const char *key,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* The sums of a source; added when it is new. */
+/* The sums of a source, which is added if new. */
 struct kg_source_sums *kg_sources_row(struct kg_sources *s, const char *name);
-/* A problem of which `share` of the answers were right. */
+/* Adds a problem whose samples were correct with fraction `share`. */
 void kg_source_problem(struct kg_source_sums *row, double share);
 
-/* reward/source/NAME, accuracy/source/NAME, length/source/NAME, answers/source/NAME, each
- * behind prefix; accuracy_stderr/source/NAME where problems were counted. */
+/* Logs reward/source/NAME, accuracy/source/NAME, length/source/NAME, answers/source/NAME,
+ * each after prefix; accuracy_stderr/source/NAME if problems were counted. */
 void kg_sources_put(struct kg_metrics *log, const char *prefix,
                     const struct kg_sources *s);
 

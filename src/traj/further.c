@@ -26,7 +26,7 @@ kg_status kg_further_find(int *k, struct kg_further_names *names, const char *na
     if (*k == KG_FURTHER)
         return kg_fail(err, KG_EFORMAT,
                        "expected at most %d names of numbers besides the score, found "
-                       "another, '%s'",
+                       "one more, '%s'",
                        KG_FURTHER, name);
     memcpy(names->name[names->n++], name, n + 1);
     return KG_OK;

@@ -1,8 +1,7 @@
-/* A trajectory: an array of tokens, each with the source it came from and what was
- * recorded with it.
+/* A trajectory: an array of tokens, each with its source and the values recorded with it.
  *
- * Text is a view of it. It is append-only: nothing is ever re-tokenised, and every mask
- * is made from the tags, never from token values.
+ * Text is derived from the tokens. A trajectory is append-only: nothing is re-tokenised,
+ * and every mask is computed from the source tags, never from token values.
  */
 #ifndef KG_TRAJ_TRAJ_H
 #define KG_TRAJ_TRAJ_H
@@ -17,46 +16,46 @@
 
 enum kg_source {
     KG_SOURCE_PROMPT = 0,
-    KG_SOURCE_MODEL, /* sampled by the policy: the only tokens that carry a loss */
+    KG_SOURCE_MODEL, /* sampled by the policy: the only tokens with a loss */
     KG_SOURCE_TOOL,  /* observation */
     KG_SOURCE_COUNT
 };
-/* 'p', 'm', 't': how dumps write a source */
+/* 'p', 'm', 't': the letters used in dumps */
 char kg_source_letter(enum kg_source source);
 
 enum kg_finish {
-    KG_FINISH_NONE = 0,  /* still going */
+    KG_FINISH_NONE = 0,  /* not finished */
     KG_FINISH_STOP,      /* an EOS id */
     KG_FINISH_STRING,    /* a stop string */
     KG_FINISH_LENGTH,    /* the token limit */
-    KG_FINISH_CANCELLED, /* given up by whoever asked for it */
+    KG_FINISH_CANCELLED, /* cancelled by the caller */
     KG_FINISH_COUNT
 };
 /* "none", "stop", "stop_string", "length", "cancelled" */
 const char *kg_finish_name(enum kg_finish finish);
-/* errors: EFORMAT (a name of none: those that there are), with `where` in front */
+/* errors: EFORMAT (unknown name, lists the valid ones), prefixed with `where` */
 kg_status kg_finish_find(enum kg_finish *finish, const char *name, const char *where,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* What happened in an episode; turns 0: an answer of one turn. */
+/* What happened in an episode; turns is 0 for single-turn samples. */
 struct kg_traj_episode {
-    int32_t turns;   /* of the model */
-    int32_t calls;   /* tool calls that were carried out */
+    int32_t turns;   /* turns of the model */
+    int32_t calls;   /* tool calls executed */
     int32_t invalid; /* turns without a legal action */
-    int32_t failed;  /* calls that no tool answered */
-    bool answered;   /* it ended by the model's answer */
-    bool cut;        /* it ended because the context was full */
+    int32_t failed;  /* calls that failed */
+    bool answered;   /* ended by the model's final answer */
+    bool cut;        /* ended because the context was full */
 };
 
-/* A turn that was sampled from less than all text before it: tokens from `begin` on, up
- * to the next of these, were drawn given tokens [from, ..) alone. */
+/* A turn that was sampled with a shortened context: tokens from `begin` up to the next
+ * window were drawn given tokens [from, ..) only. */
 struct kg_traj_window {
     size_t begin, from;
 };
 
 enum { KG_TRAJ_CHOOSES = UINT16_MAX };
 
-enum { KG_TRAJ_PARTS = 8 }; /* rewards of an answer that are kept by themselves */
+enum { KG_TRAJ_PARTS = 8 }; /* maximum number of separate rewards of a trajectory */
 
 struct kg_traj {
     int32_t *tokens; /* (T) owned */
@@ -66,21 +65,21 @@ struct kg_traj {
     /* (T,K) the sampling policy's K most likely ids at the position; NULL when K is 0 */
     int32_t *top_ids;
     float *top_logp; /* (T,K) their log-probs */
-    /* (T) number of ids kept by truncated sampling, 0 for all of the vocabulary; NULL
-     * when unused */
+    /* (T) number of ids kept by truncated sampling, 0: the whole vocabulary; NULL if
+     * unused */
     int32_t *kept_n;
-    uint32_t *kept_bytes; /* (T) of them as sets (base/idset.h); NULL as kept_n */
+    uint32_t *kept_bytes; /* (T) bytes of each kept set (base/idset.h); NULL as kept_n */
     uint8_t *kept;        /* the sets of all positions in order, kept_total bytes */
     size_t kept_total;
     size_t kept_capacity;
-    int32_t kept_bound; /* ids of the vocabulary, where something is kept */
-    /* tokens drawn from less than the vocabulary, recorded or not, and the sum of -log of
-     * the mass that they were drawn from */
+    int32_t kept_bound; /* vocabulary size, if sets are kept */
+    /* number of tokens sampled from a truncated distribution, recorded or not, and the
+     * sum of -log of its mass */
     int64_t cut_n;
     double cut_nats;
-    int choices; /* C: experts that a token has over all layers; 0: not recorded */
-    /* (T,C) those that the sampler chose; KG_TRAJ_CHOOSES where it has not computed the
-     * token: the last one was drawn and never fed. NULL when C is 0 */
+    int choices; /* C: experts per token over all layers; 0: not recorded */
+    /* (T,C) experts chosen by the sampler; KG_TRAJ_CHOOSES if it never computed the
+     * token, as for the last one, which is never fed back. NULL if C is 0 */
     uint16_t *experts;
     size_t n; /* T */
     size_t capacity;
@@ -88,95 +87,96 @@ struct kg_traj {
     size_t prompt_n; /* tokens of the prompt */
     enum kg_finish finish;
     int64_t prompt_index;       /* row of the data set */
-    uint64_t draw;              /* draw number of the prompt in the run: keys the RNG */
+    uint64_t draw;              /* draw number of the prompt in the run; keys the RNG */
     int32_t sample;             /* index within the group */
-    double reward;              /* the task's */
-    int n_parts;                /* several rewards: how many; else 0 */
-    double part[KG_TRAJ_PARTS]; /* (n_parts) without weight; NaN: could not be graded */
-    struct kg_further further;  /* said by graders besides */
-    double shaping;    /* what training adds to it for length; 0 outside training */
-    bool graded;       /* false: could not be graded (counted, never a silent 0) */
-    float temperature; /* sampled at */
+    double reward;              /* of the task */
+    int n_parts;                /* number of separate rewards; 0: a single one */
+    double part[KG_TRAJ_PARTS]; /* (n_parts) unweighted; NaN: could not be graded */
+    struct kg_further further;  /* additional numbers of graders */
+    double shaping;             /* length shaping added in training; 0 outside training */
+    bool graded;       /* false: could not be graded (counted, never silently 0) */
+    float temperature; /* sampling temperature */
     struct kg_traj_episode episode;
-    struct kg_traj_window *windows; /* (n_windows) owned, in order; 0: there are none */
+    struct kg_traj_window *windows; /* (n_windows) owned, in order; 0: none */
     size_t n_windows;
     size_t windows_capacity;
 };
 
 void kg_traj_release(struct kg_traj *t);
-/* Append tokens of one source without records (prompt, observation).   errors: ENOMEM */
+/* Appends tokens of one source without records (prompt, observation).   errors: ENOMEM */
 kg_status kg_traj_append(struct kg_traj *t, const int32_t *tokens, size_t n,
                          enum kg_source source, struct kg_err *err) KG_MUST_CHECK;
-/* Append one sampled token with its records; top_ids/top_logp of length t->top_k; the
- * bound of kept is the same in all of a trajectory. */
+/* Appends one sampled token with its records. top_ids and top_logp have length t->top_k.
+ * The bound of `kept` must be the same throughout a trajectory. */
 struct kg_traj_step {
     int32_t token;
     float logp;
     const int32_t *top_ids;
     const float *top_logp;
-    float cut;            /* -log of the mass that truncation left; 0: all of it */
+    float cut;            /* -log of the mass left by truncation; 0: no truncation */
     struct kg_idset kept; /* n 0: all ids, or not recorded */
 };
 kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Record what was kept at token j: tokens in order, none of which has a set from j on.
+/* Records the kept set of token j. Tokens are given in order; none from j on may have a
+ * set.
  * errors: ENOMEM */
 kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The set of token j, whose bytes begin at *at of t->kept; moves *at behind it. */
+/* The kept set of token j, whose bytes begin at *at of t->kept; moves *at past it. */
 struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
-/* Record the experts (n,C) of tokens [j, j+n). */
+/* Records the experts (n,C) of tokens [j, j+n). */
 void kg_traj_route(struct kg_traj *t, size_t j, size_t n, const uint16_t *experts);
 /* Number of MODEL tokens. */
 size_t kg_traj_model_tokens(const struct kg_traj *t);
 
-/* What is pushed from here on is drawn given tokens [from, ..) alone; 0 < from < t->n.
+/* Tokens pushed from now on are drawn given tokens [from, ..) only; 0 < from < t->n.
  * errors: ENOMEM */
 kg_status kg_traj_open_window(struct kg_traj *t, size_t from,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* What is computed as one sequence to meet the log-probs that were recorded: tokens
- * [from, end), of which [begin, end) were drawn in this context. The parts hold every
- * MODEL token once, in order; without windows, or `whole`, there is one, all of it. */
+/* A part is computed as one sequence to reproduce the recorded log-probs: tokens [from,
+ * end), of which [begin, end) were drawn in this context. The parts cover every MODEL
+ * token once, in order. Without windows, or with `whole`, there is one part: the whole
+ * trajectory. */
 struct kg_traj_part {
     size_t from, begin, end;
 };
 size_t kg_traj_n_parts(const struct kg_traj *t, bool whole);
 struct kg_traj_part kg_traj_part(const struct kg_traj *t, size_t i, bool whole);
-/* Tokens of all parts: what a forward pass over the trajectory computes. */
+/* Number of tokens of all parts: the length of a forward pass over the trajectory. */
 size_t kg_traj_span(const struct kg_traj *t, bool whole);
 
-/* One line of JSON, the dump format of rollouts:
- *   prompt_index, draw, sample   which trajectory this is
+/* Appends one line of JSON, the dump format of rollouts:
+ *   prompt_index, draw, sample   identify the trajectory
  *   finish                       "stop", "stop_string", "length", "cancelled";
- *                                "none": goes on
- *   reward, graded               reward is null when the response could not be graded
+ *                                "none": unfinished
+ *   reward, graded               reward is null if the response could not be graded
  *   shaping                      added to the reward for length (0: none)
- *   rewards {NAME: number}       of several rewards alone: each without its weight, null
- *                                when it could not be graded
- *   further {NAME: number}       what graders said besides, where one said something:
- *                                null where it was not said of this answer
- *   advantage                    null when not given
- *   temperature, prompt_n        prompt_n tokens of the prompt come first
+ *   rewards {NAME: number}       only with several rewards: each unweighted, null if it
+ *                                could not be graded
+ *   further {NAME: number}       additional numbers of graders, if there are any; null
+ *                                if this trajectory lacks the number
+ *   advantage                    null if not given
+ *   temperature, prompt_n        the first prompt_n tokens are the prompt
  *   tokens [int]                 every token in order
- *   source "ppmmt"               one letter a token: p prompt, m model, t tool
- *   logp [number or null]        one a token: the sampler's log-prob; null outside m
- *   experts [[int] or null]      where they are recorded: C ids a token, layer by layer;
- *                                null where the sampler has not computed it
- *   anchor_logp [number or null] the anchor's, likewise; only when given
- *   turns, calls, invalid, failed, answered, cut     of episodes alone: struct
+ *   source "ppmmt"               one letter per token: p prompt, m model, t tool
+ *   logp [number or null]        one per token: the sampler's log-prob; null outside m
+ *   experts [[int] or null]      if recorded: C ids per token, layer by layer; null if
+ *                                the sampler never computed the token
+ *   anchor_logp [number or null] the anchor's, likewise; only if given
+ *   turns, calls, invalid, failed, answered, cut     only for episodes: struct
  *                                kg_traj_episode
- *   windows [[begin, from]]      of episodes alone: struct kg_traj_window
- *   text                         only when given
+ *   windows [[begin, from]]      only for episodes: struct kg_traj_window
+ *   text                         only if given
  * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
- * advantage).
- * appended with a newline */
+ * advantage). */
 struct kg_traj_notes {
     const double *advantage;               /* of the trajectory; NULL: none */
     const double *anchor_logp;             /* of its MODEL tokens in order; NULL: none */
     const struct kg_str *text;             /* NULL: none */
-    const char *part_names[KG_TRAJ_PARTS]; /* (n_parts) of its rewards */
-    /* NULL: none; of the numbers that the lines of a file have, bit by bit */
+    const char *part_names[KG_TRAJ_PARTS]; /* (n_parts) names of its rewards */
+    /* NULL: none; further_mask has a bit for each number in the lines of a file */
     const struct kg_further_names *further;
     uint32_t further_mask;
 };

@@ -1,6 +1,6 @@
 /* A cuBLASLt for tests, in a folder: blas_fake.c, compiled.
  *
- * Included by *_test.c only, behind base/folder_testing.h.
+ * Included by *_test.c only, after base/folder_testing.h.
  */
 #ifndef KG_EMU_BLAS_TESTING_H
 #define KG_EMU_BLAS_TESTING_H

@@ -1,14 +1,15 @@
-/* Device code without a device: the threads of a block as fibers of one host thread.
+/* Runs device code without a device: the threads of a block are fibers of one host
+ * thread.
  *
- * A barrier or an exchange within a warp goes on with another fiber, in an order that is
- * one of three; a kernel without a race gives the same bits in all. What a device may
- * answer by anything at all is a fault here: a barrier that some threads never reach or
- * that is another one for some, a pointer of the host's, lanes that are not there, a copy
- * that nobody waits for. What a copy brings is NaN until it is waited for. Shared memory
- * begins as NaN in each block and ends where its page ends; device memory opens
- * to a kernel or a copy while it runs, as far as its arguments name it (tensor/pages.h).
+ * At a barrier or an exchange within a warp another fiber continues, in one of three
+ * orders; a kernel without a race gives the same bits in all. Undefined behaviour of a
+ * device is a fault here: a barrier that some threads never reach or that differs between
+ * threads, a host pointer, absent lanes, a copy that is never waited for. Copied data is
+ * NaN until it is waited for. Shared memory starts as NaN in each block and ends at a
+ * page's end. Device memory is accessible to a kernel or copy only while it runs, and
+ * only the buffers among its arguments (tensor/pages.h).
  *
- * Linked into tests alone, and only where a C++ compiler is: elsewhere kg_emu_open is
+ * Linked into tests only, and only if there is a C++ compiler: otherwise kg_emu_open is
  * NULL.
  */
 #ifndef KG_EMU_H
@@ -20,13 +21,13 @@ extern "C" {
 #include "tensor/backend.h"
 
 /* ---- for tests ---- */
-/* The backend "emu", with products as kg_device_test_opts says. */
+/* Opens the backend "emu", with products by kg_device_test_opts. */
 kg_status kg_emu_open(const struct kg_backend **be, struct kg_err *err) KG_GUEST;
 
 enum kg_emu_schedule {
-    KG_EMU_ROUND_ROBIN, /* every thread to its next barrier, by turns */
-    KG_EMU_FORWARD,     /* the first warp as far as it gets, then the next */
-    KG_EMU_BACKWARD,    /* from the last thread of the last block */
+    KG_EMU_ROUND_ROBIN, /* each thread to its next barrier, in turn */
+    KG_EMU_FORWARD,     /* the first warp as far as possible, then the next */
+    KG_EMU_BACKWARD,    /* starting from the last thread of the last block */
     KG_EMU_SCHEDULES
 };
 void kg_emu_schedule(enum kg_emu_schedule o) KG_GUEST;
@@ -48,45 +49,45 @@ bool kg_emu_is_asked(void) KG_GUEST;
 /* Whether records can be made, as they can at the start. */
 void kg_emu_records(bool possible) KG_GUEST;
 
-/* ---- for what stands in the place of CUDA (emu_dev.h) ---- */
+/* ---- replacements of CUDA (emu_dev.h) ---- */
 struct kg_emu_dim {
     unsigned x, y, z;
 };
-extern struct kg_emu_dim kg_emu_thread; /* the fiber that runs */
+extern struct kg_emu_dim kg_emu_thread; /* of the running fiber */
 extern struct kg_emu_dim kg_emu_block;
 
-/* What a lane can show the others at a time. */
+/* Lanes of a warp, and bytes that a lane can exchange at a time. */
 enum { KG_EMU_WARP = 32, KG_EMU_SHOWN = 48 };
 
-/* run(arg) by `threads` threads of every block; arg is of so many bytes. After a fault
- * nothing is launched until it was told. */
+/* Runs run(arg) in `threads` threads of every block; arg has `bytes` bytes. After a fault
+ * nothing is launched until it was reported. */
 void kg_emu_launch(const char *name, struct kg_emu_dim grid, unsigned threads,
                    void (*run)(void *), void *arg, size_t bytes);
-/* A pointer among a kernel's arguments: a fault where it is the host's. */
+/* Checks a pointer argument of a kernel: a host pointer is a fault. */
 void kg_emu_argument(const char *name, const void *p);
-/* An argument of the launch that comes next: the buffers that it points into will be open
- * for it, and no others. */
+/* Registers an argument of the next launch: only the buffers that it points into are
+ * accessible. */
 void kg_emu_lend(const void *argument, size_t bytes);
 void kg_emu_barrier(int line);
-/* What the lanes of the warp show each other, KG_EMU_SHOWN bytes each; valid until the
- * next exchange. A mask is of all lanes. The lane that comes last calls together(shown)
- * before any goes on: what all would compute of it is computed once; NULL: nothing. */
+/* Exchanges KG_EMU_SHOWN bytes per lane within a warp; the result is valid until the next
+ * exchange. A mask must have all lanes. The last lane to arrive calls together(shown)
+ * before any continues, to compute a common result once; NULL: nothing. */
 const char *kg_emu_exchange(unsigned mask, const void *mine, size_t bytes,
                             void (*together)(char *shown), int line);
-/* The block's memory of this name. */
+/* The block's shared memory of this name. */
 void *kg_emu_shared(const void *name, size_t bytes);
-/* For the launch that comes next; what each of its blocks has been given. */
+/* Requests dynamic shared memory for the next launch; returns a block's memory. */
 void kg_emu_ask(const char *name, size_t bytes, size_t most);
 void *kg_emu_asked(void);
-/* A row of kg_fragments: a fault where it begins at no multiple of sixteen. */
+/* Checks a row of kg_fragments: it must be aligned to sixteen. */
 void kg_emu_row(const void *row, int line);
-/* As those of dev.h: bytes of sixteen are read when their group is waited for. */
+/* As in dev.h: the bytes are read when their group is waited for. */
 void kg_emu_copy(void *to, const void *from, int bytes, int line);
 void kg_emu_copies_end(void);
 void kg_emu_copies_wait(int n);
 
-extern struct kg_traffic kg_dev_traffic; /* of put and get; memory.cu has it */
-/* As those of dev.h: from or to the host, or within the device. */
+extern struct kg_traffic kg_dev_traffic; /* copies of put and get; defined in memory.cu */
+/* As in dev.h: from or to the host, or within the device. */
 void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_spoil(void *memory, uint64_t bytes);
 void kg_dev_free(void *memory);
@@ -95,21 +96,21 @@ void kg_dev_put(void *to, const void *from, uint64_t bytes);
 void kg_dev_get(void *to, const void *from, uint64_t bytes);
 void *kg_dev_pin(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_dev_unpin(void *memory);
-/* An error where `to` is not within memory of kg_dev_pin. */
+/* A fault unless `to` is within memory of kg_dev_pin. */
 void kg_dev_fetch(void *to, const void *from, uint64_t bytes);
-/* The host's memory belongs to a copy until a mark behind it was waited for: what is got
- * stands there as bytes of 0xff until then, and what was changed meanwhile is a fault of
- * the wait; memory that is not page-locked, or is given back too early, one at once. */
+/* Host memory belongs to a copy until a later mark was waited for: until then a
+ * destination holds bytes of 0xff, and a change of a source is a fault at the wait.
+ * Memory that is not page-locked, or is freed too early, is a fault at once. */
 void kg_dev_put_later(void *to, const void *from, uint64_t bytes);
 void kg_dev_get_later(void *to, const void *from, uint64_t bytes);
 void kg_dev_mark(uint64_t mark);
 void kg_dev_wait(uint64_t mark);
-bool kg_dev_reached(uint64_t mark); /* always: what it gives back is the host's then */
+bool kg_dev_reached(uint64_t mark); /* always true: the host owns the memory then */
 void kg_dev_copy(void *to, const void *from, uint64_t bytes);
 void kg_dev_zero(void *to, uint64_t bytes);
 
-/* As those of dev.h. A record has what was launched with copies of all arguments; memory,
- * the host's too, is no part of one: a fault. */
+/* As in dev.h. A record holds launches with copies of all arguments; memory operations
+ * inside a record, also on the host, are faults. */
 void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
@@ -122,7 +123,7 @@ void kg_dev_take_back(const void *const *memory, size_t n);
 double kg_dev_seconds(void) KG_GUEST;
 const char *kg_emu_cuda_root(void);
 
-/* The first fault since it was asked last, as an error of `op`. */
+/* The first fault since the last call, as an error of `op`. */
 kg_status kg_dev_done(const char *op, struct kg_err *err);
 
 #ifdef __cplusplus

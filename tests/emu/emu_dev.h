@@ -1,5 +1,5 @@
-/* What CUDA's compiler knows by itself, for a C++ compiler: kernels are host code that
- * runs within emu.c. Included by dev.h. */
+/* Builtins of CUDA's compiler for a C++ compiler: kernels are host code run by emu.c.
+ * Included by dev.h. */
 #ifndef KG_EMU_DEV_H
 #define KG_EMU_DEV_H
 
@@ -26,7 +26,7 @@
 #define KG_DEV_CUDA_ROOT kg_emu_cuda_root()
 enum { KG_DEV_REPEATS = 1 };
 
-/* Few: tests are of small shapes and see several turns. */
+/* Small, so that tests with small shapes need several iterations. */
 enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13, KG_DEV_WHOLE = 1 << 16 };
 enum { KG_DEV_BLOCKS = 3 };
 
@@ -34,7 +34,7 @@ enum { KG_DEV_BLOCKS = 3 };
 typedef struct kg_emu_dim dim3;
 static inline dim3 kg_grid(int64_t x, int64_t y) { return {(unsigned)x, (unsigned)y, 1}; }
 
-/* Where an argument is or holds a pointer, it is the device's. */
+/* Checks that pointers in an argument are device pointers. */
 template <typename T> static inline void kg_emu_check(const char *, const T &) {}
 template <typename T> static inline void kg_emu_check(const char *kernel, T *const &p)
 {
@@ -153,7 +153,7 @@ static inline float kg_add_flushed(float a, float b)
     return kg_simd_flush(kg_simd_flush(a) + kg_simd_flush(b));
 }
 
-/* What a lane has of a product. */
+/* A lane's part of a matrix product. */
 struct kg_emu_parts {
     float d[4];
     uint32_t a[4];
@@ -163,8 +163,8 @@ static inline double kg_emu_half(uint32_t pair, int half)
 {
     return (double)kg_bf16_to_f32((uint16_t)(pair >> 16 * half));
 }
-/* Sixteen products are added to d at once, in double: a device's own sum may differ in
- * the last bits. */
+/* Adds sixteen products to d at once, in double; a device's own sum may differ in the
+ * last bits. */
 static inline void kg_emu_multiply(double d[16][8], const double a[16][16],
                                    const double b[16][8])
 {
@@ -173,7 +173,8 @@ static inline void kg_emu_multiply(double d[16][8], const double a[16][16],
             for (int c = 0; c < 8; c++)
                 d[r][c] += a[r][k] * b[k][c];
 }
-/* Of a whole warp: the matrices from what its lanes show, the product, and back. */
+/* For a whole warp: collects the matrices from its lanes, multiplies, and distributes the
+ * result. */
 static inline void kg_emu_mma(char *shown)
 {
     double d[16][8], a[16][16], b[16][8];
@@ -215,7 +216,8 @@ static inline uint32_t kg_pair(float first, float second)
     return kg_f32_to_bf16(first) | (uint32_t)kg_f32_to_bf16(second) << 16;
 }
 
-/* What a lane gets of each matrix: element (r, c) and the one right of it, or below. */
+/* A lane's part of each matrix: element (r, c) and its right neighbour, or the one
+ * below. */
 static inline void kg_emu_fragments(uint32_t f[4], const void *row, int r, int c,
                                     bool down, int line)
 {

@@ -17,11 +17,11 @@ enum kg_trial {
     KG_TRIAL_SOME_BARRIER,  /* half of the threads do not come to it */
     KG_TRIAL_OTHER_BARRIER, /* they come to another one */
     KG_TRIAL_UNSET,         /* an element of shared memory is not written */
-    KG_TRIAL_BEYOND,        /* the last thread writes behind shared memory */
+    KG_TRIAL_BEYOND,        /* the last thread writes past shared memory */
     KG_TRIAL_LANES,         /* an exchange without some of the lanes */
     KG_TRIAL_TOO_MANY,      /* more threads than a block has */
     KG_TRIAL_NO_BLOCK,
-    KG_TRIAL_COPIES, /* nothing: shared memory is asked for and filled by copies, ... */
+    KG_TRIAL_COPIES, /* nothing: shared memory is requested and filled by copies, ... */
     KG_TRIAL_LATE,   /* which are waited for when they were read, ... */
     KG_TRIAL_LEFT,   /* or never, ... */
     KG_TRIAL_ASKEW,  /* or begin anywhere */

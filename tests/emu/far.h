@@ -1,11 +1,11 @@
 /* The backend "far", for tests: the CPU's operations on memory that the host cannot
- * touch, as a device's would be. */
+ * access, as on a device. */
 #ifndef KG_EMU_FAR_H
 #define KG_EMU_FAR_H
 
 #include "tensor/backend.h"
 
-/* Works by the table that "cpu" is at this time.   errors: of kg_backend_open */
+/* Uses the current table of "cpu".   errors: of kg_backend_open */
 kg_status kg_far_open(const struct kg_backend **be, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* What a test's NCCL is when nobody says: of a good version, with all its functions. */
+/* Default of a test's fake NCCL: a current version with all functions. */
 #ifndef KG_EMU_NCCL_FAKE_H
 #define KG_EMU_NCCL_FAKE_H
 

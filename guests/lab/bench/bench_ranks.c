@@ -116,8 +116,8 @@ static kg_status check_mail(const struct mail *m, size_t words, struct kg_err *e
         for (size_t i = 0; i < words && p != m->ranks->me; i++)
             if (m->in[(size_t)p * m->most + i] != word_of(p, words, i))
                 return kg_fail(err, KG_ECONFLICT,
-                               "ranks: expected the %zu bytes that rank %d sent, "
-                               "found others from byte %zu on",
+                               "ranks: expected the %zu bytes that rank %d sent, found a "
+                               "difference at byte %zu",
                                words * WORD, p, i * WORD);
     return KG_OK;
 }

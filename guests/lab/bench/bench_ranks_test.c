@@ -73,8 +73,7 @@ enum harm { NONE, DAMAGED_BYTES, NO_ROOM_FOR_A_SIZE, NO_ROOM_FOR_THE_LINE };
 static bool damage_is_named(kg_status status, const struct kg_err *e)
 {
     return status == KG_ECONFLICT && strstr(e->message, "rank 1 (") &&
-           strstr(e->message, "that rank 0 sent") &&
-           strstr(e->message, "from byte 504 on");
+           strstr(e->message, "that rank 0 sent") && strstr(e->message, "at byte 504");
 }
 
 static bool measure(struct kg_ranks *r, enum harm harm)

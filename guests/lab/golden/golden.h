@@ -1,14 +1,13 @@
 /* Golden cases: published numbers against policy/, for any folder of such files.
  *
  * A file is {"family", "cases": [{"name", "config", "inputs", "expected", "grad"}]}:
- * losses, advantages, KL estimators and their gradients, computed by somebody else's
- * code from logits. Every case is evaluated through the public functions of policy/. What
- * stands between logits and the rows of log-probs that policy/ reads is a kg_golden_head,
- * so that the same cases judge the vocabulary head of tensor/ too. docs/formats.md says
- * what a file holds.
+ * losses, advantages, KL estimators and their gradients, computed by other code from
+ * logits. Every case is evaluated through the public functions of policy/. A
+ * kg_golden_head computes the rows of log-probs from the logits, so the same cases also
+ * test the vocabulary head of tensor/. docs/formats.md describes the files.
  *
- * A case fails when a number is off or when it is malformed, and is skipped when it asks
- * for something that has no answer here; both with the reason.
+ * A case fails if a number is off or if it is malformed, and is skipped if it needs
+ * something that kedge lacks; both with the reason.
  */
 #ifndef KG_GOLDEN_GOLDEN_H
 #define KG_GOLDEN_GOLDEN_H
@@ -29,15 +28,15 @@ struct kg_golden_rows {
     const double *anchor;  /* (N,V) over the temperature, or NULL */
     const int32_t *tokens; /* (N) sampled ids */
     const int32_t *ids;    /* (N,K) */
-    enum kg_golden_kl kl;  /* which exact KL is asked for; then anchor is there */
+    enum kg_golden_kl kl;  /* which exact KL is computed; needs anchor */
     double *logp;          /* (N) out: log softmax at tokens */
     double *entropy;       /* (N) out */
-    double *kl_exact;      /* (N) out where asked for */
+    double *kl_exact;      /* (N) out, if computed */
     double *logp_at;       /* (N,K) out */
-    double *anchor_at;     /* (N,K) out where anchor is there */
+    double *anchor_at;     /* (N,K) out, if there is an anchor */
 };
 
-/* dloss/d of each out, as policy/ returns them. NULL: zero. */
+/* dloss/d of each output, as policy/ returns them. NULL: zero. */
 struct kg_golden_coefs {
     const double *logp;     /* (N) */
     const double *logp_at;  /* (N,K) */
@@ -54,7 +53,7 @@ struct kg_golden_head {
     void *self; /* borrowed */
 };
 
-/* Softmax and master rule written out in double. */
+/* Softmax and the general rule, directly in double. */
 extern const struct kg_golden_head kg_golden_plain_head;
 
 /* ---- the check ---- */
@@ -69,10 +68,10 @@ enum kg_golden_outcome { KG_GOLDEN_PASSED, KG_GOLDEN_FAILED, KG_GOLDEN_SKIPPED }
 
 struct kg_golden_result {
     const char *file; /* name in the folder */
-    const char *name; /* of the case; of a file that cannot be read: "" */
+    const char *name; /* of the case; "" for an unreadable file */
     enum kg_golden_outcome outcome;
     const char *why;  /* of a failure or a skip; "" */
-    bool excepted;    /* judged at the wider tolerance of the format's exceptions */
+    bool excepted;    /* judged with the format's wider tolerance for exceptions */
     double worst;     /* relative error: |found - expected| / (|expected| + abs / rel) */
     int64_t compared; /* numbers */
 };
@@ -80,7 +79,7 @@ struct kg_golden_result {
 struct kg_golden_options {
     const struct kg_golden_head *head;    /* NULL: the plain one */
     struct kg_golden_tolerance tolerance; /* {0}: 1e-10, 1e-12 */
-    /* called for every case, in order; NULL is allowed. What it is shown lives as long as
+    /* called for every case, in order; NULL is allowed. Its arguments are valid during
      * the call */
     kg_status (*seen)(const struct kg_golden_result *result, void *context,
                       struct kg_err *err);
@@ -89,14 +88,14 @@ struct kg_golden_options {
 
 struct kg_golden_report {
     int64_t files, passed, failed, skipped;
-    int64_t excepted;      /* of them: judged at the format's exceptions */
+    int64_t excepted;      /* of these: judged as exceptions */
     int64_t compared;      /* numbers */
-    double worst;          /* relative error over cases that are not excepted */
-    double worst_excepted; /* and over those that are */
+    double worst;          /* relative error over all other cases */
+    double worst_excepted; /* relative error over exceptions */
 };
 
-/* Every case of every *.json in the folder, by name.
- * errors: NOTFOUND (no folder, or none of those in it), ENOMEM, what `seen` returns */
+/* Checks every case of every *.json in the folder, in name order.
+ * errors: NOTFOUND (no folder, or no such file), ENOMEM, the status of `seen` */
 kg_status kg_golden_check(struct kg_golden_report *report, const char *folder,
                           const struct kg_golden_options *options,
                           struct kg_err *err) KG_MUST_CHECK;

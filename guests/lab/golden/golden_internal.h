@@ -1,8 +1,8 @@
-/* Inside golden/: a case, what it is judged by, and a batch of it for policy/.
+/* Internal to golden/: a case, its tolerance, and a batch of it for policy/.
  *
- * A function of a family evaluates one case. It returns a status for what makes the case
- * unusable (EFORMAT: malformed; EUNSUPPORTED: has no answer here) and records a number
- * that is off with kg_golden_compare, which never ends the evaluation.
+ * A function of a family evaluates one case. It returns an error if the case is unusable
+ * (EFORMAT: malformed; EUNSUPPORTED: not supported), and records a wrong number with
+ * kg_golden_compare, which never ends the evaluation.
  */
 #ifndef KG_GOLDEN_GOLDEN_INTERNAL_H
 #define KG_GOLDEN_GOLDEN_INTERNAL_H
@@ -23,23 +23,23 @@ struct kg_golden_case {
     struct kg_err bad; /* code KG_OK, or the first number that is off */
     double worst;
     int64_t compared;
-    void **blocks; /* owned: what kg_golden_room gave, freed with the case */
+    void **blocks; /* owned: memory from kg_golden_room, freed with the case */
     size_t n_blocks, capacity;
 };
 
-/* Room that lives as long as the case, zeroed.   returns NULL with err set */
+/* Zeroed memory that lives as long as the case.   returns NULL with err set */
 void *kg_golden_room(struct kg_golden_case *g, int64_t n, size_t size,
                      struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_reals(double **x, struct kg_golden_case *g, int64_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* "" when absent or null.   errors: EFORMAT (not a string) */
+/* "" if absent or null.   errors: EFORMAT (not a string) */
 kg_status kg_golden_text(const char **text, const struct kg_golden_case *g,
                          const char *key, struct kg_err *err) KG_MUST_CHECK;
 /* errors: EFORMAT (neither number nor null) */
 kg_status kg_golden_real(double *x, const struct kg_golden_case *g, const char *key,
                          double fallback, struct kg_err *err) KG_MUST_CHECK;
-/* The same without a fallback: absent is an error. */
+/* The same without a fallback: the number is required. */
 kg_status kg_golden_need_real(double *x, const struct kg_golden_case *g, const char *key,
                               struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_bool(bool *x, const struct kg_golden_case *g, const char *key,
@@ -47,8 +47,8 @@ kg_status kg_golden_bool(bool *x, const struct kg_golden_case *g, const char *ke
 const struct kg_json *kg_golden_at(const struct kg_golden_case *g, const char *section,
                                    const char *key); /* NULL if absent or null */
 
-/* A published name as one of ours. `rows` ends with from NULL.
- * errors: EUNSUPPORTED (EFORMAT where there is none), the names listed */
+/* Translates a published name. `rows` ends with from NULL.
+ * errors: EUNSUPPORTED (EFORMAT if absent), listing the names */
 struct kg_golden_name {
     const char *from, *to;
 };
@@ -67,30 +67,31 @@ struct kg_golden_shape {
     int64_t d[3]; /* -1: any */
 };
 /* An array of "inputs", "expected" or "grad"; absent or null gives x NULL.
- * errors: EFORMAT (shape and data disagree, another shape than expected, not numbers) */
+ * errors: EFORMAT (shape and data disagree, unexpected shape, not numbers) */
 kg_status kg_golden_array(struct kg_golden_array *a, struct kg_golden_case *g,
                           const char *section, const char *key,
                           struct kg_golden_shape shape, struct kg_err *err) KG_MUST_CHECK;
-/* The same of "inputs"; absent is an error. */
+/* A required array of "inputs". */
 kg_status kg_golden_input(struct kg_golden_array *a, struct kg_golden_case *g,
                           const char *key, struct kg_golden_shape shape,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Whole numbers in 0 .. below-1.   errors: EFORMAT */
+/* Integers in 0 .. below-1.   errors: EFORMAT */
 kg_status kg_golden_ids(const struct kg_golden_array *a, const char *key, int64_t below,
                         struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- judging ---- */
 void kg_golden_compare(struct kg_golden_case *g, const char *what, int64_t i,
                        double found, double expected);
-/* Against a number of "expected" or of its "metrics", when the case has it. */
+/* Compares with a number of "expected" or of its "metrics", if present. */
 kg_status kg_golden_expect(struct kg_golden_case *g, const char *key, double found,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_metric(struct kg_golden_case *g, const char *key, double found,
                            struct kg_err *err) KG_MUST_CHECK;
-/* The metric of micro-batch i of n: an item of a list; a plain number is the last's. */
+/* Compares the metric of micro-batch i of n: an item of a list; a single number is that
+ * of the last. */
 struct kg_golden_part {
     int64_t i, n;
-    int64_t rows; /* of each; where rows are cut */
+    int64_t rows; /* per micro-batch */
 };
 kg_status kg_golden_metric_of(struct kg_golden_case *g, const char *key,
                               struct kg_golden_part part, double found,
@@ -106,7 +107,7 @@ struct kg_golden_batch {
     struct kg_policy_grad grad;
     struct kg_policy_totals totals;
     struct kg_golden_rows rows;
-    double scale; /* of every weight: dp_size and the like */
+    double scale; /* factor of every weight: dp_size and similar */
     double temperature;
     int64_t T, V, all_rows; /* of the case */
     int64_t B, first;
@@ -117,20 +118,21 @@ struct kg_golden_batch {
 /* The defaults with a fixed anchor. */
 kg_status kg_golden_start(struct kg_golden_batch *e, struct kg_golden_case *g,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Read everything the case supplies; the algorithm must be set.   n_rows 0: all */
+/* Reads all inputs of the case; the algorithm must be set. n_rows 0: all */
 kg_status kg_golden_load(struct kg_golden_batch *e, int64_t first, int64_t n_rows,
                          struct kg_err *err) KG_MUST_CHECK;
-/* Ids [B,T,K] with log-probs at them; before kg_golden_run.   anchor_part: they are the
- * anchor's */
+/* Ids [B,T,K] with log-probs at them; call before kg_golden_run. anchor_part: the
+ * anchor's ids */
 kg_status kg_golden_columns(struct kg_golden_batch *e, const char *key, bool anchor_part,
                             struct kg_err *err) KG_MUST_CHECK;
 /* Head, weights under e->totals, loss, gradient with respect to log-probs. */
 kg_status kg_golden_run(struct kg_golden_batch *e, bool with_pg,
                         struct kg_err *err) KG_MUST_CHECK;
-/* dlogits += factor times the gradient with respect to the undivided logits */
+/* dlogits += factor times the gradient with respect to the logits before the
+ * temperature */
 kg_status kg_golden_backward(struct kg_golden_batch *e, double factor,
                              struct kg_err *err) KG_MUST_CHECK;
-/* Values at the tokens of the mask, times factor, against [B,T] of the case. */
+/* Compares values at the tokens of the mask, times factor, with [B,T] of the case. */
 kg_status kg_golden_expect_tokens(struct kg_golden_batch *e, const char *section,
                                   const char *key, const double *found, double factor,
                                   struct kg_err *err) KG_MUST_CHECK;
@@ -139,7 +141,7 @@ kg_status kg_golden_expect_logits(struct kg_golden_batch *e,
 /* Loss, its gradients, log-probs: run and compare. */
 kg_status kg_golden_finish(struct kg_golden_batch *e, struct kg_err *err) KG_MUST_CHECK;
 
-/* Options that several families share. */
+/* Options shared by several families. */
 kg_status kg_golden_clips(struct kg_golden_batch *e, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_importance(struct kg_golden_batch *e,
                                struct kg_err *err) KG_MUST_CHECK;
@@ -147,13 +149,13 @@ kg_status kg_golden_importance(struct kg_golden_batch *e,
 kg_status kg_golden_estimator(struct kg_golden_batch *e, const char *key,
                               struct kg_err *err) KG_MUST_CHECK;
 
-/* What each published variant of a reduction divides by; `info` may override it. */
+/* The divisor of each published variant of a reduction; `info` may override it. */
 struct kg_golden_reduction {
     const char *variant, *mode;
     const struct kg_json *info; /* or NULL */
     double rows, width;         /* B and T */
 };
-/* totals in and out.   returns the factor on every weight */
+/* totals in and out.   returns the factor of every weight */
 double kg_golden_totals(struct kg_policy_totals *totals,
                         const struct kg_golden_reduction *how);
 

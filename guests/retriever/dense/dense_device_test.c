@@ -436,7 +436,7 @@ static void words_have_no_device(void **state)
 
     (void)state;
     assert_int_equal(kg_search_how_check(&words, "x.db", "search.", &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "search.device: expected none of search.kind "
+    assert_non_null(strstr(err.message, "search.device: expected none with search.kind "
                                         "bm25, which has no vectors, found "));
 }
 

@@ -24,11 +24,11 @@ kg_status kg_given_open(struct kg_vectors *v, const char *path,
                        "%s: expected vectors of the encoder's %d numbers, found %lld",
                        path, (int)encoder->dim, (long long)v->cols);
     if (v->distances && !encoder->normalised)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected an index of products (IxFI), found one of L2 "
-                       "distances (IxF2), which order alike only where vectors have "
-                       "length 1, and the encoder's have not",
-                       path);
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "%s: expected an index of products (IxFI), found one of L2 distances (IxF2): "
+            "the orders differ, because the encoder's vectors do not have length 1",
+            path);
     if (kg_dense_check_count(v->rows, err) != KG_OK)
         return kg_err_prefix(err, "%s", path);
     return KG_OK;
@@ -88,8 +88,8 @@ kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
     if (cosine >= KG_GIVEN_COSINE)
         return KG_OK;
     return kg_fail(err, KG_ECONFLICT,
-                   "%s: vector %lld: expected what the encoder makes of passage %lld "
-                   "(cosine at least %g), found cosine %.4f: of another model, prefix, "
-                   "pooling or --max-tokens, or in another order",
+                   "%s: vector %lld: expected the encoder's vector of passage %lld "
+                   "(cosine at least %g), found cosine %.4f: the model, prefix, pooling, "
+                   "--max-tokens or the order differs",
                    path, (long long)row + 1, (long long)row + 1, KG_GIVEN_COSINE, cosine);
 }

@@ -319,7 +319,7 @@ static void another_encoder_or_order_is_found_out(void **state)
     memmove(made[0], made[1], sizeof made - sizeof made[0]);
     put_npy(made[0], MANY, DIM);
     refused(MODEL, KG_ECONFLICT,
-            "vector 1: expected what the encoder makes of passage 1 (cosine at least "
+            "vector 1: expected the encoder's vector of passage 1 (cosine at least "
             "0.999), found cosine ");
     embed_all(MODEL);
     swap(0, 1);
@@ -396,9 +396,8 @@ static void a_cosine_is_of_directions_alone(void **state)
 
         must(kg_given_compare(made_here, near, 2, "f", 6, &err));
         assert_int_equal(kg_given_compare(made_here, far, 2, "f", 6, &err), KG_ECONFLICT);
-        assert_non_null(strstr(err.message,
-                               "f: vector 7: expected what the encoder makes "
-                               "of passage 7"));
+        assert_non_null(strstr(
+            err.message, "f: vector 7: expected the encoder's vector of passage 7"));
     }
     assert_int_equal(kg_given_compare(made_here, zeros, 2, "f", 6, &err), KG_ECONFLICT);
 }

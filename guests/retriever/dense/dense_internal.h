@@ -1,13 +1,4 @@
-/* What writing, opening and searching the vectors of an index share.
- *
- * A search is exact: the products of the queries, in fp32, with every passage's vector.
- * Memory is read once for up to KG_DENSE_QUERIES queries. It holds the fp16 of the file,
- * or half of that, a byte a number: then the few passages that may be among the best are
- * multiplied again by their fp16, and the answer is the same (dense.c). Where vectors are
- * near-equal many may be: up to 16 bytes a passage for each query of a pass. A product
- * does not depend on what stands beside it, so neither does an answer. A device may have
- * the vectors, the encoder and the products (dense_device.c): its products are the CPU's.
- */
+/* Shared by writing, opening and searching the vectors of an index. */
 #ifndef KG_RETRIEVER_DENSE_INTERNAL_H
 #define KG_RETRIEVER_DENSE_INTERNAL_H
 
@@ -37,83 +28,83 @@ enum { KG_DENSE_BLOCK = 4096 }; /* passages whose scores are there at once */
 
 struct kg_dense {
     const char *path;               /* borrowed from the index */
-    const struct kg_backend *host;  /* makes products that are the host's */
-    struct kg_dense_device *device; /* owned; NULL: passes are the host's */
-    struct kg_dense_memory planned; /* of it */
-    struct kg_encoder *encoder;     /* the device's, where there is one */
-    struct kg_codes codes; /* (n, D) owned: what a pass of the host reads, or no data */
-    float *scale;          /* (n) owned, of bytes alone: x is about scale code */
-    float *bound;          /* (n) owned, of bytes alone: see dense_open.c */
+    const struct kg_backend *host;  /* computes products on the host */
+    struct kg_dense_device *device; /* owned; NULL: passes run on the host */
+    struct kg_dense_memory planned; /* of the device */
+    struct kg_encoder *encoder;     /* on the device, if there is one */
+    struct kg_codes codes; /* (n, D) owned: vectors for passes on the host, or empty */
+    float *scale;          /* (n) owned, for bytes only: x is about scale * code */
+    float *bound;          /* (n) owned, for bytes only: see dense_open.c */
     int64_t n;
     int32_t dim;
 };
 
-/* ---- vectors that were made elsewhere (dense_given.c) ---- */
-enum { KG_GIVEN_SAMPLE = 16 }; /* that are compared with what the encoder makes */
-#define KG_GIVEN_COSINE 0.999  /* at least */
+/* ---- vectors made elsewhere (dense_given.c) ---- */
+enum { KG_GIVEN_SAMPLE = 16 }; /* number compared with the encoder's own */
+#define KG_GIVEN_COSINE 0.999  /* minimum */
 kg_status kg_given_open(struct kg_vectors *v, const char *path,
                         const struct kg_encoder_info *encoder,
                         struct kg_err *err) KG_MUST_CHECK;
-/* out (n, D): vectors first..first + n, whose pages of the file are let go, finite and as
- * long as the encoder's.   errors: EFORMAT */
+/* out (n, D): vectors first .. first + n - 1, checked to be finite and of the encoder's
+ * length; their pages are dropped from memory.   errors: EFORMAT */
 kg_status kg_given_take(float *out, const struct kg_vectors *v, const char *path,
                         const struct kg_encoder_info *encoder, int64_t first, int64_t n,
                         struct kg_err *err) KG_MUST_CHECK;
-/* Whether this one is of the sample: the first, the last, and as far apart as can be. */
+/* Whether this row is in the sample: the first, the last, and evenly spaced ones. */
 bool kg_given_sampled(const struct kg_vectors *v, int64_t row);
-/* made (D): by the encoder; found (D): of the file.   errors: ECONFLICT */
+/* made (D): by the encoder; found (D): in the file.   errors: ECONFLICT */
 kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
                            const char *path, int64_t row,
                            struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- vectors on a device (dense_device.c) ---- */
-/* One for all seekers of an index: the vectors, the encoder's pack, room for questions
- * and for scores. Threads take turns. */
+/* Shared by all seekers of an index: vectors, the encoder's pack, buffers for questions
+ * and scores. Threads take turns. */
 struct kg_dense_device;             /* opaque */
-enum { KG_DENSE_SCORES = 1 << 20 }; /* of a block, of all its questions together */
-/* d: its encoder, which is the backend's, path, number, width and code
+enum { KG_DENSE_SCORES = 1 << 20 }; /* per block, for all its questions together */
+/* d: needs its encoder (on the backend), path, number, width and code
  * errors: ENOMEM */
 kg_status kg_dense_device_open(struct kg_dense_device **v, const struct kg_backend *be,
                                const struct kg_dense *d,
                                struct kg_err *err) KG_MUST_CHECK;
 void kg_dense_device_close(struct kg_dense_device *v); /* NULL allowed */
-/* Vectors first.. <- all of a block; first: a multiple of KG_PANEL */
+/* Stores a block as vectors `first` and later; first: a multiple of KG_PANEL */
 kg_status kg_dense_device_put(struct kg_dense_device *v, int64_t first,
                               const struct kg_codes *block,
                               struct kg_err *err) KG_MUST_CHECK;
-/* Room of the host's for a block of scores.
- * returns owned pointer, or NULL with err set   errors: ENOMEM */
+/* Host memory for a block of scores.
+ * returns owned pointer, or NULL with err set.   errors: ENOMEM */
 float *kg_dense_device_pin(struct kg_dense_device *v, struct kg_err *err) KG_MUST_CHECK;
 void kg_dense_device_unpin(struct kg_dense_device *v, float *scores); /* NULL allowed */
-/* As kg_embed, of queries. */
+/* As kg_embed for queries. */
 kg_status kg_dense_device_embed(float *out, struct kg_dense_device *v,
                                 const struct kg_text *texts, size_t n,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* Passages of a block of so many queries, a multiple of KG_PANEL; no score depends on
- * it. */
+/* Passages per block for this many queries, a multiple of KG_PANEL; does not affect
+ * scores. */
 int64_t kg_dense_device_passages(const struct kg_dense_device *v, int64_t queries);
 void kg_dense_device_limit(struct kg_dense_device *v, int64_t scores); /* for tests */
-/* scores (Q, n) out, as kg_op_scan's: the host's, of passages first..first + n
- * queries (Q, D): the host's */
+/* scores (Q, n) out, as in kg_op_scan: on the host, for passages first .. first + n - 1
+ * queries (Q, D): on the host */
 kg_status kg_dense_device_scan(struct kg_mat scores, struct kg_dense_device *v,
                                struct kg_mat queries, int64_t first,
                                struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- opening ---- */
-/* Whether so many vectors fit into a machine's memory (0: nobody knows), as this code.
- * errors: ENOMEM; EUNSUPPORTED (more passages than are searched) */
+/* Checks that the vectors, in this code, fit into a machine's memory (0: unknown).
+ * errors: ENOMEM; EUNSUPPORTED (too many passages) */
 kg_status kg_dense_check_memory(const struct kg_dense *d, uint64_t machine,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* Whether what is planned fits into what is free of a device's memory; the log says how
- * much that is.   errors: ENOMEM, EUNSUPPORTED */
+/* Checks that the planned memory is free on the device, and logs it.   errors: ENOMEM,
+ * EUNSUPPORTED */
 kg_status kg_dense_check_device(const struct kg_dense *d, const struct kg_backend *be,
                                 struct kg_err *err) KG_MUST_CHECK;
 
-/* codes (dim), *scale, *bound of a vector in fp16, all numbers */
+/* codes (dim), *scale, *bound of an fp16 vector without NaN and infinities */
 void kg_dense_shrink(int8_t *codes, float *scale, float *bound, const uint16_t *halves,
                      int32_t dim);
-/* The vectors of a row of the table, borrowed from `get`, which stands at it.
+/* The vectors of the table row at which `get` is; borrowed from it.
  * errors: EFORMAT */
 kg_status kg_dense_chunk(const uint16_t **halves, int64_t *n, const struct kg_dense *d,
                          sqlite3_stmt *get, struct kg_err *err) KG_MUST_CHECK;

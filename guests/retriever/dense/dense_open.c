@@ -278,7 +278,7 @@ static kg_status fill(struct kg_dense *d, sqlite3 *db, const struct kg_search_ho
     if (d->dim == 0)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected an index with vectors (`kedge search index --dense "
-                       "MODEL`), found one of words alone",
+                       "MODEL`), found one with words only",
                        d->path);
     KG_TRY(check_memory(d, how, far, err));
     KG_TRY(kg_backend_open(&d->host, "cpu", err));

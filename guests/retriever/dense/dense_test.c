@@ -491,7 +491,7 @@ static void an_index_has_one_encoder(void **state)
     refuses(&(struct kg_search_how){.kind = "dense"}, KG_EINVAL,
             "search.model: expected the folder of the encoder for search.kind dense");
     refuses(&(struct kg_search_how){.model = MODEL}, KG_EINVAL,
-            "search.model: expected none of search.kind bm25");
+            "search.model: expected none with search.kind bm25");
     refuses(&(struct kg_search_how){.kind = "both"}, KG_EINVAL,
             "search.kind: expected one of bm25, dense, hybrid; found 'both'");
     refuses(&(struct kg_search_how){.kind = "hybrid", .model = MODEL, .weight = 2},
@@ -516,7 +516,7 @@ static void what_has_no_effect_is_refused(void **state)
 
     (void)state;
     must(kg_search_how_check(&words, "x.db", "search_", &err));
-    no_effect(dense_bytes, server, "search_vectors: expected nothing with a server");
+    no_effect(dense_bytes, server, "search_vectors: expected none with a server");
     how = hybrid;
     how.weight = 0.3;
     no_effect(how, server, "search_weight: expected neither with a server");
@@ -525,17 +525,17 @@ static void what_has_no_effect_is_refused(void **state)
     how = words;
     how.vectors = "int8";
     no_effect(how, "x.db",
-              "search_vectors: expected fp16 of search_kind bm25, which has "
+              "search_vectors: expected fp16 with search_kind bm25, which has "
               "none, found int8");
     how = words;
     how.weight = 0;
     no_effect(how, "x.db",
-              "search_weight: expected neither but with search_kind hybrid, "
+              "search_weight: expected only with search_kind hybrid, "
               "found them with bm25");
     how = dense;
     how.fusion = "score";
     no_effect(how, "x.db",
-              "search_weight: expected neither but with search_kind hybrid, "
+              "search_weight: expected only with search_kind hybrid, "
               "found them with dense");
 }
 

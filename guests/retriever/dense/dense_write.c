@@ -146,9 +146,8 @@ kg_status kg_dense_check_count(int64_t passages, struct kg_err *err)
     if (passages <= KG_DENSE_PASSAGES_MAX)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "expected at most %d passages with vectors, which are searched one by "
-                   "one, found more: beyond, ask another engine "
-                   "(docs/search-at-scale.md)",
+                   "expected at most %d passages for exhaustive search by vectors, found "
+                   "more: use another engine (docs/search-at-scale.md)",
                    (int)KG_DENSE_PASSAGES_MAX);
 }
 

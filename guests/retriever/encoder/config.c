@@ -89,8 +89,7 @@ static kg_status read_eps(struct kg_encoder_config *c, const struct kg_json_doc 
     if (eps > 0 && eps < 1)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "%s: layer_norm_eps: expected a number between 0 and 1, found another "
-                   "or none (%s)",
+                   "%s: layer_norm_eps: expected a number between 0 and 1, found %s",
                    doc->where, kg_json_type_name(found));
 }
 

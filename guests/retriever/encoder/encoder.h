@@ -1,14 +1,14 @@
-/* Encoders: texts to vectors, by BERT-shaped models (E5, MiniLM, BGE) of a HuggingFace
- * folder, as sentence-transformers computes them.
+/* Encoders: texts to vectors by BERT-like models (E5, MiniLM, BGE) in HuggingFace
+ * folders, with the results of sentence-transformers.
  *
  *   x = LN(word[token] + position[place] + type[0])
  *   each layer   x = LN(x + attention(x) Wo + bo),   x = LN(x + gelu(x W1 + b1) W2 + b2)
- *   vector = mean of x over the text's tokens, or x of the first one; over its length
+ *   vector = mean of x over the text's tokens, or x of the first one; scaled to length 1
  *
- * with biases everywhere, attention both ways and GELU by erf, all in fp32. Texts lie one
- * behind the other without padding, and an operation's row depends on nothing but its
- * own sequence (tensor/backend.h): a text has one vector, in every bit, whatever batch it
- * is in and however many threads there are. No training.
+ * with biases everywhere, bidirectional attention and GELU by erf, all in fp32. Texts are
+ * concatenated without padding, and a row of an operation depends only on its own
+ * sequence (tensor/backend.h). So a text's vector has the same bits in every batch and
+ * with any number of threads. No training.
  */
 #ifndef KG_RETRIEVER_ENCODER_H
 #define KG_RETRIEVER_ENCODER_H
@@ -24,17 +24,17 @@
 enum kg_pooling { KG_POOLING_MEAN, KG_POOLING_CLS, KG_POOLINGS };
 extern const char *const kg_pooling_names[KG_POOLINGS + 1]; /* ends with NULL */
 
-/* What a text is to the model: some have been trained with words in front of each. */
+/* Role of a text: some models were trained with a prefix for each. */
 enum kg_text_side { KG_TEXT_PLAIN, KG_TEXT_QUERY, KG_TEXT_PASSAGE };
 
 /* errors: NOTFOUND (no such folder, a tensor), EUNSUPPORTED (a decoder, another pooling
- * or activation, another module behind it; a backend without the operations), EINVAL (no
- * pooling in the folder and none asked for; max_tokens), EFORMAT, SHAPE */
+ * or activation, another module; a backend without the operations), EINVAL (no pooling in
+ * folder and options; max_tokens), EFORMAT, SHAPE */
 kg_status kg_encoder_open(struct kg_encoder **e, const char *dir,
                           const struct kg_encoder_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Of BERT's shape, with random weights and without a tokenizer, for measurements: ids go
- * in (kg_embed_ids). Mean, length 1.   errors: ENOMEM, those of the backend */
+/* A BERT with random weights and no tokenizer, for benchmarks (kg_embed_ids). Mean
+ * pooling, length 1.   errors: ENOMEM, those of the backend */
 struct kg_encoder_shape {
     int32_t dim, ffn, layers, heads, vocab;
     int32_t max_tokens;
@@ -42,15 +42,15 @@ struct kg_encoder_shape {
 kg_status kg_encoder_create(struct kg_encoder **e, const struct kg_encoder_shape *shape,
                             struct kg_err *err) KG_MUST_CHECK;
 struct kg_encoder_info {
-    const char *model_type; /* "bert"; of static life */
+    const char *model_type; /* "bert"; static */
     int32_t dim;            /* D, of a vector */
     int32_t layers, heads, max_tokens;
     enum kg_pooling pooling;
     bool normalised;            /* vectors have length 1 */
     const char *query_prefix;   /* borrowed from the encoder; "" for none */
     const char *passage_prefix; /* */
-    /* of weights, tokenizer and everything above: two encoders of one hash give a text
-     * the same vector */
+    /* of weights, tokenizer and all fields above: encoders with equal hashes give equal
+     * vectors */
     uint64_t hash;
 };
 void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
@@ -59,8 +59,8 @@ void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
  * anything is taken.   errors: those of its config.json */
 struct kg_encoder_memory {
     uint64_t weights;
-    uint64_t staged; /* beside them while they are read */
-    uint64_t pack;   /* of an embedder */
+    uint64_t staged; /* additional while loading */
+    uint64_t pack;   /* per embedder */
 };
 kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
                           const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
@@ -73,8 +73,8 @@ void kg_embedder_close(struct kg_embedder *m); /* NULL allowed */
  * number of the text from 0; ENOMEM */
 kg_status kg_embed(float *out, struct kg_embedder *m, const struct kg_text *texts,
                    size_t n, enum kg_text_side side, struct kg_err *err) KG_MUST_CHECK;
-/* The same of tokens, special ones among them: of n texts one behind the other, of so
- * many tokens each (1 to max_tokens).   errors: ENONFINITE, ENOMEM */
+/* The same for tokens, with special ones: n texts concatenated, of lengths[i] tokens each
+ * (1 to max_tokens).   errors: ENONFINITE, ENOMEM */
 kg_status kg_embed_ids(float *out, struct kg_embedder *m, const int32_t *ids,
                        const int32_t *lengths, size_t n,
                        struct kg_err *err) KG_MUST_CHECK;

@@ -1,16 +1,16 @@
-/* What opening, loading and embedding share: the settings of a folder, its weights. */
+/* Shared by opening, loading and embedding: the settings of a folder, its weights. */
 #ifndef KG_RETRIEVER_ENCODER_INTERNAL_H
 #define KG_RETRIEVER_ENCODER_INTERNAL_H
 
 #include "retriever/encoder/encoder.h"
 #include "text/tokenizer.h"
 
-/* A family, by its model_type: a row of the table in config.c. */
+/* A family of models: a row of the table in config.c, by model_type. */
 struct kg_encoder_row {
     const char *model_type;
-    const char *prefix; /* that names of tensors may have in front */
+    const char *prefix; /* optional prefix of tensor names */
     const char *help;
-    bool behind_padding; /* positions are counted from pad_token_id + 1 */
+    bool behind_padding; /* positions start at pad_token_id + 1 */
 };
 
 struct kg_encoder_config {
@@ -20,13 +20,13 @@ struct kg_encoder_config {
     int32_t heads;  /* H */
     int32_t ffn;    /* F */
     int32_t vocab;  /* V */
-    int32_t rows;   /* P, of the table of positions */
+    int32_t rows;   /* P, rows of the position table */
     int32_t types;  /* T, of token types */
     int32_t first;  /* position of the first token */
     float eps;      /* of layer norms */
 };
 
-/* Beside config.json: how a text becomes a vector. */
+/* Settings besides config.json: how a text becomes a vector. */
 struct kg_encoder_settings {
     enum kg_pooling pooling;
     bool normalised;
@@ -39,7 +39,7 @@ struct kg_encoder_norm {
     struct kg_vec w, b; /* (D) */
 };
 struct kg_encoder_linear {
-    struct kg_mat w; /* (out, in), as products read it */
+    struct kg_mat w; /* (out, in), in the layout of products */
     struct kg_vec b; /* (out) */
 };
 struct kg_encoder_layer {
@@ -56,8 +56,8 @@ struct kg_encoder {
     struct kg_encoder_settings settings;
     char *dir; /* owned */
     struct kg_tokenizer *tok;
-    size_t ends;             /* special tokens behind a text */
-    void *memory;            /* owned, of the backend: all that follows lies in it */
+    size_t ends;             /* special tokens after a text */
+    void *memory;            /* owned, backend memory: holds all below */
     struct kg_mat words;     /* (V,D) */
     struct kg_mat positions; /* (P,D) */
     struct kg_vec type;      /* (D) row 0 of the types */
@@ -78,14 +78,14 @@ kg_status kg_encoder_settings_read(struct kg_encoder_settings *s, const char *di
 void kg_encoder_settings_release(struct kg_encoder_settings *s);
 /* weights.c: memory, tables, layers, and the hash of all tensors */
 kg_status kg_encoder_weights_read(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
-/* The same, of random numbers; no hash. */
+/* The same with random numbers; no hash. */
 kg_status kg_encoder_weights_draw(struct kg_encoder *e, struct kg_err *err) KG_MUST_CHECK;
-/* What that takes of the backend, before anything is read. */
+/* Backend memory of the weights, before anything is read. */
 uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
                                   const struct kg_encoder_config *c);
-/* Beside it while it is read: the largest tensor once more. */
+/* Additional memory while loading: the largest tensor again. */
 uint64_t kg_encoder_staged_bytes(const struct kg_encoder_config *c);
-/* embed.c: what an embedder of texts of up to so many tokens takes of the backend. */
+/* embed.c: backend memory of an embedder for texts of up to max_tokens. */
 uint64_t kg_encoder_pack_bytes(const struct kg_encoder_config *c, int32_t max_tokens);
 
 #endif

@@ -1,8 +1,8 @@
-/* What kedge asks of an MPI library: a table of functions over bytes.
+/* The functions that kedge needs from an MPI library: a table of functions over bytes.
  *
- * The types of mpi.h have other sizes from library to library, so the one file that
- * includes it (shim.c) is compiled once for each, to a library of its own, and a run
- * opens the one of its launcher (ranks/mpi.h). Nothing here adds numbers.
+ * MPI libraries differ in the types of mpi.h, so the only file that includes it (shim.c)
+ * is compiled once per library, and a run loads the shim for its launcher's library
+ * (ranks/mpi.h). Nothing here adds numbers.
  */
 #ifndef KG_RANKS_MPI_SHIM_H
 #define KG_RANKS_MPI_SHIM_H
@@ -10,44 +10,45 @@
 #include <stdbool.h>
 
 enum { KG_MPI_INTERFACE = 5, KG_MPI_TEXT = 256 };
-enum { KG_MPI_SLOTS = 4 }; /* lists of pieces that may be on their way at once */
+enum { KG_MPI_SLOTS = 4 }; /* number of piece lists in flight at once */
 
-/* Bytes to or from a rank. Those of one tag keep their order between two ranks. */
+/* A message to or from a rank. Messages of one tag between two ranks keep their order. */
 struct kg_mpi_piece {
     void *data;
-    int n; /* of what comes: at most */
+    int n; /* for receives: the maximum */
     int rank;
     int tag; /* below KG_MPI_TAGS */
     bool in;
 };
 enum { KG_MPI_TAGS = 64 };
-/* Bytes that came, where MPI says that they were more than a piece has room for; it wrote
- * none beyond that. */
+/* Byte count of a received message that was larger than its piece, as reported by MPI;
+ * nothing was written beyond the piece. */
 enum { KG_MPI_TOO_MANY = -1 };
 
-/* One thread at a time calls these.   returns where text: NULL, or what MPI said, of
- * static life */
+/* To be called by one thread at a time. Functions that return text return NULL, or MPI's
+ * error (static). */
 struct kg_mpi {
     int interface;         /* KG_MPI_INTERFACE */
     const char *built_for; /* "openmpi", "mpich" */
     const char *(*open)(int *me, int *n);
     void (*library)(char text[KG_MPI_TEXT]); /* its name and version */
-    /* Post pieces [first, n), in order, behind the others of this slot; first 0: of it
-     * none is on its way from before. */
+    /* Posts pieces [first, n) in order, after those of this slot; first 0: the slot has
+     * none in flight. */
     const char *(*start)(int slot, const struct kg_mpi_piece *pieces, int first, int n);
-    /* done, came (as many as were started): indices of those of the slot that ended since
-     * the last call, and the bytes of what came in; others move on too */
+    /* done, came (size: pieces started): indices of the pieces of the slot that completed
+     * since the last call, and the bytes received; other slots progress too */
     const char *(*test)(int slot, int *done, int *came, int *n_done);
-    /* A note of n bytes, a few kB at most and always as many, beside what is on its way;
-     * lost where the one before it was not taken yet, or a message cannot be sent. */
+    /* Sends a note of n bytes (a few kB, always the same size) besides the messages in
+     * flight; it is dropped if the previous one was not received yet, or if sending is
+     * impossible. */
     void (*tell)(int rank, const void *note, int n);
-    /* note (n) out: the next that came.   returns the rank it is from; -1: none came */
+    /* note (n) out: the next note received.   returns the sending rank; -1: none */
     int (*hear)(void *note, int n);
-    /* Returns when every rank has called it, each with all that was sent to it. */
+    /* Returns after every rank has called it and received all its messages. */
     const char *(*part)(void);
-    void (*close)(void); /* after part; some libraries never return from their end */
-    double close_s;      /* for that end, at most */
-    /* This rank and, where it can, the launcher's others. */
+    void (*close)(void); /* after part; may never return in some libraries */
+    double close_s;      /* timeout of MPI_Finalize */
+    /* Ends this rank and, if possible, the launcher's others. */
     void (*end_all)(int status);
 };
 

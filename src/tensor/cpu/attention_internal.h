@@ -1,8 +1,8 @@
-/* What the two directions of attention share: tiles of queries and the places of keys.
+/* Shared by attention forward and backward: tiles of queries and the places of keys.
  *
- * A tile of queries holds `positions` consecutive positions of one sequence for every
- * head of one KV head's group; its row is position-major, r = i*group + g, so that the
- * rows which see a later key block are always the last ones.
+ * A tile of queries holds `positions` consecutive positions of one sequence for all heads
+ * of one KV head's group. Its rows are position-major, r = i*group + g, so that the rows
+ * that see a later key block are always the last ones.
  */
 #ifndef KG_TENSOR_CPU_ATTENTION_INTERNAL_H
 #define KG_TENSOR_CPU_ATTENTION_INTERNAL_H
@@ -16,15 +16,14 @@ static inline int kg_attn_group(const struct kg_attn *a)
     return a->n_heads / a->n_kv_heads;
 }
 
-/* Positions per tile: the tile's rows are at most KG_ATTN_TILE_ROWS, or one
- * position's. */
+/* Positions per tile: at most KG_ATTN_TILE_ROWS rows, or a single position. */
 static inline int kg_attn_positions(const struct kg_attn *a)
 {
     int n = KG_ATTN_TILE_ROWS / kg_attn_group(a);
     return n > 0 ? n : 1;
 }
 
-/* Row of k and v where a block of keys begins. */
+/* First row in k and v of a block of keys. */
 static inline int64_t kg_attn_key_row(const struct kg_attn *a,
                                       const struct kg_attn_seq *s, int32_t block)
 {
@@ -33,7 +32,7 @@ static inline int64_t kg_attn_key_row(const struct kg_attn *a,
     return (int64_t)s->keys + (int64_t)block * KG_KV_BLOCK;
 }
 
-/* First key that the query at position p sees, and the block that it stands in. */
+/* First key that the query at position p sees, and its block. */
 static inline int64_t kg_attn_first_key(const struct kg_attn *a, int64_t p)
 {
     return a->window > 0 && p >= a->window ? p - a->window + 1 : 0;
@@ -50,7 +49,7 @@ static inline int64_t kg_attn_last_key(const struct kg_attn *a,
     return (int64_t)s->pos + (a->both_ways ? s->n_rows - 1 : i);
 }
 
-/* Products of the scores, about. */
+/* Approximate number of multiplications for the scores. */
 static inline int64_t kg_attn_work(const struct kg_attn *a)
 {
     int64_t pairs = 0;

@@ -1,10 +1,11 @@
-/* What the files of the CPU backend share: the slots' functions and when to wake threads.
+/* Shared by the files of the CPU backend: the functions of its slots, and when to use
+ * threads.
  *
  * Every file of this folder is compiled once per instruction set, and of each set only
- * the table (table.c) is visible outside. Shapes and dtypes were checked by op.c, so the
- * kernels hold mathematics only. A kernel splits its work by a partition that depends on
- * shapes alone; whether threads run it is decided by kg_cpu_use_threads and never changes
- * a bit.
+ * the table (table.c) is visible outside. Shapes and dtypes were checked by op.c, so
+ * kernels contain only mathematics. A kernel splits its work by a partition that depends
+ * on shapes alone; whether threads run it is decided by kg_cpu_use_threads and never
+ * changes a bit.
  */
 #ifndef KG_TENSOR_CPU_INTERNAL_H
 #define KG_TENSOR_CPU_INTERNAL_H
@@ -15,11 +16,11 @@
 #include <omp.h>
 #include <stddef.h>
 
-/* Scalar operations below which waking threads costs more than it saves. */
+/* Scalar operations below which threads cost more than they save. */
 enum { KG_CPU_THREAD_WORK = 32768 };
 
 /* For `#pragma omp parallel if (kg_cpu_use_threads(work))`: inside an enclosing region
- * the calling thread does it all. */
+ * the calling thread does all work. */
 static inline bool kg_cpu_use_threads(int64_t work)
 {
     return work >= KG_CPU_THREAD_WORK && !omp_in_parallel();
@@ -35,7 +36,8 @@ static inline uint16_t *kg_cpu_bf16(struct kg_mat m, int64_t r)
     return (uint16_t *)m.data + r * m.stride;
 }
 
-/* n <= 16 elements of row r from column c, in fp32 (or rounded to the matrix's type). */
+/* n <= 16 elements of row r from column c, as fp32 (stored rounded to the matrix's
+ * type). */
 static inline struct kg_v16 kg_cpu_load(struct kg_mat m, int64_t r, int64_t c, int n)
 {
     return m.dtype == KG_F32 ? kg_v16_load_n(kg_cpu_f32(m, r) + c, n)
@@ -136,9 +138,9 @@ kg_status kg_cpu_sum_squares(double *out, struct kg_vec x, struct kg_vec minus,
 
 double kg_cpu_peak(enum kg_dtype t, double flops);
 
-/* ---- scratch.c: what a thread keeps ---- */
-/* Memory of the calling thread, one block per use, valid until it asks for the same use
- * again. Not zeroed. */
+/* ---- scratch.c: memory per thread ---- */
+/* Memory of the calling thread, one block per use, valid until the next request for that
+ * use. Not zeroed. */
 enum kg_cpu_scratch_use {
     KG_CPU_SCRATCH_LEFT = 0,
     KG_CPU_SCRATCH_RIGHT,

@@ -1,9 +1,9 @@
-/* What the two directions of the vocabulary head share: tiles, logits of a tile, ids
- * sorted into tiles.
+/* Shared by forward and backward of the vocabulary head: tiles, logits of a tile, ids
+ * sorted by tile.
  *
- * The vocabulary is cut into tiles whose width depends on V alone; rows are taken in
- * chunks that keep a tile of logits near the core. Ids that a row asks about (its target,
- * its indices) are sorted into tiles once per row, so a tile never searches all of them.
+ * The vocabulary is divided into tiles whose width depends only on V; rows are processed
+ * in chunks so that a tile of logits stays in cache. The ids of a row (target and
+ * indices) are sorted by tile once, so a tile never searches all of them.
  */
 #ifndef KG_TENSOR_CPU_HEAD_INTERNAL_H
 #define KG_TENSOR_CPU_HEAD_INTERNAL_H
@@ -21,15 +21,15 @@ kg_status kg_cpu_head_logits(struct kg_mat z, struct kg_mat hidden, struct kg_ma
                              const float *inv_temp, float softcap,
                              struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- two softmaxes, of sixteen columns ---- */
-/* z - z', to the last digit; absent lanes 0 */
+/* ---- two softmaxes, sixteen columns at a time ---- */
+/* z - z', exact; absent lanes are 0 */
 static inline struct kg_d16 kg_cpu_head_log_ratio(const float *z, const float *zq, int n)
 {
     return kg_d16_sub(kg_d16_widen(kg_v16_load_n(z, n)),
                       kg_d16_widen(kg_v16_load_n(zq, n)));
 }
-/* p - q from the larger of them and d = log p - log q: digits stay where p is nearly q,
- * and the same d and 0 give exactly 0. */
+/* p - q from the larger of both and d = log p - log q: accurate when p is close to q, and
+ * exactly 0 for d = 0. */
 static inline struct kg_v16 kg_cpu_head_p_minus_q(struct kg_v16 larger, struct kg_v16 d)
 {
     struct kg_v16 minus = kg_v16_sub(kg_v16_zero(), d);
@@ -44,14 +44,15 @@ struct kg_head_ask {
     int32_t slot; /* column of indices; K is the target */
 };
 
-/* asks (up to K+1) <- the ids of row n of h, tile by tile; tile t has asks[start[t]] ..
+/* asks (up to K+1) <- the ids of row n of h, by tile; tile t has asks[start[t]] ..
  * asks[start[t+1]-1]. start (tiles+1) */
 void kg_cpu_head_sort_ids(struct kg_head_ask *asks, int32_t *start,
                           const struct kg_head *h, int64_t n, int64_t width,
                           int64_t tiles);
 
 /* ---- sets of ids, by tile ---- */
-/* Of the walk over the set, at[t]: its first id in tile t or behind.   at (tiles) */
+/* at[t] <- position in the walk over the set of the first id in tile t or later. at
+ * (tiles) */
 void kg_cpu_head_set_starts(struct kg_idset_walk *at, const struct kg_idset *set,
                             int64_t width, int64_t tiles);
 
@@ -61,13 +62,13 @@ struct kg_head_top {
     int32_t id;
 };
 
-/* Offer z[0..n) with ids first, first+1, ...; NaN is never kept.   heap (k), *count of it
- * in use */
+/* Inserts z[0..n) with ids first, first+1, ...; NaN is never kept. heap (k), *count
+ * entries used */
 void kg_cpu_head_top_offer(struct kg_head_top *heap, int32_t *count, int k,
                            const float *z, int64_t n, int32_t first);
 void kg_cpu_head_top_merge(struct kg_head_top *heap, int32_t *count, int k,
                            const struct kg_head_top *other, int32_t other_count);
-/* Largest first, ties by smaller id; no heap any more. */
+/* Sorts the heap: largest first, ties by smaller id. */
 void kg_cpu_head_top_sort(struct kg_head_top *heap, int32_t count);
 
 #endif

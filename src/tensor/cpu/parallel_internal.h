@@ -1,9 +1,8 @@
-/* Two habits of the parallel kernels: units taken from a shared list, and the failure of
- * one thread.
+/* Helpers of parallel kernels: taking units from a shared list, and reporting the failure
+ * of one thread.
  *
- * Units are independent and each is computed the same way by whoever takes it, so a
- * dynamic order changes no bit; it keeps all threads busy beside a neighbour that takes a
- * core away.
+ * Units are independent, and each is computed the same way by any thread, so dynamic
+ * scheduling changes no bit. It keeps all threads busy when other processes take a core.
  */
 #ifndef KG_TENSOR_CPU_PARALLEL_INTERNAL_H
 #define KG_TENSOR_CPU_PARALLEL_INTERNAL_H
@@ -21,7 +20,7 @@ static inline int64_t kg_cpu_take(int64_t *next)
     return i;
 }
 
-/* Hand a thread's error to the caller of the region; the first one stays. */
+/* Passes a thread's error to the caller of the region; the first one is kept. */
 static inline void kg_cpu_report(kg_status *status, struct kg_err *err,
                                  const struct kg_err *mine)
 {

@@ -1,14 +1,14 @@
-/* Matrix products: what is packed, and who computes which block.
+/* Matrix products: packing, and the distribution of blocks to threads.
  *
- * What an element is stands in backend.h; each is computed by one chain for each chunk,
- * whoever computes it and whatever stands beside it. So the cut may follow the number of
- * rows and of threads: threads take blocks as they come free, and a busy neighbour costs
- * its share and not a stalled barrier.
+ * Invariant: each element is computed by one chain of additions per chunk (backend.h).
+ * The chain depends only on its row and its column, not on the thread or on neighbours.
+ * So the blocks may follow the number of rows and threads without changing a bit: threads
+ * take the next block when they are free, and one slow core costs only its own share.
  *
- * The right operand is read in panels. Weights lie in panels already; what does not
- * (gradients, activations, the weights of dx = dy W) is packed first by all threads, a
- * part at a time. The left operand is read as it lies where it can be, else brought into
- * order by each thread for the rows of its block, and kept for the blocks beside it.
+ * The right operand is read in panels. Weights are stored in panels; other matrices
+ * (gradients, activations, the weights of dx = dy W) are packed first by all threads, a
+ * part at a time. The left operand is read in place where its layout allows it; otherwise
+ * each thread packs the rows of its block and keeps them for the blocks beside it.
  */
 #include "base/fpmode.h"
 #include "tensor/cpu/cpu_internal.h"

@@ -1,11 +1,12 @@
-/* The parts of a product: operands brought into order, and tiles of sums.
+/* The parts of a product: packing operands, and tiles of sums.
  *
- * Both operands of a tile are steps in order. A step is a pair of bf16 or one fp32, a
- * dword either way; the right one is sixteen dwords of a panel. In bf16 sixteen steps are
- * a block, and steps come in whole blocks: for tile registers in the order of elements,
- * elsewhere split into the eight of the even chain and the eight of the odd one. The left
- * operand of bf16 is brought into the same order, and where there is no instruction for
- * pairs widened to floats: of a block the sixteen upper halves, then the lower ones.
+ * Both operands of a tile are sequences of steps. A step is one dword: a pair of bf16 or
+ * one fp32; for the right operand it is sixteen dwords of a panel. In bf16, sixteen steps
+ * form a block, and only whole blocks occur: in element order for tile registers,
+ * otherwise split into eight steps of the even chain and eight of the odd one. The left
+ * bf16 operand is packed in the same order. Without an instruction for pairs it is
+ * widened to floats: for each block the sixteen upper halves, then the sixteen lower
+ * halves.
  */
 #ifndef KG_TENSOR_CPU_PRODUCT_INTERNAL_H
 #define KG_TENSOR_CPU_PRODUCT_INTERNAL_H
@@ -16,7 +17,7 @@
 
 enum { KG_STEP_BYTES = 64 /* of a panel */, KG_BLOCK_STEPS = KG_PRODUCT_BLOCK / 2 };
 
-/* Factors of a step, and the steps that k factors make. */
+/* Factors per step, and steps for k factors. */
 static inline int64_t kg_cpu_step_factors(enum kg_dtype t)
 {
     return t == KG_BF16 ? 2 : 1;
@@ -27,12 +28,12 @@ static inline int64_t kg_cpu_steps(enum kg_dtype t, int64_t k)
                        : (k + KG_PRODUCT_BLOCK - 1) / KG_PRODUCT_BLOCK * KG_BLOCK_STEPS;
 }
 
-/* Bytes of a step of the left operand as tiles read it. */
+/* Bytes of a step of the packed left operand. */
 static inline int64_t kg_cpu_left_bytes(enum kg_dtype t)
 {
     return t == KG_BF16 && !KG_SIMD_AMX && !KG_SIMD_BF16_DOT ? 8 : 4;
 }
-/* Thirty-two bf16 of a row in the order of a block's steps, and back. */
+/* Reorders 32 bf16 of a row to a block's step order, and back. */
 static inline struct kg_pairs kg_cpu_split(struct kg_pairs w)
 {
     return KG_SIMD_AMX ? w : kg_pairs_split(w);
@@ -42,7 +43,7 @@ static inline struct kg_pairs kg_cpu_join(struct kg_pairs w)
     return KG_SIMD_AMX ? w : kg_pairs_join(w);
 }
 
-/* The largest tile, whose fewer rows may have more panels. */
+/* Size of the largest tile; a tile with fewer rows may have more panels. */
 static inline int kg_cpu_tile_rows(enum kg_dtype t)
 {
     return t == KG_F32 ? KG_TILE_ROWS : KG_SIMD_AMX ? KG_AMX_ROWS : KG_PAIR_ROWS;
@@ -56,7 +57,7 @@ static inline int kg_cpu_tile_panels(enum kg_dtype t, int64_t rows)
     return few < most ? few : most;
 }
 
-/* ---- product_tile.c: sums of some rows by one tile's panels ---- */
+/* ---- product_tile.c: sums of some rows by the panels of a tile ---- */
 struct kg_cpu_strip {
     const char *left;    /* row r, step s at left + r*left_row + s*kg_cpu_left_bytes */
     int64_t left_row;    /* bytes */
@@ -65,32 +66,32 @@ struct kg_cpu_strip {
     int64_t steps;       /* fp32: of one chunk; in bf16 a multiple of KG_BLOCK_STEPS */
     float *out;          /* row r, panel p at out + r*out_row + 16*p */
     int64_t out_row;     /* floats */
-    bool first;          /* of the row's chunks: out = instead of out += */
-    /* for a tile: lines of the next strip's panels to ask for at every block */
+    bool first;          /* first chunk of the row: out = instead of out += */
+    /* for a tile: lines of the next strip's panels to prefetch per block */
     const char *ahead;
     int64_t lines;
 };
 void kg_cpu_sum_strip(const struct kg_cpu_strip *s, enum kg_dtype dtype, int64_t rows,
                       int panels);
 
-/* ---- product_squares.c: many rows by tile registers ---- */
+/* ---- product_squares.c: many rows with tile registers ---- */
 static inline bool kg_cpu_by_squares(enum kg_dtype t, int64_t rows)
 {
     return t == KG_BF16 && KG_SIMD_AMX && rows > KG_AMX_ROWS;
 }
-/* of the left operand that the second cache shall keep */
+/* bytes of the left operand to keep in the L2 cache */
 enum { KG_CPU_LEFT_BYTES = 1 << 20 };
 /* Operands of a product. */
 struct kg_cpu_side {
-    const char *left; /* row left_first of C, 64 bytes a block */
+    const char *left; /* row left_first of C, 64 bytes per block */
     int64_t left_row; /* bytes */
     const char *right;
     int64_t right_panel; /* bytes */
     int64_t blocks;
 };
-/* C (=|+=) left times panels: squares [unit,unit+units) down the rows of C, by `panels`
- * panels; and then += a second product, if there is one. The last square of C is its last
- * 32 rows. */
+/* C (=|+=) left times panels: squares [unit,unit+units) down the rows of C, for `panels`
+ * panels; then += a second product, if there is one. The last square covers the last 32
+ * rows of C. */
 struct kg_cpu_squares {
     struct kg_mat c; /* more than KG_AMX_ROWS rows */
     bool add;
@@ -98,31 +99,31 @@ struct kg_cpu_squares {
     int64_t units;
     int64_t left_first;
     struct kg_cpu_side one;
-    struct kg_cpu_side two; /* no blocks: there is none */
+    struct kg_cpu_side two; /* blocks 0: none */
     int64_t first;          /* panel of C */
     int64_t panels;
 };
 kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
 
-/* ---- product_pack.c: operands brought into the order of steps ---- */
-/* Steps [s0,s0+n) of sixteen rows of m, which lies in rows, from row r0, rounded to t:
- * sums run along the rows. */
+/* ---- product_pack.c: operands packed in step order ---- */
+/* Packs steps [s0,s0+n) of sixteen rows of m (layout rows) from row r0, rounded to t:
+ * sums run along rows. */
 void kg_cpu_pack_rows(char *panel, enum kg_dtype t, struct kg_mat m, int64_t r0,
                       int64_t s0, int64_t n);
-/* The other way: w[i] <- sixteen steps from step s of row i of a panel of m. */
+/* The inverse: w[i] <- sixteen steps from step s of row i of a panel of m. */
 void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t panel,
                          int64_t s);
-/* Panels of sixteen columns each from c0, sums run down the columns: steps [s0,s0+n) of
- * rows or pairs of rows. m in rows; or in panels, with s0 a whole panel of m. Panels of
- * the result lie panel_bytes apart. */
+/* Packs panels of sixteen columns each from c0, for sums that run down columns: steps
+ * [s0,s0+n) of rows or pairs of rows. m in rows; or in panels, with s0 a whole panel of
+ * m. Result panels are panel_bytes apart. */
 void kg_cpu_pack_cols(char *to, int64_t panel_bytes, struct kg_mat m, int64_t c0,
                       int64_t panels, int64_t s0, int64_t n);
-/* Rows [r0,r0+rows), steps [s0,s0+n) of m, which is bf16, as tiles read them, dense.
- * split: they are in the order of steps already. */
+/* Packs rows [r0,r0+rows), steps [s0,s0+n) of bf16 m densely for tiles. split: m is
+ * already in step order. */
 void kg_cpu_pack_left(char *to, struct kg_mat m, bool split, int64_t r0, int64_t rows,
                       int64_t s0, int64_t n);
-/* Sixteen columns of m for each panel from c0 turned into rows, which lie row_bytes
- * apart: steps [s0,s0+n). */
+/* Transposes sixteen columns of m per panel from c0 into rows row_bytes apart: steps
+ * [s0,s0+n). */
 void kg_cpu_turn_cols(char *to, int64_t row_bytes, struct kg_mat m, int64_t c0,
                       int64_t panels, int64_t s0, int64_t n);
 

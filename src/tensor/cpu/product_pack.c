@@ -1,8 +1,8 @@
-/* Operands brought into the order in which a product's sums take them.
+/* Packs operands into the order in which the inner loops read them.
  *
- * Moving and widening alone, no arithmetic but the rounding of a cast. The one idea:
- * sixteen rows of 64 bytes are sixteen steps of a panel after a transposition of dwords,
- * whatever the dwords hold, and the other way round.
+ * Packing moves and widens elements; its only arithmetic is the rounding of a cast. All
+ * formats share one step: 16 rows of 64 bytes, transposed as a 16 x 16 matrix of dwords,
+ * are 16 steps of a panel (a dword is one fp32 or two bf16). The same step unpacks.
  */
 #include "tensor/cpu/product_internal.h"
 

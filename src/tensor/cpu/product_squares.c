@@ -1,14 +1,15 @@
 /* Products of many rows by tile registers: squares of 32 rows by two panels.
  *
- * The registers take a block of four tiles in 64 cycles, in which the core can load half
- * of it from the second cache and half from the first. So two panels stay in the first
- * cache for a run of blocks, while squares go down the rows; a square's sums wait in
- * memory for the next run. While a square is computed, the one before it is brought to C,
- * a few rows after each block, and what is needed next is asked for, the panels of the
- * next run and what C is to be added to: none of this is waited for.
+ * A block of four tiles takes 64 cycles, in which the core can load half of it from the
+ * L2 cache and half from the L1 cache. So two panels stay in L1 for a run of blocks while
+ * the squares go down the rows; a square's sums wait in memory for the next run. While
+ * one square is computed, the previous one is written to C, a few rows after each block,
+ * and the panels of the next run and the next rows of C are prefetched: the registers
+ * never wait for memory.
  *
- * Rows that do not fill a square stand in two of them and leave from one. Where sums wait
- * and in which order squares are computed changes no bit: see product.c.
+ * Rows that do not fill a square are computed in two overlapping ones and written from
+ * one. An element keeps its one chain of additions (product.c), so neither the order of
+ * squares nor the place of waiting sums changes a bit.
  */
 #include "tensor/cpu/cpu_internal.h"
 #include "tensor/cpu/product_internal.h"

@@ -1,8 +1,8 @@
 /* The inner loop of products: a few rows by a few panels of sixteen sums, in registers.
  *
- * An element is defined in backend.h, and no operation here mixes two of them; so how
- * many rows and panels stand together changes the speed and no bit. Rows and panels are
- * constants where the loop is inlined, which makes one loop for each.
+ * backend.h defines each element by itself, and no operation here combines two of them;
+ * so the number of rows and panels per tile changes the speed and no bit. Both are
+ * constants where the loop is inlined: the compiler makes one loop for each size.
  */
 #include "base/fpmode.h"
 #include "tensor/cpu/cpu_internal.h"

@@ -43,7 +43,7 @@ static struct kept *kept_get(struct kg_err *err)
     if (!k)
         return NULL;
     if (!has_key || pthread_setspecific(key, k) != 0) {
-        kg_fail(err, KG_ENOMEM, "no key of thread memory is left");
+        kg_fail(err, KG_ENOMEM, "no thread-local storage key is left");
         kg_mem_free(k);
         return NULL;
     }

@@ -1,10 +1,9 @@
 /* Small fp32 tiles in scratch memory: loading, transposing, and one product.
  *
- * Attention, forward and backward, is five small products over tiles of queries and
- * blocks of keys. All of them go through kg_cpu_tile_madd, whose one promise carries the
- * exactness of attention: every element of C is its own chain of FMAs over k, in order,
- * so its bits do not depend on which rows or columns stand beside it. Large products are
- * the matrix library's work, not this file's.
+ * Attention forward and backward are five small products over tiles of queries and blocks
+ * of keys. All use kg_cpu_tile_madd, whose guarantee makes attention exact: every element
+ * of C is its own chain of FMAs over k, in order, so its bits do not depend on other rows
+ * or columns. Large products use kg_op_matmul instead.
  *
  * Tiles are padded: the number of columns in memory is a multiple of KG_LANES.
  */
@@ -15,8 +14,8 @@
 
 #include <stdint.h>
 
-/* The left operand of a product: element (r, k) is data[r*row + k*step], so a transposed
- * one costs nothing. */
+/* The left operand of a product: element (r, k) is data[r*row + k*step], so transposing
+ * it is free. */
 struct kg_cpu_left {
     const float *data; /* borrowed */
     int64_t row;

@@ -1,14 +1,14 @@
-/* What the kernels of attention share: how query rows are cut, and who takes what.
+/* Shared by attention kernels: tiles of query rows, and their assignment to blocks.
  *
  * A query row is a position and a head. The rows of a KV head's group within a block of
  * 64 positions (counted from position 0) are numbered position by position, and 64 of
- * them are a tile. So the last block of keys that a row of a tile sees, the tile's own,
- * is that of all of them, and the only one of which some do not see the end. A window
- * leaves out the first blocks, or their beginning. Both ways all rows of a sequence see
- * the same keys, as its last one does.
+ * them are a tile. So all rows of a tile have the same last key block, the tile's own,
+ * and only in this block some rows do not see all keys. A window skips the first blocks
+ * or parts of them. With both_ways all rows of a sequence see the same keys as its last
+ * one.
  *
- * Lengths and places of sequences are known to the device alone: a grid is as large as
- * they allow, and each block looks for its tile.
+ * Only the device knows the lengths and places of sequences, so a grid has the maximum
+ * size, and each block searches its tile.
  */
 #ifndef KG_TENSOR_CUDA_ATTENTION_INTERNAL_H
 #define KG_TENSOR_CUDA_ATTENTION_INTERNAL_H
@@ -27,11 +27,12 @@ struct kg_cuda_tile {
     struct kg_attn_seq seq;
     int group;
     int kv_head;
-    int last;  /* the last block of its keys: that its positions stand in, or both ways
-                * the sequence's last */
-    int end;   /* keys of that block, of all rows; 0: each to its own position */
-    int from;  /* position where the sequence's part of that block begins */
-    int first; /* row of that part where the tile begins */
+    /* the last block of its keys: the block of its positions, or with both_ways the
+     * sequence's last */
+    int last;
+    int end; /* keys of that block seen by all rows; 0: each row up to its own position */
+    int from;  /* first position of the sequence in that block */
+    int first; /* first row of the tile within that part */
     int rows;
 };
 
@@ -39,7 +40,7 @@ static __device__ inline int kg_cuda_position(const struct kg_cuda_tile &t, int 
 {
     return t.from + (t.first + r) / t.group;
 }
-/* Row r's place in q, o and their gradients, and its head, which is a column of lse. */
+/* Index of row r in q, o and their gradients, and its head, which is a column of lse. */
 static __device__ inline int64_t kg_cuda_query(const struct kg_cuda_tile &t, int r)
 {
     return (int64_t)t.seq.row + kg_cuda_position(t, r) - t.seq.pos;
@@ -60,13 +61,13 @@ static __device__ inline int kg_cuda_first_key(const struct kg_attn &a, int p)
 {
     return a.window > 0 && p >= a.window ? p - a.window + 1 : 0;
 }
-/* ... the first block that a row of the tile sees ... */
+/* ... the first block that some row of the tile sees ... */
 static __device__ inline int kg_cuda_first_block(const struct kg_attn &a,
                                                  const struct kg_cuda_tile &t)
 {
     return kg_cuda_first_key(a, kg_cuda_position(t, 0)) / KG_KV_BLOCK;
 }
-/* ... and keys of a block that lie before the window of row r; all of it at most. */
+/* ... and the number of keys of a block before the window of row r, at most all. */
 static __device__ inline int
 kg_cuda_passed(const struct kg_attn &a, const struct kg_cuda_tile &t, int r, int block)
 {
@@ -74,7 +75,7 @@ kg_cuda_passed(const struct kg_attn &a, const struct kg_cuda_tile &t, int r, int
 
     return n < 0 ? 0 : n < KG_KV_BLOCK ? n : KG_KV_BLOCK;
 }
-/* Row of k and v where a block of keys begins. */
+/* First row in k and v of a block of keys. */
 static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
                                               const struct kg_attn_seq &seq, int block)
 {
@@ -82,7 +83,7 @@ static __device__ inline int64_t kg_cuda_keys(const struct kg_attn &a,
                          : (int64_t)seq.keys + (int64_t)block * KG_KV_BLOCK;
 }
 
-/* Positions in the first block that the sequence has part in. */
+/* Number of positions in the sequence's first block. */
 static __device__ inline int kg_cuda_in_first(const struct kg_attn_seq &s)
 {
     return (int)kg_cuda_min(s.n_rows, KG_KV_BLOCK - s.pos % KG_KV_BLOCK);
@@ -91,8 +92,8 @@ static __host__ __device__ inline int kg_cuda_cut(int64_t rows)
 {
     return (int)((rows + KG_ATTN_ROWS - 1) / KG_ATTN_ROWS);
 }
-/* Tiles of a sequence for one KV head; a whole block has `group` of them. Or its blocks
- * of keys. */
+/* Number of tiles of a sequence for one KV head; a whole block has `group` of them. Or
+ * its number of key blocks. */
 static __device__ inline int kg_cuda_units(const struct kg_attn_seq &s, int group,
                                            bool keys)
 {
@@ -113,8 +114,8 @@ static __device__ inline int kg_cuda_warp_max(int x)
     return x;
 }
 
-/* Unit `index` of all sequences is unit *i of sequence *s; false where there are fewer.
- * A lane counts a 32nd of the sequences, and each warp does all of it. */
+/* Finds unit `index` of all sequences: unit *i of sequence *s; false if there are fewer.
+ * Every warp repeats the search; each lane counts a 32nd of the sequences. */
 static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn &a,
                                            int index, bool keys)
 {
@@ -125,8 +126,7 @@ static __device__ inline bool kg_cuda_find(int *s, int *i, const struct kg_attn 
     for (int k = lane * each; k < end; k++)
         mine += kg_cuda_units(a.seqs[k], kg_cuda_group(a), keys);
     sum = mine;
-    for (unsigned by = 1; by < 32;
-         by *= 2) { /* index: less what stands before the lane */
+    for (unsigned by = 1; by < 32; by *= 2) { /* index: minus the units before the lane */
         const int other = __shfl_xor_sync(~0u, sum, by);
 
         index -= lane & by ? other : 0;
@@ -162,7 +162,8 @@ kg_cuda_tile_at(const struct kg_attn_seq &s, int group, int kv_head, int i)
     return {s, group, kv_head, from / KG_KV_BLOCK, 0, from, first, rows};
 }
 
-/* The tile of this block; the latest of a sequence, which see most keys, begin. */
+/* The tile of this block. The last tiles of a sequence, which see most keys, come
+ * first. */
 static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
                                                     const struct kg_attn &a, int kv_head)
 {
@@ -176,7 +177,7 @@ static __device__ inline bool kg_cuda_tile_of_block(struct kg_cuda_tile *t,
     return true;
 }
 
-/* Its rows see what the sequence's last one sees. */
+/* Lets its rows see the same keys as the sequence's last one. */
 static __device__ inline void kg_cuda_see_all(struct kg_cuda_tile *t)
 {
     const int last = t->seq.pos + t->seq.n_rows - 1;
@@ -185,8 +186,8 @@ static __device__ inline void kg_cuda_see_all(struct kg_cuda_tile *t)
     t->end = last % KG_KV_BLOCK + 1;
 }
 
-/* As many tiles of one KV head as N rows in n_seqs sequences may have: each block may
- * have one that is not full, and no row is in two. */
+/* Maximum number of tiles of one KV head for N rows in n_seqs sequences: each block may
+ * have one partial tile, and no row is in two. */
 static inline int64_t kg_cuda_most_tiles(const struct kg_attn *a)
 {
     const int64_t N = a->q.rows, group = kg_cuda_group(*a), S = a->n_seqs;
@@ -211,9 +212,9 @@ static inline int64_t kg_cuda_most_blocks(const struct kg_attn *a)
     return (a->k.rows + (KG_KV_BLOCK - 1) * (int64_t)a->n_seqs) / KG_KV_BLOCK;
 }
 
-/* ---- who computes ---- */
-/* Whether products are those of the matrix instruction, on bf16. The rest, any shape, is
- * chains of FMAs with the CPU's bits. */
+/* ---- choice of kernels ---- */
+/* Whether products use the matrix instruction, on bf16. Otherwise, for any shape, they
+ * are chains of FMAs with the CPU's bits. */
 static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 {
     return a->q.dtype == KG_BF16 && (a->head_dim == 64 || a->head_dim == 128);
@@ -221,7 +222,7 @@ static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 
-/* What a backward reads. */
+/* Inputs of a backward. */
 struct kg_cuda_given {
     struct kg_attn a;
     struct kg_mat dout;
@@ -246,8 +247,8 @@ static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m
     return e;
 }
 
-/* to[j] <- columns from col on of row first + j of n; beyond them zeros, whatever is
- * there: 0 times it would be NaN */
+/* to[j] <- columns from col on of row first + j of n; rows beyond are set to zero,
+ * because 0 times a NaN in memory would be NaN */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring(struct kg_cuda_eight (*to)[W],
                                             struct kg_mat m, int64_t first, int n,
@@ -262,7 +263,7 @@ static __device__ inline void kg_cuda_bring(struct kg_cuda_eight (*to)[W],
     }
 }
 
-/* to[r] <- row first + r of a tile, its head's part; beyond the last one zeros */
+/* to[r] <- row first + r of a tile, its head's part; rows beyond the last are zero */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W],
                                                  struct kg_mat m,
@@ -280,8 +281,8 @@ static __device__ inline void kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W],
     }
 }
 
-/* How a lane addresses a tile for kg_fragments: rows [r, r+16), elements [16 c, +16). Of
- * the left factor, and of a right one in transposed rows, ... */
+/* Address that a lane passes to kg_fragments for rows [r, r+16), elements [16 c, +16) of
+ * a tile. For the left factor, and for a right factor in transposed rows, ... */
 template <int W>
 static __device__ inline const void *kg_cuda_left(const struct kg_cuda_eight (*tile)[W],
                                                   int r, int c)
@@ -290,7 +291,7 @@ static __device__ inline const void *kg_cuda_left(const struct kg_cuda_eight (*t
 
     return &tile[r + lane % 16][2 * c + lane / 16];
 }
-/* ... of the right factor in rows of its columns: two of kg_mma's operands. */
+/* ... for a right factor whose rows are its columns: two operands of kg_mma. */
 template <int W>
 static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*tile)[W],
                                                    int r, int c)
@@ -300,7 +301,7 @@ static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*
     return &tile[r + lane % 8 + lane / 16 * 8][2 * c + lane / 8 % 2];
 }
 
-/* f <- rows of a tile as left factors, 16 for each warp, by way of `to` */
+/* f <- rows of a tile as left factors, 16 per warp, staged in `to` */
 template <int THREADS, int HD>
 static __device__ inline void
 kg_cuda_bring_left(uint32_t f[HD / 16][4], struct kg_cuda_eight (*to)[HD / 8 + 1],
@@ -315,8 +316,8 @@ kg_cuda_bring_left(uint32_t f[HD / 16][4], struct kg_cuda_eight (*to)[HD / 8 + 1
 }
 
 /* ---- arithmetic ---- */
-/* Scores in base 2 of x = q.k, where the matrix instruction makes it: in x, or with a
- * softcap out tanh(in x). */
+/* Scores in base 2 of x = q.k from the matrix instruction: in x, or with a softcap out
+ * tanh(in x). */
 struct kg_cuda_scores {
     float in;
     float out;
@@ -330,13 +331,13 @@ static __device__ inline struct kg_cuda_scores kg_cuda_scores(const struct kg_at
     return {a.scale * log2_e, 0.0f};
 }
 
-/* 2^x for x <= 0, at most 3 ulp off; below -126 that of -126. 2^0 is 1, NaN stays. */
+/* 2^x for x <= 0, at most 3 ulp off; below -126 it is 2^-126. 2^0 is 1, NaN is kept. */
 static __device__ inline float kg_cuda_exp2(float x)
 {
     float n, r, p;
 
     x = -126.0f > x ? -126.0f : x;
-    n = x + 0x1.8p23f; /* rounds to an integer, which its low bits are */
+    n = x + 0x1.8p23f; /* rounds to an integer, held in the low bits */
     r = x - (n - 0x1.8p23f);
     p = kg_fma(0x1.5c08e6p-10f, r, 0x1.3d0c52p-7f);
     p = kg_fma(p, r, 0x1.c6b6e4p-5f);
@@ -346,7 +347,7 @@ static __device__ inline float kg_cuda_exp2(float x)
     return p * kg_cuda_of_bits((kg_cuda_bits(n) << 23) + 0x3f800000u);
 }
 
-/* log x as base/real.c, which explains it; x is what fp32 can hold. */
+/* log x as base/real.c, which explains it; x must be an fp32 value */
 static __device__ inline double kg_cuda_log(double x)
 {
     static const double c[] = {2.0 / 3,  2.0 / 5,  2.0 / 7,  2.0 / 9,  2.0 / 11,

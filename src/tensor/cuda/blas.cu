@@ -345,7 +345,7 @@ kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_
     int e = kg_dev_call(multiply, &p, sizeof p);
 
     if (e == KG_LT_NOT_SUPPORTED || e == KG_LT_INVALID_VALUE)
-        return kg_fail(err, KG_EUNSUPPORTED, "cublas: not by this plan: %s",
+        return kg_fail(err, KG_EUNSUPPORTED, "cublas: the plan failed: %s",
                        lib.call.status_name(e));
     return e == KG_LT_OK ? KG_OK : fail(e, "product", err);
 }

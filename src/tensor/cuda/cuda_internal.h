@@ -1,9 +1,9 @@
-/* What the files of the CUDA backend share: the slots' functions, and how kernels reach
- * elements.
+/* Shared by the files of the CUDA backend: the functions of its slots, and element
+ * access.
  *
- * Shapes and dtypes were checked by op.c. Kernels mirror cpu/: its operations element by
- * element, its sums in its order, so all that is here returns the CPU's bits; but for
- * attention by the matrix instruction (attention_internal.h).
+ * op.c has checked shapes and dtypes. Kernels mirror cpu/: the same operations per
+ * element and the same order of sums, so they return the CPU's bits; the exceptions are
+ * attention (attention_internal.h) and products by the matrix instruction.
  */
 #ifndef KG_TENSOR_CUDA_INTERNAL_H
 #define KG_TENSOR_CUDA_INTERNAL_H
@@ -43,8 +43,8 @@ static __device__ inline float kg_cuda_of_bits(uint32_t u)
     return f;
 }
 
-/* Element (r, c) in fp32, or rounded to the matrix's type: to nearest even, a NaN stays
- * one. */
+/* Element (r, c) as fp32, or stored rounded to the matrix's type: to nearest even; NaN is
+ * kept. */
 static __device__ inline float kg_cuda_load(struct kg_mat m, int64_t r, int64_t c)
 {
     return m.dtype == KG_F32 ? kg_cuda_f32(m, r)[c]
@@ -63,18 +63,18 @@ static __device__ inline void kg_cuda_store(struct kg_mat m, int64_t r, int64_t 
         kg_cuda_bf16(m, r)[c] = (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/* Eight of bf16, which move as one. */
+/* Eight bf16, moved as one. */
 struct alignas(16) kg_cuda_eight {
     uint32_t pair[4];
 };
 
-/* ---- exponentials, as base/simd.h explains them ---- */
+/* ---- exponentials, explained in base/simd.h ---- */
 /* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
 static __device__ inline float kg_cuda_power_of_2(float n)
 {
     return kg_cuda_of_bits((kg_cuda_bits(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
-/* p 2^n, in two steps of which the first is exact */
+/* p 2^n, in two steps, the first one exact */
 static __device__ inline float kg_cuda_scale(float p, float n)
 {
     const float half = (n * 0.5f + 0x1.8p23f) - 0x1.8p23f;
@@ -130,12 +130,12 @@ static __device__ inline float kg_cuda_softcap(float x, float cap)
     return cap * kg_cuda_tanh(x / cap);
 }
 
-/* ---- who takes what ---- */
+/* ---- assignment of elements to threads ---- */
 enum { KG_WARP = 32 };
-/* Of matrices, a block takes columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a
+/* For matrices, a block has columns [blockIdx.y * KG_STRIP, ..) of row blockIdx.x, and a
  * thread those KG_ROW_THREADS apart:
- *     for (int64_t c = kg_cuda_first(); c < kg_cuda_end(cols); c += KG_ROW_THREADS)
- * Of vectors, a thread takes one element. */
+ *   for (int64_t c = kg_cuda_first(); c < kg_cuda_end(cols); c += KG_ROW_THREADS)
+ * For vectors, a thread has one element. */
 enum { KG_ROW_THREADS = 128, KG_STRIP = 4 * KG_ROW_THREADS, KG_FLAT_THREADS = 256 };
 
 static __device__ inline int64_t kg_cuda_first(void)
@@ -155,7 +155,7 @@ static inline int64_t kg_cuda_pieces(int64_t n, int64_t piece)
 {
     return (n + piece - 1) / piece;
 }
-/* Of a grid for either; there is something to do. */
+/* The grid for either; it must not be empty. */
 static inline dim3 kg_cuda_rows(int64_t rows, int64_t cols)
 {
     return kg_grid(rows, kg_cuda_pieces(cols, KG_STRIP));
@@ -166,8 +166,8 @@ static inline dim3 kg_cuda_all(int64_t n)
 }
 
 /* ---- the CPU's sixteen lanes ---- */
-/* A row belongs to sixteen threads, each a chain in column order. Where one stands: rows
- * beyond the last one take part in exchanges alone. */
+/* A row belongs to sixteen threads, each a chain in column order. Threads of rows beyond
+ * the last only take part in exchanges. */
 enum { KG_CUDA_LANES = 16, KG_CUDA_LANE_ROWS = KG_ROW_THREADS / KG_CUDA_LANES };
 struct kg_cuda_lane {
     int64_t row;
@@ -185,9 +185,9 @@ static inline dim3 kg_cuda_lanes(int64_t rows)
 {
     return kg_grid(kg_cuda_pieces(rows, KG_CUDA_LANE_ROWS), 1);
 }
-/* A lane has eight elements of its row under way at a time, as few rows are all that a
- * device has to do when it decodes.
- * x[i] <- the row's element i turns of the lanes behind d, 0 beyond its end */
+/* A lane loads eight elements of its row at a time, because in decoding few rows must
+ * keep the device busy.
+ * x[i] <- the row's element at d + i * KG_CUDA_LANES, 0 beyond its end */
 enum { KG_CUDA_AT_ONCE = 8, KG_CUDA_TURN = KG_CUDA_AT_ONCE * KG_CUDA_LANES };
 static __device__ inline void kg_cuda_take(float x[KG_CUDA_AT_ONCE], const float *row,
                                            int64_t d, int64_t end)
@@ -196,7 +196,8 @@ static __device__ inline void kg_cuda_take(float x[KG_CUDA_AT_ONCE], const float
     for (int i = 0; i < KG_CUDA_AT_ONCE; i++)
         x[i] = d + i * KG_CUDA_LANES < end ? row[d + i * KG_CUDA_LANES] : 0.0f;
 }
-/* The tree of base/simd.h: lane i with i+8, then i+4, i+2, i+1; all of them get it. */
+/* The tree of base/simd.h: lane i with i+8, then i+4, i+2, i+1; all lanes get the
+ * result. */
 template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
 {
     for (unsigned by = KG_CUDA_LANES / 2; by > 0; by /= 2)
@@ -204,7 +205,7 @@ template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
     return x;
 }
 
-/* ---- the slots of struct kg_backend, a file for each of cpu/ ---- */
+/* ---- the slots of struct kg_backend, a file for each file of cpu/ ---- */
 void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_cuda_free(void *memory);
 kg_status kg_cuda_memory(uint64_t *total, uint64_t *free, struct kg_err *err);
@@ -305,25 +306,25 @@ double kg_cuda_peak(enum kg_dtype t, double flops);
 kg_status kg_cuda_reserve(uint64_t bytes, struct kg_err *err);
 
 /* ---- products ---- */
-/* Who makes those of bf16 in this process from here on; before it, they are exact.
- * errors: those of kg_blas_open, ENOMEM; whoever made them before still does */
+/* Selects the implementation of bf16 products from now on; the default is exact.
+ * errors: those of kg_blas_open, ENOMEM; after an error the previous one stays */
 extern "C" kg_status kg_cuda_use(const struct kg_cuda_opts *opts, struct kg_err *err);
 enum kg_cuda_products kg_cuda_used(void);
-/* The product of bf16 by the matrix instruction; c has elements. */
+/* The bf16 product by the matrix instruction; c must not be empty. */
 void kg_cuda_product_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                          enum kg_matmul_kind kind, bool accumulate);
-/* The same of experts. */
+/* The same for experts. */
 void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         const struct kg_groups *g, enum kg_matmul_kind kind,
                         bool accumulate);
-/* The same by cuBLASLt, which is open (blas.h); c has elements.
- * errors: EDEVICE (no plan has the bits that it should), ENOMEM (a shape for which not
- * enough was reserved) */
+/* The same by cuBLASLt, which must be open (blas.h); c must not be empty.
+ * errors: EDEVICE (no plan has the required bits), ENOMEM (a shape whose workspace was
+ * not reserved) */
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
-/* The same by the library's fastest plan for the shape, whatever bits it has, from
- * kg_cuda_unpinned_begin until it is left (product_fastest.cu).
+/* The same by the library's fastest plan for the shape, with any bits, between
+ * kg_cuda_unpinned_begin and _leave (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
 bool kg_cuda_is_unpinned(void);
 kg_status kg_cuda_unpinned_begin(struct kg_err *err);
@@ -331,28 +332,29 @@ kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_ma
                                   enum kg_matmul_kind kind, bool accumulate,
                                   struct kg_err *err);
 kg_status kg_cuda_unpinned_leave(struct kg_err *err);
-void kg_cuda_unpinned_end(void); /* the library's, too */
-/* Its memory beside operands, until products end. */
+void kg_cuda_unpinned_end(void); /* frees the library's part too */
+/* Reserves its workspace, until products end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
-/* text <- "cublas 13.1.0, plans HASH": what bits depend on then, beside the device; or
- * "cublas 13.1.0, unpinned". */
+/* text <- "cublas 13.1.0, plans HASH", the traits that bits then depend on besides the
+ * device; or "cublas 13.1.0, unpinned". */
 void kg_cuda_blas_identity(char *text, size_t bytes);
-/* Plans are forgotten, and the library is closed. */
+/* Forgets the plans and closes the library. */
 void kg_cuda_blas_end(void);
 
 /* ---- replay.cu ---- */
-/* Before memory is freed that a record may name. */
+/* Call before freeing memory that a record may use. */
 void kg_cuda_forget(void);
 
 /* ---- memory.cu ---- */
-/* Device memory of one operation, valid until the next one asks; not zeroed.
+/* Device memory of one operation, valid until the next request; not zeroed.
  * returns NULL with err set */
 void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err);
-/* The host's, page-locked, of what an operation takes there and back; as the above, but
- * what goes up from it stays whole until it is there. */
+/* The same in page-locked host memory, for an operation's copies both ways; data to be
+ * copied up stays intact until it is copied. */
 void *kg_cuda_host_scratch(uint64_t bytes, struct kg_err *err);
-/* From within that behind what was launched, and the host goes on; and to the host when
- * all that was launched is done. Errors of both come from kg_dev_done. */
+/* kg_cuda_up copies from there, ordered after earlier launches, without waiting;
+ * kg_cuda_down copies to the host after waiting for all launches. kg_dev_done reports
+ * errors of both. */
 void kg_cuda_up(void *to, const void *from, uint64_t bytes);
 void kg_cuda_down(void *to, const void *from, uint64_t bytes);
 

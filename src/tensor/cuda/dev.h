@@ -1,17 +1,17 @@
-/* Device code, of one source for two compilers: nvcc makes kernels of it, a C++ compiler
- * an emulation for tests (emu.h).
+/* Device code from one source for two compilers: nvcc builds kernels, a C++ compiler
+ * builds an emulation for tests (emu.h).
  *
- * What a kernel may use: threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
+ * A kernel may use threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
  * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc,
- * kg_fragments, kg_mma, kg_copy_later and its kin, and arithmetic that IEEE 754 defines
- * to the last bit; a multiply-add is one where kg_fma says so and nowhere else
- * (--fmad=false). Blocks are of whole warps. No float atomics, and no partition that
- * depends on the grid: a result is a function of the operands.
+ * kg_fragments, kg_mma, kg_copy_later and related, and arithmetic that IEEE 754 defines
+ * exactly; multiply-adds are fused only by kg_fma (--fmad=false). Blocks are of whole
+ * warps. No float atomics, and no partition that depends on the grid: a result is a
+ * function of the operands.
  *
- * Kernels are started by KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) with a
- * block at least, in order; whoever starts some ends with kg_dev_done. KG_LAUNCH_ASKING
- * gives each block more shared memory than a compiler may: bytes, KG_ASKED_MOST at most,
- * which the kernel calls by KG_SHARED_ASKED.
+ * KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) starts a kernel with at least one
+ * block, in order; after its launches a function calls kg_dev_done. KG_LAUNCH_ASKING
+ * gives each block dynamic shared memory (at most KG_ASKED_MOST bytes), which the kernel
+ * declares by KG_SHARED_ASKED.
  */
 #ifndef KG_TENSOR_CUDA_DEV_H
 #define KG_TENSOR_CUDA_DEV_H
@@ -28,7 +28,7 @@ extern "C" {
 #include "tensor/codes.h"
 }
 
-/* What every architecture of the build has. */
+/* Supported by every architecture of the build. */
 enum { KG_ASKED_MOST = 99 << 10 };
 
 #ifndef __CUDACC__
@@ -50,12 +50,12 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
     return dim3((unsigned)x, (unsigned)y);
 }
 
-/* Where CUDA's libraries were beside the compiler. */
+/* The compiler's CUDA folder. */
 #define KG_DEV_CUDA_ROOT KG_CUDA_ROOT
 
-/* Products of which the time is taken together. */
+/* Number of products that are timed together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Rows and logits that the head has at a time, bytes for rows that it draws from, blocks
+/* Rows and logits that the head processes at a time, memory for rows to draw from, blocks
  * that fill a device: no result depends on them. */
 enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108 };
@@ -69,7 +69,8 @@ static __device__ inline double kg_fma(double a, double b, double c)
 {
     return __fma_rn(a, b, c);
 }
-/* The same, and a + b, where subnormal operands and results are zero of their sign. */
+/* The same, and a + b, with subnormal operands and results set to zero of the same
+ * sign. */
 static __device__ inline float kg_fma_flushed(float a, float b, float c)
 {
     float d;
@@ -95,9 +96,9 @@ static __device__ inline void kg_mma(float d[4], const uint32_t a[4], const uint
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-/* Four matrices of 8 x 8 bf16 from shared memory: `row` of lane i is row i % 8 of matrix
- * i / 8, 16 bytes aligned to as many. f[i] is of matrix i its row g, columns 2t and the
- * next; transposed, its rows 2t and the next of column g. */
+/* Loads four matrices of 8 x 8 bf16 from shared memory: lane i gives row i % 8 of matrix
+ * i / 8 at `row`, 16 bytes, aligned. With g and t as above, f[i] holds row g, columns 2t
+ * and 2t+1 of matrix i; transposed: column g, rows 2t and 2t+1. */
 static __device__ inline void kg_fragments(uint32_t f[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -112,9 +113,9 @@ static __device__ inline void kg_fragments_transposed(uint32_t f[4], const void 
                  : "r"((uint32_t)__cvta_generic_to_shared(row))
                  : "memory");
 }
-/* Sixteen bytes of shared memory <- the first of sixteen there, then zeros; both begin at
- * a multiple of sixteen. The copy is done when its thread has waited for its group, not
- * before: kg_copies_end ends a group, kg_copies_wait<N> waits for all but the last N. */
+/* Copies sixteen bytes to shared memory: the first `bytes` of `from`, then zeros; both
+ * aligned to sixteen. A copy is complete only after its thread has waited for its group:
+ * kg_copies_end ends a group, kg_copies_wait<N> waits for all but the last N. */
 static __device__ inline void kg_copy_later(void *to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
@@ -131,8 +132,8 @@ template <int N> static __device__ inline void kg_copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
-/* x, of which the compiler knows nothing more: what is made of it is made where it is
- * needed, instead of being kept in registers through a loop. */
+/* x, hidden from the optimizer: values derived from it are recomputed where needed
+ * instead of being kept in registers through a loop. */
 static __device__ inline int64_t kg_anew(int64_t x)
 {
     asm volatile("" : "+l"(x));
@@ -151,7 +152,7 @@ static __device__ inline float kg_of_half(uint16_t h)
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
     return f;
 }
-/* Two rounded to bf16, the first in the lower half. */
+/* Two floats rounded to bf16, the first in the lower half. */
 static __device__ inline uint32_t kg_pair(float first, float second)
 {
     uint32_t d;
@@ -160,20 +161,19 @@ static __device__ inline uint32_t kg_pair(float first, float second)
     return d;
 }
 
-/* Tests fill operands and read results in place: memory that the host shares, and an
- * operation that returns is done. */
+/* Tests access operands in place: memory is shared with the host, and an operation is
+ * complete when it returns. */
 extern bool kg_dev_shown;
 
-/* All that is launched and copied stands in one stream, which a record is made of, but
- * for what one thread fetches beside it. Other threads wait while one is made
- * (library.cu). */
+/* All launches and copies use one stream, from which records are made, except fetches of
+ * another thread. Other threads wait while a record is made (library.cu). */
 extern cudaStream_t kg_dev_stream, kg_dev_beside;
 extern cudaEvent_t kg_dev_launched;
 enum { KG_DEV_MARKS = 8 };
 extern cudaEvent_t kg_dev_marks[KG_DEV_MARKS];
 extern bool kg_dev_recording;
-/* Which device a call is for is a matter of each thread: from here on the chosen one. It
- * is asked before whatever may be a thread's first call; locking asks, too. */
+/* Selects the chosen device for the calling thread, as CUDA requires. Must be called
+ * before a thread's first CUDA call; kg_dev_lock does it too. */
 void kg_dev_come(void);
 static inline cudaStream_t kg_dev_stream_here(void)
 {
@@ -183,33 +183,33 @@ static inline cudaStream_t kg_dev_stream_here(void)
 void kg_dev_lock(void);
 void kg_dev_unlock(void);
 
-/* What is launched from begin to end is recorded and computes nothing.
- * returns owned record; NULL: it could not be recorded */
+/* Launches between begin and end are recorded and not executed.
+ * returns owned record; NULL: recording failed */
 void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
-/* f(arg), which launches by a library; a record has what it launches. */
+/* f(arg), which launches through a library; a record includes these launches. */
 static inline int kg_dev_call(int (*f)(void *), void *arg, size_t bytes)
 {
     (void)bytes;
     return f(arg);
 }
 
-/* Of the device that was chosen (library.cu). */
+/* Traits of the chosen device (library.cu). */
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);
 
-/* Of all copies but those within the device; memory.cu has it. */
+/* Counts all copies except those within the device; defined in memory.cu. */
 extern "C" struct kg_traffic kg_dev_traffic;
 
 static inline kg_status kg_dev_failed(cudaError_t e, const char *op, struct kg_err *err)
 {
-    return kg_fail(err, KG_EDEVICE,
-                   "%s: %s (found here; kernels launched before run beside the host, and "
-                   "one of them may be its cause)",
-                   op, cudaGetErrorString(e));
+    return kg_fail(
+        err, KG_EDEVICE,
+        "%s: %s (detected here; an earlier asynchronous kernel may be the cause)", op,
+        cudaGetErrorString(e));
 }
-/* An allocation also fails of what went wrong before it: then memory is not missing. */
+/* An allocation also reports earlier errors; then it is not out of memory. */
 static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t bytes,
                                    const char *what, struct kg_err *err)
 {
@@ -222,7 +222,7 @@ static inline void *kg_dev_refused(cudaError_t e, const char *memory, uint64_t b
     return NULL;
 }
 
-/* Errors of these come from kg_dev_done, but for alloc's and pin's. */
+/* kg_dev_done reports errors of these, except those of alloc and pin. */
 static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err *err)
 {
     const uint64_t some = bytes > 0 ? bytes : 1;
@@ -233,7 +233,7 @@ static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err
     e = kg_dev_shown ? cudaMallocManaged(&p, some) : cudaMalloc(&p, some);
     return e == cudaSuccess ? p : kg_dev_refused(e, "device memory", bytes, what, err);
 }
-/* What stands in it is nobody's: tests make it no number. */
+/* Marks memory as undefined: tests fill it with NaN. */
 static inline void kg_dev_spoil(void *memory, uint64_t bytes)
 {
     (void)memory, (void)bytes;
@@ -256,7 +256,7 @@ static inline kg_status kg_dev_memory(uint64_t *total, uint64_t *free, struct kg
                ? KG_OK
                : kg_fail(err, KG_EDEVICE, "memory: %s", cudaGetErrorString(e));
 }
-/* Until what was launched into the stream, by any thread, is done. */
+/* Waits for all launches into the stream, by any thread. */
 static inline void kg_dev_settle(cudaStream_t stream)
 {
     kg_traffic_count_wait(&kg_dev_traffic);
@@ -272,7 +272,7 @@ static inline void kg_dev_get_later(void *to, const void *from, uint64_t bytes)
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
     (void)cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, KG_DEV_STREAM);
 }
-/* Where the stream stands: an event, which is a later mark's when it is taken again. */
+/* Records the position of the stream: an event, reused for later marks. */
 static inline void kg_dev_mark(uint64_t mark)
 {
     (void)cudaEventRecord(kg_dev_marks[mark % KG_DEV_MARKS], KG_DEV_STREAM);
@@ -283,8 +283,8 @@ static inline void kg_dev_wait(uint64_t mark)
     kg_dev_come();
     (void)cudaEventSynchronize(kg_dev_marks[mark % KG_DEV_MARKS]);
 }
-/* An event that was not reached is no error of the operation that comes next; one that
- * failed is. */
+/* A query of an unreached event leaves no error for the next operation; a failed one
+ * does. */
 static inline bool kg_dev_reached(uint64_t mark)
 {
     cudaError_t e;
@@ -325,7 +325,7 @@ static inline void kg_dev_unpin(void *memory)
     (void)cudaFreeHost(memory);
     kg_dev_unlock();
 }
-/* By a stream of its own, behind what stands in the other one by now. */
+/* On its own stream, ordered after the current work of the other one. */
 static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
@@ -344,7 +344,7 @@ static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
     (void)cudaMemsetAsync(to, 0, bytes, KG_DEV_STREAM);
 }
-/* Around the call of a library whose kernels read and write what begins there. */
+/* Around a call of a library whose kernels access memory that begins there. */
 static inline void kg_dev_lend(const void *const *memory, size_t n)
 {
     (void)memory, (void)n;
@@ -353,7 +353,7 @@ static inline void kg_dev_take_back(const void *const *memory, size_t n)
 {
     (void)memory, (void)n;
 }
-/* When all that was launched is done. */
+/* The time when all launches are done. */
 static inline double kg_dev_seconds(void)
 {
     struct timespec t;

@@ -1,9 +1,9 @@
-/* Eight neighbours of a row at a time: sixteen bytes of bf16 move as one, so that what is
- * read and written once, element by element, comes as fast as memory gives it.
+/* Eight adjacent elements of a row at a time: sixteen bytes of bf16 move as one, so
+ * elementwise kernels run at memory speed.
  *
- * A thread has elements [c, c+8) of a row, a block those of KG_ROW_THREADS such. Where
- * rows do not begin at multiples of sixteen bytes, or end elsewhere, they move one by
- * one; the values are the same.
+ * A thread has elements [c, c+8) of a row, and a block those of KG_ROW_THREADS threads.
+ * If rows do not begin or end at multiples of sixteen bytes, elements move one by one;
+ * the values are the same.
  */
 #ifndef KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
 #define KG_TENSOR_CUDA_EIGHTS_INTERNAL_H
@@ -38,13 +38,13 @@ static inline dim3 kg_cuda_eights_grid(int64_t rows, int64_t cols)
 {
     return kg_grid(rows, kg_cuda_pieces(cols, KG_EIGHT * KG_ROW_THREADS));
 }
-/* Of this thread: where its elements begin, beyond the row's end maybe. */
+/* The first element of this thread, which may be beyond the row's end. */
 static __device__ inline int64_t kg_cuda_eights_first(void)
 {
     return ((int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x) * KG_EIGHT;
 }
 
-/* 0 beyond the row's end.   together: kg_cuda_by_eights */
+/* Elements beyond the row's end are 0. together: kg_cuda_by_eights */
 static __device__ inline struct kg_cuda_eights
 kg_cuda_load_eights(const struct kg_mat &m, int64_t r, int64_t c, bool together)
 {

@@ -1,10 +1,10 @@
-/* Which tile of a product of experts a block has.
+/* Assigns tiles of the experts' products to blocks.
  *
- * How many rows an expert has stands on the device alone, so a grid is as large as it may
- * have to be, and depends on the rows of all experts together: of NT and NN, expert e has
- * the tiles from first[e] / H + e on, H rows each, of its own first row on. As floor((f +
- * n) / H) - floor(f / H) + 1 >= ceil(n / H), they are enough for its n rows; what is left
- * over ends at once. Of TN every expert has the tiles of a whole c.
+ * Only the device knows the number of rows per expert, so the grid has the maximum size,
+ * which depends on the total number of rows. For NT and NN, expert e has the tiles from
+ * first[e] / H + e on, with H rows each, starting at its first row. Since floor((f + n) /
+ * H) - floor(f / H) + 1 >= ceil(n / H), these suffice for its n rows; surplus tiles end
+ * at once. For TN every expert has the tiles of a whole c.
  */
 #ifndef KG_TENSOR_CUDA_GROUPS_INTERNAL_H
 #define KG_TENSOR_CUDA_GROUPS_INTERNAL_H
@@ -12,8 +12,7 @@
 #include "tensor/cuda/cuda_internal.h"
 
 /* The operands of one expert, and the first row of c that a block computes; below 0:
- * there is nothing for it. In shared memory, as those of a product are in the constants:
- * registers are few. */
+ * none. In shared memory, to save registers (a plain product's are constants). */
 struct alignas(16) kg_cuda_share {
     struct kg_mat c, a, b;
     int64_t row;
@@ -36,7 +35,7 @@ static __device__ inline void kg_cuda_rows_of(struct kg_mat *m, int64_t first, i
     m->rows = n;
 }
 
-/* The expert whose tile i is, the last that begins at or before it; whole warps ask. */
+/* The expert of tile i: the last one that begins at or before it; for whole warps. */
 static __device__ inline int32_t kg_cuda_owner(const struct kg_groups &g, int height,
                                                int64_t i)
 {
@@ -50,9 +49,9 @@ static __device__ inline int32_t kg_cuda_owner(const struct kg_groups &g, int he
     return before - 1;
 }
 
-/* *to, shared: what block blockIdx.x of a product with tiles of `height` rows has. All of
- * its threads ask.
- * add: c is added to, so that a sum of no tokens leaves it as it is */
+/* *to, shared: the part of block blockIdx.x in a product with tiles of `height` rows. All
+ * threads must call it.
+ * add: c is accumulated, so an expert without tokens is skipped */
 template <bool TN>
 static __device__ inline void
 kg_cuda_share_out(struct kg_cuda_share *to, struct kg_mat c, struct kg_mat a,

@@ -1,7 +1,7 @@
-/* What the two directions of the vocabulary head share: the host's arrays on their way to
- * the device, logits of some columns, sets of ids as bits.
+/* Shared by forward and backward of the vocabulary head: copying host arrays to the
+ * device, logits of some columns, sets of ids as bits.
  *
- * Both are cpu/head*.c in its tiles and its orders, which explains them, and return its
+ * Both follow cpu/head*.c, which explains them, with its tiles and orders, and return its
  * bits.
  */
 #ifndef KG_TENSOR_CUDA_HEAD_INTERNAL_H
@@ -14,22 +14,22 @@
 #define KG_DRAW static __host__ __device__ inline
 #include "tensor/draw_inline.h"
 
-/* ---- arrays in one piece of memory ---- */
-/* Laid out twice alike, over the host's memory and the device's, they go up or come down
- * as one copy; over NULL the piece is only measured. */
+/* ---- several arrays in one buffer ---- */
+/* The same layout over host and device memory allows a single copy in either direction;
+ * over NULL it only measures. */
 struct kg_cuda_piece {
     char *base;
     uint64_t used;
 };
-/* *at <- room for n, NULL for none */
+/* *at <- space for n, or NULL when measuring */
 template <typename T>
 static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
 {
     *at = n > 0 ? (T *)((uintptr_t)p->base + p->used) : NULL;
     p->used += ((uint64_t)n * sizeof(T) + 255) / 256 * 256;
 }
-/* to[i] <- from[row[i]], `each` of them; row NULL: all in order. Nothing where nothing is
- * wanted or there. */
+/* to[i] <- from[row[i]], `each` elements per row; row NULL: all in order. Does nothing if
+ * to or from is NULL. */
 template <typename T>
 static inline void kg_cuda_fill(T *to, const T *from, const int32_t *row, int64_t n,
                                 int64_t each)
@@ -38,12 +38,12 @@ static inline void kg_cuda_fill(T *to, const T *from, const int32_t *row, int64_
         memcpy(to + i * each, from + (row ? row[i] : i) * each, (size_t)each * sizeof(T));
 }
 
-/* ---- what is asked of rows ---- */
-/* A set's bytes within `packed`. */
+/* ---- inputs per row ---- */
+/* Location of a set's bytes in `packed`. */
 struct kg_cuda_set {
     int64_t at;
     uint32_t bytes;
-    int32_t n; /* 0: of all ids */
+    int32_t n; /* 0: all ids */
 };
 struct kg_cuda_asked {
     float *inv_temp;          /* (n), NULL for 1 */
@@ -53,7 +53,8 @@ struct kg_cuda_asked {
     struct kg_cuda_set *sets; /* (n) or NULL */
     uint8_t *packed;
 };
-/* What h has of n rows, row[i] or all: its sets, and all else. */
+/* Places and fills the inputs in h of n rows (row[i], or all): the sets, and everything
+ * else. */
 void kg_cuda_sets_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
                         const struct kg_head *h, const int32_t *row, int64_t n);
 void kg_cuda_sets_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
@@ -63,14 +64,14 @@ void kg_cuda_asked_place(struct kg_cuda_asked *a, struct kg_cuda_piece *p,
 void kg_cuda_asked_fill(const struct kg_cuda_asked *a, const struct kg_head *h,
                         const int32_t *row, int64_t n);
 
-/* What a backward reads of the forward's results, of n rows; NULL where nobody asked. */
+/* Results of the forward for the backward, n rows; NULL: not computed. */
 struct kg_cuda_found {
     double *lse;
     double *kl_reverse;
     double *anchor_lse;
     float *entropy;
 };
-/* In h's `kept`: room for all of it, whatever is asked. */
+/* The contents of h's `kept`: space for all, whether computed or not. */
 struct kg_cuda_kept {
     struct kg_cuda_asked asked; /* without sets */
     struct kg_cuda_found found;
@@ -78,17 +79,17 @@ struct kg_cuda_kept {
 void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
 
 /* ---- on the device ---- */
-/* Tiles of a strip: the backward's, and where products have the bits of their shape those
- * of the forward too, so that a logit is made by one shape of product whatever else there
- * is room for. */
+/* Tiles per strip in the backward. If the bits of products depend on their shape, also in
+ * the forward, so that every logit is computed with one shape, independent
+ * of free memory. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
-/* z <- hidden . weight, whose first column is that of a strip of `strip` columns */
+/* z <- hidden . weight, for columns from the start of a strip of `strip` columns */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err);
-/* What is left to be done, by the kernel that reads them: z <- cap(z) inv_temp */
+/* The rest of the computation, done by the kernel that reads z: z <- cap(z) inv_temp */
 struct kg_cuda_scale {
     float softcap;         /* 0: none */
-    const float *inv_temp; /* (rows) of the device, or NULL for 1 */
+    const float *inv_temp; /* (rows) on the device, or NULL for 1 */
 };
 static __device__ inline float kg_cuda_inv_temp(struct kg_cuda_scale by, int64_t row)
 {
@@ -99,28 +100,27 @@ static __device__ inline float kg_cuda_scaled(float x, float softcap, float inv_
     return (softcap > 0.0f ? kg_cuda_softcap(x, softcap) : x) * inv_temp;
 }
 
-/* 32-bit words of a row's bits. */
+/* 32-bit words per row. */
 static inline int64_t kg_cuda_set_words(int64_t vocab) { return (vocab + 31) / 32; }
-/* bits (rows, words) <- those of the ids in sets[0..rows) */
+/* bits (rows, words) <- the ids in sets[0..rows) */
 void kg_cuda_open_sets(uint32_t *bits, const struct kg_cuda_set *sets,
                        const uint8_t *packed, int64_t rows, int64_t vocab);
 
 /* ---- drawing, draw.cu ---- */
-/* Of all rows, but for the room, which is for those at a time. */
+/* For all rows, except scratch, which is for the rows of one pass. */
 struct kg_cuda_drawing {
     const struct kg_draw *how; /* (n) */
     struct kg_drawn *drawn;    /* (n) */
     uint32_t *kept;            /* (n, words) or NULL */
     int64_t words;
-    struct kg_draw_candidate
-        *candidates; /* (rows, V), as the next; NULL: none truncates */
+    struct kg_draw_candidate *candidates; /* (rows, V), as the next; or NULL */
     double *weights;
 };
-/* Tokens of rows [first, first + z.rows), of which z has the logits. */
+/* Draws tokens for rows [first, first + z.rows), whose logits are in z. */
 void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
                        const double *lse, int64_t first);
 
-/* p - q from the larger of them and d = log p - log q, see cpu/head_internal.h */
+/* p - q from the larger of both and d = log p - log q, see cpu/head_internal.h */
 static __device__ inline float kg_cuda_p_minus_q(float larger, float d)
 {
     const float minus = 0.0f - d, below = d < minus ? d : minus;

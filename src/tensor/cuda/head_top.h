@@ -1,8 +1,8 @@
-/* The k largest of a row, for head.cu: lists that warps keep in order.
+/* The k largest of a row, for head.cu: sorted lists per warp.
  *
- * The order is total (larger z, then smaller id), so neither how the vocabulary was cut
- * nor in which order lists were merged shows. A warp compares 32 logits with the worst
- * of its list at a time; nearly none gets further.
+ * The order is total (larger z, then smaller id), so the result depends neither on how
+ * the vocabulary was divided nor on the order of merging. A warp compares 32 logits with
+ * the worst of its list at a time; almost none are inserted.
  */
 #ifndef KG_TENSOR_CUDA_HEAD_TOP_H
 #define KG_TENSOR_CUDA_HEAD_TOP_H
@@ -14,7 +14,7 @@ struct kg_cuda_top {
     int32_t id;
 };
 
-/* A warp's: `count` in use, largest first. */
+/* List of a warp: `count` used, largest first. */
 struct kg_cuda_top_list {
     struct kg_cuda_top *at; /* (k) */
     int32_t count;
@@ -26,15 +26,15 @@ static __device__ inline bool kg_cuda_better(struct kg_cuda_top a, struct kg_cud
     return a.z > b.z || (a.z == b.z && a.id < b.id);
 }
 
-/* Whether x belongs into the list; NaN never does. */
+/* Whether x should be inserted; never for NaN. */
 static __device__ inline bool kg_cuda_top_wants(const struct kg_cuda_top_list *l,
                                                 struct kg_cuda_top x)
 {
     return x.z == x.z && (l->count < l->k || kg_cuda_better(x, l->at[l->count - 1]));
 }
 
-/* x, which is wanted, takes its place; what is worse moves back by one, 32 at a time from
- * the end. By all lanes alike. */
+/* Inserts x, which is wanted, and shifts worse entries by one, 32 at a time from the end.
+ * For all lanes together. */
 static __device__ inline void kg_cuda_top_insert(struct kg_cuda_top_list *l,
                                                  struct kg_cuda_top x)
 {
@@ -81,7 +81,7 @@ static __device__ inline void kg_cuda_top_offer(struct kg_cuda_top_list *l,
     }
 }
 
-/* What is wanted of another list. */
+/* Inserts all wanted entries of another list. */
 static __device__ inline void kg_cuda_top_merge(struct kg_cuda_top_list *l,
                                                 const struct kg_cuda_top *other,
                                                 int32_t count)

@@ -251,8 +251,8 @@ static kg_status check_kernels(int device, struct kg_err *err)
     KG_TRY(describe_device(text, sizeof text, device, err));
     if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction)
         return kg_fail(err, KG_EDEVICE,
-                       "%s: no kernels for this architecture: built are those for %s",
-                       text, KG_CUDA_ARCHITECTURES);
+                       "%s: no kernels for this architecture; the build has %s", text,
+                       KG_CUDA_ARCHITECTURES);
     return kg_fail(err, KG_EDEVICE, "%s: %s", text, cudaGetErrorString(e));
 }
 
@@ -285,8 +285,8 @@ static kg_status open(const struct kg_backend **be, const struct kg_cuda_host *h
 
     if (chosen >= 0 && chosen != device)
         return kg_fail(err, KG_ECONFLICT,
-                       "cuda:%d: expected cuda:%d, on which this process computes",
-                       device, chosen);
+                       "cuda:%d: expected cuda:%d, the device of this process", device,
+                       chosen);
     KG_TRY(count_devices(&n, err));
     if (device >= n)
         return kg_fail(err, KG_EDEVICE, "cuda:%d: expected a device from 0 to %d", device,

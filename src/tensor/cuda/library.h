@@ -1,8 +1,9 @@
-/* Between kedge and libkedge_cuda.so, which is built where nvcc is and opened when a GPU
- * is asked for (tensor/device.h): so kedge starts and computes where no CUDA is.
+/* The interface between kedge and libkedge_cuda.so. The library is built if there is
+ * nvcc, and loaded when a GPU is requested (tensor/device.h), so kedge starts and
+ * computes without CUDA.
  *
- * One name leaves the library: kg_backend_cuda_about, data that is read before any of its
- * code, which it points to, is trusted.
+ * The library exports one name: kg_backend_cuda_about, data that is checked before any of
+ * the library's code is called.
  */
 #ifndef KG_TENSOR_CUDA_LIBRARY_H
 #define KG_TENSOR_CUDA_LIBRARY_H
@@ -10,13 +11,13 @@
 #include "tensor/backend.h"
 #include "tensor/device.h"
 
-/* One more whenever a struct that passes between the two changes, or what an operation
- * may be asked for: those of tensor/backend.h, and those below. */
+/* Increase it whenever a struct passed between the two changes, or the contract of an
+ * operation: those of tensor/backend.h, and those below. */
 enum { KG_CUDA_INTERFACE = 16 };
 
-/* Who makes products of bf16; those of fp32 are always exact. */
+/* Implementations of bf16 products; fp32 products are always exact. */
 enum kg_cuda_products {
-    KG_CUDA_EXACT,  /* product.cu: the CPU's bits */
+    KG_CUDA_EXACT,  /* product.cu: same bits as the CPU */
     KG_CUDA_OWN,    /* product_mma.cu */
     KG_CUDA_CUBLAS, /* product_blas.cu */
 };
@@ -24,9 +25,9 @@ enum kg_cuda_products {
 struct kg_cuda_opts {
     int device; /* its number */
     enum kg_cuda_products products;
-    const char *libraries; /* the folder of cuBLASLt; NULL: it is looked for */
-    bool unpinned; /* by its fastest plan for each shape, whatever bits: to measure */
-    bool shown;    /* the host may touch the device's memory: for tests */
+    const char *libraries; /* folder of cuBLASLt; NULL: search */
+    bool unpinned;         /* use the fastest plan per shape, with any bits: to measure */
+    bool shown;            /* the host may touch the device's memory: for tests */
 };
 
 /* Finds "cublas", "own" or "exact".   errors: NOTFOUND (valid names listed) */
@@ -39,23 +40,21 @@ struct kg_cuda_host {
     void (*free)(void *block);
 };
 
-/* What a library says of itself. */
+/* Description of the library. */
 struct kg_cuda_about {
     int32_t interface;
-    uint32_t table_bytes;      /* of struct kg_backend: a slot more shows by itself */
-    const char *version;       /* of the kedge that it belongs to */
+    uint32_t table_bytes;      /* size of struct kg_backend, which detects added slots */
+    const char *version;       /* version of kedge it was built with */
     const char *architectures; /* "sm_80 sm_90a compute_80" */
-    /* text <- driver, devices and where cuBLASLt is, in one line; asks the driver, takes
-     * nothing of a device
-     * errors: EDEVICE (no driver, one too old, no device) */
+    /* text <- driver, devices and place of cuBLASLt, in one line; queries the driver only
+     * errors: EDEVICE (no driver, too old a driver, no device) */
     kg_status (*devices)(char *text, size_t bytes, struct kg_err *err);
-    /* The backend on a device, the process's one from here on.   *be, host: of static
-     * life
-     * errors: EDEVICE, ECONFLICT (the process computes on another device), those of
-     * kg_blas_open (cuda/blas.h) */
+    /* Opens the backend on a device, for the rest of the process. *be, host: static
+     * errors: EDEVICE, ECONFLICT (the process uses another device), those of kg_blas_open
+     * (cuda/blas.h) */
     kg_status (*open)(const struct kg_backend **be, const struct kg_cuda_host *host,
                       const struct kg_cuda_opts *opts, struct kg_err *err);
-    /* the devices that there are; takes nothing of one
+    /* lists the devices, without using them
      * errors: as devices */
     kg_status (*list)(struct kg_device_list *list, struct kg_err *err);
 };

@@ -1,8 +1,8 @@
-/* What of cuBLASLt is called, declared here: kedge is built without its headers and
- * finds the library when it runs (blas.h). Where NVIDIA's header is, the compiler
- * compares.
+/* Declarations of the cuBLASLt calls in use. kedge is built without its headers and loads
+ * the library at run time (blas.h). If NVIDIA's header is present, the compiler compares
+ * both.
  *
- * Handles are opaque pointers; descriptions are made and destroyed by the library.
+ * Handles are opaque pointers; descriptions are created and destroyed by the library.
  * source: cublasLt.h of CUDA 13
  */
 #ifndef KG_TENSOR_CUDA_LT_H
@@ -20,14 +20,15 @@ enum {
 enum { KG_LT_F32 = 0, KG_LT_BF16 = 14, KG_LT_COMPUTE_F32 = 68, KG_LT_TRANSPOSED = 1 };
 enum kg_lt_desc_attribute { KG_LT_DESC_TRANSPOSE_A = 3, KG_LT_DESC_TRANSPOSE_B = 4 };
 enum kg_lt_preference {
-    KG_LT_PREF_WORKSPACE = 1,  /* bytes at most, uint64_t */
-    KG_LT_PREF_REDUCTIONS = 3, /* mask of ways to add split sums, uint32_t; 0: none */
-    KG_LT_PREF_ALIGNMENT = 5,  /* of A, B, C and D one after the other, uint32_t */
+    KG_LT_PREF_WORKSPACE = 1, /* bytes at most, uint64_t */
+    KG_LT_PREF_REDUCTIONS =
+        3, /* mask of allowed reductions of split sums, uint32_t; 0: none */
+    KG_LT_PREF_ALIGNMENT = 5, /* of A, B, C and D consecutively, uint32_t */
 };
-enum { KG_LT_REDUCTIONS = 7 }; /* all ways */
+enum { KG_LT_REDUCTIONS = 7 }; /* all */
 enum kg_lt_config { KG_LT_CONFIG_SPLIT = 2, KG_LT_CONFIG_REDUCTION = 3 };
 
-/* How a product is made: plain data of the library's. */
+/* An algorithm for a product: plain data of the library. */
 struct kg_lt_plan {
     uint64_t data[8];
 };
@@ -39,7 +40,7 @@ struct kg_lt_offer {
     int reserved[4];
 };
 
-/* Matrices lie column by column: rows, cols, and elements from a column to the next.
+/* Matrices are column-major: rows, cols, and elements from one column to the next.
  *   d = alpha op(a) op(b) + beta c */
 struct kg_lt_calls {
     size_t (*version)(void); /* 130100 is 13.1.0 */

@@ -517,7 +517,8 @@ static kg_status run_tokens(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                              err);
 
         if (status == KG_EUNSUPPORTED && k == KG_PRODUCT_CHUNK)
-            return refuse(p, "the plan for sums over tokens makes no 1024", err);
+            return refuse(
+                p, "the plan for sums over tokens does not support 1024 of them", err);
         if (status == KG_EUNSUPPORTED)
             kg_cuda_product_mma(c, ak, bk, KG_MATMUL_TN, add);
         else
