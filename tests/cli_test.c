@@ -214,8 +214,7 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
     expect_refusal(2, kedge("", "score --model x --entropy=1"), "takes no value");
     expect_refusal(2, kedge("", "search query --port 1 x.db hi"), "serve alone");
     expect_refusal(2, kedge("", "eval compare --temperature 1 x y"), "not act with com");
-    expect_refusal(1, kedge("", "search bench http://h/x q --k1 1"),
-                   "which has its own s");
+    expect_refusal(1, kedge("", "search bench http://h/x q --k1 1"), "has its own s");
     expect_refusal(1, kedge("", "search bench x.db q --clients 2"), "only with a server");
     expect_refusal(2, kedge("", "generate --model x --top-p 1.5 hi"),
                    "from 1e-06 to 1, found '1.5'");

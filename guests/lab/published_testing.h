@@ -49,8 +49,8 @@ static struct kg_str published_page; /* what all texts point into */
 
 /* ---- reading ---- */
 
-/* A cell's text in its place, without backticks around it: \| \* \< are the bytes, \n a line break,
- * "(empty)" the empty text and nothing NULL. */
+/* A cell's text in its place, without backticks around it: \| \* \< are the bytes, \n a
+ * line break, "(empty)" the empty text and nothing NULL. */
 static const char *published_text(char *cell)
 {
     char *to = cell, *end = cell + strlen(cell);
@@ -69,7 +69,7 @@ static const char *published_text(char *cell)
         return "";
     to = cell;
     for (const char *from = cell; *from; from++) {
-        const bool escaped = *from == '\\' && from[1] && strchr("|*<n", from[1]);
+        const bool escaped = *from == '\\' && from[1] && kg_char_in("|*<n", from[1]);
 
         from += escaped;
         *to++ = escaped && *from == 'n' ? '\n' : *from;

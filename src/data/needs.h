@@ -24,8 +24,8 @@ struct kg_needs_in {
     const void *user;
 };
 
-/* The clauses of a text one after the other: the next that does not hold, NULL for none.
- * *from: the text; then what is behind the clause */
+/* Returns the next clause of a text that does not hold, NULL at the end.
+ * *from: the text; then the rest of it */
 const char *kg_needs_next(const char **from, const struct kg_needs_in *in);
 /* A clause for the user: "sft.steps above 0 or sft.epochs above 0". */
 void kg_needs_say(char *text, size_t bytes, const char *clause);

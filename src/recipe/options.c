@@ -359,7 +359,7 @@ static const struct kg_opt_row rows[] = {
     {KEY(train.share_prefix), "true", 0, 0, NULL,
      "compute what answers of a micro-batch begin with in common, their prompt, once "
      "(docs/exactness.md)",
-     false},
+     false, "train.router_aux=0"},
     {"train.old_logp", AT(train.recompute), "sampled", 0, 0, "sampled|recompute",
      "log-probs that the ratio refers to", false},
     {KEY(train.router_aux), "0", 0, 1e6, NULL,

@@ -1,9 +1,9 @@
-/* How a token is drawn: the keys, said once for whoever mounts them.
+/* The sampling keys, declared once.
  *
- * A recipe has them under rollout. and eval., a suite in every set, generate, chat and
- * eval as flags, the server in its requests; each mounts this list, so that a key has one
- * range, one default and one meaning everywhere, and a new one is a field, a line here
- * and what draws by it.
+ * Recipes mount this list under rollout. and eval., suites in every set, generate, chat
+ * and eval as flags, and the server in its requests. A key therefore has one range, one
+ * default and one meaning everywhere. A new key is a field, a line here, and the code
+ * that draws by it.
  */
 #ifndef KG_ROLLOUT_SAMPLING_H
 #define KG_ROLLOUT_SAMPLING_H

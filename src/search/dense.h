@@ -65,8 +65,8 @@ void kg_seeker_close(struct kg_seeker *k) KG_GUEST; /* NULL allowed */
 /* One pass for n <= KG_DENSE_QUERIES queries that are asked next, in this order. */
 kg_status kg_seeker_ahead(struct kg_seeker *k, const struct kg_text *queries, size_t n,
                           size_t depth, struct kg_err *err) KG_GUEST;
-/* The `depth` best passages; from the pass made ahead if this is its next query, else by a pass
- * of its own.   *found: borrowed until the next call */
+/* The `depth` best passages; from the pass made ahead if this is its next query, else by
+ * a pass of its own.   *found: borrowed until the next call */
 kg_status kg_seeker_find(struct kg_ranking *found, struct kg_seeker *k,
                          const struct kg_text *query, size_t depth,
                          struct kg_err *err) KG_GUEST;

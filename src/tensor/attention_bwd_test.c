@@ -1,5 +1,5 @@
-/* Attention backward: against a plain double reference and finite differences, and bit for
- * bit against itself on other instruction sets, threads and cuts of a sequence.
+/* Attention backward: against a plain double reference and finite differences, and bit
+ * for bit against itself on other instruction sets, threads and cuts of a sequence.
  */
 #include "tensor/attention_testing.h"
 
