@@ -166,7 +166,7 @@ static void report_writes_a_page_of_runs(void **state)
     expect(0, kedge("", "report %s/plots -o /dev/stdout", work));
     assert_non_null(strstr(out.data, "</html>"));
     expect(0, kedge("", "report --metrics"));
-    assert_non_null(strstr(out.data, "| rl | `kl/value` | KL term a token"));
+    assert_non_null(strstr(out.data, "| rl | `kl/value` | KL term per token"));
 }
 
 /* ---- the command line ---- */
@@ -212,14 +212,14 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
     expect_refusal(2, kedge("", "score --model x --temperature warm"),
                    "expected a number from");
     expect_refusal(2, kedge("", "score --model x --entropy=1"), "takes no value");
-    expect_refusal(2, kedge("", "search query --port 1 x.db hi"), "serve alone");
+    expect_refusal(2, kedge("", "search query --port 1 x.db hi"), "acts only with serve");
     expect_refusal(2, kedge("", "eval compare --temperature 1 x y"), "not act with com");
     expect_refusal(1, kedge("", "search bench http://h/x q --k1 1"), "has its own s");
     expect_refusal(1, kedge("", "search bench x.db q --clients 2"), "only with a server");
     expect_refusal(2, kedge("", "generate --model x --top-p 1.5 hi"),
-                   "from 1e-06 to 1, found '1.5'");
+                   "from 1e-09 to 1, found '1.5'");
     expect_refusal(2, kedge("", "generate --model x --top-p 0 hi"),
-                   "from 1e-06 to 1, found '0'");
+                   "from 1e-09 to 1, found '0'");
     expect_refusal(2, kedge("", "generate --model x --n 0 hi"),
                    "--n: expected an integer");
     expect_refusal(2, kedge("", "generate --model ./x"),

@@ -279,10 +279,9 @@ static void replay_without_effect_is_refused(void **state)
 {
     (void)state;
     take_model("qwen3_moe");
-    expect_refused(
-        "model.path=" ROOT "/model" REPLAY,
-        "rollout.router_replay: acts only with a trainer that may differ from the "
-        "sampler");
+    expect_refused("model.path=" ROOT "/model" REPLAY,
+                   "rollout.router_replay: acts only with rollout.lag above 0 or "
+                   "rollout.dtype other than same");
     expect_refused("model.path=" DIGITS " rollout.lag=1" REPLAY,
                    "rollout.router_replay: expected a model with experts, found "
                    "model_type llama");

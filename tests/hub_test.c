@@ -293,7 +293,7 @@ static void a_pull_that_was_stopped_goes_on(void **state)
     status = end_pull(begin_pull(), SIGINT);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT);
     read_back(&said, "err");
-    has(&said, "the same pull goes on there");
+    has(&said, "the same pull continues there");
     serve_digits();
     status = end_pull(begin_pull(), SIGKILL);
     assert_true(WIFSIGNALED(status));

@@ -552,7 +552,7 @@ static kg_status go_on(struct fetch *f, struct flight *x, const struct kg_http_a
         return kg_fail(err, KG_EIO,
                        "%s: expected bytes %" PRIu64 " to %" PRIu64
                        ", found the answer cut off at %" PRIu64
-                       "; the same pull goes on there",
+                       "; the same pull continues there",
                        path, x->asked, x->end - 1, x->at);
     return ask(f, x, err);
 }

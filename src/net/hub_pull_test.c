@@ -410,7 +410,7 @@ static void an_interrupted_pull_goes_on(void **state)
     (void)state;
     hub.cuts = 1000;
     hub.cut_after = 500; /* 50 cuts of a part, and it is given up */
-    refuses("org/tiny", KG_EIO, "the same pull goes on there");
+    refuses("org/tiny", KG_EIO, "the same pull continues there");
     nothing_is_there();
     hub.cuts = 0;
     pulls("org/tiny");

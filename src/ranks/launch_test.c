@@ -75,7 +75,7 @@ static void the_script_of_a_job_may_become_ranks_of_its_machine(void **state)
     assert_int_equal(r.n, 0);
     setenv("SLURM_JOB_NUM_NODES", "2", 1);
     assert_int_equal(kg_ranks_open(&r, 3, 1, &why), KG_EINVAL);
-    assert_non_null(strstr(why.message, "found one of 2 (SLURM_JOB_NUM_NODES)"));
+    assert_non_null(strstr(why.message, "found 2 (SLURM_JOB_NUM_NODES)"));
     setenv("SLURM_STEP_NUM_TASKS", "1", 1); /* srun -n 1 */
     NEED(kg_ranks_open(&r, 3, 1, err));
     NEED(kg_ranks_open(&r, 1, 1, err));

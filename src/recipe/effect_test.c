@@ -82,6 +82,7 @@ static const char *switch_off(const char *key)
         {"algo.gamma", "algo.surrogate=none"},
         {"kl.gradient", "kl.top_k=0"},
         {"algo.mask_truncated", "algo.surrogate=none"},
+        {"train.share_prefix", "train.router_aux=0.01"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -571,7 +571,7 @@ static void what_cannot_be_an_episode_is_refused(void **state)
     q.sampling = NULL;
     s.stops = many;
     s.n_stops = 15;
-    expect_refusal(&w, &s, &q, "stop strings: expected at most 16");
+    expect_refusal(&w, &s, &q, "expected at most 16 stop strings, found 15 and");
     s = sampling();
     script = (struct script){.waits = true, .never_delivers = true};
     expect_refusal(&w, &s, &requests[0], "none is pending");

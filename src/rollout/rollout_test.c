@@ -641,7 +641,7 @@ static void impossible_requests_are_refused_before_anything_runs(void **state)
     expect_refusal(&o, &requests[5], &s, "need a tokenizer");
     s = sampling();
     s.top_p = 2;
-    expect_refusal(&o, &requests[5], &s, "top-p");
+    expect_refusal(&o, &requests[5], &s, "top_p");
     s = sampling();
     s.stop_ids = bad;
     s.n_stop_ids = 3;

@@ -20,7 +20,7 @@
       "logits are divided by it; 0 takes the likeliest token", __VA_ARGS__)
 /* Their defaults are off. */
 #define KG_TRUNCATION_KEYS(X, ...)                                                       \
-    X(top_p, "top_p", "top-p", 0, "P", 1, 1e-6, 1, false,                                \
+    X(top_p, "top_p", "top-p", 0, "P", 1, 1e-9, 1, false,                                \
       "keep the likeliest ids up to this sum; 1: off", __VA_ARGS__),                     \
         X(top_k, "top_k", "top-k", 0, "K", 0, 0, INT_MAX, false,                         \
           "keep the K likeliest ids; 0: off", __VA_ARGS__),                              \

@@ -494,7 +494,7 @@ static void an_answer_without_room_is_an_error_in_the_metrics(void **state)
     must(kg_str_puts(&body, "]}", &err));
     text = post_n(body.data, body.len);
     assert_non_null(strstr(text, "HTTP/1.1 503"));
-    assert_non_null(strstr(text, "wait for their readers"));
+    assert_non_null(strstr(text, "unread responses take all the memory"));
     kg_str_release(&body);
     post_n("{\"queries\": [\"evan\"]}", 21);
     text = body_of(get("/metrics"));

@@ -299,7 +299,7 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
 
     (void)state;
     expect_refusal(no_index, "search.where: expected an index file");
-    expect_refusal(idle_index, "search.where: expected none");
+    expect_refusal(idle_index, "search.where: acts only with episode.env search");
     expect_refusal(no_model, "search.model: expected the folder of the encoder for "
                              "search.kind hybrid, found none");
     expect_refusal(idle_model,
