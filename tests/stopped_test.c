@@ -40,7 +40,7 @@ static const struct {
     {"eval",
      "eval --model " DIGITS " --task digits --data " DIGITS "/train.jsonl --n 1024"
      " --problems 800 --max-tokens 8 --threads 1 --out " ROOT "/run",
-     ERR, "val: ", SIGTERM, 143, "the same command goes on"},
+     ERR, "val: ", SIGTERM, 143, "the same command continues"},
     {"eval",
      "eval --model " DIGITS " --task digits --data " DIGITS "/train.jsonl --n 1024"
      " --problems 800 --max-tokens 8 --threads 1",
