@@ -216,6 +216,7 @@ UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard s
                 $(wildcard $(GUESTS:%=guests/%/*_test.c) $(GUESTS:%=guests/%/*/*_test.c)))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
               $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh $(GUESTS:%=guests/%/*_test.sh)))
+$(foreach t,$(sort $(TREE_TESTS)),$(if $(word 2,$(filter $t,$(TREE_TESTS))),$(error two tests are $t: rename one)))
 
 tests: $(UNIT_TESTS) $(TREE_TESTS)       ## build the tests
 
