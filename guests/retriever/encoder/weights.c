@@ -81,8 +81,6 @@ struct job {
     unsigned char *next; /* free memory of the backend */
     float *rows;         /* owned; host, the tensor at hand in fp32 */
     void *staged;        /* owned; the backend's, what is packed */
-    uint64_t bytes;      /* of all so far */
-    int64_t widest;      /* elements of the largest tensor */
     uint32_t seed;       /* of numbers that are drawn */
 };
 typedef kg_status visit_fn(struct job *j, const struct tensor *t, const char *name,
@@ -129,11 +127,6 @@ static uint64_t tensor_bytes(const struct kg_backend *be,
     return (bytes + 63) / 64 * 64;
 }
 
-static uint64_t bytes_of(const struct job *j, const struct tensor *t)
-{
-    return tensor_bytes(j->e->backend, &j->e->config, t);
-}
-
 uint64_t kg_encoder_weights_bytes(const struct kg_backend *be,
                                   const struct kg_encoder_config *c)
 {
@@ -158,17 +151,6 @@ uint64_t kg_encoder_staged_bytes(const struct kg_encoder_config *c)
         widest = n > widest ? n : widest;
     }
     return (uint64_t)widest * sizeof(float);
-}
-
-static kg_status count(struct job *j, const struct tensor *t, const char *name,
-                       void *slot, struct kg_err *err)
-{
-    const int64_t n = size_of(&j->e->config, t->rows) * size_of(&j->e->config, t->cols);
-
-    (void)name, (void)slot, (void)err;
-    j->bytes += bytes_of(j, t);
-    j->widest = n > j->widest ? n : j->widest;
-    return KG_OK;
 }
 
 /* ---- reading ---- */
@@ -237,7 +219,7 @@ static kg_status put(struct job *j, const struct tensor *t, void *slot,
         else
             *(struct kg_vec *)slot = kg_vec((float *)(void *)j->next, cols);
     }
-    j->next += bytes_of(j, t);
+    j->next += tensor_bytes(j->e->backend, &j->e->config, t);
     return KG_OK;
 }
 
@@ -319,16 +301,17 @@ static uint64_t hash_of(const struct kg_st_set *set)
 static kg_status take_memory(struct job *j, struct kg_err *err)
 {
     struct kg_encoder *e = j->e;
-    const uint64_t staged = (uint64_t)j->widest * sizeof(float);
+    const uint64_t bytes = kg_encoder_weights_bytes(e->backend, &e->config),
+                   staged = kg_encoder_staged_bytes(&e->config);
 
-    e->memory = kg_buf_alloc(e->backend, j->bytes, "weights of the encoder", err);
+    e->memory = kg_buf_alloc(e->backend, bytes, "weights of the encoder", err);
     if (!e->memory)
         return err->code;
     j->next = e->memory;
     j->staged = kg_buf_alloc(e->backend, staged, "a tensor that is packed", err);
     if (!j->staged)
         return err->code;
-    j->rows = kg_mem_calloc((size_t)j->widest, sizeof *j->rows, "a tensor", err);
+    j->rows = kg_mem_calloc(staged, 1, "a tensor", err);
     return j->rows ? KG_OK : KG_ENOMEM;
 }
 
@@ -340,7 +323,6 @@ static kg_status fill_by(struct job *j, visit_fn *visit, struct kg_err *err)
     e->layers = kg_mem_calloc((size_t)e->config.layers, sizeof *e->layers, "layers", err);
     if (!e->layers)
         return KG_ENOMEM;
-    KG_TRY(walk(j, count, err));
     KG_TRY(take_memory(j, err));
     return walk(j, visit, err);
 }
