@@ -25,9 +25,17 @@ static void add(struct kg_memory *m, const char *what, struct kg_bytes b)
     m->sum.host += b.host;
 }
 
-static struct kg_bytes times(struct kg_bytes b, uint64_t n)
+/* In the memory of a device, or in the host's. */
+static struct kg_bytes in(bool there, uint64_t bytes)
 {
-    return (struct kg_bytes){n * b.there, n * b.host};
+    return there ? (struct kg_bytes){bytes, 0} : (struct kg_bytes){0, bytes};
+}
+
+/* Of what is held by turns. */
+static struct kg_bytes larger(struct kg_bytes a, struct kg_bytes b)
+{
+    return (struct kg_bytes){a.there > b.there ? a.there : b.there,
+                             a.host > b.host ? a.host : b.host};
 }
 
 static void add_model(struct kg_memory *m, const struct kg_model *model, bool trainable,
@@ -42,52 +50,31 @@ static void add_model(struct kg_memory *m, const struct kg_model *model, bool tr
     add(m, read, b.read);
 }
 
-static struct kg_bytes beside_master(const struct kg_model *m, uint64_t bytes)
+/* Master weights lie on the device; so does the state of their optimizer. */
+static bool master_is_there(const struct kg_model *m)
 {
-    bool on_host = kg_model_memory(m, true).master.host > 0;
-
-    return on_host ? (struct kg_bytes){0, bytes} : (struct kg_bytes){bytes, 0};
+    return kg_model_memory(m, true).master.host == 0;
 }
-
-/* An optimizer's state in the phase that has more; of a cut model that of the cut. */
-static uint64_t state_bytes(const struct kg_run *run)
-{
-    const struct kg_optim_opts warm = {.moments = run->in.rl_optim.moments};
-    int64_t n = run->state.model->cut.n;
-    uint64_t rl = kg_optim_state_bytes(&run->in.rl_optim, n);
-    uint64_t sft = kg_recipe_has_sft(&run->in.recipe) ? kg_optim_state_bytes(&warm, n)
-                                                      : 0;
-
-    return rl > sft ? rl : sft;
-}
-
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Of the model and of the anchor, by turns. */
 static struct kg_bytes refresh_bytes(const struct kg_run *run)
 {
     const bool nccl = run->in.recipe.ranks.nccl;
-    struct kg_bytes b = kg_model_refresh_bytes(run->state.model, nccl), other;
+    const struct kg_bytes b = kg_model_refresh_bytes(run->state.model, nccl);
 
-    if (!run->state.anchor)
-        return b;
-    other = kg_model_refresh_bytes(run->state.anchor, nccl);
-    return (struct kg_bytes){larger(b.there, other.there), larger(b.host, other.host)};
+    return run->state.anchor ? larger(b, kg_model_refresh_bytes(run->state.anchor, nccl))
+                             : b;
 }
 
 /* For what goes to other ranks: gradients and weights by turns. */
 static struct kg_bytes exchange_bytes(const struct kg_run *run)
 {
     const struct kg_model *m = run->state.model;
-    const bool direct = run->in.recipe.ranks.nccl;
-    uint64_t gradients = kg_lane_exchange_bytes(m->n_elements, m->backend,
-                                                run->in.recipe.train.lanes,
-                                                run->work.ranks->n, direct);
-    const struct kg_bytes weights = refresh_bytes(run);
+    const bool nccl = run->in.recipe.ranks.nccl;
+    uint64_t gradients = kg_lane_exchange_bytes(
+        m->n_elements, m->backend, run->in.recipe.train.lanes, run->work.ranks->n, nccl);
 
-    if (direct)
-        return (struct kg_bytes){larger(gradients, weights.there), weights.host};
-    return (struct kg_bytes){0, larger(gradients, weights.host)};
+    return larger(in(nccl, gradients), refresh_bytes(run));
 }
 
 /* For master weights to ranks that sample: beside what trainers send each other, since
@@ -96,13 +83,10 @@ static struct kg_bytes ahead_bytes(const struct kg_run *run)
 {
     const struct kg_ahead *a = &run->work.ahead;
     const struct kg_model *m = run->state.model;
-    uint64_t bytes;
 
-    if (a->trainers == 0 || kg_model_memory(m, true).master.host > 0)
+    if (a->trainers == 0 || !master_is_there(m))
         return (struct kg_bytes){0};
-    bytes = kg_slab_wire_bytes(m->backend, a->all->n);
-    return run->in.recipe.ranks.nccl ? (struct kg_bytes){bytes, 0}
-                                     : (struct kg_bytes){0, bytes};
+    return in(run->in.recipe.ranks.nccl, kg_slab_wire_bytes(m->backend, a->all->n));
 }
 
 /* Gradients of which ranks have their cuts. */
@@ -137,17 +121,10 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
         add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
         add(m, "exchange", exchange_bytes(run));
     }
-    add(m, "optimizer", beside_master(model, state_bytes(run)));
-}
-
-static struct kg_bytes cache_apart(struct kg_bytes *rest, const struct kg_model *m,
-                                   const struct kg_rollout_opts *opts)
-{
-    struct kg_bytes cache = {0};
-
-    *rest = kg_rollout_memory(&cache.there, m, opts);
-    rest->there -= cache.there;
-    return cache;
+    /* of SFT, which has moments of the same type, it is no larger */
+    add(m, "optimizer",
+        in(master_is_there(model),
+           kg_optim_state_bytes(&run->in.rl_optim, model->cut.n)));
 }
 
 static uint64_t beyond(uint64_t bytes, uint64_t others)
@@ -174,13 +151,13 @@ static void add_validation(struct kg_memory *m, const struct kg_run *run,
 
 static void add_sampling(struct kg_memory *m, const struct kg_run *run)
 {
-    const struct kg_run_work *w = &run->work;
-    const struct kg_model *sampler = kg_run_sampler(&run->state);
-    struct kg_bytes rest, cache = cache_apart(&rest, sampler, &w->engine_opts);
+    uint64_t cache;
+    const struct kg_bytes all = kg_rollout_memory(&cache, kg_run_sampler(&run->state),
+                                                  &run->work.engine_opts);
 
-    add(m, "KV cache", cache);
-    add(m, "decoding", rest);
-    add_validation(m, run, (struct kg_bytes){cache.there + rest.there, rest.host});
+    add(m, "KV cache", (struct kg_bytes){cache, 0});
+    add(m, "decoding", (struct kg_bytes){all.there - cache, all.host});
+    add_validation(m, run, all);
 }
 
 /* Of a step's answers with rollout.router_replay, each as long as any may be; the host's,
@@ -239,7 +216,8 @@ void kg_run_memory(struct kg_memory *m, const struct kg_run *run)
     add_model(m, s->sampler, true, "sampler (fp32)", "sampler for products");
     if (s->lag > 0)
         add(m, "lagged weights",
-            times(kg_model_memory(s->model, true).master, (uint64_t)s->lag + 1));
+            in(master_is_there(s->model),
+               ((uint64_t)s->lag + 1) * (uint64_t)s->model->cut.n * sizeof(float)));
     add(m, "weights to samplers", ahead_bytes(run));
     add_model(m, run->in.reference, false, "", "reference");
     add(m, "micro-batch", kg_rows_memory(s->model, &w->rows_opts));
@@ -367,7 +345,7 @@ static uint64_t saved(const struct kg_run *run, uint64_t needed, size_t i)
     if (!ways[i].change(&other))
         return 0;
     kg_run_memory(&m, &other);
-    return m.sum.there < needed ? needed - m.sum.there : 0;
+    return beyond(needed, m.sum.there);
 }
 
 /* With so little it would not be said. */
