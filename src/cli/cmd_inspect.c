@@ -79,17 +79,16 @@ static void count_memory(struct report *r)
     const struct kg_optim_opts adamw = {.moments = r->moments};
     const struct kg_model *m = r->l.model;
     const struct kg_model_config *c = &m->config;
-    uint64_t n = (uint64_t)r->n_params, packed = kg_model_compute_bytes(m), rows = 0;
+    uint64_t n = (uint64_t)r->n_params, packed = kg_model_compute_bytes(m);
     int64_t run = min_i64(RUN_TOKENS, c->max_positions);
     int64_t entries = kg_kv_entries(run);
     struct kg_kv_size blocks = {{entries, kg_kv_round(entries, c->window, 1)}};
-    for (size_t i = 0; i < m->n_params; i++)
-        rows += m->params[i].is_product ? 0 : (uint64_t)m->params[i].cols * sizeof(float);
-    r->run_bytes = packed + rows + kg_kv_bytes(m, blocks) + kg_acts_bytes(m, 512, true);
+    r->run_bytes = kg_model_memory(m, false).read.there + kg_kv_bytes(m, blocks) +
+                   kg_bytes_sum(kg_acts_bytes(m, 512, true, 0));
     /* fp32: master, gradient, anchor; two moments; and what products read of the model
      * and the anchor, packed in either dtype */
     r->train_bytes = n * 3 * sizeof(float) + kg_optim_state_bytes(&adamw, r->n_params) +
-                     2 * packed + kg_acts_bytes(m, TRAIN_TOKENS, true);
+                     2 * packed + kg_bytes_sum(kg_acts_bytes(m, TRAIN_TOKENS, true, 0));
 }
 
 static kg_status examine(struct report *r, struct kg_err *err)

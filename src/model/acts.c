@@ -267,15 +267,17 @@ static void place_all(struct kg_acts *a, struct bump *b, const struct sizes *s)
     }
 }
 
-uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkpoint)
+struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
+                              bool checkpoint, int64_t more)
 {
     const struct sizes s = sizes_of(m, max_tokens);
     struct kg_acts a = {.layers = m->config.layers, .checkpoint = checkpoint};
     struct bump count = {0};
     place_all(&a, &count, &s);
-    return count.used + (1 + (uint64_t)kg_stage_banks(m->backend)) *
-                            (uint64_t)kg_stage_ints(&m->config, max_tokens) *
-                            sizeof(int32_t);
+    const uint64_t staged = sizeof(int32_t) *
+                            (uint64_t)(kg_stage_ints(&m->config, max_tokens) + more);
+    return (struct kg_bytes){count.used + staged,
+                             (uint64_t)kg_stage_banks(m->backend) * staged};
 }
 
 static kg_status create_parts(struct kg_acts *a, const struct sizes *s,

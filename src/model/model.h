@@ -277,7 +277,10 @@ struct kg_ivec kg_acts_rows(const struct kg_acts *acts);
 /* Sets how and inv_temp of d to those of the last forward, in backend memory; NULL if it
  * had none. */
 void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts);
-uint64_t kg_acts_bytes(const struct kg_model *m, int64_t max_tokens, bool checkpoint);
+/* Bytes of activations, in backend and host memory; more: numbers staged beside those
+ * that every pack has (keys, given experts). */
+struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
+                              bool checkpoint, int64_t more);
 /* Limit of the keys of a pack with shared prefixes; at least max_tokens. */
 int64_t kg_acts_keys(const struct kg_model *m, int64_t max_tokens);
 

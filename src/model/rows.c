@@ -302,27 +302,17 @@ static uint64_t bytes_of(const struct kg_column *list, const size_t *counts)
     return bytes < UINT64_MAX / 16 ? bytes : UINT64_MAX / 16;
 }
 
-/* Activations; of what is staged the banks are the host's. */
-static struct kg_bytes acts_of(const struct kg_model *m, const struct kg_rows_opts *opts,
-                               bool checkpoint, bool experts)
-{
-    const uint64_t banks = (uint64_t)kg_stage_banks(m->backend);
-    const uint64_t more = (uint64_t)n_more(m, opts, experts) * sizeof(int32_t);
-    uint64_t all = kg_acts_bytes(m, opts->max_tokens, checkpoint);
-    uint64_t staged = banks * (uint64_t)kg_stage_ints(&m->config, opts->max_tokens) *
-                      sizeof(int32_t);
-
-    return (struct kg_bytes){all - staged + more, staged + banks * more};
-}
-
 struct kg_bytes kg_rows_memory(const struct kg_model *m, const struct kg_rows_opts *opts)
 {
     size_t counts[COUNTS];
-    struct kg_bytes b = acts_of(m, opts, checkpointed(opts), opts->experts), anchor = {0};
+    struct kg_bytes b, anchor = {0};
 
+    b = kg_acts_bytes(m, opts->max_tokens, checkpointed(opts),
+                      n_more(m, opts, opts->experts));
     count(counts, m, opts);
     if (opts->anchor)
-        anchor = acts_of(opts->anchor, opts, true, false);
+        anchor = kg_acts_bytes(opts->anchor, opts->max_tokens, true,
+                               n_more(opts->anchor, opts, false));
     b.there += anchor.there + bytes_of(there_columns, counts);
     b.host += kg_acts_load_bytes(&m->config, opts->max_tokens);
     b.host += anchor.host + bytes_of(pack_columns, counts) + bytes_of(columns, counts);
