@@ -280,7 +280,7 @@ struct kg_bytes kg_acts_bytes(const struct kg_model *m, int64_t max_tokens,
                              (uint64_t)kg_stage_banks(m->backend) * staged};
 }
 
-static kg_status create_parts(struct kg_acts *a, const struct sizes *s,
+static kg_status create_parts(struct kg_acts *a, const struct sizes *s, int64_t more,
                               struct kg_err *err)
 {
     struct bump count = {0};
@@ -296,11 +296,12 @@ static kg_status create_parts(struct kg_acts *a, const struct sizes *s,
         return err->code;
     struct bump memory = {.base = a->slab};
     place_all(a, &memory, s);
-    return kg_stage_room(&a->stage, a->backend, kg_stage_ints(s->c, s->n), err);
+    return kg_stage_room(&a->stage, a->backend, kg_stage_ints(s->c, s->n) + more, err);
 }
 
-kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
-                         int64_t max_tokens, bool checkpoint, struct kg_err *err)
+kg_status kg_acts_create_more(struct kg_acts **out, const struct kg_model *m,
+                              int64_t max_tokens, bool checkpoint, int64_t more,
+                              struct kg_err *err)
 {
     *out = NULL;
     const int32_t k = m->config.experts.k > 0 ? m->config.experts.k : 1;
@@ -322,13 +323,19 @@ kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
     a->mixed = m->n_others > 0;
     a->runs = kg_mem_calloc(a->mixed ? (size_t)max_tokens : 1, sizeof *a->runs,
                             "activations", err);
-    const kg_status status = a->runs ? create_parts(a, &s, err) : KG_ENOMEM;
+    const kg_status status = a->runs ? create_parts(a, &s, more, err) : KG_ENOMEM;
     if (status != KG_OK) {
         kg_acts_free(a);
         return status;
     }
     *out = a;
     return KG_OK;
+}
+
+kg_status kg_acts_create(struct kg_acts **out, const struct kg_model *m,
+                         int64_t max_tokens, bool checkpoint, struct kg_err *err)
+{
+    return kg_acts_create_more(out, m, max_tokens, checkpoint, 0, err);
 }
 
 struct kg_ivec kg_acts_rows(const struct kg_acts *acts) { return acts->pack.rows; }

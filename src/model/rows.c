@@ -206,23 +206,6 @@ static int64_t n_more(const struct kg_model *m, const struct kg_rows_opts *opts,
     return (experts ? opts->max_tokens * choices : 0) + max_keys(m, opts);
 }
 
-/* From nothing, not by doubling: as long as the plan says. */
-static kg_status create_acts(struct kg_acts **a, const struct kg_model *m,
-                             const struct kg_rows_opts *opts, bool checkpoint,
-                             bool experts, struct kg_err *err)
-{
-    const int64_t more = n_more(m, opts, experts);
-    struct kg_stage *s;
-
-    KG_TRY(kg_acts_create(a, m, opts->max_tokens, checkpoint, err));
-    if (more == 0)
-        return KG_OK;
-    s = &(*a)->stage;
-    kg_stage_release(s, m->backend);
-    return kg_stage_room(s, m->backend,
-                         kg_stage_ints(&m->config, opts->max_tokens) + more, err);
-}
-
 static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
                              const struct kg_rows_opts *opts, const size_t *counts,
                              struct kg_err *err)
@@ -235,9 +218,11 @@ static kg_status create_pack(struct kg_rows *p, const struct kg_model *m,
     k->backend = m->backend;
     k->anchor = opts->anchor;
     k->kv = opts->kv;
-    KG_TRY(create_acts(&k->acts, m, opts, checkpointed(opts), opts->experts, err));
+    KG_TRY(kg_acts_create_more(&k->acts, m, opts->max_tokens, checkpointed(opts),
+                               n_more(m, opts, opts->experts), err));
     if (opts->anchor) /* scratch only, so one layer's set is enough */
-        KG_TRY(create_acts(&k->anchor_acts, opts->anchor, opts, true, false, err));
+        KG_TRY(kg_acts_create_more(&k->anchor_acts, opts->anchor, opts->max_tokens, true,
+                                   n_more(opts->anchor, opts, false), err));
     KG_TRY(kg_columns_take(&k->block, k, pack_columns, counts, "pack", err));
     k->prefixes = (struct kg_prefixes){.keys = k->keys, .max = max_keys(m, opts)};
     k->there = kg_buf_alloc(m->backend, kg_columns_bytes(there_columns, counts), "pack",
