@@ -185,13 +185,13 @@ static kg_status load_weights(struct replay *r, const char *dir, struct kg_err *
         KG_TRY(kg_run_start_rl(&run->in, &run->state, err));
         KG_TRY(kg_init_rl(&run->in, &run->state, err));
         out->weights_step = run->state.count.step;
-        return kg_rl_refresh_sampler(&run->state, err);
+        return kg_run_refresh_sampler(&run->state, err);
     }
     path = kg_path_in(root.text, out->checkpoint);
     KG_TRY(keep_anchor(r, kg_path_in(path.text, "state.safetensors").text, err));
     KG_TRY(kg_checkpoint_read(&run->in, &run->state, path.text, err));
     out->weights_step = run->state.count.step;
-    return kg_rl_refresh_sampler(&run->state, err);
+    return kg_run_refresh_sampler(&run->state, err);
 }
 
 /* The exact KL reads the anchor in the micro-batches: there must be room for it. */

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "eval/gather.h"
-#include "train/rl_step.h"
+#include "train/rl_batch.h"
 
 #include <assert.h>
 #include <string.h>
@@ -26,24 +26,6 @@ kg_status kg_ahead_check(const struct kg_recipe *r, const struct kg_ranks *all,
                    "ranks.rollout: expected fewer than the ranks of the run (%d; kedge "
                    "train --ranks N, or mpirun -n N), so that some train, found %d",
                    n, r->ranks.rollout);
-}
-
-void kg_ahead_open(struct kg_ahead *a, struct kg_ranks *all, int rollout)
-{
-    *a = (struct kg_ahead){.all = all};
-    if (rollout == 0)
-        return;
-    a->trainers = all->n - rollout;
-    a->samples = all->me >= a->trainers;
-    kg_ranks_split(&a->part, all, a->samples ? a->trainers : 0,
-                   a->samples ? rollout : a->trainers);
-}
-
-void kg_ahead_close(struct kg_ahead *a)
-{
-    kg_slab_wire_close(&a->wire);
-    for (size_t i = 0; i < sizeof a->batch / sizeof *a->batch; i++)
-        kg_str_release(&a->batch[i]);
 }
 
 static struct kg_str *batch_of(struct kg_ahead *a, int64_t step, int lag)
@@ -190,7 +172,7 @@ static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
 
     then.count.step = step;
     then.count.prompts = a->places;
-    KG_TRY(kg_rl_load_sampler(&run->state, step, err));
+    KG_TRY(kg_run_load_sampler(&run->state, step, err));
     status = kg_rl_sample(&b, &run->in, &then, &run->work, &why);
     if (status == KG_OK || status == KG_ENONFINITE) {
         a->places += b.places;

@@ -39,9 +39,6 @@ struct kg_ahead {
 /* errors: EINVAL (ranks.rollout leaves no trainers) */
 kg_status kg_ahead_check(const struct kg_recipe *r, const struct kg_ranks *all,
                          struct kg_err *err) KG_MUST_CHECK;
-/* rollout: number of rollout ranks; 0: none */
-void kg_ahead_open(struct kg_ahead *a, struct kg_ranks *all, int rollout);
-void kg_ahead_close(struct kg_ahead *a); /* {0} is allowed */
 
 /* ---- collective, with rollout ranks ---- */
 

@@ -21,12 +21,12 @@
 #include "train/checkpoint.h"
 #include "train/episodes.h"
 #include "train/inputs.h"
+#include "train/log.h"
 #include "train/parts.h"
 #include "train/pin.h"
 #include "train/rank_times.h"
 #include "train/run_data.h"
 #include "train/run_dir.h"
-#include "train/run_report.h"
 #include "train/sources.h"
 
 #include <stdio.h>

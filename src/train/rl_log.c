@@ -14,6 +14,7 @@
 #include "report/path.h"
 #include "train/anchor.h"
 #include "train/episodes.h"
+#include "train/log.h"
 #include "train/parts.h"
 #include "train/sources.h"
 

@@ -18,33 +18,6 @@
 #include "train/checkpoint.h"
 #include "train/rl_deal.h"
 
-/* ---- which weights sample ---- */
-
-/* With lag n, step s samples from the weights that stood before step s - n. Slot s mod
- * (n+1) holds those of step s. */
-kg_status kg_rl_load_sampler(struct kg_run_state *state, int64_t step, struct kg_err *err)
-{
-    int64_t old = step > state->lag ? step - state->lag : 0;
-
-    KG_TRY(kg_slab_copy(&state->sampler->master, &state->lagged[old % (state->lag + 1)],
-                        err));
-    return kg_model_refresh(state->sampler, err);
-}
-
-kg_status kg_rl_refresh_sampler(struct kg_run_state *state, struct kg_err *err)
-{
-    int64_t slots = state->lag + 1, step = state->count.step;
-
-    if (!state->sampler)
-        return KG_OK;
-    if (state->lag == 0) {
-        KG_TRY(kg_slab_copy(&state->sampler->master, &state->model->master, err));
-        return kg_model_refresh(state->sampler, err);
-    }
-    KG_TRY(kg_slab_copy(&state->lagged[step % slots], &state->model->master, err));
-    return kg_rl_load_sampler(state, step, err);
-}
-
 /* ---- one optimizer update over trajectories [first, last) ---- */
 
 struct update {
@@ -825,7 +798,7 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
                             struct kg_run_work *work, struct kg_err *err)
 {
     totals->clock[KG_PHASE_ROLLOUT] = kg_clock_seconds();
-    KG_TRY(kg_rl_refresh_sampler(state, err));
+    KG_TRY(kg_run_refresh_sampler(state, err));
     KG_TRY(find_answers(b, in, state, work, err));
     totals->clock[KG_PHASE_ANCHOR] = kg_clock_seconds();
     KG_TRY(kg_rl_prepare(b, in, state, work, err));

@@ -21,14 +21,6 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
                       struct kg_rl_batch *b, struct kg_run *run,
                       struct kg_err *err) KG_MUST_CHECK;
 
-/* Updates the weights that sample the next step, if they are not the model's own. */
-kg_status kg_rl_refresh_sampler(struct kg_run_state *state,
-                                struct kg_err *err) KG_MUST_CHECK;
-
-/* Sets the sampler's weights for a step, with lag; the lagged weights must be loaded. */
-kg_status kg_rl_load_sampler(struct kg_run_state *state, int64_t step,
-                             struct kg_err *err) KG_MUST_CHECK;
-
 /* Computes the gradient of a prepared batch with advantages, as one update at the current
  * weights under algo, group by group; updates nothing. If the run's recipe has
  * train.router_aux, that loss counts as one more group.

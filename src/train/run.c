@@ -9,7 +9,6 @@
 #include "train/run.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "ranks/devices.h"
 #include "ranks/launch.h"
@@ -18,23 +17,33 @@
 #include "recipe/effect.h"
 #include "recipe/episodes.h"
 #include "recipe/options.h"
-#include "report/path.h"
-#include "report/report.h"
 #include "rollout/sampler.h"
 #include "rollout/score.h"
 #include "tensor/device.h"
 #include "train/anchor.h"
 #include "train/answers.h"
 #include "train/episodes.h"
+#include "train/log.h"
 #include "train/memory.h"
 #include "train/reference.h"
 #include "train/run_data.h"
-#include "train/run_events.h"
 
 #include <math.h>
 #include <string.h>
 
 static struct kg_ranks alone;
+
+/* rollout: number of rollout ranks; 0: none */
+static void open_ahead(struct kg_ahead *a, struct kg_ranks *all, int rollout)
+{
+    *a = (struct kg_ahead){.all = all};
+    if (rollout == 0)
+        return;
+    a->trainers = all->n - rollout;
+    a->samples = all->me >= a->trainers;
+    kg_ranks_split(&a->part, all, a->samples ? a->trainers : 0,
+                   a->samples ? rollout : a->trainers);
+}
 
 static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
                        const struct kg_config *config)
@@ -42,8 +51,7 @@ static void begin_open(struct kg_run *run, struct kg_ranks *ranks,
     memset(run, 0, sizeof *run);
     run->in.config = config;
     kg_recipe_read(&run->in.recipe, config);
-    kg_ahead_open(&run->work.ahead, ranks,
-                  ranks->n > 1 ? run->in.recipe.ranks.rollout : 0);
+    open_ahead(&run->work.ahead, ranks, ranks->n > 1 ? run->in.recipe.ranks.rollout : 0);
     run->work.ranks = run->work.ahead.trainers > 0 ? &run->work.ahead.part : ranks;
     run->log.elsewhere = ranks->me > 0;
 }
@@ -118,11 +126,6 @@ static kg_status open_device(const struct kg_backend **be, const struct kg_recip
     if (open_own(be, r, ct, ranks, err) != KG_OK)
         return kg_err_prefix(err, "model.device");
     return KG_OK;
-}
-
-bool kg_run_divides_gradients(const struct kg_run_inputs *in)
-{
-    return in->recipe.ranks.shard == KG_SHARD_GRADIENTS;
 }
 
 /* Judged here rather than after the warm start. */
@@ -782,20 +785,16 @@ kg_status kg_run_open(struct kg_run *run, const struct kg_config *config,
     return kg_run_open_on(run, &alone, config, err);
 }
 
-static void close_log(struct kg_run_log *log)
+static void close_ahead(struct kg_ahead *a)
 {
-    struct kg_err ignored = {0};
-
-    if (log->metrics_open && kg_file_writer_close(&log->metrics, &ignored) != KG_OK)
-        kg_log_warn("%s", ignored.message);
-    kg_run_events_close(log);
-    kg_report_run_free(log->report);
-    kg_file_lock_release(&log->lock);
+    kg_slab_wire_close(&a->wire);
+    for (size_t i = 0; i < sizeof a->batch / sizeof *a->batch; i++)
+        kg_str_release(&a->batch[i]);
 }
 
 static void close_work(struct kg_run_work *work)
 {
-    kg_ahead_close(&work->ahead);
+    close_ahead(&work->ahead);
     kg_rollout_free(work->engine);
     kg_episodes_close(work->episodes);
     kg_mem_free(work->step_memory.memory);
@@ -837,127 +836,9 @@ static void close_inputs(struct kg_run_inputs *in)
 
 void kg_run_close(struct kg_run *run)
 {
-    close_log(&run->log);
+    kg_run_log_close(&run->log);
     close_work(&run->work);
     close_state(&run->state);
     close_inputs(&run->in);
     memset(run, 0, sizeof *run);
-}
-
-/* ---- phases ---- */
-
-static kg_status replace_optim(struct kg_run_state *state,
-                               const struct kg_optim_opts *opts, struct kg_err *err)
-{
-    kg_optim_free(state->optim);
-    state->optim = NULL;
-    return kg_optim_create(&state->optim, state->model, opts, err);
-}
-
-kg_status kg_run_start_sft(const struct kg_run_inputs *in, struct kg_run_state *state,
-                           struct kg_err *err)
-{
-    struct kg_optim_opts opts = in->recipe.sft.opts;
-
-    opts.beta1 = 0.9;
-    opts.beta2 = 0.95;
-    opts.eps = 1e-8;
-    opts.clip_norm = 1.0;
-    opts.total_updates = in->sft_steps;
-    opts.min_lr = 0.1 * opts.lr;
-    opts.moments = in->recipe.optim.opts.moments;
-    opts.cut_grads = kg_run_divides_gradients(in);
-    opts.rounding = (struct kg_rng_key){in->recipe.run.seed, KG_RNG_ROUND_SFT};
-    return replace_optim(state, &opts, err);
-}
-
-kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *state,
-                          struct kg_err *err)
-{
-    KG_TRY(replace_optim(state, &in->rl_optim, err));
-    state->optim->before = state->count.optim_before;
-    KG_TRY(kg_run_anchor_begin(in, state, err));
-    for (int i = 0; state->lagged && i <= state->lag; i++)
-        KG_TRY(kg_slab_copy(&state->lagged[i], &state->model->master, err));
-    return KG_OK;
-}
-
-/* ---- settings ---- */
-
-struct kg_model *kg_run_sampler(const struct kg_run_state *state)
-{
-    return state->sampler ? state->sampler : state->model;
-}
-
-struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in)
-{
-    const struct kg_recipe *r = &in->recipe;
-    struct kg_sampling s = r->rollout.sampling;
-
-    s.stops = r->rollout.stop.items;
-    s.n_stops = (int)r->rollout.stop.n;
-    s.record_top_k = kg_algo_recorded_top_k(&in->algo);
-    s.record_kept = kg_recipe_records_kept(r);
-    s.record_experts = r->rollout.router_replay;
-    s.rng = (struct kg_rng_key){in->recipe.run.seed, KG_RNG_SAMPLE};
-    return s;
-}
-
-struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in)
-{
-    const struct kg_recipe *r = &in->recipe;
-    const struct kg_sampling training = kg_run_sampling(in);
-    struct kg_eval_opts e = {
-        .task = in->task,
-        .task_opts = &in->task_opts,
-        .sampling = r->eval.sampling,
-        .samples = r->eval.samples,
-        .max_batch = r->rollout.engine.max_batch,
-        .reference = in->reference,
-    };
-
-    e.sampling.max_tokens = training.max_tokens;
-    e.sampling.stops = training.stops;
-    e.sampling.n_stops = training.n_stops;
-    e.sampling.rng = (struct kg_rng_key){r->run.seed, KG_RNG_EVAL};
-    return e;
-}
-
-kg_status kg_run_log_put(struct kg_run_log *log, const struct kg_metrics *m,
-                         const char *phase, int64_t step, struct kg_err *err)
-{
-    struct kg_str line = {0};
-    kg_status status;
-
-    if (log->elsewhere)
-        return KG_OK;
-    kg_run_events_put(log, m, phase, step);
-    KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
-    KG_TRY_GOTO(out, kg_file_writer_put(&log->metrics, line.data, line.len, err));
-    status = kg_file_writer_flush(&log->metrics, err);
-out:
-    kg_str_release(&line);
-    return status;
-}
-
-kg_status kg_run_skip(struct kg_run *run, const char *what, struct kg_err *err)
-{
-    int64_t limit = run->in.recipe.train.max_skips;
-    bool rl = run->state.count.sft_step >= run->in.sft_steps;
-    const char *phase = rl ? "step" : "sft step";
-    long long step = rl ? run->state.count.step : run->state.count.sft_step;
-
-    run->state.count.skipped++;
-    run->state.count.skipped_in_row++;
-    if (!run->log.elsewhere)
-        kg_log_warn("%s %lld is skipped (%lld in a row); its batch is in %s/rollouts: %s",
-                    phase, step + 1, (long long)run->state.count.skipped_in_row,
-                    run->log.dir, what);
-    kg_ranks_forgive(run->work.ranks);
-    if (run->state.count.skipped_in_row < limit)
-        return KG_OK;
-    return kg_fail(err, KG_ENONFINITE,
-                   "%s %lld: expected finite numbers, found %lld steps in a row without; "
-                   "the last: %.300s",
-                   phase, step + 1, (long long)run->state.count.skipped_in_row, what);
 }

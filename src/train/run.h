@@ -137,7 +137,7 @@ struct kg_run_log {
     struct kg_file_lock lock; /* of the directory */
     struct kg_file_writer metrics;
     bool metrics_open;
-    struct kg_tfevents events;       /* of the last logged phase (run_events.h) */
+    struct kg_tfevents events;       /* of the last logged phase (log.h) */
     bool events_sft;                 /* that phase is SFT */
     bool events_off;                 /* not requested, or given up */
     struct kg_report_run *report;    /* data of report.html; NULL: none yet */
@@ -190,6 +190,13 @@ kg_status kg_run_start_rl(const struct kg_run_inputs *in, struct kg_run_state *s
 bool kg_run_divides_gradients(const struct kg_run_inputs *in);
 /* The model that samples: the separate sampler, if any. */
 struct kg_model *kg_run_sampler(const struct kg_run_state *state);
+/* Updates the weights that sample the next step, if they are not the model's own. */
+kg_status kg_run_refresh_sampler(struct kg_run_state *state,
+                                 struct kg_err *err) KG_MUST_CHECK;
+
+/* Sets the sampler's weights for a step, with lag; the lagged weights must be loaded. */
+kg_status kg_run_load_sampler(struct kg_run_state *state, int64_t step,
+                              struct kg_err *err) KG_MUST_CHECK;
 
 /* Reopens or closes the rollout engine, which kg_run_open has opened.   errors: ENOMEM */
 kg_status kg_run_engine_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
@@ -199,11 +206,6 @@ void kg_run_engine_close(struct kg_run *run);
  * episodes. */
 struct kg_sampling kg_run_sampling(const struct kg_run_inputs *in);
 struct kg_eval_opts kg_run_eval_opts(const struct kg_run_inputs *in);
-
-/* Appends a line to metrics.jsonl and a TensorBoard event. */
-kg_status kg_run_log_put(struct kg_run_log *log, const struct kg_metrics *m,
-                         const char *phase, int64_t step,
-                         struct kg_err *err) KG_MUST_CHECK;
 
 /* Call if something in this step of SFT or RL was not finite; what: its name. Counts it.
  * errors: ENONFINITE after train.max_skips in a row */

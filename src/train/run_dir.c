@@ -18,7 +18,7 @@
 #include "train/device.h"
 #include "train/inputs.h"
 #include "train/joined.h"
-#include "train/run_events.h"
+#include "train/log.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -492,7 +492,7 @@ kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_sta
     KG_TRY(note_device(state, log->dir, err));
     KG_TRY(kg_run_joined_note(kg_path_in(log->dir, "manifest.json").text, ranks,
                               state->saved_name, err));
-    kg_run_events_resume(in, state, log);
+    kg_run_log_resume(in, state, log);
     KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
     return remove_files(kg_path_in(log->dir, "rollouts"), is_undone_dump, &state->count,
                         err);

@@ -16,6 +16,7 @@
 #include "recipe/algo.h"
 #include "report/path.h"
 #include "train/epochs.h"
+#include "train/log.h"
 #include "traj/traj.h"
 
 #include <math.h>

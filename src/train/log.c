@@ -4,10 +4,11 @@
  * the truth: on a resume events behind the checkpoint are made void, and lines that never
  * became events are read from metrics.jsonl and written now.
  */
-#include "train/run_events.h"
+#include "train/log.h"
 
 #include "base/log.h"
 #include "report/path.h"
+#include "report/report.h"
 
 #include <string.h>
 
@@ -93,8 +94,8 @@ static kg_status resume(struct kg_run_log *log, bool sft, int64_t at, bool over,
     return begin(log, sft, said < at ? said : at, err);
 }
 
-void kg_run_events_resume(const struct kg_run_inputs *in,
-                          const struct kg_run_state *state, struct kg_run_log *log)
+void kg_run_log_resume(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                       struct kg_run_log *log)
 {
     bool sft = state->count.sft_step < in->sft_steps;
     struct kg_err err;
@@ -114,8 +115,8 @@ void kg_run_events_resume(const struct kg_run_inputs *in,
 
 /* A folder that is begun with a line has no earlier ones, but for those of a validation
  * of step 0; events that it has are of a run that was cut back behind its warm start. */
-void kg_run_events_put(struct kg_run_log *log, const struct kg_metrics *m,
-                       const char *phase, int64_t step)
+static void put_event(struct kg_run_log *log, const struct kg_metrics *m,
+                      const char *phase, int64_t step)
 {
     bool sft = is_sft(phase);
     struct kg_err err;
@@ -131,10 +132,69 @@ void kg_run_events_put(struct kg_run_log *log, const struct kg_metrics *m,
         give_up(log, &err);
 }
 
-void kg_run_events_close(struct kg_run_log *log)
+kg_status kg_run_log_put(struct kg_run_log *log, const struct kg_metrics *m,
+                         const char *phase, int64_t step, struct kg_err *err)
+{
+    struct kg_str line = {0};
+    kg_status status;
+
+    if (log->elsewhere)
+        return KG_OK;
+    put_event(log, m, phase, step);
+    KG_TRY_GOTO(out, kg_metrics_json(&line, m, phase, step, err));
+    KG_TRY_GOTO(out, kg_file_writer_put(&log->metrics, line.data, line.len, err));
+    status = kg_file_writer_flush(&log->metrics, err);
+out:
+    kg_str_release(&line);
+    return status;
+}
+
+/* ---- report.html ---- */
+
+/* What was read of metrics.jsonl is kept, so that a checkpoint reads the lines since the
+ * last one and not the whole log. */
+static kg_status write_page(struct kg_run_log *log, struct kg_err *err)
+{
+    struct kg_str page = {0};
+    bool more = true;
+    kg_status status;
+
+    if (log->report)
+        KG_TRY(kg_report_run_read(log->report, &more, err));
+    else
+        KG_TRY(kg_report_run_open(&log->report, log->dir, err));
+    if (!more)
+        return KG_OK;
+    KG_TRY_GOTO(out, kg_report_page(&page, &log->report, 1, err));
+    status = kg_file_write_atomic(kg_path_in(log->dir, "report.html").text, page.data,
+                                  page.len, err);
+out:
+    kg_str_release(&page);
+    return status;
+}
+
+bool kg_run_report(const struct kg_run_inputs *in, struct kg_run_log *log)
 {
     struct kg_err err;
 
-    if (kg_tfevents_close(&log->events, &err) != KG_OK)
-        kg_log_warn("%s", err.message);
+    if (!in->recipe.log.report || log->elsewhere)
+        return false;
+    if (write_page(log, &err) == KG_OK)
+        return true;
+    kg_log_warn("%s/report.html is not written: %s", log->dir, err.message);
+    kg_report_run_free(log->report); /* a line may be in it by half */
+    log->report = NULL;
+    return false;
+}
+
+void kg_run_log_close(struct kg_run_log *log)
+{
+    struct kg_err ignored = {0};
+
+    if (log->metrics_open && kg_file_writer_close(&log->metrics, &ignored) != KG_OK)
+        kg_log_warn("%s", ignored.message);
+    if (kg_tfevents_close(&log->events, &ignored) != KG_OK)
+        kg_log_warn("%s", ignored.message);
+    kg_report_run_free(log->report);
+    kg_file_lock_release(&log->lock);
 }

@@ -5,6 +5,7 @@
 
 #include "data/jsonl.h"
 #include "report/tfevents_testing.h"
+#include "train/log.h"
 
 #include <errno.h>
 #include <unistd.h>
