@@ -16,6 +16,8 @@ VERSION := 0.1.0
 ABI     := 0
 # From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
 MODULES := base data net tensor ranks policy lib text math traj model search task rollout eval bench recipe report train serve cli
+# folders of a module whose sources are its own
+ROOMS   := train/open train/step train/keep
 # Guests (guests/NAME/): the trunk is linked with those that are named, and works without. Each is one object, so that the
 # linker takes all of it, and sees the names that the trunk's tables have of it.
 GUESTS  ?= lab retriever
@@ -70,7 +72,7 @@ all: kedge lib cuda mpi
 
 GUEST_OBJ := $(GUESTS:%=$(B)/guest-%.o)
 GUEST_SRC  = $(filter-out %_test.c %_fuzz.c,$(wildcard guests/$(1)/*.c guests/$(1)/*/*.c))
-SRC_of  = $(filter-out %_test.c %_fuzz.c,$(wildcard src/$(1)/*.c))
+SRC_of  = $(filter-out %_test.c %_fuzz.c,$(foreach d,$(1) $(filter $(1)/%,$(ROOMS)),$(wildcard src/$(d)/*.c)))
 OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
 LIB_of  = $(B)/lib$(1).a
 # $(call below,m): m and every module below it, highest first, for the linker

@@ -6,8 +6,8 @@
 #include "run_testing.h"
 
 #include "tensor/backend_testing.h"
-#include "train/checkpoint.h"
-#include "train/memory.h"
+#include "train/keep/checkpoint.h"
+#include "train/open/memory.h"
 
 #include <math.h>
 

@@ -8,7 +8,7 @@
 
 #include "data/safetensors.h"
 #include "lab/replay.h"
-#include "train/checkpoint.h"
+#include "train/keep/checkpoint.h"
 
 static const char *const in_bf16[] = {
     "optim.moments=bf16", "sft.steps=3",     "sft.batch=8",          "algo.preset=ema-pg",

@@ -12,8 +12,8 @@
 #include "base/mem.h"
 #include "data/jsonl.h"
 #include "tensor/backend_testing.h"
-#include "train/checkpoint.h"
-#include "train/run_dir.h"
+#include "train/keep/checkpoint.h"
+#include "train/keep/run_dir.h"
 
 #include <errno.h>
 #include <math.h>

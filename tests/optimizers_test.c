@@ -4,7 +4,7 @@
 #include "run_testing.h"
 
 #include "tensor/backend_testing.h"
-#include "train/checkpoint.h"
+#include "train/keep/checkpoint.h"
 
 #include <math.h>
 

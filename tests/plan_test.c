@@ -1,12 +1,12 @@
-/* The list of what a run takes (train/memory.h): against the bytes that were taken on
- * memory that the host cannot touch and on emulated kernels; for models of 1.5 to
+/* The list of what a run takes (train/open/memory.h): against the bytes that were taken
+ * on memory that the host cannot touch and on emulated kernels; for models of 1.5 to
  * 14 billion parameters without weights; and as what refuses a run. */
 #define ROOT  "build/test-runs/plan"
 #define MODEL ROOT "/model"
 #include "run_testing.h"
 
 #include "emu/pages.h"
-#include "train/memory.h"
+#include "train/open/memory.h"
 
 static struct kg_memory memory_of(const char *dir, const char *const *extra)
 {

@@ -1,8 +1,8 @@
 /* kedge doctor under a launcher: who the ranks are, and what must be so before they make
  * one run.
  *
- * The sum is that of a gradient (train/lane_sum.h), over lanes of numbers whose order of
- * addition shows: once by all ranks, once by this one alone.
+ * The sum is that of a gradient (train/step/lane_sum.h), over lanes of numbers whose
+ * order of addition shows: once by all ranks, once by this one alone.
  */
 #include "cli/doctor_ranks.h"
 
@@ -13,7 +13,7 @@
 #include "ranks/mpi.h"
 #include "ranks/nccl.h"
 #include "tensor/selfcheck.h"
-#include "train/lane_sum.h"
+#include "train/step/lane_sum.h"
 
 #include <limits.h>
 #include <string.h>

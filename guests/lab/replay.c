@@ -19,9 +19,9 @@
 #include "report/path.h"
 #include "rollout/keep.h"
 #include "rollout/score.h"
-#include "train/anchor.h"
-#include "train/pin.h"
-#include "train/rl_step.h"
+#include "train/open/pin.h"
+#include "train/step/anchor.h"
+#include "train/step/rl_step.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #define KG_LAB_REPLAY_H
 
 #include "base/status.h"
-#include "train/checkpoint.h"
+#include "train/keep/checkpoint.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "data/manifest.h"
 #include "data/safetensors.h"
-#include "train/checkpoint.h"
+#include "train/keep/checkpoint.h"
 
 #include <string.h>
 

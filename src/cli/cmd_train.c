@@ -15,8 +15,8 @@
 #include "base/mem.h"
 #include "recipe/effect.h"
 #include "recipe/options.h"
+#include "train/keep/run_dir.h"
 #include "train/run.h"
-#include "train/run_dir.h"
 
 #include <string.h>
 

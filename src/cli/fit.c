@@ -13,7 +13,7 @@
 #include "rollout/rollout.h"
 #include "serve/serve.h"
 #include "tensor/device.h"
-#include "train/memory.h"
+#include "train/open/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

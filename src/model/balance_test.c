@@ -1,6 +1,7 @@
-/* The loss that is linear in the routers' probabilities, from which train/expert_load.h
- * makes the one that evens the load of experts: its value and gradient are those of
- * transformers' load_balancing_loss_func and torch, and differences of the forward.
+/* The loss that is linear in the routers' probabilities, from which
+ * train/step/expert_load.h makes the one that evens the load of experts: its value and
+ * gradient are those of transformers' load_balancing_loss_func and torch, and differences
+ * of the forward.
  */
 #include "model/model_testing.h"
 

@@ -179,7 +179,7 @@ static const struct asked {
 /* Counts of columns, and what the step around the rows reads. */
 static const char *const asked_elsewhere[] = {
     "algo.top_k",  "kl.top_k",     /* src/policy/loss.c */
-    "anchor.eta",  "anchor.kappa", /* src/train/anchor.c */
+    "anchor.eta",  "anchor.kappa", /* src/train/step/anchor.c */
     "anchor.unit",
 };
 

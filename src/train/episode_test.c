@@ -8,8 +8,8 @@
 #include "rollout/score_testing.h"
 #include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
-#include "train/episodes.h"
 #include "train/same_testing.h"
+#include "train/step/episodes.h"
 
 #define ROOT "build/test-runs/episode"
 

@@ -1,6 +1,6 @@
 /* Tests of the order of examples: every epoch has each once, and a place does not depend
  * on where one begins to read. */
-#include "train/epochs.h"
+#include "train/open/epochs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* The load of experts: what is logged of counts, by hand; and that its loss is of all
  * tokens of an update, however they are packed.
  */
-#include "train/expert_load.h"
+#include "train/step/expert_load.h"
 
 #include "base/mem.h"
 #include "base/need_testing.h"

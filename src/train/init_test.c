@@ -8,7 +8,7 @@
 #include "data/safetensors.h"
 #include "lab/replay.h"
 #include "tensor/backend_testing.h"
-#include "train/checkpoint.h"
+#include "train/keep/checkpoint.h"
 #include "train/same_testing.h"
 
 #define FIRST ROOT "/first"

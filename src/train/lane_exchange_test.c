@@ -2,7 +2,7 @@
  * bits of one process. On a device: whichever read or write of its memory fails on one of
  * them, all end alike and can go on talking.
  */
-#include "train/lane_exchange.h"
+#include "train/step/lane_exchange.h"
 
 #include "ranks/ranks_testing.h"
 #include "tensor/selfcheck.h"

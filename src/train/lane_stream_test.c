@@ -2,7 +2,7 @@
  * whole: every number of ranks and lanes, lanes of none, one and many packs; and a pack
  * that fails on one of the ranks.
  */
-#include "train/lane_sum.h"
+#include "train/step/lane_sum.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

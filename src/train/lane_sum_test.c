@@ -1,5 +1,5 @@
 /* The sum of lanes, against additions written out, for every number of lanes up to 64. */
-#include "train/lane_sum.h"
+#include "train/step/lane_sum.h"
 
 #include "base/mem.h"
 #include "base/need_testing.h"

@@ -3,8 +3,8 @@
 
 #include "data/hub.h"
 #include "recipe/options.h"
-#include "train/inputs.h"
-#include "train/pin.h"
+#include "train/keep/inputs.h"
+#include "train/open/pin.h"
 
 #define COMMIT_A "aaaaaaaaaabbbbbbbbbbccccccccccdddddddddd"
 #define COMMIT_B "0123456789012345678901234567890123456789"

@@ -2,7 +2,7 @@
  * of a folder and a state.json: counters that read are written to a file that reads the
  * same, and a manifest that holds lists no more files than it has bytes.
  */
-#include "train/checkpoint.h"
+#include "train/keep/checkpoint.h"
 
 #include "base/file.h"
 #include "base/mem.h"

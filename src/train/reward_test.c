@@ -5,8 +5,8 @@
 #include "data/jsonl.h"
 #include "policy/shaping.h"
 #include "rollout/score_testing.h"
-#include "train/rl_log.h"
 #include "train/same_testing.h"
+#include "train/step/rl_log.h"
 
 #define ROOT "build/test-runs/reward"
 

@@ -5,8 +5,8 @@
 #define KG_TRAIN_RL_TESTING_H
 
 #include "recipe/config_testing.h"
-#include "train/rl_step.h"
-#include "train/run_dir.h"
+#include "train/keep/run_dir.h"
+#include "train/step/rl_step.h"
 
 #include "base/mem.h"
 #include "model/slab_testing.h"

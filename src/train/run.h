@@ -25,12 +25,12 @@
 #include "rollout/episode.h"
 #include "rollout/rollout.h"
 #include "task/prompts.h"
-#include "train/ahead.h"
-#include "train/epochs.h"
-#include "train/expert_load.h"
-#include "train/init.h"
-#include "train/lane_sum.h"
-#include "train/sft_data.h"
+#include "train/open/epochs.h"
+#include "train/open/init.h"
+#include "train/open/sft_data.h"
+#include "train/step/ahead.h"
+#include "train/step/expert_load.h"
+#include "train/step/lane_sum.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -146,7 +146,7 @@ struct kg_run_log {
     double compute_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
 };
 
-struct kg_saving; /* train/checkpoint.c */
+struct kg_saving; /* train/keep/checkpoint.c */
 
 struct kg_run {
     struct kg_run_inputs in;

@@ -1,6 +1,6 @@
 /* Tests of the sequences of supervised training, token by token: what is learned, what is
  * context, and that every piece is tokenised as a rollout tokenises it. */
-#include "train/sft_data.h"
+#include "train/open/sft_data.h"
 
 #include "base/need_testing.h"
 #include "traj/traj.h"

@@ -1,11 +1,11 @@
-/* What steps ask a run for: its settings, the weights that sample, the optimizer of a phase,
- * and what a skipped step counts.
+/* What steps ask a run for: its settings, the weights that sample, the optimizer of a
+ * phase, and what a skipped step counts.
  */
 #include "train/run.h"
 
 #include "base/log.h"
 #include "recipe/algo.h"
-#include "train/anchor.h"
+#include "train/step/anchor.h"
 
 bool kg_run_divides_gradients(const struct kg_run_inputs *in)
 {

@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "base/sort.h"
 #include "ranks/nccl.h"
-#include "train/lane_exchange.h"
+#include "train/step/lane_exchange.h"
 
 enum { TURNS = 9 };
 static const double at_most = 1.1;

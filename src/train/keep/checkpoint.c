@@ -1,0 +1,797 @@
+/* Saving and loading the state of a run, so that continuing gives the bits of never
+ * having stopped.
+ *
+ * The state is a list of slabs (vectors_of) and a table of counters (counters.c); saving
+ * and loading walk the same two, so that nothing can be written and not read. A folder is
+ * made beside the others under another name, every file synced, and renamed: a kill at
+ * any moment leaves the newest whole one, and what it interrupted is recognised by its
+ * name at the next start (settle_all).
+ *
+ * The writing is a thread's, beside the next step's rollout, which reads weights and
+ * changes none; what changes them waits for it first. From a device the state comes by
+ * page-locked pieces, which hold up nothing that the rollout launches.
+ *
+ * Of a state that is cut among ranks each writes its cut into files that the first has
+ * made at their full length. Its thread says nothing to the others: whether all are done
+ * is asked where the checkpoint is waited for, and then they hash it together and the
+ * first names it.
+ */
+#include "train/keep/checkpoint.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/phase.h"
+#include "data/json.h"
+#include "data/manifest.h"
+#include "ranks/share.h"
+#include "report/path.h"
+#include "train/step/anchor.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the slabs of the state, as a list ---- */
+enum { MAX_VECTORS = KG_MAX_LAG + 5, VECTOR_NAME = 16 };
+struct vectors {
+    char name[MAX_VECTORS][VECTOR_NAME];
+    struct kg_slab *slab[MAX_VECTORS];
+    size_t n;
+};
+
+static void add_vector(struct vectors *v, const char *name, struct kg_slab *slab)
+{
+    snprintf(v->name[v->n], VECTOR_NAME, "%s", name);
+    v->slab[v->n++] = slab;
+}
+
+static struct vectors vectors_of(const struct kg_run_state *state)
+{
+    struct vectors v = {.n = 0};
+
+    add_vector(&v, "master", &state->model->master);
+    for (int i = 0; i < KG_OPTIM_STATES; i++)
+        add_vector(&v, state->optim ? state->optim->opts.row->state[i] : "",
+                   state->optim ? &state->optim->state[i] : NULL);
+    if (kg_run_anchor_saved(state))
+        add_vector(&v, "anchor", &state->anchor->master);
+    for (int i = 0; state->lagged && i <= state->lag; i++) {
+        char name[VECTOR_NAME];
+
+        snprintf(name, sizeof name, "lag.%d", i);
+        add_vector(&v, name, &state->lagged[i]);
+    }
+    return v;
+}
+
+static enum kg_dtype saved_dtype(const struct kg_run_inputs *in)
+{
+    return in->recipe.checkpoint.fp32 ? KG_F32 : KG_BF16;
+}
+
+uint64_t kg_checkpoint_bytes(const struct kg_run_inputs *in,
+                             const struct kg_run_state *state)
+{
+    uint64_t model = kg_model_save_bytes(state->model, saved_dtype(in));
+    int64_t n = state->model->n_elements;
+
+    return (vectors_of(state).n - KG_OPTIM_STATES) * (uint64_t)n * sizeof(float) +
+           kg_optim_state_bytes(&in->rl_optim, n) +
+           model * (kg_run_anchor_saved(state) ? 2 : 1) + (1 << 20);
+}
+
+/* of a slab on its way from a device: few copies, beside what computes there */
+enum { PIECE = 1 << 20 };
+
+/* s: elements from `first` of the tensor on.   piece: (PIECE) pinned */
+static kg_status put_slab(struct kg_st_writer *w, size_t tensor, const struct kg_slab *s,
+                          int64_t first, float *piece, struct kg_err *err)
+{
+    size_t each = kg_dtype_traits(s->dtype)->bytes;
+
+    for (int64_t i = 0; i < s->n; i += PIECE) {
+        int64_t n = s->n - i < PIECE ? s->n - i : PIECE;
+
+        KG_TRY(kg_slab_fetch(piece, s, i, n, err));
+        KG_TRY(kg_st_writer_put(w, tensor, (uint64_t)(first + i) * each, piece,
+                                (size_t)n * each, err));
+    }
+    return KG_OK;
+}
+
+static kg_status write_vectors(const struct kg_run_state *state, enum kg_save_part part,
+                               const char *path, struct kg_err *err)
+{
+    const struct kg_backend *be = state->model->backend;
+    struct vectors v = vectors_of(state);
+    struct kg_st_decl decls[MAX_VECTORS];
+    struct kg_st_writer *w = NULL;
+    float *piece;
+    kg_status status;
+
+    for (size_t i = 0; i < v.n; i++)
+        decls[i] = (struct kg_st_decl){
+            .name = v.name[i],
+            .dtype = kg_dtype_traits(v.slab[i]->dtype)->safetensors_name,
+            .n_dims = 1,
+            .shape = {state->model->n_elements}};
+    piece = kg_buf_pin(be, PIECE * sizeof *piece, "a piece of the state", err);
+    status = !piece                   ? KG_ENOMEM
+             : part == KG_SAVE_VALUES ? kg_st_writer_join(&w, path, decls, v.n, err)
+                                      : kg_st_writer_open(&w, path, decls, v.n, err);
+    for (size_t i = 0; part != KG_SAVE_FRAME && i < v.n && status == KG_OK; i++)
+        status = put_slab(w, i, v.slab[i], state->model->cut.first, piece, err);
+    if (status == KG_OK)
+        status = part == KG_SAVE_ALL ? kg_st_writer_close(w, err)
+                                     : kg_st_writer_leave(w, err);
+    else if (w)
+        kg_st_writer_abort(w);
+    kg_buf_unpin(be, piece);
+    return status;
+}
+
+/* The folder of what was trained: a checkpoint, or adapters. */
+static const char *model_folder(const struct kg_model *m)
+{
+    return m->lora ? "adapter" : "model";
+}
+
+/* Where the tokenizer's files are copied from: the newest checkpoint, which is there as
+ * long as the run is; before the first, whence the model came. */
+static struct kg_path small_files_of(const struct kg_run_state *state,
+                                     const char *run_dir)
+{
+    struct kg_path dir;
+
+    if (state->saved_name[0]) {
+        dir = kg_path_in(kg_path_in(run_dir, "checkpoints").text, state->saved_name);
+        return kg_path_in(dir.text, model_folder(state->model));
+    }
+    snprintf(dir.text, sizeof dir.text, "%s", state->model->dir);
+    return dir;
+}
+
+/* A checkpoint on its way: all that its writing reads but the slabs, which stay as they
+ * are until it is done. */
+struct kg_saving {
+    const struct kg_run_state *state; /* borrowed */
+    struct kg_counters count;
+    const struct kg_slab *weights; /* of the model: its own, or their average; borrowed */
+    enum kg_dtype dtype;
+    struct kg_path root, temporary, small;
+    char name[KG_CHECKPOINT_NAME];
+    int64_t keep;
+    struct kg_ranks *ranks; /* that write it together; NULL: this process does alone */
+
+    int threads; /* that the run uses */
+    pthread_t thread;
+    bool written; /* without it */
+    bool placed;  /* it stands under its name, whatever fails after that */
+    kg_status status;
+    struct kg_err err;
+};
+
+/* All of it but the manifest, or this rank's part. */
+static kg_status write_part(const struct kg_saving *s, enum kg_save_part part,
+                            struct kg_err *err)
+{
+    const char *dir = s->temporary.text;
+    struct kg_model_save save = {.dtype = s->dtype,
+                                 .source_dir = s->small.text,
+                                 .weights = s->weights,
+                                 .part = part};
+
+    if (part != KG_SAVE_VALUES)
+        KG_TRY(kg_file_make_dirs(dir, err));
+    KG_TRY(kg_model_save(s->state->model,
+                         kg_path_in(dir, model_folder(s->state->model)).text, &save,
+                         err));
+    save.weights = NULL;
+    if (kg_run_anchor_saved(s->state))
+        KG_TRY(
+            kg_model_save(s->state->anchor, kg_path_in(dir, "anchor").text, &save, err));
+    KG_TRY(write_vectors(s->state, part, kg_path_in(dir, "state.safetensors").text, err));
+    if (part == KG_SAVE_VALUES)
+        return KG_OK;
+    return kg_checkpoint_put_counters(&s->count, kg_path_in(dir, "state.json").text, err);
+}
+
+/* ---- names ---- */
+
+/* Where a checkpoint stands in its run: the warm start comes before RL. */
+struct place {
+    bool rl;
+    int64_t number;
+};
+
+/* False for every name that is not one of a checkpoint. */
+static bool parse_name(struct place *p, const char *name)
+{
+    const char *digits;
+    char *end;
+
+    p->rl = strncmp(name, "step-", 5) == 0;
+    if (!p->rl && strncmp(name, "sft-", 4) != 0)
+        return false;
+    digits = name + (p->rl ? 5 : 4);
+    p->number = strtoll(digits, &end, 10);
+    return *digits >= '0' && *digits <= '9' && *end == '\0' &&
+           strlen(name) < KG_CHECKPOINT_NAME;
+}
+
+static int by_age(const void *a, const void *b)
+{
+    struct place x, y;
+
+    parse_name(&x, *(char *const *)a);
+    parse_name(&y, *(char *const *)b);
+    if (x.rl != y.rl)
+        return x.rl ? 1 : -1;
+    return (x.number > y.number) - (x.number < y.number);
+}
+
+/* The checkpoints under root, oldest first; whatever else lies there is left out.
+ * names: freed by kg_file_names_free */
+static kg_status list_checkpoints(char ***names, size_t *n, const char *root,
+                                  struct kg_err *err)
+{
+    struct place unused;
+    size_t all, kept = 0;
+
+    KG_TRY(kg_file_list(names, &all, root, err));
+    for (size_t i = 0; i < all; i++) {
+        if (parse_name(&unused, (*names)[i]))
+            (*names)[kept++] = (*names)[i];
+        else
+            kg_mem_free((*names)[i]);
+    }
+    if (kept > 0)
+        qsort(*names, kept, sizeof **names, by_age);
+    *n = kept;
+    return KG_OK;
+}
+
+/* Where names cannot be exchanged, a replaced checkpoint stands as NAME.old for a moment
+ * (kg_file_rename_dir).   returns whether `old` is such a name; name: without .old */
+static bool is_old(char name[KG_CHECKPOINT_NAME], const char *old)
+{
+    size_t n = strlen(old);
+    struct place unused;
+
+    if (n < 4 || n >= KG_CHECKPOINT_NAME || strcmp(old + n - 4, ".old") != 0)
+        return false;
+    memcpy(name, old, n - 4);
+    name[n - 4] = '\0';
+    return parse_name(&unused, name);
+}
+
+/* Killed then, it takes its name back; a finished replacement makes it superfluous. */
+static kg_status settle_old(const char *root, const char *old, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+    struct kg_path from = kg_path_in(root, old), to;
+
+    if (!is_old(name, old))
+        return KG_OK;
+    to = kg_path_in(root, name);
+    if (kg_file_exists(to.text))
+        return kg_file_remove_tree(from.text, err);
+    kg_log_warn("%s: its replacement was interrupted; restoring its name", from.text);
+    return kg_file_rename_dir(from.text, to.text, err);
+}
+
+static kg_status settle_all(const char *root, struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_file_list(&names, &n, root, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = settle_old(root, names[i], err);
+    kg_file_names_free(names, n);
+    return status;
+}
+
+static kg_status remove_old(const char *root, int64_t keep, struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    KG_TRY(list_checkpoints(&names, &n, root, err));
+    for (size_t i = 0; i + (size_t)keep < n && status == KG_OK; i++)
+        status = kg_file_remove_tree(kg_path_in(root, names[i]).text, err);
+    kg_file_names_free(names, n);
+    return status;
+}
+
+kg_status kg_checkpoint_newest(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
+
+    if (kg_file_exists(root.text))
+        KG_TRY(settle_all(root.text, err));
+    return kg_checkpoint_last(name, dir, err);
+}
+
+/* The newest of RL at or before `step`, and of the warm start where that is wanted. */
+static kg_status newest_until(char name[KG_CHECKPOINT_NAME], const char *dir, bool warm,
+                              int64_t step, struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
+    char **names;
+    size_t n;
+
+    name[0] = '\0';
+    if (!kg_file_exists(root.text))
+        return KG_OK;
+    KG_TRY(list_checkpoints(&names, &n, root.text, err));
+    for (size_t i = 0; i < n; i++) {
+        struct place p;
+
+        if (parse_name(&p, names[i]) && (p.rl ? p.number <= step : warm))
+            strcpy(name, names[i]);
+    }
+    kg_file_names_free(names, n);
+    return KG_OK;
+}
+
+kg_status kg_checkpoint_last(char name[KG_CHECKPOINT_NAME], const char *dir,
+                             struct kg_err *err)
+{
+    return newest_until(name, dir, true, INT64_MAX, err);
+}
+
+/* NAME.old counts as NAME where that is not there. */
+static bool stands(char name[KG_CHECKPOINT_NAME], const char *root, const char *folder)
+{
+    struct place unused;
+
+    if (is_old(name, folder))
+        return !kg_file_exists(kg_path_in(root, name).text);
+    if (!parse_name(&unused, folder))
+        return false;
+    strcpy(name, folder);
+    return true;
+}
+
+kg_status kg_checkpoint_seen(char folder[KG_CHECKPOINT_NAME], const char *dir,
+                             struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(dir, "checkpoints");
+    char name[KG_CHECKPOINT_NAME], last[KG_CHECKPOINT_NAME];
+    const char *newest = NULL, *next = name;
+    char **names;
+    size_t n;
+
+    folder[0] = '\0';
+    if (!kg_file_exists(root.text))
+        return KG_OK;
+    KG_TRY(kg_file_list(&names, &n, root.text, err));
+    for (size_t i = 0; i < n; i++) {
+        if (!stands(name, root.text, names[i]) || (newest && by_age(&next, &newest) <= 0))
+            continue;
+        newest = strcpy(last, name);
+        strcpy(folder, names[i]);
+    }
+    kg_file_names_free(names, n);
+    return KG_OK;
+}
+
+kg_status kg_checkpoint_before(char name[KG_CHECKPOINT_NAME], const char *dir,
+                               int64_t step, struct kg_err *err)
+{
+    return newest_until(name, dir, false, step, err);
+}
+
+/* ---- saving ---- */
+
+static kg_status check_space(uint64_t need, const char *root, struct kg_err *err)
+{
+    uint64_t found;
+
+    KG_TRY(kg_file_free_bytes(&found, root, err));
+    if (found < need)
+        return kg_fail(err, KG_ENOSPACE,
+                       "%s: expected %.1f MB free for a checkpoint, found %.1f MB", root,
+                       need / 1e6, found / 1e6);
+    return KG_OK;
+}
+
+static void name_of(char name[KG_CHECKPOINT_NAME], const struct kg_run *run)
+{
+    bool rl = run->state.count.step > 0 || run->state.count.sft_step >= run->in.sft_steps;
+
+    snprintf(name, KG_CHECKPOINT_NAME, "%s-%06lld", rl ? "step" : "sft",
+             (long long)(rl ? run->state.count.step : run->state.count.sft_step));
+}
+
+/* Room for it, and the log as it is now: of who keeps the folder. */
+static kg_status prepare_folder(struct kg_saving *s, struct kg_run *run,
+                                struct kg_err *err)
+{
+    KG_TRY(kg_file_make_dirs(s->root.text, err));
+    KG_TRY(kg_file_remove_tree(s->temporary.text, err));
+    KG_TRY(check_space(kg_checkpoint_bytes(&run->in, &run->state), s->root.text, err));
+    KG_TRY(kg_file_writer_sync(&run->log.metrics, err));
+    run->state.count.metrics_bytes = run->log.metrics.written;
+    return KG_OK;
+}
+
+/* What is refused before anything is written, and what the state is now. */
+static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err *err)
+{
+    s->state = &run->state;
+    s->ranks = run->state.model->ranks;
+    s->dtype = saved_dtype(&run->in);
+    s->root = kg_path_in(run->log.dir, "checkpoints");
+    s->temporary = kg_path_in(s->root.text, ".saving");
+    s->small = small_files_of(&run->state, run->log.dir);
+    s->keep = run->in.recipe.checkpoint.keep;
+    s->threads = kg_threads_get();
+    if (!run->log.elsewhere)
+        KG_TRY(prepare_folder(s, run, err));
+    run->state.count.optim_step = run->state.optim->step;
+    s->count = run->state.count;
+    return kg_optim_weights(&s->weights, run->state.optim, run->state.model, err);
+}
+
+/* The same by all ranks that write together: files are there when it returns. */
+static kg_status prepare_together(struct kg_saving *s, struct kg_run *run,
+                                  struct kg_err *err)
+{
+    kg_status status = prepare(s, run, err);
+
+    if (!s->ranks)
+        return status;
+    if (status == KG_OK && !run->log.elsewhere)
+        status = write_part(s, KG_SAVE_FRAME, err);
+    return kg_ranks_agree(s->ranks, status, "checkpoint", err);
+}
+
+/* It takes its name, and those that are too many go. */
+static kg_status place(struct kg_saving *s, struct kg_err *err)
+{
+    KG_TRY(kg_file_rename_dir(s->temporary.text, kg_path_in(s->root.text, s->name).text,
+                              err));
+    KG_TRY(kg_file_link(s->name, kg_path_in(s->root.text, "latest").text, err));
+    s->placed = true;
+    kg_log_info("saved %s/%s", s->root.text, s->name);
+    return remove_old(s->root.text, s->keep, err);
+}
+
+static void give_up(struct kg_saving *s, bool keeps)
+{
+    struct kg_err ignored = {0};
+
+    if (keeps && kg_file_remove_tree(s->temporary.text, &ignored) != KG_OK)
+        kg_log_warn("%s cannot be removed: %s", s->temporary.text, ignored.message);
+    kg_err_prefix(&s->err, s->placed ? "%s is saved, but" : "saving %s", s->name);
+}
+
+static void *write_all(void *saving)
+{
+    struct kg_saving *s = saving;
+    int phase = kg_phase_begin(0, NULL, "saving checkpoint %s", s->name);
+
+    kg_threads_set(s->threads); /* a thread begins with the machine's */
+    s->status = write_part(s, s->ranks ? KG_SAVE_VALUES : KG_SAVE_ALL, &s->err);
+    if (s->status == KG_OK && !s->ranks)
+        s->status = kg_manifest_write(s->temporary.text, &s->err);
+    if (s->status == KG_OK && !s->ranks)
+        s->status = place(s, &s->err);
+    if (s->status != KG_OK && !s->ranks)
+        give_up(s, true);
+    kg_phase_end(phase);
+    return NULL;
+}
+
+/* ---- together ---- */
+
+/* The pieces of all files, of which each rank hashes its share. */
+static kg_status hash_share(struct kg_manifest *m, const struct kg_saving *s,
+                            uint64_t pieces, struct kg_err *err)
+{
+    struct kg_share mine = kg_share_of((int64_t)pieces, s->ranks->me, s->ranks->n);
+
+    if (pieces != m->n_pieces)
+        return kg_fail(err, KG_EIO,
+                       "%s: expected %llu pieces of files, as the first rank sees, found "
+                       "%zu",
+                       s->temporary.text, (unsigned long long)pieces, m->n_pieces);
+    return kg_manifest_hash(m, (size_t)mine.first, (size_t)mine.end, err);
+}
+
+static kg_status gather_hashes(struct kg_manifest *m, struct kg_ranks *ranks,
+                               struct kg_err *err)
+{
+    uint64_t *ends = kg_mem_calloc((size_t)ranks->n, sizeof *ends, "hashes", err);
+    kg_status status = kg_ranks_agree(ranks, ends ? KG_OK : KG_ENOMEM, "hashes", err);
+
+    for (int r = 0; r < ranks->n && ends; r++)
+        ends[r] = (uint64_t)kg_share_of((int64_t)m->n_pieces, r, ranks->n).end *
+                  sizeof *m->hashes;
+    if (status == KG_OK)
+        status = kg_ranks_gather(ranks, m->hashes, ends, "hashes", err);
+    kg_mem_free(ends);
+    return status;
+}
+
+/* m: listed */
+static kg_status hash_together(struct kg_manifest *m, const struct kg_saving *s,
+                               struct kg_err *err)
+{
+    uint64_t pieces = m->n_pieces;
+    kg_status status;
+
+    KG_TRY(kg_ranks_share(s->ranks, &pieces, sizeof pieces, "hashes", err));
+    status = hash_share(m, s, pieces, err);
+    KG_TRY(kg_ranks_agree(s->ranks, status, "hashes", err));
+    return gather_hashes(m, s->ranks, err);
+}
+
+/* What the first rank does alone; all know whether it stands. */
+static kg_status place_for_all(struct kg_saving *s, const struct kg_manifest *m,
+                               struct kg_err *err)
+{
+    kg_status status = KG_OK;
+
+    if (s->ranks->me == 0) {
+        status = kg_manifest_put(m, err);
+        if (status == KG_OK)
+            status = place(s, err);
+    }
+    KG_TRY(kg_ranks_any(s->ranks, &s->placed, "checkpoint", err));
+    return kg_ranks_agree(s->ranks, status, "checkpoint", err);
+}
+
+static kg_status finish_together(struct kg_saving *s, struct kg_err *err)
+{
+    struct kg_manifest m = {0};
+    kg_status status = s->status;
+
+    if (status == KG_OK)
+        status = kg_manifest_list(&m, s->temporary.text, err);
+    status = kg_ranks_agree(s->ranks, status, "checkpoint", err);
+    if (status == KG_OK)
+        status = hash_together(&m, s, err);
+    if (status == KG_OK)
+        status = place_for_all(s, &m, err);
+    kg_manifest_release(&m);
+    return status;
+}
+
+/* Another process writes all of it. */
+static bool written_elsewhere(const struct kg_run *run)
+{
+    return run->log.elsewhere && !run->state.model->ranks;
+}
+
+/* A rank that does not keep the folder knows what is in it. */
+static kg_status note_saved(struct kg_run *run, const char *name)
+{
+    run->state.count.optim_step = run->state.optim->step;
+    memcpy(run->state.saved_name, name, sizeof run->state.saved_name);
+    return KG_OK;
+}
+
+/* What became of it. */
+static kg_status settle(struct kg_run *run, struct kg_saving *s, struct kg_err *err)
+{
+    if (s->ranks) {
+        s->status = finish_together(s, &s->err);
+        if (s->status != KG_OK)
+            give_up(s, !run->log.elsewhere);
+    }
+    if (s->placed)
+        memcpy(run->state.saved_name, s->name, sizeof s->name);
+    if (s->status != KG_OK)
+        *err = s->err;
+    return s->status;
+}
+
+kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_saving s = {0};
+
+    KG_TRY(kg_checkpoint_wait(run, err));
+    name_of(s.name, run);
+    if (strcmp(s.name, run->state.saved_name) == 0)
+        return KG_OK;
+    if (written_elsewhere(run))
+        return note_saved(run, s.name);
+    KG_TRY(prepare_together(&s, run, err));
+    write_all(&s);
+    return settle(run, &s, err);
+}
+
+kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_saving *s;
+    kg_status status;
+
+    if (written_elsewhere(run) ||
+        run->state.lag > 0) /* the next step begins with a write to what is saved */
+        return kg_checkpoint_save(run, err);
+    KG_TRY(kg_checkpoint_wait(run, err));
+    s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
+    if (!s)
+        return err->code;
+    name_of(s->name, run);
+    KG_TRY_GOTO(out, prepare_together(s, run, err));
+    /* The step has the other cores; and a thread that had helpers ends them by
+     * pthread_exit, which ends the process where memory for a library is missing. */
+    s->threads = 1;
+    if (pthread_create(&s->thread, NULL, write_all, s) != 0) {
+        s->threads = kg_threads_get();
+        write_all(s); /* no thread more is to be had: at once */
+        s->written = true;
+    }
+    run->saving = s;
+    /* together it is settled where the others wait for it */
+    return s->written && !s->ranks ? kg_checkpoint_wait(run, err) : KG_OK;
+out:
+    kg_mem_free(s);
+    return status;
+}
+
+kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_saving *s = run->saving;
+    kg_status status;
+    int phase;
+
+    if (!s)
+        return KG_OK;
+    run->saving = NULL;
+    phase = kg_phase_wait(kg_clock_seconds(), "checkpoint %s to be written", s->name);
+    if (!s->written)
+        pthread_join(s->thread, NULL);
+    kg_phase_end(phase);
+    status = settle(run, s, err);
+    kg_mem_free(s);
+    return status;
+}
+
+kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_set *set,
+                             const char *name, enum kg_dtype dtype, int64_t n,
+                             const char *path, struct kg_err *err)
+{
+    const struct kg_dtype_traits *type = kg_dtype_traits(dtype);
+    uint64_t bytes = (uint64_t)n * type->bytes;
+
+    *t = kg_st_find(set, name);
+    if (*t && strcmp((*t)->dtype, type->safetensors_name) != 0)
+        return kg_fail(err, KG_EFORMAT, "%s: expected tensor %s in %s, found %s", path,
+                       name, type->safetensors_name, (*t)->dtype);
+    if (*t && (*t)->bytes == bytes)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "%s: expected tensor %s of %llu bytes, found %s%llu",
+                   path, name, (unsigned long long)bytes,
+                   *t ? "" : "none: ", (unsigned long long)(*t ? (*t)->bytes : 0));
+}
+
+kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
+                             const struct kg_st_set *set, const char *name,
+                             const char *path, struct kg_err *err)
+{
+    size_t each = kg_dtype_traits(to->dtype)->bytes;
+    const struct kg_st_tensor *t;
+
+    KG_TRY(kg_checkpoint_find(&t, set, name, to->dtype, m->n_elements, path, err));
+    return kg_slab_write(to, 0, t->data + (size_t)m->cut.first * each, to->n, err);
+}
+
+static kg_status read_vectors(struct kg_run_state *state, const char *path,
+                              struct kg_err *err)
+{
+    struct vectors v = vectors_of(state);
+    struct kg_st_set *set;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_st_open_file(&set, path, err));
+    for (size_t i = 0; i < v.n && status == KG_OK; i++)
+        status = kg_checkpoint_take(v.slab[i], state->model, set, v.name[i], path, err);
+    kg_st_close(set);
+    return status;
+}
+
+kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
+                             const char *dir, struct kg_err *err)
+{
+    /* the format first: what an older kedge wrote has no manifest */
+    KG_TRY(
+        kg_checkpoint_counters(&state->count, kg_path_in(dir, "state.json").text, err));
+    KG_TRY(kg_manifest_check(NULL, dir, err));
+    if (state->count.step > 0 || state->count.sft_step >= in->sft_steps)
+        KG_TRY(kg_run_start_rl(in, state, err));
+    else
+        KG_TRY(kg_run_start_sft(in, state, err));
+    KG_TRY(read_vectors(state, kg_path_in(dir, "state.safetensors").text, err));
+    kg_optim_resume(state->optim, state->count.optim_step);
+    KG_TRY(kg_model_refresh(state->model, err));
+    return kg_run_anchor_saved(state) ? kg_model_refresh(state->anchor, err) : KG_OK;
+}
+
+static bool is_whole(const char *dir)
+{
+    struct kg_counters unused;
+    struct kg_err ignored;
+
+    return kg_checkpoint_counters(&unused, kg_path_in(dir, "state.json").text,
+                                  &ignored) == KG_OK &&
+           kg_manifest_check(NULL, dir, &ignored) == KG_OK;
+}
+
+/* The newest before checkpoint `name` that is whole; "" without one. */
+static void find_whole(char whole[KG_CHECKPOINT_NAME], const char *root, const char *name)
+{
+    struct kg_err ignored;
+    char **names;
+    size_t n, i = 0;
+
+    whole[0] = '\0';
+    if (list_checkpoints(&names, &n, root, &ignored) != KG_OK)
+        return;
+    while (i < n && strcmp(names[i], name) != 0)
+        i++;
+    while (i > 0 && !whole[0])
+        if (is_whole(kg_path_in(root, names[--i]).text))
+            strcpy(whole, names[i]);
+    kg_file_names_free(names, n);
+}
+
+/* The newest checkpoint cannot be read. No older one is taken in its place, since steps
+ * would be lost without a word: who resumes is told of it, and does that by hand. */
+static kg_status name_whole(const char *root, const char *name, struct kg_err *err)
+{
+    char whole[KG_CHECKPOINT_NAME];
+
+    if (err->code != KG_EFORMAT && err->code != KG_ENOTFOUND)
+        return err->code;
+    find_whole(whole, root, name);
+    if (!whole[0])
+        return kg_fail(err, err->code, "%s; no older checkpoint there is intact",
+                       err->message);
+    return kg_fail(err, err->code,
+                   "%s; %s is intact: to continue from it, move all later ones, up to "
+                   "%s, out of %.200s and resume again",
+                   err->message, whole, name, root);
+}
+
+/* Which is the newest is found by whoever keeps the folder, and the same for all. */
+static kg_status newest_for_all(char name[KG_CHECKPOINT_NAME], const struct kg_run *run,
+                                struct kg_err *err)
+{
+    struct kg_ranks *ranks = run->work.ranks;
+    kg_status status = KG_OK;
+
+    if (!run->log.elsewhere)
+        status = kg_checkpoint_newest(name, run->log.dir, err);
+    KG_TRY(kg_ranks_agree(ranks, status, "newest checkpoint", err));
+    return kg_ranks_share(ranks, name, KG_CHECKPOINT_NAME, "newest checkpoint", err);
+}
+
+kg_status kg_checkpoint_load(struct kg_run *run, bool *found, struct kg_err *err)
+{
+    struct kg_path root = kg_path_in(run->log.dir, "checkpoints");
+    char name[KG_CHECKPOINT_NAME] = "";
+
+    *found = false;
+    KG_TRY(newest_for_all(name, run, err));
+    if (!name[0])
+        return KG_OK;
+    kg_log_info("resuming from %s/%s", root.text, name);
+    if (kg_checkpoint_read(&run->in, &run->state, kg_path_in(root.text, name).text,
+                           err) != KG_OK)
+        return name_whole(root.text, name, err);
+    if (!run->log.elsewhere)
+        KG_TRY(kg_file_link(name, kg_path_in(root.text, "latest").text, err));
+    memcpy(run->state.saved_name, name, sizeof name);
+    *found = true;
+    return KG_OK;
+}

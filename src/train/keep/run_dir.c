@@ -1,0 +1,499 @@
+/* Creating, checking and cutting back a run directory.
+ *
+ * A directory belongs to one run. It is made once and refused afterwards, unless the
+ * attempt that made it came to no step; --resume compares it key by key and byte by byte
+ * with what the recipe names now. metrics.jsonl, dumps and events are then cut back to
+ * where the checkpoint stands, so that what follows is written once.
+ */
+#include "train/keep/run_dir.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "data/json.h"
+#include "data/jsonl.h"
+#include "recipe/options.h"
+#include "report/path.h"
+#include "report/tfevents.h"
+#include "train/keep/checkpoint.h"
+#include "train/keep/device.h"
+#include "train/keep/inputs.h"
+#include "train/keep/joined.h"
+#include "train/log.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+enum { MAX_MANIFEST_BYTES = 1 << 20 };
+
+static kg_status write_config(const struct kg_config *config, const char *dir,
+                              struct kg_err *err)
+{
+    struct kg_str text = {0};
+    kg_status status;
+
+    KG_TRY_GOTO(out, kg_config_dump_yaml(&text, config, true, err));
+    status = kg_file_write_atomic(kg_path_in(dir, "config.yaml").text, text.data,
+                                  text.len, err);
+out:
+    kg_str_release(&text);
+    return status;
+}
+
+/* Keys that config.yaml has: set, as it is written, or given, as it is read. */
+static int64_t count_keys(const struct kg_config *c,
+                          bool (*has)(const struct kg_config *, const char *))
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < kg_config_rows(c); i++)
+        n += has(c, kg_config_row(c, i)->key);
+    return n;
+}
+
+static kg_status write_manifest(const struct kg_run_inputs *in, const struct kg_model *m,
+                                const struct kg_ranks *ranks, const char *dir,
+                                struct kg_err *err)
+{
+    struct kg_str text = {0};
+    struct utsname machine;
+    kg_status status;
+
+    if (uname(&machine) != 0)
+        memset(&machine, 0, sizeof machine);
+    KG_TRY_GOTO(
+        out,
+        kg_str_printf(
+            &text, err,
+            "{\"kedge\": \"" KG_VERSION
+            "\", \"config_keys\": %lld, \"started_unix\": %.0f, \"system\": \"%s %s "
+            "%s\", \"threads\": %d, "
+            "\"compute_dtype\": \"%s\", \"parameters\": %lld, \"train_prompts\": %zu, "
+            "\"validation_prompts\": %zu, \"inputs\": ",
+            (long long)count_keys(in->config, kg_config_is_set), kg_clock_unix_seconds(),
+            machine.sysname, machine.release, machine.machine, kg_threads_get(),
+            kg_dtype_traits(m->ct)->name, (long long)m->n_elements,
+            in->answers.n > 0 ? in->answers.n : in->train.n, in->val.n));
+    KG_TRY_GOTO(out, kg_inputs_json(&text, &in->recipe, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
+    KG_TRY_GOTO(out, kg_run_device_json(&text, m->backend, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
+    KG_TRY_GOTO(out, kg_run_joined_json(&text, ranks, err));
+    KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
+    status = kg_file_write_atomic(kg_path_in(dir, "manifest.json").text, text.data,
+                                  text.len, err);
+out:
+    kg_str_release(&text);
+    return status;
+}
+
+/* Whether metrics.jsonl has a line of a step, supervised or not, or one of nobody's. */
+static kg_status has_steps(bool *has, const char *dir, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(dir, "metrics.jsonl");
+    struct kg_jsonl *lines = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = true;
+    kg_status status = KG_OK;
+
+    *has = false;
+    if (!kg_file_exists(path.text))
+        return KG_OK;
+    KG_TRY(kg_jsonl_open(&lines, path.text, err));
+    while (!*has) {
+        const char *phase;
+
+        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        if (!more)
+            break;
+        phase = kg_json_text(kg_json_get(doc.root, "phase"), NULL);
+        *has = !phase || strcmp(phase, "validation") != 0;
+    }
+out:
+    *has |= status == KG_EFORMAT;
+    status = status == KG_EFORMAT ? KG_OK : status;
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    return status;
+}
+
+/* Whether a run was begun here: its manifest.json is what write_manifest wrote, before
+ * any other file. A model's or somebody else's is not. */
+static kg_status was_begun(bool *begun, const char *dir, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(dir, "manifest.json");
+    struct kg_json_doc doc = {0};
+    kg_status status;
+
+    *begun = false;
+    if (!kg_file_exists(path.text))
+        return KG_OK;
+    status = kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err);
+    if (status == KG_EFORMAT)
+        return KG_OK;
+    *begun = status == KG_OK && kg_json_get(doc.root, "kedge") &&
+             kg_json_get(doc.root, "started_unix");
+    kg_json_release(&doc);
+    return status;
+}
+
+/* Files that a run writes over, in a folder where none was begun: they are the user's. */
+static kg_status refuse_others_files(const char *dir, struct kg_err *err)
+{
+    static const char *const names[] = {"config.yaml", "metrics.jsonl", "manifest.json"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (kg_file_exists(kg_path_in(dir, names[i]).text))
+            return kg_fail(
+                err, KG_ECONFLICT,
+                "%s: expected a folder without a run, found a %s that is not from a run "
+                "of kedge (there is no manifest.json of one); name another run.dir",
+                dir, names[i]);
+    return KG_OK;
+}
+
+/* Anything of a run that a new one would write over or, keeping the newest checkpoints,
+ * remove. What a run leaves that made no step (its grader failed, say) is none.
+ * *begun: there is such a rest */
+static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+    bool made, config = kg_file_exists(kg_path_in(dir, "config.yaml").text);
+
+    KG_TRY(kg_checkpoint_seen(name, dir, err));
+    KG_TRY(has_steps(&made, dir, err));
+    KG_TRY(was_begun(begun, dir, err));
+    if (name[0] || made)
+        return kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected a folder without a run, found %s%s%s; %sname another "
+            "run.dir",
+            dir, config ? "config.yaml and " : "",
+            name[0] ? "checkpoints/" : "metrics.jsonl", name,
+            config ? "continue that run with --resume, or " : "");
+    return *begun ? KG_OK : refuse_others_files(dir, err);
+}
+
+kg_status kg_run_dir_resumable(bool *resumable, const char *dir, struct kg_err *err)
+{
+    char name[KG_CHECKPOINT_NAME];
+
+    KG_TRY(kg_checkpoint_seen(name, dir, err));
+    KG_TRY(has_steps(resumable, dir, err));
+    *resumable |= name[0] != '\0';
+    return KG_OK;
+}
+
+/* The step of a dump in rollouts/, and whether it is one of the warm start; false for
+ * every other name. */
+static bool is_dump(const char *name, int64_t *step, bool *sft)
+{
+    static const char *const prefixes[] = {"step-", "val-", "val_anchor-", "skipped-sft-",
+                                           "skipped-"};
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        size_t n = strlen(prefixes[i]);
+        char *end;
+
+        if (strncmp(name, prefixes[i], n) != 0 || !isdigit((unsigned char)name[n]))
+            continue;
+        *step = strtoll(name + n, &end, 10);
+        *sft = strcmp(prefixes[i], "skipped-sft-") == 0;
+        return strcmp(end, ".jsonl.zst") == 0;
+    }
+    return false;
+}
+
+/* Whether a file of rollouts/ is a dump of a step that is not among those done (NULL:
+ * none are). */
+static bool is_undone_dump(const char *name, const struct kg_counters *done)
+{
+    int64_t step;
+    bool sft;
+
+    return is_dump(name, &step, &sft) &&
+           (!done || step > (sft ? done->sft_step : done->step));
+}
+
+static bool is_events(const char *name, const struct kg_counters *done)
+{
+    (void)done;
+    return kg_tfevents_is_name(name);
+}
+
+/* The files of a folder which `which` says yes to; no folder, none. Only regular files
+ * and links: nothing that a run writes is a folder. */
+static kg_status remove_files(struct kg_path root,
+                              bool (*which)(const char *, const struct kg_counters *),
+                              const struct kg_counters *done, struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+
+    if (!kg_file_exists(root.text))
+        return KG_OK;
+    KG_TRY(kg_file_list(&names, &n, root.text, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        struct kg_path path = kg_path_in(root.text, names[i]);
+
+        if (which(names[i], done) && !kg_file_is_dir(path.text))
+            status = kg_file_remove_tree(path.text, err);
+    }
+    kg_file_names_free(names, n);
+    return status;
+}
+
+/* What a run left that made no step, by the names that kedge gives, and not a file more:
+ * what else is there, in sft/ and rollouts/ too, is the user's. manifest.json and
+ * config.yaml are written over: a removal that is cut off can be begun again. */
+static kg_status remove_attempt(const char *dir, struct kg_err *err)
+{
+    static const char *const names[] = {"metrics.jsonl", "watch.log", "report.html"};
+
+    kg_log_info("%s: an earlier run here made no step: starting over", dir);
+    KG_TRY(remove_files(kg_path_in(dir, "."), is_events, NULL, err));
+    KG_TRY(remove_files(kg_path_in(dir, "sft"), is_events, NULL, err));
+    KG_TRY(remove_files(kg_path_in(dir, "rollouts"), is_undone_dump, NULL, err));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        KG_TRY(kg_file_remove_tree(kg_path_in(dir, names[i]).text, err));
+    return KG_OK;
+}
+
+/* Two processes in one run directory would each cut back what the other writes. */
+static kg_status lock(struct kg_run_log *log, struct kg_err *err)
+{
+    return kg_file_lock_take(&log->lock, kg_path_in(log->dir, "lock").text, err);
+}
+
+kg_status kg_run_dir_create(const struct kg_run_inputs *in,
+                            const struct kg_run_state *state,
+                            const struct kg_ranks *ranks, struct kg_run_log *log,
+                            struct kg_err *err)
+{
+    const char *dir = log->dir;
+    bool begun;
+
+    KG_TRY(refuse_a_run(&begun, dir, err)); /* without a trace in it */
+    KG_TRY(kg_file_make_dirs(dir, err));
+    KG_TRY(lock(log, err));
+    KG_TRY(refuse_a_run(&begun, dir, err)); /* another may have been faster */
+    if (begun)
+        KG_TRY(remove_attempt(dir, err));
+    KG_TRY(kg_file_make_dirs(kg_path_in(dir, "checkpoints").text, err));
+    KG_TRY(kg_file_make_dirs(kg_path_in(dir, "rollouts").text, err));
+    KG_TRY(write_manifest(in, state->model, ranks, dir, err));
+    return write_config(in->config, dir, err);
+}
+
+/* A key that is missing from a file which was cut off would be its default. */
+static kg_status check_whole(const char *dir, const struct kg_config *before,
+                             struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(dir, "manifest.json");
+    struct kg_json_doc doc = {0};
+    int64_t written, found = count_keys(before, kg_config_is_given);
+
+    if (!kg_file_exists(path.text))
+        return KG_OK; /* refused with the inputs */
+    KG_TRY(kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err));
+    written = kg_json_int(kg_json_get(doc.root, "config_keys"), 0);
+    kg_json_release(&doc);
+    if (found >= written)
+        return KG_OK;
+    return kg_fail(
+        err, KG_EFORMAT,
+        "%s: expected the %lld keys of the start of the run, found %lld: it is truncated",
+        kg_path_in(dir, "config.yaml").text, (long long)written, (long long)found);
+}
+
+/* Where the device may change, what names it may: the device itself is compared. */
+static kg_status take_device(struct kg_config *before, const struct kg_config *config,
+                             struct kg_err *err)
+{
+    for (size_t i = 0; i < kg_config_rows(config); i++) {
+        const char *key = kg_config_row(config, i)->key;
+
+        if (strcmp(key, "model.device") == 0 || strncmp(key, "device.", 7) == 0)
+            KG_TRY(kg_config_set(before, key, kg_config_text(config, key), false,
+                                 "device.may_change", err));
+    }
+    return KG_OK;
+}
+
+static kg_status check_config(const struct kg_config *config, const char *dir,
+                              bool may_change, struct kg_err *err)
+{
+    struct kg_config *before = NULL;
+    struct kg_str diff = {0};
+    size_t n = 0;
+    kg_status status;
+
+    KG_TRY_GOTO(
+        out, kg_train_config(&before, kg_path_in(dir, "config.yaml").text, NULL, 0, err));
+    KG_TRY_GOTO(out, check_whole(dir, before, err));
+    if (may_change)
+        KG_TRY_GOTO(out, take_device(before, config, err));
+    KG_TRY_GOTO(out, kg_config_diff(&diff, &n, before, config, err));
+    if (n > 0)
+        status = kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected the config of the start of the run, found %zu change%s: %s",
+            dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
+out:
+    kg_str_release(&diff);
+    kg_config_free(before);
+    return status;
+}
+
+/* A pipe in the place of one of them would be waited for. */
+static kg_status check_files(const char *dir, struct kg_err *err)
+{
+    static const char *const names[] = {"config.yaml", "manifest.json", "metrics.jsonl"};
+
+    if (!kg_file_exists(kg_path_in(dir, "config.yaml").text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a run to resume, found no config.yaml", dir);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct kg_path path = kg_path_in(dir, names[i]);
+
+        if (kg_file_exists(path.text) && !kg_file_is_regular(path.text))
+            return kg_fail(err, KG_EIO,
+                           "%s: expected a file of the run, found a folder, a pipe or a "
+                           "dangling link",
+                           path.text);
+    }
+    return KG_OK;
+}
+
+/* The last step that the log has whole; 0: none. */
+static kg_status last_logged(int64_t *step, const char *dir, struct kg_err *err)
+{
+    struct kg_path path = kg_path_in(dir, "metrics.jsonl");
+    struct kg_jsonl *lines = NULL;
+    struct kg_json_doc doc = {0};
+    bool more = kg_file_exists(path.text);
+    kg_status status = KG_OK;
+
+    *step = 0;
+    if (!more)
+        return KG_OK;
+    KG_TRY(kg_jsonl_open(&lines, path.text, err));
+    while (more) {
+        const char *phase;
+
+        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
+        phase = more ? kg_json_text(kg_json_get(doc.root, "phase"), NULL) : NULL;
+        if (phase && strcmp(phase, "rl") == 0)
+            *step = kg_json_int(kg_json_get(doc.root, "step"), *step);
+    }
+out:
+    kg_json_release(&doc);
+    kg_jsonl_close(lines);
+    return status == KG_EFORMAT ? KG_OK : status; /* cut in the last line */
+}
+
+/* One is saved beside the next steps, so where two were due and none is there they are
+ * lost: begun anew, the run would write over what its log still knows. */
+static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
+                                   struct kg_err *err)
+{
+    const int64_t every = r->checkpoint.every;
+    char newest[KG_CHECKPOINT_NAME];
+    int64_t step;
+
+    KG_TRY(kg_checkpoint_seen(newest, dir, err));
+    KG_TRY(last_logged(&step, dir, err));
+    if (*newest || every == 0 || step <= 2 * every)
+        return KG_OK;
+    return kg_fail(err, KG_ENOTFOUND,
+                   "%s/checkpoints: expected a checkpoint of the %lld steps in "
+                   "metrics.jsonl (checkpoint.every %lld), found none; to start over, "
+                   "name another run.dir or remove this one",
+                   dir, (long long)step, (long long)every);
+}
+
+/* Config, inputs and device against those that the run was started with. */
+static kg_status check_same(const struct kg_run_inputs *in,
+                            const struct kg_run_state *state, const char *dir,
+                            struct kg_err *err)
+{
+    struct kg_path manifest = kg_path_in(dir, "manifest.json");
+    bool may_change = in->recipe.device.may_change, other;
+
+    KG_TRY(check_checkpoints(&in->recipe, dir, err));
+    KG_TRY(check_config(in->config, dir, may_change, err));
+    KG_TRY(kg_inputs_check(&in->recipe, manifest.text, err));
+    return kg_run_device_check(&other, manifest.text, state->model->backend, may_change,
+                               err);
+}
+
+kg_status kg_run_dir_check(const struct kg_run_inputs *in,
+                           const struct kg_run_state *state, struct kg_run_log *log,
+                           struct kg_err *err)
+{
+    KG_TRY(check_files(log->dir, err));
+    KG_TRY(lock(log, err));
+    KG_TRY(kg_file_remove_stale(kg_path_in(log->dir, "config.yaml").text, err));
+    KG_TRY(kg_file_remove_stale(kg_path_in(log->dir, "manifest.json").text, err));
+    KG_TRY(check_same(in, state, log->dir, err));
+    return write_config(in->config, log->dir, err);
+}
+
+kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         struct kg_run_log *log, bool resume, struct kg_err *err)
+{
+    bool begun;
+
+    if (kg_file_exists(kg_path_in(log->dir, "lock").text))
+        KG_TRY(lock(log, err));
+    if (!resume) {
+        KG_TRY(refuse_a_run(&begun, log->dir, err));
+        return kg_file_try_dirs(log->dir, err);
+    }
+    KG_TRY(check_files(log->dir, err));
+    return check_same(in, state, log->dir, err);
+}
+
+/* On another device than before (that may be, or it was refused): the manifest says since
+ * when, and the user hears it. */
+static kg_status note_device(const struct kg_run_state *state, const char *dir,
+                             struct kg_err *err)
+{
+    struct kg_path manifest = kg_path_in(dir, "manifest.json");
+    bool other;
+
+    KG_TRY(kg_run_device_check(&other, manifest.text, state->model->backend, true, err));
+    if (!other)
+        return KG_OK;
+    kg_log_warn("%s: the device changes here: bits may differ from a run on a single "
+                "device (device.may_change; manifest.json lists both)",
+                dir);
+    return kg_run_device_add(manifest.text, state->model->backend, state->saved_name,
+                             err);
+}
+
+kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         const struct kg_ranks *ranks, struct kg_run_log *log,
+                         struct kg_err *err)
+{
+    struct kg_path metrics = kg_path_in(log->dir, "metrics.jsonl");
+
+    if (state->count.metrics_bytes > 0 && !kg_file_exists(metrics.text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected the log of the steps before the checkpoint (%llu "
+                       "bytes), found no file",
+                       metrics.text, (unsigned long long)state->count.metrics_bytes);
+    KG_TRY(kg_file_writer_append(&log->metrics, metrics.text, state->count.metrics_bytes,
+                                 err));
+    log->metrics_open = true;
+    KG_TRY(note_device(state, log->dir, err));
+    KG_TRY(kg_run_joined_note(kg_path_in(log->dir, "manifest.json").text, ranks,
+                              state->saved_name, err));
+    kg_run_log_resume(in, state, log);
+    KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
+    return remove_files(kg_path_in(log->dir, "rollouts"), is_undone_dump, &state->count,
+                        err);
+}

@@ -1,0 +1,47 @@
+/* The run directory: created once, refused if it belongs to another run, truncated on
+ * resume. */
+#ifndef KG_TRAIN_RUN_DIR_H
+#define KG_TRAIN_RUN_DIR_H
+
+#include "train/run.h"
+
+/* A new run: creates RUN/ with config.yaml (resolved), manifest.json, and a lock held
+ * until kg_run_close. A folder with a run is refused, unless that run made no step: then
+ * its files are removed. A folder with config.yaml, metrics.jsonl or manifest.json but no
+ * manifest of kedge is refused too: these files are the user's.
+ * errors: ECONFLICT (also: another process is using it), EIO (not writable) */
+kg_status kg_run_dir_create(const struct kg_run_inputs *in,
+                            const struct kg_run_state *state,
+                            const struct kg_ranks *ranks, struct kg_run_log *log,
+                            struct kg_err *err) KG_MUST_CHECK;
+
+/* A run to continue: takes the lock; compares RUN/config.yaml with the current config,
+ * the inputs in RUN/manifest.json with the current files, and the device there with the
+ * model's, unless it may change.
+ * errors: NOTFOUND (no run here), ECONFLICT (another process is using it; lists differing
+ * keys, inputs or devices) */
+kg_status kg_run_dir_check(const struct kg_run_inputs *in,
+                           const struct kg_run_state *state, struct kg_run_log *log,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether dir has something to continue: a checkpoint, or a step in its log. A run
+ * without either (its first checkpoint is incomplete, say) starts over. Writes nothing;
+ * ownership is checked later, under the lock.
+ * errors: EIO */
+kg_status kg_run_dir_resumable(bool *resumable, const char *dir,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* Reports what one of the two above would refuse, without writing, for a plan; also if
+ * another process is using the folder, or it cannot be created or written. */
+kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         struct kg_run_log *log, bool resume,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Records a changed device, and changed ranks or transport (train/keep/joined.h), in
+ * RUN/manifest.json. Opens metrics.jsonl truncated to count.metrics_bytes, discards later
+ * TensorBoard events, and removes later dumps. */
+kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         const struct kg_ranks *ranks, struct kg_run_log *log,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+#endif

@@ -1,0 +1,47 @@
+/* Opening a second checkpoint, and refusing one whose ids mean something else.
+ *
+ * A KL between models with shuffled vocabularies is a finite number that means nothing;
+ * nobody would notice. So the tokenizers are compared id by id, as bytes, before any
+ * log-prob is.
+ */
+#include "train/open/reference.h"
+
+static kg_status check_vocabulary(const struct kg_model *other, const char *dir,
+                                  const char *key, const struct kg_model *m,
+                                  const struct kg_tokenizer *tok, struct kg_err *err)
+{
+    struct kg_tokenizer *theirs;
+    kg_status status;
+
+    if (other->config.vocab != m->config.vocab)
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s: %s: expected a vocabulary of %lld as the model's, found %lld",
+                       key, dir, (long long)m->config.vocab,
+                       (long long)other->config.vocab);
+    if (kg_tokenizer_open(&theirs, dir, err) != KG_OK)
+        return kg_err_prefix(err, "%s", key);
+    status = kg_tokenizer_compare(tok, theirs, dir, err);
+    kg_tokenizer_close(theirs);
+    return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", key);
+}
+
+kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *key,
+                            const struct kg_model *m, const struct kg_tokenizer *tok,
+                            const struct kg_model_opts *opts, struct kg_err *err)
+{
+    struct kg_model_opts own = *opts;
+    struct kg_model *other;
+    kg_status status;
+
+    own.backend = m->backend;
+    own.ct = m->ct;
+    if (kg_model_open(&other, dir, &own, err) != KG_OK)
+        return kg_err_prefix(err, "%s", key);
+    status = check_vocabulary(other, dir, key, m, tok, err);
+    if (status != KG_OK) {
+        kg_model_free(other);
+        return status;
+    }
+    *out = other;
+    return KG_OK;
+}

@@ -1,0 +1,55 @@
+/* Episodes of a run: the environment that the recipe names, and what of episodes is
+ * logged.
+ *
+ * A tool that fails for good ends the run, not the episode: answers without their
+ * observation would be trained on as if the model had failed. The run stands behind its
+ * last step and goes on with the same bits once the tool answers.
+ */
+#include "train/step/episodes.h"
+
+#include "recipe/episodes.h"
+
+kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
+                               struct kg_err *err)
+{
+    KG_TRY(kg_episodes_from_recipe(&in->episode_opts, &in->recipe, err));
+    if (!in->episode_opts.env)
+        return KG_OK;
+    if (*in->recipe.rollout.data)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.data: nothing is sampled; expected episode.env none, "
+                       "found %s",
+                       in->episode_opts.env->name);
+    if (kg_episodes_open(&work->episodes, in->tok, &in->episode_opts, err) != KG_OK)
+        return kg_err_prefix(err, "episode.env %s", in->episode_opts.env->name);
+    return KG_OK;
+}
+
+kg_status kg_run_tool_failed(const struct kg_episodes *episodes, int64_t step,
+                             kg_status status, struct kg_err *err)
+{
+    struct kg_err cause = *err;
+
+    if (!episodes || (status != KG_EIO && status != KG_ETIMEOUT))
+        return status;
+    return kg_fail(err, status,
+                   "%.500s; the run is at step %lld: when the tool works again, kedge "
+                   "train --resume continues with the same bits",
+                   cause.message, (long long)step);
+}
+
+void kg_episodes_put(struct kg_metrics *log, const char *prefix,
+                     const struct kg_episode_sums *sums)
+{
+    double n = (double)sums->episodes;
+
+    if (sums->episodes == 0)
+        return;
+    kg_metrics_put_in(log, prefix, "turns", (double)sums->turns / n);
+    kg_metrics_put_in(log, prefix, "calls", (double)sums->calls / n);
+    kg_metrics_put_in(log, prefix, "invalid", (double)sums->invalid / n);
+    kg_metrics_put_in(log, prefix, "failed", (double)sums->failed / n);
+    kg_metrics_put_in(log, prefix, "answered", (double)sums->answered / n);
+    kg_metrics_put_in(log, prefix, "cut", (double)sums->cut / n);
+    kg_metrics_put_in(log, prefix, "windowed", (double)sums->windowed / n);
+}
