@@ -253,8 +253,9 @@ emu: $(EMU_TESTS) $(EMU_RUNS) $(FAKE_BLAS)   ## models and runs on emulated kern
 	@KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own $(call run,$(filter-out %/bits_test,$(EMU_TESTS)))
 	@KEDGE_TEST_PRODUCTS=cublas KEDGE_TEST_LIBRARIES=$(dir $(FAKE_BLAS)) $(call run,$(EMU_RUNS))
 
-lint:                                    ## layering, style limits, prose, formatting, headers of listed packages
+lint:                                    ## layering, circles, style limits, prose, formatting, headers of listed packages
 	@tools/check-layers
+	@tools/check-circles
 	@tools/check-headers
 	@tools/check-style
 	@tools/check-prose

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -101,4 +102,16 @@ uint64_t kg_cgroup_memory(const char *groups, const char *root)
         limit = least(limit, limit_of_line(&r, line));
     fclose(f);
     return limit;
+}
+
+uint64_t kg_cgroup_machine_bytes(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t bytes, limit;
+
+    if (pages <= 0 || page <= 0)
+        return 0;
+    bytes = (uint64_t)pages * (uint64_t)page;
+    limit = kg_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+    return limit < bytes ? limit : bytes;
 }

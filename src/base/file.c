@@ -6,7 +6,7 @@
  * in dir.c.
  *
  * Every request to the system goes through one of the `sys_` functions below it, where a
- * test can make the n-th one fail.
+ * test can make the n-th one fail (file_fail.c).
  */
 #define _GNU_SOURCE /* O_CLOEXEC */
 #include "base/file.h"
@@ -30,58 +30,6 @@
 #include <unistd.h>
 
 enum { BUFFER_BYTES = 256 << 10, READ_BYTES = 64 << 10 };
-
-/* ---- failing on purpose ---- */
-
-static _Atomic uint64_t fail_number; /* 0: off */
-static _Atomic int fail_errno;
-
-void kg_file_fail_at(uint64_t n, int error_number)
-{
-    atomic_store(&fail_errno, error_number);
-    atomic_store(&fail_number, n);
-}
-
-static _Atomic bool skip_syncs;
-
-void kg_file_skip_syncs(bool skip) { atomic_store(&skip_syncs, skip); }
-
-bool kg_file_fails(void)
-{
-    uint64_t n = atomic_load(&fail_number);
-
-    while (n > 0)
-        if (atomic_compare_exchange_weak(&fail_number, &n, n - 1)) {
-            if (n == 1)
-                errno = atomic_load(&fail_errno);
-            return n == 1;
-        }
-    return false;
-}
-
-static bool is_link(const char *path)
-{
-    struct stat info;
-
-    return lstat(path, &info) == 0 && S_ISLNK(info.st_mode);
-}
-
-kg_status kg_file_fail(struct kg_err *err, const char *path, const char *doing)
-{
-    int e = errno;
-    kg_status code = KG_EIO;
-
-    if (e == ENOENT && is_link(path))
-        return kg_fail(err, KG_EIO, "%s: cannot %s: %s (a link that leads nowhere)", path,
-                       doing, strerror(e));
-    if (e == ENOENT || e == ENOTDIR)
-        code = KG_ENOTFOUND;
-    if (e == ENOSPC || e == EDQUOT)
-        code = KG_ENOSPACE;
-    if (e == ENOMEM)
-        code = KG_ENOMEM;
-    return kg_fail(err, code, "%s: cannot %s: %s", path, doing, strerror(e));
-}
 
 static int sys_open(const char *path, int flags)
 {
@@ -116,17 +64,6 @@ static int sys_write(int fd, const unsigned char *from, size_t n)
         kg_phase_tick();
     }
     return 0;
-}
-
-/* A pipe, a terminal or a folder of some file systems has nothing to sync and says
- * EINVAL. */
-int kg_file_sync_fd(int fd)
-{
-    if (kg_file_fails())
-        return -1;
-    if (atomic_load(&skip_syncs))
-        return 0;
-    return fsync(fd) == 0 || errno == EINVAL ? 0 : -1;
 }
 
 static int sys_rename(const char *from, const char *to)

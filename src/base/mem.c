@@ -12,15 +12,12 @@
 #define _GNU_SOURCE /* madvise */
 #include "base/mem.h"
 
-#include "base/cgroup.h"
-
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { ALIGN = 64, HEADER_BYTES = 64 };
 #define MAP_FROM_BYTES  ((size_t)1 << 20)
@@ -190,18 +187,6 @@ uint64_t kg_mem_peak_bytes(void) { return atomic_load(&peak_bytes); }
 void kg_mem_reset_peak(void) { atomic_store(&peak_bytes, atomic_load(&current_bytes)); }
 void kg_mem_set_cap(uint64_t bytes) { atomic_store(&cap_bytes, bytes); }
 void kg_mem_fail_at(uint64_t n) { atomic_store(&fail_number, n); }
-
-uint64_t kg_mem_machine_bytes(void)
-{
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    uint64_t bytes, limit;
-
-    if (pages <= 0 || page <= 0)
-        return 0;
-    bytes = (uint64_t)pages * (uint64_t)page;
-    limit = kg_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
-    return limit < bytes ? limit : bytes;
-}
 
 uint64_t kg_mem_resident_bytes(void)
 {

@@ -44,10 +44,6 @@ void kg_mem_set_cap(uint64_t bytes);
 /* Tests only: the n-th allocation from now (1 = the next) fails once; 0 is off. */
 void kg_mem_fail_at(uint64_t n);
 
-/* The most memory that this process may use: the machine's memory, limited by its control
- * groups (base/cgroup.h); 0 if unknown. */
-uint64_t kg_mem_machine_bytes(void);
-
 /* Anonymous resident memory of the process in bytes, as the kernel counts it; 0 if
  * unknown. */
 uint64_t kg_mem_resident_bytes(void);

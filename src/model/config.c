@@ -266,22 +266,6 @@ static kg_status read_bos(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-uint32_t kg_model_config_features(const struct kg_model_config *c)
-{
-    return c->arch->features | (c->qkv_bias ? KG_QKV_BIAS : 0) |
-           (c->o_bias ? KG_O_BIAS : 0) | (c->mlp_bias ? KG_MLP_BIAS : 0);
-}
-
-uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l)
-{
-    const uint32_t all = kg_model_config_features(c);
-    const struct kg_experts_config *x = &c->experts;
-    const bool without = x->n == 0 || (l + 1) % x->step != 0 ||
-                         (x->without[l / 64] >> l % 64 & 1);
-
-    return without ? (all & ~(uint32_t)KG_EXPERT_FEATURES) | KG_DENSE : all;
-}
-
 bool kg_model_config_is_eos(const struct kg_model_config *c, int32_t token)
 {
     for (int i = 0; i < c->n_eos; i++)

@@ -1,5 +1,5 @@
 /* Fields of config.json that tell layers apart: which look through a sliding window,
- * which are without rope, and which turn by a base of their own.
+ * which are without rope, and which turn by a base of their own; and what a layer has.
  */
 #include "model/config_internal.h"
 
@@ -167,4 +167,20 @@ int32_t kg_model_config_window(const struct kg_model_config *c, int32_t l)
 {
     const bool slides = c->layer[l] & KG_LAYER_WINDOW;
     return slides && c->window < c->max_positions ? c->window : 0;
+}
+
+uint32_t kg_model_config_features(const struct kg_model_config *c)
+{
+    return c->arch->features | (c->qkv_bias ? KG_QKV_BIAS : 0) |
+           (c->o_bias ? KG_O_BIAS : 0) | (c->mlp_bias ? KG_MLP_BIAS : 0);
+}
+
+uint32_t kg_model_config_layer(const struct kg_model_config *c, int32_t l)
+{
+    const uint32_t all = kg_model_config_features(c);
+    const struct kg_experts_config *x = &c->experts;
+    const bool without = x->n == 0 || (l + 1) % x->step != 0 ||
+                         (x->without[l / 64] >> l % 64 & 1);
+
+    return without ? (all & ~(uint32_t)KG_EXPERT_FEATURES) | KG_DENSE : all;
 }

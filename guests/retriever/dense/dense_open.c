@@ -12,6 +12,7 @@
  */
 #include "retriever/dense/dense_internal.h"
 
+#include "base/cgroup.h"
 #include "base/half.h"
 #include "base/mem.h"
 #include "search/size.h"
@@ -263,7 +264,7 @@ static kg_status check_memory(struct kg_dense *d, const struct kg_search_how *ho
                               bool far, struct kg_err *err)
 {
     if (!far)
-        return kg_dense_check_memory(d, kg_mem_machine_bytes(), err);
+        return kg_dense_check_memory(d, kg_cgroup_machine_bytes(), err);
     KG_TRY(kg_dense_plan(&d->planned, how->model, how->backend, d->codes.code, d->n,
                          d->dim, err));
     return kg_dense_check_device(d, how->backend, err);
