@@ -10,7 +10,7 @@
 #include "policy/presets.h"
 #include "recipe/options.h"
 #include "text/tokenizer.h"
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -22,12 +22,10 @@
 #include "train/keep/run_dir.h"
 #include "train/log.h"
 #include "train/open/pin.h"
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 #include "train/step/anchor.h"
-#include "train/step/episodes.h"
-#include "train/step/parts.h"
 #include "train/step/rank_times.h"
-#include "train/step/sources.h"
+#include "train/step/sums.h"
 
 #include <stdio.h>
 #include <string.h>

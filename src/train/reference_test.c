@@ -1,6 +1,6 @@
 /* A second checkpoint is taken when its ids mean the same, and refused with what
  * differs. */
-#include "train/open/reference.h"
+#include "train/open/open.h"
 
 #include "base/file.h"
 #include "model/model.h"

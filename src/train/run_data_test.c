@@ -5,7 +5,7 @@
 #include "train/rl_testing.h"
 
 #include "eval/suite.h"
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 
 #define A ROOT "/a.jsonl"
 #define B ROOT "/b.jsonl"

@@ -12,7 +12,7 @@
 #include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
 #include "train/same_testing.h"
-#include "train/step/episodes.h"
+#include "train/step/sums.h"
 
 #define ROOT "build/test-runs/window"
 

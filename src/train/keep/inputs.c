@@ -9,7 +9,7 @@
 #include "data/inputs.h"
 #include "recipe/options.h"
 #include "train/open/init.h"
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -15,9 +15,8 @@
 #include "report/path.h"
 #include "report/tfevents.h"
 #include "train/keep/checkpoint.h"
-#include "train/keep/device.h"
+#include "train/keep/facts.h"
 #include "train/keep/inputs.h"
-#include "train/keep/joined.h"
 #include "train/log.h"
 
 #include <ctype.h>

@@ -37,7 +37,7 @@ kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_sta
                          struct kg_run_log *log, bool resume,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* Records a changed device, and changed ranks or transport (train/keep/joined.h), in
+/* Records a changed device, and changed ranks or transport (train/keep/facts.h), in
  * RUN/manifest.json. Opens metrics.jsonl truncated to count.metrics_bytes, discards later
  * TensorBoard events, and removes later dumps. */
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,

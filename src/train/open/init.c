@@ -12,7 +12,7 @@
 #include "data/safetensors.h"
 #include "recipe/options.h"
 #include "train/keep/checkpoint.h"
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 #include "train/step/anchor.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "data/hub.h"
 #include "train/open/init.h"
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 
 #include <string.h>
 

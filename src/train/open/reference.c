@@ -4,7 +4,7 @@
  * nobody would notice. So the tokenizers are compared id by id, as bytes, before any
  * log-prob is.
  */
-#include "train/open/reference.h"
+#include "train/open/open.h"
 
 static kg_status check_vocabulary(const struct kg_model *other, const char *dir,
                                   const char *key, const struct kg_model *m,
@@ -44,4 +44,30 @@ kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *
     }
     *out = other;
     return KG_OK;
+}
+
+kg_status kg_run_reference_open(struct kg_run_inputs *in,
+                                const struct kg_run_state *state, struct kg_err *err)
+{
+    const char *path = in->recipe.eval.reference;
+
+    if (!*path)
+        return KG_OK;
+    return kg_reference_open(&in->reference, path, "eval.reference", state->model,
+                             in->tok, &(struct kg_model_opts){.whose = "reference's "},
+                             err);
+}
+
+kg_status kg_run_reference_outline(struct kg_run_inputs *in, const struct kg_model *m,
+                                   struct kg_err *err)
+{
+    const char *path = in->recipe.eval.reference;
+    const struct kg_model_opts opts = {.backend = m->backend, .ct = m->ct};
+    struct kg_model_config config;
+
+    if (!*path)
+        return KG_OK;
+    if (kg_model_config_open(&config, path, &in->recipe.model.ignore, err) != KG_OK)
+        return kg_err_prefix(err, "eval.reference");
+    return kg_model_outline(&in->reference, &config, &opts, err);
 }

@@ -6,13 +6,13 @@
  * keeps the name of its source, for metrics; two files of one name are told apart by as
  * much of their paths as that needs.
  */
-#include "train/open/run_data.h"
+#include "train/open/open.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "recipe/options.h"
 #include "task/wording.h"
-#include "train/step/sources.h"
+#include "train/step/sums.h"
 
 #include <math.h>
 #include <stdlib.h>

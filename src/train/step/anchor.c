@@ -9,7 +9,7 @@
 #include "train/step/anchor.h"
 
 #include "policy/shaping.h"
-#include "train/open/reference.h"
+#include "train/open/open.h"
 
 /* ---- opening ---- */
 

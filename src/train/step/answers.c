@@ -5,7 +5,7 @@
  * 1 and a loss that reads only distributions learns from it. Keys that could only mean
  * samples are refused at the start (check).
  */
-#include "train/step/answers.h"
+#include "train/step/rl_batch.h"
 
 #include "base/log.h"
 #include "base/mem.h"

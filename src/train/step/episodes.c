@@ -5,9 +5,10 @@
  * observation would be trained on as if the model had failed. The run stands behind its
  * last step and goes on with the same bits once the tool answers.
  */
-#include "train/step/episodes.h"
+#include "train/step/sums.h"
 
 #include "recipe/episodes.h"
+#include "train/open/open.h"
 
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
                                struct kg_err *err)

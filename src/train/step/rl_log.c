@@ -14,9 +14,7 @@
 #include "report/path.h"
 #include "train/log.h"
 #include "train/step/anchor.h"
-#include "train/step/episodes.h"
-#include "train/step/parts.h"
-#include "train/step/sources.h"
+#include "train/step/sums.h"
 
 #include <math.h>
 #include <stdio.h>

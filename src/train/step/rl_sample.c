@@ -13,8 +13,8 @@
 #include "policy/shaping.h"
 #include "recipe/episodes.h"
 #include "rollout/sampling.h"
-#include "train/open/run_data.h"
-#include "train/step/episodes.h"
+#include "train/open/open.h"
+#include "train/step/sums.h"
 
 #include <math.h>
 #include <string.h>

@@ -15,7 +15,6 @@
 #include "ranks/lanes.h"
 #include "train/keep/checkpoint.h"
 #include "train/step/anchor.h"
-#include "train/step/answers.h"
 #include "train/step/rl_deal.h"
 
 /* ---- one optimizer update over trajectories [first, last) ---- */

@@ -1,14 +1,13 @@
-/* Sums and metrics of samples by the data source of their problem.
+/* Sums and metrics of samples: by the data source of their problem, and by part of their
+ * reward.
  *
  * The first 16 sources have their own names; the rest are combined as "other".
  */
-#ifndef KG_TRAIN_SOURCES_H
-#define KG_TRAIN_SOURCES_H
+#ifndef KG_TRAIN_SUMS_H
+#define KG_TRAIN_SUMS_H
 
 #include "report/metrics.h"
-#include "task/prompts.h"
-
-#include <stdbool.h>
+#include "train/run.h"
 
 enum {
     KG_SOURCES = 16,
@@ -50,5 +49,36 @@ void kg_source_problem(struct kg_source_sums *row, double share);
  * each after prefix; accuracy_stderr/source/NAME if problems were counted. */
 void kg_sources_put(struct kg_metrics *log, const char *prefix,
                     const struct kg_sources *s);
+
+/* Additional results of graders besides the reward: each of several rewards, and numbers
+ * of an external grader. */
+struct kg_part_sums {
+    double answers;
+    double sum[KG_TRAJ_PARTS];
+    double graded[KG_TRAJ_PARTS]; /* number of samples in the sum */
+    double further[KG_FURTHER];
+    double said[KG_FURTHER]; /* likewise */
+};
+
+void kg_part_add(struct kg_part_sums *s, const struct kg_traj *t);
+/* Logs group/part/NAME and group/part_ungraded/NAME of each reward, and
+ * group/further/NAME of numbers that some sample has, sorted by name. */
+void kg_part_put(struct kg_metrics *log, const char *group, const struct kg_part_sums *s,
+                 const struct kg_task_opts *opts);
+/* Sets the names, for lines with the numbers in mask (the union of kg_further.named). */
+void kg_part_notes(struct kg_traj_notes *notes, const struct kg_task_opts *opts,
+                   uint32_t mask);
+
+/* ---- episodes.c ---- */
+
+/* For a tool failure that stops the run: adds to the message how to continue.
+ * returns status */
+kg_status kg_run_tool_failed(const struct kg_episodes *episodes, int64_t step,
+                             kg_status status, struct kg_err *err);
+
+/* PREFIX/turns, calls, invalid, failed, windowed (means per episode), answered and cut
+ * (fractions); nothing without episodes. */
+void kg_episodes_put(struct kg_metrics *log, const char *prefix,
+                     const struct kg_episode_sums *sums);
 
 #endif
