@@ -12,17 +12,13 @@ comma   := ,
 B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
 VERSION := 0.1.0
-# of libkedge: changes when a program that was linked against the library would break
-ABI     := 0
-# From the lowest to the highest; a module includes only those before it. lib is libkedge's face, for no other module.
-MODULES := base data net tensor ranks policy lib text math traj model search task rollout eval bench recipe report train serve cli
+# From the lowest to the highest; a module includes only those before it.
+MODULES := base data net tensor ranks policy text math traj model search task rollout eval bench recipe report train serve cli
 # folders of a module whose sources are its own
 ROOMS   := train/open train/step train/keep
 # Guests (guests/NAME/): the trunk is linked with those that are named, and works without. Each is one object, so that the
-# linker takes all of it, and sees the names that the trunk's tables have of it.
-GUESTS  ?= lab retriever
-# what libkedge is made of
-LIB_MODULES := base tensor policy lib
+# linker takes all of it, and sees the names that the trunk's tables have of it. lib is a library beside the program.
+GUESTS  ?= lab retriever lib
 
 # a finding ends the test
 SANITIZE := -fsanitize=$(SAN) -fno-sanitize-recover=all
@@ -37,7 +33,7 @@ OPT_gate    := -O1 -g1
 UNSET       := $(if $(SAN),$(shell echo | $(CC) -ftrivial-auto-var-init=pattern -E - >/dev/null 2>&1 && \
              echo -ftrivial-auto-var-init=pattern))
 CFLAGS_ALL  := -std=gnu11 $(OPT_$(VARIANT)) $(WARN) -ffp-contract=off -fno-strict-aliasing \
-               -fPIC -fvisibility=hidden -fopenmp -Isrc -Iinclude -Itests -Iguests -MMD -MP -DKG_VERSION='"$(VERSION)"' \
+               -fPIC -fvisibility=hidden -fopenmp -Isrc -Itests -Iguests -MMD -MP -DKG_VERSION='"$(VERSION)"' \
                $(if $(WERROR),-Werror) $(if $(SAN),$(SANITIZE) -fno-omit-frame-pointer $(UNSET)) $(CFLAGS)
 # GNU's OpenMP is not known to the thread sanitizer, LLVM's tells it what a barrier orders
 ifeq ($(SAN),thread)
@@ -67,10 +63,10 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all lib test tests unit far sanitized emu check bench clean install install-lib help lint tidy format docs
-all: kedge lib cuda mpi
+.PHONY: all test tests unit far sanitized emu check bench clean install help lint tidy format docs
+all: kedge cuda mpi
 
-GUEST_OBJ := $(GUESTS:%=$(B)/guest-%.o)
+GUEST_OBJ := $(patsubst %,$(B)/guest-%.o,$(filter-out lib,$(GUESTS)))
 GUEST_SRC  = $(filter-out %_test.c %_fuzz.c,$(wildcard guests/$(1)/*.c guests/$(1)/*/*.c))
 SRC_of  = $(filter-out %_test.c %_fuzz.c,$(foreach d,$(1) $(filter $(1)/%,$(ROOMS)),$(wildcard src/$(d)/*.c)))
 OBJ_of  = $(patsubst src/%.c,$(B)/%.o,$(call SRC_of,$(1)))
@@ -167,7 +163,9 @@ $(B)/test/%: $(B)/%.o $(ALL_OBJ)
 	$(CC) $< -o $@ $(LDFLAGS_TEST) $(ALL_OBJ) $(LIBS) -lcmocka
 $(addprefix $(B)/test/tests/,refusals_test model_folder_test): $(B)/test/kedge
 # tests are compiled apart from linking, so that a compiler's cache has their objects, too
-.PRECIOUS: $(B)/%.o
+.SECONDARY:
+
+-include $(GUESTS:%=guests/%/rules.mk)
 
 # the program as scripts test it on other backends
 $(B)/test/kedge: $(B)/cli/main.o $(ALL_OBJ)
@@ -183,27 +181,8 @@ $(B)/kedge: $(GUEST_OBJ) $(call below,cli) $(B)/guests.list
 kedge: $(B)/kedge
 	cp $< $@.new && mv -f $@.new $@
 
-# ---- libkedge: only kedge_* of include/kedge.h leaves it -----------------------------------------------------------
-LIB_OBJ  := $(foreach m,$(LIB_MODULES),$(call OBJ_of,$(m))) $(CPU_OBJ)
-LIB_LIBS := $(OMP) -lpthread -lm
-SHARED   := $(B)/libkedge.so.$(ABI)
-
-lib: $(SHARED) $(B)/libkedge.a           ## libkedge, shared and static
-
-$(SHARED): $(LIB_OBJ) src/lib/libkedge.map
-	$(CC) -shared -o $@ -Wl,-soname,$(@F) -Wl,--version-script=src/lib/libkedge.map -Wl,-z,defs \
-	  $(LDFLAGS_ALL) $(LIB_OBJ) $(LIB_LIBS)
-	ln -sf $(@F) $(B)/libkedge.so
-# one object, so that what is hidden inside it is hidden from a program that links it, too
-$(B)/libkedge.a: $(LIB_OBJ)
-	$(LD) -r -o $(B)/libkedge.tmp.o $^
-	$(OBJCOPY) --wildcard --keep-global-symbol='kedge_*' $(B)/libkedge.tmp.o $(B)/libkedge.o
-	rm -f $@ $(B)/libkedge.tmp.o
-	$(AR) rcs $@ $(B)/libkedge.o
-
-# a test that is a script runs against the libraries of its build folder
 export CC KEDGE_PYTHON
-$(B)/test/%: %.sh $(SHARED) $(B)/libkedge.a $(B)/test/kedge $(B)/test/trunk
+$(B)/test/%: %.sh $(B)/test/kedge $(B)/test/trunk
 	@mkdir -p $(@D)
 	install -m 755 $< $@
 
@@ -214,8 +193,8 @@ $(B)/bench-onednn: tools/bench_onednn.c $(call below,bench)
 	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,bench) $(LIBS) -ldnnl
 
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c))) \
-              $(patsubst %.c,$(B)/test/%,tests/emu/emu_test.c \
-                $(wildcard $(GUESTS:%=guests/%/*_test.c) $(GUESTS:%=guests/%/*/*_test.c)))
+              $(patsubst %.c,$(B)/test/%,tests/emu/emu_test.c $(filter-out $(LEFT_OUT), \
+                $(wildcard $(GUESTS:%=guests/%/*_test.c) $(GUESTS:%=guests/%/*/*_test.c))))
 TREE_TESTS := $(patsubst %.c,$(B)/test/%,$(wildcard tests/*_test.c)) \
               $(patsubst %.sh,$(B)/test/%,$(wildcard tests/*_test.sh $(GUESTS:%=guests/%/*_test.sh)))
 $(foreach t,$(sort $(TREE_TESTS)),$(if $(word 2,$(filter $t,$(TREE_TESTS))),$(error two tests are $t: rename one)))
@@ -280,7 +259,7 @@ docs: kedge                              ## rewrite the pages that are printed f
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
 SHARE := $(DESTDIR)$(PREFIX)/share
-install: kedge cuda mpi install-lib          ## copy program, library, man pages, recipes, suites, completion under PREFIX
+install: kedge cuda mpi                  ## copy program, library, man pages, recipes, suites, completion under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
 	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
 	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
@@ -295,16 +274,6 @@ install: kedge cuda mpi install-lib          ## copy program, library, man pages
 
 # $(call put,mode,file,target)
 put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)
-install-lib: lib                         ## libkedge, its header, kedge.pc, kedge.py and man page under PREFIX
-	$(call put,644,include/kedge.h,include/kedge.h)
-	$(call put,644,$(SHARED),lib/libkedge.so.$(ABI))
-	ln -sf libkedge.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libkedge.so
-	$(call put,644,$(B)/libkedge.a,lib/libkedge.a)
-	$(call put,644,docs/libkedge.3,share/man/man3/libkedge.3)
-	$(call put,644,python/kedge.py,share/kedge/python/kedge.py)
-	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS@|$(LIB_LIBS)|' src/lib/kedge.pc.in \
-	  > $(DESTDIR)$(PREFIX)/lib/pkgconfig/kedge.pc
 
 compile_commands.json: Makefile          ## for clangd and clang-tidy
 	@tools/compile-commands > $@
@@ -314,6 +283,6 @@ clean:                                   ## remove what was built
 
 help:
 	@awk -F: '/^[a-z_.-]+:.*##/ {n=$$1; sub(/.*## */,""); printf "  %-22s %s\n", n, $$0}' \
-	  Makefile src/tensor/cuda/rules.mk src/ranks/mpi/rules.mk
+	  $(filter Makefile %.mk,$(MAKEFILE_LIST))
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -10,7 +10,7 @@ where gradients are wanted. The mathematics is in the library: this file passes 
     loss.backward()                      # into hidden and the weight; no array of (N,V)
 
 N rows (sampled tokens that are trained on, sequence after sequence), `lengths` the number of
-rows of each sequence, K ids a row, V vocabulary. include/kedge.h says every formula, shape and
+rows of each sequence, K ids a row, V vocabulary. kedge.h says every formula, shape and
 unit; docs/libkedge.md is the tour. Errors are KedgeError with what was expected and found.
 """
 
@@ -91,7 +91,7 @@ def load(path=None):
     here = os.path.dirname(os.path.abspath(__file__))
     places = [path] if path else [
         p for p in (os.path.join(here, "../../../lib/libkedge.so.0"),
-                    os.path.join(here, "../build/release/libkedge.so.0")) if os.path.exists(p)
+                    os.path.join(here, "../../build/release/libkedge.so.0")) if os.path.exists(p)
     ] + ["libkedge.so.0"]
     lib = C.CDLL(places[0])
     for name in ("kedge_version", "kedge_status_name", "kedge_key"):

@@ -2,7 +2,7 @@
 # libkedge as a user meets it: installed under a prefix of its own, found through pkg-config, included from C and C++,
 # and nothing but kedge_* visible. Prints what cmocka would, for tools/run-tests. Run from the top of the tree.
 set -u
-build=$(cd "$(dirname "$0")/../.." && pwd)
+build=$(cd "$(dirname "$0")/../../.." && pwd)
 cc=${CC:-cc}
 # a folder built under sanitizers is called after them
 variant=${build##*/}
@@ -16,7 +16,7 @@ only_kedge_is_exported() {
     nm -g --defined-only "$build/libkedge.a" | awk 'NF == 3 {print $3}' | grep -v '^kedge_\|^.gomp_critical' && return 1
     # every function that the header declares, and no other
     nm -D --defined-only "$build/libkedge.so.0" | awk '$2 == "T" {sub(/@.*/, "", $3); print $3}' | sort >"$work/has"
-    grep -A1 '^KEDGE_API' include/kedge.h | grep -o 'kedge_[a-z0-9_]*(' | tr -d '(' | sort -u >"$work/says"
+    grep -A1 '^KEDGE_API' guests/lib/kedge.h | grep -o 'kedge_[a-z0-9_]*(' | tr -d '(' | sort -u >"$work/says"
     diff "$work/says" "$work/has"
 }
 installs() {
@@ -26,11 +26,11 @@ installs() {
 }
 header_alone() {
     printf '#include "kedge.h"\nint main(void) { return 0; }\n' >"$work/h.c"
-    $cc -std=c99 -pedantic -Wall -Wextra -Werror -Iinclude -fsyntax-only "$work/h.c"
+    $cc -std=c99 -pedantic -Wall -Wextra -Werror -Iguests/lib -fsyntax-only "$work/h.c"
 }
 header_in_cxx() {
     printf '#include "kedge.h"\nint main() { struct kedge_head h = {sizeof h}; return h.size == 0; }\n' >"$work/h.cc"
-    "$cxx" -std=c++11 -pedantic -Wall -Werror -Iinclude -fsyntax-only "$work/h.cc"
+    "$cxx" -std=c++11 -pedantic -Wall -Werror -Iguests/lib -fsyntax-only "$work/h.cc"
 }
 flags() { PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$@" kedge; }
 # shellcheck disable=SC2046

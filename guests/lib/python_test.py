@@ -1,4 +1,4 @@
-"""python/kedge.py against plain torch: losses and gradients of hidden states and weights.
+"""kedge.py against plain torch: losses and gradients of hidden states and weights.
 
 usage: python_test.py LIBRARY, from the top of the tree. Prints what cmocka would."""
 
@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 
-sys.path.insert(0, "python")
+sys.path.insert(0, "guests/lib")
 sys.dont_write_bytecode = True
 import kedge
 import numpy as np
@@ -261,7 +261,7 @@ def structs_are_those_of_the_header():
     """Names, order and kinds of fields, so that the file cannot drift from kedge.h."""
     kinds = {"size_t": ctypes.c_size_t, "int64_t": ctypes.c_int64, "int": ctypes.c_int,
              "unsigned": ctypes.c_uint, "double": ctypes.c_double, "uint64_t": ctypes.c_uint64}
-    text = re.sub(r"/\*.*?\*/", "", open("include/kedge.h").read(), flags=re.S)
+    text = re.sub(r"/\*.*?\*/", "", open("guests/lib/kedge.h").read(), flags=re.S)
     found = dict(re.findall(r"struct (kedge_\w+) \{(.*?)\}", text, flags=re.S))
     mine = {s.__name__: s for s in ctypes.Structure.__subclasses__()
             if s.__name__.startswith("kedge_")}
