@@ -56,6 +56,9 @@ same_answer() {
 }
 pass "a model answers with the same text" same_answer
 
+no_wordpiece() { refused 1 retriever "tokenizer.json: model.type: WordPiece" "$trunk" tokenize -m tests/data/encoder/bert; }
+pass "a tokenizer of WordPiece is refused" no_wordpiece
+
 # ---- an index with vectors ----
 bert=tests/data/encoder/bert
 for i in $(seq 70); do echo "{\"id\": \"$i\", \"contents\": \"Page $i\\nthe cat sat on $((i * i)) mats\"}"; done >"$work/corpus"

@@ -2,7 +2,8 @@
  *
  * What a vocabulary lacks is the same question to all of them: there is an id for the
  * unknown, or there are tokens of single bytes, or it is left out, or it is an error;
- * the tokenizer says which. Reading is in tokenizer_json.c.
+ * the tokenizer says which. Reading is in tokenizer_json.c. WordPiece is in
+ * guests/retriever.
  */
 #include "text/models.h"
 
@@ -18,7 +19,7 @@ void kg_model_work_release(struct kg_model_work *work)
     kg_str_release(&work->text);
 }
 
-static kg_status no_unknown(const char *text, size_t n, struct kg_err *err)
+kg_status kg_model_no_unknown(const char *text, size_t n, struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
                    "the vocabulary has neither a token for '%.*s' nor an unknown token",
@@ -58,7 +59,7 @@ static kg_status put_unknown(struct symbols *s, const struct kg_tokenizer *tok,
     if (tok->unknown == KG_NO_UNKNOWN)
         return KG_OK;
     if (tok->unknown < 0)
-        return no_unknown(text, n, err);
+        return kg_model_no_unknown(text, n, err);
     if (s->waiting && !tok->fuse_unknown)
         s->ids[s->n++] = tok->unknown;
     s->waiting = true;
@@ -122,74 +123,7 @@ static kg_status encode_bpe(struct kg_ids *out, const struct kg_tokenizer *tok,
     return KG_OK;
 }
 
-const struct kg_model KG_MODEL_BPE = {"BPE", "bpe", kg_reader_bpe, encode_bpe};
-
-/* ---- WordPiece ---- */
-
-static bool within_chars(const char *text, size_t n, uint64_t most)
-{
-    uint64_t chars = 0;
-
-    for (size_t i = 0; i < n; i++)
-        chars += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return chars <= most;
-}
-
-/* The longest token that text begins with: *used bytes of it, behind `front` bytes of a
- * prefix.   returns its id, or -1 */
-static int32_t longest_piece(const struct kg_tokenizer *tok, const char *text, size_t n,
-                             size_t front, size_t *used)
-{
-    size_t end = n < tok->wordpiece.longest ? n : tok->wordpiece.longest;
-
-    for (; end > front; end--) {
-        int32_t id;
-
-        if (end < n && ((unsigned char)text[end] & 0xC0) == 0x80)
-            continue;
-        id = kg_vocab_find(&tok->vocab, text, end, false);
-        *used = end - front;
-        if (id >= 0)
-            return id;
-    }
-    return -1;
-}
-
-static kg_status encode_wordpiece(struct kg_ids *out, const struct kg_tokenizer *tok,
-                                  const char *text, size_t n, struct kg_model_work *work,
-                                  struct kg_err *err)
-{
-    const size_t before = out->n, front = tok->wordpiece.prefix.len;
-    bool known = within_chars(text, n, tok->wordpiece.max_chars);
-
-    for (size_t at = 0, used = 0; known && at < n; at += used) {
-        int32_t id;
-
-        if (at == 0) {
-            id = longest_piece(tok, text, n, 0, &used);
-        } else {
-            const size_t rest = n - at < tok->wordpiece.longest ? n - at
-                                                                : tok->wordpiece.longest;
-            kg_str_clear(&work->text);
-            KG_TRY(kg_str_append(&work->text, kg_str_text(&tok->wordpiece.prefix), front,
-                                 err));
-            KG_TRY(kg_str_append(&work->text, text + at, rest, err));
-            id = longest_piece(tok, work->text.data, work->text.len, front, &used);
-        }
-        known = id >= 0;
-        if (known)
-            KG_TRY(kg_ids_push(out, id, err));
-    }
-    if (known)
-        return KG_OK;
-    out->n = before;
-    if (tok->unknown < 0)
-        return no_unknown(text, n, err);
-    return kg_ids_push(out, tok->unknown, err);
-}
-
-const struct kg_model KG_MODEL_WORDPIECE = {"WordPiece", "wordpiece", kg_reader_wordpiece,
-                                            encode_wordpiece};
+const struct kg_model KG_MODEL_BPE = {"bpe", kg_reader_bpe, encode_bpe, NULL};
 
 /* ---- Unigram ---- */
 
@@ -202,9 +136,10 @@ static bool is_unknown(const struct kg_tokenizer *tok, int32_t id)
 static kg_status push_unknown(struct kg_ids *out, const struct kg_tokenizer *tok,
                               const char *text, size_t n, struct kg_err *err)
 {
+    const struct kg_unigram *u = tok->own;
     const int32_t whole = kg_vocab_find(&tok->vocab, text, n, false);
 
-    if (whole >= 0 && whole < tok->unigram.n_scores)
+    if (whole >= 0 && whole < u->n_scores)
         return kg_ids_push(out, whole, err);
     if (has_bytes(tok, text, n)) {
         while (n > 0)
@@ -212,7 +147,7 @@ static kg_status push_unknown(struct kg_ids *out, const struct kg_tokenizer *tok
         return KG_OK;
     }
     if (tok->unknown < 0)
-        return no_unknown(text, n, err);
+        return kg_model_no_unknown(text, n, err);
     return kg_ids_push(out, tok->unknown, err);
 }
 
@@ -223,7 +158,7 @@ static kg_status encode_unigram(struct kg_ids *out, const struct kg_tokenizer *t
     const size_t before = out->n;
     const struct kg_unigram_step *steps;
 
-    KG_TRY(kg_unigram_cut(&work->unigram, &tok->unigram, text, n, err));
+    KG_TRY(kg_unigram_cut(&work->unigram, tok->own, text, n, err));
     steps = work->unigram.steps;
     for (size_t end = n, start; end > 0; end = start) {
         const int32_t id = steps[end].id;
@@ -246,5 +181,5 @@ static kg_status encode_unigram(struct kg_ids *out, const struct kg_tokenizer *t
     return KG_OK;
 }
 
-const struct kg_model KG_MODEL_UNIGRAM = {"Unigram", "unigram", kg_reader_unigram,
-                                          encode_unigram};
+const struct kg_model KG_MODEL_UNIGRAM = {"unigram", kg_reader_unigram, encode_unigram,
+                                          kg_unigram_free};

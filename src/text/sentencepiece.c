@@ -290,7 +290,7 @@ static double way_score(const struct piece *piece, float most)
 
 static kg_status make_unigram(struct kg_reader *r, const struct model *m)
 {
-    struct kg_unigram *u = &r->tok->unigram;
+    struct kg_unigram *u = kg_unigram_create(m->n, r->err);
     float least = INFINITY, most = -INFINITY;
     for (size_t i = 0; i < m->n; i++) {
         const float score = m->pieces[i].score;
@@ -299,12 +299,11 @@ static kg_status make_unigram(struct kg_reader *r, const struct model *m)
             most = score > most ? score : most;
         }
     }
+    if (!u)
+        return r->err->code;
+    r->tok->own = u;
     u->single = true;
     u->unknown = (double)(least - (float)KG_UNKNOWN_PENALTY);
-    u->scores = kg_mem_calloc(m->n + 1, sizeof *u->scores, "scores", r->err);
-    if (!u->scores)
-        return r->err->code;
-    u->n_scores = (int32_t)m->n;
     for (size_t i = 0; i < m->n; i++)
         u->scores[i] = way_score(&m->pieces[i], most);
     if (kg_unigram_build(u, &r->tok->vocab, r->err) != KG_OK)

@@ -209,8 +209,8 @@ void kg_tokenizer_close(struct kg_tokenizer *tok)
     kg_ids_release(&tok->prefix);
     kg_ids_release(&tok->suffix);
     kg_merges_release(&tok->merges);
-    kg_str_release(&tok->wordpiece.prefix);
-    kg_unigram_release(&tok->unigram);
+    if (tok->model && tok->model->free)
+        tok->model->free(tok->own);
     kg_vocab_release(&tok->vocab);
     kg_mem_free(tok);
 }

@@ -1,4 +1,5 @@
-/* The inside of struct kg_tokenizer, shared by the kinds. Internal to src/text.
+/* The inside of struct kg_tokenizer, shared by the kinds. Internal to src/text and to the
+ * guests that add a model (text/models.h).
  *
  * Every kind fills `vocab`, so all decode alike: the bytes of the ids in order. Kinds
  * differ in reading and encoding; tokenizer.json and tokenizer.model are two file formats
@@ -15,7 +16,6 @@
 #include "text/normalizer.h"
 #include "text/tokenizer.h"
 #include "text/vocab.h"
-#include "text/wordpiece.h"
 
 /* Patterns of ByteLevel with use_regex, of Qwen2 (used by the trainer), and of Llama 3.
  */
@@ -99,6 +99,7 @@ struct kg_tokenizer {
 
     /* all below: not for chars */
     const struct kg_model *model;
+    void *own;             /* what only this model knows; owned, or NULL */
     int32_t unknown;       /* an id, or one of the above */
     bool fuse_unknown;     /* adjacent unknown characters become one token */
     bool byte_fallback;    /* unknown text becomes its bytes, if each byte has a token */
@@ -107,8 +108,6 @@ struct kg_tokenizer {
     /* BPE: merging starts from characters; else from bytes */
     bool by_char;
     bool ignore_merges; /* BPE: a pre-token that is a token is not merged */
-    struct kg_wordpiece wordpiece;
-    struct kg_unigram unigram;
     struct kg_normalizer normalizer;
     struct kg_pretoken_stage stages[KG_MAX_STAGES];
     size_t n_stages;

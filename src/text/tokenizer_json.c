@@ -1,5 +1,5 @@
 /* Reader of HuggingFace's tokenizer.json and of its models: BPE of bytes or characters,
- * WordPiece, Unigram.
+ * and Unigram. WordPiece, which guests/retriever reads, is a row.
  *
  * The file describes a pipeline: added tokens, normalizer, pre_tokenizer, model,
  * post_processor, decoder. Every field of it is honoured, is known to have no effect on
@@ -13,7 +13,7 @@
  */
 #include "text/tokenizer_read.h"
 
-#include "base/mem.h"
+#include "base/guest.h"
 #include "text/bytelevel.h"
 
 #include <string.h>
@@ -63,8 +63,8 @@ static kg_status put_token(struct kg_reader *r, int64_t id, const char *key)
 }
 
 /* {"token": id, ...} */
-static kg_status read_vocab(struct kg_reader *r, const struct kg_json *model,
-                            const struct kg_json *added)
+kg_status kg_reader_vocab(struct kg_reader *r, const struct kg_json *model,
+                          const struct kg_json *added)
 {
     const struct kg_json *vocab = kg_json_get(model, "vocab");
     int64_t max = -1;
@@ -82,8 +82,7 @@ static kg_status read_vocab(struct kg_reader *r, const struct kg_json *model,
 }
 
 /* The token for what is unknown; added tokens are none. */
-static kg_status read_unknown(struct kg_reader *r, const struct kg_json *model,
-                              bool needed)
+kg_status kg_reader_unknown(struct kg_reader *r, const struct kg_json *model, bool needed)
 {
     const struct kg_json *unk = kg_json_get(model, "unk_token");
     size_t n;
@@ -209,8 +208,8 @@ kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
                                 kg_json_get(model, "byte_fallback"),
                                 "false where the pre_tokenizer has a ByteLevel");
     tok->by_char = !r->spelled;
-    KG_TRY(read_vocab(r, model, added));
-    KG_TRY(read_unknown(r, model, false));
+    KG_TRY(kg_reader_vocab(r, model, added));
+    KG_TRY(kg_reader_unknown(r, model, false));
     if (r->spelled)
         find_bytes(tok);
     else
@@ -218,41 +217,10 @@ kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
     return read_merges(r, kg_json_get(model, "merges"));
 }
 
-kg_status kg_reader_wordpiece(struct kg_reader *r, const struct kg_json *model,
-                              const struct kg_json *added)
-{
-    static const struct kg_field fields[] = {
-        {"type", KG_FIELD_READ},
-        {"unk_token", KG_FIELD_READ},
-        {"continuing_subword_prefix", KG_FIELD_READ},
-        {"max_input_chars_per_word", KG_FIELD_READ},
-        {"vocab", KG_FIELD_READ},
-        {NULL, KG_FIELD_READ},
-    };
-    struct kg_wordpiece *w = &r->tok->wordpiece;
-    const struct kg_json *most = kg_json_get(model, "max_input_chars_per_word");
-    KG_TRY(kg_reader_check(r, "model", model, fields));
-    const struct kg_json *front = kg_json_get(model, "continuing_subword_prefix");
-    size_t n;
-    const char *text = kg_json_text(front, &n);
-    if (!text)
-        return kg_reader_refuse(r, "model", "continuing_subword_prefix", front, "text");
-    if (kg_json_type(most) != KG_JSON_INT || kg_json_int(most, -1) < 0)
-        return kg_reader_refuse(r, "model", "max_input_chars_per_word", most,
-                                "a number of 0 or more");
-    w->max_chars = (uint64_t)kg_json_int(most, 0);
-    KG_TRY(kg_str_append(&w->prefix, text, n, r->err));
-    KG_TRY(read_vocab(r, model, added));
-    for (int32_t id = 0; id < r->tok->vocab.n_ids; id++)
-        if (r->tok->vocab.lengths[id] > w->longest)
-            w->longest = r->tok->vocab.lengths[id];
-    return read_unknown(r, model, true);
-}
-
 /* [["piece", score], ...], whose places are the ids. */
 static kg_status read_pieces(struct kg_reader *r, const struct kg_json *vocab)
 {
-    struct kg_unigram *u = &r->tok->unigram;
+    struct kg_unigram *u = r->tok->own;
     double least = 0;
     for (int32_t id = 0; id < u->n_scores; id++) {
         const struct kg_json *item = kg_json_at(vocab, (size_t)id);
@@ -293,26 +261,34 @@ kg_status kg_reader_unigram(struct kg_reader *r, const struct kg_json *model,
     tok->byte_fallback = kg_json_bool(kg_json_get(model, "byte_fallback"), false);
     KG_TRY(max_id(r, NULL, added, &max));
     KG_TRY(kg_vocab_init(&tok->vocab, max + 1, (size_t)n + kg_json_size(added), r->err));
-    tok->unigram.n_scores = (int32_t)n;
-    tok->unigram.scores = kg_mem_calloc((size_t)n, sizeof(double), "scores", r->err);
-    if (!tok->unigram.scores)
+    tok->own = kg_unigram_create((size_t)n, r->err);
+    if (!tok->own)
         return r->err->code;
     KG_TRY(read_pieces(r, vocab));
     KG_TRY(kg_reader_find_bytes(r));
-    return kg_unigram_build(&tok->unigram, &tok->vocab, r->err);
+    return kg_unigram_build(tok->own, &tok->vocab, r->err);
 }
 
 static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
                             const struct kg_json *added)
 {
-    static const struct kg_model *const models[] = {&KG_MODEL_BPE, &KG_MODEL_WORDPIECE,
-                                                    &KG_MODEL_UNIGRAM};
+    static const struct {
+        const char *type;
+        const struct kg_model *model;
+        const char *guest; /* the one that defines it */
+    } rows[] = {{"BPE", &KG_MODEL_BPE, NULL},
+                {"WordPiece", &KG_MODEL_WORDPIECE, "retriever"},
+                {"Unigram", &KG_MODEL_UNIGRAM, NULL}};
     const struct kg_json *type = kg_json_get(model, "type");
     if (kg_json_type(model) == KG_JSON_OBJECT && !type)
         r->tok->model = &KG_MODEL_BPE; /* as older files have it */
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        if (kg_reader_has_type(model, models[i]->type))
-            r->tok->model = models[i];
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!kg_reader_has_type(model, rows[i].type))
+            continue;
+        if (!rows[i].model && kg_guest_missing(rows[i].type, rows[i].guest, r->err))
+            return kg_err_prefix(r->err, "%s: model.type", r->where);
+        r->tok->model = rows[i].model;
+    }
     if (!r->tok->model)
         return kg_reader_refuse(r, "model", "type", type,
                                 "\"BPE\", \"WordPiece\" or \"Unigram\"");

@@ -72,10 +72,15 @@ kg_status kg_reader_set_texts(struct kg_reader *r) KG_MUST_CHECK;
 
 kg_status kg_reader_bpe(struct kg_reader *r, const struct kg_json *model,
                         const struct kg_json *added) KG_MUST_CHECK;
-kg_status kg_reader_wordpiece(struct kg_reader *r, const struct kg_json *model,
-                              const struct kg_json *added) KG_MUST_CHECK;
 kg_status kg_reader_unigram(struct kg_reader *r, const struct kg_json *model,
                             const struct kg_json *added) KG_MUST_CHECK;
+
+/* Fills the vocabulary from model.vocab, an object of tokens and ids. */
+kg_status kg_reader_vocab(struct kg_reader *r, const struct kg_json *model,
+                          const struct kg_json *added) KG_MUST_CHECK;
+/* Reads model.unk_token; added tokens do not count. needed: null is an error. */
+kg_status kg_reader_unknown(struct kg_reader *r, const struct kg_json *model,
+                            bool needed) KG_MUST_CHECK;
 
 /* ---- the parts of tokenizer.json around its model ---- */
 

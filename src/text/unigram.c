@@ -17,11 +17,29 @@
 
 enum { MAX_NODES = 1 << 28 };
 
-void kg_unigram_release(struct kg_unigram *u)
+struct kg_unigram *kg_unigram_create(size_t n, struct kg_err *err)
 {
+    struct kg_unigram *u = kg_mem_calloc(1, sizeof *u, "scores", err);
+
+    if (!u)
+        return NULL;
+    u->n_scores = (int32_t)n;
+    u->scores = kg_mem_calloc(n + 1, sizeof *u->scores, "scores", err);
+    if (u->scores)
+        return u;
+    kg_mem_free(u);
+    return NULL;
+}
+
+void kg_unigram_free(void *own)
+{
+    struct kg_unigram *u = own;
+
+    if (!u)
+        return;
     kg_mem_free(u->nodes);
     kg_mem_free(u->scores);
-    *u = (struct kg_unigram){0};
+    kg_mem_free(u);
 }
 
 void kg_unigram_work_release(struct kg_unigram_work *work)

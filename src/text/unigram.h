@@ -34,7 +34,9 @@ struct kg_unigram {
      * does */
     bool single;
 };
-void kg_unigram_release(struct kg_unigram *u);
+/* Of n scores, all 0.   NULL with err set: ENOMEM */
+struct kg_unigram *kg_unigram_create(size_t n, struct kg_err *err);
+void kg_unigram_free(void *own); /* NULL is fine */
 
 /* Builds the trie of the first n_scores ids of the vocabulary. u->scores must be set; NaN
  * excludes an id.   errors: ENOMEM, EFORMAT (two ids with one text) */
