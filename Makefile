@@ -63,7 +63,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all test tests unit far sanitized emu check bench clean install help lint tidy format docs
+.PHONY: all test tests unit far sanitized check bench clean install help lint tidy format docs
 all: kedge cuda mpi
 
 GUEST_OBJ := $(patsubst %,$(B)/guest-%.o,$(filter-out lib,$(GUESTS)))
@@ -78,18 +78,29 @@ below   = $(foreach m,$(call reverse,$(call upto,$(1),$(MODULES))),$(call LIB_of
 
 # an object of other flags is made anew
 FLAGS = $(filter-out -Werror -DKG_VERSION=%,$(CFLAGS_ALL)) $(KERNEL_OPT) $(EMU_ISA)
-$(B)/flags: always
-	@mkdir -p $(@D)
-	@echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
+# $(call stamp,TEXT): a file that is as new as its text
+stamp = @mkdir -p $(@D) && { echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@; }
 .PHONY: always
+$(B)/flags: always
+	$(call stamp,$(FLAGS))
+
+# what makes an object, $(call compile,FLAGS); a program for tests, $(call program,OBJECTS); a test, $(call test_of,OBJECTS)
+define compile
+@mkdir -p $(@D)
+$(CC) $(1) -c $< -o $@
+endef
+define program
+@mkdir -p $(@D)
+$(CC) $< -o $@ $(LDFLAGS_TEST) $(1) $(LIBS)
+endef
+test_of = $(call program,$(1)) -lcmocka
 
 $(B)/%.o: src/%.c $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(ISA_DEFS) -c $< -o $@
-
+	$(call compile,$(CFLAGS_ALL) $(ISA_DEFS))
 $(B)/guests/%.o: guests/%.c $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -c $< -o $@
+	$(call compile,$(CFLAGS_ALL))
+$(B)/tests/%.o: tests/%.c $(B)/flags
+	$(call compile,$(CFLAGS_ALL) -DKG_TEST_KEDGE='"$(B)/test/kedge"')
 define guest_rules
 $(B)/guest-$(1).o: $(patsubst %.c,$(B)/%.o,$(call GUEST_SRC,$(1)))
 	$$(LD) -r -o $$@ $$^
@@ -97,13 +108,11 @@ endef
 $(foreach g,$(GUESTS),$(eval $(call guest_rules,$(g))))
 # what is linked with other guests is linked anew
 $(B)/guests.list: always
-	@mkdir -p $(@D)
-	@echo '$(GUESTS)' | cmp -s - $@ || echo '$(GUESTS)' > $@
+	$(call stamp,$(GUESTS))
 
 define isa_rules
 $(B)/cpu-$(1)/%.o: src/tensor/cpu/%.c $(B)/flags
-	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $$(KERNEL_OPT) $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1) -c $$< -o $$@
+	$$(call compile,$$(CFLAGS_ALL) $$(KERNEL_OPT) $$(ISA_$(1)) -DKG_CPU_TABLE=kg_backend_cpu_$(1))
 # One object per instruction set, of which only the table is visible.
 $(B)/tensor/cpu_$(1).o: $(patsubst src/tensor/cpu/%.c,$(B)/cpu-$(1)/%.o,$(CPU_SRC))
 	@mkdir -p $$(@D)
@@ -113,68 +122,35 @@ endef
 $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 CPU_OBJ := $(foreach i,$(ISAS),$(B)/tensor/cpu_$(i).o)
 
-# ---- the backends of tests alone (tests/emu/): memory that the host cannot touch, and kernels of devices, emulated ----
-EMU := $(B)/emu.o
-# the emulation needs C++, so the program does not; fibers are no threads to the thread sanitizer; they need a jump that
-# compilers have for most processors
-EMULATES := $(if $(filter thread,$(SAN)),,$(shell echo 'void *p[5]; int f() {return __builtin_setjmp(p);}' | $(CC) -x c++ -fsyntax-only - >/dev/null 2>&1 && echo emu emu_testing))
-# a multiply-add that is a call takes half of a test's time; these programs run where they are built;
-# but in an emulated container /proc/cpuinfo may be another processor's
-EMU_ISA := $(if $(filter v3,$(ISAS)),$(if $(shell grep -m1 -w fma /proc/cpuinfo 2>/dev/null | grep -w avx2),-mavx2 -mfma))
-EMU_FLAGS := -x c++ $(filter-out -std=% -Wstrict-prototypes -Wmissing-prototypes,$(CFLAGS_ALL)) $(EMU_ISA) -std=gnu++17 \
-             -fno-exceptions -fno-rtti -Wno-shadow -Wno-missing-field-initializers -DKG_DEV_EMULATED='"emu/emu_dev.h"'
-EMU_CU  := $(if $(EMULATES),$(filter-out %/library.cu,$(wildcard src/tensor/cuda/*.cu)))
-$(B)/emu/%.o: src/tensor/cuda/%.cu $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(EMU_FLAGS) -c $< -o $@
-$(B)/tests/%.o: tests/%.cu $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(EMU_FLAGS) -c $< -o $@
-$(EMU): $(patsubst %,$(B)/tests/emu/%.o,backends far pages $(EMULATES)) $(EMU_CU:src/tensor/cuda/%.cu=$(B)/emu/%.o)
-	@mkdir -p $(@D)
-	$(LD) -r -o $@ $^
-
+include src/tensor/cuda/rules.mk src/ranks/mpi/rules.mk tests/emu/rules.mk
 # of the modules whose tests have models
-emu = $(if $(filter $(LIB_of_tensor),$(call below,$(1))),$(EMU))
-LIB_of_tensor := $(call LIB_of,tensor)
-
-include src/tensor/cuda/rules.mk
-include src/ranks/mpi/rules.mk
-
+emu = $(if $(filter %/libtensor.a,$(call below,$(1))),$(EMU))
 define module_rules
 $(call LIB_of,$(1)): $(call OBJ_of,$(1)) $(if $(filter tensor,$(1)),$(CPU_OBJ))
-	@mkdir -p $$(@D)
 	@rm -f $$@
 	$$(AR) rcs $$@ $$^
 $(B)/test/$(1)/%: $(B)/$(1)/%.o $(call linked,$(1))
-	@mkdir -p $$(@D)
-	$$(CC) $$< -o $$@ $$(LDFLAGS_TEST) $(call linked,$(1)) $$(LIBS) -lcmocka
+	$$(call test_of,$(call linked,$(1)))
 endef
 # what a module's tests are linked with; those of the modules that guests have rows for, with all
 linked  = $(if $(filter train cli,$(1)),$(ALL_OBJ),$(call emu,$(1)) $(call below,$(1)))
 ALL_OBJ := $(GUEST_OBJ) $(EMU) $(call below,cli)
 $(foreach m,$(MODULES),$(eval $(call module_rules,$(m))))
 
-$(B)/tests/%.o: tests/%.c $(B)/flags
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -DKG_TEST_KEDGE='"$(B)/test/kedge"' -c $< -o $@
 $(B)/test/%: $(B)/%.o $(ALL_OBJ)
-	@mkdir -p $(@D)
-	$(CC) $< -o $@ $(LDFLAGS_TEST) $(ALL_OBJ) $(LIBS) -lcmocka
+	$(call test_of,$(ALL_OBJ))
 $(addprefix $(B)/test/tests/,refusals_test model_folder_test): $(B)/test/kedge
 # tests are compiled apart from linking, so that a compiler's cache has their objects, too
 .SECONDARY:
 
--include $(GUESTS:%=guests/%/rules.mk)
+include $(wildcard $(GUESTS:%=guests/%/rules.mk))
 
 # the program as scripts test it on other backends
 $(B)/test/kedge: $(B)/cli/main.o $(ALL_OBJ)
-	@mkdir -p $(@D)
-	$(CC) -o $@ $(LDFLAGS_TEST) $^ $(LIBS)
+	$(call program,$(ALL_OBJ))
 # and without a guest
 $(B)/test/trunk: $(B)/cli/main.o $(call below,cli)
-	@mkdir -p $(@D)
-	$(CC) -o $@ $(LDFLAGS_TEST) $^ $(LIBS)
+	$(call program,$(call below,cli))
 $(B)/kedge: $(GUEST_OBJ) $(call below,cli) $(B)/guests.list
 	$(CC) -o $@ $(LDFLAGS_ALL) $(GUEST_OBJ) $(call below,cli) $(LIBS)
 # by rename: an older one may be running
@@ -224,21 +200,8 @@ sanitized: $(FAR_UNIT) $(PLAIN_UNIT)     ## unit tests, those of models on such 
 	@KEDGE_TEST_BACKEND=far $(call run,$(FAR_UNIT))
 	@$(call run,$(PLAIN_UNIT))
 
-# the same on kernels for devices, emulated: what ends within minutes (tests/device_run_test is always on them)
-EMU_TESTS := $(B)/test/model/rows_test $(B)/test/rollout/score_test $(B)/test/tests/bits_test
-EMU_RUNS  := $(B)/test/tests/device_run_test
-emu: $(EMU_TESTS) $(EMU_RUNS) $(FAKE_BLAS)   ## models and runs on emulated kernels: the CPU's weights, bit for bit
-	@KEDGE_TEST_BACKEND=emu $(call run,$(EMU_TESTS))
-	@KEDGE_TEST_BACKEND=emu KEDGE_TEST_PRODUCTS=own $(call run,$(filter-out %/bits_test,$(EMU_TESTS)))
-	@KEDGE_TEST_PRODUCTS=cublas KEDGE_TEST_LIBRARIES=$(dir $(FAKE_BLAS)) $(call run,$(EMU_RUNS))
-
 lint:                                    ## layering, circles, style limits, prose, formatting, headers of listed packages
-	@tools/check-layers
-	@tools/check-circles
-	@tools/check-headers
-	@tools/check-style
-	@tools/check-prose
-	@tools/check-format
+	@for part in layers circles headers style prose format; do tools/check-$$part || exit 1; done
 
 tidy:                                    ## clang-tidy and cppcheck, where they are: all sources, under a minute
 	@tools/check-bugs

@@ -25,8 +25,7 @@ $(B)/libkedge.a: $(LIB_OBJ)
 # the golden cases are of guests/lab
 LEFT_OUT := $(if $(filter lab,$(GUESTS)),,%/head_golden_test.c)
 $(B)/test/guests/lib/%: $(B)/guests/lib/%.o $(B)/guest-lib.o $(ALL_OBJ)
-	@mkdir -p $(@D)
-	$(CC) $< -o $@ $(LDFLAGS_TEST) $(B)/guest-lib.o $(ALL_OBJ) $(LIBS) -lcmocka
+	$(call test_of,$(B)/guest-lib.o $(ALL_OBJ))
 $(addprefix $(B)/test/,guests/lib/libkedge_test guests/lib/python_test tests/install_test): $(SHARED) $(B)/libkedge.a
 
 install: install-lib
