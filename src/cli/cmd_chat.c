@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "data/source.h"
 #include "rollout/rollout.h"
 #include "serve/text.h"
 #include "text/chat_template.h"
@@ -480,7 +481,7 @@ static kg_status open_chat(struct chat *c, struct kg_err *err)
 
     if (kg_file_exists(kg_load.dir))
         KG_TRY(kg_file_size(&unused, kg_load.dir, err));
-    if (!kg_file_is_dir(kg_load.dir))
+    if (!kg_source_is_model(kg_load.dir))
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a checkpoint folder, found none",
                        kg_load.dir);
     KG_TRY(kg_chat_template_choose(&c->tmpl, chat_template, kg_load.dir, err));

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "data/safetensors.h"
+#include "data/source.h"
 #include "report/path.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static kg_status find_dtype(enum kg_dtype *ct, const char *dir, struct kg_err *e
 {
     struct kg_st_set *set;
 
-    KG_TRY(kg_st_open_dir(&set, dir, err));
+    KG_TRY(kg_source_tensors(&set, dir, err));
     *ct = KG_BF16;
     for (size_t i = 0; i < kg_st_count(set); i++)
         if (strcmp(kg_st_at(set, i)->dtype, "BF16") != 0)

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "data/hub.h"
 #include "data/json.h"
+#include "data/source.h"
 
 #include <string.h>
 
@@ -72,6 +73,8 @@ kg_status kg_inputs_put_model(struct kg_str *out, const char *label, const char 
     size_t n;
     kg_status status = KG_OK;
 
+    if (kg_source_is_file(dir))
+        return kg_inputs_put_file(out, label, dir, err);
     KG_TRY(put_commit(out, label, dir, err));
     KG_TRY(kg_file_list(&names, &n, dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++)

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/source.h"
 
 #include <math.h>
 #include <string.h>
@@ -403,7 +404,7 @@ kg_status kg_model_config_open(struct kg_model_config *c, const char *dir,
 
     if (!kg_file_exists(kg_path_in(dir, "config.json").text))
         KG_TRY(check_folder(dir, err));
-    KG_TRY(kg_json_read(&doc, kg_path_in(dir, "config.json").text, MAX_FILE_BYTES, err));
+    KG_TRY(kg_source_json(&doc, dir, "config.json", MAX_FILE_BYTES, err));
     KG_TRY(take_doc(c, &doc, ignore, err));
     if (kg_file_exists(generation.text))
         KG_TRY(read_generation_config(c, generation.text, err));

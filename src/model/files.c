@@ -10,6 +10,7 @@
 #include "model/model_internal.h"
 
 #include "base/log.h"
+#include "data/source.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -67,7 +68,7 @@ static kg_status open_named(struct kg_st_set **set, bool tied, const char *dir,
 {
     char name[KG_ST_MAX_NAME];
     bool head_is_embed = tied, no = false;
-    KG_TRY(kg_st_open_dir(set, dir, err));
+    KG_TRY(kg_source_tensors(set, dir, err));
     for (size_t i = 0; i < kg_st_count(*set) && head_is_embed; i++) {
         const char *given = kg_st_at(*set, i)->name;
         if (strlen(given) < sizeof name / 2) {

@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/str.h"
-#include "data/json.h"
+#include "data/source.h"
 
 #include <stdio.h>
 
@@ -33,7 +33,7 @@ static const char *const sidecars[] = {
     "chat_template.jinja",
     "token_ids.json",
 };
-enum { N_SIDECARS = sizeof sidecars / sizeof *sidecars };
+enum { N_SIDECARS = sizeof sidecars / sizeof *sidecars, MAX_SIDECAR_BYTES = 256 << 20 };
 
 /* Tensors first .. first+n-1 of the list go to shard `index` of `count`. */
 struct shard {
@@ -277,9 +277,8 @@ static kg_status read_source(struct kg_json_doc *doc, const char *source_dir,
                              struct kg_err *err)
 {
     enum { MAX_BYTES = 16 << 20 };
-    const struct kg_path path = kg_path_in(source_dir ? source_dir : "", "config.json");
-    return source_dir && kg_file_exists(path.text)
-               ? kg_json_read(doc, path.text, MAX_BYTES, err)
+    return source_dir
+               ? kg_source_json_or_none(doc, source_dir, "config.json", MAX_BYTES, err)
                : KG_OK;
 }
 
@@ -316,9 +315,17 @@ static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const ch
                               struct kg_err *err)
 {
     const struct kg_path from = kg_path_in(from_dir, name);
-    return kg_file_exists(from.text)
-               ? kg_file_copy(from.text, kg_path_in(to_dir, name).text, err)
-               : KG_OK;
+    struct kg_str text = {0};
+    kg_status status;
+    if (!kg_source_is_file(from_dir))
+        return kg_file_exists(from.text)
+                   ? kg_file_copy(from.text, kg_path_in(to_dir, name).text, err)
+                   : KG_OK;
+    status = kg_source_read(&text, from_dir, name, MAX_SIDECAR_BYTES, err);
+    if (status == KG_OK)
+        status = write_text(to_dir, name, &text, err);
+    kg_str_release(&text);
+    return status == KG_ENOTFOUND ? KG_OK : status;
 }
 
 /* A source that is gone would lose the tokenizer without a word: that is an error. */
@@ -327,9 +334,9 @@ static kg_status copy_sidecars(const char *from_dir, const char *to_dir,
 {
     if (!from_dir)
         return KG_OK;
-    if (!kg_file_is_dir(from_dir))
+    if (!kg_source_is_model(from_dir))
         return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected a folder with tokenizer files to copy, found none",
+                       "%s: expected a model with tokenizer files to copy, found none",
                        from_dir);
     for (size_t i = 0; i < N_SIDECARS; i++)
         KG_TRY(copy_sidecar(from_dir, to_dir, sidecars[i], err));
@@ -394,9 +401,13 @@ uint64_t kg_model_save_bytes(const struct kg_model *m, enum kg_dtype dtype)
     uint64_t bytes = SMALL_FILES + (uint64_t)m->n_params * BYTES_A_NAME;
     for (size_t i = kg_model_first_trained(m); i < m->n_params; i++)
         bytes += param_bytes(&m->params[i], m->lora ? KG_F32 : dtype);
+    struct kg_err ignored;
+    uint64_t size = 0;
+    /* what a file of another format says of its tokenizer is text here */
+    if (m->dir && kg_source_is_file(m->dir) &&
+        kg_file_size(&size, m->dir, &ignored) == KG_OK)
+        bytes += size;
     for (size_t i = 0; m->dir && i < N_SIDECARS; i++) {
-        struct kg_err ignored;
-        uint64_t size = 0;
         int n = snprintf(path, sizeof path, "%s/%s", m->dir, sidecars[i]);
         if (n < PATH_BYTES && kg_file_exists(path) &&
             kg_file_size(&size, path, &ignored) == KG_OK)

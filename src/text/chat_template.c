@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "data/source.h"
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 
@@ -160,10 +161,8 @@ static kg_status add_name(struct kg_str *names, const char *name, size_t n,
 /* An absent file leaves doc empty. */
 static kg_status read_config(struct kg_json_doc *doc, const char *dir, struct kg_err *err)
 {
-    const struct kg_path path = kg_path_in(dir, "tokenizer_config.json");
-
-    return kg_file_exists(path.text) ? kg_json_read(doc, path.text, MAX_CONFIG_BYTES, err)
-                                     : KG_OK;
+    return kg_source_json_or_none(doc, dir, "tokenizer_config.json", MAX_CONFIG_BYTES,
+                                  err);
 }
 
 static kg_status add_files(struct kg_str *names, const char *dir, struct kg_err *err)
@@ -278,7 +277,7 @@ static kg_status open_one(struct kg_chat_template **t, const char *path, const c
 
     *t = NULL;
     KG_TRY_GOTO(out, create(t, path, err));
-    KG_TRY_GOTO(out, kg_file_is_dir(path)
+    KG_TRY_GOTO(out, kg_source_is_model(path)
                          ? open_folder(*t, path, name ? name : "default", err)
                          : open_file(*t, path, err));
 out:
@@ -295,7 +294,7 @@ kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
     kg_status status;
 
     KG_TRY(open_one(t, path, name, err));
-    if (name || !kg_file_is_dir(path))
+    if (name || !kg_source_is_model(path))
         return KG_OK;
     status = open_one(&(*t)->with_tools, path, "tool_use", err);
     if (status == KG_OK || status == KG_ENOTFOUND)
@@ -540,7 +539,7 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
         return check_none(model_dir, err);
     KG_TRY(status);
     /* a template of its own file writes the special tokens of the model's folder */
-    if (kg_file_is_dir(choice) || is_auto || !model_dir ||
+    if (kg_source_is_model(choice) || is_auto || !model_dir ||
         read_config(&(*t)->config, model_dir, err) == KG_OK)
         return KG_OK;
     kg_chat_template_close(*t);

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "data/json.h"
+#include "data/source.h"
 #include "text/tokenizer_internal.h"
 #include "text/unicode.h"
 
@@ -80,16 +81,6 @@ kg_status kg_tokenizer_parse_model(struct kg_tokenizer **tok, const void *bytes,
     return parse_kind(tok, &KINDS[KIND_MODEL], &file, err);
 }
 
-/* dir/name as JSON; an absent file leaves doc empty. */
-static kg_status read_optional(struct kg_json_doc *doc, const char *dir, const char *name,
-                               struct kg_err *err)
-{
-    const struct kg_path path = kg_path_in(dir, name);
-
-    return kg_file_exists(path.text) ? kg_json_read(doc, path.text, MAX_FILE_BYTES, err)
-                                     : KG_OK;
-}
-
 /* The end token that tokenizer_config.json names, as text or as an object with content.
  */
 static void read_eos(struct kg_tokenizer *tok, const struct kg_json *config)
@@ -130,7 +121,7 @@ static kg_status read_padding(struct kg_tokenizer *tok, const char *dir,
                               struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    KG_TRY(read_optional(&doc, dir, "config.json", err));
+    KG_TRY(kg_source_json_or_none(&doc, dir, "config.json", MAX_FILE_BYTES, err));
     int64_t vocab_size = kg_json_int(kg_json_get(doc.root, "vocab_size"), 0);
     kg_json_release(&doc);
     if (vocab_size > tok->n_padded && vocab_size <= KG_VOCAB_MAX_IDS)
@@ -146,7 +137,7 @@ static kg_status check_added(const struct kg_tokenizer_kind *kind, const char *d
     struct kg_json_doc doc = {0};
     if (kind != &KINDS[KIND_MODEL] || kg_json_get(config, "added_tokens_decoder"))
         return KG_OK;
-    KG_TRY(read_optional(&doc, dir, "added_tokens.json", err));
+    KG_TRY(kg_source_json_or_none(&doc, dir, "added_tokens.json", MAX_FILE_BYTES, err));
     size_t n = kg_json_size(doc.root);
     kg_json_release(&doc);
     if (n == 0)
@@ -159,17 +150,21 @@ static kg_status check_added(const struct kg_tokenizer_kind *kind, const char *d
 
 static kg_status open_kind(struct kg_tokenizer **out,
                            const struct kg_tokenizer_kind *kind, const char *dir,
-                           const char *path, struct kg_err *err)
+                           struct kg_err *err)
 {
+    const struct kg_path path = kg_path_in(dir, kind->file);
     kg_status status;
     struct kg_str text = {0};
     struct kg_json_doc config = {0};
     struct kg_tokenizer *tok = NULL;
-    KG_TRY_GOTO(out, kg_file_read(&text, path, MAX_FILE_BYTES, err));
-    KG_TRY_GOTO(out, read_optional(&config, dir, "tokenizer_config.json", err));
+    KG_TRY_GOTO(out, kg_source_read(&text, dir, kind->file, MAX_FILE_BYTES, err));
+    KG_TRY_GOTO(out, kg_source_json_or_none(&config, dir, "tokenizer_config.json",
+                                            MAX_FILE_BYTES, err));
     KG_TRY_GOTO(out, check_added(kind, dir, config.root, err));
-    const struct kg_tokenizer_file file = {
-        .bytes = kg_str_text(&text), .n = text.len, .where = path, .config = config.root};
+    const struct kg_tokenizer_file file = {.bytes = kg_str_text(&text),
+                                           .n = text.len,
+                                           .where = path.text,
+                                           .config = config.root};
     KG_TRY_GOTO(out, parse_kind(&tok, kind, &file, err));
     read_eos(tok, config.root);
     KG_TRY_GOTO(out, read_padding(tok, dir, err));
@@ -186,10 +181,10 @@ kg_status kg_tokenizer_open(struct kg_tokenizer **tok, const char *dir,
                             struct kg_err *err)
 {
     for (size_t i = 0; i < N_KINDS; i++) {
-        const struct kg_path path = kg_path_in(dir, KINDS[i].file);
+        const kg_status status = open_kind(tok, &KINDS[i], dir, err);
 
-        if (kg_file_exists(path.text))
-            return open_kind(tok, &KINDS[i], dir, path.text, err);
+        if (status != KG_ENOTFOUND)
+            return status;
     }
     return kg_fail(err, KG_ENOTFOUND, "%s: no tokenizer (expected %s, %s or %s)", dir,
                    KINDS[0].file, KINDS[1].file, KINDS[2].file);
