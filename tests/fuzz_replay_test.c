@@ -3,6 +3,7 @@
  * The targets are compiled in, so that they run in every variant of the build, under
  * sanitizers too. A new target is one #include and one row.
  */
+#include "data/gguf_fuzz.c"
 #include "data/json_fuzz.c"
 #include "data/options_fuzz.c"
 #include "data/parquet_fuzz.c"
@@ -39,6 +40,7 @@ struct target {
 static const struct target targets[] = {
     {"tests/fuzz/options", kg_fuzz_options},
     {"tests/fuzz/json", kg_fuzz_json},
+    {"tests/fuzz/gguf", kg_fuzz_gguf},
     {"tests/fuzz/parquet", kg_fuzz_parquet},
     {"tests/fuzz/safetensors", kg_fuzz_safetensors},
     {"tests/fuzz/vectors", kg_fuzz_vectors},

@@ -54,6 +54,9 @@ struct kg_st_set {
     size_t n_tensors;
     size_t capacity;
     char **renamed; /* owned (n_tensors): names that are not their header's; or NULL */
+    char **names;   /* owned: of tensors that were added */
+    size_t n_names;
+    size_t name_capacity;
 };
 
 static const struct dtype_row *find_dtype(const char *name)
@@ -379,12 +382,59 @@ void kg_st_close(struct kg_st_set *set)
         kg_json_release(&set->parts[i].header);
         kg_mem_free(set->parts[i].where);
     }
+    for (size_t i = 0; i < set->n_names; i++)
+        kg_mem_free(set->names[i]);
+    kg_mem_free(set->names);
     for (size_t i = 0; set->renamed && i < set->n_tensors; i++)
         kg_mem_free(set->renamed[i]);
     kg_mem_free(set->renamed);
     kg_mem_free(set->parts);
     kg_mem_free(set->tensors);
     kg_mem_free(set);
+}
+
+/* ---- of other formats ---- */
+
+kg_status kg_st_begin(struct kg_st_set **set, size_t n_files, struct kg_err *err)
+{
+    *set = create(n_files, err);
+    return *set ? KG_OK : KG_ENOMEM;
+}
+
+kg_status kg_st_take_file(struct kg_st_set *set, const char **where, struct kg_map *map,
+                          const char *path, struct kg_err *err)
+{
+    struct part *part = &set->parts[set->n_parts++];
+
+    part->map = *map;
+    *map = (struct kg_map){0};
+    part->where = kg_mem_strdup(path, err);
+    *where = part->where;
+    return part->where ? KG_OK : KG_ENOMEM;
+}
+
+kg_status kg_st_add(struct kg_st_set *set, const struct kg_st_tensor *t,
+                    struct kg_err *err)
+{
+    struct kg_st_tensor *own;
+
+    KG_TRY(kg_mem_grow(&set->tensors, &set->capacity, set->n_tensors + 1,
+                       sizeof *set->tensors, MAX_TENSORS, "tensor list", err));
+    KG_TRY(kg_mem_grow(&set->names, &set->name_capacity, set->n_names + 1,
+                       sizeof *set->names, MAX_TENSORS, "tensor names", err));
+    own = &set->tensors[set->n_tensors];
+    *own = *t;
+    set->names[set->n_names] = kg_mem_strdup(t->name, err);
+    if (!set->names[set->n_names])
+        return KG_ENOMEM;
+    own->name = set->names[set->n_names++];
+    set->n_tensors++;
+    return KG_OK;
+}
+
+kg_status kg_st_end(struct kg_st_set *set, struct kg_err *err)
+{
+    return sort_by_name(set, err);
 }
 
 kg_status kg_st_rename_all(struct kg_st_set *set, kg_st_rename *rename, void *context,
@@ -542,7 +592,7 @@ static const struct {
              "safetensors"},
     {".pth", "of torch's files none is read: save_pretrained of transformers writes "
              "safetensors"},
-    {".gguf", "GGUF is not read: take the repository that has safetensors"},
+    {".gguf", "name that file itself"},
 };
 
 static const char *about_weights(const char *name)

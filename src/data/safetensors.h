@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "data/quants.h"
 
 #include <stdint.h>
 
@@ -24,6 +25,11 @@ struct kg_st_tensor {
     uint64_t bytes;
     const unsigned char *data; /* borrowed from the map */
     const char *file;          /* borrowed: file name, for messages */
+    /* of other formats: */
+    const struct kg_quant *block; /* blocks of values; NULL: single ones of dtype */
+    int32_t paired; /* rows of a head, where the two of a pair stand together: row 2j is
+                     * row j here, and row 2j + 1 row paired/2 + j; 0: none do */
+    float added;    /* to every value, to be taken away */
 };
 
 struct kg_st_set; /* opaque */
@@ -43,6 +49,18 @@ size_t kg_st_count(const struct kg_st_set *set);
 const struct kg_st_tensor *kg_st_at(const struct kg_st_set *set, size_t i);
 /* NULL if absent */
 const struct kg_st_tensor *kg_st_find(const struct kg_st_set *set, const char *name);
+
+/* ---- sets of other formats: begin, take the files, add tensors, end ---- */
+kg_status kg_st_begin(struct kg_st_set **set, size_t n_files,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* map: moved.   *where: path, borrowed from the set */
+kg_status kg_st_take_file(struct kg_st_set *set, const char **where, struct kg_map *map,
+                          const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* t: its name is copied, the rest borrowed from the files   errors: ENOMEM */
+kg_status kg_st_add(struct kg_st_set *set, const struct kg_st_tensor *t,
+                    struct kg_err *err) KG_MUST_CHECK;
+/* errors: EFORMAT (a name twice) */
+kg_status kg_st_end(struct kg_st_set *set, struct kg_err *err) KG_MUST_CHECK;
 
 /* Renames tensors. The function writes the new name into `to` and returns whether it
  * differs.

@@ -6,6 +6,7 @@
 #include "data/source.h"
 
 #include "base/file.h"
+#include "data/gguf_model.h"
 
 #include <string.h>
 
@@ -18,6 +19,7 @@ struct format {
     kg_status (*tensors)(struct kg_st_set **set, const char *model, struct kg_err *err);
 };
 static const struct format FORMATS[] = {
+    {".gguf", kg_gguf_read, kg_gguf_tensors},
     {NULL, NULL, NULL},
 };
 

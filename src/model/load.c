@@ -49,9 +49,13 @@ static kg_status check_shape(const struct kg_param *p, const struct kg_st_tensor
                    t->file, p->name, expected, by, found);
 }
 
+/* Of blocks fp32, which they are read as. */
 static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
                             struct kg_err *err)
 {
+    *dtype = KG_F32;
+    if (t->block)
+        return KG_OK;
     for (int d = 0; d < KG_DTYPE_COUNT; d++) {
         if (strcmp(kg_dtype_traits((enum kg_dtype)d)->safetensors_name, t->dtype) == 0) {
             *dtype = (enum kg_dtype)d;
@@ -89,26 +93,96 @@ static kg_status find_tensor(const struct kg_st_tensor **out, enum kg_dtype *dty
 }
 
 /* ---- conversion ---- */
-static kg_status convert_piece(void *dst, enum kg_dtype to, const void *src,
-                               enum kg_dtype from, int64_t first, int64_t total,
-                               struct kg_err *err)
+/* Whether values lie in the file as they are here, one after the other. */
+static bool is_plain(const struct kg_st_tensor *t)
 {
-    const int64_t n = total - first < CONVERT_PIECE ? total - first : CONVERT_PIECE;
+    return !t->block && t->paired == 0 && t->added == 0;
+}
+
+static int64_t value_count(const struct kg_st_tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->n_dims; i++)
+        n *= t->shape[i];
+    return n;
+}
+
+static int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Values of a row of the file; a vector whose values are paired has rows of one. */
+static int64_t row_values(const struct kg_st_tensor *t)
+{
+    return t->n_dims == 1 && t->paired ? 1 : t->shape[t->n_dims - 1];
+}
+
+/* The row of the file that is row r of a head whose pairs stand together there. */
+static int64_t file_row(const struct kg_st_tensor *t, int64_t r)
+{
+    if (t->paired == 0)
+        return r;
+    const int64_t half = t->paired / 2, in_head = r % t->paired;
+    return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
+}
+
+/* At most n values from the i-th on, which are of one row and one block. *done: how many
+ */
+static kg_status convert_run(void *dst, enum kg_dtype to, const struct kg_st_tensor *t,
+                             enum kg_dtype from, int64_t i, int64_t n, int64_t *done,
+                             struct kg_err *err)
+{
+    float x[KG_QUANT_MAX];
+    const int64_t cols = row_values(t), col = i % cols;
+    const int64_t block = t->block ? t->block->values : min_i64(cols, KG_QUANT_MAX);
+    const int64_t bytes = t->block ? t->block->bytes
+                                   : block * (int64_t)kg_dtype_traits(from)->bytes;
+    const int64_t begin = col / block * block, skip = col - begin;
+    const int64_t has = min_i64(block, cols - begin);
+    const unsigned char *row = t->data + t->bytes / (uint64_t)(value_count(t) / cols) *
+                                             (uint64_t)file_row(t, i / cols);
+    const unsigned char *data = row + begin / block * bytes;
+    if (t->block)
+        t->block->widen(x, data);
+    else
+        KG_TRY(kg_dtype_convert(x, KG_F32, data, from, (size_t)has, err));
+    for (int64_t k = 0; k < has && t->added != 0; k++)
+        x[k] -= t->added;
+    *done = min_i64(n, has - skip);
+    return kg_dtype_convert(dst, to, x + skip, KG_F32, (size_t)*done, err);
+}
+
+static kg_status convert_runs(char *dst, enum kg_dtype to, const struct kg_st_tensor *t,
+                              enum kg_dtype from, int64_t first, int64_t n,
+                              struct kg_err *err)
+{
+    for (int64_t i = 0, done; i < n; i += done)
+        KG_TRY(convert_run(dst + (size_t)i * kg_dtype_traits(to)->bytes, to, t, from,
+                           first + i, n - i, &done, err));
+    return KG_OK;
+}
+
+static kg_status convert_piece(void *dst, enum kg_dtype to, const struct kg_st_tensor *t,
+                               enum kg_dtype from, int64_t first, int64_t at,
+                               int64_t total, struct kg_err *err)
+{
+    const int64_t n = min_i64(total - at, CONVERT_PIECE);
+    char *out = (char *)dst + (size_t)at * kg_dtype_traits(to)->bytes;
     kg_phase_tick();
-    return kg_dtype_convert((char *)dst + (size_t)first * kg_dtype_traits(to)->bytes, to,
-                            (const char *)src +
-                                (size_t)first * kg_dtype_traits(from)->bytes,
+    if (!is_plain(t))
+        return convert_runs(out, to, t, from, first + at, n, err);
+    return kg_dtype_convert(out, to,
+                            t->data + (size_t)(first + at) * kg_dtype_traits(from)->bytes,
                             from, (size_t)n, err);
 }
 
+/* n values of t from `first` on. */
 static kg_status convert(void *dst, enum kg_dtype to, const struct kg_st_tensor *t,
-                         enum kg_dtype from, int64_t n, struct kg_err *err)
+                         enum kg_dtype from, int64_t first, int64_t n, struct kg_err *err)
 {
     kg_status status = KG_OK;
 #pragma omp parallel for schedule(static) if (n > 4 * CONVERT_PIECE)
     for (int64_t i = 0; i < n; i += CONVERT_PIECE) {
         struct kg_err local;
-        kg_status s = convert_piece(dst, to, t->data, from, i, n, &local);
+        kg_status s = convert_piece(dst, to, t, from, first, i, n, &local);
         if (s != KG_OK) {
 #pragma omp critical(kg_model_convert)
             {
@@ -132,10 +206,7 @@ static kg_status read_piece(float *piece, const struct kg_st_tensor *t,
                             enum kg_dtype dtype, const struct kg_param *p, int64_t i,
                             int64_t n, struct kg_err *err)
 {
-    struct kg_st_tensor part = *t;
-    part.data = t->data +
-                (size_t)(p->file_row * p->cols + i) * kg_dtype_traits(dtype)->bytes;
-    return convert(piece, KG_F32, &part, dtype, n, err);
+    return convert(piece, KG_F32, t, dtype, p->file_row * p->cols + i, n, err);
 }
 
 /* As fp32 to `to` of a backend.   piece: (piece_of its elements) */
@@ -236,7 +307,8 @@ static kg_status source_init(struct source *s, const struct kg_model *m,
     s->rows = fit > KG_PANEL ? fit : KG_PANEL;
     s->rows = s->rows < p->rows ? s->rows : p->rows;
     const size_t align = kg_dtype_traits(s->dtype)->bytes;
-    if ((s->dtype == KG_F32 || s->dtype == KG_BF16) && (uintptr_t)s->t->data % align == 0)
+    if (is_plain(s->t) && (s->dtype == KG_F32 || s->dtype == KG_BF16) &&
+        (uintptr_t)s->t->data % align == 0)
         return KG_OK;
     s->piece = kg_mem_calloc((size_t)(s->rows * p->cols), kg_dtype_traits(m->ct)->bytes,
                              "a piece of a checkpoint", err);
@@ -265,15 +337,14 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
 {
     const int64_t rows = p->rows - row < s->rows ? p->rows - row : s->rows;
     const struct kg_stored to = kg_param_stored(m, p);
-    const size_t row_bytes = (size_t)p->cols * kg_dtype_traits(s->dtype)->bytes;
+    const size_t row_bytes = s->t->bytes / (size_t)(value_count(s->t) / p->cols);
     char *data = (char *)(uintptr_t)s->t->data +
                  (size_t)(p->file_row + row) * row_bytes; /* not written */
     struct kg_mat from = kg_mat(data, s->dtype, rows, p->cols);
     if (s->piece) {
-        struct kg_st_tensor part = *s->t;
-        part.data = (void *)data;
         from = kg_mat(s->piece, m->ct, rows, p->cols);
-        KG_TRY(convert(s->piece, m->ct, &part, s->dtype, rows * p->cols, err));
+        KG_TRY(convert(s->piece, m->ct, s->t, s->dtype, (p->file_row + row) * p->cols,
+                       rows * p->cols, err));
     }
     kg_phase_tick();
     KG_TRY(lend(&from, s, to.backend, err));
@@ -338,14 +409,11 @@ static kg_status check_values(const struct kg_st_tensor *t, float *piece,
 {
     enum kg_dtype dtype = KG_F32;
     KG_TRY(file_dtype(&dtype, t, err));
-    const size_t bytes = kg_dtype_traits(dtype)->bytes;
-    const int64_t total = (int64_t)(t->bytes / bytes);
+    const int64_t total = value_count(t);
     read_ahead(t);
     for (int64_t i = 0; i < total; i += CONVERT_PIECE) {
-        const int64_t n = total - i < CONVERT_PIECE ? total - i : CONVERT_PIECE;
-        const char *from = (const char *)t->data + (size_t)i * bytes;
-        kg_phase_tick();
-        KG_TRY(kg_dtype_convert(piece, KG_F32, from, dtype, (size_t)n, err));
+        const int64_t n = min_i64(total - i, CONVERT_PIECE);
+        KG_TRY(convert_piece(piece, KG_F32, t, dtype, i, 0, n, err));
         if (!all_finite(piece, n))
             return kg_fail(err, KG_ENONFINITE,
                            "%s: tensor %s: expected finite weights, found NaN or "

@@ -1,0 +1,266 @@
+/* Blocks as fp32.
+ *
+ * Every type here is value = scale q, or scale q - minimum, with q of 2 to 8 bits. What
+ * differs is where the bits lie: a byte of `qs` holds values that are half a block (or 32
+ * values) apart, and the sixth bits of scales stand in bytes of their own. The layouts
+ * are ggml's; the comments give the place of value i.
+ */
+#include "data/quants.h"
+
+#include "base/half.h"
+
+#include <stdio.h>
+
+static float bits_float(uint32_t bits)
+{
+    float f;
+
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static uint32_t u16(const unsigned char *p) { return p[0] | (uint32_t)p[1] << 8; }
+
+/* A scale. Infinity and NaN stay what they are, for whoever checks values. */
+static float half(const unsigned char *p)
+{
+    const uint32_t h = u16(p);
+
+    if ((h & 0x7c00u) == 0x7c00u)
+        return bits_float((h & 0x8000u) << 16 | 0x7f800000u | (h & 0x3ffu) << 13);
+    return kg_half_float((uint16_t)h);
+}
+
+/* Value i of a block of 32: byte i % 16, low half first. */
+static int nibble(const unsigned char *qs, int i)
+{
+    return qs[i % 16] >> (i < 16 ? 0 : 4) & 15;
+}
+
+/* ---- 32 values ---- */
+
+static void widen_q4_0(float *to, const unsigned char *b)
+{
+    const float d = half(b);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)(nibble(b + 2, i) - 8);
+}
+
+static void widen_q4_1(float *to, const unsigned char *b)
+{
+    const float d = half(b), m = half(b + 2);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)nibble(b + 4, i) + m;
+}
+
+/* The fifth bit of value i is bit i of four bytes. */
+static int fifth(const unsigned char *qh, int i) { return (qh[i / 8] >> i % 8 & 1) << 4; }
+
+static void widen_q5_0(float *to, const unsigned char *b)
+{
+    const float d = half(b);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)((nibble(b + 6, i) | fifth(b + 2, i)) - 16);
+}
+
+static void widen_q5_1(float *to, const unsigned char *b)
+{
+    const float d = half(b), m = half(b + 2);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)(nibble(b + 8, i) | fifth(b + 4, i)) + m;
+}
+
+static void widen_q8_0(float *to, const unsigned char *b)
+{
+    const float d = half(b);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = (float)(int8_t)b[2 + i] * d;
+}
+
+static const int8_t IQ4_VALUES[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
+
+static void widen_iq4_nl(float *to, const unsigned char *b)
+{
+    const float d = half(b);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)IQ4_VALUES[nibble(b + 2, i)];
+}
+
+/* Values of E2M1, doubled, by half of a power of two. */
+static void widen_mxfp4(float *to, const unsigned char *b)
+{
+    static const int8_t values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                      0, -1, -2, -3, -4, -6, -8, -12};
+    const float d = bits_float(b[0] < 2 ? 0x00200000u << b[0]
+                                        : (uint32_t)(b[0] - 1) << 23);
+
+    for (int i = 0; i < 32; i++)
+        to[i] = d * (float)values[nibble(b + 1, i)];
+}
+
+/* ---- 256 values ---- */
+
+/* Value i of 256: of each 128 the bits of 32 bytes, two by two. */
+static int two_bits(const unsigned char *qs, int i)
+{
+    return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
+
+static void widen_q2_k(float *to, const unsigned char *b)
+{
+    const float d = half(b + 80), min = half(b + 82);
+
+    for (int i = 0; i < 256; i++) {
+        const int scale = b[i / 16];
+
+        to[i] = d * (float)(scale & 15) * (float)two_bits(b + 16, i) -
+                min * (float)(scale >> 4);
+    }
+}
+
+/* Scale j of 16: four bits of bytes 0 to 7, the low halves first, and two of 8 to 11. */
+static int q3_scale(const unsigned char *s, int j)
+{
+    return (s[j % 8] >> j / 8 * 4 & 15) | (s[8 + j % 4] >> j / 4 * 2 & 3) << 4;
+}
+
+static void widen_q3_k(float *to, const unsigned char *b)
+{
+    const float d = half(b + 108);
+
+    for (int i = 0; i < 256; i++) {
+        const int low = b[i % 32] >> i / 32 & 1 ? 0 : 4;
+
+        to[i] = d * (float)(q3_scale(b + 96, i / 16) - 32) *
+                (float)(two_bits(b + 32, i) - low);
+    }
+}
+
+/* Scale and minimum j of 8, of 6 bits each in 12 bytes. */
+static int k_scale(const unsigned char *s, int j)
+{
+    return j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6) << 4;
+}
+
+static int k_minimum(const unsigned char *s, int j)
+{
+    return j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
+}
+
+/* Value i of 256: of each 64 the low halves of 32 bytes, and then the high ones. */
+static int four_bits(const unsigned char *qs, int i)
+{
+    return qs[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
+}
+
+static void widen_q4_k(float *to, const unsigned char *b)
+{
+    const float d = half(b), min = half(b + 2);
+
+    for (int i = 0; i < 256; i++)
+        to[i] = d * (float)k_scale(b + 4, i / 32) * (float)four_bits(b + 16, i) -
+                min * (float)k_minimum(b + 4, i / 32);
+}
+
+static void widen_q5_k(float *to, const unsigned char *b)
+{
+    const float d = half(b), min = half(b + 2);
+
+    for (int i = 0; i < 256; i++) {
+        const int q = four_bits(b + 48, i) | (b[16 + i % 32] >> i / 32 & 1) << 4;
+
+        to[i] = d * (float)k_scale(b + 4, i / 32) * (float)q -
+                min * (float)k_minimum(b + 4, i / 32);
+    }
+}
+
+/* Of each 128 values the low halves of 64 bytes, and then the high ones. */
+static void widen_q6_k(float *to, const unsigned char *b)
+{
+    const float d = half(b + 208);
+
+    for (int i = 0; i < 256; i++) {
+        const int low = b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
+        const int q = (low | two_bits(b + 128, i) << 4) - 32;
+
+        to[i] = d * (float)(int8_t)b[192 + i / 16] * (float)q;
+    }
+}
+
+static void widen_iq4_xs(float *to, const unsigned char *b)
+{
+    const float d = half(b);
+    const uint32_t high = u16(b + 2);
+
+    for (int j = 0; j < 8; j++) {
+        const int low = b[4 + j / 2] >> j % 2 * 4 & 15;
+        const float scale = d * (float)((int)(low | (high >> 2 * j & 3) << 4) - 32);
+
+        for (int i = 0; i < 32; i++)
+            to[32 * j + i] = scale * (float)IQ4_VALUES[nibble(b + 8 + 16 * j, i)];
+    }
+}
+
+/* ---- the table ---- */
+
+static const struct kg_quant QUANTS[] = {
+    {"F32", 0, 1, 4, NULL},
+    {"F16", 1, 1, 2, NULL},
+    {"BF16", 30, 1, 2, NULL},
+    {"F64", 28, 1, 8, NULL},
+    {"Q8_0", 8, 32, 34, widen_q8_0},
+    {"Q4_0", 2, 32, 18, widen_q4_0},
+    {"Q4_1", 3, 32, 20, widen_q4_1},
+    {"Q5_0", 6, 32, 22, widen_q5_0},
+    {"Q5_1", 7, 32, 24, widen_q5_1},
+    {"Q2_K", 10, 256, 84, widen_q2_k},
+    {"Q3_K", 11, 256, 110, widen_q3_k},
+    {"Q4_K", 12, 256, 144, widen_q4_k},
+    {"Q5_K", 13, 256, 176, widen_q5_k},
+    {"Q6_K", 14, 256, 210, widen_q6_k},
+    {"IQ4_NL", 20, 32, 18, widen_iq4_nl},
+    {"IQ4_XS", 23, 256, 136, widen_iq4_xs},
+    {"MXFP4", 39, 32, 17, widen_mxfp4},
+    /* known, and not read */
+    {"Q8_1", 9, 32, 0, NULL},
+    {"Q8_K", 15, 256, 0, NULL},
+    {"IQ2_XXS", 16, 256, 0, NULL},
+    {"IQ2_XS", 17, 256, 0, NULL},
+    {"IQ3_XXS", 18, 256, 0, NULL},
+    {"IQ1_S", 19, 256, 0, NULL},
+    {"IQ3_S", 21, 256, 0, NULL},
+    {"IQ2_S", 22, 256, 0, NULL},
+    {"I8", 24, 1, 0, NULL},
+    {"I16", 25, 1, 0, NULL},
+    {"I32", 26, 1, 0, NULL},
+    {"I64", 27, 1, 0, NULL},
+    {"IQ1_M", 29, 256, 0, NULL},
+    {"TQ1_0", 34, 256, 0, NULL},
+    {"TQ2_0", 35, 256, 0, NULL},
+    {"NVFP4", 40, 64, 0, NULL},
+};
+
+kg_status kg_quant_find(const struct kg_quant **type, uint32_t id, struct kg_err *err)
+{
+    const size_t n = sizeof QUANTS / sizeof *QUANTS;
+    char names[256];
+    size_t i = 0, used = 0;
+
+    while (i < n && QUANTS[i].id != id)
+        i++;
+    *type = i < n ? &QUANTS[i] : NULL;
+    if (i < n && QUANTS[i].bytes > 0)
+        return KG_OK;
+    for (size_t k = 0; k < n && QUANTS[k].bytes > 0; k++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 k > 0 ? ", " : "", QUANTS[k].name);
+    return kg_fail(err, KG_EUNSUPPORTED, "expected one of the types %s, found %u (%s)",
+                   names, (unsigned)id, i < n ? QUANTS[i].name : "unknown");
+}
