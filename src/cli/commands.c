@@ -140,6 +140,12 @@ const struct kg_command kg_commands[] = {
      "Config and tensors are checked as strictly as by the commands that compute with "
      "them.",
      1, NULL, NULL, NULL, NULL},
+    {"export", "write a checkpoint as a GGUF file, for llama.cpp", kg_cmd_export,
+     "MODEL --to FILE.gguf [flags]", kg_export_flags,
+     "MODEL is a checkpoint folder or a GGUF file; adapters are merged first (kedge "
+     "merge). Metadata, tokenizer and chat template go into the file. What llama.cpp "
+     "would compute otherwise is refused by the name of the field.",
+     1, NULL, NULL, NULL, NULL},
     {"merge", "write the checkpoint that a base and its adapters make", kg_cmd_merge,
      "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
      "Every weight that has an adapter becomes W + s B A, rounded once to --dtype; all "

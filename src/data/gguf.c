@@ -550,6 +550,20 @@ bool kg_gguf_is(const struct kg_gguf_value *v, const char *text)
     return found && n == strlen(text) && memcmp(found, text, n) == 0;
 }
 
+uint64_t kg_gguf_bytes(const struct kg_gguf_value *v)
+{
+    struct kg_gguf_walk walk = {.array = v};
+    const unsigned char *end = v->at;
+
+    if (v->type == KG_GGUF_TEXT)
+        return v->n;
+    if (v->type != KG_GGUF_ARRAY)
+        return (uint64_t)SIZES[v->type];
+    while (kg_gguf_next(&walk))
+        end = walk.item.at + kg_gguf_bytes(&walk.item);
+    return (uint64_t)(end - v->at);
+}
+
 uint64_t kg_gguf_items(const struct kg_gguf_value *v)
 {
     return v && v->type == KG_GGUF_ARRAY ? v->n : 0;

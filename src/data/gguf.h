@@ -85,13 +85,15 @@ void kg_gguf_close(struct kg_gguf *g); /* {0} is allowed */
 /* NULL where there is none, which all of the following take for a value of another type:
  * they give the fallback then. */
 const struct kg_gguf_value *kg_gguf_get(const struct kg_gguf *g, const char *key);
-/* The same; the first %s of the key is the architecture's name. */
+/* NULL: no tensor of that name. */
 const struct kg_gguf_tensor *kg_gguf_find(const struct kg_gguf *g, const char *name);
 int64_t kg_gguf_int(const struct kg_gguf_value *v, int64_t fallback);
 double kg_gguf_real(const struct kg_gguf_value *v, double fallback); /* integers too */
 bool kg_gguf_bool(const struct kg_gguf_value *v, bool fallback);
 /* Not NUL-terminated; NULL where it is no text. */
 const char *kg_gguf_text(const struct kg_gguf_value *v, size_t *n);
+/* Bytes of the value in the file, from `at` on. */
+uint64_t kg_gguf_bytes(const struct kg_gguf_value *v);
 bool kg_gguf_is(const struct kg_gguf_value *v, const char *text);
 
 /* A walk over an array; of what is none it ends at once.   item: {0} before the first;

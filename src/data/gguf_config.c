@@ -31,6 +31,7 @@ static const struct kg_gguf_arch ARCHS[] = {
     {"olmo2", "olmo2", "Olmo2ForCausalLM", 0},
     {"olmoe", "olmoe", "OlmoeForCausalLM", KG_GGUF_EXPERTS},
     {"smollm3", "smollm3", "SmolLM3ForCausalLM", KG_GGUF_PAIRED},
+    {"llama", "mistral", "MistralForCausalLM", KG_GGUF_PAIRED | KG_GGUF_OUT},
 };
 enum { N_ARCHS = sizeof ARCHS / sizeof *ARCHS };
 
@@ -68,7 +69,7 @@ kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gg
         const bool experts = kg_gguf_int(of_name(g, name, "expert_count"), 0) > 0;
 
         *arch = &ARCHS[i];
-        if (strcmp(ARCHS[i].name, name) == 0 &&
+        if (strcmp(ARCHS[i].name, name) == 0 && !(ARCHS[i].flags & KG_GGUF_OUT) &&
             experts == ((ARCHS[i].flags & KG_GGUF_EXPERTS) != 0))
             return KG_OK;
     }
@@ -109,30 +110,33 @@ static const struct key {
     const char *key; /* behind the architecture's name */
     const char *field;
     const char *archs; /* of GGUF; NULL: all */
+    bool real;         /* a float, else an integer */
 } KEYS[] = {
-    {"block_count", "num_hidden_layers", NULL},
-    {"context_length", "max_position_embeddings", NULL},
-    {"embedding_length", "hidden_size", NULL},
-    {"feed_forward_length", "intermediate_size", NULL},
-    {"attention.head_count", "num_attention_heads", NULL},
-    {"attention.head_count_kv", "num_key_value_heads", NULL},
-    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NULL},
-    {"attention.key_length", "head_dim", NULL},
-    {"rope.freq_base", "rope_theta", NULL},
-    {"rope.freq_base_swa", "rope_local_base_freq", "gemma3"},
-    {"attention.sliding_window", "sliding_window", WINDOWED},
-    {"attn_logit_softcapping", "attn_logit_softcapping", "gemma2"},
-    {"final_logit_softcapping", "final_logit_softcapping", GEMMA},
-    {"expert_count", "num_local_experts", "llama"},
-    {"expert_count", "num_experts", "qwen2moe qwen3moe olmoe"},
-    {"expert_used_count", "num_experts_per_tok", "llama qwen2moe qwen3moe olmoe"},
-    {"expert_feed_forward_length", "moe_intermediate_size", "qwen2moe qwen3moe"},
-    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size", "qwen2moe"},
-    {"attention.scale", "attention_multiplier", "granite"},
-    {"embedding_scale", "embedding_multiplier", "granite"},
-    {"residual_scale", "residual_multiplier", "granite"},
-    {"logit_scale", "logits_scaling", "granite"},
-    {"rope.scaling.original_context_length", "original_max_position_embeddings", "phi3"},
+    {"block_count", "num_hidden_layers", NULL, false},
+    {"context_length", "max_position_embeddings", NULL, false},
+    {"embedding_length", "hidden_size", NULL, false},
+    {"feed_forward_length", "intermediate_size", NULL, false},
+    {"attention.head_count", "num_attention_heads", NULL, false},
+    {"attention.head_count_kv", "num_key_value_heads", NULL, false},
+    {"attention.layer_norm_rms_epsilon", "rms_norm_eps", NULL, true},
+    {"attention.key_length", "head_dim", NULL, false},
+    {"rope.freq_base", "rope_theta", NULL, true},
+    {"rope.freq_base_swa", "rope_local_base_freq", "gemma3", true},
+    {"attention.sliding_window", "sliding_window", WINDOWED, false},
+    {"attn_logit_softcapping", "attn_logit_softcapping", "gemma2", true},
+    {"final_logit_softcapping", "final_logit_softcapping", GEMMA, true},
+    {"expert_count", "num_local_experts", "llama", false},
+    {"expert_count", "num_experts", "qwen2moe qwen3moe olmoe", false},
+    {"expert_used_count", "num_experts_per_tok", "llama qwen2moe qwen3moe olmoe", false},
+    {"expert_feed_forward_length", "moe_intermediate_size", "qwen2moe qwen3moe", false},
+    {"expert_shared_feed_forward_length", "shared_expert_intermediate_size", "qwen2moe",
+     false},
+    {"attention.scale", "attention_multiplier", "granite", true},
+    {"embedding_scale", "embedding_multiplier", "granite", true},
+    {"residual_scale", "residual_multiplier", "granite", true},
+    {"logit_scale", "logits_scaling", "granite", true},
+    {"rope.scaling.original_context_length", "original_max_position_embeddings", "phi3",
+     false},
 };
 
 struct maker {
@@ -335,6 +339,16 @@ static kg_status put_list(const struct maker *m, const char *before, const char 
     return kg_str_putc(m->out, ']', m->err);
 }
 
+#define POSITIONS "max_position_embeddings"
+#define ORIGINAL  "original_max_position_embeddings"
+
+/* longrope's factor of cos and sin, where config.json has none. */
+static double usual_attention(double positions, double original)
+{
+    return positions <= original ? 1
+                                 : sqrt(1 + log(positions / original) / log(original));
+}
+
 /* Phi-3's: a factor for each pair, and one for cos and sin. */
 static kg_status put_longrope(const struct maker *m)
 {
@@ -344,7 +358,10 @@ static kg_status put_longrope(const struct maker *m)
     KG_TRY(kg_str_puts(m->out, "{\"rope_type\": \"longrope\"", m->err));
     KG_TRY(put_list(m, ", \"long_factor\": [", "rope_factors_long.weight"));
     KG_TRY(put_list(m, ", \"short_factor\": [", "rope_factors_short.weight"));
-    if (attention) {
+    const double usual = usual_attention(
+        kg_gguf_real(of(m, "context_length"), 1),
+        kg_gguf_real(of(m, "rope.scaling.original_context_length"), 1));
+    if (attention && fabs(kg_gguf_real(attention, 0) - usual) > 1e-6 * usual) {
         KG_TRY(kg_str_puts(m->out, ", \"attention_factor\": ", m->err));
         KG_TRY(put_value(m, attention));
     }
@@ -487,4 +504,154 @@ kg_status kg_gguf_config(struct kg_str *out, const struct kg_gguf *g, struct kg_
     KG_TRY(put_token(&m, "bos_token_id", "tokenizer.ggml.bos_token_id"));
     KG_TRY(put_token(&m, "pad_token_id", "tokenizer.ggml.padding_token_id"));
     return kg_str_puts(out, "\n}\n", err);
+}
+
+/* ---- the other way ---- */
+
+kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_type,
+                          struct kg_err *err)
+{
+    for (size_t i = 0; i < N_ARCHS; i++)
+        if (strcmp(ARCHS[i].model_type, model_type) == 0) {
+            *arch = &ARCHS[i];
+            return KG_OK;
+        }
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "model_type: expected one that GGUF has, found %s", model_type);
+}
+
+struct giver {
+    struct kg_gguf_writer *w;
+    const struct kg_gguf_arch *arch;
+    const struct kg_json *config;
+    struct kg_err *err;
+};
+
+static const char *whole_key(char to[KG_GGUF_NAME + 1], const struct giver *g,
+                             const char *key)
+{
+    snprintf(to, KG_GGUF_NAME + 1, "%s.%s", g->arch->name, key);
+    return to;
+}
+
+static kg_status give_int(const struct giver *g, const char *key, int64_t x)
+{
+    char whole[KG_GGUF_NAME + 1];
+
+    return kg_gguf_put_int(g->w, whole_key(whole, g, key), x, g->err);
+}
+
+static kg_status give_real(const struct giver *g, const char *key,
+                           const struct kg_json *value)
+{
+    char whole[KG_GGUF_NAME + 1];
+
+    return kg_json_is_number(value) ? kg_gguf_put_real(g->w, whole_key(whole, g, key),
+                                                       kg_json_real(value, 0), g->err)
+                                    : KG_OK;
+}
+
+static kg_status give_keys(const struct giver *g)
+{
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
+        const struct kg_json *value = kg_json_get(g->config, KEYS[i].field);
+
+        if (!kg_gguf_names(KEYS[i].archs, g->arch->name) ||
+            strcmp(KEYS[i].field, "head_dim") == 0 || !kg_json_is_number(value))
+            continue;
+        KG_TRY(KEYS[i].real ? give_real(g, KEYS[i].key, value)
+                            : give_int(g, KEYS[i].key, kg_json_int(value, 0)));
+    }
+    return KG_OK;
+}
+
+/* Scalings that are tensors are declared elsewhere. */
+static kg_status give_rope(const struct giver *g)
+{
+    const struct kg_json *rope = kg_json_get(g->config, "rope_scaling");
+    const char *type = kg_json_text(kg_json_get(rope, "rope_type"), NULL);
+    const struct kg_json *original = kg_json_get(rope, ORIGINAL);
+    char whole[KG_GGUF_NAME + 1];
+
+    if (!type)
+        type = kg_json_text(kg_json_get(rope, "type"), NULL);
+    if (type && strcmp(type, "longrope") == 0) {
+        const struct kg_json *given = kg_json_get(rope, "attention_factor");
+
+        return kg_gguf_put_real(
+            g->w, whole_key(whole, g, "rope.scaling.attn_factor"),
+            kg_json_real(given, usual_attention(
+                                    kg_json_real(kg_json_get(g->config, POSITIONS), 1),
+                                    kg_json_real(kg_json_get(g->config, ORIGINAL), 1))),
+            g->err);
+    }
+    if (!type || (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0))
+        return KG_OK;
+    KG_TRY(kg_gguf_put_text(g->w, whole_key(whole, g, "rope.scaling.type"), type,
+                            strlen(type), g->err));
+    KG_TRY(give_real(g, "rope.scaling.factor", kg_json_get(rope, "factor")));
+    KG_TRY(give_real(g, "rope.scaling.yarn_beta_fast", kg_json_get(rope, "beta_fast")));
+    KG_TRY(give_real(g, "rope.scaling.yarn_beta_slow", kg_json_get(rope, "beta_slow")));
+    return original ? give_int(g, "rope.scaling.original_context_length",
+                               kg_json_int(original, 0))
+                    : KG_OK;
+}
+
+/* End of text, of turn, of message. */
+static kg_status give_ends(const struct giver *g)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id",
+                                       "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    const struct kg_json *eos = kg_json_get(g->config, "eos_token_id");
+    const bool list = kg_json_type(eos) == KG_JSON_ARRAY;
+
+    for (size_t i = 0; i < 3 && i < (list ? kg_json_size(eos) : 1); i++) {
+        const int64_t id = kg_json_int(list ? kg_json_at(eos, i) : eos, -1);
+
+        if (id >= 0)
+            KG_TRY(kg_gguf_put_int(g->w, keys[i], id, g->err));
+    }
+    const int64_t bos = kg_json_int(kg_json_get(g->config, "bos_token_id"), -1);
+    return bos < 0 ? KG_OK
+                   : kg_gguf_put_int(g->w, "tokenizer.ggml.bos_token_id", bos, g->err);
+}
+
+kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
+                             const struct kg_json *config, int64_t head_dim,
+                             struct kg_err *err)
+{
+    const struct giver g = {w, arch, config, err};
+    const double part = kg_json_real(kg_json_get(config, "partial_rotary_factor"), 1);
+
+    KG_TRY(
+        kg_gguf_put_text(w, "general.architecture", arch->name, strlen(arch->name), err));
+    KG_TRY(kg_gguf_put_text(w, "general.type", "model", 5, err));
+    KG_TRY(kg_gguf_put_int(w, "general.quantization_version", 2, err));
+    KG_TRY(give_keys(&g));
+    KG_TRY(give_int(&g, "attention.key_length", head_dim));
+    KG_TRY(give_int(&g, "attention.value_length", head_dim));
+    KG_TRY(give_int(&g, "vocab_size", kg_json_int(kg_json_get(config, "vocab_size"), 0)));
+    KG_TRY(give_int(&g, "rope.dimension_count", (int64_t)((double)head_dim * part)));
+    KG_TRY(give_rope(&g));
+    return give_ends(&g);
+}
+
+int64_t kg_gguf_rope_factors(float *to, int which, const struct kg_json *config,
+                             int64_t pairs)
+{
+    static const char *const lists[] = {NULL, "long_factor", "short_factor"};
+    const struct kg_json *rope = kg_json_get(config, "rope_scaling");
+    const char *type = kg_json_text(kg_json_get(rope, "rope_type"), NULL);
+    const struct kg_json *list = which > 0 ? kg_json_get(rope, lists[which]) : NULL;
+    const bool llama3 = which == 0 && type && strcmp(type, "llama3") == 0;
+    const double theta = kg_json_real(kg_json_get(config, "rope_theta"), 10000);
+    const double factor = kg_json_real(kg_json_get(rope, "factor"), 1);
+
+    if (!llama3 && (int64_t)kg_json_size(list) != pairs)
+        return 0;
+    for (int64_t i = 0; i < pairs; i++)
+        to[i] = llama3 ? (float)llama3_factor(theta, factor, i, pairs)
+                       : (float)kg_json_real(kg_json_at(list, (size_t)i), 0);
+    return pairs;
 }

@@ -1,15 +1,17 @@
 /* A GGUF file as the folder that HuggingFace's libraries would have written: config.json,
  * tokenizer files and tensors by transformers' names (rows of data/source.c).
  *
- * What the metadata says about the model becomes a field of config.json; a key that no
- * table has becomes a field of its own name, so that the rules for unknown fields hold
- * for it too: refused where it can bear on the mathematics, else named in a warning.
+ * Metadata about the model becomes fields of config.json. A key that no table has becomes
+ * a field with its own name, so the rules for unknown fields hold for it too: refused if
+ * it can bear on the mathematics, else named in a warning.
  */
 #ifndef KG_DATA_GGUF_MODEL_H
 #define KG_DATA_GGUF_MODEL_H
 
 #include "base/str.h"
 #include "data/gguf.h"
+#include "data/gguf_write.h"
+#include "data/json.h"
 #include "data/safetensors.h"
 
 /* Append a file of the folder.   errors: NOTFOUND (no such file), those of kg_gguf_open,
@@ -56,5 +58,35 @@ kg_status kg_gguf_tokenizer_model(struct kg_str *out, const struct kg_gguf *g,
                                   struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_tokenizer_config(struct kg_str *out, const struct kg_gguf *g,
                                    struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- the other way ---- */
+
+/* errors: UNSUPPORTED (GGUF has no such architecture) */
+kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_type,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* The metadata of a config.json with all of its fields. What GGUF cannot say is left out:
+ * the caller reads the file again and compares. */
+kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
+                             const struct kg_json *config, int64_t head_dim,
+                             struct kg_err *err) KG_MUST_CHECK;
+/* The rope's tensors: what frequencies are divided by, llama3's (0), longrope's for long
+ * (1) and for short sequences (2).   to (pairs)   returns pairs, or 0: there is none */
+int64_t kg_gguf_rope_factors(float *to, int which, const struct kg_json *config,
+                             int64_t pairs);
+extern const char *const kg_gguf_rope_names[3];
+/* The name in GGUF of a tensor; of an expert's that of all experts of the layer.
+ * errors: UNSUPPORTED (no row has it) */
+kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
+                          const struct kg_gguf_arch *arch,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* Tokenizer and chat template of a model.   rows: of its embeddings   *none: it has
+ * no tokenizer that GGUF has a form for, and the file says so
+ * errors: UNSUPPORTED (a part of tokenizer.json that no name stands for) */
+kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
+                                bool *none, struct kg_err *err) KG_MUST_CHECK;
+/* llama.cpp's name of what a tokenizer.json does before its byte-level BPE.
+ * errors: UNSUPPORTED */
+kg_status kg_gguf_pre_of(const char **pre, const struct kg_json *tokenizer,
+                         struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -22,7 +22,7 @@ static const struct {
     {"output_norm", "model.norm", NULL},
     {"output", "lm_head", NULL},
     {"attn_norm", "input_layernorm", NULL},
-    {"post_attention_norm", "post_attention_layernorm", NULL},
+    {"post_attention_norm", "post_attention_layernorm", "gemma2 gemma3 olmo2"},
     {"ffn_norm", "pre_feedforward_layernorm", "gemma2 gemma3"},
     {"ffn_norm", "post_attention_layernorm", NULL},
     {"post_ffw_norm", "post_feedforward_layernorm", NULL},
@@ -52,8 +52,8 @@ static const struct {
 };
 
 /* What config.json says from them. */
-static const char *const OF_CONFIG[] = {"rope_freqs.weight", "rope_factors_long.weight",
-                                        "rope_factors_short.weight"};
+const char *const kg_gguf_rope_names[3] = {
+    "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
 
 struct parts {
     long layer; /* -1: of the whole model */
@@ -150,8 +150,8 @@ static kg_status add(const struct adder *a, const struct kg_gguf_tensor *from,
     const char *here;
     struct parts p;
 
-    for (size_t i = 0; i < sizeof OF_CONFIG / sizeof *OF_CONFIG; i++)
-        if (strcmp(from->name, OF_CONFIG[i]) == 0)
+    for (size_t i = 0; i < 3; i++)
+        if (strcmp(from->name, kg_gguf_rope_names[i]) == 0)
             return KG_OK;
     memcpy(t.shape, from->shape, (size_t)from->n_dims * sizeof *t.shape);
     split_name(&p, from->name);
@@ -204,6 +204,50 @@ out:
     kg_st_close(a.set);
     kg_gguf_close(&g);
     return status;
+}
+
+/* ---- the other way ---- */
+
+/* Whether a tensor of a layer, "mlp.experts.7.up_proj", is a row's. */
+static bool is_row(const char *here, const char *name, size_t n)
+{
+    const char *each = strstr(here, "%d");
+    const size_t front = each ? (size_t)(each - here) : strlen(here);
+    size_t digits = 0;
+
+    if (n < front || strncmp(here, name, front) != 0)
+        return false;
+    if (!each)
+        return n == front;
+    digits = strspn(name + front, "0123456789");
+    return digits > 0 && n == front + digits + strlen(each + 2) &&
+           strncmp(name + front + digits, each + 2, strlen(each + 2)) == 0;
+}
+
+kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
+                          const struct kg_gguf_arch *arch, struct kg_err *err)
+{
+    static const char layers[] = "model.layers.";
+    const bool layer = strncmp(name, layers, sizeof layers - 1) == 0;
+    const long l = layer ? strtol(name + sizeof layers - 1, NULL, 10) : -1;
+    const char *own = layer ? strchr(name + sizeof layers - 1, '.') : NULL;
+    const char *end = strrchr(name, '.');
+
+    own = own ? own + 1 : name;
+    for (size_t i = 0; end && i < sizeof NAMES / sizeof *NAMES; i++) {
+        const char *read_as = name_here(NAMES[i].name, arch);
+
+        if (!read_as || strcmp(read_as, NAMES[i].here) != 0 ||
+            !is_row(NAMES[i].here, own, (size_t)(end - own)))
+            continue;
+        if (layer)
+            snprintf(to, KG_GGUF_NAME + 1, "blk.%ld.%s%s", l, NAMES[i].name, end);
+        else
+            snprintf(to, KG_GGUF_NAME + 1, "%s%s", NAMES[i].name, end);
+        return KG_OK;
+    }
+    return kg_fail(err, KG_EUNSUPPORTED, "tensor %s: expected one that %s has in GGUF",
+                   name, arch->name);
 }
 
 /* ---- files ---- */

@@ -90,6 +90,33 @@ static void values_are_those_of_the_gguf_package(void **state)
     kg_gguf_close(&g);
 }
 
+static void blocks_are_those_of_the_gguf_package(void **state)
+{
+    static const char *const types[] = {"q8_0", "q4_0"};
+    const struct kg_gguf_tensor *weights, *want;
+    struct kg_gguf g;
+
+    (void)state;
+    need(kg_gguf_open(&g, "tests/data/gguf/quants.gguf", &err));
+    weights = kg_gguf_find(&g, "weights");
+    for (size_t i = 0; i < 2; i++) {
+        const struct kg_quant *type = kg_quant_named(types[i]);
+        char name[16];
+
+        snprintf(name, sizeof name, "%s.of", type->name);
+        want = kg_gguf_find(&g, name);
+        for (size_t b = 0; b < 32; b++) {
+            unsigned char block[64];
+            float x[32];
+
+            memcpy(x, weights->data + b * sizeof x, sizeof x);
+            type->narrow(block, x);
+            assert_memory_equal(block, want->data + b * (size_t)type->bytes, type->bytes);
+        }
+    }
+    kg_gguf_close(&g);
+}
+
 /* A scale that is no number makes no numbers, so checks of values find it. */
 static void scales_that_are_no_numbers_stay_so(void **state)
 {
@@ -463,6 +490,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_those_of_the_gguf_package),
+        cmocka_unit_test(blocks_are_those_of_the_gguf_package),
         cmocka_unit_test(scales_that_are_no_numbers_stay_so),
         cmocka_unit_test(a_file_is_read),
         cmocka_unit_test(no_beginning_of_a_file_opens),

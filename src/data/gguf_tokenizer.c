@@ -32,7 +32,8 @@ static kg_status need_model(const struct kg_gguf *g, const char *model,
 {
     const struct kg_gguf_value *v = kg_gguf_get(g, KEY "model");
 
-    if (v && !kg_gguf_is(v, "gpt2") && !kg_gguf_is(v, "llama"))
+    if (v && !kg_gguf_is(v, "gpt2") && !kg_gguf_is(v, "llama") &&
+        !kg_gguf_is(v, "no_vocab"))
         return refuse(g, KEY "model", "gpt2 or llama", err);
     if (kg_gguf_is(v, model))
         return KG_OK;
@@ -147,6 +148,71 @@ static kg_status find_pre(const struct pre **pre, const struct kg_gguf *g,
                   "codeshell, qwen2, deepseek-r1-qwen, llama-bpe, falcon3, dbrx, "
                   "smaug-bpe, tekken, gpt-4o",
                   err);
+}
+
+/* ---- its name ---- */
+
+/* What the steps of a pre_tokenizer do, as a row of the table has it. */
+struct steps {
+    const char *pattern;
+    bool digits, bytes, other;
+};
+
+static void read_steps(struct steps *s, const struct kg_json *step)
+{
+    const struct kg_json *list = kg_json_get(step, "pretokenizers");
+    const char *type = kg_json_text(kg_json_get(step, "type"), NULL);
+    const char *pattern = kg_json_text(kg_json_get(kg_json_get(step, "pattern"), "Regex"),
+                                       NULL);
+
+    for (size_t i = 0; i < kg_json_size(list); i++)
+        read_steps(s, kg_json_at(list, i));
+    if (type && strcmp(type, "Digits") == 0 &&
+        kg_json_bool(kg_json_get(step, "individual_digits"), false))
+        s->digits = true;
+    else if (type && strcmp(type, "Split") == 0 && pattern && !s->pattern)
+        s->pattern = pattern;
+    else if (type && strcmp(type, "ByteLevel") == 0 &&
+             !kg_json_bool(kg_json_get(step, "add_prefix_space"), false))
+        s->bytes = true;
+    else
+        s->other = s->other || !list;
+}
+
+static bool same_steps(const struct pre *pre, const struct steps *s, bool ignore_merges)
+{
+    return pre->digits == s->digits && pre->ignore_merges == ignore_merges &&
+           (pre->pattern ? s->pattern && strcmp(pre->pattern, s->pattern) == 0
+                         : !s->pattern);
+}
+
+kg_status kg_gguf_pre_of(const char **pre, const struct kg_json *tokenizer,
+                         struct kg_err *err)
+{
+    static char name[64];
+    const struct kg_json *model = kg_json_get(tokenizer, "model");
+    const struct kg_json *normalizer = kg_json_get(tokenizer, "normalizer");
+    const bool ignores = kg_json_bool(kg_json_get(model, "ignore_merges"), false);
+    struct steps s = {0};
+
+    read_steps(&s, kg_json_get(tokenizer, "pre_tokenizer"));
+    const char *type = kg_json_text(kg_json_get(normalizer, "type"), NULL);
+    const bool other = s.other || !s.bytes ||
+                       (kg_json_type(normalizer) != KG_JSON_NULL &&
+                        !(type && strcmp(type, "NFC") == 0));
+    for (size_t i = 0; i < sizeof PRES / sizeof *PRES && !other; i++)
+        if (same_steps(&PRES[i], &s, ignores)) {
+            const size_t n = strcspn(PRES[i].names, " ");
+
+            memcpy(name, PRES[i].names, n);
+            name[n] = '\0';
+            *pre = name;
+            return KG_OK;
+        }
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "tokenizer.json: expected a byte-level BPE with the pre_tokenizer of "
+                   "GPT-2, SmolLM, Qwen2, Llama 3, OLMo 2, Tekken or GPT-4o, which GGUF "
+                   "has names for, found another");
 }
 
 #define BYTE_LEVEL(regex)                                                                \

@@ -9,7 +9,9 @@
 
 #include "base/half.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <strings.h>
 
 static float bits_float(uint32_t bits)
 {
@@ -208,43 +210,89 @@ static void widen_iq4_xs(float *to, const unsigned char *b)
     }
 }
 
+/* ---- written ---- */
+
+static void put_half(unsigned char *to, float x)
+{
+    const uint32_t h = fabsf(x) <= KG_HALF_MAX ? kg_half_of(x)
+                                               : 0x7c00u | (x < 0 ? 0x8000u : 0);
+
+    to[0] = (unsigned char)(h & 255);
+    to[1] = (unsigned char)(h >> 8);
+}
+
+static void narrow_f16(unsigned char *b, const float *x) { put_half(b, x[0]); }
+
+/* The value of the largest size, the first of several. */
+static float largest(const float *x)
+{
+    float most = 0;
+
+    for (int i = 0; i < 32; i++)
+        most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
+    return most;
+}
+
+static void narrow_q8_0(unsigned char *b, const float *x)
+{
+    const float d = fabsf(largest(x)) / 127, inverse = d != 0 ? 1 / d : 0;
+
+    put_half(b, d);
+    for (int i = 0; i < 32; i++)
+        b[2 + i] = (unsigned char)(int8_t)roundf(x[i] * inverse);
+}
+
+/* The largest value becomes -8 of -8 .. 7. */
+static void narrow_q4_0(unsigned char *b, const float *x)
+{
+    const float d = largest(x) / -8, inverse = d != 0 ? 1 / d : 0;
+
+    put_half(b, d);
+    for (int i = 0; i < 16; i++) {
+        const int low = (int)(x[i] * inverse + 8.5f);
+        const int high = (int)(x[16 + i] * inverse + 8.5f);
+
+        b[2 + i] = (unsigned char)((low < 15 ? low : 15) | (high < 15 ? high : 15) << 4);
+    }
+}
+
 /* ---- the table ---- */
 
 static const struct kg_quant QUANTS[] = {
-    {"F32", 0, 1, 4, NULL},
-    {"F16", 1, 1, 2, NULL},
-    {"BF16", 30, 1, 2, NULL},
-    {"F64", 28, 1, 8, NULL},
-    {"Q8_0", 8, 32, 34, widen_q8_0},
-    {"Q4_0", 2, 32, 18, widen_q4_0},
-    {"Q4_1", 3, 32, 20, widen_q4_1},
-    {"Q5_0", 6, 32, 22, widen_q5_0},
-    {"Q5_1", 7, 32, 24, widen_q5_1},
-    {"Q2_K", 10, 256, 84, widen_q2_k},
-    {"Q3_K", 11, 256, 110, widen_q3_k},
-    {"Q4_K", 12, 256, 144, widen_q4_k},
-    {"Q5_K", 13, 256, 176, widen_q5_k},
-    {"Q6_K", 14, 256, 210, widen_q6_k},
-    {"IQ4_NL", 20, 32, 18, widen_iq4_nl},
-    {"IQ4_XS", 23, 256, 136, widen_iq4_xs},
-    {"MXFP4", 39, 32, 17, widen_mxfp4},
+    {"F32", 0, 1, 4, NULL, NULL},
+    {"F16", 1, 1, 2, NULL, narrow_f16},
+    {"BF16", 30, 1, 2, NULL, NULL},
+    {"F64", 28, 1, 8, NULL, NULL},
+    {"Q8_0", 8, 32, 34, widen_q8_0, narrow_q8_0},
+    {"Q4_0", 2, 32, 18, widen_q4_0, narrow_q4_0},
+    {"Q4_1", 3, 32, 20, widen_q4_1, NULL},
+    {"Q5_0", 6, 32, 22, widen_q5_0, NULL},
+    {"Q5_1", 7, 32, 24, widen_q5_1, NULL},
+    {"Q2_K", 10, 256, 84, widen_q2_k, NULL},
+    {"Q3_K", 11, 256, 110, widen_q3_k, NULL},
+    {"Q4_K", 12, 256, 144, widen_q4_k, NULL},
+    {"Q5_K", 13, 256, 176, widen_q5_k, NULL},
+    {"Q6_K", 14, 256, 210, widen_q6_k, NULL},
+    {"IQ4_NL", 20, 32, 18, widen_iq4_nl, NULL},
+    {"IQ4_XS", 23, 256, 136, widen_iq4_xs, NULL},
+    {"MXFP4", 39, 32, 17, widen_mxfp4, NULL},
     /* known, and not read */
-    {"Q8_1", 9, 32, 0, NULL},
-    {"Q8_K", 15, 256, 0, NULL},
-    {"IQ2_XXS", 16, 256, 0, NULL},
-    {"IQ2_XS", 17, 256, 0, NULL},
-    {"IQ3_XXS", 18, 256, 0, NULL},
-    {"IQ1_S", 19, 256, 0, NULL},
-    {"IQ3_S", 21, 256, 0, NULL},
-    {"IQ2_S", 22, 256, 0, NULL},
-    {"I8", 24, 1, 0, NULL},
-    {"I16", 25, 1, 0, NULL},
-    {"I32", 26, 1, 0, NULL},
-    {"I64", 27, 1, 0, NULL},
-    {"IQ1_M", 29, 256, 0, NULL},
-    {"TQ1_0", 34, 256, 0, NULL},
-    {"TQ2_0", 35, 256, 0, NULL},
-    {"NVFP4", 40, 64, 0, NULL},
+    {"Q8_1", 9, 32, 0, NULL, NULL},
+    {"Q8_K", 15, 256, 0, NULL, NULL},
+    {"IQ2_XXS", 16, 256, 0, NULL, NULL},
+    {"IQ2_XS", 17, 256, 0, NULL, NULL},
+    {"IQ3_XXS", 18, 256, 0, NULL, NULL},
+    {"IQ1_S", 19, 256, 0, NULL, NULL},
+    {"IQ3_S", 21, 256, 0, NULL, NULL},
+    {"IQ2_S", 22, 256, 0, NULL, NULL},
+    {"I8", 24, 1, 0, NULL, NULL},
+    {"I16", 25, 1, 0, NULL, NULL},
+    {"I32", 26, 1, 0, NULL, NULL},
+    {"I64", 27, 1, 0, NULL, NULL},
+    {"IQ1_M", 29, 256, 0, NULL, NULL},
+    {"TQ1_0", 34, 256, 0, NULL, NULL},
+    {"TQ2_0", 35, 256, 0, NULL, NULL},
+    {"NVFP4", 40, 64, 0, NULL, NULL},
 };
 
 kg_status kg_quant_find(const struct kg_quant **type, uint32_t id, struct kg_err *err)
@@ -263,4 +311,12 @@ kg_status kg_quant_find(const struct kg_quant **type, uint32_t id, struct kg_err
                                  k > 0 ? ", " : "", QUANTS[k].name);
     return kg_fail(err, KG_EUNSUPPORTED, "expected one of the types %s, found %u (%s)",
                    names, (unsigned)id, i < n ? QUANTS[i].name : "unknown");
+}
+
+const struct kg_quant *kg_quant_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof QUANTS / sizeof *QUANTS; i++)
+        if (strcasecmp(QUANTS[i].name, name) == 0)
+            return &QUANTS[i];
+    return NULL;
 }

@@ -20,10 +20,15 @@ struct kg_quant {
     int bytes;        /* of a block; 0: the type is known and not read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);
+    /* x (values), finite, to nearest as llama.cpp does; NULL: not written */
+    void (*narrow)(unsigned char *block, const float *x);
 };
 
 /* errors: UNSUPPORTED, naming the type where it is known, and those that are read */
 kg_status kg_quant_find(const struct kg_quant **type, uint32_t id,
                         struct kg_err *err) KG_MUST_CHECK;
+
+/* The same by safetensors' or ggml's name, "BF16"; NULL: none of that name. */
+const struct kg_quant *kg_quant_named(const char *name);
 
 #endif

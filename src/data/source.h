@@ -2,8 +2,8 @@
  * hub's cache is one, data/hub.h), or one file of another format, which is read as the
  * folder that it would be: config.json, tokenizer files, and tensors by their names.
  *
- * Whoever reads a part of a model asks here, so a format is a row of the table in
- * source.c.
+ * All readers of a part of a model call these functions, so a new format is a row of the
+ * table in source.c.
  */
 #ifndef KG_DATA_SOURCE_H
 #define KG_DATA_SOURCE_H

@@ -276,6 +276,21 @@ static kg_status load_trainable(struct kg_model *m, const struct kg_st_set *set,
     return kg_model_refresh(m, err);
 }
 
+kg_status kg_tensor_find(enum kg_dtype *dtype, const struct kg_st_set *set,
+                         const struct kg_param *p, struct kg_err *err)
+{
+    const struct kg_st_tensor *t;
+    return find_tensor(&t, dtype, set, p, err);
+}
+
+kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
+                         int64_t n, struct kg_err *err)
+{
+    enum kg_dtype dtype;
+    KG_TRY(file_dtype(&dtype, t, err));
+    return convert(to, KG_F32, t, dtype, first, n, err);
+}
+
 /* ---- inference ---- */
 /* Starts reading the pages behind a mapped tensor; a refusal only costs time later. */
 static void read_ahead(const struct kg_st_tensor *t)

@@ -104,6 +104,14 @@ kg_status kg_param_check(enum kg_dtype *dtype, const struct kg_param *p,
                          const struct kg_st_tensor *t, const char *by,
                          struct kg_err *err) KG_MUST_CHECK;
 
+/* Finds and checks p's tensor in a set, and reads n of a tensor's values from `first` on,
+ * as fp32.   errors: NOTFOUND, SHAPE, DTYPE, naming file and tensor */
+struct kg_st_set;
+kg_status kg_tensor_find(enum kg_dtype *dtype, const struct kg_st_set *set,
+                         const struct kg_param *p, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
+                         int64_t n, struct kg_err *err) KG_MUST_CHECK;
+
 /* files.c: after all tensors of m were found, the others in set are refused, or skipped
  * and logged; so are other inconsistencies of the folder.
  * errors: UNSUPPORTED, by tensor */

@@ -1,9 +1,9 @@
 """Writes tests/data/gguf: quants.gguf has, for every type that kedge reads, a tensor of random blocks, and beside it
-NAME.f32, what the `gguf` package makes of them. Usage: make_gguf.py (needs gguf 0.19 and numpy)."""
+NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those. Usage: make_gguf.py (needs gguf 0.19 and numpy)."""
 
 import numpy as np
 from gguf import GGMLQuantizationType as T
-from gguf import GGUFWriter, dequantize
+from gguf import GGUFWriter, dequantize, quantize
 from gguf.constants import GGML_QUANT_SIZES
 
 TYPES = [T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL,
@@ -36,6 +36,12 @@ def main():
         x = blocks(rng, kind)
         w.add_tensor(kind.name, x, raw_dtype=kind)
         w.add_tensor(kind.name + ".f32", dequantize(x, kind).astype(np.float32))
+    weights = (rng.standard_normal((4, 256)) * 0.1).astype(np.float32)
+    weights[1, :32] = 0
+    weights[2] = np.round(weights[2] * 64) / 64  # ties
+    w.add_tensor("weights", weights)
+    for kind in (T.Q8_0, T.Q4_0):
+        w.add_tensor(kind.name + ".of", quantize(weights, kind), raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -1,0 +1,203 @@
+/* Checkpoints as GGUF files: what is read again has every value, and what GGUF cannot say
+ * is refused by name. */
+#include "model/export.h"
+#include "model/model_internal.h"
+#include "model/model_testing.h"
+
+#include "data/gguf.h"
+#include "data/source.h"
+
+#include <unistd.h>
+
+static char out[] = "/tmp/kg_export_test_XXXXXX";
+static char file[64], again[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    if (!mkdtemp(out))
+        return -1;
+    snprintf(file, sizeof file, "%s/x.gguf", out);
+    snprintf(again, sizeof again, "%s/y.gguf", out);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct kg_err e;
+    (void)state;
+    return kg_file_remove_tree(out, &e) == KG_OK ? 0 : -1;
+}
+
+static kg_status export(const char *model, const char *path, const char *type,
+                        struct kg_err *e)
+{
+    const struct kg_opt_list none = {0};
+    return kg_model_export(model, path, type, &none, e);
+}
+
+/* ---- values ---- */
+
+static int64_t count_values(const struct kg_st_tensor *t)
+{
+    int64_t n = 1;
+    for (int d = 0; d < t->n_dims; d++)
+        n *= t->shape[d];
+    return n;
+}
+
+/* The largest difference of a tensor here and there, relative to its largest value. */
+static double difference(const struct kg_st_tensor *a, const struct kg_st_tensor *b)
+{
+    const int64_t n = count_values(a);
+    float *x = calloc((size_t)n, sizeof *x), *y = calloc((size_t)n, sizeof *y);
+    double most = 0, size = 0;
+    assert_int_equal(count_values(b), n);
+    NEED(kg_tensor_read(x, a, 0, n, err));
+    NEED(kg_tensor_read(y, b, 0, n, err));
+    for (int64_t i = 0; i < n; i++) {
+        most = fmax(most, fabs((double)x[i] - (double)y[i]));
+        size = fmax(size, fabs((double)x[i]));
+    }
+    free(x);
+    free(y);
+    return size > 0 ? most / size : most;
+}
+
+/* Of all matrices, or of all tensors that are none. */
+static double differences(const struct kg_st_set *a, const struct kg_st_set *b,
+                          bool matrices)
+{
+    double most = 0;
+    assert_int_equal(kg_st_count(a), kg_st_count(b));
+    for (size_t i = 0; i < kg_st_count(a); i++) {
+        const struct kg_st_tensor *t = kg_st_at(a, i), *u = kg_st_find(b, t->name);
+        assert_non_null(u);
+        assert_int_equal(t->n_dims, u->n_dims);
+        assert_memory_equal(t->shape, u->shape, (size_t)t->n_dims * sizeof *t->shape);
+        if ((t->n_dims == 2) == matrices)
+            most = fmax(most, difference(t, u));
+    }
+    return most;
+}
+
+static void compare(const char *model, const char *path, double matrices, double vectors)
+{
+    struct kg_st_set *a, *b;
+    NEED(kg_source_tensors(&a, model, err));
+    NEED(kg_source_tensors(&b, path, err));
+    const double m = differences(a, b, true), v = differences(a, b, false);
+    if (m > matrices || v > vectors)
+        fail_msg("%s: expected differences of %g and %g at most, found %g and %g", model,
+                 matrices, vectors, m, v);
+    kg_st_close(a);
+    kg_st_close(b);
+}
+
+/* tests/data/reference, of which the others have what GGUF cannot say */
+static const char *const written[] = {
+    "granite", "llama_bias",    "llama_yarn", "mixtral",   "olmo2", "olmoe",
+    "phi3",    "phi3_longrope", "qwen2",      "qwen2_moe", "qwen3"};
+enum { N_WRITTEN = sizeof written / sizeof *written };
+
+static const char *folder(const char *name)
+{
+    static char path[96];
+    snprintf(path, sizeof path, "tests/data/reference/%s", name);
+    return path;
+}
+
+static void what_is_written_is_read_with_every_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_WRITTEN; i++) {
+        struct kg_model_config config;
+        NEED(export(folder(written[i]), file, NULL, err));
+        compare(folder(written[i]), file, 0, 0);
+        NEED(kg_model_config_read(&config, file, err));
+    }
+}
+
+static void types_round_as_they_do(void **state)
+{
+    static const struct {
+        const char *type;
+        double most; /* of a matrix, against its largest value */
+    } types[] = {{"f32", 0},
+                 {"f16", 0x1p-11},
+                 {"bf16", 0x1p-8},
+                 {"q8_0", 1.0 / 250},
+                 {"q4_0", 1.0 / 7}};
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        NEED(export(folder("qwen2"), file, types[i].type, err));
+        compare(folder("qwen2"), file, types[i].most, 0);
+        NEED(export(folder("granite"), file, types[i].type, err));
+        compare(folder("granite"), file, types[i].most, 0);
+    }
+}
+
+/* ---- from a GGUF file ---- */
+
+static void a_file_that_comes_in_goes_out_with_the_same_tensors(void **state)
+{
+    static const char *const types[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+    (void)state;
+    for (size_t i = 0; i < 2 * 5; i++) {
+        struct kg_gguf a, b;
+        NEED(export(folder(i % 2 ? "llama_bias" : "mixtral"), file, types[i / 2], err));
+        NEED(export(file, again, NULL, err));
+        NEED(kg_gguf_open(&a, file, err));
+        NEED(kg_gguf_open(&b, again, err));
+        assert_int_equal(a.n_tensors, b.n_tensors);
+        for (size_t t = 0; t < a.n_tensors; t++) {
+            assert_string_equal(a.tensors[t].name, b.tensors[t].name);
+            assert_ptr_equal(a.tensors[t].type, b.tensors[t].type);
+            assert_int_equal(a.tensors[t].bytes, b.tensors[t].bytes);
+            assert_memory_equal(a.tensors[t].data, b.tensors[t].data, a.tensors[t].bytes);
+        }
+        kg_gguf_close(&a);
+        kg_gguf_close(&b);
+    }
+}
+
+/* ---- what cannot be said ---- */
+
+static void fields_without_a_key_are_refused_by_name(void **state)
+{
+    static const struct {
+        const char *model, *with;
+    } cases[] = {
+        {"gemma2", "query_pre_attn_scalar of config.json is 12"},
+        {"gemma3_text", "layer_types of config.json is"},
+        {"llama", "rope_scaling of config.json is {\"rope_type\":\"llama3\""},
+        {"mistral", "sliding_window of config.json is 9"},
+        {"qwen2_window", "use_sliding_window of config.json is true"},
+        {"qwen2_moe_window", "use_sliding_window of config.json is true"},
+        {"qwen3_bias", "rope_scaling of config.json is {\"rope_type\":\"dynamic\""},
+        {"qwen3_moe", "mlp_only_layers of config.json is [1]"},
+        {"qwen3_moe_window", "use_sliding_window of config.json is true"},
+        {"smollm3", "no_rope_layers of config.json is [1,0,1]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_err e;
+        char path[96];
+        snprintf(path, sizeof path, "%s/none.gguf", out);
+        assert_int_equal(export(folder(cases[i].model), path, NULL, &e), KG_EUNSUPPORTED);
+        if (!strstr(e.message, cases[i].with) || !strstr(e.message, path))
+            fail_msg("expected '%s' in: %s", cases[i].with, e.message);
+        assert_false(kg_file_exists(path));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_written_is_read_with_every_bit),
+        cmocka_unit_test(types_round_as_they_do),
+        cmocka_unit_test(a_file_that_comes_in_goes_out_with_the_same_tensors),
+        cmocka_unit_test(fields_without_a_key_are_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
