@@ -84,9 +84,9 @@ kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
  * errors: UNSUPPORTED (a part of tokenizer.json that no name stands for) */
 kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
                                 bool *none, struct kg_err *err) KG_MUST_CHECK;
-/* llama.cpp's name of what a tokenizer.json does before its byte-level BPE.
+/* llama.cpp's name, of n bytes, of what a tokenizer.json does before its byte-level BPE.
  * errors: UNSUPPORTED */
-kg_status kg_gguf_pre_of(const char **pre, const struct kg_json *tokenizer,
+kg_status kg_gguf_pre_of(const char **pre, size_t *n, const struct kg_json *tokenizer,
                          struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-/* GGUF files: values of every type are the `gguf` package's, broken files are refused with
+/* GGUF files: values are those of the `gguf` package, broken files are refused with
  * the byte, metadata becomes the files of a folder. */
 #include "data/gguf_model.h"
 
@@ -175,7 +175,7 @@ static void put_tensor(struct kg_str *s, const char *name, uint64_t rows, uint64
     put(s, at, 8);
 }
 
-/* Version 3, an architecture, an array of texts, tensors of 2 x 32 F32 and 2 x 32 Q8_0. */
+/* Version 3, an architecture, an array of texts, 2 x 32 of F32 and 2 x 32 of Q8_0. */
 static void build(struct kg_str *s)
 {
     kg_str_clear(s);

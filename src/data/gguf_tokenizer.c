@@ -186,10 +186,9 @@ static bool same_steps(const struct pre *pre, const struct steps *s, bool ignore
                          : !s->pattern);
 }
 
-kg_status kg_gguf_pre_of(const char **pre, const struct kg_json *tokenizer,
+kg_status kg_gguf_pre_of(const char **pre, size_t *n, const struct kg_json *tokenizer,
                          struct kg_err *err)
 {
-    static char name[64];
     const struct kg_json *model = kg_json_get(tokenizer, "model");
     const struct kg_json *normalizer = kg_json_get(tokenizer, "normalizer");
     const bool ignores = kg_json_bool(kg_json_get(model, "ignore_merges"), false);
@@ -202,11 +201,8 @@ kg_status kg_gguf_pre_of(const char **pre, const struct kg_json *tokenizer,
                         !(type && strcmp(type, "NFC") == 0));
     for (size_t i = 0; i < sizeof PRES / sizeof *PRES && !other; i++)
         if (same_steps(&PRES[i], &s, ignores)) {
-            const size_t n = strcspn(PRES[i].names, " ");
-
-            memcpy(name, PRES[i].names, n);
-            name[n] = '\0';
-            *pre = name;
+            *pre = PRES[i].names;
+            *n = strcspn(*pre, " ");
             return KG_OK;
         }
     return kg_fail(err, KG_EUNSUPPORTED,

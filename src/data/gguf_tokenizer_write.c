@@ -147,12 +147,13 @@ static kg_status put_json(struct kg_gguf_writer *w, const struct kg_json *root,
 {
     const struct kg_json *model = kg_json_get(root, "model");
     const char *pre = NULL;
+    size_t n = 0;
     struct tokens t = {0};
     kg_status status;
 
-    KG_TRY(kg_gguf_pre_of(&pre, root, err));
+    KG_TRY(kg_gguf_pre_of(&pre, &n, root, err));
     KG_TRY(kg_gguf_put_text(w, KEY "model", "gpt2", 4, err));
-    KG_TRY(kg_gguf_put_text(w, KEY "pre", pre, strlen(pre), err));
+    KG_TRY(kg_gguf_put_text(w, KEY "pre", pre, n, err));
     KG_TRY(kg_gguf_put_bool(w, KEY "add_bos_token",
                             begins_with_special(kg_json_get(root, "post_processor")),
                             err));
@@ -283,7 +284,7 @@ static kg_status put_chat(struct kg_gguf_writer *w, const char *model,
     return status;
 }
 
-/* The metadata of another file about its tokenizer, but for ids, which config.json has. */
+/* Metadata of another file about its tokenizer, without ids, which config.json has. */
 static kg_status copy_values(struct kg_gguf_writer *w, const char *model,
                              struct kg_err *err)
 {

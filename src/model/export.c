@@ -1,9 +1,9 @@
 /* Writing a GGUF file of a checkpoint: its tensors in llama.cpp's order and types.
  *
- * Tensors go from one file to the other row by row and never become a model. A file says
- * less than config.json: its architecture has fixed what others leave open. So the file is
- * read again before it gets its name, and a field that would be another for its reader is
- * refused.
+ * Tensors are copied row by row and never become a model. A GGUF file says less than
+ * config.json: its architecture fixes values that config.json leaves open. So the file is
+ * read again before it gets its name, and a field that its reader would see with another
+ * value is refused.
  */
 #include "model/export.h"
 

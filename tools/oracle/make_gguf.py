@@ -1,10 +1,16 @@
 """Writes tests/data/gguf: quants.gguf has, for every type that kedge reads, a tensor of random blocks, and beside it
-NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those. Usage: make_gguf.py (needs gguf 0.19 and numpy)."""
+NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those. vocab.gguf has the tokens of tests/data/tokenizer/small; tokens.jsonl what
+llama-cpp-python makes of texts with them, for every name of a pre-tokenizer. Usage: make_gguf.py (needs gguf 0.19,
+llama-cpp-python 0.3.36 and numpy)."""
+
+import json
+import tempfile
 
 import numpy as np
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFWriter, dequantize, quantize
 from gguf.constants import GGML_QUANT_SIZES
+from llama_cpp import Llama
 
 TYPES = [T.F16, T.BF16, T.Q8_0, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_1, T.Q2_K, T.Q3_K, T.Q4_K, T.Q5_K, T.Q6_K, T.IQ4_NL,
          T.IQ4_XS, T.MXFP4]
@@ -28,6 +34,48 @@ def blocks(rng, kind):
     return x.reshape(2, -1)
 
 
+PRES = ["gpt-2", "olmo", "smollm", "starcoder", "refact", "command-r", "codeshell", "qwen2", "deepseek-r1-qwen",
+        "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "tekken", "gpt-4o"]
+# composed characters alone: Qwen's tokenizer composes first, which llama.cpp leaves out
+TEXTS = ["Hello, world!", " leading", "trailing  ", "a  b   c", "line\nline\n\n  x", "tab\tand\r\n", "12345 1 22 333",
+         "3.14159", "it's IT'S we'LL they'Re", "naïve über ÀÉ", "日本語のテキスト", "русский текст", "🙂👍🏽", "x=1;y+=2",
+         "CamelCaseURLParser", "snake_case__x", "http://a.b/c?d=e&f#g", "...!!!???", "“quoted” – dash", "½ Ⅷ ²",
+         "\u00a0\u3000spaces\u2003", "def f(x):\n    return x\n", "हिन्दी", "a/b//c\\d", ""]
+
+
+def vocab(path, pre):
+    model = json.load(open("tests/data/tokenizer/small/tokenizer.json"))["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    assert [model["vocab"][t] for t in tokens] == list(range(len(tokens)))
+    w = GGUFWriter(path, "llama")
+    for key, value in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
+                       ("feed_forward_length", 64), ("attention.head_count", 2), ("vocab_size", len(tokens))]:
+        w.add_uint32("llama." + key, value)
+    w.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre(pre)
+    w.add_token_list(tokens)
+    w.add_token_types([1] * len(tokens))
+    w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
+    w.add_add_bos_token(False)
+    w.add_tensor("token_embd.weight", np.zeros((len(tokens), 18), np.uint8), raw_dtype=T.Q4_0)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def tokens():
+    with open("tests/data/gguf/tokens.jsonl", "w") as out, tempfile.TemporaryDirectory() as work:
+        for pre in PRES:
+            vocab(work + "/x.gguf", pre)
+            llama = Llama(work + "/x.gguf", vocab_only=True, verbose=False)
+            for text in TEXTS:
+                ids = llama.tokenize(text.encode(), add_bos=False, special=False)
+                out.write(json.dumps({"pre": pre, "text": text, "ids": ids}) + "\n")
+    vocab("tests/data/gguf/vocab.gguf", "gpt-2")
+
+
 def main():
     rng = np.random.default_rng(3)
     w = GGUFWriter("tests/data/gguf/quants.gguf", "llama")
@@ -46,6 +94,7 @@ def main():
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
+    tokens()
 
 
 main()
