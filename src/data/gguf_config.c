@@ -14,6 +14,8 @@
 
 #define WINDOWED "phi3 gemma2 gemma3"
 #define GEMMA    "gemma2 gemma3"
+/* weights of a token's experts sum to 1, or not */
+#define NORMALISING "qwen2moe qwen3moe olmoe"
 
 /* ---- architectures ---- */
 
@@ -227,7 +229,7 @@ static bool is_told(const struct maker *m, const char *key, const struct kg_gguf
     if (strcmp(key, "expert_gating_func") == 0)
         return x == 1; /* softmax */
     if (strcmp(key, "expert_weights_norm") == 0)
-        return true;
+        return kg_gguf_names(NORMALISING, m->arch->name) || kg_gguf_bool(v, false);
     if (strcmp(key, "rope.scaling.attn_factor") == 0)
         return phi3 || kg_gguf_real(v, 0) == 1;
     return strcmp(key, "rope.scaling.type") == 0 ||
@@ -389,11 +391,19 @@ static kg_status put_rope(const struct maker *m)
         KG_TRY(put_key(m, "partial_rotary_factor"));
         KG_TRY(kg_json_put_double(m->out, (double)turned / (double)head, m->err));
     }
+    const bool scaled = type ? !kg_gguf_is(type, "none") : factor;
+    const bool tensors = kg_gguf_find(m->g, "rope_factors_long.weight") ||
+                         kg_gguf_find(m->g, "rope_freqs.weight");
+    if (tensors && scaled && !kg_gguf_is(type, "longrope")) {
+        /* two scalings, which config.json cannot say: a field that is refused */
+        KG_TRY(put_key(m, "rope.scaling.type"));
+        KG_TRY(kg_str_puts(m->out, "\"beside tensors of rope factors\"", m->err));
+    }
     if (kg_gguf_find(m->g, "rope_factors_long.weight"))
         return put_longrope(m);
     if (kg_gguf_find(m->g, "rope_freqs.weight"))
         return put_divided(m);
-    if (kg_gguf_is(type, "none") || (!type && !factor))
+    if (!scaled)
         return KG_OK;
     KG_TRY(put_key(m, "rope_scaling"));
     KG_TRY(kg_str_puts(m->out, "{\"rope_type\": ", m->err));
@@ -444,7 +454,7 @@ static kg_status put_query_scalar(const struct maker *m)
 /* Whether weights of a token's experts sum to 1. */
 static kg_status put_normalised(const struct maker *m)
 {
-    if (!kg_gguf_names("qwen2moe qwen3moe olmoe", m->arch->name))
+    if (!kg_gguf_names(NORMALISING, m->arch->name))
         return KG_OK;
     return put_true(m, "norm_topk_prob",
                     kg_gguf_bool(of(m, "expert_weights_norm"),

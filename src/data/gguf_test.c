@@ -378,6 +378,51 @@ static void metadata_becomes_config_json(void **state)
     kg_str_release(&s);
 }
 
+static void two_scalings(struct kg_str *s)
+{
+    put_key(s, "llama.rope.scaling.type", KG_GGUF_TEXT);
+    put_text(s, "linear");
+    put_u32(s, "llama.rope.scaling.factor", 2);
+    put_key(s, "llama.expert_weights_norm", KG_GGUF_BOOL);
+    put(s, 0, 1);
+    put_u32(s, "llama.expert_gating_func", 2);
+    put_key(s, "llama.attention.causal", KG_GGUF_BOOL);
+    put(s, 0, 1);
+    put_u32(s, "llama.rope.dimension_count", 8);
+    put_u32(s, "llama.attention.sliding_window", 9);
+    put_u32(s, "llama.attn_logit_softcapping", 9);
+    put_u32(s, "llama.rope.scaling.attn_factor", 3);
+    put_u32(s, "llama.rope.scaling.yarn_ext_factor", 3);
+}
+
+/* What llama cannot have keeps its name: config.json's rules refuse it. */
+static void keys_of_other_architectures_are_fields_of_their_name(void **state)
+{
+    static const char *const keys[] = {"llama.expert_weights_norm",
+                                       "llama.expert_gating_func",
+                                       "llama.attention.causal",
+                                       "llama.rope.dimension_count",
+                                       "llama.attention.sliding_window",
+                                       "llama.attn_logit_softcapping",
+                                       "llama.rope.scaling.attn_factor",
+                                       "llama.rope.scaling.yarn_ext_factor",
+                                       "rope_scaling"};
+    struct kg_json_doc doc;
+    struct kg_str s = {0};
+    char path[128];
+
+    (void)state;
+    put_whole(&s, "llama", two_scalings, 10);
+    write_file(&s, path);
+    need(kg_source_json(&doc, path, "config.json", 1 << 20, &err));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!kg_json_get(doc.root, keys[i]))
+            fail_msg("expected a field %s", keys[i]);
+    assert_null(kg_json_get(doc.root, "sliding_window"));
+    kg_json_release(&doc);
+    kg_str_release(&s);
+}
+
 static void architectures_are_told_by_name(void **state)
 {
     static const struct {
@@ -496,6 +541,7 @@ int main(void)
         cmocka_unit_test(no_beginning_of_a_file_opens),
         cmocka_unit_test(broken_files_are_refused_with_the_byte),
         cmocka_unit_test(metadata_becomes_config_json),
+        cmocka_unit_test(keys_of_other_architectures_are_fields_of_their_name),
         cmocka_unit_test(architectures_are_told_by_name),
         cmocka_unit_test(a_source_has_the_files_of_its_folder),
         cmocka_unit_test(a_split_set_is_read_by_its_first_file),
