@@ -8,8 +8,8 @@
  *   sft.steps>0|sft.epochs>0&sft.data=   and, which binds less
  *   @a KL in the loss:kl.in,kl.tail      what only code can tell, and keys that change it
  *
- * Whoever mounts rows under other names says what stands in front of the keys. One text
- * makes the verdict, the message and the list of keys that can switch an idle one on.
+ * Rows mounted under other names give the prefix of their keys. One text makes the
+ * verdict, the message and the list of keys that can switch an idle one on.
  */
 #ifndef KG_DATA_NEEDS_H
 #define KG_DATA_NEEDS_H
@@ -19,7 +19,7 @@
 struct kg_needs_in {
     const struct kg_config *config;
     const char *before; /* the keys: "sets.NAME.", or "" */
-    /* whether what begins behind "@" is so; NULL: there is no such text */
+    /* whether the condition after "@" holds; NULL: there is no such text */
     bool (*is_so)(const void *user, const char *text);
     const void *user;
 };
