@@ -18,12 +18,15 @@ struct kg_run_found {
     struct kg_model_config config;
     struct kg_model_opts opts; /* without backend */
 };
-/* Finds it, and sets what else of in depends on no more than its shape: init, lora, algo,
- * rl_optim. ranks: that have cuts of it, or NULL; step: as kg_init_find */
+/* Finds the model, and sets the parts of `in` that need only its shape: init, lora, algo,
+ * rl_optim. ranks: the ranks with a cut of the model each; NULL: it is whole. step: as
+ * for kg_init_find
+ * errors: those of the recipe's keys and of the folder */
 kg_status kg_run_model_find(struct kg_run_found *found, struct kg_run_inputs *in,
                             struct kg_ranks *ranks, int64_t step,
                             struct kg_err *err) KG_MUST_CHECK;
-/* The same on this rank's device, which it opens. */
+/* Opens this rank's device, then finds the model for it.
+ * errors: DEVICE, those of kg_run_model_find */
 kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *in,
                              const struct kg_run_work *work, int64_t step,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -31,11 +34,12 @@ kg_status kg_run_device_open(struct kg_run_found *found, struct kg_run_inputs *i
 kg_status kg_run_model_open(struct kg_run_inputs *in, struct kg_run_state *state,
                             const struct kg_run_found *found,
                             struct kg_err *err) KG_MUST_CHECK;
-/* *wanted: a sampler with weights of its own, which opts describes. Sets state->lag. */
+/* Sets state->lag, and opts for a sampler with its own weights. *wanted: there is one */
 kg_status kg_run_sampler_describe(bool *wanted, struct kg_model_opts *opts,
                                   const struct kg_run_inputs *in,
                                   struct kg_run_state *state,
                                   struct kg_err *err) KG_MUST_CHECK;
+/* Sets state->sampler and state->lagged; both stay NULL if the model itself samples. */
 kg_status kg_run_sampler_open(const struct kg_run_inputs *in, struct kg_run_state *state,
                               struct kg_err *err) KG_MUST_CHECK;
 
