@@ -650,10 +650,10 @@ kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch
 int64_t kg_gguf_rope_factors(float *to, int which, const struct kg_json *config,
                              int64_t pairs)
 {
-    static const char *const lists[] = {NULL, "long_factor", "short_factor"};
+    const char *name = which == 1 ? "long_factor" : which == 2 ? "short_factor" : NULL;
     const struct kg_json *rope = kg_json_get(config, "rope_scaling");
     const char *type = kg_json_text(kg_json_get(rope, "rope_type"), NULL);
-    const struct kg_json *list = which > 0 ? kg_json_get(rope, lists[which]) : NULL;
+    const struct kg_json *list = name ? kg_json_get(rope, name) : NULL;
     const bool llama3 = which == 0 && type && strcmp(type, "llama3") == 0;
     const double theta = kg_json_real(kg_json_get(config, "rope_theta"), 10000);
     const double factor = kg_json_real(kg_json_get(rope, "factor"), 1);
