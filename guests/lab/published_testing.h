@@ -123,7 +123,7 @@ static void published_add_row(struct kg_published_study *study, const char **cel
 
 static void published_line(char *line, bool *is_runs)
 {
-    struct kg_published_study *study = &published[published_n - 1];
+    struct kg_published_study *study;
     const char *cells[PUBLISHED_CELLS] = {NULL};
 
     if (strncmp(line, "## ", 3) == 0) {
@@ -137,6 +137,7 @@ static void published_line(char *line, bool *is_runs)
         return;
     }
     assert_true(published_n > 0);
+    study = &published[published_n - 1];
     published_cells(cells, line);
     if (*is_runs)
         published_add_run(study, cells);
