@@ -34,7 +34,7 @@ static void shorten_spinning(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
-    if (setenv("GOMP_SPINCOUNT", "300", 1) == 0)
+    if (setenv("GOMP_SPINCOUNT", "1000", 1) == 0)
         /* on failure: as it was, only slower beside neighbours */
         execv("/proc/self/exe", argv);
 }
