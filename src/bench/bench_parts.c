@@ -124,6 +124,15 @@ static kg_status timed_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
     TIMED((enum part)(FORWARD + (int)kind), 2.0 * (double)(c.rows * c.cols) * depth,
           matmul(c, a, b, kind, accumulate, err));
 }
+static kg_status timed_matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
+                                     struct kg_err *err)
+{
+    double work = 0;
+
+    for (int j = 0; j < n; j++)
+        work += 2.0 * (double)(to[j].c.rows * to[j].c.cols) * (double)a.cols;
+    TIMED(FORWARD, work, matmul_shared(to, n, a, err));
+}
 static kg_status timed_cast(struct kg_mat dst, struct kg_mat src, struct kg_err *err)
 {
     TIMED(CASTS, bytes_of(dst) + bytes_of(src), cast(dst, src, err));
@@ -264,6 +273,7 @@ const struct kg_backend *kg_bench_timed(const struct kg_backend *be)
     cpu = be;
     timed = *be;
     timed.matmul = timed_matmul;
+    timed.matmul_shared = timed_matmul_shared;
     timed.cast = timed_cast;
     timed.embed = timed_embed;
     timed.embed_bwd = timed_embed_bwd;

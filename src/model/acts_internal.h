@@ -230,6 +230,11 @@ kg_status kg_experts_bwd(const struct kg_walk *p, int32_t l,
 kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
                     const struct kg_param *w, bool accumulate,
                     struct kg_err *err) KG_MUST_CHECK;
+/* y[j] = x w[j]^T for each of n weights, as one operation where none has an adapter.
+ * n: at most KG_PRODUCTS_AT_ONCE */
+kg_status kg_linear_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
+                           struct kg_mat x, const struct kg_param *const *w,
+                           struct kg_err *err) KG_MUST_CHECK;
 /* dW += dy^T x;   dx = dy W, or dx += with accumulate. A frozen W gets no gradient. With
  * an adapter
  *     dB += dy^T t;   dA += u^T x,   u = s (dy B);   dx += u A

@@ -24,24 +24,28 @@
 #include <math.h>
 
 /* ---- attention half ---- */
-/* One of q and k: product, bias, norm of heads, rotation, all fp32, then one rounding
- * into `out`. */
+/* One of q and k after its product: bias, norm of heads, rotation, all fp32, then one
+ * rounding into `out`. */
 struct projection {
-    const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
-    struct kg_mat h;                        /* (N,D) ct */
+    const struct kg_param *bias, *norm; /* NULL when absent */
     struct kg_mat raw;  /* (N,heads*hd) fp32, kept for the norm's backward */
     struct kg_mat wide; /* (N,heads*hd) fp32; `out` itself when ct is fp32 */
     struct kg_mat out;  /* (N,heads*hd) ct */
     struct kg_vec inv;  /* (N heads) */
 };
 
+/* What the product is written to. */
+static struct kg_mat sums_of(const struct projection *j)
+{
+    return j->norm ? j->raw : j->wide;
+}
+
 static kg_status project(const struct kg_walk *p, int32_t l, const struct projection *j,
                          struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_model_config *c = &p->m->config;
-    const struct kg_mat y = j->norm ? j->raw : j->wide;
-    KG_TRY(kg_linear(p, y, j->h, j->w, false, err));
+    const struct kg_mat y = sums_of(j);
     if (j->bias)
         KG_TRY(kg_op_bias(be, y, kg_param_vector(j->bias), err));
     if (j->norm) {
@@ -63,32 +67,29 @@ static struct kg_mat widened(const struct kg_walk *p, struct kg_mat scratch,
     return p->m->ct == KG_F32 ? out : kg_mat_rows(scratch, 0, p->pack->n);
 }
 
-/* out = x W^T + b, rounded once.   scratch: of fp32, as wide as out; bias NULL: none */
-static kg_status biased(const struct kg_walk *p, struct kg_mat out, struct kg_mat x,
-                        const struct kg_param *w, const struct kg_param *bias,
-                        struct kg_mat scratch, struct kg_err *err)
+/* out = sums + b, rounded once.   sums: fp32, or out itself; bias NULL: none */
+static kg_status add_bias(const struct kg_walk *p, struct kg_mat out, struct kg_mat sums,
+                          const struct kg_param *bias, struct kg_err *err)
 {
-    if (!bias)
-        return kg_linear(p, out, x, w, false, err);
-    const struct kg_mat wide = widened(p, scratch, out);
-    KG_TRY(kg_linear(p, wide, x, w, false, err));
-    KG_TRY(kg_op_bias(p->m->backend, wide, kg_param_vector(bias), err));
-    return wide.data == out.data ? KG_OK : kg_op_cast(p->m->backend, out, wide, err);
+    if (bias)
+        KG_TRY(kg_op_bias(p->m->backend, sums, kg_param_vector(bias), err));
+    return sums.data == out.data ? KG_OK : kg_op_cast(p->m->backend, out, sums, err);
 }
 
 static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
                                      const struct kg_layer_acts *a, struct kg_err *err)
 {
     const struct kg_layer_params *w = &p->m->layers[l];
-    const struct projection q = {w->wq, w->bq,    w->qnorm,
-                                 a->h1, a->q_raw, widened(p, p->acts->qf, a->q),
+    const struct projection q = {w->bq, w->qnorm, a->q_raw, widened(p, p->acts->qf, a->q),
                                  a->q,  a->inv_q};
-    const struct projection k = {w->wk, w->bk,    w->knorm,
-                                 a->h1, a->k_raw, widened(p, p->acts->kf, a->k),
+    const struct projection k = {w->bk, w->knorm, a->k_raw, widened(p, p->acts->kf, a->k),
                                  a->k,  a->inv_k};
+    const struct kg_mat v = w->bv ? widened(p, p->acts->vf, a->v) : a->v;
+    KG_TRY(kg_linear_shared(p, 3, (struct kg_mat[]){sums_of(&q), sums_of(&k), v}, a->h1,
+                            (const struct kg_param *[]){w->wq, w->wk, w->wv}, err));
     KG_TRY(project(p, l, &q, err));
     KG_TRY(project(p, l, &k, err));
-    return biased(p, a->v, a->h1, w->wv, w->bv, p->acts->vf, err);
+    return add_bias(p, a->v, v, w->bv, err);
 }
 
 kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
@@ -226,6 +227,25 @@ kg_status kg_walk_gated(const struct kg_walk *p, const struct kg_layer_acts *a,
                : kg_op_geglu(p->m->backend, act, a->gate, a->up, err);
 }
 
+/* Biases are added in fp32, in room that gate and up have in common. */
+static kg_status gate_and_up(const struct kg_walk *p, int32_t l,
+                             const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_mat to[2] = {a->gate, a->up};
+    const struct kg_param *of[2] = {w->wgate, w->wup};
+    const struct kg_param *bias[2] = {w->bgate, w->bup};
+    if (!w->bgate && !w->bup)
+        return kg_linear_shared(p, 2, to, a->h2, of, err);
+    for (int i = 0; i < 2; i++) {
+        const struct kg_mat sums = bias[i] ? widened(p, p->acts->gate_wide, to[i])
+                                           : to[i];
+        KG_TRY(kg_linear(p, sums, a->h2, of[i], false, err));
+        KG_TRY(add_bias(p, to[i], sums, bias[i], err));
+    }
+    return KG_OK;
+}
+
 /* From h2 on. Where the walk is not to go on to x, what a backward needs beyond gate and
  * up: what the norm behind has read. */
 static kg_status feed_forward(const struct kg_walk *p, int32_t l, bool whole,
@@ -234,8 +254,7 @@ static kg_status feed_forward(const struct kg_walk *p, int32_t l, bool whole,
     const struct kg_layer_params *w = &p->m->layers[l];
     const struct kg_mat act = kg_mat_rows(p->acts->act, 0, p->pack->n);
     const struct branch down = {w->wdown, w->bdown, w->post2, act, a->out2, a->inv4};
-    KG_TRY(biased(p, a->gate, a->h2, w->wgate, w->bgate, p->acts->gate_wide, err));
-    KG_TRY(biased(p, a->up, a->h2, w->wup, w->bup, p->acts->gate_wide, err));
+    KG_TRY(gate_and_up(p, l, a, err));
     if (!whole && !w->post2)
         return KG_OK;
     KG_TRY(kg_walk_gated(p, a, act, err));

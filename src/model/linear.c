@@ -23,6 +23,8 @@
  */
 #include "model/acts_internal.h"
 
+#include <assert.h>
+
 /* One matrix for all rows, or one for each expert of a route. */
 struct matrices {
     const struct kg_param *c;     /* expert 0's */
@@ -185,6 +187,25 @@ kg_status kg_linear(const struct kg_walk *p, struct kg_mat y, struct kg_mat x,
     for (int32_t i = 0; i < adapted; i++)
         KG_TRY(add_run(p, &p->acts->runs[i], sum, x, w, err));
     return settle(p, y, sum, err);
+}
+
+kg_status kg_linear_shared(const struct kg_walk *p, int n, const struct kg_mat *y,
+                           struct kg_mat x, const struct kg_param *const *w,
+                           struct kg_err *err)
+{
+    struct kg_product to[KG_PRODUCTS_AT_ONCE];
+    int32_t adapted = 0;
+
+    assert(n <= KG_PRODUCTS_AT_ONCE);
+    for (int j = 0; j < n; j++) {
+        to[j] = (struct kg_product){y[j], w[j]->compute};
+        adapted += runs_beside(p, w[j]);
+    }
+    if (adapted == 0)
+        return kg_op_matmul_shared(p->m->backend, to, n, x, err);
+    for (int j = 0; j < n; j++)
+        KG_TRY(kg_linear(p, y[j], x, w[j], false, err));
+    return KG_OK;
 }
 
 kg_status kg_linear_experts(const struct kg_walk *p, const struct kg_route *r,

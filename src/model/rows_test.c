@@ -613,18 +613,21 @@ static void a_pack_that_is_given_experts_takes_what_is_planned(void **state)
     NEED(kg_model_create(&m, &c, &tiny, 3, err));
     experts = must_alloc(N * (size_t)kg_model_config_choices(&c), sizeof *experts);
     tokens = must_alloc(N, sizeof *tokens);
-    before = kg_mem_current_bytes();
     plan = kg_bytes_sum(kg_rows_memory(m, &opts));
-    NEED(kg_rows_create(&p, m, &opts, err));
-    kg_rows_begin(p, m, 0);
-    for (int64_t i = 0; i < N; i += 64)
-        kg_rows_add_seq(p, &(struct kg_rows_seq){tokens, 64, 0, experts});
-    kg_rows_want(p, N - 1, 1, 1, NULL);
-    NEED(kg_rows_forward(p, false, err));
-    NEED(kg_rows_experts(experts, p, 0, N, err));
-    assert_true(fabs((double)(kg_mem_current_bytes() - before) / (double)plan - 1) <
-                0.01);
-    kg_rows_free(p);
+    for (int round = 0; round < 2; round++) { /* the first leaves threads their scratch */
+        before = kg_mem_current_bytes();
+        NEED(kg_rows_create(&p, m, &opts, err));
+        kg_rows_begin(p, m, 0);
+        for (int64_t i = 0; i < N; i += 64)
+            kg_rows_add_seq(p, &(struct kg_rows_seq){tokens, 64, 0, experts});
+        kg_rows_want(p, N - 1, 1, 1, NULL);
+        NEED(kg_rows_forward(p, false, err));
+        NEED(kg_rows_experts(experts, p, 0, N, err));
+        assert_true(round == 0 ||
+                    fabs((double)(kg_mem_current_bytes() - before) / (double)plan - 1) <
+                        0.01);
+        kg_rows_free(p);
+    }
     kg_mem_free(experts);
     kg_mem_free(tokens);
     kg_model_free(m);

@@ -139,6 +139,13 @@ struct kg_factors {
     struct kg_mat b;
 };
 
+/* One of several products of one left operand: its result and its right operand. */
+struct kg_product {
+    struct kg_mat c;
+    struct kg_mat b;
+};
+enum { KG_PRODUCTS_AT_ONCE = 3 };
+
 /* ---- attention ---- */
 /* keys per block, in the online softmax and in the paged cache */
 enum { KG_KV_BLOCK = 64 };
@@ -443,6 +450,9 @@ struct kg_backend {
     kg_status (*matmul_two)(struct kg_mat c, const struct kg_factors f[2],
                             enum kg_matmul_kind kind, bool accumulate,
                             struct kg_err *err);
+    /* see kg_op_matmul_shared; NULL: one after the other */
+    kg_status (*matmul_shared)(const struct kg_product *to, int n, struct kg_mat a,
+                               struct kg_err *err);
     kg_status (*embed)(struct kg_mat x, struct kg_mat table, struct kg_ivec tokens,
                        struct kg_err *err);
     kg_status (*embed_bwd)(struct kg_mat dtable, struct kg_mat dx, struct kg_ivec tokens,
@@ -641,6 +651,11 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
+/* c = a b^T for each of n products with one left operand, as by kg_op_matmul; threads go
+ * from one to the next without waiting.   n: 1 to KG_PRODUCTS_AT_ONCE
+ * errors: as kg_op_matmul */
+kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_product *to,
+                              int n, struct kg_mat a, struct kg_err *err) KG_MUST_CHECK;
 /* c (=|+=) A B + A2 B2, NT or NN, in one pass over c: both are products as above, added
  * in fp32 in this order and rounded once. The bits equal
  *     wide (=|+=) A B;   wide += A2 B2;   c <- wide

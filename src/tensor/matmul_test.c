@@ -588,6 +588,54 @@ static void two_products_in_one_pass_have_the_bits_of_two(void **state)
     omp_set_num_threads(threads);
 }
 
+/* ---- several products of one left operand ---- */
+static void shared_equal_one_by_one(const struct kg_backend *be, enum kg_dtype t,
+                                    const int64_t *dims, bool in_panels)
+{
+    struct kg_mat a = spread_matrix(t, dims[0], dims[1]), b[3], want[3];
+    struct kg_product to[3];
+    for (int j = 0; j < 3; j++) {
+        b[j] = spread_matrix(t, dims[2 + j], dims[1]);
+        to[j].b = in_panels ? packed(b[j], t) : b[j];
+        to[j].c = matrix(j == 1 ? KG_F32 : t, dims[0], dims[2 + j]);
+        want[j] = matrix(to[j].c.dtype, dims[0], dims[2 + j]);
+        product(want[j], a, b[j], KG_MATMUL_NT, false);
+    }
+    if (kg_op_matmul_shared(be, to, 3, a, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    for (int j = 0; j < 3; j++) {
+        if (memcmp(to[j].c.data, want[j].data, bytes_of(want[j])) != 0)
+            fail_msg("%s: other bits in product %d of M %lld, K %lld, %s", be->name, j,
+                     (long long)dims[0], (long long)dims[1], kg_dtype_traits(t)->name);
+        if (in_panels)
+            buffer_free(to[j].b.data);
+        buffer_free(to[j].c.data);
+        buffer_free(want[j].data);
+        buffer_free(b[j].data);
+    }
+    buffer_free(a.data);
+}
+
+/* Blocks of several products in one region, whose rows are cut differently. */
+static void products_of_one_left_operand_have_the_bits_of_each(void **state)
+{
+    static const int64_t dims[][5] = {/* M, K, and N of each */
+                                      {1, 100, 70, 33, 1},     {3, 576, 576, 192, 192},
+                                      {17, 1030, 200, 16, 35}, {64, 96, 19, 530, 300},
+                                      {300, 610, 16, 1070, 7}, {530, 64, 900, 130, 16}};
+    int threads = omp_get_max_threads();
+    (void)state;
+    random_state = 13;
+    for (int i = 0; i < (emulated() ? 3 : 6); i++)
+        for (int how = 0; how < 6; how++) {
+            const enum kg_dtype t = how & 1 ? KG_F32 : KG_BF16;
+            const bool in_panels = how > 1 && backend()->weights != KG_ROWS;
+            omp_set_num_threads(1 + how / 2);
+            shared_equal_one_by_one(backend(), t, dims[i], in_panels);
+        }
+    omp_set_num_threads(threads);
+}
+
 static void the_mode_of_the_caller_changes_no_bit(void **state)
 {
     (void)state;
@@ -785,6 +833,7 @@ int main(void)
         cmocka_unit_test(two_products_in_one_pass_have_the_bits_of_two),
         cmocka_unit_test(strided_views_give_the_bits_of_dense_matrices),
         cmocka_unit_test(a_backend_of_rows_refuses_panels),
+        cmocka_unit_test(products_of_one_left_operand_have_the_bits_of_each),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(every_odd_shape_is_right),
         cmocka_unit_test(the_definition_holds_on_this_backend),

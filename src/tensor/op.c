@@ -305,12 +305,11 @@ kg_status kg_op_reserve(const struct kg_backend *be, uint64_t bytes, struct kg_e
     return be->reserve ? be->reserve(bytes, err) : KG_OK;
 }
 
-kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
-                       struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
-                       struct kg_err *err)
+static kg_status check_product(const struct kg_backend *be, const char *op,
+                               struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                               enum kg_matmul_kind kind, bool accumulate,
+                               struct kg_err *err)
 {
-    static const char *const names[] = {"matmul NT", "matmul NN", "matmul TN"};
-    const char *op = names[kind];
     int64_t M = kind == KG_MATMUL_TN ? a.cols : a.rows;
     int64_t K = kind == KG_MATMUL_TN ? a.rows : a.cols;
     int64_t N = kind == KG_MATMUL_NT ? b.rows : b.cols;
@@ -318,9 +317,30 @@ kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_m
     KG_TRY(check(op, "b", b, kind == KG_MATMUL_NT ? ANY : K,
                  kind == KG_MATMUL_NT ? K : ANY,
                  1u << a.dtype | (kind == KG_MATMUL_TN ? 0 : panels(be)), err));
-    KG_TRY(check(op, "c", c, M, N,
-                 accumulate || kind == KG_MATMUL_TN ? F32 : F32 | 1u << a.dtype, err));
+    return check(op, "c", c, M, N,
+                 accumulate || kind == KG_MATMUL_TN ? F32 : F32 | 1u << a.dtype, err);
+}
+
+kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
+                       struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
+                       struct kg_err *err)
+{
+    static const char *const names[] = {"matmul NT", "matmul NN", "matmul TN"};
+    const char *op = names[kind];
+    KG_TRY(check_product(be, op, c, a, b, kind, accumulate, err));
     return be->matmul ? be->matmul(c, a, b, kind, accumulate, err) : missing(be, op, err);
+}
+
+kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_product *to,
+                              int n, struct kg_mat a, struct kg_err *err)
+{
+    assert(n > 0 && n <= KG_PRODUCTS_AT_ONCE);
+    for (int j = 0; j < n; j++)
+        KG_TRY(be->matmul_shared
+                   ? check_product(be, "matmul NT", to[j].c, a, to[j].b, KG_MATMUL_NT,
+                                   false, err)
+                   : kg_op_matmul(be, to[j].c, a, to[j].b, KG_MATMUL_NT, false, err));
+    return be->matmul_shared ? be->matmul_shared(to, n, a, err) : KG_OK;
 }
 
 static kg_status check_factors(const struct kg_backend *be, const char *op,

@@ -29,7 +29,6 @@ enum {
 /* Scratch of one thread, for R rows of a tile in each of the item's KV heads; hdp is the
  * padded head dimension. */
 struct scratch {
-    float *block; /* owned: everything below lies in it */
     float *q;     /* (heads R, hdp) queries times scale */
     float *acc;   /* (heads R, hdp) sum of p v */
     float *m;     /* (heads R) running maximum */
@@ -87,10 +86,9 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
     size_t d = (size_t)kg_cpu_padded(job->a->head_dim);
     size_t keys = (size_t)key_stride(job) * KG_KV_BLOCK;
     size_t n = 2 * rows * d + 2 * rows + r * KG_KV_BLOCK + d * KG_KV_BLOCK + 2 * keys;
-    w->block = kg_mem_calloc(n, sizeof *w->block, "attention scratch", err);
-    if (!w->block)
+    w->q = kg_cpu_scratch(KG_CPU_SCRATCH_ATTENTION, n * sizeof *w->q, err);
+    if (!w->q)
         return err->code;
-    w->q = w->block;
     w->acc = w->q + rows * d;
     w->m = w->acc + rows * d;
     w->l = w->m + rows;
@@ -388,7 +386,6 @@ static kg_status run_items(const struct job *job, bool threads, struct kg_err *e
         } else {
             kg_cpu_report(&status, err, &mine);
         }
-        kg_mem_free(w.block);
     }
     return status;
 }

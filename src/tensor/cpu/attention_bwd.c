@@ -34,7 +34,6 @@ struct job {
 
 /* Scratch of one thread; R rows of the query tile, hdp the padded head dimension. */
 struct scratch {
-    float *block; /* owned: everything below lies in it */
     float *q;     /* (R, hdp) queries times scale */
     float *dout;  /* (R, hdp) */
     float *dq;    /* (R, hdp) without the factor scale */
@@ -72,10 +71,9 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
     size_t r = (size_t)kg_cpu_padded(job->positions * job->group);
     size_t d = (size_t)job->hdp;
     size_t n = 3 * r * d + 2 * r * KG_KV_BLOCK + 2 * r + 5 * d * KG_KV_BLOCK;
-    w->block = kg_mem_calloc(n, sizeof *w->block, "attention backward scratch", err);
-    if (!w->block)
+    w->q = kg_cpu_scratch(KG_CPU_SCRATCH_ATTENTION, n * sizeof *w->q, err);
+    if (!w->q)
         return err->code;
-    w->q = w->block;
     w->dout = w->q + r * d;
     w->dq = w->dout + r * d;
     w->p = w->dq + r * d;
@@ -433,7 +431,6 @@ static kg_status run_items(const struct job *job, const struct item *items, int6
         } else {
             kg_cpu_report(&status, err, &mine);
         }
-        kg_mem_free(w.block);
     }
     return status;
 }

@@ -64,6 +64,8 @@ kg_status kg_cpu_zero(void *to, uint64_t bytes, struct kg_err *err);
 kg_status kg_cpu_swap(void *a, void *b, uint64_t bytes, struct kg_err *err);
 kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                         enum kg_matmul_kind kind, bool accumulate, struct kg_err *err);
+kg_status kg_cpu_matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
+                               struct kg_err *err);
 kg_status kg_cpu_matmul_two(struct kg_mat c, const struct kg_factors f[2],
                             enum kg_matmul_kind kind, bool accumulate,
                             struct kg_err *err);
@@ -150,6 +152,7 @@ enum kg_cpu_scratch_use {
     KG_CPU_SCRATCH_SECOND_RIGHT,
     KG_CPU_SCRATCH_SUMS,
     KG_CPU_SCRATCH_TURNED,
+    KG_CPU_SCRATCH_ATTENTION,
     KG_CPU_SCRATCH_USES
 };
 void *kg_cpu_scratch(enum kg_cpu_scratch_use use, size_t bytes, struct kg_err *err);

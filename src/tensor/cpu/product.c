@@ -63,6 +63,7 @@ struct left {
     const char *data;
     int64_t row;   /* bytes */
     int64_t first; /* row of c; -1: none yet */
+    int64_t rows;
     int64_t s0;
     enum kg_cpu_scratch_use use;
 };
@@ -90,9 +91,10 @@ static kg_status left_of(struct left *l, const struct factors *f,
                          struct kg_err *err)
 {
     const int64_t bytes = kg_cpu_left_bytes(f->a.dtype);
-    if (n == 0 || (l->first == b->row && l->s0 == s0))
+    if (n == 0 || (l->first == b->row && l->rows >= b->rows && l->s0 == s0))
         return KG_OK;
     l->first = b->row;
+    l->rows = b->rows;
     l->s0 = s0;
     if (lies_ready_left(f)) {
         l->row = f->a.stride * (int64_t)kg_dtype_traits(f->a.dtype)->bytes;
@@ -268,30 +270,50 @@ static struct kg_cut cut_of(const struct pass *p, int64_t threads)
     return cut;
 }
 
-static kg_status run_blocks(const struct pass *p, const struct kg_cut *cut, int64_t *next,
-                            struct kg_err *err)
+static int64_t blocks_of(const struct kg_cut *cut)
+{
+    return cut->row_blocks * cut->col_blocks;
+}
+
+/* Blocks of n passes with one left operand, in their order. */
+static kg_status run_blocks(const struct pass *p, const struct kg_cut *cut, int n,
+                            int64_t *next, struct kg_err *err)
 {
     struct hand hand = empty_hand();
-    const int64_t blocks = cut->row_blocks * cut->col_blocks;
-    for (int64_t i; (i = kg_cpu_take(next)) < blocks;)
-        KG_TRY(run_block(p, &hand, kg_cut_at(cut, i), err));
+    int64_t before = 0; /* blocks of the passes that are over */
+    for (int j = 0; j < n;) {
+        const int64_t i = kg_cpu_take(next);
+        while (j < n && i - before >= blocks_of(&cut[j]))
+            before += blocks_of(&cut[j++]);
+        if (j < n)
+            KG_TRY(run_block(&p[j], &hand, kg_cut_at(&cut[j], i - before), err));
+    }
     return KG_OK;
 }
 
-static kg_status run_pass(const struct pass *p, bool threads, struct kg_err *err)
+static kg_status run_passes(const struct pass *p, int n, bool threads, struct kg_err *err)
 {
-    const struct kg_cut cut = cut_of(p, threads ? omp_get_max_threads() : 1);
+    struct kg_cut cut[KG_PRODUCTS_AT_ONCE];
     kg_status status = KG_OK;
-    int64_t next = 0;
-#pragma omp parallel if (threads && cut.row_blocks * cut.col_blocks > 1)
+    int64_t next = 0, blocks = 0;
+    for (int j = 0; j < n; j++) {
+        cut[j] = cut_of(&p[j], threads ? omp_get_max_threads() : 1);
+        blocks += blocks_of(&cut[j]);
+    }
+#pragma omp parallel if (threads && blocks > 1)
     {
         struct kg_err mine;
         unsigned mode = kg_fp_enter();
-        if (run_blocks(p, &cut, &next, &mine) != KG_OK)
+        if (run_blocks(p, cut, n, &next, &mine) != KG_OK)
             kg_cpu_report(&status, err, &mine);
         kg_fp_leave(mode);
     }
     return status;
+}
+
+static kg_status run_pass(const struct pass *p, bool threads, struct kg_err *err)
+{
+    return run_passes(p, 1, threads, err);
 }
 
 /* ---- y = x W^T and dx = dy W ---- */
@@ -590,6 +612,33 @@ kg_status kg_cpu_matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,
         return product_of_rows(&p, &f, NULL, kind, threads, err);
     return is_narrow(c) ? narrow_of_tokens(c, a, b, accumulate, threads, err)
                         : product_of_tokens(&p, a, b, threads, err);
+}
+
+static kg_status one_by_one(const struct kg_product *to, int n, struct kg_mat a,
+                            struct kg_err *err)
+{
+    for (int j = 0; j < n; j++)
+        KG_TRY(kg_cpu_matmul(to[j].c, a, to[j].b, KG_MATMUL_NT, false, err));
+    return KG_OK;
+}
+
+kg_status kg_cpu_matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
+                               struct kg_err *err)
+{
+    struct pass p[KG_PRODUCTS_AT_ONCE];
+    int64_t cols = 0;
+    for (int j = 0; j < n; j++) {
+        const struct kg_factors f = {a, to[j].b};
+        if (a.rows == 0 || a.cols == 0 || !lies_ready(&f, KG_MATMUL_NT))
+            return one_by_one(to, n, a, err);
+        p[j] = (struct pass){.c = to[j].c,
+                             .one = factors_of(&f),
+                             .panels = ceil_div(to[j].c.cols, KG_PANEL)};
+        p[j].one.right = to[j].b.data;
+        cols += to[j].c.cols;
+    }
+    const struct kg_mat all = {.rows = a.rows, .cols = cols};
+    return run_passes(p, n, use_threads(all, a.cols), err);
 }
 
 kg_status kg_cpu_matmul_two(struct kg_mat c, const struct kg_factors f[2],

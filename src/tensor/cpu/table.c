@@ -39,6 +39,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .swap = kg_cpu_swap,
     .matmul = kg_cpu_matmul,
     .matmul_two = kg_cpu_matmul_two,
+    .matmul_shared = kg_cpu_matmul_shared,
     .embed = kg_cpu_embed,
     .embed_bwd = kg_cpu_embed_bwd,
     .rmsnorm = kg_cpu_rmsnorm,
