@@ -1,7 +1,7 @@
 /* Small fp32 tiles in scratch memory: see tile_internal.h.
  *
  * The product keeps up to 4 rows x 4 vectors of C in registers. Shapes that do not fill
- * this are cut into smaller constant shapes (4, 2, 1), which changes the speed and no
+ * this are cut into smaller constant shapes, which changes the speed and no
  * bit: an element's chain of FMAs is the same in each.
  */
 #include "tensor/cpu/tile_internal.h"
@@ -43,12 +43,11 @@ static KG_ALWAYS_INLINE void madd_strip(float *c, int64_t ldc, struct kg_cpu_lef
     int r = 0;
     for (; r + 4 <= rows; r += 4, a.data += 4 * a.row)
         madd_block(c + r * ldc, ldc, a, b, ldb, 4, vecs, depth);
-    if (r + 2 <= rows) {
+    if (rows - r == 3)
+        madd_block(c + r * ldc, ldc, a, b, ldb, 3, vecs, depth);
+    else if (rows - r == 2)
         madd_block(c + r * ldc, ldc, a, b, ldb, 2, vecs, depth);
-        a.data += 2 * a.row;
-        r += 2;
-    }
-    if (r < rows)
+    else if (rows - r == 1)
         madd_block(c + r * ldc, ldc, a, b, ldb, 1, vecs, depth);
 }
 
