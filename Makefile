@@ -97,6 +97,7 @@ test_of = $(call program,$(1)) -lcmocka
 
 $(B)/%.o: src/%.c $(B)/flags
 	$(call compile,$(CFLAGS_ALL) $(ISA_DEFS))
+$(B)/policy/presets.o: $(wildcard recipes/presets/*.yaml)
 $(B)/guests/%.o: guests/%.c $(B)/flags
 	$(call compile,$(CFLAGS_ALL))
 $(B)/tests/%.o: tests/%.c $(B)/flags

@@ -4,6 +4,8 @@
 #include "policy/shaping.h"
 #include "policy/unbiased.h"
 
+#include <yaml.h>
+
 static struct kg_algo algo;
 
 static void preset(const char *name)
@@ -58,6 +60,100 @@ static void presets_build_on_one_another(void **state)
     assert_true(algo.kl_beta == 1e-4 && algo.dual_clip == 10);
     assert_string_equal(kg_algo_row_name(&algo, KG_TABLE_SURROGATE),
                         "rpg-reinforce-urkl");
+}
+
+/* ---- the files of presets, beside libyaml's reading of them ---- */
+
+static const char *scalar(yaml_document_t *doc, int node)
+{
+    return (const char *)yaml_document_get_node(doc, node)->data.scalar.value;
+}
+
+static const char *own(const struct kg_preset *p, const char *key)
+{
+    for (const struct kg_preset_value *v = p->values; v->key; v++)
+        if (strcmp(v->key, key) == 0)
+            return v->value;
+    return NULL;
+}
+
+/* What a line of the preset says is what the row has; the number of its values. */
+static size_t line_is_read(yaml_document_t *doc, yaml_node_pair_t *line,
+                           const struct kg_preset *p)
+{
+    yaml_node_t *section = yaml_document_get_node(doc, line->value);
+    const char *name = scalar(doc, line->key), *text;
+    size_t n = 0;
+    char key[64];
+
+    if (section->type == YAML_MAPPING_NODE) {
+        for (yaml_node_pair_t *v = section->data.mapping.pairs.start;
+             v < section->data.mapping.pairs.top; v++, n++) {
+            snprintf(key, sizeof key, "%s.%s", name, scalar(doc, v->key));
+            assert_non_null(own(p, key));
+            assert_string_equal(own(p, key), scalar(doc, v->value));
+        }
+        return n;
+    }
+    text = scalar(doc, line->value);
+    if (strcmp(name, "like") == 0)
+        return 0;
+    assert_string_equal(text, *name == 'b'   ? p->base
+                              : *name == 'h' ? p->help
+                                             : p->source);
+    return 0;
+}
+
+/* A row has the values below its name, and those of the preset that it is like. */
+static void preset_is_read(yaml_document_t *doc, yaml_node_pair_t *said,
+                           const struct kg_preset *p)
+{
+    yaml_node_t *lines = yaml_document_get_node(doc, said->value);
+    const struct kg_preset *like = NULL;
+    size_t n = 0;
+    struct kg_err err;
+
+    assert_string_equal(scalar(doc, said->key), p->name);
+    for (yaml_node_pair_t *line = lines->data.mapping.pairs.start;
+         line < lines->data.mapping.pairs.top; line++) {
+        n += line_is_read(doc, line, p);
+        if (strcmp(scalar(doc, line->key), "like") == 0)
+            assert_int_equal(kg_preset_find(&like, scalar(doc, line->value), &err),
+                             KG_OK);
+    }
+    for (const struct kg_preset_value *v = p->values; v->key; v++)
+        n -= !like || !own(like, v->key) || strcmp(own(like, v->key), v->value) != 0;
+    assert_int_equal(n, 0);
+}
+
+static void the_files_of_presets_are_read_as_yaml(void **state)
+{
+    static const char *const files[] = {"methods", "published"};
+    size_t i = 0;
+
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        char path[64];
+        yaml_parser_t parser;
+        yaml_document_t doc;
+
+        snprintf(path, sizeof path, "recipes/presets/%s.yaml", files[f]);
+        FILE *file = fopen(path, "r");
+        assert_non_null(file);
+        assert_true(yaml_parser_initialize(&parser));
+        yaml_parser_set_input_file(&parser, file);
+        assert_true(yaml_parser_load(&parser, &doc));
+        yaml_node_t *root = yaml_document_get_root_node(&doc);
+        for (yaml_node_pair_t *said = root->data.mapping.pairs.start;
+             said < root->data.mapping.pairs.top; said++, i++) {
+            assert_int_equal(kg_preset_at(i)->kind, f);
+            preset_is_read(&doc, said, kg_preset_at(i));
+        }
+        yaml_document_delete(&doc);
+        yaml_parser_delete(&parser);
+        fclose(file);
+    }
+    assert_int_equal(i, kg_preset_count());
 }
 
 static void ema_pg_needs_recorded_ids_and_an_anchor(void **state)
@@ -440,6 +536,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_preset_is_a_computable_algorithm),
         cmocka_unit_test(presets_build_on_one_another),
+        cmocka_unit_test(the_files_of_presets_are_read_as_yaml),
         cmocka_unit_test(ema_pg_needs_recorded_ids_and_an_anchor),
         cmocka_unit_test(the_needs_of_a_choice_are_what_its_formula_reads),
         cmocka_unit_test(a_kl_of_the_context_reads_no_sample),

@@ -1,34 +1,157 @@
-/* Look-ups in the tables of presets.
+/* Presets: the files of recipes/presets/ as rows, and look-ups in them.
  *
- * Methods and recipes are two tables of the same rows, one behind the other under one
- * count. A value is looked for in the preset, then in its base, and so on down, so a
- * preset says only what is its own. Nothing here knows what a key means: applied to an
- * algorithm, a preset sets those keys that algorithms have, by the door through which
- * the user's go, and the rest is for the run.
+ * The program holds both files as they are. The first look-up cuts their text in place
+ * into names, keys and values, which are good for the life of the process. Of YAML they
+ * have `NAME:`, then lines `  field: text` and `  section: {key: value, ...}`; whatever
+ * else stands in them ends in an assertion, for they are a part of the program.
+ *
+ * A value is looked for in the preset, then in its base, and so on down, so a preset says
+ * only what is its own. Nothing here knows what a key means: applied to an algorithm, a
+ * preset sets those keys that algorithms have, by the door through which the user's go,
+ * and the rest is for the run.
  */
-#include "policy/presets_internal.h"
+#include "policy/presets.h"
 
 #include "base/str.h"
 
+#include <assert.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
-size_t kg_preset_count(void) { return kg_preset_methods().n + kg_preset_recipes().n; }
+enum { MAX_PRESETS = 160, MAX_VALUES = 2048, MAX_KEY_BYTES = 40 };
 
-const struct kg_preset *kg_preset_at(size_t i)
-{
-    struct kg_preset_table methods = kg_preset_methods(), recipes = kg_preset_recipes();
+__asm__(".pushsection .data\n"
+        "kg_preset_methods: .incbin \"recipes/presets/methods.yaml\"\n.byte 0\n"
+        "kg_preset_recipes: .incbin \"recipes/presets/published.yaml\"\n.byte 0\n"
+        ".popsection");
+extern char kg_preset_methods[], kg_preset_recipes[];
 
-    if (i < methods.n)
-        return &methods.rows[i];
-    return i - methods.n < recipes.n ? &recipes.rows[i - methods.n] : NULL;
-}
+static struct kg_preset rows[MAX_PRESETS];
+static size_t n_rows;
+static struct kg_preset_value values[MAX_VALUES]; /* of all rows, each list ended */
+static size_t n_values;
+static char keys[MAX_VALUES][MAX_KEY_BYTES];
 
 static const struct kg_preset *named(const char *name)
 {
-    for (size_t i = 0; i < kg_preset_count(); i++)
-        if (strcmp(kg_preset_at(i)->name, name) == 0)
-            return kg_preset_at(i);
+    for (size_t i = 0; i < n_rows; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
     return NULL;
+}
+
+/* ---- the files ---- */
+
+/* In the newest row, whose list ends at n_values; the key's value there is replaced. */
+static void put_value(const char *key, const char *value)
+{
+    size_t i = (size_t)(rows[n_rows - 1].values - values);
+
+    while (i < n_values && strcmp(values[i].key, key) != 0)
+        i++;
+    if (i == n_values)
+        values[n_values++].key = key;
+    assert(n_values < MAX_VALUES);
+    values[i].value = value;
+}
+
+/* *text <- the text at *at up to one of `ends`, which is returned; *at is after it */
+static char cut(char **text, char **at, const char *ends)
+{
+    char end;
+
+    *at += strspn(*at, " \n");
+    if (**at == '"')
+        ends = "\"", ++*at;
+    *text = *at;
+    *at += strcspn(*at, ends);
+    end = **at;
+    assert(end);
+    *(*at)++ = '\0';
+    return end;
+}
+
+static void read_section(char **at, const char *section)
+{
+    char *key, *value, end;
+
+    do {
+        cut(&key, at, ":");
+        end = cut(&value, at, ",}");
+        snprintf(keys[n_values], MAX_KEY_BYTES, "%s.%s", section, key);
+        put_value(keys[n_values], value);
+    } while (end == ',');
+}
+
+static void put_field(struct kg_preset *row, const char *field, const char *text)
+{
+    const struct kg_preset *other = named(text);
+
+    assert(other || (*field != 'l' && *field != 'b'));
+    if (strcmp(field, "like") == 0) {
+        row->base = other->base, row->help = other->help, row->source = other->source;
+        for (const struct kg_preset_value *v = other->values; v->key; v++)
+            put_value(v->key, v->value);
+    } else if (strcmp(field, "base") == 0) {
+        row->base = text;
+        row->source = row->source ? row->source : other->source;
+    } else {
+        assert(strcmp(field, "help") == 0 || strcmp(field, "source") == 0);
+        *(*field == 'h' ? &row->help : &row->source) = text;
+    }
+}
+
+static void read_file(char *at, enum kg_preset_kind kind)
+{
+    char *name, *text;
+
+    for (; *at; at += strspn(at, "\n")) {
+        bool top = *at != ' ';
+
+        if (*at == '#') {
+            at += strcspn(at, "\n");
+            continue;
+        }
+        cut(&name, &at, ":");
+        if (top) {
+            assert(n_rows < MAX_PRESETS && !named(name));
+            rows[n_rows++] = (struct kg_preset){
+                .name = name, .kind = kind, .values = &values[++n_values]};
+        } else if (at[1] == '{') {
+            at += 2;
+            read_section(&at, name);
+        } else {
+            cut(&text, &at, "\n");
+            put_field(&rows[n_rows - 1], name, text);
+        }
+    }
+}
+
+static void read_files(void)
+{
+    read_file(kg_preset_methods, KG_PRESET_METHOD);
+    read_file(kg_preset_recipes, KG_PRESET_RECIPE);
+}
+
+static void load(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, read_files);
+}
+
+/* ---- look-ups ---- */
+
+size_t kg_preset_count(void)
+{
+    load();
+    return n_rows;
+}
+
+const struct kg_preset *kg_preset_at(size_t i)
+{
+    return i < kg_preset_count() ? &rows[i] : NULL;
 }
 
 const struct kg_preset *kg_preset_base(const struct kg_preset *preset)
@@ -90,6 +213,7 @@ static kg_status unknown(const char *name, struct kg_err *err)
 kg_status kg_preset_find(const struct kg_preset **preset, const char *name,
                          struct kg_err *err)
 {
+    load();
     *preset = named(name);
     return *preset ? KG_OK : unknown(name, err);
 }
