@@ -363,46 +363,18 @@ static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
     return stop ? KG_OK : kg_run_validate(run, err);
 }
 
-/* The first step that this run's log has, resumed or not; past the last without any. */
-static kg_status first_logged(int64_t *step, int64_t done, const char *dir,
-                              struct kg_err *err)
-{
-    struct kg_path path = kg_path_in(dir, "metrics.jsonl");
-    struct kg_jsonl *lines = NULL;
-    struct kg_json_doc doc = {0};
-    bool more = true, found = false;
-    kg_status status;
-
-    *step = done + 1;
-    KG_TRY(kg_jsonl_open(&lines, path.text, err));
-    while (!found) {
-        const char *phase;
-
-        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
-        if (!more)
-            break;
-        phase = kg_json_text(kg_json_get(doc.root, "phase"), NULL);
-        found = phase && strcmp(phase, "rl") == 0;
-    }
-    if (found)
-        *step = kg_json_int(kg_json_get(doc.root, "step"), *step);
-out:
-    kg_json_release(&doc);
-    kg_jsonl_close(lines);
-    return status;
-}
-
 /* A run that ends without an error has learned something, or had nothing to learn. Steps
  * of the stage before are not its own. */
 static kg_status must_have_trained(const struct kg_run_state *state,
                                    const struct kg_run_log *log, struct kg_err *err)
 {
-    int64_t first, own;
+    struct kg_logged logged;
+    int64_t own;
 
     if (log->elsewhere || state->count.step == 0 || state->count.skipped_in_row == 0)
         return KG_OK;
-    KG_TRY(first_logged(&first, state->count.step, log->dir, err));
-    own = state->count.step - first + 1;
+    KG_TRY(kg_run_dir_logged(&logged, log->dir, err));
+    own = logged.first > 0 ? state->count.step - logged.first + 1 : 0;
     if (own == 0 || state->count.skipped_in_row < own)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,

@@ -77,9 +77,7 @@ static kg_status write_manifest(const struct kg_run_inputs *in, const struct kg_
             in->answers.n > 0 ? in->answers.n : in->train.n, in->val.n));
     KG_TRY_GOTO(out, kg_inputs_json(&text, &in->recipe, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
-    KG_TRY_GOTO(out, kg_run_device_json(&text, m->backend, err));
-    KG_TRY_GOTO(out, kg_str_puts(&text, ", ", err));
-    KG_TRY_GOTO(out, kg_run_joined_json(&text, ranks, err));
+    KG_TRY_GOTO(out, kg_facts_json(&text, m->backend, ranks, err));
     KG_TRY_GOTO(out, kg_str_puts(&text, "}\n", err));
     status = kg_file_write_atomic(kg_path_in(dir, "manifest.json").text, text.data,
                                   text.len, err);
@@ -88,34 +86,36 @@ out:
     return status;
 }
 
-/* Whether metrics.jsonl has a line of a step, supervised or not, or one of nobody's. */
-static kg_status has_steps(bool *has, const char *dir, struct kg_err *err)
+kg_status kg_run_dir_logged(struct kg_logged *found, const char *dir, struct kg_err *err)
 {
     struct kg_path path = kg_path_in(dir, "metrics.jsonl");
     struct kg_jsonl *lines = NULL;
     struct kg_json_doc doc = {0};
-    bool more = true;
+    bool more = kg_file_exists(path.text);
     kg_status status = KG_OK;
 
-    *has = false;
-    if (!kg_file_exists(path.text))
+    *found = (struct kg_logged){0};
+    if (!more)
         return KG_OK;
     KG_TRY(kg_jsonl_open(&lines, path.text, err));
-    while (!*has) {
+    for (;;) {
         const char *phase;
 
         KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
         if (!more)
             break;
         phase = kg_json_text(kg_json_get(doc.root, "phase"), NULL);
-        *has = !phase || strcmp(phase, "validation") != 0;
+        found->any |= !phase || strcmp(phase, "validation") != 0;
+        if (phase && strcmp(phase, "rl") == 0)
+            found->last = kg_json_int(kg_json_get(doc.root, "step"), found->last);
+        if (found->first == 0)
+            found->first = found->last;
     }
 out:
-    *has |= status == KG_EFORMAT;
-    status = status == KG_EFORMAT ? KG_OK : status;
+    found->any |= status == KG_EFORMAT;
     kg_json_release(&doc);
     kg_jsonl_close(lines);
-    return status;
+    return status == KG_EFORMAT ? KG_OK : status; /* cut in the last line */
 }
 
 /* Whether a run was begun here: its manifest.json is what write_manifest wrote, before
@@ -159,12 +159,13 @@ static kg_status refuse_others_files(const char *dir, struct kg_err *err)
 static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
-    bool made, config = kg_file_exists(kg_path_in(dir, "config.yaml").text);
+    bool config = kg_file_exists(kg_path_in(dir, "config.yaml").text);
+    struct kg_logged logged;
 
     KG_TRY(kg_checkpoint_seen(name, dir, err));
-    KG_TRY(has_steps(&made, dir, err));
+    KG_TRY(kg_run_dir_logged(&logged, dir, err));
     KG_TRY(was_begun(begun, dir, err));
-    if (name[0] || made)
+    if (name[0] || logged.any)
         return kg_fail(
             err, KG_ECONFLICT,
             "%s: expected a folder without a run, found %s%s%s; %sname another "
@@ -178,10 +179,11 @@ static kg_status refuse_a_run(bool *begun, const char *dir, struct kg_err *err)
 kg_status kg_run_dir_resumable(bool *resumable, const char *dir, struct kg_err *err)
 {
     char name[KG_CHECKPOINT_NAME];
+    struct kg_logged logged;
 
     KG_TRY(kg_checkpoint_seen(name, dir, err));
-    KG_TRY(has_steps(resumable, dir, err));
-    *resumable |= name[0] != '\0';
+    KG_TRY(kg_run_dir_logged(&logged, dir, err));
+    *resumable = logged.any || name[0] != '\0';
     return KG_OK;
 }
 
@@ -367,33 +369,6 @@ static kg_status check_files(const char *dir, struct kg_err *err)
     return KG_OK;
 }
 
-/* The last step that the log has whole; 0: none. */
-static kg_status last_logged(int64_t *step, const char *dir, struct kg_err *err)
-{
-    struct kg_path path = kg_path_in(dir, "metrics.jsonl");
-    struct kg_jsonl *lines = NULL;
-    struct kg_json_doc doc = {0};
-    bool more = kg_file_exists(path.text);
-    kg_status status = KG_OK;
-
-    *step = 0;
-    if (!more)
-        return KG_OK;
-    KG_TRY(kg_jsonl_open(&lines, path.text, err));
-    while (more) {
-        const char *phase;
-
-        KG_TRY_GOTO(out, kg_jsonl_next(lines, &doc, &more, err));
-        phase = more ? kg_json_text(kg_json_get(doc.root, "phase"), NULL) : NULL;
-        if (phase && strcmp(phase, "rl") == 0)
-            *step = kg_json_int(kg_json_get(doc.root, "step"), *step);
-    }
-out:
-    kg_json_release(&doc);
-    kg_jsonl_close(lines);
-    return status == KG_EFORMAT ? KG_OK : status; /* cut in the last line */
-}
-
 /* One is saved beside the next steps, so where two were due and none is there they are
  * lost: begun anew, the run would write over what its log still knows. */
 static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
@@ -401,17 +376,17 @@ static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
 {
     const int64_t every = r->checkpoint.every;
     char newest[KG_CHECKPOINT_NAME];
-    int64_t step;
+    struct kg_logged logged;
 
     KG_TRY(kg_checkpoint_seen(newest, dir, err));
-    KG_TRY(last_logged(&step, dir, err));
-    if (*newest || every == 0 || step <= 2 * every)
+    KG_TRY(kg_run_dir_logged(&logged, dir, err));
+    if (*newest || every == 0 || logged.last <= 2 * every)
         return KG_OK;
     return kg_fail(err, KG_ENOTFOUND,
                    "%s/checkpoints: expected a checkpoint of the %lld steps in "
                    "metrics.jsonl (checkpoint.every %lld), found none; to start over, "
                    "name another run.dir or remove this one",
-                   dir, (long long)step, (long long)every);
+                   dir, (long long)logged.last, (long long)every);
 }
 
 /* Config, inputs and device against those that the run was started with. */
@@ -420,13 +395,12 @@ static kg_status check_same(const struct kg_run_inputs *in,
                             struct kg_err *err)
 {
     struct kg_path manifest = kg_path_in(dir, "manifest.json");
-    bool may_change = in->recipe.device.may_change, other;
+    bool may_change = in->recipe.device.may_change;
 
     KG_TRY(check_checkpoints(&in->recipe, dir, err));
     KG_TRY(check_config(in->config, dir, may_change, err));
     KG_TRY(kg_inputs_check(&in->recipe, manifest.text, err));
-    return kg_run_device_check(&other, manifest.text, state->model->backend, may_change,
-                               err);
+    return may_change ? KG_OK : kg_facts_check(manifest.text, state->model->backend, err);
 }
 
 kg_status kg_run_dir_check(const struct kg_run_inputs *in,
@@ -456,29 +430,12 @@ kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_sta
     return check_same(in, state, log->dir, err);
 }
 
-/* On another device than before (that may be, or it was refused): the manifest says since
- * when, and the user hears it. */
-static kg_status note_device(const struct kg_run_state *state, const char *dir,
-                             struct kg_err *err)
-{
-    struct kg_path manifest = kg_path_in(dir, "manifest.json");
-    bool other;
-
-    KG_TRY(kg_run_device_check(&other, manifest.text, state->model->backend, true, err));
-    if (!other)
-        return KG_OK;
-    kg_log_warn("%s: the device changes here: bits may differ from a run on a single "
-                "device (device.may_change; manifest.json lists both)",
-                dir);
-    return kg_run_device_add(manifest.text, state->model->backend, state->saved_name,
-                             err);
-}
-
 kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          const struct kg_ranks *ranks, struct kg_run_log *log,
                          struct kg_err *err)
 {
     struct kg_path metrics = kg_path_in(log->dir, "metrics.jsonl");
+    bool moved;
 
     if (state->count.metrics_bytes > 0 && !kg_file_exists(metrics.text))
         return kg_fail(err, KG_ENOTFOUND,
@@ -488,9 +445,12 @@ kg_status kg_run_dir_cut(const struct kg_run_inputs *in, const struct kg_run_sta
     KG_TRY(kg_file_writer_append(&log->metrics, metrics.text, state->count.metrics_bytes,
                                  err));
     log->metrics_open = true;
-    KG_TRY(note_device(state, log->dir, err));
-    KG_TRY(kg_run_joined_note(kg_path_in(log->dir, "manifest.json").text, ranks,
-                              state->saved_name, err));
+    KG_TRY(kg_facts_note(&moved, kg_path_in(log->dir, "manifest.json").text,
+                         state->model->backend, ranks, state->saved_name, err));
+    if (moved)
+        kg_log_warn("%s: the device changes here: bits may differ from a run on a single "
+                    "device (device.may_change; manifest.json lists both)",
+                    log->dir);
     kg_run_log_resume(in, state, log);
     KG_TRY(kg_file_make_dirs(kg_path_in(log->dir, "rollouts").text, err));
     return remove_files(kg_path_in(log->dir, "rollouts"), is_undone_dump, &state->count,

@@ -24,6 +24,16 @@ kg_status kg_run_dir_check(const struct kg_run_inputs *in,
                            const struct kg_run_state *state, struct kg_run_log *log,
                            struct kg_err *err) KG_MUST_CHECK;
 
+/* The steps in RUN/metrics.jsonl, up to a line that is cut off. any: it has a line of a
+ * step, supervised or not, or one that is not from a run. first, last: of RL; 0: none
+ * errors: EIO */
+struct kg_logged {
+    bool any;
+    int64_t first, last;
+};
+kg_status kg_run_dir_logged(struct kg_logged *found, const char *dir,
+                            struct kg_err *err) KG_MUST_CHECK;
+
 /* Whether dir has something to continue: a checkpoint, or a step in its log. A run
  * without either (its first checkpoint is incomplete, say) starts over. Writes nothing;
  * ownership is checked later, under the lock.
