@@ -67,19 +67,6 @@ static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
 }
 
 /* A recipe's sizes are not the run's: its algorithm alone is taken. */
-static kg_status preset_values(struct kg_config *config, const struct kg_preset *preset,
-                               struct kg_err *err)
-{
-    const struct kg_preset *base = kg_preset_base(preset);
-
-    if (base)
-        KG_TRY(preset_values(config, base, err));
-    for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        if (kg_config_of_algorithm(v->key))
-            KG_TRY(kg_config_set(config, v->key, v->value, false, preset->name, err));
-    return KG_OK;
-}
-
 static kg_status apply_preset(struct kg_config *config, const char *name,
                               struct kg_err *err)
 {
@@ -87,7 +74,9 @@ static kg_status apply_preset(struct kg_config *config, const char *name,
 
     KG_TRY(kg_preset_find(&preset, name, err));
     KG_TRY(to_defaults(config, err));
-    KG_TRY(preset_values(config, preset, err));
+    for (const struct kg_preset_value *v = preset->values; v->key; v++)
+        if (kg_config_of_algorithm(v->key))
+            KG_TRY(kg_config_set(config, v->key, v->value, false, v->from, err));
     return kg_config_set(config, "algo.preset", name, false, "command line", err);
 }
 

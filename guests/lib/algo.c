@@ -209,25 +209,13 @@ int kedge_preset(struct kedge_about *about, size_t i)
                                            .gradient = ""});
 }
 
-/* Does a preset from `preset` down to before `until` give the key? */
-static bool given_above(const struct kg_preset *preset, const struct kg_preset *until,
-                        const char *key)
-{
-    for (; preset != until; preset = kg_preset_base(preset))
-        for (const struct kg_preset_value *v = preset->values; v->key; v++)
-            if (strcmp(v->key, key) == 0)
-                return true;
-    return false;
-}
-
 int kedge_preset_value(const char **key, const char **value, size_t i, size_t j)
 {
     const struct kg_preset *preset = kg_preset_at(i);
 
-    for (const struct kg_preset *p = preset; p; p = kg_preset_base(p))
-        for (const struct kg_preset_value *v = p->values; v->key; v++) {
-            if (given_above(preset, p, v->key) || j-- > 0)
-                continue;
+    for (const struct kg_preset_value *v = preset ? preset->values : NULL; v && v->key;
+         v++)
+        if (j-- == 0) {
             *key = v->key;
             *value = v->value;
             return 1;

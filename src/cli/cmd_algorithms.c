@@ -250,7 +250,8 @@ static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
     KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(put_cell(out, p->source, err));
     KG_TRY(kg_str_puts(out, " | ", err));
-    for (const struct kg_preset_value *v = p->values; v->key; v++, lead = ", ")
+    for (const struct kg_preset_value *v = p->values; v->from == p->name;
+         v++, lead = ", ")
         KG_TRY(kg_str_printf(out, err, "%s`%s=%s`", lead, v->key, v->value));
     return kg_str_puts(out, " |\n", err);
 }

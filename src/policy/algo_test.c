@@ -51,9 +51,12 @@ static void presets_build_on_one_another(void **state)
         assert_int_equal(kg_preset_find(&other, p->name, &err), KG_OK);
         assert_ptr_equal(other, p); /* names are unique */
         assert_true(p->help[0] && p->source[0]);
-        assert_true(!p->base || kg_preset_base(p)); /* a base exists */
-        for (other = p; other->base; other = kg_preset_base(other))
-            assert_true(++depth < 8);
+        for (; other->base; depth++) { /* every value of a base is there */
+            assert_int_equal(kg_preset_find(&other, other->base, &err), KG_OK);
+            for (const struct kg_preset_value *v = other->values; v->key; v++)
+                assert_non_null(kg_preset_get(p, v->key));
+        }
+        assert_true(depth < 8);
         assert_int_equal(other->kind, KG_PRESET_METHOD); /* at the bottom is a method */
     }
     preset("rpg-reinforce-urkl");
@@ -71,7 +74,7 @@ static const char *scalar(yaml_document_t *doc, int node)
 
 static const char *own(const struct kg_preset *p, const char *key)
 {
-    for (const struct kg_preset_value *v = p->values; v->key; v++)
+    for (const struct kg_preset_value *v = p->values; v->from == p->name; v++)
         if (strcmp(v->key, key) == 0)
             return v->value;
     return NULL;
@@ -121,7 +124,7 @@ static void preset_is_read(yaml_document_t *doc, yaml_node_pair_t *said,
             assert_int_equal(kg_preset_find(&like, scalar(doc, line->value), &err),
                              KG_OK);
     }
-    for (const struct kg_preset_value *v = p->values; v->key; v++)
+    for (const struct kg_preset_value *v = p->values; v->from == p->name; v++)
         n -= !like || !own(like, v->key) || strcmp(own(like, v->key), v->value) != 0;
     assert_int_equal(n, 0);
 }

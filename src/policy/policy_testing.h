@@ -112,8 +112,6 @@ static inline void must_set(struct kg_algo *algo, const char *key, const char *v
 /* Of the keys that policy/ reads; a recipe's sizes are train's. */
 static inline void set_values(struct kg_algo *algo, const struct kg_preset *p)
 {
-    if (kg_preset_base(p))
-        set_values(algo, kg_preset_base(p));
     for (const struct kg_preset_value *v = p->values; v->key; v++)
         for (size_t i = 0; i < kg_algo_n_keys(); i++)
             if (strcmp(v->key, kg_algo_key(i)) == 0)

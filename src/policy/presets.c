@@ -5,10 +5,10 @@
  * have `NAME:`, then lines `  field: text` and `  section: {key: value, ...}`; whatever
  * else stands in them ends in an assertion, for they are a part of the program.
  *
- * A value is looked for in the preset, then in its base, and so on down, so a preset says
- * only what is its own. Nothing here knows what a key means: applied to an algorithm, a
- * preset sets those keys that algorithms have, by the door through which the user's go,
- * and the rest is for the run.
+ * A row has the values of its preset, then those of the base that it does not give, and
+ * so on down. Nothing here knows what a key means: applied to an algorithm, a preset sets
+ * those keys that algorithms have, by the door through which the user's go, and the rest
+ * is for the run.
  */
 #include "policy/presets.h"
 
@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_PRESETS = 160, MAX_VALUES = 2048, MAX_KEY_BYTES = 40 };
+enum { MAX_PRESETS = 160, MAX_VALUES = 4096, MAX_KEY_BYTES = 40 };
 
 __asm__(".pushsection .data\n"
         "kg_preset_methods: .incbin \"recipes/presets/methods.yaml\"\n.byte 0\n"
@@ -54,6 +54,7 @@ static void put_value(const char *key, const char *value)
         values[n_values++].key = key;
     assert(n_values < MAX_VALUES);
     values[i].value = value;
+    values[i].from = rows[n_rows - 1].name;
 }
 
 /* *text <- the text at *at up to one of `ends`, which is returned; *at is after it */
@@ -92,7 +93,8 @@ static void put_field(struct kg_preset *row, const char *field, const char *text
     if (strcmp(field, "like") == 0) {
         row->base = other->base, row->help = other->help, row->source = other->source;
         for (const struct kg_preset_value *v = other->values; v->key; v++)
-            put_value(v->key, v->value);
+            if (v->from == other->name)
+                put_value(v->key, v->value);
     } else if (strcmp(field, "base") == 0) {
         row->base = text;
         row->source = row->source ? row->source : other->source;
@@ -100,6 +102,18 @@ static void put_field(struct kg_preset *row, const char *field, const char *text
         assert(strcmp(field, "help") == 0 || strcmp(field, "source") == 0);
         *(*field == 'h' ? &row->help : &row->source) = text;
     }
+}
+
+/* All values of the newest row are there: those of its base follow. */
+static void end_row(void)
+{
+    const char *base = n_rows > 0 ? rows[n_rows - 1].base : NULL;
+
+    for (const struct kg_preset_value *v = base ? named(base)->values : NULL; v && v->key;
+         v++)
+        if (!kg_preset_get(&rows[n_rows - 1], v->key))
+            values[n_values++] = *v;
+    assert(n_values + 1 < MAX_VALUES);
 }
 
 static void read_file(char *at, enum kg_preset_kind kind)
@@ -115,6 +129,7 @@ static void read_file(char *at, enum kg_preset_kind kind)
         }
         cut(&name, &at, ":");
         if (top) {
+            end_row();
             assert(n_rows < MAX_PRESETS && !named(name));
             rows[n_rows++] = (struct kg_preset){
                 .name = name, .kind = kind, .values = &values[++n_values]};
@@ -132,6 +147,7 @@ static void read_files(void)
 {
     read_file(kg_preset_methods, KG_PRESET_METHOD);
     read_file(kg_preset_recipes, KG_PRESET_RECIPE);
+    end_row();
 }
 
 static void load(void)
@@ -154,17 +170,11 @@ const struct kg_preset *kg_preset_at(size_t i)
     return i < kg_preset_count() ? &rows[i] : NULL;
 }
 
-const struct kg_preset *kg_preset_base(const struct kg_preset *preset)
-{
-    return preset->base ? named(preset->base) : NULL;
-}
-
 const char *kg_preset_get(const struct kg_preset *preset, const char *key)
 {
-    for (; preset; preset = kg_preset_base(preset))
-        for (const struct kg_preset_value *v = preset->values; v->key; v++)
-            if (strcmp(v->key, key) == 0)
-                return v->value;
+    for (const struct kg_preset_value *v = preset->values; v->key; v++)
+        if (strcmp(v->key, key) == 0)
+            return v->value;
     return NULL;
 }
 

@@ -16,6 +16,7 @@
 struct kg_preset_value {
     const char *key; /* of a recipe; NULL ends the list */
     const char *value;
+    const char *from; /* the preset that gives it: the name of this one, or of a base */
 };
 
 enum kg_preset_kind { KG_PRESET_METHOD, KG_PRESET_RECIPE };
@@ -25,8 +26,9 @@ struct kg_preset {
     enum kg_preset_kind kind;
     const char *base; /* the preset that this one extends, or NULL */
     const char *help;
-    const char *source;                   /* publication */
-    const struct kg_preset_value *values; /* its own, ended by key NULL */
+    const char *source; /* publication */
+    const struct kg_preset_value
+        *values; /* its own, then those of bases; key NULL ends */
 };
 
 /* errors: NOTFOUND, lists valid names */
@@ -34,11 +36,9 @@ kg_status kg_preset_find(const struct kg_preset **preset, const char *name,
                          struct kg_err *err) KG_MUST_CHECK;
 size_t kg_preset_count(void); /* methods first */
 const struct kg_preset *kg_preset_at(size_t i);
-/* NULL if there is none. */
-const struct kg_preset *kg_preset_base(const struct kg_preset *preset);
-/* The value of a key in the preset, else in the nearest base that has it; NULL: none. */
+/* The value of a key; NULL: none. */
 const char *kg_preset_get(const struct kg_preset *preset, const char *key);
-/* Applies the algorithm's values of the preset and its bases to algo. Values of other
+/* Applies the algorithm's values of the preset to algo. Values of other
  * sections (train.*, rollout.*, ...) are ignored.
  * errors: those of kg_algo_set */
 kg_status kg_preset_apply(struct kg_algo *algo, const struct kg_preset *preset,

@@ -485,19 +485,6 @@ bool kg_recipe_has_sft(const struct kg_recipe *r)
     return r->sft.steps > 0 || r->sft.epochs > 0;
 }
 
-/* From the lowest base up: a weak value replaces a weak one. */
-static kg_status apply_values(struct kg_config *config, const struct kg_preset *preset,
-                              struct kg_err *err)
-{
-    const struct kg_preset *base = kg_preset_base(preset);
-
-    if (base)
-        KG_TRY(apply_values(config, base, err));
-    for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        KG_TRY(kg_config_set(config, v->key, v->value, true, preset->name, err));
-    return KG_OK;
-}
-
 static kg_status apply_preset(struct kg_config *config, struct kg_err *err)
 {
     const struct kg_preset *preset;
@@ -507,7 +494,9 @@ static kg_status apply_preset(struct kg_config *config, struct kg_err *err)
     if (!*r.preset)
         return KG_OK;
     KG_TRY(kg_preset_find(&preset, r.preset, err));
-    return apply_values(config, preset, err);
+    for (const struct kg_preset_value *v = preset->values; v->key; v++)
+        KG_TRY(kg_config_set(config, v->key, v->value, true, v->from, err));
+    return KG_OK;
 }
 
 /* preset=NAME is short for algo.preset=NAME. */

@@ -81,10 +81,10 @@ static void every_preset_resolves(void **state)
         strcat(assignment, kg_preset_at(i)->name);
         if (kg_train_config(&config, NULL, assignments, 1, &err) != KG_OK)
             fail_msg("%s: %s", kg_preset_at(i)->name, err.message);
-        for (const struct kg_preset *p = kg_preset_at(i); p; p = kg_preset_base(p))
-            for (const struct kg_preset_value *v = p->values; v->key; v++)
-                assert_string_equal(kg_config_text(config, v->key),
-                                    kg_preset_get(kg_preset_at(i), v->key));
+        for (const struct kg_preset_value *v = kg_preset_at(i)->values; v->key; v++) {
+            assert_string_equal(kg_config_text(config, v->key), v->value);
+            assert_string_equal(kg_config_source(config, v->key), v->from);
+        }
         kg_config_free(config);
     }
 }
