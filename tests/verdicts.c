@@ -4,6 +4,7 @@
  * requests. tools/verdicts writes it, to compare two states of the source.
  */
 #include "base/log.h"
+#include "cli/cli.h"
 #include "eval/suite.h"
 #include "policy/presets.h"
 #include "recipe/algo.h"
@@ -355,24 +356,105 @@ static void ask_how(int i)
 {
     static const char *const wheres[] = {"index", "http://h:1/r"},
                              *const kinds[] = {NULL, "bm25", "dense", "hybrid", "other"},
-                             *const models[] = {"", "m"},
+                             *const models[] = {NULL, "m"},
                              *const vectors[] = {NULL, "fp16", "int8", "x"},
-                             *const fusions[] = {NULL, "rank", "score", "y"};
-    static const double weights[] = {0.5, 0, 1, 1.5};
-    char what[160];
-    const int w = i % 2, k = i / 2 % 5, m = i / 10 % 2, c = i / 20 % 4, f = i / 80 % 4,
-              g = i / 320 % 4;
-    const struct kg_search_how how = {.kind = kinds[k],
-                                      .model = models[m],
-                                      .vectors = vectors[c],
-                                      .fusion = fusions[f],
-                                      .weight = weights[g]};
+                             *const fusions[] = {NULL, "rank", "score", "y"},
+                             *const weights[] = {"0.5", "0", "1", "1.5"};
+    const struct {
+        const char *key, *value;
+    } how[] = {{"where", wheres[i % 2]},        {"kind", kinds[i / 2 % 5]},
+               {"model", models[i / 10 % 2]},   {"vectors", vectors[i / 20 % 4]},
+               {"fusion", fusions[i / 80 % 4]}, {"weight", weights[i / 320 % 4]}};
+    char recipe[400] = "episode: {env: search}\nsearch: {", set[400] = "env: search";
 
-    snprintf(what, sizeof what, "%s %s '%s' %s %s %g", wheres[w],
-             kinds[k] ? kinds[k] : "-", models[m], vectors[c] ? vectors[c] : "-",
-             fusions[f] ? fusions[f] : "-", weights[g]);
-    say("how", what, kg_search_how_check(&how, wheres[w], "search.", &err));
-    say("flags", what, kg_search_how_check(&how, wheres[w], "--", &err));
+    for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
+        if (!how[k].value)
+            continue;
+        snprintf(recipe + strlen(recipe), sizeof recipe - strlen(recipe), "%s%s: '%s'",
+                 k ? ", " : "", how[k].key, how[k].value);
+        snprintf(set + strlen(set), sizeof set - strlen(set), ", search_%s: '%s'",
+                 how[k].key, how[k].value);
+    }
+    snprintf(recipe + strlen(recipe), sizeof recipe - strlen(recipe), "}");
+    put_file(recipe);
+    say("recipe", recipe, judge(path, NULL, 0));
+    snprintf(recipe, sizeof recipe, "sets: {a: {data: a.jsonl, %s}}", set);
+    put_file(recipe);
+    say("suite", set, judge_suite(NULL, NULL));
+}
+
+static void ways(void)
+{
+    for (int i = 0; i < 1280; i++)
+        ask_how(i);
+}
+
+/* ---- flags ---- */
+
+enum { MAX_FLAGS = 128 };
+
+/* Adds a flag with a value that its row allows. */
+static void add_flag(char **argv, int *argc, const struct kg_flag *f, char text[2][80])
+{
+    const size_t n = f->choices ? strcspn(f->choices, "|") : 0;
+
+    snprintf(text[0], sizeof text[0], "--%s", f->name);
+    argv[(*argc)++] = text[0];
+    if (f->type == KG_OPT_BOOL)
+        return;
+    if (n)
+        snprintf(text[1], sizeof text[1], "%.*s", (int)n, f->choices);
+    else if (f->type == KG_OPT_STRING || f->type == KG_OPT_LIST)
+        snprintf(text[1], sizeof text[1], "x");
+    else
+        snprintf(text[1], sizeof text[1], "%.17g", f->min > 1 ? f->min : 1);
+    argv[(*argc)++] = text[1];
+    if (f->type == KG_OPT_LIST)
+        ((struct kg_flag_list *)f->target)->n = 0;
+}
+
+static void ask_flags(const struct kg_command *c, const char *action,
+                      const struct kg_flag *a, const struct kg_flag *b)
+{
+    char texts[2][2][80], word[40], what[200] = "", *argv[6];
+    int argc = 0, n;
+    bool help;
+
+    snprintf(word, sizeof word, "%s", action);
+    if (*action)
+        argv[argc++] = word;
+    add_flag(argv, &argc, a, texts[0]);
+    if (b)
+        add_flag(argv, &argc, b, texts[1]);
+    n = argc;
+    for (int i = 0; i < n; i++)
+        snprintf(what + strlen(what), sizeof what - strlen(what), " %s", argv[i]);
+    say(c->name, what, kg_flags_parse(c, &argc, argv, &help, &err));
+}
+
+/* Each flag, and pairs of them. */
+static void ask_command(const struct kg_command *c, const char *action, bool pairs)
+{
+    const struct kg_flag *all[MAX_FLAGS];
+    struct kg_flag_walk walk = {c->flags, NULL};
+    int n = 0;
+
+    while (n < MAX_FLAGS && (all[n] = kg_flag_next(&walk)))
+        n++;
+    for (int i = 0; i < n; i++)
+        for (int k = n; k >= (pairs ? 0 : n); k--)
+            if (k != i)
+                ask_flags(c, action, all[i], k == n ? NULL : all[k]);
+}
+
+static void flags(void)
+{
+    static const char *const actions[] = {
+        "",     "x",       "index", "query", "serve",    "check",    "compare", "ops",
+        "head", "convert", "stats", "ranks", "episodes", "products", "search",  "decode"};
+    for (const struct kg_command *c = kg_commands; c->name; c++)
+        for (size_t w = 0; w < sizeof actions / sizeof *actions; w++)
+            ask_command(c, actions[w], w < 6);
 }
 
 /* ---- requests ---- */
@@ -408,17 +490,11 @@ static void requests(void)
                 ask_field(kinds[k], f->name, values[v]);
 }
 
-static void ways(void)
-{
-    for (int i = 0; i < 1280; i++)
-        ask_how(i);
-}
-
 static const struct section {
     const char *name;
     void (*write)(void);
 } sections[] = {
-    {"recipes", recipes},   {"suites", suites},   {"ways", ways},
+    {"recipes", recipes},   {"suites", suites},   {"ways", ways},   {"flags", flags},
     {"requests", requests}, {"presets", presets}, {"pairs", pairs},
 };
 

@@ -158,7 +158,7 @@ pass "a device to measure a pass on is one that is known" refuses 1 "--device: e
     ./kedge bench search --device gpu
 on_words() {
     ./kedge search query "$work/db" cat --device cpu 2>"$work/said" && return 1
-    grep -q -- "--device does not act without --dense" "$work/said"
+    grep -q -- "--device: acts only with --dense" "$work/said"
 }
 pass "words have no device" on_words
 
@@ -244,7 +244,7 @@ pass "a folder is no file of vectors" refuses 1 "tests/data/vectors: " \
 pass "nothing is left of these" sh -c "! ls $work/db4*"
 given_alone() {
     ./kedge search index --vectors-from "$work/given.npy" "$work/corpus" "$work/db4" 2>"$work/said" && return 1
-    grep -q -- "--vectors-from does not act without --dense" "$work/said"
+    grep -q -- "--vectors-from: acts only with --dense" "$work/said"
 }
 pass "given vectors are an encoder's" given_alone
 in_memory() { ./kedge search check "$work/db" | grep -qF "in memory 3.20 kB as fp16 or 3.20 kB as int8" || { ./kedge search check "$work/db"; return 1; }; }
@@ -254,11 +254,6 @@ pass "another encoder is refused" refuses 1 "expected the encoder of its vectors
     ./kedge search query "$work/db" --kind dense --dense tests/data/encoder/xlm-roberta cat
 pass "vectors need their encoder" refuses 1 "--dense: expected the folder of the encoder for --kind dense" \
     ./kedge search query "$work/db" --kind dense cat
-pass "words need none" refuses 1 "--dense: expected none with --kind bm25" ./kedge search query "$work/db" --dense $bert cat
-pass "weights are hybrid's" refuses 1 "expected only with --kind hybrid, found dense" \
-    ./kedge search query "$work/db" --kind dense --dense $bert --weight 0.3 cat
-pass "codes are of vectors" refuses 1 "--vectors: expected only with --kind dense or hybrid, found bm25" \
-    ./kedge search query "$work/db" --vectors int8 cat
 cp -r tests/data/encoder/bert "$work/wide"
 sed -i 's/"max_position_embeddings": 24/"max_position_embeddings": 20/' "$work/wide/config.json"
 pass "other dimensions than the weights have" refuses 1 "expected 20 x 8 by config.json, found 2 dimensions, 24 x 8" \

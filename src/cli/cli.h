@@ -30,8 +30,8 @@ struct kg_flag_list {
 };
 
 struct kg_flag;
-/* Values given for flags that stand for keys; the last one counts. */
-enum { KG_FLAG_KEYS_MAX = 64 };
+/* Values given for flags, the last one of each. */
+enum { KG_FLAG_KEYS_MAX = 128 };
 struct kg_flag_keys {
     const struct kg_flag *flags[KG_FLAG_KEYS_MAX];
     const char *texts[KG_FLAG_KEYS_MAX]; /* borrowed from argv */
@@ -46,13 +46,8 @@ struct kg_flag {
     const struct kg_flag *group; /* see KG_FLAGS_OF */
     void *target;                /* a LIST is struct kg_flag_list: may be repeated */
     const char *key; /* the target is struct kg_flag_keys; NULL: a variable of `type` */
-    /* actions of the command that accept the flag, "index|query" or "qa-*"; other actions
-     * refuse it, and so does none. "!index|query": actions that refuse it. NULL: all but
-     * kg_command.bare; "*": all */
-    const char *only;
-    /* what else must or must not be given: "reference,!json" are flags, capitals ("TASK")
-     * mean an argument. NULL: no condition. For a group: applies to each of its flags */
-    const char *beside;
+    const char
+        *needs; /* to act (data/needs.h); NULL: nothing. A group: each of its flags */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
      * NULL: no such spelling */
     const char *also;
@@ -74,25 +69,22 @@ struct kg_flag {
         float: KG_OPT_FLOAT,                                                             \
         const char *: KG_OPT_STRING,                                                     \
         struct kg_flag_list: KG_OPT_LIST)
-/* The fields from type to `only` for a flag of a variable: for all actions or some. */
-#define KG_TO(variable)             KG_TO_IF(variable, NULL, NULL)
-#define KG_FOR(only, variable)      KG_TO_IF(variable, only, NULL)
-#define KG_BESIDE(beside, variable) KG_TO_IF(variable, NULL, beside)
-#define KG_TO_IF(variable, only, beside)                                                 \
-    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, only, beside, NULL
+/* The fields from type to `also` for a flag of a variable, which may need something. */
+#define KG_TO(variable)        KG_IF(NULL, variable)
+#define KG_IF(needs, variable) KG_KEY_IF(NULL, needs, variable)
 /* The same with a key as a second spelling. */
-#define KG_KEY_BESIDE(also, beside, variable)                                            \
-    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, NULL, beside, also
+#define KG_KEY_IF(also, needs, variable)                                                 \
+    KG_TO_TYPE(variable), false, NULL, &(variable), NULL, needs, also
 /* The same for a bool that the flag sets to false. */
-#define KG_CLEARS(variable) KG_CLEARS_BESIDE(NULL, variable)
-#define KG_CLEARS_BESIDE(beside, variable)                                               \
-    KG_OPT_BOOL, true, NULL, &(variable), NULL, NULL, beside, NULL
+#define KG_CLEARS(variable) KG_CLEARS_IF(NULL, variable)
+#define KG_CLEARS_IF(needs, variable)                                                    \
+    KG_OPT_BOOL, true, NULL, &(variable), NULL, needs, NULL
 /* A row that stands for all rows of another table, which several commands share; groups
  * do not nest. */
-#define KG_FLAGS_OF(table) KG_FLAGS_BESIDE(NULL, table)
-#define KG_FLAGS_BESIDE(others, table)                                                   \
+#define KG_FLAGS_OF(table) KG_FLAGS_IF(NULL, table)
+#define KG_FLAGS_IF(what, table)                                                         \
     {                                                                                    \
-        .name = "", .group = (table), .beside = (others)                                 \
+        .name = "", .group = (table), .needs = (what)                                    \
     }
 
 /* A walk over the flags of a table, with its groups:
@@ -124,11 +116,9 @@ struct kg_command {
     int max_args;        /* maximum number of arguments besides flags; < 0: any number */
     /* gives the i-th name that its argument may have, false at the end; NULL: no list */
     bool (*term)(struct kg_term *term, int i);
-    /* the action in kg_flag.only; NULL: the first argument */
-    const char *const *action;
-    /* the action that accepts only flags naming it in kg_flag.only; NULL: none */
-    const char *bare;
-    const char *guest; /* that has it (base/guest.h); NULL: none does */
+    const char *const *action; /* that flags need; NULL: the first argument */
+    const char *needs;         /* of the flags whose own name no action; NULL: nothing */
+    const char *guest;         /* that has it (base/guest.h); NULL: none does */
 };
 
 /* Ended by a row with name NULL. */

@@ -23,7 +23,7 @@
 #include <assert.h>
 #include <string.h>
 
-#define ALONE "serve|ceilings|ops|decode|prefill|train"
+#define ALONE "=serve,ceilings,ops,decode,prefill,train"
 
 static bool json;
 static int64_t streams;
@@ -38,41 +38,41 @@ static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
-    {"dtype", 0, KG_FOR("!ranks", kg_load.dtype), "TYPE",
+    {"dtype", 0, KG_IF("!ranks", kg_load.dtype), "TYPE",
      "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
     {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
      NULL},
-    {"model", 'm', KG_FOR("serve", kg_load.dir), KG_MODEL_ARG, "the checkpoint", 0, 0,
+    {"model", 'm', KG_IF("=serve", kg_load.dir), KG_MODEL_ARG, "the checkpoint", 0, 0,
      NULL},
-    {"device", 0, KG_FOR(ALONE "|search|ranks", kg_load.device), "DEVICE",
+    {"device", 0, KG_IF(ALONE ",search,ranks", kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N or auto (default cpu)", 0, 0, NULL},
-    {"products", 0, KG_TO_IF(kg_load.products, ALONE, "device"), "BY",
+    {"products", 0, KG_IF(ALONE "&--device", kg_load.products), "BY",
      "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
-    {"libraries", 0, KG_TO_IF(kg_load.libraries, ALONE, "device"), "DIR",
+    {"libraries", 0, KG_IF(ALONE "&--device", kg_load.libraries), "DIR",
      "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
-    {"unpinned", 0, KG_TO_IF(kg_load.unpinned, ALONE, "device"), NULL,
+    {"unpinned", 0, KG_IF(ALONE "&--device", kg_load.unpinned), NULL,
      "products by the library's fastest plan for each shape, whatever its bits: what "
      "exactness costs",
      0, 0, NULL},
-    {"parts", 0, KG_FOR("decode|prefill|train|head", parts), NULL,
+    {"parts", 0, KG_IF("=decode,prefill,train,head", parts), NULL,
      "a step taken apart: seconds of its operations and the share of their ceilings", 0,
      0, NULL},
-    {"row", 0, KG_FOR("products|decode|prefill|train", only_row), "TEXT",
+    {"row", 0, KG_IF("=products,decode,prefill,train", only_row), "TEXT",
      "only the rows whose name has this in it, such as \"batch 16\"", 0, 0, NULL},
-    {"streams", 0, KG_FOR("serve", streams), "N", "clients at once (default 64)", 1, 512,
+    {"streams", 0, KG_IF("=serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
-    {"tokens", 0, KG_FOR("serve", tokens), "N", "of each answer (default 256)", 2,
+    {"tokens", 0, KG_IF("=serve", tokens), "N", "of each answer (default 256)", 2,
      1 << 20, NULL},
-    {"rounds", 0, KG_FOR("serve", rounds), "N",
+    {"rounds", 0, KG_IF("=serve", rounds), "N",
      "how often both sides are measured (default 5)", 1, 4096, NULL},
-    {"soak", 0, KG_FOR("serve", soak_s), "S",
+    {"soak", 0, KG_IF("=serve", soak_s), "S",
      "go on with the load for so many seconds (default 0)", 0, 86400, NULL},
-    {"stream-interval", 0, KG_FOR("serve", piece_ms), "MS",
+    {"stream-interval", 0, KG_IF("=serve", piece_ms), "MS",
      "as in `kedge serve` (default 50)", 0, 60000, NULL},
-    {"ranks", 0, KG_FOR("ranks", ranks), "N",
+    {"ranks", 0, KG_IF("=ranks", ranks), "N",
      "as in `kedge train`: processes of this machine, without a launcher (default 1)", 1,
      KG_RANKS_SOCKETS, NULL},
-    {"nccl", 0, KG_TO_IF(nccl, "ranks", "device"), "DIR",
+    {"nccl", 0, KG_IF("=ranks&--device", nccl), "DIR",
      "with --device: folder of libnccl.so.2, which joins GPUs (default: it is looked "
      "for)",
      0, 0, NULL},

@@ -25,13 +25,13 @@ const struct kg_flag kg_chat_template_flags[] = {
      "a file with a template, as other commands take it; --model then gives the special "
      "tokens",
      0, 0, NULL},
-    {"name", 0, KG_BESIDE("!chat-template,!list", name), "NAME",
+    {"name", 0, KG_IF("--chat-template=&--list=", name), "NAME",
      "which template, where a folder has several (default: tool_use where a line has "
      "tools, if there is one, else `default`)",
      0, 0, NULL},
-    {"list", 0, KG_BESIDE("!chat-template", list), NULL,
+    {"list", 0, KG_IF("--chat-template=", list), NULL,
      "print the names of a folder's templates", 0, 0, NULL},
-    {"now", 0, KG_BESIDE("!list", now_s), "SECONDS",
+    {"now", 0, KG_IF("--list=", now_s), "SECONDS",
      "what strftime_now reads, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
      NULL},
     {0},

@@ -27,7 +27,7 @@ static const char *nccl; /* NULL: it is looked for */
 
 const struct kg_flag kg_doctor_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout", 0, 0, NULL},
-    {"nccl", 0, KG_BESIDE("device", nccl), "DIR",
+    {"nccl", 0, KG_IF("--device", nccl), "DIR",
      "folder of libnccl.so.2, as ranks.libraries (default: it is looked for)", 0, 0,
      NULL},
     KG_FLAGS_OF(kg_device_flags),

@@ -37,7 +37,7 @@ static struct kg_flag_list stops;
 static struct kg_flag_keys given; /* of the suite */
 
 #define KEY(type, name)      KEY_OF(KG_OPT_##type, name)
-#define KEY_OF(type, name)   type, false, NULL, &given, name, NULL, NULL, NULL
+#define KEY_OF(type, name)   type, false, NULL, &given, name, NULL, NULL
 #define SAMPLING_TYPE(field) KG_TO_TYPE(((struct kg_sampling *)0)->field)
 #define SAMPLING_KEY(field, key, flag, letter, arg, usual, min, max, zero, help, ...)    \
     {                                                                                    \
@@ -50,27 +50,27 @@ const struct kg_flag kg_eval_flags[] = {
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md); with --base-url a "
      "model's name there",
      0, 0, NULL},
-    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model,!base-url", kg_load.adapter),
+    {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model&--base-url=", kg_load.adapter),
      KG_MODEL_ARG, "PEFT folder of adapters beside the checkpoint's weights", 0, 0, NULL},
-    KG_FLAGS_BESIDE("!base-url", kg_ignore_flags),
+    KG_FLAGS_IF("--base-url=", kg_ignore_flags),
     {"base-url", 0, KG_TO(base_url), "URL",
      "evaluate a server of OpenAI's API, such as http://127.0.0.1:8000/v1", 0, 0, NULL},
-    {"api", 0, KG_BESIDE("base-url", api), "WHICH",
+    {"api", 0, KG_IF("--base-url", api), "WHICH",
      "of the server: chat or completions (default chat)", 0, 0, "chat|completions"},
-    {"key-file", 0, KG_BESIDE("base-url", key_file), "FILE",
-     "key of the server: one line", 0, 0, NULL},
-    {"in-flight", 0, KG_BESIDE("base-url", in_flight), "N",
+    {"key-file", 0, KG_IF("--base-url", key_file), "FILE", "key of the server: one line",
+     0, 0, NULL},
+    {"in-flight", 0, KG_IF("--base-url", in_flight), "N",
      "requests at once to the server (default 16)", 1, 4096, NULL},
-    {"timeout-s", 0, KG_BESIDE("base-url", timeout_s), "S",
+    {"timeout-s", 0, KG_IF("--base-url", timeout_s), "S",
      "time for one answer of the server (default 600)", 1, 86400, NULL},
     {"out", 'o', KG_TO(out_dir), "DIR",
      "folder that keeps every sample; the same command goes on where it stopped", 0, 0,
      NULL},
     {"data-dir", 0, KG_TO(data_dir), "DIR",
      "where the data files of a suite lie (default: here)", 0, 0, NULL},
-    {"sets", 0, KG_BESIDE("SUITE,!without", only_sets), "NAMES",
+    {"sets", 0, KG_IF("SUITE&--without=", only_sets), "NAMES",
      "of a suite: evaluate these sets alone, \"a,b\"", 0, 0, NULL},
-    {"without", 0, KG_BESIDE("SUITE", without_sets), "NAMES",
+    {"without", 0, KG_IF("SUITE", without_sets), "NAMES",
      "of a suite: leave these sets out", 0, 0, NULL},
     {"dry-run", 0, KG_TO(dry_run), NULL,
      "say what would be evaluated, and which files are missing", 0, 0, NULL},
@@ -103,7 +103,7 @@ const struct kg_flag kg_eval_flags[] = {
      NULL},
     {"seed", 0, KEY(INT, "suite.seed"), "S", "seed of the draws (default 1)", 0, 1e15,
      NULL},
-    {"reference", 0, KG_BESIDE("!base-url", reference), KG_MODEL_ARG,
+    {"reference", 0, KG_IF("--base-url=", reference), KG_MODEL_ARG,
      "print the KL to this checkpoint on the sampled tokens", 0, 0, NULL},
     {"dump", 0, KG_TO(dump_path), "FILE",
      "without --out: write every answer with its grade as JSONL", 0, 0, NULL},
@@ -144,16 +144,16 @@ const struct kg_flag kg_eval_flags[] = {
     {"command", 0, KEY(STRING, "command"), "CMD", "external grader", 0, 0, NULL},
     {"timeout-ms", 0, KEY(INT, "timeout_ms"), "MS", "its time limit (default 30000)", 1,
      3.6e6, NULL},
-    {"ranks", 0, KG_BESIDE("model,!base-url,!dry-run", ranks), "N",
+    {"ranks", 0, KG_IF("--model&--base-url=&--dry-run=", ranks), "N",
      "as N processes of this machine, with the bytes of one", 1, 64, NULL},
-    {"wait-s", 0, KG_BESIDE("model,!base-url,!dry-run", wait_s), "S",
+    {"wait-s", 0, KG_IF("--model&--base-url=&--dry-run=", wait_s), "S",
      "of several processes: for one that says nothing, before all end (default 600)", 1,
      1e7, NULL},
-    {"max-batch", 0, KG_BESIDE("!base-url", max_batch), "N",
+    {"max-batch", 0, KG_IF("--base-url=", max_batch), "N",
      "sequences that decode together (default 64)", 1, 65536, NULL},
-    KG_FLAGS_BESIDE("!base-url", kg_compute_flags),
-    KG_FLAGS_BESIDE("!base-url", kg_device_flags),
-    {"json", 0, KG_FOR("*", json), NULL, "one JSON object on stdout", 0, 0, NULL},
+    KG_FLAGS_IF("--base-url=", kg_compute_flags),
+    KG_FLAGS_IF("--base-url=", kg_device_flags),
+    {"json", 0, KG_IF("=*", json), NULL, "one JSON object on stdout", 0, 0, NULL},
     {0},
 };
 

@@ -28,22 +28,22 @@ static const char *device_memory; /* NULL: of --device, if that is given */
 
 const struct kg_flag kg_inspect_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object", 0, 0, NULL},
-    {"tensors", 0, KG_BESIDE("!verify,!json,!device,!device-memory", all), NULL,
+    {"tensors", 0, KG_IF("--verify=&--json=&--device=&--device-memory=", all), NULL,
      "list every tensor (--json always does)", 0, 0, NULL},
     {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
      "manifest.json; of a run the newest) and compare its hashes; nothing else is done",
      0, 0, NULL},
-    {"dtype", 0, KG_BESIDE("!verify", kg_load.dtype), "TYPE",
+    {"dtype", 0, KG_IF("--verify=", kg_load.dtype), "TYPE",
      "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
-    {"moments", 0, KG_BESIDE("!verify,!device,!device-memory", moments), "TYPE",
+    {"moments", 0, KG_IF("--verify=&--device=&--device-memory=", moments), "TYPE",
      "optim.moments that the memory is for (default: fp32)", 0, 0, "fp32|bf16"},
-    {"device-memory", 0, KG_BESIDE("!verify,!device", device_memory), "SIZE",
+    {"device-memory", 0, KG_IF("--verify=&--device=", device_memory), "SIZE",
      "only what generating, serving and training would take of the memory of a GPU that "
      "has so much (141GB, 80GiB), and what fits; config.json is enough",
      0, 0, NULL},
-    KG_FLAGS_BESIDE("!verify", kg_ignore_flags),
-    KG_FLAGS_BESIDE("!verify", kg_device_flags),
+    KG_FLAGS_IF("--verify=", kg_ignore_flags),
+    KG_FLAGS_IF("--verify=", kg_device_flags),
     {0},
 };
 

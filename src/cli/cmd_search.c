@@ -49,87 +49,88 @@ static const char *allow_hosts;
 static int64_t clients = 1;
 static double seconds = 10;
 
-#define SCORING "index|query|serve|bench"
-#define ASKING  "query|serve|bench"
+#define SCORING "=index,query,serve,bench"
+#define ASKING  "=query,serve,bench"
+#define VECTORS "--kind=dense,hybrid"
 
 const struct kg_flag kg_search_flags[] = {
-    {"k1", 0, KG_FOR(SCORING, bm25.k1), "X",
+    {"k1", 0, KG_IF(SCORING, bm25.k1), "X",
      "BM25: how soon further occurrences of a word stop counting (default 1.2; index: "
      "kept in it; query, serve, bench: instead of the index's)",
      0, 1000, NULL},
-    {"b", 0, KG_FOR(SCORING, bm25.b), "X",
+    {"b", 0, KG_IF(SCORING, bm25.b), "X",
      "BM25: how much long passages pay for their length (default 0.55)", 0, 1, NULL},
-    {"delta", 0, KG_FOR(SCORING, bm25.delta), "X",
+    {"delta", 0, KG_IF(SCORING, bm25.delta), "X",
      "BM25+: for having a word at all; 0: BM25 (default 0.3)", 0, 10, NULL},
-    {"idf-power", 0, KG_FOR(SCORING, bm25.power), "X",
+    {"idf-power", 0, KG_IF(SCORING, bm25.power), "X",
      "how much more rare words count; 1: BM25 (default 1.2)", 0, 4, NULL},
-    {"all-words", 0, KG_FOR(SCORING, all_words), NULL,
+    {"all-words", 0, KG_IF(SCORING, all_words), NULL,
      "stop words count like others (default: only where there is little else)", 0, 0,
      NULL},
-    {"no-stemming", 0, KG_FOR("index", words_as_are), NULL,
+    {"no-stemming", 0, KG_IF("=index", words_as_are), NULL,
      "words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
-    {"dense", 0, KG_FOR(SCORING, how.model), KG_MODEL_ARG,
+    {"dense", 0, KG_IF(SCORING "&=index|" VECTORS, how.model), KG_MODEL_ARG,
      "folder of an encoder; index: a vector of each passage beside its words; query, "
      "serve, bench: the one that the index was made with",
      0, 0, NULL},
-    KG_FLAGS_BESIDE("dense", kg_encoder_flags),
-    {"vectors-from", 0, KG_TO_IF(vectors_from, "index", "dense"), "FILE",
+    KG_FLAGS_IF("=index&--dense", kg_encoder_flags),
+    {"vectors-from", 0, KG_IF("=index&--dense", vectors_from), "FILE",
      "vectors that the encoder made elsewhere, one for each passage in their order: a "
      "flat FAISS index or a .npy; 16 are made here, too, and compared (default: all are "
      "made here)",
      0, 0, NULL},
-    {"device", 0, KG_TO_IF(kg_load.device, "index|query|serve|bench", "dense"), "DEVICE",
+    {"device", 0, KG_IF(SCORING "&--dense", kg_load.device), "DEVICE",
      "index: what vectors of passages are made on; query, serve, bench: what has them "
      "and the encoder and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can "
      "be used; vectors and answers are the same (default: cpu)",
      0, 0, NULL},
-    {"kind", 0, KG_FOR(ASKING, how.kind), "KIND",
+    {"kind", 0, KG_IF(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
      "bm25|dense|hybrid"},
-    {"vectors", 0, KG_FOR(ASKING, how.vectors), "CODE",
+    {"vectors", 0, KG_IF(ASKING "&" VECTORS, how.vectors), "CODE",
      "kind dense, hybrid: fp16 or int8: a number of a vector in memory, 2 bytes or 1; "
      "the answers are the same (default fp16)",
      0, 0, "fp16|int8"},
-    {"fusion", 0, KG_FOR(ASKING, how.fusion), "HOW",
+    {"fusion", 0, KG_IF(ASKING "&--kind=hybrid", how.fusion), "HOW",
      "kind hybrid: rank or score: what joins both rankings, 1 / (60 + place) or the "
      "scores (default rank)",
      0, 0, "rank|score"},
-    {"weight", 0, KG_FOR(ASKING, how.weight), "X",
+    {"weight", 0, KG_IF(ASKING "&--kind=hybrid", how.weight), "X",
      "kind hybrid: of the vectors' ranking, the words' has the rest (default 0.5)", 0, 1,
      NULL},
-    {"topk", 'k', KG_FOR(ASKING, topk), "N", "passages for a query (default 3)", 1,
+    {"topk", 'k', KG_IF(ASKING, topk), "N", "passages for a query (default 3)", 1,
      KG_INDEX_TOPK_MAX, NULL},
-    {"json", 0, KG_FOR("query", as_json), NULL, "the answer as a line of JSON", 0, 0,
+    {"json", 0, KG_IF("=query", as_json), NULL, "the answer as a line of JSON", 0, 0,
      NULL},
-    {"host", 0, KG_FOR("serve", host), "ADDRESS",
+    {"host", 0, KG_IF("=serve", host), "ADDRESS",
      "address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
-    {"port", 'p', KG_FOR("serve", port), "N", "port (default 8000; 0: one that is free)",
+    {"port", 'p', KG_IF("=serve", port), "N", "port (default 8000; 0: one that is free)",
      0, 65535, NULL},
-    {"workers", 0, KG_FOR("serve", workers), "N",
+    {"workers", 0, KG_IF("=serve", workers), "N",
      "requests that are searched at once (default: cores)", 1, 256, NULL},
-    {"max-queries", 0, KG_FOR("serve", max_queries), "N",
+    {"max-queries", 0, KG_IF("=serve", max_queries), "N",
      "queries in one request; beyond: 400 (default 512)", 1, 1 << 20, NULL},
-    {"max-waiting", 0, KG_FOR("serve", max_waiting), "N",
+    {"max-waiting", 0, KG_IF("=serve", max_waiting), "N",
      "requests that wait for a worker; beyond: 503 (default 1024)", 1, 1 << 20, NULL},
-    {"max-body", 0, KG_FOR("serve", max_body), "BYTES",
+    {"max-body", 0, KG_IF("=serve", max_body), "BYTES",
      "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
-    {"max-connections", 0, KG_FOR("serve", max_connections), "N",
+    {"max-connections", 0, KG_IF("=serve", max_connections), "N",
      "connections; further ones are told 503 (default 1024)", 1, 1 << 20, NULL},
-    {"max-answer", 0, KG_FOR("serve", max_answer), "BYTES",
+    {"max-answer", 0, KG_IF("=serve", max_answer), "BYTES",
      "size of an answer; beyond: 400 (default 16 MiB)", 1, 1 << 30, NULL},
-    {"max-held", 0, KG_FOR("serve", max_held), "BYTES",
+    {"max-held", 0, KG_IF("=serve", max_held), "BYTES",
      "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
      1e12, NULL},
-    {"allow-host", 0, KG_FOR("serve", allow_hosts), "NAMES",
+    {"allow-host", 0, KG_IF("=serve", allow_hosts), "NAMES",
      "other names, with commas between, that a local server without a key answers "
      "to; "
      "*: any (default: localhost and its addresses)",
      0, 0, NULL},
-    {"timeout", 0, KG_FOR("serve", timeout_s), "S",
+    {"timeout", 0, KG_IF("=serve", timeout_s), "S",
      "seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400, NULL},
-    {"clients", 0, KG_FOR("bench", clients), "N",
+    {"clients", 0, KG_IF("=bench", clients), "N",
      "requests that are open at once, of a server (default 1)", 1, 10000, NULL},
-    {"seconds", 0, KG_FOR("bench", seconds), "S", "for so long (default 10)", 0.1, 86400,
+    {"seconds", 0, KG_IF("=bench", seconds), "S", "for so long (default 10)", 0.1, 86400,
      NULL},
     {0},
 };
@@ -144,26 +145,9 @@ static kg_status open_index(struct kg_index **index, const char *path, struct kg
     return err->code;
 }
 
-/* How an index is asked, on what, and that its encoder is as it was then. */
-static kg_status check_how(const char *where, struct kg_err *err)
+static kg_status check_how(struct kg_err *err)
 {
-    const struct kg_encoder_opts *e = &kg_encoder_how;
-    const bool hybrid = strcmp(how.kind, "hybrid") == 0;
-
-    if (e->pooling || e->max_tokens || e->query_prefix || e->passage_prefix)
-        return kg_fail(err, KG_EINVAL,
-                       "--pooling, --max-tokens, --query-prefix and --passage-prefix: "
-                       "expected only with index, which stores them");
-    if (!hybrid && (how.fusion || how.weight != 0.5)) /* the default */
-        return kg_fail(
-            err, KG_EINVAL,
-            "--fusion and --weight: expected only with --kind hybrid, found %s",
-            how.kind);
-    if (how.vectors && !kg_search_how_dense(&how))
-        return kg_fail(err, KG_EINVAL,
-                       "--vectors: expected only with --kind dense or hybrid, found %s",
-                       how.kind);
-    KG_TRY(kg_search_how_check(&how, where, "--", err));
+    KG_TRY(kg_search_how_check(&how, "--", "dense", err));
     return how.model ? kg_load_device(&how.backend, &kg_load, KG_F32, err) : KG_OK;
 }
 
@@ -316,7 +300,7 @@ static kg_status query(int argc, char **argv, struct kg_err *err)
     struct kg_index *index = NULL;
     kg_status status;
 
-    KG_TRY(check_how(argv[0], err));
+    KG_TRY(check_how(err));
     KG_TRY_GOTO(out, open_index(&index, argv[0], err));
     KG_TRY_GOTO(out, kg_searcher_open(&s, index, err));
     status = argc > 1 ? answer_one(s, argv[1], err) : kg_cli_filter(answer_line, s, err);
@@ -351,7 +335,7 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     int phase;
 
     (void)argc;
-    KG_TRY(check_how(argv[0], err));
+    KG_TRY(check_how(err));
     opts.bm25 = &bm25;
     opts.how = how;
     kg_signal_install();
@@ -409,7 +393,7 @@ static kg_status bench(int argc, char **argv, struct kg_err *err)
 
     (void)argc;
     KG_TRY(check_place(argv[0], err));
-    KG_TRY(check_how(argv[0], err));
+    KG_TRY(check_how(err));
     KG_TRY(kg_cli_print(kg_search_bench(&out, &opts, err), &out, err));
     if (kg_signal_stop_requested())
         return kg_fail(

@@ -50,7 +50,7 @@ static struct kg_flag_list adapters;
 const struct kg_flag kg_serve_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
-    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", adapters), "[NAME=]DIR",
+    {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", adapters), "[NAME=]DIR",
      "PEFT folder of adapters beside its weights; with NAMEs, several, each served under "
      "its own beside the model without",
      0, 0, NULL},
@@ -96,7 +96,7 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-held", 0, KG_TO(max_held), "BYTES",
      "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
      1e12, NULL},
-    {"allow-host", 0, KG_BESIDE("!api-key-file", allow_hosts), "NAMES",
+    {"allow-host", 0, KG_IF("--api-key-file=", allow_hosts), "NAMES",
      "other names, with commas between, that a local server without a key answers to; "
      "*: any (default: localhost and its addresses)",
      0, 0, NULL},

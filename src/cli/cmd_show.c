@@ -40,10 +40,10 @@ const struct kg_flag kg_show_flags[] = {
      "--divergence to this checkpoint, scored now in --dtype", 0, 0, NULL},
     {"html", 0, KG_TO(html_path), "FILE", "write a page of its own instead of printing",
      0, 0, NULL},
-    {"no-color", 0, KG_BESIDE("!html", no_colour), NULL,
+    {"no-color", 0, KG_IF("--html=", no_colour), NULL,
      "name sources by tags (so it is where the output is no terminal)", 0, 0, NULL},
-    KG_FLAGS_BESIDE("reference", kg_compute_flags),
-    KG_FLAGS_BESIDE("reference", kg_device_flags),
+    KG_FLAGS_IF("--reference", kg_compute_flags),
+    KG_FLAGS_IF("--reference", kg_device_flags),
     {0},
 };
 

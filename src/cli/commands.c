@@ -77,7 +77,7 @@ const struct kg_command kg_commands[] = {
      "bytes.\n\n"
      "`compare` takes two finished folders of the same problems and prints B - A of "
      "every metric with a paired 95 % interval. Of the flags --json acts with it.",
-     -1, NULL, NULL, "compare", NULL},
+     -1, NULL, NULL, "!compare", NULL},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
      "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "

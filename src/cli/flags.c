@@ -3,12 +3,12 @@
  * --name VALUE, --name=VALUE, -x VALUE, a.b=VALUE as recipes spell it where the table
  * says so, and -- to end all of these. An error names the flag,
  * what was expected and what was found, in the words of an option of a recipe; an unknown
- * flag gets the nearest one that exists. A flag that acts with some actions of a command
- * is refused with the others, when all of argv has been read: no flag is without effect.
- * So is one that does not act beside another, or without it.
- * Where one action is apart from all that a command else does, flags have to name it.
+ * flag gets the nearest one that exists. No flag is without effect: when all of argv has
+ * been read, one that lacks what its row needs (data/needs.h) is refused.
  */
 #include "cli/cli.h"
+
+#include "data/needs.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -16,12 +16,9 @@
 
 enum { MAX_FLAGS = 128 };
 
-/* Flags that are there, each once. */
 struct given {
-    const struct kg_command *command;
-    const struct kg_flag *flags[MAX_FLAGS];
-    const char *beside[MAX_FLAGS]; /* its own, or its group's */
-    int n;
+    struct kg_flag_keys flags; /* with their values */
+    const char *action, *argument;
 };
 
 const struct kg_flag *kg_flag_next(struct kg_flag_walk *walk)
@@ -52,9 +49,8 @@ static kg_status add_item(const struct kg_flag *f, const char *value, struct kg_
     return KG_OK;
 }
 
-static void keep_key(const struct kg_flag *f, const char *value)
+static void keep(struct kg_flag_keys *keys, const struct kg_flag *f, const char *value)
 {
-    struct kg_flag_keys *keys = f->target;
     int i = 0;
 
     while (i < keys->n && keys->flags[i] != f)
@@ -65,7 +61,8 @@ static void keep_key(const struct kg_flag *f, const char *value)
     keys->n = i == keys->n ? i + 1 : keys->n;
 }
 
-static kg_status set_value(const struct kg_flag *f, const char *value, struct kg_err *err)
+static kg_status set_value(struct given *given, const struct kg_flag *f,
+                           const char *value, struct kg_err *err)
 {
     char key[64];
     struct kg_opt_row row = {.key = key,
@@ -75,13 +72,14 @@ static kg_status set_value(const struct kg_flag *f, const char *value, struct kg
                              .choices = f->choices,
                              .or_zero = f->or_zero};
 
+    keep(&given->flags, f, value);
     if (f->type == KG_OPT_LIST)
         return add_item(f, value, err);
     snprintf(key, sizeof key, "--%s", f->name);
     if (f->type != KG_OPT_STRING || f->choices) /* a path may have any bytes */
         KG_TRY(kg_opt_check(&row, value, NULL, err));
     if (f->key)
-        keep_key(f, value);
+        keep(f->target, f, value);
     else
         kg_opt_put(f->target, &row, value);
     return KG_OK;
@@ -129,41 +127,26 @@ static kg_status unknown_flag(const struct kg_command *c, const char *arg,
                    near ? ", did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
-static void add_given(struct given *g, const struct kg_flag *f,
-                      const struct kg_flag_walk *walk)
-{
-    const struct kg_flag *group = walk->back ? walk->back - 1 : NULL;
-    int i = 0;
-
-    while (i < g->n && g->flags[i] != f)
-        i++;
-    assert(i < MAX_FLAGS);
-    g->flags[i] = f;
-    g->beside[i] = f->beside || !group ? f->beside : group->beside;
-    g->n = i == g->n ? i + 1 : g->n;
-}
-
 /* argv[*i] is a flag; takes the next argument too when it is the flag's value. */
-static kg_status parse_flag(struct given *given, const struct kg_flag *flags, int argc,
+static kg_status parse_flag(struct given *given, const struct kg_command *c, int argc,
                             char **argv, int *i, struct kg_err *err)
 {
-    struct kg_flag_walk walk = {flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
     const char *value;
     const struct kg_flag *f = find_flag(&walk, argv[*i], &value);
     if (f == NULL)
-        return unknown_flag(given->command, argv[*i], err);
-    add_given(given, f, &walk);
+        return unknown_flag(c, argv[*i], err);
     if (value && !takes_value(f))
         return kg_fail(err, KG_EINVAL, "--%s takes no value, found '%s'", f->name, value);
     if (!takes_value(f))
-        return set_value(f, f->clears ? "false" : "true", err);
+        return set_value(given, f, f->clears ? "false" : "true", err);
     if (value == NULL) {
         if (*i + 1 == argc)
             return kg_fail(err, KG_EINVAL, "--%s: expected a value (%s), found the end",
                            f->name, f->arg_name);
         value = argv[++*i];
     }
-    return set_value(f, value, err);
+    return set_value(given, f, value, err);
 }
 
 /* The flag whose key arg assigns, "a.b=VALUE"; *value: behind '='. NULL: there is none */
@@ -183,82 +166,66 @@ static const struct kg_flag *find_key(struct kg_flag_walk *walk, const char *arg
 /* argv[*i], and its value where that is the next: a flag, by its name or its key.
  * *is_other: it is none, and nothing was taken */
 static kg_status parse_one(bool *is_other, struct given *given,
-                           const struct kg_flag *flags, int argc, char **argv, int *i,
+                           const struct kg_command *c, int argc, char **argv, int *i,
                            struct kg_err *err)
 {
-    struct kg_flag_walk walk = {flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
     const char *value = NULL;
     const struct kg_flag *f;
 
     *is_other = false;
     if (argv[*i][0] == '-' && argv[*i][1] != 0)
-        return parse_flag(given, flags, argc, argv, i, err);
+        return parse_flag(given, c, argc, argv, i, err);
     f = find_key(&walk, argv[*i], &value);
     *is_other = f == NULL;
-    if (f == NULL)
+    return f ? set_value(given, f, value, err) : KG_OK;
+}
+
+static const char *text_of(const void *user, const char *key)
+{
+    const struct given *given = user;
+
+    for (int i = 0; i < given->flags.n && *key == '-'; i++)
+        if (strcmp(given->flags.flags[i]->name, key + 2) == 0)
+            return given->flags.texts[i];
+    return *key == '-' ? "" : *key ? given->argument : given->action;
+}
+
+static kg_status check_needs(const struct given *given, const char *name,
+                             const char *needs, struct kg_err *err)
+{
+    const struct kg_needs_in in = {.before = "", .text = text_of, .user = given};
+    const char *clause = kg_needs_next(&needs, &in);
+    char text[200];
+
+    if (!clause)
         return KG_OK;
-    add_given(given, f, &walk);
-    return set_value(f, value, err);
+    kg_needs_say(text, sizeof text, clause);
+    return kg_fail(err, KG_EINVAL, "--%s: acts only %s%s%s", name, text,
+                   *clause == '=' ? ", found " : "",
+                   *clause != '='   ? ""
+                   : *given->action ? given->action
+                                    : "none of them");
 }
 
-/* Whether the action is one of "index|query" or begins as "qa-*" says; is none of
- * "!index|query". */
-static bool acts_with(const char *only, const char *action)
+/* Each flag: its own needs, its group's, and the command's if it names no action. */
+static kg_status check(const struct given *given, const struct kg_command *c,
+                       struct kg_err *err)
 {
-    if (*only == '!')
-        return !acts_with(only + 1, action);
-    for (size_t n; *only; only += n + (only[n] == '|')) {
-        n = strcspn(only, "|");
-        const bool begins = only[n - 1] == '*';
-        const size_t same = begins ? n - 1 : n;
+    struct kg_flag_walk walk = {c->flags, NULL};
 
-        if (strncmp(only, action, same) == 0 && (begins || action[same] == 0))
-            return true;
-    }
-    return false;
-}
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
+        int i = 0;
 
-static kg_status check_action(const struct given *given, const struct kg_command *c,
-                              const char *action, struct kg_err *err)
-{
-    const bool bare = c->bare && strcmp(c->bare, action) == 0;
-
-    for (int i = 0; i < given->n; i++) {
-        const struct kg_flag *f = given->flags[i];
-        const bool acts = f->only ? acts_with(f->only, action) : !bare;
-
-        if (!acts && (!f->only || *f->only == '!'))
-            return kg_fail(err, KG_EINVAL, "--%s does not act with %s", f->name, action);
-        if (!acts)
-            return kg_fail(err, KG_EINVAL, "--%s acts only with %s, found %s", f->name,
-                           f->only, *action ? action : "none of them");
-    }
-    return KG_OK;
-}
-
-static bool is_given(const struct given *given, const char *name, size_t n)
-{
-    for (int i = 0; i < given->n; i++)
-        if (strlen(given->flags[i]->name) == n &&
-            memcmp(given->flags[i]->name, name, n) == 0)
-            return true;
-    return false;
-}
-
-/* One flag and what must be given beside it, or must not.   n_args: of the line */
-static kg_status check_beside(const struct given *given, const char *name,
-                              const char *beside, int n_args, struct kg_err *err)
-{
-    for (size_t n; *beside; beside += n + (beside[n] == ',')) {
-        const bool absent = *beside == '!';
-        const char *other = beside + absent;
-        const bool is_argument = *other >= 'A' && *other <= 'Z';
-
-        n = strcspn(beside, ",");
-        if (absent == (is_argument ? n_args > 0 : is_given(given, other, n - absent)))
-            return kg_fail(err, KG_EINVAL, "--%s does not act with%s %s%.*s", name,
-                           absent ? "" : "out", is_argument ? "" : "--",
-                           (int)(n - absent), other);
+        while (i < given->flags.n && given->flags.flags[i] != f)
+            i++;
+        if (i == given->flags.n)
+            continue;
+        if (!f->needs || !kg_char_in("=!", *f->needs))
+            KG_TRY(check_needs(given, f->name, c->needs, err));
+        KG_TRY(check_needs(given, f->name, f->needs, err));
+        if (walk.back)
+            KG_TRY(check_needs(given, f->name, walk.back[-1].needs, err));
     }
     return KG_OK;
 }
@@ -274,7 +241,7 @@ static bool asks_for_help(int argc, char **argv)
 kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, bool *help,
                          struct kg_err *err)
 {
-    struct given given = {.command = c};
+    struct given given = {0};
     int n = 0;
     bool flags_ended = false;
     *help = asks_for_help(*argc, argv);
@@ -285,18 +252,16 @@ kg_status kg_flags_parse(const struct kg_command *c, int *argc, char **argv, boo
         if (!flags_ended && strcmp(argv[i], "--") == 0)
             flags_ended = true;
         else if (!flags_ended)
-            KG_TRY(parse_one(&is_other, &given, c->flags, *argc, argv, &i, err));
+            KG_TRY(parse_one(&is_other, &given, c, *argc, argv, &i, err));
         if (is_other)
             argv[n++] = argv[i];
     }
     if (c->max_args >= 0 && n > c->max_args)
         return kg_fail(err, KG_EINVAL, "unexpected argument '%s'", argv[c->max_args]);
     *argc = n;
-    KG_TRY(check_action(&given, c, c->action ? *c->action : n > 0 ? argv[0] : "", err));
-    for (int i = 0; i < given.n; i++)
-        if (given.beside[i])
-            KG_TRY(check_beside(&given, given.flags[i]->name, given.beside[i], n, err));
-    return KG_OK;
+    given.argument = n > 0 ? argv[0] : "";
+    given.action = c->action ? *c->action : given.argument;
+    return check(&given, c, err);
 }
 
 kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
@@ -311,9 +276,11 @@ kg_status kg_flag_spell(struct kg_str *out, const struct kg_flag *f, struct kg_e
 
 kg_status kg_flag_help(struct kg_str *out, const struct kg_flag *f, struct kg_err *err)
 {
-    const bool some = f->only && *f->only != '!' && strcmp(f->only, "*") != 0;
+    const char *needs = f->needs && *f->needs == '=' ? f->needs + 1 : "";
+    const size_t n = *needs == '*' ? 0 : strcspn(needs, "&");
 
-    for (const char *p = some ? f->only : ""; *p; p++)
-        KG_TRY(*p == '|' ? kg_str_puts(out, ", ", err) : kg_str_putc(out, *p, err));
-    return kg_str_printf(out, err, "%s%s", some ? ": " : "", f->help);
+    for (size_t i = 0; i < n; i++)
+        KG_TRY(needs[i] == ',' ? kg_str_puts(out, ", ", err)
+                               : kg_str_putc(out, needs[i], err));
+    return kg_str_printf(out, err, "%s%s", n ? ": " : "", f->help);
 }

@@ -51,91 +51,109 @@ static void a_key_is_a_flag_too(void **state)
     (void)state;
     taken("score --model m model.adapter=a");
     taken("merge --model m model.adapter=a out");
-    refused("score model.adapter=a", "--adapter does not act without --model");
+    refused("score model.adapter=a", "--adapter: acts only with --model");
     refused("score --model m model.adapters=a", "unexpected argument 'model.adapters=a'");
     refused("score --model m -- model.adapter=a",
             "unexpected argument 'model.adapter=a'");
     refused("eval --base-url u --model m model.adapter=a",
-            "--adapter does not act with --base-url");
+            "--adapter: acts only without --base-url");
 }
 
 static void a_flag_that_does_not_act_is_refused(void **state)
 {
     (void)state;
-    refused("search query x.db --port 1 hi", "--port acts only with serve, found query");
+    refused("search query x.db --port 1 hi", "--port: acts only with serve, found query");
     refused("search check x.db --k1 1",
-            "--k1 acts only with index|query|serve|bench, found check");
+            "--k1: acts only with index, query, serve or bench, found check");
     refused("search --no-stemming",
-            "--no-stemming acts only with index, found none of them");
+            "--no-stemming: acts only with index, found none of them");
     refused("data head --json x",
-            "--json acts only with check|stats|columns, found head");
+            "--json: acts only with check, stats or columns, found head");
     refused("grade --structure 1 --kind qa-em",
-            "--structure acts only with qa-format, found qa-em");
-    refused("wiki corpus --topk 1 x", "--topk acts only with episodes, found corpus");
-    refused("bench --streams 2", "--streams acts only with serve, found none of them");
-    refused("bench ops --ranks 2", "--ranks acts only with ranks, found ops");
-    refused("bench ranks --dtype bf16", "--dtype does not act with ranks");
+            "--structure: acts only with qa-format, found qa-em");
+    refused("wiki corpus --topk 1 x", "--topk: acts only with episodes, found corpus");
+    refused("bench --streams 2", "--streams: acts only with serve, found none of them");
+    refused("bench ops --ranks 2", "--ranks: acts only with ranks, found ops");
+    refused("bench ranks --dtype bf16", "--dtype: acts only without ranks");
     refused("bench ranks --device cuda --products own",
-            "--products acts only with serve|ceilings|ops|decode|prefill|train, found "
+            "--products: acts only with serve, ceilings, ops, decode, prefill or train, "
+            "found "
             "ranks");
     refused("bench ranks --device cuda --libraries d",
-            "--libraries acts only with serve|ceilings|ops|decode|prefill|train, found "
+            "--libraries: acts only with serve, ceilings, ops, decode, prefill or train, "
+            "found "
             "ranks");
     /* what is after all of argv counts, and the whole of its name */
     refused("search --port 1 query x.db serve",
-            "--port acts only with serve, found query");
-    refused("search --port 1 serv x.db", "--port acts only with serve, found serv");
-    refused("search --port 1 server x.db", "--port acts only with serve, found server");
+            "--port: acts only with serve, found query");
+    refused("search --port 1 serv x.db", "--port: acts only with serve, found serv");
+    refused("search --port 1 server x.db", "--port: acts only with serve, found server");
     /* compare names --json alone; of its own table, of keys and of a group */
-    refused("eval compare a b --out c", "--out does not act with compare");
-    refused("eval --task math compare a b", "--task does not act with compare");
-    refused("eval compare a b --threads 4", "--threads does not act with compare");
+    refused("eval compare a b --out c", "--out: acts only without compare");
+    refused("eval --task math compare a b", "--task: acts only without compare");
+    refused("eval compare a b --threads 4", "--threads: acts only without compare");
 }
 
 static void a_flag_without_effect_beside_others_is_refused(void **state)
 {
     (void)state;
-    refused("task --level easy", "--level does not act without TASK");
-    refused("task -n 3", "--count does not act without TASK");
-    refused("task --text", "--text does not act without TASK");
-    refused("presets grpo --all", "--all does not act with NAME");
-    refused("tokenize -d --add-special", "--add-special does not act with --decode");
+    refused("task --level easy", "--level: acts only with TASK");
+    refused("task -n 3", "--count: acts only with TASK");
+    refused("task --text", "--text: acts only with TASK");
+    refused("presets grpo --all", "--all: acts only without NAME");
+    refused("tokenize -d --add-special", "--add-special: acts only without --decode");
     refused("tokenize --no-parse-special --decode",
-            "--no-parse-special does not act with --decode");
-    refused("chat-template --list --now 1", "--now does not act with --list");
-    refused("chat-template --name a --list", "--name does not act with --list");
+            "--no-parse-special: acts only without --decode");
+    refused("chat-template --list --now 1", "--now: acts only without --list");
+    refused("chat-template --name a --list", "--name: acts only without --list");
     refused("chat-template --list --chat-template f",
-            "--list does not act with --chat-template");
-    refused("show x --no-color --html y", "--no-color does not act with --html");
-    refused("new d --no-tie --tie", "--tie does not act with --no-tie");
-    refused("report --metrics --out x", "--out does not act with --metrics");
-    refused("report --metrics run", "--metrics does not act with RUN");
-    refused("train --keys --resume", "--resume does not act with --keys");
-    refused("train --keys recipe.yaml", "--keys does not act with RECIPE");
-    refused("inspect d --json --tensors", "--tensors does not act with --json");
-    refused("inspect d --verify --dtype fp32", "--dtype does not act with --verify");
-    refused("generate --jsonl --json", "--json does not act with --jsonl");
-    refused("data check x --add-special true", "--add-special does not act without "
-                                               "--model");
-    refused("eval --api chat", "--api does not act without --base-url");
-    refused("eval --sets a", "--sets does not act without SUITE");
+            "--list: acts only without --chat-template");
+    refused("show x --no-color --html y", "--no-color: acts only without --html");
+    refused("new d --no-tie --tie", "--tie: acts only without --no-tie");
+    refused("report --metrics --out x", "--out: acts only without --metrics");
+    refused("report --metrics run", "--metrics: acts only without RUN");
+    refused("train --keys --resume", "--resume: acts only without --keys");
+    refused("train --keys recipe.yaml", "--keys: acts only without RECIPE");
+    refused("inspect d --json --tensors", "--tensors: acts only without --json");
+    refused("inspect d --verify --dtype fp32", "--dtype: acts only without --verify");
+    refused("generate --jsonl --json", "--json: acts only without --jsonl");
+    refused("data check x --add-special true", "--add-special: acts only with --model");
+    refused("eval --api chat", "--api: acts only with --base-url");
+    refused("eval --sets a", "--sets: acts only with SUITE");
     refused("serve --api-key-file f --allow-host h",
-            "--allow-host does not act with --api-key-file");
+            "--allow-host: acts only without --api-key-file");
     refused("table r -m x --svg --over kl --against c",
-            "--svg does not act with --against");
-    refused("table r -m x --svg --over kl --start c", "--svg does not act with --start");
-    refused("table r -m x --profile --start t/c", "--profile does not act with --start");
-    refused("bench ranks --nccl d", "--nccl does not act without --device");
+            "--svg: acts only without --against");
+    refused("table r -m x --svg --over kl --start c", "--svg: acts only without --start");
+    refused("table r -m x --profile --start t/c", "--profile: acts only without --start");
+    refused("bench ranks --nccl d", "--nccl: acts only with --device");
+    /* beside another flag with one of some values, or with another action */
+    refused("search query x.db --dense m hi",
+            "--dense: acts only with index or --kind dense or hybrid, found query");
+    refused("search query x.db --dense m --kind bm25 hi",
+            "--dense: acts only with index or --kind dense or hybrid, found query");
+    refused("search serve x.db --kind dense --dense m --weight 0.3",
+            "--weight: acts only with --kind hybrid");
+    refused("search query x.db --fusion rank hi",
+            "--fusion: acts only with --kind hybrid");
+    refused("search query x.db --vectors int8 hi",
+            "--vectors: acts only with --kind dense or hybrid");
+    refused("search query x.db --kind dense --dense m --pooling mean",
+            "--pooling: acts only with index, found query");
+    refused("search index --device cuda c x.db", "--device: acts only with --dense");
     /* of a group: what is asked of its row */
-    refused("show x --threads 2", "--threads does not act without --reference");
-    refused("show x --device cpu", "--device does not act without --reference");
-    refused("eval --base-url u --threads 2", "--threads does not act with --base-url");
+    refused("show x --threads 2", "--threads: acts only with --reference");
+    refused("show x --device cpu", "--device: acts only with --reference");
+    refused("eval --base-url u --threads 2", "--threads: acts only without --base-url");
 }
 
 static void a_flag_beside_what_it_needs_is_taken(void **state)
 {
     (void)state;
     taken("task --level easy arithmetic -n 3");
+    taken("search index --dense m --pooling mean --device cuda c x.db");
+    taken("search query --kind hybrid --dense m --fusion score --weight 0 x.db hi");
+    taken("search bench --vectors int8 --kind dense --dense m x.db questions");
     taken("presets --all --json");
     taken("presets grpo --json");
     taken("tokenize --no-parse-special --add-special");
@@ -166,7 +184,7 @@ static void bench_alone_has_products_that_are_not_pinned(void **state)
 
     (void)state;
     taken("bench ops --device cuda --unpinned");
-    refused("bench ops --unpinned", "--unpinned does not act without --device");
+    refused("bench ops --unpinned", "--unpinned: acts only with --device");
     for (const struct kg_command *c = kg_commands; c->name; c++) {
         snprintf(line, sizeof line, "%s --unpinned", c->name);
         if (strcmp(c->name, "bench") == 0)
@@ -186,7 +204,7 @@ static void a_flag_that_acts_is_taken(void **state)
     taken("data columns --json x");
     taken("grade --answer-tags 2 --kind qa-f1");
     refused("grade --kind math --answer-tags 2",
-            "--answer-tags acts only with qa-*, found math");
+            "--answer-tags: acts only with qa-*, found math");
     taken("eval compare a b --json");
     taken("eval x.yaml --json --threads 1");
     taken("bench serve --streams 2");
@@ -199,10 +217,10 @@ static void a_flag_that_acts_is_taken(void **state)
 
 static void help_names_the_actions_of_a_flag(void **state)
 {
-    const struct kg_flag some = {.name = "x", .only = "a|b-*", .help = "text"},
+    const struct kg_flag some = {.name = "x", .needs = "=a,b-*&--y", .help = "text"},
                          all = {.name = "x", .help = "text"},
-                         any = {.name = "x", .only = "*", .help = "text"},
-                         most = {.name = "x", .only = "!a", .help = "text"};
+                         any = {.name = "x", .needs = "=*", .help = "text"},
+                         most = {.name = "x", .needs = "!a", .help = "text"};
     struct kg_str text = {0};
 
     (void)state;

@@ -20,13 +20,13 @@ const char *kg_prompt_chat;
 const struct kg_flag kg_model_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
-    {"adapter", 0, KG_KEY_BESIDE(KG_ADAPTER_KEY, "model", kg_load.adapter), KG_MODEL_ARG,
+    {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", kg_load.adapter), KG_MODEL_ARG,
      "PEFT folder of adapters beside its weights", 0, 0, NULL},
     {0},
 };
 
 const struct kg_flag kg_ignore_flags[] = {
-    {"ignore", 0, KG_KEY_BESIDE("model.ignore", NULL, kg_load.ignore), "FIELD",
+    {"ignore", 0, KG_KEY_IF("model.ignore", NULL, kg_load.ignore), "FIELD",
      "a field of config.json that is refused though it has no effect (may be repeated)",
      0, 0, NULL},
     {0},
@@ -44,10 +44,10 @@ const struct kg_flag kg_device_flags[] = {
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
      "cpu, cuda, cuda:N, or auto: a GPU where one can be used (default: cpu)", 0, 0,
      NULL},
-    {"products", 0, KG_BESIDE("device", kg_load.products), "BY",
+    {"products", 0, KG_IF("--device", kg_load.products), "BY",
      "cublas, own, or exact: who makes a GPU's products of bf16 (default: cublas)", 0, 0,
      "cublas|own|exact"},
-    {"libraries", 0, KG_BESIDE("device", kg_load.libraries), "DIR",
+    {"libraries", 0, KG_IF("--device", kg_load.libraries), "DIR",
      "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
     {0},
 };

@@ -35,10 +35,10 @@ static const char *text_of(const char *key, size_t n, const struct kg_needs_in *
     char full[KEY_BYTES];
 
     snprintf(full, sizeof full, "%s%.*s", in->before, (int)n, key);
-    return kg_config_text(in->config, full);
+    return in->config ? kg_config_text(in->config, full) : in->text(in->user, full);
 }
 
-/* Whether one of n bytes "a,b" is the text of so many bytes. */
+/* Whether one of n bytes "a,b*" is the text of so many bytes, or its beginning. */
 static bool is_among(const char *values, size_t n, const char *text, size_t text_n)
 {
     for (const char *end = values + n; values <= end; values++) {
@@ -46,7 +46,10 @@ static bool is_among(const char *values, size_t n, const char *text, size_t text
 
         while (values + one < end && values[one] != ',')
             one++;
-        if (one == text_n && memcmp(values, text, one) == 0)
+        const bool begins = one > 0 && values[one - 1] == '*';
+        const size_t same = one - begins;
+
+        if ((begins ? same <= text_n : same == text_n) && memcmp(values, text, same) == 0)
             return true;
         values += one;
     }
@@ -138,20 +141,31 @@ static void say_atom(char *text, size_t bytes, const struct atom *a)
         return;
     }
     append(text, bytes, "%.*s", (int)a->key_n, a->key);
-    for (size_t i = 0; a->values_n > 0 && i < sizeof words / sizeof *words; i++)
+    for (size_t i = 0; a->key_n * a->values_n > 0 && i < sizeof words / sizeof *words;
+         i++)
         if (words[i].op == a->op)
             append(text, bytes, "%s", words[i].words);
-    if (a->op == '=' && a->values_n == 0)
-        append(text, bytes, " empty");
     say_values(text, bytes, a);
+}
+
+/* A key that is to be empty, or an action that is not to be. */
+static bool is_without(const struct atom *a)
+{
+    return (a->op == '=' && a->values_n == 0) || (a->op == '!' && a->key_n == 0);
 }
 
 void kg_needs_say(char *text, size_t bytes, const char *clause)
 {
+    bool with = false;
+
     *text = '\0';
     for (struct atom a; *clause && *clause != '&'; clause += *clause == '|') {
-        append(text, bytes, "%s", *text ? " or " : "");
         clause = read_atom(&a, clause);
+        append(text, bytes, "%s%s", *text ? " or " : "",
+               is_without(&a) ? "without "
+               : with         ? ""
+                              : "with ");
+        with = !is_without(&a);
         say_atom(text, bytes, &a);
     }
 }

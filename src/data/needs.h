@@ -6,7 +6,13 @@
  *   sft.val                              is not empty
  *   task.name=math|task.rewards~math     or: a list of NAME=WHAT names WHAT
  *   sft.steps>0|sft.epochs>0&sft.data=   and, which binds less
+ *   search.where!http*                   its text does not begin so
  *   @a KL in the loss:kl.in,kl.tail      what only code can tell, and keys that change it
+ *
+ * Flags are keys with their dashes (--keys= is a flag that is not given), a word in
+ * capitals is the first argument, and the key "" is the action of the command:
+ *
+ *   =index,query&--dense                 with these actions, beside another flag
  *
  * Rows mounted under other names give the prefix of their keys. One text makes the
  * verdict, the message and the list of keys that can switch an idle one on.
@@ -17,17 +23,18 @@
 #include "data/options.h"
 
 struct kg_needs_in {
-    const struct kg_config *config;
-    const char *before; /* the keys: "sets.NAME.", or "" */
+    const struct kg_config *config; /* NULL: `text` has the values */
+    const char *before;             /* the keys: "sets.NAME.", or "" */
     /* whether the condition after "@" holds; NULL: there is no such text */
     bool (*is_so)(const void *user, const char *text);
+    const char *(*text)(const void *user, const char *key); /* "" for none */
     const void *user;
 };
 
 /* Returns the next clause of a text that does not hold, NULL at the end.
  * *from: the text; then the rest of it */
 const char *kg_needs_next(const char **from, const struct kg_needs_in *in);
-/* A clause for the user: "sft.steps above 0 or sft.epochs above 0". */
+/* A clause for the user: "with sft.steps above 0 or sft.epochs above 0". */
 void kg_needs_say(char *text, size_t bytes, const char *clause);
 /* Whether `is` says so of a key of the clause. */
 bool kg_needs_any(const char *clause, const struct kg_needs_in *in,

@@ -37,7 +37,7 @@ static bool is_so(const void *user, const char *text)
 static void list_failing(char *out, size_t bytes, const char *needs, const char *given)
 {
     struct kg_config *c;
-    const struct kg_needs_in in = {NULL, "a.", is_so, "code"};
+    const struct kg_needs_in in = {.before = "a.", .is_so = is_so, .user = "code"};
     struct kg_needs_in with = in;
     char text[100];
 
@@ -59,32 +59,38 @@ static void a_text_says_what_a_key_needs(void **state)
         const char *needs, *given, *failing;
     } cases[] = {
         {NULL, "", ""},
-        {"n>0", "", "n above 0;"},
+        {"n>0", "", "with n above 0;"},
         {"n>0", "a.n=1", ""},
-        {"n>2", "a.n=2", "n above 2;"},
+        {"n>2", "a.n=2", "with n above 2;"},
         {"word=one", "", ""},
-        {"word=two,three,four", "", "word two, three or four;"},
+        {"word=two,three,four", "", "with word two, three or four;"},
         {"word=two,three", "a.word=three", ""},
-        {"word=two,three", "a.word=thre", "word two or three;"},
-        {"word!one", "", "word other than one;"},
+        {"word=two,three", "a.word=thre", "with word two or three;"},
+        {"word!one", "", "with word other than one;"},
         {"word!one", "a.word=on", ""},
-        {"word!one,two", "a.word=two", "word other than one or two;"},
-        {"other", "", "other;"},
+        {"word!one,two", "a.word=two", "with word other than one or two;"},
+        {"other", "", "with other;"},
         {"other", "a.other=x", ""},
         {"other=", "", ""},
-        {"other=", "a.other=x", "other empty;"},
-        {"on=true", "", "on true;"},
+        {"other=", "a.other=x", "without other;"},
+        {"on=true", "", "with on true;"},
         {"on=true", "a.on=true", ""},
-        {"rewards~math", "", "rewards with math;"},
+        {"rewards~math", "", "with rewards with math;"},
         {"rewards~math", "a.rewards=[\"x=other\", \"y=math\"]", ""},
-        {"rewards~math", "a.rewards=[\"math=other\"]", "rewards with math;"},
+        {"rewards~math", "a.rewards=[\"math=other\"]", "with rewards with math;"},
         {"rewards~external", "a.rewards=[\"x=external cat -n\"]", ""},
-        {"n>0|word=two", "", "n above 0 or word two;"},
+        {"n>0|word=two", "", "with n above 0 or word two;"},
         {"n>0|word=one", "", ""},
-        {"n>0|other&word=two&word=one", "", "n above 0 or other;word two;"},
-        {"n>0&word=two", "a.n=1", "word two;"},
+        {"n>0|other&word=two&word=one", "", "with n above 0 or other;with word two;"},
+        {"n>0&word=two", "a.n=1", "with word two;"},
+        {"other=|n>0", "a.other=x", "without other or with n above 0;"},
+        {"word!t*,on*", "", "with word other than t* or on*;"},
+        {"word=t*,on*", "", ""},
+        {"word=t*", "a.word=t", ""},
+        {"word=one*", "a.word=on", "with word one*;"},
+        {"word=*", "a.word=", ""},
         {"@code decides:n", "", ""},
-        {"@another thing, or so:n,word", "", "another thing, or so;"},
+        {"@another thing, or so:n,word", "", "with another thing, or so;"},
         {"@another thing:n|word=one", "", ""},
     };
     char failing[200];

@@ -536,8 +536,8 @@ static kg_status take_retriever(struct kg_eval_set *set, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "search_where: expected an index file or "
                        "http://HOST:PORT/retrieve for env search, found none");
-    KG_TRY(kg_search_how_check(how, where, "search_", err));
-    if (strstr(where, "://"))
+    KG_TRY(kg_search_how_check(how, "search_", "model", err));
+    if (strstr(where, "://") || !kg_search_how_dense(how))
         return KG_OK;
     if (kg_hub_find_model(&found, how->model, err) != KG_OK)
         return kg_err_prefix(err, "search_model");
@@ -640,7 +640,7 @@ static bool find_idle(struct idle *idle, const struct kg_opt_row *row, const cha
                       const struct kg_config *config)
 {
     char before[KEY_BYTES];
-    const struct kg_needs_in in = {config, key_of(before, set, ""), NULL, NULL};
+    const struct kg_needs_in in = {config, key_of(before, set, "")};
     const char *from = row->needs, *clause = kg_needs_next(&from, &in);
 
     if (!clause)
@@ -657,9 +657,9 @@ static bool find_idle(struct idle *idle, const struct kg_opt_row *row, const cha
 
 static kg_status refuse(const struct idle *idle, struct kg_err *err)
 {
-    return kg_fail(err, KG_EINVAL, "%s: expected %s without %s, found %.80s",
-                   idle->own ? idle->key : idle->source,
-                   *idle->usual ? idle->usual : "none", idle->needs, idle->value);
+    return kg_fail(err, KG_EINVAL, "%s: acts only %s; expected %s, found %.80s",
+                   idle->own ? idle->key : idle->source, idle->needs,
+                   *idle->usual ? idle->usual : "none", idle->value);
 }
 
 static kg_status check_own(const struct kg_suite *s, const char *set, struct kg_err *err)

@@ -126,10 +126,10 @@ static kg_status refuse(const struct kg_needs_in *in, const struct kg_opt_row *r
         (usual && kg_opt_same(row, value, usual)) ||
         (preset && kg_opt_same(row, value, preset)))
         return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL, "%s: acts only with %s; expected %s%s, found %.80s (from %s)",
-        key, needs, usual && *usual ? usual : "none", preset ? " or the preset's" : "",
-        value, kg_config_source(in->config, key));
+    return kg_fail(err, KG_EINVAL,
+                   "%s: acts only %s; expected %s%s, found %.80s (from %s)", key, needs,
+                   usual && *usual ? usual : "none", preset ? " or the preset's" : "",
+                   value, kg_config_source(in->config, key));
 }
 
 static kg_status check_row(const struct kg_needs_in *in, const struct kg_opt_row *row,
@@ -178,7 +178,7 @@ static void put_readers(char *text, size_t bytes, enum kg_policy_table table,
     size_t n = count_readers(table, key), shown = 0;
     size_t most = n > NAMED ? NAMED - 1 : n;
 
-    append(text, bytes, "%s%s ", *text ? ", or " : "", kg_policy_table_key(table));
+    append(text, bytes, "%s%s ", *text ? ", or " : "with ", kg_policy_table_key(table));
     for (size_t i = 0; shown < most; i++) {
         const struct kg_policy_about *row = kg_policy_row(table, i);
 
@@ -215,7 +215,7 @@ static kg_status refuse_unread(const struct kg_needs_in *in, const struct kg_opt
 kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
 {
     struct kg_recipe r;
-    const struct kg_needs_in in = {c, "", is_so, &r};
+    const struct kg_needs_in in = {c, "", is_so, NULL, &r};
     struct kg_algo algo;
     struct kg_err unknown;
 

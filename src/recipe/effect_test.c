@@ -139,6 +139,11 @@ static void a_key_with_its_condition_passes(void **state)
         {"search.topk=5", "episode.env=search"},
         {"search.weight=0.3", "episode.env=search", "search.kind=hybrid"},
         {"search.vectors=int8", "episode.env=search", "search.kind=dense"},
+        {"search.model=m", "episode.env=search", "search.kind=hybrid"},
+        {"search.model=m", "episode.env=search", "search.kind=dense",
+         "search.where=http://h:1/r"},
+        {"search.fusion=score", "episode.env=search", "search.kind=hybrid",
+         "search.where=http.db"},
         {"algo.tau_pos=2", "algo.surrogate=sapo"},
         /* what a preset leaves over, and defaults that are written out */
         {"algo.preset=ema-pg", "anchor.kind=fixed"},
@@ -210,6 +215,20 @@ static const struct {
      "eval.top_p: acts only with "
      "eval.temperature"},
     {{"eval.top_p=0.5", "data.val=x"}, NULL},
+    {{"search.vectors=int8", "episode.env=search"},
+     "search.vectors: acts only with search.kind dense or hybrid; expected fp16"},
+    {{"search.vectors=int8", "episode.env=search", "search.kind=dense",
+      "search.where=http://h:1/r"},
+     "search.vectors: acts only with search.where other than http://*; expected fp16"},
+    {{"search.weight=0", "episode.env=search", "search.kind=dense"},
+     "search.weight: acts only with search.kind hybrid; expected 0.5, found 0 "},
+    {{"search.weight=0", "episode.env=search", "search.kind=hybrid",
+      "search.where=http://h:1/r"},
+     "search.weight: acts only with search.where other than"},
+    {{"search.fusion=score", "episode.env=search"}, "search.fusion: acts only with"},
+    {{"search.fusion=rank", "episode.env=search"}, NULL},
+    {{"search.model=m", "episode.env=search"}, "search.model: acts only with"},
+    {{"search.model=m"}, "search.model: acts only with episode.env search"},
 };
 
 static void keys_of_the_algorithm_act_with_rows_that_read_them(void **state)

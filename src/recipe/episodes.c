@@ -30,8 +30,9 @@ static kg_status check_search(const struct kg_recipe *r, struct kg_err *err)
         return kg_fail(err, KG_EINVAL,
                        "search.where: expected an index file or "
                        "http://HOST:PORT/retrieve for episode.env search, found none");
-    return searches ? kg_search_how_check(&r->episode.env_opts.how, where, "search.", err)
-                    : KG_OK;
+    return searches
+               ? kg_search_how_check(&r->episode.env_opts.how, "search.", "model", err)
+               : KG_OK;
 }
 
 /* A key that is a limit below another one's. */

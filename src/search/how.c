@@ -1,5 +1,4 @@
-/* How an index is asked: names, what goes with what, and the opening of what is needed.
- */
+/* How an index is asked: its names, and the opening of what is needed. */
 #include "search/dense.h"
 
 #include "base/guest.h"
@@ -39,82 +38,19 @@ static kg_status read_names(struct names *n, const struct kg_search_how *how,
     return KG_OK;
 }
 
-/* Of a hybrid alone. A weight of 0 is one that was given; {0} gives none. */
-static bool joins(const struct kg_search_how *how)
-{
-    return (given(how->fusion) &&
-            strcmp(how->fusion, kg_fusion_names[KG_FUSION_RANK]) != 0) ||
-           (given(how->kind) && how->weight != KG_HYBRID_WEIGHT);
-}
-
-/* What acts where the index is: with a server nobody would read it. */
-static kg_status check_server(const struct kg_search_how *how, const char *where,
-                              const char *section, struct kg_err *err)
-{
-    if (!strstr(where, "://"))
-        return KG_OK;
-    if (given(how->vectors) && strcmp(how->vectors, codes[KG_CODE_F16]) != 0)
-        return kg_fail(err, KG_EINVAL,
-                       "%svectors: expected none with a server, which has its own "
-                       "setting, found %s for %.200s",
-                       section, how->vectors, where);
-    if (!joins(how))
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "%sfusion, %sweight: expected neither with a server, which has its "
-                   "own settings, found them for %.200s",
-                   section, section, where);
-}
-
-/* What has no effect on this kind. */
-static kg_status check_kind(const struct kg_search_how *how, size_t kind, size_t code,
-                            const char *section, struct kg_err *err)
-{
-    if (kind == BM25 && code != KG_CODE_F16)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%svectors: expected %s with %skind bm25, which has none, found %s", section,
-            codes[KG_CODE_F16], section, how->vectors);
-    if (kind == BM25 && how->backend)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%sdevice: expected none with %skind bm25, which has no vectors, found %s",
-            section, section, how->backend->name);
-    if (kind != HYBRID && joins(how))
-        return kg_fail(
-            err, KG_EINVAL,
-            "%sfusion, %sweight: expected only with %skind hybrid, found them with %s",
-            section, section, section, kinds[kind]);
-    return KG_OK;
-}
-
-/* The flag is that of making an index. */
-static const char *key_of_model(const char *section)
-{
-    return strcmp(section, "--") == 0 ? "dense" : "model";
-}
-
-kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
-                              const char *section, struct kg_err *err)
+kg_status kg_search_how_check(const struct kg_search_how *how, const char *section,
+                              const char *model, struct kg_err *err)
 {
     struct names n;
 
     if (read_names(&n, how, err) != KG_OK)
         return kg_fail(err, err->code, "%s%s", section, err->message);
-    KG_TRY(check_server(how, where, section, err));
-    if (n.kind == BM25 && given(how->model))
-        return kg_fail(err, KG_EINVAL,
-                       "%s%s: expected none with %skind bm25, found %.200s", section,
-                       key_of_model(section), section, how->model);
     if (n.kind != BM25 && !given(how->model))
         return kg_fail(err, KG_EINVAL,
                        "%s%s: expected the folder of the encoder for %skind %s, found "
                        "none",
-                       section, key_of_model(section), section, how->kind);
-    if (!(how->weight >= 0 && how->weight <= 1))
-        return kg_fail(err, KG_EINVAL, "%sweight: expected 0 to 1, found %g", section,
-                       how->weight);
-    return check_kind(how, n.kind, n.code, section, err);
+                       section, model, section, how->kind);
+    return KG_OK;
 }
 
 static kg_status check_passages(const struct kg_index *index,
@@ -134,7 +70,7 @@ kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
     sqlite3 *db = NULL;
     kg_status status;
 
-    KG_TRY(kg_search_how_check(how, index->path, "search.", err));
+    KG_TRY(kg_search_how_check(how, "search.", "model", err));
     KG_TRY(read_names(&n, how, err));
     KG_TRY(check_passages(index, how, err));
     if (n.kind == BM25)

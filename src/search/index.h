@@ -47,8 +47,6 @@ kg_status kg_bm25_check(const struct kg_bm25 *bm25, struct kg_err *err) KG_MUST_
 /* Fields of `over` that are not negative, else those of `under`. */
 struct kg_bm25 kg_bm25_merge(const struct kg_bm25 *over, const struct kg_bm25 *under);
 
-#define KG_HYBRID_WEIGHT 0.5 /* default weight of the vectors' ranking */
-
 struct kg_backend;
 /* How passages are searched. {0}: by words. Texts must outlive the index. */
 struct kg_search_how {
@@ -66,15 +64,11 @@ struct kg_search_how {
     int64_t passages; /* required number of passages; 0: any */
 };
 enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk if larger */
-/* Checks names, that a model is given exactly if needed, the weight, and that options
- * without effect have their defaults: vectors with bm25, fusion and weight without hybrid
- * (if a kind is given, the default weight is KG_HYBRID_WEIGHT). A server (where:
- * "http://..") searches as it was started: kind and passages are what it must have, model
- * is used by plans, and hybrid options are refused.
- * errors: EINVAL, with `section` before names of keys ("search."; "--", where model is
- * called --dense) */
-kg_status kg_search_how_check(const struct kg_search_how *how, const char *where,
-                              const char *section, struct kg_err *err) KG_MUST_CHECK;
+/* Checks names, and that a model is given where it is needed. What has no effect is the
+ * affair of rows and flags (KG_SEARCH_ROWS).
+ * errors: EINVAL; section and model: names of the keys, "search." and "model" */
+kg_status kg_search_how_check(const struct kg_search_how *how, const char *section,
+                              const char *model, struct kg_err *err) KG_MUST_CHECK;
 /* Whether it uses vectors. */
 bool kg_search_how_dense(const struct kg_search_how *how);
 

@@ -33,7 +33,10 @@ struct kg_env_opts {
     const char *wording; /* search: see task/wording.h; NULL: the first */
 };
 /* What can be said of it, for recipes and suites: rows over a struct S, as
- * KG_SAMPLING_ROWS. */
+ * KG_SAMPLING_ROWS. A server has its own vectors and fusion. */
+#define KG_IF_KIND(needs, before, kinds) needs "&" before "kind=" kinds
+#define KG_IF_MINE(needs, before, kinds)                                                 \
+    KG_IF_KIND(needs, before, kinds) "&" before "where!http://*"
 #define KG_SEARCH_ROWS(before, S, at, needs)                                             \
     KG_OPT_ROW(before "where", KG_OPT_AT(S, at retriever), "", 0, 0, NULL,               \
                "env search: an index file, or http://HOST:PORT/retrieve", true, needs),  \
@@ -47,7 +50,7 @@ struct kg_env_opts {
                    "kind dense, hybrid: folder of the encoder that the index was made "  \
                    "with, or "                                                           \
                    "ORG/NAME of the hub; of a server --dry-run says what it needs",      \
-                   true, needs),                                                         \
+                   true, KG_IF_KIND(needs, before, "dense,hybrid")),                     \
         KG_OPT_ROW(                                                                      \
             before "passages", KG_OPT_AT(S, at how.passages), "0", 0, UINT32_MAX, NULL,  \
             "passages that the index or the server is expected to have; 0: any number",  \
@@ -58,15 +61,15 @@ struct kg_env_opts {
                    "int8 looks at "                                                      \
                    "what may be among the best once more in the file (results do not "   \
                    "depend on it)",                                                      \
-                   true, needs),                                                         \
+                   true, KG_IF_MINE(needs, before, "dense,hybrid")),                     \
         KG_OPT_ROW(before "fusion", KG_OPT_AT(S, at how.fusion), "rank", 0, 0,           \
                    "rank|score",                                                         \
                    "kind hybrid: two rankings become one by places (reciprocal rank) "   \
                    "or by scores",                                                       \
-                   false, needs),                                                        \
+                   false, KG_IF_MINE(needs, before, "hybrid")),                          \
         KG_OPT_ROW(before "weight", KG_OPT_AT(S, at how.weight), "0.5", 0, 1, NULL,      \
                    "kind hybrid: of the vectors' ranking, the words' has the rest",      \
-                   false, needs),                                                        \
+                   false, KG_IF_MINE(needs, before, "hybrid")),                          \
         KG_OPT_ROW(before "topk", KG_OPT_AT(S, at topk), "3", 1, 1000, NULL,             \
                    "passages for a query", false, needs),                                \
         KG_OPT_ROW(before "when_down", KG_OPT_AT(S, at stop_when_down), "stop", 0, 0,    \

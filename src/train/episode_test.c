@@ -303,9 +303,9 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     expect_refusal(no_model, "search.model: expected the folder of the encoder for "
                              "search.kind hybrid, found none");
     expect_refusal(idle_model,
-                   "search.model: expected none with search.kind bm25, found m");
-    expect_refusal(of_a_server, "search.fusion, search.weight: expected neither with a "
-                                "server, which has its own settings");
+                   "search.model: acts only with search.kind dense or hybrid");
+    expect_refusal(of_a_server, "search.weight: acts only with search.where other than "
+                                "http://*; expected 0.5, found 0.3");
     expect_refusal(too_long, "episode.context: expected prompt and completion within");
     expect_refusal(no_room, "episode.context: expected room for a completion");
     expect_refusal(overlong, "at most the longest completion (27)");

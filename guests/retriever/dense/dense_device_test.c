@@ -25,8 +25,8 @@ enum {
 };
 
 static const struct kg_search_how ways[] = {
-    {.kind = "dense", .model = MODEL, .weight = KG_HYBRID_WEIGHT},
-    {.kind = "dense", .model = MODEL, .vectors = "int8", .weight = KG_HYBRID_WEIGHT},
+    {.kind = "dense", .model = MODEL, .weight = 0.5},
+    {.kind = "dense", .model = MODEL, .vectors = "int8", .weight = 0.5},
     {.kind = "hybrid", .model = MODEL, .weight = 0.5},
     {.kind = "hybrid",
      .model = MODEL,
@@ -429,17 +429,6 @@ static void a_device_that_is_lost_is_told(void **state)
     stop(&far);
 }
 
-static void words_have_no_device(void **state)
-{
-    const struct kg_search_how words = {
-        .kind = "bm25", .backend = backend(), .weight = KG_HYBRID_WEIGHT};
-
-    (void)state;
-    assert_int_equal(kg_search_how_check(&words, "x.db", "search.", &err), KG_EINVAL);
-    assert_non_null(strstr(err.message, "search.device: expected none with search.kind "
-                                        "bm25, which has no vectors, found "));
-}
-
 static void without_memory_nothing_is_left(void **state)
 {
     const uint64_t before = kg_mem_current_bytes();
@@ -476,7 +465,6 @@ int main(void)
         cmocka_unit_test(a_pass_crosses_as_much_as_is_said),
         cmocka_unit_test(threads_take_turns),
         cmocka_unit_test(a_device_that_is_lost_is_told),
-        cmocka_unit_test(words_have_no_device),
     };
     const struct CMUnitTest counted[] = {
         cmocka_unit_test(without_memory_nothing_is_left),

@@ -23,12 +23,12 @@ enum {
 };
 
 static const struct kg_search_how dense = {
-    .kind = "dense", .model = MODEL, .weight = KG_HYBRID_WEIGHT};
+    .kind = "dense", .model = MODEL, .weight = 0.5};
 static const struct kg_search_how hybrid = {
     .kind = "hybrid", .model = MODEL, .weight = 0.5};
 
 static const struct kg_search_how dense_bytes = {
-    .kind = "dense", .model = MODEL, .vectors = "int8", .weight = KG_HYBRID_WEIGHT};
+    .kind = "dense", .model = MODEL, .vectors = "int8", .weight = 0.5};
 static const struct kg_search_how hybrid_bytes = {
     .kind = "hybrid", .model = MODEL, .vectors = "int8", .weight = 0.5};
 
@@ -480,63 +480,17 @@ static void an_index_has_one_encoder(void **state)
 {
     (void)state;
     build(20);
-    refuses(&(struct kg_search_how){.kind = "dense",
-                                    .model = OTHER,
-                                    .weight = KG_HYBRID_WEIGHT},
+    refuses(&(struct kg_search_how){.kind = "dense", .model = OTHER, .weight = 0.5},
             KG_ECONFLICT, "expected the encoder of its vectors (hash ");
-    refuses(&(struct kg_search_how){.kind = "dense",
-                                    .model = in_dir("none"),
-                                    .weight = KG_HYBRID_WEIGHT},
-            KG_ENOTFOUND, "its encoder");
+    refuses(
+        &(struct kg_search_how){.kind = "dense", .model = in_dir("none"), .weight = 0.5},
+        KG_ENOTFOUND, "its encoder");
     refuses(&(struct kg_search_how){.kind = "dense"}, KG_EINVAL,
             "search.model: expected the folder of the encoder for search.kind dense");
-    refuses(&(struct kg_search_how){.model = MODEL}, KG_EINVAL,
-            "search.model: expected none with search.kind bm25");
     refuses(&(struct kg_search_how){.kind = "both"}, KG_EINVAL,
             "search.kind: expected one of bm25, dense, hybrid; found 'both'");
-    refuses(&(struct kg_search_how){.kind = "hybrid", .model = MODEL, .weight = 2},
-            KG_EINVAL, "search.weight: expected 0 to 1, found 2");
-    must(kg_search_how_check(&dense, "http://127.0.0.1:1/retrieve", "search.", &err));
     refuses(&(struct kg_search_how){.kind = "dense", .model = MODEL, .vectors = "int4"},
             KG_EINVAL, "search.vectors: expected one of fp16, int8; found 'int4'");
-}
-
-static void no_effect(struct kg_search_how how, const char *where, const char *part)
-{
-    assert_int_equal(kg_search_how_check(&how, where, "search_", &err), KG_EINVAL);
-    if (!strstr(err.message, part))
-        fail_msg("expected \"%s\" in \"%s\"", part, err.message);
-}
-
-static void what_has_no_effect_is_refused(void **state)
-{
-    static const char server[] = "http://127.0.0.1:1/retrieve";
-    const struct kg_search_how words = {.kind = "bm25", .weight = KG_HYBRID_WEIGHT};
-    struct kg_search_how how;
-
-    (void)state;
-    must(kg_search_how_check(&words, "x.db", "search_", &err));
-    no_effect(dense_bytes, server, "search_vectors: expected none with a server");
-    how = hybrid;
-    how.weight = 0.3;
-    no_effect(how, server, "search_weight: expected neither with a server");
-    how.weight = 0; /* a weight too */
-    no_effect(how, server, "search_weight: expected neither with a server");
-    how = words;
-    how.vectors = "int8";
-    no_effect(how, "x.db",
-              "search_vectors: expected fp16 with search_kind bm25, which has "
-              "none, found int8");
-    how = words;
-    how.weight = 0;
-    no_effect(how, "x.db",
-              "search_weight: expected only with search_kind hybrid, "
-              "found them with bm25");
-    how = dense;
-    how.fusion = "score";
-    no_effect(how, "x.db",
-              "search_weight: expected only with search_kind hybrid, "
-              "found them with dense");
 }
 
 static void an_index_of_words_has_no_vectors(void **state)
@@ -749,7 +703,6 @@ int main(void)
         cmocka_unit_test(rankings_are_fused),
         cmocka_unit_test_setup_teardown(any_bytes_are_a_query, make_dir, end),
         cmocka_unit_test_setup_teardown(an_index_has_one_encoder, make_dir, end),
-        cmocka_unit_test(what_has_no_effect_is_refused),
         cmocka_unit_test_setup_teardown(an_index_of_words_has_no_vectors, make_dir, end),
         cmocka_unit_test_setup_teardown(what_is_no_vector_leaves_no_index, make_dir, end),
         cmocka_unit_test_setup_teardown(a_file_with_nan_in_a_vector_is_refused, make_dir,
