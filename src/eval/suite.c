@@ -15,10 +15,9 @@
 #include "base/mem.h"
 #include "data/hub.h"
 #include "data/needs.h"
-#include "math/math.h"
 #include "rollout/sampler.h"
 #include "rollout/sampling.h"
-#include "task/wording.h"
+#include "task/rows.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,10 +35,6 @@ static const char *key_of(char text[KEY_BYTES], const char *set, const char *key
 
 #define OF_ALL(field) KG_OPT_AT(struct kg_suite_about, field)
 #define AT(field)     KG_OPT_AT(struct kg_eval_set, field)
-/* What several keys of a set need (data/needs.h). */
-#define MATH      "task=math|rewards~math"
-#define SEARCH_QA "task=search-qa|rewards~search-qa"
-#define PROGRAM   "task=external|rewards~external&rewards=|rewards~external"
 /* suite.*, model.* and server.* */
 static const struct kg_opt_row suite_rows[] = {
     {"suite.name", OF_ALL(name), "", 0, 0, NULL, "name of the suite, in the results",
@@ -81,35 +76,15 @@ static const struct kg_opt_row set_rows[] = {
     {"only_source", AT(only), "", 0, 0, NULL, "use the records of this data_source alone",
      false},
     {"problems", AT(limit), "0", 0, 1e7, NULL, "problems used at most; 0 is all", false},
-    {"unique", AT(task_opts.unique), "false", 0, 0, NULL,
-     "of records with equal problem, gold answer and data_source the first", false,
-     "data"},
-    {"exclude", AT(task_opts.exclude), "", 0, 0, NULL,
-     "task math: ids (else lines) of records to leave out, 'a,b'", false},
-    {"bad_golds", AT(task_opts.drop_golds), "stop", 0, 0, "stop|drop",
-     "task math: records whose gold answer does not grade itself right stop the "
-     "evaluation, or are left out, named and counted",
-     false, "task=math"},
-    {"prompt_key", AT(task_opts.prompt_key), "", 0, 0, NULL,
-     "column of the problem; '' for the usual names", false, "data"},
-    {"answer_key", AT(task_opts.answer_key), "", 0, 0, NULL,
-     "column of the gold answer; '' for the usual names", false, "data"},
+    KG_RECORD_ROWS("", struct kg_eval_set, task_opts., "data"),
     {"task", AT(said.task), "math", 0, 0, NULL, "how answers are graded (kedge task)",
      false},
-    {"grader", AT(task_opts.grader), "default", 0, 0, NULL,
-     "task math: default, ema-pg, mathd or dapo", false, MATH},
-    {"keep_thinking", AT(task_opts.keep_thinking), "false", 0, 0, NULL,
-     "task math: an answer may stand before </think>", false, MATH},
     {"level", AT(task_opts.level), "", 0, 0, NULL, "difficulty of generated problems",
      false, "data="},
-    {"command", AT(task_opts.command), "", 0, 0, NULL, "task external: the grader", false,
-     PROGRAM},
-    {"timeout_ms", AT(task_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
-     "task external: time limit of one batch", true, PROGRAM},
-    {"life", AT(task_opts.life), "auto", 0, 0, "auto|run|batch",
-     "task external: started once, or for every batch; auto finds out", true, PROGRAM},
+    KG_TASK_ROWS("", struct kg_eval_set, task_opts., "task", "rewards", "env"),
     {"command_env", AT(task_opts.env), "", 0, 0, NULL,
-     "task external: environment variables that it gets, 'A,B'", true, PROGRAM},
+     "task external: environment variables that it gets, 'A,B'", true,
+     KG_IF_PROGRAM("task", "rewards")},
     {"rewards", AT(said.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
      "each; "
@@ -117,22 +92,9 @@ static const struct kg_opt_row set_rows[] = {
      false},
     {"reward_weights", AT(said.reward_weights), "", 0, 0, NULL,
      "weight of each of the rewards in their sum; none: 1 each", false},
-    {"template", AT(task_opts.prompt.template_text), "", 0, 0, NULL,
-     "text around the problem, {prompt} is replaced; '' for the problem as it is", false},
-    {"user_turn", AT(task_opts.prompt.user_turn), "false", 0, 0, NULL,
-     "the problem, in its template, is the user's turn of the chat template; else text",
-     false},
-    {"system", AT(task_opts.prompt.system), "", 0, 0, NULL,
-     "system prompt in front of every conversation", false},
-    {"opening", AT(task_opts.prompt.opening), "", 0, 0, NULL,
-     "text that the assistant's turn begins with, added where the chat template does not "
-     "write it",
-     false},
+    KG_PROMPT_ROWS("", struct kg_eval_set, task_opts.prompt.),
     {"chat_template", AT(chat_name), "auto", 0, 0, NULL,
      "auto (the model's), none, or a file, which must apply to every problem", false},
-    {"date", AT(task_opts.prompt.date), "", 0, 0, NULL,
-     "the day, YYYY-MM-DD, for chat templates that ask for it; '' for the clock's",
-     false},
     {"add_special", AT(special), "auto", 0, 0, KG_SPECIAL_CHOICES,
      "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
      "chat template rendered",
@@ -144,32 +106,12 @@ static const struct kg_opt_row set_rows[] = {
     KG_SAMPLING_ROWS("", struct kg_eval_set, sampling., false, NULL, NULL),
     {"max_tokens", AT(sampling.max_tokens), "512", 1, 1e7, NULL, "longest answer", false},
     {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end an answer", false},
-    {"metric", AT(task_opts.metric), "em", 0, 0, "em|subem|f1|format",
-     "task search-qa: what is rewarded; accuracy is exact match", false, SEARCH_QA},
-    {"answer_tags", AT(task_opts.answer_tags), "1", 1, 2, NULL,
-     "task search-qa: pairs of answer tags that an answer needs", false, SEARCH_QA},
-    {"wording", AT(task_opts.wording), "kedge", 0, 0, KG_WORDING_CHOICES,
-     "search agents: instruction around a question and remark on a wrong turn; "
-     "search-r1: "
-     "those of the published runs, word for word",
-     false, "task=search-qa|env=search"},
     {"env", AT(said.env), "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn, of max_tokens", false},
-    {"turns", AT(episode.turns), "4", 0, 1000, NULL,
-     "turns in which a tool may be called; one more follows without", false, "env!none"},
-    {"obs_tokens", AT(episode.obs_tokens), "500", 1, 1e6, NULL, "longest observation",
-     false, "env!none"},
+    KG_EPISODE_ROWS("", struct kg_eval_set, episode., "env!none"),
     {"context", AT(episode.context), "0", 0, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; 0: 4096, or the "
      "model's positions where they are fewer",
-     false, "env!none"},
-    {"answer_tokens", AT(episode.answer_tokens), "0", 0, 1e7, NULL,
-     "longest answer of an episode in tokens, observations included; 0: what context "
-     "leaves",
-     false, "env!none"},
-    {"window", AT(episode.window), "0", 0, 1e7, NULL,
-     "a turn that begins with more text is sampled from the newest so many tokens; 0: "
-     "all",
      false, "env!none"},
     KG_SEARCH_ROWS("search_", struct kg_eval_set, episode.env_opts., "env=search"),
     {0},
@@ -564,10 +506,6 @@ static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
 
 static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
 {
-    const struct kg_math_mode *mode;
-
-    if (strcmp(set->task->name, "math") == 0)
-        KG_TRY(kg_math_mode_find(&mode, set->task_opts.grader, err));
     if (set->ks.n_maj > 0 && !set->task->same)
         return kg_fail(
             err, KG_EUNSUPPORTED,

@@ -73,7 +73,7 @@ static void a_suite_that_is_wrong_says_where(void **state)
          "set a: task: expected one of arithmetic"},
         {"sets:\n  a:\n    task: math\n", KG_EINVAL, "expected a data file, found none"},
         {"sets:\n  a:\n    data: data.jsonl\n    grader: mathematica\n", KG_EINVAL,
-         "mode: expected one of"},
+         "sets.a.grader: expected one of default, ema-pg"},
         {"sets:\n  a:\n    data: data.jsonl\n    samples: 4\n    pass_k: [2, 5]\n",
          KG_EINVAL, "sets.a.pass_k: expected a k from 1 to the number of samples, 4"},
         {"sets:\n  a:\n    data: data.jsonl\n    maj_k: [x]\n", KG_EINVAL,

@@ -9,7 +9,7 @@
 #include "policy/presets.h"
 #include "ranks/lanes.h"
 #include "rollout/sampling.h"
-#include "task/wording.h"
+#include "task/rows.h"
 #include "text/prompt.h"
 
 #include <string.h>
@@ -18,12 +18,11 @@
 #define KEY(field) #field, AT(field)
 
 /* What several keys need (data/needs.h). */
-#define WARM      "sft.steps>0|sft.epochs>0"
-#define MADE      "task.name=" KG_TASKS_MADE
-#define MATH      "task.name=math|task.rewards~math"
-#define SEARCH_QA "task.name=search-qa|task.rewards~search-qa"
-#define PROGRAM                                                                          \
-    "task.name=external|task.rewards~external&task.rewards=|task.rewards~external"
+#define WARM "sft.steps>0|sft.epochs>0"
+#define MADE "task.name=" KG_TASKS_MADE
+#define MATH KG_IF_GRADES("math", "task.name", "task.rewards")
+#define FORMAT                                                                           \
+    KG_IF_GRADES("search-qa", "task.name", "task.rewards") "&task.metric=format"
 #define BF16_ON_GPU "model.device!cpu&model.dtype!fp32|rollout.dtype=bf16"
 
 static const struct kg_opt_row first_rows[] = {
@@ -94,16 +93,12 @@ static const struct kg_opt_row first_rows[] = {
      "generated training problems", false, MADE "&data.train=&rollout.data="},
     {KEY(task.val_count), "500", 1, 1e7, NULL, "generated held-out problems", false,
      MADE "&data.val="},
-    {"task.command", AT(task_opts.command), "", 0, 0, NULL,
-     "external grader: command that reads and answers JSONL", false, PROGRAM},
-    {"task.life", AT(task_opts.life), "auto", 0, 0, "auto|run|batch",
-     "external grader: its program is started once a run, or for every batch; auto finds "
-     "out which it is made for",
-     true, PROGRAM},
+    KG_TASK_ROWS("task.", struct kg_recipe, task_opts., "task.name", "task.rewards",
+                 "episode.env"),
     {"task.env", AT(task_opts.env), "", 0, 0, NULL,
      "external grader: names of environment variables that it gets besides PATH, HOME, "
      "the locale and the like, separated by commas",
-     true, PROGRAM},
+     true, KG_IF_PROGRAM("task.name", "task.rewards")},
     {KEY(task.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
      "each; "
@@ -111,8 +106,6 @@ static const struct kg_opt_row first_rows[] = {
      false},
     {KEY(task.reward_weights), "", 0, 0, NULL,
      "weight of each of task.rewards in their sum; empty: 1 each", false},
-    {"task.grader", AT(task_opts.grader), "default", 0, 0, "default|ema-pg|mathd|dapo",
-     "task math: how answers are graded (docs/grader.md)", false, MATH},
     {"task.wrong_reward", AT(task_opts.wrong_reward), "0", -1e6, 0.999999, NULL,
      "reward of a wrong answer, where a right one has 1 (published graders of "
      "mathematics: -1)",
@@ -121,39 +114,12 @@ static const struct kg_opt_row first_rows[] = {
      "task math: what an answer is in training that cannot be read or decided; ungraded: "
      "left out of its group (docs/tasks.md)",
      false, MATH},
-    {"task.keep_thinking", AT(task_opts.keep_thinking), "false", 0, 0, NULL,
-     "task math: an answer may stand before </think>", false, MATH},
-    {"task.metric", AT(task_opts.metric), "em", 0, 0, "em|subem|f1|format",
-     "task search-qa: what is rewarded (docs/grader.md)", false, SEARCH_QA},
-    {"task.answer_tags", AT(task_opts.answer_tags), "1", 1, 2, NULL,
-     "task search-qa: pairs of answer tags that an answer needs, those of the prompt "
-     "counted where it is 2",
-     false, SEARCH_QA},
-    {"task.wording", AT(task_opts.wording), "kedge", 0, 0, KG_WORDING_CHOICES,
-     "search agents: instruction around a question and remark on a wrong turn; "
-     "search-r1: "
-     "those of the published runs, word for word",
-     false, "task.name=search-qa|episode.env=search"},
     {"task.format_structure", AT(task_opts.format.structure), "0.2", 0, 1, NULL,
-     "metric format: score of a valid format without a right answer", false,
-     SEARCH_QA "&task.metric=format"},
+     "metric format: score of a valid format without a right answer", false, FORMAT},
     {"task.format_final", AT(task_opts.format.final), "0.1", 0, 1, NULL,
-     "metric format: score of a wrong answer in no valid format", false,
-     SEARCH_QA "&task.metric=format"},
+     "metric format: score of a wrong answer in no valid format", false, FORMAT},
     {"task.format_retrieval", AT(task_opts.format.retrieval), "0", 0, 1, NULL,
-     "metric format: added where a gold answer was retrieved", false,
-     SEARCH_QA "&task.metric=format"},
-    {"task.exclude", AT(task_opts.exclude), "", 0, 0, NULL,
-     "task math: ids (else lines) of records to leave out, separated by commas; "
-     "FILE:NAME "
-     "is of that file alone",
-     false},
-    {"task.bad_golds", AT(task_opts.drop_golds), "stop", 0, 0, "stop|drop",
-     "task math: records whose gold answer does not grade itself right, which nobody can "
-     "answer, stop the run, or are left out, named and counted",
-     false, "task.name=math"},
-    {"task.timeout_ms", AT(task_opts.timeout_ms), "30000", 1, 3.6e6, NULL,
-     "external grader: time limit of one batch", true, PROGRAM},
+     "metric format: added where a gold answer was retrieved", false, FORMAT},
 
     {KEY(data.train), "", 0, 0, NULL,
      "files of training problems, instead of generated ones: JSONL, JSON array, .gz or "
@@ -164,41 +130,18 @@ static const struct kg_opt_row first_rows[] = {
      "its own; empty: all files are shuffled into one",
      false},
     {KEY(data.val), "", 0, 0, NULL, "files of validation problems", false},
-    {"data.unique", AT(task_opts.unique), "false", 0, 0, NULL,
-     "of the records of a file with equal prompt, gold answer and data_source the first "
-     "alone (published validation files hold each problem 32 times)",
-     false},
-    {"data.prompt_key", AT(task_opts.prompt_key), "", 0, 0, NULL,
-     "column of the prompt; empty: verl's schema and usual names", false},
-    {"data.answer_key", AT(task_opts.answer_key), "", 0, 0, NULL, "column of the answer",
-     false},
-    {"data.template", AT(task_opts.prompt.template_text), "", 0, 0, NULL,
-     "text around the problem; {prompt} is replaced", false},
+    KG_RECORD_ROWS("data.", struct kg_recipe, task_opts., NULL),
+    KG_PROMPT_ROWS("data.", struct kg_recipe, task_opts.prompt.),
     {KEY(data.templates), "", 0, 0, NULL,
      "the same for each file of data.train; {prompt} alone is the prompt as it is",
      false},
     {KEY(data.val_templates), "", 0, 0, NULL,
      "the same for each file of data.val; empty: data.template for all", false,
      "data.val"},
-    {"data.user_turn", AT(task_opts.prompt.user_turn), "false", 0, 0, NULL,
-     "a question, in its template, is the user's turn of the chat template; else text",
-     false},
-    {"data.system", AT(task_opts.prompt.system), "", 0, 0, NULL,
-     "system prompt in front of every conversation (data.user_turn, or lists of "
-     "messages)",
-     false},
-    {"data.opening", AT(task_opts.prompt.opening), "", 0, 0, NULL,
-     "text that the assistant's turn begins with, such as \"<think>\\n\": added where "
-     "the chat template does not write it",
-     false},
     {KEY(data.chat_template), "auto", 0, 0, NULL,
      "user turns and lists of messages are rendered by: auto (the model's chat template, "
      "if it has one), none, or a file or folder with one, which must apply to every "
      "prompt",
-     false},
-    {"data.date", AT(task_opts.prompt.date), "", 0, 0, NULL,
-     "the day, YYYY-MM-DD, for chat templates that ask for it; empty: that on which the "
-     "run starts, and config.yaml has it",
      false},
     {KEY(data.max_prompt_tokens), "1024", 1, 1e6, NULL,
      "longer prompts are handled as data.overlong says", false},
@@ -251,28 +194,14 @@ static const struct kg_opt_row first_rows[] = {
 
     {"episode.env", AT(episode_env), "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn", false},
-    {KEY(episode.turns), "4", 0, 1000, NULL,
-     "turns in which a tool may be called; one more follows without", false,
-     "episode.env!none"},
+    KG_EPISODE_ROWS("episode.", struct kg_recipe, episode., "episode.env!none"),
     {KEY(episode.turn_tokens), "0", 0, 1e6, NULL,
      "longest turn of the model in tokens; 0 is rollout.max_tokens", false,
      "episode.env!none"},
-    {KEY(episode.obs_tokens), "500", 1, 1e6, NULL,
-     "longest observation in tokens; what is longer is cut", false, "episode.env!none"},
     {KEY(episode.context), "4096", 2, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; one that would pass "
      "it "
      "ends as truncated",
-     false, "episode.env!none"},
-    {KEY(episode.answer_tokens), "0", 0, 1e7, NULL,
-     "longest answer of an episode in tokens, observations included, whatever its "
-     "prompt; "
-     "0 is what episode.context leaves",
-     false, "episode.env!none"},
-    {KEY(episode.window), "0", 0, 1e7, NULL,
-     "a turn that begins with more text is sampled from the newest so many tokens; 0 is "
-     "all. Each turn is trained in the context that it was sampled from; with "
-     "algo.reproduction in the whole text (mismatch/window)",
      false, "episode.env!none"},
     {KEY(episode.open), "0", 0, 1e6, NULL,
      "episodes in progress, those that wait for a tool included; 0 is twice "

@@ -39,6 +39,26 @@ struct kg_episode_opts {
     int32_t open;   /* concurrent episodes, including waiting ones; 0: twice max_batch */
 };
 
+/* Rows over a struct S, as KG_SAMPLING_ROWS. */
+#define KG_EPISODE_ROWS(before, S, at, needs)                                            \
+    KG_OPT_ROW(before "turns", KG_OPT_AT(S, at turns), "4", 0, 1000, NULL,               \
+               "turns in which a tool may be called; one more follows without", false,   \
+               needs),                                                                   \
+        KG_OPT_ROW(before "obs_tokens", KG_OPT_AT(S, at obs_tokens), "500", 1, 1e6,      \
+                   NULL, "longest observation in tokens; what is longer is cut", false,  \
+                   needs),                                                               \
+        KG_OPT_ROW(before "answer_tokens", KG_OPT_AT(S, at answer_tokens), "0", 0, 1e7,  \
+                   NULL,                                                                 \
+                   "longest answer of an episode in tokens, observations included, "     \
+                   "whatever its prompt; 0 is what " before "context leaves",            \
+                   false, needs),                                                        \
+        KG_OPT_ROW(before "window", KG_OPT_AT(S, at window), "0", 0, 1e7, NULL,          \
+                   "a turn that begins with more text is sampled from the newest so "    \
+                   "many tokens; 0 is all. Each turn is trained in the context that it " \
+                   "was sampled from; with algo.reproduction in the whole text "         \
+                   "(mismatch/window)",                                                  \
+                   false, needs)
+
 struct kg_episodes; /* opaque: the open environment; tokenizer borrowed */
 /* errors: EINVAL (a limit out of range, or a window or response limit without effect in
  * this context), of the environment */
