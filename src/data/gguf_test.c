@@ -90,28 +90,35 @@ static void values_are_those_of_the_gguf_package(void **state)
     kg_gguf_close(&g);
 }
 
-static void blocks_are_those_of_the_gguf_package(void **state)
+/* The package's, or for the types that it leaves out those of llama.cpp itself. */
+static void blocks_are_those_of_llama_cpp(void **state)
 {
-    static const char *const types[] = {"q8_0", "q4_0"};
-    const struct kg_gguf_tensor *weights, *want;
+    static const char *const types[][2] = {{"Q8_0", "weights"},
+                                           {"Q4_0", "weights"},
+                                           {"Q4_K", "weights_k"},
+                                           {"Q6_K", "weights_k"}};
     struct kg_gguf g;
 
     (void)state;
     need(kg_gguf_open(&g, "tests/data/gguf/quants.gguf", &err));
-    weights = kg_gguf_find(&g, "weights");
-    for (size_t i = 0; i < 2; i++) {
-        const struct kg_quant *type = kg_quant_named(types[i]);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        const struct kg_quant *type = kg_quant_named(types[i][0]);
+        const struct kg_gguf_tensor *weights = kg_gguf_find(&g, types[i][1]), *want;
         char name[16];
 
         snprintf(name, sizeof name, "%s.of", type->name);
         want = kg_gguf_find(&g, name);
-        for (size_t b = 0; b < 32; b++) {
-            unsigned char block[64];
-            float x[32];
+        const size_t size = (size_t)type->bytes, n = want->bytes / size;
+        assert_true(n >= 16 && weights->bytes == n * (size_t)type->values * 4);
+        for (size_t b = 0; b < n; b++) {
+            unsigned char block[KG_QUANT_MAX];
+            float x[KG_QUANT_MAX];
 
-            memcpy(x, weights->data + b * sizeof x, sizeof x);
+            memcpy(x, weights->data + b * (size_t)type->values * 4,
+                   (size_t)type->values * 4);
             type->narrow(block, x);
-            assert_memory_equal(block, want->data + b * (size_t)type->bytes, type->bytes);
+            if (memcmp(block, want->data + b * size, size) != 0)
+                fail_msg("%s: block %zu is not llama.cpp's", type->name, b);
         }
     }
     kg_gguf_close(&g);
@@ -535,7 +542,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_those_of_the_gguf_package),
-        cmocka_unit_test(blocks_are_those_of_the_gguf_package),
+        cmocka_unit_test(blocks_are_those_of_llama_cpp),
         cmocka_unit_test(scales_that_are_no_numbers_stay_so),
         cmocka_unit_test(a_file_is_read),
         cmocka_unit_test(no_beginning_of_a_file_opens),

@@ -10,6 +10,7 @@
 #include "base/half.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <strings.h>
 
@@ -156,6 +157,18 @@ static int k_minimum(const unsigned char *s, int j)
     return j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | (s[j] >> 6) << 4;
 }
 
+static void put_k_scale(unsigned char *s, int j, int scale, int minimum)
+{
+    if (j < 4) {
+        s[j] = (unsigned char)scale;
+        s[j + 4] = (unsigned char)minimum;
+        return;
+    }
+    s[j + 4] = (unsigned char)((scale & 15) | (minimum & 15) << 4);
+    s[j - 4] |= (unsigned char)(scale >> 4 << 6);
+    s[j] |= (unsigned char)(minimum >> 4 << 6);
+}
+
 /* Value i of 256: of each 64 the low halves of 32 bytes, and then the high ones. */
 static int four_bits(const unsigned char *qs, int i)
 {
@@ -256,6 +269,190 @@ static void narrow_q4_0(unsigned char *b, const float *x)
     }
 }
 
+/* ---- written, 256 values ---- */
+
+/* To the nearest, ties to even, within the range. */
+static int nearest(float x, int low, int high)
+{
+    if (!(x > (float)low))
+        return low;
+    return x < (float)high ? (int)lrintf(x) : high;
+}
+
+enum { PART4 = 32, PART6 = 16 /* values that share a scale in Q4_K and in Q6_K */ };
+
+/* x = scale q + low: a candidate, and the weighted sum of its squared errors. */
+struct line {
+    float scale, low, error;
+    int q[PART4];
+};
+
+static void measure(struct line *a, const float *x, const float *weights)
+{
+    a->error = 0;
+    for (int i = 0; i < PART4; i++) {
+        const float diff = a->scale * (float)a->q[i] + a->low - x[i];
+
+        a->error += weights[i] * (diff * diff);
+    }
+}
+
+/* The line of least weighted squares through x over q = round(inverse (x - low)).
+ * false: no line, all q are one */
+static bool fit(struct line *a, const float *x, const float *weights, float inverse,
+                float low)
+{
+    float w = 0, wx = 0, l = 0, l2 = 0, xl = 0;
+
+    for (int i = 0; i < PART4; i++) {
+        const int q = nearest(inverse * (x[i] - low), 0, 15);
+
+        a->q[i] = q;
+        w += weights[i];
+        wx += weights[i] * x[i];
+        l += weights[i] * (float)q;
+        l2 += weights[i] * (float)q * (float)q;
+        xl += weights[i] * (float)q * x[i];
+    }
+    const float d = w * l2 - l * l;
+
+    a->scale = (w * xl - wx * l) / d;
+    a->low = (l2 * wx - l * xl) / d;
+    if (a->low > 0) {
+        a->low = 0;
+        a->scale = xl / l2;
+    }
+    return d > 0;
+}
+
+/* The best of 22 lines: the one through the smallest and the largest value, and those
+ * fitted to what 21 other scales round to. Large values weigh more. */
+static void search_line(struct line *best, const float *x)
+{
+    float weights[PART4], squares = 0, low = x[0], high = x[0];
+    struct line a;
+
+    for (int i = 0; i < PART4; i++) {
+        squares += x[i] * x[i];
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    for (int i = 0; i < PART4; i++)
+        weights[i] = sqrtf(squares / PART4) + fabsf(x[i]);
+    low = low > 0 ? 0 : low;
+    *best = (struct line){.low = low};
+    if (high == low)
+        return;
+    best->scale = 1 / (15 / (high - low));
+    for (int i = 0; i < PART4; i++)
+        best->q[i] = nearest(15 / (high - low) * (x[i] - low), 0, 15);
+    measure(best, x, weights);
+    for (int s = 0; s <= 20; s++) {
+        const float inverse = (-1 + 0.1f * (float)s + 15) / (high - best->low);
+
+        if (!fit(&a, x, weights, inverse, best->low))
+            continue;
+        measure(&a, x, weights);
+        if (a.error < best->error)
+            *best = a;
+    }
+}
+
+static float part_of(float most, float x) { return most > 0 ? 63 / most * x : 0; }
+
+static void narrow_q4_k(unsigned char *b, const float *x)
+{
+    float scale = 0, low = 0;
+    struct line lines[8];
+
+    memset(b, 0, 144);
+    for (int j = 0; j < 8; j++) {
+        search_line(&lines[j], x + PART4 * j);
+        scale = lines[j].scale > scale ? lines[j].scale : scale;
+        low = -lines[j].low > low ? -lines[j].low : low;
+    }
+    put_half(b, scale / 63);
+    put_half(b + 2, low / 63);
+    for (int j = 0; j < 8; j++) {
+        const int s = nearest(part_of(scale, lines[j].scale), 0, 63);
+        const int m = nearest(part_of(low, -lines[j].low), 0, 63);
+        const float d = half(b) * (float)s, minimum = half(b + 2) * (float)m;
+
+        put_k_scale(b + 4, j, s, m);
+        for (int i = 0; i < PART4; i++) {
+            const float q = (x[PART4 * j + i] + minimum) / d;
+            const int of = d != 0 ? nearest(q, 0, 15) : lines[j].q[i];
+
+            b[16 + j / 2 * 32 + i] |= (unsigned char)(of << j % 2 * 4);
+        }
+    }
+}
+
+/* Of 19 scales the one of the least squared errors, weighted by squares. */
+static float search_scale(int q[PART6], const float *x)
+{
+    float most = 0, scale = 0, best = 0;
+
+    for (int i = 0; i < PART6; i++)
+        most = fabsf(x[i]) > fabsf(most) ? x[i] : most;
+    for (int i = 0; i < PART6; i++)
+        q[i] = -32; /* written as 0 */
+    for (int k = 0; k < 19 && fabsf(most) >= 1e-15f; k++) {
+        const int s = k == 0 ? 0 : k < 10 ? k - 10 : k - 9; /* 0, -9 .. -1, 1 .. 9 */
+        const float inverse = -(32 + 0.1f * (float)s) / most;
+        float xl = 0, l2 = 0;
+        int l[PART6];
+
+        for (int i = 0; i < PART6; i++) {
+            const float w = x[i] * x[i];
+
+            l[i] = nearest(inverse * x[i], -32, 31);
+            xl += w * x[i] * (float)l[i];
+            l2 += w * (float)l[i] * (float)l[i];
+        }
+        if (k > 0 && !(l2 > 0 && xl * xl > best * l2))
+            continue;
+        scale = l2 != 0 ? xl / l2 : 0;
+        best = scale * xl;
+        memcpy(q, l, sizeof l);
+    }
+    return scale;
+}
+
+static void put_six(unsigned char *b, int i, int q)
+{
+    b[i / 128 * 64 + i % 64] |= (unsigned char)((q & 15) << i % 128 / 64 * 4);
+    b[128 + i / 128 * 32 + i % 32] |= (unsigned char)(q >> 4 << i % 128 / 32 * 2);
+}
+
+static void narrow_q6_k(unsigned char *b, const float *x)
+{
+    float scales[16], most = 0;
+    int q[16][PART6];
+
+    memset(b, 0, 210);
+    for (int j = 0; j < 16; j++) {
+        scales[j] = search_scale(q[j], x + PART6 * j);
+        most = fabsf(scales[j]) > fabsf(most) ? scales[j] : most;
+    }
+    if (fabsf(most) < 1e-15f)
+        return;
+    const float inverse = -128 / most;
+
+    put_half(b + 208, 1 / inverse);
+    for (int j = 0; j < 16; j++) {
+        const int s = nearest(inverse * scales[j], -128, 127);
+        const float d = half(b + 208) * (float)s;
+
+        b[192 + j] = (unsigned char)s;
+        for (int i = 0; i < PART6; i++) {
+            const float of = x[PART6 * j + i] / d;
+
+            put_six(b, PART6 * j + i, (d != 0 ? nearest(of, -32, 31) : q[j][i]) + 32);
+        }
+    }
+}
+
 /* ---- the table ---- */
 
 static const struct kg_quant QUANTS[] = {
@@ -270,9 +467,9 @@ static const struct kg_quant QUANTS[] = {
     {"Q5_1", 7, 32, 24, widen_q5_1, NULL},
     {"Q2_K", 10, 256, 84, widen_q2_k, NULL},
     {"Q3_K", 11, 256, 110, widen_q3_k, NULL},
-    {"Q4_K", 12, 256, 144, widen_q4_k, NULL},
+    {"Q4_K", 12, 256, 144, widen_q4_k, narrow_q4_k},
     {"Q5_K", 13, 256, 176, widen_q5_k, NULL},
-    {"Q6_K", 14, 256, 210, widen_q6_k, NULL},
+    {"Q6_K", 14, 256, 210, widen_q6_k, narrow_q6_k},
     {"IQ4_NL", 20, 32, 18, widen_iq4_nl, NULL},
     {"IQ4_XS", 23, 256, 136, widen_iq4_xs, NULL},
     {"MXFP4", 39, 32, 17, widen_mxfp4, NULL},

@@ -1,11 +1,15 @@
 """Writes tests/data/gguf: quants.gguf has, for every type that kedge reads, a tensor of random blocks, and beside it
-NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those. vocab.gguf has the tokens of tests/data/tokenizer/small; tokens.jsonl what
+NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those, and `weights_k` with the
+blocks of Q4_K and Q6_K that ggml_quantize_chunk of llama-cpp-python makes, which the package leaves out. vocab.gguf has the tokens of tests/data/tokenizer/small; tokens.jsonl what
 llama-cpp-python makes of texts with them, for every name of a pre-tokenizer. Usage: make_gguf.py (needs gguf 0.19,
 llama-cpp-python 0.3.36 and numpy)."""
 
+import ctypes
 import json
+import os
 import tempfile
 
+import llama_cpp
 import numpy as np
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFWriter, dequantize, quantize
@@ -32,6 +36,28 @@ def blocks(rng, kind):
         x[0, 0], x[1, 0], x[2, 0] = 0, 1, 2
         x[3:, 0] = rng.integers(100, 140, n - 3)
     return x.reshape(2, -1)
+
+
+def ggml_blocks(x, kind):
+    """What llama.cpp's quantiser makes of rows without an importance matrix."""
+    quantise = ctypes.CDLL(os.path.dirname(llama_cpp.__file__) + "/lib/libggml-base.so").ggml_quantize_chunk
+    quantise.restype = ctypes.c_size_t
+    quantise.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p] + 3 * [ctypes.c_int64] + [ctypes.c_void_p]
+    values, size = GGML_QUANT_SIZES[kind]
+    out = np.zeros((len(x), x.shape[1] // values * size), np.uint8)
+    assert quantise(int(kind), x.ctypes.data, out.ctypes.data, 0, *x.shape, None) == out.size
+    return out
+
+
+def k_weights():
+    """Rows of the kinds where the search for a scale can go another way."""
+    rng = np.random.default_rng(4)
+    n = rng.standard_normal
+    rows = [n(256) * 0.02, n(256) * 1e-3, n(256) ** 3, np.abs(n(256)), -np.abs(n(256)), np.round(n(256) * 8) / 8,
+            np.zeros(256), np.full(256, 0.3), np.full(256, -0.3), n(256) * np.repeat(rng.integers(0, 2, 8), 32),
+            n(256) * np.repeat(10.0 ** rng.integers(-7, 1, 16), 16), n(256) * 1e-9, n(256) * 1e-20, n(256) * 3e4,
+            np.linspace(-1, 1, 256), np.eye(256)[100] * 5]
+    return np.stack(rows).astype(np.float32)
 
 
 PRES = ["gpt-2", "olmo", "smollm", "starcoder", "refact", "command-r", "codeshell", "qwen2", "deepseek-r1-qwen",
@@ -90,6 +116,10 @@ def main():
     w.add_tensor("weights", weights)
     for kind in (T.Q8_0, T.Q4_0):
         w.add_tensor(kind.name + ".of", quantize(weights, kind), raw_dtype=kind)
+    weights = k_weights()
+    w.add_tensor("weights_k", weights)
+    for kind in (T.Q4_K, T.Q6_K):
+        w.add_tensor(kind.name + ".of", ggml_blocks(weights, kind), raw_dtype=kind)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
