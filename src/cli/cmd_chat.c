@@ -482,7 +482,8 @@ static kg_status open_chat(struct chat *c, struct kg_err *err)
     if (kg_file_exists(kg_load.dir))
         KG_TRY(kg_file_size(&unused, kg_load.dir, err));
     if (!kg_source_is_model(kg_load.dir))
-        return kg_fail(err, KG_ENOTFOUND, "%s: expected a checkpoint folder, found none",
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected a checkpoint folder or a GGUF file, found none",
                        kg_load.dir);
     KG_TRY(kg_chat_template_choose(&c->tmpl, chat_template, kg_load.dir, err));
     if (c->tmpl == NULL)

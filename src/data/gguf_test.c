@@ -485,6 +485,30 @@ static void a_source_has_the_files_of_its_folder(void **state)
     kg_str_release(&s);
 }
 
+/* Whatever part is read first: nothing of what is missing is taken for absent. */
+static void a_missing_file_is_named(void **state)
+{
+    static const char *const parts[] = {"config.json", "tokenizer.json",
+                                        "tokenizer.model", "tokenizer_config.json",
+                                        "generation_config.json"};
+    static const char *const names[] = {"none.gguf", "/none/none.gguf", "a b.gguf"};
+    struct kg_json_doc doc;
+    struct kg_st_set *set;
+    char words[64];
+
+    (void)state;
+    for (size_t i = 0; i < 3 * 5; i++) {
+        snprintf(words, sizeof words, "%s: expected a model, found no such",
+                 names[i / 5]);
+        assert_int_equal(
+            kg_source_json_or_none(&doc, names[i / 5], parts[i % 5], 9, &err), KG_EINVAL);
+        assert_memory_equal(err.message, words, strlen(words));
+        assert_false(kg_source_is_model(names[i / 5]));
+        assert_int_equal(kg_source_tensors(&set, names[i / 5], &err), KG_ENOTFOUND);
+        assert_memory_equal(err.message, names[i / 5], strlen(names[i / 5]));
+    }
+}
+
 /* ---- split sets ---- */
 
 static void split(struct kg_str *s, uint64_t no, const char *tensor)
@@ -551,6 +575,7 @@ int main(void)
         cmocka_unit_test(keys_of_other_architectures_are_fields_of_their_name),
         cmocka_unit_test(architectures_are_told_by_name),
         cmocka_unit_test(a_source_has_the_files_of_its_folder),
+        cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(a_split_set_is_read_by_its_first_file),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

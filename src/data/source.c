@@ -23,7 +23,8 @@ static const struct format FORMATS[] = {
     {NULL, NULL, NULL},
 };
 
-/* NULL for a folder, and for what is not there. */
+/* By the name alone, so that a file that cannot be opened is named as what it is. NULL for
+ * a folder. */
 static const struct format *format_of(const char *model)
 {
     const size_t n = strlen(model);
@@ -31,7 +32,7 @@ static const struct format *format_of(const char *model)
     for (const struct format *f = FORMATS; f->end; f++) {
         const size_t end = strlen(f->end);
 
-        if (n > end && strcmp(model + n - end, f->end) == 0 && kg_file_is_regular(model))
+        if (n > end && strcmp(model + n - end, f->end) == 0 && !kg_file_is_dir(model))
             return f;
     }
     return NULL;
@@ -41,7 +42,8 @@ bool kg_source_is_file(const char *model) { return format_of(model) != NULL; }
 
 bool kg_source_is_model(const char *model)
 {
-    return kg_source_is_file(model) || kg_file_is_dir(model);
+    return kg_file_is_dir(model) ||
+           (kg_source_is_file(model) && kg_file_is_regular(model));
 }
 
 kg_status kg_source_read(struct kg_str *out, const char *model, const char *file,
@@ -49,6 +51,8 @@ kg_status kg_source_read(struct kg_str *out, const char *model, const char *file
 {
     const struct format *format = format_of(model);
 
+    if (format && !kg_file_exists(model)) /* not NOTFOUND: that is a file of the model */
+        return kg_fail(err, KG_EINVAL, "%s: expected a model, found no such file", model);
     return format ? format->read(out, model, file, err)
                   : kg_file_read(out, kg_path_in(model, file).text, max_bytes, err);
 }
