@@ -22,8 +22,8 @@ bool kg_source_is_model(const char *model);
 bool kg_source_is_file(const char *model);
 
 /* Append a file of the model, "config.json".   errors: NOTFOUND (the model has no such
- * file), EINVAL (there is no such model), EIO, ENOMEM, EFORMAT (more than max_bytes; those
- * of the format) */
+ * file), EINVAL (there is no such model), EIO, ENOMEM, EFORMAT (more than max_bytes;
+ * those of the format) */
 kg_status kg_source_read(struct kg_str *out, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
 /* The same as JSON.   errors: those of kg_json_read, too */

@@ -1,9 +1,9 @@
-/* Writing a GGUF file of a checkpoint: its tensors in llama.cpp's order and types.
+/* Writing a GGUF file of a checkpoint, or of adapters, as llama.cpp has them.
  *
- * Tensors are copied row by row and never become a model. A GGUF file says less than
- * config.json: its architecture fixes values that config.json leaves open. So the file is
- * read again before it gets its name, and a field that its reader would see with another
- * value is refused.
+ * Tensors are copied in bands of rows and never become a model. A GGUF file says less
+ * than config.json: its architecture fixes values that config.json leaves open. So the
+ * file of a model is read again before it gets its name, and a field that its reader
+ * would see with another value is refused.
  */
 #include "model/export.h"
 
@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"
+#include "base/signal.h"
 #include "data/gguf_model.h"
 #include "data/source.h"
 #include "model/model_internal.h"
@@ -19,34 +20,48 @@
 #include <stdio.h>
 #include <string.h>
 
+enum part { WEIGHT, LORA_A, LORA_B };
+
 struct out {
     char name[KG_GGUF_NAME + 1];
-    const struct kg_param *first; /* of the first expert, or all */
+    const struct kg_param *first; /* the weight of the first expert, or all */
     int32_t n;                    /* experts; 1 */
+    enum part part;               /* what of the weight is written */
     const struct kg_quant *type;
 };
 
 struct job {
+    const struct kg_export_opts *opts;
     struct kg_model *m;    /* an outline; owned */
-    struct kg_st_set *set; /* owned */
+    struct kg_st_set *set; /* owned: of the model, or of the adapters */
     const struct kg_gguf_arch *arch;
     const struct kg_quant *wanted; /* NULL: as stored */
     struct kg_gguf_writer w;
     struct out *outs; /* owned */
     size_t n_outs;
-    float *rope[3];  /* owned: factors */
-    size_t narrowed; /* tensors that cannot have the type */
+    float *rope[3];       /* owned: factors */
+    double alpha;         /* of all adapters: their scales are alpha / rank */
+    size_t fall_backs[2]; /* tensors that have these types instead of the wanted one */
 };
+static const char *const fall_back[2] = {"Q8_0", "F16"};
 
-static const struct kg_st_tensor *tensor_of(const struct job *j, const struct kg_param *p)
+static const struct kg_param *param_of(const struct out *out, int32_t expert)
 {
-    return kg_st_find(j->set, p->name);
+    const struct kg_param *w = out->first + 3 * (ptrdiff_t)expert;
+
+    return out->part == WEIGHT ? w : out->part == LORA_A ? w->adapter->a : w->adapter->b;
+}
+
+static const struct kg_st_tensor *tensor_of(const struct job *j, const struct out *out,
+                                            int32_t expert)
+{
+    return kg_st_find(j->set, param_of(out, expert)->name);
 }
 
 /* Whether bytes go as they are: rows and values are llama.cpp's already. */
 static bool is_copied(const struct job *j)
 {
-    return !j->wanted && kg_source_is_file(j->m->dir);
+    return !j->wanted && !j->opts->adapter && kg_source_is_file(j->m->dir);
 }
 
 /* ---- the list ---- */
@@ -65,10 +80,14 @@ static const struct kg_quant *type_of(struct job *j, const struct kg_st_tensor *
     if (!j->wanted)
         return strcmp(t->dtype, "F64") == 0 || t->block ? single
                                                         : kg_quant_named(t->dtype);
-    if (t->shape[t->n_dims - 1] % j->wanted->values == 0)
+    const int64_t cols = t->shape[t->n_dims - 1];
+
+    if (cols % j->wanted->values == 0)
         return j->wanted;
-    j->narrowed++;
-    return kg_quant_named("F16");
+    const int i = j->wanted->values == 32 || cols % 32 != 0;
+
+    j->fall_backs[i]++;
+    return kg_quant_named(fall_back[i]);
 }
 
 /* Expert 0 stands for all of its layer. */
@@ -81,11 +100,12 @@ static bool is_further_expert(const char *name)
 
 static kg_status declare(struct job *j, struct out *out, struct kg_err *err)
 {
-    const struct kg_st_tensor *t = tensor_of(j, out->first);
+    const struct kg_st_tensor *t = tensor_of(j, out, 0);
     int64_t shape[3] = {out->n, t->shape[0], t->shape[1]};
     const bool each = out->n > 1 || strstr(out->first->name, ".experts.");
     /* the gate of a shared expert has one row, and is a vector there */
-    const bool vector = t->n_dims == 1 || strstr(out->name, "ffn_gate_inp_shexp");
+    const bool vector = t->n_dims == 1 ||
+                        (out->part == WEIGHT && strstr(out->name, "ffn_gate_inp_shexp"));
 
     if (vector)
         shape[2] = t->n_dims == 1 ? t->shape[0] : t->shape[1];
@@ -100,24 +120,40 @@ static kg_status declare(struct job *j, struct out *out, struct kg_err *err)
                            out->type, err);
 }
 
+static kg_status add(struct job *j, const struct kg_param *p, enum part part,
+                     struct kg_err *err)
+{
+    static const char *const ends[] = {"", ".lora_a", ".lora_b"};
+    struct out *out = &j->outs[j->n_outs++];
+    const size_t room = sizeof out->name;
+
+    out->first = p;
+    out->n = strstr(p->name, ".experts.") ? j->m->config.experts.n : 1;
+    out->part = part;
+    KG_TRY(kg_gguf_name_of(out->name, p->name, j->arch, err));
+    if (strlen(out->name) + strlen(ends[part]) < room)
+        strcat(out->name, ends[part]);
+    return declare(j, out, err);
+}
+
 static kg_status list(struct job *j, struct kg_err *err)
 {
-    j->outs = kg_mem_calloc(j->m->n_base, sizeof *j->outs, "tensors", err);
+    const bool adapters = j->opts->adapter != NULL;
+
+    j->outs = kg_mem_calloc(2 * j->m->n_base, sizeof *j->outs, "tensors", err);
     if (!j->outs)
         return KG_ENOMEM;
     for (size_t i = 0; i < j->m->n_base; i++) {
         const struct kg_param *p = &j->m->params[i];
-        struct out *out = &j->outs[j->n_outs];
         enum kg_dtype dtype;
 
-        KG_TRY(kg_tensor_find(&dtype, j->set, p, err));
-        if (p->file_row > 0 || is_further_expert(p->name))
+        if (!adapters)
+            KG_TRY(kg_tensor_find(&dtype, j->set, p, err));
+        if (p->file_row > 0 || is_further_expert(p->name) || (adapters && !p->adapter))
             continue;
-        out->first = p;
-        out->n = strstr(p->name, ".experts.") ? j->m->config.experts.n : 1;
-        KG_TRY(kg_gguf_name_of(out->name, p->name, j->arch, err));
-        KG_TRY(declare(j, out, err));
-        j->n_outs++;
+        if (adapters)
+            KG_TRY(add(j, p, LORA_A, err));
+        KG_TRY(add(j, p, adapters ? LORA_B : WEIGHT, err));
     }
     return KG_OK;
 }
@@ -130,79 +166,131 @@ static int64_t row_of(const struct job *j, const struct out *out, int64_t r)
     const int64_t hd = j->m->config.head_dim, in_head = r % hd;
     const bool turned = strstr(out->name, ".attn_q.") || strstr(out->name, ".attn_k.");
 
-    if (!turned || !(j->arch->flags & KG_GGUF_PAIRED))
+    if (!turned || out->part == LORA_A || !(j->arch->flags & KG_GGUF_PAIRED))
         return r;
     return r - in_head + in_head / 2 + (in_head % 2) * (hd / 2);
 }
 
-static kg_status put_row(struct job *j, const struct out *out, const float *x,
-                         unsigned char *bytes, int64_t n, struct kg_err *err)
-{
-    const struct kg_quant *q = out->type;
-    const size_t size = (size_t)(n / q->values * q->bytes);
-    enum kg_dtype dtype = KG_F32;
+/* Rows of a tensor, of which a band is converted at a time. */
+struct rows {
+    const struct kg_st_tensor *t;
+    int64_t n, cols;
+    float times, plus;  /* values are multiplied, or added to, by these */
+    float *x;           /* (BAND or one row) owned */
+    unsigned char *raw; /* the same as written; owned */
+};
+enum { BAND = 1 << 20 /* values, at least one row */ };
 
-    if (q->narrow) {
-        for (int64_t i = 0; i < n / q->values; i++)
-            q->narrow(bytes + i * q->bytes, x + i * q->values);
-        return kg_gguf_put(&j->w, bytes, size, err);
-    }
-    while (strcmp(kg_dtype_traits(dtype)->safetensors_name, q->name) != 0)
-        dtype = (enum kg_dtype)((int)dtype + 1);
-    KG_TRY(kg_dtype_convert(bytes, dtype, x, KG_F32, (size_t)n, err));
-    return kg_gguf_put(&j->w, bytes, size, err);
-}
-
-static kg_status put_rows(struct job *j, const struct out *out,
-                          const struct kg_st_tensor *t, float *x, unsigned char *bytes,
-                          struct kg_err *err)
+static struct rows rows_of(const struct job *j, const struct out *out, int32_t expert)
 {
+    const struct kg_st_tensor *t = tensor_of(j, out, expert);
+    const struct kg_adapter *c = out->first->adapter;
     const bool vector = t->n_dims == 1, one = vector && row_of(j, out, 1) == 1;
-    const int64_t cols = one ? t->shape[0] : vector ? 1 : t->shape[1];
-    const int64_t rows = one ? 1 : t->shape[0];
     const bool unit = j->arch->flags & KG_GGUF_NORM_1 && strstr(out->name, "norm.");
 
-    for (int64_t r = 0; r < rows; r++) {
-        KG_TRY(kg_tensor_read(x, t, row_of(j, out, r) * cols, cols, err));
-        for (int64_t i = 0; i < cols && unit; i++)
-            x[i] += 1;
-        KG_TRY(put_row(j, out, x, bytes, cols, err));
-    }
-    return KG_OK;
+    return (struct rows){
+        .t = t,
+        .n = one ? 1 : t->shape[0],
+        .cols = one      ? t->shape[0]
+                : vector ? 1
+                         : t->shape[1],
+        .times = out->part == LORA_B
+                     ? (float)((double)c->scale * (double)c->a->rows / j->alpha)
+                     : 1,
+        .plus = unit ? 1 : 0};
 }
 
-static kg_status put_tensor(struct job *j, const struct out *out, float *x,
-                            unsigned char *bytes, struct kg_err *err)
+static kg_status narrow(unsigned char *raw, const struct kg_quant *q, const float *x,
+                        int64_t n, struct kg_err *err)
+{
+    enum kg_dtype dtype = KG_F32;
+
+    for (int64_t i = 0; i < n / q->values && q->narrow; i++)
+        q->narrow(raw + i * q->bytes, x + i * q->values);
+    if (q->narrow)
+        return KG_OK;
+    while (strcmp(kg_dtype_traits(dtype)->safetensors_name, q->name) != 0)
+        dtype = (enum kg_dtype)((int)dtype + 1);
+    return kg_dtype_convert(raw, dtype, x, KG_F32, (size_t)n, err);
+}
+
+/* Row r of the file as row i of the band. */
+static kg_status convert(const struct job *j, const struct out *out, const struct rows *w,
+                         int64_t r, int64_t i, struct kg_err *err)
+{
+    const struct kg_quant *q = out->type;
+    float *x = w->x + i * w->cols;
+
+    KG_TRY(kg_tensor_read(x, w->t, row_of(j, out, r) * w->cols, w->cols, err));
+    for (int64_t k = 0; k < w->cols; k++) {
+        x[k] = w->plus != 0 ? x[k] + w->plus : w->times * x[k];
+        if (!isfinite(x[k]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "%s: tensor %s: expected finite weights, found NaN or "
+                           "infinity",
+                           w->t->file, w->t->name);
+    }
+    return narrow(w->raw + i * (w->cols / q->values * q->bytes), q, x, w->cols, err);
+}
+
+static kg_status put_band(struct job *j, const struct out *out, const struct rows *w,
+                          int64_t first, int64_t n, struct kg_err *err)
+{
+    kg_status status = KG_OK;
+
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++) {
+        struct kg_err local;
+        const kg_status s = convert(j, out, w, first + i, i, &local);
+
+        if (s != KG_OK) {
+#pragma omp critical(kg_model_export)
+            {
+                status = s;
+                *err = local;
+            }
+        }
+    }
+    KG_TRY(status);
+    return kg_gguf_put(&j->w, w->raw,
+                       (size_t)(n * w->cols / out->type->values * out->type->bytes), err);
+}
+
+static kg_status put_rows(struct job *j, const struct out *out, struct rows *w,
+                          struct kg_err *err)
+{
+    const int64_t band = w->cols < BAND ? BAND / w->cols : 1;
+    kg_status status = KG_ENOMEM;
+
+    w->x = kg_mem_calloc((size_t)(band * w->cols), sizeof *w->x, "rows", err);
+    w->raw = w->x ? kg_mem_calloc((size_t)(band * w->cols), sizeof *w->x, "rows", err)
+                  : NULL;
+    if (w->raw)
+        status = KG_OK;
+    for (int64_t r = 0; r < w->n && status == KG_OK; r += band) {
+        kg_phase_tick();
+        if (kg_signal_stop_requested())
+            status = kg_fail(err, KG_EINTERRUPTED,
+                             "stopped by a signal, nothing written");
+        else
+            status = put_band(j, out, w, r, w->n - r < band ? w->n - r : band, err);
+    }
+    kg_mem_free(w->x);
+    kg_mem_free(w->raw);
+    return status;
+}
+
+static kg_status put_tensor(struct job *j, const struct out *out, struct kg_err *err)
 {
     for (int32_t e = 0; e < out->n; e++) {
-        const struct kg_st_tensor *t = tensor_of(j, out->first + 3 * (ptrdiff_t)e);
+        const struct kg_st_tensor *t = tensor_of(j, out, e);
+        struct rows w = rows_of(j, out, e);
 
-        kg_phase_tick();
         KG_TRY(is_copied(j) ? kg_gguf_put(&j->w, t->data, t->bytes, err)
-                            : put_rows(j, out, t, x, bytes, err));
+                            : put_rows(j, out, &w, err));
         kg_map_let_go(t->data, t->bytes);
     }
     return kg_gguf_pad(&j->w, err);
-}
-
-static kg_status put_all(struct job *j, struct kg_err *err)
-{
-    int64_t most = 1;
-    float *x;
-    unsigned char *bytes;
-    kg_status status = KG_ENOMEM;
-
-    for (size_t i = 0; i < j->m->n_base; i++)
-        most = j->m->params[i].cols > most ? j->m->params[i].cols : most;
-    x = kg_mem_calloc((size_t)most, sizeof *x, "a row", err);
-    bytes = x ? kg_mem_calloc((size_t)most, sizeof *x, "a row", err) : NULL;
-    if (bytes)
-        status = KG_OK;
-    for (size_t i = 0; i < j->n_outs && status == KG_OK; i++)
-        status = put_tensor(j, &j->outs[i], x, bytes, err);
-    kg_mem_free(bytes);
-    kg_mem_free(x);
-    return status;
 }
 
 /* ---- the rope ---- */
@@ -334,9 +422,9 @@ out:
 
 /* ---- the file ---- */
 
-static kg_status put_name(struct job *j, struct kg_err *err)
+/* The last part of the name of a folder or file. */
+static kg_status put_name(struct job *j, const char *dir, struct kg_err *err)
 {
-    const char *dir = j->m->dir;
     size_t n = strlen(dir), first;
 
     while (n > 0 && dir[n - 1] == '/')
@@ -347,27 +435,53 @@ static kg_status put_name(struct job *j, struct kg_err *err)
     return kg_gguf_put_text(&j->w, "general.name", dir + first, n - first, err);
 }
 
-static kg_status write_file(struct job *j, const struct kg_json *config, const char *path,
-                            struct kg_err *err)
+static kg_status put_model(struct job *j, const struct kg_json *config,
+                           struct kg_err *err)
 {
     bool none;
 
     KG_TRY(kg_gguf_put_config(&j->w, j->arch, config, j->m->config.head_dim, err));
-    KG_TRY(put_name(j, err));
+    KG_TRY(put_name(j, j->m->dir, err));
     KG_TRY(
         kg_gguf_put_tokenizer(&j->w, j->m->dir, (size_t)j->m->config.vocab, &none, err));
     if (none)
         kg_log_warn("%s: no tokenizer that GGUF has a form for: the file has none",
                     j->m->dir);
-    KG_TRY(declare_rope(j, config, err));
+    return declare_rope(j, config, err);
+}
+
+/* llama.cpp scales every adapter by one alpha / its rank: that of the first here, and the
+ * others' B are multiplied by what theirs differs by. */
+static kg_status put_lora(struct job *j, struct kg_err *err)
+{
+    const char *arch = j->arch->name;
+
+    for (size_t i = 0; i < j->m->n_base && j->alpha == 0; i++) {
+        const struct kg_adapter *c = j->m->params[i].adapter;
+
+        j->alpha = c ? (double)c->scale * (double)c->a->rows : 0;
+    }
+    KG_TRY(kg_gguf_put_text(&j->w, "general.architecture", arch, strlen(arch), err));
+    KG_TRY(kg_gguf_put_text(&j->w, "general.type", "adapter", 7, err));
+    KG_TRY(kg_gguf_put_text(&j->w, "adapter.type", "lora", 4, err));
+    KG_TRY(kg_gguf_put_real(&j->w, "adapter.lora.alpha", j->alpha, err));
+    return put_name(j, j->opts->adapter, err);
+}
+
+static kg_status write_file(struct job *j, const struct kg_json *config, const char *path,
+                            struct kg_err *err)
+{
+    KG_TRY(j->opts->adapter ? put_lora(j, err) : put_model(j, config, err));
     KG_TRY(list(j, err));
-    if (j->narrowed > 0)
-        kg_log_warn("%zu tensors have rows that are no whole blocks of %d values: they "
-                    "are written as f16",
-                    j->narrowed, j->wanted->values);
+    for (int i = 0; i < 2; i++)
+        if (j->fall_backs[i] > 0)
+            kg_log_warn("%zu tensors have rows that are no whole blocks of %d values: "
+                        "they are written as %s",
+                        j->fall_backs[i], j->wanted->values, fall_back[i]);
     KG_TRY(kg_gguf_begin(&j->w, path, err));
     KG_TRY(put_rope(j, err));
-    KG_TRY(put_all(j, err));
+    for (size_t i = 0; i < j->n_outs; i++)
+        KG_TRY(put_tensor(j, &j->outs[i], err));
     return kg_gguf_end(&j->w, err);
 }
 
@@ -379,9 +493,12 @@ static kg_status write_named(struct job *j, const char *path, struct kg_err *err
 
     KG_TRY_GOTO(out, whole_config(&config, &j->m->config, err));
     KG_TRY_GOTO(out, kg_gguf_arch_of(&j->arch, j->m->config.arch->model_type, err));
+    KG_TRY_GOTO(out, kg_file_remove_stale(path, err));
     KG_TRY_GOTO(out, kg_file_temporary(&work, path, err));
-    KG_TRY_GOTO(out, write_file(j, config.root, work.data, err));
-    status = check_written(j, config.root, work.data, err);
+    status = write_file(j, config.root, work.data, err);
+    kg_gguf_writer_release(&j->w); /* removes what is not whole */
+    if (status == KG_OK && !j->opts->adapter)
+        status = check_written(j, config.root, work.data, err);
     if (status == KG_OK)
         status = kg_file_replace(work.data, path, err);
     else
@@ -392,19 +509,36 @@ out:
     return status;
 }
 
-kg_status kg_model_export(const char *model, const char *path, const char *type,
-                          const struct kg_opt_list *ignore, struct kg_err *err)
+static kg_status open_files(struct job *j, const char *model, struct kg_err *err)
 {
-    struct kg_model_opts opts = {.ct = KG_F32, .ignore = *ignore};
+    j->m->dir = kg_mem_strdup(model, err);
+    if (!j->m->dir)
+        return KG_ENOMEM;
+    KG_TRY(kg_model_open_files(&j->set, j->m, model, err));
+    if (!j->opts->adapter)
+        return KG_OK;
+    j->m->base_hash = kg_lora_base_hash(j->m, j->set);
+    kg_st_close(j->set);
+    j->set = NULL;
+    return kg_lora_open(&j->set, j->m, j->opts->adapter, err);
+}
+
+kg_status kg_model_export(const char *model, const char *path,
+                          const struct kg_export_opts *opts, struct kg_err *err)
+{
+    struct kg_lora lora = {0};
+    const struct kg_model_opts how = {
+        .ct = KG_F32, .lora = &lora, .adapter = opts->adapter, .ignore = opts->ignore};
     struct kg_model_config config;
-    struct job j = {.wanted = type ? kg_quant_named(type) : NULL};
+    struct job j = {.opts = opts,
+                    .wanted = opts->type ? kg_quant_named(opts->type) : NULL};
     kg_status status;
 
-    KG_TRY(kg_model_config_open(&config, model, ignore, err));
-    KG_TRY(kg_model_outline(&j.m, &config, &opts, err));
-    j.m->dir = kg_mem_strdup(model, err);
-    KG_TRY_GOTO(out, j.m->dir ? KG_OK : KG_ENOMEM);
-    KG_TRY_GOTO(out, kg_model_open_files(&j.set, j.m, model, err));
+    if (opts->adapter)
+        KG_TRY(kg_lora_read(&lora, opts->adapter, err));
+    KG_TRY(kg_model_config_open(&config, model, &opts->ignore, err));
+    KG_TRY(kg_model_outline(&j.m, &config, &how, err));
+    KG_TRY_GOTO(out, open_files(&j, model, err));
     status = write_named(&j, path, err);
 out:
     for (int i = 0; i < 3; i++)

@@ -6,15 +6,22 @@
 #include "base/option.h"
 #include "base/status.h"
 
-#define KG_EXPORT_TYPES "f32|f16|bf16|q8_0|q4_0"
+#define KG_EXPORT_TYPES "f32|f16|bf16|q8_0|q4_0|q4_k|q6_k"
 
-/* Writes path from a model's folder or GGUF file. Matrices become `type`, one of
- * KG_EXPORT_TYPES, or stay in the type of their file (NULL); norms and biases are fp32.
- * path appears complete or not at all.
+struct kg_export_opts {
+    const char *adapter; /* PEFT folder beside the model, written instead of it; NULL */
+    const char *type;    /* of matrices: one of KG_EXPORT_TYPES. NULL: as stored */
+    struct kg_opt_list ignore;
+};
+
+/* Writes path from a model's folder or GGUF file; with an adapter, a LoRA that llama.cpp
+ * loads beside the GGUF file of that model. Norms and biases are fp32. Matrices whose
+ * rows are no whole blocks of the type become Q8_0, or F16, with a warning. path appears
+ * complete or not at all.
  * errors: those of opening; UNSUPPORTED (an architecture, a field or a pre_tokenizer that
- * GGUF cannot express, by name); EIO, ENOSPACE */
-kg_status kg_model_export(const char *model, const char *path, const char *type,
-                          const struct kg_opt_list *ignore,
+ * GGUF cannot express, by name); NONFINITE; EIO, ENOSPACE; INTERRUPTED by a signal */
+kg_status kg_model_export(const char *model, const char *path,
+                          const struct kg_export_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -4,9 +4,12 @@
 #include "model/model_internal.h"
 #include "model/model_testing.h"
 
+#include "base/signal.h"
 #include "data/gguf.h"
 #include "data/source.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char out[] = "/tmp/kg_export_test_XXXXXX";
@@ -32,8 +35,8 @@ static int teardown(void **state)
 static kg_status export(const char *model, const char *path, const char *type,
                         struct kg_err *e)
 {
-    const struct kg_opt_list none = {0};
-    return kg_model_export(model, path, type, &none, e);
+    const struct kg_export_opts opts = {.type = type};
+    return kg_model_export(model, path, &opts, e);
 }
 
 /* ---- values ---- */
@@ -137,6 +140,53 @@ static void types_round_as_they_do(void **state)
     }
 }
 
+/* A fresh model whose rows have 256 values, but for those of down_proj. */
+static void write_wide(const char *dir, int32_t ffn)
+{
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
+    struct kg_model_config c;
+    struct kg_model *m;
+    NEED(kg_model_config_read(&c, folder("qwen3"), err));
+    c.hidden = 256;
+    c.ffn = ffn;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    NEED(kg_model_save(m, dir, &(struct kg_model_save){.dtype = KG_F32}, err));
+    kg_model_free(m);
+}
+
+static void rows_that_are_no_whole_blocks_have_a_type_by_name(void **state)
+{
+    static const struct {
+        const char *type;
+        int32_t ffn;
+        const char *down;
+        double most; /* as above */
+    } cases[] = {
+        {"q4_k", 512, "Q4_K", 1.0 / 14}, {"q4_k", 96, "Q8_0", 1.0 / 14},
+        {"q4_k", 72, "F16", 1.0 / 14},   {"q6_k", 256, "Q6_K", 1.0 / 60},
+        {"q6_k", 32, "Q8_0", 1.0 / 60},  {"q6_k", 40, "F16", 1.0 / 60},
+        {"q8_0", 96, "Q8_0", 1.0 / 200}, {"q8_0", 72, "F16", 1.0 / 200},
+        {"q4_0", 96, "Q4_0", 1.0 / 7},   {"q4_0", 40, "F16", 1.0 / 7},
+        {"bf16", 72, "BF16", 0x1p-8},    {"f16", 40, "F16", 0x1p-11},
+    };
+    char dir[96];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/wide", out);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_gguf g;
+        write_wide(dir, cases[i].ffn);
+        NEED(export(dir, file, cases[i].type, err));
+        NEED(kg_gguf_open(&g, file, err));
+        assert_string_equal(kg_gguf_find(&g, "blk.0.ffn_down.weight")->type->name,
+                            cases[i].down);
+        assert_ptr_equal(kg_gguf_find(&g, "blk.1.attn_q.weight")->type,
+                         kg_quant_named(cases[i].type));
+        kg_gguf_close(&g);
+        compare(dir, file, cases[i].most, 0);
+        NEED(kg_file_remove_tree(dir, err));
+    }
+}
+
 /* ---- from a GGUF file ---- */
 
 static void a_file_that_comes_in_goes_out_with_the_same_tensors(void **state)
@@ -191,13 +241,84 @@ static void fields_without_a_key_are_refused_by_name(void **state)
     }
 }
 
+/* As when they are read: values are in tests/llama_cpp_test.c. */
+static void adapters_are_refused_beside_another_model(void **state)
+{
+    static const struct {
+        const char *model, *adapter;
+        kg_status status;
+        const char *with;
+    } cases[] = {
+        {"phi3", "phi3/adapter", KG_OK, ""},
+        {"qwen2", "qwen3/adapter", KG_ECONFLICT,
+         "kedge_base.json: expected the adapter's"},
+        {"granite", "qwen3/adapter", KG_ECONFLICT, "expected the adapter's base model"},
+        {"qwen3", "mixtral/adapter", KG_EINVAL, "adapter_config.json"},
+        {"olmo2", "phi3/adapter", KG_EINVAL, "adapter_config.json"},
+        {"qwen3", "none", KG_ENOTFOUND, "tests/data/peft/none/adapter_config.json"},
+        {"none", "qwen3/adapter", KG_ENOTFOUND, "tests/data/reference/none/config.json"},
+        {"qwen3_moe", "qwen3_moe/adapter", KG_OK, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[128];
+        struct kg_err e = {0};
+        const struct kg_export_opts opts = {.adapter = path};
+        snprintf(path, sizeof path, "tests/data/peft/%s", cases[i].adapter);
+        assert_int_equal(kg_model_export(folder(cases[i].model), file, &opts, &e),
+                         cases[i].status);
+        if (!strstr(e.message, cases[i].with))
+            fail_msg("expected '%s' in: %s", cases[i].with, e.message);
+    }
+}
+
+/* ---- what a killed or stopped one leaves ---- */
+
+static void files_of_killed_writers_are_removed(void **state)
+{
+    char stale[128], running[128];
+    const pid_t child = fork();
+    (void)state;
+    if (child == 0)
+        _exit(0);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    snprintf(stale, sizeof stale, "%s.tmp-%ld-1", file, (long)child);
+    snprintf(running, sizeof running, "%s.tmp-%ld-9", file, (long)getpid());
+    NEED(kg_file_write_atomic(stale, "x", 1, err));
+    NEED(kg_file_write_atomic(running, "x", 1, err));
+    NEED(export(folder("qwen3"), file, "q8_0", err));
+    assert_false(kg_file_exists(stale));
+    assert_true(kg_file_exists(running));
+}
+
+/* The last test: the signal stays known. */
+static void a_signal_leaves_nothing(void **state)
+{
+    char path[96], **names;
+    struct kg_err e;
+    size_t n;
+    (void)state;
+    kg_signal_install();
+    raise(SIGINT);
+    snprintf(path, sizeof path, "%s/alone/x.gguf", out);
+    NEED(kg_file_make_dirs(kg_path_in(out, "alone").text, err));
+    assert_int_equal(export(folder("qwen3"), path, NULL, &e), KG_EINTERRUPTED);
+    NEED(kg_file_list(&names, &n, kg_path_in(out, "alone").text, err));
+    assert_int_equal(n, 0);
+    kg_file_names_free(names, n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_written_is_read_with_every_bit),
         cmocka_unit_test(types_round_as_they_do),
+        cmocka_unit_test(rows_that_are_no_whole_blocks_have_a_type_by_name),
         cmocka_unit_test(a_file_that_comes_in_goes_out_with_the_same_tensors),
         cmocka_unit_test(fields_without_a_key_are_refused_by_name),
+        cmocka_unit_test(adapters_are_refused_beside_another_model),
+        cmocka_unit_test(files_of_killed_writers_are_removed),
+        cmocka_unit_test(a_signal_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

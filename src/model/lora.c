@@ -198,33 +198,33 @@ kg_status kg_lora_init(struct kg_model *m, uint64_t seed, struct kg_err *err)
 
 /* ---- files ---- */
 
-static kg_status load_param(struct kg_model *m, const struct kg_st_set *set,
-                            const struct kg_param *p, const char *by, float *piece,
-                            struct kg_err *err)
+/* by: where the shape comes from */
+static kg_status check_param(const struct kg_st_set *set, const struct kg_param *p,
+                             const char *by, struct kg_err *err)
 {
     const struct kg_st_tensor *t = kg_st_find(set, p->name);
-    const int64_t total = kg_param_count(p);
     enum kg_dtype dtype;
 
     if (!t)
         return kg_fail(err, KG_ENOTFOUND, "tensor %s is missing from the adapter",
                        p->name);
-    KG_TRY(kg_param_check(&dtype, p, t, by, err));
-    for (int64_t i = 0; i < total; i += PIECE) {
-        const int64_t n = total - i < PIECE ? total - i : PIECE;
-        const unsigned char *from = t->data + (size_t)(p->file_row * p->cols + i) *
-                                                  kg_dtype_traits(dtype)->bytes;
+    return kg_param_check(&dtype, p, t, by, err);
+}
 
-        KG_TRY(kg_dtype_convert(piece, KG_F32, from, dtype, (size_t)n, err));
-        for (int64_t j = 0; j < n; j++)
-            if (!isfinite(piece[j]))
-                return kg_fail(err, KG_ENONFINITE,
-                               "%s: tensor %s: expected finite weights, found NaN or "
-                               "infinity",
-                               t->file, p->name);
-        KG_TRY(kg_model_put_master(m, p->offset + i, piece, n, err));
-    }
-    return KG_OK;
+static kg_status check_pair(const struct kg_model *m, const struct kg_st_set *set,
+                            const struct kg_adapter *c, struct kg_err *err)
+{
+    char by[160];
+
+    if (c->rank_rule < 0)
+        snprintf(by, sizeof by, "config.json and adapter_config.json's r, %lld",
+                 (long long)c->a->rows);
+    else
+        snprintf(by, sizeof by,
+                 "config.json and adapter_config.json's rank_pattern '%.60s', %lld",
+                 kg_lora_rule_text(m->lora, c->rank_rule), (long long)c->a->rows);
+    KG_TRY(check_param(set, c->a, by, err));
+    return check_param(set, c->b, by, err);
 }
 
 static kg_status check_no_others(const struct kg_model *m, const struct kg_st_set *set,
@@ -245,33 +245,53 @@ static kg_status check_no_others(const struct kg_model *m, const struct kg_st_se
     return KG_OK;
 }
 
-static kg_status load_pair(struct kg_model *m, const struct kg_st_set *set,
-                           const struct kg_param *w, float *piece, struct kg_err *err)
+kg_status kg_lora_open(struct kg_st_set **set, const struct kg_model *m, const char *dir,
+                       struct kg_err *err)
 {
-    const struct kg_adapter *c = w->adapter;
-    char by[160];
+    kg_status status;
 
-    if (c->rank_rule < 0)
-        snprintf(by, sizeof by, "config.json and adapter_config.json's r, %lld",
-                 (long long)c->a->rows);
-    else
-        snprintf(by, sizeof by,
-                 "config.json and adapter_config.json's rank_pattern '%.60s', %lld",
-                 kg_lora_rule_text(m->lora, c->rank_rule), (long long)c->a->rows);
-    if (!shares_a(w))
-        KG_TRY(load_param(m, set, c->a, by, piece, err));
-    return load_param(m, set, c->b, by, piece, err);
+    KG_TRY(kg_lora_check_base(m, dir, err));
+    KG_TRY(kg_st_open_file(set, kg_path_in(dir, "adapter_model.safetensors").text, err));
+    status = check_no_others(m, *set, err);
+    for (size_t i = 0; i < m->n_base && status == KG_OK; i++)
+        if (m->params[i].adapter)
+            status = check_pair(m, *set, m->params[i].adapter, err);
+    if (status == KG_OK)
+        return KG_OK;
+    kg_st_close(*set);
+    *set = NULL;
+    return strstr(err->message, dir) ? status : kg_err_prefix(err, "%s", dir);
+}
+
+static kg_status load_param(struct kg_model *m, const struct kg_st_set *set,
+                            const struct kg_param *p, float *piece, struct kg_err *err)
+{
+    const struct kg_st_tensor *t = kg_st_find(set, p->name);
+    const int64_t total = kg_param_count(p);
+
+    for (int64_t i = 0; i < total; i += PIECE) {
+        const int64_t n = total - i < PIECE ? total - i : PIECE;
+
+        KG_TRY(kg_tensor_read(piece, t, p->file_row * p->cols + i, n, err));
+        for (int64_t j = 0; j < n; j++)
+            if (!isfinite(piece[j]))
+                return kg_fail(err, KG_ENONFINITE,
+                               "%s: tensor %s: expected finite weights, found NaN or "
+                               "infinity",
+                               t->file, p->name);
+        KG_TRY(kg_model_put_master(m, p->offset + i, piece, n, err));
+    }
+    return KG_OK;
 }
 
 static kg_status load_set(struct kg_model *m, const struct kg_st_set *set,
                           struct kg_err *err)
 {
     float *piece = kg_mem_calloc(PIECE, sizeof *piece, "a piece of an adapter", err);
-    kg_status status = piece ? check_no_others(m, set, err) : KG_ENOMEM;
+    kg_status status = piece ? KG_OK : KG_ENOMEM;
 
-    for (size_t i = 0; i < m->n_base && status == KG_OK; i++)
-        if (m->params[i].adapter)
-            status = load_pair(m, set, &m->params[i], piece, err);
+    for (size_t i = m->n_base; i < m->n_params && status == KG_OK; i++)
+        status = load_param(m, set, &m->params[i], piece, err);
     kg_mem_free(piece);
     return status;
 }
@@ -281,8 +301,7 @@ kg_status kg_lora_load(struct kg_model *m, const char *dir, struct kg_err *err)
     struct kg_st_set *set;
     kg_status status;
 
-    KG_TRY(kg_lora_check_base(m, dir, err));
-    KG_TRY(kg_st_open_file(&set, kg_path_in(dir, "adapter_model.safetensors").text, err));
+    KG_TRY(kg_lora_open(&set, m, dir, err));
     status = load_set(m, set, err);
     kg_st_close(set);
     if (status != KG_OK)

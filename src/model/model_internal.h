@@ -80,6 +80,9 @@ bool kg_lora_on_experts(const struct kg_model *m);
  * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
 kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
                        struct kg_err *err) KG_MUST_CHECK;
+/* The tensors of a folder, with names, shapes and base as m has them. */
+kg_status kg_lora_open(struct kg_st_set **set, const struct kg_model *m, const char *dir,
+                       struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_lora_load(struct kg_model *m, const char *dir,
                        struct kg_err *err) KG_MUST_CHECK;
 /* lora_base.c: a hash of the base checkpoint (kg_model.base_hash), written to an adapter
