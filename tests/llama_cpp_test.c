@@ -1,0 +1,242 @@
+/* Files that `kedge export` writes, in llama.cpp: for each architecture, and for adapters
+ * beside it, greedy completions are those of llama.cpp (llama-cpp-python 0.3.36, fp32,
+ * cache in F32), whose ids tests/data/gguf/greedy.jsonl has. It loaded the files of which
+ * the same lines have the hashes, and today's are these still.
+ *
+ * A line has a config.json, whose weights follow from their places, so no checkpoint is
+ * kept. `llama_cpp_test DIR` writes the folders and files for
+ * tools/oracle/make_llama_cpp.py, which makes the lines.
+ */
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/need_testing.h"
+#include "base/rng.h"
+#include "data/jsonl.h"
+#include "model/export.h"
+#include "model/lora.h"
+#include "rollout/rollout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LINES "tests/data/gguf/greedy.jsonl"
+enum { PROMPTS = 20, NEW = 64, LONGEST = 32 };
+
+/* id i is letter i */
+static const char letters[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/* A line, and the names of what is written for it. */
+struct line {
+    struct kg_json_doc doc;
+    const char *name;
+    const struct kg_json *lora; /* NULL: without adapters */
+    char dir[160], adapter[160], file[160], lora_file[160];
+};
+
+/* ---- weights ---- */
+
+static void fill(struct kg_model *m, size_t i, float around, float size)
+{
+    struct kg_param *p = &m->params[i];
+    const struct kg_rng_key key = {7, KG_RNG_TEST};
+    for (int64_t e = 0; e < p->rows * p->cols; e++) {
+        uint32_t words[4];
+        kg_rng_words(words, key, i, (uint32_t)e, 0);
+        p->master[e] = around + size * ((float)(words[0] >> 8) * 0x1p-23f - 1);
+    }
+}
+
+static void write_model(const struct line *l)
+{
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
+    struct kg_model_config c;
+    struct kg_model *m = NULL;
+    struct kg_str text = {0};
+    NEED(kg_json_put_value(&text, kg_json_get(l->doc.root, "config"), err));
+    NEED(kg_model_config_parse(&c, kg_str_text(&text), text.len, l->name, err));
+    NEED(kg_model_create(&m, &c, &opts, 1, err));
+    for (size_t i = 0; i < m->n_base; i++) {
+        const struct kg_param *p = &m->params[i];
+        const float matrix = p != m->embed ? 0.5f : m->norm->plus_one ? 0.2f : 0.7f;
+        if (strstr(p->name, "norm"))
+            fill(m, i, p->plus_one ? 0 : 1, 0.4f);
+        else
+            fill(m, i, 0, matrix);
+    }
+    NEED(kg_model_save(m, l->dir, &(struct kg_model_save){.dtype = KG_F32}, err));
+    kg_model_free(m);
+    kg_str_release(&text);
+}
+
+static struct kg_model *open_model(const struct line *l, const char *path, bool adapted,
+                                   bool train)
+{
+    struct kg_lora lora;
+    struct kg_str text = {0};
+    struct kg_model_opts opts = {.ct = KG_F32, .trainable = train};
+    struct kg_model *m = NULL;
+    if (adapted) {
+        NEED(kg_json_put_value(&text, l->lora, err));
+        NEED(kg_lora_parse(&lora, kg_str_text(&text), text.len, l->name, err));
+        opts.lora = &lora;
+        opts.adapter = train ? NULL : l->adapter;
+    }
+    NEED(kg_model_open(&m, path, &opts, err));
+    kg_str_release(&text);
+    return m;
+}
+
+static void write_adapter(const struct line *l)
+{
+    struct kg_model *m = open_model(l, l->dir, true, true);
+    for (size_t i = m->n_base; i < m->n_params; i++)
+        fill(m, i, 0, 0.3f);
+    NEED(kg_model_save(m, l->adapter, &(struct kg_model_save){.dtype = KG_F32}, err));
+    kg_model_free(m);
+}
+
+static void write_line(struct line *l, const char *dir)
+{
+    struct kg_export_opts opts = {.type = NULL};
+    l->name = kg_json_text(kg_json_get(l->doc.root, "name"), NULL);
+    l->lora = kg_json_get(l->doc.root, "lora");
+    snprintf(l->dir, sizeof l->dir, "%s/%s", dir, l->name);
+    snprintf(l->adapter, sizeof l->adapter, "%s/%s.adapter", dir, l->name);
+    snprintf(l->file, sizeof l->file, "%s/%s.gguf", dir, l->name);
+    snprintf(l->lora_file, sizeof l->lora_file, "%s/%s.lora.gguf", dir, l->name);
+    write_model(l);
+    NEED(kg_model_export(l->dir, l->file, &opts, err));
+    if (!l->lora)
+        return;
+    write_adapter(l);
+    opts.adapter = l->adapter;
+    NEED(kg_model_export(l->dir, l->lora_file, &opts, err));
+}
+
+/* ---- completions ---- */
+
+static size_t ids_of(int32_t *ids, const struct kg_json *text)
+{
+    const char *t = kg_json_text(text, NULL);
+    size_t n = 0;
+    for (; t && t[n] && n < LONGEST; n++)
+        ids[n] = (int32_t)(strchr(letters, t[n]) - letters);
+    return n;
+}
+
+static void check_completions(const struct line *l, const char *path, bool adapted)
+{
+    const struct kg_json *prompts = kg_json_get(l->doc.root, "prompts");
+    const struct kg_json *want = kg_json_get(l->doc.root, adapted ? "lora_completions"
+                                                                  : "completions");
+    const struct kg_rollout_opts opts = {.max_batch = PROMPTS, .max_len = LONGEST + NEW};
+    const struct kg_sampling greedy = {.top_p = 1, .max_tokens = NEW, .ignore_eos = true};
+    struct kg_model *m = open_model(l, path, adapted, false);
+    static int32_t ids[PROMPTS][LONGEST];
+    struct kg_request requests[PROMPTS];
+    struct kg_traj trajs[PROMPTS];
+    struct kg_rollout *r = NULL;
+    assert_int_equal(kg_json_size(want), PROMPTS);
+    for (size_t i = 0; i < PROMPTS; i++)
+        requests[i] = (struct kg_request){
+            .prompt = ids[i],
+            .prompt_n = ids_of(ids[i], kg_json_at(prompts, i)),
+            .n_samples = 1};
+    NEED(kg_rollout_create(&r, m, NULL, &opts, err));
+    NEED(kg_rollout_run(r, trajs, requests, PROMPTS, &greedy, NULL, NULL, err));
+    for (size_t i = 0; i < PROMPTS; i++) {
+        char found[NEW + 1] = "";
+        for (size_t t = trajs[i].prompt_n; t < trajs[i].n; t++)
+            found[t - trajs[i].prompt_n] = letters[trajs[i].tokens[t]];
+        if (strcmp(found, kg_json_text(kg_json_at(want, i), NULL)) != 0)
+            fail_msg("%s%s: prompt %zu: expected llama.cpp's %s, found %s", path,
+                     adapted ? " with adapters" : "", i,
+                     kg_json_text(kg_json_at(want, i), NULL), found);
+        kg_traj_release(&trajs[i]);
+    }
+    kg_rollout_free(r);
+    kg_model_free(m);
+}
+
+/* Of the files of a line, one after the other. */
+static void hashes_of(char text[48], const struct line *l)
+{
+    struct kg_str bytes = {0};
+    size_t used = 0;
+    for (int i = 0; i < (l->lora ? 2 : 1); i++) {
+        kg_str_clear(&bytes);
+        NEED(kg_file_read(&bytes, i == 0 ? l->file : l->lora_file, 1 << 24, err));
+        used += (size_t)snprintf(
+            text + used, 48 - used, "%s%016llx", i > 0 ? " " : "",
+            (unsigned long long)kg_hash_bytes(bytes.data, bytes.len));
+    }
+    kg_str_release(&bytes);
+}
+
+static void check_files(const struct line *l)
+{
+    const char *want = kg_json_text(kg_json_get(l->doc.root, "hashes"), NULL);
+    char found[48];
+    hashes_of(found, l);
+    if (!want || strcmp(want, found) != 0)
+        fail_msg("%s: expected the files that llama.cpp loaded, %s, found %s", l->name,
+                 want ? want : "none", found);
+}
+
+/* ---- tests ---- */
+
+static void print_line(const struct line *l)
+{
+    char hashes[48];
+    hashes_of(hashes, l);
+    puts(hashes);
+}
+
+static size_t each_line(const char *dir, void (*fn)(const struct line *l))
+{
+    struct kg_jsonl *r;
+    struct line l = {.lora = NULL};
+    size_t n = 0;
+    bool more = true;
+    NEED(kg_jsonl_open(&r, LINES, err));
+    for (;; n++) {
+        NEED(kg_jsonl_next(r, &l.doc, &more, err));
+        if (!more)
+            break;
+        write_line(&l, dir);
+        fn(&l);
+        kg_json_release(&l.doc);
+    }
+    kg_jsonl_close(r);
+    return n;
+}
+
+static void check_line(const struct line *l)
+{
+    check_files(l);
+    check_completions(l, l->dir, false);
+    check_completions(l, l->file, false);
+    if (l->lora)
+        check_completions(l, l->dir, true);
+}
+
+static void completions_are_those_of_llama_cpp(void **state)
+{
+    char dir[] = "/tmp/kedge-llama-cpp-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_true(each_line(dir, check_line) >= 14);
+    NEED(kg_file_remove_tree(dir, err));
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(completions_are_those_of_llama_cpp),
+    };
+    kg_file_skip_syncs(true);
+    if (argc == 2)
+        return each_line(argv[1], print_line) == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
