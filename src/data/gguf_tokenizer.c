@@ -387,6 +387,23 @@ static kg_status put_bytes(struct kg_str *out, uint32_t field, const void *bytes
     return kg_str_append(out, bytes, n, err);
 }
 
+/* A user's piece has spaces here, and is looked for in text that has U+2581 for them. */
+static kg_status put_text(struct kg_str *out, const struct tokens *t, struct kg_err *err)
+{
+    const unsigned char *text = t->text.item.at;
+    const size_t n = (size_t)t->text.item.n;
+    size_t spaces = 0;
+
+    for (size_t i = 0; i < n && type_of(t) == USER; i++)
+        spaces += text[i] == ' ';
+    KG_TRY(put_varint(out, 1 << 3 | 2, err));
+    KG_TRY(put_varint(out, n + 2 * spaces, err));
+    for (size_t i = 0; i < n; i++)
+        KG_TRY(spaces > 0 && text[i] == ' ' ? kg_str_puts(out, "\xe2\x96\x81", err)
+                                            : kg_str_putc(out, (char)text[i], err));
+    return KG_OK;
+}
+
 /* A piece: text, score, type. */
 static kg_status put_piece(struct kg_str *out, const struct tokens *t,
                            struct kg_str *scratch, struct kg_err *err)
@@ -394,7 +411,7 @@ static kg_status put_piece(struct kg_str *out, const struct tokens *t,
     const float score = (float)kg_gguf_real(&t->score.item, 0);
 
     kg_str_clear(scratch);
-    KG_TRY(put_bytes(scratch, 1, t->text.item.at, t->text.item.n, err));
+    KG_TRY(put_text(scratch, t, err));
     KG_TRY(put_varint(scratch, 2 << 3 | 5, err));
     KG_TRY(kg_str_append(scratch, &score, sizeof score, err));
     KG_TRY(put_field(scratch, 3, (uint64_t)type_of(t), err));

@@ -46,9 +46,29 @@ static kg_status set(struct tokens *t, int64_t id, struct token token, struct kg
     return KG_OK;
 }
 
+/* llama.cpp looks for a user's piece in the text as it is given: spaces are no U+2581. */
+static kg_status put_user(struct kg_gguf_writer *w, const struct token *token,
+                          struct kg_err *err)
+{
+    static const char space[] = "\xe2\x96\x81";
+    struct kg_str text = {0};
+    kg_status status = KG_OK;
+
+    for (size_t i = 0; i < token->n && status == KG_OK; i++) {
+        const bool is = token->n - i >= 3 && memcmp(token->text + i, space, 3) == 0;
+
+        status = kg_str_putc(&text, is ? ' ' : token->text[i], err);
+        i += is ? 2 : 0;
+    }
+    if (status == KG_OK)
+        status = kg_gguf_item_text(w, kg_str_text(&text), text.len, err);
+    kg_str_release(&text);
+    return status;
+}
+
 /* Rows of the model beyond the tokens, and holes, are [PADn], which is unused. */
 static kg_status put_texts(struct kg_gguf_writer *w, const struct tokens *t, size_t rows,
-                           struct kg_err *err)
+                           bool pieces, struct kg_err *err)
 {
     char pad[32];
 
@@ -57,8 +77,11 @@ static kg_status put_texts(struct kg_gguf_writer *w, const struct tokens *t, siz
         const bool has = i < t->n && t->all[i].text;
         const int n = snprintf(pad, sizeof pad, "[PAD%zu]", i);
 
-        KG_TRY(kg_gguf_item_text(w, has ? t->all[i].text : pad,
-                                 has ? t->all[i].n : (size_t)n, err));
+        if (has && pieces && t->all[i].type == USER)
+            KG_TRY(put_user(w, &t->all[i], err));
+        else
+            KG_TRY(kg_gguf_item_text(w, has ? t->all[i].text : pad,
+                                     has ? t->all[i].n : (size_t)n, err));
     }
     return KG_OK;
 }
@@ -67,7 +90,7 @@ static kg_status put_tokens(struct kg_gguf_writer *w, const struct tokens *t, si
                             bool scored, struct kg_err *err)
 {
     rows = rows > t->n ? rows : t->n;
-    KG_TRY(put_texts(w, t, rows, err));
+    KG_TRY(put_texts(w, t, rows, scored, err));
     KG_TRY(kg_gguf_put_array(w, KEY "token_type", KG_GGUF_I32, rows, err));
     for (size_t i = 0; i < rows; i++)
         KG_TRY(kg_gguf_item_int(w, i < t->n && t->all[i].text ? t->all[i].type : UNUSED,
