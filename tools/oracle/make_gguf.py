@@ -1,16 +1,21 @@
 """Writes tests/data/gguf: quants.gguf has, for every type that kedge reads, a tensor of random blocks, and beside it
-NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those, and `weights_k` with the
-blocks of Q4_K and Q6_K that ggml_quantize_chunk of llama-cpp-python makes, which the package leaves out. vocab.gguf has the tokens of tests/data/tokenizer/small; tokens.jsonl what
-llama-cpp-python makes of texts with them, for every name of a pre-tokenizer. Usage: make_gguf.py (needs gguf 0.19,
-llama-cpp-python 0.3.36 and numpy)."""
+NAME.f32, what the `gguf` package makes of them; and `weights`, with the blocks NAME.of that it makes of those, and
+`weights_k` with the blocks of Q4_K and Q6_K that ggml_quantize_chunk of llama-cpp-python makes, which the package
+leaves out. texts.jsonl has 2,000 nasty texts, vocab.gguf a byte-level BPE trained on them, and tokens.jsonl hashes of
+what llama-cpp-python makes of them with it, for every name of a pre-tokenizer; for tekken and gpt-4o, which llama.cpp
+simplifies, of what HuggingFace's tokenizers makes with the models' own patterns.
+Usage: make_gguf.py (needs gguf 0.19, llama-cpp-python 0.3.36, tokenizers 0.23 and numpy)."""
 
 import ctypes
+import hashlib
 import json
 import os
 import tempfile
+import unicodedata
 
 import llama_cpp
 import numpy as np
+import tokenizers
 from gguf import GGMLQuantizationType as T
 from gguf import GGUFWriter, dequantize, quantize
 from gguf.constants import GGML_QUANT_SIZES
@@ -60,19 +65,60 @@ def k_weights():
     return np.stack(rows).astype(np.float32)
 
 
-PRES = ["gpt-2", "olmo", "smollm", "starcoder", "refact", "command-r", "codeshell", "qwen2", "deepseek-r1-qwen",
+PRES = ["gpt-2", "olmo", "phi-2", "smollm", "starcoder", "refact", "command-r", "codeshell", "qwen2", "deepseek-r1-qwen",
         "llama-bpe", "falcon3", "dbrx", "smaug-bpe", "tekken", "gpt-4o"]
-# composed characters alone: Qwen's tokenizer composes first, which llama.cpp leaves out
-TEXTS = ["Hello, world!", " leading", "trailing  ", "a  b   c", "line\nline\n\n  x", "tab\tand\r\n", "12345 1 22 333",
-         "3.14159", "it's IT'S we'LL they'Re", "naïve über ÀÉ", "日本語のテキスト", "русский текст", "🙂👍🏽", "x=1;y+=2",
-         "CamelCaseURLParser", "snake_case__x", "http://a.b/c?d=e&f#g", "...!!!???", "“quoted” – dash", "½ Ⅷ ²",
-         "\u00a0\u3000spaces\u2003", "def f(x):\n    return x\n", "हिन्दी", "a/b//c\\d", ""]
+COMPOSING = ["qwen2", "deepseek-r1-qwen"]  # characters first, as Qwen's tokenizer does; llama.cpp leaves it out
+# patterns of the models' own tokenizers, and whether a word that is a token ignores merges; llama.cpp has \\p{M} in none
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASED = r"[^\r\n\p{L}\p{N}]?%s*%s+%s|[^\r\n\p{L}\p{N}]?%s+%s*%s|"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+OWN = {"tekken": (CASED % (UPPER, LOWER, "", UPPER, LOWER, "") + r"\p{N}" + REST, True),
+       "gpt-4o": (CASED % (UPPER, LOWER, SHORT, UPPER, LOWER, SHORT) + r"\p{N}{1,3}" + REST, False)}
+STRINGS = 2000
 
 
-def vocab(path, pre):
-    model = json.load(open("tests/data/tokenizer/small/tokenizer.json"))["model"]
-    tokens = sorted(model["vocab"], key=model["vocab"].get)
-    assert [model["vocab"][t] for t in tokens] == list(range(len(tokens)))
+def fragments(rng):
+    """Words, contractions, numbers, white space, punctuation, code, and characters of every category of Unicode."""
+    kinds = {}
+    for c in map(chr, range(0x20, 0x1FB00)):
+        kinds.setdefault(unicodedata.category(c), []).append(c)
+    del kinds["Cs"], kinds["Cn"]  # what a later Unicode assigns, programs know or not
+    words = ["Hello", "the", "iPhone", "URLParser", "x", "naïve", "ÀÉ", "straße", "ǅ", "ﬁ", "日本語", "русский", "हिन्दी", "ไทย",
+             "한국어", "مرحبا", "e\u0301", "A\u030a", "\u1100\u1161", "🙂", "👍🏽", "👩\u200d👩\u200d👧", "½", "Ⅷ", "²", "٣"]
+    marks = ["'s", "'S", "'re", "'LL", "'d", "'ve", "’s", "'", "''", "'x", ".", "...", ",", "!?", "/", "//", "_", "__", "-",
+             "--", "=", "+=", "{", "}\n", "(", ")", "$", "#", "@", "\\", "“", "”", "<|x|>", "</s>", "[INST]"]
+    numbers = ["1", "22", "333", "4444", "55555", "3.14", "1,000", "0x1F", "1e-5", "٣٤", "１２"]
+    spaces = [" ", "  ", "   ", "\n", "\n\n", "\r\n", "\r", "\t", " \n", "\n ", "\u00a0", "\u3000", "\u2003", "\u200b",
+              "\u2028", "\x0b", "\x0c", "\x85", "\x1c", "\ufeff"]
+    pools = [words, marks, numbers, spaces, spaces, words]
+
+    def one():
+        if rng.random() < 0.2:
+            chars = kinds[list(kinds)[rng.integers(len(kinds))]]
+            return chars[rng.integers(len(chars))]
+        pool = pools[rng.integers(len(pools))]
+        return pool[rng.integers(len(pool))]
+    return one
+
+
+def nasty():
+    rng = np.random.default_rng(5)
+    one = fragments(rng)
+    return ["", " "] + ["".join(one() for _ in range(rng.integers(1, 12))) for _ in range(STRINGS - 2)]
+
+
+def vocab(texts):
+    """Tokens and merges that cross every border that a pre-tokenizer can set, so that each border shows."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.train_from_iterator(texts, tokenizers.trainers.BpeTrainer(
+        vocab_size=1400, show_progress=False, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    model = json.loads(tokenizer.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].get), [" ".join(m) for m in model["merges"]]
+
+
+def write_vocab(path, pre, tokens, merges):
     w = GGUFWriter(path, "llama")
     for key, value in [("block_count", 1), ("context_length", 64), ("embedding_length", 32),
                        ("feed_forward_length", 64), ("attention.head_count", 2), ("vocab_size", len(tokens))]:
@@ -82,7 +128,7 @@ def vocab(path, pre):
     w.add_tokenizer_pre(pre)
     w.add_token_list(tokens)
     w.add_token_types([1] * len(tokens))
-    w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
+    w.add_token_merges(merges)
     w.add_add_bos_token(False)
     w.add_tensor("token_embd.weight", np.zeros((len(tokens), 18), np.uint8), raw_dtype=T.Q4_0)
     w.write_header_to_file()
@@ -91,15 +137,39 @@ def vocab(path, pre):
     w.close()
 
 
+def llama_cpp_ids(path, pre, texts):
+    llama = Llama(path, vocab_only=True, verbose=False)
+    given = [unicodedata.normalize("NFC", t) for t in texts] if pre in COMPOSING else texts
+    return [llama.tokenize(t.encode(), add_bos=False, special=False) for t in given]
+
+
+def own_ids(pre, tokens, merges, texts):
+    pattern, ignores = OWN[pre]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
+        {t: i for i, t in enumerate(tokens)}, [tuple(m.split(" ")) for m in merges], ignore_merges=ignores))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+        tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
+        tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return [tokenizer.encode(t).ids for t in texts]
+
+
+def hashes(ids):
+    """Of each hundred texts the SHA-1 of their ids as int32, with -1 after each text."""
+    return [hashlib.sha1(np.array(sum((i + [-1] for i in ids[at : at + 100]), []), np.int32).tobytes()).hexdigest()
+            for at in range(0, len(ids), 100)]
+
+
 def tokens():
+    texts = nasty()
+    with open("tests/data/gguf/texts.jsonl", "w") as out:
+        out.writelines(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in texts)
+    made = vocab(texts)
+    write_vocab("tests/data/gguf/vocab.gguf", "gpt-2", *made)
     with open("tests/data/gguf/tokens.jsonl", "w") as out, tempfile.TemporaryDirectory() as work:
         for pre in PRES:
-            vocab(work + "/x.gguf", pre)
-            llama = Llama(work + "/x.gguf", vocab_only=True, verbose=False)
-            for text in TEXTS:
-                ids = llama.tokenize(text.encode(), add_bos=False, special=False)
-                out.write(json.dumps({"pre": pre, "text": text, "ids": ids}) + "\n")
-    vocab("tests/data/gguf/vocab.gguf", "gpt-2")
+            write_vocab(work + "/x.gguf", pre, *made)
+            ids = own_ids(pre, *made, texts) if pre in OWN else llama_cpp_ids(work + "/x.gguf", pre, texts)
+            out.write(json.dumps({"pre": pre, "hashes": hashes(ids)}) + "\n")
 
 
 def main():
