@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/need_testing.h"
 #include "base/rng.h"
+#include "base/str.h"
 #include "data/jsonl.h"
 #include "model/export.h"
 #include "model/lora.h"
@@ -121,7 +122,7 @@ static size_t ids_of(int32_t *ids, const struct kg_json *text)
     const char *t = kg_json_text(text, NULL);
     size_t n = 0;
     for (; t && t[n] && n < LONGEST; n++)
-        ids[n] = (int32_t)(strchr(letters, t[n]) - letters);
+        ids[n] = (int32_t)(kg_char_find(letters, t[n]) - letters);
     return n;
 }
 

@@ -23,8 +23,8 @@ static const struct format FORMATS[] = {
     {NULL, NULL, NULL},
 };
 
-/* By the name alone, so that a file that cannot be opened is named as what it is. NULL for
- * a folder. */
+/* By the name alone, so that a file that cannot be opened is named as what it is. NULL
+ * for a folder. */
 static const struct format *format_of(const char *model)
 {
     const size_t n = strlen(model);
