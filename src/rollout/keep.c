@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "rollout/sampler.h"
+#include "rollout/score.h"
 
 enum { ROWS = 32 };
 
@@ -52,14 +53,10 @@ static kg_status keep_part(struct keeper *k, const struct kg_model *m,
                            const struct kg_traj_part *part, struct kg_err *err)
 {
     struct kg_rows *p = k->rows;
-    float inv_temp = kg_inv_temperature(k->t->temperature);
     size_t next = part->begin;
 
     kg_rows_begin(p, m, 0);
-    kg_rows_add(p, k->t->tokens + part->from, part->end - part->from);
-    for (size_t j = part->begin; j < part->end; j++)
-        if (is_sampled(k, j))
-            kg_rows_want(p, (int64_t)(j - part->from) - 1, -1, inv_temp, NULL);
+    (void)kg_traj_want(p, k->t, *part, false, NULL, 0, NULL);
     KG_TRY(kg_rows_forward(p, false, err));
     for (int64_t i = 0; i < p->n_rows; i += ROWS)
         KG_TRY(keep_rows(k, &next, i, p->n_rows - i < ROWS ? p->n_rows - i : ROWS, err));

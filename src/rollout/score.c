@@ -170,3 +170,40 @@ kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
     }
     return score_packs(&s, err);
 }
+
+/* ---- trajectories ---- */
+
+struct kg_rows_seq kg_traj_seq(const struct kg_traj *t, struct kg_traj_part part,
+                               bool replay)
+{
+    struct kg_rows_seq q = {.tokens = t->tokens + part.from, .n = part.end - part.from};
+    size_t first = part.begin;
+
+    while (first + 1 < part.end && t->source[first] != KG_SOURCE_MODEL)
+        first++;
+    q.most = first - part.from;
+    if (replay && t->choices > 0)
+        q.experts = t->experts + part.from * (size_t)t->choices;
+    return q;
+}
+
+int64_t kg_traj_want(struct kg_rows *p, const struct kg_traj *t, struct kg_traj_part part,
+                     bool replay, const int32_t *ids, int width,
+                     const struct kg_idset *kept)
+{
+    const struct kg_rows_seq q = kg_traj_seq(t, part, replay);
+    const float inv_temp = kg_inv_temperature(t->temperature);
+    int64_t n = 0, row;
+
+    kg_rows_add_seq(p, &q);
+    for (size_t j = part.begin; j < part.end; j++) {
+        if (t->source[j] != KG_SOURCE_MODEL)
+            continue;
+        row = kg_rows_want(p, kg_rows_at(p, j - part.from - 1), t->tokens[j], inv_temp,
+                           ids ? ids + n * width : NULL);
+        if (kept)
+            kg_rows_want_set(p, row, &kept[n]);
+        n++;
+    }
+    return n;
+}

@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "model/rows.h"
+#include "traj/traj.h"
 
 #include <stdint.h>
 
@@ -35,5 +36,16 @@ struct kg_score_seq {
 kg_status kg_score(struct kg_rows *rows, const struct kg_model *m,
                    struct kg_score_seq *seqs, size_t n_seqs, int k, int top_k,
                    struct kg_err *err) KG_MUST_CHECK;
+
+/* A part of a trajectory as a sequence of a pack; tokens before its first sampled one may
+ * be shared. replay: with the sampler's experts, if they were recorded */
+struct kg_rows_seq kg_traj_seq(const struct kg_traj *t, struct kg_traj_part part,
+                               bool replay);
+/* Adds it to the pack, which it must fit, and selects the rows of its MODEL tokens, at
+ * the temperature of the draw. ids: (n,width) of these tokens, as in kg_rows_want; kept:
+ * (n) their sets, as in kg_rows_want_set; NULL: none.   returns n */
+int64_t kg_traj_want(struct kg_rows *p, const struct kg_traj *t, struct kg_traj_part part,
+                     bool replay, const int32_t *ids, int width,
+                     const struct kg_idset *kept);
 
 #endif

@@ -11,11 +11,10 @@
 
 #include "base/mem.h"
 #include "base/phase.h"
-#include "rollout/rollout.h"
+#include "rollout/score.h"
 #include "train/step/anchor.h"
 #include "train/step/rl_deal.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -127,7 +126,7 @@ struct pass_plan {
     double *log_kept; /* (N) log mass of b->kept */
     double *sum_sq;   /* (N) sum_v p_v^2 */
     bool displaced;   /* of kg_rl_displaced trajectories alone */
-    bool replay;      /* the model is the policy: see kg_rl_add_part */
+    bool replay;      /* the model is the policy: see kg_traj_seq */
 };
 
 bool kg_rl_filtered(const struct kg_rl_batch *b, const struct kg_algo *algo, size_t i)
@@ -149,55 +148,25 @@ static bool is_asked(const struct kg_rl_batch *b, const struct pass_plan *p, siz
     return !p->anchored || kg_rl_anchored(b, p->anchored, i);
 }
 
-/* A wanted row: token j of trajectory i, which is loss token `at`. */
-struct place {
-    size_t i, j;
-    int64_t at;
-};
-
 struct pass {
     struct kg_rl_batch *b;
     const struct pass_plan *plan;
     struct kg_rows *rows;
-    struct place *places; /* (rows->max_rows) owned */
+    int64_t *at; /* (rows->max_rows) owned: the loss token of a wanted row */
     int phase;
 };
 
-struct kg_rows_seq kg_rl_seq(const struct kg_traj *t, struct kg_traj_part part,
-                             bool replay)
-{
-    struct kg_rows_seq q = {.tokens = t->tokens + part.from, .n = part.end - part.from};
-    size_t first = part.begin;
-
-    while (first + 1 < part.end && t->source[first] != KG_SOURCE_MODEL)
-        first++;
-    q.most = first - part.from;
-    if (replay && t->choices > 0)
-        q.experts = t->experts + part.from * (size_t)t->choices;
-    return q;
-}
-
-/* Wants what the model said in a part, the first of which is loss token `at`. The part is
- * the sequence added last.
- * returns the loss token behind them */
+/* Wants what the model said in a part, the first of which is loss token `at`.
+ * returns the loss token after them */
 static int64_t want_part(struct pass *p, size_t i, struct kg_traj_part part, int64_t at)
 {
     const struct kg_rl_batch *b = p->b;
-    const struct kg_traj *t = &b->trajs[i];
-    float inv_temp = kg_inv_temperature(t->temperature);
+    int64_t row = p->rows->n_rows;
 
-    for (size_t j = part.begin; j < part.end; j++) {
-        int64_t w;
-
-        if (t->source[j] != KG_SOURCE_MODEL)
-            continue;
-        assert(j > part.from);
-        w = kg_rows_want(p->rows, kg_rows_at(p->rows, j - part.from - 1), t->tokens[j],
-                         inv_temp, b->ids + at * b->k);
-        if (p->plan->log_kept)
-            kg_rows_want_set(p->rows, w, &b->kept[at]);
-        p->places[w] = (struct place){i, j, at++};
-    }
+    kg_traj_want(p->rows, &b->trajs[i], part, p->plan->replay, b->ids + at * b->k, b->k,
+                 p->plan->log_kept ? b->kept + at : NULL);
+    while (row < p->rows->n_rows)
+        p->at[row++] = at++;
     return at;
 }
 
@@ -205,7 +174,7 @@ static void take_row(const struct pass *p, int64_t w)
 {
     const struct pass_plan *plan = p->plan;
     const struct kg_rows *rows = p->rows;
-    int64_t at = p->places[w].at, k = p->b->k, first = at * k + plan->k;
+    int64_t at = p->at[w], k = p->b->k, first = at * k + plan->k;
 
     if (plan->logp)
         plan->logp[at] = rows->logp[w];
@@ -229,17 +198,20 @@ static kg_status answer_pack(struct pass *p, struct kg_err *err)
                                     .sum_sq = plan->sum_sq != NULL,
                                     .sets = plan->log_kept != NULL};
     const struct kg_rows *rows = p->rows;
+    size_t i = 0;
 
     if (rows->n_rows > 0) {
         KG_TRY(kg_rows_forward(p->rows, false, err));
         KG_TRY(kg_rows_ask(p->rows, &ask, err));
     }
     for (int64_t w = 0; w < rows->n_rows; w++) {
+        while (p->b->begin[i + 1] <= p->at[w])
+            i++;
         if (!isfinite(rows->lse[w]))
             return kg_fail(err, KG_ENONFINITE,
-                           "trajectory %zu, token %zu: expected finite logits, found a "
-                           "log sum exp of %g",
-                           p->places[w].i, p->places[w].j, rows->lse[w]);
+                           "trajectory %zu, loss token %lld: expected finite logits, "
+                           "found a log sum exp of %g",
+                           i, (long long)(p->at[w] - p->b->begin[i]), rows->lse[w]);
         take_row(p, w);
     }
     kg_rows_begin(p->rows, plan->model, plan->k);
@@ -259,13 +231,12 @@ static kg_status ask_all(struct pass *p, struct kg_share mine, struct kg_err *er
         for (size_t x = 0; is_asked(b, p->plan, i) && x < kg_traj_n_parts(t, b->whole);
              x++) {
             struct kg_traj_part part = kg_traj_part(t, x, b->whole);
-            struct kg_rows_seq q = kg_rl_seq(t, part, p->plan->replay);
+            struct kg_rows_seq q = kg_traj_seq(t, part, p->plan->replay);
 
             if (!kg_rows_fits_seq(p->rows, &q)) {
                 KG_TRY(answer_pack(p, err));
                 kg_phase_at(p->phase, (int64_t)i);
             }
-            kg_rows_add_seq(p->rows, &q);
             at = want_part(p, i, part, at);
         }
     }
@@ -320,9 +291,8 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *stat
 
     if (!plan->displaced)
         *(anchor ? &b->anchor_passes : &b->own_passes) += 1;
-    p.places = kg_mem_calloc((size_t)p.rows->max_rows, sizeof *p.places,
-                             "places of loss tokens", err);
-    if (!p.places)
+    p.at = kg_mem_calloc((size_t)p.rows->max_rows, sizeof *p.at, "loss tokens", err);
+    if (!p.at)
         return err->code;
     KG_TRY_GOTO(out, deal(&d, b, plan, work->ranks, err));
     p.phase = kg_phase_begin((int64_t)b->n_trajs, "answers", "%s",
@@ -333,7 +303,7 @@ static kg_status run_pass(struct kg_rl_batch *b, const struct kg_run_state *stat
     status = gather_pass(b, plan, &d, work->ranks, err);
 out:
     kg_rl_deal_release(&d);
-    kg_mem_free(p.places);
+    kg_mem_free(p.at);
     return status;
 }
 

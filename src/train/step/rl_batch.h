@@ -92,11 +92,6 @@ struct kg_rl_batch {
     double *old_log_kept;
 };
 
-/* The tokens of a part; those before its first sampled token may be shared. replay: with
- * the sampler's experts, if recorded */
-struct kg_rows_seq kg_rl_seq(const struct kg_traj *t, struct kg_traj_part part,
-                             bool replay);
-
 static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
 {
     return !b->drop || !b->drop[i];

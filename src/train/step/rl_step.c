@@ -13,6 +13,7 @@
 #include "base/phase.h"
 #include "policy/shaping.h"
 #include "ranks/lanes.h"
+#include "rollout/score.h"
 #include "train/keep/checkpoint.h"
 #include "train/step/anchor.h"
 #include "train/step/rl_deal.h"
@@ -107,7 +108,7 @@ static struct kg_rows_seq first_part(const struct update *u, size_t i)
 {
     const struct kg_traj *t = &u->b->trajs[i];
 
-    return kg_rl_seq(t, kg_traj_part(t, 0, u->b->whole), true);
+    return kg_traj_seq(t, kg_traj_part(t, 0, u->b->whole), true);
 }
 
 /* What an answer begins with and so does the one with a term before it. */
@@ -183,35 +184,14 @@ static kg_status weigh(struct update *u, struct kg_err *err)
     return status;
 }
 
-/* One context of a trajectory, whose first loss token is `at`.
- * returns the one behind it */
-static int64_t pack_part(struct kg_rows *p, const struct kg_rl_batch *b,
-                         const struct kg_traj *t, struct kg_traj_part part, int64_t at)
-{
-    float inv_temp = kg_inv_temperature(t->temperature);
-    struct kg_rows_seq q = kg_rl_seq(t, part, true);
-
-    kg_rows_add_seq(p, &q);
-    for (size_t j = part.begin; j < part.end; j++)
-        if (t->source[j] == KG_SOURCE_MODEL) {
-            int64_t before = kg_rows_at(p, j - part.from - 1);
-            int64_t wanted = kg_rows_want(p, before, t->tokens[j], inv_temp,
-                                          b->ids + at * b->k);
-
-            if (b->kept)
-                kg_rows_want_set(p, wanted, &b->kept[at]);
-            at++;
-        }
-    return at;
-}
-
 static void pack_traj(struct kg_rows *p, const struct kg_rl_batch *b, size_t i)
 {
     const struct kg_traj *t = &b->trajs[i];
     int64_t at = b->begin[i];
 
     for (size_t x = 0; x < kg_traj_n_parts(t, b->whole); x++)
-        at = pack_part(p, b, t, kg_traj_part(t, x, b->whole), at);
+        at += kg_traj_want(p, t, kg_traj_part(t, x, b->whole), true, b->ids + at * b->k,
+                           b->k, b->kept ? b->kept + at : NULL);
 }
 
 static void read_rows(struct update *u, const struct kg_rows *p)
