@@ -1,5 +1,4 @@
 /* The encoder that a command asks for, and whether it fits. */
-#include "cli/encoder.h"
 #include "retriever/encoder/encoder.h"
 
 #include "base/log.h"

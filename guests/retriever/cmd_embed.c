@@ -5,8 +5,6 @@
  * answered first, but a file of vectors is whole or not there.
  */
 #include "cli/cli.h"
-#include "cli/encoder.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/clock.h"
@@ -14,7 +12,7 @@
 #include "base/signal.h"
 #include "data/jsonl.h"
 #include "retriever/encoder/encoder.h"
-#include "retriever/npy.h"
+#include "retriever/vectors.h"
 
 #include <errno.h>
 #include <stdio.h>

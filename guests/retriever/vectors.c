@@ -16,6 +16,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LETTERS = 4, FAISS_HEADER = 45, MAGIC = 6, PREAMBLE = 10 };
@@ -100,8 +101,7 @@ static kg_status open_faiss(struct kg_vectors *v, const struct bytes *b,
     if (kind->what)
         return kg_fail(
             err, KG_EUNSUPPORTED,
-            "%s: expected a FAISS index that is flat (IxFI, or IxF2), found %s: "
-            "%s",
+            "%s: expected a FAISS index that is flat (IxFI, or IxF2), found %s: %s",
             b->name, kind->letters, kind->what);
     if (b->n < FAISS_HEADER)
         return kg_fail(err, KG_EFORMAT,
@@ -384,3 +384,59 @@ void kg_vectors_let_go(const struct kg_vectors *v, int64_t first, int64_t n)
 
     kg_map_let_go(from, (uint64_t)(row_of(v, first + n) - from));
 }
+
+/* ---- writing .npy ---- */
+
+/* magic, version and length of what follows, then the description, padded with spaces to
+ * a multiple of 64 that ends with a line end */
+enum { NPY_HEADER = 128, NPY_PREAMBLE = 10 };
+
+static kg_status put_header(struct kg_npy *npy, struct kg_err *err)
+{
+    static const char magic[] = "\x93NUMPY\x01\x00";
+    char header[NPY_HEADER + 1];
+    int n;
+
+    memset(header, ' ', sizeof header);
+    memcpy(header, magic, 8);
+    header[8] = (char)(NPY_HEADER - NPY_PREAMBLE);
+    header[9] = 0;
+    n = snprintf(header + NPY_PREAMBLE, NPY_HEADER - NPY_PREAMBLE,
+                 "{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld), }",
+                 (long long)npy->rows, (long long)npy->cols);
+    header[NPY_PREAMBLE + n] = ' ';
+    header[NPY_HEADER - 1] = '\n';
+    return kg_file_writer_put(&npy->file, header, NPY_HEADER, err);
+}
+
+kg_status kg_npy_open(struct kg_npy *npy, const char *path, int64_t cols,
+                      struct kg_err *err)
+{
+    *npy = (struct kg_npy){.cols = cols};
+    KG_TRY(kg_file_writer_open(&npy->file, path, err));
+    if (put_header(npy, err) == KG_OK)
+        return KG_OK;
+    kg_npy_abort(npy);
+    return err->code;
+}
+
+kg_status kg_npy_put(struct kg_npy *npy, const float *x, int64_t n, struct kg_err *err)
+{
+    npy->rows += n;
+    return kg_file_writer_put(&npy->file, x, (size_t)(n * npy->cols) * sizeof *x, err);
+}
+
+kg_status kg_npy_close(struct kg_npy *npy, struct kg_err *err)
+{
+    kg_status status = kg_file_writer_seek(&npy->file, 0, err);
+
+    if (status == KG_OK)
+        status = put_header(npy, err);
+    if (status != KG_OK) {
+        kg_npy_abort(npy);
+        return status;
+    }
+    return kg_file_writer_close(&npy->file, err);
+}
+
+void kg_npy_abort(struct kg_npy *npy) { kg_file_writer_abort(&npy->file); }

@@ -2,7 +2,7 @@
  *
  * Both formats are a header and numbers, row by row, to the end of the file, which is
  * mapped. Opening checks that every row is present. The caller checks the numbers
- * (finite, of length 1, matching the texts). npy.h writes .npy.
+ * (finite, of length 1, matching the texts).
  */
 #ifndef KG_RETRIEVER_VECTORS_H
 #define KG_RETRIEVER_VECTORS_H
@@ -34,5 +34,24 @@ void kg_vectors_close(struct kg_vectors *v); /* {0} allowed */
 void kg_vectors_get(float *out, const struct kg_vectors *v, int64_t first, int64_t n);
 /* Drops the pages of these rows from memory; they will not be read again. */
 void kg_vectors_let_go(const struct kg_vectors *v, int64_t first, int64_t n);
+
+/* Writes NumPy's .npy: one fp32 matrix, row by row, complete or not at all.
+ *
+ * The header holds the number of rows, which is known at the end. So space is kept for
+ * it, and it is written last.
+ */
+struct kg_npy { /* {0}: none */
+    struct kg_file_writer file;
+    int64_t cols, rows;
+};
+/* path is written directly: use a temporary name and rename it.   errors: EIO */
+kg_status kg_npy_open(struct kg_npy *npy, const char *path, int64_t cols,
+                      struct kg_err *err) KG_MUST_CHECK;
+/* x (n, cols) */
+kg_status kg_npy_put(struct kg_npy *npy, const float *x, int64_t n,
+                     struct kg_err *err) KG_MUST_CHECK;
+/* On failure the file is removed.   errors: EIO, ENOSPACE */
+kg_status kg_npy_close(struct kg_npy *npy, struct kg_err *err) KG_MUST_CHECK;
+void kg_npy_abort(struct kg_npy *npy); /* {0} allowed */
 
 #endif

@@ -6,7 +6,7 @@
  * around the model.
  */
 #include "base/mem.h"
-#include "text/models.h"
+#include "text/tokenizer_internal.h"
 #include "text/tokenizer_read.h"
 
 struct wordpiece {
@@ -89,7 +89,7 @@ static int32_t longest_piece(const struct kg_tokenizer *tok, const char *text, s
 }
 
 static kg_status encode_wordpiece(struct kg_ids *out, const struct kg_tokenizer *tok,
-                                  const char *text, size_t n, struct kg_model_work *work,
+                                  const char *text, size_t n, struct kg_token_work *work,
                                   struct kg_err *err)
 {
     const struct wordpiece *w = tok->own;
@@ -120,5 +120,5 @@ static kg_status encode_wordpiece(struct kg_ids *out, const struct kg_tokenizer 
     return kg_ids_push(out, tok->unknown, err);
 }
 
-const struct kg_model KG_MODEL_WORDPIECE = {"wordpiece", read_wordpiece, encode_wordpiece,
-                                            free_wordpiece};
+const struct kg_token_model KG_MODEL_WORDPIECE = {"wordpiece", read_wordpiece,
+                                                  encode_wordpiece, free_wordpiece};

@@ -8,10 +8,9 @@
 #include "bench/measure.h"
 
 #include "base/clock.h"
-#include "base/guest.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/sort.h"
+#include "base/status.h"
 #include "tensor/backend.h"
 
 #include <assert.h>

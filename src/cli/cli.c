@@ -4,24 +4,34 @@
  * What it writes to stdout is checked to the last byte, so that a full disk is a failure
  * and not a short file; what it says quotes files and servers, so it is made printable.
  */
+#define _GNU_SOURCE /* readlink */
 #include "cli/cli.h"
-#include "cli/hub.h"
 
 #include "base/file.h"
-#include "base/guest.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/signal.h"
+#include "base/status.h"
+#include "base/str.h"
 #include "base/watch.h"
+#include "cli/load.h"
+#include "data/jsonl.h"
 #include "ranks/launch.h"
+#include "tensor/device.h"
+#include "tensor/selfcheck.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <errno.h>
+#include <pcre2.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <utf8proc.h>
+#include <yaml.h>
+#include <zstd.h>
 
 static const char *command_name = ""; /* of the command that runs, for messages */
 
@@ -311,4 +321,99 @@ int kg_cli_main(int argc, char **argv)
         return print_text(kg_cli_version);
     const struct kg_command *c = kg_command_find(first);
     return c ? run_command(c, argc - 2, argv + 2) : unknown_command(first);
+}
+
+/* ---- filters ---- */
+
+static kg_status answer_lines(struct kg_jsonl *in, kg_cli_line_fn *answer, void *context,
+                              struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_str out = {0};
+    bool more = true;
+    size_t n = 0;
+    kg_status status = KG_OK;
+
+    for (;; n++) {
+        KG_TRY_GOTO(out, kg_jsonl_next(in, &doc, &more, err));
+        if (!more)
+            break;
+        KG_TRY_GOTO(out, answer(&out, &doc, context, err));
+        KG_TRY_GOTO(out, kg_cli_put(&out, err));
+    }
+    if (n == 0)
+        status = kg_fail(err, KG_EFORMAT,
+                         "stdin: expected at least one line, found none");
+out:
+    kg_json_release(&doc);
+    kg_str_release(&out);
+    return status;
+}
+
+kg_status kg_cli_filter(kg_cli_line_fn *answer, void *context, struct kg_err *err)
+{
+    struct kg_jsonl *in;
+    kg_status status;
+
+    KG_TRY(kg_jsonl_open_stream(&in, stdin, "stdin", err));
+    status = answer_lines(in, answer, context, err);
+    kg_jsonl_close(in);
+    return status;
+}
+
+/* ---- installed files ---- */
+
+enum { MAX_PATH_BYTES = 4096 };
+
+const char *kg_cli_shared(char **own, const char *path, struct kg_err *err)
+{
+    char program[MAX_PATH_BYTES];
+    struct kg_str found = {0};
+    ssize_t n;
+    char *bin;
+
+    *own = NULL;
+    if (*path == '/' || kg_file_exists(path))
+        return path;
+    n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n <= 0)
+        return path;
+    program[n] = '\0';
+    bin = strrchr(program, '/');
+    if (bin == NULL)
+        return path;
+    *bin = '\0';
+    if (kg_str_printf(&found, err, "%s/../share/kedge/%s", program, path) != KG_OK)
+        return NULL;
+    if (!kg_file_exists(found.data)) {
+        kg_str_release(&found);
+        return path;
+    }
+    *own = kg_str_take(&found, err);
+    if (*own)
+        kg_log_info("%s: the installed one, %s", path, *own);
+    return *own;
+}
+
+/* ---- version ---- */
+
+kg_status kg_cli_version(struct kg_str *out, struct kg_err *err)
+{
+    char features[256];
+    char backend[256];
+    char pcre[64] = "";
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+    const struct kg_backend *be;
+
+    KG_TRY(kg_backend_open(&be, NULL, err));
+    kg_selfcheck_cpu_features(features, sizeof features);
+    be->describe(backend, sizeof backend);
+    KG_TRY(kg_str_printf(out, err, "kedge %s\n", KG_VERSION));
+    KG_TRY(kg_str_printf(
+        out, err, "libraries: libyaml %s, PCRE2 %s, utf8proc %s, zstd %s\n",
+        yaml_get_version_string(), pcre, utf8proc_version(), ZSTD_versionString()));
+    KG_TRY(kg_str_printf(out, err, "backend: %s\n", backend));
+    KG_TRY(kg_str_printf(out, err, "processor: %s\ncuda: ", features));
+    KG_TRY(kg_device_say(out, err));
+    return kg_str_putc(out, '\n', err);
 }

@@ -118,7 +118,7 @@ struct kg_command {
     bool (*term)(struct kg_term *term, int i);
     const char *const *action; /* that flags need; NULL: the first argument */
     const char *needs;         /* of the flags whose own name no action; NULL: nothing */
-    const char *guest;         /* that has it (base/guest.h); NULL: none does */
+    const char *guest;         /* that has it (base/status.h); NULL: none does */
 };
 
 /* Ended by a row with name NULL. */
@@ -279,5 +279,13 @@ extern const struct kg_flag kg_search_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];
 bool kg_bench_term(struct kg_term *term, int i);
+
+/* Files installed by `make install`: recipes and suites. */
+
+/* Returns path unchanged; if it is relative, does not exist, and PREFIX/share/kedge/PATH
+ * does (the program is in PREFIX/bin), returns the latter and logs it. *own: owned by the
+ * caller, may be NULL.   returns path or *own
+ * errors: ENOMEM, then it returns NULL */
+const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 
 #endif

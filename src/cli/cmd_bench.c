@@ -7,10 +7,9 @@
  * bench/ and serve/load.c; here are the flags.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 
 #include "base/clock.h"
-#include "base/guest.h"
+#include "base/status.h"
 #include "bench/bench.h"
 #include "cli/load.h"
 #include "cli/ranks.h"

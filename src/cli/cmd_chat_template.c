@@ -6,7 +6,7 @@
  * printed is what a run would feed to the model.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
+#include "cli/load.h"
 
 #include "base/file.h"
 #include "data/json.h"

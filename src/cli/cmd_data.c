@@ -6,7 +6,6 @@
  * tokenizer, so that what it refuses or shortens is what training would.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/clock.h"

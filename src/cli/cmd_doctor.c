@@ -14,7 +14,7 @@
 #include "cli/ranks.h"
 
 #include "base/clock.h"
-#include "base/guest.h"
+#include "base/status.h"
 #include "ranks/launch.h"
 #include "tensor/selfcheck.h"
 

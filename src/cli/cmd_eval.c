@@ -5,13 +5,10 @@
  * is given to every set of the suite, so that `--problems 5 -n 2` tries a suite out.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 #include "cli/ranks.h"
-#include "cli/shared.h"
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/signal.h"
 #include "data/hub.h"
@@ -577,9 +574,8 @@ static kg_status put_single(struct kg_str *out, const struct kg_eval_result *r,
     if (json) {
         KG_TRY(kg_str_printf(
             out, err,
-            "{\"accuracy\": %.6g, \"stderr\": %.6g, \"reward\": %.6g, "
-            "\"reward_stderr\": %.6g, \"problems\": %lld, \"answers\": %lld, "
-            "\"entropy\": %.6g, ",
+            "{\"accuracy\": %.6g, \"stderr\": %.6g, \"reward\": %.6g, \"reward_stderr\": "
+            "%.6g, \"problems\": %lld, \"answers\": %lld, \"entropy\": %.6g, ",
             r->accuracy, r->accuracy_stderr, r->reward, r->reward_stderr,
             (long long)r->problems, (long long)r->answers, r->entropy));
         KG_TRY(put_kl(out, r, err));

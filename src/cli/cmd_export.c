@@ -1,7 +1,6 @@
 /* kedge export: a checkpoint, or adapters beside it, as a GGUF file.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/file.h"

@@ -7,11 +7,9 @@
  */
 #include "cli/cli.h"
 #include "cli/fit.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "data/manifest.h"
 #include "data/safetensors.h"
 #include "train/keep/checkpoint.h"

@@ -6,7 +6,6 @@
  * all.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/file.h"

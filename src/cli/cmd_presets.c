@@ -8,7 +8,7 @@
  */
 #include "cli/cli.h"
 
-#include "base/guest.h"
+#include "base/status.h"
 #include "data/json.h"
 #include "policy/algo.h"
 #include "policy/presets.h"

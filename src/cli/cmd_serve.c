@@ -7,13 +7,11 @@
  * finish within its time.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/signal.h"
 #include "data/hub.h"
 #include "net/http_host.h"

@@ -8,7 +8,6 @@
  * page elsewhere; here they are chosen and scored.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 #include "cli/show.h"
 

@@ -4,7 +4,6 @@
  * training and sampling, so that this is the place to see what a model is fed.
  */
 #include "cli/cli.h"
-#include "cli/hub.h"
 #include "cli/load.h"
 
 static const char *model_dir;

@@ -9,7 +9,6 @@
 #include "cli/cli.h"
 #include "cli/fit.h"
 #include "cli/ranks.h"
-#include "cli/shared.h"
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -200,8 +199,7 @@ static int run_recipe(int argc, char **argv, config_fn read, force_fn force)
     recipe = take_recipe(&argc, argv, &extra);
     if (extra)
         return kg_cli_usage(
-            "expected one recipe and section.key=value, found '%.200s' and "
-            "'%.200s'",
+            "expected one recipe and section.key=value, found '%.200s' and '%.200s'",
             recipe, extra);
     if (recipe && !(recipe = kg_cli_shared(&own, recipe, &err)))
         return kg_cli_exit(err.code, &err);

@@ -8,10 +8,13 @@
 #include "cli/load.h"
 
 #include "base/clock.h"
-#include "cli/hub.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/hub.h"
 #include "ranks/devices.h"
 
 #include <pthread.h>
+#include <string.h>
 
 struct kg_load_args kg_load;
 struct kg_prompt_opts kg_prompt_how = {.prefix = "--"};
@@ -228,5 +231,67 @@ kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t
                            doc->where, i, vocab - 1, (long long)kg_json_int(v, 0));
         KG_TRY(kg_ids_push(out, (int32_t)id, err));
     }
+    return KG_OK;
+}
+
+struct kg_encoder_opts kg_encoder_how;
+
+const struct kg_flag kg_encoder_flags[] = {
+    {"pooling", 0, KG_TO(kg_encoder_how.pooling), "HOW",
+     "mean or cls: rows of a text to its vector (default: as the folder says)", 0, 0,
+     "mean|cls"},
+    {"max-tokens", 0, KG_TO(kg_encoder_how.max_tokens), "N",
+     "tokens of a text, the rest is left out (default: as the folder says)", 1, 1 << 20,
+     NULL},
+    {"query-prefix", 0, KG_TO(kg_encoder_how.query_prefix), "TEXT",
+     "in front of a query; E5: \"query: \" (default: as the folder says, or none)", 0, 0,
+     NULL},
+    {"passage-prefix", 0, KG_TO(kg_encoder_how.passage_prefix), "TEXT",
+     "in front of a passage; E5: \"passage: \" (default: as the folder says, or none)", 0,
+     0, NULL},
+    {0},
+};
+
+/* ---- names of the hub ---- */
+
+/* The commit that a name came to is logged: "main" is another tomorrow. */
+static kg_status take(const char **text, const struct kg_hub_found *found,
+                      struct kg_err *err)
+{
+    if (!found->cached)
+        return KG_OK;
+    kg_log_info("%s: %s in the hub's cache", *text, found->pinned);
+    *text = kg_mem_strdup(found->path.text, err);
+    return *text ? KG_OK : KG_ENOMEM;
+}
+
+kg_status kg_cli_find_model(const char **dir, struct kg_err *err)
+{
+    struct kg_hub_found found;
+
+    if (!*dir)
+        return KG_OK;
+    KG_TRY(kg_hub_find_model(&found, *dir, err));
+    return take(dir, &found, err);
+}
+
+kg_status kg_cli_find_file(const char **path, struct kg_err *err)
+{
+    struct kg_hub_found found;
+
+    if (!*path)
+        return KG_OK;
+    KG_TRY(kg_hub_find_file(&found, *path, err));
+    return take(path, &found, err);
+}
+
+kg_status kg_cli_find_flags(const struct kg_command *c, struct kg_err *err)
+{
+    struct kg_flag_walk walk = {c->flags, NULL};
+
+    for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
+        if (f->arg_name && strcmp(f->arg_name, KG_MODEL_ARG) == 0 &&
+            kg_cli_find_model(f->target, err) != KG_OK)
+            return kg_err_prefix(err, "--%s", f->name);
     return KG_OK;
 }

@@ -9,8 +9,24 @@
 #include "data/jsonl.h"
 #include "model/model.h"
 #include "rollout/sampling.h"
+#include "search/encoder.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
+
+/* Arguments that may name something in the hub's cache (data/hub.h) instead of a folder
+ * or file. They are resolved before a command begins, so commands only see paths. */
+
+/* A flag with this argument name takes a checkpoint folder or ORG/NAME[@REVISION]. */
+#define KG_MODEL_ARG "MODEL"
+
+/* Replaces the name by its folder in every flag given with such an argument.   errors:
+ * those of kg_hub_find_model, with the flag */
+kg_status kg_cli_find_flags(const struct kg_command *c, struct kg_err *err) KG_MUST_CHECK;
+
+/* The same for one argument; NULL stays NULL. The result lives as long as the process.
+ * errors: those of kg_hub_find_model, kg_hub_find_file */
+kg_status kg_cli_find_model(const char **dir, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_cli_find_file(const char **path, struct kg_err *err) KG_MUST_CHECK;
 
 /* Default number of sequences that generate computes together. */
 enum { KG_GENERATE_BATCH = 32 };
@@ -90,5 +106,15 @@ kg_status kg_load_tokenizer(struct kg_tokenizer **tok, const char *dir,
  * errors: EFORMAT naming line and index */
 kg_status kg_load_ids(struct kg_ids *out, const struct kg_json_doc *doc, int32_t vocab,
                       struct kg_err *err) KG_MUST_CHECK;
+
+/* Flags and loading of an encoder, shared by commands. */
+extern struct kg_encoder_opts kg_encoder_how;
+extern const struct kg_flag kg_encoder_flags[]; /* --pooling, --max-tokens, .. */
+
+/* Opens the encoder of a folder by the flags, on the device kg_load.device. On a GPU it
+ * first logs the memory that it will take.
+ * errors: those of kg_load_device and kg_encoder_open, ENOMEM */
+kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir,
+                         struct kg_err *err) KG_GUEST;
 
 #endif

@@ -7,8 +7,9 @@
  * undecided outweighs those that are wrong: what might be right is not counted as
  * false. The budget of time, work and memory is one for all of them together.
  */
-#include "base/mem.h"
 #include "math/math_internal.h"
+
+#include "base/mem.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -575,4 +576,45 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
     status = grade_golds(&job, golds, n_golds, err);
     kg_mem_free(job.tree);
     return status;
+}
+
+/* ---- modes ---- */
+
+/* A mode is a rule for all of an answer: how it is found and when it is right. The first
+ * is kedge's own, the others repeat published runs, so two modes may disagree. */
+static const struct kg_math_mode modes[] = {
+    {"default", "exact arithmetic on what the answer means", NULL, kg_math_grade_default},
+    {"ema-pg", "mathd, or else equal by algebra after string normalisation",
+     "EMA-PG math/rllm/rewards/math_reward.py", kg_math_grade_ema_pg},
+    {"mathd", "equal strings after the normalisation of the MATH data set",
+     "EMA-PG math/rllm grade_answer_mathd", kg_math_grade_mathd},
+    {"dapo", "last `Answer:` line, equal strings after Minerva's normalisation",
+     "verl/utils/reward_score/math_dapo.py", kg_math_grade_dapo},
+    {NULL, NULL, NULL, NULL},
+};
+
+static const char *const forms[] = {"auto",     "answer", "text",
+                                    "response", "choice", "bracket"};
+
+const struct kg_math_mode *kg_math_modes(void) { return modes; }
+
+kg_status kg_math_mode_find(const struct kg_math_mode **mode, const char *name,
+                            struct kg_err *err)
+{
+    size_t i;
+
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "mode", name, modes,
+                       sizeof modes / sizeof *modes - 1, sizeof *modes, err));
+    *mode = &modes[i];
+    return KG_OK;
+}
+
+kg_status kg_math_form_find(enum kg_math_form *form, const char *name, struct kg_err *err)
+{
+    size_t i;
+
+    KG_TRY(kg_str_pick(&i, KG_EINVAL, "form", name, forms, sizeof forms / sizeof *forms,
+                       sizeof *forms, err));
+    *form = (enum kg_math_form)i;
+    return KG_OK;
 }

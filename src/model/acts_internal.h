@@ -67,7 +67,7 @@ struct kg_key_acts {
 };
 
 /* Consecutive rows of a pack with the same adapters. */
-struct kg_run {
+struct kg_mix_run {
     const struct kg_model *model; /* the model of these adapters */
     int64_t first, n;
 };
@@ -107,9 +107,9 @@ struct kg_acts {
     int64_t max_tokens;
     bool checkpoint;
     int32_t layers;
-    int32_t rank;        /* maximum rank of adapters */
-    bool mixed;          /* adapters of several models */
-    struct kg_run *runs; /* owned, on the host: (max_tokens) if mixed, else (1) */
+    int32_t rank;            /* maximum rank of adapters */
+    bool mixed;              /* adapters of several models */
+    struct kg_mix_run *runs; /* owned, on the host: (max_tokens) if mixed, else (1) */
     enum kg_dtype ct;
     struct kg_mat *x; /* (L+1) (N,D) fp32: input of every layer, and the last output */
     struct kg_layer_acts *layer; /* (L), or (1) with checkpointing */

@@ -124,8 +124,8 @@ static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
 
 /* ---- forward ---- */
 /* What the rows of a run have beside w; NULL: nothing. */
-static const struct kg_adapter *beside(const struct kg_walk *p, const struct kg_run *run,
-                                       const struct kg_param *w)
+static const struct kg_adapter *
+beside(const struct kg_walk *p, const struct kg_mix_run *run, const struct kg_param *w)
 {
     return run->model->params[w - p->m->params].adapter;
 }
@@ -140,7 +140,7 @@ static int32_t runs_beside(const struct kg_walk *p, const struct kg_param *w)
 }
 
 /* sum += t B^T, in the rows of a run */
-static kg_status add_run(const struct kg_walk *p, const struct kg_run *run,
+static kg_status add_run(const struct kg_walk *p, const struct kg_mix_run *run,
                          struct kg_mat sum, struct kg_mat x, const struct kg_param *w,
                          struct kg_err *err)
 {
@@ -156,7 +156,7 @@ static kg_status add_run(const struct kg_walk *p, const struct kg_run *run,
 }
 
 /* y of one run alone: both parts in one pass over it. */
-static kg_status linear_run(const struct kg_walk *p, const struct kg_run *run,
+static kg_status linear_run(const struct kg_walk *p, const struct kg_mix_run *run,
                             struct kg_mat y, struct kg_mat x, const struct kg_param *w,
                             bool accumulate, struct kg_err *err)
 {

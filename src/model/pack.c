@@ -280,7 +280,7 @@ int32_t kg_stage_rank(const struct kg_model *m)
 
 /* Sequences beside each other that have the same adapters are one run.   returns how
  * many there are */
-static int32_t list_runs(struct kg_run *runs, const struct kg_model *m,
+static int32_t list_runs(struct kg_mix_run *runs, const struct kg_model *m,
                          const struct kg_pack *p)
 {
     int32_t n = 0;
@@ -291,7 +291,7 @@ static int32_t list_runs(struct kg_run *runs, const struct kg_model *m,
 
         if (n == 0 || runs[n - 1].model != of) {
             const int64_t first = n == 0 ? 0 : runs[n - 1].first + runs[n - 1].n;
-            runs[n++] = (struct kg_run){of, first, 0};
+            runs[n++] = (struct kg_mix_run){of, first, 0};
         }
         runs[n - 1].n += p->seqs[i].n;
     }

@@ -15,39 +15,39 @@
 
 enum { MOST_ANSWER_S = 5 };
 
-void kg_roll_moved(struct kg_roll_clock *c)
+void kg_poll_moved(struct kg_poll_clock *c)
 {
-    *c = (struct kg_roll_clock){.since = kg_clock_seconds()};
+    *c = (struct kg_poll_clock){.since = kg_clock_seconds()};
 }
 
-enum kg_roll_moment kg_roll_look(struct kg_roll_clock *c, double wait_s)
+enum kg_poll_moment kg_poll_look(struct kg_poll_clock *c, double wait_s)
 {
     double now = kg_clock_seconds();
     double to_answer = wait_s / 2 < MOST_ANSWER_S ? wait_s / 2 : MOST_ANSWER_S;
 
     if (wait_s > 0 && c->asked == 0 && now - c->since > wait_s - to_answer) {
         c->asked = now;
-        return KG_ROLL_ASK;
+        return KG_POLL_ASK;
     }
-    return c->asked > 0 && now - c->asked > to_answer ? KG_ROLL_OVER : KG_ROLL_WAIT;
+    return c->asked > 0 && now - c->asked > to_answer ? KG_POLL_OVER : KG_POLL_WAIT;
 }
 
-void kg_roll_begin(struct kg_roll *roll, unsigned char *room, int n, int me,
+void kg_poll_begin(struct kg_poll *roll, unsigned char *room, int n, int me,
                    const unsigned char *waits)
 {
-    *roll = (struct kg_roll){n, me, room, room + n};
+    *roll = (struct kg_poll){n, me, room, room + n};
     memset(room, 0, 2 * (size_t)n);
-    kg_roll_answer(roll, me, waits);
+    kg_poll_answer(roll, me, waits);
 }
 
-void kg_roll_answer(struct kg_roll *roll, int rank, const unsigned char *waits)
+void kg_poll_answer(struct kg_poll *roll, int rank, const unsigned char *waits)
 {
     roll->here[rank] = 1;
     for (int p = 0; p < roll->n; p++)
         roll->wanted[p] |= waits[p];
 }
 
-int kg_roll_missing(const struct kg_roll *roll, int direct)
+int kg_poll_missing(const struct kg_poll *roll, int direct)
 {
     for (int p = 0; p < roll->n; p++)
         if (roll->wanted[p] && !roll->here[p])
@@ -55,7 +55,7 @@ int kg_roll_missing(const struct kg_roll *roll, int direct)
     return direct;
 }
 
-int kg_roll_lowest(const struct kg_roll *roll)
+int kg_poll_lowest(const struct kg_poll *roll)
 {
     int p = 0;
 

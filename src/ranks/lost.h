@@ -32,32 +32,32 @@ struct kg_ranks_loss {
 };
 
 /* Decides when a waiting rank polls and when it gives up. */
-struct kg_roll_clock {
+struct kg_poll_clock {
     double since; /* the time of the last progress */
     double asked; /* time of the poll since then; 0: none */
 };
-enum kg_roll_moment { KG_ROLL_WAIT, KG_ROLL_ASK, KG_ROLL_OVER };
-void kg_roll_moved(struct kg_roll_clock *c);
+enum kg_poll_moment { KG_POLL_WAIT, KG_POLL_ASK, KG_POLL_OVER };
+void kg_poll_moved(struct kg_poll_clock *c);
 /* What to do now in a wait of at most wait_s (0: no limit). ASK comes min(wait_s / 2, 5
  * s) before the end; the others have the rest of the time to reply, even if this rank was
  * stopped meanwhile. */
-enum kg_roll_moment kg_roll_look(struct kg_roll_clock *c, double wait_s);
+enum kg_poll_moment kg_poll_look(struct kg_poll_clock *c, double wait_s);
 
 /* The replies to a poll. */
-struct kg_roll {
+struct kg_poll {
     int n, me;
     unsigned char *here;   /* (n) borrowed; the rank replied */
     unsigned char *wanted; /* (n) borrowed; a replying rank waits for it */
 };
 /* Starts with this rank as the only reply. room: (2 n) borrowed; waits: (n), not 0 for
  * ranks that this rank waits for */
-void kg_roll_begin(struct kg_roll *roll, unsigned char *room, int n, int me,
+void kg_poll_begin(struct kg_poll *roll, unsigned char *room, int n, int me,
                    const unsigned char *waits);
-void kg_roll_answer(struct kg_roll *roll, int rank, const unsigned char *waits);
+void kg_poll_answer(struct kg_poll *roll, int rank, const unsigned char *waits);
 /* The lost rank; `direct` if all awaited ranks replied. */
-int kg_roll_missing(const struct kg_roll *roll, int direct);
+int kg_poll_missing(const struct kg_poll *roll, int direct);
 /* The lowest rank that replied. */
-int kg_roll_lowest(const struct kg_roll *roll);
+int kg_poll_lowest(const struct kg_poll *roll);
 
 /* Fails with the error of a loss. who: as in kg_ranks_loss; takes: the rank does not
  * receive, rather than not send.   returns EIO (gone), ETIMEOUT (silent) */

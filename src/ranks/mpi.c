@@ -70,8 +70,8 @@ struct wire {
     struct flight flight[KG_RANKS_AHEAD];
     int oldest, n_flights;
     struct kg_ranks_loss loss; /* as far as this rank knows */
-    struct kg_roll_clock clock;
-    struct kg_roll roll;
+    struct kg_poll_clock clock;
+    struct kg_poll roll;
     uint32_t question;      /* the last of this rank */
     char *note;             /* (note_bytes) owned; the one at work */
     unsigned char *answers; /* (3, ranks) owned; the roll's, and whom this rank awaits */
@@ -252,7 +252,7 @@ static void tell_all(const struct wire *w, const struct kg_ranks *r,
 static void ask(struct wire *w, const struct kg_ranks *r)
 {
     w->question++;
-    kg_roll_begin(&w->roll, w->answers, r->n, r->me, waits_for(w, r->n));
+    kg_poll_begin(&w->roll, w->answers, r->n, r->me, waits_for(w, r->n));
     tell_all(w, r, &(struct note){.kind = ASK, .question = w->question});
 }
 
@@ -286,7 +286,7 @@ static bool hear_of_loss(struct wire *w, const struct kg_ranks *r)
         if (note.kind == ASK)
             tell(w, r, from, &(struct note){.kind = ANSWER, .question = note.question});
         else if (w->clock.asked > 0 && note.question == w->question)
-            kg_roll_answer(&w->roll, from, (unsigned char *)w->note + sizeof note);
+            kg_poll_answer(&w->roll, from, (unsigned char *)w->note + sizeof note);
     }
     return false;
 }
@@ -301,9 +301,9 @@ static kg_status too_long(struct wire *w, const struct kg_ranks *r, const char *
 
     while (i + 1 < f->n && f->pieces[i].n == 0)
         i++;
-    who = kg_roll_missing(&w->roll, f->pieces[i].rank);
-    know(w, -(who + 1), kg_roll_lowest(&w->roll));
-    tell_all(w, r, &(struct note){LOST, 0, -(who + 1), kg_roll_lowest(&w->roll)});
+    who = kg_poll_missing(&w->roll, f->pieces[i].rank);
+    know(w, -(who + 1), kg_poll_lowest(&w->roll));
+    tell_all(w, r, &(struct note){LOST, 0, -(who + 1), kg_poll_lowest(&w->roll)});
     return say(w, r, who == f->pieces[i].rank && !f->pieces[i].in, what, err);
 }
 
@@ -429,7 +429,7 @@ static kg_status take(bool *moved, struct wire *w, int slot, const struct kg_ran
             return leave(w, r, err->code == KG_ECONFLICT ? UNLIKE : LOST, what, err);
     if (n > 0) {
         *moved = true;
-        kg_roll_moved(&w->clock);
+        kg_poll_moved(&w->clock);
     }
     return KG_OK;
 }
@@ -452,7 +452,7 @@ static kg_status take_all(bool *moved, struct wire *w, const struct kg_ranks *r,
 static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *what,
                          struct kg_err *err)
 {
-    enum kg_roll_moment now = kg_roll_look(&w->clock, r->wait_s);
+    enum kg_poll_moment now = kg_poll_look(&w->clock, r->wait_s);
     bool moved = false;
 
     KG_TRY(take_all(&moved, w, r, what, err));
@@ -460,9 +460,9 @@ static kg_status wait_on(struct wire *w, const struct kg_ranks *r, const char *w
         return KG_OK;
     if (hear_of_loss(w, r))
         return say(w, r, false, what, err);
-    if (now == KG_ROLL_ASK)
+    if (now == KG_POLL_ASK)
         ask(w, r);
-    return now == KG_ROLL_OVER ? too_long(w, r, what, err) : KG_OK;
+    return now == KG_POLL_OVER ? too_long(w, r, what, err) : KG_OK;
 }
 
 /* The longer it waits the less exactly it has to know when that ends. */
@@ -496,7 +496,7 @@ static kg_status wait_all(struct wire *w, const struct kg_ranks *r, const char *
     const struct flight *f = &w->flight[w->oldest];
     int looks = 0;
 
-    kg_roll_moved(&w->clock);
+    kg_poll_moved(&w->clock);
     while (f->left > 0) {
         bool moved = false;
 

@@ -14,7 +14,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 enum { LOOKS = 16, SLEEP_MS = 100 };
@@ -37,7 +36,7 @@ struct traffic {
     const struct kg_ranks_user *user; /* of what came; NULL: it is copied */
     size_t used;                      /* of each part */
     bool ended[KG_RANKS_SOCKETS];     /* the socket: the rank is gone */
-    struct kg_roll_clock clock;
+    struct kg_poll_clock clock;
     unsigned question; /* that this rank asked last */
     kg_status heads;   /* OK: each that came is as expected; else *why says it */
     struct kg_err *why;
@@ -146,7 +145,7 @@ static void spread(unsigned char *waits, uint64_t bits, int n)
 }
 
 /* Those that answered the question of this rank, or a later one. */
-static void hear(struct kg_roll *roll, const struct traffic *t)
+static void hear(struct kg_poll *roll, const struct traffic *t)
 {
     struct kg_ranks_loss *loss = t->r->loss;
     unsigned char waits[KG_RANKS_SOCKETS];
@@ -154,7 +153,7 @@ static void hear(struct kg_roll *roll, const struct traffic *t)
     for (int p = 0; p < roll->n && loss; p++)
         if (p != roll->me && atomic_load(&loss->answer[p].to) >= t->question) {
             spread(waits, atomic_load(&loss->answer[p].waits), roll->n);
-            kg_roll_answer(roll, p, waits);
+            kg_poll_answer(roll, p, waits);
         }
 }
 
@@ -175,14 +174,14 @@ static kg_status too_long(const struct traffic *t, struct kg_err *err)
 {
     unsigned char room[2 * KG_RANKS_SOCKETS], bytes[KG_RANKS_SOCKETS];
     const struct waits w = waits_now(t);
-    struct kg_roll roll;
+    struct kg_poll roll;
 
     if (w.all == 0)
         return KG_OK;
     spread(bytes, w.all, t->r->n);
-    kg_roll_begin(&roll, room, t->r->n, t->r->me, bytes);
+    kg_poll_begin(&roll, room, t->r->n, t->r->me, bytes);
     hear(&roll, t);
-    return lose(t, -(kg_roll_missing(&roll, waited_for(w)) + 1), err);
+    return lose(t, -(kg_poll_missing(&roll, waited_for(w)) + 1), err);
 }
 
 /* ---- what moves ---- */
@@ -370,15 +369,15 @@ static kg_status check_ends(const struct traffic *t, struct kg_err *err)
  * blamed: this process may have had no core meanwhile. */
 static kg_status wait_on(struct traffic *t, struct kg_err *err)
 {
-    enum kg_roll_moment now = kg_roll_look(&t->clock, t->r->wait_s);
+    enum kg_poll_moment now = kg_poll_look(&t->clock, t->r->wait_s);
 
     if (another_found_one(t))
         return lose(t, 0, err);
     if (any_can_move(t))
         return KG_OK;
-    if (now == KG_ROLL_ASK)
+    if (now == KG_POLL_ASK)
         ask(t);
-    return now == KG_ROLL_OVER ? too_long(t, err) : KG_OK;
+    return now == KG_POLL_OVER ? too_long(t, err) : KG_OK;
 }
 
 /* Awake for a moment, then asleep. */
@@ -420,10 +419,10 @@ static kg_status lend(const struct kg_ranks *r, const struct kg_ranks_part *out,
     int looks = 0;
 
     begin(&t, out, in);
-    kg_roll_moved(&t.clock);
+    kg_poll_moved(&t.clock);
     while (any_open(&t) && t.heads == KG_OK) {
         if (move_all(&t)) {
-            kg_roll_moved(&t.clock);
+            kg_poll_moved(&t.clock);
             looks = 0;
         } else {
             KG_TRY(rest(&t, ++looks, err));

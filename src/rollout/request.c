@@ -8,7 +8,7 @@
  * has: all of them are its own then, since a prompt's would still be read by others, and
  * they hold a window and a turn and not the whole context.
  */
-#include "rollout/request.h"
+#include "rollout/rollout_internal.h"
 
 #include "rollout/sampler.h"
 

@@ -17,7 +17,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/signal.h"
-#include "rollout/stop.h"
+#include "rollout/rollout.h"
 
 #include <assert.h>
 #include <string.h>

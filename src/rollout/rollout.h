@@ -19,6 +19,7 @@
 
 #include "base/rng.h"
 #include "base/status.h"
+#include "base/str.h"
 #include "model/model.h"
 #include "text/tokenizer.h"
 #include "traj/traj.h"
@@ -291,5 +292,16 @@ void kg_rollout_close(struct kg_rollout *r, struct kg_traj *t);
 kg_status kg_rollout_text(struct kg_str *out, const struct kg_tokenizer *tok,
                           const struct kg_traj *t, const char *const *stops, int n_stops,
                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Stop strings: found in the text of a completion while it grows, token by token.
+ *
+ * A stop string may begin inside one token and end inside another, so the search is on
+ * text, not on ids.
+ */
+
+/* *at <- the byte offset of the earliest stop string in text that ends after byte `seen`.
+ * returns false, with *at unchanged, if there is none */
+bool kg_stop_find(size_t *at, const struct kg_str *text, size_t seen,
+                  const char *const *stops, int n_stops);
 
 #endif

@@ -106,7 +106,7 @@ void kg_sched_clear(struct kg_sched *s)
     fill(&s->order, s->opts.max_batch + 1);
     s->order.n = 0;
     for (int kind = 0; kind < KG_KV_KINDS; kind++) {
-        struct kg_pool *pool = &s->pool[kind];
+        struct kg_blocks *pool = &s->pool[kind];
         int32_t n = (int32_t)s->opts.n_blocks.of[kind];
         fill(&pool->free, n);
         for (int32_t i = 0; i < n; i++)
@@ -132,7 +132,7 @@ static void take_out(struct kg_list *l, int32_t i)
     l->at[l->n] = i;
 }
 
-static int32_t take_block(struct kg_pool *p)
+static int32_t take_block(struct kg_blocks *p)
 {
     int32_t block = p->free.at[--p->free.n];
     assert(p->free.n >= 0);
@@ -140,13 +140,13 @@ static int32_t take_block(struct kg_pool *p)
     return block;
 }
 
-static int32_t share_block(struct kg_pool *p, int32_t block)
+static int32_t share_block(struct kg_blocks *p, int32_t block)
 {
     p->refs[block]++;
     return block;
 }
 
-static void drop_block(struct kg_pool *p, int32_t block)
+static void drop_block(struct kg_blocks *p, int32_t block)
 {
     assert(p->refs[block] > 0);
     if (--p->refs[block] == 0)
@@ -290,7 +290,8 @@ static int32_t go_on(struct kg_sched *s)
 }
 
 /* The prompt's own blocks. */
-static void take_prompt(struct kg_pool *p, struct kg_table *t, const struct kg_take *take)
+static void take_prompt(struct kg_blocks *p, struct kg_table *t,
+                        const struct kg_take *take)
 {
     *t = (struct kg_table){.at = t->at, .n = take->n_prompt, .end = take->prompt};
     for (int32_t i = 0; i < t->end; i++)
@@ -313,7 +314,7 @@ static bool open_group(struct kg_sched *s)
 
 /* The last sample goes on in the prompt's blocks: those that it reads keep their places,
  * the others may have any that is left, since they are written behind the prompt. */
-static void go_on_in_prompt(struct kg_pool *p, struct kg_table *t,
+static void go_on_in_prompt(struct kg_blocks *p, struct kg_table *t,
                             const struct kg_table *prompt, const struct kg_take *take)
 {
     int32_t at = t->shared;
@@ -329,7 +330,7 @@ static void go_on_in_prompt(struct kg_pool *p, struct kg_table *t,
 }
 
 /* A whole sample's.   last: of its prompt */
-static void take_sample(struct kg_pool *p, struct kg_table *t,
+static void take_sample(struct kg_blocks *p, struct kg_table *t,
                         const struct kg_table *prompt, const struct kg_take *take,
                         bool last)
 {

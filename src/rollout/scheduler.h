@@ -117,7 +117,7 @@ struct kg_sched_opts {
 };
 
 /* Blocks of one kind. */
-struct kg_pool {
+struct kg_blocks {
     struct kg_list free;
     int32_t *refs; /* (n_blocks) reference counts */
 };
@@ -132,7 +132,7 @@ struct kg_sched {
     int32_t *places;                   /* (states,max_open) storage of the lists below */
     struct kg_list in[KG_SLOT_STATES]; /* slots by state, longest in that state first */
     struct kg_list order;              /* groups in use, oldest first */
-    struct kg_pool pool[KG_KV_KINDS];
+    struct kg_blocks pool[KG_KV_KINDS];
     int32_t open;         /* the group with samples not started; -1: none */
     struct kg_job *queue; /* (queue_capacity) owned: queue_n jobs from queue_at */
     size_t queue_capacity, queue_at, queue_n;

@@ -76,7 +76,7 @@ static void count(int32_t *holders, const struct kg_table *t, int64_t n_blocks)
 /* Every block is free or has its holders, and is free once. */
 static void check_blocks(int kind)
 {
-    const struct kg_pool *p = &s.pool[kind];
+    const struct kg_blocks *p = &s.pool[kind];
     int64_t n = s.opts.n_blocks.of[kind];
     int32_t *holders = calloc((size_t)n + 1, sizeof *holders);
     for (int32_t i = 0; i < s.opts.max_open; i++)
@@ -349,7 +349,7 @@ static int32_t seen_by(int32_t slot, int32_t entry)
  * computed in four. */
 static void a_table_goes_round_in_what_a_window_sees(void **state)
 {
-    const struct kg_pool *p = &s.pool[KG_KV_WINDOW];
+    const struct kg_blocks *p = &s.pool[KG_KV_WINDOW];
     int32_t a;
     (void)state;
     begin_with(2, 2, (struct kg_kv_size){{8, 4}});
@@ -374,7 +374,7 @@ static void a_table_goes_round_in_what_a_window_sees(void **state)
 /* What samples share is free when the last of them has passed it. */
 static void what_all_have_passed_is_given_back(void **state)
 {
-    const struct kg_pool *p = &s.pool[KG_KV_WINDOW];
+    const struct kg_blocks *p = &s.pool[KG_KV_WINDOW];
     int32_t a, b;
     (void)state;
     begin_with(2, 2, (struct kg_kv_size){{20, 12}});

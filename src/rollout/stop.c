@@ -5,7 +5,6 @@
  * search special tokens appear as their content, so they can be part of a stop string;
  * the final text omits them.
  */
-#include "rollout/stop.h"
 
 #include "rollout/rollout.h"
 

@@ -16,10 +16,12 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/signal.h"
+#include "base/status.h"
 #include "base/str.h"
 #include "data/records.h"
 #include "search/dense.h"
-#include "search/seen.h"
+#include <stddef.h>
+#include <stdint.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -27,6 +29,80 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- which ids were met ---- */
+
+struct seen_entry {
+    uint64_t hash;   /* 0: free */
+    uint32_t row;    /* from 1 */
+    uint32_t number; /* number of the record in its file */
+};
+struct seen {                   /* {0} is empty */
+    struct seen_entry *entries; /* (capacity) owned */
+    size_t capacity;            /* a power of two, or 0 */
+    size_t used;
+};
+
+static void release_seen(struct seen *seen)
+{
+    kg_mem_free(seen->entries);
+    *seen = (struct seen){0};
+}
+
+/* The first entry with this hash from *at on, or NULL; *at moves past it. Start with
+ * SIZE_MAX. */
+static const struct seen_entry *find_seen(const struct seen *seen, uint64_t hash,
+                                          size_t *at)
+{
+    size_t mask = seen->capacity - 1;
+
+    if (seen->capacity == 0)
+        return NULL;
+    if (*at == SIZE_MAX)
+        *at = hash & mask;
+    while (seen->entries[*at & mask].hash != 0) {
+        const struct seen_entry *e = &seen->entries[(*at)++ & mask];
+
+        if (e->hash == hash)
+            return e;
+    }
+    return NULL;
+}
+
+static void place(struct seen *seen, const struct seen_entry *entry)
+{
+    size_t mask = seen->capacity - 1;
+    size_t at = entry->hash & mask;
+
+    while (seen->entries[at].hash != 0)
+        at = (at + 1) & mask;
+    seen->entries[at] = *entry;
+    seen->used++;
+}
+
+static kg_status widen(struct seen *seen, struct kg_err *err)
+{
+    struct seen wider = {.capacity = seen->capacity ? 2 * seen->capacity : 1024};
+
+    wider.entries = kg_mem_calloc(wider.capacity, sizeof *wider.entries, "ids", err);
+    if (!wider.entries)
+        return KG_ENOMEM;
+    for (size_t i = 0; i < seen->capacity; i++)
+        if (seen->entries[i].hash != 0)
+            place(&wider, &seen->entries[i]);
+    release_seen(seen);
+    *seen = wider;
+    return KG_OK;
+}
+
+static kg_status add_seen(struct seen *seen, const struct seen_entry *entry,
+                          struct kg_err *err)
+{
+    if (3 * (seen->used + 1) > 2 * seen->capacity)
+        KG_TRY(widen(seen, err));
+    place(seen, entry);
+    return KG_OK;
+}
 
 enum {
     WORDS_IN_MEMORY_BYTES = 256 << 20, /* before FTS5 writes a run */
@@ -51,7 +127,7 @@ struct builder {
     sqlite3 *db;
     sqlite3_stmt *put_passage, *put_words, *put_lengths;
     struct counter counter;
-    struct kg_seen seen;
+    struct seen seen;
     struct kg_dense_writer *dense; /* NULL: words alone */
     struct kg_str contents;        /* of a record that has title and text */
     uint32_t *lengths;             /* (KG_LENGTHS_A_ROW) */
@@ -141,16 +217,13 @@ static kg_status wrap_tokenizer(struct builder *b, struct kg_err *err)
 
 /* `seal` first: its page is then among the first, and stays where it is */
 static const char tables[] =
-    "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;"
-    "PRAGMA locking_mode=EXCLUSIVE; PRAGMA cache_size=-65536;"
-    "BEGIN;"
-    "CREATE TABLE seal (hash INTEGER NOT NULL);"
-    "INSERT INTO seal VALUES (0);"
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE passage (n INTEGER PRIMARY KEY, id TEXT NOT NULL, "
-    "contents TEXT NOT NULL);"
-    "CREATE TABLE length (chunk INTEGER PRIMARY KEY, words BLOB NOT NULL);"
-    "CREATE TABLE term (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) WITHOUT ROWID;";
+    "PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF;PRAGMA locking_mode=EXCLUSIVE; "
+    "PRAGMA cache_size=-65536;BEGIN;CREATE TABLE seal (hash INTEGER NOT NULL);INSERT "
+    "INTO seal VALUES (0);CREATE TABLE meta (key TEXT PRIMARY KEY, value NOT NULL) "
+    "WITHOUT ROWID;CREATE TABLE passage (n INTEGER PRIMARY KEY, id TEXT NOT NULL, "
+    "contents TEXT NOT NULL);CREATE TABLE length (chunk INTEGER PRIMARY KEY, words BLOB "
+    "NOT NULL);CREATE TABLE term (term TEXT PRIMARY KEY, passages INTEGER NOT NULL) "
+    "WITHOUT ROWID;";
 
 static kg_status make_tables(struct builder *b, struct kg_err *err)
 {
@@ -161,11 +234,10 @@ static kg_status make_tables(struct builder *b, struct kg_err *err)
     KG_TRY(kg_sql_exec(b->db, path, sql, err));
     KG_TRY(kg_sql_exec(b->db, path, tables, err));
     snprintf(sql, sizeof sql,
-             "PRAGMA application_id=%d; PRAGMA user_version=%d;"
-             "CREATE VIRTUAL TABLE words USING fts5(contents, content='', columnsize=0, "
-             "tokenize='%sunicode61 remove_diacritics 2');"
-             "INSERT INTO words(words, rank) VALUES('pgsz', 8000);"
-             "INSERT INTO words(words, rank) VALUES('hashsize', %d);",
+             "PRAGMA application_id=%d; PRAGMA user_version=%d;CREATE VIRTUAL TABLE "
+             "words USING fts5(contents, content='', columnsize=0, tokenize='%sunicode61 "
+             "remove_diacritics 2');INSERT INTO words(words, rank) VALUES('pgsz', "
+             "8000);INSERT INTO words(words, rank) VALUES('hashsize', %d);",
              KG_INDEX_APPLICATION, KG_INDEX_VERSION,
              b->opts->words_as_are ? "" : "porter ", WORDS_IN_MEMORY_BYTES);
     KG_TRY(kg_sql_exec(b->db, path, sql, err));
@@ -262,7 +334,7 @@ static void builder_close(struct builder *b)
     drop_statements(b);
     sqlite3_close(b->db);
     kg_records_close(b->records);
-    kg_seen_release(&b->seen);
+    release_seen(&b->seen);
     kg_str_release(&b->contents);
     kg_str_release(&b->temporary);
     kg_mem_free(b->lengths);
@@ -347,14 +419,14 @@ static kg_status check_id(struct builder *b, const struct kg_json_doc *doc,
                           const char *id, struct kg_err *err)
 {
     uint64_t hash = kg_hash_bytes(id, strlen(id));
-    struct kg_seen_entry entry = {.hash = hash ? hash : 1,
-                                  .row = (uint32_t)b->info->passages + 1,
-                                  .number = (uint32_t)kg_records_number(b->records)};
-    const struct kg_seen_entry *e;
+    struct seen_entry entry = {.hash = hash ? hash : 1,
+                               .row = (uint32_t)b->info->passages + 1,
+                               .number = (uint32_t)kg_records_number(b->records)};
+    const struct seen_entry *e;
     size_t at = SIZE_MAX;
     bool same;
 
-    while ((e = kg_seen_find(&b->seen, entry.hash, &at)) != NULL) {
+    while ((e = find_seen(&b->seen, entry.hash, &at)) != NULL) {
         KG_TRY(same_id(&same, b, e->row, id, err));
         if (same)
             return kg_fail(err, KG_EFORMAT,
@@ -362,7 +434,7 @@ static kg_status check_id(struct builder *b, const struct kg_json_doc *doc,
                            ": expected every id once",
                            doc->where, id, kg_records_unit(b->records), e->number);
     }
-    return kg_seen_add(&b->seen, &entry, err);
+    return add_seen(&b->seen, &entry, err);
 }
 
 static kg_status flush_lengths(struct builder *b, struct kg_err *err)
@@ -493,10 +565,9 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
     kg_log_progress(PROGRESS_MS, "indexing: merging the word lists of %lld passages",
                     (long long)b->info->passages);
     KG_TRY(kg_sql_exec(b->db, path,
-                       "INSERT INTO words(words) VALUES('optimize');"
-                       "CREATE VIRTUAL TABLE temp.list USING fts5vocab(main, words, row);"
-                       "INSERT INTO term SELECT term, doc FROM temp.list;"
-                       "DROP TABLE temp.list;",
+                       "INSERT INTO words(words) VALUES('optimize');CREATE VIRTUAL TABLE "
+                       "temp.list USING fts5vocab(main, words, row);INSERT INTO term "
+                       "SELECT term, doc FROM temp.list;DROP TABLE temp.list;",
                        err));
     KG_TRY(kg_dense_dim(&b->info->dim, b->db, path, err));
     KG_TRY(kg_dense_encoder(&b->info->encoder, b->db, path, err));

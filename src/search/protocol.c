@@ -48,9 +48,8 @@ static kg_status read_queries(struct kg_retrieve_request *r, size_t max_queries,
     r->n = kg_json_size(r->queries);
     if (r->n == 0 || r->n > max_queries)
         return kg_fail(err, KG_EINVAL,
-                       "key 'queries': expected 1 to %zu of them, found "
-                       "%zu",
-                       max_queries, r->n);
+                       "key 'queries': expected 1 to %zu of them, found %zu", max_queries,
+                       r->n);
     for (size_t i = 0; i < r->n; i++) {
         const struct kg_json *q = kg_json_at(r->queries, i);
 
@@ -255,9 +254,8 @@ static kg_status read_lists(const struct kg_json **lists, size_t *total,
     if (kg_json_size(*lists) != n)
         return kg_fail(
             err, KG_EFORMAT,
-            "answer: expected %zu lists in 'result', one for each query, found "
-            "%zu",
-            n, kg_json_size(*lists));
+            "answer: expected %zu lists in 'result', one for each query, found %zu", n,
+            kg_json_size(*lists));
     for (size_t i = 0; i < n; i++) {
         const struct kg_json *list = kg_json_at(*lists, i);
 

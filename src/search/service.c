@@ -17,13 +17,112 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "net/http_server.h"
+#include "search/index.h"
 #include "search/protocol.h"
-#include "search/service_metrics.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+
+/* ---- metrics ---- */
+
+enum { BUCKETS = 11 };
+
+struct metrics {
+    int64_t requests, errors; /* to /retrieve: with status 200, and with any other */
+    int64_t queries, cut, found_nothing;
+    int64_t rows;                   /* passages scored */
+    int64_t waiting;                /* in the queue now */
+    int64_t in_bucket[BUCKETS + 1]; /* requests by seconds */
+    double seconds;                 /* sum over all, from arrival to response */
+    struct kg_index_device device;
+};
+
+static const double bounds[BUCKETS] = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
+                                       0.1,   0.2,   0.5,   1,    5};
+
+static void observe(struct metrics *m, double seconds)
+{
+    int i = 0;
+
+    while (i < BUCKETS && seconds > bounds[i])
+        i++;
+    m->in_bucket[i]++;
+    m->seconds += seconds;
+}
+
+static kg_status put_histogram(struct kg_str *out, const struct metrics *m,
+                               struct kg_err *err)
+{
+    const char *name = "kedge_search_request_seconds";
+    int64_t n = 0;
+
+    KG_TRY(kg_str_printf(out, err,
+                         "# HELP %s From the arrival of a request to its answer.\n"
+                         "# TYPE %s histogram\n",
+                         name, name));
+    for (int i = 0; i < BUCKETS; i++) {
+        n += m->in_bucket[i];
+        KG_TRY(kg_str_printf(out, err, "%s_bucket{le=\"%g\"} %lld\n", name, bounds[i],
+                             (long long)n));
+    }
+    n += m->in_bucket[BUCKETS];
+    return kg_str_printf(out, err,
+                         "%s_bucket{le=\"+Inf\"} %lld\n%s_sum %.6f\n%s_count %lld\n",
+                         name, (long long)n, name, m->seconds, name, (long long)n);
+}
+
+/* Appends the exposition format, version 0.0.4. */
+static kg_status put_metrics(struct kg_str *out, const struct metrics *m,
+                             const struct kg_http_server_stats *http, int64_t passages,
+                             struct kg_err *err)
+{
+    const struct {
+        const char *name, *type, *help;
+        int64_t value;
+    } rows[] = {
+        {"requests_total", "counter", "Requests to /retrieve answered with 200.",
+         m->requests},
+        {"request_errors_total", "counter", "Requests to /retrieve answered otherwise.",
+         m->errors},
+        {"queries_total", "counter", "Queries answered.", m->queries},
+        {"queries_cut_total", "counter", "Queries that a limit touched.", m->cut},
+        {"queries_empty_total", "counter", "Queries that found nothing.",
+         m->found_nothing},
+        {"rows_scored_total", "counter", "Passages scored.", m->rows},
+        {"waiting", "gauge", "Requests that no worker has taken yet.", m->waiting},
+        {"passages", "gauge", "Passages of the index.", passages},
+        {"device_bytes", "gauge",
+         "Bytes of a device's memory that vectors, their encoder and scores hold; 0: on "
+         "the CPU.",
+         (int64_t)m->device.bytes},
+        {"device_up_bytes_total", "counter", "Bytes that went to the device.",
+         (int64_t)m->device.up},
+        {"device_down_bytes_total", "counter", "Bytes that came from the device.",
+         (int64_t)m->device.down},
+        {"held_bytes", "gauge", "Bytes of bodies and of answers that wait.",
+         http->held_bytes},
+        {"connections", "gauge", "Connections that are open.", http->connections},
+        {"connections_refused_total", "counter", "Connections beyond the limit.",
+         http->refused_connections},
+        {"http_errors_4xx_total", "counter", "Answers with a 4xx status.",
+         http->errors_4xx},
+        {"http_errors_5xx_total", "counter", "Answers with a 5xx status.",
+         http->errors_5xx},
+        {"timeouts_total", "counter", "Slow senders and readers that were cut off.",
+         http->timeouts},
+        {"gone_total", "counter", "Clients that left before their answer.", http->gone},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        KG_TRY(kg_str_printf(out, err,
+                             "# HELP kedge_search_%s %s\n# TYPE kedge_search_%s %s\n"
+                             "kedge_search_%s %lld\n",
+                             rows[i].name, rows[i].help, rows[i].name, rows[i].type,
+                             rows[i].name, (long long)rows[i].value));
+    return put_histogram(out, m, err);
+}
 
 enum {
     TOPK = 3,
@@ -61,7 +160,7 @@ struct kg_search_service {
     size_t head, n;
     bool stop;
     bool told; /* of the first request that failed for no fault of its own */
-    struct kg_search_metrics metrics;
+    struct metrics metrics;
 };
 
 /* ---- the network thread ---- */
@@ -127,7 +226,7 @@ static void answer_metrics(void *user, struct kg_http_exchange *x)
 {
     struct kg_search_service *s = user;
     struct kg_http_server_stats http;
-    struct kg_search_metrics m;
+    struct metrics m;
     struct kg_index_info info;
     struct kg_str body = {0};
     struct kg_err err;
@@ -140,7 +239,7 @@ static void answer_metrics(void *user, struct kg_http_exchange *x)
     pthread_mutex_unlock(&s->lock);
     if (kg_index_device)
         kg_index_device(&m.device, s->index);
-    reply(x, kg_search_metrics_put(&body, &m, &http, info.passages, &err),
+    reply(x, put_metrics(&body, &m, &http, info.passages, &err),
           "text/plain; version=0.0.4", &body);
 }
 
@@ -269,7 +368,7 @@ static int http_status_of(kg_status status)
 static void add_up(struct kg_search_service *s, const struct tally *t, kg_status status,
                    double seconds)
 {
-    struct kg_search_metrics *m = &s->metrics;
+    struct metrics *m = &s->metrics;
 
     pthread_mutex_lock(&s->lock);
     m->requests += status == KG_OK;
@@ -278,7 +377,7 @@ static void add_up(struct kg_search_service *s, const struct tally *t, kg_status
     m->cut += t->cut;
     m->found_nothing += t->found_nothing;
     m->rows += t->rows;
-    kg_search_metrics_observe(m, seconds);
+    observe(m, seconds);
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -6,7 +6,7 @@
  * that are fixed, so servers can be added up. All are plain numbers under the server's
  * lock, and a page is written under it: it is short.
  */
-#include "serve/metrics.h"
+#include "serve/serve_internal.h"
 
 static const double bounds[KG_SERVE_METRICS_BUCKETS] = {
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};

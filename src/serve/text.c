@@ -10,7 +10,7 @@
 #include "serve/text.h"
 
 #include "base/utf8.h"
-#include "rollout/stop.h"
+#include "rollout/rollout.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "base/rng.h"
-#include "rollout/stop.h"
+#include "rollout/rollout.h"
 #include "text/unicode.h"
 
 #include <string.h>

@@ -74,7 +74,7 @@ struct kg_env_opts {
                    "passages for a query", false, needs),                                \
         KG_OPT_ROW(before "when_down", KG_OPT_AT(S, at stop_when_down), "stop", 0, 0,    \
                    "observe|stop",                                                       \
-                   "a retriever that stays down stops the run (training: behind its "    \
+                   "a retriever that stays down stops the run (training: after its "     \
                    "last whole step), "                                                  \
                    "or is told to the model and counted (training: episode/failed)",     \
                    true, needs),                                                         \

@@ -15,7 +15,7 @@ static int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
 static int64_t min64(int64_t x, int64_t y) { return x < y ? x : y; }
 
 /* Of the thread that ends last. */
-static int64_t cost_of(const struct kg_cut *c, int64_t threads)
+static int64_t cost_of(const struct kg_tiling *c, int64_t threads)
 {
     int64_t rows = ceil_div(ceil_div(c->rows, c->unit_rows), c->row_blocks);
     int64_t panels = ceil_div(ceil_div(c->panels, c->unit_panels), c->col_blocks);
@@ -27,7 +27,7 @@ static int64_t cost_of(const struct kg_cut *c, int64_t threads)
 }
 
 /* Every number of turns of all threads, for some heights of a block. */
-void kg_cut_for(struct kg_cut *cut, int64_t most_rows, int64_t most_panels,
+void kg_cut_for(struct kg_tiling *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads)
 {
     const int64_t row_units = ceil_div(cut->rows, cut->unit_rows);
@@ -35,7 +35,7 @@ void kg_cut_for(struct kg_cut *cut, int64_t most_rows, int64_t most_panels,
     const int64_t least = min64(ceil_div(cut->rows, most_rows), row_units);
     const int64_t narrow = ceil_div(cut->panels, most_panels);
     const int64_t most = min64(ceil_div(cut->rows, LEAST_ROWS), row_units);
-    struct kg_cut best = *cut, at = *cut;
+    struct kg_tiling best = *cut, at = *cut;
     int64_t lowest = INT64_MAX;
     for (int64_t r = least; r <= (most > least ? most : least); r += (r + 2) / 3)
         for (int64_t turns = 1; turns <= MOST_TURNS; turns++) {
@@ -50,7 +50,7 @@ void kg_cut_for(struct kg_cut *cut, int64_t most_rows, int64_t most_panels,
     *cut = best;
 }
 
-struct kg_cut_block kg_cut_at(const struct kg_cut *c, int64_t i)
+struct kg_cut_block kg_cut_at(const struct kg_tiling *c, int64_t i)
 {
     const int64_t row_units = ceil_div(c->rows, c->unit_rows);
     const int64_t col_units = ceil_div(c->panels, c->unit_panels);

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-struct kg_cut {
+struct kg_tiling {
     int64_t rows;
     int64_t panels;
     int64_t unit_rows;   /* blocks begin at multiples of this */
@@ -28,11 +28,11 @@ struct kg_cut_block {
  * as the units allow. The cost of a block is its multiplications plus its reads; the
  * thread with most blocks ends last, and half a block more is added for threads that
  * share their core. */
-void kg_cut_for(struct kg_cut *cut, int64_t most_rows, int64_t most_panels,
+void kg_cut_for(struct kg_tiling *cut, int64_t most_rows, int64_t most_panels,
                 int64_t threads);
 
 /* Block i of row_blocks * col_blocks: columns vary first, so consecutive blocks share
  * rows. */
-struct kg_cut_block kg_cut_at(const struct kg_cut *cut, int64_t i);
+struct kg_cut_block kg_cut_at(const struct kg_tiling *cut, int64_t i);
 
 #endif

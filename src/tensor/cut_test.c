@@ -23,9 +23,9 @@ enum {
     LARGE = 4096
 };
 
-static struct kg_cut cut_of(int64_t n, int64_t width, int64_t unit, int64_t threads)
+static struct kg_tiling cut_of(int64_t n, int64_t width, int64_t unit, int64_t threads)
 {
-    struct kg_cut c = {
+    struct kg_tiling c = {
         .rows = n, .panels = (width + 15) / 16, .unit_rows = 1, .unit_panels = unit};
     kg_cut_for(&c, MOST_ROWS, MOST_PANELS, threads);
     return c;
@@ -33,7 +33,7 @@ static struct kg_cut cut_of(int64_t n, int64_t width, int64_t unit, int64_t thre
 
 /* Rows times panels of the thread that has most, where each takes the next block as soon
  * as it has none. */
-static int64_t most_work(const struct kg_cut *c, int64_t threads)
+static int64_t most_work(const struct kg_tiling *c, int64_t threads)
 {
     int64_t work[MOST_THREADS] = {0}, most = 0;
     for (int64_t i = 0; i < c->row_blocks * c->col_blocks; i++) {
@@ -50,7 +50,7 @@ static int64_t most_work(const struct kg_cut *c, int64_t threads)
 /* returns whether the matrix is large enough */
 static bool is_shared_out(int64_t n, int64_t width, int64_t unit, int64_t threads)
 {
-    const struct kg_cut c = cut_of(n, width, unit, threads);
+    const struct kg_tiling c = cut_of(n, width, unit, threads);
     const double mean = (double)(c.rows * c.panels) / (double)threads;
     const int64_t most = most_work(&c, threads);
     if (mean < LARGE)
@@ -86,10 +86,10 @@ static void see(const struct kg_cut_block *b)
 
 static void each_is_seen_once(int64_t n, int64_t panels, int64_t threads)
 {
-    struct kg_cut c = {.rows = n,
-                       .panels = panels,
-                       .unit_rows = n % 2 ? 1 : 32,
-                       .unit_panels = 1 + panels % 3};
+    struct kg_tiling c = {.rows = n,
+                          .panels = panels,
+                          .unit_rows = n % 2 ? 1 : 32,
+                          .unit_panels = 1 + panels % 3};
     memset(seen, 0, sizeof seen);
     kg_cut_for(&c, MOST_ROWS, MOST_PANELS, threads);
     for (int64_t i = 0; i < c.row_blocks * c.col_blocks; i++) {
@@ -115,7 +115,7 @@ static void blocks_begin_with_whole_units(void **state)
 {
     (void)state;
     for (int64_t threads = 1; threads <= MOST_THREADS; threads++) {
-        const struct kg_cut c = cut_of(2048, 4870, 2, threads);
+        const struct kg_tiling c = cut_of(2048, 4870, 2, threads);
         for (int64_t i = 0; i < c.row_blocks * c.col_blocks; i++)
             assert_int_equal(kg_cut_at(&c, i).panel % c.unit_panels, 0);
     }

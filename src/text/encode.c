@@ -6,7 +6,6 @@
  * buffer of its own.
  */
 #include "text/tokenizer_internal.h"
-#include "text/unicode.h"
 
 #include <string.h>
 
@@ -19,7 +18,7 @@ struct encoder {
     struct kg_normalizer_work normal;
     struct kg_str fronts[KG_MAX_STAGES]; /* a stage's stretch with something in front */
     struct kg_cut_scan scans[KG_MAX_STAGES];
-    struct kg_model_work work;
+    struct kg_token_work work;
     struct kg_err *err;
 };
 
@@ -158,7 +157,7 @@ static void encoder_release(struct encoder *e)
         kg_cut_scan_release(&e->scans[i]);
         kg_str_release(&e->fronts[i]);
     }
-    kg_model_work_release(&e->work);
+    kg_token_work_release(&e->work);
     kg_normalizer_work_release(&e->normal);
 }
 

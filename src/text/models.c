@@ -5,14 +5,12 @@
  * the tokenizer says which. Reading is in tokenizer_json.c. WordPiece is in
  * guests/retriever.
  */
-#include "text/models.h"
+#include "text/tokenizer_internal.h"
 
 #include "text/tokenizer_read.h"
 #include "text/unicode.h"
 
-#include <string.h>
-
-void kg_model_work_release(struct kg_model_work *work)
+void kg_token_work_release(struct kg_token_work *work)
 {
     kg_bpe_scratch_release(&work->bpe);
     kg_unigram_work_release(&work->unigram);
@@ -107,7 +105,7 @@ static kg_status put_chars(struct symbols *s, const struct kg_tokenizer *tok,
 }
 
 static kg_status encode_bpe(struct kg_ids *out, const struct kg_tokenizer *tok,
-                            const char *text, size_t n, struct kg_model_work *work,
+                            const char *text, size_t n, struct kg_token_work *work,
                             struct kg_err *err)
 {
     int32_t whole = tok->ignore_merges ? kg_vocab_find(&tok->vocab, text, n, false) : -1;
@@ -123,7 +121,7 @@ static kg_status encode_bpe(struct kg_ids *out, const struct kg_tokenizer *tok,
     return KG_OK;
 }
 
-const struct kg_model KG_MODEL_BPE = {"bpe", kg_reader_bpe, encode_bpe, NULL};
+const struct kg_token_model KG_MODEL_BPE = {"bpe", kg_reader_bpe, encode_bpe, NULL};
 
 /* ---- Unigram ---- */
 
@@ -152,7 +150,7 @@ static kg_status push_unknown(struct kg_ids *out, const struct kg_tokenizer *tok
 }
 
 static kg_status encode_unigram(struct kg_ids *out, const struct kg_tokenizer *tok,
-                                const char *text, size_t n, struct kg_model_work *work,
+                                const char *text, size_t n, struct kg_token_work *work,
                                 struct kg_err *err)
 {
     const size_t before = out->n;
@@ -181,5 +179,5 @@ static kg_status encode_unigram(struct kg_ids *out, const struct kg_tokenizer *t
     return KG_OK;
 }
 
-const struct kg_model KG_MODEL_UNIGRAM = {"unigram", kg_reader_unigram, encode_unigram,
-                                          kg_unigram_free};
+const struct kg_token_model KG_MODEL_UNIGRAM = {"unigram", kg_reader_unigram,
+                                                encode_unigram, kg_unigram_free};

@@ -1,5 +1,5 @@
 /* The inside of struct kg_tokenizer, shared by the kinds. Internal to src/text and to the
- * guests that add a model (text/models.h).
+ * guests that add a model.
  *
  * Every kind fills `vocab`, so all decode alike: the bytes of the ids in order. Kinds
  * differ in reading and encoding; tokenizer.json and tokenizer.model are two file formats
@@ -12,9 +12,9 @@
 #include "text/added.h"
 #include "text/bpe.h"
 #include "text/cut.h"
-#include "text/models.h"
 #include "text/normalizer.h"
 #include "text/tokenizer.h"
+#include "text/unigram.h"
 #include "text/vocab.h"
 
 /* Patterns of ByteLevel with use_regex, of Qwen2 (used by the trainer), and of Llama 3.
@@ -98,7 +98,7 @@ struct kg_tokenizer {
     int32_t lead; /* leading spaces to drop from a text's first token in decoding */
 
     /* all below: not for chars */
-    const struct kg_model *model;
+    const struct kg_token_model *model;
     void *own;             /* what only this model knows; owned, or NULL */
     int32_t unknown;       /* an id, or one of the above */
     bool fuse_unknown;     /* adjacent unknown characters become one token */
@@ -116,5 +116,39 @@ struct kg_tokenizer {
     struct kg_ids prefix;       /* of the post-processor */
     struct kg_ids suffix;
 };
+
+struct kg_reader;
+
+/* The models of tokenizer.json, which turn a pre-token into tokens.
+ *
+ * A row of the table in tokenizer_json.c: how the model's object is read, how it encodes,
+ * and what it keeps beside the vocabulary. A guest adds a row (base/status.h).
+ */
+
+/* Working memory of one thread. {0} is ready. */
+struct kg_token_work {
+    struct kg_bpe_scratch bpe;
+    struct kg_unigram_work unigram;
+    struct kg_str text;
+};
+void kg_token_work_release(struct kg_token_work *work);
+
+struct kg_token_model {
+    const char *name; /* name returned by kg_tokenizer_kind */
+    /* added: the file's added tokens, which also have ids */
+    kg_status (*read)(struct kg_reader *r, const struct kg_json *model,
+                      const struct kg_json *added);
+    /* Appends the ids of n >= 1 bytes of valid UTF-8. */
+    kg_status (*encode)(struct kg_ids *out, const struct kg_tokenizer *tok,
+                        const char *text, size_t n, struct kg_token_work *work,
+                        struct kg_err *err);
+    void (*free)(void *own); /* of kg_tokenizer.own, which may be NULL; NULL: has none */
+};
+extern const struct kg_token_model KG_MODEL_BPE;
+extern const struct kg_token_model KG_MODEL_UNIGRAM;
+extern const struct kg_token_model KG_MODEL_WORDPIECE KG_GUEST;
+
+/* errors: EFORMAT: neither this text nor what is unknown has a token */
+kg_status kg_model_no_unknown(const char *text, size_t n, struct kg_err *err);
 
 #endif

@@ -13,7 +13,7 @@
  */
 #include "text/tokenizer_read.h"
 
-#include "base/guest.h"
+#include "base/status.h"
 #include "text/bytelevel.h"
 
 #include <string.h>
@@ -274,7 +274,7 @@ static kg_status read_model(struct kg_reader *r, const struct kg_json *model,
 {
     static const struct {
         const char *type;
-        const struct kg_model *model;
+        const struct kg_token_model *model;
         const char *guest; /* the one that defines it */
     } rows[] = {{"BPE", &KG_MODEL_BPE, NULL},
                 {"WordPiece", &KG_MODEL_WORDPIECE, "retriever"},

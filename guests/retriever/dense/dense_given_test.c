@@ -4,7 +4,6 @@
 #include "retriever/dense/dense_internal.h"
 
 #include "base/folder_testing.h"
-#include "retriever/npy.h"
 #include "retriever/vectors.h"
 
 #include <math.h>

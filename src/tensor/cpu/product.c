@@ -234,7 +234,7 @@ run_block(const struct pass *p, struct hand *h, struct kg_cut_block b, struct kg
 /* ---- the cut ---- */
 /* Tall blocks: the left operand of one stays in the second cache while its panels pass,
  * and panels that come from afar meet many rows. A deep product's sums stay there too. */
-static void cut_squares(struct kg_cut *cut, int64_t steps, int64_t threads)
+static void cut_squares(struct kg_tiling *cut, int64_t steps, int64_t threads)
 {
     enum { TALL = 512, DEEP = 1024, DEEP_STRIPS = 14, LEAST_SQUARES = 4 };
     bool deep = steps * 2 > DEEP;
@@ -248,14 +248,14 @@ static void cut_squares(struct kg_cut *cut, int64_t steps, int64_t threads)
     cut->col_blocks = ceil_div(strips, deep ? min64(wide, DEEP_STRIPS) : wide);
 }
 
-static struct kg_cut cut_of(const struct pass *p, int64_t threads)
+static struct kg_tiling cut_of(const struct pass *p, int64_t threads)
 {
     const enum kg_dtype t = p->one.a.dtype;
     const int64_t strip = kg_cpu_tile_panels(t, p->c.rows);
-    struct kg_cut cut = {.rows = p->c.rows,
-                         .panels = p->panels,
-                         .unit_rows = 1,
-                         .unit_panels = strip == 1 ? 2 : strip};
+    struct kg_tiling cut = {.rows = p->c.rows,
+                            .panels = p->panels,
+                            .unit_rows = 1,
+                            .unit_panels = strip == 1 ? 2 : strip};
     if (kg_cpu_by_squares(t, cut.rows)) {
         cut.unit_rows = KG_AMX_SQUARE;
         cut.unit_panels = 2;
@@ -270,13 +270,13 @@ static struct kg_cut cut_of(const struct pass *p, int64_t threads)
     return cut;
 }
 
-static int64_t blocks_of(const struct kg_cut *cut)
+static int64_t blocks_of(const struct kg_tiling *cut)
 {
     return cut->row_blocks * cut->col_blocks;
 }
 
 /* Blocks of n passes with one left operand, in their order. */
-static kg_status run_blocks(const struct pass *p, const struct kg_cut *cut, int n,
+static kg_status run_blocks(const struct pass *p, const struct kg_tiling *cut, int n,
                             int64_t *next, struct kg_err *err)
 {
     struct hand hand = empty_hand();
@@ -293,7 +293,7 @@ static kg_status run_blocks(const struct pass *p, const struct kg_cut *cut, int 
 
 static kg_status run_passes(const struct pass *p, int n, bool threads, struct kg_err *err)
 {
-    struct kg_cut cut[KG_PRODUCTS_AT_ONCE];
+    struct kg_tiling cut[KG_PRODUCTS_AT_ONCE];
     kg_status status = KG_OK;
     int64_t next = 0, blocks = 0;
     for (int j = 0; j < n; j++) {

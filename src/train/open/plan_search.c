@@ -4,7 +4,7 @@
  */
 #include "train/open/plan_search.h"
 
-#include "base/guest.h"
+#include "base/status.h"
 #include "data/hub.h"
 #include "search/dense.h"
 #include "search/size.h"
