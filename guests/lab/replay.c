@@ -16,7 +16,6 @@
 #include "policy/presets.h"
 #include "recipe/algo.h"
 #include "recipe/options.h"
-#include "report/path.h"
 #include "rollout/keep.h"
 #include "rollout/score.h"
 #include "train/open/pin.h"

@@ -12,7 +12,6 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "data/json.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -11,7 +11,6 @@
 #include "lab/wiki_internal.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "data/json.h"
 
 #include <stdio.h>

@@ -9,8 +9,6 @@
  */
 #include "lib/lib_internal.h"
 
-#include "tensor/backend.h"
-
 #include <math.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
  */
 #include "bench/measure.h"
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "rollout/rollout.h"
 

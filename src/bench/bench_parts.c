@@ -322,10 +322,9 @@ static kg_status put_part(struct kg_bench_report *r, enum part p, double ceiling
 
     if (r->json)
         return kg_str_printf(r->out, err,
-                             "{\"name\": \"%s\", \"seconds\": %.4g, "
-                             "\"share_of_step\": %.4g, \"best\": %.4g, \"unit\": \"%s\", "
-                             "\"ceiling\": %.4g, \"share_of_ceiling\": %.4g, "
-                             "\"waiting\": %.4g}\n",
+                             "{\"name\": \"%s\", \"seconds\": %.4g, \"share_of_step\": "
+                             "%.4g, \"best\": %.4g, \"unit\": \"%s\", \"ceiling\": %.4g, "
+                             "\"share_of_ceiling\": %.4g, \"waiting\": %.4g}\n",
                              rows[p].name, step, seconds / kept.whole, rate, unit,
                              ceiling, rate / ceiling, waiting);
     return kg_str_printf(r->out, err,

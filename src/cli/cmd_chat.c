@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "data/source.h"
 #include "rollout/rollout.h"
 #include "serve/text.h"

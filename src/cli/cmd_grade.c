@@ -6,7 +6,6 @@
 #include "cli/cli.h"
 
 #include "cli/grade_qa.h"
-#include "data/jsonl.h"
 #include "math/math.h"
 
 #include <stdio.h>

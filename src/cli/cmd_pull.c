@@ -29,8 +29,7 @@ const struct kg_flag kg_pull_flags[] = {
      NULL},
     {"include", 0, KG_TO(include), "PATTERN",
      "files whose path matches (\"*.gguf\"), in the place of those that kedge reads; may "
-     "be "
-     "repeated",
+     "be repeated",
      0, 0, NULL},
     {0},
 };

@@ -8,7 +8,6 @@
 #include "cli/load.h"
 
 #include "base/mem.h"
-#include "rollout/sampler.h"
 #include "rollout/score.h"
 
 #include <stdio.h>

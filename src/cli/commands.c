@@ -19,16 +19,13 @@ const struct kg_command kg_commands[] = {
      "(run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
      "checkpoints/step-NNNNNN/{model,anchor}. SIGINT, SIGTERM and SIGHUP finish the "
      "step, save and leave with status 128 + the signal, 0 is for a run that is done; "
-     "SIGUSR1 makes it (and every other command) say what "
-     "it is "
-     "doing.",
+     "SIGUSR1 makes it (and every other command) say what it is doing.",
      -1, NULL, NULL, NULL, NULL},
     {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
      "episodes (prompt and segments), conversations (messages), or text; loss on what "
-     "the "
-     "model writes.",
+     "the model writes.",
      -1, NULL, NULL, NULL, NULL},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
@@ -51,17 +48,15 @@ const struct kg_command kg_commands[] = {
      "One HTML file without scripts, out of metrics.jsonl and config.yaml of each run: "
      "what it is, its first and last numbers, what differs in the configs, and a plot of "
      "every metric with what it means. Several runs lie over each other in every plot. A "
-     "run writes its own as report.html at every checkpoint and at its end "
-     "(log.report).",
+     "run writes its own as report.html at every checkpoint and at its end (log.report).",
      -1, NULL, NULL, NULL, NULL},
     {"table", "what rows of results say together: means, paired differences",
      kg_cmd_table, "[flags] --metric KEY FILE [FILE...]", kg_table_flags,
      "A row is a line of JSON. Rows with the same text under --by are a cell. Printed, "
      "as Markdown, is the mean of each cell with a 95 % bootstrap interval (10,000 "
-     "seeded "
-     "resamples), or, with --against, that of its paired differences from one cell, with "
-     "p-values adjusted by Holm for all cells of the table. Rows are paired by --pair; "
-     "pairs that one of two cells lacks are an error.",
+     "seeded resamples), or, with --against, that of its paired differences from one "
+     "cell, with p-values adjusted by Holm for all cells of the table. Rows are paired "
+     "by --pair; pairs that one of two cells lacks are an error.",
      -1, NULL, NULL, NULL, "lab"},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
@@ -87,10 +82,9 @@ const struct kg_command kg_commands[] = {
      "order, --n lines for each input. A key of a line that says how to sample is "
      "refused, other keys are passed over.\n\n"
      "A log-prob is of the full softmax at the temperature (at temperature 0: at 1), and "
-     "is bit for bit what "
-     "`kedge score` prints for the same ids. Truncation applies in the order top-k, "
-     "top-p, min-p. The finish reason is "
-     "stop (an end token), stop_string, or length.",
+     "is bit for bit what `kedge score` prints for the same ids. Truncation applies in "
+     "the order top-k, top-p, min-p. The finish reason is stop (an end token), "
+     "stop_string, or length.",
      1, NULL, NULL, NULL, NULL},
     {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
      kg_chat_flags,
@@ -129,11 +123,10 @@ const struct kg_command kg_commands[] = {
      0, NULL, NULL, NULL, "retriever"},
     {"chat-template", "messages to the prompt that a model's template makes of them",
      kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
-     "Every line of stdin is {\"messages\": [...], \"tools\", "
-     "\"add_generation_prompt\", ...}, every line of stdout {\"text\"}. Every key is a "
-     "variable of the template. A model's folder has it in chat_template.jinja or "
-     "tokenizer_config.json, with the special tokens as defaults of bos_token, eos_token "
-     "and the like.",
+     "Every line of stdin is {\"messages\": [...], \"tools\", \"add_generation_prompt\", "
+     "...}, every line of stdout {\"text\"}. Every key is a variable of the template. A "
+     "model's folder has it in chat_template.jinja or tokenizer_config.json, with the "
+     "special tokens as defaults of bos_token, eos_token and the like.",
      0, NULL, NULL, NULL, NULL},
     {"inspect", "what a checkpoint holds, and the memory it needs", kg_cmd_inspect,
      "[flags] DIR", kg_inspect_flags,
@@ -155,10 +148,9 @@ const struct kg_command kg_commands[] = {
     {"new", "write a randomly initialised checkpoint", kg_cmd_new, "[flags] DIR",
      kg_new_flags,
      "Writes config.json, model.safetensors and the tokenizer's files. DIR must be "
-     "absent or empty. The tokenizer is "
-     "copied from a folder (--tokenizer) or trained on a text file (--train-tokenizer "
-     "FILE --vocab N: one document a "
-     "line, or the \"text\" of each line when the name ends in .jsonl).",
+     "absent or empty. The tokenizer is copied from a folder (--tokenizer) or trained on "
+     "a text file (--train-tokenizer FILE --vocab N: one document a line, or the "
+     "\"text\" of each line when the name ends in .jsonl).",
      1, NULL, NULL, NULL, NULL},
     {"pull", "fetch a model or a data set from the hub", kg_cmd_pull,
      "[flags] [ORG/]NAME[@REVISION] | hf://ORG/NAME[@REVISION]/FILE", kg_pull_flags,
@@ -193,11 +185,9 @@ const struct kg_command kg_commands[] = {
      "check: reads every record as training will, and says how many have a prompt, an "
      "answer, a worked solution. head: the first records as JSON lines. convert: all of "
      "them. stats: for each key its types, how often it is there, and the least, mean "
-     "and "
-     "largest size (bytes of a text, items of an array, or the number itself). columns: "
-     "decodes each "
-     "column of a Parquet file, with its type, its values, their MB when decoded, and MB "
-     "a second of processor time.",
+     "and largest size (bytes of a text, items of an array, or the number itself). "
+     "columns: decodes each column of a Parquet file, with its type, its values, their "
+     "MB when decoded, and MB a second of processor time.",
      2, NULL, NULL, NULL, NULL},
     {"search", "an index of passages: make it, ask it, serve it", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
@@ -231,9 +221,8 @@ const struct kg_command kg_commands[] = {
      "[flags] FILE", kg_show_flags,
      "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
      "as text; packed or not. Prompt, model and tool have a colour each, or tags. "
-     "Numbers "
-     "are those of the dump: the sampler's log-prob, the advantage, log p/q to the "
-     "anchor.",
+     "Numbers are those of the dump: the sampler's log-prob, the advantage, log p/q to "
+     "the anchor.",
      1, NULL, NULL, NULL, NULL},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "", no_flags,
@@ -242,19 +231,16 @@ const struct kg_command kg_commands[] = {
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
      "Without NAME a list. With it, or with --all, every value of algo, kl and anchor, "
-     "and "
-     "what the preset gives beyond them, with its source: the preset, one that it builds "
-     "on, or the default.",
+     "and what the preset gives beyond them, with its source: the preset, one that it "
+     "builds on, or the default.",
      1, NULL, NULL, NULL, NULL},
     {"policy", "check losses and gradients against golden cases", kg_cmd_policy,
      "[flags] check DIR", kg_policy_flags,
      "Evaluates every case of every *.json file in DIR (docs/formats.md) in double, "
-     "names "
-     "each that fails or is "
-     "skipped with the reason, and ends with `N passed, N failed, N skipped`. A number "
-     "passes within 1e-10 of its size plus 1e-12; the relative error that is printed "
-     "counts those 1e-12 to the size. Status 1: "
-     "a case failed, or none passed.",
+     "names each that fails or is skipped with the reason, and ends with `N passed, N "
+     "failed, N skipped`. A number passes within 1e-10 of its size plus 1e-12; the "
+     "relative error that is printed counts those 1e-12 to the size. Status 1: a case "
+     "failed, or none passed.",
      2, NULL, NULL, NULL, "lab"},
     {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
      "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},

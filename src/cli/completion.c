@@ -52,8 +52,7 @@ static const char BASH_HEAD[] =
     "    local before=${COMP_WORDS[COMP_CWORD-1]} one\n"
     "    # = parts words for readline: the whole word stands in the line\n"
     "    [ -z \"$COMP_LINE\" ] || { word=${COMP_LINE:0:$COMP_POINT}; word=${word##*[ "
-    "\t]}; "
-    "}\n";
+    "\t]}; }\n";
 
 static const char BASH_TAIL[] =
     "    # behind a flag with choices, or behind its =\n"

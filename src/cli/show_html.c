@@ -6,8 +6,8 @@
  */
 #include "cli/show.h"
 
+#include "base/utf8.h"
 #include "text/html.h"
-#include "text/unicode.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,7 +9,6 @@
 #include "cli/show.h"
 
 #include "base/mem.h"
-#include "cli/load.h"
 
 #include <string.h>
 

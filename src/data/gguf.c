@@ -9,7 +9,6 @@
 
 #include "base/mem.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,8 +308,7 @@ static kg_status take_version(struct cursor *c)
     if (memcmp(magic, "GGUF", 4) != 0)
         return kg_fail(
             c->err, KG_EFORMAT,
-            "%s: byte 0: expected the letters GGUF, found bytes %02x %02x %02x "
-            "%02x",
+            "%s: byte 0: expected the letters GGUF, found bytes %02x %02x %02x %02x",
             c->where, magic[0], magic[1], magic[2], magic[3]);
     KG_TRY(take_number(c, &version, 4, "a version"));
     if (version == 2 || version == 3)

@@ -5,7 +5,6 @@
  * without halves; norms of Gemma with 1 added; and the experts of a layer in one tensor.
  */
 #include "data/gguf_model.h"
-#include "data/source.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "data/hub.h"
 #include "data/json.h"
 #include "data/source.h"

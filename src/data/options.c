@@ -14,7 +14,6 @@
  */
 #include "data/options.h"
 
-#include "base/file.h"
 #include "base/mem.h"
 
 #include <assert.h>

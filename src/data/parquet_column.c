@@ -583,8 +583,7 @@ static kg_status start_v2(struct kg_parquet_column *c, const struct page *p,
     if (p->rep_bytes < 0 || p->def_bytes < 0 || levels < 0 || levels > p->packed_bytes ||
         levels > p->bytes)
         return kg_fail(err, KG_EFORMAT,
-                       "expected levels inside the page, found %lld + %lld "
-                       "bytes of %lld",
+                       "expected levels inside the page, found %lld + %lld bytes of %lld",
                        (long long)p->rep_bytes, (long long)p->def_bytes,
                        (long long)p->packed_bytes);
     kg_parquet_runs_start(&c->rep_runs, b.p, (size_t)p->rep_bytes,

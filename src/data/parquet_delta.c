@@ -251,8 +251,7 @@ static kg_status sum_texts(size_t *total, const struct kg_parquet_delta *d, size
         if ((size_t)prefixes[i] > last)
             return kg_fail(
                 err, KG_EFORMAT,
-                "expected at most %zu bytes shared with the text before, found "
-                "%lld",
+                "expected at most %zu bytes shared with the text before, found %lld",
                 last, (long long)prefixes[i]);
         last = (size_t)(prefixes[i] + lengths[i]);
         *total += last;

@@ -105,8 +105,7 @@ static kg_status unpack_brotli(void *out, size_t bytes, const void *packed, size
     if (BrotliDecoderDecompress(n, packed, &size, out) != BROTLI_DECODER_RESULT_SUCCESS)
         return kg_fail(
             err, KG_EFORMAT,
-            "expected brotli data of %zu bytes when unpacked, found it damaged "
-            "or longer",
+            "expected brotli data of %zu bytes when unpacked, found it damaged or longer",
             bytes);
     return size == bytes ? KG_OK : wrong_size(bytes, size, err);
 }
@@ -127,8 +126,7 @@ static kg_status unpack_lz4(void *out, size_t bytes, const void *packed, size_t 
     if (size < 0)
         return kg_fail(
             err, KG_EFORMAT,
-            "expected lz4 data of %zu bytes when unpacked, found it damaged or "
-            "longer",
+            "expected lz4 data of %zu bytes when unpacked, found it damaged or longer",
             bytes);
     return (size_t)size == bytes ? KG_OK : wrong_size(bytes, (size_t)size, err);
 }

@@ -5,10 +5,7 @@
  */
 #include "eval/gather.h"
 
-#include "base/mem.h"
 #include "ranks/gather.h"
-
-#include <string.h>
 
 /* ---- which are whose ---- */
 

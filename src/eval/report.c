@@ -7,7 +7,6 @@
  */
 #include "eval/runner.h"
 
-#include "base/mem.h"
 #include "data/json.h"
 
 #include <stdio.h>

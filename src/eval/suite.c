@@ -87,8 +87,7 @@ static const struct kg_opt_row set_rows[] = {
      KG_IF_PROGRAM("task", "rewards")},
     {"rewards", AT(said.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
-     "each; "
-     "the first says what is correct",
+     "each; the first says what is correct",
      false},
     {"reward_weights", AT(said.reward_weights), "", 0, 0, NULL,
      "weight of each of the rewards in their sum; none: 1 each", false},

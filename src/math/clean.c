@@ -25,14 +25,13 @@ static const struct dress {
     int args;     /* that go with it: {..} or the next sign */
     bool options; /* [..] may stand behind it and goes with it too */
 } dresses[] = {
-    {" left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr"
-     " middle displaystyle textstyle scriptstyle limits nolimits nonumber hfill"
-     " textdollar thinspace mathord tiny scriptsize footnotesize small"
-     " normalsize large Large LARGE huge Huge selectfont bfseries itshape"
-     " ttfamily rmfamily sffamily boldmath centering noindent mathstrut strut"
-     " mathrel mathop mathbin mathopen mathclose mathpunct mathinner"
-     " displaylimits scriptscriptstyle allowbreak relax protect medspace"
-     " thickspace negthinspace notag hfil pounds euro yen ensuremath num ",
+    {" left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle "
+     "displaystyle textstyle scriptstyle limits nolimits nonumber hfill textdollar "
+     "thinspace mathord tiny scriptsize footnotesize small normalsize large Large LARGE "
+     "huge Huge selectfont bfseries itshape ttfamily rmfamily sffamily boldmath "
+     "centering noindent mathstrut strut mathrel mathop mathbin mathopen mathclose "
+     "mathpunct mathinner displaylimits scriptscriptstyle allowbreak relax protect "
+     "medspace thickspace negthinspace notag hfil pounds euro yen ensuremath num ",
      0, false},
     {" smash framebox makebox bbox ", 0, true},
     {" textcolor color colorbox raisebox scalebox parbox ", 1, true},

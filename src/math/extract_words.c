@@ -33,8 +33,7 @@ static size_t word_length(const char *p, const char *end)
 static bool altered_before(const char *start, const char *at)
 {
     static const char altering[] =
-        " than root reciprocal negative except cannot never half third quarter "
-        "double "
+        " than root reciprocal negative except cannot never half third quarter double "
         "twice triple thrice inverse opposite square cube factorial logarithm least most "
         "above below under over between minus plus power multiple divided multiplied "
         "without excluding isn neither nor either sum product difference quotient "
@@ -66,8 +65,7 @@ static bool is_argument(const char *start, const char *at)
 {
     static const char quantities[] =
         " total value answer result amount cost price number length area volume speed "
-        "rate "
-        "profit loss maximum minimum distance average mean score probability radius "
+        "rate profit loss maximum minimum distance average mean score probability radius "
         "height width depth age weight perimeter population salary percentage discount ";
     const char *end;
 

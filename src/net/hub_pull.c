@@ -5,8 +5,6 @@
  */
 #include "net/hub_internal.h"
 
-#include "base/log.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -104,9 +104,8 @@ static kg_status check_joined(const struct kg_ranks_launch *l, int own,
         return kg_fail(
             err, KG_EINVAL,
             "ranks: SLURM_NTASKS is %d, but this is one process: expected srun "
-            "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH) in front of it, "
-            "--ranks N for N processes of this machine, or srun -n 1 for a "
-            "run of one",
+            "--mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH) in front of it, --ranks N for N "
+            "processes of this machine, or srun -n 1 for a run of one",
             l->n);
     if (l->nodes > 1)
         return kg_fail(

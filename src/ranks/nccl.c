@@ -205,8 +205,7 @@ static kg_status until_launched(struct flight *f, double wait_s, double since,
         KG_TRY(lend(f, look, what, &over, err));
         if (!over && wait_s > 0 && kg_clock_seconds() - since > wait_s / 2)
             return kg_fail(err, KG_ETIMEOUT,
-                           "%s: nccl %s: not under way for %.3g s (half of "
-                           "ranks.wait_s)",
+                           "%s: nccl %s: not under way for %.3g s (half of ranks.wait_s)",
                            what, f->x->version, wait_s / 2);
         if (!over)
             usleep(50);

@@ -79,8 +79,7 @@ static kg_status check_updates(const struct kg_recipe *r, struct kg_err *err)
         return KG_OK;
     return kg_fail(
         err, KG_EINVAL,
-        "train.updates_per_step: expected at most rollout.prompts (%lld), found "
-        "%lld",
+        "train.updates_per_step: expected at most rollout.prompts (%lld), found %lld",
         (long long)prompts, (long long)updates);
 }
 

@@ -15,7 +15,6 @@
 
 #include "data/needs.h"
 #include "policy/presets.h"
-#include "recipe/algo.h"
 #include "recipe/options.h"
 #include "task/task.h"
 

@@ -44,8 +44,7 @@ static const struct kg_opt_row first_rows[] = {
      false},
     {KEY(model.adapter), "", 0, 0, NULL,
      "PEFT folder of adapters beside the weights of model.path, which go on being "
-     "trained "
-     "(docs/lora.md)",
+     "trained (docs/lora.md)",
      false},
     {KEY(model.ignore), "", 0, 0, NULL,
      "fields of config.json to pass over though they may bear on the model: they have no "
@@ -101,8 +100,7 @@ static const struct kg_opt_row first_rows[] = {
      true, KG_IF_PROGRAM("task.name", "task.rewards")},
     {KEY(task.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
-     "each; "
-     "the first says what is correct",
+     "each; the first says what is correct",
      false},
     {KEY(task.reward_weights), "", 0, 0, NULL,
      "weight of each of task.rewards in their sum; empty: 1 each", false},
@@ -200,8 +198,7 @@ static const struct kg_opt_row first_rows[] = {
      "episode.env!none"},
     {KEY(episode.context), "4096", 2, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; one that would pass "
-     "it "
-     "ends as truncated",
+     "it ends as truncated",
      false, "episode.env!none"},
     {KEY(episode.open), "0", 0, 1e6, NULL,
      "episodes in progress, those that wait for a tool included; 0 is twice "

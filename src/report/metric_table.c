@@ -94,8 +94,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/min", KG_METRICS_REWARD, "extremes", "smallest reward"},
     {"rl", "reward/max", KG_METRICS_REWARD, "extremes", "largest reward"},
     {"rl", "reward/ungraded", KG_METRICS_REWARD, "not graded",
-     "share of completions without a verdict: in no group's baseline, "
-     "advantage 0"},
+     "share of completions without a verdict: in no group's baseline, advantage 0"},
     {"rl", "reward/undecided", KG_METRICS_REWARD, "not graded",
      "share of completions that the grader cannot read or decide: wrong, or with "
      "`task.undecided=ungraded` without a verdict"},
@@ -303,8 +302,7 @@ static const struct kg_metric_row rows[] = {
      "with `anchor.kappa`: replacements caused by it, of the whole run"},
     {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
      "largest |log p - log old| of the first update, when the policy still is the one "
-     "that sampled: 0 without lag or another "
-     "dtype"},
+     "that sampled: 0 without lag or another dtype"},
     {"rl", "policy/mismatch_mean", KG_METRICS_MISMATCH, "recomputed",
      "|log old - log mu|: 0 unless `train.old_logp: recompute` is used with a separate "
      "sampler; mean"},
@@ -341,8 +339,7 @@ static const struct kg_metric_row rows[] = {
      "ratios are renormalised and it has no effect"},
     {"rl", "mismatch/window", KG_METRICS_MISMATCH, "sampled from a window",
      "`algo.reproduction` with `episode.window`: share of tokens sampled only from the "
-     "newest tokens of their text; ratios "
-     "refer to the whole text"},
+     "newest tokens of their text; ratios refer to the whole text"},
     {"rl", "mismatch/window_nats", KG_METRICS_MISMATCH, "sampled from a window",
      "for these tokens: mean difference between the log-prob given the whole text "
      "and the recorded one"},
@@ -380,8 +377,7 @@ static const struct kg_metric_row rows[] = {
      "with several ranks: seconds in which a rank samples and grades; for a "
      "rollout rank, the batch of this step"},
     {"rl", "seconds/waiting/rank/NAME", KG_METRICS_TIME, "waiting, by rank",
-     "seconds in which it waits for agreements with the others, since the "
-     "previous line"},
+     "seconds in which it waits for agreements with the others, since the previous line"},
     {"rl", "seconds/exchange/rank/NAME", KG_METRICS_TIME, "exchange, by rank",
      "seconds in which it exchanges gradients, completions and weights with the "
      "others, since the previous line"},

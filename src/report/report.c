@@ -241,9 +241,8 @@ static kg_status put_legend(struct kg_report *r)
     KG_TRY(kg_str_puts(r->out, "<p id=\"runs\">", r->err));
     for (size_t i = 0; i < r->n; i++) {
         KG_TRY(kg_str_printf(r->out, r->err,
-                             "<label><input type=\"checkbox\" id=\"s%zu\" checked> "
-                             "<svg class=\"k\"><path class=\"l c%zu\" d=\"M1 5H21\"/>"
-                             "</svg>",
+                             "<label><input type=\"checkbox\" id=\"s%zu\" checked> <svg "
+                             "class=\"k\"><path class=\"l c%zu\" d=\"M1 5H21\"/></svg>",
                              i, i % KG_PLOT_COLOURS));
         KG_TRY(kg_report_text(r, title_of(r, i)));
         KG_TRY(kg_str_puts(r->out, "</label> &emsp;", r->err));

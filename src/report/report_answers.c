@@ -13,7 +13,6 @@
 #include "base/str.h"
 #include "base/utf8.h"
 #include "data/records.h"
-#include "report/path.h"
 #include "text/html.h"
 #include "text/tokenizer.h"
 

@@ -8,7 +8,6 @@
 
 #include "report/report_axis.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -13,7 +13,6 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "report/path.h"
 
 #include <inttypes.h>
 #include <stdio.h>

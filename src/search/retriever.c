@@ -11,7 +11,6 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/phase.h"
-#include "base/str.h"
 
 #include <string.h>
 

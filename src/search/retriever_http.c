@@ -12,8 +12,6 @@
 #include "net/http_client.h"
 #include "search/protocol.h"
 
-#include <string.h>
-
 enum {
     QUOTED_BYTES = 200,                /* of an answer, in a message */
     REQUEST_TEXT_BYTES = 512 << 10,    /* of queries in one request */

@@ -8,7 +8,6 @@
 #include "serve/api_ids.h"
 
 #include <math.h>
-#include <string.h>
 
 kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a,
                                bool first, struct kg_err *err)

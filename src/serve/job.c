@@ -11,7 +11,6 @@
 #include "serve/serve_internal.h"
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/mem.h"
 #include "net/http_server.h"
 #include "rollout/sampler.h"

@@ -10,7 +10,6 @@
 #include "serve/serve_internal.h"
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/phase.h"

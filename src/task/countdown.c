@@ -9,7 +9,6 @@
  * size. The ground truth is the JSON object {"target": 46, "numbers": [3, 7, 25]}, as in
  * the data sets of this kind.
  */
-#include "base/mem.h"
 #include "task/task_internal.h"
 
 #include <ctype.h>

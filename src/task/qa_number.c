@@ -5,7 +5,6 @@
  * number of the text counts. Numbers are compared as exact decimals, without thousands
  * separators, units, $ and %. It does not do algebra: 1/2 is not 0.5.
  */
-#include "base/mem.h"
 #include "task/task_internal.h"
 
 #include <string.h>

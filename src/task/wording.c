@@ -36,17 +36,15 @@ static const struct kg_wording table[] = {
             "Answer the given question. You must conduct reasoning inside <think> and "
             "</think> first every time you get new information. After reasoning, if you "
             "find you lack some knowledge, you can call a search engine by <search> "
-            "query "
-            "</search> and it will return the top searched results between <information> "
-            "and </information>. You can search as many times as your want. If you find "
-            "no further external knowledge needed, you can directly provide the answer "
-            "inside <answer> and </answer>, without detailed illustrations. For example, "
-            "<answer> Beijing </answer>. Question: ",
+            "query </search> and it will return the top searched results between "
+            "<information> and </information>. You can search as many times as your "
+            "want. If you find no further external knowledge needed, you can directly "
+            "provide the answer inside <answer> and </answer>, without detailed "
+            "illustrations. For example, <answer> Beijing </answer>. Question: ",
         .remark =
             "\nMy previous action is invalid. If I want to search, I should put the "
-            "query between <search> and </search>. If I want to give the final "
-            "answer, I should put the answer between <answer> and </answer>. Let me "
-            "try again.\n",
+            "query between <search> and </search>. If I want to give the final answer, I "
+            "should put the answer between <answer> and </answer>. Let me try again.\n",
     },
     {.name = NULL},
 };

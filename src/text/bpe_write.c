@@ -7,7 +7,6 @@
 #include "text/bpe_train.h"
 
 #include "base/file.h"
-#include "base/mem.h"
 #include "data/json.h"
 #include "text/bytelevel.h"
 #include "text/tokenizer_internal.h"

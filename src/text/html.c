@@ -6,7 +6,7 @@
  */
 #include "text/html.h"
 
-#include "text/unicode.h"
+#include "base/utf8.h"
 
 kg_status kg_html_put(struct kg_str *out, const char *text, size_t n, struct kg_err *err)
 {

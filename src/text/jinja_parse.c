@@ -4,7 +4,6 @@
  * caller's to say, so nesting needs no stack of its own. Its depth is bounded, as the
  * walk over the tree goes as deep. Expressions are in jinja_parse_expr.c.
  */
-#include "base/mem.h"
 #include "text/jinja_internal.h"
 
 #include <stdarg.h>

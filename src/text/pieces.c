@@ -10,7 +10,6 @@
 #include "text/pieces.h"
 
 #include "base/mem.h"
-#include "text/unicode.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -10,7 +10,6 @@
 #include "text/prompt.h"
 
 #include "base/printable.h"
-#include "text/unicode.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -131,8 +130,7 @@ kg_status kg_prompt_put_turns(struct kg_str *out, const struct kg_conversation *
 
     if (!how->chat)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected a chat template (%s) for a list of "
-                       "messages, found none",
+                       "expected a chat template (%s) for a list of messages, found none",
                        spell(how, "chat_template").text);
     if (is_given(how->system) && is_system(kg_json_at(talk->messages, 0)))
         return kg_fail(err, KG_EINVAL,
@@ -218,8 +216,7 @@ static kg_status put_conversation(struct kg_str *out, bool *rendered,
         return put_question(out, rendered, content, n, tools, how, err);
     if (templated)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected a question to put into it, found %zu "
-                       "messages",
+                       "%s: expected a question to put into it, found %zu messages",
                        spell(how, "template").text, m);
     if (!how->chat)
         return kg_fail(err, KG_EUNSUPPORTED,

@@ -5,7 +5,6 @@
  * would notice. So the bytes of every id are compared. How text is cut into ids does not
  * matter.
  */
-#include "base/file.h"
 #include "text/tokenizer.h"
 
 #include <string.h>

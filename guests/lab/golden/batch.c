@@ -228,8 +228,7 @@ kg_status kg_golden_run(struct kg_golden_batch *e, bool with_pg, struct kg_err *
     KG_TRY(kg_golden_reals(&zero, e->g, N, err));
     if (with_pg && !e->b.advantage)
         return kg_fail(err, KG_EFORMAT,
-                       "inputs.advantages: expected an array, found "
-                       "nothing");
+                       "inputs.advantages: expected an array, found nothing");
     KG_TRY(run_head(e, err));
     if (!e->b.old_logp)
         e->b.old_logp = e->b.logp;

@@ -67,8 +67,7 @@ static kg_status divergence(struct kg_golden_case *g, const char *row, const cha
     KG_TRY(kg_golden_columns(&e, "rollout_topk_ids", false, err));
     if (!e.b.mu_at)
         return kg_fail(err, KG_EFORMAT,
-                       "inputs.rollout_topk_log_probs: expected an "
-                       "array, found nothing");
+                       "inputs.rollout_topk_log_probs: expected an array, found nothing");
     e.algo.top_k = (int)e.rows.k;
     KG_TRY(kg_golden_run(&e, false, err));
     KG_TRY(kg_golden_reals(&found, g, e.rows.n, err));

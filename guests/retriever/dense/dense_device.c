@@ -17,7 +17,6 @@
 #include "base/mem.h"
 
 #include <pthread.h>
-#include <string.h>
 
 struct kg_dense_device {
     const struct kg_backend *backend;

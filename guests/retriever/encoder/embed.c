@@ -280,8 +280,7 @@ static kg_status tokenise(struct kg_embedder *m, const struct kg_text *t,
     }
     return m->ids.n > 0 ? KG_OK
                         : kg_fail(err, KG_EFORMAT,
-                                  "expected a text of at least one token, "
-                                  "found none");
+                                  "expected a text of at least one token, found none");
 }
 
 static void add_to_pack(struct kg_embedder *m, const int32_t *ids, int32_t n)

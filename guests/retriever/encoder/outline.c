@@ -5,8 +5,6 @@
 
 #include "base/file.h"
 
-#include <string.h>
-
 /* By their config.json. */
 static const struct known {
     const char *name;
