@@ -19,6 +19,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define LINES "tests/data/gguf/greedy.jsonl"
 enum { PROMPTS = 20, NEW = 64, LONGEST = 32 };
@@ -231,10 +232,72 @@ static void completions_are_those_of_llama_cpp(void **state)
     NEED(kg_file_remove_tree(dir, err));
 }
 
+/* ---- the command ---- */
+
+static char work[] = "/tmp/kedge-export-XXXXXX";
+
+static void write_chat(const char *text)
+{
+    const struct kg_path path = kg_path_in(kg_path_in(work, "m").text,
+                                           "chat_template.jinja");
+    NEED(kg_file_write_atomic(path.text, text, strlen(text), err));
+}
+
+/* `./kedge args` in the folder of the test, whose paths begin with work/ */
+static void run(int wanted, const char *words, const char *args)
+{
+    char line[1024];
+    struct kg_str said = {0};
+    snprintf(line, sizeof line, "top=$PWD; cd %s && $top/kedge %s 2> said", work, args);
+    const int status = system(line);
+    NEED(kg_file_read(&said, kg_path_in(work, "said").text, 1 << 20, err));
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != wanted ||
+        !strstr(kg_str_text(&said), words))
+        fail_msg("%s: expected status %d and '%s', found: %s", args, wanted, words,
+                 kg_str_text(&said));
+    kg_str_release(&said);
+}
+
+static void the_command_says_what_it_cannot_write(void **state)
+{
+    static const char messages[] =
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>"
+        "{% endfor %}[assistant]";
+    struct kg_str text = {0};
+    (void)state;
+    if (access("./kedge", X_OK) != 0)
+        skip();
+    assert_non_null(mkdtemp(work));
+    run(0, "",
+        "new --arch llama --tokenizer $top/tests/data/tokenizer/spm --hidden 32 "
+        "--layers 1 m");
+    run(1, "expected --to FILE.gguf", "export m");
+    run(2, "bf16, q8_0, q4_0, q4_k, q6_k, found", "export m --to x.gguf --type q5_k");
+    run(1, "none.gguf: expected a model, found no", "export none.gguf --to x.gguf");
+    run(1, "found adapters: write them by `kedge export BASE --adapter",
+        "export $top/tests/data/peft/qwen3/adapter --to x.gguf");
+    run(1, "--ollama: expected no --adapter",
+        "export m --adapter $top/tests/data/peft/qwen3/adapter --to x.gguf --ollama");
+    run(1, "expected a chat template", "export m --to x.gguf --ollama");
+    write_chat("{{ messages[0].content }}");
+    run(1, "found one that leaves out a message", "export m --to x.gguf --ollama");
+    assert_false(kg_file_exists(kg_path_in(work, "x.gguf").text));
+    assert_false(kg_file_exists(kg_path_in(work, "Modelfile").text));
+    write_chat(messages);
+    run(0, "Q8_0", "export m --to x.gguf --type q4_k --ollama");
+    run(0, "", "export x.gguf --to y.gguf --ollama");
+    NEED(kg_file_read(&text, kg_path_in(work, "Modelfile").text, 1 << 20, err));
+    assert_memory_equal(kg_str_text(&text), "FROM ./y.gguf\nTEMPLATE \"\"\"{{ if", 31);
+    assert_non_null(strstr(kg_str_text(&text), "\nPARAMETER stop \"</s>\"\n"));
+    kg_str_release(&text);
+    NEED(kg_file_remove_tree(work, err));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completions_are_those_of_llama_cpp),
+        cmocka_unit_test(the_command_says_what_it_cannot_write),
     };
     kg_file_skip_syncs(true);
     if (argc == 2)

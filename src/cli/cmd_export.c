@@ -1,4 +1,5 @@
-/* kedge export: a checkpoint, or adapters beside it, as a GGUF file.
+/* kedge export: a checkpoint, or adapters beside it, as a GGUF file; and how Ollama takes
+ * it.
  */
 #include "cli/cli.h"
 #include "cli/load.h"
@@ -7,9 +8,13 @@
 #include "base/signal.h"
 #include "data/source.h"
 #include "model/export.h"
+#include "text/ollama.h"
+
+#include <string.h>
 
 static const char *to;
 static const char *adapter;
+static bool ollama;
 static const char *type; /* NULL: as stored */
 
 const struct kg_flag kg_export_flags[] = {
@@ -21,25 +26,88 @@ const struct kg_flag kg_export_flags[] = {
      0, 0, KG_EXPORT_TYPES},
     {"adapter", 0, KG_TO(adapter), KG_MODEL_ARG,
      "PEFT folder beside MODEL: write it, not MODEL, for llama.cpp's --lora", 0, 0, NULL},
+    {"ollama", 0, KG_TO(ollama), NULL,
+     "write a Modelfile beside FILE: the chat template and stop tokens", 0, 0, NULL},
     {0},
 };
+
+static kg_status make_modelfile(struct kg_str *out, const char *model,
+                                const struct kg_export_opts *opts, struct kg_err *err)
+{
+    const char *slash = strrchr(to, '/');
+    struct kg_model_config c;
+    struct kg_tokenizer *tok = NULL;
+    struct kg_chat_template *chat = NULL;
+    struct kg_str from = {0};
+    kg_status status;
+
+    if (adapter)
+        return kg_fail(err, KG_EINVAL,
+                       "--ollama: expected no --adapter: a Modelfile is "
+                       "of a model's file");
+    KG_TRY(kg_model_config_open(&c, model, &opts->ignore, err));
+    KG_TRY_GOTO(out, kg_tokenizer_open(&tok, model, err));
+    KG_TRY_GOTO(out, kg_model_config_add_eos(&c, kg_tokenizer_eos(tok), err));
+    KG_TRY_GOTO(out, kg_chat_template_open(&chat, model, NULL, err));
+    KG_TRY_GOTO(out, kg_str_printf(&from, err, "./%s", slash ? slash + 1 : to));
+    status = kg_ollama_modelfile(out,
+                                 &(struct kg_ollama){.from = kg_str_text(&from),
+                                                     .chat = chat,
+                                                     .tok = tok,
+                                                     .eos = c.eos,
+                                                     .n_eos = (size_t)c.n_eos},
+                                 err);
+out:
+    kg_str_release(&from);
+    kg_chat_template_close(chat);
+    kg_tokenizer_close(tok);
+    return status;
+}
+
+static kg_status put_modelfile(const struct kg_str *text, struct kg_err *err)
+{
+    const char *slash = strrchr(to, '/');
+    struct kg_str path = {0};
+    kg_status status = kg_str_printf(&path, err, "%.*sModelfile",
+                                     slash ? (int)(slash + 1 - to) : 0, to);
+
+    if (status == KG_OK)
+        status = kg_cli_write_file(kg_str_text(&path), text, err);
+    kg_str_release(&path);
+    return status;
+}
+
+static kg_status check_model(const char *model, struct kg_err *err)
+{
+    if (kg_source_is_file(model) ||
+        kg_file_exists(kg_path_in(model, "config.json").text) ||
+        !kg_file_exists(kg_path_in(model, "adapter_config.json").text))
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "%s: expected a model, found adapters: write them by `kedge export "
+                   "BASE --adapter %s --to %s`",
+                   model, model, to);
+}
 
 static kg_status export(const char *model, struct kg_err *err)
 {
     const struct kg_export_opts opts = {adapter, type, kg_load_ignored(&kg_load)};
+    struct kg_str modelfile = {0};
+    kg_status status = KG_OK;
 
     if (!to)
         return kg_fail(err, KG_EINVAL, "expected --to FILE.gguf, found no --to");
     KG_TRY(kg_cli_find_model(&model, err));
-    if (!kg_source_is_file(model) &&
-        !kg_file_exists(kg_path_in(model, "config.json").text) &&
-        kg_file_exists(kg_path_in(model, "adapter_config.json").text))
-        return kg_fail(err, KG_EINVAL,
-                       "%s: expected a model, found adapters: write them by `kedge "
-                       "export BASE --adapter %s --to %s`",
-                       model, model, to);
+    KG_TRY(check_model(model, err));
     kg_signal_install();
-    return kg_model_export(model, to, &opts, err);
+    if (ollama)
+        status = make_modelfile(&modelfile, model, &opts, err);
+    if (status == KG_OK)
+        status = kg_model_export(model, to, &opts, err);
+    if (status == KG_OK && ollama)
+        status = put_modelfile(&modelfile, err);
+    kg_str_release(&modelfile);
+    return status;
 }
 
 int kg_cmd_export(int argc, char **argv)

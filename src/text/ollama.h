@@ -1,0 +1,34 @@
+/* Modelfiles, with which Ollama takes a GGUF file: FROM, TEMPLATE and PARAMETER stop.
+ *
+ * Ollama's templates are Go's. What a chat template writes around messages is read from
+ * its renderings of probe conversations, so the family of a model needs no table.
+ */
+#ifndef KG_TEXT_OLLAMA_H
+#define KG_TEXT_OLLAMA_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct kg_ollama {
+    const char *from; /* as FROM has it */
+    const struct kg_chat_template *chat;
+    const struct kg_tokenizer *tok;
+    const int32_t *eos; /* (n_eos) end tokens */
+    size_t n_eos;
+    int64_t now_s; /* the time that a chat template asks for; 0: the clock */
+};
+
+/* Appends the text of a Modelfile. The day that a chat template asks for becomes text of
+ * it, and where there are no system messages, they come before the first user's: both
+ * with a warning.
+ * errors: UNSUPPORTED (a chat template that does not write messages between fixed texts),
+ * those of rendering */
+kg_status kg_ollama_modelfile(struct kg_str *out, const struct kg_ollama *o,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+#endif

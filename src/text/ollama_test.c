@@ -1,0 +1,152 @@
+/* Modelfiles for Ollama: of every line of tests/data/ollama/modelfiles.jsonl the chat
+ * template gives the Modelfile, or the refusal, that stands there. What Go's
+ * text/template writes by those Modelfiles is what Jinja writes
+ * (tools/oracle/make_ollama.py, which calls this program with a word to have them
+ * printed). */
+#include "text/ollama.h"
+
+#include "base/file.h"
+#include "base/need_testing.h"
+#include "data/jsonl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static char dir[] = "/tmp/kg_ollama_test_XXXXXX";
+static struct kg_tokenizer *plain, *spm; /* without a token before a text, and with <s> */
+
+static void open_tokenizers(void)
+{
+    static const char *const specials[] = {
+        "<|im_end|>",      "<|im_start|>",      "<|bos|>",
+        "<|eot_id|>",      "<|end|>",           "<|user|>",
+        "<|assistant|>",   "<|system|>",        "<|start_header_id|>",
+        "<|end_of_text|>", "<|end_header_id|>", "<|start_of_role|>",
+        "<|end_of_role|>"};
+    static const char *const texts[] = {"what is said here is of no use to anybody"};
+    const struct kg_bpe_train train = {
+        .vocab_size = 256 + 4 + 13, .specials = specials, .n_specials = 13};
+    assert_non_null(mkdtemp(dir));
+    NEED(kg_bpe_train_write(dir, texts, 1, &train, err));
+    NEED(kg_tokenizer_open(&plain, dir, err));
+    NEED(kg_tokenizer_open(&spm, "tests/data/tokenizer/spm", err));
+    NEED(kg_file_remove_tree(dir, err));
+}
+
+/* The template's own text, or that of a file. It finds its special tokens in a folder. */
+static void open_chat(struct kg_chat_template **t, const struct kg_json *line,
+                      bool is_spm)
+{
+    const char *chat = kg_json_text(kg_json_get(line, "chat"), NULL);
+    const bool file = strstr(chat, ".jinja") != NULL;
+    struct kg_str path = {0}, config = {0}, text = {0};
+    NEED(kg_file_make_dirs(dir, err));
+    NEED(kg_str_printf(&path, err, "tests/data/chat_templates/%s", file ? chat : ""));
+    if (file)
+        NEED(kg_file_read(&text, kg_str_text(&path), 1 << 20, err));
+    else
+        NEED(kg_str_puts(&text, chat, err));
+    NEED(kg_str_printf(&config, err, "{\"bos_token\": \"%s\", \"eos_token\": \"%s\"}",
+                       is_spm ? "<s>" : "<|bos|>", is_spm ? "</s>" : "<|im_end|>"));
+    NEED(kg_file_write_atomic(kg_path_in(dir, "chat_template.jinja").text, text.data,
+                              text.len, err));
+    NEED(kg_file_write_atomic(kg_path_in(dir, "tokenizer_config.json").text, config.data,
+                              config.len, err));
+    NEED(kg_chat_template_open(t, dir, NULL, err));
+    NEED(kg_file_remove_tree(dir, err));
+    kg_str_release(&path);
+    kg_str_release(&config);
+    kg_str_release(&text);
+}
+
+/* Without the name of the folder that a test had. */
+static const char *said(const struct kg_err *e)
+{
+    const size_t n = strlen(dir);
+    return e->message + (strncmp(e->message, dir, n) == 0 ? n : 0);
+}
+
+/* The Modelfile, or the message of its refusal.   returns the status */
+static kg_status make(struct kg_str *out, const struct kg_json *line, struct kg_err *e)
+{
+    const char *kind = kg_json_text(kg_json_get(line, "tokenizer"), NULL);
+    const bool is_spm = strcmp(kind, "spm") == 0;
+    struct kg_tokenizer *tok = is_spm ? spm : plain;
+    const int32_t eos = kg_tokenizer_find(tok, is_spm ? "</s>" : "<|im_end|>");
+    struct kg_ollama o = {.from = "./x.gguf", .tok = tok, .eos = &eos, .n_eos = 1};
+    struct kg_chat_template *chat;
+    open_chat(&chat, line, is_spm);
+    NEED(kg_chat_date(&o.now_s, "2026-03-09", err));
+    o.chat = chat;
+    kg_str_clear(out);
+    const kg_status status = kg_ollama_modelfile(out, &o, e);
+    kg_chat_template_close(chat);
+    return status;
+}
+
+static size_t each_line(void (*fn)(const struct kg_json *line))
+{
+    struct kg_jsonl *r;
+    struct kg_json_doc doc = {0};
+    size_t n = 0;
+    bool more = true;
+    NEED(kg_jsonl_open(&r, "tests/data/ollama/modelfiles.jsonl", err));
+    for (;; n++) {
+        NEED(kg_jsonl_next(r, &doc, &more, err));
+        if (!more)
+            break;
+        fn(doc.root);
+        kg_json_release(&doc);
+    }
+    kg_jsonl_close(r);
+    return n;
+}
+
+static void check(const struct kg_json *line)
+{
+    const char *want = kg_json_text(kg_json_get(line, "modelfile"), NULL);
+    const char *refused = kg_json_text(kg_json_get(line, "refused"), NULL);
+    const char *name = kg_json_text(kg_json_get(line, "name"), NULL);
+    struct kg_str found = {0};
+    struct kg_err e = {0};
+    const kg_status status = make(&found, line, &e);
+    if (want && (status != KG_OK || strcmp(kg_str_text(&found), want) != 0))
+        fail_msg("%s: expected\n%sfound\n%s%s", name, want, kg_str_text(&found),
+                 e.message);
+    if (!want && (status == KG_OK || strcmp(said(&e), refused) != 0))
+        fail_msg("%s: expected the refusal '%s', found '%s'", name, refused, said(&e));
+    kg_str_release(&found);
+}
+
+static void modelfiles_are_those_that_go_and_jinja_agree_on(void **state)
+{
+    (void)state;
+    assert_int_equal(each_line(check), 31);
+}
+
+static void show(const struct kg_json *line)
+{
+    struct kg_str found = {0}, text = {0};
+    struct kg_err e = {0};
+    const bool made = make(&found, line, &e) == KG_OK;
+    NEED(kg_json_put_text(&text, made ? "{\"modelfile\": " : "{\"refused\": ",
+                          made ? kg_str_text(&found) : said(&e), err));
+    printf("%s}\n", kg_str_text(&text));
+    kg_str_release(&found);
+    kg_str_release(&text);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(modelfiles_are_those_that_go_and_jinja_agree_on),
+    };
+    (void)argv;
+    kg_file_skip_syncs(true);
+    open_tokenizers();
+    const int status = argc == 2 ? each_line(show) == 0
+                                 : cmocka_run_group_tests(tests, NULL, NULL);
+    kg_tokenizer_close(plain);
+    kg_tokenizer_close(spm);
+    return status;
+}
