@@ -108,7 +108,8 @@ static void hash_hundred(char hash[KG_DIGEST_TEXT], const struct kg_tokenizer *t
         const char *text = kg_json_text(kg_json_get(of[i].root, "text"), &n);
         ids.n = 0;
         NEED(kg_tokenizer_encode(&ids, tok, text, n, (struct kg_encode_opts){0}, err));
-        kg_digest_put(&d, ids.ids, ids.n * sizeof *ids.ids);
+        if (ids.n > 0) /* else there may be no array */
+            kg_digest_put(&d, ids.ids, ids.n * sizeof *ids.ids);
         kg_digest_put(&d, (const int32_t[]){-1}, sizeof(int32_t));
     }
     kg_digest_end(hash, &d);
