@@ -72,6 +72,17 @@ static const char *const stand_ins[][2] = {
 static const char *const others[][2] = {{"search.model", "tests/data/encoder/bert"},
                                         {"search.passages", "1"}};
 
+/* Whether what a key names, one path or a list of them, is here. */
+static bool is_here(const struct kg_config *config, const char *key)
+{
+    struct kg_opt_list list = kg_config_list(config, key);
+
+    for (size_t i = 0; i < list.n; i++)
+        if (!kg_file_exists(list.items[i]))
+            return false;
+    return list.n > 0 || kg_file_exists(kg_config_text(config, key));
+}
+
 /* Assignments for what the recipe names and is not here. A stage starts from a model in
  * the place of the run before it. */
 static void put_stand_ins(struct kg_str *line, const struct kg_config *config)
@@ -81,12 +92,11 @@ static void put_stand_ins(struct kg_str *line, const struct kg_config *config)
             kg_str_puts(line, " init.from= init.parts=model model.path=$W/model", &err),
             KG_OK);
     for (size_t i = 0; i < sizeof stand_ins / sizeof *stand_ins; i++) {
-        const char *named = kg_config_text(config, stand_ins[i][0]);
+        const char *key = stand_ins[i][0];
 
-        if (*named && !kg_file_exists(named))
-            assert_int_equal(
-                kg_str_printf(line, &err, " %s=$W/%s", stand_ins[i][0], stand_ins[i][1]),
-                KG_OK);
+        if (*kg_config_text(config, key) && !is_here(config, key))
+            assert_int_equal(kg_str_printf(line, &err, " %s=$W/%s", key, stand_ins[i][1]),
+                             KG_OK);
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (*kg_config_text(config, "search.model"))
