@@ -6,6 +6,8 @@
 
 #include "ranks/ranks_testing.h"
 
+#include <string.h>
+
 enum { RANKS = 4, ME = 0 };
 
 static struct rank_sockets joined;
