@@ -34,7 +34,10 @@ written() {
     done
     ! cmp -s "$work/demo/grpo.gguf" "$work/demo/ema-pg.gguf"
 }
-named() { grep -q "llama-cli -m .*/demo/ema-pg.gguf" "$work/printed" && grep -q "ollama create" "$work/printed"; }
+named() {
+    grep -q "llama-cli -m .*/demo/ema-pg.gguf" "$work/printed" && grep -q "ollama create .*/demo/Modelfile" "$work/printed" &&
+        grep -q "FROM ./ema-pg.gguf" "$work/demo/Modelfile"
+}
 refused() {
     demo --fast "$work/start.gguf" && return 1
     grep -q "expected --quick, --out DIR or a model, found '--fast'" "$work/said" || return 1
