@@ -243,6 +243,7 @@ static void the_memory_plan_is_what_is_taken(void **state)
     (void)state;
     need_host_memory();
     subject_open(&s, "qwen3", KG_BF16, false, true);
+    run(&s); /* threads have their scratch from here on */
     before = kg_mem_current_bytes();
     plan = kg_rows_memory(s.m, &opts);
     kg_rows_free(s.rows);

@@ -4,6 +4,7 @@
 #include "tensor/attention_testing.h"
 
 #include <omp.h>
+#include <pthread.h>
 
 struct gradient {
     struct kg_mat dq;
@@ -344,7 +345,34 @@ static void rows_of_no_sequence_get_zero(void **state)
     problem_release(&p);
 }
 
-/* Every allocation in turn fails: a status, and nothing is kept. */
+/* What a thread without scratch calls, and what it is told. */
+struct call {
+    const struct problem *p;
+    const struct answer *y;
+    const struct gradient *g;
+    struct kg_mat dout;
+    bool backward;
+    uint64_t fail_at;
+    kg_status status;
+};
+
+static void *call_on_a_new_thread(void *arg)
+{
+    struct call *c = arg;
+    const struct kg_attn a = attn_of(c->p);
+    struct kg_err err;
+    omp_set_num_threads(1); /* others would end some time after this one */
+    kg_mem_fail_at(c->fail_at);
+    c->status = c->backward
+                    ? kg_op_attention_bwd(backend(), c->g->dq, c->g->dk, c->g->dv,
+                                          c->dout, c->y->o, lse_of(c->y, &a), &a, &err)
+                    : kg_op_attention(backend(), c->y->o, lse_of(c->y, &a), &a, &err);
+    kg_mem_fail_at(0);
+    return NULL;
+}
+
+/* Every allocation in turn fails, those of a thread's scratch too: a status, and nothing
+ * is kept after the thread. */
 static void failing_allocations_are_a_status(void **state)
 {
     (void)state;
@@ -352,21 +380,16 @@ static void failing_allocations_are_a_status(void **state)
     struct answer y = whole(&p);
     struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
     struct gradient g = gradient_init(&p);
-    struct kg_attn a = attn_of(&p);
     uint64_t held = kg_mem_current_bytes();
-    for (uint64_t n = 1; n <= 2; n++) {
-        struct kg_err err;
-        kg_mem_fail_at(n);
-        assert_int_equal(kg_op_attention(backend(), y.o, lse_of(&y, &a), &a, &err),
-                         KG_ENOMEM);
-        assert_int_equal(kg_mem_current_bytes(), held);
-        kg_mem_fail_at(n);
-        assert_int_equal(kg_op_attention_bwd(backend(), g.dq, g.dk, g.dv, dout, y.o,
-                                             lse_of(&y, &a), &a, &err),
-                         KG_ENOMEM);
-        assert_int_equal(kg_mem_current_bytes(), held);
-    }
-    kg_mem_fail_at(0);
+    for (uint64_t n = 1; n <= 4; n++)
+        for (int backward = 0; backward < 2; backward++) {
+            struct call c = {&p, &y, &g, dout, backward, n, KG_OK};
+            pthread_t thread;
+            assert_int_equal(pthread_create(&thread, NULL, call_on_a_new_thread, &c), 0);
+            assert_int_equal(pthread_join(thread, NULL), 0);
+            assert_int_equal(c.status, n <= 3 ? KG_ENOMEM : KG_OK);
+            assert_int_equal(kg_mem_current_bytes(), held);
+        }
     buffer_free(dout.data);
     gradient_release(&g);
     answer_release(&y);
