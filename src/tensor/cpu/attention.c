@@ -29,14 +29,14 @@ enum {
 /* Scratch of one thread, for R rows of a tile in each of the item's KV heads; hdp is the
  * padded head dimension. */
 struct scratch {
-    float *q;     /* (heads R, hdp) queries times scale */
-    float *acc;   /* (heads R, hdp) sum of p v */
-    float *m;     /* (heads R) running maximum */
-    float *l;     /* (heads R) running sum of p */
-    float *s;     /* (R, KG_KV_BLOCK) scores, then p, of one head */
-    float *kt;    /* (hdp, KG_KV_BLOCK) of one head */
-    float *k;     /* (KG_KV_BLOCK, ld) all heads of the item */
-    float *v;     /* (KG_KV_BLOCK, ld) */
+    float *q;   /* (heads R, hdp) queries times scale */
+    float *acc; /* (heads R, hdp) sum of p v */
+    float *m;   /* (heads R) running maximum */
+    float *l;   /* (heads R) running sum of p */
+    float *s;   /* (R, KG_KV_BLOCK) scores, then p, of one head */
+    float *kt;  /* (hdp, KG_KV_BLOCK) of one head */
+    float *k;   /* (KG_KV_BLOCK, ld) all heads of the item */
+    float *v;   /* (KG_KV_BLOCK, ld) */
 };
 
 /* The tile at hand: R = rows. */

@@ -34,18 +34,18 @@ struct job {
 
 /* Scratch of one thread; R rows of the query tile, hdp the padded head dimension. */
 struct scratch {
-    float *q;     /* (R, hdp) queries times scale */
-    float *dout;  /* (R, hdp) */
-    float *dq;    /* (R, hdp) without the factor scale */
-    float *p;     /* (R, KG_KV_BLOCK) */
-    float *ds;    /* (R, KG_KV_BLOCK) */
-    float *lse;   /* (R) */
-    float *d;     /* (R) */
-    float *k;     /* (KG_KV_BLOCK, hdp), also v before it is transposed */
-    float *kt;    /* (hdp, KG_KV_BLOCK) */
-    float *vt;    /* (hdp, KG_KV_BLOCK) */
-    float *dk;    /* (KG_KV_BLOCK, hdp) */
-    float *dv;    /* (KG_KV_BLOCK, hdp) */
+    float *q;    /* (R, hdp) queries times scale */
+    float *dout; /* (R, hdp) */
+    float *dq;   /* (R, hdp) without the factor scale */
+    float *p;    /* (R, KG_KV_BLOCK) */
+    float *ds;   /* (R, KG_KV_BLOCK) */
+    float *lse;  /* (R) */
+    float *d;    /* (R) */
+    float *k;    /* (KG_KV_BLOCK, hdp), also v before it is transposed */
+    float *kt;   /* (hdp, KG_KV_BLOCK) */
+    float *vt;   /* (hdp, KG_KV_BLOCK) */
+    float *dk;   /* (KG_KV_BLOCK, hdp) */
+    float *dv;   /* (KG_KV_BLOCK, hdp) */
 };
 
 /* One unit of parallel work. */
