@@ -37,6 +37,7 @@ static int64_t max_requests;
 static int64_t max_body;
 static int64_t max_connections;
 static int64_t max_held;
+static int64_t session_bytes;
 static const char *allow_hosts;
 static int64_t drain;
 static int64_t piece_ms = 50;
@@ -94,6 +95,11 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-held", 0, KG_TO(max_held), "BYTES",
      "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
      1e12, NULL},
+    {"session-bytes", 0, KG_TO(session_bytes), "BYTES",
+     "token ids and texts of sessions (session_id) that are kept; beyond, the one not "
+     "used "
+     "for the longest time is dropped (default 64 MiB)",
+     1, 1e12, NULL},
     {"allow-host", 0, KG_IF("--api-key-file=", allow_hosts), "NAMES",
      "other names, with commas between, that a local server without a key answers to; "
      "*: any (default: localhost and its addresses)",
@@ -262,6 +268,7 @@ static struct kg_serve_opts options(const struct kg_loaded *l)
         .max_body_bytes = (size_t)max_body,
         .max_connections = (int)max_connections,
         .max_held_bytes = (size_t)max_held,
+        .max_session_bytes = (size_t)session_bytes,
         .allow_hosts = allow_hosts,
         .drain_s = (int)drain,
         .seed = seed >= 0 ? (uint64_t)seed : (uint64_t)(kg_clock_unix_seconds() * 1e6)};

@@ -422,6 +422,11 @@ bool kg_http_gone(const struct kg_http_exchange *x) { return atomic_load(&x->gon
 
 const char *kg_http_path(const struct kg_http_exchange *x) { return x->head.path; }
 
+const char *kg_http_header(const struct kg_http_exchange *x, const char *name)
+{
+    return kg_http_head_field(&x->head, name);
+}
+
 const char *kg_http_body(const struct kg_http_exchange *x, size_t *n)
 {
     *n = x->body.len;

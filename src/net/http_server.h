@@ -92,6 +92,8 @@ void kg_http_server_stop(struct kg_http_server *s, int drain_ms);
 
 /* The request; all borrowed until the exchange ends. */
 const char *kg_http_path(const struct kg_http_exchange *x); /* %XX decoded, no query */
+/* The value of a header field, without case of its name; NULL: none. */
+const char *kg_http_header(const struct kg_http_exchange *x, const char *name);
 const char *kg_http_body(const struct kg_http_exchange *x,
                          size_t *n); /* NUL terminated */
 

@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "rollout/rollout.h"
+#include "serve/session.h"
 #include "serve/tools.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
@@ -78,6 +79,7 @@ struct kg_api_request {
     bool no_tools;               /* tool_choice is "none" */
     bool one_call;               /* parallel_tool_calls is false */
     bool reads_calls;            /* parse tool calls in the completions */
+    struct kg_session_turn turn; /* kind CHAT; its session: of the request */
     enum kg_special special;     /* for a text prompt; auto for messages */
     bool stream;
     bool include_usage;
@@ -158,7 +160,8 @@ struct kg_api_model {
     /* max_tokens of requests without it; 0: for chat the rest of the context, for
      * completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
-    bool knows_calls; /* kg_tool_calls_known */
+    bool knows_calls;             /* kg_tool_calls_known */
+    struct kg_sessions *sessions; /* borrowed; NULL: none are kept */
 };
 
 /* The model with this name; the first if NULL.

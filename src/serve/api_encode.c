@@ -198,22 +198,47 @@ static kg_status render(struct kg_str *text, const struct kg_api_request *r,
     return kg_prompt_put_opening(text, m->opening, err);
 }
 
+/* What was sampled in the session stays as it is; only what follows it is tokenised. */
+static kg_status encode_turn(struct kg_api_request *r, struct kg_api_fault *fault,
+                             const struct kg_api_model *m, struct kg_err *err)
+{
+    const struct kg_encode_opts opts = {.parse_special = true, .continues = true};
+    const size_t id_n = strlen(r->turn.session);
+    const struct kg_str *text = &r->turn.text;
+    struct kg_api_prompt *p = &r->prompts[0];
+    size_t known;
+    if (id_n == 0 || id_n > KG_SESSION_ID_BYTES) {
+        fault->param = "session_id";
+        return kg_fail(err, KG_EINVAL,
+                       "session_id, or X-Session-ID: expected 1 to %d bytes, found %zu",
+                       KG_SESSION_ID_BYTES, id_n);
+    }
+    KG_TRY(need_tokenizer(m, err));
+    r->turn.adapter = m->adapter;
+    r->turn.messages = r->messages;
+    KG_TRY(kg_sessions_continue(m->sessions, &p->ids, &known, &r->turn, err));
+    if (known == 0)
+        return encode_text(p, r, m, kg_str_text(text), text->len, err);
+    return kg_tokenizer_encode(&p->ids, m->tok, kg_str_text(text) + known,
+                               text->len - known, opts, err);
+}
+
 static kg_status encode_chat(struct kg_api_request *r, struct kg_api_fault *fault,
                              const struct kg_api_model *m, struct kg_err *err)
 {
-    struct kg_str text = {0};
-    kg_status status;
+    struct kg_str *text = &r->turn.text;
     if (m->chat == NULL)
         return kg_fail(err, KG_EINVAL,
                        "the model has no chat template: use /v1/completions");
     KG_TRY(add_prompt(r, 1, err));
-    KG_TRY_GOTO(out, settle_vars(r, err));
-    KG_TRY_GOTO(out, render(&text, r, fault, m, err));
+    KG_TRY(settle_vars(r, err));
+    KG_TRY(render(text, r, fault, m, err));
     r->reads_calls = r->tools && m->knows_calls;
-    status = encode_text(&r->prompts[0], r, m, kg_str_text(&text), text.len, err);
-out:
-    kg_str_release(&text);
-    return status;
+    if (r->turn.session && m->sessions)
+        return encode_turn(r, fault, m, err);
+    KG_TRY(encode_text(&r->prompts[0], r, m, kg_str_text(text), text->len, err));
+    kg_str_release(text);
+    return KG_OK;
 }
 
 /* ---- what must fit ---- */

@@ -289,7 +289,7 @@ static void hints_of_clients_are_passed_over(void **state)
 {
     static const char *const hints[] = {
         "\"session_id\":\"a-1\"",
-        "\"session_id\":\"\"",
+        "\"session_id\":\"a b\"",
         "\"cache_salt\":\"x\"",
         "\"priority\":-3",
         "\"priority\":9",

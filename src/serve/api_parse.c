@@ -218,6 +218,17 @@ static kg_status take_id(struct kg_api_request *r, const struct kg_json *v,
     return r->id ? KG_OK : wrong(err, "a string", v);
 }
 
+static kg_status take_session(struct kg_api_request *r, const struct kg_json *v,
+                              struct kg_err *err)
+{
+    size_t n = 0;
+    const char *id = kg_json_text(v, &n);
+    if (id == NULL || strlen(id) != n)
+        return wrong(err, "a string without NUL", v);
+    r->turn.session = id;
+    return KG_OK;
+}
+
 static kg_status take_add_special(struct kg_api_request *r, const struct kg_json *v,
                                   struct kg_err *err)
 {
@@ -583,6 +594,8 @@ const struct kg_api_field kg_api_fields[] = {
     {"token_ids", GEN, "", "the prompt", take_tokens},
     {"sampling_params", GEN, "", "how the answer is drawn", take_params},
     {"request_id", GEN, "", "the answer has it, too", take_id},
+    {"session_id", CHAT, "",
+     "extension: turns of one session continue the ids that were sampled", take_session},
     {"prompt_logprobs", PARAMS, "", "log-probs of the prompt, with 0 to 20 likeliest ids",
      take_prompt_logprobs},
     {"tokens", WORDS, "", "ids whose text is wanted", take_tokens},
@@ -602,7 +615,7 @@ const struct kg_api_field kg_api_fields[] = {
     {"prompt_cache_retention", BOTH, "*", "", NULL},
     {"prompt_cache_options", BOTH, "*", "", NULL},
     {"prediction", CHAT, "*", "", NULL},
-    {"session_id", BOTH | GEN, "*", "", NULL},
+    {"session_id", TEXT | GEN, "*", "", NULL},
     {"request_id", BOTH, "*", "", NULL},
     {"cache_salt", BOTH | GEN, "*", "", NULL},
     {"priority", BOTH | GEN, "*", "", NULL},
@@ -835,6 +848,7 @@ void kg_api_release(struct kg_api_request *r)
         kg_mem_free(r->prompts[i].scores.top_ids);
         kg_mem_free(r->prompts[i].scores.top_logp);
     }
+    kg_str_release(&r->turn.text);
     kg_mem_free(r->prompts);
     kg_mem_free(r->bias_ids);
     kg_mem_free(r->stop_ids);

@@ -227,6 +227,8 @@ kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fa
     const char *body = kg_http_body(job->x, &n);
     KG_TRY(kg_api_parse(&job->r, fault, kind, body, n, err));
     KG_TRY(find_model(job, fault, err));
+    if (kind == KG_API_CHAT && !job->r.turn.session)
+        job->r.turn.session = kg_http_header(job->x, "X-Session-ID");
     KG_TRY(kg_api_encode(&job->r, fault, job->answer.m, err));
     if (!kg_api_is_answered(kind))
         return KG_OK;
@@ -454,6 +456,38 @@ kg_status kg_serve_on_token(void *user, const struct kg_request *q,
     return KG_OK;
 }
 
+static kg_status keep_text(struct kg_serve_job *job, const struct kg_traj *t,
+                           struct kg_str *text, struct kg_err *err)
+{
+    const struct kg_session_turn *turn = &job->r.turn;
+    const struct kg_tokenizer *tok = job->s->opts.tok;
+    const int32_t *last = &t->tokens[t->n - 1];
+    const bool special = kg_tokenizer_is_special(tok, *last);
+    KG_TRY(kg_str_append(text, kg_str_text(&turn->text), turn->text.len, err));
+    KG_TRY(kg_tokenizer_decode(text, tok, t->tokens + t->prompt_n, t->n - t->prompt_n - 1,
+                               false, err));
+    const size_t before = text->len;
+    KG_TRY(kg_tokenizer_decode(text, tok, last, 1, false, err));
+    const struct kg_session_answer a = {.ids = t->tokens,
+                                        .n = t->n,
+                                        .text = kg_str_text(text),
+                                        .text_n = text->len,
+                                        .answer_n = text->len - turn->text.len,
+                                        .end_n = special ? text->len - before : 0};
+    return kg_sessions_keep(job->s->sessions, turn, &a, err);
+}
+
+/* Before the client learns that the answer has ended: its next turn may follow at once.
+ * One that could not be kept is tokenised by that turn, as a new branch. */
+static void keep_turn(struct kg_serve_job *job, const struct kg_traj *t)
+{
+    struct kg_str text = {0};
+    struct kg_err err;
+    if (job->r.turn.session && keep_text(job, t, &text, &err) != KG_OK)
+        count(job->s, &job->s->metrics.out_of_memory);
+    kg_str_release(&text);
+}
+
 kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg_traj *t,
                                const struct kg_err *failure, struct kg_err *err)
 {
@@ -462,6 +496,8 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     (void)user;
     (void)err;
     job->left--;
+    if (!failure)
+        keep_turn(job, t);
     if (failure)
         kg_serve_job_fail(job, failure);
     else if (job->r.stream && job->end == KG_SERVE_WELL &&

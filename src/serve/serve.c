@@ -176,6 +176,7 @@ static void on_metrics(void *user, struct kg_http_exchange *x)
     struct kg_http_server_stats http;
     kg_http_server_stats(&http, s->http);
     pthread_mutex_lock(&s->lock);
+    kg_sessions_stats(&s->metrics.sessions, s->sessions);
     kg_status status = kg_serve_metrics_put(&body, &s->metrics, &http, &err);
     pthread_mutex_unlock(&s->lock);
     reply_made(x, "text/plain; version=0.0.4; charset=utf-8", status, &body);
@@ -280,6 +281,8 @@ static void take_opts(struct kg_serve *s, const struct kg_serve_opts *opts)
     o->max_requests = o->max_requests > 0 ? o->max_requests : DEFAULT_REQUESTS;
     o->max_body_bytes = o->max_body_bytes > 0 ? o->max_body_bytes : (size_t)4 << 20;
     o->max_held_bytes = o->max_held_bytes > 0 ? o->max_held_bytes : (size_t)256 << 20;
+    o->max_session_bytes = o->max_session_bytes > 0 ? o->max_session_bytes
+                                                    : (size_t)64 << 20;
     o->drain_s = o->drain_s > 0 ? o->drain_s : DEFAULT_DRAIN_S;
 }
 
@@ -305,6 +308,7 @@ static kg_status list_models(struct kg_serve *s, struct kg_err *err)
                              .system = o->system,
                              .opening = o->opening,
                              .date = o->date,
+                             .sessions = s->sessions,
                              .vocab = o->model->config.vocab,
                              .max_len = o->max_len,
                              .default_tokens = o->default_tokens};
@@ -407,6 +411,7 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
     pthread_condattr_destroy(&attr);
     take_opts(s, opts);
     KG_TRY_GOTO(out, try_template(opts->chat, err));
+    KG_TRY_GOTO(out, kg_sessions_create(&s->sessions, s->opts.max_session_bytes, err));
     KG_TRY_GOTO(out, list_models(s, err));
     log_room(&s->opts);
     KG_TRY_GOTO(out, open_engine(s, err));
@@ -475,6 +480,7 @@ void kg_serve_close(struct kg_serve *s)
     fail_queue(s, &s->intake); /* what a handler had under its hands */
     kg_rollout_free(s->engine);
     kg_str_release(&s->scratch);
+    kg_sessions_free(s->sessions);
     kg_mem_free(s->models);
     pthread_cond_destroy(&s->intake_due);
     pthread_cond_destroy(&s->ready_due);

@@ -40,6 +40,7 @@ struct kg_serve_metrics {
     int64_t open;          /* requests accepted and not finished */
     int64_t running;       /* sequences being decoded */
     int64_t waiting;       /* sequences without a slot, and requests not yet submitted */
+    struct kg_session_stats sessions; /* filled in when a page is written */
     struct kg_serve_metrics_histogram request, first_token, queued;
 };
 void kg_serve_metrics_count_answer(struct kg_serve_metrics *m, enum kg_api_kind kind,
@@ -106,6 +107,7 @@ struct kg_serve {
     struct kg_api_model *models; /* (n_models) owned: the base, then its adapters */
     size_t n_models;
     struct kg_rollout *engine;
+    struct kg_sessions *sessions;
     struct kg_http_server *http;
     pthread_t intake_thread;
     bool intake_runs;

@@ -1,0 +1,79 @@
+/* Sessions: the token ids of conversations, so that an answer is never tokenised again.
+ *
+ * A client of chat completions sends the whole conversation as messages with every turn.
+ * Its rendering gives the model's own answers back as text, and text has several
+ * tokenisations: a trainer would see other ids than were sampled. So the server keeps
+ * the ids of the turns of a session. A turn continues a kept one if
+ *
+ *   1. the last answer in its messages is at the place of the kept answer, and
+ *   2. its rendering begins with the kept text: the kept rendering, then the text of all
+ *      sampled ids, special tokens and the end token included, byte for byte, and
+ *   3. the answer ends there: its last id is a special token whose text is nowhere in the
+ *      message, or the message's content is the whole answer, and
+ *   4. no other answer of the session has this text and other ids.
+ *
+ * Then its prompt is the kept ids and those of the text that follows. Otherwise it starts
+ * a new branch: the whole rendering is tokenised. So the turns of a session are a tree,
+ * in which a turn holds what it adds to its parent.
+ */
+#ifndef KG_SERVE_SESSION_H
+#define KG_SERVE_SESSION_H
+
+#include "base/status.h"
+#include "base/str.h"
+#include "data/json.h"
+#include "text/tokenizer.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KG_SESSION_ID_BYTES = 256, KG_SESSIONS = 4096 };
+
+/* A turn before its answer. */
+struct kg_session_turn {
+    const char *session; /* its id; NULL: none. Borrowed, as messages */
+    int32_t adapter;     /* sessions of different models are different */
+    const struct kg_json *messages;
+    struct kg_str text; /* owned; their rendering */
+    uint64_t parent;    /* the kept turn that it continues; 0: none */
+};
+
+struct kg_session_answer {
+    const int32_t *ids; /* (n) of prompt and answer */
+    size_t n;
+    const char *text; /* (text_n) of both */
+    size_t text_n;
+    size_t answer_n; /* bytes of it that are the answer's */
+    size_t end_n;    /* bytes of its last id if that is a special token; else 0 */
+};
+
+struct kg_session_stats {
+    int64_t continued; /* turns that continued a kept one */
+    /* turns that continued none, of a kept session or with an answer in the messages */
+    int64_t branches;
+    int64_t evicted; /* sessions dropped for lack of room */
+    int64_t kept;    /* sessions now, and their bytes */
+    int64_t bytes;
+};
+
+struct kg_sessions; /* opaque; any thread may use it */
+/* max_bytes: of all sessions; beyond it, and beyond KG_SESSIONS, the session that was not
+ * used for the longest time is dropped */
+kg_status kg_sessions_create(struct kg_sessions **out, size_t max_bytes,
+                             struct kg_err *err) KG_MUST_CHECK;
+void kg_sessions_free(struct kg_sessions *s); /* NULL allowed */
+
+/* Sets turn->parent, and appends its ids. *known: the bytes of turn->text that the ids
+ * are; 0: it starts a branch.
+ * errors: ENOMEM */
+kg_status kg_sessions_continue(struct kg_sessions *s, struct kg_ids *ids, size_t *known,
+                               struct kg_session_turn *turn,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* Keeps an answer to the turn. One that was kept already is not kept twice.
+ * errors: ENOMEM (it is not kept) */
+kg_status kg_sessions_keep(struct kg_sessions *s, const struct kg_session_turn *turn,
+                           const struct kg_session_answer *a,
+                           struct kg_err *err) KG_MUST_CHECK;
+void kg_sessions_stats(struct kg_session_stats *out, struct kg_sessions *s);
+
+#endif
