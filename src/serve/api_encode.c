@@ -404,6 +404,9 @@ kg_status kg_api_encode(struct kg_api_request *r, struct kg_api_fault *fault,
     fault->param = "stop";
     if (r->n_stops > 0)
         KG_TRY(need_tokenizer(m, err));
+    fault->param = "output_mode";
+    if (r->texts)
+        KG_TRY(need_tokenizer(m, err));
     fault->param = "stop_token_ids";
     KG_TRY(encode_stop_ids(r, m, err));
     fault->param = "logit_bias";

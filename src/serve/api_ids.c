@@ -15,8 +15,8 @@ kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a
     const struct kg_api_request *r = a->r;
     KG_TRY(kg_json_put_text(out, "{\"request_id\": ", r->id ? r->id : a->id, err));
     KG_TRY(kg_json_put_text(out, ", \"model\": ", a->m->name, err));
-    KG_TRY(kg_str_printf(out, err, ", \"created\": %lld, \"output_mode\": \"tokens\"",
-                         (long long)a->created));
+    KG_TRY(kg_str_printf(out, err, ", \"created\": %lld, \"output_mode\": \"%s\"",
+                         (long long)a->created, r->texts ? "text" : "tokens"));
     if (first && r->token_ids) {
         const struct kg_ids *ids = &r->prompts[0].ids;
         KG_TRY(kg_str_puts(out, ", \"prompt_token_ids\": ", err));
@@ -42,10 +42,25 @@ static kg_status put_rank(struct kg_str *out, int rank, struct kg_err *err)
                     : kg_str_puts(out, ", \"rank\": null", err);
 }
 
-/* Without the closing brace. */
-static kg_status put_scored(struct kg_str *out, int32_t id, float logp, int rank,
-                            struct kg_err *err)
+/* As a chat has it, with the id. */
+static kg_status put_named(struct kg_str *out, const struct kg_api_answer *a, int32_t id,
+                           float logp, struct kg_err *err)
 {
+    struct kg_str bytes = {0};
+    kg_status status = kg_api_put_entry(out, a, &bytes, id, logp, err);
+    kg_str_release(&bytes);
+    KG_TRY(status);
+    return kg_str_printf(out, err, ", \"token_id\": %d", id);
+}
+
+/* Without the closing brace. */
+static kg_status put_scored(struct kg_str *out, const struct kg_api_answer *a, int32_t id,
+                            float logp, int rank, struct kg_err *err)
+{
+    if (a->r->texts && isfinite(logp)) {
+        KG_TRY(put_named(out, a, id, logp, err));
+        return put_rank(out, rank, err);
+    }
     KG_TRY(kg_str_printf(
         out, err, "{\"token\": \"token_id:%d\", \"token_id\": %d, \"logprob\": ", id,
         id));
@@ -69,33 +84,34 @@ static int rank_of(const struct kg_traj *t, size_t i)
 
 /* The token that was sampled, then the likeliest of the others: as many as were asked
  * for. */
-static kg_status put_top(struct kg_str *out, const struct kg_traj *t, size_t i, int most,
-                         struct kg_err *err)
+static kg_status put_top(struct kg_str *out, const struct kg_api_answer *a,
+                         const struct kg_traj *t, size_t i, struct kg_err *err)
 {
+    const int most = a->r->top_logprobs;
     const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
     const float *logp = t->top_logp + i * (size_t)t->top_k;
     int listed = 1;
-    KG_TRY(put_scored(out, t->tokens[i], t->logp[i], rank_of(t, i), err));
+    KG_TRY(put_scored(out, a, t->tokens[i], t->logp[i], rank_of(t, i), err));
     for (int k = 0; k < t->top_k && listed < most; k++) {
         if (ids[k] == t->tokens[i])
             continue;
         KG_TRY(kg_str_puts(out, "}, ", err));
-        KG_TRY(put_scored(out, ids[k], logp[k], k + 1, err));
+        KG_TRY(put_scored(out, a, ids[k], logp[k], k + 1, err));
         listed++;
     }
     return kg_str_putc(out, '}', err);
 }
 
-static kg_status put_logprobs(struct kg_str *out, const struct kg_api_choice *c, int most,
-                              struct kg_err *err)
+static kg_status put_logprobs(struct kg_str *out, const struct kg_api_answer *a,
+                              const struct kg_api_choice *c, struct kg_err *err)
 {
     const struct kg_traj *t = c->t;
     KG_TRY(kg_str_puts(out, "{\"content\": [", err));
     for (size_t i = c->from; i < c->to; i++) {
         KG_TRY(kg_str_puts(out, i > c->from ? ", " : "", err));
-        KG_TRY(put_scored(out, t->tokens[i], t->logp[i], rank_of(t, i), err));
+        KG_TRY(put_scored(out, a, t->tokens[i], t->logp[i], rank_of(t, i), err));
         KG_TRY(kg_str_puts(out, ", \"top_logprobs\": [", err));
-        KG_TRY(put_top(out, t, i, most, err));
+        KG_TRY(put_top(out, a, t, i, err));
         KG_TRY(kg_str_puts(out, "]}", err));
     }
     return kg_str_puts(out, "]}", err);
@@ -199,9 +215,12 @@ kg_status kg_api_put_ids_choice(struct kg_str *out, const struct kg_api_answer *
 {
     KG_TRY(kg_str_printf(out, err, "{\"index\": %d, \"token_ids\": ", c->index));
     KG_TRY(kg_json_put_ints(out, c->t->tokens + c->from, c->to - c->from, err));
+    if (a->r->texts) {
+        KG_TRY(kg_str_puts(out, ", \"text\": ", err));
+        KG_TRY(kg_json_put_string(out, c->text, c->text_n, err));
+    }
     KG_TRY(kg_str_puts(out, ", \"logprobs\": ", err));
-    KG_TRY(a->r->logprobs ? put_logprobs(out, c, a->r->top_logprobs, err)
-                          : kg_str_puts(out, "null", err));
+    KG_TRY(a->r->logprobs ? put_logprobs(out, a, c, err) : kg_str_puts(out, "null", err));
     KG_TRY(
         kg_str_printf(out, err, ", \"finish_reason\": %s, \"sampling_mask\": ", finish));
     KG_TRY(put_mask(out, c, err));

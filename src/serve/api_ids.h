@@ -1,9 +1,14 @@
-/* Parts of responses of kind KG_API_GENERATE; api_write.c combines them. */
+/* Parts of responses of kind KG_API_GENERATE, and one of a chat that their texts share;
+ * api_write.c combines them. */
 #ifndef KG_SERVE_API_IDS_H
 #define KG_SERVE_API_IDS_H
 
 #include "serve/api.h"
 
+/* {"token", "logprob", "bytes"} of a chat, without the closing brace. bytes: scratch */
+kg_status kg_api_put_entry(struct kg_str *out, const struct kg_api_answer *a,
+                           struct kg_str *bytes, int32_t id, float logp,
+                           struct kg_err *err);
 /* The part before the choices. first: as in kg_api_put_begin */
 kg_status kg_api_put_ids_begin(struct kg_str *out, const struct kg_api_answer *a,
                                bool first, struct kg_err *err) KG_MUST_CHECK;

@@ -229,6 +229,15 @@ static kg_status take_session(struct kg_api_request *r, const struct kg_json *v,
     return KG_OK;
 }
 
+static kg_status take_mode(struct kg_api_request *r, const struct kg_json *v,
+                           struct kg_err *err)
+{
+    const char *mode;
+    KG_TRY(take_word(&mode, v, "tokens or text", err));
+    r->texts = strcmp(mode, "text") == 0;
+    return KG_OK;
+}
+
 static kg_status take_add_special(struct kg_api_request *r, const struct kg_json *v,
                                   struct kg_err *err)
 {
@@ -587,12 +596,13 @@ const struct kg_api_field kg_api_fields[] = {
      take_ignore_eos},
     {"return_token_ids", BOTH | GEN, "", "extension: list the ids of prompt and answer",
      take_token_ids},
-    {"skip_special_tokens", BOTH, "",
+    {"skip_special_tokens", BOTH | PARAMS, "",
      "extension: false: special tokens are part of the text", take_skip_special},
     {"return_tokens_as_token_ids", BOTH, "",
      "extension: tokens beside log-probs are called token_id:ID", take_ids_for_names},
     {"token_ids", GEN, "", "the prompt", take_tokens},
     {"sampling_params", GEN, "", "how the answer is drawn", take_params},
+    {"output_mode", GEN, "", "tokens, or text: text and names of tokens, too", take_mode},
     {"request_id", GEN, "", "the answer has it, too", take_id},
     {"session_id", CHAT, "",
      "extension: turns of one session continue the ids that were sampled", take_session},
@@ -624,14 +634,12 @@ const struct kg_api_field kg_api_fields[] = {
     {"reasoning_ended", GEN, "*", "", NULL},
     {"reasoning_parser_kwargs", GEN, "*", "", NULL},
     {"token_offsets", GEN, "*", "", NULL},
-    {"skip_special_tokens", PARAMS, "*", "", NULL},
     {"spaces_between_special_tokens", PARAMS, "*", "", NULL},
     {"include_stop_str_in_output", PARAMS, "*", "", NULL},
     {"detokenize", PARAMS, "*", "", NULL},
     {"output_kind", PARAMS, "*", "", NULL},
     {"routed_experts_prompt_start", PARAMS, "*", "", NULL},
 
-    {"output_mode", GEN, "\"tokens\"", "text is what /detokenize is for", NULL},
     {"content_parts", GEN, "null or []", "prompts are ids alone", NULL},
     {"features", GEN, "null", "prompts are ids alone", NULL},
     {"kv_transfer_params", GEN, "null", "", NULL},
@@ -784,6 +792,27 @@ static kg_status check_trained(const struct kg_api_request *r, struct kg_api_fau
                    fault->param, r->token_ids ? "return_token_ids and " : "");
 }
 
+/* What a request in ids may say of a text is ignored, until it asks for the text. */
+static kg_status check_text(const struct kg_api_request *r, struct kg_api_fault *fault,
+                            struct kg_err *err)
+{
+    static const struct {
+        const char *name;
+        bool only;
+    } fixed[] = {{"detokenize", true},
+                 {"include_stop_str_in_output", false},
+                 {"spaces_between_special_tokens", true}};
+    for (size_t i = 0; r->texts && i < sizeof fixed / sizeof *fixed; i++) {
+        const bool only = fixed[i].only;
+        fault->param = fixed[i].name;
+        if (kg_json_bool(kg_json_get(r->params, fixed[i].name), only) != only)
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "%s: expected %s together with output_mode \"text\"",
+                           fixed[i].name, only ? "true" : "false");
+    }
+    return KG_OK;
+}
+
 static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *fault,
                                 struct kg_err *err)
 {
@@ -805,6 +834,7 @@ static kg_status check_together(struct kg_api_request *r, struct kg_api_fault *f
     if (r->top_logprobs > 0 && !r->logprobs)
         return kg_fail(err, KG_EINVAL, "top_logprobs: expected logprobs to be true");
     KG_TRY(check_trained(r, fault, err));
+    KG_TRY(check_text(r, fault, err));
     fault->param = "stream_options";
     if (r->include_usage && !r->stream)
         return kg_fail(err, KG_EINVAL, "stream_options: expected stream to be true");

@@ -97,8 +97,7 @@ static kg_status put_id_name(struct kg_str *out, int32_t id, struct kg_err *err)
     return kg_str_printf(out, err, "\"token_id:%d\"", id);
 }
 
-/* {"token", "logprob", "bytes"} without the closing brace. */
-static kg_status put_entry(struct kg_str *out, const struct kg_api_answer *a,
+kg_status kg_api_put_entry(struct kg_str *out, const struct kg_api_answer *a,
                            struct kg_str *bytes, int32_t id, float logp,
                            struct kg_err *err)
 {
@@ -122,12 +121,12 @@ static kg_status put_chat_token(struct kg_str *out, const struct kg_api_answer *
 {
     const int32_t *ids = t->top_ids + i * (size_t)t->top_k;
     const float *logp = t->top_logp + i * (size_t)t->top_k;
-    KG_TRY(put_entry(out, a, bytes, t->tokens[i], t->logp[i], err));
+    KG_TRY(kg_api_put_entry(out, a, bytes, t->tokens[i], t->logp[i], err));
     KG_TRY(kg_str_puts(out, ", \"top_logprobs\": [", err));
     for (int k = 0; k < t->top_k; k++) {
         if (k > 0)
             KG_TRY(kg_str_puts(out, ", ", err));
-        KG_TRY(put_entry(out, a, bytes, ids[k], logp[k], err));
+        KG_TRY(kg_api_put_entry(out, a, bytes, ids[k], logp[k], err));
         KG_TRY(kg_str_putc(out, '}', err));
     }
     return kg_str_puts(out, "]}", err);

@@ -336,10 +336,10 @@ static kg_status tell_piece(struct kg_serve_job *job, size_t index, size_t end,
     return send_event(job, err);
 }
 
-/* Ids are answered by ids alone. */
+/* Ids are answered by ids alone, unless their text is asked for. */
 static bool has_text(const struct kg_serve_job *job)
 {
-    return job->s->opts.tok && job->r.kind != KG_API_GENERATE;
+    return job->s->opts.tok && (job->r.kind != KG_API_GENERATE || job->r.texts);
 }
 
 /* The first piece leaves at once, later ones with what came since. */

@@ -374,6 +374,52 @@ static void ids_are_answered_as_text_is(void **state)
     end();
 }
 
+/* With output_mode "text" an answer in ids has the text of the completion as well, whole
+ * or in pieces, and its tokens have their names and bytes. */
+static void ids_have_their_text(void **state)
+{
+    static const char *const how[] = {"",
+                                      ",\"stop\":\"a\"",
+                                      ",\"temperature\":0.7",
+                                      ",\"stop\":[\"b\",\"cd\",\"e\"]",
+                                      ",\"stop_token_ids\":[3,7,11]",
+                                      ",\"skip_special_tokens\":false"};
+    char body[512], texts[3][512], ids[2][512], logps[2][2048];
+    (void)state;
+    start((struct kg_serve_opts){0});
+    for (int seed = 0; seed < 18; seed++) {
+        snprintf(body, sizeof body,
+                 "{\"prompt\":[3,1,4],\"max_tokens\":14,\"seed\":%d,\"logprobs\":0,"
+                 "\"return_token_ids\":true%s}",
+                 seed, how[seed % 6]);
+        ask(0, body);
+        for (uint64_t i = 1; i < 3; i++) {
+            snprintf(body, sizeof body,
+                     "{\"token_ids\":[3,1,4],\"output_mode\":\"text\",\"stream\":%s,"
+                     "\"sampling_params\":{\"max_tokens\":14,\"seed\":%d,\"logprobs\":1"
+                     "%s}}",
+                     i == 1 ? "false" : "true", seed, how[seed % 6]);
+            ask_at(i, "/inference/v1/generate", body);
+        }
+        wait_answers();
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(got.status[i], 200);
+            texts_of(texts[i], sizeof texts[i], got.body[i]);
+            assert_string_equal(texts[i], texts[0]);
+            assert_true(i == 0 || strstr(got.body[i], "\"output_mode\": \"text\""));
+            assert_true(i == 0 || (strstr(got.body[i], "\"bytes\": [") &&
+                                   !strstr(got.body[i], "token_id:")));
+        }
+        ids_of(ids[0], sizeof ids[0], got.body[0]);
+        ids_of(ids[1], sizeof ids[1], got.body[1]);
+        assert_string_equal(ids[1], ids[0]);
+        logps_of(logps[0], sizeof logps[0], got.body[0]);
+        logps_of(logps[1], sizeof logps[1], got.body[1]);
+        assert_string_equal(logps[1], logps[0]);
+    }
+    end();
+}
+
 /* Log-probs of a prompt, as they are written: each token's is the first of its entry. */
 static void prompt_logps_of(char *out, size_t size, const char *body)
 {
@@ -916,6 +962,7 @@ int main(void)
         cmocka_unit_test(two_models_of_one_name_are_refused),
         cmocka_unit_test(an_answer_ends_by_stop_id),
         cmocka_unit_test(ids_are_answered_as_text_is),
+        cmocka_unit_test(ids_have_their_text),
         cmocka_unit_test(a_prompt_in_ids_is_scored_as_text_is),
         cmocka_unit_test(masks_do_not_fill_the_memory),
         cmocka_unit_test(answer_i_is_drawn_with_seed_plus_i),
