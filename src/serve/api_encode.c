@@ -207,11 +207,12 @@ static kg_status encode_turn(struct kg_api_request *r, struct kg_api_fault *faul
     const struct kg_str *text = &r->turn.text;
     struct kg_api_prompt *p = &r->prompts[0];
     size_t known;
-    if (id_n == 0 || id_n > KG_SESSION_ID_BYTES) {
+    if (id_n > KG_SESSION_ID_BYTES) {
         fault->param = "session_id";
-        return kg_fail(err, KG_EINVAL,
-                       "session_id, or X-Session-ID: expected 1 to %d bytes, found %zu",
-                       KG_SESSION_ID_BYTES, id_n);
+        return kg_fail(
+            err, KG_EINVAL,
+            "session_id, or X-Session-ID: expected at most %d bytes, found %zu",
+            KG_SESSION_ID_BYTES, id_n);
     }
     KG_TRY(need_tokenizer(m, err));
     r->turn.adapter = m->adapter;

@@ -229,6 +229,8 @@ kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fa
     KG_TRY(find_model(job, fault, err));
     if (kind == KG_API_CHAT && !job->r.turn.session)
         job->r.turn.session = kg_http_header(job->x, "X-Session-ID");
+    if (job->r.turn.session && job->r.turn.session[0] == '\0')
+        job->r.turn.session = NULL; /* what clients without a session send */
     KG_TRY(kg_api_encode(&job->r, fault, job->answer.m, err));
     if (!kg_api_is_answered(kind))
         return KG_OK;
