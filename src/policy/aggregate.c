@@ -13,6 +13,12 @@ static double token_mean(double length, const struct kg_policy_totals *totals)
     return 1 / totals->tokens;
 }
 
+static double token_sum(double length, const struct kg_policy_totals *totals)
+{
+    (void)length, (void)totals;
+    return 1;
+}
+
 static double seq_mean_token_sum(double length, const struct kg_policy_totals *totals)
 {
     (void)length;
@@ -43,6 +49,10 @@ static const struct kg_aggregate_row rows[] = {
      .weight = token_mean,
      .average = KG_AVERAGE_FADES,
      .divides_by_answers = true},
+    {{"token-sum", "sum over all tokens, divided by nothing", "sum l", "verl; Tinker",
+      KG_SCOPE_TOKEN, 0, NULL},
+     .weight = token_sum,
+     .average = KG_AVERAGE_UNBIASED},
     {{"seq-mean-token-sum", "sum over a sequence, mean over sequences", "sum l / S",
       "verl", KG_SCOPE_TOKEN, 0, NULL},
      .weight = seq_mean_token_sum,

@@ -45,6 +45,8 @@ static void weights_sum_as_the_modes_say(void **state)
             assert_near(sum(pg, begin[i], begin[i + 1]), 1.0 / 3, 1e-15);
     weigh("seq-mean-token-sum", NULL);
     assert_near(sum(pg, 0, N), 10.0 / 3, 1e-14);
+    weigh("token-sum", NULL);
+    assert_near(sum(pg, 0, N), 10, 0);
     weigh("seq-mean-token-sum-norm", NULL);
     assert_near(sum(pg, 0, N), 10.0 / 16, 1e-15);
     weigh("seq-mean-token-norm", NULL);

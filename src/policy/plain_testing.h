@@ -133,6 +133,8 @@ static inline double plain_weight(const struct plain *p, int s, bool filtered)
     }
     if (plain_is(mode, "token-mean"))
         return 1 / tokens;
+    if (plain_is(mode, "token-sum"))
+        return 1;
     if (plain_is(mode, "seq-mean-token-sum"))
         return 1 / seqs;
     if (plain_is(mode, "seq-mean-token-mean"))

@@ -6,17 +6,15 @@
  * loss, mask and weight as that code does, and they become keys of an algorithm, which
  * is judged as any other. That the parts together give what the whole gave is what
  * these cases are for. A penalty that is inside of one of those losses is a KL term
- * here, with twice the coefficient, since K2 has a half.
+ * here. K2 has a half: prime-rl's square has twice its coefficient, DRO's the same.
  */
 #include "lab/golden/golden_internal.h"
 
 #include <string.h>
 
 static const struct kg_golden_name modes[] = {
-    {"vanilla", "ppo-clip"},
-    {"ipo", "ipo"},
-    {"prime_default", "dppo-binary-tv"},
-    {NULL, NULL},
+    {"vanilla", "ppo-clip"}, {"ipo", "ipo"},    {"prime_default", "dppo-binary-tv"},
+    {"dro", "reinforce"},    {"luspo", "gspo"}, {NULL, NULL},
 };
 static const struct kg_golden_name masks[] = {
     {"none", "none"},
@@ -40,15 +38,16 @@ static kg_status numbers(struct kg_golden_batch *e, struct kg_err *err)
     return kg_golden_real(&a->tis_low, e->g, "tis_low", 0, err);
 }
 
-/* A squared log-ratio to the sampler: inside the row, or twice K2 to an anchor that is
- * the sampler. */
+/* A squared log-ratio to the sampler: inside the row, or K2 to an anchor that is the
+ * sampler. */
 static kg_status regularise(struct kg_golden_batch *e, const char *mode,
                             struct kg_err *err)
 {
     KG_TRY(kg_golden_real(&e->algo.kl_beta, e->g, "kl_tau", 0, err));
-    if (strcmp(mode, "prime_default") != 0)
+    if (strcmp(mode, "prime_default") != 0 && strcmp(mode, "dro") != 0)
         return KG_OK;
-    e->algo.kl_beta *= 2;
+    if (strcmp(mode, "prime_default") == 0)
+        e->algo.kl_beta *= 2;
     e->algo.kl_importance = false;
     e->algo.truncate = 0;
     e->b.anchor_logp = e->b.mu_logp;

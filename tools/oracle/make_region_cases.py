@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Golden cases of trust regions and Top-k KLs: losses written here from their formulas, differentiated by autograd.
+
+    make_region_cases.py OUT        then: kedge policy check OUT
+
+Development only (torch, in double precision). What a method's own code computes is written once more, from logits
+and over padded rows, so that nothing is shared with src/policy but the formula; `source` names where it was read.
+"""
+import json
+import sys
+
+import torch
+
+torch.set_default_dtype(torch.float64)
+OUT = sys.argv[1]
+cases = {"corrections": [], "kl_topk": []}
+
+
+def arr(x):
+    x = torch.as_tensor(x)
+    return {"shape": list(x.shape), "data": [int(v) if x.dtype == torch.int64 else v for v in x.reshape(-1).tolist()]}
+
+
+def pack(d):
+    return {k: arr(v) if torch.is_tensor(v) and v.dim() > 0 else float(v) for k, v in d.items()}
+
+
+def put(family, name, source, config, inputs, expected, grad):
+    cases[family].append({"name": name, "source": source, "config": config, "inputs": pack(inputs),
+                          "expected": pack(expected), "grad": pack(grad)})
+
+
+class Batch:
+    """B rows of at most T tokens over V ids: the policy, the policy of the ratio, and the sampler, `far` apart."""
+
+    def __init__(self, seed, far, B=3, T=4, V=5):
+        g = torch.Generator().manual_seed(seed)
+        draw = lambda *shape: torch.randn(*shape, generator=g).mul(10).round().div(10)
+        self.z = (1.5 * draw(B, T, V)).requires_grad_()
+        mu = self.z.detach() + far * draw(B, T, V)
+        self.tokens = torch.randint(V, (B, T), generator=g)
+        self.mask = torch.ones(B, T)
+        for b in range(B):
+            self.mask[b, T - b:] = 0
+        at = lambda z: z.log_softmax(-1).gather(-1, self.tokens[..., None])[..., 0]
+        self.lp, self.mu = at(self.z), at(mu)
+        a = draw(B, 1)
+        a[0] = -a[0].abs() - 0.3
+        self.A = a.expand(B, T).contiguous()
+        self.log_r = self.lp - self.mu
+        self.r = self.log_r.exp()
+        self.D = (self.lp.exp() - self.mu.exp()).abs()
+
+    def put(self, name, source, config, terms, aggregate="token-mean"):
+        sums = (terms * self.mask).sum(-1)
+        loss = {"token-mean": sums.sum() / self.mask.sum(), "token-sum": sums.sum(),
+                "seq-mean-token-sum": sums.mean()}[aggregate]
+        put("corrections", name, source, {"loss_agg_mode": aggregate, **config},
+            {"logits": self.z.detach(), "tokens": self.tokens, "response_mask": self.mask, "old_log_prob": self.mu,
+             "rollout_log_prob": self.mu, "advantages": self.A},
+            {"loss": loss.detach()}, {"logits": torch.autograd.grad(loss, self.z)[0]})
+
+
+def dro(seed, far):
+    """Advantage times log-prob less beta / 2 times the squared log-ratio."""
+    for beta in (0.1, 1.0):
+        for aggregate in ("token-mean", "token-sum"):
+            b = Batch(seed, far)
+            b.put(f"dro/{beta}/{aggregate}/{far}/{seed}", "verl 0.9.1:trainer/ppo/core_algos.py:compute_policy_loss_dro",
+                  {"loss_mode": "dro", "kl_tau": beta}, -(b.A * b.lp - beta / 2 * b.log_r.square()), aggregate)
+
+
+def luspo(seed, far):
+    """GSPO's clipped ratio of the sequence, times the sequence's length."""
+    for low, high in ((0.002, 0.0025), (0.2, 0.28)):
+        b = Batch(seed, far)
+        s = ((b.log_r * b.mask).sum(-1) / b.mask.sum(-1)).exp()
+        a = b.A[:, 0]
+        one = -torch.minimum(s * a, s.clamp(1 - low, 1 + high) * a)
+        b.put(f"luspo/{low}/{far}/{seed}", "TRL 1.16.0:trainer/grpo_trainer.py, loss_type luspo",
+              {"loss_mode": "luspo", "clip_low": low, "clip_high": high}, one[:, None].expand_as(b.A),
+              "seq-mean-token-sum")
+
+
+for seed in (1, 2, 3):
+    for far in (0.05, 0.4):
+        for make in (dro, luspo):
+            make(seed, far)
+for family, name in (("corrections", "regions.json"),):
+    with open(f"{OUT}/{name}", "w") as out:
+        json.dump({"family": family, "part": 1, "parts": 1, "cases": cases[family]}, out, separators=(",", ":"))
+        out.write("\n")
+    print(f"{name}: {len(cases[family])} cases")
