@@ -145,6 +145,7 @@ struct kg_algo {
     double gpg_norm;
     double std_eps;
     double cov_ratio, cov_low, cov_high, cov_coef;
+    double m2_budget;
     bool rpg_detach;
     double count_eps;
 

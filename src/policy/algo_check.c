@@ -35,6 +35,7 @@ static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
         {"algo.gpg_norm", a->gpg_norm, 1e-12, most, "a number above 0"},
         {"algo.std_eps", a->std_eps, 1e-12, 1, "1e-12 to 1"},
         {"algo.cov_ratio", a->cov_ratio, 0, 1, "0 to 1"},
+        {"algo.m2_budget", a->m2_budget, 0, most, "0 or more"},
         {"algo.cov_coef", a->cov_coef, 0, most, "0 or more"},
         {"algo.count_eps", a->count_eps, 0, 1e-3, "0 to 0.001"},
         {"kl.beta", a->kl_beta, 0, most, "0 or more"},

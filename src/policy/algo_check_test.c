@@ -42,6 +42,7 @@ static const struct refusal refusals[] = {
     {"gpg", {{"algo.gpg_norm", "0"}}, NOTHING, "algo.gpg_norm", "above 0"},
     {"grpo", {{"algo.cov_ratio", "1.5"}}, NOTHING, "algo.cov_ratio", "0 to 1"},
     {"grpo", {{"algo.cov_coef", "-1"}}, NOTHING, "algo.cov_coef", "-1"},
+    {"m2po", {{"algo.m2_budget", "-1"}}, NOTHING, "algo.m2_budget", "0 or more"},
     {"grpo", {{"algo.count_eps", "1"}}, NOTHING, "algo.count_eps", "0.001"},
     {"grpo", {{"kl.beta", "-0.1"}}, NOTHING, "kl.beta", "0 or more"},
     {"grpo", {{"kl.target", "-1"}}, NOTHING, "kl.target", "0 (off)"},

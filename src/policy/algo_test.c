@@ -29,7 +29,7 @@ static void every_preset_is_a_computable_algorithm(void **state)
             .samples = 8,
             .max_top_k = 512,
             .off_policy = true,
-            .provides = KG_NEED_GREEDY | KG_NEED_PARTS,
+            .provides = KG_NEED_GREEDY | KG_NEED_PARTS | KG_NEED_SELECTION,
             .reproduction = reproduction && strcmp(reproduction, "true") == 0};
         struct kg_err err;
 

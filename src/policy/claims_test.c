@@ -186,7 +186,8 @@ static int token_at(const struct pairs *x, int64_t seq, int t)
     return (int)(x->positions == 1 || t == 1 ? seq % VOCAB : seq / VOCAB);
 }
 
-static void fill_token(struct pairs *x, int64_t seq, int t)
+static void fill_token(struct pairs *x, const struct kg_surrogate_row *row, int64_t seq,
+                       int t)
 {
     const struct world *w = &x->at[t];
     int64_t n = seq * x->positions + t;
@@ -199,7 +200,7 @@ static void fill_token(struct pairs *x, int64_t seq, int t)
     x->old[n] = w->lo[v];
     x->advantage[n] = x->reward[seq];
     x->weight[n] = x->probability[seq];
-    x->selected[n] = n % 3 == 0;
+    x->selected[n] = n % 3 == 0 && row->token != kg_pg_m2po;
     for (int j = 0; j < K; j++) {
         x->ids[n * K + j] = top[j];
         x->logp_at[n * K + j] = w->lp[top[j]];
@@ -207,7 +208,8 @@ static void fill_token(struct pairs *x, int64_t seq, int t)
     }
 }
 
-static void pairs_init(struct pairs *x, uint64_t seed, bool off_policy, int positions)
+static void pairs_init(struct pairs *x, const struct kg_surrogate_row *row, uint64_t seed,
+                       bool off_policy, int positions)
 {
     struct kg_rng_key key = {seed, KG_RNG_TEST};
 
@@ -226,7 +228,7 @@ static void pairs_init(struct pairs *x, uint64_t seed, bool off_policy, int posi
         for (int t = 0; t < positions; t++)
             x->probability[i] *= x->at[t].o[token_at(x, i, t)];
         for (int t = 0; t < positions; t++)
-            fill_token(x, i, t);
+            fill_token(x, row, i, t);
     }
 }
 
@@ -321,7 +323,7 @@ static struct deviation surrogate_deviation(const struct kg_surrogate_row *row,
 
         wide_open(&algo, row);
         algo.rpg_detach = detach;
-        pairs_init(&pairs, seed, off_policy, pair ? 2 : 1);
+        pairs_init(&pairs, row, seed, off_policy, pair ? 2 : 1);
         value = objective(want, &pairs, row, algo.kl_beta);
         gap = fabs(evaluate(found, &pairs, &algo) - value);
         worst(&d, gap, farthest(found[0], want[0]));

@@ -337,6 +337,8 @@ static inline double complex plain_token(const struct plain_seq *q, int n,
         return selected ? 0 : plain_ppo(cexp(d), a, g, g->dual_clip);
     if (plain_is(row, "kl-cov"))
         return -a * cexp(d) + (selected ? g->cov_coef * plain_abs(d) : 0);
+    if (plain_has(row, "m2po"))
+        return selected ? 0 : -a * cexp(d);
     if (plain_is(row, "ipo"))
         return plain_ipo(q, n);
     if (plain_has(row, "rpg-reinforce"))
@@ -585,6 +587,46 @@ static inline int plain_covariances(double *cov, bool *in, const struct plain *p
     return n;
 }
 
+/* Is the mean of (log r)^2 within the budget where nothing exceeds `most`? What exceeds
+ * it is left out, or cut to it. */
+static inline bool plain_within(const struct plain *p, const double *square, double most,
+                                bool cut)
+{
+    double sum = 0;
+    int n = 0;
+
+    for (int t = 0; t < p->begin[p->n_seqs]; t++)
+        if (square[t] > 0 && (cut || square[t] <= most))
+            sum += fmin(square[t], most), n++;
+    return n == 0 || sum / n <= p->algo->m2_budget;
+}
+
+/* M2PO: of the squares, the largest that keeps the mean within the budget is the bound.
+ * The released code selects that one too. */
+static inline int plain_second_moment(bool *may, const struct plain *p, const double *x,
+                                      const double *old)
+{
+    bool cut = plain_has(kg_algo_row_name(p->algo, KG_TABLE_SURROGATE), "-released");
+    double square[PLAIN_N] = {0}, bound = 0;
+    int found = 0, n = p->begin[p->n_seqs];
+
+    for (int s = 0; s < p->n_seqs; s++)
+        for (int t = p->begin[s]; t < p->begin[s + 1]; t++)
+            if (plain_weight(p, s, true) != 0 && p->advantage[t] * (x[t] - old[t]) > 0)
+                square[t] = (x[t] - old[t]) * (x[t] - old[t]);
+    for (int t = 0; t < n; t++)
+        if (plain_within(p, square, square[t], cut))
+            bound = fmax(bound, square[t]);
+    for (int t = 0; t < n; t++) {
+        may[t] = square[t] > bound;
+        if (cut && !plain_within(p, square, INFINITY, true))
+            may[t] = square[t] > 0 && square[t] >= bound &&
+                     !plain_unclipped(p->algo, p->advantage[t], exp(x[t] - old[t]));
+        found += may[t];
+    }
+    return found;
+}
+
 /* Which tokens may be selected, and how many are. x, old (N) in the ratio's frame.
  * kl-cov: the share with the largest covariance, and all of them are; clip-cov: any few
  * of those inside the bounds that no clip holds. */
@@ -599,6 +641,8 @@ static inline int plain_candidates(bool *may, const struct plain *p, const doubl
     int most = (int)fmin(fmax(floor(n * g->cov_ratio), 1), n);
 
     memset(may, 0, PLAIN_N * sizeof *may);
+    if (plain_has(kg_algo_row_name(g, KG_TABLE_SURROGATE), "m2po"))
+        return plain_second_moment(may, p, x, old);
     for (int i = 0; largest && i < most; i++) {
         int best = -1;
 

@@ -114,6 +114,9 @@ void kg_pg_kl_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                   struct kg_pg_call call);
 void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
                     struct kg_pg_call call);
+/* row->kind of kg_pg_m2po, for the selection */
+enum kg_m2_kind { KG_M2_PAPER, KG_M2_RELEASED };
+void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call);
 void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,

@@ -155,6 +155,7 @@ static const struct asked {
       {"algo.cov_low", "9.5"},
       {"algo.cov_high", "-9.5"},
       {"algo.cov_coef", "3"},
+      {"algo.m2_budget", "0.5"},
       {"algo.rpg_detach", "false"},
       {"algo.count_eps", "1e-3"},
       {"algo.gamma", "0.5"},

@@ -6,6 +6,11 @@
  * unclipped tokens whose covariance lies strictly inside (cov_low, cov_high), as the
  * published code does; the draw is a function of seed, update and the batch, so
  * micro-batches, threads and resuming do not change it.
+ *
+ * m2po bounds the mean of (log r)^2 over the tokens whose step leads away from the old
+ * policy, and takes the largest. The paper removes them until the mean of the rest is
+ * within the budget. The released code cuts them: a cut token still counts, as much as
+ * the largest that is left.
  */
 #include "policy/policy_internal.h"
 
@@ -18,16 +23,16 @@
 #include <string.h>
 
 struct ranked {
-    double cov;
+    double by; /* covariance, or squared log-ratio */
     int64_t n;
 };
 
-static int by_cov_descending(const void *a, const void *b)
+static int descending(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
 
-    if (x->cov != y->cov)
-        return x->cov < y->cov ? 1 : -1;
+    if (x->by != y->by)
+        return x->by < y->by ? 1 : -1;
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
@@ -68,7 +73,7 @@ static int64_t covariances(struct ranked *out, const struct kg_policy_batch *b)
     mean_a /= n > 0 ? (double)n : 1;
     mean_lp /= n > 0 ? (double)n : 1;
     for (int64_t i = 0; i < n; i++)
-        out[i].cov = (b->advantage[out[i].n] - mean_a) * (now(b, out[i].n) - mean_lp);
+        out[i].by = (b->advantage[out[i].n] - mean_a) * (now(b, out[i].n) - mean_lp);
     return n;
 }
 
@@ -83,7 +88,7 @@ static bool is_clipped(const struct kg_algo *algo, const struct kg_policy_batch 
 
 static void pick_largest(uint8_t *selected, struct ranked *r, int64_t n, int64_t most)
 {
-    qsort(r, (size_t)n, sizeof *r, by_cov_descending);
+    qsort(r, (size_t)n, sizeof *r, descending);
     for (int64_t i = 0; i < n && i < most; i++)
         selected[r[i].n] = 1;
 }
@@ -95,7 +100,7 @@ static int64_t candidates(struct ranked *r, int64_t n, const struct kg_algo *alg
     int64_t kept = 0;
 
     for (int64_t i = 0; i < n; i++)
-        if (r[i].cov > algo->cov_low && r[i].cov < algo->cov_high &&
+        if (r[i].by > algo->cov_low && r[i].by < algo->cov_high &&
             !is_clipped(algo, b, r[i].n))
             r[kept++] = r[i];
     return kept;
@@ -114,12 +119,65 @@ static void pick_random(uint8_t *selected, struct ranked *r, int64_t n, int64_t 
     }
 }
 
+/* Tokens in the loss with A > 0 and r > 1, or A < 0 and r < 1.   returns how many */
+static int64_t leading_away(struct ranked *out, const struct kg_policy_batch *b)
+{
+    int64_t n = 0;
+
+    for (int64_t t = 0; t < b->n_tokens; t++) {
+        double x = now(b, t) - then(b, t);
+
+        if ((!b->pg_weight || b->pg_weight[t] != 0) && b->advantage[t] * x > 0)
+            out[n++] = (struct ranked){x * x, t};
+    }
+    return n;
+}
+
+/* r descends.   returns how many of its n are over the budget, from the first */
+static int64_t over_budget(const struct ranked *r, int64_t n, double budget, bool cut)
+{
+    double sum = 0;
+
+    for (int64_t i = n - 1; i >= 0; i--) {
+        sum += r[i].by;
+        if (!cut && sum > budget * (double)(n - i))
+            return i + 1;
+        if (cut && sum + r[i].by * (double)i > budget * (double)n)
+            return i + 2 < n ? i + 2 : n; /* the last that is left stands on the bound */
+    }
+    return 0;
+}
+
+static void pick_second_moment(uint8_t *selected, struct ranked *r,
+                               const struct kg_algo *algo,
+                               const struct kg_policy_batch *b)
+{
+    bool cut = algo->surrogate->kind == KG_M2_RELEASED;
+    int64_t n = leading_away(r, b), over;
+
+    qsort(r, (size_t)n, sizeof *r, descending);
+    over = over_budget(r, n, algo->m2_budget, cut);
+    for (int64_t i = 0; i < over; i++)
+        selected[r[i].n] = !cut || is_clipped(algo, b, r[i].n);
+}
+
+static void pick_covariance(uint8_t *selected, struct ranked *r,
+                            const struct kg_algo *algo, const struct kg_policy_batch *b)
+{
+    struct kg_rng_key key = {b->select_seed, KG_RNG_SELECT};
+    int64_t n = covariances(r, b), most = (int64_t)((double)n * algo->cov_ratio);
+
+    most = most < 1 ? 1 : most;
+    if (algo->surrogate->token == kg_pg_kl_cov)
+        pick_largest(selected, r, n, most);
+    else
+        pick_random(selected, r, candidates(r, n, algo, b), most, key, b->select_draw);
+}
+
 kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
                            const struct kg_policy_batch *whole, struct kg_err *err)
 {
-    struct kg_rng_key key = {whole->select_seed, KG_RNG_SELECT};
     struct ranked *ranked;
-    int64_t n, most;
 
     if (!whole->logp || !whole->old_logp || !whole->advantage)
         return kg_fail(err, KG_EINVAL,
@@ -136,18 +194,14 @@ kg_status kg_policy_select(uint8_t *selected, const struct kg_algo *algo,
     if (algo->surrogate->about.scope != KG_SCOPE_BATCH)
         return KG_OK;
     KG_TRY(check_finite(whole, err));
-    ranked = kg_mem_calloc((size_t)whole->n_tokens + 1, sizeof *ranked, "covariances",
+    ranked = kg_mem_calloc((size_t)whole->n_tokens + 1, sizeof *ranked, "ranked tokens",
                            err);
     if (!ranked)
         return err->code;
-    n = covariances(ranked, whole);
-    most = (int64_t)((double)n * algo->cov_ratio);
-    most = most < 1 ? 1 : most;
-    if (algo->surrogate->token == kg_pg_kl_cov)
-        pick_largest(selected, ranked, n, most);
+    if (algo->surrogate->token == kg_pg_m2po)
+        pick_second_moment(selected, ranked, algo, whole);
     else
-        pick_random(selected, ranked, candidates(ranked, n, algo, whole), most, key,
-                    whole->select_draw);
+        pick_covariance(selected, ranked, algo, whole);
     kg_mem_free(ranked);
     return KG_OK;
 }

@@ -147,6 +147,19 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
     }
 }
 
+/* -A r, absent on the selected tokens */
+void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    double r = kg_exp(in->logp - in->old);
+
+    (void)call;
+    out->ratio = r;
+    out->masked = in->selected;
+    out->clips = in->selected;
+    out->clips_lower = in->selected && in->advantage < 0;
+    out->value = out->coef = in->selected ? 0 : -in->advantage * r;
+}
+
 #define GRADIENT KG_UNBIASED_GRADIENT
 #define BOTH     (KG_UNBIASED_VALUE | KG_UNBIASED_GRADIENT)
 #define MASK_CLAIMS(memory)                                                              \
@@ -157,6 +170,7 @@ void kg_pg_clip_cov(struct kg_pg_out *out, const struct kg_pg_in *in,
 #define PPO    "max(-A r, -A clip(r, 1 - low, 1 + high)); min with -A c where A < 0"
 #define MASKED "-A sg(min(r_mu, C)) M log p"
 #define DPPO   "Qi et al. 2026, arXiv 2602.04879"
+#define M2PO   "Zheng et al. 2025, arXiv 2510.01161"
 #define RPG    "Zhang et al. 2025, arXiv 2505.17508"
 /* keys that rows read */
 #define CLIP     "algo.clip_low algo.clip_high"
@@ -244,6 +258,20 @@ static const struct kg_surrogate_row rows[] = {
      .claims = {"c = -A r + 1[selected] coef sign(log r)", KG_TARGET_RETURN, BOTH, 0, 0,
                 "O(1)"},
      .token = kg_pg_kl_cov},
+    {{"m2po",
+      "ratio to the old policy; bounds the mean of (log r)^2 over the tokens whose step "
+      "leads away, without the largest until it is within the budget",
+      "-A r M", M2PO, KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget"},
+     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
+     .token = kg_pg_m2po,
+     .kind = KG_M2_PAPER},
+    {{"m2po-released",
+      "the authors' code: the largest are cut, so they still count, and none inside "
+      "1 - clip_low .. 1 + clip_high",
+      "-A r M", M2PO ", code", KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget " CLIP},
+     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
+     .token = kg_pg_m2po,
+     .kind = KG_M2_RELEASED},
 
     {{"pg-is", "ratio to the sampler, truncated at C; no mask",
       "-A sg(min(r_mu, C)) log p", DPPO, TOKEN, 0, TRUNCATE},

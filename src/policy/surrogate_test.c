@@ -84,7 +84,7 @@ static void differentiable_rows_match_finite_differences(void **state)
 {
     static const char *const rows[] = {
         "ppo-clip", "importance", "reinforce", "gpg",     "sapo",     "gmpo", "kl-cov",
-        "clip-cov", "rpg-fkl",    "rpg-ufkl",  "rpg-rkl", "rpg-urkl", "ipo"};
+        "clip-cov", "rpg-fkl",    "rpg-ufkl",  "rpg-rkl", "rpg-urkl", "ipo",  "m2po"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

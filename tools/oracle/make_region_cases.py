@@ -51,14 +51,14 @@ class Batch:
         self.r = self.log_r.exp()
         self.D = (self.lp.exp() - self.mu.exp()).abs()
 
-    def put(self, name, source, config, terms, aggregate="token-mean"):
+    def put(self, name, source, config, terms, aggregate="token-mean", value=True):
         sums = (terms * self.mask).sum(-1)
         loss = {"token-mean": sums.sum() / self.mask.sum(), "token-sum": sums.sum(),
                 "seq-mean-token-sum": sums.mean()}[aggregate]
         put("corrections", name, source, {"loss_agg_mode": aggregate, **config},
             {"logits": self.z.detach(), "tokens": self.tokens, "response_mask": self.mask, "old_log_prob": self.mu,
              "rollout_log_prob": self.mu, "advantages": self.A},
-            {"loss": loss.detach()}, {"logits": torch.autograd.grad(loss, self.z)[0]})
+            {"loss": loss.detach()} if value else {}, {"logits": torch.autograd.grad(loss, self.z)[0]})
 
 
 def dro(seed, far):
@@ -82,9 +82,35 @@ def luspo(seed, far):
               "seq-mean-token-sum")
 
 
+def m2po(seed, far):
+    """Algorithm 1; and the code, which cuts at one bound for all, never inside 1 - 0.3 .. 1 + 0.5."""
+    for budget in (0.005, 0.04, 0.3):
+        b = Batch(seed, far)
+        x = b.log_r.detach()
+        away = (b.A * x > 0) & (b.mask > 0)
+        square = x.square()
+        keep = b.mask.bool()
+        while (away & keep).any() and square[away & keep].mean() > budget:
+            worst = torch.where(away & keep, square, torch.zeros(())).argmax()
+            keep.view(-1)[worst] = False
+        b.put(f"m2po/{budget}/{far}/{seed}", "arXiv 2510.01161, Algorithm 1", {"loss_mode": "m2po", "m2_budget": budget},
+              -b.A * b.r * keep)
+        b = Batch(seed, far)
+        low, high = 0.0, 1e5
+        if away.any() and square[away].mean() > budget:
+            caps = [v for v in square[away] if square[away].clamp(max=v).mean() < budget]
+            tau = float(max(caps) - 1e-12) ** 0.5 if caps else 0.0
+            low, high = float(torch.tensor(-tau).exp()), float(torch.tensor(tau).exp())
+        cut = b.r.clamp(min(low, 0.7), max(high, 1.5))
+        b.put(f"m2po-released/{budget}/{far}/{seed}",
+              "Infini-AI-Lab/M2PO@4514ce2:verl/trainer/ppo/core_algos.py:compute_m2po_policy_loss",
+              {"loss_mode": "m2po_released", "m2_budget": budget, "clip_low": 0.3, "clip_high": 0.5},
+              torch.maximum(-b.A * b.r, -b.A * cut), value=False)  # cut tokens are constants there, and 0 here
+
+
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo):
+        for make in (dro, luspo, m2po):
             make(seed, far)
 for family, name in (("corrections", "regions.json"),):
     with open(f"{OUT}/{name}", "w") as out:

@@ -13,8 +13,9 @@
 #include <string.h>
 
 static const struct kg_golden_name modes[] = {
-    {"vanilla", "ppo-clip"}, {"ipo", "ipo"},    {"prime_default", "dppo-binary-tv"},
-    {"dro", "reinforce"},    {"luspo", "gspo"}, {NULL, NULL},
+    {"vanilla", "ppo-clip"}, {"ipo", "ipo"},   {"prime_default", "dppo-binary-tv"},
+    {"dro", "reinforce"},    {"m2po", "m2po"}, {"m2po_released", "m2po-released"},
+    {"luspo", "gspo"},       {NULL, NULL},
 };
 static const struct kg_golden_name masks[] = {
     {"none", "none"},
@@ -34,6 +35,7 @@ static kg_status numbers(struct kg_golden_batch *e, struct kg_err *err)
     KG_TRY(kg_golden_real(&a->delta_low, e->g, "delta_low", 0, err));
     KG_TRY(kg_golden_real(&a->delta_high, e->g, "delta_high", 0, err));
     KG_TRY(kg_golden_real(&a->mask_delta, e->g, "mask_delta", 0, err));
+    KG_TRY(kg_golden_real(&a->m2_budget, e->g, "m2_budget", 0, err));
     KG_TRY(kg_golden_real(&a->tis, e->g, "tis", 0, err));
     return kg_golden_real(&a->tis_low, e->g, "tis_low", 0, err);
 }
