@@ -108,9 +108,20 @@ def m2po(seed, far):
               torch.maximum(-b.A * b.r, -b.A * cut), value=False)  # cut tokens are constants there, and 0 here
 
 
+def trm(seed, far):
+    """Whole sequences lose their term: by the farthest token's (log r)^2 / 2, by the mean of r - 1 - log r."""
+    for which, delta in (("trm_max", 0.01), ("trm_max", 0.2), ("trm_mean", 0.01), ("trm_mean", 0.05)):
+        b = Batch(seed, far)
+        x = b.log_r.detach() * b.mask
+        d = x.square().amax(-1) / 2 if which == "trm_max" else ((x.exp() - 1 - x) * b.mask).sum(-1) / b.mask.sum(-1)
+        b.put(f"{which}/{delta}/{far}/{seed}", "arXiv 2512.23075; verl 0.9.1: rollout_rs seq_max_k2, seq_mean_k3",
+              {"loss_mode": "vanilla", "mask": which, "mask_delta": delta, "clip_low": 0.2, "clip_high": 0.28},
+              torch.maximum(-b.A * b.r, -b.A * b.r.clamp(0.8, 1.28)) * (d <= delta)[:, None])
+
+
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo, m2po):
+        for make in (dro, luspo, m2po, trm):
             make(seed, far)
 for family, name in (("corrections", "regions.json"),):
     with open(f"{OUT}/{name}", "w") as out:

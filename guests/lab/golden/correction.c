@@ -20,6 +20,8 @@ static const struct kg_golden_name modes[] = {
 static const struct kg_golden_name masks[] = {
     {"none", "none"},
     {"icepop", "icepop"},
+    {"trm_max", "trm-max"},
+    {"trm_mean", "trm-mean"},
     {"opsm", "off-policy-old"},
     {"off_policy_mask", "off-policy"},
     {NULL, NULL},
