@@ -156,10 +156,9 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        a->kl_beta);
     KG_TRY(check_kl_taken(a, s, err));
     KG_TRY(check_kl_target(a, err));
-    if (a->kl->renormalised && a->kl_top_k == 0)
+    if (a->kl->head_only && a->kl_top_k == 0)
         return kg_fail(err, KG_EINVAL,
-                       "kl.top_k: %s renormalises on that many ids; expected 1 or more, "
-                       "found 0",
+                       "kl.top_k: %s reads that many ids; expected 1 or more, found 0",
                        kl);
     if ((a->kl->about.needs & (KG_NEED_TOP_SAMPLER | KG_NEED_TOP_ANCHOR)) &&
         a->kl_top_k == 0 && !a->kl_tail)
@@ -167,10 +166,10 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
                        "kl.tail: with kl.top_k 0, %s consists of the tail only; expected "
                        "true, found false (a KL of 0)",
                        kl);
-    if (a->kl->renormalised && !a->kl_corrected)
+    if (a->kl->head_only && !a->kl_corrected)
         return kg_fail(err, KG_EINVAL,
-                       "kl.gradient: %s has no tail, and its only gradient is that of "
-                       "its value; expected corrected, found published",
+                       "kl.gradient: %s has no sampled tail, and its only gradient is "
+                       "that of its value; expected corrected, found published",
                        kl);
     if (a->kl->reward_only && !kg_algo_kl_taken(a))
         return kg_fail(
@@ -342,7 +341,7 @@ static bool is_cut_off(const struct kg_algo *a)
 
 bool kg_algo_kl_samples(const struct kg_algo *a)
 {
-    return kg_algo_kl_in_loss(a) && !a->kl->renormalised &&
+    return kg_algo_kl_in_loss(a) && !a->kl->head_only &&
            (a->kl->about.needs & KG_NEED_ANCHOR) && !is_cut_off(a);
 }
 

@@ -169,6 +169,7 @@ static void exact(struct kg_kl_out *out, const struct kg_kl_in *in,
 #define EMA      "Zhang & Ba 2026, arXiv 2602.04417"
 #define SCHULMAN "Schulman 2020, Approximating KL divergence"
 #define RPG      "Zhang et al. 2025, arXiv 2505.17508"
+#define BUCKET   "arXiv 2601.19897; OpenClaw-RL, whose rest is at least 1e-7"
 /* what kl.clamp holds, for the plan */
 #define CLAMP_TAIL  "log w of the tail within +-20"
 #define CLAMP_LOG   "log w within +-20"
@@ -255,7 +256,7 @@ static const struct kg_kl_row rows[] = {
       "kl.top_k"},
      .claims = {"a_j (log(a_j / b_j) - KL)", KG_TARGET_REVERSE, 0, 0, 0, "O(k)"},
      .token = kg_kl_truncated,
-     .renormalised = true,
+     .head_only = true,
      .of_context = true},
     {{"truncated-forward",
       "KL(q||p) of both renormalised on the anchor's top k; the rest is left out",
@@ -265,7 +266,35 @@ static const struct kg_kl_row rows[] = {
      .claims = {"a_j - b_j", KG_TARGET_FORWARD, 0, 0, 0, "O(k)"},
      .token = kg_kl_truncated,
      .forward = true,
-     .renormalised = true,
+     .head_only = true,
+     .of_context = true},
+    {{"bucket-reverse",
+      "KL(p||q) of the anchor's top k and the rest as one event; never above the exact "
+      "KL",
+      "sum_{j in G} p_j d_j + p' log(p' / q'), p' = 1 - p(G), q' = 1 - q(G)", BUCKET,
+      TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR, "kl.top_k"},
+     .claims = {"a_j = p_j (d_j - log(p' / q'))", KG_TARGET_REVERSE, 0, 0, 0, "O(k)"},
+     .token = kg_kl_bucket,
+     .head_only = true,
+     .of_context = true},
+    {{"bucket-forward",
+      "KL(q||p) of the anchor's top k and the rest as one event; never above the exact "
+      "KL",
+      "-sum_{j in G} q_j d_j + q' log(q' / p'), p' = 1 - p(G), q' = 1 - q(G)", BUCKET,
+      TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR, "kl.top_k"},
+     .claims = {"a_j = p_j q' / p' - q_j", KG_TARGET_FORWARD, 0, 0, 0, "O(k)"},
+     .token = kg_kl_bucket,
+     .forward = true,
+     .head_only = true,
+     .of_context = true},
+    {{"generalised-reverse",
+      "KL(p||q) over the anchor's top k, of masses that need not sum to 1: no term is "
+      "below 0, the rest is free",
+      "sum_{j in G} p_j d_j - p_j + q_j", "Ma et al. 2026, arXiv 2606.30406 (MOPD)",
+      TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR, "kl.top_k"},
+     .claims = {"a_j = p_j d_j", KG_TARGET_REVERSE, 0, 0, 0, "O(k)"},
+     .token = kg_kl_generalised,
+     .head_only = true,
      .of_context = true},
     {{"rpg-fkl", "KL(q||p) from tokens drawn by q", "-log u, u = p/q", RPG, TOKEN,
       KG_NEED_ANCHOR, NULL},

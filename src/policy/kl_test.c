@@ -153,6 +153,102 @@ static void truncated_to_everything_is_exact(void **state)
     }
 }
 
+/* ---- bucket and generalised: the head as it is, with and without the rest ---- */
+
+static double coarse_of_logits(const double z[VOCAB], const struct world *w,
+                               const int32_t *head, int k, const char *row)
+{
+    double all = 0, P = 0, Q = 0, sum = 0;
+
+    for (int v = 0; v < VOCAB; v++)
+        all += exp(z[v]);
+    for (int j = 0; j < k; j++) {
+        double p = exp(z[head[j]]) / all, q = exp(w->lq[head[j]]);
+
+        P += p, Q += q;
+        sum += strstr(row, "forward") ? q * log(q / p) : p * log(p / q);
+    }
+    if (strstr(row, "generalised"))
+        return sum - P + Q;
+    P = fmax(1 - P, 1e-7), Q = fmax(1 - Q, 1e-7);
+    return sum + (strstr(row, "forward") ? Q * log(Q / P) : P * log(P / Q));
+}
+
+static void run_coarse(const char *row, const struct world *w, int k)
+{
+    sweep_init(&sweep, w);
+    must_set(&sweep.algo, "kl.estimator", row);
+    sweep_head(&sweep, w, true, k);
+    sweep_run(&sweep, w);
+}
+
+static const char *const coarse[] = {"bucket-reverse", "bucket-forward",
+                                     "generalised-reverse"};
+
+static void a_coarse_kl_is_that_of_its_events(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SEEDS * 3; i++) {
+        struct world w = world_of((uint64_t)i, i & 1);
+        const char *row = coarse[i % 3];
+
+        for (int k = 1; k < VOCAB; k++) {
+            int32_t head[VOCAB];
+
+            run_coarse(row, &w, k);
+            largest(head, k, w.lq);
+            assert_near(sweep.g.kl, coarse_of_logits(w.lp, &w, head, k, row), tolerance);
+            for (int v = 0; v < VOCAB; v++) {
+                double z[VOCAB], up, down, h = 1e-5;
+
+                memcpy(z, w.lp, sizeof z);
+                z[v] += h;
+                up = coarse_of_logits(z, &w, head, k, row);
+                z[v] -= 2 * h;
+                down = coarse_of_logits(z, &w, head, k, row);
+                assert_near(sweep.grad[v], (up - down) / (2 * h), 1e-8);
+            }
+        }
+    }
+}
+
+/* More events never say less, all but one say everything, and no event nothing. */
+static void a_bucket_bounds_the_exact_kl_from_below(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SEEDS * 2; i++) {
+        struct world w = world_of((uint64_t)i, true);
+        double want[VOCAB], value = exact(want, &w, i & 1), before = 0;
+
+        for (int k = 1; k < VOCAB; k++) {
+            run_coarse(coarse[i & 1], &w, k);
+            assert_true(sweep.g.kl >= before - 1e-12 && sweep.g.kl <= value + 1e-12);
+            before = sweep.g.kl;
+        }
+        assert_near(sweep.g.kl, value, tolerance);
+        assert_near(farthest(sweep.grad, want), 0, tolerance);
+    }
+}
+
+/* A head in common with the anchor is where it is 0 and does not push. */
+static void generalised_is_least_where_the_head_is_the_anchors(void **state)
+{
+    (void)state;
+    for (int i = 0; i < SEEDS * 2; i++) {
+        struct world w = world_of((uint64_t)i, true);
+        double far;
+
+        run_coarse("generalised-reverse", &w, 1 + i % (VOCAB - 1));
+        far = sweep.g.kl;
+        assert_true(far > 0);
+        memcpy(w.lq, w.lp, sizeof w.lq);
+        run_coarse("generalised-reverse", &w, 1 + i % (VOCAB - 1));
+        assert_near(sweep.g.kl, 0, 0);
+        for (int v = 0; v < VOCAB; v++)
+            assert_near(sweep.grad[v], 0, 0);
+    }
+}
+
 static void without_the_tail_the_value_is_the_head(void **state)
 {
     struct world w = world_of(3, false);
@@ -516,6 +612,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(corrected_topk_is_the_exact_kl_for_every_k),
         cmocka_unit_test(published_topk_adds_the_gradient_of_the_head_mass),
+        cmocka_unit_test(a_coarse_kl_is_that_of_its_events),
+        cmocka_unit_test(a_bucket_bounds_the_exact_kl_from_below),
+        cmocka_unit_test(generalised_is_least_where_the_head_is_the_anchors),
         cmocka_unit_test(truncated_is_the_kl_of_the_renormalised_heads),
         cmocka_unit_test(truncated_to_everything_is_exact),
         cmocka_unit_test(without_the_tail_the_value_is_the_head),

@@ -13,9 +13,13 @@
  *     forward  dL1/dlogp_j = -q_j              p_j - q_j
  * The importance weight s belongs to the sampled tail alone.
  *
- * The truncated rows leave the rest of the vocabulary out of both policies instead: each
- * is renormalised on the head, P = sum_j p_j and Q = sum_j q_j. The result is the KL of
- * two other distributions, biased in value and gradient; it reads no sampled token.
+ * The other rows read no sampled token and are biased in value and gradient. With P =
+ * sum_j p_j and Q = sum_j q_j over the head, the anchor's top k:
+ *     truncated    both policies renormalised on the head: a KL of two other distributions
+ *     bucket       the rest is one event more, of mass 1 - P and 1 - Q: a KL of coarser
+ *                  distributions, never above the exact one
+ *     generalised  no rest at all, but the masses' difference added, so that no term is
+ *                  below 0 and p = q is the minimum on the head
  */
 #include "base/real.h"
 #include "policy/policy_internal.h"
@@ -122,5 +126,53 @@ void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
                                       : kg_exp(la) * (la - lb - out->head);
     }
     out->mass = kg_exp(P);
+    out->value = out->head;
+}
+
+static const double rest_min = 1e-7; /* as released */
+
+/* Of the rest, with p' = 1 - P, q' = 1 - Q and t = log(p' / q'):
+ *     reverse  R = sum p_j d_j + p' t,         dR/dlogp_j = p_j (d_j - t)
+ *     forward  F = -sum q_j d_j - q' t,        dF/dlogp_j = p_j q' / p' - q_j
+ * A rest at its floor is a constant. */
+void kg_kl_bucket(struct kg_kl_out *out, const struct kg_kl_in *in,
+                  const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    double P = kg_exp(log_mass(in->at, in)), Q = kg_exp(log_mass(in->anchor_at, in));
+    double p = fmax(1 - P, rest_min), q = fmax(1 - Q, rest_min), t = kg_log(p / q);
+    double moves = 1 - P > rest_min ? 1 : 0;
+
+    (void)algo;
+    out->head = row->forward ? -q * t : p * t;
+    for (int j = 0; j < in->k; j++) {
+        double d = in->at[j] - in->anchor_at[j], pj, qj;
+
+        if (in->ids[j] < 0)
+            continue;
+        pj = kg_exp(in->at[j]), qj = kg_exp(in->anchor_at[j]);
+        out->head += row->forward ? -qj * d : pj * d;
+        out->at[j] = row->forward ? moves * pj * q / p - qj
+                                  : pj * (d + 1 - moves * (t + 1));
+    }
+    out->mass = P;
+    out->value = out->head;
+}
+
+/* sum p_j d_j - p_j + q_j over the head, dvalue/dlogp_j = p_j d_j: no term below 0, and
+ * the only minimum is p = q on the head */
+void kg_kl_generalised(struct kg_kl_out *out, const struct kg_kl_in *in,
+                       const struct kg_kl_row *row, const struct kg_algo *algo)
+{
+    (void)row, (void)algo;
+    for (int j = 0; j < in->k; j++) {
+        double d = in->at[j] - in->anchor_at[j], p;
+
+        if (in->ids[j] < 0)
+            continue;
+        p = kg_exp(in->at[j]);
+        out->head += p * d - p + kg_exp(in->anchor_at[j]);
+        out->mass += p;
+        out->at[j] = p * d;
+    }
     out->value = out->head;
 }

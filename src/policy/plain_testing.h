@@ -513,6 +513,33 @@ static inline double complex plain_truncated(const struct plain_seq *q, int n,
     return sum;
 }
 
+/* The KL of the anchor's top k and one event of the rest, and MOPD's sum. */
+static inline double complex plain_coarse(const struct plain_seq *q, int n,
+                                          const char *row)
+{
+    const int *top = q->p->anchor_top[n];
+    double complex rest = 1, sum = 0;
+    double anchor_rest = 1;
+
+    for (int j = 0; j < q->p->algo->kl_top_k && top[j] >= 0; j++) {
+        double complex lp = q->lp[n - q->begin][top[j]];
+        double lq = q->p->lq[n][top[j]];
+
+        rest -= cexp(lp);
+        anchor_rest -= exp(lq);
+        sum += plain_has(row, "forward") ? exp(lq) * (lq - lp) : cexp(lp) * (lp - lq);
+        if (plain_has(row, "generalised"))
+            sum += exp(lq) - cexp(lp);
+    }
+    rest = plain_max(rest, 1e-7);
+    anchor_rest = fmax(anchor_rest, 1e-7);
+    if (plain_has(row, "generalised"))
+        return sum;
+    return sum + (plain_has(row, "forward")
+                      ? anchor_rest * (log(anchor_rest) - clog(rest))
+                      : rest * (clog(rest) - log(anchor_rest)));
+}
+
 static inline double plain_importance(const struct plain_seq *q, int n)
 {
     const struct kg_algo *g = q->p->algo;
@@ -557,6 +584,8 @@ static inline double complex plain_kl(const struct plain_seq *q, int n)
         return s * plain_abs(d);
     if (plain_has(row, "truncated-"))
         return plain_truncated(q, n, plain_has(row, "forward"));
+    if (plain_has(row, "bucket-") || plain_has(row, "generalised-"))
+        return plain_coarse(q, n, row);
     if (!plain_has(row, "rpg-") && !plain_has(row, "jeffreys"))
         fail_msg("plain_testing.h: the KL '%s' is not written there", row);
     return plain_kind(row, d, clamp);

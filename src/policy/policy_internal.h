@@ -190,11 +190,11 @@ struct kg_kl_row {
                   const struct kg_kl_row *row, const struct kg_algo *algo);
     const char *clamps; /* what kl.clamp limits; NULL: nothing */
     int kind;
-    bool forward;      /* direction of topk and exact */
-    bool weighted;     /* takes the importance weight */
-    bool iterative;    /* estimates its KL only against the policy that sampled */
-    bool reward_only;  /* for rewards only, not a loss */
-    bool renormalised; /* renormalises on a head, which must have ids */
+    bool forward;     /* direction of topk and exact */
+    bool weighted;    /* takes the importance weight */
+    bool iterative;   /* estimates its KL only against the policy that sampled */
+    bool reward_only; /* for rewards only, not a loss */
+    bool head_only;   /* reads a head alone, which must have ids */
     /* independent of the sampled token (topk: only if kl.tail is false) */
     bool of_context;
 };
@@ -211,6 +211,10 @@ void kg_kl_topk_forward(struct kg_kl_out *out, const struct kg_kl_in *in,
                         const struct kg_kl_row *row, const struct kg_algo *algo);
 void kg_kl_truncated(struct kg_kl_out *out, const struct kg_kl_in *in,
                      const struct kg_kl_row *row, const struct kg_algo *algo);
+void kg_kl_bucket(struct kg_kl_out *out, const struct kg_kl_in *in,
+                  const struct kg_kl_row *row, const struct kg_algo *algo);
+void kg_kl_generalised(struct kg_kl_out *out, const struct kg_kl_in *in,
+                       const struct kg_kl_row *row, const struct kg_algo *algo);
 
 /* ---- aggregation ---- */
 struct kg_aggregate_row {

@@ -116,7 +116,7 @@ static void make_sense(void)
     algo.kl_beta = fabs(algo.kl_beta);
     algo.dual_clip = fabs(algo.dual_clip) > 1 ? fabs(algo.dual_clip) : 0;
     algo.length_norm = fmax(algo.length_norm, 1);
-    algo.kl_top_k += starts(KG_TABLE_KL, "truncated-");
+    algo.kl_top_k += !starts(KG_TABLE_KL, "topk-");
     algo.mask_delta = starts(KG_TABLE_MASK, "none") || starts(KG_TABLE_MASK, "icepop")
                           ? 0
                           : between(0.001, 1);

@@ -122,12 +122,11 @@ static void kl(struct terms *t, const struct kg_algo *algo)
 {
     struct world w = world_of(11, true);
     struct sweep s;
-    bool forward = strstr(algo->name[KG_TABLE_KL], "forward") ||
-                   strcmp(algo->name[KG_TABLE_KL], "truncated-reverse") == 0;
+    bool anchor_head = kg_algo_needs(algo) & KG_NEED_TOP_ANCHOR;
 
     sweep_init(&s, &w);
     s.algo = *algo;
-    sweep_head(&s, &w, forward, 2);
+    sweep_head(&s, &w, anchor_head, 2);
     s.algo.kl_beta = 1;
     sweep_run(&s, &w);
     memcpy(t->a, s.grad, sizeof t->a);

@@ -119,11 +119,36 @@ def trm(seed, far):
               torch.maximum(-b.A * b.r, -b.A * b.r.clamp(0.8, 1.28)) * (d <= delta)[:, None])
 
 
+def heads(seed, far):
+    """Over the anchor's top k: the rest as one event (no less than 1e-7), and MOPD's sum."""
+    for k in (1, 3, 5):
+        for kind in ("bucket_reverse", "bucket_forward", "mopd"):
+            b = Batch(seed, far)
+            g = torch.Generator().manual_seed(100 + seed)
+            ref = b.z.detach() + far * torch.randn(b.z.shape, generator=g).mul(10).round().div(10)
+            top = ref.topk(k, -1).indices
+            lp, lq = b.z.log_softmax(-1).gather(-1, top), ref.log_softmax(-1).gather(-1, top)
+            p, q = lp.exp(), lq.exp()
+            rest = lambda x: (1 - x.sum(-1, keepdim=True)).clamp(min=1e-7)
+            if kind == "mopd":
+                kl = (p * (lp - lq) - p + q).sum(-1)
+            else:
+                lp, lq = torch.cat([lp, rest(p).log()], -1), torch.cat([lq, rest(q).log()], -1)
+                kl = (lp.exp() * (lp - lq) if kind == "bucket_reverse" else lq.exp() * (lq - lp)).sum(-1)
+            loss = (kl * b.mask).sum() / b.mask.sum()
+            put("kl_topk", f"{kind}/{k}/{far}/{seed}",
+                "arXiv 2606.30406, eq. 5 (ms-swift#10079)" if kind == "mopd" else
+                "OpenClaw-RL#4:topk_distillation_loss_function", {"kl_type": kind, "tail": False, "reduce": "mean"},
+                {"logits": b.z.detach(), "ref_logits": ref, "tokens": b.tokens, "response_mask": b.mask,
+                 "topk_indices": top}, {"kl_loss": loss.detach(), "kl_token": (kl * b.mask).detach()},
+                {"logits": torch.autograd.grad(loss, b.z)[0]})
+
+
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo, m2po, trm):
+        for make in (dro, luspo, m2po, trm, heads):
             make(seed, far)
-for family, name in (("corrections", "regions.json"),):
+for family, name in (("corrections", "regions.json"), ("kl_topk", "heads.json")):
     with open(f"{OUT}/{name}", "w") as out:
         json.dump({"family": family, "part": 1, "parts": 1, "cases": cases[family]}, out, separators=(",", ":"))
         out.write("\n")

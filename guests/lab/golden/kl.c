@@ -53,6 +53,11 @@ kg_status kg_golden_kl_sampled(struct kg_golden_case *g, struct kg_err *err)
                                    err);
 }
 
+static const struct kg_golden_name heads[] = {
+    {"full_reverse", "topk-reverse"},     {"full_forward", "topk-forward"},
+    {"bucket_reverse", "bucket-reverse"}, {"bucket_forward", "bucket-forward"},
+    {"mopd", "generalised-reverse"},      {NULL, NULL}};
+
 static kg_status direction(bool *forward, const struct kg_golden_case *g,
                            struct kg_err *err)
 {
@@ -69,19 +74,20 @@ static kg_status direction(bool *forward, const struct kg_golden_case *g,
 kg_status kg_golden_kl_topk(struct kg_golden_case *g, struct kg_err *err)
 {
     struct kg_golden_batch e;
-    bool forward;
+    const char *text, *row;
 
-    KG_TRY(direction(&forward, g, err));
+    KG_TRY(kg_golden_text(&text, g, "kl_type", err));
+    KG_TRY(kg_golden_rename(&row, heads, "kl_type", text, err));
     KG_TRY(kg_golden_start(&e, g, err));
-    KG_TRY(kg_algo_set(&e.algo, "kl.estimator", forward ? "topk-forward" : "topk-reverse",
-                       err));
+    KG_TRY(kg_algo_set(&e.algo, "kl.estimator", row, err));
     KG_TRY(kg_algo_set(&e.algo, "kl.gradient", "published", err));
     KG_TRY(kg_golden_bool(&e.algo.kl_tail, g, "tail", err));
     KG_TRY(kg_golden_importance(&e, err));
     e.algo.kl_beta = 1;
     KG_TRY(kg_golden_load(&e, 0, 0, err));
     KG_TRY(reduction(&e, err));
-    KG_TRY(kg_golden_columns(&e, "topk_indices", forward, err));
+    KG_TRY(kg_golden_columns(&e, "topk_indices",
+                             kg_algo_needs(&e.algo) & KG_NEED_TOP_ANCHOR, err));
     e.algo.kl_top_k = (int)e.rows.k;
     return kg_golden_kl_finish(&e, "kl_token", err);
 }

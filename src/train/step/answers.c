@@ -24,8 +24,9 @@ static kg_status check(const struct kg_run_inputs *in, const struct kg_run_state
         return kg_fail(err, KG_EINVAL,
                        "rollout.data: completions that the policy did not sample need a "
                        "loss that does not depend on sampled tokens: expected "
-                       "algo.surrogate none and kl.estimator exact-*, truncated-*, or "
-                       "topk-forward with kl.tail false; found %s and %s",
+                       "algo.surrogate none and kl.estimator exact-*, truncated-*, "
+                       "bucket-*, generalised-reverse, or topk-forward with kl.tail "
+                       "false; found %s and %s",
                        kg_algo_row_name(a, KG_TABLE_SURROGATE),
                        kg_algo_row_name(a, KG_TABLE_KL));
     if (kg_algo_needs(a) & (KG_NEED_GREEDY | KG_NEED_SUM_SQ | KG_NEED_PARTS))
