@@ -395,6 +395,24 @@ static inline double complex plain_gspo(const struct plain_seq *q)
     return sum;
 }
 
+static inline double complex plain_vespo(const struct plain_seq *q)
+{
+    const struct kg_algo *g = q->p->algo;
+    bool negative = q->p->advantage[q->begin] < 0;
+    double k = negative ? g->vespo_k_neg : g->vespo_k_pos;
+    double lambda = negative ? g->vespo_lambda_neg : g->vespo_lambda_pos, log_w = 0, w;
+    double complex sum = 0;
+
+    for (int n = q->begin; n < q->end; n++)
+        log_w += fmin(fmax(sg(q->x[n]) - q->mu[n], -20), 20);
+    w = exp(fmin(fmax(log_w, -20), 20));
+    for (int n = q->begin; n < q->end; n++)
+        if (plain_unmasked(q, n))
+            sum -= pow(fmax(w, 1e-8), k) * exp(lambda * (1 - w)) * q->p->advantage[n] *
+                   q->x[n] * q->p->is[n];
+    return sum;
+}
+
 static inline double complex plain_gmpo(const struct plain_seq *q)
 {
     const struct kg_algo *g = q->p->algo;
@@ -724,15 +742,19 @@ static inline double complex plain_loss(const struct plain *p, const bool *selec
     double complex pg = 0, kl = 0, entropy = 0;
     double weight = plain_weight(p, s, true);
     bool in_loss = plain_is(kg_algo_row_name(g, KG_TABLE_PLACE), "loss");
+    static const struct {
+        const char *name;
+        double complex (*term)(const struct plain_seq *q);
+    } whole[] = {{"gspo", plain_gspo}, {"gmpo", plain_gmpo}, {"vespo", plain_vespo}};
+    bool of_sequence = false;
     static struct plain_seq q;
 
     plain_read(&q, p, s, n, v, step);
-    if (plain_is(row, "gspo") && q.end > q.begin)
-        pg = plain_gspo(&q);
-    if (plain_is(row, "gmpo") && q.end > q.begin)
-        pg = plain_gmpo(&q);
+    for (int i = 0; i < 3 && q.end > q.begin; i++)
+        if (plain_is(row, whole[i].name))
+            pg = whole[i].term(&q), of_sequence = true;
     for (int t = q.begin; t < q.end; t++) {
-        if (!plain_is(row, "gspo") && !plain_is(row, "gmpo") && plain_unmasked(&q, t))
+        if (!of_sequence && plain_unmasked(&q, t))
             pg += p->is[t] * plain_token(&q, t, row, selected[t]);
         if (in_loss) /* elsewhere it is a number of the advantages */
             kl += plain_kl(&q, t) / (p->divisor > 0 ? p->divisor : 1);

@@ -122,6 +122,9 @@ void kg_pg_gspo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
 void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
                 struct kg_pg_call call);
 
+void kg_pg_vespo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                 struct kg_pg_call call);
+
 /* row->kind of kg_pg_mask; row->style is unused */
 enum kg_mask_kind {
     KG_MASK_NEVER,

@@ -133,7 +133,7 @@ static void kl(struct terms *t, const struct kg_algo *algo)
     memcpy(t->b, s.kl_term, sizeof t->b);
 }
 
-enum { NUMBERS = 20 };
+enum { NUMBERS = 26 };
 static const struct asked {
     enum kg_policy_table table;
     evaluate_fn *evaluate;
@@ -141,24 +141,17 @@ static const struct asked {
 } asked[] = {
     {KG_TABLE_SURROGATE,
      surrogate,
-     {{"algo.clip_low", "0.9"},
-      {"algo.clip_high", "3"},
-      {"algo.dual_clip", "1.5"},
-      {"algo.ratio_clamp", "0.1"},
-      {"algo.truncate", "1.2"},
-      {"algo.delta_low", "0.85"},
-      {"algo.delta_high", "0.85"},
-      {"algo.tau_pos", "3"},
-      {"algo.tau_neg", "3"},
-      {"algo.cov_ratio", "1"},
-      {"algo.cov_low", "9.5"},
-      {"algo.cov_high", "-9.5"},
-      {"algo.cov_coef", "3"},
-      {"algo.m2_budget", "0.5"},
-      {"algo.rpg_detach", "false"},
-      {"algo.count_eps", "1e-3"},
-      {"algo.gamma", "0.5"},
-      {"algo.std_eps", "0.1"}}},
+     {{"algo.clip_low", "0.9"},       {"algo.clip_high", "3"},
+      {"algo.dual_clip", "1.5"},      {"algo.ratio_clamp", "0.1"},
+      {"algo.truncate", "1.2"},       {"algo.delta_low", "0.85"},
+      {"algo.delta_high", "0.85"},    {"algo.tau_pos", "3"},
+      {"algo.tau_neg", "3"},          {"algo.cov_ratio", "1"},
+      {"algo.cov_low", "9.5"},        {"algo.cov_high", "-9.5"},
+      {"algo.cov_coef", "3"},         {"algo.m2_budget", "0.5"},
+      {"algo.vespo_k_pos", "1"},      {"algo.vespo_k_neg", "1"},
+      {"algo.vespo_lambda_pos", "1"}, {"algo.vespo_lambda_neg", "1"},
+      {"algo.rpg_detach", "false"},   {"algo.count_eps", "1e-3"},
+      {"algo.gamma", "0.5"},          {"algo.std_eps", "0.1"}}},
     {KG_TABLE_ADVANTAGE,
      advantage,
      {{"algo.gamma", "0.5"},

@@ -244,6 +244,17 @@ static const struct kg_surrogate_row rows[] = {
                 "O(1)"},
      .sequence = kg_pg_gmpo,
      .own_is = true},
+    {{"vespo",
+      "score function weighted by a bounded function of the whole sequence's ratio to "
+      "the "
+      "sampler, k and lambda by the sign of the advantage",
+      "-sg(phi(W)) A log p, phi(W) = W^k exp(lambda (1 - W)), W = prod_t p/mu",
+      "Shen et al. 2026, arXiv 2602.10693", KG_SCOPE_SEQUENCE, 0,
+      "algo.vespo_k_pos algo.vespo_k_neg algo.vespo_lambda_pos algo.vespo_lambda_neg"},
+     .claims = {"c = -A phi(W), at most |A| (k / (e lambda))^k e^lambda",
+                KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},
+     .sequence = kg_pg_vespo,
+     .to_mu = true},
     {{"clip-cov",
       "ppo-clip without a random few of the tokens whose covariance of advantage and "
       "log-prob is in a range",

@@ -8,7 +8,8 @@
 
 #include <math.h>
 
-enum { LOG_RATIO_MAX = 10 };
+enum { LOG_RATIO_MAX = 10, LOG_W_MAX = 20 };
+static const double log_w_min = -18.420680743952367; /* log 1e-8 */
 
 /* s = exp(mean_t log r_t), with the straight-through form s_t = sg(s) p_t / sg(p_t): each
  * token's term has the derivative of its own log-prob only. */
@@ -56,5 +57,29 @@ void kg_pg_gmpo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
 
         out[t].value = term;
         out[t].coef = flat ? 0 : (double)n / count * term;
+    }
+}
+
+/* w = prod_t p / mu of the sequence, phi(w) = w^k exp(lambda (1 - w)) by the sign of its
+ * first advantage: phi(1) = 1, and nowhere above its value at w = k / lambda. The
+ * cuts are the released ones. Each token's term is -sg(phi) A log p. */
+void kg_pg_vespo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                 struct kg_pg_call call)
+{
+    const struct kg_algo *algo = call.algo;
+    bool up = n > 0 && in[0].advantage >= 0;
+    double k = up ? algo->vespo_k_pos : algo->vespo_k_neg;
+    double lambda = up ? algo->vespo_lambda_pos : algo->vespo_lambda_neg;
+    double sum = 0, w, phi;
+
+    for (int64_t t = 0; t < n; t++)
+        sum += fmax(fmin(in[t].logp - in[t].mu, LOG_W_MAX), -LOG_W_MAX);
+    sum = fmax(fmin(sum, LOG_W_MAX), -LOG_W_MAX);
+    w = kg_exp(sum);
+    phi = kg_exp(k * fmax(sum, log_w_min) + lambda * (1 - w));
+    for (int64_t t = 0; t < n; t++) {
+        out[t].ratio = w;
+        out[t].value = -phi * in[t].advantage * in[t].logp;
+        out[t].coef = -phi * in[t].advantage;
     }
 }

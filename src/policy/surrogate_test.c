@@ -99,7 +99,7 @@ static void detached_rows_are_a_constant_times_the_score(void **state)
 {
     static const char *const rows[] = {"cispo",          "pg-is",      "dppo-binary-tv",
                                        "dppo-binary-kl", "ratio-mask", "minirl",
-                                       "rpg-rf-urkl",    "rpg-rf-fkl"};
+                                       "rpg-rf-urkl",    "rpg-rf-fkl", "vespo"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -131,6 +131,37 @@ static void ppo_clip_is_flat_beyond_its_bounds(void **state)
     loss();
     assert_near(f.term[3], 0.8 * exp(1.5), 1e-15);
     assert_true(f.a[3] != 0);
+}
+
+/* Two tokens of ratio w each way: phi is 1 at 1, and greatest at k / lambda. */
+static void vespo_weighs_by_the_ratio_of_the_sequence(void **state)
+{
+    static const double logs[] = {
+        -30, -3, -1, -0.4054651081081644, -0.1, 0, 0.1, 0.4054651081081644, 1, 2, 15};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof logs / sizeof logs[0]; i++) {
+        double x = fmax(fmin(logs[i], 20), -20), w = exp(x), phi[2];
+
+        fixture_init("vespo");
+        for (int n = 0; n < N; n++) {
+            f.advantage[n] = n < 4 ? 1 : -1;
+            f.logp[n] = f.mu[n] + (n == 0 || n == 4 ? logs[i] : 0);
+        }
+        loss();
+        phi[0] = pow(fmax(w, 1e-8), 2) * exp(3 * (1 - w));
+        phi[1] = pow(fmax(w, 1e-8), 3) * exp(2 * (1 - w));
+        for (int n = 0; n < N; n++) {
+            double c = n < 4 ? -phi[0] : phi[1];
+
+            assert_near(f.a[n], c * f.weight[n], 1e-14);
+            assert_near(f.term[n], c * f.logp[n], 1e-13);
+            assert_true(fabs(f.a[n]) <=
+                        f.weight[n] *
+                            (n < 4 ? pow(2 / 3.0, 2) * exp(1) : pow(1.5, 3) * exp(-1)) *
+                            (1 + 1e-12));
+        }
+    }
 }
 
 static void gspo_clips_whole_sequences(void **state)
@@ -490,8 +521,8 @@ static void entropy_enters_with_its_own_weight(void **state)
  * up. */
 static void splitting_the_batch_changes_nothing(void **state)
 {
-    static const char *const rows[] = {"ppo-clip", "gspo", "gmpo", "kl-cov",
-                                       "dppo-binary-kl"};
+    static const char *const rows[] = {"ppo-clip", "gspo",           "gmpo",
+                                       "kl-cov",   "dppo-binary-kl", "vespo"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -788,6 +819,7 @@ int main(void)
         cmocka_unit_test(differentiable_rows_match_finite_differences),
         cmocka_unit_test(detached_rows_are_a_constant_times_the_score),
         cmocka_unit_test(ppo_clip_is_flat_beyond_its_bounds),
+        cmocka_unit_test(vespo_weighs_by_the_ratio_of_the_sequence),
         cmocka_unit_test(gspo_clips_whole_sequences),
         cmocka_unit_test(a_region_drops_only_what_leads_away),
         cmocka_unit_test(a_divergence_at_its_bound_is_within),

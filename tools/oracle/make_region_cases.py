@@ -119,6 +119,17 @@ def trm(seed, far):
               torch.maximum(-b.A * b.r, -b.A * b.r.clamp(0.8, 1.28)) * (d <= delta)[:, None])
 
 
+def vespo(seed, far):
+    """phi(w) = w^k e^(lambda (1 - w)) of the sequence's whole ratio, detached, times the score function."""
+    for pos, neg in (((2.0, 3.0), (3.0, 2.0)), ((2.0, 1.5), (4.0, 2.5))):
+        b = Batch(seed, far)
+        w = (b.log_r.detach() * b.mask).sum(-1, keepdim=True).exp()
+        k, lam = (torch.where(b.A >= 0, pos[i], neg[i]) for i in (0, 1))
+        b.put(f"vespo/{pos[1]}/{far}/{seed}", "FloyedShen/VESPO@3fd2c7f:recipe/vespo/code/core_algos.py; TRL 1.16.0",
+              {"loss_mode": "vespo", "vespo_k_pos": pos[0], "vespo_lambda_pos": pos[1], "vespo_k_neg": neg[0],
+               "vespo_lambda_neg": neg[1]}, -w.pow(k) * (lam * (1 - w)).exp() * b.A * b.lp)
+
+
 def heads(seed, far):
     """Over the anchor's top k: the rest as one event (no less than 1e-7), and MOPD's sum."""
     for k in (1, 3, 5):
@@ -146,7 +157,7 @@ def heads(seed, far):
 
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo, m2po, trm, heads):
+        for make in (dro, luspo, m2po, trm, heads, vespo):
             make(seed, far)
 for family, name in (("corrections", "regions.json"), ("kl_topk", "heads.json")):
     with open(f"{OUT}/{name}", "w") as out:

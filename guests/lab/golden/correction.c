@@ -10,12 +10,19 @@
  */
 #include "lab/golden/golden_internal.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static const struct kg_golden_name modes[] = {
-    {"vanilla", "ppo-clip"}, {"ipo", "ipo"},   {"prime_default", "dppo-binary-tv"},
-    {"dro", "reinforce"},    {"m2po", "m2po"}, {"m2po_released", "m2po-released"},
-    {"luspo", "gspo"},       {NULL, NULL},
+    {"vanilla", "ppo-clip"},
+    {"ipo", "ipo"},
+    {"prime_default", "dppo-binary-tv"},
+    {"dro", "reinforce"},
+    {"vespo", "vespo"},
+    {"m2po", "m2po"},
+    {"m2po_released", "m2po-released"},
+    {"luspo", "gspo"},
+    {NULL, NULL},
 };
 static const struct kg_golden_name masks[] = {
     {"none", "none"},
@@ -27,20 +34,27 @@ static const struct kg_golden_name masks[] = {
     {NULL, NULL},
 };
 
+#define AT(field)                                                                        \
+    {                                                                                    \
+#field, offsetof(struct kg_algo, field)                                          \
+    }
 static kg_status numbers(struct kg_golden_batch *e, struct kg_err *err)
 {
-    struct kg_algo *a = &e->algo;
+    static const struct {
+        const char *key;
+        size_t at;
+    } reals[] = {AT(clip_low),         AT(clip_high),        AT(dual_clip),
+                 AT(delta_low),        AT(delta_high),       AT(mask_delta),
+                 AT(m2_budget),        AT(vespo_k_pos),      AT(vespo_k_neg),
+                 AT(vespo_lambda_pos), AT(vespo_lambda_neg), AT(tis),
+                 AT(tis_low)};
 
-    KG_TRY(kg_golden_real(&a->clip_low, e->g, "clip_low", 0, err));
-    KG_TRY(kg_golden_real(&a->clip_high, e->g, "clip_high", 0, err));
-    KG_TRY(kg_golden_real(&a->dual_clip, e->g, "dual_clip", 0, err));
-    KG_TRY(kg_golden_real(&a->delta_low, e->g, "delta_low", 0, err));
-    KG_TRY(kg_golden_real(&a->delta_high, e->g, "delta_high", 0, err));
-    KG_TRY(kg_golden_real(&a->mask_delta, e->g, "mask_delta", 0, err));
-    KG_TRY(kg_golden_real(&a->m2_budget, e->g, "m2_budget", 0, err));
-    KG_TRY(kg_golden_real(&a->tis, e->g, "tis", 0, err));
-    return kg_golden_real(&a->tis_low, e->g, "tis_low", 0, err);
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        KG_TRY(kg_golden_real((double *)(void *)((char *)&e->algo + reals[i].at), e->g,
+                              reals[i].key, 0, err));
+    return KG_OK;
 }
+#undef AT
 
 /* A squared log-ratio to the sampler: inside the row, or K2 to an anchor that is the
  * sampler. */
