@@ -228,11 +228,12 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.truncate", AT(truncate), "0", 0, 1e9, NULL,
      "dppo, pg-is, minirl: upper bound C of the ratio; 0 is off", false},
     {"algo.delta_low", AT(delta_low), NULL, 0, 1e6, NULL,
-     "dppo: divergence allowed where the advantage is negative (ratio-relax: least "
+     "dppo, drpo: divergence allowed where the advantage is negative (ratio-relax: least "
      "probability that is masked)",
      false},
     {"algo.delta_high", AT(delta_high), NULL, 0, 1e6, NULL,
-     "dppo: divergence allowed where it is positive (ratio-relax: the same)", false},
+     "dppo, drpo: divergence allowed where it is positive (ratio-relax: the same)",
+     false},
     {"algo.top_k", AT(top_k), NULL, 1, 512, NULL, "dppo-topk: ids of the sampler used",
      false},
     {"algo.tau_pos", AT(tau_pos), NULL, 1e-9, 1e6, NULL,

@@ -262,6 +262,10 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
         return kg_fail(err, KG_EINVAL,
                        "algo.cov_low: expected below algo.cov_high (%g), found %g",
                        a->cov_high, a->cov_low);
+    if (a->surrogate->token == kg_pg_drpo && !(a->delta_low > 0 && a->delta_high > 0))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.delta_%s: %s divides by it; expected above 0, found 0",
+                       a->delta_low > 0 ? "high" : "low", pg);
     if (a->aggregate->divides_by_norm && !(a->length_norm > 0))
         return kg_fail(err, KG_EINVAL,
                        "algo.length_norm: %s divides by it; expected above 0, found %g",

@@ -272,6 +272,8 @@ static void wide_open(struct kg_algo *algo, const struct kg_surrogate_row *row)
     algo->surrogate = row;
     algo->clip_low = strcmp(row->about.name, "gmpo") == 0 ? 1e9 : 1;
     algo->clip_high = algo->delta_low = algo->delta_high = 1e9;
+    if (row->token == kg_pg_drpo) /* has none, its region is always at work */
+        algo->delta_low = algo->delta_high = 0.2;
     algo->dual_clip = algo->truncate = algo->ratio_clamp = 0;
     algo->top_k = K;
     algo->cov_coef = 0.7;

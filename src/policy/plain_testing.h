@@ -239,6 +239,15 @@ static inline double complex plain_ipo(const struct plain_seq *q, int n)
     return (far ? 0 : -q->p->advantage[n] * cexp(plain_min(x, 20))) + g->kl_beta * x * x;
 }
 
+static inline double complex plain_drpo(const struct plain_seq *q, int n)
+{
+    const struct kg_algo *g = q->p->algo;
+    double a = q->p->advantage[n], delta = a > 0 ? g->delta_high : g->delta_low;
+    double complex r = cexp(plain_clip(q->x[n] - q->mu[n], -20, 20));
+
+    return -a * r + fabs(a) * exp(q->mu[n]) * (r - 1) * (r - 1) / (2 * delta);
+}
+
 /* The KL's name in a row of the RPG family. */
 static inline bool plain_kl_is(const char *row, const char *name)
 {
@@ -339,6 +348,8 @@ static inline double complex plain_token(const struct plain_seq *q, int n,
         return -a * cexp(d) + (selected ? g->cov_coef * plain_abs(d) : 0);
     if (plain_has(row, "m2po"))
         return selected ? 0 : -a * cexp(d);
+    if (plain_is(row, "drpo"))
+        return plain_drpo(q, n);
     if (plain_is(row, "ipo"))
         return plain_ipo(q, n);
     if (plain_has(row, "rpg-reinforce"))

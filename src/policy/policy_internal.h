@@ -142,6 +142,7 @@ enum kg_mask_kind {
 };
 void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
+void kg_pg_drpo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, int k);
 
 /* row->kind of the rpg functions, and row->style of kg_pg_rpg_reinforce */

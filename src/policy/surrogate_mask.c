@@ -1,5 +1,6 @@
 /* Trust-region masks: -A sg(min(r, C)) M log p with r = p / mu, everything but log p
- * detached; and IPO, whose mask is symmetric and whose ratio is not.
+ * detached; IPO, whose mask is symmetric and whose ratio is not; and DRPO, which bends
+ * the term back where a mask would remove it.
  *
  * M is 0 where the update would lead further away from the sampler's policy and the
  * divergence (or the ratio) has already passed its bound. A > 0 is tested against "up",
@@ -132,4 +133,20 @@ void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_ca
     out->value = (drop ? 0 : -in->advantage * r) + algo->kl_beta * x * x;
     out->coef = (drop || x > LOG_RATIO_MAX ? 0 : -in->advantage * r) +
                 2 * algo->kl_beta * x;
+}
+
+/* -A r + |A| mu (r - 1)^2 / (2 delta), and with mu (r - 1) = p - mu
+ *     dvalue/dlog p = -A r (1 - sign(A) (p - mu) / delta):
+ * 0 where a mask of that delta begins, and back towards mu beyond it */
+void kg_pg_drpo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    double a = in->advantage, x = in->logp - in->mu;
+    double r = kg_exp(fmax(fmin(x, LOG_RATIO_MAX), -LOG_RATIO_MAX)), mu = kg_exp(in->mu);
+    double delta = a > 0 ? call.algo->delta_high : call.algo->delta_low;
+    double pull = fabs(a) * mu * (r - 1) / delta;
+
+    out->ratio = r;
+    out->divergence = fabs(kg_exp(in->logp) - mu);
+    out->value = -a * r + pull * (r - 1) / 2;
+    out->coef = fabs(x) <= LOG_RATIO_MAX ? (pull - a) * r : 0;
 }

@@ -82,9 +82,10 @@ static void differences_match(void)
 
 static void differentiable_rows_match_finite_differences(void **state)
 {
-    static const char *const rows[] = {
-        "ppo-clip", "importance", "reinforce", "gpg",     "sapo",     "gmpo", "kl-cov",
-        "clip-cov", "rpg-fkl",    "rpg-ufkl",  "rpg-rkl", "rpg-urkl", "ipo",  "m2po"};
+    static const char *const rows[] = {"ppo-clip", "importance", "reinforce", "gpg",
+                                       "sapo",     "gmpo",       "kl-cov",    "clip-cov",
+                                       "rpg-fkl",  "rpg-ufkl",   "rpg-rkl",   "rpg-urkl",
+                                       "ipo",      "m2po",       "drpo"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -134,6 +135,30 @@ static void ppo_clip_is_flat_beyond_its_bounds(void **state)
 }
 
 /* Two tokens of ratio w each way: phi is 1 at 1, and greatest at k / lambda. */
+/* The weight is 1 at mu, 0 where |p - mu| is delta on the way of A, and of the other sign
+ * beyond; against A it grows. */
+static void drpo_turns_back_beyond_its_region(void **state)
+{
+    (void)state;
+    for (int i = -5; i <= 5; i++) {
+        double mu = 0.4, p = mu + 0.06 * i, delta = 0.15;
+
+        fixture_init("drpo");
+        for (int n = 0; n < N; n++) {
+            f.advantage[n] = n % 2 ? -2 : 2;
+            f.mu[n] = log(mu), f.logp[n] = log(p);
+        }
+        loss();
+        for (int n = 0; n < N; n++) {
+            double up = n % 2 ? -1 : 1,
+                   c = -2 * up * (1 - up * (p - mu) / delta) * p / mu;
+
+            assert_near(f.a[n], c * f.weight[n], 1e-14);
+            assert_true(up * (p - mu) < delta ? f.a[n] * up < 0 : f.a[n] * up > 0);
+        }
+    }
+}
+
 static void vespo_weighs_by_the_ratio_of_the_sequence(void **state)
 {
     static const double logs[] = {
@@ -819,6 +844,7 @@ int main(void)
         cmocka_unit_test(differentiable_rows_match_finite_differences),
         cmocka_unit_test(detached_rows_are_a_constant_times_the_score),
         cmocka_unit_test(ppo_clip_is_flat_beyond_its_bounds),
+        cmocka_unit_test(drpo_turns_back_beyond_its_region),
         cmocka_unit_test(vespo_weighs_by_the_ratio_of_the_sequence),
         cmocka_unit_test(gspo_clips_whole_sequences),
         cmocka_unit_test(a_region_drops_only_what_leads_away),

@@ -130,6 +130,15 @@ def vespo(seed, far):
                "vespo_lambda_neg": neg[1]}, -w.pow(k) * (lam * (1 - w)).exp() * b.A * b.lp)
 
 
+def drpo(seed, far):
+    """SPO's quadratic with the token's own bound delta / mu."""
+    for delta in (0.15, 12.5):
+        b = Batch(seed, far)
+        b.put(f"drpo/{delta}/{far}/{seed}", "Tencent-Hunyuan/UniRL@17863c4:unirl/algorithms/drpo.py",
+              {"loss_mode": "drpo", "delta_low": delta, "delta_high": delta},
+              -b.A * b.r + b.A.abs() * b.mu.exp() * (b.r - 1).square() / (2 * delta))
+
+
 def heads(seed, far):
     """Over the anchor's top k: the rest as one event (no less than 1e-7), and MOPD's sum."""
     for k in (1, 3, 5):
@@ -157,7 +166,7 @@ def heads(seed, far):
 
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo, m2po, trm, heads, vespo):
+        for make in (dro, luspo, m2po, trm, heads, vespo, drpo):
             make(seed, far)
 for family, name in (("corrections", "regions.json"), ("kl_topk", "heads.json")):
     with open(f"{OUT}/{name}", "w") as out:

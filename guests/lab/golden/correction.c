@@ -19,6 +19,7 @@ static const struct kg_golden_name modes[] = {
     {"prime_default", "dppo-binary-tv"},
     {"dro", "reinforce"},
     {"vespo", "vespo"},
+    {"drpo", "drpo"},
     {"m2po", "m2po"},
     {"m2po_released", "m2po-released"},
     {"luspo", "gspo"},
