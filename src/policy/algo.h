@@ -146,6 +146,7 @@ struct kg_algo {
     double std_eps;
     double cov_ratio, cov_low, cov_high, cov_coef;
     double m2_budget;
+    double prefix_weight, prefix_budget;
     double vespo_k_pos, vespo_k_neg, vespo_lambda_pos, vespo_lambda_neg;
     bool rpg_detach;
     double count_eps;

@@ -40,6 +40,8 @@ static kg_status check_ranges(const struct kg_algo *a, struct kg_err *err)
         {"algo.vespo_k_neg", a->vespo_k_neg, 0, 10, "0 to 10"},
         {"algo.vespo_lambda_pos", a->vespo_lambda_pos, 0.01, 100, "0.01 to 100"},
         {"algo.vespo_lambda_neg", a->vespo_lambda_neg, 0.01, 100, "0.01 to 100"},
+        {"algo.prefix_weight", a->prefix_weight, 1e-3, 1, "0.001 to 1"},
+        {"algo.prefix_budget", a->prefix_budget, 0, 1, "0 to 1"},
         {"algo.cov_coef", a->cov_coef, 0, most, "0 or more"},
         {"algo.count_eps", a->count_eps, 0, 1e-3, "0 to 0.001"},
         {"kl.beta", a->kl_beta, 0, most, "0 or more"},

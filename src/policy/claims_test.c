@@ -316,7 +316,8 @@ static double evaluate(double gradient[2][VOCAB], struct pairs *x,
 static struct deviation surrogate_deviation(const struct kg_surrogate_row *row,
                                             bool off_policy, bool detach)
 {
-    bool pair = row->about.scope == KG_SCOPE_SEQUENCE;
+    /* cppo sees the sequence for its mask alone; its ratios are of single tokens */
+    bool pair = row->about.scope == KG_SCOPE_SEQUENCE && row->sequence != kg_pg_cppo;
     struct deviation d = {0, 0};
 
     for (uint64_t seed = 0; seed < SEEDS; seed++) {

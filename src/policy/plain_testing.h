@@ -424,6 +424,53 @@ static inline double complex plain_vespo(const struct plain_seq *q)
     return sum;
 }
 
+/* The budget of a sequence: the r-th smallest distance is the first that r - 1 others
+ * are below. */
+static inline double plain_prefix_budget(const double *far, int n, double least)
+{
+    double at = 0.9 * (n - 1), sorted[PLAIN_N], x;
+
+    for (int i = 0; i < n; i++) {
+        int rank = 0;
+
+        for (int j = 0; j < n; j++)
+            rank += far[j] < far[i] || (far[j] == far[i] && j < i);
+        sorted[rank] = far[i];
+    }
+    x = sorted[(int)ceil(at)] * (at - floor(at)) +
+        sorted[(int)floor(at)] * (1 - at + floor(at));
+    return fmin(fmax(x, least), 2 * least);
+}
+
+static inline double complex plain_cppo(const struct plain_seq *q)
+{
+    const struct kg_algo *g = q->p->algo;
+    bool released = plain_has(kg_algo_row_name(g, KG_TABLE_SURROGATE), "-calibrated");
+    int n = q->end - q->begin;
+    double far[PLAIN_N], budget = g->prefix_budget, S = 0, W = 0;
+    double complex sum = 0;
+
+    for (int i = 0; i < n; i++)
+        far[i] = fabs(exp(sg(q->x[q->begin + i])) - exp(q->mu[q->begin + i]));
+    if (released)
+        budget = plain_prefix_budget(far, n, budget);
+    for (int i = 0; i < n; i++) {
+        int t = q->begin + i;
+        double w = 1 + (g->prefix_weight - 1) * i / fmax(n - 1, 1);
+        double a = q->p->advantage[t], delta = a > 0 ? g->delta_high : g->delta_low;
+        double rho = exp(fmin(sg(q->x[t]) - q->mu[t], 20));
+        bool stays = a * (rho - 1) <= 0 ||
+                     w * far[i] <= fmin(delta, delta + budget * W - S);
+
+        if (g->truncate > 0)
+            rho = fmin(rho, g->truncate);
+        if (stays && plain_unmasked(q, t))
+            sum -= q->p->is[t] * a * rho * q->x[t];
+        S += w * far[i], W += w;
+    }
+    return sum;
+}
+
 static inline double complex plain_gmpo(const struct plain_seq *q)
 {
     const struct kg_algo *g = q->p->algo;
@@ -756,12 +803,16 @@ static inline double complex plain_loss(const struct plain *p, const bool *selec
     static const struct {
         const char *name;
         double complex (*term)(const struct plain_seq *q);
-    } whole[] = {{"gspo", plain_gspo}, {"gmpo", plain_gmpo}, {"vespo", plain_vespo}};
+    } whole[] = {{"gspo", plain_gspo},
+                 {"gmpo", plain_gmpo},
+                 {"vespo", plain_vespo},
+                 {"cppo", plain_cppo},
+                 {"cppo-calibrated", plain_cppo}};
     bool of_sequence = false;
     static struct plain_seq q;
 
     plain_read(&q, p, s, n, v, step);
-    for (int i = 0; i < 3 && q.end > q.begin; i++)
+    for (int i = 0; i < 5 && q.end > q.begin; i++)
         if (plain_is(row, whole[i].name))
             pg = whole[i].term(&q), of_sequence = true;
     for (int t = q.begin; t < q.end; t++) {

@@ -142,6 +142,10 @@ enum kg_mask_kind {
 };
 void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_ipo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
+/* row->kind of kg_pg_cppo */
+enum kg_cppo_kind { KG_CPPO_FIXED, KG_CPPO_CALIBRATED };
+void kg_pg_cppo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                struct kg_pg_call call);
 void kg_pg_drpo(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call);
 void kg_pg_topk_divergence(double *tv, double *kl, const struct kg_pg_in *in, int k);
 

@@ -75,6 +75,8 @@ static void draw_policy_numbers(void)
     algo.vespo_k_neg = between(0, 4);
     algo.vespo_lambda_pos = between(0.01, 4);
     algo.vespo_lambda_neg = between(0.01, 4);
+    algo.prefix_weight = between(0.1, 1);
+    algo.prefix_budget = chance(0.2) ? 0 : between(0, 0.2);
     algo.m2_budget = chance(0.1) ? 0 : between(0, 0.5);
     algo.rpg_detach = chance(0.5);
     algo.count_eps = chance(0.5) ? 0 : 1e-8;

@@ -141,17 +141,18 @@ static const struct asked {
 } asked[] = {
     {KG_TABLE_SURROGATE,
      surrogate,
-     {{"algo.clip_low", "0.9"},       {"algo.clip_high", "3"},
-      {"algo.dual_clip", "1.5"},      {"algo.ratio_clamp", "0.1"},
-      {"algo.truncate", "1.2"},       {"algo.delta_low", "0.85"},
-      {"algo.delta_high", "0.85"},    {"algo.tau_pos", "3"},
-      {"algo.tau_neg", "3"},          {"algo.cov_ratio", "1"},
-      {"algo.cov_low", "9.5"},        {"algo.cov_high", "-9.5"},
-      {"algo.cov_coef", "3"},         {"algo.m2_budget", "0.5"},
-      {"algo.vespo_k_pos", "1"},      {"algo.vespo_k_neg", "1"},
-      {"algo.vespo_lambda_pos", "1"}, {"algo.vespo_lambda_neg", "1"},
-      {"algo.rpg_detach", "false"},   {"algo.count_eps", "1e-3"},
-      {"algo.gamma", "0.5"},          {"algo.std_eps", "0.1"}}},
+     {{"algo.clip_low", "0.9"},        {"algo.clip_high", "3"},
+      {"algo.dual_clip", "1.5"},       {"algo.ratio_clamp", "0.1"},
+      {"algo.truncate", "1.2"},        {"algo.delta_low", "0.85"},
+      {"algo.delta_high", "0.85"},     {"algo.tau_pos", "3"},
+      {"algo.tau_neg", "3"},           {"algo.cov_ratio", "1"},
+      {"algo.cov_low", "9.5"},         {"algo.cov_high", "-9.5"},
+      {"algo.cov_coef", "3"},          {"algo.m2_budget", "0.5"},
+      {"algo.prefix_weight", "0.001"}, {"algo.prefix_budget", "1"},
+      {"algo.vespo_k_pos", "1"},       {"algo.vespo_k_neg", "1"},
+      {"algo.vespo_lambda_pos", "1"},  {"algo.vespo_lambda_neg", "1"},
+      {"algo.rpg_detach", "false"},    {"algo.count_eps", "1e-3"},
+      {"algo.gamma", "0.5"},           {"algo.std_eps", "0.1"}}},
     {KG_TABLE_ADVANTAGE,
      advantage,
      {{"algo.gamma", "0.5"},
@@ -194,6 +195,8 @@ static void check(const struct asked *of, const struct number *n)
         algo.cov_ratio = 0.13;
         algo.cov_low = -10;
         algo.cov_high = 10;
+        algo.delta_low = algo.delta_high = 0.25;
+        algo.prefix_budget = 0;
         must_set(&algo, "anchor.kind", "fixed");
         must_set(&algo, table, row->name);
         of->evaluate(&before, &algo);

@@ -170,6 +170,7 @@ void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 #define PPO    "max(-A r, -A clip(r, 1 - low, 1 + high)); min with -A c where A < 0"
 #define MASKED "-A sg(min(r_mu, C)) M log p"
 #define DPPO   "Qi et al. 2026, arXiv 2602.04879"
+#define CPPO   "Mao et al. 2026, arXiv 2606.10968"
 #define M2PO   "Zheng et al. 2025, arXiv 2510.01161"
 #define RPG    "Zhang et al. 2025, arXiv 2505.17508"
 /* keys that rows read */
@@ -178,6 +179,7 @@ void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 #define DUAL     "algo.dual_clip"
 #define DELTAS   "algo.delta_low algo.delta_high"
 #define TRUNCATE "algo.truncate"
+#define PREFIX   "algo.prefix_weight algo.prefix_budget"
 /* beta times the negative weight of grad log p in the KL's gradient */
 #define C_KG_RPG_FKL         "beta"
 #define C_KG_RPG_RKL         "-beta r (log r + 1)"
@@ -344,6 +346,26 @@ static const struct kg_surrogate_row rows[] = {
      .claims = {"c = -A r_mu (1 - sign(A) (p - mu) / delta)", KG_TARGET_RETURN, BOTH, 0,
                 0, "O(1)"},
      .token = kg_pg_drpo,
+     .to_mu = true,
+     .divergence = true},
+    {{"cppo",
+      "masked where w |mu - p| passes delta, less what the tokens before are over "
+      "prefix_budget, and the step leads away: bounds the mean over every prefix too; w "
+      "falls from 1 to prefix_weight",
+      MASKED, CPPO, KG_SCOPE_SEQUENCE, 0, DELTAS " " TRUNCATE " " PREFIX},
+     .claims = MASK_CLAIMS("O(1)"),
+     .sequence = kg_pg_cppo,
+     .kind = KG_CPPO_FIXED,
+     .to_mu = true,
+     .divergence = true},
+    {{"cppo-calibrated",
+      "cppo whose budget is the sequence's 90th percentile of |mu - p|, from "
+      "prefix_budget to twice that (for base models, and as released)",
+      MASKED, CPPO ", eq. 22, code", KG_SCOPE_SEQUENCE, 0,
+      DELTAS " " TRUNCATE " " PREFIX},
+     .claims = MASK_CLAIMS("O(1)"),
+     .sequence = kg_pg_cppo,
+     .kind = KG_CPPO_CALIBRATED,
      .to_mu = true,
      .divergence = true},
     {{"ratio-mask", "masked where the ratio to the sampler leaves 1 - low .. 1 + high",

@@ -1,6 +1,6 @@
 /* Trust-region masks: -A sg(min(r, C)) M log p with r = p / mu, everything but log p
- * detached; IPO, whose mask is symmetric and whose ratio is not; and DRPO, which bends
- * the term back where a mask would remove it.
+ * detached; CPPO, whose bound moves along the sequence; IPO, whose mask is symmetric and
+ * whose ratio is not; and DRPO, which turns back the term that a mask would remove.
  *
  * M is 0 where the update would lead further away from the sampler's policy and the
  * divergence (or the ratio) has already passed its bound. A > 0 is tested against "up",
@@ -10,6 +10,7 @@
 #include "policy/policy_internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { LOG_RATIO_MAX = 20 };
 
@@ -97,23 +98,79 @@ static bool ratio_drops(const struct kg_pg_in *in, struct kg_pg_call call)
                       : r < 1 - algo->clip_low;
 }
 
-void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+/* The term of a token, which a region drops or not. */
+static void close_term(struct kg_pg_out *out, const struct kg_pg_in *in,
+                       const struct kg_algo *algo, bool drop)
 {
     double r = kg_exp(fmin(in->logp - in->mu, LOG_RATIO_MAX)), weight = r;
-    bool drop = false;
 
-    if (call.row->divergence)
-        drop = divergence_drops(out, in, call);
-    else if (call.row->kind != KG_MASK_NEVER)
-        drop = ratio_drops(in, call);
-    if (call.algo->truncate > 0)
-        weight = fmin(r, call.algo->truncate);
+    if (algo->truncate > 0)
+        weight = fmin(r, algo->truncate);
     out->ratio = r;
     out->masked = drop;
     out->clips = drop && in->advantage != 0;
     out->clips_lower = drop && in->advantage < 0;
     out->value = drop ? 0 : -in->advantage * weight * in->logp;
     out->coef = drop ? 0 : -in->advantage * weight;
+}
+
+void kg_pg_mask(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_call call)
+{
+    bool drop = false;
+
+    if (call.row->divergence)
+        drop = divergence_drops(out, in, call);
+    else if (call.row->kind != KG_MASK_NEVER)
+        drop = ratio_drops(in, call);
+    close_term(out, in, call.algo, drop);
+}
+
+static int by_divergence(const void *a, const void *b)
+{
+    double x = ((const struct kg_pg_out *)a)->divergence;
+    double y = ((const struct kg_pg_out *)b)->divergence;
+
+    return (x > y) - (x < y);
+}
+
+/* The 90th percentile of the n divergences in out, between two of them in proportion,
+ * within the budget and twice that. Sorts out. */
+static double calibrated(struct kg_pg_out *out, int64_t n, double budget)
+{
+    double at = 0.9 * (double)(n - 1), high;
+    int64_t i = (int64_t)at;
+
+    qsort(out, (size_t)n, sizeof *out, by_divergence);
+    high = out[i + 1 < n ? i + 1 : i].divergence;
+    at -= (double)i;
+    at = out[i].divergence + at * (high - out[i].divergence);
+    return fmin(fmax(at, budget), 2 * budget);
+}
+
+/* w_t falls from 1 at the first token to prefix_weight at the last, Z_t = w_t |p - mu|.
+ * A step away from mu is kept while Z_t <= delta, less what the prefix is over its
+ * budget: S = sum_{j<t} Z_j, W = sum_{j<t} w_j, Z_t <= delta + min(0, budget W - S). */
+void kg_pg_cppo(struct kg_pg_out *out, const struct kg_pg_in *in, int64_t n,
+                struct kg_pg_call call)
+{
+    const struct kg_algo *algo = call.algo;
+    double budget = algo->prefix_budget, slack = 0;
+
+    for (int64_t t = 0; t < n; t++)
+        out[t].divergence = fabs(kg_exp(in[t].logp) - kg_exp(in[t].mu));
+    if (call.row->kind == KG_CPPO_CALIBRATED && n > 0)
+        budget = calibrated(out, n, budget);
+    for (int64_t t = 0; t < n; t++) {
+        double w = 1 -
+                   (1 - algo->prefix_weight) * (double)t / (double)(n > 1 ? n - 1 : 1);
+        double delta = in[t].advantage > 0 ? algo->delta_high : algo->delta_low, z;
+        bool away = in[t].advantage * (in[t].logp - in[t].mu) > 0;
+
+        out[t].divergence = fabs(kg_exp(in[t].logp) - kg_exp(in[t].mu));
+        z = w * out[t].divergence;
+        close_term(&out[t], &in[t], algo, away && z > delta + fmin(0, slack));
+        slack += budget * w - z;
+    }
 }
 
 /* -A r M + beta (log r)^2, differentiable, M 0 where the probability has moved beyond

@@ -98,9 +98,10 @@ static void differentiable_rows_match_finite_differences(void **state)
 
 static void detached_rows_are_a_constant_times_the_score(void **state)
 {
-    static const char *const rows[] = {"cispo",          "pg-is",      "dppo-binary-tv",
-                                       "dppo-binary-kl", "ratio-mask", "minirl",
-                                       "rpg-rf-urkl",    "rpg-rf-fkl", "vespo"};
+    static const char *const rows[] = {
+        "cispo",      "pg-is",  "dppo-binary-tv", "dppo-binary-kl",
+        "ratio-mask", "minirl", "rpg-rf-urkl",    "rpg-rf-fkl",
+        "vespo",      "cppo",   "cppo-calibrated"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -157,6 +158,37 @@ static void drpo_turns_back_beyond_its_region(void **state)
             assert_true(up * (p - mu) < delta ? f.a[n] * up < 0 : f.a[n] * up > 0);
         }
     }
+}
+
+/* Six tokens that all move away by 0.1 under delta 0.15. With weights of 1 and a budget of
+ * 0.08, the fourth has 0.15 - 3 * 0.02 left. */
+static void cppo_tightens_as_the_prefix_drifts(void **state)
+{
+    static const struct {
+        const char *weight, *budget;
+        int first; /* token of the six that is dropped, and all after it */
+    } rows[] = {{"1", "0.08", 3},     {"1", "0.095", 6},  {"1", "0.11", 6},
+                {"1", "0.04", 1},     {"1", "0", 1},      {"0.5", "0.08", 6},
+                {"0.5", "0", 1},      {"0.8", "0.08", 4}, {"0.8", "0.06", 2},
+                {"0.001", "0.08", 6}, {"0.001", "0", 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        for (int up = 0; up < 2; up++) {
+            fixture_init("cppo");
+            must_set(&f.algo, "algo.prefix_weight", rows[i].weight);
+            must_set(&f.algo, "algo.prefix_budget", rows[i].budget);
+            f.b.n_seqs = 1;
+            f.begin[1] = N;
+            for (int n = 0; n < N; n++) {
+                f.advantage[n] = up ? 1 : -1;
+                f.mu[n] = log(0.5), f.logp[n] = log(up ? 0.6 : 0.4);
+            }
+            loss();
+            for (int n = 0; n < N; n++)
+                if ((f.a[n] == 0) != (n >= rows[i].first))
+                    fail_msg("row %zu, token %d: coefficient %g", i, n, f.a[n]);
+        }
 }
 
 static void vespo_weighs_by_the_ratio_of_the_sequence(void **state)
@@ -547,7 +579,8 @@ static void entropy_enters_with_its_own_weight(void **state)
 static void splitting_the_batch_changes_nothing(void **state)
 {
     static const char *const rows[] = {"ppo-clip", "gspo",           "gmpo",
-                                       "kl-cov",   "dppo-binary-kl", "vespo"};
+                                       "kl-cov",   "dppo-binary-kl", "vespo",
+                                       "cppo",     "cppo-calibrated"};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -845,6 +878,7 @@ int main(void)
         cmocka_unit_test(detached_rows_are_a_constant_times_the_score),
         cmocka_unit_test(ppo_clip_is_flat_beyond_its_bounds),
         cmocka_unit_test(drpo_turns_back_beyond_its_region),
+        cmocka_unit_test(cppo_tightens_as_the_prefix_drifts),
         cmocka_unit_test(vespo_weighs_by_the_ratio_of_the_sequence),
         cmocka_unit_test(gspo_clips_whole_sequences),
         cmocka_unit_test(a_region_drops_only_what_leads_away),

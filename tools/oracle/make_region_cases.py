@@ -139,6 +139,27 @@ def drpo(seed, far):
               -b.A * b.r + b.A.abs() * b.mu.exp() * (b.r - 1).square() / (2 * delta))
 
 
+def cppo(seed, far):
+    """Algorithm 1 over Binary-TV; the budget fixed, or the sequence's 90th percentile (eq. 22). A score function."""
+    for mode, delta, w_min, budget in (("cppo", 0.15, 0.8, 0.015), ("cppo", 0.08, 0.5, 0.0),
+                                       ("cppo_calibrated", 0.15, 0.8, 0.02), ("cppo_calibrated", 0.05, 0.6, 0.005)):
+        b = Batch(seed, far)
+        keep = torch.ones_like(b.mask)
+        for i in range(b.A.shape[0]):
+            T, S, W = int(b.mask[i].sum()), 0.0, 0.0
+            D = b.D[i, :T].detach()
+            db = budget if mode == "cppo" else float(torch.quantile(D, 0.9).clamp(budget, 2 * budget))
+            for t in range(T):
+                w = 1 - (1 - w_min) * t / max(T - 1, 1)
+                c = min(delta, delta + db * W - S)
+                if b.A[i, t] * (b.r[i, t].detach() - 1) > 0 and w * D[t] > c:
+                    keep[i, t] = 0
+                S, W = S + float(w * D[t]), W + w
+        b.put(f"{mode}/{delta}/{far}/{seed}", "arXiv 2606.10968, Algorithm 1; UniRL:unirl/algorithms/cppo.py",
+              {"loss_mode": mode, "delta_low": delta, "delta_high": delta, "prefix_weight": w_min,
+               "prefix_budget": budget}, -b.A * b.r.detach() * b.lp * keep)
+
+
 def heads(seed, far):
     """Over the anchor's top k: the rest as one event (no less than 1e-7), and MOPD's sum."""
     for k in (1, 3, 5):
@@ -166,7 +187,7 @@ def heads(seed, far):
 
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo, m2po, trm, heads, vespo, drpo):
+        for make in (dro, luspo, m2po, trm, heads, vespo, drpo, cppo):
             make(seed, far)
 for family, name in (("corrections", "regions.json"), ("kl_topk", "heads.json")):
     with open(f"{OUT}/{name}", "w") as out:

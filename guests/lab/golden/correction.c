@@ -19,6 +19,8 @@ static const struct kg_golden_name modes[] = {
     {"prime_default", "dppo-binary-tv"},
     {"dro", "reinforce"},
     {"vespo", "vespo"},
+    {"cppo", "cppo"},
+    {"cppo_calibrated", "cppo-calibrated"},
     {"drpo", "drpo"},
     {"m2po", "m2po"},
     {"m2po_released", "m2po-released"},
@@ -44,11 +46,11 @@ static kg_status numbers(struct kg_golden_batch *e, struct kg_err *err)
     static const struct {
         const char *key;
         size_t at;
-    } reals[] = {AT(clip_low),         AT(clip_high),        AT(dual_clip),
-                 AT(delta_low),        AT(delta_high),       AT(mask_delta),
-                 AT(m2_budget),        AT(vespo_k_pos),      AT(vespo_k_neg),
-                 AT(vespo_lambda_pos), AT(vespo_lambda_neg), AT(tis),
-                 AT(tis_low)};
+    } reals[] = {AT(clip_low),         AT(clip_high),     AT(dual_clip),
+                 AT(delta_low),        AT(delta_high),    AT(mask_delta),
+                 AT(m2_budget),        AT(prefix_weight), AT(prefix_budget),
+                 AT(vespo_k_pos),      AT(vespo_k_neg),   AT(vespo_lambda_pos),
+                 AT(vespo_lambda_neg), AT(tis),           AT(tis_low)};
 
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
         KG_TRY(kg_golden_real((double *)(void *)((char *)&e->algo + reals[i].at), e->g,
