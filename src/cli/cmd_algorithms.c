@@ -122,7 +122,11 @@ static const char against_other[] =
     "\n"
     "Ratios of single tokens are exact for one context at a time: the ratio of the\n"
     "prefix is omitted, as everywhere in practice. Score functions (`-A log p`) have\n"
-    "the gradient but not the value.\n";
+    "the gradient but not the value.\n"
+    "\n"
+    "Column `bounds` says what the row's trust region bounds. A token beyond the bound\n"
+    "has no gradient where its step would lead further; `softly`: the gradient\n"
+    "shrinks or turns there instead. A bounded weight goes on at its bound.\n";
 
 static const char *target_text(enum kg_target target)
 {
@@ -167,7 +171,11 @@ static kg_status put_claims(struct kg_str *out, enum kg_policy_table table,
     }
     KG_TRY(put_claim(out, c, KG_UNBIASED_VALUE, err));
     KG_TRY(put_claim(out, c, KG_UNBIASED_GRADIENT, err));
-    return kg_str_printf(out, err, "%s | ", c->memory ? c->memory : "");
+    KG_TRY(kg_str_printf(out, err, "%s | ", c->memory ? c->memory : ""));
+    if (table == KG_TABLE_KL)
+        return KG_OK;
+    KG_TRY(put_cell(out, c->bounds ? c->bounds : "", err));
+    return kg_str_puts(out, " | ", err);
 }
 
 static kg_status put_row(struct kg_str *out, enum kg_policy_table table, size_t i,
@@ -198,7 +206,7 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
     bool claims = kg_policy_row_claims(table, 0) != NULL, kl = table == KG_TABLE_KL;
 
     KG_TRY(kg_str_printf(out, err,
-                         "\n## %s: `%s`\n%s%s\n| name | what | formula | %s%s%ssource "
+                         "\n## %s: `%s`\n%s%s\n| name | what | formula | %s%s%s%ssource "
                          "| needs | reads |\n|---|---|---|%s%s---|---|---|\n",
                          title, kg_policy_table_key(table), claims ? claims_text : "",
                          !claims ? ""
@@ -206,7 +214,8 @@ static kg_status put_table(struct kg_str *out, enum kg_policy_table table,
                                  : against_other,
                          claims ? "gradient | " : "", kl ? "of | " : "",
                          claims ? "value unbiased | gradient unbiased | memory | " : "",
-                         claims ? "---|---|---|---|" : "", kl ? "---|" : ""));
+                         claims && !kl ? "bounds | " : "",
+                         claims ? "---|---|---|---|" : "", claims ? "---|" : ""));
     for (size_t i = 0; i < kg_policy_n_rows(table); i++)
         KG_TRY(put_row(out, table, i, err));
     return KG_OK;

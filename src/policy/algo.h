@@ -87,6 +87,7 @@ struct kg_policy_claims {
     unsigned off_policy;
     unsigned published; /* places where kl.gradient is published; topk rows only */
     const char *memory; /* memory of the term per token */
+    const char *bounds; /* what the row's trust region bounds; surrogates only */
 };
 
 struct kg_advantage_row; /* internal to policy/ */

@@ -202,6 +202,20 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     return KG_OK;
 }
 
+/* Bounds of a region that have no meaning at some of their values. */
+static kg_status check_bounds(const struct kg_algo *a, struct kg_err *err)
+{
+    if (a->surrogate->token == kg_pg_drpo && !(a->delta_low > 0 && a->delta_high > 0))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.delta_%s: %s divides by it; expected above 0, found 0",
+                       a->delta_low > 0 ? "high" : "low", a->surrogate->about.name);
+    if (a->surrogate->token == kg_pg_clip_cov && !(a->cov_low < a->cov_high))
+        return kg_fail(err, KG_EINVAL,
+                       "algo.cov_low: expected below algo.cov_high (%g), found %g",
+                       a->cov_high, a->cov_low);
+    return KG_OK;
+}
+
 static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_setting *s,
                                  struct kg_err *err)
 {
@@ -260,14 +274,6 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
             "algo.surrogate: %s compares log-probs of the full softmax; expected "
             "rollout.top_p 1, top_k 0 and min_p 0",
             pg);
-    if (a->surrogate->token == kg_pg_clip_cov && !(a->cov_low < a->cov_high))
-        return kg_fail(err, KG_EINVAL,
-                       "algo.cov_low: expected below algo.cov_high (%g), found %g",
-                       a->cov_high, a->cov_low);
-    if (a->surrogate->token == kg_pg_drpo && !(a->delta_low > 0 && a->delta_high > 0))
-        return kg_fail(err, KG_EINVAL,
-                       "algo.delta_%s: %s divides by it; expected above 0, found 0",
-                       a->delta_low > 0 ? "high" : "low", pg);
     if (a->aggregate->divides_by_norm && !(a->length_norm > 0))
         return kg_fail(err, KG_EINVAL,
                        "algo.length_norm: %s divides by it; expected above 0, found %g",
@@ -373,6 +379,7 @@ kg_status kg_algo_check(const struct kg_algo *algo, const struct kg_algo_setting
     KG_TRY(check_anchor(algo, err));
     KG_TRY(check_kl(algo, setting, err));
     KG_TRY(check_surrogate(algo, setting, err));
+    KG_TRY(check_bounds(algo, err));
     KG_TRY(check_top_k(algo, setting, err));
     return check_provisions(algo, setting, err);
 }

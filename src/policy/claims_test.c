@@ -373,6 +373,8 @@ static void every_row_makes_its_claims(void **state)
             assert_non_null(c);
             if (strcmp(a->name, "none") == 0)
                 continue;
+            if (tables[t] == KG_TABLE_SURROGATE && !c->bounds)
+                fail_msg("%s: expected what it bounds, found nothing", a->name);
             if (!c->gradient || !c->memory)
                 fail_msg("%s: expected a gradient and a memory, found none", a->name);
         }

@@ -162,9 +162,9 @@ void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 
 #define GRADIENT KG_UNBIASED_GRADIENT
 #define BOTH     (KG_UNBIASED_VALUE | KG_UNBIASED_GRADIENT)
-#define MASK_CLAIMS(memory)                                                              \
+#define MASK_CLAIMS(memory, bounds)                                                      \
     {                                                                                    \
-        "c = -A min(r_mu, C) M", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, memory         \
+        "c = -A min(r_mu, C) M", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, memory, bounds \
     }
 #define TOKEN  KG_SCOPE_TOKEN
 #define PPO    "max(-A r, -A clip(r, 1 - low, 1 + high)); min with -A c where A < 0"
@@ -181,22 +181,26 @@ void kg_pg_m2po(struct kg_pg_out *out, const struct kg_pg_in *in, struct kg_pg_c
 #define TRUNCATE "algo.truncate"
 #define PREFIX   "algo.prefix_weight algo.prefix_budget"
 /* beta times the negative weight of grad log p in the KL's gradient */
-#define C_KG_RPG_FKL         "beta"
-#define C_KG_RPG_RKL         "-beta r (log r + 1)"
-#define C_KG_RPG_UFKL        "beta (1 - r)"
-#define C_KG_RPG_URKL        "-beta r log r"
-#define READS_KG_RPG_PAPER   CLIP " " DUAL
-#define READS_KG_RPG_HARD    CLIP
-#define READS_KG_RPG_CLIP    CLIP " " DUAL
-#define READS_KG_RPG_CLIP_V3 CLIP " " DUAL
+#define C_KG_RPG_FKL          "beta"
+#define C_KG_RPG_RKL          "-beta r (log r + 1)"
+#define C_KG_RPG_UFKL         "beta (1 - r)"
+#define C_KG_RPG_URKL         "-beta r log r"
+#define READS_KG_RPG_PAPER    CLIP " " DUAL
+#define READS_KG_RPG_HARD     CLIP
+#define READS_KG_RPG_CLIP     CLIP " " DUAL
+#define READS_KG_RPG_CLIP_V3  CLIP " " DUAL
+#define BOUNDS_KG_RPG_PAPER   "r, on the side that A leads to"
+#define BOUNDS_KG_RPG_HARD    "the weight r of a token"
+#define BOUNDS_KG_RPG_CLIP    BOUNDS_KG_RPG_PAPER
+#define BOUNDS_KG_RPG_CLIP_V3 BOUNDS_KG_RPG_PAPER
 /* A score-function row of the RPG family. */
 #define RF(name, help, kind_, style_)                                                    \
     {                                                                                    \
         {                                                                                \
             name, help,          "-sg(r A + C) log p, C = " C_##kind_, RPG, TOKEN,       \
             0,    READS_##style_},                                                       \
-            .claims =                                                                    \
-                {"c = -(r A + C)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)"},     \
+            .claims = {"c = -(r A + C)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0,        \
+                       "O(1)",           BOUNDS_##style_},                               \
             .token = kg_pg_rpg_reinforce, .kind = (kind_), .style = (style_),            \
             .own_kl = true                                                               \
     }
@@ -204,46 +208,49 @@ static const struct kg_surrogate_row rows[] = {
     {{"ppo-clip", "ratio to the old policy, clipped low and high, optional dual clip",
       PPO, "Schulman et al. 2017, arXiv 1707.06347; dual clip: Ye et al. 2019", TOKEN, 0,
       CLIP " " CLAMP " " DUAL},
-     .claims = {"c = -A r; 0 where clipped", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
+     .claims = {"c = -A r; 0 where clipped", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
+                "r, on the side that A leads to"},
      .token = pg_ppo_clip},
     {{"none", "no policy term: distillation, where the KL is all of the loss", "0", "",
       TOKEN, 0, NULL},
-     .claims = {"c = 0", KG_TARGET_NONE, 0, 0, 0, "O(1)"},
+     .claims = {"c = 0", KG_TARGET_NONE, 0, 0, 0, "O(1)", ""},
      .token = kg_pg_none},
     {{"reinforce", "plain score function, no ratio", "-A log p", "Williams 1992", TOKEN,
       0, NULL},
-     .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},
+     .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)", "nothing"},
      .token = pg_reinforce},
     {{"gpg",
       "reinforce, under the name of the method that pairs it with algo.advantage gpg",
       "-A log p", "Chu et al. 2025, arXiv 2504.02546", TOKEN, 0, NULL},
-     .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},
+     .claims = {"c = -A", KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)", "nothing"},
      .token = pg_reinforce},
     {{"importance", "ratio to the old policy, unclipped", "-A r", "surrogate of TRPO",
       TOKEN, 0, CLAMP},
-     .claims = {"c = -A r", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
+     .claims = {"c = -A r", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)", "nothing"},
      .token = pg_importance},
     {{"cispo", "score function weighted by the clipped ratio; no token is dropped",
       "-sg(clip(r, 1 - low, 1 + high)) A log p", "MiniMax 2025, arXiv 2506.13585", TOKEN,
       0, CLIP " " CLAMP},
-     .claims = {"c = -A clip(r)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)"},
+     .claims = {"c = -A clip(r)", KG_TARGET_RETURN, GRADIENT, GRADIENT, 0, "O(1)",
+                "the weight r of a token"},
      .token = pg_cispo},
     {{"sapo", "soft gate instead of a clip", "-A sigmoid(tau (r - 1)) 4 / tau",
       "Gao et al. 2025, arXiv 2511.20347", TOKEN, 0, "algo.tau_pos algo.tau_neg " CLAMP},
      .claims = {"c = -A 4 r g (1 - g), g = sigmoid(tau (r - 1))", KG_TARGET_RETURN,
-                GRADIENT, 0, 0, "O(1)"},
+                GRADIENT, 0, 0, "O(1)", "r, softly"},
      .token = pg_sapo},
     {{"gspo", "ratio of the whole sequence, geometric mean, clipped",
       "max(-A s, -A clip(s)), s = exp(mean_t log r)",
       "Zheng et al. 2025, arXiv 2507.18071", KG_SCOPE_SEQUENCE, 0, CLIP},
      .claims = {"c = -A s; 0 for the whole sequence where clipped", KG_TARGET_RETURN,
-                BOTH, 0, 0, "O(1)"},
+                BOTH, 0, 0, "O(1)",
+                "the geometric mean of r over the sequence, on the side that A leads to"},
      .sequence = kg_pg_gspo},
     {{"gmpo", "geometric mean of token ratios clipped in log space",
       "-A exp(mean_t clip(log r, -low, high))", "Zhao et al. 2025, arXiv 2507.20673",
       KG_SCOPE_SEQUENCE, 0, CLIP " algo.count_eps"},
      .claims = {"c = -A geometric mean; 0 where clipped", KG_TARGET_RETURN, BOTH, 0, 0,
-                "O(1)"},
+                "O(1)", "r inside the mean, on the side that A leads to"},
      .sequence = kg_pg_gmpo,
      .own_is = true},
     {{"vespo",
@@ -254,7 +261,7 @@ static const struct kg_surrogate_row rows[] = {
       "Shen et al. 2026, arXiv 2602.10693", KG_SCOPE_SEQUENCE, 0,
       "algo.vespo_k_pos algo.vespo_k_neg algo.vespo_lambda_pos algo.vespo_lambda_neg"},
      .claims = {"c = -A phi(W), at most |A| (k / (e lambda))^k e^lambda",
-                KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)"},
+                KG_TARGET_RETURN, GRADIENT, 0, 0, "O(1)", "the weight of a sequence"},
      .sequence = kg_pg_vespo,
      .to_mu = true},
     {{"clip-cov",
@@ -263,45 +270,47 @@ static const struct kg_surrogate_row rows[] = {
       PPO, "Cui et al. 2025, arXiv 2505.22617", KG_SCOPE_BATCH, KG_NEED_SELECTION,
       CLIP " " DUAL " algo.cov_ratio algo.cov_low algo.cov_high"},
      .claims = {"c = -A r; 0 where clipped or selected", KG_TARGET_RETURN, 0, 0, 0,
-                "O(1)"},
+                "O(1)", "r, on the side that A leads to"},
      .token = kg_pg_clip_cov},
     {{"kl-cov", "unclipped ratio; |log r| penalised where the covariance is largest",
       "-A r + 1[selected] coef |log r|", "Cui et al. 2025, arXiv 2505.22617",
       KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.cov_ratio algo.cov_coef"},
      .claims = {"c = -A r + 1[selected] coef sign(log r)", KG_TARGET_RETURN, BOTH, 0, 0,
-                "O(1)"},
+                "O(1)", "log r of the selected tokens, softly"},
      .token = kg_pg_kl_cov},
     {{"m2po",
-      "ratio to the old policy; bounds the mean of (log r)^2 over the tokens whose step "
-      "leads away, without the largest until it is within the budget",
+      "ratio to the old policy, without the tokens of the batch that lead away farthest "
+      "until the mean of (log r)^2 of the others is within the budget",
       "-A r M", M2PO, KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget"},
-     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
+     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
+                "the mean of (log r)^2 over the batch's tokens that lead away"},
      .token = kg_pg_m2po,
      .kind = KG_M2_PAPER},
     {{"m2po-released",
       "the authors' code: the largest are cut, so they still count, and none inside "
       "1 - clip_low .. 1 + clip_high",
       "-A r M", M2PO ", code", KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget " CLIP},
-     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)"},
+     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
+                "the mean of (log r)^2 over the batch's tokens that lead away"},
      .token = kg_pg_m2po,
      .kind = KG_M2_RELEASED},
 
     {{"pg-is", "ratio to the sampler, truncated at C; no mask",
       "-A sg(min(r_mu, C)) log p", DPPO, TOKEN, 0, TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "the weight r_mu of a token"),
      .token = kg_pg_mask,
      .kind = KG_MASK_NEVER,
      .to_mu = true},
     {{"dppo-binary-tv", "masked where |mu - p| passes delta and the step leads away",
       MASKED, DPPO, TOKEN, 0, DELTAS " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "TV(mu, p) of (y, not y)"),
      .token = kg_pg_mask,
      .kind = KG_MASK_BINARY_TV,
      .to_mu = true,
      .divergence = true},
     {{"dppo-binary-kl", "masked where the KL of (y, not y) passes delta", MASKED, DPPO,
       TOKEN, 0, DELTAS " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "KL(mu||p) of (y, not y)"),
      .token = kg_pg_mask,
      .kind = KG_MASK_BINARY_KL,
      .to_mu = true,
@@ -310,7 +319,7 @@ static const struct kg_surrogate_row rows[] = {
       "masked where the TV over the sampler's top k, y and the rest passes delta", MASKED,
       DPPO, TOKEN, KG_NEED_TOP_SAMPLER | KG_NEED_MU_AT,
       DELTAS " " TRUNCATE " algo.top_k"},
-     .claims = MASK_CLAIMS("O(k)"),
+     .claims = MASK_CLAIMS("O(k)", "TV(mu, p) of the top k, y and the rest"),
      .token = kg_pg_mask,
      .kind = KG_MASK_TOPK_TV,
      .to_mu = true,
@@ -319,41 +328,39 @@ static const struct kg_surrogate_row rows[] = {
       "masked where the KL over the sampler's top k, y and the rest passes delta", MASKED,
       DPPO, TOKEN, KG_NEED_TOP_SAMPLER | KG_NEED_MU_AT,
       DELTAS " " TRUNCATE " algo.top_k"},
-     .claims = MASK_CLAIMS("O(k)"),
+     .claims = MASK_CLAIMS("O(k)", "KL(mu||p) of the top k, y and the rest"),
      .token = kg_pg_mask,
      .kind = KG_MASK_TOPK_KL,
      .to_mu = true,
      .divergence = true},
     {{"dppo-binary-tv-old", "dppo-binary-tv with the region around the old policy",
       MASKED, DPPO, TOKEN, 0, DELTAS " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "TV(old, p) of (y, not y)"),
      .token = kg_pg_mask,
      .kind = KG_MASK_BINARY_TV_OLD,
      .to_mu = true,
      .divergence = true},
     {{"dppo-binary-kl-old", "dppo-binary-kl with the region around the old policy",
       MASKED, DPPO, TOKEN, 0, DELTAS " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "KL(old||p) of (y, not y)"),
      .token = kg_pg_mask,
      .kind = KG_MASK_BINARY_KL_OLD,
      .to_mu = true,
      .divergence = true},
-    {{"drpo",
-      "bounds |p - mu| softly: the weight falls to 0 where it reaches delta and turns "
-      "back beyond",
+    {{"drpo", "weight that falls to 0 where |p - mu| reaches delta and turns back beyond",
       "-A r_mu + |A| mu (r_mu - 1)^2 / (2 delta)", "Yao et al. 2026, arXiv 2606.09821",
       TOKEN, 0, DELTAS},
      .claims = {"c = -A r_mu (1 - sign(A) (p - mu) / delta)", KG_TARGET_RETURN, BOTH, 0,
-                0, "O(1)"},
+                0, "O(1)", "TV(mu, p) of (y, not y), softly"},
      .token = kg_pg_drpo,
      .to_mu = true,
      .divergence = true},
     {{"cppo",
       "masked where w |mu - p| passes delta, less what the tokens before are over "
-      "prefix_budget, and the step leads away: bounds the mean over every prefix too; w "
-      "falls from 1 to prefix_weight",
+      "prefix_budget, and the step leads away; w falls from 1 to prefix_weight",
       MASKED, CPPO, KG_SCOPE_SEQUENCE, 0, DELTAS " " TRUNCATE " " PREFIX},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)",
+                           "TV(mu, p) of (y, not y), and its mean over every prefix"),
      .sequence = kg_pg_cppo,
      .kind = KG_CPPO_FIXED,
      .to_mu = true,
@@ -363,39 +370,43 @@ static const struct kg_surrogate_row rows[] = {
       "prefix_budget to twice that (for base models, and as released)",
       MASKED, CPPO ", eq. 22, code", KG_SCOPE_SEQUENCE, 0,
       DELTAS " " TRUNCATE " " PREFIX},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)",
+                           "TV(mu, p) of (y, not y), and its mean over every prefix"),
      .sequence = kg_pg_cppo,
      .kind = KG_CPPO_CALIBRATED,
      .to_mu = true,
      .divergence = true},
     {{"ratio-mask", "masked where the ratio to the sampler leaves 1 - low .. 1 + high",
       MASKED, DPPO, TOKEN, 0, CLIP " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "r_mu, on the side that A leads to"),
      .token = kg_pg_mask,
      .kind = KG_MASK_RATIO_MU,
      .to_mu = true},
     {{"minirl", "ratio-mask tested on the ratio to the old policy", MASKED,
       "Zheng et al. 2025, arXiv 2512.01374", TOKEN, 0, CLIP " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)", "r, on the side that A leads to"),
      .token = kg_pg_mask,
      .kind = KG_MASK_RATIO_OLD,
      .to_mu = true},
     {{"ratio-relax-positive",
       "ablation: A > 0 masked at 1.28 only where mu >= delta_high", MASKED, DPPO, TOKEN,
       0, "algo.clip_low algo.delta_high " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)",
+                           "r_mu, on the side that A leads to, but where mu is small"),
      .token = kg_pg_mask,
      .kind = KG_MASK_RELAX_POSITIVE,
      .to_mu = true},
     {{"ratio-relax-negative", "ablation: A < 0 masked at 0.8 only where mu >= delta_low",
       MASKED, DPPO, TOKEN, 0, "algo.clip_high algo.delta_low " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)",
+                           "r_mu, on the side that A leads to, but where mu is small"),
      .token = kg_pg_mask,
      .kind = KG_MASK_RELAX_NEGATIVE,
      .to_mu = true},
     {{"ratio-relax-both", "ablation: both of the above", MASKED, DPPO, TOKEN, 0,
       DELTAS " " TRUNCATE},
-     .claims = MASK_CLAIMS("O(1)"),
+     .claims = MASK_CLAIMS("O(1)",
+                           "r_mu, on the side that A leads to, but where mu is small"),
      .token = kg_pg_mask,
      .kind = KG_MASK_RELAX_BOTH,
      .to_mu = true},
@@ -403,7 +414,8 @@ static const struct kg_surrogate_row rows[] = {
       "masked where |mu - p| passes delta, whichever way; kl.beta times the squared "
       "log-ratio inside the loss",
       "-A r_mu M + beta (log r_mu)^2", "prime-rl, loss type ipo", TOKEN, 0, DELTAS},
-     .claims = {"c = -A r_mu M + 2 beta log r_mu", KG_TARGET_RETURN, BOTH, 0, 0, "O(1)"},
+     .claims = {"c = -A r_mu M + 2 beta log r_mu", KG_TARGET_RETURN, BOTH, 0, 0, "O(1)",
+                "TV(mu, p) of (y, not y) for either sign of A; log r_mu, softly"},
      .token = kg_pg_ipo,
      .to_mu = true,
      .divergence = true,
@@ -412,14 +424,14 @@ static const struct kg_surrogate_row rows[] = {
     {{"rpg-fkl", "differentiable, clipped; KL(old||p) with kl.beta inside the loss",
       "dualclip(r A) - beta log r", RPG, TOKEN, 0, CLIP " " CLAMP " " DUAL},
      .claims = {"c = -r A - beta; where clipped -beta", KG_TARGET_RETURN, BOTH, BOTH, 0,
-                "O(1)"},
+                "O(1)", "r, on the side that A leads to"},
      .token = kg_pg_rpg,
      .kind = KG_RPG_FKL,
      .own_kl = true},
     {{"rpg-ufkl", "differentiable, clipped; unnormalised forward KL inside the loss",
       "dualclip(r A) + beta (r - log r - 1)", RPG, TOKEN, 0, CLIP " " CLAMP " " DUAL},
      .claims = {"c = -r A + beta (r - 1); where clipped beta (r - 1)", KG_TARGET_RETURN,
-                BOTH, BOTH, 0, "O(1)"},
+                BOTH, BOTH, 0, "O(1)", "r, on the side that A leads to"},
      .token = kg_pg_rpg,
      .kind = KG_RPG_UFKL,
      .own_kl = true},
@@ -427,7 +439,7 @@ static const struct kg_surrogate_row rows[] = {
       "dualclip(r Ahat), Ahat = A - beta (log r + 1), detached by algo.rpg_detach", RPG,
       TOKEN, 0, CLIP " " CLAMP " " DUAL " algo.rpg_detach"},
      .claims = {"c = -r Ahat; 0 where clipped (attached: + beta r)", KG_TARGET_RETURN,
-                GRADIENT, GRADIENT, 0, "O(1)"},
+                GRADIENT, GRADIENT, 0, "O(1)", "r, on the side that A leads to"},
      .token = kg_pg_rpg,
      .kind = KG_RPG_RKL,
      .own_kl = true},
@@ -435,7 +447,7 @@ static const struct kg_surrogate_row rows[] = {
       "dualclip(r Ahat), Ahat = A - beta log r", RPG, TOKEN, 0,
       CLIP " " CLAMP " " DUAL " algo.rpg_detach"},
      .claims = {"c = -r Ahat; 0 where clipped (attached: + beta r)", KG_TARGET_RETURN,
-                BOTH, BOTH, 0, "O(1)"},
+                BOTH, BOTH, 0, "O(1)", "r, on the side that A leads to"},
      .token = kg_pg_rpg,
      .kind = KG_RPG_URKL,
      .own_kl = true},

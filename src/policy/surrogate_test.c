@@ -160,8 +160,8 @@ static void drpo_turns_back_beyond_its_region(void **state)
     }
 }
 
-/* Six tokens that all move away by 0.1 under delta 0.15. With weights of 1 and a budget of
- * 0.08, the fourth has 0.15 - 3 * 0.02 left. */
+/* Six tokens that all move away by 0.1, under delta 0.15. With weights of 1 and a budget
+ * of 0.08, the fourth has 0.15 - 3 * 0.02 left. */
 static void cppo_tightens_as_the_prefix_drifts(void **state)
 {
     static const struct {
