@@ -1,4 +1,4 @@
-/* Aggregates results of many runs that differ in one setting and in their seed into
+/* Groups the results of many runs, which differ in one setting and in their seed, into
  * cells.
  *
  * A row is a JSON object of numbers and texts, a line of a file (written by tools/queue

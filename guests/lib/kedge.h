@@ -218,8 +218,8 @@ struct kedge_scores {
     const unsigned char *mask;  /* (N) or NULL: tokens that count */
     const double *greedy;       /* (S) reward of the greedy completion; NEED_GREEDY */
     const double *value;        /* (N) of a critic; NEED_VALUES */
-    const double *old_logp;     /* (N) NEED_SUM_SQ, as the next */
-    const double *sum_sq;       /* (N) sum_v p_v^2 of the old policy */
+    const double *old_logp;     /* (N) log-probs of the old policy; NEED_SUM_SQ */
+    const double *sum_sq;       /* (N) sum_v p_v^2 of the old policy; NEED_SUM_SQ */
     const double *is_weight;    /* (N) or NULL: importance weight of the sampler */
     /* Several rewards per sample, for rows that normalise each separately (gdpo,
      * gdpo-token: NEED_PARTS); reward is then their weighted sum, used for group
@@ -227,9 +227,9 @@ struct kedge_scores {
     const double *part;        /* (S,n_parts) unweighted; NaN: absent */
     const double *part_weight; /* (n_parts) */
     int64_t n_parts;
-    /* (S) or NULL: 1 for samples without a verdict, in spite of their reward: left out of
-     * means, deviations and counts, advantage 0. The only kept sample of a group also
-     * gets 0 */
+    /* (S) or NULL. 1: the sample has no verdict. Its reward is ignored, means, deviations
+     * and counts leave it out, and its advantage is 0. The only kept sample of a group
+     * also gets 0 */
     const unsigned char *drop;
 };
 

@@ -260,9 +260,9 @@ static kg_status check_npy(const struct npy *s, const char *name, struct kg_err 
                        "%s: expected numbers of type '<f4' or '<f2', found '%s'", name,
                        s->descr);
     if (s->fortran)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected a matrix row by row, found fortran_order: True",
-                       name);
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "%s: expected a matrix in row-major order, found fortran_order: True", name);
     if (s->dims != DIMS)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "%s: expected a matrix, found an array of %d dimensions", name,

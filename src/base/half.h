@@ -26,7 +26,8 @@ static inline uint16_t kg_half_of(float x)
     return (uint16_t)(sign | ((u - 0x38000000u) >> 13));
 }
 
-/* h: not NaN or infinity. A multiplication shifts the exponent, also of subnormals. */
+/* h: not NaN or infinity. Multiplying by 2^112 corrects the exponent's bias, also
+ * for subnormals. */
 static inline float kg_half_float(uint16_t h)
 {
     const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;

@@ -36,8 +36,9 @@ struct kg_bench_opts {
     /* Only rows whose name has this in it, of those that ask (products, decode, train and
      * their parts); NULL: all. */
     const char *row;
-    const struct kg_backend *be; /* of ceilings, ops, decode and train; others: the CPU */
-    enum kg_dtype ct;            /* products are made in it */
+    /* for ceilings, ops, decode and train; other benchmarks use the CPU */
+    const struct kg_backend *be;
+    enum kg_dtype ct; /* products are made in it */
     bool json;
     bool parts; /* of `name`, which has them: a step taken apart */
 };

@@ -45,6 +45,11 @@ static kg_status make_modelfile(struct kg_str *out, const char *model,
         return kg_fail(err, KG_EINVAL,
                        "--ollama: expected no --adapter: a Modelfile is "
                        "of a model's file");
+    if (strcmp(slash ? slash + 1 : to, "Modelfile") == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "--to: expected another name than Modelfile, which --ollama "
+                       "writes, found %s",
+                       to);
     KG_TRY(kg_model_config_open(&c, model, &opts->ignore, err));
     KG_TRY_GOTO(out, kg_tokenizer_open(&tok, model, err));
     KG_TRY_GOTO(out, kg_model_config_add_eos(&c, kg_tokenizer_eos(tok), err));

@@ -14,8 +14,9 @@
  *
  *   =index,query&--dense                 with these actions, beside another flag
  *
- * Rows mounted under other names give the prefix of their keys. One text makes the
- * verdict, the message and the list of keys that can switch an idle one on.
+ * Rows mounted under other names give the prefix of their keys. From this one text kedge
+ * decides whether a key acts, writes the message if it does not, and lists the keys that
+ * would make it act.
  */
 #ifndef KG_DATA_NEEDS_H
 #define KG_DATA_NEEDS_H

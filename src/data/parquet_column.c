@@ -253,8 +253,7 @@ static kg_status refuse_encoding(const struct kg_parquet_column *c, int64_t enco
     bool named = encoding >= 0 && encoding < (int64_t)known;
 
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "expected an encoding that is read for values of type %d, found %s "
-                   "(%lld)",
+                   "expected an encoding that kedge reads for type %d, found %s (%lld)",
                    (int)c->node->type,
                    named ? encoding_names[encoding] : "an unknown one",
                    (long long)encoding);
@@ -531,9 +530,11 @@ static kg_status read_dictionary(struct kg_parquet_column *c, const struct page 
         return refuse_encoding(c, p->encoding, err);
     KG_TRY(unpack(&b, &c->dictionary_bytes, c, p->raw, (size_t)p->bytes, c->codec, err));
     if (p->values < 0 || (uint64_t)p->values > (size_t)(b.end - b.p) / least)
-        return kg_fail(err, KG_EFORMAT,
-                       "expected a dictionary of values in %zu bytes, found %lld values",
-                       (size_t)(b.end - b.p), (long long)p->values);
+        return kg_fail(
+            err, KG_EFORMAT,
+            "expected a dictionary that fits its page of %zu bytes, found %lld "
+            "values",
+            (size_t)(b.end - b.p), (long long)p->values);
     c->n_dictionary = (size_t)p->values;
     KG_TRY(kg_parquet_buffer_need(&c->dictionary, c->file, c->n_dictionary * c->width + 1,
                                   err));

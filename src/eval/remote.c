@@ -471,10 +471,11 @@ static kg_status check_prompt(const struct kg_eval_remote *r, struct kg_eval_set
                        set->name);
     if (r->opts.completions || !opening || !*opening)
         return KG_OK;
-    kg_log_warn("set %s: the server's chat template must add the opening '%.40s', which "
-                "cannot be checked here (--api completions with a chat_template file "
-                "makes the prompts here)",
-                set->name, opening);
+    kg_log_warn(
+        "set %s: the server's chat template must add the opening '%.40s', which "
+        "kedge cannot check; to render prompts here, use --api completions with a "
+        "chat_template file",
+        set->name, opening);
     set->task_opts.prompt.opening = NULL;
     return KG_OK;
 }

@@ -16,6 +16,7 @@
 #include "data/source.h"
 #include "model/model_internal.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -219,16 +220,23 @@ static kg_status convert(const struct job *j, const struct out *out, const struc
                          int64_t r, int64_t i, struct kg_err *err)
 {
     const struct kg_quant *q = out->type;
+    const bool half = q->narrow || strcmp(q->name, "F16") == 0; /* or of such a scale */
+    const float most = half ? 65504 : FLT_MAX;
     float *x = w->x + i * w->cols;
 
     KG_TRY(kg_tensor_read(x, w->t, row_of(j, out, r) * w->cols, w->cols, err));
     for (int64_t k = 0; k < w->cols; k++) {
-        x[k] = w->plus != 0 ? x[k] + w->plus : w->times * x[k];
         if (!isfinite(x[k]))
             return kg_fail(err, KG_ENONFINITE,
                            "%s: tensor %s: expected finite weights, found NaN or "
                            "infinity",
                            w->t->file, w->t->name);
+        x[k] = w->plus != 0 ? x[k] + w->plus : w->times * x[k];
+        if (fabsf(x[k]) > most)
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "%s: tensor %s: expected weights of at most %g in a file of "
+                           "%s, found %g",
+                           w->t->file, w->t->name, (double)most, q->name, (double)x[k]);
     }
     return narrow(w->raw + i * (w->cols / q->values * q->bytes), q, x, w->cols, err);
 }

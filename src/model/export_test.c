@@ -154,6 +154,36 @@ static void write_wide(const char *dir, int32_t ffn)
     kg_model_free(m);
 }
 
+/* What a half, or a block's scale of that type, cannot hold is refused, not infinite. */
+static void a_weight_that_a_type_cannot_hold_is_refused(void **state)
+{
+    static const struct {
+        const char *type;
+        bool is_written;
+    } rows[] = {{"f32", true},   {"bf16", true},  {"f16", false}, {"q8_0", false},
+                {"q4_0", false}, {"q4_k", false}, {"q6_k", false}};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
+    struct kg_model_config c;
+    struct kg_model *m;
+    struct kg_err e;
+    char dir[96];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/large", out);
+    NEED(kg_model_config_read(&c, folder("qwen3"), err));
+    c.hidden = c.ffn = 256;
+    NEED(kg_model_create(&m, &c, &opts, 5, err));
+    m->layers[0].wup->master[7] = -1e8f;
+    NEED(kg_model_save(m, dir, &(struct kg_model_save){.dtype = KG_F32}, err));
+    kg_model_free(m);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const kg_status status = export(dir, file, rows[i].type, &e);
+        if (rows[i].is_written != (status == KG_OK) ||
+            (status != KG_OK && !strstr(e.message, "at most 65504 in a file of")))
+            fail_msg("%s: %s", rows[i].type, status == KG_OK ? "written" : e.message);
+    }
+    NEED(kg_file_remove_tree(dir, err));
+}
+
 static void rows_that_are_no_whole_blocks_have_a_type_by_name(void **state)
 {
     static const struct {
@@ -314,6 +344,7 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read_with_every_bit),
         cmocka_unit_test(types_round_as_they_do),
         cmocka_unit_test(rows_that_are_no_whole_blocks_have_a_type_by_name),
+        cmocka_unit_test(a_weight_that_a_type_cannot_hold_is_refused),
         cmocka_unit_test(a_file_that_comes_in_goes_out_with_the_same_tensors),
         cmocka_unit_test(fields_without_a_key_are_refused_by_name),
         cmocka_unit_test(adapters_are_refused_beside_another_model),

@@ -167,9 +167,9 @@ kg_status kg_model_clone(struct kg_model **out, const struct kg_model *src,
 kg_status kg_model_share(struct kg_model **out, const struct kg_model *base,
                          const struct kg_model_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;
-/* From now on packs of base may hold sequences of others, which share it
- * (kg_model_share): see kg_pack_seq.adapter. Create packs (kg_acts, kg_rows) after this
- * call. others: (n) borrowed with the models; of base's dtype
+/* After this call packs of base may hold sequences of the models in `others`, which share
+ * base (kg_model_share); kg_pack_seq.adapter selects the model. Create packs (kg_acts,
+ * kg_rows) after it. others: (n) borrowed with the models; of base's dtype
  * errors: UNSUPPORTED (adapters with experts, whose rows are gathered by expert) */
 kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *others,
                        int32_t n, struct kg_err *err) KG_MUST_CHECK;

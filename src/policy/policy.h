@@ -263,7 +263,8 @@ struct kg_policy_grad {
     /* (N) dloss/dH = -c_H weight; NULL if entropy is not in the loss */
     double *a_entropy;
     double *a_kl_exact; /* (N) dloss/d(exact KL); NULL without exact KL */
-    /* (N) dloss/dlog_kept; needed with log_kept. Each kept id j gets += a p_j/P_kept */
+    /* (N) dloss/dlog_kept; needed with log_kept. The head adds a p_j/P_kept to
+     * dloss/dlogp of each kept id j */
     double *a_log_kept;
     /* (N) or NULL: value of each token's policy term, without its weight */
     double *pg_term;

@@ -50,8 +50,8 @@ static kg_status take(int *device, const struct kg_ranks_sight *all, int n, int 
                        "cuda:%d",
                        rank, own->host, own->devices.n - 1, asked);
     return kg_fail(err, KG_EINVAL,
-                   "expected a device for each of the %d ranks on %s, found %d; expected "
-                   "at most as many ranks on a host as it has devices",
+                   "expected a device for each of the %d ranks on %s, found %d; start at "
+                   "most one rank for each device",
                    sharing(all, n, own), own->host, own->devices.n);
 }
 

@@ -49,7 +49,7 @@ struct kg_metric_row {
 
 /* NULL at the end. */
 const struct kg_metric_row *kg_metric_at(size_t i);
-/* The row of a number in a line; NULL: none. */
+/* The row for metric `name` in a line of `phase`; NULL if there is none. */
 const struct kg_metric_row *kg_metric_find(const char *phase, const char *name);
 
 /* The name of the standard error of metric `name`: with _stderr at its end, or before

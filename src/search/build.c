@@ -254,8 +254,7 @@ static kg_status remove_file(const char *path, struct kg_err *err)
 {
     if (unlink(path) == 0 || errno == ENOENT)
         return KG_OK;
-    return kg_fail(err, KG_EIO,
-                   "%s: expected no such file or one that can be removed, found: %s",
+    return kg_fail(err, KG_EIO, "%s: expected a file that can be removed, found: %s",
                    path, strerror(errno));
 }
 

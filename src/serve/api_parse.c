@@ -805,7 +805,10 @@ static kg_status check_text(const struct kg_api_request *r, struct kg_api_fault 
     for (size_t i = 0; r->texts && i < sizeof fixed / sizeof *fixed; i++) {
         const bool only = fixed[i].only;
         fault->param = fixed[i].name;
-        if (kg_json_bool(kg_json_get(r->params, fixed[i].name), only) != only)
+        const struct kg_json *v = kg_json_get(r->params, fixed[i].name);
+        if (v && kg_json_type(v) != KG_JSON_NULL && kg_json_type(v) != KG_JSON_BOOL)
+            return wrong(err, "true or false", v);
+        if (kg_json_bool(v, only) != only)
             return kg_fail(err, KG_EUNSUPPORTED,
                            "%s: expected %s together with output_mode \"text\"",
                            fixed[i].name, only ? "true" : "false");

@@ -413,7 +413,8 @@ static kg_status take_opts(struct load *l, const struct kg_serve_load_opts *opts
     if (max_len(l) > opts->model->config.max_positions)
         return kg_fail(
             err, KG_EINVAL,
-            "the model has %d positions, %d of prompt and %d tokens do not fit",
+            "expected prompt and completion to fit the model's %d positions, found %d "
+            "prompt tokens and %d new ones",
             opts->model->config.max_positions, PROMPT, l->opts.tokens);
     return KG_OK;
 }

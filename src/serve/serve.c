@@ -175,8 +175,10 @@ static void on_metrics(void *user, struct kg_http_exchange *x)
     struct kg_err err;
     struct kg_http_server_stats http;
     kg_http_server_stats(&http, s->http);
+    struct kg_session_stats sessions;
+    kg_sessions_stats(&sessions, s->sessions); /* which has a lock of its own */
     pthread_mutex_lock(&s->lock);
-    kg_sessions_stats(&s->metrics.sessions, s->sessions);
+    s->metrics.sessions = sessions;
     kg_status status = kg_serve_metrics_put(&body, &s->metrics, &http, &err);
     pthread_mutex_unlock(&s->lock);
     reply_made(x, "text/plain; version=0.0.4; charset=utf-8", status, &body);

@@ -5,6 +5,7 @@
  * number, because the session may be gone when the answer is there: such an answer is
  * kept whole.
  */
+#define _GNU_SOURCE /* memmem */
 #include "serve/session.h"
 
 #include "base/mem.h"
@@ -140,27 +141,39 @@ static bool has_text(const struct kept *t, const char *text, size_t n)
     return true;
 }
 
-/* Whether a message says text. One that cannot be looked at does. */
-static bool says(const struct kg_json *message, const char *text, size_t n)
+/* The message that a kept answer would be, written out when that is first wanted, and the
+ * last token that was looked for in it: many turns end with the same. */
+struct reply {
+    const struct kg_json *message;
+    struct kg_str all; /* owned */
+    char token[64];
+    bool is_there;
+};
+
+/* Whether the message says text. One that cannot be looked at does. */
+static bool says(struct reply *r, const char *text, size_t n)
 {
-    struct kg_str all = {0};
     struct kg_err err;
-    bool found = kg_json_put_value(&all, message, &err) != KG_OK;
-    for (size_t i = 0; i + n <= all.len && !found; i++)
-        found = memcmp(all.data + i, text, n) == 0;
-    kg_str_release(&all);
-    return found;
+    if (n >= sizeof r->token ||
+        (r->all.len == 0 && kg_json_put_value(&r->all, r->message, &err) != KG_OK))
+        return true;
+    if (strlen(r->token) != n || memcmp(r->token, text, n) != 0) {
+        memcpy(r->token, text, n);
+        r->token[n] = '\0';
+        r->is_there = memmem(r->all.data, r->all.len, text, n) != NULL;
+    }
+    return r->is_there;
 }
 
 /* The kept text may end within the message that the rendering has there. A special token
  * ends it if the message itself does not write it; else the content is the answer. */
-static bool ends_there(const struct kept *t, const struct kg_json *message)
+static bool ends_there(const struct kept *t, struct reply *r)
 {
     const char *end = t->text + t->text_n;
     size_t n;
-    const char *content = kg_json_text(kg_json_get(message, "content"), &n);
+    const char *content = kg_json_text(kg_json_get(r->message, "content"), &n);
     if (t->end_n > 0)
-        return !says(message, end - t->end_n, t->end_n);
+        return !says(r, end - t->end_n, t->end_n);
     return content && n == t->answer_n && memcmp(content, end - n, n) == 0;
 }
 
@@ -169,14 +182,16 @@ static const struct kept *find_parent(const struct session *x,
                                       const struct kg_session_turn *turn)
 {
     const size_t answered = last_answer(turn->messages);
+    struct reply reply = {.message = kg_json_at(turn->messages, answered)};
     const struct kept *found = NULL;
     for (const struct kept *t = x->turns; t; t = t->next)
         if (t->answered == answered &&
-            has_text(t, kg_str_text(&turn->text), turn->text.len) &&
-            ends_there(t, kg_json_at(turn->messages, answered)) &&
             (found == NULL ||
-             t->text_from + t->text_n > found->text_from + found->text_n))
+             t->text_from + t->text_n > found->text_from + found->text_n) &&
+            has_text(t, kg_str_text(&turn->text), turn->text.len) &&
+            ends_there(t, &reply))
             found = t;
+    kg_str_release(&reply.all);
     return found && !found->twice ? found : NULL;
 }
 

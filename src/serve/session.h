@@ -49,7 +49,8 @@ struct kg_session_answer {
 
 struct kg_session_stats {
     int64_t continued; /* turns that continued a kept one */
-    /* turns that continued none, of a kept session or with an answer in the messages */
+    /* turns tokenised whole although their session is kept or their messages hold an
+     * answer */
     int64_t branches;
     int64_t evicted; /* sessions dropped for lack of room */
     int64_t kept;    /* sessions now, and their bytes */

@@ -229,13 +229,31 @@ static kg_status find_pieces(struct made *m, struct kg_str *text, struct kg_err 
 
 /* ---- the file ---- */
 
+/* A placeholder, which begins with {{, may come after it. */
+static bool ends_in_brace(const struct kg_str *piece)
+{
+    return piece->len > 0 && piece->data[piece->len - 1] == '{';
+}
+
 static kg_status check_literals(const struct made *m, struct kg_err *err)
 {
     for (int i = 0; i < PIECES; i++)
-        if (strstr(kg_str_text(&m->piece[i]), "{{") ||
+        if (strstr(kg_str_text(&m->piece[i]), "{{") || ends_in_brace(&m->piece[i]) ||
             strstr(kg_str_text(&m->piece[i]), "\"\"\""))
-            return refuse("{{ or \"\"\" in its texts", err);
+            return refuse("{{ or \"\"\" in its texts, or { at the end of one", err);
     return KG_OK;
+}
+
+/* What stands in a line of its own ends there: a token's text, or a file's name, could go
+ * on with another instruction. */
+static kg_status check_line(const char *what, const char *text, size_t n,
+                            struct kg_err *err)
+{
+    if (n > 0 && strlen(text) == n && !strpbrk(text, "\"\r\n"))
+        return KG_OK;
+    return kg_fail(err, KG_EUNSUPPORTED,
+                   "Modelfile: expected %s of one line without quotes, found '%s'", what,
+                   text);
 }
 
 static kg_status put_template(struct kg_str *out, const struct made *m,
@@ -273,15 +291,17 @@ static kg_status put_template(struct kg_str *out, const struct made *m,
 static kg_status put_stop(struct kg_str *out, const struct made *m, int32_t id,
                           struct kg_err *err)
 {
-    struct kg_str line = {0};
+    struct kg_str token = {0}, line = {0};
     kg_status status;
 
-    KG_TRY_GOTO(out, kg_str_puts(&line, "PARAMETER stop \"", err));
-    KG_TRY_GOTO(out, kg_tokenizer_decode(&line, m->o->tok, &id, 1, false, err));
-    KG_TRY_GOTO(out, kg_str_puts(&line, "\"\n", err));
+    KG_TRY_GOTO(out, kg_tokenizer_decode(&token, m->o->tok, &id, 1, false, err));
+    KG_TRY_GOTO(out, check_line("an end token", kg_str_text(&token), token.len, err));
+    KG_TRY_GOTO(
+        out, kg_str_printf(&line, err, "PARAMETER stop \"%s\"\n", kg_str_text(&token)));
     if (!strstr(kg_str_text(out), kg_str_text(&line)))
         status = kg_str_append(out, line.data, line.len, err);
 out:
+    kg_str_release(&token);
     kg_str_release(&line);
     return status;
 }
@@ -331,7 +351,8 @@ kg_status kg_ollama_modelfile(struct kg_str *out, const struct kg_ollama *o,
 
     m.opts.now_s = o->now_s;
     if (kg_chat_template_asks_date(o->chat))
-        kg_log_warn("the chat template asks for the day: the Modelfile has today's");
+        kg_log_warn("the chat template uses the date: the Modelfile contains today's");
+    KG_TRY_GOTO(out, check_line("the name of a file", o->from, strlen(o->from), err));
     KG_TRY_GOTO(out, read_bos(&m, err));
     KG_TRY_GOTO(out, find_pieces(&m, &text, err));
     KG_TRY_GOTO(out, kg_str_printf(out, err, "FROM %s\n", o->from));

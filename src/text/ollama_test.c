@@ -17,15 +17,23 @@ static struct kg_tokenizer *plain, *spm; /* without a token before a text, and w
 
 static void open_tokenizers(void)
 {
-    static const char *const specials[] = {
-        "<|im_end|>",      "<|im_start|>",      "<|bos|>",
-        "<|eot_id|>",      "<|end|>",           "<|user|>",
-        "<|assistant|>",   "<|system|>",        "<|start_header_id|>",
-        "<|end_of_text|>", "<|end_header_id|>", "<|start_of_role|>",
-        "<|end_of_role|>"};
+    static const char *const specials[] = {"<|im_end|>",
+                                           "<|im_start|>",
+                                           "<|bos|>",
+                                           "<|eot_id|>",
+                                           "<|end|>",
+                                           "<|user|>",
+                                           "<|assistant|>",
+                                           "<|system|>",
+                                           "<|start_header_id|>",
+                                           "<|end_of_text|>",
+                                           "<|end_header_id|>",
+                                           "<|start_of_role|>",
+                                           "<|end_of_role|>",
+                                           "<|x|>\"\nSYSTEM \"y"};
     static const char *const texts[] = {"what is said here is of no use to anybody"};
     const struct kg_bpe_train train = {
-        .vocab_size = 256 + 4 + 13, .specials = specials, .n_specials = 13};
+        .vocab_size = 256 + 4 + 14, .specials = specials, .n_specials = 14};
     assert_non_null(mkdtemp(dir));
     NEED(kg_bpe_train_write(dir, texts, 1, &train, err));
     NEED(kg_tokenizer_open(&plain, dir, err));
@@ -121,7 +129,39 @@ static void check(const struct kg_json *line)
 static void modelfiles_are_those_that_go_and_jinja_agree_on(void **state)
 {
     (void)state;
-    assert_int_equal(each_line(check), 31);
+    assert_int_equal(each_line(check), 32);
+}
+
+/* One whose name or end token is that of a hostile file. */
+static void refuses(const char *from, const char *end)
+{
+    const int32_t eos = kg_tokenizer_find(plain, end);
+    struct kg_ollama o = {.from = from, .tok = plain, .eos = &eos, .n_eos = 1};
+    struct kg_json_doc doc;
+    struct kg_str found = {0};
+    struct kg_chat_template *chat;
+    struct kg_err e = {0};
+    const char *chatml = "{\"chat\": \"{% for m in messages %}<|im_start|>{{ m.role }} "
+                         "{{ m.content }}<|im_end|>{% endfor %}\"}";
+    NEED(kg_json_parse(&doc, chatml, strlen(chatml), "chatml", err));
+    open_chat(&chat, doc.root, false);
+    o.chat = chat;
+    assert_int_equal(kg_ollama_modelfile(&found, &o, &e), KG_EUNSUPPORTED);
+    if (!strstr(e.message, "of one line without quotes"))
+        fail_msg("found '%s'", e.message);
+    kg_chat_template_close(chat);
+    kg_json_release(&doc);
+    kg_str_release(&found);
+}
+
+static void nothing_gets_out_of_its_line(void **state)
+{
+    static const char *const names[] = {"",      "./a\nSYSTEM x", "./a\rb", "./a\"b",
+                                        "\n./a", "./a\n",         "\"./a\""};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        refuses(names[i], "<|im_end|>");
+    refuses("./x.gguf", "<|x|>\"\nSYSTEM \"y");
 }
 
 static void show(const struct kg_json *line)
@@ -140,6 +180,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modelfiles_are_those_that_go_and_jinja_agree_on),
+        cmocka_unit_test(nothing_gets_out_of_its_line),
     };
     (void)argv;
     kg_file_skip_syncs(true);

@@ -407,7 +407,9 @@ static void conversations_need_a_template_that_keeps_what_was_said(void **state)
         "{% else %}{% for m in messages | reverse %}{{ m.content }}{% endfor %}"
         "{% endif %}");
     assert_int_equal(kg_sft_from_jsonl(&set, path, tok, &opts, &err), KG_EUNSUPPORTED);
-    assert_non_null(strstr(err.message, "message 1: expected the assistant's turn"));
+    assert_non_null(strstr(err.message,
+                           "message 1: expected the chat template to begin the "
+                           "assistant's turn"));
     kg_chat_template_close(chat);
     opts.prompt.chat = chat = chat_from(
         "{% for m in messages %}{% if not loop.last or not add_generation_prompt or "

@@ -24,8 +24,8 @@ enum kg_golden_kl { KG_GOLDEN_NO_KL, KG_GOLDEN_REVERSE, KG_GOLDEN_FORWARD };
 /* N positions over a vocabulary of V, K ids each. */
 struct kg_golden_rows {
     int64_t n, vocab, k;
-    const double *logits;  /* (N,V) over the temperature */
-    const double *anchor;  /* (N,V) over the temperature, or NULL */
+    const double *logits;  /* (N,V) divided by the temperature */
+    const double *anchor;  /* the same of the anchor, or NULL */
     const int32_t *tokens; /* (N) sampled ids */
     const int32_t *ids;    /* (N,K) */
     enum kg_golden_kl kl;  /* which exact KL is computed; needs anchor */
@@ -53,7 +53,7 @@ struct kg_golden_head {
     void *self; /* borrowed */
 };
 
-/* Softmax and the general rule, directly in double. */
+/* The reference head: softmax and its gradient (head.c), whole rows in double. */
 extern const struct kg_golden_head kg_golden_plain_head;
 
 /* ---- the check ---- */

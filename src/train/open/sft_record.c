@@ -220,9 +220,10 @@ static kg_status add_turn(struct kg_sft_record *r, struct talk *t, size_t i,
                        "found one that rewrites them");
     KG_TRY(render(&t->with, t, i + 1, false, err));
     if (w->len < b->len || memcmp(kg_str_text(w), kg_str_text(b), b->len) != 0)
-        return kg_fail(err, KG_EUNSUPPORTED,
-                       "expected the assistant's turn after the generation prompt of the "
-                       "chat template, found another text");
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "expected the chat template to begin the assistant's turn with its "
+            "generation prompt, found other text");
     KG_TRY(kg_sft_record_add(r, r->n ? KG_SOURCE_TOOL : KG_SOURCE_PROMPT, false,
                              kg_str_text(b) + t->done, b->len - t->done, err));
     n = own_part(kg_str_text(w) + b->len, w->len - b->len, t->how->end);

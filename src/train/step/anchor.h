@@ -1,8 +1,8 @@
 /* The anchor of a run: the source of its weights, and when they move.
  *
  * An anchor with master weights is part of the run's state and of its checkpoints. A
- * fixed one from anchor.path is not: it never changes, may have another shape, and is
- * read from there again.
+ * fixed one from anchor.path is not saved: it never changes and may have another shape.
+ * `--resume` reads it from anchor.path again.
  *
  * With anchor.unit steps it moves after the last update of a step; with updates it moves
  * between updates, and the rest of the step uses the new one. anchor.kappa copies the

@@ -97,7 +97,7 @@ static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
     return !b->drop || !b->drop[i];
 }
 
-/* Whether the sample has a known reward, and others to compare it with. */
+/* Whether the reward is known, and others of the group to compare it with are, too. */
 static inline bool kg_rl_judged(const struct kg_rl_batch *b, size_t i)
 {
     return !b->judges || (b->trajs[i].graded && !(b->greedy && isnan(b->greedy[i])));
