@@ -106,7 +106,8 @@ static struct session *find_session(struct kg_sessions *s,
                                     const struct kg_session_turn *turn)
 {
     struct session **at = &s->first;
-    while (*at && ((*at)->adapter != turn->adapter || strcmp((*at)->id, turn->session)))
+    while (*at &&
+           ((*at)->adapter != turn->adapter || strcmp((*at)->id, turn->session) != 0))
         at = &(*at)->next;
     struct session *x = *at;
     if (x == NULL)
