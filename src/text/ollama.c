@@ -229,7 +229,7 @@ static kg_status find_pieces(struct made *m, struct kg_str *text, struct kg_err 
 
 /* ---- the file ---- */
 
-/* A placeholder, which begins with {{, may come after it. */
+/* An action of Go's, which begins with {{, may follow the piece. */
 static bool ends_in_brace(const struct kg_str *piece)
 {
     return piece->len > 0 && piece->data[piece->len - 1] == '{';

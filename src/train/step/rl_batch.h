@@ -97,7 +97,8 @@ static inline bool kg_rl_learns(const struct kg_rl_batch *b, size_t i)
     return !b->drop || !b->drop[i];
 }
 
-/* Whether the reward is known, and others of the group to compare it with are, too. */
+/* True if samples need no verdict, or if the sample and its greedy completion (if there
+ * is one) have one. */
 static inline bool kg_rl_judged(const struct kg_rl_batch *b, size_t i)
 {
     return !b->judges || (b->trajs[i].graded && !(b->greedy && isnan(b->greedy[i])));
