@@ -9,6 +9,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -28,13 +29,17 @@ static void check_product(int rows, int cols, int depth, bool transposed)
 {
     enum { LDC = COLS + 5, LDA = 16 };
     static float a[ROWS * LDA], b[DEPTH * COLS], c[(ROWS + 1) * LDC],
-        want[(ROWS + 1) * LDC];
+        half_c[(ROWS + 1) * LDC], want[(ROWS + 1) * LDC];
+    static uint16_t half[DEPTH * COLS];
     struct kg_cpu_left left = {a, transposed ? 1 : LDA, transposed ? LDA : 1};
 
     fill(a, ROWS * LDA, rows);
     fill(b, DEPTH * COLS, cols);
     fill(c, (ROWS + 1) * LDC, depth);
+    for (int i = 0; i < DEPTH * COLS; i++)
+        half[i] = kg_f32_to_bf16(b[i]);
     memcpy(want, c, sizeof c);
+    memcpy(half_c, c, sizeof c);
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < cols; j++)
             for (int k = 0; k < depth; k++)
@@ -43,6 +48,9 @@ static void check_product(int rows, int cols, int depth, bool transposed)
     kg_cpu_tile_madd(c, LDC, left, b, COLS, rows, cols, depth);
     if (memcmp(c, want, sizeof c) != 0)
         fail_msg("%d x %d x %d: another product", rows, cols, depth);
+    kg_cpu_tile_madd_bf16(half_c, LDC, left, half, COLS, rows, cols, depth);
+    if (memcmp(half_c, want, sizeof c) != 0)
+        fail_msg("%d x %d x %d: another product with bf16", rows, cols, depth);
 }
 
 static void a_product_is_its_chains_and_touches_nothing_else(void **state)
@@ -103,11 +111,40 @@ static void a_tile_is_transposed(void **state)
             assert_true(to[c * MOST + r] == from[r * MOST + c]);
 }
 
+/* Whatever its numbers of rows and columns; nothing behind the matrix is read. */
+static void a_part_is_loaded_transposed(void **state)
+{
+    static float to[4 * KG_LANES * MOST], room[4 * KG_LANES * MOST];
+
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int rows = 1; rows <= 40; rows++)
+            for (int cols = 1; cols <= 64; cols++) {
+                const size_t n = (size_t)((rows + 2) * (cols + 7));
+                float *f = malloc(n * sizeof *f);
+                uint16_t *h = malloc(n * sizeof *h);
+                struct kg_mat m = bf16 ? kg_mat(h, KG_BF16, rows + 2, cols + 7)
+                                       : kg_mat(f, KG_F32, rows + 2, cols + 7);
+
+                assert_true(f && h);
+                fill(f, (int)n, rows);
+                for (size_t i = 0; i < n; i++)
+                    h[i] = kg_f32_to_bf16(f[i]);
+                kg_cpu_tile_load_transposed(to, MOST, room, m, 2, 7, rows, cols);
+                for (int r = 0; r < rows; r++)
+                    for (int c = 0; c < cols; c++)
+                        assert_true(to[c * MOST + r] == f[(2 + r) * (cols + 7) + 7 + c]);
+                free(f);
+                free(h);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_product_is_its_chains_and_touches_nothing_else),
         cmocka_unit_test(a_part_is_loaded_padded_and_stored_alone),
+        cmocka_unit_test(a_part_is_loaded_transposed),
         cmocka_unit_test(a_tile_is_transposed),
     };
 

@@ -9,8 +9,9 @@
  * operation mixes them, and keys that a row does not see are never an operand of its
  * accumulator.
  *
- * Keys lie in rows but are wanted in lanes, so a block is transposed in scratch once per
- * tile.
+ * Keys lie in rows but are wanted in lanes, so a block is transposed into scratch once per
+ * tile. Values are widened in scratch for a tall tile; for a short one, where reading costs
+ * more than computing, they are read where they lie.
  */
 #include "base/mem.h"
 #include "base/real.h"
@@ -29,14 +30,15 @@ enum {
 /* Scratch of one thread, for R rows of a tile in each of the item's KV heads; hdp is the
  * padded head dimension. */
 struct scratch {
-    float *q;   /* (heads R, hdp) queries times scale */
-    float *acc; /* (heads R, hdp) sum of p v */
-    float *m;   /* (heads R) running maximum */
-    float *l;   /* (heads R) running sum of p */
-    float *s;   /* (R, KG_KV_BLOCK) scores, then p, of one head */
-    float *kt;  /* (hdp, KG_KV_BLOCK) of one head */
-    float *k;   /* (KG_KV_BLOCK, ld) all heads of the item */
-    float *v;   /* (KG_KV_BLOCK, ld) */
+    float *q;             /* (heads R, hdp) queries times scale */
+    float *acc;           /* (heads R, hdp) sum of p v */
+    float *m;             /* (heads R) running maximum */
+    float *l;             /* (heads R) running sum of p */
+    float *s;             /* (R, KG_KV_BLOCK) scores, then p, of one head */
+    float *kt;            /* (hdp, KG_KV_BLOCK) of one head */
+    float *k;             /* (KG_KV_BLOCK, hdp) of one head: room to transpose in */
+    float *v;             /* as k: room to widen in */
+    struct kg_mat values; /* of the block and head at hand: in v, or where they lie */
 };
 
 /* The tile at hand: R = rows. */
@@ -49,7 +51,6 @@ struct tile {
     int group;
     int rows; /* of one KV head */
     int hdp;
-    int ld; /* of k and v in scratch */
 };
 
 /* One unit of parallel work. */
@@ -70,13 +71,6 @@ struct job {
     int32_t heads; /* KV heads per item of a short tile */
 };
 
-/* A head reads hdp columns from its own first one: past the last head if hd is not
- * padded. */
-static int key_stride(const struct job *job)
-{
-    return kg_cpu_padded(job->heads * job->a->head_dim + KG_LANES);
-}
-
 static kg_status scratch_init(struct scratch *w, const struct job *job,
                               struct kg_err *err)
 {
@@ -84,8 +78,8 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
     size_t short_rows = (size_t)job->heads * SHORT_TILE;
     size_t rows = r > short_rows ? r : short_rows;
     size_t d = (size_t)kg_cpu_padded(job->a->head_dim);
-    size_t keys = (size_t)key_stride(job) * KG_KV_BLOCK;
-    size_t n = 2 * rows * d + 2 * rows + r * KG_KV_BLOCK + d * KG_KV_BLOCK + 2 * keys;
+    size_t keys = d * KG_KV_BLOCK;
+    size_t n = 2 * rows * d + 2 * rows + r * KG_KV_BLOCK + 3 * keys;
     w->q = kg_cpu_scratch(KG_CPU_SCRATCH_ATTENTION, n * sizeof *w->q, err);
     if (!w->q)
         return err->code;
@@ -94,7 +88,7 @@ static kg_status scratch_init(struct scratch *w, const struct job *job,
     w->l = w->m + rows;
     w->s = w->l + rows;
     w->kt = w->s + r * KG_KV_BLOCK;
-    w->k = w->kt + d * KG_KV_BLOCK;
+    w->k = w->kt + keys;
     w->v = w->k + keys;
     return KG_OK;
 }
@@ -108,8 +102,6 @@ static struct scratch of_head(const struct scratch *w, const struct tile *t, int
     part.acc += rows * t->hdp;
     part.m += rows;
     part.l += rows;
-    part.k += (int64_t)i * t->a->head_dim;
-    part.v += (int64_t)i * t->a->head_dim;
     return part;
 }
 
@@ -152,17 +144,6 @@ static void load_queries(const struct scratch *w, const struct tile *t, int32_t 
         w->l[r] = 0.0f;
     }
     memset(w->acc, 0, (size_t)t->rows * (size_t)t->hdp * sizeof *w->acc);
-}
-
-/* Rows past n_keys keep what an earlier block left there: nobody reads it as a key. */
-static void load_keys(const struct scratch *w, const struct tile *t, int32_t block,
-                      int n_keys)
-{
-    int64_t row = kg_attn_key_row(t->a, t->seq, block);
-    int64_t col = (int64_t)t->kv_head * t->a->head_dim;
-    int cols = t->heads * t->a->head_dim;
-    kg_cpu_tile_load(w->k, t->ld, t->a->k, row, col, n_keys, cols);
-    kg_cpu_tile_load(w->v, t->ld, t->a->v, row, col, n_keys, cols);
 }
 
 static struct kg_v16 first_keys(struct kg_v16 x, int n, float fill)
@@ -216,9 +197,16 @@ static void add_keys(const struct scratch *w, const struct tile *t, int r, int n
                      int from, int end)
 {
     struct kg_cpu_left p = {w->s + (int64_t)r * KG_KV_BLOCK + from, KG_KV_BLOCK, 1};
-    if (end > from)
-        kg_cpu_tile_madd(w->acc + (int64_t)r * t->hdp, t->hdp, p,
-                         w->v + (int64_t)from * t->ld, t->ld, n, t->hdp, end - from);
+    const int64_t at = from * w->values.stride, stride = w->values.stride;
+    float *acc = w->acc + (int64_t)r * t->hdp;
+    if (end <= from)
+        return;
+    if (w->values.dtype == KG_BF16)
+        kg_cpu_tile_madd_bf16(acc, t->hdp, p, (const uint16_t *)w->values.data + at,
+                              stride, n, t->hdp, end - from);
+    else
+        kg_cpu_tile_madd(acc, t->hdp, p, (const float *)w->values.data + at, stride, n,
+                         t->hdp, end - from);
 }
 
 /* Over the keys that each row sees: four rows together where all four see, before and
@@ -245,7 +233,6 @@ static void add_values(const struct scratch *w, const struct tile *t, int r0, in
 static void score_keys(const struct scratch *w, const struct tile *t, int r0, int r1,
                        int32_t block)
 {
-    kg_cpu_tile_transpose(w->kt, KG_KV_BLOCK, w->k, t->ld, KG_KV_BLOCK, t->hdp);
     memset(w->s + (int64_t)r0 * KG_KV_BLOCK, 0,
            (size_t)(r1 - r0) * KG_KV_BLOCK * sizeof *w->s);
     for (int r = r0; r < r1; r += 4) {
@@ -267,8 +254,50 @@ static int end_of_windows(const struct tile *t, int32_t block)
     return n > 0 ? kg_attn_min(t->rows, n) : 0;
 }
 
-/* One KV head against one block of keys, which load_keys has brought. */
-static void visit_keys(const struct scratch *w, const struct tile *t, int32_t block)
+/* Asks for columns of rows, a line at a time. */
+static void prefetch_rows(struct kg_mat m, int64_t row, int64_t col, int rows, int cols)
+{
+    const int64_t size = (int64_t)kg_dtype_traits(m.dtype)->bytes;
+    const char *at = (const char *)m.data + (row * m.stride + col) * size;
+    for (int r = 0; r < rows; r++, at += m.stride * size)
+        for (int64_t c = 0; c < cols * size; c += 64)
+            __builtin_prefetch(at + c, 0, 2);
+}
+
+/* The next block of the i-th KV head, if the tile has one: rows of a cache lie apart,
+ * which the processor does not follow by itself. */
+static void prefetch_keys(const struct tile *t, int32_t i, int32_t block)
+{
+    const int hd = t->a->head_dim, n = visible(t, t->rows - 1, block);
+    const int64_t col = ((int64_t)t->kv_head + i) * hd;
+    if (n <= 0)
+        return;
+    const int64_t row = kg_attn_key_row(t->a, t->seq, block);
+    prefetch_rows(t->a->k, row, col, n, hd);
+    prefetch_rows(t->a->v, row, col, n, hd);
+}
+
+/* Keys of the item's i-th KV head in lanes, and its values. Rows past the last visible
+ * one are never an operand. */
+static void load_keys(struct scratch *w, const struct tile *t, int32_t i, int32_t block)
+{
+    const int hd = t->a->head_dim, n = visible(t, t->rows - 1, block);
+    const int64_t row = kg_attn_key_row(t->a, t->seq, block);
+    const int64_t col = ((int64_t)t->kv_head + i) * hd;
+    const struct kg_mat v = t->a->v;
+    prefetch_keys(t, i, block + 1);
+    kg_cpu_tile_load_transposed(w->kt, KG_KV_BLOCK, w->k, t->a->k, row, col, n, hd);
+    if (v.dtype == KG_BF16 && t->rows <= SHORT_TILE && hd == t->hdp) {
+        w->values = v;
+        w->values.data = (uint16_t *)v.data + row * v.stride + col;
+        return;
+    }
+    w->values = kg_mat(w->v, KG_F32, n, t->hdp);
+    kg_cpu_tile_load(w->v, t->hdp, v, row, col, n, hd);
+}
+
+/* One KV head against one block of keys. */
+static void visit_keys(struct scratch *w, const struct tile *t, int32_t i, int32_t block)
 {
     int64_t before = (int64_t)block * KG_KV_BLOCK - t->seq->pos - t->first;
     int r0 = before > 0 && !t->a->both_ways ? (int)before * t->group
@@ -276,6 +305,7 @@ static void visit_keys(const struct scratch *w, const struct tile *t, int32_t bl
     int r1 = end_of_windows(t, block);           /* later ones' windows have passed it */
     if (r1 <= r0)
         return;
+    load_keys(w, t, i, block);
     score_keys(w, t, r0, r1, block);
     for (int r = r0; r < r1; r++)
         soften(w, t, r, block);
@@ -314,7 +344,6 @@ static void run_tile(const struct scratch *w, const struct job *job,
         .group = kg_attn_group(job->a),
         .rows = positions * kg_attn_group(job->a),
         .hdp = kg_cpu_padded(job->a->head_dim),
-        .ld = key_stride(job),
     };
     int64_t first = (int64_t)seq->pos + item->first;
     int64_t last = kg_attn_last_key(job->a, seq, item->first + positions - 1);
@@ -324,10 +353,9 @@ static void run_tile(const struct scratch *w, const struct job *job,
     }
     for (int32_t block = kg_attn_first_block(t.a, first); block <= last / KG_KV_BLOCK;
          block++) {
-        load_keys(w, &t, block, visible(&t, t.rows - 1, block));
         for (int32_t i = 0; i < t.heads; i++) {
             struct scratch part = of_head(w, &t, i);
-            visit_keys(&part, &t, block);
+            visit_keys(&part, &t, i, block);
         }
     }
     for (int32_t i = 0; i < t.heads; i++) {

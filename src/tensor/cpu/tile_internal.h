@@ -30,6 +30,10 @@ static inline int kg_cpu_padded(int n) { return (n + 15) / 16 * 16; }
 void kg_cpu_tile_madd(float *c, int64_t ldc, struct kg_cpu_left a, const float *b,
                       int64_t ldb, int rows, int cols, int depth);
 
+/* The same with b in bf16, widened where it is read. */
+void kg_cpu_tile_madd_bf16(float *c, int64_t ldc, struct kg_cpu_left a, const uint16_t *b,
+                           int64_t ldb, int rows, int cols, int depth);
+
 /* dst (rows, padded cols) <- the part of m at (row, col), in fp32; padding is +0 */
 void kg_cpu_tile_load(float *dst, int64_t ldd, struct kg_mat m, int64_t row, int64_t col,
                       int rows, int cols);
@@ -40,5 +44,9 @@ void kg_cpu_tile_store(struct kg_mat m, int64_t row, int64_t col, const float *s
 /* dst (cols, rows) <- src (rows, cols) transposed; rows and cols multiples of KG_LANES */
 void kg_cpu_tile_transpose(float *dst, int64_t ldd, const float *src, int64_t lds,
                            int rows, int cols);
+/* dst (padded cols, padded rows) <- the part of m at (row, col), transposed, in fp32;
+ * padding is anything.   room: (padded rows, padded cols) */
+void kg_cpu_tile_load_transposed(float *dst, int64_t ldd, float *room, struct kg_mat m,
+                                 int64_t row, int64_t col, int rows, int cols);
 
 #endif
