@@ -25,7 +25,9 @@ __asm__(".pushsection .data\n"
         "kg_preset_methods: .incbin \"recipes/presets/methods.yaml\"\n.byte 0\n"
         "kg_preset_recipes: .incbin \"recipes/presets/published.yaml\"\n.byte 0\n"
         ".popsection");
-extern char kg_preset_methods[], kg_preset_recipes[];
+/* hidden, so that no table of addresses is used: aarch64's has one entry a section */
+__attribute__((visibility("hidden"))) extern char kg_preset_methods[],
+    kg_preset_recipes[];
 
 static struct kg_preset rows[MAX_PRESETS];
 static size_t n_rows;
