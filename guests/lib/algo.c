@@ -125,12 +125,11 @@ static kg_status check(const struct kedge_algo *algo, const struct kedge_setting
                        struct kg_err *err)
 {
     struct kedge_setting own = {.provides = ~0u};
-    struct kg_algo_setting s;
 
     KG_TRY(kg_lib_given(algo, "algo", err));
     if (setting)
         KG_LIB_TAKE(own, setting, err);
-    s = (struct kg_algo_setting){
+    struct kg_algo_setting s = {
         .vocab = own.vocab,
         .samples = own.samples,
         .off_policy = own.off_policy,
@@ -172,13 +171,12 @@ int kedge_row(struct kedge_about *about, size_t i)
     for (int t = 0; t < KG_TABLE_COUNT; t++) {
         size_t n = kg_policy_n_rows((enum kg_policy_table)t);
         const struct kg_policy_claims *claims;
-        const struct kg_policy_about *row;
 
         if (i >= n) {
             i -= n;
             continue;
         }
-        row = kg_policy_row((enum kg_policy_table)t, i);
+        const struct kg_policy_about *row = kg_policy_row((enum kg_policy_table)t, i);
         claims = kg_policy_row_claims((enum kg_policy_table)t, i);
         return give_about(about,
                           (struct kedge_about){

@@ -109,12 +109,11 @@ static kg_status advantages(struct kedge_advantage *out, const struct kedge_algo
 {
     struct kedge_advantage own;
     struct kg_policy_scores in;
-    struct kg_policy_advantage a;
 
     KG_LIB_TAKE(own, out, err);
     KG_TRY(kg_lib_check_algo(algo, err));
     KG_TRY(take_scores(&in, &algo->algo, scores, err));
-    a = (struct kg_policy_advantage){
+    struct kg_policy_advantage a = {
         .seq = own.seq, .token = own.token, .returns = own.returns};
     KG_TRY(kg_policy_advantages(&a, &algo->algo, &in, err));
     own.batch_std = a.batch_std;
@@ -144,12 +143,11 @@ static kg_status weights(struct kedge_weights *out, const struct kedge_algo *alg
     struct kg_policy_shape shape = {
         .n_seqs = n_seqs, .seq_begin = seq_begin, .drop = drop};
     struct kedge_weights own;
-    struct kg_policy_weights w;
 
     KG_LIB_TAKE(own, out, err);
     KG_TRY(kg_lib_check_algo(algo, err));
     KG_TRY(kg_lib_check_begin(seq_begin, n_seqs, -1, "seq_begin", err));
-    w = (struct kg_policy_weights){own.pg, own.kl, own.entropy};
+    struct kg_policy_weights w = {own.pg, own.kl, own.entropy};
     return kg_policy_weights(&w, &algo->algo, &shape, err);
 }
 
@@ -257,7 +255,6 @@ static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
 {
     size_t n = (size_t)b->n_tokens;
     struct kg_policy_shape shape = {.n_seqs = b->n_seqs, .seq_begin = b->seq_begin};
-    struct kg_policy_weights w;
     unsigned char *selected;
     double *weight;
 
@@ -267,7 +264,7 @@ static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
     weight = *block = kg_mem_calloc(n + 1, 2 * sizeof *weight + 1, "weights", err);
     if (!weight)
         return err->code;
-    w = (struct kg_policy_weights){.pg = weight, .kl = weight + n};
+    struct kg_policy_weights w = {.pg = weight, .kl = weight + n};
     KG_TRY(kg_policy_weights(&w, algo, &shape, err));
     b->pg_weight = b->entropy_weight = weight;
     b->kl_weight = weight + n;
@@ -294,14 +291,13 @@ static kg_status loss(struct kedge_grad *grad, const struct kedge_algo *algo,
 {
     struct kedge_grad own;
     struct kg_policy_batch b;
-    struct kg_policy_grad g;
     void *block;
     kg_status status;
 
     KG_LIB_TAKE(own, grad, err);
     KG_TRY(kg_lib_check_algo(algo, err));
     KG_TRY(take_rows(&b, rows, err));
-    g = (struct kg_policy_grad){
+    struct kg_policy_grad g = {
         .a_logp = own.a_logp,
         .a_at = own.a_at,
         .a_entropy = own.a_entropy,

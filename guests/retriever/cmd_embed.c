@@ -65,14 +65,13 @@ struct window {
 static kg_status next_json(struct window *w, bool *more, struct kg_err *err)
 {
     const struct kg_json *v;
-    const char *text;
     size_t n;
 
     KG_TRY(kg_jsonl_next(w->in, &w->doc, more, err));
     if (!*more)
         return KG_OK;
     KG_TRY(kg_json_need(&v, &w->doc, w->doc.root, "text", KG_JSON_STRING, err));
-    text = kg_json_text(v, &n);
+    const char *text = kg_json_text(v, &n);
     return kg_str_append(&w->bytes, text, n, err);
 }
 
@@ -244,13 +243,12 @@ int kg_cmd_embed(int argc, char **argv)
 {
     struct window w = {0};
     struct kg_err err;
-    kg_status status;
 
     (void)argc;
     (void)argv;
     if (!model_dir)
         return kg_cli_usage("expected --model DIR");
-    status = run(&w, &err);
+    kg_status status = run(&w, &err);
     close_window(&w);
     return kg_cli_exit(status, &err);
 }

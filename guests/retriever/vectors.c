@@ -165,7 +165,6 @@ static bool next_is(struct npy *s, const char *word)
 static bool next_text(struct npy *s, char *word)
 {
     const char *from, *close;
-    size_t n;
 
     if (!next_is(s, "'") && !next_is(s, "\""))
         return false;
@@ -173,7 +172,7 @@ static bool next_text(struct npy *s, char *word)
     close = memchr(from, from[-1], (size_t)(s->end - from));
     if (!close)
         return false;
-    n = (size_t)(close - from) < WORD - 1 ? (size_t)(close - from) : WORD - 1;
+    size_t n = (size_t)(close - from) < WORD - 1 ? (size_t)(close - from) : WORD - 1;
     memcpy(word, from, n);
     word[n] = '\0';
     s->at = close + 1;
@@ -182,10 +181,8 @@ static bool next_text(struct npy *s, char *word)
 
 static bool next_count(struct npy *s, int64_t *out)
 {
-    const char *from;
-
     skip_blanks(s);
-    from = s->at;
+    const char *from = s->at;
     *out = 0;
     for (; s->at < s->end && isdigit((unsigned char)*s->at); s->at++)
         if (__builtin_mul_overflow(*out, 10, out) ||
@@ -395,15 +392,14 @@ static kg_status put_header(struct kg_npy *npy, struct kg_err *err)
 {
     static const char magic[] = "\x93NUMPY\x01\x00";
     char header[NPY_HEADER + 1];
-    int n;
 
     memset(header, ' ', sizeof header);
     memcpy(header, magic, 8);
     header[8] = (char)(NPY_HEADER - NPY_PREAMBLE);
     header[9] = 0;
-    n = snprintf(header + NPY_PREAMBLE, NPY_HEADER - NPY_PREAMBLE,
-                 "{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld), }",
-                 (long long)npy->rows, (long long)npy->cols);
+    int n = snprintf(header + NPY_PREAMBLE, NPY_HEADER - NPY_PREAMBLE,
+                     "{'descr': '<f4', 'fortran_order': False, 'shape': (%lld, %lld), }",
+                     (long long)npy->rows, (long long)npy->cols);
     header[NPY_PREAMBLE + n] = ' ';
     header[NPY_HEADER - 1] = '\n';
     return kg_file_writer_put(&npy->file, header, NPY_HEADER, err);

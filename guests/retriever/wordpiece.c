@@ -76,11 +76,9 @@ static int32_t longest_piece(const struct kg_tokenizer *tok, const char *text, s
     size_t end = n < w->longest ? n : w->longest;
 
     for (; end > front; end--) {
-        int32_t id;
-
         if (end < n && ((unsigned char)text[end] & 0xC0) == 0x80)
             continue;
-        id = kg_vocab_find(&tok->vocab, text, end, false);
+        int32_t id = kg_vocab_find(&tok->vocab, text, end, false);
         *used = end - front;
         if (id >= 0)
             return id;

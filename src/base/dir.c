@@ -186,7 +186,6 @@ kg_status kg_file_try_dirs(const char *path, struct kg_err *err)
 {
     char *copy = kg_mem_strdup(path, err);
     size_t there = copy ? strlen(copy) : 0;
-    kg_status status;
 
     if (!copy)
         return KG_ENOMEM;
@@ -198,7 +197,7 @@ kg_status kg_file_try_dirs(const char *path, struct kg_err *err)
             copy[--there] = '\0';
     }
     strcpy(copy, path);
-    status = kg_file_make_dirs(path, err);
+    kg_status status = kg_file_make_dirs(path, err);
     if (status == KG_OK)
         status = try_file(path, err);
     unmake_dirs(copy, there);
@@ -392,11 +391,10 @@ out:
 static kg_status sync_file(const char *path, struct kg_err *err)
 {
     int fd = kg_file_fails() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-    bool synced;
 
     if (fd < 0)
         return kg_file_fail(err, path, "open");
-    synced = kg_file_sync_fd(fd) == 0;
+    bool synced = kg_file_sync_fd(fd) == 0;
     close(fd);
     return synced ? KG_OK : kg_file_fail(err, path, "sync");
 }

@@ -120,11 +120,10 @@ static kg_status read_whole(struct kg_str *out, const char *path, bool stream,
     uint64_t size;
     uint64_t total = 0;
     size_t before = out->len;
-    kg_status status;
 
     KG_TRY(open_to_read(&fd, &size, path, stream, err));
     unsigned char *buffer = kg_mem_calloc(READ_BYTES, 1, path, err);
-    status = buffer ? KG_OK : KG_ENOMEM;
+    kg_status status = buffer ? KG_OK : KG_ENOMEM;
     if (status == KG_OK && size > max_bytes)
         status = too_large(err, path, size, max_bytes);
     while (status == KG_OK) {
@@ -364,11 +363,10 @@ kg_status kg_file_temporary(struct kg_str *name, const char *path, struct kg_err
 static long process_of(const char *ending)
 {
     char *end;
-    long pid;
 
     if (strncmp(ending, ".tmp-", 5) != 0 || !isdigit((unsigned char)ending[5]))
         return 0;
-    pid = strtol(ending + 5, &end, 10);
+    long pid = strtol(ending + 5, &end, 10);
     if (*end == '-')
         end += 1 + strspn(end + 1, "0123456789");
     return *end == '\0' && pid <= INT_MAX ? pid : 0;
@@ -525,11 +523,10 @@ kg_status kg_file_lock_take(struct kg_file_lock *lock, const char *path,
                             struct kg_err *err)
 {
     int fd = sys_open(path, O_RDWR | O_CREAT);
-    kg_status status;
 
     if (fd < 0)
         return kg_file_fail(err, path, "write");
-    status = lock_fd(fd, path, err);
+    kg_status status = lock_fd(fd, path, err);
     if (status == KG_OK)
         *lock = (struct kg_file_lock){.fd = fd, .held = true};
     else

@@ -87,10 +87,9 @@ kg_status kg_hash_file(uint64_t *hash, uint64_t *n_bytes, const char *path,
                        struct kg_err *err)
 {
     struct kg_map map;
-    int phase;
 
     KG_TRY(kg_map_open(&map, path, err));
-    phase = kg_phase_begin(0, NULL, "hashing %s", path);
+    int phase = kg_phase_begin(0, NULL, "hashing %s", path);
     *hash = hash_map(&map);
     kg_phase_end(phase);
     *n_bytes = map.bytes;

@@ -56,12 +56,11 @@ void kg_library_look_below(struct kg_library_search *s, const char *root,
 void kg_library_look_as_loader(struct kg_library_search *s)
 {
     struct link_map *file;
-    void *there;
 
     if (s->found)
         return;
     list_place(s, "the loader's path");
-    there = dlopen(s->file, RTLD_LAZY | RTLD_LOCAL);
+    void *there = dlopen(s->file, RTLD_LAZY | RTLD_LOCAL);
     if (!there)
         return;
     s->found = dlinfo(there, RTLD_DI_LINKMAP, &file) == 0;

@@ -221,7 +221,6 @@ static kg_status check_choice(const struct kg_opt_row *row, const char *text,
     char pool[MAX_CHOICE_BYTES];
     const char *names[MAX_CHOICES], *near;
     size_t n = 0, used;
-    kg_status status;
 
     if (place_of(row->choices, text) >= 0)
         return KG_OK;
@@ -234,7 +233,7 @@ static kg_status check_choice(const struct kg_opt_row *row, const char *text,
             *p++ = '\0';
     }
     near = kg_str_nearest(text, names, n, sizeof *names);
-    status = refuse_text(row, text, where, err);
+    kg_status status = refuse_text(row, text, where, err);
     used = strlen(err->message);
     if (near && status == KG_EINVAL)
         snprintf(err->message + used, sizeof err->message - used, "; did you mean '%s'?",

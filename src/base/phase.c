@@ -92,10 +92,9 @@ int kg_phase_begin(int64_t of, const char *unit, const char *fmt, ...)
     struct phase as = {
         .kind = KG_PHASE_WORK, .unit = unit, .of = of, .since = kg_clock_seconds()};
     va_list args;
-    int at;
 
     va_start(args, fmt);
-    at = push(&as, fmt, args);
+    int at = push(&as, fmt, args);
     va_end(args);
     return at;
 }
@@ -104,10 +103,9 @@ int kg_phase_wait(double since, const char *fmt, ...)
 {
     struct phase as = {.kind = KG_PHASE_WAIT, .since = since};
     va_list args;
-    int at;
 
     va_start(args, fmt);
-    at = push(&as, fmt, args);
+    int at = push(&as, fmt, args);
     va_end(args);
     return at;
 }
@@ -116,10 +114,9 @@ int kg_phase_idle(const char *fmt, ...)
 {
     struct phase as = {.kind = KG_PHASE_IDLE, .since = kg_clock_seconds()};
     va_list args;
-    int at;
 
     va_start(args, fmt);
-    at = push(&as, fmt, args);
+    int at = push(&as, fmt, args);
     va_end(args);
     return at;
 }

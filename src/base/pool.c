@@ -42,14 +42,13 @@ static kg_status add_chunk(struct kg_pool *pool, size_t need, struct kg_err *err
     const size_t header = sizeof(struct kg_pool_chunk);
     size_t left = (pool->max_bytes ? pool->max_bytes : SIZE_MAX / 4) - pool->bytes;
     size_t room = left > header ? left - header : 0;
-    struct kg_pool_chunk *c;
     size_t bytes;
 
     if (need > room)
         return kg_fail(err, KG_ENOMEM, "%s: expected at most %zu bytes, found more",
                        name_of(pool), left + pool->bytes);
     bytes = chunk_bytes(pool, need, room);
-    c = kg_mem_calloc(1, header + bytes, name_of(pool), err);
+    struct kg_pool_chunk *c = kg_mem_calloc(1, header + bytes, name_of(pool), err);
     if (!c)
         return KG_ENOMEM;
     c->capacity = bytes;

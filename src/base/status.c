@@ -63,10 +63,9 @@ __attribute__((format(printf, 2, 0))) static void fit(char out[KG_ERR_MESSAGE_BY
     struct kg_err no_memory;
     va_list again;
     char *whole;
-    int n;
 
     va_copy(again, args);
-    n = vsnprintf(out, KG_ERR_MESSAGE_BYTES, fmt, args);
+    int n = vsnprintf(out, KG_ERR_MESSAGE_BYTES, fmt, args);
     if (n >= KG_ERR_MESSAGE_BYTES &&
         (whole = kg_mem_calloc((size_t)n + 1, 1, "a message", &no_memory)) != NULL) {
         vsnprintf(whole, (size_t)n + 1, fmt, again);

@@ -90,13 +90,11 @@ size_t kg_utf8_valid_prefix(const char *text, size_t n)
     size_t i = 0;
 
     while (i < n) {
-        size_t length;
-
         if ((signed char)text[i] >= 0)
             i += kg_utf8_ascii_prefix(text + i, n - i);
         if (i == n)
             break;
-        length = length_of(text + i, n - i);
+        size_t length = length_of(text + i, n - i);
         if (length == 0)
             return i;
         i += length;

@@ -77,7 +77,6 @@ static void put_in_file(const char *line)
     char path[PATH_BYTES], stamp[32];
     struct tm utc;
     time_t now = time(NULL);
-    int fd;
 
     pthread_mutex_lock(&watch.lock);
     memcpy(path, watch.file, sizeof path);
@@ -85,7 +84,7 @@ static void put_in_file(const char *line)
     if (!*path)
         return;
     strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 || dprintf(fd, "%s %s\n", stamp, line) < 0)
         kg_log_warn("%.200s: cannot write the output of the watch: %s", path,
                     strerror(errno));
@@ -140,10 +139,8 @@ static void warn(const struct kg_phase_stack *stack, double quiet, double now)
     size_t at = 0;
 
     for (int i = stack->n - 1; i >= 0 && at + 1 < sizeof line; i--) {
-        int n;
-
         kg_phase_describe(text, sizeof text, &stack->phases[i], now);
-        n = snprintf(line + at, sizeof line - at, "%s%s", at ? "; in " : "", text);
+        int n = snprintf(line + at, sizeof line - at, "%s%s", at ? "; in " : "", text);
         at += n > 0 ? (size_t)n : 0;
     }
     say(true, "nothing has moved for %.*f s: %s", quiet < 10, quiet, line);
@@ -191,10 +188,8 @@ static void look(double warn_s, bool told)
 
 static double warn_after(void)
 {
-    double s;
-
     pthread_mutex_lock(&watch.lock);
-    s = watch.warn_s;
+    double s = watch.warn_s;
     pthread_mutex_unlock(&watch.lock);
     return s;
 }
@@ -257,12 +252,11 @@ static sigset_t only_usr1(void)
 static kg_status start_thread(struct kg_err *err)
 {
     sigset_t all, before, usr1 = only_usr1();
-    int code;
 
     sigfillset(&all);
     sigdelset(&all, SIGUSR1);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    code = pthread_create(&watch.thread, NULL, keep_watch, NULL);
+    int code = pthread_create(&watch.thread, NULL, keep_watch, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (code != 0)
         return kg_fail(err, KG_EIO, "watch: cannot start a thread: %s", strerror(code));
@@ -274,7 +268,6 @@ static kg_status start_thread(struct kg_err *err)
 kg_status kg_watch_start(struct kg_err *err)
 {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    kg_status status;
 
     if (watch.runs)
         return KG_OK;
@@ -284,7 +277,7 @@ kg_status kg_watch_start(struct kg_err *err)
     atomic_store(&watch.stop, false);
     sigemptyset(&action.sa_mask);
     sigaction(SIGUSR1, &action, &watch.action_before);
-    status = start_thread(err);
+    kg_status status = start_thread(err);
     if (status != KG_OK)
         sigaction(SIGUSR1, &watch.action_before, NULL);
     watch.runs = status == KG_OK;

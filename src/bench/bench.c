@@ -460,14 +460,13 @@ static kg_status run_apart(struct kg_bench_report *r, const struct kg_bench_row 
                            struct kg_err *err)
 {
     const struct kg_backend *be = r->be;
-    kg_status status;
 
     assert(row->parts);
     if (!be->host_memory)
         return kg_fail(err, KG_EUNSUPPORTED, "%s --parts: expected the CPU, found %s",
                        row->name, be->name);
     r->be = kg_bench_timed(be);
-    status = row->parts(r, err);
+    kg_status status = row->parts(r, err);
     r->be = be;
     return status;
 }

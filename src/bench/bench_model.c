@@ -166,18 +166,16 @@ static kg_status decode_steps(double *seconds, struct decoding *d, struct kg_tra
         .prompt = prompt, .prompt_n = (size_t)d->prompt_n, .n_samples = d->batch};
     const struct kg_rollout_session session = {.sampling = &s};
     const struct kg_rollout_stats *stats = kg_rollout_stats(d->engine);
-    struct kg_rollout_stats first;
     struct kg_rollout_load load;
-    double steps;
 
     KG_TRY(kg_rollout_begin(d->engine, &session, err));
     KG_TRY(kg_rollout_submit(d->engine, &request, trajs, err));
     KG_TRY(kg_rollout_step(d->engine, &load, err));
-    first = *stats;
+    struct kg_rollout_stats first = *stats;
     kg_bench_parts_begin();
     while (load.running + load.waiting > 0)
         KG_TRY(kg_rollout_step(d->engine, &load, err));
-    steps = (double)(stats->decode_steps - first.decode_steps);
+    double steps = (double)(stats->decode_steps - first.decode_steps);
     *seconds = (stats->decode_seconds - first.decode_seconds) / steps;
     kg_bench_parts_draw(stats->draw_seconds - first.draw_seconds, steps * d->batch,
                         d->vocab, steps);
@@ -190,11 +188,10 @@ static kg_status run_decoding(double *seconds, void *user, struct kg_err *err)
     struct decoding *d = user;
     struct kg_traj *trajs = kg_mem_calloc((size_t)d->batch, sizeof *trajs,
                                           "decoded sequences", err);
-    kg_status status;
 
     if (!trajs)
         return err->code;
-    status = decode_steps(seconds, d, trajs, err);
+    kg_status status = decode_steps(seconds, d, trajs, err);
     for (int i = 0; i < d->batch; i++)
         kg_traj_release(&trajs[i]);
     kg_mem_free(trajs);
@@ -209,9 +206,8 @@ static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
     const struct kg_request request = {
         .prompt = prompt, .prompt_n = (size_t)d->prompt_n, .n_samples = 1};
     struct kg_traj traj;
-    kg_status status;
 
-    status = kg_rollout_run(d->engine, &traj, &request, 1, &s, NULL, NULL, err);
+    kg_status status = kg_rollout_run(d->engine, &traj, &request, 1, &s, NULL, NULL, err);
     *seconds = kg_rollout_stats(d->engine)->prefill_seconds;
     kg_traj_release(&traj);
     return status;
@@ -220,10 +216,9 @@ static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
 static kg_status run_beside_neighbour(double *seconds, void *user, struct kg_err *err)
 {
     pid_t pid;
-    kg_status status;
 
     KG_TRY(neighbour_start(&pid, err));
-    status = run_decoding(seconds, user, err);
+    kg_status status = run_decoding(seconds, user, err);
     neighbour_stop(pid);
     return status;
 }

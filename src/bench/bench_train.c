@@ -30,12 +30,10 @@ static void fill_rows(struct training *t)
 
     kg_rows_begin(t->rows, t->model, 0);
     for (int s = 0; s < t->n_seqs; s++) {
-        int64_t row;
-
         for (int i = 0; i < t->seq_len; i++)
             tokens[i] = (int32_t)kg_rng_below(key, (uint64_t)s, (uint32_t)i, 0,
                                               (uint64_t)t->model->config.vocab);
-        row = kg_rows_add(t->rows, tokens, (size_t)t->seq_len);
+        int64_t row = kg_rows_add(t->rows, tokens, (size_t)t->seq_len);
         for (int i = 1; i < t->seq_len; i++)
             kg_rows_want(t->rows, row + i - 1, tokens[i], 1.0f, NULL);
     }
@@ -367,10 +365,9 @@ static kg_status step_bytes(double *bytes, const struct training *t,
     const struct kg_model_opts opts = {
         .backend = t->model->backend, .ct = t->model->ct, .lora = lora};
     struct kg_model *m;
-    struct kg_model_memory held;
 
     KG_TRY(kg_model_outline(&m, &t->model->config, &opts, err));
-    held = kg_model_memory(m, lora == NULL);
+    struct kg_model_memory held = kg_model_memory(m, lora == NULL);
     *bytes = (double)(kg_bytes_sum(held.master) + kg_bytes_sum(held.read) +
                       kg_bytes_sum(kg_rows_memory(m, &rows)) +
                       sizeof(float) * (uint64_t)m->n_elements +

@@ -128,11 +128,10 @@ kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err)
 kg_status kg_cli_put(struct kg_str *s, struct kg_err *err)
 {
     struct kg_str clean = {0};
-    kg_status status;
 
     if (isatty(STDOUT_FILENO) != 1)
         return kg_cli_put_as_it_is(s, err);
-    status = kg_printable_put(&clean, kg_str_text(s), s->len, true, err);
+    kg_status status = kg_printable_put(&clean, kg_str_text(s), s->len, true, err);
     kg_str_clear(s);
     if (status == KG_OK)
         status = kg_cli_put_as_it_is(&clean, err);
@@ -168,11 +167,9 @@ kg_status kg_cli_target_open(struct kg_cli_target *t, const char *path,
 
 kg_status kg_cli_target_settle(struct kg_cli_target *t, struct kg_err *err)
 {
-    kg_status status;
-
     if (t->as_it_is)
         return KG_OK;
-    status = kg_file_replace(t->name.data, t->path, err);
+    kg_status status = kg_file_replace(t->name.data, t->path, err);
     if (status != KG_OK)
         unlink(t->name.data);
     return status;
@@ -187,12 +184,11 @@ void kg_cli_target_release(struct kg_cli_target *t)
 kg_status kg_cli_write_file(const char *path, const struct kg_str *s, struct kg_err *err)
 {
     struct kg_file_writer file;
-    kg_status status;
 
     if (!stays_itself(path))
         return kg_file_write_atomic(path, s->data, s->len, err);
     KG_TRY(kg_file_writer_open(&file, path, err));
-    status = kg_file_writer_put(&file, s->data, s->len, err);
+    kg_status status = kg_file_writer_put(&file, s->data, s->len, err);
     if (status == KG_OK)
         return kg_file_writer_close(&file, err);
     kg_file_writer_abort(&file);
@@ -353,10 +349,9 @@ out:
 kg_status kg_cli_filter(kg_cli_line_fn *answer, void *context, struct kg_err *err)
 {
     struct kg_jsonl *in;
-    kg_status status;
 
     KG_TRY(kg_jsonl_open_stream(&in, stdin, "stdin", err));
-    status = answer_lines(in, answer, context, err);
+    kg_status status = answer_lines(in, answer, context, err);
     kg_jsonl_close(in);
     return status;
 }
@@ -369,17 +364,15 @@ const char *kg_cli_shared(char **own, const char *path, struct kg_err *err)
 {
     char program[MAX_PATH_BYTES];
     struct kg_str found = {0};
-    ssize_t n;
-    char *bin;
 
     *own = NULL;
     if (*path == '/' || kg_file_exists(path))
         return path;
-    n = readlink("/proc/self/exe", program, sizeof program - 1);
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     if (n <= 0)
         return path;
     program[n] = '\0';
-    bin = strrchr(program, '/');
+    char *bin = strrchr(program, '/');
     if (bin == NULL)
         return path;
     *bin = '\0';

@@ -192,10 +192,9 @@ int kg_cmd_bench(int argc, char **argv)
     struct kg_str out = {0};
     enum kg_dtype ct;
     struct kg_err err;
-    kg_status status;
 
     kg_threads_set((int)kg_load.threads);
-    status = kg_load_dtype(&ct, kg_load.dtype, &err);
+    kg_status status = kg_load_dtype(&ct, kg_load.dtype, &err);
     if (status == KG_OK && argc > 0)
         status = check_name(argv[0], &err);
     if (status == KG_OK && argc > 0 && strcmp(argv[0], "ranks") == 0)

@@ -348,10 +348,9 @@ static kg_status copy_file(const char *path, const char *to, int64_t most,
 {
     struct sink sink = {0};
     struct kg_records *r;
-    kg_status status;
 
     KG_TRY(kg_records_open(&r, path, err));
-    status = sink_open(&sink, to, path, err);
+    kg_status status = sink_open(&sink, to, path, err);
     if (status == KG_OK)
         status = copy_records(&sink, r, most, err);
     status = sink_close(&sink, status, err);

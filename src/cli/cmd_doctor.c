@@ -137,10 +137,9 @@ static kg_status doctor(bool *ok, struct kg_ranks *r, struct kg_err *err)
 {
     const struct kg_backend *be = NULL;
     struct kg_str out = {0};
-    kg_status status;
 
     kg_load.ranks = r;
-    status = kg_ranks_agree(r, check_here(&out, &be, ok, err), "doctor", err);
+    kg_status status = kg_ranks_agree(r, check_here(&out, &be, ok, err), "doctor", err);
 
     if (status == KG_OK && kg_doctor_ranks)
         status = kg_doctor_ranks(&out, ok, r, be, nccl, json, err);
@@ -178,12 +177,11 @@ int kg_cmd_doctor(int argc, char **argv)
     struct kg_ranks r;
     struct kg_err err;
     bool ok = true;
-    kg_status status;
 
     (void)argc;
     (void)argv;
     kg_threads_set(0);
-    status = kg_ranks_open(&r, 1, SILENT_S, &err);
+    kg_status status = kg_ranks_open(&r, 1, SILENT_S, &err);
     if (status == KG_OK && r.n > 0)
         status = kg_ranks_agree(&r, kg_ranks_follow_launcher(&err), "start", &err);
     if (status == KG_OK)

@@ -360,10 +360,8 @@ static kg_status open_suite(struct evaluation *e, int argc, char **argv,
 
 static kg_status open_models(struct evaluation *e, struct kg_err *err)
 {
-    struct kg_load_args ref_args;
-
     kg_load.ranks = &e->ranks;
-    ref_args = kg_load;
+    struct kg_load_args ref_args = kg_load;
     KG_TRY(kg_load_model(&e->policy, &kg_load, err));
     if (!e->policy.tok)
         return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer, found none",
@@ -540,11 +538,10 @@ static kg_status show_plan(const struct evaluation *e, struct kg_err *err)
 {
     struct lacks lacks = {0};
     struct kg_str out = {0};
-    kg_status status;
 
     KG_TRY(check_model(base_url ? NULL : kg_load.dir, err));
     KG_TRY(check_model(reference, err));
-    status = kg_cli_print(put_plans(&out, &lacks, e, err), &out, err);
+    kg_status status = kg_cli_print(put_plans(&out, &lacks, e, err), &out, err);
     KG_TRY(status);
     if (lacks.bad)
         return kg_fail(err, KG_EINVAL,
@@ -744,12 +741,11 @@ static kg_status check_same(struct evaluation *e, struct kg_err *err)
     const char *products = kg_load.products ? kg_load.products : "not given";
     struct kg_str facts = {0};
     char batch[24];
-    kg_status status;
 
     if (e->ranks.n < 2)
         return KG_OK;
     snprintf(batch, sizeof batch, "%lld", (long long)max_batch);
-    status = kg_config_put_facts(&facts, e->suite.config, err);
+    kg_status status = kg_config_put_facts(&facts, e->suite.config, err);
     if (status == KG_OK)
         status = kg_ranks_fact(&facts, "--reference", reference ? reference : "not given",
                                err);
@@ -793,11 +789,10 @@ static kg_status compare(char **dirs, struct kg_err *err)
 {
     struct kg_eval_comparison c;
     struct kg_str out = {0};
-    kg_status status;
 
     KG_TRY(kg_eval_compare(&c, dirs[0], dirs[1], err));
-    status = json ? kg_eval_comparison_json(&out, &c, err)
-                  : kg_eval_comparison_table(&out, &c, err);
+    kg_status status = json ? kg_eval_comparison_json(&out, &c, err)
+                            : kg_eval_comparison_table(&out, &c, err);
     status = kg_cli_print(status, &out, err);
     kg_eval_comparison_release(&c);
     return status;
@@ -807,7 +802,6 @@ int kg_cmd_eval(int argc, char **argv)
 {
     struct evaluation e = {0};
     struct kg_err err;
-    kg_status status;
 
     if (argc > 0 && strcmp(argv[0], "compare") == 0) {
         if (argc != 3)
@@ -819,7 +813,7 @@ int kg_cmd_eval(int argc, char **argv)
         return KG_EXIT_USAGE;
     if (!base_url && kg_cli_find_model(&kg_load.dir, &err) != KG_OK)
         return kg_cli_exit(kg_err_prefix(&err, "--model"), &err);
-    status = run_as_ranks(&e, argc, argv, &err);
+    kg_status status = run_as_ranks(&e, argc, argv, &err);
     release(&e);
     return kg_cli_ranks_end(&e.ranks, status, &err);
 }

@@ -111,14 +111,13 @@ static kg_status add_text(struct job *j, const struct kg_prompt_source *from,
 {
     struct kg_str text = {0};
     bool rendered;
-    kg_status status;
 
     if (j->l.tok == NULL)
         return kg_fail(
             err, KG_EINVAL,
             "%s: a prompt of text needs a tokenizer, and %s has none: give \"ids\"",
             where, kg_load.dir);
-    status = kg_prompt_put(&text, &rendered, from, &kg_prompt_how, err);
+    kg_status status = kg_prompt_put(&text, &rendered, from, &kg_prompt_how, err);
     if (status == KG_OK)
         status = encode(j, &text, rendered, err);
     kg_str_release(&text);

@@ -194,10 +194,9 @@ static kg_status answer(struct kg_str *out, const struct kg_json_doc *doc, void 
 static kg_status grade_math(struct kg_err *err)
 {
     struct grading g = {0};
-    kg_status status;
 
     KG_TRY(kg_math_mode_find(&g.mode, mode_name, err));
-    status = kg_cli_filter(answer, &g, err);
+    kg_status status = kg_cli_filter(answer, &g, err);
     kg_math_result_release(&g.result);
     return status;
 }
@@ -205,10 +204,9 @@ static kg_status grade_math(struct kg_err *err)
 static kg_status grade_qa(struct kg_err *err)
 {
     struct kg_grade_qa g = {.pairs = answer_tags[0] - '0', .scores = format};
-    kg_status status;
 
     KG_TRY(kg_grade_qa_init(&g, kg_grade_kind, err));
-    status = kg_cli_filter(kg_grade_qa_line, &g, err);
+    kg_status status = kg_cli_filter(kg_grade_qa_line, &g, err);
     kg_grade_qa_release(&g);
     return status;
 }

@@ -53,10 +53,9 @@ static kg_status merge_into(const struct kg_model *m, const char *out,
 {
     char work[KG_RUN_DIR_MAX + 32];
     struct kg_err ignored;
-    kg_status status;
 
     snprintf(work, sizeof work, "%s.new-%ld", out, (long)getpid());
-    status = kg_model_save(m, work, save, err);
+    kg_status status = kg_model_save(m, work, save, err);
     if (status == KG_OK)
         status = kg_file_rename_dir(work, out, err);
     if (status != KG_OK && kg_file_remove_tree(work, &ignored) != KG_OK)
@@ -89,7 +88,6 @@ static kg_status merge(const char *name, struct kg_err *err)
     char out[KG_RUN_DIR_MAX + 1];
     struct kg_loaded l;
     enum kg_dtype ct;
-    kg_status status;
 
     if (!args.dir || !args.adapter)
         return kg_fail(err, KG_EINVAL,
@@ -103,7 +101,7 @@ static kg_status merge(const char *name, struct kg_err *err)
     if (dtype)
         KG_TRY(kg_dtype_parse(&save.dtype, dtype, err));
     KG_TRY(kg_load_model(&l, &args, err));
-    status = merge_into(l.model, out, &save, err);
+    kg_status status = merge_into(l.model, out, &save, err);
     kg_load_release(&l);
     return status;
 }

@@ -131,14 +131,13 @@ static kg_status check_saved(const char *dir, struct kg_err *err)
     const struct kg_path above = kg_path_in(dir, "..");
     struct kg_manifest_size saved;
     char real[PATH_MAX];
-    struct kg_path below;
 
     if (!kg_file_exists(kg_path_in(above.text, "state.json").text) ||
         !kg_file_exists(kg_path_in(above.text, KG_MANIFEST_NAME).text))
         return KG_OK;
     if (!realpath(dir, real))
         return kg_fail(err, KG_EIO, "%s: cannot follow: %s", dir, strerror(errno));
-    below = kg_path_in(strrchr(real, '/') + 1, "");
+    struct kg_path below = kg_path_in(strrchr(real, '/') + 1, "");
     KG_TRY(kg_manifest_check_below(&saved, above.text, below.text, err));
     if (saved.files > 0)
         return KG_OK;
@@ -153,7 +152,6 @@ static kg_status push(const char *dir, const char *name, struct kg_err *err)
 {
     struct kg_hub_name to;
     struct kg_str out = {0};
-    kg_status status;
 
     KG_TRY(kg_hub_name_read(&to, name, KG_HUB_MODEL, err));
     if (to.kind != KG_HUB_MODEL || !strchr(to.id, '/'))
@@ -166,7 +164,7 @@ static kg_status push(const char *dir, const char *name, struct kg_err *err)
                        dir);
     KG_TRY(check_weights(dir, err));
     KG_TRY(check_saved(dir, err));
-    status = put_upload(&out, dir, &to, err);
+    kg_status status = put_upload(&out, dir, &to, err);
     status = kg_cli_print(status, &out, err);
     if (status == KG_OK)
         kg_log_info("kedge uploads nothing itself: the command above does (pip install "

@@ -75,12 +75,11 @@ static kg_status add_query(struct bench *b, const struct kg_json_doc *doc,
 {
     const char *key = kg_json_get(doc->root, "query") ? "query" : "question";
     const char *text;
-    char *copy;
 
     KG_TRY(kg_json_need_text(&text, doc, doc->root, key, err));
     KG_TRY(kg_mem_grow(&b->queries, &b->capacity, b->n + 1, sizeof *b->queries,
                        MAX_QUERIES, "queries", err));
-    copy = kg_mem_strdup(text, err);
+    char *copy = kg_mem_strdup(text, err);
     if (!copy)
         return KG_ENOMEM;
     b->queries[b->n++] = (struct kg_retrieve_text){copy, strlen(copy)};
@@ -173,7 +172,6 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
     struct kg_retrieve_answer answer;
     struct bench *b = user;
     kg_status status = KG_OK;
-    bool found;
 
     if (a->status != KG_OK)
         return kg_fail(err, a->status, "%s: %s", b->opts->where, a->reason);
@@ -181,7 +179,7 @@ static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg
         return kg_fail(err, KG_EIO, "%s: expected HTTP status 200, found %d: %.200s",
                        b->opts->where, a->http_status, a->body);
     KG_TRY(kg_retrieve_answer_read(&answer, a->body, a->body_n, 1, err));
-    found = answer.first[1] > 0;
+    bool found = answer.first[1] > 0;
     if (answer.wrong[0])
         status = kg_fail(err, KG_EFORMAT, "%s: %s", b->opts->where, answer.wrong[0]);
     kg_retrieve_answer_release(&answer);
@@ -406,8 +404,6 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
     struct kg_encoder *encoder = NULL;
     struct kg_index_info info;
     double start = kg_clock_seconds();
-    double took;
-    kg_status status;
 
     (void)argc;
     if (how.model && !kg_cli_encoder)
@@ -416,11 +412,11 @@ static kg_status index_corpus(int argc, char **argv, struct kg_err *err)
         KG_TRY(kg_cli_encoder(&encoder, how.model, err));
     opts.encoder = encoder;
     kg_signal_install();
-    status = kg_index_build(&info, &opts, err);
+    kg_status status = kg_index_build(&info, &opts, err);
     if (encoder)
         kg_encoder_close(encoder);
     KG_TRY(status);
-    took = kg_clock_seconds() - start;
+    double took = kg_clock_seconds() - start;
     print_info(&info, argv[1]);
     fprintf(stderr, "kedge search: %.1f seconds, %.0f passages a second\n", took,
             (double)info.passages / (took > 0 ? took : 1e-9));
@@ -487,11 +483,10 @@ static kg_status answer_line(struct kg_str *out, const struct kg_json_doc *doc,
 {
     const struct kg_json *query;
     struct kg_hits hits;
-    const char *text;
     size_t n;
 
     KG_TRY(kg_json_need(&query, doc, doc->root, "query", KG_JSON_STRING, err));
-    text = kg_json_text(query, &n);
+    const char *text = kg_json_text(query, &n);
     KG_TRY(kg_searcher_find(&hits, context, text, n, (int)topk, err));
     return put_json(out, &hits, err);
 }
@@ -548,7 +543,6 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     struct kg_search_service *s = NULL;
     struct kg_str at = {0};
     kg_status status;
-    int phase;
 
     (void)argc;
     KG_TRY(check_how(err));
@@ -560,8 +554,8 @@ static kg_status serve(int argc, char **argv, struct kg_err *err)
     kg_search_service_info(&info, s);
     kg_log_info("serving %lld passages at http://%s:%d/retrieve",
                 (long long)info.passages, at.data, kg_search_service_port(s));
-    phase = kg_phase_idle("serving %s at http://%s:%d/retrieve", argv[0], at.data,
-                          kg_search_service_port(s));
+    int phase = kg_phase_idle("serving %s at http://%s:%d/retrieve", argv[0], at.data,
+                              kg_search_service_port(s));
     while (!kg_signal_stop_requested())
         nanosleep(&pause, NULL);
     kg_phase_end(phase);

@@ -63,10 +63,9 @@ static kg_status score(float *logp, const int32_t *tokens, size_t n, float tempe
         .tokens = tokens, .n = n, .temperature = temperature, .logp = logp};
     struct kg_rows_opts room = {.max_tokens = (int64_t)n};
     struct kg_rows *rows;
-    kg_status status;
 
     KG_TRY(kg_rows_create(&rows, m, &room, err));
-    status = kg_score(rows, m, &seq, 1, 0, 0, err);
+    kg_status status = kg_score(rows, m, &seq, 1, 0, 0, err);
     kg_rows_free(rows);
     return status;
 }
@@ -238,13 +237,12 @@ int kg_cmd_show(int argc, char **argv)
 {
     struct showing w = {.colour = !no_colour && isatty(STDOUT_FILENO) == 1};
     struct kg_err err;
-    kg_status status;
 
     if (argc != 1)
         return kg_cli_usage("expected a file");
     if (reference)
         columns.divergence = true;
-    status = show(&w, argv[0], &err);
+    kg_status status = show(&w, argv[0], &err);
     kg_shown_release(&w.shown);
     kg_str_release(&w.out);
     kg_load_release(&w.ref);

@@ -36,7 +36,6 @@ static kg_status put_record(struct kg_str *out, const struct kg_record *r,
 {
     struct kg_str whole = {0};
     const char *solution = r->solution ? r->solution : "";
-    kg_status status;
 
     if (!as_text) {
         KG_TRY(kg_json_put_text(out, "{\"prompt\": ", r->prompt, err));
@@ -44,7 +43,7 @@ static kg_status put_record(struct kg_str *out, const struct kg_record *r,
         KG_TRY(kg_json_put_text(out, ", \"ground_truth\": ", r->ground_truth, err));
         return kg_str_puts(out, "}\n", err);
     }
-    status = kg_str_printf(&whole, err, "%s%s", r->prompt, solution);
+    kg_status status = kg_str_printf(&whole, err, "%s%s", r->prompt, solution);
     if (status == KG_OK)
         status = kg_json_put_text(out, "{\"text\": ", kg_str_text(&whole), err);
     kg_str_release(&whole);

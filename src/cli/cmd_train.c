@@ -57,10 +57,9 @@ static kg_status print_keys(struct kg_err *err)
 {
     struct kg_config *config;
     struct kg_str out = {0};
-    kg_status status;
 
     KG_TRY(kg_train_config(&config, NULL, NULL, 0, err));
-    status = kg_config_dump_yaml(&out, config, true, err);
+    kg_status status = kg_config_dump_yaml(&out, config, true, err);
     status = kg_cli_print(status, &out, err);
     kg_config_free(config);
     return status;
@@ -72,11 +71,10 @@ static kg_status print_memory(struct kg_config *config, struct kg_err *err)
     struct kg_str out = {0};
     struct kg_err why;
     uint64_t bytes = 0;
-    kg_status status;
 
     if (device_memory)
         KG_TRY(kg_fit_read_size(&bytes, "--device-memory", device_memory, err));
-    status = kg_train_plan_memory(&out, config, resume, ranks, bytes, &why);
+    kg_status status = kg_train_plan_memory(&out, config, resume, ranks, bytes, &why);
     if (status != KG_OK)
         *err = why;
     if (status == KG_ENOMEM && kg_cli_print(KG_OK, &out, &why) != KG_OK)
@@ -186,9 +184,7 @@ static int run_recipe(int argc, char **argv, config_fn read, force_fn force)
 {
     struct kg_config *config = NULL;
     struct kg_err err;
-    const char *recipe;
     char *own = NULL;
-    kg_status status;
     const char *extra;
     int code;
 
@@ -196,14 +192,14 @@ static int run_recipe(int argc, char **argv, config_fn read, force_fn force)
         return kg_cli_exit(print_keys(&err), &err);
     if (argc == 0)
         return kg_cli_usage("expected a recipe, preset=NAME or section.key=value");
-    recipe = take_recipe(&argc, argv, &extra);
+    const char *recipe = take_recipe(&argc, argv, &extra);
     if (extra)
         return kg_cli_usage(
             "expected one recipe and section.key=value, found '%.200s' and '%.200s'",
             recipe, extra);
     if (recipe && !(recipe = kg_cli_shared(&own, recipe, &err)))
         return kg_cli_exit(err.code, &err);
-    status = read(&config, recipe, argv, (size_t)argc, &err);
+    kg_status status = read(&config, recipe, argv, (size_t)argc, &err);
     kg_mem_free(own);
     if (status != KG_OK)
         return kg_cli_exit(status, &err);

@@ -96,10 +96,8 @@ static kg_status put_bash_keys(struct kg_str *out, struct kg_err *err)
 static kg_status put_bash_command(struct kg_str *out, const struct kg_command *c,
                                   struct kg_err *err)
 {
-    struct kg_flag_walk walk;
-
     KG_TRY(kg_str_printf(out, err, "        %s) flags=\"--help", c->name));
-    walk = (struct kg_flag_walk){c->flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
     for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(kg_str_printf(out, err, " --%s", f->name));
     KG_TRY(kg_str_puts(out, "\" choices=\"", err));
@@ -204,11 +202,9 @@ static kg_status put_flag_help(struct kg_str *out, const struct kg_flag *f,
 static kg_status put_zsh_command(struct kg_str *out, const struct kg_command *c,
                                  struct kg_err *err)
 {
-    struct kg_flag_walk walk;
-
     KG_TRY(kg_str_printf(out, err, "        %s) with_keys=%d flags=('--help:this help'",
                          c->name, takes_keys(c)));
-    walk = (struct kg_flag_walk){c->flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
     for (const struct kg_flag *f; (f = kg_flag_next(&walk));) {
         KG_TRY(kg_str_printf(out, err, " '--%s:", f->name));
         KG_TRY(put_flag_help(out, f, err));

@@ -100,10 +100,9 @@ static kg_status run_with(struct plan *p, char *const *keys, size_t n, uint64_t 
     struct kg_config *config;
     struct kg_memory m;
     struct kg_run run;
-    kg_status status;
 
     KG_TRY(kg_train_config(&config, NULL, keys, n, err));
-    status = kg_run_outline(&run, config, bytes, err);
+    kg_status status = kg_run_outline(&run, config, bytes, err);
     if (status == KG_OK) {
         const struct kg_recipe *r = &run.in.recipe;
 

@@ -171,12 +171,11 @@ static kg_status parse_one(bool *is_other, struct given *given,
 {
     struct kg_flag_walk walk = {c->flags, NULL};
     const char *value = NULL;
-    const struct kg_flag *f;
 
     *is_other = false;
     if (argv[*i][0] == '-' && argv[*i][1] != 0)
         return parse_flag(given, c, argc, argv, i, err);
-    f = find_key(&walk, argv[*i], &value);
+    const struct kg_flag *f = find_key(&walk, argv[*i], &value);
     *is_other = f == NULL;
     return f ? set_value(given, f, value, err) : KG_OK;
 }

@@ -95,11 +95,10 @@ kg_status kg_grade_qa_line(struct kg_str *out, const struct kg_json_doc *doc,
     struct kg_qa_text answer = {"", 0};
     struct kg_qa_text response = {"", 0};
     bool answered = false;
-    double score;
 
     KG_TRY(read_golds(g, doc, err));
     KG_TRY(read_answer(&answer, &answered, &response, g, doc, err));
-    score = answered;
+    double score = answered;
     if (answered && g->metric)
         KG_TRY(kg_qa_score(&score, g->metric, answer, g->golds, g->n_golds, err));
     if (g->format)

@@ -54,11 +54,10 @@ static kg_status put_flag(struct kg_str *out, const struct kg_flag *f, struct kg
 {
     const size_t start = out->len;
     struct kg_str help = {0};
-    kg_status status;
 
     KG_TRY(kg_str_puts(out, "  ", err));
     KG_TRY(kg_flag_spell(out, f, err));
-    status = kg_flag_help(&help, f, err);
+    kg_status status = kg_flag_help(&help, f, err);
     if (status == KG_OK)
         status = put_help(out, start, kg_str_text(&help), err);
     kg_str_release(&help);
@@ -83,8 +82,6 @@ static kg_status put_terms(struct kg_str *out, const struct kg_command *c,
 kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
                           struct kg_err *err)
 {
-    struct kg_flag_walk walk;
-
     KG_TRY(kg_str_printf(out, err, "kedge %s: %s\n\nusage: kedge %s %s\n", c->name,
                          c->summary, c->name, c->usage));
     if (c->details) {
@@ -95,7 +92,7 @@ kg_status kg_command_help(struct kg_str *out, const struct kg_command *c,
         KG_TRY(put_terms(out, c, err));
     if (c->flags && c->flags->name)
         KG_TRY(kg_str_puts(out, "\nflags:\n", err));
-    walk = (struct kg_flag_walk){c->flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
     for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(put_flag(out, f, err));
     return KG_OK;
@@ -172,7 +169,6 @@ out:
 static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
                                  struct kg_err *err)
 {
-    struct kg_flag_walk walk;
     int i = 0;
 
     KG_TRY(kg_str_printf(out, err, ".SS kedge %s ", c->name));
@@ -187,7 +183,7 @@ static kg_status put_man_command(struct kg_str *out, const struct kg_command *c,
     }
     for (struct kg_term t; c->term && c->term(&t, i); i++)
         KG_TRY(put_man_term(out, t.name, t.help, err));
-    walk = (struct kg_flag_walk){c->flags, NULL};
+    struct kg_flag_walk walk = {c->flags, NULL};
     for (const struct kg_flag *f; (f = kg_flag_next(&walk));)
         KG_TRY(put_man_flag(out, f, err));
     return KG_OK;

@@ -129,13 +129,11 @@ static kg_status be_launched(const struct kg_ranks *r, int n, struct kg_err *err
 kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
                              const char *command, struct kg_err *err)
 {
-    kg_status status;
-
     KG_TRY(kg_ranks_open(r, n, wait_s, err));
     if (r->n == 0 && n == 1)
         return KG_OK;
-    status = r->n > 0 ? kg_ranks_agree(r, be_launched(r, n, err), "start", err)
-                      : become(r, n, err);
+    kg_status status = r->n > 0 ? kg_ranks_agree(r, be_launched(r, n, err), "start", err)
+                                : become(r, n, err);
     r->wait_s = wait_s;
     if (status != KG_OK)
         return status;

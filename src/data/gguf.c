@@ -416,10 +416,9 @@ static kg_status part_path(struct kg_path *to, const char *first, int64_t part, 
 static kg_status open_parts(struct kg_gguf *g, const char *path, struct kg_err *err)
 {
     struct kg_path part;
-    int64_t n;
 
     KG_TRY(add_file(g, path, err));
-    n = kg_gguf_int(kg_gguf_get(g, "split.count"), 1);
+    int64_t n = kg_gguf_int(kg_gguf_get(g, "split.count"), 1);
     if (n > MAX_FILES)
         return kg_fail(err, KG_EFORMAT,
                        "%s: split.count: expected at most %d, found %lld", path,
@@ -433,11 +432,9 @@ static kg_status open_parts(struct kg_gguf *g, const char *path, struct kg_err *
 
 kg_status kg_gguf_open(struct kg_gguf *g, const char *path, struct kg_err *err)
 {
-    kg_status status;
-
     *g = (struct kg_gguf){0};
     g->files = kg_mem_calloc(MAX_FILES, sizeof *g->files, "files of a set", err);
-    status = g->files ? open_parts(g, path, err) : KG_ENOMEM;
+    kg_status status = g->files ? open_parts(g, path, err) : KG_ENOMEM;
     if (status != KG_OK)
         kg_gguf_close(g);
     return status;
@@ -499,13 +496,11 @@ int64_t kg_gguf_int(const struct kg_gguf_value *v, int64_t fallback)
     const bool other = !v || v->type == KG_GGUF_F32 || v->type == KG_GGUF_F64 ||
                        v->type == KG_GGUF_BOOL || v->type == KG_GGUF_TEXT ||
                        v->type == KG_GGUF_ARRAY;
-    uint64_t x;
-    int spare;
 
     if (other)
         return fallback;
-    x = number(v->at, SIZES[v->type]);
-    spare = 64 - 8 * SIZES[v->type];
+    uint64_t x = number(v->at, SIZES[v->type]);
+    int spare = 64 - 8 * SIZES[v->type];
     if (is_signed(v->type))
         return (int64_t)(x << spare) >> spare;
     return x > INT64_MAX ? fallback : (int64_t)x;

@@ -146,7 +146,6 @@ static kg_status add(const struct adder *a, const struct kg_gguf_tensor *from,
                              .file = file,
                              .block = from->type->widen ? from->type : NULL};
     const bool turned = a->arch->flags & KG_GGUF_PAIRED;
-    const char *here;
     struct parts p;
 
     for (size_t i = 0; i < 3; i++)
@@ -154,7 +153,7 @@ static kg_status add(const struct adder *a, const struct kg_gguf_tensor *from,
             return KG_OK;
     memcpy(t.shape, from->shape, (size_t)from->n_dims * sizeof *t.shape);
     split_name(&p, from->name);
-    here = name_here(p.name, a->arch);
+    const char *here = name_here(p.name, a->arch);
     if (turned && (strcmp(p.name, "attn_q") == 0 || strcmp(p.name, "attn_k") == 0))
         t.paired = a->head;
     if ((a->arch->flags & KG_GGUF_NORM_1) && is_norm(p.name))
@@ -266,7 +265,6 @@ kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
 {
     const size_t n = sizeof FILES / sizeof *FILES;
     struct kg_gguf g;
-    kg_status status;
     size_t i = 0;
 
     while (i < n && strcmp(FILES[i].file, file) != 0)
@@ -274,7 +272,7 @@ kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
     if (i == n)
         return kg_fail(err, KG_ENOTFOUND, "%s: a GGUF file has no %s", path, file);
     KG_TRY(kg_gguf_open(&g, path, err));
-    status = FILES[i].put(out, &g, err);
+    kg_status status = FILES[i].put(out, &g, err);
     kg_gguf_close(&g);
     return status;
 }

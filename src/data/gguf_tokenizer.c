@@ -463,10 +463,9 @@ kg_status kg_gguf_tokenizer_model(struct kg_str *out, const struct kg_gguf *g,
                                   struct kg_err *err)
 {
     struct kg_str scratch = {0};
-    kg_status status;
 
     KG_TRY(need_model(g, "llama", err));
-    status = put_model(out, g, &scratch, err);
+    kg_status status = put_model(out, g, &scratch, err);
     kg_str_release(&scratch);
     return status;
 }

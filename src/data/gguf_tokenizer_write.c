@@ -172,7 +172,6 @@ static kg_status put_json(struct kg_gguf_writer *w, const struct kg_json *root,
     const char *pre = NULL;
     size_t n = 0;
     struct tokens t = {0};
-    kg_status status;
 
     KG_TRY(kg_gguf_pre_of(&pre, &n, root, err));
     KG_TRY(kg_gguf_put_text(w, KEY "model", "gpt2", 4, err));
@@ -181,7 +180,7 @@ static kg_status put_json(struct kg_gguf_writer *w, const struct kg_json *root,
                             begins_with_special(kg_json_get(root, "post_processor")),
                             err));
     KG_TRY(put_merges(w, kg_json_get(model, "merges"), err));
-    status = read_json_tokens(&t, root, err);
+    kg_status status = read_json_tokens(&t, root, err);
     if (status == KG_OK)
         status = put_tokens(w, &t, rows, false, err);
     kg_mem_free(t.all);
@@ -312,10 +311,9 @@ static kg_status copy_values(struct kg_gguf_writer *w, const char *model,
                              struct kg_err *err)
 {
     struct kg_gguf g;
-    kg_status status;
 
     KG_TRY(kg_gguf_open(&g, model, err));
-    status = KG_OK;
+    kg_status status = KG_OK;
     for (size_t i = 0; i < g.n_values && status == KG_OK; i++) {
         const char *key = g.values[i].key;
 
@@ -358,14 +356,13 @@ kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, siz
                                 bool *none, struct kg_err *err)
 {
     struct kg_json_doc config = {0};
-    kg_status status;
 
     *none = false;
     if (kg_source_is_file(model))
         return copy_values(w, model, err);
     KG_TRY(
         kg_source_json_or_none(&config, model, "tokenizer_config.json", MAX_BYTES, err));
-    status = put_folder(w, model, config.root, rows, none, err);
+    kg_status status = put_folder(w, model, config.root, rows, none, err);
     if (status == KG_OK)
         status = put_chat(w, model, config.root, err);
     kg_json_release(&config);

@@ -37,16 +37,15 @@ void kg_gz_abort(struct kg_gz_writer *w)
 kg_status kg_gz_open(struct kg_gz_writer **w, const char *path, struct kg_err *err)
 {
     struct kg_gz_writer *fresh = kg_mem_calloc(1, sizeof *fresh, path, err);
-    kg_status status;
 
     *w = NULL;
     if (!fresh)
         return err->code;
     fresh->z_ready = deflateInit2(&fresh->z, Z_DEFAULT_COMPRESSION, Z_DEFLATED,
                                   GZIP_WINDOW, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) == Z_OK;
-    status = fresh->z_ready
-                 ? kg_file_writer_open(&fresh->file, path, err)
-                 : kg_fail(err, KG_ENOMEM, "%s: no memory for compression", path);
+    kg_status status = fresh->z_ready ? kg_file_writer_open(&fresh->file, path, err)
+                                      : kg_fail(err, KG_ENOMEM,
+                                                "%s: no memory for compression", path);
     if (status == KG_OK)
         *w = fresh;
     else
@@ -87,10 +86,8 @@ kg_status kg_gz_put(struct kg_gz_writer *w, const void *bytes, size_t n,
 
 kg_status kg_gz_close(struct kg_gz_writer *w, struct kg_err *err)
 {
-    kg_status status;
-
     w->z.avail_in = 0;
-    status = pack(w, Z_FINISH, err);
+    kg_status status = pack(w, Z_FINISH, err);
     if (status == KG_OK)
         status = kg_file_writer_close(&w->file, err);
     kg_gz_abort(w); /* of a file that is closed: frees */

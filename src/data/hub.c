@@ -163,7 +163,6 @@ kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
 {
     const char *at = text;
     bool address = kg_hub_is_address(text);
-    size_t n;
 
     *name = (struct kg_hub_name){.kind = address ? KG_HUB_DATA : kind,
                                  .revision = "main"};
@@ -171,7 +170,7 @@ kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
         at += sizeof prefix - 1;
     if (address && strncmp(at, "datasets/", 9) == 0)
         at += 9;
-    n = id_bytes(at);
+    size_t n = id_bytes(at);
     if (!is_name(at, n, name->kind) || (!address && at[n] == '/'))
         return kg_fail(
             err, KG_EINVAL,
@@ -289,7 +288,6 @@ kg_status kg_hub_commit(char commit[41], const struct kg_hub_name *name,
 {
     struct kg_path folder, path;
     struct kg_str text = {0};
-    kg_status status;
 
     commit[0] = '\0';
     if (kg_hub_is_commit(name->revision)) {
@@ -300,7 +298,7 @@ kg_status kg_hub_commit(char commit[41], const struct kg_hub_name *name,
     path = kg_path_in(kg_path_in(folder.text, "refs").text, name->revision);
     if (!kg_file_exists(path.text))
         return KG_OK;
-    status = kg_file_read(&text, path.text, MAX_REF_BYTES, err);
+    kg_status status = kg_file_read(&text, path.text, MAX_REF_BYTES, err);
     while (text.len > 0 && kg_char_in(" \r\n", text.data[text.len - 1]))
         text.data[--text.len] = '\0';
     if (status == KG_OK && !kg_hub_is_commit(kg_str_text(&text)))
@@ -343,7 +341,6 @@ static kg_status not_there(const struct kg_hub_name *name, const char *looked_at
 static kg_status check_inside(const char *path, const char *root, struct kg_err *err)
 {
     char real[PATH_MAX], top[PATH_MAX];
-    size_t n;
 
     if (!realpath(root, top) || !realpath(path, real)) {
         if (errno != ENOENT && errno != ENOTDIR)
@@ -354,7 +351,7 @@ static kg_status check_inside(const char *path, const char *root, struct kg_err 
                        "link; kedge pull fetches it again",
                        path);
     }
-    n = strlen(top);
+    size_t n = strlen(top);
     if (strncmp(real, top, n) == 0 && (real[n] == '/' || n == 1))
         return KG_OK;
     return kg_fail(
@@ -370,11 +367,10 @@ static kg_status check_links(const char *dir, const char *root, int depth,
 {
     char **names;
     size_t n;
-    kg_status status;
 
     KG_TRY(check_inside(dir, root, err));
     KG_TRY(kg_file_list(&names, &n, dir, err));
-    status = KG_OK;
+    kg_status status = KG_OK;
     for (size_t i = 0; i < n && status == KG_OK; i++) {
         struct kg_path path = kg_path_in(dir, names[i]);
 

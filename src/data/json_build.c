@@ -92,14 +92,12 @@ static bool is_expected(const struct kg_json_builder *b)
 static kg_status push(struct kg_json **v, struct kg_json_builder *b,
                       enum kg_json_type type, struct kg_err *err)
 {
-    struct kg_json_member *m;
-
     assert(is_expected(b));
     KG_TRY(count(b, KG_JSON_VALUE_BYTES, err));
     if (b->n == b->capacity)
         KG_TRY(kg_mem_grow(&b->stack, &b->capacity, b->n + 1, sizeof *b->stack,
                            UINT32_MAX, "JSON document", err));
-    m = &b->stack[b->n++];
+    struct kg_json_member *m = &b->stack[b->n++];
     m->key = b->key;
     m->place = b->place;
     m->value.type = type;
@@ -113,10 +111,8 @@ static kg_status push(struct kg_json **v, struct kg_json_builder *b,
 static kg_status copy_text(const char **copy, struct kg_json_builder *b, const char *text,
                            size_t n, struct kg_err *err)
 {
-    char *bytes;
-
     KG_TRY(check_room(b, n, err));
-    bytes = kg_json_alloc(b->doc, n + 1, err);
+    char *bytes = kg_json_alloc(b->doc, n + 1, err);
     if (!bytes)
         return KG_ENOMEM;
     if (n > 0)
@@ -353,12 +349,11 @@ static kg_status parse(struct kg_json_doc *doc, const char *text, size_t n,
                        const char *where, bool wide_integers, struct kg_err *err)
 {
     struct kg_json_builder *b;
-    kg_status status;
 
     memset(doc, 0, sizeof *doc);
     KG_TRY(kg_json_builder_create(&b, SIZE_MAX, err));
     b->wide_integers = wide_integers;
-    status = kg_json_parse_next(doc, b, text, n, where, err);
+    kg_status status = kg_json_parse_next(doc, b, text, n, where, err);
     kg_json_builder_free(b);
     return status;
 }

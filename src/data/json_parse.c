@@ -120,11 +120,10 @@ static char scan_number(struct parser *p)
 static char scan_word(struct parser *p)
 {
     static const char *const words[] = {"true", "false", "null"};
-    size_t n;
 
     if (is_letter(*p->token))
         take_all(p, is_letter);
-    n = (size_t)(p->at - p->token);
+    size_t n = (size_t)(p->at - p->token);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strlen(words[i]) == n && memcmp(words[i], p->token, n) == 0)
             return *words[i];
@@ -153,8 +152,6 @@ static kg_status scan_escape(struct parser *p)
 static kg_status scan_string(struct parser *p)
 {
     for (;;) {
-        size_t length;
-
         p->at += kg_json_plain_prefix(p->at, (size_t)(p->end - p->at));
         if (p->at == p->end)
             return refuse(p, "premature end of input");
@@ -162,7 +159,7 @@ static kg_status scan_string(struct parser *p)
             KG_TRY(scan_escape(p));
             continue;
         }
-        length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
+        size_t length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
         if (length == 0)
             return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
         if (length == 1 && (unsigned char)*p->at < ' ')
@@ -176,15 +173,13 @@ static kg_status scan_string(struct parser *p)
 
 static kg_status next(struct parser *p)
 {
-    size_t length;
-
     while (take(p, " \n\r\t"))
         continue;
     p->token = p->at;
     p->kind = END;
     if (p->at == p->end)
         return KG_OK;
-    length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
+    size_t length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
     if (length == 0)
         return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
     p->at += length;
@@ -290,7 +285,6 @@ static kg_status add_number(struct parser *p)
     size_t n = (size_t)(p->at - p->token);
     char *digits = n < sizeof buffer ? buffer : kg_json_alloc(p->b->doc, n + 1, p->err);
     long long whole;
-    double real;
 
     if (!digits)
         return KG_ENOMEM;
@@ -304,7 +298,7 @@ static kg_status add_number(struct parser *p)
         if (!p->b->wide_integers)
             return refuse(p, "too big %sinteger", whole < 0 ? "negative " : "");
     }
-    real = strtod(digits, NULL);
+    double real = strtod(digits, NULL);
     if (!isfinite(real))
         return refuse(p, "real number overflow");
     return kg_json_add_real(p->b, real, p->err);
@@ -336,13 +330,11 @@ static kg_status add_members(struct parser *p, char close)
 
 static kg_status add_list(struct parser *p, enum kg_json_type type, char close)
 {
-    kg_status status;
-
     if (p->b->depth == KG_JSON_MAX_DEPTH)
         return refuse(p, "lists nested at most %d deep expected", KG_JSON_MAX_DEPTH);
     KG_TRY(kg_json_open(p->b, type, p->err));
     KG_TRY(add_members(p, close));
-    status = kg_json_close(p->b, p->err);
+    kg_status status = kg_json_close(p->b, p->err);
     if (status != KG_EFORMAT)
         return status;
     p->at = p->b->place;

@@ -74,11 +74,9 @@ struct kg_manifest_file {
 static kg_status add_file(struct kg_manifest *m, const char *path, const char *name,
                           struct kg_err *err)
 {
-    struct kg_manifest_file *f;
-
     KG_TRY(kg_mem_grow(&m->files, &m->room, m->n + 1, sizeof *m->files, MAX_FILES,
                        "files of a manifest", err));
-    f = &m->files[m->n];
+    struct kg_manifest_file *f = &m->files[m->n];
     *f = (struct kg_manifest_file){.first = m->n_pieces};
     KG_TRY(kg_file_size(&f->bytes, path, err));
     f->name = kg_mem_strdup(name, err);
@@ -97,13 +95,12 @@ static kg_status add_entry(struct kg_manifest *m, const char *below, const char 
                            int depth, struct kg_err *err)
 {
     struct kg_str name = {0};
-    struct kg_path path;
     kg_status status;
 
     KG_TRY_GOTO(out, kg_str_printf(&name, err, "%s%s", below, entry));
     if (strcmp(kg_str_text(&name), KG_MANIFEST_NAME) == 0)
         goto out;
-    path = kg_path_in(m->dir, kg_str_text(&name));
+    struct kg_path path = kg_path_in(m->dir, kg_str_text(&name));
     if (!kg_file_is_dir(path.text))
         status = add_file(m, path.text, kg_str_text(&name), err);
     else if ((status = kg_str_putc(&name, '/', err)) == KG_OK)
@@ -159,19 +156,19 @@ static kg_status hash_some(struct kg_manifest *m, const struct kg_manifest_file 
 {
     size_t last = f->first + count_pieces(f->bytes);
     struct kg_map map;
-    kg_status status;
 
     first = first > f->first ? first : f->first;
     end = end < last ? end : last;
     if (first >= end)
         return KG_OK;
     KG_TRY(kg_map_open(&map, kg_path_in(m->dir, f->name).text, err));
-    status = map.bytes == f->bytes
-                 ? KG_OK
-                 : kg_fail(err, KG_EIO,
-                           "%s/%s: expected the %llu bytes that it had, found %llu",
-                           m->dir, f->name, (unsigned long long)f->bytes,
-                           (unsigned long long)map.bytes);
+    kg_status status = map.bytes == f->bytes
+                           ? KG_OK
+                           : kg_fail(
+                                 err, KG_EIO,
+                                 "%s/%s: expected the %llu bytes that it had, found %llu",
+                                 m->dir, f->name, (unsigned long long)f->bytes,
+                                 (unsigned long long)map.bytes);
     if (status == KG_OK)
         hash_pieces(m->hashes + first, &map, first - f->first, end - f->first);
     kg_map_close(&map);
@@ -226,10 +223,9 @@ out:
 kg_status kg_manifest_write(const char *dir, struct kg_err *err)
 {
     struct kg_manifest m;
-    kg_status status;
 
     KG_TRY(kg_manifest_list(&m, dir, err));
-    status = kg_manifest_hash(&m, 0, m.n_pieces, err);
+    kg_status status = kg_manifest_hash(&m, 0, m.n_pieces, err);
     if (status == KG_OK)
         status = kg_manifest_put(&m, err);
     kg_manifest_release(&m);
@@ -294,10 +290,9 @@ static kg_status check_file(const struct entry *e, const char *dir, struct kg_er
 {
     const struct kg_path path = kg_path_in(dir, e->path);
     uint64_t *hashes, bytes;
-    kg_status status;
 
     KG_TRY(hash_file(&hashes, &bytes, path.text, err));
-    status = compare(e, path.text, hashes, bytes, err);
+    kg_status status = compare(e, path.text, hashes, bytes, err);
     kg_mem_free(hashes);
     return status;
 }

@@ -70,11 +70,9 @@ static bool names(const char *list, const struct atom *a)
 
 static bool holds(const struct atom *a, const struct kg_needs_in *in)
 {
-    const char *text;
-
     if (*a->key == '@')
         return in->is_so(in->user, a->key + 1);
-    text = text_of(a->key, a->key_n, in);
+    const char *text = text_of(a->key, a->key_n, in);
     switch (a->op) {
     case '=':
         return is_among(a->values, a->values_n, text, strlen(text));

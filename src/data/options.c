@@ -783,11 +783,9 @@ out:
 /* The items with what stands for some of them. */
 static kg_status fill_instead(struct value *v, struct kg_err *err)
 {
-    const char **items;
-
     if (v->row->type != KG_OPT_LIST)
         return KG_OK;
-    items = kg_mem_calloc(v->list.n, sizeof *items, "list", err);
+    const char **items = kg_mem_calloc(v->list.n, sizeof *items, "list", err);
     if (!items)
         return KG_ENOMEM;
     for (size_t i = 0; i < v->list.n; i++)
@@ -801,13 +799,12 @@ kg_status kg_config_settle(struct kg_config *config, const char *key, size_t ite
                            const char *said, const char *stands_for, struct kg_err *err)
 {
     struct value *v = find(config, key);
-    char *copy;
 
     assert(v && item < count_items(v));
     KG_TRY(say_instead(v, item, said, err));
     if (!v->instead)
         v->instead = kg_mem_calloc(count_items(v), sizeof *v->instead, "stand-ins", err);
-    copy = v->instead ? kg_mem_strdup(stands_for, err) : NULL;
+    char *copy = v->instead ? kg_mem_strdup(stands_for, err) : NULL;
     if (!copy)
         return KG_ENOMEM;
     kg_mem_free(v->instead[item]);

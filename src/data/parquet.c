@@ -168,12 +168,11 @@ kg_status kg_parquet_open_bytes(struct kg_parquet **file, const void *bytes, siz
                                 const char *where, struct kg_err *err)
 {
     struct kg_parquet *fresh = kg_mem_calloc(1, sizeof *fresh, where, err);
-    kg_status status;
 
     *file = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = start(fresh, bytes, n, where, err);
+    kg_status status = start(fresh, bytes, n, where, err);
     if (status != KG_OK) {
         kg_parquet_close(fresh);
         return status;

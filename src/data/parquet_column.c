@@ -91,11 +91,9 @@ static kg_status plain_texts(struct kg_parquet_text *out, struct bytes *b, size_
                              struct kg_err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t length;
-
         if (b->end - b->p < 4)
             return too_few(4, b, err);
-        length = little32(b->p);
+        uint32_t length = little32(b->p);
         b->p += 4;
         if (length > (size_t)(b->end - b->p))
             return too_few(length, b, err);
@@ -317,12 +315,11 @@ static kg_status start_split_texts(struct kg_parquet_column *c, struct bytes b,
     size_t length = (size_t)c->node->bytes;
     size_t n = (size_t)(b.end - b.p) / length;
     struct kg_parquet_text *texts;
-    char *out;
 
     KG_TRY(kg_parquet_buffer_need(&c->delta.bytes, c->file, n * length + 1, err));
     KG_TRY(kg_parquet_buffer_need(&c->delta.values, c->file, n * sizeof *texts + 1, err));
     texts = c->delta.values.data;
-    out = c->delta.bytes.data;
+    char *out = c->delta.bytes.data;
     for (size_t i = 0; i < n; i++) {
         texts[i] = (struct kg_parquet_text){out + i * length, length};
         for (size_t k = 0; k < length; k++)
@@ -547,8 +544,6 @@ static kg_status read_dictionary(struct kg_parquet_column *c, const struct page 
 static kg_status start_levels(struct kg_parquet_runs *runs, struct bytes *b, int max,
                               int64_t encoding, struct kg_err *err)
 {
-    uint32_t n;
-
     if (max == 0)
         return KG_OK;
     if (encoding != RLE)
@@ -557,7 +552,7 @@ static kg_status start_levels(struct kg_parquet_runs *runs, struct bytes *b, int
                        (long long)encoding);
     if (b->end - b->p < 4 || little32(b->p) > (size_t)(b->end - b->p - 4))
         return kg_fail(err, KG_EFORMAT, "expected levels, found the page cut");
-    n = little32(b->p);
+    uint32_t n = little32(b->p);
     kg_parquet_runs_start(runs, b->p + 4, n, kg_parquet_level_width(max));
     b->p += 4 + n;
     return KG_OK;
@@ -652,7 +647,6 @@ kg_status kg_parquet_column_start(struct kg_parquet_column **c, struct kg_parque
 {
     struct kg_parquet_column *fresh = kg_mem_calloc(1, sizeof *fresh, "column", err);
     struct kg_parquet_chunk chunk;
-    kg_status status;
 
     *c = NULL;
     if (!fresh)
@@ -661,7 +655,7 @@ kg_status kg_parquet_column_start(struct kg_parquet_column **c, struct kg_parque
     fresh->node = &file->nodes[file->leaves[column]];
     fresh->group = group;
     fresh->width = width_of(fresh->node->type);
-    status = kg_parquet_next_chunk(&chunk, file, column, t, err);
+    kg_status status = kg_parquet_next_chunk(&chunk, file, column, t, err);
     if (status != KG_OK) {
         kg_err_prefix(err, "%s: column '%s', row group %zu", file->name,
                       fresh->node->path, group + 1);

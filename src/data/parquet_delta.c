@@ -87,10 +87,9 @@ static uint64_t bits_at(const unsigned char *p, size_t n, uint64_t bit, unsigned
     size_t at = (size_t)(bit / 8);
     unsigned shift = (unsigned)(bit & 7);
     uint64_t low = 0;
-    uint64_t value;
 
     memcpy(&low, p + at, n - at < 8 ? n - at : 8);
-    value = low >> shift;
+    uint64_t value = low >> shift;
     if (shift + width > 64)
         value |= (uint64_t)p[at + 8] << (64 - shift);
     return width == 64 ? value : value & ((UINT64_C(1) << width) - 1);
@@ -142,12 +141,11 @@ static kg_status take_miniblock(int64_t *out, struct delta *d, size_t n, unsigne
 static kg_status take_block(int64_t *out, struct delta *d, size_t left, size_t *taken,
                             struct kg_err *err)
 {
-    const unsigned char *widths;
     uint64_t least;
 
     if (!read_zigzag(d, &least) || d->miniblocks > (size_t)(d->end - d->p))
         return malformed(err);
-    widths = d->p;
+    const unsigned char *widths = d->p;
     d->p += d->miniblocks;
     *taken = 0;
     for (size_t m = 0; m < d->miniblocks && *taken < left; m++) {
@@ -286,11 +284,10 @@ static kg_status join_prefixes(struct kg_parquet_delta *d, struct kg_parquet *fi
     struct kg_parquet_text *texts = d->values.data;
     const int64_t *prefixes = d->prefixes.data;
     size_t total;
-    char *to;
 
     KG_TRY(sum_texts(&total, d, n, err));
     KG_TRY(kg_parquet_buffer_need(&d->bytes, file, total + 2 * SHORT_BYTES, err));
-    to = d->bytes.data;
+    char *to = d->bytes.data;
     for (size_t i = 0; i < n; i++) {
         size_t shared = (size_t)prefixes[i];
         char *whole = to;

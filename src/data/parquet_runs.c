@@ -114,11 +114,9 @@ kg_status kg_parquet_runs_take(uint32_t *out, struct kg_parquet_runs *r, size_t 
                                struct kg_err *err)
 {
     while (n > 0) {
-        size_t some;
-
         if (r->left == 0)
             KG_TRY(next_run(r, err));
-        some = r->left < n ? (size_t)r->left : n;
+        size_t some = r->left < n ? (size_t)r->left : n;
         if (r->packed)
             unpack(out, r, some);
         for (size_t i = 0; i < some && !r->packed; i++)

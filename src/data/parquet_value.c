@@ -61,7 +61,6 @@ static kg_status decimal_of(unsigned char magnitude[MAX_DECIMAL_BYTES], bool *ne
     const struct kg_parquet_text *t = is_int ? NULL : text_at(values, i);
     const size_t n = is_int ? sizeof(int64_t) : t->n;
     const uint64_t v = is_int ? (uint64_t)int_at(node, values, i) : 0;
-    unsigned carry;
 
     if (n < 1 || n > MAX_DECIMAL_BYTES)
         return kg_fail(err, KG_EUNSUPPORTED,
@@ -72,7 +71,7 @@ static kg_status decimal_of(unsigned char magnitude[MAX_DECIMAL_BYTES], bool *ne
     for (size_t b = 0; b < n; b++)
         magnitude[MAX_DECIMAL_BYTES - n + b] = is_int ? (unsigned char)(v >> 8 * (7 - b))
                                                       : (unsigned char)t->data[b];
-    carry = *negative;
+    unsigned carry = *negative;
     for (int b = MAX_DECIMAL_BYTES; *negative && b-- > 0; carry >>= 8) {
         carry += (unsigned char)~magnitude[b];
         magnitude[b] = (unsigned char)carry;

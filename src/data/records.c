@@ -97,12 +97,11 @@ static kg_status open_any(struct kg_records *r, const char *path, struct kg_err 
 kg_status kg_records_open(struct kg_records **r, const char *path, struct kg_err *err)
 {
     struct kg_records *fresh = kg_mem_calloc(1, sizeof *fresh, path, err);
-    kg_status status;
 
     *r = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = open_any(fresh, path, err);
+    kg_status status = open_any(fresh, path, err);
     if (status != KG_OK) {
         kg_records_close(fresh);
         return status;
@@ -221,12 +220,11 @@ static kg_status next_element(struct kg_records *r, struct kg_json_doc *doc, boo
                               struct kg_err *err)
 {
     char where[KG_ERR_MESSAGE_BYTES / 2];
-    int c;
 
     *more = false;
     if (r->ended)
         return KG_OK;
-    c = next_solid(r);
+    int c = next_solid(r);
     if (c == ']')
         return end_array(r, err);
     if (r->number > 0 && c != ',')

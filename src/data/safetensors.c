@@ -416,13 +416,11 @@ kg_status kg_st_take_file(struct kg_st_set *set, const char **where, struct kg_m
 kg_status kg_st_add(struct kg_st_set *set, const struct kg_st_tensor *t,
                     struct kg_err *err)
 {
-    struct kg_st_tensor *own;
-
     KG_TRY(kg_mem_grow(&set->tensors, &set->capacity, set->n_tensors + 1,
                        sizeof *set->tensors, MAX_TENSORS, "tensor list", err));
     KG_TRY(kg_mem_grow(&set->names, &set->name_capacity, set->n_names + 1,
                        sizeof *set->names, MAX_TENSORS, "tensor names", err));
-    own = &set->tensors[set->n_tensors];
+    struct kg_st_tensor *own = &set->tensors[set->n_tensors];
     *own = *t;
     set->names[set->n_names] = kg_mem_strdup(t->name, err);
     if (!set->names[set->n_names])
@@ -718,7 +716,6 @@ static kg_status put_header(struct kg_str *out, struct kg_st_writer *w,
                             const struct kg_st_decl *decls, struct kg_err *err)
 {
     uint64_t begin = 0;
-    uint64_t length;
 
     KG_TRY(kg_str_append(out, "\0\0\0\0\0\0\0\0", LENGTH_BYTES, err));
     KG_TRY(kg_str_puts(out, "{\"__metadata__\":{\"format\":\"pt\"}", err));
@@ -733,7 +730,7 @@ static kg_status put_header(struct kg_str *out, struct kg_st_writer *w,
     KG_TRY(kg_str_putc(out, '}', err));
     while (out->len % DATA_ALIGN != 0)
         KG_TRY(kg_str_putc(out, ' ', err));
-    length = out->len - LENGTH_BYTES;
+    uint64_t length = out->len - LENGTH_BYTES;
     if (length > MAX_HEADER_BYTES)
         return kg_fail(err, KG_EINVAL,
                        "expected a header of at most %d bytes, found %llu",

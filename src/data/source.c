@@ -62,11 +62,10 @@ kg_status kg_source_json(struct kg_json_doc *doc, const char *model, const char 
 {
     const struct kg_path path = kg_path_in(model, file);
     struct kg_str text = {0};
-    kg_status status;
 
     if (!kg_source_is_file(model))
         return kg_json_read(doc, path.text, max_bytes, err);
-    status = kg_source_read(&text, model, file, max_bytes, err);
+    kg_status status = kg_source_read(&text, model, file, max_bytes, err);
     if (status == KG_OK)
         status = kg_json_parse(doc, kg_str_text(&text), text.len, path.text, err);
     kg_str_release(&text);

@@ -76,11 +76,10 @@ static kg_status unpack_gzip(void *out, size_t bytes, const void *packed, size_t
                   .avail_in = (uInt)n,
                   .next_out = out,
                   .avail_out = (uInt)bytes};
-    kg_status status;
 
     if (inflateInit2(&z, GZIP_OR_ZLIB) != Z_OK)
         return kg_fail(err, KG_ENOMEM, "no memory for decompression");
-    status = inflate_all(&z, bytes, err);
+    kg_status status = inflate_all(&z, bytes, err);
     inflateEnd(&z);
     return status;
 }
@@ -154,11 +153,9 @@ static bool unpack_frames(char *out, size_t bytes, const unsigned char *p, size_
         if (!take_length(&whole, &p, end) || whole > bytes - done)
             return false;
         for (whole += done; done < whole; p += length) {
-            int size;
-
             if (!take_length(&length, &p, end) || length > (size_t)(end - p))
                 return false;
-            size = lz4_block(out + done, whole - done, (const char *)p, length);
+            int size = lz4_block(out + done, whole - done, (const char *)p, length);
             if (size <= 0)
                 return false;
             done += (size_t)size;
@@ -242,8 +239,6 @@ static kg_status damaged(const struct kg_unpack *u, const char *why, struct kg_e
 static kg_status step_gzip(struct kg_unpack *u, size_t *made, void *out, size_t n,
                            struct kg_err *err)
 {
-    int code;
-
     if (!u->in_frame && inflateReset(&u->z) != Z_OK)
         return damaged(u, "no memory", err);
     u->in_frame = true;
@@ -251,7 +246,7 @@ static kg_status step_gzip(struct kg_unpack *u, size_t *made, void *out, size_t 
     u->z.avail_in = (uInt)(u->in_n - u->in_at);
     u->z.next_out = out;
     u->z.avail_out = (uInt)n;
-    code = inflate(&u->z, Z_NO_FLUSH);
+    int code = inflate(&u->z, Z_NO_FLUSH);
     if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
         return damaged(u, u->z.msg ? u->z.msg : "it does not unpack", err);
     u->in_frame = code != Z_STREAM_END;
@@ -341,10 +336,8 @@ static kg_status unpack_some(struct kg_unpack *u, size_t *made, void *out, size_
 {
     *made = 0;
     while (*made == 0) {
-        size_t before;
-
         KG_TRY(refill(u, err));
-        before = u->in_n - u->in_at;
+        size_t before = u->in_n - u->in_at;
         if (before == 0 && !u->in_frame)
             return KG_OK;
         KG_TRY(step(u, made, out, n, err));
@@ -417,12 +410,11 @@ static kg_status start(struct kg_unpack *u, const char *path, struct kg_err *err
 kg_status kg_unpack_open(struct kg_unpack **u, const char *path, struct kg_err *err)
 {
     struct kg_unpack *fresh = kg_mem_calloc(1, sizeof *fresh, path, err);
-    kg_status status;
 
     *u = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = start(fresh, path, err);
+    kg_status status = start(fresh, path, err);
     if (status != KG_OK) {
         kg_unpack_close(fresh);
         return status;
@@ -478,14 +470,12 @@ static bool is_wrapped(const struct kg_unpack *u)
 
 enum kg_unpack_text kg_unpack_sniff(const struct kg_unpack *u)
 {
-    size_t i;
-
     if (u->text_n >= 4 &&
         (memcmp(u->text, "PAR1", 4) == 0 || memcmp(u->text, "PARE", 4) == 0))
         return KG_TEXT_PARQUET;
     if (is_wrapped(u))
         return KG_TEXT_WRAPPED;
-    i = behind(u, 0, "{");
+    size_t i = behind(u, 0, "{");
     i += i && i < u->text_n && u->text[i] == '\r';
     if (i && i < u->text_n && u->text[i] == '\n')
         return KG_TEXT_SPREAD;

@@ -124,11 +124,9 @@ kg_status kg_eval_bootstrap_strata(struct kg_eval_bounds *out,
 
 kg_status kg_eval_holm(double *p, size_t n, struct kg_err *err)
 {
-    double *sorted;
-
     if (n == 0)
         return KG_OK;
-    sorted = kg_mem_calloc(n, sizeof *sorted, "p-values", err);
+    double *sorted = kg_mem_calloc(n, sizeof *sorted, "p-values", err);
 
     if (!sorted)
         return err->code;

@@ -21,11 +21,9 @@ static int64_t count(const struct kg_request *requests, size_t n)
 struct kg_share kg_eval_share(const struct kg_request *requests, size_t n,
                               const struct kg_ranks *ranks)
 {
-    struct kg_share whole;
-
     if (ranks->n > 1 && n < (size_t)ranks->n)
         return kg_share_of(count(requests, n), ranks->me, ranks->n);
-    whole = kg_share_of((int64_t)n, ranks->me, ranks->n);
+    struct kg_share whole = kg_share_of((int64_t)n, ranks->me, ranks->n);
     return (struct kg_share){count(requests, (size_t)whole.first),
                              count(requests, (size_t)whole.end)};
 }

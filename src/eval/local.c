@@ -110,14 +110,13 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     const struct kg_eval_local *l = (const struct kg_eval_local *)self;
     int32_t positions = l->model->config.max_positions;
     struct kg_prompts prompts;
-    kg_status status;
 
     KG_TRY(settle_context(set, positions, err));
     KG_TRY(kg_eval_set_load(set, NULL, l->model_dir, err));
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
     warn_of_room(set, &prompts, positions);
-    status = check_window(set, &prompts, err);
+    kg_status status = check_window(set, &prompts, err);
     kg_prompts_release(&prompts);
     return status;
 }
@@ -149,14 +148,13 @@ static kg_status give_episode(struct local_work *w, struct kg_eval_fresh *fresh,
                               const struct kg_traj *t, struct kg_err *err)
 {
     struct kg_episode_text text;
-    kg_status status;
 
     KG_TRY(kg_episode_text_init(&text, w->local->tok, t, err));
     count(fresh->extra, &t->episode);
     fresh->text = kg_str_text(&text.model);
     fresh->n = text.model.len;
     fresh->episode = &text;
-    status = w->take(w->user, fresh, err);
+    kg_status status = w->take(w->user, fresh, err);
     kg_episode_text_release(&text);
     return status;
 }

@@ -246,7 +246,6 @@ static kg_status read_lines(uint64_t *good, const struct kg_map *map, const char
         struct kg_json_doc doc = {0};
         char where[KG_ERR_MESSAGE_BYTES / 2];
         struct kg_err parse;
-        kg_status status;
 
         snprintf(where, sizeof where, "%.300s line %lld", path, (long long)++number);
         if (!end)
@@ -255,8 +254,8 @@ static kg_status read_lines(uint64_t *good, const struct kg_map *map, const char
             kg_log_warn("%s; it and all later samples are sampled again", parse.message);
             return KG_OK;
         }
-        status = fn(user, &doc,
-                    (struct kg_result_place){*good, (uint64_t)(end + 1 - line)}, err);
+        kg_status status = fn(
+            user, &doc, (struct kg_result_place){*good, (uint64_t)(end + 1 - line)}, err);
         kg_json_release(&doc);
         KG_TRY(status);
         *good += (uint64_t)(end + 1 - line);

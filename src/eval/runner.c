@@ -263,14 +263,12 @@ static kg_status take_kept(void *user, const struct kg_json_doc *line,
     struct work *w = user;
     const char *name;
     int64_t problem, sample;
-    struct set_work *s;
-    size_t at;
 
     KG_TRY(kg_json_need_text(&name, line, line->root, "set", err));
     KG_TRY(kg_json_need_int(&problem, line, line->root, "problem", 0, INT64_MAX, err));
     KG_TRY(kg_json_need_int(&sample, line, line->root, "sample", 0, KG_EVAL_MAX_N, err));
-    s = set_of(w, name);
-    at = s ? record_of(s->set, problem) : 0;
+    struct set_work *s = set_of(w, name);
+    size_t at = s ? record_of(s->set, problem) : 0;
     if (!s || at == s->set->data.n || sample >= s->set->samples)
         return kg_fail(
             err, KG_ECONFLICT,
@@ -383,14 +381,13 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
 {
     struct work *w = user;
     bool in_batches = kg_task_runs_program(w->now->set->task, &w->now->set->task_opts);
-    struct pending *p;
 
     if (w->now->set->episode.env && !fresh->episode)
         return kg_fail(
             err, KG_EUNSUPPORTED,
             "env %s needs multi-turn episodes, which a remote server cannot run",
             w->now->set->episode.env->name);
-    p = &w->pending[w->n_pending];
+    struct pending *p = &w->pending[w->n_pending];
     *p = (struct pending){.fresh = *fresh};
     if (fresh->sums)
         p->sums = *fresh->sums;
@@ -410,12 +407,11 @@ static kg_status answer_some(struct work *w, struct set_work *s, const bool *mar
                              struct kg_err *err)
 {
     struct kg_eval_source *source = w->run->source;
-    struct kg_err first;
     kg_status status = source->answer(source, s->set, marked, take_fresh, w, err);
 
     if (status == KG_OK)
         return grade_pending(w, err);
-    first = *err;
+    struct kg_err first = *err;
     (void)!grade_pending(w, err);
     *err = first;
     return status;
@@ -429,12 +425,11 @@ static size_t deal_round(bool *marked, const struct set_work *s, size_t from,
                          const struct kg_ranks *ranks)
 {
     int64_t n = 0, most = (int64_t)ROUND * ranks->n, at = 0;
-    struct kg_share mine;
     size_t end = from;
 
     for (; end < s->n && n < most; end++)
         n += !s->there[end];
-    mine = kg_share_of(n, ranks->me, ranks->n);
+    struct kg_share mine = kg_share_of(n, ranks->me, ranks->n);
     memset(marked, true, s->n * sizeof *marked);
     for (size_t i = from; i < end; i++)
         if (!s->there[i]) {
@@ -528,13 +523,11 @@ static kg_status share_kept(struct work *w, struct kg_err *err)
 
 static kg_status answer_set(struct work *w, struct set_work *s, struct kg_err *err)
 {
-    kg_status status;
-
     w->now = s;
     s->phase = kg_phase_begin((int64_t)s->n, "answers", "set %s", s->set->name);
     kg_phase_at(s->phase, (int64_t)s->done);
-    status = w->ranks->n > 1 ? answer_rounds(w, s, err)
-                             : answer_some(w, s, s->there, err);
+    kg_status status = w->ranks->n > 1 ? answer_rounds(w, s, err)
+                                       : answer_some(w, s, s->there, err);
     if (status == KG_OK) {
         kg_phase_end(s->phase);
         return status;
@@ -597,7 +590,6 @@ static kg_status mean_of(struct kg_eval_score *mean, size_t *count,
 {
     const struct kg_eval_score **scores = kg_mem_calloc(w->n, sizeof *scores, "means",
                                                         err);
-    kg_status status;
 
     *count = 0;
     if (!scores)
@@ -605,7 +597,7 @@ static kg_status mean_of(struct kg_eval_score *mean, size_t *count,
     for (size_t i = 0; i < w->n; i++)
         if (!group || strcmp(w->sets[i].set->group, group) == 0)
             scores[(*count)++] = &r->sets[i].score;
-    status = kg_eval_score_mean(mean, scores, *count, err);
+    kg_status status = kg_eval_score_mean(mean, scores, *count, err);
     kg_mem_free(scores);
     return status;
 }
@@ -882,10 +874,9 @@ kg_status kg_eval_suite(struct kg_eval_report *report, const struct kg_eval_run 
 {
     double start = kg_clock_seconds();
     struct work *w = kg_mem_calloc(1, sizeof *w, "evaluation", err);
-    kg_status status;
 
     *report = (struct kg_eval_report){0};
-    status = w ? work_init(w, run, err) : err->code;
+    kg_status status = w ? work_init(w, run, err) : err->code;
     status = kg_ranks_agree(ranks_of(run), status, "evaluation", err);
     if (!w)
         return status;

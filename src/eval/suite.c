@@ -182,10 +182,9 @@ static kg_status check_yaml(const char *path, struct kg_err *err)
 {
     const struct kg_opt_row *const tables[] = {suite_rows};
     struct kg_config *config;
-    kg_status status;
 
     KG_TRY(kg_config_create(&config, tables, 1, err));
-    status = kg_config_load_yaml(config, path, err);
+    kg_status status = kg_config_load_yaml(config, path, err);
     kg_config_free(config);
     return status == KG_EFORMAT ? status : KG_OK;
 }
@@ -420,10 +419,9 @@ static kg_status read_ks(int32_t out[KG_EVAL_KS], int *n, struct kg_opt_list ks,
                        KG_EVAL_KS, ks.n);
     for (size_t i = 0; i < ks.n; i++) {
         char *end;
-        long k;
 
         errno = 0;
-        k = strtol(ks.items[i], &end, 10);
+        long k = strtol(ks.items[i], &end, 10);
         if (errno || *end || k < 1 || k > samples)
             return kg_fail(err, KG_EINVAL,
                            "%s: expected a k from 1 to the number of samples, %d, found "

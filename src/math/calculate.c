@@ -177,14 +177,13 @@ static bool raise_to(struct calculation *c, fmpq_t base, const fmpq_t exponent)
 {
     slong bits = (slong)fmpz_bits(fmpq_numref(base));
     slong den_bits = (slong)fmpz_bits(fmpq_denref(base));
-    slong e;
 
     bits = bits > den_bits ? bits : den_bits;
     if (!fmpz_is_one(fmpq_denref(exponent)))
         return refuse(c, "an exponent is not a whole number");
     if (fmpz_bits(fmpq_numref(exponent)) > 31)
         return refuse(c, "an exponent is too large");
-    e = fmpz_get_si(fmpq_numref(exponent));
+    slong e = fmpz_get_si(fmpq_numref(exponent));
     if (fmpq_is_zero(base) && e < 0)
         return refuse(c, "division by zero");
     /* of one bit are 0, 1 and -1, whose powers stay small */
@@ -282,12 +281,11 @@ static slong places_of(const fmpq_t x)
 {
     slong twos, fives;
     fmpz_t rest;
-    bool ends;
 
     fmpz_init_set(rest, fmpq_denref(x));
     twos = take_prime(rest, 2);
     fives = take_prime(rest, 5);
-    ends = fmpz_is_one(rest);
+    bool ends = fmpz_is_one(rest);
     fmpz_clear(rest);
     if (!ends)
         return -1;
@@ -306,7 +304,6 @@ static kg_status put_decimal(struct kg_str *out, const fmpq_t x, slong places,
                              struct kg_err *err)
 {
     char digits[TEXT_BYTES];
-    size_t len;
     fmpz_t scaled;
 
     fmpz_init(scaled);
@@ -316,7 +313,7 @@ static kg_status put_decimal(struct kg_str *out, const fmpq_t x, slong places,
     fmpz_abs(scaled, scaled);
     fmpz_get_str(digits, 10, scaled);
     fmpz_clear(scaled);
-    len = strlen(digits);
+    size_t len = strlen(digits);
     if (fmpq_sgn(x) < 0)
         KG_TRY(kg_str_putc(out, '-', err));
     if (len <= (size_t)places)
@@ -365,13 +362,11 @@ static kg_status in_session(struct calculation *c, struct kg_str *out, struct kg
 {
     struct kg_math_budget budget;
     struct kg_math_session session;
-    kg_status status;
-    int stopped;
 
     kg_math_budget_start(&budget);
     kg_math_session_begin(&session, &budget);
-    stopped = setjmp(session.out);
-    status = stopped ? KG_OK : calculate(c, out, err);
+    int stopped = setjmp(session.out);
+    kg_status status = stopped ? KG_OK : calculate(c, out, err);
     kg_math_session_end(stopped != 0);
     if (stopped == KG_MATH_STOP_NOMEM)
         return kg_fail(err, KG_ENOMEM, "out of memory in the calculator");

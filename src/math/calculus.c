@@ -279,14 +279,13 @@ static int integrate_power(struct kg_math_tree *t, int f, const struct by *x, in
     bool natural = t->nodes[u].kind == KG_MATH_CONST && t->nodes[u].op == KG_MATH_E;
     int two = number(t, 2);
     int a;
-    int above;
 
     if (is_constant(t, u, x)) {
         a = slope(t, n, x);
         return over(t, f, natural ? a : times(t, a, call(t, KG_MATH_LN, u)));
     }
     a = slope(t, u, x);
-    above = add(t, n, number(t, 1));
+    int above = add(t, n, number(t, 1));
     if (is_constant(t, n, x) && a)
         return t->nodes[n].kind == KG_MATH_NEG && is_number(t, t->nodes[n].a, "1")
                    ? over(t, call(t, KG_MATH_LN, call(t, KG_MATH_ABS, u)), a)
@@ -307,13 +306,12 @@ static int by_parts(struct kg_math_tree *t, int p, int g, const struct by *x, in
 {
     int inner = integrate(t, g, x, depth + 1);
     int slope_of = inner ? derive(t, p, x) : 0;
-    int rest;
 
     if (!slope_of || is_number(t, slope_of, "0"))
         return times(t, p, inner);
-    rest = t->nodes[slope_of].kind == KG_MATH_DIV
-               ? over(t, times(t, t->nodes[slope_of].a, inner), t->nodes[slope_of].b)
-               : times(t, slope_of, inner);
+    int rest = t->nodes[slope_of].kind == KG_MATH_DIV
+                   ? over(t, times(t, t->nodes[slope_of].a, inner), t->nodes[slope_of].b)
+                   : times(t, slope_of, inner);
     rest = integrate(t, rest, x, depth + 1);
     return rest ? add(t, times(t, p, inner), negative(t, rest)) : 0;
 }
@@ -354,7 +352,6 @@ static int integrate_quotient(struct kg_math_tree *t, int f, const struct by *x,
     const struct kg_math_node a = t->nodes[n.a];
     const struct kg_math_node b = t->nodes[n.b];
     int one = number(t, 1);
-    int exponent;
     int above;
     int base = n.b;
 
@@ -362,7 +359,7 @@ static int integrate_quotient(struct kg_math_tree *t, int f, const struct by *x,
         base = integrate(t, over(t, a.a, n.b), x, depth + 1);
         return a.kind == KG_MATH_DIV ? over(t, base, a.b) : times(t, base, a.b);
     }
-    exponent = exponent_of(t, &above, n.a, x);
+    int exponent = exponent_of(t, &above, n.a, x);
     if (exponent && kg_math_same_tree(t, above, x->name) &&
         kg_math_same_tree(t, n.b, x->name))
         return integrate(t, power(t, above, add(t, exponent, number(t, -1))), x,
@@ -540,7 +537,6 @@ static struct quotient as_quotient(struct kg_math_tree *t, int f, int name, bool
     struct quotient a = q;
     struct quotient b = q;
     int j;
-    int k;
 
     if (!depends(t, f, name) || n.kind == KG_MATH_BOUND)
         return q;
@@ -549,7 +545,7 @@ static struct quotient as_quotient(struct kg_math_tree *t, int f, int name, bool
         b = as_quotient(t, n.b, name, positive);
     if (n.kind == KG_MATH_DIV)
         b = (struct quotient){b.under, b.over};
-    k = degree(t, a.under, name);
+    int k = degree(t, a.under, name);
     switch ((enum kg_math_kind)n.kind) {
     case KG_MATH_NEG:
         return (struct quotient){negative(t, a.over), a.under};
@@ -603,7 +599,6 @@ static int limit_of(struct kg_math_compare *c, int f, int name, int at, bool pos
     struct kg_math_tree *t = c->tree;
     const struct by by = {name, true};
     const struct kg_math_node n = t->nodes[f];
-    struct quotient q;
 
     if (n.kind == KG_MATH_POW && depends(t, n.b, name)) {
         bool natural = t->nodes[n.a].kind == KG_MATH_CONST &&
@@ -613,7 +608,7 @@ static int limit_of(struct kg_math_compare *c, int f, int name, int at, bool pos
 
         return call(t, KG_MATH_EXP, log);
     }
-    q = as_quotient(t, f, name, positive);
+    struct quotient q = as_quotient(t, f, name, positive);
     for (int i = 0; i < MAX_HOPITAL && q.over && q.under && !t->full; i++) {
         int over_value = kg_math_replaced(c, q.over, name, at);
         int under_value = kg_math_replaced(c, q.under, name, at);
@@ -692,14 +687,13 @@ static int limit(struct kg_math_compare *c, int node)
     int name = kg_math_part(t, node, KG_MATH_NAME);
     int at = kg_math_part(t, node, KG_MATH_LOW);
     int f = kg_math_part(t, node, KG_MATH_BODY);
-    int value;
     int sign;
     bool infinite = kg_math_is_infinite(c, at, &sign);
 
     if (kg_math_any(t, f, is_stepped) || (!infinite && ends_at(c, f, name, at)))
         return 0;
-    value = infinite ? limit_at_infinity(c, f, name, sign)
-                     : limit_of(c, f, name, at, false);
+    int value = infinite ? limit_at_infinity(c, f, name, sign)
+                         : limit_of(c, f, name, at, false);
     return value && !t->full ? value : 0;
 }
 
@@ -710,7 +704,6 @@ static bool is_regular(struct kg_math_compare *c, int f, int F, int name, int lo
                        int high)
 {
     struct kg_math_tree *t = c->tree;
-    struct quotient q;
     int sign;
 
     if (is_entire(t, f, name))
@@ -721,7 +714,7 @@ static bool is_regular(struct kg_math_compare *c, int f, int F, int name, int lo
     if (kg_math_order(&c->decider, low, number(t, 0)) <= 0)
         return false;
     f = kg_math_replaced(c, f, name, over(t, number(t, 1), name));
-    q = as_quotient(t, f, name, true);
+    struct quotient q = as_quotient(t, f, name, true);
     return kg_math_is_bounded(&c->decider, over(t, q.over, q.under), name, number(t, 0),
                               over(t, number(t, 1), low));
 }
@@ -735,7 +728,6 @@ static int integral(struct kg_math_compare *c, int node)
     int f = kg_math_part(t, node, KG_MATH_BODY);
     const struct by by = {name, true};
     int F = integrate(t, f, &by, 0);
-    int upper;
     int sign;
 
     if (!F || t->full || !is_primitive(c, F, f, name))
@@ -749,8 +741,8 @@ static int integral(struct kg_math_compare *c, int node)
     }
     if (kg_math_any(t, low, is_infinity) || !is_regular(c, f, F, name, low, high))
         return 0;
-    upper = kg_math_is_infinite(c, high, &sign) ? limit_at_infinity(c, F, name, sign)
-                                                : kg_math_replaced(c, F, name, high);
+    int upper = kg_math_is_infinite(c, high, &sign) ? limit_at_infinity(c, F, name, sign)
+                                                    : kg_math_replaced(c, F, name, high);
     return add(t, sign > 0 ? upper : 0, negative(t, kg_math_replaced(c, F, name, low)));
 }
 
@@ -760,15 +752,12 @@ static int infinite_sum(struct kg_math_compare *c, int node)
 {
     struct kg_math_tree *t = c->tree;
     char text[KG_MATH_SUM_TEXT];
-    bool minus;
-    size_t n;
-    int value;
 
     if (t->nodes[node].op != KG_MATH_SUM || !kg_math_sum_limit(&c->decider, text, node))
         return 0;
-    minus = text[0] == '-';
-    n = strcspn(text, "/");
-    value = kg_math_leaf(t, KG_MATH_NUM, 0, text + minus, n - minus);
+    bool minus = text[0] == '-';
+    size_t n = strcspn(text, "/");
+    int value = kg_math_leaf(t, KG_MATH_NUM, 0, text + minus, n - minus);
     if (text[n])
         value = over(t, value,
                      kg_math_leaf(t, KG_MATH_NUM, 0, text + n + 1, strlen(text + n + 1)));
@@ -800,14 +789,13 @@ int kg_math_worked_out(struct kg_math_compare *c, int node)
     struct kg_math_tree *t = c->tree;
     struct kg_math_node n = t->nodes[node];
     int value = 0;
-    int fresh;
     int sign;
 
     if (!node || !kg_math_any(t, node, is_big))
         return node;
     n.a = (uint16_t)kg_math_worked_out(c, n.a);
     n.b = (uint16_t)kg_math_worked_out(c, n.b);
-    fresh = kg_math_node(t, KG_MATH_NONE, 0, n.a, n.b);
+    int fresh = kg_math_node(t, KG_MATH_NONE, 0, n.a, n.b);
     if (!fresh)
         return 0;
     n.size = t->nodes[fresh].size;

@@ -168,11 +168,9 @@ static struct letter letter_at(struct kg_math_text t, size_t i)
 /* The word before i, and where it starts; marks and blanks are skipped. */
 static size_t word_before(struct kg_math_text t, size_t i, size_t *n)
 {
-    size_t end;
-
     while (i > 0 && kg_char_in(" (*[\"`", t.text[i - 1]))
         i--;
-    end = i;
+    size_t end = i;
     while (i > 0 && end - i < 16 && (is_letter(t.text[i - 1]) || t.text[i - 1] == '\''))
         i--;
     *n = end - i;
@@ -213,7 +211,6 @@ static bool is_one_of_several(struct kg_math_text t, const struct letter *l)
 {
     size_t i = l->to;
     size_t n;
-    size_t next;
 
     while (i < t.n && kg_char_in("*)]} ", t.text[i]))
         i++;
@@ -227,7 +224,7 @@ static bool is_one_of_several(struct kg_math_text t, const struct letter *l)
         i++;
     if (!letter_at(t, i).name)
         return false;
-    next = skip_blanks(t, i + 1);
+    size_t next = skip_blanks(t, i + 1);
     n = word_length(t, next);
     return n == 0 || is_one_of(" or and ", t.text + next, n);
 }
@@ -290,11 +287,10 @@ static char announced(struct kg_math_text t, bool strong)
     for (size_t i = 0; i < t.n; i++) {
         bool says;
         size_t n = kg_char_in("aAoOcC\\", t.text[i]) ? announcer(t, i, &says) : 0;
-        struct letter l;
 
         if (n == 0)
             continue;
-        l = letter_at(t, skip_lead(t, i + n, &says));
+        struct letter l = letter_at(t, skip_lead(t, i + n, &says));
         if (!l.name || says != strong || is_ruled_out(t, &l))
             continue;
         found = is_one_of_several(t, &l) ? '?' : l.name;
@@ -363,13 +359,12 @@ char kg_math_choice(const char *text, size_t n)
 {
     struct kg_math_text t = kg_math_trimmed(kg_math_tail((struct kg_math_text){text, n}));
     char found = announced(t, true);
-    bool list;
 
     if (!found)
         found = behind_anchor(t);
     if (!found)
         found = announced(t, false);
-    list = !found && has_list(t);
+    bool list = !found && has_list(t);
     for (int where = MARKED; !found && where <= ANYWHERE; where++)
         found = standing(t, (enum where)where, list);
     return found == '?' ? 0 : found;

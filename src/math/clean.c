@@ -305,11 +305,10 @@ static char full_width(const char *text, size_t n)
 static char font_letter(const char *text, size_t n)
 {
     static const char letter[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    unsigned code;
 
     if (n < 4 || memcmp(text, "\xf0\x9d", 2) != 0)
         return 0;
-    code = ((unsigned char)text[2] & 63u) << 6 | ((unsigned char)text[3] & 63u);
+    unsigned code = ((unsigned char)text[2] & 63u) << 6 | ((unsigned char)text[3] & 63u);
     if (code < 0x400 || code > 0x7ff)
         return 0;
     if (code >= 0x7ce)
@@ -383,11 +382,9 @@ static size_t tight_thousand(const char *text, size_t n)
  * rows is open in which it would end a row. */
 static bool doubled(const char *text, size_t n, bool rows)
 {
-    size_t len;
-
     if (n < 3 || text[0] != '\\' || text[1] != '\\')
         return false;
-    len = letters(text + 2, n - 2);
+    size_t len = letters(text + 2, n - 2);
     if (rows)
         return false;
     if (len == 0)
@@ -412,11 +409,9 @@ static const char *rewrite_at(const char *text, size_t n, size_t *taken)
 
     *taken = 0;
     if (text[0] == '\\' && n > 1 && isalpha((unsigned char)text[1])) {
-        const struct dress *dress;
-
         len = letters(text + 1, n - 1);
         row = whole_command(text + 1, len);
-        dress = row ? NULL : dress_of(text + 1, len);
+        const struct dress *dress = row ? NULL : dress_of(text + 1, len);
         /* \quadx is \quad x */
         for (size_t k = 4; k < 6 && !row && !dress && len > k; k++) {
             row = whole_command(text + 1, k);
@@ -447,7 +442,6 @@ static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text
                              size_t n, bool rows, struct kg_err *err)
 {
     bool behind_digit = out->len > 0 && isdigit((unsigned char)out->data[out->len - 1]);
-    const char *to;
 
     *taken = 1;
     if (doubled(text, n, rows))
@@ -459,7 +453,7 @@ static kg_status clean_piece(struct kg_str *out, size_t *taken, const char *text
     *taken = behind_digit ? tight_thousand(text, n) : 0;
     if (*taken)
         return KG_OK;
-    to = rewrite_at(text, n, taken);
+    const char *to = rewrite_at(text, n, taken);
     if (to)
         return kg_str_puts(out, to, err);
     KG_TRY(put_script(out, taken, text, n, err));

@@ -34,7 +34,6 @@ struct change {
 static int copy(struct kg_math_tree *t, int node, const struct change *change)
 {
     struct kg_math_node n = t->nodes[node];
-    int fresh;
 
     if (!node)
         return 0;
@@ -49,7 +48,7 @@ static int copy(struct kg_math_tree *t, int node, const struct change *change)
             return n.a;
         return kg_math_node(t, KG_MATH_NEG, 0, n.a, 0);
     }
-    fresh = kg_math_node(t, n.kind, n.op, n.a, n.b);
+    int fresh = kg_math_node(t, n.kind, n.op, n.a, n.b);
     n.size = t->nodes[fresh].size;
     if (fresh)
         t->nodes[fresh] = n;
@@ -209,12 +208,10 @@ static verdict among(struct kg_math_compare *c, int one,
     verdict best = KG_MATH_WRONG;
 
     for (int i = 0; i < items->n && best != KG_MATH_RIGHT; i++) {
-        verdict v;
-
         if (swapped)
             c->item = i;
-        v = swapped ? kg_math_compare_inner(c, items->node[i], one)
-                    : kg_math_compare_inner(c, one, items->node[i]);
+        verdict v = swapped ? kg_math_compare_inner(c, items->node[i], one)
+                            : kg_math_compare_inner(c, one, items->node[i]);
         best = v == KG_MATH_WRONG ? best : v;
     }
     return best;
@@ -361,10 +358,9 @@ static verdict inequalities(struct kg_math_compare *c, const struct chain *g,
                             const struct chain *a)
 {
     int sign = 0;
-    verdict v;
+    verdict v = kg_math_proportional(&c->decider, difference(c, g->part[0], g->part[1]),
+                                     difference(c, a->part[0], a->part[1]), &sign);
 
-    v = kg_math_proportional(&c->decider, difference(c, g->part[0], g->part[1]),
-                             difference(c, a->part[0], a->part[1]), &sign);
     if (v != KG_MATH_RIGHT || g->op[0] == KG_MATH_NE)
         return v;
     return sign > 0 ? v
@@ -542,18 +538,15 @@ static verdict values(struct kg_math_compare *c, int gold, int answer)
 {
     const struct kg_math_opts *o = c->opts;
     struct kg_math_near near = {.decimals = o->decimals ? o->decimals : 6};
-    int gold_bare;
-    int answer_bare;
-    verdict v;
 
     if (!o->n_tolerance && !is_decimal(c, gold) && !is_decimal(c, answer))
         drop_base(c, &gold, &answer);
-    gold_bare = gold;
-    answer_bare = answer;
+    int gold_bare = gold;
+    int answer_bare = answer;
     if (o->n_tolerance)
         near.absolute = o->tolerance[c->item < o->n_tolerance ? c->item : 0];
     near.on = near.absolute > 0 || is_decimal(c, gold) || is_decimal(c, answer);
-    v = kg_math_equal(&c->decider, gold, answer, &near);
+    verdict v = kg_math_equal(&c->decider, gold, answer, &near);
     if (v == KG_MATH_RIGHT ||
         (v == KG_MATH_WRONG && kg_math_same_but_names(c, gold, answer) == KG_MATH_RIGHT))
         return KG_MATH_RIGHT;
@@ -877,7 +870,6 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
     int g = in_radians(c, gold, answer);
     int a = in_radians(c, answer, gold);
     bool conflict = kg_math_names_conflict(c, g, a) && !c->opts->lenient;
-    verdict v;
 
     if (other_half_of_day(c, gold, answer))
         return kg_math_conclude(c, KG_MATH_WRONG, "the other half of the day");
@@ -907,7 +899,7 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
         return conflict && (has_relation(c, gold) || has_relation(c, answer))
                    ? kg_math_conclude(c, KG_MATH_WRONG, "the names are different")
                    : sets(c, gold, answer);
-    v = bare_kinds(c, gold, answer);
+    verdict v = bare_kinds(c, gold, answer);
     /* |x| < 2 and -2 < x < 2 */
     if (v == KG_MATH_WRONG && !conflict && has_inequality(c, gold) &&
         has_inequality(c, answer) && sets(c, gold, answer) == KG_MATH_RIGHT)
@@ -918,22 +910,19 @@ static verdict any_kinds(struct kg_math_compare *c, int gold, int answer)
 verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer)
 {
     const char *spent = kg_math_budget_spent(c->decider.budget);
-    verdict v;
 
     if (c->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "nested too deep");
     if (spent)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, spent);
     c->depth++;
-    v = any_kinds(c, gold, answer);
+    verdict v = any_kinds(c, gold, answer);
     c->depth--;
     return v;
 }
 
 verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
 {
-    verdict v;
-
     c->item = 0;
     c->products = 0;
     c->depth = 0;
@@ -942,7 +931,7 @@ verdict kg_math_compare(struct kg_math_compare *c, int gold, int answer)
     c->decider.tree = c->tree;
     gold = kg_math_worked_out(c, gold);
     answer = kg_math_worked_out(c, answer);
-    v = kg_math_compare_inner(c, gold, answer);
+    verdict v = kg_math_compare_inner(c, gold, answer);
     if (c->tree->full)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
     return v;

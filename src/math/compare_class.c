@@ -24,11 +24,10 @@ verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer)
     const struct kg_math_node *a = kg_math_at(c, answer);
     int g_modulus = kg_math_at(c, kg_math_at(c, g->a)->b)->a;
     int a_modulus = kg_math_at(c, kg_math_at(c, a->a)->b)->a;
-    int q;
 
     if (!g->op && !a->op)
         return kg_math_compare_inner(c, g->b, a->b);
-    q = kg_math_node(
+    int q = kg_math_node(
         t, KG_MATH_DIV, 0,
         kg_math_node(t, KG_MATH_ADD, 0, kg_math_at(c, g->a)->a,
                      kg_math_node(t, KG_MATH_NEG, 0, kg_math_at(c, a->a)->a, 0)),

@@ -364,15 +364,13 @@ verdict kg_math_same_but_names(struct kg_math_compare *c, int gold, int answer)
 {
     struct names all_g = {.n = 0};
     struct names all_a = {.n = 0};
-    struct names g;
-    struct names a;
     int variable = variable_of(c, KG_MATH_GOLD_SIDE, gold);
     int other = variable_of(c, KG_MATH_ANSWER_SIDE, answer);
 
     collect(c, &all_g, gold);
     collect(c, &all_a, answer);
-    g = parameters(c, KG_MATH_GOLD_SIDE, gold, &all_g, &all_a);
-    a = parameters(c, KG_MATH_ANSWER_SIDE, answer, &all_a, &all_g);
+    struct names g = parameters(c, KG_MATH_GOLD_SIDE, gold, &all_g, &all_a);
+    struct names a = parameters(c, KG_MATH_ANSWER_SIDE, answer, &all_a, &all_g);
     if (all_g.n < MAX_SEEN && all_a.n < MAX_SEEN && g.n == a.n && g.n > 0 &&
         g.n <= MAX_NAMES && same_renamed(c, gold, answer, &g, &a) == KG_MATH_RIGHT)
         return KG_MATH_RIGHT;

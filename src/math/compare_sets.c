@@ -137,8 +137,6 @@ static int as_distance(struct kg_math_compare *c, int node)
     bool closed = n->op == KG_MATH_LE || n->op == KG_MATH_GE;
     bool shifted = u->kind == KG_MATH_ADD && kg_math_is_name(c, u->a);
     int center = kg_math_small(t, 0);
-    int low;
-    int high;
 
     if (n->kind != KG_MATH_REL || !(is_rising(n->op) || kg_math_is_falling(n->op)) ||
         abs->kind != KG_MATH_FUNC || abs->op != KG_MATH_ABS ||
@@ -147,9 +145,9 @@ static int as_distance(struct kg_math_compare *c, int node)
         return 0;
     if (shifted)
         center = kg_math_node(t, KG_MATH_NEG, 0, u->b, 0);
-    low = kg_math_node(t, KG_MATH_ADD, 0, center,
-                       kg_math_node(t, KG_MATH_NEG, 0, n->b, 0));
-    high = kg_math_node(t, KG_MATH_ADD, 0, center, n->b);
+    int low = kg_math_node(t, KG_MATH_ADD, 0, center,
+                           kg_math_node(t, KG_MATH_NEG, 0, n->b, 0));
+    int high = kg_math_node(t, KG_MATH_ADD, 0, center, n->b);
     if (is_rising(n->op))
         return interval(c, low, high, closed ? KG_MATH_SQUARE : KG_MATH_ROUND);
     return except(c, interval(c, low, high, closed ? KG_MATH_ROUND : KG_MATH_SQUARE));
@@ -337,8 +335,6 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
 {
     struct kg_math_items g = {.n = 0};
     struct kg_math_items a = {.n = 0};
-    verdict piecewise;
-    verdict v;
 
     gold = as_set(c, gold);
     answer = as_set(c, answer);
@@ -346,7 +342,7 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
     answer = is_one(kg_math_at(c, answer)->kind) ? only(c, answer) : answer;
     if (c->tree->full)
         return kg_math_conclude(c, KG_MATH_UNDECIDED, "too large");
-    v = cell_by_cell(c, gold, answer);
+    verdict v = cell_by_cell(c, gold, answer);
     if (v == KG_MATH_RIGHT)
         return v;
     if (!pieces(c, &g, gold) || !pieces(c, &a, answer))
@@ -355,7 +351,7 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer)
         (kg_math_at(c, g.node[0])->kind != KG_MATH_TUPLE ||
          kg_math_at(c, a.node[0])->kind != KG_MATH_TUPLE))
         return kg_math_conclude(c, KG_MATH_WRONG, "a set against something else");
-    piecewise = kg_math_in_any_order(c, &g, &a);
+    verdict piecewise = kg_math_in_any_order(c, &g, &a);
     /* decimals may be near enough; other pieces may be the same set */
     return piecewise == KG_MATH_RIGHT || v == KG_MATH_UNDECIDED ? piecewise : v;
 }

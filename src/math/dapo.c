@@ -265,7 +265,6 @@ static const char *answer_line(const char *text, size_t n, size_t *len)
 
     for (const char *p = text; p + 7 <= end;) {
         const char *at = p + 6;
-        const char *stop;
 
         if (strncasecmp(p, "answer", 6) != 0) {
             p++;
@@ -281,7 +280,7 @@ static const char *answer_line(const char *text, size_t n, size_t *len)
             at++;
         if (at == end)
             break;
-        stop = memchr(at, '\n', (size_t)(end - at));
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
         stop = stop ? stop : end;
         found = at;
         *len = (size_t)(stop - at);
@@ -316,7 +315,6 @@ kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err)
     struct kg_str gold = {0};
     const char *line;
     size_t n;
-    bool same;
     kg_status status = KG_OK;
 
     if (job->opts->form == KG_MATH_FORM_RESPONSE) {
@@ -338,7 +336,7 @@ kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err)
     }
     KG_TRY_GOTO(out, minerva(&job->result->extracted, line, n, err));
     KG_TRY_GOTO(out, minerva(&gold, job->gold.text, job->gold.n, err));
-    same = strcmp(kg_str_text(&gold), kg_str_text(&job->result->extracted)) == 0;
+    bool same = strcmp(kg_str_text(&gold), kg_str_text(&job->result->extracted)) == 0;
     kg_math_say(job, same ? KG_MATH_RIGHT : KG_MATH_WRONG,
                 same ? "the same string after normalisation"
                      : "different strings after normalisation");

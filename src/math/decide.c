@@ -216,13 +216,12 @@ static truth_t prove_cross(struct kg_math_eval *e, int a, int b, const int point
 static bool rounded(fmpz_t out, const arb_t x, slong decimals)
 {
     arb_t s;
-    bool ok;
 
     arb_init(s);
     arb_set_ui(s, 10);
     arb_pow_ui(s, s, (ulong)decimals, BALL_BITS);
     arb_mul(s, x, s, BALL_BITS);
-    ok = arb_is_finite(s) && arf_cmpabs_2exp_si(arb_midref(s), BALL_BITS) < 0;
+    bool ok = arb_is_finite(s) && arf_cmpabs_2exp_si(arb_midref(s), BALL_BITS) < 0;
     if (ok)
         arf_get_fmpz(out, arb_midref(s), ARF_RND_NEAR);
     arb_clear(s);
@@ -233,11 +232,10 @@ static bool same_rounded(const arb_t a, const arb_t b, slong decimals)
 {
     fmpz_t x;
     fmpz_t y;
-    bool same;
 
     fmpz_init(x);
     fmpz_init(y);
-    same = rounded(x, a, decimals) && rounded(y, b, decimals) && fmpz_equal(x, y);
+    bool same = rounded(x, a, decimals) && rounded(y, b, decimals) && fmpz_equal(x, y);
     fmpz_clear(x);
     fmpz_clear(y);
     return same;
@@ -283,7 +281,6 @@ static bool is_near(const struct kg_math_near *near, const acb_t gold, const acb
 {
     slong decimals = decimals_for(gold, x, near->decimals);
     acb_t difference;
-    double size;
 
     if (!(near->absolute > 0))
         return same_rounded(acb_realref(gold), acb_realref(x), decimals) &&
@@ -291,7 +288,7 @@ static bool is_near(const struct kg_math_near *near, const acb_t gold, const acb
     acb_init(difference);
     acb_sub(difference, gold, x, BALL_BITS);
     acb_abs(acb_realref(difference), difference, BALL_BITS);
-    size = arf_get_d(arb_midref(acb_realref(difference)), ARF_RND_NEAR);
+    double size = arf_get_d(arb_midref(acb_realref(difference)), ARF_RND_NEAR);
     acb_clear(difference);
     return size <= near->absolute * (1 + 1e-9);
 }
@@ -377,10 +374,8 @@ static enum kg_math_verdict prove_points(struct kg_math_decider *d,
     int points = tally->good < POINTS_CA ? tally->good : POINTS_CA;
 
     for (int i = 0; i < points; i++) {
-        truth_t word;
-
         e->point = tally->used[i];
-        word = prove(e, a, b);
+        truth_t word = prove(e, a, b);
         if (word == T_FALSE)
             return because(d, e->opaque ? KG_MATH_UNDECIDED : KG_MATH_WRONG,
                            "the values differ");
@@ -406,10 +401,9 @@ static enum kg_math_verdict in_session(struct kg_math_decider *d, compare_fn com
 {
     struct kg_math_session s;
     enum kg_math_verdict v;
-    int stopped;
 
     kg_math_session_begin(&s, d->budget);
-    stopped = setjmp(s.out);
+    int stopped = setjmp(s.out);
     if (stopped)
         v = because(d, KG_MATH_UNDECIDED,
                     kg_math_stop_reason((enum kg_math_stop)stopped));
@@ -489,12 +483,11 @@ int kg_math_order(struct kg_math_decider *d, int a, int b)
 {
     struct kg_math_session s;
     volatile int sign = 0;
-    int stopped;
 
     if (kg_math_any(d->tree, a, is_variable) || kg_math_any(d->tree, b, is_variable))
         return 0;
     kg_math_session_begin(&s, d->budget);
-    stopped = setjmp(s.out);
+    int stopped = setjmp(s.out);
     if (!stopped)
         sign = order(d, a, b);
     kg_math_session_end(stopped != 0);

@@ -33,10 +33,9 @@ static bool combine(const struct kg_math_algebra *a, struct kg_math_eval *e, voi
                     int node, int kind)
 {
     union number right;
-    bool ok;
 
     a->init(e, &right);
-    ok = kg_math_walk(a, e, &right, node) && a->binary(e, z, &right, kind);
+    bool ok = kg_math_walk(a, e, &right, node) && a->binary(e, z, &right, kind);
     a->clear(e, &right);
     return ok;
 }
@@ -66,10 +65,9 @@ static bool power(const struct kg_math_algebra *a, struct kg_math_eval *e, void 
 static bool radians(const struct kg_math_algebra *a, struct kg_math_eval *e, void *z)
 {
     union number pi;
-    bool ok;
 
     a->init(e, &pi);
-    ok = a->constant(e, &pi, KG_MATH_PI) && a->binary(e, z, &pi, KG_MATH_MUL);
+    bool ok = a->constant(e, &pi, KG_MATH_PI) && a->binary(e, z, &pi, KG_MATH_MUL);
     a->clear(e, &pi);
     if (ok)
         a->divide(e, z, 180);
@@ -112,7 +110,6 @@ static bool series(const struct kg_math_algebra *a, struct kg_math_eval *e, void
     int kind = t->nodes[node].op == KG_MATH_SUM ? KG_MATH_ADD : KG_MATH_MUL;
     int body = kg_math_part(t, node, KG_MATH_BODY);
     slong high;
-    bool ok;
 
     if (!kg_math_eval_whole(e, &name.value, kg_math_part(t, node, KG_MATH_LOW),
                             MAX_LIMIT) ||
@@ -124,7 +121,7 @@ static bool series(const struct kg_math_algebra *a, struct kg_math_eval *e, void
         return false;
     }
     e->bound = &name;
-    ok = kg_math_walk(a, e, z, body);
+    bool ok = kg_math_walk(a, e, z, body);
     while (ok && name.value < high) {
         name.value++;
         ok = combine(a, e, z, body, kind);

@@ -35,10 +35,9 @@ static bool defined(struct kg_math_eval *e, const acb_t z)
 static bool rational(struct kg_math_eval *e, acb_t z, int node)
 {
     fmpq_t q;
-    bool ok;
 
     fmpq_init(q);
-    ok = kg_math_eval_fmpq(e, q, node);
+    bool ok = kg_math_eval_fmpq(e, q, node);
     if (ok)
         acb_set_fmpq(z, q, e->prec);
     fmpq_clear(q);

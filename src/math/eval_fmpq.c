@@ -105,10 +105,9 @@ static bool whole(struct kg_math_eval *e, slong *out, const fmpq_t q, slong limi
 bool kg_math_eval_whole(struct kg_math_eval *e, slong *out, int node, slong limit)
 {
     fmpq_t q;
-    bool ok;
 
     fmpq_init(q);
-    ok = kg_math_eval_fmpq(e, q, node) && whole(e, out, q, limit);
+    bool ok = kg_math_eval_fmpq(e, q, node) && whole(e, out, q, limit);
     fmpq_clear(q);
     return ok;
 }
@@ -169,12 +168,11 @@ static bool fold(struct kg_math_eval *e, fmpq_t out, int func, int node)
     const struct kg_math_node *nodes = e->tree->nodes;
     int list = nodes[node].kind == KG_MATH_TUPLE ? nodes[node].a : 0;
     fmpq_t q;
-    bool ok;
 
     if (!list)
         return kg_math_eval_fmpq(e, out, node);
     fmpq_init(q);
-    ok = kg_math_eval_fmpq(e, out, nodes[list].a);
+    bool ok = kg_math_eval_fmpq(e, out, nodes[list].a);
     while (ok && (list = nodes[list].b) != 0) {
         ok = kg_math_eval_fmpq(e, q, nodes[list].a);
         if (ok && (func == KG_MATH_MAX || func == KG_MATH_MIN)) {

@@ -95,8 +95,6 @@ static bool box_at(struct box *out, const char *text, size_t n, size_t i, bool b
 {
     static const char *const names[] = {"\\boxed", "\\fbox", "\\framebox"};
     size_t brace = i;
-    size_t end;
-    size_t room;
 
     for (size_t k = 0; k < (bare ? 3 : 2) && brace == i; k++) {
         if (starts_with(text + i, n - i, names[k]))
@@ -108,8 +106,8 @@ static bool box_at(struct box *out, const char *text, size_t n, size_t i, bool b
         brace++;
     if (brace == n || text[brace] != '{')
         return bare && bare_box(out, text, n, i, brace);
-    room = n - brace < KG_MATH_MAX_STRING ? n - brace : KG_MATH_MAX_STRING;
-    end = brace + kg_math_brace_end(text + brace, room);
+    size_t room = n - brace < KG_MATH_MAX_STRING ? n - brace : KG_MATH_MAX_STRING;
+    size_t end = brace + kg_math_brace_end(text + brace, room);
     if (end == brace + room)
         return false;
     *out = (struct box){i, end + 1, text + brace + 1, end - brace - 1};
@@ -231,17 +229,14 @@ static size_t foreign_letter(const char *text, size_t n)
  * is no formula: \text{..}, \mathrm{..}, \begin{..}. */
 static size_t skip_command(const char *text, size_t n, size_t i)
 {
-    const struct kg_math_command *row;
-    size_t from;
-
     while (i < n && text[i] == '\\')
         i++;
-    from = i;
+    size_t from = i;
     while (i < n && isalpha((unsigned char)text[i]))
         i++;
     if (i == from)
         return i < n ? i + 1 : n;
-    row = kg_math_command_find(text + from, i - from);
+    const struct kg_math_command *row = kg_math_command_find(text + from, i - from);
     if (i < n && text[i] == '{' &&
         ((row && (row->group == KG_MATH_G_TEXT || row->group == KG_MATH_G_STYLE ||
                   row->group == KG_MATH_G_OPERATOR)) ||
@@ -258,7 +253,6 @@ static bool is_running(const char *text, size_t len)
     static const char shortest[] = " is of to so we be by if no he it as us my la le de ";
     char spaced[5] = {' ', (char)tolower((unsigned char)text[0]),
                       len == 2 ? text[1] : ' ', ' ', 0};
-    const struct kg_math_command *row;
     bool lower = false;
 
     if (len == 2)
@@ -269,7 +263,7 @@ static bool is_running(const char *text, size_t len)
         if (isupper((unsigned char)text[i]))
             return false; /* RCs is a product */
     }
-    row = kg_math_word_find(text, len);
+    const struct kg_math_command *row = kg_math_word_find(text, len);
     return len > 2 && lower &&
            (!row || row->group == KG_MATH_G_QUALIFIER || row->group == KG_MATH_G_SCALE ||
             row->group == KG_MATH_G_ABOUT);
@@ -389,11 +383,10 @@ static bool formula_at(struct candidate *out, struct walk *w, const char *p)
         const struct delimiters *d = &delimiters[i];
         size_t open = strlen(d->open);
         const char *inside = p + open;
-        const char *close;
 
         if ((size_t)(w->end - p) <= open || memcmp(p, d->open, open) != 0)
             continue;
-        close = find_close(w, i, inside);
+        const char *close = find_close(w, i, inside);
         if (!close)
             continue;
         *out = (struct candidate){inside, (size_t)(close - inside),
@@ -422,7 +415,6 @@ static const char *run_end(const char *p, const char *end)
 
     while (at > p) {
         const char *next = skip_blanks(at, end);
-        const char *after;
 
         p = at;
         if (next < end && *next == '%') {
@@ -436,7 +428,7 @@ static const char *run_end(const char *p, const char *end)
             next++;
         if (next < end && *next == '$')
             next++;
-        after = kg_math_number_end(next, end);
+        const char *after = kg_math_number_end(next, end);
         at = after > next ? after : p;
     }
     return p;
@@ -466,13 +458,12 @@ static bool number_at(struct candidate *out, const char *start, const char *p,
                       const char *end)
 {
     const char *from = p;
-    const char *to;
 
     if ((*p == '(' || *p == '[') && plain_tuple(out, p, end))
         return true;
     if (!digit(p, end) && !(*p == '.' && digit(p + 1, end)))
         return false;
-    to = run_end(p, end);
+    const char *to = run_end(p, end);
     while (from > start && (from[-1] == '$' || from[-1] == '\\'))
         from--;
     if (from > start && from[-1] == '-' &&
@@ -490,11 +481,10 @@ static bool bare_at(struct candidate *out, const char *start, const char *p,
                     const char *end)
 {
     const char *from = p;
-    const char *to;
 
     if (*p == '\\' ? !kg_math_value_command(p, end) : !digit(p, end))
         return false;
-    to = kg_math_bare_end(p, end);
+    const char *to = kg_math_bare_end(p, end);
     if (to == p)
         return false;
     if (from > start && from[-1] == '-' &&
@@ -634,16 +624,13 @@ static size_t changed_by(const char *p, const char *end)
  * for none */
 static const char *changing_word(const char *start, const char *p, size_t *n)
 {
-    const struct kg_math_command *row;
-    const char *end;
-
     while (p > start && kg_char_in(" *", p[-1]))
         p--;
-    end = p;
+    const char *end = p;
     while (p > start && isalpha((unsigned char)p[-1]))
         p--;
     *n = (size_t)(end - p);
-    row = *n ? kg_math_beside_find(p, *n) : NULL;
+    const struct kg_math_command *row = *n ? kg_math_beside_find(p, *n) : NULL;
     if (!row || row->group != KG_MATH_G_QUALIFIER || row->op != 1)
         *n = 0;
     return p;
@@ -807,7 +794,6 @@ bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t)
 {
     const char *best = NULL;
     const char *end = t.text + t.n;
-    const char *stop;
 
     if (starts_with(t.text, t.n, "A:"))
         best = t.text + 2;
@@ -821,7 +807,7 @@ bool kg_math_behind_anchor(struct kg_math_text *out, struct kg_math_text t)
         return false;
     while (best < end && (isspace((unsigned char)*best) || *best == '*' || *best == ':'))
         best++;
-    stop = memchr(best, '\n', (size_t)(end - best));
+    const char *stop = memchr(best, '\n', (size_t)(end - best));
     out->text = best;
     out->n = (size_t)((stop ? stop : end) - best);
     /* a formula set apart goes on over lines */
@@ -920,11 +906,10 @@ static kg_status put_bracket(struct kg_math_found *found, struct kg_math_text t,
                              struct kg_err *err)
 {
     const char *open = last_of(t.text, t.n, "[");
-    const char *close;
 
     if (!open)
         return KG_OK;
-    close = memchr(open, ']', (size_t)(t.text + t.n - open));
+    const char *close = memchr(open, ']', (size_t)(t.text + t.n - open));
     return close ? put(found, open + 1, (size_t)(close - open - 1), true, err) : KG_OK;
 }
 
@@ -953,11 +938,10 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
 {
     typedef kg_status way(struct kg_math_found *, struct kg_math_text, struct kg_err *);
     static way *const ways[] = {put_bare_alone, put_anchored, put_last};
-    bool told;
 
     t = kg_math_trimmed(kg_math_tail(t));
     /* a response of several lines is no bare answer */
-    told = form == KG_MATH_FORM_RESPONSE && t.n && memchr(t.text, '\n', t.n);
+    bool told = form == KG_MATH_FORM_RESPONSE && t.n && memchr(t.text, '\n', t.n);
     if (form == KG_MATH_FORM_BRACKET)
         return put_bracket(found, t, err);
     KG_TRY(put_hoped(found, t, err));

@@ -67,14 +67,13 @@ static bool is_argument(const char *start, const char *at)
         " total value answer result amount cost price number length area volume speed "
         "rate profit loss maximum minimum distance average mean score probability radius "
         "height width depth age weight perimeter population salary percentage discount ";
-    const char *end;
 
     while (at > start && kg_char_in(" *$\\(", at[-1]))
         at--;
     if (at - start < 3 || strncasecmp(at - 3, " of", 3) != 0)
         return false;
     at -= 3;
-    end = at;
+    const char *end = at;
     while (at > start && isalpha((unsigned char)at[-1]))
         at--;
     return !is_among(quantities, at, (size_t)(end - at));
@@ -85,11 +84,10 @@ static bool altered_behind(const char *p, const char *end)
     static const char altering[] = " out away to raised choose factorial or over below "
                                    "above plus mod modulo multiplied ";
     static const char joining[] = " of in from "; /* 5 of 6 */
-    size_t n;
 
     while (p < end && kg_char_in(" *$", *p))
         p++;
-    n = word_length(p, end);
+    size_t n = word_length(p, end);
     if (is_among(altering, p, n))
         return true;
     return is_among(joining, p, n) && p + n + 1 < end && isdigit((unsigned char)p[n + 1]);

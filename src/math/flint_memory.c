@@ -64,11 +64,10 @@ static void charge(size_t bytes)
 
 static void *take(size_t bytes)
 {
-    struct header *h;
     struct kg_err err;
 
     charge(bytes);
-    h = kg_mem_calloc(1, sizeof *h + bytes, "mathematics", &err);
+    struct header *h = kg_mem_calloc(1, sizeof *h + bytes, "mathematics", &err);
     if (!h)
         stop(KG_MATH_STOP_NOMEM);
     h->bytes = bytes;
@@ -102,13 +101,10 @@ static void *take_zeroed(size_t count, size_t size)
 
 static void *retake(void *block, size_t bytes)
 {
-    void *fresh;
-    size_t old;
-
     if (!block)
         return take(bytes);
-    old = ((struct header *)block - 1)->bytes;
-    fresh = take(bytes);
+    size_t old = ((struct header *)block - 1)->bytes;
+    void *fresh = take(bytes);
     memcpy(fresh, block, old < bytes ? old : bytes);
     give(block);
     return fresh;

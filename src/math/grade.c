@@ -194,7 +194,6 @@ static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, i
     const char *why;
     int gold;
     int answer;
-    enum kg_math_verdict v;
 
     kg_math_tree_clear(job->tree);
     gold = kg_math_parse(job->tree, kg_str_text(&s->gold), s->gold.len, 0, &why);
@@ -212,7 +211,7 @@ static kg_status compare_trees(struct kg_math_job *job, const struct sides *s, i
         job->result->verdict = KG_MATH_UNDECIDED;
         return KG_OK;
     }
-    v = kg_math_compare(&c, gold, answer);
+    enum kg_math_verdict v = kg_math_compare(&c, gold, answer);
     if (c.decider.no_memory)
         return kg_fail(err, KG_ENOMEM, "grading: out of memory");
     return kg_math_say(job, v, c.decider.reason);
@@ -305,11 +304,10 @@ enum choice_form { CHOICE_BARE, CHOICE_BRACKETED, CHOICE_DOTTED };
 static char choice_letter(struct kg_math_text t, enum choice_form *form)
 {
     size_t i = 0;
-    size_t len;
 
     while (i < t.n && (t.text[i] == ' ' || t.text[i] == '$'))
         i++;
-    len = wrapper(t.text + i, t.n - i);
+    size_t len = wrapper(t.text + i, t.n - i);
     i += len;
     *form = CHOICE_BARE;
     if (t.n - i >= 3 && t.text[i] == '(' && t.text[i + 2] == ')') {
@@ -566,14 +564,13 @@ kg_status kg_math_grade(struct kg_math_result *r, const struct kg_math_opts *opt
                         size_t n_golds, struct kg_err *err)
 {
     struct kg_math_job job = {.opts = opts, .answer = answer, .result = r};
-    kg_status status;
 
     kg_str_clear(&r->extracted);
     job.tree = kg_mem_calloc(1, sizeof *job.tree, "grading", err);
     if (!job.tree)
         return err->code;
     kg_math_budget_start(&job.budget);
-    status = grade_golds(&job, golds, n_golds, err);
+    kg_status status = grade_golds(&job, golds, n_golds, err);
     kg_mem_free(job.tree);
     return status;
 }

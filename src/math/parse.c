@@ -86,12 +86,11 @@ static bool joins(const char *text, size_t n, bool *all)
 static bool eat_joining_text(struct kg_math_parser *p, bool *all)
 {
     const char *from = p->p;
-    const char *text;
     size_t n;
 
     if (!eat_group(p, KG_MATH_G_TEXT))
         return false;
-    text = kg_math_raw_group(p, &n);
+    const char *text = kg_math_raw_group(p, &n);
     if (text && joins(text, n, all))
         return true;
     p->p = from;
@@ -257,7 +256,6 @@ static int eat_relation(struct kg_math_parser *p)
 static int parse_ratio(struct kg_math_parser *p)
 {
     int left = kg_math_parse_sum(p);
-    int right;
 
     if (!left || !(kg_math_eat(p, ":") ||
                    (p->t->nodes[left].kind == KG_MATH_NUM && eat_group(p, KG_MATH_G_TO))))
@@ -265,7 +263,7 @@ static int parse_ratio(struct kg_math_parser *p)
     if (p->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_parse_fail(p, "nested too deep");
     p->depth++;
-    right = parse_ratio(p);
+    int right = parse_ratio(p);
     p->depth--;
     return right ? kg_math_node(p->t, KG_MATH_RATIO, 0, left, right) : 0;
 }
@@ -276,13 +274,11 @@ static int parse_set(struct kg_math_parser *p)
     const struct kg_math_command *row;
 
     while (left) {
-        int right;
-
         row = eat_group(p, KG_MATH_G_SETOP);
         /* U between intervals */
         if (!row && !(p->t->nodes[left].kind == KG_MATH_TUPLE && kg_math_eat(p, "U")))
             return left;
-        right = parse_ratio(p);
+        int right = parse_ratio(p);
         left = right ? kg_math_node(p->t, KG_MATH_SETOP, row ? row->op : '|', left, right)
                      : 0;
     }
@@ -296,7 +292,6 @@ int kg_math_parse_chain(struct kg_math_parser *p)
     int op[MAX_CHAIN];
     const char *from = p->p;
     int n = 0;
-    int chain;
 
     /* "= 5", "\approx 3.14", "about 3.14" */
     if (eat_group(p, KG_MATH_G_ABOUT))
@@ -319,7 +314,7 @@ int kg_math_parse_chain(struct kg_math_parser *p)
         if (kg_math_eat(p, "&"))
             continue;
     }
-    chain = part[n];
+    int chain = part[n];
     while (n-- > 0)
         chain = kg_math_node(p->t, KG_MATH_REL, op[n], part[n], chain);
     return chain;
@@ -330,7 +325,6 @@ int kg_math_parse_chain(struct kg_math_parser *p)
 /* Consume a sign.   returns '+', '-', 'p' for \pm, 'm' for \mp, or 0 */
 static char eat_sign(struct kg_math_parser *p)
 {
-    const struct kg_math_command *row;
     char c = kg_math_look(p);
 
     if (c == '+' && p->end - p->p >= 3 && memcmp(p->p, "+/-", 3) == 0) {
@@ -341,7 +335,7 @@ static char eat_sign(struct kg_math_parser *p)
         p->p++;
         return c;
     }
-    row = eat_group(p, KG_MATH_G_PM);
+    const struct kg_math_command *row = eat_group(p, KG_MATH_G_PM);
     return row ? "pm"[row->op] : 0;
 }
 
@@ -377,7 +371,6 @@ size_t kg_math_mod_ahead(struct kg_math_parser *p, bool *is_class)
     static const char *const words[] = {"\\mathrm{mod}", "\\text{mod}", "\\text{mod }",
                                         "\\operatorname{mod}"};
     const char *from = p->p;
-    const struct kg_math_command *row;
     size_t len;
     size_t n = 0;
 
@@ -386,7 +379,7 @@ size_t kg_math_mod_ahead(struct kg_math_parser *p, bool *is_class)
         if (kg_math_eat(p, words[i]))
             n = (size_t)(p->p - from);
     }
-    row = kg_math_ahead(p, &len);
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
     if (!n && row &&
         (row->group == KG_MATH_G_MOD || (len == 3 && memcmp(p->p, "mod", 3) == 0))) {
         *is_class = *is_class || row->op == 1;
@@ -400,7 +393,6 @@ size_t kg_math_mod_ahead(struct kg_math_parser *p, bool *is_class)
 bool kg_math_starts_value(struct kg_math_parser *p)
 {
     size_t len;
-    const struct kg_math_command *row;
     char c = kg_math_look(p);
 
     if (c == 0)
@@ -419,7 +411,7 @@ bool kg_math_starts_value(struct kg_math_parser *p)
         return false;
     if (c == '(')
         return true;
-    row = kg_math_ahead(p, &len);
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
     if (!row)
         return len > 0 && !(len == 4 && memcmp(p->p, "\\end", 4) == 0);
     switch (row->group) {
@@ -519,8 +511,6 @@ static int with_unit(struct kg_math_parser *p, int value, int words)
 {
     struct kg_math_tree *t = p->t;
     const char *word;
-    const char *at;
-    const char *end;
     int changed = value;
     size_t n;
 
@@ -528,8 +518,8 @@ static int with_unit(struct kg_math_parser *p, int value, int words)
         words = t->nodes[words].a;
     if (rambles(t, value, words))
         return kg_math_node(t, KG_MATH_MUL, 0, value, words);
-    at = kg_math_leaf_text(t, words);
-    end = at + t->nodes[words].len;
+    const char *at = kg_math_leaf_text(t, words);
+    const char *end = at + t->nodes[words].len;
     while (changed && !t->full && (n = next_word(&word, &at, end)) > 0)
         changed = with_word(t, changed, kg_math_beside_find(word, n));
     if (!changed)
@@ -642,13 +632,12 @@ int kg_math_parse_term(struct kg_math_parser *p)
         char op = eat_product(p);
         bool number = op == ' ' && p->t->nodes[left].kind == KG_MATH_NUM;
         bool digits = number && isdigit((unsigned char)kg_math_look(p));
-        int right;
 
         if (number && next_is(p, KG_MATH_G_NUMBER))
             return kg_math_parse_fail(p, "two numbers side by side");
         if (!op || (op == ' ' && p->t->nodes[left].kind == KG_MATH_TUPLE))
             return left;
-        right = op == ' ' ? idle_words(p, left) : parse_operand(p);
+        int right = op == ' ' ? idle_words(p, left) : parse_operand(p);
         if (!right && op == ' ')
             right = kg_math_parse_postfix(p);
         if (!right)
@@ -684,7 +673,6 @@ static int modulo(struct kg_math_parser *p, int a, bool alone, bool is_class,
     int b = bracket ? kg_math_parse_sum(p) : kg_math_parse_term(p);
     int list = 0;
     int last = 0;
-    int times;
 
     if (!b)
         return 0;
@@ -692,8 +680,8 @@ static int modulo(struct kg_math_parser *p, int a, bool alone, bool is_class,
         return kg_math_parse_fail(p, "a bracket is not closed");
     if (!is_class && (!alone || kg_char_in("+-", kg_math_look(p) ? *p->p : ' ')))
         return kg_math_parse_fail(p, "a remainder among other terms");
-    times = kg_math_node(t, KG_MATH_FUNC, KG_MATH_FLOOR,
-                         kg_math_node(t, KG_MATH_DIV, 0, a, b), 0);
+    int times = kg_math_node(t, KG_MATH_FUNC, KG_MATH_FLOOR,
+                             kg_math_node(t, KG_MATH_DIV, 0, a, b), 0);
     times = kg_math_node(t, KG_MATH_NEG, 0, kg_math_node(t, KG_MATH_MUL, 0, b, times), 0);
     kg_math_list_add(t, &list, &last, a);
     kg_math_list_add(t, &list, &last, b);
@@ -706,20 +694,18 @@ int kg_math_parse_sum(struct kg_math_parser *p)
     char sign = eat_sign(p);
     bool alone = true;
     bool is_class = false;
-    size_t len;
-    int left;
 
     if (p->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_parse_fail(p, "nested too deep");
     p->depth++;
-    left = signed_term(p, sign);
+    int left = signed_term(p, sign);
     while (left && (sign = eat_sign(p)) != 0) {
         int right = signed_term(p, sign);
 
         left = right ? kg_math_node(p->t, KG_MATH_ADD, 0, left, right) : 0;
         alone = false;
     }
-    len = left ? kg_math_mod_ahead(p, &is_class) : 0;
+    size_t len = left ? kg_math_mod_ahead(p, &is_class) : 0;
     if (len) {
         bool bracket = *p->p == '(';
 

@@ -24,12 +24,11 @@ static bool digit_at(const char *p, const char *end)
 
 const char *kg_math_raw_group(struct kg_math_parser *p, size_t *n)
 {
-    const char *from;
     int depth = 0;
 
     if (kg_math_look(p) != '{')
         return NULL;
-    from = p->p + 1;
+    const char *from = p->p + 1;
     for (; p->p < p->end; p->p++) {
         depth += (*p->p == '{') - (*p->p == '}');
         if (depth == 0) {
@@ -44,14 +43,13 @@ const char *kg_math_raw_group(struct kg_math_parser *p, size_t *n)
 /* {..}, a command, or one byte, as text.   returns NULL for none */
 const char *kg_math_raw_arg(struct kg_math_parser *p, size_t *n)
 {
-    const char *text;
     size_t len;
 
     if (kg_math_look(p) == '{')
         return kg_math_raw_group(p, n);
     if (p->p == p->end)
         return NULL;
-    text = p->p;
+    const char *text = p->p;
     kg_math_ahead(p, &len);
     *n = *text == '\\' && len > 1 ? len : 1;
     p->p += *n;
@@ -61,14 +59,13 @@ const char *kg_math_raw_arg(struct kg_math_parser *p, size_t *n)
 /* Bytes of a style command at text, which a name does not keep; 0 for none. */
 static size_t style_length(const char *text, size_t n)
 {
-    const struct kg_math_command *row;
     size_t len = 0;
 
     if (text[0] != '\\')
         return 0;
     while (1 + len < n && isalpha((unsigned char)text[1 + len]))
         len++;
-    row = len ? kg_math_command_find(text + 1, len) : NULL;
+    const struct kg_math_command *row = len ? kg_math_command_find(text + 1, len) : NULL;
     return row && (row->group == KG_MATH_G_STYLE || row->group == KG_MATH_G_TEXT)
                ? len + 1
                : 0;
@@ -127,14 +124,13 @@ static bool put_digits(struct number *out, const char *from, const char *to)
 static const char *whole_end(struct kg_math_parser *p)
 {
     const char *at = p->p;
-    const char *more;
     bool commas = !(p->flags & KG_MATH_NO_THOUSANDS) && p->brackets == 0;
 
     while (digit_at(at, p->end))
         at++;
     if (at - p->p > 3 || at == p->p || *p->p == '0')
         return at;
-    more = commas ? thousands(at, p->end, ',') : at;
+    const char *more = commas ? thousands(at, p->end, ',') : at;
     if (more > at)
         return more;
     more = thousands(at, p->end, ' ');
@@ -234,21 +230,18 @@ static int add_repeating(struct kg_math_parser *p, int number, size_t places,
 static int with_exponent(struct kg_math_parser *p, int number)
 {
     const char *at = p->p + 1;
-    bool negative;
-    const char *digits;
-    int exponent;
 
     if (p->p >= p->end || (*p->p != 'e' && *p->p != 'E'))
         return number;
-    negative = at < p->end && *at == '-';
+    bool negative = at < p->end && *at == '-';
     at += at < p->end && (*at == '-' || *at == '+');
-    digits = at;
+    const char *digits = at;
     while (digit_at(at, p->end))
         at++;
     if (at == digits || at - digits > 9 || (at < p->end && isalpha((unsigned char)*at)))
         return number;
     p->p = at;
-    exponent = kg_math_leaf(p->t, KG_MATH_NUM, 0, digits, (size_t)(at - digits));
+    int exponent = kg_math_leaf(p->t, KG_MATH_NUM, 0, digits, (size_t)(at - digits));
     if (negative)
         exponent = kg_math_node(p->t, KG_MATH_NEG, 0, exponent, 0);
     return kg_math_node(
@@ -278,15 +271,13 @@ static bool is_proper(const struct kg_math_tree *t, int node)
 static int plain_fraction(struct kg_math_parser *p)
 {
     const char *at = p->p;
-    const char *over;
-    const char *under;
 
     while (digit_at(at, p->end))
         at++;
-    over = at;
+    const char *over = at;
     if (at == p->p || at == p->end || *at != '/' || !digit_at(at + 1, p->end))
         return 0;
-    under = ++at;
+    const char *under = ++at;
     while (digit_at(at, p->end))
         at++;
     return kg_math_node(p->t, KG_MATH_DIV, 0,
@@ -327,14 +318,11 @@ int kg_math_parse_number(struct kg_math_parser *p)
 {
     struct number out = {.whole = true};
     const char *at = whole_end(p);
-    const char *point;
-    const char *digits;
     size_t n;
-    int node;
 
     if (!put_digits(&out, p->p, at))
         return kg_math_parse_fail(p, "too many digits");
-    point = at;
+    const char *point = at;
     if (at < p->end && (*at == '.' || is_decimal_comma(p, at))) {
         out.whole = false;
         out.text[out.n < sizeof out.text ? out.n++ : 0] = '.';
@@ -344,8 +332,8 @@ int kg_math_parse_number(struct kg_math_parser *p)
             return kg_math_parse_fail(p, "too many digits");
     }
     p->p = at;
-    node = kg_math_leaf(p->t, KG_MATH_NUM, 0, out.text, out.n);
-    digits = out.whole ? NULL : repeating(p, &n);
+    int node = kg_math_leaf(p->t, KG_MATH_NUM, 0, out.text, out.n);
+    const char *digits = out.whole ? NULL : repeating(p, &n);
     if (!digits && eat_dots(p, out.whole)) {
         n = out.whole ? 0 : repeated_block(point + 1, (size_t)(at - point - 1));
         digits = n ? at - n : NULL;
@@ -362,12 +350,11 @@ int kg_math_parse_number(struct kg_math_parser *p)
 int kg_math_parse_braces(struct kg_math_parser *p)
 {
     int bars = p->bars;
-    int list;
 
     if (!kg_math_eat(p, "{"))
         return kg_math_parse_fail(p, "an opening brace is missing");
     p->bars = 0;
-    list = kg_math_parse_list(p);
+    int list = kg_math_parse_list(p);
     p->bars = bars;
     if (list && !kg_math_eat(p, "}"))
         return kg_math_parse_fail(p, "a brace is not closed");
@@ -414,10 +401,8 @@ int kg_math_parse_script(struct kg_math_parser *p)
         node = kg_math_parse_arg(p);
     }
     if (node && kg_math_look(p) == '^') {
-        int above;
-
         p->p++;
-        above = kg_math_parse_script(p);
+        int above = kg_math_parse_script(p);
         node = above ? kg_math_node(p->t, KG_MATH_POW, 0, node, above) : 0;
     }
     p->depth--;
@@ -431,20 +416,18 @@ static int with_subscript(struct kg_math_parser *p, int node)
 {
     struct kg_math_tree *t = p->t;
     char lead[MAX_NAME + 2];
-    const char *sub;
     size_t n;
     int at = node;
-    int named;
 
     while (t->nodes[at].kind == KG_MATH_POW)
         at = t->nodes[at].a;
-    sub = kg_math_raw_arg(p, &n);
+    const char *sub = kg_math_raw_arg(p, &n);
     if (!sub || t->nodes[at].len > MAX_NAME)
         return kg_math_parse_fail(p, "a subscript that cannot be read");
     memcpy(lead, kg_math_leaf_text(t, at), t->nodes[at].len);
     lead[t->nodes[at].len] = '_';
     lead[t->nodes[at].len + 1] = 0;
-    named = kg_math_name(p, KG_MATH_SYM, lead, sub, n);
+    int named = kg_math_name(p, KG_MATH_SYM, lead, sub, n);
     if (named)
         t->nodes[at] = t->nodes[named];
     return node;
@@ -466,11 +449,10 @@ static bool takes_subscript(const struct kg_math_tree *t, int node)
 static int with_prime(struct kg_math_parser *p, int node)
 {
     struct kg_math_node *n = &p->t->nodes[node];
-    int named;
 
     if (n->kind != KG_MATH_SYM)
         return node;
-    named = kg_math_name(p, KG_MATH_SYM, kg_math_leaf_text(p->t, node), "'", 1);
+    int named = kg_math_name(p, KG_MATH_SYM, kg_math_leaf_text(p->t, node), "'", 1);
     if (named)
         p->t->nodes[node] = p->t->nodes[named];
     return node;
@@ -483,7 +465,6 @@ static bool with_argument(struct kg_math_parser *p, int node)
     struct kg_math_tree *t = p->t;
     const char *to = p->p + 1;
     char lead[MAX_NAME + 1];
-    int named;
 
     while (digit_at(to, p->end))
         to++;
@@ -492,7 +473,7 @@ static bool with_argument(struct kg_math_parser *p, int node)
         return false;
     memcpy(lead, kg_math_leaf_text(t, node), t->nodes[node].len);
     lead[t->nodes[node].len] = 0;
-    named = kg_math_name(p, KG_MATH_SYM, lead, p->p, (size_t)(to + 1 - p->p));
+    int named = kg_math_name(p, KG_MATH_SYM, lead, p->p, (size_t)(to + 1 - p->p));
     if (named)
         t->nodes[node] = t->nodes[named];
     p->p = to + 1;

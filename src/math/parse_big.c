@@ -16,12 +16,11 @@
 int kg_math_parse_part(struct kg_math_parser *p, const char *text, size_t n)
 {
     struct kg_math_parser inner = *p;
-    int node;
 
     inner.p = text;
     inner.end = text + n;
     inner.bars = inner.related = 0;
-    node = kg_math_parse_list(&inner);
+    int node = kg_math_parse_list(&inner);
     return node && kg_math_look(&inner) == 0 ? kg_math_parse_unwrap(&inner, node) : 0;
 }
 
@@ -181,14 +180,12 @@ static bool read_index(struct kg_math_parser *p, struct big *b)
 {
     const char *text = b->text[0];
     size_t n = b->n[0];
-    const struct kg_math_node *relation;
-    int node;
 
     while (b->op == KG_MATH_LIM && n > 2 && kg_char_in("+-}^{", text[n - 1]) &&
            (text[n - 1] != '}' || kg_char_in("+-", text[n - 2])))
         n--; /* 0^+ */
-    node = text ? kg_math_parse_part(p, text, n) : 0;
-    relation = &p->t->nodes[node];
+    int node = text ? kg_math_parse_part(p, text, n) : 0;
+    const struct kg_math_node *relation = &p->t->nodes[node];
     if (relation->kind != KG_MATH_REL ||
         relation->op != (b->op == KG_MATH_LIM ? KG_MATH_TO : KG_MATH_EQ))
         return false;
@@ -234,7 +231,6 @@ static const char *take_differential(struct kg_math_tree *t, int node)
 {
     struct kg_math_node *n = &t->nodes[node];
     const char *text = kg_math_leaf_text(t, node);
-    const char *found;
 
     if (!node)
         return NULL;
@@ -242,7 +238,7 @@ static const char *take_differential(struct kg_math_tree *t, int node)
         *n = t->nodes[kg_math_small(t, 1)];
         return text + 1;
     }
-    found = take_differential(t, n->a);
+    const char *found = take_differential(t, n->a);
     return found ? found : take_differential(t, n->b);
 }
 
@@ -289,7 +285,6 @@ static bool read_body(struct kg_math_parser *p, struct big *b)
 int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *row)
 {
     struct big b = {.op = (enum kg_math_big)row->op, .name = row->name};
-    bool ok;
 
     while (kg_math_look(p) == '_' || kg_math_look(p) == '^') {
         int i = *p->p++ == '^';
@@ -299,7 +294,7 @@ int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *ro
             return kg_math_parse_fail(p, "a limit that cannot be read");
     }
     b.from = b.to = p->p;
-    ok = b.op == KG_MATH_INT ? read_integrand(p, &b) : read_body(p, &b);
+    bool ok = b.op == KG_MATH_INT ? read_integrand(p, &b) : read_body(p, &b);
     if (p->why)
         return 0;
     if (ok && b.text[1])
@@ -322,13 +317,12 @@ int kg_math_parse_differential(struct kg_math_parser *p)
     const char *from = after_blanks(p->p, p->end);
     const char *d = after_d(from, p->end, &partial);
     const char *to = d ? after_name(partial ? after_blanks(d, p->end) : d, p->end) : NULL;
-    int node;
 
     if (!to || (from > p->start && isalpha((unsigned char)from[-1])) ||
         (!partial && *d != '\\' && !kg_char_in("xyztuvwrs", *d)))
         return 0;
-    node = kg_math_name(p, KG_MATH_SYM, partial ? "partial " : "d", d + (*d == '\\'),
-                        (size_t)(to - d) - (*d == '\\'));
+    int node = kg_math_name(p, KG_MATH_SYM, partial ? "partial " : "d", d + (*d == '\\'),
+                            (size_t)(to - d) - (*d == '\\'));
     p->p = to;
     return node;
 }
@@ -396,11 +390,10 @@ int kg_math_parse_derivative(struct kg_math_parser *p)
     struct fraction f;
     size_t over_n;
     size_t n = 0;
-    const char *under;
     int node;
 
     f.over = kg_math_raw_arg(p, &over_n);
-    under = f.over ? kg_math_raw_arg(p, &n) : NULL;
+    const char *under = f.over ? kg_math_raw_arg(p, &n) : NULL;
     f.over_end = under ? f.over + over_n : NULL;
     if (!under || !is_derivative(&f, under, n)) {
         p->p = from;

@@ -68,12 +68,11 @@ static int build_call(struct kg_math_tree *t, int func, int a, int base)
 static bool continues_argument(struct kg_math_parser *p)
 {
     size_t len;
-    const struct kg_math_command *row;
     char c = kg_math_look(p);
 
     if (c == '(' || c == '[' || !kg_math_starts_value(p))
         return false;
-    row = kg_math_ahead(p, &len);
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
     return !row || row->group == KG_MATH_G_CONST || row->group == KG_MATH_G_FRAC ||
            row->group == KG_MATH_G_SQRT || row->group == KG_MATH_G_STYLE;
 }
@@ -120,13 +119,12 @@ static bool is_bracketed(struct kg_math_parser *p)
 {
     char c = kg_math_look(p);
     const char *from = p->p;
-    const char *group;
     size_t n;
     int depth = 0;
 
     if (c != '{')
         return c == '(' || c == '[';
-    group = kg_math_raw_group(p, &n);
+    const char *group = kg_math_raw_group(p, &n);
     p->p = from;
     if (!group || n < 2 || group[0] != '(')
         return false;
@@ -142,7 +140,6 @@ static int parse_function(struct kg_math_parser *p, int func)
 {
     int power = 0;
     int base = 0;
-    int arg;
 
     for (;;) {
         if (kg_math_look(p) == '^' && !power) {
@@ -161,7 +158,7 @@ static int parse_function(struct kg_math_parser *p, int func)
         func = inverse(func);
         power = 0;
     }
-    arg = is_bracketed(p) ? kg_math_parse_primary(p) : bare_argument(p);
+    int arg = is_bracketed(p) ? kg_math_parse_primary(p) : bare_argument(p);
     if (!arg)
         return 0;
     arg = build_call(p->t, func, arg, base);
@@ -176,11 +173,10 @@ static int parse_brackets(struct kg_math_parser *p)
     char open = *p->p++;
     int brackets = open == '[' ? KG_MATH_LEFT_SQUARE : 0;
     int bars = p->bars;
-    int list;
 
     p->brackets++;
     p->bars = 0;
-    list = kg_math_parse_list(p);
+    int list = kg_math_parse_list(p);
     p->bars = bars;
     p->brackets--;
     if (!list)
@@ -204,14 +200,12 @@ static int builder(struct kg_math_parser *p, const char *end)
                                      "\\in \\mathbb R"};
     static const char *const signs[] = {"\\mid", "|", ":"};
     struct kg_math_parser inner = *p;
-    char name;
     size_t i;
-    int node;
 
     inner.end = end;
     if (!isalpha((unsigned char)kg_math_look(&inner)))
         return 0;
-    name = *inner.p++;
+    char name = *inner.p++;
     for (i = sizeof in / sizeof *in; i > 0 && !kg_math_eat(&inner, in[i - 1]);)
         i--;
     for (i = 0; i < sizeof signs / sizeof *signs && !kg_math_eat(&inner, signs[i]);)
@@ -219,7 +213,7 @@ static int builder(struct kg_math_parser *p, const char *end)
     if (i == sizeof signs / sizeof *signs ||
         !memchr(inner.p, name, (size_t)(end - inner.p)))
         return 0;
-    node = kg_math_parse_part(p, inner.p, (size_t)(end - inner.p));
+    int node = kg_math_parse_part(p, inner.p, (size_t)(end - inner.p));
     return p->t->nodes[node].kind == KG_MATH_REL || p->t->nodes[node].kind == KG_MATH_LIST
                ? node
                : 0;
@@ -257,14 +251,12 @@ static int parse_set_braces(struct kg_math_parser *p)
 static int parse_enclosed(struct kg_math_parser *p, int func)
 {
     size_t len;
-    const struct kg_math_command *row;
     int bars = p->bars;
-    int list;
 
     p->bars = 0;
-    list = kg_math_parse_list(p);
+    int list = kg_math_parse_list(p);
     p->bars = bars;
-    row = list ? kg_math_ahead(p, &len) : NULL;
+    const struct kg_math_command *row = list ? kg_math_ahead(p, &len) : NULL;
     if (!row || row->group != KG_MATH_G_CLOSE || row->op != func)
         return kg_math_parse_fail(p, "a bracket is not closed");
     p->p += len;
@@ -273,11 +265,9 @@ static int parse_enclosed(struct kg_math_parser *p, int func)
 
 static int parse_bars(struct kg_math_parser *p)
 {
-    int list;
-
     p->p++;
     p->bars++;
-    list = kg_math_parse_list(p);
+    int list = kg_math_parse_list(p);
     p->bars--;
     if (list && !kg_math_eat(p, "|"))
         return kg_math_parse_fail(p, "a bar is not closed");
@@ -345,11 +335,10 @@ static int opaque_environment(struct kg_math_parser *p)
 {
     const char *from = p->p;
     size_t n;
-    int node;
 
     while (p->end - p->p >= 4 && memcmp(p->p, "\\end", 4) != 0)
         p->p++;
-    node = kg_math_name(p, KG_MATH_OPAQUE, "", from, (size_t)(p->p - from));
+    int node = kg_math_name(p, KG_MATH_OPAQUE, "", from, (size_t)(p->p - from));
     if (!kg_math_eat(p, "\\end") || !kg_math_raw_group(p, &n))
         return kg_math_parse_fail(p, "an environment is not closed");
     return node;
@@ -416,7 +405,6 @@ static int parse_environment(struct kg_math_parser *p)
 static int parse_root(struct kg_math_parser *p)
 {
     int index = 0;
-    int arg;
 
     if (kg_math_look(p) == '[') {
         p->p++;
@@ -424,7 +412,7 @@ static int parse_root(struct kg_math_parser *p)
         if (!index || !kg_math_eat(p, "]"))
             return kg_math_parse_fail(p, "the index of a root is not closed");
     }
-    arg = kg_math_look(p) == '\\' ? kg_math_parse_primary(p) : kg_math_parse_arg(p);
+    int arg = kg_math_look(p) == '\\' ? kg_math_parse_primary(p) : kg_math_parse_arg(p);
     if (!arg)
         return 0;
     return kg_math_node(p->t, KG_MATH_FUNC, index ? KG_MATH_ROOT : KG_MATH_SQRT, arg,
@@ -451,14 +439,13 @@ static int parse_pair(struct kg_math_parser *p, bool binomial)
  * "five", "infinity"; not " 3-pointers" behind a number. */
 static bool starts_formula(const char *text, size_t n)
 {
-    const struct kg_math_command *row;
     size_t len = 0;
 
     if (n > 1 && *text == '-')
         return starts_formula(text + 1, n - 1);
     while (len < n && isalpha((unsigned char)text[len]))
         len++;
-    row = len ? kg_math_word_find(text, len) : NULL;
+    const struct kg_math_command *row = len ? kg_math_word_find(text, len) : NULL;
     return (n > 0 && (isdigit((unsigned char)*text) || *text == '\\')) ||
            (n > 1 && *text == '.' && isdigit((unsigned char)text[1])) ||
            (row && (row->group == KG_MATH_G_NUMBER || row->group == KG_MATH_G_CONST ||
@@ -478,10 +465,8 @@ static int parse_text(struct kg_math_parser *p)
     if (kg_math_is_listed(" const constant ", text, n))
         return kg_math_leaf(p->t, KG_MATH_SYM, 0, "C", 1);
     if (starts_formula(text, n)) {
-        int node;
-
         p->p = from;
-        node = kg_math_parse_braces(p);
+        int node = kg_math_parse_braces(p);
         /* \text{12 cm}^2 */
         if (node && p->t->nodes[node].kind == KG_MATH_UNIT && kg_math_eat(p, "^"))
             return kg_math_parse_script(p) ? node : 0;
@@ -494,14 +479,13 @@ static int parse_text(struct kg_math_parser *p)
 static int parse_style(struct kg_math_parser *p, bool declares)
 {
     const char *from = p->p;
-    const char *text;
     size_t letters = 0;
     size_t n;
 
     if (kg_math_look(p) != '{')
         return declares ? kg_math_parse_postfix(p) : kg_math_parse_arg(p);
     from = p->p;
-    text = kg_math_raw_group(p, &n);
+    const char *text = kg_math_raw_group(p, &n);
     if (!text)
         return 0;
     for (size_t i = 0; i < n; i++) {
@@ -566,7 +550,6 @@ static int parse_angle(struct kg_math_parser *p)
     size_t len[3];
     char lead[64] = "angle:";
     int n = 0;
-    bool turned;
 
     if (kg_math_look(p) == '{' || *p->p == '\\') {
         size_t ahead;
@@ -592,7 +575,7 @@ static int parse_angle(struct kg_math_parser *p)
         if (!point[n++] || len[0] > 40)
             return kg_math_parse_fail(p, "an angle without a name");
     }
-    turned = n == 3 && *point[0] > *point[2];
+    bool turned = n == 3 && *point[0] > *point[2];
     for (int i = 0; i < n - 1; i++)
         strncat(lead, point[turned ? 2 - i : i], len[turned ? 2 - i : i]);
     return kg_math_name(p, KG_MATH_SYM, lead, point[turned ? 0 : n - 1],
@@ -601,15 +584,13 @@ static int parse_angle(struct kg_math_parser *p)
 
 static int parse_operator(struct kg_math_parser *p)
 {
-    const struct kg_math_command *row;
-    const char *text;
     size_t n;
 
     kg_math_eat(p, "*");
-    text = kg_math_raw_group(p, &n);
+    const char *text = kg_math_raw_group(p, &n);
     if (!text)
         return kg_math_parse_fail(p, "an operator without a name");
-    row = kg_math_command_find(text, n);
+    const struct kg_math_command *row = kg_math_command_find(text, n);
     row = row ? row : kg_math_word_find(text, n);
     if (row && row->group == KG_MATH_G_FUNC)
         return parse_function(p, row->op);
@@ -739,12 +720,10 @@ static int primary(struct kg_math_parser *p)
 
 int kg_math_parse_primary(struct kg_math_parser *p)
 {
-    int node;
-
     if (p->depth >= KG_MATH_MAX_DEPTH)
         return kg_math_parse_fail(p, "nested too deep");
     p->depth++;
-    node = primary(p);
+    int node = primary(p);
     p->depth--;
     return node;
 }

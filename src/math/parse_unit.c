@@ -85,11 +85,9 @@ static void skip_style(struct reader *r)
 /* "^2", "^{2}", "^{-1}", or nothing.   returns false for other powers */
 static bool eat_power(struct reader *r)
 {
-    bool braces;
-
     if (!eat(r, "^"))
         return true;
-    braces = eat(r, "{");
+    bool braces = eat(r, "{");
     eat(r, "-");
     if (r->at == r->end || !isdigit((unsigned char)*r->at++))
         return false;
@@ -122,15 +120,12 @@ static void eat_letters(struct reader *r)
 /* One unit with its power. */
 static bool eat_unit(struct reader *r)
 {
-    const char *from;
-    bool micro;
-
     skip_style(r);
-    micro = eat(r, "\\mu");
+    bool micro = eat(r, "\\mu");
     r->styled = r->styled || micro;
     if (micro)
         skip_style(r);
-    from = r->at;
+    const char *from = r->at;
     eat_letters(r);
     if (r->at - from < 2 && (eat(r, "\\Omega") || eat(r, "\\ell")))
         r->styled = true;
@@ -197,12 +192,11 @@ int kg_math_parse_unit(struct kg_math_parser *p, int left)
 {
     char c = kg_math_look(p);
     const char *from = p->p;
-    const char *to;
 
     if ((c != '\\' && !isalpha((unsigned char)c)) ||
         p->t->nodes[left].kind == KG_MATH_UNIT)
         return 0;
-    to = units_end(from, p->end);
+    const char *to = units_end(from, p->end);
     if (!to || (c != '\\' && !isspace((unsigned char)from[-1]) &&
                 !memchr(from, '\\', (size_t)(to - from))))
         return 0;
@@ -218,11 +212,10 @@ static const struct kg_math_command *eat_word(struct kg_math_parser *p,
                                               enum kg_math_group group)
 {
     const char *from = p->p;
-    const struct kg_math_command *row;
     size_t len;
 
     kg_math_eat(p, "-");
-    row = kg_math_ahead(p, &len);
+    const struct kg_math_command *row = kg_math_ahead(p, &len);
     if (row && row->group == group) {
         p->p += len;
         return row;
@@ -262,11 +255,10 @@ static int below_hundred(struct kg_math_parser *p)
 {
     const struct kg_math_command *row = eat_word(p, KG_MATH_G_NUMBER);
     const char *from = p->p;
-    const struct kg_math_command *ones;
 
     if (!row || row->op < 20)
         return row ? row->op : -1;
-    ones = eat_word(p, KG_MATH_G_NUMBER);
+    const struct kg_math_command *ones = eat_word(p, KG_MATH_G_NUMBER);
     if (ones && ones->op > 0 && ones->op < 10)
         return row->op + ones->op;
     p->p = from;
@@ -281,9 +273,8 @@ int kg_math_parse_number_words(struct kg_math_parser *p)
     int limit = 16; /* each power of ten is below the one before it */
     int group = below_hundred(p);
     int part;
-    int under;
+    int under = group > 0 ? eat_fraction(p) : 0;
 
-    under = group > 0 ? eat_fraction(p) : 0;
     if (under)
         return kg_math_node(t, KG_MATH_DIV, 0, kg_math_small(t, group),
                             kg_math_small(t, under));
@@ -331,13 +322,12 @@ static bool contradicts(const struct kg_math_tree *t, int node, const char *word
 
 int kg_math_parse_bracketed_word(struct kg_math_parser *p, int left)
 {
-    const char *word;
     size_t n = 0;
 
     if (kg_math_look(p) != '(' || !isspace((unsigned char)p->p[-1]) ||
         p->t->nodes[left].kind != KG_MATH_NUM)
         return 0;
-    word = p->p + 1;
+    const char *word = p->p + 1;
     while (word + n < p->end && isalpha((unsigned char)word[n]))
         n++;
     if (n == 0 || word + n == p->end || word[n] != ')' ||

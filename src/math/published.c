@@ -279,13 +279,12 @@ static bool take_answer(struct kg_math_job *job, struct kg_math_text *answer,
                         struct kg_math_text *gold)
 {
     size_t n;
-    const char *boxed;
 
     *answer = job->answer;
     if (job->opts->form == KG_MATH_FORM_RESPONSE && !job->opts->keep_thinking)
         *answer = kg_math_after_first_thinking(job->answer);
     *gold = job->gold;
-    boxed = kg_math_last_boxed(gold->text, gold->n, &n);
+    const char *boxed = kg_math_last_boxed(gold->text, gold->n, &n);
     if (boxed)
         *gold = (struct kg_math_text){boxed, n};
     boxed = kg_math_last_boxed(answer->text, answer->n, &n);
@@ -397,8 +396,6 @@ static kg_status plain(struct kg_str *out, struct latex *l, bool group,
 /* One argument: {..}, a macro, or a byte. */
 static kg_status plain_arg(struct kg_str *out, struct latex *l, struct kg_err *err)
 {
-    struct latex one;
-
     while (l->p < l->end && *l->p == ' ')
         l->p++;
     if (l->p == l->end)
@@ -407,7 +404,7 @@ static kg_status plain_arg(struct kg_str *out, struct latex *l, struct kg_err *e
         l->p++;
         return plain(out, l, true, err);
     }
-    one = (struct latex){l->p, l->p + 1, l->depth + 1};
+    struct latex one = {l->p, l->p + 1, l->depth + 1};
     if (*l->p == '\\')
         while (one.end < l->end && isalpha((unsigned char)*one.end))
             one.end++;
@@ -432,11 +429,10 @@ static kg_status plain_root(struct kg_str *out, struct latex *l, struct kg_err *
 static kg_status plain_macro(struct kg_str *out, struct latex *l, struct kg_err *err)
 {
     const char *name = ++l->p;
-    size_t n;
 
     while (l->p < l->end && isalpha((unsigned char)*l->p))
         l->p++;
-    n = (size_t)(l->p - name);
+    size_t n = (size_t)(l->p - name);
     if (n == 0) {
         char c = l->p < l->end ? *l->p++ : ' ';
 
@@ -579,13 +575,12 @@ static bool as_float(double *out, const char *text)
     const char *p = text + strspn(text, " \t\n");
     bool negative = *p == '-';
     double power = 0;
-    size_t digits;
     size_t places = 0;
     bool down;
 
     p += *p == '-' || *p == '+';
     *out = 0;
-    digits = sum_digits(out, &p);
+    size_t digits = sum_digits(out, &p);
     if (*p == '.') {
         p++;
         places = sum_digits(out, &p);
@@ -653,17 +648,15 @@ fail:
 
 static kg_status to_plain(struct kg_str *s, struct kg_err *err)
 {
-    struct latex l;
     struct kg_str out = {0};
-    kg_status status;
     static const struct swap fractions[] = {
         {"\\tfrac", "\\frac"}, {"\\dfrac", "\\frac"}, {"\\frac", " \\frac"}};
 
     if (!has(s, "\\"))
         return KG_OK;
     KG_TRY(replace_all(s, ROWS(fractions), err));
-    l = (struct latex){kg_str_text(s), kg_str_text(s) + s->len, 0};
-    status = plain(&out, &l, false, err);
+    struct latex l = {kg_str_text(s), kg_str_text(s) + s->len, 0};
+    kg_status status = plain(&out, &l, false, err);
     if (status != KG_OK) {
         kg_str_release(&out);
         return status;
@@ -815,13 +808,11 @@ enum { MAX_ELEMENTS = 64 };
 /* The parts of (a, b, c) or [a, b), or the text itself. */
 static size_t split_tuple(struct kg_math_text parts[MAX_ELEMENTS], struct kg_str *s)
 {
-    const char *text;
-    size_t n;
     size_t count = 0;
 
     drop_thousands(s);
-    text = kg_str_text(s);
-    n = s->len;
+    const char *text = kg_str_text(s);
+    size_t n = s->len;
     if (n == 0)
         return 0;
     parts[0] = (struct kg_math_text){text, n};
@@ -849,8 +840,6 @@ static kg_status same_by_algebra(enum kg_math_verdict *v, struct kg_math_job *jo
     struct kg_math_text g[MAX_ELEMENTS];
     struct kg_math_text a[MAX_ELEMENTS];
     char ends[4];
-    size_t gn;
-    size_t an;
 
     *v = KG_MATH_RIGHT;
     if (strcmp(kg_str_text(gold), kg_str_text(answer)) == 0)
@@ -862,8 +851,8 @@ static kg_status same_by_algebra(enum kg_math_verdict *v, struct kg_math_job *jo
            (char[]){gold->data[0], answer->data[0], gold->data[gold->len - 1],
                     answer->data[answer->len - 1]},
            4);
-    gn = split_tuple(g, gold);
-    an = split_tuple(a, answer);
+    size_t gn = split_tuple(g, gold);
+    size_t an = split_tuple(a, answer);
     if ((gn > 1 && (ends[0] != ends[1] || ends[2] != ends[3])) || gn != an)
         return KG_OK;
     *v = KG_MATH_RIGHT;

@@ -60,11 +60,10 @@ struct kg_math_text kg_math_after_first_thinking(struct kg_math_text t)
 {
     static const char mark[] = "</think>";
     size_t at = exact_place(t, mark);
-    struct kg_math_text rest;
 
     if (at == t.n)
         return t;
-    rest = from(t, at + sizeof mark - 1);
+    struct kg_math_text rest = from(t, at + sizeof mark - 1);
     rest.n = exact_place(rest, mark);
     return rest;
 }

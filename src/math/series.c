@@ -23,10 +23,9 @@ enum { BITS = 128, PIECES = 64, SUMS = 24, AGREE = 5 };
 static bool real_value(struct kg_math_eval *e, arb_t out, int node)
 {
     acb_t z;
-    bool ok;
 
     acb_init(z);
-    ok = kg_math_eval_acb(e, z, node) && acb_is_real(z);
+    bool ok = kg_math_eval_acb(e, z, node) && acb_is_real(z);
     arb_set(out, acb_realref(z));
     acb_clear(z);
     return ok;
@@ -38,7 +37,6 @@ static bool bounded(struct kg_math_eval *e, int f, int name, int low, int high)
     struct kg_math_bound range = {.name = kg_math_leaf_text(e->tree, name),
                                   .range = piece};
     acb_t z;
-    bool ok;
 
     arb_init(from);
     arb_init(to);
@@ -46,7 +44,7 @@ static bool bounded(struct kg_math_eval *e, int f, int name, int low, int high)
     arb_init(b);
     arb_init(piece);
     acb_init(z);
-    ok = real_value(e, from, low) && real_value(e, to, high);
+    bool ok = real_value(e, from, low) && real_value(e, to, high);
     arb_sub(to, to, from, e->prec);
     e->bound = &range;
     for (ulong i = 0; i < PIECES && ok; i++) {
@@ -71,10 +69,9 @@ bool kg_math_is_bounded(struct kg_math_decider *d, int f, int name, int low, int
     struct kg_math_eval e = {.tree = d->tree, .prec = BITS};
     struct kg_math_session s;
     volatile bool ok = false;
-    int stopped;
 
     kg_math_session_begin(&s, d->budget);
-    stopped = setjmp(s.out);
+    int stopped = setjmp(s.out);
     if (!stopped)
         ok = bounded(&e, f, name, low, high);
     kg_math_session_end(stopped != 0);
@@ -165,12 +162,11 @@ static struct shape exponential(struct kg_math_eval *e, int node, bool under)
     slong up = slope(e, n->b);
     struct shape s = {.count = 1, .norm = no_norm};
     fmpq_t base;
-    int size;
 
     fmpq_init(base);
     s.ok = up != 0 && kg_math_eval_fmpq(e, base, n->a) && !fmpq_is_zero(base);
     fmpq_abs(base, base);
-    size = s.ok ? fmpq_cmp_si(base, 1) : 0;
+    int size = s.ok ? fmpq_cmp_si(base, 1) : 0;
     fmpq_clear(base);
     s.falls = s.ok = size != 0 && (size < 0) == ((up > 0) != under);
     return s;
@@ -417,12 +413,11 @@ bool kg_math_sum_limit(struct kg_math_decider *d, char text[KG_MATH_SUM_TEXT], i
     struct kg_math_eval e = {.tree = d->tree, .prec = BITS};
     struct kg_math_session s;
     volatile bool ok = false;
-    int stopped;
 
     if (kg_math_any(d->tree, d->tree->nodes[node].a, is_free))
         return false;
     kg_math_session_begin(&s, d->budget);
-    stopped = setjmp(s.out);
+    int stopped = setjmp(s.out);
     if (!stopped)
         ok = sum_limit(&e, text, node);
     kg_math_session_end(stopped != 0);

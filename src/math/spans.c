@@ -107,12 +107,11 @@ bool kg_math_is_number_words(struct kg_math_text t)
     while (t.n > from && t.text[t.n - 1] == '.')
         t.n--;
     for (size_t i = from; i < t.n; i++) {
-        const struct kg_math_command *row;
         size_t word = i;
 
         while (i < t.n && isalpha((unsigned char)t.text[i]))
             i++;
-        row = kg_math_beside_find(t.text + word, i - word);
+        const struct kg_math_command *row = kg_math_beside_find(t.text + word, i - word);
         if ((i < t.n && !kg_char_in(" -", t.text[i])) ||
             (i > word && !(row && (row->group == KG_MATH_G_NUMBER ||
                                    (any && (row->group == KG_MATH_G_SCALE ||
@@ -130,7 +129,6 @@ bool kg_math_is_number_words(struct kg_math_text t)
  * not closed). */
 static enum kg_math_group command_at(size_t *n, const char *p, const char *end)
 {
-    const struct kg_math_command *row;
     const char *at = p + 1;
 
     *n = 0;
@@ -138,7 +136,7 @@ static enum kg_math_group command_at(size_t *n, const char *p, const char *end)
         return KG_MATH_G_SYMBOL;
     while (at < end && isalpha((unsigned char)*at))
         at++;
-    row = kg_math_command_find(p + 1, (size_t)(at - p - 1));
+    const struct kg_math_command *row = kg_math_command_find(p + 1, (size_t)(at - p - 1));
     while (row && at < end && *at == '{') {
         size_t room = end - at < MAX_GROUP ? (size_t)(end - at) : MAX_GROUP;
         size_t close = kg_math_brace_end(at, room);

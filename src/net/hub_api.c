@@ -139,12 +139,10 @@ static kg_status check_online(struct kg_err *err)
 
 kg_status kg_hub_site_open(struct kg_hub_site *site, struct kg_err *err)
 {
-    kg_status status;
-
     memset(site, 0, sizeof *site);
     KG_TRY(check_online(err));
     KG_TRY(read_endpoint(site, err));
-    status = read_token(&site->token, err);
+    kg_status status = read_token(&site->token, err);
     if (status != KG_OK)
         kg_hub_site_close(site);
     return status;
@@ -351,11 +349,10 @@ kg_status kg_hub_list_parse(struct kg_hub_list *list, const char *text, size_t n
                             const char *where, struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     memset(list, 0, sizeof *list);
     KG_TRY(kg_json_parse(&doc, text, n, where, err));
-    status = take_list(list, &doc, err);
+    kg_status status = take_list(list, &doc, err);
     kg_json_release(&doc);
     if (status != KG_OK)
         kg_hub_list_release(list);

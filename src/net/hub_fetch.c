@@ -204,11 +204,10 @@ static kg_status no_room(const struct fetch *f, uint64_t needed, struct kg_err *
 static kg_status make_blob(struct fetch *f, struct blob *b,
                            const struct kg_hub_file *file, struct kg_err *err)
 {
-    struct kg_path path;
     uint64_t bytes;
 
     b->file = file;
-    path = path_of(f, b, "");
+    struct kg_path path = path_of(f, b, "");
     f->bytes += file->bytes;
     if (kg_file_is_regular(path.text)) {
         KG_TRY(kg_file_size(&bytes, path.text, err));

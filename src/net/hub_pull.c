@@ -14,10 +14,9 @@
 static kg_status make_folder_of(const char *path, struct kg_err *err)
 {
     struct kg_path folder;
-    char *slash;
 
     snprintf(folder.text, sizeof folder.text, "%s", path);
-    slash = strrchr(folder.text, '/');
+    char *slash = strrchr(folder.text, '/');
     if (slash)
         *slash = '\0';
     return kg_file_make_dirs(folder.text, err);
@@ -118,12 +117,11 @@ kg_status kg_hub_pull(struct kg_hub_pulled *out, const struct kg_hub_pull_opts *
     struct kg_file_lock held = {0};
     struct kg_hub_site site;
     struct kg_path folder;
-    kg_status status;
 
     memset(out, 0, sizeof *out);
     KG_TRY(kg_hub_folder(&folder, &opts->name, err));
     KG_TRY(kg_hub_site_open(&site, err));
-    status = lock(&held, folder.text, err);
+    kg_status status = lock(&held, folder.text, err);
     if (status == KG_OK)
         status = pull(out, &site, opts, folder.text, err);
     kg_file_lock_release(&held);

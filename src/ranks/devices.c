@@ -71,10 +71,8 @@ kg_status kg_ranks_deal_devices(int *device, const struct kg_ranks_sight *all, i
                                 int asked, struct kg_err *err)
 {
     for (int p = 0; p < n; p++) {
-        int other;
-
         KG_TRY(take(&device[p], all, n, p, asked, err));
-        other = other_on(device, all, p);
+        int other = other_on(device, all, p);
         if (other >= 0)
             return kg_fail(err, KG_EINVAL,
                            "ranks %d and %d (%s): expected a device each, found one for "
@@ -205,13 +203,10 @@ static kg_status compare_all(const struct kg_ranks *r, const struct print *all,
 kg_status kg_ranks_check_devices(struct kg_ranks *r, const struct kg_backend *be,
                                  struct kg_err *err)
 {
-    struct print *all;
-    kg_status status;
-
     if (r->n < 2 || !be->traits)
         return KG_OK;
-    all = kg_mem_calloc((size_t)r->n, sizeof *all, "devices", err);
-    status = all ? make_print(&all[r->me], be, err) : err->code;
+    struct print *all = kg_mem_calloc((size_t)r->n, sizeof *all, "devices", err);
+    kg_status status = all ? make_print(&all[r->me], be, err) : err->code;
     status = kg_ranks_agree(r, status, "devices", err);
     if (status == KG_OK)
         status = kg_ranks_gather_equal(r, all, sizeof *all, "devices", err);

@@ -36,12 +36,10 @@ static kg_status take_room(struct kg_ranks_bytes *all, const struct kg_ranks *r,
 static kg_status begin(struct kg_ranks_bytes *all, const struct kg_str *own, bool wanted,
                        struct kg_ranks *r, const char *what, struct kg_err *err)
 {
-    kg_status status;
-
     all->bytes = NULL;
     all->ends = kg_mem_calloc((size_t)r->n, sizeof *all->ends, what, err);
     KG_TRY(kg_ranks_agree(r, all->ends ? KG_OK : err->code, what, err));
-    status = gather_ends(all->ends, own->len, r, what, err);
+    kg_status status = gather_ends(all->ends, own->len, r, what, err);
     if (status == KG_OK && wanted)
         status = take_room(all, r, what, err);
     return kg_ranks_agree(r, status, what, err);
@@ -75,11 +73,10 @@ kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str
                                  struct kg_ranks *r, const char *what, struct kg_err *err)
 {
     struct kg_ranks_part *parts;
-    kg_status status;
 
     KG_TRY(begin(all, own, r->me == 0, r, what, err));
     parts = kg_mem_calloc(2 * (size_t)r->n, sizeof *parts, what, err);
-    status = kg_ranks_agree(r, parts ? KG_OK : err->code, what, err);
+    kg_status status = kg_ranks_agree(r, parts ? KG_OK : err->code, what, err);
     if (status == KG_OK) {
         address(parts, parts + r->n, all, own, r);
         status = kg_ranks_exchange(r, parts, parts + r->n, what, err);

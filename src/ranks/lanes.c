@@ -95,11 +95,10 @@ kg_status kg_lanes_deal(int32_t *lane, const struct kg_lane_lengths *l, int64_t 
     uint64_t cost[KG_LANES_MAX] = {0};
     struct item *items = kg_mem_calloc((size_t)n + 1, sizeof *items, "lanes", err);
     const int64_t size = unit_size(l, n, lanes);
-    int64_t units;
 
     if (!items)
         return err->code;
-    units = list_units(items, l, n, size);
+    int64_t units = list_units(items, l, n, size);
     qsort(items, (size_t)units, sizeof *items, costliest_first);
     for (int64_t u = 0; u < units; u++) {
         const int to = least(cost, lanes);

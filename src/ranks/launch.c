@@ -157,7 +157,6 @@ static kg_status check_number(struct kg_ranks *r, const struct kg_ranks_launch *
 kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_err *err)
 {
     struct kg_ranks_launch l;
-    const char *library;
 
     memset(r, 0, sizeof *r);
     kg_ranks_read_launch(&l);
@@ -165,7 +164,7 @@ kg_status kg_ranks_open(struct kg_ranks *r, int own, double wait_s, struct kg_er
         return check_joined(&l, own, err);
     if (l.by == KG_RANKS_ALONE || l.n == 1)
         return KG_OK;
-    library = library_for(l.by);
+    const char *library = library_for(l.by);
     speak_by_number();
     KG_TRY(kg_ranks_on_mpi(r, library, wait_s, err));
     kg_log_as(r->me > 0 ? kg_ranks_name(r, r->me).text : "");
@@ -292,12 +291,11 @@ kg_status kg_ranks_check_alike(struct kg_ranks *r, const char *command,
                                struct kg_err *err)
 {
     struct kg_str facts = {0};
-    kg_status status;
 
     if (r->n < 2)
         return KG_OK;
     KG_TRY(take_seats(r, err));
-    status = put_facts(&facts, command, err);
+    kg_status status = put_facts(&facts, command, err);
     status = kg_ranks_check_same(r, status, &facts, "fingerprints", err);
     kg_str_release(&facts);
     return status;
@@ -305,10 +303,8 @@ kg_status kg_ranks_check_alike(struct kg_ranks *r, const char *command,
 
 void kg_ranks_set_threads(const struct kg_ranks *r, int asked)
 {
-    int cores;
-
     kg_threads_set(asked);
-    cores = kg_threads_get();
+    int cores = kg_threads_get();
     if (asked == 0 && r->here > 1)
         kg_threads_set(cores > r->here ? cores / r->here : 1);
 }

@@ -115,16 +115,13 @@ static void cut(struct flight *f, const struct kg_ranks_part *part, int rank, in
 static kg_status make_pieces(struct flight *f, size_t n, const char *what,
                              struct kg_err *err)
 {
-    struct kg_mpi_piece *pieces;
-    int *done;
-
     if (n <= (size_t)f->room)
         return KG_OK;
     if (n > INT_MAX)
         return kg_fail(err, KG_EINVAL, "%s: expected at most %d messages, found %zu",
                        what, INT_MAX, n);
-    pieces = kg_mem_calloc(n, sizeof *pieces, what, err);
-    done = pieces ? kg_mem_calloc(2 * n, sizeof *done, what, err) : NULL;
+    struct kg_mpi_piece *pieces = kg_mem_calloc(n, sizeof *pieces, what, err);
+    int *done = pieces ? kg_mem_calloc(2 * n, sizeof *done, what, err) : NULL;
     if (!done) {
         kg_mem_free(pieces);
         return err->code;
@@ -141,11 +138,9 @@ static kg_status make_pieces(struct flight *f, size_t n, const char *what,
 static kg_status make_frames(struct flight *f, size_t n, const char *what,
                              struct kg_err *err)
 {
-    char *frames;
-
     if (n <= f->frames_bytes)
         return KG_OK;
-    frames = kg_mem_calloc(n, 1, what, err);
+    char *frames = kg_mem_calloc(n, 1, what, err);
     if (!frames)
         return err->code;
     kg_mem_free(f->frames);
@@ -339,14 +334,13 @@ static kg_status post(struct wire *w, const struct kg_ranks *r,
 {
     const int slot = (w->oldest + w->n_flights) % KG_RANKS_AHEAD;
     struct flight *f = &w->flight[slot];
-    const char *why;
 
     assert(w->n_flights < KG_RANKS_AHEAD);
     KG_TRY(make_room(f, out, in, r->n, what, err));
     f->n = f->left = 0;
     f->what = what;
     put_out(f, expect(f, w->longs, in, r->n), w->longs + r->n, r, out);
-    why = f->n > 0 ? w->mpi->start(slot, f->pieces, 0, f->n) : NULL;
+    const char *why = f->n > 0 ? w->mpi->start(slot, f->pieces, 0, f->n) : NULL;
     if (why)
         return mpi_says(w, r, what, why, err);
     w->n_flights++;
@@ -379,7 +373,6 @@ static kg_status open_head(struct wire *w, int slot, const struct kg_ranks *r,
     const struct kg_ranks_part *in = &f->in[p];
     const size_t behind = is_long(in) ? 0 : in->n;
     struct kg_ranks_head head;
-    const char *why;
 
     if (came < (int)HEAD)
         return wrong_length(r, piece, HEAD + behind, came, f->what, err);
@@ -392,7 +385,7 @@ static kg_status open_head(struct wire *w, int slot, const struct kg_ranks *r,
         return KG_OK;
     }
     cut(f, in, p, f->tag[p], true);
-    why = w->mpi->start(slot, f->pieces, first, f->n);
+    const char *why = w->mpi->start(slot, f->pieces, first, f->n);
     return why ? kg_fail(err, KG_EIO, "%s: %s: MPI: %s", f->what,
                          kg_ranks_name(r, r->me).text, why)
                : KG_OK;
@@ -592,10 +585,9 @@ static void end_together(const struct kg_ranks *r, const struct kg_mpi *mpi)
     struct limit library = {.s = mpi->close_s,
                             .status = r->exit_status,
                             .why = "MPI did not come to its end"};
-    const char *why;
 
     limit_begin(&others);
-    why = mpi->part();
+    const char *why = mpi->part();
     limit_end(&others);
     if (why) {
         kg_log_warn("the end of the ranks: MPI: %s", why);
@@ -667,10 +659,9 @@ static const char *open_in_time(struct kg_ranks *r, const struct kg_mpi *mpi)
         .status = KG_RANKS_EXIT_LOST,
         .why = "ranks.wait_s: MPI did not come out of its own start (MPI_Init), as "
                "another rank did not come to it,"};
-    const char *why;
 
     limit_begin(&limit);
-    why = mpi->open(&r->me, &r->n);
+    const char *why = mpi->open(&r->me, &r->n);
     limit_end(&limit);
     return why;
 }
@@ -679,14 +670,13 @@ kg_status kg_ranks_on_shim(struct kg_ranks *r, const struct kg_mpi *mpi, double 
                            struct kg_err *err)
 {
     struct wire *w = kg_mem_calloc(1, sizeof *w, "ranks", err);
-    const char *why;
 
     memset(r, 0, sizeof *r);
     if (!w)
         return err->code;
     w->mpi = mpi;
     r->wait_s = wait_s;
-    why = open_in_time(r, mpi);
+    const char *why = open_in_time(r, mpi);
     if (why) {
         kg_mem_free(w);
         return kg_fail(err, KG_EIO, "ranks: MPI: %s", why);

@@ -309,11 +309,9 @@ static kg_status create(struct kg_ranks *r, const struct kg_backend *be,
 kg_status kg_ranks_nccl_open(struct kg_ranks *r, const struct kg_backend *be,
                              const char *folder, struct kg_err *err)
 {
-    kg_status status;
-
     if (r->n < 2 || r->nccl)
         return KG_OK;
-    status = kg_ranks_agree(r, create(r, be, folder, err), "nccl", err);
+    kg_status status = kg_ranks_agree(r, create(r, be, folder, err), "nccl", err);
     if (status == KG_OK)
         status = join(r, err);
     if (status != KG_OK)
@@ -398,11 +396,10 @@ kg_status kg_ranks_nccl_exchange(struct kg_ranks *r, const struct kg_ranks_part 
     const double since = kg_clock_seconds(), waited = clock->waiting;
     struct kg_ranks_nccl *x = whole_of(r)->nccl;
     struct flight f = {x, x->parts, x->parts + n, r->n, r->first, 0};
-    kg_status status;
 
     memcpy(x->parts, out, n * sizeof *out);
     memcpy(x->parts + n, in, n * sizeof *in);
-    status = move(r, &f, what, err);
+    kg_status status = move(r, &f, what, err);
     if (status != KG_OK)
         give_up(x);
     clock->exchange += kg_clock_seconds() - since - (clock->waiting - waited);

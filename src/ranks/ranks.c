@@ -104,14 +104,13 @@ static kg_status others(struct kg_ranks *r, struct way way, struct kg_ranks_part
                         struct kg_ranks_part *in, const char *what, struct kg_err *err)
 {
     double since = kg_clock_seconds();
-    kg_status status;
 
     if (in[r->me].n > 0)
         memmove(in[r->me].data, out[r->me].data, in[r->me].n);
     out[r->me] = in[r->me] = (struct kg_ranks_part){0};
     for (int p = 0; p < r->n; p++)
         r->sent += out[p].n;
-    status = carry(r, way, out, in, what, err);
+    kg_status status = carry(r, way, out, in, what, err);
     return account(r, status, since, err);
 }
 
@@ -121,8 +120,6 @@ static kg_status move_parts(struct kg_ranks *r, struct way way,
                             struct kg_err *err)
 {
     size_t n = (size_t)r->n;
-    struct kg_ranks_part *parts;
-    kg_status status;
 
     if (r->n < 2)
         return KG_OK;
@@ -130,12 +127,12 @@ static kg_status move_parts(struct kg_ranks *r, struct way way,
         *err = r->broken;
         return err->code;
     }
-    parts = room(r, 2 * n, sizeof *parts, what, err);
+    struct kg_ranks_part *parts = room(r, 2 * n, sizeof *parts, what, err);
     if (!parts)
         return err->code;
     memcpy(parts, out, n * sizeof *parts);
     memcpy(parts + n, in, n * sizeof *parts);
-    status = others(r, way, parts, parts + n, what, err);
+    kg_status status = others(r, way, parts, parts + n, what, err);
     kg_mem_free(parts);
     return status;
 }
@@ -176,17 +173,14 @@ kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, siz
                         const struct kg_ranks_user *user, const char *what,
                         struct kg_err *err)
 {
-    struct kg_ranks_part *in;
-    kg_status status;
-
     if (r->n < 2)
         return KG_OK;
-    in = room(r, (size_t)r->n, sizeof *in, what, err);
+    struct kg_ranks_part *in = room(r, (size_t)r->n, sizeof *in, what, err);
     if (!in)
         return err->code;
     for (int p = 0; p < r->n; p++)
         in[p].n = p == r->me ? 0 : n;
-    status = move_parts(r, (struct way){.user = user}, out, in, what, err);
+    kg_status status = move_parts(r, (struct way){.user = user}, out, in, what, err);
     kg_mem_free(in);
     return status;
 }
@@ -196,13 +190,11 @@ kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, siz
 kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
                           const char *what, struct kg_err *err)
 {
-    struct kg_ranks_part *parts;
     char *bytes = all;
-    kg_status status;
 
     if (r->n < 2)
         return KG_OK;
-    parts = room(r, 2 * (size_t)r->n, sizeof *parts, what, err);
+    struct kg_ranks_part *parts = room(r, 2 * (size_t)r->n, sizeof *parts, what, err);
     if (!parts)
         return err->code;
     for (int p = 0; p < r->n; p++) {
@@ -213,7 +205,7 @@ kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
     }
     for (int p = 0; p < r->n; p++)
         parts[p] = parts[r->n + r->me];
-    status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
+    kg_status status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
     kg_mem_free(parts);
     return status;
 }
@@ -221,18 +213,15 @@ kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
 kg_status kg_ranks_share(struct kg_ranks *r, void *bytes, size_t n, const char *what,
                          struct kg_err *err)
 {
-    struct kg_ranks_part *parts;
-    kg_status status;
-
     if (r->n < 2)
         return KG_OK;
-    parts = room(r, 2 * (size_t)r->n, sizeof *parts, what, err);
+    struct kg_ranks_part *parts = room(r, 2 * (size_t)r->n, sizeof *parts, what, err);
     if (!parts)
         return err->code;
     parts[r->n] = (struct kg_ranks_part){bytes, n};
     for (int p = 0; p < r->n && r->me == 0; p++)
         parts[p] = parts[r->n];
-    status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
+    kg_status status = kg_ranks_exchange(r, parts, parts + r->n, what, err);
     kg_mem_free(parts);
     return status;
 }
@@ -241,13 +230,12 @@ kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const c
                                 struct kg_err *err)
 {
     uint64_t *ends = room(r, (size_t)r->n, sizeof *ends, what, err);
-    kg_status status;
 
     if (!ends)
         return err->code;
     for (int p = 0; p < r->n; p++)
         ends[p] = (uint64_t)(p + 1) * n;
-    status = kg_ranks_gather(r, all, ends, what, err);
+    kg_status status = kg_ranks_gather(r, all, ends, what, err);
     kg_mem_free(ends);
     return status;
 }
@@ -256,26 +244,21 @@ kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const c
 static kg_status wait_for_all(struct kg_ranks *r, void *all, size_t n, const char *what,
                               struct kg_err *err)
 {
-    kg_status status;
-
     r->agreeing = true;
-    status = kg_ranks_gather_equal(r, all, n, what, err);
+    kg_status status = kg_ranks_gather_equal(r, all, n, what, err);
     r->agreeing = false;
     return status;
 }
 
 kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what, struct kg_err *err)
 {
-    uint8_t *all;
-    kg_status status;
-
     if (r->n < 2)
         return KG_OK;
-    all = room(r, (size_t)r->n, sizeof *all, what, err);
+    uint8_t *all = room(r, (size_t)r->n, sizeof *all, what, err);
     if (!all)
         return err->code;
     all[r->me] = *x;
-    status = wait_for_all(r, all, sizeof *all, what, err);
+    kg_status status = wait_for_all(r, all, sizeof *all, what, err);
     for (int p = 0; p < r->n && status == KG_OK; p++)
         *x = *x || all[p];
     kg_mem_free(all);
@@ -340,7 +323,6 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
                          struct kg_err *err)
 {
     struct kg_ranks_word *all, own;
-    kg_status said;
 
     if (r->n < 2 || (status != KG_OK && (r->told || r->lost)))
         return status;
@@ -353,7 +335,7 @@ kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
         return err->code;
     all[r->me] = own;
     r->kind = "agreement";
-    said = wait_for_all(r, all, sizeof *all, what, err);
+    kg_status said = wait_for_all(r, all, sizeof *all, what, err);
     r->kind = NULL;
     if (said == KG_OK)
         said = lowest_failure(r, all, err);
@@ -374,7 +356,6 @@ static kg_status move_in_part(const struct kg_ranks *r, struct way way,
     struct kg_ranks *whole = r->whole;
     size_t n = (size_t)whole->n;
     struct kg_ranks_part *parts = kg_mem_calloc(2 * n, sizeof *parts, what, err);
-    kg_status status;
 
     if (!parts)
         return err->code;
@@ -382,7 +363,7 @@ static kg_status move_in_part(const struct kg_ranks *r, struct way way,
     memcpy(parts + n + r->first, in, (size_t)r->n * sizeof *in);
     whole->agreeing = r->agreeing;
     whole->kind = r->kind;
-    status = move_parts(whole, way, parts, parts + n, what, err);
+    kg_status status = move_parts(whole, way, parts, parts + n, what, err);
     whole->agreeing = false;
     whole->kind = NULL;
     kg_mem_free(parts);

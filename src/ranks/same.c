@@ -149,13 +149,12 @@ kg_status kg_ranks_check_same(struct kg_ranks *r, kg_status made,
 {
     struct sum first = {0};
     bool alike;
-    kg_status status;
 
     if (r->n < 2)
         return made;
     KG_TRY(kg_ranks_agree(r, made, what, err));
     KG_TRY(gather_sums(&first, &alike, r, facts, what, err));
-    status = alike ? KG_OK : name_difference(r, first, facts, what, err);
+    kg_status status = alike ? KG_OK : name_difference(r, first, facts, what, err);
     r->unlike |= status == KG_ECONFLICT;
     return status;
 }

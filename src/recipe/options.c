@@ -470,10 +470,9 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
 static kg_status distill_defaults(struct kg_config *config, struct kg_err *err)
 {
     struct kg_recipe r;
-    const char *preset;
 
     kg_recipe_read(&r, config);
-    preset = *r.rollout.data ? "distill-offline" : "distill-reverse";
+    const char *preset = *r.rollout.data ? "distill-offline" : "distill-reverse";
     KG_TRY(kg_config_set(config, "algo.preset", preset, true, "kedge distill", err));
     return kg_config_set(config, "rollout.samples", "1", true, "kedge distill", err);
 }

@@ -50,11 +50,9 @@ static bool is_error_of(const struct kg_series *error, const struct kg_series *s
 static kg_status add_series(struct kg_history_phase *p, const char *name,
                             struct kg_err *err)
 {
-    struct kg_series *s;
-
     KG_TRY(kg_mem_grow(&p->series, &p->capacity, p->n_series + 1, sizeof *p->series,
                        KG_HISTORY_SERIES, "metrics", err));
-    s = &p->series[p->n_series];
+    struct kg_series *s = &p->series[p->n_series];
     *s = (struct kg_series){.row = kg_metric_find(p->name, name),
                             .error = -1,
                             .first_error = NAN,
@@ -217,10 +215,9 @@ static kg_status read_line(struct kg_history *h, const char *text, size_t n,
     struct kg_history_phase *p = NULL;
     const char *phase;
     int64_t step;
-    kg_status status;
 
     KG_TRY(kg_json_parse(&doc, text, n, where, err));
-    status = kg_metrics_parse(&m, &phase, &step, &doc, err);
+    kg_status status = kg_metrics_parse(&m, &phase, &step, &doc, err);
     for (int i = 0; status == KG_OK && i < KG_HISTORY_PHASES; i++)
         if (strcmp(phase, names[i]) == 0)
             p = &h->phase[i];
@@ -248,12 +245,11 @@ static kg_status read_lines(struct kg_history *h, const char *text, uint64_t n,
         const char *line = text + h->offset;
         const char *end = memchr(line, '\n', n - h->offset);
         char where[512];
-        kg_status status;
 
         if (!end)
             return KG_OK;
         snprintf(where, sizeof where, "%.480s line %lld", path, (long long)h->lines + 1);
-        status = read_line(h, line, (size_t)(end - line), where, err);
+        kg_status status = read_line(h, line, (size_t)(end - line), where, err);
         if (status == KG_EFORMAT)
             leave_out(h, err);
         else
@@ -267,10 +263,9 @@ static kg_status read_lines(struct kg_history *h, const char *text, uint64_t n,
 kg_status kg_history_read(struct kg_history *h, const char *path, struct kg_err *err)
 {
     struct kg_map map;
-    kg_status status;
 
     KG_TRY(kg_map_open(&map, path, err));
-    status = read_lines(h, (const char *)map.data, map.bytes, path, err);
+    kg_status status = read_lines(h, (const char *)map.data, map.bytes, path, err);
     kg_map_close(&map);
     return status;
 }

@@ -25,11 +25,10 @@
 static const char *last_part(char *dir)
 {
     size_t n = strlen(dir);
-    char *slash;
 
     while (n > 1 && dir[n - 1] == '/')
         dir[--n] = '\0';
-    slash = strrchr(dir, '/');
+    char *slash = strrchr(dir, '/');
     return slash && slash[1] ? slash + 1 : dir;
 }
 
@@ -58,13 +57,11 @@ static kg_status open_run(struct kg_report_run *run, const char *dir, struct kg_
 kg_status kg_report_run_open(struct kg_report_run **run, const char *dir,
                              struct kg_err *err)
 {
-    kg_status status;
-
     *run = kg_mem_calloc(1, sizeof **run, "a report", err);
     if (!*run)
         return err->code;
     kg_history_init(&(*run)->history);
-    status = open_run(*run, dir, err);
+    kg_status status = open_run(*run, dir, err);
     if (status == KG_OK)
         return KG_OK;
     kg_report_run_free(*run);

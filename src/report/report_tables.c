@@ -390,7 +390,6 @@ static kg_status put_config_rows(struct kg_report *r, const struct kg_config *de
 static kg_status put_config(struct kg_report *r)
 {
     struct kg_config *defaults = NULL;
-    kg_status status;
 
     KG_TRY(kg_str_printf(r->out, r->err,
                          "<details id=\"config\"%s><summary>Config: what differs%s"
@@ -401,7 +400,7 @@ static kg_status put_config(struct kg_report *r)
         return put_config_rows(r, NULL);
     KG_TRY(kg_str_puts(r->out, "<th>default", r->err));
     KG_TRY(kg_train_config(&defaults, NULL, NULL, 0, r->err));
-    status = put_config_rows(r, defaults);
+    kg_status status = put_config_rows(r, defaults);
     kg_config_free(defaults);
     return status;
 }

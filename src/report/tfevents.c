@@ -243,14 +243,13 @@ kg_status kg_tfevents_open(struct kg_tfevents *t, const char *dir, int64_t from,
 {
     static const char start[] = {1 << 3 | VARINT, 1};
     char last[NAME_BYTES], name[NAME_BYTES];
-    kg_status status;
 
     KG_TRY(last_name(last, dir, err));
     next_name(name, last);
     KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(kg_file_writer_append(&t->file, kg_path_in(dir, name).text, 0, err));
     t->open = true;
-    status = write_event(t, 0, 3, VERSION, strlen(VERSION), err);
+    kg_status status = write_event(t, 0, 3, VERSION, strlen(VERSION), err);
     if (status == KG_OK)
         status = write_event(t, from, 7, start, sizeof start, err);
     if (status != KG_OK)

@@ -155,12 +155,11 @@ static int counting_create(void *user, const char **args, int n, Fts5Tokenizer *
     struct counter *c = user;
     struct kg_err err;
     struct counting *t = kg_mem_calloc(1, sizeof *t, "tokenizer", &err);
-    int code;
 
     if (!t)
         return SQLITE_NOMEM;
     t->counter = c;
-    code = c->inner.xCreate(c->inner_user, args, n, &t->inner);
+    int code = c->inner.xCreate(c->inner_user, args, n, &t->inner);
     if (code != SQLITE_OK) {
         kg_mem_free(t);
         return code;
@@ -292,15 +291,13 @@ static kg_status check_place(const char *path, struct kg_err *err)
 
 static kg_status builder_open(struct builder *b, struct kg_err *err)
 {
-    int code;
-
     KG_TRY(kg_records_open(&b->records, b->opts->corpus, err));
     KG_TRY(check_place(b->opts->path, err));
     KG_TRY(kg_file_remove_stale(b->opts->path, err));
     KG_TRY(kg_file_temporary(&b->temporary, b->opts->path, err));
     KG_TRY(remove_file(b->temporary.data, err));
     b->begun = true;
-    code = sqlite3_open_v2(
+    int code = sqlite3_open_v2(
         b->temporary.data, &b->db,
         SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
     if (code != SQLITE_OK)
@@ -401,12 +398,11 @@ static kg_status same_id(bool *same, struct builder *b, uint32_t row, const char
 {
     sqlite3_stmt *get;
     const char *found;
-    int code;
 
     KG_TRY(kg_sql_prepare(&get, b->db, b->temporary.data,
                           "SELECT id FROM passage WHERE n = ?1", err));
     sqlite3_bind_int64(get, 1, row);
-    code = sqlite3_step(get);
+    int code = sqlite3_step(get);
     found = code == SQLITE_ROW ? (const char *)sqlite3_column_text(get, 0) : NULL;
     *same = found && strcmp(found, id) == 0;
     sqlite3_finalize(get);
@@ -532,13 +528,12 @@ static kg_status put_meta(struct builder *b, const char *key, double value,
                           struct kg_err *err)
 {
     sqlite3_stmt *put;
-    kg_status status;
 
     KG_TRY(kg_sql_prepare(&put, b->db, b->temporary.data,
                           "INSERT INTO meta VALUES (?1, ?2)", err));
     sqlite3_bind_text(put, 1, key, -1, SQLITE_STATIC);
     sqlite3_bind_double(put, 2, value);
-    status = kg_sql_run(put, b->db, b->temporary.data, err);
+    kg_status status = kg_sql_run(put, b->db, b->temporary.data, err);
     sqlite3_finalize(put);
     return status;
 }
@@ -591,7 +586,6 @@ static kg_status seal(struct builder *b, struct kg_err *err)
     uint64_t *hash = &b->info->hash;
     sqlite3_stmt *put;
     int64_t page;
-    kg_status status;
 
     kg_phase_begin(0, NULL, "sealing the index");
     KG_TRY(kg_sql_int(&page, b->db, path,
@@ -599,23 +593,21 @@ static kg_status seal(struct builder *b, struct kg_err *err)
     KG_TRY(kg_seal_hash(hash, path, (uint64_t)page, err));
     KG_TRY(kg_sql_prepare(&put, b->db, path, "UPDATE seal SET hash = ?1", err));
     sqlite3_bind_int64(put, 1, (int64_t)*hash);
-    status = kg_sql_run(put, b->db, path, err);
+    kg_status status = kg_sql_run(put, b->db, path, err);
     sqlite3_finalize(put);
     return status;
 }
 
 static kg_status finish(struct builder *b, struct kg_err *err)
 {
-    kg_status status;
-    int code;
+    kg_status status = finish_tables(b, err);
 
-    status = finish_tables(b, err);
     if (status == KG_EINTERRUPTED)
         return stopped(b, err);
     KG_TRY(status);
     sqlite3_progress_handler(b->db, 0, NULL, NULL);
     KG_TRY(seal(b, err)); /* all is there: a signal from here on loses no index */
-    code = sqlite3_close(b->db);
+    int code = sqlite3_close(b->db);
     if (code != SQLITE_OK)
         return kg_sql_fail(err, b->db, code, b->temporary.data, "close the index");
     b->db = NULL;

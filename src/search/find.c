@@ -104,7 +104,6 @@ static void score_row(const Fts5ExtensionApi *api, Fts5Context *fts, sqlite3_con
     int64_t row = api->xRowid(fts);
     int group = s->behind - s->first;
     double score = 0;
-    double norm;
 
     (void)n;
     (void)args;
@@ -112,7 +111,7 @@ static void score_row(const Fts5ExtensionApi *api, Fts5Context *fts, sqlite3_con
         sqlite3_result_error_code(out, SQLITE_CORRUPT);
         return;
     }
-    norm = s->norm_base + s->norm_scale * s->index->lengths[row - 1];
+    double norm = s->norm_base + s->norm_scale * s->index->lengths[row - 1];
     for (int i = s->first; i < s->n_words; i++) {
         int phrase = i < s->behind ? i - s->first : group + i - s->first;
         int tf = count_in(api, fts, phrase);
@@ -147,13 +146,12 @@ static kg_status join_fts5(struct kg_searcher *s, struct kg_err *err)
     bool stemmed = s->index->info.stemmed;
     fts5_api *api = kg_fts5(s->db);
     void *user;
-    int code;
 
     if (!api)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "expected SQLite %s with FTS5, found it without",
                        sqlite3_libversion());
-    code = api->xCreateFunction(api, "kedge", s, score_row, NULL);
+    int code = api->xCreateFunction(api, "kedge", s, score_row, NULL);
     if (code == SQLITE_OK)
         code = api->xFindTokenizer(api, stemmed ? "porter" : "unicode61", &user,
                                    &s->tokenizer);
@@ -224,12 +222,11 @@ static struct word *find_word(struct kg_searcher *s, const char *stem, size_t n)
 static int take_word(void *context, int flags, const char *stem, int n, int from, int to)
 {
     struct kg_searcher *s = context;
-    struct word *w;
 
     (void)flags;
     if (n > WORD_BYTES_MAX || to - from > WORD_BYTES_MAX)
         return SQLITE_OK; /* no word of any language; the index has it cut off anyhow */
-    w = find_word(s, stem, (size_t)n);
+    struct word *w = find_word(s, stem, (size_t)n);
     if (w) {
         w->times++;
         return SQLITE_OK;
@@ -252,15 +249,13 @@ static int take_word(void *context, int flags, const char *stem, int n, int from
 static kg_status collect(struct kg_searcher *s, const char *query, size_t n,
                          struct kg_err *err)
 {
-    int code;
-
     s->query = query;
     s->n_words = 0;
     s->cut = n > KG_QUERY_BYTES_MAX;
     s->status = KG_OK;
     kg_str_clear(&s->stems);
-    code = s->tokenizer.xTokenize(s->words_of, s, FTS5_TOKENIZE_QUERY, query,
-                                  (int)(s->cut ? KG_QUERY_BYTES_MAX : n), take_word);
+    int code = s->tokenizer.xTokenize(s->words_of, s, FTS5_TOKENIZE_QUERY, query,
+                                      (int)(s->cut ? KG_QUERY_BYTES_MAX : n), take_word);
     if (s->status != KG_OK) {
         *err = s->err;
         return s->status;
@@ -273,11 +268,10 @@ static kg_status collect(struct kg_searcher *s, const char *query, size_t n,
 static kg_status look_up(struct kg_searcher *s, struct word *w, struct kg_err *err)
 {
     kg_status status = KG_OK;
-    int code;
 
     w->stem = s->stems.data + (size_t)(uintptr_t)w->stem;
     sqlite3_bind_text(s->passages_of, 1, w->stem, (int)w->n_stem, SQLITE_STATIC);
-    code = sqlite3_step(s->passages_of);
+    int code = sqlite3_step(s->passages_of);
     w->passages = code == SQLITE_ROW ? sqlite3_column_int64(s->passages_of, 0) : 0;
     if (code != SQLITE_ROW && code != SQLITE_DONE)
         status = kg_sql_fail(err, s->db, code, s->index->path, "look a word up");
@@ -386,12 +380,11 @@ static kg_status put_expression(struct kg_searcher *s, struct kg_err *err)
 static kg_status run_group(struct kg_searcher *s, struct kg_err *err)
 {
     kg_status status = KG_OK;
-    int code;
 
     KG_TRY(put_expression(s, err));
     sqlite3_bind_text(s->match, 1, s->expression.data, (int)s->expression.len,
                       SQLITE_STATIC);
-    code = sqlite3_step(s->match);
+    int code = sqlite3_step(s->match);
     if (code == SQLITE_ROW)
         s->cut = true;
     else if (code != SQLITE_DONE)
@@ -449,10 +442,9 @@ static kg_status take_column(const char **offset, struct kg_searcher *s, int col
 static kg_status fetch(struct kg_searcher *s, size_t i, struct kg_err *err)
 {
     kg_status status;
-    int code;
 
     sqlite3_bind_int64(s->passage, 1, s->best[i].row);
-    code = sqlite3_step(s->passage);
+    int code = sqlite3_step(s->passage);
     if (code != SQLITE_ROW) {
         status = kg_sql_fail(err, s->db, code, s->index->path, "read a passage");
         goto out;

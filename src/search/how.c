@@ -106,7 +106,6 @@ kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
 {
     struct names n;
     sqlite3 *db = NULL;
-    kg_status status;
 
     KG_TRY(kg_search_how_check(how, "search.", "model", err));
     KG_TRY(read_names(&n, how, err));
@@ -118,7 +117,7 @@ kg_status kg_index_ask(struct kg_index *index, const struct kg_search_how *how,
     index->by_words = n.kind == HYBRID;
     index->fusion = (int)n.fusion;
     index->weight = how->weight;
-    status = kg_sql_open_index(&db, index->path, err);
+    kg_status status = kg_sql_open_index(&db, index->path, err);
     if (status == KG_OK)
         status = kg_dense_open(&index->dense, db, index, how, (enum kg_code)n.code, err);
     sqlite3_close(db);

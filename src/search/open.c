@@ -70,7 +70,6 @@ static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,
 {
     unsigned char header[HEADER_BYTES];
     struct kg_map map;
-    bool right;
 
     if (!kg_file_exists(path))
         return kg_fail(err, KG_ENOTFOUND, "%s: expected an index file, found none", path);
@@ -80,7 +79,7 @@ static kg_status check_file(sqlite3 **db, uint64_t *bytes, const char *path,
                        "%s: expected an index file, found a folder or device", path);
     KG_TRY(kg_map_open(&map, path, err));
     *bytes = map.bytes;
-    right = map.bytes >= 512 && memcmp(map.data, "SQLite format 3", 16) == 0;
+    bool right = map.bytes >= 512 && memcmp(map.data, "SQLite format 3", 16) == 0;
     if (right)
         memcpy(header, map.data, sizeof header);
     kg_map_close(&map);
@@ -222,12 +221,11 @@ static kg_status open_index(struct kg_index **index, const char *path,
                             struct kg_err *err)
 {
     struct kg_index *fresh = kg_mem_calloc(1, sizeof *fresh, "index", err);
-    kg_status status;
 
     *index = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = open_file(fresh, path, bm25, verify_up_to, err);
+    kg_status status = open_file(fresh, path, bm25, verify_up_to, err);
     if (status != KG_OK) {
         kg_index_close(fresh);
         return status;

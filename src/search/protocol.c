@@ -23,14 +23,13 @@ static kg_status check_keys(const struct kg_json *root, struct kg_err *err)
 {
     for (size_t i = 0; i < kg_json_size(root); i++) {
         const char *key = kg_json_key_at(root, i);
-        const char *near;
         bool known = false;
 
         for (size_t k = 0; k < KEYS; k++)
             known = known || strcmp(key, keys[k]) == 0;
         if (known)
             continue;
-        near = kg_str_nearest(key, keys, KEYS, sizeof *keys);
+        const char *near = kg_str_nearest(key, keys, KEYS, sizeof *keys);
         return kg_fail(err, KG_EINVAL,
                        "expected the keys queries, topk and return_scores, found "
                        "'%.40s'%s%s%s",

@@ -60,7 +60,6 @@ kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *pas
                              size_t n, struct kg_err *err)
 {
     size_t bytes = n * sizeof *passages;
-    char *text;
 
     for (size_t i = 0; i < n; i++)
         bytes += strlen(passages[i].id) + strlen(passages[i].contents) + 2;
@@ -69,7 +68,7 @@ kg_status kg_question_answer(struct kg_question *q, const struct kg_passage *pas
         return KG_ENOMEM;
     q->n_passages = n;
     q->bytes = bytes;
-    text = (char *)(q->passages + n);
+    char *text = (char *)(q->passages + n);
     for (size_t i = 0; i < n; i++) {
         q->passages[i] = (struct kg_passage){text, NULL, passages[i].score};
         text = stpcpy(text, passages[i].id) + 1;
@@ -281,16 +280,14 @@ kg_status kg_retriever_open(struct kg_retriever **r, const struct kg_retriever_o
                             struct kg_err *err)
 {
     struct kg_retriever_opts o = *opts;
-    struct kg_retriever *fresh;
-    kg_status status;
 
     *r = NULL;
     fill_in(&o);
     KG_TRY(check(&o, err));
-    fresh = kg_mem_calloc(1, sizeof *fresh, "retriever", err);
+    struct kg_retriever *fresh = kg_mem_calloc(1, sizeof *fresh, "retriever", err);
     if (!fresh)
         return KG_ENOMEM;
-    status = open_row(fresh, &o, err);
+    kg_status status = open_row(fresh, &o, err);
     if (status != KG_OK) {
         kg_retriever_close(fresh);
         return status;
@@ -354,11 +351,10 @@ static kg_status wait_for(struct kg_retriever *r, struct kg_question *q,
 static kg_status ask_engine(struct kg_retriever *r, const char *query, size_t n,
                             uint64_t hash, const struct kg_waiter *w, struct kg_err *err)
 {
-    struct kg_question *q;
     kg_status status;
 
     KG_TRY(make_room(r, err));
-    q = question_new(query, n, hash, err);
+    struct kg_question *q = question_new(query, n, hash, err);
     if (!q)
         return KG_ENOMEM;
     KG_TRY_GOTO(out, wait_for(r, q, w, err));
@@ -430,10 +426,9 @@ static kg_status deliver(struct kg_retriever *r, const struct delivery *d,
                              .n = q->n_passages,
                              .failed = q->reason != NULL,
                              .reason = q->reason};
-    kg_status status;
 
     r->stats.seconds += kg_clock_seconds() - d->waiter.since;
-    status = done(user, &a, err);
+    kg_status status = done(user, &a, err);
     if (--q->owed == 0 && !q->text)
         question_free(q);
     return status;

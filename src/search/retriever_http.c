@@ -86,14 +86,11 @@ static kg_status begin(struct engine *e, const struct kg_retriever_opts *opts,
 static kg_status http_open(void **engine, const struct kg_retriever_opts *opts,
                            struct kg_err *err)
 {
-    struct engine *e;
-    kg_status status;
-
     KG_TRY(kg_retriever_check_server(opts, err));
-    e = kg_mem_calloc(1, sizeof *e, "retriever", err);
+    struct engine *e = kg_mem_calloc(1, sizeof *e, "retriever", err);
     if (!e)
         return KG_ENOMEM;
-    status = begin(e, opts, err);
+    kg_status status = begin(e, opts, err);
     if (status != KG_OK) {
         http_close(e);
         return status;

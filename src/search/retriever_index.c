@@ -70,9 +70,8 @@ static void search_for(struct engine *e, struct kg_question *q)
 {
     struct kg_hits hits;
     struct kg_err err;
-    kg_status status;
+    kg_status status = kg_searcher_find(&hits, e->searcher, q->text, q->n, e->topk, &err);
 
-    status = kg_searcher_find(&hits, e->searcher, q->text, q->n, e->topk, &err);
     if (status == KG_OK)
         status = kg_question_answer(q, hits.passages, hits.n, &err);
     if (status == KG_ENOMEM)
@@ -178,12 +177,11 @@ static kg_status index_open(void **engine, const struct kg_retriever_opts *opts,
                             struct kg_err *err)
 {
     struct engine *e = kg_mem_calloc(1, sizeof *e, "retriever", err);
-    kg_status status;
 
     if (!e)
         return KG_ENOMEM;
     init_locks(e);
-    status = begin(e, opts, err);
+    kg_status status = begin(e, opts, err);
     if (status != KG_OK) {
         index_close(e);
         return status;
@@ -223,14 +221,13 @@ static kg_status index_poll(void *engine, int timeout_ms, kg_answered_fn answere
 {
     struct engine *e = engine;
     struct timespec until = in_ms(timeout_ms);
-    struct kg_question *q;
 
     (void)err;
     pthread_mutex_lock(&e->lock);
     while (!e->done.first && timeout_ms > 0)
         if (pthread_cond_timedwait(&e->answered, &e->lock, &until) != 0)
             break;
-    q = e->done.first;
+    struct kg_question *q = e->done.first;
     list_clear(&e->done);
     pthread_mutex_unlock(&e->lock);
     while (q) {

@@ -60,10 +60,9 @@ static kg_status ask(struct said *s, const char *url, struct kg_err *err)
                                              .connect_timeout_ms = TIMEOUT_MS,
                                              .max_response_bytes = ANSWER_BYTES};
     struct kg_http_client *c;
-    kg_status status;
 
     KG_TRY(kg_http_client_open(&c, &opts, err));
-    status = kg_http_client_submit(c, url, NULL, 0, 0, err);
+    kg_status status = kg_http_client_submit(c, url, NULL, 0, 0, err);
     while (status == KG_OK && kg_http_client_waiting(c) > 0)
         status = kg_http_client_poll(c, TIMEOUT_MS, take, s, err);
     kg_http_client_close(c);
@@ -75,13 +74,12 @@ static kg_status ask_beside(struct said *s, const char *where, struct kg_err *er
 {
     const size_t n = strlen(where), end = sizeof retrieve - 1;
     struct kg_str url = {0};
-    kg_status status;
 
     if (n < end || strcmp(where + n - end, retrieve) != 0) {
         snprintf(s->why, sizeof s->why, "was not asked, its path is not %s", retrieve);
         return KG_OK;
     }
-    status = kg_str_printf(&url, err, "%.*s%s", (int)(n - end), where, health);
+    kg_status status = kg_str_printf(&url, err, "%.*s%s", (int)(n - end), where, health);
     if (status == KG_OK)
         status = ask(s, url.data, err);
     kg_str_release(&url);

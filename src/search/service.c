@@ -169,10 +169,9 @@ static void take_retrieve(void *user, struct kg_http_exchange *x)
 {
     struct kg_search_service *s = user;
     size_t room = (size_t)s->opts.max_waiting;
-    bool taken;
 
     pthread_mutex_lock(&s->lock);
-    taken = s->n < room;
+    bool taken = s->n < room;
     if (taken) {
         s->queue[(s->head + s->n) % room] = (struct waiting){x, kg_clock_seconds()};
         s->n++;
@@ -226,7 +225,6 @@ static void answer_metrics(void *user, struct kg_http_exchange *x)
 {
     struct kg_search_service *s = user;
     struct kg_http_server_stats http;
-    struct metrics m;
     struct kg_index_info info;
     struct kg_str body = {0};
     struct kg_err err;
@@ -234,7 +232,7 @@ static void answer_metrics(void *user, struct kg_http_exchange *x)
     kg_http_server_stats(&http, s->http);
     kg_index_info(&info, s->index);
     pthread_mutex_lock(&s->lock);
-    m = s->metrics;
+    struct metrics m = s->metrics;
     m.waiting = (int64_t)s->n;
     pthread_mutex_unlock(&s->lock);
     if (kg_index_device)
@@ -343,14 +341,13 @@ static kg_status answer(struct worker *w, struct kg_http_exchange *x, double unt
                         struct tally *t, struct kg_err *err)
 {
     struct kg_retrieve_request r;
-    kg_status status;
     size_t n;
     const char *body = kg_http_body(x, &n);
 
     KG_TRY(
         kg_retrieve_request_read(&r, body, n, (size_t)w->service->opts.max_queries, err));
     kg_str_clear(&w->out);
-    status = answer_queries(w, &r, until, t, err);
+    kg_status status = answer_queries(w, &r, until, t, err);
     kg_retrieve_request_release(&r);
     /* the request was read: what it could be blamed for is behind us */
     return status == KG_EINVAL || status == KG_EFORMAT
@@ -384,10 +381,8 @@ static void add_up(struct kg_search_service *s, const struct tally *t, kg_status
 /* Once: an index that is gone fails every request. */
 static void tell_first(struct kg_search_service *s, const char *why)
 {
-    bool first;
-
     pthread_mutex_lock(&s->lock);
-    first = !s->told;
+    bool first = !s->told;
     s->told = true;
     pthread_mutex_unlock(&s->lock);
     if (first)
@@ -400,14 +395,13 @@ static void handle(struct worker *w, const struct waiting *job)
     double until = job->since + s->opts.timeout_s;
     struct tally t = {0};
     struct kg_err err;
-    kg_status status;
 
     if (kg_http_gone(job->x)) { /* nobody's error */
         kg_http_drop(job->x);
         return;
     }
     w->phase = kg_phase_begin(0, "queries", "answering a request");
-    status = answer(w, job->x, until, &t, &err);
+    kg_status status = answer(w, job->x, until, &t, &err);
     if (status == KG_OK && !kg_http_reserve(job->x, w->out.len))
         status = kg_fail(
             &err, KG_ETIMEOUT,
@@ -428,12 +422,10 @@ static void handle(struct worker *w, const struct waiting *job)
 
 static bool next_job(struct waiting *job, struct kg_search_service *s)
 {
-    bool there;
-
     pthread_mutex_lock(&s->lock);
     while (s->n == 0 && !s->stop)
         pthread_cond_wait(&s->work, &s->lock);
-    there = s->n > 0;
+    bool there = s->n > 0;
     if (there) {
         *job = s->queue[s->head];
         s->head = (s->head + 1) % (size_t)s->opts.max_waiting;
@@ -519,7 +511,6 @@ kg_status kg_search_service_start(struct kg_search_service **s,
                                   struct kg_err *err)
 {
     struct kg_search_service *fresh = kg_mem_calloc(1, sizeof *fresh, "service", err);
-    kg_status status;
 
     *s = NULL;
     if (!fresh)
@@ -527,7 +518,7 @@ kg_status kg_search_service_start(struct kg_search_service **s,
     fresh->opts = *opts;
     pthread_mutex_init(&fresh->lock, NULL);
     pthread_cond_init(&fresh->work, NULL);
-    status = fill_in(&fresh->opts, err);
+    kg_status status = fill_in(&fresh->opts, err);
     if (status == KG_OK)
         status = start(fresh, err);
     if (status != KG_OK) {

@@ -82,10 +82,9 @@ kg_status kg_sql_int(int64_t *out, sqlite3 *db, const char *path, const char *sq
 {
     sqlite3_stmt *statement;
     kg_status status = KG_OK;
-    int code;
 
     KG_TRY(kg_sql_prepare(&statement, db, path, sql, err));
-    code = sqlite3_step(statement);
+    int code = sqlite3_step(statement);
     if (code == SQLITE_ROW)
         *out = sqlite3_column_int64(statement, 0);
     else
@@ -118,12 +117,11 @@ kg_status kg_sql_open_index(sqlite3 **db, const char *path, struct kg_err *err)
     const int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
     struct kg_str uri = {0};
     kg_status status;
-    int code;
 
     *db = NULL;
     KG_TRY_GOTO(out, put_uri(&uri, path, err));
-    code = kg_sql_strict() ? sqlite3_open_v2(uri.data, db, flags, kg_sql_strict())
-                           : SQLITE_NOMEM;
+    int code = kg_sql_strict() ? sqlite3_open_v2(uri.data, db, flags, kg_sql_strict())
+                               : SQLITE_NOMEM;
     status = code == SQLITE_OK ? kg_sql_exec(*db, path, PAGES_IN_MEMORY, err)
                                : kg_sql_fail(err, *db, code, path, "open the index");
     if (status != KG_OK) {

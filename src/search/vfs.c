@@ -111,12 +111,11 @@ static int strict_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *f, int 
 {
     struct strict_file *file = (struct strict_file *)(void *)f;
     sqlite3_vfs *system = vfs->pAppData;
-    int code;
 
     file->real = (sqlite3_file *)(void *)(file + 1);
     memset(file->real, 0, (size_t)system->szOsFile);
     file->base.pMethods = NULL;
-    code = system->xOpen(system, name, file->real, flags, out_flags);
+    int code = system->xOpen(system, name, file->real, flags, out_flags);
     if (code == SQLITE_OK)
         file->base.pMethods = &methods;
     else if (file->real->pMethods)

@@ -120,10 +120,8 @@ static struct fault draw_fault(const struct problem *p, struct kg_task_draw *dra
 
     for (; fault.step < p->level->changes; fault.step++) {
         for (int i = 0; i < range; i++) {
-            int end;
-
             fault.total = (first + i) % range;
-            end = work(p, fault);
+            int end = work(p, fault);
             if (end >= 0 && end != right)
                 return fault;
         }

@@ -224,13 +224,12 @@ static kg_status start(struct kg_task_child *c, struct kg_err *err)
 {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
-    int failed;
 
     KG_TRY(open_pipes(c, err));
     KG_TRY(kg_task_guard_start(&c->guard, err));
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attr);
-    failed = spawn(c, &files, &attr);
+    int failed = spawn(c, &files, &attr);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attr);
     for (int i = 0; i < PIPES; i++)
@@ -254,15 +253,13 @@ ssize_t kg_task_write_quietly(int fd, const char *bytes, size_t n)
     sigset_t pipe_only;
     sigset_t before;
     sigset_t pending;
-    ssize_t written;
-    int saved;
 
     sigemptyset(&pipe_only);
     sigaddset(&pipe_only, SIGPIPE);
     sigpending(&pending);
     pthread_sigmask(SIG_BLOCK, &pipe_only, &before);
-    written = write(fd, bytes, n);
-    saved = errno;
+    ssize_t written = write(fd, bytes, n);
+    int saved = errno;
     if (written < 0 && saved == EPIPE && !sigismember(&pending, SIGPIPE)) {
         while (sigtimedwait(&pipe_only, NULL, &now) < 0 && errno == EINTR)
             continue;
@@ -320,13 +317,11 @@ static kg_status serve_output(struct run *run, struct kg_err *err)
 
 static void keep_said(struct kg_task_child *c, const char *bytes, size_t n)
 {
-    size_t keep;
-
     if (n > STDERR_BYTES) {
         bytes += n - STDERR_BYTES;
         n = STDERR_BYTES;
     }
-    keep = c->said_n + n > STDERR_BYTES ? STDERR_BYTES - n : c->said_n;
+    size_t keep = c->said_n + n > STDERR_BYTES ? STDERR_BYTES - n : c->said_n;
     memmove(c->said, c->said + c->said_n - keep, keep);
     memcpy(c->said + keep, bytes, n);
     c->said_n = keep + n;

@@ -104,8 +104,6 @@ static bool parse_number(struct fraction *out, struct parser *p)
 
 static bool parse_factor(struct fraction *out, struct parser *p)
 {
-    bool closed;
-
     if (peek(p) != '(')
         return parse_number(out, p);
     if (p->depth == MAX_DEPTH)
@@ -115,7 +113,7 @@ static bool parse_factor(struct fraction *out, struct parser *p)
     if (!parse_sum(out, p))
         return false;
     p->depth--;
-    closed = peek(p) == ')';
+    bool closed = peek(p) == ')';
     p->at += closed;
     return closed;
 }
@@ -212,7 +210,6 @@ static bool same_numbers(const struct parser *p, const struct puzzle *puzzle)
 static const char *find_expression(const char *text, size_t n, size_t *len)
 {
     const char *found = kg_task_after_marker(text, n, len);
-    const char *equals;
 
     if (!found) {
         size_t end = n;
@@ -225,7 +222,7 @@ static const char *find_expression(const char *text, size_t n, size_t *len)
         found = text + start;
         *len = end - start;
     }
-    equals = *len ? memchr(found, '=', *len) : NULL;
+    const char *equals = *len ? memchr(found, '=', *len) : NULL;
     *len = equals ? (size_t)(equals - found) : *len;
     while (*len > 0 && isspace((unsigned char)found[*len - 1]))
         --*len;

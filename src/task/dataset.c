@@ -65,11 +65,9 @@ static kg_status record_copy(struct kg_record *to, const struct kg_record *from,
 kg_status kg_dataset_push(struct kg_dataset *d, const struct kg_record *r,
                           struct kg_err *err)
 {
-    kg_status status;
-
     KG_TRY(kg_mem_grow(&d->records, &d->capacity, d->n + 1, sizeof *d->records,
                        MAX_RECORDS, "data set", err));
-    status = record_copy(&d->records[d->n], r, err);
+    kg_status status = record_copy(&d->records[d->n], r, err);
     if (status == KG_OK)
         d->n++;
     else
@@ -100,11 +98,9 @@ void kg_dataset_drop(struct kg_dataset *d, const bool *drop)
 static kg_status add_file(struct kg_dataset *d, const char *name, size_t end,
                           int64_t repeated, struct kg_err *err)
 {
-    struct kg_dataset_file *file;
-
     KG_TRY(kg_mem_grow(&d->files, &d->files_capacity, d->n_files + 1, sizeof *d->files,
                        MAX_RECORDS, "files of a data set", err));
-    file = &d->files[d->n_files];
+    struct kg_dataset_file *file = &d->files[d->n_files];
     file->end = end;
     file->dropped_repeated = repeated;
     KG_TRY(copy(&file->name, name, err));
@@ -350,11 +346,10 @@ static kg_status put_list(struct line *line, const char *json, size_t n,
                           struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    const struct kg_json *only;
     kg_status status;
 
     KG_TRY(kg_json_parse(&doc, json, n, "messages", err));
-    only = kg_json_get(kg_json_at(doc.root, 0), "content");
+    const struct kg_json *only = kg_json_get(kg_json_at(doc.root, 0), "content");
     line->is_single = kg_json_size(doc.root) == 1 && kg_json_text(only, NULL);
     status = line->is_single ? put_text(&line->prompt, line, only, "content", err)
                              : kg_json_put_value(&line->prompt, doc.root, err);

@@ -138,10 +138,9 @@ static kg_status read_grade(struct kg_grade *g, const struct kg_task_opts *opts,
                             const char *line, size_t n, struct kg_err *err)
 {
     struct kg_json_doc doc;
-    kg_status status;
 
     KG_TRY(kg_json_parse(&doc, line, n, "answer", err));
-    status = read_score(g, doc.root, line, n, err);
+    kg_status status = read_score(g, doc.root, line, n, err);
     if (status == KG_OK)
         status = read_further(g, opts, doc.root, err);
     kg_json_release(&doc);
@@ -160,13 +159,12 @@ static kg_status read_grades(struct kg_grade *grades, size_t n,
     while (text < end) {
         const char *stop = memchr(text, '\n', (size_t)(end - text));
         size_t len = stop ? (size_t)(stop - text) : (size_t)(end - text);
-        kg_status status;
 
         if (line == n)
             return kg_fail(err, KG_EFORMAT,
                            "'%.80s': expected %zu answers, found more: '%.*s'", command,
                            n, (int)(len < 80 ? len : 80), text);
-        status = read_grade(&grades[line++], opts, text, len, err);
+        kg_status status = read_grade(&grades[line++], opts, text, len, err);
         if (status != KG_OK)
             return kg_err_prefix(err, "'%.80s': line %zu", command, line);
         text += stop ? len + 1 : len;

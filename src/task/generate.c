@@ -172,7 +172,6 @@ kg_status kg_task_generate(struct kg_dataset *d, const char *task,
                            const struct kg_task_opts *opts, struct kg_err *err)
 {
     struct picked picked = {.n = 0};
-    kg_status status;
 
     memset(d, 0, sizeof *d);
     if (opts->count < 1)
@@ -182,7 +181,7 @@ kg_status kg_task_generate(struct kg_dataset *d, const char *task,
     if (!(opts->fault_rate >= 0 && opts->fault_rate <= 1))
         return kg_fail(err, KG_EINVAL, "task %s: expected a fault rate of 0..1, found %g",
                        task, opts->fault_rate);
-    status = pick_levels(&picked, levels, opts->level ? opts->level : "", err);
+    kg_status status = pick_levels(&picked, levels, opts->level ? opts->level : "", err);
     if (status != KG_OK)
         return kg_err_prefix(err, "task %s", task);
     KG_TRY_GOTO(fail, put_name(d, task, opts, err));

@@ -28,13 +28,12 @@ struct kg_task_grader {
 kg_status kg_task_grader_open(struct kg_task_grader **grader,
                               const struct kg_task_opts *opts, struct kg_err *err)
 {
-    struct kg_task_grader *g;
     char *command, *env;
 
     *grader = NULL;
     KG_TRY(kg_task_external_check(opts, err));
     KG_TRY(kg_task_env_check(opts->env, err));
-    g = kg_mem_calloc(1, sizeof *g, "grader", err);
+    struct kg_task_grader *g = kg_mem_calloc(1, sizeof *g, "grader", err);
     command = g ? kg_mem_strdup(opts->command, err) : NULL;
     env = command ? kg_mem_strdup(opts->env ? opts->env : "", err) : NULL;
     if (!env) {

@@ -55,17 +55,17 @@ static int spawn(struct kg_task_guard *g, int end, posix_spawn_file_actions_t *f
     char *const env[] = {(char[]){"PATH=/usr/local/bin:/usr/bin:/bin"}, NULL};
     sigset_t all;
     sigset_t none;
-    int failed;
 
     sigfillset(&all);
     sigemptyset(&none);
-    failed = posix_spawn_file_actions_adddup2(files, end, 0) |
-             posix_spawn_file_actions_addopen(files, 1, "/dev/null", O_WRONLY, 0) |
-             posix_spawn_file_actions_addopen(files, 2, "/dev/null", O_WRONLY, 0) |
-             posix_spawnattr_setsigdefault(attr, &all) |
-             posix_spawnattr_setsigmask(attr, &none) |
-             posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF |
-                                                POSIX_SPAWN_SETSIGMASK);
+    int failed = posix_spawn_file_actions_adddup2(files, end, 0) |
+                 posix_spawn_file_actions_addopen(files, 1, "/dev/null", O_WRONLY, 0) |
+                 posix_spawn_file_actions_addopen(files, 2, "/dev/null", O_WRONLY, 0) |
+                 posix_spawnattr_setsigdefault(attr, &all) |
+                 posix_spawnattr_setsigmask(attr, &none) |
+                 posix_spawnattr_setflags(attr, POSIX_SPAWN_SETSID |
+                                                    POSIX_SPAWN_SETSIGDEF |
+                                                    POSIX_SPAWN_SETSIGMASK);
     return failed ? ENOMEM : posix_spawn(&g->pid, "/bin/sh", files, attr, argv, env);
 }
 
@@ -74,7 +74,6 @@ kg_status kg_task_guard_start(struct kg_task_guard *g, struct kg_err *err)
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     int fds[2];
-    int failed;
 
     *g = (struct kg_task_guard){.fd = -1};
     make_mark(g);
@@ -83,7 +82,7 @@ kg_status kg_task_guard_start(struct kg_task_guard *g, struct kg_err *err)
                        strerror(errno));
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attr);
-    failed = spawn(g, fds[0], &files, &attr);
+    int failed = spawn(g, fds[0], &files, &attr);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attr);
     close(fds[0]);

@@ -35,11 +35,10 @@ static size_t minus_before(const char *text, size_t i)
 static bool is_negative(const char *text, size_t start)
 {
     size_t i = start;
-    size_t minus;
 
     while (i > 0 && (text[i - 1] == '$' || text[i - 1] == '\\'))
         i--;
-    minus = minus_before(text, i);
+    size_t minus = minus_before(text, i);
     if (minus == 0)
         return false;
     i -= minus;
@@ -167,11 +166,9 @@ const char *kg_task_after_marker(const char *text, size_t n, size_t *len)
     size_t size = sizeof marker - 1;
 
     for (size_t i = n; i >= size; i--) {
-        const char *end;
-
         if (memcmp(text + i - size, marker, size) != 0)
             continue;
-        end = memchr(text + i, '\n', n - i);
+        const char *end = memchr(text + i, '\n', n - i);
         *len = end ? (size_t)(end - (text + i)) : n - i;
         return text + i;
     }

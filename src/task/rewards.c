@@ -142,11 +142,9 @@ bool kg_task_rewards_stats(struct kg_task_grader_stats *sum,
     bool any = false;
 
     for (int i = 0; r && i < r->n; i++) {
-        struct kg_task_grader_stats one;
-
         if (!r->part[i].opts.running)
             continue;
-        one = kg_task_grader_stats(r->part[i].opts.running);
+        struct kg_task_grader_stats one = kg_task_grader_stats(r->part[i].opts.running);
         sum->starts += one.starts;
         sum->restarts += one.restarts;
         sum->batches += one.batches;

@@ -81,15 +81,13 @@ static kg_status add_gold(struct golds *g, struct kg_qa_text gold, struct kg_err
 static kg_status add_number(struct golds *g, const struct kg_json *v, struct kg_err *err)
 {
     struct kg_str digits = {0};
-    size_t n;
-    char *text;
     kg_status status;
 
     KG_TRY_GOTO(out, kg_mem_grow(&g->number, &g->number_capacity, g->n_numbers + 1,
                                  sizeof *g->number, MAX_GOLDS, "gold answers", err));
     KG_TRY_GOTO(out, kg_json_put_value(&digits, v, err));
-    n = digits.len;
-    text = kg_str_take(&digits, err);
+    size_t n = digits.len;
+    char *text = kg_str_take(&digits, err);
     if (!text)
         return err->code;
     g->number[g->n_numbers++] = text;
@@ -118,12 +116,10 @@ static kg_status add_value(struct golds *g, const struct kg_json *v, struct kg_e
 static kg_status parse_golds(bool *parsed, struct golds *g, const char *truth,
                              struct kg_err *err)
 {
-    kg_status status;
-
     *parsed = false;
     if (*truth != '[' && *truth != '{')
         return KG_OK;
-    status = kg_json_parse(&g->doc, truth, strlen(truth), "gold answers", err);
+    kg_status status = kg_json_parse(&g->doc, truth, strlen(truth), "gold answers", err);
     *parsed = status == KG_OK;
     if (!*parsed)
         memset(&g->doc, 0, sizeof g->doc);
@@ -133,14 +129,13 @@ static kg_status parse_golds(bool *parsed, struct golds *g, const char *truth,
 /* {"target": text or list} is verl's; a list is alternatives; all else is one answer. */
 static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
 {
-    const struct kg_json *v;
     bool parsed;
 
     memset(g, 0, sizeof *g);
     KG_TRY(parse_golds(&parsed, g, truth, err));
     if (!parsed)
         return add_gold(g, (struct kg_qa_text){truth, strlen(truth)}, err);
-    v = g->doc.root;
+    const struct kg_json *v = g->doc.root;
     if (kg_json_type(v) == KG_JSON_OBJECT)
         v = kg_json_get(v, "target");
     if (kg_json_type(v) != KG_JSON_ARRAY)

@@ -105,7 +105,6 @@ static kg_status make_prompt(struct kg_record *r, const struct kg_prompt_opts *h
     struct kg_json_doc doc = {0};
     struct kg_str text = {0};
     kg_status status = KG_OK;
-    char *prompt;
 
     if (r->turns) {
         KG_TRY_GOTO(out, kg_json_parse(&doc, r->turns, strlen(r->turns), "prompt", err));
@@ -113,7 +112,7 @@ static kg_status make_prompt(struct kg_record *r, const struct kg_prompt_opts *h
                                          .tools = kg_json_get(doc.root, "tools")};
     }
     KG_TRY_GOTO(out, kg_prompt_put(&text, &r->rendered, &from, how, err));
-    prompt = kg_str_take(&text, err);
+    char *prompt = kg_str_take(&text, err);
     KG_TRY_GOTO(out, prompt ? KG_OK : err->code);
     kg_mem_free(r->prompt);
     kg_mem_free(r->turns);

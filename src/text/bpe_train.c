@@ -185,7 +185,6 @@ static int by_bytes(const void *a, const void *b)
 static kg_status make_words(struct train *t)
 {
     struct pieces *p = &t->pieces;
-    int32_t *symbol;
     if (p->n)
         qsort(p->at, p->n, sizeof *p->at, by_bytes);
     t->words = kg_mem_calloc(p->n, sizeof *t->words, "words", t->err);
@@ -194,7 +193,7 @@ static kg_status make_words(struct train *t)
                      : NULL;
     if (!t->symbols)
         return t->err->code;
-    symbol = t->symbols;
+    int32_t *symbol = t->symbols;
     for (size_t i = 0; i < p->n; i++) {
         if (i && by_bytes(&p->at[i - 1], &p->at[i]) == 0) {
             t->words[t->n_words - 1].count++;

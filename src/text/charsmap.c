@@ -105,7 +105,6 @@ static const char *look_up(const struct kg_charsmap *map, const char *text, size
 
     for (size_t i = 0; i < n && text[i]; i++) {
         const unsigned char c = (unsigned char)text[i];
-        const char *becomes;
 
         at ^= c;
         if (at >= map->n_units || (map->units[at] & (1u << 31 | 0xFF)) != c)
@@ -114,7 +113,7 @@ static const char *look_up(const struct kg_charsmap *map, const char *text, size
         at ^= children_of(map->units[at]);
         if (!ends || at >= map->n_units)
             continue;
-        becomes = text_of(map, map->units[at]);
+        const char *becomes = text_of(map, map->units[at]);
         if (!becomes)
             continue;
         found = becomes;

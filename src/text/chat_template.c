@@ -43,14 +43,13 @@ static kg_status parse(struct kg_chat_template *t, const char *text, size_t n,
                        struct kg_err *err)
 {
     struct kg_jinja_token *tokens;
-    char *source;
 
     if (n > KG_CHAT_TEMPLATE_MAX_BYTES)
         return kg_fail(err, KG_EFORMAT, "%s: expected at most %d bytes, found %zu",
                        t->where, KG_CHAT_TEMPLATE_MAX_BYTES, n);
     if (kg_utf8_check(text, n, err) != KG_OK)
         return kg_err_prefix(err, "%s", t->where);
-    source = kg_pool_alloc(&t->pool, n + 1, 1, err);
+    char *source = kg_pool_alloc(&t->pool, n + 1, 1, err);
     if (!source)
         return err->code;
     n = normalise(source, text, n);
@@ -206,13 +205,12 @@ kg_status kg_chat_template_names(struct kg_str *names, const char *dir,
                                  struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     KG_TRY(add_files(names, dir, err));
     if (names->len > 0)
         return KG_OK;
     KG_TRY(read_config(&doc, dir, err));
-    status = add_configured(names, kg_json_get(doc.root, "chat_template"), err);
+    kg_status status = add_configured(names, kg_json_get(doc.root, "chat_template"), err);
     kg_json_release(&doc);
     return status;
 }
@@ -221,17 +219,16 @@ static kg_status fail_named(const char *dir, const char *name, struct kg_err *er
 {
     struct kg_str names = {0};
     struct kg_err ignored;
-    kg_status status;
 
     if (kg_chat_template_names(&names, dir, &ignored) != KG_OK)
         kg_str_clear(&names);
     for (size_t i = 0; i < names.len; i++)
         names.data[i] = names.data[i] == '\n' ? ' ' : names.data[i];
-    status = kg_fail(err, KG_ENOTFOUND,
-                     "%s: expected a chat template named '%.80s' in "
-                     "chat_template.jinja, " MORE
-                     " or tokenizer_config.json, found %.300s",
-                     dir, name, names.len ? names.data : "none");
+    kg_status status = kg_fail(err, KG_ENOTFOUND,
+                               "%s: expected a chat template named '%.80s' in "
+                               "chat_template.jinja, " MORE
+                               " or tokenizer_config.json, found %.300s",
+                               dir, name, names.len ? names.data : "none");
     kg_str_release(&names);
     return status;
 }
@@ -240,10 +237,9 @@ static kg_status open_config(struct kg_chat_template *t, const char *dir,
                              const char *name, struct kg_err *err)
 {
     const struct kg_json *v = kg_json_get(t->config.root, "chat_template");
-    const char *text;
     size_t n;
+    const char *text = kg_json_text(find_named(v, name), &n);
 
-    text = kg_json_text(find_named(v, name), &n);
     return text ? parse(t, text, n, err) : fail_named(dir, name, err);
 }
 
@@ -291,12 +287,10 @@ out:
 kg_status kg_chat_template_open(struct kg_chat_template **t, const char *path,
                                 const char *name, struct kg_err *err)
 {
-    kg_status status;
-
     KG_TRY(open_one(t, path, name, err));
     if (name || !kg_source_is_model(path))
         return KG_OK;
-    status = open_one(&(*t)->with_tools, path, "tool_use", err);
+    kg_status status = open_one(&(*t)->with_tools, path, "tool_use", err);
     if (status == KG_OK || status == KG_ENOTFOUND)
         return KG_OK;
     kg_chat_template_close(*t);
@@ -381,15 +375,13 @@ static kg_status set_tokens(struct kg_jinja *j, const struct kg_json *tokens,
         const char *name = kg_json_key_at(tokens, i);
         const struct kg_json *token = kg_json_value_at(tokens, i);
         size_t n, k = strlen(name), m = strlen(end);
-        const char *text;
-        struct kg_jv v;
 
         if (kg_json_type(token) == KG_JSON_OBJECT)
             token = kg_json_get(token, "content");
-        text = kg_json_text(token, &n);
+        const char *text = kg_json_text(token, &n);
         if (!text || k < m || strcmp(name + k - m, end) != 0)
             continue;
-        v = kg_jv_text(text, n);
+        struct kg_jv v = kg_jv_text(text, n);
         KG_TRY(set(j, name, &v));
     }
     return KG_OK;
@@ -529,12 +521,11 @@ kg_status kg_chat_template_choose(struct kg_chat_template **t, const char *choic
                                   const char *model_dir, struct kg_err *err)
 {
     bool is_auto = strcmp(choice, "auto") == 0;
-    kg_status status;
 
     *t = NULL;
     if (strcmp(choice, "none") == 0)
         return KG_OK;
-    status = kg_chat_template_open(t, is_auto ? model_dir : choice, NULL, err);
+    kg_status status = kg_chat_template_open(t, is_auto ? model_dir : choice, NULL, err);
     if (is_auto && status == KG_ENOTFOUND)
         return check_none(model_dir, err);
     KG_TRY(status);
@@ -559,14 +550,13 @@ static kg_status try_on(struct kg_str *out, const struct kg_chat_template *t,
 {
     struct kg_json_doc doc = {0};
     char vars[128];
-    kg_status status;
 
     snprintf(vars, sizeof vars,
              "{\"add_generation_prompt\": true, \"messages\": [{\"role\": \"user\", "
              "\"content\": \"%s\"}]}",
              word);
     KG_TRY(kg_json_parse(&doc, vars, strlen(vars), "trial", err));
-    status = kg_chat_template_render(out, t, doc.root, &kg_chat_trial, err);
+    kg_status status = kg_chat_template_render(out, t, doc.root, &kg_chat_trial, err);
     kg_json_release(&doc);
     return status;
 }

@@ -198,12 +198,10 @@ size_t kg_class_clean(char out[KG_CLASS_BYTES], uint32_t cp)
 
 size_t kg_class_space_cjk(char out[KG_CLASS_BYTES], uint32_t cp)
 {
-    size_t n;
-
     if (!in_ranges(cp, IDEOGRAPHS, N_OF(IDEOGRAPHS)))
         return kg_utf8_encode(out, cp);
     out[0] = ' ';
-    n = 1 + kg_utf8_encode(out + 1, cp);
+    size_t n = 1 + kg_utf8_encode(out + 1, cp);
     out[n] = ' ';
     return n + 1;
 }

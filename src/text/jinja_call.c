@@ -277,15 +277,13 @@ kg_status kg_jinja_item(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 kg_status kg_jinja_path(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *a,
                         const struct kg_jv *path)
 {
-    const char *at;
-    const char *end;
     struct kg_jv from = *a;
 
     if (path->type != KG_JV_TEXT)
         return kg_jinja_item(out, j, &from, path);
     *out = from;
-    at = path->u.text.bytes;
-    end = at + path->u.text.n;
+    const char *at = path->u.text.bytes;
+    const char *end = at + path->u.text.n;
     for (;;) {
         const char *dot = at < end ? memchr(at, '.', (size_t)(end - at)) : NULL;
         struct kg_jv key = kg_jv_text(at, (size_t)((dot ? dot : end) - at));
@@ -359,11 +357,10 @@ static kg_status slice_text(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_
 
     if (r->step == 1) { /* a part of it, nothing copied */
         size_t at = 0;
-        size_t end;
 
         for (int64_t i = 0; i < r->first && at < t.n; i++)
             at += kg_utf8_decode(&cp, t.bytes + at);
-        end = at;
+        size_t end = at;
         for (int64_t i = 0; i < r->n && end < t.n; i++)
             end += kg_utf8_decode(&cp, t.bytes + end);
         *out = kg_jv_text(t.bytes + at, end - at);

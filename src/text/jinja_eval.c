@@ -94,8 +94,6 @@ static bool same(struct kg_jv_text a, struct kg_jv_text b)
 
 static kg_status look_up(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_text name)
 {
-    const struct kg_jinja_row *row;
-
     for (const struct kg_jinja_scope *s = j->scope; s; s = s->up) {
         KG_TRY(kg_jinja_pay(j, s->vars.n / 4));
         for (size_t i = 0; i < s->vars.n; i++)
@@ -104,7 +102,7 @@ static kg_status look_up(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_tex
                 return KG_OK;
             }
     }
-    row = kg_jinja_find(kg_jinja_functions, name);
+    const struct kg_jinja_row *row = kg_jinja_find(kg_jinja_functions, name);
     *out = kg_jv_undefined(name);
     if (!row)
         return KG_OK;
@@ -526,10 +524,9 @@ static kg_status set_target(struct kg_jinja *j, const struct kg_jinja_node *n)
 static kg_status run_with(struct kg_jinja *j, const struct kg_jinja_node *n)
 {
     struct kg_jinja_scope *scope = j->scope;
-    struct kg_jinja_scope *inner;
 
     KG_TRY(scope_push(j, scope));
-    inner = j->scope;
+    struct kg_jinja_scope *inner = j->scope;
     for (const struct kg_jinja_node *e = n->list; e; e = e->next) {
         struct kg_jv v;
 

@@ -31,7 +31,6 @@ static kg_status f_trim(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
                         const struct kg_jinja_args *args)
 {
     const struct kg_jv *chars = args->by[0];
-    struct kg_jv_text t;
 
     if (chars && chars->type == KG_JV_NONE)
         chars = NULL;
@@ -40,7 +39,7 @@ static kg_status f_trim(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
                              kg_jv_type_name(chars));
     KG_TRY(soft_text(out, j, in));
     KG_TRY(kg_jinja_pay(j, chars ? out->u.text.n * (chars->u.text.n / 64) : 0));
-    t = kg_jv_strip(out->u.text, chars ? &chars->u.text : NULL, 3);
+    struct kg_jv_text t = kg_jv_strip(out->u.text, chars ? &chars->u.text : NULL, 3);
     out->u.text = t;
     return KG_OK;
 }
@@ -60,22 +59,20 @@ static kg_status change_case(struct kg_jv *out, struct kg_jinja *j,
                              const struct kg_jv *in, enum letter_case how)
 {
     struct kg_jv t;
-    size_t mark;
     uint32_t before = 0;
     uint32_t cp;
     char bytes[4];
 
     KG_TRY(soft_text(&t, j, in));
-    mark = j->out->len;
+    size_t mark = j->out->len;
     for (size_t at = 0; at < t.u.text.n; before = cp) {
         bool first = how == TITLE ? starts_word(before) : at == 0;
         bool raise = (how == CAPITALIZE || how == TITLE) && first;
-        uint32_t to;
 
         at += kg_utf8_decode(&cp, t.u.text.bytes + at);
-        to = how == UPPER || (raise && how == TITLE) ? kg_unicode_upper(cp)
-             : raise                                 ? kg_unicode_title(cp)
-                                                     : kg_unicode_lower(cp);
+        uint32_t to = how == UPPER || (raise && how == TITLE) ? kg_unicode_upper(cp)
+                      : raise                                 ? kg_unicode_title(cp)
+                                                              : kg_unicode_lower(cp);
         KG_TRY(kg_jinja_emit(j, bytes, kg_utf8_encode(bytes, to)));
     }
     KG_TRY(kg_jinja_cut(out, j, mark));
@@ -106,7 +103,6 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
     struct kg_jv new;
     int64_t most = -1;
     size_t from = 0;
-    size_t mark;
 
     KG_TRY(soft_text(&t, j, in));
     KG_TRY(kg_jv_str(&old, j, args->by[0]));
@@ -115,7 +111,7 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
         !kg_jv_as_int(&most, args->by[2]))
         return kg_jinja_fail(j, "expected a whole number of replacements, found %s",
                              kg_jv_type_name(args->by[2]));
-    mark = j->out->len;
+    size_t mark = j->out->len;
     for (int64_t n = 0; most < 0 || n < most; n++) {
         int64_t at = kg_jv_find(t.u.text, old.u.text, from);
         uint32_t cp;
@@ -193,17 +189,14 @@ static kg_status f_center(struct kg_jv *out, struct kg_jinja *j, const struct kg
 {
     struct kg_jv t;
     int64_t width = 80;
-    int64_t spare;
-    int64_t left;
-    size_t mark;
 
     if (args->by[0] && !kg_jv_as_int(&width, args->by[0]))
         return kg_jinja_fail(j, "expected a width, found %s",
                              kg_jv_type_name(args->by[0]));
     KG_TRY(soft_text(&t, j, in));
-    spare = width - (int64_t)kg_jv_chars(t.u.text);
-    left = spare / 2 + (spare & width & 1);
-    mark = j->out->len;
+    int64_t spare = width - (int64_t)kg_jv_chars(t.u.text);
+    int64_t left = spare / 2 + (spare & width & 1);
+    size_t mark = j->out->len;
     for (int64_t i = 0; i < spare; i++) {
         if (i == left)
             KG_TRY(kg_jv_put(j, &t));
@@ -255,10 +248,8 @@ static kg_status f_wordcount(struct kg_jv *out, struct kg_jinja *j,
     (void)args;
     KG_TRY(soft_text(&t, j, in));
     for (size_t at = 0; at < t.u.text.n;) {
-        bool is;
-
         at += kg_utf8_decode(&cp, t.u.text.bytes + at);
-        is = cp == '_' || kg_unicode_is_alnum(cp);
+        bool is = cp == '_' || kg_unicode_is_alnum(cp);
         n += is && !inside;
         inside = is;
     }

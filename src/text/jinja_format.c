@@ -160,7 +160,6 @@ static kg_status put_number(struct kg_jinja *j, const struct field *f,
 {
     struct field as = *f;
     char text[600], head[2] = {0};
-    struct kg_jv_text body;
     int64_t i = 0;
     double x = 0;
     bool whole = kg_jv_as_int(&i, v), negative, done;
@@ -175,7 +174,7 @@ static kg_status put_number(struct kg_jinja *j, const struct field *f,
         return fail_field(j, f, v);
     group_digits(text, f);
     head[0] = negative ? '-' : f->sign;
-    body = (struct kg_jv_text){text, strlen(text)};
+    struct kg_jv_text body = {text, strlen(text)};
     return put_padded(j, &as, head, &body, false);
 }
 
@@ -186,7 +185,6 @@ static kg_status put_plain_real(struct kg_jinja *j, const struct field *f, doubl
     const char head[2] = {signbit(x) && !isnan(x) ? '-' : f->sign, 0};
     struct field right = *f;
     size_t mark = j->out->len;
-    struct kg_jv_text body;
     struct kg_jv text;
     char digits[600];
 
@@ -194,7 +192,7 @@ static kg_status put_plain_real(struct kg_jinja *j, const struct field *f, doubl
     KG_TRY(kg_jinja_cut(&text, j, mark));
     snprintf(digits, sizeof digits, "%.*s", (int)text.u.text.n, text.u.text.bytes);
     group_digits(digits, f);
-    body = (struct kg_jv_text){digits, strlen(digits)};
+    struct kg_jv_text body = {digits, strlen(digits)};
     right.align = f->align ? f->align : '>';
     return put_padded(j, &right, head, &body, false);
 }
@@ -318,7 +316,6 @@ static bool read_spec(struct field *f, struct kg_jv_text t)
     const char *s = t.bytes, *end = t.bytes + t.n;
     uint32_t cp;
     size_t k = t.n ? kg_utf8_decode(&cp, t.bytes) : 0;
-    bool zeros;
 
     *f = (struct field){.fill = {" ", 1}, .precision = -1};
     if (k < t.n && kg_char_in("<>^=", s[k])) {
@@ -331,7 +328,7 @@ static bool read_spec(struct field *f, struct kg_jv_text t)
         f->sign = *s == '-' ? 0 : *s;
         s++;
     }
-    zeros = s < end && *s == '0';
+    bool zeros = s < end && *s == '0';
     if (zeros && *f->fill.bytes == ' ')
         f->fill = (struct kg_jv_text){"0", 1};
     if (zeros && !f->align)

@@ -57,12 +57,10 @@ static kg_status fail(struct lexer *x, size_t at, const char *expected, const ch
 static kg_status push(struct lexer *x, enum kg_jinja_token_type type, size_t at,
                       struct kg_jv_text text)
 {
-    struct kg_jinja_token *token;
-
     KG_TRY(kg_mem_grow(&x->tokens, &x->capacity, x->n_tokens + 1, sizeof *x->tokens,
                        MAX_TOKENS, "chat template", x->err));
     place(x, at);
-    token = &x->tokens[x->n_tokens++];
+    struct kg_jinja_token *token = &x->tokens[x->n_tokens++];
     *token = (struct kg_jinja_token){type, x->line, x->column, text, 0, 0};
     return KG_OK;
 }
@@ -308,21 +306,18 @@ static kg_status decode_string(struct lexer *x, size_t begin, size_t end)
 {
     const char *s = x->source + begin + 1;
     const char *last = x->source + end - 1;
-    char *text;
     char *to;
 
     /* no escape is shorter than what it stands for */
-    text = kg_pool_alloc(&x->t->pool, (size_t)(last - s) + 8, 1, x->err);
+    char *text = kg_pool_alloc(&x->t->pool, (size_t)(last - s) + 8, 1, x->err);
     if (!text)
         return x->err->code;
     for (to = text; s < last;) {
-        size_t k;
-
         if (*s != '\\') {
             *to++ = *s++;
             continue;
         }
-        k = unescape(&to, ++s, last);
+        size_t k = unescape(&to, ++s, last);
         if (k == 0)
             return fail(x, (size_t)(s - x->source), "an escape such as \\n or \\u00e9",
                         "a malformed one");
@@ -409,13 +404,12 @@ static kg_status lex_tag(struct lexer *x, bool is_block)
     x->at += x->at < x->n && (x->source[x->at] == '-' || x->source[x->at] == '+');
     x->n_open = 0;
     for (;;) {
-        char c;
         size_t at = skip_space(x, x->at);
 
         x->at = at;
         if (at >= x->n)
             return fail(x, begin, end, "the end of the template");
-        c = x->source[at];
+        char c = x->source[at];
         if (x->n_open == 0 && take_end(x, end, is_block))
             return push(x, is_block ? KG_JT_BLOCK_END : KG_JT_VARIABLE_END, at,
                         (struct kg_jv_text){end, 2});

@@ -369,11 +369,10 @@ static kg_status choose(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
     for (size_t i = 0; i < items->n; i++) {
         struct kg_jinja_args rest = args_from(args, at + 1);
         struct kg_jv v = items->items[i];
-        struct kg_jv is;
 
         if (by_attr)
             KG_TRY(kg_jinja_path(&v, j, &items->items[i], &args->pos[0]));
-        is = v;
+        struct kg_jv is = v;
         if (test)
             KG_TRY(kg_jinja_call_row(&is, j, test, &v, &rest));
         if (kg_jv_truth(&is) == wanted)

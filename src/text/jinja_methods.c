@@ -40,12 +40,11 @@ static kg_status strip(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv
                        const struct kg_jinja_args *args, int sides)
 {
     const struct kg_jv_text *chars;
-    struct kg_jv_text t;
 
     KG_TRY(pay_text(j, in));
     KG_TRY(text_arg(&chars, j, args->by[0]));
     KG_TRY(kg_jinja_pay(j, chars ? in->u.text.n * (chars->n / 64) : 0));
-    t = kg_jv_strip(in->u.text, chars, sides);
+    struct kg_jv_text t = kg_jv_strip(in->u.text, chars, sides);
     *out = kg_jv_text(t.bytes, t.n);
     return KG_OK;
 }
@@ -268,14 +267,13 @@ static kg_status place_of(struct kg_jv *out, struct kg_jinja *j, const struct kg
 {
     const struct kg_jv_text *part;
     struct kg_jv_text t = in->u.text;
-    int64_t at;
 
     KG_TRY(kg_jinja_pay(j, t.n));
     KG_TRY(text_arg(&part, j, args->by[0]));
     if (!part)
         return kg_jinja_fail(j, "expected text, found None");
     KG_TRY(kg_jinja_pay(j, t.n * (part->n / 64)));
-    at = last ? find_last(t, *part, t.n) : kg_jv_find(t, *part, 0);
+    int64_t at = last ? find_last(t, *part, t.n) : kg_jv_find(t, *part, 0);
     if (at > 0) {
         t.n = (size_t)at;
         at = (int64_t)kg_jv_chars(t);
@@ -447,10 +445,8 @@ static kg_status text_title(struct kg_jv *out, struct kg_jinja *j, const struct 
     (void)args;
     KG_TRY(pay_text(j, in));
     for (size_t at = 0; at < t.n;) {
-        uint32_t to;
-
         at += kg_utf8_decode(&cp, t.bytes + at);
-        to = inside ? kg_unicode_lower(cp) : kg_unicode_title(cp);
+        uint32_t to = inside ? kg_unicode_lower(cp) : kg_unicode_title(cp);
         inside = kg_unicode_is_cased(cp);
         KG_TRY(kg_jinja_emit(j, bytes, kg_utf8_encode(bytes, to)));
     }

@@ -416,10 +416,8 @@ static kg_status parse_body_open(struct kg_jinja_node **out, struct kg_jinja_par
 static kg_status parse_body(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                             const char *ends)
 {
-    kg_status status;
-
     KG_TRY(kg_jinja_enter(p));
-    status = parse_body_open(out, p, ends);
+    kg_status status = parse_body_open(out, p, ends);
     p->depth--;
     return status;
 }

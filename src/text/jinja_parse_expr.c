@@ -364,10 +364,8 @@ static kg_status parse_unary_open(struct kg_jinja_node **out, struct kg_jinja_pa
 static kg_status parse_unary(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                              bool with_filters)
 {
-    kg_status status;
-
     KG_TRY(kg_jinja_enter(p));
-    status = parse_unary_open(out, p, with_filters);
+    kg_status status = parse_unary_open(out, p, with_filters);
     p->depth--;
     return status;
 }
@@ -459,18 +457,15 @@ static kg_status parse_compare(struct kg_jinja_node **out, struct kg_jinja_parse
 
 static kg_status parse_not(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
-    struct kg_jinja_node *n;
-    kg_status status;
-
     if (!kg_jinja_is_name(p, "not"))
         return parse_compare(out, p);
-    n = kg_jinja_node_new(p, KG_JN_NOT);
+    struct kg_jinja_node *n = kg_jinja_node_new(p, KG_JN_NOT);
     if (!n)
         return p->err->code;
     p->at++;
     *out = n;
     KG_TRY(kg_jinja_enter(p));
-    status = parse_not(&n->a, p);
+    kg_status status = parse_not(&n->a, p);
     p->depth--;
     return status;
 }
@@ -520,10 +515,8 @@ static kg_status parse_cond(struct kg_jinja_node **out, struct kg_jinja_parser *
 
 kg_status kg_jinja_parse_expr(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
-    kg_status status;
-
     KG_TRY(kg_jinja_enter(p));
-    status = parse_cond(out, p);
+    kg_status status = parse_cond(out, p);
     p->depth--;
     return status;
 }
@@ -538,18 +531,15 @@ static bool tuple_ends(const struct kg_jinja_parser *p)
 kg_status kg_jinja_parse_tuple(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                                bool no_cond)
 {
-    struct kg_jinja_node *n;
-    struct kg_jinja_node **tail;
-
     KG_TRY(no_cond ? parse_or(out, p) : kg_jinja_parse_expr(out, p));
     if (!is_type(p, KG_JT_COMMA))
         return KG_OK;
-    n = kg_jinja_node_new(p, KG_JN_TUPLE);
+    struct kg_jinja_node *n = kg_jinja_node_new(p, KG_JN_TUPLE);
     if (!n)
         return p->err->code;
     n->list = *out;
     *out = n;
-    tail = &n->list->next;
+    struct kg_jinja_node **tail = &n->list->next;
     while (kg_jinja_skip(p, KG_JT_COMMA) && !tuple_ends(p)) {
         KG_TRY(no_cond ? parse_or(tail, p) : kg_jinja_parse_expr(tail, p));
         tail = &(*tail)->next;

@@ -47,7 +47,6 @@ static kg_status put_real(struct kg_jinja *j, double x)
     char digits[32];
     char text[64];
     int exponent;
-    int n;
 
     if (isnan(x))
         return emit(j, "nan");
@@ -57,7 +56,7 @@ static kg_status put_real(struct kg_jinja *j, double x)
     }
     if (isinf(x))
         return emit(j, "inf");
-    n = shortest(digits, &exponent, x);
+    int n = shortest(digits, &exponent, x);
     if (exponent < -4 || exponent >= 16)
         snprintf(text, sizeof text, "%c%s%se%+03d", digits[0], n > 1 ? "." : "",
                  digits + 1, exponent);
@@ -197,10 +196,8 @@ static kg_status put_repr_open(struct kg_jinja *j, const struct kg_jv *v)
 
 kg_status kg_jv_put_repr(struct kg_jinja *j, const struct kg_jv *v)
 {
-    kg_status status;
-
     KG_TRY(kg_jinja_deeper(j));
-    status = put_repr_open(j, v);
+    kg_status status = put_repr_open(j, v);
     j->depth--;
     return status;
 }
@@ -432,10 +429,8 @@ static kg_status put_json_open(struct kg_jinja *j, const struct kg_jv *v,
 kg_status kg_jv_put_json(struct kg_jinja *j, const struct kg_jv *v,
                          const struct kg_jinja_json *how, int level)
 {
-    kg_status status;
-
     KG_TRY(kg_jinja_deeper(j));
-    status = put_json_open(j, v, how, level);
+    kg_status status = put_json_open(j, v, how, level);
     j->depth--;
     return status;
 }

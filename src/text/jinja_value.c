@@ -379,7 +379,6 @@ static kg_status compare_lists(int *sign, struct kg_jinja *j, const struct kg_jv
 kg_status kg_jv_compare(int *sign, struct kg_jinja *j, const struct kg_jv *a,
                         const struct kg_jv *b)
 {
-    kg_status status;
     double x;
     double y;
 
@@ -406,20 +405,18 @@ kg_status kg_jv_compare(int *sign, struct kg_jinja *j, const struct kg_jv *a,
         return kg_jinja_fail(j, "expected two comparable values, found %s and %s",
                              kg_jv_type_name(a), kg_jv_type_name(b));
     KG_TRY(kg_jinja_deeper(j));
-    status = compare_lists(sign, j, a->u.list, b->u.list);
+    kg_status status = compare_lists(sign, j, a->u.list, b->u.list);
     j->depth--;
     return status;
 }
 
 int64_t kg_jv_find(struct kg_jv_text t, struct kg_jv_text part, size_t from)
 {
-    const char *at;
-
     if (part.n > t.n || from > t.n - part.n)
         return -1;
     if (part.n == 0)
         return (int64_t)from;
-    at = memmem(t.bytes + from, t.n - from, part.bytes, part.n);
+    const char *at = memmem(t.bytes + from, t.n - from, part.bytes, part.n);
     return at ? at - t.bytes : -1;
 }
 

@@ -88,16 +88,13 @@ static kg_status make_room(struct kg_pattern *p, struct kg_err *err)
 kg_status kg_pattern_create(struct kg_pattern **out, const char *text,
                             enum kg_pattern_fit fit, struct kg_err *err)
 {
-    struct kg_pattern *p;
-    kg_status status;
-
     KG_TRY(check_text(text, err));
-    p = kg_mem_calloc(1, sizeof *p, "regular expression", err);
+    struct kg_pattern *p = kg_mem_calloc(1, sizeof *p, "regular expression", err);
     if (!p)
         return KG_ENOMEM;
     p->text = text;
     p->memory = kg_pcre_memory(err);
-    status = p->memory ? compile(p, fit, err) : KG_ENOMEM;
+    kg_status status = p->memory ? compile(p, fit, err) : KG_ENOMEM;
     if (status == KG_OK)
         status = make_room(p, err);
     if (status == KG_OK)

@@ -92,7 +92,6 @@ kg_status kg_traj_unpack(struct kg_traj *t, struct kg_traj_bytes *from,
     for (size_t i = 0; i < N_ARRAYS; i++) {
         const struct array *a = &arrays[i];
         size_t n = counts[a->count];
-        void *p;
 
         if (!pointer(&head, a) || n == 0)
             continue;
@@ -101,7 +100,7 @@ kg_status kg_traj_unpack(struct kg_traj *t, struct kg_traj_bytes *from,
                            "trajectories: expected %zu elements of %zu bytes, found %zu "
                            "bytes",
                            n, a->size, from->left);
-        p = kg_mem_calloc(n, a->size, "trajectory", err);
+        void *p = kg_mem_calloc(n, a->size, "trajectory", err);
         if (!p)
             return err->code;
         point(t, a, p);

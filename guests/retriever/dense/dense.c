@@ -193,13 +193,12 @@ static kg_status multiply(struct kg_seeker *k, int64_t first, int64_t n,
     const struct kg_dense *d = k->d;
     const struct kg_mat queries = kg_mat(k->queries, KG_F32, (int64_t)k->n, d->dim);
     float *at = d->device ? k->pinned : k->host_scores;
-    struct kg_codes part;
 
     k->scores = kg_mat(at, KG_F32, queries.rows, n);
     k->scores.stride = (n + KG_PANEL - 1) / KG_PANEL * KG_PANEL;
     if (d->device)
         return kg_dense_device_scan(k->scores, d->device, queries, first, err);
-    part = kg_codes_rows(&d->codes, first, n);
+    struct kg_codes part = kg_codes_rows(&d->codes, first, n);
     return kg_op_scan(d->host, k->scores, queries, &part, err);
 }
 
@@ -232,11 +231,9 @@ static kg_status score_block(struct kg_seeker *k, int64_t first, int64_t n,
 /* k->get to the row of the table that passage `row`, counted from 0, is in. */
 static kg_status step_to(struct kg_seeker *k, int64_t row, struct kg_err *err)
 {
-    int code;
-
     sqlite3_reset(k->get);
     sqlite3_bind_int64(k->get, 1, row / KG_DENSE_ROWS);
-    code = sqlite3_step(k->get);
+    int code = sqlite3_step(k->get);
     if (code == SQLITE_ROW)
         return KG_OK;
     if (code != SQLITE_DONE)
@@ -360,11 +357,9 @@ static kg_status run_pass(struct kg_seeker *k, struct kg_err *err)
 kg_status kg_seeker_ahead(struct kg_seeker *k, const struct kg_text *queries, size_t n,
                           size_t depth, struct kg_err *err)
 {
-    kg_status status;
-
     KG_TRY(take_queries(k, queries, n, depth, err));
     k->n = n;
-    status = run_pass(k, err);
+    kg_status status = run_pass(k, err);
     if (status != KG_OK)
         k->n = 0;
     return status;

@@ -35,7 +35,6 @@ kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
                         int32_t dim, struct kg_err *err)
 {
     struct kg_encoder_memory e;
-    uint64_t held;
 
     KG_TRY(kg_encoder_plan(&e, model, be, err));
     *out = (struct kg_dense_memory){
@@ -43,7 +42,7 @@ kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
         .encoder = e.weights,
         .beside = e.pack + (uint64_t)KG_DENSE_QUERIES * (uint64_t)dim * sizeof(float) +
                   (uint64_t)KG_DENSE_SCORES * sizeof(float)};
-    held = out->vectors + out->beside;
+    uint64_t held = out->vectors + out->beside;
     out->most = out->encoder + (held > e.staged ? held : e.staged);
     return KG_OK;
 }
@@ -161,10 +160,8 @@ void kg_dense_device_unpin(struct kg_dense_device *v, float *scores)
 kg_status kg_dense_device_embed(float *out, struct kg_dense_device *v,
                                 const struct kg_text *texts, size_t n, struct kg_err *err)
 {
-    kg_status status;
-
     pthread_mutex_lock(&v->lock);
-    status = kg_embed(out, v->embedder, texts, n, KG_TEXT_QUERY, err);
+    kg_status status = kg_embed(out, v->embedder, texts, n, KG_TEXT_QUERY, err);
     pthread_mutex_unlock(&v->lock);
     return status;
 }
@@ -197,10 +194,8 @@ static kg_status scan(struct kg_mat scores, const struct kg_dense_device *v,
 kg_status kg_dense_device_scan(struct kg_mat scores, struct kg_dense_device *v,
                                struct kg_mat queries, int64_t first, struct kg_err *err)
 {
-    kg_status status;
-
     pthread_mutex_lock(&v->lock);
-    status = scan(scores, v, queries, first, err);
+    kg_status status = scan(scores, v, queries, first, err);
     pthread_mutex_unlock(&v->lock);
     return status;
 }
@@ -208,12 +203,11 @@ kg_status kg_dense_device_scan(struct kg_mat scores, struct kg_dense_device *v,
 void kg_index_device(struct kg_index_device *out, const struct kg_index *index)
 {
     const struct kg_dense *d = index->dense;
-    struct kg_traffic t;
 
     *out = (struct kg_index_device){0};
     if (!d || !d->device)
         return;
-    t = kg_buf_traffic(d->device->backend);
+    struct kg_traffic t = kg_buf_traffic(d->device->backend);
     *out = (struct kg_index_device){
         d->planned.vectors + d->planned.encoder + d->planned.beside, t.up, t.down};
 }

@@ -223,12 +223,11 @@ static kg_status read_all(struct kg_dense *d, sqlite3_stmt *get, struct kg_err *
 static kg_status read_vectors(struct kg_dense *d, sqlite3 *db, struct kg_err *err)
 {
     sqlite3_stmt *get = NULL;
-    kg_status status;
 
     KG_TRY(take_memory(d, err));
     KG_TRY(kg_sql_prepare(&get, db, d->path,
                           "SELECT halves, chunk FROM vector ORDER BY chunk", err));
-    status = read_all(d, get, err);
+    kg_status status = read_all(d, get, err);
     sqlite3_finalize(get);
     if (d->device) { /* which has them */
         kg_mem_free(d->codes.data);
@@ -294,7 +293,6 @@ kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index 
                         struct kg_err *err)
 {
     struct kg_dense *fresh = kg_mem_calloc(1, sizeof *fresh, "vectors", err);
-    kg_status status;
 
     *d = NULL;
     if (!fresh)
@@ -302,7 +300,7 @@ kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index 
     fresh->path = index->path;
     fresh->n = index->info.passages;
     fresh->codes.code = code;
-    status = fill(fresh, db, how, err);
+    kg_status status = fill(fresh, db, how, err);
     if (status != KG_OK) {
         kg_dense_close(fresh);
         return status;

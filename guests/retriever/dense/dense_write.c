@@ -62,7 +62,6 @@ kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const ch
                                struct kg_err *err)
 {
     struct kg_dense_writer *fresh = kg_mem_calloc(1, sizeof *fresh, "vectors", err);
-    kg_status status;
 
     *w = NULL;
     if (!fresh)
@@ -71,7 +70,7 @@ kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const ch
     fresh->path = path;
     fresh->given_path = vectors;
     kg_encoder_info(&fresh->info, encoder);
-    status = prepare(fresh, encoder, err);
+    kg_status status = prepare(fresh, encoder, err);
     if (status != KG_OK) {
         kg_dense_writer_close(fresh);
         return status;
@@ -202,12 +201,11 @@ static kg_status put_text(struct kg_dense_writer *w, const char *key, const char
                           struct kg_err *err)
 {
     sqlite3_stmt *put;
-    kg_status status;
 
     KG_TRY(kg_sql_prepare(&put, w->db, w->path, "INSERT INTO meta VALUES (?1, ?2)", err));
     sqlite3_bind_text(put, 1, key, -1, SQLITE_STATIC);
     sqlite3_bind_text(put, 2, value, -1, SQLITE_STATIC);
-    status = kg_sql_run(put, w->db, w->path, err);
+    kg_status status = kg_sql_run(put, w->db, w->path, err);
     sqlite3_finalize(put);
     return status;
 }

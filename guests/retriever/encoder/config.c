@@ -128,10 +128,9 @@ kg_status kg_encoder_config_read(struct kg_encoder_config *c, const char *dir,
                                  struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     KG_TRY(kg_json_read(&doc, kg_path_in(dir, "config.json").text, CONFIG_BYTES, err));
-    status = read(c, &doc, err);
+    kg_status status = read(c, &doc, err);
     kg_json_release(&doc);
     return status;
 }

@@ -71,12 +71,11 @@ static kg_status take_memory(struct kg_embedder *m, struct kg_err *err)
     const struct kg_encoder_config *c = &m->e->config;
     const int64_t n = m->capacity, wide = n * c->dim, floats = 5 * wide + n * c->ffn;
     const uint64_t bytes = kg_encoder_pack_bytes(c, m->e->settings.max_tokens);
-    float *at;
 
     m->memory = kg_buf_alloc(m->e->backend, bytes, "a pack of texts", err);
     if (!m->memory)
         return err->code;
-    at = m->memory;
+    float *at = m->memory;
     m->x = kg_mat(at, KG_F32, n, c->dim);
     m->y = kg_mat(at + wide, KG_F32, n, c->dim);
     m->q = kg_mat(at + 2 * wide, KG_F32, n, c->dim);

@@ -107,12 +107,11 @@ kg_status kg_encoder_open(struct kg_encoder **e, const char *dir,
                           const struct kg_encoder_opts *opts, struct kg_err *err)
 {
     struct kg_encoder *fresh = kg_mem_calloc(1, sizeof *fresh, "encoder", err);
-    kg_status status;
 
     *e = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = fill(fresh, dir, opts, err);
+    kg_status status = fill(fresh, dir, opts, err);
     if (status != KG_OK) {
         kg_encoder_close(fresh);
         return status;
@@ -139,12 +138,11 @@ kg_status kg_encoder_create(struct kg_encoder **e, const struct kg_encoder_shape
                             struct kg_err *err)
 {
     struct kg_encoder *fresh = kg_mem_calloc(1, sizeof *fresh, "encoder", err);
-    kg_status status;
 
     *e = NULL;
     if (!fresh)
         return KG_ENOMEM;
-    status = make(fresh, shape, err);
+    kg_status status = make(fresh, shape, err);
     if (status != KG_OK) {
         kg_encoder_close(fresh);
         return status;

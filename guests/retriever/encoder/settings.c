@@ -104,14 +104,13 @@ static kg_status take_modules(struct modules *m, const struct kg_json_doc *doc,
 static kg_status read_modules(struct modules *m, const char *dir, struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     *m = (struct modules){.normalised = true};
     KG_TRY(read_if(&doc, &m->there, dir, "modules.json", err));
     if (!m->there)
         return KG_OK;
     m->normalised = false;
-    status = take_modules(m, &doc, err);
+    kg_status status = take_modules(m, &doc, err);
     kg_json_release(&doc);
     return status;
 }
@@ -203,11 +202,10 @@ static kg_status read_max_tokens(struct kg_encoder_settings *s, const char *dir,
 {
     const int32_t most = c->rows - c->first;
     struct kg_json_doc doc = {0};
-    kg_status status;
     bool there;
 
     KG_TRY(read_if(&doc, &there, dir, "sentence_bert_config.json", err));
-    status = need_flag(&doc, "do_lower_case", false, err);
+    kg_status status = need_flag(&doc, "do_lower_case", false, err);
     if (status == KG_OK)
         status = take_length(&s->max_tokens, &doc, most, err);
     kg_json_release(&doc);

@@ -343,10 +343,9 @@ static kg_status fill(struct job *j, struct kg_err *err)
 kg_status kg_encoder_weights_read(struct kg_encoder *e, struct kg_err *err)
 {
     struct job j = {.e = e};
-    kg_status status;
 
     KG_TRY(kg_st_open_dir(&j.set, e->dir, err));
-    status = fill(&j, err);
+    kg_status status = fill(&j, err);
     kg_mem_free(j.rows);
     kg_buf_free(e->backend, j.staged);
     kg_st_close(j.set);
