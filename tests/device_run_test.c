@@ -10,7 +10,7 @@
 #include "run_testing.h"
 
 #include "data/json.h"
-#include "report/path.h"
+#include "report/history.h"
 #include "tensor/backend_testing.h"
 
 #define MODEL ROOT "/model"

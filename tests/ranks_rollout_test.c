@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "ranks/ranks_testing.h"
-#include "recipe/effect.h"
+#include "recipe/options.h"
 #include "train/agent_testing.h"
 
 /* A score, and a number besides whose name is another for other answers. */

@@ -22,9 +22,8 @@
 
 #include "base/clock.h"
 #include "model/model.h"
+#include "ranks/lanes.h"
 #include "ranks/ranks_testing.h"
-#include "ranks/share.h"
-#include "ranks/tree.h"
 
 #include <sys/mman.h>
 

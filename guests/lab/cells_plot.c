@@ -1,7 +1,6 @@
 /* A file that any viewer shows: colours and font stand in it, on a white ground. */
 #include "lab/cells_plot.h"
 
-#include "report/report_axis.h"
 #include "report/report_plot.h"
 #include "text/html.h"
 

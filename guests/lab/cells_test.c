@@ -2,7 +2,7 @@
 #include "lab/cells.h"
 #include "lab/cells_plot.h"
 #include "lab/survival.h"
-#include "report/report_axis.h"
+#include "report/report_plot.h"
 
 #include "base/file.h"
 

@@ -4,7 +4,7 @@
  * The sum is that of a gradient (train/step/lane_sum.h), over lanes of numbers whose
  * order of addition shows: once by all ranks, once by this one alone.
  */
-#include "cli/doctor_ranks.h"
+#include "cli/cli.h"
 
 #include "base/clock.h"
 #include "base/mem.h"

@@ -1,6 +1,6 @@
 /* What kedge doctor says of ranks on devices: whether a NCCL joins them, bit for bit.
  */
-#include "cli/doctor_ranks.h"
+#include "cli/cli.h"
 
 #include "base/clock.h"
 #include "base/folder_testing.h"

@@ -14,7 +14,6 @@
 #include "data/jsonl.h"
 #include "data/safetensors.h"
 #include "policy/presets.h"
-#include "recipe/algo.h"
 #include "recipe/options.h"
 #include "rollout/keep.h"
 #include "rollout/score.h"

@@ -1,5 +1,5 @@
 /* Tests of the digests: the standard's examples, and pieces of every length. */
-#include "base/digest.h"
+#include "base/hash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

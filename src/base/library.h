@@ -6,7 +6,9 @@
 
 #include "base/status.h"
 
+#include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 /* Initialize .file and .path; all else zero. */
 struct kg_library_search {
@@ -27,5 +29,19 @@ void kg_library_look_as_loader(struct kg_library_search *s);
 /* Looks in installed Python packages, those of $VIRTUAL_ENV first. folder:
  * "nvidia/nccl/lib" */
 void kg_library_look_among_wheels(struct kg_library_search *s, const char *folder);
+
+/* The program's own folders. Its private libraries are loaded only from there. */
+
+enum { KG_PROGRAM_FOLDERS = 2 };
+
+struct kg_program_folders {
+    char text[KG_PROGRAM_FOLDERS][PATH_MAX];
+    const char *list[KG_PROGRAM_FOLDERS];
+    size_t n;
+};
+
+/* The folder of the executable, and ../lib/kedge of an installed one.   errors: EIO */
+kg_status kg_program_folders(struct kg_program_folders *f,
+                             struct kg_err *err) KG_MUST_CHECK;
 
 #endif

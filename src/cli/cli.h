@@ -15,6 +15,9 @@
 #include "base/option.h"
 #include "base/status.h"
 #include "base/str.h"
+#include "ranks/ranks.h"
+#include "task/qa.h"
+#include "tensor/backend.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -287,5 +290,58 @@ bool kg_bench_term(struct kg_term *term, int i);
  * caller, may be NULL.   returns path or *own
  * errors: ENOMEM, then it returns NULL */
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
+
+/* A command that runs as one of several processes: a launcher's, or forked ones. */
+
+/* Under a launcher (ranks/launch.h) joins its processes. Else this process becomes rank 0
+ * and forks the others, connected by shared memory; each returns from here with its own
+ * *r. Call it before starting any thread. n 1: a single process unless there is a
+ * launcher. wait_s: timeout for a silent rank; 0: none; command: as in
+ * kg_ranks_check_alike
+ * errors: EINVAL (n out of range, or above 1 under a launcher), EIO (no more processes or
+ * sockets), ENOMEM (no shared memory), those of kg_ranks_open and kg_ranks_check_alike */
+kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
+                             const char *command, struct kg_err *err) KG_MUST_CHECK;
+
+/* Ends this rank. Rank 0 prints an error that all ranks share. Of forked ranks, rank 0
+ * waits for the others, and names one that was ended by a signal; the others exit here.
+ * returns the exit status; KG_RANKS_EXIT_LOST if another rank was lost,
+ * KG_RANKS_EXIT_UNLIKE if the ranks do not belong to one run */
+int kg_cli_ranks_end(struct kg_ranks *r, kg_status status, struct kg_err *err);
+
+/* The checks of ranks in kedge doctor. */
+
+/* Reports the NCCL that ranks would open here, or why there is none; nothing unless `be`
+ * is a GPU. nccl: folder to search; NULL: as for a run
+ * errors: those of kg_ranks_nccl_look if a folder was given */
+kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
+                         const char *nccl, bool json, struct kg_err *err) KG_GUEST;
+
+/* *ok: in, whether this rank passed so far; out, whether all ranks passed, and the checks
+ * between them. Appends a line for each rank and check; nothing for a single process. be:
+ * this rank's backend; GPUs are joined by NCCL. If no rank has NCCL, that is no failure
+ * unless a folder was given. If only some have it, it is one
+ * errors: of the ranks, if one is lost */
+kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
+                          const struct kg_backend *be, const char *nccl, bool json,
+                          struct kg_err *err) KG_GUEST;
+
+/* ---- kedge grade --kind qa-* (cmd_grade.c) ---- */
+struct kg_grade_qa {
+    const struct kg_qa_metric *metric; /* NULL: extraction only */
+    bool format;
+    int pairs; /* number of answer pairs that a response must have */
+    struct kg_qa_format scores;
+    struct kg_qa_text *golds; /* (n_golds) owned array; texts of the current line */
+    size_t n_golds;
+    size_t capacity;
+};
+/* kind: "qa-em", "qa-subem", "qa-f1", "qa-format", "qa-extract".   errors: EINVAL */
+kg_status kg_grade_qa_init(struct kg_grade_qa *g, const char *kind,
+                           struct kg_err *err) KG_MUST_CHECK;
+void kg_grade_qa_release(struct kg_grade_qa *g);
+/* Handles one line of the filter; context is a struct kg_grade_qa. */
+kg_status kg_grade_qa_line(struct kg_str *out, const struct kg_json_doc *doc,
+                           void *context, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

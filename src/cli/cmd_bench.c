@@ -12,7 +12,6 @@
 #include "base/status.h"
 #include "bench/bench.h"
 #include "cli/load.h"
-#include "cli/ranks.h"
 #include "ranks/launch.h"
 #include "ranks/nccl.h"
 #include "ranks/sockets.h"

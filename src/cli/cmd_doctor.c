@@ -9,9 +9,7 @@
  * every rank checks its own machine, and then all of them what is between them.
  */
 #include "cli/cli.h"
-#include "cli/doctor_ranks.h"
 #include "cli/load.h"
-#include "cli/ranks.h"
 
 #include "base/clock.h"
 #include "base/status.h"

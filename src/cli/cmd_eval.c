@@ -6,7 +6,6 @@
  */
 #include "cli/cli.h"
 #include "cli/load.h"
-#include "cli/ranks.h"
 
 #include "base/file.h"
 #include "base/mem.h"

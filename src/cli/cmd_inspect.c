@@ -6,7 +6,6 @@
  * refused here.
  */
 #include "cli/cli.h"
-#include "cli/fit.h"
 #include "cli/load.h"
 
 #include "base/file.h"

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "data/source.h"
-#include "report/path.h"
+#include "report/history.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -12,7 +12,6 @@
 #include "data/json.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
-#include "recipe/algo.h"
 #include "recipe/options.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
-#include "report/metric_table.h"
+#include "report/metrics.h"
 #include "report/report.h"
 
 #include <stdio.h>

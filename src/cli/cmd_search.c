@@ -19,7 +19,7 @@
 #include "cli/load.h"
 #include "data/records.h"
 #include "net/http_client.h"
-#include "net/http_host.h"
+#include "net/http_parse.h"
 #include "search/index.h"
 #include "search/protocol.h"
 #include "search/service.h"

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/signal.h"
 #include "data/hub.h"
-#include "net/http_host.h"
+#include "net/http_parse.h"
 #include "serve/serve.h"
 #include "text/chat_template.h"
 

@@ -12,6 +12,7 @@
 #include "cli/show.h"
 
 #include "base/mem.h"
+#include "base/printable.h"
 #include "data/records.h"
 #include "model/model.h"
 #include "rollout/score.h"
@@ -22,7 +23,7 @@
 static const char *html_path, *reference;
 static int64_t first_line = 1, count = 1;
 static bool no_colour;
-static struct kg_show_columns columns;
+static struct kg_show_columns asked;
 
 const struct kg_flag kg_show_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
@@ -30,10 +31,10 @@ const struct kg_flag kg_show_flags[] = {
     {"line", 0, KG_TO(first_line), "N", "the first line shown (default 1)", 1, 1e15,
      NULL},
     {"count", 'n', KG_TO(count), "N", "lines shown (default 1)", 1, 1e6, NULL},
-    {"logp", 0, KG_TO(columns.logp), NULL, "log-prob of each sampled token", 0, 0, NULL},
-    {"advantage", 0, KG_TO(columns.advantage), NULL, "the advantage that it was given", 0,
+    {"logp", 0, KG_TO(asked.logp), NULL, "log-prob of each sampled token", 0, 0, NULL},
+    {"advantage", 0, KG_TO(asked.advantage), NULL, "the advantage that it was given", 0,
      0, NULL},
-    {"divergence", 0, KG_TO(columns.divergence), NULL,
+    {"divergence", 0, KG_TO(asked.divergence), NULL,
      "log p/q to the anchor, from the dump or by --reference", 0, 0, NULL},
     {"reference", 0, KG_TO(reference), KG_MODEL_ARG,
      "--divergence to this checkpoint, scored now in --dtype", 0, 0, NULL},
@@ -142,16 +143,16 @@ static kg_status check(const struct kg_shown *s, const struct kg_json_doc *doc,
         logp = logp || s->pieces[i].sampled;
         compared = compared || s->pieces[i].compared;
     }
-    if ((columns.logp || columns.divergence) && !logp)
+    if ((asked.logp || asked.divergence) && !logp)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected tokens with their log-probs, found only text",
                        doc->where);
-    if (columns.advantage && !s->has_advantage)
+    if (asked.advantage && !s->has_advantage)
         return kg_fail(
             err, KG_EINVAL,
             "%s: expected an advantage, found none (training did not use this line)",
             doc->where);
-    if (columns.divergence && !compared)
+    if (asked.divergence && !compared)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected anchor_logp (dumped by runs with an anchor) or "
                        "--reference DIR, found neither",
@@ -172,8 +173,8 @@ static kg_status show_line(struct showing *w, const struct kg_json_doc *doc,
         KG_TRY(compare(&w->shown, doc, (float)temperature, w->ref.model, err));
     KG_TRY(check(&w->shown, doc, err));
     if (html_path)
-        return kg_show_html(&w->out, &w->shown, &columns, err);
-    KG_TRY(kg_show_text(&w->out, &w->shown, &columns, w->colour, err));
+        return kg_show_html(&w->out, &w->shown, &asked, err);
+    KG_TRY(kg_show_text(&w->out, &w->shown, &asked, w->colour, err));
     return kg_cli_put_as_it_is(&w->out, err);
 }
 
@@ -223,7 +224,7 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
 {
     KG_TRY(open_models(w, err));
     if (html_path)
-        KG_TRY(kg_show_html_head(&w->out, path, &columns, err));
+        KG_TRY(kg_show_html_head(&w->out, path, &asked, err));
     else if (w->colour)
         KG_TRY(kg_show_legend(&w->out, err));
     KG_TRY(show_lines(w, path, err));
@@ -231,6 +232,114 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
         return KG_OK;
     KG_TRY(kg_show_html_foot(&w->out, err));
     return kg_cli_write_file(html_path, &w->out, err);
+}
+
+/* An episode in the terminal. What a tool returned is somebody else's text: control
+ * characters never reach the terminal as they are.
+ *
+ * Who wrote a piece is seen by its colour, or where there is none by the words before
+ * it, because a tool's text that looks like the model's is what one wants to find. A
+ * run of pieces of one source is a paragraph; where numbers are asked for, the model's
+ * tokens become rows of a table, with line ends written out. */
+
+static const char *const NAMES[KG_SOURCE_COUNT] = {"prompt", "model", "tool"};
+/* grey, green, cyan */
+static const char *const COLOURS[KG_SOURCE_COUNT] = {"\x1b[90m", "\x1b[32m", "\x1b[36m"};
+static const char PLAIN[] = "\x1b[0m";
+
+static kg_status put_number(struct kg_str *out, bool there, double x, struct kg_err *err)
+{
+    return there ? kg_str_printf(out, err, " %11.6f", x)
+                 : kg_str_printf(out, err, " %11s", "-");
+}
+
+static kg_status put_row(struct kg_str *out, const struct kg_shown *s, size_t i,
+                         const struct kg_show_columns *c, struct kg_err *err)
+{
+    const struct kg_shown_piece *p = &s->pieces[i];
+
+    KG_TRY(kg_str_printf(out, err, "%7zu", i));
+    if (c->logp)
+        KG_TRY(put_number(out, p->sampled, p->logp, err));
+    if (c->advantage)
+        KG_TRY(put_number(out, p->sampled && s->has_advantage, s->advantage, err));
+    if (c->divergence)
+        KG_TRY(put_number(out, p->compared, p->divergence, err));
+    KG_TRY(kg_str_puts(out, "  |", err));
+    KG_TRY(kg_printable_put(out, s->text.data + p->from, p->n, false, err));
+    return kg_str_puts(out, "|\n", err);
+}
+
+static kg_status put_columns(struct kg_str *out, const struct kg_show_columns *c,
+                             struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, "  token", err));
+    if (c->logp)
+        KG_TRY(kg_str_printf(out, err, " %11s", "log p"));
+    if (c->advantage)
+        KG_TRY(kg_str_printf(out, err, " %11s", "advantage"));
+    if (c->divergence)
+        KG_TRY(kg_str_printf(out, err, " %11s", "log p/q"));
+    return kg_str_putc(out, '\n', err);
+}
+
+/* Pieces [from, to) of one source. */
+static kg_status put_run(struct kg_str *out, const struct kg_shown *s, size_t from,
+                         size_t to, const struct kg_show_columns *c, struct kg_err *err)
+{
+    const struct kg_shown_piece *first = &s->pieces[from];
+    const struct kg_shown_piece *last = &s->pieces[to - 1];
+    bool table = (c->logp || c->advantage || c->divergence) &&
+                 first->source == KG_SOURCE_MODEL && first->token >= 0;
+
+    if (!table)
+        return kg_printable_put(out, kg_str_text(&s->text) + first->from,
+                                last->from + last->n - first->from, true, err);
+    KG_TRY(put_columns(out, c, err));
+    for (size_t i = from; i < to; i++)
+        KG_TRY(put_row(out, s, i, c, err));
+    return KG_OK;
+}
+
+static kg_status put_source(struct kg_str *out, enum kg_source source, bool colour,
+                            struct kg_err *err)
+{
+    if (colour)
+        return kg_str_puts(out, COLOURS[source], err);
+    if (out->len && out->data[out->len - 1] != '\n')
+        KG_TRY(kg_str_putc(out, '\n', err));
+    return kg_str_printf(out, err, "[%s]\n", NAMES[source]);
+}
+
+kg_status kg_show_legend(struct kg_str *out, struct kg_err *err)
+{
+    for (int i = 0; i < KG_SOURCE_COUNT; i++)
+        KG_TRY(kg_str_printf(out, err, "%s%s%s%s", COLOURS[i], NAMES[i], PLAIN,
+                             i + 1 < KG_SOURCE_COUNT ? ", " : "\n"));
+    return KG_OK;
+}
+
+kg_status kg_show_text(struct kg_str *out, const struct kg_shown *s,
+                       const struct kg_show_columns *columns, bool colour,
+                       struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "line %lld: ", (long long)s->line));
+    KG_TRY(kg_printable_put(out, kg_str_text(&s->heading), s->heading.len, false, err));
+    KG_TRY(kg_str_putc(out, '\n', err));
+    for (size_t i = 0; i < s->n;) {
+        size_t to = i + 1;
+
+        while (to < s->n && s->pieces[to].source == s->pieces[i].source)
+            to++;
+        KG_TRY(put_source(out, s->pieces[i].source, colour, err));
+        KG_TRY(put_run(out, s, i, to, columns, err));
+        if (colour)
+            KG_TRY(kg_str_puts(out, PLAIN, err));
+        i = to;
+    }
+    if (out->data[out->len - 1] == '\n')
+        return KG_OK;
+    return kg_str_putc(out, '\n', err);
 }
 
 int kg_cmd_show(int argc, char **argv)
@@ -241,7 +350,7 @@ int kg_cmd_show(int argc, char **argv)
     if (argc != 1)
         return kg_cli_usage("expected a file");
     if (reference)
-        columns.divergence = true;
+        asked.divergence = true;
     kg_status status = show(&w, argv[0], &err);
     kg_shown_release(&w.shown);
     kg_str_release(&w.out);

@@ -7,12 +7,10 @@
  * config is said before anything is written.
  */
 #include "cli/cli.h"
-#include "cli/fit.h"
-#include "cli/ranks.h"
+#include "cli/load.h"
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "recipe/effect.h"
 #include "recipe/options.h"
 #include "train/keep/run_dir.h"
 #include "train/run.h"

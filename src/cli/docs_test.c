@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "policy/presets.h"
 #include "recipe/options.h"
-#include "report/metric_table.h"
+#include "report/metrics.h"
 
 #include <ctype.h>
 #include <setjmp.h>

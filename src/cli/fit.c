@@ -5,10 +5,9 @@
  * Everything is asked of those who would take it, by an outline of the model, so that no
  * number stands here twice.
  */
-#include "cli/fit.h"
+#include "cli/load.h"
 
 #include "model/model.h"
-#include "recipe/episodes.h"
 #include "recipe/options.h"
 #include "rollout/rollout.h"
 #include "serve/serve.h"

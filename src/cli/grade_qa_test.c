@@ -1,5 +1,5 @@
 /* kedge grade --kind qa-*: what is read, what is answered, what is refused. */
-#include "cli/grade_qa.h"
+#include "cli/cli.h"
 
 #include "base/mem.h"
 #include "base/need_testing.h"

@@ -4,14 +4,17 @@
 #define KG_CLI_LOAD_H
 
 #include "base/status.h"
+#include "base/str.h"
 #include "cli/cli.h"
 #include "data/json.h"
 #include "data/jsonl.h"
 #include "model/model.h"
 #include "rollout/sampling.h"
-#include "search/encoder.h"
+#include "search/dense.h"
 #include "text/prompt.h"
 #include "text/tokenizer.h"
+
+#include <stdbool.h>
 
 /* Arguments that may name something in the hub's cache (data/hub.h) instead of a folder
  * or file. They are resolved before a command begins, so commands only see paths. */
@@ -116,5 +119,19 @@ extern const struct kg_flag kg_encoder_flags[]; /* --pooling, --max-tokens, .. *
  * errors: those of kg_load_device and kg_encoder_open, ENOMEM */
 kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir,
                          struct kg_err *err) KG_GUEST;
+
+/* The device memory that a model takes, and what fits into it: see fit.c. */
+
+/* "141GB", "80GiB".   errors: EINVAL, naming the flag */
+kg_status kg_fit_read_size(uint64_t *bytes, const char *flag, const char *text,
+                           struct kg_err *err) KG_MUST_CHECK;
+
+/* Appends a line or a JSON object each about generating, serving and training with the
+ * model in args->dir; config.json is sufficient. The device is the GPU in args, or if
+ * size is given a GPU of that memory, which need not be present.
+ * errors: EINVAL (a malformed size; a device that uses host memory), those of the config
+ * and of the device */
+kg_status kg_fit_say(struct kg_str *out, const struct kg_load_args *args,
+                     const char *size, bool json, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -5,7 +5,6 @@
  * error that all share is said by the first, and so is which rank was lost, how it ended
  * too where it was a child. Where it was the first that was lost, whoever found it does.
  */
-#include "cli/ranks.h"
 
 #include "cli/cli.h"
 

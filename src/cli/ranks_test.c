@@ -1,6 +1,6 @@
 /* How a run of processes that the command began itself ends, and what is said of it.
  */
-#include "cli/ranks.h"
+#include "cli/cli.h"
 
 #include "base/file.h"
 #include "base/need_testing.h"

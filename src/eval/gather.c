@@ -5,7 +5,7 @@
  */
 #include "eval/gather.h"
 
-#include "ranks/gather.h"
+#include "ranks/ranks.h"
 
 /* ---- which are whose ---- */
 

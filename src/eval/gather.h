@@ -9,11 +9,11 @@
 #define KG_EVAL_GATHER_H
 
 #include "eval/metrics.h"
+#include "ranks/lanes.h"
 #include "ranks/ranks.h"
-#include "ranks/share.h"
 #include "rollout/rollout.h"
 #include "task/task.h"
-#include "traj/pack.h"
+#include "traj/traj.h"
 
 /* The range of this rank among the trajectories of n requests. */
 struct kg_share kg_eval_share(const struct kg_request *requests, size_t n,

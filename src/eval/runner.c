@@ -15,9 +15,9 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "data/inputs.h"
-#include "ranks/gather.h"
+#include "ranks/lanes.h"
+#include "ranks/ranks.h"
 #include "ranks/same.h"
-#include "ranks/share.h"
 #include "text/unicode.h"
 
 #include <math.h>

@@ -8,7 +8,7 @@
  * run out a jump leads out of the midst of it, which is why the text of an answer is
  * made before the session ends.
  */
-#include "math/calculate.h"
+#include "math/math.h"
 
 #include "math/flint_internal.h"
 

@@ -1,5 +1,5 @@
 /* The calculator: exact values, how they are written, and a reason for all else. */
-#include "math/calculate.h"
+#include "math/math.h"
 
 #include "base/mem.h"
 #include "base/need_testing.h"

@@ -10,7 +10,7 @@
  * as series.c sees by their shape, and where a whole column agrees. What none of this
  * settles stays a name of its own: equal to itself, undecided otherwise.
  */
-#include "math/compare_internal.h"
+#include "math/math_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * Three values all the way: a part that is wrong makes the whole wrong, a part that is
  * undecided leaves the whole undecided, whatever stands beside it.
  */
-#include "math/compare_internal.h"
+#include "math/math_internal.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  * beside one that is a row, and tuples in it are rows. Inverses and equality up to a
  * factor are not known here.
  */
-#include "math/compare_internal.h"
+#include "math/math_internal.h"
 
 /* ---- matrices ---- */
 

@@ -5,7 +5,7 @@
  * the same when they hold the same cells. Where the order is not known (ends with
  * variables) unions are compared piece by piece.
  */
-#include "math/compare_internal.h"
+#include "math/math_internal.h"
 
 /* ---- intervals ---- */
 

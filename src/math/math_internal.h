@@ -343,4 +343,154 @@ kg_status kg_math_grade_ema_pg(struct kg_math_job *job, struct kg_err *err);
 kg_status kg_math_grade_mathd(struct kg_math_job *job, struct kg_err *err);
 kg_status kg_math_grade_dapo(struct kg_math_job *job, struct kg_err *err);
 
+/* Shared by the files of the parser. parse.c: lists, relations, sums and products.
+ * parse_primary.c: operands. parse_big.c: sums, integrals, limits and derivatives.
+ * parse_atom.c: numbers, names, arguments and postfixes. parse_unit.c: units and numbers
+ * in words. */
+
+struct kg_math_parser {
+    struct kg_math_tree *t;
+    const char *start; /* of the whole text */
+    const char *p;
+    const char *end;
+    int depth;
+    int flags;
+    int brackets; /* open ( or [: a comma separates */
+    int bars;     /* open |: the next one closes */
+    /* right of a relation: \mod belongs to the relation and is not an operator */
+    int related;
+    const char *why;
+};
+
+/* Each returns a node, or 0 with p->why set. */
+int kg_math_parse_list(struct kg_math_parser *p); /* LIST of at least one item */
+int kg_math_parse_chain(struct kg_math_parser *p);
+int kg_math_parse_sum(struct kg_math_parser *p);
+int kg_math_parse_term(struct kg_math_parser *p);
+int kg_math_parse_postfix(struct kg_math_parser *p);
+int kg_math_parse_primary(struct kg_math_parser *p);
+/* An argument of \frac and similar commands: {..}, one digit, one letter, or a
+ * command. */
+int kg_math_parse_arg(struct kg_math_parser *p);
+/* One letter: a name, or e or i. */
+int kg_math_parse_letter(struct kg_math_parser *p);
+/* The argument of ^. */
+int kg_math_parse_script(struct kg_math_parser *p);
+int kg_math_parse_number(struct kg_math_parser *p);
+/* "twenty-one", "two hundred and five" */
+int kg_math_parse_number_words(struct kg_math_parser *p);
+/* Parse after the value `left`: a quotient of units (m/s), or a word in brackets after a
+ * number ("5 (apples)"), as WORDS.   returns 0 if there is none; then nothing is
+ * consumed */
+int kg_math_parse_unit(struct kg_math_parser *p, int left);
+int kg_math_parse_bracketed_word(struct kg_math_parser *p, int left);
+int kg_math_parse_braces(struct kg_math_parser *p); /* {..} */
+bool kg_math_is_whole(const struct kg_math_tree *t, int node);
+/* The item of a list of one; else the list. */
+int kg_math_parse_unwrap(struct kg_math_parser *p, int list);
+int kg_math_parse_fail(struct kg_math_parser *p, const char *why);
+
+/* ---- reading ahead ---- */
+char kg_math_look(struct kg_math_parser *p); /* next byte after spaces, 0 at the end */
+bool kg_math_eat(struct kg_math_parser *p, const char *text);
+/* The next command (\name) or word, not consumed; NULL if there is none or it is a
+ * symbol. *len: its bytes, with the backslash. */
+const struct kg_math_command *kg_math_ahead(struct kg_math_parser *p, size_t *len);
+/* The contents of the next {..}, which is consumed; NULL if there is none. */
+const char *kg_math_raw_group(struct kg_math_parser *p, size_t *n);
+/* The next {..}, command or byte as text; NULL if there is none. */
+const char *kg_math_raw_arg(struct kg_math_parser *p, size_t *n);
+/* Copies a name into the pool without spaces, braces and style commands. */
+int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *lead,
+                 const char *text, size_t n);
+bool kg_math_starts_value(struct kg_math_parser *p);
+/* Bytes of a "mod" that comes next, as command or word, with a bracket before it; 0 if
+ * there is none. *is_class: it is \pmod or in brackets. */
+size_t kg_math_mod_ahead(struct kg_math_parser *p, bool *is_class);
+/* Parses [text, text + n) as a formula of its own; returns 0 unless all is consumed. */
+int kg_math_parse_part(struct kg_math_parser *p, const char *text, size_t n);
+/* Parse a sum, product, integral or limit after its command; \frac{d}{dx} and similar (0,
+ * with nothing consumed, for other fractions); the d of dx. */
+int kg_math_parse_big(struct kg_math_parser *p, const struct kg_math_command *row);
+int kg_math_parse_derivative(struct kg_math_parser *p);
+int kg_math_parse_differential(struct kg_math_parser *p);
+
+/* Shared by the files of the comparison. compare.c: lists, relations, words, values, and
+ * the choice between the kinds. compare_sets.c: intervals and unions. compare_matrix.c:
+ * matrices. compare_class.c: residue classes. compare_names.c: renamed parameters.
+ * calculus.c: evaluation of derivatives, integrals and limits before the comparison. */
+
+typedef enum kg_math_verdict verdict;
+
+struct kg_math_items {
+    int node[KG_MATH_MAX_ITEMS];
+    int n;
+    bool more; /* there are more than fit */
+};
+
+static inline const struct kg_math_node *kg_math_at(const struct kg_math_compare *c,
+                                                    int node)
+{
+    return &c->tree->nodes[node];
+}
+
+static inline bool kg_math_is_falling(int relation)
+{
+    return relation == KG_MATH_GT || relation == KG_MATH_GE;
+}
+
+/* Notes the reason and returns v. */
+verdict kg_math_conclude(struct kg_math_compare *c, verdict v, const char *reason);
+/* Whether a node is only a name for the other side of =. */
+bool kg_math_is_name(const struct kg_math_compare *c, int node);
+bool kg_math_is_relation(const struct kg_math_compare *c, int node, int op);
+/* The items of a list, or a single item; \\pm gives two. */
+void kg_math_gather(struct kg_math_compare *c, struct kg_math_items *out, int node);
+verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *g,
+                         const struct kg_math_items *a);
+/* Compares as sets: each item of either side must be in the other. */
+verdict kg_math_in_any_order(struct kg_math_compare *c, const struct kg_math_items *g,
+                             const struct kg_math_items *a);
+
+/* The node without parts that carry no value: units, degrees, "x in" before a set. */
+int kg_math_strip(struct kg_math_compare *c, int node);
+bool kg_math_is_infinite(const struct kg_math_compare *c, int node, int *sign);
+
+/* Compares sets of real numbers; at least one is a union, an interval or all reals. */
+verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer);
+
+/* A nested comparison. */
+verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer);
+/* Combines two parts: wrong if one is wrong, right if both are right. */
+verdict kg_math_both(verdict a, verdict b);
+/* A residue class without the name that is in it; other nodes unchanged. */
+int kg_math_class_of(const struct kg_math_compare *c, int node);
+bool kg_math_is_class(const struct kg_math_compare *c, int node);
+verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer);
+verdict kg_math_class_and_other(struct kg_math_compare *c, int gold, int answer);
+/* A list without items such as k \in Z whose name is a parameter of other items; these
+ * names are recorded for that side. */
+int kg_math_without_domains(struct kg_math_compare *c, int node, int side);
+/* A copy of the tree with `from` replaced by `to`. */
+int kg_math_replaced(struct kg_math_compare *c, int node, int from, int to);
+/* The tree with derivatives, integrals, limits and infinite sums evaluated as far as
+ * possible. Finite sums are left to the evaluation. */
+int kg_math_worked_out(struct kg_math_compare *c, int node);
+/* The derivative with respect to a SYM; partial: all other names are constant.   returns
+ * 0 if there is none */
+int kg_math_derived(struct kg_math_compare *c, int node, int name, bool partial);
+/* Whether both are equal after renaming parameters: constants of integration, and
+ * integers in multiples of pi or declared as integers. WRONG also if there are no
+ * parameters. */
+verdict kg_math_same_but_names(struct kg_math_compare *c, int gold, int answer);
+
+/* Whether each side has a name that the other lacks (x > 1 is not y > 1), or the items of
+ * one side do among themselves. */
+bool kg_math_names_conflict(const struct kg_math_compare *c, int gold, int answer);
+
+bool kg_math_is_matrix(const struct kg_math_compare *c, int node);
+/* Evaluates sums and products of matrices.   returns the matrix, or node unchanged */
+int kg_math_matrix_value(struct kg_math_compare *c, int node);
+verdict kg_math_matrices(struct kg_math_compare *c, int gold, int answer);
+
 #endif

@@ -4,7 +4,7 @@
  * It reads LaTeX and plain notation with one grammar. It is no TeX: 11z^17 has the
  * exponent 17, as those who write so mean it.
  */
-#include "math/parse_internal.h"
+#include "math/math_internal.h"
 
 #include <ctype.h>
 #include <string.h>

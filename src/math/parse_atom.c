@@ -8,7 +8,7 @@
  * elsewhere three digits behind it make it thousands. What follows a value binds to it
  * before any operator does.
  */
-#include "math/parse_internal.h"
+#include "math/math_internal.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * looked for before \frac is read as a quotient. A letter with brackets behind it may be
  * a function, f(x), and not a product; a body with one is kept as it is.
  */
-#include "math/parse_internal.h"
+#include "math/math_internal.h"
 
 #include <ctype.h>
 #include <string.h>

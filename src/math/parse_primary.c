@@ -7,7 +7,7 @@
  * sum, an integral, a limit, an environment) is kept as text, opaque: equal to the same
  * text, undecided otherwise.
  */
-#include "math/parse_internal.h"
+#include "math/math_internal.h"
 
 #include <ctype.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  * only where the whole quotient is made of units: `5 m/s` has one, `5 m/x` has none. A
  * unit that stands alone in plain writing is the table of words' to know.
  */
-#include "math/parse_internal.h"
+#include "math/math_internal.h"
 
 #include <ctype.h>
 #include <string.h>

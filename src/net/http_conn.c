@@ -8,8 +8,8 @@
 #define _GNU_SOURCE /* accept4, EPOLLRDHUP */
 #include "base/clock.h"
 #include "base/mem.h"
-#include "net/http_host.h"
 #include "net/http_internal.h"
+#include "net/http_parse.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -3,7 +3,7 @@
 #ifndef KG_NET_HUB_INTERNAL_H
 #define KG_NET_HUB_INTERNAL_H
 
-#include "base/digest.h"
+#include "base/hash.h"
 #include "net/http_client.h"
 #include "net/hub.h"
 

@@ -8,7 +8,7 @@
 #ifndef KG_NET_HUB_TESTING_H
 #define KG_NET_HUB_TESTING_H
 
-#include "base/digest.h"
+#include "base/hash.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

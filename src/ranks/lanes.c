@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 uint64_t kg_lanes_cost(int64_t tokens)
@@ -139,4 +140,100 @@ size_t kg_lanes_fit(const struct kg_lane_lengths *l, const size_t *list, size_t 
             break;
     }
     return i;
+}
+
+/* ---- shares: integers alone, so that every rank finds the same ---- */
+
+static int64_t even(int64_t n, int rank, int ranks)
+{
+    return n / ranks * rank + n % ranks * rank / ranks;
+}
+
+struct kg_share kg_share_of(int64_t n, int rank, int ranks)
+{
+    if (ranks < 2)
+        return (struct kg_share){0, n};
+    return (struct kg_share){even(n, rank, ranks), even(n, rank + 1, ranks)};
+}
+
+/* The first thing before which part/parts of the whole cost lie. */
+static int64_t border(const uint64_t *cost, int64_t n, uint64_t whole, int part,
+                      int parts)
+{
+    uint64_t wanted = whole / (uint64_t)parts * (uint64_t)part +
+                      whole % (uint64_t)parts * (uint64_t)part / (uint64_t)parts;
+    uint64_t before = 0;
+    int64_t i = 0;
+
+    if (part == parts)
+        return n;
+    while (i < n && before < wanted)
+        before += cost[i++];
+    return i;
+}
+
+struct kg_share kg_share_by_cost(const uint64_t *cost, int64_t n, int rank, int ranks)
+{
+    uint64_t whole = 0;
+
+    if (ranks < 2)
+        return (struct kg_share){0, n};
+    for (int64_t i = 0; i < n; i++)
+        whole += cost[i];
+    return (struct kg_share){border(cost, n, whole, rank, ranks),
+                             border(cost, n, whole, rank + 1, ranks)};
+}
+
+/* The tree is a binary counter: it holds no sums and only says which levels to add next.
+ * The answer depends only on the number of lanes so far, not on ranks or machines, so every
+ * distribution of the lanes gives the same sum, bit for bit. */
+
+int kg_tree_push_block(struct kg_tree *t, int level)
+{
+    int rest = level;
+
+    assert((t->held & ((1u << level) - 1)) == 0);
+    while (t->held >> rest & 1)
+        rest++;
+    assert(rest < KG_TREE_LEVELS);
+    /* adding to the counter: the full levels from here on carry into the next */
+    t->held += 1u << level;
+    return rest;
+}
+
+int kg_tree_push(struct kg_tree *t) { return kg_tree_push_block(t, 0); }
+
+int kg_tree_cover(int *levels, int first, int end)
+{
+    int n = 0;
+
+    while (first < end) {
+        int level = 0;
+
+        while (first % (2 << level) == 0 && first + (2 << level) <= end)
+            level++;
+        levels[n++] = level;
+        first += 1 << level;
+    }
+    return n;
+}
+
+int kg_tree_finish(struct kg_tree *t, int *levels)
+{
+    int n = 0;
+
+    for (int level = 0; level < KG_TREE_LEVELS; level++)
+        if (t->held >> level & 1)
+            levels[n++] = level;
+    t->held = 0;
+    return n;
+}
+
+int kg_tree_room(int lanes)
+{
+    int levels = 0;
+
+    while (lanes >> levels)
+        levels++;
+    return levels;
 }

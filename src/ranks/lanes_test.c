@@ -4,8 +4,6 @@
 #include "base/need_testing.h"
 #include "base/real.h"
 #include "base/rng.h"
-#include "ranks/share.h"
-#include "ranks/tree.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

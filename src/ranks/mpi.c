@@ -16,9 +16,9 @@
 #include "ranks/mpi.h"
 
 #include "base/clock.h"
+#include "base/library.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/program.h"
 #include "ranks/lost.h"
 #include "ranks/message.h"
 

@@ -14,6 +14,7 @@
 #define KG_RANKS_RANKS_H
 
 #include "base/status.h"
+#include "base/str.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -156,5 +157,26 @@ bool kg_ranks_lends(const struct kg_ranks *r);
 kg_status kg_ranks_lend(struct kg_ranks *r, const struct kg_ranks_part *out, size_t n,
                         const struct kg_ranks_user *user, const char *what,
                         struct kg_err *err) KG_MUST_CHECK;
+
+/* Gathers strings of different lengths from all ranks, on every rank or on rank 0. */
+
+/* The strings of all ranks, concatenated: rank r's ends at ends[r]. */
+struct kg_ranks_bytes {
+    char *bytes;    /* owned */
+    uint64_t *ends; /* (n of the ranks) owned */
+};
+/* errors: of any rank, ENOMEM; the caller releases *all also after an error */
+kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str *own,
+                                struct kg_ranks *r, const char *what,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* The same on rank 0 only; on the others *all stays empty. */
+kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
+                                 struct kg_ranks *r, const char *what,
+                                 struct kg_err *err) KG_MUST_CHECK;
+/* Replaces each rank's *said by the concatenation of all.
+ * errors: as above; reported on all ranks */
+kg_status kg_ranks_str_gather(struct kg_str *said, struct kg_ranks *r, const char *what,
+                              struct kg_err *err) KG_MUST_CHECK;
+void kg_ranks_bytes_release(struct kg_ranks_bytes *all); /* {0} is allowed */
 
 #endif

@@ -1,5 +1,5 @@
 /* What ranks say to each other, over shared memory, each rank a thread. */
-#include "ranks/gather.h"
+#include "ranks/ranks.h"
 #include "ranks/ranks_testing.h"
 
 #include "base/clock.h"

@@ -1,7 +1,7 @@
 /* Rings: what was put comes out in order whatever the sizes of parts, copied or seen
  * where it lies, a full ring takes nothing, and who sleeps is woken by whoever moved
  * something, once. */
-#include "ranks/rings.h"
+#include "ranks/sockets.h"
 
 #include "base/need_testing.h"
 

@@ -1,5 +1,5 @@
 /* Shares of a row: whole, in order, even. */
-#include "ranks/share.h"
+#include "ranks/lanes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

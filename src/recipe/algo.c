@@ -6,11 +6,10 @@
  * vocabulary is. The composition is then checked by policy/algo_check.c, against what the
  * run provides.
  */
-#include "recipe/algo.h"
+#include "recipe/options.h"
 
 #include "base/log.h"
 #include "policy/presets.h"
-#include "recipe/episodes.h"
 #include "rollout/sampler.h"
 
 #include <string.h>

@@ -11,7 +11,6 @@
  * there that none are wanted. Not here: what is refused where it is read, and
  * eval.at_start, whose other value asks for no validation.
  */
-#include "recipe/effect.h"
 
 #include "data/needs.h"
 #include "policy/presets.h"

@@ -1,6 +1,5 @@
 /* Keys that do nothing where their condition does not hold: each is refused by name, and
  * nothing that is published or resolved is. */
-#include "recipe/effect.h"
 
 #include "base/file.h"
 #include "base/need_testing.h"

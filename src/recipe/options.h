@@ -3,6 +3,7 @@
 #ifndef KG_RECIPE_OPTIONS_H
 #define KG_RECIPE_OPTIONS_H
 
+#include "base/status.h"
 #include "data/options.h"
 #include "model/optim.h"
 #include "policy/algo.h"
@@ -171,5 +172,62 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
 kg_status kg_distill_config(struct kg_config **config, const char *path,
                             char *const *assignments, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- the algorithm of a run (algo.c) ---- */
+
+/* Looks up the rows that the recipe names and checks them against what the run provides.
+ * config: the source of the recipe, to locate refused values
+ * vocab: of the model; a Top-k KL with k at or above it becomes the exact KL, which is
+ * logged.
+ * errors: those of kg_algo_set and kg_algo_check */
+kg_status kg_algo_from_recipe(struct kg_algo *algo, const struct kg_recipe *r,
+                              const struct kg_config *config, int64_t vocab,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether a key of a config (or an assignment to it) belongs to the algorithm rather than
+ * to the run: algo, kl, anchor. */
+bool kg_config_of_algorithm(const char *key);
+
+/* Whether the updated policy may differ from the policy that sampled. */
+bool kg_recipe_off_policy(const struct kg_recipe *r);
+
+/* Appends a one-line summary for the user. */
+kg_status kg_recipe_algorithm(struct kg_str *out, const struct kg_recipe *r,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+/* Whether the sampler of this run truncates the distribution. */
+bool kg_recipe_truncates(const struct kg_recipe *r);
+/* Whether the sampler records the kept sets, so that ratios are of the renormalised
+ * policies. A reproduction does not: the runs that it reproduces use ratios of the full
+ * softmax. */
+bool kg_recipe_records_kept(const struct kg_recipe *r);
+/* Whether a micro-batch computes what its sequences begin with in common once: not where
+ * train.router_aux has a loss over every token of each. */
+bool kg_recipe_shares(const struct kg_recipe *r);
+
+/* ---- keys that have an effect only under a condition (effect.c) ---- */
+
+/* Refuses a value that is neither the default nor the preset's, of a key without effect
+ * in this config. A key of the recipe that the command line disabled is accepted.
+ * errors: EINVAL "KEY: acts only with ...; expected ..., found ..." */
+kg_status kg_effect_check(const struct kg_config *config,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* The same for SFT alone (`kedge sft`): refuses keys of RL updates on the command line if
+ * the run has no RL updates, now or when resumed.
+ * errors: EINVAL */
+kg_status kg_effect_check_sft(const struct kg_config *config,
+                              struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- episodes ---- */
+
+/* The options of sections episode and search; env NULL without an environment.
+ * errors: ENOTFOUND (the environment), EINVAL (a retriever without use, or a missing one;
+ * a limit at or above the context) */
+kg_status kg_episodes_from_recipe(struct kg_episode_opts *opts, const struct kg_recipe *r,
+                                  struct kg_err *err) KG_MUST_CHECK;
+
+/* Maximum number of tokens that the model may write in one completion, or in all turns of
+ * an episode. */
+int64_t kg_recipe_answer_tokens(const struct kg_recipe *r);
 
 #endif

@@ -9,8 +9,8 @@
 #ifndef KG_REPORT_HISTORY_H
 #define KG_REPORT_HISTORY_H
 
+#include "base/file.h"
 #include "base/status.h"
-#include "report/metric_table.h"
 #include "report/metrics.h"
 
 #include <stdbool.h>
@@ -84,5 +84,9 @@ const struct kg_history_phase *kg_history_phase(const struct kg_history *h,
                                                 const char *name);
 const struct kg_series *kg_history_find(const struct kg_history *h, const char *phase,
                                         const char *name);
+
+/* The maximum length of a run folder's path, which leaves room for the files in it. */
+
+enum { KG_RUN_DIR_MAX = 3000 };
 
 #endif

@@ -92,3 +92,523 @@ kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *st
     }
     return KG_OK;
 }
+
+/* The rows, their look-up, and the page that is printed from them.
+ *
+ * A metric is written where it is measured and explained here, and the name is all that
+ * connects the two. A row that ends in NAME stands for many (one for each data source,
+ * each reward), and the first row that fits counts; the anchor's validation is
+ * explained by the rows of the policy's. Standard errors have no rows: they are named
+ * by a rule from the metric that they belong to. What a number means is said with its
+ * formula, because a name like kl has been six things.
+ */
+
+static const char *const titles[KG_METRICS_GROUPS] = {
+    [KG_METRICS_VALIDATION] = "Validation",
+    [KG_METRICS_REWARD] = "Reward",
+    [KG_METRICS_KL] = "KL to the anchor",
+    [KG_METRICS_POLICY] = "Policy: entropy, ratio, clip",
+    [KG_METRICS_OPTIM] = "Loss and optimizer",
+    [KG_METRICS_LENGTH] = "Lengths",
+    [KG_METRICS_EPISODE] = "Episodes",
+    [KG_METRICS_SAMPLING] = "Groups and dynamic sampling",
+    [KG_METRICS_REGION] = "Trust regions and masks",
+    [KG_METRICS_ANCHOR] = "Anchor",
+    [KG_METRICS_MISMATCH] = "Sampler against trainer",
+    [KG_METRICS_EXPERTS] = "Load of experts",
+    [KG_METRICS_TIME] = "Time",
+    [KG_METRICS_MEMORY] = "Memory",
+    [KG_METRICS_SOURCE] = "By data source",
+    [KG_METRICS_SFT] = "Warm start",
+};
+
+static const struct kg_metric_row rows[] = {
+    {"validation", "val/accuracy", KG_METRICS_VALIDATION, "accuracy",
+     "share of completions that the task calls correct, mean over the problems"},
+    {"validation", "val/accuracy_stderr", KG_METRICS_VALIDATION, NULL,
+     "standard error of it, over the problems"},
+    {"validation", "val/reward", KG_METRICS_VALIDATION, "reward", "mean reward"},
+    {"validation", "val/reward_stderr", KG_METRICS_VALIDATION, NULL,
+     "standard error of it, over the problems"},
+    {"validation", "val/entropy", KG_METRICS_VALIDATION, "entropy",
+     "entropy of the policy at the sampled tokens, nats"},
+    {"validation", "val/kl", KG_METRICS_VALIDATION, "KL to the reference",
+     "KL to the checkpoint `eval.reference` on the sampled tokens, by K3"},
+    {"validation", "val/kl_k1", KG_METRICS_VALIDATION, "KL to the reference",
+     "the same by K1"},
+    {"validation", "val/response_tokens", KG_METRICS_VALIDATION, "length",
+     "mean tokens per completion"},
+    {"validation", "val/truncated", KG_METRICS_VALIDATION, "truncated",
+     "share of completions cut by the limit"},
+    {"validation", "val/ungraded", KG_METRICS_VALIDATION, "not graded",
+     "share of completions that could not be graded"},
+    {"validation", "val/seconds", KG_METRICS_VALIDATION, "seconds",
+     "wall time of the validation"},
+    {"validation", "val/episode/turns", KG_METRICS_VALIDATION, "turns and calls",
+     "with `episode.env`: turns of the model, mean per episode"},
+    {"validation", "val/episode/calls", KG_METRICS_VALIDATION, "turns and calls",
+     "tool calls (searches), mean per episode"},
+    {"validation", "val/episode/invalid", KG_METRICS_VALIDATION, "faults",
+     "turns without a legal action, mean per episode"},
+    {"validation", "val/episode/failed", KG_METRICS_VALIDATION, "faults",
+     "calls that no tool answered, mean per episode"},
+    {"validation", "val/episode/answered", KG_METRICS_VALIDATION, "ends",
+     "share of episodes that ended by an answer"},
+    {"validation", "val/episode/cut", KG_METRICS_VALIDATION, "ends",
+     "share of episodes that ended because the context was full"},
+    {"validation", "val/episode/windowed", KG_METRICS_VALIDATION, "ends",
+     "turns sampled only from the newest `episode.window` tokens, mean per episode"},
+    {"validation", "val/reward/part/NAME", KG_METRICS_VALIDATION, "each reward",
+     "with `task.rewards`: mean of one of them over the completions that it graded, "
+     "without its weight"},
+    {"validation", "val/reward/part_ungraded/NAME", KG_METRICS_VALIDATION, "not graded",
+     "share of completions that it could not grade"},
+    {"validation", "val/reward/further/NAME", KG_METRICS_VALIDATION, "said besides",
+     "mean of a further number of an external grader, over the completions for "
+     "which it reports it"},
+    {"rl", "reward/mean", KG_METRICS_REWARD, "reward",
+     "mean reward of the completions with a verdict"},
+    {"rl", "reward/mean_stderr", KG_METRICS_REWARD, NULL,
+     "standard error of it, over the prompts of the step"},
+    {"rl", "reward/shaped_mean", KG_METRICS_REWARD, "reward",
+     "with overlong shaping: mean of the shaped rewards"},
+    {"rl", "reward/greedy", KG_METRICS_REWARD, "reward",
+     "with a greedy baseline: mean subtracted reward"},
+    {"rl", "reward/accuracy", KG_METRICS_REWARD, "accuracy",
+     "share of completions that the task calls correct"},
+    {"rl", "reward/accuracy_stderr", KG_METRICS_REWARD, NULL,
+     "standard error of it, over the prompts of the step"},
+    {"rl", "reward/greedy_accuracy", KG_METRICS_REWARD, "accuracy",
+     "share of greedy completions that are correct"},
+    {"rl", "reward/std", KG_METRICS_REWARD, "spread",
+     "standard deviation of the rewards"},
+    {"rl", "reward/min", KG_METRICS_REWARD, "extremes", "smallest reward"},
+    {"rl", "reward/max", KG_METRICS_REWARD, "extremes", "largest reward"},
+    {"rl", "reward/ungraded", KG_METRICS_REWARD, "not graded",
+     "share of completions without a verdict: in no group's baseline, advantage 0"},
+    {"rl", "reward/undecided", KG_METRICS_REWARD, "not graded",
+     "share of completions that the grader cannot read or decide: wrong, or with "
+     "`task.undecided=ungraded` without a verdict"},
+    {"rl", "reward/greedy_ungraded", KG_METRICS_REWARD, "not graded",
+     "share of greedy completions that could not be graded: their prompt has no "
+     "baseline"},
+    {"rl", "reward/overlong", KG_METRICS_REWARD, "fined for length",
+     "with overlong shaping: share of penalised completions"},
+    {"rl", "reward/part/NAME", KG_METRICS_REWARD, "each reward",
+     "with `task.rewards`: mean of one of them over the completions that it graded, "
+     "without its weight"},
+    {"rl", "reward/part_ungraded/NAME", KG_METRICS_REWARD, "not graded",
+     "share of completions that it could not grade"},
+    {"rl", "reward/further/NAME", KG_METRICS_REWARD, "said besides",
+     "mean of a further number of an external grader, over the completions for "
+     "which it reports it (true: 1); of `task.rewards`: PART/NAME"},
+    {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
+     "external grader: starts of its program since training began or was resumed"},
+    {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",
+     "restarts among them: of a program that died after it had served"},
+    {"rl", "advantage/mean", KG_METRICS_REWARD, "advantage",
+     "mean advantage of the completions"},
+    {"rl", "advantage/min", KG_METRICS_REWARD, "advantage",
+     "smallest advantage of a completion"},
+    {"rl", "advantage/max", KG_METRICS_REWARD, "advantage",
+     "largest advantage of a completion"},
+    {"rl", "kl/value", KG_METRICS_KL, "KL",
+     "KL term per token, before weight and coefficient; with another `kl.in`: "
+     "mean over completions of the KL per token"},
+    {"rl", "kl/max", KG_METRICS_KL, "largest KL",
+     "largest KL term of a token (`kl.in: loss`)"},
+    {"rl", "kl/taken_max", KG_METRICS_KL, "off an advantage",
+     "`kl.in: advantage`, `advantage-future`: largest amount subtracted from a token's "
+     "advantage"},
+    {"rl", "kl/beta", KG_METRICS_KL, "coefficient", "coefficient of the KL in this step"},
+    {"rl", "kl/head", KG_METRICS_KL, "Top-k parts", "Top-k: the part on the k ids"},
+    {"rl", "kl/tail", KG_METRICS_KL, "Top-k parts",
+     "Top-k: the sampled part outside the k ids"},
+    {"rl", "kl/head_mass", KG_METRICS_KL, "Top-k mass",
+     "Top-k: mass of the policy on the k ids"},
+    {"rl", "kl/tail_tokens", KG_METRICS_KL, "Top-k tail",
+     "Top-k: share of sampled tokens outside the k ids"},
+    {"rl", "kl/iw_mean", KG_METRICS_KL, "importance weight",
+     "mean importance weight of the sampled tokens (`kl.importance`)"},
+    {"rl", "kl/iw_max", KG_METRICS_KL, "importance weight", "largest of these weights"},
+    {"rl", "kl/iw_ess", KG_METRICS_KL, "effective sample",
+     "effective sample size of these weights as a share"},
+    {"rl", "policy/entropy", KG_METRICS_POLICY, "entropy",
+     "entropy of the policy at the sampled tokens, nats"},
+    {"rl", "policy/ratio_mean", KG_METRICS_POLICY, "ratio",
+     "ratio of the surrogate, before any clip: mean"},
+    {"rl", "policy/ratio_min", KG_METRICS_POLICY, "ratio", "the smallest ratio"},
+    {"rl", "policy/ratio_max", KG_METRICS_POLICY, "ratio", "the largest ratio"},
+    {"rl", "policy/ratio_ess", KG_METRICS_POLICY, "effective sample",
+     "effective sample size of the ratios as a share: (sum r)^2 / (n sum r^2)"},
+    {"rl", "policy/clip_fraction", KG_METRICS_POLICY, "clip fraction",
+     "clip fraction as the method's published code counts it"},
+    {"rl", "policy/clip_low", KG_METRICS_POLICY, "held by a bound",
+     "share of tokens held by the lower bound"},
+    {"rl", "policy/clip_high", KG_METRICS_POLICY, "held by a bound",
+     "share of tokens held by the upper bound"},
+    {"rl", "policy/clip_dual", KG_METRICS_POLICY, "held by a bound",
+     "share of tokens held by the bound of dual clip"},
+    {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
+     "share of tokens with a ratio below 1 - `algo.clip_low`, for any advantage "
+     "(0.2 or the preset's where the surrogate has no clip)"},
+    {"rl", "policy/outside_high", KG_METRICS_POLICY, "outside the bounds",
+     "share of tokens with a ratio above 1 + `algo.clip_high`, for any advantage"},
+    {"rl", "policy/kl_old_k1", KG_METRICS_POLICY, "KL from the old policy",
+     "KL from the old policy to the current one, by K1"},
+    {"rl", "policy/kl_old_k3", KG_METRICS_POLICY, "KL from the old policy",
+     "the same by K3"},
+    {"rl", "policy/gap_mean", KG_METRICS_POLICY, "gap of log-probs",
+     "|log p - log old|, mean over the tokens"},
+    {"rl", "policy/tis_outside", KG_METRICS_POLICY, "weights at a bound",
+     "`algo.tis`: share of tokens whose weight old/sampler passed one of its bounds"},
+    {"rl", "policy/gap_max", KG_METRICS_POLICY, "gap of log-probs",
+     "the largest of them"},
+    {"rl", "policy/tokens", KG_METRICS_POLICY, "tokens",
+     "sampled tokens that carry a loss, of all updates of the step"},
+    {"rl", "loss/total", KG_METRICS_OPTIM, "loss",
+     "pg + beta kl - c_H entropy + router_aux: weighted sums, mean over the updates"},
+    {"rl", "loss/pg", KG_METRICS_OPTIM, "loss", "the policy term of the loss"},
+    {"rl", "loss/kl", KG_METRICS_OPTIM, "KL in the loss",
+     "the KL term of the loss, before the coefficient"},
+    {"rl", "loss/entropy", KG_METRICS_OPTIM, "entropy in the loss",
+     "the entropy term of the loss, before the coefficient"},
+    {"rl", "loss/router_aux", KG_METRICS_OPTIM, "load in the loss",
+     "with `train.router_aux`: the load-balancing loss of experts, with its coefficient"},
+    {"rl", "optim/grad_norm", KG_METRICS_OPTIM, "gradient norm",
+     "global norm of the gradient before clipping: mean over the updates"},
+    {"rl", "optim/grad_norm_max", KG_METRICS_OPTIM, "gradient norm",
+     "the largest of them"},
+    {"rl", "optim/lr", KG_METRICS_OPTIM, "learning rate",
+     "learning rate of the last update"},
+    {"rl", "optim/updates", KG_METRICS_OPTIM, "updates", "updates of this step"},
+    {"rl", "optim/idle_updates", KG_METRICS_OPTIM, "left out",
+     "updates without a gradient, of the whole run"},
+    {"rl", "optim/skipped_steps", KG_METRICS_OPTIM, "left out",
+     "steps with non-finite numbers, of the whole run"},
+    {"rl", "length/mean", KG_METRICS_LENGTH, "length", "tokens per completion: mean"},
+    {"rl", "length/min", KG_METRICS_LENGTH, "length", "the shortest completion"},
+    {"rl", "length/max", KG_METRICS_LENGTH, "length", "the longest completion"},
+    {"rl", "length/truncated", KG_METRICS_LENGTH, "truncated",
+     "share of completions cut by the limit"},
+    {"rl", "length/prompt", KG_METRICS_LENGTH, "prompt", "mean tokens per prompt"},
+    {"rl", "episode/turns", KG_METRICS_EPISODE, "turns and calls",
+     "with `episode.env`: turns of the model, mean per episode"},
+    {"rl", "episode/calls", KG_METRICS_EPISODE, "turns and calls",
+     "tool calls (searches), mean per episode"},
+    {"rl", "episode/invalid", KG_METRICS_EPISODE, "faults",
+     "turns without a legal action, mean per episode"},
+    {"rl", "episode/failed", KG_METRICS_EPISODE, "faults",
+     "calls that no tool answered, mean per episode"},
+    {"rl", "episode/answered", KG_METRICS_EPISODE, "ends",
+     "share of episodes that ended by an answer"},
+    {"rl", "episode/cut", KG_METRICS_EPISODE, "ends",
+     "share that ended because the context was full (these are `length/truncated` too)"},
+    {"rl", "episode/windowed", KG_METRICS_EPISODE, "ends",
+     "turns sampled only from the newest `episode.window` tokens, mean per episode"},
+    {"rl", "episode/observed_tokens", KG_METRICS_EPISODE, "observed",
+     "mean tokens that the tools returned; `length/` counts what the model wrote"},
+    {"rl", "episode/seconds_idle", KG_METRICS_EPISODE, "waiting",
+     "seconds of the rollout in which every episode waited for a tool and nothing "
+     "decoded"},
+    {"rl", "tool/calls", KG_METRICS_EPISODE, "tool",
+     "calls of the tools in all rollouts of the step"},
+    {"rl", "tool/failed", KG_METRICS_EPISODE, "tool",
+     "calls among them that no tool answered"},
+    {"rl", "tool/requests", KG_METRICS_EPISODE, "tool", "requests sent to a retriever"},
+    {"rl", "tool/cached", KG_METRICS_EPISODE, "tool",
+     "calls answered without a request: cached or in flight"},
+    {"rl", "tool/retries", KG_METRICS_EPISODE, "tool",
+     "tries of the retriever after the first"},
+    {"rl", "tool/seconds_a_call", KG_METRICS_EPISODE, "waiting",
+     "mean time from a call to its answer"},
+    {"rl", "groups/all_right", KG_METRICS_SAMPLING, "groups",
+     "share of prompts whose completions are all correct"},
+    {"rl", "groups/all_wrong", KG_METRICS_SAMPLING, "groups",
+     "share of prompts whose completions are all wrong"},
+    {"rl", "groups/equal", KG_METRICS_SAMPLING, "groups",
+     "share of prompts whose rewards are all equal: no signal"},
+    {"rl", "dynamic/batches", KG_METRICS_SAMPLING, "generation batches",
+     "with dynamic sampling: generation batches of the step"},
+    {"rl", "dynamic/prompts", KG_METRICS_SAMPLING, "prompts sampled",
+     "prompts that were sampled for it"},
+    {"rl", "dynamic/all_right", KG_METRICS_SAMPLING, "prompts left out",
+     "sampled prompts whose completions are all correct"},
+    {"rl", "dynamic/all_wrong", KG_METRICS_SAMPLING, "prompts left out",
+     "sampled prompts whose completions are all wrong"},
+    {"rl", "dynamic/equal", KG_METRICS_SAMPLING, "prompts left out",
+     "sampled prompts that the filter left out"},
+    {"rl", "dynamic/surplus", KG_METRICS_SAMPLING, "surplus",
+     "prompts with differing completions beyond those needed"},
+    {"rl", "dynamic/accuracy", KG_METRICS_SAMPLING, "of all answers",
+     "share correct of all sampled completions; the other metrics cover those "
+     "learned from"},
+    {"rl", "dynamic/reward", KG_METRICS_SAMPLING, "of all answers",
+     "mean reward of all sampled completions"},
+    {"rl", "region/masked", KG_METRICS_REGION, "dropped",
+     "trust regions: share of tokens dropped"},
+    {"rl", "region/masked_positive", KG_METRICS_REGION, "dropped",
+     "the same of tokens with A > 0"},
+    {"rl", "region/masked_negative", KG_METRICS_REGION, "dropped",
+     "the same of tokens with A < 0"},
+    {"rl", "region/divergence_mean", KG_METRICS_REGION, "divergence",
+     "divergence that the region tests: mean over the tokens"},
+    {"rl", "region/divergence_max", KG_METRICS_REGION, "divergence",
+     "the largest of them"},
+    {"rl", "region/divergence_below_01", KG_METRICS_REGION, "small divergence",
+     "share of tokens with a divergence below 0.01"},
+    {"rl", "region/divergence_below_05", KG_METRICS_REGION, "small divergence",
+     "share of tokens with a divergence below 0.05"},
+    {"rl", "region/masked_positive_p", KG_METRICS_REGION, "dropped, A > 0",
+     "mean p of the dropped tokens with A > 0"},
+    {"rl", "region/masked_positive_mu", KG_METRICS_REGION, "dropped, A > 0",
+     "mean of the sampler's probability of these tokens"},
+    {"rl", "region/masked_negative_p", KG_METRICS_REGION, "dropped, A < 0",
+     "mean p of the dropped tokens with A < 0"},
+    {"rl", "region/masked_negative_mu", KG_METRICS_REGION, "dropped, A < 0",
+     "mean of the sampler's probability of these tokens"},
+    {"rl", "region/masked_positive_ratio", KG_METRICS_REGION, "ratio of dropped",
+     "mean ratio of the dropped tokens with A > 0"},
+    {"rl", "region/masked_negative_ratio", KG_METRICS_REGION, "ratio of dropped",
+     "mean ratio of the dropped tokens with A < 0"},
+    {"rl", "region/masked_positive_entropy", KG_METRICS_REGION, "entropy of dropped",
+     "mean entropy at the dropped tokens with A > 0"},
+    {"rl", "region/masked_negative_entropy", KG_METRICS_REGION, "entropy of dropped",
+     "mean entropy at the dropped tokens with A < 0"},
+    {"rl", "mask/answers", KG_METRICS_REGION, "masked answers",
+     "with `algo.mask`: share of completions whose policy terms were dropped"},
+    {"rl", "mask/divergence_mean", KG_METRICS_REGION, "divergence of answers",
+     "tested by `algo.mask`: divergence of the completions from the sampler, mean"},
+    {"rl", "mask/divergence_max", KG_METRICS_REGION, "divergence of answers",
+     "the largest of them"},
+    {"rl", "anchor/distance", KG_METRICS_ANCHOR, "distance",
+     "Euclidean distance of policy and anchor weights"},
+    {"rl", "anchor/distance_relative", KG_METRICS_ANCHOR, "relative distance",
+     "that distance divided by the norm of the policy's weights"},
+    {"rl", "anchor/updates", KG_METRICS_ANCHOR, "updates",
+     "updates of the anchor, of the whole run"},
+    {"rl", "anchor/kl_average", KG_METRICS_ANCHOR, "moving average",
+     "with `anchor.kappa`: moving average of the token KL"},
+    {"rl", "anchor/refreshed", KG_METRICS_ANCHOR, "refreshed",
+     "with `anchor.kappa`: replacements caused by it, of the whole run"},
+    {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
+     "largest |log p - log old| of the first update, when the policy still is the one "
+     "that sampled: 0 without lag or another dtype"},
+    {"rl", "policy/mismatch_mean", KG_METRICS_MISMATCH, "recomputed",
+     "|log old - log mu|: 0 unless `train.old_logp: recompute` is used with a separate "
+     "sampler; mean"},
+    {"rl", "policy/mismatch_max", KG_METRICS_MISMATCH, "recomputed",
+     "the largest of them"},
+    {"rl", "policy/prob_gap_min", KG_METRICS_MISMATCH, "signed gap",
+     "p - mu: the smallest, over all updates"},
+    {"rl", "policy/prob_gap_max", KG_METRICS_MISMATCH, "signed gap",
+     "p - mu: the largest, over all updates"},
+    {"rl", "mismatch/prob_mean", KG_METRICS_MISMATCH, "gap of probabilities",
+     "|p - mu| at the sampled tokens: mean; this and the rest of `mismatch/` refer to "
+     "the first update"},
+    {"rl", "mismatch/prob_std", KG_METRICS_MISMATCH, "gap of probabilities",
+     "standard deviation of it"},
+    {"rl", "mismatch/prob_max", KG_METRICS_MISMATCH, "gap of probabilities",
+     "the largest of them"},
+    {"rl", "mismatch/kl_k1", KG_METRICS_MISMATCH, "KL of the sampler", "KL(mu, p) by K1"},
+    {"rl", "mismatch/kl_k3", KG_METRICS_MISMATCH, "KL of the sampler", "KL(mu, p) by K3"},
+    {"rl", "mismatch/perplexity", KG_METRICS_MISMATCH, "perplexity",
+     "of the sampled tokens under p"},
+    {"rl", "mismatch/perplexity_sampler", KG_METRICS_MISMATCH, "perplexity",
+     "of the sampled tokens under mu"},
+    {"rl", "mismatch/weight_mean", KG_METRICS_MISMATCH, "weight",
+     "importance weight p/mu: mean"},
+    {"rl", "mismatch/weight_max", KG_METRICS_MISMATCH, "weight", "the largest of them"},
+    {"rl", "mismatch/weight_ess", KG_METRICS_MISMATCH, "effective sample",
+     "effective sample size of these weights as a share"},
+    {"rl", "mismatch/cut", KG_METRICS_MISMATCH, "truncated sampling",
+     "share of tokens drawn from less than the vocabulary (`rollout.top_p`, `top_k`, "
+     "`min_p`)"},
+    {"rl", "mismatch/cut_nats", KG_METRICS_MISMATCH, "truncated sampling",
+     "-log of the remaining mass, mean per token: with `algo.reproduction` the "
+     "distance between the sampling policy and the one in the ratios; otherwise "
+     "ratios are renormalised and it has no effect"},
+    {"rl", "mismatch/window", KG_METRICS_MISMATCH, "sampled from a window",
+     "`algo.reproduction` with `episode.window`: share of tokens sampled only from the "
+     "newest tokens of their text; ratios refer to the whole text"},
+    {"rl", "mismatch/window_nats", KG_METRICS_MISMATCH, "sampled from a window",
+     "for these tokens: mean difference between the log-prob given the whole text "
+     "and the recorded one"},
+    {"rl", "experts/load_max", KG_METRICS_EXPERTS, "load of experts",
+     "with experts, over all tokens of the updates: tokens of a layer's busiest "
+     "expert divided by the mean of its experts; mean over the layers"},
+    {"rl", "experts/load_worst", KG_METRICS_EXPERTS, "load of experts",
+     "the same for the worst layer"},
+    {"rl", "experts/unused", KG_METRICS_EXPERTS, "unused experts",
+     "share of experts, over all layers, without any token"},
+    {"rl", "experts/entropy", KG_METRICS_EXPERTS, "entropy of the load",
+     "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
+     "layers; log E if all have the same load"},
+    {"rl", "seconds/step", KG_METRICS_TIME, "seconds of a step",
+     "wall time of the step, without validation and saving"},
+    {"rl", "seconds/rollout", KG_METRICS_TIME, "seconds of a step",
+     "sampling and grading"},
+    {"rl", "seconds/anchor", KG_METRICS_TIME, "seconds of a step",
+     "passes of the anchor and of `train.old_logp: recompute`"},
+    {"rl", "seconds/train", KG_METRICS_TIME, "seconds of a step",
+     "forward, backward and update"},
+    {"rl", "tokens_per_second/decode", KG_METRICS_TIME, "tokens a second",
+     "tokens decoded per second"},
+    {"rl", "tokens_per_second/prefill", KG_METRICS_TIME, "tokens a second",
+     "prompt tokens processed per second"},
+    {"rl", "tokens_per_second/train", KG_METRICS_TIME, "tokens a second",
+     "tokens trained per second"},
+    {"rl", "perf/shared_tokens", KG_METRICS_TIME, "tokens",
+     "tokens of the updates that a micro-batch had already, as `train.share_prefix` has "
+     "it: not computed again"},
+    {"rl", "share_of_gemm_ceiling", KG_METRICS_TIME, "share of the ceiling",
+     "useful floating-point work of the step per time, relative to multiply-adds in "
+     "registers (of a GPU: a product of its library), measured at the start"},
+    {"rl", "seconds/sampling/rank/NAME", KG_METRICS_TIME, "sampling, by rank",
+     "with several ranks: seconds in which a rank samples and grades; for a "
+     "rollout rank, the batch of this step"},
+    {"rl", "seconds/waiting/rank/NAME", KG_METRICS_TIME, "waiting, by rank",
+     "seconds in which it waits for agreements with the others, since the previous line"},
+    {"rl", "seconds/exchange/rank/NAME", KG_METRICS_TIME, "exchange, by rank",
+     "seconds in which it exchanges gradients, completions and weights with the "
+     "others, since the previous line"},
+    {"rl", "seconds/slowest_rank", KG_METRICS_TIME, "slowest rank",
+     "the rank that waits least: the others wait for it"},
+    {"rl", "memory/resident_gb", KG_METRICS_MEMORY, "memory",
+     "anonymous resident memory, GB"},
+    {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory", "peak of allocated memory, GB"},
+    {"rl", "reward/source/NAME", KG_METRICS_SOURCE, "reward",
+     "mean reward by `data_source`, if the training data has several; beyond 16 "
+     "in a step: `other`"},
+    {"rl", "accuracy/source/NAME", KG_METRICS_SOURCE, "accuracy",
+     "share of its completions that are correct"},
+    {"rl", "length/source/NAME", KG_METRICS_SOURCE, "length",
+     "mean tokens of its completions"},
+    {"rl", "answers/source/NAME", KG_METRICS_SOURCE, "answers",
+     "number of its completions in the step"},
+    {"validation", "val/accuracy/source/NAME", KG_METRICS_SOURCE,
+     "accuracy in validation",
+     "share correct by `data_source`, if the validation data has several"},
+    {"validation", "val/accuracy_stderr/source/NAME", KG_METRICS_SOURCE, NULL,
+     "standard error of it, over the problems of the source"},
+    {"validation", "val/reward/source/NAME", KG_METRICS_SOURCE, "reward in validation",
+     "mean reward of its completions"},
+    {"validation", "val/length/source/NAME", KG_METRICS_SOURCE, "length in validation",
+     "mean tokens of its completions"},
+    {"validation", "val/answers/source/NAME", KG_METRICS_SOURCE, "answers in validation",
+     "number of its completions in the validation"},
+    {"sft", "loss", KG_METRICS_SFT, "loss",
+     "mean negative log-likelihood, nats per learned token"},
+    {"sft", "val_loss", KG_METRICS_SFT, "loss",
+     "the same for the sequences of `sft.val`, after the update (`sft.eval_every`)"},
+    {"sft", "grad_norm", KG_METRICS_SFT, "gradient norm",
+     "global norm of the gradient before clipping"},
+    {"sft", "lr", KG_METRICS_SFT, "learning rate", "learning rate of the update"},
+    {"sft", "router_aux", KG_METRICS_SFT, "load in the loss",
+     "with `train.router_aux`: the load-balancing loss of experts, with its coefficient; "
+     "in `loss`"},
+    {"sft", "experts/load_max", KG_METRICS_SFT, "load of experts",
+     "with experts, over all tokens of the updates: tokens of a layer's busiest "
+     "expert divided by the mean of its experts; mean over the layers"},
+    {"sft", "experts/load_worst", KG_METRICS_SFT, "load of experts",
+     "the same for the worst layer"},
+    {"sft", "experts/unused", KG_METRICS_SFT, "unused experts",
+     "share of experts, over all layers, without any token"},
+    {"sft", "experts/entropy", KG_METRICS_SFT, "entropy of the load",
+     "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
+     "layers; log E if all have the same load"},
+    {"sft", "loss_tokens", KG_METRICS_SFT, "tokens", "tokens that carry a loss"},
+    {"sft", "perf/shared_tokens", KG_METRICS_SFT, "tokens",
+     "tokens that a micro-batch had already: not computed again"},
+    {"sft", "seconds", KG_METRICS_SFT, "seconds", "wall time of the update"},
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+const char *kg_metric_group_title(enum kg_metric_group group) { return titles[group]; }
+
+const struct kg_metric_row *kg_metric_at(size_t i)
+{
+    return i < N_ROWS ? &rows[i] : NULL;
+}
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* Whether the name in a row, or the end of it, stands for this one. */
+static bool stands_for(const char *pattern, const char *name)
+{
+    size_t n = strlen(pattern);
+
+    if (n < 5 || strcmp(pattern + n - 5, "/NAME") != 0)
+        return strcmp(pattern, name) == 0;
+    return strncmp(pattern, name, n - 4) == 0 && name[n - 4] != '\0';
+}
+
+const struct kg_metric_row *kg_metric_find(const char *phase, const char *name)
+{
+    static const char policy[] = "val/", anchor[] = "val_anchor/";
+    bool of_anchor = begins(name, anchor);
+
+    for (size_t i = 0; i < N_ROWS; i++) {
+        if (strcmp(rows[i].phase, phase) != 0)
+            continue;
+        if (!of_anchor && stands_for(rows[i].name, name))
+            return &rows[i];
+        if (of_anchor && begins(rows[i].name, policy) &&
+            stands_for(rows[i].name + strlen(policy), name + strlen(anchor)))
+            return &rows[i];
+    }
+    return NULL;
+}
+
+bool kg_metric_stderr(char *out, size_t bytes, const char *name)
+{
+    const char *source = strstr(name, "/source/");
+    size_t head = source ? (size_t)(source - name) : strlen(name);
+    int n = snprintf(out, bytes, "%.*s_stderr%s", (int)head, name, name + head);
+
+    return n > 0 && (size_t)n < bytes;
+}
+
+/* ---- the page ---- */
+
+static const char page_head[] =
+    "# Metrics\n"
+    "\n"
+    "`kedge report --metrics` prints this page: every number of a run's\n"
+    "`metrics.jsonl`, and of its TensorBoard events. `make docs` rewrites it from the\n"
+    "table in `src/report/metrics.c`.\n"
+    "\n"
+    "A line has a `phase` (`sft`, `rl` or `validation`) and a `step`. In lines of\n"
+    "phase `rl` \"tokens\" are the sampled tokens that carry a loss. Without "
+    "validation\n"
+    "data there is no validation. With `eval.anchor` its lines also have the numbers\n"
+    "of the anchor, under `val_anchor/`. A non-finite number is null. A step that was\n"
+    "skipped because of such numbers has a line with only its counters.\n";
+
+static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)
+{
+    for (; *text; text++) {
+        if (*text == '|')
+            KG_TRY(kg_str_putc(out, '\\', err));
+        KG_TRY(kg_str_putc(out, *text, err));
+    }
+    return KG_OK;
+}
+
+kg_status kg_metric_page(struct kg_str *out, struct kg_err *err)
+{
+    KG_TRY(kg_str_puts(out, page_head, err));
+    for (size_t i = 0; i < N_ROWS; i++) {
+        if (i == 0 || rows[i].group != rows[i - 1].group)
+            KG_TRY(kg_str_printf(out, err,
+                                 "\n## %s\n\n| phase | name | meaning |\n|---|---|---|\n",
+                                 titles[rows[i].group]));
+        KG_TRY(kg_str_printf(out, err, "| %s | `%s` | ", rows[i].phase, rows[i].name));
+        KG_TRY(put_cell(out, rows[i].help, err));
+        KG_TRY(kg_str_puts(out, " |\n", err));
+    }
+    return KG_OK;
+}

@@ -9,6 +9,9 @@
 #include "base/str.h"
 #include "data/json.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 enum { KG_METRICS_MAX = 512, KG_METRIC_NAME = 144 };
 
 struct kg_metrics {
@@ -40,5 +43,57 @@ kg_status kg_metrics_json(struct kg_str *out, const struct kg_metrics *m,
 kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *step,
                            const struct kg_json_doc *doc,
                            struct kg_err *err) KG_MUST_CHECK;
+
+/* Every number that a run writes into metrics.jsonl, as data: its name, its meaning, and
+ * its place on a page of plots.
+ *
+ * docs/metrics.md is generated from these rows, and `kedge report` shows their titles and
+ * explanations. metric_table_test.c and presets_test.c fail for a number without a row. */
+
+/* Groups of metrics, in the order of the page. */
+enum kg_metric_group {
+    KG_METRICS_VALIDATION,
+    KG_METRICS_REWARD,
+    KG_METRICS_KL,
+    KG_METRICS_POLICY,
+    KG_METRICS_OPTIM,
+    KG_METRICS_LENGTH,
+    KG_METRICS_EPISODE,
+    KG_METRICS_SAMPLING,
+    KG_METRICS_REGION,
+    KG_METRICS_ANCHOR,
+    KG_METRICS_MISMATCH,
+    KG_METRICS_EXPERTS,
+    KG_METRICS_TIME,
+    KG_METRICS_MEMORY,
+    KG_METRICS_SOURCE,
+    KG_METRICS_SFT,
+    KG_METRICS_GROUPS
+};
+const char *kg_metric_group_title(enum kg_metric_group group);
+
+/* For phase "validation", a row with a name in val/ also describes the anchor's metric in
+ * val_anchor/. */
+struct kg_metric_row {
+    const char *phase; /* of its line: sft, rl, validation */
+    const char *name;  /* a trailing NAME stands for any data source */
+    enum kg_metric_group group;
+    /* rows of one group with the same text share a plot; NULL: no plot of its own,
+     * because it is the standard error of another metric (kg_metric_stderr) */
+    const char *plot;
+    const char *help; /* one line; text between backticks is code */
+};
+
+/* NULL at the end. */
+const struct kg_metric_row *kg_metric_at(size_t i);
+/* The row for metric `name` in a line of `phase`; NULL if there is none. */
+const struct kg_metric_row *kg_metric_find(const char *phase, const char *name);
+
+/* The name of the standard error of metric `name`: with _stderr at its end, or before
+ * /source/. False if it does not fit. */
+bool kg_metric_stderr(char *out, size_t bytes, const char *name);
+
+/* Appends the rows as a Markdown page. */
+kg_status kg_metric_page(struct kg_str *out, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

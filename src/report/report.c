@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "recipe/options.h"
-#include "report/path.h"
+#include "report/history.h"
 #include "text/html.h"
 
 #include <math.h>

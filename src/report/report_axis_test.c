@@ -1,5 +1,5 @@
 /* Tests of the ticks of an axis. */
-#include "report/report_axis.h"
+#include "report/report_plot.h"
 
 #include <math.h>
 #include <setjmp.h>

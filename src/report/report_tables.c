@@ -8,7 +8,6 @@
  */
 #include "report/report_internal.h"
 
-#include "recipe/algo.h"
 #include "recipe/options.h"
 
 #include <math.h>

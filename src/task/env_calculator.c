@@ -6,7 +6,7 @@
  * waits.
  */
 #include "base/mem.h"
-#include "math/calculate.h"
+#include "math/math.h"
 #include "task/env_internal.h"
 
 static const struct kg_action_tags TAGS = {

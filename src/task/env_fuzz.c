@@ -4,7 +4,7 @@
  *
  * The first byte picks what is tried.
  */
-#include "math/calculate.h"
+#include "math/math.h"
 #include "task/qa.h"
 
 #include <stdlib.h>

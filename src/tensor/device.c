@@ -7,9 +7,9 @@
  */
 #include "tensor/device.h"
 
+#include "base/library.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/program.h"
 #include "tensor/cuda/library.h"
 
 #include <dlfcn.h>

@@ -8,6 +8,8 @@
 #define KG_TEXT_BPE_H
 
 #include "base/status.h"
+#include "text/tokenizer.h"
+#include "text/vocab.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,5 +54,27 @@ enum { KG_BPE_SHORT = 64 };
 size_t kg_bpe_merge_short(int32_t *ids, size_t n, const struct kg_merges *m);
 kg_status kg_bpe_merge_long(int32_t *ids, size_t *n, const struct kg_merges *m,
                             struct kg_bpe_scratch *s, struct kg_err *err) KG_MUST_CHECK;
+
+/* The two halves of training a byte-level BPE: counting pre-tokens and merging
+ * (bpe_train.c), and writing the result as a tokenizer.json (bpe_write.c). Internal to
+ * src/text; others call kg_bpe_train_write.
+ */
+
+struct kg_bpe_result {
+    struct kg_vocab vocab; /* bytes 0..255, then the merged tokens */
+    int32_t n_tokens;
+    int32_t (*merges)[2]; /* (n_merges) ids of the two halves, in order; owned */
+    size_t n_merges;
+    size_t merges_capacity;
+};
+void kg_bpe_result_release(struct kg_bpe_result *result);
+
+/* Merges until there are `n_tokens` tokens, not counting specials. `pattern` and
+ * `specials` as in kg_bpe_train.
+ * errors: EINVAL (no pair is left; names the number reached), EFORMAT (not UTF-8),
+ * UNSUPPORTED (pattern) */
+kg_status kg_bpe_learn(struct kg_bpe_result *result, const char *const *texts, size_t n,
+                       const struct kg_bpe_train *opts, int32_t n_tokens,
+                       struct kg_err *err) KG_MUST_CHECK;
 
 #endif

@@ -9,7 +9,6 @@
  *
  * Ids: 0..255 are the bytes, then the merges in order.
  */
-#include "text/bpe_train.h"
 
 #include "base/mem.h"
 #include "text/added.h"

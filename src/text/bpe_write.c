@@ -4,7 +4,7 @@
  * The pipeline is Qwen2's: NFC, one pattern, bytes, merges. Special tokens are not
  * normalized, so text and vocabulary cannot form them by accident.
  */
-#include "text/bpe_train.h"
+#include "text/bpe.h"
 
 #include "base/file.h"
 #include "data/json.h"

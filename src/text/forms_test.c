@@ -2,8 +2,8 @@
  * maps of characters and cuts by themselves. */
 #include "text/forms_testing.h"
 
-#include "text/charsmap.h"
 #include "text/cut.h"
+#include "text/normalizer.h"
 #include "text/unicode.h"
 
 static void every_form_gives_the_ids_of_the_library(void **state)

@@ -14,7 +14,7 @@
 #include "base/need_testing.h"
 #include "base/utf8.h"
 #include "data/jsonl.h"
-#include "text/base64.h"
+#include "text/bytelevel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  * a pre-tokenizer, and tokenizers that are written are read with the same tokens. */
 #include "text/tokenizer.h"
 
-#include "base/digest.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/need_testing.h"
 #include "data/gguf_model.h"

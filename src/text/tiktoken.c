@@ -8,7 +8,7 @@
 #include "text/pieces.h"
 
 #include "base/mem.h"
-#include "text/base64.h"
+#include "text/bytelevel.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * BertNormalizer is four of them, which its fields turn on and off; the others are one
  * each. Every field is accounted for: one that is not known is refused by its path.
  */
-#include "text/base64.h"
+#include "text/bytelevel.h"
 #include "text/tokenizer_read.h"
 
 #include <string.h>

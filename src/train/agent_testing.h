@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/need_testing.h"
 #include "model/model.h"
-#include "text/bpe_train.h"
+#include "text/bpe.h"
 
 #include <stdio.h>
 #include <sys/wait.h>

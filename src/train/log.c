@@ -7,7 +7,7 @@
 #include "train/log.h"
 
 #include "base/log.h"
-#include "report/path.h"
+#include "report/history.h"
 #include "report/report.h"
 
 #include <string.h>

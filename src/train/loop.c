@@ -16,7 +16,7 @@
 #include "data/jsonl.h"
 #include "ranks/launch.h"
 #include "ranks/same.h"
-#include "report/path.h"
+#include "report/history.h"
 #include "train/keep/checkpoint.h"
 #include "train/keep/inputs.h"
 #include "train/keep/run_dir.h"

@@ -7,7 +7,7 @@
 
 #include "base/need_testing.h"
 #include "data/jsonl.h"
-#include "report/metric_table.h"
+#include "report/metrics.h"
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "data/manifest.h"
-#include "report/path.h"
+#include "report/history.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  */
 #include "train/rl_testing.h"
 
-#include "recipe/algo.h"
+#include "recipe/options.h"
 #include "rollout/score_testing.h"
 #include "tensor/backend_testing.h"
 

@@ -4,7 +4,7 @@
 #include "train/run.h"
 
 #include "base/log.h"
-#include "recipe/algo.h"
+#include "recipe/options.h"
 #include "train/step/anchor.h"
 
 bool kg_run_divides_gradients(const struct kg_run_inputs *in)

@@ -1,5 +1,5 @@
 /* What travels between processes arrives as it left: every array, every bit. */
-#include "traj/pack.h"
+#include "traj/traj.h"
 
 #include "base/mem.h"
 #include "base/need_testing.h"

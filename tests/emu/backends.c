@@ -10,8 +10,8 @@
 #include "emu/far.h"
 #include "tensor/device.h"
 
+#include "base/library.h"
 #include "base/log.h"
-#include "base/program.h"
 #include "base/str.h"
 
 #include <stdatomic.h>

@@ -14,7 +14,7 @@
 #define KG_RETRIEVER_ENCODER_H
 
 #include "base/str.h"
-#include "search/encoder.h"
+#include "search/dense.h"
 #include "tensor/backend.h"
 
 #include <stdbool.h>

@@ -24,8 +24,8 @@
 #include "base/phase.h"
 #include "data/json.h"
 #include "data/manifest.h"
-#include "ranks/share.h"
-#include "report/path.h"
+#include "ranks/lanes.h"
+#include "report/history.h"
 #include "train/step/anchor.h"
 
 #include <pthread.h>

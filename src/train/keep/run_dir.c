@@ -12,7 +12,7 @@
 #include "data/json.h"
 #include "data/jsonl.h"
 #include "recipe/options.h"
-#include "report/path.h"
+#include "report/history.h"
 #include "report/tfevents.h"
 #include "train/keep/checkpoint.h"
 #include "train/keep/facts.h"

@@ -4,8 +4,6 @@
  */
 #include "train/open/open.h"
 
-#include "recipe/algo.h"
-#include "recipe/episodes.h"
 #include "recipe/options.h"
 #include "rollout/sampler.h"
 #include "train/step/anchor.h"

@@ -24,7 +24,7 @@
 #include "base/status.h"
 #include "base/str.h"
 #include "recipe/options.h"
-#include "report/path.h"
+#include "report/history.h"
 
 #include <stdbool.h>
 #include <stdint.h>

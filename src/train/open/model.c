@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "ranks/devices.h"
 #include "ranks/nccl.h"
-#include "recipe/algo.h"
 #include "recipe/options.h"
 #include "tensor/device.h"
 

@@ -6,8 +6,7 @@
 #include "train/run.h"
 
 #include "base/clock.h"
-#include "recipe/algo.h"
-#include "recipe/episodes.h"
+#include "recipe/options.h"
 #include "train/keep/checkpoint.h"
 #include "train/keep/run_dir.h"
 #include "train/open/init.h"

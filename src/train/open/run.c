@@ -9,8 +9,6 @@
 #include "train/open/open.h"
 
 #include "ranks/launch.h"
-#include "recipe/effect.h"
-#include "recipe/episodes.h"
 #include "recipe/options.h"
 #include "tensor/device.h"
 #include "train/open/memory.h"

@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "recipe/algo.h"
+#include "recipe/options.h"
 #include "rollout/score.h"
 #include "train/open/epochs.h"
 

@@ -7,7 +7,7 @@
  */
 #include "train/step/sums.h"
 
-#include "recipe/episodes.h"
+#include "recipe/options.h"
 #include "train/open/open.h"
 
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,

@@ -25,8 +25,8 @@
 #include "train/step/lane_exchange.h"
 
 #include "base/mem.h"
+#include "ranks/lanes.h"
 #include "ranks/nccl.h"
-#include "ranks/share.h"
 
 #include <assert.h>
 

@@ -10,8 +10,8 @@
 #define KG_TRAIN_LANE_EXCHANGE_H
 
 #include "model/slab.h"
+#include "ranks/lanes.h"
 #include "ranks/ranks.h"
-#include "ranks/tree.h"
 
 struct kg_lane_blocks {
     const struct kg_slab *block[2 * KG_TREE_LEVELS]; /* in order; borrowed, modified */

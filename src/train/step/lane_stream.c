@@ -17,8 +17,8 @@
 
 #include "base/mem.h"
 #include "base/phase.h"
-#include "ranks/gather.h"
 #include "ranks/lanes.h"
+#include "ranks/ranks.h"
 #include "train/step/lane_sum.h"
 
 #include <assert.h>

@@ -21,8 +21,8 @@
 
 #include "model/model.h"
 #include "model/slab_exchange.h"
+#include "ranks/lanes.h"
 #include "ranks/ranks.h"
-#include "ranks/tree.h"
 
 /* The buckets of a slab, in the order of the backward: disjoint ranges that cover it. */
 struct kg_lane_buckets {

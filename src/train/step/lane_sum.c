@@ -7,9 +7,8 @@
 #include "train/step/lane_sum.h"
 
 #include "base/mem.h"
-#include "ranks/gather.h"
 #include "ranks/lanes.h"
-#include "ranks/share.h"
+#include "ranks/ranks.h"
 #include "train/step/lane_exchange.h"
 
 static void take_over(struct kg_slab *to, struct kg_slab *from)

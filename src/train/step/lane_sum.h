@@ -10,7 +10,6 @@
 #include "model/slab.h"
 #include "ranks/lanes.h"
 #include "ranks/ranks.h"
-#include "ranks/tree.h"
 #include "train/step/lane_stream.h"
 
 /* {0}: no lane yet. */

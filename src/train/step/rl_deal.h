@@ -6,7 +6,7 @@
 #ifndef KG_TRAIN_RL_DEAL_H
 #define KG_TRAIN_RL_DEAL_H
 
-#include "ranks/share.h"
+#include "ranks/lanes.h"
 #include "train/step/rl_batch.h"
 
 struct kg_rl_deal {

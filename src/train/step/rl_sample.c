@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "eval/gather.h"
 #include "policy/shaping.h"
-#include "recipe/episodes.h"
+#include "recipe/options.h"
 #include "rollout/sampling.h"
 #include "train/open/open.h"
 #include "train/step/sums.h"
