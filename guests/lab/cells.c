@@ -191,11 +191,10 @@ static kg_status read_line(struct reading *r, const struct kg_json_doc *line,
 {
     const struct kg_cells_opts *opts = r->opts;
     struct kg_str cell = {0}, pair = {0};
-    const char *name;
     kg_status status;
 
     KG_TRY_GOTO(out, key_text(&cell, line, opts->by, err));
-    name = kg_str_text(&cell);
+    const char *name = kg_str_text(&cell);
     if (opts->start && strcmp(name, opts->start) == 0) {
         status = add_start(r, line, err);
         goto out;

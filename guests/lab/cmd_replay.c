@@ -137,15 +137,13 @@ int kg_cmd_replay(int argc, char **argv)
     struct kg_replay r;
     struct kg_err err;
     char *end;
-    long long step;
-    kg_status status;
 
     if (argc < 2)
         return kg_cli_usage("expected RUN and STEP");
-    step = strtoll(argv[1], &end, 10);
+    long long step = strtoll(argv[1], &end, 10);
     if (*end != '\0' || end == argv[1] || step < 1)
         return kg_cli_usage("expected a step from 1 on, found '%s'", argv[1]);
-    status = kg_replay_run(&r, argv[0], step, argv + 2, (size_t)argc - 2, &err);
+    kg_status status = kg_replay_run(&r, argv[0], step, argv + 2, (size_t)argc - 2, &err);
     if (status == KG_OK)
         status = json ? put_json(&out, &r, &err) : put_table(&out, argv[0], &r, &err);
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);

@@ -68,13 +68,12 @@ static kg_status table(const struct kg_cells_opts *opts, struct kg_err *err)
 {
     struct kg_cells cells;
     struct kg_str out = {0};
-    kg_status status;
 
     KG_TRY(kg_cells_read(&cells, opts, err));
-    status = svg        ? kg_cells_svg(&out, &cells, opts, err)
-             : survival ? survival_table(&out, &cells, opts, err)
-             : json     ? kg_cells_json(&out, &cells, opts, err)
-                        : kg_cells_table(&out, &cells, opts, err);
+    kg_status status = svg        ? kg_cells_svg(&out, &cells, opts, err)
+                       : survival ? survival_table(&out, &cells, opts, err)
+                       : json     ? kg_cells_json(&out, &cells, opts, err)
+                                  : kg_cells_table(&out, &cells, opts, err);
     if ((svg || json) && cells.left_out > 0)
         kg_log_warn("cells left out, with fewer than %zu rows: %zu", opts->at_least,
                     cells.left_out);

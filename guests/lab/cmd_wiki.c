@@ -57,11 +57,10 @@ static kg_status play(const struct kg_wiki *w, char **argv, struct kg_err *err)
         .retriever = argv[1], .topk = (int)topk, .stop_when_down = true};
     struct kg_wiki_play how = {.count = count, .fault_rate = fault_rate};
     struct kg_wiki_played played;
-    kg_status status;
 
     KG_TRY(kg_env_find(&how.row, "search", err));
     KG_TRY(how.row->open(&how.env, &opts, err));
-    status = kg_wiki_episodes(&played, w, &how, argv[2], err);
+    kg_status status = kg_wiki_episodes(&played, w, &how, argv[2], err);
     how.row->close(how.env);
     if (status == KG_EFORMAT)
         return kg_err_prefix(err, "%.200s, and the world of --seed %lld --works %lld",

@@ -166,10 +166,9 @@ static kg_status check_nccl(struct kg_ranks *r, const struct link *l, struct kg_
 {
     char path[PATH_MAX];
     bool expected = l->nccl || kg_ranks_nccl_find(path, NULL, err) == KG_OK;
-    kg_status status;
 
     KG_TRY(kg_ranks_any(r, &expected, "doctor: nccl", err));
-    status = kg_ranks_nccl_open(r, l->be, l->nccl, err);
+    kg_status status = kg_ranks_nccl_open(r, l->be, l->nccl, err);
     if (status == KG_OK)
         status = sum_on(r, l->be, err);
     kg_ranks_nccl_close(r);

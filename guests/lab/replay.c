@@ -130,12 +130,11 @@ fail:
 static kg_status keep_anchor(struct replay *r, const char *path, struct kg_err *err)
 {
     struct kg_run *run = &r->run;
-    const struct kg_st_tensor *t;
     struct kg_st_set *set;
     kg_status status = KG_OK;
 
     KG_TRY(kg_st_open_file(&set, path, err));
-    t = kg_st_find(set, "anchor");
+    const struct kg_st_tensor *t = kg_st_find(set, "anchor");
     if (!t && kg_run_anchor_saved(&run->state))
         status = kg_fail(err, KG_ENOTFOUND,
                          "anchor.kind: the run kept no anchor with weights; name one: "
@@ -375,7 +374,6 @@ static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_
                           struct kg_err *err)
 {
     struct kg_rl_batch *b = &r->batch;
-    struct kg_traj *t;
 
     if (!kg_json_is_number(kg_json_get(doc->root, "advantage"))) {
         r->out->left_out++;
@@ -386,7 +384,7 @@ static kg_status add_line(struct replay *r, const struct kg_json_doc *doc, size_
     KG_TRY(kg_mem_grow(&r->advantage, &r->advantage_room, b->n_trajs + 1,
                        sizeof *r->advantage, 1 << 28, "advantages", err));
     r->advantage[b->n_trajs] = kg_json_real(kg_json_get(doc->root, "advantage"), 0);
-    t = &b->trajs[b->n_trajs++];
+    struct kg_traj *t = &b->trajs[b->n_trajs++];
     memset(t, 0, sizeof *t);
     KG_TRY(read_numbers(t, doc, err));
     KG_TRY(read_parts(t, doc, r->run.in.task_opts.rewards, err));
@@ -404,11 +402,10 @@ static kg_status read_lines(struct replay *r, const struct kg_str *text, const c
     for (const char *p = kg_str_text(text); *p; p += strcspn(p, "\n"), p += *p == '\n') {
         char where[sizeof(struct kg_path) + 32];
         struct kg_json_doc doc;
-        kg_status status;
 
         snprintf(where, sizeof where, "%s: line %zu", path, ++line);
         KG_TRY(kg_json_parse(&doc, p, strcspn(p, "\n"), where, err));
-        status = add_line(r, &doc, &room, err);
+        kg_status status = add_line(r, &doc, &room, err);
         kg_json_release(&doc);
         if (status != KG_OK)
             return status;
@@ -420,14 +417,12 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
 {
     struct kg_rl_batch *b = &r->batch;
     struct kg_str text = {0};
-    struct kg_path path;
     char name[64];
-    kg_status status;
 
     snprintf(name, sizeof name, "rollouts/step-%06lld.jsonl.zst",
              (long long)r->out->step);
-    path = kg_path_in(dir, name);
-    status = kg_zst_read(&text, path.text, KG_REPLAY_MOST_BYTES, err);
+    struct kg_path path = kg_path_in(dir, name);
+    kg_status status = kg_zst_read(&text, path.text, KG_REPLAY_MOST_BYTES, err);
     if (status == KG_OK)
         status = read_lines(r, &text, path.text, err);
     kg_str_release(&text);
@@ -763,13 +758,12 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
 {
     struct kg_config *config;
     struct replay r = {.out = out};
-    kg_status status;
 
     *out = (struct kg_replay){.step = step};
     for (int i = 0; i < KG_REPLAY_PARTS; i++)
         out->row[i].noise = out->row[i].bias_squared = NAN;
     KG_TRY(make_config(&config, dir, assignments, n, err));
-    status = kg_run_open_at(&r.run, config, step - 1, err);
+    kg_status status = kg_run_open_at(&r.run, config, step - 1, err);
     if (status == KG_OK) {
         status = replay(&r, dir, n == 0, err);
         kg_rl_batch_release(&r.batch);

@@ -120,14 +120,11 @@ static kg_status fill(struct kg_wiki *w, struct kg_err *err)
 kg_status kg_wiki_create(struct kg_wiki **out, const struct kg_wiki_opts *opts,
                          struct kg_err *err)
 {
-    struct kg_wiki *w;
-    kg_status status;
-
     *out = NULL;
     if (opts->works < LEAST_WORKS || opts->works > MOST_WORKS)
         return kg_fail(err, KG_EINVAL, "expected %d to %d works, found %lld", LEAST_WORKS,
                        MOST_WORKS, (long long)opts->works);
-    w = kg_mem_calloc(1, sizeof *w, "made-up world", err);
+    struct kg_wiki *w = kg_mem_calloc(1, sizeof *w, "made-up world", err);
     if (!w)
         return err->code;
     w->seed = opts->seed;
@@ -135,7 +132,7 @@ kg_status kg_wiki_create(struct kg_wiki **out, const struct kg_wiki_opts *opts,
     /* a work, a person with a teacher, a place: the least that can be asked about */
     w->parts[KG_WIKI_TEST] = part_of(opts->works / 8 < 4 ? 4 : opts->works / 8,
                                      names_of(&w->parts[KG_WIKI_TRAIN]));
-    status = fill(w, err);
+    kg_status status = fill(w, err);
     if (status != KG_OK)
         kg_wiki_free(w);
     else

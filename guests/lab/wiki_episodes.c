@@ -41,12 +41,10 @@ enum { WEIGHTS = 100 };
 static int choose_way(const struct kg_wiki *w, const struct kg_wiki_question *q,
                       int64_t i, double fault_rate)
 {
-    int64_t left;
-
     if ((double)kg_wiki_draw(w, KG_WIKI_DRAW_FAULTY, i, KG_WIKI_TRAIN, RATE_STEPS) >=
         fault_rate * RATE_STEPS)
         return 0;
-    left = (int64_t)kg_wiki_draw(w, KG_WIKI_DRAW_WAY, i, KG_WIKI_TRAIN, WEIGHTS);
+    int64_t left = (int64_t)kg_wiki_draw(w, KG_WIKI_DRAW_WAY, i, KG_WIKI_TRAIN, WEIGHTS);
     for (int k = 1; k + 1 < KG_WIKI_WAYS; k++) {
         left -= q->about_work ? ways[k].about_work : ways[k].about_person;
         if (left < 0)
@@ -192,12 +190,11 @@ static kg_status play_one(struct kg_str *out, struct kg_wiki_played *played,
                           struct episode *e, struct kg_err *err)
 {
     struct kg_wiki_counts counts;
-    int way;
 
     kg_wiki_count(&counts, e->w);
     kg_wiki_question(&e->q, e->w, KG_WIKI_TRAIN,
                      e->number % counts.questions[KG_WIKI_TRAIN]);
-    way = choose_way(e->w, &e->q, e->number, e->play->fault_rate);
+    int way = choose_way(e->w, &e->q, e->number, e->play->fault_rate);
     kg_wiki_stranger(&e->stranger, &e->strangers_place, e->w, e->number);
     if (put_episode(out, e, &ways[way], err) != KG_OK)
         return kg_err_prefix(err, "episode %lld", (long long)e->number + 1);

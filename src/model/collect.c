@@ -223,11 +223,10 @@ static kg_status pack(const struct collect *c, const struct run *r, struct kg_er
     struct kg_model *m = c->m;
     unsigned char *data = c->data + r->at;
     const struct kg_stored to = kg_param_stored(m, r->p);
-    struct kg_mat from;
     if (!r->p->is_product)
         return kg_model_put_vector(m, r->p, c->direct ? m->backend : m->host,
                                    (float *)(void *)data, err);
-    from = kg_mat(data, m->ct, r->rows, r->p->cols);
+    struct kg_mat from = kg_mat(data, m->ct, r->rows, r->p->cols);
     return to.backend->host_memory || c->direct
                ? kg_op_cast(to.backend, kg_mat_rows(to.mat, r->row, r->rows), from, err)
                : kg_model_send_rows(m, r->p, r->row, from, c->packed, err);

@@ -363,10 +363,9 @@ static kg_status read_generation_config(struct kg_model_config *c, const char *p
                                         struct kg_err *err)
 {
     struct kg_json_doc doc;
-    kg_status status;
 
     KG_TRY(kg_json_read(&doc, path, MAX_FILE_BYTES, err));
-    status = read_eos(&(struct kg_config_reader){c, &doc, doc.root, NULL, err});
+    kg_status status = read_eos(&(struct kg_config_reader){c, &doc, doc.root, NULL, err});
     kg_json_release(&doc);
     return status;
 }

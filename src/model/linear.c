@@ -59,13 +59,12 @@ static kg_status multiply(const struct kg_walk *p, struct kg_mat y, struct kg_ma
                           struct kg_err *err)
 {
     const struct kg_backend *be = p->m->backend;
-    struct kg_groups g;
 
     if (!m.route)
         return kg_op_matmul(be, y, x, m.c->compute, kind, accumulate, err);
-    g = (struct kg_groups){m.route->first, m.route->n_experts,
-                           (const char *)m.next->compute.data -
-                               (const char *)m.c->compute.data};
+    struct kg_groups g = {m.route->first, m.route->n_experts,
+                          (const char *)m.next->compute.data -
+                              (const char *)m.c->compute.data};
     return kg_op_matmul_groups(be, y, x, m.c->compute, &g, kind, accumulate, err);
 }
 
@@ -76,14 +75,13 @@ static kg_status add_grad(const struct kg_walk *p, struct kg_grads grads,
 {
     const struct kg_backend *be = p->m->backend;
     const struct kg_mat dc = kg_grad_mat(grads, m.c);
-    struct kg_groups g;
 
     if (m.c->offset < 0)
         return KG_OK;
     if (!m.route)
         return kg_op_matmul(be, dc, dy, x, KG_MATMUL_TN, true, err);
-    g = (struct kg_groups){m.route->first, m.route->n_experts,
-                           (m.next->offset - m.c->offset) * (int64_t)sizeof(float)};
+    struct kg_groups g = {m.route->first, m.route->n_experts,
+                          (m.next->offset - m.c->offset) * (int64_t)sizeof(float)};
     return kg_op_matmul_groups(be, dc, dy, x, &g, KG_MATMUL_TN, true, err);
 }
 

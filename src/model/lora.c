@@ -248,11 +248,9 @@ static kg_status check_no_others(const struct kg_model *m, const struct kg_st_se
 kg_status kg_lora_open(struct kg_st_set **set, const struct kg_model *m, const char *dir,
                        struct kg_err *err)
 {
-    kg_status status;
-
     KG_TRY(kg_lora_check_base(m, dir, err));
     KG_TRY(kg_st_open_file(set, kg_path_in(dir, "adapter_model.safetensors").text, err));
-    status = check_no_others(m, *set, err);
+    kg_status status = check_no_others(m, *set, err);
     for (size_t i = 0; i < m->n_base && status == KG_OK; i++)
         if (m->params[i].adapter)
             status = check_pair(m, *set, m->params[i].adapter, err);
@@ -299,10 +297,9 @@ static kg_status load_set(struct kg_model *m, const struct kg_st_set *set,
 kg_status kg_lora_load(struct kg_model *m, const char *dir, struct kg_err *err)
 {
     struct kg_st_set *set;
-    kg_status status;
 
     KG_TRY(kg_lora_open(&set, m, dir, err));
-    status = load_set(m, set, err);
+    kg_status status = load_set(m, set, err);
     kg_st_close(set);
     if (status != KG_OK)
         return strstr(err->message, dir) ? status : kg_err_prefix(err, "%s", dir);

@@ -117,12 +117,11 @@ kg_status kg_lora_check_base(const struct kg_model *m, const char *dir,
     enum { MAX_BYTES = 1 << 16 };
     const struct kg_path path = kg_path_in(dir, file_name);
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     if (!m->dir || !kg_file_exists(path.text))
         return KG_OK;
     KG_TRY(kg_json_read(&doc, path.text, MAX_BYTES, err));
-    status = compare(m, &doc, err);
+    kg_status status = compare(m, &doc, err);
     kg_json_release(&doc);
     return status;
 }

@@ -341,10 +341,9 @@ kg_status kg_lora_parse(struct kg_lora *l, const char *json, size_t n, const cha
                         struct kg_err *err)
 {
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     KG_TRY(kg_json_parse(&doc, json, n, where, err));
-    status = read_doc(l, &doc, err);
+    kg_status status = read_doc(l, &doc, err);
     kg_json_release(&doc);
     return status;
 }
@@ -354,10 +353,9 @@ kg_status kg_lora_read(struct kg_lora *l, const char *dir, struct kg_err *err)
     enum { MAX_BYTES = 1 << 20 };
     const struct kg_path path = kg_path_in(dir, "adapter_config.json");
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     KG_TRY(kg_json_read(&doc, path.text, MAX_BYTES, err));
-    status = read_doc(l, &doc, err);
+    kg_status status = read_doc(l, &doc, err);
     kg_json_release(&doc);
     return status;
 }

@@ -381,10 +381,9 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
 {
     const struct kg_pack *p = f->pack;
     struct kg_stage *s = &a->stage;
-    struct layout l;
 
     KG_TRY(check(a, m, f, err));
-    l = layout_of(a, f);
+    struct layout l = layout_of(a, f);
     KG_TRY(kg_stage_room(s, m->backend, l.end, err));
     KG_TRY(put(a, m->backend, &l, f, err));
     a->load_sent = false;

@@ -77,12 +77,10 @@ size_t kg_prefixes_find(int64_t *from, const struct kg_prefixes *x,
 void kg_prefixes_add(struct kg_prefixes *x, int64_t from, int64_t same, int64_t row,
                      int64_t n)
 {
-    int32_t *to;
-
     if (x->max == 0)
         return;
     assert(x->n + same + n <= x->max);
-    to = x->keys + x->n;
+    int32_t *to = x->keys + x->n;
     memcpy(to, x->keys + from, (size_t)same * sizeof *to);
     for (int64_t i = 0; i < n; i++)
         to[same + i] = (int32_t)(row + i);

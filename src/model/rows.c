@@ -663,8 +663,6 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
 {
     struct kg_rows_pack *k = p->pack;
     struct kg_head_anchor anchor;
-    struct kg_head_out out;
-    struct kg_head head;
 
     k->n_asked = -1;
     p->ask = ask ? *ask : (struct kg_rows_ask){0};
@@ -677,8 +675,8 @@ kg_status kg_rows_ask(struct kg_rows *p, const struct kg_rows_ask *ask,
     }
     if (p->ask.load)
         KG_TRY(kg_acts_load_later(k->acts, err));
-    head = asked_head(p, &anchor);
-    out = own_arrays(p);
+    struct kg_head head = asked_head(p, &anchor);
+    struct kg_head_out out = own_arrays(p);
     KG_TRY(kg_op_head(p->model->backend, &out, &head, err));
     k->n_asked = p->n_rows;
     return p->ask.sum_sq ? square(p, err) : KG_OK;

@@ -316,12 +316,11 @@ static kg_status copy_sidecar(const char *from_dir, const char *to_dir, const ch
 {
     const struct kg_path from = kg_path_in(from_dir, name);
     struct kg_str text = {0};
-    kg_status status;
     if (!kg_source_is_file(from_dir))
         return kg_file_exists(from.text)
                    ? kg_file_copy(from.text, kg_path_in(to_dir, name).text, err)
                    : KG_OK;
-    status = kg_source_read(&text, from_dir, name, MAX_SIDECAR_BYTES, err);
+    kg_status status = kg_source_read(&text, from_dir, name, MAX_SIDECAR_BYTES, err);
     if (status == KG_OK)
         status = write_text(to_dir, name, &text, err);
     kg_str_release(&text);

@@ -154,13 +154,12 @@ kg_status kg_slab_ema(struct kg_slab *avg, const struct kg_slab *w, float eta,
                       struct kg_err *err)
 {
     float *room = NULL;
-    kg_status status;
     KG_TRY(check_alike(avg, w, err));
     if (avg->backend == w->backend)
         return kg_op_ema(w->backend, kg_slab_all(avg), kg_slab_all(w), eta, err);
     assert(avg->backend->host_memory);
     KG_TRY(kg_slab_room(&room, w, err));
-    status = ema_apart(avg, w, eta, room, err);
+    kg_status status = ema_apart(avg, w, eta, room, err);
     kg_mem_free(room);
     return status;
 }
@@ -198,7 +197,6 @@ kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
 {
     const struct kg_slab *near = x, *far = minus;
     float *room = NULL;
-    kg_status status;
     if (!minus)
         return kg_op_sum_squares(x->backend, out, kg_slab_all(x), (struct kg_vec){0},
                                  err);
@@ -211,7 +209,7 @@ kg_status kg_slab_sum_squares(double *out, const struct kg_slab *x,
         far = x;
     }
     KG_TRY(kg_slab_room(&room, far, err));
-    status = squares_apart(out, near, far, room, err);
+    kg_status status = squares_apart(out, near, far, room, err);
     kg_mem_free(room);
     return status;
 }

@@ -110,13 +110,12 @@ static struct kg_ranks_part going(struct kg_slab_wire *w, struct kg_slab_stretch
                                   int rank)
 {
     struct kg_err why;
-    float *room;
 
     if (s.n == 0)
         return (struct kg_ranks_part){0};
     if (moves_as_it_lies(w, &s))
         return (struct kg_ranks_part){s.slab->data + s.first, bytes_of(&s)};
-    room = w->out + (int64_t)rank * KG_SLAB_SENT;
+    float *room = w->out + (int64_t)rank * KG_SLAB_SENT;
     keep_first(w, put_in(w, room, &s, &why), &why);
     return (struct kg_ranks_part){room, bytes_of(&s)};
 }

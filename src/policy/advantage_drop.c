@@ -170,15 +170,13 @@ kg_status kg_advantage_of_kept(struct kg_policy_advantage *out,
 {
     const struct kg_policy_about *about = &algo->advantage->about;
     struct kept k = {.drop = NULL};
-    struct kg_policy_advantage own;
-    kg_status status;
 
     KG_TRY(kept_init(&k, in, err));
     choose(k.drop, in, about->needs & KG_NEED_GROUP);
     keep_all(&k, in);
-    own = (struct kg_policy_advantage){.seq = k.seq, .token = k.token};
+    struct kg_policy_advantage own = {.seq = k.seq, .token = k.token};
     own.returns = out->returns ? k.returns : NULL;
-    status = kg_policy_advantages(&own, algo, &k.scores, err);
+    kg_status status = kg_policy_advantages(&own, algo, &k.scores, err);
     if (status == KG_OK) {
         deal(out->seq, k.seq, in, k.drop, false);
         deal(out->token, k.token, in, k.drop, true);

@@ -372,12 +372,10 @@ kg_status kg_algo_choose(struct kg_algo *algo, struct kg_err *err)
 
 static const struct kg_opt_row *find_key(const char *key, struct kg_err *err)
 {
-    const char *near;
-
     for (size_t i = 0; i < KEYS; i++)
         if (strcmp(kg_algo_rows[i].key, key) == 0)
             return &kg_algo_rows[i];
-    near = kg_str_nearest(key, kg_algo_rows, KEYS, sizeof *kg_algo_rows);
+    const char *near = kg_str_nearest(key, kg_algo_rows, KEYS, sizeof *kg_algo_rows);
     (void)kg_fail(err, KG_ENOTFOUND,
                   "expected an option of algo, kl or anchor, found '%s'%s%s%s", key,
                   near ? "; nearest is '" : "", near ? near : "", near ? "'" : "");
@@ -388,7 +386,6 @@ kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
                       struct kg_err *err)
 {
     const struct kg_opt_row *row = find_key(key, err);
-    struct kg_opt_row any;
 
     if (!row)
         return err->code;
@@ -396,7 +393,7 @@ kg_status kg_algo_set(struct kg_algo *algo, const char *key, const char *value,
         return KG_OK;
     if (named_in(row) < KG_TABLE_COUNT)
         return choose_named(algo, named_in(row), value, err);
-    any = *row;
+    struct kg_opt_row any = *row;
     any.min = any.max = 0; /* judged once all is set */
     KG_TRY(kg_opt_check(&any, value, NULL, err));
     kg_opt_put(algo, row, value);
@@ -449,11 +446,10 @@ kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
 {
     const struct kg_opt_row *row = find_key(key, err);
     char own[32];
-    const char *value;
 
     if (!row)
         return err->code;
-    value = text_of(own, sizeof own, algo, row);
+    const char *value = text_of(own, sizeof own, algo, row);
     if (strlen(value) >= bytes)
         return kg_fail(err, KG_EINVAL, "%s: expected room for %zu bytes, found %zu", key,
                        strlen(value) + 1, bytes);

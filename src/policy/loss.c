@@ -147,14 +147,13 @@ static double is_weight(const struct work *w, int64_t n, double sequence_log_wei
 {
     const struct kg_policy_batch *b = w->b;
     const struct kg_algo *algo = w->algo;
-    double x;
 
     *outside = false;
     if (b->is_weight)
         return b->is_weight[n];
     if (!(algo->tis > 0) || !b->mu_logp)
         return 1;
-    x = algo->tis_sequence ? sequence_log_weight : b->old_logp[n] - b->mu_logp[n];
+    double x = algo->tis_sequence ? sequence_log_weight : b->old_logp[n] - b->mu_logp[n];
     x = kg_exp(fmax(fmin(x, 20), -20));
     *outside = x < algo->tis_low || x > algo->tis;
     if (*outside && algo->mask->pops)
@@ -259,13 +258,11 @@ static kg_status policy_term(struct work *w, struct kg_err *err)
 
 static double importance(const struct kg_algo *algo, double log_ratio)
 {
-    double s;
-
     if (!algo->kl_importance || !algo->kl->weighted)
         return 1;
     if (algo->kl_clamp)
         log_ratio = fmax(fmin(log_ratio, 20), -20);
-    s = kg_exp(log_ratio);
+    double s = kg_exp(log_ratio);
     if (algo->kl_iw_lower > 0)
         s = fmax(s, algo->kl_iw_lower);
     return algo->kl_iw_upper > 0 ? fmin(s, algo->kl_iw_upper) : s;
@@ -407,7 +404,6 @@ kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo
 {
     struct work w = {algo, batch, grad, .k = batch->k_sampler + batch->k_anchor};
     int64_t longest = 1;
-    kg_status status;
 
     KG_TRY(check_inputs(algo, batch, grad, err));
     for (int64_t i = 0; i < batch->n_seqs; i++)
@@ -418,7 +414,7 @@ kg_status kg_policy_loss(struct kg_policy_grad *grad, const struct kg_algo *algo
     if (!w.in)
         return err->code;
     w.out = kg_mem_calloc((size_t)longest, sizeof *w.out, "policy terms", err);
-    status = w.out ? evaluate(&w, err) : err->code;
+    kg_status status = w.out ? evaluate(&w, err) : err->code;
     kg_mem_free(w.out);
     kg_mem_free(w.in);
     return status;

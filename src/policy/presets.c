@@ -62,14 +62,12 @@ static void put_value(const char *key, const char *value)
 /* *text <- the text at *at up to one of `ends`, which is returned; *at is after it */
 static char cut(char **text, char **at, const char *ends)
 {
-    char end;
-
     *at += strspn(*at, " \n");
     if (**at == '"')
         ends = "\"", ++*at;
     *text = *at;
     *at += strcspn(*at, ends);
-    end = **at;
+    char end = **at;
     assert(end);
     *(*at)++ = '\0';
     return end;

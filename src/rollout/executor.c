@@ -453,12 +453,11 @@ static kg_status compute_chunk(struct kg_exec *x, int32_t n, int64_t *n_tokens,
                                struct kg_err *err)
 {
     struct kg_rows *p = x->workers[0].rows;
-    int64_t n_ready;
     pack_pieces(x, p, n);
     *n_tokens = kg_rows_tokens(p);
     if (*n_tokens == 0)
         return KG_OK;
-    n_ready = p->n_rows;
+    int64_t n_ready = p->n_rows;
     for (int32_t i = 0; i < n; i++)
         want_scores(p, x->wanted[i]);
     KG_TRY(kg_rows_forward(p, false, err));

@@ -83,11 +83,10 @@ kg_status kg_rollout_keep(struct kg_traj *t, const struct kg_model *m,
                           struct kg_err *err)
 {
     struct keeper k = {.t = t, .rows = rows, .s = s};
-    kg_status status;
 
     if (!kg_sampler_truncates(s, m->config.vocab))
         return KG_OK;
-    status = keep_all(&k, m, err);
+    kg_status status = keep_all(&k, m, err);
     kg_sampler_scratch_release(&k.scratch);
     kg_sampler_pick_release(&k.pick);
     kg_mem_free(k.logits);

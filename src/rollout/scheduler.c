@@ -58,11 +58,10 @@ kg_status kg_sched_init(struct kg_sched *s, const struct kg_sched_opts *o,
                                    [PLACES] = slots * KG_SLOT_STATES,
                                    [ALL] = (size_t)o->n_blocks.of[KG_KV_ALL],
                                    [WINDOW] = (size_t)o->n_blocks.of[KG_KV_WINDOW]};
-    int32_t *rest;
 
     *s = (struct kg_sched){.opts = *o};
     KG_TRY(kg_columns_take(&s->memory, s, columns, counts, "scheduler", err));
-    rest = s->tables;
+    int32_t *rest = s->tables;
     for (size_t i = 0; i < slots; i++)
         place_tables(s->slots[i].table, &rest, o->blocks_per_seq);
     for (size_t i = 0; i < groups; i++)

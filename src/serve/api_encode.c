@@ -188,10 +188,9 @@ static kg_status render(struct kg_str *text, const struct kg_api_request *r,
                                    .variables = r->template_vars,
                                    .put_calls = kg_tool_calls_put,
                                    .generate = true};
-    kg_status status;
 
     KG_TRY(kg_chat_date(&talk.now_s, m->date, err));
-    status = kg_conversation_render(text, &talk, m->chat, err);
+    kg_status status = kg_conversation_render(text, &talk, m->chat, err);
     if (status == KG_EUNSUPPORTED)
         *fault = (struct kg_api_fault){400, "tools", "unsupported_parameter"};
     KG_TRY(status);

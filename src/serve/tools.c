@@ -187,11 +187,10 @@ static kg_status is_probe(bool *yes, const struct kg_str *text, struct kg_err *e
 {
     struct kg_tool_calls c = {0};
     const char *open = NULL;
-    const char *end;
     *yes = false;
     for (const char *at = kg_str_text(text); (at = strstr(at, OPEN)) != NULL; at++)
         open = at + OPEN_N;
-    end = open ? strstr(open, CLOSE) : NULL;
+    const char *end = open ? strstr(open, CLOSE) : NULL;
     if (end == NULL)
         return KG_OK;
     kg_status status = read_call(yes, &c, open, (size_t)(end - open), err);

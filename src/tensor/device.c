@@ -77,10 +77,8 @@ static kg_status check_about(const struct library *l, struct kg_err *err)
 static kg_status load(struct library *l, const char *const *folders, size_t n,
                       struct kg_err *err)
 {
-    void *handle;
-
     KG_TRY(find(l->path, folders, n, err));
-    handle = dlopen(l->path, RTLD_NOW | RTLD_LOCAL);
+    void *handle = dlopen(l->path, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return kg_fail(err, KG_EFORMAT, "cuda: %s", dlerror());
     l->about = dlsym(handle, "kg_backend_cuda_about");

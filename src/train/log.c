@@ -39,10 +39,9 @@ static kg_status say_again(struct kg_run_log *log, const char *text, size_t n,
     struct kg_metrics m;
     const char *phase;
     int64_t step;
-    kg_status status;
 
     KG_TRY(kg_json_parse(&doc, text, n, "metrics.jsonl", err));
-    status = kg_metrics_parse(&m, &phase, &step, &doc, err);
+    kg_status status = kg_metrics_parse(&m, &phase, &step, &doc, err);
     if (status == KG_OK && step >= from && is_sft(phase) == log->events_sft)
         status = kg_tfevents_put(&log->events, &m, step, err);
     kg_json_release(&doc);

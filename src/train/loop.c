@@ -164,12 +164,11 @@ static kg_status validate_policy(struct kg_run *run, struct kg_metrics *log,
 {
     const struct kg_slab *weights;
     struct kg_err back = {0};
-    kg_status status;
 
     KG_TRY(kg_checkpoint_wait(run, err)); /* the average stands in what it reads */
     KG_TRY(kg_optim_weights(&weights, run->state.optim, run->state.model, err));
     KG_TRY(kg_optim_exchange(run->state.optim, run->state.model, err));
-    status = validate_model(run, run->state.model, "val", log, err);
+    kg_status status = validate_model(run, run->state.model, "val", log, err);
     if (kg_optim_exchange(run->state.optim, run->state.model, &back) == KG_OK)
         return status;
     run->state.midway = true; /* what is trained is not where it belongs */
@@ -192,13 +191,12 @@ static kg_status validate_all(struct kg_run *run, struct kg_metrics *log,
 kg_status kg_run_validate(struct kg_run *run, struct kg_err *err)
 {
     struct kg_metrics log = {.n = 0};
-    int phase;
 
     if (run->work.ahead.samples || run->in.val.n == 0 ||
         run->state.count.validated == run->state.count.step + 1)
         return KG_OK; /* by trainers; and the last: done before a stop */
-    phase = kg_phase_begin(0, NULL, "validation after step %lld",
-                           (long long)run->state.count.step);
+    int phase = kg_phase_begin(0, NULL, "validation after step %lld",
+                               (long long)run->state.count.step);
     KG_TRY(validate_all(run, &log, err));
     KG_TRY(kg_run_log_put(&run->log, &log, "validation", run->state.count.step, err));
     run->state.count.validated = run->state.count.step + 1;
@@ -316,11 +314,10 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
     int64_t every = run->in.recipe.checkpoint.every;
     kg_status status = KG_OK;
     bool stop;
-    int phase;
 
     if (run->state.count.sft_step >= last)
         return KG_OK;
-    phase = kg_phase_begin(last, "updates", "warm start");
+    int phase = kg_phase_begin(last, "updates", "warm start");
     KG_TRY(begin_sft(run, err));
     while (run->state.count.sft_step < last) {
         kg_phase_at(phase, run->state.count.sft_step);
@@ -369,12 +366,11 @@ static kg_status must_have_trained(const struct kg_run_state *state,
                                    const struct kg_run_log *log, struct kg_err *err)
 {
     struct kg_logged logged;
-    int64_t own;
 
     if (log->elsewhere || state->count.step == 0 || state->count.skipped_in_row == 0)
         return KG_OK;
     KG_TRY(kg_run_dir_logged(&logged, log->dir, err));
-    own = logged.first > 0 ? state->count.step - logged.first + 1 : 0;
+    int64_t own = logged.first > 0 ? state->count.step - logged.first + 1 : 0;
     if (own == 0 || state->count.skipped_in_row < own)
         return KG_OK;
     return kg_fail(err, KG_ENONFINITE,
@@ -601,11 +597,10 @@ static kg_status check_keys(struct kg_ranks *ranks, const struct kg_config *conf
                             bool resume, struct kg_err *err)
 {
     struct kg_str facts = {0};
-    kg_status status;
 
     if (ranks->n < 2)
         return KG_OK;
-    status = kg_config_put_facts(&facts, config, err);
+    kg_status status = kg_config_put_facts(&facts, config, err);
     if (status == KG_OK)
         status = kg_ranks_fact(&facts, "--resume", resume ? "given" : "not given", err);
     status = kg_ranks_check_same(ranks, status, &facts, "keys", err);
@@ -619,12 +614,11 @@ static kg_status check_files(struct kg_ranks *ranks, const struct kg_config *con
 {
     struct kg_str facts = {0};
     struct kg_recipe r;
-    kg_status status;
 
     if (ranks->n < 2)
         return KG_OK;
     kg_recipe_read(&r, config);
-    status = kg_config_put_facts(&facts, config, err);
+    kg_status status = kg_config_put_facts(&facts, config, err);
     if (status == KG_OK)
         status = kg_inputs_put_all(&facts, &r, err);
     status = kg_ranks_check_same(ranks, status, &facts, "files", err);
@@ -637,13 +631,11 @@ kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool
 {
     struct kg_chat_day today = kg_chat_today();
     struct kg_recipe r;
-    kg_status status;
-    int phase;
 
     kg_recipe_read(&r, config);
-    phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
+    int phase = kg_phase_begin(0, NULL, "run %s", r.run.dir);
     kg_watch_after(r.log.watchdog_s);
-    status = check_keys(ranks, config, resume, err);
+    kg_status status = check_keys(ranks, config, resume, err);
     if (status == KG_OK) /* a rank's clock or zone may be another */
         status = kg_ranks_share(ranks, &today, sizeof today, "day of the start", err);
     if (status == KG_OK)

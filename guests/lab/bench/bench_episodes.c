@@ -238,11 +238,10 @@ static kg_status compare(struct kg_bench_report *r, struct rollout *x, struct kg
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err)
 {
     struct rollout *x = kg_mem_calloc(1, sizeof *x, "episodes", err);
-    kg_status status;
 
     if (!x)
         return err->code;
-    status = init(x, r, err);
+    kg_status status = init(x, r, err);
     if (status == KG_OK)
         status = compare(r, x, err);
     release(x);

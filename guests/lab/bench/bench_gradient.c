@@ -27,13 +27,12 @@ struct gradient {
 static kg_status fill(struct kg_slab *lane, struct kg_err *err)
 {
     float *values = kg_mem_calloc((size_t)lane->n, sizeof *values, "bench ranks", err);
-    kg_status status;
 
     if (!values)
         return err->code;
     for (int64_t i = 0; i < lane->n; i++)
         values[i] = 1.0f / (float)(i + 1);
-    status = kg_slab_write(lane, 0, values, lane->n, err);
+    kg_status status = kg_slab_write(lane, 0, values, lane->n, err);
     kg_mem_free(values);
     return status;
 }
@@ -121,12 +120,10 @@ static kg_status timed(double *seconds, struct gradient *g,
                        struct kg_err *err)
 {
     struct kg_ranks *r = g->ranks;
-    kg_status status;
-    double since;
 
     KG_TRY(kg_ranks_agree(r, KG_OK, "bench ranks: begin", err));
-    since = kg_clock_seconds();
-    status = work(g, err);
+    double since = kg_clock_seconds();
+    kg_status status = work(g, err);
     g->seconds[r->me] = kg_clock_seconds() - since;
     KG_TRY(kg_ranks_agree(r, status, "bench ranks", err));
     KG_TRY(kg_ranks_gather_equal(r, g->seconds, sizeof *g->seconds, "bench ranks", err));

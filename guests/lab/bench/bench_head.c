@@ -155,10 +155,9 @@ static kg_status measure(struct kg_bench_report *r, const struct subject *s,
     struct kg_bench_rate rate = {
         s->name, 2 * s->products * ROWS * V * D, "GFLOP/s", {0.5, false}};
     struct kg_bench_timing t;
-    uint64_t before;
 
     KG_TRY(kg_bench_prepare(r, err));
-    before = kg_mem_current_bytes();
+    uint64_t before = kg_mem_current_bytes();
     kg_mem_reset_peak();
     KG_TRY(kg_bench_time(&t, r, &job, err));
     KG_TRY(kg_bench_put_rate(r, &rate, &t, err));

@@ -126,10 +126,9 @@ static kg_status check_mail(const struct mail *m, size_t words, struct kg_err *e
 static kg_status one_exchange(double *seconds, struct mail *m, struct kg_err *err)
 {
     struct kg_ranks *r = m->ranks;
-    double begin;
 
     KG_TRY(kg_ranks_agree(r, KG_OK, "bench ranks: begin", err));
-    begin = kg_clock_seconds();
+    double begin = kg_clock_seconds();
     KG_TRY((m->gpu ? kg_ranks_nccl_exchange : kg_ranks_exchange)(
         r, m->parts, m->parts + r->n, "bench ranks", err));
     m->seconds[r->me] = kg_clock_seconds() - begin;
@@ -211,7 +210,6 @@ static kg_status put_line(struct kg_bench_report *r, const struct mail *m,
 static kg_status all_sizes(struct kg_bench_report *r, struct mail *m, struct kg_err *err)
 {
     double bytes[SIZES] = {0}, seconds[SIZES] = {0};
-    struct kg_bench_line line;
 
     for (int i = 0; i < m->n_sizes; i++) {
         size_t words = words_to_each(m->ranks, sizes[i]);
@@ -224,7 +222,7 @@ static kg_status all_sizes(struct kg_bench_report *r, struct mail *m, struct kg_
         bytes[i] = (double)sent;
         seconds[i] = kg_bench_best(&t);
     }
-    line = kg_bench_fit(bytes, seconds, m->n_sizes);
+    struct kg_bench_line line = kg_bench_fit(bytes, seconds, m->n_sizes);
     return kg_ranks_agree(m->ranks, put_line(r, m, &line, err), "bench ranks", err);
 }
 

@@ -74,14 +74,13 @@ static kg_status micro_batch(struct kg_golden_batch *e, struct kg_golden_part pa
                              bool math, struct kg_err *err)
 {
     struct kg_golden_reduction how = {.variant = math ? "ema-math" : ""};
-    const char *row;
     double std;
 
     KG_TRY(kg_golden_text(&how.mode, e->g, "loss_agg_mode", err));
     KG_TRY(kg_golden_real(&std, e->g, "adv_batch_std", 0, err));
     KG_TRY(options(e, math, how.mode, err));
     KG_TRY(kg_golden_load(e, part.i * part.rows, part.rows, err));
-    row = kg_algo_row_name(&e->algo, KG_TABLE_KL);
+    const char *row = kg_algo_row_name(&e->algo, KG_TABLE_KL);
     if (strncmp(row, "topk-", 5) == 0) {
         KG_TRY(
             kg_golden_columns(e, "topk_indices", strcmp(row, "topk-forward") == 0, err));

@@ -258,12 +258,11 @@ kg_status kg_golden_advantages(struct kg_golden_case *g, struct kg_err *err)
     struct kg_golden_batch e;
     struct layout l;
     const char *repo, *name;
-    bool gaps;
 
     KG_TRY(kg_golden_text(&repo, g, "repo", err));
     KG_TRY(kg_golden_text(&name, g, "estimator", err));
-    gaps = strncmp(name, "tir_", 4) == 0 ||
-           (strcmp(repo, "stable-rl") == 0 && strcmp(name, "gae") == 0);
+    bool gaps = strncmp(name, "tir_", 4) == 0 ||
+                (strcmp(repo, "stable-rl") == 0 && strcmp(name, "gae") == 0);
     KG_TRY(kg_golden_start(&e, g, err));
     KG_TRY(options(&e.algo, g, strcmp(repo, "ema-search") == 0, err));
     KG_TRY(layout_of(&l, g, gaps, err));

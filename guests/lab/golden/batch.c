@@ -149,13 +149,12 @@ kg_status kg_golden_columns(struct kg_golden_batch *e, const char *key, bool anc
     struct kg_golden_array t, mu;
     int64_t N = e->b.n_tokens, K;
     double *mu_at;
-    int32_t *ids;
 
     KG_TRY(kg_golden_input(&t, e->g, key, shape, err));
     KG_TRY(kg_golden_ids(&t, key, e->V, err));
     K = shape.d[2] = t.d[2];
     KG_TRY(kg_golden_array(&mu, e->g, "inputs", "rollout_topk_log_probs", shape, err));
-    ids = kg_golden_room(e->g, N * K, sizeof *ids, err);
+    int32_t *ids = kg_golden_room(e->g, N * K, sizeof *ids, err);
     if (!ids)
         return err->code;
     KG_TRY(kg_golden_reals(&mu_at, e->g, N * K, err));

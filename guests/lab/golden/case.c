@@ -15,12 +15,10 @@ enum { MAX_BLOCKS = 1 << 20 };
 
 void *kg_golden_room(struct kg_golden_case *g, int64_t n, size_t size, struct kg_err *err)
 {
-    void *block;
-
     if (kg_mem_grow(&g->blocks, &g->capacity, g->n_blocks + 1, sizeof *g->blocks,
                     MAX_BLOCKS, "blocks of a golden case", err))
         return NULL;
-    block = kg_mem_calloc((size_t)(n > 0 ? n : 1), size, "golden case", err);
+    void *block = kg_mem_calloc((size_t)(n > 0 ? n : 1), size, "golden case", err);
     if (block)
         g->blocks[g->n_blocks++] = block;
     return block;

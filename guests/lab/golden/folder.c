@@ -173,13 +173,12 @@ kg_status kg_golden_check(struct kg_golden_report *report, const char *folder,
     struct walk w = {report, options, options->tolerance, ""};
     char **names;
     size_t n;
-    kg_status status;
 
     *report = (struct kg_golden_report){0};
     if (w.tolerance.rel == 0 && w.tolerance.abs == 0)
         w.tolerance = (struct kg_golden_tolerance){1e-10, 1e-12, w.tolerance.single};
     KG_TRY(kg_file_list(&names, &n, folder, err));
-    status = check_names(&w, names, n, folder, err);
+    kg_status status = check_names(&w, names, n, folder, err);
     kg_file_names_free(names, n);
     return status;
 }

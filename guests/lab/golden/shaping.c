@@ -63,7 +63,6 @@ static kg_status critic_weights(struct critic *c, struct kg_golden_case *g,
     int64_t *begin = kg_golden_room(g, c->v.d[0] + 1, sizeof *begin, err);
     struct kg_policy_totals totals;
     struct kg_golden_batch e;
-    double scale;
 
     if (!begin)
         return err->code;
@@ -78,7 +77,7 @@ static kg_status critic_weights(struct critic *c, struct kg_golden_case *g,
         begin[r + 1] = c->n;
     }
     kg_policy_totals(&totals, &e.algo, c->v.d[0], begin, NULL);
-    scale = kg_golden_totals(&totals, &how);
+    double scale = kg_golden_totals(&totals, &how);
     KG_TRY(
         kg_policy_weights_of(c->weight, &e.algo, &totals, c->v.d[0], begin, NULL, err));
     for (int64_t i = 0; i < c->n; i++)
@@ -179,10 +178,9 @@ static kg_status kl_in_reward(struct kg_golden_case *g, struct kg_err *err)
     struct kg_golden_array want;
     struct kg_golden_batch e;
     double mean, target, horizon;
-    int64_t B;
 
     KG_TRY(read_shaped(&s, g, "token_level_scores", "response_mask", err));
-    B = s.score.d[0];
+    int64_t B = s.score.d[0];
     KG_TRY(kg_golden_array(&want, g, "expected", "token_level_rewards",
                            (struct kg_golden_shape){2, {B, s.score.d[1]}}, err));
     KG_TRY(kg_golden_start(&e, g, err));

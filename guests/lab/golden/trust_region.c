@@ -83,7 +83,6 @@ static kg_status masked_loss(struct kg_golden_case *g, const char *mode,
     struct kg_golden_batch e;
     const struct kg_policy_metrics *m = &e.grad.metrics;
     const char *row;
-    double used;
 
     KG_TRY(kg_golden_rename(&row, modes, "loss_mode", mode, err));
     KG_TRY(kg_golden_text(&how.mode, g, "loss_agg_mode", err));
@@ -103,7 +102,7 @@ static kg_status masked_loss(struct kg_golden_case *g, const char *mode,
     how.rows = (double)e.B, how.width = (double)e.T;
     e.scale = kg_golden_totals(&e.totals, &how);
     KG_TRY(kg_golden_finish(&e, err));
-    used = (double)(m->positive + m->negative) + 1e-8;
+    double used = (double)(m->positive + m->negative) + 1e-8;
     KG_TRY(kg_golden_metric(g, "actor/pg_clipfrac", (double)m->clips / used, err));
     KG_TRY(kg_golden_metric(g, "actor/pg_clipfrac_lower", (double)m->clips_lower / used,
                             err));

@@ -109,7 +109,6 @@ static kg_status write_vectors(const struct kg_run_state *state, enum kg_save_pa
     struct kg_st_decl decls[MAX_VECTORS];
     struct kg_st_writer *w = NULL;
     float *piece;
-    kg_status status;
 
     for (size_t i = 0; i < v.n; i++)
         decls[i] = (struct kg_st_decl){
@@ -118,9 +117,10 @@ static kg_status write_vectors(const struct kg_run_state *state, enum kg_save_pa
             .n_dims = 1,
             .shape = {state->model->n_elements}};
     piece = kg_buf_pin(be, PIECE * sizeof *piece, "a piece of the state", err);
-    status = !piece                   ? KG_ENOMEM
-             : part == KG_SAVE_VALUES ? kg_st_writer_join(&w, path, decls, v.n, err)
-                                      : kg_st_writer_open(&w, path, decls, v.n, err);
+    kg_status status = !piece ? KG_ENOMEM
+                       : part == KG_SAVE_VALUES
+                           ? kg_st_writer_join(&w, path, decls, v.n, err)
+                           : kg_st_writer_open(&w, path, decls, v.n, err);
     for (size_t i = 0; part != KG_SAVE_FRAME && i < v.n && status == KG_OK; i++)
         status = put_slab(w, i, v.slab[i], state->model->cut.first, piece, err);
     if (status == KG_OK)
@@ -209,13 +209,12 @@ struct place {
 /* False for every name that is not one of a checkpoint. */
 static bool parse_name(struct place *p, const char *name)
 {
-    const char *digits;
     char *end;
 
     p->rl = strncmp(name, "step-", 5) == 0;
     if (!p->rl && strncmp(name, "sft-", 4) != 0)
         return false;
-    digits = name + (p->rl ? 5 : 4);
+    const char *digits = name + (p->rl ? 5 : 4);
     p->number = strtoll(digits, &end, 10);
     return *digits >= '0' && *digits <= '9' && *end == '\0' &&
            strlen(name) < KG_CHECKPOINT_NAME;
@@ -526,10 +525,9 @@ static kg_status hash_together(struct kg_manifest *m, const struct kg_saving *s,
                                struct kg_err *err)
 {
     uint64_t pieces = m->n_pieces;
-    kg_status status;
 
     KG_TRY(kg_ranks_share(s->ranks, &pieces, sizeof pieces, "hashes", err));
-    status = hash_share(m, s, pieces, err);
+    kg_status status = hash_share(m, s, pieces, err);
     KG_TRY(kg_ranks_agree(s->ranks, status, "hashes", err));
     return gather_hashes(m, s->ranks, err);
 }
@@ -611,14 +609,13 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
 
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
 {
-    struct kg_saving *s;
     kg_status status;
 
     if (written_elsewhere(run) ||
         run->state.lag > 0) /* the next step begins with a write to what is saved */
         return kg_checkpoint_save(run, err);
     KG_TRY(kg_checkpoint_wait(run, err));
-    s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
+    struct kg_saving *s = kg_mem_calloc(1, sizeof *s, "a checkpoint on its way", err);
     if (!s)
         return err->code;
     name_of(s->name, run);
@@ -642,17 +639,15 @@ out:
 kg_status kg_checkpoint_wait(struct kg_run *run, struct kg_err *err)
 {
     struct kg_saving *s = run->saving;
-    kg_status status;
-    int phase;
 
     if (!s)
         return KG_OK;
     run->saving = NULL;
-    phase = kg_phase_wait(kg_clock_seconds(), "checkpoint %s to be written", s->name);
+    int phase = kg_phase_wait(kg_clock_seconds(), "checkpoint %s to be written", s->name);
     if (!s->written)
         pthread_join(s->thread, NULL);
     kg_phase_end(phase);
-    status = settle(run, s, err);
+    kg_status status = settle(run, s, err);
     kg_mem_free(s);
     return status;
 }

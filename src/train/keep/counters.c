@@ -100,10 +100,9 @@ kg_status kg_checkpoint_counters(struct kg_counters *c, const char *path,
                                  struct kg_err *err)
 {
     struct kg_json_doc doc;
-    kg_status status;
 
     KG_TRY(kg_json_read(&doc, path, 1 << 16, err));
-    status = check_format(&doc, err);
+    kg_status status = check_format(&doc, err);
     for (int i = 0; i < N_COUNTERS && status == KG_OK; i++)
         status = kg_json_need_int(counter(c, &counter_rows[i]), &doc, doc.root,
                                   counter_rows[i].key, 0, INT64_MAX, err);

@@ -124,12 +124,11 @@ static kg_status was_begun(bool *begun, const char *dir, struct kg_err *err)
 {
     struct kg_path path = kg_path_in(dir, "manifest.json");
     struct kg_json_doc doc = {0};
-    kg_status status;
 
     *begun = false;
     if (!kg_file_exists(path.text))
         return KG_OK;
-    status = kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err);
+    kg_status status = kg_json_read(&doc, path.text, MAX_MANIFEST_BYTES, err);
     if (status == KG_EFORMAT)
         return KG_OK;
     *begun = status == KG_OK && kg_json_get(doc.root, "kedge") &&

@@ -180,14 +180,13 @@ static kg_status pin_as_before(struct kg_config *config, const struct kg_recipe 
                    all = kg_path_in(r->init.from, "checkpoints/");
     struct kg_config *before;
     struct kg_recipe then;
-    const char *found;
     kg_status status = KG_OK;
 
     if (!kg_file_exists(path.text))
         return KG_OK; /* said where the run is looked at */
     KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
     kg_recipe_read(&then, before);
-    found = then.init.from;
+    const char *found = then.init.from;
     if (strncmp(found, all.text, strlen(all.text)) == 0)
         status = kg_config_set(config, "init.from", found, false, path.text, err);
     kg_config_free(before);
@@ -328,13 +327,12 @@ kg_status kg_init_check(const struct kg_run_inputs *in, const struct kg_run_stat
                         struct kg_err *err)
 {
     struct kg_st_set *set;
-    kg_status status;
 
     if (in->init.own || (!in->init.anchor && !in->init.optimizer))
         return KG_OK;
     KG_TRY(check_shapes(&in->init, state->model, err));
     KG_TRY(open_state(&set, &in->init, err));
-    status = check_wanted(in, state, set, err);
+    kg_status status = check_wanted(in, state, set, err);
     kg_st_close(set);
     return status;
 }

@@ -41,11 +41,9 @@ static struct kg_bytes larger(struct kg_bytes a, struct kg_bytes b)
 static void add_model(struct kg_memory *m, const struct kg_model *model, bool trainable,
                       const char *master, const char *read)
 {
-    struct kg_model_memory b;
-
     if (!model)
         return;
-    b = kg_model_memory(model, trainable);
+    struct kg_model_memory b = kg_model_memory(model, trainable);
     add(m, master, b.master);
     add(m, read, b.read);
 }
@@ -139,11 +137,10 @@ static void add_validation(struct kg_memory *m, const struct kg_run *run,
 {
     const struct kg_rollout_opts *opts = &run->work.validation_opts;
     uint64_t cache;
-    struct kg_bytes all;
 
     if (opts->max_batch == 0)
         return;
-    all = kg_rollout_memory(&cache, run->state.model, opts);
+    struct kg_bytes all = kg_rollout_memory(&cache, run->state.model, opts);
     add(m, "validation",
         (struct kg_bytes){beyond(all.there, sampling.there),
                           beyond(all.host, sampling.host)});
@@ -191,11 +188,10 @@ struct kg_bytes kg_memory_operations(const struct kg_model *m,
                                      const struct kg_rows_opts *rows)
 {
     enum { WORK = 320 << 20, LOADED = 256 << 20 };
-    uint64_t n;
 
     if (m->host == m->backend)
         return (struct kg_bytes){0};
-    n = (uint64_t)(rows->max_rows > 0 ? rows->max_rows : rows->max_tokens);
+    uint64_t n = (uint64_t)(rows->max_rows > 0 ? rows->max_rows : rows->max_tokens);
     return (struct kg_bytes){
         kg_model_product_bytes(m) + WORK + LOADED + n * row_bytes(m, rows), 0};
 }

@@ -106,14 +106,13 @@ static kg_status pin_date(struct kg_config *config, const char *date, struct kg_
     struct kg_init init;
     struct kg_recipe r;
     kg_status status;
-    bool asks;
 
     kg_recipe_read(&r, config);
     if (*r.task_opts.prompt.date)
         return KG_OK;
     KG_TRY(kg_init_find(&init, &r, KG_INIT_NEWEST, err));
     status = kg_run_choose_prompt(&t, &how, &r, kg_init_model_dir(&init, &r).text, err);
-    asks = status == KG_OK && kg_chat_template_asks_date(t);
+    bool asks = status == KG_OK && kg_chat_template_asks_date(t);
     kg_chat_template_close(t);
     if (status == KG_ENOMEM)
         return status;
@@ -127,19 +126,17 @@ kg_status kg_pin(struct kg_config *config, bool resume, struct kg_chat_day today
                  struct kg_err *err)
 {
     struct kg_config *before = NULL;
-    const char *then;
-    struct kg_path path;
     struct kg_recipe r;
     kg_status status;
 
     kg_recipe_read(&r, config);
-    path = kg_path_in(r.run.dir, "config.yaml");
+    struct kg_path path = kg_path_in(r.run.dir, "config.yaml");
     if (resume &&
         kg_file_is_regular(path.text)) /* else said where the run is looked at */
         KG_TRY(kg_train_config(&before, path.text, NULL, 0, err));
     KG_TRY_GOTO(out, pin_names(config, before, err));
     KG_TRY_GOTO(out, kg_init_pin(config, resume, err));
-    then = before ? kg_config_text(before, "data.date") : "";
+    const char *then = before ? kg_config_text(before, "data.date") : "";
     status = pin_date(config, *then ? then : today.text, err);
 out:
     kg_config_free(before);

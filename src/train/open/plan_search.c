@@ -127,14 +127,13 @@ kg_status kg_plan_search(struct kg_str *out, const struct kg_env_opts *o,
                          struct kg_err *err)
 {
     struct kg_index *index = NULL;
-    kg_status status;
 
     if (!o->retriever || !*o->retriever)
         return KG_OK;
     if (strstr(o->retriever, "://"))
         return put_server(out, o, err);
     KG_TRY(kg_index_open(&index, o->retriever, NULL, err));
-    status = put_index(out, o, index, err);
+    kg_status status = put_index(out, o, index, err);
     kg_index_close(index);
     return status;
 }

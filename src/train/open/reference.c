@@ -11,7 +11,6 @@ static kg_status check_vocabulary(const struct kg_model *other, const char *dir,
                                   const struct kg_tokenizer *tok, struct kg_err *err)
 {
     struct kg_tokenizer *theirs;
-    kg_status status;
 
     if (other->config.vocab != m->config.vocab)
         return kg_fail(err, KG_ECONFLICT,
@@ -20,7 +19,7 @@ static kg_status check_vocabulary(const struct kg_model *other, const char *dir,
                        (long long)other->config.vocab);
     if (kg_tokenizer_open(&theirs, dir, err) != KG_OK)
         return kg_err_prefix(err, "%s", key);
-    status = kg_tokenizer_compare(tok, theirs, dir, err);
+    kg_status status = kg_tokenizer_compare(tok, theirs, dir, err);
     kg_tokenizer_close(theirs);
     return status == KG_OK ? KG_OK : kg_err_prefix(err, "%s", key);
 }
@@ -31,13 +30,12 @@ kg_status kg_reference_open(struct kg_model **out, const char *dir, const char *
 {
     struct kg_model_opts own = *opts;
     struct kg_model *other;
-    kg_status status;
 
     own.backend = m->backend;
     own.ct = m->ct;
     if (kg_model_open(&other, dir, &own, err) != KG_OK)
         return kg_err_prefix(err, "%s", key);
-    status = check_vocabulary(other, dir, key, m, tok, err);
+    kg_status status = check_vocabulary(other, dir, key, m, tok, err);
     if (status != KG_OK) {
         kg_model_free(other);
         return status;

@@ -33,11 +33,9 @@ struct source {
 static const char *file_template(const struct kg_run_inputs *in,
                                  const struct source *from, size_t i)
 {
-    const char *text;
-
     if (from->templates.n == 0)
         return in->prompt.template_text;
-    text = from->templates.items[i];
+    const char *text = from->templates.items[i];
     return strcmp(text, "{prompt}") == 0 ? "" : text;
 }
 
@@ -256,11 +254,10 @@ static kg_status load_lists(struct kg_run_inputs *in, struct kg_err *err)
                            r->data.templates, 0};
     struct source val = {"data.val", r->data.val, "data.val_templates",
                          r->data.val_templates, r->eval.problems};
-    struct kg_task_opts held_out;
 
     if (has_problems(in))
         KG_TRY(load_list(&in->train, &in->train_data, in, &train, &in->task_opts, err));
-    held_out = in->task_opts;
+    struct kg_task_opts held_out = in->task_opts;
     held_out.held_out = true;
     held_out.count = r->task.val_count;
     if (r->data.val.n == 0 && !in->task->levels)
@@ -274,12 +271,11 @@ static kg_status load_without(struct kg_run_inputs *in, struct kg_err *err)
     struct kg_task_opts *opts = &in->task_opts;
     bool *excluded = kg_mem_calloc(kg_task_names(opts->exclude), sizeof *excluded,
                                    "task.exclude", err);
-    kg_status status;
 
     if (!excluded)
         return err->code;
     opts->excluded = excluded;
-    status = load_lists(in, err);
+    kg_status status = load_lists(in, err);
     if (status == KG_OK && has_problems(in))
         status = kg_task_check_excluded(opts, err);
     opts->excluded = NULL;
@@ -385,13 +381,12 @@ static kg_status load_generated(struct kg_run_inputs *in, const struct kg_sft_op
     const char *level = r->sft.level;
     struct kg_task_opts task_opts = in->task_opts;
     struct kg_dataset data = {0};
-    kg_status status;
 
     task_opts.level = *level ? level : task_opts.level;
     task_opts.count = r->sft.count;
     task_opts.fault_rate = r->sft.fault_rate;
     KG_TRY(kg_task_load(&data, in->task, &task_opts, NULL, err));
-    status = kg_sft_from_dataset(&in->sft, &data, in->tok, opts, err);
+    kg_status status = kg_sft_from_dataset(&in->sft, &data, in->tok, opts, err);
     kg_dataset_release(&data);
     return status;
 }

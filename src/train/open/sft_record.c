@@ -85,10 +85,9 @@ static kg_status put_instruction(struct kg_str *text, struct kg_prompt_source *f
 {
     static const char *const keys[] = {"instruction", NULL}, *const more[] = {"input",
                                                                               NULL};
-    const char *part;
     size_t n;
 
-    part = first_text(object, keys, &n);
+    const char *part = first_text(object, keys, &n);
     if (!part)
         return KG_OK;
     if (says_something(kg_json_get(object, "system")) ||
@@ -369,12 +368,11 @@ kg_status kg_sft_record_read(struct kg_sft_record *r, const struct kg_json *obje
                                                 "answer",   "output",     NULL};
     static const char *const text_keys[] = {"text", NULL};
     const struct kg_json *segments = kg_json_get(object, "segments");
-    const char *response;
     bool has_prompt;
     size_t n;
 
     kg_sft_record_clear(r);
-    response = first_text(object, text_keys, &n);
+    const char *response = first_text(object, text_keys, &n);
     if (response && n > 0)
         return kg_sft_record_add(r, KG_SOURCE_MODEL, false, response, n, err);
     if (has_turns(object, "messages"))

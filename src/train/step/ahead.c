@@ -119,10 +119,9 @@ kg_status kg_ahead_take(struct kg_rl_batch *b, struct kg_ahead *a, int64_t step,
 {
     struct kg_str *bytes = batch_of(a, step, in->recipe.rollout.lag);
     struct head head;
-    kg_status status;
 
     assert(bytes->len > 0);
-    status = take_batch(b, &head, in->task_opts.further, bytes, err);
+    kg_status status = take_batch(b, &head, in->task_opts.further, bytes, err);
     kg_str_release(bytes);
     if (status != KG_OK || head.status == KG_OK)
         return status;
@@ -141,11 +140,10 @@ static bool within(const struct kg_run *run, int64_t step)
 static kg_status take_times(struct kg_rl_batch *b, struct kg_ahead *a, struct kg_err *err)
 {
     struct kg_rank_times own = kg_rank_times_take(a->all, b->sampling_seconds);
-    kg_status status;
 
     b->n_times = a->part.n;
     b->times = kg_mem_calloc((size_t)b->n_times, sizeof *b->times, "clocks", err);
-    status = b->times ? KG_OK : err->code;
+    kg_status status = b->times ? KG_OK : err->code;
     KG_TRY(kg_ranks_agree(&a->part, status, "clocks", err));
     return kg_rank_times_gather(b->times, &own, &a->part, err);
 }
@@ -168,12 +166,11 @@ static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
     struct kg_run_state then = run->state;
     struct kg_rl_batch b = {0};
     struct kg_err why = {0};
-    kg_status status;
 
     then.count.step = step;
     then.count.prompts = a->places;
     KG_TRY(kg_run_load_sampler(&run->state, step, err));
-    status = kg_rl_sample(&b, &run->in, &then, &run->work, &why);
+    kg_status status = kg_rl_sample(&b, &run->in, &then, &run->work, &why);
     if (status == KG_OK || status == KG_ENONFINITE) {
         a->places += b.places;
         kg_ranks_forgive(&a->part);
@@ -188,11 +185,10 @@ static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
 kg_status kg_ahead_sample(struct kg_run *run, struct kg_err *err)
 {
     int64_t step = run->state.count.step + run->state.lag;
-    int phase;
 
     if (!within(run, step))
         return KG_OK;
-    phase = kg_phase_begin(0, NULL, "batch of step %lld", (long long)step + 1);
+    int phase = kg_phase_begin(0, NULL, "batch of step %lld", (long long)step + 1);
     KG_TRY(sample(run, step, err));
     kg_phase_end(phase);
     return KG_OK;
@@ -291,11 +287,10 @@ static kg_status send_slab(struct kg_ahead *a, struct kg_slab *to, struct kg_sla
     status = kg_ranks_agree(all, status, "weights", err);
     for (int p = 0; p < all->n && status == KG_OK; p++) {
         int trainer = a->samples ? p : all->me;
-        struct kg_cut cut;
 
         if (a->samples == (p >= a->trainers))
             continue;
-        cut = kg_cut_of(n, trainer, a->trainers);
+        struct kg_cut cut = kg_cut_of(n, trainer, a->trainers);
         if (a->samples)
             parts[all->n + p] = (struct kg_slab_stretch){to, cut.first, cut.n};
         else

@@ -72,13 +72,12 @@ kg_status kg_run_anchor_open(const struct kg_run_inputs *in, struct kg_run_state
 {
     enum kg_anchor_kind kind = in->algo.anchor->kind;
     const char *path = in->recipe.anchor_path;
-    struct kg_model_opts opts;
 
     if (*path)
         return open_path(in, state, path, err);
     if (kind == KG_ANCHOR_NONE || kind == KG_ANCHOR_ITERATIVE)
         return KG_OK;
-    opts = opts_of(in, state);
+    struct kg_model_opts opts = opts_of(in, state);
     return kg_model_clone(&state->anchor, state->model, &opts, err);
 }
 

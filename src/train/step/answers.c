@@ -123,7 +123,6 @@ static kg_status record(struct kg_rl_batch *b, struct kg_rows *rows,
                         const struct kg_model *m, struct kg_err *err)
 {
     struct kg_score_seq *seqs = kg_mem_calloc(b->n_trajs, sizeof *seqs, "answers", err);
-    kg_status status;
 
     if (!seqs)
         return err->code;
@@ -136,7 +135,7 @@ static kg_status record(struct kg_rl_batch *b, struct kg_rows *rows,
                                         .temperature = t->temperature,
                                         .logp = t->logp};
     }
-    status = kg_score(rows, m, seqs, b->n_trajs, 0, 0, err);
+    kg_status status = kg_score(rows, m, seqs, b->n_trajs, 0, 0, err);
     for (size_t i = 0; status == KG_OK && i < b->n_trajs; i++)
         forget_context(&b->trajs[i]);
     kg_mem_free(seqs);

@@ -443,11 +443,9 @@ static kg_status pass_on(struct stream *s, int tick, struct kg_err *err)
     int i;
 
     for (int r = 0; r < s->ranks->n; r++) {
-        struct kg_cut b;
-
         if (!passes_on(&i, s, r, tick))
             continue;
-        b = bucket(s->buckets, i);
+        struct kg_cut b = bucket(s->buckets, i);
         most = b.n > most ? b.n : most;
         from = r == me ? b : from;
         to = r == me - 1 ? b : to;

@@ -169,12 +169,11 @@ static kg_status own_and_theirs(struct kg_lane_sum *s, struct kg_slab *grads,
     struct kg_share mine = kg_share_of(d->job->lanes, ranks->me, ranks->n);
     struct blocks b = {.n = 0};
     struct kg_lane_blocks made;
-    kg_status status;
 
     b.n = made.n = kg_tree_cover(b.levels, (int)mine.first, (int)mine.end);
     for (int i = 0; i < b.n; i++)
         made.block[i] = i + 1 < b.n ? &b.slab[i] : grads;
-    status = own_blocks(&b, s, grads, d, (int)mine.first, err);
+    kg_status status = own_blocks(&b, s, grads, d, (int)mine.first, err);
     status = kg_ranks_agree(ranks, status, "gradient", err);
     if (status == KG_OK)
         status = kg_lane_exchange(grads, &made, d->job->lanes, d->job->cut, ranks, err);

@@ -248,14 +248,13 @@ static kg_status deal(struct kg_rl_deal *d, const struct kg_rl_batch *b,
                       struct kg_err *err)
 {
     int64_t *tokens = kg_mem_calloc(b->n_trajs + 1, sizeof *tokens, "lengths", err);
-    kg_status status;
 
     if (!tokens)
         return err->code;
     for (size_t i = 0; i < b->n_trajs; i++)
         if (is_asked(b, plan, i))
             tokens[i] = (int64_t)kg_traj_span(&b->trajs[i], b->whole);
-    status = kg_rl_deal(d, b, 0, b->n_trajs, tokens, ranks, err);
+    kg_status status = kg_rl_deal(d, b, 0, b->n_trajs, tokens, ranks, err);
     kg_mem_free(tokens);
     return status;
 }

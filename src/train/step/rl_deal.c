@@ -43,16 +43,13 @@ void kg_rl_deal_release(struct kg_rl_deal *d)
 kg_status kg_rl_deal_gather(void *array, size_t size, const struct kg_rl_deal *d,
                             struct kg_ranks *ranks, const char *what, struct kg_err *err)
 {
-    uint64_t *ends;
-    kg_status status;
-
     if (!array || size == 0 || ranks->n < 2)
         return KG_OK;
-    ends = kg_mem_calloc((size_t)ranks->n, sizeof *ends, what, err);
+    uint64_t *ends = kg_mem_calloc((size_t)ranks->n, sizeof *ends, what, err);
     KG_TRY(kg_ranks_agree(ranks, ends ? KG_OK : err->code, what, err));
     for (int r = 0; r < ranks->n; r++)
         ends[r] = d->ends[r] * size;
-    status = kg_ranks_gather(ranks, array, ends, what, err);
+    kg_status status = kg_ranks_gather(ranks, array, ends, what, err);
     kg_mem_free(ends);
     return status;
 }

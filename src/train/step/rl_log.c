@@ -471,13 +471,12 @@ static kg_status put_ranks(struct kg_metrics *log, const struct kg_run *run,
     struct kg_ranks *ranks = run->work.ranks;
     struct kg_ranks *all = run->work.ahead.all;
     struct kg_rank_times own, *times;
-    kg_status status;
 
     if (all->n < 2)
         return KG_OK;
     own = kg_rank_times_take(all, b->sampling_seconds);
     times = kg_mem_calloc((size_t)all->n, sizeof *times, "clocks", err);
-    status = kg_ranks_agree(ranks, times ? KG_OK : err->code, "clocks", err);
+    kg_status status = kg_ranks_agree(ranks, times ? KG_OK : err->code, "clocks", err);
     if (status == KG_OK)
         status = kg_rank_times_gather(times, &own, ranks, err);
     if (status == KG_OK) {
@@ -645,7 +644,6 @@ kg_status kg_rl_dump(const struct kg_run *run, const struct kg_rl_batch *b, bool
 {
     char name[64];
     struct kg_zst_writer *w;
-    kg_status status;
 
     if (run->log.elsewhere || (!skipped && !run->in.recipe.log.rollouts))
         return KG_OK;
@@ -653,7 +651,7 @@ kg_status kg_rl_dump(const struct kg_run *run, const struct kg_rl_batch *b, bool
              skipped ? "skipped" : "step",
              (long long)run->state.count.step + (skipped ? 1 : 0));
     KG_TRY(kg_zst_open(&w, kg_path_in(run->log.dir, name).text, 0, err));
-    status = dump_trajs(w, &run->in, b, !skipped, err);
+    kg_status status = dump_trajs(w, &run->in, b, !skipped, err);
     if (status == KG_OK)
         return kg_zst_close(w, err);
     kg_zst_abort(w);

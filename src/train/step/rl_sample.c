@@ -180,12 +180,11 @@ static kg_status sample_share(struct generation *g, struct effort *e,
     struct kg_request *requests = kg_mem_calloc(g->n_prompts, sizeof *requests,
                                                 "requests", err);
     struct kg_env_stats before, after;
-    size_t n;
     kg_status status = KG_OK;
 
     if (!requests)
         return err->code;
-    n = kg_eval_cut_requests(requests, g->requests, g->n_prompts, mine);
+    size_t n = kg_eval_cut_requests(requests, g->requests, g->n_prompts, mine);
     (void)kg_episodes_stats(&before, work->episodes);
     if (n > 0)
         status = kg_episodes_run(work->episodes, work->engine, g->trajs + mine.first,

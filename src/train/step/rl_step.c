@@ -170,14 +170,13 @@ static kg_status weigh(struct update *u, struct kg_err *err)
         .n_seqs = (int64_t)n, .seq_begin = u->seq_begin, .drop = drop};
     struct kg_policy_weights w = {b->pg_weight + base, b->kl_weight + base,
                                   b->entropy_weight + base};
-    kg_status status;
 
     if (!drop)
         return err->code;
     for (size_t i = 0; i < n; i++)
         drop[i] = kg_rl_filtered(b, u->algo, u->first + i);
     local_begin(u->seq_begin, b, u->first, u->last);
-    status = kg_policy_weights(&w, u->algo, &shape, err);
+    kg_status status = kg_policy_weights(&w, u->algo, &shape, err);
     if (status == KG_OK)
         measure(u);
     kg_mem_free(drop);
@@ -298,11 +297,10 @@ static kg_status grade_piece(bool *any, struct update *u, const struct piece *pi
                                   .a_entropy = p->a_entropy + piece->row,
                                   .a_kl_exact = from_row(p->a_kl, piece->row),
                                   .a_log_kept = from_row(p->a_set, piece->row)};
-    struct kg_policy_batch batch;
     struct kg_rl_terms terms;
 
     local_begin(u->seq_begin, u->b, piece->first, piece->last);
-    batch = policy_batch(u, piece);
+    struct kg_policy_batch batch = policy_batch(u, piece);
     KG_TRY(kg_policy_loss(&grad, u->algo, &batch, err));
     kg_rl_terms_fill(&terms, &grad, &batch);
     terms.router = u->router;
@@ -647,11 +645,10 @@ kg_status kg_rl_gradients(struct kg_rl_totals *totals, struct kg_rl_batch *b,
                           kg_rl_group_fn each, void *user, struct kg_err *err)
 {
     struct update u = update_of(run, algo, b, totals);
-    kg_status status;
 
     u.number = (uint64_t)run->state.count.step;
     u.last = b->n_trajs;
-    status = update_init(&u, err);
+    kg_status status = update_init(&u, err);
     if (status == KG_OK)
         status = group_gradients(&u, each, user, err);
     update_release(&u);
@@ -820,10 +817,9 @@ kg_status kg_rl_step(struct kg_run *run, struct kg_err *err)
     struct kg_err why = {0};
     int phase = kg_phase_begin(0, NULL, "step %lld",
                                (long long)run->state.count.step + 1);
-    kg_status status;
 
     hand_over(&b.block, &run->work.step_memory);
-    status = make_batch(&b, &totals, &run->in, &run->state, &run->work, &why);
+    kg_status status = make_batch(&b, &totals, &run->in, &run->state, &run->work, &why);
     run->state.midway = status == KG_ENONFINITE;
     if (status == KG_OK)
         status = learn(&totals, &b, run, err);

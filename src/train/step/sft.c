@@ -284,12 +284,11 @@ static kg_status balance(struct update *u, struct kg_err *err)
 {
     struct kg_run_work *work = u->work;
     const double c = u->in->recipe.train.router_aux;
-    kg_status status;
 
     if (c == 0)
         return KG_OK;
     kg_expert_load_clear(&work->whole_load);
-    status = count_experts(u, err);
+    kg_status status = count_experts(u, err);
     KG_TRY(kg_ranks_agree(work->ranks, status, "load of experts", err));
     KG_TRY(kg_expert_load_gather(&work->whole_load, work->ranks, err));
     u->balanced = true;
@@ -325,7 +324,6 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
                                     .stages = kg_run_divides_gradients(in) ? &stages
                                                                            : NULL,
                                     .said = &u.said};
-    kg_status status;
 
     if (!tokens)
         return err->code;
@@ -337,7 +335,7 @@ static kg_status gradient(struct terms *loss, const struct kg_run_inputs *in,
         tokens[b->n + i] = i > 0 ? (int64_t)kg_rows_in_common(state->model, &a, &q) : 0;
     }
     kg_expert_load_clear(&work->load);
-    status = balance(&u, err);
+    kg_status status = balance(&u, err);
     if (status == KG_OK)
         status = kg_lane_sum_run(&work->lane_sum, &state->optim->grads, &job, work->ranks,
                                  err);
