@@ -23,7 +23,6 @@
 #include "search/index.h"
 #include "search/protocol.h"
 #include "search/service.h"
-#include "search/size.h"
 
 #include <inttypes.h>
 #include <stdio.h>

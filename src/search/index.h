@@ -163,4 +163,15 @@ kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *querie
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
 
+/* Sizes of an index that need not exist, for plans. */
+struct kg_search_size {
+    uint64_t file;         /* approximate: texts and words at 1,075 bytes per passage (685
+                            * of wiki-18's text), and vectors with 1 % for their pages */
+    uint64_t lengths;      /* in memory: length of each passage */
+    uint64_t vectors_fp16; /* in memory */
+    uint64_t vectors_int8; /* in memory: codes, and two numbers per vector */
+};
+/* passages > 0; dim of vectors, 0: none */
+void kg_search_size(struct kg_search_size *out, int64_t passages, int32_t dim);
+
 #endif

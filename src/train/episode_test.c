@@ -364,7 +364,7 @@ static void a_dry_run_says_what_the_retriever_takes(void **state)
     plan_of(&out, e5);
     has(&out, "retriever   http://h:1/retrieve, expected to find by dense of "
               "intfloat/e5-base-v2 among 21015324 passages\n");
-    has(&out, "vectors 32.616 GB, texts and words about 22.6 GB\n");
+    has(&out, "the file of an index: about 55.2 GB\n");
     has(&out, "vectors of 768 numbers 32.280 GB as fp16, 16.308 GB as int8; encoder "
               "0.436 GB\n");
     has(&out, "lengths of passages 0.084 GB");

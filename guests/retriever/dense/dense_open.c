@@ -15,7 +15,6 @@
 #include "base/cgroup.h"
 #include "base/half.h"
 #include "base/mem.h"
-#include "search/size.h"
 
 #include <inttypes.h>
 #include <math.h>

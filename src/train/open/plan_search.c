@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "data/hub.h"
 #include "search/dense.h"
-#include "search/size.h"
+#include "search/index.h"
 
 #include <string.h>
 
@@ -68,12 +68,8 @@ static kg_status put_memory(struct kg_str *out, const struct sizes *s, struct kg
 static kg_status put_expected(struct kg_str *out, const struct sizes *s,
                               struct kg_err *err)
 {
-    const struct kg_search_size *z = &s->size;
-
-    KG_TRY(kg_str_printf(out, err, "            the file of an index: "));
-    if (s->vectors)
-        KG_TRY(kg_str_printf(out, err, "vectors %.3f GB, ", gb(z->vectors_file)));
-    KG_TRY(kg_str_printf(out, err, "texts and words about %.1f GB\n", gb(z->words_file)));
+    KG_TRY(kg_str_printf(out, err, "            the file of an index: about %.1f GB\n",
+                         gb(s->size.file)));
     KG_TRY(put_memory(out, s, err));
     if (!s->vectors || s->passages <= KG_DENSE_PASSAGES_MAX)
         return KG_OK;
