@@ -236,7 +236,7 @@ wrong() {
         refuses "--max-batch: acts only without --base-url" $sets --base-url http://127.0.0.1:9/v1 --max-batch 64 &&
         refuses "--data-dir: expected a set with a relative path" --task arithmetic --level easy --data-dir x --dry-run &&
         refuses "expected one suite" "$work/suite.yaml" "$work/suite.yaml" --model "$work/tiny" &&
-        refuses "user_turn: true (--user-turn) makes it one" --base-url http://127.0.0.1:9/v1 --model m --task arithmetic --level easy
+        refuses "user_turn: true (--user-turn) sends it as a user message" --base-url http://127.0.0.1:9/v1 --model m --task arithmetic --level easy
 }
 
 pass "a suite is run here" locally

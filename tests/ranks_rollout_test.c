@@ -244,7 +244,7 @@ static void what_has_no_effect_is_refused(void **state)
     fresh(ROOT "/refused");
     config = config_of(ROOT "/refused", one);
     assert_refused(kg_train_run(config, false, false, &e), &e,
-                   "ranks.rollout: expected fewer than the ranks of the run (1;");
+                   "ranks.rollout: expected fewer than the run's ranks (1;");
     assert_false(kg_file_exists(ROOT "/refused/config.yaml"));
     kg_config_free(config);
 }

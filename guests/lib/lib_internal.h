@@ -17,11 +17,12 @@ struct kedge_algo {
     struct kg_algo algo;
 };
 
-/* own (own_bytes) out: the caller's struct as far as both sides know it, the rest zero.
+/* own (own_bytes) out: the fields of the caller's struct that both versions have; the
+ * rest is zero.
  * errors: EINVAL (NULL, size not set, an unknown field is set) */
 kg_status kg_lib_take(void *own, size_t own_bytes, const void *theirs, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
-/* Copies the struct back to the caller, as far as both sides know it. */
+/* Copies back to the caller the fields that both versions have. */
 void kg_lib_give(void *theirs, const void *own, size_t own_bytes);
 
 #define KG_LIB_TAKE(own, theirs, err)                                                    \

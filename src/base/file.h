@@ -1,7 +1,7 @@
 /* Files: whole reads, read-only maps, and writes that are either complete or absent.
  *
  * Everything that touches a disk goes through here, so that one switch can make the n-th
- * request fail and every error names path and reason. This file knows no formats.
+ * request fail and every error names path and reason. It handles bytes, not formats.
  */
 #ifndef KG_BASE_FILE_H
 #define KG_BASE_FILE_H
@@ -46,8 +46,8 @@ kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
 /* kg_file_temporary sets name to PATH.tmp-PID-N, unique to this writer. A killed process
- * leaves its file. kg_file_remove_stale removes the temporary files of this path whose
- * process is gone. A process of another machine or container looks gone.
+ * leaves its file behind. kg_file_remove_stale removes the temporary files of this path
+ * whose process is gone. A process of another machine or container looks gone.
  * errors: NOTFOUND, EIO (no such folder) */
 kg_status kg_file_temporary(struct kg_str *name, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;

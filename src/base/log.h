@@ -14,8 +14,8 @@
 /* stream: borrowed; NULL is silence */
 void kg_log_set_stream(FILE *stream, bool is_terminal);
 
-/* From now on this process logs as one of several: warnings only, signed with its name
- * ("rank 3 (gpu07)"). "": as the first process, or as a single one. */
+/* From now on this process logs warnings only, each with the name `who` ("rank 3
+ * (gpu07)"), as one of several processes does. "": it logs everything. */
 void kg_log_as(const char *who);
 
 /* One line. warn puts "warning: " in front. Control characters are escaped

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A row leaves out the columns at its end that it does not need. */
+/* A row may omit trailing columns. */
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 struct kg_opt_list {

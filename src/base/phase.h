@@ -7,9 +7,9 @@
  *
  * Ending a phase ends the phases inside it, so error paths need no end of their own.
  * Progress is what `at` and `tick` report, and the begin and end of work: each a plain
- * store. Begin and end take a lock while a line of text is copied; use them around loops,
- * not inside. Beginning a wait is not progress, and idle threads cause no warning. No
- * result depends on any of it.
+ * store. Begin and end take a lock while a line of text is copied; use them around
+ * loops, not inside. Beginning a wait is not progress, and idle threads cause no
+ * warning. Results do not depend on it.
  */
 #ifndef KG_BASE_PHASE_H
 #define KG_BASE_PHASE_H

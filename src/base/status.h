@@ -37,8 +37,8 @@ struct kg_err {
 };
 
 #define KG_MUST_CHECK __attribute__((warn_unused_result))
-/* A symbol that the program may be linked without: NULL then. By it a guest's row stands
- * in a table of the trunk (docs/architecture.md), and tests have further backends. */
+/* A symbol that is NULL if the program is linked without its definition. Guests
+ * (docs/architecture.md) and the backends of tests are linked in this way. */
 #define KG_GUEST                    __attribute__((weak))
 #define KG_PRINTF(fmt_index, first) __attribute__((format(printf, fmt_index, first)))
 
@@ -69,13 +69,12 @@ kg_status kg_err_prefix(struct kg_err *err, const char *fmt, ...) KG_PRINTF(2, 3
 /* Short lower-case name of a status, such as "not found".   never NULL */
 const char *kg_status_name(kg_status code);
 
-/* Guests: parts of the program in folders of their own (guests/), that it can be linked
- * without.
+/* Guests: optional parts of the program, each in its own folder of guests/.
  *
- * A guest includes the trunk and nothing of the trunk includes a guest. It comes in by a
- * row of a table that the trunk has: the row names a function that a header of the trunk
- * declares with KG_GUEST and the guest defines. Where the guest is not
- * linked, the function is NULL, and the code that wants the row is told so.
+ * A guest includes the trunk; the trunk never includes a guest. A row of a table in the
+ * trunk names a function that a header of the trunk declares with KG_GUEST and the guest
+ * defines. If the guest is not linked, the function is NULL, and the code that needs the
+ * row calls this function.
  *
  * what: the command, benchmark or file that needs it; guest: its folder
  * returns KG_EUNSUPPORTED with err set */

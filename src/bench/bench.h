@@ -30,17 +30,18 @@ struct kg_bench_row {
 /* Ended by a row with name NULL. */
 const struct kg_bench_row *kg_bench_table(void);
 
-/* What is run, and on what. Text for people, or one JSON object a line. */
+/* Which benchmarks to run, and on which device. The report is text, or one JSON object
+ * per line. */
 struct kg_bench_opts {
     const char *name; /* a benchmark; NULL: all */
-    /* Only rows whose name has this in it, of those that ask (products, decode, train and
-     * their parts); NULL: all. */
+    /* Runs only rows whose name contains this (in products, decode, train and their
+     * parts); NULL: all. */
     const char *row;
     /* for ceilings, ops, decode and train; other benchmarks use the CPU */
     const struct kg_backend *be;
-    enum kg_dtype ct; /* products are made in it */
+    enum kg_dtype ct; /* dtype of products */
     bool json;
-    bool parts; /* of `name`, which has them: a step taken apart */
+    bool parts; /* measure the parts of a step of `name`, which must have them */
 };
 /* errors: NOTFOUND listing the valid names, or where no row has such a name; UNSUPPORTED
  * (parts of a device) */
@@ -58,10 +59,10 @@ kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
                          struct kg_err *err) KG_GUEST;
 
 enum { KG_BENCH_GRADIENT = 1 << 24 }; /* elements: 64 MiB */
-/* A gradient of n elements, a lane on each rank, in the memory of `be` (of a GPU by the
- * NCCL that joins the ranks); the same bytes moved by one exchange; what they bring added
- * by itself: in turns. Appends a row: the median share of the seconds of the slowest
- * rank, over those of the bytes alone (at most 1.1 asked) and of both.
+/* Sums a gradient of n elements, with a lane on each rank, in the memory of `be` (on
+ * GPUs by NCCL). In turns with it, measures one exchange of the same bytes, and the
+ * additions alone. Appends a row with the slowest rank's median time relative to the
+ * exchange (target: at most 1.1) and to exchange plus additions.
  * errors: of any rank */
 kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
                             const struct kg_backend *be, int64_t n, bool json,

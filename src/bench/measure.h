@@ -25,13 +25,12 @@ struct kg_bench_report {
     struct kg_str *out;          /* borrowed */
     const struct kg_backend *be; /* the measured backend */
     bool json;
-    enum kg_dtype ct;    /* products are made in it */
-    const char *row;     /* NULL, or a part of the names of rows that are wanted */
-    int64_t gemm_side;   /* of the matrices of the ceilings; 0: 2,048 */
-    double ceiling_time; /* seconds that one is sustained; 0: a quarter of one */
-    unsigned char *slab; /* owned, the backend's: operands of the ceilings, made at
-                          * first need */
-    uint64_t sum;        /* of what the memory ceiling read, so that it is read */
+    enum kg_dtype ct;    /* dtype of products */
+    const char *row;     /* NULL, or a substring of the names of the rows to run */
+    int64_t gemm_side;   /* side of the ceilings' matrices; 0: 2,048 */
+    double ceiling_time; /* seconds per ceiling; 0: a quarter of a second */
+    unsigned char *slab; /* owned, the backend's: operands of the ceilings */
+    uint64_t sum;        /* of the memory ceiling's reads, so that they are made */
 };
 
 /* The bound for products in fp32, or in the report's dtype: the peak rate; on a device,

@@ -59,7 +59,7 @@ struct kg_flag {
     double min;           /* INT and REAL; min == max == 0 means no range */
     double max;
     const char *choices; /* "a|b" */
-    bool or_zero;        /* 0 is allowed beside the range */
+    bool or_zero;        /* 0 is also allowed */
 };
 
 /* The type of a flag, from its target variable. */
@@ -82,8 +82,7 @@ struct kg_flag {
 #define KG_CLEARS(variable) KG_CLEARS_IF(NULL, variable)
 #define KG_CLEARS_IF(needs, variable)                                                    \
     KG_OPT_BOOL, true, NULL, &(variable), NULL, needs, NULL
-/* A row that stands for all rows of another table, which several commands share; groups
- * do not nest. */
+/* Includes all rows of another table, which several commands share; groups do not nest. */
 #define KG_FLAGS_OF(table) KG_FLAGS_IF(NULL, table)
 #define KG_FLAGS_IF(what, table)                                                         \
     {                                                                                    \

@@ -82,28 +82,28 @@ kg_status kg_gguf_open_bytes(struct kg_gguf *g, const void *bytes, size_t n,
                              const char *where, struct kg_err *err) KG_MUST_CHECK;
 void kg_gguf_close(struct kg_gguf *g); /* {0} is allowed */
 
-/* NULL where there is none, which all of the following take for a value of another type:
- * they give the fallback then. */
+/* NULL if there is no such key. The functions below treat NULL as a value of another
+ * type and return the fallback. */
 const struct kg_gguf_value *kg_gguf_get(const struct kg_gguf *g, const char *key);
 /* NULL: no tensor of that name. */
 const struct kg_gguf_tensor *kg_gguf_find(const struct kg_gguf *g, const char *name);
 int64_t kg_gguf_int(const struct kg_gguf_value *v, int64_t fallback);
 double kg_gguf_real(const struct kg_gguf_value *v, double fallback); /* integers too */
 bool kg_gguf_bool(const struct kg_gguf_value *v, bool fallback);
-/* Not NUL-terminated; NULL where it is no text. */
+/* Not NUL-terminated; NULL if v is not a text. */
 const char *kg_gguf_text(const struct kg_gguf_value *v, size_t *n);
 /* Bytes of the value in the file, from `at` on. */
 uint64_t kg_gguf_bytes(const struct kg_gguf_value *v);
 bool kg_gguf_is(const struct kg_gguf_value *v, const char *text);
 
-/* A walk over an array; of what is none it ends at once.   item: {0} before the first;
- * its key stays empty */
+/* A walk over an array; empty if `array` is not one. item: {0} before the first; its key
+ * stays empty */
 struct kg_gguf_walk {
     const struct kg_gguf_value *array;
     uint64_t i; /* of the item */
     struct kg_gguf_value item;
 };
 bool kg_gguf_next(struct kg_gguf_walk *walk);
-uint64_t kg_gguf_items(const struct kg_gguf_value *v); /* 0 where it is no array */
+uint64_t kg_gguf_items(const struct kg_gguf_value *v); /* 0 if v is not an array */
 
 #endif

@@ -1,6 +1,6 @@
-/* What the name of a model stands for: a folder of HuggingFace's files (a model of the
- * hub's cache is one, data/hub.h), or one file of another format, which is read as the
- * folder that it would be: config.json, tokenizer files, and tensors by their names.
+/* Opens a model by name: a folder of HuggingFace's files (such as a model of the hub's
+ * cache, data/hub.h), or one file of another format. Such a file is read as the
+ * equivalent folder: config.json, tokenizer files, and tensors by name.
  *
  * All readers of a part of a model call these functions, so a new format is a row of the
  * table in source.c.
@@ -16,20 +16,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether it is a folder, or a file of a format that is there. */
+/* Whether it is an existing folder, or an existing file of a supported format. */
 bool kg_source_is_model(const char *model);
-/* Whether it names a file of a format: there is no folder to list. */
+/* Whether it is a file of a supported format, and not a folder that could be listed. */
 bool kg_source_is_file(const char *model);
 
-/* Append a file of the model, "config.json".   errors: NOTFOUND (the model has no such
- * file), EINVAL (there is no such model), EIO, ENOMEM, EFORMAT (more than max_bytes;
- * those of the format) */
+/* Appends a file of the model, such as "config.json".   errors: NOTFOUND (the model has
+ * no such file), EINVAL (there is no such model), EIO, ENOMEM, EFORMAT (more than
+ * max_bytes; those of the format) */
 kg_status kg_source_read(struct kg_str *out, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
 /* The same as JSON.   errors: those of kg_json_read, too */
 kg_status kg_source_json(struct kg_json_doc *doc, const char *model, const char *file,
                          uint64_t max_bytes, struct kg_err *err) KG_MUST_CHECK;
-/* The same; a file that the model does not have leaves doc empty. */
+/* The same; doc stays empty if the model has no such file. */
 kg_status kg_source_json_or_none(struct kg_json_doc *doc, const char *model,
                                  const char *file, uint64_t max_bytes,
                                  struct kg_err *err) KG_MUST_CHECK;

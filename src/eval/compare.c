@@ -87,10 +87,10 @@ static kg_status put_value(struct set *s, const char *name, double x,
         m++;
     if (m == MAX_METRICS || strlen(name) >= KG_EVAL_NAME_BYTES ||
         (m == s->n_metrics && s->n > 1))
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: expected the metrics of the set's first problem, found "
-                       "'%.60s' too",
-                       line->where, name);
+        return kg_fail(
+            err, KG_EFORMAT,
+            "%s: expected only metrics that the set's first problem has, found '%.60s'",
+            line->where, name);
     if (m == s->n_metrics)
         snprintf(s->metrics[s->n_metrics++].name, KG_EVAL_NAME_BYTES, "%s", name);
     KG_TRY(kg_mem_grow(&s->metrics[m].x, &s->metrics[m].capacity, s->n,
@@ -113,8 +113,8 @@ static kg_status put_values(struct set *s, const struct kg_json_doc *line,
     for (size_t m = 0; m < s->n_metrics; m++)
         if (s->metrics[m].n != s->n)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: expected a number for '%s' as for the set's first "
-                           "problem, found none",
+                           "%s: expected a value of '%s', which the set's first problem "
+                           "has, found none",
                            line->where, s->metrics[m].name);
     return KG_OK;
 }
@@ -160,8 +160,8 @@ static kg_status folder_read(struct folder *f, const char *dir, struct kg_err *e
     *f = (struct folder){.dir = dir};
     if (!kg_file_exists(kg_path_in(dir, "results.json").text))
         return kg_fail(err, KG_ENOTFOUND,
-                       "%s: expected a finished evaluation, found no results.json; "
-                       "repeat its command to continue it",
+                       "%s: expected a finished evaluation, found no results.json; run "
+                       "its command again to finish it",
                        dir);
     return read_problems(f, kg_path_in(dir, "problems.jsonl").text, err);
 }
@@ -192,8 +192,8 @@ static kg_status same_problems(const struct set *a, const struct set *b,
                            in_b->dir);
         if (p->truth != q->truth)
             return kg_fail(err, KG_ECONFLICT,
-                           "set %s: expected the same problems, found another "
-                           "ground_truth for problem %lld in %s than in %s",
+                           "set %s: expected the same problems, found different ground "
+                           "truths of problem %lld in %s and in %s",
                            a->name, (long long)p->number, in_b->dir, in_a->dir);
     }
     return KG_OK;

@@ -209,7 +209,7 @@ static void what_cannot_be_compared_is_refused(void **state)
          "problems.jsonl line 1"},
         {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
          "\"problem\":2,\"ground_truth\":\"g\",\"new\":1}\n",
-         INPUTS, KG_EFORMAT, "found 'new' too"},
+         INPUTS, KG_EFORMAT, "first problem has, found 'new'"},
         {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\",\"tokens\":2}\n{\"set\":"
          "\"x\",\"problem\":2,\"ground_truth\":\"g\",\"tokens\":\"nan\"}\n",
          INPUTS, KG_EFORMAT, "line 2: expected a number for 'tokens'"},
@@ -218,7 +218,7 @@ static void what_cannot_be_compared_is_refused(void **state)
          "\"problem\":2,\"ground_truth\":\"h\"}\n{\"set\":\"x\",\"problem\":7,"
          "\"ground_truth\":\"g\"}\n{\"set\":\"y\",\"problem\":1,\"ground_truth\":\"g\"}"
          "\n{\"set\":\"y\",\"problem\":2,\"ground_truth\":\"g\"}\n",
-         INPUTS, KG_ECONFLICT, "found another ground_truth for problem 2 in "},
+         INPUTS, KG_ECONFLICT, "found different ground truths of problem 2 in "},
     };
     struct kg_eval_comparison c;
 

@@ -152,8 +152,8 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
                               struct kg_err *err)
 {
     return kg_fail(err, KG_EFORMAT,
-                   "answers: expected %zu up to the share of %s, found another number: "
-                   "the ranks have different requests",
+                   "answers: expected %zu up to the end of the share of %s, found "
+                   "another number: the requests of the ranks differ",
                    expected, kg_ranks_name(ranks, rank).text);
 }
 

@@ -98,8 +98,8 @@ static void warn_of_room(const struct kg_eval_set *set, const struct kg_prompts 
     for (size_t i = 0; i < prompts->n && !set->episode.env; i++)
         n += (int64_t)prompts->ids[i].n + most > positions;
     if (n > 0)
-        kg_log_warn("set %s: %zu of %zu prompts leave less than max_tokens %d of the "
-                    "model's %d positions: their completions end there",
+        kg_log_warn("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
+                    "model's %d positions: their completions may be cut off",
                     set->name, n, prompts->n, most, positions);
 }
 

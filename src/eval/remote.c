@@ -52,8 +52,8 @@ static kg_status check_messages(const struct kg_eval_set *set, struct kg_err *er
         if (!is_list)
             return kg_fail(
                 err, KG_EINVAL,
-                "set %s: record %lld: expected a list of messages for the chat "
-                "API, found text; user_turn: true (--user-turn) makes it one",
+                "set %s: record %lld: expected a list of messages for the chat API, "
+                "found text; user_turn: true (--user-turn) sends it as a user message",
                 set->name, (long long)r->line);
     }
     return KG_OK;
@@ -292,8 +292,8 @@ static void log_room(const struct asking *q)
     for (size_t p = 0; p < q->set->data.n; p++)
         n += q->room[p] > 0 && q->room[p] < most;
     if (n > 0)
-        kg_log_info("set %s: %zu of %zu prompts leave less than max_tokens %d of the "
-                    "server's %lld: their completions end there",
+        kg_log_info("set %s: %zu of %zu prompts leave fewer than max_tokens (%d) of the "
+                    "server's %lld positions: their completions may be cut off",
                     q->set->name, n, q->set->data.n, most, (long long)q->remote->max_len);
 }
 
@@ -466,8 +466,8 @@ static kg_status check_prompt(const struct kg_eval_remote *r, struct kg_eval_set
 
     if (set->special != KG_SPECIAL_AUTO)
         return kg_fail(err, KG_EINVAL,
-                       "set %s: add_special: expected auto, found another value: the "
-                       "server tokenises prompts",
+                       "set %s: add_special: expected auto, because the server tokenises "
+                       "the prompts, found another value",
                        set->name);
     if (r->opts.completions || !opening || !*opening)
         return KG_OK;

@@ -368,7 +368,8 @@ static void what_is_wrong_with_a_server_is_said(void **state)
     fails(WELL, &opts, KG_EIO, "127.0.0.1:1");
     put("suite.yaml", "sets:\n  one:\n    task: qa-number\n    data: data.jsonl\n");
     opts = remote_opts();
-    fails(WELL, &opts, KG_EINVAL, "user_turn: true (--user-turn) makes it one");
+    fails(WELL, &opts, KG_EINVAL,
+          "user_turn: true (--user-turn) sends it as a user message");
     put("suite.yaml", SUITE);
 }
 

@@ -80,11 +80,10 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
             known = known || strcmp(names[i], ours[k]) == 0;
         if (!known)
-            status = kg_fail(
-                err, KG_ECONFLICT,
-                "%s: expected an empty folder or one of an evaluation, found "
-                "%.80s and no config.yaml",
-                r->dir, names[i]);
+            status = kg_fail(err, KG_ECONFLICT,
+                             "%s: expected an empty folder or that of an evaluation, "
+                             "found %.80s but no config.yaml",
+                             r->dir, names[i]);
     }
     kg_file_names_free(names, n);
     return status;
@@ -133,8 +132,8 @@ static kg_status same_sets(const struct kg_results *r, const struct kg_suite *be
     KG_TRY_GOTO(out, put_names(&is, suite, err));
     if (strcmp(kg_str_text(&was), kg_str_text(&is)) != 0)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the sets of its start (%.200s), found %.200s; "
-                         "name another --out",
+                         "%s: expected the sets that it started with (%.200s), found "
+                         "%.200s; choose another --out",
                          r->dir, kg_str_text(&was), kg_str_text(&is));
 out:
     kg_str_release(&was);
@@ -151,8 +150,8 @@ static kg_status same_config(const struct kg_results *r, const struct kg_suite *
 
     if (status == KG_OK && n > 0)
         status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the config of its start, found %zu change%s: "
-                         "%.400s; name another --out",
+                         "%s: expected the config that it started with, found %zu "
+                         "change%s: %.400s; choose another --out",
                          r->dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
     kg_str_release(&diff);
     return status;

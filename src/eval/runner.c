@@ -216,7 +216,7 @@ static kg_status read_further(struct kg_grade *g, struct kg_further_names *names
 
         if (!name || strlen(name) >= KG_FURTHER_NAME)
             return kg_fail(err, KG_EFORMAT,
-                           "%s: expected numbers with names of less than %d bytes",
+                           "%s: expected numbers whose names have fewer than %d bytes",
                            line->where, KG_FURTHER_NAME);
         KG_TRY(kg_further_find(&k, names, name, err));
         g->further.said |= (uint32_t)1 << k;
@@ -463,9 +463,9 @@ static kg_status take_lines(struct work *w, const char *lines, size_t n,
         const char *end = memchr(lines + at, '\n', n - at);
 
         if (!end)
-            return kg_fail(err, KG_EFORMAT,
-                           "answers: expected whole lines of the ranks, "
-                           "found one without an end");
+            return kg_fail(
+                err, KG_EFORMAT,
+                "answers: expected complete lines from all ranks, found a truncated one");
         length = (size_t)(end + 1 - (lines + at));
         KG_TRY(take_line(w, lines + at, length, err));
     }
@@ -720,11 +720,11 @@ static kg_status take_up(struct work *w, const char *inputs, struct kg_err *err)
     }
     if (w->results.complete && done < n)
         return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected %zu answers in a finished evaluation, found %zu; "
-                       "without its results.json all are sampled again",
+                       "%s: expected %zu answers in a finished evaluation, found %zu; to "
+                       "sample all of them again, remove its results.json",
                        w->run->out, n, done);
     if (done > 0)
-        kg_log_info("%s: %zu of %zu answers are there already", w->run->out, done, n);
+        kg_log_info("%s: %zu of %zu answers exist already", w->run->out, done, n);
     return KG_OK;
 }
 

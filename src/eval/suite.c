@@ -206,7 +206,7 @@ static kg_status read_names(struct kg_suite *s, const char *path, struct kg_err 
     for (size_t i = 0; i < s->n; i++)
         if (!is_name(s->names[i]))
             return kg_fail(err, KG_EINVAL,
-                           "%s: expected a name of a set of letters, digits, _ and - (at "
+                           "%s: expected a set's name of letters, digits, _ and - (at "
                            "most %d), found '%.80s'",
                            path, KG_SUITE_NAME_BYTES - 1, s->names[i]);
     return KG_OK;

@@ -111,8 +111,8 @@ bool kg_eval_set_has_data(const struct kg_eval_set *set);
 /* "expected FILE: 30 records (from ..., licence ...)" */
 kg_status kg_eval_set_put_needs(struct kg_str *out, const struct kg_eval_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
-/* It is an error if no loaded set with a list of excluded names has a record of one of
- * these names; a warning if a set with the same list was not selected or loaded. */
+/* Checks lists of excluded names. A name that no loaded set with its list contains is an
+ * error, but only a warning if another set with the same list was not loaded. */
 kg_status kg_suite_check_excluded(const struct kg_suite *s,
                                   const struct kg_eval_set *sets,
                                   struct kg_err *err) KG_MUST_CHECK;

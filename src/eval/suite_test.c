@@ -391,7 +391,7 @@ static void sets_can_be_left_out(void **state)
     release(&o);
     release(&all);
     assert_int_equal(run(&o, "part", NULL, source(-1, 8)), KG_ECONFLICT);
-    says("expected the sets of its start (odd, two; left out: all), found all, "
+    says("expected the sets that it started with (odd, two; left out: all), found all, "
          "odd, two");
     release(&o);
     ok(run(&o, "part", "suite.sets=[odd, two]", source(0, 8)));
@@ -635,7 +635,7 @@ static void a_folder_of_another_evaluation_is_refused(void **state)
     whole("mine");
     assert_int_equal(run(&o, "mine", "sets.odd.temperature=0.8", source(-1, 8)),
                      KG_ECONFLICT);
-    says("found 1 change: sets.odd.temperature: 0.7 -> 0.8; name another --out");
+    says("found 1 change: sets.odd.temperature: 0.7 -> 0.8; choose another --out");
     release(&o);
     assert_int_equal(run(&o, "mine", "suite.seed=6", source(-1, 8)), KG_ECONFLICT);
     says("suite.seed: 5 -> 6");
@@ -647,13 +647,13 @@ static void a_folder_of_another_evaluation_is_refused(void **state)
     put("data.jsonl", suite_data);
     put("suite.yaml", "sets:\n  new:\n    data: data.jsonl\n    task: qa-number\n");
     assert_int_equal(run(&o, "mine", NULL, source(-1, 8)), KG_ECONFLICT);
-    says("expected the sets of its start (all, odd, two), found new");
+    says("expected the sets that it started with (all, odd, two), found new");
     release(&o);
     put("suite.yaml", suite_yaml);
     ok(kg_file_make_dirs(in_dir("theirs"), &err));
     put("theirs/thesis.tex", "");
     assert_int_equal(run(&o, "theirs", NULL, source(-1, 8)), KG_ECONFLICT);
-    says("found thesis.tex and no config.yaml");
+    says("found thesis.tex but no config.yaml");
     release(&o);
     assert_false(kg_file_exists(in_dir("theirs/lock")));
 }

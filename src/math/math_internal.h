@@ -417,7 +417,7 @@ int kg_math_parse_differential(struct kg_math_parser *p);
 
 /* Shared by the files of the comparison. compare.c: lists, relations, words, values, and
  * the choice between the kinds. compare_sets.c: intervals and unions. compare_matrix.c:
- * matrices. compare_class.c: residue classes. compare_names.c: renamed parameters.
+ * matrices. compare_names.c: renamed parameters and residue classes.
  * calculus.c: evaluation of derivatives, integrals and limits before the comparison. */
 
 typedef enum kg_math_verdict verdict;

@@ -170,8 +170,7 @@ kg_status kg_stage_pack(struct kg_acts *a, const struct kg_model *m,
 int32_t kg_stage_rank(const struct kg_model *m);
 /* Initial size for packs of max_tokens; block tables may need more. */
 int64_t kg_stage_ints(const struct kg_model_config *c, int64_t max_tokens);
-/* Number of banks: one more than the steps that may be begun before the first has
- * ended. */
+/* Number of banks, one per step that may be in flight. */
 static inline int kg_stage_banks(const struct kg_backend *be) { return be->feed ? 2 : 1; }
 static inline int32_t *kg_stage_host(const struct kg_stage *s, int bank)
 {

@@ -453,8 +453,9 @@ static kg_status put_model(struct job *j, const struct kg_json *config,
     KG_TRY(
         kg_gguf_put_tokenizer(&j->w, j->m->dir, (size_t)j->m->config.vocab, &none, err));
     if (none)
-        kg_log_warn("%s: no tokenizer that GGUF has a form for: the file has none",
-                    j->m->dir);
+        kg_log_warn(
+            "%s: GGUF has no form for this tokenizer: the file is written without one",
+            j->m->dir);
     return declare_rope(j, config, err);
 }
 
@@ -483,8 +484,8 @@ static kg_status write_file(struct job *j, const struct kg_json *config, const c
     KG_TRY(list(j, err));
     for (int i = 0; i < 2; i++)
         if (j->fall_backs[i] > 0)
-            kg_log_warn("%zu tensors have rows that are no whole blocks of %d values: "
-                        "they are written as %s",
+            kg_log_warn("%zu tensors have rows that are not multiples of %d values: they "
+                        "are written as %s",
                         j->fall_backs[i], j->wanted->values, fall_back[i]);
     KG_TRY(kg_gguf_begin(&j->w, path, err));
     KG_TRY(put_rope(j, err));

@@ -275,11 +275,10 @@ static kg_status match(bool *out, struct selection *s, int i, const char *name,
     KG_TRY(kg_pattern_matches(out, &s->steps, s->pattern[i], name, err));
     if (s->steps <= MAX_STEPS)
         return KG_OK;
-    return kg_fail(
-        err, KG_EINVAL,
-        "regular expressions: expected at most %d steps for all of them on all "
-        "names of modules, found more at '%.60s' on %.95s",
-        MAX_STEPS, kg_lora_rule_text(s->m->lora, i), name);
+    return kg_fail(err, KG_EINVAL,
+                   "regular expressions: expected at most %d matching steps in total, "
+                   "found more at '%.60s' on %.95s",
+                   MAX_STEPS, kg_lora_rule_text(s->m->lora, i), name);
 }
 
 static kg_status matches(bool *out, struct selection *s, int i, const char *name,

@@ -175,8 +175,8 @@ kg_status kg_model_mix(struct kg_model *base, const struct kg_model *const *othe
                        int32_t n, struct kg_err *err) KG_MUST_CHECK;
 void kg_model_free(struct kg_model *m);
 
-/* Packs `compute` from the master weights, after any change of them. Collective: ranks
- * exchange their cuts in packed form.
+/* Packs `compute` from the master weights. Call it after every change of them.
+ * Collective: ranks exchange their cuts in packed form.
  * errors: ENOMEM, of the ranks (reported on all) */
 kg_status kg_model_refresh(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 /* Bytes of backend memory, and of host memory if that is separate. */
@@ -344,7 +344,7 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
                        struct kg_err *err) KG_MUST_CHECK;
 
 /* Where a backward adds: elements [first, ...) of the slabs (layout of kg_param.offset)
- * are at data, as far as the stages in use reach. */
+ * are at `data`; only those of the current stages are valid. */
 struct kg_grads {
     float *data; /* fp32, the backend's; borrowed */
     int64_t first;

@@ -68,8 +68,8 @@ kg_status kg_optim_check(const struct kg_optim_opts *o, struct kg_err *err)
                        "optim.decay has no effect while optim.weight_decay is 0");
     if (o->keep_trained && (!o->row || !o->row->averages))
         return kg_fail(err, KG_EINVAL,
-                       "optim.evaluate: expected average without an optimizer that "
-                       "averages, found trained");
+                       "optim.evaluate: expected average (the default), because this "
+                       "optimizer keeps no averaged weights, found trained");
     if (!o->row || !o->row->averages)
         return KG_OK;
     if (o->schedule != KG_SCHEDULE_CONSTANT)

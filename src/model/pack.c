@@ -174,8 +174,8 @@ static kg_status check(const struct kg_acts *a, const struct kg_model *m,
     for (int64_t i = 0; f->from && i < p->n; i++)
         if (f->from[i] < -1 || f->from[i] >= f->n_drawn)
             return kg_fail(err, KG_EINVAL,
-                           "pack: expected token %lld of one of %lld rows of the step "
-                           "before, found row %d",
+                           "pack: token %lld: expected one of the previous step's %lld "
+                           "rows, found row %d",
                            (long long)i, (long long)f->n_drawn, (int)f->from[i]);
     return kg_ids_check("pack", "tokens", p->tokens, p->n, m->config.vocab, err);
 }

@@ -1,8 +1,9 @@
-/* Which tokens the sequences of a pack begin with in common.
+/* Finds the prefixes that sequences of a pack share.
  *
  * Not a contract: nothing outside src/model includes it. Every sequence has a list of
- * keys: the rows of the pack where its positions stand. A sequence that shares copies the
- * beginning of another one's list, so a tree of any depth needs no other structure.
+ * keys: for each position, the row of the pack that holds it. A sequence with a shared
+ * prefix copies the beginning of another one's list, so a tree of any depth needs no
+ * other structure.
  */
 #ifndef KG_MODEL_PREFIX_INTERNAL_H
 #define KG_MODEL_PREFIX_INTERNAL_H
@@ -27,11 +28,11 @@ struct kg_prefix_pack {
 };
 
 void kg_prefixes_clear(struct kg_prefixes *x);
-/* How many tokens q has in common with the sequence that has most; the first of equals.
- * *from: where the keys of that one begin */
+/* Finds the earlier sequence with the longest prefix in common with q (on a tie, the
+ * first). *from: start of that sequence's keys   returns the length of the prefix */
 size_t kg_prefixes_find(int64_t *from, const struct kg_prefixes *x,
                         const struct kg_prefix_pack *pack, const struct kg_rows_seq *q);
-/* A sequence with `same` of the keys from `from` on, and n tokens at `row`. */
+/* Adds a sequence: the `same` keys from `from` on, then n tokens at `row`. */
 void kg_prefixes_add(struct kg_prefixes *x, int64_t from, int64_t same, int64_t row,
                      int64_t n);
 

@@ -3,8 +3,8 @@
  * Ranks exchange host memory. A range of a device's slab is staged through page-locked
  * memory: down, over the transport, up; a range on the host is sent directly. With NCCL
  * it is reversed: device memory is exchanged, and a range on the host goes up, from GPU
- * to GPU, and down. Both ways work in fixed pieces, so both ends split a range alike on
- * any backend.
+ * to GPU, and down. Both ways split ranges into pieces of a fixed size, so sender and
+ * receiver agree on any backend.
  */
 #ifndef KG_MODEL_SLAB_EXCHANGE_H
 #define KG_MODEL_SLAB_EXCHANGE_H

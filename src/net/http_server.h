@@ -1,5 +1,5 @@
-/* HTTP/1.1 server core: routes, limits, responses at once, later or streamed. It knows
- * nothing of models.
+/* HTTP/1.1 server core: routes, limits, responses at once, later or streamed. It does
+ * not depend on models.
  *
  * One thread waits on all sockets. It reads a whole request (within the limits) and calls
  * its route's handler, which must not block: it responds at once, or keeps the exchange
@@ -7,14 +7,15 @@
  * header too large, sender too slow) are formatted by the owner's error_body; then the
  * connection is closed so that the response arrives.
  *
- * A client may shut down its sending side and wait for the response. A client that closed
- * its connection looks the same until the server sends something. So when the sending
- * side ends, the server sends bytes without meaning (100 Continue; in a chunked stream, a
- * leading zero of the next chunk size); a client that has left replies with a reset.
- * HTTP/1.0 has no such bytes: there only sending the response tells.
+ * A client may shut down its sending side and wait for the response. A client that
+ * closed its connection looks the same until the server sends something. So when the
+ * sending side ends, the server sends bytes without meaning (100 Continue; in a chunked
+ * stream, a leading zero of the next chunk size); a client that has left replies with a
+ * reset. HTTP/1.0 has no such bytes; there a client's departure shows only when the
+ * response is sent.
  *
- * max_held_bytes limits the memory of all requests and responses together. Beyond it
- * large ones get a 503; small ones pass.
+ * max_held_bytes limits the memory of all requests and responses together. Above it,
+ * large requests get a 503; small ones are accepted.
  */
 #ifndef KG_NET_HTTP_SERVER_H
 #define KG_NET_HTTP_SERVER_H

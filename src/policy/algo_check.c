@@ -191,8 +191,8 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     if ((a->kl->about.needs & KG_NEED_ON_POLICY_OR_IW) && !kg_algo_kl_taken(a) &&
         s->off_policy && !a->kl_importance && !s->reproduction)
         return kg_fail(err, KG_EINVAL,
-                       "kl.importance: %s as a loss repels from the sampling policy when "
-                       "updates are off-policy; expected true, found false",
+                       "kl.importance: %s as a loss pushes the policy away from the "
+                       "sampler when updates are off-policy; expected true, found false",
                        kl);
     if (a->kl->about.needs != 0 && a->surrogate->own_kl)
         return kg_fail(
@@ -238,8 +238,8 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
             a->kl_beta);
     if (a->tis > 0 && s->sampled_old)
         return kg_fail(err, KG_EINVAL,
-                       "algo.tis: old log-probs are the sampler's, their ratio is 1; "
-                       "expected train.old_logp recompute, or 0, found %g",
+                       "algo.tis: the old log-probs are the sampler's, so their ratio is "
+                       "1; expected train.old_logp recompute, or 0, found %g",
                        a->tis);
     if (a->mask->pops && !(a->tis > 0))
         return kg_fail(err, KG_EINVAL,

@@ -1,7 +1,7 @@
 /* Ranks: several processes that share one run, and their communication.
  *
  * All ranks make the same calls in the same order. Nothing here adds numbers: bytes are
- * moved, and the receiver adds them in its own fixed order (ranks/tree.h). A transport
+ * moved, and the receiver adds them in its own fixed order (ranks/lanes.h). A transport
  * has one operation, exchange; everything else is built on it.
  *
  * A failure of one rank is a failure of all, at the next agreement: a rank that fails
@@ -99,9 +99,11 @@ struct kg_ranks {
     bool agreeing;               /* the current exchange is an agreement */
     const char *kind;            /* kind in message headers; NULL: the caller's `what` */
     bool told;                   /* all ranks know the failure being returned */
-    bool named;  /* only a part knows it; it has the name of the rank that failed */
-    bool lost;   /* the transport failed: no more communication */
-    bool unlike; /* the ranks are of different runs, or at different places */
+    bool
+        named; /* only some ranks know the failure, whose message names the failed rank */
+    bool lost; /* the transport failed: no more communication */
+    bool
+        unlike; /* the ranks belong to different runs, or are at different points of one */
     struct kg_err broken; /* the error */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is the state afterwards */
@@ -173,7 +175,7 @@ kg_status kg_ranks_bytes_gather(struct kg_ranks_bytes *all, const struct kg_str 
 kg_status kg_ranks_bytes_collect(struct kg_ranks_bytes *all, const struct kg_str *own,
                                  struct kg_ranks *r, const char *what,
                                  struct kg_err *err) KG_MUST_CHECK;
-/* Replaces each rank's *said by the concatenation of all.
+/* Replaces *said on every rank by the concatenation of all ranks' texts.
  * errors: as above; reported on all ranks */
 kg_status kg_ranks_str_gather(struct kg_str *said, struct kg_ranks *r, const char *what,
                               struct kg_err *err) KG_MUST_CHECK;

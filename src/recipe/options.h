@@ -201,8 +201,9 @@ bool kg_recipe_truncates(const struct kg_recipe *r);
  * policies. A reproduction does not: the runs that it reproduces use ratios of the full
  * softmax. */
 bool kg_recipe_records_kept(const struct kg_recipe *r);
-/* Whether a micro-batch computes what its sequences begin with in common once: not where
- * train.router_aux has a loss over every token of each. */
+/* Whether a micro-batch computes the shared prefix of its sequences only once. With
+ * train.router_aux it does not, because that loss covers every token of every sequence.
+ */
 bool kg_recipe_shares(const struct kg_recipe *r);
 
 /* ---- keys that have an effect only under a condition (effect.c) ---- */

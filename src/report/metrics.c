@@ -4,7 +4,7 @@
  * lines of a log wants related ones side by side and always in one place. A second
  * mention of a name replaces the number and keeps the place. What is not finite is null
  * in JSON, and is read back as not a number. It knows no meanings and no units; those
- * are in metric_table.c.
+ * are in one table below.
  */
 #include "report/metrics.h"
 

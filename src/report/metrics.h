@@ -1,6 +1,6 @@
 /* The numbers of one step: an ordered list of names and values, and its JSON line.
  *
- * Names are "group/what"; metric_table.c has a row for each that explains it.
+ * Names are "group/what"; the table below has a row for each that explains it.
  */
 #ifndef KG_REPORT_METRICS_H
 #define KG_REPORT_METRICS_H

@@ -3,7 +3,7 @@
  *
  * A single HTML file with its style and plots and without scripts, so it opens without a
  * server. All contents come from the run directory (config.yaml, manifest.json,
- * metrics.jsonl); titles and explanations come from metric_table.h. A run writes its own
+ * metrics.jsonl); titles and explanations come from metrics.h. A run writes its own
  * as report.html.
  */
 #ifndef KG_REPORT_REPORT_H

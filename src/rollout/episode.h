@@ -29,7 +29,7 @@
 struct kg_episode_opts {
     const struct kg_env_row *env; /* borrowed */
     struct kg_env_opts env_opts;  /* its texts are borrowed until the episodes close */
-    int32_t turns;       /* number of turns with tools; one more without follows */
+    int32_t turns;       /* number of turns with tools; one turn without tools follows */
     int32_t turn_tokens; /* maximum of new tokens per turn */
     int32_t obs_tokens;  /* maximum of tokens per observation */
     int32_t context;     /* maximum of tokens per episode, prompt included */

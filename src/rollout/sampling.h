@@ -13,12 +13,12 @@
 
 #include <limits.h>
 
-/* X(field, key, flag, letter, ARG, default, min, max, whether 0 is allowed beside them,
- *   help, ...), with commas between */
+/* X(field, key, flag, letter, ARG, default, min, max, whether 0 is also allowed, help,
+ * ...), with commas between */
 #define KG_TEMPERATURE_KEY(X, usual, ...)                                                \
     X(temperature, "temperature", "temperature", 't', "T", usual, 1e-4, 1e4, true,       \
       "logits are divided by it; 0 takes the likeliest token", __VA_ARGS__)
-/* Their defaults are off. */
+/* Off by default. */
 #define KG_TRUNCATION_KEYS(X, ...)                                                       \
     X(top_p, "top_p", "top-p", 0, "P", 1, 1e-9, 1, false,                                \
       "keep the likeliest ids up to this sum; 1: off", __VA_ARGS__),                     \
@@ -29,9 +29,9 @@
 #define KG_SAMPLING_KEYS(X, ...)                                                         \
     KG_TEMPERATURE_KEY(X, 1, __VA_ARGS__), KG_TRUNCATION_KEYS(X, __VA_ARGS__)
 
-/* Rows over a struct S; `before` stands in front of their keys, and `at` in front of the
- * fields of its struct kg_sampling, with a dot ("rollout.sampling."). needs: of the
- * temperature; cut: of the others. */
+/* Rows over a struct S; `before` is the prefix of their keys, and `at` that of the
+ * fields ("rollout.sampling."). needs: what the temperature needs to act; cut: what the
+ * others need. */
 #define KG_SAMPLING_ROWS(before, S, at, may_change, needs, cut)                          \
     KG_TEMPERATURE_KEY(KG_SAMPLING_ROW, 1, before, S, at, may_change, needs),            \
         KG_TRUNCATION_KEYS(KG_SAMPLING_ROW, before, S, at, may_change, cut)

@@ -32,12 +32,12 @@ enum {
 /* ---- encoders of texts, as far as an index needs them (guests/retriever) ---- */
 struct kg_backend;
 
-/* {0}: all as the folder says. */
+/* {0}: all settings are the folder's. */
 struct kg_encoder_opts {
     const struct kg_backend *backend; /* NULL: the CPU */
     const char *pooling;              /* mean or cls; NULL: 1_Pooling's */
-    /* of a text, special ones too, the rest is left out; 0: max_seq_length of
-     * sentence_bert_config.json, or all positions */
+    /* maximum per text, special tokens included; longer texts are cut. 0: max_seq_length
+     * of sentence_bert_config.json, or all positions */
     int32_t max_tokens;
     /* NULL: prompts of config_sentence_transformers.json, or none */
     const char *query_prefix;
@@ -48,8 +48,8 @@ struct kg_encoder; /* opaque; immutable, shared by embedders of all threads */
 /* Close its embedders first; NULL allowed. */
 void kg_encoder_close(struct kg_encoder *e) KG_GUEST;
 
-/* An encoder's size, for a plan: of a folder, or of a model that is known by its name and
- * need not be here.   errors: ENOTFOUND (neither), those of its config.json */
+/* An encoder's size, for a plan, from its folder, or by name if the model is a known
+ * one.   errors: ENOTFOUND (neither), those of its config.json */
 struct kg_encoder_outline {
     int32_t dim;
     uint64_t bytes; /* of its weights in memory */

@@ -44,14 +44,14 @@ kg_status kg_meta_text(char **value, sqlite3 *db, const char *path, const char *
 /* 0 to max, in this base; 0 where there is no such value.   errors: EFORMAT */
 kg_status kg_meta_number(uint64_t *out, sqlite3 *db, const char *path, const char *key,
                          int base, uint64_t max, struct kg_err *err) KG_MUST_CHECK;
-/* Dimensions of the vectors of an index; 0: it has none.   errors: EFORMAT */
+/* Dimension of the index's vectors; 0: it has none.   errors: EFORMAT */
 kg_status kg_dense_dim(int32_t *dim, sqlite3 *db, const char *path,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The hash of the encoder that they are of; 0: none.   errors: EFORMAT */
+/* The hash of the encoder that made them; 0: none.   errors: EFORMAT */
 kg_status kg_dense_encoder(uint64_t *hash, sqlite3 *db, const char *path,
                            struct kg_err *err) KG_MUST_CHECK;
-/* vfs.c: the name of the door that takes what is missing for an error; NULL without
- * memory. */
+/* vfs.c: registers SQLite's file layer that reports a short read as an error.   returns
+ * its name; NULL without memory */
 const char *kg_sql_strict(void);
 /* Read only, without locks: an index never changes in place. */
 kg_status kg_sql_open_index(sqlite3 **db, const char *path,

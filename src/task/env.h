@@ -32,7 +32,7 @@ struct kg_env_opts {
     int tries;           /* search: 0: the retriever's default */
     const char *wording; /* search: see task/wording.h; NULL: the first */
 };
-/* What can be said of it, for recipes and suites: rows over a struct S, as
+/* The option rows of a search, for recipes and suites, over a struct S as
  * KG_SAMPLING_ROWS. A server has its own vectors and fusion. */
 #define KG_IF_KIND(needs, before, kinds) needs "&" before "kind=" kinds
 #define KG_IF_MINE(needs, before, kinds)                                                 \

@@ -27,7 +27,7 @@ static inline void line_has_rows(const struct kg_json_doc *line, bool *seen)
         row = kg_metric_find(phase, name);
         if (!row)
             fail_msg("%s: a line of phase %s has %s, which has no row in "
-                     "src/report/metric_table.c",
+                     "src/report/metrics.c",
                      line->where, phase, name);
         else if (seen)
             seen[row - kg_metric_at(0)] = true;

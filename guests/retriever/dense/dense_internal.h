@@ -24,7 +24,7 @@ kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
                         const struct kg_backend *be, enum kg_code code, int64_t n,
                         int32_t dim, struct kg_err *err) KG_MUST_CHECK;
 
-enum { KG_DENSE_BLOCK = 4096 }; /* passages whose scores are there at once */
+enum { KG_DENSE_BLOCK = 4096 }; /* passages scored at a time */
 
 struct kg_dense {
     const char *path;               /* borrowed from the index */

@@ -498,10 +498,10 @@ static kg_status hash_share(struct kg_manifest *m, const struct kg_saving *s,
     struct kg_share mine = kg_share_of((int64_t)pieces, s->ranks->me, s->ranks->n);
 
     if (pieces != m->n_pieces)
-        return kg_fail(err, KG_EIO,
-                       "%s: expected %llu pieces of files, as the first rank sees, found "
-                       "%zu",
-                       s->temporary.text, (unsigned long long)pieces, m->n_pieces);
+        return kg_fail(
+            err, KG_EIO,
+            "%s: expected %llu parts of files, as on the first rank, found %zu",
+            s->temporary.text, (unsigned long long)pieces, m->n_pieces);
     return kg_manifest_hash(m, (size_t)mine.first, (size_t)mine.end, err);
 }
 

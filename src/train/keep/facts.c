@@ -194,10 +194,11 @@ kg_status kg_facts_check(const char *manifest, const struct kg_backend *be,
     kg_status status = meet(&diff, manifest, &lists[0], be, NULL, NULL, err);
 
     if (status == KG_OK && diff.len > 0)
-        status = kg_fail(err, KG_ECONFLICT,
-                         "%s: expected the device of the run so far, because others give "
-                         "other bits: %s (device.may_change=true allows it)",
-                         manifest, kg_str_text(&diff));
+        status = kg_fail(
+            err, KG_ECONFLICT,
+            "%s: expected the device that the run has used so far, because other devices "
+            "give other bits: %s (device.may_change=true allows a change)",
+            manifest, kg_str_text(&diff));
     kg_str_release(&diff);
     return status;
 }

@@ -147,7 +147,7 @@ static kg_status refuse_others_files(const char *dir, struct kg_err *err)
             return kg_fail(
                 err, KG_ECONFLICT,
                 "%s: expected a folder without a run, found a %s that is not from a run "
-                "of kedge (there is no manifest.json of one); name another run.dir",
+                "of kedge (no manifest.json of a run); choose another run.dir",
                 dir, names[i]);
     return KG_OK;
 }
@@ -303,10 +303,11 @@ static kg_status check_whole(const char *dir, const struct kg_config *before,
     kg_json_release(&doc);
     if (found >= written)
         return KG_OK;
-    return kg_fail(
-        err, KG_EFORMAT,
-        "%s: expected the %lld keys of the start of the run, found %lld: it is truncated",
-        kg_path_in(dir, "config.yaml").text, (long long)written, (long long)found);
+    return kg_fail(err, KG_EFORMAT,
+                   "%s: expected the %lld keys that the run started with, found %lld: "
+                   "the file is truncated",
+                   kg_path_in(dir, "config.yaml").text, (long long)written,
+                   (long long)found);
 }
 
 /* Where the device may change, what names it may: the device itself is compared. */
@@ -340,7 +341,7 @@ static kg_status check_config(const struct kg_config *config, const char *dir,
     if (n > 0)
         status = kg_fail(
             err, KG_ECONFLICT,
-            "%s: expected the config of the start of the run, found %zu change%s: %s",
+            "%s: expected the config that the run started with, found %zu change%s: %s",
             dir, n, n > 1 ? "s" : "", kg_str_text(&diff));
 out:
     kg_str_release(&diff);

@@ -73,8 +73,8 @@ static kg_status check_parts(const struct kg_init *init, const struct kg_recipe 
                        init->anchor ? "anchor" : "optimizer");
     if (init->steps && !init->optimizer)
         return kg_fail(err, KG_EINVAL,
-                       "init.parts: steps: the schedule continues with the optimizer; "
-                       "expected optimizer too");
+                       "init.parts: steps continues the optimizer's schedule; expected "
+                       "optimizer too");
     return KG_OK;
 }
 
@@ -169,7 +169,9 @@ kg_status kg_init_find(struct kg_init *init, const struct kg_recipe *r, int64_t 
     }
     if (r->init.parts.n == 1 && strcmp(r->init.parts.items[0], "model") == 0)
         return KG_OK; /* its default, as config.yaml of a run writes it */
-    return kg_fail(err, KG_EINVAL, "init.parts: expected init.from with it, found none");
+    return kg_fail(
+        err, KG_EINVAL,
+        "init.parts: expected init.from, which the parts are taken from, found none");
 }
 
 /* What config.yaml says, if that is a checkpoint of the run that is named now. */

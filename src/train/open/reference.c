@@ -13,10 +13,10 @@ static kg_status check_vocabulary(const struct kg_model *other, const char *dir,
     struct kg_tokenizer *theirs;
 
     if (other->config.vocab != m->config.vocab)
-        return kg_fail(err, KG_ECONFLICT,
-                       "%s: %s: expected a vocabulary of %lld as the model's, found %lld",
-                       key, dir, (long long)m->config.vocab,
-                       (long long)other->config.vocab);
+        return kg_fail(
+            err, KG_ECONFLICT,
+            "%s: %s: expected the model's vocabulary of %lld tokens, found %lld", key,
+            dir, (long long)m->config.vocab, (long long)other->config.vocab);
     if (kg_tokenizer_open(&theirs, dir, err) != KG_OK)
         return kg_err_prefix(err, "%s", key);
     kg_status status = kg_tokenizer_compare(tok, theirs, dir, err);

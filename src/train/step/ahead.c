@@ -23,8 +23,8 @@ kg_status kg_ahead_check(const struct kg_recipe *r, const struct kg_ranks *all,
     if (r->ranks.rollout < n)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
-                   "ranks.rollout: expected fewer than the ranks of the run (%d; kedge "
-                   "train --ranks N, or mpirun -n N), so that some train, found %d",
+                   "ranks.rollout: expected fewer than the run's ranks (%d; set by kedge "
+                   "train --ranks N or mpirun -n N), so that some ranks train, found %d",
                    n, r->ranks.rollout);
 }
 

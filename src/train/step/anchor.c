@@ -24,8 +24,8 @@ static kg_status check_shape(const struct kg_model *anchor, const struct kg_mode
     if (same)
         return KG_OK;
     return kg_fail(err, KG_ESHAPE,
-                   "anchor.path: %s: an anchor that follows the policy (%s) has its "
-                   "shape; expected %lld parameters, found %lld",
+                   "anchor.path: %s: an anchor that follows the policy (%s) must have "
+                   "its shape; expected %lld parameters, found %lld",
                    anchor->dir, kind, (long long)m->n_elements,
                    (long long)anchor->n_elements);
 }

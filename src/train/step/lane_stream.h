@@ -11,7 +11,7 @@
  *
  * After the last pack of a round, or of its lane, the bucket is dealt out in equal
  * stripes. The stripe of an unfinished lane continues in the next round; the stripe of a
- * finished lane is added along the tree of ranks/tree.h by the rank that has it. In the
+ * finished lane is added along the tree of ranks/lanes.h by the rank that has it. In the
  * end stripes go to the owners of cuts.
  *
  * Any number of ranks works with any number of lanes.

@@ -1,5 +1,5 @@
 /* Sums a gradient from lanes: each lane is computed in place by itself, and lanes are
- * added along the tree of ranks/tree.h, whichever rank computed them.
+ * added along the tree of ranks/lanes.h, whichever rank computed them.
  *
  * With one lane, the lane is the gradient: no copies and no memory.
  */

@@ -1,7 +1,7 @@
 /* Metrics and dumps of an RL step.
  *
  * Everything that a step knows is put once, here, under names whose rows stand in
- * report/metric_table.c. A mean is logged only where there was something to take it of;
+ * report/metrics.c. A mean is logged only where there was something to take it of;
  * so a missing name says "none", and never 0.
  */
 #include "train/step/rl_log.h"
