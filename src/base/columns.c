@@ -1,12 +1,6 @@
-/* One walk over a table: without a block it counts, with one it places.
- *
- * Two functions that agree on every offset would drift apart the first time a row is
- * added. Here what is planned and what is taken are the same loop, so they cannot
- * differ. Sizes are rounded up to 64 bytes, a line of the cache, so that every element
- * type finds its alignment and threads that fill two arrays share no more than a line
- * at their ends. Nothing is known of what the arrays hold; a pointer is set by its
- * offset in the struct.
- */
+/* One walk over a table: without a block it counts, with one it places. So planned and
+ * taken bytes cannot differ. Sizes are rounded up to 64 bytes, so that every element type
+ * is aligned and threads that fill two arrays do not share a cache line. */
 #include "base/columns.h"
 
 #include "base/mem.h"

@@ -1,13 +1,10 @@
-/* Files: whole reads, maps, streams of writes.
+/* Files: whole reads, maps, streams of writes. A reader never sees a half-written file:
+ * what must be complete is written under a temporary name, synced and renamed, and its
+ * folder is synced. A log that grows is cut back to a known length when it is resumed.
+ * Folders are in dir.c.
  *
- * Not a virtual file system. The one idea: a reader never sees a half-written file. What
- * must be complete is written under a temporary name, synced, renamed, and its folder
- * synced; what grows (logs) is cut back to a known length by whoever resumes. Folders are
- * in dir.c.
- *
- * Every request to the system goes through one of the `sys_` functions below it, where a
- * test can make the n-th one fail (file_fail.c).
- */
+ * Every system call goes through a `sys_` function, where a test can make the n-th one
+ * fail (file_fail.c). */
 #define _GNU_SOURCE /* O_CLOEXEC */
 #include "base/file.h"
 

@@ -45,9 +45,9 @@ void kg_map_guard(void);
 kg_status kg_file_write_atomic(const char *path, const void *bytes, size_t n,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* kg_file_temporary sets name to PATH.tmp-PID-N, unique to this writer. A killed process
- * leaves its file behind. kg_file_remove_stale removes the temporary files of this path
- * whose process is gone. A process of another machine or container looks gone.
+/* kg_file_temporary sets name to PATH.tmp-PID-N, unique to this writer; a killed process
+ * does not remove it. kg_file_remove_stale removes the temporary files of this path whose
+ * process is gone. A process of another machine or container looks gone.
  * errors: NOTFOUND, EIO (no such folder) */
 kg_status kg_file_temporary(struct kg_str *name, const char *path,
                             struct kg_err *err) KG_MUST_CHECK;

@@ -1,11 +1,7 @@
-/* Lines and the one progress line, under one lock.
- *
- * Not leveled, not configurable: what is worth saying is said, results go elsewhere. The
- * one idea: on a terminal the progress line is the last line, without a line break;
- * whoever prints a line erases it first and it comes back with the next progress call.
- * Elsewhere (a file, a pipe) progress is plain lines at a bounded rate, and the last
- * state is never lost.
- */
+/* Log lines and one progress line, under one lock. On a terminal the progress line is the
+ * last line, without a line break: a log line erases it, and the next progress call
+ * prints it again. In a file or pipe, progress is plain lines at a bounded rate, and the
+ * last state is always printed. */
 #include "base/log.h"
 
 #include "base/clock.h"

@@ -1,12 +1,7 @@
-/* What may reach a terminal of a text that others wrote.
- *
- * An escape sequence in an answer of a model could move the cursor, rename the window
- * or make an earlier line look different. So it is a list of what may pass, not of what
- * may not: whole characters of UTF-8, without the controls and without U+0080 to
- * U+009F, in which terminals see escapes too. The rest is written out in hexadecimal,
- * so that nothing is lost and nothing acts. Whether a character is wide, or drawn right
- * to left, is not looked at.
- */
+/* Which parts of untrusted text may reach a terminal. An escape sequence in a completion
+ * could move the cursor, rename the window or change an earlier line. So only whole UTF-8
+ * characters pass, without controls and without U+0080 to U+009F, which terminals read as
+ * escapes. Everything else is written in hexadecimal. */
 #include "base/printable.h"
 
 #include "base/utf8.h"

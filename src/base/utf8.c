@@ -1,11 +1,7 @@
-/* UTF-8 byte by byte (RFC 3629), with a short way over ASCII.
- *
- * The first byte of a character says how long it is, and what must not be encoded shows
- * in the second: overlong forms, surrogates and values above U+10FFFF are ranges of it
- * that depend on the first alone. So nothing is decoded to be checked. Text is mostly
- * ASCII, which is passed over by eight bytes at a look for a high bit; other scripts go
- * a character at a time, fast enough for what is read here.
- */
+/* UTF-8 byte by byte (RFC 3629), with a fast path for ASCII, eight bytes at a time. The
+ * first byte of a character gives its length. Overlong forms, surrogates and values above
+ * U+10FFFF show as ranges of the second byte that depend on the first alone, so checking
+ * needs no decoding. */
 #include "base/utf8.h"
 
 #include <string.h>

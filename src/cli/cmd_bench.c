@@ -1,11 +1,7 @@
-/* kedge bench: the ceilings of this machine and what kedge reaches of them, in one run.
- *
- * A speed by itself says nothing of the program: so a figure stands beside what the
- * machine could do, measured a moment before. `serve` and `ranks` are not part of "all":
- * one measures a checkpoint behind its server and needs one, the other what several
- * processes say to each other and needs them. What is measured, and how, is in
- * bench/ and serve/load.c; here are the flags.
- */
+/* kedge bench: the ceilings of this machine and how close kedge comes to them, measured
+ * in the same run. `serve` and `ranks` are not part of "all": one needs a checkpoint, the
+ * other several processes. The benchmarks are in bench/ and serve/load.c; here are the
+ * flags. */
 #include "cli/cli.h"
 
 #include "base/clock.h"

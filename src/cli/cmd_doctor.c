@@ -1,12 +1,10 @@
-/* kedge doctor: what this machine is, and which promises hold on it. Checked here and
- * now, not assumed.
+/* kedge doctor: what this machine is, and whether kedge's promises hold on it.
  *
- * That results do not depend on threads, on batches or on the machine rests on a few
- * properties of products. They hold on the processors that were tested; another one, or
- * another compiler, may differ, and a run on it would be wrong without a sign. So the
- * properties are checked on the products that this machine would use, in each dtype,
- * and a failure is named and is the exit code. It looks for no cause. Under a launcher
- * every rank checks its own machine, and then all of them what is between them.
+ * Results do not depend on threads, batches or the machine because products have a few
+ * properties. Those hold on the processors that were tested; on another processor or
+ * compiler they might not, and a run would be wrong without a sign. So doctor checks them
+ * on this machine's products, in each dtype; a failure is named and sets the exit status.
+ * Under a launcher every rank checks its own machine, then all of them their exchanges.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -1,10 +1,6 @@
-/* kedge presets: what there is, what each resolves to, and where it was published.
- *
- * What a preset says is in its table; what comes of it, with its base and all defaults,
- * only a config knows. So each is resolved by the way that a run takes, and printed
- * from there: this page cannot say another thing than a run does. Values that the
- * preset gives are told from those that are defaults, and each names the preset that it
- * comes from.
+/* kedge presets: the presets, what each resolves to, and where it was published. A preset
+ * is resolved in the way that a run resolves it, so this page cannot differ from a run.
+ * Values that a preset gives are told from defaults, with the preset that they come from.
  */
 #include "cli/cli.h"
 

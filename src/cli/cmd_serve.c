@@ -1,11 +1,7 @@
-/* kedge serve: OpenAI's API over one checkpoint.
- *
- * What can be wrong with a start is found in the order of its price: the key, the name
- * and the template are read before the weights. The key comes from a file, since an
- * argument is seen by everybody on the machine. Who listens beyond this machine without
- * one is warned, not stopped. A signal ends it as a deployment does: what is open may
- * finish within its time.
- */
+/* kedge serve: OpenAI's API over one checkpoint. Cheap checks come first: key, name and
+ * template before the weights. The key comes from a file, because other users of the
+ * machine can see arguments. Listening beyond this machine without a key gives a warning.
+ * On a signal, open requests may finish within a time limit. */
 #include "cli/cli.h"
 #include "cli/load.h"
 

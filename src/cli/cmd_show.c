@@ -1,12 +1,9 @@
-/* kedge show: lines of a dump, in the terminal and as a page.
- *
- * One looks at samples to see what a number hides. Columns beside the tokens are asked
- * for by name, and what was asked for must be in the line: a column of dashes would be
- * taken for an answer. With a reference model log p is set beside its log q, asked anew
- * in the context in which each token was drawn, which for an episode with windows is
- * not the whole line. A line becomes pieces in show_read.c, and pieces become text or a
- * page elsewhere; here they are chosen and scored.
- */
+/* kedge show: lines of a dump, in the terminal and as a page. Columns next to the tokens
+ * are requested by name, and a requested column must be in the line. With a reference
+ * model, log p is printed next to the reference's log q, computed in the context in which
+ * the token was drawn (with episode windows, not the whole line). show_read.c turns a
+ * line into pieces; this file selects, scores and prints them; show_html.c makes the
+ * page. */
 #include "cli/cli.h"
 #include "cli/load.h"
 #include "cli/show.h"

@@ -1,11 +1,7 @@
-/* kedge task: the tasks there are, or generated problems of one as JSONL {prompt,
- * response, ground_truth}.
- *
- * A task that makes its problems is a data set without a file: level, count and seed
- * name it, and the same three give the same lines to a run, to an evaluation and here.
- * Written out they warm a model up, or train a tokenizer (`--text`). Problems that are
- * held out are drawn from a part that training never draws from.
- */
+/* kedge task: lists the tasks, or writes generated problems as JSONL {prompt, response,
+ * ground_truth}. Level, count and seed give the same lines to a run, to an evaluation and
+ * here. Use them for SFT or to train a tokenizer (`--text`). Held-out problems are drawn
+ * from a part that training never draws from. */
 #include "cli/cli.h"
 
 #include "data/json.h"

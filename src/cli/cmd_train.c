@@ -1,11 +1,7 @@
-/* kedge train, sft and distill: a recipe, overrides, and either a plan or a run.
- *
- * The three are one command. sft is a run of no steps of reinforcement, whose warm
- * start is all; distill reads the same keys with other defaults. The recipe is told
- * from an assignment by its missing '=', wherever it stands, and an installed one is
- * found by the path that it has in the source tree. Everything that can be wrong with a
- * config is said before anything is written.
- */
+/* kedge train, sft and distill: a recipe, overrides, and a plan or a run. sft is a run
+ * without RL steps; distill reads the same keys with other defaults. An argument without
+ * '=' is the recipe; an installed recipe is found by its path in the source tree.
+ * Everything in a config is checked before anything is written. */
 #include "cli/cli.h"
 #include "cli/load.h"
 

@@ -1,11 +1,7 @@
-/* Flags: from argv into the targets of a table.
- *
- * --name VALUE, --name=VALUE, -x VALUE, a.b=VALUE as recipes spell it where the table
- * says so, and -- to end all of these. An error names the flag,
- * what was expected and what was found, in the words of an option of a recipe; an unknown
- * flag gets the nearest one that exists. No flag is without effect: when all of argv has
- * been read, one that lacks what its row needs (data/needs.h) is refused.
- */
+/* Flags: from argv into the targets of a table: --name VALUE, --name=VALUE, -x VALUE,
+ * a.b=VALUE where the table allows it, and -- to end flags. Errors name the flag, what
+ * was expected and found, and the nearest flag if it is unknown. After all of argv is
+ * read, a flag that lacks what its row needs (data/needs.h) is refused. */
 #include "cli/cli.h"
 
 #include "data/needs.h"

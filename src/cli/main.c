@@ -1,16 +1,12 @@
 /* The program. Everything is in cli.c, so that tests can link it.
  *
- * Three things come before it: the three standard files are taken where they are closed,
- * a map whose file is cut off is guarded (base/file.h), and how long a thread spins at
- * the end of a parallel region before it sleeps is set. The OpenMP runtime spins for
- * milliseconds by default, so that beside any busy neighbour every region costs a time
- * slice (a test that takes 4 s took 177 s).
- * Some microseconds are enough: a thread that sleeps early leaves its core to the one
- * that everybody waits for.
- * It can be told only through its environment, which it reads when it is loaded: the
- * program sets it and starts itself once more. A user who sets either variable is left
- * alone. `ps` and `pkill` would know it as "exe" then, which is what it was started by.
- */
+ * Before that, closed standard files are opened, truncated maps are guarded
+ * (base/file.h), and the spin time of threads at the end of a parallel region is set. The
+ * OpenMP runtime spins for milliseconds by default, so with a busy neighbour every region
+ * costs a time slice (a test of 4 s took 177 s); a few microseconds are enough. The
+ * runtime reads this from its environment when it is loaded, so the program sets the
+ * variable and executes itself again, under its own name for `ps` and `pkill`. A user's
+ * own setting is kept. */
 #include "base/file.h"
 #include "cli/cli.h"
 

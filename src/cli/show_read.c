@@ -1,11 +1,7 @@
-/* A line of a dump becomes pieces.
- *
- * Dumps of runs, answers of an evaluation and scripted episodes have lines of different
- * keys. Here they all become a heading, a text, and pieces of that text with their
- * source, token and numbers; what shows them knows only those. Where a line has tokens
- * they are what counts, and text is made of them; where it has text alone the pieces
- * are segments. A token without text is shown by its id, for a model may sample one.
- */
+/* Turns a line of a dump into pieces. Dumps of runs, samples of an evaluation and
+ * scripted episodes have different keys; all become a heading, a text, and pieces of that
+ * text with source, token and numbers. If a line has tokens, the text is made of them;
+ * else the pieces are segments. A token without text is shown by its id. */
 #include "cli/show.h"
 
 #include "base/mem.h"

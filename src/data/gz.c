@@ -1,11 +1,6 @@
-/* Packing as gzip, a buffer at a time.
- *
- * zlib is a pump: it is given bytes and room, and says when the room is full. One
- * function turns it until it has taken all; at the end it is turned once more with the
- * word that this was the last. The buffer goes to a file under another name that takes
- * its own when it is whole, so a full disk leaves what was there. The header is zlib's
- * plainest, without time and name: the same text is the same file.
- */
+/* Writes gzip, a buffer at a time. The file is written under a temporary name and renamed
+ * when complete. The header has no time and no name, so the same text gives the same
+ * file. */
 #define ZLIB_CONST
 #include "data/gz.h"
 

@@ -1,15 +1,8 @@
-/* JSON text into calls of a builder: RFC 8259 to the letter, and nothing beside it.
- *
- * A lexer finds where the next token ends, and a function a rule asks for the tokens that
- * may come; it calls itself as deep as the builder opens lists. So an error always has a
- * token at hand: the place is behind it, and its text is quoted. The text is read where
- * it lies, strings by whole words as far as they are plain, and lines are counted only
- * when an error needs them. A string goes into the document's memory once, decoded on the
- * way: it never grows by that.
- *
- * How deep lists nest, and that a key comes once, the builder sees to for everyone who
- * builds; the place in the text is known here.
- */
+/* JSON text into calls of a builder, exactly as RFC 8259. The lexer finds the end of the
+ * next token; a function per rule checks which tokens may follow, and recurses as deep as
+ * the builder's limit allows. So every error has a token to quote and its place. Text is
+ * read in place, plain strings by whole words; lines are counted only for an error. A
+ * string is decoded directly into the document's memory. */
 #include "data/json_internal.h"
 
 #include "base/utf8.h"

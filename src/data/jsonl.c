@@ -1,11 +1,7 @@
-/* Lines of JSON, read one at a time, and zstd files of them, written frame by frame.
- *
- * The reader holds one line and one document; a file of any size costs its longest line,
- * and that has a limit. The one idea of the writer: a frame is complete by itself, and
- * the length of the file after each frame is known to the caller, so a file can be cut
- * back to a checkpoint and continued, and still be one valid .zst file. zstd stands
- * behind this file alone.
- */
+/* Lines of JSON, read one at a time, and zstd files of them, written frame by frame. The
+ * reader holds one line (of limited length) and one document. Each frame is complete, and
+ * the caller knows the file's length after it, so a file can be cut back to a checkpoint,
+ * continued, and still be one valid .zst file. */
 #include "data/jsonl.h"
 
 #include "base/file.h"

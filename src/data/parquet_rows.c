@@ -1,14 +1,8 @@
-/* Rows of a Parquet file: columns put together again by their levels.
- *
- * Every leaf has a cursor at its next entry. An entry's definition level says how far
- * down its path things are there, its repetition level which list it continues. A node is
- * written by asking its first leaf, and every other leaf below it must agree: a file in
- * which they do not is refused. Each step takes at least an entry from a cursor, so no
- * file can make this run on.
- *
- * What the levels say goes straight to the builder of documents; there is no text in
- * between.
- */
+/* Rows of a Parquet file: columns joined by their levels. Every leaf has a cursor at its
+ * next entry. The definition level says how much of its path exists, the repetition level
+ * which list continues. A node asks its first leaf, and all other leaves below it must
+ * agree; if not, the file is refused. Each step consumes at least one entry, so no file
+ * can loop for ever. */
 #include "data/parquet_internal.h"
 
 #include "base/mem.h"

@@ -1,13 +1,8 @@
-/* Protocol buffers: tags, variable-length integers, and lengths that must fit into what
- * is left.
- *
- * A message is a row of fields, each with a number and one of four wire types that say
- * how long it is. That is enough to pass over a field without knowing it, which is all
- * that reading a file of a schema of others needs: the caller asks for the next field
- * and takes those that it knows. A message inside is bytes, over which the same reader
- * goes. Groups, the two wire types of old, are refused. Every length is compared with
- * what is left before a byte is touched.
- */
+/* Protocol buffers: a message is a list of fields, each with a number and one of four
+ * wire types that give its length. So unknown fields can be skipped: the caller asks for
+ * the next field and takes those that it knows. A nested message is bytes for the same
+ * reader. Groups are refused. Every length is compared with the bytes that are left
+ * before they are read. */
 #include "data/protobuf.h"
 
 #include <string.h>

@@ -1,13 +1,8 @@
-/* Reading two folders of results, pairing their problems, and the bootstrap.
- *
- * A paired comparison of what is not the same pair says nothing, and says it with a
- * small error. So most of this file asks whether the two may be compared: the same
- * problems by number and gold answer, the same data by hash, the same generator where
- * there is no file. Settings of the answers may differ, for that is what is compared.
- * Only then are differences taken. A mean over sets resamples every set by itself, and
- * adds up what belongs to one resample, so that sets weigh the same whatever their
- * size.
- */
+/* Reads two folders of results, pairs their problems, and bootstraps the differences.
+ * Most of this file checks that the two may be compared: the same problems by number and
+ * gold answer, the same data by hash, the same generator if there is no file. Sampling
+ * settings may differ. A mean over sets resamples every set separately, so that sets have
+ * equal weight whatever their size. */
 #include "eval/compare.h"
 
 #include "base/file.h"

@@ -1,11 +1,8 @@
-/* Sampling, the decode-and-grade step that training shares, and sums over tokens.
- *
- * An answer is text before it is graded, and the text is UTF-8 whatever the tokens
- * were, because that is what a file keeps and a server sends: a grade must not depend
- * on the way that an answer came. An episode is read apart by who wrote it, so that a
- * grader never takes a tool's words for the model's. Log-probs are asked of the model
- * again, each token in the context in which it was drawn, and summed in doubles in a
- * fixed order.
+/* Sampling, the decode-and-grade step that training shares, and sums over tokens. A
+ * completion is UTF-8 text before it is graded, because that is what files and servers
+ * hold; so a grade does not depend on where the completion came from. The grader of an
+ * episode sees which text the model wrote and which a tool. Log-probs are computed again,
+ * each token in the context in which it was drawn, and summed in doubles in fixed order.
  */
 #include "eval/eval.h"
 

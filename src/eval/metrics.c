@@ -1,12 +1,8 @@
-/* pass@k, maj@k, means and their errors.
- *
- * With n answers to a problem pass@k and maj@k need not be estimated by drawing k of
- * them: both are counted over all ways to draw k, which has no noise of its own. For
- * pass@k that is a product, for maj@k a sum over the votes that the winner may have,
- * built up class by class. Counts are long doubles, whose range holds them. What
- * classes of answers are equal the task says, and a class is as right as its first
- * answer.
- */
+/* pass@k, maj@k, means and their errors. Both are exact averages over all ways to choose
+ * k of the n samples, so they add no noise. pass@k is a product; maj@k is a sum over the
+ * number of votes of the winner, built up class by class, in long doubles for their
+ * range. The task defines which answers are equal; a class is as right as its first
+ * answer. */
 #include "eval/metrics.h"
 
 #include "base/mem.h"

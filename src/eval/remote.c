@@ -1,13 +1,9 @@
-/* Asking a server: bodies, answers, and what can be wrong with them.
- *
- * Servers differ in what they know, so nothing is sent that is off, and every answer is
- * taken for any JSON. A fault that may pass is tried again below, in the client; one
- * that will not names the server's own words. Which prompt a server makes of messages,
- * and how many tokens it has, is not known here: where an answer does not fit, a
- * request for one token tells how long the prompt is, and the sample is asked for again
- * with what is left. Only the texts are compared with those of this process, never the
- * tokens.
- */
+/* Sampling from a server: requests, responses, and their errors. Servers differ, so
+ * settings that are off are not sent, and a response may be any JSON. Temporary faults
+ * are retried by the client; others are reported in the server's words. kedge does not
+ * know the server's prompt or its number of tokens: if a sample does not fit, a request
+ * for one token gives the prompt's length, and the sample is requested again with the
+ * tokens that are left. Only texts are compared, never tokens. */
 #include "eval/remote.h"
 
 #include "base/clock.h"

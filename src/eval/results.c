@@ -1,12 +1,9 @@
-/* The folder of results: made, checked, continued, finished.
- *
- * A file is either appended to (the journal, a line an answer) or written whole and
- * renamed. So a process may be killed at any point: what is half written is the last
- * line of the journal, which is cut, or a temporary file, which goes. The order of
- * steps says how far one came: config.yaml comes last at the beginning and results.json
- * last at the end. A folder is continued only by the suite that began it, key by key,
- * and one that no evaluation made is not touched.
- */
+/* The folder of results: created, checked, continued, finished. Every file is either
+ * appended to (the journal, one line per sample) or written whole and renamed, so a
+ * process may be killed at any point: at most the last line of the journal is cut, or a
+ * temporary file is left. config.yaml is written last at the start, results.json last at
+ * the end. A folder is continued only by the same suite, key by key; a folder of
+ * something else is not touched. */
 #include "eval/results.h"
 
 #include "base/log.h"

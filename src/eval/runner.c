@@ -1,13 +1,9 @@
-/* The run of a suite: load, take up, answer, grade, count, write.
- *
- * Sets are answered one after the other, and an answer goes through the same steps
- * wherever it comes from: graded, written as a line, counted. A kept line that is read
- * back makes the same numbers as a fresh answer, because a fresh one is counted as it
- * would be read back. Answers wait for their grader in small groups, as a grader of the
- * user's is asked for many at once; what waits when something fails is graded and kept
- * before the failure is told. Among ranks a line is what travels: the first takes those
- * of the others as it takes what was kept, so that who answered shows nowhere.
- */
+/* The run of a suite: load, continue, sample, grade, count, write. Sets are sampled one
+ * after the other. A sample is counted as it would be read back from its line, so
+ * continued and fresh evaluations give the same numbers. Samples are graded in small
+ * groups, because external graders take batches; after a failure, pending samples are
+ * still graded and kept. Ranks exchange lines, and the first rank takes them as it takes
+ * kept ones. */
 #include "eval/runner.h"
 
 #include "base/clock.h"

@@ -1,13 +1,8 @@
-/* Reading a suite, and its sets as what the evaluation needs.
- *
- * Which keys there are depends on the file: every set has all of them under its name.
- * So the names of sets are read first, rows are made for each from the one table, and
- * then the file is read like any other against its rows: unknown keys, ranges and
- * nearest names are the options' affair. `defaults` is a set that is not run; what it
- * says is weaker than a set's own word and stronger than a row's default. Behind
- * kg_suite_resolve every key of every set has a value, and nobody asks where it came
- * from.
- */
+/* Reads a suite and resolves its sets. Every set has all keys under its name, so the
+ * names of sets are read first, rows are made for each from the one table, and then the
+ * file is read like a recipe. `defaults` is a set that is not run: its values are weaker
+ * than a set's own and stronger than a row's default. After kg_suite_resolve every key of
+ * every set has its value. */
 #include "eval/suite.h"
 
 #include "base/file.h"

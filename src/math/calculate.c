@@ -1,13 +1,8 @@
-/* An expression by recursive descent over FLINT's rationals, inside one session.
- *
- * A function a level of precedence reads its operands by the one above it and works
- * them out at once: there is no tree, since nothing is asked of an expression but its
- * value. Precedence is as people write it, so -2^2 is -4 and a tower of powers groups
- * to the right. Depth is counted on the way down and the size of a value before it is
- * made: 9^9^9 is refused, not begun. A session is FLINT's memory and time; when they
- * run out a jump leads out of the midst of it, which is why the text of an answer is
- * made before the session ends.
- */
+/* An expression by recursive descent over FLINT's rationals. One function per level of
+ * precedence evaluates at once, without a tree. -2^2 is -4, and powers group to the
+ * right. Depth is limited, and the size of a value is checked before it is computed
+ * (9^9^9 is refused). When a session's memory or time runs out, FLINT jumps out of it; so
+ * the text of the answer is made before the session ends. */
 #include "math/math.h"
 
 #include "math/flint_internal.h"

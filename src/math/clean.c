@@ -1,13 +1,8 @@
-/* Formula text made plain before it is read: spacing, sizes of brackets, money, Unicode
- * signs, doubled backslashes.
- *
- * What it drops carries no value, and what it replaces has one spelling in LaTeX
- * already. So the parser meets one way to write a thing, where authors and models have
- * ten, and a new spelling is a row of a table here rather than a case there. It goes
- * through the text once, the first row that matches, and does not look at structure:
- * whether \\ ends a row or is a backslash written twice is decided once for the whole
- * text, by whether it has rows at all.
- */
+/* Normalises formula text before it is parsed: spacing, sizes of brackets, money, Unicode
+ * signs, doubled backslashes. What it drops has no value; what it replaces has one
+ * spelling in LaTeX. So a new spelling is a row of a table here and not a case in the
+ * parser. One pass, first matching row. Whether \\ ends a row or is a doubled backslash
+ * is decided once per text, by whether the text has rows. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,12 +1,8 @@
-/* The LaTeX commands and plain words that the parser knows, by what they do.
- *
- * The group of a row says how the parser goes on (a function wants an argument, an
- * accent a name), its number which one of the group it is. So spellings are data: \tg
- * and \tan are two rows and no code. Commands that name a symbol (Greek letters and
- * their like) are one list. A command that is in neither is an error: if it were a name,
- * it would multiply what stands beside it, and an answer with it would be wrong where
- * nobody knows what it means.
- */
+/* The LaTeX commands and words that the parser knows, by what they do: the group of a row
+ * says how parsing continues (a function takes an argument, an accent a name), the number
+ * which member of the group it is. Symbols (Greek letters and the like) are one list. Any
+ * other command is an error: as a name it would be multiplied with its neighbours, and an
+ * answer would be wrong instead of undecided. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,12 +1,8 @@
-/* Matrices: sums and products worked out, cells compared one by one.
- *
- * A product is worked out as a tree: each cell becomes a sum of products of cells, and
- * the comparison of numbers does the arithmetic, so that symbols may stand in a matrix.
- * Trees grow by the cube of the side, so sides and products are few; beyond them a
- * product is compared as it is written. A tuple is a column beside a matrix, a row
- * beside one that is a row, and tuples in it are rows. Inverses and equality up to a
- * factor are not known here.
- */
+/* Matrices: sums and products are expanded into trees, cell by cell, and the comparison
+ * of numbers does the arithmetic, so matrices may hold symbols. Trees grow with the cube
+ * of the side, so sides and products are limited; larger ones are compared as written. A
+ * tuple next to a matrix is a column, or a row if the matrix is one. Inverses and
+ * equality up to a factor are not computed. */
 #include "math/math_internal.h"
 
 /* ---- matrices ---- */

@@ -1,12 +1,8 @@
-/* The mode `dapo`: the last "Answer:" line of the last 300 characters, by Minerva's
- * normalisation of strings. As in published.c, oddities included.
- *
- * Two answers are equal when their texts are, after replacements in a fixed order. The
- * order matters, and so do the mistakes: one that the published code makes is made
- * here, because the numbers that it reported hang on it. So nothing here is to be
- * improved. Regular expressions of the original are small functions over bytes; where
- * one of them is greedy, so is its function.
- */
+/* The mode `dapo`: the last "Answer:" line of the last 300 characters, compared as text
+ * after Minerva's normalisation. The order of its replacements matters and so do the
+ * published code's mistakes, which are reproduced because published numbers depend on
+ * them: do not improve this file. Regular expressions of the original are small functions
+ * over bytes, greedy where the original is. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,12 +1,8 @@
-/* The value of a tree, whatever its numbers are.
- *
- * Three kinds of numbers evaluate the same trees: rational ones, which are cheap and
- * exact and know no root; balls, which enclose every value and prove that two differ; and
- * Calcium's, which prove that two are equal and may take long. What a tree means is said
- * here once: which argument is an angle, which power is an exponential. A kind of numbers
- * is a table of operations, and what it takes for too large is its own affair. The walk
- * knows nothing of how a number looks: it moves pointers.
- */
+/* The value of a tree in any of three kinds of numbers: rationals (cheap, exact, no
+ * roots), balls (enclose every value, prove that two differ) and Calcium's (prove that
+ * two are equal, may be slow). What a tree means is defined once, here: which argument is
+ * an angle, which power an exponential. A kind of numbers is a table of operations with
+ * its own limits. */
 #include "math/flint_internal.h"
 
 #include <string.h>

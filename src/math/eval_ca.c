@@ -1,11 +1,9 @@
-/* Trees as exact numbers of Calcium, which can prove that a difference is zero.
- *
- * Calcium keeps a number as a formula in a field that it extends as it meets new roots
- * and constants, and looks for relations between them. That decides sqrt(2) sqrt(3) =
- * sqrt(6), for which no precision of balls is enough, and it may take for ever: so what
- * is rational stays rational as long as it can, and powers, roots and digits have small
- * limits. Only what balls could not tell apart comes here.
- */
+/* Trees as exact numbers of Calcium, which can prove that a difference is zero. It keeps
+ * a number as a formula in a field that grows with new roots and constants, and looks for
+ * relations between them. So it decides sqrt(2) sqrt(3) = sqrt(6), which no precision of
+ * balls does, but it may take for ever. Therefore rational parts stay rational, and
+ * powers, roots and digits have small limits. Only numbers that balls could not separate
+ * come here. */
 #include "math/flint_internal.h"
 
 enum {

@@ -1,11 +1,7 @@
-/* Trees as rational numbers: the cheap way, which most answers take.
- *
- * A value here is exact, so two that are equal are right and two that are not are wrong,
- * and no ball or proof is asked. A tree with a root that is not whole, or with pi in it,
- * has no value here, and that is said early: nothing of it is worked out. A symbol is a
- * number drawn from its name and the point; an equation that holds for a few such points
- * holds. Numbers that grow beyond the limits are called too large rather than waited for.
- */
+/* Trees as rational numbers: the cheap way, enough for most answers. Values are exact, so
+ * equal is right and unequal is wrong. A tree with an irrational root or pi has no value
+ * here, which is detected before anything is computed. A symbol is a number drawn from
+ * its name and the point. Numbers above the limits are "too large". */
 #include "math/flint_internal.h"
 
 enum {

@@ -1,12 +1,8 @@
-/* From texts to a verdict: the mode `default`, and what holds for every mode.
- *
- * A verdict is looked for in the order of what can be wrong: a letter of a choice, a
- * formula found in the answer, and last the same words, since identical text is right
- * whatever could be read in it. Each step may say right; wrong is said only when all
- * have been asked. Of several gold answers one that is right decides, and one that is
- * undecided outweighs those that are wrong: what might be right is not counted as
- * false. The budget of time, work and memory is one for all of them together.
- */
+/* From texts to a verdict: the mode `default`, and what all modes share. The steps are a
+ * letter of a choice, a formula in the answer, and last identical words. Each step may
+ * say right; wrong is concluded only after all of them. Among several gold answers, one
+ * that is right decides, and one that is undecided outweighs those that are wrong. One
+ * budget of time, work and memory covers all of them. */
 #include "math/math_internal.h"
 
 #include "base/mem.h"

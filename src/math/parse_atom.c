@@ -1,13 +1,9 @@
-/* Numbers and names, arguments, and what is written behind a value: powers, subscripts,
- * %, !, degrees.
- *
- * Numbers are where writing differs most: 1,234 and 0.(3), 5 1/2, 3\frac12, 4.5e33,
- * dots that stand for what repeats. Each is one exact value, read as whole digits,
- * places behind the point and digits that repeat, never as a floating-point number.
- * What is ambiguous is settled by where it stands: in brackets a comma separates,
- * elsewhere three digits behind it make it thousands. What follows a value binds to it
- * before any operator does.
- */
+/* Numbers, names, arguments, and what follows a value: powers, subscripts, %, !, degrees.
+ * Numbers are written in many ways: 1,234 and 0.(3), 5 1/2, 3\frac12, 4.5e33, dots for
+ * repetition. Each becomes one exact value (digits, decimals, repeating digits), never a
+ * floating-point number. Context resolves ambiguity: a comma in brackets separates;
+ * elsewhere, three digits after it make it a thousands separator. Postfixes bind before
+ * any operator. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,11 +1,8 @@
-/* What stands between operators: functions, brackets, matrices, commands, letters.
- *
- * LaTeX says how a formula looks and not what it means: sin^{-1} x, f(2), |a|b|c|, \sin
- * 2x cos y have to be guessed, and every guess is one function here with the case that
- * it settles in its comment. Functions are reduced to the few that the evaluators know,
- * so cot and sinh are gone behind this file. What is understood and not evaluated (a
- * sum, an integral, a limit, an environment) is kept as text, opaque: equal to the same
- * text, undecided otherwise.
+/* Operands: functions, brackets, matrices, commands, letters. LaTeX gives the look of a
+ * formula and not its meaning, so sin^{-1} x, f(2), |a|b|c| and \sin 2x cos y have to be
+ * guessed; every guess is one function here, with its case in the comment. Functions are
+ * reduced to the few that the evaluators know (no cot or sinh after this file). What is
+ * parsed but not evaluated is kept as text: equal to the same text, undecided otherwise.
  */
 #include "math/math_internal.h"
 

@@ -1,12 +1,8 @@
-/* How far numbers and formulas go in running text, where nothing marks their ends.
- *
- * "The area is 3\sqrt{2} cm" has an end of the formula that only its reader sees. So
- * bytes are walked over as values and operators in turn: what joins two values goes on,
- * a second value behind a blank goes on only where it can be a factor, and a letter
- * that is as well a word (a, A, I) or a unit (m, s, g) is none. Without a command
- * anywhere in it there is no formula here: prose has too many letters. The end is where
- * the last value ends, so a hyphen or a full stop behind it is left.
- */
+/* How far numbers and formulas extend in running text ("The area is 3\sqrt{2} cm"). Bytes
+ * are read as values and operators in turn. What joins two values continues; a second
+ * value after a blank continues only if it can be a factor, so not a letter that is also
+ * a word (a, A, I) or a unit (m, s, g). Text without any command has no formula. The span
+ * ends with the last value, before a hyphen or full stop. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

@@ -1,11 +1,7 @@
-/* The tree of an expression: an array of binary nodes and a pool of names, both of a
- * fixed size, so that no text can make it grow.
- *
- * A node is named by its number, 0 for none; what does not fit becomes node 0, and who
- * made the tree asks once at the end whether it ran over. So builders need no checks on
- * the way. Lists are chains to the right. Nothing is ever given back: what a reading
- * that failed left behind stays until the tree is cleared.
- */
+/* The tree of an expression: an array of binary nodes and a pool of names, both of fixed
+ * size. A node is named by its number, 0 for none. If it is full, new nodes are 0 and a
+ * flag is set, so builders check once, at the end. Lists are chains to the right. Nodes
+ * are freed only when the tree is cleared. */
 #include "math/math_internal.h"
 
 #include <stdio.h>

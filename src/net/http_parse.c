@@ -1,12 +1,8 @@
-/* The bytes of HTTP/1.1, in place and in one pass. Source: RFC 9110 and RFC 9112.
- *
- * A head is cut where it lies: ends of lines and of names become NULs, and fields are
- * pointers into the buffer, so that it costs no allocation and cannot grow. A body in
- * chunks is a machine of a few states fed byte by byte, but for the data, which pass in
- * runs: it may be cut off anywhere and goes on there. What means something (length,
- * coding, host, connection) is taken while fields go by and judged together at the end,
- * because it is their contradictions that are dangerous.
- */
+/* The bytes of HTTP/1.1, in place and in one pass. Source: RFC 9110 and RFC 9112. Ends of
+ * lines and names become NULs and fields point into the buffer, so a head costs no
+ * allocation. A chunked body is a state machine that may be cut anywhere. Fields with a
+ * meaning (length, coding, host, connection) are collected and judged together at the
+ * end, because their contradictions are what attackers use. */
 #include "net/http_parse.h"
 
 #include <arpa/inet.h>

@@ -1,15 +1,9 @@
-/* Fetching files in parts, many at once, from one thread.
- *
- * A file is fetched into DIGEST.kedge-part beside its place; DIGEST.kedge-have says how
- * much of each part is there, so that a pull that was interrupted asks for the rest
- * alone. Of a file of several parts one is asked for first: a server that answers it with
- * the whole file (200) knows no ranges, and gets no other question. A file that is whole
- * is read once more for its digest, a little between two looks at the network, and then
- * takes its name.
- *
- * A transfer that was cut goes on from the byte where it was cut. What was written is
- * never trusted further than the digest.
- */
+/* Fetches files in parts, many at once, from one thread. A file is written to
+ * DIGEST.kedge-part next to its final place; DIGEST.kedge-have records how much of each
+ * part is there, so an interrupted pull requests only the rest. The first part of a file
+ * is requested alone: a server that replies with the whole file (200) does not support
+ * ranges. A complete file is read once for its digest, in small steps between network
+ * events, and then renamed. Nothing is trusted before its digest matches. */
 #include "net/hub_internal.h"
 
 #include "base/log.h"

@@ -1,13 +1,8 @@
-/* Reading and thinning. A point of a metric has the number of the point of its phase,
- * so a metric that is absent from lines has gaps where the others have numbers.
- *
- * Every point stands for as many lines, a power of two of them. When the points are
- * used up neighbours become one and that number doubles, so what comes next is put in
- * with the same weight as what is there. Because a point keeps sum, count and extremes,
- * a merged one is what it would have been from the lines, and where a reading was
- * broken off cannot be seen. A line that cannot be read is counted and left out: the
- * rest of a run is worth its plots.
- */
+/* Reading and thinning. A point of a metric has the number of its phase's point, so
+ * metrics missing from lines have gaps. Every point covers the same power of two of
+ * lines. When all points are used, neighbours are merged and that number doubles. A point
+ * holds sum, count and extremes, so a merged point equals one made from the lines,
+ * wherever a reading was interrupted. Unreadable lines are counted and skipped. */
 #include "report/history.h"
 
 #include "base/file.h"

@@ -1,11 +1,6 @@
-/* An ordered list of numbers; the order of first mention is the order in the log.
- *
- * A list and no map: a step has a hundred numbers or two, and a reader who looks at
- * lines of a log wants related ones side by side and always in one place. A second
- * mention of a name replaces the number and keeps the place. What is not finite is null
- * in JSON, and is read back as not a number. It knows no meanings and no units; those
- * are in one table below.
- */
+/* The numbers of one step, in the order of first mention, which is the order in the log;
+ * and the table of all metrics, with look-up and page. A second value replaces the first
+ * in its place. Non-finite values are null in JSON and are read back as NaN. */
 #include "report/metrics.h"
 
 #include <assert.h>

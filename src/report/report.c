@@ -1,12 +1,7 @@
-/* Opening runs, and the page around its parts.
- *
- * A page is written once, from top to bottom, into one growing text, and what a reader
- * may do with it (a run out of every plot, a group opened) is done by its style alone:
- * check boxes and rules of CSS, so no script runs on somebody's machine. Whatever comes
- * from a run is escaped on the way in, for a config may hold any text. Runs are opened
- * as far as they can be read: one that still goes on, or that was killed, has a page
- * like any other.
- */
+/* Opens runs, and frames the parts of the page. A page is written once, from top to
+ * bottom. Hiding a run or opening a group is done by check boxes and CSS, so there are no
+ * scripts. All text of a run is escaped. A run that still goes on, or was killed, has a
+ * page like any other. */
 #include "report/report_internal.h"
 
 #include "base/file.h"

@@ -1,11 +1,7 @@
-/* Answers over the course of a run, out of its rollout dumps: of a few steps, from the
- * first to the last one, the answer with the highest reward, the one with the lowest, and
- * the longest.
- *
- * A curve says that the reward rose, answers say what was learned: a format, a trick or
- * the task. Dumps may be large, so a number of lines of each is looked at; where one
- * cannot be read the page goes without these answers and a warning says why.
- */
+/* Completions over the course of a run, from its rollout dumps: for a few steps, from
+ * first to last, the one with the highest reward, the lowest, and the longest. They show
+ * what was learned: a format, a trick or the task. Only some lines of each dump are read;
+ * if one cannot be read, the page lacks them and a warning says why. */
 #include "report/report_internal.h"
 
 #include "base/file.h"

@@ -1,12 +1,7 @@
-/* The plots of a group, each with what its metrics mean; what never changed is a table
- * behind them.
- *
- * Rows of the table of metrics with one title share a plot, in which lines are runs or
- * metrics. Colour tells runs apart when there are several, and metrics when there is
- * one; dashes tell the rest. A plot of a constant is a flat line that takes a place and
- * says one number, so those go into a table. A metric that no row explains gets a plot
- * too, at the end: better shown without words than not at all.
- */
+/* The plots of a group, each with the meaning of its metrics. Metrics whose rows have the
+ * same title share a plot, whose lines are runs or metrics: colours tell runs apart, or
+ * metrics if there is one run; dashes tell the rest. Metrics that never changed are a
+ * table after the plots. A metric without a row is plotted at the end. */
 #include "report/report_internal.h"
 
 #include "base/mem.h"

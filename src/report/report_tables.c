@@ -1,11 +1,7 @@
-/* What the runs are, how they ended, and what differs in their configs.
- *
- * Each row is a question with a function that answers it for one run; rows about what
- * none of the runs has are left out. Of configs only differences are shown: between
- * runs, and of a single run to the defaults, without the keys that say where a run is
- * and not what. An end is a first and a last value with their errors, because a last
- * value alone says nothing of what training did.
- */
+/* Settings of the runs, how they ended, and differences of configs. Each row is a
+ * function of one run; rows that no run has are omitted. Configs are shown as differences
+ * between runs, or of a single run from the defaults, without keys for places. An end is
+ * a first and a last value with errors. */
 #include "report/report_internal.h"
 
 #include "recipe/options.h"

@@ -1,12 +1,9 @@
-/* Building an index: one pass over the corpus into a temporary database, which is sealed,
- * synced and renamed when it is whole.
- *
- * Everything happens in one transaction without journal or syncs: what fails leaves a
- * temporary file that goes away. FTS5 collects words in memory and writes them in large
- * sorted runs; the lists that search needs beside them (passages a word is in, words of a
- * passage) are made here, because reading them out of FTS5 at query time costs more than
- * the query.
- */
+/* Builds an index: one pass over the corpus into a temporary database, which is sealed,
+ * synced and renamed when complete. It is one transaction without journal or syncs; a
+ * failure leaves a temporary file. FTS5 collects words in memory and writes them in large
+ * sorted runs. The lists that search needs in addition (number of passages of a word,
+ * words of a passage) are made here, because FTS5 would compute them slowly for every
+ * query. */
 #include "search/index_file.h"
 
 #include "base/clock.h"

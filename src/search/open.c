@@ -1,13 +1,8 @@
-/* Opening an index: is it one, of this version, whole and unchanged; and its lengths.
- *
- * SQLite opens nearly everything and finds a fault at the page that has it, perhaps
- * hours later. So the questions are asked at the start and in the order in which an
- * answer helps most: is it a database at all, is it ours, of our version, is it as long
- * as its header says, does the seal (a hash over its pages) hold. The seal costs a
- * reading of the whole file, which small indices always pay and large ones on demand.
- * Lengths of passages are read into memory once, because the score asks for one at
- * every hit.
- */
+/* Opens an index after checking it. SQLite opens nearly everything and finds a fault only
+ * at the damaged page, perhaps hours later. So the checks come first, in this order: a
+ * database, ours, of this version, as long as its header says, and sealed (a hash over
+ * its pages; large indices on demand). The lengths of passages are kept in memory,
+ * because the score of every hit needs one. */
 #include "search/index_file.h"
 
 #include "base/file.h"

@@ -1,11 +1,8 @@
-/* The protocol's texts. Reading checks everything before anything is given out.
- *
- * Either side may be somebody else's: Search-R1's server, a notebook. So what is
- * written keeps to what that code accepts, and what is read is taken for any JSON: each
- * value is checked, and a message names its place in it (result[2][0]). A request that
- * has a key too many is refused, since an option that does nothing would go unnoticed.
- * Passages that were read point into the document and live as long as the answer.
- */
+/* The protocol's texts. The other side may be any program, such as Search-R1's server or
+ * a notebook. So what is written is what that code accepts, and what is read is checked
+ * value by value; a message names the place (result[2][0]). Unknown keys of a request are
+ * refused, because an option without effect would go unnoticed. Passages point into the
+ * document and live as long as it. */
 #include "search/protocol.h"
 
 #include "base/mem.h"

@@ -1,13 +1,9 @@
-/* The server of an index: a queue between the network thread and the workers.
- *
- * The network thread never searches and a worker never waits for a socket. Between them
- * is a ring of fixed length: when it is full a request is refused at once, for a client
- * that is told to come back is better off than one that waits for what will be late. A
- * request's time runs from its arrival, so what waited too long is not searched for any
- * more. Each worker has a searcher of its own, which shares nothing but the file and the
- * vectors, and on a device takes turns there (dense_device.c); one lock covers the queue
- * and the counters, and is never held over work.
- */
+/* The server of an index: a queue between the network thread and the workers. The network
+ * thread never searches; a worker never waits for a socket. The queue is a ring of fixed
+ * length; when it is full, requests are refused at once. A request's timeout counts from
+ * its arrival, so a request that waited too long is not searched. Each worker has its own
+ * searcher; they share only the file and the vectors, and take turns on a device
+ * (dense_device.c). One lock covers queue and counters. */
 #include "search/service.h"
 
 #include "base/clock.h"

@@ -1,12 +1,7 @@
-/* SQLite as kedge wants it: statuses with the file's name in them.
- *
- * Every call of SQLite goes through a few functions that know path and purpose, so that
- * an error says what was being done to which file. An index is opened as what it is, a
- * file that does not change: read-only and immutable, which saves locks and lets many
- * processes read it from a folder that nobody may write. The seal is a hash over the
- * pages of the file, but the header's and its own, written last; nothing that was cut
- * off or altered has the right one.
- */
+/* SQLite with errors that name the file and the purpose: every call goes through a few
+ * functions here. An index is opened read-only and immutable, so it needs no locks and
+ * may be in a read-only folder. The seal is a hash over the pages, except the header's
+ * and its own, written last; a truncated or changed file does not match it. */
 #include "search/index_file.h"
 
 #include "base/file.h"

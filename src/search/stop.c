@@ -1,11 +1,7 @@
-/* English words that say little of what is asked. One sorted table.
- *
- * They are frequent, so a search for them reads most of the index, and they rank hardly
- * anything. A question is full of them: which, was, the. They are left out of
- * questions, never of passages, so that the list can change without building an index
- * anew; where a question has few other words they count after all. Other languages have
- * no list, and lose time, not results.
- */
+/* English stop words, one sorted table. They are frequent, so searching them would read
+ * most of the index, and they hardly affect the rank. They are left out of queries, never
+ * of passages, so the list can change without a new index; if a query has few other
+ * words, they count. Other languages have no list and only lose time. */
 #include "search/index_file.h"
 
 #include <string.h>

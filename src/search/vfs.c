@@ -1,11 +1,7 @@
-/* The door through which SQLite reads an index: the system's, with two differences.
- *
- * A read that ends before its last byte is an error: SQLite takes what is missing for
- * zeros, and a passage that lies in pages of zeros would be wrong without a word. And the
- * file is never mapped: it may be cut off under the server at any time, and a touch of a
- * mapped page that is gone ends the process. So a query that needs what is missing fails,
- * and others are answered.
- */
+/* SQLite's file layer for an index: the system's, with two differences. A short read is
+ * an error, because SQLite would read the missing bytes as zeros and give wrong passages.
+ * And the file is never mapped, because touching a page of a truncated map would end the
+ * process. So a query that needs missing bytes fails, and others are answered. */
 #include "search/index_file.h"
 
 #include <pthread.h>

@@ -1,11 +1,6 @@
-/* The table of environments, and the remark that they share.
- *
- * An environment reads one action out of a turn. What to do with a turn that has none,
- * or one of a kind that it does not know, is the same for all: a remark that says what
- * is expected, which the model reads like any other observation, and the episode goes
- * on. So that decision is here, and an environment is only asked about actions that it
- * has.
- */
+/* The table of environments, and what they share: the remark for a turn without a known
+ * action. It says what is expected; the model reads it like any observation, and the
+ * episode continues. So an environment sees only its own actions. */
 #include "task/env.h"
 
 #include "task/env_internal.h"

@@ -1,12 +1,8 @@
-/* A grader's program that stays: started once, asked for every batch.
- *
- * Programs are of two kinds, and nobody has to say which his is. One answers line by line
- * and stays. One reads all of its input before it answers, or keeps its answers in a
- * buffer until it ends: in the first batch it reads everything and falls silent, so its
- * input is ended; from then on it is started for every batch. A program that dies after
- * it has served is started anew, and the batch is asked again; one that dies before it
- * has is broken.
- */
+/* A grader program that stays: started once, used for every batch. There are two kinds of
+ * programs, told apart by the first batch. One answers line by line and stays. The other
+ * reads all of its input first, or buffers its output: when it falls silent, its input is
+ * closed, and from then on it is started for every batch. A program that dies after it
+ * has answered is restarted and gets the batch again; one that dies before is broken. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "task/task_internal.h"

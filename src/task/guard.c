@@ -1,12 +1,8 @@
-/* The guard of a grader: a shell that ends what the grader started, also when kedge
- * itself is gone.
- *
- * It waits for the end of a pipe whose other side kedge alone holds. That end comes when
- * kedge closes it or ceases to be, by kill -9 too. Then it kills the grader's process
- * group, and whoever carries the grader's mark in its environment: a child that has made
- * a session of its own (setsid) has left the group and keeps the mark. A process that
- * left both has to be ended by whoever started it.
- */
+/* The guard of a grader: a shell that kills what the grader started, even if kedge itself
+ * was killed. It waits for the end of a pipe that only kedge holds. Then it kills the
+ * grader's process group, and every process with the grader's mark in its environment,
+ * which children in their own session (setsid) keep. A process without both has to be
+ * killed by hand. */
 #define _GNU_SOURCE /* pipe2, POSIX_SPAWN_SETSID */
 #include "task/child_internal.h"
 

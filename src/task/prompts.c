@@ -1,12 +1,7 @@
-/* Tokenising the prompts of a data set. A prompt is never truncated: it fits, is
- * dropped and counted, or stops the run.
- *
- * A question without its end is another question, and its gold answer wrong. So length
- * is a reason to leave a record out, by a limit that the user set, and the count of
- * those that went is told. A record keeps the number that it has in its file: what a
- * sample's randomness and a dump call it does not change when another record is
- * dropped. Data sets are joined behind each other, their tokens moved and not copied.
- */
+/* Tokenises the prompts of a data set. A prompt is never truncated, since its gold answer
+ * would be wrong: it fits, is dropped and counted, or stops the run. A record keeps its
+ * number in the file, which randomness and dumps use, also when others are dropped.
+ * Joined data sets move their tokens and do not copy them. */
 #include "task/prompts.h"
 
 #include "base/mem.h"

@@ -1,12 +1,8 @@
-/* Metrics, extraction, the format reward.
- *
- * A score is only as comparable as its normalisation, so all metrics see texts that
- * went through one, and differ in a line: equal, contained, or words shared. F1 is made
- * of sorted lists of words, walked side by side, each word as often as both have it.
- * The answer of an episode is the last pair of tags that the model wrote. The format
- * reward is a function of a few facts about an episode and of no text, so that it can
- * be tested by all of its cases.
- */
+/* Metrics, extraction, the format reward. All metrics see texts of one normalisation and
+ * test for equality, containment, or shared words (F1, counted on sorted lists). The
+ * answer of an episode is the last pair of tags that the model wrote. The format reward
+ * is a function of a few facts about an episode, not of text, so all of its cases are
+ * tested. */
 #define _GNU_SOURCE /* memmem */
 #include "task/qa.h"
 

@@ -1,11 +1,7 @@
-/* Bytes to characters and back, computed: no table to keep.
- *
- * Bytes that do not stand for themselves are 0..32, 127..160 and 173; they are numbered
- * in that order from U+0100. The way back tells by the number of a character which of
- * the three stretches it came from, and what is of none has no byte. A token whose
- * spelling has such a character is no bytes at all (an added token that is written
- * plainly), which the caller is told, not refused.
- */
+/* Bytes to characters and back, computed without a table; and base64. The 68 bytes that
+ * do not map to themselves are 0..32, 127..160 and 173, numbered in that order from
+ * U+0100. A token with any other character is not made of bytes (an added token in plain
+ * text), which the caller is told. */
 #include "text/bytelevel.h"
 
 #include "text/unicode.h"

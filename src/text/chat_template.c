@@ -1,14 +1,8 @@
-/* Chat templates from a file or a model's folder, and the start of a rendering.
- *
- * A template is parsed once and rendered often: the tree lies in a pool of its own, and
- * every rendering has another, which is gone at its end with all that the template
- * made. What it may see is put into its variables here; there is no other way in, so
- * what apply_chat_template does to messages before a template sees them is done here,
- * for every command alike. Where a folder says the same thing twice a file is stronger
- * than tokenizer_config.json, as with transformers. Untrusted templates are tried once,
- * with small limits, before anybody waits for them. How the language works is in
- * jinja*.c.
- */
+/* Chat templates from a file or a model's folder, and the start of a rendering. A
+ * template is parsed once, into its own pool; every rendering has another pool. What
+ * apply_chat_template does to messages before rendering is done here, for every command
+ * alike. A template file overrides tokenizer_config.json, as in transformers. Untrusted
+ * templates are first tried with small limits. The language is in jinja*.c. */
 #define _GNU_SOURCE /* strptime, timegm */
 #include "text/chat_template.h"
 

@@ -1,13 +1,9 @@
-/* Members, operators, calls and the global functions of templates.
- *
- * Filters, tests, methods and functions are rows of one shape: a name, the names of the
- * parameters, a function of a value and arguments. So one piece of code binds named and
- * positional arguments as Python does, and says what is missing; a new function is a
- * row. Values behave as Python's: negative places count from the end, slices never
- * fail, whole division rounds down, text knows characters and not bytes. Whole numbers
- * have 64 bits where Python's have no end: an overflow is an error, not another number.
- * What makes many values pays for them before it begins.
- */
+/* Members, operators, calls and the global functions of templates. Filters, tests,
+ * methods and functions are rows: a name, parameter names, and a function of a value and
+ * arguments. One piece of code binds named and positional arguments as Python does.
+ * Values behave as Python's: negative indices count from the end, slices never fail,
+ * integer division rounds down, text has characters and not bytes. Integers have 64 bits;
+ * overflow is an error. What makes many values counts them before it begins. */
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 

@@ -1,11 +1,7 @@
-/* Text with places for values: printf-like "%5.1f" and str.format's "{:>5}".
- *
- * Both come down to one description of a field (fill, width, sign, digits) and one way
- * to write it. A number is its sign and its digits, so that what stands between them
- * (zeros, or any fill with =) needs no second look. What Python has beyond it is
- * refused: %(name)s, *, #, fields within a description, members within a name, and
- * precisions that only Python's own shortest floats give a meaning.
- */
+/* Text with places for values: printf-like "%5.1f" and str.format's "{:>5}". Both are
+ * parsed into one description of a field (fill, width, sign, digits) and written by one
+ * function. Refused: %(name)s, *, #, nested fields, members of a name, and precisions
+ * whose meaning depends on Python's shortest floats. */
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 

@@ -1,12 +1,8 @@
-/* Filters over lists: members, order, choosing and mapping.
- *
- * In Jinja many of these are generators; here each makes a whole list, which templates
- * cannot tell apart and limits can count. What has members (a list, the characters of a
- * text, the keys of a mapping) is turned into a list once, and every filter works on
- * that. Sorting is a merge and stable, as Python's is, because order among equals can
- * be seen; a comparison of values that have no order ends it with an error in the
- * midst. Filters that take the name of another are given the rest of the arguments.
- */
+/* Filters over lists: members, order, choosing and mapping. Jinja's generators are whole
+ * lists here, which templates cannot tell apart and limits can count. Iterables (a list,
+ * the characters of a text, the keys of a mapping) become a list first. Sorting is a
+ * stable merge, as Python's; comparing values without an order is an error. Filters that
+ * take the name of another pass the remaining arguments to it. */
 #include "text/jinja_internal.h"
 
 #include <string.h>

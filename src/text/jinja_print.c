@@ -1,11 +1,8 @@
-/* Values as text: str() and repr() of Python, and the json.dumps that tojson is.
- *
- * A prompt is compared with transformers' to the byte, so what a value looks like is
- * Python's affair: which quote a repr takes, when a float has an exponent, True and
- * None, the space behind a colon. A float is the shortest decimal that reads back as
- * itself, found by trying digits. Nested values recurse, with a depth that is counted:
- * a namespace may hold itself.
- */
+/* Values as text: Python's str() and repr(), and the json.dumps of tojson. Prompts equal
+ * transformers' to the byte, so the details are Python's: quotes of repr, exponents of
+ * floats, True and None, the space after a colon. A float is the shortest decimal that
+ * reads back as itself, found by trying digits. Recursion counts its depth, because a
+ * namespace may hold itself. */
 #include "text/jinja_internal.h"
 #include "text/unicode.h"
 

@@ -1,12 +1,8 @@
-/* What the two forms of tokenizer.model have in common.
- *
- * These files have tokens and ranks and no merges. A merge is found again by cutting
- * every token at every place: where both halves are tokens, the pair may merge, with
- * the rank of the whole. That is all that a BPE by ranks does, so what follows is the
- * BPE of tokenizer.json unchanged. What such a file never says (special tokens, which
- * ids begin and end a text) is read from tokenizer_config.json or is the known custom
- * of the two families.
- */
+/* What the two forms of tokenizer.model share. These files have tokens and ranks but no
+ * merges. The merges are recovered by splitting every token at every place: if both
+ * halves are tokens, the pair may merge, with the rank of the whole. That gives the BPE
+ * of tokenizer.json. What such a file lacks (special tokens, ids at both ends of a text)
+ * is read from tokenizer_config.json or is known for the two families. */
 #include "text/pieces.h"
 
 #include "base/mem.h"

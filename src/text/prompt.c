@@ -1,12 +1,8 @@
-/* Prompts from questions and conversations, by the one rule of prompt.h.
- *
- * Every way to ask comes down to one question: is it a conversation that a template
- * renders, or text as it stands? It decides who writes special tokens, and so it
- * travels with the text as `rendered` up to the tokenizer. Settings that would do
- * nothing for the kind of prompt at hand are errors that name the key as its command
- * spells it. What is shown of a prompt is made from its tokens, not from its text: it
- * is what the model reads.
- */
+/* Prompts from questions and conversations, by the rule of prompt.h. The one distinction
+ * is a conversation that a template renders, or plain text. It decides who adds special
+ * tokens, so it goes with the text as `rendered` to the tokenizer. Settings without
+ * effect on the kind of prompt are errors that name the key. What is shown of a prompt is
+ * made from its tokens. */
 #include "text/prompt.h"
 
 #include "base/printable.h"

@@ -1,16 +1,13 @@
 /* tokenizer.model as SentencePiece writes it: a protocol buffer of pieces with scores,
- * and how text is made ready for them.
- *
- * What is read is a BPE, whose merges are found again (pieces.c), or a Unigram, which is
- * cut as sentencepiece cuts it, in sums of float32. Other models are refused by the name
- * of the field. Fields that speak of training are read over; source:
+ * and how text is prepared for them. It is a BPE, whose merges are recovered (pieces.c),
+ * or a Unigram, computed as sentencepiece does, in float32. Other models are refused by
+ * the name of the field; fields about training are skipped. source:
  * sentencepiece_model.proto, unigram_model.cc.
  *
- * SentencePiece itself knows nothing of special tokens in a text. Here they are added
- * tokens, as in HuggingFace's classes, and so `legacy` of tokenizer_config.json counts: a
- * space is put in front of every stretch of text between them, or where it is false, in
- * front of the text alone and where it has none.
- */
+ * SentencePiece itself has no special tokens in text. Here they are added tokens, as in
+ * HuggingFace's classes, so `legacy` of tokenizer_config.json matters: a space is put
+ * before every part of a text between them, or if it is false, before the whole text
+ * only, unless it begins with one. */
 #include "text/pieces.h"
 
 #include "base/mem.h"

@@ -1,12 +1,8 @@
-/* Fields and added tokens, for every file that describes a tokenizer.
- *
- * A field that is passed over is a tokenizer that differs in silence. So an object is
- * read against a list of its fields, each with what kedge does with it: reads it, needs
- * this one value, knows that it changes nothing; one that is not in the list is refused
- * by its path. Added tokens are entered when the vocabulary is there, because most of
- * them are in it already under the same id, and a contradiction between the two is an
- * error.
- */
+/* Fields and added tokens, for every file that describes a tokenizer. A field that is
+ * overlooked would make a different tokenizer. So an object is read against a list of its
+ * fields: read, required to have one value, or known to have no effect; any other is
+ * refused by its path. Added tokens come after the vocabulary, because most are in it
+ * under the same id; a contradiction is an error. */
 #include "text/tokenizer_read.h"
 
 #include "base/mem.h"

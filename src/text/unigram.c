@@ -1,11 +1,8 @@
-/* The trie and the walk of Viterbi over it.
- *
- * The pieces, sorted by their bytes, are cut into the ranges that share a first byte, and
- * these again: every range is a node, and since the nodes are made in order of depth, the
- * children of one stand side by side. The walk goes forward once: from every place that
- * a way leads to, all pieces that begin there are tried, and each place keeps the best
- * way to it, of equal ones the earliest found.
- */
+/* The trie and Viterbi's walk over it. The sorted pieces are split into ranges with the
+ * same first byte, and these again: every range is a node. Nodes are made by depth, so
+ * the children of one are adjacent. The walk goes forward once: from every place that is
+ * reached, all pieces that begin there are tried, and each place keeps its best way, on a
+ * tie the earliest. */
 #include "text/unigram.h"
 
 #include "base/mem.h"
