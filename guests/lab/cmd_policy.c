@@ -1,12 +1,7 @@
-/* kedge policy check DIR: golden cases of losses, gradients and advantages against
- * policy/.
- *
- * Somebody who does not trust the mathematics, or who changes it, brings numbers of the
- * authors' code in the documented format and has every one compared. Which cases fail
- * or are skipped is printed with the reason, then totals with the worst error, since a
- * pass says more with a margin. A folder in which nothing passed is a failure: a check
- * that checked nothing is none.
- */
+/* kedge policy check DIR: compares golden cases of losses, gradients and advantages with
+ * policy/. Use it to compare kedge with numbers of the authors' code in the documented
+ * format. It prints cases that fail or are skipped with the reason, then totals with the
+ * worst error relative to its bound. A folder in which nothing passed is a failure. */
 #include "cli/cli.h"
 
 #include "data/json.h"

@@ -1,12 +1,8 @@
-/* kedge replay: loss and gradient of a dumped step under the run's algorithm or
- * another.
- *
- * A dump has what a step saw, and a checkpoint the weights: so a question of the kind
- * "what if the loss had been that one" needs no new run. The work is in train/; here a
- * step is named, keys are laid over, and the parts of the loss are printed side by
- * side: value, length and variance of the gradient, and its direction against that of
- * the exact KL. A part that the algorithm lacks has a dash, not a zero.
- */
+/* kedge replay: loss and gradient of a dumped step, under the run's algorithm or another.
+ * The dump has what the step saw and a checkpoint the weights, so a "what if" about the
+ * loss needs no new run. Here a step and keys are given, and the parts of the loss are
+ * printed side by side: value, norm and variance of the gradient, and its direction
+ * relative to the exact KL's. A part that the algorithm lacks is a dash. */
 #include "cli/cli.h"
 
 #include "data/json.h"

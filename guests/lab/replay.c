@@ -1,12 +1,8 @@
-/* Reading a dump back, and its gradients part by part.
- *
- * A replay is an RL step whose sampler is a file: the trajectories go through the same
- * flattening, the same passes and the same update as in training, so what is measured is
- * what training does. What the dump does not hold (kept sets, more ids than were
- * recorded) is found again with the weights that sampled. The gradients of groups are
- * taken one at a time and only their sums are held, as slabs; those of the exact KL are
- * kept, where memory allows, so that the KL of the loss is compared group by group.
- */
+/* Reads a dump back, and computes its gradients part by part. A replay is an RL step
+ * whose sampler is a file: flattening, passes and update are those of training. What the
+ * dump lacks (kept sets, more ids than were recorded) is computed with the weights that
+ * sampled. Gradients of groups are taken one at a time, and only their sums are held;
+ * those of the exact KL are kept if memory allows, to compare KL terms per group. */
 #include "lab/replay.h"
 
 #include "base/mem.h"

@@ -1,12 +1,8 @@
-/* The made-up world: names, facts and what is written of them. A fact is a draw that
- * follows from the seed and the thing's number, so nothing but names is stored.
- *
- * Names are a shuffled list of pairs of syllables, dealt out to works, people, places
- * and rivers of one part and then of the other: that is why no name is in both. Who
- * wrote a work or was born where is drawn when it is asked for, by a counter, and comes
- * out the same every time, so a passage, a question and a gold answer agree without a
- * table between them. The text for the tokenizer holds each syllable more often than
- * anything else, which is what makes a token of it.
+/* The made-up world: names, facts and texts. A fact is drawn by a counter from the seed
+ * and the thing's number, the same every time, so only names are stored; passage,
+ * question and gold answer agree without a table. Names are a shuffled list of pairs of
+ * syllables, dealt to works, people, places and rivers of both parts, so no name is in
+ * both. The text for the tokenizer repeats syllables so often that each becomes a token.
  */
 #include "lab/wiki_internal.h"
 

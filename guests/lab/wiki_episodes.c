@@ -1,13 +1,8 @@
-/* Scripted episodes in a real environment: what supervised training begins with. A
- * script is a row of a table: what is searched, what is answered.
- *
- * A model that has never searched gets no reward to learn from, so it is first shown
- * how. Each script acts in the environment that training will use, and what that
- * answers stands in the episode: passages are never made up. Some scripts are faulty on
- * purpose, by a weight. They stop early or ask for somebody else, so that what is
- * learned is the form of an episode and not yet how to win, and reinforcement has
- * something left to find.
- */
+/* Scripted episodes in a real environment, for SFT. A model that has never searched gets
+ * no reward, so it is first shown how. A script is a row of a table: queries and answer.
+ * Observations are those of the environment that training uses. Some scripts are faulty
+ * on purpose, by a weight: they stop early or search for another name, so that SFT
+ * teaches the form of an episode and RL still has something to learn. */
 #include "lab/wiki_internal.h"
 
 #include "base/file.h"

@@ -1,11 +1,7 @@
-/* Algorithms for the library's user: a handle, and what there is to choose from.
- *
- * The user sets keys by name and text, as a recipe does, so the library has no struct
- * that grows with every new option, and a preset of the program is one here. A handle
- * is checked when it is used, not key by key, because keys are given in any order. The
- * tables are the program's own, walked by number; an option that is added there is one
- * here without a line of this file. What a preset says of the run around the algorithm
- * is left to the user, who has that run.
+/* Algorithms for the library's user: a handle, and the tables to choose from. Keys are
+ * set by name and text, as in a recipe, so no struct grows with new options, and the
+ * program's presets work here. A handle is checked when it is used, because keys come in
+ * any order. Settings of a preset for the run around the algorithm are left to the user.
  */
 #include "lib/lib_internal.h"
 

@@ -1,12 +1,8 @@
-/* The library as a whole: version, threads, errors, and structs that may be of another
- * version than its own. No mathematics.
- *
- * A program is compiled against one header and may meet a newer library. Its structs
- * say their own size, and fields beyond it are taken as zero, which every field has as
- * its default; of a struct larger than the library knows the rest must be zero, or the
- * user asked for what is not here. What is given back is cut to the size that the
- * user's struct has, so nothing behind it is written.
- */
+/* The library as a whole: version, threads, errors, and structs of another version. A
+ * program compiled against one header may load a newer library. Its structs carry their
+ * size: fields after it are taken as zero, the default of every field. If the struct is
+ * larger than the library knows, the rest must be zero. Results are cut to the size of
+ * the user's struct. */
 #include "lib/lib_internal.h"
 
 #include <math.h>

@@ -1,12 +1,8 @@
-/* Advantages, weights, selection and loss for the library's user: public structs to
- * those of policy/, checked on the way in.
- *
- * policy/ trusts its callers, who are kedge's own; arrays of a user may be anything. So
- * a count that is negative, an offset that goes back, a NaN and a score without bound
- * are refused here by field and place, before anything is written. Behind the checks
- * pointers are handed on as they are, without a copy. Sums of metrics are kept between
- * calls, because means of micro-batches cannot be added.
- */
+/* Advantages, weights, selection and loss for the library's user: checks public structs
+ * and passes them to policy/. policy/ trusts its callers, but a user's arrays may hold
+ * anything: negative counts, decreasing offsets, NaN and unbounded scores are refused by
+ * field and place before anything is written. Pointers are passed on without a copy. Sums
+ * of metrics are kept between calls, because means of micro-batches cannot be added. */
 #include "lib/lib_internal.h"
 
 #include "base/mem.h"

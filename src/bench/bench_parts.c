@@ -1,15 +1,11 @@
-/* A piece of work taken apart: a backend that is the CPU's, whose operations add up what
- * they took and what they did.
+/* Measures the parts of a step: a CPU backend whose operations add up their time and
+ * work. Each operation belongs to a part, with its own ceiling: multiply-adds of
+ * registers, or reads of memory. Packing inside an operation belongs to the product;
+ * casts include the packing of new weights. The time of an operation on all threads,
+ * minus what they computed, is waiting.
  *
- * Each is one of a few parts, which stand beside their own ceiling: what registers
- * multiply and add, or what the memory is read with. An operation packs what it reads by
- * itself, so this is a part of the product; casts are what others ask for, the packing
- * of new weights among them. Threads that have nothing to do sleep: what an operation
- * took of all threads less what they computed is how long they waited.
- *
- * Where each thread computes a share of its own (decoding many rows), the operations of
- * all threads are tallied, and each second counts as a thread's share of one.
- */
+ * If each thread computes a share of its own (decoding many rows), operations of all
+ * threads are counted, each second as a thread's share of one. */
 #include "bench/measure.h"
 
 #include "base/clock.h"

@@ -1,11 +1,8 @@
-/* A checkpoint's tensors by the names that its architecture has, whoever wrote it.
- *
- * Wrappers of torch put their own names into those of tensors (torch.compile, DDP, FSDP),
- * and a class without a head leaves "model." away: both are undone here, so that nothing
- * else has to know. What the folder has beyond the model is told apart from what it may
- * not have: heads that give values or labels, layers that predict further tokens, and
- * frequencies that config.json determines bear on no log-prob.
- */
+/* A checkpoint's tensors by the names of its architecture. Wrappers of torch
+ * (torch.compile, DDP, FSDP) add prefixes to names, and a class without a head omits
+ * "model."; both are undone here. Tensors without effect on log-probs are known and
+ * ignored: heads for values or labels, layers that predict further tokens, and
+ * frequencies that config.json determines. Any other tensor is refused. */
 #include "model/config_internal.h"
 #include "model/model_internal.h"
 

@@ -1,17 +1,13 @@
-/* Which base an adapter was trained beside: kedge_base.json in its folder.
+/* The base that an adapter was trained on: kedge_base.json in its folder.
  *
- *     {"format": 1, "hash": "9f0c46ab12de7788"}
+ * {"format": 1, "hash": "9f0c46ab12de7788"}
  *
- * Names and shapes tell architectures apart, but not a model from what was trained of it,
- * and beside the wrong one of two an adapter computes nonsense without a word. PEFT has
- * no place for such a thing in its own files, and looks at no others.
- *
- * The hash is of the tensors of the checkpoint that are read, in the order of the list:
- * name, type, shape, and four pieces of 1 KiB, the first and the last among them (all of
- * a tensor of up to 4 KiB). So it costs four pages a tensor whatever their size, and
- * shards do not matter; what would go unseen is a change that leaves every piece of every
- * tensor as it was. It tells files apart, it does not stop who wants to deceive.
- */
+ * Names and shapes tell architectures apart, but not a model from its fine-tuned form, on
+ * which the adapter would compute nonsense. PEFT's files have no field for this, and PEFT
+ * ignores other files. The hash covers the tensors in the order of the list: name, type,
+ * shape, and four blocks of 1 KiB, including the first and the last (everything of a
+ * tensor of up to 4 KiB). So it costs four pages per tensor and does not depend on
+ * shards. It detects other files, not deliberate forgery. */
 #include "model/model_internal.h"
 
 #include "base/file.h"

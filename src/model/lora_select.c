@@ -1,11 +1,9 @@
-/* Which matrices of a model have adapters, and of which rank and alpha: what a recipe or
- * adapter_config.json says, against the names of the model's modules.
- *
- * What is said is kept as it was said, and so written back as it was; here it becomes a
- * choice for each matrix, in the order in which PEFT asks: excluded, a target, of a layer
- * that counts; then the first pattern that matches, of ranks and of alphas. What matches
- * nothing at all is an error, as it is a name with a slip in it.
- */
+/* Selects which matrices of a model have adapters, with which rank and alpha: matches a
+ * recipe or adapter_config.json with the names of the model's modules. Settings are
+ * stored as given, so they are written back unchanged. For each matrix they are applied
+ * in PEFT's order: excluded, a target, in a selected layer; then the first pattern of
+ * ranks and of alphas that matches. A setting that matches nothing is an error, because
+ * it is probably a typo. */
 #include "model/model_internal.h"
 
 #include "text/pattern.h"

@@ -1,12 +1,8 @@
-/* What the loss saw, as sums and counts that add up over micro-batches, and the numbers
- * made of them.
- *
- * A mean of means depends on how the batch was split; sums and counts do not. So
- * nothing is divided before the list is made (metrics_merge.c adds up). A name is in the
- * list only if the algorithm at hand has the thing: a run without a clip logs no share of
- * clipped tokens, rather than 0. Numbers of tokens that were left out of the loss are
- * kept apart from those that were in it.
- */
+/* What the loss saw, as sums and counts that add up over micro-batches, and the metrics
+ * made of them. A mean of means would depend on how the batch was split, so nothing is
+ * divided before the list is made (metrics_merge.c adds up). A metric is listed only if
+ * the algorithm has the thing: a run without a clip logs no share of clipped tokens.
+ * Tokens left out of the loss are counted separately. */
 #include "base/real.h"
 #include "policy/policy_internal.h"
 

@@ -1,15 +1,11 @@
-/* Presets: the files of recipes/presets/ as rows, and look-ups in them.
+/* Presets: the files of recipes/presets/ as rows, and look-ups in them. The program
+ * embeds both files. The first look-up cuts their text in place into names, keys and
+ * values, which live as long as the process. The files use only `NAME:`, then lines `
+ * field: text` and ` section: {key: value, ...}` (asserted).
  *
- * The program holds both files as they are. The first look-up cuts their text in place
- * into names, keys and values, which are good for the life of the process. Of YAML they
- * have `NAME:`, then lines `  field: text` and `  section: {key: value, ...}`; whatever
- * else stands in them ends in an assertion, for they are a part of the program.
- *
- * A row has the values of its preset, then those of the base that it does not give, and
- * so on down. Nothing here knows what a key means: applied to an algorithm, a preset sets
- * those keys that algorithms have, by the door through which the user's go, and the rest
- * is for the run.
- */
+ * A row has the values of its preset, then those of its base that it does not give, and
+ * so on. Nothing here knows what a key means: an algorithm takes the keys that algorithms
+ * have, like a user's; the rest is for the run. */
 #include "policy/presets.h"
 
 #include "base/str.h"

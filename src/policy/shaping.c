@@ -1,11 +1,7 @@
-/* What stands around the loss. Nothing here touches gradients of log-probs.
- *
- * These functions change rewards, advantages or the anchor before or after the loss is
- * taken, so to the loss their results are constants. That is the difference between a
- * KL here and one in the loss: the same estimator as a reward is credited to the tokens
- * before it, and reaches the policy through the score function alone. Each is a few
- * lines of arithmetic on doubles, with its source in the header.
- */
+/* Rewards, advantages and the anchor before or after the loss. To the loss these results
+ * are constants; nothing here has a gradient. That is the difference between a KL here
+ * and one in the loss: as a reward, the same estimator is credited to the tokens before
+ * it and reaches the policy only through the score function. */
 #include "policy/shaping.h"
 
 #include "policy/policy_internal.h"

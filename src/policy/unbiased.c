@@ -1,12 +1,9 @@
-/* The rule behind the table of averages; tree_test.c enumerates every cell of it.
- *
- * Three things decide: whether the row is unbiased for one token at a fixed context,
- * whether its weight depends on the answer that it is averaged with, and whether a
- * filter looked at that answer first. The first two are columns of the tables of KL
- * estimators and of aggregations, the filters are listed here, so the answer for a
- * combination is looked up and never stated twice. A new row claims something and the
- * test, which sums over all answers of a small tree, holds it to it.
- */
+/* The rule behind the table of averages; tree_test.c enumerates every cell of it. Three
+ * things decide: whether the row is unbiased for one token at a fixed context, whether
+ * its weight depends on the completion, and whether a filter looked at the completion
+ * first. The first two are columns of the tables of KL estimators and aggregations; the
+ * filters are listed here. A new row states its claim, and the test, which sums over all
+ * completions of a small tree, checks it. */
 #include "policy/unbiased.h"
 
 #include "policy/policy_internal.h"

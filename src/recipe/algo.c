@@ -1,11 +1,8 @@
-/* Reading the algorithm out of a recipe.
- *
- * The keys of algo, kl and anchor are rows over struct kg_algo and are filled with all
- * others; what is left for here is what policy/ cannot know: whether the sampler
- * truncates, how often a batch is used, how long an answer may be, how large the
- * vocabulary is. The composition is then checked by policy/algo_check.c, against what the
- * run provides.
- */
+/* Makes the algorithm of a recipe. The keys of algo, kl and anchor are rows over struct
+ * kg_algo and are already filled. This file adds what policy/ cannot know: whether the
+ * sampler truncates, how often a batch is used, how long a completion may be, how large
+ * the vocabulary is. Then policy/algo_check.c checks the composition against what the run
+ * provides. */
 #include "recipe/options.h"
 
 #include "base/log.h"

@@ -1,13 +1,10 @@
-/* From a request's numbers to blocks, and the reasons for which one is refused.
- *
- * What has been let in can always be finished: all blocks that a sequence can ever need
- * are counted here, before anything is computed, of layers with a window those that it
- * can need at once; and a request that no empty cache could hold is refused. The last
- * token is never fed back unless it is the prompt's, so its key is never stored. An
- * episode with a window begins some turns anew from position 0, in the blocks that it
- * has: all of them are its own then, since a prompt's would still be read by others, and
- * they hold a window and a turn and not the whole context.
- */
+/* From a request's numbers to blocks, and the reasons to refuse one. An accepted request
+ * can always be finished: all blocks that a sequence can ever need are counted before
+ * anything is computed (for layers with a window, those needed at once), and a request
+ * that an empty cache could not hold is refused. The last token is never fed back unless
+ * it is the prompt's, so its key is never stored. An episode with a window computes some
+ * turns again from position 0, in its own blocks: those hold a window and a turn, and
+ * none is shared with the prompt. */
 #include "rollout/rollout_internal.h"
 
 #include "rollout/sampler.h"

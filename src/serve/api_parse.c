@@ -1,11 +1,7 @@
-/* Requests: the table of fields, and what each takes.
- *
- * OpenAI's API has more fields than any server honours. Each field is a row: one that
- * is used has a function that takes it; one that is known and does nothing here is
- * accepted with its neutral value alone, so that nobody believes that it worked; one
- * that is in no row is refused by its name. Which of the endpoints a field belongs to
- * stands in the row, too. What concerns two fields is checked when all are there.
- */
+/* Requests: the table of fields. OpenAI's API has more fields than any server implements.
+ * Each field is a row with its endpoints. A field in use has a function; a known field
+ * without effect is accepted only with its neutral value; an unknown field is refused by
+ * name. Conditions between fields are checked at the end. */
 #include "serve/api.h"
 
 #include "base/mem.h"

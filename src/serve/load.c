@@ -1,12 +1,8 @@
-/* The load: clients, rounds, and what is reported of them.
- *
- * How much a server costs is a difference of a few per cent, less than what a machine
- * varies by from minute to minute. So both sides run in turn in one process, on the
- * same sequences, and what is reported is the ratio of neighbours and its median;
- * processor time beside it, because a busy machine cannot distort that. Clients are one
- * thread over many sockets, and their cost is counted on the server's side. It says
- * nothing of networks.
- */
+/* The load: clients, rounds, and the report. The cost of a server is a few per cent, less
+ * than a machine varies from minute to minute. So both sides run in turn in one process,
+ * on the same sequences, and the report has the ratios of neighbours and their median,
+ * with processor time, which a busy machine distorts less. Clients are one thread over
+ * many sockets, counted on the server's side. Networks are not measured. */
 #include "serve/load.h"
 
 #include "base/clock.h"

@@ -1,11 +1,7 @@
-/* Counters and histograms, and their text.
- *
- * A request is counted as what it becomes, before its answer is sent: who has an answer
- * finds it in the metrics. Counters only rise, and what is open now is a gauge beside
- * them; whoever reads them makes rates of differences. A histogram counts by bounds
- * that are fixed, so servers can be added up. All are plain numbers under the server's
- * lock, and a page is written under it: it is short.
- */
+/* Counters and histograms, and their text. A request is counted before its response is
+ * sent, so a client that has a response finds it in the metrics. Counters only rise; open
+ * requests are gauges. Bounds of histograms are fixed, so servers can be added up. All
+ * are plain numbers under the server's lock. */
 #include "serve/serve_internal.h"
 
 static const double bounds[KG_SERVE_METRICS_BUCKETS] = {

@@ -1,12 +1,8 @@
-/* What may be told of a growing answer.
- *
- * What was sent cannot be taken back, so a byte leaves only when nothing that may still
- * come could make it wrong: it completes a character, and no stop string can begin with
- * it any more. For each stop string that is the longest end of the text that is a
- * beginning of it. The end of an answer releases what was held back, by the rule that
- * finished answers follow, and so a stream says in pieces what a whole answer says at
- * once.
- */
+/* Decides which part of a growing completion may be sent. Sent bytes cannot be taken
+ * back, so a byte is sent only when no later text could change it: it completes a
+ * character, and no stop string can begin with it. For each stop string, the longest end
+ * of the text that is a beginning of it is held back. The end of the completion releases
+ * the rest by the rule of finished completions, so a stream equals the whole. */
 #include "serve/text.h"
 
 #include "base/utf8.h"

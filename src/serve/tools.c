@@ -1,12 +1,8 @@
-/* Tool calls in messages and in answers.
- *
- * A call is text of a model like any other, so it is read as such: at every point it is
- * words, a call, or a beginning that may become either, and a stream tells the words
- * and waits with the rest. A decision once made stands whatever follows, which is what
- * makes it safe to tell. Of a model's template it is only asked whether it writes calls
- * in this form: a model with another form has its calls left as text. Arguments are
- * JSON and are not checked against the tool's schema.
- */
+/* Tool calls in messages and in completions. A call is text of the model. At every point
+ * the text is words, a call, or a beginning that may become either; a stream sends the
+ * words and holds the rest. A decision never changes with later text. Only the form of
+ * the model's template is parsed; other models' calls stay text. Arguments are JSON, not
+ * checked against the tool's schema. */
 #define _GNU_SOURCE /* memmem */
 #include "serve/tools.h"
 

@@ -1,11 +1,8 @@
 /* The vocabulary head at the size of a training batch: time against the product ceiling,
- * memory against an implementation that holds the logits, and what the selection of the
- * largest costs.
- *
- * Useful work is three products of rows x vocabulary x width. The head makes the logits
- * again for its backward instead of keeping them, which is one more; so its share of the
- * ceiling stays below three quarters by design.
- */
+ * memory against an implementation that holds the logits, and the cost of selecting the
+ * largest ids. Useful work is three products of rows x vocabulary x width. The backward
+ * computes the logits again instead of keeping them, one product more; so by design its
+ * share of the ceiling is below three quarters. */
 #include "bench/measure.h"
 
 #include "base/clock.h"

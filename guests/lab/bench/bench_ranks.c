@@ -1,11 +1,8 @@
-/* Exchanges among ranks: every rank sends every other one the same number of bytes, as a
- * gradient's parts go to their owners.
- *
- * All begin together (an agreement stands before each exchange), and an exchange takes as
- * long as it takes the slowest of them. Two numbers foretell the others: seconds = alpha
- * + beta x bytes that a rank sends, fitted so that every size counts by its share and not
- * by its seconds. What came is compared with what was sent, outside of the time.
- */
+/* Exchanges among ranks: every rank sends the same number of bytes to every other, as a
+ * gradient's shards go to their owners. All begin together, after an agreement, and an
+ * exchange lasts as long as on its slowest rank. seconds = alpha + beta x bytes is fitted
+ * so that every size counts by its relative error. Received bytes are compared with sent
+ * ones outside of the measured time. */
 #include "lab/bench/lab_bench.h"
 
 #include "base/clock.h"

@@ -1,11 +1,8 @@
-/* Family ema_actor_loss: the whole EMA-PG loss, in one or more micro-batches.
- *
- * The published loss is more than its formula: one of its trees reduces by several
- * rules, clamps the ratio, and logs losses with the weight of the micro-batch; the
- * other knows token means alone. A case shows which tree it is of, and what is odd in
- * that tree is stated here, beside the numbers that it explains. Gradients come from
- * logits, so a mistake in any factor shows.
- */
+/* Family ema_actor_loss: the whole EMA-PG loss, in one or more micro-batches, with
+ * gradients of logits, so that a mistake in any factor shows. There are two published
+ * trees: one reduces by several rules, clamps the ratio, and logs losses with the weight
+ * of the micro-batch; the other has token means only. A case names its tree; deviations
+ * of a tree are explained next to their numbers. */
 #include "lab/golden/golden_internal.h"
 
 #include <string.h>

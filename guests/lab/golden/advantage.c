@@ -1,11 +1,9 @@
-/* Family advantages: rewards of a batch in, advantages of its tokens out.
- *
- * The authors' arrays are [B,T] with holes and groups in any order; kedge's are rows of
- * answers, group by group, without holes. Most of this file is the way from one to the
- * other and back, so that a number that is off can be named by the place that it has in
- * the case. Where the authors' code works in single precision, or divides by something
- * that its paper does not, the exception is written down by the name of the estimator.
- */
+/* Family advantages: rewards of a batch in, advantages of its tokens out. The authors'
+ * arrays are [B,T] with holes and groups in any order; kedge's are rows of completions,
+ * group by group, without holes. Most of this file maps one to the other and back, so
+ * that a wrong number is named by its place in the case. If the authors' code works in
+ * single precision, or divides by something else than its paper, the exception is listed
+ * by the estimator's name. */
 #include "lab/golden/golden_internal.h"
 
 #include <math.h>

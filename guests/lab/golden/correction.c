@@ -1,13 +1,9 @@
-/* Family corrections: surrogates of other trainers under weights and masks that correct
- * for the gap between trainer and sampler, from logits.
- *
- * Other trainers have a loss, a mask and a truncated weight in one function; in kedge
- * each is an option of its own, and any surrogate goes with any mask. A case names
- * loss, mask and weight as that code does, and they become keys of an algorithm, which
- * is judged as any other. That the parts together give what the whole gave is what
- * these cases are for. A penalty that is inside of one of those losses is a KL term
- * here. K2 has a half: prime-rl's square has twice its coefficient, DRO's the same.
- */
+/* Family corrections: surrogates of other trainers with weights and masks that correct
+ * the gap between trainer and sampler, from logits. Other trainers have loss, mask and
+ * truncated weight in one function; kedge has an option for each. These cases show that
+ * the parts together equal the whole. A penalty inside one of those losses is a KL term
+ * here; K2 has a factor 1/2, so the squares of prime-rl and DRO have twice its
+ * coefficient. */
 #include "lab/golden/golden_internal.h"
 
 #include <stddef.h>

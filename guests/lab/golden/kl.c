@@ -1,11 +1,7 @@
-/* Families kl_sampled, kl_topk, kl_full: KL terms by themselves.
- *
- * Alone, away from ratio and weights, a term is a function of two rows of logits, and
- * value and gradient have to agree with the authors' to the case's tolerance. The three
- * families differ in what they see of the rows: the sampled token, the likeliest tokens
- * with the rest as one, or all. Means are over the mask, with the authors' epsilon
- * below where they have one.
- */
+/* Families kl_sampled, kl_topk, kl_full: KL terms as functions of two rows of logits,
+ * without ratio and weights. They read the sampled token, the likeliest tokens with the
+ * rest as one event, or all. Means are over the mask, with the authors' epsilon in the
+ * denominator where they have one. */
 #include "lab/golden/golden_internal.h"
 
 #include <string.h>

@@ -1,11 +1,7 @@
 /* Options that several families share: clips, importance weights, estimators by their
- * published names, and what each published variant of a reduction divides by.
- *
- * Every code base has names of its own for the same thing, and divides a sum by a
- * number of its own. The tables here are the dictionary from theirs to kedge's; what
- * belongs to one family alone stands in its file. A name that is in no table makes a
- * case that has no answer here, and not one that is wrong.
- */
+ * published names, and the divisors of published reductions. The tables translate each
+ * code base's names to kedge's. A name in no table makes a case without an answer, not a
+ * wrong one. */
 #include "lab/golden/golden_internal.h"
 
 #include <string.h>

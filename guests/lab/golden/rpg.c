@@ -1,11 +1,8 @@
 /* Family rpg_loss: the kinds alone, the differentiable loss, and the score-function
- * style.
- *
- * The same divergence gives a loss whose gradient flows through the ratio, and another
- * in which the weight is a constant before the log-prob. Values differ, and so do the
- * rows of kedge's table. A released kind becomes a row's name by rule, without a table
- * between them, so a kind that was forgotten cannot be judged by the row of another.
- */
+ * style. The same divergence gives a loss whose gradient flows through the ratio, and one
+ * whose weight is a constant factor of the log-prob; they are different rows of kedge's
+ * table. A released kind becomes a row's name by rule, so a forgotten kind cannot be
+ * judged by the row of another. */
 #include "lab/golden/golden_internal.h"
 
 #include <stdio.h>

@@ -1,12 +1,7 @@
-/* Families misc and ema_update: what stands around the loss. A case of misc is known by
- * its inputs.
- *
- * Rewards for length, the KL in the reward, its controller, the critic's loss, the
- * anchor's average: each is a function of a few numbers, so a case needs no more than
- * them, and which function is meant follows from which inputs are there. Where the
- * authors' average of weights is in single precision, fused operations or not, the
- * tolerance of the case is widened for it, and the report says so.
- */
+/* Families misc and ema_update: length rewards, the KL in the reward, its controller, the
+ * critic's loss, the anchor's average. Each is a function of a few numbers; a case of
+ * misc is known by which inputs it has. If the authors' average of weights is in single
+ * precision, the tolerance of the case is widened, and the report says so. */
 #include "lab/golden/golden_internal.h"
 
 #include "policy/shaping.h"

@@ -1,10 +1,7 @@
-/* Family policy_losses: surrogates from logits.
- *
- * From logits and not from log-probs: so the softmax, the choice of the token and the
- * mask are judged along with the formula, and a gradient has a number for every logit.
- * Where the published code clamps a log-ratio before it logs it, that metric is
- * compared only within the clamp. One mode draws a random subset of tokens, which no
- * other program can draw alike: such cases are said to have no answer.
+/* Family policy_losses: surrogates from logits, so that softmax, choice of the token and
+ * mask are checked too, with a gradient for every logit. If the published code clamps a
+ * log-ratio before logging it, that metric is compared only within the clamp. One mode
+ * draws a random subset of tokens, which cannot be reproduced: such cases have no answer.
  */
 #include "lab/golden/golden_internal.h"
 

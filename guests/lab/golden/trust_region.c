@@ -1,11 +1,7 @@
-/* Family dppo_loss: trust-region masks, and the binned top-k divergences.
- *
- * A mask is yes or no, so a loss that agrees says little of the divergence that
- * decided. Where a case has the divergences they are compared as numbers, token by
- * token, each token as a batch of its own whose metrics hold its divergence. Binned
- * means that the likeliest tokens stand by themselves and all others as one; the
- * sampled token must be among those that are listed.
- */
+/* Family dppo_loss: trust-region masks, and the binned top-k divergences. A mask is a yes
+ * or no, so equal losses say little about its divergence. So divergences of a case are
+ * compared as numbers, with each token as a batch of its own. Binned: the likeliest
+ * tokens are single events and all others one; the sampled token must be listed. */
 #include "lab/golden/golden_internal.h"
 
 #include <math.h>

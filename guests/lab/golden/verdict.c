@@ -1,11 +1,7 @@
-/* Judging: one number against another, under the tolerance of the case.
- *
- * A number passes within rel times its size plus abs. The first that does not is kept,
- * with its place, and the worst gap of all as a share of its bound: so one that grows
- * is seen before it fails. Equal infinities are equal; where the authors' code gives
- * NaN there is nothing to agree with. The tolerance is the case's, because only its
- * authors' precision says what can be asked.
- */
+/* Compares a number with another, under the tolerance of the case: it passes within rel
+ * times its size plus abs. The first failure is kept with its place, and the worst error
+ * as a share of its bound, so growth is seen before it fails. Equal infinities are equal;
+ * a NaN of the authors is not compared. */
 #include "lab/golden/golden_internal.h"
 
 #include <math.h>

@@ -1,10 +1,8 @@
-/* Searching the vectors of an index: see dense.h.
- *
- * A pass over fp16 keeps the best products. A pass over bytes knows of each product what
- * it is at least and at most (dense_open.c): it keeps what may be among the best, whose
- * most is no less than the depth-th largest least, and the products of those are made
- * again from the fp16 of the file. So the answer is that of fp16, in every bit; what
- * bytes save is memory and its traffic, what they cost is as many rows of the file.
+/* Searches the vectors of an index: see dense.h. A pass over fp16 keeps the best
+ * products. A pass over bytes knows a lower and an upper bound of each product
+ * (dense_open.c). It keeps the candidates whose upper bound is at least the depth-th
+ * largest lower bound, and computes those again from the fp16 of the file. So the result
+ * is fp16's, in every bit; bytes save memory and traffic and cost some reads of the file.
  */
 #include "retriever/dense/dense_internal.h"
 
