@@ -33,7 +33,7 @@ struct kg_flag_list {
 };
 
 struct kg_flag;
-/* Values given for flags, the last one of each. */
+/* Values of flags; if one is given twice, the last counts. */
 enum { KG_FLAG_KEYS_MAX = 128 };
 struct kg_flag_keys {
     const struct kg_flag *flags[KG_FLAG_KEYS_MAX];
@@ -50,7 +50,7 @@ struct kg_flag {
     void *target;                /* a LIST is struct kg_flag_list: may be repeated */
     const char *key; /* the target is struct kg_flag_keys; NULL: a variable of `type` */
     const char
-        *needs; /* to act (data/needs.h); NULL: nothing. A group: each of its flags */
+        *needs; /* what it (a group: each of its flags) needs to act; NULL: nothing */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
      * NULL: no such spelling */
     const char *also;
@@ -72,7 +72,7 @@ struct kg_flag {
         float: KG_OPT_FLOAT,                                                             \
         const char *: KG_OPT_STRING,                                                     \
         struct kg_flag_list: KG_OPT_LIST)
-/* The fields from type to `also` for a flag of a variable, which may need something. */
+/* Fills the fields from `type` to `also` for a flag with a target variable. */
 #define KG_TO(variable)        KG_IF(NULL, variable)
 #define KG_IF(needs, variable) KG_KEY_IF(NULL, needs, variable)
 /* The same with a key as a second spelling. */
@@ -118,15 +118,15 @@ struct kg_command {
     int max_args;        /* maximum number of arguments besides flags; < 0: any number */
     /* gives the i-th name that its argument may have, false at the end; NULL: no list */
     bool (*term)(struct kg_term *term, int i);
-    const char *const *action; /* that flags need; NULL: the first argument */
-    const char *needs;         /* of the flags whose own name no action; NULL: nothing */
-    const char *guest;         /* that has it (base/status.h); NULL: none does */
+    const char *const *action; /* the action that flags need; NULL: the first argument */
+    const char *needs;         /* for flags whose own needs name no action; or NULL */
+    const char *guest; /* the guest that has it (base/status.h); NULL: the trunk */
 };
 
 /* Ended by a row with name NULL. */
 extern const struct kg_command kg_commands[];
 const struct kg_command *kg_command_find(const char *name); /* or NULL */
-/* Whether the command must not be one of a launcher's processes (ranks/launch.h). */
+/* Whether the command refuses to run under a launcher (ranks/launch.h). */
 bool kg_command_is_single(const struct kg_command *c);
 
 /* Runs `kedge argv[1] ...`.   returns the exit status */
@@ -181,7 +181,8 @@ kg_status kg_cli_put(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
  * returns the first error */
 kg_status kg_cli_print(kg_status written, struct kg_str *s,
                        struct kg_err *err) KG_MUST_CHECK;
-/* As kg_cli_put without escaping: for colours, after kg_printable_put.
+/* As kg_cli_put without escaping, for text with colours that kg_printable_put has already
+ * escaped.
  * errors: EIO */
 kg_status kg_cli_put_as_it_is(struct kg_str *s, struct kg_err *err) KG_MUST_CHECK;
 

@@ -48,14 +48,14 @@ struct kg_load_args {
 };
 
 extern struct kg_load_args kg_load;
-/* The key of the adapter folder in recipes and commands. */
+/* Name of the adapter folder's key, in recipes and commands. */
 #define KG_ADAPTER_KEY "model.adapter"
 extern const struct kg_flag kg_model_flags[];   /* --model, --adapter */
 extern const struct kg_flag kg_ignore_flags[];  /* --ignore */
 extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
 extern const struct kg_flag kg_device_flags[];  /* --device, --products.. */
 
-/* Flags of how a token is drawn, into a struct kg_sampling (rollout/sampling.h). */
+/* Sampling flags, into a struct kg_sampling (rollout/sampling.h). */
 #define KG_TEMPERATURE_FLAG(usual, into) KG_TEMPERATURE_KEY(KG_SAMPLING_FLAG, usual, into)
 #define KG_TRUNCATION_FLAGS(into)        KG_TRUNCATION_KEYS(KG_SAMPLING_FLAG, into)
 #define KG_SAMPLING_FLAG(field, key, flag, letter, arg, usual, min, max, zero, help,     \
@@ -120,7 +120,7 @@ extern const struct kg_flag kg_encoder_flags[]; /* --pooling, --max-tokens, .. *
 kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir,
                          struct kg_err *err) KG_GUEST;
 
-/* The device memory that a model takes, and what fits into it: see fit.c. */
+/* Device memory of a model, and the batch and cache sizes that fit: see fit.c. */
 
 /* "141GB", "80GiB".   errors: EINVAL, naming the flag */
 kg_status kg_fit_read_size(uint64_t *bytes, const char *flag, const char *text,

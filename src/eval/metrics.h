@@ -22,7 +22,7 @@ enum {
     KG_EVAL_MAX_N = 4096,    /* samples per problem */
     KG_EVAL_MAX_VOTES = 512, /* k of maj@k */
     KG_EVAL_EXTRAS = 8,      /* additional numbers of a set */
-    KG_EVAL_NAME_BYTES = 96, /* of a metric, with its NUL */
+    KG_EVAL_NAME_BYTES = 96, /* maximum bytes of a metric's name, including its NUL */
 };
 
 /* pass@k = 1 - C(n-c, k) / C(n, k): the chance that k of n samples, c of them right,
@@ -38,7 +38,7 @@ kg_status kg_eval_maj_at_k(double *out, const int32_t *count, const bool *right,
                            size_t classes, int32_t n, int32_t k,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* One sample, from any source. {0}: not there yet. */
+/* One sample, from any source. {0}: not sampled yet. */
 struct kg_eval_answer {
     bool there;
     struct kg_grade grade;

@@ -41,8 +41,8 @@ struct kg_eval_source {
     /* Loads the set's problems and prepares sampling. */
     kg_status (*prepare)(struct kg_eval_source *self, struct kg_eval_set *set,
                          struct kg_err *err);
-    /* Calls `take` once for every sample that there (problems * samples) does not
-     * mark. */
+    /* Calls `take` once for every sample that is not marked in `there` (problems *
+     * samples). */
     kg_status (*answer)(struct kg_eval_source *self, struct kg_eval_set *set,
                         const bool *there, kg_eval_take_fn take, void *user,
                         struct kg_err *err);

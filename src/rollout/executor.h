@@ -70,7 +70,7 @@ struct kg_exec {
     const struct kg_model *m; /* borrowed */
     int64_t parameters;       /* of m, including frozen ones */
     int32_t max_batch, prefill_chunk;
-    /* maximum number of rows of a decode step, including rows without a sequence */
+    /* maximum rows of a decode step, including padding rows without a sequence */
     int32_t rows;
     int32_t spare[KG_KV_KINDS]; /* the cache block of rows without a sequence */
     struct kg_kv *kv;           /* owned */
@@ -81,9 +81,9 @@ struct kg_exec {
     uint16_t *experts; /* (rows,C) owned; NULL: not recorded */
     int top_capacity;
     int top_k;           /* width of the arrays now: maximum over sequences */
-    double draw_seconds; /* of the last taken pass, over its threads */
+    double draw_seconds; /* of the last pass taken, summed over its threads */
     bool ahead;          /* a pass may be launched before the previous is taken */
-    /* pass n is n % KG_EXEC_PASSES; numbers go on through all sessions */
+    /* pass n is at n % KG_EXEC_PASSES; n counts on through all sessions */
     struct kg_exec_pass passes[KG_EXEC_PASSES];
     int64_t launched, taken;
 

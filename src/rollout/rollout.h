@@ -57,7 +57,7 @@ struct kg_adjust {
     size_t n_bias;
     float repetition; /* 0 or 1: off; above 1 makes repetition less likely */
     float presence;   /* subtracted from ids already in the completion */
-    float frequency;  /* subtracted from these, times their count */
+    float frequency;  /* subtracted from the same ids, times their count */
 };
 
 struct kg_sampling {
@@ -74,7 +74,7 @@ struct kg_sampling {
     int record_top_k; /* K top ids to record with every token; 0: none */
     /* record the ids kept by truncated sampling */
     bool record_kept;
-    bool record_experts; /* of every computed token, if the model has experts */
+    bool record_experts; /* for every computed token, if the model has experts */
     const struct kg_adjust *adjust; /* borrowed; NULL: none; excludes record_kept */
     struct kg_rng_key rng;
 };
@@ -84,11 +84,11 @@ struct kg_sampling {
  * because nothing precedes token 0. */
 struct kg_prompt_scores {
     float *logp;      /* (prompt_n) of token t given the tokens before it */
-    int32_t *top_ids; /* (prompt_n,K) top ids there, K = record_top_k; NULL if K is 0 */
+    int32_t *top_ids; /* (prompt_n,K) top ids at t, K = record_top_k; NULL if K is 0 */
     float *top_logp;  /* (prompt_n,K) */
 };
 
-/* max_tokens of a request that only computes its prompt, for scores: its trajectories end
+/* As max_tokens: the request only computes its prompt, for scores. Its trajectories end
  * by LENGTH without a token. Not for episodes. */
 enum { KG_PROMPT_ONLY = -1 };
 
@@ -100,7 +100,7 @@ struct kg_request {
     int32_t n_samples; /* group size: number of trajectories of this prompt */
     /* maximum of new tokens; 0: the sampling's max_tokens; or KG_PROMPT_ONLY */
     int32_t max_tokens;
-    int32_t first_sample; /* the group is samples first_sample.. of the draw */
+    int32_t first_sample; /* samples of the draw, from this one on */
     /* its own parameters, borrowed; NULL: the session's */
     const struct kg_sampling *sampling;
     /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many
@@ -113,8 +113,8 @@ struct kg_request {
      * Not below the prompt's length; no turn may be longer than the first may be. */
     int32_t window;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: none */
-    /* adapters of a mixed model (kg_model_mix): 0 its own, i > 0 those of others[i - 1].
-     * The result does not depend on the rest of the batch */
+    /* which adapters of a mixed model (kg_model_mix) to use: 0 its own, i > 0 those of
+     * others[i - 1]. The result does not depend on the rest of the batch */
     int32_t adapter;
 };
 
@@ -154,8 +154,8 @@ struct kg_rollout_stats {
     int64_t decode_steps;  /* steps with such a token */
     double prefill_seconds;
     double decode_seconds;
-    double draw_seconds;              /* of these: drawing from logits of this host */
-    struct kg_traffic decode_traffic; /* other threads' in the same time too */
+    double draw_seconds;              /* part of these: drawing tokens on the host */
+    struct kg_traffic decode_traffic; /* includes what other threads move meanwhile */
 };
 
 /* Cache tokens needed for n concurrent sequences of max_len. The cache is allocated in
@@ -215,7 +215,7 @@ typedef kg_status (*kg_rollout_finished_fn)(void *user, const struct kg_request 
                                             struct kg_err *err);
 
 struct kg_rollout_session {
-    /* for requests without their own; NULL: all must have their own; borrowed */
+    /* for requests without their own sampling; NULL: all must have their own; borrowed */
     const struct kg_sampling *sampling;
     kg_rollout_token_fn token;       /* NULL allowed */
     kg_rollout_finished_fn finished; /* NULL allowed */

@@ -15,7 +15,8 @@
 
 /* Limits of the engine and its session. */
 struct kg_request_limits {
-    const struct kg_sampling *sampling; /* for requests without their own; or NULL */
+    const struct kg_sampling
+        *sampling; /* for requests without their own sampling; or NULL */
     int32_t vocab;
     int32_t choices;            /* experts per token; 0: the model has none */
     int32_t max_len;            /* prompt and completion */

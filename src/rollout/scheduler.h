@@ -43,7 +43,7 @@ enum kg_slot_state {
 struct kg_take {
     int32_t n_prompt; /* entries that its prompt fills or begins */
     int32_t n_blocks; /* of one whole sample, including the prompt */
-    int32_t prompt;   /* blocks over which the prompt's table is circular */
+    int32_t prompt;   /* number of blocks in the prompt's circular table */
     int32_t seen;     /* the first entry of the prompt that samples read */
     int32_t shared;   /* entries from `seen` up to this one are shared by all samples */
     /* blocks over which a sample's table is circular from entry `shared` on. The last
@@ -163,8 +163,8 @@ int32_t kg_sched_start(struct kg_sched *s);
 /* Moves a slot along an arrow above, except to STARTING; from every state to FREE, which
  * releases its blocks. */
 void kg_sched_move(struct kg_sched *s, int32_t slot, enum kg_slot_state to);
-/* Declares that no query of the slot will see entries before this one through the window;
- * releases its references to the prompt's blocks there. */
+/* Call when the window has passed entry `seen`: releases the slot's references to the
+ * prompt's blocks before it. */
 void kg_sched_pass(struct kg_sched *s, int32_t slot, int32_t entry);
 
 #endif

@@ -18,7 +18,7 @@ struct kg_score_seq {
      * 0 there, and the other arrays are unchanged, as at position 0 */
     size_t from;
     float temperature; /* > 0; 0 means 1 */
-    /* (n,K) ids whose log-probs are needed at position t's token; NULL: none */
+    /* (n,K) ids whose log-probs are computed at position t; NULL: none */
     const int32_t *indices;
     float *logp; /* (n) out: logp[t] of tokens[t] given tokens[0..t); logp[0] = 0 */
     /* (n) out or NULL: entropy of the distribution of tokens[t] */

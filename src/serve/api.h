@@ -49,7 +49,7 @@ static inline bool kg_api_is_answered(enum kg_api_kind kind) /* needs the model 
 /* Fields of an error response besides its message. */
 struct kg_api_fault {
     int status;        /* HTTP status */
-    const char *param; /* the wrong field, static or of the request; NULL: none */
+    const char *param; /* the invalid field, static or of the request; NULL: none */
     const char *code;  /* NULL for none; static text */
 };
 /* Appends {"error": {"message", "type", "param", "code"}}; the type follows from the
@@ -86,7 +86,7 @@ struct kg_api_request {
     bool logprobs;
     int top_logprobs;   /* number of other ids listed with each token */
     bool prompt_scores; /* list the prompt's log-probs; kind GENERATE */
-    int top_prompt;     /* number of ids listed with each of these */
+    int top_prompt;     /* number of ids listed with each prompt token */
     bool echo;
     bool ignore_eos;
     bool texts;         /* kind GENERATE: the text, too */
@@ -112,7 +112,7 @@ struct kg_api_request {
 };
 
 enum {
-    KG_API_OF_MESSAGES = 1 << KG_API_KINDS,   /* only has an effect on messages */
+    KG_API_OF_MESSAGES = 1 << KG_API_KINDS,   /* affects messages only */
     KG_API_OF_PARAMS = KG_API_OF_MESSAGES * 2 /* is inside sampling_params */
 };
 
@@ -195,7 +195,7 @@ struct kg_api_usage {
 struct kg_api_offset {
     size_t characters;
     char part[4]; /* bytes of an incomplete character */
-    size_t n;     /* number of these bytes */
+    size_t n;     /* number of bytes in `bytes` */
 };
 void kg_api_offset_add(struct kg_api_offset *o, const char *text, size_t n);
 

@@ -71,7 +71,7 @@ struct kg_serve_choice {
 
 /* How a job ends; the first cause is kept. */
 enum kg_serve_end {
-    KG_SERVE_WELL,  /* success, unless another end is set */
+    KG_SERVE_WELL,  /* success unless set otherwise */
     KG_SERVE_LEFT,  /* the client has left */
     KG_SERVE_FAILED /* `failure` has the error */
 };

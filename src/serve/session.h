@@ -43,14 +43,14 @@ struct kg_session_answer {
     size_t n;
     const char *text; /* (text_n) of both */
     size_t text_n;
-    size_t answer_n; /* bytes of it that are the answer's */
+    size_t answer_n; /* bytes of it that belong to the completion */
     size_t end_n;    /* bytes of its last id if that is a special token; else 0 */
 };
 
 struct kg_session_stats {
     int64_t continued; /* turns that continued a kept one */
-    /* turns tokenised whole although their session is kept or their messages hold an
-     * answer */
+    /* turns tokenised from the start although their session is kept or their messages
+     * hold a completion */
     int64_t branches;
     int64_t evicted; /* sessions dropped for lack of room */
     int64_t kept;    /* sessions now, and their bytes */
@@ -58,8 +58,8 @@ struct kg_session_stats {
 };
 
 struct kg_sessions; /* opaque; any thread may use it */
-/* max_bytes: of all sessions; beyond it, and beyond KG_SESSIONS, the session that was not
- * used for the longest time is dropped */
+/* max_bytes: of all sessions; above it, or above KG_SESSIONS sessions, the least recently
+ * used one is dropped */
 kg_status kg_sessions_create(struct kg_sessions **out, size_t max_bytes,
                              struct kg_err *err) KG_MUST_CHECK;
 void kg_sessions_free(struct kg_sessions *s); /* NULL allowed */
@@ -70,7 +70,7 @@ void kg_sessions_free(struct kg_sessions *s); /* NULL allowed */
 kg_status kg_sessions_continue(struct kg_sessions *s, struct kg_ids *ids, size_t *known,
                                struct kg_session_turn *turn,
                                struct kg_err *err) KG_MUST_CHECK;
-/* Keeps an answer to the turn. One that was kept already is not kept twice.
+/* Keeps a completion of the turn, unless it is kept already.
  * errors: ENOMEM (it is not kept) */
 kg_status kg_sessions_keep(struct kg_sessions *s, const struct kg_session_turn *turn,
                            const struct kg_session_answer *a,

@@ -107,7 +107,7 @@ struct kg_env_result {
     bool valid;    /* the turn has a legal action */
     bool answered; /* the action was a final answer, which ends the episode */
     bool called;   /* a tool was called */
-    bool failed;   /* the tool failed; the observation says so */
+    bool failed;   /* the tool failed, as the observation says */
 };
 
 /* Counters of a run's tools since `open`. */

@@ -34,7 +34,7 @@ struct kg_qa_metric {
     const char *name;
     const char *help;
     bool exact; /* the score is 0 or 1: wrong or right */
-    /* of a normalised prediction and gold answer, in 0..1 */
+    /* score of a normalised prediction and gold answer, in 0..1 */
     kg_status (*score)(double *score, struct kg_qa_text prediction,
                        struct kg_qa_text gold, struct kg_err *err);
 };
@@ -48,7 +48,7 @@ kg_status kg_qa_score(double *score, const struct kg_qa_metric *metric,
 
 /* ---- an episode, or a text ---- */
 struct kg_qa_episode {
-    /* text before the model's first; NULL: none. Used if `pairs` is 2 */
+    /* the prompt's text; NULL: none. Used if `pairs` is 2 */
     const char *prompt;
     size_t prompt_n;
     const struct kg_span *spans; /* (n_spans) */

@@ -80,8 +80,7 @@ struct kg_grade {
     double reward;
     bool correct; /* for accuracy */
     bool graded;  /* false: no verdict, or undecided and not counted as wrong */
-    /* there is an answer that the grader cannot parse or decide; reward is then that of a
-     * wrong answer */
+    /* the grader cannot parse or decide the answer; reward is that of a wrong answer */
     bool undecided;
     /* several rewards (task.rewards): each unweighted, NaN if it could not be graded;
      * reward is their weighted sum */
@@ -113,7 +112,7 @@ enum kg_task_life {
 /* How to treat an answer that cannot be parsed or decided: ungraded, wrong. */
 enum kg_task_undecided {
     KG_TASK_UNDECIDED_UNGRADED, /* for evaluation, which reports it separately */
-    KG_TASK_UNDECIDED_WRONG, /* otherwise garbage could earn more than a wrong answer */
+    KG_TASK_UNDECIDED_WRONG,    /* else it could earn more than a wrong one */
 };
 struct kg_task_grader;  /* a persistent program, see below */
 struct kg_task_rewards; /* several graders, see below */
