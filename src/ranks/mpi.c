@@ -575,16 +575,16 @@ static void end_all(const struct kg_mpi *mpi, int status)
     limit_end(&limit);
 }
 
-/* One that comes late may be at a checkpoint that it alone writes. When all are there,
- * all is said and written. A failure of this rank is its status, lost or not. */
+/* A late rank may still write a checkpoint; when all have arrived, everything is written.
+ * If this rank failed, its own status is the exit status, lost or not. */
 static void end_together(const struct kg_ranks *r, const struct kg_mpi *mpi)
 {
     const int lost = r->exit_status ? r->exit_status : KG_RANKS_EXIT_LOST;
     struct limit others = {
-        .s = r->wait_s, .status = lost, .why = "another rank did not come to its end"};
+        .s = r->wait_s, .status = lost, .why = "another rank has not finished"};
     struct limit library = {.s = mpi->close_s,
                             .status = r->exit_status,
-                            .why = "MPI did not come to its end"};
+                            .why = "MPI_Finalize has not returned"};
 
     limit_begin(&others);
     const char *why = mpi->part();
@@ -651,14 +651,14 @@ static kg_status make_wire(struct wire *w, const struct kg_ranks *r, struct kg_e
     return KG_OK;
 }
 
-/* Which rank did not come is known to nobody there. */
+/* Before MPI has started, no rank knows which one is missing. */
 static const char *open_in_time(struct kg_ranks *r, const struct kg_mpi *mpi)
 {
     struct limit limit = {
         .s = r->wait_s,
         .status = KG_RANKS_EXIT_LOST,
-        .why = "ranks.wait_s: MPI did not come out of its own start (MPI_Init), as "
-               "another rank did not come to it,"};
+        .why =
+            "ranks.wait_s: MPI_Init has not returned (another rank has not called it)"};
 
     limit_begin(&limit);
     const char *why = mpi->open(&r->me, &r->n);
