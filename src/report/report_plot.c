@@ -5,7 +5,6 @@
  * so a plot has at most COLUMNS of each, however long the run.
  */
 #include "report/report_plot.h"
-#include "base/str.h"
 
 #include <math.h>
 #include <stdio.h>
