@@ -1,8 +1,8 @@
-/* Hashes of bytes: a 64-bit hash to detect changed files, the CRC of foreign file formats,
- * and SHA digests.
+/* Hashes of bytes: 64 bits to detect changed files, the CRC of foreign formats, and SHA
+ * digests.
  *
- * The 64-bit hash is not cryptographic: collisions can be made on purpose. A change of one
- * 8-byte word always changes it; any other change goes unseen with probability 2^-64.
+ * The 64-bit hash is not cryptographic: collisions can be made on purpose. A change of
+ * one 8-byte word always changes it; any other goes unseen with probability 2^-64.
  */
 #ifndef KG_BASE_HASH_H
 #define KG_BASE_HASH_H
