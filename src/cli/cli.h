@@ -272,6 +272,7 @@ extern const struct kg_flag kg_eval_flags[];
 extern const struct kg_flag kg_task_flags[];
 extern const struct kg_flag kg_wiki_flags[] KG_GUEST;
 extern const struct kg_flag kg_table_flags[] KG_GUEST;
+extern const struct kg_flag kg_algorithms_flags[];
 extern const struct kg_flag kg_presets_flags[];
 extern const struct kg_flag kg_policy_flags[] KG_GUEST;
 extern const struct kg_flag kg_grade_flags[];

@@ -3,12 +3,23 @@
  * docs/algorithms.md is what this prints, and a test says so: formula and source stand in
  * the rows alone, beside the functions that compute them.
  */
+#include "cli/algorithms.h"
 #include "cli/cli.h"
 
 #include "model/optim.h"
 #include "policy/algo.h"
 #include "policy/presets.h"
 #include "policy/unbiased.h"
+
+#include <string.h>
+
+static bool as_json;
+
+const struct kg_flag kg_algorithms_flags[] = {
+    {"json", 0, KG_IF("=check", as_json), NULL, "one JSON line for each row and distance",
+     0, 0, NULL},
+    {0},
+};
 
 static const char intro[] =
     "# Algorithms\n"
@@ -61,8 +72,7 @@ static const struct {
     {KG_NEED_PARTS, "several rewards"},
 };
 
-/* Text of a cell: a bar would end it. */
-static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *err)
+kg_status kg_algorithms_put_cell(struct kg_str *out, const char *text, struct kg_err *err)
 {
     for (const char *c = text; *c; c++) {
         if (*c == '|')
@@ -72,8 +82,8 @@ static kg_status put_cell(struct kg_str *out, const char *text, struct kg_err *e
     return KG_OK;
 }
 
-static kg_status put_needs(struct kg_str *out, const struct kg_policy_about *a,
-                           struct kg_err *err)
+kg_status kg_algorithms_put_needs(struct kg_str *out, const struct kg_policy_about *a,
+                                  struct kg_err *err)
 {
     const char *lead = "";
 
@@ -128,7 +138,7 @@ static const char against_other[] =
     "has no gradient where its step would lead further; `softly`: the gradient\n"
     "shrinks or turns there instead. A bounded weight goes on at its bound.\n";
 
-static const char *target_text(enum kg_target target)
+const char *kg_algorithms_target(enum kg_target target)
 {
     static const char *const texts[] = {
         [KG_TARGET_NONE] = "-",           [KG_TARGET_REVERSE] = "KL(p||q)",
@@ -163,10 +173,10 @@ static kg_status put_claims(struct kg_str *out, enum kg_policy_table table,
     const char *tick = c->gradient && *c->gradient ? "`" : "";
 
     KG_TRY(kg_str_puts(out, tick, err));
-    KG_TRY(put_cell(out, c->gradient ? c->gradient : "", err));
+    KG_TRY(kg_algorithms_put_cell(out, c->gradient ? c->gradient : "", err));
     KG_TRY(kg_str_printf(out, err, "%s | ", tick));
     if (table == KG_TABLE_KL) {
-        KG_TRY(put_cell(out, target_text(c->target), err));
+        KG_TRY(kg_algorithms_put_cell(out, kg_algorithms_target(c->target), err));
         KG_TRY(kg_str_puts(out, " | ", err));
     }
     KG_TRY(put_claim(out, c, KG_UNBIASED_VALUE, err));
@@ -174,7 +184,7 @@ static kg_status put_claims(struct kg_str *out, enum kg_policy_table table,
     KG_TRY(kg_str_printf(out, err, "%s | ", c->memory ? c->memory : ""));
     if (table == KG_TABLE_KL)
         return KG_OK;
-    KG_TRY(put_cell(out, c->bounds ? c->bounds : "", err));
+    KG_TRY(kg_algorithms_put_cell(out, c->bounds ? c->bounds : "", err));
     return kg_str_puts(out, " | ", err);
 }
 
@@ -186,15 +196,15 @@ static kg_status put_row(struct kg_str *out, enum kg_policy_table table, size_t 
     const char *tick = *a->formula ? "`" : "";
 
     KG_TRY(kg_str_printf(out, err, "| `%s` | ", a->name));
-    KG_TRY(put_cell(out, a->help, err));
+    KG_TRY(kg_algorithms_put_cell(out, a->help, err));
     KG_TRY(kg_str_printf(out, err, " | %s", tick));
-    KG_TRY(put_cell(out, a->formula, err));
+    KG_TRY(kg_algorithms_put_cell(out, a->formula, err));
     KG_TRY(kg_str_printf(out, err, "%s | ", tick));
     if (c)
         KG_TRY(put_claims(out, table, c, err));
-    KG_TRY(put_cell(out, a->source, err));
+    KG_TRY(kg_algorithms_put_cell(out, a->source, err));
     KG_TRY(kg_str_puts(out, " | ", err));
-    KG_TRY(put_needs(out, a, err));
+    KG_TRY(kg_algorithms_put_needs(out, a, err));
     KG_TRY(kg_str_puts(out, " | ", err));
     KG_TRY(put_reads(out, a, err));
     return kg_str_puts(out, " |\n", err);
@@ -255,9 +265,9 @@ static kg_status put_preset(struct kg_str *out, const struct kg_preset *p,
     if (p->base)
         KG_TRY(kg_str_printf(out, err, "`%s`", p->base));
     KG_TRY(kg_str_puts(out, " | ", err));
-    KG_TRY(put_cell(out, p->help, err));
+    KG_TRY(kg_algorithms_put_cell(out, p->help, err));
     KG_TRY(kg_str_puts(out, " | ", err));
-    KG_TRY(put_cell(out, p->source, err));
+    KG_TRY(kg_algorithms_put_cell(out, p->source, err));
     KG_TRY(kg_str_puts(out, " | ", err));
     for (const struct kg_preset_value *v = p->values; v->from == p->name;
          v++, lead = ", ")
@@ -376,9 +386,12 @@ int kg_cmd_algorithms(int argc, char **argv)
 {
     struct kg_str out = {0};
     struct kg_err err;
-    kg_status status = kg_cli_algorithms(&out, &err);
+    kg_status status;
 
-    (void)argc;
-    (void)argv;
+    if (argc > 0 && strcmp(argv[0], "check") != 0)
+        return kg_cli_usage("expected nothing or check, found '%s'", argv[0]);
+    status = argc > 0
+                 ? kg_algorithms_check(&out, argv + 1, (size_t)argc - 1, as_json, &err)
+                 : kg_cli_algorithms(&out, &err);
     return kg_cli_exit(kg_cli_print(status, &out, &err), &err);
 }

@@ -225,9 +225,12 @@ const struct kg_command kg_commands[] = {
      "the anchor.",
      1, NULL, NULL, NULL, NULL},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
-     "", no_flags,
-     "One row from each table makes an algorithm: its keys are in `kedge train --keys`.",
-     0, NULL, NULL, NULL, NULL},
+     "[flags] [check [NAME...] [KEY=VALUE...]]", kg_algorithms_flags,
+     "One row from each table makes an algorithm: `kedge train --keys` has its keys.\n\n"
+     "`check` compares KL estimators, surrogates and masks (all, or those named) with "
+     "the exact value and gradient. It sums over every outcome of a small vocabulary "
+     "and draws nothing. KEY=VALUE sets a bound or another key that the rows read.",
+     -1, NULL, NULL, NULL, NULL},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
      "Without NAME a list. With it, or with --all, every value of algo, kl and anchor, "
