@@ -218,6 +218,7 @@ bench: kedge                             ## measure this machine and kedge on it
 
 docs: kedge                              ## rewrite the pages that are printed from tables
 	./kedge algorithms > docs/algorithms.md
+	tools/which
 	./kedge report --metrics > docs/metrics.md
 	sed -i '/^```yaml/q' docs/config.md
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
