@@ -2,7 +2,8 @@
  * The dump has what the step saw and a checkpoint the weights, so a "what if" about the
  * loss needs no new run. Here a step and keys are given, and the parts of the loss are
  * printed side by side: value, norm and variance of the gradient, and its direction
- * relative to the exact KL's. A part that the algorithm lacks is a dash. */
+ * relative to those of the exact objective and of the exact KL. A part that the algorithm
+ * lacks is a dash. */
 #include "cli/cli.h"
 
 #include "data/json.h"
@@ -49,6 +50,7 @@ static kg_status put_json(struct kg_str *out, const struct kg_replay *r,
         KG_TRY(
             put_number(out, "variance", row->variance, row->there && r->groups > 1, err));
         KG_TRY(put_number(out, "cosine", row->cosine, row->there, err));
+        KG_TRY(put_number(out, "cosine_objective", row->to_objective, row->there, err));
         if (i == KG_REPLAY_KL) {
             KG_TRY(put_number(out, "noise", row->noise, row->there, err));
             KG_TRY(put_number(out, "bias_squared", row->bias_squared, row->there, err));
@@ -111,8 +113,8 @@ static kg_status put_table(struct kg_str *out, const char *dir, const struct kg_
                            struct kg_err *err)
 {
     KG_TRY(put_head(out, dir, r, err));
-    KG_TRY(kg_str_printf(out, err, "%-11s %14s %14s %14s %14s\n", "", "value",
-                         "|gradient|", "variance", "cos exact KL"));
+    KG_TRY(kg_str_printf(out, err, "%-11s %14s %14s %14s %14s %14s\n", "", "value",
+                         "|gradient|", "variance", "cos objective", "cos exact KL"));
     for (int i = 0; i < KG_REPLAY_PARTS; i++) {
         const struct kg_replay_row *row = &r->row[i];
 
@@ -121,6 +123,7 @@ static kg_status put_table(struct kg_str *out, const char *dir, const struct kg_
         KG_TRY(put_cell(out, row->value, row->there, err));
         KG_TRY(put_cell(out, row->norm, row->there, err));
         KG_TRY(put_cell(out, row->variance, row->there && r->groups > 1, err));
+        KG_TRY(put_cell(out, row->to_objective, row->there, err));
         KG_TRY(put_cell(out, row->cosine, row->there, err));
         KG_TRY(kg_str_putc(out, '\n', err));
     }

@@ -24,7 +24,7 @@
 const char *kg_replay_part_name(enum kg_replay_part part)
 {
     static const char *const names[KG_REPLAY_PARTS] = {"loss", "policy term", "KL term",
-                                                       "exact KL"};
+                                                       "objective", "exact KL"};
 
     return names[part];
 }
@@ -35,10 +35,11 @@ struct replay {
     struct kg_rl_batch batch;
     double *advantage; /* (n_trajs) owned: as recorded */
     size_t advantage_room;
-    struct kg_model *kept; /* the run's anchor, where the algorithm has none; owned */
-    struct kg_slab sum;    /* owned: gradient of the present part */
-    struct kg_slab exact;  /* owned: of the exact KL */
-    double squares;        /* sum over groups */
+    struct kg_model *kept;    /* the run's anchor, where the algorithm has none; owned */
+    struct kg_slab sum;       /* owned: gradient of the present part */
+    struct kg_slab exact;     /* owned: of the exact KL */
+    struct kg_slab objective; /* owned: of the exact objective */
+    double squares;           /* sum over groups */
     /* (groups) owned: of the exact KL; NULL: not kept */
     struct kg_slab *exact_of;
     enum kg_replay_part part; /* the present one, and of it: */
@@ -48,6 +49,12 @@ struct replay {
 
 /* ---- the config: the run's, under another algorithm ---- */
 
+/* What a replay may set: the algorithm, and where its old log-probs come from. */
+static bool is_set_here(const char *key)
+{
+    return kg_config_of_algorithm(key) || strncmp(key, "train.old_logp", 14) == 0;
+}
+
 /* What the preset leaves open is as by default, not as in the run; a key without a
  * default is the run's, unless the preset has it. */
 static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
@@ -55,7 +62,7 @@ static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
     const struct kg_opt_row *row;
 
     for (size_t i = 0; (row = kg_recipe_row(i)); i++)
-        if (kg_config_of_algorithm(row->key) && row->fallback)
+        if (is_set_here(row->key) && row->fallback)
             KG_TRY(kg_config_set(config, row->key, row->fallback, false, "default", err));
     return KG_OK;
 }
@@ -69,7 +76,7 @@ static kg_status apply_preset(struct kg_config *config, const char *name,
     KG_TRY(kg_preset_find(&preset, name, err));
     KG_TRY(to_defaults(config, err));
     for (const struct kg_preset_value *v = preset->values; v->key; v++)
-        if (kg_config_of_algorithm(v->key))
+        if (is_set_here(v->key))
             KG_TRY(kg_config_set(config, v->key, v->value, false, v->from, err));
     return kg_config_set(config, "algo.preset", name, false, "command line", err);
 }
@@ -90,10 +97,10 @@ static kg_status apply(struct kg_config *config, char *const *assignments, size_
     for (size_t i = 0; i < n; i++) {
         if (preset_of(assignments[i]))
             continue;
-        if (!kg_config_of_algorithm(assignments[i]))
+        if (!is_set_here(assignments[i]))
             return kg_fail(err, KG_EINVAL,
-                           "expected preset=NAME or a key of algo, kl or anchor, found "
-                           "'%s': all else is taken from the run",
+                           "expected preset=NAME, train.old_logp or a key of algo, kl or "
+                           "anchor, found '%s': all else is taken from the run",
                            assignments[i]);
         KG_TRY(kg_config_override(config, assignments[i], "command line", err));
     }
@@ -184,6 +191,7 @@ static kg_status make_room(struct replay *r, struct kg_err *err)
 
     KG_TRY(kg_slab_init(&r->sum, grads->backend, grads->n, "gradient", err));
     KG_TRY(kg_slab_init(&r->exact, grads->backend, grads->n, "gradient", err));
+    KG_TRY(kg_slab_init(&r->objective, grads->backend, grads->n, "gradient", err));
     if (!run->state.anchor)
         run->state.anchor = r->kept;
     r->kept = NULL;
@@ -575,6 +583,7 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
                                   .value = totals->loss,
                                   .norm = sqrt(all),
                                   .cosine = NAN,
+                                  .to_objective = NAN,
                                   .noise = NAN,
                                   .bias_squared = NAN};
     if (n > 1)
@@ -582,17 +591,27 @@ static kg_status measure(struct replay *r, enum kg_replay_part part,
     return KG_OK;
 }
 
-/* Cosine of the present part to the exact KL. */
-static kg_status compare(struct replay *r, enum kg_replay_part part, struct kg_err *err)
+/* Cosine of the present part to one that is kept. */
+static kg_status compare(double *cosine, struct replay *r, enum kg_replay_part part,
+                         enum kg_replay_part with, const struct kg_slab *kept,
+                         struct kg_err *err)
 {
-    struct kg_replay_row *row = &r->out->row[part];
-    double norms = row->norm * r->out->row[KG_REPLAY_EXACT].norm, product;
+    double norms = r->out->row[part].norm * r->out->row[with].norm, product;
 
     if (!(norms > 0))
         return KG_OK;
-    KG_TRY(dot(&product, &r->sum, &r->exact, err));
-    row->cosine = product / norms;
+    KG_TRY(dot(&product, &r->sum, kept, err));
+    *cosine = product / norms;
     return KG_OK;
+}
+
+static kg_status compare_both(struct replay *r, enum kg_replay_part part,
+                              struct kg_err *err)
+{
+    struct kg_replay_row *row = &r->out->row[part];
+
+    KG_TRY(compare(&row->cosine, r, part, KG_REPLAY_EXACT, &r->exact, err));
+    return compare(&row->to_objective, r, part, KG_REPLAY_OBJECTIVE, &r->objective, err);
 }
 
 /* Bias and noise of the KL of the loss. */
@@ -645,6 +664,27 @@ static kg_status exact_part(struct kg_algo *out, const struct kg_algo *algo,
                        err);
 }
 
+/* The weight of vespo, W^k exp(lambda (1 - W)), at k 1 and lambda 0. An anchor that the
+ * run kept is not that of a KL to the sampler. */
+static kg_status objective_part(struct kg_algo *out, const struct kg_algo *algo,
+                                const struct kg_model *anchor, struct kg_err *err)
+{
+    bool kl = kg_algo_kl_in_loss(algo) && algo->kl_beta > 0;
+    bool pg = strcmp(kg_algo_row_name(algo, KG_TABLE_SURROGATE), "none") != 0;
+
+    *out = *algo;
+    if (kl && anchor && algo->anchor->kind != KG_ANCHOR_ITERATIVE)
+        KG_TRY(exact_part(out, algo, err));
+    else
+        KG_TRY(kg_algo_set(out, "kl.estimator", "none", err));
+    out->entropy_coef = algo->entropy_coef;
+    out->vespo_k_pos = out->vespo_k_neg = 1;
+    out->vespo_lambda_pos = out->vespo_lambda_neg = 0;
+    out->tis = 0;
+    KG_TRY(kg_algo_set(out, "algo.mask", "none", err));
+    return kg_algo_set(out, "algo.surrogate", pg ? "vespo" : "none", err);
+}
+
 /* Which part of the loss the algorithm of a part is; *there false: it has no such. */
 static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_algo *algo,
                          const struct kg_model *anchor, enum kg_replay_part part,
@@ -658,6 +698,8 @@ static kg_status part_of(struct kg_algo *out, bool *there, const struct kg_algo 
         *there = anchor != NULL;
         return exact_part(out, algo, err);
     }
+    if (part == KG_REPLAY_OBJECTIVE)
+        return objective_part(out, algo, anchor, err);
     if (part == KG_REPLAY_POLICY)
         return kg_algo_set(out, "kl.estimator", kl ? "none" : "", err);
     if (part != KG_REPLAY_KL)
@@ -688,7 +730,7 @@ static bool is_kl_alone(const struct kg_run_inputs *in)
            !(in->recipe.train.router_aux > 0);
 }
 
-/* The exact KL first: the others are compared with it. */
+/* The exact KL and the objective first: the others are compared with them. */
 static kg_status all_parts(struct replay *r, struct kg_err *err)
 {
     struct kg_policy_advantage a = {0};
@@ -710,9 +752,10 @@ static kg_status all_parts(struct replay *r, struct kg_err *err)
         if (!there || (kl_alone && part < KG_REPLAY_KL))
             continue;
         KG_TRY(measure(r, part, &algo, &sums, err));
-        if (part == KG_REPLAY_EXACT)
-            KG_TRY(kg_slab_copy(&r->exact, &r->sum, err));
-        KG_TRY(compare(r, part, err));
+        if (part == KG_REPLAY_EXACT || part == KG_REPLAY_OBJECTIVE)
+            KG_TRY(kg_slab_copy(part == KG_REPLAY_EXACT ? &r->exact : &r->objective,
+                                &r->sum, err));
+        KG_TRY(compare_both(r, part, err));
         if (part == KG_REPLAY_KL)
             KG_TRY(hold_against_exact(r, err));
     }
@@ -772,6 +815,7 @@ kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,
     kg_mem_free(r.exact_of);
     kg_slab_release(&r.sum);
     kg_slab_release(&r.exact);
+    kg_slab_release(&r.objective);
     kg_config_free(config);
     return status;
 }

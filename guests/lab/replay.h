@@ -4,8 +4,15 @@
  * step. The whole batch is one update at these weights. Each part of the loss has its own
  * gradient; variance is that of the sum over groups,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
- * and cosine is with the gradient of the exact KL on the same batch. The KL of the loss
- * is also compared with the exact one group by group, D_i = G_i - (exact G_i):
+ * and cosines are with the gradients of the exact KL and of the exact objective on the
+ * same batch. The objective has the algorithm's advantages and weights, but of each
+ * completion the ratio of the whole to the sampler, W, without clip or mask:
+ *     sum_n weight_n -sg(W) A_n log p_n  +  beta (exact KL)  -  c_H (entropy)
+ * Over completions it is unbiased for the weighted -E_p[A] (policy/exact.h). It has no KL
+ * if the loss has none, or if no model is the anchor.
+ *
+ * The KL of the loss is also compared with the exact one group by group, D_i = G_i -
+ * (exact G_i):
  *     noise^2 = n / (n - 1) (sum_i |D_i|^2 - |sum_i D_i|^2 / n)
  *     bias^2  = |sum_i D_i|^2 - noise^2
  * bias^2 is an unbiased estimate of |E sum_i D_i|^2 if groups are independent, so it may
@@ -28,8 +35,9 @@ enum kg_replay_part {
     /* without the KL in the loss; absent with algo.surrogate none, where the loss is just
      * the KL term */
     KG_REPLAY_POLICY,
-    KG_REPLAY_KL,    /* only that KL */
-    KG_REPLAY_EXACT, /* the exact KL instead, with the same direction and weight */
+    KG_REPLAY_KL,        /* only that KL */
+    KG_REPLAY_OBJECTIVE, /* the exact objective */
+    KG_REPLAY_EXACT,     /* the exact KL instead, with the same direction and weight */
     KG_REPLAY_PARTS
 };
 const char *kg_replay_part_name(enum kg_replay_part part);
@@ -39,7 +47,9 @@ struct kg_replay_row {
     double value;    /* of the loss, with weights and coefficients */
     double norm;     /* of its gradient */
     double variance; /* 0 with one group */
-    double cosine;   /* NAN if one of the two gradients is absent or zero */
+    /* with the exact KL, and with the exact objective; NAN if one of the two gradients
+     * is absent or zero */
+    double cosine, to_objective;
     /* of the KL term, divided by the exact gradient's norm and squared norm; NAN for
      * other parts, with one group, and if the exact gradient is 0 or was not kept */
     double noise, bias_squared;
@@ -63,7 +73,8 @@ struct kg_replay {
     struct kg_replay_row row[KG_REPLAY_PARTS];
 };
 
-/* dir: the run; assignments: preset=NAME, and keys of algo, kl and anchor.
+/* dir: the run; assignments: preset=NAME, train.old_logp, and keys of algo,
+ * kl and anchor.
  * errors: NOTFOUND (no run, dump or checkpoint), EINVAL (another key; data missing in the
  * dump), and those of training */
 kg_status kg_replay_run(struct kg_replay *out, const char *dir, int64_t step,

@@ -217,6 +217,93 @@ static void bias_and_noise_are_held_apart(void **state)
                           r.row[KG_REPLAY_EXACT].norm)) < 1e-6);
 }
 
+/* ---- the exact objective ---- */
+
+/* At the weights that sampled every ratio is 1, so every method has the gradient of its
+ * objective, until an update has been made. */
+static void every_method_begins_at_its_objective(void **state)
+{
+    static const char *const methods[] = {
+        "grpo", "drpo", "cppo",   "cppo-calibrated", "m2po",          "m2po-released",
+        "dro",  "tis",  "icepop", "vespo",           "luspo",         "trm",
+        "opsm", "ipo",  "minirl", "rpg-urkl",        "distill-bucket"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        char preset[64];
+        const char *const extra[] = {preset, NULL};
+        const struct kg_replay_row *row;
+        struct kg_replay r;
+
+        snprintf(preset, sizeof preset, "preset=%s", methods[i]);
+        replay(&r, ROOT "/own", 2, extra);
+        row = &r.row[r.row[KG_REPLAY_POLICY].there ? KG_REPLAY_POLICY : KG_REPLAY_LOSS];
+        if (!(row->to_objective > 0.995))
+            fail_msg("%s: expected a cosine near 1, found %g", methods[i],
+                     row->to_objective);
+    }
+}
+
+/* A sampler two steps behind: the objective is that of all of them, and nothing but the
+ * whole completion's ratio (vespo's, nearly unbounded) is close to it. */
+static void with_a_stale_sampler_rows_leave_the_objective(void **state)
+{
+    static const char *const surrogates[] = {
+        "importance", "reinforce", "ppo-clip", "gspo", "dppo-topk-tv",
+        "drpo",       "pg-is",     "cppo",     "ipo",  "m2po"};
+    static const char *const whole[] = {
+        "algo.surrogate=vespo",       "algo.vespo_k_pos=1",         "algo.vespo_k_neg=1",
+        "algo.vespo_lambda_pos=0.01", "algo.vespo_lambda_neg=0.01", NULL};
+    struct kg_replay near, r;
+
+    (void)state;
+    replay(&near, ROOT "/lagged", 4, whole);
+    for (size_t i = 0; i < sizeof surrogates / sizeof *surrogates; i++) {
+        char surrogate[64];
+        const char *const extra[] = {surrogate, NULL};
+
+        snprintf(surrogate, sizeof surrogate, "algo.surrogate=%s", surrogates[i]);
+        replay(&r, ROOT "/lagged", 4, extra);
+        assert_true(r.row[KG_REPLAY_OBJECTIVE].norm ==
+                    near.row[KG_REPLAY_OBJECTIVE].norm);
+        if (!(r.row[KG_REPLAY_LOSS].to_objective < near.row[KG_REPLAY_LOSS].to_objective))
+            fail_msg("%s: expected a cosine below %.9g, found %.9g", surrogates[i],
+                     near.row[KG_REPLAY_LOSS].to_objective,
+                     r.row[KG_REPLAY_LOSS].to_objective);
+    }
+}
+
+/* The objective takes the exact KL in the place of any estimator, with its weight. */
+static void the_objective_has_the_exact_kl(void **state)
+{
+    static const char *const estimators[] = {"k1",
+                                             "k2",
+                                             "k3",
+                                             "k3++",
+                                             "k4",
+                                             "topk-reverse",
+                                             "abs",
+                                             "truncated-reverse",
+                                             "exact-reverse",
+                                             "bucket-reverse",
+                                             "generalised-reverse"};
+    double norm = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof estimators / sizeof *estimators; i++) {
+        char estimator[64];
+        const char *const extra[] = {estimator, "kl.beta=30", NULL};
+        struct kg_replay r;
+
+        snprintf(estimator, sizeof estimator, "kl.estimator=%s", estimators[i]);
+        replay(&r, ROOT "/own", 4, extra);
+        norm = i == 0 ? r.row[KG_REPLAY_OBJECTIVE].norm : norm;
+        assert_true(fabs(r.row[KG_REPLAY_OBJECTIVE].norm - norm) <= 1e-6 * norm);
+        assert_true((r.row[KG_REPLAY_LOSS].to_objective > 1 - 1e-6) ==
+                    (strcmp(estimators[i], "exact-reverse") == 0));
+    }
+}
+
 static void a_preset_takes_the_place_of_the_algorithm(void **state)
 {
     static const char *const dapo[] = {"preset=dapo", NULL};
@@ -432,6 +519,9 @@ int main(void)
         cmocka_unit_test(the_exact_kl_agrees_with_itself),
         cmocka_unit_test(estimators_are_compared_with_the_exact_kl),
         cmocka_unit_test(bias_and_noise_are_held_apart),
+        cmocka_unit_test(every_method_begins_at_its_objective),
+        cmocka_unit_test(with_a_stale_sampler_rows_leave_the_objective),
+        cmocka_unit_test(the_objective_has_the_exact_kl),
         cmocka_unit_test(a_preset_takes_the_place_of_the_algorithm),
         cmocka_unit_test(nothing_is_written_into_the_run),
         cmocka_unit_test(what_cannot_be_replayed_is_refused),

@@ -40,8 +40,10 @@ const struct kg_command kg_commands[] = {
      "Takes the trajectories of RUN/rollouts and the checkpoint that stood before STEP "
      "(or the newest before it, which is said), and computes the whole step as one "
      "update: loss, norm of the gradient, its variance over groups of answers, and its "
-     "cosine to the gradient of the exact KL. Keys of algo, kl and anchor change the "
-     "algorithm. Nothing is written into RUN.",
+     "cosines to the gradients of the exact objective (the ratio of the whole completion "
+     "to the sampler, no clip, no mask, the exact KL) and of the exact KL alone. Keys of "
+     "algo, kl and anchor, and train.old_logp, change the algorithm. Nothing is written "
+     "into RUN.",
      -1, NULL, NULL, NULL, "lab"},
     {"report", "a page of plots of one or several runs", kg_cmd_report,
      "[flags] RUN [RUN...] | --metrics", kg_report_flags,
@@ -229,7 +231,8 @@ const struct kg_command kg_commands[] = {
      "One row from each table makes an algorithm: `kedge train --keys` has its keys.\n\n"
      "`check` compares KL estimators, surrogates and masks (all, or those named) with "
      "the exact value and gradient. It sums over every outcome of a small vocabulary "
-     "and draws nothing. KEY=VALUE sets a bound or another key that the rows read.",
+     "and draws nothing. KEY=VALUE sets a bound or another key that the rows read. "
+     "docs/which.md explains the columns.",
      -1, NULL, NULL, NULL, NULL},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
