@@ -273,6 +273,90 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 }
 #endif
 
+/* 1 + q / 2^bits, q the bits [at, at + bits) of each dword; and the bf16 nearest to low
+ * and high, as pairs: both finite, and 0 or of at least 2^-100, since the instruction has
+ * no subnormals. */
+#if defined(KG_SIMD_512)
+static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
+{
+    const int left = 23 - bits - at;
+    const __m512i mask = _mm512_set1_epi32(((1 << bits) - 1) << (23 - bits));
+    w.r = left >= 0 ? _mm512_slli_epi32(w.r, (unsigned)left)
+                    : _mm512_srli_epi32(w.r, (unsigned)-left);
+    return (struct kg_v16){_mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        w.r, mask, _mm512_set1_epi32(0x3f800000), 0xea))}; /* w & mask | 1 */
+}
+static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
+{
+#if defined(__AVX512BF16__)
+    static const uint16_t from[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    return (struct kg_pairs){_mm512_permutexvar_epi16(
+        _mm512_loadu_si512(from), (__m512i)_mm512_cvtne2ps_pbh(high.r, low.r))};
+#else
+    __m512i l = _mm512_castps_si512(low.r), h = _mm512_castps_si512(high.r);
+    const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff);
+    l = _mm512_add_epi32(_mm512_add_epi32(l, half),
+                         _mm512_and_si512(_mm512_srli_epi32(l, 16), one));
+    h = _mm512_add_epi32(_mm512_add_epi32(h, half),
+                         _mm512_and_si512(_mm512_srli_epi32(h, 16), one));
+    return (struct kg_pairs){
+        _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(l, 16), h)};
+#endif
+}
+#elif defined(KG_SIMD_256)
+static inline __m256 kg_simd_code8(__m256i w, const int at, const int bits)
+{
+    const int left = 23 - bits - at;
+    w = left >= 0 ? _mm256_slli_epi32(w, left) : _mm256_srli_epi32(w, -left);
+    w = _mm256_and_si256(w, _mm256_set1_epi32(((1 << bits) - 1) << (23 - bits)));
+    return _mm256_castsi256_ps(_mm256_or_si256(w, _mm256_set1_epi32(0x3f800000)));
+}
+static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
+{
+    return (struct kg_v16){kg_simd_code8(w.lo, at, bits), kg_simd_code8(w.hi, at, bits)};
+}
+static inline __m256i kg_simd_nearest8(__m256 a)
+{
+    const __m256i u = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+}
+static inline __m256i kg_simd_round8(__m256 low, __m256 high)
+{
+    return _mm256_blend_epi16(_mm256_srli_epi32(kg_simd_nearest8(low), 16),
+                              kg_simd_nearest8(high), 0xaa);
+}
+static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
+{
+    return (struct kg_pairs){kg_simd_round8(low.lo, high.lo),
+                             kg_simd_round8(low.hi, high.hi)};
+}
+#else
+static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
+{
+    struct kg_v16 y;
+    for (int i = 0; i < 16; i++)
+        y.f[i] = 1.0f + (float)(w.u[i] >> at & ((1u << bits) - 1)) / (float)(1 << bits);
+    return y;
+}
+static inline uint32_t kg_simd_nearest(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u + 0x7fffu + (u >> 16 & 1u);
+}
+static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
+{
+    struct kg_pairs w;
+    for (int i = 0; i < 16; i++)
+        w.u[i] = kg_simd_nearest(low.f[i]) >> 16 |
+                 (kg_simd_nearest(high.f[i]) & 0xffff0000u);
+    return w;
+}
+#endif
+
 #if defined(KG_SIMD_512) && defined(__AVX512BF16__)
 /* acc + the product of the upper halves, then + that of the lower halves. pair: address
  * of one dword */

@@ -197,16 +197,18 @@ static void widen_q5_k(float *to, const unsigned char *b)
 }
 
 /* Of each 128 values the low halves of 64 bytes, and then the high ones. */
+static int six_bits(const unsigned char *b, int i)
+{
+    return (b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15) | two_bits(b + 128, i)
+                                                                     << 4;
+}
+
 static void widen_q6_k(float *to, const unsigned char *b)
 {
     const float d = half(b + 208);
 
-    for (int i = 0; i < 256; i++) {
-        const int low = b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
-        const int q = (low | two_bits(b + 128, i) << 4) - 32;
-
-        to[i] = d * (float)(int8_t)b[192 + i / 16] * (float)q;
-    }
+    for (int i = 0; i < 256; i++)
+        to[i] = d * (float)(int8_t)b[192 + i / 16] * (float)(six_bits(b, i) - 32);
 }
 
 static void widen_iq4_xs(float *to, const unsigned char *b)
@@ -221,6 +223,50 @@ static void widen_iq4_xs(float *to, const unsigned char *b)
         for (int i = 0; i < 32; i++)
             to[32 * j + i] = scale * (float)IQ4_VALUES[nibble(b + 8 + 16 * j, i)];
     }
+}
+
+/* ---- taken apart ---- */
+
+static void part_q8_0(struct kg_quant_parts *to, const unsigned char *b)
+{
+    to->scale = (uint16_t)u16(b);
+    for (int i = 0; i < 32; i++)
+        to->q[i] = b[2 + i] ^ 0x80; /* + 128 */
+}
+
+static void part_q4_0(struct kg_quant_parts *to, const unsigned char *b)
+{
+    to->scale = (uint16_t)u16(b);
+    for (int i = 0; i < 32; i++)
+        to->q[i] = (uint8_t)nibble(b + 2, i);
+}
+
+static void part_q4_1(struct kg_quant_parts *to, const unsigned char *b)
+{
+    to->scale = (uint16_t)u16(b);
+    to->low = (uint16_t)u16(b + 2);
+    for (int i = 0; i < 32; i++)
+        to->q[i] = (uint8_t)nibble(b + 4, i);
+}
+
+static void part_q4_k(struct kg_quant_parts *to, const unsigned char *b)
+{
+    to->scale = (uint16_t)u16(b);
+    to->low = (uint16_t)(u16(b + 2) ^ 0x8000u); /* minus the minimum */
+    for (int j = 0; j < 8; j++) {
+        to->scales[j] = (int8_t)k_scale(b + 4, j);
+        to->lows[j] = (int8_t)k_minimum(b + 4, j);
+    }
+    for (int i = 0; i < 256; i++)
+        to->q[i] = (uint8_t)four_bits(b + 16, i);
+}
+
+static void part_q6_k(struct kg_quant_parts *to, const unsigned char *b)
+{
+    to->scale = (uint16_t)u16(b + 208);
+    memcpy(to->scales, b + 192, 16);
+    for (int i = 0; i < 256; i++)
+        to->q[i] = (uint8_t)(six_bits(b, i) + 96); /* - 32 + 128 */
 }
 
 /* ---- written ---- */
@@ -456,40 +502,40 @@ static void narrow_q6_k(unsigned char *b, const float *x)
 /* ---- the table ---- */
 
 static const struct kg_quant QUANTS[] = {
-    {"F32", 0, 1, 4, NULL, NULL},
-    {"F16", 1, 1, 2, NULL, narrow_f16},
-    {"BF16", 30, 1, 2, NULL, NULL},
-    {"F64", 28, 1, 8, NULL, NULL},
-    {"Q8_0", 8, 32, 34, widen_q8_0, narrow_q8_0},
-    {"Q4_0", 2, 32, 18, widen_q4_0, narrow_q4_0},
-    {"Q4_1", 3, 32, 20, widen_q4_1, NULL},
-    {"Q5_0", 6, 32, 22, widen_q5_0, NULL},
-    {"Q5_1", 7, 32, 24, widen_q5_1, NULL},
-    {"Q2_K", 10, 256, 84, widen_q2_k, NULL},
-    {"Q3_K", 11, 256, 110, widen_q3_k, NULL},
-    {"Q4_K", 12, 256, 144, widen_q4_k, narrow_q4_k},
-    {"Q5_K", 13, 256, 176, widen_q5_k, NULL},
-    {"Q6_K", 14, 256, 210, widen_q6_k, narrow_q6_k},
-    {"IQ4_NL", 20, 32, 18, widen_iq4_nl, NULL},
-    {"IQ4_XS", 23, 256, 136, widen_iq4_xs, NULL},
-    {"MXFP4", 39, 32, 17, widen_mxfp4, NULL},
+    {"F32", 0, 1, 4, NULL, NULL, {0}},
+    {"F16", 1, 1, 2, NULL, narrow_f16, {0}},
+    {"BF16", 30, 1, 2, NULL, NULL, {0}},
+    {"F64", 28, 1, 8, NULL, NULL, {0}},
+    {"Q8_0", 8, 32, 34, widen_q8_0, narrow_q8_0, {8, 128, 0, false, part_q8_0}},
+    {"Q4_0", 2, 32, 18, widen_q4_0, narrow_q4_0, {4, 8, 0, false, part_q4_0}},
+    {"Q4_1", 3, 32, 20, widen_q4_1, NULL, {4, 0, 0, true, part_q4_1}},
+    {"Q5_0", 6, 32, 22, widen_q5_0, NULL, {0}},
+    {"Q5_1", 7, 32, 24, widen_q5_1, NULL, {0}},
+    {"Q2_K", 10, 256, 84, widen_q2_k, NULL, {0}},
+    {"Q3_K", 11, 256, 110, widen_q3_k, NULL, {0}},
+    {"Q4_K", 12, 256, 144, widen_q4_k, narrow_q4_k, {4, 0, 1, true, part_q4_k}},
+    {"Q5_K", 13, 256, 176, widen_q5_k, NULL, {0}},
+    {"Q6_K", 14, 256, 210, widen_q6_k, narrow_q6_k, {8, 128, 2, false, part_q6_k}},
+    {"IQ4_NL", 20, 32, 18, widen_iq4_nl, NULL, {0}},
+    {"IQ4_XS", 23, 256, 136, widen_iq4_xs, NULL, {0}},
+    {"MXFP4", 39, 32, 17, widen_mxfp4, NULL, {0}},
     /* known, and not read */
-    {"Q8_1", 9, 32, 0, NULL, NULL},
-    {"Q8_K", 15, 256, 0, NULL, NULL},
-    {"IQ2_XXS", 16, 256, 0, NULL, NULL},
-    {"IQ2_XS", 17, 256, 0, NULL, NULL},
-    {"IQ3_XXS", 18, 256, 0, NULL, NULL},
-    {"IQ1_S", 19, 256, 0, NULL, NULL},
-    {"IQ3_S", 21, 256, 0, NULL, NULL},
-    {"IQ2_S", 22, 256, 0, NULL, NULL},
-    {"I8", 24, 1, 0, NULL, NULL},
-    {"I16", 25, 1, 0, NULL, NULL},
-    {"I32", 26, 1, 0, NULL, NULL},
-    {"I64", 27, 1, 0, NULL, NULL},
-    {"IQ1_M", 29, 256, 0, NULL, NULL},
-    {"TQ1_0", 34, 256, 0, NULL, NULL},
-    {"TQ2_0", 35, 256, 0, NULL, NULL},
-    {"NVFP4", 40, 64, 0, NULL, NULL},
+    {"Q8_1", 9, 32, 0, NULL, NULL, {0}},
+    {"Q8_K", 15, 256, 0, NULL, NULL, {0}},
+    {"IQ2_XXS", 16, 256, 0, NULL, NULL, {0}},
+    {"IQ2_XS", 17, 256, 0, NULL, NULL, {0}},
+    {"IQ3_XXS", 18, 256, 0, NULL, NULL, {0}},
+    {"IQ1_S", 19, 256, 0, NULL, NULL, {0}},
+    {"IQ3_S", 21, 256, 0, NULL, NULL, {0}},
+    {"IQ2_S", 22, 256, 0, NULL, NULL, {0}},
+    {"I8", 24, 1, 0, NULL, NULL, {0}},
+    {"I16", 25, 1, 0, NULL, NULL, {0}},
+    {"I32", 26, 1, 0, NULL, NULL, {0}},
+    {"I64", 27, 1, 0, NULL, NULL, {0}},
+    {"IQ1_M", 29, 256, 0, NULL, NULL, {0}},
+    {"TQ1_0", 34, 256, 0, NULL, NULL, {0}},
+    {"TQ2_0", 35, 256, 0, NULL, NULL, {0}},
+    {"NVFP4", 40, 64, 0, NULL, NULL, {0}},
 };
 
 kg_status kg_quant_find(const struct kg_quant **type, uint32_t id, struct kg_err *err)

@@ -9,9 +9,29 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { KG_QUANT_MAX = 256 /* values of a block */ };
+
+/* A block taken apart, for panels of weights (tensor/coded.h). With d the scale of value
+ * i, that is `scale` times scales[] of its part if there are such:
+ *   value i = d (q[i] - zero) + low,  low times lows[] of its 32 values if there are such
+ * All products are exact in fp32, and the sum is rounded once: the bits of `widen`. */
+struct kg_quant_parts {
+    uint16_t scale; /* fp16, as low */
+    uint16_t low;
+    int8_t scales[KG_QUANT_MAX / 16];
+    int8_t lows[KG_QUANT_MAX / 32];
+    uint8_t q[KG_QUANT_MAX];
+};
+struct kg_quant_form {
+    int bits; /* of a q: 4 or 8; 0: panels do not hold this type */
+    int zero;
+    int scales; /* number of scales[] for 32 values: 0, 1 or 2 */
+    bool low;
+    void (*part)(struct kg_quant_parts *to, const unsigned char *block);
+};
 
 struct kg_quant {
     const char *name; /* "Q4_0"; of single values as safetensors has it, "BF16" */
@@ -22,6 +42,7 @@ struct kg_quant {
     void (*widen)(float *to, const unsigned char *block);
     /* x (values), finite, to nearest as llama.cpp does; NULL: not written */
     void (*narrow)(unsigned char *block, const float *x);
+    struct kg_quant_form form;
 };
 
 /* errors: UNSUPPORTED, naming the type where it is known, and those that are read */

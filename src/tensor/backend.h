@@ -70,6 +70,7 @@ enum kg_layout {
 /* KG_PANEL: rows per panel; others: factors summed as a unit, see kg_matmul_kind */
 enum { KG_PANEL = 16, KG_PRODUCT_CHUNK = 1024, KG_PRODUCT_BLOCK = 32 };
 
+struct kg_quant;
 /* A view: rows x cols elements. Never owns. */
 struct kg_mat {
     void *data;
@@ -78,12 +79,15 @@ struct kg_mat {
     int64_t cols;
     int64_t stride; /* elements from one row to the next, >= cols */
     enum kg_layout layout;
+    /* panels of bf16 that hold blocks of this type (coded.h); NULL: elements. Only for
+     * weights that are read */
+    const struct kg_quant *quant;
 };
 
 static inline struct kg_mat kg_mat(void *data, enum kg_dtype dtype, int64_t rows,
                                    int64_t cols)
 {
-    return (struct kg_mat){data, dtype, rows, cols, cols, KG_ROWS};
+    return (struct kg_mat){data, dtype, rows, cols, cols, KG_ROWS, NULL};
 }
 /* A view of panels in kg_panels_bytes of 64-byte aligned memory. */
 static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
@@ -92,7 +96,7 @@ static inline struct kg_mat kg_panels(enum kg_layout layout, void *data,
     int64_t stride = dtype == KG_BF16 ? (cols + KG_PRODUCT_BLOCK - 1) / KG_PRODUCT_BLOCK *
                                             KG_PRODUCT_BLOCK
                                       : cols;
-    return (struct kg_mat){data, dtype, rows, cols, stride, layout};
+    return (struct kg_mat){data, dtype, rows, cols, stride, layout, NULL};
 }
 uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols);
 /* Rows [first, first+n) of m; of panels, first is a multiple of KG_PANEL. */
@@ -417,6 +421,7 @@ struct kg_backend {
     bool keeps_heads;                 /* uses struct kg_head's `kept` */
     const struct kg_traffic *traffic; /* counters; NULL: nothing is copied */
     enum kg_layout weights; /* layout of weights in products; KG_ROWS: no panels at all */
+    bool coded;             /* reads weights with kg_mat.quant */
     void *(*alloc)(uint64_t bytes, const char *what, struct kg_err *err);
     void (*free)(void *memory);
     /* total and free memory; NULL: unknown */
@@ -564,6 +569,8 @@ static inline struct kg_mat kg_weights(const struct kg_backend *be, void *data,
 }
 uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
                           int64_t cols);
+/* Bytes of the memory of a whole view: its rows, or its panels. */
+uint64_t kg_mat_bytes(struct kg_mat m);
 
 /* ---- memory ---- */
 

@@ -7,6 +7,7 @@
 #include "tensor/op_internal.h"
 
 #include "base/mem.h"
+#include "tensor/coded.h"
 
 #include <assert.h>
 #include <math.h>
@@ -17,6 +18,8 @@ struct kg_mat kg_mat_rows(struct kg_mat m, int64_t first, int64_t n)
 {
     assert(m.layout == KG_ROWS || first % KG_PANEL == 0);
     size_t bytes = (size_t)(first * m.stride) * kg_dtype_traits(m.dtype)->bytes;
+    if (m.quant)
+        bytes = (size_t)(first / KG_PANEL * kg_coded_panel_bytes(m.quant, m.cols));
     m.data = (char *)m.data + bytes;
     m.rows = n;
     return m;
@@ -28,6 +31,15 @@ uint64_t kg_panels_bytes(enum kg_dtype dtype, int64_t rows, int64_t cols)
     return (uint64_t)padded *
            (uint64_t)kg_panels(KG_PANELS, NULL, dtype, rows, cols).stride *
            kg_dtype_traits(dtype)->bytes;
+}
+
+uint64_t kg_mat_bytes(struct kg_mat m)
+{
+    const int64_t panels = (m.rows + KG_PANEL - 1) / KG_PANEL;
+    if (m.quant)
+        return (uint64_t)(panels * kg_coded_panel_bytes(m.quant, m.cols));
+    return (uint64_t)((m.layout == KG_ROWS ? m.rows : panels * KG_PANEL) * m.stride) *
+           kg_dtype_traits(m.dtype)->bytes;
 }
 
 uint64_t kg_weights_bytes(const struct kg_backend *be, enum kg_dtype dtype, int64_t rows,
@@ -61,9 +73,13 @@ static char *element(struct kg_mat m, int64_t r, int64_t c)
 void kg_mat_read(void *dst, struct kg_mat m, int64_t first, int64_t n)
 {
     size_t bytes = kg_dtype_traits(m.dtype)->bytes;
-    for (int64_t i = 0; i < n; i++)
-        memcpy((char *)dst + (size_t)i * bytes,
-               element(m, (first + i) / m.cols, (first + i) % m.cols), bytes);
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t r = (first + i) / m.cols, c = (first + i) % m.cols;
+        if (m.quant)
+            ((uint16_t *)dst)[i] = kg_coded_get(m, r, c);
+        else
+            memcpy((char *)dst + (size_t)i * bytes, element(m, r, c), bytes);
+    }
 }
 
 void kg_mat_write(struct kg_mat m, const void *src, int64_t first, int64_t n)
@@ -547,7 +563,8 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
                      struct kg_err *err)
 {
     KG_TRY(check("cast", "src", src, ANY, ANY, CT | panels(be), err));
-    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | panels(be), err));
+    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | (panels(be) & ~CODED),
+                 err));
     if (src.layout != KG_ROWS && dst.layout != KG_ROWS)
         return kg_fail(err, KG_EINVAL,
                        "cast: src and dst lie in panels, expected rows on one side");

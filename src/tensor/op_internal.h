@@ -5,10 +5,12 @@
 #ifndef KG_TENSOR_OP_INTERNAL_H
 #define KG_TENSOR_OP_INTERNAL_H
 
+#include "data/quants.h"
 #include "tensor/backend.h"
 
-/* Allowed types of an operand, and allowed panels (PANELS << layout). */
+/* Allowed types of an operand, and allowed panels (PANELS << layout), also of codes. */
 enum { F32 = 1 << KG_F32, BF16 = 1 << KG_BF16, CT = F32 | BF16, PANELS = 1 << 8 };
+enum { CODED = 1 << 16 };
 
 /* A dimension of any length. */
 enum { ANY = -1 };
@@ -49,6 +51,9 @@ static inline kg_status check(const char *op, const char *name, struct kg_mat m,
         return kg_fail(err, KG_EINVAL, "%s: %s lies in %spanels, expected rows%s", op,
                        name, types / PANELS ? "other " : "",
                        types / PANELS ? " or the backend's" : "");
+    if (m.quant && !(types & CODED))
+        return kg_fail(err, KG_EINVAL, "%s: %s is of %s, expected elements", op, name,
+                       m.quant->name);
     if (m.rows > 1 && m.stride < m.cols)
         return kg_fail(err, KG_ESHAPE,
                        "%s: %s has a row stride of %lld elements, expected at least "
@@ -88,7 +93,8 @@ static inline kg_status check_vec_if(const char *op, const char *name, struct kg
 /* The backend's panels, for operands that may use them. */
 static inline unsigned panels(const struct kg_backend *be)
 {
-    return be->weights == KG_ROWS ? 0 : PANELS << be->weights;
+    return be->weights == KG_ROWS ? 0
+                                  : PANELS << be->weights | (be->coded ? CODED : 0);
 }
 
 /* Fails for a slot that the backend lacks. */

@@ -16,6 +16,11 @@ static struct kg_pairs block_of_panel(struct kg_mat table, int64_t row, int64_t 
     const char *p = (const char *)table.data +
                     (row / KG_PANEL * steps + s) * KG_STEP_BYTES + row % KG_PANEL * 4;
     uint32_t dwords[KG_PANEL] = {0};
+    char block[KG_BLOCK_STEPS * KG_STEP_BYTES];
+    if (table.quant) {
+        kg_cpu_widen(block, table, row / KG_PANEL, s, KG_BLOCK_STEPS);
+        p = block + row % KG_PANEL * 4;
+    }
     for (int64_t i = 0; i < KG_PANEL && s + i < steps; i++)
         memcpy(&dwords[i], p + i * KG_STEP_BYTES, sizeof *dwords);
     return table.dtype == KG_BF16 ? kg_cpu_join(kg_pairs_load(dwords))

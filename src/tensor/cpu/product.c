@@ -44,6 +44,7 @@ struct factors {
     const char *right;   /* the first of the panels */
     int64_t right_panel; /* bytes from one to the next */
     int64_t steps;       /* 0: there is no such product */
+    struct kg_mat coded; /* quant NULL: the panels are of elements; else these */
 };
 
 /* c (=|+=) a times some panels, and then += the same of a second product. */
@@ -162,6 +163,25 @@ static kg_status run_squares(const struct pass *p, struct hand *h,
     return kg_cpu_squares(&squares, err);
 }
 
+/* The same of panels of codes: some blocks at a time become bf16 in the first cache. */
+static void sum_coded(struct kg_cpu_strip s, const struct factors *f,
+                      const struct kg_cut_block *b, int64_t s0)
+{
+    enum { MOST_PANELS = 4, STEPS = 128 };
+    _Alignas(64) char wide[MOST_PANELS * STEPS * KG_STEP_BYTES];
+    const int64_t end = s0 + s.steps;
+    s.right = wide;
+    for (int64_t i = s0; i < end; i += s.steps) {
+        s.steps = min64(STEPS, end - i);
+        s.right_panel = s.steps * KG_STEP_BYTES;
+        for (int64_t p = 0; p < b->panels; p++)
+            kg_cpu_widen(wide + p * s.right_panel, f->coded, b->panel + p, i, s.steps);
+        kg_cpu_sum_strip(&s, KG_BF16, b->rows, (int)b->panels);
+        s.left += s.steps * kg_cpu_left_bytes(KG_BF16);
+        s.first = false;
+    }
+}
+
 /* All rows of the block by all of its panels, a tile's: steps [s0,s0+n), which lie in
  * l. */
 static void sum_strip(float *sums, const struct factors *f, const struct left *l,
@@ -176,7 +196,10 @@ static void sum_strip(float *sums, const struct factors *f, const struct left *l
         .out = sums,
         .out_row = b->panels * KG_PANEL,
         .first = s0 == 0};
-    kg_cpu_sum_strip(&s, f->a.dtype, b->rows, (int)b->panels);
+    if (f->coded.quant)
+        sum_coded(s, f, b, s0);
+    else
+        kg_cpu_sum_strip(&s, f->a.dtype, b->rows, (int)b->panels);
 }
 
 /* Steps that a block is taken down at once. Rows of one tile read every panel once, from
@@ -323,8 +346,11 @@ static void pack_piece(char *to, int64_t panel_bytes, int64_t first, int64_t pan
 {
     if (kind == KG_MATMUL_NN)
         kg_cpu_pack_cols(to, panel_bytes, b, first * KG_PANEL, panels, s0, n);
-    for (int64_t j = 0; j < panels && kind == KG_MATMUL_NT; j++)
-        kg_cpu_pack_rows(to + j * panel_bytes, b.dtype, b, (first + j) * KG_PANEL, s0, n);
+    for (int64_t j = 0; j < panels && kind == KG_MATMUL_NT; j++, to += panel_bytes)
+        if (b.quant)
+            kg_cpu_widen(to, b, first + j, s0, n);
+        else
+            kg_cpu_pack_rows(to, b.dtype, b, (first + j) * KG_PANEL, s0, n);
 }
 
 /* The same, whole depth. */
@@ -351,7 +377,15 @@ static struct factors factors_of(const struct kg_factors *f)
 
 static bool lies_ready(const struct kg_factors *f, enum kg_matmul_kind kind)
 {
-    return kind == KG_MATMUL_NT && f->b.layout != KG_ROWS;
+    return kind == KG_MATMUL_NT && f->b.layout != KG_ROWS &&
+           !(f->b.quant && kg_cpu_by_squares(KG_BF16, f->a.rows));
+}
+
+/* The right operand of a product whose panels lie ready. */
+static void take_ready(struct factors *f, struct kg_mat b)
+{
+    f->right = b.data;
+    f->coded = b;
 }
 
 /* A second product's right operand, all of it: it is narrow. */
@@ -360,9 +394,10 @@ static kg_status second_of(struct factors *two, const struct kg_factors *f,
                            struct kg_err *err)
 {
     *two = factors_of(f);
-    two->right = f->b.data;
+    take_ready(two, f->b);
     if (lies_ready(f, kind))
         return KG_OK;
+    two->coded.quant = NULL;
     char *packed = kg_cpu_scratch(KG_CPU_SCRATCH_SECOND_RIGHT,
                                   (size_t)(panels * two->right_panel), err);
     if (!packed)
@@ -385,7 +420,7 @@ static kg_status product_of_rows(struct pass *p, const struct kg_factors *one,
     right = p->two.right;
     if (lies_ready(one, kind)) {
         p->panels = panels;
-        p->one.right = one->b.data;
+        take_ready(&p->one, one->b);
         return run_pass(p, threads, err);
     }
     int64_t part = max64(PART_BYTES / p->one.right_panel / WIDEST, 1) * WIDEST;
@@ -634,7 +669,7 @@ kg_status kg_cpu_matmul_shared(const struct kg_product *to, int n, struct kg_mat
         p[j] = (struct pass){.c = to[j].c,
                              .one = factors_of(&f),
                              .panels = ceil_div(to[j].c.cols, KG_PANEL)};
-        p[j].one.right = to[j].b.data;
+        take_ready(&p[j].one, to[j].b);
         cols += to[j].c.cols;
     }
     const struct kg_mat all = {.rows = a.rows, .cols = cols};

@@ -105,6 +105,10 @@ struct kg_cpu_squares {
 };
 kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
 
+/* ---- coded.c: panels of codes (tensor/coded.h) ---- */
+/* to <- steps [s0,s0+n), whole blocks, of a panel of m, as a panel of bf16 has them. */
+void kg_cpu_widen(char *to, struct kg_mat m, int64_t panel, int64_t s0, int64_t n);
+
 /* ---- product_pack.c: operands packed in step order ---- */
 /* Packs steps [s0,s0+n) of sixteen rows of m (layout rows) from row r0, rounded to t:
  * sums run along rows. */

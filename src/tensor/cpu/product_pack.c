@@ -48,7 +48,9 @@ void kg_cpu_unpack_block(struct kg_pairs w[KG_PANEL], struct kg_mat m, int64_t p
     static const char zeros[KG_STEP_BYTES];
     int64_t steps = m.stride / kg_cpu_step_factors(m.dtype);
     const char *p = (const char *)m.data + (panel * steps + s) * KG_STEP_BYTES;
-    for (int i = 0; i < KG_PANEL; i++)
+    if (m.quant)
+        kg_cpu_widen((char *)w, m, panel, s, KG_BLOCK_STEPS);
+    for (int i = 0; i < KG_PANEL && !m.quant; i++)
         w[i] = kg_pairs_load(s + i < steps ? p + i * KG_STEP_BYTES : zeros);
     kg_pairs_transpose(w);
     for (int i = 0; i < KG_PANEL && m.dtype == KG_BF16; i++)

@@ -30,6 +30,7 @@ const struct kg_backend KG_CPU_TABLE = {
     .describe = describe,
     .host_memory = true,
     .weights = KG_SIMD_AMX ? KG_PANELS : KG_SPLIT_PANELS,
+    .coded = true,
     .alloc = kg_cpu_alloc,
     .free = kg_cpu_free,
     .put = kg_cpu_copy,

@@ -1,0 +1,54 @@
+/* Weights in panels of 4 or 8 bits: those of a frozen base, as a GGUF file has them.
+ *
+ * A matrix with `quant` has the values that its blocks have in fp32, rounded to bf16; so
+ * products, embeddings and casts have the bits of the same matrix in bf16. Kernels widen
+ * a few blocks of a panel at a time, into the first cache.
+ *
+ * A panel of sixteen rows first holds its codes. A block of 32 columns is sixteen steps
+ * of sixteen dwords, as in bf16 (enum kg_layout); here a dword of a row holds several
+ * steps, the first in its lowest bits, and of a step the lower half first. Then follow
+ * the scales, for each 32 or 256 columns (kg_quant.values): sixteen `scale`, sixteen
+ * `low`, and for each 32 columns sixteen of each of its `scales`, and sixteen `lows`.
+ */
+#ifndef KG_TENSOR_CODED_H
+#define KG_TENSOR_CODED_H
+
+#include "data/quants.h"
+#include "tensor/backend.h"
+
+static inline int64_t kg_coded_block_bytes(const struct kg_quant *q)
+{
+    return q->form.bits * KG_PRODUCT_BLOCK * KG_PANEL / 8;
+}
+/* Offset of the scales of a block's 32 columns in those of its group, and their bytes. */
+static inline int64_t kg_coded_head_bytes(const struct kg_quant *q)
+{
+    return (q->form.low ? 2 : 1) * KG_PANEL * 2;
+}
+static inline int64_t kg_coded_part_bytes(const struct kg_quant *q)
+{
+    return (q->form.scales + (q->form.scales && q->form.low)) * KG_PANEL;
+}
+/* The scales of a group: of kg_quant.values columns. */
+static inline int64_t kg_coded_group_bytes(const struct kg_quant *q)
+{
+    return kg_coded_head_bytes(q) +
+           q->values / KG_PRODUCT_BLOCK * kg_coded_part_bytes(q);
+}
+/* A multiple of 64.   cols: a multiple of kg_quant.values */
+static inline int64_t kg_coded_panel_bytes(const struct kg_quant *q, int64_t cols)
+{
+    const int64_t bytes = cols / KG_PRODUCT_BLOCK * kg_coded_block_bytes(q) +
+                          cols / q->values * kg_coded_group_bytes(q);
+    return (bytes + 63) / 64 * 64;
+}
+
+/* Row r <- its blocks, one after another, as in a file. m: zeroed panels of the host;
+ * threads may write rows of different panels
+ * errors: NONFINITE (a scale) */
+kg_status kg_coded_put(struct kg_mat m, int64_t r, const unsigned char *blocks,
+                       struct kg_err *err) KG_MUST_CHECK;
+/* Element (r, c) in bf16; one element at a time, for files and tests. */
+uint16_t kg_coded_get(struct kg_mat m, int64_t r, int64_t c);
+
+#endif
