@@ -251,6 +251,9 @@ static kg_status give_model(struct kg_suite *s, struct kg_err *err)
         KG_TRY(give_folder(s, "model.adapter", kg_load.adapter, "--adapter", err));
     KG_TRY(kg_config_set(s->config, "model.dtype", kg_dtype_traits(ct)->name, false,
                          "--dtype", err));
+    if (kg_load.base_dtype)
+        KG_TRY(kg_config_set(s->config, "model.base_dtype", kg_load.base_dtype, false,
+                             "--base-dtype", err));
     return kg_config_set(s->config, "model.device",
                          kg_load.device ? kg_load.device : "cpu", false, "--device", err);
 }

@@ -39,6 +39,7 @@ struct kg_load_args {
     const char *dir;
     const char *adapter;              /* NULL: none */
     const char *dtype;                /* NULL: bf16 */
+    const char *base_dtype;           /* NULL: the same */
     const char *device;               /* NULL: cpu */
     const char *products, *libraries; /* struct kg_device_opts */
     bool unpinned;                    /* the same; only set by `bench` */
@@ -52,7 +53,7 @@ extern struct kg_load_args kg_load;
 #define KG_ADAPTER_KEY "model.adapter"
 extern const struct kg_flag kg_model_flags[];   /* --model, --adapter */
 extern const struct kg_flag kg_ignore_flags[];  /* --ignore */
-extern const struct kg_flag kg_compute_flags[]; /* --dtype, --threads */
+extern const struct kg_flag kg_compute_flags[]; /* --dtype, --base-dtype.. */
 extern const struct kg_flag kg_device_flags[];  /* --device, --products.. */
 
 /* Sampling flags, into a struct kg_sampling (rollout/sampling.h). */

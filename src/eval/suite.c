@@ -45,6 +45,8 @@ static const struct kg_opt_row suite_rows[] = {
      "PEFT folder of adapters beside it (--adapter)", true},
     {"model.dtype", OF_ALL(model_dtype), "", 0, 0, NULL,
      "numbers it computes with (--dtype)", false},
+    {"model.base_dtype", OF_ALL(model_base_dtype), "", 0, 0, NULL,
+     "blocks that weights are kept in (--base-dtype)", false},
     {"model.device", OF_ALL(model_device), "cpu", 0, 0, NULL,
      "what it computes on (--device)", false},
     {"server.url", OF_ALL(server_url), "", 0, 0, NULL,

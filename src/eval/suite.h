@@ -25,7 +25,8 @@ struct kg_suite_about {
     const char *name, *about;
     uint64_t seed;
     struct kg_opt_list sets; /* none: all */
-    const char *model_path, *model_adapter, *model_dtype, *model_device;
+    const char *model_path, *model_adapter, *model_dtype, *model_base_dtype,
+        *model_device;
     const char *server_url, *server_model, *server_api;
 };
 

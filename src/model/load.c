@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/phase.h"
+#include "tensor/coded.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -124,6 +125,13 @@ static int64_t file_row(const struct kg_st_tensor *t, int64_t r)
     return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
 }
 
+/* The bytes of row r, which may stand elsewhere in the file. */
+static const unsigned char *data_of_row(const struct kg_st_tensor *t, int64_t r)
+{
+    return t->data + t->bytes / (uint64_t)(value_count(t) / row_values(t)) *
+                         (uint64_t)file_row(t, r);
+}
+
 /* At most n values from the i-th on, which are of one row and one block. *done: how many
  */
 static kg_status convert_run(void *dst, enum kg_dtype to, const struct kg_st_tensor *t,
@@ -137,9 +145,7 @@ static kg_status convert_run(void *dst, enum kg_dtype to, const struct kg_st_ten
                                    : block * (int64_t)kg_dtype_traits(from)->bytes;
     const int64_t begin = col / block * block, skip = col - begin;
     const int64_t has = min_i64(block, cols - begin);
-    const unsigned char *row = t->data + t->bytes / (uint64_t)(value_count(t) / cols) *
-                                             (uint64_t)file_row(t, i / cols);
-    const unsigned char *data = row + begin / block * bytes;
+    const unsigned char *data = data_of_row(t, i / cols) + begin / block * bytes;
     if (t->block)
         t->block->widen(x, data);
     else
@@ -368,10 +374,92 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
     return KG_OK;
 }
 
+/* ---- panels of 4 and 8 bits ---- */
+/* Blocks of a GGUF go in as they are; other tensors are rounded to nearest, as llama.cpp
+ * does. */
+/* Row r of p, of fp32 x, rounded to blocks. */
+static kg_status narrow_row(unsigned char *blocks, const float *x,
+                            const struct kg_param *p, struct kg_err *err)
+{
+    const struct kg_quant *q = p->compute.quant;
+
+    for (int64_t i = 0; i < p->cols; i++)
+        if (!isfinite(x[i]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "expected finite weights, found NaN or infinity");
+    for (int64_t i = 0; i < p->cols / q->values; i++)
+        q->narrow(blocks + i * q->bytes, x + i * q->values);
+    return KG_OK;
+}
+
+/* The rows of one panel.   x: (cols) and its blocks, for what is rounded here */
+static kg_status code_panel(const struct kg_param *p, const struct kg_st_tensor *t,
+                            int64_t panel, float *x, struct kg_err *err)
+{
+    const struct kg_quant *q = p->compute.quant;
+    unsigned char *own = (unsigned char *)(x + p->cols);
+    const int64_t end = (panel + 1) * KG_PANEL < p->rows ? (panel + 1) * KG_PANEL
+                                                         : p->rows;
+
+    for (int64_t r = panel * KG_PANEL; r < end; r++) {
+        const unsigned char *blocks = t->block == q ? data_of_row(t, p->file_row + r)
+                                                    : own;
+
+        if (t->block != q) {
+            KG_TRY(kg_tensor_read(x, t, (p->file_row + r) * p->cols, p->cols, err));
+            KG_TRY(narrow_row(own, x, p, err));
+        }
+        KG_TRY(kg_coded_put(p->compute, r, blocks, err));
+    }
+    return KG_OK;
+}
+
+static kg_status code_panels(const struct kg_param *p, const struct kg_st_tensor *t,
+                             int64_t first, int64_t end, struct kg_err *err)
+{
+    /* blocks are smaller than their values */
+    float *x = kg_mem_calloc((size_t)p->cols * 2, sizeof *x, "a row of weights", err);
+    kg_status status = x ? KG_OK : KG_ENOMEM;
+
+    for (int64_t i = first; i < end && status == KG_OK; i++)
+        status = code_panel(p, t, i, x, err);
+    kg_mem_free(x);
+    return status;
+}
+
+static kg_status code_param(const struct kg_param *p, const struct kg_st_tensor *t,
+                            struct kg_err *err)
+{
+    enum { PANELS = 16 };
+    const int64_t panels = (p->rows + KG_PANEL - 1) / KG_PANEL;
+    kg_status status = KG_OK;
+
+#pragma omp parallel for schedule(dynamic) if (panels > PANELS)
+    for (int64_t i = 0; i < panels; i += PANELS) {
+        struct kg_err mine;
+        const int64_t end = i + PANELS < panels ? i + PANELS : panels;
+        const kg_status got = code_panels(p, t, i, end, &mine);
+
+        kg_phase_tick();
+        if (got != KG_OK) {
+#pragma omp critical(kg_model_convert)
+            {
+                status = got;
+                *err = mine;
+            }
+        }
+    }
+    kg_map_let_go(t->data, t->bytes);
+    return status == KG_OK ? KG_OK
+                           : kg_err_prefix(err, "%s: tensor %s", t->file, t->name);
+}
+
 static kg_status pack_param(const struct kg_model *m, const struct kg_st_set *set,
                             const struct kg_param *p, struct kg_err *err)
 {
     struct source s;
+    if (p->compute.quant)
+        return code_param(p, kg_st_find(set, p->name), err);
     kg_status status = source_init(&s, m, set, p, err);
     for (int64_t row = 0; status == KG_OK && row < p->rows; row += s.rows)
         status = pack_piece(m, &s, p, row, err);
@@ -513,10 +601,12 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
                         const struct kg_model_opts *opts, struct kg_err *err)
 {
     struct kg_model_config config;
-    *out = NULL;
-    KG_TRY(kg_model_config_open(&config, dir, &opts->ignore, err));
+    struct kg_model_opts own = *opts;
     struct kg_model *m = NULL;
-    KG_TRY(kg_model_outline(&m, &config, opts, err));
+    *out = NULL;
+    own.source = dir;
+    KG_TRY(kg_model_config_open(&config, dir, &opts->ignore, err));
+    KG_TRY(kg_model_outline(&m, &config, &own, err));
     if (config.rope_positions > config.max_positions)
         kg_log_warn(
             "%s: longrope: sequences are limited to %d tokens of max_position_embeddings "
@@ -529,6 +619,8 @@ kg_status kg_model_open(struct kg_model **out, const char *dir,
         kg_model_free(m);
         return strstr(err->message, dir) ? status : kg_err_prefix(err, "%s", dir);
     }
+    if (m->base_dtype)
+        kg_model_say_types(m);
     *out = m;
     return KG_OK;
 }

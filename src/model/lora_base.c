@@ -1,6 +1,8 @@
 /* The base that an adapter was trained on: kedge_base.json in its folder.
  *
- * {"format": 1, "hash": "9f0c46ab12de7788"}
+ *     {"format": 1, "hash": "9f0c46ab12de7788", "base_dtype": "Q8_0"}
+ *
+ * base_dtype is there if the base was rounded to blocks for the training.
  *
  * Names and shapes tell architectures apart, but not a model from its fine-tuned form, on
  * which the adapter would compute nonsense. PEFT's files have no field for this, and PEFT
@@ -12,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "data/json.h"
 
 #include <stdio.h>
@@ -71,6 +74,12 @@ kg_status kg_lora_read_base(struct kg_model *m, struct kg_err *err)
 
 /* ---- the file ---- */
 
+/* The type that the base's values were rounded to; "": those of its files. */
+static const char *rounded(const struct kg_model *m)
+{
+    return m->base_dtype && strcmp(m->base_dtype, "as_stored") != 0 ? m->base_dtype : "";
+}
+
 kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,
                              struct kg_err *err)
 {
@@ -80,8 +89,12 @@ kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,
 
     if (!m->dir)
         return KG_OK;
-    status = kg_str_printf(&text, err, "{\"format\": %d, \"hash\": \"%016llx\"}\n",
-                           FORMAT, (unsigned long long)m->base_hash);
+    status = kg_str_printf(&text, err, "{\"format\": %d, \"hash\": \"%016llx\"", FORMAT,
+                           (unsigned long long)m->base_hash);
+    if (status == KG_OK && *rounded(m))
+        status = kg_str_printf(&text, err, ", \"base_dtype\": \"%s\"", rounded(m));
+    if (status == KG_OK)
+        status = kg_str_printf(&text, err, "}\n");
     if (status == KG_OK)
         status = kg_file_write_atomic(path.text, kg_str_text(&text), text.len, err);
     kg_str_release(&text);
@@ -91,12 +104,18 @@ kg_status kg_lora_write_base(const struct kg_model *m, const char *dir,
 static kg_status compare(const struct kg_model *m, const struct kg_json_doc *doc,
                          struct kg_err *err)
 {
-    const char *expected;
+    const char *expected, *type;
     int64_t format;
     char found[24];
 
     KG_TRY(kg_json_need_int(&format, doc, doc->root, "format", FORMAT, FORMAT, err));
     KG_TRY(kg_json_need_text(&expected, doc, doc->root, "hash", err));
+    type = kg_json_text(kg_json_get(doc->root, "base_dtype"), NULL);
+    type = type ? type : "";
+    if (strcmp(type, rounded(m)) != 0)
+        kg_log_warn("%s: the adapter was trained with its base in %s, found %s",
+                    doc->where, *type ? type : "bf16 or fp32",
+                    *rounded(m) ? rounded(m) : "bf16 or fp32");
     snprintf(found, sizeof found, "%016llx", (unsigned long long)m->base_hash);
     if (strcmp(expected, found) == 0)
         return KG_OK;

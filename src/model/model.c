@@ -271,6 +271,8 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
         status = kg_backend_host(&m->host, be, err);
     if (status == KG_OK)
         status = outline(m, opts->adapter, err);
+    if (status == KG_OK)
+        status = kg_model_choose_types(m, opts, err);
     if (status == KG_OK) {
         ((struct kg_model_priv *)m->priv)->shares = opts->base != NULL;
         cut_slabs(m);
@@ -284,10 +286,18 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
 }
 
 /* ---- slabs ---- */
-/* What products read of p. */
+/* What products read of p, at `data`. */
+static struct kg_mat panels_of(const struct kg_model *m, const struct kg_param *p,
+                               void *data)
+{
+    struct kg_mat w = kg_weights(m->backend, data, m->ct, p->rows, p->cols);
+    w.quant = p->compute.quant;
+    return w;
+}
+
 static uint64_t panel_bytes(const struct kg_model *m, const struct kg_param *p)
 {
-    const uint64_t bytes = kg_weights_bytes(m->backend, m->ct, p->rows, p->cols);
+    const uint64_t bytes = kg_mat_bytes(panels_of(m, p, NULL));
     return (bytes + KG_COMPUTE_ALIGN - 1) / KG_COMPUTE_ALIGN * KG_COMPUTE_ALIGN;
 }
 
@@ -313,7 +323,7 @@ static uint64_t place_run(const struct kg_model *m, size_t first, size_t n,
         if (!p->is_product)
             continue;
         if (base)
-            p->compute = kg_weights(m->backend, base + used, m->ct, p->rows, p->cols);
+            p->compute = panels_of(m, p, base + used);
         used += panel_bytes(m, p);
     }
     return used;
@@ -690,10 +700,10 @@ static kg_status read_pieces(void *dst, enum kg_dtype dtype, const struct kg_bac
         const int64_t at = first + i, row = at / whole * KG_PANEL;
         const int64_t rows = m.rows - row < KG_PANEL ? m.rows - row : KG_PANEL;
         count = n - i < whole - at % whole ? n - i : whole - at % whole;
-        KG_TRY(kg_buf_get(be, own, kg_mat_rows(m, row, rows).data,
-                          kg_weights_bytes(be, m.dtype, rows, m.cols), err));
-        kg_mat_read(elements, kg_weights(be, own, m.dtype, rows, m.cols), at % whole,
-                    count);
+        struct kg_mat part = kg_mat_rows(m, row, rows);
+        KG_TRY(kg_buf_get(be, own, part.data, kg_mat_bytes(part), err));
+        part.data = own;
+        kg_mat_read(elements, part, at % whole, count);
         KG_TRY(kg_dtype_convert((char *)dst + (size_t)i * kg_dtype_traits(dtype)->bytes,
                                 dtype, elements, m.dtype, (size_t)count, err));
     }
@@ -837,6 +847,7 @@ static kg_status copy_dir(struct kg_model *to, const struct kg_model *from,
     if (!from->dir)
         return KG_OK;
     to->base_hash = from->base_hash;
+    to->base_dtype = from->base_dtype;
     to->dir = kg_mem_strdup(from->dir, err);
     if (!to->dir)
         return KG_ENOMEM;

@@ -40,7 +40,7 @@ struct kg_param {
     int n_dims;            /* 1 or 2 in the file */
     bool is_product;       /* used in products, in ct; else fp32 (norms, biases) */
     int64_t offset;        /* in elements of the fp32 slabs; -1: frozen */
-    struct kg_mat compute; /* (rows, cols) panels of ct; or an fp32 row if !is_product */
+    struct kg_mat compute; /* (rows, cols) panels of ct or codes; of vectors fp32 */
     bool plus_one;         /* a norm with compute = 1 + w */
     float *as_stored;      /* (cols) w of such a norm; the backend's, else NULL */
     float *master;         /* (rows, cols) fp32; NULL for inference, frozen or cut */
@@ -86,6 +86,7 @@ struct kg_model {
     enum kg_on_host on_host;
     const char *whose;                    /* as in the options */
     enum kg_dtype ct;                     /* compute dtype */
+    const char *base_dtype;               /* static; as in the options */
     struct kg_lora *lora;                 /* owned; NULL: no adapters */
     int32_t most_rank;                    /* of its adapters; 0: none */
     const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
@@ -116,6 +117,11 @@ struct kg_model_opts {
     const struct kg_backend *backend; /* NULL: the default */
     enum kg_dtype ct;
     bool trainable; /* own fp32 master weights */
+    /* borrowed; keeps the frozen matrices in blocks of this type (data/quants.h), or
+     * "as_stored": those that the file has so. Their values are those of the blocks,
+     * rounded to bf16. NULL: all in ct */
+    const char *base_dtype;
+    const char *source; /* borrowed; for an outline with as_stored: the checkpoint */
     enum kg_on_host on_host;
     const char *whose; /* prefix of its memory's names: "anchor's "; static; NULL: "" */
     const struct kg_lora *lora;  /* borrowed; adapters to add. NULL: none */

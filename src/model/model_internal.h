@@ -121,6 +121,13 @@ kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
 kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;
 
+/* base_dtype.c: sets compute.quant of the matrices that opts.base_dtype names.
+ * errors: UNSUPPORTED (nothing that it can name, on this backend), those of the files */
+kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *opts,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* Logs how many matrices have which type. */
+void kg_model_say_types(const struct kg_model *m);
+
 /* Allocates `compute` of every matrix of an outline. */
 kg_status kg_model_attach_panels(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 

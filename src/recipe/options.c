@@ -38,6 +38,10 @@ static const struct kg_opt_row first_rows[] = {
      false},
     {KEY(model.dtype), "auto", 0, 0, "auto|bf16|fp32",
      "type of product inputs; auto is bf16", false},
+    {KEY(model.base_dtype), "same", 0, 0, "same|q8_0|q4_0|q4_k|as_stored",
+     "type that frozen weights are kept in: blocks of 8 or 4 bits, or those that a GGUF "
+     "file has (docs/lora.md); same: model.dtype",
+     false, "lora.rank>0|model.adapter&model.dtype!fp32&model.device=cpu,auto"},
     {KEY(model.device), "cpu", 0, 0, NULL,
      "cpu, cuda (the first GPU), cuda:N, or auto: a GPU where one can be used "
      "(docs/gpu.md)",

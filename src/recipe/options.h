@@ -29,6 +29,7 @@ struct kg_recipe {
     struct {
         const char *path;
         const char *dtype;
+        const char *base_dtype; /* "same": dtype */
         const char *device;
         const char *adapter; /* "": none */
         struct kg_opt_list ignore;

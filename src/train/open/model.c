@@ -179,6 +179,9 @@ kg_status kg_run_model_find(struct kg_run_found *found, struct kg_run_inputs *in
     found->dir = kg_init_model_dir(&in->init, &in->recipe);
     KG_TRY(choose_dtype(&opts->ct, in->recipe.model.dtype, err));
     opts->ignore = in->recipe.model.ignore;
+    if (strcmp(in->recipe.model.base_dtype, "same") != 0)
+        opts->base_dtype = in->recipe.model.base_dtype;
+    opts->source = found->dir.text;
     KG_TRY(kg_model_config_open(&found->config, found->dir.text, &opts->ignore, err));
     KG_TRY(kg_algo_from_recipe(&in->algo, &in->recipe, in->config, found->config.vocab,
                                err));
