@@ -10,9 +10,8 @@
  * accumulator.
  *
  * Keys lie in rows but are wanted in lanes, so a block is transposed into scratch once per
- * tile. Values are widened in scratch for a tall tile; for a short one, where reading costs
- * more than computing, they are read where they lie.
- */
+ * tile. Values are widened in scratch for a tall tile; a short one, for which reading
+ * costs more than computing, reads them where they lie. */
 #include "base/mem.h"
 #include "base/real.h"
 #include "tensor/cpu/attention_internal.h"
