@@ -9,8 +9,8 @@
  * operation mixes them, and keys that a row does not see are never an operand of its
  * accumulator.
  *
- * Keys lie in rows but are wanted in lanes, so a block is transposed into scratch once per
- * tile. Values are widened in scratch for a tall tile; a short one, for which reading
+ * Keys lie in rows but are wanted in lanes, so a block is transposed into scratch once
+ * per tile. Values are widened in scratch for a tall tile; a short one, for which reading
  * costs more than computing, reads them where they lie. */
 #include "base/mem.h"
 #include "base/real.h"
