@@ -98,6 +98,7 @@ test_of = $(call program,$(1)) -lcmocka
 $(B)/%.o: src/%.c $(B)/flags
 	$(call compile,$(CFLAGS_ALL) $(ISA_DEFS))
 $(B)/policy/presets.o: $(wildcard recipes/presets/*.yaml)
+$(B)/cli/cmd_demo.o: src/cli/demo.sh
 $(B)/guests/%.o: guests/%.c $(B)/flags
 	$(call compile,$(CFLAGS_ALL))
 $(B)/tests/%.o: tests/%.c $(B)/flags

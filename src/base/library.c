@@ -81,19 +81,26 @@ void kg_library_look_among_wheels(struct kg_library_search *s, const char *folde
     kg_library_look_below(s, "/usr/lib/python3/dist-packages", folder);
 }
 
-/* The folders beside the running program, by what the system says of it. */
+/* Where the running program is, by what the system says of it. */
+
+kg_status kg_program_path(char path[KG_PROGRAM_PATH], struct kg_err *err)
+{
+    const ssize_t bytes = readlink("/proc/self/exe", path, KG_PROGRAM_PATH - 1);
+
+    path[bytes > 0 ? bytes : 0] = '\0';
+    if (!strrchr(path, '/'))
+        return kg_fail(err, KG_EIO,
+                       "/proc/self/exe: expected the program's path, found none; is "
+                       "/proc mounted?");
+    return KG_OK;
+}
 
 kg_status kg_program_folders(struct kg_program_folders *f, struct kg_err *err)
 {
     static const char *const below[KG_PROGRAM_FOLDERS] = {"", "/../lib/kedge"};
-    char own[PATH_MAX / 2];
-    const ssize_t bytes = readlink("/proc/self/exe", own, sizeof own - 1);
+    char own[KG_PROGRAM_PATH];
 
-    own[bytes > 0 ? bytes : 0] = '\0';
-    if (!strrchr(own, '/'))
-        return kg_fail(err, KG_EIO,
-                       "the program's own folder is unknown: /proc/self/exe cannot be "
-                       "read");
+    KG_TRY(kg_program_path(own, err));
     *strrchr(own, '/') = '\0';
     f->n = KG_PROGRAM_FOLDERS;
     for (size_t i = 0; i < f->n; i++) {

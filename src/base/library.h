@@ -32,13 +32,16 @@ void kg_library_look_among_wheels(struct kg_library_search *s, const char *folde
 
 /* The program's own folders. Its private libraries are loaded only from there. */
 
-enum { KG_PROGRAM_FOLDERS = 2 };
+enum { KG_PROGRAM_FOLDERS = 2, KG_PROGRAM_PATH = PATH_MAX / 2 };
 
 struct kg_program_folders {
     char text[KG_PROGRAM_FOLDERS][PATH_MAX];
     const char *list[KG_PROGRAM_FOLDERS];
     size_t n;
 };
+
+/* The absolute path of the executable.   errors: EIO */
+kg_status kg_program_path(char path[KG_PROGRAM_PATH], struct kg_err *err) KG_MUST_CHECK;
 
 /* The folder of the executable, and ../lib/kedge of an installed one.   errors: EIO */
 kg_status kg_program_folders(struct kg_program_folders *f,

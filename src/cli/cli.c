@@ -4,10 +4,10 @@
  * What it writes to stdout is checked to the last byte, so that a full disk is a failure
  * and not a short file; what it says quotes files and servers, so it is made printable.
  */
-#define _GNU_SOURCE /* readlink */
 #include "cli/cli.h"
 
 #include "base/file.h"
+#include "base/library.h"
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/signal.h"
@@ -358,24 +358,18 @@ kg_status kg_cli_filter(kg_cli_line_fn *answer, void *context, struct kg_err *er
 
 /* ---- installed files ---- */
 
-enum { MAX_PATH_BYTES = 4096 };
-
 const char *kg_cli_shared(char **own, const char *path, struct kg_err *err)
 {
-    char program[MAX_PATH_BYTES];
+    char program[KG_PROGRAM_PATH];
     struct kg_str found = {0};
+    struct kg_err ignored;
 
     *own = NULL;
     if (*path == '/' || kg_file_exists(path))
         return path;
-    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (n <= 0)
+    if (kg_program_path(program, &ignored) != KG_OK)
         return path;
-    program[n] = '\0';
-    char *bin = strrchr(program, '/');
-    if (bin == NULL)
-        return path;
-    *bin = '\0';
+    *strrchr(program, '/') = '\0';
     if (kg_str_printf(&found, err, "%s/../share/kedge/%s", program, path) != KG_OK)
         return NULL;
     if (!kg_file_exists(found.data)) {

@@ -247,6 +247,7 @@ int kg_cmd_search(int argc, char **argv);
 int kg_cmd_algorithms(int argc, char **argv);
 int kg_cmd_presets(int argc, char **argv);
 int kg_cmd_policy(int argc, char **argv) KG_GUEST;
+int kg_cmd_demo(int argc, char **argv);
 int kg_cmd_doctor(int argc, char **argv);
 int kg_cmd_bench(int argc, char **argv);
 int kg_cmd_man(int argc, char **argv);
@@ -280,6 +281,7 @@ extern const char *kg_grade_kind; /* the kind to grade: its action */
 extern const struct kg_flag kg_show_flags[];
 extern const struct kg_flag kg_data_flags[];
 extern const struct kg_flag kg_search_flags[];
+extern const struct kg_flag kg_demo_flags[];
 extern const struct kg_flag kg_doctor_flags[];
 extern const struct kg_flag kg_bench_flags[];
 bool kg_bench_term(struct kg_term *term, int i);

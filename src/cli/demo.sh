@@ -1,39 +1,50 @@
 #!/bin/sh
-# The demo: a language model made from nothing, made mediocre on purpose, and made good by reinforcement learning, twice
-# from the same start: GRPO against a fixed anchor with K3, and EMA-PG (Top-k KL with tail against an EMA anchor).
+# kedge demo, run by sh: a language model made from nothing, made mediocre on purpose, and made good by reinforcement
+# learning, twice from the same start: GRPO against a fixed anchor with K3, and EMA-PG (Top-k KL with tail against an EMA
+# anchor). It is a part of the program: cmd_demo.c gives it the program's path as $0, then
 #
-#   tools/demo            about 6 minutes on 2 cores; runs/demo/summary.json
-#   tools/demo --quick    a reduced budget that shows that every part works, not how well
+#   OUT PROBLEMS SFT_STEPS RL_STEPS [KEY=VALUE ...]
 #
-# What a run finds already done (tokenizer, model, warm start) it uses again, and says so.
+# RL_STEPS 0: only the model before RL, made with these keys; prints its folder. What OUT has already (tokenizer, model, SFT)
+# is used again, and it says so.
 set -eu
-cd "$(dirname "$0")/.."
 started=$(date +%s)
-
-out=runs/demo
-problems=1000 sft_steps=350 rl_steps=50
-if [ "${1:-}" = --quick ]; then
-    out=runs/demo-quick
-    problems=100 sft_steps=30 rl_steps=3
-elif [ $# -gt 0 ]; then
-    echo "demo: expected nothing or --quick, found '$1'" >&2
-    exit 2
-fi
+out=$1 problems=$2 sft_steps=$3 rl_steps=$4
+shift 4
 level=easy harder=medium
-mkdir -p "$out"
+warm=$out/warm/checkpoints/step-000000/model
 
+kedge() { "$0" "$@"; }
 say() { printf '\n== %s\n' "$*" >&2; }
 
-# field NAME FILE: one number of a line of JSON
-field() { sed -n "s/.*\"$1\": \([-+0-9.e]*\).*/\1/p" "$2" | head -1; }
+if [ -f "$out/model/model.safetensors" ]; then
+    say "tokenizer and model: using those in $out/model"
+else
+    say "a BPE tokenizer of 560 tokens on the task's own text, and a Qwen2-shaped model with random weights"
+    kedge task arithmetic --level $level+$harder --count 8000 --text >"$out/corpus.jsonl"
+    rm -rf "$out/model"
+    kedge new --arch qwen2 --hidden 128 --ffn 384 --layers 4 --heads 4 --kv-heads 2 --tie --max-positions 512 \
+        --train-tokenizer "$out/corpus.jsonl" --vocab 560 --seed 1 "$out/model" >&2
+fi
+common="run.seed=1 task.name=arithmetic task.level=$level+$harder rollout.max_tokens=64 data.max_prompt_tokens=64"
+if [ -d "$warm" ]; then
+    say "warm start: using $out/warm"
+else
+    say "warm start: SFT on worked solutions of which three in four have a faulty step"
+    rm -rf "$out/warm"
+    # shellcheck disable=SC2086
+    kedge sft $common run.dir="$out/warm" model.path="$out/model" sft.steps="$sft_steps" sft.batch=64 sft.lr=3e-3 \
+        sft.count=60000 sft.fault_rate=0.75 eval.at_start=false checkpoint.dtype=fp32 "$@" >&2
+fi
+if [ "$rl_steps" -eq 0 ]; then
+    echo "$warm"
+    exit
+fi
 
 evaluate() { # name, model, level
-    ./kedge eval --model "$2" --task arithmetic --level "$3" --problems "$problems" --max-tokens 64 --seed 7 \
+    kedge eval --model "$2" --task arithmetic --level "$3" --problems "$problems" --max-tokens 64 --seed 7 \
         --max-batch 256 --reference "$warm" --json >"$out/$1.$3.json"
 }
-
-common="run.seed=1 task.name=arithmetic task.level=$level+$harder rollout.max_tokens=64 data.max_prompt_tokens=64"
-warm=$(tools/warm-start "$out" $sft_steps)
 
 # ---- the same reinforcement learning, twice -------------------------------------------------------------------------
 train() { # name, overrides
@@ -41,8 +52,8 @@ train() { # name, overrides
     shift
     rm -rf "${out:?}/$name"
     # shellcheck disable=SC2086
-    ./kedge train $common run.dir="$out/$name" model.path="$warm" rollout.prompts=64 rollout.samples=8 \
-        rollout.max_batch=256 optim.lr=1e-4 optim.beta2=0.95 optim.warmup_steps=3 train.steps=$rl_steps \
+    kedge train $common run.dir="$out/$name" model.path="$warm" rollout.prompts=64 rollout.samples=8 \
+        rollout.max_batch=256 optim.lr=1e-4 optim.beta2=0.95 optim.warmup_steps=3 train.steps="$rl_steps" \
         train.updates_per_step=4 train.micro_tokens=8192 train.checkpoint_layers=false kl.beta=0.01 eval.every=10 log.rollouts=false checkpoint.keep=1 \
         checkpoint.dtype=fp32 "$@"
 }
@@ -61,9 +72,11 @@ for preset in grpo ema-pg; do
     evaluate $preset "$model" $harder
 done
 
-./kedge report "$out/grpo" "$out/ema-pg" --out "$out/report.html" >&2
+kedge report "$out/grpo" "$out/ema-pg" --out "$out/report.html" >&2
 
 # ---- the table ------------------------------------------------------------------------------------------------------
+# field NAME FILE: one number of a line of JSON
+field() { sed -n "s/.*\"$1\": \([-+0-9.e]*\).*/\1/p" "$2" | head -1; }
 seconds=$(($(date +%s) - started))
 row() { # title, name
     awk -v t="$1" -v a="$(field accuracy "$out/$2.$level.json")" -v e="$(field stderr "$out/$2.$level.json")" \
