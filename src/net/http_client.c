@@ -7,6 +7,7 @@
 #include "net/http_client.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -374,17 +375,36 @@ static long time_left_ms(const struct kg_http_request *r, double now)
     return left < o->timeout_ms ? (long)left : o->timeout_ms;
 }
 
+/* The file of trusted certificates. A program that was built on another system has to
+ * look for it.   returns NULL if there is none */
+static const char *find_certificates(const struct kg_http_client_opts *o)
+{
+    static const char *const files[] = {
+        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Ubuntu, Arch */
+        "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, RHEL */
+        "/etc/ssl/ca-bundle.pem",             /* openSUSE */
+        "/etc/ssl/cert.pem",                  /* Alpine */
+    };
+    const char *named = o->surroundings ? getenv("SSL_CERT_FILE") : NULL;
+    if (named && *named)
+        return named;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (kg_file_exists(files[i]))
+            return files[i];
+    return NULL;
+}
+
 /* How the host is reached, and by what it is believed to be the one. */
 static CURLcode set_way(struct kg_http_request *r)
 {
-    const char *certificates = getenv("SSL_CERT_FILE");
+    const char *certificates = find_certificates(&r->c->opts);
     CURLcode bad = CURLE_OK;
-    if (!r->c->opts.surroundings)
-        return curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not by environment */
-    bad |= curl_easy_setopt(r->easy, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE);
-    if (certificates && *certificates)
+    if (certificates)
         bad |= curl_easy_setopt(r->easy, CURLOPT_CAINFO, certificates);
-    return bad;
+    if (!r->c->opts.surroundings)
+        return bad |
+               curl_easy_setopt(r->easy, CURLOPT_PROXY, ""); /* not by environment */
+    return bad | curl_easy_setopt(r->easy, CURLOPT_HEADEROPT, (long)CURLHEADER_SEPARATE);
 }
 
 static CURLcode set_options(struct kg_http_request *r, long timeout_ms)
@@ -537,6 +557,13 @@ static void say_what_failed(struct kg_http_request *r, CURLcode code, bool hands
                  strstr(by_curl, "version number") || strstr(by_curl, "packet length")
                      ? ": the answer is not TLS, is it a port of http://?"
                      : "");
+    else if ((code == CURLE_PEER_FAILED_VERIFICATION ||
+              code == CURLE_SSL_CACERT_BADFILE) &&
+             find_certificates(o) == NULL)
+        snprintf(r->said, sizeof r->said,
+                 "expected the system's trusted certificates, found no file of them "
+                 "(package ca-certificates%s): %.90s",
+                 o->surroundings ? "; SSL_CERT_FILE names another" : "", by_curl);
 }
 
 /* Of a URL, what is said: a query may be a signature that lets in whoever has it. */
