@@ -63,7 +63,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all test tests unit far sanitized check bench clean install help lint tidy format docs
+.PHONY: all test tests unit far sanitized check bench clean install install-share dist wheel help lint tidy format docs
 all: kedge cuda mpi
 
 GUEST_OBJ := $(patsubst %,$(B)/guest-%.o,$(filter-out lib,$(GUESTS)))
@@ -153,7 +153,8 @@ $(B)/test/kedge: $(B)/cli/main.o $(ALL_OBJ)
 # and without a guest
 $(B)/test/trunk: $(B)/cli/main.o $(call below,cli)
 	$(call program,$(call below,cli))
-$(B)/kedge: $(GUEST_OBJ) $(call below,cli) $(B)/guests.list
+# dist/: with other libraries, by tools/dist
+$(B)/kedge $(B)/dist/kedge: $(GUEST_OBJ) $(call below,cli) $(B)/guests.list
 	$(CC) -o $@ $(LDFLAGS_ALL) $(GUEST_OBJ) $(call below,cli) $(LIBS)
 # by rename: an older one may be running
 kedge: $(B)/kedge
@@ -225,12 +226,13 @@ docs: kedge                              ## rewrite the pages that are printed f
 	./kedge train --keys >> docs/config.md && echo '```' >> docs/config.md
 
 SHARE := $(DESTDIR)$(PREFIX)/share
-install: kedge cuda mpi                  ## copy program, library, man pages, recipes, suites, completion under PREFIX
-	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
-	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
-	install -m 755 kedge $(DESTDIR)$(PREFIX)/bin/kedge
+install: install-share cuda mpi          ## copy program, library, man pages, recipes, suites, completion under PREFIX
+	$(call put,755,kedge,bin/kedge)
 	$(if $(filter 1,$(CUDA)),$(call put,755,$(CUDA_LIB),lib/kedge/$(CUDA_LIB)))
 	for shim in $(MPI_SHIMS); do $(call put,755,$$shim,lib/kedge/$$shim) || exit 1; done
+install-share: kedge
+	install -d $(SHARE)/man/man1 $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions \
+	  $(SHARE)/fish/vendor_completions.d
 	./kedge man > $(SHARE)/man/man1/kedge.1
 	./kedge completion bash > $(SHARE)/bash-completion/completions/kedge
 	./kedge completion zsh > $(SHARE)/zsh/site-functions/_kedge
@@ -240,6 +242,12 @@ install: kedge cuda mpi                  ## copy program, library, man pages, re
 
 # $(call put,mode,file,target)
 put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)
+
+dist:                                    ## build/dist/kedge: the program with its own libraries, for other systems
+	tools/dist
+
+wheel: dist                              ## build/wheels: kedge_rl and libkedge for pip
+	tools/wheel
 
 compile_commands.json: Makefile          ## for clangd and clang-tidy
 	@tools/compile-commands > $@

@@ -90,8 +90,8 @@ def load(path=None):
     global _lib
     here = os.path.dirname(os.path.abspath(__file__))
     places = [path] if path else [
-        p for p in (os.path.join(here, "../../../lib/libkedge.so.0"),
-                    os.path.join(here, "../../build/release/libkedge.so.0")) if os.path.exists(p)
+        p for p in (os.path.join(here, place, "libkedge.so.0")
+                    for place in ("", "../../../lib", "../../build/release")) if os.path.exists(p)
     ] + ["libkedge.so.0"]
     lib = C.CDLL(places[0])
     for name in ("kedge_version", "kedge_status_name", "kedge_key"):

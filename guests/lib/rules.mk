@@ -11,10 +11,10 @@ SHARED   := $(B)/libkedge.so.$(ABI)
 .PHONY: lib install-lib
 all: lib
 lib: $(SHARED) $(B)/libkedge.a           ## libkedge, shared and static
-$(SHARED): $(LIB_OBJ) guests/lib/libkedge.map
+$(SHARED) $(B)/dist/$(notdir $(SHARED)): $(LIB_OBJ) guests/lib/libkedge.map
 	$(CC) -shared -o $@ -Wl,-soname,$(@F) -Wl,--version-script=guests/lib/libkedge.map -Wl,-z,defs \
 	  $(LDFLAGS_ALL) $(LIB_OBJ) $(LIB_LIBS)
-	ln -sf $(@F) $(B)/libkedge.so
+	ln -sf $(@F) $(@D)/libkedge.so
 # one object, so that what is hidden inside it is hidden from a program that links it, too
 $(B)/libkedge.a: $(LIB_OBJ)
 	$(LD) -r -o $(B)/libkedge.tmp.o $^

@@ -51,8 +51,8 @@ struct kg_http_client_opts {
     const char *bearer_key;    /* NULL: none; copied */
     /* Use the proxies in http_proxy, https_proxy and all_proxy except for hosts in
      * no_proxy, as libcurl does; the key is not sent to a proxy of an https URL.
-     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise they are looked for
-     * where systems keep them. For hosts on the internet.
+     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise they are looked
+     * for where systems keep them. For hosts on the internet.
      */
     bool surroundings;
     /* if not 0, replaces timeout_ms: a try ends after this time without data */
