@@ -63,7 +63,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all test tests unit far sanitized check bench clean install install-share dist wheel help lint tidy format docs
+.PHONY: all test tests unit far sanitized check bench clean install install-share dist deb wheel help lint tidy format docs
 all: kedge cuda mpi
 
 GUEST_OBJ := $(patsubst %,$(B)/guest-%.o,$(filter-out lib,$(GUESTS)))
@@ -245,6 +245,9 @@ put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)
 
 dist:                                    ## build/dist/kedge: the program with its own libraries, for other systems
 	tools/dist
+
+deb: dist                                ## build/kedge_VERSION_amd64.deb, for Debian 12 and newer
+	tools/deb
 
 wheel: dist                              ## build/wheels: kedge_rl and libkedge for pip
 	tools/wheel
