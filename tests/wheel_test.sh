@@ -11,7 +11,7 @@ chmod 755 "$dist/kedge/bin/kedge"
 echo library >"$dist/kedge/lib/kedge/libflint.so.17"
 echo recipe >"$dist/kedge/share/kedge/recipes/a b.yaml"
 echo library >"$dist/libkedge/libkedge.so.0"
-for licence in LICENSE SOURCES copyright.flint copyright.gcc-12; do echo $licence >"$dist/kedge/share/doc/kedge/$licence"; done
+for licence in LICENSE SOURCES GPL-3 copyright.flint copyright.gcc-12; do echo $licence >"$dist/kedge/share/doc/kedge/$licence"; done
 wheel() { "$python" tools/wheel "$@"; }
 at=$work/wheels tag=py3-none-manylinux_2_34_x86_64
 version=$(sed -n 's/^VERSION := //p' Makefile)
@@ -44,6 +44,7 @@ for file in "$program" "$library"; do
 done
 pass "licences are metadata, not data" in_wheel "$program" \
     'text(info + "/licenses/copyright.flint") and "License-File: SOURCES\n" in text(info + "/METADATA") and not any("share/doc" in n for n in names)'
+pass "libgomp's licence is with the library" in_wheel "$library" 'text(info + "/licenses/copyright.gcc-12") and text(info + "/licenses/GPL-3")'
 pass "no package is needed for the program" in_wheel "$program" '"Requires-Dist" not in text(info + "/METADATA")'
 pass "torch is not needed for the library" in_wheel "$library" \
     '[l for l in text(info + "/METADATA").split("\n") if l.startswith("Requires-Dist")] == ["Requires-Dist: numpy", "Requires-Dist: torch; extra == \"torch\""]'
