@@ -17,7 +17,7 @@ static int end(void **state)
     return kg_file_remove_tree(dir, &err) != KG_OK;
 }
 
-/* Wikipedia of 2018 by E5, and the most that there may be. A pass reads rows to the end. */
+/* Wikipedia of 2018 by E5, and the maximum. A pass reads rows to the end. */
 static void sizes_of_many_are_right(void **state)
 {
     static const int64_t counts[] = {(1 << 22) + 1, 21015324, KG_DENSE_PASSAGES_MAX};

@@ -82,7 +82,7 @@ struct kg_flag {
 #define KG_CLEARS(variable) KG_CLEARS_IF(NULL, variable)
 #define KG_CLEARS_IF(needs, variable)                                                    \
     KG_OPT_BOOL, true, NULL, &(variable), NULL, needs, NULL
-/* Includes all rows of another table, which several commands share; groups do not nest. */
+/* Includes all rows of another table that commands share; groups do not nest. */
 #define KG_FLAGS_OF(table) KG_FLAGS_IF(NULL, table)
 #define KG_FLAGS_IF(what, table)                                                         \
     {                                                                                    \

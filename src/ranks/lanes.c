@@ -185,8 +185,8 @@ struct kg_share kg_share_by_cost(const uint64_t *cost, int64_t n, int rank, int 
 }
 
 /* The tree is a binary counter: it holds no sums and only says which levels to add next.
- * The answer depends only on the number of lanes so far, not on ranks or machines, so every
- * distribution of the lanes gives the same sum, bit for bit. */
+ * The answer depends only on the number of lanes so far, not on ranks or machines, so
+ * every distribution of the lanes gives the same sum, bit for bit. */
 
 int kg_tree_push_block(struct kg_tree *t, int level)
 {

@@ -99,11 +99,9 @@ struct kg_ranks {
     bool agreeing;               /* the current exchange is an agreement */
     const char *kind;            /* kind in message headers; NULL: the caller's `what` */
     bool told;                   /* all ranks know the failure being returned */
-    bool
-        named; /* only some ranks know the failure, whose message names the failed rank */
-    bool lost; /* the transport failed: no more communication */
-    bool
-        unlike; /* the ranks belong to different runs, or are at different points of one */
+    bool named;           /* only some know it; its message names the failed rank */
+    bool lost;            /* the transport failed: no more communication */
+    bool unlike;          /* ranks of different runs, or at different points of one */
     struct kg_err broken; /* the error */
 };
 void kg_ranks_close(struct kg_ranks *r); /* {0} is allowed, and is the state afterwards */

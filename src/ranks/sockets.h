@@ -1,6 +1,6 @@
-/* A transport between forked processes of one machine, through shared memory. A socket per pair wakes sleeping processes, and its end of file
- * reports a process that is gone. With r->loss, set by the parent, all ranks name the
- * rank that was lost first. */
+/* A transport between forked processes of one machine, through shared memory. A socket
+ * per pair wakes sleeping processes, and its end of file reports a process that is gone.
+ * With r->loss, set by the parent, all ranks name the rank that was lost first. */
 #ifndef KG_RANKS_SOCKETS_H
 #define KG_RANKS_SOCKETS_H
 
