@@ -212,7 +212,7 @@ static void what_cannot_be_compared_is_refused(void **state)
          INPUTS, KG_EFORMAT, "first problem has, found 'new'"},
         {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\",\"tokens\":2}\n{\"set\":"
          "\"x\",\"problem\":2,\"ground_truth\":\"g\",\"tokens\":\"nan\"}\n",
-         INPUTS, KG_EFORMAT, "line 2: expected a number for 'tokens'"},
+         INPUTS, KG_EFORMAT, "line 2: expected a value of 'tokens'"},
         {"{\"set\":\"x\",\"problem\":1}\n", INPUTS, KG_EFORMAT, "ground_truth"},
         {"{\"set\":\"x\",\"problem\":1,\"ground_truth\":\"g\"}\n{\"set\":\"x\","
          "\"problem\":2,\"ground_truth\":\"h\"}\n{\"set\":\"x\",\"problem\":7,"
