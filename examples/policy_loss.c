@@ -55,7 +55,8 @@ int main(void)
     must(kedge_head(&out, &head, &err));
     memcpy(old, logp, sizeof old);
 
-    scores.reward = reward, scores.seq_begin = seq_begin, scores.group_begin = group_begin;
+    scores.reward = reward, scores.seq_begin = seq_begin,
+    scores.group_begin = group_begin;
     must(kedge_advantages(&adv, algo, &scores, &err));
 
     head.ids = ids, head.k = K, head.top_k = 0;

@@ -5,8 +5,8 @@
  *   build/release/bench-onednn [bf16|fp32]
  */
 #include "base/clock.h"
-#include "tensor/backend.h"
 #include "bench/measure.h"
+#include "tensor/backend.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>

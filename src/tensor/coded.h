@@ -32,8 +32,7 @@ static inline int64_t kg_coded_part_bytes(const struct kg_quant *q)
 /* The scales of a group: of kg_quant.values columns. */
 static inline int64_t kg_coded_group_bytes(const struct kg_quant *q)
 {
-    return kg_coded_head_bytes(q) +
-           q->values / KG_PRODUCT_BLOCK * kg_coded_part_bytes(q);
+    return kg_coded_head_bytes(q) + q->values / KG_PRODUCT_BLOCK * kg_coded_part_bytes(q);
 }
 /* A multiple of 64.   cols: a multiple of kg_quant.values */
 static inline int64_t kg_coded_panel_bytes(const struct kg_quant *q, int64_t cols)

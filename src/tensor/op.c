@@ -563,8 +563,8 @@ kg_status kg_op_cast(const struct kg_backend *be, struct kg_mat dst, struct kg_m
                      struct kg_err *err)
 {
     KG_TRY(check("cast", "src", src, ANY, ANY, CT | panels(be), err));
-    KG_TRY(check("cast", "dst", dst, src.rows, src.cols, CT | (panels(be) & ~CODED),
-                 err));
+    KG_TRY(
+        check("cast", "dst", dst, src.rows, src.cols, CT | (panels(be) & ~CODED), err));
     if (src.layout != KG_ROWS && dst.layout != KG_ROWS)
         return kg_fail(err, KG_EINVAL,
                        "cast: src and dst lie in panels, expected rows on one side");

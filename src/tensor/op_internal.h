@@ -93,8 +93,7 @@ static inline kg_status check_vec_if(const char *op, const char *name, struct kg
 /* The backend's panels, for operands that may use them. */
 static inline unsigned panels(const struct kg_backend *be)
 {
-    return be->weights == KG_ROWS ? 0
-                                  : PANELS << be->weights | (be->coded ? CODED : 0);
+    return be->weights == KG_ROWS ? 0 : PANELS << be->weights | (be->coded ? CODED : 0);
 }
 
 /* Fails for a slot that the backend lacks. */
