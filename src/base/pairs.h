@@ -273,18 +273,20 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 }
 #endif
 
-/* 1 + q / 2^bits, q the bits [at, at + bits) of each dword; and the bf16 nearest to low
- * and high, as pairs: both finite, and 0 or of at least 2^-100, since the instruction has
- * no subnormals. */
+/* 2^(23 - at) + q, q the bits [at, at + bits) of each dword, below bit 23; each dword
+ * without its lowest bits; and the bf16 nearest to low and high, as pairs: both finite,
+ * and 0 or of at least 2^-100, since the instruction has no subnormals. */
 #if defined(KG_SIMD_512)
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
-    const int left = 23 - bits - at;
-    const __m512i mask = _mm512_set1_epi32(((1 << bits) - 1) << (23 - bits));
-    w.r = left >= 0 ? _mm512_slli_epi32(w.r, (unsigned)left)
-                    : _mm512_srli_epi32(w.r, (unsigned)-left);
-    return (struct kg_v16){_mm512_castsi512_ps(_mm512_ternarylogic_epi32(
-        w.r, mask, _mm512_set1_epi32(0x3f800000), 0xea))}; /* w & mask | 1 */
+    const __m512i mask = _mm512_set1_epi32(((1 << bits) - 1) << at);
+    const __m512i one = _mm512_set1_epi32((150 - at) << 23);
+    return (struct kg_v16){_mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(w.r, mask, one, 0xea))}; /* w & mask | one */
+}
+static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
+{
+    return (struct kg_pairs){_mm512_srli_epi32(w.r, (unsigned)bits)};
 }
 static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
 {
@@ -308,10 +310,13 @@ static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 hi
 #elif defined(KG_SIMD_256)
 static inline __m256 kg_simd_code8(__m256i w, const int at, const int bits)
 {
-    const int left = 23 - bits - at;
-    w = left >= 0 ? _mm256_slli_epi32(w, left) : _mm256_srli_epi32(w, -left);
-    w = _mm256_and_si256(w, _mm256_set1_epi32(((1 << bits) - 1) << (23 - bits)));
-    return _mm256_castsi256_ps(_mm256_or_si256(w, _mm256_set1_epi32(0x3f800000)));
+    w = _mm256_and_si256(w, _mm256_set1_epi32(((1 << bits) - 1) << at));
+    return _mm256_castsi256_ps(_mm256_or_si256(w, _mm256_set1_epi32((150 - at) << 23)));
+}
+static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
+{
+    return (struct kg_pairs){_mm256_srli_epi32(w.lo, bits),
+                             _mm256_srli_epi32(w.hi, bits)};
 }
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
@@ -338,8 +343,14 @@ static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const
 {
     struct kg_v16 y;
     for (int i = 0; i < 16; i++)
-        y.f[i] = 1.0f + (float)(w.u[i] >> at & ((1u << bits) - 1)) / (float)(1 << bits);
+        y.f[i] = (float)((1 << (23 - at)) + (int)(w.u[i] >> at & ((1u << bits) - 1)));
     return y;
+}
+static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
+{
+    for (int i = 0; i < 16; i++)
+        w.u[i] >>= bits;
+    return w;
 }
 static inline uint32_t kg_simd_nearest(float f)
 {
