@@ -98,7 +98,8 @@ uint16_t kg_coded_get(struct kg_mat m, int64_t r, int64_t c)
     const bool second = f->scales == 2 && i >= KG_PRODUCT_BLOCK / 2;
     uint16_t scale, low = 0x8000u;
     int bit;
-    const int q = *byte_of(&bit, &p, m.layout, f->bits, i) >> bit & ((1 << f->bits) - 1);
+    const unsigned char *at = byte_of(&bit, &p, m.layout, f->bits, i);
+    const int q = *at >> bit & ((1 << f->bits) - 1);
 
     memcpy(&scale, p.group + 2 * p.lane, 2);
     if (f->low)
