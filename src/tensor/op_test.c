@@ -823,15 +823,16 @@ enum { LAID_OUT = 5 };
 static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
                       int64_t first)
 {
-    const struct kg_mat from = {x + first, KG_F32, LAID_ROWS, cols, LAID_STRIDE, KG_ROWS};
+    const struct kg_mat from = {x + first,   KG_F32,  LAID_ROWS, cols,
+                                LAID_STRIDE, KG_ROWS, NULL};
     const struct kg_vec w = {x + first, cols};
     struct kg_mat m[LAID_OUT + 2], gate, up;
 
     for (int i = 0; i < LAID_OUT + 2; i++) {
         uint16_t *memory = buffer_of(LAID, sizeof *memory);
 
-        m[i] = (struct kg_mat){memory + first, KG_BF16,     LAID_ROWS,
-                               cols,           LAID_STRIDE, KG_ROWS};
+        m[i] = (struct kg_mat){memory + first, KG_BF16, LAID_ROWS, cols,
+                               LAID_STRIDE,    KG_ROWS, NULL};
         if (i < LAID_OUT)
             out[i] = memory;
     }
