@@ -274,7 +274,7 @@ static void another_device_is_refused_unless_it_may_be(void **state)
     must_list_devices(ROOT "/moved", kinds, 1);
     setenv("KEDGE_TEST_BACKEND", "far", true);
     snprintf(words, sizeof words,
-             "others give other bits: kind: expected %s, found cpu; gpu:", here);
+             "other devices give other bits: kind: expected %s, found cpu; gpu:", here);
     must_not_resume(ROOT "/moved", three, words);
     must_train(ROOT "/moved", true, moved);
     must_list_devices(ROOT "/moved", kinds, 2);

@@ -80,7 +80,7 @@ cut_like_here() {
         flags="-n 2 --problems 3 --max-tokens $limit defaults.stops=[] sets.val.stops=[] sets.val.pass_k=[1] sets.val.maj_k=[]"
         evaluate $sets $flags --model "$work/tiny" --out "$work/cut-$limit" || return 1
         evaluate $sets $flags --base-url "$at" --key-file "$work/key" --out "$work/cut-served-$limit" || return 1
-        grep -q "3 of 3 prompts leave less than max_tokens $limit of the server's 512" "$work/said" || return 1
+        grep -q "3 of 3 prompts leave fewer than max_tokens ($limit) of the server's 512" "$work/said" || return 1
         samples_of "$work/cut-$limit" >"$work/cut.jsonl" && grep -q '"finish_reason": "length"' "$work/cut.jsonl" &&
             samples_of "$work/cut-served-$limit" | diff "$work/cut.jsonl" - &&
             grep -q '"cut_short": [1-3],' "$work/cut-$limit/results.json" &&

@@ -76,7 +76,7 @@ static void the_same_ids_are_taken(void **state)
 static void another_vocabulary_is_refused_with_both_numbers(void **state)
 {
     (void)state;
-    expect_refused(OTHER, "expected a vocabulary of 16");
+    expect_refused(OTHER, "expected the model's vocabulary of 16 tokens");
 }
 
 static void other_bytes_of_an_id_are_refused_with_the_id(void **state)
