@@ -13,7 +13,7 @@ B       := build/$(VARIANT)$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
 VERSION := 0.1.0
 # From the lowest to the highest; a module includes only those before it.
-MODULES := base data net tensor ranks policy text math traj model search task rollout eval bench recipe report train serve cli
+MODULES := base data net tensor ranks policy text math traj model search task rollout serve eval bench recipe report train cli
 # folders of a module whose sources are its own
 ROOMS   := train/open train/step train/keep
 # Guests (guests/NAME/): the trunk is linked with those that are named, and works without. Each is one object, so that the

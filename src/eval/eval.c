@@ -42,6 +42,7 @@ static kg_status put_item(struct kg_grade_item *item, struct kg_str *text,
     KG_TRY(valid_text(text, tok, t, s, err));
     item->response = kg_str_text(text);
     item->n = text->len;
+    item->traj = t;
     if (t->episode.turns == 0)
         return KG_OK;
     KG_TRY(kg_episode_text_init(episode, tok, t, err));

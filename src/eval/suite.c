@@ -104,7 +104,7 @@ static const struct kg_opt_row set_rows[] = {
     {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end an answer", false},
     {"env", AT(said.env), "none", 0, 0, "none|search|calculator",
      "what an answer's turns talk to; none: an answer is one turn, of max_tokens", false},
-    KG_EPISODE_ROWS("", struct kg_eval_set, episode., "env!none"),
+    KG_EPISODE_ROWS("", struct kg_eval_set, episode., "env!none", "env!none"),
     {"context", AT(episode.context), "0", 0, 1e7, NULL,
      "longest episode in tokens, prompt and observations included; 0: 4096, or the "
      "model's positions where they are fewer",

@@ -83,7 +83,15 @@ kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *
         return err->code;
     e->opts = *opts;
     e->tok = tok;
-    status = opts->env->open(&e->state, &opts->env_opts, err);
+    if (opts->env->open)
+        status = opts->env->open(&e->state, &opts->env_opts, err);
+    else if (opts->host)
+        status = opts->host->open(&e->state, tok, &e->opts, err);
+    else
+        status = kg_fail(err, KG_EINVAL,
+                         "environment %s: it plays by itself, which is for training; "
+                         "expected an environment of kedge's own here",
+                         opts->env->name);
     if (status != KG_OK) {
         kg_mem_free(e);
         return status;
@@ -96,7 +104,10 @@ void kg_episodes_close(struct kg_episodes *e)
 {
     if (!e)
         return;
-    e->opts.env->close(e->state);
+    if (e->opts.env->open)
+        e->opts.env->close(e->state);
+    else
+        e->opts.host->close(e->state);
     kg_str_release(&e->text);
     kg_str_release(&e->observation);
     kg_str_release(&e->valid);
@@ -429,34 +440,54 @@ static kg_status run_all(struct run *x, struct kg_err *err)
     return KG_OK;
 }
 
+/* Episodes of kedge's own turns. */
+static kg_status run_turns(struct kg_episodes *e, const struct kg_episode_run *own,
+                           struct kg_err *err)
+{
+    const char *stops[KG_MAX_STOPS];
+    struct kg_sampling sampling = *own->sampling;
+    struct run x = {.e = e,
+                    .r = own->engine,
+                    .trajs = own->trajs,
+                    .n = own->n,
+                    .seconds_idle = own->seconds_idle};
+    struct kg_rollout_session session = {
+        .sampling = &sampling, .finished = on_finished, .user = &x};
+    kg_status status;
+
+    e->run++;
+    KG_TRY_GOTO(out, run_init(&x, own->requests, own->n_requests, own->prompts, err));
+    KG_TRY_GOTO(out, all_stops(&sampling, stops, e->opts.env, err));
+    KG_TRY_GOTO(out, kg_rollout_begin(x.r, &session, err));
+    KG_TRY_GOTO(out, submit_all(&x, own->n_requests, err));
+    status = run_all(&x, err);
+out:
+    kg_mem_free(x.episodes);
+    kg_mem_free(x.requests);
+    return status;
+}
+
 kg_status kg_episodes_run(struct kg_episodes *e, struct kg_rollout *r,
                           struct kg_traj *trajs, const struct kg_request *requests,
                           size_t n_requests, const struct kg_sampling *s,
                           const struct kg_prompts *prompts, double *seconds_idle,
                           struct kg_err *err)
 {
-    const char *stops[KG_MAX_STOPS];
-    struct kg_sampling sampling = *s;
-    struct run x = {.e = e, .r = r, .trajs = trajs, .seconds_idle = seconds_idle};
-    struct kg_rollout_session session = {
-        .sampling = &sampling, .finished = on_finished, .user = &x};
-    kg_status status;
+    struct kg_episode_run run = {.engine = r,
+                                 .trajs = trajs,
+                                 .requests = requests,
+                                 .n_requests = n_requests,
+                                 .sampling = s,
+                                 .prompts = prompts,
+                                 .seconds_idle = seconds_idle};
 
     if (!e)
         return kg_rollout_run(r, trajs, requests, n_requests, s, NULL, NULL, err);
     for (size_t i = 0; i < n_requests; i++)
-        x.n += requests[i].n_samples > 0 ? (size_t)requests[i].n_samples : 0;
-    memset(trajs, 0, x.n * sizeof *trajs);
-    e->run++;
-    KG_TRY_GOTO(out, run_init(&x, requests, n_requests, prompts, err));
-    KG_TRY_GOTO(out, all_stops(&sampling, stops, e->opts.env, err));
-    KG_TRY_GOTO(out, kg_rollout_begin(r, &session, err));
-    KG_TRY_GOTO(out, submit_all(&x, n_requests, err));
-    status = run_all(&x, err);
-out:
-    kg_mem_free(x.episodes);
-    kg_mem_free(x.requests);
-    return status;
+        run.n += requests[i].n_samples > 0 ? (size_t)requests[i].n_samples : 0;
+    memset(trajs, 0, run.n * sizeof *trajs);
+    return e->opts.env->open ? run_turns(e, &run, err)
+                             : e->opts.host->run(e->state, &run, err);
 }
 
 bool kg_episodes_stats(struct kg_env_stats *out, const struct kg_episodes *e)

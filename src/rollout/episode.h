@@ -26,9 +26,16 @@
 #include "task/env.h"
 #include "task/prompts.h"
 
+struct kg_episode_host;
 struct kg_episode_opts {
     const struct kg_env_row *env; /* borrowed */
-    struct kg_env_opts env_opts;  /* its texts are borrowed until the episodes close */
+    /* for an environment that plays by itself, and asks the policy when it wants: who
+     * plays its episodes, how conversations become prompts, and names for its numbers;
+     * borrowed */
+    const struct kg_episode_host *host;
+    const struct kg_prompt_opts *prompt;
+    struct kg_further_names *further;
+    struct kg_env_opts env_opts; /* its texts are borrowed until the episodes close */
     int32_t turns;       /* number of turns with tools; one turn without tools follows */
     int32_t turn_tokens; /* maximum of new tokens per turn */
     int32_t obs_tokens;  /* maximum of tokens per observation */
@@ -39,33 +46,57 @@ struct kg_episode_opts {
     int32_t open;   /* concurrent episodes, including waiting ones; 0: twice max_batch */
 };
 
-/* Rows over a struct S, as KG_SAMPLING_ROWS. */
-#define KG_EPISODE_ROWS(before, S, at, needs)                                            \
+/* Rows over a struct S, as KG_SAMPLING_ROWS. own: needs of what kedge's own
+ * environments alone know */
+#define KG_EPISODE_ROWS(before, S, at, needs, own)                                       \
     KG_OPT_ROW(before "turns", KG_OPT_AT(S, at turns), "4", 0, 1000, NULL,               \
                "turns in which a tool may be called; one more follows without", false,   \
                needs),                                                                   \
         KG_OPT_ROW(before "obs_tokens", KG_OPT_AT(S, at obs_tokens), "500", 1, 1e6,      \
                    NULL, "longest observation in tokens; what is longer is cut", false,  \
-                   needs),                                                               \
+                   own),                                                                 \
         KG_OPT_ROW(before "answer_tokens", KG_OPT_AT(S, at answer_tokens), "0", 0, 1e7,  \
                    NULL,                                                                 \
                    "longest answer of an episode in tokens, observations included, "     \
                    "whatever its prompt; 0 is what " before "context leaves",            \
-                   false, needs),                                                        \
+                   false, own),                                                          \
         KG_OPT_ROW(before "window", KG_OPT_AT(S, at window), "0", 0, 1e7, NULL,          \
                    "a turn that begins with more text is sampled from the newest so "    \
                    "many tokens; 0 is all. Each turn is trained in the context that it " \
                    "was sampled from; with algo.reproduction in the whole text "         \
                    "(mismatch/window)",                                                  \
-                   false, needs)
+                   false, own)
 
 struct kg_episodes; /* opaque: the open environment; tokenizer borrowed */
 /* errors: EINVAL (a limit out of range, or a window or response limit without effect in
- * this context), of the environment */
+ * this context; an environment that plays by itself, without a host), of the environment
+ */
 kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *tok,
                            const struct kg_episode_opts *opts,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_episodes_close(struct kg_episodes *e);
+
+/* What is played: see kg_episodes_run. */
+struct kg_episode_run {
+    struct kg_rollout *engine;
+    struct kg_traj *trajs; /* (n) zeroed, filled in request order */
+    size_t n;
+    const struct kg_request *requests; /* (n_requests) */
+    size_t n_requests;
+    const struct kg_sampling *sampling;
+    const struct kg_prompts *prompts;
+    double *seconds_idle; /* NULL allowed */
+};
+/* Plays episodes instead of this file's loop of turns. An episode may have branches:
+ * contexts that do not continue each other. They stand one after another in its
+ * trajectory, each begun by a window. The environment's verdict goes into t->reward,
+ * t->graded and t->further. */
+struct kg_episode_host {
+    kg_status (*open)(void **state, const struct kg_tokenizer *tok,
+                      const struct kg_episode_opts *opts, struct kg_err *err);
+    void (*close)(void *state);
+    kg_status (*run)(void *state, const struct kg_episode_run *run, struct kg_err *err);
+};
 
 /* Adapts engine options to these episodes: sets max_len and max_open, and kv_tokens if 0.
  * NULL, or no env: opts are unchanged. */

@@ -729,6 +729,13 @@ kg_status kg_rollout_step(struct kg_rollout *r, struct kg_rollout_load *load,
 
 /* ---- what is known of it ---- */
 
+const struct kg_model *kg_rollout_model(const struct kg_rollout *r) { return r->exec.m; }
+
+const struct kg_rollout_opts *kg_rollout_get_opts(const struct kg_rollout *r)
+{
+    return &r->opts;
+}
+
 const struct kg_rollout_stats *kg_rollout_stats(const struct kg_rollout *r)
 {
     return &r->stats;

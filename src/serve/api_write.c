@@ -468,5 +468,7 @@ kg_status kg_api_put_end(struct kg_str *out, const struct kg_api_answer *a, bool
             (long long)(usage->prompt_tokens + usage->completion_tokens)));
     else if (piece && a->r->include_usage)
         KG_TRY(kg_str_puts(out, ", \"usage\": null", err));
+    if (a->seedless)
+        return kg_str_putc(out, '}', err);
     return kg_str_printf(out, err, ", \"seed\": %lld}", (long long)a->seed);
 }

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "net/http_server.h"
 #include "rollout/sampler.h"
+#include "serve/policy_internal.h"
 
 #include <stdio.h>
 
@@ -32,6 +33,8 @@ struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exch
     job->x = x;
     job->r.kind = kind;
     job->received = kg_clock_seconds();
+    if (s->opts.policy)
+        (void)kg_policy_path(job->episode_id, kg_http_path(x));
     return job;
 }
 
@@ -39,6 +42,8 @@ struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exch
 static void job_free(struct kg_serve_job *job)
 {
     struct kg_serve *s = job->s;
+    if (job->episode)
+        kg_policy_leave(job);
     for (size_t i = 0; i < job->n_choices; i++) {
         kg_traj_release(&job->trajs[i]);
         kg_serve_text_release(&job->choices[i].text);
@@ -200,6 +205,7 @@ static void name_answer(struct kg_serve_job *job)
         .r = &job->r,
         .m = job->answer.m,
         .created = (int64_t)kg_clock_unix_seconds(),
+        .seedless = s->opts.policy != NULL,
         /* below 2^53: what every reader of JSON can keep */
         .seed = job->r.seeded ? job->r.seed : (uint64_t)words[0] << 21 | words[1] >> 11};
     static const char *const names[] = {"cmpl", "chatcmpl", "generate"};
@@ -227,7 +233,9 @@ kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fa
     const char *body = kg_http_body(job->x, &n);
     KG_TRY(kg_api_parse(&job->r, fault, kind, body, n, err));
     KG_TRY(find_model(job, fault, err));
-    if (kind == KG_API_CHAT && !job->r.turn.session)
+    if (kind == KG_API_CHAT && job->s->opts.policy)
+        job->r.turn.session = job->episode_id;
+    else if (kind == KG_API_CHAT && !job->r.turn.session)
         job->r.turn.session = kg_http_header(job->x, "X-Session-ID");
     if (job->r.turn.session && job->r.turn.session[0] == '\0')
         job->r.turn.session = NULL; /* what clients without a session send */
@@ -427,7 +435,7 @@ static kg_status count_kept(struct kg_serve_job *job, const struct kg_traj *t,
                             struct kg_err *err)
 {
     const int64_t most = (int64_t)(job->s->opts.max_held_bytes / BYTES_OF_KEPT);
-    if (!job->sampling.record_kept)
+    if (!job->sampling.record_kept || job->s->opts.policy)
         return KG_OK;
     bool cut = t->kept_n && t->kept_n[t->n - 1] > 0;
     job->kept += cut ? t->kept_n[t->n - 1] : job->answer.m->vocab;
@@ -496,8 +504,9 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     struct kg_serve_job *job = job_of(q);
     struct kg_err untold;
     (void)user;
-    (void)err;
     job->left--;
+    if (job->episode)
+        KG_TRY(kg_policy_keep(job->s->opts.policy, job, t, failure, err));
     if (!failure)
         keep_turn(job, t);
     if (failure)

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "net/http_server.h"
+#include "serve/policy_internal.h"
 
 #include <assert.h>
 #include <signal.h>
@@ -74,8 +75,9 @@ static void take(struct kg_serve *s, struct kg_http_exchange *x, enum kg_api_kin
     pthread_mutex_unlock(&s->lock);
     if (draining || full) {
         refuse(x, s, kind, draining ? 503 : 429,
-               draining ? "the server is shutting down"
-                        : "too many requests are open: try again later");
+               !draining        ? "too many requests are open: try again later"
+               : s->opts.policy ? "no episode is open: the policy is being trained"
+                                : "the server is shutting down");
         return;
     }
     struct kg_serve_job *job = kg_serve_job_create(s, x, kind);
@@ -194,6 +196,35 @@ static const struct kg_http_route routes[] = {
     {"POST", "/inference/v1/generate", on_generate, "ids to ids, as vLLM has it"},
     {"POST", "/tokenize", on_tokenize, "text or messages to ids"},
     {"POST", "/detokenize", on_detokenize, "ids to text"},
+    {NULL, NULL, NULL, NULL},
+};
+
+/* The same paths under /episode/ID. */
+static void pass_on(struct kg_serve *s, struct kg_http_exchange *x, const char *method)
+{
+    char id[KG_SERVE_EPISODE_ID];
+    const char *path = kg_policy_path(id, kg_http_path(x));
+    for (const struct kg_http_route *r = routes; path && r->method; r++)
+        if (strcmp(r->method, method) == 0 && strcmp(r->path, path) == 0) {
+            r->handle(s, x);
+            return;
+        }
+    kg_http_reply_error(x, 404, "expected /episode/ID and a path of the API after it");
+}
+
+static void on_episode_get(void *user, struct kg_http_exchange *x)
+{
+    pass_on(user, x, "GET");
+}
+
+static void on_episode_post(void *user, struct kg_http_exchange *x)
+{
+    pass_on(user, x, "POST");
+}
+
+static const struct kg_http_route policy_routes[] = {
+    {"GET", "/episode/", on_episode_get, "the model"},
+    {"POST", "/episode/", on_episode_post, "a turn of an episode"},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -354,6 +385,7 @@ static void log_room(const struct kg_serve_opts *o)
 static kg_status open_engine(struct kg_serve *s, struct kg_err *err)
 {
     const struct kg_rollout_opts opts = kg_serve_engine_opts(&s->opts);
+    log_room(&s->opts);
     KG_TRY(kg_rollout_create(&s->engine, s->opts.model, s->opts.tok, &opts, err));
     return begin_engine(s, err);
 }
@@ -379,8 +411,8 @@ static kg_status open_http(struct kg_serve *s, struct kg_err *err)
                                        .max_held_bytes = s->opts.max_held_bytes,
                                        .allow_hosts = s->opts.allow_hosts,
                                        .bearer_key = s->opts.bearer_key,
-                                       .open_path = "/health",
-                                       .routes = routes,
+                                       .open_path = s->opts.policy ? NULL : "/health",
+                                       .routes = s->opts.policy ? policy_routes : routes,
                                        .error_body = error_body,
                                        .user = s};
     return kg_http_server_start(&s->http, &opts, err);
@@ -415,8 +447,8 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
     KG_TRY_GOTO(out, try_template(opts->chat, err));
     KG_TRY_GOTO(out, kg_sessions_create(&s->sessions, s->opts.max_session_bytes, err));
     KG_TRY_GOTO(out, list_models(s, err));
-    log_room(&s->opts);
-    KG_TRY_GOTO(out, open_engine(s, err));
+    if (!opts->policy)
+        KG_TRY_GOTO(out, open_engine(s, err));
     KG_TRY_GOTO(out, start_intake(s, err));
     KG_TRY_GOTO(out, open_http(s, err));
     *out = s;
@@ -435,7 +467,8 @@ static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status co
     struct kg_err failure;
     while (job) {
         struct kg_serve_job *next = job->next;
-        kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
+        if (s->engine)
+            kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
         kg_fail(&failure, code, "%s", why);
         kg_serve_job_fail(job, &failure);
         kg_serve_job_finish(job);
@@ -443,13 +476,15 @@ static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status co
     }
 }
 
-static void fail_queue(struct kg_serve *s, struct kg_serve_queue *q)
+static const char closing[] = "the server is shutting down";
+
+static void fail_queue(struct kg_serve *s, struct kg_serve_queue *q, const char *why)
 {
     pthread_mutex_lock(&s->lock);
     struct kg_serve_job *list = q->first;
     *q = (struct kg_serve_queue){0};
     pthread_mutex_unlock(&s->lock);
-    fail_list(s, list, KG_EINTERRUPTED, "the server is shutting down");
+    fail_list(s, list, KG_EINTERRUPTED, why);
 }
 
 static void fail_live(struct kg_serve *s, kg_status code, const char *why)
@@ -475,12 +510,13 @@ void kg_serve_close(struct kg_serve *s)
     if (s == NULL)
         return;
     end_intake(s);
-    fail_queue(s, &s->intake);
-    fail_queue(s, &s->ready);
-    fail_live(s, KG_EINTERRUPTED, "the server is shutting down");
+    fail_queue(s, &s->intake, closing);
+    fail_queue(s, &s->ready, closing);
+    fail_live(s, KG_EINTERRUPTED, closing);
     kg_http_server_stop(s->http, CLOSE_MS);
-    fail_queue(s, &s->intake); /* what a handler had under its hands */
-    kg_rollout_free(s->engine);
+    fail_queue(s, &s->intake, closing); /* what a handler had under its hands */
+    if (!s->opts.policy)
+        kg_rollout_free(s->engine);
     kg_str_release(&s->scratch);
     kg_sessions_free(s->sessions);
     kg_mem_free(s->models);
@@ -494,14 +530,18 @@ void kg_serve_close(struct kg_serve *s)
 
 static void submit(struct kg_serve *s, struct kg_serve_job *job)
 {
+    struct kg_api_fault fault = {.status = 400};
     struct kg_err err;
     kg_status status = KG_OK;
-    if (kg_http_gone(job->x))
+    bool gone = kg_http_gone(job->x);
+    if (gone)
         kg_serve_job_leave(job);
-    else
+    if (!gone && s->opts.policy)
+        status = kg_policy_admit(s->opts.policy, job, &fault, &err);
+    if (!gone && status == KG_OK)
         status = kg_serve_job_submit(job, &err);
     if (status != KG_OK) {
-        struct kg_api_fault fault = {.status = status == KG_ENOMEM ? 503 : 400};
+        fault.status = status == KG_ENOMEM ? 503 : fault.status;
         kg_serve_job_refuse(job, &fault, err.message);
         return;
     }
@@ -560,12 +600,15 @@ static void count_load(struct kg_serve *s, const struct kg_rollout_load *load)
     kg_phase_note(s->phase, "sequences that decode", load->running);
 }
 
-/* A failure of the engine itself ends all answers; the server goes on. */
+/* A failure of the engine itself ends all answers; a server goes on, training does not.
+ */
 static kg_status step(struct kg_serve *s, struct kg_err *err)
 {
     struct kg_rollout_load load;
     kg_status status = kg_rollout_step(s->engine, &load, err);
     count_tokens(s);
+    if (status != KG_OK && s->opts.policy)
+        return status;
     if (status != KG_OK) {
         kg_log_warn("the engine failed, and with it all open requests: %s", err->message);
         KG_TRY(begin_engine(s, err));
@@ -578,11 +621,11 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
     return KG_OK;
 }
 
-static void wait_ready(struct kg_serve *s)
+void kg_serve_wait(struct kg_serve *s, int ms)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += IDLE_MS * 1000000L;
+    until.tv_nsec += ms * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000L;
     until.tv_nsec %= 1000000000L;
     pthread_mutex_lock(&s->lock);
@@ -609,6 +652,13 @@ static double begin_drain(struct kg_serve *s)
     return kg_clock_seconds() + s->opts.drain_s;
 }
 
+kg_status kg_serve_turn(struct kg_serve *s, bool *busy, struct kg_err *err)
+{
+    submit_ready(s);
+    *busy = s->live != NULL;
+    return *busy ? step(s, err) : KG_OK;
+}
+
 kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err)
 {
@@ -620,16 +670,38 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
             until = begin_drain(s);
         if (until > 0 && (!has_open(s) || kg_clock_seconds() > until))
             break;
-        submit_ready(s);
-        if (s->live == NULL) {
+        bool busy = false;
+        KG_TRY(kg_serve_turn(s, &busy, err));
+        if (!busy) {
             idle = idle < 0 ? kg_phase_idle("waiting for requests") : idle;
-            wait_ready(s);
+            kg_serve_wait(s, IDLE_MS);
             continue;
         }
         kg_phase_end(idle);
         idle = -1;
-        KG_TRY(step(s, err));
     }
     kg_phase_end(s->phase);
     return KG_OK;
+}
+
+static void set_draining(struct kg_serve *s, bool draining)
+{
+    pthread_mutex_lock(&s->lock);
+    s->draining = draining;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine)
+{
+    s->engine = engine;
+    set_draining(s, false);
+}
+
+void kg_serve_detach(struct kg_serve *s)
+{
+    static const char why[] = "no episode is open: the policy is being trained";
+    set_draining(s, true);
+    fail_live(s, KG_EINTERRUPTED, why);
+    fail_queue(s, &s->ready, why);
+    s->engine = NULL;
 }

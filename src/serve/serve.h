@@ -23,7 +23,9 @@ struct kg_serve_adapter {
     const struct kg_model *model; /* made from the base by kg_model_share */
 };
 
+struct kg_policy;
 struct kg_serve_opts {
+    struct kg_policy *policy; /* NULL: a server for clients; else see serve/policy.h */
     /* borrowed, as all below; if there are adapters, mixed with them in their order
      * (kg_model_mix) */
     const struct kg_model *model;

@@ -69,6 +69,9 @@ struct kg_serve_choice {
     bool begun;                  /* a piece was sent */
 };
 
+enum { KG_SERVE_EPISODE_ID = 64 };
+struct kg_policy_episode; /* policy.c */
+
 /* How a job ends; the first cause is kept. */
 enum kg_serve_end {
     KG_SERVE_WELL,  /* success unless set otherwise */
@@ -93,8 +96,11 @@ struct kg_serve_job {
     bool streaming; /* the stream has begun */
     enum kg_serve_end end;
     struct kg_err failure;
-    double received; /* seconds of the clock */
-    double first;    /* when the first token came; 0: none yet */
+    double received;                      /* seconds of the clock */
+    double first;                         /* when the first token came; 0: none yet */
+    char episode_id[KG_SERVE_EPISODE_ID]; /* of its path */
+    /* while it is a turn of it; NULL: of none. Borrowed */
+    struct kg_policy_episode *episode;
     struct kg_serve_job *next;
 };
 
@@ -125,6 +131,16 @@ struct kg_serve {
     uint64_t n_taken;
     struct kg_serve_metrics metrics;
 };
+
+/* ---- serve.c: a rollout of the policy, by the model's thread ---- */
+
+/* Opens and closes the doors for requests, with the engine that serves them: it has
+ * begun a session with the callbacks below. Closing ends what is open. */
+void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine);
+void kg_serve_detach(struct kg_serve *s);
+/* Submits what is ready and makes a step.   *busy: whether anything decodes */
+kg_status kg_serve_turn(struct kg_serve *s, bool *busy, struct kg_err *err) KG_MUST_CHECK;
+void kg_serve_wait(struct kg_serve *s, int ms); /* for a request to be ready */
 
 /* ---- job.c ---- */
 

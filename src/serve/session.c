@@ -222,6 +222,15 @@ kg_status kg_sessions_continue(struct kg_sessions *s, struct kg_ids *ids, size_t
     return status;
 }
 
+void kg_sessions_drop(struct kg_sessions *s, const char *session)
+{
+    const struct kg_session_turn turn = {.session = session};
+    pthread_mutex_lock(&s->lock);
+    if (find_session(s, &turn))
+        drop(s, &s->first);
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- keeping ---- */
 
 static kg_status add_session(struct session **out, struct kg_sessions *s,

@@ -75,6 +75,8 @@ kg_status kg_sessions_continue(struct kg_sessions *s, struct kg_ids *ids, size_t
 kg_status kg_sessions_keep(struct kg_sessions *s, const struct kg_session_turn *turn,
                            const struct kg_session_answer *a,
                            struct kg_err *err) KG_MUST_CHECK;
+/* Forgets a session of the first model. */
+void kg_sessions_drop(struct kg_sessions *s, const char *session);
 void kg_sessions_stats(struct kg_session_stats *out, struct kg_sessions *s);
 
 #endif

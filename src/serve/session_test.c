@@ -308,6 +308,15 @@ static void answers_belong_to_one_session_of_one_model(void **state)
     assert_true(turn(&ids, "t", 0, ASKED("the"), NULL, false));
     assert_true(turn(&ids, "s", 1, ASKED("there"), NULL, false));
     assert_int_equal(stats().kept, 3);
+    kg_sessions_drop(sessions, "none");
+    kg_sessions_drop(sessions, "s");
+    assert_int_equal(stats().kept, 2);
+    assert_false(turn(&ids, "s", 0, ASKED("hello"), NULL, false));
+    assert_true(turn(&ids, "s", 1, ASKED("there"), NULL, false));
+    kg_sessions_drop(sessions, "t");
+    kg_sessions_drop(sessions, "t");
+    assert_false(turn(&ids, "t", 0, ASKED("the"), NULL, false));
+    assert_int_equal(stats().kept, 1);
     kg_ids_release(&ids);
     kg_sessions_free(sessions);
 }

@@ -505,13 +505,17 @@ kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *c,
 {
     struct run run = {.child = c, .talk = talk, .out = out, .begin = out->len};
     double limit = kg_clock_seconds() + wait_ms / 1000.0;
+    kg_status status;
     bool moved;
 
+    run.sent = talk->sent ? *talk->sent : talk->input_n;
     do
-        KG_TRY(serve(&run, wait_ms, &moved, err));
-    while (moved && out->len == run.begin && c->ours[OUT] >= 0 &&
+        status = serve(&run, wait_ms, &moved, err);
+    while (status == KG_OK && moved && out->len == run.begin && c->ours[OUT] >= 0 &&
            kg_clock_seconds() < limit);
-    return KG_OK;
+    if (talk->sent)
+        *talk->sent = run.sent;
+    return status;
 }
 
 bool kg_task_child_listens(const struct kg_task_child *c) { return c->ours[IN] >= 0; }

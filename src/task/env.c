@@ -33,6 +33,10 @@ static const struct kg_env_row table[] = {
         .step = kg_env_calculator_step,
         .stats = kg_env_calculator_stats,
     },
+    {
+        .name = "external",
+        .help = "a program of yours, which plays against the policy over HTTP",
+    },
     {.name = NULL},
 };
 

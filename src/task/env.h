@@ -31,6 +31,8 @@ struct kg_env_opts {
     int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
     int tries;           /* search: 0: the retriever's default */
     const char *wording; /* search: see task/wording.h; NULL: the first */
+    const char *command; /* external: the program, run by sh -c */
+    int silent_ms;       /* external: longest silence of an episode */
 };
 /* The option rows of a search, for recipes and suites, over a struct S as
  * KG_SAMPLING_ROWS. A server has its own vectors and fusion. */
@@ -135,7 +137,8 @@ struct kg_env_row {
     const char *help;
     const char *const *stops; /* (n_stops) strings that end a model turn */
     int n_stops;
-    /* state: owned by the caller, freed by `close` */
+    /* state: owned by the caller, freed by `close`; NULL, as all below: the environment
+     * plays by itself (struct kg_episode_host) */
     kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
     void (*close)(void *state);
     /* Reads a turn. observation: appended to if the result is OBSERVE. */

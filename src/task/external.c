@@ -41,18 +41,25 @@ static kg_status put_field(struct kg_str *out, const char *key, const char *text
     return kg_str_putc(out, ',', err);
 }
 
+kg_status kg_task_put_record(struct kg_str *out, const struct kg_record *r,
+                             const char *response, size_t n, struct kg_err *err)
+{
+    KG_TRY(put_field(out, "prompt", r->prompt, strlen(r->prompt), err));
+    if (response)
+        KG_TRY(put_field(out, "response", response, n, err));
+    KG_TRY(put_field(out, "ground_truth", r->ground_truth, strlen(r->ground_truth), err));
+    KG_TRY(put_field(out, "data_source", r->data_source, strlen(r->data_source), err));
+    KG_TRY(kg_str_printf(out, err, "\"extra_info\":%s",
+                         r->extra_json ? r->extra_json : "null"));
+    return r->turns ? kg_str_printf(out, err, ",\"conversation\":%s", r->turns) : KG_OK;
+}
+
 static kg_status put_item(struct kg_str *out, const struct kg_grade_item *item,
                           struct kg_err *err)
 {
-    const struct kg_record *r = item->record;
-
     KG_TRY(kg_str_putc(out, '{', err));
-    KG_TRY(put_field(out, "prompt", r->prompt, strlen(r->prompt), err));
-    KG_TRY(put_field(out, "response", item->response, item->n, err));
-    KG_TRY(put_field(out, "ground_truth", r->ground_truth, strlen(r->ground_truth), err));
-    KG_TRY(put_field(out, "data_source", r->data_source, strlen(r->data_source), err));
-    return kg_str_printf(out, err, "\"extra_info\":%s}\n",
-                         r->extra_json ? r->extra_json : "null");
+    KG_TRY(kg_task_put_record(out, item->record, item->response, item->n, err));
+    return kg_str_puts(out, "}\n", err);
 }
 
 /* ---- answers ---- */

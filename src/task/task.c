@@ -74,6 +74,13 @@ static const struct kg_task_row table[] = {
         .grade = kg_task_none_grade,
     },
     {
+        .name = "environment",
+        .help = "graded by the environment that plays the episode (episode.env external)",
+        .keeps_turns = true,
+        .load = kg_task_none_load,
+        .grade_by = kg_task_environment_grade,
+    },
+    {
         .name = "external",
         .help = "graded by a program of yours: JSONL in, a JSONL line {\"score\"} for "
                 "each out",
@@ -99,7 +106,7 @@ kg_status kg_task_find(const struct kg_task_row **row, const char *name,
 
 /* The text that the model reads takes the place of what the file or generator had. */
 static kg_status make_prompt(struct kg_record *r, const struct kg_prompt_opts *how,
-                             struct kg_err *err)
+                             bool keeps_turns, struct kg_err *err)
 {
     struct kg_prompt_source from = {.text = r->prompt, .n = strlen(r->prompt)};
     struct kg_json_doc doc = {0};
@@ -115,8 +122,10 @@ static kg_status make_prompt(struct kg_record *r, const struct kg_prompt_opts *h
     char *prompt = kg_str_take(&text, err);
     KG_TRY_GOTO(out, prompt ? KG_OK : err->code);
     kg_mem_free(r->prompt);
-    kg_mem_free(r->turns);
     r->prompt = prompt;
+    if (keeps_turns)
+        goto out;
+    kg_mem_free(r->turns);
     r->turns = NULL;
 out:
     kg_json_release(&doc);
@@ -125,11 +134,11 @@ out:
 }
 
 static kg_status make_prompts(struct kg_dataset *d, const struct kg_prompt_opts *how,
-                              struct kg_err *err)
+                              bool keeps_turns, struct kg_err *err)
 {
     KG_TRY(kg_prompt_check(how, err));
     for (size_t i = 0; i < d->n; i++)
-        if (make_prompt(&d->records[i], how, err) != KG_OK)
+        if (make_prompt(&d->records[i], how, keeps_turns, err) != KG_OK)
             return kg_err_prefix(err, "%s %s %lld", d->name,
                                  d->is_file ? d->unit : "problem",
                                  (long long)d->records[i].line);
@@ -180,7 +189,7 @@ kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
             row->name, opts->level);
     KG_TRY_GOTO(fail, load_records(d, row, opts, path, err));
     KG_TRY_GOTO(fail, check_records(d, err));
-    KG_TRY_GOTO(fail, make_prompts(d, &opts->prompt, err));
+    KG_TRY_GOTO(fail, make_prompts(d, &opts->prompt, row->keeps_turns, err));
     KG_TRY_GOTO(fail, check_records(d, err));
     return KG_OK;
 fail:
@@ -253,5 +262,21 @@ kg_status kg_task_none_grade(struct kg_grade *g, const struct kg_record *r,
 {
     (void)r, (void)response, (void)n, (void)err;
     *g = (struct kg_grade){.graded = false};
+    return KG_OK;
+}
+
+/* The verdict that an environment reported with the episode: rollout/episode.h. */
+kg_status kg_task_environment_grade(struct kg_grade *g, const struct kg_task_opts *opts,
+                                    const struct kg_grade_item *item, struct kg_err *err)
+{
+    const struct kg_traj *t = item->traj;
+
+    (void)opts, (void)err;
+    *g = (struct kg_grade){.graded = t && t->graded};
+    if (!t)
+        return KG_OK;
+    g->reward = t->graded ? t->reward : 0;
+    g->correct = t->graded && t->reward >= 1;
+    g->further = t->further;
     return KG_OK;
 }

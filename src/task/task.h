@@ -27,7 +27,7 @@ struct kg_record {
     char *extra_json;   /* owned or NULL: extra_info as JSON text */
     char *id;           /* owned or NULL: the record's id in its file */
     /* owned or NULL: the prompt as a conversation {"messages", "tools"}; only while
-     * reading a file */
+     * reading a file, unless the task keeps it */
     char *turns;
     bool is_single; /* turns is a single message, whose text is the prompt */
     int64_t line;   /* line in the file, or index of the generator */
@@ -185,6 +185,7 @@ struct kg_grade_item {
      * single turn. Tasks may ignore it and read the response. */
     const struct kg_span *spans;
     size_t n_spans;
+    const struct kg_traj *traj; /* NULL: unknown, as of an answer out of a file */
 };
 /* Those whose row has levels, for what keys need (data/needs.h). */
 #define KG_TASKS_MADE "arithmetic,countdown"
@@ -194,6 +195,7 @@ struct kg_task_row {
     const char *levels; /* generators: "easy|hard"; NULL for tasks that read data */
     bool exact_reward;  /* reward is 1 if right, else opts.wrong_reward */
     bool judges_none;   /* has no verdicts, and needs none */
+    bool keeps_turns;   /* of records, for a program that renders them itself */
     /* Fills d from the file path (data tasks), or by generation (path NULL). */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);
@@ -241,6 +243,12 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_grade_item *items, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 
+/* Appends the record's members as a program of the user's reads them: "prompt",
+ * "response" (NULL: none), "ground_truth", "data_source", "extra_info", and if it is kept
+ * "conversation": {"messages", "tools"}. */
+kg_status kg_task_put_record(struct kg_str *out, const struct kg_record *r,
+                             const char *response, size_t n,
+                             struct kg_err *err) KG_MUST_CHECK;
 bool kg_task_is_external(const struct kg_task_row *row);
 /* Whether responses are expected to get a verdict. */
 bool kg_task_judges(const struct kg_task_row *row, const struct kg_task_opts *opts);

@@ -73,7 +73,7 @@ static void an_unknown_task_lists_the_valid_ones(void **state)
     assert_int_equal(kg_task_find(&row, "arithmetics", &err), KG_EINVAL);
     assert_string_equal(err.message,
                         "task: expected one of arithmetic, countdown, digits, "
-                        "qa-number, math, search-qa, none, external; "
+                        "qa-number, math, search-qa, none, environment, external; "
                         "found 'arithmetics'; did you mean 'arithmetic'?");
     assert_string_equal(row_of("digits")->name, "digits");
 }

@@ -193,6 +193,28 @@ kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
     return KG_OK;
 }
 
+kg_status kg_traj_extend(struct kg_traj *t, const struct kg_traj *from, size_t begin,
+                         size_t end, struct kg_err *err)
+{
+    const size_t k = (size_t)from->top_k;
+    size_t behind = 0;
+
+    assert(t->top_k == from->top_k && t->choices == 0 && from->choices == 0);
+    for (size_t j = 0; j < end; j++) {
+        const struct kg_traj_step step = {.token = from->tokens[j],
+                                          .logp = from->logp[j],
+                                          .top_ids = k ? from->top_ids + j * k : NULL,
+                                          .top_logp = k ? from->top_logp + j * k : NULL,
+                                          .kept = kg_traj_kept(from, j, &behind)};
+
+        if (j >= begin && from->source[j] == KG_SOURCE_MODEL)
+            KG_TRY(kg_traj_push(t, &step, err));
+        else if (j >= begin)
+            KG_TRY(kg_traj_append(t, &step.token, 1, KG_SOURCE_TOOL, err));
+    }
+    return KG_OK;
+}
+
 size_t kg_traj_model_tokens(const struct kg_traj *t)
 {
     size_t count = 0;
@@ -215,6 +237,8 @@ kg_status kg_traj_open_window(struct kg_traj *t, size_t from, struct kg_err *err
 
 size_t kg_traj_n_parts(const struct kg_traj *t, bool whole)
 {
+    if (t->n == t->prompt_n) /* nothing was sampled, so nothing is computed */
+        return 0;
     return whole ? 1 : 1 + t->n_windows;
 }
 

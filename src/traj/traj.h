@@ -157,6 +157,10 @@ kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
                        struct kg_err *err) KG_MUST_CHECK;
 /* The kept set of token j, whose bytes begin at *at of t->kept; moves *at past it. */
 struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
+/* Appends tokens [begin, end) of another trajectory: the MODEL tokens with their records,
+ * the others as observations.   errors: ENOMEM */
+kg_status kg_traj_extend(struct kg_traj *t, const struct kg_traj *from, size_t begin,
+                         size_t end, struct kg_err *err) KG_MUST_CHECK;
 /* Records the experts (n,C) of tokens [j, j+n). */
 void kg_traj_route(struct kg_traj *t, size_t j, size_t n, const uint16_t *experts);
 /* Number of MODEL tokens. */

@@ -399,10 +399,55 @@ static void an_end_is_found_by_its_name(void **state)
                         "length, cancelled; found 'stopped'; did you mean 'stop'?");
 }
 
+/* Tokens of another trajectory come with their records, from any one to any other. */
+static void a_part_of_another_trajectory_keeps_its_records(void **state)
+{
+    const int32_t prompt[3] = {7, 8, 9}, tool[2] = {70, 80};
+    struct kg_traj from = {.top_k = 2};
+
+    (void)state;
+    assert_int_equal(kg_traj_append(&from, prompt, 3, KG_SOURCE_PROMPT, &err), KG_OK);
+    for (int32_t i = 0; i < 8; i++)
+        assert_int_equal(push(&from, i, i % 4), KG_OK);
+    assert_int_equal(kg_traj_append(&from, tool, 2, KG_SOURCE_TOOL, &err), KG_OK);
+    for (int32_t i = 8; i < 12; i++)
+        assert_int_equal(push(&from, i, i % 4), KG_OK);
+    for (size_t begin = 0; begin <= from.n; begin++) {
+        struct kg_traj t = {.top_k = 2};
+        size_t behind = 0, other = 0;
+
+        assert_int_equal(kg_traj_append(&t, prompt, 1, KG_SOURCE_PROMPT, &err), KG_OK);
+        assert_int_equal(kg_traj_extend(&t, &from, begin, from.n, &err), KG_OK);
+        assert_int_equal(t.n, 1 + from.n - begin);
+        assert_int_equal(t.prompt_n, 1);
+        (void)kg_traj_kept(&t, 0, &other);
+        for (size_t j = 0; j < from.n; j++) {
+            const struct kg_idset a = kg_traj_kept(&from, j, &behind);
+            const size_t k = 1 + j - begin;
+
+            if (j < begin)
+                continue;
+            const struct kg_idset b = kg_traj_kept(&t, k, &other);
+
+            assert_int_equal(t.tokens[k], from.tokens[j]);
+            assert_int_equal(t.source[k], j < 3 ? KG_SOURCE_TOOL : from.source[j]);
+            assert_true(t.logp[k] == from.logp[j]);
+            assert_memory_equal(t.top_ids + 2 * k, from.top_ids + 2 * j, 8);
+            assert_memory_equal(t.top_logp + 2 * k, from.top_logp + 2 * j, 8);
+            assert_int_equal(a.n, b.n);
+            assert_int_equal(a.bytes, b.bytes);
+            assert_true(a.bytes == 0 || memcmp(a.data, b.data, a.bytes) == 0);
+        }
+        kg_traj_release(&t);
+    }
+    kg_traj_release(&from);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_stay_with_their_tokens),
+        cmocka_unit_test(a_part_of_another_trajectory_keeps_its_records),
         cmocka_unit_test(what_others_wrote_is_kept_and_has_no_record),
         cmocka_unit_test(the_parts_hold_every_sampled_token_once),
         cmocka_unit_test(a_trajectory_may_be_the_models_alone),

@@ -61,6 +61,11 @@ kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_mo
                        "episode.window computes it in several contexts; expected "
                        "episode.window 0, found %d",
                        (int)in->episode_opts.window);
+    if (replay && in->episode_opts.env && !in->episode_opts.env->open)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.router_replay: branches of an episode compute a token in "
+                       "several contexts; expected another episode.env than %s",
+                       in->episode_opts.env->name);
     return in->recipe.train.router_aux > 0 ? check_router_aux(m, err) : KG_OK;
 }
 

@@ -141,8 +141,8 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     if (!run->work.ahead.samples)
         KG_TRY(kg_run_reference_open(&run->in, &run->state, err));
     KG_TRY(kg_run_check_sampling(&run->in, err));
-    KG_TRY(kg_run_episodes_open(&run->in, &run->work, err));
     KG_TRY(kg_run_data_open(run, err));
+    KG_TRY(kg_run_episodes_open(&run->in, &run->work, err));
     KG_TRY(kg_run_answers_open(&run->in, &run->state, err));
     KG_TRY(kg_run_sft_open(&run->in, &run->state, err));
     KG_TRY(kg_run_check(&run->in, &run->state, err));

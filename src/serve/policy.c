@@ -1,0 +1,846 @@
+/* Episodes that a program of the user's plays: told of in lines, played over HTTP.
+ *
+ * The rollout is one loop on the thread that owns the engine. It tells the program of
+ * episodes as there is room, hears its reports, admits requests that the intake has made
+ * tokens of, steps the engine, and gives up what is silent for too long. An answer enters
+ * the record when it is whole, before the client has it. Since an episode has one request
+ * at a time, the order of its turns is the program's, and nothing here depends on which
+ * episode comes first.
+ *
+ * Nothing that the program does is an error of kedge's: an episode that it spoils ends
+ * without a verdict, is logged and counted, and the others go on. Only a program that
+ * ends again and again before it has reported one episode stops the run.
+ */
+#define _DEFAULT_SOURCE /* getentropy */
+#include "serve/policy.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/phase.h"
+#include "base/signal.h"
+#include "serve/policy_internal.h"
+#include "task/child.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    MAX_BRANCHES = 1 << 15, /* of an episode; a draw's sample has as many bits for it */
+    MAX_SAMPLES = 1 << 16,
+    MAX_LINE = 1 << 20, /* bytes of a report */
+    MAX_WARNINGS = 100, /* of a run, about reports */
+    MAX_FRUITLESS = 3,  /* starts in a row without a report */
+    WAIT_MS = 2,        /* reports and requests are waited for in turns */
+    STOP_AFTER_S = 1,
+    KEY_BYTES = 16,
+};
+static const double MAX_REWARD = 1e9;   /* as of an external grader */
+static const double MAX_NUMBER = 1e100; /* squares are finite */
+
+/* How an episode ended. */
+enum status { OK, TIMEOUT, DIED, FAILED, N_STATUS };
+static const char *const statuses[N_STATUS] = {"status/ok", "status/timeout",
+                                               "status/died", "status/error"};
+
+struct kg_policy_episode {
+    const struct kg_request *request;
+    int32_t sample;
+    char id[KG_SERVE_EPISODE_ID];
+    struct kg_traj *out;
+    struct kg_traj *branches; /* (n_branches) owned */
+    size_t n_branches, capacity;
+    struct kg_serve_job *job; /* the turn that is being sampled; NULL: none */
+    size_t branch;            /* of it */
+    size_t tokens;            /* of all branches */
+    enum kg_finish finish;    /* of the last turn */
+    int32_t turns;
+    double heard; /* when it was told of, or last heard from */
+    bool open, full;
+};
+
+struct kg_policy {
+    struct kg_episode_opts opts;
+    const struct kg_tokenizer *tok;
+    char key[2 * KEY_BYTES + 1];
+    struct kg_serve *serve; /* from the first rollout on, as the next */
+    struct kg_task_child *child;
+    int64_t reported; /* episodes, in all */
+    int fruitless;    /* starts since the last report */
+    int64_t warnings;
+    bool hung; /* an episode of this child was given up */
+    struct kg_str told, heard;
+    size_t sent; /* bytes of what it is told */
+    /* of the present rollout */
+    const struct kg_episode_run *run;
+    struct kg_policy_episode *episodes; /* (run->n) owned, in the order of run->trajs */
+    size_t begun, ended;
+    double moved; /* when anything last moved */
+};
+
+/* ---- life ---- */
+
+static void close_policy(void *state)
+{
+    struct kg_policy *p = state;
+
+    kg_task_child_kill(p->child);
+    kg_serve_close(p->serve);
+    kg_str_release(&p->told);
+    kg_str_release(&p->heard);
+    kg_mem_free(p);
+}
+
+static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
+{
+    if (!o->env_opts.command || !*o->env_opts.command)
+        return kg_fail(err, KG_EINVAL,
+                       "episode.command: expected the program that plays the episodes, "
+                       "found none");
+    if (o->window > 0 || o->answer_tokens > 0)
+        return kg_fail(err, KG_EINVAL,
+                       "episode.window and episode.answer_tokens: expected 0 with env "
+                       "external, found %d and %d",
+                       o->window, o->answer_tokens);
+    return KG_OK;
+}
+
+static kg_status open_policy(void **state, const struct kg_tokenizer *tok,
+                             const struct kg_episode_opts *opts, struct kg_err *err)
+{
+    unsigned char bytes[KEY_BYTES];
+    struct kg_policy *p;
+
+    KG_TRY(check(opts, err));
+    p = kg_mem_calloc(1, sizeof *p, "policy", err);
+    if (!p)
+        return err->code;
+    p->opts = *opts;
+    p->tok = tok;
+    if (getentropy(bytes, sizeof bytes) != 0) {
+        kg_mem_free(p);
+        return kg_fail(err, KG_EIO, "the key of the policy: no random bytes");
+    }
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(p->key + 2 * i, 3, "%02x", bytes[i]);
+    *state = p;
+    return KG_OK;
+}
+
+static size_t most_open(const struct kg_policy *p)
+{
+    const int32_t open = kg_rollout_get_opts(p->run->engine)->max_open;
+
+    return open < KG_SESSIONS ? (size_t)open : KG_SESSIONS;
+}
+
+static kg_status start_server(struct kg_policy *p, struct kg_err *err)
+{
+    const struct kg_prompt_opts *how = p->opts.prompt;
+    struct kg_serve_opts opts = {.policy = p,
+                                 .model = kg_rollout_model(p->run->engine),
+                                 .tok = p->tok,
+                                 .chat = how->chat,
+                                 .system = how->system,
+                                 .opening = how->opening,
+                                 .date = how->date && *how->date ? how->date : NULL,
+                                 .name = "policy",
+                                 .bearer_key = p->key,
+                                 .max_len = p->opts.context,
+                                 .default_tokens = p->opts.turn_tokens,
+                                 .max_requests = 2 * (int)most_open(p),
+                                 .max_connections = 2 * (int)most_open(p) + 64,
+                                 .max_session_bytes = INT64_MAX};
+
+    return kg_serve_open(&p->serve, &opts, err);
+}
+
+/* It is new, or it is the next one. */
+static kg_status start_child(struct kg_policy *p, struct kg_err *err)
+{
+    const struct kg_task_command command = {.command = p->opts.env_opts.command};
+
+    p->fruitless++;
+    p->hung = false;
+    p->sent = 0;
+    kg_str_clear(&p->told);
+    kg_str_clear(&p->heard);
+    return kg_task_child_start(&p->child, &command, err);
+}
+
+static void warn(struct kg_policy *p, const char *what, const char *text, size_t n)
+{
+    const int shown = n < 80 ? (int)n : 80;
+
+    if (++p->warnings <= MAX_WARNINGS)
+        kg_log_warn("episode.command: %s, found '%.*s'%s", what, shown, text,
+                    p->warnings == MAX_WARNINGS ? " (the last such warning)" : "");
+}
+
+/* ---- episodes ---- */
+
+const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path)
+{
+    static const char before[] = "/episode/";
+    const char *at = path + strlen(before);
+    size_t n;
+
+    id[0] = '\0';
+    if (strncmp(path, before, strlen(before)) != 0)
+        return NULL;
+    n = strcspn(at, "/");
+    if (n == 0 || n >= KG_SERVE_EPISODE_ID)
+        return NULL;
+    memcpy(id, at, n);
+    id[n] = '\0';
+    return at + n;
+}
+
+static struct kg_policy_episode *find_open(struct kg_policy *p, const char *id)
+{
+    for (size_t i = 0; id && i < p->begun; i++)
+        if (p->episodes[i].open && strcmp(p->episodes[i].id, id) == 0)
+            return &p->episodes[i];
+    return NULL;
+}
+
+static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run *run,
+                               struct kg_err *err)
+{
+    size_t at = 0;
+    int unused;
+
+    /* before the program's own, which may be too many */
+    for (int i = 0; p->opts.further && i < N_STATUS; i++)
+        KG_TRY(kg_further_find(&unused, p->opts.further, statuses[i], err));
+    p->run = run;
+    p->begun = p->ended = 0;
+    p->episodes = kg_mem_calloc(run->n, sizeof *p->episodes, "episodes", err);
+    if (!p->episodes)
+        return err->code;
+    for (size_t i = 0; i < run->n_requests; i++)
+        for (int32_t k = 0; k < run->requests[i].n_samples; k++, at++) {
+            struct kg_policy_episode *e = &p->episodes[at];
+
+            e->request = &run->requests[i];
+            e->sample = run->requests[i].first_sample + k;
+            e->out = &run->trajs[at];
+            snprintf(e->id, sizeof e->id, "%s-%" PRIu64 "-%d",
+                     run->sampling->rng.stream == KG_RNG_EVAL ? "eval" : "train",
+                     e->request->draw, e->sample);
+            if (e->sample >= MAX_SAMPLES)
+                return kg_fail(err, KG_EINVAL,
+                               "rollout.samples: expected at most %d with env external",
+                               MAX_SAMPLES);
+        }
+    return KG_OK;
+}
+
+/* The line that tells the program of an episode. */
+static kg_status tell(struct kg_policy *p, struct kg_policy_episode *e,
+                      struct kg_err *err)
+{
+    const struct kg_prompts *prompts = p->run->prompts;
+    const struct kg_record *r =
+        &prompts->data->records[prompts->record[e->request->prompt_index]];
+
+    KG_TRY(kg_str_printf(&p->told, err,
+                         "{\"episode\":\"%s\",\"url\":\"http://127.0.0.1:%d/episode/%s/"
+                         "v1\",\"key\":\"%s\",\"model\":\"policy\",",
+                         e->id, kg_serve_port(p->serve), e->id, p->key));
+    KG_TRY(kg_task_put_record(&p->told, r, NULL, 0, err));
+    KG_TRY(kg_str_puts(&p->told, "}\n", err));
+    e->open = true;
+    e->heard = kg_clock_seconds();
+    p->begun++;
+    return KG_OK;
+}
+
+static kg_status tell_more(struct kg_policy *p, struct kg_err *err)
+{
+    while (p->begun < p->run->n && p->begun - p->ended < most_open(p))
+        KG_TRY(tell(p, &p->episodes[p->begun], err));
+    return KG_OK;
+}
+
+/* All branches, one after the other, in the room of the first. */
+static kg_status join(struct kg_policy_episode *e, struct kg_err *err)
+{
+    struct kg_traj *t = e->out;
+
+    *t = e->branches[0];
+    e->branches[0] = (struct kg_traj){0};
+    for (size_t i = 1; i < e->n_branches; i++) {
+        const struct kg_traj *b = &e->branches[i];
+        const size_t from = t->n;
+
+        KG_TRY(kg_traj_extend(t, b, 0, b->prompt_n, err));
+        KG_TRY(kg_traj_open_window(t, from, err));
+        KG_TRY(kg_traj_extend(t, b, b->prompt_n, b->n, err));
+        t->cut_n += b->cut_n;
+        t->cut_nats += b->cut_nats;
+    }
+    return KG_OK;
+}
+
+/* An episode in which the policy was asked nothing has its prompt alone. */
+static kg_status put_nothing(struct kg_policy_episode *e, float temperature,
+                             struct kg_err *err)
+{
+    const struct kg_request *q = e->request;
+
+    e->finish = KG_FINISH_CANCELLED;
+    e->out->temperature = temperature;
+    return kg_traj_append(e->out, q->prompt, q->prompt_n, KG_SOURCE_PROMPT, err);
+}
+
+static kg_status put_statuses(struct kg_traj *t, enum status how,
+                              struct kg_further_names *names, struct kg_err *err)
+{
+    int k;
+
+    for (int i = 0; names && i < N_STATUS; i++) {
+        KG_TRY(kg_further_find(&k, names, statuses[i], err));
+        t->further.said |= (uint32_t)1 << k;
+        t->further.x[k] = i == (int)how;
+    }
+    return KG_OK;
+}
+
+/* Ends an episode. Its verdict, if there is one, is in out. A turn that is being sampled
+ * is broken off. */
+static kg_status end(struct kg_policy *p, struct kg_policy_episode *e, enum status how,
+                     struct kg_err *err)
+{
+    const struct kg_traj verdict = *e->out;
+    struct kg_traj *t = e->out;
+    struct kg_err over;
+
+    if (e->job) {
+        kg_fail(&over, KG_EUNSUPPORTED, "episode %s has ended", e->id);
+        kg_serve_job_fail(e->job, &over);
+        kg_policy_leave(e->job);
+    }
+    if (e->n_branches > 0)
+        KG_TRY(join(e, err));
+    else
+        KG_TRY(put_nothing(e, p->run->sampling->temperature, err));
+    t->prompt_index = e->request->prompt_index;
+    t->draw = e->request->draw;
+    t->sample = e->sample;
+    t->finish = e->full ? KG_FINISH_LENGTH : e->finish;
+    t->reward = verdict.reward;
+    t->graded = verdict.graded && e->turns > 0;
+    t->further = verdict.further;
+    t->episode = (struct kg_traj_episode){
+        .turns = e->turns, .answered = how == OK, .cut = e->full};
+    KG_TRY(put_statuses(t, how, p->opts.further, err));
+    e->open = false;
+    p->ended++;
+    kg_sessions_drop(p->serve->sessions, e->id);
+    return KG_OK;
+}
+
+static kg_status end_rollout(struct kg_policy *p, kg_status status)
+{
+    if (p->serve)
+        kg_serve_detach(p->serve);
+    for (size_t i = 0; p->episodes && i < p->run->n; i++) {
+        struct kg_policy_episode *e = &p->episodes[i];
+
+        for (size_t b = 0; b < e->n_branches; b++)
+            kg_traj_release(&e->branches[b]);
+        kg_mem_free(e->branches);
+    }
+    kg_mem_free(p->episodes);
+    p->episodes = NULL;
+    p->begun = p->ended = 0;
+    return status;
+}
+
+/* ---- turns ---- */
+
+static bool is_given(const struct kg_api_request *r, const char *name)
+{
+    const struct kg_json *from = r->params ? r->params : r->doc.root;
+
+    return kg_json_type(kg_json_get(from, name)) != KG_JSON_NULL;
+}
+
+static kg_status refuse(struct kg_api_fault *fault, const char *param, const char *want,
+                        struct kg_err *err)
+{
+    fault->param = param;
+    return kg_fail(err, KG_EINVAL,
+                   "%s: not for a policy that is being trained: expected %s", param,
+                   want);
+}
+
+/* The policy is sampled as the recipe says: another distribution than the record's would
+ * be trained on as if it were this one. */
+static kg_status check_draw(const struct kg_api_request *r, const struct kg_sampling *s,
+                            struct kg_api_fault *fault, struct kg_err *err)
+{
+    const struct {
+        const char *name;
+        double asked, own;
+    } rows[] = {{"temperature", (double)r->sampling.temperature, (double)s->temperature},
+                {"top_p", (double)r->sampling.top_p, (double)s->top_p},
+                {"top_k", r->sampling.top_k, s->top_k},
+                {"min_p", (double)r->sampling.min_p, (double)s->min_p}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (is_given(r, rows[i].name) && rows[i].asked != rows[i].own) {
+            fault->param = rows[i].name;
+            return kg_fail(err, KG_EINVAL,
+                           "%s: expected %g, by which this run samples, or none, found "
+                           "%g",
+                           rows[i].name, rows[i].own, rows[i].asked);
+        }
+    if (r->seeded)
+        return refuse(fault, "seed", "none", err);
+    if (r->ignore_eos != s->ignore_eos)
+        return refuse(fault, "ignore_eos", "false", err);
+    if (r->n_bias > 0)
+        return refuse(fault, "logit_bias", "none", err);
+    if (r->repetition != 1 || r->presence != 0 || r->frequency != 0)
+        return refuse(fault, "penalties", "none", err);
+    return KG_OK;
+}
+
+static kg_status check_turn(const struct kg_api_request *r, const struct kg_sampling *s,
+                            struct kg_api_fault *fault, struct kg_err *err)
+{
+    KG_TRY(check_draw(r, s, fault, err));
+    if (r->n != 1)
+        return refuse(fault, "n", "1", err);
+    if (r->n_prompts != 1)
+        return refuse(fault, "prompt", "one", err);
+    if (r->echo || r->prompt_scores)
+        return refuse(fault, r->echo ? "echo" : "prompt_logprobs", "none", err);
+    if (kg_api_records(r) > s->record_top_k)
+        return refuse(fault, "top_logprobs", "0", err);
+    if (r->n_stops + s->n_stops > KG_MAX_STOPS)
+        return refuse(fault, "stop", "fewer strings", err);
+    return KG_OK;
+}
+
+/* The branch that the prompt continues, the longest one; else the number of branches. */
+static size_t find_branch(const struct kg_policy_episode *e, const struct kg_ids *prompt)
+{
+    size_t found = e->n_branches;
+
+    for (size_t i = 0; i < e->n_branches; i++) {
+        const struct kg_traj *b = &e->branches[i];
+
+        if (b->n <= prompt->n &&
+            (found == e->n_branches || b->n > e->branches[found].n) &&
+            memcmp(b->tokens, prompt->ids, b->n * sizeof *b->tokens) == 0)
+            found = i;
+    }
+    return found;
+}
+
+/* Room for the turn's tokens, within the episode's budgets. */
+static kg_status find_room(int32_t *room, struct kg_policy *p,
+                           struct kg_policy_episode *e, const struct kg_ids *prompt,
+                           struct kg_api_fault *fault, struct kg_err *err)
+{
+    const struct kg_episode_opts *o = &p->opts;
+    const size_t known = e->branch < e->n_branches ? e->branches[e->branch].n : 0;
+    const int64_t left = o->context - (int64_t)(e->tokens + prompt->n - known);
+
+    *room = left < o->turn_tokens ? (int32_t)left : o->turn_tokens;
+    if (left >= 1 && e->turns <= o->turns && e->branch < MAX_BRANCHES)
+        return KG_OK;
+    e->full = true;
+    fault->code = "context_length_exceeded";
+    return kg_fail(err, KG_EINVAL,
+                   "episode %s: expected at most %d turns (episode.turns and one) and %d "
+                   "tokens in all branches (episode.context), found turn %d and %" PRId64
+                   " tokens",
+                   e->id, o->turns + 1, o->context, e->turns + 1, o->context - left);
+}
+
+static void plan_turn(struct kg_policy *p, struct kg_serve_job *job, int32_t room)
+{
+    struct kg_policy_episode *e = job->episode;
+    struct kg_api_request *r = &job->r;
+    struct kg_request *q = &job->groups[0].q;
+    struct kg_sampling s = *p->run->sampling;
+
+    for (int i = 0; i < s.n_stops; i++)
+        r->stops[r->n_stops++] = s.stops[i];
+    s.stops = r->stops;
+    s.n_stops = r->n_stops;
+    s.stop_ids = r->stop_ids;
+    s.n_stop_ids = r->n_stop_ids;
+    job->sampling = s;
+    q->prompt_index = e->request->prompt_index;
+    q->draw = e->request->draw;
+    q->first_sample = e->sample + (int32_t)e->branch * MAX_SAMPLES;
+    q->max_tokens = r->max_tokens < room ? (int32_t)r->max_tokens : room;
+}
+
+kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
+                          struct kg_api_fault *fault, struct kg_err *err)
+{
+    struct kg_policy_episode *e = find_open(p, job->episode_id);
+    int32_t room;
+
+    *fault = (struct kg_api_fault){.status = e ? 400 : 404};
+    if (!e)
+        return kg_fail(err, KG_ENOTFOUND, "expected an episode that is open, found '%s'",
+                       job->episode_id);
+    e->heard = p->moved = kg_clock_seconds();
+    fault->status = e->job ? 409 : 400;
+    if (e->job)
+        return kg_fail(err, KG_EINVAL,
+                       "episode %s: expected one request at a time, found a second one",
+                       e->id);
+    KG_TRY(check_turn(&job->r, p->run->sampling, fault, err));
+    e->branch = find_branch(e, &job->r.prompts[0].ids);
+    KG_TRY(find_room(&room, p, e, &job->r.prompts[0].ids, fault, err));
+    job->episode = e;
+    e->job = job;
+    plan_turn(p, job, room);
+    return KG_OK;
+}
+
+void kg_policy_leave(struct kg_serve_job *job)
+{
+    job->episode->heard = kg_clock_seconds();
+    job->episode->job = NULL;
+    job->episode = NULL;
+}
+
+static kg_status add_branch(struct kg_policy_episode *e, const struct kg_traj *t,
+                            struct kg_err *err)
+{
+    struct kg_traj *b;
+
+    KG_TRY(kg_mem_grow(&e->branches, &e->capacity, e->n_branches + 1, sizeof *b,
+                       MAX_BRANCHES, "branches of an episode", err));
+    b = &e->branches[e->n_branches++];
+    *b = (struct kg_traj){.top_k = t->top_k, .temperature = t->temperature};
+    return kg_traj_append(b, t->tokens, t->prompt_n, KG_SOURCE_PROMPT, err);
+}
+
+kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
+                         const struct kg_traj *t, const struct kg_err *failure,
+                         struct kg_err *err)
+{
+    struct kg_policy_episode *e = job->episode;
+    struct kg_traj *b;
+    size_t before;
+
+    if (failure) {
+        *err = *failure;
+        return failure->code;
+    }
+    before = e->branch < e->n_branches ? e->branches[e->branch].n : 0;
+    if (before == 0)
+        KG_TRY(add_branch(e, t, err));
+    b = &e->branches[e->branch];
+    KG_TRY(kg_traj_extend(b, t, b->n, t->n, err));
+    b->cut_n += t->cut_n;
+    b->cut_nats += t->cut_nats;
+    e->tokens += t->n - before;
+    e->finish = t->finish;
+    e->turns++;
+    e->heard = p->moved = kg_clock_seconds();
+    return KG_OK;
+}
+
+/* ---- reports ---- */
+
+static kg_status take_number(struct kg_traj *t, const char *before, const char *key,
+                             double x, struct kg_further_names *names, struct kg_err *err)
+{
+    char name[KG_FURTHER_NAME];
+    int k;
+
+    if (!(fabs(x) <= MAX_NUMBER) ||
+        snprintf(name, sizeof name, "%s%s", before, key) >= KG_FURTHER_NAME)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected numbers of at most %g with names of at most %d bytes",
+                       MAX_NUMBER, KG_FURTHER_NAME - 1);
+    for (const char *c = name; *c; c++)
+        if (!kg_char_in("_-./", *c) && !(*c >= '0' && *c <= '9') &&
+            !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
+            return kg_fail(err, KG_EFORMAT,
+                           "expected names of letters, digits, '_', '-', '.' and '/'");
+    if (!names)
+        return KG_OK;
+    KG_TRY(kg_further_find(&k, names, name, err));
+    t->further.said |= (uint32_t)1 << k;
+    t->further.x[k] = x;
+    return KG_OK;
+}
+
+static kg_status take_numbers(struct kg_traj *t, const struct kg_json *numbers,
+                              const char *before, struct kg_further_names *names,
+                              struct kg_err *err)
+{
+    if (numbers && kg_json_type(numbers) != KG_JSON_OBJECT &&
+        kg_json_type(numbers) != KG_JSON_NULL)
+        return kg_fail(err, KG_EFORMAT, "expected objects as rewards and metrics");
+    for (size_t i = 0; i < kg_json_size(numbers); i++) {
+        const struct kg_json *x = kg_json_value_at(numbers, i);
+
+        if (!kg_json_is_number(x) && kg_json_type(x) != KG_JSON_NULL)
+            return kg_fail(err, KG_EFORMAT, "expected numbers in rewards and metrics");
+        if (kg_json_is_number(x))
+            KG_TRY(take_number(t, before, kg_json_key_at(numbers, i), kg_json_real(x, 0),
+                               names, err));
+    }
+    return KG_OK;
+}
+
+/* The verdict, into t. A reward of null is none. */
+static kg_status read_verdict(struct kg_traj *t, const struct kg_json *report,
+                              struct kg_further_names *names, struct kg_err *err)
+{
+    const struct kg_json *reward = kg_json_get(report, "reward");
+    const char *said = kg_json_text(kg_json_get(report, "status"), NULL);
+
+    KG_TRY(take_numbers(t, kg_json_get(report, "rewards"), "rewards/", names, err));
+    KG_TRY(take_numbers(t, kg_json_get(report, "metrics"), "", names, err));
+    if (said && strcmp(said, "ok") != 0)
+        return kg_fail(err, KG_EFORMAT, "the program reports the status '%.80s'", said);
+    if (!reward || (!kg_json_is_number(reward) && kg_json_type(reward) != KG_JSON_NULL) ||
+        !(fabs(kg_json_real(reward, 0)) <= MAX_REWARD))
+        return kg_fail(err, KG_EFORMAT,
+                       "expected a reward of at most %g, or null, with status \"ok\"",
+                       MAX_REWARD);
+    t->graded = kg_json_is_number(reward);
+    t->reward = kg_json_real(reward, 0);
+    return KG_OK;
+}
+
+/* A report that cannot be taken leaves nothing: no number, and none of the few names that
+ * a run has. */
+static kg_status read_whole(struct kg_policy *p, struct kg_traj *out,
+                            const struct kg_json *report, struct kg_err *err)
+{
+    struct kg_further_names names = {0}, *further = p->opts.further;
+    struct kg_traj t = {0};
+
+    if (further)
+        names = *further;
+    KG_TRY(read_verdict(&t, report, further ? &names : NULL, err));
+    if (further)
+        *further = names;
+    *out = t;
+    return KG_OK;
+}
+
+static kg_status take_report(struct kg_policy *p, const char *line, size_t n,
+                             struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_policy_episode *e = NULL;
+    enum status how = OK;
+    struct kg_err why;
+    kg_status status = KG_OK;
+
+    if (kg_json_parse(&doc, line, n, "report", &why) == KG_OK)
+        e = find_open(p, kg_json_text(kg_json_get(doc.root, "episode"), NULL));
+    if (!e) {
+        warn(p, "expected a report {\"episode\", \"reward\"} of an open episode", line,
+             n);
+        goto out;
+    }
+    if (read_whole(p, e->out, doc.root, &why) != KG_OK) {
+        warn(p, why.message, line, n);
+        how = FAILED;
+    }
+    p->reported++;
+    p->fruitless = 0;
+    status = end(p, e, how, err);
+out:
+    kg_json_release(&doc);
+    return status;
+}
+
+/* Whole lines of what was heard. */
+static kg_status take_reports(struct kg_policy *p, struct kg_err *err)
+{
+    const char *at = kg_str_text(&p->heard), *end = at + p->heard.len, *stop;
+    struct kg_str rest = {0};
+    kg_status status = KG_OK;
+
+    while (status == KG_OK && (stop = memchr(at, '\n', (size_t)(end - at)))) {
+        if (stop > at)
+            status = take_report(p, at, (size_t)(stop - at), err);
+        at = stop + 1;
+    }
+    if (status == KG_OK && at > kg_str_text(&p->heard)) {
+        status = kg_str_append(&rest, at, (size_t)(end - at), err);
+        kg_str_release(&p->heard);
+        p->heard = rest;
+    }
+    return status;
+}
+
+/* Ends all open episodes. */
+static kg_status end_open(struct kg_policy *p, enum status how, struct kg_err *err)
+{
+    for (size_t i = 0; i < p->begun; i++)
+        if (p->episodes[i].open)
+            KG_TRY(end(p, &p->episodes[i], how, err));
+    return KG_OK;
+}
+
+/* The program is gone, or is put away for what it did. */
+static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
+{
+    const size_t open = p->begun - p->ended;
+
+    p->child = NULL;
+    if (p->reported == 0 || p->fruitless >= MAX_FRUITLESS)
+        return kg_fail(err, KG_EIO,
+                       "episode.command: expected a program that plays episodes, found "
+                       "one that ended before its first report (start %d without one): "
+                       "%.600s",
+                       p->fruitless, why);
+    kg_log_warn("episode.command: starting it again, %zu episodes had no report: %s",
+                open, why);
+    KG_TRY(end_open(p, DIED, err));
+    return start_child(p, err);
+}
+
+static kg_status talk(struct kg_policy *p, struct kg_err *err)
+{
+    const bool ended = kg_task_child_ended(p->child);
+    struct kg_err why = {.message = "it ended with exit status 0"};
+    size_t before;
+
+    do {
+        const struct kg_task_talk talk = {.input = kg_str_text(&p->told),
+                                          .input_n = p->told.len,
+                                          .sent = &p->sent,
+                                          .max_output = MAX_LINE};
+
+        before = p->heard.len;
+        KG_TRY(kg_task_child_hear(&p->heard, p->child, &talk, 0, err));
+        if (p->heard.len > before)
+            p->moved = kg_clock_seconds();
+        before = p->heard.len - before;
+        KG_TRY(take_reports(p, err));
+    } while (before > 0 && p->heard.len <= MAX_LINE);
+    if (p->sent == p->told.len) {
+        kg_str_clear(&p->told);
+        p->sent = 0;
+    }
+    if (p->heard.len > MAX_LINE) {
+        kg_task_child_kill(p->child);
+        return bury(p, "a line of more than 1 MiB", err);
+    }
+    if (!ended)
+        return KG_OK;
+    (void)kg_task_child_end(p->child, &why);
+    return bury(p, why.message, err);
+}
+
+/* ---- the rollout ---- */
+
+/* An episode that has not asked yet may stand in a queue of the program's, which moves
+ * while any other does. */
+static bool is_silent(const struct kg_policy *p, const struct kg_policy_episode *e,
+                      double now)
+{
+    const double since = e->turns > 0 || e->heard > p->moved ? e->heard : p->moved;
+
+    return e->open && !e->job && now - since > 1e-3 * p->opts.env_opts.silent_ms;
+}
+
+static kg_status give_up(struct kg_policy *p, struct kg_err *err)
+{
+    const double now = kg_clock_seconds();
+
+    for (size_t i = 0; i < p->begun; i++) {
+        struct kg_policy_episode *e = &p->episodes[i];
+
+        if (!is_silent(p, e, now))
+            continue;
+        warn(p, "expected a request or a report of an episode within episode.timeout_ms",
+             e->id, strlen(e->id));
+        KG_TRY(end(p, e, TIMEOUT, err));
+        p->hung = true;
+    }
+    if (!p->hung || p->begun > p->ended)
+        return KG_OK;
+    kg_task_child_kill(p->child); /* so that no late report meets a later episode */
+    return start_child(p, err);
+}
+
+/* As rollout/episode.c: a program that plays lets the run finish what it does. */
+static kg_status check_stop(const struct kg_policy *p, struct kg_err *err)
+{
+    const double waited = kg_clock_seconds() - p->moved;
+
+    if (waited < STOP_AFTER_S || !kg_signal_stop_requested())
+        return KG_OK;
+    return kg_fail(err, KG_EINTERRUPTED,
+                   "stopped by a signal: %zu episodes had waited %.0f s for "
+                   "episode.command",
+                   p->begun - p->ended, waited);
+}
+
+static void wait_for_it(struct kg_policy *p)
+{
+    const double since = kg_clock_seconds();
+
+    kg_serve_wait(p->serve, WAIT_MS);
+    if (p->run->seconds_idle)
+        *p->run->seconds_idle += kg_clock_seconds() - since;
+}
+
+static kg_status play(struct kg_policy *p, struct kg_err *err)
+{
+    const int phase = kg_phase_begin((int64_t)p->run->n, "episodes", "generating");
+    bool busy;
+
+    p->moved = kg_clock_seconds();
+    while (p->ended < p->run->n) {
+        KG_TRY(tell_more(p, err));
+        KG_TRY(talk(p, err));
+        KG_TRY(kg_serve_turn(p->serve, &busy, err));
+        KG_TRY(give_up(p, err));
+        if (!busy)
+            KG_TRY(check_stop(p, err));
+        if (!busy && p->ended < p->run->n)
+            wait_for_it(p);
+        kg_phase_at(phase, (int64_t)p->ended);
+    }
+    kg_phase_end(phase);
+    return KG_OK;
+}
+
+static kg_status run_rollout(void *state, const struct kg_episode_run *run,
+                             struct kg_err *err)
+{
+    struct kg_policy *p = state;
+    struct kg_rollout_session session = {.token = kg_serve_on_token,
+                                         .finished = kg_serve_on_finished};
+    kg_status status;
+
+    KG_TRY_GOTO(out, begin_rollout(p, run, err));
+    if (!p->serve)
+        KG_TRY_GOTO(out, start_server(p, err));
+    if (!p->child)
+        KG_TRY_GOTO(out, start_child(p, err));
+    session.user = p->serve;
+    KG_TRY_GOTO(out, kg_rollout_begin(run->engine, &session, err));
+    kg_serve_attach(p->serve, run->engine);
+    status = play(p, err);
+out:
+    return end_rollout(p, status);
+}
+
+const struct kg_episode_host kg_policy_host = {
+    .open = open_policy, .close = close_policy, .run = run_rollout};

@@ -1,0 +1,24 @@
+/* What the server asks of the policy's host (policy.c): which episode a request is of,
+ * and what becomes of its answer. All calls but kg_policy_path are of the model's thread.
+ */
+#ifndef KG_SERVE_POLICY_INTERNAL_H
+#define KG_SERVE_POLICY_INTERNAL_H
+
+#include "serve/serve_internal.h"
+
+struct kg_policy; /* opaque */
+
+/* Splits /episode/ID/REST.   returns "/REST", or NULL if it is no such path */
+const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
+/* Makes the request a turn of its episode: its draws, its limits, its branch.
+ * errors: EINVAL, ENOTFOUND (no such episode is open) with *fault, ENOMEM */
+kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
+                          struct kg_api_fault *fault, struct kg_err *err) KG_MUST_CHECK;
+/* Keeps the answer. An answer that failed ends the rollout, as everywhere in training.
+ * errors: ENOMEM, those of the answer */
+kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
+                         const struct kg_traj *t, const struct kg_err *failure,
+                         struct kg_err *err) KG_MUST_CHECK;
+void kg_policy_leave(struct kg_serve_job *job); /* the job ends */
+
+#endif

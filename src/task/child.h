@@ -1,0 +1,57 @@
+/* A program of the user's: started by sh -c, fed, read and ended. A grader is asked batch
+ * by batch, an environment is heard while it plays.
+ */
+#ifndef KG_TASK_CHILD_H
+#define KG_TASK_CHILD_H
+
+#include "base/status.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+
+struct kg_task_command {
+    const char *command; /* run by sh -c in a process group of its own */
+    /* names "A,B" of environment variables besides the usual ones; NULL: none */
+    const char *env;
+    int timeout_ms; /* for a batch; then the process and all that it started are killed */
+};
+/* errors: EINVAL (a named variable is not set) */
+kg_status kg_task_env_check(const char *names, struct kg_err *err) KG_MUST_CHECK;
+
+struct kg_task_child;
+/* errors: EIO, ENOMEM */
+kg_status kg_task_child_start(struct kg_task_child **child,
+                              const struct kg_task_command *command,
+                              struct kg_err *err) KG_MUST_CHECK;
+struct kg_task_talk {
+    const char *input; /* the whole standard input */
+    size_t input_n;
+    size_t lines;      /* number of output lines expected */
+    size_t max_output; /* maximum bytes of output */
+    bool end;          /* close its input after this; the child then ends */
+    /* close the input of a child that has read everything and stays silent for a while */
+    bool patient;
+    size_t *sent; /* for kg_task_child_hear: bytes of the input written; NULL: no input */
+};
+/* Writes the input and appends the output until there are enough lines, or the child has
+ * ended.
+ * errors: ETIMEOUT (with the last line of its stderr), EFORMAT (more than max_output),
+ * EIO, EINTERRUPTED (a stop was requested and the child was slow) */
+kg_status kg_task_child_ask(struct kg_str *out, struct kg_task_child *child,
+                            const struct kg_task_talk *talk,
+                            struct kg_err *err) KG_MUST_CHECK;
+/* Appends output as it comes, already written or written within wait_ms, and writes what
+ * the child takes of the input from *sent on. At most max_output bytes per call. */
+kg_status kg_task_child_hear(struct kg_str *out, struct kg_task_child *child,
+                             const struct kg_task_talk *talk, int wait_ms,
+                             struct kg_err *err) KG_MUST_CHECK;
+bool kg_task_child_ended(const struct kg_task_child *child);
+bool kg_task_child_listens(const struct kg_task_child *child); /* its input is open */
+bool kg_task_child_is_done(const struct kg_task_child *child); /* kedge has ended it */
+/* Kills the process and all that it started, and frees it; NULL is allowed. */
+void kg_task_child_kill(struct kg_task_child *child);
+/* The same for a child that has ended.   errors: EIO (its exit status is not 0: with the
+ * last line of its stderr) */
+kg_status kg_task_child_end(struct kg_task_child *child, struct kg_err *err);
+
+#endif

@@ -1,0 +1,513 @@
+/* Programs that spoil episodes: no error of kedge's, no verdict that nobody gave, each
+ * fault counted under its status and named in the log; and requests that a policy in
+ * training refuses, with a status and words.
+ *
+ * The program is this one, started again (environment_testing.h). Its faults are in the
+ * episodes of sample 1 of each group; the others are sound.
+ */
+#include "train/rl_testing.h"
+
+#include "base/log.h"
+#include "tensor/backend_testing.h"
+#include "train/agent_testing.h"
+#include "train/environment_testing.h"
+#include "train/step/sums.h"
+
+#define ROOT "build/test-runs/environment-fault"
+
+static char command[1200];
+static const char *const base[] = {
+    "model.path=" ROOT "/model",
+    "model.dtype=fp32",
+    "task.name=environment",
+    "data.train=" ROOT "/train.jsonl",
+    "rollout.prompts=3",
+    "rollout.samples=3",
+    "rollout.max_batch=4",
+    "rollout.max_tokens=9",
+    "episode.env=external",
+    "episode.turns=2",
+    "episode.context=120",
+    "optim.lr=1e-2",
+    "train.steps=1",
+    "eval.at_start=false",
+    "run.threads=1",
+    command,
+    NULL,
+};
+
+/* ---- the program's side ---- */
+
+/* path: after the episode's url; "/" alone: of an episode that is not open */
+static const struct request {
+    const char *path, *body, *key; /* NULL: the run's */
+    int status;
+} requests[] = {
+    {"/completions", "{\"prompt\": \"a\"}", NULL, 200},
+    {"/completions", "{\"prompt\": \"a\", \"temperature\": 1, \"top_k\": -1}", NULL, 200},
+    {"/completions", "{\"prompt\": \"a\", \"temperature\": null, \"n\": 1}", NULL, 200},
+    {"/completions", "{\"prompt\": \"a\", \"stream\": true}", NULL, 200},
+    {"/completions", "{\"prompt\": \"a\", \"temperature\": 0.5}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"top_p\": 0.5}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"top_k\": 5}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"min_p\": 0.1}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"seed\": 7}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"n\": 2}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"logit_bias\": {\"5\": 1}}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"presence_penalty\": 1}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"ignore_eos\": true}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"echo\": true}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"logprobs\": 5}", NULL, 400},
+    {"/completions", "{\"prompt\": [\"a\", \"b\"]}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"max_tokens\": 0}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"max_tokens\": 1000}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"nonsense\": 1}", NULL, 400},
+    {"/completions", "{\"prompt\": [300]}", NULL, 400},
+    {"/completions", "{", NULL, 400},
+    {"/chat/completions", "{\"messages\": []}", NULL, 400},
+    {"/inference/v1/generate",
+     "{\"token_ids\": [1], \"sampling_params\": {\"temperature\": 2}}", NULL, 400},
+    {"/inference/v1/generate",
+     "{\"token_ids\": [1], \"sampling_params\": {\"prompt_logprobs\": 1}}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\"}", "another-key", 401},
+    {"/nothing", "{}", NULL, 404},
+    {"", "{}", NULL, 404},
+    {"/", "{\"prompt\": \"a\"}", NULL, 404},
+};
+enum { N_REQUESTS = sizeof requests / sizeof *requests };
+
+static void ask(struct play *x, const struct request *r)
+{
+    struct kg_json_doc own = x->task;
+    const char *key = r->key ? r->key : play_text(own.root, "key");
+    char line[256];
+
+    if (strcmp(r->path, "/") == 0) { /* a neighbour's, which is not open any more */
+        snprintf(line, sizeof line, "{\"url\": \"%.*s/episode/train-77-0/v1\"}",
+                 (int)(strstr(play_text(own.root, "url"), "/episode/") -
+                       play_text(own.root, "url")),
+                 play_text(own.root, "url"));
+        PLAY_NEED(kg_json_parse(&x->task, line, strlen(line), "task", err));
+        play_ask(x, "/completions", r->body, key);
+        kg_json_release(&x->task);
+        x->task = own;
+    } else {
+        play_ask(x, r->path, r->body, key);
+    }
+}
+
+static void ask_all(struct play *x, const char *episode)
+{
+    char more[96];
+    int wrong = -1, found = 0, taken = 0;
+
+    for (int i = 0; i < N_REQUESTS; i++) {
+        ask(x, &requests[i]);
+        taken += x->status == 200;
+        if (wrong >= 0 || x->status == requests[i].status)
+            continue;
+        wrong = i;
+        found = x->status;
+    }
+    snprintf(more, sizeof more, ", \"wrong\": %d, \"found\": %d, \"taken\": %d", wrong,
+             found, taken);
+    play_report(x, episode, 1, more);
+}
+
+/* Turns until one is refused. */
+static void ask_until_refused(struct play *x, const char *episode, const char *body)
+{
+    char more[64];
+    int taken = 0;
+
+    do {
+        play_ask(x, "/completions", body, play_text(x->task.root, "key"));
+        taken += x->status == 200;
+    } while (x->status == 200);
+    snprintf(more, sizeof more, ", \"refused\": %d, \"taken\": %d", x->status, taken);
+    play_report(x, episode, 1, more);
+}
+
+static kg_status count_taken(void *user, const struct kg_http_answer *a,
+                             struct kg_err *unused)
+{
+    int *taken = user;
+
+    (void)unused;
+    if (a->http_status != 200 && a->http_status != 409)
+        _exit(9);
+    *taken += a->http_status == 200;
+    return KG_OK;
+}
+
+/* Eight requests of one episode at once. */
+static void ask_at_once(struct play *x, const char *episode)
+{
+    static const char body[] = "{\"prompt\": \"a\"}";
+    struct kg_http_client_opts opts = {.bearer_key = play_text(x->task.root, "key"),
+                                       .tries = 1};
+    struct kg_http_client *c = NULL;
+    char url[256], more[64];
+    int taken = 0;
+
+    snprintf(url, sizeof url, "%s/completions", play_text(x->task.root, "url"));
+    PLAY_NEED(kg_http_client_open(&c, &opts, err));
+    for (int i = 0; i < 8; i++)
+        PLAY_NEED(kg_http_client_submit(c, url, body, sizeof body - 1, 0, err));
+    while (kg_http_client_waiting(c) > 0)
+        PLAY_NEED(kg_http_client_poll(c, 1000, count_taken, &taken, err));
+    kg_http_client_close(c);
+    snprintf(more, sizeof more, ", \"taken\": %d", taken);
+    play_report(x, episode, 1, more);
+}
+
+static void say(const char *format, const char *episode)
+{
+    pthread_mutex_lock(&play_lock);
+    printf(format, episode);
+    fflush(stdout);
+    pthread_mutex_unlock(&play_lock);
+}
+
+/* A line that takes the place of the report, or comes before it. */
+static const struct {
+    const char *mode, *line;
+    bool reports;
+} lines[] = {
+    {"double", "{\"episode\": \"%s\", \"reward\": 0.5}\n", true},
+    {"liar", "{\"episode\": \"train-99-0\", \"reward\": 0.5}\n", true},
+    {"garbage", "hello %s\n\n[1, 2\n\001\002\377\n{}\n\"x\"\n{\"episode\": 7}\n", true},
+    {"huge", "{\"episode\": \"%s\", \"reward\": 1e300}\n", false},
+    {"word", "{\"episode\": \"%s\", \"reward\": \"high\"}\n", false},
+    {"absent", "{\"episode\": \"%s\"}\n", false},
+    {"null", "{\"episode\": \"%s\", \"reward\": null}\n", false},
+    {"said", "{\"episode\": \"%s\", \"reward\": 1, \"status\": \"lost\"}\n", false},
+    {"list", "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": [1]}\n", false},
+    {"name", "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": {\"a b\": 1}}\n", false},
+    {"many",
+     "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": {\"a\": 1, \"b\": 1, \"c\": 1, "
+     "\"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1, \"h\": 1, \"i\": 1, \"j\": 1, \"k\": 1, "
+     "\"l\": 1, \"m\": 1, \"n\": 1}}\n",
+     false},
+    {"empty", "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": {\"a\": \"b\"}}\n",
+     false},
+};
+
+static void play_fault(struct play *x, const char *episode)
+{
+    const char *mode = play_mode, *key = play_text(x->task.root, "key");
+    const size_t n = strlen(episode);
+    const bool bad = n > 2 && strcmp(episode + n - 2, "-1") == 0;
+
+    if (!bad || strcmp(mode, "mute") != 0)
+        play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
+    if (!bad || strcmp(mode, "mute") == 0) {
+        play_report(x, episode, bad ? 1 : 0.25, "");
+        return;
+    }
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        if (strcmp(mode, lines[i].mode) == 0) {
+            say(lines[i].line, episode);
+            if (lines[i].reports)
+                play_report(x, episode, 0.5, "");
+        }
+    if (strcmp(mode, "die") == 0)
+        _exit(3);
+    for (int i = 0; strcmp(mode, "flood") == 0 && i < 1 << 20; i++)
+        say("0123456789%s", "abcdef");
+    if (strcmp(mode, "late") == 0) {
+        play_report(x, episode, 0.5, "");
+        do
+            play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
+        while (x->status == 200 || x->status == 409);
+        if (x->status != 404 && x->status != 503 && x->status != 0)
+            _exit(9);
+    }
+    if (strcmp(mode, "big") == 0) {
+        char *body = calloc(1, (8u << 20) + 1);
+
+        memset(body, 'a', 8u << 20);
+        play_ask(x, "/completions", body, key);
+        play_report(x, episode, x->status == 413 || x->status == 0 ? 0.5 : -1, "");
+        free(body);
+    }
+    if (strcmp(mode, "requests") == 0)
+        ask_all(x, episode);
+    if (strcmp(mode, "budget") == 0)
+        ask_until_refused(x, episode, "{\"prompt\": \"sea\"}");
+    if (strcmp(mode, "context") == 0)
+        ask_until_refused(x, episode,
+                          "{\"prompt\": \"sea the tea sea the tea sea the tea sea the "
+                          "tea sea the tea sea the tea sea the tea sea the tea\"}");
+    if (strcmp(mode, "crowd") == 0)
+        ask_at_once(x, episode);
+}
+
+/* ---- kedge's side ---- */
+
+static void put_file(const char *name, const char *text)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", ROOT, name);
+    NEED(kg_file_write_atomic(path, text, strlen(text), err));
+}
+
+static int setup(void **state)
+{
+    struct kg_str text = {0};
+
+    (void)state;
+    fresh(ROOT);
+    make_agent(ROOT, "the sea and the tea are as easy as a ear", 9, false);
+    for (int i = 0; i < 12; i++)
+        NEED(kg_str_printf(&text, err, "{\"prompt\": \"sea %d\", \"answer\": \"%d\"}\n",
+                           i, i));
+    put_file("train.jsonl", text.data);
+    kg_str_release(&text);
+    return 0;
+}
+
+/* A run of one mode, and what it logged. */
+struct played {
+    struct opened o;
+    struct kg_rl_batch b;
+    char log[16384];
+};
+
+static void play_run(struct played *p, const char *mode, int threads,
+                     const char *const *extra)
+{
+    const char *const *const lists[] = {base, extra};
+    FILE *log = tmpfile();
+
+    *p = (struct played){0};
+    play_command(command, sizeof command, mode, threads);
+    NEED(kg_file_remove_tree(ROOT "/run", err));
+    open_config(&p->o, config_from(ROOT "/run", lists, 2));
+    kg_log_set_stream(log, false);
+    NEED(kg_rl_sample(&p->b, &p->o.run.in, &p->o.run.state, &p->o.run.work, err));
+    kg_log_set_stream(NULL, false);
+    rewind(log);
+    p->log[fread(p->log, 1, sizeof p->log - 1, log)] = '\0';
+    (void)fclose(log);
+    assert_int_equal(p->b.n_trajs, 9);
+}
+
+static double number_of(const struct played *p, size_t i, const char *name)
+{
+    const struct kg_further_names *names = &p->o.run.log.further;
+    const struct kg_traj *t = &p->b.trajs[i];
+
+    for (int k = 0; k < names->n; k++)
+        if (strcmp(names->name[k], name) == 0 && t->further.said >> k & 1)
+            return t->further.x[k];
+    return -1;
+}
+
+static double sum_of(const struct played *p, const char *name)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < 9; i++)
+        sum += number_of(p, i, name);
+    return sum;
+}
+
+/* The next step is made of them, whatever they are. */
+static void end_run(struct played *p)
+{
+    kg_rl_batch_release(&p->b);
+    NEED(kg_rl_step(&p->o.run, err));
+    close_run(&p->o);
+}
+
+/* What the program said of episodes that it spoiled is no verdict. */
+static void reports_that_cannot_be_taken_give_no_verdict(void **state)
+{
+    static const struct {
+        const char *mode;
+        bool graded, error;
+        const char *log;
+    } rows[] = {
+        {"double", true, false, "expected a report"},
+        {"liar", true, false, "train-99-0"},
+        {"garbage", true, false, "hello train-"},
+        {"huge", false, true, "expected a reward of at most 1e+09"},
+        {"word", false, true, "expected a reward of at most 1e+09"},
+        {"absent", false, true, "expected a reward of at most 1e+09"},
+        {"null", false, false, ""},
+        {"said", false, true, "reports the status 'lost'"},
+        {"list", false, true, "expected objects as rewards and metrics"},
+        {"name", false, true, "expected names of letters"},
+        {"many", false, true, "expected at most 16 names"},
+        {"empty", false, true, "expected numbers in rewards and metrics"},
+        {"mute", false, false, ""},
+        {"late", true, false, ""},
+        {"big", true, false, ""},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct played p;
+
+        play_run(&p, rows[i].mode, 3, NULL);
+        for (size_t k = 0; k < 9; k++) {
+            const struct kg_traj *t = &p.b.trajs[k];
+            const bool bad = k % 3 == 1;
+
+            if (t->graded != (!bad || rows[i].graded) ||
+                t->reward != (!bad             ? 0.25
+                              : rows[i].graded ? 0.5
+                                               : 0) ||
+                number_of(&p, k, "status/error") != (bad && rows[i].error))
+                fail_msg("%s: episode %zu is graded %d, reward %g", rows[i].mode, k,
+                         t->graded, t->reward);
+            assert_int_equal(t->episode.turns,
+                             bad && strcmp(rows[i].mode, "mute") == 0 ? 0 : 1);
+        }
+        if (!strstr(p.log, rows[i].log))
+            fail_msg("%s: expected '%s' in the log: %s", rows[i].mode, rows[i].log,
+                     p.log);
+        end_run(&p);
+    }
+}
+
+/* The others of the program are lost with it; it is started again for those to come. */
+static void a_program_that_ends_or_floods_is_started_again(void **state)
+{
+    static const struct {
+        const char *mode, *log;
+    } rows[] = {{"die", "found 3"}, {"flood", "a line of more than 1 MiB"}};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct played p;
+
+        play_run(&p, rows[i].mode, 1, NULL);
+        assert_true(sum_of(&p, "status/died") >= 1);
+        assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/died") == 9);
+        for (size_t k = 0; k < 9; k++)
+            assert_int_equal(p.b.trajs[k].graded, number_of(&p, k, "status/ok") == 1);
+        if (!strstr(p.log, rows[i].log) || !strstr(p.log, "starting it again"))
+            fail_msg("%s: expected '%s' in the log: %s", rows[i].mode, rows[i].log,
+                     p.log);
+        kg_rl_batch_release(&p.b);
+        close_run(&p.o);
+    }
+}
+
+static void an_episode_without_a_word_is_given_up(void **state)
+{
+    static const char *const soon[] = {"episode.timeout_ms=1500", NULL};
+    struct played p;
+
+    (void)state;
+    play_run(&p, "hang", 3, soon);
+    for (size_t k = 1; k < 9; k += 3) {
+        assert_true(number_of(&p, k, "status/timeout") == 1);
+        assert_false(p.b.trajs[k].graded);
+        assert_int_equal(p.b.trajs[k].episode.turns, 1);
+    }
+    assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/timeout") == 9);
+    assert_non_null(strstr(p.log, "within episode.timeout_ms, found 'train-0-1'"));
+    end_run(&p);
+}
+
+static void a_program_that_never_plays_stops_the_run(void **state)
+{
+    static const char *const commands[] = {"exit 0", "exit 5", "nosuchprogram",
+                                           "head -c 3000000 /dev/zero; sleep 100"};
+    static const char *const words[] = {"exit status 0", "found 5", "found 127", "1 MiB"};
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        const char *const *const lists[] = {base, NULL};
+        struct opened o;
+        struct kg_rl_batch b = {0};
+        struct kg_err e = {0};
+
+        snprintf(command, sizeof command, "episode.command=%s", commands[i]);
+        NEED(kg_file_remove_tree(ROOT "/run", err));
+        open_config(&o, config_from(ROOT "/run", lists, 1));
+        assert_int_equal(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, &e),
+                         KG_EIO);
+        if (!strstr(e.message, words[i]) || !strstr(e.message, "--resume"))
+            fail_msg("expected '%s' in: %s", words[i], e.message);
+        kg_rl_batch_release(&b);
+        close_run(&o);
+    }
+}
+
+static void a_policy_in_training_refuses_what_would_not_be_its_own(void **state)
+{
+    static const char *const room[] = {"episode.turns=9", NULL};
+    struct played p;
+
+    (void)state;
+    play_run(&p, "requests", 3, room);
+    for (size_t k = 1; k < 9; k += 3) {
+        if (number_of(&p, k, "wrong") >= 0)
+            fail_msg("request %g: status %g", number_of(&p, k, "wrong"),
+                     number_of(&p, k, "found"));
+        assert_true(number_of(&p, k, "taken") == p.b.trajs[k].episode.turns - 1);
+    }
+    end_run(&p);
+}
+
+static void budgets_end_a_conversation_and_not_the_episode(void **state)
+{
+    static const struct {
+        const char *mode;
+        int least, most; /* turns */
+    } rows[] = {{"budget", 3, 3}, {"context", 2, 3}};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct played p;
+
+        play_run(&p, rows[i].mode, 3, NULL);
+        for (size_t k = 1; k < 9; k += 3) {
+            const struct kg_traj *t = &p.b.trajs[k];
+
+            assert_true(number_of(&p, k, "refused") == 400);
+            assert_true(number_of(&p, k, "taken") == t->episode.turns - 1);
+            assert_in_range(t->episode.turns, rows[i].least, rows[i].most);
+            assert_true(t->episode.cut && t->graded && t->reward == 1);
+            assert_int_equal(t->finish, KG_FINISH_LENGTH);
+            assert_true(t->n <= 120);
+        }
+        end_run(&p);
+    }
+}
+
+static void an_episode_has_one_request_at_a_time(void **state)
+{
+    static const char *const room[] = {"episode.turns=20", NULL};
+    struct played p;
+
+    (void)state;
+    play_run(&p, "crowd", 3, room);
+    for (size_t k = 1; k < 9; k += 3) {
+        assert_true(number_of(&p, k, "taken") == p.b.trajs[k].episode.turns - 1);
+        assert_true(p.b.trajs[k].graded);
+    }
+    end_run(&p);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reports_that_cannot_be_taken_give_no_verdict),
+        cmocka_unit_test(a_program_that_ends_or_floods_is_started_again),
+        cmocka_unit_test(an_episode_without_a_word_is_given_up),
+        cmocka_unit_test(a_program_that_never_plays_stops_the_run),
+        cmocka_unit_test(a_policy_in_training_refuses_what_would_not_be_its_own),
+        cmocka_unit_test(budgets_end_a_conversation_and_not_the_episode),
+        cmocka_unit_test(an_episode_has_one_request_at_a_time),
+    };
+
+    if (argc == 4 && strcmp(argv[1], "play") == 0)
+        return play_main(argv[2], atoi(argv[3]));
+    return RUN_SHOWN(tests, setup, NULL);
+}

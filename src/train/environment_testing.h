@@ -1,0 +1,261 @@
+/* An environment as a program, for tests of episodes that others play. It is the test
+ * program itself, started with the arguments "play MODE THREADS" by episode.command.
+ *
+ * It plays as a function of what it is sent, except if the mode is a fault.
+ * Included by *_test.c only.
+ */
+#ifndef KG_TRAIN_ENVIRONMENT_TESTING_H
+#define KG_TRAIN_ENVIRONMENT_TESTING_H
+
+#include "base/str.h"
+#include "data/json.h"
+#include "net/http_client.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *play_mode;
+static pthread_mutex_t play_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Broken in itself: said on stderr, and the program ends. */
+#define PLAY_NEED(expr)                                                                  \
+    do {                                                                                 \
+        struct kg_err play_err = {0};                                                    \
+        struct kg_err *err = &play_err;                                                  \
+        if ((expr) != KG_OK) {                                                           \
+            fprintf(stderr, "%s: %s\n", #expr, play_err.message);                        \
+            _exit(9);                                                                    \
+        }                                                                                \
+    } while (0)
+
+struct play {
+    struct kg_json_doc task;
+    struct kg_json_doc answer;
+    int status; /* of the last request */
+    int sampled;
+};
+
+static inline const char *play_text(const struct kg_json *v, const char *key)
+{
+    const char *text = kg_json_text(kg_json_get(v, key), NULL);
+
+    return text ? text : "";
+}
+
+/* Whether the mode is none of the faults, so that a refusal is news. */
+static inline bool play_is_sound(void)
+{
+    return kg_char_in("toi", play_mode[0]) && play_mode[1] != '\0';
+}
+
+static kg_status play_answered(void *user, const struct kg_http_answer *a,
+                               struct kg_err *unused)
+{
+    struct play *x = user;
+
+    (void)unused;
+    x->status = a->status == KG_OK ? a->http_status : 0;
+    kg_json_release(&x->answer);
+    if (x->status == 200 && a->body[0] == '{') /* else a stream */
+        PLAY_NEED(kg_json_parse(&x->answer, a->body, a->body_n, "answer", err));
+    if (x->status != 200 && play_is_sound())
+        fprintf(stderr, "%d: %s\n", a->http_status, a->body), _exit(9);
+    return KG_OK;
+}
+
+/* POST to the episode's url, to which `path` is added; clients of ids cut its /v1. */
+static inline void play_ask(struct play *x, const char *path, const char *body,
+                            const char *key)
+{
+    struct kg_http_client_opts opts = {
+        .bearer_key = key, .tries = 1, .timeout_ms = 100000};
+    struct kg_http_client *c = NULL;
+    char url[256];
+
+    const char *base = play_text(x->task.root, "url");
+    const int cut = strncmp(path, "/inference", 10) == 0 ? 3 : 0;
+
+    snprintf(url, sizeof url, "%.*s%s", (int)strlen(base) - cut, base, path);
+    PLAY_NEED(kg_http_client_open(&c, &opts, err));
+    PLAY_NEED(kg_http_client_submit(c, url, body, strlen(body), 0, err));
+    while (kg_http_client_waiting(c) > 0)
+        PLAY_NEED(kg_http_client_poll(c, 1000, play_answered, x, err));
+    kg_http_client_close(c);
+    x->sampled += (int)kg_json_int(
+        kg_json_get(kg_json_get(x->answer.root, "usage"), "completion_tokens"), 0);
+}
+
+static inline const struct kg_json *play_choice(const struct play *x)
+{
+    return kg_json_at(kg_json_get(x->answer.root, "choices"), 0);
+}
+
+static inline void play_report(const struct play *x, const char *episode, double reward,
+                               const char *more)
+{
+    pthread_mutex_lock(&play_lock);
+    printf("{\"episode\": \"%s\", \"reward\": %.17g, \"rewards\": {\"first\": 1}, "
+           "\"metrics\": {\"sampled\": %d%s}}\n",
+           episode, reward, x->sampled, more);
+    fflush(stdout);
+    pthread_mutex_unlock(&play_lock);
+}
+
+static inline void play_message(struct kg_str *to, const char *role, const char *text)
+{
+    PLAY_NEED(kg_str_printf(
+        to, err, "%s{\"role\": \"%s\", \"content\": ", to->len ? ", " : "", role));
+    PLAY_NEED(kg_json_put_string(to, text, strlen(text), err));
+    PLAY_NEED(kg_str_puts(to, "}", err));
+}
+
+/* Turns of a chat. Where an answer has an odd length the conversation begins again with
+ * another question, which is a branch. */
+static inline double play_talk(struct play *x, int turns)
+{
+    struct kg_str messages = {0}, body = {0};
+    char words[32];
+    double reward = 0;
+
+    play_message(&messages, "user", play_text(x->task.root, "prompt"));
+    for (int i = 0; i < turns; i++) {
+        kg_str_clear(&body);
+        PLAY_NEED(kg_str_printf(&body, err, "{\"messages\": [%s]}", messages.data));
+        play_ask(x, "/chat/completions", body.data, play_text(x->task.root, "key"));
+        if (x->status != 200)
+            break;
+        const struct kg_json *message = kg_json_get(play_choice(x), "message");
+        const char *said = play_text(message, "content");
+        const size_t n = strlen(said);
+
+        for (const char *c = said; *c; c++)
+            reward += *c == 'e' ? 1 : *c == 'a' ? 0.5 : 0;
+        if (n % 2)
+            kg_str_clear(&messages);
+        else
+            play_message(&messages, "assistant", said);
+        snprintf(words, sizeof words, "%zu is", n);
+        play_message(&messages, "user", words);
+    }
+    kg_str_release(&messages);
+    kg_str_release(&body);
+    return reward;
+}
+
+/* One turn of text. */
+static inline double play_once(struct play *x)
+{
+    struct kg_str body = {0};
+
+    PLAY_NEED(kg_str_puts(&body, "{\"prompt\": ", err));
+    PLAY_NEED(kg_json_put_string(&body, play_text(x->task.root, "prompt"),
+                                 strlen(play_text(x->task.root, "prompt")), err));
+    PLAY_NEED(kg_str_puts(&body, ", \"max_tokens\": 100}", err));
+    play_ask(x, "/completions", body.data, play_text(x->task.root, "key"));
+    kg_str_release(&body);
+    return 1;
+}
+
+/* Turns of ids, as a trainer's client makes them: all that was sampled, then more. */
+static inline double play_ids(struct play *x, int turns)
+{
+    struct kg_str ids = {0}, body = {0};
+    double reward = 0;
+
+    for (const char *c = play_text(x->task.root, "prompt"); *c; c++)
+        PLAY_NEED(kg_str_printf(&ids, err, "%s%d", ids.len ? ", " : "", *c));
+    for (int i = 0; i < turns; i++) {
+        kg_str_clear(&body);
+        PLAY_NEED(kg_str_printf(&body, err,
+                                "{\"token_ids\": [%s], \"sampling_params\": "
+                                "{\"max_tokens\": 5, \"logprobs\": 1}}",
+                                ids.data));
+        play_ask(x, "/inference/v1/generate", body.data, play_text(x->task.root, "key"));
+        if (x->status != 200)
+            break;
+        const struct kg_json *said = kg_json_get(play_choice(x), "token_ids");
+
+        for (size_t k = 0; k < kg_json_size(said); k++) {
+            int id = (int)kg_json_int(kg_json_at(said, k), 0);
+
+            reward += id % 3 == 0;
+            PLAY_NEED(kg_str_printf(&ids, err, ", %d", id));
+        }
+        PLAY_NEED(kg_str_printf(&ids, err, ", %d", 60 + i));
+    }
+    kg_str_release(&ids);
+    kg_str_release(&body);
+    return reward;
+}
+
+static void play_fault(struct play *x, const char *episode); /* of the test; reports */
+
+static inline void play_episode(const char *line, size_t n)
+{
+    struct play x = {0};
+    const char *episode;
+    double reward = 0;
+
+    PLAY_NEED(kg_json_parse(&x.task, line, n, "task", err));
+    episode = play_text(x.task.root, "episode");
+    if (strcmp(play_mode, "talk") == 0)
+        reward = play_talk(&x, 3);
+    else if (strcmp(play_mode, "once") == 0)
+        reward = play_once(&x);
+    else if (strcmp(play_mode, "ids") == 0)
+        reward = play_ids(&x, 3);
+    if (play_is_sound())
+        play_report(&x, episode, reward, "");
+    else
+        play_fault(&x, episode);
+    kg_json_release(&x.task);
+    kg_json_release(&x.answer);
+}
+
+static void *play_thread(void *user)
+{
+    static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
+    char *line = NULL;
+    size_t capacity = 0;
+
+    (void)user;
+    for (;;) {
+        pthread_mutex_lock(&reading);
+        ssize_t n = getline(&line, &capacity, stdin);
+        pthread_mutex_unlock(&reading);
+        if (n < 0)
+            break;
+        play_episode(line, (size_t)n);
+    }
+    free(line);
+    return NULL;
+}
+
+/* The program. */
+static inline int play_main(const char *mode, int threads)
+{
+    pthread_t all[16];
+
+    play_mode = mode;
+    for (int i = 0; i < threads && i < 16; i++)
+        if (pthread_create(&all[i], NULL, play_thread, NULL) != 0)
+            return 9;
+    for (int i = 0; i < threads && i < 16; i++)
+        pthread_join(all[i], NULL);
+    return 0;
+}
+
+/* episode.command=... of this very program. */
+static inline void play_command(char *out, size_t n, const char *mode, int threads)
+{
+    char self[1024];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    self[length > 0 ? length : 0] = '\0';
+    snprintf(out, n, "episode.command='%s' play %s %d", self, mode, threads);
+}
+
+#endif
