@@ -1,0 +1,60 @@
+"""An environment with two tools, for ./run agent-demo: what do two things cost together in a shop?
+
+    7: kat + lim                    the question, a shop and two things
+    look kat    -> 23               a tool that knows the prices of the shop
+    add 23 41   -> 64               a tool that adds
+    say 64                          ends the episode; the reward is 1 if it is right
+
+Prices are different in every shop, so that they cannot be learned: the policy has to ask.
+"""
+import json
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from zlib import crc32
+
+
+def use(shop, word):
+    if word[0] == "look" and len(word) == 2:
+        return str(10 + crc32((shop + word[1]).encode()) % 40)
+    if word[0] == "add" and len(word) == 3 and word[1].isdecimal() and word[2].isdecimal():
+        return str(int(word[1]) + int(word[2]))
+    return "?"
+
+
+def play(ask, question):
+    shop, first, _, second = question.replace(":", "").split()
+    truth = use(shop, ["add", use(shop, ["look", first]), use(shop, ["look", second])])
+    messages = [{"role": "user", "content": question}]
+    for tools in range(6):
+        answer = ask(messages)
+        word = answer["content"].split() or [""]
+        if word[0] == "say":
+            return float(word[1:] == [truth]), tools
+        messages += [answer, {"role": "user", "content": use(shop, word)}]
+    return 0.0, 6
+
+
+def episode(line):
+    task = json.loads(line)
+
+    def ask(messages):
+        request = urllib.request.Request(
+            task["url"] + "/chat/completions", json.dumps({"messages": messages}).encode(),
+            {"Authorization": "Bearer " + task["key"]})
+        return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+
+    try:
+        reward, tools = play(ask, task["prompt"])
+        report = {"reward": reward, "metrics": {"tools": tools}}
+    except OSError:  # a turn was refused: the budget is used up
+        report = {"reward": 0.0}
+    with lock:
+        print(json.dumps({"episode": task["episode"], **report}), flush=True)
+
+
+lock = threading.Lock()
+with ThreadPoolExecutor(32) as threads:
+    for line in sys.stdin:
+        threads.submit(episode, line)
