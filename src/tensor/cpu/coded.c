@@ -45,11 +45,11 @@ static inline int half_of(int step)
 
 /* Codes beyond bit 20 are moved to lower ones, a multiple of `bits`. */
 enum { LAST_BIT = 20, PLACES = 5 };
-/* Memory waits while widened blocks are multiplied: codes are asked for this far ahead. */
+/* Codes are prefetched this far ahead of the multiplication. */
 enum { AHEAD_BYTES = 4096 };
 static inline int moved(const int bits) { return bits == 4 ? 12 : 16; }
 
-/* q - zero, of the code at a bit.   late: w moved; zero: of each place; bits: a constant */
+/* q - zero of the code at a bit.   late: w moved; zero: of each place; bits: constant */
 static KG_ALWAYS_INLINE struct kg_v16 code_at(struct kg_pairs w, struct kg_pairs late,
                                               const struct kg_v16 *zero, const int at,
                                               const int bits)
