@@ -1,8 +1,8 @@
 /* Blocks of codes as panels of bf16.
  *
  * A code q becomes the lowest bits of a float's integer, where it lies, by an exponent of
- * that place: 2^n + q; minus 2^n + zero, times the scale, plus the lowest value. Until the
- * last of these all is exact, so one rounding to fp32 and one to bf16 are those of a
+ * that place: 2^n + q; minus 2^n + zero, times the scale, plus the lowest value. All but
+ * the last of these are exact, so one rounding to fp32 and one to bf16 are those of a
  * reader of the file.
  */
 #include "tensor/coded.h"
