@@ -426,6 +426,11 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
     snprintf(name, sizeof name, "rollouts/step-%06lld.jsonl.zst",
              (long long)r->out->step);
     struct kg_path path = kg_path_in(dir, name);
+    if (!kg_file_exists(path.text))
+        return kg_fail(err, KG_ENOTFOUND,
+                       "%s: expected the dump of a step, found none (log.rollouts writes "
+                       "them)",
+                       path.text);
     kg_status status = kg_zst_read(&text, path.text, KG_REPLAY_MOST_BYTES, err);
     if (status == KG_OK)
         status = read_lines(r, &text, path.text, err);

@@ -30,8 +30,8 @@ enum { TABLES = sizeof tables / sizeof *tables };
 static const char kl_text[] =
     "## KL estimators: `kl.estimator`\n"
     "\n"
-    "One context with 10 ids, `kl.top_k` 3. Three numbers belong to KL(p||q) = 0.01, "
-    "0.1\n"
+    "One context with 10 ids, `kl.top_k` 3 if not given. Three numbers belong to "
+    "KL(p||q) = 0.01, 0.1\n"
     "and 1 nats; one number stands for three that read the same. Bias and noise (one\n"
     "standard deviation, of one sampled token) are in % of the divergence `of`, or of "
     "its\n"
@@ -51,8 +51,10 @@ static const char region_text[] =
     "gradient is compared with that of -E_p[A]: cosine, length (1: equal), and the "
     "noise\n"
     "of one completion in units of the exact gradient's length. `stopped`: % of tokens\n"
-    "without a gradient, by probability. Bounds are those of `kedge presets`, else the\n"
-    "defaults; `algo.top_k` is 3. A dash: the row has no bound by default.\n"
+    "without a gradient, by probability. Bounds are those given, else of `kedge\n"
+    "presets`, else the defaults; `algo.top_k` is 3 if not given. A dash: the row has "
+    "no\n"
+    "bound by default; give the key in column `reads` of `kedge algorithms`.\n"
     "\n"
     "| row | bounds | needs | memory | cosine | length | noise | stopped |\n"
     "|---|---|---|---|---|---|---|---|\n";

@@ -46,8 +46,9 @@ const struct kg_command kg_commands[] = {
      kg_replay_flags,
      "Takes the trajectories of RUN/rollouts and the checkpoint that stood before STEP "
      "(or the newest before it, which is said), and computes the whole step as one "
-     "update: loss, norm of the gradient, its variance over groups of answers, and its "
-     "cosines to the gradients of the exact objective (the ratio of the whole completion "
+     "update: loss, norm of the gradient, its variance over groups of completions, "
+     "and its cosines to the gradients of the exact objective (the ratio of the whole "
+     "completion "
      "to the sampler, no clip, no mask, the exact KL) and of the exact KL alone. Keys of "
      "algo, kl and anchor, and train.old_logp, change the algorithm. Nothing is written "
      "into RUN.",

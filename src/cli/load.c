@@ -38,9 +38,9 @@ const struct kg_flag kg_ignore_flags[] = {
 const struct kg_flag kg_compute_flags[] = {
     {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
      "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
-    {"base-dtype", 0, KG_IF("--dtype!fp32", kg_load.base_dtype), "TYPE",
-     "keep weights in blocks of q8_0, q4_0 or q4_k, or as_stored in a GGUF file", 0, 0,
-     "q8_0|q4_0|q4_k|as_stored"},
+    {"base-dtype", 0, KG_KEY_IF("model.base_dtype", "--dtype!fp32", kg_load.base_dtype),
+     "TYPE", "keep weights in blocks of q8_0, q4_0 or q4_k, or as_stored in a GGUF file",
+     0, 0, "q8_0|q4_0|q4_k|as_stored"},
     {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
      NULL},
     {0},

@@ -643,6 +643,11 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
                                                   .final = 0.1}; /* Search-R1's example */
     set->sampling.rng = (struct kg_rng_key){set->task_opts.seed, KG_RNG_EVAL};
     KG_TRY(kg_task_find(&set->task, set->said.task, err));
+    if (set->task->keeps_turns)
+        return kg_fail(err, KG_EINVAL,
+                       "task: expected one that grades completions, found %s, which a "
+                       "program grades during training (docs/environments.md)",
+                       set->task->name);
     KG_TRY(open_rewards(set, err));
     KG_TRY(make_excluded(set, s, err));
     KG_TRY(make_path(set, data_dir, err));

@@ -103,8 +103,9 @@ static const struct kg_mask_row rows[] = {
      true,
      false},
     {{"icepop",
-      "tokens whose weight old/sampler leaves algo.tis_low .. algo.tis lose their term, "
-      "the others are weighted by it; not for gmpo, where tokens have none of their own",
+      "tokens whose weight old/sampler is outside algo.tis_low .. algo.tis are dropped, "
+      "the "
+      "others are weighted by it; not for gmpo, where tokens have none of their own",
       "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
       KG_SCOPE_TOKEN, 0, NULL},
      NULL,
