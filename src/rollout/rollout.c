@@ -319,7 +319,7 @@ static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t s
     step->n_text = t->n;
     step->n_prompt = t->prompt_n;
     step->u = kg_rng_uniform(seq->sampling->rng, seq->request->draw, (uint32_t)t->sample,
-                             (uint32_t)(seq->generated + unseen));
+                             (uint32_t)(seq->request->drawn + seq->generated + unseen));
 }
 
 /* Whether the newest token completes a stop string. */

@@ -101,6 +101,8 @@ struct kg_request {
     /* maximum of new tokens; 0: the sampling's max_tokens; or KG_PROMPT_ONLY */
     int32_t max_tokens;
     int32_t first_sample; /* samples of the draw, from this one on */
+    /* tokens that its samples drew before, in earlier requests: where its draws begin */
+    int32_t drawn;
     /* its own parameters, borrowed; NULL: the session's */
     const struct kg_sampling *sampling;
     /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many

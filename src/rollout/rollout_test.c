@@ -674,9 +674,42 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
     assert_int_equal(status, KG_OK);
 }
 
+/* A completion in two requests is the completion in one: the draws of the second go on. */
+static void a_request_goes_on_where_another_ended(void **state)
+{
+    struct kg_sampling s = sampling();
+    const struct kg_rollout_opts o = options(4, 0);
+    struct kg_rollout *r = NULL;
+    struct kg_traj whole[N_TRAJS] = {0};
+
+    (void)state;
+    s.ignore_eos = true;
+    run_with(whole, models[KG_F32], &o, &s);
+    assert_int_equal(kg_rollout_create(&r, models[KG_F32], NULL, &o, &refusal), KG_OK);
+    for (int i = 0; i < N_TRAJS; i++) {
+        const struct kg_traj *w = &whole[i];
+        struct kg_request q = requests[i / N_SAMPLES];
+        struct kg_traj rest = {0};
+
+        q.prompt = w->tokens;
+        q.drawn = 1 + i; /* 1 to 18 of 24 */
+        q.prompt_n += (size_t)q.drawn;
+        q.n_samples = 1;
+        q.first_sample = w->sample;
+        q.max_tokens = NEW - q.drawn;
+        assert_int_equal(kg_rollout_run(r, &rest, &q, 1, &s, NULL, NULL, &refusal),
+                         KG_OK);
+        assert_true(same_tokens(&rest, w));
+        kg_traj_release(&rest);
+        kg_traj_release(&whole[i]);
+    }
+    kg_rollout_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_goes_on_where_another_ended),
         cmocka_unit_test(recorded_log_probs_are_the_scores_in_fp32),
         cmocka_unit_test(recorded_log_probs_are_the_scores_in_bf16),
         cmocka_unit_test(promise_1_holds_at_other_temperatures_and_truncations),

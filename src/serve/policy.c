@@ -482,6 +482,9 @@ static void plan_turn(struct kg_policy *p, struct kg_serve_job *job, int32_t roo
     q->prompt_index = e->request->prompt_index;
     q->draw = e->request->draw;
     q->first_sample = e->sample + (int32_t)e->branch * MAX_SAMPLES;
+    q->drawn = e->branch < e->n_branches
+                   ? (int32_t)kg_traj_model_tokens(&e->branches[e->branch])
+                   : 0;
     q->max_tokens = r->max_tokens < room ? (int32_t)r->max_tokens : room;
 }
 

@@ -274,6 +274,49 @@ static void one_turn_is_the_turn_of_kedge_itself(void **state)
     close_run(&b);
 }
 
+/* Tokens of later turns beside those of the first, place by place. */
+static void compare_turns(int *same, int *compared, const struct kg_traj *t)
+{
+    size_t first = t->prompt_n, at = 0;
+
+    for (size_t j = first; j < t->n; j++) {
+        at = t->source[j] != KG_SOURCE_MODEL       ? 0
+             : t->source[j - 1] != KG_SOURCE_MODEL ? 0
+                                                   : at + 1;
+        if (t->source[j] != KG_SOURCE_MODEL || j == first + at ||
+            t->source[first + at] != KG_SOURCE_MODEL)
+            continue;
+        ++*compared;
+        *same += t->tokens[j] == t->tokens[first + at];
+    }
+}
+
+/* Turns of a model whose next token is near to uniform: one that drew with the numbers of
+ * an earlier turn would have its tokens. With branches, and without. */
+static void every_turn_has_draws_of_its_own(void **state)
+{
+    static const char *const modes[] = {"talk", "ids"};
+    static const char *const hot[] = {"rollout.temperature=100", NULL};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        struct opened o;
+        struct kg_rl_batch b = {0};
+        int same = 0, compared = 0;
+
+        play_command(command, sizeof command, modes[i], 3);
+        open_episodes(&o, ROOT "/draws", hot);
+        NEED(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, err));
+        for (size_t k = 0; k < b.n_trajs; k++)
+            compare_turns(&same, &compared, &b.trajs[k]);
+        if (compared < 40 || 4 * same > compared)
+            fail_msg("%s: %d of %d tokens are those of another turn", modes[i], same,
+                     compared);
+        kg_rl_batch_release(&b);
+        close_run(&o);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void what_has_no_effect_or_no_program_is_refused(void **state)
@@ -316,6 +359,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_bits_do_not_depend_on_how_episodes_are_played),
         cmocka_unit_test(what_was_sampled_is_recorded_once_in_its_context),
         cmocka_unit_test(one_turn_is_the_turn_of_kedge_itself),
+        cmocka_unit_test(every_turn_has_draws_of_its_own),
         cmocka_unit_test(what_has_no_effect_or_no_program_is_refused),
     };
 
