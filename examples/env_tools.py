@@ -31,9 +31,9 @@ def play(ask, question):
         answer = ask(messages)
         word = answer["content"].split() or [""]
         if word[0] == "say":
-            return float(word[1:] == [truth]), tools
+            return {"reward": float(word[1:] == [truth]), "metrics": {"tools": tools}}
         messages += [answer, {"role": "user", "content": use(shop, word)}]
-    return 0.0, 6
+    return {"reward": 0.0, "metrics": {"tools": 6}}
 
 
 def episode(line):
@@ -46,10 +46,11 @@ def episode(line):
         return json.load(urllib.request.urlopen(request))["choices"][0]["message"]
 
     try:
-        reward, tools = play(ask, task["prompt"])
-        report = {"reward": reward, "metrics": {"tools": tools}}
-    except OSError:  # a turn was refused: the budget is used up
-        report = {"reward": 0.0}
+        report = play(ask, task["prompt"])
+    except Exception as error:  # without a verdict, unless the budget of turns or tokens is used up
+        refused = isinstance(error, urllib.error.HTTPError) and error.code == 400
+        full = refused and b"context_length_exceeded" in error.read()
+        report = {"reward": 0.0} if full else {"status": repr(error)}
     with lock:
         print(json.dumps({"episode": task["episode"], **report}), flush=True)
 

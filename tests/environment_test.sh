@@ -36,11 +36,18 @@ as_it_stands() {
     train stands examples/env_function.py train.steps=2 &&
         grep -q '"reward/further/status/ok": 1.0' "$work/stands/metrics.jsonl" && [ "$(wc -l <examples/env_function.py)" -le 60 ]
 }
+# an endpoint that is not there is no answer of the policy's
+mistakes() {
+    echo '{"episode": "a", "url": "http://127.0.0.1:1/episode/a/v1", "key": "k", "prompt": "7: kat + lim"}' |
+        python3 examples/env_tools.py >"$work/report"
+    grep -q '"status": "URLError' "$work/report" && ! grep -q reward "$work/report"
+}
 ranks() {
     train one "$work/letters.py" train.steps=4 --ranks 1 && train two "$work/letters.py" train.steps=4 --ranks 2 &&
         cmp "$work/one/checkpoints/latest/model/model.safetensors" "$work/two/checkpoints/latest/model/model.safetensors"
 }
 pass "the example plays as it stands" as_it_stands
+pass "a mistake is no reward of the tools" mistakes
 pass "a model learns what a Python function rewards" learns
 pass "two ranks, each with its program, have the weights of one" ranks
 exit $((failures > 0))

@@ -162,6 +162,7 @@ struct kg_api_model {
      * completions KG_API_DEFAULT_TOKENS */
     int32_t default_tokens;
     bool knows_calls;             /* kg_tool_calls_known */
+    bool budgeted;                /* its host shortens and refuses turns by its budgets */
     struct kg_sessions *sessions; /* borrowed; NULL: none are kept */
 };
 

@@ -255,6 +255,9 @@ static kg_status check_length(const struct kg_api_request *r, struct kg_api_faul
             return kg_fail(err, KG_EINVAL,
                            "expected a prompt of at least one token, found none");
     }
+    *room = INT32_MAX;
+    if (m->budgeted)
+        return KG_OK;
     int64_t needed = r->max_tokens == KG_API_NOT_GIVEN ? 1 : r->max_tokens;
     *room = m->max_len - (int64_t)longest;
     if (needed <= *room)

@@ -344,7 +344,8 @@ static kg_status list_models(struct kg_serve *s, struct kg_err *err)
                              .sessions = s->sessions,
                              .vocab = o->model->config.vocab,
                              .max_len = o->max_len,
-                             .default_tokens = o->default_tokens};
+                             .default_tokens = o->default_tokens,
+                             .budgeted = o->policy != NULL};
     KG_TRY(kg_tool_calls_known(&m.knows_calls, o->chat, o->tok, err));
     snprintf(s->prefix, sizeof s->prefix, "%llx-", (unsigned long long)m.created);
     s->models = kg_mem_calloc(1 + o->n_adapters, sizeof *s->models, "server", err);

@@ -60,7 +60,7 @@ static const struct request {
     {"/completions", "{\"prompt\": \"a\", \"logprobs\": 5}", NULL, 400},
     {"/completions", "{\"prompt\": [\"a\", \"b\"]}", NULL, 400},
     {"/completions", "{\"prompt\": \"a\", \"max_tokens\": 0}", NULL, 400},
-    {"/completions", "{\"prompt\": \"a\", \"max_tokens\": 1000}", NULL, 400},
+    {"/completions", "{\"prompt\": \"a\", \"max_tokens\": 1000}", NULL, 200},
     {"/completions", "{\"prompt\": \"a\", \"nonsense\": 1}", NULL, 400},
     {"/completions", "{\"prompt\": [300]}", NULL, 400},
     {"/completions", "{", NULL, 400},
@@ -126,6 +126,19 @@ static void ask_until_refused(struct play *x, const char *episode, const char *b
     } while (x->status == 200);
     snprintf(more, sizeof more, ", \"refused\": %d, \"taken\": %d", x->status, taken);
     play_report(x, episode, 1, more);
+}
+
+/* The same with a prompt of n ids, which alone may be too long. */
+static void ask_ids_until_refused(struct play *x, const char *episode, int n)
+{
+    struct kg_str body = {0};
+
+    PLAY_NEED(kg_str_puts(&body, "{\"max_tokens\": 1000, \"prompt\": [1", err));
+    for (int i = 1; i < n; i++)
+        PLAY_NEED(kg_str_puts(&body, ", 1", err));
+    PLAY_NEED(kg_str_puts(&body, "]}", err));
+    ask_until_refused(x, episode, body.data);
+    kg_str_release(&body);
 }
 
 static kg_status count_taken(void *user, const struct kg_http_answer *a,
@@ -239,6 +252,12 @@ static void play_fault(struct play *x, const char *episode)
         ask_until_refused(x, episode,
                           "{\"prompt\": \"sea the tea sea the tea sea the tea sea the "
                           "tea sea the tea sea the tea sea the tea sea the tea\"}");
+    if (strcmp(mode, "room") == 0) /* for less than a whole turn */
+        ask_ids_until_refused(x, episode, 120 - (3 + 9) - 1);
+    if (strcmp(mode, "long") == 0)
+        ask_ids_until_refused(x, episode, 130);
+    if (strcmp(mode, "longest") == 0)
+        ask_ids_until_refused(x, episode, 5000);
     if (strcmp(mode, "crowd") == 0)
         ask_at_once(x, episode);
 }
@@ -460,10 +479,14 @@ static void budgets_end_a_conversation_and_not_the_episode(void **state)
     static const struct {
         const char *mode;
         int least, most; /* turns */
-    } rows[] = {{"budget", 3, 3}, {"context", 2, 3}};
+    } rows[] = {{"budget", 3, 3},
+                {"context", 2, 3},
+                {"room", 2, 2},
+                {"long", 1, 1},
+                {"longest", 1, 1}};
 
     (void)state;
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct played p;
 
         play_run(&p, rows[i].mode, 3, NULL);
