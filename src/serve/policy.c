@@ -32,6 +32,7 @@ enum {
     MAX_BRANCHES = 1 << 15, /* of an episode; a draw's sample has as many bits for it */
     MAX_SAMPLES = 1 << 16,
     MAX_LINE = 1 << 20, /* bytes of a report */
+    MAX_READS = 32,      /* of what it writes, before the engine's next step */
     MAX_WARNINGS = 100, /* of a run, about reports */
     MAX_FRUITLESS = 3,  /* starts in a row without a report */
     WAIT_MS = 2,        /* reports and requests are waited for in turns */
@@ -78,7 +79,8 @@ struct kg_policy {
     const struct kg_episode_run *run;
     struct kg_policy_episode *episodes; /* (run->n) owned, in the order of run->trajs */
     size_t begun, ended;
-    double moved; /* when anything last moved */
+    /* when a turn or a report was last taken: junk and refused requests are no life */
+    double moved;
 };
 
 /* ---- life ---- */
@@ -498,7 +500,6 @@ kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
     if (!e)
         return kg_fail(err, KG_ENOTFOUND, "expected an episode that is open, found '%s'",
                        job->episode_id);
-    e->heard = p->moved = kg_clock_seconds();
     fault->status = e->job ? 409 : 400;
     if (e->job)
         return kg_fail(err, KG_EINVAL,
@@ -507,6 +508,7 @@ kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
     KG_TRY(check_turn(&job->r, p->run->sampling, fault, err));
     e->branch = find_branch(e, &job->r.prompts[0].ids);
     KG_TRY(find_room(&room, p, e, &job->r.prompts[0].ids, fault, err));
+    e->heard = p->moved = kg_clock_seconds();
     job->episode = e;
     e->job = job;
     plan_turn(p, job, room);
@@ -657,6 +659,7 @@ static kg_status take_report(struct kg_policy *p, const char *line, size_t n,
              n);
         goto out;
     }
+    p->moved = kg_clock_seconds();
     if (read_whole(p, e->out, doc.root, &why) != KG_OK) {
         warn(p, why.message, line, n);
         how = FAILED;
@@ -721,6 +724,7 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
     const bool ended = kg_task_child_ended(p->child);
     struct kg_err why = {.message = "it ended with exit status 0"};
     size_t before;
+    int reads = 0; /* so that a program that always writes does not hold the rollout */
 
     do {
         const struct kg_task_talk talk = {.input = kg_str_text(&p->told),
@@ -730,11 +734,9 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
 
         before = p->heard.len;
         KG_TRY(kg_task_child_hear(&p->heard, p->child, &talk, 0, err));
-        if (p->heard.len > before)
-            p->moved = kg_clock_seconds();
         before = p->heard.len - before;
         KG_TRY(take_reports(p, err));
-    } while (before > 0 && p->heard.len <= MAX_LINE);
+    } while (before > 0 && p->heard.len <= MAX_LINE && ++reads < MAX_READS);
     if (p->sent == p->told.len) {
         kg_str_clear(&p->told);
         p->sent = 0;

@@ -236,6 +236,16 @@ static void play_fault(struct play *x, const char *episode)
         if (x->status != 404 && x->status != 503 && x->status != 0)
             _exit(9);
     }
+    for (int i = 0; strcmp(mode, "junk") == 0 && i < 1000; i++) { /* far beyond timeout */
+        say("%s is fine\n", episode);
+        usleep(10000);
+    }
+    for (int i = 0; strcmp(mode, "refused") == 0 && i < 1000; i++) {
+        play_ask(x, "/completions", "{\"prompt\": \"sea\", \"n\": 2}", key);
+        usleep(10000);
+    }
+    if (strcmp(mode, "junk") == 0 || strcmp(mode, "refused") == 0)
+        play_report(x, episode, 0.5, "");
     if (strcmp(mode, "big") == 0) {
         char *body = calloc(1, (8u << 20) + 1);
 
@@ -419,18 +429,25 @@ static void a_program_that_ends_or_floods_is_started_again(void **state)
 static void an_episode_without_a_word_is_given_up(void **state)
 {
     static const char *const soon[] = {"episode.timeout_ms=1500", NULL};
-    struct played p;
+    /* lines that are no report, and requests that are refused, are no word */
+    static const char *const modes[] = {"hang", "junk", "refused"};
 
     (void)state;
-    play_run(&p, "hang", 3, soon);
-    for (size_t k = 1; k < 9; k += 3) {
-        assert_true(number_of(&p, k, "status/timeout") == 1);
-        assert_false(p.b.trajs[k].graded);
-        assert_int_equal(p.b.trajs[k].episode.turns, 1);
+    for (size_t i = 0; i < 3; i++) {
+        struct played p;
+
+        play_run(&p, modes[i], 9, soon);
+        for (size_t k = 1; k < 9; k += 3) {
+            assert_true(number_of(&p, k, "status/timeout") == 1);
+            assert_false(p.b.trajs[k].graded);
+            assert_int_equal(p.b.trajs[k].episode.turns, 1);
+        }
+        assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/timeout") == 9);
+        if (i != 1) /* whose lines use up the warnings */
+            assert_non_null(
+                strstr(p.log, "within episode.timeout_ms, found 'train-0-1'"));
+        end_run(&p);
     }
-    assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/timeout") == 9);
-    assert_non_null(strstr(p.log, "within episode.timeout_ms, found 'train-0-1'"));
-    end_run(&p);
 }
 
 static void a_program_that_never_plays_stops_the_run(void **state)

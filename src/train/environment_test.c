@@ -7,6 +7,7 @@
  */
 #include "train/rl_testing.h"
 
+#include "base/signal.h"
 #include "rollout/score_testing.h"
 #include "tensor/backend_testing.h"
 #include "train/agent_testing.h"
@@ -317,6 +318,40 @@ static void every_turn_has_draws_of_its_own(void **state)
     }
 }
 
+/* A program that writes without end, which is no report, holds neither the run nor a stop
+ * (alarm: it would never end). */
+static void a_stop_ends_a_run_whose_program_only_writes(void **state)
+{
+    static const char *const commands[] = {"yes", "yes ''", "while :; do echo {}; done",
+                                           "yes '{\"episode\": 1}'"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        struct opened o;
+        pid_t child;
+        int ended = -1;
+
+        snprintf(command, sizeof command, "episode.command=%s", commands[i]);
+        open_episodes(&o, ROOT "/stopped", NULL);
+        child = fork();
+        if (child == 0) {
+            struct kg_rl_batch b = {0};
+            struct kg_err e = {0};
+
+            alarm(60);
+            kg_signal_install();
+            raise(SIGINT);
+            _exit(kg_rl_sample(&b, &o.run.in, &o.run.state, &o.run.work, &e) ==
+                          KG_EINTERRUPTED
+                      ? 0
+                      : 1);
+        }
+        assert_int_equal(waitpid(child, &ended, 0), child);
+        assert_int_equal(ended, 0);
+        close_run(&o);
+    }
+}
+
 /* ---- refusals ---- */
 
 static void what_has_no_effect_or_no_program_is_refused(void **state)
@@ -359,6 +394,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_bits_do_not_depend_on_how_episodes_are_played),
         cmocka_unit_test(what_was_sampled_is_recorded_once_in_its_context),
         cmocka_unit_test(one_turn_is_the_turn_of_kedge_itself),
+        cmocka_unit_test(a_stop_ends_a_run_whose_program_only_writes),
         cmocka_unit_test(every_turn_has_draws_of_its_own),
         cmocka_unit_test(what_has_no_effect_or_no_program_is_refused),
     };
