@@ -140,6 +140,11 @@ static kg_status check_episodes(const struct kg_run_inputs *in, struct kg_err *e
                        "episode.context: expected room for a completion after the "
                        "longest prompt of %zu tokens, found %zu",
                        prompt, context);
+    if (in->episode_opts.env && !in->episode_opts.env->open && in->recipe.reproduction)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.reproduction: branches of an episode are contexts of their "
+                       "own; expected another episode.env than %s",
+                       in->episode_opts.env->name);
     if (in->episode_opts.env && window > 0 && prompt > window)
         return kg_fail(err, KG_EINVAL,
                        "episode.window: expected at least the longest prompt's %zu "
