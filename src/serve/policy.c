@@ -32,7 +32,7 @@ enum {
     MAX_BRANCHES = 1 << 15, /* of an episode; a draw's sample has as many bits for it */
     MAX_SAMPLES = 1 << 16,
     MAX_LINE = 1 << 20, /* bytes of a report */
-    MAX_READS = 32,      /* of what it writes, before the engine's next step */
+    MAX_READS = 32,     /* of what it writes, before the engine's next step */
     MAX_WARNINGS = 100, /* of a run, about reports */
     MAX_FRUITLESS = 3,  /* starts in a row without a report */
     WAIT_MS = 2,        /* reports and requests are waited for in turns */
@@ -719,10 +719,18 @@ static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
     return start_child(p, err);
 }
 
+/* It has ended by itself. */
+static kg_status bury_ended(struct kg_policy *p, struct kg_err *err)
+{
+    struct kg_err why = {.message = "it ended with exit status 0"};
+
+    (void)kg_task_child_end(p->child, &why);
+    return bury(p, why.message, err);
+}
+
 static kg_status talk(struct kg_policy *p, struct kg_err *err)
 {
     const bool ended = kg_task_child_ended(p->child);
-    struct kg_err why = {.message = "it ended with exit status 0"};
     size_t before;
     int reads = 0; /* so that a program that always writes does not hold the rollout */
 
@@ -745,10 +753,7 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
         kg_task_child_kill(p->child);
         return bury(p, "a line of more than 1 MiB", err);
     }
-    if (!ended)
-        return KG_OK;
-    (void)kg_task_child_end(p->child, &why);
-    return bury(p, why.message, err);
+    return ended ? bury_ended(p, err) : KG_OK;
 }
 
 /* ---- the rollout ---- */
@@ -839,6 +844,8 @@ static kg_status run_rollout(void *state, const struct kg_episode_run *run,
         KG_TRY_GOTO(out, start_server(p, err));
     if (!p->child)
         KG_TRY_GOTO(out, start_child(p, err));
+    if (kg_task_child_ended(p->child)) /* before anything is told: it costs no episode */
+        KG_TRY_GOTO(out, bury_ended(p, err));
     session.user = p->serve;
     KG_TRY_GOTO(out, kg_rollout_begin(run->engine, &session, err));
     kg_serve_attach(p->serve, run->engine);

@@ -13,6 +13,8 @@
 #include "train/environment_testing.h"
 #include "train/step/sums.h"
 
+#include <sys/wait.h>
+
 #define ROOT "build/test-runs/environment-fault"
 
 static char command[1200];
@@ -214,6 +216,14 @@ static void play_fault(struct play *x, const char *episode)
 
     if (!bad || strcmp(mode, "mute") != 0)
         play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
+    if (strcmp(mode, "leaves") == 0) { /* when the step's episodes are played */
+        play_report(x, episode, 1, "");
+        while (strcmp(episode, "train-2-2") == 0 && x->status != 503)
+            play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
+        if (x->status == 503)
+            _exit(3);
+        return;
+    }
     if (!bad || strcmp(mode, "mute") == 0) {
         play_report(x, episode, bad ? 1 : 0.25, "");
         return;
@@ -426,6 +436,26 @@ static void a_program_that_ends_or_floods_is_started_again(void **state)
     }
 }
 
+/* It has seen none of the next episodes, so that none of them is lost. */
+static void a_program_that_ends_between_two_steps_costs_nothing(void **state)
+{
+    siginfo_t info;
+    struct played p;
+
+    (void)state;
+    play_run(&p, "leaves", 3, NULL);
+    for (int step = 0; step < 3; step++) {
+        assert_true(sum_of(&p, "status/ok") == 9);
+        assert_int_equal(waitid(P_ALL, 0, &info, WEXITED | WNOWAIT), 0);
+        kg_rl_batch_release(&p.b);
+        p.b = (struct kg_rl_batch){0};
+        NEED(kg_rl_sample(&p.b, &p.o.run.in, &p.o.run.state, &p.o.run.work, err));
+    }
+    assert_true(sum_of(&p, "status/ok") == 9);
+    kg_rl_batch_release(&p.b);
+    close_run(&p.o);
+}
+
 static void an_episode_without_a_word_is_given_up(void **state)
 {
     static const char *const soon[] = {"episode.timeout_ms=1500", NULL};
@@ -540,6 +570,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reports_that_cannot_be_taken_give_no_verdict),
         cmocka_unit_test(a_program_that_ends_or_floods_is_started_again),
+        cmocka_unit_test(a_program_that_ends_between_two_steps_costs_nothing),
         cmocka_unit_test(an_episode_without_a_word_is_given_up),
         cmocka_unit_test(a_program_that_never_plays_stops_the_run),
         cmocka_unit_test(a_policy_in_training_refuses_what_would_not_be_its_own),
