@@ -5,6 +5,7 @@
  */
 #include "eval/gather.h"
 
+#include "base/log.h"
 #include "ranks/ranks.h"
 
 /* ---- which are whose ---- */
@@ -92,18 +93,19 @@ static kg_status take_text(struct kg_str *text, struct kg_traj_bytes *from,
     return KG_OK;
 }
 
-/* places[k]: of the sender's name k. */
+/* places[k]: of the sender's name k; -1: there is none, and the number is dropped. */
 static void translate(struct kg_further *f, const int places[KG_FURTHER])
 {
     struct kg_further here = {0};
 
     for (int k = 0; k < KG_FURTHER; k++)
-        if (f->said >> k & 1) {
+        if (f->said >> k & 1 && places[k] >= 0) {
             here.said |= (uint32_t)1 << places[k];
             here.x[places[k]] = f->x[k];
         }
     for (int k = 0; k < KG_FURTHER; k++)
-        here.named |= (f->named >> k & 1) << places[k];
+        if (places[k] >= 0)
+            here.named |= (f->named >> k & 1) << places[k];
     *f = here;
 }
 
@@ -122,18 +124,25 @@ static kg_status take_item(struct kg_eval_items *items, size_t i,
     return items->texts ? take_text(&items->texts[i], from, err) : KG_OK;
 }
 
-/* errors: those of kg_further_find */
+/* Names beyond those that a run has room for have no place. The first is said. */
 static kg_status take_names(int places[KG_FURTHER], struct kg_further_names *names,
                             struct kg_traj_bytes *from, struct kg_err *err)
 {
     struct kg_further_names theirs;
+    struct kg_err full;
+    bool dropped = false;
 
     KG_TRY(kg_traj_bytes_take(&theirs, from, sizeof theirs, err));
     if (theirs.n < 0 || theirs.n > KG_FURTHER)
         return kg_fail(err, KG_EFORMAT, "answers: expected at most %d names, found %d",
                        KG_FURTHER, theirs.n);
     for (int k = 0; names && k < theirs.n; k++)
-        KG_TRY(kg_further_find(&places[k], names, theirs.name[k], err));
+        if (kg_further_find(&places[k], names, theirs.name[k], &full) != KG_OK) {
+            if (!dropped)
+                kg_log_warn("%s, which is dropped", full.message);
+            dropped = true;
+            places[k] = -1;
+        }
     return KG_OK;
 }
 

@@ -76,9 +76,53 @@ static void what_has_no_room_is_refused(void **state)
     }
 }
 
+/* Two ranks with 10 names each, of which 3 are of both: 16 have a place. The numbers of
+ * the 17th are dropped and nothing else, on either rank. */
+static int gather_names(struct kg_ranks *r, void *unused)
+{
+    struct kg_err why = {0};
+    struct kg_further_names names = {0};
+    struct kg_traj trajs[2] = {0};
+    struct kg_grade grades[2] = {0};
+    struct kg_eval_items items = {.n = 2, .trajs = trajs, .grades = grades};
+    const struct kg_share mine = {r->me, r->me + 1};
+    char name[16];
+    int k;
+
+    (void)unused;
+    for (int i = 0; i < 10; i++) {
+        snprintf(name, sizeof name, "n%d", i < 3 ? i : i + 7 * r->me);
+        if (kg_further_find(&k, &names, name, &why) != KG_OK)
+            return 3;
+        trajs[r->me].further.said |= (uint32_t)1 << k;
+        trajs[r->me].further.x[k] = 1 + i + 10 * r->me;
+    }
+    if (kg_eval_gather(&items, mine, &names, r, &why) != KG_OK)
+        return 4;
+    for (int i = 0; i < 10; i++) {
+        snprintf(name, sizeof name, "n%d", i < 3 ? i : i + 7 * !r->me);
+        for (k = 0; k < names.n && strcmp(names.name[k], name) != 0; k++)
+            continue;
+        if ((k == names.n) != (i == 9))
+            return 5;
+        if (i < 9 && trajs[!r->me].further.x[k] != 1 + i + 10 * !r->me)
+            return 6;
+    }
+    return trajs[!r->me].further.said >> 16 == 0 ? 0 : 7;
+}
+
+static void names_beyond_the_last_place_are_dropped(void **state)
+{
+    (void)state;
+    ranks_end_well(2, gather_names, NULL, "names");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_has_no_room_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_has_no_room_is_refused),
+        cmocka_unit_test(names_beyond_the_last_place_are_dropped),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,7 +72,8 @@ struct kg_policy {
     int64_t reported; /* episodes, in all */
     int fruitless;    /* starts since the last report */
     int64_t warnings;
-    bool hung; /* an episode of this child was given up */
+    bool hung;    /* an episode of this child was given up */
+    bool dropped; /* a number was, for which the run has no name left */
     struct kg_str told, heard;
     size_t sent; /* bytes of what it is told */
     /* of the present rollout */
@@ -562,10 +563,14 @@ kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
 
 /* ---- reports ---- */
 
-static kg_status take_number(struct kg_traj *t, const char *before, const char *key,
-                             double x, struct kg_further_names *names, struct kg_err *err)
+/* A number without a place is dropped: the verdict must not depend on which episode was
+ * the first to use a name. */
+static kg_status take_number(struct kg_policy *p, struct kg_traj *t, const char *before,
+                             const char *key, double x, struct kg_further_names *names,
+                             struct kg_err *err)
 {
     char name[KG_FURTHER_NAME];
+    struct kg_err full;
     int k;
 
     if (!(fabs(x) <= MAX_NUMBER) ||
@@ -580,15 +585,21 @@ static kg_status take_number(struct kg_traj *t, const char *before, const char *
                            "expected names of letters, digits, '_', '-', '.' and '/'");
     if (!names)
         return KG_OK;
-    KG_TRY(kg_further_find(&k, names, name, err));
+    if (kg_further_find(&k, names, name, &full) != KG_OK) {
+        if (!p->dropped)
+            kg_log_warn("episode.command: %s, which is dropped, as will be all others",
+                        full.message);
+        p->dropped = true;
+        return KG_OK;
+    }
     t->further.said |= (uint32_t)1 << k;
     t->further.x[k] = x;
     return KG_OK;
 }
 
-static kg_status take_numbers(struct kg_traj *t, const struct kg_json *numbers,
-                              const char *before, struct kg_further_names *names,
-                              struct kg_err *err)
+static kg_status take_numbers(struct kg_policy *p, struct kg_traj *t,
+                              const struct kg_json *numbers, const char *before,
+                              struct kg_further_names *names, struct kg_err *err)
 {
     if (numbers && kg_json_type(numbers) != KG_JSON_OBJECT &&
         kg_json_type(numbers) != KG_JSON_NULL)
@@ -599,21 +610,22 @@ static kg_status take_numbers(struct kg_traj *t, const struct kg_json *numbers,
         if (!kg_json_is_number(x) && kg_json_type(x) != KG_JSON_NULL)
             return kg_fail(err, KG_EFORMAT, "expected numbers in rewards and metrics");
         if (kg_json_is_number(x))
-            KG_TRY(take_number(t, before, kg_json_key_at(numbers, i), kg_json_real(x, 0),
-                               names, err));
+            KG_TRY(take_number(p, t, before, kg_json_key_at(numbers, i),
+                               kg_json_real(x, 0), names, err));
     }
     return KG_OK;
 }
 
 /* The verdict, into t. A reward of null is none. */
-static kg_status read_verdict(struct kg_traj *t, const struct kg_json *report,
+static kg_status read_verdict(struct kg_policy *p, struct kg_traj *t,
+                              const struct kg_json *report,
                               struct kg_further_names *names, struct kg_err *err)
 {
     const struct kg_json *reward = kg_json_get(report, "reward");
     const char *said = kg_json_text(kg_json_get(report, "status"), NULL);
 
-    KG_TRY(take_numbers(t, kg_json_get(report, "rewards"), "rewards/", names, err));
-    KG_TRY(take_numbers(t, kg_json_get(report, "metrics"), "", names, err));
+    KG_TRY(take_numbers(p, t, kg_json_get(report, "rewards"), "rewards/", names, err));
+    KG_TRY(take_numbers(p, t, kg_json_get(report, "metrics"), "", names, err));
     if (said && strcmp(said, "ok") != 0)
         return kg_fail(err, KG_EFORMAT, "the program reports the status '%.80s'", said);
     if (!reward || (!kg_json_is_number(reward) && kg_json_type(reward) != KG_JSON_NULL) ||
@@ -636,7 +648,7 @@ static kg_status read_whole(struct kg_policy *p, struct kg_traj *out,
 
     if (further)
         names = *further;
-    KG_TRY(read_verdict(&t, report, further ? &names : NULL, err));
+    KG_TRY(read_verdict(p, &t, report, further ? &names : NULL, err));
     if (further)
         *further = names;
     *out = t;

@@ -149,7 +149,7 @@ static kg_status count_taken(void *user, const struct kg_http_answer *a,
     int *taken = user;
 
     (void)unused;
-    if (a->http_status != 200 && a->http_status != 409)
+    if (a->http_status != 200 && a->http_status != 409 && a->http_status != 429)
         _exit(9);
     *taken += a->http_status == 200;
     return KG_OK;
@@ -200,7 +200,7 @@ static const struct {
     {"list", "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": [1]}\n", false},
     {"name", "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": {\"a b\": 1}}\n", false},
     {"many",
-     "{\"episode\": \"%s\", \"reward\": 1, \"metrics\": {\"a\": 1, \"b\": 1, \"c\": 1, "
+     "{\"episode\": \"%s\", \"reward\": 0.5, \"metrics\": {\"a\": 1, \"b\": 1, \"c\": 1, "
      "\"d\": 1, \"e\": 1, \"f\": 1, \"g\": 1, \"h\": 1, \"i\": 1, \"j\": 1, \"k\": 1, "
      "\"l\": 1, \"m\": 1, \"n\": 1}}\n",
      false},
@@ -379,7 +379,7 @@ static void reports_that_cannot_be_taken_give_no_verdict(void **state)
         {"said", false, true, "reports the status 'lost'"},
         {"list", false, true, "expected objects as rewards and metrics"},
         {"name", false, true, "expected names of letters"},
-        {"many", false, true, "expected at most 16 names"},
+        {"many", true, false, "expected at most 16 names"},
         {"empty", false, true, "expected numbers in rewards and metrics"},
         {"mute", false, false, ""},
         {"late", true, false, ""},
