@@ -210,6 +210,14 @@ static struct kg_policy_episode *find_open(struct kg_policy *p, const char *id)
     return NULL;
 }
 
+/* Greedy answers of a step are of the draws that its samples are of. */
+static const char *kind_of(const struct kg_sampling *s)
+{
+    return s->rng.stream == KG_RNG_EVAL ? "eval"
+           : s->temperature == 0        ? "greedy"
+                                        : "train";
+}
+
 static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run *run,
                                struct kg_err *err)
 {
@@ -231,8 +239,7 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
             e->request = &run->requests[i];
             e->sample = run->requests[i].first_sample + k;
             e->out = &run->trajs[at];
-            snprintf(e->id, sizeof e->id, "%s-%" PRIu64 "-%d",
-                     run->sampling->rng.stream == KG_RNG_EVAL ? "eval" : "train",
+            snprintf(e->id, sizeof e->id, "%s-%" PRIu64 "-%d", kind_of(run->sampling),
                      e->request->draw, e->sample);
             if (e->sample >= MAX_SAMPLES)
                 return kg_fail(err, KG_EINVAL,

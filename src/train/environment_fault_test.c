@@ -216,6 +216,10 @@ static void play_fault(struct play *x, const char *episode)
 
     if (!bad || strcmp(mode, "mute") != 0)
         play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
+    if (strcmp(mode, "baseline") == 0) {
+        play_report(x, episode, strncmp(episode, "greedy-", 7) == 0 ? 2 : 0.25, "");
+        return;
+    }
     if (strcmp(mode, "leaves") == 0) { /* when the step's episodes are played */
         play_report(x, episode, 1, "");
         while (strcmp(episode, "train-2-2") == 0 && x->status != 503)
@@ -565,6 +569,25 @@ static void an_episode_has_one_request_at_a_time(void **state)
     end_run(&p);
 }
 
+static void greedy_answers_have_names_of_their_own(void **state)
+{
+    static const char *const remax[] = {"algo.advantage=remax", NULL};
+    struct played p;
+    int greedy = 0;
+
+    (void)state;
+    play_run(&p, "baseline", 3, remax);
+    for (size_t k = 0; k < 9; k++)
+        assert_true(p.b.trajs[k].reward == 0.25);
+    for (size_t k = 0; k < p.b.n_spare; k++)
+        if (p.b.spare[k].temperature == 0) {
+            assert_true(p.b.spare[k].reward == 2);
+            greedy++;
+        }
+    assert_int_equal(greedy, 3);
+    end_run(&p);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -576,6 +599,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_policy_in_training_refuses_what_would_not_be_its_own),
         cmocka_unit_test(budgets_end_a_conversation_and_not_the_episode),
         cmocka_unit_test(an_episode_has_one_request_at_a_time),
+        cmocka_unit_test(greedy_answers_have_names_of_their_own),
     };
 
     if (argc == 4 && strcmp(argv[1], "play") == 0)
