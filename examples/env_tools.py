@@ -48,8 +48,7 @@ def episode(line):
     try:
         report = play(ask, task["prompt"])
     except Exception as error:  # without a verdict, unless the budget of turns or tokens is used up
-        refused = isinstance(error, urllib.error.HTTPError) and error.code == 400
-        full = refused and b"context_length_exceeded" in error.read()
+        full = getattr(error, "code", 0) == 400 and b"context_length_exceeded" in error.read()
         report = {"reward": 0.0} if full else {"status": repr(error)}
     with lock:
         print(json.dumps({"episode": task["episode"], **report}), flush=True)
