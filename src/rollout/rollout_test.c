@@ -674,7 +674,7 @@ static void running_out_of_memory_is_a_status_and_leaks_nothing(void **state)
     assert_int_equal(status, KG_OK);
 }
 
-/* A completion in two requests is the completion in one: the draws of the second go on. */
+/* A completion in two requests is the completion in one: the second goes on drawing. */
 static void a_request_goes_on_where_another_ended(void **state)
 {
     struct kg_sampling s = sampling();
