@@ -208,7 +208,7 @@ static const struct {
      false},
 };
 
-/* Lines that are no report, or requests that are refused, until far beyond the timeout. */
+/* Lines that are no report, or refused requests, until far beyond the timeout. */
 static void play_nothing(struct play *x, const char *episode)
 {
     for (int i = 0; i < 1000; i++) {
