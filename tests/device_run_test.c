@@ -293,7 +293,7 @@ static void another_gpu_driver_or_library_is_refused_by_name(void **state)
     static const struct {
         const char *key, *change, *says;
     } rows[] = {
-        {"\"gpu\": \"", "X", "others give other bits: gpu: expected X"},
+        {"\"gpu\": \"", "X", "other devices give other bits: gpu: expected X"},
         {"\"products\": \"", "X", "; products: expected X"},
         {"\"devices\": [{", "\"driver\": \"CUDA 12.9\", ",
          "driver: expected CUDA 12.9, found "},
