@@ -37,25 +37,28 @@ static const char *command_name = ""; /* of the command that runs, for messages 
 
 /* ---- saying ---- */
 
-static void say_where(void)
+/* Messages quote files and servers. Without memory: there may be none left. By one write,
+ * so that lines of several ranks do not mix. */
+static void say(const char *text)
 {
-    kg_log_progress_end();
-    fprintf(stderr, "kedge%s%s: ", command_name[0] ? " " : "", command_name);
-}
+    char line[4 * KG_ERR_MESSAGE_BYTES + 128];
+    size_t at = (size_t)snprintf(line, 100, "kedge%s%s: ", command_name[0] ? " " : "",
+                                 command_name);
 
-/* Messages quote files and servers. Without memory: there may be none left. */
-static void say_printable(const char *text)
-{
-    for (size_t n = strlen(text); n > 0;) {
+    kg_log_progress_end();
+    for (size_t n = strlen(text); n > 0 && at + 8 < sizeof line;) {
         size_t width = kg_printable_at(text, n, true);
 
         if (width)
-            fwrite(text, 1, width, stderr);
+            memcpy(line + at, text, width);
         else
-            fprintf(stderr, "\\x%02x", (unsigned char)*text);
+            snprintf(line + at, 5, "\\x%02x", (unsigned char)*text);
+        at += width ? width : 4;
         text += width ? width : 1;
         n -= width ? width : 1;
     }
+    line[at++] = '\n';
+    fwrite(line, 1, at, stderr);
 }
 
 int kg_cli_status(kg_status status)
@@ -69,9 +72,7 @@ int kg_cli_status(kg_status status)
 
 int kg_cli_fail(const struct kg_err *err)
 {
-    say_where();
-    say_printable(err->message);
-    fputc('\n', stderr);
+    say(err->message);
     return err->code == KG_EINTERRUPTED ? kg_cli_status(err->code) : KG_EXIT_FAILURE;
 }
 
@@ -94,9 +95,7 @@ int kg_cli_usage(const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    say_where();
-    say_printable(text);
-    fputc('\n', stderr);
+    say(text);
     say_help_is_there();
     return KG_EXIT_USAGE;
 }
