@@ -33,12 +33,19 @@ static kg_status check(const struct kg_model *m, const struct kg_model_opts *opt
                : KG_OK;
 }
 
-/* As `kedge export --type` chooses; NULL: bf16. */
-static const struct kg_quant *narrowed(const struct kg_quant *type,
-                                       const struct kg_param *p)
+static bool is_router(const struct kg_model *m, const struct kg_param *p)
 {
-    if (strstr(p->name, "mlp.gate.weight") || strstr(p->name, "block_sparse_moe.gate.") ||
-        p->rows == 1)
+    int32_t l = 0;
+    while (l < m->config.layers && m->layers[l].router != p)
+        l++;
+    return l < m->config.layers;
+}
+
+/* As `kedge export --type` chooses; NULL: bf16. */
+static const struct kg_quant *
+narrowed(const struct kg_model *m, const struct kg_quant *type, const struct kg_param *p)
+{
+    if (is_router(m, p) || p->rows == 1)
         return NULL;
     if (p->cols % type->values == 0)
         return type;
@@ -71,7 +78,7 @@ static kg_status choose(struct kg_model *m, const struct kg_quant *type,
         if (!p->is_product)
             continue;
         if (type)
-            p->compute.quant = narrowed(type, p);
+            p->compute.quant = narrowed(m, type, p);
         else
             KG_TRY(stored(&p->compute.quant, set, p, err));
         n += p->compute.quant != NULL;

@@ -12,8 +12,17 @@
 #include "text/bpe.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+static inline void put_file(const char *root, const char *name, const char *text)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    NEED(kg_file_write_atomic(path, text, strlen(text), err));
+}
 
 /* ROOT/model with the tokenizer in it, of which `more` ids stand for pieces of the text.
  * wide: a policy that can learn its turns, not only make noise */

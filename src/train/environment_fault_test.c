@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "tensor/backend_testing.h"
-#include "train/agent_testing.h"
 #include "train/environment_testing.h"
 #include "train/step/sums.h"
 
@@ -294,26 +293,12 @@ static void play_fault(struct play *x, const char *episode)
 
 /* ---- kedge's side ---- */
 
-static void put_file(const char *name, const char *text)
-{
-    char path[128];
-
-    snprintf(path, sizeof path, "%s/%s", ROOT, name);
-    NEED(kg_file_write_atomic(path, text, strlen(text), err));
-}
-
 static int setup(void **state)
 {
-    struct kg_str text = {0};
-
     (void)state;
     fresh(ROOT);
     make_agent(ROOT, "the sea and the tea are as easy as a ear", 9, false);
-    for (int i = 0; i < 12; i++)
-        NEED(kg_str_printf(&text, err, "{\"prompt\": \"sea %d\", \"answer\": \"%d\"}\n",
-                           i, i));
-    put_file("train.jsonl", text.data);
-    kg_str_release(&text);
+    put_questions(ROOT);
     return 0;
 }
 

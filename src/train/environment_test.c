@@ -10,7 +10,6 @@
 #include "base/signal.h"
 #include "rollout/score_testing.h"
 #include "tensor/backend_testing.h"
-#include "train/agent_testing.h"
 #include "train/environment_testing.h"
 #include "train/same_testing.h"
 #include "train/step/sums.h"
@@ -57,31 +56,17 @@ static void play_fault(struct play *x, const char *episode)
 
 /* ---- set-up ---- */
 
-static void put_file(const char *name, const char *text)
-{
-    char path[128];
-
-    snprintf(path, sizeof path, "%s/%s", ROOT, name);
-    NEED(kg_file_write_atomic(path, text, strlen(text), err));
-}
-
 static int setup(void **state)
 {
-    struct kg_str text = {0};
-
     (void)state;
     fresh(ROOT);
     /* in a process of its own: the tests fork */
     assert_int_equal(
         make_agent_apart(ROOT, "the sea and the tea are as easy as a ear", 9, false), 0);
-    put_file("model/chat_template.jinja",
+    put_file(ROOT, "model/chat_template.jinja",
              "{% for m in messages %}[{{ m.role[0] }}]{{ m.content }}\n{% endfor %}"
              "{% if add_generation_prompt %}[a]{% endif %}");
-    for (int i = 0; i < 12; i++)
-        NEED(kg_str_printf(&text, err, "{\"prompt\": \"sea %d\", \"answer\": \"%d\"}\n",
-                           i, i));
-    put_file("train.jsonl", text.data);
-    kg_str_release(&text);
+    put_questions(ROOT);
     return 0;
 }
 

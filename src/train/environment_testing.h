@@ -10,12 +10,25 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "net/http_client.h"
+#include "train/agent_testing.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* ROOT/train.jsonl of twelve questions. */
+static inline void put_questions(const char *root)
+{
+    struct kg_str text = {0};
+
+    for (int i = 0; i < 12; i++)
+        NEED(kg_str_printf(&text, err, "{\"prompt\": \"sea %d\", \"answer\": \"%d\"}\n",
+                           i, i));
+    put_file(root, "train.jsonl", text.data);
+    kg_str_release(&text);
+}
 
 static const char *play_mode;
 static pthread_mutex_t play_lock = PTHREAD_MUTEX_INITIALIZER;
