@@ -46,6 +46,17 @@ ranks() {
     train one "$work/letters.py" train.steps=4 --ranks 1 && train two "$work/letters.py" train.steps=4 --ranks 2 &&
         cmp "$work/one/checkpoints/latest/model/model.safetensors" "$work/two/checkpoints/latest/model/model.safetensors"
 }
+# a dry run tells that chats would be refused
+no_template() {
+    said="there is no chat template: requests to /chat/completions will be refused"
+    cp -r "$work/model" "$work/bare" && rm "$work/bare/chat_template.jinja" && rm -rf "$work/planned" &&
+        train planned examples/env_function.py --dry-run >"$work/plan" && ! grep -q "$said" "$work/plan" || return 1
+    for keys in model.path="$work/bare" data.chat_template=none data.template='Q: {prompt}'; do
+        train planned examples/env_function.py --dry-run "$keys" >"$work/plan"
+        grep -q "$said" "$work/plan" || { echo "$keys" && cat "$work/plan" && return 1; }
+    done
+}
+pass "a dry run names a missing chat template" no_template
 pass "the example plays as it stands" as_it_stands
 pass "a mistake is no reward of the tools" mistakes
 pass "a model learns what a Python function rewards" learns

@@ -91,20 +91,31 @@ void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fa
     job_free(job);
 }
 
+/* An answer that its client is handed becomes a turn of its episode, and no other: what
+ * nobody received was not acted on. Before it is sent, as the next turn may follow. */
+static kg_status keep_as_turn(struct kg_serve_job *job, struct kg_err *err)
+{
+    return job->episode ? kg_policy_keep(job->s->opts.policy, job, &job->trajs[0], err)
+                        : KG_OK;
+}
+
 /* A whole answer. It is counted as what it becomes, and before it is sent: whoever has it
  * finds it in the metrics. */
-static void answer_whole(struct kg_serve_job *job, const struct kg_str *body)
+static kg_status answer_whole(struct kg_serve_job *job, const struct kg_str *body,
+                              struct kg_err *err)
 {
     const struct kg_api_fault full = {.status = 503};
     if (!kg_http_reserve(job->x, body->len)) {
         kg_serve_job_refuse(job, &full,
                             "the answers that wait for their readers take all the memory "
                             "that this server gives them: try again later");
-        return;
+        return KG_OK;
     }
+    kg_status status = keep_as_turn(job, err);
     count_answer(job, 200);
     kg_http_reply(job->x, 200, "application/json", kg_str_text(body), body->len);
     job_free(job);
+    return status;
 }
 
 void kg_serve_job_answer_tokens(struct kg_serve_job *job)
@@ -117,7 +128,7 @@ void kg_serve_job_answer_tokens(struct kg_serve_job *job)
         kg_serve_job_refuse(job, &fault, err.message);
         return;
     }
-    answer_whole(job, &body);
+    (void)answer_whole(job, &body, &err); /* which is no turn */
     kg_str_release(&body);
 }
 
@@ -505,8 +516,10 @@ kg_status kg_serve_on_finished(void *user, const struct kg_request *q, struct kg
     struct kg_err untold;
     (void)user;
     job->left--;
-    if (job->episode)
-        KG_TRY(kg_policy_keep(job->s->opts.policy, job, t, failure, err));
+    if (job->episode && failure) { /* ends the rollout, as everywhere in training */
+        *err = *failure;
+        return failure->code;
+    }
     if (!failure)
         keep_turn(job, t);
     if (failure)
@@ -598,15 +611,16 @@ static void fail_stream(struct kg_serve_job *job, const struct kg_api_fault *fau
     (void)status;
 }
 
-static void end_well(struct kg_serve_job *job, const struct kg_str *body)
+static kg_status end_well(struct kg_serve_job *job, const struct kg_str *body,
+                          struct kg_err *err)
 {
-    if (!job->streaming) {
-        answer_whole(job, body);
-        return;
-    }
+    if (!job->streaming)
+        return answer_whole(job, body, err);
+    kg_status status = keep_as_turn(job, err);
     count_answer(job, 200);
     kg_http_stream_end(job->x);
     job_free(job);
+    return status;
 }
 
 static void end_failed(struct kg_serve_job *job)
@@ -651,21 +665,24 @@ void kg_serve_job_fail(struct kg_serve_job *job, const struct kg_err *failure)
     job->failure = *failure;
 }
 
-void kg_serve_job_finish(struct kg_serve_job *job)
+kg_status kg_serve_job_finish(struct kg_serve_job *job, struct kg_err *err)
 {
-    struct kg_err err;
+    struct kg_err failure;
     struct kg_str body = {.max = job->s->opts.max_held_bytes};
+    kg_status status = KG_OK;
     if (job->end == KG_SERVE_WELL) {
-        kg_status status = job->r.stream ? finish_stream(job, &err)
-                                         : put_whole(&body, job, &err);
+        status = job->r.stream ? finish_stream(job, &failure)
+                               : put_whole(&body, job, &failure);
         if (status != KG_OK)
-            kg_serve_job_fail(job, &err);
+            kg_serve_job_fail(job, &failure);
+        status = KG_OK;
     }
     if (job->end == KG_SERVE_WELL)
-        end_well(job, &body);
+        status = end_well(job, &body, err);
     else if (job->end == KG_SERVE_LEFT)
         end_left(job);
     else
         end_failed(job);
     kg_str_release(&body);
+    return status;
 }

@@ -3,7 +3,9 @@
  * The rollout is one loop on the thread that owns the engine. It tells the program of
  * episodes as there is room, hears its reports, admits requests that the intake has made
  * tokens of, steps the engine, and gives up what is silent for too long. An answer enters
- * the record when it is whole, before the client has it. Since an episode has one request
+ * the record when it is whole and its client is there, before the client has it. Of one
+ * that was not received the next request's draws know nothing: a client that asks again
+ * gets the same. Since an episode has one request
  * at a time, the order of its turns is the program's, and nothing here depends on which
  * episode comes first.
  *
@@ -59,7 +61,7 @@ struct kg_policy_episode {
     size_t tokens;            /* of all branches */
     enum kg_finish finish;    /* of the last turn */
     int32_t turns;
-    double heard; /* when it was told of, or last heard from */
+    double heard; /* when it was told of, or had a turn */
     bool open, full;
 };
 
@@ -516,7 +518,6 @@ kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
     KG_TRY(check_turn(&job->r, p->run->sampling, fault, err));
     e->branch = find_branch(e, &job->r.prompts[0].ids);
     KG_TRY(find_room(&room, p, e, &job->r.prompts[0].ids, fault, err));
-    e->heard = p->moved = kg_clock_seconds();
     job->episode = e;
     e->job = job;
     plan_turn(p, job, room);
@@ -525,7 +526,6 @@ kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
 
 void kg_policy_leave(struct kg_serve_job *job)
 {
-    job->episode->heard = kg_clock_seconds();
     job->episode->job = NULL;
     job->episode = NULL;
 }
@@ -543,17 +543,12 @@ static kg_status add_branch(struct kg_policy_episode *e, const struct kg_traj *t
 }
 
 kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
-                         const struct kg_traj *t, const struct kg_err *failure,
-                         struct kg_err *err)
+                         const struct kg_traj *t, struct kg_err *err)
 {
     struct kg_policy_episode *e = job->episode;
     struct kg_traj *b;
     size_t before;
 
-    if (failure) {
-        *err = *failure;
-        return failure->code;
-    }
     before = e->branch < e->n_branches ? e->branches[e->branch].n : 0;
     if (before == 0)
         KG_TRY(add_branch(e, t, err));

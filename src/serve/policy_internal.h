@@ -14,11 +14,9 @@ const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
  * errors: EINVAL, ENOTFOUND (no such episode is open) with *fault, ENOMEM */
 kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
                           struct kg_api_fault *fault, struct kg_err *err) KG_MUST_CHECK;
-/* Keeps the answer. An answer that failed ends the rollout, as everywhere in training.
- * errors: ENOMEM, those of the answer */
+/* Keeps the answer, which its client gets.   errors: ENOMEM */
 kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
-                         const struct kg_traj *t, const struct kg_err *failure,
-                         struct kg_err *err) KG_MUST_CHECK;
+                         const struct kg_traj *t, struct kg_err *err) KG_MUST_CHECK;
 void kg_policy_leave(struct kg_serve_job *job); /* the job ends */
 
 #endif

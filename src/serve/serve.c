@@ -162,7 +162,9 @@ static void on_model(void *user, struct kg_http_exchange *x)
     struct kg_serve *s = user;
     struct kg_str body = {0};
     struct kg_err err;
-    const char *name = kg_http_path(x) + strlen("/v1/models/");
+    char episode[KG_SERVE_EPISODE_ID];
+    const char *path = kg_policy_path(episode, kg_http_path(x));
+    const char *name = (path ? path : kg_http_path(x)) + strlen("/v1/models/");
     const struct kg_api_model *m;
     if (kg_api_find(&m, s->models, s->n_models, name, &err) == KG_OK)
         reply_made(x, "application/json", kg_api_put_model(&body, m, &err), &body);
@@ -199,13 +201,21 @@ static const struct kg_http_route routes[] = {
     {NULL, NULL, NULL, NULL},
 };
 
+/* Paths that end with '/' are followed by a name. */
+static bool is_of(const struct kg_http_route *r, const char *method, const char *path)
+{
+    const size_t n = strlen(r->path);
+    return strcmp(r->method, method) == 0 && strncmp(r->path, path, n) == 0 &&
+           (path[n] == '\0') == (r->path[n - 1] != '/');
+}
+
 /* The same paths under /episode/ID. */
 static void pass_on(struct kg_serve *s, struct kg_http_exchange *x, const char *method)
 {
     char id[KG_SERVE_EPISODE_ID];
     const char *path = kg_policy_path(id, kg_http_path(x));
     for (const struct kg_http_route *r = routes; path && r->method; r++)
-        if (strcmp(r->method, method) == 0 && strcmp(r->path, path) == 0) {
+        if (is_of(r, method, path)) {
             r->handle(s, x);
             return;
         }
@@ -472,7 +482,8 @@ static void fail_list(struct kg_serve *s, struct kg_serve_job *job, kg_status co
             kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
         kg_fail(&failure, code, "%s", why);
         kg_serve_job_fail(job, &failure);
-        kg_serve_job_finish(job);
+        kg_status kept = kg_serve_job_finish(job, &failure);
+        (void)kept; /* of a failed one nothing is */
         job = next;
     }
 }
@@ -564,7 +575,7 @@ static void submit_ready(struct kg_serve *s)
 
 /* Answer what is finished; give up whose client has left, and the rest of a request of
  * which a part has failed. */
-static void sweep(struct kg_serve *s)
+static kg_status sweep(struct kg_serve *s, struct kg_err *err)
 {
     struct kg_serve_job **at = &s->live;
     while (*at) {
@@ -578,8 +589,9 @@ static void sweep(struct kg_serve *s)
         *at = job->next;
         if (job->left > 0)
             kg_rollout_cancel(s->engine, job->trajs, job->n_choices);
-        kg_serve_job_finish(job);
+        KG_TRY(kg_serve_job_finish(job, err));
     }
+    return KG_OK;
 }
 
 /* Of the step that was made, before an answer ends: who has it finds its tokens there. */
@@ -616,7 +628,7 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
         fail_live(s, status, "the engine failed");
         kg_rollout_get_load(&load, s->engine);
     }
-    sweep(s);
+    KG_TRY(sweep(s, err));
     kg_rollout_get_load(&load, s->engine);
     count_load(s, &load);
     return KG_OK;

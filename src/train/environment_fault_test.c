@@ -12,6 +12,7 @@
 #include "train/environment_testing.h"
 #include "train/step/sums.h"
 
+#include <limits.h>
 #include <sys/wait.h>
 
 #define ROOT "build/test-runs/environment-fault"
@@ -39,7 +40,8 @@ static const char *const base[] = {
 
 /* ---- the program's side ---- */
 
-/* path: after the episode's url; "/" alone: of an episode that is not open */
+/* path: after the episode's url; "/" alone: of an episode that is not open. body NULL:
+ * GET */
 static const struct request {
     const char *path, *body, *key; /* NULL: the run's */
     int status;
@@ -72,6 +74,15 @@ static const struct request {
      "{\"token_ids\": [1], \"sampling_params\": {\"prompt_logprobs\": 1}}", NULL, 400},
     {"/completions", "{\"prompt\": \"a\"}", "another-key", 401},
     {"/nothing", "{}", NULL, 404},
+    {"/models", NULL, NULL, 200},
+    {"/models/policy", NULL, NULL, 200},
+    {"/models/polic", NULL, NULL, 404},
+    {"/models/policy/more", NULL, NULL, 404},
+    {"/models/", NULL, NULL, 404},
+    {"/model", NULL, NULL, 404},
+    {"/models/policy", NULL, "another-key", 401},
+    {"/models/policy", "{}", NULL, 404},
+    {"/completions", NULL, NULL, 404},
     {"", "{}", NULL, 404},
     {"/", "{\"prompt\": \"a\"}", NULL, 404},
 };
@@ -104,7 +115,7 @@ static void ask_all(struct play *x, const char *episode)
 
     for (int i = 0; i < N_REQUESTS; i++) {
         ask(x, &requests[i]);
-        taken += x->status == 200;
+        taken += x->status == 200 && requests[i].body;
         if (wrong >= 0 || x->status == requests[i].status)
             continue;
         wrong = i;
@@ -152,6 +163,55 @@ static kg_status count_taken(void *user, const struct kg_http_answer *a,
         _exit(9);
     *taken += a->http_status == 200;
     return KG_OK;
+}
+
+static kg_status leave_now(void *user, uint64_t ticket, const char *data, size_t n,
+                           struct kg_err *err)
+{
+    (void)user, (void)ticket, (void)data, (void)n;
+    return kg_fail(err, KG_EINTERRUPTED, "enough"); /* the connection is closed */
+}
+
+static kg_status note_status(void *user, const struct kg_http_answer *a,
+                             struct kg_err *unused)
+{
+    int *status = user;
+
+    (void)unused;
+    *status = a->status == KG_OK ? a->http_status : 0;
+    return KG_OK;
+}
+
+/* Asks, and leaves while hundreds of tokens are still to come: after the first piece of a
+ * stream, or without having heard a thing.   returns the status, 0 if there was none */
+static int ask_and_leave(struct play *x, bool stream)
+{
+    struct kg_http_client_opts opts = {.bearer_key = play_text(x->task.root, "key"),
+                                       .tries = 1,
+                                       .piece = stream ? leave_now : NULL,
+                                       .timeout_ms = stream ? 100000 : 5};
+    struct kg_http_client *c = NULL;
+    char url[256], body[64];
+    int status = 0;
+
+    snprintf(url, sizeof url, "%s/completions", play_text(x->task.root, "url"));
+    snprintf(body, sizeof body, "{\"prompt\": \"sea\", \"stream\": %s}",
+             stream ? "true" : "false");
+    PLAY_NEED(kg_http_client_open(&c, &opts, err));
+    PLAY_NEED(kg_http_client_submit(c, url, body, strlen(body), 0, err));
+    while (kg_http_client_waiting(c) > 0)
+        PLAY_NEED(kg_http_client_poll(c, 1000, note_status, &status, err));
+    kg_http_client_close(c);
+    return status;
+}
+
+/* Until the first answer's turn is free again. */
+static void ask_again(struct play *x)
+{
+    do
+        play_ask(x, "/completions", "{\"prompt\": \"sea\"}",
+                 play_text(x->task.root, "key"));
+    while (x->status == 409);
 }
 
 /* Eight requests of one episode at once. */
@@ -221,12 +281,46 @@ static void play_nothing(struct play *x, const char *episode)
     play_report(x, episode, 0.5, "");
 }
 
+/* Leaves as often as the mode says, or until the episode is given up; then asks. */
+static void leave_and_ask(struct play *x, const char *episode, bool bad)
+{
+    const bool always = strcmp(play_mode, "gone") == 0;
+    const int times = !bad ? 0 : always ? INT_MAX : atoi(play_mode + 6);
+    int received = 0;
+
+    for (int i = 0; i < times; i++) {
+        const int status = ask_and_leave(x, always || i % 2 == 0);
+
+        if (status == 404)
+            return;
+        received += status == 200;
+    }
+    ask_again(x);
+    play_report(x, episode, received + (x->status == 200), "");
+}
+
+/* Asks on after its report, until it is told that the episode is over. */
+static void ask_late(struct play *x, const char *episode)
+{
+    play_report(x, episode, 0.5, "");
+    do
+        play_ask(x, "/completions", "{\"prompt\": \"sea\"}",
+                 play_text(x->task.root, "key"));
+    while (x->status == 200 || x->status == 409);
+    if (x->status != 404 && x->status != 503 && x->status != 0)
+        _exit(9);
+}
+
 static void play_fault(struct play *x, const char *episode)
 {
     const char *mode = play_mode, *key = play_text(x->task.root, "key");
     const size_t n = strlen(episode);
     const bool bad = n > 2 && strcmp(episode + n - 2, "-1") == 0;
 
+    if (strncmp(mode, "leave-", 6) == 0 || (bad && strcmp(mode, "gone") == 0)) {
+        leave_and_ask(x, episode, bad);
+        return;
+    }
     if (!bad || strcmp(mode, "mute") != 0)
         play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
     if (strcmp(mode, "baseline") == 0) {
@@ -255,14 +349,8 @@ static void play_fault(struct play *x, const char *episode)
         _exit(3);
     for (int i = 0; strcmp(mode, "flood") == 0 && i < 1 << 20; i++)
         say("0123456789%s", "abcdef");
-    if (strcmp(mode, "late") == 0) {
-        play_report(x, episode, 0.5, "");
-        do
-            play_ask(x, "/completions", "{\"prompt\": \"sea\"}", key);
-        while (x->status == 200 || x->status == 409);
-        if (x->status != 404 && x->status != 503 && x->status != 0)
-            _exit(9);
-    }
+    if (strcmp(mode, "late") == 0)
+        ask_late(x, episode);
     if (strcmp(mode, "junk") == 0 || strcmp(mode, "refused") == 0)
         play_nothing(x, episode);
     if (strcmp(mode, "big") == 0) {
@@ -560,6 +648,52 @@ static void an_episode_has_one_request_at_a_time(void **state)
     end_run(&p);
 }
 
+/* A turn that nobody received is not trained, and does not change the one that is. */
+static void an_answer_whose_client_left_is_no_turn(void **state)
+{
+    static const char *const modes[] = {"leave-1", "leave-2", "leave-3", "leave-6"};
+    static const char *const longer[] = {"model.path=" ROOT "/endless/model",
+                                         "rollout.max_tokens=480", "episode.context=500",
+                                         NULL};
+    struct played own;
+
+    (void)state;
+    make_agent(ROOT "/endless", "the sea and the tea are as easy as a ear", 9, true);
+    put_file(ROOT, "endless/model/tokenizer_config.json", "{\"eos_token\": null}");
+    play_run(&own, "leave-0", 3, longer);
+    for (size_t i = 0; i < 4; i++) {
+        struct played p;
+
+        play_run(&p, modes[i], 3, longer);
+        for (size_t k = 0; k < 9; k++) {
+            const struct kg_traj *t = &p.b.trajs[k], *as = &own.b.trajs[k];
+
+            assert_true(t->graded);
+            assert_true(t->episode.turns == t->reward);
+            assert_int_equal(as->n, 482);
+            assert_memory_equal(t->tokens, as->tokens, t->n * sizeof *t->tokens);
+            assert_memory_equal(t->logp, as->logp, t->n * sizeof *t->logp);
+        }
+        end_run(&p);
+    }
+    end_run(&own);
+}
+
+/* Nor is asking and leaving a word. */
+static void who_always_leaves_is_given_up(void **state)
+{
+    static const char *const soon[] = {
+        "episode.timeout_ms=1500", "model.path=" ROOT "/endless/model",
+        "rollout.max_tokens=480", "episode.context=500", NULL};
+    struct played p;
+
+    (void)state;
+    play_run(&p, "gone", 9, soon);
+    for (size_t k = 0; k < 9; k++)
+        assert_true(number_of(&p, k, "status/timeout") == (k % 3 == 1));
+    end_run(&p);
+}
+
 static void greedy_answers_have_names_of_their_own(void **state)
 {
     static const char *const remax[] = {"algo.advantage=remax", NULL};
@@ -590,6 +724,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_policy_in_training_refuses_what_would_not_be_its_own),
         cmocka_unit_test(budgets_end_a_conversation_and_not_the_episode),
         cmocka_unit_test(an_episode_has_one_request_at_a_time),
+        cmocka_unit_test(an_answer_whose_client_left_is_no_turn),
+        cmocka_unit_test(who_always_leaves_is_given_up),
         cmocka_unit_test(greedy_answers_have_names_of_their_own),
     };
 

@@ -79,7 +79,8 @@ static kg_status play_answered(void *user, const struct kg_http_answer *a,
     return KG_OK;
 }
 
-/* POST to the episode's url, to which `path` is added; clients of ids cut its /v1. */
+/* POST to the episode's url, or GET without a body; `path` is added to it. Clients of
+ * ids cut its /v1. */
 static inline void play_ask(struct play *x, const char *path, const char *body,
                             const char *key)
 {
@@ -93,7 +94,7 @@ static inline void play_ask(struct play *x, const char *path, const char *body,
 
     snprintf(url, sizeof url, "%.*s%s", (int)strlen(base) - cut, base, path);
     PLAY_NEED(kg_http_client_open(&c, &opts, err));
-    PLAY_NEED(kg_http_client_submit(c, url, body, strlen(body), 0, err));
+    PLAY_NEED(kg_http_client_submit(c, url, body, body ? strlen(body) : 0, 0, err));
     while (kg_http_client_waiting(c) > 0)
         PLAY_NEED(kg_http_client_poll(c, 1000, play_answered, x, err));
     kg_http_client_close(c);

@@ -379,6 +379,18 @@ static kg_status must_have_trained(const struct kg_run_state *state,
                    (long long)own);
 }
 
+/* Nor has one that was told of no reward learned something. */
+static kg_status must_have_been_judged(const struct kg_run_log *log, struct kg_err *err)
+{
+    if (log->elsewhere || log->samples == 0 || log->judged > 0)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT,
+                   "expected samples with a verdict, found none: all %lld since training "
+                   "began or was resumed had no reward, and nothing was learned from "
+                   "them (reward/ungraded; check the grader or the environment)",
+                   (long long)log->samples);
+}
+
 /* What a rank does in a step: train, or sample the batch of a later one. */
 static kg_status rl_step(struct kg_run *run, struct kg_err *err)
 {
@@ -415,7 +427,8 @@ static kg_status rl_steps(struct kg_run *run, struct kg_err *err)
         status = kg_checkpoint_wait(run, err);
     KG_TRY(kg_ahead_agree(&run->work.ahead, status, "last checkpoint", err));
     kg_phase_end(phase);
-    return must_have_trained(&run->state, &run->log, err);
+    KG_TRY(must_have_trained(&run->state, &run->log, err));
+    return must_have_been_judged(&run->log, err);
 }
 
 /* A run that cannot save at its end should be known for that at its start. */

@@ -143,6 +143,8 @@ struct kg_run_log {
     struct kg_report_run *report;    /* data of report.html; NULL: none yet */
     struct kg_further_names further; /* names returned by graders so far */
     bool told_ungraded;              /* the warning about missing verdicts was logged */
+    /* samples since training began or was resumed, and those with a verdict */
+    int64_t samples, judged;
     double compute_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
 };
 

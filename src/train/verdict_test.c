@@ -227,6 +227,48 @@ static void a_step_without_any_verdict_is_idle(void **state)
     }
 }
 
+/* A whole run that was told of no reward has learned nothing: that is no success. One
+ * verdict in it is enough, and a task that judges nothing needs none. */
+static void a_run_without_any_verdict_fails(void **state)
+{
+    static const struct {
+        const char *keys[3];
+        bool fails;
+    } rows[] = {
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'"}, true},
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'", "train.steps=1"}, true},
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'", "train.steps=3"}, true},
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'", "algo.advantage=rloo"}, true},
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'", "algo.advantage=remax"}, true},
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'", "rollout.samples=2"}, true},
+        {{"task.command=sed -u 's/.*/{\"score\": 0}/'"}, false},
+        {{"task.command=sed -u 's/.*/{\"score\": 1}/'", "train.steps=1"}, false},
+        {{"task.command=" SOME_NULL}, false},
+        {{"task.command=" SOME_NULL, "rollout.samples=2"}, false},
+        {{"task.name=digits", "train.steps=1"}, false},
+        {{"task.command=sed -u '1s/.*/{\"score\": 1}/;t;s/.*/{\"score\": null}/'"},
+         false},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *extra[] = {
+            EXTERNAL, "train.steps=2", "eval.at_start=false", NULL, NULL, NULL, NULL};
+        struct kg_err e = {0};
+
+        for (int k = 0; k < 3; k++)
+            extra[3 + k] = rows[i].keys[k];
+        fresh(ROOT "/unjudged");
+        struct kg_config *c = config_of(ROOT "/unjudged", extra);
+        const kg_status status = kg_train_run(c, false, false, &e);
+
+        if (status != (rows[i].fails ? KG_EFORMAT : KG_OK) ||
+            (status != KG_OK && !strstr(e.message, "expected samples with a verdict")))
+            fail_msg("row %zu: status %d: %s", i, status, e.message);
+        kg_config_free(c);
+    }
+}
+
 /* Means are of the answers with a verdict. */
 static void metrics_are_of_what_was_judged(void **state)
 {
@@ -501,6 +543,7 @@ int main(void)
         cmocka_unit_test(an_answer_without_a_verdict_is_left_out),
         cmocka_unit_test(every_row_leaves_it_out),
         cmocka_unit_test(a_step_without_any_verdict_is_idle),
+        cmocka_unit_test(a_run_without_any_verdict_fails),
         cmocka_unit_test(metrics_are_of_what_was_judged),
         cmocka_unit_test(dynamic_sampling_compares_verdicts),
         cmocka_unit_test(a_greedy_answer_without_a_verdict_is_no_baseline),

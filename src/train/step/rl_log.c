@@ -521,6 +521,11 @@ static void warn_of_ungraded(struct kg_run *run, const struct kg_rl_batch *b,
 {
     double share = kg_metrics_get(log, "reward/ungraded", 0);
 
+    for (size_t i = 0; i < b->n_trajs; i++)
+        if (kg_rl_learns(b, i)) {
+            run->log.samples++;
+            run->log.judged += has_reward(b, i);
+        }
     if (!b->judges || share < MUCH_UNGRADED || run->log.told_ungraded)
         return;
     run->log.told_ungraded = true;
