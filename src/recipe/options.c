@@ -199,6 +199,10 @@ static const struct kg_opt_row first_rows[] = {
     {"episode.command", AT(episode.env_opts.command), "", 0, 0, NULL,
      "env external: program that plays the episodes (docs/environments.md)", false,
      "episode.env=external"},
+    {"episode.url", AT(episode.env_opts.url), "", 0, 0, NULL,
+     "env external: in place of a program, http://HOST:PORT/PATH of a server that is "
+     "sent every episode and answers with its report",
+     true, "episode.env=external"},
     {"episode.timeout_ms", AT(episode.env_opts.silent_ms), "600000", 1, 8.64e7, NULL,
      "env external: an episode that neither asks nor reports for so long is given up",
      true, "episode.env=external"},

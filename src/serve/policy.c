@@ -1,4 +1,5 @@
-/* Episodes that a program of the user's plays: told of in lines, played over HTTP.
+/* Episodes that a program of the user's plays: told of in lines, or a server: sent one by
+ * one in requests that it answers with the report. Both play over HTTP.
  *
  * The rollout is one loop on the thread that owns the engine. It tells the program of
  * episodes as there is room, hears its reports, admits requests that the intake has made
@@ -21,10 +22,12 @@
 #include "base/mem.h"
 #include "base/phase.h"
 #include "base/signal.h"
+#include "net/http_client.h"
 #include "serve/policy_internal.h"
 #include "task/child.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -39,6 +42,7 @@ enum {
     MAX_FRUITLESS = 3,  /* starts in a row without a report */
     WAIT_MS = 2,        /* reports and requests are waited for in turns */
     STOP_AFTER_S = 1,
+    CONNECT_MS = 30000, /* a server may take many episodes at once */
     KEY_BYTES = 16,
 };
 static const double MAX_REWARD = 1e9;   /* as of an external grader */
@@ -69,10 +73,12 @@ struct kg_policy {
     struct kg_episode_opts opts;
     const struct kg_tokenizer *tok;
     char key[2 * KEY_BYTES + 1];
-    struct kg_serve *serve; /* from the first rollout on, as the next */
-    struct kg_task_child *child;
-    int64_t reported; /* episodes, in all */
-    int fruitless;    /* starts since the last report */
+    struct kg_serve *serve;       /* from the first rollout on, as the next */
+    struct kg_task_child *child;  /* the program, or */
+    struct kg_http_client *asked; /* the server */
+    uint64_t tickets, ticket;     /* given, and that of the rollout's first episode */
+    int64_t reported;             /* episodes, in all */
+    int64_t fruitless;            /* starts, or lost requests, since the last report */
     int64_t warnings;
     bool hung;    /* an episode of this child was given up */
     bool dropped; /* a number was, for which the run has no name left */
@@ -93,18 +99,33 @@ static void close_policy(void *state)
     struct kg_policy *p = state;
 
     kg_task_child_kill(p->child);
+    kg_http_client_close(p->asked);
     kg_serve_close(p->serve);
     kg_str_release(&p->told);
     kg_str_release(&p->heard);
     kg_mem_free(p);
 }
 
+static bool is_server(const struct kg_env_opts *o) { return o->url && *o->url; }
+
+static const char *key_of(const struct kg_policy *p) /* that says who plays */
+{
+    return is_server(&p->opts.env_opts) ? "episode.url" : "episode.command";
+}
+
 static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
 {
-    if (!o->env_opts.command || !*o->env_opts.command)
+    const bool program = o->env_opts.command && *o->env_opts.command;
+
+    if (program == is_server(&o->env_opts))
         return kg_fail(err, KG_EINVAL,
-                       "episode.command: expected the program that plays the episodes, "
-                       "found none");
+                       "episode.command, episode.url: expected one of them, the program "
+                       "or the server that plays the episodes, found %s",
+                       program ? "both" : "none");
+    if (!program && !kg_http_is_address(o->env_opts.url))
+        return kg_fail(err, KG_EINVAL,
+                       "episode.url: expected http://HOST:PORT/PATH, found '%.200s'",
+                       o->env_opts.url);
     if (o->window > 0 || o->answer_tokens > 0)
         return kg_fail(err, KG_EINVAL,
                        "episode.window and episode.answer_tokens: expected 0 with env "
@@ -163,16 +184,30 @@ static kg_status start_server(struct kg_policy *p, struct kg_err *err)
     return kg_serve_open(&p->serve, &opts, err);
 }
 
-/* It is new, or it is the next one. */
-static kg_status start_child(struct kg_policy *p, struct kg_err *err)
+/* Connections without a time limit of their own: an episode may play for hours. */
+static kg_status open_client(struct kg_policy *p, struct kg_err *err)
+{
+    const struct kg_http_client_opts opts = {.max_in_flight = KG_SESSIONS,
+                                             .connect_timeout_ms = CONNECT_MS,
+                                             .timeout_ms = INT_MAX,
+                                             .tries = 1, /* it may have played a part */
+                                             .max_response_bytes = MAX_LINE};
+
+    return kg_http_client_open(&p->asked, &opts, err);
+}
+
+/* The first one, or the next one: what the last was told of is forgotten. */
+static kg_status start_player(struct kg_policy *p, struct kg_err *err)
 {
     const struct kg_task_command command = {.command = p->opts.env_opts.command};
 
-    p->fruitless++;
     p->hung = false;
     p->sent = 0;
     kg_str_clear(&p->told);
     kg_str_clear(&p->heard);
+    if (is_server(&p->opts.env_opts))
+        return open_client(p, err);
+    p->fruitless++;
     return kg_task_child_start(&p->child, &command, err);
 }
 
@@ -181,7 +216,7 @@ static void warn(struct kg_policy *p, const char *what, const char *text, size_t
     const int shown = n < 80 ? (int)n : 80;
 
     if (++p->warnings <= MAX_WARNINGS)
-        kg_log_warn("episode.command: %s, found '%.*s'%s", what, shown, text,
+        kg_log_warn("%s: %s, found '%.*s'%s", key_of(p), what, shown, text,
                     p->warnings == MAX_WARNINGS ? " (the last such warning)" : "");
 }
 
@@ -231,6 +266,8 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
         KG_TRY(kg_further_find(&unused, p->opts.further, statuses[i], err));
     p->run = run;
     p->begun = p->ended = 0;
+    p->ticket = p->tickets;
+    p->tickets += run->n;
     p->episodes = kg_mem_calloc(run->n, sizeof *p->episodes, "episodes", err);
     if (!p->episodes)
         return err->code;
@@ -251,7 +288,7 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
     return KG_OK;
 }
 
-/* The line that tells the program of an episode. */
+/* What is told of an episode: a line, or the body of a request. */
 static kg_status tell(struct kg_policy *p, struct kg_policy_episode *e,
                       struct kg_err *err)
 {
@@ -265,6 +302,11 @@ static kg_status tell(struct kg_policy *p, struct kg_policy_episode *e,
                          e->id, kg_serve_port(p->serve), e->id, p->key));
     KG_TRY(kg_task_put_record(&p->told, r, NULL, 0, err));
     KG_TRY(kg_str_puts(&p->told, "}\n", err));
+    if (p->asked) {
+        KG_TRY(kg_http_client_submit(p->asked, p->opts.env_opts.url, p->told.data,
+                                     p->told.len, p->ticket + p->begun, err));
+        kg_str_clear(&p->told);
+    }
     e->open = true;
     e->heard = kg_clock_seconds();
     p->begun++;
@@ -589,7 +631,7 @@ static kg_status take_number(struct kg_policy *p, struct kg_traj *t, const char 
         return KG_OK;
     if (kg_further_find(&k, names, name, &full) != KG_OK) {
         if (!p->dropped)
-            kg_log_warn("episode.command: %s, which is dropped, as will be all others",
+            kg_log_warn("%s: %s, which is dropped, as will be all others", key_of(p),
                         full.message);
         p->dropped = true;
         return KG_OK;
@@ -657,31 +699,39 @@ static kg_status read_whole(struct kg_policy *p, struct kg_traj *out,
     return KG_OK;
 }
 
-static kg_status take_report(struct kg_policy *p, const char *line, size_t n,
-                             struct kg_err *err)
+/* Of an episode that is open. It is still one if it cannot be read. */
+static kg_status end_reported(struct kg_policy *p, struct kg_policy_episode *e,
+                              const struct kg_json *report, const char *line, size_t n,
+                              struct kg_err *err)
 {
-    struct kg_json_doc doc = {0};
-    struct kg_policy_episode *e = NULL;
     enum status how = OK;
     struct kg_err why;
-    kg_status status = KG_OK;
 
-    if (kg_json_parse(&doc, line, n, "report", &why) == KG_OK)
-        e = find_open(p, kg_json_text(kg_json_get(doc.root, "episode"), NULL));
-    if (!e) {
-        warn(p, "expected a report {\"episode\", \"reward\"} of an open episode", line,
-             n);
-        goto out;
-    }
     p->moved = kg_clock_seconds();
-    if (read_whole(p, e->out, doc.root, &why) != KG_OK) {
+    if (read_whole(p, e->out, report, &why) != KG_OK) {
         warn(p, why.message, line, n);
         how = FAILED;
     }
     p->reported++;
     p->fruitless = 0;
-    status = end(p, e, how, err);
-out:
+    return end(p, e, how, err);
+}
+
+static kg_status take_report(struct kg_policy *p, const char *line, size_t n,
+                             struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_policy_episode *e = NULL;
+    struct kg_err why;
+    kg_status status = KG_OK;
+
+    if (kg_json_parse(&doc, line, n, "report", &why) == KG_OK)
+        e = find_open(p, kg_json_text(kg_json_get(doc.root, "episode"), NULL));
+    if (e)
+        status = end_reported(p, e, doc.root, line, n, err);
+    else
+        warn(p, "expected a report {\"episode\", \"reward\"} of an open episode", line,
+             n);
     kg_json_release(&doc);
     return status;
 }
@@ -724,13 +774,14 @@ static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
     if (p->reported == 0 || p->fruitless >= MAX_FRUITLESS)
         return kg_fail(err, KG_EIO,
                        "episode.command: expected a program that plays episodes, found "
-                       "one that ended before its first report (start %d without one): "
+                       "one that ended before its first report (start %" PRId64
+                       " without one): "
                        "%.600s",
                        p->fruitless, why);
     kg_log_warn("episode.command: starting it again, %zu episodes had no report: %s",
                 open, why);
     KG_TRY(end_open(p, DIED, err));
-    return start_child(p, err);
+    return start_player(p, err);
 }
 
 /* It has ended by itself. */
@@ -741,6 +792,71 @@ static kg_status bury_ended(struct kg_policy *p, struct kg_err *err)
     (void)kg_task_child_end(p->child, &why);
     return bury(p, why.message, err);
 }
+
+/* ---- a server's reports ---- */
+
+/* A server of which many answers in a row are no report is another one, or none. */
+static kg_status check_server(const struct kg_policy *p, const char *found,
+                              struct kg_err *err)
+{
+    const size_t open = most_open(p) < p->run->n ? most_open(p) : p->run->n;
+
+    if (p->fruitless < (int64_t)open * (p->reported > 0 ? MAX_FRUITLESS : 1))
+        return KG_OK;
+    return kg_fail(err, KG_EIO,
+                   "episode.url: expected a server that plays episodes, found none at %s "
+                   "(%" PRId64 " requests without a report): %.600s",
+                   p->opts.env_opts.url, p->fruitless, found);
+}
+
+/* The request was not answered with a report. */
+static kg_status lose(struct kg_policy *p, struct kg_policy_episode *e, enum status how,
+                      const char *found, struct kg_err *err)
+{
+    p->fruitless++;
+    KG_TRY(check_server(p, found, err));
+    warn(p, "expected a report as the answer", found, strlen(found));
+    return end(p, e, how, err);
+}
+
+/* A report may leave out its episode, which is that of the request. */
+static kg_status take_body(struct kg_policy *p, struct kg_policy_episode *e,
+                           const struct kg_http_answer *a, struct kg_err *err)
+{
+    struct kg_json_doc doc = {0};
+    struct kg_err why;
+    kg_status status = kg_json_parse(&doc, a->body, a->body_n, "report", &why);
+    const struct kg_json *named = kg_json_get(doc.root, "episode");
+    const char *id = kg_json_text(named, NULL);
+
+    if (status == KG_OK && kg_json_type(named) != KG_JSON_NULL &&
+        (!id || strcmp(id, e->id) != 0))
+        status = kg_fail(&why, KG_EFORMAT, "expected a report of episode %s, found '%s'",
+                         e->id, id ? id : "no text");
+    status = status == KG_OK ? end_reported(p, e, doc.root, a->body, a->body_n, err)
+                             : lose(p, e, FAILED, why.message, err);
+    kg_json_release(&doc);
+    return status;
+}
+
+static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg_err *err)
+{
+    struct kg_policy *p = user;
+    struct kg_policy_episode *e = &p->episodes[a->ticket - p->ticket];
+    char found[160];
+
+    if (a->ticket < p->ticket || !e->open)
+        return KG_OK; /* after its timeout */
+    if (a->status != KG_OK)
+        return lose(p, e, DIED, a->reason, err);
+    if (a->http_status == 200)
+        return take_body(p, e, a, err);
+    snprintf(found, sizeof found, "HTTP status %d: %.*s", a->http_status,
+             a->body_n < 100 ? (int)a->body_n : 100, a->body);
+    return lose(p, e, FAILED, found, err);
+}
+
+/* ---- a program's ---- */
 
 static kg_status talk(struct kg_policy *p, struct kg_err *err)
 {
@@ -799,7 +915,8 @@ static kg_status give_up(struct kg_policy *p, struct kg_err *err)
     if (!p->hung || p->begun > p->ended)
         return KG_OK;
     kg_task_child_kill(p->child); /* so that no late report meets a later episode */
-    return start_child(p, err);
+    kg_http_client_close(p->asked);
+    return start_player(p, err);
 }
 
 /* As rollout/episode.c: a program that plays lets the run finish what it does. */
@@ -810,9 +927,8 @@ static kg_status check_stop(const struct kg_policy *p, struct kg_err *err)
     if (waited < STOP_AFTER_S || !kg_signal_stop_requested())
         return KG_OK;
     return kg_fail(err, KG_EINTERRUPTED,
-                   "stopped by a signal: %zu episodes had waited %.0f s for "
-                   "episode.command",
-                   p->begun - p->ended, waited);
+                   "stopped by a signal: %zu episodes had waited %.0f s for %s",
+                   p->begun - p->ended, waited, key_of(p));
 }
 
 static void wait_for_it(struct kg_policy *p)
@@ -832,7 +948,10 @@ static kg_status play(struct kg_policy *p, struct kg_err *err)
     p->moved = kg_clock_seconds();
     while (p->ended < p->run->n) {
         KG_TRY(tell_more(p, err));
-        KG_TRY(talk(p, err));
+        if (p->asked)
+            KG_TRY(kg_http_client_poll(p->asked, 0, on_answer, p, err));
+        else
+            KG_TRY(talk(p, err));
         KG_TRY(kg_serve_turn(p->serve, &busy, err));
         KG_TRY(give_up(p, err));
         if (!busy)
@@ -856,9 +975,10 @@ static kg_status run_rollout(void *state, const struct kg_episode_run *run,
     KG_TRY_GOTO(out, begin_rollout(p, run, err));
     if (!p->serve)
         KG_TRY_GOTO(out, start_server(p, err));
-    if (!p->child)
-        KG_TRY_GOTO(out, start_child(p, err));
-    if (kg_task_child_ended(p->child)) /* before anything is told: it costs no episode */
+    if (!p->child && !p->asked)
+        KG_TRY_GOTO(out, start_player(p, err));
+    if (p->child &&
+        kg_task_child_ended(p->child)) /* before anything is told: it costs no episode */
         KG_TRY_GOTO(out, bury_ended(p, err));
     session.user = p->serve;
     KG_TRY_GOTO(out, kg_rollout_begin(run->engine, &session, err));

@@ -31,7 +31,8 @@ struct kg_env_opts {
     int timeout_ms;      /* search: timeout of one try; 0: the retriever's default */
     int tries;           /* search: 0: the retriever's default */
     const char *wording; /* search: see task/wording.h; NULL: the first */
-    const char *command; /* external: the program, run by sh -c */
+    const char *command; /* external: the program, run by sh -c; or */
+    const char *url;     /* external: the server that is sent every episode */
     int silent_ms;       /* external: longest silence of an episode */
 };
 /* The option rows of a search, for recipes and suites, over a struct S as

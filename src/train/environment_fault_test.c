@@ -237,10 +237,10 @@ static void ask_at_once(struct play *x, const char *episode)
 
 static void say(const char *format, const char *episode)
 {
-    pthread_mutex_lock(&play_lock);
-    printf(format, episode);
-    fflush(stdout);
-    pthread_mutex_unlock(&play_lock);
+    char text[512];
+
+    snprintf(text, sizeof text, format, episode);
+    play_say(text);
 }
 
 /* A line that takes the place of the report, or comes before it. */
@@ -311,6 +311,34 @@ static void ask_late(struct play *x, const char *episode)
         _exit(9);
 }
 
+/* What only a server can do with a request. */
+static void spoil_answer(void)
+{
+    static const struct {
+        const char *mode;
+        int status;
+        const char *body;
+    } rows[] = {{"http-302", 302, "over there"},
+                {"http-empty", 200, ""},
+                {"http-number", 200, "{\"episode\": 1, \"reward\": 1}"},
+                {"http-short", 200, "{\"reward\": 0.5}"}};
+    static char much[2 << 20];
+    struct kg_http_exchange *x = play_asked;
+
+    play_asked = NULL;
+    if (strcmp(play_mode, "http-500") == 0)
+        kg_http_reply_error(x, 500, "no verdict");
+    else if (strcmp(play_mode, "http-drop") == 0)
+        kg_http_drop(x);
+    else if (strcmp(play_mode, "http-flood") == 0)
+        kg_http_reply(x, 200, "text/html", memset(much, '7', sizeof much), sizeof much);
+    else
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+            if (strcmp(play_mode, rows[i].mode) == 0)
+                kg_http_reply(x, rows[i].status, "text/html", rows[i].body,
+                              strlen(rows[i].body));
+}
+
 static void play_fault(struct play *x, const char *episode)
 {
     const char *mode = play_mode, *key = play_text(x->task.root, "key");
@@ -339,6 +367,8 @@ static void play_fault(struct play *x, const char *episode)
         play_report(x, episode, bad ? 1 : 0.25, "");
         return;
     }
+    if (strncmp(mode, "http-", 5) == 0)
+        spoil_answer();
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
         if (strcmp(mode, lines[i].mode) == 0) {
             say(lines[i].line, episode);
@@ -392,10 +422,13 @@ static int setup(void **state)
 
 /* A run of one mode, and what it logged. */
 struct played {
+    struct kg_task_child *server; /* owned; NULL: a program plays */
     struct opened o;
     struct kg_rl_batch b;
     char log[16384];
 };
+
+static bool over_http; /* whether a server plays */
 
 static void play_run(struct played *p, const char *mode, int threads,
                      const char *const *extra)
@@ -404,7 +437,10 @@ static void play_run(struct played *p, const char *mode, int threads,
     FILE *log = tmpfile();
 
     *p = (struct played){0};
-    play_command(command, sizeof command, mode, threads);
+    if (over_http)
+        p->server = play_server(command, sizeof command, ROOT, mode, threads);
+    else
+        play_command(command, sizeof command, mode, threads);
     NEED(kg_file_remove_tree(ROOT "/run", err));
     open_config(&p->o, config_from(ROOT "/run", lists, 2));
     kg_log_set_stream(log, false);
@@ -442,16 +478,42 @@ static void end_run(struct played *p)
     kg_rl_batch_release(&p->b);
     NEED(kg_rl_step(&p->o.run, err));
     close_run(&p->o);
+    kg_task_child_kill(p->server);
 }
 
 /* What the program said of episodes that it spoiled is no verdict. */
+struct spoiled {
+    const char *mode;
+    bool graded, error;
+    const char *log;
+};
+
+static void check_spoiled(const struct spoiled *row)
+{
+    struct played p;
+
+    play_run(&p, row->mode, 3, NULL);
+    for (size_t k = 0; k < 9; k++) {
+        const struct kg_traj *t = &p.b.trajs[k];
+        const bool bad = k % 3 == 1;
+
+        if (t->graded != (!bad || row->graded) ||
+            t->reward != (!bad          ? 0.25
+                          : row->graded ? 0.5
+                                        : 0) ||
+            number_of(&p, k, "status/error") != (bad && row->error))
+            fail_msg("%s: episode %zu is graded %d, reward %g: %s", row->mode, k,
+                     t->graded, t->reward, p.log);
+        assert_int_equal(t->episode.turns, bad && strcmp(row->mode, "mute") == 0 ? 0 : 1);
+    }
+    if (!strstr(p.log, row->log))
+        fail_msg("%s: expected '%s' in the log: %s", row->mode, row->log, p.log);
+    end_run(&p);
+}
+
 static void reports_that_cannot_be_taken_give_no_verdict(void **state)
 {
-    static const struct {
-        const char *mode;
-        bool graded, error;
-        const char *log;
-    } rows[] = {
+    static const struct spoiled rows[] = {
         {"double", true, false, "expected a report"},
         {"liar", true, false, "train-99-0"},
         {"garbage", true, false, "hello train-"},
@@ -470,29 +532,40 @@ static void reports_that_cannot_be_taken_give_no_verdict(void **state)
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        struct played p;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_spoiled(&rows[i]);
+}
 
-        play_run(&p, rows[i].mode, 3, NULL);
-        for (size_t k = 0; k < 9; k++) {
-            const struct kg_traj *t = &p.b.trajs[k];
-            const bool bad = k % 3 == 1;
+/* The same of a server's answers; one that is of another episode, or of none, is lost. */
+static void answers_that_cannot_be_taken_give_no_verdict(void **state)
+{
+    static const struct spoiled rows[] = {
+        {"double", true, false, ""},
+        {"liar", false, true, "expected a report of episode train-"},
+        {"garbage", false, true, "expected a report as the answer"},
+        {"huge", false, true, "expected a reward of at most 1e+09"},
+        {"word", false, true, "episode.url: expected a reward of at most 1e+09"},
+        {"null", false, false, ""},
+        {"said", false, true, "reports the status 'lost'"},
+        {"list", false, true, "expected objects as rewards and metrics"},
+        {"many", true, false, "episode.url: expected at most 16 names"},
+        {"mute", false, false, ""},
+        {"late", true, false, ""},
+        {"big", true, false, ""},
+        {"http-500", false, true, "found 'HTTP status 500: {\"error\": \"no verdict\"}'"},
+        {"http-302", false, true, "found 'HTTP status 302: over there'"},
+        {"http-empty", false, true, "expected a report as the answer"},
+        {"http-flood", false, false, "expected a report as the answer"},
+        {"http-drop", false, false, "expected a report as the answer"},
+        {"http-number", false, true, "found 'no text'"},
+        {"http-short", true, false, ""},
+    };
 
-            if (t->graded != (!bad || rows[i].graded) ||
-                t->reward != (!bad             ? 0.25
-                              : rows[i].graded ? 0.5
-                                               : 0) ||
-                number_of(&p, k, "status/error") != (bad && rows[i].error))
-                fail_msg("%s: episode %zu is graded %d, reward %g", rows[i].mode, k,
-                         t->graded, t->reward);
-            assert_int_equal(t->episode.turns,
-                             bad && strcmp(rows[i].mode, "mute") == 0 ? 0 : 1);
-        }
-        if (!strstr(p.log, rows[i].log))
-            fail_msg("%s: expected '%s' in the log: %s", rows[i].mode, rows[i].log,
-                     p.log);
-        end_run(&p);
-    }
+    (void)state;
+    over_http = true;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_spoiled(&rows[i]);
+    over_http = false;
 }
 
 /* The others of the program are lost with it; it is started again for those to come. */
@@ -543,12 +616,13 @@ static void an_episode_without_a_word_is_given_up(void **state)
 {
     static const char *const soon[] = {"episode.timeout_ms=1500", NULL};
     /* lines that are no report, and requests that are refused, are no word */
-    static const char *const modes[] = {"hang", "junk", "refused"};
+    static const char *const modes[] = {"hang", "junk", "refused", "hang"};
 
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         struct played p;
 
+        over_http = i == 3;
         play_run(&p, modes[i], 9, soon);
         for (size_t k = 1; k < 9; k += 3) {
             assert_true(number_of(&p, k, "status/timeout") == 1);
@@ -561,6 +635,79 @@ static void an_episode_without_a_word_is_given_up(void **state)
                 strstr(p.log, "within episode.timeout_ms, found 'train-0-1'"));
         end_run(&p);
     }
+    over_http = false;
+}
+
+/* The keys that say who plays; then servers that are not there, or are others. */
+static void a_server_that_never_plays_stops_the_run(void **state)
+{
+    static const struct {
+        const char *url, *command;
+        kg_status status;
+        const char *words;
+    } rows[] = {
+        {"", "", KG_EINVAL, "expected one of them, the program or the server"},
+        {"http://127.0.0.1:1/run", "true", KG_EINVAL, "found both"},
+        {"127.0.0.1:1/run", "", KG_EINVAL, "expected http://HOST:PORT/PATH"},
+        {"ftp://127.0.0.1/run", "", KG_EINVAL, "found 'ftp://127.0.0.1/run'"},
+        {"/run", "", KG_EINVAL, "expected http://HOST:PORT/PATH"},
+        {"http://127.0.0.1:1/run", "", KG_EIO, "(8 requests without a report)"},
+        {"http://", "", KG_EIO, "found none at http://"},
+        {"http://nosuch.invalid/run", "", KG_EIO, "found none at http://nosuch.invalid"},
+        {"PORT/", "", KG_EIO, "HTTP status 404"},
+        {"PORT/running", "", KG_EIO, "HTTP status 404"},
+        {"PORT/run/", "", KG_EIO, "HTTP status 404"},
+    };
+    static char url[256], port[256];
+    struct kg_task_child *server = play_server(port, sizeof port, ROOT, "mute", 1);
+    const char *extra[] = {command, url, NULL};
+    const char *const *const lists[] = {base, extra};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *rest = strncmp(rows[i].url, "PORT", 4) == 0 ? rows[i].url + 4 : NULL;
+        struct kg_config *c;
+        struct kg_err e = {0};
+
+        snprintf(command, sizeof command, "episode.command=%s", rows[i].command);
+        if (rest)
+            snprintf(url, sizeof url, "%.*s%s", (int)strlen(port) - 4, port, rest);
+        else
+            snprintf(url, sizeof url, "episode.url=%s", rows[i].url);
+        NEED(kg_file_remove_tree(ROOT "/run", err));
+        c = config_from(ROOT "/run", lists, 2);
+        if (kg_train_run(c, false, false, &e) != rows[i].status ||
+            !strstr(e.message, rows[i].words))
+            fail_msg("row %zu: expected '%s', found %s", i, rows[i].words, e.message);
+        kg_config_free(c);
+    }
+    kg_task_child_kill(server);
+}
+
+/* What it played is lost, and the run goes on only for a while. */
+static void a_server_that_ends_stops_the_run(void **state)
+{
+    struct played p;
+    struct kg_err e = {0};
+    kg_status status = KG_OK;
+
+    (void)state;
+    over_http = true;
+    play_run(&p, "die", 1, NULL);
+    over_http = false;
+    assert_true(sum_of(&p, "status/died") >= 1);
+    assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/died") == 9);
+    for (int i = 0; i < 9 && status == KG_OK; i++) {
+        kg_rl_batch_release(&p.b);
+        p.b = (struct kg_rl_batch){0};
+        status = kg_rl_sample(&p.b, &p.o.run.in, &p.o.run.state, &p.o.run.work, &e);
+    }
+    assert_int_equal(status, KG_EIO);
+    if (!strstr(e.message, "requests without a report") || !strstr(e.message, "--resume"))
+        fail_msg("%s", e.message);
+    kg_rl_batch_release(&p.b);
+    close_run(&p.o);
+    kg_task_child_kill(p.server);
 }
 
 static void a_program_that_never_plays_stops_the_run(void **state)
@@ -717,9 +864,12 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reports_that_cannot_be_taken_give_no_verdict),
+        cmocka_unit_test(answers_that_cannot_be_taken_give_no_verdict),
         cmocka_unit_test(a_program_that_ends_or_floods_is_started_again),
         cmocka_unit_test(a_program_that_ends_between_two_steps_costs_nothing),
         cmocka_unit_test(an_episode_without_a_word_is_given_up),
+        cmocka_unit_test(a_server_that_never_plays_stops_the_run),
+        cmocka_unit_test(a_server_that_ends_stops_the_run),
         cmocka_unit_test(a_program_that_never_plays_stops_the_run),
         cmocka_unit_test(a_policy_in_training_refuses_what_would_not_be_its_own),
         cmocka_unit_test(budgets_end_a_conversation_and_not_the_episode),
@@ -729,7 +879,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(greedy_answers_have_names_of_their_own),
     };
 
-    if (argc == 4 && strcmp(argv[1], "play") == 0)
-        return play_main(argv[2], atoi(argv[3]));
+    if (argc >= 4 && (strcmp(argv[1], "play") == 0 || strcmp(argv[1], "serve") == 0))
+        return play_main(argv[2], atoi(argv[3]), argv[4]);
     return RUN_SHOWN(tests, setup, NULL);
 }

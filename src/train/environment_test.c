@@ -130,6 +130,41 @@ static void the_bits_do_not_depend_on_how_episodes_are_played(void **state)
     }
 }
 
+/* Nor on whether a program or a server plays; another address may end the run. */
+static void a_server_plays_as_a_program_does(void **state)
+{
+    static const struct {
+        const char *mode;
+        int threads;
+        const char *extra[3];
+    } rows[] = {
+        {"talk", 1, {NULL}},
+        {"talk", 9, {"rollout.max_batch=16", NULL}},
+        {"talk", 4, {"episode.open=9", "rollout.max_batch=2", NULL}},
+        {"ids", 4, {"run.threads=2", NULL}},
+        {"once", 9, {"rollout.kv_tokens=1000", NULL}},
+    };
+    static const char *const part[] = {"checkpoint.every=1", "train.steps=1", NULL};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_task_child *server;
+
+        play_command(command, sizeof command, rows[i].mode, 3);
+        train(ROOT "/alone", false, NULL);
+        server = play_server(command, sizeof command, ROOT, rows[i].mode,
+                             rows[i].threads);
+        train(ROOT "/other", false, rows[i].extra);
+        assert_same_run(ROOT "/alone", ROOT "/other", STEPS);
+        train(ROOT "/other", false, part);
+        kg_task_child_kill(server);
+        server = play_server(command, sizeof command, ROOT, rows[i].mode, 2);
+        train(ROOT "/other", true, rows[i].extra);
+        assert_same_steps(ROOT "/alone", ROOT "/other", STEPS);
+        kg_task_child_kill(server);
+    }
+}
+
 /* Killed at any moment, here while the program plays; then with other limits. */
 static void a_killed_run_goes_on_with_the_same_bits(void **state)
 {
@@ -344,7 +379,7 @@ static void what_has_no_effect_or_no_program_is_refused(void **state)
     static const struct {
         const char *extra[3], *word;
     } rows[] = {
-        {{"episode.command=", NULL}, "episode.command: expected the program"},
+        {{"episode.command=", NULL}, "expected one of them, the program or the server"},
         {{"task.name=qa-number", NULL}, "expected both, found external and qa-number"},
         {{"episode.env=calculator", "episode.command=", NULL},
          "expected both, found calculator and environment"},
@@ -378,6 +413,7 @@ static void what_has_no_effect_or_no_program_is_refused(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_plays_as_a_program_does),
         cmocka_unit_test(a_killed_run_goes_on_with_the_same_bits),
         cmocka_unit_test(the_bits_do_not_depend_on_how_episodes_are_played),
         cmocka_unit_test(what_was_sampled_is_recorded_once_in_its_context),
@@ -387,7 +423,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_has_no_effect_or_no_program_is_refused),
     };
 
-    if (argc == 4 && strcmp(argv[1], "play") == 0)
-        return play_main(argv[2], atoi(argv[3]));
+    if (argc >= 4 && (strcmp(argv[1], "play") == 0 || strcmp(argv[1], "serve") == 0))
+        return play_main(argv[2], atoi(argv[3]), argv[4]);
     return RUN_SHOWN(tests, setup, NULL);
 }

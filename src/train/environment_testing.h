@@ -1,5 +1,6 @@
 /* An environment as a program, for tests of episodes that others play. It is the test
- * program itself, started with the arguments "play MODE THREADS" by episode.command.
+ * program itself, started with the arguments "play MODE THREADS" by episode.command, or
+ * with "serve MODE THREADS PORTFILE" as the server of episode.url.
  *
  * It plays as a function of what it is sent, except if the mode is a fault.
  * Included by *_test.c only.
@@ -10,6 +11,8 @@
 #include "base/str.h"
 #include "data/json.h"
 #include "net/http_client.h"
+#include "net/http_server.h"
+#include "task/child.h"
 #include "train/agent_testing.h"
 
 #include <pthread.h>
@@ -32,6 +35,9 @@ static inline void put_questions(const char *root)
 
 static const char *play_mode;
 static pthread_mutex_t play_lock = PTHREAD_MUTEX_INITIALIZER;
+/* of a server: the request that this thread plays, until it is answered */
+static _Thread_local struct kg_http_exchange *play_asked;
+static bool play_serves;
 
 /* Broken in itself: said on stderr, and the program ends. */
 #define PLAY_NEED(expr)                                                                  \
@@ -107,15 +113,30 @@ static inline const struct kg_json *play_choice(const struct play *x)
     return kg_json_at(kg_json_get(x->answer.root, "choices"), 0);
 }
 
+/* A line, or the answer of a server, whose second one nobody hears. */
+static inline void play_say(const char *text)
+{
+    if (play_asked)
+        kg_http_reply(play_asked, 200, "application/json", text, strlen(text));
+    play_asked = NULL;
+    if (play_serves)
+        return;
+    pthread_mutex_lock(&play_lock);
+    fputs(text, stdout);
+    fflush(stdout);
+    pthread_mutex_unlock(&play_lock);
+}
+
 static inline void play_report(const struct play *x, const char *episode, double reward,
                                const char *more)
 {
-    pthread_mutex_lock(&play_lock);
-    printf("{\"episode\": \"%s\", \"reward\": %.17g, \"rewards\": {\"first\": 1}, "
-           "\"metrics\": {\"sampled\": %d%s}}\n",
-           episode, reward, x->sampled, more);
-    fflush(stdout);
-    pthread_mutex_unlock(&play_lock);
+    char text[512];
+
+    snprintf(text, sizeof text,
+             "{\"episode\": \"%s\", \"reward\": %.17g, \"rewards\": {\"first\": 1}, "
+             "\"metrics\": {\"sampled\": %d%s}}\n",
+             episode, reward, x->sampled, more);
+    play_say(text);
 }
 
 static inline void play_message(struct kg_str *to, const char *role, const char *text)
@@ -248,14 +269,70 @@ static void *play_thread(void *user)
     return NULL;
 }
 
-/* The program. */
-static inline int play_main(const char *mode, int threads)
+/* Requests that wait for a thread of the server's. */
+static struct {
+    struct kg_http_exchange *x[256];
+    int n, taken;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+} play_queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+static void play_on_run(void *user, struct kg_http_exchange *x)
+{
+    (void)user;
+    pthread_mutex_lock(&play_queue.lock);
+    play_queue.x[play_queue.n++ % 256] = x;
+    pthread_cond_signal(&play_queue.more);
+    pthread_mutex_unlock(&play_queue.lock);
+}
+
+static void *play_served(void *user)
+{
+    (void)user;
+    for (;;) {
+        struct kg_str body = {0};
+        const char *text;
+        size_t n;
+
+        pthread_mutex_lock(&play_queue.lock);
+        while (play_queue.taken == play_queue.n)
+            pthread_cond_wait(&play_queue.more, &play_queue.lock);
+        play_asked = play_queue.x[play_queue.taken++ % 256];
+        pthread_mutex_unlock(&play_queue.lock);
+        text = kg_http_body(play_asked, &n);
+        PLAY_NEED(kg_str_append(&body, text, n, err));
+        play_episode(body.data, body.len);
+        kg_str_release(&body);
+    }
+    return NULL;
+}
+
+/* The server, whose port is in the file as soon as it listens. */
+static inline void play_listen(const char *port_file)
+{
+    static const struct kg_http_route routes[] = {
+        {"POST", "/run", play_on_run, "an episode"}, {NULL, NULL, NULL, NULL}};
+    struct kg_http_server_opts opts = {.routes = routes};
+    struct kg_http_server *s = NULL;
+    char port[16];
+
+    play_serves = true;
+    PLAY_NEED(kg_http_server_start(&s, &opts, err));
+    snprintf(port, sizeof port, "%d", kg_http_server_port(s));
+    PLAY_NEED(kg_file_write_atomic(port_file, port, strlen(port), err));
+}
+
+/* The program, or the server. */
+static inline int play_main(const char *mode, int threads, const char *port_file)
 {
     pthread_t all[16];
 
     play_mode = mode;
+    if (port_file)
+        play_listen(port_file);
     for (int i = 0; i < threads && i < 16; i++)
-        if (pthread_create(&all[i], NULL, play_thread, NULL) != 0)
+        if (pthread_create(&all[i], NULL, port_file ? play_served : play_thread, NULL) !=
+            0)
             return 9;
     for (int i = 0; i < threads && i < 16; i++)
         pthread_join(all[i], NULL);
@@ -270,6 +347,30 @@ static inline void play_command(char *out, size_t n, const char *mode, int threa
 
     self[length > 0 ? length : 0] = '\0';
     snprintf(out, n, "episode.command='%s' play %s %d", self, mode, threads);
+}
+
+/* episode.url=... of this very program as a server, which is to be killed. */
+static inline struct kg_task_child *play_server(char *out, size_t n, const char *root,
+                                                const char *mode, int threads)
+{
+    char self[1024], line[1400], port_file[256];
+    struct kg_task_command command = {.command = line};
+    struct kg_task_child *server = NULL;
+    struct kg_str port = {0};
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+
+    self[length > 0 ? length : 0] = '\0';
+    snprintf(port_file, sizeof port_file, "%s/port", root);
+    snprintf(line, sizeof line, "exec '%s' serve %s %d %s", self, mode, threads,
+             port_file);
+    (void)unlink(port_file);
+    NEED(kg_task_child_start(&server, &command, err));
+    for (int i = 0; i < 10000 && !kg_file_exists(port_file); i++)
+        usleep(2000);
+    NEED(kg_file_read(&port, port_file, 16, err));
+    snprintf(out, n, "episode.url=http://127.0.0.1:%s/run", port.data);
+    kg_str_release(&port);
+    return server;
 }
 
 #endif

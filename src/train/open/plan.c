@@ -269,8 +269,9 @@ static kg_status episode_lines(struct kg_str *out, const struct kg_run_inputs *i
         return kg_str_printf(out, err,
                              "episodes    %s: '%.200s' plays; at most %d turns of %d "
                              "tokens, %d tokens in all branches\n%s",
-                             o->env->name, o->env_opts.command, o->turns + 1,
-                             o->turn_tokens, o->context,
+                             o->env->name,
+                             *o->env_opts.url ? o->env_opts.url : o->env_opts.command,
+                             o->turns + 1, o->turn_tokens, o->context,
                              in->chat ? ""
                                       : "            there is no chat template: requests "
                                         "to /chat/completions will be refused "
