@@ -299,9 +299,8 @@ static kg_status check_keys(const struct check *c, struct kg_err *err)
 
         for (size_t t = 0; t < TABLES; t++)
             for (size_t i = 0; i < kg_policy_n_rows(tables[t]); i++)
-                read = read ||
-                       (is_checked(c, kg_policy_row(tables[t], i)->name) &&
-                        kg_policy_reads(kg_policy_row(tables[t], i), c->keys.key[k]));
+                read = read || (is_checked(c, kg_policy_row(tables[t], i)->name) &&
+                                kg_exact_takes(tables[t], i, c->keys.key[k]));
         if (!read)
             return kg_fail(err, KG_EINVAL,
                            "check: expected a key that a checked row reads "

@@ -176,6 +176,7 @@ static void what_theory_says_holds(void **state)
         {"reinforce pg-is importance", "stopped", 0},
         {"dppo-binary-tv algo.delta_low=1 algo.delta_high=1", "stopped", 0},
         {"trm-mean algo.mask_delta=1000", "stopped", 0},
+        {"icepop algo.tis=1e6 algo.tis_low=0", "stopped", 0},
     };
 
     (void)state;
@@ -210,6 +211,8 @@ static void a_bound_that_is_never_reached_changes_nothing(void **state)
         {"m2po algo.m2_budget=1000", "importance"},
         {"trm-max algo.mask_delta=1000", "importance"},
         {"off-policy algo.mask_delta=1000", "importance"},
+        {"vaco algo.mask_delta=1000", "importance"},
+        {"icepop algo.tis=1e6 algo.tis_low=0", "pg-is"},
         {"ipo algo.delta_low=1 algo.delta_high=1", "importance"},
         {"rpg-rf-urkl algo.clip_low=1 algo.clip_high=1000", "pg-is"},
     };
@@ -276,6 +279,11 @@ static void what_cannot_be_checked_is_refused(void **state)
         {"topk-reverse kl.top_k=11", "expected at most 10"},
         {"dppo-topk-tv algo.top_k=11", "expected at most 10"},
         {"kl.top_k=3 k1", "found 'kl.top_k'"},
+        {"vaco algo.tis=2", "found 'algo.tis'"},
+        {"vaco algo.mask_delta=-1", "algo.mask_delta"},
+        {"icepop algo.tis=-1", "algo.tis"},
+        {"icepop algo.tis=2 algo.tis_low=3",
+         "algo.tis_low: expected at most algo.tis, 2"},
     };
 
     (void)state;

@@ -201,7 +201,8 @@ const struct kg_opt_row kg_algo_rows[] = {
     {"algo.aggregate", NAMED(AGGREGATE), "token-mean", 0, 0, NULL,
      "how token losses become one number", false},
     {"algo.mask", NAMED(MASK), "none", 0, 0, NULL,
-     "mask of whole answers: those too far from the sampler lose their policy term",
+     "mask of whole answers, or of tokens of them: those too far from the sampler lose "
+     "their policy term",
      false, "algo.surrogate!none"},
     {"algo.mask_delta", AT(mask_delta), "0", 0, 1e6, NULL,
      "algo.mask: divergence beyond which an answer is too far", false},

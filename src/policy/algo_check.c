@@ -241,12 +241,17 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
                        "algo.tis: the old log-probs are the sampler's, so their ratio is "
                        "1; expected train.old_logp recompute, or 0, found %g",
                        a->tis);
+    if (a->mask->of_weight && s->sampled_old)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.mask: the old log-probs are the sampler's, so %s drops "
+                       "nothing; expected train.old_logp recompute, or another mask",
+                       a->mask->about.name);
     if (a->mask->pops && !(a->tis > 0))
         return kg_fail(err, KG_EINVAL,
                        "algo.tis: algo.mask %s keeps weights old/sampler from "
                        "algo.tis_low to algo.tis; expected above 0, found %g",
                        a->mask->about.name, a->tis);
-    if (a->mask->pops && a->surrogate->own_is)
+    if (a->mask->single && a->surrogate->own_is)
         return kg_fail(err, KG_EINVAL,
                        "algo.mask: %s drops single tokens, but %s has one term per "
                        "sequence; expected another, found %s",
@@ -255,7 +260,7 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
         return kg_fail(
             err, KG_EINVAL, "algo.mask_delta: expected %s with algo.mask %s, found %g",
             a->mask->divergence ? "above 0" : "0", a->mask->about.name, a->mask_delta);
-    if (a->mask->negative_only && a->surrogate->sequence == kg_pg_gmpo &&
+    if (a->mask->takes && a->surrogate->sequence == kg_pg_gmpo &&
         (a->advantage->token || a->kl_in->place == KG_PLACE_ADVANTAGE))
         return kg_fail(err, KG_EINVAL,
                        "algo.mask: %s drops tokens by the sign of their advantage, but "

@@ -373,13 +373,24 @@ static kg_status set_key(struct kg_algo *algo, const char *key, const char *valu
     return kg_algo_set(algo, key, value, err);
 }
 
-/* Those that the row reads. */
-static kg_status set_keys(struct kg_algo *algo, const struct kg_policy_about *row,
+bool kg_exact_takes(enum kg_policy_table table, size_t i, const char *key)
+{
+    const struct kg_policy_about *row = kg_policy_row(table, i);
+    bool pops = table == KG_TABLE_MASK && ((const struct kg_mask_row *)row)->pops;
+
+    return kg_policy_reads(row, key) || (pops && strncmp(key, "algo.tis", 8) == 0);
+}
+
+static kg_status set_keys(struct kg_algo *algo, enum kg_policy_table table, size_t at,
                           const struct kg_exact_keys *keys, struct kg_err *err)
 {
     for (size_t i = 0; i < keys->n; i++)
-        if (kg_policy_reads(row, keys->key[i]))
+        if (kg_exact_takes(table, at, keys->key[i]))
             KG_TRY(set_key(algo, keys->key[i], keys->value[i], err));
+    if (algo->tis_low > algo->tis)
+        return kg_fail(err, KG_EINVAL,
+                       "algo.tis_low: expected at most algo.tis, %g, found %g", algo->tis,
+                       algo->tis_low);
     if (algo->kl_top_k > V || algo->top_k > V)
         return kg_fail(err, KG_EINVAL,
                        "%s: expected at most %d of a vocabulary of %d ids",
@@ -497,7 +508,7 @@ kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exa
     KG_TRY(kg_algo_set(&algo, "kl.estimator", name, err));
     algo.kl_beta = 1;
     algo.top_k = algo.kl_top_k = KG_EXACT_HEAD;
-    KG_TRY(set_keys(&algo, kg_policy_row(KG_TABLE_KL, i), keys, err));
+    KG_TRY(set_keys(&algo, KG_TABLE_KL, i, keys, err));
     for (int place = 0; place < KG_EXACT_PLACES; place++)
         KG_TRY(kl_at(&out[place], e, &algo, kg_exact_kl_nats[place], err));
     return KG_OK;
@@ -613,7 +624,7 @@ kg_status kg_exact_region_row(struct kg_exact_region out[KG_EXACT_PLACES],
     struct kg_algo algo;
 
     KG_TRY(take_row(&algo, table, i, preset, err));
-    KG_TRY(set_keys(&algo, row, keys, err));
+    KG_TRY(set_keys(&algo, table, i, keys, err));
     for (int place = 0; place < KG_EXACT_PLACES; place++) {
         out[place] = (struct kg_exact_region){unknown, NAN};
         if (kg_policy_reads(row, "algo.mask_delta") && algo.mask_delta == 0)

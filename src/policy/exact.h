@@ -52,11 +52,15 @@ struct kg_exact_region {
 };
 
 /* Keys of the row at hand and their values, as text; a row ignores those that it does not
- * read (kg_policy_reads). */
+ * take. */
 struct kg_exact_keys {
     const char **key, **value; /* (n) borrowed */
     size_t n;
 };
+
+/* What row i of the table reads (kg_policy_reads), and of a mask that drops weights
+ * old/sampler their bounds, which act beside other rows too. */
+bool kg_exact_takes(enum kg_policy_table table, size_t i, const char *key);
 
 /* A place to compare rows in: about 10 MB. */
 struct kg_exact;

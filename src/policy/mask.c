@@ -1,6 +1,7 @@
 /* Masks: an answer whose policy has moved too far from the one that sampled it loses its
- * policy term, whatever the surrogate; so do single tokens on which trainer and sampler
- * disagree (icepop, a bound of the weight that loss.c applies).
+ * policy term, whatever the surrogate, or those of its tokens that a row takes; so do
+ * single tokens on which trainer and sampler disagree (icepop, a bound of the weight that
+ * loss.c applies).
  *
  * The divergence of an answer is estimated from its sampled tokens, r = p / mu, and is a
  * constant of the gradient. The KL term, the entropy and the counts that the aggregation
@@ -68,49 +69,101 @@ static double mean_k1_old(const struct kg_pg_in *in, int64_t n)
     return sum / (double)n;
 }
 
-#define TRM "Li et al. 2025, arXiv 2512.23075"
+/* mean_t |r_t - 1| / 2, unbiased for TV(mu, p) */
+static double mean_tv(const struct kg_pg_in *in, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t t = 0; t < n; t++)
+        sum += fabs(kg_expm1(log_ratio(&in[t]))) / 2;
+    return sum / (double)n;
+}
+
+static double log_weight(const struct kg_pg_in *in)
+{
+    return fmax(fmin(in->old - in->mu, LOG_RATIO_MAX), -LOG_RATIO_MAX);
+}
+
+/* mean_t |k_t - 1|, k = old/mu: twice the total variation of the old policy */
+static double mean_gap_old(const struct kg_pg_in *in, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t t = 0; t < n; t++)
+        sum += fabs(kg_expm1(log_weight(&in[t])));
+    return sum / (double)n;
+}
+
+/* ---- which tokens of such a sequence lose their term ---- */
+
+static bool is_wrong(const struct kg_pg_in *in) { return in->advantage < 0; }
+
+static bool leads_away(const struct kg_pg_in *in)
+{
+    return in->advantage * log_ratio(in) > 0;
+}
+
+static bool leads_away_old(const struct kg_pg_in *in)
+{
+    return in->advantage * log_weight(in) > 0;
+}
+
+#define VACO "Honari et al. 2026, arXiv 2603.01365"
+#define TRM  "Li et al. 2025, arXiv 2512.23075"
 static const struct kg_mask_row rows[] = {
-    {{"none", "no answer is masked", "1", "", KG_SCOPE_SEQUENCE, 0, NULL},
-     NULL,
-     false,
-     false},
-    {{"trm-max", "trust region masking by the answer's farthest token",
-      "1[max_t (log r)^2 / 2 <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
-      "algo.mask_delta"},
-     largest_k2,
-     false,
-     false},
-    {{"trm-mean", "trust region masking by the answer's mean divergence",
-      "1[mean_t (r - 1 - log r) <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
-      "algo.mask_delta"},
-     mean_k3,
-     false,
-     false},
-    {{"off-policy",
-      "off-policy sequence masking: completions with A < 0 that the policy has moved "
-      "away from",
-      "1[A >= 0 or mean_t log(mu/p) <= delta]", "DeepSeek-AI 2025, arXiv 2512.02556",
-      KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
-     mean_k1,
-     true,
-     false},
-    {{"off-policy-old",
-      "off-policy with the old policy in the sampler's place, as slime has it",
-      "1[A >= 0 or mean_t log(old/p) <= delta]",
-      "DeepSeek-AI 2025, arXiv 2512.02556; slime", KG_SCOPE_SEQUENCE, 0,
-      "algo.mask_delta"},
-     mean_k1_old,
-     true,
-     false},
-    {{"icepop",
-      "tokens whose weight old/sampler is outside algo.tis_low .. algo.tis are dropped, "
-      "the "
-      "others are weighted by it; not for gmpo, where tokens have none of their own",
-      "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
-      KG_SCOPE_TOKEN, 0, NULL},
-     NULL,
-     false,
-     true},
+    {.about = {"none", "no answer is masked", "1", "", KG_SCOPE_SEQUENCE, 0, NULL}},
+    {.about = {"trm-max", "trust region masking by the answer's farthest token",
+               "1[max_t (log r)^2 / 2 <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
+               "algo.mask_delta"},
+     .divergence = largest_k2},
+    {.about = {"trm-mean", "trust region masking by the answer's mean divergence",
+               "1[mean_t (r - 1 - log r) <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
+               "algo.mask_delta"},
+     .divergence = mean_k3},
+    {.about =
+         {"off-policy",
+          "off-policy sequence masking: completions with A < 0 that the policy has moved "
+          "away from",
+          "1[A >= 0 or mean_t log(mu/p) <= delta]", "DeepSeek-AI 2025, arXiv 2512.02556",
+          KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
+     .divergence = mean_k1,
+     .takes = is_wrong},
+    {.about = {"off-policy-old",
+               "off-policy with the old policy in the sampler's place, as slime has it",
+               "1[A >= 0 or mean_t log(old/p) <= delta]",
+               "DeepSeek-AI 2025, arXiv 2512.02556; slime", KG_SCOPE_SEQUENCE, 0,
+               "algo.mask_delta"},
+     .divergence = mean_k1_old,
+     .takes = is_wrong},
+    {.about =
+         {"vaco",
+          "tokens whose step leads away from the sampler, in completions whose total "
+          "variation from it passes the bound",
+          "1[A (r - 1) <= 0 or mean_t |r - 1| / 2 <= delta], r = p/mu", VACO,
+          KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
+     .divergence = mean_tv,
+     .takes = leads_away,
+     .single = true},
+    {.about = {"vaco-old",
+               "vaco of the old policy, its bound on the mean of |k - 1|, as "
+               "open-instruct has it",
+               "1[A (k - 1) <= 0 or mean_t |k - 1| <= delta], k = old/mu",
+               VACO "; open-instruct, pull request 1681", KG_SCOPE_SEQUENCE, 0,
+               "algo.mask_delta"},
+     .divergence = mean_gap_old,
+     .takes = leads_away_old,
+     .single = true,
+     .of_weight = true},
+    {.about =
+         {"icepop",
+          "tokens whose weight old/sampler is outside algo.tis_low .. algo.tis are "
+          "dropped, the others are weighted by it; not for gmpo, where tokens have none "
+          "of their own",
+          "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
+          KG_SCOPE_TOKEN, 0, NULL},
+     .single = true,
+     .of_weight = true,
+     .pops = true},
 };
 
 struct kg_policy_rows kg_mask_rows(void)
@@ -125,7 +178,7 @@ double kg_policy_mask(struct kg_pg_out *out, bool *masked, const struct kg_pg_in
 
     *masked = false;
     for (int64_t t = 0; divergence > algo->mask_delta && t < n; t++) {
-        if (algo->mask->negative_only && !(in[t].advantage < 0))
+        if (algo->mask->takes && !algo->mask->takes(&in[t]))
             continue;
         out[t].value = out[t].coef = 0;
         out[t].masked = *masked = true;

@@ -370,8 +370,12 @@ static inline double complex plain_token(const struct plain_seq *q, int n,
 static inline bool plain_unmasked(const struct plain_seq *q, int n)
 {
     const char *mask = kg_algo_row_name(q->p->algo, KG_TABLE_MASK);
-    double far = 0;
+    double far = 0, gap = sg(q->x[n]) - q->mu[n];
 
+    if (plain_is(mask, "vaco-old"))
+        gap = q->old[n] - q->mu[n];
+    if (plain_has(mask, "vaco") && !(q->p->advantage[n] * gap > 0))
+        return true;
     if (plain_is(mask, "none") || plain_is(mask, "icepop") ||
         (plain_has(mask, "off-policy") && q->p->advantage[n] >= 0))
         return true;
@@ -381,6 +385,10 @@ static inline bool plain_unmasked(const struct plain_seq *q, int n)
 
         if (plain_is(mask, "trm-max"))
             far = fmax(far, x * x / 2);
+        else if (plain_is(mask, "vaco"))
+            far += fabs(exp(x) - 1) / 2 / (q->end - q->begin);
+        else if (plain_is(mask, "vaco-old"))
+            far += fabs(exp(q->old[t] - q->mu[t]) - 1) / (q->end - q->begin);
         else
             far += (plain_is(mask, "trm-mean") ? exp(x) - 1 - x : -x) /
                    (q->end - q->begin);

@@ -161,8 +161,10 @@ struct kg_mask_row {
     struct kg_policy_about about;
     /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
-    bool negative_only; /* tokens with A >= 0 keep their term */
-    bool pops; /* a weight old/sampler outside its bounds becomes 0, not the bound */
+    bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
+    bool single;    /* these differ within a sequence, whatever its advantages */
+    bool of_weight; /* acts by the weight old/sampler, 1 unless old is recomputed */
+    bool pops;      /* such a weight outside its bounds becomes 0, not the bound */
 };
 /* Removes the terms of a sequence that is too far from the sampler.
  * returns its divergence; *masked: whether it exceeds algo.mask_delta */

@@ -11,11 +11,12 @@ struct number {
 };
 
 /* Two answers to each of two prompts, of tokens that fell and rose, little and much, from
- * an older policy or an anchor. */
+ * an older policy or an anchor, and that from the sampler. */
 enum { S = 4, N = 8 };
 static const int64_t groups[] = {0, 2, 4}, begin[] = {0, 3, 4, 6, N};
 static const double p[N] = {0.8, 0.1, 0.9, 0.3, 0.5, 0.45, 0.2, 0.7};
 static const double q[N] = {0.4, 0.5, 0.1, 0.29, 0.52, 0.75, 0.9, 0.2};
+static const double m[N] = {0.4, 0.5, 0.1, 0.28, 0.52, 0.75, 0.9, 0.2};
 
 struct terms {
     double a[VOCAB], b[VOCAB];
@@ -31,23 +32,24 @@ static void surrogate(struct terms *t, const struct kg_algo *algo)
     static const double weight[N] = {1, 1, 1, 1, 1, 1, 1, 1};
     static const int32_t tokens[N] = {0};
     uint8_t selected[N];
-    double logp[N], old[N], a_at[N];
+    double logp[N], old[N], mu[N], a_at[N];
     struct kg_policy_batch b = {.n_seqs = S,
                                 .n_tokens = N,
                                 .seq_begin = begin,
                                 .tokens = tokens,
                                 .logp = logp,
                                 .old_logp = old,
+                                .mu_logp = mu,
                                 .advantage = advantage,
                                 .k_sampler = 1,
                                 .ids = tokens,
                                 .logp_at = logp,
-                                .mu_at = old,
+                                .mu_at = mu,
                                 .pg_weight = weight};
     struct kg_policy_grad g = {.a_logp = t->a, .a_at = a_at, .pg_term = t->b};
 
     for (int i = 0; i < N; i++)
-        logp[i] = log(p[i]), old[i] = log(q[i]);
+        logp[i] = log(p[i]), old[i] = log(q[i]), mu[i] = log(m[i]);
     if (kg_algo_needs(algo) & KG_NEED_SELECTION) {
         NEED(kg_policy_select(selected, algo, &b, err));
         b.selected = selected;

@@ -44,6 +44,7 @@ class Batch:
             self.mask[b, T - b:] = 0
         at = lambda z: z.log_softmax(-1).gather(-1, self.tokens[..., None])[..., 0]
         self.lp, self.mu = at(self.z), at(mu)
+        self.old = self.mu
         a = draw(B, 1)
         a[0] = -a[0].abs() - 0.3
         self.A = a.expand(B, T).contiguous()
@@ -56,7 +57,7 @@ class Batch:
         loss = {"token-mean": sums.sum() / self.mask.sum(), "token-sum": sums.sum(),
                 "seq-mean-token-sum": sums.mean()}[aggregate]
         put("corrections", name, source, {"loss_agg_mode": aggregate, **config},
-            {"logits": self.z.detach(), "tokens": self.tokens, "response_mask": self.mask, "old_log_prob": self.mu,
+            {"logits": self.z.detach(), "tokens": self.tokens, "response_mask": self.mask, "old_log_prob": self.old,
              "rollout_log_prob": self.mu, "advantages": self.A},
             {"loss": loss.detach()} if value else {}, {"logits": torch.autograd.grad(loss, self.z)[0]})
 
@@ -117,6 +118,29 @@ def trm(seed, far):
         b.put(f"{which}/{delta}/{far}/{seed}", "arXiv 2512.23075; verl 0.9.1: rollout_rs seq_max_k2, seq_mean_k3",
               {"loss_mode": "vanilla", "mask": which, "mask_delta": delta, "clip_low": 0.2, "clip_high": 0.28},
               torch.maximum(-b.A * b.r, -b.A * b.r.clamp(0.8, 1.28)) * (d <= delta)[:, None])
+
+
+def vaco(seed, far):
+    """Tokens that lead away lose their term where the sequence has gone far: of the policy by half of the mean of
+    |r - 1|, of the old policy by that of |k - 1|, whose k weighs tokens, at most 2, and 1.1 so that it is seen."""
+    for delta in (0.01, 0.05, 0.15):
+        b = Batch(seed, far)
+        x = (b.log_r.detach() * b.mask)
+        d = (x.exp() - 1).abs().sum(-1, keepdim=True) / b.mask.sum(-1, keepdim=True) / 2
+        b.put(f"vaco/{delta}/{far}/{seed}", "arXiv 2603.01365; open-instruct#1681, of the current policy",
+              {"loss_mode": "vanilla", "mask": "vaco", "mask_delta": delta, "clip_low": 0.2, "clip_high": 0.2},
+              torch.maximum(-b.A * b.r, -b.A * b.r.clamp(0.8, 1.2)) * ~((d > delta) & (b.A * x > 0)))
+    for delta, tis in ((0.02, 2.0), (0.1, 1.1), (0.3, 2.0)):
+        b = Batch(seed, far)
+        g = torch.Generator().manual_seed(200 + seed)
+        b.old = b.mu + far * torch.randn(b.mu.shape, generator=g).mul(10).round().div(10)
+        x, r = (b.old - b.mu) * b.mask, (b.lp - b.old).exp()
+        d = (x.exp() - 1).abs().sum(-1, keepdim=True) / b.mask.sum(-1, keepdim=True)
+        b.put(f"vaco-old/{delta}/{far}/{seed}", "open-instruct#1681: grpo_utils.py, compute_rho_correction",
+              {"loss_mode": "vanilla", "mask": "vaco_old", "mask_delta": delta, "clip_low": 0.2, "clip_high": 0.272,
+               "tis": tis, "tis_level": "token"},
+              torch.maximum(-b.A * r, -b.A * r.clamp(0.8, 1.272)) * x.exp().clamp(max=tis)
+              * ~((d > delta) & (b.A * x > 0)))
 
 
 def vespo(seed, far):
@@ -187,7 +211,7 @@ def heads(seed, far):
 
 for seed in (1, 2, 3):
     for far in (0.05, 0.4):
-        for make in (dro, luspo, m2po, trm, heads, vespo, drpo, cppo):
+        for make in (dro, luspo, m2po, trm, heads, vespo, drpo, cppo, vaco):
             make(seed, far)
 for family, name in (("corrections", "regions.json"), ("kl_topk", "heads.json")):
     with open(f"{OUT}/{name}", "w") as out:

@@ -30,6 +30,8 @@ static const struct kg_golden_name masks[] = {
     {"trm_mean", "trm-mean"},
     {"opsm", "off-policy-old"},
     {"off_policy_mask", "off-policy"},
+    {"vaco", "vaco"},
+    {"vaco_old", "vaco-old"},
     {NULL, NULL},
 };
 
