@@ -224,9 +224,11 @@ static void bias_and_noise_are_held_apart(void **state)
 static void every_method_begins_at_its_objective(void **state)
 {
     static const char *const methods[] = {
-        "grpo", "drpo", "cppo",   "cppo-calibrated", "m2po",          "m2po-released",
-        "dro",  "tis",  "icepop", "vespo",           "luspo",         "trm",
-        "opsm", "ipo",  "minirl", "rpg-urkl",        "distill-bucket"};
+        "grpo",           "drpo",          "cppo",         "cppo-calibrated",
+        "m2po",           "m2po-released", "dro",          "tis",
+        "icepop",         "vespo",         "luspo",        "trm",
+        "opsm",           "ipo",           "minirl",       "rpg-urkl",
+        "distill-bucket", "vaco",          "vaco-released"};
 
     (void)state;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
