@@ -58,7 +58,8 @@ new) for dir; do :; done; cp -r tests/data/verl_digit_llama "$dir" ;;
 wiki) mkdir -p "$3/world" && touch "$3/world/corpus.jsonl" ;;
 esac
 EOF
-    for row in passages:B/distill/k4 arithmetic:E/arithmetic/gspo countdown:D/bf16/dual-clip,lr3 search:C/search/ema20,beta0.1; do
+    for row in passages:B/distill/k4 arithmetic:E/arithmetic/gspo countdown:D/bf16/dual-clip,lr3 countdown:G/lag15/trm,lr3 \
+        search:C/search/ema20,beta0.1; do
         task=${row%%:*}
         taken "${row#*:}/s101" || return 1
         sed -n "s/^$task //p" docs/study/starts >"$work/dry/$task/start"
@@ -68,6 +69,20 @@ EOF
         taken "${row#*:}/s101" || return 1
     done
     taken B/drift/topk-forward,k64/ema/published/s101 && taken F/search/ema-pg/s101
+}
+# the chat model is not made but fetched: where it is not, that is said; where it is, each preset's words are taken
+chat() {
+    rows="cd $work/tree && STUDY_OUT=$work/dry KEDGE=$work/dry/kedge tools/study --row"
+    cp docs/study/* "$work/tree/docs/study/" && cp -r recipes "$work/tree/" && cp tools/study-grid "$work/tree/tools/" &&
+        mkdir -p "$work/tree/runs/real-demo" && cp kedge "$work/tree/kedge" || return 1
+    ! sh -c "$rows H/smollm2/grpo/s101" 2>"$work/said" && grep -q 'expected the model; ./run real-demo fetches it' "$work/said" || return 1
+    cp tests/data/gguf/vocab.gguf "$work/tree/runs/real-demo/SmolLM2-135M-Instruct.Q4_1.gguf"
+    sed -n 's/^smollm2 //p' docs/study/starts >"$work/dry/smollm2/start"
+    for preset in grpo ema-pg ema-pg-published dppo-topk-kl rpg-urkl; do
+        code=0
+        sh -c "$rows H/smollm2/$preset/s103" >"$work/said" 2>&1 || code=$?
+        [ "$code" -eq 130 ] || { cat "$work/said" "$work"/dry/H/smollm2/*.log; return 1; }
+    done
 }
 unknown_row() { ! tools/study --row A/nothing/s1 2>"$work/said" && grep -q "found 'A/nothing/s1'" "$work/said"; }
 # names are of one row each, and reported seeds are not those of tuning
@@ -110,6 +125,7 @@ printf '#!/bin/sh\nexit 1\n' >"$work/false" && chmod +x "$work/false"
 pass "rows that fail are a failure" fails
 pass "kept rows that the grid has not stay" kept_rows
 pass "what rows and starts ask for is taken" configurations
+pass "a chat model is fetched, and its rows' words are taken" chat
 pass "a row that there is not is refused" unknown_row
 pass "names are of one row, seeds of tuning and report apart" grid
 pass "what the page asks for is in the grid" asked_cells
