@@ -49,8 +49,10 @@ LDFLAGS_ALL := -fopenmp -Wl,--as-needed $(if $(SAN),$(SANITIZE)) $(LDFLAGS)
 LDFLAGS_TEST := $(LDFLAGS_ALL) $(if $(filter release,$(VARIANT)),$(if $(SAN),,-Wl,--strip-debug))
 
 # ---- the CPU kernels are compiled once per instruction set and chosen at run time --------------------------------
-ISAS := generic
-ifeq ($(firstword $(subst -, ,$(shell $(CC) -dumpmachine))),x86_64)
+ARCH := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+# every aarch64 has NEON
+ISAS := $(if $(filter aarch64,$(ARCH)),neon,generic)
+ifeq ($(ARCH),x86_64)
 # the plain loops of the generic table take minutes to compile under the sanitizers
 ISAS := $(if $(SAN),,generic) v3 v4 v4_bf16 v4_amx
 endif

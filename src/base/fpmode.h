@@ -9,6 +9,7 @@
 #ifndef KG_BASE_FPMODE_H
 #define KG_BASE_FPMODE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #if defined(__x86_64__)
@@ -40,6 +41,25 @@ enum { KG_FP_EXACT = 0, KG_FP_FLUSH = 0, KG_FP_CUT = 0, KG_FP_FLAGS = 0 };
 static inline unsigned kg_fp_mode(void) { return KG_FP_EXACT; }
 static inline void kg_fp_set_mode(unsigned mode) { (void)mode; }
 #endif
+
+/* Mode KG_FP_FLUSH of ARM tests a result before it is rounded, that of x86 afterwards.
+ * They differ where rounding leads to 2^-126, and there ARM's underflow flag is set.
+ * results: memory that holds what was computed since the last call.
+ * returns whether the flag was set, and clears it; false where the test comes after */
+static inline bool kg_fp_underflowed(const void *results)
+{
+    uint64_t flags = 0;
+#if defined(__aarch64__)
+    enum { UNDERFLOW = 8 };
+    __asm__ volatile("mrs %0, fpsr" : "=r"(flags) : "r"(results) : "memory");
+    flags &= UNDERFLOW;
+    if (flags)
+        __asm__ volatile("msr fpsr, xzr" : : : "memory");
+#else
+    (void)results;
+#endif
+    return flags != 0;
+}
 
 /* Sets KG_FP_EXACT if needed.   returns the previous mode */
 static inline unsigned kg_fp_enter(void)

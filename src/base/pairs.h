@@ -176,102 +176,116 @@ static inline void kg_pairs_transpose(struct kg_pairs w[16])
 }
 #else
 struct kg_pairs {
-    uint32_t u[16];
+    kg_u4 q[4];
 };
 static inline struct kg_pairs kg_pairs_load(const void *p)
 {
     struct kg_pairs w;
-    memcpy(w.u, p, sizeof w.u);
+    for (int i = 0; i < 4; i++)
+        memcpy(&w.q[i], (const uint32_t *)p + 4 * i, sizeof w.q[i]);
     return w;
 }
 static inline void kg_pairs_store(void *p, struct kg_pairs w)
 {
-    memcpy(p, w.u, sizeof w.u);
+    for (int i = 0; i < 4; i++)
+        memcpy((uint32_t *)p + 4 * i, &w.q[i], sizeof w.q[i]);
 }
 static inline struct kg_pairs kg_pairs_zip(const uint16_t *even, const uint16_t *odd)
 {
     struct kg_pairs w;
-    for (int i = 0; i < 16; i++)
-        w.u[i] = even[i] | (uint32_t)odd[i] << 16;
+    for (int i = 0; i < 4; i++)
+        w.q[i] = kg_simd_load_h4(even + 4 * i) | kg_simd_load_h4(odd + 4 * i) << 16;
     return w;
-}
-static inline uint32_t kg_simd_half(uint32_t pair, int upper)
-{
-    return upper ? pair >> 16 : pair & 0xffffu;
 }
 static inline struct kg_pairs kg_pairs_split(struct kg_pairs w)
 {
-    struct kg_pairs y;
-    for (int i = 0; i < 8; i++)
+    uint16_t h[32], y[32];
+    kg_pairs_store(h, w);
+    for (int i = 0; i < 16; i++)
         for (int odd = 0; odd < 2; odd++)
-            y.u[8 * odd + i] = kg_simd_half(w.u[2 * i], odd) << 16 |
-                               kg_simd_half(w.u[2 * i + 1], odd);
-    return y;
+            y[16 * odd + (i ^ 1)] = h[2 * i + odd];
+    return kg_pairs_load(y);
 }
 static inline struct kg_pairs kg_pairs_join(struct kg_pairs w)
 {
-    struct kg_pairs y;
-    for (int i = 0; i < 16; i++) {
-        uint32_t even = w.u[i / 2], odd = w.u[8 + i / 2];
-        y.u[i] = kg_simd_half(even, i % 2 == 0) | kg_simd_half(odd, i % 2 == 0) << 16;
-    }
-    return y;
+    uint16_t h[32], y[32];
+    kg_pairs_store(h, w);
+    for (int i = 0; i < 16; i++)
+        for (int odd = 0; odd < 2; odd++)
+            y[2 * i + odd] = h[16 * odd + (i ^ 1)];
+    return kg_pairs_load(y);
 }
 static inline struct kg_v16 kg_pairs_low(struct kg_pairs w)
 {
     struct kg_v16 y;
-    for (int i = 0; i < 16; i++)
-        w.u[i] <<= 16;
-    memcpy(y.f, w.u, sizeof y.f);
+    for (int i = 0; i < 4; i++)
+        y.q[i] = (kg_f4)(w.q[i] << 16);
     return y;
 }
 static inline struct kg_v16 kg_pairs_high(struct kg_pairs w)
 {
     struct kg_v16 y;
-    for (int i = 0; i < 16; i++)
-        w.u[i] &= 0xffff0000u;
-    memcpy(y.f, w.u, sizeof y.f);
+    for (int i = 0; i < 4; i++)
+        y.q[i] = (kg_f4)(w.q[i] & 0xffff0000u);
     return y;
+}
+static inline kg_u4 kg_simd_zip_low(kg_u4 a, kg_u4 b)
+{
+    return (kg_u4){a[0], b[0], a[1], b[1]};
+}
+static inline kg_u4 kg_simd_zip_high(kg_u4 a, kg_u4 b)
+{
+    return (kg_u4){a[2], b[2], a[3], b[3]};
+}
+/* Columns [4j,4j+4) of rows 4i to 4i+3, transposed. */
+static inline void kg_simd_transpose4(kg_u4 t[4], const struct kg_pairs *w, int i, int j)
+{
+    kg_u4 a = w[4 * i].q[j], b = w[4 * i + 1].q[j];
+    kg_u4 c = w[4 * i + 2].q[j], d = w[4 * i + 3].q[j];
+    kg_u4 ac = kg_simd_zip_low(a, c), bd = kg_simd_zip_low(b, d);
+    t[0] = kg_simd_zip_low(ac, bd);
+    t[1] = kg_simd_zip_high(ac, bd);
+    ac = kg_simd_zip_high(a, c), bd = kg_simd_zip_high(b, d);
+    t[2] = kg_simd_zip_low(ac, bd);
+    t[3] = kg_simd_zip_high(ac, bd);
 }
 static inline void kg_pairs_transpose(struct kg_pairs w[16])
 {
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < i; j++) {
-            uint32_t u = w[i].u[j];
-            w[i].u[j] = w[j].u[i];
-            w[j].u[i] = u;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j <= i; j++) {
+            kg_u4 below[4], above[4];
+            kg_simd_transpose4(below, w, i, j);
+            kg_simd_transpose4(above, w, j, i);
+            for (int k = 0; k < 4; k++) {
+                w[4 * j + k].q[i] = below[k];
+                w[4 * i + k].q[j] = above[k];
+            }
         }
 }
 #endif
 
-/* acc + a b with one rounding, and a + b, with subnormal operands and results zero. With
- * KG_SIMD_FLUSH_MODE this holds only in mode KG_FP_FLUSH. acc must not be subnormal. */
-#if defined(KG_SIMD_512) || defined(KG_SIMD_256)
+/* acc + a b with one rounding, and a + b, with subnormal operands and results zero, a
+ * result tested after rounding. acc must not be subnormal. kg_v16_fma and kg_v16_add are
+ * the same in mode KG_FP_FLUSH where KG_SIMD_FLUSH_MODE, unless kg_fp_underflowed. */
 static inline struct kg_v16 kg_v16_fma_flushed(struct kg_v16 a, struct kg_v16 b,
                                                struct kg_v16 acc)
 {
-    return kg_v16_fma(a, b, acc);
+    float x[KG_LANES], y[KG_LANES], s[KG_LANES];
+    kg_v16_store(x, a);
+    kg_v16_store(y, b);
+    kg_v16_store(s, acc);
+    for (int i = 0; i < KG_LANES; i++)
+        s[i] = kg_simd_fma_flushed(kg_simd_flush(x[i]), kg_simd_flush(y[i]), s[i]);
+    return kg_v16_load(s);
 }
 static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 {
-    return kg_v16_add(a, b);
+    float s[KG_LANES];
+    kg_v16_store(s, kg_v16_add(a, b));
+    for (int i = 0; i < KG_LANES; i++)
+        s[i] = kg_simd_flush(s[i]);
+    return kg_v16_load(s);
 }
-#else
-static inline struct kg_v16 kg_v16_fma_flushed(struct kg_v16 a, struct kg_v16 b,
-                                               struct kg_v16 acc)
-{
-    for (int i = 0; i < 16; i++)
-        acc.f[i] = kg_simd_fma_flushed(kg_simd_flush(a.f[i]), kg_simd_flush(b.f[i]),
-                                       acc.f[i]);
-    return acc;
-}
-static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
-{
-    for (int i = 0; i < 16; i++)
-        a.f[i] = kg_simd_flush(a.f[i] + b.f[i]);
-    return a;
-}
-#endif
 
 /* 2^(23 - at) + q, q the bits [at, at + bits) of each dword, below bit 23; each dword
  * without its lowest bits; and the bf16 nearest to low and high, as pairs: both finite,
@@ -342,28 +356,23 @@ static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 hi
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
     struct kg_v16 y;
-    for (int i = 0; i < 16; i++)
-        y.f[i] = (float)((1 << (23 - at)) + (int)(w.u[i] >> at & ((1u << bits) - 1)));
+    for (int i = 0; i < 4; i++)
+        y.q[i] = (kg_f4)((w.q[i] & ((1u << bits) - 1) << at) | (uint32_t)(150 - at)
+                                                                   << 23);
     return y;
 }
 static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
 {
-    for (int i = 0; i < 16; i++)
-        w.u[i] >>= bits;
+    for (int i = 0; i < 4; i++)
+        w.q[i] >>= bits;
     return w;
-}
-static inline uint32_t kg_simd_nearest(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, sizeof u);
-    return u + 0x7fffu + (u >> 16 & 1u);
 }
 static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
 {
     struct kg_pairs w;
-    for (int i = 0; i < 16; i++)
-        w.u[i] = kg_simd_nearest(low.f[i]) >> 16 |
-                 (kg_simd_nearest(high.f[i]) & 0xffff0000u);
+    for (int i = 0; i < 4; i++)
+        w.q[i] = kg_simd_nearest4(low.q[i]) >> 16 |
+                 (kg_simd_nearest4(high.q[i]) & 0xffff0000u);
     return w;
 }
 #endif

@@ -40,6 +40,8 @@ enum { KG_LANES = 16 };
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 8, KG_TILE_PANELS = 3 };
 #elif defined(KG_SIMD_256)
 enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 6, KG_TILE_PANELS = 1 };
+#elif defined(__aarch64__)
+enum { KG_SIMD_FLUSH_MODE = 1, KG_TILE_ROWS = 5, KG_TILE_PANELS = 1 };
 #else
 enum { KG_SIMD_FLUSH_MODE = 0, KG_TILE_ROWS = 4, KG_TILE_PANELS = 1 };
 #endif
@@ -541,237 +543,283 @@ static inline double kg_d16_sum(struct kg_d16 a)
 }
 
 #else
-/* ---- any machine: an array; the definition of the above ---- */
+/* ---- any machine: four vectors of four lanes, by the compiler's operators ---- */
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+typedef float kg_f4 __attribute__((vector_size(16)));
+typedef int32_t kg_i4 __attribute__((vector_size(16))); /* of a comparison: -1 or 0 */
+typedef uint32_t kg_u4 __attribute__((vector_size(16)));
+typedef double kg_d2 __attribute__((vector_size(16)));
 struct kg_v16 {
-    float f[16];
+    kg_f4 q[4];
+};
+struct kg_d16 {
+    kg_d2 q[8];
 };
 
-static inline struct kg_v16 kg_v16_zero(void) { return (struct kg_v16){{0}}; }
+/* What has no operator. */
+#if defined(__aarch64__)
+static inline kg_f4 kg_simd_fma4(kg_f4 a, kg_f4 b, kg_f4 c) { return vfmaq_f32(c, a, b); }
+static inline kg_d2 kg_simd_fma2(kg_d2 a, kg_d2 b, kg_d2 c) { return vfmaq_f64(c, a, b); }
+static inline kg_f4 kg_simd_sqrt4(kg_f4 a) { return vsqrtq_f32(a); }
+static inline kg_u4 kg_simd_load_h4(const uint16_t *p) { return vmovl_u16(vld1_u16(p)); }
+static inline void kg_simd_store_h4(uint16_t *p, kg_u4 u) { vst1_u16(p, vmovn_u32(u)); }
+#else
+static inline kg_f4 kg_simd_fma4(kg_f4 a, kg_f4 b, kg_f4 c)
+{
+    for (int i = 0; i < 4; i++)
+        c[i] = kg_simd_fma(a[i], b[i], c[i]);
+    return c;
+}
+static inline kg_d2 kg_simd_fma2(kg_d2 a, kg_d2 b, kg_d2 c)
+{
+    return (kg_d2){fma(a[0], b[0], c[0]), fma(a[1], b[1], c[1])};
+}
+static inline kg_f4 kg_simd_sqrt4(kg_f4 a)
+{
+    return (kg_f4){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])};
+}
+static inline kg_u4 kg_simd_load_h4(const uint16_t *p)
+{
+    return (kg_u4){p[0], p[1], p[2], p[3]};
+}
+static inline void kg_simd_store_h4(uint16_t *p, kg_u4 u)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint16_t)u[i];
+}
+#endif
+static inline kg_f4 kg_simd_pick4(kg_i4 which, kg_f4 x, kg_f4 y)
+{
+    return (kg_f4)((which & (kg_i4)x) | (~which & (kg_i4)y));
+}
+
 static inline struct kg_v16 kg_v16_set1(float x)
 {
-    struct kg_v16 y;
-    for (int i = 0; i < 16; i++)
-        y.f[i] = x;
-    return y;
+    kg_f4 a = {x, x, x, x};
+    return (struct kg_v16){{a, a, a, a}};
 }
+static inline struct kg_v16 kg_v16_zero(void) { return kg_v16_set1(0.0f); }
 static inline struct kg_v16 kg_v16_load(const float *p)
 {
     struct kg_v16 y;
-    memcpy(y.f, p, sizeof y.f);
+    for (int i = 0; i < 4; i++)
+        memcpy(&y.q[i], p + 4 * i, sizeof y.q[i]);
     return y;
 }
 static inline struct kg_v16 kg_v16_load_n(const float *p, int n)
 {
-    struct kg_v16 y = {{0}};
-    for (int i = 0; i < n; i++)
-        y.f[i] = p[i];
-    return y;
+    float f[16] = {0};
+    memcpy(f, p, (size_t)n * sizeof f[0]);
+    return kg_v16_load(f);
 }
-static inline void kg_v16_store(float *p, struct kg_v16 a) { memcpy(p, a.f, sizeof a.f); }
+static inline void kg_v16_store(float *p, struct kg_v16 a)
+{
+    for (int i = 0; i < 4; i++)
+        memcpy(p + 4 * i, &a.q[i], sizeof a.q[i]);
+}
 static inline void kg_v16_store_n(float *p, struct kg_v16 a, int n)
 {
-    for (int i = 0; i < n; i++)
-        p[i] = a.f[i];
-}
-static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
-{
-    struct kg_v16 y = {{0}};
-    for (int i = 0; i < n; i++) {
-        uint32_t u = (uint32_t)p[i] << 16;
-        memcpy(&y.f[i], &u, sizeof u);
-    }
-    return y;
+    float f[16];
+    kg_v16_store(f, a);
+    memcpy(p, f, (size_t)n * sizeof f[0]);
 }
 static inline struct kg_v16 kg_v16_load_bf16(const uint16_t *p)
 {
-    return kg_v16_load_bf16_n(p, 16);
+    struct kg_v16 y;
+    for (int i = 0; i < 4; i++)
+        y.q[i] = (kg_f4)(kg_simd_load_h4(p + 4 * i) << 16);
+    return y;
+}
+static inline struct kg_v16 kg_v16_load_bf16_n(const uint16_t *p, int n)
+{
+    uint16_t h[16] = {0};
+    memcpy(h, p, (size_t)n * sizeof h[0]);
+    return kg_v16_load_bf16(h);
 }
 static inline struct kg_v16 kg_v16_load_half(const uint16_t *p)
 {
-    struct kg_v16 y;
+    float f[16];
     for (int i = 0; i < KG_LANES; i++)
-        y.f[i] = kg_half_float(p[i]);
-    return y;
+        f[i] = kg_half_float(p[i]);
+    return kg_v16_load(f);
 }
 static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
 {
-    struct kg_v16 y;
+    float f[16];
     for (int i = 0; i < KG_LANES; i++)
-        y.f[i] = p[i];
-    return y;
+        f[i] = p[i];
+    return kg_v16_load(f);
 }
-static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
+/* Rounds to the upper halves, but NaN. */
+static inline kg_u4 kg_simd_nearest4(kg_f4 a)
 {
-    for (int i = 0; i < n; i++) {
-        uint32_t u;
-        memcpy(&u, &a.f[i], sizeof u);
-        bool nan = (u & 0x7fffffffu) > 0x7f800000u;
-        p[i] = (uint16_t)((nan ? u | 0x400000u : u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
-    }
+    kg_u4 u = (kg_u4)a;
+    return u + 0x7fffu + (u >> 16 & 1u);
 }
 static inline void kg_v16_store_bf16(uint16_t *p, struct kg_v16 a)
 {
-    kg_v16_store_bf16_n(p, a, 16);
+    for (int i = 0; i < 4; i++) {
+        kg_u4 nan = (kg_u4)(a.q[i] != a.q[i]), quiet = (kg_u4)a.q[i] | 0x400000u;
+        kg_u4 u = (nan & quiet) | (~nan & kg_simd_nearest4(a.q[i]));
+        kg_simd_store_h4(p + 4 * i, u >> 16);
+    }
+}
+static inline void kg_v16_store_bf16_n(uint16_t *p, struct kg_v16 a, int n)
+{
+    uint16_t h[16];
+    kg_v16_store_bf16(h, a);
+    memcpy(p, h, (size_t)n * sizeof h[0]);
 }
 
 static inline struct kg_v16 kg_v16_add(struct kg_v16 a, struct kg_v16 b)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = a.f[i] + b.f[i];
+    for (int i = 0; i < 4; i++)
+        a.q[i] += b.q[i];
     return a;
 }
 static inline struct kg_v16 kg_v16_sub(struct kg_v16 a, struct kg_v16 b)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = a.f[i] - b.f[i];
+    for (int i = 0; i < 4; i++)
+        a.q[i] -= b.q[i];
     return a;
 }
 static inline struct kg_v16 kg_v16_mul(struct kg_v16 a, struct kg_v16 b)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = a.f[i] * b.f[i];
+    for (int i = 0; i < 4; i++)
+        a.q[i] *= b.q[i];
     return a;
 }
 static inline struct kg_v16 kg_v16_div(struct kg_v16 a, struct kg_v16 b)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = a.f[i] / b.f[i];
+    for (int i = 0; i < 4; i++)
+        a.q[i] /= b.q[i];
     return a;
 }
 static inline struct kg_v16 kg_v16_sqrt(struct kg_v16 a)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = sqrtf(a.f[i]);
-    return a;
-}
-static inline struct kg_v16 kg_v16_max(struct kg_v16 a, struct kg_v16 b)
-{
-    for (int i = 0; i < 16; i++)
-        a.f[i] = a.f[i] > b.f[i] ? a.f[i] : b.f[i];
-    return a;
-}
-static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
-{
-    for (int i = 0; i < 16; i++)
-        a.f[i] = a.f[i] < b.f[i] ? a.f[i] : b.f[i];
+    for (int i = 0; i < 4; i++)
+        a.q[i] = kg_simd_sqrt4(a.q[i]);
     return a;
 }
 static inline struct kg_v16 kg_v16_fma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = kg_simd_fma(a.f[i], b.f[i], c.f[i]);
-    return a;
+    for (int i = 0; i < 4; i++)
+        c.q[i] = kg_simd_fma4(a.q[i], b.q[i], c.q[i]);
+    return c;
 }
 static inline struct kg_v16 kg_v16_fnma(struct kg_v16 a, struct kg_v16 b, struct kg_v16 c)
 {
-    for (int i = 0; i < 16; i++)
-        a.f[i] = kg_simd_fma(-a.f[i], b.f[i], c.f[i]);
-    return a;
+    for (int i = 0; i < 4; i++)
+        c.q[i] = kg_simd_fma4(-a.q[i], b.q[i], c.q[i]);
+    return c;
 }
 static inline struct kg_v16 kg_v16_select_gt(struct kg_v16 a, struct kg_v16 b,
                                              struct kg_v16 x, struct kg_v16 y)
 {
-    for (int i = 0; i < 16; i++)
-        y.f[i] = a.f[i] > b.f[i] ? x.f[i] : y.f[i];
+    for (int i = 0; i < 4; i++)
+        y.q[i] = kg_simd_pick4(a.q[i] > b.q[i], x.q[i], y.q[i]);
     return y;
+}
+static inline struct kg_v16 kg_v16_max(struct kg_v16 a, struct kg_v16 b)
+{
+    return kg_v16_select_gt(a, b, a, b);
+}
+static inline struct kg_v16 kg_v16_min(struct kg_v16 a, struct kg_v16 b)
+{
+    return kg_v16_select_gt(b, a, a, b);
 }
 static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
 {
-    uint32_t bits = 0;
-    for (int i = 0; i < 16; i++)
-        bits |= (uint32_t)(a.f[i] > b.f[i]) << i;
-    return bits;
+    kg_i4 bits = {0}, one = {1, 2, 4, 8};
+    for (int i = 0; i < 4; i++)
+        bits |= (a.q[i] > b.q[i]) & one << 4 * i;
+    return (uint32_t)(bits[0] | bits[1] | bits[2] | bits[3]);
 }
 static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16 fill)
 {
-    for (int i = 0; i < 16; i++)
-        fill.f[i] = i < n ? a.f[i] : fill.f[i];
-    return fill;
+    for (int i = 0; i < 4; i++)
+        a.q[i] = kg_simd_pick4((kg_i4){0, 1, 2, 3} < n - 4 * i, a.q[i], fill.q[i]);
+    return a;
 }
 /* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
-static inline float kg_simd_pow2(float n)
+static inline kg_f4 kg_simd_pow2_4(kg_f4 n)
 {
-    float t = n + 0x1.8p23f;
-    uint32_t u;
-    memcpy(&u, &t, sizeof u);
-    u = (u << 23) + 0x3f800000u;
-    memcpy(&t, &u, sizeof u);
-    return t;
+    return (kg_f4)(((kg_u4)(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
 /* Two steps, the first one exact, so that n may exceed the exponent range; 0 where
  * KG_SIMD_512's result is 0. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
-    for (int i = 0; i < 16; i++) {
-        p.f[i] = n.f[i] <= -151.0f ? 0.0f : p.f[i];
-        float half = (n.f[i] * 0.5f + 0x1.8p23f) - 0x1.8p23f;
-        p.f[i] = p.f[i] * kg_simd_pow2(half) * kg_simd_pow2(n.f[i] - half);
+    for (int i = 0; i < 4; i++) {
+        kg_f4 half = (n.q[i] * 0.5f + 0x1.8p23f) - 0x1.8p23f;
+        p.q[i] = (kg_f4)((kg_i4)p.q[i] & ~(n.q[i] <= -151.0f));
+        p.q[i] = p.q[i] * kg_simd_pow2_4(half) * kg_simd_pow2_4(n.q[i] - half);
     }
     return p;
 }
 static inline float kg_v16_sum(struct kg_v16 a)
 {
-    for (int half = 8; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            a.f[i] = a.f[i] + a.f[i + half];
-    return a.f[0];
+    kg_f4 s4 = (a.q[0] + a.q[2]) + (a.q[1] + a.q[3]);
+    return (s4[0] + s4[2]) + (s4[1] + s4[3]);
 }
 static inline float kg_v16_hmax(struct kg_v16 a)
 {
+    float f[16];
+    kg_v16_store(f, a);
     for (int half = 8; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
-            a.f[i] = a.f[i] > a.f[i + half] ? a.f[i] : a.f[i + half];
-    return a.f[0];
+            f[i] = f[i] > f[i + half] ? f[i] : f[i + half];
+    return f[0];
 }
-struct kg_d16 {
-    double d[16];
-};
 
 static inline struct kg_d16 kg_d16_set1(double x)
 {
-    struct kg_d16 y;
-    for (int i = 0; i < 16; i++)
-        y.d[i] = x;
-    return y;
+    kg_d2 a = {x, x};
+    return (struct kg_d16){{a, a, a, a, a, a, a, a}};
 }
 static inline struct kg_d16 kg_d16_widen(struct kg_v16 a)
 {
     struct kg_d16 y;
-    for (int i = 0; i < 16; i++)
-        y.d[i] = (double)a.f[i];
+    for (int i = 0; i < 8; i++)
+        y.q[i] = (kg_d2){(double)a.q[i / 2][i % 2 * 2],
+                         (double)a.q[i / 2][i % 2 * 2 + 1]};
     return y;
 }
 static inline struct kg_v16 kg_d16_narrow(struct kg_d16 a)
 {
     struct kg_v16 y;
-    for (int i = 0; i < 16; i++)
-        y.f[i] = (float)a.d[i];
+    for (int i = 0; i < 4; i++) {
+        kg_d2 lo = a.q[2 * i], hi = a.q[2 * i + 1];
+        y.q[i] = (kg_f4){(float)lo[0], (float)lo[1], (float)hi[0], (float)hi[1]};
+    }
     return y;
 }
 static inline struct kg_d16 kg_d16_add(struct kg_d16 a, struct kg_d16 b)
 {
-    for (int i = 0; i < 16; i++)
-        a.d[i] += b.d[i];
+    for (int i = 0; i < 8; i++)
+        a.q[i] += b.q[i];
     return a;
 }
 static inline struct kg_d16 kg_d16_sub(struct kg_d16 a, struct kg_d16 b)
 {
-    for (int i = 0; i < 16; i++)
-        a.d[i] -= b.d[i];
+    for (int i = 0; i < 8; i++)
+        a.q[i] -= b.q[i];
     return a;
 }
 static inline struct kg_d16 kg_d16_fma(struct kg_d16 a, struct kg_d16 b, struct kg_d16 c)
 {
-    for (int i = 0; i < 16; i++)
-        a.d[i] = fma(a.d[i], b.d[i], c.d[i]);
-    return a;
+    for (int i = 0; i < 8; i++)
+        c.q[i] = kg_simd_fma2(a.q[i], b.q[i], c.q[i]);
+    return c;
 }
 static inline double kg_d16_sum(struct kg_d16 a)
 {
-    for (int half = 8; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            a.d[i] += a.d[i + half];
-    return a.d[0];
+    kg_d2 s4[2];
+    for (int i = 0; i < 2; i++)
+        s4[i] = (a.q[i] + a.q[i + 4]) + (a.q[i + 2] + a.q[i + 6]);
+    return (s4[0] + s4[1])[0] + (s4[0] + s4[1])[1];
 }
 #endif
 

@@ -17,6 +17,7 @@
 #include <string.h>
 
 extern const struct kg_backend kg_backend_cpu_generic;
+extern const struct kg_backend kg_backend_cpu_neon;
 extern const struct kg_backend kg_backend_cpu_v3;
 extern const struct kg_backend kg_backend_cpu_v4;
 extern const struct kg_backend kg_backend_cpu_v4_bf16;
@@ -63,7 +64,7 @@ static bool has_v3(void)
            __builtin_cpu_supports("bmi2") && has_f16c();
 }
 #endif
-#if defined(KG_CPU_HAS_generic)
+#if defined(KG_CPU_HAS_generic) || defined(KG_CPU_HAS_neon)
 static bool always(void) { return true; }
 #endif
 
@@ -83,6 +84,9 @@ static const struct candidate candidates[] = {
 #endif
 #if defined(KG_CPU_HAS_v3)
     {&kg_backend_cpu_v3, has_v3},
+#endif
+#if defined(KG_CPU_HAS_neon)
+    {&kg_backend_cpu_neon, always},
 #endif
 #if defined(KG_CPU_HAS_generic)
     {&kg_backend_cpu_generic, always},

@@ -49,7 +49,7 @@ static KG_ALWAYS_INLINE void ask_ahead(const struct kg_cpu_strip *t, const struc
 /* acc += w x, x one float of each row */
 static KG_ALWAYS_INLINE void add_floats(struct sums *acc, const struct shape f,
                                         const struct kg_v16 w[MOST_PANELS],
-                                        const char *left, int64_t row, const bool flushed)
+                                        const char *left, int64_t row, const bool tested)
 {
     KG_UNROLL
     for (int r = 0; r < f.rows; r++) {
@@ -58,8 +58,8 @@ static KG_ALWAYS_INLINE void add_floats(struct sums *acc, const struct shape f,
         struct kg_v16 a = kg_v16_set1(x);
         KG_UNROLL
         for (int p = 0; p < f.panels; p++)
-            acc->s[r][p] = flushed ? kg_v16_fma_flushed(w[p], a, acc->s[r][p])
-                                   : kg_v16_fma(w[p], a, acc->s[r][p]);
+            acc->s[r][p] = tested ? kg_v16_fma_flushed(w[p], a, acc->s[r][p])
+                                  : kg_v16_fma(w[p], a, acc->s[r][p]);
     }
 }
 
@@ -90,13 +90,14 @@ static KG_ALWAYS_INLINE void chain_floats(const struct kg_cpu_strip *t,
     }
 }
 
-/* ---- bf16: two chains a block ---- */
+/* ---- bf16: two chains a block; `tested`: small results by kg_v16_fma_flushed ---- */
 enum { HALF_STEPS = KG_BLOCK_STEPS / 2, HALF_BYTES = HALF_STEPS * KG_STEP_BYTES };
 
 /* One chain of a block: the eight pairs of its even or of its odd elements. */
 static KG_ALWAYS_INLINE void half_by_floats(struct sums *acc, const struct shape f,
                                             const struct kg_cpu_strip *t,
-                                            const char *right, const char *left)
+                                            const char *right, const char *left,
+                                            const bool tested)
 {
     for (int s = 0; s < HALF_STEPS; s++, right += KG_STEP_BYTES, left += 4) {
         struct kg_pairs pair[MOST_PANELS];
@@ -107,11 +108,11 @@ static KG_ALWAYS_INLINE void half_by_floats(struct sums *acc, const struct shape
             pair[p] = kg_pairs_load(right + p * t->right_panel);
             w[p] = kg_pairs_high(pair[p]);
         }
-        add_floats(acc, f, w, left, t->left_row, true);
+        add_floats(acc, f, w, left, t->left_row, tested);
         KG_UNROLL
         for (int p = 0; p < f.panels; p++)
             w[p] = kg_pairs_low(pair[p]);
-        add_floats(acc, f, w, left + KG_BLOCK_STEPS * 4, t->left_row, true);
+        add_floats(acc, f, w, left + KG_BLOCK_STEPS * 4, t->left_row, tested);
     }
 }
 
@@ -136,7 +137,7 @@ static KG_ALWAYS_INLINE void half_by_pairs(struct sums *acc, const struct shape 
 
 static KG_ALWAYS_INLINE void half_block(struct sums *acc, const struct shape f,
                                         const struct kg_cpu_strip *t, int64_t s,
-                                        const bool odd)
+                                        const bool odd, const bool tested)
 {
     const char *right = t->right + s * KG_STEP_BYTES + (odd ? HALF_BYTES : 0);
     const char *left = t->left + s * kg_cpu_left_bytes(KG_BF16) +
@@ -145,13 +146,20 @@ static KG_ALWAYS_INLINE void half_block(struct sums *acc, const struct shape f,
     if (KG_SIMD_BF16_DOT)
         half_by_pairs(acc, f, t, right, left);
     else
-        half_by_floats(acc, f, t, right, left);
+        half_by_floats(acc, f, t, right, left, tested);
+}
+
+static KG_ALWAYS_INLINE struct kg_v16 add(struct kg_v16 a, struct kg_v16 b,
+                                          const bool tested)
+{
+    return tested ? kg_v16_add_flushed(a, b) : kg_v16_add(a, b);
 }
 
 /* out (=|+=) even + odd, block by block. Totals wait in the first cache: registers that
- * they take are none of a chain's, and two chains of a block hide what that costs. */
-static KG_ALWAYS_INLINE void chain_pairs(const struct kg_cpu_strip *t,
-                                         const struct shape f)
+ * they take are none of a chain's, and two chains of a block hide what that costs.
+ * returns whether that holds; if not, out is as it was */
+static KG_ALWAYS_INLINE bool sum_blocks(const struct kg_cpu_strip *t,
+                                        const struct shape f, const bool tested)
 {
     _Alignas(64) float total[MOST_ROWS][MOST_PANELS][KG_LANES];
     for (int r = 0; r < f.rows; r++)
@@ -167,18 +175,47 @@ static KG_ALWAYS_INLINE void chain_pairs(const struct kg_cpu_strip *t,
             KG_UNROLL
         for (int p = 0; p < f.panels; p++)
             __builtin_prefetch(ahead + p * t->right_panel, 0, 2);
-        half_block(&even, f, t, s, false);
-        half_block(&odd, f, t, s, true);
+        half_block(&even, f, t, s, false, tested);
+        half_block(&odd, f, t, s, true, tested);
         KG_UNROLL
         for (int r = 0; r < f.rows; r++)
             KG_UNROLL
         for (int p = 0; p < f.panels; p++) {
-            struct kg_v16 both = kg_v16_add_flushed(even.s[r][p], odd.s[r][p]);
-            kg_v16_store(total[r][p], kg_v16_add_flushed(kg_v16_load(total[r][p]), both));
+            struct kg_v16 both = add(even.s[r][p], odd.s[r][p], tested);
+            kg_v16_store(total[r][p], add(kg_v16_load(total[r][p]), both, tested));
         }
     }
+    if (!tested && kg_fp_underflowed(total))
+        return false;
     for (int r = 0; r < f.rows; r++)
         memcpy(t->out + r * t->out_row, total[r], (size_t)f.panels * sizeof *total[r]);
+    return true;
+}
+
+/* Not inlined, and called in mode KG_FP_EXACT. One sum after another: it is rare, or the
+ * instruction set has no fused multiply-add. */
+static __attribute__((noinline)) void sum_tested(const struct kg_cpu_strip *s, int rows,
+                                                 int panels)
+{
+    for (int r = 0; r < rows; r++)
+        for (int p = 0; p < panels; p++) {
+            struct kg_cpu_strip t = *s;
+            t.left += r * s->left_row;
+            t.right += p * s->right_panel;
+            t.out += r * s->out_row + p * KG_LANES;
+            sum_blocks(&t, (struct shape){1, 1}, true);
+        }
+}
+
+static KG_ALWAYS_INLINE void chain_pairs(const struct kg_cpu_strip *t,
+                                         const struct shape f)
+{
+    if (sum_blocks(t, f, false))
+        return;
+    kg_fp_set_mode(KG_FP_EXACT);
+    sum_tested(t, f.rows, f.panels);
+    kg_fp_set_mode(KG_FP_FLUSH);
+    kg_fp_underflowed(t->out);
 }
 
 /* ---- one loop for each shape ---- */
@@ -280,11 +317,12 @@ void kg_cpu_sum_strip(const struct kg_cpu_strip *s, enum kg_dtype dtype, int64_t
         sum_floats(s, rows, panels);
     } else if (KG_SIMD_AMX) {
         sum_by_registers(s, rows, panels);
+    } else if (!KG_SIMD_FLUSH_MODE) {
+        sum_tested(s, (int)rows, panels);
     } else {
-        if (KG_SIMD_FLUSH_MODE)
-            kg_fp_set_mode(KG_FP_FLUSH);
+        kg_fp_set_mode(KG_FP_FLUSH);
+        kg_fp_underflowed(s->out);
         sum_pairs(s, rows, panels);
-        if (KG_SIMD_FLUSH_MODE)
-            kg_fp_set_mode(KG_FP_EXACT);
+        kg_fp_set_mode(KG_FP_EXACT);
     }
 }

@@ -1,14 +1,14 @@
 /* Small fp32 tiles in scratch memory: see tile_internal.h.
  *
- * The product keeps up to 4 rows x 4 vectors of C in registers. Shapes that do not fill
- * this are cut into smaller constant shapes, which changes the speed and no
- * bit: an element's chain of FMAs is the same in each.
+ * The product keeps up to 4 rows x 4 vectors of C in registers, 4 x 1 where a vector is
+ * several registers. Shapes that do not fill this are cut into smaller constant shapes,
+ * which changes the speed and no bit: an element's chain of FMAs is the same in each.
  */
 #include "tensor/cpu/tile_internal.h"
 
 #include "base/pairs.h"
 
-enum { TILE_ROWS = 4, TILE_VECS = 4 };
+enum { TILE_ROWS = 4, TILE_VECS = KG_TILE_PANELS > 1 ? 4 : 1 };
 
 #define KG_ALWAYS_INLINE inline __attribute__((always_inline))
 
@@ -68,13 +68,13 @@ static KG_ALWAYS_INLINE void madd(float *c, int64_t ldc, struct kg_cpu_left a,
                                   int depth)
 {
     int j = 0;
-    for (; j + 4 * KG_LANES <= cols; j += 4 * KG_LANES)
-        madd_strip(c, ldc, a, b, j, half, rows, 4, depth);
-    if (j + 2 * KG_LANES <= cols) {
+    for (; j + TILE_VECS * KG_LANES <= cols; j += TILE_VECS * KG_LANES)
+        madd_strip(c, ldc, a, b, j, half, rows, TILE_VECS, depth);
+    if (TILE_VECS > 2 && j + 2 * KG_LANES <= cols) {
         madd_strip(c, ldc, a, b, j, half, rows, 2, depth);
         j += 2 * KG_LANES;
     }
-    if (j < cols)
+    if (TILE_VECS > 1 && j < cols)
         madd_strip(c, ldc, a, b, j, half, rows, 1, depth);
 }
 
