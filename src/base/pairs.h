@@ -287,9 +287,12 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
     return kg_v16_load(s);
 }
 
-/* 2^(23 - at) + q, q the bits [at, at + bits) of each dword, below bit 23; each dword
- * without its lowest bits; and the bf16 nearest to low and high, as pairs: both finite,
- * and 0 or of at least 2^-100, since the instruction has no subnormals. */
+/* kg_pairs_code: 2^(23 - at) + q, q the bits [at, at + bits) of each dword, below bit 23.
+ * kg_pairs_turn: each dword turned right by that many bits, 0 to 31.
+ * kg_v16_twice: lanes 8 half.. of a, each two times.
+ * kg_pairs_round: the bf16 nearest to each lane; dword i is lanes 2i and 2i + 1 of a, dword
+ * 8 + i those of b. Lanes are finite, and 0 or of at least 2^-100, since the instruction
+ * has no subnormals. */
 #if defined(KG_SIMD_512)
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
@@ -298,27 +301,33 @@ static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const
     return (struct kg_v16){_mm512_castsi512_ps(
         _mm512_ternarylogic_epi32(w.r, mask, one, 0xea))}; /* w & mask | one */
 }
-static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
+static inline struct kg_pairs kg_pairs_turn(struct kg_pairs w, const int bits)
 {
-    return (struct kg_pairs){_mm512_srli_epi32(w.r, (unsigned)bits)};
+    const __m512i by = _mm512_set1_epi32(bits);
+    return bits == 0 ? w : (struct kg_pairs){_mm512_rorv_epi32(w.r, by)};
 }
-static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
+static inline struct kg_v16 kg_v16_twice(struct kg_v16 a, const int half)
+{
+    const __m512i from = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7,
+                                           7);
+    return (struct kg_v16){
+        _mm512_permutexvar_ps(_mm512_add_epi32(from, _mm512_set1_epi32(8 * half)), a.r)};
+}
+static inline struct kg_pairs kg_pairs_round(struct kg_v16 a, struct kg_v16 b)
 {
 #if defined(__AVX512BF16__)
-    static const uint16_t from[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
-                                      21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
-                                      11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    return (struct kg_pairs){_mm512_permutexvar_epi16(
-        _mm512_loadu_si512(from), (__m512i)_mm512_cvtne2ps_pbh(high.r, low.r))};
+    return (struct kg_pairs){(__m512i)_mm512_cvtne2ps_pbh(b.r, a.r)};
 #else
-    __m512i l = _mm512_castps_si512(low.r), h = _mm512_castps_si512(high.r);
+    static const uint16_t upper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                       23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                       45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    __m512i l = _mm512_castps_si512(a.r), h = _mm512_castps_si512(b.r);
     const __m512i one = _mm512_set1_epi32(1), half = _mm512_set1_epi32(0x7fff);
     l = _mm512_add_epi32(_mm512_add_epi32(l, half),
                          _mm512_and_si512(_mm512_srli_epi32(l, 16), one));
     h = _mm512_add_epi32(_mm512_add_epi32(h, half),
                          _mm512_and_si512(_mm512_srli_epi32(h, 16), one));
-    return (struct kg_pairs){
-        _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(l, 16), h)};
+    return (struct kg_pairs){_mm512_permutex2var_epi16(l, _mm512_loadu_si512(upper), h)};
 #endif
 }
 #elif defined(KG_SIMD_256)
@@ -327,30 +336,42 @@ static inline __m256 kg_simd_code8(__m256i w, const int at, const int bits)
     w = _mm256_and_si256(w, _mm256_set1_epi32(((1 << bits) - 1) << at));
     return _mm256_castsi256_ps(_mm256_or_si256(w, _mm256_set1_epi32((150 - at) << 23)));
 }
-static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
-{
-    return (struct kg_pairs){_mm256_srli_epi32(w.lo, bits),
-                             _mm256_srli_epi32(w.hi, bits)};
-}
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
     return (struct kg_v16){kg_simd_code8(w.lo, at, bits), kg_simd_code8(w.hi, at, bits)};
 }
+static inline __m256i kg_simd_turn8(__m256i w, const int bits)
+{
+    return _mm256_or_si256(_mm256_srli_epi32(w, bits), _mm256_slli_epi32(w, 32 - bits));
+}
+static inline struct kg_pairs kg_pairs_turn(struct kg_pairs w, const int bits)
+{
+    return (struct kg_pairs){kg_simd_turn8(w.lo, bits), kg_simd_turn8(w.hi, bits)};
+}
+static inline struct kg_v16 kg_v16_twice(struct kg_v16 a, const int half)
+{
+    const __m256i from = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    const __m256 part = half ? a.hi : a.lo;
+    return (struct kg_v16){
+        _mm256_permutevar8x32_ps(part, from),
+        _mm256_permutevar8x32_ps(part, _mm256_add_epi32(from, _mm256_set1_epi32(4)))};
+}
+/* The nearest bf16, as numbers. */
 static inline __m256i kg_simd_nearest8(__m256 a)
 {
     const __m256i u = _mm256_castps_si256(a);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+    return _mm256_srli_epi32(
+        _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd), 16);
 }
-static inline __m256i kg_simd_round8(__m256 low, __m256 high)
+static inline __m256i kg_simd_round8(struct kg_v16 a)
 {
-    return _mm256_blend_epi16(_mm256_srli_epi32(kg_simd_nearest8(low), 16),
-                              kg_simd_nearest8(high), 0xaa);
+    return _mm256_permute4x64_epi64(
+        _mm256_packus_epi32(kg_simd_nearest8(a.lo), kg_simd_nearest8(a.hi)), 0xd8);
 }
-static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
+static inline struct kg_pairs kg_pairs_round(struct kg_v16 a, struct kg_v16 b)
 {
-    return (struct kg_pairs){kg_simd_round8(low.lo, high.lo),
-                             kg_simd_round8(low.hi, high.hi)};
+    return (struct kg_pairs){kg_simd_round8(a), kg_simd_round8(b)};
 }
 #else
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
@@ -361,18 +382,30 @@ static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const
                                                                    << 23);
     return y;
 }
-static inline struct kg_pairs kg_pairs_after(struct kg_pairs w, const int bits)
+static inline struct kg_pairs kg_pairs_turn(struct kg_pairs w, const int bits)
 {
-    for (int i = 0; i < 4; i++)
-        w.q[i] >>= bits;
+    for (int i = 0; i < 4 && bits > 0; i++)
+        w.q[i] = w.q[i] >> bits | w.q[i] << (32 - bits);
     return w;
 }
-static inline struct kg_pairs kg_pairs_round(struct kg_v16 low, struct kg_v16 high)
+static inline struct kg_v16 kg_v16_twice(struct kg_v16 a, const int half)
+{
+    struct kg_v16 y;
+    for (int i = 0; i < 4; i++) {
+        const kg_f4 from = a.q[2 * half + i / 2];
+        const int k = i % 2 * 2;
+        y.q[i] = (kg_f4){from[k], from[k], from[k + 1], from[k + 1]};
+    }
+    return y;
+}
+static inline struct kg_pairs kg_pairs_round(struct kg_v16 a, struct kg_v16 b)
 {
     struct kg_pairs w;
-    for (int i = 0; i < 4; i++)
-        w.q[i] = kg_simd_nearest4(low.q[i]) >> 16 |
-                 (kg_simd_nearest4(high.q[i]) & 0xffff0000u);
+    for (int i = 0; i < 8; i++) {
+        const kg_u4 n = kg_simd_nearest4(i < 4 ? a.q[i] : b.q[i - 4]);
+        w.q[i / 2][i % 2 * 2] = n[0] >> 16 | (n[1] & 0xffff0000u);
+        w.q[i / 2][i % 2 * 2 + 1] = n[2] >> 16 | (n[3] & 0xffff0000u);
+    }
     return w;
 }
 #endif

@@ -33,15 +33,18 @@ static int code_of(enum kg_layout layout, int i)
     return layout == KG_PANELS ? i : i % 2 * 16 + (i / 2 ^ 1);
 }
 
-/* The byte that has a code, and the code's first bit in it. */
-static unsigned char *byte_of(int *bit, const struct place *p, enum kg_layout layout,
-                              int bits, int i)
+/* The dword that has a code, and the code's first bit in it, from where it may go round. */
+static unsigned char *dword_of(int *bit, const struct place *p, enum kg_layout layout,
+                               int bits, int i)
 {
-    const int at = code_of(layout, i) * bits; /* of the row's bits */
+    const int code = code_of(layout, i), steps = 16 / bits, half = code % 2;
+    const int k = code / 2 % steps * 2 + p->lane / 8;
 
-    *bit = at % 8;
-    return p->codes + at / 32 * KG_PANEL * 4 + p->lane * 4 + at % 32 / 8;
+    *bit = kg_coded_bit(k, bits);
+    return p->codes + (code / 2 / steps * KG_PANEL + p->lane % 8 * 2 + half) * 4;
 }
+
+static uint32_t turn_left(uint32_t x, int by) { return x << (by & 31) | x >> (-by & 31); }
 
 static void put_block(struct kg_mat m, const struct place *p,
                       const struct kg_quant_parts *parts, int64_t in)
@@ -55,9 +58,12 @@ static void put_block(struct kg_mat m, const struct place *p,
         p->part[f->scales * KG_PANEL + p->lane] = (unsigned char)parts->lows[in];
     for (int i = 0; i < KG_PRODUCT_BLOCK; i++) {
         int bit;
-        unsigned char *to = byte_of(&bit, p, m.layout, f->bits, i);
+        unsigned char *to = dword_of(&bit, p, m.layout, f->bits, i);
+        uint32_t w;
 
-        *to |= (unsigned char)(parts->q[in * KG_PRODUCT_BLOCK + i] << bit);
+        memcpy(&w, to, sizeof w);
+        w |= turn_left(parts->q[in * KG_PRODUCT_BLOCK + i], bit);
+        memcpy(to, &w, sizeof w);
     }
 }
 
@@ -98,8 +104,10 @@ uint16_t kg_coded_get(struct kg_mat m, int64_t r, int64_t c)
     const bool second = f->scales == 2 && i >= KG_PRODUCT_BLOCK / 2;
     uint16_t scale, low = 0x8000u;
     int bit;
-    const unsigned char *at = byte_of(&bit, &p, m.layout, f->bits, i);
-    const int q = *at >> bit & ((1 << f->bits) - 1);
+    uint32_t w;
+
+    memcpy(&w, dword_of(&bit, &p, m.layout, f->bits, i), sizeof w);
+    const int q = (int)(turn_left(w, 32 - bit) & ((1u << f->bits) - 1));
 
     memcpy(&scale, p.group + 2 * p.lane, 2);
     if (f->low)

@@ -2,11 +2,13 @@
  *
  * A matrix with `quant` has the values that its blocks have in fp32, rounded to bf16; so
  * products, embeddings and casts have the bits of the same matrix in bf16. Kernels widen
- * a few blocks of a panel at a time, into the first cache.
+ * codes in registers, or for many rows a few blocks at a time into the first cache.
  *
  * A panel of sixteen rows first holds its codes. A block of 32 columns is sixteen steps
- * of sixteen dwords, as in bf16 (enum kg_layout); here a dword of a row holds several
- * steps, the first in its lowest bits, and of a step the lower half first. Then follow
+ * of a pair a row, as in bf16 (enum kg_layout). Dword 2r + h, r < 8, holds the codes of
+ * half h of several steps, of each step row r first, then row r + 8: where the
+ * instruction that rounds to bf16 takes them. Codes follow each other from bit 0 on, of 8
+ * bits from bit 4 on and around. Then follow
  * the scales, for each 32 or 256 columns (kg_quant.values): sixteen `scale`, sixteen
  * `low`, and for each 32 columns sixteen of each of its `scales`, and sixteen `lows`.
  */
@@ -40,6 +42,12 @@ static inline int64_t kg_coded_panel_bytes(const struct kg_quant *q, int64_t col
     const int64_t bytes = cols / KG_PRODUCT_BLOCK * kg_coded_block_bytes(q) +
                           cols / q->values * kg_coded_group_bytes(q);
     return (bytes + 63) / 64 * 64;
+}
+
+/* Where code k of a dword begins. */
+static inline int kg_coded_bit(int k, int bits)
+{
+    return (k * bits + (bits == 8 ? 4 : 0)) % 32;
 }
 
 /* Row r <- its blocks, one after another, as in a file. m: zeroed panels of the host;

@@ -281,7 +281,8 @@ static struct kg_mat activations(int64_t rows, int64_t cols)
 static void all_equal(const struct kg_backend *be, const char *type, int64_t n, int64_t k,
                       int64_t most)
 {
-    static const int64_t rows[] = {1, 2, 3, 5, 8, 9, 17, 40, 300}; /* of 1 to 2 blocks */
+    static const int64_t rows[] = {1, 2, 3,  4,  5,
+                                   8, 9, 17, 40, 300}; /* of 1 to 2 blocks */
     struct both b;
 
     both_init(&b, be, type, n, k);

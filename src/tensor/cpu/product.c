@@ -164,8 +164,8 @@ static kg_status run_squares(const struct pass *p, struct hand *h,
 }
 
 /* The same of panels of codes: some blocks at a time become bf16 in the first cache. */
-static void sum_coded(struct kg_cpu_strip s, const struct factors *f,
-                      const struct kg_cut_block *b, int64_t s0)
+static void sum_widened(struct kg_cpu_strip s, const struct factors *f,
+                        const struct kg_cut_block *b, int64_t s0)
 {
     enum { MOST_PANELS = 4, STEPS = 128 };
     _Alignas(64) char wide[MOST_PANELS * STEPS * KG_STEP_BYTES];
@@ -180,6 +180,17 @@ static void sum_coded(struct kg_cpu_strip s, const struct factors *f,
         s.left += s.steps * kg_cpu_left_bytes(KG_BF16);
         s.first = false;
     }
+}
+
+static void sum_coded(struct kg_cpu_strip s, const struct factors *f,
+                      const struct kg_cut_block *b, int64_t s0)
+{
+    for (int64_t p = 0; p < b->panels; p++, s.out += KG_PANEL)
+        if (s0 > 0 || s.steps < f->steps ||
+            !kg_cpu_sum_coded(&s, f->coded, b->panel + p, b->rows)) {
+            sum_widened(s, f, b, s0);
+            return;
+        }
 }
 
 /* All rows of the block by all of its panels, a tile's: steps [s0,s0+n), which lie in
