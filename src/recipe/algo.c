@@ -35,7 +35,7 @@ bool kg_recipe_shares(const struct kg_recipe *r)
 bool kg_recipe_off_policy(const struct kg_recipe *r)
 {
     return r->train.updates_per_step > 1 || r->rollout.lag > 0 ||
-           strcmp(r->rollout.dtype, "same") != 0;
+           r->rollout.max_staleness > 0 || strcmp(r->rollout.dtype, "same") != 0;
 }
 
 /* k at or above the vocabulary. The whole distribution of the iterative anchor exists

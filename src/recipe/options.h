@@ -77,6 +77,7 @@ struct kg_recipe {
         double overlong_factor;
         struct kg_rollout_opts engine;
         int lag;
+        int max_staleness;
         const char *dtype;
         bool router_replay;
     } rollout;

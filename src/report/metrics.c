@@ -388,7 +388,10 @@ static const struct kg_metric_row rows[] = {
      "with `anchor.kappa`: replacements caused by it, of the whole run"},
     {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
      "largest |log p - log old| of the first update, when the policy still is the one "
-     "that sampled: 0 without lag or another dtype"},
+     "that sampled: 0 without lag, staleness or another dtype"},
+    {"rl", "staleness/mean", KG_METRICS_MISMATCH, "age",
+     "with `rollout.max_staleness`: steps since the version that sampled a token, mean"},
+    {"rl", "staleness/max", KG_METRICS_MISMATCH, "age", "the largest of them"},
     {"rl", "policy/mismatch_mean", KG_METRICS_MISMATCH, "recomputed",
      "|log old - log mu|: 0 unless `train.old_logp: recompute` is used with a separate "
      "sampler; mean"},

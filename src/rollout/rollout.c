@@ -499,6 +499,9 @@ static kg_status begin_sample(struct kg_rollout *r, int32_t slot, struct kg_err 
                            .limit = kg_request_first_limit(q, &r->limits),
                            .text = seq->text};
     kg_str_clear(&seq->text);
+    if (seq->sampling->n_stops > 0)
+        KG_TRY(kg_tokenizer_decode(&seq->text, r->tok, q->prompt + q->prompt_n - q->begun,
+                                   (size_t)q->begun, false, err));
     t->top_k = seq->sampling->record_top_k;
     t->choices = seq->sampling->record_experts
                      ? kg_model_config_choices(&r->exec.m->config)

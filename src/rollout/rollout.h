@@ -103,6 +103,9 @@ struct kg_request {
     int32_t first_sample; /* samples of the draw, from this one on */
     /* tokens that its samples drew before, in earlier requests: where its draws begin */
     int32_t drawn;
+    /* newest tokens of the prompt that are the beginning of its one sample's completion:
+     * a stop string may begin in them */
+    int32_t begun;
     /* its own parameters, borrowed; NULL: the session's */
     const struct kg_sampling *sampling;
     /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many

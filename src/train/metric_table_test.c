@@ -32,6 +32,7 @@ static const char *const regions[] = {"algo.surrogate=dppo-binary-tv",
                                       "kl.beta=0.05",
                                       "anchor.kind=copy",
                                       "anchor.kappa=1e-3",
+                                      "rollout.max_staleness=1",
                                       NULL};
 static const char *const filtered[] = {
     "algo.advantage=remax",          "rollout.dynamic=true",

@@ -94,6 +94,8 @@ struct kg_run_state {
     struct kg_model *sampler; /* NULL: model itself (promise 4) */
     struct kg_slab *lagged;   /* (lag+1) masters of the last steps; NULL: no lag */
     int lag;
+    /* completions begun for later steps (train/step/begun.h); empty: none */
+    struct kg_str begun;
     struct kg_optim *optim; /* of the current phase */
     struct kg_counters count;
     /* newest checkpoint of this run, to avoid writing it again */

@@ -42,6 +42,8 @@ static struct kg_traj make(int kind)
         kg_traj_route(&t, 7, 3, experts);
     if (kind > 4)
         NEED(kg_traj_open_window(&t, 2, err));
+    for (int64_t v = 3; kind > 4 && v < 6; v++)
+        NEED(kg_traj_set_version(&t, 3 + 4 * (size_t)v, v, err));
     return t;
 }
 
@@ -71,6 +73,19 @@ static void assert_same(const struct kg_traj *a, const struct kg_traj *b)
     kg_str_release(&y);
 }
 
+/* Wherever their arrays lie. */
+static void assert_same_bytes(const struct kg_traj *a, const struct kg_traj *b)
+{
+    struct kg_str x = {0}, y = {0};
+
+    NEED(kg_traj_pack(&x, a, err));
+    NEED(kg_traj_pack(&y, b, err));
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    kg_str_release(&x);
+    kg_str_release(&y);
+}
+
 static void trajectories_arrive_as_they_left(void **state)
 {
     struct kg_traj sent[6];
@@ -88,6 +103,7 @@ static void trajectories_arrive_as_they_left(void **state)
 
         NEED(kg_traj_unpack(&t, &from, err));
         assert_same(&sent[i], &t);
+        assert_same_bytes(&sent[i], &t);
         push(&t, 2); /* what has arrived can grow */
         push(&sent[i], 2);
         assert_same(&sent[i], &t);

@@ -53,6 +53,7 @@ void kg_traj_release(struct kg_traj *t)
     kg_mem_free(t->kept);
     kg_mem_free(t->experts);
     kg_mem_free(t->windows);
+    kg_mem_free(t->versions);
     memset(t, 0, sizeof *t);
 }
 
@@ -235,6 +236,17 @@ kg_status kg_traj_open_window(struct kg_traj *t, size_t from, struct kg_err *err
     return KG_OK;
 }
 
+kg_status kg_traj_set_version(struct kg_traj *t, size_t begin, int64_t version,
+                              struct kg_err *err)
+{
+    if (t->n_versions > 0 && t->versions[t->n_versions - 1].version == version)
+        return KG_OK;
+    KG_TRY(kg_mem_grow(&t->versions, &t->versions_capacity, t->n_versions + 1,
+                       sizeof *t->versions, MAX_TOKENS, "versions of a completion", err));
+    t->versions[t->n_versions++] = (struct kg_traj_version){begin, version};
+    return KG_OK;
+}
+
 size_t kg_traj_n_parts(const struct kg_traj *t, bool whole)
 {
     if (t->n == t->prompt_n) /* nothing was sampled, so nothing is computed */
@@ -359,6 +371,18 @@ static kg_status put_windows(struct kg_str *out, const struct kg_traj *t,
     return kg_str_putc(out, ']', err);
 }
 
+static kg_status put_versions(struct kg_str *out, const struct kg_traj *t,
+                              struct kg_err *err)
+{
+    if (t->n_versions == 0)
+        return KG_OK;
+    KG_TRY(kg_str_puts(out, ",\"versions\":", err));
+    for (size_t i = 0; i < t->n_versions; i++)
+        KG_TRY(kg_str_printf(out, err, "%c[%zu,%lld]", i ? ',' : '[',
+                             t->versions[i].begin, (long long)t->versions[i].version));
+    return kg_str_putc(out, ']', err);
+}
+
 static kg_status put_parts(struct kg_str *out, const struct kg_traj *t,
                            const struct kg_traj_notes *notes, struct kg_err *err)
 {
@@ -407,6 +431,7 @@ kg_status kg_traj_put_json(struct kg_str *out, const struct kg_traj *t,
         KG_TRY(put_logps(out, "anchor_logp", t, notes->anchor_logp, err));
     KG_TRY(put_episode(out, &t->episode, err));
     KG_TRY(put_windows(out, t, err));
+    KG_TRY(put_versions(out, t, err));
     if (notes->text) {
         KG_TRY(kg_str_puts(out, ",\"text\":", err));
         KG_TRY(kg_json_put_string(out, kg_str_text(notes->text), notes->text->len, err));
@@ -465,14 +490,13 @@ kg_status kg_further_put_json(struct kg_str *out, const struct kg_further *f,
     return kg_str_puts(out, *before == '{' ? "{}" : "}", err);
 }
 
-/* The struct as it is, then its arrays in the order of one table.
+/* The struct, then its arrays in the order of one table.
  *
- * Whether an array is there is said by its pointer in the struct, whose value means
- * nothing to the reader. Capacities become what is used: a trajectory that has travelled
- * has ended.
+ * Whether an array is there is said by its pointer in the struct, which is written as 0
+ * or 1, and capacities as what is used: equal trajectories have equal bytes.
  */
 
-enum { TOKENS, TOP, CHOICES, KEPT, WINDOWS, COUNTS };
+enum { TOKENS, TOP, CHOICES, KEPT, WINDOWS, VERSIONS, COUNTS };
 struct array {
     size_t field, size;
     int count;
@@ -482,10 +506,10 @@ struct array {
         offsetof(struct kg_traj, name), sizeof *((struct kg_traj *)0)->name, (count)     \
     }
 static const struct array arrays[] = {
-    ARRAY(tokens, TOKENS),     ARRAY(source, TOKENS), ARRAY(logp, TOKENS),
-    ARRAY(top_ids, TOP),       ARRAY(top_logp, TOP),  ARRAY(kept_n, TOKENS),
-    ARRAY(kept_bytes, TOKENS), ARRAY(kept, KEPT),     ARRAY(windows, WINDOWS),
-    ARRAY(experts, CHOICES),
+    ARRAY(tokens, TOKENS),     ARRAY(source, TOKENS),     ARRAY(logp, TOKENS),
+    ARRAY(top_ids, TOP),       ARRAY(top_logp, TOP),      ARRAY(kept_n, TOKENS),
+    ARRAY(kept_bytes, TOKENS), ARRAY(kept, KEPT),         ARRAY(windows, WINDOWS),
+    ARRAY(experts, CHOICES),   ARRAY(versions, VERSIONS),
 };
 enum { N_ARRAYS = sizeof arrays / sizeof *arrays };
 
@@ -496,6 +520,7 @@ static void count_all(size_t counts[COUNTS], const struct kg_traj *t)
     counts[CHOICES] = t->n * (size_t)t->choices;
     counts[KEPT] = t->kept_total;
     counts[WINDOWS] = t->n_windows;
+    counts[VERSIONS] = t->n_versions;
 }
 
 static void *pointer(const struct kg_traj *t, const struct array *a)
@@ -511,12 +536,25 @@ static void point(struct kg_traj *t, const struct array *a, void *p)
     memcpy((char *)t + a->field, &p, sizeof p);
 }
 
+static void use_all(struct kg_traj *t)
+{
+    t->capacity = t->n;
+    t->kept_capacity = t->kept_total;
+    t->windows_capacity = t->n_windows;
+    t->versions_capacity = t->n_versions;
+}
+
 kg_status kg_traj_pack(struct kg_str *out, const struct kg_traj *t, struct kg_err *err)
 {
     size_t counts[COUNTS];
+    struct kg_traj head;
 
     count_all(counts, t);
-    KG_TRY(kg_str_append(out, t, sizeof *t, err));
+    memcpy(&head, t, sizeof head);
+    use_all(&head);
+    for (size_t i = 0; i < N_ARRAYS; i++)
+        point(&head, &arrays[i], (void *)(uintptr_t)(pointer(t, &arrays[i]) != NULL));
+    KG_TRY(kg_str_append(out, &head, sizeof head, err));
     for (size_t i = 0; i < N_ARRAYS; i++)
         if (pointer(t, &arrays[i]) && counts[arrays[i].count] > 0)
             KG_TRY(kg_str_append(out, pointer(t, &arrays[i]),
@@ -545,10 +583,7 @@ kg_status kg_traj_unpack(struct kg_traj *t, struct kg_traj_bytes *from,
 
     KG_TRY(kg_traj_bytes_take(&head, from, sizeof head, err));
     count_all(counts, &head);
-    *t = head;
-    t->capacity = head.n;
-    t->kept_capacity = head.kept_total;
-    t->windows_capacity = head.n_windows;
+    memcpy(t, &head, sizeof *t);
     for (size_t i = 0; i < N_ARRAYS; i++)
         point(t, &arrays[i], NULL);
     for (size_t i = 0; i < N_ARRAYS; i++) {

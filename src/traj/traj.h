@@ -85,6 +85,13 @@ struct kg_traj_window {
     size_t begin, from;
 };
 
+/* Tokens from `begin` on, up to the next entry, were sampled by the weights after
+ * `version` steps of the run. */
+struct kg_traj_version {
+    size_t begin;
+    int64_t version;
+};
+
 enum { KG_TRAJ_CHOOSES = UINT16_MAX };
 
 enum { KG_TRAJ_PARTS = 8 }; /* maximum number of separate rewards of a trajectory */
@@ -132,6 +139,10 @@ struct kg_traj {
     struct kg_traj_window *windows; /* (n_windows) owned, in order; 0: none */
     size_t n_windows;
     size_t windows_capacity;
+    /* (n_versions) owned, in order; 0: one version sampled all of it */
+    struct kg_traj_version *versions;
+    size_t n_versions;
+    size_t versions_capacity;
 };
 
 void kg_traj_release(struct kg_traj *t);
@@ -171,6 +182,10 @@ size_t kg_traj_model_tokens(const struct kg_traj *t);
 kg_status kg_traj_open_window(struct kg_traj *t, size_t from,
                               struct kg_err *err) KG_MUST_CHECK;
 
+/* MODEL tokens from `begin` on were sampled by this version.   errors: ENOMEM */
+kg_status kg_traj_set_version(struct kg_traj *t, size_t begin, int64_t version,
+                              struct kg_err *err) KG_MUST_CHECK;
+
 /* A part is computed as one sequence to reproduce the recorded log-probs: tokens [from,
  * end), of which [begin, end) were drawn in this context. The parts cover every MODEL
  * token once, in order. Without windows, or with `whole`, there is one part: the whole
@@ -204,6 +219,8 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  *   turns, calls, invalid, failed, answered, cut     only for episodes: struct
  *                                kg_traj_episode
  *   windows [[begin, from]]      only for episodes: struct kg_traj_window
+ *   versions [[begin, version]]  only with rollout.max_staleness: struct
+ *                                kg_traj_version
  *   text                         only if given
  * Numbers read back as the same float32 (logp, temperature) or float64 (reward,
  * advantage). */

@@ -27,6 +27,7 @@
 #include "ranks/lanes.h"
 #include "report/history.h"
 #include "train/step/anchor.h"
+#include "train/step/begun.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -163,6 +164,7 @@ struct kg_saving {
     struct kg_path root, temporary, small;
     char name[KG_CHECKPOINT_NAME];
     int64_t keep;
+    struct kg_str begun;    /* owned: the run's, which the next step replaces */
     struct kg_ranks *ranks; /* that write it together; NULL: this process does alone */
 
     int threads; /* that the run uses */
@@ -195,6 +197,9 @@ static kg_status write_part(const struct kg_saving *s, enum kg_save_part part,
     KG_TRY(write_vectors(s->state, part, kg_path_in(dir, "state.safetensors").text, err));
     if (part == KG_SAVE_VALUES)
         return KG_OK;
+    if (s->begun.len > 0)
+        KG_TRY(kg_file_write_atomic(kg_path_in(dir, "begun.bin").text, s->begun.data,
+                                    s->begun.len, err));
     return kg_checkpoint_put_counters(&s->count, kg_path_in(dir, "state.json").text, err);
 }
 
@@ -421,6 +426,18 @@ static kg_status prepare_folder(struct kg_saving *s, struct kg_run *run,
     return KG_OK;
 }
 
+/* Completions that are begun; of a run that has begun none, the head alone. */
+static kg_status copy_begun(struct kg_saving *s, const struct kg_str *begun,
+                            struct kg_err *err)
+{
+    const struct kg_begun none = {.n = 0};
+
+    if (begun->len == 0)
+        return kg_begun_pack(&s->begun, &none, 0, err);
+    s->begun.max = begun->max;
+    return kg_str_append(&s->begun, begun->data, begun->len, err);
+}
+
 /* What is refused before anything is written, and what the state is now. */
 static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err *err)
 {
@@ -432,6 +449,8 @@ static kg_status prepare(struct kg_saving *s, struct kg_run *run, struct kg_err 
     s->small = small_files_of(&run->state, run->log.dir);
     s->keep = run->in.recipe.checkpoint.keep;
     s->threads = kg_threads_get();
+    if (kg_begun_steps(&run->in.recipe) > 0)
+        KG_TRY(copy_begun(s, &run->state.begun, err));
     if (!run->log.elsewhere)
         KG_TRY(prepare_folder(s, run, err));
     run->state.count.optim_step = run->state.optim->step;
@@ -585,6 +604,7 @@ static kg_status settle(struct kg_run *run, struct kg_saving *s, struct kg_err *
         if (s->status != KG_OK)
             give_up(s, !run->log.elsewhere);
     }
+    kg_str_release(&s->begun);
     if (s->placed)
         memcpy(run->state.saved_name, s->name, sizeof s->name);
     if (s->status != KG_OK)
@@ -595,6 +615,7 @@ static kg_status settle(struct kg_run *run, struct kg_saving *s, struct kg_err *
 kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
 {
     struct kg_saving s = {0};
+    kg_status status;
 
     KG_TRY(kg_checkpoint_wait(run, err));
     name_of(s.name, run);
@@ -602,9 +623,12 @@ kg_status kg_checkpoint_save(struct kg_run *run, struct kg_err *err)
         return KG_OK;
     if (written_elsewhere(run))
         return note_saved(run, s.name);
-    KG_TRY(prepare_together(&s, run, err));
+    KG_TRY_GOTO(out, prepare_together(&s, run, err));
     write_all(&s);
     return settle(run, &s, err);
+out:
+    kg_str_release(&s.begun);
+    return status;
 }
 
 kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
@@ -632,6 +656,7 @@ kg_status kg_checkpoint_begin(struct kg_run *run, struct kg_err *err)
     /* together it is settled where the others wait for it */
     return s->written && !s->ranks ? kg_checkpoint_wait(run, err) : KG_OK;
 out:
+    kg_str_release(&s->begun);
     kg_mem_free(s);
     return status;
 }
@@ -707,6 +732,11 @@ kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state
     else
         KG_TRY(kg_run_start_sft(in, state, err));
     KG_TRY(read_vectors(state, kg_path_in(dir, "state.safetensors").text, err));
+    kg_str_clear(&state->begun);
+    state->begun.max = SIZE_MAX / 2;
+    if (kg_begun_steps(&in->recipe) > 0)
+        KG_TRY(kg_file_read(&state->begun, kg_path_in(dir, "begun.bin").text,
+                            SIZE_MAX / 2, err));
     kg_optim_resume(state->optim, state->count.optim_step);
     KG_TRY(kg_model_refresh(state->model, err));
     return kg_run_anchor_saved(state) ? kg_model_refresh(state->anchor, err) : KG_OK;

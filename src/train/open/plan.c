@@ -111,7 +111,7 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
     int64_t prompts = r->rollout.prompts, samples = r->rollout.samples,
             steps = r->train.steps;
     int64_t updates = r->train.updates_per_step;
-    bool on_policy = updates == 1 && state->lag == 0 && !state->sampler;
+    bool on_policy = !kg_recipe_off_policy(r) && !state->sampler;
 
     if (steps == 0)
         return KG_OK;

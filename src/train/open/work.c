@@ -68,6 +68,7 @@ static void close_state(struct kg_run_state *state)
     for (int i = 0; state->lagged && i <= state->lag; i++)
         kg_slab_release(&state->lagged[i]);
     kg_mem_free(state->lagged);
+    kg_str_release(&state->begun);
     kg_model_free(state->sampler);
     kg_model_free(state->anchor);
     kg_model_free(state->model);

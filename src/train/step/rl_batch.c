@@ -423,5 +423,6 @@ void kg_rl_batch_release(struct kg_rl_batch *b)
     kg_columns_free(&b->block, b, columns);
     kg_mem_free(b->greedy);
     kg_mem_free(b->times);
+    kg_str_release(&b->begun);
     memset(b, 0, sizeof *b);
 }

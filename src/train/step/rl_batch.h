@@ -36,7 +36,8 @@ struct kg_rl_batch {
     size_t n_learned;      /* number of samples to learn from */
     struct kg_traj *spare; /* (n_spare) owned: sampled and dumped, not in the batch */
     size_t n_spare;
-    int64_t places; /* prompts that the step took from the epochs */
+    int64_t places;      /* prompts that the step took from the epochs */
+    struct kg_str begun; /* owned: the run's after this step (train/step/begun.h) */
     struct kg_rl_dynamic dynamic;
     /* (n_trajs) owned: shaped reward of the greedy completion, NaN without a verdict;
      * NULL unless needed */

@@ -262,6 +262,31 @@ static void put_displaced(struct kg_metrics *log, const struct kg_rl_batch *b,
     kg_metrics_put(log, "mismatch/window_nats", n > 0 ? nats / n : 0);
 }
 
+/* How many steps ago tokens were sampled. */
+static void put_staleness(struct kg_metrics *log, const struct kg_rl_batch *b,
+                          int64_t step)
+{
+    double n = 0, sum = 0, most = 0;
+
+    for (size_t i = 0; i < b->n_trajs; i++) {
+        const struct kg_traj *t = &b->trajs[i];
+
+        for (size_t v = 0; v < t->n_versions; v++) {
+            size_t end = v + 1 < t->n_versions ? t->versions[v + 1].begin : t->n;
+            double tokens = (double)(end - t->versions[v].begin);
+            double age = (double)(step - t->versions[v].version);
+
+            n += tokens;
+            sum += age * tokens;
+            most = fmax(most, age);
+        }
+    }
+    if (n == 0)
+        return;
+    kg_metrics_put(log, "staleness/mean", sum / n);
+    kg_metrics_put(log, "staleness/max", most);
+}
+
 static void put_lengths(struct kg_metrics *log, const struct kg_rl_batch *b)
 {
     double low = INFINITY, high = 0, cut = 0, prompt = 0;
@@ -549,6 +574,7 @@ kg_status kg_rl_log(struct kg_run *run, const struct kg_rl_batch *b,
     put_lengths(&log, b);
     put_cut(&log, b, &run->in);
     put_displaced(&log, b, &run->in);
+    put_staleness(&log, b, run->state.count.step - 1);
     put_episodes(&log, b, &run->in);
     put_tools(&log, b);
     put_grader(&log, &run->in.task_opts);

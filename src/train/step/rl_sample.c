@@ -14,6 +14,7 @@
 #include "recipe/options.h"
 #include "rollout/sampling.h"
 #include "train/open/open.h"
+#include "train/step/begun.h"
 #include "train/step/sums.h"
 
 #include <math.h>
@@ -58,10 +59,10 @@ static void generation_release(struct generation *g)
     kg_mem_free(g->requests);
 }
 
-static kg_status generation_init(struct generation *g, size_t n_prompts, int32_t group,
+static kg_status generation_init(struct generation *g, size_t n_prompts, size_t n,
                                  struct kg_err *err)
 {
-    *g = (struct generation){.n_prompts = n_prompts, .n = n_prompts * (size_t)group};
+    *g = (struct generation){.n_prompts = n_prompts, .n = n};
     g->requests = kg_mem_calloc(n_prompts, sizeof *g->requests, "requests", err);
     g->trajs = g->requests ? kg_mem_calloc(g->n, sizeof *g->trajs, "trajectories", err)
                            : NULL;
@@ -233,6 +234,92 @@ static kg_status roll(struct generation *g, struct kg_rl_batch *b,
     return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
 }
 
+/* ---- completions that are begun early (train/step/begun.h) ---- */
+
+/* The pieces of this version, of all ranks; after a failure nothing is added. */
+static kg_status sample_pieces(struct kg_begun *all, struct generation *pieces,
+                               struct kg_rl_batch *b, const struct kg_run_inputs *in,
+                               const struct kg_run_state *state, struct kg_run_work *work,
+                               struct kg_err *err)
+{
+    const struct kg_sampling sampling = kg_run_sampling(in);
+    const int64_t version = state->count.step - state->lag;
+    struct kg_share mine = kg_eval_share(pieces->requests, pieces->n_prompts,
+                                         work->ranks);
+    struct kg_eval_items items = {.trajs = pieces->trajs, .n = pieces->n};
+    struct effort e = {0};
+    kg_status status = sample_share(pieces, &e, in, work, &sampling, mine, err);
+
+    KG_TRY(kg_ranks_agree(work->ranks, status, "rollout", err));
+    KG_TRY(count_effort(b, &e, work->ranks, err));
+    KG_TRY(kg_eval_gather(&items, mine, NULL, work->ranks, err));
+    status = kg_begun_join(all, pieces->trajs, version > 0 ? version : 0, err);
+    return kg_ranks_agree(work->ranks, status, "rollout", err);
+}
+
+static kg_status add_pieces(struct kg_begun *all, struct kg_rl_batch *b,
+                            const struct kg_run_inputs *in,
+                            const struct kg_run_state *state, struct kg_run_work *work,
+                            struct kg_err *err)
+{
+    const size_t prompts = all->n / all->group;
+    struct generation fresh, pieces;
+    kg_status status;
+
+    KG_TRY(generation_init(&fresh, prompts, 1, err));
+    KG_TRY_GOTO(out_fresh, generation_init(&pieces, all->n, all->n, err));
+    KG_TRY_GOTO(out, choose_prompts(fresh.requests, prompts, in,
+                                    (uint64_t)state->count.prompts, err));
+    pieces.n_prompts = kg_begun_requests(pieces.requests, all, fresh.requests);
+    pieces.n = 0;
+    for (size_t i = 0; i < pieces.n_prompts; i++)
+        pieces.n += (size_t)pieces.requests[i].n_samples;
+    status = sample_pieces(all, &pieces, b, in, state, work, err);
+out:
+    generation_release(&pieces);
+out_fresh:
+    generation_release(&fresh);
+    return status;
+}
+
+/* Those of this step leave the rest, which is kept for the next. */
+static kg_status take_step(struct generation *g, struct kg_rl_batch *b,
+                           struct kg_begun *all, struct kg_err *err)
+{
+    KG_TRY(kg_begun_pack(&b->begun, all, g->n, err));
+    memcpy(g->trajs, all->trajs, g->n * sizeof *g->trajs);
+    memset(all->trajs, 0, g->n * sizeof *g->trajs);
+    return KG_OK;
+}
+
+/* As roll. Every rank has all completions, and grades its share. */
+static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
+                            const struct kg_run_inputs *in,
+                            const struct kg_run_state *state, struct kg_run_work *work,
+                            struct kg_err *err)
+{
+    struct kg_share mine = kg_eval_share(g->requests, g->n_prompts, work->ranks);
+    struct kg_eval_items items = {.trajs = g->trajs, .grades = g->grades, .n = g->n};
+    struct kg_begun all;
+    struct kg_err unused;
+    double since = kg_clock_seconds();
+    kg_status status = kg_begun_init(&all, &in->recipe, &state->begun, err);
+
+    status = kg_ranks_agree(work->ranks, status, "rollout", err);
+    if (status == KG_OK)
+        status = add_pieces(&all, b, in, state, work, err);
+    kg_status taken = take_step(g, b, &all, status == KG_OK ? err : &unused);
+    kg_begun_release(&all);
+    KG_TRY(status);
+    status = taken == KG_OK ? grade_share(g, in, mine, err) : taken;
+    b->sampling_seconds += kg_clock_seconds() - since;
+    KG_TRY(kg_ranks_agree(work->ranks, status, "grading", err));
+    for (int64_t i = 0; i < (int64_t)g->n; i++)
+        if (i < mine.first || i >= mine.end)
+            kg_traj_release(&g->trajs[i]); /* comes back with its reward */
+    return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
+}
+
 /* Which of several rewards the answers have between them, of those with a weight. */
 static uint32_t rewards_of(const struct kg_traj *t, size_t n,
                            const struct kg_task_rewards *r)
@@ -272,11 +359,13 @@ static kg_status generate(struct generation *g, struct kg_rl_batch *b,
     uint64_t place = (uint64_t)(state->count.prompts + b->places);
     kg_status status;
 
-    KG_TRY(generation_init(g, n_prompts, b->group, err));
+    KG_TRY(generation_init(g, n_prompts, n_prompts * (size_t)b->group, err));
     KG_TRY_GOTO(out, make_room(b, g->n, err));
     KG_TRY_GOTO(out, choose_prompts(g->requests, n_prompts, in, place, err));
     b->places += (int64_t)n_prompts;
-    status = roll(g, b, in, state, work, &sampling, err);
+    status = kg_begun_steps(&in->recipe) > 0
+                 ? roll_begun(g, b, in, state, work, err)
+                 : roll(g, b, in, state, work, &sampling, err);
     if (status == KG_OK)
         kg_rl_compare_sums(g->trajs, g->n, (size_t)b->group, in);
     for (size_t i = 0; status != KG_OK && i < g->n; i++)
@@ -485,7 +574,9 @@ static kg_status sample_greedy(struct kg_rl_batch *b, const struct kg_run_inputs
     struct generation g;
     kg_status status;
 
-    KG_TRY(generation_init(&g, b->n_learned / (size_t)b->group, 1, err));
+    size_t prompts = b->n_learned / (size_t)b->group;
+
+    KG_TRY(generation_init(&g, prompts, prompts, err));
     KG_TRY_GOTO(out, make_room(b, g.n, err));
     b->greedy = kg_mem_calloc(b->n_trajs, sizeof *b->greedy, "greedy rewards", err);
     if (!b->greedy) {

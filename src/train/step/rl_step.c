@@ -782,14 +782,23 @@ static kg_status make_batch(struct kg_rl_batch *b, struct kg_rl_totals *totals,
     return KG_OK;
 }
 
+/* What the run has taken and begun, once a step is through. */
+static void pass_step(struct kg_run_state *state, struct kg_rl_batch *b)
+{
+    state->count.step++;
+    state->count.prompts += b->places;
+    kg_str_release(&state->begun);
+    state->begun = b->begun;
+    b->begun = (struct kg_str){0};
+}
+
 static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
                        struct kg_run *run, struct kg_err *err)
 {
     struct kg_policy_advantage a = {0};
 
     KG_TRY(kg_rl_train(totals, &a, b, run, err));
-    run->state.count.step++;
-    run->state.count.prompts += b->places;
+    pass_step(&run->state, b);
     if (!totals->skipped) {
         steer_kl(&run->in.algo, &run->state.count, b, totals);
         KG_TRY(kg_run_anchor_after_step(&run->in.algo, &run->state, err));
@@ -801,12 +810,11 @@ static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
 
 /* Weights that are finite gave logits or anchor rows that are not: there is nothing to
  * learn from, and the next draw may do better. */
-static kg_status skip_batch(struct kg_run *run, const struct kg_rl_batch *b,
+static kg_status skip_batch(struct kg_run *run, struct kg_rl_batch *b,
                             const struct kg_err *why, struct kg_err *err)
 {
     KG_TRY(skip(run, b, why, err));
-    run->state.count.step++;
-    run->state.count.prompts += b->places;
+    pass_step(&run->state, b);
     return kg_rl_log_skip(run, err);
 }
 

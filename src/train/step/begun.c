@@ -1,0 +1,218 @@
+/* From completions that are begun to requests, and back.
+ *
+ * A piece of a completion is a request like any other: its prompt is the text so far, and
+ * its draws go on counting where the last piece ended. So with weights that do not move,
+ * pieces are the completion that one request samples, bit for bit.
+ */
+#include "train/step/begun.h"
+
+#include "base/mem.h"
+#include "recipe/options.h"
+#include "train/step/rl_batch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the schedule ---- */
+
+int64_t kg_begun_steps(const struct kg_recipe *r)
+{
+    int64_t steps = r->rollout.max_staleness - r->rollout.lag;
+
+    return steps > 0 ? steps : 0;
+}
+
+/* Tokens that completion i has when this version is through with it. */
+static int64_t tokens_due(const struct kg_begun *g, size_t i)
+{
+    int64_t ahead = (int64_t)(i / (g->n / (size_t)(g->steps + 1)));
+    int64_t due = (g->steps - ahead + 1) * g->slice;
+
+    return due < g->max_tokens ? due : g->max_tokens;
+}
+
+/* ---- what does not go with it ---- */
+
+static kg_status refuse(const char *key, const char *found, const char *why,
+                        struct kg_err *err)
+{
+    return kg_fail(err, KG_EINVAL,
+                   "rollout.max_staleness: expected 0 with %s %s, %s; set it to 0 or use "
+                   "rollout.lag",
+                   key, found, why);
+}
+
+/* Passes by the weights that sampled, of which a completion has several. */
+static kg_status check_passes(const struct kg_run_inputs *in,
+                              const struct kg_run_state *state, struct kg_err *err)
+{
+    const struct kg_algo *a = &in->algo;
+
+    if (!state->anchor && kg_rl_asks_anchor(a, NULL))
+        return refuse("kl.estimator", kg_algo_row_name(a, KG_TABLE_KL),
+                      "which asks the sampler for its most likely ids again", err);
+    if (in->recipe.train.recompute)
+        return KG_OK;
+    if (kg_recipe_records_kept(&in->recipe))
+        return refuse("truncated sampling", "and train.old_logp sampled",
+                      "which asks the sampler for the mass of what it kept", err);
+    if (kg_algo_needs(a) & KG_NEED_SUM_SQ)
+        return refuse("algo.advantage", kg_algo_row_name(a, KG_TABLE_ADVANTAGE),
+                      "which asks the sampler for its sum of p^2", err);
+    return KG_OK;
+}
+
+kg_status kg_begun_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         struct kg_err *err)
+{
+    int n = in->recipe.rollout.max_staleness, lag = in->recipe.rollout.lag;
+
+    if (n > 0 && n < lag)
+        return kg_fail(err, KG_EINVAL,
+                       "rollout.max_staleness: expected 0 or at least rollout.lag (%d), "
+                       "the smallest age, found %d",
+                       lag, n);
+    if (kg_begun_steps(&in->recipe) == 0)
+        return KG_OK;
+    if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
+        return refuse("algo.advantage", kg_algo_row_name(&in->algo, KG_TABLE_ADVANTAGE),
+                      "whose greedy completion is of one version", err);
+    return check_passes(in, state, err);
+}
+
+/* ---- bytes ---- */
+
+/* What they begin with: only the same build of kedge reads them. */
+static void name_build(char name[64])
+{
+    memset(name, 0, 64);
+    snprintf(name, 64, "kedge %s, completions of %zu bytes\n", KG_VERSION,
+             sizeof(struct kg_traj));
+}
+
+static kg_status unpack(struct kg_begun *g, const struct kg_str *bytes,
+                        struct kg_err *err)
+{
+    struct kg_traj_bytes from = {bytes->data, bytes->len};
+    char expected[64], found[64] = "";
+
+    name_build(expected);
+    KG_TRY(kg_traj_bytes_take(found, &from, sizeof found, err));
+    if (memcmp(found, expected, sizeof found) != 0)
+        return kg_fail(err, KG_EFORMAT, "expected '%.40s', found '%.40s'", expected,
+                       found);
+    for (size_t i = 0; i < g->n && from.left > 0; i++)
+        KG_TRY(kg_traj_unpack(&g->trajs[i], &from, err));
+    if (from.left == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EFORMAT, "expected at most %zu completions, found more", g->n);
+}
+
+kg_status kg_begun_init(struct kg_begun *g, const struct kg_recipe *r,
+                        const struct kg_str *bytes, struct kg_err *err)
+{
+    int64_t steps = kg_begun_steps(r);
+    int32_t most = r->rollout.sampling.max_tokens;
+
+    *g = (struct kg_begun){
+        .n = (size_t)((steps + 1) * r->rollout.prompts * r->rollout.samples),
+        .steps = steps,
+        .group = (size_t)r->rollout.samples,
+        .slice = (int32_t)((most + steps) / (steps + 1)),
+        .max_tokens = most};
+    g->trajs = kg_mem_calloc(g->n, sizeof *g->trajs, "trajectories", err);
+    if (!g->trajs)
+        return err->code;
+    if (bytes->len == 0)
+        return KG_OK;
+    return unpack(g, bytes, err) == KG_OK
+               ? KG_OK
+               : kg_err_prefix(err, "completions begun for later steps");
+}
+
+void kg_begun_release(struct kg_begun *g)
+{
+    for (size_t i = 0; g->trajs && i < g->n; i++)
+        kg_traj_release(&g->trajs[i]);
+    kg_mem_free(g->trajs);
+}
+
+kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t first,
+                        struct kg_err *err)
+{
+    char name[64];
+
+    name_build(name);
+    kg_str_clear(out);
+    out->max = SIZE_MAX / 2;
+    KG_TRY(kg_str_append(out, name, sizeof name, err));
+    for (size_t i = first; i < g->n; i++)
+        KG_TRY(kg_traj_pack(out, &g->trajs[i], err));
+    return KG_OK;
+}
+
+/* ---- pieces ---- */
+
+static struct kg_request piece_of(const struct kg_begun *g, size_t i)
+{
+    const struct kg_traj *t = &g->trajs[i];
+    int32_t begun = (int32_t)(t->n - t->prompt_n);
+
+    return (struct kg_request){.prompt = t->tokens,
+                               .prompt_n = t->n,
+                               .prompt_index = t->prompt_index,
+                               .draw = t->draw,
+                               .n_samples = 1,
+                               .first_sample = t->sample,
+                               .drawn = begun,
+                               .begun = begun,
+                               .max_tokens = (int32_t)tokens_due(g, i) - begun};
+}
+
+size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
+                         const struct kg_request *fresh)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < g->n; i++) {
+        if (g->trajs[i].n > 0 && g->trajs[i].finish == KG_FINISH_NONE) {
+            requests[n++] = piece_of(g, i);
+        } else if (g->trajs[i].n == 0 && i % g->group == 0) {
+            requests[n] = fresh[i / g->group];
+            requests[n++].max_tokens = (int32_t)tokens_due(g, i);
+        }
+    }
+    return n;
+}
+
+static kg_status join(struct kg_traj *t, struct kg_traj *piece, int64_t version,
+                      struct kg_err *err)
+{
+    size_t begin = piece->prompt_n;
+
+    if (t->n == 0) {
+        *t = *piece;
+        *piece = (struct kg_traj){0};
+    } else {
+        KG_TRY(kg_traj_extend(t, piece, begin, piece->n, err));
+        t->cut_n += piece->cut_n;
+        t->cut_nats += piece->cut_nats;
+        t->finish = piece->finish;
+    }
+    return kg_traj_set_version(t, begin, version, err);
+}
+
+kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t version,
+                        struct kg_err *err)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        struct kg_traj *t = &g->trajs[i];
+
+        if (t->finish != KG_FINISH_NONE)
+            continue;
+        KG_TRY(join(t, pieces++, version, err));
+        if (t->finish == KG_FINISH_LENGTH && t->n - t->prompt_n < (size_t)g->max_tokens)
+            t->finish = KG_FINISH_NONE;
+    }
+    return KG_OK;
+}

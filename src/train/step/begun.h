@@ -1,0 +1,57 @@
+/* Completions that are begun before the step that learns from them
+ * (rollout.max_staleness), and so span versions of the weights.
+ *
+ * Version v is the weights after v steps. With max_staleness N and lag L, a completion of
+ * step s is begun at version s - N, and each version samples at most
+ *
+ *   Q = ceil(max_tokens / (N - L + 1))
+ *
+ * of its tokens, the last one all that are left. So token j has version
+ * s - N + floor(j / Q), clamped to the first version and to s - L: its age is at least L
+ * and at most N, and follows from config, seed and lengths alone. All completions of
+ * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that none
+ * of them alone keeps the rest waiting.
+ *
+ * Every version computes again what earlier ones wrote (the keys of its cache are its
+ * own), so a recorded log-prob is that of the version given the whole text before it.
+ * Between steps the completions are bytes: part of the run's state, saved with it.
+ */
+#ifndef KG_TRAIN_BEGUN_H
+#define KG_TRAIN_BEGUN_H
+
+#include "train/run.h"
+
+/* The completions of a step, and of those after it, as far as they are begun. */
+struct kg_begun {
+    struct kg_traj *trajs; /* (n) owned; by step, then as in a batch */
+    size_t n;
+    int64_t steps;             /* N - L: steps after the first */
+    size_t group;              /* samples of a prompt */
+    int32_t slice, max_tokens; /* Q, and of a whole completion */
+};
+
+/* N - L; 0: every completion is sampled by one version. */
+int64_t kg_begun_steps(const struct kg_recipe *r);
+/* errors: EINVAL (max_staleness below the lag, or with what needs one sampler for a
+ * completion) */
+kg_status kg_begun_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
+                         struct kg_err *err) KG_MUST_CHECK;
+
+/* From bytes of kg_begun_pack, or without any; the caller releases it in any case.
+ * errors: EFORMAT (not these bytes, or of another build of kedge) */
+kg_status kg_begun_init(struct kg_begun *g, const struct kg_recipe *r,
+                        const struct kg_str *bytes, struct kg_err *err) KG_MUST_CHECK;
+void kg_begun_release(struct kg_begun *g);
+/* Completions from `first` on. */
+kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t first,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+/* What this version adds to each that has not ended. fresh: (n / group) requests for
+ * completions that are not begun. requests: (n) out.   returns their number */
+size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
+                         const struct kg_request *fresh);
+/* Adds it: pieces are the trajectories of those requests, in order, and are moved. */
+kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t version,
+                        struct kg_err *err) KG_MUST_CHECK;
+
+#endif
