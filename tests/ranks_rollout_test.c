@@ -85,6 +85,14 @@ static const struct recipe {
       "rollout.max_refills=20", "optim.kind=schedule-free", "algo.advantage=remax",
       "anchor.kind=ema", "kl.estimator=k2", "kl.beta=0.01", "kl.after_filter=false",
       "rollout.top_p=0.9", "rollout.lag=2", NULL}},
+    {"completions that span versions, warm start, recorded Top-k ids",
+     {{2, 1}, {4, 2}, {5, 1}},
+     {"train.lanes=6", "sft.steps=3", "sft.batch=8", "algo.preset=ema-pg", "kl.beta=0.05",
+      "anchor.period=1", "rollout.lag=1", "rollout.max_staleness=3", NULL}},
+    {"the same behind a lag of 2, fp32 beside bf16, beyond the run",
+     {{3, 1}},
+     {"train.lanes=4", "rollout.dtype=fp32", "kl.estimator=k3", "kl.beta=0.05",
+      "anchor.kind=ema", "rollout.lag=2", "rollout.max_staleness=8", NULL}},
     {"lag 6, beyond the run, programs that say more, recomputed ratios",
      {{3, 1}},
      {"train.lanes=8", "task.name=external", GRADER,
@@ -135,16 +143,24 @@ static void every_split_makes_the_run_of_one(void **state)
 }
 
 /* Weights that are no numbers any more: the batch says so to the step that it is for. */
-static void a_batch_that_is_not_finite_is_skipped_in_its_step(void **state)
+static void skips_what_is_not_finite(const char *age)
 {
-    static const char *const extra[] = {
-        "train.lanes=4",       "optim.lr=10",  "optim.weight_decay=10", "optim.beta1=0",
-        "train.max_skips=100", "data.val=",    "train.steps=7",         "rollout.lag=2",
-        "kl.estimator=k3",     "kl.beta=0.05", "anchor.kind=ema",       NULL};
+    const char *const extra[] = {"train.lanes=4",
+                                 "optim.lr=10",
+                                 "optim.weight_decay=10",
+                                 "optim.beta1=0",
+                                 "train.max_skips=100",
+                                 "data.val=",
+                                 "train.steps=7",
+                                 "rollout.lag=2",
+                                 "kl.estimator=k3",
+                                 "kl.beta=0.05",
+                                 "anchor.kind=ema",
+                                 age,
+                                 NULL};
     double skipped[16];
     int n;
 
-    (void)state;
     fresh(ROOT "/1");
     train_on(1, 0, ROOT "/1", false, extra);
     fresh(ROOT "/n");
@@ -153,8 +169,15 @@ static void a_batch_that_is_not_finite_is_skipped_in_its_step(void **state)
     assert_same_file(ROOT "/1", ROOT "/n", "checkpoints/latest/state.safetensors");
     n = metrics_of(skipped, 16, ROOT "/n", "optim/skipped_steps");
     assert_true(n == 7 && skipped[6] >= 2);
+}
+
+static void a_batch_that_is_not_finite_is_skipped_in_its_step(void **state)
+{
+    (void)state;
+    skips_what_is_not_finite("rollout.max_staleness=0");
     /* skipped before it could train */
     assert_false(kg_file_exists(ROOT "/n/rollouts/step-000007.jsonl.zst"));
+    skips_what_is_not_finite("rollout.max_staleness=4");
 }
 
 /* A trainer or one that samples; the others end by themselves. */
@@ -166,16 +189,20 @@ static void a_killed_rank_leaves_no_trace_on_another_split(void **state)
         int then, then_rollout;
     } kills[] = {
         {3, 1, 2, 150000, 2, 1}, {2, 1, 0, 300000, 4, 2}, {4, 2, 3, 400000, 1, 0}};
-    const char *const *extra = recipes[1].extra;
+    enum { KILLS = sizeof kills / sizeof *kills };
 
     (void)state;
-    fresh(ROOT "/1");
-    train_on(1, 0, ROOT "/1", false, extra);
-    for (size_t i = 0; i < sizeof kills / sizeof *kills; i++) {
+    for (size_t k = 0; k < 2 * KILLS; k++) {
+        const size_t i = k % KILLS;
+        const char *const *extra = recipes[1 + k / KILLS].extra;
         struct order o = order_of(ROOT "/n", false, kills[i].rollout, extra);
         pid_t child[RANKS_MOST];
         int ended[RANKS_MOST];
 
+        if (i == 0) {
+            fresh(ROOT "/1");
+            train_on(1, 0, ROOT "/1", false, extra);
+        }
         fresh(ROOT "/n");
         ranks_start(child, kills[i].n, as_rank, &o);
         usleep(kills[i].after_us);
@@ -187,32 +214,28 @@ static void a_killed_rank_leaves_no_trace_on_another_split(void **state)
     }
 }
 
+#define LONGER                                                                           \
+    "train.lanes=8", "kl.estimator=k3", "kl.beta=0.05", "anchor.kind=ema", "rollout.lag=2"
+
 /* A run goes on after its last step, with batches that were not sampled before. */
 static void a_longer_run_goes_on_with_any_split(void **state)
 {
-    static const char *const more[] = {"train.lanes=8",
-                                       "kl.estimator=k3",
-                                       "kl.beta=0.05",
-                                       "anchor.kind=ema",
-                                       "rollout.lag=2",
-                                       "train.steps=6",
-                                       NULL};
-    static const char *const less[] = {"train.lanes=8",
-                                       "kl.estimator=k3",
-                                       "kl.beta=0.05",
-                                       "anchor.kind=ema",
-                                       "rollout.lag=2",
-                                       "train.steps=3",
-                                       NULL};
+    static const char *const ages[] = {"rollout.max_staleness=0",
+                                       "rollout.max_staleness=4"};
 
     (void)state;
-    fresh(ROOT "/1");
-    train_on(1, 0, ROOT "/1", false, less);
-    train_on(1, 0, ROOT "/1", true, more);
-    fresh(ROOT "/n");
-    train_on(3, 1, ROOT "/n", false, less);
-    train_on(4, 2, ROOT "/n", true, more);
-    assert_same_run(ROOT "/1", ROOT "/n", 6);
+    for (size_t i = 0; i < sizeof ages / sizeof *ages; i++) {
+        const char *const less[] = {LONGER, "train.steps=3", ages[i], NULL};
+        const char *const more[] = {LONGER, "train.steps=6", ages[i], NULL};
+
+        fresh(ROOT "/1");
+        train_on(1, 0, ROOT "/1", false, less);
+        train_on(1, 0, ROOT "/1", true, more);
+        fresh(ROOT "/n");
+        train_on(3, 1, ROOT "/n", false, less);
+        train_on(4, 2, ROOT "/n", true, more);
+        assert_same_run(ROOT "/1", ROOT "/n", 6);
+    }
 }
 
 /* ---- refusals ---- */

@@ -190,11 +190,9 @@ static const struct kg_opt_row first_rows[] = {
      "sample from the weights of n steps ago (known off-policyness)", false},
     {KEY(rollout.max_staleness), "0", 0, 64, NULL,
      "largest age of a token in steps: completions are begun up to n steps early and "
-     "span "
-     "the versions between, the same on every machine (docs/training.md); 0: rollout.lag",
+     "span the versions between (docs/training.md); 0: that of rollout.lag",
      false,
-     "rollout.dynamic=false&episode.env=none&rollout.data=&rollout.router_replay=false&"
-     "ranks.rollout=0"},
+     "rollout.dynamic=false&episode.env=none&rollout.data=&rollout.router_replay=false"},
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",
      false},
     {KEY(rollout.router_replay), "false", 0, 0, NULL,

@@ -147,7 +147,7 @@ static kg_status open_all(struct kg_run *run, int64_t step, struct kg_err *err)
     KG_TRY(kg_run_answers_open(&run->in, &run->state, err));
     KG_TRY(kg_run_sft_open(&run->in, &run->state, err));
     KG_TRY(kg_run_check(&run->in, &run->state, err));
-    KG_TRY(kg_begun_check(&run->in, &run->state, err));
+    KG_TRY(kg_begun_check(&run->in, err));
     return kg_run_work_open(run, err);
 }
 

@@ -3,7 +3,9 @@
  *
  * A batch stays bytes until its step, so that a trainer meets it when one process would
  * have sampled it. No batch is in a checkpoint: it is a function of weights that are
- * (those of the last L steps), and a run that goes on samples it again.
+ * (those of the last L steps), and a run that goes on samples it again. With it come the
+ * completions that are begun after it (train/step/begun.h), so that trainers save what
+ * one process would have.
  */
 #include "train/step/ahead.h"
 
@@ -62,7 +64,8 @@ static kg_status put_batch(struct kg_str *out, const struct kg_rl_batch *b,
         KG_TRY(kg_str_append(out, b->drop, b->n_trajs, err));
     if (b->greedy)
         KG_TRY(kg_str_append(out, b->greedy, b->n_trajs * sizeof *b->greedy, err));
-    return kg_str_append(out, b->times, (size_t)b->n_times * sizeof *b->times, err);
+    KG_TRY(kg_str_append(out, b->times, (size_t)b->n_times * sizeof *b->times, err));
+    return kg_str_append(out, b->begun.data, b->begun.len, err);
 }
 
 /* Room for what the head says. */
@@ -77,6 +80,7 @@ static kg_status make_room(struct kg_rl_batch *b, const struct head *head,
     b->block = block;
     b->drop = NULL;
     b->greedy = NULL;
+    b->begun = (struct kg_str){.max = said->begun.max};
     b->sampling_seconds = 0;
     b->trajs = kg_mem_calloc(n, sizeof *b->trajs, "trajectories", err);
     b->grades = kg_mem_calloc(n, sizeof *b->grades, "grades", err);
@@ -110,8 +114,9 @@ static kg_status take_batch(struct kg_rl_batch *b, struct head *head,
         KG_TRY(kg_traj_bytes_take(b->drop, &from, b->n_trajs, err));
     if (b->greedy)
         KG_TRY(kg_traj_bytes_take(b->greedy, &from, b->n_trajs * sizeof *b->greedy, err));
-    return kg_traj_bytes_take(b->times, &from, (size_t)b->n_times * sizeof *b->times,
-                              err);
+    KG_TRY(
+        kg_traj_bytes_take(b->times, &from, (size_t)b->n_times * sizeof *b->times, err));
+    return kg_str_append(&b->begun, from.at, from.left, err);
 }
 
 kg_status kg_ahead_take(struct kg_rl_batch *b, struct kg_ahead *a, int64_t step,
@@ -175,6 +180,7 @@ static kg_status sample(struct kg_run *run, int64_t step, struct kg_err *err)
         a->places += b.places;
         kg_ranks_forgive(&a->part);
         status = write_batch(&b, run, step, status, &why, err);
+        kg_rl_take_begun(&run->state, &b);
     } else {
         *err = why;
     }
@@ -316,6 +322,24 @@ static kg_status send_weights(struct kg_run *run, struct kg_err *err)
                      &s->model->master, s->model->n_elements, err);
 }
 
+/* Those of the state that a run goes on from, to the ranks that sample. */
+static kg_status send_begun(struct kg_run *run, struct kg_err *err)
+{
+    struct kg_ranks *all = run->work.ahead.all;
+    struct kg_str *begun = &run->state.begun;
+    size_t n = begun->len;
+    kg_status status = KG_OK;
+
+    KG_TRY(kg_ranks_share(all, &n, sizeof n, "completions", err));
+    if (run->work.ahead.samples) {
+        kg_str_clear(begun);
+        begun->max = SIZE_MAX / 2;
+        status = kg_str_extend(begun, n, err);
+    }
+    KG_TRY(kg_ranks_agree(all, status, "completions", err));
+    return n > 0 ? kg_ranks_share(all, begun->data, n, "completions", err) : KG_OK;
+}
+
 kg_status kg_ahead_begin(struct kg_run *run, struct kg_err *err)
 {
     struct kg_ahead *a = &run->work.ahead;
@@ -327,6 +351,7 @@ kg_status kg_ahead_begin(struct kg_run *run, struct kg_err *err)
     for (int i = 0; i <= s->lag; i++)
         KG_TRY(send_slab(a, &s->lagged[i], &s->lagged[i], s->model->n_elements, err));
     KG_TRY(send_weights(run, err));
+    KG_TRY(send_begun(run, err));
     a->places = s->count.prompts;
     for (int64_t step = s->count.step; step < s->count.step + s->lag; step++) {
         if (a->samples && within(run, step))

@@ -43,12 +43,11 @@ static kg_status refuse(const char *key, const char *found, const char *why,
 }
 
 /* Passes by the weights that sampled, of which a completion has several. */
-static kg_status check_passes(const struct kg_run_inputs *in,
-                              const struct kg_run_state *state, struct kg_err *err)
+static kg_status check_passes(const struct kg_run_inputs *in, struct kg_err *err)
 {
     const struct kg_algo *a = &in->algo;
 
-    if (!state->anchor && kg_rl_asks_anchor(a, NULL))
+    if (a->anchor->kind == KG_ANCHOR_ITERATIVE && kg_rl_asks_anchor(a, NULL))
         return refuse("kl.estimator", kg_algo_row_name(a, KG_TABLE_KL),
                       "which asks the sampler for its most likely ids again", err);
     if (in->recipe.train.recompute)
@@ -62,8 +61,7 @@ static kg_status check_passes(const struct kg_run_inputs *in,
     return KG_OK;
 }
 
-kg_status kg_begun_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
-                         struct kg_err *err)
+kg_status kg_begun_check(const struct kg_run_inputs *in, struct kg_err *err)
 {
     int n = in->recipe.rollout.max_staleness, lag = in->recipe.rollout.lag;
 
@@ -77,7 +75,7 @@ kg_status kg_begun_check(const struct kg_run_inputs *in, const struct kg_run_sta
     if (kg_algo_needs(&in->algo) & KG_NEED_GREEDY)
         return refuse("algo.advantage", kg_algo_row_name(&in->algo, KG_TABLE_ADVANTAGE),
                       "whose greedy completion is of one version", err);
-    return check_passes(in, state, err);
+    return check_passes(in, err);
 }
 
 /* ---- bytes ---- */

@@ -34,7 +34,7 @@ struct kg_begun {
 int64_t kg_begun_steps(const struct kg_recipe *r);
 /* errors: EINVAL (max_staleness below the lag, or with what needs one sampler for a
  * completion) */
-kg_status kg_begun_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
+kg_status kg_begun_check(const struct kg_run_inputs *in,
                          struct kg_err *err) KG_MUST_CHECK;
 
 /* From bytes of kg_begun_pack, or without any; the caller releases it in any case.

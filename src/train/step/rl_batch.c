@@ -409,6 +409,13 @@ kg_status kg_rl_prepare(struct kg_rl_batch *b, const struct kg_run_inputs *in,
     return KG_OK;
 }
 
+void kg_rl_take_begun(struct kg_run_state *state, struct kg_rl_batch *b)
+{
+    kg_str_release(&state->begun);
+    state->begun = b->begun;
+    b->begun = (struct kg_str){0};
+}
+
 void kg_rl_batch_release(struct kg_rl_batch *b)
 {
     for (size_t i = 0; b->trajs && i < b->n_trajs; i++)

@@ -161,6 +161,9 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
                            const struct kg_run_state *state, struct kg_run_work *work,
                            struct kg_err *err) KG_MUST_CHECK;
 
+/* What is begun after this step becomes the run's. */
+void kg_rl_take_begun(struct kg_run_state *state, struct kg_rl_batch *b);
+
 void kg_rl_batch_release(struct kg_rl_batch *b);
 
 #endif

@@ -787,9 +787,7 @@ static void pass_step(struct kg_run_state *state, struct kg_rl_batch *b)
 {
     state->count.step++;
     state->count.prompts += b->places;
-    kg_str_release(&state->begun);
-    state->begun = b->begun;
-    b->begun = (struct kg_str){0};
+    kg_rl_take_begun(state, b);
 }
 
 static kg_status learn(struct kg_rl_totals *totals, struct kg_rl_batch *b,
