@@ -65,7 +65,7 @@ KERNEL_OPT ?= $(if $(SAN),-O1,-O3)
 CPU_SRC  := $(filter-out %_test.c,$(wildcard src/tensor/cpu/*.c))
 ISA_DEFS := $(foreach i,$(ISAS),-DKG_CPU_HAS_$(i))
 
-.PHONY: all test tests unit far sanitized check bench clean install install-share dist deb wheel help lint tidy format docs
+.PHONY: all test tests unit far sanitized check bench clean install install-share dist deb wheel wheel-aarch64 help lint tidy format docs
 all: kedge cuda mpi
 
 GUEST_OBJ := $(patsubst %,$(B)/guest-%.o,$(filter-out lib,$(GUESTS)))
@@ -245,8 +245,9 @@ install-share: kedge
 # $(call put,mode,file,target)
 put = install -D -m $(1) $(2) $(DESTDIR)$(PREFIX)/$(3)
 
-dist:                                    ## build/dist/kedge: the program with its own libraries, for other systems
+dist:                                    ## build/dist/kedge, for other systems; PREFIX=DIR: a copy there
 	tools/dist
+	$(if $(findstring command,$(origin PREFIX)),install -d $(PREFIX) && cp -R build/dist/kedge/. $(PREFIX)/)
 
 deb: dist                                ## build/kedge_VERSION_amd64.deb, for Debian 12 and newer
 	tools/deb
