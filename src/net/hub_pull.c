@@ -117,9 +117,15 @@ kg_status kg_hub_pull(struct kg_hub_pulled *out, const struct kg_hub_pull_opts *
     struct kg_file_lock held = {0};
     struct kg_hub_site site;
     struct kg_path folder;
+    struct kg_err why;
 
     memset(out, 0, sizeof *out);
     KG_TRY(kg_hub_folder(&folder, &opts->name, err));
+    if (kg_file_try_dirs(folder.text, &why) != KG_OK)
+        return kg_fail(err, why.code,
+                       "%.200s: expected a folder that can be written, found: %.200s; "
+                       "HF_HOME=DIR names another",
+                       folder.text, why.message);
     KG_TRY(kg_hub_site_open(&site, err));
     kg_status status = lock(&held, folder.text, err);
     if (status == KG_OK)

@@ -431,6 +431,35 @@ static void leave(const struct hub_file *f, const char *note, const char *bytes)
     assert_int_equal(kg_file_write_atomic(in_dir(name), bytes, f->n, &err), KG_OK);
 }
 
+/* A read-only home, or one that is a file, by whatever names it. */
+static void a_cache_that_cannot_be_written_is_named(void **state)
+{
+    static const char *const variables[] = {
+        "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HOME"};
+    struct kg_path file;
+
+    (void)state;
+    put("file", "");
+    file = kg_path_in(dir, "file");
+    for (int i = 0; i < 10; i++) {
+        const char *variable = variables[i / 2], *before = getenv(variable);
+        char *kept = before ? strdup(before) : NULL;
+        unsetenv("HF_HOME");
+        unsetenv("XDG_CACHE_HOME");
+        setenv(variable, i % 2 ? file.text : "/proc", 1);
+        kg_status status = pull("org/tiny");
+        if (kept)
+            setenv(variable, kept, 1);
+        else
+            unsetenv(variable);
+        free(kept);
+        assert_int_not_equal(status, KG_OK);
+        said(status, i % 2 ? file.text : "/proc");
+        said(status, "expected a folder that can be written");
+        said(status, "HF_HOME=DIR names another");
+    }
+}
+
 static void notes_that_do_not_fit_are_not_believed(void **state)
 {
     static const char *const notes[] = {
@@ -854,6 +883,7 @@ int main(void)
         WITH_HUB(a_cut_transfer_goes_on_where_it_was_cut),
         WITH_HUB(an_interrupted_pull_goes_on),
         WITH_HUB(notes_that_do_not_fit_are_not_believed),
+        WITH_HUB(a_cache_that_cannot_be_written_is_named),
         WITH_HUB(a_file_that_waited_for_its_digest_is_fetched_again),
         WITH_HUB(a_server_without_ranges_gives_whole_files),
         WITH_HUB(an_address_that_ran_out_is_asked_for_anew),
