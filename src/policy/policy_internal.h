@@ -162,7 +162,7 @@ struct kg_mask_row {
     /* of a sequence of n >= 1 tokens; NULL: nothing is masked */
     double (*divergence)(const struct kg_pg_in *in, int64_t n);
     bool (*takes)(const struct kg_pg_in *in); /* tokens that lose their term; NULL: all */
-    bool single;    /* these differ within a sequence, whatever its advantages */
+    bool single;    /* these may differ within a sequence of one advantage */
     bool of_weight; /* acts by the weight old/sampler, 1 unless old is recomputed */
     bool pops;      /* such a weight outside its bounds becomes 0, not the bound */
 };
