@@ -215,7 +215,7 @@ static void wrong_command_lines_exit_2_and_name_what_is_near(void **state)
     expect_refusal(2, kedge("", "search query --port 1 x.db hi"), "only with serve, f");
     expect_refusal(2, kedge("", "eval compare --temperature 1 x y"), "without compare");
     expect_refusal(1, kedge("", "search bench http://h/x q --k1 1"), "has its own s");
-    expect_refusal(1, kedge("", "search bench x.db q --clients 2"), "only with a server");
+    expect_refusal(1, kedge("", "search bench x.db q --clients 2"), "expected a server");
     expect_refusal(2, kedge("", "generate --model x --top-p 1.5 hi"),
                    "from 1e-09 to 1, found '1.5'");
     expect_refusal(2, kedge("", "generate --model x --top-p 0 hi"),
@@ -707,7 +707,7 @@ static void inspect_verifies_what_was_saved(void **state)
     snprintf(line, sizeof line, "%s/saved", work);
     assert_int_equal(kg_manifest_write(line, &err), KG_OK);
     expect(0, kedge("", "inspect --verify %s/saved", work));
-    assert_non_null(strstr(out.data, "all are what was saved"));
+    assert_non_null(strstr(out.data, "all match the saved hashes"));
     expect(0, kedge("", "inspect --verify --json %s/saved/model", work));
     assert_non_null(strstr(out.data, "\"files\": "));
     snprintf(line, sizeof line, "printf x >>%s/saved/model/config.json", work);

@@ -53,9 +53,9 @@ failed_step() { refuses "sft.learning_rate" --warm 2 --out wrong sft.learning_ra
 pass "a step that fails ends it" failed_step
 
 : >"$work/file"
-pass "a file in the place of the folder" refuses "file: expected a folder that can be written" --out file
+pass "a file in the place of the folder" refuses "file: expected a writable folder" --out file
 pass "a folder that cannot be made says how to name another" refuses "--out DIR names another" --out /proc/kedge
-pass "a folder below a file" refuses "expected a folder that can be written" --quick --out file/below
+pass "a folder below a file" refuses "expected a writable folder" --quick --out file/below
 pass "keys without --warm" refuses "expected no arguments without --warm, found 'sft.lr=1'" sft.lr=1
 pass "--quick with --warm" refuses "--quick: acts only without --warm" --quick --warm 2
 pass "no steps" refuses "--warm: expected an integer from 1" --warm 0

@@ -413,7 +413,7 @@ static void who_only_looks_at_a_run_puts_nothing_back(void **state)
     assert_int_equal(kg_train_plan(&plan, config, false, 1, &e), KG_ECONFLICT);
     assert_non_null(strstr(e.message, "step-000002.old"));
     NEED(kg_train_plan(&plan, config, true, 1, err));
-    assert_non_null(strstr(kg_str_text(&plan), "step-000002.old: behind step 2 of 2"));
+    assert_non_null(strstr(kg_str_text(&plan), "step-000002.old: after step 2 of 2"));
     assert_true(kg_file_is_dir(old));
     assert_false(kg_file_exists(ROOT "/seen/checkpoints/step-000002"));
     kg_str_release(&plan);

@@ -204,8 +204,8 @@ static void ranks_divide_what_is_in_cuts(void **state)
     (void)state;
     write_config("7B");
     NEED(plan_on(&out, 8, H200, lanes, err));
-    assert_non_null(strstr(kg_str_text(&out), "ranks       8 that train: what follows is "
-                                              "of each; together 755."));
+    assert_non_null(strstr(kg_str_text(&out), "ranks       8 that train: the numbers "
+                                              "below are per rank; together 755."));
     assert_non_null(strstr(kg_str_text(&out),
                            "device 94.30 GB: weights (fp32) 3.81, "
                            "weights for products 15.23, gradients "
@@ -234,7 +234,7 @@ static void ranks_divide_what_is_in_cuts(void **state)
     assert_non_null(strstr(why.message, "anchor.place: on CPUs"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 1, 40000000000, lanes, &why), KG_ENOMEM);
-    assert_non_null(strstr(kg_str_text(&out), "needed      more than cuts give"));
+    assert_non_null(strstr(kg_str_text(&out), "needed      more than sharding saves"));
     kg_str_clear(&out);
     assert_int_equal(plan_on(&out, 9, H200, lanes, &why), KG_EINVAL);
     assert_non_null(strstr(why.message, "at least one for each of 9 ranks, found 8"));

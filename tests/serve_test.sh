@@ -306,7 +306,7 @@ errors() {
         error 400 $c -d '{"max_tokens":3}' && has '"param": "prompt"' &&
         error 404 $c -d '{"model":"gpt","prompt":"x"}' && has 'model_not_found' &&
         error 400 $c -d '{"prompt":"x","colour":1}' && has 'Unrecognized request argument supplied: colour' unknown_parameter &&
-        error 400 $c -d '{"prompt":"x","guided_regex":"a"}' && has '"param": "guided_regex"' unsupported 'not constrained' &&
+        error 400 $c -d '{"prompt":"x","guided_regex":"a"}' && has '"param": "guided_regex"' unsupported 'constrained answers are not' &&
         error 400 $c -d '{"prompt":"x","logit_bias":{"600":1}}' && has '"param": "logit_bias"' 'from 0 to 599' &&
         error 400 $c -d '{"prompt":"x","max_tokens":600}' && has 'context_length_exceeded' &&
         error 400 $c -d '{"prompt":[600]}' && has 'from 0 to 599' &&

@@ -364,7 +364,7 @@ static void a_plan_looks_at_the_folder_of_the_run(void **state)
     need_plan(KG_ENOTFOUND, ROOT "/planned", true, NULL, "expected a run to resume");
     need_plan(KG_ECONFLICT, ROOT "/one", true, other, "found 1 change: kl.beta");
     need_plan(KG_OK, ROOT "/one", true, NULL,
-              "resume      " ROOT "/one/checkpoints/step-000004: behind step 4 of 4");
+              "resume      " ROOT "/one/checkpoints/step-000004: after step 4 of 4");
     assert_false(kg_file_exists(ROOT "/planned"));
     assert_int_equal(kg_file_make_dirs(ROOT "/planned/metrics.jsonl", &err), KG_OK);
     assert_int_equal(kg_file_write_atomic(ROOT "/planned/config.yaml", "", 0, &err),

@@ -17,37 +17,37 @@ static int64_t at_least;
 static bool iqm, profile, survival, svg, json;
 
 const struct kg_flag kg_table_flags[] = {
-    {"metric", 'm', KG_TO(metrics), "KEY",
-     "a number of the rows; may be given several times", 0, 0, NULL},
-    {"by", 0, KG_TO(by), "KEY", "rows with the same text here are a cell (default cell)",
+    {"metric", 'm', KG_TO(metrics), "KEY", "metric of the rows; may be repeated", 0, 0,
+     NULL},
+    {"by", 0, KG_TO(by), "KEY", "key whose value groups rows into cells (default cell)",
      0, 0, NULL},
     {"pair", 0, KG_TO(pair), "KEY",
-     "what is the same in other cells: the seed (default seed)", 0, 0, NULL},
-    {"match", 0, KG_TO(match), "TEXT", "only cells whose name begins with it", 0, 0,
+     "key that pairs rows of different cells (default seed)", 0, 0, NULL},
+    {"match", 0, KG_TO(match), "TEXT", "only cells whose name begins with this", 0, 0,
      NULL},
     {"against", 0, KG_TO(against), "CELL",
      "paired differences of all cells from this one", 0, 0, NULL},
     {"difference", 'd', KG_IF("--against=", differences), "CELL:AGAINST",
-     "the paired difference of these two cells alone; LINE,* is the best of cells "
-     "LINE,...; may be given several times",
+     "paired difference of two cells; LINE,* is the best of cells LINE,...; may be "
+     "repeated",
      0, 0, NULL},
     {"at-least", 0, KG_TO(at_least), "N",
-     "leave out cells with fewer rows, and say how many", 0, 1e6, NULL},
+     "omit cells with fewer rows, and print how many", 0, 1e6, NULL},
     {"iqm", 0, KG_TO(iqm), NULL, "interquartile means instead of means", 0, 0, NULL},
     {"profile", 0, KG_IF("--start=", profile), NULL,
-     "cells TASK/CELL are a cell over all tasks, as many rows in each, drawn by "
-     "themselves",
+     "combine cells TASK/CELL over all tasks, with equally many rows in each, resampled "
+     "separately",
      0, 0, NULL},
     {"over", 0, KG_IF("--profile=", over), "KEY",
-     "with --difference: both sides are lines, all cells NAME,... joined over log KEY, "
-     "compared in the middle of the range that both have; with --svg: what is drawn over",
+     "with --difference: both sides are lines through all cells NAME,... over log KEY, "
+     "compared in the middle of their common range; with --svg: the x axis",
      0, 0, NULL},
     {"start", 0, KG_IF("--against=", start), "CELL",
-     "count rows whose first metric reaches that of this cell, and those below its half",
-     0, 0, NULL},
+     "count rows whose first metric reaches this cell's, and rows below half of it", 0, 0,
+     NULL},
     {"survival", 0, KG_IF("--start", survival), NULL,
-     "of cells METHOD,SETTING: what survives, a line for each method, up to the first "
-     "setting that fewer than four of five rows survive",
+     "for cells METHOD,SETTING: print for each method the settings up to the first that "
+     "fewer than four of five rows survive",
      0, 0, NULL},
     {"svg", 0, KG_IF("--over&--against=&--start=", svg), NULL,
      "a plot of cells LINE,SETTING: the metric with its interval, over log of --over", 0,

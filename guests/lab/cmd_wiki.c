@@ -16,13 +16,14 @@ static int64_t seed = 1, works = 3000, count = 5000, topk = 2;
 static double fault_rate = 0.65;
 
 const struct kg_flag kg_wiki_flags[] = {
-    {"seed", 0, KG_TO(seed), "S", "of the world (default 1)", 0, 1e15, NULL},
+    {"seed", 0, KG_TO(seed), "S", "seed seed of the world (default 1)", 0, 1e15, NULL},
     {"works", 0, KG_TO(works), "N",
-     "works that training asks about: its size (default 3000)", 8, 3000, NULL},
-    {"count", 'n', KG_IF("=episodes", count), "N", "how many (default 5000)", 1, 1e7,
+     "size of the world: number of works in training questions (default 3000)", 8, 3000,
      NULL},
+    {"count", 'n', KG_IF("=episodes", count), "N", "number of episodes (default 5000)", 1,
+     1e7, NULL},
     {"fault-rate", 0, KG_IF("=episodes", fault_rate), "F",
-     "share that goes wrong (default 0.65)", 0, 1, NULL},
+     "share of bad episodes (default 0.65)", 0, 1, NULL},
     {"topk", 'k', KG_IF("=episodes", topk), "N", "passages for a query (default 2)", 1,
      100, NULL},
     {0},

@@ -143,7 +143,7 @@ static void warn(const struct kg_phase_stack *stack, double quiet, double now)
         int n = snprintf(line + at, sizeof line - at, "%s%s", at ? "; in " : "", text);
         at += n > 0 ? (size_t)n : 0;
     }
-    say(true, "nothing has moved for %.*f s: %s", quiet < 10, quiet, line);
+    say(true, "no progress for %.*f s: %s", quiet < 10, quiet, line);
 }
 
 static void look_at(struct seen *seen, const struct kg_phase_stack *stack, double warn_s,
@@ -152,7 +152,7 @@ static void look_at(struct seen *seen, const struct kg_phase_stack *stack, doubl
     bool moved = !seen->there || seen->progress != stack->progress;
 
     if (moved && seen->there && seen->times > 1)
-        say(false, "it moves again, after %.0f s: %s", now - seen->since,
+        say(false, "progress again after %.0f s: %s", now - seen->since,
             stack->phases[0].text);
     if (moved || is_idle(stack))
         *seen = (struct seen){true, stack->progress, now, 1};
@@ -181,7 +181,7 @@ static void look(double warn_s, bool told)
         n++;
     }
     if (told && n == 0)
-        say(false, "  no thread is in a phase that it reports");
+        say(false, "  no thread reports a phase");
 }
 
 /* ---- the thread ---- */

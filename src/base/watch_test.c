@@ -37,7 +37,7 @@ static void usr1_says_what_is_going_on(void **state)
     assert_null(strstr(heard_text(&h), "warning"));
     kg_phase_end(run);
     kill(getpid(), SIGUSR1);
-    wait_for_text(&h, "no thread is in a phase", 1);
+    wait_for_text(&h, "no thread reports a phase", 1);
     stop_hearing(&h);
 }
 
@@ -91,7 +91,7 @@ static void what_does_not_move_is_warned_of_at_doubling_times(void **state)
     (void)state;
     hear_watch(&h, 0.2);
     p = kg_phase_begin(64, "sequences", "generating");
-    while (!strstr(heard_text(&h), "has moved")) { /* it waits again and again */
+    while (!strstr(heard_text(&h), "no progress")) { /* it waits again and again */
         w = kg_phase_wait(began, "waiting for %s", "http://127.0.0.1:1/retrieve");
         usleep(5000);
         kg_phase_end(w);
@@ -99,17 +99,17 @@ static void what_does_not_move_is_warned_of_at_doubling_times(void **state)
     }
     assert_true(kg_clock_seconds() - began >= 0.2);
     w = kg_phase_wait(began, "waiting for %s", "http://127.0.0.1:1/retrieve");
-    wait_for_text(&h, "warning: nothing has moved for ", 2);
+    wait_for_text(&h, "warning: no progress for ", 2);
     second = kg_clock_seconds() - began;
     assert_true(second >= 0.4);
     assert_non_null(strstr(heard_text(&h), "s: waiting for http://127.0.0.1:1/retrieve, "
                                            "for "));
     assert_non_null(strstr(heard_text(&h), "; in generating: 0 of 64 sequences, for "));
-    wait_for_text(&h, "warning: nothing has moved for ", 3);
+    wait_for_text(&h, "warning: no progress for ", 3);
     assert_true(kg_clock_seconds() - began >= 0.8);
     assert_null(strstr(heard_text(&h), "again"));
     kg_phase_at(p, 1);
-    wait_for_text(&h, "it moves again, after ", 1);
+    wait_for_text(&h, "progress again after ", 1);
     kg_phase_end(w);
     kg_phase_end(p);
     stop_hearing(&h);
@@ -181,7 +181,7 @@ static void it_is_written_to_a_file_too(void **state)
     kg_watch_file(FILE_SAID);
     hear_watch(&h, 0);
     kill(getpid(), SIGUSR1);
-    wait_for_text(&h, "no thread is in a phase", 1);
+    wait_for_text(&h, "no thread reports a phase", 1);
     stop_hearing(&h);
     kg_watch_file(NULL);
     f = fopen(FILE_SAID, "r");

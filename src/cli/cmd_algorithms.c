@@ -62,7 +62,7 @@ static const struct {
     {KG_NEED_MU_AT, "the sampler's log-probs at them"},
     {KG_NEED_EXACT_REVERSE, "exact KL(p, q)"},
     {KG_NEED_EXACT_FORWARD, "exact KL(q, p)"},
-    {KG_NEED_GREEDY, "a greedy answer"},
+    {KG_NEED_GREEDY, "a greedy completion"},
     {KG_NEED_VALUES, "a critic"},
     {KG_NEED_SUM_SQ, "sum of p^2"},
     {KG_NEED_GROUP, "2 samples a prompt"},

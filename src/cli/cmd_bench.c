@@ -33,7 +33,7 @@ static const char *nccl; /* NULL: it is looked for */
 const struct kg_flag kg_bench_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a figure on stdout", 0, 0, NULL},
     {"dtype", 0, KG_IF("!ranks", kg_load.dtype), "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
+     "dtype of products: bf16 or fp32 (default: bf16)", 0, 0, "bf16|fp32"},
     {"threads", 0, KG_TO(kg_load.threads), "N", "threads (default: all cores)", 0, 1024,
      NULL},
     {"model", 'm', KG_IF("=serve", kg_load.dir), KG_MODEL_ARG, "the checkpoint", 0, 0,
@@ -43,33 +43,31 @@ const struct kg_flag kg_bench_flags[] = {
     {"products", 0, KG_IF(ALONE "&--device", kg_load.products), "BY",
      "cublas, own or exact (default cublas)", 0, 0, "cublas|own|exact"},
     {"libraries", 0, KG_IF(ALONE "&--device", kg_load.libraries), "DIR",
-     "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
+     "folder of libcublasLt.so.13 (default: searched)", 0, 0, NULL},
     {"unpinned", 0, KG_IF(ALONE "&--device", kg_load.unpinned), NULL,
-     "products by the library's fastest plan for each shape, whatever its bits: what "
-     "exactness costs",
+     "products by the library's fastest plan for each shape, with any bits: the cost of "
+     "exactness",
      0, 0, NULL},
     {"parts", 0, KG_IF("=decode,prefill,train,head", parts), NULL,
-     "a step taken apart: seconds of its operations and the share of their ceilings", 0,
-     0, NULL},
+     "a step by operation: seconds, and share of the operation's ceiling", 0, 0, NULL},
     {"row", 0, KG_IF("=products,decode,prefill,train", only_row), "TEXT",
      "only the rows whose name has this in it, such as \"batch 16\"", 0, 0, NULL},
     {"streams", 0, KG_IF("=serve", streams), "N", "clients at once (default 64)", 1, 512,
      NULL},
-    {"tokens", 0, KG_IF("=serve", tokens), "N", "of each answer (default 256)", 2,
-     1 << 20, NULL},
+    {"tokens", 0, KG_IF("=serve", tokens), "N",
+     "tokens tokens of each answer (default 256)", 2, 1 << 20, NULL},
     {"rounds", 0, KG_IF("=serve", rounds), "N",
      "how often both sides are measured (default 5)", 1, 4096, NULL},
     {"soak", 0, KG_IF("=serve", soak_s), "S",
-     "go on with the load for so many seconds (default 0)", 0, 86400, NULL},
+     "continue the load for this time in seconds (default 0)", 0, 86400, NULL},
     {"stream-interval", 0, KG_IF("=serve", piece_ms), "MS",
      "as in `kedge serve` (default 50)", 0, 60000, NULL},
     {"ranks", 0, KG_IF("=ranks", ranks), "N",
      "as in `kedge train`: processes of this machine, without a launcher (default 1)", 1,
      KG_RANKS_SOCKETS, NULL},
     {"nccl", 0, KG_IF("=ranks&--device", nccl), "DIR",
-     "with --device: folder of libnccl.so.2, which joins GPUs (default: it is looked "
-     "for)",
-     0, 0, NULL},
+     "with --device: folder of libnccl.so.2, which joins GPUs (default: searched)", 0, 0,
+     NULL},
     {0},
 };
 
@@ -86,10 +84,10 @@ static int list_terms(struct kg_term terms[static TERMS_MAX])
     }
     terms[n++] = (struct kg_term){
         "serve", "--streams clients of `kedge serve` on --model, beside the engine alone "
-                 "on the same sequences; not among all"};
+                 "on the same sequences; not part of `all`"};
     terms[n++] = (struct kg_term){
         "ranks", "exchanges among the processes of --ranks, mpirun or srun: bytes, "
-                 "seconds, and what foretells them; not among all"};
+                 "seconds, and a model of them; not part of `all`"};
     return n;
 }
 

@@ -39,23 +39,24 @@ const struct kg_flag kg_chat_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
     KG_FLAGS_OF(kg_ignore_flags),
     {"system", 's', KG_TO(system_text), "TEXT",
-     "the system's message, before all others (default: what the template says)", 0, 0,
-     NULL},
+     "system message (default: the template's)", 0, 0, NULL},
     {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), or a file or folder (default auto)", 0, 0, NULL},
     {"date", 0, KG_TO(date), "YYYY-MM-DD",
-     "the day, for chat templates that ask for it (default: the clock's at the start)", 0,
-     0, NULL},
+     "date for chat templates that use it (default: the clock's at the start)", 0, 0,
+     NULL},
     KG_TEMPERATURE_FLAG(0.7, sampled),
     KG_TRUNCATION_FLAGS(sampled),
     {"max-tokens", 0, KG_TO(max_tokens), "N",
-     "tokens of an answer at most (default 1024)", 1, INT_MAX / 2, NULL},
+     "largest number of tokens of an answer (default 1024)", 1, INT_MAX / 2, NULL},
     {"max-len", 0, KG_TO(max_len), "N",
-     "tokens of the conversation at most (default: the model's positions, 32,768 at "
-     "most)",
+     "largest number of tokens of the conversation (default: the model's positions, at "
+     "most 32,768)",
      2, INT_MAX / 2, NULL},
     {"seed", 0, KG_TO(seed), "S",
-     "answers are a function of seed and messages (default: the clock's)", 0, 1e18, NULL},
+     "seed of sampling; the same seed and messages give the same answers (default: the "
+     "clock's)",
+     0, 1e18, NULL},
     KG_FLAGS_OF(kg_compute_flags),
     KG_FLAGS_OF(kg_device_flags),
     {0},
@@ -399,8 +400,8 @@ static kg_status run_command(struct chat *c, const char *line, struct kg_err *er
     for (size_t i = 0; i < N_COMMANDS; i++)
         if (strcmp(line, commands[i].name) == 0)
             return commands[i].run(c, err);
-    kg_log_warn("expected /new, /help or /quit, found '%.60s'; a message that begins "
-                "with / is written //",
+    kg_log_warn("expected /new, /help or /quit, found '%.60s'; write // for a message "
+                "that begins with /",
                 line);
     return KG_OK;
 }

@@ -26,13 +26,13 @@ const struct kg_flag kg_chat_template_flags[] = {
      "tokens",
      0, 0, NULL},
     {"name", 0, KG_IF("--chat-template=&--list=", name), "NAME",
-     "which template, where a folder has several (default: tool_use where a line has "
+     "name of the template in a folder with several (default: tool_use for lines with "
      "tools, if there is one, else `default`)",
      0, 0, NULL},
     {"list", 0, KG_IF("--chat-template=", list), NULL,
      "print the names of a folder's templates", 0, 0, NULL},
     {"now", 0, KG_IF("--list=", now_s), "SECONDS",
-     "what strftime_now reads, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
+     "time of strftime_now, in seconds since 1970 UTC (default: the clock)", 0, 4e9,
      NULL},
     {0},
 };

@@ -37,19 +37,22 @@ static bool as_json;
 const struct kg_flag kg_data_flags[] = {
     {"count", 'n', KG_IF("=head", count), "N", "records (default 5)", 1, 1e9, NULL},
     {"out", 'o', KG_IF("=convert", out_path), "FILE",
-     "write there, compressed when it ends in .gz or .zst (default stdout)", 0, 0, NULL},
+     "output file, compressed if it ends in .gz or .zst (default stdout)", 0, 0, NULL},
     {"prompt-key", 0, KG_IF("=check", prompt_key), "KEY",
-     "where the prompt is, as data.prompt_key", 0, 0, NULL},
+     "key of the prompt, as data.prompt_key", 0, 0, NULL},
     {"answer-key", 0, KG_IF("=check", answer_key), "KEY",
-     "where the answer is, as data.answer_key", 0, 0, NULL},
+     "key of the answer, as data.answer_key", 0, 0, NULL},
     {"need-answer", 0, KG_IF("=check", need_answer), NULL,
      "a record without an answer is an error", 0, 0, NULL},
     {"task", 0, KG_IF("=check", task_name), "NAME",
-     "as this task reads it, its gold answers included (default none)", 0, 0, NULL},
+     "check the file as this task reads it, with its gold answers (default none)", 0, 0,
+     NULL},
     {"model", 'm', KG_IF("=check", model_dir), KG_MODEL_ARG,
-     "folder whose tokenizer and chat template make the prompts", 0, 0, NULL},
+     "folder whose tokenizer and chat template render the prompts", 0, 0, NULL},
     {"chat-template", 0, KG_IF("=check", chat_choice), "WHICH",
-     "as data.chat_template: auto (the model's), none, or a file", 0, 0, NULL},
+     "chat template, chat template, as data.chat_template: auto (the model's), none, or "
+     "a file",
+     0, 0, NULL},
     {"template", 0, KG_IF("=check", how.template_text), "TEXT", "as data.template", 0, 0,
      NULL},
     {"user-turn", 0, KG_IF("=check", how.user_turn), NULL, "as data.user_turn", 0, 0,
@@ -130,7 +133,7 @@ static kg_status put_prompts(struct kg_str *out, const struct checked *c,
         KG_TRY(kg_str_printf(
             out, err, "%lld prompts are %s\n", (long long)t->rendered,
             c->as_json ? "lists of messages, which training renders by the chat template "
-                         "of its model: --model or --chat-template shows how"
+                         "of its model (see them with --model or --chat-template)"
                        : "rendered by the chat template"));
     if (!c->tok && (!c->chat || c->as_json))
         return KG_OK;

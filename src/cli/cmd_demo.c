@@ -27,11 +27,11 @@ static int64_t warm_steps;
 
 const struct kg_flag kg_demo_flags[] = {
     {"quick", 0, KG_IF("--warm=", quick), NULL,
-     "a reduced budget, which shows that every part works, not how well", 0, 0, NULL},
+     "a small budget: shows that every part works, not how well", 0, 0, NULL},
     {"out", 'o', KG_TO(out), "DIR",
-     "where it works (default runs/demo, with --quick runs/demo-quick)", 0, 0, NULL},
+     "working folder (default runs/demo, with --quick runs/demo-quick)", 0, 0, NULL},
     {"warm", 0, KG_TO(warm_steps), "STEPS",
-     "only the model before RL, after STEPS steps of SFT with these keys; prints its "
+     "only the model before RL, after STEPS steps of SFT with these keys; print its "
      "folder",
      1, 1 << 20, NULL},
     {0},
@@ -78,10 +78,10 @@ static kg_status demo(char **keys, int n, struct kg_err *err)
     if (out == NULL)
         out = quick ? "runs/demo-quick" : "runs/demo";
     if (kg_file_try_dirs(out, &why) != KG_OK)
-        return kg_fail(err, why.code,
-                       "%s: expected a folder that can be written, found: %s; --out DIR "
-                       "names another",
-                       out, why.message);
+        return kg_fail(
+            err, why.code,
+            "%s: expected a writable folder, found: %s; --out DIR names another", out,
+            why.message);
     KG_TRY(kg_file_make_dirs(out, err));
     return run_script(keys, n, err);
 }

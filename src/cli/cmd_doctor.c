@@ -24,8 +24,7 @@ static const char *nccl; /* NULL: it is looked for */
 const struct kg_flag kg_doctor_flags[] = {
     {"json", 0, KG_TO(json), NULL, "one JSON object a check on stdout", 0, 0, NULL},
     {"nccl", 0, KG_IF("--device", nccl), "DIR",
-     "folder of libnccl.so.2, as ranks.libraries (default: it is looked for)", 0, 0,
-     NULL},
+     "folder of libnccl.so.2, as ranks.libraries (default: searched)", 0, 0, NULL},
     KG_FLAGS_OF(kg_device_flags),
     {0},
 };
@@ -162,10 +161,10 @@ static kg_status verdict(struct kg_ranks *r, bool ok, struct kg_err *err)
     if (r->n < 2)
         return kg_fail(
             err, KG_ECONFLICT,
-            "a promise does not hold on this machine; use --dtype of one that does");
+            "a promise does not hold on this machine; use a --dtype for which it does");
     r->told = true;
     return kg_fail(err, KG_ECONFLICT,
-                   "a promise does not hold on every rank, or between them");
+                   "a promise does not hold on every rank, or between ranks");
 }
 
 int kg_cmd_doctor(int argc, char **argv)

@@ -21,13 +21,13 @@ const struct kg_flag kg_export_flags[] = {
     KG_FLAGS_OF(kg_ignore_flags),
     {"to", 'o', KG_TO(to), "FILE", "the file to write, FILE.gguf", 0, 0, NULL},
     {"type", 0, KG_TO(type), "TYPE",
-     "of matrices: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k (default: as they are "
-     "stored)",
-     0, 0, KG_EXPORT_TYPES},
+     "type of matrices: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k (default: as stored)", 0,
+     0, KG_EXPORT_TYPES},
     {"adapter", 0, KG_TO(adapter), KG_MODEL_ARG,
-     "PEFT folder beside MODEL: write it, not MODEL, for llama.cpp's --lora", 0, 0, NULL},
+     "PEFT folder of adapters of MODEL: write these, not MODEL, for llama.cpp's --lora",
+     0, 0, NULL},
     {"ollama", 0, KG_TO(ollama), NULL,
-     "write a Modelfile beside FILE: the chat template and stop tokens", 0, 0, NULL},
+     "also write a Modelfile next to FILE: chat template and stop tokens", 0, 0, NULL},
     {0},
 };
 

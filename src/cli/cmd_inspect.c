@@ -29,15 +29,15 @@ const struct kg_flag kg_inspect_flags[] = {
      "list every tensor (--json always does)", 0, 0, NULL},
     {"verify", 0, KG_TO(verify), NULL,
      "read every file of a training checkpoint (DIR or the folder above it has "
-     "manifest.json; of a run the newest) and compare its hashes; nothing else is done",
+     "manifest.json; of a run the newest) and compare its hashes; do nothing else",
      0, 0, NULL},
     {"dtype", 0, KG_IF("--verify=", kg_load.dtype), "TYPE",
-     "compute type that the memory is for (default: bf16)", 0, 0, "bf16|fp32"},
+     "compute dtype, for the memory needed (default: bf16)", 0, 0, "bf16|fp32"},
     {"moments", 0, KG_IF("--verify=&--device=&--device-memory=", moments), "TYPE",
-     "optim.moments that the memory is for (default: fp32)", 0, 0, "fp32|bf16"},
+     "optim.moments, for the memory needed (default: fp32)", 0, 0, "fp32|bf16"},
     {"device-memory", 0, KG_IF("--verify=&--device=", device_memory), "SIZE",
-     "only what generating, serving and training would take of the memory of a GPU that "
-     "has so much (141GB, 80GiB), and what fits; config.json is enough",
+     "only print the memory of generating, serving and training on a GPU of this size "
+     "(141GB, 80GiB), and what fits; config.json is enough",
      0, 0, NULL},
     KG_FLAGS_IF("--verify=", kg_ignore_flags),
     KG_FLAGS_IF("--verify=", kg_device_flags),
@@ -317,7 +317,7 @@ static kg_status put_verified(struct kg_str *out, const char *dir, struct kg_err
         return kg_str_printf(out, err, "{\"files\": %zu, \"bytes\": %llu}\n", size.files,
                              (unsigned long long)size.bytes);
     kg_cli_bytes(bytes, (double)size.bytes);
-    return kg_str_printf(out, err, "%s: %zu files, %s: all are what was saved\n",
+    return kg_str_printf(out, err, "%s: %zu files, %s: all match the saved hashes\n",
                          path.text, size.files, bytes);
 }
 

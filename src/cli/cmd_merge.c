@@ -22,7 +22,7 @@ const struct kg_flag kg_merge_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
     KG_FLAGS_OF(kg_ignore_flags),
     {"dtype", 0, KG_TO(dtype), "TYPE",
-     "of the file: bf16 or fp32 (default: the base's, fp32 for one of fp16)", 0, 0,
+     "dtype of the file: bf16 or fp32 (default: the base's; fp32 for an fp16 base)", 0, 0,
      "bf16|fp32"},
     {0},
 };

@@ -28,8 +28,8 @@ const struct kg_flag kg_pull_flags[] = {
     {"data-set", 0, KG_TO(data_set), NULL, "ORG/NAME is a data set, not a model", 0, 0,
      NULL},
     {"include", 0, KG_TO(include), "PATTERN",
-     "files whose path matches (\"*.gguf\"), in the place of those that kedge reads; may "
-     "be repeated",
+     "files whose path matches (\"*.gguf\"), instead of those that kedge reads; may be "
+     "repeated",
      0, 0, NULL},
     {0},
 };

@@ -239,7 +239,7 @@ static kg_status measure(struct kg_str *out, const struct bench_opts *opts,
     if (b.n_took > 0)
         status = print(out, &b, kg_clock_seconds() - b.start, err);
     else
-        status = kg_fail(err, KG_EINTERRUPTED, "stopped before the first answer");
+        status = kg_fail(err, KG_EINTERRUPTED, "stopped before the first result");
 out:
     release(&b);
     return status;
@@ -269,82 +269,83 @@ static double seconds = 10;
 
 const struct kg_flag kg_search_flags[] = {
     {"k1", 0, KG_IF(SCORING, bm25.k1), "X",
-     "BM25: how soon further occurrences of a word stop counting (default 1.2; index: "
-     "kept in it; query, serve, bench: instead of the index's)",
+     "BM25: saturation of the count of a word (default 1.2; index: stored in it; query, "
+     "serve, bench: replaces the index's)",
      0, 1000, NULL},
     {"b", 0, KG_IF(SCORING, bm25.b), "X",
-     "BM25: how much long passages pay for their length (default 0.55)", 0, 1, NULL},
+     "BM25: strength of length normalisation (default 0.55)", 0, 1, NULL},
     {"delta", 0, KG_IF(SCORING, bm25.delta), "X",
-     "BM25+: for having a word at all; 0: BM25 (default 0.3)", 0, 10, NULL},
+     "BM25+: lower bound for a word that occurs; 0: BM25 (default 0.3)", 0, 10, NULL},
     {"idf-power", 0, KG_IF(SCORING, bm25.power), "X",
-     "how much more rare words count; 1: BM25 (default 1.2)", 0, 4, NULL},
+     "exponent of the inverse document frequency; 1: BM25 (default 1.2)", 0, 4, NULL},
     {"all-words", 0, KG_IF(SCORING, all_words), NULL,
-     "stop words count like others (default: only where there is little else)", 0, 0,
-     NULL},
+     "let stop words count like others (default: only if a query has few other words)", 0,
+     0, NULL},
     {"no-stemming", 0, KG_IF("=index", words_as_are), NULL,
-     "words as they are, 'wings' does not find 'wing'", 0, 0, NULL},
+     "do not stem words: 'wings' does not find 'wing'", 0, 0, NULL},
     {"dense", 0, KG_IF(SCORING "&=index|" VECTORS, how.model), KG_MODEL_ARG,
-     "folder of an encoder; index: a vector of each passage beside its words; query, "
-     "serve, bench: the one that the index was made with",
+     "folder of an encoder; index: also store a vector of each passage; query, serve, "
+     "bench: the encoder of the index",
      0, 0, NULL},
     KG_FLAGS_IF("=index&--dense", kg_encoder_flags),
     {"vectors-from", 0, KG_IF("=index&--dense", vectors_from), "FILE",
-     "vectors that the encoder made elsewhere, one for each passage in their order: a "
-     "flat FAISS index or a .npy; 16 are made here, too, and compared (default: all are "
-     "made here)",
+     "the encoder's vectors made elsewhere, one per passage in order: a flat FAISS index "
+     "or a .npy; 16 of them are recomputed and compared (default: compute all)",
      0, 0, NULL},
     {"device", 0, KG_IF(SCORING "&--dense", kg_load.device), "DEVICE",
-     "index: what vectors of passages are made on; query, serve, bench: what has them "
-     "and the encoder and multiplies: cpu, cuda, cuda:N, or auto: a GPU where one can "
-     "be used; vectors and answers are the same (default: cpu)",
+     "device of the encoder, and in query, serve and bench of the vectors: cpu, cuda, "
+     "cuda:N, or auto (a GPU if one is usable); results are the same (default: cpu)",
      0, 0, NULL},
     {"kind", 0, KG_IF(ASKING, how.kind), "KIND",
      "bm25, dense or hybrid: find by words, by vectors, or by both (default bm25)", 0, 0,
      "bm25|dense|hybrid"},
     {"vectors", 0, KG_IF(ASKING "&" VECTORS, how.vectors), "CODE",
-     "kind dense, hybrid: fp16 or int8: a number of a vector in memory, 2 bytes or 1; "
-     "the answers are the same (default fp16)",
+     "kind dense, hybrid: type of vectors in memory, fp16 or int8; results are the same "
+     "(default fp16)",
      0, 0, "fp16|int8"},
     {"fusion", 0, KG_IF(ASKING "&--kind=hybrid", how.fusion), "HOW",
-     "kind hybrid: rank or score: what joins both rankings, 1 / (60 + place) or the "
-     "scores (default rank)",
+     "kind hybrid: combine the rankings by rank, 1 / (60 + rank), or by score (default "
+     "rank)",
      0, 0, "rank|score"},
     {"weight", 0, KG_IF(ASKING "&--kind=hybrid", how.weight), "X",
-     "kind hybrid: of the vectors' ranking, the words' has the rest (default 0.5)", 0, 1,
-     NULL},
-    {"topk", 'k', KG_IF(ASKING, topk), "N", "passages for a query (default 3)", 1,
+     "kind hybrid: weight of the vectors' ranking; words have the rest (default 0.5)", 0,
+     1, NULL},
+    {"topk", 'k', KG_IF(ASKING, topk), "N", "passages per query (default 3)", 1,
      KG_INDEX_TOPK_MAX, NULL},
-    {"json", 0, KG_IF("=query", as_json), NULL, "the answer as a line of JSON", 0, 0,
-     NULL},
+    {"json", 0, KG_IF("=query", as_json), NULL, "print each result as a line of JSON", 0,
+     0, NULL},
     {"host", 0, KG_IF("=serve", host), "ADDRESS",
-     "address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
-    {"port", 'p', KG_IF("=serve", port), "N", "port (default 8000; 0: one that is free)",
-     0, 65535, NULL},
+     "address to listen on (default 127.0.0.1: only this machine)", 0, 0, NULL},
+    {"port", 'p', KG_IF("=serve", port), "N", "port (default 8000; 0: any free port)", 0,
+     65535, NULL},
     {"workers", 0, KG_IF("=serve", workers), "N",
-     "requests that are searched at once (default: cores)", 1, 256, NULL},
+     "requests searched concurrently (default: cores)", 1, 256, NULL},
     {"max-queries", 0, KG_IF("=serve", max_queries), "N",
-     "queries in one request; beyond: 400 (default 512)", 1, 1 << 20, NULL},
+     "queries in one request; above: status 400 (default 512)", 1, 1 << 20, NULL},
     {"max-waiting", 0, KG_IF("=serve", max_waiting), "N",
-     "requests that wait for a worker; beyond: 503 (default 1024)", 1, 1 << 20, NULL},
+     "requests that wait for a worker; above: status 503 (default 1024)", 1, 1 << 20,
+     NULL},
     {"max-body", 0, KG_IF("=serve", max_body), "BYTES",
-     "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
+     "size of a request; above: status 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_IF("=serve", max_connections), "N",
-     "connections; further ones are told 503 (default 1024)", 1, 1 << 20, NULL},
+     "connections; above: status 503 (default 1024)", 1, 1 << 20, NULL},
     {"max-answer", 0, KG_IF("=serve", max_answer), "BYTES",
-     "size of an answer; beyond: 400 (default 16 MiB)", 1, 1 << 30, NULL},
+     "size of a response; above: status 400 (default 16 MiB)", 1, 1 << 30, NULL},
     {"max-held", 0, KG_IF("=serve", max_held), "BYTES",
-     "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
-     1e12, NULL},
+     "memory for bodies and responses of all clients; above: status 503 (default 256 "
+     "MiB)",
+     1 << 20, 1e12, NULL},
     {"allow-host", 0, KG_IF("=serve", allow_hosts), "NAMES",
-     "other names, with commas between, that a local server without a key answers to; *: "
+     "further host names, comma-separated, accepted by a local server without a key; *: "
      "any (default: localhost and its addresses)",
      0, 0, NULL},
     {"timeout", 0, KG_IF("=serve", timeout_s), "S",
-     "seconds from a request to its answer; beyond: 503 (default 30)", 1, 86400, NULL},
-    {"clients", 0, KG_IF("=bench", clients), "N",
-     "requests that are open at once, of a server (default 1)", 1, 10000, NULL},
-    {"seconds", 0, KG_IF("=bench", seconds), "S", "for so long (default 10)", 0.1, 86400,
+     "timeout of a request in seconds; after it: status 503 (default 30)", 1, 86400,
      NULL},
+    {"clients", 0, KG_IF("=bench", clients), "N",
+     "concurrent requests to a server (default 1)", 1, 10000, NULL},
+    {"seconds", 0, KG_IF("=bench", seconds), "S", "duration in seconds (default 10)", 0.1,
+     86400, NULL},
     {0},
 };
 
@@ -584,7 +585,7 @@ static kg_status check_place(const char *where, struct kg_err *err)
                        "neither --kind nor --dense",
                        where);
     if (!remote && clients > 1)
-        return kg_fail(err, KG_EINVAL, "--clients acts only with a server, found %.200s",
+        return kg_fail(err, KG_EINVAL, "--clients: expected a server, found %.200s",
                        where);
     return KG_OK;
 }

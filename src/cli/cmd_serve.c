@@ -46,68 +46,69 @@ const struct kg_flag kg_serve_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
     {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", adapters), "[NAME=]DIR",
-     "PEFT folder of adapters beside its weights; with NAMEs, several, each served under "
-     "its own beside the model without",
+     "PEFT folder of adapters of the model; NAME=DIR, several times: each served under "
+     "its name, next to the base model",
      0, 0, NULL},
     KG_FLAGS_OF(kg_ignore_flags),
     {"name", 0, KG_TO(name), "NAME",
      "the model's name for clients (default: the folder's)", 0, 0, NULL},
     {"host", 0, KG_TO(host), "ADDRESS",
-     "address to listen on (default 127.0.0.1: this machine alone)", 0, 0, NULL},
-    {"port", 'p', KG_TO(port), "N", "port (default 8000; 0: one that is free)", 0, 65535,
+     "address to listen on (default 127.0.0.1: only this machine)", 0, 0, NULL},
+    {"port", 'p', KG_TO(port), "N", "port (default 8000; 0: any free port)", 0, 65535,
      NULL},
     {"api-key-file", 0, KG_TO(key_file), "FILE",
-     "clients must send the key that this file holds (default: no key)", 0, 0, NULL},
+     "file with the key that clients must send (default: no key)", 0, 0, NULL},
     {"chat-template", 0, KG_TO(chat_template), "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
     {"system", 0, KG_TO(how.system), "TEXT",
      "system prompt of conversations that have none", 0, 0, NULL},
     {"opening", 0, KG_TO(how.opening), "TEXT",
-     "what the assistant's turn begins with, where the template does not write it", 0, 0,
-     NULL},
+     "beginning of the assistant's turn, if the template does not write it", 0, 0, NULL},
     {"date", 0, KG_TO(how.date), "YYYY-MM-DD",
-     "the day, for chat templates that ask for it (default: the clock's, at a request)",
-     0, 0, NULL},
-    {"max-batch", 0, KG_TO(max_batch), "N", "sequences that decode together (default 64)",
-     1, 65536, NULL},
+     "date for chat templates that use it (default: the clock's, at a request)", 0, 0,
+     NULL},
+    {"max-batch", 0, KG_TO(max_batch), "N", "sequences decoded together (default 64)", 1,
+     65536, NULL},
     {"max-len", 0, KG_TO(max_len), "N",
-     "tokens of prompt and answer (default: the model's positions)", 2, INT_MAX, NULL},
+     "largest number of largest number of tokens of prompt and answer (default: the "
+     "model's positions)",
+     2, INT_MAX, NULL},
     {"kv-tokens", 0, KG_TO(kv_tokens), "N",
-     "tokens that the cache holds (default: max-batch times max-len, 65,536 at most "
-     "unless max-len is more)",
+     "tokens in the cache (default: max-batch times max-len, at most the larger of "
+     "65,536 and max-len)",
      64, 1e12, NULL},
     {"default-max-tokens", 0, KG_TO(default_tokens), "N",
-     "new tokens of requests that name no max_tokens (default: chat what is left of the "
-     "context, completions 16)",
+     "max_tokens of requests without it (default: chat the rest of the context, "
+     "completions 16)",
      1, INT_MAX, NULL},
     {"prefill-chunk", 0, KG_TO(prefill_chunk), "N",
-     "prompt tokens that one step computes (default 512)", 1, 1 << 20, NULL},
+     "prompt tokens computed per step (default 512)", 1, 1 << 20, NULL},
     {"max-requests", 0, KG_TO(max_requests), "N",
-     "requests that are open at once; beyond: 429 (default 512)", 1, 1 << 20, NULL},
+     "open requests; above: status 429 (default 512)", 1, 1 << 20, NULL},
     {"max-body", 0, KG_TO(max_body), "BYTES",
-     "size of a request; beyond: 413 (default 4 MiB)", 1, 1 << 30, NULL},
+     "size of a request; above: status 413 (default 4 MiB)", 1, 1 << 30, NULL},
     {"max-connections", 0, KG_TO(max_connections), "N",
-     "connections; further ones get 503 (default 1024)", 1, 1 << 20, NULL},
+     "connections; above: status 503 (default 1024)", 1, 1 << 20, NULL},
     {"max-held", 0, KG_TO(max_held), "BYTES",
-     "bodies and answers of all clients together; beyond: 503 (default 256 MiB)", 1 << 20,
-     1e12, NULL},
+     "memory for bodies and responses of all clients; above: status 503 (default 256 "
+     "MiB)",
+     1 << 20, 1e12, NULL},
     {"session-bytes", 0, KG_TO(session_bytes), "BYTES",
-     "token ids and texts of sessions (session_id) that are kept; beyond, the one not "
-     "used "
-     "for the longest time is dropped (default 64 MiB)",
+     "memory for token ids and texts of sessions (session_id); above, the least recently "
+     "used is dropped (default 64 MiB)",
      1, 1e12, NULL},
     {"allow-host", 0, KG_IF("--api-key-file=", allow_hosts), "NAMES",
-     "other names, with commas between, that a local server without a key answers to; "
-     "*: any (default: localhost and its addresses)",
+     "further host names, comma-separated, accepted by a local server without a key; *: "
+     "any (default: localhost and its addresses)",
      0, 0, NULL},
     {"stream-interval", 0, KG_TO(piece_ms), "MS",
-     "pieces of a stream are at least so far apart, tokens between are told together "
-     "(default 50; 0: a piece for each token)",
+     "least time between two chunks of a stream, which collect the tokens of that time "
+     "(default 50; 0: a chunk for each token)",
      0, 60000, NULL},
     {"drain", 0, KG_TO(drain), "S",
-     "seconds that open answers get after SIGTERM (default 30)", 1, 86400, NULL},
-    {"seed", 0, KG_TO(seed), "S",
-     "of answers to requests that name no seed (default: the clock's)", 0, 1e18, NULL},
+     "time for open requests after SIGTERM, in seconds (default 30)", 1, 86400, NULL},
+    {"seed", 0, KG_TO(seed), "S", "seed of requests without one (default: the clock's)",
+     0, 1e18, NULL},
     KG_FLAGS_OF(kg_compute_flags),
     KG_FLAGS_OF(kg_device_flags),
     {0},
@@ -231,9 +232,10 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
     KG_TRY_GOTO(out, kg_serve_open(&s, opts, err));
     kg_log_info("serving %s at http://%s:%d/v1 (%s key, %s)", opts->name, at.data,
                 kg_serve_port(s), opts->bearer_key ? "with a" : "no",
-                opts->chat ? "completions and chat" : "completions; no chat template");
+                opts->chat ? "completions and chat"
+                           : "only completions: no chat template");
     for (size_t i = 0; i < opts->n_adapters; i++)
-        kg_log_info("and %s, adapters of rank %d beside it", opts->adapters[i].name,
+        kg_log_info("also %s, adapters of rank %d", opts->adapters[i].name,
                     opts->adapters[i].model->most_rank);
     if (!opts->bearer_key && !is_loopback(host))
         kg_log_warn(

@@ -19,11 +19,11 @@ const struct kg_flag kg_task_flags[] = {
     {"count", 'n', KG_IF("TASK", count), "N", "problems (default 10)", 1, 1e7, NULL},
     {"seed", 0, KG_IF("TASK", seed), "S", "seed (default 1)", 0, 1e15, NULL},
     {"fault-rate", 0, KG_IF("TASK", fault_rate), "F",
-     "share of worked solutions with a faulty step", 0, 1, NULL},
+     "share of worked solutions with a wrong step", 0, 1, NULL},
     {"held-out", 0, KG_IF("TASK", held_out), NULL, "problems that training never draws",
      0, 0, NULL},
     {"text", 0, KG_IF("TASK", as_text), NULL,
-     "lines {\"text\"} of problem and solution, to train a tokenizer on", 0, 0, NULL},
+     "print lines {\"text\"} of problem and solution, to train a tokenizer", 0, 0, NULL},
     {0},
 };
 

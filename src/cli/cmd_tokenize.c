@@ -17,7 +17,7 @@ const struct kg_flag kg_tokenize_flags[] = {
     {"decode", 'd', KG_TO(decode), NULL, "ids to text; special tokens are printed", 0, 0,
      NULL},
     {"no-parse-special", 0, KG_CLEARS_IF("--decode=", parse_special), NULL,
-     "special tokens in the text are plain text", 0, 0, NULL},
+     "read special tokens in the text as plain text", 0, 0, NULL},
     {"add-special", 0, KG_IF("--decode=", add_special), NULL,
      "add what the tokenizer's post-processor adds (BOS)", 0, 0, NULL},
     {0},

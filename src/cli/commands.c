@@ -22,13 +22,13 @@ const struct kg_command kg_commands[] = {
     {"train", "train a policy by reinforcement learning", kg_cmd_train,
      "[flags] [preset=NAME] [RECIPE] [section.key=value ...]", kg_train_flags,
      "RECIPE is a YAML file; assignments override it. A preset (preset=NAME, short for "
-     "algo.preset; `kedge presets` lists them) is weaker than either. The run directory "
-     "(run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
+     "algo.preset; `kedge presets` lists them) has the lowest priority. The run "
+     "directory (run.dir) gets config.yaml, metrics.jsonl, rollouts/ and "
      "checkpoints/step-NNNNNN/{model,anchor}. SIGINT, SIGTERM and SIGHUP finish the "
-     "step, save and leave with status 128 + the signal, 0 is for a run that is done; "
-     "SIGUSR1 makes it (and every other command) say what it is doing.",
+     "step, save and exit with status 128 + the signal; 0 means that the run is "
+     "complete. SIGUSR1 makes every command report what it is doing.",
      -1, NULL, NULL, NULL, NULL},
-    {"sft", "supervised training: the warm start of a recipe alone", kg_cmd_sft,
+    {"sft", "supervised training: only the SFT of a recipe", kg_cmd_sft,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
      "The sft section of a recipe without the RL steps: JSONL of prompt and response, "
      "episodes (prompt and segments), conversations (messages), or text; loss on what "
@@ -36,109 +36,107 @@ const struct kg_command kg_commands[] = {
      -1, NULL, NULL, NULL, NULL},
     {"distill", "train towards a teacher checkpoint (anchor.path)", kg_cmd_distill,
      "[flags] [RECIPE] [section.key=value ...]", kg_train_flags,
-     "As `train`, with the KL to the teacher as the whole loss and no reward: on answers "
-     "of the policy's own (preset distill-reverse, or distill-forward), or with "
-     "rollout.data on given ones (preset distill-offline). One answer a prompt unless "
-     "rollout.samples says otherwise.",
+     "As `train`, with the KL to the teacher as the whole loss and no reward: on the "
+     "policy's own completions (preset distill-reverse or distill-forward), or on those "
+     "of rollout.data (preset distill-offline). One completion per prompt by default "
+     "(rollout.samples).",
      -1, NULL, NULL, NULL, NULL},
     {"replay", "loss and gradient of a dumped step under another algorithm",
      kg_cmd_replay, "[flags] RUN STEP [preset=NAME] [section.key=value ...]",
      kg_replay_flags,
-     "Takes the trajectories of RUN/rollouts and the checkpoint that stood before STEP "
-     "(or the newest before it, which is said), and computes the whole step as one "
-     "update: loss, norm of the gradient, its variance over groups of completions, "
-     "and its cosines to the gradients of the exact objective (the ratio of the whole "
-     "completion "
-     "to the sampler, no clip, no mask, the exact KL) and of the exact KL alone. Keys of "
-     "algo, kl and anchor, and train.old_logp, change the algorithm. Nothing is written "
-     "into RUN.",
+     "Takes the trajectories of RUN/rollouts and the newest checkpoint before STEP, "
+     "which it names, and computes the whole step as one update: loss, norm of the "
+     "gradient, its variance over groups of completions, and its cosines to the "
+     "gradients of the exact objective (the ratio of the whole completion to the "
+     "sampler, no clip, no mask, the exact KL) and of the exact KL alone. Keys of algo, "
+     "kl and anchor, and train.old_logp, change the algorithm. Nothing is written into "
+     "RUN.",
      -1, NULL, NULL, NULL, "lab"},
     {"report", "a page of plots of one or several runs", kg_cmd_report,
      "[flags] RUN [RUN...] | --metrics", kg_report_flags,
-     "One HTML file without scripts, out of metrics.jsonl and config.yaml of each run: "
-     "what it is, its first and last numbers, what differs in the configs, and a plot of "
-     "every metric with what it means. Several runs lie over each other in every plot. A "
-     "run writes its own as report.html at every checkpoint and at its end (log.report).",
+     "Writes one HTML file without scripts from metrics.jsonl and config.yaml of each "
+     "run: a summary, first and last numbers, differences of the configs, and a plot of "
+     "every metric with its meaning. Several runs share each plot. A run writes its own "
+     "report.html at every checkpoint and at its end (log.report).",
      -1, NULL, NULL, NULL, NULL},
-    {"table", "what rows of results say together: means, paired differences",
-     kg_cmd_table, "[flags] --metric KEY FILE [FILE...]", kg_table_flags,
-     "A row is a line of JSON. Rows with the same text under --by are a cell. Printed, "
-     "as Markdown, is the mean of each cell with a 95 % bootstrap interval (10,000 "
-     "seeded resamples), or, with --against, that of its paired differences from one "
-     "cell, with p-values adjusted by Holm for all cells of the table. Rows are paired "
-     "by --pair; pairs that one of two cells lacks are an error.",
+    {"table", "summary of rows of results: means, paired differences", kg_cmd_table,
+     "[flags] --metric KEY FILE [FILE...]", kg_table_flags,
+     "A row is a line of JSON. Rows with the same text under --by are a cell. Prints, as "
+     "Markdown, the mean of each cell with a 95 % bootstrap interval (10,000 seeded "
+     "resamples). With --against it is the mean paired difference from one cell, with "
+     "p-values adjusted by Holm over all cells of the table. Rows are paired by --pair; "
+     "a pair that one of two cells lacks is an error.",
      -1, NULL, NULL, NULL, "lab"},
     {"eval", "accuracy of a model on a suite of sets or on one task", kg_cmd_eval,
      "--model DIR [SUITE.yaml] [flags] [section.key=value ...] | compare DIR_A DIR_B",
      kg_eval_flags,
      "SUITE.yaml names sets of problems and how they are sampled and graded "
      "(docs/evaluate.md; suites/ has the published protocols); assignments override it, "
-     "and a flag about a set is given to all of its sets. Without a suite --task and "
-     "--data name the one set, val.\n\n"
-     "Printed are avg@n (the mean over problems of the share of right answers among n), "
-     "pass@k and maj@k with their standard errors over problems. A sample is a function "
-     "of the model, the seed, the set, the problem and the sample's number, so that "
-     "--out DIR can be taken up again after any interruption and ends with the same "
-     "bytes.\n\n"
-     "`compare` takes two finished folders of the same problems and prints B - A of "
-     "every metric with a paired 95 % interval. Of the flags --json acts with it.",
+     "and a flag about a set is given to all of its sets. Without a suite, --task and "
+     "--data define a single set, val.\n\nPrints avg@n (the mean over problems of the "
+     "share of right answers among n), pass@k and maj@k with their standard errors over "
+     "problems. A sample depends only on the model, the seed, the set, the problem and "
+     "the sample's number, so --out DIR can continue after any interruption and ends "
+     "with the same bytes.\n\n`compare` takes two finished folders of the same problems "
+     "and prints B - A of every metric with a paired 95 % interval. The only flag that "
+     "acts with it is --json.",
      -1, NULL, NULL, "!compare", NULL},
     {"generate", "complete prompts", kg_cmd_generate, "--model DIR [flags] [PROMPT]",
      kg_generate_flags,
-     "With PROMPT the answer is printed as text. With --jsonl every line of stdin is "
+     "With PROMPT the completion is printed as text. With --jsonl every line of stdin is "
      "{\"prompt\": text}, {\"prompt\": [messages]}, which the chat template renders "
-     "(with \"tools\": [...], if it has them), or {\"ids\": [...]}, and every answer a "
-     "line {\"ids\", \"logprobs\", \"text\", \"finish_reason\"} on stdout, in input "
-     "order, --n lines for each input. A key of a line that says how to sample is "
-     "refused, other keys are passed over.\n\n"
-     "A log-prob is of the full softmax at the temperature (at temperature 0: at 1), and "
-     "is bit for bit what `kedge score` prints for the same ids. Truncation applies in "
-     "the order top-k, top-p, min-p. The finish reason is stop (an end token), "
-     "stop_string, or length.",
+     "(with \"tools\": [...], if it has them), or {\"ids\": [...]}, and every completion "
+     "a line {\"ids\", \"logprobs\", \"text\", \"finish_reason\"} on stdout, in input "
+     "order, --n lines for each input. Keys of a line that set sampling are refused, "
+     "other keys are ignored.\n\nA log-prob is that of the full softmax at the "
+     "temperature (temperature 0: at 1), bit for bit what `kedge score` prints for the "
+     "same ids. Truncation applies in the order top-k, top-p, min-p. The finish reason "
+     "is stop (an end token), stop_string, or length.",
      1, NULL, NULL, NULL, NULL},
     {"chat", "talk to a checkpoint in the terminal", kg_cmd_chat, "--model DIR [flags]",
      kg_chat_flags,
-     "A line is a message, the answer is printed as it comes. Ctrl-C ends an answer, "
-     "/new begins another conversation, /quit and Ctrl-D leave, /help lists such lines; "
-     "a message that begins with / is written //. The conversation is kept as "
-     "tokens: what the model said is never tokenised again, unless the chat template "
-     "rewrites earlier turns.",
+     "A line is a message; the answer is printed as it is sampled. Ctrl-C ends an "
+     "answer, /new begins another conversation, /quit and Ctrl-D leave, /help lists such "
+     "commands; write // for a message that begins with /. The conversation is kept as "
+     "tokens: the model's turns are never tokenised again, unless the chat template "
+     "rewrites them.",
      0, NULL, NULL, NULL, NULL},
     {"serve", "OpenAI's API over HTTP for a checkpoint", kg_cmd_serve,
      "--model DIR [flags]", kg_serve_flags,
      "/v1/models, /v1/completions and /v1/chat/completions, streamed or whole; /health; "
      "/metrics for Prometheus. Requests share one running batch. Answer i of a request "
-     "with a seed is drawn with seed + i, whatever else the server does; `kedge generate "
-     "--served` gives the same bits. SIGTERM finishes what is open, then leaves. See "
-     "docs/serve.md.",
+     "with a seed is sampled with seed + i, independent of other requests; `kedge "
+     "generate --served` gives the same bits. SIGTERM finishes open requests, then "
+     "exits. See docs/serve.md.",
      0, NULL, NULL, NULL, NULL},
     {"score", "log-probs of given tokens by the training forward pass", kg_cmd_score,
      "--model DIR [flags] < LINES", kg_score_flags,
      "Every line of stdin is {\"ids\": [...]}, every line of stdout {\"logprobs\": "
-     "[null, lp(ids[1] | ids[0]), ...]}. "
-     "Numbers are printed so that they read back as the same float32.",
+     "[null, lp(ids[1] | ids[0]), ...]}. Numbers are printed with enough digits for the "
+     "same float32.",
      0, NULL, NULL, NULL, NULL},
     {"tokenize", "text to token ids and back", kg_cmd_tokenize,
      "--model DIR [flags] < LINES", kg_tokenize_flags,
      "Every line of stdin is {\"text\": text}, every line of stdout {\"ids\": [...]}; "
-     "with --decode the other way round. "
-     "A folder with nothing but tokenizer.json or tokenizer.model is enough.",
+     "with --decode the other way round. A folder with only tokenizer.json or "
+     "tokenizer.model is enough.",
      0, NULL, NULL, NULL, NULL},
     {"embed", "texts to vectors, by an encoder", kg_cmd_embed,
      "--model DIR [flags] < LINES", kg_embed_flags,
-     "DIR is a BERT-shaped encoder (E5, MiniLM, BGE) as sentence-transformers keeps it. "
-     "Every line of stdin is {\"text\": text}, or with --lines the text itself; every "
-     "line of stdout {\"vector\": [...]}. A text has the same vector, in every bit, in "
-     "any company and with any number of threads. docs/search.md has more.",
+     "DIR is a BERT-shaped encoder (E5, MiniLM, BGE) in the layout of "
+     "sentence-transformers. Every line of stdin is {\"text\": text}, or with --lines "
+     "the text itself; every line of stdout {\"vector\": [...]}. The vector of a text "
+     "does not depend on other texts or the number of threads, bit for bit. See "
+     "docs/search.md.",
      0, NULL, NULL, NULL, "retriever"},
-    {"chat-template", "messages to the prompt that a model's template makes of them",
-     kg_cmd_chat_template, "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
+    {"chat-template", "render messages by a model's chat template", kg_cmd_chat_template,
+     "--model DIR|FILE [flags] < LINES", kg_chat_template_flags,
      "Every line of stdin is {\"messages\": [...], \"tools\", \"add_generation_prompt\", "
-     "...}, every line of stdout {\"text\"}. Every key is a variable of the template. A "
-     "model's folder has it in chat_template.jinja or tokenizer_config.json, with the "
-     "special tokens as defaults of bos_token, eos_token and the like.",
+     "...}, every line of stdout {\"text\"}. Every key is a variable of the template. "
+     "The template is chat_template.jinja or in tokenizer_config.json, whose special "
+     "tokens are the defaults of bos_token, eos_token and the like.",
      0, NULL, NULL, NULL, NULL},
-    {"inspect", "what a checkpoint holds, and the memory it needs", kg_cmd_inspect,
+    {"inspect", "contents of a checkpoint, and the memory it needs", kg_cmd_inspect,
      "[flags] DIR", kg_inspect_flags,
      "Config and tensors are checked as strictly as by the commands that compute with "
      "them.",
@@ -146,14 +144,14 @@ const struct kg_command kg_commands[] = {
     {"export", "write a checkpoint as a GGUF file, for llama.cpp", kg_cmd_export,
      "MODEL --to FILE.gguf [flags]", kg_export_flags,
      "MODEL is a checkpoint folder or a GGUF file; adapters are merged first (kedge "
-     "merge). Metadata, tokenizer and chat template go into the file. What llama.cpp "
-     "would compute otherwise is refused by the name of the field.",
+     "merge). Metadata, tokenizer and chat template go into the file. A field that "
+     "llama.cpp would compute otherwise is refused by name.",
      1, NULL, NULL, NULL, NULL},
-    {"merge", "write the checkpoint that a base and its adapters make", kg_cmd_merge,
+    {"merge", "merge adapters into their base: write one checkpoint", kg_cmd_merge,
      "--model DIR --adapter DIR [flags] OUT", kg_merge_flags,
      "Every weight that has an adapter becomes W + s B A, rounded once to --dtype; all "
-     "else is copied. Adapters are otherwise applied beside W, with roundings of their "
-     "own, so log-probs of the merged checkpoint are near those and not the same bits.",
+     "else is copied. Unmerged adapters round separately, so log-probs of the merged "
+     "checkpoint are close to theirs, not equal.",
      1, NULL, NULL, NULL, NULL},
     {"new", "write a randomly initialised checkpoint", kg_cmd_new, "[flags] DIR",
      kg_new_flags,
@@ -164,42 +162,40 @@ const struct kg_command kg_commands[] = {
      1, NULL, NULL, NULL, NULL},
     {"pull", "fetch a model or a data set from the hub", kg_cmd_pull,
      "[flags] [ORG/]NAME[@REVISION] | hf://ORG/NAME[@REVISION]/FILE", kg_pull_flags,
-     "Fetches into the cache that HuggingFace's libraries keep, from which every command "
-     "takes the name in the place of a folder, and prints the folder there. Of a model "
-     "those files that kedge reads, of a data set all, or FILE. Lengths and digests are "
-     "checked; what was interrupted goes on where it was. HF_HOME and HF_HUB_CACHE say "
-     "where the cache is, HF_ENDPOINT where the hub is, HF_TOKEN or the file "
-     "HF_HOME/token who asks (docs/hub.md).",
+     "Fetches into the cache of HuggingFace's libraries and prints the folder there; "
+     "every command then takes the name instead of a folder. Fetches the files of a "
+     "model that kedge reads, all files of a data set, or FILE. Checks lengths and "
+     "digests; an interrupted pull continues. HF_HOME and HF_HUB_CACHE set the cache, "
+     "HF_ENDPOINT the hub, HF_TOKEN or the file HF_HOME/token the access token "
+     "(docs/hub.md).",
      1, NULL, NULL, NULL, NULL},
-    {"push", "the command that uploads a checkpoint to the hub", kg_cmd_push,
+    {"push", "print print the command that uploads a checkpoint to the hub", kg_cmd_push,
      "DIR ORG/NAME[@REVISION]", kg_push_flags,
-     "Uploads nothing: prints the `hf upload` command that does, after a look at whether "
-     "DIR is a checkpoint.",
+     "Uploads nothing: checks that DIR is a checkpoint and prints the `hf upload` "
+     "command for it.",
      2, NULL, NULL, NULL, NULL},
     {"task", "list the tasks, or print generated problems", kg_cmd_task, "[flags] [TASK]",
      kg_task_flags, NULL, 1, NULL, NULL, NULL, NULL},
-    {"wiki", "a made-up world to learn searching on", kg_cmd_wiki,
+    {"wiki", "generate a made-up world to train a search agent", kg_cmd_wiki,
      "[flags] corpus DIR | episodes INDEX OUT.jsonl", kg_wiki_flags,
      "corpus: writes corpus.jsonl (passages on made-up works, people and places), "
-     "train.jsonl and test.jsonl (questions that take two searches; no name of one is in "
-     "the other) and tokenizer.jsonl (text for kedge new --train-tokenizer).\n\n"
-     "episodes: plays training questions against an index of that corpus, a share of "
-     "them badly, and writes them for supervised training. --seed and --works must be "
-     "those of the corpus.",
+     "train.jsonl and test.jsonl (questions that need two searches; the two files share "
+     "no names) and tokenizer.jsonl (text for kedge new --train-tokenizer).\n\nepisodes: "
+     "plays training questions against an index of that corpus, a share of them badly, "
+     "and writes them for supervised training. --seed and --works must be those of the "
+     "corpus.",
      3, NULL, NULL, NULL, "lab"},
-    {"data", "look at a data file, check it, convert it", kg_cmd_data,
+    {"data", "inspect, check and convert a data file", kg_cmd_data,
      "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
-     "FILE is JSON lines, a JSON array of objects, either of them packed by gzip or "
-     "zstd, "
-     "or Parquet; its content says which.\n\n"
-     "check: reads every record as training will, and says how many have a prompt, an "
-     "answer, a worked solution. head: the first records as JSON lines. convert: all of "
-     "them. stats: for each key its types, how often it is there, and the least, mean "
-     "and largest size (bytes of a text, items of an array, or the number itself). "
-     "columns: decodes each column of a Parquet file, with its type, its values, their "
-     "MB when decoded, and MB a second of processor time.",
+     "FILE is JSON lines or a JSON array of objects (also gzip, zstd), or Parquet; the "
+     "content decides.\n\ncheck: reads every record as training will, and says how many "
+     "have a prompt, an answer, a worked solution. head: the first records as JSON "
+     "lines. convert: all of them. stats: for each key its types, its count, and the "
+     "smallest, mean and largest size (bytes of a text, items of an array, or the number "
+     "itself). columns: decodes each column of a Parquet file, with its type, its "
+     "values, their MB when decoded, and MB per second of processor time.",
      2, NULL, NULL, NULL, NULL},
-    {"search", "an index of passages: make it, ask it, serve it", kg_cmd_search,
+    {"search", "build, query and serve an index of passages", kg_cmd_search,
      "[flags] index CORPUS INDEX | query INDEX [QUERY] | serve INDEX | check INDEX | "
      "bench INDEX|URL QUESTIONS",
      kg_search_flags,
@@ -216,8 +212,7 @@ const struct kg_command kg_commands[] = {
      "and --kind finds by them (dense) or by them and words (hybrid).\n\n"
      "docs/search.md goes from a corpus to a served index.",
      3, NULL, NULL, NULL, NULL},
-    {"grade", "verdicts on given answers", kg_cmd_grade, "[flags] < LINES",
-     kg_grade_flags,
+    {"grade", "grade given answers", kg_cmd_grade, "[flags] < LINES", kg_grade_flags,
      "Every line of stdin is {\"answer\" or \"response\": text, \"gold\": text or list "
      "of alternatives}, every line of stdout {\"verdict\": "
      "\"right\"|\"wrong\"|\"undecided\", \"extracted\", \"reason\"}. Optional keys: "
@@ -227,26 +222,26 @@ const struct kg_command kg_commands[] = {
      "\"golden_answers\": text or list} in, {\"score\", \"answer\"} out. "
      "docs/grader.md says what each mode and kind does.",
      0, NULL, &kg_grade_kind, NULL, NULL},
-    {"show", "an episode of a dump, coloured by who wrote it", kg_cmd_show,
-     "[flags] FILE", kg_show_flags,
+    {"show", "show an episode of a dump, coloured by source", kg_cmd_show, "[flags] FILE",
+     kg_show_flags,
      "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
-     "as text; packed or not. Prompt, model and tool have a colour each, or tags. "
+     "as text; packed or not. Prompt, model and tool each have a colour, or tags. "
      "Numbers are those of the dump: the sampler's log-prob, the advantage, log p/q to "
      "the anchor.",
      1, NULL, NULL, NULL, NULL},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,
      "[flags] [check [NAME...] [KEY=VALUE...]]", kg_algorithms_flags,
-     "One row from each table makes an algorithm: `kedge train --keys` has its keys.\n\n"
-     "`check` compares KL estimators, surrogates and masks (all, or those named) with "
-     "the exact value and gradient. It sums over every outcome of a small vocabulary "
-     "and draws nothing. KEY=VALUE sets a bound or another key that the rows read. "
-     "docs/which.md explains the columns.",
+     "An algorithm is one row from each table; `kedge train --keys` lists its "
+     "keys.\n\n`check` compares KL estimators, surrogates and masks (all, or those "
+     "named) with the exact value and gradient. It sums over every outcome of a small "
+     "vocabulary and draws nothing. KEY=VALUE sets a bound or another key that the rows "
+     "read. docs/which.md explains the columns.",
      -1, NULL, NULL, NULL, NULL},
     {"presets", "published methods and recipes, with every value and its source",
      kg_cmd_presets, "[flags] [NAME]", kg_presets_flags,
-     "Without NAME a list. With it, or with --all, every value of algo, kl and anchor, "
-     "and what the preset gives beyond them, with its source: the preset, one that it "
-     "builds on, or the default.",
+     "Without NAME prints a list. With NAME, or --all, prints every value of algo, kl "
+     "and anchor, and the preset's other values, with their source: the preset, one that "
+     "it builds on, or the default.",
      1, NULL, NULL, NULL, NULL},
     {"policy", "check losses and gradients against golden cases", kg_cmd_policy,
      "[flags] check DIR", kg_policy_flags,
@@ -256,22 +251,21 @@ const struct kg_command kg_commands[] = {
      "relative error that is printed counts those 1e-12 to the size. Status 1: a case "
      "failed, or none passed.",
      2, NULL, NULL, NULL, "lab"},
-    {"doctor", "what this machine has, and which promises hold on it", kg_cmd_doctor,
-     "[flags]", kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
-    {"bench", "ceilings of this machine, and what kedge reaches of them", kg_cmd_bench,
+    {"doctor", "check this machine: which promises hold on it", kg_cmd_doctor, "[flags]",
+     kg_doctor_flags, NULL, 0, NULL, NULL, NULL, NULL},
+    {"bench", "benchmarks against the ceilings of this machine", kg_cmd_bench,
      "[flags] [NAME]", kg_bench_flags,
-     "Without a name all are run, in about eight minutes on an idle machine of two "
-     "cores; 10 GB of memory are used.\n\n"
-     "A ceiling is measured again beside every row that is related to it; a row is the "
-     "best of its repetitions. Where something is asked of a row, it ends with that and "
-     "with whether it is met.",
+     "Without a name all run, in about eight minutes on two idle cores, with 10 GB of "
+     "memory.\n\nA ceiling is measured again next to every row that refers to it; a row "
+     "is the best of its repetitions. A row with a target ends with the target and "
+     "whether it is met.",
      1, kg_bench_term, NULL, NULL, NULL},
     {"man", "print the man page", kg_cmd_man, "", no_flags, NULL, 0, NULL, NULL, NULL,
      NULL},
     {"completion", "print completion for a shell", kg_cmd_completion, "[bash|zsh|fish]",
      no_flags,
-     "Commands, flags, keys of a recipe (section.key=) and the choices of each. `make "
-     "install` puts the three where the shells look for them.",
+     "Completes commands, flags, keys of a recipe (section.key=) and their choices. "
+     "`make install` puts the files for the three shells in place.",
      1, NULL, NULL, NULL, NULL},
     {0},
 };

@@ -110,9 +110,8 @@ kg_status kg_cli_overview(struct kg_str *out, struct kg_err *err)
                              c->run ? "" : " (not in this build)"));
     return kg_str_puts(
         out,
-        "\n`kedge help COMMAND`, or `kedge COMMAND --help`, tells what a command takes; "
-        "`kedge --version` what this build is made of.\n`man kedge` and docs/ of the "
-        "sources tell the rest.\n",
+        "\n`kedge help COMMAND`, or `kedge COMMAND --help`, describes a command, `kedge "
+        "--version` this build.\nSee also `man kedge` and docs/.\n",
         err);
 }
 
@@ -200,10 +199,10 @@ kg_status kg_cli_man(struct kg_str *out, struct kg_err *err)
                        err));
     for (const struct kg_command *c = kg_commands; c->name; c++)
         KG_TRY(put_man_command(out, c, err));
-    return kg_str_puts(out,
-                       ".SH EXIT STATUS\n0 when done, 1 when the work failed, 2 when the "
-                       "command line was wrong, 75 when another rank was lost, 128 + N "
-                       "when signal N stopped it before it was done (130 SIGINT, 143 "
-                       "SIGTERM). A server that a signal ends is done.\n",
-                       err);
+    return kg_str_puts(
+        out,
+        ".SH EXIT STATUS\n0: done; 1: the work failed; 2: wrong command line; 75: "
+        "another rank was lost; 128 + N: signal N stopped it before it was done (130 "
+        "SIGINT, 143 SIGTERM). A server ended by a signal exits with 0.\n",
+        err);
 }

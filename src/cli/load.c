@@ -24,20 +24,20 @@ const struct kg_flag kg_model_flags[] = {
     {"model", 'm', KG_TO(kg_load.dir), KG_MODEL_ARG,
      "checkpoint folder, or ORG/NAME of the hub's cache (docs/hub.md)", 0, 0, NULL},
     {"adapter", 0, KG_KEY_IF(KG_ADAPTER_KEY, "--model", kg_load.adapter), KG_MODEL_ARG,
-     "PEFT folder of adapters beside its weights", 0, 0, NULL},
+     "PEFT folder of adapters of the model", 0, 0, NULL},
     {0},
 };
 
 const struct kg_flag kg_ignore_flags[] = {
     {"ignore", 0, KG_KEY_IF("model.ignore", NULL, kg_load.ignore), "FIELD",
-     "a field of config.json that is refused though it has no effect (may be repeated)",
+     "unknown field of config.json to ignore, because it has no effect (may be repeated)",
      0, 0, NULL},
     {0},
 };
 
 const struct kg_flag kg_compute_flags[] = {
     {"dtype", 0, KG_TO(kg_load.dtype), "TYPE",
-     "bf16 or fp32: what products compute in (default: bf16)", 0, 0, "bf16|fp32"},
+     "dtype of products: bf16 or fp32 (default: bf16)", 0, 0, "bf16|fp32"},
     {"base-dtype", 0, KG_KEY_IF("model.base_dtype", "--dtype!fp32", kg_load.base_dtype),
      "TYPE", "keep weights in blocks of q8_0, q4_0 or q4_k, or as_stored in a GGUF file",
      0, 0, "q8_0|q4_0|q4_k|as_stored"},
@@ -48,13 +48,12 @@ const struct kg_flag kg_compute_flags[] = {
 
 const struct kg_flag kg_device_flags[] = {
     {"device", 0, KG_TO(kg_load.device), "DEVICE",
-     "cpu, cuda, cuda:N, or auto: a GPU where one can be used (default: cpu)", 0, 0,
-     NULL},
+     "cpu, cuda, cuda:N, or auto: a GPU if one is usable (default: cpu)", 0, 0, NULL},
     {"products", 0, KG_IF("--device", kg_load.products), "BY",
-     "cublas, own, or exact: who makes a GPU's products of bf16 (default: cublas)", 0, 0,
+     "bf16 products on a GPU: cublas, own, or exact (default: cublas)", 0, 0,
      "cublas|own|exact"},
     {"libraries", 0, KG_IF("--device", kg_load.libraries), "DIR",
-     "folder of libcublasLt.so.13 (default: it is looked for)", 0, 0, NULL},
+     "folder of libcublasLt.so.13 (default: searched)", 0, 0, NULL},
     {0},
 };
 
@@ -62,16 +61,15 @@ const struct kg_flag kg_prompt_flags[] = {
     {"template", 0, KG_TO(kg_prompt_how.template_text), "TEXT",
      "text around a prompt; {prompt} is replaced", 0, 0, NULL},
     {"user-turn", 0, KG_TO(kg_prompt_how.user_turn), NULL,
-     "a prompt of text is the user's turn of the chat template", 0, 0, NULL},
+     "render a prompt of text as the user's turn of the chat template", 0, 0, NULL},
     {"system", 0, KG_TO(kg_prompt_how.system), "TEXT",
      "system prompt in front of every conversation", 0, 0, NULL},
     {"opening", 0, KG_TO(kg_prompt_how.opening), "TEXT",
-     "what the assistant's turn begins with, where the template does not write it", 0, 0,
-     NULL},
+     "beginning of the assistant's turn, if the template does not write it", 0, 0, NULL},
     {"chat-template", 0, KG_TO(kg_prompt_chat), "WHICH",
      "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
     {"date", 0, KG_TO(kg_prompt_how.date), "YYYY-MM-DD",
-     "the day, for chat templates that ask for it (default: the clock's)", 0, 0, NULL},
+     "date for chat templates that use it (default: the clock's)", 0, 0, NULL},
     {0},
 };
 
@@ -242,17 +240,14 @@ struct kg_encoder_opts kg_encoder_how;
 
 const struct kg_flag kg_encoder_flags[] = {
     {"pooling", 0, KG_TO(kg_encoder_how.pooling), "HOW",
-     "mean or cls: rows of a text to its vector (default: as the folder says)", 0, 0,
-     "mean|cls"},
+     "pooling: mean or cls (default: the folder's)", 0, 0, "mean|cls"},
     {"max-tokens", 0, KG_TO(kg_encoder_how.max_tokens), "N",
-     "tokens of a text, the rest is left out (default: as the folder says)", 1, 1 << 20,
-     NULL},
+     "longest text in tokens; the rest is cut (default: the folder's)", 1, 1 << 20, NULL},
     {"query-prefix", 0, KG_TO(kg_encoder_how.query_prefix), "TEXT",
-     "in front of a query; E5: \"query: \" (default: as the folder says, or none)", 0, 0,
-     NULL},
+     "prefix of a query; E5: \"query: \" (default: the folder's, or none)", 0, 0, NULL},
     {"passage-prefix", 0, KG_TO(kg_encoder_how.passage_prefix), "TEXT",
-     "in front of a passage; E5: \"passage: \" (default: as the folder says, or none)", 0,
-     0, NULL},
+     "prefix of a passage; E5: \"passage: \" (default: the folder's, or none)", 0, 0,
+     NULL},
     {0},
 };
 

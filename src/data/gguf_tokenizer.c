@@ -37,8 +37,8 @@ static kg_status need_model(const struct kg_gguf *g, const char *model,
         return refuse(g, KEY "model", "gpt2 or llama", err);
     if (kg_gguf_is(v, model))
         return KG_OK;
-    return kg_fail(err, KG_ENOTFOUND, "%s: the tokenizer is none of %s", g->files[0].path,
-                   model);
+    return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer of %s, found another",
+                   g->files[0].path, model);
 }
 
 /* Tokens with their types, one after the other. */

@@ -334,8 +334,7 @@ kg_status kg_manifest_check_below(struct kg_manifest_size *size, const char *dir
     if (!kg_file_exists(path.text)) {
         status = kg_fail(
             err, KG_ENOTFOUND,
-            "%s: expected the list of what was saved, with its hashes, found "
-            "no such file",
+            "%s: expected the list of saved files with their hashes, found none",
             path.text);
         goto out;
     }

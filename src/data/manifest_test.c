@@ -102,7 +102,7 @@ static void other_lengths_and_lost_files_are_named(void **state)
     assert_int_equal(remove(in_dir("model/config.json")), 0);
     refused(KG_ENOTFOUND, "config.json");
     assert_int_equal(remove(in_dir(KG_MANIFEST_NAME)), 0);
-    refused(KG_ENOTFOUND, "manifest.json: expected the list of what was saved");
+    refused(KG_ENOTFOUND, "manifest.json: expected the list of saved files");
 }
 
 static void a_list_names_nothing_outside(void **state)

@@ -208,7 +208,7 @@ static kg_status end_array(struct kg_records *r, struct kg_err *err)
         return KG_OK;
     }
     if (r->wrapped && c != '}')
-        return bad_array(r, "',' or '}' behind the list of an object", c, err);
+        return bad_array(r, "',' or '}' after the list of an object", c, err);
     if (r->wrapped)
         c = next_solid(r);
     if (c != EOF || ferror(kg_unpack_stream(r->unpack)))
@@ -228,7 +228,7 @@ static kg_status next_element(struct kg_records *r, struct kg_json_doc *doc, boo
     if (c == ']')
         return end_array(r, err);
     if (r->number > 0 && c != ',')
-        return bad_array(r, "',' or ']' behind an element", c, err);
+        return bad_array(r, "',' or ']' after an element", c, err);
     if (r->number > 0)
         c = next_solid(r);
     if (c != '{')

@@ -98,7 +98,7 @@ static void what_is_wrong_has_its_place(void **state)
                                         "array, found '7'");
     put("x", "[{\"a\": 1}\n{\"a\": 2}]");
     assert_string_equal(complaint("x"),
-                        "x line 2: expected ',' or ']' behind an element, found '{'");
+                        "x line 2: expected ',' or ']' after an element, found '{'");
     put("x", "[{\"a\": 1},\n{\"a\": [}");
     assert_string_equal(complaint("x"),
                         "x line 2: expected the end of an object, found the end");
@@ -134,7 +134,7 @@ static void a_list_in_an_object_is_an_array(void **state)
     static const char *const refused[][2] = {
         {"{\"data\": [" THREE "]", "found the end"},
         {"{\"data\": [" THREE "]} {}", "found '{'"},
-        {"{\"data\": [" THREE "]]", "',' or '}' behind the list of an object, found ']'"},
+        {"{\"data\": [" THREE "]]", "',' or '}' after the list of an object, found ']'"},
         {"{\"data\": [{\"a\": 1}, 2]}", "expected an object as element"},
         {"{\n \"question\": [\"a\", \"b\"],\n \"answer\": [1, 2]\n}", "zip(*d.values())"},
         {"{\r\n \"question\": \"a\"\r\n}", "found one over several lines"},

@@ -119,10 +119,10 @@ static kg_status read_range(struct kg_st_tensor *t, const struct part *part,
     int64_t end = kg_json_int(kg_json_at(range, 1), -1);
 
     if (kg_json_size(range) != 2 || begin < 0 || end < 0)
-        return kg_fail(
-            err, KG_EFORMAT,
-            "%s: tensor '%s': expected 'data_offsets' as two integers from 0, found %s",
-            t->file, t->name, range ? "something else" : "no such key");
+        return kg_fail(err, KG_EFORMAT,
+                       "%s: tensor '%s': expected 'data_offsets' as two integers of at "
+                       "least 0, found %s",
+                       t->file, t->name, range ? "something else" : "no such key");
     if (begin > end || (uint64_t)end > part->data_bytes)
         return kg_fail(err, KG_EFORMAT,
                        "%s: tensor '%s': expected a byte range inside the %llu bytes of "

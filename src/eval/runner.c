@@ -510,8 +510,8 @@ static kg_status share_kept(struct work *w, struct kg_err *err)
 {
     for (size_t i = 0; i < w->n; i++)
         KG_TRY(kg_ranks_share(w->ranks, w->sets[i].there,
-                              w->sets[i].n * sizeof *w->sets[i].there,
-                              "answers that are there", err));
+                              w->sets[i].n * sizeof *w->sets[i].there, "finished answers",
+                              err));
     return KG_OK;
 }
 

@@ -716,7 +716,7 @@ static bool has_relation(const struct kg_math_compare *c, int node)
 static verdict sets(struct kg_math_compare *c, int gold, int answer)
 {
     if (has_relation(c, answer) && !has_relation(c, gold) && c->opts->strict_sets)
-        return kg_math_conclude(c, KG_MATH_WRONG, "a relation where a set is asked for");
+        return kg_math_conclude(c, KG_MATH_WRONG, "a relation where a set is expected");
     return kg_math_unions(c, gold, answer);
 }
 

@@ -375,14 +375,15 @@ static const struct {
     const char *file, *is;
 } other_folders[] = {
     {"checkpoints/latest/model/config.json",
-     "a run, whose newest model is checkpoints/latest/model in it"},
-    {"model/config.json", "a run's checkpoint, whose model is model/ in it"},
-    {"adapter_config.json", "adapters: name their base, and these by model.adapter"},
+     "a run: its newest model is checkpoints/latest/model in it"},
+    {"model/config.json", "a run's checkpoint: its model is model/ in it"},
+    {"adapter_config.json",
+     "adapters: set model.path to their base and model.adapter to this folder"},
     {"checkpoints/latest/adapter/adapter_config.json",
-     "a run of adapters: name their base, and checkpoints/latest/adapter in this folder "
-     "by model.adapter"},
-    {"adapter/adapter_config.json",
-     "a run's checkpoint: name its base, and adapter/ in this folder by model.adapter"},
+     "a run of adapters: set model.path to their base and model.adapter to "
+     "checkpoints/latest/adapter in this folder"},
+    {"adapter/adapter_config.json", "a checkpoint of adapters: set model.path to their "
+                                    "base and model.adapter to adapter/ in this folder"},
 };
 
 static kg_status check_folder(const char *dir, struct kg_err *err)

@@ -354,11 +354,10 @@ static kg_status refuse_unknown(const struct kg_config_reader *r, const char *ke
                                 const struct kg_json *value)
 {
     char expected[256];
-    snprintf(
-        expected, sizeof expected,
-        "no such field: it may bear on what the model computes; if it has no effect, "
-        "model.ignore=%.80s passes it over",
-        key);
+    snprintf(expected, sizeof expected,
+             "no such field: it may change what the model computes; if it has no effect, "
+             "set model.ignore=%.80s",
+             key);
     return kg_config_refuse(r, key, value, expected);
 }
 

@@ -89,7 +89,7 @@ static kg_status listed_windows(const struct kg_config_reader *r,
         if (slides && !c->window)
             return kg_config_refuse(
                 r, "layer_types", list,
-                "\"full_attention\" for every layer, as there is no window");
+                "\"full_attention\" for every layer, because there is no window");
         c->layer[l] |= slides ? KG_LAYER_WINDOW : 0;
     }
     return KG_OK;

@@ -46,8 +46,8 @@ static kg_status refuse_rope_key(const struct kg_config_reader *r, const char *n
 {
     char expected[256];
     snprintf(expected, sizeof expected,
-             "only the fields of its rope_type in %s (if it has no effect, "
-             "model.ignore=%.80s passes it over)",
+             "only the fields of its rope_type in %s (if another has no effect, set "
+             "model.ignore=%.80s)",
              name, key);
     return kg_config_refuse(r, key, value, expected);
 }

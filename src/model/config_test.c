@@ -707,7 +707,7 @@ static void unknown_fields_are_passed_over_unless_they_may_have_an_effect(void *
             fail_msg("%s: status %d, passed '%s'", rows[i].field, status, c.passed);
         if (status == KG_OK)
             continue;
-        snprintf(key, sizeof key, "model.ignore=%.*s ",
+        snprintf(key, sizeof key, "set model.ignore=%.*s",
                  (int)strcspn(rows[i].field + 1, "\""), rows[i].field + 1);
         if (status != KG_EUNSUPPORTED || !strstr(err.message, key))
             fail_msg("%s: %s", rows[i].field, err.message);

@@ -386,8 +386,8 @@ static kg_status compare(const struct kg_json *want, const struct kg_json *found
             continue;
         if (kg_json_put_value(&text, value, err) == KG_OK)
             kg_fail(err, KG_EUNSUPPORTED,
-                    "%s of config.json is %.80s: expected what %s is in GGUF, which has "
-                    "no key for it",
+                    "%s of config.json is %.80s: expected the value that %s implies in "
+                    "GGUF, which has no key for it",
                     key, kg_str_text(&text), arch);
         kg_str_release(&text);
         return err->code;

@@ -67,7 +67,8 @@ static kg_status check_alike(const struct kg_param *w, const struct kg_param *v,
 
     if (!a != !b)
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: expected each expert's matrix of a layer or none, found %s%s",
+                       "%s: expected adapters on every expert's matrix of a layer or on "
+                       "none, found %s%s",
                        key, v->name, b ? " alone" : " without an adapter");
     if (!a || (a->a->rows == b->a->rows && a->scale == b->scale))
         return KG_OK;

@@ -586,8 +586,9 @@ static void test_one_expert_alone_is_refused(void **state)
     (void)state;
     assert_int_equal(kg_model_open(&m, moe_archs[0], &opts, &err), KG_EUNSUPPORTED);
     assert_non_null(strstr(
-        err.message, "lora.targets: expected each expert's matrix of a layer or "
-                     "none, found model.layers.0.mlp.experts.3.up_proj.weight alone"));
+        err.message, "lora.targets: expected adapters on every expert's matrix of a "
+                     "layer or on none, found "
+                     "model.layers.0.mlp.experts.3.up_proj.weight alone"));
 }
 
 /* As PEFT writes the all-linear of a small model: ends of names, or the whole. */

@@ -322,8 +322,8 @@ static int hold_body(struct kg_http_exchange *x, const char **why)
     pthread_mutex_lock(&x->s->lock);
     bool held = kg_http_hold(x, &x->body_held, x->body.capacity - x->body_held);
     pthread_mutex_unlock(&x->s->lock);
-    *why = "the bodies of open requests take all the memory that this server gives them: "
-           "try again later";
+    *why =
+        "bodies of open requests take all the memory reserved for them: try again later";
     return held ? 0 : 503;
 }
 

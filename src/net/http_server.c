@@ -330,9 +330,9 @@ void kg_http_reply(struct kg_http_exchange *x, int http_status, const char *cont
                    const char *body, size_t n)
 {
     if (!reply(x, http_status, content_type, body, n)) /* an error is small */
-        kg_http_reply_error(x, 503,
-                            "the answers that wait for their readers take all the "
-                            "memory that this server gives them: try again later");
+        kg_http_reply_error(
+            x, 503,
+            "unread responses take all the memory reserved for them: try again later");
 }
 
 void kg_http_drop(struct kg_http_exchange *x)

@@ -44,12 +44,12 @@ static double seq_mean_token_norm(double length, const struct kg_policy_totals *
 }
 
 static const struct kg_aggregate_row rows[] = {
-    {{"token-mean", "every token of the batch alike", "sum l / N",
+    {{"token-mean", "mean over all tokens of the batch", "sum l / N",
       "Yu et al. 2025, arXiv 2503.14476", KG_SCOPE_TOKEN, 0, NULL},
      .weight = token_mean,
      .average = KG_AVERAGE_FADES,
      .divides_by_answers = true},
-    {{"token-sum", "sum over all tokens, divided by nothing", "sum l", "verl; Tinker",
+    {{"token-sum", "sum over all tokens, not divided", "sum l", "verl; Tinker",
       KG_SCOPE_TOKEN, 0, NULL},
      .weight = token_sum,
      .average = KG_AVERAGE_UNBIASED},

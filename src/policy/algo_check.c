@@ -313,11 +313,11 @@ static kg_status check_provisions(const struct kg_algo *a,
 {
     const struct provision list[] = {
         {KG_NEED_GREEDY, "algo.advantage",
-         "the reward of a greedy answer of every prompt"},
+         "the reward of a greedy completion of every prompt"},
         {KG_NEED_VALUES, "algo.advantage", "a critic, and kedge trains none"},
         {KG_NEED_SUM_SQ, "algo.advantage", "sum_v p_v^2 of the sampler at every token"},
         {KG_NEED_PARTS, "algo.advantage",
-         "two rewards or more of an answer, each by itself (task.rewards)"},
+         "two or more separate rewards of a completion (task.rewards)"},
         {KG_NEED_EXACT_REVERSE, "kl.estimator", "the two-head pass of the exact KL"},
         {KG_NEED_EXACT_FORWARD, "kl.estimator", "the two-head pass of the exact KL"},
         {KG_NEED_SELECTION, "algo.surrogate",

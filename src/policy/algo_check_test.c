@@ -200,7 +200,7 @@ static const struct refusal refusals[] = {
     {"ema-pg", {{"kl.top_k", "513"}}, NOTHING, "kl.top_k", "at most 512 ids"},
     {"dppo-topk-kl", {{NULL, NULL}}, SMALL_VOCAB, "algo.top_k", "the vocabulary (10)"},
     /* what the run cannot provide */
-    {"remax", {{NULL, NULL}}, NO_NEEDS, "algo.advantage", "greedy answer"},
+    {"remax", {{NULL, NULL}}, NO_NEEDS, "algo.advantage", "greedy completion"},
     {"grpo", {{"algo.advantage", "gae"}}, NO_NEEDS, "algo.advantage", "critic"},
     {"grpo", {{"algo.advantage", "token-baseline"}}, NO_NEEDS, "algo.advantage", "p_v^2"},
     {"grpo", {{"kl.estimator", "exact-reverse"}}, NO_NEEDS, "kl.estimator", "two-head"},

@@ -249,8 +249,7 @@ static const struct kg_kl_row rows[] = {
      .token = kg_kl_topk_forward,
      .forward = true,
      .weighted = true},
-    {{"truncated-reverse",
-      "KL(p||q) of both renormalised on the anchor's top k; the rest is left out",
+    {{"truncated-reverse", "KL(p||q) on the anchor's top k, p and q renormalised there",
       "sum_{j in G} a_j log(a_j / b_j), a = p / p(G), b = q / q(G)",
       "arXiv 2603.25562, appendix G.3", TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR,
       "kl.top_k"},
@@ -258,8 +257,7 @@ static const struct kg_kl_row rows[] = {
      .token = kg_kl_truncated,
      .head_only = true,
      .of_context = true},
-    {{"truncated-forward",
-      "KL(q||p) of both renormalised on the anchor's top k; the rest is left out",
+    {{"truncated-forward", "KL(q||p) on the anchor's top k, p and q renormalised there",
       "sum_{j in G} b_j log(b_j / a_j), a = p / p(G), b = q / q(G)",
       "arXiv 2603.25562, appendix G.3", TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR,
       "kl.top_k"},
@@ -269,7 +267,7 @@ static const struct kg_kl_row rows[] = {
      .head_only = true,
      .of_context = true},
     {{"bucket-reverse",
-      "KL(p||q) of the anchor's top k and the rest as one event; never above the exact "
+      "KL(p||q) on the anchor's top k and the rest as one event; never above the exact "
       "KL",
       "sum_{j in G} p_j d_j + p' log(p' / q'), p' = 1 - p(G), q' = 1 - q(G)", BUCKET,
       TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR, "kl.top_k"},
@@ -278,7 +276,7 @@ static const struct kg_kl_row rows[] = {
      .head_only = true,
      .of_context = true},
     {{"bucket-forward",
-      "KL(q||p) of the anchor's top k and the rest as one event; never above the exact "
+      "KL(q||p) on the anchor's top k and the rest as one event; never above the exact "
       "KL",
       "-sum_{j in G} q_j d_j + q' log(q' / p'), p' = 1 - p(G), q' = 1 - q(G)", BUCKET,
       TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR, "kl.top_k"},
@@ -288,8 +286,8 @@ static const struct kg_kl_row rows[] = {
      .head_only = true,
      .of_context = true},
     {{"generalised-reverse",
-      "KL(p||q) over the anchor's top k, of masses that need not sum to 1: no term is "
-      "below 0, the rest is free",
+      "KL(p||q) on the anchor's top k, unnormalised: no term is below 0, and the rest "
+      "does not count",
       "sum_{j in G} p_j d_j - p_j + q_j", "Ma et al. 2026, arXiv 2606.30406 (MOPD)",
       TOKEN, KG_NEED_ANCHOR | KG_NEED_TOP_ANCHOR, "kl.top_k"},
      .claims = {"a_j = p_j d_j", KG_TARGET_REVERSE, 0, 0, 0, "O(k)"},

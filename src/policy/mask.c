@@ -111,12 +111,12 @@ static bool leads_away_old(const struct kg_pg_in *in)
 #define VACO "Honari et al. 2026, arXiv 2603.01365"
 #define TRM  "Li et al. 2025, arXiv 2512.23075"
 static const struct kg_mask_row rows[] = {
-    {.about = {"none", "no answer is masked", "1", "", KG_SCOPE_SEQUENCE, 0, NULL}},
-    {.about = {"trm-max", "trust region masking by the answer's farthest token",
+    {.about = {"none", "no completion is masked", "1", "", KG_SCOPE_SEQUENCE, 0, NULL}},
+    {.about = {"trm-max", "trust region masking by the largest divergence of a token",
                "1[max_t (log r)^2 / 2 <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
                "algo.mask_delta"},
      .divergence = largest_k2},
-    {.about = {"trm-mean", "trust region masking by the answer's mean divergence",
+    {.about = {"trm-mean", "trust region masking by the mean divergence",
                "1[mean_t (r - 1 - log r) <= delta], r = p/mu", TRM, KG_SCOPE_SEQUENCE, 0,
                "algo.mask_delta"},
      .divergence = mean_k3},
@@ -129,38 +129,36 @@ static const struct kg_mask_row rows[] = {
      .divergence = mean_k1,
      .takes = is_wrong},
     {.about = {"off-policy-old",
-               "off-policy with the old policy in the sampler's place, as slime has it",
+               "off-policy with the old policy instead of the sampler, as in slime",
                "1[A >= 0 or mean_t log(old/p) <= delta]",
                "DeepSeek-AI 2025, arXiv 2512.02556; slime", KG_SCOPE_SEQUENCE, 0,
                "algo.mask_delta"},
      .divergence = mean_k1_old,
      .takes = is_wrong},
-    {.about =
-         {"vaco",
-          "tokens whose step leads away from the sampler, in completions whose total "
-          "variation from it passes the bound",
-          "1[A (r - 1) <= 0 or mean_t |r - 1| / 2 <= delta], r = p/mu", VACO,
-          KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
+    {.about = {"vaco",
+               "tokens that A pushes further from the sampler, in completions whose "
+               "total variation from it passes the bound",
+               "1[A (r - 1) <= 0 or mean_t |r - 1| / 2 <= delta], r = p/mu", VACO,
+               KG_SCOPE_SEQUENCE, 0, "algo.mask_delta"},
      .divergence = mean_tv,
      .takes = leads_away,
      .single = true},
-    {.about = {"vaco-old",
-               "vaco of the old policy, its bound on the mean of |k - 1|, as "
-               "open-instruct has it",
-               "1[A (k - 1) <= 0 or mean_t |k - 1| <= delta], k = old/mu",
-               VACO "; open-instruct, pull request 1681", KG_SCOPE_SEQUENCE, 0,
-               "algo.mask_delta"},
+    {.about =
+         {"vaco-old",
+          "vaco of the old policy, bounded on the mean of |k - 1|, as in open-instruct",
+          "1[A (k - 1) <= 0 or mean_t |k - 1| <= delta], k = old/mu",
+          VACO "; open-instruct, pull request 1681", KG_SCOPE_SEQUENCE, 0,
+          "algo.mask_delta"},
      .divergence = mean_gap_old,
      .takes = leads_away_old,
      .single = true,
      .of_weight = true},
-    {.about =
-         {"icepop",
-          "tokens whose weight old/sampler is outside algo.tis_low .. algo.tis are "
-          "dropped, the others are weighted by it; not for gmpo, where tokens have none "
-          "of their own",
-          "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
-          KG_SCOPE_TOKEN, 0, NULL},
+    {.about = {"icepop",
+               "tokens whose weight old/sampler is outside algo.tis_low .. algo.tis are "
+               "dropped, the others are weighted by it; not for gmpo, whose tokens have "
+               "no weight of their own",
+               "k 1[low <= k <= high], k = old/mu", "Ling Team 2025, arXiv 2510.18855",
+               KG_SCOPE_TOKEN, 0, NULL},
      .single = true,
      .of_weight = true,
      .pops = true},

@@ -33,21 +33,22 @@ static const struct kg_place_row places[] = {
      KG_PLACE_LOSS,
      false},
     {{"reward",
-      "off the reward of every token, before advantages: those of answers see the sum, "
-      "those of tokens the return",
+      "subtracted from the reward of every token, before advantages: advantages of "
+      "completions see the sum, advantages of tokens the return",
       "R_t - beta KL_t", "Ziegler et al. 2019, arXiv 1909.08593", KG_SCOPE_TOKEN, 0,
       "algo.count_eps"},
      KG_PLACE_REWARD,
      false},
     {{"advantage",
-      "off the advantage of its own token, as it was normalised; with k1 and one update "
+      "subtracted from the normalised advantage of its own token; with k1 and one update "
       "the gradient is that of the KL of every token at a fixed context",
       "A_t - beta KL_t", EMA_PG, KG_SCOPE_TOKEN, 0, "algo.count_eps"},
      KG_PLACE_ADVANTAGE,
      false},
     {{"advantage-future",
-      "off the advantage of its own token and of all before it in the answer; with k1, "
-      "one update and sums over answers the gradient is that of the KL of whole answers",
+      "subtracted from the advantages of its own token and of all earlier ones in the "
+      "completion; with k1, one update and sums over completions the gradient is that of "
+      "the KL of whole completions",
       "A_t - beta sum_{u >= t} KL_u", EMA_PG, KG_SCOPE_TOKEN, 0, "algo.count_eps"},
      KG_PLACE_ADVANTAGE,
      true},
@@ -81,9 +82,10 @@ static kg_status sampled_kl(double *value, const struct kg_algo *algo, double d,
     *value = out.value;
     if (isfinite(out.value))
         return KG_OK;
-    return kg_fail(err, KG_ENONFINITE,
-                   "KL in the %s: sequence %lld, token %lld: found %g", where,
-                   (long long)i, (long long)t, out.value);
+    return kg_fail(
+        err, KG_ENONFINITE,
+        "KL in the %s: sequence %lld, token %lld: expected a finite number, found %g",
+        where, (long long)i, (long long)t, out.value);
 }
 
 kg_status kg_policy_kl_reward(double *token_reward, double *mean_kl,

@@ -75,7 +75,7 @@ static kg_status check_version(struct kg_ranks_nccl *x, struct kg_err *err)
     int v = 0;
 
     if (x->call.version(&v) != KG_NCCL_OK)
-        return kg_fail(err, KG_EDEVICE, "nccl: %s says no version; " WITHOUT, x->path);
+        return kg_fail(err, KG_EDEVICE, "nccl: %s reports no version; " WITHOUT, x->path);
     snprintf(x->version, sizeof x->version, "%d.%d.%d", v / 10000, v / 100 % 100,
              v % 100);
     if (v >= KG_NCCL_OLDEST)

@@ -39,56 +39,52 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(model.dtype), "auto", 0, 0, "auto|bf16|fp32",
      "type of product inputs; auto is bf16", false},
     {KEY(model.base_dtype), "same", 0, 0, "same|q8_0|q4_0|q4_k|as_stored",
-     "type that frozen weights are kept in: blocks of 8 or 4 bits, or those that a GGUF "
-     "file has (docs/lora.md); same: model.dtype",
+     "storage type of frozen weights: blocks of 8 or 4 bits, or those of a GGUF file "
+     "(docs/lora.md); same: model.dtype",
      false, "lora.rank>0|model.adapter&model.dtype!fp32&model.device=cpu,auto"},
     {KEY(model.device), "cpu", 0, 0, NULL,
-     "cpu, cuda (the first GPU), cuda:N, or auto: a GPU where one can be used "
-     "(docs/gpu.md)",
+     "cpu, cuda (the first GPU), cuda:N, or auto: a GPU if one is usable (docs/gpu.md)",
      false},
     {KEY(model.adapter), "", 0, 0, NULL,
-     "PEFT folder of adapters beside the weights of model.path, which go on being "
-     "trained (docs/lora.md)",
+     "PEFT folder of adapters on model.path, whose training continues (docs/lora.md)",
      false},
     {KEY(model.ignore), "", 0, 0, NULL,
-     "fields of config.json to pass over though they may bear on the model: they have no "
-     "effect (docs/formats.md)",
+     "unknown fields of config.json to ignore, because they have no effect on this model "
+     "(docs/formats.md)",
      false},
     {KEY(lora.rank), "0", 0, 65536, NULL,
      "train adapters of this rank beside frozen weights; 0: all weights (docs/lora.md)",
      false},
     {KEY(lora.alpha), "16", 1e-6, 1e6, NULL,
-     "what an adapter adds is multiplied by alpha / rank", false, "lora.rank>0"},
+     "the adapter's output is multiplied by alpha / rank", false, "lora.rank>0"},
     {KEY(lora.targets), "all-linear", 0, 0, NULL,
      "matrices that have an adapter in every layer, such as [q_proj, v_proj]; "
-     "all-linear: every one but embedding and head",
+     "all-linear: all except embedding and head",
      false, "lora.rank>0"},
     {KEY(lora.rslora), "false", 0, 0, NULL, "rank-stabilised: alpha / sqrt(rank) instead",
      false, "lora.rank>0"},
     {KEY(device.products), "auto", 0, 0, "auto|cublas|own|exact",
-     "who makes products of bf16 on a GPU: cublas (auto) is NVIDIA's cuBLASLt, own a "
-     "kernel of kedge, exact one with the CPU's bits, slow (docs/gpu.md)",
+     "bf16 products on a GPU: cublas (auto) is NVIDIA's cuBLASLt, own a kernel of kedge, "
+     "exact a slow kernel with the CPU's bits (docs/gpu.md)",
      false, BF16_ON_GPU},
     {KEY(device.libraries), "", 0, 0, NULL,
-     "folder of libcublasLt.so.13; empty: it is looked for (docs/gpu.md)",
+     "folder of libcublasLt.so.13; empty: searched (docs/gpu.md)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK, BF16_ON_GPU "&device.products=auto,cublas"},
     {KEY(device.may_change), "false", 0, 0, NULL,
-     "--resume on another kind of device, driver or library than the run has computed "
-     "on: bits differ from there on, and manifest.json says so",
+     "allow --resume on another kind of device, driver or library: bits differ from "
+     "there on, and manifest.json records it",
      true},
 
     {KEY(init.from), "", 0, 0, NULL,
-     "run, or a checkpoint of one, that this run starts from (in the place of "
-     "model.path)",
-     false},
+     "run or checkpoint that this run starts from (instead of model.path)", false},
     {KEY(init.parts), "model", 0, 0, NULL,
-     "what it takes from there: model, anchor, optimizer; with steps it goes on counting "
-     "(steps, place in the data, schedule)",
+     "what it takes from there: model, anchor, optimizer; steps continues its step "
+     "count, position in the data and schedule",
      false},
 
     {KEY(task.name), "qa-number", 0, 0,
      "arithmetic|countdown|digits|qa-number|math|search-qa|none|environment|external",
-     "where problems come from and how answers are graded", false},
+     "the task: source of problems and grading of completions", false},
     {"task.level", AT(task_opts.level), "", 0, 0, NULL,
      "difficulty of generated problems, such as easy or easy+hard", false,
      MADE "&@" KG_NEEDS_GENERATED},
@@ -99,8 +95,8 @@ static const struct kg_opt_row first_rows[] = {
     KG_TASK_ROWS("task.", struct kg_recipe, task_opts., "task.name", "task.rewards",
                  "episode.env"),
     {"task.env", AT(task_opts.env), "", 0, 0, NULL,
-     "external grader: names of environment variables that it gets besides PATH, HOME, "
-     "the locale and the like, separated by commas",
+     "external grader: comma-separated names of environment variables that it gets "
+     "besides PATH, HOME, the locale and the like",
      true, KG_IF_PROGRAM("task.name", "task.rewards")},
     {KEY(task.rewards), "", 0, 0, NULL,
      "several rewards instead of the task's one: NAME=TASK or NAME=external COMMAND "
@@ -109,11 +105,11 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(task.reward_weights), "", 0, 0, NULL,
      "weight of each of task.rewards in their sum; empty: 1 each", false},
     {"task.wrong_reward", AT(task_opts.wrong_reward), "0", -1e6, 0.999999, NULL,
-     "reward of a wrong answer, where a right one has 1 (published graders of "
-     "mathematics: -1)",
+     "reward of a wrong answer if a right one has 1 (published graders of mathematics: "
+     "-1)",
      false},
     {"task.undecided", AT(task_opts.undecided), "wrong", 0, 0, "ungraded|wrong",
-     "task math: what an answer is in training that cannot be read or decided; ungraded: "
+     "task math: verdict in training if an answer cannot be read or decided; ungraded: "
      "left out of its group (docs/tasks.md)",
      false, MATH},
     {"task.format_structure", AT(task_opts.format.structure), "0.2", 0, 1, NULL,
@@ -121,70 +117,78 @@ static const struct kg_opt_row first_rows[] = {
     {"task.format_final", AT(task_opts.format.final), "0.1", 0, 1, NULL,
      "metric format: score of a wrong answer in no valid format", false, FORMAT},
     {"task.format_retrieval", AT(task_opts.format.retrieval), "0", 0, 1, NULL,
-     "metric format: added where a gold answer was retrieved", false, FORMAT},
+     "metric format: added if a gold answer was retrieved", false, FORMAT},
 
     {KEY(data.train), "", 0, 0, NULL,
-     "files of training problems, instead of generated ones: JSONL, JSON array, .gz or "
-     ".zst of them, Parquet; hf://ORG/NAME/FILE is one in the hub's cache (docs/hub.md)",
+     "files of training problems, instead of generated ones: JSONL, JSON array (also "
+     ".gz, .zst), Parquet; hf://ORG/NAME/FILE: in the hub's cache (docs/hub.md)",
      false},
     {KEY(data.weights), "", 0, 0, NULL,
-     "a whole number for each file of data.train: how many of every (sum) prompts are "
-     "its own; empty: all files are shuffled into one",
+     "a whole number for each file of data.train, its share of the prompts; empty: all "
+     "files are shuffled together",
      false},
     {KEY(data.val), "", 0, 0, NULL, "files of validation problems", false},
     KG_RECORD_ROWS("data.", struct kg_recipe, task_opts., NULL),
     KG_PROMPT_ROWS("data.", struct kg_recipe, task_opts.prompt.),
     {KEY(data.templates), "", 0, 0, NULL,
-     "the same for each file of data.train; {prompt} alone is the prompt as it is",
+     "data.template for each file of data.train; {prompt} alone leaves the prompt "
+     "unchanged",
      false},
     {KEY(data.val_templates), "", 0, 0, NULL,
-     "the same for each file of data.val; empty: data.template for all", false,
+     "data.template for each file of data.val; empty: data.template for all", false,
      "data.val"},
     {KEY(data.chat_template), "auto", 0, 0, NULL,
-     "user turns and lists of messages are rendered by: auto (the model's chat template, "
-     "if it has one), none, or a file or folder with one, which must apply to every "
-     "prompt",
+     "chat template for user turns and lists of messages: auto (the model's, if it has "
+     "one), none, or a file or folder, which must apply to every prompt",
      false},
     {KEY(data.max_prompt_tokens), "1024", 1, 1e6, NULL,
      "longer prompts are handled as data.overlong says", false},
     {"data.overlong", AT(data.drop_overlong), "drop", 0, 0, "error|drop",
-     "over-long prompts: drop and count, or stop", false},
+     "prompts over data.max_prompt_tokens: drop and count them, or stop with an error",
+     false},
     {KEY(data.add_special), "auto", 0, 0, KG_SPECIAL_CHOICES,
      "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
      "chat template rendered",
      false},
 
     {KEY(rollout.data), "", 0, 0, NULL,
-     "JSONL of prompts with responses: answers are read from it instead of sampled "
-     "(offline distillation)",
+     "JSONL of prompts with completions, which are read instead of sampled (offline "
+     "distillation)",
      false},
     {KEY(rollout.prompts), "32", 1, 1e6, NULL, "prompts of one step", false},
     {KEY(rollout.samples), "8", 1, 4096, NULL,
-     "answers sampled for each prompt (group size)", false},
+     "completions sampled for each prompt (group size)", false},
     {"rollout.max_tokens", AT(rollout.sampling.max_tokens), "512", 1, 1e6, NULL,
-     "longest answer in tokens; of an episode, of one turn (episode.turn_tokens)", false},
+     "longest completion in tokens; in episodes, of one turn (episode.turn_tokens)",
+     false},
     KG_SAMPLING_ROWS("rollout.", struct kg_recipe, rollout.sampling., false, NULL, NULL),
-    {KEY(rollout.stop), "", 0, 0, NULL, "strings that end an answer", false},
+    {KEY(rollout.stop), "", 0, 0, NULL, "strings that end a completion", false},
     {KEY(rollout.dynamic), "false", 0, 0, NULL,
-     "learn from prompts whose answers differ alone, sampling until there are enough",
+     "dynamic sampling: learn only from prompts whose completions differ, and sample "
+     "until there are enough",
      false},
     {"rollout.dynamic_metric", AT(rollout.dynamic_reward), "accuracy", 0, 0,
-     "accuracy|reward", "what must differ", false, "rollout.dynamic=true"},
+     "accuracy|reward", "dynamic sampling: dynamic sampling: what must differ", false,
+     "rollout.dynamic=true"},
     {KEY(rollout.oversample), "1", 1, 1000, NULL,
      "dynamic sampling: prompts of a generation batch, as a multiple of rollout.prompts",
      false, "rollout.dynamic=true"},
     {KEY(rollout.max_refills), "20", 1, 1e6, NULL,
-     "dynamic sampling: generation batches of a step after which too few are an error",
+     "dynamic sampling: largest number of generation batches per step; too few prompts "
+     "after them are an error",
      true, "rollout.dynamic=true"},
     {KEY(rollout.overlong_buffer), "0", 0, 1e6, NULL,
-     "tokens before the limit over which the reward falls by length; 0 is off", false},
+     "overlong penalty: length of the range before the limit in which the reward falls; "
+     "0 is off",
+     false},
     {KEY(rollout.overlong_factor), "1", 0, 1e6, NULL,
-     "how far it has fallen at the limit", false, "rollout.overlong_buffer>0"},
+     "overlong penalty: reward subtracted at the limit", false,
+     "rollout.overlong_buffer>0"},
     {"rollout.max_batch", AT(rollout.engine.max_batch), "64", 1, 65536, NULL,
-     "sequences that decode together (results do not depend on it)", true},
+     "sequences decoded together (results do not depend on it)", true},
     {"rollout.kv_tokens", AT(rollout.engine.kv_tokens), "0", 0, 1e9, NULL,
-     "KV cache in tokens; 0 is enough for max_batch full answers; of layers with a "
-     "sliding window no more than those see",
+     "KV cache in tokens; 0: enough for max_batch full completions; layers with a "
+     "sliding window cache only their window",
      true},
     {KEY(rollout.lag), "0", 0, 64, NULL,
      "sample from the weights of n steps ago (known off-policyness)", false},
@@ -196,11 +200,11 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",
      false},
     {KEY(rollout.router_replay), "false", 0, 0, NULL,
-     "the trainer's tokens go to the experts that the sampler chose", false,
+     "route the trainer's tokens to the experts that the sampler chose", false,
      "rollout.lag>0|rollout.dtype!same|train.updates_per_step>1"},
 
     {"episode.env", AT(episode_env), "none", 0, 0, "none|search|calculator|external",
-     "what an answer's turns talk to; none: an answer is one turn", false},
+     "environment of the model's turns; none: a completion is one turn", false},
     {"episode.command", AT(episode.env_opts.command), "", 0, 0, NULL,
      "env external: program that plays the episodes (docs/environments.md)", false,
      "episode.env=external"},
@@ -209,7 +213,7 @@ static const struct kg_opt_row first_rows[] = {
      "sent every episode and answers with its report",
      true, "episode.env=external"},
     {"episode.timeout_ms", AT(episode.env_opts.silent_ms), "600000", 1, 8.64e7, NULL,
-     "env external: an episode that neither asks nor reports for so long is given up",
+     "env external: an episode is given up after this time without a request or report",
      true, "episode.env=external"},
     KG_EPISODE_ROWS("episode.", struct kg_recipe, episode., "episode.env!none",
                     "episode.env=search,calculator"),
@@ -217,11 +221,10 @@ static const struct kg_opt_row first_rows[] = {
      "longest turn of the model in tokens; 0 is rollout.max_tokens", false,
      "episode.env!none"},
     {KEY(episode.context), "4096", 2, 1e7, NULL,
-     "longest episode in tokens, prompt and observations included; one that would pass "
-     "it ends as truncated",
+     "longest episode in tokens, with prompt and observations; a longer one is truncated",
      false, "episode.env!none"},
     {KEY(episode.open), "0", 0, 1e6, NULL,
-     "episodes in progress, those that wait for a tool included; 0 is twice "
+     "episodes in progress, including those that wait for a tool; 0: twice "
      "rollout.max_batch (results do not depend on it)",
      true, "episode.env!none"},
     KG_SEARCH_ROWS("search.", struct kg_recipe, episode.env_opts., "episode.env=search"),
@@ -231,7 +234,8 @@ static const struct kg_opt_row first_rows[] = {
 /* In front of those of policy/. */
 static const struct kg_opt_row preset_rows[] = {
     {"algo.preset", AT(preset), "", 0, 0, NULL,
-     "method or published run (`kedge presets`): its values hold where you give none",
+     "method or published run (`kedge presets`), which supplies the values that you do "
+     "not give",
      false},
     {0},
 };
@@ -239,30 +243,29 @@ static const struct kg_opt_row preset_rows[] = {
 /* The rest, after those of policy/. */
 static const struct kg_opt_row rows[] = {
     {"algo.reproduction", AT(reproduction), "false", 0, 0, NULL,
-     "let published compositions through that mislead (such as K1 as a loss off-policy); "
-     "under truncated sampling ratios of the full softmax, under episode.window of the "
-     "whole text",
+     "allow misleading published compositions (such as K1 as a loss off-policy); ratios "
+     "use the full softmax under truncated sampling, the whole text under episode.window",
      false},
     {"anchor.path", AT(anchor_path), "", 0, 0, NULL,
      "checkpoint that the anchor starts from: a teacher, a saved anchor", false,
      "anchor.kind!none"},
     {"anchor.place", AT(anchor_on_host), "device", 0, 0, "device|host",
-     "where the anchor's weights lie: with the model, or on the host, from where a layer "
-     "comes at a time (same bits; docs/gpu.md)",
+     "where the anchor's weights are: with the model, or on the host, copied layer by "
+     "layer (same bits; docs/gpu.md)",
      true, "anchor.kind!none,iterative"},
 
     {KEY(optim.kind), "adamw", 0, 0, NULL, "optimizer of RL: adamw or schedule-free",
      false},
     {"optim.lr", AT(optim.opts.lr), "1e-6", 0, 10, NULL, "learning rate", false},
     {"optim.beta1", AT(optim.opts.beta1), "0.9", 0, 0.999999, NULL,
-     "beta1; schedule-free: share of the average in what is trained", false},
+     "beta1; schedule-free: share of the average in the trained weights", false},
     {"optim.beta2", AT(optim.opts.beta2), "0.999", 0, 0.999999, NULL, "beta2", false},
     {"optim.eps", AT(optim.opts.eps), "1e-8", 0, 1, NULL, "epsilon", false},
     {"optim.weight_decay", AT(optim.opts.weight_decay), "0.01", 0, 10, NULL,
      "decoupled weight decay", false},
     {"optim.decay", AT(optim.opts.decay_all), "all", 0, 0, "matrices|all",
-     "what weight decay reaches: every weight, as torch's AdamW over all parameters, or "
-     "neither norms nor biases",
+     "weight decay applies to every weight, as torch's AdamW over all parameters, or to "
+     "all except norms and biases",
      false},
     {"optim.clip_norm", AT(optim.opts.clip_norm), "1", 0, 1e9, NULL,
      "clip of the global gradient norm; 0 is off", false},
@@ -270,79 +273,77 @@ static const struct kg_opt_row rows[] = {
      "constant|linear|cosine", "learning rate after the warm-up", false},
     {KEY(optim.warmup_steps), "0", 0, 1e9, NULL, "steps of linear warm-up", false},
     {"optim.warmup", AT(optim.stairs), "updates", 0, 0, "updates|steps",
-     "the warm-up rises with every update, or once a step: from 0 in the first, as "
-     "verl's does",
+     "the warm-up rises with every update, or once per step, from 0 in the first, as in "
+     "verl",
      false, "optim.warmup_steps>0"},
     {"optim.evaluate", AT(optim.opts.keep_trained), "average", 0, 0, "average|trained",
-     "schedule-free: what is validated and written, the average or the weights that are "
+     "schedule-free: weights to validate and write: the average, or those that are "
      "trained and sample",
      false, "optim.kind=schedule-free"},
     {"optim.min_lr", AT(optim.opts.min_lr), "0", 0, 10, NULL,
-     "where linear and cosine end", false, "optim.schedule=linear,cosine"},
+     "final learning rate of linear and cosine", false, "optim.schedule=linear,cosine"},
     {"optim.moments", AT(optim.opts.moments), "fp32", 0, 0, "fp32|bf16",
-     "what moments are kept in, the warm start's too; bf16 is rounded by draws and takes "
-     "4 bytes a weight less (schedule-free: 2)",
+     "type of the optimizer's moments, also in SFT; bf16 is rounded stochastically and "
+     "saves 4 bytes per weight (schedule-free: 2)",
      false},
     {"optim.place", AT(optim.on_host), "device", 0, 0, "device|host",
-     "where fp32 weights and moments lie: with the model, or on the host, which updates "
-     "them there (same bits; docs/gpu.md)",
+     "where fp32 weights and moments are: with the model, or on the host, which then "
+     "runs the optimizer (same bits; docs/gpu.md)",
      true},
 
-    {KEY(train.steps), "100", 0, 1e9, NULL, "RL steps; 0 runs the warm start alone",
-     true},
+    {KEY(train.steps), "100", 0, 1e9, NULL, "RL steps; 0: only SFT", true},
     {KEY(train.updates_per_step), "1", 1, 4096, NULL,
      "optimizer updates of one step's samples", false},
     {KEY(train.micro_tokens), "4096", 16, 1e7, NULL, "tokens of one forward and backward",
      false},
     {KEY(train.lanes), "1", 1, KG_LANES_MAX, NULL,
-     "parts of an update that are summed by themselves and then added along one tree; "
-     "a gradient slab more for each doubling",
+     "parts of an update whose gradients are summed separately and then added as a tree; "
+     "each doubling takes one more gradient slab",
      false},
     {KEY(train.checkpoint_layers), "true", 0, 0, NULL,
-     "keep layer inputs only and compute the rest again in the backward (same bits, less "
+     "keep only layer inputs and recompute the rest in the backward (same bits, less "
      "memory)",
      true},
     {KEY(train.share_prefix), "true", 0, 0, NULL,
-     "compute what answers of a micro-batch begin with in common, their prompt, once "
+     "compute a prompt that completions of a micro-batch share only once "
      "(docs/exactness.md)",
      false, "train.router_aux=0"},
     {"train.old_logp", AT(train.recompute), "sampled", 0, 0, "sampled|recompute",
      "log-probs that the ratio refers to", false},
     {KEY(train.router_aux), "0", 0, 1e6, NULL,
-     "coefficient of the loss that evens the load of experts (docs/training.md); 0: none",
+     "coefficient of the load-balancing loss of experts (docs/training.md); 0: none",
      false},
     {KEY(train.max_skips), "3", 1, 1000, NULL,
      "non-finite steps in a row that stop the run", true},
 
     {KEY(ranks.wait_s), "600", 0, 1e7, NULL,
-     "seconds that ranks wait for one that says nothing, before they end with its name; "
-     "0: for ever",
+     "timeout in seconds for a silent rank, after which the others end and name it; 0: "
+     "none",
      true},
     {KEY(ranks.rollout), "0", 0, 65535, NULL,
-     "ranks that sample for the step after rollout.lag others while the rest train (same "
-     "bits); 0: every rank does both",
+     "ranks that sample rollout.lag steps ahead while the others train (same bits); 0: "
+     "every rank does both",
      true, "rollout.lag>0&train.steps>0&rollout.data="},
     {KEY(ranks.shard), "optimizer", 0, 0, "none|optimizer|gradients",
-     "what ranks divide of memory: master weights, the optimizer's state and those of an "
-     "anchor that moves, of which each has and updates its cut (same bits); gradients: "
-     "these too, which are sent by layers for every micro-batch; none: each has all, and "
-     "the first writes checkpoints alone",
+     "optimizer: each rank holds and updates its shard of master weights, optimizer "
+     "state and moving anchor (same bits); gradients: of gradients too, sent by layers "
+     "for every micro-batch; none: each rank holds all, and the first writes checkpoints",
      true},
     {"ranks.link", AT(ranks.nccl), "host", 0, 0, "host|nccl",
-     "how gradients and weights go from GPU to GPU: through the host's memory, or by "
-     "NVIDIA's NCCL (same bits, docs/ranks.md)",
+     "path of gradients and weights from GPU to GPU: through host memory, or by NVIDIA's "
+     "NCCL (same bits, docs/ranks.md)",
      true, "model.device!cpu"},
     {KEY(ranks.libraries), "", 0, 0, NULL,
-     "folder of libnccl.so.2; empty: it is looked for (docs/ranks.md)",
+     "folder of libnccl.so.2; empty: searched (docs/ranks.md)",
      KG_FREE_ON_RESUME | KG_FREE_BY_RANK, "ranks.link=nccl"},
 
     {KEY(sft.steps), "0", 0, 1e9, NULL, "supervised updates before RL; 0 is none", false},
     {KEY(sft.epochs), "0", 0, 1e6, NULL,
-     "the same in passes over its sequences, in the place of sft.steps", false},
+     "length of SFT in passes over its sequences, instead of sft.steps", false},
     {KEY(sft.data), "", 0, 0, NULL,
-     "file for it; empty: data.train, or the task's worked solutions", false, WARM},
+     "file for SFT; empty: data.train, or the task's worked solutions", false, WARM},
     {KEY(sft.val), "", 0, 0, NULL,
-     "file of the same forms that is held out: its loss is measured (val_loss)", false},
+     "held-out file in the same formats, whose loss is measured (val_loss)", false},
     {KEY(sft.eval_every), "0", 0, 1e9, NULL,
      "updates between two measurements of sft.val; 0: before the first and after the "
      "last",
@@ -352,11 +353,11 @@ static const struct kg_opt_row rows[] = {
      WARM "&sft.data=&" MADE},
     {KEY(sft.count), "4000", 1, 1e9, NULL, "generated problems with worked solutions",
      false, WARM "&sft.data=&" MADE},
-    {KEY(sft.fault_rate), "0", 0, 1, NULL, "share of worked solutions with a faulty step",
+    {KEY(sft.fault_rate), "0", 0, 1, NULL, "share of worked solutions with a wrong step",
      false, WARM "&sft.data=&" MADE},
     {KEY(sft.batch), "32", 1, 1e6, NULL, "sequences of one update", false, WARM},
     {"sft.lr", AT(sft.opts.lr), "1e-5", 0, 10, NULL,
-     "learning rate; random weights want more (1e-3)", false, WARM},
+     "learning rate; random weights need more (1e-3)", false, WARM},
     {"sft.warmup_steps", AT(sft.opts.warmup_updates), "10", 0, 1e9, NULL,
      "updates of linear warm-up", false, WARM},
     {"sft.schedule", AT(sft.opts.schedule), "cosine", 0, 0, "constant|linear|cosine",
@@ -368,13 +369,13 @@ static const struct kg_opt_row rows[] = {
     {KEY(sft.max_tokens), "2048", 2, 1e6, NULL,
      "longer sequences are dropped and counted", false, WARM},
 
-    {KEY(eval.every), "0", 0, 1e9, NULL,
-     "steps between validations; 0: none but the last", true, KG_NEEDS_VALIDATION},
+    {KEY(eval.every), "0", 0, 1e9, NULL, "steps between validations; 0: only the last",
+     true, KG_NEEDS_VALIDATION},
     {KEY(eval.at_start), "true", 0, 0, NULL, "validate before the first RL step", true},
     {KEY(eval.problems), "200", 1, 1e7, NULL, "validation problems used of each file",
      true, KG_NEEDS_VALIDATION},
-    {KEY(eval.samples), "1", 1, 4096, NULL, "answers for each of them", true,
-     KG_NEEDS_VALIDATION},
+    {KEY(eval.samples), "1", 1, 4096, NULL, "completions of each validation problem",
+     true, KG_NEEDS_VALIDATION},
     KG_SAMPLING_ROWS("eval.", struct kg_recipe, eval.sampling., true, KG_NEEDS_VALIDATION,
                      KG_NEEDS_VALIDATION "&eval.temperature>0"),
     {KEY(eval.anchor), "false", 0, 0, NULL, "validate the anchor too", true,
@@ -383,18 +384,18 @@ static const struct kg_opt_row rows[] = {
      "checkpoint that validation measures the KL to (val/kl)", true, KG_NEEDS_VALIDATION},
 
     {KEY(checkpoint.every), "0", 0, 1e9, NULL,
-     "steps between checkpoints; 0: the last step alone", true},
+     "steps between checkpoints; 0: only the last step", true},
     {KEY(checkpoint.keep), "2", 1, 1e6, NULL, "newest checkpoints kept", true},
     {"checkpoint.dtype", AT(checkpoint.fp32), "bf16", 0, 0, "bf16|fp32",
      "type of the weights in model/ and anchor/", true},
 
     {KEY(log.rollouts), "true", 0, 0, NULL, "dump every trajectory of every step", true},
-    {KEY(log.validation), "false", 0, 0, NULL, "dump every answer of every validation",
-     true, KG_NEEDS_VALIDATION},
+    {KEY(log.validation), "false", 0, 0, NULL,
+     "dump every completion of every validation", true, KG_NEEDS_VALIDATION},
     {KEY(log.tensorboard), "true", 0, 0, NULL,
      "write TensorBoard event files beside metrics.jsonl", true},
     {KEY(log.watchdog_s), "300", 0, 1e9, NULL,
-     "seconds without any progress after which a warning says what is waited for; 0: "
+     "seconds without progress after which a warning names what the run waits for; 0: "
      "never",
      true},
     {KEY(log.report), "true", 0, 0, NULL,

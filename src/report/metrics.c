@@ -121,10 +121,10 @@ static const struct kg_metric_row rows[] = {
     {"validation", "val/accuracy", KG_METRICS_VALIDATION, "accuracy",
      "share of completions that the task calls correct, mean over the problems"},
     {"validation", "val/accuracy_stderr", KG_METRICS_VALIDATION, NULL,
-     "standard error of it, over the problems"},
+     "standard error of this mean, over the problems"},
     {"validation", "val/reward", KG_METRICS_VALIDATION, "reward", "mean reward"},
     {"validation", "val/reward_stderr", KG_METRICS_VALIDATION, NULL,
-     "standard error of it, over the problems"},
+     "standard error of this mean, over the problems"},
     {"validation", "val/entropy", KG_METRICS_VALIDATION, "entropy",
      "entropy of the policy at the sampled tokens, nats"},
     {"validation", "val/kl", KG_METRICS_VALIDATION, "KL to the reference",
@@ -154,17 +154,17 @@ static const struct kg_metric_row rows[] = {
     {"validation", "val/episode/windowed", KG_METRICS_VALIDATION, "ends",
      "turns sampled only from the newest `episode.window` tokens, mean per episode"},
     {"validation", "val/reward/part/NAME", KG_METRICS_VALIDATION, "each reward",
-     "with `task.rewards`: mean of one of them over the completions that it graded, "
+     "with `task.rewards`: mean of one reward over the completions that it graded, "
      "without its weight"},
     {"validation", "val/reward/part_ungraded/NAME", KG_METRICS_VALIDATION, "not graded",
-     "share of completions that it could not grade"},
+     "share of completions that this reward's grader could not grade"},
     {"validation", "val/reward/further/NAME", KG_METRICS_VALIDATION, "said besides",
-     "mean of a further number of an external grader, over the completions for "
-     "which it reports it"},
+     "mean of an additional number of an external grader, over the completions that have "
+     "it"},
     {"rl", "reward/mean", KG_METRICS_REWARD, "reward",
      "mean reward of the completions with a verdict"},
     {"rl", "reward/mean_stderr", KG_METRICS_REWARD, NULL,
-     "standard error of it, over the prompts of the step"},
+     "standard error of this mean, over the prompts of the step"},
     {"rl", "reward/shaped_mean", KG_METRICS_REWARD, "reward",
      "with overlong shaping: mean of the shaped rewards"},
     {"rl", "reward/greedy", KG_METRICS_REWARD, "reward",
@@ -172,7 +172,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/accuracy", KG_METRICS_REWARD, "accuracy",
      "share of completions that the task calls correct"},
     {"rl", "reward/accuracy_stderr", KG_METRICS_REWARD, NULL,
-     "standard error of it, over the prompts of the step"},
+     "standard error of this mean, over the prompts of the step"},
     {"rl", "reward/greedy_accuracy", KG_METRICS_REWARD, "accuracy",
      "share of greedy completions that are correct"},
     {"rl", "reward/std", KG_METRICS_REWARD, "spread",
@@ -187,20 +187,20 @@ static const struct kg_metric_row rows[] = {
     {"rl", "reward/greedy_ungraded", KG_METRICS_REWARD, "not graded",
      "share of greedy completions that could not be graded: their prompt has no "
      "baseline"},
-    {"rl", "reward/overlong", KG_METRICS_REWARD, "fined for length",
+    {"rl", "reward/overlong", KG_METRICS_REWARD, "penalised for length",
      "with overlong shaping: share of penalised completions"},
     {"rl", "reward/part/NAME", KG_METRICS_REWARD, "each reward",
-     "with `task.rewards`: mean of one of them over the completions that it graded, "
+     "with `task.rewards`: mean of one reward over the completions that it graded, "
      "without its weight"},
     {"rl", "reward/part_ungraded/NAME", KG_METRICS_REWARD, "not graded",
-     "share of completions that it could not grade"},
+     "share of completions that this reward's grader could not grade"},
     {"rl", "reward/further/NAME", KG_METRICS_REWARD, "said besides",
-     "mean of a further number of an external grader, over the completions for "
-     "which it reports it (true: 1); of `task.rewards`: PART/NAME"},
+     "mean of an additional number of an external grader, over the completions that have "
+     "it (true: 1); with `task.rewards`: PART/NAME"},
     {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
      "external grader: starts of its program since training began or was resumed"},
     {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",
-     "restarts among them: of a program that died after it had served"},
+     "restarts among them, after a program that had graded died"},
     {"rl", "advantage/mean", KG_METRICS_REWARD, "advantage",
      "mean advantage of the completions"},
     {"rl", "advantage/min", KG_METRICS_REWARD, "advantage",
@@ -246,7 +246,7 @@ static const struct kg_metric_row rows[] = {
      "share of tokens held by the bound of dual clip"},
     {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio below 1 - `algo.clip_low`, for any advantage "
-     "(0.2 or the preset's where the surrogate has no clip)"},
+     "(surrogates without a clip: 0.2, or the preset's)"},
     {"rl", "policy/outside_high", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio above 1 + `algo.clip_high`, for any advantage"},
     {"rl", "policy/kl_old_k1", KG_METRICS_POLICY, "KL from the old policy",
@@ -278,9 +278,9 @@ static const struct kg_metric_row rows[] = {
      "learning rate of the last update"},
     {"rl", "optim/updates", KG_METRICS_OPTIM, "updates", "updates of this step"},
     {"rl", "optim/idle_updates", KG_METRICS_OPTIM, "left out",
-     "updates without a gradient, of the whole run"},
+     "updates without a gradient since the run began"},
     {"rl", "optim/skipped_steps", KG_METRICS_OPTIM, "left out",
-     "steps with non-finite numbers, of the whole run"},
+     "steps with non-finite numbers since the run began"},
     {"rl", "length/mean", KG_METRICS_LENGTH, "length", "tokens per completion: mean"},
     {"rl", "length/min", KG_METRICS_LENGTH, "length", "the shortest completion"},
     {"rl", "length/max", KG_METRICS_LENGTH, "length", "the longest completion"},
@@ -326,7 +326,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "dynamic/batches", KG_METRICS_SAMPLING, "generation batches",
      "with dynamic sampling: generation batches of the step"},
     {"rl", "dynamic/prompts", KG_METRICS_SAMPLING, "prompts sampled",
-     "prompts that were sampled for it"},
+     "prompts that were sampled for the step"},
     {"rl", "dynamic/all_right", KG_METRICS_SAMPLING, "prompts left out",
      "sampled prompts whose completions are all correct"},
     {"rl", "dynamic/all_wrong", KG_METRICS_SAMPLING, "prompts left out",
@@ -336,8 +336,8 @@ static const struct kg_metric_row rows[] = {
     {"rl", "dynamic/surplus", KG_METRICS_SAMPLING, "surplus",
      "prompts with differing completions beyond those needed"},
     {"rl", "dynamic/accuracy", KG_METRICS_SAMPLING, "of all answers",
-     "share correct of all sampled completions; the other metrics cover those "
-     "learned from"},
+     "share correct of all sampled completions; other metrics cover only the completions "
+     "used for training"},
     {"rl", "dynamic/reward", KG_METRICS_SAMPLING, "of all answers",
      "mean reward of all sampled completions"},
     {"rl", "region/masked", KG_METRICS_REGION, "dropped",
@@ -381,11 +381,11 @@ static const struct kg_metric_row rows[] = {
     {"rl", "anchor/distance_relative", KG_METRICS_ANCHOR, "relative distance",
      "that distance divided by the norm of the policy's weights"},
     {"rl", "anchor/updates", KG_METRICS_ANCHOR, "updates",
-     "updates of the anchor, of the whole run"},
+     "updates of the anchor since the run began"},
     {"rl", "anchor/kl_average", KG_METRICS_ANCHOR, "moving average",
      "with `anchor.kappa`: moving average of the token KL"},
     {"rl", "anchor/refreshed", KG_METRICS_ANCHOR, "refreshed",
-     "with `anchor.kappa`: replacements caused by it, of the whole run"},
+     "with `anchor.kappa`: replacements of the anchor by it since the run began"},
     {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
      "largest |log p - log old| of the first update, when the policy still is the one "
      "that sampled: 0 without lag, staleness or another dtype"},
@@ -405,7 +405,7 @@ static const struct kg_metric_row rows[] = {
      "|p - mu| at the sampled tokens: mean; this and the rest of `mismatch/` refer to "
      "the first update"},
     {"rl", "mismatch/prob_std", KG_METRICS_MISMATCH, "gap of probabilities",
-     "standard deviation of it"},
+     "standard deviation of |p - mu|"},
     {"rl", "mismatch/prob_max", KG_METRICS_MISMATCH, "gap of probabilities",
      "the largest of them"},
     {"rl", "mismatch/kl_k1", KG_METRICS_MISMATCH, "KL of the sampler", "KL(mu, p) by K1"},
@@ -420,25 +420,25 @@ static const struct kg_metric_row rows[] = {
     {"rl", "mismatch/weight_ess", KG_METRICS_MISMATCH, "effective sample",
      "effective sample size of these weights as a share"},
     {"rl", "mismatch/cut", KG_METRICS_MISMATCH, "truncated sampling",
-     "share of tokens drawn from less than the vocabulary (`rollout.top_p`, `top_k`, "
+     "share of tokens drawn from a part of the vocabulary (`rollout.top_p`, `top_k`, "
      "`min_p`)"},
     {"rl", "mismatch/cut_nats", KG_METRICS_MISMATCH, "truncated sampling",
      "-log of the remaining mass, mean per token: with `algo.reproduction` the "
      "distance between the sampling policy and the one in the ratios; otherwise "
      "ratios are renormalised and it has no effect"},
     {"rl", "mismatch/window", KG_METRICS_MISMATCH, "sampled from a window",
-     "`algo.reproduction` with `episode.window`: share of tokens sampled only from the "
-     "newest tokens of their text; ratios refer to the whole text"},
+     "`algo.reproduction` with `episode.window`: share of tokens sampled from a window, "
+     "the newest tokens of their text; ratios refer to the whole text"},
     {"rl", "mismatch/window_nats", KG_METRICS_MISMATCH, "sampled from a window",
-     "for these tokens: mean difference between the log-prob given the whole text "
-     "and the recorded one"},
+     "tokens sampled from a window: mean difference between the log-prob given the whole "
+     "text and the recorded one"},
     {"rl", "experts/load_max", KG_METRICS_EXPERTS, "load of experts",
      "with experts, over all tokens of the updates: tokens of a layer's busiest "
      "expert divided by the mean of its experts; mean over the layers"},
     {"rl", "experts/load_worst", KG_METRICS_EXPERTS, "load of experts",
      "the same for the worst layer"},
     {"rl", "experts/unused", KG_METRICS_EXPERTS, "unused experts",
-     "share of experts, over all layers, without any token"},
+     "share of experts without any token, over all layers"},
     {"rl", "experts/entropy", KG_METRICS_EXPERTS, "entropy of the load",
      "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
      "layers; log E if all have the same load"},
@@ -457,21 +457,21 @@ static const struct kg_metric_row rows[] = {
     {"rl", "tokens_per_second/train", KG_METRICS_TIME, "tokens a second",
      "tokens trained per second"},
     {"rl", "perf/shared_tokens", KG_METRICS_TIME, "tokens",
-     "tokens of the updates that a micro-batch had already, as `train.share_prefix` has "
-     "it: not computed again"},
+     "with `train.share_prefix`: prompt tokens of the updates that a micro-batch "
+     "computed once for several completions"},
     {"rl", "share_of_gemm_ceiling", KG_METRICS_TIME, "share of the ceiling",
-     "useful floating-point work of the step per time, relative to multiply-adds in "
-     "registers (of a GPU: a product of its library), measured at the start"},
+     "useful FLOP/s of the step, relative to multiply-adds in registers (on a GPU: to a "
+     "product of its library), measured at the start"},
     {"rl", "seconds/sampling/rank/NAME", KG_METRICS_TIME, "sampling, by rank",
-     "with several ranks: seconds in which a rank samples and grades; for a "
-     "rollout rank, the batch of this step"},
+     "with several ranks: seconds in which this rank samples and grades (on a rollout "
+     "rank: the batch of this step)"},
     {"rl", "seconds/waiting/rank/NAME", KG_METRICS_TIME, "waiting, by rank",
-     "seconds in which it waits for agreements with the others, since the previous line"},
+     "seconds in which this rank waits for the others, since the previous line"},
     {"rl", "seconds/exchange/rank/NAME", KG_METRICS_TIME, "exchange, by rank",
-     "seconds in which it exchanges gradients, completions and weights with the "
-     "others, since the previous line"},
+     "seconds in which this rank exchanges gradients, completions and weights, since the "
+     "previous line"},
     {"rl", "seconds/slowest_rank", KG_METRICS_TIME, "slowest rank",
-     "the rank that waits least: the others wait for it"},
+     "the rank that waits least, for which the others wait"},
     {"rl", "memory/resident_gb", KG_METRICS_MEMORY, "memory",
      "anonymous resident memory, GB"},
     {"rl", "memory/peak_gb", KG_METRICS_MEMORY, "memory", "peak of allocated memory, GB"},
@@ -479,22 +479,22 @@ static const struct kg_metric_row rows[] = {
      "mean reward by `data_source`, if the training data has several; beyond 16 "
      "in a step: `other`"},
     {"rl", "accuracy/source/NAME", KG_METRICS_SOURCE, "accuracy",
-     "share of its completions that are correct"},
+     "share of the source's completions that are correct"},
     {"rl", "length/source/NAME", KG_METRICS_SOURCE, "length",
-     "mean tokens of its completions"},
+     "mean tokens per completion of the source"},
     {"rl", "answers/source/NAME", KG_METRICS_SOURCE, "answers",
-     "number of its completions in the step"},
+     "completions of the source in the step"},
     {"validation", "val/accuracy/source/NAME", KG_METRICS_SOURCE,
      "accuracy in validation",
      "share correct by `data_source`, if the validation data has several"},
     {"validation", "val/accuracy_stderr/source/NAME", KG_METRICS_SOURCE, NULL,
-     "standard error of it, over the problems of the source"},
+     "standard error of this accuracy, over the problems of the source"},
     {"validation", "val/reward/source/NAME", KG_METRICS_SOURCE, "reward in validation",
-     "mean reward of its completions"},
+     "mean reward of the source's completions"},
     {"validation", "val/length/source/NAME", KG_METRICS_SOURCE, "length in validation",
-     "mean tokens of its completions"},
+     "mean tokens per completion of the source"},
     {"validation", "val/answers/source/NAME", KG_METRICS_SOURCE, "answers in validation",
-     "number of its completions in the validation"},
+     "completions of the source in the validation"},
     {"sft", "loss", KG_METRICS_SFT, "loss",
      "mean negative log-likelihood, nats per learned token"},
     {"sft", "val_loss", KG_METRICS_SFT, "loss",
@@ -511,13 +511,14 @@ static const struct kg_metric_row rows[] = {
     {"sft", "experts/load_worst", KG_METRICS_SFT, "load of experts",
      "the same for the worst layer"},
     {"sft", "experts/unused", KG_METRICS_SFT, "unused experts",
-     "share of experts, over all layers, without any token"},
+     "share of experts without any token, over all layers"},
     {"sft", "experts/entropy", KG_METRICS_SFT, "entropy of the load",
      "- sum_e f_e log f_e of the shares f of a layer's experts, nats, mean over the "
      "layers; log E if all have the same load"},
     {"sft", "loss_tokens", KG_METRICS_SFT, "tokens", "tokens that carry a loss"},
     {"sft", "perf/shared_tokens", KG_METRICS_SFT, "tokens",
-     "tokens that a micro-batch had already: not computed again"},
+     "with `train.share_prefix`: tokens that a micro-batch computed once for several "
+     "sequences"},
     {"sft", "seconds", KG_METRICS_SFT, "seconds", "wall time of the update"},
 };
 enum { N_ROWS = sizeof rows / sizeof *rows };

@@ -273,10 +273,10 @@ static kg_status put_foot(struct kg_report *r)
 {
     return kg_str_puts(
         r->out,
-        "<p><small>Across is the step. A shade is one standard error up and down where a "
-        "metric has one; where a plot is narrower than the run, a line is the mean of "
-        "the steps in a pixel and its shade reaches from the least to the greatest. A "
-        "gap is a step without a finite number. Made by kedge " KG_VERSION
+        "<p><small>The x axis is the step. The shade is one standard error up and down, "
+        "if a metric has one. In a plot narrower than the run, the line is the mean of "
+        "the steps of a pixel and the shade their range. A gap is a step without a "
+        "finite number. Made by kedge " KG_VERSION
         " out of metrics.jsonl, which has every number.</small></p>\n</body></html>\n",
         r->err);
 }

@@ -249,12 +249,12 @@ out:
 kg_status kg_report_answers(struct kg_report *r)
 {
     KG_TRY(kg_str_puts(r->out, "<h2 id=\"answers\">Answers</h2>\n", r->err));
-    KG_TRY(kg_str_printf(
-        r->out, r->err,
-        "<p><small>Of the first %d answers of a step. The prompt is "
-        "grey; <code>kedge show</code> prints one whole, with its numbers. A run "
-        "with <code>log.rollouts</code> off has none.</small></p>\n",
-        LINES));
+    KG_TRY(
+        kg_str_printf(r->out, r->err,
+                      "<p><small>From the first %d answers of a step. The prompt is "
+                      "grey; <code>kedge show</code> prints one whole, with its numbers. "
+                      "A run with <code>log.rollouts</code> off has none.</small></p>\n",
+                      LINES));
     for (size_t i = 0; i < r->n; i++)
         KG_TRY(put_run(r, r->runs[i]));
     return KG_OK;

@@ -93,11 +93,11 @@ static kg_status steps(struct kg_report *r, const struct kg_report_run *run)
                          (long long)run->recipe.train.steps));
     if (run->recipe.sft.epochs > 0)
         return kg_str_printf(
-            r->out, r->err, ", %lld of the warm start",
+            r->out, r->err, ", %lld of SFT",
             (long long)kg_history_phase(&run->history, "sft")->last_step);
     if (sft == 0)
         return KG_OK;
-    return kg_str_printf(r->out, r->err, ", %lld of %lld of the warm start",
+    return kg_str_printf(r->out, r->err, ", %lld of %lld of SFT",
                          (long long)kg_history_phase(&run->history, "sft")->last_step,
                          (long long)sft);
 }
@@ -224,8 +224,7 @@ static kg_status left_out(struct kg_report *r, const struct kg_report_run *run)
                           (long long)h->unreadable, (long long)h->first_unreadable));
     if (beyond(run) > 0)
         KG_TRY(kg_str_printf(r->out, r->err,
-                             "numbers of metrics behind the first %d of their phase: "
-                             "%lld.",
+                             "metrics after the first %d of their phase: %lld.",
                              KG_HISTORY_SERIES, (long long)beyond(run)));
     return KG_OK;
 }

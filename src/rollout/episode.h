@@ -29,9 +29,8 @@
 struct kg_episode_host;
 struct kg_episode_opts {
     const struct kg_env_row *env; /* borrowed */
-    /* for an environment that plays by itself, and asks the policy when it wants: who
-     * plays its episodes, how conversations become prompts, and names for its numbers;
-     * borrowed */
+    /* for an environment that plays by itself and calls the policy: the player of its
+     * episodes, the rendering of conversations, and names of its numbers; borrowed */
     const struct kg_episode_host *host;
     const struct kg_prompt_opts *prompt;
     struct kg_further_names *further;
@@ -46,25 +45,23 @@ struct kg_episode_opts {
     int32_t open;   /* concurrent episodes, including waiting ones; 0: twice max_batch */
 };
 
-/* Rows over a struct S, as KG_SAMPLING_ROWS. own: needs of what kedge's own
- * environments alone know */
+/* Rows over a struct S, as KG_SAMPLING_ROWS. own: needs of keys that only kedge's own
+ * environments have */
 #define KG_EPISODE_ROWS(before, S, at, needs, own)                                       \
     KG_OPT_ROW(before "turns", KG_OPT_AT(S, at turns), "4", 0, 1000, NULL,               \
-               "turns in which a tool may be called; one more follows without", false,   \
-               needs),                                                                   \
+               "turns in which a tool may be called, before one without", false, needs), \
         KG_OPT_ROW(before "obs_tokens", KG_OPT_AT(S, at obs_tokens), "500", 1, 1e6,      \
-                   NULL, "longest observation in tokens; what is longer is cut", false,  \
+                   NULL, "longest observation in tokens; a longer one is cut", false,    \
                    own),                                                                 \
         KG_OPT_ROW(before "answer_tokens", KG_OPT_AT(S, at answer_tokens), "0", 0, 1e7,  \
                    NULL,                                                                 \
-                   "longest answer of an episode in tokens, observations included, "     \
-                   "whatever its prompt; 0 is what " before "context leaves",            \
+                   "longest completion of an episode in tokens, with observations, "     \
+                   "without the prompt; 0: the rest of " before "context",               \
                    false, own),                                                          \
         KG_OPT_ROW(before "window", KG_OPT_AT(S, at window), "0", 0, 1e7, NULL,          \
-                   "a turn that begins with more text is sampled from the newest so "    \
-                   "many tokens; 0 is all. Each turn is trained in the context that it " \
-                   "was sampled from; with algo.reproduction in the whole text "         \
-                   "(mismatch/window)",                                                  \
+                   "a turn is sampled from at most this number of newest tokens; 0: "    \
+                   "all. It is trained in the same context; with algo.reproduction in "  \
+                   "the whole text (mismatch/window)",                                   \
                    false, own)
 
 struct kg_episodes; /* opaque: the open environment; tokenizer borrowed */

@@ -17,7 +17,7 @@
  * ...), with commas between */
 #define KG_TEMPERATURE_KEY(X, usual, ...)                                                \
     X(temperature, "temperature", "temperature", 't', "T", usual, 1e-4, 1e4, true,       \
-      "logits are divided by it; 0 takes the likeliest token", __VA_ARGS__)
+      "divides the logits; 0: the likeliest token", __VA_ARGS__)
 /* Off by default. */
 #define KG_TRUNCATION_KEYS(X, ...)                                                       \
     X(top_p, "top_p", "top-p", 0, "P", 1, 1e-9, 1, false,                                \
@@ -30,8 +30,8 @@
     KG_TEMPERATURE_KEY(X, 1, __VA_ARGS__), KG_TRUNCATION_KEYS(X, __VA_ARGS__)
 
 /* Rows over a struct S; `before` is the prefix of their keys, and `at` that of the
- * fields ("rollout.sampling."). needs: what the temperature needs to act; cut: what the
- * others need. */
+ * fields ("rollout.sampling."). needs: condition of the temperature; cut: of the other
+ * keys. */
 #define KG_SAMPLING_ROWS(before, S, at, may_change, needs, cut)                          \
     KG_TEMPERATURE_KEY(KG_SAMPLING_ROW, 1, before, S, at, may_change, needs),            \
         KG_TRUNCATION_KEYS(KG_SAMPLING_ROW, before, S, at, may_change, cut)
@@ -39,7 +39,7 @@
                         before, S, at, may_change, needs)                                \
     KG_OPT_ROW(before key, KG_OPT_AT(S, at field), #usual, min, max, NULL, help,         \
                may_change, needs, zero)
-/* In an initialiser of a struct kg_sampling: nothing is cut off. */
+/* In an initialiser of a struct kg_sampling: no truncation. */
 #define KG_TRUNCATION_OFF KG_TRUNCATION_KEYS(KG_SAMPLING_USUAL, )
 
 #define KG_SAMPLING_USUAL(field, key, flag, letter, arg, usual, ...) .field = (usual)

@@ -109,15 +109,12 @@ static kg_status compare(const struct said *s, const struct kg_retriever_opts *o
 static void warn(const struct said *s, const struct kg_retriever_opts *opts)
 {
     if (s->why[0])
-        kg_log_warn("%s %s: whether it searches as expected is unknown", opts->where,
-                    s->why);
+        kg_log_warn("%s %s: kedge cannot check how it searches", opts->where, s->why);
     else if (!s->kind[0])
-        kg_log_warn(
-            "%s does not report its kind of search: whether it is as expected is unknown",
-            opts->where);
+        kg_log_warn("%s does not report its kind of search: kedge cannot check it",
+                    opts->where);
     else if (s->passages < 0 && opts->how.passages > 0)
-        kg_log_warn("%s does not report its number of passages: whether it is as "
-                    "expected is unknown",
+        kg_log_warn("%s does not report its number of passages: kedge cannot check it",
                     opts->where);
 }
 

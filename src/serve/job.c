@@ -106,9 +106,9 @@ static kg_status answer_whole(struct kg_serve_job *job, const struct kg_str *bod
 {
     const struct kg_api_fault full = {.status = 503};
     if (!kg_http_reserve(job->x, body->len)) {
-        kg_serve_job_refuse(job, &full,
-                            "the answers that wait for their readers take all the memory "
-                            "that this server gives them: try again later");
+        kg_serve_job_refuse(
+            job, &full,
+            "unread responses take all the memory reserved for them: try again later");
         return KG_OK;
     }
     kg_status status = keep_as_turn(job, err);

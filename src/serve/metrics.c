@@ -90,7 +90,7 @@ kg_status kg_serve_metrics_put(struct kg_str *out, const struct kg_serve_metrics
          "turns of sessions whose prompt begins with ids that were kept",
          m->sessions.continued},
         {"session_branches_total", "counter",
-         "turns of sessions that were tokenised whole, though there was an answer before",
+         "turns of sessions tokenised again in full, though they continue an answer",
          m->sessions.branches},
         {"sessions_evicted_total", "counter", "sessions dropped for lack of room",
          m->sessions.evicted},

@@ -774,9 +774,8 @@ static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
     if (p->reported == 0 || p->fruitless >= MAX_FRUITLESS)
         return kg_fail(err, KG_EIO,
                        "episode.command: expected a program that plays episodes, found "
-                       "one that ended before its first report (start %" PRId64
-                       " without one): "
-                       "%.600s",
+                       "one that ended without a report (%" PRId64
+                       " starts in a row): %.600s",
                        p->fruitless, why);
     kg_log_warn("episode.command: starting it again, %zu episodes had no report: %s",
                 open, why);

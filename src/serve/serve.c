@@ -189,13 +189,13 @@ static void on_metrics(void *user, struct kg_http_exchange *x)
 }
 
 static const struct kg_http_route routes[] = {
-    {"GET", "/health", on_health, "200 while requests are taken; needs no key"},
+    {"GET", "/health", on_health, "200 while requests are accepted; needs no key"},
     {"GET", "/metrics", on_metrics, "counters and histograms for Prometheus"},
-    {"GET", "/v1/models", on_models, "what is served: the model, and adapters of it"},
-    {"GET", "/v1/models/", on_model, "one of them by its name"},
+    {"GET", "/v1/models", on_models, "the served model and its adapters"},
+    {"GET", "/v1/models/", on_model, "one of these by its name"},
     {"POST", "/v1/completions", on_completions, "text or ids to text"},
     {"POST", "/v1/chat/completions", on_chat, "messages to an answer"},
-    {"POST", "/inference/v1/generate", on_generate, "ids to ids, as vLLM has it"},
+    {"POST", "/inference/v1/generate", on_generate, "ids to ids, as in vLLM"},
     {"POST", "/tokenize", on_tokenize, "text or messages to ids"},
     {"POST", "/detokenize", on_detokenize, "ids to text"},
     {NULL, NULL, NULL, NULL},

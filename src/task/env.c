@@ -24,7 +24,7 @@ static const struct kg_env_row table[] = {
     },
     {
         .name = "calculator",
-        .help = "exact arithmetic: <calculator> works an expression out, <answer> ends "
+        .help = "exact arithmetic: <calculator> evaluates an expression, <answer> ends "
                 "the episode",
         .stops = calculator_stops,
         .n_stops = 2,
@@ -35,7 +35,7 @@ static const struct kg_env_row table[] = {
     },
     {
         .name = "external",
-        .help = "a program of yours, which plays against the policy over HTTP",
+        .help = "your program, which plays with the policy over HTTP",
     },
     {.name = NULL},
 };

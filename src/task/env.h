@@ -45,46 +45,40 @@ struct kg_env_opts {
                "env search: an index file, or http://HOST:PORT/retrieve", true, needs),  \
         KG_OPT_ROW(before "kind", KG_OPT_AT(S, at how.kind), "bm25", 0, 0,               \
                    "bm25|dense|hybrid",                                                  \
-                   "by what an index finds: words, vectors of an encoder, or both; "     \
-                   "what a server is "                                                   \
-                   "expected to find by",                                                \
+                   "how an index searches: by words, by an encoder's vectors, or both; " \
+                   "how a server is expected to",                                        \
                    false, needs),                                                        \
         KG_OPT_ROW(before "model", KG_OPT_AT(S, at how.model), "", 0, 0, NULL,           \
-                   "kind dense, hybrid: folder of the encoder that the index was made "  \
-                   "with, or "                                                           \
-                   "ORG/NAME of the hub; of a server --dry-run says what it needs",      \
+                   "kind dense, hybrid: the index's encoder, a folder or ORG/NAME of "   \
+                   "the hub; with a server only --dry-run uses it, to plan memory",      \
                    true, KG_IF_KIND(needs, before, "dense,hybrid")),                     \
-        KG_OPT_ROW(                                                                      \
-            before "passages", KG_OPT_AT(S, at how.passages), "0", 0, UINT32_MAX, NULL,  \
-            "passages that the index or the server is expected to have; 0: any number",  \
-            false, needs),                                                               \
+        KG_OPT_ROW(before "passages", KG_OPT_AT(S, at how.passages), "0", 0, UINT32_MAX, \
+                   NULL, "expected number of passages of the index or server; 0: any",   \
+                   false, needs),                                                        \
         KG_OPT_ROW(before "vectors", KG_OPT_AT(S, at how.vectors), "fp16", 0, 0,         \
                    "fp16|int8",                                                          \
-                   "kind dense, hybrid: a number of a vector in memory, 2 bytes or 1; "  \
-                   "int8 looks at "                                                      \
-                   "what may be among the best once more in the file (results do not "   \
-                   "depend on it)",                                                      \
+                   "kind dense, hybrid: type of vectors in memory; int8 recomputes the " \
+                   "best candidates from the file (results do not depend on it)",        \
                    true, KG_IF_MINE(needs, before, "dense,hybrid")),                     \
-        KG_OPT_ROW(before "fusion", KG_OPT_AT(S, at how.fusion), "rank", 0, 0,           \
-                   "rank|score",                                                         \
-                   "kind hybrid: two rankings become one by places (reciprocal rank) "   \
-                   "or by scores",                                                       \
-                   false, KG_IF_MINE(needs, before, "hybrid")),                          \
+        KG_OPT_ROW(                                                                      \
+            before "fusion", KG_OPT_AT(S, at how.fusion), "rank", 0, 0, "rank|score",    \
+            "kind hybrid: combine the two rankings by reciprocal rank or by scores",     \
+            false, KG_IF_MINE(needs, before, "hybrid")),                                 \
         KG_OPT_ROW(before "weight", KG_OPT_AT(S, at how.weight), "0.5", 0, 1, NULL,      \
-                   "kind hybrid: of the vectors' ranking, the words' has the rest",      \
+                   "kind hybrid: weight of the vectors' ranking; words have the rest",   \
                    false, KG_IF_MINE(needs, before, "hybrid")),                          \
         KG_OPT_ROW(before "topk", KG_OPT_AT(S, at topk), "3", 1, 1000, NULL,             \
-                   "passages for a query", false, needs),                                \
-        KG_OPT_ROW(before "when_down", KG_OPT_AT(S, at stop_when_down), "stop", 0, 0,    \
-                   "observe|stop",                                                       \
-                   "a retriever that stays down stops the run (training: after its "     \
-                   "last whole step), "                                                  \
-                   "or is told to the model and counted (training: episode/failed)",     \
-                   true, needs),                                                         \
+                   "passages per query", false, needs),                                  \
+        KG_OPT_ROW(                                                                      \
+            before "when_down", KG_OPT_AT(S, at stop_when_down), "stop", 0, 0,           \
+            "observe|stop",                                                              \
+            "if the retriever stays down, stop the run (training: after the last "       \
+            "complete step), or tell the model and count it (training: episode/failed)", \
+            true, needs),                                                                \
         KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at timeout_ms), "30000", 1, 3.6e6,  \
-                   NULL, "time limit of one request to the retriever", true, needs),     \
+                   NULL, "timeout of one request to the retriever", true, needs),        \
         KG_OPT_ROW(before "tries", KG_OPT_AT(S, at tries), "4", 1, 1000, NULL,           \
-                   "tries before it counts as down", true, needs)
+                   "tries before the retriever counts as down", true, needs)
 
 enum kg_env_next {
     KG_ENV_DONE,    /* the episode is over */

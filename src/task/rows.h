@@ -16,36 +16,34 @@
                "external grader: command that reads and answers JSONL", false,           \
                KG_IF_PROGRAM(name, rewards)),                                            \
         KG_OPT_ROW(before "life", KG_OPT_AT(S, at life), "auto", 0, 0, "auto|run|batch", \
-                   "external grader: its program is started once a run, or for every "   \
-                   "batch; auto finds out which it is made for",                         \
+                   "external grader: start its program once per run, or for every "      \
+                   "batch; auto detects which one it supports",                          \
                    true, KG_IF_PROGRAM(name, rewards)),                                  \
         KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at timeout_ms), "30000", 1, 3.6e6,  \
-                   NULL, "external grader: time limit of one batch", true,               \
+                   NULL, "external grader: timeout of one batch", true,                  \
                    KG_IF_PROGRAM(name, rewards)),                                        \
         KG_OPT_ROW(before "grader", KG_OPT_AT(S, at grader), "default", 0, 0,            \
                    "default|ema-pg|mathd|dapo",                                          \
-                   "task math: how answers are graded (docs/grader.md)", false,          \
+                   "task math: mode of grading (docs/grader.md)", false,                 \
                    KG_IF_GRADES("math", name, rewards)),                                 \
         KG_OPT_ROW(before "keep_thinking", KG_OPT_AT(S, at keep_thinking), "false", 0,   \
                    0, NULL, "task math: an answer may stand before </think>", false,     \
                    KG_IF_GRADES("math", name, rewards)),                                 \
         KG_OPT_ROW(before "exclude", KG_OPT_AT(S, at exclude), "", 0, 0, NULL,           \
-                   "task math: ids (else lines) of records to leave out, separated by "  \
-                   "commas; FILE:NAME is of that file alone",                            \
+                   "task math: comma-separated ids (or lines) of records to leave out; " \
+                   "FILE:NAME applies to that file only",                                \
                    false),                                                               \
         KG_OPT_ROW(before "bad_golds", KG_OPT_AT(S, at drop_golds), "stop", 0, 0,        \
                    "stop|drop",                                                          \
-                   "task math: records whose gold answer does not grade itself right, "  \
-                   "which nobody can answer, stop the run, or are left out, named and "  \
-                   "counted",                                                            \
+                   "task math: records whose gold answer is not graded as right stop "   \
+                   "the run, or are left out, named and counted",                        \
                    false, name "=math"),                                                 \
         KG_OPT_ROW(before "metric", KG_OPT_AT(S, at metric), "em", 0, 0,                 \
-                   "em|subem|f1|format",                                                 \
-                   "task search-qa: what is rewarded (docs/grader.md)", false,           \
-                   KG_IF_GRADES("search-qa", name, rewards)),                            \
+                   "em|subem|f1|format", "task search-qa: the reward (docs/grader.md)",  \
+                   false, KG_IF_GRADES("search-qa", name, rewards)),                     \
         KG_OPT_ROW(before "answer_tags", KG_OPT_AT(S, at answer_tags), "1", 1, 2, NULL,  \
-                   "task search-qa: pairs of answer tags that an answer needs, those "   \
-                   "of the prompt counted where it is 2",                                \
+                   "task search-qa: pairs of answer tags required; 2 counts those of "   \
+                   "the prompt",                                                         \
                    false, KG_IF_GRADES("search-qa", name, rewards)),                     \
         KG_OPT_ROW(before "wording", KG_OPT_AT(S, at wording), "kedge", 0, 0,            \
                    KG_WORDING_CHOICES,                                                   \
@@ -54,11 +52,11 @@
                    false, name "=search-qa|" env "=search")
 
 #define KG_RECORD_ROWS(before, S, at, needs)                                             \
-    KG_OPT_ROW(before "unique", KG_OPT_AT(S, at unique), "false", 0, 0, NULL,            \
-               "of the records of a file with equal prompt, gold answer and "            \
-               "data_source the first alone (published validation files hold each "      \
-               "problem 32 times)",                                                      \
-               false, needs),                                                            \
+    KG_OPT_ROW(                                                                          \
+        before "unique", KG_OPT_AT(S, at unique), "false", 0, 0, NULL,                   \
+        "keep only the first of a file's records with equal prompt, gold answer and "    \
+        "data_source (published validation files have each problem 32 times)",           \
+        false, needs),                                                                   \
         KG_OPT_ROW(before "prompt_key", KG_OPT_AT(S, at prompt_key), "", 0, 0, NULL,     \
                    "column of the prompt; empty: verl's schema and usual names", false,  \
                    needs),                                                               \
@@ -69,20 +67,20 @@
     KG_OPT_ROW(before "template", KG_OPT_AT(S, at template_text), "", 0, 0, NULL,        \
                "text around the problem; {prompt} is replaced", false),                  \
         KG_OPT_ROW(before "user_turn", KG_OPT_AT(S, at user_turn), "false", 0, 0, NULL,  \
-                   "a question, in its template, is the user's turn of the chat "        \
-                   "template; else text",                                                \
+                   "render a question, in its template, as the user's turn of the chat " \
+                   "template; else it is plain text",                                    \
                    false),                                                               \
         KG_OPT_ROW(before "system", KG_OPT_AT(S, at system), "", 0, 0, NULL,             \
                    "system prompt in front of every conversation (" before "user_turn, " \
                    "or lists of messages)",                                              \
                    false),                                                               \
         KG_OPT_ROW(before "opening", KG_OPT_AT(S, at opening), "", 0, 0, NULL,           \
-                   "text that the assistant's turn begins with, such as \"<think>\\n\":" \
-                   " added where the chat template does not write it",                   \
+                   "beginning of the assistant's turn, such as \"<think>\\n\", added "   \
+                   "if the chat template does not write it",                             \
                    false),                                                               \
         KG_OPT_ROW(before "date", KG_OPT_AT(S, at date), "", 0, 0, NULL,                 \
-                   "the day, YYYY-MM-DD, for chat templates that ask for it; empty: "    \
-                   "that on which the run starts, and config.yaml has it",               \
+                   "date YYYY-MM-DD for chat templates that use it; empty: the day of "  \
+                   "the run's start, stored in config.yaml",                             \
                    false)
 
 #endif

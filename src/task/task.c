@@ -40,7 +40,7 @@ static const struct kg_task_row table[] = {
     },
     {
         .name = "qa-number",
-        .help = "questions with a number as answer: last \\boxed{}, text behind ####, or "
+        .help = "questions with a number as answer: last \\boxed{}, text after ####, or "
                 "last number",
         .exact_reward = true,
         .load = kg_task_qa_number_load,
@@ -82,8 +82,7 @@ static const struct kg_task_row table[] = {
     },
     {
         .name = "external",
-        .help = "graded by a program of yours: JSONL in, a JSONL line {\"score\"} for "
-                "each out",
+        .help = "graded by your program: JSONL in, a JSONL line {\"score\"} for each out",
         .load = kg_task_external_load,
     },
     {.name = NULL},

@@ -718,7 +718,7 @@ static void steps_that_kedge_does_not_do_are_refused_by_name(void **state)
          "pre_tokenizer.type is \"Letters\""},
         {LEGACY, "\"type\":\"Strip\"", "\"type\":\"CTC\"", "decoder.type is \"CTC\""},
         {LEGACY, "{\"type\":\"ByteFallback\"},", "", "decoder"},
-        {LEGACY, "{\"type\":\"Fuse\"},", "", "behind Fuse"},
+        {LEGACY, "{\"type\":\"Fuse\"},", "", "after Fuse"},
         {LEGACY, "\"start\":1", "\"start\":2", "decoder.start"},
         {LEGACY, "\"stop\":0", "\"stop\":1", "decoder.stop"},
         {LEGACY, "\"content\":\" \",\"start\"", "\"content\":\"x\",\"start\"",

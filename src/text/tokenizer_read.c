@@ -211,8 +211,9 @@ static kg_status place_added(struct kg_reader *r, const struct kg_added_token *t
     if (r->scratch.len != token->n ||
         memcmp(r->scratch.data, token->content, token->n) != 0)
         return kg_fail(r->err, KG_EUNSUPPORTED,
-                       "'%.*s' in model.vocab decodes to other bytes than its own", shown,
-                       token->content);
+                       "expected an added token that decodes to itself, found '%.*s', "
+                       "which model.vocab decodes to other bytes",
+                       shown, token->content);
     vocab->flags[id] |= (uint8_t)flags;
     return KG_OK;
 }

@@ -170,7 +170,7 @@ static kg_status decode_strip(struct kg_reader *r, const struct kg_json *value)
                                 "0 or 1, once");
     if (!r->fused)
         return kg_reader_refuse(r, PATH, "type", kg_json_get(value, "type"),
-                                "it behind Fuse");
+                                "it after Fuse");
     r->tok->lead = (int32_t)start;
     return KG_OK;
 }

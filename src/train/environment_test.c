@@ -388,7 +388,7 @@ static void what_has_no_effect_or_no_program_is_refused(void **state)
         {{"episode.answer_tokens=7", NULL}, "episode.answer_tokens: acts only with"},
         {{"episode.window=90", NULL}, "episode.window: acts only with"},
         {{"episode.context=300", NULL}, "episode.context: expected prompt and"},
-        {{"episode.context=3", NULL}, "episode.context: expected room for"},
+        {{"episode.context=3", NULL}, "episode.context: expected more than"},
         {{"search.topk=2", NULL}, "search.topk: acts only with"},
         {{"algo.reproduction=true", NULL}, "algo.reproduction: branches of an episode"},
         {{"algo.reproduction=true", "episode.turns=0", NULL},

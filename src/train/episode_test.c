@@ -307,7 +307,7 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     expect_refusal(of_a_server, "search.weight: acts only with search.where other than "
                                 "http://*; expected 0.5, found 0.3");
     expect_refusal(too_long, "episode.context: expected prompt and completion within");
-    expect_refusal(no_room, "episode.context: expected room for a completion");
+    expect_refusal(no_room, "episode.context: expected more than the longest prompt");
     expect_refusal(overlong, "at most the longest completion (27)");
 }
 
@@ -318,7 +318,7 @@ static void a_dry_run_says_what_an_episode_is(void **state)
 
     (void)state;
     NEED(kg_train_plan(&out, c, false, 1, err));
-    assert_non_null(strstr(out.data, "9 answers of at most 27 tokens"));
+    assert_non_null(strstr(out.data, "9 completions of at most 27 tokens"));
     assert_non_null(
         strstr(out.data, "episodes    calculator: 2 turns with tools and one without"));
     kg_str_release(&out);
@@ -372,8 +372,7 @@ static void a_dry_run_says_what_the_retriever_takes(void **state)
     plan_of(&out, beyond);
     has(&out, "kedge searches up to 67108864 vectors: another engine serves these");
     plan_of(&out, untold);
-    has(&out, "which is not asked by what it finds; search.passages makes a plan of its "
-              "size\n");
+    has(&out, "which a plan does not contact; set search.passages to plan its size\n");
     plan_of(&out, nowhere); /* the run reads no encoder */
     has(&out, "its size is not known: search.model: ");
     has(&out, "kedge pull");

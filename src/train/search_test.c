@@ -365,7 +365,7 @@ static void a_server_that_never_answers_is_named_in_a_warning(void **state)
     close(fd);
     snprintf(wait, sizeof wait,
              "s: waiting for the retriever %s: ", strchr(stuck, '=') + 1);
-    assert_non_null(strstr(h.text, "warning: nothing has moved for "));
+    assert_non_null(strstr(h.text, "warning: no progress for "));
     assert_non_null(strstr(h.text, wait));
     assert_non_null(strstr(h.text, " 1 try of 0.8 s, for "));
     assert_non_null(strstr(h.text, "; in generating: 0 of 9 episodes, "));

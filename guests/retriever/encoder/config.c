@@ -15,7 +15,7 @@ enum { CONFIG_BYTES = 1 << 20, MOST = 1 << 24, MOST_LAYERS = 1 << 10 };
 
 static const struct kg_encoder_row FAMILIES[] = {
     {"bert", "bert.", "BERT: MiniLM, E5, BGE, GTE", false},
-    {"roberta", "roberta.", "RoBERTa: positions behind that of padding", true},
+    {"roberta", "roberta.", "RoBERTa: positions start after that of padding", true},
     {"xlm-roberta", "roberta.", "XLM-R: multilingual E5, BGE-M3's dense vectors", true},
 };
 

@@ -137,8 +137,8 @@ static kg_status check_episodes(const struct kg_run_inputs *in, struct kg_err *e
 
     if (in->episode_opts.env && prompt >= context)
         return kg_fail(err, KG_EINVAL,
-                       "episode.context: expected room for a completion after the "
-                       "longest prompt of %zu tokens, found %zu",
+                       "episode.context: expected more than the longest prompt's %zu "
+                       "tokens, found %zu",
                        prompt, context);
     if (in->episode_opts.env && !in->episode_opts.env->open && in->recipe.reproduction)
         return kg_fail(err, KG_EINVAL,

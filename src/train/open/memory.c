@@ -431,7 +431,7 @@ kg_status kg_run_memory_say(struct kg_str *out, const struct kg_run *run,
     kg_run_memory(&m, run);
     if (ranks > 1)
         KG_TRY(kg_str_printf(out, err,
-                             "ranks       %d that train: what follows is of each; "
+                             "ranks       %d that train: the numbers below are per rank; "
                              "together %.2f GB\n",
                              ranks, ranks * gb(kg_bytes_sum(m.sum))));
     if (model->host == model->backend) { /* one memory */

@@ -93,15 +93,13 @@ static kg_status shared_line(struct kg_str *out, const struct kg_run_inputs *in,
         return KG_OK;
     for (size_t i = 0; i < in->train.n; i++)
         prompt += (double)in->train.ids[i].n / (double)in->train.n;
-    return kg_str_printf(
-        out, err,
-        "shared      a prompt of %.1f tokens on average is computed once "
-        "for its %lld answers:\n"
-        "            at least %.0f %% of what is trained on is not "
-        "computed again\n",
-        prompt, (long long)samples,
-        100 * prompt * (double)(samples - 1) /
-            ((prompt + (double)answer) * (double)samples));
+    return kg_str_printf(out, err,
+                         "shared      a prompt of %.1f tokens on average is computed "
+                         "once for its %lld completions:\n            at least %.0f %% "
+                         "of the training tokens are not computed again\n",
+                         prompt, (long long)samples,
+                         100 * prompt * (double)(samples - 1) /
+                             ((prompt + (double)answer) * (double)samples));
 }
 
 static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
@@ -115,14 +113,13 @@ static kg_status batch_lines(struct kg_str *out, const struct kg_run_inputs *in,
 
     if (steps == 0)
         return KG_OK;
-    KG_TRY(kg_str_printf(
-        out, err,
-        "one step    %lld prompts x %lld samples = %lld answers of at most %lld tokens "
-        "(at most %.2f M "
-        "tokens)\n",
-        (long long)prompts, (long long)samples, (long long)(prompts * samples),
-        (long long)kg_recipe_answer_tokens(r),
-        (double)(prompts * samples * kg_recipe_answer_tokens(r)) / 1e6));
+    KG_TRY(kg_str_printf(out, err,
+                         "one step    %lld prompts x %lld samples = %lld completions of "
+                         "at most %lld tokens (at most %.2f M tokens)\n",
+                         (long long)prompts, (long long)samples,
+                         (long long)(prompts * samples),
+                         (long long)kg_recipe_answer_tokens(r),
+                         (double)(prompts * samples * kg_recipe_answer_tokens(r)) / 1e6));
     KG_TRY(kg_str_printf(
         out, err, "updates     %lld a step, %.1f prompts each; on-policy: %s\n",
         (long long)updates, (double)prompts / (double)updates, on_policy ? "yes" : "no"));
@@ -380,9 +377,7 @@ static kg_status resume_lines(struct kg_str *out, struct kg_run *run, struct kg_
     dir = kg_path_in(kg_path_in(run->log.dir, "checkpoints").text, name);
     KG_TRY(kg_checkpoint_read(&run->in, &run->state, dir.text, err));
     return kg_str_printf(
-        out, err,
-        "resume      %s: behind step %lld of %lld, update %lld of %lld "
-        "of the warm start\n",
+        out, err, "resume      %s: after step %lld of %lld, update %lld of %lld of SFT\n",
         dir.text, (long long)run->state.count.step, (long long)run->in.recipe.train.steps,
         (long long)run->state.count.sft_step, (long long)run->in.sft_steps);
 }
@@ -464,8 +459,8 @@ static kg_status needed_lines(struct kg_str *out, const struct kg_run *run,
         bytes = device_bytes_of(run, ++n);
     if (bytes > room)
         return kg_str_printf(out, err,
-                             "needed      more than cuts give: of %d ranks each would "
-                             "take %.2f GB of its device\n",
+                             "needed      more than sharding saves: each of %d ranks "
+                             "would take %.2f GB of its device\n",
                              n, gb(bytes));
     return kg_str_printf(
         out, err,

@@ -58,11 +58,10 @@ static kg_status put_memory(struct kg_str *out, const struct sizes *s, struct kg
                              "fp16, %.3f GB as int8; encoder %.3f GB\n",
                              (int)s->encoder.dim, gb(z->vectors_fp16),
                              gb(z->vectors_int8), gb(s->encoder.bytes)));
-    return kg_str_printf(
-        out, err,
-        "            in memory: lengths of passages %.3f GB, and as much "
-        "of the file as there is room for\n",
-        gb(z->lengths));
+    return kg_str_printf(out, err,
+                         "            in memory: lengths of passages %.3f GB, and the "
+                         "file as far as it fits\n",
+                         gb(z->lengths));
 }
 
 static kg_status put_expected(struct kg_str *out, const struct sizes *s,
@@ -89,14 +88,14 @@ static kg_status put_server(struct kg_str *out, const struct kg_env_opts *o,
 
     if (!dense && how->passages == 0)
         return kg_str_printf(out, err,
-                             "retriever   %s, which is not asked by what it finds; "
-                             "search.passages makes a plan of its size\n",
+                             "retriever   %s, which a plan does not contact; set "
+                             "search.passages to plan its size\n",
                              o->retriever);
     KG_TRY(kg_str_printf(out, err, "retriever   %s, expected to find by %s%s%s",
                          o->retriever, dense ? how->kind : "bm25", dense ? " of " : "",
                          dense ? how->model : ""));
     if (how->passages == 0)
-        return kg_str_printf(out, err, "; search.passages makes a plan of its size\n");
+        return kg_str_printf(out, err, "; set search.passages to plan its size\n");
     KG_TRY(kg_str_printf(out, err, " among %lld passages\n", (long long)how->passages));
     if (take_sizes(&s, how, how->passages, &why) == KG_OK)
         return put_expected(out, &s, err);
