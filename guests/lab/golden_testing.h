@@ -1,5 +1,5 @@
-/* The two tests of a program that holds kedge against the published numbers, and its
- * main. Include it at the end, after
+/* The two tests and main of a program that compares kedge with the published numbers.
+ * Include it at the end, after
  *     static struct kg_golden_report check(const char *folder);
  * which fails the test or returns what it found.
  */

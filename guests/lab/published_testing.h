@@ -1,8 +1,8 @@
-/* docs/published.md read as a table: published runs, and every value of theirs.
+/* Reads docs/published.md as a table: published runs, and all their values.
  *
  * A section is a study, a paper or a released code: the runs of it that kedge starts, and
- * rows. A row says what was published for a key and where it stands, and where kedge has
- * another value, which one and why. Nothing else holds these values.
+ * rows. A row has the published value of a key, its source, and if kedge's value differs,
+ * that value and the reason. These values are stored nowhere else.
  *
  * Included by tests only.
  */
@@ -18,20 +18,20 @@ struct kg_published_run {
     const char *name;
     const char *recipe; /* file; NULL: a suite */
     const char *args;   /* assignments after it, separated by spaces; NULL: none */
-    const char *preset; /* that says the same of the method, or NULL */
-    const char *suite;  /* file of an evaluation; NULL: a run of training */
+    const char *preset; /* with the same method, or NULL */
+    const char *suite;  /* file of an evaluation; NULL: a training run */
 };
 
 struct kg_published_row {
-    /* names of runs, separated by spaces, where * stands for any bytes; NULL: every run
-     * of training of the study */
+    /* names of runs, separated by spaces; * matches any bytes; NULL: every training run
+     * of the study */
     const char *runs;
-    /* of the recipe or suite; in parentheses: what no key says */
+    /* of the recipe or suite; in parentheses: without a key */
     const char *key;
-    const char *value;  /* as published, as the key would have it */
-    const char *kedge;  /* instead of it; NULL: the same */
+    const char *value;  /* as published, in the key's form */
+    const char *kedge;  /* kedge's value; NULL: the same */
     const char *source; /* file of the study's code, or section of its paper */
-    const char *note; /* NULL where there is nothing to add; never where kedge differs */
+    const char *note;   /* NULL: no remark; required if kedge differs */
 };
 
 struct kg_published_study {
@@ -49,8 +49,8 @@ static struct kg_str published_page; /* what all texts point into */
 
 /* ---- reading ---- */
 
-/* A cell's text in its place, without backticks around it: \| \* \< are the bytes, \n a
- * line break, "(empty)" the empty text and nothing NULL. */
+/* Decodes a cell in place, without the backticks around it: \| \* \< are these bytes, \n
+ * a line break, "(empty)" the empty text, and an empty cell NULL. */
 static const char *published_text(char *cell)
 {
     char *to = cell, *end = cell + strlen(cell);
@@ -78,7 +78,7 @@ static const char *published_text(char *cell)
     return cell;
 }
 
-/* The cells between the bars of a line, in their places. */
+/* The cells between the bars of a line, decoded in place. */
 static void published_cells(const char *cells[PUBLISHED_CELLS], char *line)
 {
     size_t n = 0;
@@ -168,7 +168,7 @@ static const struct kg_published_study *kg_published_at(size_t i)
     return &published[i];
 }
 
-/* ---- which rows are of which runs ---- */
+/* ---- rows of a run ---- */
 
 /* pattern: len bytes, each * of them any bytes of name */
 static bool is_match(const char *pattern, size_t len, const char *name)
@@ -194,7 +194,7 @@ static bool is_match(const char *pattern, size_t len, const char *name)
     return pattern == end;
 }
 
-/* Whether the row is of the run. */
+/* Whether the row applies to the run. */
 static bool kg_published_applies(const struct kg_published_row *row,
                                  const struct kg_published_run *run)
 {
@@ -211,7 +211,7 @@ static bool kg_published_applies(const struct kg_published_row *row,
     return false;
 }
 
-/* The row of a key, NULL where there is none. */
+/* The row of a key, NULL if there is none. */
 static const struct kg_published_row *
 kg_published_row(const struct kg_published_study *study,
                  const struct kg_published_run *run, const char *key)

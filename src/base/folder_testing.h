@@ -1,5 +1,5 @@
-/* What tests of files share: a folder of the test's own, made before it and removed
- * after it, where nothing may be left in memory either.
+/* Shared by tests of files: a folder for each test, created before it and removed after
+ * it; memory leaks fail the test.
  *
  * Included by *_test.c only.
  */
@@ -22,7 +22,7 @@
 static struct kg_err err;
 static char dir[64];
 
-/* A path in the folder, good for the next three calls. */
+/* A path in the folder, valid until the fourth call after this one. */
 static inline const char *in_dir(const char *name)
 {
     static char path[4][200];

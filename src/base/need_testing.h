@@ -1,5 +1,5 @@
-/* A call that must succeed in a test: NEED(kg_model_save(m, dir, &save, err)) fails it
- * with the message of err, which is the macro's own.
+/* A call that must succeed in a test: NEED(kg_model_save(m, dir, &save, err)) fails the
+ * test with the message of err, a variable of the macro.
  *
  * Included by *_test.c and *_testing.h only.
  */
@@ -25,8 +25,8 @@
             fail_msg("%s: %s", #expr, need_err.message);                                 \
     } while (0)
 
-/* The same in a child of a test, whose failure is its exit status: back in the runner it
- * would go on with the tests that are its parent's. */
+/* The same in a child process of a test, which reports failure by its exit status:
+ * returning to the runner would run the parent's remaining tests. */
 #define NEED_IN_CHILD(expr)                                                              \
     do {                                                                                 \
         struct kg_err need_err = {0};                                                    \

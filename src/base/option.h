@@ -1,7 +1,7 @@
 /* One option: a row with name, default, range and help, bound to a field of a struct.
  *
  * A module with options exports a struct and rows over it. The row's type is derived from
- * the field, so the two cannot disagree. After kg_opt_put nobody looks a value up by
+ * the field, so the two cannot disagree. After kg_opt_put no code looks a value up by
  * name. Recipes, suites, flags and the keys of an algorithm are rows.
  */
 #ifndef KG_BASE_OPTION_H
@@ -47,7 +47,7 @@ struct kg_opt_row {
     const char *help;    /* one line */
     unsigned free;       /* enum kg_opt_free */
     const char *needs;   /* what it needs to act (data/needs.h); NULL: nothing */
-    bool or_zero;        /* 0 is allowed beside the range, which is above it */
+    bool or_zero;        /* 0 is allowed too, below the range */
 };
 /* When a value may differ: on --resume (train.steps; the row sets it to true), or between
  * the ranks of a run (run.threads, local folders). */
@@ -83,9 +83,9 @@ bool kg_opt_same(const struct kg_opt_row *row, const char *a, const char *b);
  * NULL */
 kg_status kg_opt_check(const struct kg_opt_row *row, const char *text, const char *where,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The number that the row's field of a struct has. */
+/* The number in the row's field of a struct. */
 double kg_opt_number(const struct kg_opt_row *row, const void *of);
-/* The same check of the number that the row's field of a struct has. */
+/* The same check for the number in the row's field. */
 kg_status kg_opt_check_field(const struct kg_opt_row *row, const void *of,
                              struct kg_err *err) KG_MUST_CHECK;
 /* Whether a number is in the row's range. */

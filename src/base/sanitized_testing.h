@@ -1,4 +1,4 @@
-/* Whether the address sanitizer watches: all takes ten times as long then.
+/* Whether the address sanitizer is on, which makes tests ten times slower.
  *
  * Included by *_test.c only.
  */

@@ -1,4 +1,4 @@
-/* What tests of the watch share: it runs, and what it says is kept.
+/* Shared by tests of the watch: starts it and keeps its output.
  *
  * Included by *_test.c and *_testing.h only.
  */
@@ -19,7 +19,8 @@
 
 #include <cmocka.h>
 
-/* A file in memory would move while another thread writes: this one is read by offset. */
+/* Read by offset, because a growing buffer in memory would move while another thread
+ * writes. */
 struct heard {
     FILE *stream;
     char text[1 << 14];
@@ -38,7 +39,7 @@ static inline void hear_watch(struct heard *h, double warn_s)
         fail_msg("%s", err.message);
 }
 
-/* All that was said until now. */
+/* All output so far. */
 static inline const char *heard_text(struct heard *h)
 {
     ssize_t n = pread(fileno(h->stream), h->text, sizeof h->text - 1, 0);
@@ -47,7 +48,7 @@ static inline const char *heard_text(struct heard *h)
     return h->text;
 }
 
-/* Waits until `part` has come `times` times. */
+/* Waits until `part` occurs `times` times in the output. */
 static inline void wait_for_text(struct heard *h, const char *part, int times)
 {
     double until = kg_clock_seconds() + 30;

@@ -21,10 +21,10 @@ struct kg_bench_report;
 struct kg_bench_row {
     const char *name;
     const char *help;
-    bool part;         /* of another row: left out when all are run */
-    const char *guest; /* that has it; NULL: none does */
+    bool part;         /* part of another row; left out of `all` */
+    const char *guest; /* its guest; NULL: the trunk */
     kg_status (*run)(struct kg_bench_report *report, struct kg_err *err);
-    /* the same work taken apart, on the CPU; NULL: it is not */
+    /* the same work by parts, on the CPU; NULL: no parts */
     kg_status (*parts)(struct kg_bench_report *report, struct kg_err *err);
 };
 /* Ended by a row with name NULL. */

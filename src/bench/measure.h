@@ -30,7 +30,7 @@ struct kg_bench_report {
     int64_t gemm_side;   /* side of the ceilings' matrices; 0: 2,048 */
     double ceiling_time; /* seconds per ceiling; 0: a quarter of a second */
     unsigned char *slab; /* owned, the backend's: operands of the ceilings */
-    uint64_t sum;        /* of the memory ceiling's reads, so that they are made */
+    uint64_t sum;        /* keeps the memory ceiling's reads from being optimised away */
 };
 
 /* The bound for products in fp32, or in the report's dtype: the peak rate; on a device,
@@ -69,7 +69,7 @@ struct kg_bench_timing {
 /* Waits until the backend is done; p is its memory. A device runs asynchronously. */
 kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Allocates the ceilings' memory now, so that later memory use is the benchmark's. */
+/* Allocates the ceilings' memory now, so that it is not counted as the benchmark's. */
 kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* Measures a ceiling once more: *best <- the larger rate per second. */
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,

@@ -72,13 +72,13 @@ kg_status kg_gguf_read(struct kg_str *out, const char *path, const char *file,
 kg_status kg_gguf_tensors(struct kg_st_set **set, const char *path,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- what the files of this module share ---- */
+/* ---- shared by the files of this module ---- */
 
 enum kg_gguf_flag {
-    KG_GGUF_PAIRED = 1 << 0,  /* rows of queries and keys: the two of a pair together */
+    KG_GGUF_PAIRED = 1 << 0,  /* rows of q and k: rotary pairs adjacent */
     KG_GGUF_NORM_1 = 1 << 1,  /* norms with 1 added */
-    KG_GGUF_EXPERTS = 1 << 2, /* of those of this name the one with experts */
-    KG_GGUF_OUT = 1 << 3,     /* written under a name that is read as another row */
+    KG_GGUF_EXPERTS = 1 << 2, /* of two rows of one name: with experts */
+    KG_GGUF_OUT = 1 << 3,     /* only for writing; read by another row */
 };
 struct kg_gguf_arch {
     const char *name; /* general.architecture */
@@ -86,7 +86,7 @@ struct kg_gguf_arch {
     const char *class_name;
     uint32_t flags; /* of enum kg_gguf_flag */
 };
-/* errors: UNSUPPORTED, with the names that are known */
+/* errors: UNSUPPORTED, lists the known names */
 kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gguf *g,
                             struct kg_err *err) KG_MUST_CHECK;
 /* The value of "ARCHITECTURE.key", or NULL. */
@@ -94,12 +94,12 @@ const struct kg_gguf_value *kg_gguf_of(const struct kg_gguf *g,
                                        const struct kg_gguf_arch *arch, const char *key);
 /* Values of a head of queries and keys. */
 int64_t kg_gguf_head_dim(const struct kg_gguf *g, const struct kg_gguf_arch *arch);
-/* Whether a list of names, "gemma2 gemma3", has this one; NULL has all. */
+/* Whether a list of names, "gemma2 gemma3", contains this one; NULL: always. */
 bool kg_gguf_names(const char *names, const char *name);
 
 kg_status kg_gguf_config(struct kg_str *out, const struct kg_gguf *g,
                          struct kg_err *err) KG_MUST_CHECK;
-/* errors: NOTFOUND (the other of the two, or no tokenizer), UNSUPPORTED, EFORMAT */
+/* errors: NOTFOUND (a tokenizer of the other format, or none), UNSUPPORTED, EFORMAT */
 kg_status kg_gguf_tokenizer_json(struct kg_str *out, const struct kg_gguf *g,
                                  struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_tokenizer_model(struct kg_str *out, const struct kg_gguf *g,
@@ -107,29 +107,29 @@ kg_status kg_gguf_tokenizer_model(struct kg_str *out, const struct kg_gguf *g,
 kg_status kg_gguf_tokenizer_config(struct kg_str *out, const struct kg_gguf *g,
                                    struct kg_err *err) KG_MUST_CHECK;
 
-/* ---- the other way ---- */
+/* ---- writing ---- */
 
 /* errors: UNSUPPORTED (GGUF has no such architecture) */
 kg_status kg_gguf_arch_of(const struct kg_gguf_arch **arch, const char *model_type,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The metadata of a config.json with all of its fields. What GGUF cannot say is left out:
- * the caller reads the file again and compares. */
+/* Writes the fields of config.json as metadata. It omits what GGUF cannot express; the
+ * caller reads the file again and compares. */
 kg_status kg_gguf_put_config(struct kg_gguf_writer *w, const struct kg_gguf_arch *arch,
                              const struct kg_json *config, int64_t head_dim,
                              struct kg_err *err) KG_MUST_CHECK;
-/* The rope's tensors: what frequencies are divided by, llama3's (0), longrope's for long
- * (1) and for short sequences (2).   to (pairs)   returns pairs, or 0: there is none */
+/* Divisors of the rope's frequencies: llama3's (0), longrope's for long (1) and for short
+ * sequences (2).   to (pairs)   returns pairs, or 0 if there is no such tensor */
 int64_t kg_gguf_rope_factors(float *to, int which, const struct kg_json *config,
                              int64_t pairs);
 extern const char *const kg_gguf_rope_names[3];
-/* The name in GGUF of a tensor; of an expert's that of all experts of the layer.
+/* A tensor's name in GGUF, where all experts of a layer are one tensor.
  * errors: UNSUPPORTED (no row has it) */
 kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
                           const struct kg_gguf_arch *arch,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Tokenizer and chat template of a model.   rows: of its embeddings   *none: it has
- * no tokenizer that GGUF has a form for, and the file says so
- * errors: UNSUPPORTED (a part of tokenizer.json that no name stands for) */
+/* Tokenizer and chat template of a model.   rows: of its embeddings   *none: no tokenizer
+ * was written, because GGUF has no form for it
+ * errors: UNSUPPORTED (a part of tokenizer.json without a name in GGUF) */
 kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
                                 bool *none, struct kg_err *err) KG_MUST_CHECK;
 /* llama.cpp's name, of n bytes, of what a tokenizer.json does before its byte-level BPE.

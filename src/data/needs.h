@@ -5,16 +5,16 @@
  *   episode.env!none                     is none of these
  *   sft.val                              is not empty
  *   task.name=math|task.rewards~math     or: a list of NAME=WHAT names WHAT
- *   sft.steps>0|sft.epochs>0&sft.data=   and, which binds less
- *   search.where!http*                   its text does not begin so
- *   @a KL in the loss:kl.in,kl.tail      what only code can tell, and keys that change it
+ *   sft.steps>0|sft.epochs>0&sft.data=   and, of lower precedence than |
+ *   search.where!http*                   its text does not begin like this
+ *   @a KL in the loss:kl.in,kl.tail      a condition in code, and keys that change it
  *
  * Flags are keys with their dashes (--keys= is a flag that is not given), a word in
  * capitals is the first argument, and the key "" is the action of the command:
  *
- *   =index,query&--dense                 with these actions, beside another flag
+ *   =index,query&--dense                 with these actions and another flag
  *
- * Rows mounted under other names give the prefix of their keys. From this one text kedge
+ * Rows mounted under a prefix pass it. From this one text kedge
  * decides whether a key acts, writes the message if it does not, and lists the keys that
  * would make it act.
  */
@@ -37,7 +37,7 @@ struct kg_needs_in {
 const char *kg_needs_next(const char **from, const struct kg_needs_in *in);
 /* A clause for the user: "with sft.steps above 0 or sft.epochs above 0". */
 void kg_needs_say(char *text, size_t bytes, const char *clause);
-/* Whether `is` says so of a key of the clause. */
+/* Whether `is` holds for some key of the clause. */
 bool kg_needs_any(const char *clause, const struct kg_needs_in *in,
                   bool (*is)(const struct kg_config *config, const char *key));
 

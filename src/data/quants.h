@@ -26,7 +26,7 @@ struct kg_quant_parts {
     uint8_t q[KG_QUANT_MAX];
 };
 struct kg_quant_form {
-    int bits; /* of a q: 4 or 8; 0: panels do not hold this type */
+    int bits; /* 4 or 8 per value; 0: not in panels */
     int zero;
     int scales; /* number of scales[] for 32 values: 0, 1 or 2 */
     bool low;
@@ -34,10 +34,10 @@ struct kg_quant_form {
 };
 
 struct kg_quant {
-    const char *name; /* "Q4_0"; of single values as safetensors has it, "BF16" */
+    const char *name; /* "Q4_0"; single values: as in safetensors, "BF16" */
     uint32_t id;      /* of ggml_type */
     int values;       /* of a block; 1: single values */
-    int bytes;        /* of a block; 0: the type is known and not read */
+    int bytes;        /* of a block; 0: known, but not read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);
     /* x (values), finite, to nearest as llama.cpp does; NULL: not written */

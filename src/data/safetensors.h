@@ -27,9 +27,10 @@ struct kg_st_tensor {
     const char *file;          /* borrowed: file name, for messages */
     /* of other formats: */
     const struct kg_quant *block; /* blocks of values; NULL: single ones of dtype */
-    int32_t paired; /* rows of a head, where the two of a pair stand together: row 2j is
-                     * row j here, and row 2j + 1 row paired/2 + j; 0: none do */
-    float added;    /* to every value, to be taken away */
+    /* rows of a head whose rotary pairs are adjacent in the file: row 2j there is row j,
+     * row 2j + 1 row paired/2 + j; 0: no such order */
+    int32_t paired;
+    float added; /* to every value in the file; subtracted on reading */
 };
 
 struct kg_st_set; /* opaque */

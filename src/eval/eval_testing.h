@@ -1,5 +1,5 @@
-/* What the tests of evaluation share: the digit model on one thread, a folder, and what a
- * run of a suite gave.
+/* Shared by tests of evaluation: the digit model on one thread, a folder, and the results
+ * of a suite.
  *
  * Included by *_test.c only.
  */
@@ -22,7 +22,7 @@ static inline void ok(kg_status status)
         fail_msg("%s", err.message);
 }
 
-/* returns 0, or 1 for a set-up that failed */
+/* returns 0, or 1 if the set-up failed */
 static inline int open_digit_model(void **state)
 {
     const struct kg_model_opts opts = {.ct = KG_F32, .trainable = false};
@@ -32,7 +32,7 @@ static inline int open_digit_model(void **state)
            kg_tokenizer_open(&tok, MODEL, &err) != KG_OK || make_dir(state);
 }
 
-/* Kernels keep scratch for good, so what may leak is looked for around a run. */
+/* Kernels keep their scratch memory, so leaks are measured around a run. */
 static inline int close_digit_model(void **state)
 {
     kg_model_free(model);

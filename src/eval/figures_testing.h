@@ -1,4 +1,4 @@
-/* A tool for the digit model, whose remarks are figures.
+/* A tool for the digit model, whose remarks are digits.
  *
  * Included by *_test.c only.
  */
@@ -7,9 +7,8 @@
 
 #include "eval/eval_testing.h"
 
-/* The digit model writes figures and no tags: its turns are all illegal. The remark that
- * it then reads cannot be written in its alphabet, so the environment here is one whose
- * remarks are figures. */
+/* The digit model writes digits and no tags, so all its turns are illegal. Its tokenizer
+ * cannot encode the usual remark, so this environment's remarks are digits. */
 static inline kg_status figures_open(void **state, const struct kg_env_opts *opts,
                                      struct kg_err *e)
 {

@@ -1,5 +1,5 @@
-/* What tests of suites share: a suite over four problems, a source of answers that breaks
- * off, and folders compared byte by byte.
+/* Shared by tests of suites: a suite of four problems, a source of answers that stops
+ * early, and a comparison of folders byte by byte.
  *
  * Included by *_test.c only.
  */

@@ -157,7 +157,7 @@ struct kg_walk {
     bool keep;
 };
 
-/* kg_acts_create with room to stage `more` further numbers, as kg_acts_bytes has it. */
+/* kg_acts_create with room to stage `more` further numbers, as in kg_acts_bytes. */
 kg_status kg_acts_create_more(struct kg_acts **out, const struct kg_model *m,
                               int64_t max_tokens, bool checkpoint, int64_t more,
                               struct kg_err *err) KG_MUST_CHECK;

@@ -122,7 +122,8 @@ kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set
                                 struct kg_err *err) KG_MUST_CHECK;
 
 /* base_dtype.c: sets compute.quant of the matrices that opts.base_dtype names.
- * errors: UNSUPPORTED (nothing that it can name, on this backend), those of the files */
+ * errors: UNSUPPORTED (no matrix of that type, or not on this backend), those of the
+ * files */
 kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *opts,
                                 struct kg_err *err) KG_MUST_CHECK;
 /* Logs how many matrices have which type. */

@@ -1,4 +1,4 @@
-/* What the tests of this folder share: tiny checkpoints, packs, and one loss with its
+/* Shared by the tests of this folder: tiny checkpoints, packs, and a loss with its
  * gradients.
  *
  * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
@@ -71,7 +71,7 @@ TEST_UNUSED static struct test_pack test_pack_of(const int32_t *const *seqs,
     return t;
 }
 
-/* The pack, its seqs pointing into t where t now lives. */
+/* The pack, with its seqs pointing into t at its current address. */
 TEST_UNUSED static const struct kg_pack *test_pack_get(struct test_pack *t)
 {
     t->pack.seqs = t->seqs;
@@ -167,8 +167,7 @@ TEST_UNUSED static double test_nll(const struct kg_model *m, struct kg_acts *act
     return nll;
 }
 
-/* (L(w + h) - L(w - h)) / 2h of one weight, in the loss's double sums over fp32
- * log-probs. */
+/* (L(w + h) - L(w - h)) / 2h for one weight; the loss sums fp32 log-probs in double. */
 TEST_UNUSED static double test_slope(struct kg_model *m, struct kg_acts *acts,
                                      struct test_pack *t, double scale, float *w, float h)
 {
@@ -192,8 +191,8 @@ TEST_UNUSED static int64_t test_largest(const float *g, int64_t n)
     return best;
 }
 
-/* Where the gradient g of a parameter is largest it is the difference of the loss. A step
- * across a tie of two experts is a jump, so one of several sizes may agree. */
+/* Compares the largest gradient g of a parameter with the difference of the loss. The
+ * loss jumps at a tie of two experts, so one of several step sizes must agree. */
 TEST_UNUSED static void test_largest_slope(struct kg_model *m, struct kg_acts *acts,
                                            struct test_pack *t, const struct kg_param *p,
                                            double scale, const float *g)
@@ -222,7 +221,7 @@ static const char *const test_archs[] = {
  * bits and slopes */
 enum { TEST_ALL_ARCHS = sizeof test_archs / sizeof *test_archs };
 enum { TEST_ARCHS = TEST_ALL_ARCHS - 6 };
-/* of these, by schedule-free steps too */
+/* of these, also compared by schedule-free steps */
 enum { TEST_FREE_ARCHS = 3 };
 enum { TEST_REF_TOKENS = 77, TEST_REF_TARGETS = 75, TEST_REF_STEPS = 10 };
 
@@ -301,7 +300,7 @@ static double test_against_tensor(const float *g, const struct kg_param *p,
     return diff;
 }
 
-/* Gradients of all that is trained against a file of torch's, which has no others.
+/* Compares all gradients with a file of torch's, which must have no others.
  * returns the largest relative difference of a tensor, below 1e-4 */
 TEST_UNUSED static double test_against_torch(const struct kg_model *m, const float *g,
                                              const char *dir, const char *file)

@@ -221,7 +221,7 @@ kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err) KG_MUST_CHECK
 /* Adds to grads from a_logp, a_at (k > 0), a_entropy (if use_entropy) and, if they were
  * computed, a_set and a_kl. The last forward must have had keep, with no rows selected
  * since (assert), and all rows in one pack.
- * errors: EINVAL (the head did not run for exactly these rows, or without the entropy for
+ * errors: EINVAL (the last run of the head had other rows, or lacked the entropy for
  * use_entropy) */
 kg_status kg_rows_backward(struct kg_rows *p, float *grads, bool use_entropy,
                            struct kg_err *err) KG_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* What tests of a micro-batch share: a model small enough for finite differences.
+/* Shared by tests of a micro-batch: a model small enough for finite differences.
  *
  * Included by *_test.c only.
  */

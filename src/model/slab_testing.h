@@ -1,4 +1,4 @@
-/* Changes of a slab that tests make through the host.
+/* Functions with which tests change a slab through the host.
  *
  * Included by *_test.c only.
  */

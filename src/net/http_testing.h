@@ -1,5 +1,5 @@
-/* What tests of the network share: a server of their own on a free port, and a client
- * that misbehaves.
+/* Shared by tests of the network: a server on a free port, and a client that violates the
+ * protocol.
  *
  * Routes: POST /echo gives the body back; GET /hello; GET /held keeps the exchange in
  * `held` until the test answers. Included by *_test.c only.
@@ -78,7 +78,7 @@ static inline void stop_server(void)
     assert_int_equal(kg_mem_current_bytes(), 0);
 }
 
-/* After a test that failed: the next one begins without its server. */
+/* Cleans up after a failed test, so that the next one starts without its server. */
 static inline int stop_left(void **state)
 {
     (void)state;
@@ -133,14 +133,14 @@ static inline void say_n(int fd, const char *text, size_t n)
     while (n > 0) {
         ssize_t sent = send(fd, text, n, MSG_NOSIGNAL);
         if (sent <= 0)
-            return; /* the server has closed: the answer tells why */
+            return; /* the server has closed the connection; its answer has the reason */
         text += sent;
         n -= (size_t)sent;
     }
 }
 static inline void say(int fd, const char *text) { say_n(fd, text, strlen(text)); }
 
-/* All that comes until the server closes, or `part` has come, within 5 s. */
+/* Everything received until the server closes or `part` arrives, within 5 s. */
 static inline const char *hear_until(int fd, const char *part)
 {
     static char text[1 << 16];
@@ -160,7 +160,7 @@ static inline const char *hear_until(int fd, const char *part)
 }
 static inline const char *hear(int fd) { return hear_until(fd, NULL); }
 
-/* Say something, and expect an answer of that status that holds `part`. */
+/* Sends bytes and expects an answer of this status that contains `part`. */
 static inline void expect(const char *request, int status, const char *part)
 {
     char line[32];

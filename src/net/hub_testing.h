@@ -1,9 +1,8 @@
-/* A hub for tests, and beside it the host that its large files lie on: two servers of
- * this process on ports of their own. They speak what kedge asks: the list of a
- * repository, files by redirection with a signature, ranges; and misbehave as they are
- * told.
+/* A hub for tests, and the host of its large files: two servers in this process, each on
+ * its own port. They implement what kedge uses: the list of a repository, files by
+ * redirection with a signature, ranges; and the faults that a test sets.
  *
- * A connection is answered and closed, one after the other. Included by *_test.c only.
+ * They handle one connection at a time and close it. Included by *_test.c only.
  */
 #ifndef KG_NET_HUB_TESTING_H
 #define KG_NET_HUB_TESTING_H
@@ -41,7 +40,7 @@ struct hub_file {
     bool lfs;
 };
 
-/* What the servers do; set before a pull. */
+/* Behaviour of the servers; set before a pull. */
 struct hub_manners {
     struct hub_file files[HUB_FILES];
     int n;
@@ -49,12 +48,12 @@ struct hub_manners {
     bool no_ranges;     /* always 200 and the whole file */
     int cuts;           /* number of file bodies that end early */
     size_t cut_after;   /* bytes of each */
-    bool hold;          /* of LFS, then wait until hub_holds is false */
-    bool flip;          /* a bit of a file of the store is another */
+    bool hold;          /* of LFS files, then wait until hub_holds is false */
+    bool flip;          /* flip a bit in a file of the store */
     int run_out;        /* number of 403 replies of the store */
-    /* Number of addresses of the store (numbered) that are good for one file or part
-     * each; and which of these waits for which: the second redirection until two parts
-     * were refused, or the second refusal until the store is asked once more. */
+    /* Number of addresses of the store (numbered) that are valid for one file or part
+     * each; and their order: the second redirection waits until two parts were refused,
+     * or the second refusal until the store gets another request. */
     int short_lived;
     bool late_redirection, late_refusal;
     int given, refused; /* out */
@@ -64,8 +63,8 @@ struct hub_manners {
     const char *answer; /* NULL, or status line and header of every answer of the hub */
     const char *page;   /* its body */
     const char *file_answer, *file_page; /* the same of files alone */
-    const char *location;                /* NULL, or where files of LFS are said to be */
-    bool renamed; /* "tiny" has become org/tiny: asked by the old name, it redirects */
+    const char *location;                /* NULL, or the address given for LFS files */
+    bool renamed; /* "tiny" was renamed org/tiny: its old name is redirected */
 };
 static struct hub_manners hub;
 static atomic_bool hub_holds;
@@ -100,7 +99,7 @@ static inline void hub_reply(int fd, const char *head, const char *body)
     hub_say(fd, body, strlen(body));
 }
 
-/* The digest by which the hub knows it. */
+/* The digest by which the hub identifies it. */
 static inline void hub_digest(char text[KG_DIGEST_TEXT], const struct hub_file *f)
 {
     struct kg_digest d;
@@ -141,7 +140,7 @@ static inline void hub_reply_list(int fd)
     hub_reply(fd, "200 OK\r\nContent-Type: application/json", text);
 }
 
-/* The bytes that are asked for, or all. */
+/* The requested byte range, or all bytes. */
 static inline void hub_reply_bytes(int fd, const struct hub_file *f, const char *range)
 {
     size_t first = 0, last = f->n - 1, n, sent;
@@ -181,7 +180,7 @@ static inline void hub_reply_bytes(int fd, const struct hub_file *f, const char 
         usleep(1000);
 }
 
-/* The file whose path ends the request's, before a query: the longest. */
+/* The file with the longest path that ends the request's path (without its query). */
 static inline const struct hub_file *hub_find(const char *path)
 {
     const struct hub_file *found = NULL;
@@ -199,7 +198,7 @@ static inline const struct hub_file *hub_find(const char *path)
     return found;
 }
 
-/* Where a file lies: ROOM/PATH?Signature=sesame, or with a number before it. */
+/* Address of a file: ROOM/PATH?Signature=sesame, or with a number before it. */
 static inline void hub_redirect(int fd, const struct hub_file *f)
 {
     char head[512], number[32] = "";
@@ -222,7 +221,7 @@ static inline void hub_redirect(int fd, const struct hub_file *f)
     hub_reply(fd, head, "");
 }
 
-/* Whether the store refuses the address: it is counted. */
+/* Whether the store refuses the address; counts refusals. */
 static inline bool hub_has_run_out(const char *path)
 {
     const char *at = strstr(path, "?address=");
@@ -261,7 +260,7 @@ static inline void hub_reply_file(int fd, int host, const struct hub_file *f,
         hub_reply_bytes(fd, f, range);
 }
 
-/* A request by the old name, NAME, as one by the new name, ORG/NAME. */
+/* Rewrites a request with the old name, NAME, to the new name, ORG/NAME. */
 static inline const char *hub_old_name(const char *path)
 {
     return hub.renamed && !strstr(path, "/org/") ? strstr(path, "/tiny/") : NULL;
@@ -353,7 +352,7 @@ static inline void *hub_run(void *user)
     }
 }
 
-/* returns 0, or 1 where no port could be had */
+/* returns 0, or 1 if no port is free */
 static inline int hub_start(void)
 {
     for (int i = 0; i < HUB_HOSTS; i++) {
@@ -387,7 +386,7 @@ static inline void hub_add(const char *path, const char *bytes, size_t n, bool l
     hub.files[hub.n++] = (struct hub_file){path, bytes, n, lfs};
 }
 
-/* How often the words are in the log. */
+/* Number of occurrences of the words in the log. */
 static inline int hub_count(const char *words)
 {
     int n = 0;
@@ -399,8 +398,8 @@ static inline int hub_count(const char *words)
     return n;
 }
 
-/* How many requests came to a host with a key that begins so: "" all, "\n" those with
- * none. */
+/* Number of requests to a host whose key begins with this: "" all, "\n" those without a
+ * key. */
 static inline int hub_count_keys(const char *host, const char *key)
 {
     int n = 0;
@@ -416,7 +415,7 @@ static inline int hub_count_keys(const char *host, const char *key)
     return n;
 }
 
-/* Good manners and an empty log. */
+/* Resets the servers: no faults and an empty log. */
 static inline void hub_reset(void)
 {
     pthread_mutex_lock(&hub_mutex);

@@ -1,4 +1,4 @@
-/* A server that takes a request and never answers: a socket that nobody accepts from.
+/* A server that never answers a request: a listening socket without accept.
  *
  * Included by *_test.c only.
  */
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-/* returns what to close; *port: on the loopback */
+/* returns the descriptor to close; *port: on the loopback */
 static inline int open_stuck(int *port)
 {
     struct sockaddr_in a = {.sin_family = AF_INET,
@@ -32,7 +32,7 @@ static inline int open_stuck(int *port)
     return fd;
 }
 
-/* Until somebody has come and waits. */
+/* Returns when a client has connected. */
 static inline void until_asked(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};

@@ -38,7 +38,7 @@ struct kg_exact_kl {
     double value_bias;  /* (E[value] - kl) / kl; NAN for rows that shape rewards alone */
     double value_noise; /* standard deviation of the value, over kl */
     struct kg_exact_gradient in_loss; /* NANs for rows that shape rewards alone */
-    /* of the value, taken off the advantage of its own token */
+    /* of the value subtracted from its own token's advantage */
     struct kg_exact_gradient in_advantage;
     /* as in_loss, with y drawn from an older policy, with the importance weight and
      * without; NANs for rows whose tokens are drawn by q */
@@ -51,18 +51,17 @@ struct kg_exact_region {
         stopped; /* share of tokens with an advantage and no gradient, by probability */
 };
 
-/* Keys of the row at hand and their values, as text; a row ignores those that it does not
- * take. */
+/* Keys and values as text; a row ignores keys that it does not take. */
 struct kg_exact_keys {
     const char **key, **value; /* (n) borrowed */
     size_t n;
 };
 
-/* What row i of the table reads (kg_policy_reads), and of a mask that drops weights
- * old/sampler their bounds, which act beside other rows too. */
+/* Whether row i of the table takes the key: it reads it (kg_policy_reads), or it masks by
+ * the weight old/sampler and the key is a bound of it. */
 bool kg_exact_takes(enum kg_policy_table table, size_t i, const char *key);
 
-/* A place to compare rows in: about 10 MB. */
+/* Working memory of comparisons: about 10 MB. */
 struct kg_exact;
 kg_status kg_exact_create(struct kg_exact **exact, struct kg_err *err) KG_MUST_CHECK;
 void kg_exact_free(struct kg_exact *exact); /* NULL is allowed */

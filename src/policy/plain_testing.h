@@ -1,10 +1,10 @@
-/* The losses once more, plainly: dense over a small vocabulary, straight from their
- * formulas, one term after the other. Nothing is shared with policy/ but the numbers of
- * struct kg_algo and the names of its rows.
+/* A second, plain implementation of the losses: dense over a small vocabulary, directly
+ * from the formulas, one term after another. It shares only the numbers of struct kg_algo
+ * and the names of its rows with policy/.
  *
  * The primitive is the logit. Everything is computed in complex numbers: a logit gets an
- * imaginary part of 1e-20, and the derivative is the imaginary part of the loss, without
- * a difference and so to all digits. What a formula detaches is its real part.
+ * imaginary part of 1e-20, and the derivative is the imaginary part of the loss, exact to
+ * all digits because nothing is subtracted. A detached value is the real part.
  */
 #ifndef KG_POLICY_PLAIN_TESTING_H
 #define KG_POLICY_PLAIN_TESTING_H
@@ -90,7 +90,7 @@ static inline void plain_log_softmax(double complex *lp, const struct plain *p, 
         lp[u] -= clog(sum);
 }
 
-/* log of the mass that log-probs give to the kept ids; 0 where all were sampled */
+/* log mass of the kept ids under these log-probs; 0 if all ids were kept */
 static inline double complex plain_log_kept(const struct plain *p, int n,
                                             const double complex *lp)
 {
@@ -162,7 +162,7 @@ static inline double complex plain_ratio(double complex n, const struct kg_algo 
     return cexp(c > 0 ? plain_clip(n, -c, c) : n);
 }
 
-/* DPPO's masks, at the values of this moment: does the token stay? */
+/* DPPO's masks at the current values: does the token stay? */
 static inline bool plain_region(const struct plain_seq *q, int n, const char *row)
 {
     const struct plain *p = q->p;
@@ -301,7 +301,7 @@ static inline double complex plain_algorithm_2(const struct plain_seq *q, int n,
     return !(dual > 0) || w < dual ? (w * a + k) * l : (dual * a + k) * sg(l);
 }
 
-/* What was released: no suffix, _clip_ppo, _clip_ppo_v3 */
+/* The released variants: no suffix, _clip_ppo, _clip_ppo_v3 */
 static inline double complex plain_released(const struct plain_seq *q, int n,
                                             const char *row)
 {
@@ -396,7 +396,7 @@ static inline bool plain_unmasked(const struct plain_seq *q, int n)
     return far <= q->p->algo->mask_delta;
 }
 
-/* s_t = sg(s) p_t / sg(p_t), log s cut at 10 */
+/* s_t = sg(s) p_t / sg(p_t), log s limited to 10 */
 static inline double complex plain_gspo(const struct plain_seq *q)
 {
     double complex sum = 0;
@@ -432,8 +432,8 @@ static inline double complex plain_vespo(const struct plain_seq *q)
     return sum;
 }
 
-/* The budget of a sequence: the r-th smallest distance is the first that r - 1 others
- * are below. */
+/* The budget of a sequence: its r-th smallest distance, found as the first with r - 1
+ * smaller ones. */
 static inline double plain_prefix_budget(const double *far, int n, double least)
 {
     double at = 0.9 * (n - 1), sorted[PLAIN_N], x;
@@ -516,7 +516,7 @@ static inline double complex plain_k5(double complex d, double complex log_r, bo
     return exp(sg(x)) * x + log_r;
 }
 
-/* What the RPG code calls by these names; u = exp(d) */
+/* These names are those of the RPG code; u = exp(d) */
 static inline double complex plain_kind(const char *row, double complex d, bool clamp)
 {
     double complex u = cexp(d), value;
@@ -700,8 +700,8 @@ static inline int plain_covariances(double *cov, bool *in, const struct plain *p
     return n;
 }
 
-/* Is the mean of (log r)^2 within the budget where nothing exceeds `most`? What exceeds
- * it is left out, or cut to it. */
+/* Is the mean of (log r)^2 within the budget if squares above `most` are left out, or
+ * clipped to it? */
 static inline bool plain_within(const struct plain *p, const double *square, double most,
                                 bool cut)
 {
@@ -714,8 +714,8 @@ static inline bool plain_within(const struct plain *p, const double *square, dou
     return n == 0 || sum / n <= p->algo->m2_budget;
 }
 
-/* M2PO: of the squares, the largest that keeps the mean within the budget is the bound.
- * The released code selects that one too. */
+/* M2PO: the bound is the largest square that keeps the mean within the budget. The
+ * released code also selects that token. */
 static inline int plain_second_moment(bool *may, const struct plain *p, const double *x,
                                       const double *old)
 {
@@ -741,8 +741,8 @@ static inline int plain_second_moment(bool *may, const struct plain *p, const do
 }
 
 /* Which tokens may be selected, and how many are. x, old (N) in the ratio's frame.
- * kl-cov: the share with the largest covariance, and all of them are; clip-cov: any few
- * of those inside the bounds that no clip holds. */
+ * kl-cov: exactly the share with the largest covariance; clip-cov: any of the unclipped
+ * tokens inside the bounds. */
 static inline int plain_candidates(bool *may, const struct plain *p, const double *x,
                                    const double *old)
 {
@@ -826,11 +826,11 @@ static inline double complex plain_loss(const struct plain *p, const bool *selec
     for (int t = q.begin; t < q.end; t++) {
         if (!of_sequence && plain_unmasked(&q, t))
             pg += p->is[t] * plain_token(&q, t, row, selected[t]);
-        if (in_loss) /* elsewhere it is a number of the advantages */
+        if (in_loss) /* otherwise it is part of the advantages */
             kl += plain_kl(&q, t) / (p->divisor > 0 ? p->divisor : 1);
         entropy += plain_entropy(&q, t);
     }
-    /* 0 times something beyond all bounds is still nothing */
+    /* 0 times infinity counts as 0 here */
     pg = weight != 0 ? weight * pg : 0;
     entropy = g->entropy_coef != 0 ? weight * g->entropy_coef * entropy : 0;
     kl = g->kl_beta != 0 ? g->kl_beta * plain_weight(p, s, g->kl_after_filter) * kl : 0;

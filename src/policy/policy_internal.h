@@ -230,7 +230,7 @@ void kg_kl_generalised(struct kg_kl_out *out, const struct kg_kl_in *in,
 struct kg_aggregate_row {
     struct kg_policy_about about;
     double (*weight)(double length, const struct kg_policy_totals *totals);
-    /* what it preserves of a sampled term that is unbiased at a fixed context */
+    /* bias of the average, for a term that is unbiased at a fixed context */
     enum kg_average average;
     bool divides_by_answers; /* by the number of samples in the batch */
     bool divides_by_norm;    /* by algo.length_norm, which is then required */

@@ -109,7 +109,7 @@ static inline void must_set(struct kg_algo *algo, const char *key, const char *v
         fail_msg("%s", err.message);
 }
 
-/* Of the keys that policy/ reads; a recipe's sizes are train's. */
+/* Applies the keys that policy/ reads; sizes of a recipe belong to train. */
 static inline void set_values(struct kg_algo *algo, const struct kg_preset *p)
 {
     for (const struct kg_preset_value *v = p->values; v->key; v++)

@@ -1,8 +1,8 @@
 /* For the tests of policy/: a tree of two positions, small enough to enumerate batches.
  *
- * Token 0 ends an answer, so its length depends on what was sampled; an answer whose
- * second token is not 0 was cut by the limit. Every context has logits of its own: a
- * gradient is one row a context.
+ * Token 0 ends a completion, so its length depends on what was sampled; a completion
+ * whose second token is not 0 is truncated. Every context has its own logits, so a
+ * gradient has a row per context.
  */
 #ifndef KG_POLICY_TREE_TESTING_H
 #define KG_POLICY_TREE_TESTING_H
@@ -23,7 +23,7 @@ static inline int path_token(int path, int t)
 {
     return t == 0 ? path_first(path) : (path - 1) % BRANCH;
 }
-/* The root is context 0, what follows token a is context a. */
+/* The root is context 0; after token a comes context a. */
 static inline int path_context(int path, int t) { return t == 0 ? 0 : path_first(path); }
 static inline bool path_is_cut(int path) { return path > 0 && path_token(path, 1) != 0; }
 

@@ -118,7 +118,7 @@ struct kg_ranks_name kg_ranks_name(const struct kg_ranks *r, int rank);
 
 /* Waits for all ranks. If some failed, all return the error of the lowest that failed,
  * "rank 3 (gpu07): ..". `what`: the current activity, for messages
- * errors: ECONFLICT (no rank failed, but one is at another place) */
+ * errors: ECONFLICT (no rank failed, but one made another call) */
 kg_status kg_ranks_agree(struct kg_ranks *r, kg_status status, const char *what,
                          struct kg_err *err) KG_MUST_CHECK;
 /* Marks the failure that all know of as handled: the next failure is sent again. */

@@ -1,4 +1,4 @@
-/* Processes of a test as ranks: memory that all see, and a socket for every two of them.
+/* Runs the ranks of a test as processes, with shared memory and a socket per pair.
  *
  * Included by *_test.c only.
  */
@@ -35,7 +35,7 @@ static inline void ranks_join(struct rank_sockets *s, int n)
         }
 }
 
-/* Close what is not rank me's; me < 0: all. */
+/* Closes the sockets of all ranks but `me`; me < 0: all. */
 static inline void ranks_part(const struct rank_sockets *s, int me)
 {
     for (int i = 0; i < s->n; i++)
@@ -46,10 +46,10 @@ static inline void ranks_part(const struct rank_sockets *s, int me)
         kg_rings_free(s->rings);
 }
 
-/* What a rank does, in a process of its own.   returns its exit status */
+/* Body of a rank, in its own process.   returns its exit status */
 typedef int (*rank_fn)(struct kg_ranks *r, void *user);
 
-/* n processes do it.   child (n) */
+/* Starts n processes with it. child (n) */
 static inline void ranks_start(pid_t *child, int n, rank_fn fn, void *user)
 {
     struct rank_sockets s;
@@ -71,7 +71,7 @@ static inline void ranks_start(pid_t *child, int n, rank_fn fn, void *user)
     ranks_part(&s, -1);
 }
 
-/* state (n): how each ended, as waitpid says */
+/* state (n): status of each, as from waitpid */
 static inline void ranks_wait(int *state, const pid_t *child, int n)
 {
     for (int p = 0; p < n; p++)
@@ -86,7 +86,8 @@ static inline void ranks_run(int *state, int n, rank_fn fn, void *user)
     ranks_wait(state, child, n);
 }
 
-/* n ranks, all of which end with 0.   when: told of one that does not */
+/* Runs n ranks, which must all end with 0. when: text for the message of one that does
+ * not */
 static inline void ranks_end_well(int n, rank_fn fn, void *user, const char *when)
 {
     int ended[RANKS_MOST];

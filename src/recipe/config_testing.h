@@ -1,4 +1,4 @@
-/* What tests of runs share: a config out of lists of assignments.
+/* Shared by tests of runs: a config from lists of assignments.
  *
  * Included by *_test.c and *_testing.h only.
  */
@@ -11,9 +11,9 @@
 
 #include <stdio.h>
 
-/* run.dir is dir; the later of two lists is the stronger. A list ends with NULL, and may
- * be NULL. From here on nothing waits for the disk: a run syncs often, each time as slow
- * as the disk is busy, and no test cuts the power. */
+/* run.dir is dir; the later list overrides the earlier. A list ends with NULL, and may be
+ * NULL. Also switches off waiting for syncs, which are slow on a busy disk and protect
+ * only from power loss. */
 static inline struct kg_config *config_from(const char *dir,
                                             const char *const *const *lists, size_t n)
 {

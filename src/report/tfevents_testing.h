@@ -1,5 +1,6 @@
 /* A reader of TensorBoard's event files for tests: framing with its checksums, the four
- * messages, and what a START makes void. Written from the format, not from tfevents.c.
+ * messages, and the events that a START discards. Written from the format, not from
+ * tfevents.c.
  *
  * Included by *_test.c only.
  */

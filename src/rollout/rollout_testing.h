@@ -1,5 +1,5 @@
-/* What the tests of this folder share: a small model, a tokenizer of letters, and when
- * two trajectories are the same.
+/* Shared by the tests of this folder: a small model, a tokenizer of letters, and the
+ * comparison of two trajectories.
  *
  * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
  */
@@ -77,8 +77,8 @@ TEST_UNUSED static void assert_same_traj(const struct kg_traj *a, const struct k
                         (a->n * k - from) * sizeof *a->top_logp);
 }
 
-/* The records of MODEL tokens are what scoring gives, each in the context that it was
- * drawn in; K ids a position are asked for, at least as many as were recorded. */
+/* Checks that the records of MODEL tokens equal the scores, each in the context of its
+ * draw. K: ids scored per position, at least the recorded number. */
 TEST_UNUSED static void assert_scored_in_parts(const struct kg_model *m,
                                                const struct kg_traj *t, int K)
 {

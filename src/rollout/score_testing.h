@@ -1,4 +1,4 @@
-/* What tests compare with: one sequence scored by itself.
+/* A reference for tests: one sequence scored alone.
  *
  * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
  */

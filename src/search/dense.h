@@ -98,7 +98,7 @@ struct kg_seeker; /* opaque: for one thread */
 kg_status kg_seeker_open(struct kg_seeker **k, const struct kg_dense *d, sqlite3 *db,
                          struct kg_err *err) KG_GUEST;
 void kg_seeker_close(struct kg_seeker *k) KG_GUEST; /* NULL allowed */
-/* One pass for n <= KG_DENSE_QUERIES queries that are asked next, in this order. */
+/* Makes one pass for the next n <= KG_DENSE_QUERIES queries, in this order. */
 kg_status kg_seeker_ahead(struct kg_seeker *k, const struct kg_text *queries, size_t n,
                           size_t depth, struct kg_err *err) KG_GUEST;
 /* The `depth` best passages; from the pass made ahead if this is its next query, else by

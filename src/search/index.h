@@ -64,8 +64,8 @@ struct kg_search_how {
     int64_t passages; /* required number of passages; 0: any */
 };
 enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk if larger */
-/* Checks names, and that a model is given where it is needed. What has no effect is the
- * affair of rows and flags (KG_SEARCH_ROWS).
+/* Checks names, and that a model is given where it is needed. Rows and flags refuse
+ * options without effect (KG_SEARCH_ROWS).
  * errors: EINVAL; section and model: names of the keys, "search." and "model" */
 kg_status kg_search_how_check(const struct kg_search_how *how, const char *section,
                               const char *model, struct kg_err *err) KG_MUST_CHECK;
@@ -163,7 +163,7 @@ kg_status kg_searcher_ahead(struct kg_searcher *s, const struct kg_query *querie
 kg_status kg_searcher_find(struct kg_hits *hits, struct kg_searcher *s, const char *query,
                            size_t n, int topk, struct kg_err *err) KG_MUST_CHECK;
 
-/* Sizes of an index that need not exist, for plans. */
+/* Sizes of an index, which need not exist; for plans. */
 struct kg_search_size {
     uint64_t file;         /* approximate: texts and words at 1,075 bytes per passage (685
                             * of wiki-18's text), and vectors with 1 % for their pages */

@@ -70,7 +70,8 @@ kg_status kg_index_open_unsealed(struct kg_index **index, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* The seal: a hash of the whole file except two pages, the header's and its own.
- * `page`: of the table `seal`.   errors: EIO, ENOTFOUND, EFORMAT (file too short) */
+ * page: number of the page with the table `seal`   errors: EIO, ENOTFOUND, EFORMAT (file
+ * too short) */
 kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Reads the stored seal. */

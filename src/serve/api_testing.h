@@ -1,5 +1,5 @@
-/* What the tests of the API as data share: a model of digits, a request, and how it is
- * read and refused.
+/* Shared by tests of the API as data: a model of digits, a request, and checks of reading
+ * and refusing it.
  *
  * Included by *_test.c only. Failing helpers fail the test.
  */
@@ -76,7 +76,8 @@ TEST_UNUSED static kg_status encode(enum kg_api_kind kind, const char *body)
     return kg_api_encode(&r, &fault, &m, &err);
 }
 
-/* The request is refused, with that field at fault and that in the message. */
+/* Checks that the request is refused, with this field at fault and this text in the
+ * message. */
 TEST_UNUSED static void refused(kg_status status, const char *param, const char *part)
 {
     struct kg_str body = {0};

@@ -2,14 +2,14 @@
  * external).
  *
  * During a rollout kedge serves the policy on the loopback, under a key that is made for
- * the run. A program of the user's is started once and told of every episode in a line of
+ * the run. A program of the user's is started once and gets every episode as a line of
  * JSON. It plays the episode by requests to the episode's own URL, and reports the reward
  * in a line. Trajectories are made of the ids that were sampled, never of the text that
  * the program sends back.
  *
  * Branches: a request whose prompt begins with all ids of a branch continues it; any
- * other begins a branch. A draw depends on (group, sample, branch, position), so with a
- * program that is a function of what it is sent, the bits of a run do not depend on its
+ * other begins a branch. A draw depends on (group, sample, branch, position), so if the
+ * program is a function of its input, the bits of a run do not depend on its
  * concurrency, on threads or batches, or on a resume.
  */
 #ifndef KG_SERVE_POLICY_H

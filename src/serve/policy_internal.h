@@ -1,5 +1,5 @@
-/* What the server asks of the policy's host (policy.c): which episode a request is of,
- * and what becomes of its answer. All calls but kg_policy_path are of the model's thread.
+/* Calls of the server to the policy's host (policy.c): it assigns a request to an
+ * episode, and takes its answer. All but kg_policy_path are called by the model's thread.
  */
 #ifndef KG_SERVE_POLICY_INTERNAL_H
 #define KG_SERVE_POLICY_INTERNAL_H

@@ -99,7 +99,7 @@ struct kg_serve_job {
     double received;                      /* seconds of the clock */
     double first;                         /* when the first token came; 0: none yet */
     char episode_id[KG_SERVE_EPISODE_ID]; /* of its path */
-    /* while it is a turn of it; NULL: of none. Borrowed */
+    /* the episode whose turn this is; NULL: none. Borrowed */
     struct kg_policy_episode *episode;
     struct kg_serve_job *next;
 };
@@ -134,8 +134,8 @@ struct kg_serve {
 
 /* ---- serve.c: a rollout of the policy, by the model's thread ---- */
 
-/* Opens and closes the doors for requests, with the engine that serves them: it has
- * begun a session with the callbacks below. Closing ends what is open. */
+/* Begins and ends accepting requests for an engine, which has begun a session with the
+ * callbacks below. Detaching ends open requests. */
 void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine);
 void kg_serve_detach(struct kg_serve *s);
 /* Submits what is ready and makes a step.   *busy: whether anything decodes */

@@ -32,7 +32,7 @@ enum { KG_SESSION_ID_BYTES = 256, KG_SESSIONS = 4096 };
 /* A turn before its answer. */
 struct kg_session_turn {
     const char *session; /* its id; NULL: none. Borrowed, as messages */
-    int32_t adapter;     /* sessions of different models are different */
+    int32_t adapter;     /* of the request; a session belongs to one model */
     const struct kg_json *messages;
     struct kg_str text; /* owned; their rendering */
     uint64_t parent;    /* the kept turn that it continues; 0: none */

@@ -1,5 +1,5 @@
-/* A program of the user's: started by sh -c, fed, read and ended. A grader is asked batch
- * by batch, an environment is heard while it plays.
+/* A program of the user's: started by sh -c, fed, read and ended. A grader gets its input
+ * batch by batch; an environment's output is read while it plays.
  */
 #ifndef KG_TASK_CHILD_H
 #define KG_TASK_CHILD_H

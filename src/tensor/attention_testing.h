@@ -1,4 +1,4 @@
-/* What tests of attention share: problems of every shape, their answers, and a plain
+/* Shared by tests of attention: problems of every shape, their results, and a plain
  * version in double.
  *
  * Included by *_test.c only.
@@ -214,15 +214,15 @@ static inline struct problem problem_of(int shape, int length)
     return p;
 }
 
-/* Whether the backend makes the products of these by a matrix instruction, in which
- * weights are bf16: another definition than the CPU's. */
+/* Whether the backend uses a matrix instruction for these, with weights in bf16, which
+ * differs from the CPU's definition. */
 static inline bool other_definition(const struct problem *p)
 {
     return by_kernels() && p->dtype == KG_BF16 && (p->hd == 64 || p->hd == 128);
 }
 
-/* The i-th instruction set to compare with: each of the CPU's but the backend's own, one
- * with kernels. */
+/* The i-th instruction set to compare with: all of the CPU's but the backend's own; just
+ * one for kernels. */
 static inline const struct kg_backend *other_set(int i)
 {
     return kg_backend_cpu_variant(!by_kernels() ? i + 1 : i == 0 ? 0 : 99);

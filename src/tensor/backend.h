@@ -549,7 +549,7 @@ kg_status kg_backend_open(const struct kg_backend **be, const char *name,
 /* "cpu".   errors: UNSUPPORTED */
 kg_status kg_backend_open_cpu(const struct kg_backend **be,
                               struct kg_err *err) KG_MUST_CHECK;
-/* Of tests (tests/emu/backends.c): it is kg_backend_open where it is linked. */
+/* Defined by tests (tests/emu/backends.c), where it replaces kg_backend_open. */
 kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
                                  struct kg_err *err) KG_GUEST;
 

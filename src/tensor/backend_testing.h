@@ -1,4 +1,4 @@
-/* What tests of operations share: the backend under test.
+/* Shared by tests of operations: the backend under test.
  *
  * Included by *_test.c only. A failing helper fails the test.
  */
@@ -42,7 +42,7 @@ static inline void *buffer_of(int64_t count, size_t size)
     return p;
 }
 
-/* A copy of what the test can touch, where it can touch the backend's memory. */
+/* A copy that the test can access, if it can access the backend's memory. */
 static inline void *buffer_with(const void *from, int64_t count, size_t size)
 {
     return memcpy(buffer_of(count, size), from, (size_t)count * size);
@@ -59,12 +59,12 @@ static inline void need_host_memory(void)
     skip();
 }
 
-/* Tests that touch the backend's memory in place, between operations. */
+/* For tests that access the backend's memory in place, between operations. */
 #define RUN_SHOWN(tests, setup, teardown)                                                \
     (kg_pages_show(true), cmocka_run_group_tests(tests, setup, teardown))
 
 /* Whether a group of tests runs on this backend: KEDGE_TEST_BACKEND names the only one.
- * Between operations tests may touch its memory. */
+ * Tests may access its memory between operations. */
 static inline bool use_backend(const char *name)
 {
     const char *only = getenv("KEDGE_TEST_BACKEND");
@@ -77,7 +77,7 @@ static inline bool use_backend(const char *name)
 }
 #define RUN_ON(name, tests, setup, teardown)                                             \
     (use_backend(name) ? cmocka_run_group_tests_name(name, tests, setup, teardown) : 0)
-/* The tests of a program once more on memory that opens for operations alone. */
+/* Runs a program's tests again on memory that only operations can access. */
 #define RUN_FAR_TOO(tests, setup, teardown)                                              \
     ({                                                                                   \
         int failures = RUN_ON("cpu", tests, setup, teardown);                            \
@@ -86,13 +86,13 @@ static inline bool use_backend(const char *name)
         failures;                                                                        \
     })
 
-/* Whether kernels of devices compute: many times slower than on one, or on one. */
+/* Whether kernels are emulated, which is many times slower, or run on a device. */
 static inline bool emulated(void) { return strcmp(backend()->name, "emu") == 0; }
 static inline bool on_device(void) { return strcmp(backend()->name, "cuda") == 0; }
 static inline bool by_kernels(void) { return emulated() || on_device(); }
 
-/* For tests in which every allocation of an operation fails once: a device's own are not
- * kg_mem's. */
+/* For tests in which every allocation of an operation fails once; kg_mem does not see a
+ * device's. */
 static inline void need_counted_memory(void)
 {
     if (!on_device())
@@ -101,8 +101,8 @@ static inline void need_counted_memory(void)
     skip();
 }
 
-/* The same on kernels for devices, emulated in each of the schedules; on a device where
- * KEDGE_TEST_BACKEND asks for it. */
+/* The same on device kernels, emulated in each schedule, or on a device if
+ * KEDGE_TEST_BACKEND names it. */
 static inline void kernels_are_not_emulated(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static inline void kernels_are_not_emulated(void **state)
     skip();
 }
 
-/* Tests that open the emulation themselves. */
+/* For tests that open the emulation themselves. */
 #define RUN_OPENING_EMULATION(tests)                                                     \
     ({                                                                                   \
         const struct CMUnitTest none_here[] = {                                          \
@@ -121,8 +121,8 @@ static inline void kernels_are_not_emulated(void **state)
                     : cmocka_run_group_tests(none_here, NULL, NULL);                     \
     })
 
-/* Orders of threads are what schedules are about, and every one has its faults of memory:
- * the sanitizer, which takes ten times as long, watches the first. */
+/* Schedules differ in the order of threads, and memory errors occur in every one; so the
+ * ten times slower sanitizer runs only the first. */
 enum { SCHEDULES = SANITIZED ? 1 : KG_EMU_SCHEDULES };
 
 static inline const char *use_emulation(enum kg_emu_schedule order)
@@ -152,8 +152,8 @@ static inline const char *use_emulation(enum kg_emu_schedule order)
     })
 #define RUN_EMULATED(tests, setup, teardown)                                             \
     RUN_SCHEDULES(SCHEDULES, tests, setup, teardown)
-/* Tests of hosts that work with kernels, in the first schedule: what an order of threads
- * may change is found where each kernel is tested by itself. */
+/* For tests of host code that calls kernels, in the first schedule only: tests of single
+ * kernels cover the order of threads. */
 #define RUN_EMULATED_ONCE(tests, setup, teardown) RUN_SCHEDULES(1, tests, setup, teardown)
 
 #endif

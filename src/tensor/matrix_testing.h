@@ -1,4 +1,4 @@
-/* What tests of operations share: matrices of either dtype, filled at random, read and
+/* Shared by tests of operations: matrices of either dtype, filled at random, read and
  * written element by element.
  *
  * Included by *_test.c only. A failing helper fails the test.
@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-static uint32_t random_state; /* set before what must be the same each time */
+static uint32_t random_state; /* set before draws that must repeat */
 
 static inline double uniform(void) /* (-1, 1) */
 {

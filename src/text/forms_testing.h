@@ -1,9 +1,9 @@
-/* What the tests of tokenizers' forms share: ids against HuggingFace's `tokenizers` (of a
- * tokenizer.model against `sentencepiece`), and the texts that they decode to.
+/* Shared by tests of tokenizer forms: compares ids and decoded texts with HuggingFace's
+ * `tokenizers` (a tokenizer.model's with `sentencepiece`).
  *
  * tools/oracle/make_tokenizer_forms.py writes the file: models by name, and forms that
- * put the other parts around one of them. KEDGE_FORMS names another such file. The model
- * WordPiece is a guest's, which tests its forms.
+ * put the other parts around one of them. The environment variable KEDGE_FORMS names
+ * another such file. The guest with the model WordPiece tests the forms of that model.
  */
 #ifndef KG_TEXT_FORMS_TESTING_H
 #define KG_TEXT_FORMS_TESTING_H
@@ -30,8 +30,8 @@ struct forms {
     size_t n_forms;
     size_t n_rows;
     size_t n_wrong;
-    const char *only; /* NULL, or the one form that is wanted */
-    bool words;       /* those of WordPiece are wanted, else all others */
+    const char *only; /* NULL, or the only form to test */
+    bool words;       /* test those of WordPiece, else all others */
 };
 
 static void forms_release(struct forms *f)
@@ -114,7 +114,7 @@ static bool row_is_right(const struct kg_tokenizer *tok, const struct kg_json *r
     for (size_t i = 0; right && i < ids.n; i++)
         right = ids.ids[i] == kg_json_int(kg_json_at(want_ids, i), -1);
     NEED(kg_tokenizer_decode_text(&text, tok, ids.ids, ids.n, false, err));
-    /* bytes that are no UTF-8 by themselves print as they are, there as U+FFFD */
+    /* single ids print invalid UTF-8 unchanged; the reference prints U+FFFD */
     if (right && want && kg_utf8_is_valid(kg_str_text(&text), text.len))
         right = text.len == n_want && memcmp(kg_str_text(&text), want, n_want) == 0;
     kg_ids_release(&ids);
@@ -174,7 +174,7 @@ static void check_form(struct forms *f, const struct kg_json *line)
     kg_tokenizer_close(tok);
 }
 
-/* Every form of WordPiece (words), or every other; at least `least` forms. */
+/* Tests every form of WordPiece (words), or every other form; at least `least` forms. */
 static void check_forms(bool words, size_t least)
 {
     const char *path = getenv("KEDGE_FORMS");
@@ -216,7 +216,7 @@ static kg_status parse_parts(struct kg_tokenizer **tok, const char *normalizer,
     return status;
 }
 
-/* A tokenizer of these parts is opened, encodes and decodes. */
+/* Opens a tokenizer of these parts, encodes and decodes. */
 static kg_status open_and_use(const char *normalizer, const char *model,
                               struct kg_err *why)
 {

@@ -20,12 +20,12 @@ struct kg_ollama {
     const struct kg_tokenizer *tok;
     const int32_t *eos; /* (n_eos) end tokens */
     size_t n_eos;
-    int64_t now_s; /* the time that a chat template asks for; 0: the clock */
+    int64_t now_s; /* time for chat templates; 0: the clock */
 };
 
-/* Appends the text of a Modelfile. The day that a chat template asks for becomes text of
- * it, and where there are no system messages, they come before the first user's: both
- * with a warning.
+/* Appends the text of a Modelfile. A date in the chat template becomes fixed text. If the
+ * template has no system messages, they are put before the first user message. Both log a
+ * warning.
  * errors: UNSUPPORTED (a chat template that does not write messages between fixed texts),
  * those of rendering */
 kg_status kg_ollama_modelfile(struct kg_str *out, const struct kg_ollama *o,

@@ -99,7 +99,7 @@ struct kg_tokenizer {
 
     /* all below: not for chars */
     const struct kg_token_model *model;
-    void *own;             /* what only this model knows; owned, or NULL */
+    void *own;             /* the model's own data; owned, or NULL */
     int32_t unknown;       /* an id, or one of the above */
     bool fuse_unknown;     /* adjacent unknown characters become one token */
     bool byte_fallback;    /* unknown text becomes its bytes, if each byte has a token */

@@ -1,5 +1,5 @@
-/* What tests of training on episodes share: a small policy over a byte-level tokenizer
- * that knows some words.
+/* Shared by tests of training on episodes: a small policy over a byte-level tokenizer
+ * with a few words.
  *
  * Included by *_test.c only.
  */
@@ -61,8 +61,8 @@ static inline void make_agent(const char *root, const char *text, int more, bool
     kg_model_free(m);
 }
 
-/* The same in a process of its own: a later fork has no threads.
- * returns 0, or how that process ended */
+/* The same in a child process, so that this one has no threads when it forks later.
+ * returns 0, or the child's status */
 static inline int make_agent_apart(const char *root, const char *text, int more,
                                    bool wide)
 {

@@ -1,8 +1,8 @@
-/* An environment as a program, for tests of episodes that others play. It is the test
+/* An environment as a program, for tests of external episodes. It is the test
  * program itself, started with the arguments "play MODE THREADS" by episode.command, or
  * with "serve MODE THREADS PORTFILE" as the server of episode.url.
  *
- * It plays as a function of what it is sent, except if the mode is a fault.
+ * Its play depends only on its input, except in modes that are faults.
  * Included by *_test.c only.
  */
 #ifndef KG_TRAIN_ENVIRONMENT_TESTING_H
@@ -39,7 +39,7 @@ static pthread_mutex_t play_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct kg_http_exchange *play_asked;
 static bool play_serves;
 
-/* Broken in itself: said on stderr, and the program ends. */
+/* Ends the program with a message on stderr, for a bug in the test itself. */
 #define PLAY_NEED(expr)                                                                  \
     do {                                                                                 \
         struct kg_err play_err = {0};                                                    \
@@ -64,7 +64,7 @@ static inline const char *play_text(const struct kg_json *v, const char *key)
     return text ? text : "";
 }
 
-/* Whether the mode is none of the faults, so that a refusal is news. */
+/* Whether the mode is no fault; then a refused request is an error. */
 static inline bool play_is_sound(void)
 {
     return kg_char_in("toi", play_mode[0]) && play_mode[1] != '\0';
@@ -85,8 +85,8 @@ static kg_status play_answered(void *user, const struct kg_http_answer *a,
     return KG_OK;
 }
 
-/* POST to the episode's url, or GET without a body; `path` is added to it. Clients of
- * ids cut its /v1. */
+/* POST to the episode's url, or GET without a body; `path` is added to it. Clients
+ * that send ids first remove its final /v1. */
 static inline void play_ask(struct play *x, const char *path, const char *body,
                             const char *key)
 {
@@ -147,8 +147,8 @@ static inline void play_message(struct kg_str *to, const char *role, const char 
     PLAY_NEED(kg_str_puts(to, "}", err));
 }
 
-/* Turns of a chat. Where an answer has an odd length the conversation begins again with
- * another question, which is a branch. */
+/* Turns of a chat. After an answer of odd length the conversation starts again with
+ * another question, which makes a branch. */
 static inline double play_talk(struct play *x, int turns)
 {
     struct kg_str messages = {0}, body = {0};
@@ -194,7 +194,7 @@ static inline double play_once(struct play *x)
     return 1;
 }
 
-/* Turns of ids, as a trainer's client makes them: all that was sampled, then more. */
+/* Turns of ids, as a trainer's client sends them: all sampled ids, then more. */
 static inline double play_ids(struct play *x, int turns)
 {
     struct kg_str ids = {0}, body = {0};

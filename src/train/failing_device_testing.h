@@ -1,5 +1,6 @@
-/* A device of this process: the CPU's operations on memory that counts as not the host's,
- * and of the transfers of a rank, each a thread, one may fail. Of one test program.
+/* A device inside this process: the CPU's operations on memory that counts as separate
+ * from the host's. A chosen transfer of a rank, each of which is a thread, can fail. For
+ * a single test program.
  */
 #ifndef KG_TRAIN_FAILING_DEVICE_TESTING_H
 #define KG_TRAIN_FAILING_DEVICE_TESTING_H

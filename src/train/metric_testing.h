@@ -1,4 +1,4 @@
-/* What tests of runs share: every number in a run's metrics.jsonl has a row.
+/* Shared by tests of runs: checks that every number in a run's metrics.jsonl has a row.
  *
  * Included by *_test.c only.
  */
@@ -34,7 +34,7 @@ static inline void line_has_rows(const struct kg_json_doc *line, bool *seen)
     }
 }
 
-/* seen: NULL, or a flag for each row, set where a number of it is met */
+/* seen: NULL, or a flag per row, set when the row has a number */
 static inline void metrics_have_rows(const char *dir, bool *seen)
 {
     struct kg_jsonl *log;

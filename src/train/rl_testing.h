@@ -1,4 +1,4 @@
-/* What tests of an RL step share: runs of the digit checkpoint with a few options, and
+/* Shared by tests of an RL step: runs of the digit checkpoint with a few options, and
  * hand-made trajectories with observations in between.
  */
 #ifndef KG_TRAIN_RL_TESTING_H
@@ -48,20 +48,20 @@ static inline struct kg_config *config_of(const char *dir, const char *const *ex
     return config_from(dir, lists, 2);
 }
 
-/* The folder above dir exists, dir does not. */
+/* Creates the parent folder of dir and removes dir. */
 static inline void fresh(const char *dir)
 {
     NEED(kg_file_make_dirs(dir, err));
     NEED(kg_file_remove_tree(dir, err));
 }
 
-/* A run that stands before its first RL step. */
+/* A run before its first RL step. */
 struct opened {
     struct kg_run run;
     struct kg_config *config;
 };
 
-/* Of its config, which it takes. */
+/* From a config, which it takes over. */
 static inline void open_config(struct opened *o, struct kg_config *config)
 {
     o->config = config;
@@ -85,7 +85,7 @@ static inline void close_run(struct opened *o)
     kg_config_free(o->config);
 }
 
-/* Every weight is changed a little, to one that needs all bits of an fp32. */
+/* Changes every weight slightly, to a value that needs all bits of fp32. */
 static inline void disturb(struct kg_model *m)
 {
     scale_slab(&m->master, 0.88f, 0.0513f, 7);
@@ -147,7 +147,7 @@ static inline void push_model_token(struct kg_traj *t, size_t i, bool keep_ids)
     NEED(kg_traj_push(t, &step, err));
 }
 
-/* Trajectory 2 has kept ids at no token: there the whole vocabulary was kept. */
+/* Trajectory 2 has no kept ids: the whole vocabulary was kept. */
 static inline void make_trajs(struct kg_rl_batch *b, int top_k, bool keep_ids)
 {
     struct kg_err e;

@@ -1,5 +1,5 @@
-/* Two runs are the same: their files byte by byte, their logs but for what a clock or the
- * machine decides.
+/* Checks that two runs are equal: their files byte by byte, their logs except for
+ * measurements.
  *
  * Included by *_test.c and *_testing.h only.
  */
@@ -42,7 +42,7 @@ static inline void assert_same_file(const char *a_dir, const char *b_dir,
         fail_msg("%s differs in %s and %s", name, a_dir, b_dir);
 }
 
-/* Metrics that a clock or the machine decides, or what this process asked before. */
+/* Metrics that depend on the clock, the machine, or earlier calls of this process. */
 static inline bool is_measured(const char *key)
 {
     return strncmp(key, "tool/", 5) == 0 || strncmp(key, "grader/", 7) == 0 ||
@@ -104,7 +104,7 @@ static inline void assert_same_log(const char *a_dir, const char *b_dir)
     kg_str_release(&b);
 }
 
-/* What a checkpoint has for readers: all weights, or adapters. */
+/* The readable model of a checkpoint: all weights, or adapters. */
 static inline void assert_same_weights(const char *a, const char *b)
 {
     char path[512];
@@ -119,7 +119,7 @@ static inline void assert_same_weights(const char *a, const char *b)
     assert_same_file(a, b, "checkpoints/latest/anchor/model.safetensors");
 }
 
-/* The files of a run that its `steps` steps decide; it has its own anchor. */
+/* Compares the files that `steps` steps produce, for runs with their own anchor. */
 static inline void assert_same_steps(const char *a, const char *b, int steps)
 {
     assert_same_weights(a, b);
@@ -132,7 +132,7 @@ static inline void assert_same_steps(const char *a, const char *b, int steps)
     }
 }
 
-/* And the log, where both were validated after the same steps. */
+/* Also compares the logs of two runs that were validated after the same steps. */
 static inline void assert_same_run(const char *a, const char *b, int steps)
 {
     assert_same_steps(a, b, steps);

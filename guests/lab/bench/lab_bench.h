@@ -1,4 +1,4 @@
-/* What the laboratory's benchmarks share with their tests. */
+/* Shared by the laboratory's benchmarks and their tests. */
 #ifndef KG_LAB_BENCH_H
 #define KG_LAB_BENCH_H
 
@@ -19,8 +19,8 @@ kg_status kg_bench_ops_of(struct kg_bench_report *r,
                           const struct kg_bench_ops_sizes *sizes,
                           struct kg_err *err) KG_MUST_CHECK;
 /* ranks.c */
-/* seconds = alpha + beta x bytes of n >= 2 unlike sizes; no time is off by more than
- * `worst` of it. */
+/* Fits seconds = alpha + beta bytes to n >= 2 different sizes; worst: the largest
+ * relative error. */
 struct kg_bench_line {
     double alpha, beta, worst;
 };

@@ -1,4 +1,4 @@
-/* What the retriever's benchmarks share with their tests. */
+/* Shared by the retriever's benchmarks and their tests. */
 #ifndef KG_RETRIEVER_BENCH_H
 #define KG_RETRIEVER_BENCH_H
 

@@ -12,13 +12,13 @@ enum {
 };
 /* errors: EUNSUPPORTED (more passages than are searched one by one) */
 kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHECK;
-/* What that takes of a device's memory, in bytes: by the encoder's config.json, and
- * before anything is taken.   errors: those of kg_encoder_plan */
+/* Bytes of device memory for a search, from the encoder's config.json and before any
+ * allocation.   errors: those of kg_encoder_plan */
 struct kg_dense_memory {
     uint64_t vectors;
     uint64_t encoder; /* its weights */
     uint64_t beside;  /* a pack of texts, questions, a block of scores */
-    uint64_t most;    /* at one time: all that, or weights as they are read */
+    uint64_t most;    /* peak: all these, or weights while they are read */
 };
 kg_status kg_dense_plan(struct kg_dense_memory *out, const char *model,
                         const struct kg_backend *be, enum kg_code code, int64_t n,
@@ -40,7 +40,7 @@ struct kg_dense {
 };
 
 /* ---- vectors made elsewhere (dense_given.c) ---- */
-enum { KG_GIVEN_SAMPLE = 16 }; /* number compared with the encoder's own */
+enum { KG_GIVEN_SAMPLE = 16 }; /* vectors recomputed and compared */
 #define KG_GIVEN_COSINE 0.999  /* minimum */
 kg_status kg_given_open(struct kg_vectors *v, const char *path,
                         const struct kg_encoder_info *encoder,
@@ -62,7 +62,7 @@ kg_status kg_given_compare(const float *made, const float *found, int32_t dim,
  * and scores. Threads take turns. */
 struct kg_dense_device;             /* opaque */
 enum { KG_DENSE_SCORES = 1 << 20 }; /* per block, for all its questions together */
-/* d: needs its encoder (on the backend), path, number, width and code
+/* d: only path, encoder (on the backend), codes' type, n and dim are read
  * errors: ENOMEM */
 kg_status kg_dense_device_open(struct kg_dense_device **v, const struct kg_backend *be,
                                const struct kg_dense *d,

@@ -55,8 +55,8 @@ struct kg_encoder_info {
 };
 void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
 
-/* What the encoder of a folder takes of a backend's memory, by its config.json and before
- * anything is taken.   errors: those of its config.json */
+/* Backend memory of a folder's encoder, from its config.json and before any allocation.
+ * errors: those of its config.json */
 struct kg_encoder_memory {
     uint64_t weights;
     uint64_t staged; /* additional while loading */

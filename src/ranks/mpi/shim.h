@@ -48,7 +48,7 @@ struct kg_mpi {
     const char *(*part)(void);
     void (*close)(void); /* after part; may never return in some libraries */
     double close_s;      /* timeout of MPI_Finalize */
-    /* Ends this rank and, if possible, the launcher's others. */
+    /* Ends this rank and, if possible, all ranks of the launcher. */
     void (*end_all)(int status);
 };
 

@@ -333,7 +333,7 @@ kg_status kg_cuda_product_fastest(struct kg_mat c, struct kg_mat a, struct kg_ma
                                   struct kg_err *err);
 kg_status kg_cuda_unpinned_leave(struct kg_err *err);
 void kg_cuda_unpinned_end(void); /* frees the library's part too */
-/* Reserves its workspace, until products end. */
+/* Reserves memory for trials and padded operands until kg_cuda_blas_end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
 /* text <- "cublas 13.1.0, plans HASH", the traits that bits then depend on besides the
  * device; or "cublas 13.1.0, unpinned". */

@@ -79,9 +79,9 @@ struct kg_cuda_kept {
 void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
 
 /* ---- on the device ---- */
-/* Tiles per strip in the backward. If the bits of products depend on their shape, also in
- * the forward, so that every logit is computed with one shape, independent
- * of free memory. */
+/* Tiles per strip in the backward. Also in the forward if the bits of products depend on
+ * their shape: then every logit is computed with one shape, independent of free memory.
+ * */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
 /* z <- hidden . weight, for columns from the start of a strip of `strip` columns */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,

@@ -103,14 +103,14 @@ kg_status kg_run_check_sampling(const struct kg_run_inputs *in,
                                 struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_model *m,
                               struct kg_err *err) KG_MUST_CHECK;
-/* That, and the rest of what keys say of models and data. */
+/* That, and all other checks of keys about models and data. */
 kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Sets the options of rows and engines, at the lengths of what was read. */
 void kg_run_size(struct kg_run_work *work, const struct kg_run_inputs *in,
                  const struct kg_run_state *state);
 
-/* work.c: takes what steps use again and again, at these sizes, if it fits. */
+/* work.c: allocates the memory that steps reuse, at these sizes, if it fits. */
 kg_status kg_run_work_open(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
 
 #endif
