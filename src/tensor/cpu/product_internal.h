@@ -109,7 +109,7 @@ kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
 /* to <- steps [s0,s0+n), whole blocks, of a panel of m, as a panel of bf16 has them. */
 void kg_cpu_widen(char *to, struct kg_mat m, int64_t panel, int64_t s0, int64_t n);
 /* kg_cpu_sum_strip from the first to the last step of one panel of m, with no panel of
- * bf16.   false: not for so many rows on this instruction set, nothing done */
+ * bf16.   false: not for this number of rows on this instruction set; nothing done */
 bool kg_cpu_sum_coded(const struct kg_cpu_strip *s, struct kg_mat m, int64_t panel,
                       int64_t rows);
 
