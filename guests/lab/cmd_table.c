@@ -46,8 +46,8 @@ const struct kg_flag kg_table_flags[] = {
      "count rows whose first metric reaches this cell's, and rows below half of it", 0, 0,
      NULL},
     {"survival", 0, KG_IF("--start", survival), NULL,
-     "for cells METHOD,SETTING: print for each method the settings up to the first that "
-     "fewer than four of five rows survive",
+     "for cells METHOD,SETTING: print how many rows survive, and each method's last "
+     "setting before fewer than four of five do",
      0, 0, NULL},
     {"svg", 0, KG_IF("--over&--against=&--start=", svg), NULL,
      "a plot of cells LINE,SETTING: the metric with its interval, over log of --over", 0,

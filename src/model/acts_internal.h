@@ -127,7 +127,7 @@ struct kg_acts {
     /* (N,F) fp32: gate or up before rounding, if they have biases and ct is not fp32 */
     struct kg_mat gate_wide;
     /* for adapters only */
-    struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B; (R,r) with experts, as low */
+    struct kg_mat low_wide; /* (N,r) fp32: x A^T or dy B; with experts (R,r) */
     struct kg_mat low;      /* (N,r) ct: s times that; equal to low_wide in fp32 */
     struct kg_vec wide; /* fp32, size of the largest: sums before rounding; not in fp32 */
     struct kg_expert_scratch experts;

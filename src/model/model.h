@@ -199,7 +199,7 @@ uint64_t kg_model_compute_bytes(const struct kg_model *m);
 uint64_t kg_model_product_bytes(const struct kg_model *m);
 
 static inline uint64_t kg_bytes_sum(struct kg_bytes b) { return b.there + b.host; }
-/* Memory of a model if trainable or not: used, or planned for an outline. */
+/* Memory that a model uses, or, as an outline, would use. */
 struct kg_model_memory {
     struct kg_bytes master;
     struct kg_bytes read; /* `compute`, with norms and biases */
@@ -212,8 +212,8 @@ static inline size_t kg_model_first_trained(const struct kg_model *m)
     return m->lora ? m->n_base : 0;
 }
 
-/* Number of parameters; and of those used for one token, which count only its own
- * experts. Both without alignment padding. */
+/* Number of parameters, of all experts or only those of one token, without alignment
+ * padding. */
 int64_t kg_model_parameters(const struct kg_model *m);
 int64_t kg_model_active_parameters(const struct kg_model *m);
 /* Whether some trained parameter affects a router's choice: the router itself, or a

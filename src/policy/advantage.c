@@ -346,9 +346,8 @@ static const struct kg_advantage_row rows[] = {
      maxrl_eps,
      NULL},
     {{"gdpo",
-      "of several rewards: each by its own group mean and deviation, their weighted sum "
-      "by "
-      "mean and deviation of the batch",
+      "several rewards: each is normalised in its group, then their weighted sum in "
+      "the batch",
       "(X - mean_batch X) / (std_batch X + eps), X = sum_k w_k (R_k - mean) / (std + "
       "eps)",
       "Liu et al. 2026, arXiv 2601.05242; TRL, NeMo-RL", KG_SCOPE_BATCH,

@@ -772,7 +772,7 @@ static inline int plain_candidates(bool *may, const struct plain *p, const doubl
     return largest || found > most ? most : found;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole update ---- */
 
 static inline void plain_read(struct plain_seq *q, const struct plain *p, int s, int n,
                               int v, double step)

@@ -282,18 +282,18 @@ static const struct kg_surrogate_row rows[] = {
       "ratio to the old policy; drops the farthest tokens that A pushes further until "
       "the mean of (log r)^2 is within the budget",
       "-A r M", M2PO, KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget"},
-     .claims =
-         {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
-          "the mean of (log r)^2 over the batch's tokens that A pushes further away"},
+     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
+                "the mean of (log r)^2 over the batch's tokens whose r A pushes further "
+                "from 1"},
      .token = kg_pg_m2po,
      .kind = KG_M2_PAPER},
     {{"m2po-released",
       "the authors' code: the largest are clipped and still count; none inside 1 - "
       "clip_low .. 1 + clip_high",
       "-A r M", M2PO ", code", KG_SCOPE_BATCH, KG_NEED_SELECTION, "algo.m2_budget " CLIP},
-     .claims =
-         {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
-          "the mean of (log r)^2 over the batch's tokens that A pushes further away"},
+     .claims = {"c = -A r M", KG_TARGET_RETURN, BOTH, BOTH, 0, "O(1)",
+                "the mean of (log r)^2 over the batch's tokens whose r A pushes further "
+                "from 1"},
      .token = kg_pg_m2po,
      .kind = KG_M2_RELEASED},
 

@@ -174,8 +174,8 @@ static const struct kg_opt_row first_rows[] = {
      "dynamic sampling: prompts of a generation batch, as a multiple of rollout.prompts",
      false, "rollout.dynamic=true"},
     {KEY(rollout.max_refills), "20", 1, 1e6, NULL,
-     "dynamic sampling: largest number of generation batches per step; too few prompts "
-     "after them are an error",
+     "dynamic sampling: largest number of generation batches per step; if they give too "
+     "few prompts, the run fails",
      true, "rollout.dynamic=true"},
     {KEY(rollout.overlong_buffer), "0", 0, 1e6, NULL,
      "overlong penalty: length of the range before the limit in which the reward falls; "

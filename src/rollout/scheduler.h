@@ -82,7 +82,7 @@ struct kg_table {
     int32_t n, from, end;
     int32_t shared; /* entries before this one belong to the prompt */
 };
-/* The table as forwards take it. */
+/* The table in the form that forwards take. */
 static inline struct kg_kv_tables kg_tables_of(const struct kg_table *t)
 {
     return (struct kg_kv_tables){{t[KG_KV_ALL].n > 0 ? t[KG_KV_ALL].at : NULL,

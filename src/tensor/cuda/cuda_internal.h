@@ -323,7 +323,7 @@ void kg_cuda_groups_mma(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 kg_status kg_cuda_product_blas(struct kg_mat c, struct kg_mat a, struct kg_mat b,
                                enum kg_matmul_kind kind, bool accumulate,
                                struct kg_err *err);
-/* The same by the library's fastest plan for the shape, with any bits, between
+/* The same product by the library's fastest plan, whose bits are not pinned, between
  * kg_cuda_unpinned_begin and _leave (product_fastest.cu).
  * errors: EDEVICE (no plan at all), ENOMEM (for a trial) */
 bool kg_cuda_is_unpinned(void);

@@ -106,7 +106,7 @@ kg_status kg_run_check_router(const struct kg_run_inputs *in, const struct kg_mo
 /* That, and all other checks of keys about models and data. */
 kg_status kg_run_check(const struct kg_run_inputs *in, const struct kg_run_state *state,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Sets the options of rows and engines, at the lengths of what was read. */
+/* Sets the options of rows and engines, at the lengths of the data read. */
 void kg_run_size(struct kg_run_work *work, const struct kg_run_inputs *in,
                  const struct kg_run_state *state);
 
