@@ -33,7 +33,7 @@ static int code_of(enum kg_layout layout, int i)
     return layout == KG_PANELS ? i : i % 2 * 16 + (i / 2 ^ 1);
 }
 
-/* The dword that has a code, and the code's first bit in it, from where it may go round. */
+/* The dword that has a code, and the code's first bit in it; the code may go round. */
 static unsigned char *dword_of(int *bit, const struct place *p, enum kg_layout layout,
                                int bits, int i)
 {
