@@ -290,9 +290,9 @@ static inline struct kg_v16 kg_v16_add_flushed(struct kg_v16 a, struct kg_v16 b)
 /* kg_pairs_code: 2^(23 - at) + q, q the bits [at, at + bits) of each dword, below bit 23.
  * kg_pairs_turn: each dword turned right by that many bits, 0 to 31.
  * kg_v16_twice: lanes 8 half.. of a, each two times.
- * kg_pairs_round: the bf16 nearest to each lane; dword i is lanes 2i and 2i + 1 of a, dword
- * 8 + i those of b. Lanes are finite, and 0 or of at least 2^-100, since the instruction
- * has no subnormals. */
+ * kg_pairs_round: the bf16 nearest to each lane; dword i is lanes 2i and 2i + 1 of a,
+ * dword 8 + i those of b. Lanes are finite, and 0 or of at least 2^-100, since the
+ * instruction has no subnormals. */
 #if defined(KG_SIMD_512)
 static inline struct kg_v16 kg_pairs_code(struct kg_pairs w, const int at, const int bits)
 {
