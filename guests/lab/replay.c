@@ -15,6 +15,7 @@
 #include "rollout/score.h"
 #include "train/open/pin.h"
 #include "train/step/anchor.h"
+#include "train/step/begun.h"
 #include "train/step/rl_step.h"
 
 #include <math.h>
@@ -502,8 +503,16 @@ static kg_status record_top(struct replay *r, struct kg_err *err)
     return KG_OK;
 }
 
-static kg_status check_dump(const struct kg_algo *algo, struct kg_err *err)
+static kg_status check_dump(const struct kg_run_inputs *in, struct kg_err *err)
 {
+    const struct kg_algo *algo = &in->algo;
+
+    if (kg_begun_steps(&in->recipe) > 0)
+        return kg_fail(
+            err, KG_EUNSUPPORTED,
+            "rollout.max_staleness: expected completions of one version of the "
+            "weights, which a checkpoint has; found a run where they span "
+            "several");
     if (kg_algo_needs(algo) & KG_NEED_GREEDY)
         return kg_fail(err, KG_EUNSUPPORTED,
                        "the dump lacks the greedy completions that %s needs",
@@ -783,7 +792,7 @@ static void describe(struct kg_replay *out, const struct kg_algo *a)
 
 static kg_status replay(struct replay *r, const char *dir, bool own, struct kg_err *err)
 {
-    KG_TRY(check_dump(&r->run.in.algo, err));
+    KG_TRY(check_dump(&r->run.in, err));
     KG_TRY(load_weights(r, dir, err));
     if (own && r->run.in.algo.kl_target > 0)
         r->run.in.algo.kl_beta = r->run.state.count.kl_beta;

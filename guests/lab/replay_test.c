@@ -67,6 +67,8 @@ static void write_graders(void)
     NEED(kg_file_write_atomic(ROOT "/odd.sed", odd_sed, strlen(odd_sed), err));
 }
 
+static const char *const spans[] = {"rollout.max_staleness=2", NULL};
+
 static int make_runs(void **state)
 {
     (void)state;
@@ -497,6 +499,10 @@ static void what_cannot_be_replayed_is_refused(void **state)
             fail_msg("expected '%s', found: %s", cases[i].words, err.message);
     }
     assert_int_equal(kg_replay_run(&r, ROOT "/absent", 1, NULL, 0, &err), KG_ENOTFOUND);
+    fresh(ROOT "/spans");
+    must_train(ROOT "/spans", false, spans);
+    assert_int_equal(kg_replay_run(&r, ROOT "/spans", 2, NULL, 0, &err), KG_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "rollout.max_staleness: expected completions"));
 }
 
 /* Names, sizes and times of modification of everything in the run. */

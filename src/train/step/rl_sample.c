@@ -292,6 +292,21 @@ static kg_status take_step(struct generation *g, struct kg_rl_batch *b,
     return KG_OK;
 }
 
+/* Numbers that are not finite skip this step, and what is begun goes on in the next. */
+static kg_status add_and_take(struct generation *g, struct kg_rl_batch *b,
+                              struct kg_begun *all, const struct kg_run_inputs *in,
+                              const struct kg_run_state *state, struct kg_run_work *work,
+                              struct kg_err *err)
+{
+    struct kg_err why = {0};
+    kg_status status = add_pieces(all, b, in, state, work, &why);
+
+    if (status == KG_OK || status == KG_ENONFINITE)
+        KG_TRY(take_step(g, b, all, err));
+    *err = status == KG_OK ? *err : why;
+    return status;
+}
+
 /* As roll. Every rank has all completions, and grades its share. */
 static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
                             const struct kg_run_inputs *in,
@@ -301,17 +316,15 @@ static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
     struct kg_share mine = kg_eval_share(g->requests, g->n_prompts, work->ranks);
     struct kg_eval_items items = {.trajs = g->trajs, .grades = g->grades, .n = g->n};
     struct kg_begun all;
-    struct kg_err unused;
     double since = kg_clock_seconds();
     kg_status status = kg_begun_init(&all, &in->recipe, &state->begun, err);
 
     status = kg_ranks_agree(work->ranks, status, "rollout", err);
     if (status == KG_OK)
-        status = add_pieces(&all, b, in, state, work, err);
-    kg_status taken = take_step(g, b, &all, status == KG_OK ? err : &unused);
+        status = add_and_take(g, b, &all, in, state, work, err);
     kg_begun_release(&all);
     KG_TRY(status);
-    status = taken == KG_OK ? grade_share(g, in, mine, err) : taken;
+    status = grade_share(g, in, mine, err);
     b->sampling_seconds += kg_clock_seconds() - since;
     KG_TRY(kg_ranks_agree(work->ranks, status, "grading", err));
     for (int64_t i = 0; i < (int64_t)g->n; i++)
