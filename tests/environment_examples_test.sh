@@ -49,7 +49,7 @@ plays() {
     rm -rf "$work/run"
     return $status
 }
-surroundings="PYTHONPATH=$data SSL_CERT_FILE=${SSL_CERT_FILE-} UV_SYSTEM_CERTS=1 UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-}"
+surroundings="PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$data SSL_CERT_FILE=${SSL_CERT_FILE-} UV_SYSTEM_CERTS=1 UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX-}"
 verifiers() {
     PYTHONPATH=$data python3 examples/env_verifiers.py kedge_words --data >"$work/train.jsonl" &&
         [ "$(wc -l <"$work/train.jsonl")" = 4 ] &&

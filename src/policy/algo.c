@@ -521,11 +521,16 @@ unsigned kg_algo_needs(const struct kg_algo *algo)
     return needs;
 }
 
+bool kg_algo_reads_reward(const struct kg_algo *algo)
+{
+    return algo->surrogate->token != kg_pg_none;
+}
+
 bool kg_algo_reads_sample(const struct kg_algo *algo)
 {
     bool head = algo->kl->token == kg_kl_topk_forward && !algo->kl_tail;
 
-    return algo->surrogate->token != kg_pg_none || kg_algo_kl_taken(algo) ||
+    return kg_algo_reads_reward(algo) || kg_algo_kl_taken(algo) ||
            !(head || algo->kl->of_context);
 }
 

@@ -240,6 +240,8 @@ unsigned kg_algo_needs(const struct kg_algo *algo); /* enum kg_policy_need of al
 /* Whether some term depends on which token was sampled, or on the sampler's records. If
  * not, tokens that the policy did not sample can be used too. */
 bool kg_algo_reads_sample(const struct kg_algo *algo);
+/* Whether the loss has a policy term, which rewards weigh; distillation has none. */
+bool kg_algo_reads_reward(const struct kg_algo *algo);
 /* Whether the loss contains a KL term. */
 bool kg_algo_kl_in_loss(const struct kg_algo *algo);
 /* Whether the KL is subtracted from rewards or advantages before the update. */

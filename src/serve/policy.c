@@ -28,7 +28,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -45,8 +44,6 @@ enum {
     CONNECT_MS = 30000, /* a server may take many episodes at once */
     KEY_BYTES = 16,
 };
-static const double MAX_REWARD = 1e9;   /* as of an external grader */
-static const double MAX_NUMBER = 1e100; /* squares are finite */
 
 /* How an episode ended. */
 enum status { OK, TIMEOUT, DIED, FAILED, N_STATUS };
@@ -80,8 +77,8 @@ struct kg_policy {
     int64_t reported;             /* episodes, in all */
     int64_t fruitless;            /* starts, or lost requests, since the last report */
     int64_t warnings;
-    bool hung;    /* an episode of this child was given up */
-    bool dropped; /* a number was, for which the run has no name left */
+    bool hung; /* an episode of this child was given up */
+    struct kg_policy_numbers numbers;
     struct kg_str told, heard;
     size_t sent; /* bytes of what it is told */
     /* of the present rollout */
@@ -146,6 +143,7 @@ static kg_status open_policy(void **state, const struct kg_tokenizer *tok,
         return err->code;
     p->opts = *opts;
     p->tok = tok;
+    p->numbers = (struct kg_policy_numbers){.further = opts->further, .key = key_of(p)};
     if (getentropy(bytes, sizeof bytes) != 0) {
         kg_mem_free(p);
         return kg_fail(err, KG_EIO, "the key of the policy: no random bytes");
@@ -607,98 +605,6 @@ kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
 
 /* ---- reports ---- */
 
-/* A number without a place is dropped: the verdict must not depend on which episode was
- * the first to use a name. */
-static kg_status take_number(struct kg_policy *p, struct kg_traj *t, const char *before,
-                             const char *key, double x, struct kg_further_names *names,
-                             struct kg_err *err)
-{
-    char name[KG_FURTHER_NAME];
-    struct kg_err full;
-    int k;
-
-    if (!(fabs(x) <= MAX_NUMBER) ||
-        snprintf(name, sizeof name, "%s%s", before, key) >= KG_FURTHER_NAME)
-        return kg_fail(err, KG_EFORMAT,
-                       "expected numbers of at most %g with names of at most %d bytes",
-                       MAX_NUMBER, KG_FURTHER_NAME - 1);
-    for (const char *c = name; *c; c++)
-        if (!kg_char_in("_-./", *c) && !(*c >= '0' && *c <= '9') &&
-            !((*c | 32) >= 'a' && (*c | 32) <= 'z'))
-            return kg_fail(err, KG_EFORMAT,
-                           "expected names of letters, digits, '_', '-', '.' and '/'");
-    if (!names)
-        return KG_OK;
-    if (kg_further_find(&k, names, name, &full) != KG_OK) {
-        if (!p->dropped)
-            kg_log_warn("%s: %s, which is dropped, as will be all others", key_of(p),
-                        full.message);
-        p->dropped = true;
-        return KG_OK;
-    }
-    t->further.said |= (uint32_t)1 << k;
-    t->further.x[k] = x;
-    return KG_OK;
-}
-
-static kg_status take_numbers(struct kg_policy *p, struct kg_traj *t,
-                              const struct kg_json *numbers, const char *before,
-                              struct kg_further_names *names, struct kg_err *err)
-{
-    if (numbers && kg_json_type(numbers) != KG_JSON_OBJECT &&
-        kg_json_type(numbers) != KG_JSON_NULL)
-        return kg_fail(err, KG_EFORMAT, "expected objects as rewards and metrics");
-    for (size_t i = 0; i < kg_json_size(numbers); i++) {
-        const struct kg_json *x = kg_json_value_at(numbers, i);
-
-        if (!kg_json_is_number(x) && kg_json_type(x) != KG_JSON_NULL)
-            return kg_fail(err, KG_EFORMAT, "expected numbers in rewards and metrics");
-        if (kg_json_is_number(x))
-            KG_TRY(take_number(p, t, before, kg_json_key_at(numbers, i),
-                               kg_json_real(x, 0), names, err));
-    }
-    return KG_OK;
-}
-
-/* The verdict, into t. A reward of null is none. */
-static kg_status read_verdict(struct kg_policy *p, struct kg_traj *t,
-                              const struct kg_json *report,
-                              struct kg_further_names *names, struct kg_err *err)
-{
-    const struct kg_json *reward = kg_json_get(report, "reward");
-    const char *said = kg_json_text(kg_json_get(report, "status"), NULL);
-
-    KG_TRY(take_numbers(p, t, kg_json_get(report, "rewards"), "rewards/", names, err));
-    KG_TRY(take_numbers(p, t, kg_json_get(report, "metrics"), "", names, err));
-    if (said && strcmp(said, "ok") != 0)
-        return kg_fail(err, KG_EFORMAT, "the program reports the status '%.80s'", said);
-    if (!reward || (!kg_json_is_number(reward) && kg_json_type(reward) != KG_JSON_NULL) ||
-        !(fabs(kg_json_real(reward, 0)) <= MAX_REWARD))
-        return kg_fail(err, KG_EFORMAT,
-                       "expected a reward of at most %g, or null, with status \"ok\"",
-                       MAX_REWARD);
-    t->graded = kg_json_is_number(reward);
-    t->reward = kg_json_real(reward, 0);
-    return KG_OK;
-}
-
-/* A report that cannot be taken leaves nothing: no number, and none of the few names that
- * a run has. */
-static kg_status read_whole(struct kg_policy *p, struct kg_traj *out,
-                            const struct kg_json *report, struct kg_err *err)
-{
-    struct kg_further_names names = {0}, *further = p->opts.further;
-    struct kg_traj t = {0};
-
-    if (further)
-        names = *further;
-    KG_TRY(read_verdict(p, &t, report, further ? &names : NULL, err));
-    if (further)
-        *further = names;
-    *out = t;
-    return KG_OK;
-}
-
 /* Of an episode that is open. It is still one if it cannot be read. */
 static kg_status end_reported(struct kg_policy *p, struct kg_policy_episode *e,
                               const struct kg_json *report, const char *line, size_t n,
@@ -708,7 +614,7 @@ static kg_status end_reported(struct kg_policy *p, struct kg_policy_episode *e,
     struct kg_err why;
 
     p->moved = kg_clock_seconds();
-    if (read_whole(p, e->out, report, &why) != KG_OK) {
+    if (kg_policy_read(e->out, &p->numbers, report, &why) != KG_OK) {
         warn(p, why.message, line, n);
         how = FAILED;
     }
@@ -841,11 +747,14 @@ static kg_status take_body(struct kg_policy *p, struct kg_policy_episode *e,
 static kg_status on_answer(void *user, const struct kg_http_answer *a, struct kg_err *err)
 {
     struct kg_policy *p = user;
-    struct kg_policy_episode *e = &p->episodes[a->ticket - p->ticket];
+    struct kg_policy_episode *e;
     char found[160];
 
-    if (a->ticket < p->ticket || !e->open)
-        return KG_OK; /* after its timeout */
+    if (a->ticket < p->ticket) /* of a rollout that has ended */
+        return KG_OK;
+    e = &p->episodes[a->ticket - p->ticket];
+    if (!e->open) /* after its timeout */
+        return KG_OK;
     if (a->status != KG_OK)
         return lose(p, e, DIED, a->reason, err);
     if (a->http_status == 200)

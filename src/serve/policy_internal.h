@@ -8,6 +8,20 @@
 
 struct kg_policy; /* opaque */
 
+/* ---- policy_report.c ---- */
+
+struct kg_policy_numbers {
+    struct kg_further_names *further; /* of the run; NULL: numbers are only checked */
+    const char *key;                  /* of the recipe, for a warning */
+    bool dropped; /* a number was, for which the run has no name left */
+};
+/* The verdict of a report, into out->reward, graded and further; the rest of out is 0.
+ * errors: EFORMAT, and then nothing is changed */
+kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
+                         const struct kg_json *report, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- policy.c ---- */
+
 /* Splits /episode/ID/REST.   returns "/REST", or NULL if it is no such path */
 const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
 /* Makes the request a turn of its episode: its draws, its limits, its branch.

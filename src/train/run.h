@@ -145,7 +145,8 @@ struct kg_run_log {
     struct kg_report_run *report;    /* data of report.html; NULL: none yet */
     struct kg_further_names further; /* names returned by graders so far */
     bool told_ungraded;              /* the warning about missing verdicts was logged */
-    /* samples since training began or was resumed, and those with a verdict */
+    /* samples since training began or was resumed whose reward is learned from, and those
+     * with a verdict */
     int64_t samples, judged;
     double compute_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
 };

@@ -246,6 +246,9 @@ static void a_run_without_any_verdict_fails(void **state)
         {{"task.command=" SOME_NULL}, false},
         {{"task.command=" SOME_NULL, "rollout.samples=2"}, false},
         {{"task.name=digits", "train.steps=1"}, false},
+        {{"task.command=sed -u 's/.*/{\"score\": null}/'", "algo.preset=distill-reverse",
+          "anchor.path=" DATA},
+         false},
         {{"task.command=sed -u '1s/.*/{\"score\": 1}/;t;s/.*/{\"score\": null}/'"},
          false},
     };

@@ -547,7 +547,7 @@ static void warn_of_ungraded(struct kg_run *run, const struct kg_rl_batch *b,
     double share = kg_metrics_get(log, "reward/ungraded", 0);
 
     for (size_t i = 0; i < b->n_trajs; i++)
-        if (kg_rl_learns(b, i)) {
+        if (kg_rl_learns(b, i) && kg_algo_reads_reward(&run->in.algo)) {
             run->log.samples++;
             run->log.judged += has_reward(b, i);
         }
