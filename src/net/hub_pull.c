@@ -123,7 +123,7 @@ kg_status kg_hub_pull(struct kg_hub_pulled *out, const struct kg_hub_pull_opts *
     KG_TRY(kg_hub_folder(&folder, &opts->name, err));
     if (kg_file_try_dirs(folder.text, &why) != KG_OK)
         return kg_fail(err, why.code,
-                       "%.200s: expected a folder that can be written, found: %.200s; "
+                       "%.200s: expected a writable folder, found: %.200s; "
                        "HF_HOME=DIR names another",
                        folder.text, why.message);
     KG_TRY(kg_hub_site_open(&site, err));

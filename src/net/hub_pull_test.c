@@ -455,7 +455,7 @@ static void a_cache_that_cannot_be_written_is_named(void **state)
         free(kept);
         assert_int_not_equal(status, KG_OK);
         said(status, i % 2 ? file.text : "/proc");
-        said(status, "expected a folder that can be written");
+        said(status, "expected a writable folder");
         said(status, "HF_HOME=DIR names another");
     }
 }
