@@ -52,7 +52,10 @@ kg_status kg_bench_model(struct kg_model **m, const struct kg_bench_report *r,
                          const struct kg_bench_shape *s, bool trainable,
                          struct kg_err *err)
 {
-    struct kg_model_opts opts = {.backend = r->be, .ct = r->ct, .trainable = trainable};
+    struct kg_model_opts opts = {.backend = r->be,
+                                 .ct = r->ct,
+                                 .trainable = trainable,
+                                 .base_dtype = s->base_dtype};
     struct kg_model_config c = {.vocab = s->vocab,
                                 .hidden = s->hidden,
                                 .ffn = s->ffn,
@@ -302,13 +305,22 @@ struct decode_row {
     const struct kg_bench_shape *shape;
     int batch, tokens; /* that each sequence decodes; 0: it is the prompt that counts */
     double bar;
-    bool beside; /* a busy process, too */
+    bool beside;            /* a busy process, too */
+    const char *base_dtype; /* NULL; else the bar is for the rate relative to bf16's */
 };
 static const struct decode_row decode_rows[] = {
-    {&kg_bench_half_b, 1, 40, 0.85, true},   {&kg_bench_half_b, 16, 20, 0.65, false},
-    {&kg_bench_half_b, 64, 10, 0.65, true},  {&kg_bench_narrow, 1, 100, 0.85, false},
-    {&kg_bench_narrow, 16, 60, 0.65, false}, {&kg_bench_narrow, 64, 40, 0.65, false},
-    {&kg_bench_half_b, 1, 0, 0, false},      {&kg_bench_narrow, 1, 0, 0, false},
+    {&kg_bench_half_b, 1, 40, 0.85, true},
+    {&kg_bench_half_b, 16, 20, 0.65, false},
+    {&kg_bench_half_b, 64, 10, 0.65, true},
+    {&kg_bench_narrow, 1, 100, 0.85, false},
+    {&kg_bench_narrow, 16, 60, 0.65, false},
+    {&kg_bench_narrow, 64, 40, 0.65, false},
+    {&kg_bench_half_b, 1, 40, 1.7, false, "q8_0"},
+    {&kg_bench_half_b, 1, 40, 2.4, false, "q4_0"},
+    {&kg_bench_narrow, 1, 100, 1.7, false, "q8_0"},
+    {&kg_bench_narrow, 1, 100, 2.4, false, "q4_0"},
+    {&kg_bench_half_b, 1, 0, 0, false},
+    {&kg_bench_narrow, 1, 0, 0, false},
 };
 
 static kg_status put_beside(struct kg_bench_report *r, const struct decoding *d,
@@ -327,6 +339,40 @@ static kg_status put_beside(struct kg_bench_report *r, const struct decoding *d,
     return kg_bench_put_share(r, &share, err);
 }
 
+/* By turns, so that both see the same machine. */
+static kg_status time_coded(struct kg_bench_report *r, const struct decode_row *row,
+                            const char *name, struct decoding *coded,
+                            struct decoding *plain, struct kg_err *err)
+{
+    const struct kg_bench_job jobs[] = {{.run = run_decoding, .user = plain},
+                                        {.run = run_decoding, .user = coded}};
+    struct kg_bench_timing t[2] = {0};
+    struct kg_bench_share share = {
+        name, 0, 0, "tokens/s", "the rate in bf16", {row->bar, false}};
+
+    for (int i = 0; i < 2 * 4; i++)
+        KG_TRY(kg_bench_repeat(&t[i % 2], r, &jobs[i % 2], err));
+    share.part = 1 / kg_bench_best(&t[1]);
+    share.whole = 1 / kg_bench_best(&t[0]);
+    return kg_bench_put_share(r, &share, err);
+}
+
+static kg_status coded_row(struct kg_bench_report *r, const struct decode_row *row,
+                           const char *name, struct decoding *d, struct kg_err *err)
+{
+    struct decoding plain = {0};
+    struct kg_model *m;
+    kg_status status;
+
+    KG_TRY(kg_bench_model(&m, r, row->shape, false, err));
+    KG_TRY_GOTO(out, start_decoding(&plain, m, 1, PROMPT, row->tokens, err));
+    status = time_coded(r, row, name, d, &plain, err);
+out:
+    kg_rollout_free(plain.engine);
+    kg_model_free(m);
+    return status;
+}
+
 static kg_status decode_row(struct kg_bench_report *r, const struct kg_model *m,
                             const struct decode_row *row, const char *name,
                             struct decoding *d, struct kg_err *err)
@@ -340,6 +386,8 @@ static kg_status decode_row(struct kg_bench_report *r, const struct kg_model *m,
                                        {row->bar, false}};
     struct kg_bench_timing alone, beside;
 
+    if (row->base_dtype)
+        return coded_row(r, row, name, d, err);
     KG_TRY(decode_turns(&alone, row->beside ? &beside : NULL, r, d, err));
     KG_TRY(kg_bench_put_rate(r, &rate, &alone, err));
     if (row->beside)
@@ -380,6 +428,7 @@ static kg_status one_row(struct kg_bench_report *r, const struct decode_row *row
                          measure_fn measure, struct kg_err *err)
 {
     struct decoding d = {0};
+    struct kg_bench_shape shape = *row->shape;
     struct kg_model *m;
     const bool prefill = row->tokens == 0;
     char name[80];
@@ -389,10 +438,13 @@ static kg_status one_row(struct kg_bench_report *r, const struct decode_row *row
         snprintf(name, sizeof name, "prefill %s, %d tokens", row->shape->name,
                  LONG_PROMPT);
     else
-        snprintf(name, sizeof name, "decode %s, batch %d", row->shape->name, row->batch);
-    if (!kg_bench_wants(r, name))
+        snprintf(name, sizeof name, "decode %s, batch %d%s%s", row->shape->name,
+                 row->batch, row->base_dtype ? ", base in " : "",
+                 row->base_dtype ? row->base_dtype : "");
+    if (!kg_bench_wants(r, name) || (row->base_dtype && !kg_bench_has_blocks(r)))
         return KG_OK;
-    KG_TRY(kg_bench_model(&m, r, row->shape, false, err));
+    shape.base_dtype = row->base_dtype;
+    KG_TRY(kg_bench_model(&m, r, &shape, false, err));
     KG_TRY_GOTO(out, start_decoding(&d, m, row->batch, prefill ? LONG_PROMPT : PROMPT,
                                     prefill ? 1 : row->tokens, err));
     status = measure(r, m, row, name, &d, err);

@@ -388,6 +388,40 @@ static kg_status memory_rows(struct kg_bench_report *r, const struct training *t
     return kg_bench_put_bytes(r, "memory of a step, adapters", adapters, none, err);
 }
 
+/* A base in blocks beside one in bf16: the same adapters and tokens. */
+static kg_status coded_rows(struct kg_bench_report *r, const struct kg_bench_shape *s,
+                            struct training *plain, struct kg_err *err)
+{
+    struct kg_bench_share share = {.name = "train, adapters, base in q8_0",
+                                   .unit = "steps/s",
+                                   .of = "the rate in bf16",
+                                   .bar = {0.9, false}};
+    const struct kg_model_opts opts = {.ct = r->ct, .lora = &all_linear, .seed = 1};
+    struct kg_bench_shape shape = *s;
+    struct kg_bench_timing t[2] = {0};
+    struct training coded = {0};
+    const struct kg_bench_job jobs[] = {{.run = run_training, .user = plain},
+                                        {.run = run_training, .user = &coded}};
+    struct kg_model *base;
+    kg_status status;
+
+    if (!kg_bench_has_blocks(r))
+        return KG_OK;
+    shape.base_dtype = "q8_0";
+    KG_TRY(kg_bench_model(&base, r, &shape, false, err));
+    KG_TRY_GOTO(out, kg_model_share(&coded.model, base, &opts, err));
+    KG_TRY_GOTO(out, training_begin(&coded, plain->n_seqs, plain->seq_len, err));
+    for (int i = 0; i < 2 * 3; i++)
+        KG_TRY_GOTO(out, kg_bench_repeat(&t[i % 2], r, &jobs[i % 2], err));
+    share.part = 1 / kg_bench_best(&t[1]);
+    share.whole = 1 / kg_bench_best(&t[0]);
+    status = kg_bench_put_share(r, &share, err);
+out:
+    training_release(&coded);
+    kg_model_free(base);
+    return status;
+}
+
 /* In turns, so that both see the same machine. */
 static kg_status adapter_rows(struct kg_bench_report *r, struct training *all,
                               struct training *adapters, struct kg_err *err)
@@ -420,7 +454,8 @@ kg_status kg_bench_lora_of(struct kg_bench_report *r, const struct kg_bench_shap
     KG_TRY_GOTO(out, training_init(&all, r, s, n_seqs, seq_len, err));
     KG_TRY_GOTO(out, kg_model_share(&adapters.model, all.model, &opts, err));
     KG_TRY_GOTO(out, training_begin(&adapters, n_seqs, seq_len, err));
-    status = adapter_rows(r, &all, &adapters, err);
+    KG_TRY_GOTO(out, adapter_rows(r, &all, &adapters, err));
+    status = coded_rows(r, s, &adapters, err);
 out:
     training_release(&adapters); /* its base is the other's */
     training_release(&all);

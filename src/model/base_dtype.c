@@ -7,7 +7,9 @@
 
 #include "base/log.h"
 #include "data/safetensors.h"
+#include "tensor/coded.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -109,6 +111,22 @@ kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *
     return status;
 }
 
+/* ---- rows ---- */
+kg_status kg_model_code_row(const struct kg_param *p, int64_t r, const float *x,
+                            unsigned char *blocks, struct kg_err *err)
+{
+    const struct kg_quant *q = p->compute.quant;
+
+    for (int64_t i = 0; i < p->cols; i++)
+        if (!isfinite(x[i]))
+            return kg_fail(err, KG_ENONFINITE,
+                           "expected finite weights, found NaN or infinity");
+    for (int64_t i = 0; i < p->cols / q->values; i++)
+        q->narrow(blocks + i * q->bytes, x + i * q->values);
+    return kg_coded_put(p->compute, r, blocks, err);
+}
+
+/* ---- the log ---- */
 /* "210 matrices in Q4_1, 1 in Q8_0, 61 vectors in fp32": appended to the line */
 static void say_type(char *line, size_t bytes, const struct kg_model *m, const char *name)
 {

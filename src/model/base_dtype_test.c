@@ -232,6 +232,42 @@ static void planned_memory_is_that_of_the_model(void **state)
     }
 }
 
+/* What a benchmark multiplies: as if the same model had been written and read. */
+static void a_fresh_model_is_rounded_too(void **state)
+{
+    struct kg_model_config c;
+    struct kg_model *m, *plain;
+    (void)state;
+    NEED(kg_model_config_read(&c, "tests/data/reference/qwen3", err));
+    c.hidden = 256;
+    c.ffn = 512;
+    NEED(kg_model_create(&plain, &c, &(struct kg_model_opts){.ct = KG_F32}, 5, err));
+    for (int t = 0; t < N_TYPES; t++) {
+        const struct kg_model_opts opts = {.ct = KG_BF16, .base_dtype = types[t]};
+        NEED(kg_model_create(&m, &c, &opts, 5, err));
+        for (size_t i = 0; i < m->n_base; i++) {
+            const struct kg_quant *q = m->params[i].compute.quant;
+            const int64_t n = m->params[i].rows * m->params[i].cols;
+            float *own = kg_mem_calloc((size_t)n, sizeof *own, "test", NULL);
+            float *as = kg_mem_calloc((size_t)n, sizeof *as, "test", NULL);
+            unsigned char block[KG_QUANT_MAX * 4];
+            NEED(kg_param_read(own, KG_F32, m, &m->params[i], NULL, 0, n, err));
+            NEED(kg_param_read(as, KG_F32, plain, &plain->params[i], NULL, 0, n, err));
+            for (int64_t k = 0; q && k < n; k += q->values) {
+                q->narrow(block, as + k);
+                q->widen(as + k, block);
+                for (int j = 0; j < q->values; j++)
+                    as[k + j] = kg_bf16_to_f32(kg_f32_to_bf16(as[k + j]));
+            }
+            assert_memory_equal(own, as, (size_t)n * sizeof *own);
+            kg_mem_free(own);
+            kg_mem_free(as);
+        }
+        kg_model_free(m);
+    }
+    kg_model_free(plain);
+}
+
 static void what_it_cannot_be_is_refused_by_name(void **state)
 {
     struct kg_backend other = *backend();
@@ -284,6 +320,7 @@ int main(void)
         cmocka_unit_test(a_file_may_be_rounded_again),
         cmocka_unit_test(a_folder_of_adapters_says_what_the_base_was_rounded_to),
         cmocka_unit_test(planned_memory_is_that_of_the_model),
+        cmocka_unit_test(a_fresh_model_is_rounded_too),
         cmocka_unit_test(what_it_cannot_be_is_refused_by_name),
     };
     const struct kg_backend *be;

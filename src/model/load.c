@@ -377,21 +377,6 @@ static kg_status pack_piece(const struct kg_model *m, struct source *s,
 /* ---- panels of 4 and 8 bits ---- */
 /* Blocks of a GGUF go in as they are; other tensors are rounded to nearest, as llama.cpp
  * does. */
-/* Row r of p, of fp32 x, rounded to blocks. */
-static kg_status narrow_row(unsigned char *blocks, const float *x,
-                            const struct kg_param *p, struct kg_err *err)
-{
-    const struct kg_quant *q = p->compute.quant;
-
-    for (int64_t i = 0; i < p->cols; i++)
-        if (!isfinite(x[i]))
-            return kg_fail(err, KG_ENONFINITE,
-                           "expected finite weights, found NaN or infinity");
-    for (int64_t i = 0; i < p->cols / q->values; i++)
-        q->narrow(blocks + i * q->bytes, x + i * q->values);
-    return KG_OK;
-}
-
 /* The rows of one panel.   x: (cols) and its blocks, for what is rounded here */
 static kg_status code_panel(const struct kg_param *p, const struct kg_st_tensor *t,
                             int64_t panel, float *x, struct kg_err *err)
@@ -402,14 +387,12 @@ static kg_status code_panel(const struct kg_param *p, const struct kg_st_tensor 
                                                          : p->rows;
 
     for (int64_t r = panel * KG_PANEL; r < end; r++) {
-        const unsigned char *blocks = t->block == q ? data_of_row(t, p->file_row + r)
-                                                    : own;
-
-        if (t->block != q) {
-            KG_TRY(kg_tensor_read(x, t, (p->file_row + r) * p->cols, p->cols, err));
-            KG_TRY(narrow_row(own, x, p, err));
+        if (t->block == q) {
+            KG_TRY(kg_coded_put(p->compute, r, data_of_row(t, p->file_row + r), err));
+            continue;
         }
-        KG_TRY(kg_coded_put(p->compute, r, blocks, err));
+        KG_TRY(kg_tensor_read(x, t, (p->file_row + r) * p->cols, p->cols, err));
+        KG_TRY(kg_model_code_row(p, r, x, own, err));
     }
     return KG_OK;
 }

@@ -785,14 +785,47 @@ static kg_status init_param(struct kg_model *m, size_t index, uint64_t seed, flo
     return KG_OK;
 }
 
+/* The same without master weights. */
+static kg_status init_frozen(struct kg_model *m, size_t index, uint64_t seed,
+                             float *piece, struct kg_err *err)
+{
+    const struct kg_param *p = &m->params[index];
+    const int64_t most = p->is_product ? KG_PANEL : p->rows, n = most * p->cols;
+    if (!p->is_product) {
+        fill_vector(piece, n, p);
+        return put_piece(m, p, 0, piece, n, err);
+    }
+    for (int64_t row = 0; row < p->rows; row += most) {
+        const int64_t rows = p->rows - row < most ? p->rows - row : most;
+        fill_normal(piece, row * p->cols, rows * p->cols, m->config.init_range, index,
+                    seed);
+        if (!p->compute.quant)
+            KG_TRY(kg_op_cast(m->backend, kg_mat_rows(p->compute, row, rows),
+                              kg_mat(piece, KG_F32, rows, p->cols), err));
+        for (int64_t r = 0; r < rows && p->compute.quant; r++)
+            KG_TRY(kg_model_code_row(p, row + r, piece + r * p->cols,
+                                     (unsigned char *)(piece + n), err));
+    }
+    return KG_OK;
+}
+
 static kg_status init_params(struct kg_model *m, uint64_t seed, struct kg_err *err)
 {
     float *piece = kg_mem_calloc(PIECE, sizeof *piece, "fresh weights", err);
     kg_status status = piece ? KG_OK : KG_ENOMEM;
     for (size_t i = 0; i < m->n_params && status == KG_OK; i++)
-        status = init_param(m, i, seed, piece, err);
+        status = m->base_dtype ? init_frozen(m, i, seed, piece, err)
+                               : init_param(m, i, seed, piece, err);
     kg_mem_free(piece);
     return status;
+}
+
+static kg_status attach_fresh(struct kg_model *m, struct kg_err *err)
+{
+    if (!m->base_dtype)
+        return kg_model_attach_slabs(m, err);
+    KG_TRY(kg_model_attach_panels(m, err));
+    return kg_model_attach_vectors(m, err);
 }
 
 kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *config,
@@ -803,7 +836,7 @@ kg_status kg_model_create(struct kg_model **out, const struct kg_model_config *c
     kg_status status = KG_OK;
     *out = NULL;
     KG_TRY(kg_model_outline(&m, config, opts, err));
-    KG_TRY_GOTO(out, kg_model_attach_slabs(m, err));
+    KG_TRY_GOTO(out, attach_fresh(m, err));
     KG_TRY_GOTO(out, init_params(m, seed, err));
     KG_TRY_GOTO(out, kg_model_refresh(m, err));
     *out = m;

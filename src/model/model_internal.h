@@ -126,6 +126,11 @@ kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set
  * files */
 kg_status kg_model_choose_types(struct kg_model *m, const struct kg_model_opts *opts,
                                 struct kg_err *err) KG_MUST_CHECK;
+/* Row r of a matrix in blocks <- x (cols), rounded to nearest as llama.cpp does.
+ * blocks: room for those of a row
+ * errors: NONFINITE */
+kg_status kg_model_code_row(const struct kg_param *p, int64_t r, const float *x,
+                            unsigned char *blocks, struct kg_err *err) KG_MUST_CHECK;
 /* Logs how many matrices have which type. */
 void kg_model_say_types(const struct kg_model *m);
 

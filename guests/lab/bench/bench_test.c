@@ -484,6 +484,8 @@ static void a_step_of_adapters_is_measured(void **state)
                             &whole, &adapters),
                      2);
     assert_true(whole - adapters > 4 * 4 * (4096 - 300) * 32);
+    at = strstr(kg_str_text(&out), "\"train, adapters, base in q8_0\"");
+    assert_int_equal(at != NULL, backend()->coded);
     kg_str_release(&out);
 }
 
