@@ -464,6 +464,8 @@ void kg_rows_forget(struct kg_rows *p, int64_t n)
 {
     assert(n >= p->pack->n_there && n <= p->n_rows);
     p->n_rows = n;
+    if (p->pack->n_kept > n)
+        p->pack->n_kept = n;
 }
 
 /* ---- forward ---- */
@@ -946,6 +948,7 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
     const struct kg_model *m = p->model;
     const struct kg_rows_pack *k = p->pack;
     struct kg_mat dweight = {0};
+    const struct kg_ivec rows = kg_ivec(kg_acts_rows(k->acts).data, p->n_rows);
 
     if (!head_is_late(m, grads))
         dweight = kg_grad_mat(grads, m->head);
@@ -956,8 +959,8 @@ static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
                        (uint64_t)(dhidden.rows * dhidden.cols) * sizeof *k->dhidden,
                        err));
     if (k->prefixes.any) /* of a row that several sequences have wanted all is added */
-        return kg_op_embed_bwd(m->backend, dhidden, drows, kg_acts_rows(k->acts), err);
-    return kg_op_scatter_rows(m->backend, dhidden, kg_acts_rows(k->acts), drows, err);
+        return kg_op_embed_bwd(m->backend, dhidden, drows, rows, err);
+    return kg_op_scatter_rows(m->backend, dhidden, rows, drows, err);
 }
 
 kg_status kg_rows_backward_stage(struct kg_rows *p, struct kg_grads grads, int32_t stage,

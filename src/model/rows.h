@@ -178,7 +178,7 @@ int64_t kg_rows_want(struct kg_rows *p, int64_t row, int32_t target, float inv_t
 /* Also computes the mass of this set at the index; its data is borrowed until after the
  * backward. */
 void kg_rows_want_set(struct kg_rows *p, int64_t index, const struct kg_idset *set);
-/* Drops the selected rows from n on. */
+/* Drops the selected rows from n on; after a kept forward they have no gradient. */
 void kg_rows_forget(struct kg_rows *p, int64_t n);
 
 /* Computes hidden states of the selected rows. keep: for a backward. */

@@ -143,6 +143,40 @@ static void gradient(struct world *w, enum kind kind)
     NEED(kg_rows_backward(w->rows, w->grads, kind == ENTROPY, err));
 }
 
+/* The tokens that pack() left out are selected behind, and dropped when the hidden states
+ * are there: the gradient has the bits of one that never selected them. */
+static void rows_dropped_after_the_forward_have_no_gradient(void **state)
+{
+    struct world w = open_world(false);
+    const size_t bytes = (size_t)w.model->n_elements * sizeof *w.grads;
+    float *without = must_alloc((size_t)w.model->n_elements, sizeof *without);
+
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct kg_rows_ask ask = ask_for(&w, (enum kind)kind);
+        int64_t row = 0;
+
+        gradient(&w, (enum kind)kind);
+        memcpy(without, w.grads, bytes);
+        memset(w.grads, 0, bytes);
+        pack(w.rows, w.model, 0, N_SEQS, K, false);
+        const int64_t n = w.rows->n_rows;
+        for (int s = 0; s < N_SEQS; row += shapes[s++].n)
+            for (int32_t t = 1; t < shapes[s].n; t++)
+                if (!(shapes[s].wanted >> t & 1))
+                    kg_rows_want(w.rows, row + t - 1, token_of(s, t), 1, NULL);
+        assert_true(w.rows->n_rows > n);
+        NEED(kg_rows_forward(w.rows, true, err));
+        kg_rows_forget(w.rows, n);
+        NEED(kg_rows_ask(w.rows, &ask, err));
+        fill(w.rows, (enum kind)kind, 0);
+        NEED(kg_rows_backward(w.rows, w.grads, kind == ENTROPY, err));
+        assert_memory_equal(w.grads, without, bytes);
+    }
+    kg_mem_free(without);
+    close_world(&w);
+}
+
 /* ---- finite differences ---- */
 
 static double moved_loss(struct world *w, enum kind kind, const struct kg_param *q,
@@ -636,6 +670,7 @@ static void a_pack_that_is_given_experts_takes_what_is_planned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_dropped_after_the_forward_have_no_gradient),
         cmocka_unit_test(gradient_is_the_finite_difference_of_the_loss),
         cmocka_unit_test(sequences_in_packs_of_their_own_give_the_same_gradient),
         cmocka_unit_test(checkpointed_layers_give_the_same_bits),
