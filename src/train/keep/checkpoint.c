@@ -133,6 +133,12 @@ static kg_status write_vectors(const struct kg_run_state *state, enum kg_save_pa
     return status;
 }
 
+kg_status kg_checkpoint_put_state(const struct kg_run_state *state, const char *path,
+                                  struct kg_err *err)
+{
+    return write_vectors(state, KG_SAVE_ALL, path, err);
+}
+
 /* The folder of what was trained: a checkpoint, or adapters. */
 static const char *model_folder(const struct kg_model *m)
 {
@@ -706,8 +712,8 @@ kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
     return kg_slab_write(to, 0, t->data + (size_t)m->cut.first * each, to->n, err);
 }
 
-static kg_status read_vectors(struct kg_run_state *state, const char *path,
-                              struct kg_err *err)
+kg_status kg_checkpoint_take_state(struct kg_run_state *state, const char *path,
+                                   struct kg_err *err)
 {
     struct vectors v = vectors_of(state);
     struct kg_st_set *set;
@@ -731,7 +737,8 @@ kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state
         KG_TRY(kg_run_start_rl(in, state, err));
     else
         KG_TRY(kg_run_start_sft(in, state, err));
-    KG_TRY(read_vectors(state, kg_path_in(dir, "state.safetensors").text, err));
+    KG_TRY(
+        kg_checkpoint_take_state(state, kg_path_in(dir, "state.safetensors").text, err));
     kg_str_clear(&state->begun);
     state->begun.max = SIZE_MAX / 2;
     if (kg_begun_steps(&in->recipe) > 0)

@@ -65,6 +65,13 @@ kg_status kg_checkpoint_find(const struct kg_st_tensor **t, const struct kg_st_s
 kg_status kg_checkpoint_take(struct kg_slab *to, const struct kg_model *m,
                              const struct kg_st_set *set, const char *name,
                              const char *path, struct kg_err *err) KG_MUST_CHECK;
+/* Writes the slabs of a state, weights, optimizer and anchor, into one file; loads those
+ * that the state has a place for.   errors: EIO, ENOSPACE; EFORMAT (missing, different)
+ */
+kg_status kg_checkpoint_put_state(const struct kg_run_state *state, const char *path,
+                                  struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_checkpoint_take_state(struct kg_run_state *state, const char *path,
+                                   struct kg_err *err) KG_MUST_CHECK;
 /* Loads the state in checkpoint folder dir, for a run that is only inspected.
  * errors: as above */
 kg_status kg_checkpoint_read(const struct kg_run_inputs *in, struct kg_run_state *state,
