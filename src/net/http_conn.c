@@ -167,7 +167,10 @@ static bool may_enter(const struct kg_http_server *s, const struct kg_http_head 
 {
     if (s->key == NULL || (s->opts.open_path && strcmp(h->path, s->opts.open_path) == 0))
         return true;
-    const char *found = kg_http_head_field(h, "authorization");
+    const char *found = kg_http_head_field(h, "x-api-key");
+    if (found && s->opts.api_key_header)
+        return same_key(found, s->key);
+    found = kg_http_head_field(h, "authorization");
     if (found == NULL || strncasecmp(found, "Bearer ", 7) != 0)
         return false;
     return same_key(found + 7 + strspn(found + 7, " "), s->key);

@@ -58,6 +58,7 @@ struct kg_http_server_opts {
     int idle_timeout_s;
     int request_timeout_s;  /* 0: 60; a request that takes longer to arrive gets a 408 */
     const char *bearer_key; /* NULL: no key needed; copied */
+    bool api_key_header;    /* the key may also come as X-API-Key: KEY */
     const char *open_path;  /* NULL or a path that needs no key, "/health"; borrowed */
     /* A server without a key that listens on this machine only accepts requests whose
      * Host, and Origin if present, names this machine or is in this comma-separated list
