@@ -22,6 +22,7 @@
 #include "task/grade_fuzz.c"
 #include "text/jinja_fuzz.c"
 #include "text/tokenizer_fuzz.c"
+#include "tinker/tinker_fuzz.c"
 #include "train/resume_fuzz.c"
 
 #include "base/file.h"
@@ -44,6 +45,7 @@ static const struct target targets[] = {
     {"tests/fuzz/parquet", kg_fuzz_parquet},
     {"tests/fuzz/safetensors", kg_fuzz_safetensors},
     {"tests/fuzz/vectors", kg_fuzz_vectors},
+    {"tests/fuzz/tinker", kg_fuzz_tinker},
     {"tests/fuzz/tokenizer", kg_fuzz_tokenizer},
     {"tests/fuzz/config", kg_fuzz_config},
     {"tests/fuzz/grade", kg_fuzz_grade},

@@ -56,6 +56,7 @@ same_answer() {
 }
 pass "a model answers with the same text" same_answer
 
+pass "Tinker's API is not there" refused 1 tinker "kedge serve: --train" "$trunk" serve -m tests/data/verl_digit_llama --train "$work/none"
 no_wordpiece() { refused 1 retriever "tokenizer.json: model.type: WordPiece" "$trunk" tokenize -m tests/data/encoder/bert; }
 pass "a tokenizer of WordPiece is refused" no_wordpiece
 

@@ -20,6 +20,7 @@
 enum { DEFAULT_PORT = 8000, MAX_KEY_BYTES = 4096, MAX_ADAPTER_NAME = 127 };
 
 static const char *name;
+static const char *train_dir;
 static const char *host = "127.0.0.1";
 static const char *key_file;
 static const char *chat_template = "auto";
@@ -52,6 +53,10 @@ const struct kg_flag kg_serve_flags[] = {
     KG_FLAGS_OF(kg_ignore_flags),
     {"name", 0, KG_TO(name), "NAME",
      "the model's name for clients (default: the folder's)", 0, 0, NULL},
+    {"train", 0, KG_TO(train_dir), "DIR",
+     "serve Tinker's API instead: clients train the model, checkpoints go below DIR "
+     "(docs/tinker.md)",
+     0, 0, NULL},
     {"host", 0, KG_TO(host), "ADDRESS",
      "address to listen on (default 127.0.0.1: only this machine)", 0, 0, NULL},
     {"port", 'p', KG_TO(port), "N", "port (default 8000; 0: any free port)", 0, 65535,
@@ -228,6 +233,8 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
     struct kg_str at = {0};
     kg_status status;
     kg_signal_install();
+    if (train_dir)
+        return kg_serve_train(opts, train_dir, stop_requested, NULL, err);
     KG_TRY_GOTO(out, kg_http_put_host(&at, host, err));
     KG_TRY_GOTO(out, kg_serve_open(&s, opts, err));
     kg_log_info("serving %s at http://%s:%d/v1 (%s key, %s)", opts->name, at.data,
@@ -285,6 +292,8 @@ int kg_cmd_serve(int argc, char **argv)
     (void)argv;
     if (kg_load.dir == NULL)
         return kg_cli_usage("expected --model DIR");
+    if (train_dir && !kg_serve_train)
+        return kg_cli_exit(kg_guest_missing("--train", "tinker", &err), &err);
     KG_TRY_GOTO(out, find_single(&err));
     KG_TRY_GOTO(out, read_key(&key, &err));
     KG_TRY_GOTO(out, model_name(&called, &err));

@@ -76,4 +76,11 @@ kg_status kg_serve_run(struct kg_serve *s, bool (*stop)(void *user), void *user,
                        struct kg_err *err) KG_MUST_CHECK;
 void kg_serve_close(struct kg_serve *s); /* NULL allowed */
 
+/* Tinker's API instead (guests/tinker): clients train and sample models that start as
+ * opts->model, which is opened for inference. Checkpoints are folders below dir. Serves
+ * until stop(user) is true.   errors: those of kg_serve_open */
+kg_status kg_serve_train(const struct kg_serve_opts *opts, const char *dir,
+                         bool (*stop)(void *user), void *user,
+                         struct kg_err *err) KG_GUEST;
+
 #endif

@@ -1,0 +1,468 @@
+/* Sampling. Jobs for the same weights decode in one batch, and later ones join it until a
+ * job of another kind waits before them: so a loop that samples and trains at once gets
+ * both. A draw depends on the sampling session, the sequence number and the seed, not on
+ * what else decodes. */
+#include "tinker/tinker.h"
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "rollout/rollout.h"
+#include "text/tokenizer.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { MAX_SAMPLES = 1024 };
+
+/* A job in the engine. The request is the first field: callbacks return its address. */
+struct asked {
+    struct kg_request q;
+    struct kg_tinker_job *job;
+    struct kg_sampling sampling;
+    const char *stops[KG_MAX_STOPS];
+    int32_t stop_ids[KG_MAX_STOPS];
+    int32_t *prompt;       /* (prompt_n) owned */
+    struct kg_traj *trajs; /* (n_samples) owned */
+    int32_t left;
+    int k;                          /* top ids of the prompt */
+    struct kg_prompt_scores scores; /* arrays owned; NULL: not wanted */
+    bool failed;
+    struct kg_err failure;
+    struct asked *next;
+};
+
+static void asked_free(struct asked *a)
+{
+    for (int32_t i = 0; a->trajs && i < a->q.n_samples; i++)
+        kg_traj_release(&a->trajs[i]);
+    kg_mem_free(a->trajs);
+    kg_mem_free(a->prompt);
+    kg_mem_free(a->scores.logp);
+    kg_mem_free(a->scores.top_ids);
+    kg_mem_free(a->scores.top_logp);
+    kg_mem_free(a);
+}
+
+/* ---- a request ---- */
+
+static kg_status read_stops(struct asked *a, const struct kg_json *stop,
+                            struct kg_err *err)
+{
+    struct kg_sampling *s = &a->sampling;
+    const bool list = kg_json_type(stop) == KG_JSON_ARRAY;
+    const size_t n = list ? kg_json_size(stop) : kg_json_type(stop) != KG_JSON_NULL;
+    if (n > KG_MAX_STOPS)
+        return kg_fail(err, KG_EINVAL, "stop: expected at most %d, found %zu",
+                       KG_MAX_STOPS, n);
+    s->ignore_eos = list; /* a list replaces EOS */
+    for (size_t i = 0; i < n; i++) {
+        const struct kg_json *one = list ? kg_json_at(stop, i) : stop;
+        const char *text = kg_json_text(one, NULL);
+        const int64_t id = kg_json_int(one, -1);
+        if (text)
+            a->stops[s->n_stops++] = text;
+        else if (id >= 0 && id <= INT32_MAX)
+            a->stop_ids[s->n_stop_ids++] = (int32_t)id;
+        else
+            return kg_fail(err, KG_EINVAL, "stop: expected texts or token ids, found %s",
+                           kg_json_type_name(one));
+    }
+    s->stops = a->stops;
+    s->stop_ids = a->stop_ids;
+    return KG_OK;
+}
+
+static kg_status read_prompt(struct asked *a, const struct kg_json_doc *doc,
+                             int32_t vocab, struct kg_err *err)
+{
+    const struct kg_json *chunks = kg_json_get(kg_json_get(doc->root, "prompt"),
+                                               "chunks");
+    size_t n = 0, at = 0;
+    for (size_t c = 0; c < kg_json_size(chunks); c++) {
+        const struct kg_json *tokens = kg_json_get(kg_json_at(chunks, c), "tokens");
+        if (kg_json_type(tokens) != KG_JSON_ARRAY)
+            return kg_fail(err, KG_EUNSUPPORTED,
+                           "prompt.chunks[%zu]: expected encoded_text", c);
+        n += kg_json_size(tokens);
+    }
+    if (n == 0)
+        return kg_fail(err, KG_EINVAL, "prompt: expected at least one token, found none");
+    a->prompt = kg_mem_calloc(n, sizeof *a->prompt, "a prompt", err);
+    if (!a->prompt)
+        return err->code;
+    for (size_t c = 0; c < kg_json_size(chunks); c++) {
+        const struct kg_json *tokens = kg_json_get(kg_json_at(chunks, c), "tokens");
+        for (size_t i = 0; i < kg_json_size(tokens); i++) {
+            const int64_t id = kg_json_int(kg_json_at(tokens, i), -1);
+            if (id < 0 || id >= vocab)
+                return kg_fail(err, KG_EINVAL,
+                               "prompt: token %zu: expected an id below %d", at, vocab);
+            a->prompt[at++] = (int32_t)id;
+        }
+    }
+    a->q.prompt = a->prompt;
+    a->q.prompt_n = n;
+    return KG_OK;
+}
+
+/* What this server does not compute is refused by its name. */
+static kg_status check_fields(const struct kg_json *r, struct kg_err *err)
+{
+    static const char *const fields[] = {"target_prompt_logprobs", "prompt_alt_tokens_k",
+                                         "prompt_logprobs_last_n",
+                                         "record_stability_info"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const struct kg_json *v = kg_json_get(r, fields[i]);
+        if (kg_json_type(v) != KG_JSON_NULL && kg_json_bool(v, true) &&
+            kg_json_int(v, 1) != 0)
+            return kg_fail(err, KG_EUNSUPPORTED, "%s: expected it left out", fields[i]);
+    }
+    return KG_OK;
+}
+
+static kg_status read_top(int *k, const struct kg_json *r, const char *key,
+                          struct kg_err *err)
+{
+    const int64_t n = kg_json_int(kg_json_get(r, key), 0);
+    *k = (int)n;
+    if (n >= 0 && n <= KG_MAX_TOP_K)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "%s: expected 0 to %d, found %lld", key, KG_MAX_TOP_K,
+                   (long long)n);
+}
+
+static kg_status read_sampling(struct asked *a, const struct kg_json *r,
+                               const struct kg_tinker *t, struct kg_err *err)
+{
+    const struct kg_json *p = kg_json_get(r, "sampling_params");
+    struct kg_sampling *s = &a->sampling;
+    int sample_k;
+    KG_TRY(check_fields(r, err));
+    KG_TRY(read_top(&a->k, r, "topk_prompt_logprobs", err));
+    KG_TRY(read_top(&sample_k, r, "topk_sample_logprobs", err));
+    const int64_t room = t->opts.max_len - (int64_t)a->q.prompt_n;
+    const int64_t n = kg_json_int(kg_json_get(p, "max_tokens"), room);
+    const int64_t top_k = kg_json_int(kg_json_get(p, "top_k"), -1);
+    if (n < 1 || n > room)
+        return kg_fail(err, KG_EINVAL,
+                       "max_tokens: expected 1 to %lld, what a prompt of %zu tokens "
+                       "leaves of %d (--max-len), found %lld",
+                       (long long)room, a->q.prompt_n, t->opts.max_len, (long long)n);
+    s->temperature = (float)kg_json_real(kg_json_get(p, "temperature"), 1);
+    s->top_p = (float)kg_json_real(kg_json_get(p, "top_p"), 1);
+    s->top_k = top_k > 0 && top_k < INT32_MAX ? (int)top_k : 0;
+    s->max_tokens = (int32_t)n;
+    s->record_top_k = sample_k > a->k ? sample_k : a->k;
+    if (!(s->temperature >= 0) || !isfinite(s->temperature) ||
+        !(s->top_p > 0 && s->top_p <= 1))
+        return kg_fail(err, KG_EINVAL,
+                       "sampling_params: expected a temperature of 0 or more and top_p "
+                       "above 0 and at most 1, found %g and %g",
+                       (double)s->temperature, (double)s->top_p);
+    return read_stops(a, kg_json_get(p, "stop"), err);
+}
+
+/* Equal scripts draw the same on any server: sessions are counted, and their ids are not
+ * part of it. */
+static void key_draws(struct asked *a, const struct kg_tinker *t, const struct kg_json *r)
+{
+    const struct kg_json *seed = kg_json_get(kg_json_get(r, "sampling_params"), "seed");
+    const char *sampler = strstr(a->job->scope, ":sample:");
+    char text[KG_TINKER_ID + 32];
+    const int n = snprintf(text, sizeof text, "%s %lld", sampler ? sampler : "",
+                           (long long)a->job->seq);
+    const bool seeded = kg_json_type(seed) == KG_JSON_INT;
+    a->sampling.rng = (struct kg_rng_key){t->opts.seed, KG_RNG_EVAL};
+    a->q.draw = kg_hash_bytes(text, (size_t)n) >> 8;
+    if (seeded) {
+        a->sampling.rng = kg_seed_key();
+        a->q.draw = (uint64_t)kg_json_int(seed, 0) & (UINT64_MAX >> 8);
+    }
+}
+
+static kg_status make_scores(struct asked *a, struct kg_err *err)
+{
+    const size_t n = a->q.prompt_n, cells = n * (size_t)a->sampling.record_top_k;
+    a->scores.logp = kg_mem_calloc(n, sizeof *a->scores.logp, "scores", err);
+    a->scores.top_ids = kg_mem_calloc(cells + 1, sizeof *a->scores.top_ids, "ids", err);
+    a->scores.top_logp = kg_mem_calloc(cells + 1, sizeof *a->scores.top_logp, "ids", err);
+    if (!a->scores.logp || !a->scores.top_ids || !a->scores.top_logp)
+        return KG_ENOMEM;
+    a->q.scores = &a->scores;
+    return KG_OK;
+}
+
+static kg_status make_request(struct asked *a, const struct kg_tinker *t,
+                              struct kg_err *err)
+{
+    const struct kg_json_doc *doc = &a->job->doc;
+    const int64_t n = kg_json_int(kg_json_get(doc->root, "num_samples"), 1);
+    if (n < 1 || n > MAX_SAMPLES)
+        return kg_fail(err, KG_EINVAL, "num_samples: expected 1 to %d, found %lld",
+                       MAX_SAMPLES, (long long)n);
+    KG_TRY(read_prompt(a, doc, t->opts.model->config.vocab, err));
+    KG_TRY(read_sampling(a, doc->root, t, err));
+    key_draws(a, t, doc->root);
+    if (a->k > 0 || kg_json_bool(kg_json_get(doc->root, "prompt_logprobs"), false))
+        KG_TRY(make_scores(a, err));
+    a->trajs = kg_mem_calloc((size_t)n, sizeof *a->trajs, "samples", err);
+    if (!a->trajs)
+        return err->code;
+    a->q.n_samples = a->left = (int32_t)n;
+    a->q.max_tokens = a->sampling.max_tokens;
+    a->q.sampling = &a->sampling;
+    return KG_OK;
+}
+
+/* ---- a response ---- */
+
+/* Nothing precedes the first token. */
+static void mask_first(struct asked *a)
+{
+    a->scores.logp[0] = NAN;
+    for (int c = 0; c < a->sampling.record_top_k; c++) {
+        a->scores.top_ids[c] = 0;
+        a->scores.top_logp[c] = -99999.0f;
+    }
+}
+
+static void finish(struct kg_tinker *t, struct asked *a)
+{
+    const struct kg_json *r = a->job->doc.root;
+    struct kg_err err = a->failure;
+    kg_status status = a->failed ? a->failure.code : KG_OK;
+    struct kg_tinker_samples s = {
+        .trajs = a->trajs,
+        .n = (size_t)a->q.n_samples,
+        .n_prompt = a->q.prompt_n,
+        .k = a->k,
+        .wide = a->sampling.record_top_k,
+        .sample_k = (int)kg_json_int(kg_json_get(r, "topk_sample_logprobs"), 0),
+    };
+    if (status == KG_OK && a->q.scores) {
+        mask_first(a);
+        s.prompt_logp = kg_json_bool(kg_json_get(r, "prompt_logprobs"), false)
+                            ? a->scores.logp
+                            : NULL;
+        s.top_ids = a->scores.top_ids;
+        s.top_logp = a->scores.top_logp;
+    }
+    if (status == KG_OK)
+        status = kg_tinker_put_samples(&a->job->result, &s, &err);
+    kg_tinker_finish(t, a->job, status, &err);
+    asked_free(a);
+}
+
+/* ---- the engine ---- */
+
+kg_status kg_tinker_add_sampler(struct kg_tinker *t, const char *id, const char *path,
+                                struct kg_err *err)
+{
+    struct kg_tinker_sampler *s = kg_mem_calloc(1, sizeof *s, "a sampler", err);
+    if (!s)
+        return err->code;
+    snprintf(s->id, sizeof s->id, "%s", id);
+    snprintf(s->path, sizeof s->path, "%s", path);
+    pthread_mutex_lock(&t->lock);
+    s->next = t->samplers;
+    t->samplers = s;
+    pthread_mutex_unlock(&t->lock);
+    return KG_OK;
+}
+
+bool kg_tinker_find_sampler(struct kg_tinker_sampler *copy, struct kg_tinker *t,
+                            const char *id)
+{
+    pthread_mutex_lock(&t->lock);
+    const struct kg_tinker_sampler *s = t->samplers;
+    while (s && strcmp(s->id, id) != 0)
+        s = s->next;
+    if (s)
+        *copy = *s;
+    pthread_mutex_unlock(&t->lock);
+    return s != NULL;
+}
+
+void kg_tinker_close_engine(struct kg_tinker *t)
+{
+    kg_rollout_free(t->engine.rollout);
+    kg_model_free(t->engine.model);
+    t->engine = (struct kg_tinker_engine){.rollout = NULL};
+}
+
+static kg_status open_weights(struct kg_tinker *t, const char *path, struct kg_err *err)
+{
+    const struct kg_model *base = t->opts.model;
+    struct kg_model_opts opts = {.backend = base->backend, .ct = base->ct};
+    struct kg_tinker_facts facts;
+    struct kg_path dir;
+    KG_TRY(kg_tinker_folder(&dir, t, path, err));
+    KG_TRY(kg_tinker_facts_read(&facts, dir.text, err));
+    if (!facts.lora) {
+        KG_TRY(kg_model_open(&t->engine.model, kg_path_in(dir.text, "model").text, &opts,
+                             err));
+        return t->opts.tok ? kg_model_config_add_eos(&t->engine.model->config,
+                                                     kg_tokenizer_eos(t->opts.tok), err)
+                           : KG_OK;
+    }
+    const struct kg_path adapter = kg_path_in(dir.text, "adapter");
+    struct kg_lora *lora = kg_mem_calloc(1, sizeof *lora, "adapters", err);
+    if (!lora)
+        return err->code;
+    kg_status status = kg_lora_read(lora, adapter.text, err);
+    opts.lora = lora;
+    opts.adapter = adapter.text;
+    if (status == KG_OK)
+        status = kg_model_share(&t->engine.model, base, &opts, err);
+    kg_mem_free(lora);
+    return status;
+}
+
+static kg_status open_engine(struct kg_tinker *t, const char *path, struct kg_err *err)
+{
+    const struct kg_rollout_opts opts = kg_serve_engine_opts(&t->opts);
+    if (t->engine.rollout && strcmp(t->engine.path, path) == 0)
+        return KG_OK;
+    kg_tinker_close_engine(t);
+    if (*path)
+        KG_TRY(open_weights(t, path, err));
+    const struct kg_model *m = t->engine.model ? t->engine.model : t->opts.model;
+    KG_TRY(kg_rollout_create(&t->engine.rollout, m, t->opts.tok, &opts, err));
+    snprintf(t->engine.path, sizeof t->engine.path, "%s", path);
+    return KG_OK;
+}
+
+static kg_status on_finished(void *user, const struct kg_request *q, struct kg_traj *traj,
+                             const struct kg_err *failure, struct kg_err *err)
+{
+    struct asked *a = (struct asked *)(uintptr_t)q;
+    (void)user;
+    (void)traj;
+    (void)err;
+    if (failure) {
+        a->failed = true;
+        a->failure = *failure;
+    }
+    a->left--;
+    return KG_OK;
+}
+
+/* ---- the batch ---- */
+
+struct decoding {
+    struct kg_tinker *t;
+    char path[256];
+    bool begun;
+    struct asked *open; /* owned */
+};
+
+static void submit(struct decoding *d, struct kg_tinker_job *job)
+{
+    struct kg_err err;
+    struct asked *a = kg_mem_calloc(1, sizeof *a, "a request", &err);
+    if (!a) {
+        kg_tinker_finish(d->t, job, KG_ENOMEM, &err);
+        return;
+    }
+    a->job = job;
+    kg_status status = make_request(a, d->t, &err);
+    if (status == KG_OK)
+        status = kg_rollout_submit(d->t->engine.rollout, &a->q, a->trajs, &err);
+    if (status != KG_OK) {
+        kg_tinker_finish(d->t, job, status, &err);
+        asked_free(a);
+        return;
+    }
+    a->next = d->open;
+    d->open = a;
+}
+
+/* The next job that may join: for these weights, and no job of another kind that could
+ * run waits before it. */
+static struct kg_tinker_job *next_to_join(struct decoding *d)
+{
+    struct kg_tinker *t = d->t;
+    struct kg_tinker_job *found = NULL;
+    pthread_mutex_lock(&t->lock);
+    for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
+        if (job->done || job->running || !kg_tinker_is_next(t, job))
+            continue;
+        const struct kg_tinker_sampler *s = t->samplers;
+        while (!job->run && s && strcmp(s->id, job->scope) != 0)
+            s = s->next;
+        if (!job->run && s && strcmp(s->path, d->path) == 0 && !t->quitting) {
+            found = job;
+            found->running = true;
+        }
+        break;
+    }
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
+
+static void sweep(struct decoding *d)
+{
+    for (struct asked **at = &d->open; *at;) {
+        struct asked *a = *at;
+        if (a->left > 0) {
+            at = &a->next;
+            continue;
+        }
+        *at = a->next;
+        finish(d->t, a);
+    }
+}
+
+static bool is_quitting(struct kg_tinker *t)
+{
+    pthread_mutex_lock(&t->lock);
+    const bool quitting = t->quitting;
+    pthread_mutex_unlock(&t->lock);
+    return quitting;
+}
+
+static kg_status decode(struct decoding *d, struct kg_tinker_job *first,
+                        struct kg_err *err)
+{
+    const struct kg_rollout_session session = {.finished = on_finished};
+    KG_TRY(open_engine(d->t, d->path, err));
+    KG_TRY(kg_rollout_begin(d->t->engine.rollout, &session, err));
+    d->begun = true;
+    submit(d, first);
+    for (;;) {
+        for (struct kg_tinker_job *more; (more = next_to_join(d));)
+            submit(d, more);
+        if (!d->open)
+            return KG_OK;
+        if (is_quitting(d->t))
+            return kg_fail(err, KG_EINTERRUPTED, "the server is shutting down");
+        KG_TRY(kg_rollout_step(d->t->engine.rollout, NULL, err));
+        sweep(d);
+    }
+}
+
+void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job)
+{
+    struct decoding d = {.t = t};
+    struct kg_tinker_sampler sampler;
+    struct kg_err err;
+    if (!kg_tinker_find_sampler(&sampler, t, job->scope)) {
+        kg_fail(&err, KG_ENOTFOUND, "sampling_session_id: no session %s", job->scope);
+        kg_tinker_finish(t, job, KG_ENOTFOUND, &err);
+        return;
+    }
+    snprintf(d.path, sizeof d.path, "%s", sampler.path);
+    const kg_status status = decode(&d, job, &err);
+    if (status == KG_OK)
+        return;
+    kg_tinker_close_engine(t); /* it holds the requests */
+    while (d.open) {
+        struct asked *a = d.open;
+        d.open = a->next;
+        a->failed = true;
+        a->failure = err;
+        finish(t, a);
+    }
+    if (!d.begun)
+        kg_tinker_finish(t, job, status, &err);
+}

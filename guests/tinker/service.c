@@ -1,0 +1,584 @@
+/* The paths of Tinker's API: what is answered at once, what becomes a job, and the life
+ * of the server. Handlers run on the HTTP server's thread and must be short; they read
+ * small files of DIR and no models. */
+#include "tinker/tinker.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    MAX_BODY = 64 << 20,
+    DRAIN_MS = 3000,
+    TICK_MS = 100,
+    IDLE_S = 60,
+    DEFAULT_REQUESTS = 2048,
+};
+
+/* Releases of the SDK that the tests speak for. */
+static const char *const tested[] = {"0.38.0"};
+
+int kg_tinker_http_status(kg_status status)
+{
+    switch (status) {
+    case KG_OK:
+        return 200;
+    case KG_EFORMAT:
+    case KG_EINVAL:
+    case KG_EUNSUPPORTED:
+    case KG_ESHAPE:
+    case KG_ENONFINITE:
+        return 422;
+    case KG_ENOTFOUND:
+        return 404;
+    case KG_ECONFLICT:
+        return 409;
+    case KG_ENOSPACE:
+        return 429;
+    case KG_EINTERRUPTED:
+        return 503;
+    default:
+        return 500;
+    }
+}
+
+static void reply(struct kg_http_exchange *x, kg_status status, struct kg_str *body,
+                  const struct kg_err *err)
+{
+    if (status == KG_OK)
+        kg_http_reply(x, 200, "application/json", kg_str_text(body), body->len);
+    else
+        kg_http_reply_error(x, kg_tinker_http_status(status), err->message);
+    kg_str_release(body);
+}
+
+/* ---- answered at once: from a request's JSON ---- */
+
+typedef kg_status (*now_fn)(struct kg_str *out, struct kg_tinker *t,
+                            const struct kg_json_doc *doc, struct kg_err *err);
+
+static kg_status put_empty(struct kg_str *out, struct kg_tinker *t,
+                           const struct kg_json_doc *doc, struct kg_err *err)
+{
+    (void)t;
+    (void)doc;
+    return kg_str_puts(out, "{\"status\": \"accepted\"}", err);
+}
+
+static kg_status put_config(struct kg_str *out, struct kg_tinker *t,
+                            const struct kg_json_doc *doc, struct kg_err *err)
+{
+    (void)t;
+    (void)doc;
+    return kg_str_puts(out, "{\"use_pyqwest_transport\": false}", err);
+}
+
+static kg_status create_session(struct kg_str *out, struct kg_tinker *t,
+                                const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const char *version;
+    unsigned char random[8];
+    size_t which;
+    KG_TRY(kg_json_need_text(&version, doc, doc->root, "sdk_version", err));
+    KG_TRY(kg_str_pick(&which, KG_EUNSUPPORTED, "sdk_version (those tested)", version,
+                       tested, sizeof tested / sizeof *tested, sizeof *tested, err));
+    if (getentropy(random, sizeof random) != 0)
+        return kg_fail(err, KG_EIO, "no random bytes for a session");
+    struct kg_tinker_session *s = kg_mem_calloc(1, sizeof *s, "a session", err);
+    if (!s)
+        return err->code;
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(s->id + 2 * i, 3, "%02x", random[i]);
+    s->next = t->sessions;
+    t->sessions = s;
+    return kg_str_printf(out, err,
+                         "{\"type\": \"create_session\", \"session_id\": \"%s\"}", s->id);
+}
+
+static kg_status check_session(const struct kg_tinker *t, const char *id,
+                               struct kg_err *err)
+{
+    const struct kg_tinker_session *s = t->sessions;
+    while (s && strcmp(s->id, id) != 0)
+        s = s->next;
+    if (s)
+        return KG_OK;
+    return kg_fail(err, KG_ENOTFOUND,
+                   "session_id: no session %.60s: it ended with the server that made it",
+                   id);
+}
+
+static kg_status heartbeat(struct kg_str *out, struct kg_tinker *t,
+                           const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const char *id;
+    KG_TRY(kg_json_need_text(&id, doc, doc->root, "session_id", err));
+    KG_TRY(check_session(t, id, err));
+    return kg_str_puts(out, "{\"type\": \"session_heartbeat\"}", err);
+}
+
+static kg_status get_info(struct kg_str *out, struct kg_tinker *t,
+                          const struct kg_json_doc *doc, struct kg_err *err)
+{
+    struct kg_tinker_facts f;
+    const char *id;
+    KG_TRY(kg_json_need_text(&id, doc, doc->root, "model_id", err));
+    KG_TRY(kg_tinker_facts_of(&f, t, id, err));
+    KG_TRY(kg_json_put_text(out, "{\"type\": \"get_info\", \"model_id\": ", id, err));
+    KG_TRY(kg_json_put_text(out, ", \"model_name\": ", t->opts.name, err));
+    KG_TRY(kg_json_put_text(out,
+                            ", \"model_data\": {\"arch\": \"causal-lm\", "
+                            "\"model_name\": ",
+                            t->opts.name, err));
+    KG_TRY(kg_json_put_text(out, ", \"tokenizer_id\": ", t->opts.model->dir, err));
+    return kg_str_printf(out, err,
+                         "}, \"is_lora\": %s, \"lora_rank\": %d, \"optimizer_config\": "
+                         "{\"type\": \"adamw\"}}",
+                         f.lora ? "true" : "false", f.rank);
+}
+
+static kg_status weights_info(struct kg_str *out, struct kg_tinker *t,
+                              const struct kg_json_doc *doc, struct kg_err *err)
+{
+    struct kg_tinker_facts f;
+    struct kg_path dir;
+    const char *path;
+    KG_TRY(kg_json_need_text(&path, doc, doc->root, "tinker_path", err));
+    KG_TRY(kg_tinker_folder(&dir, t, path, err));
+    KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
+    KG_TRY(kg_json_put_text(out, "{\"base_model\": ", t->opts.name, err));
+    return kg_str_printf(out, err,
+                         ", \"is_lora\": %s, \"lora_rank\": %d, \"train_unembed\": %s, "
+                         "\"train_mlp\": %s, \"train_attn\": %s, \"optimizer_config\": "
+                         "{\"type\": \"adamw\"}}",
+                         f.lora ? "true" : "false", f.rank, f.lora ? "false" : "true",
+                         f.mlp ? "true" : "false", f.attn ? "true" : "false");
+}
+
+/* The base, or weights that must be there now. */
+static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
+                                const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const char *path = kg_json_text(kg_json_get(doc->root, "model_path"), NULL);
+    const char *base = kg_json_text(kg_json_get(doc->root, "base_model"), NULL);
+    const char *session;
+    struct kg_tinker_sampler old;
+    struct kg_tinker_facts f;
+    struct kg_path dir;
+    char id[KG_TINKER_ID];
+    int64_t seq;
+    KG_TRY(kg_json_need_text(&session, doc, doc->root, "session_id", err));
+    KG_TRY(kg_json_need_int(&seq, doc, doc->root, "sampling_session_seq_id", 0, INT32_MAX,
+                            err));
+    KG_TRY(check_session(t, session, err));
+    if (path) {
+        KG_TRY(kg_tinker_folder(&dir, t, path, err));
+        KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
+    } else if (!base || strcmp(base, t->opts.name) != 0) {
+        return kg_fail(err, KG_ENOTFOUND,
+                       "base_model: expected %s, or model_path, found %.200s",
+                       t->opts.name, base ? base : "none");
+    }
+    if (path && strlen(path) >= sizeof old.path)
+        return kg_fail(err, KG_EINVAL, "model_path: expected at most %zu bytes",
+                       sizeof old.path - 1);
+    snprintf(id, sizeof id, "%.60s:sample:%lld", session, (long long)seq);
+    if (!kg_tinker_find_sampler(&old, t, id))
+        KG_TRY(kg_tinker_add_sampler(t, id, path ? path : "", err));
+    else if (strcmp(old.path, path ? path : "") != 0)
+        return kg_fail(err, KG_ECONFLICT, "%s: expected the weights it had before", id);
+    return kg_str_printf(out, err,
+                         "{\"type\": \"create_sampling_session\", "
+                         "\"sampling_session_id\": \"%s\"}",
+                         id);
+}
+
+/* ---- answered at once: by a path ---- */
+
+static const char *last_part(const char *path) { return strrchr(path, '/') + 1; }
+
+static kg_status put_capabilities(struct kg_str *out, struct kg_tinker *t,
+                                  const char *path, struct kg_err *err)
+{
+    (void)path;
+    KG_TRY(kg_json_put_text(
+        out, "{\"supported_models\": [{\"model_name\": ", t->opts.name, err));
+    return kg_str_printf(out, err,
+                         ", \"max_context_length\": %d, \"trainable\": true, "
+                         "\"sampleable\": true}]}",
+                         t->opts.max_len);
+}
+
+static kg_status put_health(struct kg_str *out, struct kg_tinker *t, const char *path,
+                            struct kg_err *err)
+{
+    (void)t;
+    (void)path;
+    return kg_str_puts(out, "{\"status\": \"ok\"}", err);
+}
+
+static kg_status put_sampler(struct kg_str *out, struct kg_tinker *t, const char *path,
+                             struct kg_err *err)
+{
+    struct kg_tinker_sampler s;
+    if (!kg_tinker_find_sampler(&s, t, last_part(path)))
+        return kg_fail(err, KG_ENOTFOUND, "no sampling session %.90s", last_part(path));
+    KG_TRY(kg_json_put_text(out, "{\"sampler_id\": ", s.id, err));
+    KG_TRY(kg_json_put_text(out, ", \"base_model\": ", t->opts.name, err));
+    if (*s.path)
+        KG_TRY(kg_json_put_text(out, ", \"model_path\": ", s.path, err));
+    return kg_str_puts(out, "}", err);
+}
+
+static kg_status put_runs(struct kg_str *out, struct kg_tinker *t, const char *path,
+                          struct kg_err *err)
+{
+    (void)path;
+    return kg_tinker_put_runs(out, t, err);
+}
+
+/* training_runs/ID and training_runs/ID/checkpoints */
+static kg_status put_run(struct kg_str *out, struct kg_tinker *t, const char *path,
+                         struct kg_err *err)
+{
+    char id[KG_TINKER_ID], rest[16] = "";
+    const int n = sscanf(path, "/api/v1/training_runs/%95[^/]/%15s", id, rest);
+    if (n == 1)
+        return kg_tinker_put_run(out, t, id, err);
+    if (n == 2 && strcmp(rest, "checkpoints") == 0)
+        return kg_tinker_put_checkpoints(out, t, id, err);
+    return kg_fail(err, KG_ENOTFOUND, "no such path: %.200s", path);
+}
+
+typedef kg_status (*path_fn)(struct kg_str *out, struct kg_tinker *t, const char *path,
+                             struct kg_err *err);
+
+/* ---- the table ---- */
+
+/* One of: get, by a path; now, by JSON; else a job, whose scope is the value of a key */
+static const struct row {
+    const char *method, *path;
+    path_fn get;
+    now_fn now;
+    kg_tinker_run_fn run; /* NULL: it samples */
+    const char *scope;    /* NULL: SESSION:train:SEQ, of a model that it creates */
+    bool proto;
+    const char *help;
+} rows[] = {
+    {"GET", "healthz", put_health, NULL, NULL, NULL, false, "whether it serves"},
+    {"GET", "get_server_capabilities", put_capabilities, NULL, NULL, NULL, false,
+     "its models"},
+    {"GET", "samplers/", put_sampler, NULL, NULL, NULL, false, "a sampling session"},
+    {"GET", "training_runs", put_runs, NULL, NULL, NULL, false, "all training runs"},
+    {"GET", "training_runs/", put_run, NULL, NULL, NULL, false,
+     "a training run, or its checkpoints"},
+    {"POST", "client/config", NULL, put_config, NULL, NULL, false, "settings of the SDK"},
+    {"POST", "telemetry", NULL, put_empty, NULL, NULL, false, "dropped"},
+    {"POST", "create_session", NULL, create_session, NULL, NULL, false, "a session"},
+    {"POST", "session_heartbeat", NULL, heartbeat, NULL, NULL, false, "a sign of life"},
+    {"POST", "get_info", NULL, get_info, NULL, NULL, false, "a model in training"},
+    {"POST", "weights_info", NULL, weights_info, NULL, NULL, false, "a checkpoint"},
+    {"POST", "create_sampling_session", NULL, create_sampler, NULL, NULL, false,
+     "weights to sample from"},
+    {"POST", "create_model", NULL, NULL, kg_tinker_create_model, NULL, false,
+     "a model in training"},
+    {"POST", "load_weights", NULL, NULL, kg_tinker_load_weights, "model_id", false,
+     "a model in training, from a checkpoint"},
+    {"POST", "save_weights", NULL, NULL, kg_tinker_save_weights, "model_id", false,
+     "a checkpoint"},
+    {"POST", "save_weights_for_sampler", NULL, NULL, kg_tinker_save_sampler, "model_id",
+     false, "weights to sample from"},
+    {"POST", "unload_model", NULL, NULL, kg_tinker_unload, "model_id", false,
+     "frees a model"},
+    {"POST", "optim_step", NULL, NULL, kg_tinker_optim_step, "model_id", false,
+     "an update"},
+    {"POST", "forward_backward", NULL, NULL, kg_tinker_learn, "model_id", true,
+     "a loss and its gradient"},
+    {"POST", "asample", NULL, NULL, NULL, "sampling_session_id", true, "samples"},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+static const char prefix[] = "/api/v1/";
+
+static const struct row *row_of(const struct kg_http_exchange *x)
+{
+    const char *path = kg_http_path(x) + sizeof prefix - 1;
+    for (int i = 0; i < ROWS; i++) {
+        const size_t n = strlen(rows[i].path);
+        if (rows[i].path[n - 1] == '/' ? strncmp(path, rows[i].path, n) == 0
+                                       : strcmp(path, rows[i].path) == 0)
+            return &rows[i];
+    }
+    return NULL;
+}
+
+/* ---- jobs ---- */
+
+static kg_status take_text(char to[KG_TINKER_ID], const struct kg_json_doc *doc,
+                           const char *key, struct kg_err *err)
+{
+    const char *text;
+    KG_TRY(kg_json_need_text(&text, doc, doc->root, key, err));
+    if (!kg_tinker_is_name(text))
+        return kg_fail(err, KG_ENOTFOUND, "%s: no such id: %.90s", key, text);
+    snprintf(to, KG_TINKER_ID, "%s", text);
+    return KG_OK;
+}
+
+static kg_status scope_of(struct kg_tinker_call *call, const struct row *row,
+                          const struct kg_tinker *t, struct kg_err *err)
+{
+    const struct kg_json_doc *doc = &call->doc;
+    const bool creates = !row->scope || (row->run == kg_tinker_load_weights &&
+                                         !kg_json_get(doc->root, "model_id"));
+    char session[KG_TINKER_ID];
+    int64_t seq;
+    if (!creates) {
+        KG_TRY(take_text(call->scope, doc, row->scope, err));
+        if (row->run == kg_tinker_unload) {
+            call->seq = -1;
+            return KG_OK;
+        }
+        return kg_json_need_int(&call->seq, doc, doc->root, "seq_id", row->run ? 1 : 0,
+                                INT32_MAX, err);
+    }
+    KG_TRY(take_text(session, doc, "session_id", err));
+    KG_TRY(check_session(t, session, err));
+    KG_TRY(kg_json_need_int(&seq, doc, doc->root, "model_seq_id", 0, INT32_MAX, err));
+    snprintf(call->scope, sizeof call->scope, "%.60s:train:%lld", session,
+             (long long)seq);
+    call->seq = 0;
+    return KG_OK;
+}
+
+static kg_status read_proto(struct kg_tinker_call *call, const struct kg_http_exchange *x,
+                            const char *body, size_t n, struct kg_err *err)
+{
+    const char *coded = kg_http_header(x, "content-encoding");
+    struct kg_tinker_batch head;
+    if (coded && strcmp(coded, "identity") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED, "Content-Encoding: expected none, found %s",
+                       coded);
+    KG_TRY(kg_tinker_read_head(&head, body, n, err));
+    if (!kg_tinker_is_name(head.model_id) || head.seq < 1 || head.seq > INT32_MAX)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected a ForwardBackwardRequest with model_id and seq_id");
+    snprintf(call->scope, sizeof call->scope, "%.95s", head.model_id);
+    call->seq = head.seq;
+    return kg_str_append(&call->body, body, n, err);
+}
+
+static kg_status put_future(struct kg_str *out, int64_t id, const struct row *row,
+                            const struct kg_tinker_call *call, int64_t samples,
+                            struct kg_err *err)
+{
+    KG_TRY(kg_str_printf(out, err, "{\"request_id\": \"%lld\"", (long long)id));
+    if (row->run)
+        return kg_str_printf(out, err, ", \"model_id\": \"%s\"}", call->scope);
+    KG_TRY(kg_str_puts(out, ", \"sample_sequence_ids\": [", err));
+    for (int64_t i = 0; i < samples; i++)
+        KG_TRY(kg_str_printf(out, err, "%s\"%s:%lld:%lld\"", i > 0 ? ", " : "",
+                             call->scope, (long long)call->seq, (long long)i));
+    return kg_str_puts(out, "]}", err);
+}
+
+static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct row *row,
+                        struct kg_http_exchange *x, struct kg_err *err)
+{
+    struct kg_tinker_call call = {.run = row->run, .proto = row->proto};
+    size_t n;
+    const char *body = kg_http_body(x, &n);
+    int64_t id, samples = 0;
+    kg_status status;
+    call.hash = kg_hash_bytes(body, n);
+    if (row->run == kg_tinker_learn) {
+        KG_TRY_GOTO(out, read_proto(&call, x, body, n, err));
+    } else {
+        KG_TRY_GOTO(out, kg_json_parse(&call.doc, body, n, row->path, err));
+        KG_TRY_GOTO(out, scope_of(&call, row, t, err));
+        samples = kg_json_int(kg_json_get(call.doc.root, "num_samples"), 1);
+    }
+    KG_TRY_GOTO(out, kg_tinker_queue(&id, t, &call, err));
+    status = put_future(out, id, row, &call, samples < 1024 ? samples : 1024, err);
+out:
+    kg_json_release(&call.doc);
+    kg_str_release(&call.body);
+    return status;
+}
+
+static void handle(void *user, struct kg_http_exchange *x)
+{
+    struct kg_tinker *t = user;
+    const struct row *row = row_of(x);
+    struct kg_str out = {0};
+    struct kg_json_doc doc = {0};
+    struct kg_err err;
+    kg_status status = KG_OK;
+    if (row->get) {
+        status = row->get(&out, t, kg_http_path(x), &err);
+    } else if (row->now) {
+        size_t n;
+        const char *body = kg_http_body(x, &n);
+        status = kg_json_parse(&doc, body, n, row->path, &err);
+        if (status == KG_OK)
+            status = row->now(&out, t, &doc, &err);
+        kg_json_release(&doc);
+    } else {
+        status = submit(&out, t, row, x, &err);
+    }
+    reply(x, status, &out, &err);
+}
+
+static void on_retrieve(void *user, struct kg_http_exchange *x)
+{
+    struct kg_json_doc doc;
+    struct kg_err err;
+    struct kg_str none = {0};
+    const char *text;
+    size_t n;
+    const char *body = kg_http_body(x, &n);
+    kg_status status = kg_json_parse(&doc, body, n, "retrieve_future", &err);
+    if (status == KG_OK)
+        status = kg_json_need_text(&text, &doc, doc.root, "request_id", &err);
+    const int64_t id = status == KG_OK ? strtoll(text, NULL, 10) : 0;
+    kg_json_release(&doc);
+    if (status == KG_OK)
+        kg_tinker_retrieve(user, id, x);
+    else
+        reply(x, status, &none, &err);
+}
+
+/* ---- life ---- */
+
+/* Paths with their prefix. */
+struct kg_tinker_paths {
+    char text[ROWS + 1][64];
+    struct kg_http_route routes[ROWS + 2];
+};
+
+static void make_routes(struct kg_tinker_paths *p)
+{
+    for (int i = 0; i <= ROWS; i++) {
+        snprintf(p->text[i], sizeof p->text[i], "%s%s", prefix,
+                 i < ROWS ? rows[i].path : "retrieve_future");
+        p->routes[i] = (struct kg_http_route){i < ROWS ? rows[i].method : "POST",
+                                              p->text[i], i < ROWS ? handle : on_retrieve,
+                                              i < ROWS ? rows[i].help : "a result"};
+    }
+}
+
+static kg_status check_opts(struct kg_tinker *t, struct kg_err *err)
+{
+    if (t->opts.n_adapters > 0 || t->opts.model->lora)
+        return kg_fail(err, KG_EINVAL, "--train: expected no --adapter, found one");
+    if (t->opts.max_len == 0)
+        t->opts.max_len = t->opts.model->config.max_positions;
+    if (t->opts.max_requests == 0)
+        t->opts.max_requests = DEFAULT_REQUESTS;
+    return kg_file_try_dirs(t->dir, err);
+}
+
+static kg_status start(struct kg_tinker *t, struct kg_err *err)
+{
+    KG_TRY(check_opts(t, err));
+    t->paths = kg_mem_calloc(1, sizeof *t->paths, "routes", err);
+    if (!t->paths)
+        return err->code;
+    make_routes(t->paths);
+    const struct kg_http_server_opts opts = {
+        .host = t->opts.host,
+        .port = t->opts.port,
+        .max_body_bytes = t->opts.max_body_bytes ? t->opts.max_body_bytes : MAX_BODY,
+        .max_connections = t->opts.max_connections,
+        .max_held_bytes = t->opts.max_held_bytes,
+        .idle_timeout_s = IDLE_S,
+        .bearer_key = t->opts.bearer_key,
+        .api_key_header = true,
+        .open_path = "/api/v1/healthz",
+        .allow_hosts = t->opts.allow_hosts,
+        .routes = t->paths->routes,
+        .user = t,
+    };
+    KG_TRY(kg_http_server_start(&t->http, &opts, err));
+    t->works = pthread_create(&t->worker, NULL, kg_tinker_work, t) == 0;
+    return t->works ? KG_OK
+                    : kg_fail(err, KG_ENOMEM, "--train: no thread for the models");
+}
+
+kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opts,
+                         const char *dir, struct kg_err *err)
+{
+    struct kg_tinker *t = kg_mem_calloc(1, sizeof *t, "a server", err);
+    *out = NULL;
+    if (!t)
+        return err->code;
+    t->opts = *opts;
+    t->dir = dir;
+    t->threads = kg_threads_get();
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_cond_init(&t->due, NULL);
+    const kg_status status = start(t, err);
+    if (status == KG_OK)
+        *out = t;
+    else
+        kg_tinker_close(t);
+    return status;
+}
+
+static void free_lists(struct kg_tinker *t)
+{
+    for (struct kg_tinker_session *s = t->sessions, *next; s; s = next) {
+        next = s->next;
+        kg_mem_free(s);
+    }
+    for (struct kg_tinker_sampler *s = t->samplers, *next; s; s = next) {
+        next = s->next;
+        kg_mem_free(s);
+    }
+}
+
+/* The job that runs ends first; the others are lost, and their clients told. */
+void kg_tinker_close(struct kg_tinker *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->quitting = true;
+    pthread_cond_signal(&t->due);
+    pthread_mutex_unlock(&t->lock);
+    if (t->works)
+        pthread_join(t->worker, NULL);
+    kg_tinker_forget(t);
+    if (t->http)
+        kg_http_server_stop(t->http, DRAIN_MS);
+    kg_tinker_close_engine(t);
+    kg_tinker_free_models(t);
+    free_lists(t);
+    pthread_cond_destroy(&t->due);
+    pthread_mutex_destroy(&t->lock);
+    kg_mem_free(t->paths);
+    kg_mem_free(t);
+}
+
+int kg_tinker_port(const struct kg_tinker *t) { return kg_http_server_port(t->http); }
+
+kg_status kg_serve_train(const struct kg_serve_opts *opts, const char *dir,
+                         bool (*stop)(void *user), void *user, struct kg_err *err)
+{
+    struct kg_tinker *t;
+    KG_TRY(kg_tinker_open(&t, opts, dir, err));
+    kg_log_info("serving Tinker's API for %s at http://%s:%d (%s key); checkpoints below "
+                "%s",
+                t->opts.name, opts->host ? opts->host : "127.0.0.1", kg_tinker_port(t),
+                opts->bearer_key ? "with a" : "no", dir);
+    while (!stop(user)) {
+        nanosleep(&(struct timespec){.tv_nsec = TICK_MS * 1000000L}, NULL);
+        kg_tinker_expire(t, kg_clock_seconds());
+    }
+    kg_tinker_close(t);
+    return KG_OK;
+}

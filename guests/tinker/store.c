@@ -1,0 +1,330 @@
+/* What is on the disk: DIR/MODEL_ID/run.json, and below it weights/NAME and
+ * sampler_weights/NAME. A folder of weights has the checkpoint or the adapters as `kedge
+ * train` writes them (model/ or adapter/), one to continue from also the state of its
+ * optimizer (state.json, state.safetensors), and a manifest. It is written under another
+ * name and renamed, so a folder that has its name is whole.
+ *
+ * A tinker:// path comes from the network: its parts are names of this server's alphabet,
+ * so none leads out of DIR. */
+#include "tinker/tinker.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "data/manifest.h"
+#include "train/keep/checkpoint.h"
+
+#include <stdio.h>
+#include <time.h>
+
+enum { MAX_FACTS_BYTES = 1 << 16 };
+static const char scheme[] = "tinker://";
+
+/* Letters, digits and -_.: but no dot first. */
+bool kg_tinker_is_name(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 0 && n < KG_TINKER_ID && name[0] != '.' &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                        "-_.:") == n;
+}
+
+kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
+                           const char *path, struct kg_err *err)
+{
+    char part[3][KG_TINKER_ID];
+    bool good = strncmp(path, scheme, sizeof scheme - 1) == 0 &&
+                sscanf(path + sizeof scheme - 1, "%95[^/]/%95[^/]/%95[^\n]", part[0],
+                       part[1], part[2]) == 3;
+    for (int i = 0; i < 3 && good; i++)
+        good = kg_tinker_is_name(part[i]);
+    good = good &&
+           (strcmp(part[1], "weights") == 0 || strcmp(part[1], "sampler_weights") == 0);
+    if (!good)
+        return kg_fail(err, KG_EINVAL,
+                       "path: expected tinker://MODEL_ID/weights/NAME or "
+                       "tinker://MODEL_ID/sampler_weights/NAME, of letters, digits and "
+                       "-_.:, found '%.200s'",
+                       path);
+    *to = kg_path_in(t->dir, part[0]);
+    *to = kg_path_in(to->text, part[1]);
+    *to = kg_path_in(to->text, part[2]);
+    return KG_OK;
+}
+
+/* ---- facts ---- */
+
+static kg_status read_facts(struct kg_json_doc *doc, const char *dir, const char *name,
+                            struct kg_err *err)
+{
+    const struct kg_path file = kg_path_in(dir, name);
+    if (kg_file_exists(file.text))
+        return kg_json_read(doc, file.text, MAX_FACTS_BYTES, err);
+    return kg_fail(err, KG_ENOTFOUND, "no such weights or training run: %s",
+                   strrchr(dir, '/') + 1);
+}
+
+static struct kg_tinker_facts facts_in(const struct kg_json *r)
+{
+    return (struct kg_tinker_facts){
+        .lora = kg_json_bool(kg_json_get(r, "is_lora"), false),
+        .attn = kg_json_bool(kg_json_get(r, "train_attn"), true),
+        .mlp = kg_json_bool(kg_json_get(r, "train_mlp"), true),
+        .rank = (int)kg_json_int(kg_json_get(r, "lora_rank"), 0),
+        .seed = (uint64_t)kg_json_int(kg_json_get(r, "seed"), 0),
+        .anchor = kg_json_bool(kg_json_get(r, "anchor"), false),
+    };
+}
+
+static kg_status take_facts(struct kg_tinker_facts *f, const char *dir, const char *name,
+                            struct kg_err *err)
+{
+    struct kg_json_doc doc;
+    KG_TRY(read_facts(&doc, dir, name, err));
+    *f = facts_in(doc.root);
+    kg_json_release(&doc);
+    return KG_OK;
+}
+
+kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
+                               struct kg_err *err)
+{
+    return take_facts(f, dir, "tinker.json", err);
+}
+
+kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *t,
+                             const char *model_id, struct kg_err *err)
+{
+    if (!kg_tinker_is_name(model_id))
+        return kg_fail(err, KG_ENOTFOUND, "model_id: no model %.90s", model_id);
+    return take_facts(f, kg_path_in(t->dir, model_id).text, "run.json", err);
+}
+
+static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
+                           const struct kg_tinker_facts *f, const struct kg_json *meta,
+                           struct kg_err *err)
+{
+    char when[32];
+    const time_t now = (time_t)kg_clock_unix_seconds();
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    KG_TRY(kg_json_put_text(out, "{\"base_model\": ", t->opts.name, err));
+    KG_TRY(kg_str_printf(out, err,
+                         ", \"is_lora\": %s, \"lora_rank\": %d, \"train_attn\": %s, "
+                         "\"train_mlp\": %s, \"seed\": %llu, \"anchor\": %s, \"time\": "
+                         "\"%s\", \"user_metadata\": ",
+                         f->lora ? "true" : "false", f->rank, f->attn ? "true" : "false",
+                         f->mlp ? "true" : "false", (unsigned long long)f->seed,
+                         f->anchor ? "true" : "false", when));
+    if (kg_json_type(meta) == KG_JSON_OBJECT)
+        KG_TRY(kg_json_put_value(out, meta, err));
+    else
+        KG_TRY(kg_str_puts(out, "null", err));
+    return kg_str_puts(out, "}\n", err);
+}
+
+kg_status kg_tinker_facts_write(const struct kg_tinker *t,
+                                const struct kg_tinker_facts *f,
+                                const struct kg_json *meta, const char *file,
+                                struct kg_err *err)
+{
+    struct kg_str text = {.max = MAX_FACTS_BYTES};
+    kg_status status = put_facts(&text, t, f, meta, err);
+    if (status == KG_OK)
+        status = kg_file_write_atomic(file, text.data, text.len, err);
+    kg_str_release(&text);
+    return status;
+}
+
+/* ---- saving ---- */
+
+static kg_status write_folder(const struct kg_tinker *t, const struct kg_tinker_model *m,
+                              const struct kg_json *meta, const char *dir, bool state,
+                              struct kg_err *err)
+{
+    const struct kg_model *model = m->state.model;
+    const struct kg_model_save save = {.dtype = KG_F32};
+    struct kg_tinker_facts facts;
+    KG_TRY(kg_file_make_dirs(dir, err));
+    KG_TRY(kg_tinker_facts_of(&facts, t, m->id, err));
+    facts.anchor = state && m->state.anchor;
+    KG_TRY(kg_model_save(model, kg_path_in(dir, model->lora ? "adapter" : "model").text,
+                         &save, err));
+    if (state) {
+        struct kg_counters count = m->state.count;
+        count.optim_step = m->state.optim->step;
+        KG_TRY(kg_checkpoint_put_state(&m->state,
+                                       kg_path_in(dir, "state.safetensors").text, err));
+        KG_TRY(
+            kg_checkpoint_put_counters(&count, kg_path_in(dir, "state.json").text, err));
+    }
+    KG_TRY(
+        kg_tinker_facts_write(t, &facts, meta, kg_path_in(dir, "tinker.json").text, err));
+    return kg_manifest_write(dir, err);
+}
+
+kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model *m,
+                         const struct kg_json *request, const char *path, bool state,
+                         struct kg_err *err)
+{
+    const struct kg_json *meta = kg_json_get(request, "user_metadata");
+    struct kg_path to, temporary;
+    struct kg_err ignored;
+    KG_TRY(kg_tinker_folder(&to, t, path, err));
+    if (kg_file_exists(to.text) &&
+        !kg_json_bool(kg_json_get(request, "overwrite"), false))
+        return kg_fail(err, KG_ECONFLICT,
+                       "%s exists: expected another name, or overwrite", path);
+    temporary = kg_path_in(t->dir, ".saving");
+    KG_TRY(kg_file_remove_tree(temporary.text, err));
+    kg_status status = write_folder(t, m, meta, temporary.text, state, err);
+    struct kg_path parent = to;
+    *strrchr(parent.text, '/') = '\0';
+    if (status == KG_OK)
+        status = kg_file_make_dirs(parent.text, err);
+    if (status == KG_OK)
+        status = kg_file_rename_dir(temporary.text, to.text, err);
+    if (status != KG_OK && kg_file_remove_tree(temporary.text, &ignored) != KG_OK)
+        return kg_err_prefix(err, "%s stays", temporary.text);
+    return status;
+}
+
+/* ---- lists ---- */
+
+static const char *const kinds[2][2] = {{"weights", "training"},
+                                        {"sampler_weights", "sampler"}};
+
+/* A checkpoint as JSON.   returns ENOTFOUND if it is none */
+static kg_status put_checkpoint(struct kg_str *out, const struct kg_tinker *t,
+                                const char *id, int kind, const char *name,
+                                struct kg_err *err)
+{
+    struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[kind][0]);
+    struct kg_json_doc doc;
+    dir = kg_path_in(dir.text, name);
+    KG_TRY(read_facts(&doc, dir.text, "tinker.json", err));
+    const struct kg_json *meta = kg_json_get(doc.root, "user_metadata");
+    const char *when = kg_json_text(kg_json_get(doc.root, "time"), NULL);
+    kg_status status = kg_str_printf(
+        out, err,
+        "{\"checkpoint_id\": \"%s/%s\", \"checkpoint_type\": \"%s\", \"time\": "
+        "\"%.30s\", "
+        "\"tinker_path\": \"%s%s/%s/%s\", \"public\": false, \"user_metadata\": ",
+        kinds[kind][0], name, kinds[kind][1], when ? when : "", scheme, id,
+        kinds[kind][0], name);
+    if (status == KG_OK)
+        status = kg_json_put_value(out, meta, err);
+    kg_json_release(&doc);
+    return status == KG_OK ? kg_str_puts(out, "}", err) : status;
+}
+
+typedef kg_status (*each_fn)(struct kg_str *out, const struct kg_tinker *t,
+                             const char *id, int kind, const char *name,
+                             struct kg_err *err);
+
+/* Appends what `put` says of each name in dir, with commas between; counts them. */
+static kg_status put_each(struct kg_str *out, size_t *count, const struct kg_tinker *t,
+                          const char *id, int kind, const char *dir, each_fn put,
+                          struct kg_err *err)
+{
+    char **names;
+    size_t n;
+    kg_status status = KG_OK;
+    if (!kg_file_is_dir(dir))
+        return KG_OK;
+    KG_TRY(kg_file_list(&names, &n, dir, err));
+    for (size_t i = 0; i < n && status == KG_OK; i++) {
+        const struct kg_path one = kg_path_in(dir, names[i]);
+        const char *facts = id ? "tinker.json" : "run.json";
+        if (!kg_tinker_is_name(names[i]) ||
+            !kg_file_exists(kg_path_in(one.text, facts).text))
+            continue;
+        status = *count > 0 ? kg_str_puts(out, ", ", err) : KG_OK;
+        if (status == KG_OK)
+            status = put(out, t, id, kind, names[i], err);
+        ++*count;
+    }
+    kg_file_names_free(names, n);
+    return status;
+}
+
+kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *t,
+                                    const char *id, struct kg_err *err)
+{
+    struct kg_tinker_facts facts;
+    size_t n = 0;
+    KG_TRY(kg_tinker_facts_of(&facts, t, id, err));
+    KG_TRY(kg_str_puts(out, "{\"checkpoints\": [", err));
+    for (int k = 0; k < 2; k++) {
+        const struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[k][0]);
+        KG_TRY(put_each(out, &n, t, id, k, dir.text, put_checkpoint, err));
+    }
+    return kg_str_puts(out, "]}", err);
+}
+
+/* The last of a kind, by name. */
+static kg_status put_last(struct kg_str *out, const struct kg_tinker *t, const char *id,
+                          int kind, struct kg_err *err)
+{
+    const struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[kind][0]);
+    char **names;
+    size_t n = 0;
+    kg_status status = KG_OK;
+    if (!kg_file_is_dir(dir.text))
+        return kg_str_puts(out, "null", err);
+    KG_TRY(kg_file_list(&names, &n, dir.text, err));
+    status = n > 0 ? put_checkpoint(out, t, id, kind, names[n - 1], err)
+                   : kg_str_puts(out, "null", err);
+    kg_file_names_free(names, n);
+    return status;
+}
+
+static kg_status put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
+                         int kind, const char *name, struct kg_err *err)
+{
+    struct kg_json_doc doc;
+    (void)id;
+    (void)kind;
+    KG_TRY(read_facts(&doc, kg_path_in(t->dir, name).text, "run.json", err));
+    const struct kg_tinker_facts f = facts_in(doc.root);
+    const char *base = kg_json_text(kg_json_get(doc.root, "base_model"), NULL);
+    const char *when = kg_json_text(kg_json_get(doc.root, "time"), NULL);
+    kg_status status = kg_str_printf(out, err, "{\"training_run_id\": \"%s\"", name);
+    if (status == KG_OK)
+        status = kg_json_put_text(out, ", \"base_model\": ", base ? base : "", err);
+    if (status == KG_OK)
+        status = kg_str_printf(out, err,
+                               ", \"model_owner\": \"local\", \"is_lora\": %s, "
+                               "\"lora_rank\": %d, \"corrupted\": false, "
+                               "\"last_request_time\": \"%.30s\", \"user_metadata\": ",
+                               f.lora ? "true" : "false", f.rank, when ? when : "");
+    if (status == KG_OK)
+        status = kg_json_put_value(out, kg_json_get(doc.root, "user_metadata"), err);
+    kg_json_release(&doc);
+    KG_TRY(status);
+    KG_TRY(kg_str_puts(out, ", \"last_checkpoint\": ", err));
+    KG_TRY(put_last(out, t, name, 0, err));
+    KG_TRY(kg_str_puts(out, ", \"last_sampler_checkpoint\": ", err));
+    KG_TRY(put_last(out, t, name, 1, err));
+    return kg_str_puts(out, "}", err);
+}
+
+kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
+                            struct kg_err *err)
+{
+    struct kg_tinker_facts facts;
+    KG_TRY(kg_tinker_facts_of(&facts, t, id, err));
+    return put_run(out, t, NULL, 0, id, err);
+}
+
+kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker *t,
+                             struct kg_err *err)
+{
+    size_t n = 0;
+    KG_TRY(kg_str_puts(out, "{\"training_runs\": [", err));
+    KG_TRY(put_each(out, &n, t, NULL, 0, t->dir, put_run, err));
+    return kg_str_printf(out, err,
+                         "], \"cursor\": {\"offset\": 0, \"limit\": %zu, "
+                         "\"total_count\": %zu}}",
+                         n, n);
+}

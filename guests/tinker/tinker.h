@@ -1,0 +1,206 @@
+/* Tinker's API (`kedge serve --train DIR`): a server that trains and samples for a loop
+ * that its user writes.
+ *
+ * Two threads. The HTTP server's takes requests: short ones are answered at once
+ * (service.c), the others become jobs with a future (queue.c). The worker (worker.c) owns
+ * all models and runs one job at a time, those of a model by seq_id; jobs that sample
+ * from the same weights decode together (sample.c). Whatever must outlive the process is
+ * a folder below DIR (store.c).
+ */
+#ifndef KG_TINKER_TINKER_H
+#define KG_TINKER_TINKER_H
+
+#include "data/json.h"
+#include "model/rows.h"
+#include "net/http_server.h"
+#include "serve/serve.h"
+#include "tinker/wire.h"
+#include "train/run.h"
+
+#include <pthread.h>
+
+enum { KG_TINKER_ID = 96 };
+
+/* A model in training. Of the worker. */
+struct kg_tinker_model {
+    char id[KG_TINKER_ID]; /* SESSION:train:SEQ */
+    /* model owned, as optim and anchor; count.step: optimizer steps */
+    struct kg_run_state state;
+    struct kg_algo algo; /* of the last loss that had an anchor which moves */
+    int64_t next_seq;    /* of the next request */
+    int64_t snapshots;   /* saved without a name */
+    struct kg_tinker_model *next;
+};
+
+/* Weights to sample from: the base, or a folder of store.c. Under the lock. */
+struct kg_tinker_sampler {
+    char id[KG_TINKER_ID]; /* SESSION:sample:SEQ */
+    char path[256];        /* tinker://..., or "" for the base */
+    struct kg_tinker_sampler *next;
+};
+
+struct kg_tinker_session {
+    char id[KG_TINKER_ID];
+    struct kg_tinker_session *next;
+};
+
+struct kg_tinker;
+struct kg_tinker_job;
+/* Writes the result: JSON, or a protocol buffer if the operation's are. */
+typedef kg_status (*kg_tinker_run_fn)(struct kg_tinker *t, struct kg_tinker_job *job,
+                                      struct kg_str *out, struct kg_err *err);
+
+/* A request that is answered later. Under the lock, but what the worker reads of a job
+ * that is not done does not change. */
+struct kg_tinker_job {
+    int64_t id;
+    kg_tinker_run_fn run; /* NULL: it samples */
+    bool proto;           /* its result is a protocol buffer */
+    /* whose jobs follow one another by seq: a model_id, or a sampling_session_id, whose
+     * jobs need no order */
+    char scope[KG_TINKER_ID];
+    int64_t seq;
+    uint64_t hash;          /* of the request, to know it again */
+    struct kg_json_doc doc; /* owned: the request, if it is JSON */
+    struct kg_str body;     /* owned: the request, if it is a protocol buffer */
+    bool running, done;
+    int http_status;                 /* of the result; 0: 200 */
+    struct kg_str result;            /* owned */
+    struct kg_http_exchange *waiter; /* of retrieve_future; NULL: none */
+    double until;                    /* when the waiter is told to ask again */
+    struct kg_tinker_job *next;
+};
+
+/* An open sampler: one at a time. Of the worker. */
+struct kg_tinker_engine {
+    char path[256];
+    struct kg_model *model; /* owned; NULL: the base */
+    struct kg_rollout *rollout;
+};
+
+struct kg_tinker {
+    struct kg_serve_opts opts; /* defaults filled in */
+    const char *dir;
+    struct kg_http_server *http;
+    struct kg_tinker_paths *paths; /* owned; service.c */
+    pthread_t worker;
+    bool works;  /* the worker runs */
+    int threads; /* that it computes with */
+    struct kg_tinker_model *models;
+    struct kg_rows *rows; /* of rows_model; both of the worker */
+    const struct kg_model *rows_model;
+    struct kg_rows_opts rows_opts;
+    struct kg_tinker_engine engine;
+
+    pthread_mutex_t lock;
+    pthread_cond_t due;
+    struct kg_tinker_job *jobs; /* in order of arrival */
+    int64_t n_jobs, n_open;
+    int64_t last_id;
+    struct kg_tinker_session *sessions;
+    struct kg_tinker_sampler *samplers;
+    bool quitting;
+};
+
+/* ---- service.c: requests, and the life of the server ---- */
+/* Serves from here on.   errors: as kg_serve_train */
+kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opts,
+                         const char *dir, struct kg_err *err) KG_MUST_CHECK;
+void kg_tinker_close(struct kg_tinker *t);
+int kg_tinker_port(const struct kg_tinker *t);
+/* What the server says of an error: an HTTP status, and whose fault it is. */
+int kg_tinker_http_status(kg_status status);
+
+/* ---- queue.c: futures ---- */
+/* Takes over doc and body. An equal request is answered with the future that it has.
+ * errors: ECONFLICT (another request with this scope and seq), ENOMEM */
+struct kg_tinker_call {
+    kg_tinker_run_fn run;
+    bool proto;
+    char scope[KG_TINKER_ID];
+    int64_t seq;
+    uint64_t hash;
+    struct kg_json_doc doc;
+    struct kg_str body;
+};
+kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *call,
+                          struct kg_err *err) KG_MUST_CHECK;
+/* Answers when the job is done, or with 408 after a while; 410 if there is none. */
+void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x);
+/* Ends a job with its result or its failure, and answers its waiter. */
+void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
+                      const struct kg_err *err);
+void kg_tinker_expire(struct kg_tinker *t, double now);
+void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503 */
+
+/* ---- worker.c ---- */
+void *kg_tinker_work(void *tinker);
+bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job);
+void kg_tinker_free_models(struct kg_tinker *t);
+kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err);
+kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err);
+kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err);
+kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err);
+kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
+                               struct kg_str *out, struct kg_err *err);
+kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
+                           struct kg_str *out, struct kg_err *err);
+
+/* ---- loss.c, learn.c: forward_backward ---- */
+kg_status kg_tinker_algo(struct kg_algo *algo, const struct kg_tinker_batch *b,
+                         int64_t vocab, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_learn(struct kg_tinker *t, struct kg_tinker_job *job,
+                          struct kg_str *out, struct kg_err *err);
+/* The model of a job.   errors: ENOTFOUND */
+kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
+                             const char *id, struct kg_err *err) KG_MUST_CHECK;
+
+/* ---- sample.c ---- */
+/* Runs the job and all that may join it. */
+void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job);
+void kg_tinker_close_engine(struct kg_tinker *t);
+/* errors: ENOMEM */
+kg_status kg_tinker_add_sampler(struct kg_tinker *t, const char *id, const char *path,
+                                struct kg_err *err) KG_MUST_CHECK;
+bool kg_tinker_find_sampler(struct kg_tinker_sampler *copy, struct kg_tinker *t,
+                            const char *id);
+
+/* ---- store.c: DIR/MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
+/* What a folder says of its weights, in its tinker.json. */
+struct kg_tinker_facts {
+    bool lora, attn, mlp;
+    int rank;
+    uint64_t seed;
+    bool anchor; /* its state has an anchor */
+};
+/* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
+kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
+                           const char *path, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
+                               struct kg_err *err) KG_MUST_CHECK;
+/* meta: the user's metadata, or NULL */
+kg_status kg_tinker_facts_write(const struct kg_tinker *t,
+                                const struct kg_tinker_facts *f,
+                                const struct kg_json *meta, const char *file,
+                                struct kg_err *err) KG_MUST_CHECK;
+/* Saves a model whole under path, with its optimizer if `state`.   errors: ECONFLICT (it
+ * exists) */
+kg_status kg_tinker_save(const struct kg_tinker *t, const struct kg_tinker_model *m,
+                         const struct kg_json *request, const char *path, bool state,
+                         struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *t,
+                             const char *model_id, struct kg_err *err) KG_MUST_CHECK;
+/* The lists of training runs and checkpoints.   errors: ENOTFOUND */
+kg_status kg_tinker_put_run(struct kg_str *out, const struct kg_tinker *t, const char *id,
+                            struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_put_runs(struct kg_str *out, const struct kg_tinker *t,
+                             struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *t,
+                                    const char *id, struct kg_err *err) KG_MUST_CHECK;
+bool kg_tinker_is_name(const char *name);
+
+#endif

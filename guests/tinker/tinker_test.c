@@ -1,0 +1,522 @@
+/* Order, idempotence and refusals of Tinker's API, without its SDK; and a training run
+ * that a client repeats by forward_backward and optim_step, whose weights are the run's.
+ */
+#include "tinker/tinker_testing.h"
+
+#include "data/jsonl.h"
+#include "recipe/config_testing.h"
+
+#define DIR "build/test-tinker"
+
+/* ---- a ForwardBackwardRequest, written by hand ---- */
+
+static void put_varint(struct kg_str *s, uint64_t x)
+{
+    for (; x >= 0x80; x >>= 7)
+        NEED(kg_str_putc(s, (char)(x | 0x80), err));
+    NEED(kg_str_putc(s, (char)x, err));
+}
+
+static void put_bytes(struct kg_str *s, unsigned field, const void *bytes, size_t n)
+{
+    put_varint(s, field << 3 | 2);
+    put_varint(s, n);
+    NEED(kg_str_append(s, bytes, n, err));
+}
+
+static void put_number(struct kg_str *s, unsigned field, uint64_t x)
+{
+    put_varint(s, field << 3);
+    put_varint(s, x);
+}
+
+static void put_inside(struct kg_str *s, unsigned field, struct kg_str *inner)
+{
+    put_bytes(s, field, kg_str_text(inner), inner->len);
+    kg_str_release(inner);
+}
+
+static void put_input(struct kg_str *datum, const char *name, unsigned dtype,
+                      const void *values, size_t bytes)
+{
+    struct kg_str entry = {0}, tensor = {0};
+    put_bytes(&tensor, 1, values, bytes);
+    put_number(&tensor, 3, dtype);
+    put_bytes(&entry, 1, name, strlen(name));
+    put_inside(&entry, 2, &tensor);
+    put_inside(datum, 2, &entry);
+}
+
+enum { FLOAT32 = 1, INT64 = 2 };
+
+static void put_tokens(struct kg_str *datum, const int32_t *tokens, size_t n)
+{
+    struct kg_str chunk = {0}, text = {0};
+    put_bytes(&text, 1, tokens, n * sizeof *tokens);
+    put_inside(&chunk, 1, &text);
+    put_inside(datum, 1, &chunk);
+}
+
+static void put_head(struct kg_str *s, const char *model_id, int64_t seq,
+                     const char *loss)
+{
+    put_bytes(s, 1, model_id, strlen(model_id));
+    put_number(s, 2, (uint64_t)seq);
+    put_bytes(s, 4, loss, strlen(loss));
+}
+
+static void put_supervised(struct kg_str *s, const int32_t *tokens, size_t n)
+{
+    struct kg_str datum = {0};
+    int64_t target[64];
+    for (size_t i = 0; i + 1 < n; i++)
+        target[i] = tokens[i + 1];
+    put_tokens(&datum, tokens, n - 1);
+    put_input(&datum, "target_tokens", INT64, target, (n - 1) * sizeof *target);
+    put_inside(s, 3, &datum);
+}
+
+static const int32_t tokens[] = {3, 10, 4, 12, 5, 6, 7, 8};
+
+/* ---- a session ---- */
+
+static char session[KG_TINKER_ID];
+static char model_id[KG_TINKER_ID + 16];
+
+static void open_session(void)
+{
+    struct answer a = {0};
+    post(&a, "create_session", "{\"tags\": [], \"sdk_version\": \"0.38.0\"}");
+    assert_int_equal(a.status, 200);
+    text_of(session, sizeof session, &a, "session_id");
+    kg_str_release(&a.body);
+}
+
+/* The future that a POST gives. */
+static void future(char id[32], const char *path, const char *body)
+{
+    struct answer a = {0};
+    post(&a, path, body);
+    if (a.status != 200)
+        fail_msg("%s: %s", path, kg_str_text(&a.body));
+    text_of(id, 32, &a, "request_id");
+    kg_str_release(&a.body);
+}
+
+static bool has(const struct kg_str *s, const char *part)
+{
+    const size_t n = strlen(part);
+    for (size_t at = 0; at + n <= s->len; at++)
+        if (memcmp(s->data + at, part, n) == 0)
+            return true;
+    return false;
+}
+
+/* The future's result has this part. */
+static void done(const char *id, const char *part)
+{
+    struct answer a = {0};
+    retrieve(&a, id);
+    if (a.status != 200 || !has(&a.body, part))
+        fail_msg("expected %s, found %d %s", part, a.status, kg_str_text(&a.body));
+    kg_str_release(&a.body);
+}
+
+static void open_model(int rank)
+{
+    char body[256], id[32];
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"model_seq_id\": %d, \"base_model\": \"digits\", "
+             "\"lora_config\": {\"rank\": %d, \"seed\": 1}}",
+             session, rank, rank);
+    future(id, "create_model", body);
+    done(id, "\"model_id\": ");
+    snprintf(model_id, sizeof model_id, "%s:train:%d", session, rank);
+}
+
+static void learn(char id[32], const struct kg_str *s)
+{
+    struct answer a = {0};
+    ask(&a, "POST", "/api/v1/forward_backward", s->data, s->len);
+    if (a.status != 200)
+        fail_msg("%s", kg_str_text(&a.body));
+    text_of(id, 32, &a, "request_id");
+    kg_str_release(&a.body);
+}
+
+static void step(char id[32], int64_t seq, const char *params)
+{
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"model_id\": \"%s\", \"seq_id\": %lld, \"adam_params\": {%s}}", model_id,
+             (long long)seq, params);
+    future(id, "optim_step", body);
+}
+
+static void close_server(void)
+{
+    kg_tinker_close(server);
+    NEED(kg_file_remove_tree(DIR "/checkpoints", err));
+}
+
+static void begin(int rank)
+{
+    NEED(kg_file_make_dirs(DIR, err));
+    start(DIR "/checkpoints", NULL);
+    open_session();
+    open_model(rank);
+}
+
+/* ---- order and idempotence ---- */
+
+/* Request 3 comes first, then 2, then 1: each waits for the one before. */
+static void requests_run_by_their_sequence_numbers(void **state)
+{
+    char late[32], middle[32], first[32];
+    struct kg_str one = {0}, two = {0};
+    (void)state;
+    begin(4);
+    put_head(&one, model_id, 1, "cross_entropy");
+    put_supervised(&one, tokens, 8);
+    put_head(&two, model_id, 2, "cross_entropy");
+    put_supervised(&two, tokens, 6);
+    step(late, 3, "\"learning_rate\": 0.01");
+    learn(middle, &two);
+    learn(first, &one);
+    done(first, "loss:sum");
+    done(middle, "loss:sum");
+    done(late, "grad_norm:mean");
+    kg_str_release(&one);
+    kg_str_release(&two);
+    close_server();
+}
+
+static void a_request_sent_twice_has_one_future(void **state)
+{
+    struct kg_str s = {0};
+    struct answer a = {0};
+    char id[32], again[32];
+    (void)state;
+    begin(4);
+    put_head(&s, model_id, 1, "cross_entropy");
+    put_supervised(&s, tokens, 8);
+    learn(id, &s);
+    done(id, "loss:sum");
+    learn(again, &s);
+    assert_string_equal(id, again);
+    put_supervised(&s, tokens, 8);
+    ask(&a, "POST", "/api/v1/forward_backward", s.data, s.len);
+    assert_int_equal(a.status, 409);
+    assert_non_null(strstr(kg_str_text(&a.body), "had sequence number 1 before"));
+    retrieve(&a, "999");
+    assert_int_equal(a.status, 410);
+    kg_str_release(&a.body);
+    kg_str_release(&s);
+    close_server();
+}
+
+/* ---- refusals ---- */
+
+static void what_is_wrong_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *method, *path, *body;
+        int status;
+        const char *part;
+    } cases[] = {
+        {"POST", "create_session", "{\"sdk_version\": \"0.37.0\"}", 422,
+         "(those tested): expected one of 0.38.0; found '0.37.0'"},
+        {"POST", "create_session", "{}", 422, "sdk_version"},
+        {"POST", "create_session", "{", 422, "create_session"},
+        {"POST", "session_heartbeat", "{\"session_id\": \"x\"}", 404, "no session x"},
+        {"POST", "create_model", "{\"session_id\": \"x\", \"model_seq_id\": 0}", 404,
+         "no session x"},
+        {"POST", "create_model", "{\"model_seq_id\": 0}", 422, "session_id"},
+        {"POST", "optim_step", "{\"model_id\": \"x\"}", 422, "seq_id"},
+        {"POST", "optim_step", "{\"model_id\": \"../x\", \"seq_id\": 1}", 404, "../x"},
+        {"POST", "get_info", "{\"model_id\": \"x\"}", 404, "training run: x"},
+        {"POST", "get_info", "{\"model_id\": \"../..\"}", 404, "no model ../.."},
+        {"POST", "weights_info", "{\"tinker_path\": \"tinker://a/b/c\"}", 422,
+         "tinker://MODEL_ID/weights/NAME"},
+        {"POST", "weights_info", "{\"tinker_path\": \"tinker://../weights/c\"}", 422,
+         "found 'tinker://../weights/c'"},
+        {"POST", "forward_backward", "no protocol buffer", 422, "protocol buffer"},
+        {"POST", "retrieve_future", "{\"request_id\": 1}", 422, "request_id"},
+        {"GET", "samplers/none", "", 404, "no sampling session none"},
+        {"GET", "training_runs/none", "", 404, "training run: none"},
+        {"GET", "training_runs/x/y", "", 404, "no such path"},
+        {"GET", "nothing", "", 404, "no such path"},
+        {"GET", "optim_step", "", 405, "takes POST"},
+        {"POST", "auth/token", "{}", 404, "no such path"},
+    };
+    struct answer a = {0};
+    (void)state;
+    begin(4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "/api/v1/%s", cases[i].path);
+        ask(&a, cases[i].method, path, cases[i].body, strlen(cases[i].body));
+        if (a.status != cases[i].status || !strstr(kg_str_text(&a.body), cases[i].part))
+            fail_msg("%s %s: expected %d %s, found %d %s", cases[i].path, cases[i].body,
+                     cases[i].status, cases[i].part, a.status, kg_str_text(&a.body));
+    }
+    kg_str_release(&a.body);
+    close_server();
+}
+
+/* A job that cannot run fails as a future, and those after it run. */
+static void failures_of_jobs_are_told_and_the_next_runs(void **state)
+{
+    static const char *const params[] = {
+        "\"beta1\": 1",          "\"beta2\": -1",          "\"eps\": 0",
+        "\"learning_rate\": -1", "\"grad_clip_norm\": -1", "\"type\": \"dimuon\""};
+    char id[32];
+    int64_t seq = 1;
+    (void)state;
+    begin(4);
+    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
+        step(id, seq++, params[i]);
+        done(id, "optim_params: expected");
+    }
+    step(id, seq, "\"learning_rate\": 0.01");
+    done(id, "grad_norm:mean");
+    close_server();
+}
+
+static void a_key_is_needed_where_there_is_one(void **state)
+{
+    static const struct {
+        const char *header;
+        int status;
+    } cases[] = {{"", 401},
+                 {"X-API-Key: tml-other\r\n", 401},
+                 {"X-API-Key: tml-secre\r\n", 401},
+                 {"Authorization: Bearer tml-other\r\n", 401},
+                 {"Authorization: Bearer tml-secret\r\n", 200},
+                 {"X-API-Key: tml-secret\r\n", 200},
+                 {"x-api-key: tml-secret\r\n", 200}};
+    struct answer a = {0};
+    (void)state;
+    start(DIR "/checkpoints", "tml-secret");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ask_with(&a, cases[i].header, "GET", "/api/v1/get_server_capabilities", "", 0);
+        assert_int_equal(a.status, cases[i].status);
+    }
+    ask(&a, "GET", "/api/v1/healthz", "", 0);
+    assert_int_equal(a.status, 200);
+    kg_str_release(&a.body);
+    close_server();
+}
+
+/* ---- malformed batches ---- */
+
+struct change {
+    const char *name;
+    unsigned dtype;
+    size_t bytes;
+    const char *part;
+};
+
+static void a_batch_is_checked_before_anything_is_computed(void **state)
+{
+    static const float reals[16] = {1};
+    static const struct change changes[] = {
+        {"weights", FLOAT32, 24, "weights: expected 7 values, found 6"},
+        {"weights", FLOAT32, 30, "expected elements of 4 bytes, found 30"},
+        {"weights", 4, 28, "expected dtype float32, int64 or int32, found number 4"},
+        {"weights", 0, 28, "found number 0"},
+        {"weight", FLOAT32, 28, "expected one of target_tokens, weights"},
+        {"advantages", FLOAT32, 0, "advantages: expected 7 values, found 0"},
+        {"topk_ids", INT64, 56, "topk_ids and topk_logprobs together"},
+        {"topk_logprobs", FLOAT32, 28, "topk_ids and topk_logprobs together"},
+        {"mask", INT64, 64, "mask: expected 7 values, found 8"},
+        {"", FLOAT32, 28, "expected one of target_tokens"},
+        {"target_tokens", FLOAT32, 28, "expected an id below 16"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct kg_str s = {0}, datum = {0};
+        struct kg_tinker_batch b;
+        struct kg_err err;
+        const int64_t target[7] = {1, 2, 3, 4, 5, 6, 7};
+        put_head(&s, "m", 1, "ppo");
+        put_tokens(&datum, tokens, 7);
+        put_input(&datum, "target_tokens", INT64, target, sizeof target);
+        put_input(&datum, changes[i].name, changes[i].dtype, reals, changes[i].bytes);
+        put_inside(&s, 3, &datum);
+        if (kg_tinker_read_batch(&b, s.data, s.len, 16, &err) == KG_OK ||
+            !strstr(err.message, changes[i].part) || !strstr(err.message, "data[0]"))
+            fail_msg("%s: expected %s, found %s", changes[i].name, changes[i].part,
+                     err.message);
+        kg_tinker_batch_release(&b);
+        kg_str_release(&s);
+    }
+}
+
+/* Cut anywhere, it is refused or shorter. */
+static void a_batch_that_is_cut_off_is_no_other_batch(void **state)
+{
+    struct kg_str s = {0};
+    struct kg_tinker_batch b;
+    struct kg_err err;
+    (void)state;
+    put_head(&s, "m", 1, "cross_entropy");
+    put_supervised(&s, tokens, 8);
+    put_supervised(&s, tokens, 5);
+    assert_int_equal(kg_tinker_read_batch(&b, s.data, s.len, 16, &err), KG_OK);
+    assert_int_equal(b.n, 11);
+    kg_tinker_batch_release(&b);
+    for (size_t n = 0; n < s.len; n++) {
+        if (kg_tinker_read_batch(&b, s.data, n, 16, &err) == KG_OK)
+            assert_int_equal(b.n_data, 1);
+        kg_tinker_batch_release(&b);
+    }
+    kg_str_release(&s);
+}
+
+/* ---- a run again ---- */
+
+/* A line of a dump as a datum.   *any: it has an advantage */
+static void put_line(struct kg_str *s, const struct kg_json *line, bool *any)
+{
+    enum { MOST = 64 };
+    const struct kg_json *ids = kg_json_get(line, "tokens");
+    const char *source = kg_json_text(kg_json_get(line, "source"), NULL);
+    const double advantage = kg_json_real(kg_json_get(line, "advantage"), 0);
+    const size_t n = kg_json_size(ids);
+    int32_t input[MOST];
+    int64_t target[MOST];
+    float logp[MOST] = {0}, adv[MOST] = {0};
+    struct kg_str datum = {0};
+    assert_true(n > 1 && n <= MOST && (double)(float)advantage == advantage);
+    for (size_t i = 0; i < n; i++)
+        input[i] = (int32_t)kg_json_int(kg_json_at(ids, i), 0);
+    for (size_t i = 0; i + 1 < n; i++) {
+        const struct kg_json *p = kg_json_at(kg_json_get(line, "logp"), i + 1);
+        target[i] = input[i + 1];
+        logp[i] = source[i + 1] == 'm' ? (float)kg_json_real(p, 0) : 0;
+        adv[i] = source[i + 1] == 'm' ? (float)advantage : 0;
+    }
+    *any = *any || advantage != 0;
+    put_tokens(&datum, input, n - 1);
+    put_input(&datum, "target_tokens", INT64, target, (n - 1) * sizeof *target);
+    put_input(&datum, "logprobs", FLOAT32, logp, (n - 1) * sizeof *logp);
+    put_input(&datum, "advantages", FLOAT32, adv, (n - 1) * sizeof *adv);
+    put_inside(s, 3, &datum);
+}
+
+/* Repeats a step from its dump.   returns the next sequence number */
+static int64_t repeat(const char *dump, int64_t seq)
+{
+    struct kg_str text = {0}, s = {0};
+    bool any = false;
+    char id[32], moved[32];
+    NEED(kg_zst_read(&text, dump, 1 << 24, err));
+    put_head(&s, model_id, seq, "ppo-clip");
+    for (char *at = text.data, *end; (end = strchr(at, '\n')); at = end + 1) {
+        struct kg_json_doc doc;
+        NEED(kg_json_parse(&doc, at, (size_t)(end - at), dump, err));
+        put_line(&s, doc.root, &any);
+        kg_json_release(&doc);
+    }
+    if (any) { /* a run makes no update where nothing has an advantage */
+        learn(id, &s);
+        step(moved, seq + 1,
+             "\"learning_rate\": 1e-3, \"beta1\": 0.9, \"beta2\": 0.999, \"eps\": 1e-8, "
+             "\"weight_decay\": 0.01, \"grad_clip_norm\": 1.0");
+        done(id, "loss:sum");
+        done(moved, "grad_norm:mean");
+    }
+    kg_str_release(&text);
+    kg_str_release(&s);
+    return any ? seq + 2 : seq;
+}
+
+static void same_file(const char *a, const char *b)
+{
+    struct kg_str x = {0}, y = {0};
+    NEED(kg_file_read(&x, a, 1u << 28, err));
+    NEED(kg_file_read(&y, b, 1u << 28, err));
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    kg_str_release(&x);
+    kg_str_release(&y);
+}
+
+static void repeats(const char *const *more, int rank, const char *file)
+{
+    static const char *const keys[] = {"model.path=" DIGITS,
+                                       "model.dtype=fp32",
+                                       "task.name=digits",
+                                       "data.train=" DIR "/train.jsonl",
+                                       "rollout.prompts=4",
+                                       "rollout.samples=4",
+                                       "rollout.max_tokens=12",
+                                       "train.steps=3",
+                                       "train.share_prefix=false",
+                                       "checkpoint.every=3",
+                                       "algo.advantage=dr-grpo",
+                                       "algo.aggregate=token-sum",
+                                       "optim.lr=1e-3",
+                                       NULL};
+    /* 8 characters with the end: rewards are eighths, so advantages are exact in fp32 */
+    static const char data[] = "{\"prompt\": \"8,3:9,4\", \"completion\": \"7,2,6,1\"}\n"
+                               "{\"prompt\": \"1,1:9,4\", \"completion\": \"2,3,5,8\"}\n"
+                               "{\"prompt\": \"2,2:9,4\", \"completion\": \"4,6,1,7\"}\n"
+                               "{\"prompt\": \"1,2:9,4\", \"completion\": \"3,5,8,4\"}\n";
+    const char *const *const lists[] = {keys, more};
+    char id[32], body[256], ours[256], theirs[256];
+    int64_t seq = 1;
+    NEED(kg_file_make_dirs(DIR, err));
+    NEED(kg_file_remove_tree(DIR "/run", err));
+    NEED(kg_file_write_atomic(DIR "/train.jsonl", data, sizeof data - 1, err));
+    struct kg_config *config = config_from(DIR "/run", lists, 2);
+    NEED(kg_train_run(config, false, false, err));
+    kg_config_free(config);
+    begin(rank);
+    for (int i = 1; i <= 3; i++) {
+        snprintf(body, sizeof body, DIR "/run/rollouts/step-%06d.jsonl.zst", i);
+        seq = repeat(body, seq);
+    }
+    assert_true(seq > 1);
+    snprintf(body, sizeof body,
+             "{\"model_id\": \"%s\", \"seq_id\": %lld, \"path\": \"end\"}", model_id,
+             (long long)seq);
+    future(id, "save_weights", body);
+    done(id, "/weights/end");
+    snprintf(ours, sizeof ours, DIR "/checkpoints/%s/weights/end/%s", model_id, file);
+    snprintf(theirs, sizeof theirs, DIR "/run/checkpoints/latest/%s", file);
+    same_file(ours, theirs);
+    close_server();
+}
+
+static void all_weights_are_those_of_the_run(void **state)
+{
+    static const char *const more[] = {"checkpoint.dtype=fp32", NULL};
+    (void)state;
+    repeats(more, 0, "model/model.safetensors");
+}
+
+static void adapters_are_those_of_the_run(void **state)
+{
+    static const char *const more[] = {"lora.rank=4", "lora.alpha=32", "run.seed=1",
+                                       NULL};
+    (void)state;
+    repeats(more, 4, "adapter/adapter_model.safetensors");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_batch_is_checked_before_anything_is_computed),
+        cmocka_unit_test(a_batch_that_is_cut_off_is_no_other_batch),
+        cmocka_unit_test(requests_run_by_their_sequence_numbers),
+        cmocka_unit_test(a_request_sent_twice_has_one_future),
+        cmocka_unit_test(what_is_wrong_is_refused_by_name),
+        cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
+        cmocka_unit_test(a_key_is_needed_where_there_is_one),
+        cmocka_unit_test(all_weights_are_those_of_the_run),
+        cmocka_unit_test(adapters_are_those_of_the_run),
+    };
+    return cmocka_run_group_tests(tests, load_digits, free_digits);
+}

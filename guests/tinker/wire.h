@@ -1,0 +1,93 @@
+/* The protocol buffers of Tinker's API: a batch to learn from in, its log-probs and
+ * metrics out, and samples out.
+ *
+ * A batch becomes flat arrays over the N target tokens of all its data, in order; datum i
+ * owns [begin[i], begin[i+1]). It is read by a walk over the message (data/protobuf.h)
+ * that sees every datum twice: to count, and to fill arrays of that size.
+ */
+#ifndef KG_TINKER_WIRE_H
+#define KG_TINKER_WIRE_H
+
+#include "base/columns.h"
+#include "base/status.h"
+#include "base/str.h"
+#include "traj/traj.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { KG_TINKER_TEXT = 128, KG_TINKER_SETTINGS = 64, KG_TINKER_MAX_K = 512 };
+
+/* A value of loss_fn_config, as text. */
+struct kg_tinker_setting {
+    char key[KG_TINKER_TEXT], value[KG_TINKER_TEXT];
+};
+
+/* Named inputs of a datum (loss_fn_inputs); a bit each in kg_tinker_batch.has. */
+enum kg_tinker_input {
+    KG_TINKER_TARGET,
+    KG_TINKER_WEIGHT,
+    KG_TINKER_LOGPROB,
+    KG_TINKER_ADVANTAGE,
+    KG_TINKER_MASK,
+    KG_TINKER_RATIO_MASK, /* sequence_ratio_mask: the same as mask */
+    KG_TINKER_IDS,
+    KG_TINKER_ID_LOGPROBS,
+    KG_TINKER_INPUTS
+};
+
+struct kg_tinker_batch {
+    char model_id[KG_TINKER_TEXT];
+    int64_t seq;
+    char loss[KG_TINKER_TEXT];
+    bool forward_only;
+    struct kg_tinker_setting settings[KG_TINKER_SETTINGS];
+    int n_settings;
+
+    int64_t n_data, n; /* N */
+    int k;             /* ids of a token: topk_ids */
+    unsigned has;      /* inputs that the data have: 1 << enum kg_tinker_input */
+    struct kg_block block;
+    int64_t *begin; /* (n_data+1) owned, as all below */
+    /* (N+n_data) the model's input, each datum's with its last target at the end */
+    int32_t *tokens;
+    double *target;    /* (N) */
+    double *weight;    /* (N) 1 if absent */
+    double *logprob;   /* (N) the sampler's */
+    double *advantage; /* (N) */
+    double *mask;      /* (N) */
+    double *ids;       /* (N,k) -1: unused slot */
+    double *id_logp;   /* (N,k) */
+};
+
+/* Fields 1 and 2 only: model_id, seq.   errors: EFORMAT */
+kg_status kg_tinker_read_head(struct kg_tinker_batch *b, const void *bytes, size_t n,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* vocab: bound of all ids
+ * errors: EFORMAT (names datum and field), EUNSUPPORTED (images, sparse tensors), ENOMEM
+ */
+kg_status kg_tinker_read_batch(struct kg_tinker_batch *b, const void *bytes, size_t n,
+                               int32_t vocab, struct kg_err *err) KG_MUST_CHECK;
+void kg_tinker_batch_release(struct kg_tinker_batch *b); /* {0} allowed */
+
+/* ForwardBackwardOutput: logprobs (N), and one metric. */
+kg_status kg_tinker_put_output(struct kg_str *out, const struct kg_tinker_batch *b,
+                               const float *logp, double loss_sum,
+                               struct kg_err *err) KG_MUST_CHECK;
+
+/* SampleResponse.  prompt_logp (n_prompt) NaN where there is none, or NULL.
+ * top_ids, top_logp (n_prompt,wide) of the prompt, or NULL */
+struct kg_tinker_samples {
+    const struct kg_traj *trajs;
+    size_t n;
+    const float *prompt_logp;
+    const int32_t *top_ids;
+    const float *top_logp;
+    size_t n_prompt;
+    int k, sample_k; /* top ids of the prompt, and of sampled tokens; 0: none */
+    int wide;        /* top ids of a row that were recorded */
+};
+kg_status kg_tinker_put_samples(struct kg_str *out, const struct kg_tinker_samples *s,
+                                struct kg_err *err) KG_MUST_CHECK;
+
+#endif

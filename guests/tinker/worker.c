@@ -1,0 +1,466 @@
+/* The worker: models in training, and the order of their jobs.
+ *
+ * Chunks of one forward_backward arrive in any order, so a job of a model runs when its
+ * seq_id is the next. Jobs that create a model have seq 0; jobs that sample have no
+ * order. The list of jobs is in order of arrival, and the first that may run does. */
+#include "tinker/tinker.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "data/manifest.h"
+#include "train/keep/checkpoint.h"
+#include "train/step/anchor.h"
+
+#include <math.h>
+#include <time.h>
+
+enum { MAX_RANK = 1024, SNAPSHOTS = 8, IDLE_MS = 200 };
+static const double lora_alpha = 32; /* whatever the rank, as Tinker has it */
+
+/* ---- models ---- */
+
+static struct kg_tinker_model *find_model(const struct kg_tinker *t, const char *id)
+{
+    struct kg_tinker_model *m = t->models;
+    while (m && strcmp(m->id, id) != 0)
+        m = m->next;
+    return m;
+}
+
+kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
+                             const char *id, struct kg_err *err)
+{
+    *m = find_model(t, id);
+    if (*m)
+        return KG_OK;
+    return kg_fail(err, KG_ENOTFOUND,
+                   "model_id: no model %s in training: it was unloaded, or the server "
+                   "started anew; load_weights makes one of a checkpoint",
+                   id);
+}
+
+/* An anchor shares the model's frozen weights, so it goes first. */
+static void free_model(struct kg_tinker *t, struct kg_tinker_model *m)
+{
+    if (t->rows_model == m->state.model) {
+        kg_rows_free(t->rows);
+        t->rows = NULL;
+        t->rows_model = NULL;
+    }
+    kg_optim_free(m->state.optim);
+    kg_model_free(m->state.anchor);
+    kg_model_free(m->state.model);
+    kg_mem_free(m);
+}
+
+void kg_tinker_free_models(struct kg_tinker *t)
+{
+    for (struct kg_tinker_model *m = t->models, *next; m; m = next) {
+        next = m->next;
+        free_model(t, m);
+    }
+    t->models = NULL;
+}
+
+static kg_status lora_of(struct kg_lora *l, const struct kg_tinker_facts *f,
+                         struct kg_err *err)
+{
+    static const char *const attn[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+    static const char *const mlp[] = {"gate_proj", "up_proj", "down_proj"};
+    l->rank = f->rank;
+    l->alpha = lora_alpha;
+    if (f->attn && f->mlp) /* every linear layer */
+        return KG_OK;
+    for (size_t i = 0; i < 4 && f->attn; i++)
+        KG_TRY(kg_lora_add_target(l, attn[i], "lora_config.train_attn", err));
+    for (size_t i = 0; i < 3 && f->mlp; i++)
+        KG_TRY(kg_lora_add_target(l, mlp[i], "lora_config.train_mlp", err));
+    if (l->n_targets == 0)
+        return kg_fail(err, KG_EINVAL,
+                       "lora_config: expected train_attn or train_mlp, found neither");
+    return KG_OK;
+}
+
+static kg_status open_weights(struct kg_tinker_model *m, const struct kg_tinker *t,
+                              const struct kg_tinker_facts *f, struct kg_err *err)
+{
+    const struct kg_model *base = t->opts.model;
+    struct kg_model_opts opts = {
+        .backend = base->backend, .ct = base->ct, .seed = f->seed};
+    if (!f->lora) {
+        opts.trainable = true;
+        return kg_model_open(&m->state.model, base->dir, &opts, err);
+    }
+    struct kg_lora *lora = kg_mem_calloc(1, sizeof *lora, "adapters", err);
+    if (!lora)
+        return err->code;
+    opts.lora = lora;
+    kg_status status = lora_of(lora, f, err);
+    if (status == KG_OK)
+        status = kg_model_share(&m->state.model, base, &opts, err);
+    kg_mem_free(lora);
+    return status;
+}
+
+static kg_status open_model(struct kg_tinker_model **out, const struct kg_tinker *t,
+                            const char *id, const struct kg_tinker_facts *f,
+                            struct kg_err *err)
+{
+    const struct kg_optim_opts optim = {.decay_all = true};
+    struct kg_tinker_model *m = kg_mem_calloc(1, sizeof *m, "a model", err);
+    if (!m)
+        return err->code;
+    snprintf(m->id, sizeof m->id, "%s", id);
+    m->next_seq = 1;
+    *out = m;
+    KG_TRY(open_weights(m, t, f, err));
+    return kg_optim_create(&m->state.optim, m->state.model, &optim, err);
+}
+
+/* The model is in the list, and its run.json on the disk, or it is freed. */
+static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
+                       const struct kg_tinker_facts *f, const struct kg_json *request,
+                       kg_status status, struct kg_err *err)
+{
+    if (!m)
+        return status;
+    const struct kg_path dir = kg_path_in(t->dir, m->id);
+    if (status == KG_OK)
+        status = kg_file_make_dirs(dir.text, err);
+    if (status == KG_OK)
+        status = kg_tinker_facts_write(t, f, kg_json_get(request, "user_metadata"),
+                                       kg_path_in(dir.text, "run.json").text, err);
+    if (status != KG_OK) {
+        free_model(t, m);
+        return status;
+    }
+    m->next = t->models;
+    t->models = m;
+    kg_log_info("training %s: %s, %lld parameters", m->id,
+                f->lora ? "adapters" : "all weights",
+                (long long)kg_model_parameters(m->state.model));
+    return KG_OK;
+}
+
+static kg_status check_base(const struct kg_tinker *t, const struct kg_json *r,
+                            struct kg_err *err)
+{
+    const struct kg_json *optim = kg_json_get(r, "optimizer_config");
+    const char *kind = kg_json_text(kg_json_get(optim, "type"), NULL);
+    const char *base = kg_json_text(kg_json_get(r, "base_model"), NULL);
+    if (kind && strcmp(kind, "adamw") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "optimizer_config: expected adamw, found %.60s", kind);
+    if (!base || strcmp(base, t->opts.name) == 0)
+        return KG_OK;
+    return kg_fail(err, KG_ENOTFOUND, "base_model: expected %s, found %.200s",
+                   t->opts.name, base);
+}
+
+static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_json *r,
+                           struct kg_err *err)
+{
+    const struct kg_json *c = kg_json_get(r, "lora_config");
+    const int64_t rank = kg_json_int(kg_json_get(c, "rank"), 0);
+    if (rank < 0 || rank > MAX_RANK)
+        return kg_fail(err, KG_EINVAL,
+                       "lora_config.rank: expected 0 (all weights) to %d, found %lld",
+                       MAX_RANK, (long long)rank);
+    *f = (struct kg_tinker_facts){
+        .lora = rank > 0,
+        .rank = (int)rank,
+        .attn = kg_json_bool(kg_json_get(c, "train_attn"), true),
+        .mlp = kg_json_bool(kg_json_get(c, "train_mlp"), true),
+        .seed = (uint64_t)kg_json_int(kg_json_get(c, "seed"), 0) & INT64_MAX,
+    };
+    return KG_OK;
+}
+
+kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err)
+{
+    const struct kg_json *r = job->doc.root;
+    struct kg_tinker_model *m = NULL;
+    struct kg_tinker_facts f;
+    KG_TRY(check_base(t, r, err));
+    KG_TRY(read_lora(&f, r, err));
+    const kg_status status = open_model(&m, t, job->scope, &f, err);
+    KG_TRY(admit(t, m, &f, r, status, err));
+    return kg_str_printf(out, err, "{\"type\": \"create_model\", \"model_id\": \"%s\"}",
+                         job->scope);
+}
+
+/* ---- loading ---- */
+
+/* The whole state, or the weights alone. */
+static kg_status take_state(struct kg_tinker_model *m, const char *dir, bool whole,
+                            bool anchor, struct kg_err *err)
+{
+    const struct kg_path file = kg_path_in(dir, "state.safetensors");
+    struct kg_run_state *state = &m->state;
+    const struct kg_model_opts opts = {.ct = state->model->ct, .whose = "anchor's "};
+    struct kg_st_set *set;
+    if (whole) {
+        if (anchor)
+            KG_TRY(kg_model_clone(&state->anchor, state->model, &opts, err));
+        KG_TRY(kg_checkpoint_counters(&state->count, kg_path_in(dir, "state.json").text,
+                                      err));
+        KG_TRY(kg_checkpoint_take_state(state, file.text, err));
+        kg_optim_resume(state->optim, state->count.optim_step);
+        KG_TRY(anchor ? kg_model_refresh(state->anchor, err) : KG_OK);
+        return kg_model_refresh(state->model, err);
+    }
+    KG_TRY(kg_st_open_file(&set, file.text, err));
+    kg_status status = kg_checkpoint_take(&state->model->master, state->model, set,
+                                          "master", file.text, err);
+    kg_st_close(set);
+    return status == KG_OK ? kg_model_refresh(state->model, err) : status;
+}
+
+static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_facts *f,
+                                 const struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_err *err)
+{
+    const struct kg_json *r = job->doc.root;
+    const char *path;
+    struct kg_path dir;
+    KG_TRY(check_base(t, r, err));
+    KG_TRY(kg_json_need_text(&path, &job->doc, r, "path", err));
+    KG_TRY(kg_tinker_folder(&dir, t, path, err));
+    KG_TRY(kg_tinker_facts_read(f, dir.text, err));
+    if (!kg_file_exists(kg_path_in(dir.text, "state.json").text))
+        return kg_fail(err, KG_EINVAL,
+                       "path: expected a checkpoint of save_weights, found weights to "
+                       "sample from: %s",
+                       path);
+    KG_TRY(kg_manifest_check(NULL, dir.text, err));
+    KG_TRY(open_model(m, t, job->scope, f, err));
+    return take_state(*m, dir.text, kg_json_bool(kg_json_get(r, "optimizer"), false),
+                      f->anchor, err);
+}
+
+kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err)
+{
+    const struct kg_json *r = job->doc.root;
+    const char *path = kg_json_text(kg_json_get(r, "path"), NULL);
+    struct kg_tinker_model *m = NULL;
+    struct kg_tinker_facts f;
+    if (job->seq > 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "load_weights: expected session_id and model_seq_id, which make a "
+                       "new model, found model_id");
+    const kg_status status = open_checkpoint(&m, &f, t, job, err);
+    KG_TRY(admit(t, m, &f, r, status, err));
+    KG_TRY(kg_json_put_text(out, "{\"type\": \"load_weights\", \"path\": ", path, err));
+    return kg_str_printf(out, err, ", \"model_id\": \"%s\"}", job->scope);
+}
+
+/* ---- a step ---- */
+
+static kg_status read_optim(struct kg_optim_opts *o, const struct kg_json *r,
+                            struct kg_err *err)
+{
+    static const char *const names[] = {"adam_params", "optim_params",
+                                        "optimizer_params"};
+    const struct kg_json *p = NULL;
+    for (int i = 0; i < 3 && !p; i++)
+        p = kg_json_get(r, names[i]);
+    const char *kind = kg_json_text(kg_json_get(p, "type"), NULL);
+    if (kind && strcmp(kind, "adamw") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED, "optim_params: expected adamw, found %.60s",
+                       kind);
+    o->lr = kg_json_real(kg_json_get(p, "learning_rate"), 1e-4);
+    o->beta1 = kg_json_real(kg_json_get(p, "beta1"), 0.9);
+    o->beta2 = kg_json_real(kg_json_get(p, "beta2"), 0.95);
+    o->eps = kg_json_real(kg_json_get(p, "eps"), 1e-12);
+    o->weight_decay = kg_json_real(kg_json_get(p, "weight_decay"), 0);
+    o->clip_norm = kg_json_real(kg_json_get(p, "grad_clip_norm"), 0);
+    const bool good = o->lr >= 0 && isfinite(o->lr) && o->beta1 >= 0 && o->beta1 < 1 &&
+                      o->beta2 >= 0 && o->beta2 < 1 && o->eps > 0 && isfinite(o->eps) &&
+                      o->weight_decay >= 0 && isfinite(o->weight_decay) &&
+                      o->clip_norm >= 0 && isfinite(o->clip_norm);
+    if (good)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL,
+                   "optim_params: expected betas in [0, 1), eps above 0 and the others 0 "
+                   "or more, found learning_rate %g, beta1 %g, beta2 %g, eps %g, "
+                   "weight_decay %g, grad_clip_norm %g",
+                   o->lr, o->beta1, o->beta2, o->eps, o->weight_decay, o->clip_norm);
+}
+
+kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
+                               struct kg_str *out, struct kg_err *err)
+{
+    struct kg_tinker_model *m;
+    double norm, lr;
+    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    struct kg_run_state *state = &m->state;
+    KG_TRY(read_optim(&state->optim->opts, job->doc.root, err));
+    kg_status status = kg_optim_update(state->optim, state->model, &norm, &lr, err);
+    if (status == KG_OK || status == KG_ENONFINITE) {
+        struct kg_err failure;
+        const kg_status cleared = kg_slab_zero(&state->optim->grads, &failure);
+        if (cleared != KG_OK)
+            *err = failure;
+        status = cleared != KG_OK ? cleared : status;
+    }
+    KG_TRY(status);
+    state->count.step++;
+    if (state->anchor && m->algo.anchor)
+        KG_TRY(kg_run_anchor_after_step(&m->algo, state, err));
+    return kg_str_printf(out, err,
+                         "{\"type\": \"optim_step\", \"metrics\": {\"grad_norm:mean\": "
+                         "%.9g}}",
+                         norm);
+}
+
+/* ---- saving ---- */
+
+static kg_status path_of(char path[256], const struct kg_tinker_job *job,
+                         const char *kind, const char *name, struct kg_err *err)
+{
+    if (kg_tinker_is_name(name)) {
+        snprintf(path, 256, "tinker://%s/%s/%s", job->scope, kind, name);
+        return KG_OK;
+    }
+    return kg_fail(err, KG_EINVAL,
+                   "path: expected a name of letters, digits and -_.:, found '%.90s'",
+                   name);
+}
+
+kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err)
+{
+    const struct kg_json *r = job->doc.root;
+    const char *name = kg_json_text(kg_json_get(r, "path"), NULL);
+    struct kg_tinker_model *m;
+    char path[256], own[32];
+    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    snprintf(own, sizeof own, "seq-%06lld", (long long)job->seq);
+    KG_TRY(path_of(path, job, "weights", name ? name : own, err));
+    KG_TRY(kg_tinker_save(t, m, r, path, true, err));
+    return kg_str_printf(out, err, "{\"type\": \"save_weights\", \"path\": \"%s\"}",
+                         path);
+}
+
+/* Of those without a name the newest stay. */
+static kg_status drop_snapshot(const struct kg_tinker *t, const struct kg_tinker_job *job,
+                               int64_t number, struct kg_err *err)
+{
+    char path[256], name[32];
+    struct kg_path dir;
+    snprintf(name, sizeof name, "snapshot-%06lld", (long long)number);
+    KG_TRY(path_of(path, job, "sampler_weights", name, err));
+    KG_TRY(kg_tinker_folder(&dir, t, path, err));
+    return kg_file_remove_tree(dir.text, err);
+}
+
+kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
+                                 struct kg_str *out, struct kg_err *err)
+{
+    const struct kg_json *r = job->doc.root;
+    const char *name = kg_json_text(kg_json_get(r, "path"), NULL);
+    const char *kind = kg_json_text(kg_json_get(r, "kind"), NULL);
+    struct kg_tinker_model *m;
+    char path[256], own[32], id[KG_TINKER_ID];
+    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    if (kind && strcmp(kind, "snapshot") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED, "kind: expected snapshot, found %.60s",
+                       kind);
+    snprintf(own, sizeof own, "snapshot-%06lld", (long long)m->snapshots);
+    KG_TRY(path_of(path, job, "sampler_weights", name ? name : own, err));
+    KG_TRY(kg_tinker_save(t, m, r, path, false, err));
+    if (name)
+        return kg_str_printf(
+            out, err, "{\"type\": \"save_weights_for_sampler\", \"path\": \"%s\"}", path);
+    if (m->snapshots++ >= SNAPSHOTS)
+        KG_TRY(drop_snapshot(t, job, m->snapshots - 1 - SNAPSHOTS, err));
+    const int session = (int)(strchr(job->scope, ':') - job->scope);
+    snprintf(id, sizeof id, "%.*s:sample:%lld", session, job->scope,
+             (long long)kg_json_int(kg_json_get(r, "sampling_session_seq_id"), job->seq));
+    KG_TRY(kg_tinker_add_sampler(t, id, path, err));
+    return kg_str_printf(out, err,
+                         "{\"type\": \"save_weights_for_sampler\", "
+                         "\"sampling_session_id\": \"%s\"}",
+                         id);
+}
+
+kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
+                           struct kg_str *out, struct kg_err *err)
+{
+    struct kg_tinker_model **at = &t->models, *m;
+    KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    free_model(t, m);
+    return kg_str_printf(out, err, "{\"type\": \"unload_model\", \"model_id\": \"%s\"}",
+                         job->scope);
+}
+
+/* ---- the order of jobs ---- */
+
+/* Jobs of unknown models, and late ones, run at once: they fail. */
+bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job)
+{
+    const struct kg_tinker_model *m = find_model(t, job->scope);
+    return !job->run || job->seq <= 0 || !m || job->seq <= m->next_seq;
+}
+
+static void run_job(struct kg_tinker *t, struct kg_tinker_job *job)
+{
+    struct kg_err err = {0};
+    struct kg_tinker_model *m = find_model(t, job->scope);
+    kg_status status;
+    if (m && job->seq == 0)
+        status = kg_fail(&err, KG_ECONFLICT, "%s is in training already", job->scope);
+    else if (m && job->seq > 0 && job->seq < m->next_seq)
+        status = kg_fail(&err, KG_ECONFLICT,
+                         "%s: request %lld was run before, and its result is not kept",
+                         job->scope, (long long)job->seq);
+    else
+        status = job->run(t, job, &job->result, &err);
+    m = find_model(t, job->scope);
+    if (m && job->seq == m->next_seq)
+        m->next_seq++;
+    kg_tinker_finish(t, job, status, &err);
+}
+
+/* NULL: none may run. */
+static struct kg_tinker_job *next_job(struct kg_tinker *t)
+{
+    struct kg_tinker_job *job = t->jobs;
+    while (job && (job->done || !kg_tinker_is_next(t, job)))
+        job = job->next;
+    if (job)
+        job->running = true;
+    return job;
+}
+
+void *kg_tinker_work(void *tinker)
+{
+    struct kg_tinker *t = tinker;
+    kg_threads_set(t->threads); /* a thread begins with the machine's number */
+    for (;;) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += IDLE_MS * 1000000L;
+        until.tv_sec += until.tv_nsec / 1000000000L;
+        until.tv_nsec %= 1000000000L;
+        pthread_mutex_lock(&t->lock);
+        struct kg_tinker_job *job = next_job(t);
+        if (!job && !t->quitting)
+            pthread_cond_timedwait(&t->due, &t->lock, &until);
+        const bool quitting = t->quitting;
+        pthread_mutex_unlock(&t->lock);
+        if (quitting)
+            return NULL;
+        if (job && job->run)
+            run_job(t, job);
+        else if (job)
+            kg_tinker_sample(t, job);
+    }
+}
