@@ -384,13 +384,13 @@ static const struct kg_metric_row rows[] = {
     {"rl", "anchor/kl_average", KG_METRICS_ANCHOR, "moving average",
      "with `anchor.kappa`: moving average of the token KL"},
     {"rl", "anchor/refreshed", KG_METRICS_ANCHOR, "refreshed",
-     "with `anchor.kappa`: replacements of the anchor by it since the run began"},
+     "with `anchor.kappa`: times the policy replaced the anchor since the run began"},
     {"rl", "mismatch/first_update_max", KG_METRICS_MISMATCH, "first update",
      "largest |log p - log old| of the first update, when the policy still is the one "
      "that sampled: 0 without lag, staleness or another dtype"},
     {"rl", "staleness/mean", KG_METRICS_MISMATCH, "age",
      "with `rollout.max_staleness`: steps since the version that sampled a token, mean"},
-    {"rl", "staleness/max", KG_METRICS_MISMATCH, "age", "the largest of them"},
+    {"rl", "staleness/max", KG_METRICS_MISMATCH, "age", "largest age of a token"},
     {"rl", "policy/mismatch_mean", KG_METRICS_MISMATCH, "recomputed",
      "|log old - log mu|: 0 unless `train.old_logp: recompute` is used with a separate "
      "sampler; mean"},
