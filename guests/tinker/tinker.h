@@ -4,8 +4,8 @@
  * Two threads. The HTTP server's takes requests: short ones are answered at once
  * (service.c), the others become jobs with a future (queue.c). The worker (worker.c) owns
  * all models and runs one job at a time, those of a model by seq_id; jobs that sample
- * from the same weights decode together (sample.c). Whatever must outlive the process is
- * a folder below DIR (store.c).
+ * from the same weights decode together (sample.c). Folders below DIR outlive
+ * the process (store.c).
  */
 #ifndef KG_TINKER_TINKER_H
 #define KG_TINKER_TINKER_H

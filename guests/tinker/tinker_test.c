@@ -505,6 +505,57 @@ static void adapters_are_those_of_the_run(void **state)
     repeats(more, 4, "adapter/adapter_model.safetensors");
 }
 
+/* ---- a checkpoint ---- */
+
+static void learn_once(int64_t seq)
+{
+    struct kg_str s = {0};
+    char id[32];
+    put_head(&s, model_id, seq, "cross_entropy");
+    put_supervised(&s, tokens, 8);
+    learn(id, &s);
+    done(id, "loss:sum");
+    step(id, seq + 1, "\"learning_rate\": 0.01");
+    done(id, "grad_norm:mean");
+    kg_str_release(&s);
+}
+
+/* The file of the model's state, saved under a name. */
+static void save(char file[256], int64_t seq, const char *name)
+{
+    char body[256], id[32];
+    snprintf(body, sizeof body,
+             "{\"model_id\": \"%s\", \"seq_id\": %lld, \"path\": \"%s\"}", model_id,
+             (long long)seq, name);
+    future(id, "save_weights", body);
+    done(id, name);
+    snprintf(file, 256, DIR "/checkpoints/%s/weights/%s/state.safetensors", model_id,
+             name);
+}
+
+/* Two updates, or one, a checkpoint and one: the weights and moments are the same. */
+static void a_model_goes_on_from_its_checkpoint_with_the_same_bits(void **state)
+{
+    char body[512], first[256], direct[256], resumed[256], id[32];
+    (void)state;
+    begin(4);
+    learn_once(1);
+    save(first, 3, "first");
+    learn_once(4);
+    save(direct, 6, "direct");
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"model_seq_id\": 9, \"optimizer\": true, "
+             "\"path\": \"tinker://%s/weights/first\"}",
+             session, model_id);
+    future(id, "load_weights", body);
+    done(id, "\"model_id\": ");
+    snprintf(model_id, sizeof model_id, "%s:train:9", session);
+    learn_once(1);
+    save(resumed, 3, "resumed");
+    same_file(direct, resumed);
+    close_server();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -515,6 +566,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
+        cmocka_unit_test(a_model_goes_on_from_its_checkpoint_with_the_same_bits),
         cmocka_unit_test(all_weights_are_those_of_the_run),
         cmocka_unit_test(adapters_are_those_of_the_run),
     };
