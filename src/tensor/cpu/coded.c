@@ -235,8 +235,7 @@ static KG_ALWAYS_INLINE void sum_rows(const struct kg_cpu_strip *t, const struct
         block_of(add_step, &s, p, b, f);
         KG_UNROLL
         for (int r = 0; r < rows; r++) {
-            total[r] = kg_v16_add_flushed(
-                total[r], kg_v16_add_flushed(s.chain[0][r], s.chain[1][r]));
+            total[r] = kg_v16_add(total[r], kg_v16_add(s.chain[0][r], s.chain[1][r]));
             s.left[r] += KG_BLOCK_STEPS * 4;
         }
     }
