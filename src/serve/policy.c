@@ -62,8 +62,8 @@ struct kg_policy_episode {
     size_t tokens;            /* of all branches */
     enum kg_finish finish;    /* of the last turn */
     int32_t turns;
-    double heard; /* when it was told of, or had a turn */
-    bool open, full;
+    double heard; /* when it was told of, had a turn, or first asked for the next */
+    bool open, full, asked; /* asked: for a turn that it has not had */
 };
 
 struct kg_policy {
@@ -560,6 +560,9 @@ kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
     KG_TRY(find_room(&room, p, e, &job->r.prompts[0].ids, fault, err));
     job->episode = e;
     e->job = job;
+    if (!e->asked) /* or asking and leaving would put off the timeout for ever */
+        e->heard = kg_clock_seconds();
+    e->asked = true;
     plan_turn(p, job, room);
     return KG_OK;
 }
@@ -599,6 +602,7 @@ kg_status kg_policy_keep(struct kg_policy *p, struct kg_serve_job *job,
     e->tokens += t->n - before;
     e->finish = t->finish;
     e->turns++;
+    e->asked = false;
     e->heard = p->moved = kg_clock_seconds();
     return KG_OK;
 }
@@ -815,7 +819,7 @@ static kg_status give_up(struct kg_policy *p, struct kg_err *err)
 
         if (!is_silent(p, e, now))
             continue;
-        warn(p, "expected a request or a report of an episode within episode.timeout_ms",
+        warn(p, "expected a turn or a report of an episode within episode.timeout_ms",
              e->id, strlen(e->id));
         KG_TRY(end(p, e, TIMEOUT, err));
         p->hung = true;
