@@ -16,7 +16,7 @@ static int64_t seed = 1, works = 3000, count = 5000, topk = 2;
 static double fault_rate = 0.65;
 
 const struct kg_flag kg_wiki_flags[] = {
-    {"seed", 0, KG_TO(seed), "S", "seed seed of the world (default 1)", 0, 1e15, NULL},
+    {"seed", 0, KG_TO(seed), "S", "seed of the world (default 1)", 0, 1e15, NULL},
     {"works", 0, KG_TO(works), "N",
      "size of the world: number of works in training questions (default 3000)", 8, 3000,
      NULL},

@@ -50,9 +50,8 @@ const struct kg_flag kg_data_flags[] = {
     {"model", 'm', KG_IF("=check", model_dir), KG_MODEL_ARG,
      "folder whose tokenizer and chat template render the prompts", 0, 0, NULL},
     {"chat-template", 0, KG_IF("=check", chat_choice), "WHICH",
-     "chat template, chat template, as data.chat_template: auto (the model's), none, or "
-     "a file",
-     0, 0, NULL},
+     "chat template, as data.chat_template: auto (the model's), none, or a file", 0, 0,
+     NULL},
     {"template", 0, KG_IF("=check", how.template_text), "TEXT", "as data.template", 0, 0,
      NULL},
     {"user-turn", 0, KG_IF("=check", how.user_turn), NULL, "as data.user_turn", 0, 0,

@@ -62,12 +62,12 @@ const struct kg_flag kg_new_flags[] = {
     {"rope-theta", 0, KG_TO(rope_theta), "X",
      "base of the rotary embedding (default 10000)", 1, 1e12, NULL},
     {"tie", 0, KG_IF("--no-tie=", tied), NULL,
-     "tied: tied: the head is the embedding (default)", 0, 0, NULL},
+     "tied: the head is the embedding (default)", 0, 0, NULL},
     {"no-tie", 0, KG_CLEARS(tied), NULL, "untied: the head has its own weights", 0, 0,
      NULL},
-    {"seed", 0, KG_TO(seed), "S", "seed seed of the weights (default 0)", 0, 1e18, NULL},
-    {"dtype", 0, KG_TO(dtype), "TYPE",
-     "dtype dtype of the file: bf16 or fp32 (default bf16)", 0, 0, "bf16|fp32"},
+    {"seed", 0, KG_TO(seed), "S", "seed of the weights (default 0)", 0, 1e18, NULL},
+    {"dtype", 0, KG_TO(dtype), "TYPE", "dtype of the file: bf16 or fp32 (default bf16)",
+     0, 0, "bf16|fp32"},
     {0},
 };
 

@@ -75,8 +75,8 @@ const struct kg_flag kg_serve_flags[] = {
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences decoded together (default 64)", 1,
      65536, NULL},
     {"max-len", 0, KG_TO(max_len), "N",
-     "largest number of largest number of tokens of prompt and answer (default: the "
-     "model's positions)",
+     "largest number of tokens of prompt and answer (default: the model's "
+     "positions)",
      2, INT_MAX, NULL},
     {"kv-tokens", 0, KG_TO(kv_tokens), "N",
      "tokens in the cache (default: max-batch times max-len, at most the larger of "

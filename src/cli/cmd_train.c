@@ -40,8 +40,8 @@ const struct kg_flag kg_train_flags[] = {
      "beginning: for jobs that a scheduler restarts",
      0, 0, NULL},
     {"ranks", 0, KG_IF("--keys=", ranks), "N",
-     "run run as N processes of this machine, with the bits of one; needs train.lanes=N "
-     "or more, or ranks.shard=gradients; with --dry-run: print the memory of each",
+     "run as N processes of this machine, with the bits of one; needs train.lanes=N or "
+     "more, or ranks.shard=gradients; with --dry-run: print the memory of each",
      1, 64, NULL},
     {"keys", 0, KG_IF("RECIPE=", list_keys), NULL,
      "print every key with its help and default as YAML", 0, 0, NULL},

@@ -169,7 +169,7 @@ const struct kg_command kg_commands[] = {
      "HF_ENDPOINT the hub, HF_TOKEN or the file HF_HOME/token the access token "
      "(docs/hub.md).",
      1, NULL, NULL, NULL, NULL},
-    {"push", "print print the command that uploads a checkpoint to the hub", kg_cmd_push,
+    {"push", "print the command that uploads a checkpoint to the hub", kg_cmd_push,
      "DIR ORG/NAME[@REVISION]", kg_push_flags,
      "Uploads nothing: checks that DIR is a checkpoint and prints the `hf upload` "
      "command for it.",

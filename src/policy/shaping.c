@@ -33,7 +33,7 @@ static const struct kg_place_row places[] = {
      KG_PLACE_LOSS,
      false},
     {{"reward",
-      "subtracted from the reward of every token, before advantages: advantages of "
+      "subtracted from the reward of every token, before advantages; advantages of "
       "completions see the sum, advantages of tokens the return",
       "R_t - beta KL_t", "Ziegler et al. 2019, arXiv 1909.08593", KG_SCOPE_TOKEN, 0,
       "algo.count_eps"},
