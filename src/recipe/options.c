@@ -78,7 +78,7 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(init.from), "", 0, 0, NULL,
      "run or checkpoint that this run starts from (instead of model.path)", false},
     {KEY(init.parts), "model", 0, 0, NULL,
-     "what it takes from there: model, anchor, optimizer; steps continues its step "
+     "parts to take from init.from: model, anchor, optimizer; steps continues its step "
      "count, position in the data and schedule",
      false},
 

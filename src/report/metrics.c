@@ -200,7 +200,7 @@ static const struct kg_metric_row rows[] = {
     {"rl", "grader/starts", KG_METRICS_REWARD, "grader's program",
      "external grader: starts of its program since training began or was resumed"},
     {"rl", "grader/restarts", KG_METRICS_REWARD, "grader's program",
-     "restarts among them, after a program that had graded died"},
+     "external grader: starts after a program that had graded died"},
     {"rl", "advantage/mean", KG_METRICS_REWARD, "advantage",
      "mean advantage of the completions"},
     {"rl", "advantage/min", KG_METRICS_REWARD, "advantage",
