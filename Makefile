@@ -255,6 +255,10 @@ deb: dist                                ## build/kedge_VERSION_amd64.deb, for D
 wheel: dist                              ## build/wheels: kedge_rl and libkedge for pip
 	tools/wheel
 
+wheel-aarch64:                           ## the same for aarch64, by Debian's cross compiler (tools/aarch64)
+	tools/dist aarch64
+	tools/wheel build/wheels build/dist-aarch64 aarch64
+
 compile_commands.json: Makefile          ## for clangd and clang-tidy
 	@tools/compile-commands > $@
 

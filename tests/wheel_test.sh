@@ -53,6 +53,19 @@ same_bytes() { wheel "$work/again" "$dist" && cmp "$program" "$work/again/${prog
 pass "the same files give the same bytes" same_bytes
 no_dist() { ! wheel "$at" "$work/none" 2>"$work/said" && grep -q "expected a folder, found none; make dist makes it" "$work/said"; }
 pass "without make dist it says what to do" no_dist
+for_arm() {
+    wheel "$work/arm" "$dist" aarch64 && arm=py3-none-manylinux_2_34_aarch64 && in_wheel "$work/arm/kedge_rl-$version-$arm.whl" \
+        '"Tag: '$arm'\n" in text(info + "/WHEEL") and "x86" not in text(info + "/WHEEL")' && [ -f "$work/arm/libkedge-$version-$arm.whl" ]
+}
+pass "another machine is another tag" for_arm
+no_machine() { ! wheel "$at" "$dist" arm64 2>"$work/said" && grep -q "x86_64 or aarch64, found .* arm64" "$work/said"; }
+pass "a machine that has no tag is refused" no_machine
+with_kernels() {
+    cp -r "$dist" "$work/gpu" && mkdir -p "$work/gpu/cuda/lib/kedge" && echo kernels >"$work/gpu/cuda/lib/kedge/libkedge_cuda.so" &&
+        wheel "$work/three" "$work/gpu" && in_wheel "$work/three/kedge_rl_cuda-$version-$tag.whl" \
+        'text(data + "/lib/kedge/libkedge_cuda.so") == "kernels\n" and "Requires-Dist: kedge-rl == '"$version"'\n" in text(info + "/METADATA")'
+}
+pass "kernels are a wheel of their own, of the program's version" with_kernels
 no_option() { ! wheel --out 2>"$work/said" && grep -q "found --out" "$work/said"; }
 pass "an option is refused" no_option
 
