@@ -296,8 +296,7 @@ static kg_status open_weights(struct kg_tinker *t, const char *path, struct kg_e
     struct kg_model_opts opts = {.backend = base->backend, .ct = base->ct};
     struct kg_tinker_facts facts;
     struct kg_path dir;
-    KG_TRY(kg_tinker_folder(&dir, t, path, err));
-    KG_TRY(kg_tinker_facts_read(&facts, dir.text, err));
+    KG_TRY(kg_tinker_find_weights(&dir, &facts, t, path, err));
     if (!facts.lora) {
         KG_TRY(kg_model_open(&t->engine.model, kg_path_in(dir.text, "model").text, &opts,
                              err));

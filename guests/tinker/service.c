@@ -153,7 +153,7 @@ static kg_status weights_info(struct kg_str *out, struct kg_tinker *t,
     KG_TRY(kg_json_need_text(&path, doc, doc->root, "tinker_path", err));
     KG_TRY(kg_tinker_folder(&dir, t, path, err));
     KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
-    KG_TRY(kg_json_put_text(out, "{\"base_model\": ", t->opts.name, err));
+    KG_TRY(kg_json_put_text(out, "{\"base_model\": ", f.base, err));
     return kg_str_printf(out, err,
                          ", \"is_lora\": %s, \"lora_rank\": %d, \"train_unembed\": %s, "
                          "\"train_mlp\": %s, \"train_attn\": %s, \"optimizer_config\": "
@@ -179,8 +179,7 @@ static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
                             err));
     KG_TRY(check_session(t, session, err));
     if (path) {
-        KG_TRY(kg_tinker_folder(&dir, t, path, err));
-        KG_TRY(kg_tinker_facts_read(&f, dir.text, err));
+        KG_TRY(kg_tinker_find_weights(&dir, &f, t, path, err));
     } else if (!base || strcmp(base, t->opts.name) != 0) {
         return kg_fail(err, KG_ENOTFOUND,
                        "base_model: expected %s, or model_path, found %.200s",
@@ -249,8 +248,9 @@ static kg_status put_run(struct kg_str *out, struct kg_tinker *t, const char *pa
                          struct kg_err *err)
 {
     char id[KG_TINKER_ID], rest[16] = "";
-    const int n = sscanf(path, "/api/v1/training_runs/%95[^/]/%15s", id, rest);
-    if (n == 1)
+    int end = 0;
+    const int n = sscanf(path, "/api/v1/training_runs/%95[^/]%n/%15s", id, &end, rest);
+    if (n == 1 && path[end] == '\0')
         return kg_tinker_put_run(out, t, id, err);
     if (n == 2 && strcmp(rest, "checkpoints") == 0)
         return kg_tinker_put_checkpoints(out, t, id, err);

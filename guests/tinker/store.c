@@ -32,9 +32,11 @@ kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
                            const char *path, struct kg_err *err)
 {
     char part[3][KG_TINKER_ID];
+    int n = 0; /* that were read: a name that is too long is no shorter one */
     bool good = strncmp(path, scheme, sizeof scheme - 1) == 0 &&
-                sscanf(path + sizeof scheme - 1, "%95[^/]/%95[^/]/%95[^\n]", part[0],
-                       part[1], part[2]) == 3;
+                sscanf(path + sizeof scheme - 1, "%95[^/]/%95[^/]/%95[^/]%n", part[0],
+                       part[1], part[2], &n) == 3 &&
+                path[sizeof scheme - 1 + (size_t)n] == '\0';
     for (int i = 0; i < 3 && good; i++)
         good = kg_tinker_is_name(part[i]);
     good = good &&
@@ -65,7 +67,8 @@ static kg_status read_facts(struct kg_json_doc *doc, const char *dir, const char
 
 static struct kg_tinker_facts facts_in(const struct kg_json *r)
 {
-    return (struct kg_tinker_facts){
+    const char *base = kg_json_text(kg_json_get(r, "base_model"), NULL);
+    struct kg_tinker_facts f = {
         .lora = kg_json_bool(kg_json_get(r, "is_lora"), false),
         .attn = kg_json_bool(kg_json_get(r, "train_attn"), true),
         .mlp = kg_json_bool(kg_json_get(r, "train_mlp"), true),
@@ -73,6 +76,8 @@ static struct kg_tinker_facts facts_in(const struct kg_json *r)
         .seed = (uint64_t)kg_json_int(kg_json_get(r, "seed"), 0),
         .anchor = kg_json_bool(kg_json_get(r, "anchor"), false),
     };
+    snprintf(f.base, sizeof f.base, "%s", base ? base : "");
+    return f;
 }
 
 static kg_status take_facts(struct kg_tinker_facts *f, const char *dir, const char *name,
@@ -89,6 +94,18 @@ kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
                                struct kg_err *err)
 {
     return take_facts(f, dir, "tinker.json", err);
+}
+
+kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
+                                 const struct kg_tinker *t, const char *path,
+                                 struct kg_err *err)
+{
+    KG_TRY(kg_tinker_folder(dir, t, path, err));
+    KG_TRY(kg_tinker_facts_read(f, dir->text, err));
+    if (strncmp(f->base, t->opts.name, sizeof f->base - 1) == 0)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "%s: expected weights of %s, found weights of '%s'",
+                   path, t->opts.name, f->base);
 }
 
 kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *t,

@@ -172,6 +172,7 @@ bool kg_tinker_find_sampler(struct kg_tinker_sampler *copy, struct kg_tinker *t,
 /* ---- store.c: DIR/MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
 /* What a folder says of its weights, in its tinker.json. */
 struct kg_tinker_facts {
+    char base[256]; /* base_model, its beginning */
     bool lora, attn, mlp;
     int rank;
     uint64_t seed;
@@ -182,6 +183,10 @@ kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
                            const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
+/* Both of a path whose weights fit this server.   errors: EINVAL (another base) */
+kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
+                                 const struct kg_tinker *t, const char *path,
+                                 struct kg_err *err) KG_MUST_CHECK;
 /* meta: the user's metadata, or NULL */
 kg_status kg_tinker_facts_write(const struct kg_tinker *t,
                                 const struct kg_tinker_facts *f,

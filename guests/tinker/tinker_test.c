@@ -217,6 +217,9 @@ static void a_request_sent_twice_has_one_future(void **state)
 
 /* ---- refusals ---- */
 
+#define FIFTH "aaaaaaaaaaaaaaaaaaa"
+#define LONG  FIFTH FIFTH FIFTH FIFTH FIFTH /* 95 bytes, the longest name */
+
 static void what_is_wrong_is_refused_by_name(void **state)
 {
     static const struct {
@@ -240,10 +243,17 @@ static void what_is_wrong_is_refused_by_name(void **state)
          "tinker://MODEL_ID/weights/NAME"},
         {"POST", "weights_info", "{\"tinker_path\": \"tinker://../weights/c\"}", 422,
          "found 'tinker://../weights/c'"},
+        {"POST", "weights_info", "{\"tinker_path\": \"tinker://a/weights/" LONG "/\"}",
+         422, "found 'tinker://a/weights/aaa"},
+        {"POST", "weights_info", "{\"tinker_path\": \"tinker://a/weights/" LONG "b\"}",
+         422, "found 'tinker://a/weights/aaa"},
+        {"POST", "weights_info", "{\"tinker_path\": \"tinker://a/weights/" LONG "\"}",
+         404, "no such weights"},
         {"POST", "forward_backward", "no protocol buffer", 422, "protocol buffer"},
         {"POST", "retrieve_future", "{\"request_id\": 1}", 422, "request_id"},
         {"GET", "samplers/none", "", 404, "no sampling session none"},
         {"GET", "training_runs/none", "", 404, "training run: none"},
+        {"GET", "training_runs/" LONG "b", "", 404, "no such path"},
         {"GET", "training_runs/x/y", "", 404, "no such path"},
         {"GET", "nothing", "", 404, "no such path"},
         {"GET", "optim_step", "", 405, "takes POST"},
@@ -253,7 +263,7 @@ static void what_is_wrong_is_refused_by_name(void **state)
     (void)state;
     begin(4);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char path[128];
+        char path[160];
         snprintf(path, sizeof path, "/api/v1/%s", cases[i].path);
         ask(&a, cases[i].method, path, cases[i].body, strlen(cases[i].body));
         if (a.status != cases[i].status || !strstr(kg_str_text(&a.body), cases[i].part))
@@ -533,6 +543,127 @@ static void save(char file[256], int64_t seq, const char *name)
              name);
 }
 
+static void save_sampler(int64_t seq, const char *name, const char *part)
+{
+    char body[256], id[32];
+    snprintf(body, sizeof body,
+             "{\"model_id\": \"%s\", \"seq_id\": %lld, \"path\": \"%s\", \"overwrite\": "
+             "true}",
+             model_id, (long long)seq, name);
+    future(id, "save_weights_for_sampler", body);
+    done(id, part);
+}
+
+/* A sampling session for weights of the model: the answer to its creation. */
+static void open_sampler(struct answer *a, int seq, const char *name)
+{
+    char body[512];
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"sampling_session_seq_id\": %d, \"model_path\": "
+             "\"tinker://%s/%s\"}",
+             session, seq, model_id, name);
+    post(a, "create_sampling_session", body);
+}
+
+/* The same draw from a sampling session: its tokens and their log-probs. */
+static void sample(struct answer *a, int sampler, int64_t seq)
+{
+    char body[512], id[32];
+    snprintf(body, sizeof body,
+             "{\"sampling_session_id\": \"%s:sample:%d\", \"seq_id\": %lld, \"prompt\": "
+             "{\"chunks\": [{\"tokens\": [3, 10, 4]}]}, \"sampling_params\": "
+             "{\"max_tokens\": 4, \"seed\": 7}}",
+             session, sampler, (long long)seq);
+    future(id, "asample", body);
+    retrieve(a, id);
+}
+
+static bool same(const struct answer *a, const struct answer *b)
+{
+    return a->body.len == b->body.len &&
+           memcmp(a->body.data, b->body.data, a->body.len) == 0;
+}
+
+static void weights_saved_over_others_are_those_that_are_sampled(void **state)
+{
+    struct answer old = {0}, over = {0}, fresh = {0};
+    (void)state;
+    begin(4);
+    save_sampler(1, "one", "sampler_weights/one");
+    open_sampler(&old, 1, "sampler_weights/one");
+    sample(&old, 1, 1);
+    learn_once(2);
+    save_sampler(4, "one", "sampler_weights/one");
+    save_sampler(5, "two", "sampler_weights/two");
+    sample(&over, 1, 2);
+    open_sampler(&fresh, 2, "sampler_weights/two");
+    sample(&fresh, 2, 1);
+    assert_true(same(&over, &fresh) && !same(&over, &old));
+    kg_str_release(&old.body);
+    kg_str_release(&over.body);
+    kg_str_release(&fresh.body);
+    close_server();
+}
+
+static void names_of_the_server_are_refused(void **state)
+{
+    static const char *const names[] = {"snapshot-000000", "snapshot-", "seq-000001",
+                                        "seq-x"};
+    static const char *const good[] = {"snapshots", "snapshot", "sequence", "a-seq-1"};
+    int64_t seq = 1;
+    (void)state;
+    begin(4);
+    for (int i = 0; i < 4; i++) {
+        save_sampler(seq++, names[i], "does not begin with snapshot- or seq-");
+        save_sampler(seq++, good[i], good[i]);
+    }
+    close_server();
+}
+
+/* The facts of a checkpoint, as another server would have written them. */
+static void write_facts(const char *name, const char *base, const char *when)
+{
+    char file[256], text[256];
+    snprintf(file, sizeof file, DIR "/checkpoints/%s/%s", model_id, name);
+    NEED(kg_file_make_dirs(file, err));
+    snprintf(file + strlen(file), sizeof file - strlen(file), "/tinker.json");
+    snprintf(text, sizeof text,
+             "{\"base_model\": \"%s\", \"is_lora\": true, \"lora_rank\": 4, \"time\": "
+             "\"%s\"}",
+             base, when);
+    NEED(kg_file_write_atomic(file, text, strlen(text), err));
+}
+
+static void weights_of_another_base_are_refused(void **state)
+{
+    static const char expected[] = "expected weights of digits, found weights of 'other'";
+    struct answer a = {0};
+    char file[256], body[512], id[32];
+    (void)state;
+    begin(4);
+    save(file, 1, "one");
+    open_sampler(&a, 1, "weights/one");
+    assert_int_equal(a.status, 200);
+    write_facts("weights/one", "other", "2026-01-01T00:00:00Z");
+    open_sampler(&a, 2, "weights/one");
+    assert_int_equal(a.status, 422);
+    assert_non_null(strstr(kg_str_text(&a.body), expected));
+    sample(&a, 1, 1);
+    assert_non_null(strstr(kg_str_text(&a.body), expected));
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"model_seq_id\": 9, \"path\": "
+             "\"tinker://%s/weights/one\"}",
+             session, model_id);
+    future(id, "load_weights", body);
+    done(id, expected);
+    snprintf(body, sizeof body, "{\"tinker_path\": \"tinker://%s/weights/one\"}",
+             model_id);
+    post(&a, "weights_info", body);
+    assert_non_null(strstr(kg_str_text(&a.body), "\"base_model\": \"other\""));
+    kg_str_release(&a.body);
+    close_server();
+}
+
 /* Two updates, or one, a checkpoint and one: the weights and moments are the same. */
 static void a_model_goes_on_from_its_checkpoint_with_the_same_bits(void **state)
 {
@@ -567,6 +698,9 @@ int main(void)
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
         cmocka_unit_test(a_model_goes_on_from_its_checkpoint_with_the_same_bits),
+        cmocka_unit_test(weights_saved_over_others_are_those_that_are_sampled),
+        cmocka_unit_test(names_of_the_server_are_refused),
+        cmocka_unit_test(weights_of_another_base_are_refused),
         cmocka_unit_test(all_weights_are_those_of_the_run),
         cmocka_unit_test(adapters_are_those_of_the_run),
     };

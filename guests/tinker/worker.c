@@ -228,8 +228,7 @@ static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_fa
     struct kg_path dir;
     KG_TRY(check_base(t, r, err));
     KG_TRY(kg_json_need_text(&path, &job->doc, r, "path", err));
-    KG_TRY(kg_tinker_folder(&dir, t, path, err));
-    KG_TRY(kg_tinker_facts_read(f, dir.text, err));
+    KG_TRY(kg_tinker_find_weights(&dir, f, t, path, err));
     if (!kg_file_exists(kg_path_in(dir.text, "state.json").text))
         return kg_fail(err, KG_EINVAL,
                        "path: expected a checkpoint of save_weights, found weights to "
@@ -319,16 +318,33 @@ kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
 
 /* ---- saving ---- */
 
+/* name: the client's, or NULL for the server's own */
 static kg_status path_of(char path[256], const struct kg_tinker_job *job,
-                         const char *kind, const char *name, struct kg_err *err)
+                         const char *kind, const char *name, const char *own,
+                         struct kg_err *err)
 {
-    if (kg_tinker_is_name(name)) {
-        snprintf(path, 256, "tinker://%s/%s/%s", job->scope, kind, name);
-        return KG_OK;
-    }
-    return kg_fail(err, KG_EINVAL,
-                   "path: expected a name of letters, digits and -_.:, found '%.90s'",
-                   name);
+    if (name && (strncmp(name, "snapshot-", 9) == 0 || strncmp(name, "seq-", 4) == 0))
+        return kg_fail(err, KG_EINVAL,
+                       "path: expected a name that does not begin with snapshot- or "
+                       "seq-, which are this server's, found '%.90s'",
+                       name);
+    if (name && !kg_tinker_is_name(name))
+        return kg_fail(err, KG_EINVAL,
+                       "path: expected a name of letters, digits and -_.:, found '%.90s'",
+                       name);
+    snprintf(path, 256, "tinker://%s/%s/%s", job->scope, kind, name ? name : own);
+    return KG_OK;
+}
+
+/* Samplers go by their path: an open one has the weights that were there before. */
+static kg_status save(struct kg_tinker *t, const struct kg_tinker_model *m,
+                      const struct kg_json *request, const char *path, bool state,
+                      struct kg_err *err)
+{
+    KG_TRY(kg_tinker_save(t, m, request, path, state, err));
+    if (strcmp(t->engine.path, path) == 0)
+        kg_tinker_close_engine(t);
+    return KG_OK;
 }
 
 kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
@@ -340,8 +356,8 @@ kg_status kg_tinker_save_weights(struct kg_tinker *t, struct kg_tinker_job *job,
     char path[256], own[32];
     KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
     snprintf(own, sizeof own, "seq-%06lld", (long long)job->seq);
-    KG_TRY(path_of(path, job, "weights", name ? name : own, err));
-    KG_TRY(kg_tinker_save(t, m, r, path, true, err));
+    KG_TRY(path_of(path, job, "weights", name, own, err));
+    KG_TRY(save(t, m, r, path, true, err));
     return kg_str_printf(out, err, "{\"type\": \"save_weights\", \"path\": \"%s\"}",
                          path);
 }
@@ -353,7 +369,7 @@ static kg_status drop_snapshot(const struct kg_tinker *t, const struct kg_tinker
     char path[256], name[32];
     struct kg_path dir;
     snprintf(name, sizeof name, "snapshot-%06lld", (long long)number);
-    KG_TRY(path_of(path, job, "sampler_weights", name, err));
+    KG_TRY(path_of(path, job, "sampler_weights", NULL, name, err));
     KG_TRY(kg_tinker_folder(&dir, t, path, err));
     return kg_file_remove_tree(dir.text, err);
 }
@@ -366,22 +382,24 @@ kg_status kg_tinker_save_sampler(struct kg_tinker *t, struct kg_tinker_job *job,
     const char *kind = kg_json_text(kg_json_get(r, "kind"), NULL);
     struct kg_tinker_model *m;
     char path[256], own[32], id[KG_TINKER_ID];
+    struct kg_err undropped;
     KG_TRY(kg_tinker_model_of(&m, t, job->scope, err));
     if (kind && strcmp(kind, "snapshot") != 0)
         return kg_fail(err, KG_EUNSUPPORTED, "kind: expected snapshot, found %.60s",
                        kind);
     snprintf(own, sizeof own, "snapshot-%06lld", (long long)m->snapshots);
-    KG_TRY(path_of(path, job, "sampler_weights", name ? name : own, err));
-    KG_TRY(kg_tinker_save(t, m, r, path, false, err));
+    KG_TRY(path_of(path, job, "sampler_weights", name, own, err));
+    KG_TRY(save(t, m, r, path, false, err));
     if (name)
         return kg_str_printf(
             out, err, "{\"type\": \"save_weights_for_sampler\", \"path\": \"%s\"}", path);
-    if (m->snapshots++ >= SNAPSHOTS)
-        KG_TRY(drop_snapshot(t, job, m->snapshots - 1 - SNAPSHOTS, err));
+    const int64_t old = m->snapshots++ - SNAPSHOTS;
     const int session = (int)(strchr(job->scope, ':') - job->scope);
     snprintf(id, sizeof id, "%.*s:sample:%lld", session, job->scope,
              (long long)kg_json_int(kg_json_get(r, "sampling_session_seq_id"), job->seq));
     KG_TRY(kg_tinker_add_sampler(t, id, path, err));
+    if (old >= 0 && drop_snapshot(t, job, old, &undropped) != KG_OK)
+        kg_log_warn("an old snapshot stays: %s", undropped.message);
     return kg_str_printf(out, err,
                          "{\"type\": \"save_weights_for_sampler\", "
                          "\"sampling_session_id\": \"%s\"}",
