@@ -59,30 +59,31 @@ static kg_status find_loss(struct loss *loss, const char *name, struct kg_err *e
 }
 
 /* A key of Tinker's own.   *mine: it is one */
-static kg_status take_own(bool *mine, struct loss *loss,
+static kg_status take_own(bool *mine, struct kg_algo *algo, const struct loss *loss,
                           const struct kg_tinker_setting *s, struct kg_err *err)
 {
-    double *to = strcmp(s->key, "clip_low_threshold") == 0    ? &loss->clip_low
-                 : strcmp(s->key, "clip_high_threshold") == 0 ? &loss->clip_high
-                 : strcmp(s->key, "beta") == 0                ? &loss->beta
+    double *to = strcmp(s->key, "clip_low_threshold") == 0    ? &algo->clip_low
+                 : strcmp(s->key, "clip_high_threshold") == 0 ? &algo->clip_high
+                 : strcmp(s->key, "beta") == 0                ? &algo->kl_beta
                                                               : NULL;
     char *end;
     *mine = to != NULL;
     if (!to)
         return KG_OK;
-    const bool read = to == &loss->beta ? loss->beta > 0 : loss->clip_high > 0;
+    const bool read = to == &algo->kl_beta ? loss->beta > 0 : loss->clip_high > 0;
     if (!read)
         return kg_fail(err, KG_EINVAL, "loss_fn_config: %s has no effect with %s", s->key,
                        loss->name);
-    *to = strtod(s->value, &end);
-    if (*end != '\0' || !(*to >= 0) || (to == &loss->clip_low && *to > 1) ||
-        (to == &loss->clip_high && *to < 1))
-        return kg_fail(err, KG_EINVAL, "loss_fn_config: %s: expected %s, found %s",
+    const double x = strtod(s->value, &end);
+    if (end == s->value || *end != '\0' || !(x >= 0) ||
+        (to == &algo->clip_low && x > 1) || (to == &algo->clip_high && x < 1))
+        return kg_fail(err, KG_EINVAL, "loss_fn_config: %s: expected %s, found '%s'",
                        s->key,
-                       to == &loss->beta       ? "0 or more"
-                       : to == &loss->clip_low ? "0 to 1"
+                       to == &algo->kl_beta    ? "0 or more"
+                       : to == &algo->clip_low ? "0 to 1"
                                                : "1 or more",
                        s->value);
+    *to = to == &algo->clip_low ? 1 - x : to == &algo->clip_high ? x - 1 : x;
     return KG_OK;
 }
 
@@ -96,13 +97,13 @@ static bool is_run_key(const char *key)
     return false;
 }
 
-static kg_status take_settings(struct kg_algo *algo, struct loss *loss,
+static kg_status take_settings(struct kg_algo *algo, const struct loss *loss,
                                const struct kg_tinker_batch *b, struct kg_err *err)
 {
     for (int i = 0; i < b->n_settings; i++) {
         const struct kg_tinker_setting *s = &b->settings[i];
         bool mine;
-        KG_TRY(take_own(&mine, loss, s, err));
+        KG_TRY(take_own(&mine, algo, loss, s, err));
         if (mine)
             continue;
         if (is_run_key(s->key))
@@ -127,13 +128,13 @@ kg_status kg_tinker_algo(struct kg_algo *algo, const struct kg_tinker_batch *b,
     KG_TRY(kg_algo_set(algo, "algo.aggregate", "token-sum", err));
     for (int i = 0; loss.set[i][0]; i++)
         KG_TRY(kg_algo_set(algo, loss.set[i][0], loss.set[i][1], err));
-    KG_TRY(take_settings(algo, &loss, b, err));
     if (loss.clip_high > 0) {
         algo->clip_low = 1 - loss.clip_low;
         algo->clip_high = loss.clip_high - 1;
     }
     if (loss.beta > 0)
         algo->kl_beta = loss.beta;
+    KG_TRY(take_settings(algo, &loss, b, err));
     KG_TRY(kg_algo_choose(algo, err));
     kg_algo_region_when_full(algo, vocab);
     return kg_algo_check(algo, &setting, err);

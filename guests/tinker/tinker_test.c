@@ -384,6 +384,91 @@ static void a_batch_that_is_cut_off_is_no_other_batch(void **state)
     kg_str_release(&s);
 }
 
+/* ---- a loss and its settings ---- */
+
+/* Defaults of Tinker's losses, and what a request says instead; or why it is refused. */
+static void settings_of_a_loss_are_those_of_the_request(void **state)
+{
+    static const struct {
+        const char *loss, *key, *value;
+        double low, high, beta;
+        const char *part;
+    } cases[] = {
+        {"ppo", NULL, NULL, 0.2, 0.2, 0, NULL},
+        {"ppo", "clip_low_threshold", "0.5", 0.5, 0.2, 0, NULL},
+        {"ppo", "clip_high_threshold", "1.5", 0.2, 0.5, 0, NULL},
+        {"ppo", "algo.clip_low", "0.1", 0.1, 0.2, 0, NULL},
+        {"gspo", "algo.clip_high", "0.1", 0.2, 0.1, 0, NULL},
+        {"cispo", NULL, NULL, 1, 3, 0, NULL},
+        {"cispo", "algo.clip_high", "5", 1, 5, 0, NULL},
+        {"dro", NULL, NULL, 0.2, 0.2, 0.05, NULL},
+        {"dro", "beta", "0.5", 0.2, 0.2, 0.5, NULL},
+        {"dro", "kl.beta", "0.25", 0.2, 0.2, 0.25, NULL},
+        {"dro", "beta", "", 0, 0, 0, "beta: expected 0 or more, found ''"},
+        {"dro", "beta", "nan", 0, 0, 0, "found 'nan'"},
+        {"ppo", "clip_low_threshold", "", 0, 0, 0, "expected 0 to 1, found ''"},
+        {"ppo", "clip_low_threshold", "1.5", 0, 0, 0, "expected 0 to 1"},
+        {"ppo", "clip_high_threshold", "0.5x", 0, 0, 0, "expected 1 or more"},
+        {"ppo", "beta", "1", 0, 0, 0, "beta has no effect with ppo"},
+        {"ppo", "kl.target", "1", 0, 0, 0, "belongs to a loop"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_tinker_batch b = {.n_settings = cases[i].key != NULL};
+        struct kg_algo algo;
+        struct kg_err err;
+        snprintf(b.loss, sizeof b.loss, "%s", cases[i].loss);
+        if (cases[i].key) {
+            snprintf(b.settings->key, KG_TINKER_TEXT, "%s", cases[i].key);
+            snprintf(b.settings->value, KG_TINKER_TEXT, "%s", cases[i].value);
+        }
+        const kg_status status = kg_tinker_algo(&algo, &b, 16, &err);
+        if (cases[i].part && (status == KG_OK || !strstr(err.message, cases[i].part)))
+            fail_msg("case %zu: expected %s", i, cases[i].part);
+        if (cases[i].part)
+            continue;
+        if (status != KG_OK)
+            fail_msg("case %zu: %s", i, err.message);
+        assert_float_equal(algo.clip_low, cases[i].low, 1e-15);
+        assert_float_equal(algo.clip_high, cases[i].high, 1e-15);
+        assert_float_equal(algo.kl_beta, cases[i].beta, 1e-15);
+    }
+}
+
+/* Values are numbers of 64 bits or texts, and tokens are bytes; the tag says so. */
+static void a_value_of_another_wire_type_is_refused(void **state)
+{
+    static const struct {
+        const char *value; /* the map entry's field 2, as bytes */
+        size_t n;
+        const char *part;
+    } cases[] = {
+        {"\x10\x01", 2, "loss_fn_config: beta: expected a number or a text"},
+        {"\x15\0\0\0\0", 5, "loss_fn_config: beta: expected a number or a text"},
+        {"\x12\x02\x18\x01", 4, "loss_fn_config: beta: expected a number or a text"},
+        {"", 0, "loss_fn_config: beta: expected a number or a text"},
+        {"\x11\0\0\0\0\0\0\0\0", 9, "at least one datum"},
+        {"\x12\x03\x12\x01x", 5, "at least one datum"},
+    };
+    static const char datum[] =
+        "\x1a\x06\x0a\x04\x0a\x02\x08\x07"; /* a token as varint */
+    struct kg_tinker_batch b;
+    struct kg_err why;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kg_str s = {0}, entry = {0};
+        put_bytes(&entry, 1, "beta", 4);
+        NEED(kg_str_append(&entry, cases[i].value, cases[i].n, err));
+        put_inside(&s, i < 2 ? 5 : 7, &entry);
+        if (kg_tinker_read_batch(&b, s.data, s.len, 16, &why) == KG_OK ||
+            !strstr(why.message, cases[i].part))
+            fail_msg("case %zu: expected %s, found %s", i, cases[i].part, why.message);
+        kg_str_release(&s);
+    }
+    assert_int_not_equal(kg_tinker_read_batch(&b, datum, 8, 16, &why), KG_OK);
+    assert_non_null(strstr(why.message, "expected tokens of 4 bytes"));
+}
+
 /* ---- a run again ---- */
 
 /* A line of a dump as a datum.   *any: it has an advantage */
@@ -692,6 +777,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_is_checked_before_anything_is_computed),
         cmocka_unit_test(a_batch_that_is_cut_off_is_no_other_batch),
+        cmocka_unit_test(settings_of_a_loss_are_those_of_the_request),
+        cmocka_unit_test(a_value_of_another_wire_type_is_refused),
         cmocka_unit_test(requests_run_by_their_sequence_numbers),
         cmocka_unit_test(a_request_sent_twice_has_one_future),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),

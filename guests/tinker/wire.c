@@ -173,7 +173,8 @@ static kg_status read_chunk(int32_t *to, int64_t *n, struct kg_protobuf p,
             KG_TRY(kg_protobuf_next(&text, &tokens, &within, err));
             if (!within)
                 break;
-            if (tokens.number != 1 || tokens.n % 4 != 0)
+            if (tokens.number != 1 || tokens.wire != KG_PROTOBUF_BYTES ||
+                tokens.n % 4 != 0)
                 return kg_fail(err, KG_EFORMAT,
                                "model_input: expected tokens of 4 bytes");
             if (to && tokens.n > 0)
@@ -308,6 +309,9 @@ static kg_status add_setting(struct kg_tinker_batch *b, const struct kg_protobuf
         struct kg_protobuf p = inside(&value);
         KG_TRY(kg_protobuf_next(&p, &value, &more, err));
     }
+    if (value.wire != KG_PROTOBUF_64BIT && value.wire != KG_PROTOBUF_BYTES)
+        return kg_fail(err, KG_EFORMAT, "loss_fn_config: %s: expected a number or a text",
+                       s.key);
     double number;
     memcpy(&number, &value.value, sizeof number);
     if (value.wire == KG_PROTOBUF_BYTES)
