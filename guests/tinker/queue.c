@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { KEPT = 4096, HOLD_S = 30 };
+enum { KEPT = 4096, HOLD_S = 30, LOST_S = 300 };
 static const char leaving[] = "the server is shutting down";
 
 static void job_free(struct kg_tinker_job *job)
@@ -17,20 +17,32 @@ static void job_free(struct kg_tinker_job *job)
     kg_mem_free(job);
 }
 
+/* Takes a job that is done from its place. Under the lock. */
+static void drop(struct kg_tinker *t, struct kg_tinker_job **at)
+{
+    struct kg_tinker_job *job = *at;
+    *at = job->next;
+    t->n_jobs--;
+    t->held -= job->result.len;
+    job_free(job);
+}
+
 /* The oldest jobs that are done give way. Under the lock. */
 static void make_room(struct kg_tinker *t)
 {
     struct kg_tinker_job **at = &t->jobs;
-    while (*at && t->n_jobs > KEPT) {
-        struct kg_tinker_job *job = *at;
-        if (!job->done) {
-            at = &job->next;
-            continue;
-        }
-        *at = job->next;
-        t->n_jobs--;
-        job_free(job);
+    while (*at && (t->n_jobs > KEPT || t->held > t->opts.max_held_bytes)) {
+        if ((*at)->done)
+            drop(t, at);
+        else
+            at = &(*at)->next;
     }
+}
+
+/* What the server failed at may be tried again, where no order has gone by. */
+static bool may_run_again(const struct kg_tinker_job *job)
+{
+    return job->done && job->http_status >= 500 && (!job->run || job->seq == 0);
 }
 
 static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *call,
@@ -44,8 +56,12 @@ static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *ca
         if (job->seq != call->seq || strcmp(job->scope, call->scope) != 0)
             continue;
         *id = job->id;
-        if (job->hash == call->hash)
+        if (job->hash == call->hash && !may_run_again(job))
             return KG_OK;
+        if (job->hash == call->hash) {
+            drop(t, end);
+            break;
+        }
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected the request that had sequence number %lld before, "
                        "found another",
@@ -58,6 +74,7 @@ static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *ca
     if (!job)
         return err->code;
     job->id = *id = ++t->last_id;
+    job->since = kg_clock_seconds();
     job->run = call->run;
     job->proto = call->proto;
     job->seq = call->seq;
@@ -67,6 +84,8 @@ static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *ca
     memcpy(job->scope, call->scope, sizeof job->scope);
     call->doc = (struct kg_json_doc){0};
     call->body = (struct kg_str){0};
+    while (*end)
+        end = &(*end)->next;
     *end = job;
     t->n_jobs++;
     t->n_open++;
@@ -144,6 +163,7 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
     job->done = true;
     job->running = false;
     t->n_open--;
+    t->held += job->result.len;
     kg_json_release(&job->doc);
     job->doc = (struct kg_json_doc){0};
     kg_str_release(&job->body);
@@ -156,11 +176,13 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
 void kg_tinker_expire(struct kg_tinker *t, double now)
 {
     pthread_mutex_lock(&t->lock);
-    for (struct kg_tinker_job *job = t->jobs; job; job = job->next)
+    for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
+        job->late = now > job->since + LOST_S;
         if (job->waiter && now > job->until) {
             ask_again(job->waiter);
             job->waiter = NULL;
         }
+    }
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -175,5 +197,6 @@ void kg_tinker_forget(struct kg_tinker *t)
     }
     t->jobs = NULL;
     t->n_jobs = t->n_open = 0;
+    t->held = 0;
     pthread_mutex_unlock(&t->lock);
 }

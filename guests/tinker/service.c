@@ -20,6 +20,7 @@ enum {
     TICK_MS = 100,
     IDLE_S = 60,
     DEFAULT_REQUESTS = 2048,
+    DEFAULT_HELD = 256 << 20,
 };
 
 /* Releases of the SDK that the tests speak for. */
@@ -40,8 +41,6 @@ int kg_tinker_http_status(kg_status status)
         return 404;
     case KG_ECONFLICT:
         return 409;
-    case KG_ENOSPACE:
-        return 429;
     case KG_EINTERRUPTED:
         return 503;
     default:
@@ -49,13 +48,15 @@ int kg_tinker_http_status(kg_status status)
     }
 }
 
+/* Only the queue has no space here: handlers write no files. */
 static void reply(struct kg_http_exchange *x, kg_status status, struct kg_str *body,
                   const struct kg_err *err)
 {
     if (status == KG_OK)
         kg_http_reply(x, 200, "application/json", kg_str_text(body), body->len);
     else
-        kg_http_reply_error(x, kg_tinker_http_status(status), err->message);
+        kg_http_reply_error(
+            x, status == KG_ENOSPACE ? 429 : kg_tinker_http_status(status), err->message);
     kg_str_release(body);
 }
 
@@ -481,6 +482,8 @@ static kg_status check_opts(struct kg_tinker *t, struct kg_err *err)
         t->opts.max_len = t->opts.model->config.max_positions;
     if (t->opts.max_requests == 0)
         t->opts.max_requests = DEFAULT_REQUESTS;
+    if (t->opts.max_held_bytes == 0)
+        t->opts.max_held_bytes = DEFAULT_HELD;
     return kg_file_try_dirs(t->dir, err);
 }
 

@@ -63,6 +63,8 @@ struct kg_tinker_job {
     uint64_t hash;          /* of the request, to know it again */
     struct kg_json_doc doc; /* owned: the request, if it is JSON */
     struct kg_str body;     /* owned: the request, if it is a protocol buffer */
+    double since;           /* its arrival */
+    bool late;              /* it waits so long that the one before it counts as lost */
     bool running, done;
     int http_status;                 /* of the result; 0: 200 */
     struct kg_str result;            /* owned */
@@ -96,6 +98,7 @@ struct kg_tinker {
     pthread_cond_t due;
     struct kg_tinker_job *jobs; /* in order of arrival */
     int64_t n_jobs, n_open;
+    size_t held; /* bytes of results */
     int64_t last_id;
     struct kg_tinker_session *sessions;
     struct kg_tinker_sampler *samplers;
@@ -113,7 +116,8 @@ int kg_tinker_http_status(kg_status status);
 
 /* ---- queue.c: futures ---- */
 /* Takes over doc and body. An equal request is answered with the future that it has.
- * errors: ECONFLICT (another request with this scope and seq), ENOMEM */
+ * errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many are
+ * open), ENOMEM */
 struct kg_tinker_call {
     kg_tinker_run_fn run;
     bool proto;
@@ -130,11 +134,13 @@ void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange
 /* Ends a job with its result or its failure, and answers its waiter. */
 void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *err);
+/* Waiters are told to ask again, and jobs that wait for others are late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
 void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503 */
 
 /* ---- worker.c ---- */
 void *kg_tinker_work(void *tinker);
+/* Under the lock. */
 bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job);
 void kg_tinker_free_models(struct kg_tinker *t);
 kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,

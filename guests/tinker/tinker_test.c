@@ -6,6 +6,8 @@
 #include "data/jsonl.h"
 #include "recipe/config_testing.h"
 
+#include <math.h>
+
 #define DIR "build/test-tinker"
 
 /* ---- a ForwardBackwardRequest, written by hand ---- */
@@ -212,6 +214,50 @@ static void a_request_sent_twice_has_one_future(void **state)
     assert_int_equal(a.status, 410);
     kg_str_release(&a.body);
     kg_str_release(&s);
+    close_server();
+}
+
+/* The last of the clock: whoever waits has waited too long. */
+static void expire(void) { kg_tinker_expire(server, HUGE_VAL); }
+
+/* Request 1 is lost: what waits for it fails, and the next one runs. */
+static void a_request_that_never_comes_holds_up_no_other(void **state)
+{
+    char id[5][32];
+    (void)state;
+    begin(4);
+    step(id[0], 3, "\"learning_rate\": 0.01");
+    step(id[1], 2, "\"learning_rate\": 0.01");
+    expire();
+    done(id[0], "request 1 was never received");
+    done(id[1], "request 1 was never received");
+    step(id[2], 5, "\"learning_rate\": 0.01");
+    step(id[3], 4, "\"learning_rate\": 0.01");
+    expire(); /* late, but nothing is missing */
+    done(id[2], "grad_norm:mean");
+    done(id[3], "grad_norm:mean");
+    step(id[4], 1, "\"learning_rate\": 0.01");
+    done(id[4], "it came too late");
+    close_server();
+}
+
+/* Results beyond the limit give way, the oldest first. */
+static void results_are_kept_within_their_limit(void **state)
+{
+    struct answer a = {0};
+    char id[4][32];
+    (void)state;
+    begin(4);
+    server->opts.max_held_bytes = 128;
+    for (int i = 0; i < 4; i++) {
+        step(id[i], i + 1, "\"learning_rate\": 0.01");
+        done(id[i], "grad_norm:mean");
+    }
+    retrieve(&a, id[0]);
+    assert_int_equal(a.status, 410);
+    done(id[2], "grad_norm:mean");
+    done(id[3], "grad_norm:mean");
+    kg_str_release(&a.body);
     close_server();
 }
 
@@ -690,6 +736,32 @@ static void weights_saved_over_others_are_those_that_are_sampled(void **state)
     close_server();
 }
 
+/* A failure of the server: the same request may be tried again. */
+static void a_sample_that_the_server_failed_at_is_tried_again(void **state)
+{
+    struct answer a = {0};
+    char file[256], away[256];
+    (void)state;
+    begin(4);
+    save_sampler(1, "one", "sampler_weights/one");
+    open_sampler(&a, 1, "sampler_weights/one");
+    snprintf(file, sizeof file,
+             DIR "/checkpoints/%s/sampler_weights/one/adapter/adapter_model.safetensors",
+             model_id);
+    snprintf(away, sizeof away, DIR "/checkpoints/away");
+    assert_int_equal(rename(file, away), 0);
+    NEED(kg_file_make_dirs(file, err));
+    sample(&a, 1, 1);
+    assert_non_null(strstr(kg_str_text(&a.body), "\"category\": \"server\""));
+    assert_int_equal(rmdir(file), 0);
+    assert_int_equal(rename(away, file), 0);
+    sample(&a, 1, 1);
+    assert_false(has(&a.body, "error"));
+    assert_int_equal(kg_tinker_http_status(KG_ENOSPACE), 500);
+    kg_str_release(&a.body);
+    close_server();
+}
+
 static void names_of_the_server_are_refused(void **state)
 {
     static const char *const names[] = {"snapshot-000000", "snapshot-", "seq-000001",
@@ -780,12 +852,15 @@ int main(void)
         cmocka_unit_test(settings_of_a_loss_are_those_of_the_request),
         cmocka_unit_test(a_value_of_another_wire_type_is_refused),
         cmocka_unit_test(requests_run_by_their_sequence_numbers),
+        cmocka_unit_test(a_request_that_never_comes_holds_up_no_other),
+        cmocka_unit_test(results_are_kept_within_their_limit),
         cmocka_unit_test(a_request_sent_twice_has_one_future),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
         cmocka_unit_test(a_model_goes_on_from_its_checkpoint_with_the_same_bits),
         cmocka_unit_test(weights_saved_over_others_are_those_that_are_sampled),
+        cmocka_unit_test(a_sample_that_the_server_failed_at_is_tried_again),
         cmocka_unit_test(names_of_the_server_are_refused),
         cmocka_unit_test(weights_of_another_base_are_refused),
         cmocka_unit_test(all_weights_are_those_of_the_run),

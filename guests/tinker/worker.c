@@ -421,11 +421,48 @@ kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
 
 /* ---- the order of jobs ---- */
 
-/* Jobs of unknown models, and late ones, run at once: they fail. */
+/* The first open job of a model whose sequence number is in [from, to].   NULL: none */
+static struct kg_tinker_job *open_job(const struct kg_tinker *t, const char *id,
+                                      int64_t from, int64_t to)
+{
+    struct kg_tinker_job *job = t->jobs;
+    while (job &&
+           (job->done || job->seq < from || job->seq > to || strcmp(job->scope, id) != 0))
+        job = job->next;
+    return job;
+}
+
+/* Jobs of unknown models, those that were run, and those whose predecessor was lost, run
+ * at once: they fail. */
 bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job)
 {
     const struct kg_tinker_model *m = find_model(t, job->scope);
-    return !job->run || job->seq <= 0 || !m || job->seq <= m->next_seq;
+    return !job->run || job->seq <= 0 || !m || job->seq <= m->next_seq ||
+           (job->late && !open_job(t, m->id, m->next_seq, m->next_seq));
+}
+
+/* All that waits for a request that never came fails, so that no update is made of half a
+ * batch, and the model goes on behind it. */
+static void give_up(struct kg_tinker *t, struct kg_tinker_model *m)
+{
+    const int64_t lost = m->next_seq;
+    struct kg_tinker_job *job;
+    struct kg_err err;
+    kg_status status = kg_slab_zero(&m->state.optim->grads, &err);
+    if (status == KG_OK)
+        status = kg_fail(&err, KG_ECONFLICT,
+                         "%s: request %lld was never received, which comes before this: "
+                         "the gradients since the last optim_step are dropped",
+                         m->id, (long long)lost);
+    pthread_mutex_lock(&t->lock);
+    while ((job = open_job(t, m->id, m->next_seq, INT32_MAX)))
+        m->next_seq = job->seq + 1;
+    while ((job = open_job(t, m->id, lost, m->next_seq - 1))) {
+        pthread_mutex_unlock(&t->lock);
+        kg_tinker_finish(t, job, status, &err);
+        pthread_mutex_lock(&t->lock);
+    }
+    pthread_mutex_unlock(&t->lock);
 }
 
 static void run_job(struct kg_tinker *t, struct kg_tinker_job *job)
@@ -433,11 +470,16 @@ static void run_job(struct kg_tinker *t, struct kg_tinker_job *job)
     struct kg_err err = {0};
     struct kg_tinker_model *m = find_model(t, job->scope);
     kg_status status;
+    if (m && job->seq > m->next_seq) {
+        give_up(t, m);
+        return;
+    }
     if (m && job->seq == 0)
         status = kg_fail(&err, KG_ECONFLICT, "%s is in training already", job->scope);
     else if (m && job->seq > 0 && job->seq < m->next_seq)
         status = kg_fail(&err, KG_ECONFLICT,
-                         "%s: request %lld was run before, and its result is not kept",
+                         "%s: request %lld was run before, and its result is not "
+                         "kept, or it came too late",
                          job->scope, (long long)job->seq);
     else
         status = job->run(t, job, &job->result, &err);
