@@ -239,6 +239,13 @@ typedef kg_status (*each_fn)(struct kg_str *out, const struct kg_tinker *t,
                              const char *id, int kind, const char *name,
                              struct kg_err *err);
 
+/* Whether a folder is one of the server's; others may lie beside them. */
+static bool is_entry(const char *dir, const char *name, const char *facts)
+{
+    const struct kg_path one = kg_path_in(dir, name);
+    return kg_tinker_is_name(name) && kg_file_exists(kg_path_in(one.text, facts).text);
+}
+
 /* Appends what `put` says of each name in dir, with commas between; counts them. */
 static kg_status put_each(struct kg_str *out, size_t *count, const struct kg_tinker *t,
                           const char *id, int kind, const char *dir, each_fn put,
@@ -251,10 +258,7 @@ static kg_status put_each(struct kg_str *out, size_t *count, const struct kg_tin
         return KG_OK;
     KG_TRY(kg_file_list(&names, &n, dir, err));
     for (size_t i = 0; i < n && status == KG_OK; i++) {
-        const struct kg_path one = kg_path_in(dir, names[i]);
-        const char *facts = id ? "tinker.json" : "run.json";
-        if (!kg_tinker_is_name(names[i]) ||
-            !kg_file_exists(kg_path_in(one.text, facts).text))
+        if (!is_entry(dir, names[i], id ? "tinker.json" : "run.json"))
             continue;
         status = *count > 0 ? kg_str_puts(out, ", ", err) : KG_OK;
         if (status == KG_OK)
@@ -279,19 +283,39 @@ kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *
     return kg_str_puts(out, "]}", err);
 }
 
-/* The last of a kind, by name. */
+/* *latest: its time, and *at its place, if it is no earlier */
+static kg_status take_later(char latest[32], size_t *at, size_t i, const char *dir,
+                            const char *name, struct kg_err *err)
+{
+    struct kg_json_doc doc;
+    if (!is_entry(dir, name, "tinker.json"))
+        return KG_OK;
+    KG_TRY(read_facts(&doc, kg_path_in(dir, name).text, "tinker.json", err));
+    const char *when = kg_json_text(kg_json_get(doc.root, "time"), NULL);
+    if (when && strcmp(when, latest) >= 0) {
+        snprintf(latest, 32, "%.31s", when);
+        *at = i;
+    }
+    kg_json_release(&doc);
+    return KG_OK;
+}
+
+/* The last of a kind, by its time, then by name. */
 static kg_status put_last(struct kg_str *out, const struct kg_tinker *t, const char *id,
                           int kind, struct kg_err *err)
 {
     const struct kg_path dir = kg_path_in(kg_path_in(t->dir, id).text, kinds[kind][0]);
-    char **names;
-    size_t n = 0;
+    char **names, latest[32] = "";
+    size_t n = 0, last = SIZE_MAX;
     kg_status status = KG_OK;
     if (!kg_file_is_dir(dir.text))
         return kg_str_puts(out, "null", err);
     KG_TRY(kg_file_list(&names, &n, dir.text, err));
-    status = n > 0 ? put_checkpoint(out, t, id, kind, names[n - 1], err)
-                   : kg_str_puts(out, "null", err);
+    for (size_t i = 0; i < n && status == KG_OK; i++)
+        status = take_later(latest, &last, i, dir.text, names[i], err);
+    if (status == KG_OK)
+        status = last < n ? put_checkpoint(out, t, id, kind, names[last], err)
+                          : kg_str_puts(out, "null", err);
     kg_file_names_free(names, n);
     return status;
 }

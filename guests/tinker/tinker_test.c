@@ -821,6 +821,31 @@ static void weights_of_another_base_are_refused(void **state)
     close_server();
 }
 
+/* Folders that are no checkpoints do not count, and the last is that of the last time. */
+static void the_last_checkpoint_is_that_of_the_last_time(void **state)
+{
+    struct answer a = {0};
+    char path[256];
+    (void)state;
+    begin(4);
+    write_facts("weights/b", "digits", "2026-01-02T00:00:00Z");
+    write_facts("weights/c", "digits", "2026-01-01T00:00:00Z");
+    write_facts("weights/a", "digits", "2026-01-02T00:00:00Z");
+    write_facts("weights/.d", "digits", "2027-01-01T00:00:00Z");
+    snprintf(path, sizeof path, DIR "/checkpoints/%s/weights/z", model_id);
+    NEED(kg_file_make_dirs(path, err));
+    snprintf(path, sizeof path, DIR "/checkpoints/%s/sampler_weights/z", model_id);
+    NEED(kg_file_make_dirs(path, err));
+    snprintf(path, sizeof path, "/api/v1/training_runs/%s", model_id);
+    ask(&a, "GET", path, "", 0);
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body.data, "\"last_checkpoint\": {\"checkpoint_id\": "
+                                        "\"weights/b\""));
+    assert_non_null(strstr(a.body.data, "\"last_sampler_checkpoint\": null"));
+    kg_str_release(&a.body);
+    close_server();
+}
+
 /* Two updates, or one, a checkpoint and one: the weights and moments are the same. */
 static void a_model_goes_on_from_its_checkpoint_with_the_same_bits(void **state)
 {
@@ -862,6 +887,7 @@ int main(void)
         cmocka_unit_test(weights_saved_over_others_are_those_that_are_sampled),
         cmocka_unit_test(a_sample_that_the_server_failed_at_is_tried_again),
         cmocka_unit_test(names_of_the_server_are_refused),
+        cmocka_unit_test(the_last_checkpoint_is_that_of_the_last_time),
         cmocka_unit_test(weights_of_another_base_are_refused),
         cmocka_unit_test(all_weights_are_those_of_the_run),
         cmocka_unit_test(adapters_are_those_of_the_run),
