@@ -63,13 +63,13 @@ const struct kg_flag kg_serve_flags[] = {
      NULL},
     {"api-key-file", 0, KG_TO(key_file), "FILE",
      "file with the key that clients must send (default: no key)", 0, 0, NULL},
-    {"chat-template", 0, KG_TO(chat_template), "CHOICE",
+    {"chat-template", 0, KG_IF("--train=", chat_template), "CHOICE",
      "auto (the model folder's), none, or a file or folder (default auto)", 0, 0, NULL},
-    {"system", 0, KG_TO(how.system), "TEXT",
+    {"system", 0, KG_IF("--train=", how.system), "TEXT",
      "system prompt of conversations that have none", 0, 0, NULL},
-    {"opening", 0, KG_TO(how.opening), "TEXT",
+    {"opening", 0, KG_IF("--train=", how.opening), "TEXT",
      "beginning of the assistant's turn, if the template does not write it", 0, 0, NULL},
-    {"date", 0, KG_TO(how.date), "YYYY-MM-DD",
+    {"date", 0, KG_IF("--train=", how.date), "YYYY-MM-DD",
      "date for chat templates that use it (default: the clock's, at a request)", 0, 0,
      NULL},
     {"max-batch", 0, KG_TO(max_batch), "N", "sequences decoded together (default 64)", 1,
@@ -82,7 +82,7 @@ const struct kg_flag kg_serve_flags[] = {
      "tokens in the cache (default: max-batch times max-len, at most the larger of "
      "65,536 and max-len)",
      64, 1e12, NULL},
-    {"default-max-tokens", 0, KG_TO(default_tokens), "N",
+    {"default-max-tokens", 0, KG_IF("--train=", default_tokens), "N",
      "max_tokens of requests without it (default: chat the rest of the context, "
      "completions 16)",
      1, INT_MAX, NULL},
@@ -98,7 +98,7 @@ const struct kg_flag kg_serve_flags[] = {
      "memory for bodies and responses of all clients; above: status 503 (default 256 "
      "MiB)",
      1 << 20, 1e12, NULL},
-    {"session-bytes", 0, KG_TO(session_bytes), "BYTES",
+    {"session-bytes", 0, KG_IF("--train=", session_bytes), "BYTES",
      "memory for token ids and texts of sessions (session_id); above, the least recently "
      "used is dropped (default 64 MiB)",
      1, 1e12, NULL},
@@ -106,11 +106,11 @@ const struct kg_flag kg_serve_flags[] = {
      "further host names, comma-separated, accepted by a local server without a key; *: "
      "any (default: localhost and its addresses)",
      0, 0, NULL},
-    {"stream-interval", 0, KG_TO(piece_ms), "MS",
+    {"stream-interval", 0, KG_IF("--train=", piece_ms), "MS",
      "least time between two chunks of a stream, which collect the tokens of that time "
      "(default 50; 0: a chunk for each token)",
      0, 60000, NULL},
-    {"drain", 0, KG_TO(drain), "S",
+    {"drain", 0, KG_IF("--train=", drain), "S",
      "time for open requests after SIGTERM, in seconds (default 30)", 1, 86400, NULL},
     {"seed", 0, KG_TO(seed), "S", "seed of requests without one (default: the clock's)",
      0, 1e18, NULL},
@@ -233,6 +233,9 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
     struct kg_str at = {0};
     kg_status status;
     kg_signal_install();
+    if (!opts->bearer_key && !is_loopback(host))
+        kg_log_warn(
+            "anyone who can reach %s can use the model: --api-key-file is not set", host);
     if (train_dir)
         return kg_serve_train(opts, train_dir, stop_requested, NULL, err);
     KG_TRY_GOTO(out, kg_http_put_host(&at, host, err));
@@ -244,9 +247,6 @@ static kg_status serve(const struct kg_serve_opts *opts, struct kg_err *err)
     for (size_t i = 0; i < opts->n_adapters; i++)
         kg_log_info("also %s, adapters of rank %d", opts->adapters[i].name,
                     opts->adapters[i].model->most_rank);
-    if (!opts->bearer_key && !is_loopback(host))
-        kg_log_warn(
-            "anyone who can reach %s can use the model: --api-key-file is not set", host);
     status = kg_serve_run(s, stop_requested, NULL, err);
 out:
     kg_serve_close(s);

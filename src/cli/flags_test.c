@@ -104,6 +104,9 @@ static void a_flag_without_effect_beside_others_is_refused(void **state)
     refused("tokenize -d --add-special", "--add-special: acts only without --decode");
     refused("tokenize --no-parse-special --decode",
             "--no-parse-special: acts only without --decode");
+    refused("serve --train a --drain 1", "--drain: acts only without --train");
+    refused("serve --chat-template b --train a",
+            "--chat-template: acts only without --train");
     refused("chat-template --list --now 1", "--now: acts only without --list");
     refused("chat-template --name a --list", "--name: acts only without --list");
     refused("chat-template --list --chat-template f",
