@@ -484,7 +484,10 @@ static kg_status check_opts(struct kg_tinker *t, struct kg_err *err)
         t->opts.max_requests = DEFAULT_REQUESTS;
     if (t->opts.max_held_bytes == 0)
         t->opts.max_held_bytes = DEFAULT_HELD;
-    return kg_file_try_dirs(t->dir, err);
+    KG_TRY(kg_file_make_dirs(t->dir, err));
+    if (kg_file_lock_take(&t->lock_of_dir, kg_path_in(t->dir, "lock").text, err) != KG_OK)
+        return kg_err_prefix(err, "--train: each server needs a folder of its own");
+    return KG_OK;
 }
 
 static kg_status start(struct kg_tinker *t, struct kg_err *err)
@@ -561,6 +564,7 @@ void kg_tinker_close(struct kg_tinker *t)
     kg_tinker_close_engine(t);
     kg_tinker_free_models(t);
     free_lists(t);
+    kg_file_lock_release(&t->lock_of_dir);
     pthread_cond_destroy(&t->due);
     pthread_mutex_destroy(&t->lock);
     kg_mem_free(t->paths);

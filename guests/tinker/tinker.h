@@ -10,6 +10,7 @@
 #ifndef KG_TINKER_TINKER_H
 #define KG_TINKER_TINKER_H
 
+#include "base/file.h"
 #include "data/json.h"
 #include "model/rows.h"
 #include "net/http_server.h"
@@ -83,6 +84,7 @@ struct kg_tinker_engine {
 struct kg_tinker {
     struct kg_serve_opts opts; /* defaults filled in */
     const char *dir;
+    struct kg_file_lock lock_of_dir;
     struct kg_http_server *http;
     struct kg_tinker_paths *paths; /* owned; service.c */
     pthread_t worker;

@@ -7,6 +7,7 @@
 #include "recipe/config_testing.h"
 
 #include <math.h>
+#include <sys/wait.h>
 
 #define DIR "build/test-tinker"
 
@@ -361,6 +362,31 @@ static void a_key_is_needed_where_there_is_one(void **state)
     ask(&a, "GET", "/api/v1/healthz", "", 0);
     assert_int_equal(a.status, 200);
     kg_str_release(&a.body);
+    close_server();
+}
+
+/* The child says by its exit status whether it was refused in these words. */
+static void a_folder_has_one_server(void **state)
+{
+    const struct kg_serve_opts opts = {.model = model, .tok = tok, .name = "digits"};
+    struct kg_tinker *second;
+    struct kg_err refused;
+    int status;
+    (void)state;
+    start(DIR "/checkpoints", NULL);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(kg_tinker_open(&second, &opts, DIR "/checkpoints", &refused) ==
+                          KG_ECONFLICT &&
+                      strstr(refused.message, "--train: each server needs a folder") &&
+                      strstr(refused.message, "expected no other process at work")
+                  ? 0
+                  : 1);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    kg_tinker_close(server);
+    NEED(kg_tinker_open(&server, &opts, DIR "/checkpoints", err)); /* it is free again */
     close_server();
 }
 
@@ -883,6 +909,7 @@ int main(void)
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
+        cmocka_unit_test(a_folder_has_one_server),
         cmocka_unit_test(a_model_goes_on_from_its_checkpoint_with_the_same_bits),
         cmocka_unit_test(weights_saved_over_others_are_those_that_are_sampled),
         cmocka_unit_test(a_sample_that_the_server_failed_at_is_tried_again),
