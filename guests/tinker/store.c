@@ -68,15 +68,19 @@ static kg_status read_facts(struct kg_json_doc *doc, const char *dir, const char
 static struct kg_tinker_facts facts_in(const struct kg_json *r)
 {
     const char *base = kg_json_text(kg_json_get(r, "base_model"), NULL);
+    const struct kg_json *anchor = kg_json_get(r, "anchor");
+    const char *kind = kg_json_text(kg_json_get(anchor, "kind"), NULL);
     struct kg_tinker_facts f = {
         .lora = kg_json_bool(kg_json_get(r, "is_lora"), false),
         .attn = kg_json_bool(kg_json_get(r, "train_attn"), true),
         .mlp = kg_json_bool(kg_json_get(r, "train_mlp"), true),
         .rank = (int)kg_json_int(kg_json_get(r, "lora_rank"), 0),
         .seed = (uint64_t)kg_json_int(kg_json_get(r, "seed"), 0),
-        .anchor = kg_json_bool(kg_json_get(r, "anchor"), false),
+        .anchor.eta = kg_json_real(kg_json_get(anchor, "eta"), 0),
+        .anchor.period = kg_json_int(kg_json_get(anchor, "period"), 1),
     };
     snprintf(f.base, sizeof f.base, "%s", base ? base : "");
+    snprintf(f.anchor.kind, sizeof f.anchor.kind, "%s", kind ? kind : "");
     return f;
 }
 
@@ -116,6 +120,18 @@ kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *
     return take_facts(f, kg_path_in(t->dir, model_id).text, "run.json", err);
 }
 
+static kg_status put_anchor(struct kg_str *out, const struct kg_tinker_facts *f,
+                            struct kg_err *err)
+{
+    if (!*f->anchor.kind)
+        return kg_str_puts(out, ", \"anchor\": null", err);
+    KG_TRY(kg_json_put_text(out, ", \"anchor\": {\"kind\": ", f->anchor.kind, err));
+    KG_TRY(kg_str_printf(out, err,
+                         ", \"period\": %lld, \"eta\": ", (long long)f->anchor.period));
+    KG_TRY(kg_json_put_double(out, f->anchor.eta, err));
+    return kg_str_puts(out, "}", err);
+}
+
 static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
                            const struct kg_tinker_facts *f, const struct kg_json *meta,
                            struct kg_err *err)
@@ -126,13 +142,13 @@ static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
     gmtime_r(&now, &utc);
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
     KG_TRY(kg_json_put_text(out, "{\"base_model\": ", t->opts.name, err));
+    KG_TRY(put_anchor(out, f, err));
     KG_TRY(kg_str_printf(out, err,
                          ", \"is_lora\": %s, \"lora_rank\": %d, \"train_attn\": %s, "
-                         "\"train_mlp\": %s, \"seed\": %llu, \"anchor\": %s, \"time\": "
+                         "\"train_mlp\": %s, \"seed\": %llu, \"time\": "
                          "\"%s\", \"user_metadata\": ",
                          f->lora ? "true" : "false", f->rank, f->attn ? "true" : "false",
-                         f->mlp ? "true" : "false", (unsigned long long)f->seed,
-                         f->anchor ? "true" : "false", when));
+                         f->mlp ? "true" : "false", (unsigned long long)f->seed, when));
     if (kg_json_type(meta) == KG_JSON_OBJECT)
         KG_TRY(kg_json_put_value(out, meta, err));
     else
@@ -164,7 +180,12 @@ static kg_status write_folder(const struct kg_tinker *t, const struct kg_tinker_
     struct kg_tinker_facts facts;
     KG_TRY(kg_file_make_dirs(dir, err));
     KG_TRY(kg_tinker_facts_of(&facts, t, m->id, err));
-    facts.anchor = state && m->state.anchor;
+    if (state && m->state.anchor) {
+        snprintf(facts.anchor.kind, sizeof facts.anchor.kind, "%s",
+                 m->algo.anchor->about.name);
+        facts.anchor.eta = m->algo.anchor_eta;
+        facts.anchor.period = m->algo.anchor_period;
+    }
     KG_TRY(kg_model_save(model, kg_path_in(dir, model->lora ? "adapter" : "model").text,
                          &save, err));
     if (state) {

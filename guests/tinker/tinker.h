@@ -184,7 +184,11 @@ struct kg_tinker_facts {
     bool lora, attn, mlp;
     int rank;
     uint64_t seed;
-    bool anchor; /* its state has an anchor */
+    struct {
+        char kind[16]; /* "": its state has none */
+        double eta;
+        int64_t period;
+    } anchor; /* and when it moves */
 };
 /* The folder of tinker://MODEL_ID/KIND/NAME.   errors: EINVAL (no such path) */
 kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,

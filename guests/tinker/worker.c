@@ -194,17 +194,32 @@ kg_status kg_tinker_create_model(struct kg_tinker *t, struct kg_tinker_job *job,
 
 /* ---- loading ---- */
 
+/* When the anchor moves, until a loss says otherwise. */
+static kg_status take_rule(struct kg_algo *a, const struct kg_tinker_facts *f,
+                           struct kg_err *err)
+{
+    kg_algo_init(a);
+    KG_TRY(kg_algo_set(a, "anchor.kind", f->anchor.kind, err));
+    KG_TRY(kg_algo_choose(a, err));
+    a->anchor_eta = f->anchor.eta;
+    a->anchor_period = f->anchor.period;
+    return KG_OK;
+}
+
 /* The whole state, or the weights alone. */
 static kg_status take_state(struct kg_tinker_model *m, const char *dir, bool whole,
-                            bool anchor, struct kg_err *err)
+                            const struct kg_tinker_facts *f, struct kg_err *err)
 {
     const struct kg_path file = kg_path_in(dir, "state.safetensors");
     struct kg_run_state *state = &m->state;
     const struct kg_model_opts opts = {.ct = state->model->ct, .whose = "anchor's "};
+    const bool anchor = *f->anchor.kind != '\0';
     struct kg_st_set *set;
     if (whole) {
-        if (anchor)
+        if (anchor) {
             KG_TRY(kg_model_clone(&state->anchor, state->model, &opts, err));
+            KG_TRY(take_rule(&m->algo, f, err));
+        }
         KG_TRY(kg_checkpoint_counters(&state->count, kg_path_in(dir, "state.json").text,
                                       err));
         KG_TRY(kg_checkpoint_take_state(state, file.text, err));
@@ -236,8 +251,8 @@ static kg_status open_checkpoint(struct kg_tinker_model **m, struct kg_tinker_fa
                        path);
     KG_TRY(kg_manifest_check(NULL, dir.text, err));
     KG_TRY(open_model(m, t, job->scope, f, err));
-    return take_state(*m, dir.text, kg_json_bool(kg_json_get(r, "optimizer"), false),
-                      f->anchor, err);
+    return take_state(*m, dir.text, kg_json_bool(kg_json_get(r, "optimizer"), false), f,
+                      err);
 }
 
 kg_status kg_tinker_load_weights(struct kg_tinker *t, struct kg_tinker_job *job,
