@@ -403,6 +403,7 @@ static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct ro
     } else {
         KG_TRY_GOTO(out, kg_json_parse(&call.doc, body, n, row->path, err));
         KG_TRY_GOTO(out, scope_of(&call, row, t, err));
+        KG_TRY_GOTO(out, kg_tinker_check_fields(&call.doc, row->run, err));
         samples = kg_json_int(kg_json_get(call.doc.root, "num_samples"), 1);
     }
     KG_TRY_GOTO(out, kg_tinker_queue(&id, t, &call, err));

@@ -116,6 +116,11 @@ int kg_tinker_port(const struct kg_tinker *t);
 /* What the server says of an error: an HTTP status, and whose fault it is. */
 int kg_tinker_http_status(kg_status status);
 
+/* ---- fields.c ---- */
+/* Whether the fields of a job's request have their types.   errors: EFORMAT, EINVAL */
+kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn run,
+                                 struct kg_err *err) KG_MUST_CHECK;
+
 /* ---- queue.c: futures ---- */
 /* Takes over doc and body. An equal request is answered with the future that it has.
  * errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many are

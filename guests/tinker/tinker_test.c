@@ -321,6 +321,79 @@ static void what_is_wrong_is_refused_by_name(void **state)
     close_server();
 }
 
+/* A field of another type has no default in its place.   in %s: a session, or a model */
+static void fields_of_another_type_are_refused(void **state)
+{
+#define CREATE(x)                                                                        \
+    "create_model", "{\"session_id\": \"%s\", \"model_seq_id\": 7, " x "}", session
+#define STEP(x) "optim_step", "{\"model_id\": \"%s\", \"seq_id\": 1, " x "}", model_id
+#define SAVE(x) "save_weights", "{\"model_id\": \"%s\", \"seq_id\": 1, " x "}", model_id
+#define DRAW(x)                                                                          \
+    "asample", "{\"sampling_session_id\": \"%s:sample:0\", \"seq_id\": 1, " x "}", session
+    static const struct {
+        const char *path, *body, *of, *part;
+    } cases[] = {
+        {CREATE("\"lora_config\": {\"rank\": \"16\"}"), "'rank': expected integer"},
+        {CREATE("\"lora_config\": {\"rank\": 4.5}"), "'rank': expected integer, found"},
+        {CREATE("\"lora_config\": {\"rank\": true}"), "'rank': expected integer, found"},
+        {CREATE("\"lora_config\": \"16\""), "'lora_config': expected object, found"},
+        {CREATE("\"lora_config\": [16]"), "'lora_config': expected object, found array"},
+        {CREATE("\"lora_config\": {\"rank\": 4, \"seed\": \"1\"}"), "'seed': expected"},
+        {CREATE("\"lora_config\": {\"rank\": 4, \"train_mlp\": 0}"), "'train_mlp'"},
+        {CREATE("\"lora_config\": {\"rank\": 4, \"alpha\": 16}"),
+         "lora_config: expected one of rank, seed"},
+        {CREATE("\"base_model\": 1"), "'base_model': expected string, found integer"},
+        {CREATE("\"user_metadata\": \"x\""), "'user_metadata': expected object"},
+        {STEP("\"adam_params\": {\"learning_rate\": \"1e-1\"}"), "'learning_rate'"},
+        {STEP("\"adam_params\": {\"beta1\": true}"), "'beta1': expected"},
+        {STEP("\"adam_params\": {\"lr\": 1}"), "adam_params: expected one of type"},
+        {STEP("\"optim_params\": {\"eps\": []}"), "'eps': expected"},
+        {STEP("\"optimizer_params\": 1"), "'optimizer_params': expected object"},
+        {SAVE("\"path\": 5"), "'path': expected string, found integer"},
+        {SAVE("\"overwrite\": \"yes\""), "'overwrite': expected"},
+        {DRAW("\"num_samples\": \"8\""), "'num_samples': expected integer"},
+        {DRAW("\"num_samples\": 1.5"), "'num_samples': expected integer"},
+        {DRAW("\"prompt_logprobs\": 1"), "'prompt_logprobs': expected"},
+        {DRAW("\"topk_prompt_logprobs\": true"), "'topk_prompt_logprobs': expected"},
+        {DRAW("\"sampling_params\": {\"max_tokens\": \"abc\"}"), "'max_tokens'"},
+        {DRAW("\"sampling_params\": {\"max_tokens\": 4.5}"), "'max_tokens': expected"},
+        {DRAW("\"sampling_params\": {\"temperature\": \"0\"}"), "'temperature'"},
+        {DRAW("\"sampling_params\": {\"seed\": 1.5}"), "'seed': expected integer"},
+        {DRAW("\"sampling_params\": {\"top_p\": {}}"), "'top_p': expected"},
+        {DRAW("\"sampling_params\": {\"min_p\": 0.1}"),
+         "sampling_params: expected one of max_tokens"},
+    };
+    char body[512], id[32];
+    struct answer a = {0};
+    (void)state;
+    begin(4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(body, sizeof body, cases[i].body, cases[i].of);
+        post(&a, cases[i].path, body);
+        if (a.status != 422 || !strstr(kg_str_text(&a.body), cases[i].part))
+            fail_msg("%s: expected %s, found %d %s", body, cases[i].part, a.status,
+                     kg_str_text(&a.body));
+    }
+    kg_str_release(&a.body);
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"model_seq_id\": 8, \"lora_config\": {}}",
+             session);
+    future(id, "create_model", body);
+    done(id, "lora_config.rank: expected 0 (all weights) to 1024, found none");
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"model_seq_id\": 9, \"lora_config\": {\"rank\": "
+             "2, \"seed\": null}, \"of_a_newer_sdk\": 1}",
+             session);
+    future(id, "create_model", body);
+    done(id, "\"model_id\": ");
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"model_seq_id\": 10, \"lora_config\": null}",
+             session);
+    future(id, "create_model", body);
+    done(id, "\"model_id\": ");
+    close_server();
+}
+
 /* A job that cannot run fails as a future, and those after it run. */
 static void failures_of_jobs_are_told_and_the_next_runs(void **state)
 {
@@ -907,6 +980,7 @@ int main(void)
         cmocka_unit_test(results_are_kept_within_their_limit),
         cmocka_unit_test(a_request_sent_twice_has_one_future),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
+        cmocka_unit_test(fields_of_another_type_are_refused),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
         cmocka_unit_test(a_folder_has_one_server),

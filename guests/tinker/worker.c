@@ -164,6 +164,11 @@ static kg_status read_lora(struct kg_tinker_facts *f, const struct kg_json *r,
 {
     const struct kg_json *c = kg_json_get(r, "lora_config");
     const int64_t rank = kg_json_int(kg_json_get(c, "rank"), 0);
+    if (kg_json_type(c) == KG_JSON_OBJECT &&
+        kg_json_type(kg_json_get(c, "rank")) == KG_JSON_NULL)
+        return kg_fail(err, KG_EINVAL,
+                       "lora_config.rank: expected 0 (all weights) to %d, found none",
+                       MAX_RANK);
     if (rank < 0 || rank > MAX_RANK)
         return kg_fail(err, KG_EINVAL,
                        "lora_config.rank: expected 0 (all weights) to %d, found %lld",
