@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { KEPT = 4096, HOLD_S = 30, LOST_S = 300 };
+enum { KEPT = 4096, HOLD_S = 30, LOST_S = 300, RETIRED = -2 };
 static const char leaving[] = "the server is shutting down";
 
 static void job_free(struct kg_tinker_job *job)
@@ -170,6 +170,15 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
     if (job->waiter)
         answer(job->waiter, job);
     job->waiter = NULL;
+    pthread_mutex_unlock(&t->lock);
+}
+
+void kg_tinker_retire(struct kg_tinker *t, const char *model_id)
+{
+    pthread_mutex_lock(&t->lock);
+    for (struct kg_tinker_job *job = t->jobs; job; job = job->next)
+        if (job->done && strcmp(job->scope, model_id) == 0)
+            job->seq = RETIRED;
     pthread_mutex_unlock(&t->lock);
 }
 

@@ -397,7 +397,7 @@ static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct ro
     const char *body = kg_http_body(x, &n);
     int64_t id, samples = 0;
     kg_status status;
-    call.hash = kg_hash_bytes(body, n);
+    call.hash = kg_hash_bytes(body, n) ^ kg_hash_bytes(row->path, strlen(row->path));
     if (row->run == kg_tinker_learn) {
         KG_TRY_GOTO(out, read_proto(&call, x, body, n, err));
     } else {

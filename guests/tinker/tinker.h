@@ -141,6 +141,9 @@ void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange
 /* Ends a job with its result or its failure, and answers its waiter. */
 void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *err);
+/* The results of a model that ended stay, but no later request is one of its requests: a
+ * model of the same id may begin. */
+void kg_tinker_retire(struct kg_tinker *t, const char *model_id);
 /* Waiters are told to ask again, and jobs that wait for others are late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
 void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503 */

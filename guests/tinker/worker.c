@@ -136,6 +136,7 @@ static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
         free_model(t, m);
         return status;
     }
+    kg_tinker_retire(t, m->id);
     m->next = t->models;
     t->models = m;
     kg_log_info("training %s: %s, %lld parameters", m->id,
@@ -435,6 +436,7 @@ kg_status kg_tinker_unload(struct kg_tinker *t, struct kg_tinker_job *job,
         at = &(*at)->next;
     *at = m->next;
     free_model(t, m);
+    kg_tinker_retire(t, job->scope);
     return kg_str_printf(out, err, "{\"type\": \"unload_model\", \"model_id\": \"%s\"}",
                          job->scope);
 }
