@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "data/manifest.h"
 #include "rollout/rollout.h"
 #include "text/tokenizer.h"
 
@@ -297,6 +298,7 @@ static kg_status open_weights(struct kg_tinker *t, const char *path, struct kg_e
     struct kg_tinker_facts facts;
     struct kg_path dir;
     KG_TRY(kg_tinker_find_weights(&dir, &facts, t, path, err));
+    KG_TRY(kg_manifest_check(NULL, dir.text, err));
     if (!facts.lora) {
         KG_TRY(kg_model_open(&t->engine.model, kg_path_in(dir.text, "model").text, &opts,
                              err));
