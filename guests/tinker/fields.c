@@ -1,7 +1,8 @@
 /* The types of a request's JSON fields. A field that is absent or null has its default;
  * one of another type is refused, because the default in its place would change the
  * training in silence. Unknown fields of a request are those of a newer SDK and are
- * skipped. In an object of settings an unknown name is refused: it would have no effect. */
+ * skipped. An unknown name among settings is refused: it would have no effect.
+ */
 #include "tinker/tinker.h"
 
 struct field {

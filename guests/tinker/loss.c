@@ -89,8 +89,9 @@ static kg_status take_own(bool *mine, struct kg_algo *algo, const struct loss *l
 
 static bool is_run_key(const char *key)
 {
-    static const char *const keys[] = {"algo.advantage", "anchor.kappa", "kl.target",
-                                       "kl.in", "anchor.unit"};
+    static const char *const keys[] = {"algo.advantage", "anchor.kappa",
+                                       "kl.target",      "kl.in",
+                                       "anchor.unit",    "algo.mask_truncated"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(keys[i], key) == 0)
             return true;

@@ -144,6 +144,11 @@ static kg_status read_sampling(struct asked *a, const struct kg_json *r,
     const int64_t room = t->opts.max_len - (int64_t)a->q.prompt_n;
     const int64_t n = kg_json_int(kg_json_get(p, "max_tokens"), room);
     const int64_t top_k = kg_json_int(kg_json_get(p, "top_k"), -1);
+    if (room < 1)
+        return kg_fail(err, KG_EINVAL,
+                       "prompt: expected at most %d tokens, one less than --max-len, "
+                       "found %zu",
+                       t->opts.max_len - 1, a->q.prompt_n);
     if (n < 1 || n > room)
         return kg_fail(err, KG_EINVAL,
                        "max_tokens: expected 1 to %lld, what a prompt of %zu tokens "

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <time.h>
 
-enum { MAX_FACTS_BYTES = 1 << 16 };
+enum { MAX_FACTS_BYTES = 1 << 16, MAX_META_BYTES = 1 << 15 };
 static const char scheme[] = "tinker://";
 
 /* Letters, digits and -_.: but no dot first. */
@@ -120,6 +120,23 @@ kg_status kg_tinker_facts_of(struct kg_tinker_facts *f, const struct kg_tinker *
     return take_facts(f, kg_path_in(t->dir, model_id).text, "run.json", err);
 }
 
+static kg_status put_meta(struct kg_str *out, const struct kg_json *meta,
+                          struct kg_err *err)
+{
+    struct kg_str text = {.max = MAX_META_BYTES};
+    if (kg_json_type(meta) != KG_JSON_OBJECT)
+        return kg_str_puts(out, "null", err);
+    kg_status status = kg_json_put_value(&text, meta, err);
+    if (status == KG_OK)
+        status = kg_str_append(out, text.data, text.len, err);
+    else
+        status = kg_fail(err, KG_EINVAL,
+                         "user_metadata: expected at most %d bytes of JSON, found more",
+                         MAX_META_BYTES);
+    kg_str_release(&text);
+    return status;
+}
+
 static kg_status put_anchor(struct kg_str *out, const struct kg_tinker_facts *f,
                             struct kg_err *err)
 {
@@ -149,10 +166,7 @@ static kg_status put_facts(struct kg_str *out, const struct kg_tinker *t,
                          "\"%s\", \"user_metadata\": ",
                          f->lora ? "true" : "false", f->rank, f->attn ? "true" : "false",
                          f->mlp ? "true" : "false", (unsigned long long)f->seed, when));
-    if (kg_json_type(meta) == KG_JSON_OBJECT)
-        KG_TRY(kg_json_put_value(out, meta, err));
-    else
-        KG_TRY(kg_str_puts(out, "null", err));
+    KG_TRY(put_meta(out, meta, err));
     return kg_str_puts(out, "}\n", err);
 }
 

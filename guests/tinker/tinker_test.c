@@ -352,7 +352,6 @@ static void fields_of_another_type_are_refused(void **state)
         {SAVE("\"path\": 5"), "'path': expected string, found integer"},
         {SAVE("\"overwrite\": \"yes\""), "'overwrite': expected"},
         {DRAW("\"num_samples\": \"8\""), "'num_samples': expected integer"},
-        {DRAW("\"num_samples\": 1.5"), "'num_samples': expected integer"},
         {DRAW("\"prompt_logprobs\": 1"), "'prompt_logprobs': expected"},
         {DRAW("\"topk_prompt_logprobs\": true"), "'topk_prompt_logprobs': expected"},
         {DRAW("\"sampling_params\": {\"max_tokens\": \"abc\"}"), "'max_tokens'"},
@@ -391,6 +390,68 @@ static void fields_of_another_type_are_refused(void **state)
              session);
     future(id, "create_model", body);
     done(id, "\"model_id\": ");
+    close_server();
+}
+
+/* Keys of a recipe whose work is the loop's have no effect here. */
+static void keys_of_a_loop_are_refused(void **state)
+{
+    static const char *const keys[][2] = {
+        {"algo.advantage", "grpo"},   {"algo.mask_truncated", "true"},
+        {"algo.mask_truncated", "1"}, {"anchor.kappa", "0.1"},
+        {"anchor.unit", "updates"},   {"kl.target", "0.1"},
+        {"kl.in", "reward"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        struct kg_tinker_batch b = {.loss = "importance", .n_settings = 1};
+        struct kg_algo algo;
+        struct kg_err err;
+        snprintf(b.settings[0].key, KG_TINKER_TEXT, "%s", keys[i][0]);
+        snprintf(b.settings[0].value, KG_TINKER_TEXT, "%s", keys[i][1]);
+        assert_int_equal(kg_tinker_algo(&algo, &b, 16, &err), KG_EUNSUPPORTED);
+        assert_non_null(strstr(err.message, keys[i][0]));
+        assert_non_null(strstr(err.message, "belongs to a loop"));
+    }
+}
+
+static void what_is_too_long_is_said(void **state)
+{
+    struct kg_str s = {0};
+    struct answer a = {0};
+    char body[256], id[32];
+    (void)state;
+    begin(4);
+    snprintf(body, sizeof body,
+             "{\"session_id\": \"%s\", \"sampling_session_seq_id\": 0, \"base_model\": "
+             "\"digits\"}",
+             session);
+    post(&a, "create_sampling_session", body);
+    assert_int_equal(a.status, 200);
+    for (int n = 63; n <= 66; n++) {
+        kg_str_clear(&s);
+        NEED(kg_str_printf(&s, err,
+                           "{\"sampling_session_id\": \"%s:sample:0\", \"seq_id\": %d, "
+                           "\"prompt\": {\"chunks\": [{\"tokens\": [3",
+                           session, n));
+        for (int i = 1; i < n; i++)
+            NEED(kg_str_puts(&s, ", 4", err));
+        NEED(kg_str_puts(&s, "]}]}}", err));
+        future(id, "asample", kg_str_text(&s));
+        snprintf(body, sizeof body,
+                 "prompt: expected at most 63 tokens, one less than "
+                 "--max-len, found %d",
+                 n);
+        done(id, n > 63 ? body : "");
+    }
+    kg_str_clear(&s);
+    NEED(kg_str_printf(&s, err,
+                       "{\"session_id\": \"%s\", \"model_seq_id\": 9, "
+                       "\"user_metadata\": {\"x\": \"%040000d\"}}",
+                       session, 1));
+    future(id, "create_model", kg_str_text(&s));
+    done(id, "user_metadata: expected at most 32768 bytes of JSON, found more");
+    kg_str_release(&s);
+    kg_str_release(&a.body);
     close_server();
 }
 
@@ -981,6 +1042,8 @@ int main(void)
         cmocka_unit_test(a_request_sent_twice_has_one_future),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
         cmocka_unit_test(fields_of_another_type_are_refused),
+        cmocka_unit_test(keys_of_a_loop_are_refused),
+        cmocka_unit_test(what_is_too_long_is_said),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
         cmocka_unit_test(a_folder_has_one_server),

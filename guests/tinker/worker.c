@@ -141,7 +141,8 @@ static kg_status admit(struct kg_tinker *t, struct kg_tinker_model *m,
     t->models = m;
     kg_log_info("training %s: %s, %lld parameters", m->id,
                 f->lora ? "adapters" : "all weights",
-                (long long)kg_model_parameters(m->state.model));
+                (long long)(f->lora ? m->state.model->n_elements
+                                    : kg_model_parameters(m->state.model)));
     return KG_OK;
 }
 
