@@ -212,6 +212,31 @@ bool kg_http_is_address(const char *where)
     return strncmp(where, "http://", 7) == 0 || strncmp(where, "https://", 8) == 0;
 }
 
+/* Behind "://": HOST or [HOST], then maybe :DIGITS, then the end or a path. */
+bool kg_http_has_host(const char *url)
+{
+    const char *host = strstr(url, "://") + 3, *rest;
+
+    if (*host == '[') {
+        rest = host + strcspn(host, "]/");
+        if (*rest != ']' || rest == host + 1)
+            return false;
+        rest++;
+    } else {
+        rest = host + strcspn(host, ":/?#@");
+    }
+    if (rest == host)
+        return false;
+    if (*rest == ':') {
+        const size_t digits = strspn(rest + 1, "0123456789");
+        const long port = digits > 0 && digits < 10 ? strtol(rest + 1, NULL, 10) : 0;
+        if (port < 1 || port > 65535)
+            return false;
+        rest += 1 + digits;
+    }
+    return !*rest || kg_char_in("/?#", *rest);
+}
+
 void kg_http_client_close(struct kg_http_client *c)
 {
     if (c == NULL)

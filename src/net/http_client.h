@@ -80,6 +80,8 @@ void kg_http_client_close(struct kg_http_client *c); /* drops requests in flight
 
 /* http://... or https://... */
 bool kg_http_is_address(const char *where);
+/* Whether such an address names a host, maybe with a port of 1 to 65535, and no user. */
+bool kg_http_has_host(const char *url);
 /* Whether two URLs have the same scheme, host and port, so that they may share a key. */
 bool kg_http_same_origin(const char *url, const char *other);
 

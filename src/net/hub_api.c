@@ -25,31 +25,6 @@ enum {
 
 /* ---- the site ---- */
 
-/* Behind "://": HOST or [HOST], then maybe :DIGITS, then the end or a path. */
-static bool has_host(const char *url)
-{
-    const char *host = strstr(url, "://") + 3, *rest;
-    size_t digits;
-
-    if (*host == '[') {
-        rest = host + strcspn(host, "]/");
-        if (*rest != ']' || rest == host + 1)
-            return false;
-        rest++;
-    } else {
-        rest = host + strcspn(host, ":/");
-    }
-    if (rest == host)
-        return false;
-    if (*rest == ':') {
-        digits = strspn(rest + 1, "0123456789");
-        if (digits == 0)
-            return false;
-        rest += 1 + digits;
-    }
-    return !*rest || *rest == '/';
-}
-
 /* A password may stand before an @, a key behind a ?: neither is said. */
 static kg_status refuse_endpoint(const char *url, struct kg_err *err)
 {
@@ -71,8 +46,8 @@ static kg_status read_endpoint(struct kg_hub_site *site, struct kg_err *err)
 
     while (n > 0 && url[n - 1] == '/')
         n--;
-    if (!kg_http_is_address(url) || !has_host(url) || n >= sizeof site->endpoint ||
-        strpbrk(url, " ?#@\r\n"))
+    if (!kg_http_is_address(url) || !kg_http_has_host(url) ||
+        n >= sizeof site->endpoint || strpbrk(url, " ?#@\r\n"))
         return refuse_endpoint(url, err);
     snprintf(site->endpoint, sizeof site->endpoint, "%.*s", (int)n, url);
     return KG_OK;

@@ -721,23 +721,14 @@ static void a_list_with_another_digest_is_refused(void **state)
 
 static void the_environment_is_checked(void **state)
 {
-    static const char *const urls[] = {"huggingface.co",
-                                       "ftp://x",
-                                       "http://a b",
-                                       "https://me@x",
-                                       "http://",
-                                       "https:///path",
-                                       "http://host:",
-                                       "http://host:/path",
-                                       "http://host:8o",
-                                       "http://:80",
-                                       "http://[::1",
-                                       "http://[]",
-                                       "http://[::1]:",
-                                       "http://[::1]x",
-                                       "http://host:8:8",
-                                       "https://me:sesame@x",
-                                       "http://h/?key=sesame"};
+    static const char *const urls[] = {
+        "huggingface.co",      "ftp://x",           "http://a b",
+        "https://me@x",        "http://",           "https:///path",
+        "http://host:",        "http://host:/path", "http://host:8o",
+        "http://:80",          "http://[::1",       "http://[]",
+        "http://[::1]:",       "http://[::1]x",     "http://host:8:8",
+        "http://host:0",       "http://host:65536", "https://me:sesame@x",
+        "http://h/?key=sesame"};
     static const char *const good[] = {"http://host", "https://host:443/hub/",
                                        "http://[::1]", "http://[::1]:80/hub"};
     struct kg_hub_site site;

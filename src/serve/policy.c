@@ -110,6 +110,18 @@ static const char *key_of(const struct kg_policy *p) /* that says who plays */
     return is_server(&p->opts.env_opts) ? "episode.url" : "episode.command";
 }
 
+/* A password before an @ is not said, and would be in every record of the run. */
+static kg_status check_url(const char *url, struct kg_err *err)
+{
+    static const char expected[] = "episode.url: expected http://HOST:PORT/PATH, found";
+
+    if (kg_http_is_address(url) && kg_http_has_host(url) && !strpbrk(url, " \t\r\n"))
+        return KG_OK;
+    if (strchr(url, '@'))
+        return kg_fail(err, KG_EINVAL, "%s a name or a password before @", expected);
+    return kg_fail(err, KG_EINVAL, "%s '%.200s'", expected, url);
+}
+
 static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
 {
     const bool program = o->env_opts.command && *o->env_opts.command;
@@ -119,10 +131,8 @@ static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
                        "episode.command, episode.url: expected one of them, the program "
                        "or the server that plays the episodes, found %s",
                        program ? "both" : "none");
-    if (!program && !kg_http_is_address(o->env_opts.url))
-        return kg_fail(err, KG_EINVAL,
-                       "episode.url: expected http://HOST:PORT/PATH, found '%.200s'",
-                       o->env_opts.url);
+    if (!program)
+        KG_TRY(check_url(o->env_opts.url, err));
     if (o->window > 0 || o->answer_tokens > 0)
         return kg_fail(err, KG_EINVAL,
                        "episode.window and episode.answer_tokens: expected 0 with env "
