@@ -1,174 +1,13 @@
 /* Order, idempotence and refusals of Tinker's API, without its SDK; and a training run
  * that a client repeats by forward_backward and optim_step, whose weights are the run's.
  */
-#include "tinker/tinker_testing.h"
+#define DIR "build/test-tinker"
+#include "tinker/tinker_client_testing.h"
 
 #include "data/jsonl.h"
 #include "recipe/config_testing.h"
 
 #include <math.h>
-#include <sys/wait.h>
-
-#define DIR "build/test-tinker"
-
-/* ---- a ForwardBackwardRequest, written by hand ---- */
-
-static void put_varint(struct kg_str *s, uint64_t x)
-{
-    for (; x >= 0x80; x >>= 7)
-        NEED(kg_str_putc(s, (char)(x | 0x80), err));
-    NEED(kg_str_putc(s, (char)x, err));
-}
-
-static void put_bytes(struct kg_str *s, unsigned field, const void *bytes, size_t n)
-{
-    put_varint(s, field << 3 | 2);
-    put_varint(s, n);
-    NEED(kg_str_append(s, bytes, n, err));
-}
-
-static void put_number(struct kg_str *s, unsigned field, uint64_t x)
-{
-    put_varint(s, field << 3);
-    put_varint(s, x);
-}
-
-static void put_inside(struct kg_str *s, unsigned field, struct kg_str *inner)
-{
-    put_bytes(s, field, kg_str_text(inner), inner->len);
-    kg_str_release(inner);
-}
-
-static void put_input(struct kg_str *datum, const char *name, unsigned dtype,
-                      const void *values, size_t bytes)
-{
-    struct kg_str entry = {0}, tensor = {0};
-    put_bytes(&tensor, 1, values, bytes);
-    put_number(&tensor, 3, dtype);
-    put_bytes(&entry, 1, name, strlen(name));
-    put_inside(&entry, 2, &tensor);
-    put_inside(datum, 2, &entry);
-}
-
-enum { FLOAT32 = 1, INT64 = 2 };
-
-static void put_tokens(struct kg_str *datum, const int32_t *tokens, size_t n)
-{
-    struct kg_str chunk = {0}, text = {0};
-    put_bytes(&text, 1, tokens, n * sizeof *tokens);
-    put_inside(&chunk, 1, &text);
-    put_inside(datum, 1, &chunk);
-}
-
-static void put_head(struct kg_str *s, const char *model_id, int64_t seq,
-                     const char *loss)
-{
-    put_bytes(s, 1, model_id, strlen(model_id));
-    put_number(s, 2, (uint64_t)seq);
-    put_bytes(s, 4, loss, strlen(loss));
-}
-
-static void put_supervised(struct kg_str *s, const int32_t *tokens, size_t n)
-{
-    struct kg_str datum = {0};
-    int64_t target[64];
-    for (size_t i = 0; i + 1 < n; i++)
-        target[i] = tokens[i + 1];
-    put_tokens(&datum, tokens, n - 1);
-    put_input(&datum, "target_tokens", INT64, target, (n - 1) * sizeof *target);
-    put_inside(s, 3, &datum);
-}
-
-static const int32_t tokens[] = {3, 10, 4, 12, 5, 6, 7, 8};
-
-/* ---- a session ---- */
-
-static char session[KG_TINKER_ID];
-static char model_id[KG_TINKER_ID + 16];
-
-static void open_session(void)
-{
-    struct answer a = {0};
-    post(&a, "create_session", "{\"tags\": [], \"sdk_version\": \"0.38.0\"}");
-    assert_int_equal(a.status, 200);
-    text_of(session, sizeof session, &a, "session_id");
-    kg_str_release(&a.body);
-}
-
-/* The future that a POST gives. */
-static void future(char id[32], const char *path, const char *body)
-{
-    struct answer a = {0};
-    post(&a, path, body);
-    if (a.status != 200)
-        fail_msg("%s: %s", path, kg_str_text(&a.body));
-    text_of(id, 32, &a, "request_id");
-    kg_str_release(&a.body);
-}
-
-static bool has(const struct kg_str *s, const char *part)
-{
-    const size_t n = strlen(part);
-    for (size_t at = 0; at + n <= s->len; at++)
-        if (memcmp(s->data + at, part, n) == 0)
-            return true;
-    return false;
-}
-
-/* The future's result has this part. */
-static void done(const char *id, const char *part)
-{
-    struct answer a = {0};
-    retrieve(&a, id);
-    if (a.status != 200 || !has(&a.body, part))
-        fail_msg("expected %s, found %d %s", part, a.status, kg_str_text(&a.body));
-    kg_str_release(&a.body);
-}
-
-static void open_model(int rank)
-{
-    char body[256], id[32];
-    snprintf(body, sizeof body,
-             "{\"session_id\": \"%s\", \"model_seq_id\": %d, \"base_model\": \"digits\", "
-             "\"lora_config\": {\"rank\": %d, \"seed\": 1}}",
-             session, rank, rank);
-    future(id, "create_model", body);
-    done(id, "\"model_id\": ");
-    snprintf(model_id, sizeof model_id, "%s:train:%d", session, rank);
-}
-
-static void learn(char id[32], const struct kg_str *s)
-{
-    struct answer a = {0};
-    ask(&a, "POST", "/api/v1/forward_backward", s->data, s->len);
-    if (a.status != 200)
-        fail_msg("%s", kg_str_text(&a.body));
-    text_of(id, 32, &a, "request_id");
-    kg_str_release(&a.body);
-}
-
-static void step(char id[32], int64_t seq, const char *params)
-{
-    char body[512];
-    snprintf(body, sizeof body,
-             "{\"model_id\": \"%s\", \"seq_id\": %lld, \"adam_params\": {%s}}", model_id,
-             (long long)seq, params);
-    future(id, "optim_step", body);
-}
-
-static void close_server(void)
-{
-    kg_tinker_close(server);
-    NEED(kg_file_remove_tree(DIR "/checkpoints", err));
-}
-
-static void begin(int rank)
-{
-    NEED(kg_file_make_dirs(DIR, err));
-    start(DIR "/checkpoints", NULL);
-    open_session();
-    open_model(rank);
-}
 
 /* ---- order and idempotence ---- */
 
@@ -321,140 +160,6 @@ static void what_is_wrong_is_refused_by_name(void **state)
     close_server();
 }
 
-/* A field of another type has no default in its place.   in %s: a session, or a model */
-static void fields_of_another_type_are_refused(void **state)
-{
-#define CREATE(x)                                                                        \
-    "create_model", "{\"session_id\": \"%s\", \"model_seq_id\": 7, " x "}", session
-#define STEP(x) "optim_step", "{\"model_id\": \"%s\", \"seq_id\": 1, " x "}", model_id
-#define SAVE(x) "save_weights", "{\"model_id\": \"%s\", \"seq_id\": 1, " x "}", model_id
-#define DRAW(x)                                                                          \
-    "asample", "{\"sampling_session_id\": \"%s:sample:0\", \"seq_id\": 1, " x "}", session
-    static const struct {
-        const char *path, *body, *of, *part;
-    } cases[] = {
-        {CREATE("\"lora_config\": {\"rank\": \"16\"}"), "'rank': expected integer"},
-        {CREATE("\"lora_config\": {\"rank\": 4.5}"), "'rank': expected integer, found"},
-        {CREATE("\"lora_config\": {\"rank\": true}"), "'rank': expected integer, found"},
-        {CREATE("\"lora_config\": \"16\""), "'lora_config': expected object, found"},
-        {CREATE("\"lora_config\": [16]"), "'lora_config': expected object, found array"},
-        {CREATE("\"lora_config\": {\"rank\": 4, \"seed\": \"1\"}"), "'seed': expected"},
-        {CREATE("\"lora_config\": {\"rank\": 4, \"train_mlp\": 0}"), "'train_mlp'"},
-        {CREATE("\"lora_config\": {\"rank\": 4, \"alpha\": 16}"),
-         "lora_config: expected one of rank, seed"},
-        {CREATE("\"base_model\": 1"), "'base_model': expected string, found integer"},
-        {CREATE("\"user_metadata\": \"x\""), "'user_metadata': expected object"},
-        {STEP("\"adam_params\": {\"learning_rate\": \"1e-1\"}"), "'learning_rate'"},
-        {STEP("\"adam_params\": {\"beta1\": true}"), "'beta1': expected"},
-        {STEP("\"adam_params\": {\"lr\": 1}"), "adam_params: expected one of type"},
-        {STEP("\"optim_params\": {\"eps\": []}"), "'eps': expected"},
-        {STEP("\"optimizer_params\": 1"), "'optimizer_params': expected object"},
-        {SAVE("\"path\": 5"), "'path': expected string, found integer"},
-        {SAVE("\"overwrite\": \"yes\""), "'overwrite': expected"},
-        {DRAW("\"num_samples\": \"8\""), "'num_samples': expected integer"},
-        {DRAW("\"prompt_logprobs\": 1"), "'prompt_logprobs': expected"},
-        {DRAW("\"topk_prompt_logprobs\": true"), "'topk_prompt_logprobs': expected"},
-        {DRAW("\"sampling_params\": {\"max_tokens\": \"abc\"}"), "'max_tokens'"},
-        {DRAW("\"sampling_params\": {\"max_tokens\": 4.5}"), "'max_tokens': expected"},
-        {DRAW("\"sampling_params\": {\"temperature\": \"0\"}"), "'temperature'"},
-        {DRAW("\"sampling_params\": {\"seed\": 1.5}"), "'seed': expected integer"},
-        {DRAW("\"sampling_params\": {\"top_p\": {}}"), "'top_p': expected"},
-        {DRAW("\"sampling_params\": {\"min_p\": 0.1}"),
-         "sampling_params: expected one of max_tokens"},
-    };
-    char body[512], id[32];
-    struct answer a = {0};
-    (void)state;
-    begin(4);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        snprintf(body, sizeof body, cases[i].body, cases[i].of);
-        post(&a, cases[i].path, body);
-        if (a.status != 422 || !strstr(kg_str_text(&a.body), cases[i].part))
-            fail_msg("%s: expected %s, found %d %s", body, cases[i].part, a.status,
-                     kg_str_text(&a.body));
-    }
-    kg_str_release(&a.body);
-    snprintf(body, sizeof body,
-             "{\"session_id\": \"%s\", \"model_seq_id\": 8, \"lora_config\": {}}",
-             session);
-    future(id, "create_model", body);
-    done(id, "lora_config.rank: expected 0 (all weights) to 1024, found none");
-    snprintf(body, sizeof body,
-             "{\"session_id\": \"%s\", \"model_seq_id\": 9, \"lora_config\": {\"rank\": "
-             "2, \"seed\": null}, \"of_a_newer_sdk\": 1}",
-             session);
-    future(id, "create_model", body);
-    done(id, "\"model_id\": ");
-    snprintf(body, sizeof body,
-             "{\"session_id\": \"%s\", \"model_seq_id\": 10, \"lora_config\": null}",
-             session);
-    future(id, "create_model", body);
-    done(id, "\"model_id\": ");
-    close_server();
-}
-
-/* Keys of a recipe whose work is the loop's have no effect here. */
-static void keys_of_a_loop_are_refused(void **state)
-{
-    static const char *const keys[][2] = {
-        {"algo.advantage", "grpo"},   {"algo.mask_truncated", "true"},
-        {"algo.mask_truncated", "1"}, {"anchor.kappa", "0.1"},
-        {"anchor.unit", "updates"},   {"kl.target", "0.1"},
-        {"kl.in", "reward"}};
-    (void)state;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        struct kg_tinker_batch b = {.loss = "importance", .n_settings = 1};
-        struct kg_algo algo;
-        struct kg_err err;
-        snprintf(b.settings[0].key, KG_TINKER_TEXT, "%s", keys[i][0]);
-        snprintf(b.settings[0].value, KG_TINKER_TEXT, "%s", keys[i][1]);
-        assert_int_equal(kg_tinker_algo(&algo, &b, 16, &err), KG_EUNSUPPORTED);
-        assert_non_null(strstr(err.message, keys[i][0]));
-        assert_non_null(strstr(err.message, "belongs to a loop"));
-    }
-}
-
-static void what_is_too_long_is_said(void **state)
-{
-    struct kg_str s = {0};
-    struct answer a = {0};
-    char body[256], id[32];
-    (void)state;
-    begin(4);
-    snprintf(body, sizeof body,
-             "{\"session_id\": \"%s\", \"sampling_session_seq_id\": 0, \"base_model\": "
-             "\"digits\"}",
-             session);
-    post(&a, "create_sampling_session", body);
-    assert_int_equal(a.status, 200);
-    for (int n = 63; n <= 66; n++) {
-        kg_str_clear(&s);
-        NEED(kg_str_printf(&s, err,
-                           "{\"sampling_session_id\": \"%s:sample:0\", \"seq_id\": %d, "
-                           "\"prompt\": {\"chunks\": [{\"tokens\": [3",
-                           session, n));
-        for (int i = 1; i < n; i++)
-            NEED(kg_str_puts(&s, ", 4", err));
-        NEED(kg_str_puts(&s, "]}]}}", err));
-        future(id, "asample", kg_str_text(&s));
-        snprintf(body, sizeof body,
-                 "prompt: expected at most 63 tokens, one less than "
-                 "--max-len, found %d",
-                 n);
-        done(id, n > 63 ? body : "");
-    }
-    kg_str_clear(&s);
-    NEED(kg_str_printf(&s, err,
-                       "{\"session_id\": \"%s\", \"model_seq_id\": 9, "
-                       "\"user_metadata\": {\"x\": \"%040000d\"}}",
-                       session, 1));
-    future(id, "create_model", kg_str_text(&s));
-    done(id, "user_metadata: expected at most 32768 bytes of JSON, found more");
-    kg_str_release(&s);
-    kg_str_release(&a.body);
-    close_server();
-}
-
 /* A job that cannot run fails as a future, and those after it run. */
 static void failures_of_jobs_are_told_and_the_next_runs(void **state)
 {
@@ -496,31 +201,6 @@ static void a_key_is_needed_where_there_is_one(void **state)
     ask(&a, "GET", "/api/v1/healthz", "", 0);
     assert_int_equal(a.status, 200);
     kg_str_release(&a.body);
-    close_server();
-}
-
-/* The child says by its exit status whether it was refused in these words. */
-static void a_folder_has_one_server(void **state)
-{
-    const struct kg_serve_opts opts = {.model = model, .tok = tok, .name = "digits"};
-    struct kg_tinker *second;
-    struct kg_err refused;
-    int status;
-    (void)state;
-    start(DIR "/checkpoints", NULL);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(kg_tinker_open(&second, &opts, DIR "/checkpoints", &refused) ==
-                          KG_ECONFLICT &&
-                      strstr(refused.message, "--train: each server needs a folder") &&
-                      strstr(refused.message, "expected no other process at work")
-                  ? 0
-                  : 1);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(status, 0);
-    kg_tinker_close(server);
-    NEED(kg_tinker_open(&server, &opts, DIR "/checkpoints", err)); /* it is free again */
     close_server();
 }
 
@@ -733,17 +413,6 @@ static int64_t repeat(const char *dump, int64_t seq)
     return any ? seq + 2 : seq;
 }
 
-static void same_file(const char *a, const char *b)
-{
-    struct kg_str x = {0}, y = {0};
-    NEED(kg_file_read(&x, a, 1u << 28, err));
-    NEED(kg_file_read(&y, b, 1u << 28, err));
-    assert_int_equal(x.len, y.len);
-    assert_memory_equal(x.data, y.data, x.len);
-    kg_str_release(&x);
-    kg_str_release(&y);
-}
-
 static void repeats(const char *const *more, int rank, const char *file)
 {
     static const char *const keys[] = {"model.path=" DIGITS,
@@ -807,32 +476,6 @@ static void adapters_are_those_of_the_run(void **state)
 }
 
 /* ---- a checkpoint ---- */
-
-static void learn_once(int64_t seq)
-{
-    struct kg_str s = {0};
-    char id[32];
-    put_head(&s, model_id, seq, "cross_entropy");
-    put_supervised(&s, tokens, 8);
-    learn(id, &s);
-    done(id, "loss:sum");
-    step(id, seq + 1, "\"learning_rate\": 0.01");
-    done(id, "grad_norm:mean");
-    kg_str_release(&s);
-}
-
-/* The file of the model's state, saved under a name. */
-static void save(char file[256], int64_t seq, const char *name)
-{
-    char body[256], id[32];
-    snprintf(body, sizeof body,
-             "{\"model_id\": \"%s\", \"seq_id\": %lld, \"path\": \"%s\"}", model_id,
-             (long long)seq, name);
-    future(id, "save_weights", body);
-    done(id, name);
-    snprintf(file, 256, DIR "/checkpoints/%s/weights/%s/state.safetensors", model_id,
-             name);
-}
 
 static void save_sampler(int64_t seq, const char *name, const char *part)
 {
@@ -1041,12 +684,8 @@ int main(void)
         cmocka_unit_test(results_are_kept_within_their_limit),
         cmocka_unit_test(a_request_sent_twice_has_one_future),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
-        cmocka_unit_test(fields_of_another_type_are_refused),
-        cmocka_unit_test(keys_of_a_loop_are_refused),
-        cmocka_unit_test(what_is_too_long_is_said),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),
-        cmocka_unit_test(a_folder_has_one_server),
         cmocka_unit_test(a_model_goes_on_from_its_checkpoint_with_the_same_bits),
         cmocka_unit_test(weights_saved_over_others_are_those_that_are_sampled),
         cmocka_unit_test(a_sample_that_the_server_failed_at_is_tried_again),
