@@ -82,6 +82,7 @@ static const char *switch_off(const char *key)
         {"kl.gradient", "kl.top_k=0"},
         {"algo.mask_truncated", "algo.surrogate=none"},
         {"train.share_prefix", "train.router_aux=0.01"},
+        {"rollout.max_staleness", "rollout.dynamic=true"},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
