@@ -140,7 +140,7 @@ kg_status kg_tinker_queue(int64_t *id, struct kg_tinker *t, struct kg_tinker_cal
 void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x);
 /* Ends a job with its result or its failure, and answers its waiter. */
 void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
-                      const struct kg_err *err);
+                      const struct kg_err *failure);
 /* The results of a model that ended stay, but no later request is one of its requests: a
  * model of the same id may begin. */
 void kg_tinker_retire(struct kg_tinker *t, const char *model_id);
