@@ -113,8 +113,10 @@ TEST_UNUSED static void text_of(char *to, size_t n, const struct answer *a,
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\": \"", key);
     const char *at = strstr(kg_str_text(&a->body), quoted);
-    if (!at)
+    if (!at) {
         fail_msg("expected %s in %s", key, kg_str_text(&a->body));
+        return;
+    }
     snprintf(to, n, "%.*s", (int)strcspn(at + strlen(quoted), "\""), at + strlen(quoted));
 }
 

@@ -739,8 +739,9 @@ static inline uint32_t kg_v16_gt_bits(struct kg_v16 a, struct kg_v16 b)
 }
 static inline struct kg_v16 kg_v16_first_n(struct kg_v16 a, int n, struct kg_v16 fill)
 {
+    const kg_i4 lanes = {0, 1, 2, 3};
     for (int i = 0; i < 4; i++)
-        a.q[i] = kg_simd_pick4((kg_i4){0, 1, 2, 3} < n - 4 * i, a.q[i], fill.q[i]);
+        a.q[i] = kg_simd_pick4(lanes < n - 4 * i, a.q[i], fill.q[i]);
     return a;
 }
 /* 2^n for integral n in [-126, 127]: adding 1.5 * 2^23 leaves n in the low bits. */
