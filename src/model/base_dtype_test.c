@@ -253,7 +253,9 @@ static void a_fresh_model_is_rounded_too(void **state)
             unsigned char block[KG_QUANT_MAX * 4];
             NEED(kg_param_read(own, KG_F32, m, &m->params[i], NULL, 0, n, err));
             NEED(kg_param_read(as, KG_F32, plain, &plain->params[i], NULL, 0, n, err));
-            for (int64_t k = 0; q && k < n; k += q->values) {
+            for (int64_t k = 0; k < n; k += q ? q->values : n) {
+                if (!q)
+                    continue;
                 q->narrow(block, as + k);
                 q->widen(as + k, block);
                 for (int j = 0; j < q->values; j++)
