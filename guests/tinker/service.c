@@ -529,7 +529,7 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
     t->dir = dir;
     t->threads = kg_threads_get();
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->due, NULL);
+    kg_clock_cond(&t->due);
     const kg_status status = start(t, err);
     if (status == KG_OK)
         *out = t;

@@ -528,11 +528,7 @@ void *kg_tinker_work(void *tinker)
     struct kg_tinker *t = tinker;
     kg_threads_set(t->threads); /* a thread begins with the machine's number */
     for (;;) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += IDLE_MS * 1000000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
+        const struct timespec until = kg_clock_deadline(IDLE_MS);
         pthread_mutex_lock(&t->lock);
         struct kg_tinker_job *job = next_job(t);
         if (!job && !t->quitting)

@@ -8,7 +8,6 @@
 
 #include <omp.h>
 #include <sched.h>
-#include <time.h>
 
 static double seconds_of(clockid_t id)
 {
@@ -21,6 +20,27 @@ static double seconds_of(clockid_t id)
 double kg_clock_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
 double kg_clock_unix_seconds(void) { return seconds_of(CLOCK_REALTIME); }
 double kg_clock_thread_seconds(void) { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }
+
+void kg_clock_cond(pthread_cond_t *cond)
+{
+    pthread_condattr_t monotonic;
+
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+struct timespec kg_clock_deadline(int ms)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += ms % 1000 * 1000000L;
+    t.tv_sec += ms / 1000 + t.tv_nsec / 1000000000L;
+    t.tv_nsec %= 1000000000L;
+    return t;
+}
 
 /* More than 1024 cores do not fit the fixed set: then OpenMP's own count is used. */
 static int usable_cores(void)

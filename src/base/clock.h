@@ -6,11 +6,18 @@
 #ifndef KG_BASE_CLOCK_H
 #define KG_BASE_CLOCK_H
 
+#include <pthread.h>
 #include <stdint.h>
+#include <time.h>
 
 double kg_clock_seconds(void); /* monotonic */
 double kg_clock_unix_seconds(void);
 double kg_clock_thread_seconds(void); /* processor time of the calling thread */
+
+/* A condition whose deadlines are of the monotonic clock, and such a deadline: a change
+ * of the wall clock moves no wait. */
+void kg_clock_cond(pthread_cond_t *cond);
+struct timespec kg_clock_deadline(int ms);
 
 /* Number of threads of parallel regions. 0: one per core that this process may run on. */
 void kg_threads_set(int n);

@@ -575,17 +575,13 @@ static kg_status start_thread(struct kg_http_server *s, struct kg_err *err)
 kg_status kg_http_server_start(struct kg_http_server **out,
                                const struct kg_http_server_opts *opts, struct kg_err *err)
 {
-    pthread_condattr_t attr;
     struct kg_http_server *s = kg_mem_calloc(1, sizeof *s, "HTTP server", err);
     *out = NULL;
     if (s == NULL)
         return err->code;
     s->listener = s->epoll = s->waker = -1;
     pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->idle, &attr);
-    pthread_condattr_destroy(&attr);
+    kg_clock_cond(&s->idle);
     kg_status status = take_opts(s, opts, err);
     if (status == KG_OK)
         status = open_all(s, err);
@@ -610,15 +606,8 @@ void kg_http_server_stats(struct kg_http_server_stats *out, struct kg_http_serve
 
 static void wait_until_idle(struct kg_http_server *s, int drain_ms)
 {
-    struct timespec until;
+    const struct timespec until = kg_clock_deadline(drain_ms);
     int code = 0;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += drain_ms / 1000;
-    until.tv_nsec += (long)(drain_ms % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
     while (s->stats.exchanges > 0 && code == 0)
         code = pthread_cond_timedwait(&s->idle, &s->lock, &until);
 }

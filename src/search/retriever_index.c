@@ -5,6 +5,7 @@
  */
 #include "search/retriever_internal.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <pthread.h>
@@ -147,14 +148,9 @@ static void index_close(void *engine)
 
 static void init_locks(struct engine *e)
 {
-    pthread_condattr_t monotonic;
-
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->asked, NULL);
-    pthread_cond_init(&e->answered, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    kg_clock_cond(&e->answered);
     list_clear(&e->todo);
     list_clear(&e->done);
 }
@@ -202,25 +198,11 @@ static kg_status index_ask(void *engine, struct kg_question *q, struct kg_err *e
     return KG_OK;
 }
 
-static struct timespec in_ms(int ms)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += ms / 1000;
-    t.tv_nsec += ms % 1000 * 1000000L;
-    if (t.tv_nsec >= 1000000000L) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000L;
-    }
-    return t;
-}
-
 static kg_status index_poll(void *engine, int timeout_ms, kg_answered_fn answered,
                             void *user, struct kg_err *err)
 {
     struct engine *e = engine;
-    struct timespec until = in_ms(timeout_ms);
+    const struct timespec until = kg_clock_deadline(timeout_ms);
 
     (void)err;
     pthread_mutex_lock(&e->lock);

@@ -442,7 +442,6 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
                         struct kg_err *err)
 {
     kg_status status;
-    pthread_condattr_t attr;
     assert((size_t)opts->model->n_others == opts->n_adapters);
     struct kg_serve *s = kg_mem_calloc(1, sizeof *s, "server", err);
     *out = NULL;
@@ -450,10 +449,7 @@ kg_status kg_serve_open(struct kg_serve **out, const struct kg_serve_opts *opts,
         return err->code;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->intake_due, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->ready_due, &attr);
-    pthread_condattr_destroy(&attr);
+    kg_clock_cond(&s->ready_due);
     take_opts(s, opts);
     KG_TRY_GOTO(out, try_template(opts->chat, err));
     KG_TRY_GOTO(out, kg_sessions_create(&s->sessions, s->opts.max_session_bytes, err));
@@ -636,11 +632,7 @@ static kg_status step(struct kg_serve *s, struct kg_err *err)
 
 void kg_serve_wait(struct kg_serve *s, int ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += ms * 1000000L;
-    until.tv_sec += until.tv_nsec / 1000000000L;
-    until.tv_nsec %= 1000000000L;
+    const struct timespec until = kg_clock_deadline(ms);
     pthread_mutex_lock(&s->lock);
     if (s->ready.first == NULL)
         pthread_cond_timedwait(&s->ready_due, &s->lock, &until);
