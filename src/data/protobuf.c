@@ -9,7 +9,9 @@
 
 struct kg_protobuf kg_protobuf_over(const void *bytes, size_t n)
 {
-    return (struct kg_protobuf){.at = bytes, .end = (const unsigned char *)bytes + n};
+    const unsigned char *at = bytes ? bytes : (const unsigned char *)"";
+
+    return (struct kg_protobuf){.at = at, .end = at + n};
 }
 
 static kg_status broken(const struct kg_protobuf *p, const char *what, struct kg_err *err)

@@ -62,8 +62,8 @@ static bool is_so(const void *recipe, const char *text)
 
     if (begins(text, KG_NEEDS_GENERATED))
         return generated(r);
-    return kl_is(r, begins(text, KG_NEEDS_WEIGHABLE + 1) ? kg_algo_kl_weighs
-                    : begins(text, KG_NEEDS_CLAMPED + 1) ? kg_algo_kl_may_clamp
+    return kl_is(r, begins(text, &KG_NEEDS_WEIGHABLE[1]) ? kg_algo_kl_weighs
+                    : begins(text, &KG_NEEDS_CLAMPED[1]) ? kg_algo_kl_may_clamp
                                                          : kg_algo_kl_in_loss);
 }
 
