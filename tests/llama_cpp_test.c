@@ -3,9 +3,12 @@
  * cache in F32), whose ids tests/data/gguf/greedy.jsonl has. It loaded the files of which
  * the same lines have the hashes, and today's are these still.
  *
+ * And conversations, through the chat template and the tokenizer in such a file
+ * (chats.jsonl): the same tokens after each.
+ *
  * A line has a config.json, whose weights follow from their places, so no checkpoint is
- * kept. `llama_cpp_test DIR` writes the folders and files for
- * tools/oracle/make_llama_cpp.py, which makes the lines.
+ * kept. `llama_cpp_test LINES DIR` writes the folders and files
+ * for tools/oracle/make_llama_cpp.py, which makes the lines.
  */
 #include "base/file.h"
 #include "base/hash.h"
@@ -22,6 +25,7 @@
 #include <sys/wait.h>
 
 #define LINES "tests/data/gguf/greedy.jsonl"
+#define CHATS "tests/data/gguf/chats.jsonl"
 enum { PROMPTS = 20, NEW = 64, LONGEST = 32 };
 
 /* id i is letter i */
@@ -98,6 +102,20 @@ static void write_adapter(const struct line *l)
     kg_model_free(m);
 }
 
+/* Of a line with conversations. */
+static void write_tokenizer(const struct line *l)
+{
+    const char *tokenizer = kg_json_text(kg_json_get(l->doc.root, "tokenizer"), NULL);
+    const char *chat = kg_json_text(kg_json_get(l->doc.root, "template"), NULL);
+    char copy[512];
+    if (!tokenizer)
+        return;
+    snprintf(copy, sizeof copy, "cp tests/data/tokenizer/%s/* %s", tokenizer, l->dir);
+    assert_int_equal(system(copy), 0);
+    NEED(kg_file_write_atomic(kg_path_in(l->dir, "chat_template.jinja").text, chat,
+                              strlen(chat), err));
+}
+
 static void write_line(struct line *l, const char *dir)
 {
     struct kg_export_opts opts = {.type = NULL};
@@ -108,6 +126,7 @@ static void write_line(struct line *l, const char *dir)
     snprintf(l->file, sizeof l->file, "%s/%s.gguf", dir, l->name);
     snprintf(l->lora_file, sizeof l->lora_file, "%s/%s.lora.gguf", dir, l->name);
     write_model(l);
+    write_tokenizer(l);
     NEED(kg_model_export(l->dir, l->file, &opts, err));
     if (!l->lora)
         return;
@@ -161,19 +180,23 @@ static void check_completions(const struct line *l, const char *path, bool adapt
     kg_model_free(m);
 }
 
+static void hash_of(char text[17], const char *file)
+{
+    struct kg_str bytes = {0};
+    NEED(kg_file_read(&bytes, file, 1 << 24, err));
+    snprintf(text, 17, "%016llx",
+             (unsigned long long)kg_hash_bytes(bytes.data, bytes.len));
+    kg_str_release(&bytes);
+}
+
 /* Of the files of a line, one after the other. */
 static void hashes_of(char text[48], const struct line *l)
 {
-    struct kg_str bytes = {0};
-    size_t used = 0;
-    for (int i = 0; i < (l->lora ? 2 : 1); i++) {
-        kg_str_clear(&bytes);
-        NEED(kg_file_read(&bytes, i == 0 ? l->file : l->lora_file, 1 << 24, err));
-        used += (size_t)snprintf(
-            text + used, 48 - used, "%s%016llx", i > 0 ? " " : "",
-            (unsigned long long)kg_hash_bytes(bytes.data, bytes.len));
+    hash_of(text, l->file);
+    if (l->lora) {
+        text[16] = ' ';
+        hash_of(text + 17, l->lora_file);
     }
-    kg_str_release(&bytes);
 }
 
 static void check_files(const struct line *l)
@@ -195,13 +218,14 @@ static void print_line(const struct line *l)
     puts(hashes);
 }
 
-static size_t each_line(const char *dir, void (*fn)(const struct line *l))
+static size_t each_line(const char *lines, const char *dir,
+                        void (*fn)(const struct line *l))
 {
     struct kg_jsonl *r;
     struct line l = {.lora = NULL};
     size_t n = 0;
     bool more = true;
-    NEED(kg_jsonl_open(&r, LINES, err));
+    NEED(kg_jsonl_open(&r, lines, err));
     for (;; n++) {
         NEED(kg_jsonl_next(r, &l.doc, &more, err));
         if (!more)
@@ -228,7 +252,7 @@ static void completions_are_those_of_llama_cpp(void **state)
     char dir[] = "/tmp/kedge-llama-cpp-XXXXXX";
     (void)state;
     assert_non_null(mkdtemp(dir));
-    assert_true(each_line(dir, check_line) >= 14);
+    assert_true(each_line(LINES, dir, check_line) >= 14);
     NEED(kg_file_remove_tree(dir, err));
 }
 
@@ -293,14 +317,73 @@ static void the_command_says_what_it_cannot_write(void **state)
     NEED(kg_file_remove_tree(work, err));
 }
 
+/* ---- chats ---- */
+
+/* The `ids` of each conversation of a line, against those of the completions. */
+static void check_ids(const struct kg_json *chats, const char *completions)
+{
+    struct kg_jsonl *r;
+    struct kg_json_doc doc;
+    bool more = true;
+    NEED(kg_jsonl_open(&r, completions, err));
+    for (size_t i = 0; i < kg_json_size(chats); i++) {
+        struct kg_str want = {0}, found = {0};
+        NEED(kg_jsonl_next(r, &doc, &more, err));
+        assert_true(more);
+        NEED(kg_json_put_value(&want, kg_json_get(kg_json_at(chats, i), "ids"), err));
+        NEED(kg_json_put_value(&found, kg_json_get(doc.root, "ids"), err));
+        if (strcmp(kg_str_text(&want), kg_str_text(&found)) != 0)
+            fail_msg("conversation %zu: expected llama.cpp's %s, found %s", i,
+                     kg_str_text(&want), kg_str_text(&found));
+        kg_str_release(&want);
+        kg_str_release(&found);
+        kg_json_release(&doc);
+    }
+    kg_jsonl_close(r);
+}
+
+static void check_chats(const struct line *l)
+{
+    const struct kg_json *chats = kg_json_get(l->doc.root, "chats");
+    struct kg_str asked = {0};
+    char args[512];
+    check_files(l);
+    for (size_t i = 0; i < kg_json_size(chats); i++) {
+        NEED(kg_str_puts(&asked, "{\"prompt\": ", err));
+        NEED(kg_json_put_value(&asked, kg_json_get(kg_json_at(chats, i), "prompt"), err));
+        NEED(kg_str_puts(&asked, "}\n", err));
+    }
+    NEED(
+        kg_file_write_atomic(kg_path_in(work, "asked").text, asked.data, asked.len, err));
+    kg_str_release(&asked);
+    snprintf(args, sizeof args,
+             "generate --model %s --dtype fp32 --jsonl -t 0 --max-tokens %d --ignore-eos "
+             "<asked >completions",
+             l->file, NEW);
+    run(0, "", args);
+    check_ids(chats, kg_path_in(work, "completions").text);
+}
+
+static void chats_are_those_of_llama_cpp(void **state)
+{
+    (void)state;
+    if (access("./kedge", X_OK) != 0)
+        skip();
+    strcpy(work, "/tmp/kedge-export-XXXXXX");
+    assert_non_null(mkdtemp(work));
+    assert_int_equal(each_line(CHATS, work, check_chats), 6);
+    NEED(kg_file_remove_tree(work, err));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(completions_are_those_of_llama_cpp),
         cmocka_unit_test(the_command_says_what_it_cannot_write),
+        cmocka_unit_test(chats_are_those_of_llama_cpp),
     };
     kg_file_skip_syncs(true);
-    if (argc == 2)
-        return each_line(argv[1], print_line) == 0;
+    if (argc == 3)
+        return each_line(argv[1], argv[2], print_line) == 0;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,9 @@
 tests/llama_cpp_test writes, hashes of these files, and 20 prompts with 64 greedy tokens of llama.cpp in fp32 (cache in
 F32), without and with the adapters. Prompts are those in which the likeliest token always leads by more than rounding
 can change: in log-probs by 2e-4, for Gemma by 6e-3, because llama.cpp takes GELU from a table of fp16 there.
-Usage: make_llama_cpp.py build/release/test/tests/llama_cpp_test (needs llama-cpp-python 0.3.36)."""
+And tests/data/gguf/chats.jsonl: files with a tokenizer and a chat template, conversations, and 64 greedy tokens of
+llama.cpp after each, rendered and encoded by what the file has.
+Usage: make_llama_cpp.py build/release/test/tests/llama_cpp_test chats|greedy .. (needs llama-cpp-python 0.3.36)."""
 
 import json
 import subprocess
@@ -11,8 +13,8 @@ import tempfile
 
 import numpy as np
 from llama_cpp import Llama
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-OUT = "tests/data/gguf/greedy.jsonl"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 PROMPTS, NEW = 20, 64
 BASE = dict(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
@@ -62,8 +64,8 @@ def lines():
         yield line
 
 
-def write(made):
-    with open(OUT, "w") as out:
+def write(path, made):
+    with open(path, "w") as out:
         out.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in made)
 
 
@@ -112,15 +114,64 @@ def answer(line, where):
     print(line["name"], answers[0][0], answers[1][:1], flush=True)
 
 
-def main():
-    made = list(lines())
-    write(made)
+# ---- chats ----
+
+IM = ("{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+INST = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]"
+        "{% elif m.role == 'assistant' %} {{ m.content }}{{ eos_token }}{% else %}"
+        "{{ raise_exception('expected a user or an assistant') }}{% endif %}{% endfor %}")
+INDENTED = """{{- bos_token }}
+{%- for m in messages %}
+    {%- if m.role == 'system' %}
+        {{- 'System: ' + m.content + '\n' }}
+    {%- else %}
+        {{- m.role | capitalize + ':' }} {{ m.content }}
+    {%- endif %}
+{% endfor %}
+Assistant:"""
+ROLES = dict(u="user", a="assistant", s="system")
+TALKS = [("u", ["Hello there"]), ("u", ["2 + 2 = ?\n\n  What is it?"]), ("uau", ["Hi", "Hello!", " Count to 10. "]),
+         ("uau", ["Grüße, 世界 🙂", "ok </s> <|im_end|>", "don't"]), ("su", ["Be kind.", "{{ x }} 1234567"]),
+         ("suau", ["", "a", "b\n", "\tc"])]
+MODELS = [("small", dict(model_type="qwen2", vocab_size=600, eos_token_id=597, bos_token_id=None)),
+          ("spm", dict(model_type="llama", vocab_size=620))]
+
+
+def chat_lines():
+    for tokenizer, fields in MODELS:
+        for form, template in (("im", IM), ("inst", INST), ("indented", INDENTED)):
+            chats = [dict(prompt=[dict(role=ROLES[r], content=c) for r, c in zip(*talk)])
+                     for talk in TALKS if "s" not in talk[0] or template is not INST]
+            yield dict(name=f"{tokenizer}_{form}", config={**BASE, **fields, "max_position_embeddings": 256},
+                       tokenizer=tokenizer, template=template, chats=chats)
+
+
+def answer_chats(line, where):
+    model = Greedy(f"{where}/{line['name']}.gguf")
+    llama = model.llama
+    # without the key llama.cpp takes id 11 for one
+    bos, eos = (llama._model.token_get_text(int(llama.metadata[key])) if (key := f"tokenizer.ggml.{name}_token_id")
+                in llama.metadata else "" for name in ("bos", "eos"))
+    render = Jinja2ChatFormatter(llama.metadata["tokenizer.chat_template"], eos, bos)
+    for chat in line["chats"]:
+        text = render(messages=chat["prompt"]).prompt
+        chat["ids"], lead = model.complete(llama.tokenize(text.encode(), add_bos=False, special=True))
+        print(line["name"], lead, chat["ids"], flush=True)
+        if lead < 1e-4:
+            sys.exit(f"{line['name']}: expected a clear lead at every token; change the conversation {chat['prompt']}")
+
+
+def make(path, made, answer_line):
+    write(path, made)
     with tempfile.TemporaryDirectory() as where:
-        done = subprocess.run([sys.argv[1], where], check=True, capture_output=True, text=True)
+        done = subprocess.run([sys.argv[1], path, where], check=True, capture_output=True, text=True)
         for line, hashes in zip(made, done.stdout.splitlines()):
             line["hashes"] = hashes
-            answer(line, where)
-    write(made)
+            answer_line(line, where)
+    write(path, made)
 
 
-main()
+for name, made, answer_line in (("chats", chat_lines, answer_chats), ("greedy", lines, answer)):
+    if name in sys.argv[2:]:
+        make(f"tests/data/gguf/{name}.jsonl", list(made()), answer_line)
