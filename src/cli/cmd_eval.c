@@ -119,7 +119,11 @@ const struct kg_flag kg_eval_flags[] = {
      KG_WORDING_CHOICES},
     {"env", 0, KEY(STRING, "env"), "NAME",
      "environment of the episodes (default none: one turn)", 0, 0,
-     "none|search|calculator"},
+     "none|search|calculator|external"},
+    {"episode-command", 0, KEY(STRING, "episode_command"), "CMD",
+     "env external: program that plays the episodes", 0, 0, NULL},
+    {"episode-url", 0, KEY(STRING, "episode_url"), "URL",
+     "env external: server that plays them", 0, 0, NULL},
     {"search", 0, KEY(STRING, "search_where"), "WHERE",
      "env search: an index file, or http://HOST:PORT/retrieve", 0, 0, NULL},
     {"search-kind", 0, KEY(STRING, "search_kind"), "KIND",
@@ -615,19 +619,31 @@ static kg_status put_votes(struct kg_str *out, const struct kg_eval_score *s,
     return KG_OK;
 }
 
-/* Of episodes: searches, turns, share finished, ... */
+static bool is_extra(const struct kg_eval_set *set, const char *name)
+{
+    int i = 0;
+
+    while (i < set->ks.n_extra && strcmp(set->ks.extra[i], name) != 0)
+        i++;
+    return i < set->ks.n_extra;
+}
+
+/* Of episodes: turns, share finished, searches, ...; and what graders said besides. */
 static kg_status put_extras(struct kg_str *out, const struct kg_eval_set *set,
                             const struct kg_eval_score *s, struct kg_err *err)
 {
-    for (int i = 0; i < set->ks.n_extra; i++) {
-        const struct kg_eval_metric *m = kg_eval_metric_find(s, set->ks.extra[i]);
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kg_eval_metric *m = &s->metrics[i];
+        const bool extra = is_extra(set, m->name);
 
+        if (!extra && strncmp(m->name, "further/", strlen("further/")) != 0)
+            continue;
         if (json)
             KG_TRY(kg_str_printf(out, err, ", \"%s\": %.6g, \"%s_stderr\": %.6g", m->name,
                                  m->value, m->name, m->stderror));
         else
-            KG_TRY(kg_str_printf(out, err, "%-8s  %.3f +- %.3f an episode\n", m->name,
-                                 m->value, m->stderror));
+            KG_TRY(kg_str_printf(out, err, "%-8s  %.3f +- %.3f%s\n", m->name, m->value,
+                                 m->stderror, extra ? " an episode" : ""));
     }
     return KG_OK;
 }

@@ -77,9 +77,15 @@ static kg_status settle_context(struct kg_eval_set *set, int32_t positions,
     return check_below(set, "window", set->episode.window, err);
 }
 
-static kg_status check_window(const struct kg_eval_set *set,
-                              const struct kg_prompts *prompts, struct kg_err *err)
+/* What the longest prompt must leave room in. */
+static kg_status check_prompts(const struct kg_eval_set *set,
+                               const struct kg_prompts *prompts, struct kg_err *err)
 {
+    if (set->episode.env && prompts->longest >= (size_t)set->episode.context)
+        return kg_fail(err, KG_EINVAL,
+                       "set %s: context: expected more than the longest prompt's %zu "
+                       "tokens, found %d",
+                       set->name, prompts->longest, set->episode.context);
     if (set->episode.window == 0 || prompts->longest <= (size_t)set->episode.window)
         return KG_OK;
     return kg_fail(err, KG_EINVAL,
@@ -116,7 +122,7 @@ static kg_status prepare(struct kg_eval_source *self, struct kg_eval_set *set,
     if (encode(&prompts, l, set, err) != KG_OK)
         return kg_err_prefix(err, "set %s", set->name);
     warn_of_room(set, &prompts, positions);
-    kg_status status = check_window(set, &prompts, err);
+    kg_status status = check_prompts(set, &prompts, err);
     kg_prompts_release(&prompts);
     return status;
 }
@@ -137,9 +143,9 @@ static kg_status put_inputs(struct kg_eval_source *self, struct kg_str *out,
 
 static void count(double extra[KG_EVAL_EXTRAS], const struct kg_traj_episode *e)
 {
-    extra[0] = e->calls;
-    extra[1] = e->turns;
-    extra[2] = e->answered;
+    extra[0] = e->turns;
+    extra[1] = e->answered;
+    extra[2] = e->calls;
     extra[3] = e->invalid;
     extra[4] = e->failed;
 }
@@ -154,6 +160,7 @@ static kg_status give_episode(struct local_work *w, struct kg_eval_fresh *fresh,
     fresh->text = kg_str_text(&text.model);
     fresh->n = text.model.len;
     fresh->episode = &text;
+    fresh->verdict = t;
     kg_status status = w->take(w->user, fresh, err);
     kg_episode_text_release(&text);
     return status;
@@ -173,7 +180,7 @@ static kg_status give(struct local_work *w, const struct kg_traj *t,
     struct kg_str text = {0};
     kg_status status;
 
-    if (t->episode.turns > 0)
+    if (w->episodes)
         return give_episode(w, &fresh, t, err);
     status = kg_rollout_text(&text, w->local->tok, t, s->stops, s->n_stops, err);
     fresh.text = kg_str_text(&text);

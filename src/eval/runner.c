@@ -42,6 +42,7 @@ struct pending {
     struct kg_eval_fresh fresh;
     struct kg_str text;             /* owned */
     struct kg_episode_text episode; /* owned; empty for an answer of one turn */
+    struct kg_traj verdict;         /* of an environment; it has no tokens */
     struct kg_eval_answer sums;     /* when scored */
 };
 
@@ -358,7 +359,8 @@ static kg_status grade_pending(struct work *w, struct kg_err *err)
             .response = kg_str_text(&w->pending[i].text),
             .n = w->pending[i].text.len,
             .spans = w->pending[i].episode.spans,
-            .n_spans = w->pending[i].episode.n_spans};
+            .n_spans = w->pending[i].episode.n_spans,
+            .traj = &w->pending[i].verdict};
     if (w->n_pending > 0)
         status = kg_task_grade(grades, set->task, &set->task_opts, items, w->n_pending,
                                err);
@@ -393,6 +395,9 @@ static kg_status take_fresh(void *user, const struct kg_eval_fresh *fresh,
     if (fresh->episode) {
         p->episode = *fresh->episode;
         *fresh->episode = (struct kg_episode_text){0};
+        p->verdict = (struct kg_traj){.graded = fresh->verdict->graded,
+                                      .reward = fresh->verdict->reward,
+                                      .further = fresh->verdict->further};
     }
     return in_batches && w->n_pending < PENDING ? KG_OK : grade_pending(w, err);
 }
@@ -552,15 +557,35 @@ static int64_t count_cut(const struct set_work *s)
     return n;
 }
 
+/* Episodes that an environment spoiled count as wrong; not in silence. */
+static kg_status check_verdicts(const struct set_work *s, struct kg_err *err)
+{
+    size_t none = 0;
+
+    for (size_t i = 0; i < s->n; i++)
+        none += !s->answers[i].grade.graded;
+    if (none == 0 || !s->set->episode.env || s->set->episode.env->open)
+        return KG_OK;
+    if (none == s->n)
+        return kg_fail(err, KG_EFORMAT,
+                       "expected episodes with a verdict of the environment, found none "
+                       "in %zu; mend the environment and use another --out",
+                       none);
+    kg_log_warn("set %s: %zu of %zu episodes have no verdict of the environment and "
+                "count as wrong (further/status/* and undecided say how many)",
+                s->set->name, none, s->n);
+    return KG_OK;
+}
+
 static kg_status score_set(struct kg_eval_set_report *r, struct set_work *s,
                            struct kg_err *err)
 {
     const struct kg_eval_set *set = s->set;
     int64_t problems = (int64_t)set->data.n;
     int32_t *class_of = NULL;
-    kg_status status = KG_OK;
+    kg_status status = check_verdicts(s, err);
 
-    if (set->ks.n_maj > 0) {
+    if (status == KG_OK && set->ks.n_maj > 0) {
         class_of = kg_mem_calloc(s->n, sizeof *class_of, "votes", err);
         status = class_of ? kg_eval_classes(class_of, s->answers, problems, set->samples,
                                             set->task, &set->task_opts, err)

@@ -29,10 +29,11 @@ struct kg_eval_fresh {
     int64_t tokens;
     enum kg_finish finish;
     const struct kg_eval_answer *sums; /* its token sums if it is scored; else NULL */
-    double extra[KG_EVAL_EXTRAS]; /* episodes: calls, turns, answered, invalid, failed */
+    double extra[KG_EVAL_EXTRAS]; /* episodes: turns, answered, calls, invalid, failed */
     /* for an episode (text is then the model's text); NULL: a single turn. Taken: {0}
      * afterwards */
     struct kg_episode_text *episode;
+    const struct kg_traj *verdict; /* of an episode: what its environment reported */
 };
 typedef kg_status (*kg_eval_take_fn)(void *user, const struct kg_eval_fresh *fresh,
                                      struct kg_err *err);

@@ -12,6 +12,7 @@
 #include "data/needs.h"
 #include "rollout/sampler.h"
 #include "rollout/sampling.h"
+#include "serve/policy.h"
 #include "task/rows.h"
 
 #include <errno.h>
@@ -100,10 +101,12 @@ static const struct kg_opt_row set_rows[] = {
     KG_SAMPLING_ROWS("", struct kg_eval_set, sampling., false, NULL, NULL),
     {"max_tokens", AT(sampling.max_tokens), "512", 1, 1e7, NULL, "longest answer", false},
     {"stops", AT(said.stops), "", 0, 0, NULL, "strings that end a completion", false},
-    {"env", AT(said.env), "none", 0, 0, "none|search|calculator",
+    {"env", AT(said.env), "none", 0, 0, "none|search|calculator|external",
      "environment of the model's turns; none: a completion is one turn, of max_tokens",
      false},
-    KG_EPISODE_ROWS("", struct kg_eval_set, episode., "env!none", "env!none"),
+    KG_EPISODE_ROWS("", struct kg_eval_set, episode., "env!none",
+                    "env=search,calculator"),
+    KG_PLAYER_ROWS("episode_", struct kg_eval_set, episode.env_opts., "env=external"),
     {"context", AT(episode.context), "0", 0, 1e7, NULL,
      "longest episode in tokens, with prompt and observations; 0: 4096, or the model's "
      "positions if fewer",
@@ -455,10 +458,11 @@ static kg_status make_path(struct kg_eval_set *set, const char *data_dir,
     return kg_str_puts(&set->path, path, err);
 }
 
-/* What is counted of episodes; see struct kg_eval_fresh. */
-static const char *const searched[] = {"searches", "turns", "finished", "invalid",
+/* What is counted of episodes; see struct kg_eval_fresh. A player's tools are its own. */
+static const char *const searched[] = {"turns", "finished", "searches", "invalid",
                                        "failed"};
-static const char *const called[] = {"calls", "turns", "finished", "invalid", "failed"};
+static const char *const called[] = {"turns", "finished", "calls", "invalid", "failed"};
+enum { PLAYED = 2 };
 
 /* A server has its encoder itself. */
 static kg_status take_retriever(struct kg_eval_set *set, struct kg_err *err)
@@ -486,15 +490,21 @@ static kg_status take_episode(struct kg_eval_set *set, struct kg_err *err)
     struct kg_episode_opts *e = &set->episode;
     bool searches = strcmp(set->said.env, "search") == 0;
 
-    if (strcmp(set->said.env, "none") == 0)
+    if (strcmp(set->said.env, "none") != 0)
+        KG_TRY(kg_env_find(&e->env, set->said.env, err));
+    KG_TRY(
+        kg_env_check_task(e->env, set->task, "env external and task environment", err));
+    if (!e->env)
         return KG_OK;
     e->turn_tokens = set->sampling.max_tokens;
     e->env_opts.wording = set->task_opts.wording;
+    e->env_opts.section = "episode_";
+    e->host = &kg_policy_host;
+    e->prompt = &set->task_opts.prompt;
+    e->further = &set->further;
     set->ks.extra = searches ? searched : called;
-    set->ks.n_extra = sizeof called / sizeof *called;
-    if (searches)
-        KG_TRY(take_retriever(set, err));
-    return kg_env_find(&e->env, set->said.env, err);
+    set->ks.n_extra = e->env->open ? sizeof called / sizeof *called : PLAYED;
+    return searches ? take_retriever(set, err) : KG_OK;
 }
 
 static kg_status check_names(const struct kg_eval_set *set, struct kg_err *err)
@@ -642,11 +652,6 @@ static kg_status make_set(struct kg_eval_set *set, const struct kg_suite *s,
                                                   .final = 0.1}; /* Search-R1's example */
     set->sampling.rng = (struct kg_rng_key){set->task_opts.seed, KG_RNG_EVAL};
     KG_TRY(kg_task_find(&set->task, set->said.task, err));
-    if (set->task->keeps_turns)
-        return kg_fail(err, KG_EINVAL,
-                       "task: expected one that grades completions, found %s, which a "
-                       "program grades during training (docs/environments.md)",
-                       set->task->name);
     KG_TRY(open_rewards(set, err));
     KG_TRY(make_excluded(set, s, err));
     KG_TRY(make_path(set, data_dir, err));

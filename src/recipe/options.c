@@ -205,16 +205,8 @@ static const struct kg_opt_row first_rows[] = {
 
     {"episode.env", AT(episode_env), "none", 0, 0, "none|search|calculator|external",
      "environment of the model's turns; none: a completion is one turn", false},
-    {"episode.command", AT(episode.env_opts.command), "", 0, 0, NULL,
-     "env external: program that plays the episodes (docs/environments.md)", false,
-     "episode.env=external"},
-    {"episode.url", AT(episode.env_opts.url), "", 0, 0, NULL,
-     "env external: in place of a program, http://HOST:PORT/PATH of a server that is "
-     "sent every episode and answers with its report",
-     true, "episode.env=external"},
-    {"episode.timeout_ms", AT(episode.env_opts.silent_ms), "600000", 1, 8.64e7, NULL,
-     "env external: an episode is given up after this time without a turn or a report",
-     true, "episode.env=external"},
+    KG_PLAYER_ROWS("episode.", struct kg_recipe, episode.env_opts.,
+                   "episode.env=external"),
     KG_EPISODE_ROWS("episode.", struct kg_recipe, episode., "episode.env!none",
                     "episode.env=search,calculator"),
     {KEY(episode.turn_tokens), "0", 0, 1e6, NULL,
@@ -425,6 +417,7 @@ void kg_recipe_read(struct kg_recipe *r, const struct kg_config *config)
     kg_config_fill(&r->algo, config, kg_algo_rows);
     kg_config_fill(r, config, rows);
     r->episode.env_opts.wording = r->task_opts.wording;
+    r->episode.env_opts.section = "episode.";
 }
 
 bool kg_recipe_has_sft(const struct kg_recipe *r)

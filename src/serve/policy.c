@@ -70,6 +70,7 @@ struct kg_policy {
     struct kg_episode_opts opts;
     const struct kg_tokenizer *tok;
     char key[2 * KEY_BYTES + 1];
+    char player[32];              /* key that says who plays */
     struct kg_serve *serve;       /* from the first rollout on, as the next */
     struct kg_task_child *child;  /* the program, or */
     struct kg_http_client *asked; /* the server */
@@ -105,38 +106,36 @@ static void close_policy(void *state)
 
 static bool is_server(const struct kg_env_opts *o) { return o->url && *o->url; }
 
-static const char *key_of(const struct kg_policy *p) /* that says who plays */
-{
-    return is_server(&p->opts.env_opts) ? "episode.url" : "episode.command";
-}
-
 /* A password before an @ is not said, and would be in every record of the run. */
-static kg_status check_url(const char *url, struct kg_err *err)
+static kg_status check_url(const struct kg_env_opts *o, struct kg_err *err)
 {
-    static const char expected[] = "episode.url: expected http://HOST:PORT/PATH, found";
+    static const char expected[] = "url: expected http://HOST:PORT/PATH, found";
+    const char *url = o->url;
 
     if (kg_http_is_address(url) && kg_http_has_host(url) && !strpbrk(url, " \t\r\n"))
         return KG_OK;
     if (strchr(url, '@'))
-        return kg_fail(err, KG_EINVAL, "%s a name or a password before @", expected);
-    return kg_fail(err, KG_EINVAL, "%s '%.200s'", expected, url);
+        return kg_fail(err, KG_EINVAL, "%s%s a name or a password before @", o->section,
+                       expected);
+    return kg_fail(err, KG_EINVAL, "%s%s '%.200s'", o->section, expected, url);
 }
 
 static kg_status check(const struct kg_episode_opts *o, struct kg_err *err)
 {
     const bool program = o->env_opts.command && *o->env_opts.command;
+    const char *section = o->env_opts.section;
 
     if (program == is_server(&o->env_opts))
         return kg_fail(err, KG_EINVAL,
-                       "episode.command, episode.url: expected one of them, the program "
-                       "or the server that plays the episodes, found %s",
-                       program ? "both" : "none");
+                       "%scommand, %surl: expected one of them, the program or the "
+                       "server that plays the episodes, found %s",
+                       section, section, program ? "both" : "none");
     if (!program)
-        KG_TRY(check_url(o->env_opts.url, err));
+        KG_TRY(check_url(&o->env_opts, err));
     if (o->window > 0 || o->answer_tokens > 0)
         return kg_fail(err, KG_EINVAL,
-                       "episode.window and episode.answer_tokens: expected 0 with env "
-                       "external, found %d and %d",
+                       "window and answer_tokens: expected 0 with env external, found %d "
+                       "and %d",
                        o->window, o->answer_tokens);
     return KG_OK;
 }
@@ -153,7 +152,9 @@ static kg_status open_policy(void **state, const struct kg_tokenizer *tok,
         return err->code;
     p->opts = *opts;
     p->tok = tok;
-    p->numbers = (struct kg_policy_numbers){.further = opts->further, .key = key_of(p)};
+    snprintf(p->player, sizeof p->player, "%s%s", opts->env_opts.section,
+             is_server(&opts->env_opts) ? "url" : "command");
+    p->numbers = (struct kg_policy_numbers){.further = opts->further, .key = p->player};
     if (getentropy(bytes, sizeof bytes) != 0) {
         kg_mem_free(p);
         return kg_fail(err, KG_EIO, "the key of the policy: no random bytes");
@@ -224,7 +225,7 @@ static void warn(struct kg_policy *p, const char *what, const char *text, size_t
     const int shown = n < 80 ? (int)n : 80;
 
     if (++p->warnings <= MAX_WARNINGS)
-        kg_log_warn("%s: %s, found '%.*s'%s", key_of(p), what, shown, text,
+        kg_log_warn("%s: %s, found '%.*s'%s", p->player, what, shown, text,
                     p->warnings == MAX_WARNINGS ? " (the last such warning)" : "");
 }
 
@@ -290,7 +291,7 @@ static kg_status begin_rollout(struct kg_policy *p, const struct kg_episode_run 
                      e->request->draw, e->sample);
             if (e->sample >= MAX_SAMPLES)
                 return kg_fail(err, KG_EINVAL,
-                               "rollout.samples: expected at most %d with env external",
+                               "expected at most %d samples with env external",
                                MAX_SAMPLES);
         }
     return KG_OK;
@@ -520,11 +521,11 @@ static kg_status find_room(int32_t *room, struct kg_policy *p,
         return KG_OK;
     e->full = true;
     fault->code = "context_length_exceeded";
-    return kg_fail(err, KG_EINVAL,
-                   "episode %s: expected at most %d turns (episode.turns and one) and %d "
-                   "tokens in all branches (episode.context), found turn %d and %" PRId64
-                   " tokens",
-                   e->id, o->turns + 1, o->context, e->turns + 1, o->context - left);
+    return kg_fail(
+        err, KG_EINVAL,
+        "episode %s: expected at most %d turns (the key turns, and one) and %d "
+        "tokens in all branches (the key context), found turn %d and %" PRId64 " tokens",
+        e->id, o->turns + 1, o->context, e->turns + 1, o->context - left);
 }
 
 static void plan_turn(struct kg_policy *p, struct kg_serve_job *job, int32_t room)
@@ -693,12 +694,11 @@ static kg_status bury(struct kg_policy *p, const char *why, struct kg_err *err)
     p->child = NULL;
     if (p->reported == 0 || p->fruitless >= MAX_FRUITLESS)
         return kg_fail(err, KG_EIO,
-                       "episode.command: expected a program that plays episodes, found "
-                       "one that ended without a report (%" PRId64
-                       " starts in a row): %.600s",
-                       p->fruitless, why);
-    kg_log_warn("episode.command: starting it again, %zu episodes had no report: %s",
-                open, why);
+                       "%s: expected a program that plays episodes, found one that ended "
+                       "without a report (%" PRId64 " starts in a row): %.600s",
+                       p->player, p->fruitless, why);
+    kg_log_warn("%s: starting it again, %zu episodes had no report: %s", p->player, open,
+                why);
     KG_TRY(end_open(p, DIED, err));
     return start_player(p, err);
 }
@@ -723,9 +723,9 @@ static kg_status check_server(const struct kg_policy *p, const char *found,
     if (p->fruitless < (int64_t)open * (p->reported > 0 ? MAX_FRUITLESS : 1))
         return KG_OK;
     return kg_fail(err, KG_EIO,
-                   "episode.url: expected a server that plays episodes, found none at %s "
+                   "%s: expected a server that plays episodes, found none at %s "
                    "(%" PRId64 " requests without a report): %.600s",
-                   p->opts.env_opts.url, p->fruitless, found);
+                   p->player, p->opts.env_opts.url, p->fruitless, found);
 }
 
 /* The request was not answered with a report. */
@@ -829,8 +829,8 @@ static kg_status give_up(struct kg_policy *p, struct kg_err *err)
 
         if (!is_silent(p, e, now))
             continue;
-        warn(p, "expected a turn or a report of an episode within episode.timeout_ms",
-             e->id, strlen(e->id));
+        warn(p, "expected a turn or a report of an episode within timeout_ms", e->id,
+             strlen(e->id));
         KG_TRY(end(p, e, TIMEOUT, err));
         p->hung = true;
     }
@@ -850,7 +850,7 @@ static kg_status check_stop(const struct kg_policy *p, struct kg_err *err)
         return KG_OK;
     return kg_fail(err, KG_EINTERRUPTED,
                    "stopped by a signal: %zu episodes had waited %.0f s for %s",
-                   p->begun - p->ended, waited, key_of(p));
+                   p->begun - p->ended, waited, p->player);
 }
 
 static void wait_for_it(struct kg_policy *p)

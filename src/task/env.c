@@ -6,6 +6,7 @@
 #include "task/env_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *const search_stops[] = {"</search>", "</answer>"};
 static const char *const calculator_stops[] = {"</calculator>", "</answer>"};
@@ -50,6 +51,17 @@ kg_status kg_env_find(const struct kg_env_row **row, const char *name, struct kg
                        sizeof table / sizeof *table - 1, sizeof *table, err));
     *row = &table[i];
     return KG_OK;
+}
+
+kg_status kg_env_check_task(const struct kg_env_row *env, const struct kg_task_row *task,
+                            const char *where, struct kg_err *err)
+{
+    const bool plays = env && !env->open, takes = strcmp(task->name, "environment") == 0;
+
+    if (plays == takes)
+        return KG_OK;
+    return kg_fail(err, KG_EINVAL, "%s: expected both, found %s and %s", where,
+                   env ? env->name : "none", task->name);
 }
 
 static kg_status put_remark(struct kg_str *out, const struct kg_action *action,

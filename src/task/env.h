@@ -34,7 +34,22 @@ struct kg_env_opts {
     const char *command; /* external: the program, run by sh -c; or */
     const char *url;     /* external: the server that is sent every episode */
     int silent_ms;       /* external: longest silence of an episode */
+    const char *section; /* external: what stands before these three keys, for messages */
 };
+/* The option rows of a player, as those of a search below. */
+#define KG_PLAYER_ROWS(before, S, at, needs)                                             \
+    KG_OPT_ROW(before "command", KG_OPT_AT(S, at command), "", 0, 0, NULL,               \
+               "env external: program that plays the episodes (docs/environments.md)",   \
+               false, needs),                                                            \
+        KG_OPT_ROW(before "url", KG_OPT_AT(S, at url), "", 0, 0, NULL,                   \
+                   "env external: in place of a program, http://HOST:PORT/PATH of a "    \
+                   "server that is sent every episode and answers with its report",      \
+                   true, needs),                                                         \
+        KG_OPT_ROW(before "timeout_ms", KG_OPT_AT(S, at silent_ms), "600000", 1, 8.64e7, \
+                   NULL,                                                                 \
+                   "env external: an episode is given up after this time without a "     \
+                   "turn or a report",                                                   \
+                   true, needs)
 /* The option rows of a search, for recipes and suites, over a struct S as
  * KG_SAMPLING_ROWS. A server has its own vectors and fusion. */
 #define KG_IF_KIND(needs, before, kinds) needs "&" before "kind=" kinds
@@ -150,5 +165,10 @@ struct kg_env_row {
 const struct kg_env_row *kg_env_table(void);
 kg_status kg_env_find(const struct kg_env_row **row, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
+/* An environment that plays by itself reports the verdict, and the task `environment`
+ * takes it: neither goes without the other. env NULL: single turns; where: the two keys
+ * errors: EINVAL */
+kg_status kg_env_check_task(const struct kg_env_row *env, const struct kg_task_row *task,
+                            const char *where, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

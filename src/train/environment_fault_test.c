@@ -630,8 +630,7 @@ static void an_episode_without_a_word_is_given_up(void **state)
         }
         assert_true(sum_of(&p, "status/ok") + sum_of(&p, "status/timeout") == 9);
         if (i != 1) /* whose lines use up the warnings */
-            assert_non_null(
-                strstr(p.log, "within episode.timeout_ms, found 'train-0-1'"));
+            assert_non_null(strstr(p.log, "within timeout_ms, found 'train-0-1'"));
         end_run(&p);
     }
     over_http = false;

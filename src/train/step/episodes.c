@@ -11,20 +11,6 @@
 #include "serve/policy.h"
 #include "train/open/open.h"
 
-/* The environment's verdict, or a part of it, needs somebody who reports it. */
-static kg_status check_judge(const struct kg_run_inputs *in, struct kg_err *err)
-{
-    const bool plays = !in->episode_opts.env->open;
-    const bool judges = strcmp(in->task->name, "environment") == 0;
-
-    if (plays == judges)
-        return KG_OK;
-    return kg_fail(err, KG_EINVAL,
-                   "episode.env external and task.name environment: expected both, found "
-                   "%s and %s",
-                   in->episode_opts.env->name, in->task->name);
-}
-
 kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *work,
                                struct kg_err *err)
 {
@@ -36,7 +22,8 @@ kg_status kg_run_episodes_open(struct kg_run_inputs *in, struct kg_run_work *wor
                        "rollout.data: nothing is sampled; expected episode.env none, "
                        "found %s",
                        in->episode_opts.env->name);
-    KG_TRY(check_judge(in, err));
+    KG_TRY(kg_env_check_task(in->episode_opts.env, in->task,
+                             "episode.env external and task.name environment", err));
     in->episode_opts.host = &kg_policy_host;
     in->episode_opts.prompt = &in->prompt;
     in->episode_opts.further = in->task_opts.further;
