@@ -196,7 +196,8 @@ static const struct kg_opt_row first_rows[] = {
      "largest age of a token in steps: completions are begun up to n steps early and "
      "span the versions between (docs/training.md); 0: that of rollout.lag",
      false,
-     "rollout.dynamic=false&episode.env=none&rollout.data=&rollout.router_replay=false"},
+     "rollout.dynamic=false&episode.env=none,search,calculator&episode.window=0&"
+     "rollout.data=&rollout.router_replay=false"},
     {KEY(rollout.dtype), "same", 0, 0, "same|bf16|fp32", "product inputs of the sampler",
      false},
     {KEY(rollout.router_replay), "false", 0, 0, NULL,

@@ -28,8 +28,11 @@ struct kg_episodes {
 
 struct episode {
     const struct kg_record *record;
-    size_t begin; /* first token of the present turn */
-    bool waits;   /* for the environment */
+    size_t prompt_n; /* of the episode, which the text of a paused one goes beyond */
+    size_t begin;    /* first token of the present turn */
+    size_t from;     /* first token that is drawn since the last observation */
+    int32_t quota;   /* tokens that it may draw before it pauses */
+    bool waits;      /* for the environment */
 };
 
 /* One call of kg_episodes_run. */
@@ -187,6 +190,19 @@ static void end_episode(struct run *x, size_t i, bool cut)
     kg_rollout_close(x->r, t);
 }
 
+/* Stops where it is; all that it needs to go on is in its trajectory. */
+static kg_status pause_episode(struct run *x, size_t i)
+{
+    struct kg_traj *t = &x->trajs[i];
+
+    t->episode.begin = x->episodes[i].begin;
+    t->finish = KG_FINISH_NONE;
+    kg_rollout_close(x->r, t);
+    return KG_OK;
+}
+
+static int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+
 /* Append it and go on, or end where it does not fit. */
 static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
                          struct kg_err *err)
@@ -194,8 +210,9 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
     struct kg_episodes *e = x->e;
     const struct kg_episode_opts *o = &e->opts;
     struct kg_traj *t = &x->trajs[i];
+    struct episode *ep = &x->episodes[i];
     struct kg_encode_opts plain = {.continues = true};
-    size_t most = (size_t)longest(o, t->prompt_n), seen, room;
+    size_t most = (size_t)longest(o, ep->prompt_n), seen, room;
 
     e->ids.n = 0;
     kg_str_clear(&e->valid);
@@ -210,10 +227,13 @@ static kg_status observe(struct run *x, size_t i, const char *text, size_t n,
         return KG_OK;
     }
     room = most - t->n - seen;
-    x->episodes[i].begin = t->n + seen;
-    return kg_rollout_resume(
-        x->r, t, e->ids.ids, seen,
-        room < (size_t)o->turn_tokens ? (int32_t)room : o->turn_tokens, err);
+    ep->begin = ep->from = t->n + seen;
+    if (ep->quota > 0)
+        return kg_rollout_resume(x->r, t, e->ids.ids, seen,
+                                 least((int32_t)room, least(o->turn_tokens, ep->quota)),
+                                 err);
+    KG_TRY(kg_traj_append(t, e->ids.ids, seen, KG_SOURCE_TOOL, err));
+    return pause_episode(x, i);
 }
 
 static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_err *err)
@@ -237,9 +257,21 @@ static kg_status deliver(void *user, const struct kg_env_delivery *d, struct kg_
 
 /* ---- a turn ---- */
 
-static bool is_full(const struct kg_episodes *e, const struct kg_traj *t)
+static bool is_full(const struct run *x, size_t i)
 {
-    return t->n >= (size_t)longest(&e->opts, t->prompt_n);
+    return x->trajs[i].n >= (size_t)longest(&x->e->opts, x->episodes[i].prompt_n);
+}
+
+/* Takes what was drawn from the quota.   returns whether the turn is over */
+static bool ends_turn(struct run *x, size_t i)
+{
+    const struct kg_traj *t = &x->trajs[i];
+    struct episode *ep = &x->episodes[i];
+
+    ep->quota -= (int32_t)(t->n - ep->from);
+    ep->from = t->n;
+    return ep->quota > 0 || t->finish != KG_FINISH_LENGTH || is_full(x, i) ||
+           t->n - ep->begin >= (size_t)x->e->opts.turn_tokens;
 }
 
 static kg_status read_turn(struct kg_env_result *result, struct run *x, size_t i,
@@ -248,7 +280,7 @@ static kg_status read_turn(struct kg_env_result *result, struct run *x, size_t i
     struct kg_episodes *e = x->e;
     const struct kg_traj *t = &x->trajs[i];
     struct episode *ep = &x->episodes[i];
-    bool full = is_full(e, t);
+    bool full = is_full(x, i);
     struct kg_env_turn turn = {.episode = (e->run & UINT32_MAX) << 32 | i,
                                .record = ep->record,
                                .turn = t->episode.turns,
@@ -284,6 +316,8 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
         *err = *failure;
         return failure->code;
     }
+    if (!ends_turn(x, i))
+        return pause_episode(x, i);
     KG_TRY(read_turn(&result, x, i, err));
     t->episode.turns++;
     t->episode.calls += result.called;
@@ -295,7 +329,7 @@ static kg_status on_finished(void *user, const struct kg_request *q, struct kg_t
     x->episodes[i].waits = result.next == KG_ENV_WAIT;
     x->n_waiting += x->episodes[i].waits;
     if (result.next == KG_ENV_DONE)
-        end_episode(x, i, !result.answered && is_full(x->e, t));
+        end_episode(x, i, !result.answered && is_full(x, i));
     return KG_OK;
 }
 
@@ -333,11 +367,18 @@ static kg_status run_init(struct run *x, const struct kg_request *requests,
     if (!x->episodes)
         return err->code;
     for (size_t i = 0; i < n_requests; i++) {
-        int64_t record = prompts->record[requests[i].prompt_index];
+        const struct kg_request *q = &requests[i];
+        const struct kg_traj *paused = q->paused;
 
-        for (int32_t k = 0; k < requests[i].n_samples; k++, at++) {
-            x->episodes[at].record = &prompts->data->records[record];
-            x->episodes[at].begin = requests[i].prompt_n;
+        for (int32_t k = 0; k < q->n_samples; k++, at++) {
+            x->episodes[at] = (struct episode){
+                .record = &prompts->data->records[prompts->record[q->prompt_index]],
+                .prompt_n = paused ? paused->prompt_n : q->prompt_n,
+                .begin = paused ? paused->episode.begin : q->prompt_n,
+                .from = q->prompt_n,
+                .quota = q->quota > 0 ? q->quota : INT32_MAX};
+            if (paused)
+                x->trajs[at].episode = paused->episode;
         }
     }
     return KG_OK;
@@ -350,7 +391,9 @@ static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err
 
     for (size_t i = 0; i < n_requests; i++) {
         struct kg_request *q = &x->requests[i];
-        int32_t most = longest(o, q->prompt_n), room = most - (int32_t)q->prompt_n;
+        const struct episode *ep = &x->episodes[at];
+        int32_t most = longest(o, ep->prompt_n), room = most - (int32_t)q->prompt_n;
+        int32_t drawn = (int32_t)(q->prompt_n - ep->begin); /* of its turn */
 
         if (q->sampling)
             return kg_fail(err, KG_EINVAL,
@@ -369,7 +412,8 @@ static kg_status submit_all(struct run *x, size_t n_requests, struct kg_err *err
                            (long long)q->prompt_index, o->window, q->prompt_n);
         q->context = most;
         q->window = o->window;
-        q->max_tokens = room < o->turn_tokens ? room : o->turn_tokens;
+        q->begun = drawn;
+        q->max_tokens = least(least(room, o->turn_tokens - drawn), ep->quota);
         KG_TRY(kg_rollout_submit(x->r, q, x->trajs + at, err));
         at += (size_t)q->n_samples;
     }

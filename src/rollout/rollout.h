@@ -117,6 +117,12 @@ struct kg_request {
      * recomputed from position 0, and the trajectory records it (struct kg_traj_window).
      * Not below the prompt's length; no turn may be longer than the first may be. */
     int32_t window;
+    /* of kg_episodes_run: tokens that a sample may draw until it pauses, with finish NONE
+     * and all of its text; 0: no limit */
+    int32_t quota;
+    /* of kg_episodes_run: an episode that paused and goes on, of which prompt is all text
+     * and drawn the model's tokens; NULL: it begins; borrowed */
+    const struct kg_traj *paused;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: none */
     /* which adapters of a mixed model (kg_model_mix) to use: 0 its own, i > 0 those of
      * others[i - 1]. The result does not depend on the rest of the batch */

@@ -77,6 +77,7 @@ struct kg_traj_episode {
     int32_t failed;  /* calls that failed */
     bool answered;   /* ended by the model's final answer */
     bool cut;        /* ended because the context was full */
+    size_t begin;    /* first token of the newest turn */
 };
 
 /* A turn that was sampled with a shortened context: tokens from `begin` up to the next

@@ -1,8 +1,9 @@
 /* From completions that are begun to requests, and back.
  *
  * A piece of a completion is a request like any other: its prompt is the text so far, and
- * its draws go on counting where the last piece ended. So with weights that do not move,
- * pieces are the completion that one request samples, bit for bit.
+ * its draws go on counting where the last piece ended. A piece of an episode also has
+ * what rollout/episode.h keeps of it. So with weights that do not move, pieces are the
+ * completion that one request samples, bit for bit.
  */
 #include "train/step/begun.h"
 
@@ -110,14 +111,15 @@ kg_status kg_begun_init(struct kg_begun *g, const struct kg_recipe *r,
                         const struct kg_str *bytes, struct kg_err *err)
 {
     int64_t steps = kg_begun_steps(r);
-    int32_t most = r->rollout.sampling.max_tokens;
+    int32_t most = (int32_t)kg_recipe_answer_tokens(r);
 
     *g = (struct kg_begun){
         .n = (size_t)((steps + 1) * r->rollout.prompts * r->rollout.samples),
         .steps = steps,
         .group = (size_t)r->rollout.samples,
         .slice = (int32_t)((most + steps) / (steps + 1)),
-        .max_tokens = most};
+        .max_tokens = most,
+        .plays = strcmp(r->episode_env, "none") != 0};
     g->trajs = kg_mem_calloc(g->n, sizeof *g->trajs, "trajectories", err);
     if (!g->trajs)
         return err->code;
@@ -154,7 +156,8 @@ kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t fir
 static struct kg_request piece_of(const struct kg_begun *g, size_t i)
 {
     const struct kg_traj *t = &g->trajs[i];
-    int32_t begun = (int32_t)(t->n - t->prompt_n);
+    int32_t drawn = (int32_t)kg_traj_model_tokens(t);
+    int32_t left = (int32_t)tokens_due(g, i) - drawn;
 
     return (struct kg_request){.prompt = t->tokens,
                                .prompt_n = t->n,
@@ -162,9 +165,11 @@ static struct kg_request piece_of(const struct kg_begun *g, size_t i)
                                .draw = t->draw,
                                .n_samples = 1,
                                .first_sample = t->sample,
-                               .drawn = begun,
-                               .begun = begun,
-                               .max_tokens = (int32_t)tokens_due(g, i) - begun};
+                               .drawn = drawn,
+                               .begun = drawn,
+                               .max_tokens = left,
+                               .quota = left,
+                               .paused = g->plays ? t : NULL};
 }
 
 size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
@@ -177,7 +182,9 @@ size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
             requests[n++] = piece_of(g, i);
         } else if (g->trajs[i].n == 0 && i % g->group == 0) {
             requests[n] = fresh[i / g->group];
-            requests[n++].max_tokens = (int32_t)tokens_due(g, i);
+            requests[n].max_tokens = (int32_t)tokens_due(g, i);
+            requests[n].quota = requests[n].max_tokens;
+            n++;
         }
     }
     return n;
@@ -196,6 +203,7 @@ static kg_status join(struct kg_traj *t, struct kg_traj *piece, int64_t version,
         t->cut_n += piece->cut_n;
         t->cut_nats += piece->cut_nats;
         t->finish = piece->finish;
+        t->episode = piece->episode;
     }
     return kg_traj_set_version(t, begin, version, err);
 }
@@ -209,7 +217,8 @@ kg_status kg_begun_join(struct kg_begun *g, struct kg_traj *pieces, int64_t vers
         if (t->finish != KG_FINISH_NONE)
             continue;
         KG_TRY(join(t, pieces++, version, err));
-        if (t->finish == KG_FINISH_LENGTH && t->n - t->prompt_n < (size_t)g->max_tokens)
+        if (!g->plays && t->finish == KG_FINISH_LENGTH &&
+            t->n - t->prompt_n < (size_t)g->max_tokens)
             t->finish = KG_FINISH_NONE;
     }
     return KG_OK;

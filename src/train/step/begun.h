@@ -6,7 +6,10 @@
  *
  *   Q = ceil(max_tokens / (N - L + 1))
  *
- * of its tokens, the last one all that are left. So token j has version
+ * of its tokens, the last one all that are left. (Of an episode, max_tokens is the most
+ * that a model can write in it, and only the model's tokens count: a version may stop
+ * inside a turn, and an observation belongs to the version that asked for it.) So token j
+ * has version
  * s - N + floor(j / Q), clamped to the first version and to s - L: its age is at least L
  * and at most N, and follows from config, seed and lengths alone. All completions of
  * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that none
@@ -28,6 +31,7 @@ struct kg_begun {
     int64_t steps;             /* N - L: steps after the first */
     size_t group;              /* samples of a prompt */
     int32_t slice, max_tokens; /* Q, and of a whole completion */
+    bool plays;                /* completions are episodes */
 };
 
 /* N - L; 0: every completion is sampled by one version. */

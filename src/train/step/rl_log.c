@@ -273,9 +273,10 @@ static void put_staleness(struct kg_metrics *log, const struct kg_rl_batch *b,
 
         for (size_t v = 0; v < t->n_versions; v++) {
             size_t end = v + 1 < t->n_versions ? t->versions[v + 1].begin : t->n;
-            double tokens = (double)(end - t->versions[v].begin);
-            double age = (double)(step - t->versions[v].version);
+            double age = (double)(step - t->versions[v].version), tokens = 0;
 
+            for (size_t j = t->versions[v].begin; j < end; j++)
+                tokens += t->source[j] == KG_SOURCE_MODEL;
             n += tokens;
             sum += age * tokens;
             most = fmax(most, age);

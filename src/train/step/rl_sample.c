@@ -249,7 +249,11 @@ static kg_status sample_pieces(struct kg_begun *all, struct generation *pieces,
     struct kg_eval_items items = {.trajs = pieces->trajs, .n = pieces->n};
     struct effort e = {0};
     kg_status status = sample_share(pieces, &e, in, work, &sampling, mine, err);
+    struct kg_env_stats unused;
 
+    b->tools_counted = kg_episodes_stats(&unused, work->episodes);
+    if (status != KG_OK)
+        status = kg_run_tool_failed(work->episodes, state->count.step, status, err);
     KG_TRY(kg_ranks_agree(work->ranks, status, "rollout", err));
     KG_TRY(count_effort(b, &e, work->ranks, err));
     KG_TRY(kg_eval_gather(&items, mine, NULL, work->ranks, err));
