@@ -93,7 +93,8 @@ static kg_status check_version(struct kg_ranks_nccl *x, struct kg_err *err)
 static kg_status load(struct kg_ranks_nccl *x, const char *folder, struct kg_err *err)
 {
     KG_TRY(kg_ranks_nccl_find(x->path, folder, err));
-    x->object = dlopen(x->path, RTLD_NOW | RTLD_LOCAL);
+    /* stays in the process when it is closed, as cuBLASLt (tensor/cuda/blas.cu) */
+    x->object = dlopen(x->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!x->object)
         return kg_fail(err, KG_EFORMAT, "nccl: %s; " WITHOUT, dlerror());
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {

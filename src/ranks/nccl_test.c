@@ -11,6 +11,7 @@
 #include "ranks/lost.h"
 #include "ranks/ranks_testing.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <sys/mman.h>
 
@@ -49,6 +50,17 @@ static void it_is_found_among_wheels(void **state)
         print_message("skip: this machine has one that comes before: %s\n", path);
         skip();
     }
+}
+
+static void it_stays_when_it_is_closed(void **state)
+{
+    char path[PATH_MAX], version[KG_NCCL_VERSION];
+
+    (void)state;
+    make_good_nccl(in_dir("there"));
+    assert_null(dlopen(in_dir("there/libnccl.so.2"), RTLD_LAZY | RTLD_NOLOAD));
+    assert_int_equal(kg_ranks_nccl_look(path, version, in_dir("there"), &err), KG_OK);
+    assert_non_null(dlopen(path, RTLD_LAZY | RTLD_NOLOAD));
 }
 
 static void declarations_are_those_of_nvidias_header(void **state)
@@ -313,6 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(the_folder_that_is_named_is_the_only_one),
         IN_FOLDER(it_is_found_among_wheels),
+        IN_FOLDER(it_stays_when_it_is_closed),
         cmocka_unit_test(declarations_are_those_of_nvidias_header),
         IN_FOLDER(ranks_have_what_was_sent_to_them),
         IN_FOLDER(a_library_that_will_not_do_is_one_line),

@@ -88,7 +88,9 @@ static const struct {
 
 static kg_status load(struct kg_err *err)
 {
-    lib.object = dlopen(lib.path, RTLD_NOW | RTLD_LOCAL);
+    /* stays in the process when it is closed: what a library with kernels and threads
+     * leaves to the end of the process would be gone */
+    lib.object = dlopen(lib.path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!lib.object)
         return kg_fail(err, KG_EFORMAT, "cublas: %s; " WITHOUT, dlerror());
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
