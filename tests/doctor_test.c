@@ -9,8 +9,27 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* All products are VALUE; they are EXACT, or nobody says so. */
+/* Element i of a product is VALUE; products are EXACT, or nobody says so. */
 static const char library[] =
+    "#define QUOTED(x) #x\n"
+    "#define TEXT(x) QUOTED(x)\n"
+    "static float at(struct kg_mat m, int64_t i)"
+    "{ uint32_t u; float f;"
+    " if (m.dtype == KG_F32) return ((const float *)m.data)[i];"
+    " u = (uint32_t)((const uint16_t *)m.data)[i] << 16; memcpy(&f, &u, 4); return f; }"
+    "static float sums[1536 * 2304], right[6912 * 1600];"
+    "static void sum(struct kg_mat c, struct kg_mat a, struct kg_mat b, int kind)"
+    "{ int64_t M = c.rows, N = c.cols, K = kind == 2 ? a.rows : a.cols, m, n, k;"
+    " for (k = 0; k < K; k++) for (n = 0; n < N; n++)"
+    "  right[k * N + n] = at(b, kind == 0 ? n * K + k : k * N + n);"
+    " memset(sums, 0, (size_t)(M * N) * 4);"
+    " for (m = 0; m < M; m++) for (k = 0; k < K; k++)"
+    "  { float x = at(a, kind == 2 ? k * M + m : m * K + k), *s = sums + m * N;"
+    "  for (n = 0; n < N; n++) s[n] += x * right[k * N + n]; } }"
+    "static void set(struct kg_mat c, int64_t i, float x, bool add)"
+    "{ uint32_t u;"
+    " if (c.dtype == KG_F32) ((float *)c.data)[i] = add ? ((float *)c.data)[i] + x : x;"
+    " else memcpy(&u, &x, 4), ((uint16_t *)c.data)[i] = u + 0x8000 >> 16; }"
     "static const struct kg_cuda_host *door;"
     "static kg_status devices(char *t, size_t n, struct kg_err *e)"
     "{ (void)n, (void)e; memcpy(t, \"one of tests\", 13); return KG_OK; }"
@@ -24,8 +43,10 @@ static const char library[] =
     "{ (void)e; memcpy(to, from, n); return KG_OK; }"
     "static kg_status matmul(struct kg_mat c, struct kg_mat a, struct kg_mat b,"
     " enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)"
-    "{ (void)a, (void)b, (void)kind, (void)accumulate, (void)e;"
-    " for (int64_t i = 0; i < c.rows * c.cols; i++) ((float *)c.data)[i] = VALUE;"
+    "{ (void)e;"
+    " if (strstr(TEXT(VALUE), \"sums\")) sum(c, a, b, kind);"
+    " for (int64_t i = 0; i < c.rows * c.cols; i++)"
+    "  set(c, i, VALUE, accumulate);"
     " return KG_OK; }"
     "static kg_status memory(uint64_t *total, uint64_t *left, struct kg_err *e)"
     "{ (void)e; *total = 80000000000; *left = 12340000000; return KG_OK; }"
@@ -56,7 +77,7 @@ static void make_program(const char *exact, const char *value)
     }
     put("fake.c", library);
     snprintf(line, sizeof line,
-             "cp ./kedge %s && ${CC:-cc} -shared -fPIC -Isrc '-DKG_VERSION=\"%s\"' "
+             "cp ./kedge %s && ${CC:-cc} -O3 -shared -fPIC -Isrc '-DKG_VERSION=\"%s\"' "
              "'-DEXACT(t)=%s' '-DVALUE=%s' -include string.h -include "
              "tensor/cuda/library.h -o %s %s 2>%s",
              in_dir("kedge"), KG_VERSION, exact, value, in_dir("libkedge_cuda.so"),
@@ -87,6 +108,7 @@ static void has(const struct kg_str *out, const char *line)
 }
 
 #define ROWS       "product keeps its bits for every number of rows and threads\n"
+#define VALUES     "product is the sum in double, up to rounding"
 #define DEFINITION "product has the bits that are defined for every machine"
 
 static void bits_of_its_own_are_other_and_no_failure(void **state)
@@ -94,7 +116,7 @@ static void bits_of_its_own_are_other_and_no_failure(void **state)
     struct kg_str out = {0};
 
     (void)state;
-    make_program("(t == KG_BF16 && false)", "0");
+    make_program("(t == KG_BF16 && false)", "sums[i]");
     assert_int_equal(doctor(&out, ""), 0);
     has(&out, "device: cuda, products: of tests\n"
               "memory: 80.00 GB, 12.34 of them free\n");
@@ -102,6 +124,8 @@ static void bits_of_its_own_are_other_and_no_failure(void **state)
     has(&out, "holds   a row of a bf16 " ROWS);
     has(&out, "other   an element of a fp32 " DEFINITION "\n");
     has(&out, "other   an element of a bf16 " DEFINITION "\n");
+    has(&out, "holds   an element of a fp32 " VALUES "\n");
+    has(&out, "holds   an element of a bf16 " VALUES "\n");
     has(&out, "Sampler and trainer agree bit for bit on this machine");
     assert_int_equal(doctor(&out, "--json"), 0);
     has(&out,
@@ -118,7 +142,7 @@ static void the_nccl_that_ranks_would_open_is_said(void **state)
     char flags[300], said[400];
 
     (void)state;
-    make_program("(t == KG_BF16 && false)", "0");
+    make_program("(t == KG_BF16 && false)", "sums[i]");
     make_good_nccl(in_dir("nccl"));
     snprintf(flags, sizeof flags, "--nccl %s", in_dir("nccl"));
     assert_int_equal(doctor(&out, flags), 0);
@@ -162,9 +186,26 @@ static void rows_that_change_are_a_failure(void **state)
     (void)state;
     make_program("(t == KG_BF16 && false)", "(float)(c.rows > 16)");
     assert_int_not_equal(doctor(&out, "--json"), 0);
+    has(&out, "{\"check\": \"values of bf16 products\", \"result\": \"FAILS\"}\n");
     has(&out,
         "{\"check\": \"row invariance of bf16 products\", \"result\": \"FAILS\"}\n");
     has(&out, "{\"check\": \"definition of bf16 products\", \"result\": \"other\"}\n");
+    kg_str_release(&out);
+}
+
+/* Bits of its own, a row's the same in every batch: but no product. */
+static void what_is_no_product_is_a_failure(void **state)
+{
+    struct kg_str out = {0};
+
+    (void)state;
+    make_program("(t == KG_BF16 && false)", "sums[i] - (a.dtype == KG_BF16) * 1e-2f");
+    assert_int_not_equal(doctor(&out, ""), 0);
+    has(&out, "holds   a row of a bf16 " ROWS);
+    has(&out, "other   an element of a bf16 " DEFINITION "\n");
+    has(&out, "holds   an element of a fp32 " VALUES "\n");
+    has(&out, "FAILS   an element of a bf16 " VALUES ": bf16 NT product to fp32, M 1, "
+              "N 520, K 896, element (0, 0): expected ");
     kg_str_release(&out);
 }
 
@@ -176,6 +217,7 @@ int main(void)
         OF(the_nccl_that_ranks_would_open_is_said),
         OF(a_definition_that_is_promised_must_hold),
         OF(rows_that_change_are_a_failure),
+        OF(what_is_no_product_is_a_failure),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

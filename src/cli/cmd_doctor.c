@@ -42,6 +42,9 @@ static const struct {
     {"definition of %s products",
      "an element of a %s product has the bits that are defined for every machine",
      kg_selfcheck_definition},
+    {"values of %s products",
+     "an element of a %s product is the sum in double, up to rounding",
+     kg_selfcheck_values},
 };
 
 /* The definition is not this device's: its products have other bits, each row's the same

@@ -91,6 +91,15 @@ static inline bool emulated(void) { return strcmp(backend()->name, "emu") == 0; 
 static inline bool on_device(void) { return strcmp(backend()->name, "cuda") == 0; }
 static inline bool by_kernels(void) { return emulated() || on_device(); }
 
+/* For tests that compare bits of products with the CPU's. */
+static inline void need_exact_products(void)
+{
+    if (!backend()->exact || backend()->exact(KG_BF16))
+        return;
+    print_message("skip: bf16 products have bits of the device's own\n");
+    skip();
+}
+
 /* For tests in which every allocation of an operation fails once; kg_mem does not see a
  * device's. */
 static inline void need_counted_memory(void)

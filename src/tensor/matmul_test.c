@@ -2,8 +2,10 @@
  * and thread lives. Values are compared with the plain version in op_test.c; here also
  * for shapes of every path.
  */
+#include "base/folder_testing.h"
 #include "base/fpmode.h"
 #include "base/sanitized_testing.h"
+#include "emu/blas_testing.h"
 #include "tensor/matrix_testing.h"
 #include "tensor/selfcheck.h"
 
@@ -13,8 +15,6 @@
 #include <stdlib.h>
 
 enum { MAX_M = 1024 };
-
-static struct kg_err err;
 
 static struct kg_mat seeded_matrix(enum kg_dtype t, int64_t rows, int64_t cols,
                                    uint32_t seed)
@@ -482,6 +482,7 @@ static void variants_equal(const struct variant_case *v)
 static void every_instruction_set_gives_the_same_bits(void **state)
 {
     (void)state;
+    need_exact_products();
     static const int64_t rows[] = {1, 2, 4, 7, 16, 17, 33, 70};
     static const int64_t depths[] = {1, 31, 33, 64, 1025, 2060};
     random_state = 4;
@@ -749,7 +750,8 @@ static void the_self_check_passes_where_products_exist(void **state)
         const struct kg_backend *be = kg_backend_cpu_variant(i);
         for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++)
             if (kg_selfcheck_rows(be, t, &err) != KG_OK ||
-                kg_selfcheck_definition(be, t, &err) != KG_OK)
+                kg_selfcheck_definition(be, t, &err) != KG_OK ||
+                kg_selfcheck_values(be, t, &err) != KG_OK)
                 fail_msg("%s", err.message);
     }
     assert_int_equal(omp_get_max_threads(), threads);
@@ -768,6 +770,7 @@ static kg_status crooked(struct kg_mat c, struct kg_mat a, struct kg_mat b,
 static void the_definition_holds_on_this_backend(void **state)
 {
     (void)state;
+    need_exact_products();
     for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++)
         if (kg_selfcheck_definition(backend(), t, &err) != KG_OK)
             fail_msg("%s", err.message);
@@ -782,6 +785,117 @@ static void the_self_check_finds_a_row_that_changes(void **state)
     assert_non_null(strstr(err.message, "row 5 differs between M 17"));
     assert_int_equal(kg_selfcheck_definition(&be, KG_F32, &err), KG_ECONFLICT);
     assert_non_null(strstr(err.message, "element (5, 0)"));
+}
+
+/* Slips of a kernel, of which most keep all rows equal for every number of rows: what is
+ * off is large beside roundings, and may be in one place alone. */
+enum slip {
+    NO_SLIP,
+    SHORT_K,      /* the last factor is left out */
+    ONE_CHUNK,    /* factors behind 1,024 are */
+    HALVES,       /* rows of a tile of sixteen are those of its other half */
+    PAIRS,        /* columns are exchanged in pairs */
+    NO_ADDING,    /* C is overwritten */
+    ALWAYS_ADDS,  /* C is never overwritten */
+    NONE,         /* an element is no number */
+    LAST_ROW,     /* the last row is left as it was */
+    LAST_COLUMN,  /* the last column is */
+    BEHIND_1024,  /* rows behind 1,024 are those before them */
+    OTHER_SIGN,   /* of one row */
+    COARSE,       /* sums are rounded to bf16 in fp32 */
+    TRANSPOSED_B, /* the right factor is read as another kind's */
+    SLIPS
+};
+static enum slip slip;
+
+static void exchange(struct kg_mat c, int64_t r, int64_t k, int64_t s, int64_t l)
+{
+    const double x = get(c, r, k), y = get(c, s, l);
+
+    set(c, r, k, y);
+    set(c, s, l, x);
+}
+
+static void spoil(struct kg_mat c, bool accumulate)
+{
+    for (int64_t r = 0; r < c.rows; r++)
+        for (int64_t k = 0; k < c.cols; k++) {
+            if (slip == HALVES && r % 16 < 8 && r + 8 < c.rows)
+                exchange(c, r, k, r + 8, k);
+            if (slip == PAIRS && k % 2 == 0 && k + 1 < c.cols)
+                exchange(c, r, k, r, k + 1);
+            if (slip == BEHIND_1024 && r >= 1024)
+                set(c, r, k, get(c, r - 1024, k));
+            if (slip == COARSE && c.dtype == KG_F32 && !accumulate)
+                set(c, r, k, kg_bf16_to_f32(kg_f32_to_bf16((float)get(c, r, k))));
+            if (slip == OTHER_SIGN && r == c.rows / 2)
+                set(c, r, k, -get(c, r, k));
+            if ((slip == LAST_ROW && r == c.rows - 1) ||
+                (slip == LAST_COLUMN && k == c.cols - 1))
+                set(c, r, k, 0);
+        }
+    if (slip == NONE)
+        set(c, c.rows / 2, 0, NAN);
+}
+
+static kg_status slipping(struct kg_mat c, struct kg_mat a, struct kg_mat b,
+                          enum kg_matmul_kind kind, bool accumulate, struct kg_err *e)
+{
+    const bool tn = kind == KG_MATMUL_TN, nt = kind == KG_MATMUL_NT;
+    const int64_t depth = tn ? a.rows : a.cols;
+    const int64_t k = slip == SHORT_K                     ? depth - 1
+                      : slip == ONE_CHUNK && depth > 1024 ? 1024
+                                                          : depth;
+
+    *(tn ? &a.rows : &a.cols) = *(nt ? &b.cols : &b.rows) = k;
+    if (slip == TRANSPOSED_B && !tn)
+        b = kg_mat(b.data, b.dtype, b.cols, b.rows),
+        kind = nt ? KG_MATMUL_NN : KG_MATMUL_NT;
+    KG_TRY(backend()->matmul(
+        c, a, b, kind, slip == ALWAYS_ADDS || (accumulate && slip != NO_ADDING), e));
+    spoil(c, accumulate);
+    return KG_OK;
+}
+
+static void the_self_check_finds_what_is_no_product(void **state)
+{
+    struct kg_backend be = *backend();
+
+    (void)state;
+    be.matmul = slipping;
+    for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++)
+        for (slip = NO_SLIP; slip < SLIPS; slip++)
+            if (kg_selfcheck_values(&be, t, &err) !=
+                (slip == NO_SLIP ? KG_OK : KG_ECONFLICT))
+                fail_msg("%s, slip %d: %s", kg_dtype_traits(t)->name, (int)slip,
+                         slip == NO_SLIP ? err.message : "not found");
+}
+
+/* Whoever makes them (KEDGE_TEST_PRODUCTS), and whatever their bits are. */
+static void products_are_sums_on_this_backend(void **state)
+{
+    const int64_t most = emulated() ? 1 << 20 : INT64_MAX;
+
+    (void)state;
+    for (enum kg_dtype t = KG_F32; t <= KG_BF16; t++)
+        if (kg_selfcheck_values_to(backend(), t, most, &err) != KG_OK)
+            fail_msg("%s", err.message);
+}
+
+/* On emulated kernels by each maker, of which the library is a stand-in. */
+static void products_are_sums_by_each_maker(void **state)
+{
+    static const char *const makers[] = {"exact", "own", "cublas", "unpinned"};
+
+    (void)state;
+    make_good_blas("lib");
+    setenv("KEDGE_TEST_LIBRARIES", in_dir("lib"), 1);
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        setenv("KEDGE_TEST_PRODUCTS", makers[i], 1);
+        products_are_sums_on_this_backend(state);
+    }
+    unsetenv("KEDGE_TEST_LIBRARIES");
+    unsetenv("KEDGE_TEST_PRODUCTS");
 }
 
 static void the_machine_is_described(void **state)
@@ -823,6 +937,7 @@ int main(void)
     const struct CMUnitTest of_instruction_sets[] = {
         cmocka_unit_test(the_mode_of_the_caller_changes_no_bit),
         cmocka_unit_test(the_self_check_passes_where_products_exist),
+        cmocka_unit_test(the_self_check_finds_what_is_no_product),
     };
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(rows_of_a_forward_product_keep_their_bits_fp32),
@@ -836,10 +951,16 @@ int main(void)
         cmocka_unit_test(products_of_one_left_operand_have_the_bits_of_each),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(every_odd_shape_is_right),
+        cmocka_unit_test(products_are_sums_on_this_backend),
         cmocka_unit_test(the_definition_holds_on_this_backend),
         cmocka_unit_test(the_machine_is_described),
     };
+    const struct CMUnitTest of_makers[] = {cmocka_unit_test_setup_teardown(
+        products_are_sums_by_each_maker, make_dir, remove_dir)};
     int failed = RUN_FAR_TOO(tests, NULL, NULL);
     failed += RUN_ON("cpu", of_instruction_sets, NULL, NULL);
-    return failed + RUN_EMULATED(of_kernels, NULL, NULL);
+    failed += RUN_EMULATED(of_kernels, NULL, NULL);
+    if (kg_emu_open && !getenv("KEDGE_TEST_PRODUCTS") && use_backend("emu"))
+        failed += cmocka_run_group_tests(of_makers, NULL, NULL);
+    return failed;
 }

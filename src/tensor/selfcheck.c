@@ -1,8 +1,9 @@
 /* The promises of exact products, tried out on the machine at hand.
  *
- * Not a test of correctness (the tests do that): it compares products with themselves,
- * made with other numbers of rows and threads, and with their definition in plain C, and
- * wants the same bits.
+ * It compares products with themselves, made with other numbers of rows and threads, and
+ * with their definition in plain C, and wants the same bits. Where a device has bits of
+ * its own, nothing else says that its products are products: so they are also compared
+ * with sums in double, of which any order and any rounding stays near.
  */
 #include "tensor/selfcheck.h"
 
@@ -10,9 +11,11 @@
 #include "base/mem.h"
 #include "base/simd.h"
 
+#include <math.h>
 #include <omp.h>
 
 enum { MAX_ROWS = 129, MAX_COLS = 520, MAX_K = 1536, TOKENS = 700 };
+enum { NEAR_ROWS = 1536, NEAR_COLS = 2304 };
 
 static const struct {
     int64_t n;
@@ -23,7 +26,7 @@ static const int thread_counts[] = {1, 2, 4};
 
 #define COUNT(x) (sizeof(x) / sizeof((x)[0]))
 
-enum { OPERAND = MAX_COLS * MAX_K, RESULT = MAX_ROWS * MAX_COLS };
+enum { OPERAND = MAX_COLS * MAX_K, RESULT = NEAR_ROWS * NEAR_COLS };
 
 struct check {
     const struct kg_backend *be;
@@ -36,6 +39,7 @@ struct check {
     void *a_there, *b_there; /* copies of a and b */
     void *out_there;         /* (RESULT) fp32 */
     uint64_t *digest;        /* borrowed; what digest_all makes */
+    int64_t most;            /* multiply-adds of a product that check_values makes */
 };
 
 static void fill(void *block, enum kg_dtype dtype, int64_t n, uint32_t seed)
@@ -200,6 +204,118 @@ static kg_status check_definition(const struct check *c, struct kg_err *err)
     return KG_OK;
 }
 
+/* ---- against double ---- */
+/* Of few rows and of many, aligned or not, with sums of several chunks; the latter ones
+ * by each tile that a device of a hundred processors has. */
+static const struct dims {
+    int64_t m, n, k;
+} near_dims[] = {{1, 520, 896},   {7, 192, 1536},   {24, 40, 1040},  {1104, 56, 72},
+                 {129, 151, 333}, {64, 520, 1100},  {16, 6912, 72},  {16, 3456, 136},
+                 {32, 1728, 200}, {128, 1728, 200}, {640, 704, 200}, {1536, 1152, 72},
+                 {1536, 2304, 72}};
+
+/* One product in a type of C, which it may have been added to. */
+struct near_case {
+    enum kg_matmul_kind kind;
+    enum kg_dtype out;
+    struct dims d;
+    int times; /* that the product is in C */
+};
+
+static double number(const struct check *c, const void *block, int64_t i)
+{
+    return c->dtype == KG_F32 ? (double)((const float *)block)[i]
+                              : (double)kg_bf16_to_f32(((const uint16_t *)block)[i]);
+}
+
+/* Whether element i of C is what it has to be; a number that is none is not. */
+static bool is_near(const struct check *c, const struct near_case *n, int64_t i,
+                    double *want, double *most)
+{
+    const int64_t M = n->d.m, N = n->d.n, K = n->d.k, row = i / N, col = i % N;
+    const bool tn = n->kind == KG_MATMUL_TN, nt = n->kind == KG_MATMUL_NT;
+    const double step = n->out == KG_F32 ? 0 : 0x1p-8;
+    double sum = 0, sizes = 0;
+
+    for (int64_t k = 0; k < K; k++) {
+        const double term = number(c, c->a, tn ? k * M + row : row * K + k) *
+                            number(c, c->b, nt ? col * K + k : k * N + col);
+
+        sum += term;
+        sizes += fabs(term);
+    }
+    *want = n->times * sum;
+    *most = n->times * sizes * 0x1p-16 + fabs(*want) * step;
+    return fabs((double)c->got[i] - *want) <= *most;
+}
+
+/* Of larger products some elements, by odd steps: in every place of a tile. */
+static kg_status check_near(const struct check *c, const struct near_case *n,
+                            struct kg_err *err)
+{
+    static const char *const kinds[] = {"NT", "NN", "TN"};
+    const int64_t M = n->d.m, N = n->d.n, K = n->d.k, step = 1 + 2 * (M * N * K >> 21);
+    double want, most;
+
+    for (int64_t i = 0; i < M * N; i += step)
+        if (!is_near(c, n, i, &want, &most))
+            return kg_fail(
+                err, KG_ECONFLICT,
+                "%s %s product to %s%s, M %lld, N %lld, K %lld, element (%lld, %lld): "
+                "expected %.9g, or at most %.2g beside it, found %.9g",
+                kg_dtype_traits(c->dtype)->name, kinds[n->kind],
+                kg_dtype_traits(n->out)->name, n->times > 1 ? ", added to" : "",
+                (long long)M, (long long)N, (long long)K, (long long)(i / N),
+                (long long)(i % N), want, most, (double)c->got[i]);
+    return KG_OK;
+}
+
+static kg_status get_sums(const struct check *c, enum kg_dtype out, int64_t n,
+                          struct kg_err *err)
+{
+    KG_TRY(kg_buf_get(c->be, c->got, c->out_there,
+                      (uint64_t)n * kg_dtype_traits(out)->bytes, err));
+    for (int64_t i = out == KG_F32 ? 0 : n; i-- > 0;) /* in place, from the end */
+        c->got[i] = kg_bf16_to_f32(((const uint16_t *)(const void *)c->got)[i]);
+    return KG_OK;
+}
+
+static kg_status check_case(const struct check *c, enum kg_matmul_kind kind,
+                            enum kg_dtype out, struct dims d, struct kg_err *err)
+{
+    const bool tn = kind == KG_MATMUL_TN, nt = kind == KG_MATMUL_NT;
+    const struct kg_mat a = kg_mat(c->a_there, c->dtype, tn ? d.k : d.m, tn ? d.m : d.k);
+    const struct kg_mat b = kg_mat(c->b_there, c->dtype, nt ? d.n : d.k, nt ? d.k : d.n);
+    const struct kg_mat to = kg_mat(c->out_there, out, d.m, d.n);
+
+    for (int times = 1; times <= (out == KG_F32 && d.m < MAX_ROWS ? 2 : 1); times++) {
+        const struct near_case n = {kind, out, d, times};
+
+        KG_TRY(kg_op_matmul(c->be, to, a, b, kind, times > 1, err));
+        KG_TRY(get_sums(c, out, d.m * d.n, err));
+        KG_TRY(check_near(c, &n, err));
+    }
+    return KG_OK;
+}
+
+static kg_status check_values(const struct check *c, struct kg_err *err)
+{
+    /* products of fp32 have one tile */
+    const int64_t enough = c->dtype == KG_F32 ? 1 << 23 : INT64_MAX;
+
+    for (size_t i = 0; i < 3 * COUNT(near_dims); i++) {
+        const enum kg_matmul_kind kind = (enum kg_matmul_kind)(i % 3);
+        const struct dims d = near_dims[i / 3];
+
+        if (d.m * d.n * d.k > c->most || d.m * d.n * d.k > enough)
+            continue;
+        KG_TRY(check_case(c, kind, KG_F32, d, err));
+        if (c->dtype != KG_F32 && kind != KG_MATMUL_TN)
+            KG_TRY(check_case(c, kind, c->dtype, d, err));
+    }
+    return KG_OK;
+}
+
 static kg_status check_all(const struct check *c, struct kg_err *err)
 {
     for (size_t s = 0; s < COUNT(shapes); s++) {
@@ -276,6 +392,19 @@ kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dty
 {
     return with_operands(&(struct check){.be = be, .dtype = dtype}, check_definition,
                          err);
+}
+
+kg_status kg_selfcheck_values_to(const struct kg_backend *be, enum kg_dtype dtype,
+                                 int64_t most, struct kg_err *err)
+{
+    return with_operands(&(struct check){.be = be, .dtype = dtype, .most = most},
+                         check_values, err);
+}
+
+kg_status kg_selfcheck_values(const struct kg_backend *be, enum kg_dtype dtype,
+                              struct kg_err *err)
+{
+    return kg_selfcheck_values_to(be, dtype, INT64_MAX, err);
 }
 
 kg_status kg_selfcheck_digest(uint64_t *digest, const struct kg_backend *be,

@@ -28,6 +28,16 @@ kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
 kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dtype,
                                   struct kg_err *err) KG_MUST_CHECK;
 
+/* Checks that products of every kind, into each type of result, are within 2^-16 of the
+ * sum in double, relative to the sum of the terms' sizes (a bf16 result: plus half its
+ * last place).
+ * errors: ECONFLICT, naming dtypes, kind, shape and element */
+kg_status kg_selfcheck_values(const struct kg_backend *be, enum kg_dtype dtype,
+                              struct kg_err *err) KG_MUST_CHECK;
+/* The same for products of at most `most` multiply-adds. */
+kg_status kg_selfcheck_values_to(const struct kg_backend *be, enum kg_dtype dtype,
+                                 int64_t most, struct kg_err *err) KG_MUST_CHECK;
+
 /* A hash of the bits of a few products: equal on machines that compute alike. */
 kg_status kg_selfcheck_digest(uint64_t *digest, const struct kg_backend *be,
                               enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;

@@ -3,6 +3,7 @@
  *   KEDGE_TEST_PRODUCTS    who makes products of bf16: cublas, own, exact (the default),
  *                          or unpinned: cublas by its fastest plans
  *   KEDGE_TEST_LIBRARIES   the folder of cuBLASLt
+ *   KEDGE_TEST_ONLY        the one test of the program that runs
  * The program is linked without this file and reads none of these.
  */
 #include "emu/backends.h"
@@ -18,6 +19,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* cmocka's; the program has none. */
+extern void cmocka_set_test_filter(const char *pattern) __attribute__((weak));
+
+__attribute__((constructor)) static void run_only(void)
+{
+    const char *name = getenv("KEDGE_TEST_ONLY");
+
+    if (name && cmocka_set_test_filter)
+        cmocka_set_test_filter(name);
+}
 
 kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
 {
