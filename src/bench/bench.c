@@ -2,8 +2,9 @@
  *
  * Shared machines change their speed from minute to minute, so no figure stands alone:
  * the ceiling that a row is related to is measured again between its repetitions, and
- * the best of each is compared. What is asked of a row is data of the row, and is
- * printed with whether it is met.
+ * the best of each is compared. A device is nobody else's: its ceilings are measured once
+ * a report, and with so much work between two waits that a wait is nothing beside it.
+ * What is asked of a row is data of the row, and is printed with whether it is met.
  */
 #include "bench/measure.h"
 
@@ -22,11 +23,17 @@
 
 enum {
     GEMM_N = 2048,
-    STREAM_BLOCK = 1 << 15,  /* words of 8 bytes */
+    DEVICE_N = 8192,
+    DEVICE_N_FP32 = 4096,   /* without a matrix instruction; both fill the slab at most */
+    DEVICE_TURNS = 20,      /* between two waits */
+    STREAM_BLOCK = 1 << 15, /* words of 8 bytes */
     STREAM_WORDS = 64 << 20, /* 512 MiB: much more than any cache */
     STREAM_BYTES = 8 * STREAM_WORDS
 };
 static const double CEILING_SECONDS = 0.25;
+enum { COMPUTE_N = 1024 };
+static const double LONG_SECONDS = 1e-3; /* some fifty waits for a device */
+static const double MOST_WORK = 1e14;    /* FLOP; ends where nothing takes time */
 
 /* n x n x n in `dtype`; the operands stand in slab, of 12 n^2 bytes at least. */
 static kg_status gemm(const struct kg_backend *be, unsigned char *slab,
@@ -96,14 +103,21 @@ kg_status kg_bench_settle(const struct kg_backend *be, const void *p, struct kg_
     return kg_buf_get(be, &word, p, sizeof word, err);
 }
 
-static int64_t gemm_side(const struct kg_bench_report *r)
+static bool is_fp32(enum kg_bench_ceiling kind)
 {
-    return r->gemm_side > 0 ? r->gemm_side : GEMM_N;
+    return kind == KG_BENCH_GEMM_FP32 || kind == KG_BENCH_PEAK_FP32;
+}
+
+static int64_t gemm_side(const struct kg_bench_report *r, enum kg_bench_ceiling kind)
+{
+    if (r->gemm_side > 0 || r->be->host_memory)
+        return r->gemm_side > 0 ? r->gemm_side : GEMM_N;
+    return is_fp32(kind) || r->ct == KG_F32 ? DEVICE_N_FP32 : DEVICE_N;
 }
 
 static double ceiling_work(const struct kg_bench_report *r, enum kg_bench_ceiling kind)
 {
-    double n = (double)gemm_side(r);
+    double n = (double)gemm_side(r, kind);
 
     return kind == KG_BENCH_MEMORY ? 8.0 * STREAM_WORDS : 2.0 * n * n * n;
 }
@@ -113,29 +127,28 @@ static double ceiling_time(const struct kg_bench_report *r)
     return r->ceiling_time > 0 ? r->ceiling_time : CEILING_SECONDS;
 }
 
-static bool is_fp32(enum kg_bench_ceiling kind)
-{
-    return kind == KG_BENCH_GEMM_FP32 || kind == KG_BENCH_PEAK_FP32;
-}
-
-static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling kind,
-                             struct kg_err *err)
+static kg_status start_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling kind,
+                               struct kg_err *err)
 {
     enum kg_dtype t = is_fp32(kind) ? KG_F32 : r->ct;
 
-    if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32) {
-        KG_TRY(kg_op_peak(r->be, t, ceiling_work(r, kind), err));
-        return kg_bench_settle(r->be, r->slab, err);
-    }
+    if (kind == KG_BENCH_PEAK || kind == KG_BENCH_PEAK_FP32)
+        return kg_op_peak(r->be, t, ceiling_work(r, kind), err);
     if (kind == KG_BENCH_MEMORY && r->be->host_memory) {
         r->sum += read_all((const uint64_t *)(const void *)r->slab);
         return KG_OK;
     }
     if (kind == KG_BENCH_MEMORY)
-        KG_TRY(kg_buf_copy(r->be, r->slab, r->slab + STREAM_BYTES / 2, STREAM_BYTES / 2,
-                           err));
-    else
-        KG_TRY(gemm(r->be, r->slab, t, gemm_side(r), err));
+        return kg_buf_copy(r->be, r->slab, r->slab + STREAM_BYTES / 2, STREAM_BYTES / 2,
+                           err);
+    return gemm(r->be, r->slab, t, gemm_side(r, kind), err);
+}
+
+static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling kind,
+                             int turns, struct kg_err *err)
+{
+    for (int i = 0; i < turns; i++)
+        KG_TRY(start_ceiling(r, kind, err));
     return kg_bench_settle(r->be, r->slab, err);
 }
 
@@ -145,15 +158,16 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
 static kg_status sustain(double *rate, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err)
 {
+    const int together = r->be->host_memory ? 1 : DEVICE_TURNS;
     double start, seconds;
     int turns = 0;
 
     KG_TRY(kg_bench_prepare(r, err));
-    KG_TRY(run_ceiling(r, kind, err)); /* warm */
+    KG_TRY(run_ceiling(r, kind, 1, err)); /* warm */
     start = kg_clock_seconds();
     do {
-        KG_TRY(run_ceiling(r, kind, err));
-        turns++;
+        KG_TRY(run_ceiling(r, kind, together, err));
+        turns += together;
         seconds = kg_clock_seconds() - start;
     } while (seconds < ceiling_time(r));
     *rate = turns * ceiling_work(r, kind) / seconds;
@@ -163,11 +177,12 @@ static kg_status sustain(double *rate, struct kg_bench_report *r,
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err)
 {
-    double rate;
+    double rate = kind == KG_BENCH_NO_CEILING ? *best : r->known[kind];
 
-    if (kind == KG_BENCH_NO_CEILING)
-        return KG_OK;
-    KG_TRY(sustain(&rate, r, kind, err));
+    if (kind != KG_BENCH_NO_CEILING && rate == 0)
+        KG_TRY(sustain(&rate, r, kind, err));
+    if (!r->be->host_memory)
+        r->known[kind] = rate;
     *best = rate > *best ? rate : *best;
     return KG_OK;
 }
@@ -185,28 +200,42 @@ static kg_status raise_ceilings(struct kg_bench_timing *t, struct kg_bench_repor
     return KG_OK;
 }
 
-/* The best of three, after one that warms up: multiply-adds in registers where the
- * backend has that loop, else a product. */
+/* *seconds <- the best of three, after one that warms up */
+static kg_status time_compute(double *seconds, const struct kg_backend *be,
+                              unsigned char *slab, enum kg_dtype dtype, double flops,
+                              struct kg_err *err)
+{
+    for (int i = 0; i < 4; i++) {
+        const double start = kg_clock_seconds();
+
+        KG_TRY(be->peak ? kg_op_peak(be, dtype, flops, err)
+                        : gemm(be, slab, dtype, COMPUTE_N, err));
+        KG_TRY(kg_bench_settle(be, slab, err));
+        const double now = kg_clock_seconds() - start;
+
+        *seconds = i < 2 || now < *seconds ? now : *seconds;
+    }
+    return KG_OK;
+}
+
+/* Multiply-adds in registers where the backend has that loop, as many as take longer than
+ * launching them and waiting; else a product. */
 static kg_status measure_compute(double *flops, const struct kg_backend *be,
                                  enum kg_dtype dtype, struct kg_err *err)
 {
-    const double n = 1024;
-    double best = 0;
+    const double n = COMPUTE_N;
+    double work = 2 * n * n * n, seconds;
     unsigned char *slab = kg_buf_alloc(be, (uint64_t)(n * n) * 12, "GEMM ceiling", err);
     kg_status status;
 
     if (!slab)
         return err->code;
-    for (int i = 0; i < 4; i++) {
-        double start = kg_clock_seconds(), seconds;
-
-        KG_TRY_GOTO(out, be->peak ? kg_op_peak(be, dtype, 2 * n * n * n, err)
-                                  : gemm(be, slab, dtype, (int64_t)n, err));
-        KG_TRY_GOTO(out, kg_bench_settle(be, slab, err));
-        seconds = kg_clock_seconds() - start;
-        best = i > 0 && (best == 0 || seconds < best) ? seconds : best;
+    KG_TRY_GOTO(out, time_compute(&seconds, be, slab, dtype, work, err));
+    while (be->peak && seconds < LONG_SECONDS && work < MOST_WORK) {
+        work *= 4;
+        KG_TRY_GOTO(out, time_compute(&seconds, be, slab, dtype, work, err));
     }
-    *flops = 2 * n * n * n / best;
+    *flops = work / seconds;
 out:
     kg_buf_free(be, slab);
     return status;

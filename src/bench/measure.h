@@ -27,10 +27,12 @@ struct kg_bench_report {
     bool json;
     enum kg_dtype ct;    /* dtype of products */
     const char *row;     /* NULL, or a substring of the names of the rows to run */
-    int64_t gemm_side;   /* side of the ceilings' matrices; 0: 2,048 */
+    int64_t gemm_side;   /* side of the ceilings' matrices; 0: 2,048, on a device 8,192
+                            (fp32: 4,096) */
     double ceiling_time; /* seconds per ceiling; 0: a quarter of a second */
     unsigned char *slab; /* owned, the backend's: operands of the ceilings */
-    uint64_t sum;        /* keeps the memory ceiling's reads from being optimised away */
+    double known[KG_BENCH_MEMORY + 1]; /* ceilings of a device; 0: not yet measured */
+    uint64_t sum; /* keeps the memory ceiling's reads from being optimised away */
 };
 
 /* The bound for products in fp32, or in the report's dtype: the peak rate; on a device,
