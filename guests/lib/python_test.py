@@ -1,6 +1,7 @@
 """kedge.py against plain torch: losses and gradients of hidden states and weights.
 
-usage: python_test.py LIBRARY, from the top of the tree. Prints what cmocka would."""
+usage: python_test.py [LIBRARY], from the top of the tree; without one, of the module `kedge` that is installed. Prints
+what cmocka would."""
 
 import ctypes
 import os
@@ -8,13 +9,12 @@ import re
 import sys
 import traceback
 
-sys.path.insert(0, "guests/lib")
 sys.dont_write_bytecode = True
 import kedge
 import numpy as np
 import torch
 
-kedge.load(os.path.abspath(sys.argv[1]))
+kedge.load(*map(os.path.abspath, sys.argv[1:]))
 LENGTHS, N, D, V, K = [3, 1, 5, 2], 11, 16, 50, 6
 SEQ = torch.repeat_interleave(torch.arange(4), torch.tensor(LENGTHS))
 TOKEN_MEAN = torch.full((N,), 1 / N, dtype=torch.float64)
@@ -174,6 +174,53 @@ def rows_have_gradients_for_any_loss_of_one_s_own():
     near(w.weight.grad, w.w.grad, 2e-5)
 
 
+# surrogates and estimators whose gradient is the derivative of their value: no sg() in the formula, no mask
+SURROGATES = ["ppo-clip", "importance", "sapo", "gspo", "gmpo", "drpo", "ipo", "rpg-fkl", "rpg-ufkl", "rpg-rkl", "rpg-urkl",
+              "reinforce"]
+ESTIMATORS = ["k1", "k2", "k3", "abs", "rpg-fkl", "rpg-rkl", "rpg-ufkl", "rpg-urkl", "jeffreys", "truncated-reverse",
+              "truncated-forward", "bucket-reverse", "bucket-forward", "generalised-reverse"]
+SMOOTH = {"algo.rpg_detach": False, "kl.importance": False, "kl.gradient": "corrected", "kl.top_k": K, "algo.clip_low": 0.9,
+          "algo.clip_high": 9, "algo.dual_clip": 0, "algo.ratio_clamp": 0}
+
+
+def smooth_algos():
+    """(name, algorithm): each surrogate without a KL, each estimator beside the plain ratio."""
+    for name in SURROGATES:
+        beta = 0.5 if name.startswith(("ipo", "rpg")) else 0
+        yield name, kedge.Algo(None, {**SMOOTH, "algo.surrogate": name, "kl.beta": beta, "algo.entropy_coef": 0.1})
+    for name in ESTIMATORS:
+        yield name, kedge.Algo(None, {**SMOOTH, "algo.surrogate": "importance", "kl.estimator": name, "kl.beta": 0.5,
+                                      "anchor.kind": "fixed"})
+
+
+def gradcheck_of_every_smooth_loss_in_double():
+    w = World()
+    lp = w.plain().detach()
+    rows = [x.requires_grad_() for x in (w.at(lp), w.at(lp, w.ids), entropy(lp))]
+
+    def is_derivative(algo):
+        return torch.autograd.gradcheck(
+            lambda logp, at, h: kedge.policy_loss(
+                logp, algo=algo, lengths=LENGTHS, logp_at=at, entropy=h, old_logp=w.at(w.old), mu_logp=w.at(w.old),
+                advantage=w.advantage, anchor_logp=w.at(w.anchor), ids=w.ids, tokens=w.tokens,
+                anchor_at=w.at(w.anchor, w.ids), mu_at=w.at(w.old, w.ids)), rows, raise_exception=False)
+
+    for name, algo in smooth_algos():
+        assert is_derivative(algo), name
+    # its weight is a constant, so this gradient is another
+    assert not is_derivative(kedge.Algo("cispo"))
+
+
+def gradcheck_from_hidden_states_and_weights():
+    w = World()
+    algo = kedge.Algo("grpo", {**SMOOTH, "kl.beta": 0.1, "algo.entropy_coef": 0.1})
+    # of fp32: a step of 1e-2 is far above its rounding
+    assert torch.autograd.gradcheck(
+        lambda hidden, weight: kedge.fused_loss(hidden, weight, w.tokens, algo=algo, lengths=LENGTHS, old_logp=w.at(w.old),
+                                                advantage=w.advantage, anchor_logp=w.at(w.anchor)),
+        (w.hidden, w.weight), eps=1e-2, atol=1e-4, rtol=1e-2)
+
+
 def micro_batches_add_up_under_weights_of_the_batch():
     w = World()
     algo = kedge.Algo("grpo", {"kl.beta": 0.1})
@@ -282,7 +329,8 @@ def structs_are_those_of_the_header():
         assert theirs == fields, f"{name}: {theirs} is not {fields}"
 
 
-TESTS = [grpo_with_k3_and_entropy, topk_reverse_corrected_is_exact_on_the_head,
+TESTS = [gradcheck_of_every_smooth_loss_in_double, gradcheck_from_hidden_states_and_weights,
+         grpo_with_k3_and_entropy, topk_reverse_corrected_is_exact_on_the_head,
          dppo_binary_kl_masks_by_the_divergence, rpg_urkl_regularises_its_advantage,
          exact_kl_in_both_directions_by_two_heads, a_loss_of_rows_alone_is_exact_in_double,
          rows_have_gradients_for_any_loss_of_one_s_own,
