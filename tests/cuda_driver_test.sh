@@ -1,5 +1,5 @@
 #!/bin/sh
-# The name that leaves libkedge_cuda.so, whom its kernels are for, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
+# The names that leave libkedge_cuda.so, whom its kernels are for, and what it says where a driver is missing, old or broken: drivers of a few lines, found as
 # the loader finds one.
 # The runtime speaks to a driver that has a device by tables of functions that are not published; so a number that is too high,
 # a device without kernels, and what the host asks of a device that does all as late as it may, are shown with runtimes of the
@@ -8,15 +8,15 @@
 
 [ -x ./kedge ] || skip_all cuda_driver "./kedge is not built"
 [ -f libkedge_cuda.so ] || skip_all cuda_driver "no libkedge_cuda.so: no nvcc where it was built"
-exports_one_name() {
+exports_two_names() {
     nm -D --defined-only libkedge_cuda.so | awk '{ print $3 }' >"$work/names"
     cat "$work/names"
-    [ "$(sed 's/@.*//' "$work/names")" = kg_backend_cuda_about ]
+    [ "$(sed 's/@.*//' "$work/names" | sort | xargs)" = "kg_backend_cuda_about kg_cuda_probe" ]
 }
 if command -v nm >/dev/null; then
-    pass "one name leaves the library" exports_one_name
+    pass "two names leave the library" exports_two_names
 else
-    skipped "one name leaves the library" "no nm here (binutils)"
+    skipped "two names leave the library" "no nm here (binutils)"
 fi
 # of every file that has kernels: what its cubin was compiled for stands in it
 has_architectures() {

@@ -3,6 +3,8 @@
  *   KEDGE_TEST_PRODUCTS    who makes products of bf16: cublas, own, exact (the default),
  *                          or unpinned: cublas by its fastest plans
  *   KEDGE_TEST_LIBRARIES   the folder of cuBLASLt
+ *   KEDGE_TEST_WITHOUT     what of a device is done another way, as a list with commas:
+ *                          replay, draw, copies
  *   KEDGE_TEST_ONLY        the one test of the program that runs
  * The program is linked without this file and reads none of these.
  */
@@ -29,6 +31,35 @@ __attribute__((constructor)) static void run_only(void)
 
     if (name && cmocka_set_test_filter)
         cmocka_set_test_filter(name);
+}
+
+static bool is_without(const char *name)
+{
+    const char *list = getenv("KEDGE_TEST_WITHOUT");
+    const size_t n = strlen(name);
+
+    for (; list && *list; list += strcspn(list, ","), list += *list == ',')
+        if (strcspn(list, ",") == n && strncmp(list, name, n) == 0)
+            return true;
+    return false;
+}
+
+/* A table without some of its slots: callers go the way that backends without them
+ * go. */
+static const struct kg_backend *less(const struct kg_backend *be)
+{
+    static struct kg_backend table;
+
+    if (!getenv("KEDGE_TEST_WITHOUT"))
+        return be;
+    table = *be;
+    if (is_without("replay"))
+        table.replay = NULL;
+    if (is_without("draw"))
+        table.draw = NULL, table.feed = NULL;
+    if (is_without("copies"))
+        table.put_later = NULL, table.get_later = NULL;
+    return &table;
 }
 
 kg_status kg_device_test_opts(struct kg_cuda_opts *opts, struct kg_err *err)
@@ -92,8 +123,11 @@ kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
 
     name = name ? name : named_by_environment();
     for (size_t i = 0; i < n; i++)
-        if (strcmp(backends[i].name, name) == 0)
-            return backends[i].open(be, err);
+        if (strcmp(backends[i].name, name) == 0) {
+            KG_TRY(backends[i].open(be, err));
+            *be = less(*be);
+            return KG_OK;
+        }
     return kg_str_unknown(KG_ENOTFOUND, "backend", name, backends, n, sizeof *backends,
                           err);
 }

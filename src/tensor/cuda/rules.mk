@@ -16,7 +16,8 @@ CUDA_SRC   := $(wildcard src/tensor/cuda/*.cu)
 CUDA_OBJ   := $(CUDA_SRC:src/tensor/cuda/%.cu=$(B)/cuda/%.o)
 CUDA_LIB   := libkedge_cuda.so
 # in wheels the runtime is beside the compiler in lib/
-CUDA_FLAGS := -std=c++17 -O3 --fmad=false -cudart static -Isrc \
+# -lineinfo: a sanitizer or profiler on the device names the source's line
+CUDA_FLAGS := -std=c++17 -O3 --fmad=false -lineinfo -cudart static -Isrc \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
               -gencode arch=compute_$(CUDA_PTX)$(comma)code=compute_$(CUDA_PTX) \
               -Xcompiler -fPIC -Xcompiler -fvisibility=hidden -Xcompiler -ffp-contract=off \
