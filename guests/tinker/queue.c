@@ -1,6 +1,6 @@
 /* Futures. A job stays after it is done, for clients that lost the answer, until newer
- * ones need its place. Clients ask for a result over and over: the exchange waits with
- * the job, and the thread that ends the job answers. */
+ * ones need its place. Clients ask for a result over and over: their exchanges wait with
+ * the job, and the thread that ends the job answers all of them. */
 #include "tinker/tinker.h"
 
 #include "base/clock.h"
@@ -117,27 +117,39 @@ static void ask_again(struct kg_http_exchange *x)
     kg_http_reply(x, 408, "application/json", body, sizeof body - 1);
 }
 
+/* Takes a waiter out of its list.   returns its exchange */
+static struct kg_http_exchange *take_waiter(struct kg_tinker_waiter **at)
+{
+    struct kg_tinker_waiter *w = *at;
+    struct kg_http_exchange *x = w->x;
+    *at = w->next;
+    kg_mem_free(w);
+    return x;
+}
+
 void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange *x)
 {
-    struct kg_http_exchange *before = NULL;
-    bool found = true;
+    struct kg_err err;
+    struct kg_tinker_waiter *w = kg_mem_calloc(1, sizeof *w, "a waiting client", &err);
+    if (!w) {
+        ask_again(x);
+        return;
+    }
+    *w = (struct kg_tinker_waiter){.x = x, .until = kg_clock_seconds() + HOLD_S};
     pthread_mutex_lock(&t->lock);
     struct kg_tinker_job *job = t->quitting ? NULL : t->jobs;
     while (job && job->id != id)
         job = job->next;
-    if (!job) {
-        found = false;
-    } else if (job->done) {
+    if (job && !job->done) {
+        w->next = job->waiters;
+        job->waiters = w;
+        w = NULL;
+    } else if (job) {
         answer(x, job);
-    } else {
-        before = job->waiter;
-        job->waiter = x;
-        job->until = kg_clock_seconds() + HOLD_S;
     }
     pthread_mutex_unlock(&t->lock);
-    if (before)
-        ask_again(before);
-    if (!found)
+    kg_mem_free(w);
+    if (!job)
         kg_http_reply_error(x, 410, "no such future is kept: send the request again");
 }
 
@@ -167,9 +179,8 @@ void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status 
     kg_json_release(&job->doc);
     job->doc = (struct kg_json_doc){0};
     kg_str_release(&job->body);
-    if (job->waiter)
-        answer(job->waiter, job);
-    job->waiter = NULL;
+    while (job->waiters)
+        answer(take_waiter(&job->waiters), job);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -187,10 +198,11 @@ void kg_tinker_expire(struct kg_tinker *t, double now)
     pthread_mutex_lock(&t->lock);
     for (struct kg_tinker_job *job = t->jobs; job; job = job->next) {
         job->late = now > job->since + LOST_S;
-        if (job->waiter && now > job->until) {
-            ask_again(job->waiter);
-            job->waiter = NULL;
-        }
+        for (struct kg_tinker_waiter **at = &job->waiters; *at;)
+            if (now > (*at)->until)
+                ask_again(take_waiter(at));
+            else
+                at = &(*at)->next;
     }
     pthread_mutex_unlock(&t->lock);
 }
@@ -200,8 +212,8 @@ void kg_tinker_forget(struct kg_tinker *t)
     pthread_mutex_lock(&t->lock);
     for (struct kg_tinker_job *job = t->jobs, *next; job; job = next) {
         next = job->next;
-        if (job->waiter)
-            kg_http_reply_error(job->waiter, 503, leaving);
+        while (job->waiters)
+            kg_http_reply_error(take_waiter(&job->waiters), 503, leaving);
         job_free(job);
     }
     t->jobs = NULL;

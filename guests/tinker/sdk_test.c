@@ -46,6 +46,19 @@ static void rename_sessions(struct kg_str *s, char from[][ID + 1], char to[][ID 
                 memcpy(s->data + at, to[i], ID);
 }
 
+/* The record has the model's folder as the server was given it. */
+static void forget_folder(struct kg_str *s)
+{
+    char here[4096];
+    assert_non_null(getcwd(here, sizeof here - 1));
+    strcat(here, "/");
+    char *at = strstr(kg_str_text(s), here);
+    if (!at)
+        return;
+    s->len -= strlen(here);
+    memmove(at, at + strlen(here), s->len - (size_t)(at - s->data) + 1);
+}
+
 /* "2026-11-29T16:00:00Z" */
 static void forget_times(struct kg_str *s)
 {
@@ -82,6 +95,7 @@ static void answers_as_recorded(const struct kg_json *r, int line)
         note_session(&a, &want);
     rename_sessions(&a.body, ours, recorded);
     forget_times(&a.body);
+    forget_folder(&a.body);
     forget_times(&want);
     if (a.status != kg_json_int(kg_json_get(r, "status"), 0) || a.body.len != want.len ||
         memcmp(a.body.data, want.data, want.len) != 0)

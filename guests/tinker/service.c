@@ -9,7 +9,10 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+#include "data/jsonl.h"
+
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +25,11 @@ enum {
     DEFAULT_REQUESTS = 2048,
     DEFAULT_HELD = 256 << 20,
 };
+
+static size_t max_body(const struct kg_tinker *t)
+{
+    return t->opts.max_body_bytes ? t->opts.max_body_bytes : MAX_BODY;
+}
 
 /* Releases of the SDK that the tests speak for. */
 static const char *const tested[] = {"0.38.0"};
@@ -128,6 +136,8 @@ static kg_status heartbeat(struct kg_str *out, struct kg_tinker *t,
 static kg_status get_info(struct kg_str *out, struct kg_tinker *t,
                           const struct kg_json_doc *doc, struct kg_err *err)
 {
+    const char *dir = t->opts.model->dir; /* whose client may run in another folder */
+    char whole[PATH_MAX];
     struct kg_tinker_facts f;
     const char *id;
     KG_TRY(kg_json_need_text(&id, doc, doc->root, "model_id", err));
@@ -138,7 +148,8 @@ static kg_status get_info(struct kg_str *out, struct kg_tinker *t,
                             ", \"model_data\": {\"arch\": \"causal-lm\", "
                             "\"model_name\": ",
                             t->opts.name, err));
-    KG_TRY(kg_json_put_text(out, ", \"tokenizer_id\": ", t->opts.model->dir, err));
+    KG_TRY(kg_json_put_text(
+        out, ", \"tokenizer_id\": ", realpath(dir, whole) ? whole : dir, err));
     return kg_str_printf(out, err,
                          "}, \"is_lora\": %s, \"lora_rank\": %d, \"optimizer_config\": "
                          "{\"type\": \"adamw\"}}",
@@ -198,6 +209,16 @@ static kg_status create_sampler(struct kg_str *out, struct kg_tinker *t,
                          "{\"type\": \"create_sampling_session\", "
                          "\"sampling_session_id\": \"%s\"}",
                          id);
+}
+
+/* The number of a future, as text: what is to be answered later has no other answer. */
+static kg_status read_future(struct kg_str *out, struct kg_tinker *t,
+                             const struct kg_json_doc *doc, struct kg_err *err)
+{
+    const char *text;
+    (void)t;
+    KG_TRY(kg_json_need_text(&text, doc, doc->root, "request_id", err));
+    return kg_str_puts(out, text, err);
 }
 
 /* ---- answered at once: by a path ---- */
@@ -284,6 +305,7 @@ static const struct row {
     {"POST", "telemetry", NULL, put_empty, NULL, NULL, false, "dropped"},
     {"POST", "create_session", NULL, create_session, NULL, NULL, false, "a session"},
     {"POST", "session_heartbeat", NULL, heartbeat, NULL, NULL, false, "a sign of life"},
+    {"POST", "retrieve_future", NULL, read_future, NULL, NULL, false, "a result"},
     {"POST", "get_info", NULL, get_info, NULL, NULL, false, "a model in training"},
     {"POST", "weights_info", NULL, weights_info, NULL, NULL, false, "a checkpoint"},
     {"POST", "create_sampling_session", NULL, create_sampler, NULL, NULL, false,
@@ -358,14 +380,29 @@ static kg_status scope_of(struct kg_tinker_call *call, const struct row *row,
     return KG_OK;
 }
 
-static kg_status read_proto(struct kg_tinker_call *call, const struct kg_http_exchange *x,
-                            const char *body, size_t n, struct kg_err *err)
+/* The body as text, in `own` if it came compressed. */
+static kg_status take_body(const char **body, size_t *n, struct kg_str *own,
+                           const struct kg_http_exchange *x, const struct kg_tinker *t,
+                           struct kg_err *err)
 {
     const char *coded = kg_http_header(x, "content-encoding");
+    *body = kg_http_body(x, n);
+    if (!coded || strcmp(coded, "identity") == 0)
+        return KG_OK;
+    if (strcmp(coded, "zstd") != 0)
+        return kg_fail(err, KG_EUNSUPPORTED,
+                       "Content-Encoding: expected zstd or none, found %.60s", coded);
+    own->max = max_body(t) + 1;
+    KG_TRY(kg_zst_unpack(own, *body, *n, max_body(t), "the body", err));
+    *body = kg_str_text(own);
+    *n = own->len;
+    return KG_OK;
+}
+
+static kg_status read_proto(struct kg_tinker_call *call, const char *body, size_t n,
+                            struct kg_err *err)
+{
     struct kg_tinker_batch head;
-    if (coded && strcmp(coded, "identity") != 0)
-        return kg_fail(err, KG_EUNSUPPORTED, "Content-Encoding: expected none, found %s",
-                       coded);
     KG_TRY(kg_tinker_read_head(&head, body, n, err));
     if (!kg_tinker_is_name(head.model_id) || head.seq < 1 || head.seq > INT32_MAX)
         return kg_fail(err, KG_EFORMAT,
@@ -390,16 +427,14 @@ static kg_status put_future(struct kg_str *out, int64_t id, const struct row *ro
 }
 
 static kg_status submit(struct kg_str *out, struct kg_tinker *t, const struct row *row,
-                        struct kg_http_exchange *x, struct kg_err *err)
+                        const char *body, size_t n, struct kg_err *err)
 {
     struct kg_tinker_call call = {.run = row->run, .proto = row->proto};
-    size_t n;
-    const char *body = kg_http_body(x, &n);
     int64_t id, samples = 0;
     kg_status status;
     call.hash = kg_hash_bytes(body, n) ^ kg_hash_bytes(row->path, strlen(row->path));
     if (row->run == kg_tinker_learn) {
-        KG_TRY_GOTO(out, read_proto(&call, x, body, n, err));
+        KG_TRY_GOTO(out, read_proto(&call, body, n, err));
     } else {
         KG_TRY_GOTO(out, kg_json_parse(&call.doc, body, n, row->path, err));
         KG_TRY_GOTO(out, scope_of(&call, row, t, err));
@@ -414,64 +449,53 @@ out:
     return status;
 }
 
+static kg_status answer_now(struct kg_str *out, struct kg_tinker *t,
+                            const struct row *row, const char *body, size_t n,
+                            struct kg_err *err)
+{
+    struct kg_json_doc doc;
+    KG_TRY(kg_json_parse(&doc, body, n, row->path, err));
+    const kg_status status = row->now(out, t, &doc, err);
+    kg_json_release(&doc);
+    return status;
+}
+
 static void handle(void *user, struct kg_http_exchange *x)
 {
     struct kg_tinker *t = user;
     const struct row *row = row_of(x);
-    struct kg_str out = {0};
-    struct kg_json_doc doc = {0};
+    struct kg_str out = {0}, own = {0};
     struct kg_err err;
-    kg_status status = KG_OK;
-    if (row->get) {
-        status = row->get(&out, t, kg_http_path(x), &err);
-    } else if (row->now) {
-        size_t n;
-        const char *body = kg_http_body(x, &n);
-        status = kg_json_parse(&doc, body, n, row->path, &err);
-        if (status == KG_OK)
-            status = row->now(&out, t, &doc, &err);
-        kg_json_release(&doc);
-    } else {
-        status = submit(&out, t, row, x, &err);
-    }
-    reply(x, status, &out, &err);
-}
-
-static void on_retrieve(void *user, struct kg_http_exchange *x)
-{
-    struct kg_json_doc doc;
-    struct kg_err err;
-    struct kg_str none = {0};
-    const char *text;
+    const char *body;
     size_t n;
-    const char *body = kg_http_body(x, &n);
-    kg_status status = kg_json_parse(&doc, body, n, "retrieve_future", &err);
+    kg_status status = take_body(&body, &n, &own, x, t, &err);
     if (status == KG_OK)
-        status = kg_json_need_text(&text, &doc, doc.root, "request_id", &err);
-    const int64_t id = status == KG_OK ? strtoll(text, NULL, 10) : 0;
-    kg_json_release(&doc);
-    if (status == KG_OK)
-        kg_tinker_retrieve(user, id, x);
-    else
-        reply(x, status, &none, &err);
+        status = row->get   ? row->get(&out, t, kg_http_path(x), &err)
+                 : row->now ? answer_now(&out, t, row, body, n, &err)
+                            : submit(&out, t, row, body, n, &err);
+    kg_str_release(&own);
+    if (status == KG_OK && row->now == read_future) {
+        kg_tinker_retrieve(t, strtoll(kg_str_text(&out), NULL, 10), x);
+        kg_str_release(&out);
+    } else {
+        reply(x, status, &out, &err);
+    }
 }
 
 /* ---- life ---- */
 
 /* Paths with their prefix. */
 struct kg_tinker_paths {
-    char text[ROWS + 1][64];
-    struct kg_http_route routes[ROWS + 2];
+    char text[ROWS][64];
+    struct kg_http_route routes[ROWS + 1];
 };
 
 static void make_routes(struct kg_tinker_paths *p)
 {
-    for (int i = 0; i <= ROWS; i++) {
-        snprintf(p->text[i], sizeof p->text[i], "%s%s", prefix,
-                 i < ROWS ? rows[i].path : "retrieve_future");
-        p->routes[i] = (struct kg_http_route){i < ROWS ? rows[i].method : "POST",
-                                              p->text[i], i < ROWS ? handle : on_retrieve,
-                                              i < ROWS ? rows[i].help : "a result"};
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(p->text[i], sizeof p->text[i], "%s%s", prefix, rows[i].path);
+        p->routes[i] = (struct kg_http_route){rows[i].method, p->text[i], handle,
+                                              rows[i].help};
     }
 }
 
@@ -501,7 +525,7 @@ static kg_status start(struct kg_tinker *t, struct kg_err *err)
     const struct kg_http_server_opts opts = {
         .host = t->opts.host,
         .port = t->opts.port,
-        .max_body_bytes = t->opts.max_body_bytes ? t->opts.max_body_bytes : MAX_BODY,
+        .max_body_bytes = max_body(t),
         .max_connections = t->opts.max_connections,
         .max_held_bytes = t->opts.max_held_bytes,
         .idle_timeout_s = IDLE_S,

@@ -51,6 +51,13 @@ struct kg_tinker_job;
 typedef kg_status (*kg_tinker_run_fn)(struct kg_tinker *t, struct kg_tinker_job *job,
                                       struct kg_str *out, struct kg_err *err);
 
+/* A client that asked for a result. */
+struct kg_tinker_waiter {
+    struct kg_http_exchange *x;
+    double until; /* when it is told to ask again */
+    struct kg_tinker_waiter *next;
+};
+
 /* A request that is answered later. Under the lock, but what the worker reads of a job
  * that is not done does not change. */
 struct kg_tinker_job {
@@ -67,10 +74,9 @@ struct kg_tinker_job {
     double since;           /* its arrival */
     bool late;              /* it waits so long that the one before it counts as lost */
     bool running, done;
-    int http_status;                 /* of the result; 0: 200 */
-    struct kg_str result;            /* owned */
-    struct kg_http_exchange *waiter; /* of retrieve_future; NULL: none */
-    double until;                    /* when the waiter is told to ask again */
+    int http_status;                  /* of the result; 0: 200 */
+    struct kg_str result;             /* owned */
+    struct kg_tinker_waiter *waiters; /* owned, all of retrieve_future */
     struct kg_tinker_job *next;
 };
 

@@ -8,6 +8,7 @@
 #include "recipe/config_testing.h"
 
 #include <math.h>
+#include <zstd.h>
 
 /* ---- order and idempotence ---- */
 
@@ -56,6 +57,186 @@ static void a_request_sent_twice_has_one_future(void **state)
     kg_str_release(&s);
     close_server();
 }
+
+static int count_waiting(void)
+{
+    int n = 0;
+    pthread_mutex_lock(&server->lock);
+    for (const struct kg_tinker_job *job = server->jobs; job; job = job->next)
+        for (const struct kg_tinker_waiter *w = job->waiters; w; w = w->next)
+            n++;
+    pthread_mutex_unlock(&server->lock);
+    return n;
+}
+
+/* Clients that wait for one future all get it, and none is sent away before. */
+static void all_who_wait_for_a_future_get_it(void **state)
+{
+    enum { MOST = 12 };
+    (void)state;
+    begin(4);
+    for (int n = 1, seq = 1; n <= MOST; n++, seq += 2) {
+        struct answer a = {0};
+        char id[32], first[32], body[64];
+        int fd[MOST];
+        step(id, seq + 1, "\"learning_rate\": 0.01");
+        snprintf(body, sizeof body, "{\"request_id\": \"%s\"}", id);
+        for (int i = 0; i < n; i++)
+            fd[i] = send_with("", "POST", "/api/v1/retrieve_future", body, strlen(body));
+        step(first, seq, "\"learning_rate\": 0.01");
+        for (int i = 0; i < n; i++) {
+            hear(&a, fd[i]);
+            if (a.status != 200 || !has(&a.body, "grad_norm:mean"))
+                fail_msg("client %d of %d: %d %s", i, n, a.status, kg_str_text(&a.body));
+        }
+        kg_str_release(&a.body);
+    }
+    close_server();
+}
+
+/* Those that waited too long ask again; the others stay. */
+static void a_wait_that_is_over_is_told_to_each(void **state)
+{
+    struct answer a = {0};
+    char id[32], body[64];
+    int fd[3];
+    (void)state;
+    begin(4);
+    step(id, 2, "\"learning_rate\": 0.01");
+    snprintf(body, sizeof body, "{\"request_id\": \"%s\"}", id);
+    for (int i = 0; i < 3; i++)
+        fd[i] = send_with("", "POST", "/api/v1/retrieve_future", body, strlen(body));
+    while (count_waiting() < 3)
+        usleep(1000);
+    kg_tinker_expire(server, 0);
+    assert_int_equal(count_waiting(), 3);
+    kg_tinker_expire(server, HUGE_VAL);
+    for (int i = 0; i < 3; i++) {
+        hear(&a, fd[i]);
+        assert_true(a.status == 408 || has(&a.body, "never received"));
+    }
+    assert_int_equal(count_waiting(), 0);
+    kg_str_release(&a.body);
+    close_server();
+}
+
+/* ---- bodies ---- */
+
+static void pack(struct kg_str *out, const void *bytes, size_t n)
+{
+    char to[8192];
+    const size_t packed = ZSTD_compress(to, sizeof to, bytes, n, 3);
+    assert_false(ZSTD_isError(packed));
+    kg_str_clear(out);
+    NEED(kg_str_append(out, to, packed, err));
+}
+
+#define ZSTD "Content-Encoding: zstd\r\n"
+
+/* A body that is compressed is the body that it was, on every path and for futures. */
+static void a_compressed_body_is_the_same_request(void **state)
+{
+    static const struct {
+        const char *path, *body;
+        int status;
+    } rows[] = {
+        {"create_session", "{\"sdk_version\": \"0.38.0\"}", 200},
+        {"create_session", "{\"sdk_version\": \"0.1.0\"}", 422},
+        {"client/config", "{}", 200},
+        {"telemetry", "[1, 2]", 200},
+        {"get_info", "{\"model_id\": \"x\"}", 404},
+        {"weights_info", "{\"tinker_path\": \"tinker://a/weights/c\"}", 404},
+        {"session_heartbeat", "{\"session_id\": \"x\"}", 404},
+        {"retrieve_future", "{\"request_id\": \"999\"}", 410},
+        {"create_model", "{\"session_id\": \"x\", \"model_seq_id\": 0}", 404},
+        {"asample", "{}", 422},
+    };
+    struct kg_str s = {0}, packed = {0};
+    struct answer a = {0};
+    char path[64], id[32], again[32];
+    (void)state;
+    begin(4);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        pack(&packed, rows[i].body, strlen(rows[i].body));
+        snprintf(path, sizeof path, "/api/v1/%s", rows[i].path);
+        ask_with(&a, ZSTD, "POST", path, packed.data, packed.len);
+        if (a.status != rows[i].status)
+            fail_msg("%s: %d %s", rows[i].path, a.status, kg_str_text(&a.body));
+    }
+    put_head(&s, model_id, 1, "cross_entropy");
+    put_supervised(&s, tokens, 8);
+    pack(&packed, s.data, s.len);
+    ask_with(&a, ZSTD, "POST", "/api/v1/forward_backward", packed.data, packed.len);
+    assert_int_equal(a.status, 200);
+    text_of(id, sizeof id, &a, "request_id");
+    done(id, "loss:sum");
+    learn(again, &s);
+    assert_string_equal(id, again);
+    kg_str_release(&s);
+    kg_str_release(&packed);
+    kg_str_release(&a.body);
+    close_server();
+}
+
+static void a_body_that_cannot_be_unpacked_is_refused(void **state)
+{
+    static const char text[] = "{\"sdk_version\": \"0.38.0\"}";
+    char *zeros = kg_mem_calloc(3 << 20, 1, "zeros", &(struct kg_err){0});
+    struct kg_str good = {0}, bomb = {0};
+    struct answer a = {0};
+    (void)state;
+    begin(4);
+    server->opts.max_body_bytes = 2 << 20;
+    pack(&bomb, zeros, 3 << 20);
+    pack(&good, text, strlen(text));
+    const struct {
+        const char *header, *bytes;
+        size_t n;
+        const char *part;
+    } rows[] = {
+        {ZSTD, bomb.data, bomb.len, "at most 2097152 bytes"},
+        {ZSTD, text, strlen(text), "expected zstd frames"},
+        {ZSTD, good.data, good.len - 1, "expected a whole last frame"},
+        {ZSTD, good.data, 5, "expected a whole last frame"},
+        {ZSTD, "\x28\xb5\x2f\xfd\xff\xff\xff\xff", 8, "expected"},
+        {ZSTD, "", 0, "create_session"},
+        {"", good.data, good.len, "create_session"},
+        {"Content-Encoding: gzip\r\n", text, strlen(text), "zstd or none, found gzip"},
+        {"Content-Encoding: br\r\n", text, strlen(text), "zstd or none, found br"},
+        {"Content-Encoding: zstd, zstd\r\n", good.data, good.len, "found zstd, zstd"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ask_with(&a, rows[i].header, "POST", "/api/v1/create_session", rows[i].bytes,
+                 rows[i].n);
+        if (a.status != 422 || !strstr(kg_str_text(&a.body), rows[i].part))
+            fail_msg("row %zu: expected %s, found %d %s", i, rows[i].part, a.status,
+                     kg_str_text(&a.body));
+    }
+    kg_str_release(&good);
+    kg_str_release(&bomb);
+    kg_str_release(&a.body);
+    kg_mem_free(zeros);
+    close_server();
+}
+
+/* A client in any folder finds the tokenizer. */
+static void the_tokenizers_folder_is_absolute(void **state)
+{
+    struct answer a = {0};
+    char body[256], folder[512];
+    (void)state;
+    begin(4);
+    snprintf(body, sizeof body, "{\"model_id\": \"%s\"}", model_id);
+    post(&a, "get_info", body);
+    text_of(folder, sizeof folder, &a, "tokenizer_id");
+    assert_int_equal(folder[0], '/');
+    strcat(folder, "/config.json");
+    assert_true(kg_file_exists(folder));
+    kg_str_release(&a.body);
+    close_server();
+}
+
+/* ---- what is lost ---- */
 
 /* The last of the clock: whoever waits has waited too long. */
 static void expire(void) { kg_tinker_expire(server, HUGE_VAL); }
@@ -683,6 +864,11 @@ int main(void)
         cmocka_unit_test(a_request_that_never_comes_holds_up_no_other),
         cmocka_unit_test(results_are_kept_within_their_limit),
         cmocka_unit_test(a_request_sent_twice_has_one_future),
+        cmocka_unit_test(all_who_wait_for_a_future_get_it),
+        cmocka_unit_test(a_wait_that_is_over_is_told_to_each),
+        cmocka_unit_test(a_compressed_body_is_the_same_request),
+        cmocka_unit_test(a_body_that_cannot_be_unpacked_is_refused),
+        cmocka_unit_test(the_tokenizers_folder_is_absolute),
         cmocka_unit_test(what_is_wrong_is_refused_by_name),
         cmocka_unit_test(failures_of_jobs_are_told_and_the_next_runs),
         cmocka_unit_test(a_key_is_needed_where_there_is_one),

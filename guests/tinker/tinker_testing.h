@@ -58,15 +58,14 @@ struct answer {
     struct kg_str body;
 };
 
-/* Sends a request and reads until the server closes.   header: a line, or "" */
-TEST_UNUSED static void ask_with(struct answer *a, const char *header, const char *method,
-                                 const char *path, const void *body, size_t n)
+/* Sends a request.   header: a line, or ""; returns the connection */
+TEST_UNUSED static int send_with(const char *header, const char *method, const char *path,
+                                 const void *body, size_t n)
 {
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_port = htons((uint16_t)kg_tinker_port(server)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct kg_str text = {0}, got = {0};
-    char piece[4096];
+    struct kg_str text = {0};
     ssize_t more;
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_true(fd >= 0);
@@ -80,6 +79,16 @@ TEST_UNUSED static void ask_with(struct answer *a, const char *header, const cha
         more = send(fd, text.data + sent, text.len - sent, 0);
         assert_true(more > 0);
     }
+    kg_str_release(&text);
+    return fd;
+}
+
+/* Reads until the server closes. */
+TEST_UNUSED static void hear(struct answer *a, int fd)
+{
+    struct kg_str got = {0};
+    char piece[4096];
+    ssize_t more;
     while ((more = recv(fd, piece, sizeof piece, 0)) > 0)
         NEED(kg_str_append(&got, piece, (size_t)more, err));
     close(fd);
@@ -88,8 +97,13 @@ TEST_UNUSED static void ask_with(struct answer *a, const char *header, const cha
     a->status = atoi(got.data + strlen("HTTP/1.1 "));
     kg_str_clear(&a->body);
     NEED(kg_str_append(&a->body, end + 4, got.len - (size_t)(end + 4 - got.data), err));
-    kg_str_release(&text);
     kg_str_release(&got);
+}
+
+TEST_UNUSED static void ask_with(struct answer *a, const char *header, const char *method,
+                                 const char *path, const void *body, size_t n)
+{
+    hear(a, send_with(header, method, path, body, n));
 }
 
 TEST_UNUSED static void ask(struct answer *a, const char *method, const char *path,

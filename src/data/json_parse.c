@@ -17,7 +17,13 @@
 /* Brackets, comma, colon, the quote of a string and the first letter of true, false and
  * null stand for themselves. */
 enum { END = 0, INTEGER = '0', REAL = '.', INVALID = '?' };
-enum { QUOTED_BYTES = 20, NUMBER_BYTES = 64, HEX = 4, PLACE_BYTES = 48 };
+enum {
+    QUOTED_BYTES = 20,
+    NUMBER_BYTES = 64,
+    SMALL_DIGITS = 18,
+    HEX = 4,
+    PLACE_BYTES = 48
+};
 
 struct parser {
     struct kg_json_builder *b; /* borrowed, as all */
@@ -166,24 +172,28 @@ static kg_status scan_string(struct parser *p)
 
 static kg_status next(struct parser *p)
 {
-    while (take(p, " \n\r\t"))
-        continue;
+    while (p->at < p->end &&
+           (*p->at == ' ' || *p->at == '\n' || *p->at == '\r' || *p->at == '\t'))
+        p->at++;
     p->token = p->at;
     p->kind = END;
     if (p->at == p->end)
         return KG_OK;
-    size_t length = kg_utf8_length(p->at, (size_t)(p->end - p->at));
+    size_t length = (unsigned char)*p->at < 0x80
+                        ? 1
+                        : kg_utf8_length(p->at, (size_t)(p->end - p->at));
     if (length == 0)
         return refuse(p, "unable to decode byte 0x%x", (unsigned char)*p->at);
     p->at += length;
     p->kind = *p->token;
     if (p->kind == '"')
         return scan_string(p);
-    if (kg_char_in("[]{},:", p->kind))
+    const bool digit = is_digit(p->kind);
+    if (!digit && kg_char_in("[]{},:", p->kind))
         return KG_OK;
-    if (is_digit(p->kind))
+    if (digit)
         p->at--;
-    p->kind = is_digit(p->kind) || p->kind == '-' ? scan_number(p) : scan_word(p);
+    p->kind = digit || p->kind == '-' ? scan_number(p) : scan_word(p);
     return KG_OK;
 }
 
@@ -271,11 +281,25 @@ static kg_status add_key(struct parser *p)
 
 /* ---- values ---- */
 
+/* One of few digits, as token ids are. */
+static int64_t small_integer(const struct parser *p)
+{
+    const bool negative = *p->token == '-';
+    int64_t x = 0;
+
+    for (const char *c = p->token + negative; c < p->at; c++)
+        x = 10 * x + (*c - '0');
+    return negative ? -x : x;
+}
+
 /* The C library reads numbers that end with a NUL. */
 static kg_status add_number(struct parser *p)
 {
     char buffer[NUMBER_BYTES];
     size_t n = (size_t)(p->at - p->token);
+
+    if (p->kind == INTEGER && n <= SMALL_DIGITS)
+        return kg_json_add_int(p->b, small_integer(p), p->err);
     char *digits = n < sizeof buffer ? buffer : kg_json_alloc(p->b->doc, n + 1, p->err);
     long long whole;
 

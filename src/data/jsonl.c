@@ -285,12 +285,11 @@ static kg_status append_within(struct kg_str *out, const void *bytes, size_t n,
     return kg_str_append(out, bytes, n, err);
 }
 
-/* All frames of the map. */
-static kg_status decompress(struct kg_str *out, const struct kg_map *map, ZSTD_DCtx *zstd,
+/* All frames. */
+static kg_status decompress(struct kg_str *out, ZSTD_inBuffer in, ZSTD_DCtx *zstd,
                             unsigned char *buffer, uint64_t max_bytes, const char *path,
                             struct kg_err *err)
 {
-    ZSTD_inBuffer in = {map->data, map->bytes, 0};
     size_t start = out->len;
     size_t left = 0; /* 0: exactly at the end of a frame */
     size_t made = 0;
@@ -312,21 +311,30 @@ static kg_status decompress(struct kg_str *out, const struct kg_map *map, ZSTD_D
     return KG_OK;
 }
 
+kg_status kg_zst_unpack(struct kg_str *out, const void *bytes, size_t n,
+                        uint64_t max_bytes, const char *where, struct kg_err *err)
+{
+    unsigned char *buffer = kg_mem_calloc(OUT_BYTES, 1, where, err);
+    ZSTD_DCtx *zstd = buffer ? ZSTD_createDCtx() : NULL;
+    kg_status status;
+
+    if (zstd)
+        status = decompress(out, (ZSTD_inBuffer){bytes, n, 0}, zstd, buffer, max_bytes,
+                            where, err);
+    else
+        status = kg_fail(err, KG_ENOMEM, "%s: no memory for decompression", where);
+    ZSTD_freeDCtx(zstd);
+    kg_mem_free(buffer);
+    return status;
+}
+
 kg_status kg_zst_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                       struct kg_err *err)
 {
     struct kg_map map;
-    kg_status status;
 
     KG_TRY(kg_map_open(&map, path, err));
-    unsigned char *buffer = kg_mem_calloc(OUT_BYTES, 1, path, err);
-    ZSTD_DCtx *zstd = buffer ? ZSTD_createDCtx() : NULL;
-    if (zstd)
-        status = decompress(out, &map, zstd, buffer, max_bytes, path, err);
-    else
-        status = kg_fail(err, KG_ENOMEM, "%s: no memory for decompression", path);
-    ZSTD_freeDCtx(zstd);
-    kg_mem_free(buffer);
+    kg_status status = kg_zst_unpack(out, map.data, map.bytes, max_bytes, path, err);
     kg_map_close(&map);
     return status;
 }

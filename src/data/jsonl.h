@@ -45,7 +45,11 @@ kg_status kg_zst_end_frame(struct kg_zst_writer *w, uint64_t *file_bytes,
 kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHECK;
 /* Aborts: frees w and removes a file begun here. NULL is allowed. */
 void kg_zst_abort(struct kg_zst_writer *w);
-/* Decompresses a whole .zst file; refuses more than max_bytes. */
+/* Decompresses zstd frames to the end of out, or a whole .zst file; refuses more than
+ * max_bytes.   where: of messages */
+kg_status kg_zst_unpack(struct kg_str *out, const void *bytes, size_t n,
+                        uint64_t max_bytes, const char *where,
+                        struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_zst_read(struct kg_str *out, const char *path, uint64_t max_bytes,
                       struct kg_err *err) KG_MUST_CHECK;
 
