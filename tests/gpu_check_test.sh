@@ -122,6 +122,18 @@ pass "tests that fail are run one by one, and the first below a sanitizer" each_
 fake tensor/head 'echo "[       OK ] a_test"'
 fake tensor/op 'echo "[       OK ] a_test"'
 
+# The same device and products in each process, or --resume would refuse its own run.
+named_alike() {
+    printf '#!/bin/sh\n[ "$1" != doctor ] || echo "device: cuda, products: cublas 13.1.0, plans $(wc -c <"$0.$KEDGE_TEST_CHANGES")"\n%s\n' \
+        '[ "$KEDGE_TEST_CHANGES" = no ] || echo >>"$0.yes"' >"$work/names"
+    chmod +x "$work/names" && : >"$work/names.no" && : >"$work/names.yes"
+    KEDGE_TEST_CHANGES=no KEDGE_GPU_CHECK_PROGRAM=$work/names check --device cpu --parts start &&
+        [ "$(result 'two processes name the same products')" = ok ] || return 1
+    KEDGE_TEST_CHANGES=yes KEDGE_GPU_CHECK_PROGRAM=$work/names check --device cpu --parts start && return 1
+    grep -q '| two processes name the same products | FAILED |.*plans 1; device: .*plans 2' "$out/gpu.md"
+}
+pass "two processes that name other products are a failure" named_alike
+
 # Makers, each in a process of its own: a program that says who made its products.
 each_maker() {
     fake tensor/matmul '[ "$KEDGE_TEST_PRODUCTS" = own ] && echo "[  FAILED  ] b_test" && exit 1; echo "[       OK ] a_test"'

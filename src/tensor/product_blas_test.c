@@ -20,6 +20,7 @@ enum { N = 24, K = 48, SEVERAL = 1100 };
 static struct {
     void *object;
     void (*set)(enum kg_fake_mode mode);
+    void (*add)(int64_t factors);
     struct kg_fake_last (*last)(void);
     double (*seconds)(void);
     int (*things)(void);
@@ -51,10 +52,12 @@ static void use_by(const char *products, enum kg_fake_mode mode)
     fake.object = dlopen(in_dir("lib/" BLAS_FILE), RTLD_NOW | RTLD_LOCAL);
     assert_non_null(fake.object);
     reach(&fake.set, "kg_fake_set");
+    reach(&fake.add, "kg_fake_add");
     reach(&fake.last, "kg_fake_last");
     reach(&fake.seconds, "kg_fake_seconds");
     reach(&fake.things, "kg_fake_things");
     fake.set(mode);
+    fake.add(8); /* kedge's own kernel has other bits */
     kg_emu_clock(fake.seconds);
     assert_int_equal(open_by(products, "lib"), KG_OK);
 }
@@ -242,6 +245,58 @@ static void each_type_of_result_has_a_class_of_its_own(void **state)
     }
 }
 
+/* Whose time is none on the emulation's clock: it is taken for few rows as soon as its
+ * bits are the reference's, and for no others. */
+static void own_products_are_taken_where_they_have_the_bits(void **state)
+{
+    static const int64_t rows[] = {1, 16, 17, 64, 100, 131, 256, 1000, 1024};
+    static const struct {
+        int64_t added;
+        bool own;
+    } ways[] = {{8, false}, {16, true}, {24, false}, {48, false}};
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        fake.add(ways[w].added);
+        use_anew();
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            struct operands o = operands_of(KG_MATMUL_NT, KG_F32, rows[i]);
+
+            multiply(&o, KG_MATMUL_NT, false);
+            fake.set(KG_FAKE_USUAL); /* the trials are forgotten */
+            multiply(&o, KG_MATMUL_NT, false);
+            if ((fake.last().rows == 0) != ways[w].own)
+                fail_msg("%d rows, %d factors at once: by the plan of %d rows",
+                         (int)rows[i], (int)ways[w].added, (int)fake.last().rows);
+            release(&o);
+        }
+        is_made_by(1025, KG_FAKE_STEADY, 1025);
+    }
+}
+
+static void nor_does_a_row_that_is_an_own_product(void **state)
+{
+    static const int64_t rows[] = {1, 7, 15, 16, 17, 63, 100, 255, 256, 300, 1024};
+    struct operands o;
+
+    (void)state;
+    use(KG_FAKE_USUAL);
+    fake.add(16);
+    use_anew();
+    o = operands_of(KG_MATMUL_NT, KG_F32, SEVERAL);
+    multiply(&o, KG_MATMUL_NT, false);
+    assert_int_equal(fake.last().plan, KG_FAKE_STEADY);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct operands some = rows_of(&o, rows[i]);
+
+        multiply(&some, KG_MATMUL_NT, false);
+        assert_memory_equal(some.c.data, o.c.data, (size_t)(rows[i] * N) * 4);
+        buffer_free(some.c.data);
+    }
+    release(&o);
+}
+
 /* The sanitizer, which takes ten times as long, watches memory: what ends beside a
  * multiple of sixteen rows has every way through a choice. */
 static bool is_left_out(int64_t m) { return SANITIZED && (m + 1) % 16 > 2; }
@@ -411,7 +466,7 @@ static void products_of_fp32_are_exact(void **state)
 /* What a run is compared by when it is resumed, and what users see. */
 static void the_library_and_its_plans_are_named(void **state)
 {
-    char usual[300], other[300];
+    char usual[300], other[300], again[300];
     const char *behind;
 
     (void)state;
@@ -421,6 +476,11 @@ static void the_library_and_its_plans_are_named(void **state)
         !strstr(usual, in_dir("lib/" BLAS_FILE)))
         fail_msg("%s", usual);
     assert_true(backend()->exact(KG_F32) && !backend()->exact(KG_BF16));
+    /* by what plans are, whatever else their bytes hold */
+    for (int i = 0; i < 10; i++) {
+        backend()->describe(again, sizeof again);
+        assert_string_equal(again, usual);
+    }
     fake.set(KG_FAKE_OTHER_MANY);
     backend()->describe(other, sizeof other);
     behind = strchr(other + 36, ' ');
@@ -447,6 +507,29 @@ static void unpinned_the_fastest_of_all_is_taken(void **state)
     assert_true(fake.seconds() - before == 0.5);
     fake.set(KG_FAKE_NONE_FOR_FEW);
     is_made_by(1, KG_FAKE_HALVES, 1);
+}
+
+/* The fastest leaves factors out: of each kind, in either type, added to or not, for few
+ * rows and for many. */
+static void unpinned_a_plan_without_the_product_is_not_taken(void **state)
+{
+    static const int64_t rows[] = {1, 16, 40, 1100};
+
+    (void)state;
+    use_by("unpinned", KG_FAKE_WRONG);
+    for (int i = 0; i < 5 * 4; i++) {
+        const enum kg_matmul_kind kind = (enum kg_matmul_kind)(i % 5 % 3);
+        const bool add = i % 5 >= 3;
+        const enum kg_dtype dtype = i % 5 == 1 ? KG_BF16 : KG_F32;
+        struct operands o;
+
+        if (kind == KG_MATMUL_TN && rows[i / 5] < 16)
+            continue; /* as many as are left out */
+        o = operands_of(kind, dtype, rows[i / 5]);
+        multiply(&o, kind, add);
+        assert_int_not_equal(fake.last().plan, KG_FAKE_SHORT);
+        release(&o);
+    }
 }
 
 /* Of each kind, added to or not, and of tokens one sum. */
@@ -882,6 +965,8 @@ int main(int argc, char **argv)
         OF(each_type_of_result_has_a_class_of_its_own),
         OF(a_row_does_not_depend_on_the_number_of_rows),
         OF(nor_where_rows_are_padded),
+        OF(nor_does_a_row_that_is_an_own_product),
+        OF(own_products_are_taken_where_they_have_the_bits),
         OF(nor_where_a_plan_has_other_bits_for_many),
         OF(trials_take_what_was_reserved),
         OF(a_trial_without_memory_is_refused_and_made_later),
@@ -891,6 +976,7 @@ int main(int argc, char **argv)
         OF(the_library_and_its_plans_are_named),
         OF(a_shape_without_plans_is_refused),
         OF(unpinned_the_fastest_of_all_is_taken),
+        OF(unpinned_a_plan_without_the_product_is_not_taken),
         OF(unpinned_products_are_products),
         OF(unpinned_is_said),
         OF(unpinned_rows_may_lie_apart),

@@ -15,7 +15,6 @@
 #include <omp.h>
 
 enum { MAX_ROWS = 129, MAX_COLS = 520, MAX_K = 1536, TOKENS = 700 };
-enum { NEAR_ROWS = 1536, NEAR_COLS = 2304 };
 
 static const struct {
     int64_t n;
@@ -26,20 +25,22 @@ static const int thread_counts[] = {1, 2, 4};
 
 #define COUNT(x) (sizeof(x) / sizeof((x)[0]))
 
-enum { OPERAND = MAX_COLS * MAX_K, RESULT = NEAR_ROWS * NEAR_COLS };
+enum { OPERAND = MAX_COLS * MAX_K, RESULT = MAX_ROWS * MAX_COLS };
+enum { NEAR_RESULT = 1536 * 2304 }; /* of check_values */
 
 struct check {
     const struct kg_backend *be;
     enum kg_dtype dtype;
     void *a;     /* (OPERAND) owned */
     void *b;     /* (OPERAND) owned */
-    float *want; /* (RESULT) owned */
-    float *got;  /* (RESULT) owned */
+    float *want; /* (results) owned */
+    float *got;  /* (results) owned */
     /* owned, the backend's: */
     void *a_there, *b_there; /* copies of a and b */
-    void *out_there;         /* (RESULT) fp32 */
+    void *out_there;         /* (results) fp32 */
     uint64_t *digest;        /* borrowed; what digest_all makes */
     int64_t most;            /* multiply-adds of a product that check_values makes */
+    size_t results;          /* elements of want, got and out_there; 0: RESULT */
 };
 
 static void fill(void *block, enum kg_dtype dtype, int64_t n, uint32_t seed)
@@ -345,15 +346,15 @@ static kg_status take_room(struct check *c, struct kg_err *err)
 {
     static const char what[] = "self-check";
     size_t bytes = kg_dtype_traits(c->dtype)->bytes;
+    size_t n = c->results > 0 ? c->results : RESULT;
 
     c->a = kg_mem_calloc(OPERAND, bytes, what, err);
     c->b = c->a ? kg_mem_calloc(OPERAND, bytes, what, err) : NULL;
-    c->want = c->b ? kg_mem_calloc(RESULT, sizeof(float), what, err) : NULL;
-    c->got = c->want ? kg_mem_calloc(RESULT, sizeof(float), what, err) : NULL;
+    c->want = c->b ? kg_mem_calloc(n, sizeof(float), what, err) : NULL;
+    c->got = c->want ? kg_mem_calloc(n, sizeof(float), what, err) : NULL;
     c->a_there = c->got ? kg_buf_alloc(c->be, OPERAND * bytes, what, err) : NULL;
     c->b_there = c->a_there ? kg_buf_alloc(c->be, OPERAND * bytes, what, err) : NULL;
-    c->out_there = c->b_there ? kg_buf_alloc(c->be, RESULT * sizeof(float), what, err)
-                              : NULL;
+    c->out_there = c->b_there ? kg_buf_alloc(c->be, n * sizeof(float), what, err) : NULL;
     return c->out_there ? KG_OK : err->code;
 }
 
@@ -397,8 +398,9 @@ kg_status kg_selfcheck_definition(const struct kg_backend *be, enum kg_dtype dty
 kg_status kg_selfcheck_values_to(const struct kg_backend *be, enum kg_dtype dtype,
                                  int64_t most, struct kg_err *err)
 {
-    return with_operands(&(struct check){.be = be, .dtype = dtype, .most = most},
-                         check_values, err);
+    return with_operands(
+        &(struct check){.be = be, .dtype = dtype, .most = most, .results = NEAR_RESULT},
+        check_values, err);
 }
 
 kg_status kg_selfcheck_values(const struct kg_backend *be, enum kg_dtype dtype,

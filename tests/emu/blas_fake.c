@@ -15,9 +15,9 @@
 #define EXPORTED __attribute__((visibility("default")))
 
 /* ---- plans ---- */
-/* How K factors are added: in blocks of sixteen one after the other; two halves that are
- * added; from behind. */
-enum order { IN_ORDER, IN_HALVES, FROM_BEHIND };
+/* How K factors are added: in blocks one after the other; two halves that are added; from
+ * behind; without the last. */
+enum order { IN_ORDER, IN_HALVES, FROM_BEHIND, NOT_ALL };
 
 /* What a plan's order may depend on. */
 struct result {
@@ -45,6 +45,12 @@ static enum order halves(struct result c)
     return IN_HALVES;
 }
 
+static enum order not_all(struct result c)
+{
+    (void)c;
+    return NOT_ALL;
+}
+
 /* By enum kg_fake_plan. */
 static const struct {
     double seconds;
@@ -67,6 +73,7 @@ static const struct {
     [KG_FAKE_HUGE] = {100, halves_of_huge, 0, 0, 1, 0},
     [KG_FAKE_NARROW] = {100, halves_of_narrow, 0, 0, 1, 0},
     [KG_FAKE_ADDS] = {2, halves_if_added_to, 0, 0, 1, 0},
+    [KG_FAKE_SHORT] = {0.1, not_all, 0, 0, 1, 0},
 };
 
 /* What is offered for few rows and for many, by enum kg_fake_mode; ends with -1. */
@@ -81,6 +88,7 @@ static const int few[][8] = {
     [KG_FAKE_OTHER_HUGE] = {KG_FAKE_FEW, -1},
     [KG_FAKE_BY_ADDING] = {KG_FAKE_ADDS, KG_FAKE_FEW, -1},
     [KG_FAKE_OTHER_NARROW] = {KG_FAKE_HALVES, KG_FAKE_FEW, -1},
+    [KG_FAKE_WRONG] = {KG_FAKE_SHORT, KG_FAKE_FEW, -1},
 };
 static const int many[][8] = {
     [KG_FAKE_USUAL] = {KG_FAKE_SPLIT, KG_FAKE_STEADY, KG_FAKE_HALVES, KG_FAKE_SLOW, -1},
@@ -92,17 +100,20 @@ static const int many[][8] = {
     [KG_FAKE_OTHER_HUGE] = {KG_FAKE_HUGE, -1},
     [KG_FAKE_BY_ADDING] = {KG_FAKE_STEADY, -1},
     [KG_FAKE_OTHER_NARROW] = {KG_FAKE_NARROW, -1},
+    [KG_FAKE_WRONG] = {KG_FAKE_SHORT, KG_FAKE_STEADY, -1},
 };
 
 static enum kg_fake_mode mode;
 static struct kg_fake_last last;
 static double now;
+static int64_t block = 16;
 
 EXPORTED void kg_fake_set(enum kg_fake_mode m)
 {
     mode = m;
     memset(&last, 0, sizeof last);
 }
+EXPORTED void kg_fake_add(int64_t factors) { block = factors; }
 EXPORTED struct kg_fake_last kg_fake_last(void) { return last; }
 EXPORTED double kg_fake_seconds(void) { return now; }
 
@@ -229,6 +240,7 @@ EXPORTED int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *a, void 
                                             void *c, void *d, void *preference, int max,
                                             struct kg_lt_offer *offers, int *n)
 {
+    static uint64_t unset;
     const struct layout *to = c;
     const int *offered = to->cols > 1024 ? many[mode] : few[mode];
 
@@ -238,6 +250,7 @@ EXPORTED int cublasLtMatmulAlgoGetHeuristic(void *lt, void *desc, void *a, void 
     for (*n = 0; *n < max && offered[*n] >= 0; ++*n) {
         offers[*n] = (struct kg_lt_offer){.workspace = plans[offered[*n]].workspace};
         offers[*n].plan.data[0] = (uint64_t)offered[*n];
+        offers[*n].plan.data[7] = ++unset; /* bytes that say nothing differ each time */
     }
     return KG_LT_OK;
 }
@@ -245,12 +258,15 @@ EXPORTED int cublasLtMatmulAlgoConfigGetAttribute(const struct kg_lt_plan *plan,
                                                   int attribute, void *value,
                                                   size_t bytes, size_t *written)
 {
-    const int32_t split = plans[plan->data[0]].split;
-    const uint32_t reduction = 0;
+    /* of a plan of zeros, too; the number of the plan is that of its kernel */
+    const uint32_t number = (uint32_t)plan->data[0];
+    const uint32_t config[KG_LT_CONFIGS] = {number, number,
+                                            (uint32_t)plans[number].split};
 
     (void)written;
-    memcpy(value, attribute == KG_LT_CONFIG_SPLIT ? (const void *)&split : &reduction,
-           bytes);
+    if (bytes != (attribute < KG_LT_CONFIG_INNER_SHAPE ? 4 : 2))
+        return KG_LT_INVALID_VALUE;
+    memcpy(value, &config[attribute], bytes);
     return KG_LT_OK;
 }
 
@@ -268,18 +284,18 @@ static float factor(struct factors f, int64_t v, int64_t k)
     return x;
 }
 
-/* Factors from..to, sixteen at a time. */
+/* Factors from..to, a block at a time. */
 static float chain(struct factors a, int64_t i, struct factors b, int64_t j, int64_t from,
                    int64_t to)
 {
     float sum = 0.0f;
 
-    for (int64_t k = from; k < to; k += 16) {
-        double block = (double)sum;
+    for (int64_t k = from; k < to; k += block) {
+        double some = (double)sum;
 
-        for (int64_t l = k; l < k + 16 && l < to; l++)
-            block += (double)(factor(a, i, l) * factor(b, j, l));
-        sum = (float)block;
+        for (int64_t l = k; l < k + block && l < to; l++)
+            some += (double)(factor(a, i, l) * factor(b, j, l));
+        sum = (float)some;
     }
     return sum;
 }
@@ -299,6 +315,8 @@ static float element(enum order order, struct factors a, int64_t i, struct facto
 {
     if (order == FROM_BEHIND)
         return from_behind(a, i, b, j, n);
+    if (order == NOT_ALL)
+        return chain(a, i, b, j, 0, n - 8);
     return order == IN_ORDER ? chain(a, i, b, j, 0, n)
                              : chain(a, i, b, j, 0, n / 2) + chain(a, i, b, j, n / 2, n);
 }

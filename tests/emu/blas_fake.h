@@ -28,6 +28,7 @@ enum kg_fake_plan {
     KG_FAKE_HUGE,      /* other bits for more than 3,000 rows */
     KG_FAKE_NARROW,    /* other bits if C is bf16 */
     KG_FAKE_ADDS,      /* fast; other bits if C is accumulated */
+    KG_FAKE_SHORT,     /* no product: the last eight factors are left out */
 };
 
 enum kg_fake_mode {
@@ -40,6 +41,7 @@ enum kg_fake_mode {
     KG_FAKE_OTHER_HUGE,   /* HUGE is the reference */
     KG_FAKE_BY_ADDING,    /* ADDS is offered for few rows */
     KG_FAKE_OTHER_NARROW, /* NARROW is the reference */
+    KG_FAKE_WRONG,        /* SHORT is the fastest */
 };
 
 /* The last product since the mode was set: its plan, its rows, and the factors per
@@ -51,6 +53,9 @@ struct kg_fake_last {
 };
 
 void kg_fake_set(enum kg_fake_mode mode);
+/* How many factors STEADY adds at once; 16, the default, are the bits of kedge's own
+ * kernel, emulated. */
+void kg_fake_add(int64_t factors);
 struct kg_fake_last kg_fake_last(void);
 double kg_fake_seconds(void); /* simulated time of all products */
 int kg_fake_things(void);     /* handles and descriptions not destroyed */

@@ -48,7 +48,7 @@ kg_status kg_blas_find(char *path, const char *folder, struct kg_err *err)
         kg_library_look_below(&s, KG_DEV_CUDA_ROOT, "lib64");
         kg_library_look_below(&s, KG_DEV_CUDA_ROOT, "lib");
         kg_library_look_as_loader(&s);
-        kg_library_look_among_wheels(&s, "nvidia/cu13/lib");
+        kg_library_look_among_wheels(&s, KG_BLAS_WHEEL);
     }
     return s.found ? KG_OK
                    : kg_fail(err, KG_ENOTFOUND,
@@ -271,6 +271,20 @@ static int make_layouts(struct layouts *l, struct kg_mat c, struct kg_mat a,
     return e;
 }
 
+void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan)
+{
+    uint16_t half;
+
+    memset(config, 0, KG_LT_CONFIGS * sizeof *config);
+    for (int i = 0; i < KG_LT_CONFIG_INNER_SHAPE; i++)
+        (void)lib.call.config_get(plan, i, &config[i], sizeof *config, NULL);
+    for (int i = KG_LT_CONFIG_INNER_SHAPE; i < KG_LT_CONFIGS; i++) {
+        half = 0;
+        (void)lib.call.config_get(plan, i, &half, sizeof half, NULL);
+        config[i] = half;
+    }
+}
+
 /* What was asked for is checked: a plan with split sums has bits of its own. */
 static bool is_allowed(const struct kg_lt_offer *o)
 {
@@ -350,4 +364,38 @@ kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_
         return kg_fail(err, KG_EUNSUPPORTED, "cublas: the plan failed: %s",
                        lib.call.status_name(e));
     return e == KG_LT_OK ? KG_OK : fail(e, "product", err);
+}
+
+/* ---- time ---- */
+static kg_status run_all(kg_status (*run)(const void *arg, int i, struct kg_err *err),
+                         const void *arg, struct kg_err *err)
+{
+    for (int i = 0; i < 2 * KG_DEV_REPEATS; i++)
+        KG_TRY(run(arg, i, err));
+    return KG_OK;
+}
+
+/* What cannot be recorded is timed as it is launched. */
+kg_status kg_blas_time(double *seconds,
+                       kg_status (*run)(const void *arg, int i, struct kg_err *err),
+                       const void *arg, struct kg_err *err)
+{
+    kg_status status;
+    void *record;
+    double before;
+
+    kg_dev_record_begin();
+    status = run_all(run, arg, err);
+    record = kg_dev_record_end();
+    if (record)
+        kg_dev_record_launch(record); /* the first brings it to the device */
+    before = kg_dev_seconds();
+    if (record)
+        kg_dev_record_launch(record);
+    else
+        status = run_all(run, arg, err);
+    *seconds = kg_dev_seconds() - before;
+    if (record)
+        kg_dev_record_free(record);
+    return status == KG_OK ? kg_dev_done("trial of a product", err) : status;
 }

@@ -6,9 +6,17 @@
 #include "tensor/cuda/dev.h"
 #include "tensor/cuda/lt.h"
 
-/* The library's file name. */
-#define KG_BLAS_LIBRARY "libcublasLt.so.13"
-enum { KG_BLAS_MAJOR = 13 };
+/* The library's file name and its folder among wheels: of the CUDA that kernels are
+ * compiled by. */
+#ifdef __CUDACC_VER_MAJOR__
+#define KG_BLAS_MAJOR __CUDACC_VER_MAJOR__
+#else
+#define KG_BLAS_MAJOR 13
+#endif
+#define KG_BLAS_QUOTED(x) #x
+#define KG_BLAS_TEXT(x)   KG_BLAS_QUOTED(x)
+#define KG_BLAS_LIBRARY   "libcublasLt.so." KG_BLAS_TEXT(KG_BLAS_MAJOR)
+#define KG_BLAS_WHEEL     (KG_BLAS_MAJOR < 13 ? "nvidia/cublas/lib" : "nvidia/cu13/lib")
 
 /* path (PATH_MAX) <- the library's file: in `folder`, or if NULL in the first of the
  * build's CUDA folder, the loader's path, and Python's wheels.
@@ -39,10 +47,20 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
                         struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         struct kg_err *err) KG_MUST_CHECK;
 
+/* config <- what a plan is by its attributes: its bytes may hold more. */
+void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan);
+
 /* C (=|+=) op(A) op(B) by a plan.   errors: UNSUPPORTED (the plan does not support this
  * shape; nothing was computed), EDEVICE */
 kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
                       struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                       struct kg_err *err) KG_MUST_CHECK;
+
+/* *seconds <- the time of launching run(arg, i) for i below 2 KG_DEV_REPEATS, as one
+ * record: without what the host takes for each. Not within the capture of a graph.
+ * errors: those of run, EDEVICE */
+kg_status kg_blas_time(double *seconds,
+                       kg_status (*run)(const void *arg, int i, struct kg_err *err),
+                       const void *arg, struct kg_err *err) KG_MUST_CHECK;
 
 #endif

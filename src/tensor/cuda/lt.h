@@ -3,7 +3,7 @@
  * both.
  *
  * Handles are opaque pointers; descriptions are created and destroyed by the library.
- * source: cublasLt.h of CUDA 13
+ * source: cublasLt.h of CUDA 12.8 and 13
  */
 #ifndef KG_TENSOR_CUDA_LT_H
 #define KG_TENSOR_CUDA_LT_H
@@ -26,7 +26,13 @@ enum kg_lt_preference {
     KG_LT_PREF_ALIGNMENT = 5, /* of A, B, C and D consecutively, uint32_t */
 };
 enum { KG_LT_REDUCTIONS = 7 }; /* all */
-enum kg_lt_config { KG_LT_CONFIG_SPLIT = 2, KG_LT_CONFIG_REDUCTION = 3 };
+/* Attributes of a plan: its kernel, tile, ...; of 4 bytes, the last two of 2. */
+enum kg_lt_config {
+    KG_LT_CONFIG_SPLIT = 2,
+    KG_LT_CONFIG_REDUCTION = 3,
+    KG_LT_CONFIG_INNER_SHAPE = 7,
+    KG_LT_CONFIGS = 9
+};
 
 /* An algorithm for a product: plain data of the library. */
 struct kg_lt_plan {
@@ -89,6 +95,9 @@ static_assert(
 static_assert((int)KG_LT_CONFIG_SPLIT == (int)CUBLASLT_ALGO_CONFIG_SPLITK_NUM &&
                   (int)KG_LT_CONFIG_REDUCTION ==
                       (int)CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME &&
+                  (int)KG_LT_CONFIG_INNER_SHAPE ==
+                      (int)CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID &&
+                  (int)KG_LT_CONFIGS == (int)CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID + 1 &&
                   (int)CUBLASLT_REDUCTION_SCHEME_NONE == 0 &&
                   (int)KG_LT_REDUCTIONS == (int)CUBLASLT_REDUCTION_SCHEME_MASK,
               "configurations");

@@ -5,8 +5,8 @@
  * and offers others for few rows than for many. So for every weight (pinned: kind, N, K,
  * type of C, added to or not) one plan is the reference: the first that is offered for
  * 4,096 rows, a rule without timing. What it gives defines the bits. Few rows are made by
- * whichever plan is fastest of those that give the same bits, and nothing about that is
- * believed: a plan is tried at the very number of rows that it is to be used for, on data
+ * whichever plan is fastest of those that give the same bits, kedge's own kernel among
+ * them, and nothing about that is believed: a plan is tried at the very number of rows that it is to be used for, on data
  * whose sums cancel. Where none passes, rows of zeros are added up to a number where one
  * does. Time thus chooses speed, never bits, and what was tried before or after something
  * else never shows.
@@ -34,9 +34,13 @@ extern "C" {
 #include "base/mem.h"
 }
 
-enum { BUCKETS = 5, OFFERED = 16, CHOICES = OFFERED + 1 /* the reference */ };
+enum { BUCKETS = 5, OFFERED = 16, CHOICES = OFFERED + 2 /* the reference, own */ };
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
 static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
+
+/* Stands for kedge's kernel where plans of the library do; it has every number of rows. */
+static const struct kg_lt_plan own = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
+                                       UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 
 /* Plans of the bits, the fastest first. */
 struct bucket {
@@ -115,12 +119,17 @@ static bool takes(struct kg_mat c, struct kg_mat a, struct kg_mat b)
 }
 
 /* ---- trials ---- */
+enum { WEIGHTS = 4 };
+
 /* Operands of some rows, all that a plan is judged by. */
 struct trial {
     const struct pinned *of;
     int64_t m;
     struct kg_mat a, b, c;
-    uint64_t *digests; /* (m) */
+    uint64_t *digests;              /* (m) */
+    char *more;                     /* where memory is left */
+    struct kg_mat weights[WEIGHTS]; /* b, and copies as there is memory for */
+    int n_weights;
 };
 
 static __host__ __device__ uint64_t scramble(uint64_t x)
@@ -194,10 +203,27 @@ static __global__ void digest(uint64_t *digests, struct kg_mat m)
         digests[r] = sum;
 }
 
+/* A step of a model multiplies by each weight once, so it comes from memory: copies keep
+ * a trial's out of the cache, as far as they do not fit there together. */
+static void copy_weights(struct trial *t, uint64_t bytes)
+{
+    t->weights[0] = t->b;
+    t->n_weights = 1;
+    while (t->n_weights < WEIGHTS && t->more + bytes <= room.memory + room.bytes) {
+        struct kg_mat *w = &t->weights[t->n_weights++];
+
+        *w = t->b;
+        w->data = t->more;
+        kg_dev_copy(t->more, t->b.data, bytes);
+        t->more += bytes;
+    }
+}
+
 static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
                              struct kg_err *err)
 {
-    *t = {p, m, shaped(KG_BF16, m, p->k), b_of(p), shaped(p->dtype, m, p->n), NULL};
+    *t = {p,  m, shaped(KG_BF16, m, p->k), b_of(p), shaped(p->dtype, m, p->n), NULL, NULL,
+          {}, 0};
     const uint64_t a = bytes_of(t->a), b = bytes_of(t->b), c = bytes_of(t->c);
 
     KG_TRY(kg_cuda_blas_reserve(a + b + c + (uint64_t)m * sizeof *t->digests, err));
@@ -205,16 +231,28 @@ static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
     t->b.data = room.memory + a;
     t->c.data = room.memory + a + b;
     t->digests = (uint64_t *)(room.memory + a + b + c);
+    t->more = room.memory + a + b + c + bytes_of(shaped(KG_F32, 2, m));
     KG_LAUNCH(draw_factors, kg_cuda_rows(m, p->k), KG_ROW_THREADS, t->a, 1, false, true);
     KG_LAUNCH(draw_factors, kg_cuda_rows(t->b.rows, t->b.cols), KG_ROW_THREADS, t->b,
               1 << 20, p->kind == KG_MATMUL_NN, false);
+    copy_weights(t, b);
     return kg_dev_done("trial of a product", err);
+}
+
+/* By a plan of the library, or without it. */
+static kg_status run_plan(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_mat a,
+                          struct kg_mat b, const struct pinned *p, struct kg_err *err)
+{
+    if (memcmp(plan, &own, sizeof own) != 0)
+        return kg_blas_run(plan, c, a, b, p->kind, p->accumulate, err);
+    kg_cuda_product_mma(c, a, b, p->kind, p->accumulate);
+    return KG_OK;
 }
 
 static kg_status run_trial(const struct trial *t, const struct kg_lt_plan *plan,
                            struct kg_err *err)
 {
-    return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind, t->of->accumulate, err);
+    return run_plan(plan, t->c, t->a, t->b, t->of, err);
 }
 
 /* digests (m) <- what the plan gives; UNSUPPORTED where it gives nothing */
@@ -242,15 +280,17 @@ static kg_status compare(bool *same, const struct trial *t, const struct kg_lt_p
     return status == KG_EUNSUPPORTED ? KG_OK : status;
 }
 
-static kg_status time_of(double *seconds, const struct trial *t,
-                         const struct kg_lt_plan *plan, struct kg_err *err)
-{
-    const double before = kg_dev_seconds();
+struct timed {
+    const struct trial *t;
+    const struct kg_lt_plan *plan;
+};
 
-    for (int i = 0; i < KG_DEV_REPEATS; i++)
-        KG_TRY(run_trial(t, plan, err));
-    *seconds = kg_dev_seconds() - before;
-    return kg_dev_done("trial of a product", err);
+static kg_status run_timed(const void *arg, int i, struct kg_err *err)
+{
+    const struct timed *of = (const struct timed *)arg;
+    const struct trial *t = of->t;
+
+    return run_plan(of->plan, t->c, t->a, t->weights[i % t->n_weights], t->of, err);
 }
 
 /* ---- which plans ---- */
@@ -282,9 +322,14 @@ static void insert(struct bucket *b, double *seconds, const struct kg_lt_plan *p
 
 static bool is_among(const struct kg_lt_plan *plans, int n, const struct kg_lt_plan *plan)
 {
-    for (int i = 0; i < n; i++)
-        if (memcmp(&plans[i], plan, sizeof *plan) == 0)
+    uint32_t this_one[KG_LT_CONFIGS], other[KG_LT_CONFIGS];
+
+    kg_blas_describe(this_one, plan);
+    for (int i = 0; i < n; i++) {
+        kg_blas_describe(other, &plans[i]);
+        if (memcmp(other, this_one, sizeof other) == 0)
             return true;
+    }
     return false;
 }
 
@@ -298,7 +343,9 @@ static kg_status sift(struct bucket *b, const struct trial *t,
         KG_TRY(compare(&same, t, &plans[i], err));
         if (!same)
             continue;
-        KG_TRY(time_of(&time, t, &plans[i], err));
+        const struct timed one = {t, &plans[i]};
+
+        KG_TRY(kg_blas_time(&time, run_timed, &one, err));
         insert(b, seconds, &plans[i], time);
     }
     b->known = true;
@@ -314,6 +361,7 @@ static kg_status fill_bucket(struct pinned *p, int i, struct kg_err *err)
     KG_TRY(offer(plans, &n, OFFERED, p, last_of[i], err));
     if (!is_among(plans, n, &p->reference))
         plans[n++] = p->reference;
+    plans[n++] = own;
     KG_TRY(begin_trial(&t, p, last_of[i], err));
     p->buckets[i].n = 0;
     return sift(&p->buckets[i], &t, plans, n, err);
@@ -452,7 +500,7 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     KG_TRY(kg_cuda_cast(kg_mat_rows(wide_a, 0, a.rows), a, err));
     if (p->accumulate)
         KG_TRY(kg_cuda_cast(kg_mat_rows(wide_c, 0, c.rows), c, err));
-    KG_TRY(kg_blas_run(plan, wide_c, wide_a, b, p->kind, p->accumulate, err));
+    KG_TRY(run_plan(plan, wide_c, wide_a, b, p, err));
     return kg_cuda_cast(c, kg_mat_rows(wide_c, 0, c.rows), err);
 }
 
@@ -472,7 +520,7 @@ static kg_status run_piece(struct pinned *p, struct kg_mat c, struct kg_mat a,
         return refuse(p, "no plan gives the bits that it gave before", err);
     const struct kg_lt_plan *plan = &p->buckets[bucket_of(m)].plans[p->choice[m] - 1];
 
-    return m == a.rows ? kg_blas_run(plan, c, a, b, p->kind, p->accumulate, err)
+    return m == a.rows ? run_plan(plan, c, a, b, p, err)
                        : run_padded(plan, m, c, a, b, p, err);
 }
 
@@ -550,6 +598,7 @@ static uint64_t references(void)
     uint64_t hash = 0;
 
     for (size_t i = 0; i < 3 * sizeof shapes / sizeof *shapes; i++) {
+        uint32_t config[KG_LT_CONFIGS];
         struct kg_lt_plan plan;
         struct pinned p;
         int n;
@@ -559,9 +608,10 @@ static uint64_t references(void)
         p.kind = (enum kg_matmul_kind)(i % 3);
         p.n = shapes[i / 3][0];
         p.k = shapes[i / 3][1];
-        (void)offer(&plan, &n, 1, &p, MANY, &none);
-        for (size_t j = 0; j < sizeof plan.data / sizeof *plan.data; j++)
-            hash = scramble(hash + plan.data[j]);
+        (void)offer(&plan, &n, 1, &p, MANY, &none); /* else a plan of zeros */
+        kg_blas_describe(config, &plan);
+        for (int j = 0; j < KG_LT_CONFIGS; j++)
+            hash = scramble(hash + config[j]);
     }
     return hash;
 }

@@ -6,7 +6,8 @@
  * over tokens one product. Plans
  * may split sums and use memory. All that are offered are tried when the shape comes
  * first, on its own factors and into memory of the trial's; so, as there, it must not be
- * within the capture of a graph.
+ * within the capture of a graph. A plan whose product is none is not quoted: plans with
+ * split sums are known that leave out the last factors of some shapes.
  */
 #include "tensor/cuda/blas.h"
 #include "tensor/cuda/cuda_internal.h"
@@ -17,6 +18,8 @@ extern "C" {
 
 /* Bytes of plans, as frameworks give them on such devices; and how many are tried. */
 enum { WORKSPACE = 32 << 20, OFFERED = 32 };
+/* Elements that are compared with sums in double. */
+enum { SAMPLES = 256 };
 
 struct shape {
     struct shape *next;
@@ -72,7 +75,40 @@ void kg_cuda_unpinned_end(void)
 struct trial {
     struct shape *of;
     struct kg_mat c, a, b;
+    uint64_t bytes;  /* of c */
+    uint32_t *wrong; /* (SAMPLES), behind them */
 };
+
+static __device__ double value_of(struct kg_mat m, int64_t r, int64_t c)
+{
+    return (double)(m.dtype == KG_F32
+                        ? kg_cuda_f32(m, r)[c]
+                        : kg_cuda_of_bits((uint32_t)kg_cuda_bf16(m, r)[c] << 16));
+}
+
+/* wrong[i] <- whether element i of SAMPLES, spread over C, is no sum of its terms. */
+static __global__ void compare_samples(uint32_t *wrong, struct kg_mat c, struct kg_mat a,
+                                       struct kg_mat b, int64_t depth,
+                                       enum kg_matmul_kind kind)
+{
+    const int64_t i = threadIdx.x + (int64_t)blockIdx.x * 32;
+    const int64_t at = c.rows * c.cols * i / SAMPLES, row = at / c.cols;
+    const int64_t col = at % c.cols;
+    const double step = c.dtype == KG_F32 ? 0.0 : 1.0 / 128;
+    double sum = 0.0, sizes = 0.0, apart;
+
+    for (int64_t k = 0; k < depth; k++) {
+        const double term = (kind == KG_MATMUL_TN ? value_of(a, k, row)
+                                                  : value_of(a, row, k)) *
+                            (kind == KG_MATMUL_NT ? value_of(b, col, k)
+                                                  : value_of(b, k, col));
+
+        sum += term;
+        sizes += fabs(term);
+    }
+    apart = fabs(value_of(c, row, col) - sum);
+    wrong[i] = !(apart <= sizes / (1 << 14) + fabs(sum) * step);
+}
 
 static kg_status run(const struct trial *t, const struct kg_lt_plan *plan,
                      struct kg_err *err)
@@ -80,21 +116,47 @@ static kg_status run(const struct trial *t, const struct kg_lt_plan *plan,
     return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind, t->of->accumulate, err);
 }
 
+/* *right: what a plan gave is the product, at the samples */
+static kg_status judge(bool *right, const struct trial *t, struct kg_err *err)
+{
+    uint32_t wrong[SAMPLES];
+
+    KG_LAUNCH(compare_samples, kg_grid(SAMPLES / 32, 1), 32, t->wrong, t->c, t->a, t->b,
+              t->of->k, t->of->kind);
+    kg_dev_get(wrong, t->wrong, sizeof wrong);
+    *right = true;
+    for (int i = 0; i < SAMPLES; i++)
+        *right = *right && !wrong[i];
+    return kg_dev_done("trial of a product", err);
+}
+
+struct timed {
+    const struct trial *t;
+    const struct kg_lt_plan *plan;
+};
+static kg_status run_timed(const void *arg, int i, struct kg_err *err)
+{
+    const struct timed *of = (const struct timed *)arg;
+
+    (void)i;
+    return run(of->t, of->plan, err);
+}
+
 /* *seconds < 0: it makes none */
 static kg_status time_of(double *seconds, const struct trial *t,
                          const struct kg_lt_plan *plan, struct kg_err *err)
 {
-    const kg_status warm = run(t, plan, err);
-    double before;
+    const struct timed one = {t, plan};
+    kg_status warm;
+    bool right;
 
     *seconds = -1;
+    kg_dev_zero(t->c.data, t->bytes);
+    warm = run(t, plan, err);
     if (warm != KG_OK)
         return warm == KG_EUNSUPPORTED ? KG_OK : warm;
-    before = kg_dev_seconds();
-    for (int i = 0; i < KG_DEV_REPEATS; i++)
-        KG_TRY(run(t, plan, err));
-    *seconds = kg_dev_seconds() - before;
-    return kg_dev_done("trial of a product", err);
+    KG_TRY(judge(&right, t, err));
+    return right ? kg_blas_time(seconds, run_timed, &one, err) : KG_OK;
 }
 
 static kg_status choose(const struct trial *t, struct kg_err *err)
@@ -125,13 +187,16 @@ static kg_status try_plans(struct shape *s, struct kg_mat c, struct kg_mat a,
 {
     const uint64_t bytes = (uint64_t)(c.rows * c.stride) *
                            kg_dtype_traits(c.dtype)->bytes;
-    void *memory = kg_dev_alloc(bytes, "trial of a product", err);
-    const struct trial t = {s, {memory, c.dtype, c.rows, c.cols, c.stride}, a, b};
+    const uint64_t before = (bytes + 15) / 16 * 16;
+    char *memory = (char *)kg_dev_alloc(before + SAMPLES * sizeof(uint32_t),
+                                        "trial of a product", err);
+    const struct trial t = {s,     {memory, c.dtype, c.rows, c.cols, c.stride},
+                            a,     b,
+                            bytes, (uint32_t *)(memory + before)};
     kg_status status;
 
     if (!memory)
         return err->code;
-    kg_dev_zero(memory, bytes);
     status = choose(&t, err);
     kg_dev_free(memory);
     return status;
