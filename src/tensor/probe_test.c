@@ -311,11 +311,13 @@ static void matrices_lie_as_they_are_defined(void **state)
     }
 }
 
-/* Sums of sixteen products and C that the known ways give other results for: exact and
- * rounded once (the emulation); all seventeen aligned to the largest and cut off, two bits
- * below fp32's last (9.0); the same eight at a time, C with the first (8.x).
- * source: Fasi, Higham, Mikaitis & Pranesh 2021 for 7.0 and 8.0; 9.0 from cuBLASLt's
- * results. Unmeasured here. */
+/* Sums of sixteen products and C for which three known ways of adding differ:
+ *   exact     rounded once (the emulation)
+ *   sixteen   all seventeen aligned to the largest, and cut off two bits below fp32's
+ *             last (expected on 9.0)
+ *   eights    the same eight at a time, C with the first (expected on 8.x)
+ * source: Fasi, Higham, Mikaitis & Pranesh 2021 for 7.0 and 8.0; for 9.0, that results of
+ * cuBLASLt are reproduced so. Unmeasured here. */
 static const struct sum_case {
     const char *name;
     float c, k0, k1, k8; /* products in places 0, 1 and 8 */

@@ -75,7 +75,7 @@ static void use_anew(void)
 static int end(void **state)
 {
     int things = 0;
-    void *stays = &things;
+    void *stays = &things; /* the library, until the process ends */
 
     setenv("KEDGE_TEST_PRODUCTS", "own", true);
     (void)backend();
@@ -83,7 +83,6 @@ static int end(void **state)
     if (fake.object) {
         things = fake.things();
         dlclose(fake.object);
-        /* what the library registered is there until the process ends */
         stays = dlopen(in_dir("lib/" BLAS_FILE), RTLD_LAZY | RTLD_NOLOAD);
     }
     memset(&fake, 0, sizeof fake);
@@ -250,15 +249,12 @@ static void each_type_of_result_has_a_class_of_its_own(void **state)
 static void own_products_are_taken_where_they_have_the_bits(void **state)
 {
     static const int64_t rows[] = {1, 16, 17, 64, 100, 131, 256, 1000, 1024};
-    static const struct {
-        int64_t added;
-        bool own;
-    } ways[] = {{8, false}, {16, true}, {24, false}, {48, false}};
+    static const int64_t added[] = {8, 16, 24, 48};
 
     (void)state;
     use(KG_FAKE_USUAL);
-    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-        fake.add(ways[w].added);
+    for (size_t w = 0; w < sizeof added / sizeof *added; w++) {
+        fake.add(added[w]);
         use_anew();
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             struct operands o = operands_of(KG_MATMUL_NT, KG_F32, rows[i]);
@@ -266,9 +262,9 @@ static void own_products_are_taken_where_they_have_the_bits(void **state)
             multiply(&o, KG_MATMUL_NT, false);
             fake.set(KG_FAKE_USUAL); /* the trials are forgotten */
             multiply(&o, KG_MATMUL_NT, false);
-            if ((fake.last().rows == 0) != ways[w].own)
+            if ((fake.last().rows == 0) != (added[w] == 16))
                 fail_msg("%d rows, %d factors at once: by the plan of %d rows",
-                         (int)rows[i], (int)ways[w].added, (int)fake.last().rows);
+                         (int)rows[i], (int)added[w], (int)fake.last().rows);
             release(&o);
         }
         is_made_by(1025, KG_FAKE_STEADY, 1025);
@@ -519,14 +515,12 @@ static void unpinned_a_plan_without_the_product_is_not_taken(void **state)
     use_by("unpinned", KG_FAKE_WRONG);
     for (int i = 0; i < 5 * 4; i++) {
         const enum kg_matmul_kind kind = (enum kg_matmul_kind)(i % 5 % 3);
-        const bool add = i % 5 >= 3;
-        const enum kg_dtype dtype = i % 5 == 1 ? KG_BF16 : KG_F32;
         struct operands o;
 
         if (kind == KG_MATMUL_TN && rows[i / 5] < 16)
             continue; /* as many as are left out */
-        o = operands_of(kind, dtype, rows[i / 5]);
-        multiply(&o, kind, add);
+        o = operands_of(kind, i % 5 == 1 ? KG_BF16 : KG_F32, rows[i / 5]);
+        multiply(&o, kind, i % 5 >= 3);
         assert_int_not_equal(fake.last().plan, KG_FAKE_SHORT);
         release(&o);
     }

@@ -2,8 +2,8 @@
  * nvcc, and loaded when a GPU is requested (tensor/device.h), so kedge starts and
  * computes without CUDA.
  *
- * It exports kg_backend_cuda_about, data that is checked before any of its code is called,
- * and for tests kg_cuda_probe (probe.h).
+ * It exports kg_backend_cuda_about, data that is checked before any of its code is
+ * called, and for tests kg_cuda_probe (probe.h).
  */
 #ifndef KG_TENSOR_CUDA_LIBRARY_H
 #define KG_TENSOR_CUDA_LIBRARY_H

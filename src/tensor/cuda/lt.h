@@ -3,7 +3,7 @@
  * both.
  *
  * Handles are opaque pointers; descriptions are created and destroyed by the library.
- * source: cublasLt.h of CUDA 12.8 and 13
+ * source: cublasLt.h of CUDA 13
  */
 #ifndef KG_TENSOR_CUDA_LT_H
 #define KG_TENSOR_CUDA_LT_H

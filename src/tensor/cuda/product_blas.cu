@@ -6,10 +6,10 @@
  * type of C, added to or not) one plan is the reference: the first that is offered for
  * 4,096 rows, a rule without timing. What it gives defines the bits. Few rows are made by
  * whichever plan is fastest of those that give the same bits, kedge's own kernel among
- * them, and nothing about that is believed: a plan is tried at the very number of rows that it is to be used for, on data
- * whose sums cancel. Where none passes, rows of zeros are added up to a number where one
- * does. Time thus chooses speed, never bits, and what was tried before or after something
- * else never shows.
+ * them, and nothing about that is believed: a plan is tried at the very number of rows
+ * that it is to be used for, on data whose sums cancel. Where none passes, rows of zeros
+ * are added up to a number where one does. Time thus chooses speed, never bits, and what
+ * was tried before or after something else never shows.
  *
  *   rows 1..1,024      each number tried when it comes first; plans offered for 16, 64,
  *                      256 or 1,024 rows, and the reference
@@ -38,7 +38,7 @@ enum { BUCKETS = 5, OFFERED = 16, CHOICES = OFFERED + 2 /* the reference, own */
 enum { MANY = KG_PRODUCT_TRIED, SMALL = 1024, DISTINCT = 64, PADDED = 255 };
 static const int64_t last_of[BUCKETS] = {16, 64, 256, SMALL, MANY};
 
-/* Stands for kedge's kernel where plans of the library do; it has every number of rows. */
+/* Stands for kedge's kernel among plans of the library; it makes any number of rows. */
 static const struct kg_lt_plan own = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
                                        UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}};
 

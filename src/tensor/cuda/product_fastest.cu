@@ -116,11 +116,14 @@ static kg_status run(const struct trial *t, const struct kg_lt_plan *plan,
     return kg_blas_run(plan, t->c, t->a, t->b, t->of->kind, t->of->accumulate, err);
 }
 
-/* *right: what a plan gave is the product, at the samples */
-static kg_status judge(bool *right, const struct trial *t, struct kg_err *err)
+/* *right: what a plan gives is the product, at the samples */
+static kg_status judge(bool *right, const struct trial *t, const struct kg_lt_plan *plan,
+                       struct kg_err *err)
 {
     uint32_t wrong[SAMPLES];
 
+    kg_dev_zero(t->c.data, t->bytes);
+    KG_TRY(run(t, plan, err));
     KG_LAUNCH(compare_samples, kg_grid(SAMPLES / 32, 1), 32, t->wrong, t->c, t->a, t->b,
               t->of->k, t->of->kind);
     kg_dev_get(wrong, t->wrong, sizeof wrong);
@@ -147,28 +150,29 @@ static kg_status time_of(double *seconds, const struct trial *t,
                          const struct kg_lt_plan *plan, struct kg_err *err)
 {
     const struct timed one = {t, plan};
-    kg_status warm;
-    bool right;
+    const kg_status warm = run(t, plan, err);
 
     *seconds = -1;
-    kg_dev_zero(t->c.data, t->bytes);
-    warm = run(t, plan, err);
     if (warm != KG_OK)
         return warm == KG_EUNSUPPORTED ? KG_OK : warm;
-    KG_TRY(judge(&right, t, err));
-    return right ? kg_blas_time(seconds, run_timed, &one, err) : KG_OK;
+    return kg_blas_time(seconds, run_timed, &one, err);
 }
 
 static kg_status choose(const struct trial *t, struct kg_err *err)
 {
     struct kg_lt_plan plans[OFFERED];
     double best = -1, seconds;
+    bool right;
     int n;
 
     KG_TRY(kg_blas_offer(plans, &n, OFFERED, t->c, t->a, t->b, t->of->kind, err));
+    kg_dev_zero(t->c.data, t->bytes);
     for (int i = 0; i < n; i++) {
         KG_TRY(time_of(&seconds, t, &plans[i], err));
         if (seconds < 0 || (best >= 0 && seconds >= best))
+            continue;
+        KG_TRY(judge(&right, t, &plans[i], err));
+        if (!right)
             continue;
         best = seconds;
         t->of->plan = plans[i];
@@ -190,13 +194,12 @@ static kg_status try_plans(struct shape *s, struct kg_mat c, struct kg_mat a,
     const uint64_t before = (bytes + 15) / 16 * 16;
     char *memory = (char *)kg_dev_alloc(before + SAMPLES * sizeof(uint32_t),
                                         "trial of a product", err);
-    const struct trial t = {s,     {memory, c.dtype, c.rows, c.cols, c.stride},
-                            a,     b,
-                            bytes, (uint32_t *)(memory + before)};
+    struct trial t = {s, {memory, c.dtype, c.rows, c.cols, c.stride}, a, b, bytes, NULL};
     kg_status status;
 
     if (!memory)
         return err->code;
+    t.wrong = (uint32_t *)(memory + before);
     status = choose(&t, err);
     kg_dev_free(memory);
     return status;
