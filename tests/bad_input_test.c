@@ -150,10 +150,12 @@ static void options_without_effect(void **state)
          NULL},
         {"bad golds of a task without golds", NULL,
          "eval -m $D --task digits --data $D/test.jsonl --dry-run --bad-golds drop", 1,
-         "--bad-golds: acts only with task math; expected stop", NULL},
+         "--bad-golds: acts only with task math; remove it (default stop)", NULL},
         {"another's wording of no search", NULL,
          "eval -m $D --task digits --data $D/test.jsonl --dry-run --wording search-r1", 1,
-         "--wording: acts only with task search-qa or env search; expected kedge", NULL},
+         "--wording: acts only with task search-qa or env search; remove it (default "
+         "kedge)",
+         NULL},
         {"reach of no decay", NULL,
          TRAIN "--dry-run sft.steps=1 sft.decay=matrices sft.weight_decay=0", 1,
          "sft.decay has no effect", NULL},
@@ -166,7 +168,7 @@ static void options_without_effect(void **state)
         {"sft: RL's learning rate where no RL can follow", NULL,
          ALONE "sft.steps=1 optim.lr=1e-3", 1,
          "optim.lr: acts only on RL updates, but there are no problems (task.name, "
-         "data.train); expected sft.lr, or 1e-6, found 1e-3",
+         "data.train); use sft.lr or remove it (default 1e-6), found 1e-3",
          NULL},
         {"sft: RL's clip where no RL can follow", NULL,
          ALONE "sft.steps=1 optim.clip_norm=0.5", 1, "expected 1, found 0.5", NULL},

@@ -677,7 +677,7 @@ static void sequences_beyond_the_models_positions_are_refused(void **state)
         assert_int_equal(kg_str_puts(&line, ", 1", &err), KG_OK);
     assert_int_equal(kg_str_puts(&line, "]}\n", &err), KG_OK);
     expect_refusal(1, kedge(line.data, "score --model %s", QWEN2),
-                   "1025 ids pass the model's limit of 1024 positions");
+                   "1025 ids exceed the model's limit of 1024 positions");
     expect_refusal(1, kedge(line.data, "generate --jsonl --model %s", QWEN2),
                    "a prompt of 1025 tokens leaves no room");
     kg_str_release(&line);

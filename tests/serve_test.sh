@@ -226,7 +226,7 @@ tool_results() {
     [ -n "$found" ] && [ "$found" = "$expected" ]
 }
 tools_need_a_template() {
-    ask 400 /v1/chat/completions -d "{\"messages\":[$asked],\"tools\":$tools}" && has '"param": "tools"' 'no place for them' &&
+    ask 400 /v1/chat/completions -d "{\"messages\":[$asked],\"tools\":$tools}" && has '"param": "tools"' 'does not support tools' &&
         ask 400 /v1/chat/completions -d "{\"messages\":[$asked],\"tools\":$tools,\"tool_choice\":\"required\"}" &&
         has '"param": "tool_choice"' 'unsupported_parameter'
 }

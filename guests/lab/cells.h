@@ -68,11 +68,11 @@ struct kg_cells {
 
 /* `over` limits n_metrics to KG_CELLS_METRICS - 1. `over` with differences compares
  * lines, and excludes `against` and `profile`.
- * errors: NOTFOUND (a file, no row, no such cell), EINVAL (a difference without its
- * colon, a line of more than 64 cells), EFORMAT (a row without a key, two rows of one
- * cell and pair, in file and line; a name without '/' in a profile, 0 or less under
- * `over`), ECONFLICT (pairs differ from those of against, strata of a profile differ in
- * their rows) */
+ * errors: NOTFOUND (a file is missing; there are no rows; a named cell does not exist),
+ * EINVAL (a difference without ":"; a line with more than 64 cells), EFORMAT, with file
+ * and line (a row lacks a key; two rows have the same cell and pair; with profile, a name
+ * without '/'; a value of `over` that is 0 or less), ECONFLICT (the pairs of a cell
+ * differ from those of `against`; the strata of a profile have different rows) */
 kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_cells_release(struct kg_cells *c); /* {0} is allowed */

@@ -1,6 +1,6 @@
-/* A plot of cells as a standalone SVG: for cells "LINE,SETTING" the mean of the first
- * metric with its interval over the mean of `over`, on a logarithmic scale. The points of
- * each LINE are joined in order of `over`. */
+/* Plots cells named "LINE,SETTING" as a standalone SVG. y: mean of the first metric, with
+ * its interval. x, logarithmic: mean of `over`. The points of each LINE are joined in
+ * order of `over`. */
 #ifndef KG_LAB_CELLS_PLOT_H
 #define KG_LAB_CELLS_PLOT_H
 

@@ -185,7 +185,7 @@ struct kedge_about {
     const char *table;   /* key that selects the row: "algo.advantage", "kl.estimator" */
     const char *name;    /* the value of that key, or the preset */
     const char *help;    /* one line */
-    const char *formula; /* plain text in the letters of docs/algorithms.md */
+    const char *formula; /* plain text; symbols as in docs/algorithms.md */
     const char *source;  /* paper */
     unsigned needs;      /* enum kedge_need of this row alone */
     /* derivative of a token's term with respect to its log-prob inputs; "" if the table

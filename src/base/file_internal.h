@@ -8,7 +8,8 @@
 
 #include <stdbool.h>
 
-/* True, with errno set, for the request that kg_file_fail_at chose. */
+/* Returns true and sets errno if this is the file system call that kg_file_fail_at chose
+ * to fail. */
 bool kg_file_fails(void);
 
 /* Registers and unregisters a map with the guard. If the table is full, the map is

@@ -42,10 +42,12 @@ static inline unsigned kg_fp_mode(void) { return KG_FP_EXACT; }
 static inline void kg_fp_set_mode(unsigned mode) { (void)mode; }
 #endif
 
-/* Mode KG_FP_FLUSH of ARM tests a result before it is rounded, that of x86 afterwards.
- * They differ where rounding leads to 2^-126, and there ARM's underflow flag is set.
+/* In mode KG_FP_FLUSH, ARM detects a subnormal result before rounding and x86 after it.
+ * They differ only if a subnormal rounds up to 2^-126: ARM then flushes it and sets its
+ * underflow flag.
  * results: memory that holds what was computed since the last call.
- * returns whether the flag was set, and clears it; false where the test comes after */
+ * returns whether the flag was set, and clears it; always false if the CPU detects after
+ * rounding */
 static inline bool kg_fp_underflowed(const void *results)
 {
     uint64_t flags = 0;

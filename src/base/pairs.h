@@ -264,9 +264,10 @@ static inline void kg_pairs_transpose(struct kg_pairs w[16])
 }
 #endif
 
-/* acc + a b with one rounding, and a + b, with subnormal operands and results zero, a
- * result tested after rounding. acc must not be subnormal. kg_v16_fma and kg_v16_add are
- * the same in mode KG_FP_FLUSH where KG_SIMD_FLUSH_MODE, unless kg_fp_underflowed. */
+/* acc + a b with one rounding, and a + b. Subnormal operands and results become zero; a
+ * result counts as subnormal after rounding. acc must not be subnormal. If
+ * KG_SIMD_FLUSH_MODE is set, kg_v16_fma and kg_v16_add in mode KG_FP_FLUSH give the same
+ * result unless kg_fp_underflowed. */
 static inline struct kg_v16 kg_v16_fma_flushed(struct kg_v16 a, struct kg_v16 b,
                                                struct kg_v16 acc)
 {

@@ -463,8 +463,8 @@ static inline __m256 kg_simd_pow2_8(__m256 n)
     u = _mm256_add_epi32(_mm256_slli_epi32(u, 23), _mm256_set1_epi32(0x3f800000));
     return _mm256_castsi256_ps(u);
 }
-/* Two steps, the first one exact, so that n may exceed the exponent range; 0 where
- * KG_SIMD_512's result is 0. */
+/* p * 2^n in two multiplications, of which the first is exact, so n may exceed the
+ * exponent range. The result is 0 in the same cases as with KG_SIMD_512. */
 static inline __m256 kg_simd_scale2_8(__m256 p, __m256 n)
 {
     __m256 magic = _mm256_set1_ps(0x1.8p23f);
@@ -749,8 +749,8 @@ static inline kg_f4 kg_simd_pow2_4(kg_f4 n)
 {
     return (kg_f4)(((kg_u4)(n + 0x1.8p23f) << 23) + 0x3f800000u);
 }
-/* Two steps, the first one exact, so that n may exceed the exponent range; 0 where
- * KG_SIMD_512's result is 0. */
+/* p * 2^n in two multiplications, of which the first is exact, so n may exceed the
+ * exponent range. The result is 0 in the same cases as with KG_SIMD_512. */
 static inline struct kg_v16 kg_v16_scale2(struct kg_v16 p, struct kg_v16 n)
 {
     for (int i = 0; i < 4; i++) {

@@ -1,10 +1,10 @@
 /* Benchmarks: the ceilings of this machine, and how close kedge comes to them in the same
  * run.
  *
- * Each figure is the best of several repetitions, printed with the median to show noise,
- * with the ceiling measured in between, and with its target, if any. Only useful work
- * counts, not recomputation: 2 x parameters x tokens for a forward, three times that for
- * training, plus causal attention.
+ * Each figure is the best of several repetitions. It is printed with the median (which
+ * shows noise), the ceiling measured between the repetitions, and the target, if there is
+ * one. Only useful work counts, not recomputation: 2 x parameters x tokens for a forward,
+ * three times that for training, plus causal attention.
  */
 #ifndef KG_BENCH_H
 #define KG_BENCH_H
@@ -69,8 +69,8 @@ kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
                             struct kg_err *err) KG_GUEST;
 
 /* FLOP/s, the reference for a run's speed: multiply-adds in registers in `dtype`; for a
- * device, the product of 1024 x 1024 matrices by its library. Best of three, in some
- * hundredths of a second and once in a process (for its number of threads).
+ * device, the product of 1024 x 1024 matrices by its library. Best of three runs, some
+ * hundredths of a second in all; measured once per process (for its number of threads).
  * `kedge bench ceilings` measures both with care. */
 kg_status kg_bench_compute_flops(double *flops, const struct kg_backend *be,
                                  enum kg_dtype dtype, struct kg_err *err) KG_MUST_CHECK;

@@ -116,7 +116,8 @@ struct kg_command {
     const struct kg_flag *flags;
     const char *details; /* paragraphs for --help and the man page; NULL for none */
     int max_args;        /* maximum number of arguments besides flags; < 0: any number */
-    /* gives the i-th name that its argument may have, false at the end; NULL: no list */
+    /* returns the i-th valid value of the argument, false after the last; NULL: no list
+     * of values */
     bool (*term)(struct kg_term *term, int i);
     const char *const *action; /* the action that flags need; NULL: the first argument */
     const char *needs;         /* for flags whose own needs name no action; or NULL */

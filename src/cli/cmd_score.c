@@ -50,7 +50,7 @@ static kg_status check_line(const struct window *w, const struct kg_model *m,
                        "%s: expected at least one id, found an empty list", doc->where);
     if (n > (size_t)m->config.max_positions)
         return kg_fail(err, KG_EFORMAT,
-                       "%s: %zu ids pass the model's limit of %d positions", doc->where,
+                       "%s: %zu ids exceed the model's limit of %d positions", doc->where,
                        n, m->config.max_positions);
     return KG_OK;
 }

@@ -810,11 +810,11 @@ kg_status kg_st_writer_put(struct kg_st_writer *w, size_t tensor, uint64_t first
 
     assert(tensor < w->n);
     if (first > slot->bytes || n > slot->bytes - first)
-        return kg_fail(
-            err, KG_EINVAL,
-            "%s: tensor '%s': expected a range of its %llu bytes, found %zu from %llu on",
-            w->file.path, slot->name, (unsigned long long)slot->bytes, n,
-            (unsigned long long)first);
+        return kg_fail(err, KG_EINVAL,
+                       "%s: tensor '%s': expected a range within its %llu bytes, found "
+                       "%zu bytes at offset %llu",
+                       w->file.path, slot->name, (unsigned long long)slot->bytes, n,
+                       (unsigned long long)first);
     KG_TRY(kg_file_writer_seek(&w->file, w->data_begin + slot->begin + first, err));
     KG_TRY(kg_file_writer_put(&w->file, bytes, n, err));
     slot->filled += n;

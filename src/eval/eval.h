@@ -41,7 +41,9 @@ struct kg_eval_opts {
     /* kg_eval_run: each rank computes a share of the samples, and gets all of them in the
      * end; NULL: a single process; borrowed */
     struct kg_ranks *ranks;
-    bool stop_on_signal; /* return EINTERRUPTED on a stop signal; else finish */
+    /* true: a stop signal ends the call with EINTERRUPTED; false: it finishes in spite of
+     * the signal */
+    bool stop_on_signal;
 };
 
 struct kg_eval_result {

@@ -128,26 +128,30 @@ static void a_key_without_effect_is_refused(void **state)
         {"answer_tags: 2",
          "answer_tags: acts only with task search-qa or rewards with search-qa"},
         {"task: arithmetic, level: hard+x",
-         "level: acts only without data; expected none, found hard+x"},
+         "level: acts only without data; remove it (default none), found hard+x"},
         {"data: '', task: arithmetic, level: easy, unique: true",
-         "unique: acts only with data; expected false, found true"},
+         "unique: acts only with data; remove it (default false), found true"},
         {"data: '', task: arithmetic, level: easy, prompt_key: q",
-         "prompt_key: acts only with data; expected none, found q"},
-        {"turns: 9", "turns: acts only with env other than none; expected 4, found 9"},
+         "prompt_key: acts only with data; remove it (default none), found q"},
+        {"turns: 9",
+         "turns: acts only with env other than none; remove it (default 4), found 9"},
         {"context: 9",
-         "context: acts only with env other than none; expected 0, found 9"},
+         "context: acts only with env other than none; remove it (default 0), found 9"},
         {"env: calculator, search_where: x.db", "search_where: acts only with env sea"},
         {"env: search, search_where: x.db, search_vectors: int8",
-         "search_vectors: acts only with search_kind dense or hybrid; expected fp16"},
+         "search_vectors: acts only with search_kind dense or hybrid; remove it (default "
+         "fp16)"},
         {"env: search, search_where: x.db, search_model: m",
-         "search_model: acts only with search_kind dense or hybrid; expected none"},
+         "search_model: acts only with search_kind dense or hybrid; remove it (default "
+         "none)"},
         {"env: search, search_where: x.db, search_fusion: score",
-         "search_fusion: acts only with search_kind hybrid; expected rank"},
+         "search_fusion: acts only with search_kind hybrid; remove it (default rank)"},
         {"env: search, search_where: 'http://h:1/r', search_kind: hybrid, search_model: "
          "m, search_weight: 0",
-         "search_weight: acts only with search_where other than http://*; expected 0.5"},
+         "search_weight: acts only with search_where other than http://*; remove it "
+         "(default 0.5)"},
         {"search_tries: 1",
-         "search_tries: acts only with env search; expected 4, found 1"},
+         "search_tries: acts only with env search; remove it (default 4), found 1"},
     };
     char yaml[200];
 
@@ -887,7 +891,7 @@ static void keys_of_a_retriever_need_one(void **state)
     n = sizeof rows / sizeof *rows;
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(with_all(alone, rows[i].key, rows[i].value), KG_EINVAL);
-        says("--given: acts only with env search; expected ");
+        says("--given: acts only with env search; remove it (default ");
     }
     ok(with_all(server, "search_passages", "7"));
 }

@@ -81,12 +81,14 @@ struct kg_staged {
     struct kg_ivec keys;    /* (J) key rows of each sequence; empty: its own rows */
     struct kg_ivec blocks;  /* of all sequences; empty without a cache */
     struct kg_ivec experts; /* (Lx,N,K) preset for tokens; or empty */
-    /* by kind of layer; without a cache, KG_KV_ALL serves every layer */
-    struct kg_ivec kv_rows[KG_KV_KINDS]; /* (N) rows of the pools, or the row itself */
+    /* by kind of layer; without a cache, KG_KV_ALL serves every layer
+     * kv_rows: (N) cache row that each token's key and value are written to; without a
+     * cache, the token's own row */
+    struct kg_ivec kv_rows[KG_KV_KINDS];
     const struct kg_attn_seq *seqs[KG_KV_KINDS]; /* (n_seqs) */
     int32_t n_seqs;
-    const struct kg_draw *how; /* (n_rows) or NULL, as the next */
-    const float *inv_temp;     /* (n_rows) */
+    const struct kg_draw *how; /* (n_rows) or NULL */
+    const float *inv_temp;     /* (n_rows) or NULL */
     int32_t n_runs;            /* of the acts' runs */
     struct kg_ivec from;       /* (N) see kg_op_feed; or empty */
 };

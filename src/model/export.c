@@ -385,10 +385,11 @@ static kg_status compare(const struct kg_json *want, const struct kg_json *found
         if (is_free(key) || is_same(value, kg_json_get(found, key)))
             continue;
         if (kg_json_put_value(&text, value, err) == KG_OK)
-            kg_fail(err, KG_EUNSUPPORTED,
-                    "%s of config.json is %.80s: expected the value that %s implies in "
-                    "GGUF, which has no key for it",
-                    key, kg_str_text(&text), arch);
+            kg_fail(
+                err, KG_EUNSUPPORTED,
+                "%s of config.json is %.80s, but GGUF has no key for it and its readers "
+                "assume another value for %s: this model cannot be exported",
+                key, kg_str_text(&text), arch);
         kg_str_release(&text);
         return err->code;
     }

@@ -539,9 +539,9 @@ static void test_a_sequence_that_cannot_be_is_refused(void **state)
     NEED(kg_acts_create(&acts, m, 4, true, err));
     NEED(kg_kv_create(&kv, m, kg_kv_alike(2), err));
     refuses_seq(m, acts, NULL, (struct kg_pack_seq){.n = 0, .pos = 0}, KG_ESHAPE,
-                "sequence 0 of the pack: expected tokens from position 0 on");
+                "sequence 0 of the pack: expected at least 1 token");
     refuses_seq(m, acts, kv, (struct kg_pack_seq){1, -1, kg_kv_table(blocks), 0},
-                KG_ESHAPE, "found 1 from position -1");
+                KG_ESHAPE, "found 1 tokens and position -1");
     refuses_seq(m, acts, NULL, (struct kg_pack_seq){1, 0, kg_kv_table(blocks), 0},
                 KG_EINVAL, "expected a whole sequence without cache");
     refuses_seq(m, acts, NULL, (struct kg_pack_seq){.n = 1, .pos = 3}, KG_EINVAL,

@@ -83,6 +83,21 @@ static bool says_nothing(const struct kg_json *v)
     return false;
 }
 
+static kg_status refuse_start(const struct kg_json_doc *doc, const struct kg_json *value,
+                              struct kg_err *err)
+{
+    struct kg_str text = {0};
+
+    if (kg_json_put_value(&text, value, err) == KG_OK)
+        kg_fail(
+            err, KG_EUNSUPPORTED,
+            "%s: field 'init_lora_weights': expected true, false, gaussian, eva or "
+            "orthogonal; found %.80s, an initialisation that changes the base weights",
+            doc->where, kg_str_text(&text));
+    kg_str_release(&text);
+    return err->code;
+}
+
 static kg_status refuse_field(const struct kg_json_doc *doc, const char *key,
                               const struct kg_json *value, struct kg_err *err)
 {
@@ -123,11 +138,7 @@ static kg_status check_fields(const struct kg_json_doc *doc, struct kg_err *err)
         KG_TRY(check_texts(doc, key, kg_json_value_at(doc->root, i), err));
         if (strcmp(key, "init_lora_weights") == 0) {
             if (!leaves_base(kg_json_value_at(doc->root, i)))
-                return kg_fail(
-                    err, KG_EUNSUPPORTED,
-                    "%s: field 'init_lora_weights': expected true, false, gaussian, eva "
-                    "or orthogonal, which do not change the base, found another",
-                    doc->where);
+                return refuse_start(doc, kg_json_value_at(doc->root, i), err);
             continue;
         }
         if (!is_known(key) && !says_nothing(kg_json_value_at(doc->root, i)))

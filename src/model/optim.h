@@ -6,8 +6,9 @@
  * AdamW decays all parameters, as torch.optim.AdamW(model.parameters()); otherwise only
  * matrices (is_product), not norms and biases.
  *
- * If the master weights are on the host (enum kg_on_host), so is the state, and the host
- * updates: gradients come down in pieces, `compute` goes back up. The bits are the same.
+ * If the master weights are on the host (enum kg_on_host), the state is there too and the
+ * host computes the update: gradients are copied to the host in pieces, and the new
+ * `compute` is copied back. The bits are the same.
  *
  * If the model is cut among ranks (kg_model.ranks), each rank has the state of its cut,
  * updates it, and receives the others' weights; the norm is that of the whole model.

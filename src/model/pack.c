@@ -84,10 +84,11 @@ static kg_status check_seq(const struct kg_pack *p, int32_t i, const struct kg_k
     const struct kg_pack_seq *s = &p->seqs[i];
 
     if (s->n < 1 || s->pos < 0)
-        return kg_fail(err, KG_ESHAPE,
-                       "sequence %d of the pack: expected tokens from position 0 on, "
-                       "found %d from position %d",
-                       (int)i, (int)s->n, (int)s->pos);
+        return kg_fail(
+            err, KG_ESHAPE,
+            "sequence %d of the pack: expected at least 1 token and a first position "
+            "of at least 0, found %d tokens and position %d",
+            (int)i, (int)s->n, (int)s->pos);
     if (!has_tables(s, kv) || (!kv && s->pos != 0 && p->n_keys == 0))
         return kg_fail(err, KG_EINVAL, "sequence %d of the pack: expected %s", (int)i,
                        kv ? "cache blocks" : "a whole sequence without cache");

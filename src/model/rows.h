@@ -49,7 +49,7 @@ struct kg_rows_opts {
     bool sum_sq;
     bool experts; /* tokens may have preset experts */
     bool backward;
-    bool checkpoint; /* see kg_acts_create; always without backward */
+    bool checkpoint; /* as in kg_acts_create; implied if `backward` is false */
     bool kl;         /* exact KL to an anchor */
     bool share;      /* a pack stores common prefixes of sequences once */
     /* borrowed: a model of another shape, or the anchor of a KL; gets its own

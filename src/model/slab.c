@@ -61,7 +61,8 @@ static kg_status check_range(const struct kg_slab *s, int64_t first, int64_t n,
     if (first >= 0 && n >= 0 && first <= s->n && n <= s->n - first)
         return KG_OK;
     return kg_fail(err, KG_ESHAPE,
-                   "slab: expected a range of %lld elements, found %lld from %lld on",
+                   "slab: expected a range within its %lld elements, found %lld elements "
+                   "at offset %lld",
                    (long long)s->n, (long long)n, (long long)first);
 }
 

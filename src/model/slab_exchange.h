@@ -46,8 +46,8 @@ void kg_slab_wire_close(
 uint64_t kg_slab_wire_bytes(const struct kg_backend *backend, int ranks);
 
 /* Collective: sends out[p] to rank p and receives in[p] from it, (ranks) each; both sides
- * agree on the lengths. For the rank itself both must be empty or of equal length, which
- * is a copy. Sent and received ranges must not overlap.
+ * agree on the lengths. The rank's own entries must be both empty or of equal length; the
+ * data is then copied. Sent and received ranges must not overlap.
  * A device failure here does not stop the exchange, because the others wait: the data
  * sent is then invalid, and w->failed holds the error for the next agreement.
  * errors: of kg_ranks_exchange or kg_ranks_nccl_exchange, reported on all */

@@ -56,7 +56,7 @@ enum kg_policy_need {
 struct kg_policy_about {
     const char *name;
     const char *help;    /* one line */
-    const char *formula; /* plain text, with the letters of docs/algorithms */
+    const char *formula; /* plain text; symbols as in docs/algorithms.md */
     const char *source;
     enum kg_policy_scope scope;
     unsigned needs; /* enum kg_policy_need */

@@ -239,7 +239,7 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
     if (a->tis > 0 && s->sampled_old)
         return kg_fail(err, KG_EINVAL,
                        "algo.tis: the old log-probs are the sampler's, so their ratio is "
-                       "1; expected train.old_logp recompute, or 0, found %g",
+                       "always 1; set train.old_logp=recompute or algo.tis=0, found %g",
                        a->tis);
     if (a->mask->of_weight && s->sampled_old)
         return kg_fail(err, KG_EINVAL,

@@ -198,9 +198,9 @@ struct kg_policy_metrics {
     int64_t outside_high;
     struct kg_policy_gap gap;
     struct kg_policy_dropped dropped[2]; /* A < 0, A > 0 */
-    int64_t clips; /* as the published clip fractions count, and its variant for A < 0 */
-    int64_t clips_lower;
-    int64_t tis_outside;     /* weight old/sampler beyond a bound of algo.tis */
+    int64_t clips;       /* clipped tokens, counted like the published clip fraction */
+    int64_t clips_lower; /* the same for the published fraction of A < 0 */
+    int64_t tis_outside; /* weight old/sampler beyond a bound of algo.tis */
     int64_t masked_positive; /* dropped by a trust region */
     int64_t masked_negative;
     double ratio_sum; /* of the row's ratio, raw */

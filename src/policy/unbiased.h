@@ -34,8 +34,9 @@ enum kg_average {
     KG_AVERAGE_UNBIASED
 };
 
-/* For the KL row and the aggregation row of these indices. published: the form of
- * kl.gradient, for rows that have both. A row that claims no target is biased. */
+/* Classifies the average that the KL row and the aggregation row with these indices form
+ * under `filter`. published: use kl.gradient=published, for KL rows that have both forms.
+ * A KL row that claims no target is KG_AVERAGE_BIASED. */
 enum kg_average kg_policy_average(size_t kl, bool published, size_t aggregate,
                                   enum kg_policy_filter filter);
 

@@ -219,12 +219,15 @@ static const struct {
      "eval.temperature"},
     {{"eval.top_p=0.5", "data.val=x"}, NULL},
     {{"search.vectors=int8", "episode.env=search"},
-     "search.vectors: acts only with search.kind dense or hybrid; expected fp16"},
+     "search.vectors: acts only with search.kind dense or hybrid; remove it (default "
+     "fp16)"},
     {{"search.vectors=int8", "episode.env=search", "search.kind=dense",
       "search.where=http://h:1/r"},
-     "search.vectors: acts only with search.where other than http://*; expected fp16"},
+     "search.vectors: acts only with search.where other than http://*; remove it "
+     "(default fp16)"},
     {{"search.weight=0", "episode.env=search", "search.kind=dense"},
-     "search.weight: acts only with search.kind hybrid; expected 0.5, found 0 "},
+     "search.weight: acts only with search.kind hybrid; remove it (default 0.5), found "
+     "0 "},
     {{"search.weight=0", "episode.env=search", "search.kind=hybrid",
       "search.where=http://h:1/r"},
      "search.weight: acts only with search.where other than"},
@@ -300,9 +303,10 @@ static void who_reads_a_number_is_named(void **state)
         char *assignments[2];
         const char *says;
     } rows[] = {
-        {{"algo.tau_pos=2"}, "algo.tau_pos: acts only with algo.surrogate sapo; exp"},
+        {{"algo.tau_pos=2"}, "algo.tau_pos: acts only with algo.surrogate sapo; rem"},
         {{"algo.gamma=0.5"},
-         "algo.gamma: acts only with algo.advantage reinforce++ or gae; expected 1,"},
+         "algo.gamma: acts only with algo.advantage reinforce++ or gae; remove it "
+         "(default 1)"},
         {{"algo.clip_low=0.1", "algo.preset=dppo-binary-tv"},
          "algo.clip_low: acts only with algo.surrogate ppo-clip, cispo, gspo, gmpo, "
          "clip-cov or 2"},

@@ -257,8 +257,8 @@ static const struct kg_opt_row rows[] = {
     {"optim.weight_decay", AT(optim.opts.weight_decay), "0.01", 0, 10, NULL,
      "decoupled weight decay", false},
     {"optim.decay", AT(optim.opts.decay_all), "all", 0, 0, "matrices|all",
-     "weight decay applies to every weight, as torch's AdamW over all parameters, or to "
-     "all except norms and biases",
+     "all: decay every weight, as torch's AdamW over all parameters; matrices: all "
+     "except norms and biases",
      false},
     {"optim.clip_norm", AT(optim.opts.clip_norm), "1", 0, 1e9, NULL,
      "clip of the global gradient norm; 0 is off", false},

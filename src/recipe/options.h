@@ -212,7 +212,7 @@ bool kg_recipe_shares(const struct kg_recipe *r);
 
 /* Refuses a value that is neither the default nor the preset's, of a key without effect
  * in this config. A key of the recipe that the command line disabled is accepted.
- * errors: EINVAL "KEY: acts only with ...; expected ..., found ..." */
+ * errors: EINVAL "KEY: acts only with ...; remove it (default ...), found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;
 /* The same for SFT alone (`kedge sft`): refuses keys of RL updates on the command line if

@@ -806,7 +806,7 @@ static void impossible_requests_are_refused_and_the_session_goes_on(void **state
     assert_non_null(strstr(refusal.message, "an episode of up to 101 tokens"));
     q.context = 14;
     assert_int_equal(kg_rollout_submit(seen.r, &q, &t, &refusal), KG_EINVAL);
-    assert_non_null(strstr(refusal.message, "pass the limit of 14 tokens"));
+    assert_non_null(strstr(refusal.message, "exceed the limit of 14 tokens"));
     q.context = 0;
     q.sampling = NULL;
     assert_int_equal(kg_rollout_submit(seen.r, &q, &t, &refusal), KG_EINVAL);

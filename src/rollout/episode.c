@@ -91,10 +91,11 @@ kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *
     else if (opts->host)
         status = opts->host->open(&e->state, tok, &e->opts, err);
     else
-        status = kg_fail(err, KG_EINVAL,
-                         "environment %s: it plays by itself, which is for training; "
-                         "expected an environment of kedge's own here",
-                         opts->env->name);
+        status = kg_fail(
+            err, KG_EINVAL,
+            "environment %s: an outside program drives its episodes, which only "
+            "training supports; choose an environment built into kedge",
+            opts->env->name);
     if (status != KG_OK) {
         kg_mem_free(e);
         return status;

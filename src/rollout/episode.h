@@ -29,8 +29,9 @@
 struct kg_episode_host;
 struct kg_episode_opts {
     const struct kg_env_row *env; /* borrowed */
-    /* for an environment that plays by itself and calls the policy: the player of its
-     * episodes, the rendering of conversations, and names of its numbers; borrowed */
+    /* for an environment whose episodes an outside program drives by calling the policy:
+     * the player of its episodes, the rendering of conversations, and names of its
+     * numbers; borrowed */
     const struct kg_episode_host *host;
     const struct kg_prompt_opts *prompt;
     struct kg_further_names *further;
@@ -49,7 +50,8 @@ struct kg_episode_opts {
  * environments have */
 #define KG_EPISODE_ROWS(before, S, at, needs, own)                                       \
     KG_OPT_ROW(before "turns", KG_OPT_AT(S, at turns), "4", 0, 1000, NULL,               \
-               "turns in which a tool may be called, before one without", false, needs), \
+               "turns that may call a tool; one more turn without tools follows", false, \
+               needs),                                                                   \
         KG_OPT_ROW(before "obs_tokens", KG_OPT_AT(S, at obs_tokens), "500", 1, 1e6,      \
                    NULL, "longest observation in tokens; a longer one is cut", false,    \
                    own),                                                                 \
@@ -66,7 +68,8 @@ struct kg_episode_opts {
 
 struct kg_episodes; /* opaque: the open environment; tokenizer borrowed */
 /* errors: EINVAL (a limit out of range, or a window or response limit without effect in
- * this context; an environment that plays by itself, without a host), of the environment
+ * this context; an environment that an outside program drives, without a host), of the
+ * environment
  */
 kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *tok,
                            const struct kg_episode_opts *opts,

@@ -109,12 +109,12 @@ static kg_status check_room(const struct kg_request *q, const struct kg_request_
     int32_t most = q->context > 0 && q->context < l->max_len ? q->context : l->max_len;
     if (q->context > l->max_len)
         return kg_fail(err, KG_EINVAL,
-                       "an episode of up to %d tokens passes the limit of %d tokens",
+                       "an episode of up to %d tokens exceeds the limit of %d tokens",
                        q->context, l->max_len);
     if (q->prompt_n + (size_t)limit > (size_t)most)
         return kg_fail(
             err, KG_EINVAL,
-            "%zu tokens of prompt and up to %d new ones pass the limit of %d tokens",
+            "%zu prompt tokens and up to %d new ones exceed the limit of %d tokens",
             q->prompt_n, limit, most);
     return check_cache(q, l, err);
 }

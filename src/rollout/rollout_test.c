@@ -622,7 +622,7 @@ static void impossible_requests_are_refused_before_anything_runs(void **state)
     expect_refusal(&o, &q, &s, "empty prompt");
     q = requests[5];
     q.max_tokens = NEW + 1;
-    expect_refusal(&o, &q, &s, "pass the limit of 154 tokens");
+    expect_refusal(&o, &q, &s, "exceed the limit of 154 tokens");
     q = requests[5];
     o.kv_tokens = 3 * KG_KV_BLOCK;
     expect_refusal(&o, &q, &s, "need a cache of 256 tokens, it has 192");

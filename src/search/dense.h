@@ -1,4 +1,5 @@
-/* Vectors of an index: stored beside its words, loaded whole, and searched exhaustively.
+/* The vectors of an index. They are stored in the same file as the BM25 index, loaded
+ * completely, and searched exhaustively.
  *
  * A vector is fp16 numbers; a row of table `vector` has 64 vectors. The encoder is not in
  * the index, but its settings and hash are, so that vectors of another encoder are never
@@ -6,12 +7,12 @@
  *
  * Search is exact: the products of the queries, in fp32, with every passage's vector.
  * Memory is read once for up to KG_DENSE_QUERIES queries. Vectors are held in fp16, as in
- * the file, or in half of that, a byte per number; then the few passages that may be
- * among the best are multiplied again in fp16, and the result is the same (dense.c). With
- * nearly equal vectors these may be many: up to 16 bytes per passage for each query of a
- * pass. A product does not depend on other rows, so neither does a result. A device may
- * hold the vectors and the encoder and compute the products (dense_device.c); its
- * products equal the CPU's.
+ * the file, or as int8, in half the memory. With int8 the few passages that may be among
+ * the best are multiplied again in fp16, so the result is the same (dense.c). If vectors
+ * are nearly equal, these passages may be many: up to 16 bytes of memory per passage for
+ * each query of a pass. A product does not depend on other rows, so neither does a
+ * result. A device may hold the vectors and the encoder and compute the products
+ * (dense_device.c); its products equal the CPU's.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H

@@ -184,7 +184,7 @@ struct kg_api_answer {
     int64_t created;
     /* the seed used; an extension, so that every completion can be reproduced */
     uint64_t seed;
-    bool seedless; /* the draws are an episode's, and no seed's */
+    bool seedless; /* an episode determines the draws, so there is no seed to report */
 };
 
 struct kg_api_usage {

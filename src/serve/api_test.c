@@ -63,7 +63,7 @@ static void tools_go_to_the_template(void **state)
     with_template("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}{{ "
                   "c.function.name }}{% endfor %}"
                   "{% endfor %}");
-    refused(ask_with_tools(""), "tools", "no place for them");
+    refused(ask_with_tools(""), "tools", "does not support tools");
     assert_string_equal(fault.code, "unsupported_parameter");
     with_template(NULL);
     refused(encode(KG_API_CHAT, "{\"messages\":[{\"role\":\"assistant\",\"content\":null,"

@@ -24,7 +24,8 @@ kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
 
 /* Splits /episode/ID/REST.   returns "/REST", or NULL if it is no such path */
 const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
-/* Makes the request a turn of its episode: its draws, its limits, its branch.
+/* Makes the request a turn of its episode, with the draws, limits and branch of the
+ * episode.
  * errors: EINVAL, ENOTFOUND (no such episode is open) with *fault, ENOMEM */
 kg_status kg_policy_admit(struct kg_policy *p, struct kg_serve_job *job,
                           struct kg_api_fault *fault, struct kg_err *err) KG_MUST_CHECK;

@@ -147,8 +147,8 @@ struct kg_env_row {
     const char *help;
     const char *const *stops; /* (n_stops) strings that end a model turn */
     int n_stops;
-    /* state: owned by the caller, freed by `close`; NULL, as all below: the environment
-     * plays by itself (struct kg_episode_host) */
+    /* state: owned by the caller, freed by `close`; NULL, as all below: an outside
+     * program drives the episodes (struct kg_episode_host) */
     kg_status (*open)(void **state, const struct kg_env_opts *opts, struct kg_err *err);
     void (*close)(void *state);
     /* Reads a turn. observation: appended to if the result is OBSERVE. */
@@ -165,8 +165,9 @@ struct kg_env_row {
 const struct kg_env_row *kg_env_table(void);
 kg_status kg_env_find(const struct kg_env_row **row, const char *name,
                       struct kg_err *err) KG_MUST_CHECK;
-/* An environment that plays by itself reports the verdict, and the task `environment`
- * takes it: neither goes without the other. env NULL: single turns; where: the two keys
+/* An environment whose episodes an outside program drives reports the verdict, and the
+ * task `environment` takes it. Neither works without the other. env NULL: single turns;
+ * where: the two keys
  * errors: EINVAL */
 kg_status kg_env_check_task(const struct kg_env_row *env, const struct kg_task_row *task,
                             const char *where, struct kg_err *err) KG_MUST_CHECK;

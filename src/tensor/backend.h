@@ -667,7 +667,7 @@ kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_produ
  * in fp32 in this order and rounded once. The bits equal
  *     wide (=|+=) A B;   wide += A2 B2;   c <- wide
  * wide: fp32 scratch of c's shape; c itself if that is fp32
- * errors: as of kg_op_matmul, by product; SHAPE (a product without factors) */
+ * errors: those of kg_op_matmul for either product; SHAPE (a product has no factors) */
 kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
                            const struct kg_factors f[2], struct kg_mat wide,
                            enum kg_matmul_kind kind, bool accumulate,

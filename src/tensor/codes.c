@@ -44,8 +44,8 @@ kg_status kg_op_scan(const struct kg_backend *be, struct kg_mat c, struct kg_mat
                        "%d, at least %lld",
                        op, (long long)c.stride, (int)KG_PANEL, (long long)m->rows);
     if (!m->data || m->rows < 1 || m->cols < 1)
-        return kg_fail(err, KG_EINVAL, "%s: m (%lld x %lld) is nothing, or has no memory",
-                       op, (long long)m->rows, (long long)m->cols);
+        return kg_fail(err, KG_EINVAL, "%s: m (%lld x %lld) is empty or has no data", op,
+                       (long long)m->rows, (long long)m->cols);
     return be->scan ? be->scan(c, a, m, err)
                     : kg_fail(err, KG_EUNSUPPORTED, "%s: backend %s does not have it", op,
                               be->name);

@@ -76,8 +76,10 @@ kg_status kg_dtype_convert(void *dst, enum kg_dtype dst_type, const void *src,
         return KG_OK;
     }
     if (dst_type == KG_F16 || dst_type == KG_F64)
-        return kg_fail(err, KG_EDTYPE, "conversion from %s to %s: that is read only",
-                       traits[src_type].name, traits[dst_type].name);
+        return kg_fail(
+            err, KG_EDTYPE,
+            "cannot convert %s to %s: fp16 and fp64 can only be converted from",
+            traits[src_type].name, traits[dst_type].name);
     unsigned char *out = dst;
     for (size_t i = 0; i < n; i++) {
         float f = element(src, src_type, i);

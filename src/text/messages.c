@@ -349,7 +349,7 @@ static kg_status need_tools(const struct talk *t, struct kg_err *err)
     if (!same)
         return KG_OK;
     return kg_fail(err, KG_EUNSUPPORTED,
-                   "tools: the model's chat template has no place for them");
+                   "tools: the model's chat template does not support tools");
 }
 
 static kg_status need_calls(const struct talk *t, struct kg_err *err)

@@ -431,7 +431,7 @@ static const struct said {
      "[{\"function\": {\"name\": \"f\"}}]}]}",
      NULL, "tool_calls: expected a chat template"},
     {DEAF, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": [1]}",
-     NULL, "tools: the model's chat template has no place for them"},
+     NULL, "tools: the model's chat template does not support tools"},
     {DEAF, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": []}",
      "[user]q", NULL},
     {KNOWS, NULL, "{\"m\": [{\"role\": \"user\", \"content\": \"q\"}], \"tools\": []}",

@@ -93,7 +93,8 @@ kg_status kg_vocab_put(struct kg_vocab *v, int64_t id, const char *bytes, size_t
         return kg_fail(err, KG_EFORMAT, "token id %lld of '%.*s' is out of range",
                        (long long)id, shown, bytes);
     if (v->flags[id])
-        return kg_fail(err, KG_EFORMAT, "token id %lld is given twice, to '%.*s' too",
+        return kg_fail(err, KG_EFORMAT,
+                       "token id %lld is given to two tokens, the second is '%.*s'",
                        (long long)id, shown, bytes);
     uint32_t at = slot_of(v, bytes, n, flags & KG_VOCAB_RAW);
     if (v->slots[at] >= 0)

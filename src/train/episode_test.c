@@ -305,7 +305,7 @@ static void impossible_episodes_are_refused_at_the_start(void **state)
     expect_refusal(idle_model,
                    "search.model: acts only with search.kind dense or hybrid");
     expect_refusal(of_a_server, "search.weight: acts only with search.where other than "
-                                "http://*; expected 0.5, found 0.3");
+                                "http://*; remove it (default 0.5), found 0.3");
     expect_refusal(too_long, "episode.context: expected prompt and completion within");
     expect_refusal(no_room, "episode.context: expected more than the longest prompt");
     expect_refusal(overlong, "at most the longest completion (27)");
