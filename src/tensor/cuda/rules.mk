@@ -24,7 +24,8 @@ CUDA_FLAGS := -std=c++17 -O3 --fmad=false -lineinfo -cudart static -Isrc \
               -DKG_VERSION='"$(VERSION)"' -DKG_CUDA_ARCHITECTURES='"$(CUDA_ARCHS:%=sm_%) compute_$(CUDA_PTX)"' \
               -DKG_CUDA_ROOT='"$(abspath $(dir $(NVCC))..)"'
 
-.PHONY: cuda
+.PHONY: cuda kernels
+kernels: $(if $(filter 1,$(CUDA)),$(B)/$(CUDA_LIB))
 cuda: $(if $(filter 1,$(CUDA)),$(CUDA_LIB))   ## libkedge_cuda.so for GPUs, where nvcc is (CUDA=0|1, NVCC=path)
 ifeq ($(CUDA)$(NVCC),0)
 	@echo "cuda: no nvcc in PATH or /usr/local/cuda/bin: $(CUDA_LIB) is not built (docs/gpu.md)"
