@@ -177,9 +177,11 @@ static kg_status sustain(double *rate, struct kg_bench_report *r,
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err)
 {
-    double rate = kind == KG_BENCH_NO_CEILING ? *best : r->known[kind];
+    if (kind == KG_BENCH_NO_CEILING) /* of no device */
+        return KG_OK;
+    double rate = r->known[kind];
 
-    if (kind != KG_BENCH_NO_CEILING && rate == 0)
+    if (rate == 0)
         KG_TRY(sustain(&rate, r, kind, err));
     if (!r->be->host_memory)
         r->known[kind] = rate;
