@@ -464,6 +464,10 @@ static const struct kg_bench_row rows[] = {
     {"episodes",
      "a rollout of 128 episodes whose tool takes 200 ms, against an instant one", false,
      "lab", kg_bench_episodes, NULL},
+    {"async",
+     "steps of training an hour with completions that span versions, beside steps that "
+     "wait for the longest one; and with a tool of 200 ms",
+     true, "lab", kg_bench_async, NULL},
     {"encode", "embedding of 64 texts of 128 tokens at the shapes of MiniLM and E5-base",
      false, "retriever", kg_bench_encode, NULL},
     {"search",

@@ -226,6 +226,7 @@ kg_status kg_bench_products_beside(struct kg_bench_report *r,
 /* guests/lab */
 kg_status kg_bench_ops(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_episodes(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
+kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_grader(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;
 kg_status kg_bench_head_parts(struct kg_bench_report *r, struct kg_err *err) KG_GUEST;

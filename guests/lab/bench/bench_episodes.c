@@ -4,7 +4,7 @@
  * Turns end at random (an end token, or the limit), so that episodes fall out of step as
  * they do in training. Both rollouts sample the same tokens.
  */
-#include "bench/measure.h"
+#include "lab/bench/lab_bench.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -97,11 +97,11 @@ static kg_status tool_poll(void *state, int timeout_ms, kg_env_deliver_fn delive
     return KG_OK;
 }
 
-static const struct kg_env_row row = {.name = "bench",
-                                      .open = tool_open,
-                                      .close = tool_close,
-                                      .step = tool_step,
-                                      .poll = tool_poll};
+const struct kg_env_row kg_bench_tool = {.name = "bench",
+                                         .open = tool_open,
+                                         .close = tool_close,
+                                         .step = tool_step,
+                                         .poll = tool_poll};
 
 /* ---- the rollout ---- */
 
@@ -164,8 +164,11 @@ static kg_status init(struct rollout *x, const struct kg_bench_report *r,
                       struct kg_err *err)
 {
     struct kg_bench_shape shape = kg_bench_small;
-    struct kg_episode_opts opts = {
-        .env = &row, .turns = 2, .turn_tokens = 48, .obs_tokens = 64, .context = 512};
+    struct kg_episode_opts opts = {.env = &kg_bench_tool,
+                                   .turns = 2,
+                                   .turn_tokens = 48,
+                                   .obs_tokens = 64,
+                                   .context = 512};
     struct kg_rollout_opts ro = {.max_batch = ROWS};
 
     shape.vocab = 257;

@@ -321,6 +321,31 @@ static void an_unknown_benchmark_lists_the_valid_ones(void **state)
     kg_str_release(&out);
 }
 
+/* Both runs take their steps, with completions and with a tool; nothing stays. */
+static void training_that_spans_versions_is_timed(void **state)
+{
+    const struct kg_bench_async_size size = {
+        .steps = 2, .prompts = 2, .hidden = 32, .layers = 1};
+    static const char *const names[] = {"training, max_staleness 4, lengths of 1 to 160",
+                                        "training, max_staleness 4, a tool of 200 ms"};
+    struct kg_str out = {0};
+    struct kg_bench_report r = {
+        .out = &out, .be = backend(), .ct = KG_F32, .json = true};
+    struct kg_err err = {0};
+    const char *at;
+
+    (void)state;
+    if (kg_bench_async_of(&r, &size, &err) != KG_OK)
+        fail_msg("%s", err.message);
+    at = kg_str_text(&out);
+    for (int i = 0; i < 2; i++) {
+        at = strstr(at, names[i]);
+        assert_non_null(at);
+        assert_non_null(strstr(at, "\"of\": \"max_staleness 0\""));
+    }
+    kg_str_release(&out);
+}
+
 /* A preset that the benchmark cannot run would end it. */
 static void policy_mathematics_of_every_preset_is_timed(void **state)
 {
@@ -684,6 +709,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(policy_mathematics_of_every_preset_is_timed),
+        cmocka_unit_test(training_that_spans_versions_is_timed),
         cmocka_unit_test(best_and_median_do_not_depend_on_the_order),
         cmocka_unit_test(a_rate_below_its_bar_is_not_met),
         cmocka_unit_test(what_must_be_read_bounds_a_rate),

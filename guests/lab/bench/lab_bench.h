@@ -3,6 +3,7 @@
 #define KG_LAB_BENCH_H
 
 #include "bench/measure.h"
+#include "rollout/episode.h"
 
 /* ops.c */
 enum { KG_BENCH_OPS_ROWS = 4 };
@@ -25,6 +26,17 @@ struct kg_bench_line {
     double alpha, beta, worst;
 };
 struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
+/* episodes.c */
+/* A tool of at most 128 episodes; the retriever's place says the seconds it takes. */
+extern const struct kg_env_row kg_bench_tool;
+/* async.c */
+struct kg_bench_async_size {
+    int steps, prompts; /* timed steps; prompts of a step, with 8 samples each */
+    int32_t hidden, layers;
+};
+kg_status kg_bench_async_of(struct kg_bench_report *r,
+                            const struct kg_bench_async_size *size,
+                            struct kg_err *err) KG_MUST_CHECK;
 /* policy.c */
 struct kg_bench_policy_seconds {
     double ema_pg;

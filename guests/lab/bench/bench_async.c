@@ -1,0 +1,203 @@
+/* What completions that span versions are worth (rollout.max_staleness): steps of
+ * training an hour, beside the same run whose steps wait for their longest completion.
+ *
+ * Every token ends a completion, or a turn, with the same chance, so lengths vary tenfold
+ * and more; and once with a tool that takes 200 ms. Both are runs of the trainer on one
+ * model of random weights that hardly move. They make the same completions in the same
+ * order, and take their steps by turns, so that both see the same machine. Nothing else
+ * overlaps here: sampling and training share all threads.
+ */
+#include "lab/bench/lab_bench.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "data/options.h"
+#include "recipe/options.h"
+#include "text/bpe.h"
+#include "train/keep/run_dir.h"
+#include "train/run.h"
+
+#include <stdio.h>
+
+enum { STALENESS = 4, ENDS = 12 /* of 257 ids */, KEYS = 32, KEY_BYTES = 400 };
+
+static kg_status make_model(const char *dir, const struct kg_bench_async_size *size,
+                            struct kg_err *err)
+{
+    static const char *const text = "text", *const end[] = {"<end>"};
+    const struct kg_bpe_train train = {
+        .vocab_size = 257, .specials = end, .n_specials = 1};
+    const struct kg_path tokenizer = kg_path_in(dir, "tokenizer");
+    const struct kg_model_save save = {.dtype = KG_F32, .source_dir = tokenizer.text};
+    const struct kg_model_opts opts = {.ct = KG_F32, .trainable = true};
+    struct kg_model_config c = {.vocab = 257,
+                                .hidden = size->hidden,
+                                .ffn = 2 * size->hidden,
+                                .layers = size->layers,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = size->hidden / 4,
+                                .max_positions = 512,
+                                .norm_eps = 1e-6f,
+                                .rope_theta = 10000,
+                                .tied = true,
+                                .qkv_bias = true,
+                                .init_range = 0.02f,
+                                .bos = -1,
+                                .dtype_name = "float32"};
+    struct kg_model *m = NULL;
+
+    while (c.n_eos < ENDS)
+        c.eos[c.n_eos] = c.n_eos, c.n_eos++;
+    KG_TRY(kg_file_make_dirs(tokenizer.text, err));
+    KG_TRY(kg_bpe_train_write(tokenizer.text, &text, 1, &train, err));
+    KG_TRY(kg_arch_find(&c.arch, "qwen2", err));
+    KG_TRY(kg_model_create(&m, &c, &opts, 1, err));
+    kg_status status = kg_model_save(m, kg_path_in(dir, "model").text, &save, err);
+    kg_model_free(m);
+    return status;
+}
+
+/* ---- a run ---- */
+
+static const char *const of_all[] = {"task.name=arithmetic",     "task.level=easy",
+                                     "task.count=512",           "task.val_count=1",
+                                     "rollout.samples=8",        "rollout.max_batch=64",
+                                     "rollout.max_tokens=160",   "train.steps=1000",
+                                     "train.updates_per_step=1", "optim.lr=1e-12",
+                                     "checkpoint.every=0",       "eval.at_start=false",
+                                     "log.report=false",         NULL};
+static const char *const of_tools[] = {"episode.env=calculator", "episode.turns=2",
+                                       "episode.turn_tokens=48", "episode.obs_tokens=64",
+                                       "episode.context=512",    NULL};
+
+struct running {
+    struct kg_config *config; /* owned */
+    struct kg_run run;
+    bool open;
+    double seconds; /* of its timed steps */
+};
+
+struct comparison {
+    struct kg_bench_report *r;
+    const struct kg_bench_async_size *size;
+    const char *dir;
+    bool tool;
+    struct running waits, spans;
+};
+
+static void stop(struct running *x)
+{
+    if (x->open)
+        kg_run_close(&x->run);
+    kg_config_free(x->config);
+}
+
+static kg_status make_config(struct running *x, const struct comparison *c, int staleness,
+                             struct kg_err *err)
+{
+    char own[5][KEY_BYTES];
+    char *keys[KEYS];
+    size_t n = 0;
+
+    snprintf(own[0], KEY_BYTES, "model.path=%s/model", c->dir);
+    snprintf(own[1], KEY_BYTES, "model.dtype=%s", kg_dtype_traits(c->r->ct)->name);
+    snprintf(own[2], KEY_BYTES, "run.dir=%s/run-%d", c->dir, staleness);
+    snprintf(own[3], KEY_BYTES, "rollout.max_staleness=%d", staleness);
+    snprintf(own[4], KEY_BYTES, "rollout.prompts=%d", c->size->prompts);
+    for (int i = 0; i < 5; i++)
+        keys[n++] = own[i];
+    for (int i = 0; of_all[i]; i++)
+        keys[n++] = (char *)(uintptr_t)of_all[i];
+    for (int i = 0; c->tool && of_tools[i]; i++)
+        keys[n++] = (char *)(uintptr_t)of_tools[i];
+    return kg_train_config(&x->config, NULL, keys, n, err);
+}
+
+/* The tool of bench_episodes.c in the place of the calculator. */
+static kg_status take_tool(struct kg_run *run, struct kg_err *err)
+{
+    kg_episodes_close(run->work.episodes);
+    run->work.episodes = NULL;
+    run->in.episode_opts.env = &kg_bench_tool;
+    run->in.episode_opts.env_opts.retriever = "0.2";
+    return kg_episodes_open(&run->work.episodes, run->in.tok, &run->in.episode_opts, err);
+}
+
+static kg_status begin(struct running *x, const struct comparison *c, int staleness,
+                       struct kg_err *err)
+{
+    struct kg_run *run = &x->run;
+
+    KG_TRY(make_config(x, c, staleness, err));
+    KG_TRY(kg_run_open(run, x->config, err));
+    x->open = true;
+    if (c->tool)
+        KG_TRY(take_tool(run, err));
+    KG_TRY(kg_run_dir_create(&run->in, &run->state, run->work.ahead.all, &run->log, err));
+    KG_TRY(kg_run_dir_cut(&run->in, &run->state, run->work.ahead.all, &run->log, err));
+    return kg_run_start_rl(&run->in, &run->state, err);
+}
+
+/* ---- side by side ---- */
+
+/* The first steps fill the schedule, and the caches of the machine. */
+static kg_status take_steps(struct comparison *c, struct kg_err *err)
+{
+    for (int i = 0; i < STALENESS + c->size->steps; i++)
+        for (int k = 0; k < 2; k++) {
+            struct running *x = k ? &c->spans : &c->waits;
+            const double since = kg_clock_seconds();
+
+            KG_TRY(kg_rl_step(&x->run, err));
+            x->seconds += i >= STALENESS ? kg_clock_seconds() - since : 0;
+        }
+    return KG_OK;
+}
+
+static kg_status compare(struct comparison *c, struct kg_err *err)
+{
+    const double n = 3600.0 * c->size->steps;
+    struct kg_bench_share share = {
+        .name = c->tool ? "training, max_staleness 4, a tool of 200 ms"
+                        : "training, max_staleness 4, lengths of 1 to 160",
+        .unit = "steps/h",
+        .of = "max_staleness 0",
+        .bar = {1.5, false}};
+
+    KG_TRY(make_model(c->dir, c->size, err));
+    KG_TRY(begin(&c->waits, c, 0, err));
+    KG_TRY(begin(&c->spans, c, STALENESS, err));
+    KG_TRY(take_steps(c, err));
+    share.part = n / c->spans.seconds;
+    share.whole = n / c->waits.seconds;
+    return kg_bench_put_share(c->r, &share, err);
+}
+
+kg_status kg_bench_async_of(struct kg_bench_report *r,
+                            const struct kg_bench_async_size *size, struct kg_err *err)
+{
+    struct kg_str dir = {0};
+    struct kg_err ignored;
+    kg_status status = kg_file_temporary(&dir, "/tmp/kedge-bench", err);
+
+    for (int tool = 0; tool < 2 && status == KG_OK; tool++) {
+        struct comparison c = {.r = r, .size = size, .dir = dir.data, .tool = tool};
+
+        status = compare(&c, err);
+        stop(&c.waits);
+        stop(&c.spans);
+        if (kg_file_remove_tree(dir.data, &ignored) != KG_OK && status == KG_OK)
+            status = kg_fail(err, KG_EIO, "%s", ignored.message);
+    }
+    kg_str_release(&dir);
+    return status;
+}
+
+kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err)
+{
+    static const struct kg_bench_async_size size = {
+        .steps = 8, .prompts = 8, .hidden = 256, .layers = 4};
+
+    return kg_bench_async_of(r, &size, err);
+}
