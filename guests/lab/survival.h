@@ -1,5 +1,5 @@
-/* How robust each method is. For cells "METHOD,SETTING" it counts the rows whose trained
- * model still reaches its starting value (report/cells.h, `start`), per setting, and
+/* How robust each method is. For cells "METHOD,SETTING" it counts, per setting, the rows
+ * whose trained model still reaches its starting value (report/cells.h, `start`). It
  * finds the last setting at which KG_SURVIVAL_SHARE of the rows survive. */
 #ifndef KG_LAB_SURVIVAL_H
 #define KG_LAB_SURVIVAL_H

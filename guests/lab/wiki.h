@@ -7,10 +7,10 @@
  *     Where was the author of Sursot born?
  *
  * Names are two syllables of three letters, so that a tokenizer trained on the syllables
- * writes every name in two tokens and a small model can copy one that it never saw. The
- * world has two parts without common names, one for training questions and one for test
- * questions. The corpus has both; only the corpus has the test part, so its answers can
- * be found only by searching.
+ * writes every name in two tokens. A small model can then copy a name that it never saw.
+ * The world has two parts without common names, one for training questions and one for
+ * test questions. The corpus has both; only the corpus has the test part, so its answers
+ * can be found only by searching.
  *
  * Everything is a function of the seed and the size.
  */
@@ -56,7 +56,7 @@ kg_status kg_wiki_write(const struct kg_wiki *w, const char *dir,
 
 /* A scripted player answers training questions in a real environment. A fraction of its
  * episodes is faulty: a wrong search, only one search, a wrong answer, or no search. The
- * observations are those of the environment. */
+ * observations are written by the environment. */
 struct kg_wiki_play {
     const struct kg_env_row *row; /* the search agent */
     void *env;                    /* its state, open */

@@ -6,7 +6,8 @@
  * allocates an array (N,V). The POLICY turns rows, advantages and weights into a loss,
  * its metrics, and the derivative of the loss with respect to every number of a row. The
  * head's backward turns these into gradients of hidden states and weights. Each half can
- * be used alone: rows may come from any model, and derivatives may go back to it.
+ * be used alone: rows may come from any model, and the caller may pass derivatives back
+ * to it.
  *
  *     kedge_algo_create     choose an algorithm: a preset, then keys and values
  *     kedge_advantages      rewards -> advantages, once over the step
@@ -28,8 +29,8 @@
  *  - A function that can fail returns enum kedge_status and fills *err (NULL is allowed)
  *    with one line: expected, found, where. Its outputs are then undefined. The library
  *    never prints, never touches signals and never reads the environment.
- *  - Arrays are the caller's and are not kept after the call. `out` marks outputs.
- *    Handles (struct kedge_algo, struct kedge_metrics) are the library's.
+ *  - The caller owns all arrays; the library does not keep them after the call. `out`
+ *    marks outputs. The library owns handles (struct kedge_algo, struct kedge_metrics).
  *  - Any function may be called from any thread at any time, but a handle may be changed
  *    by one thread at a time only.
  *  - Same input, same bits, for any number of threads; a row of the head does not depend
@@ -162,7 +163,7 @@ struct kedge_setting {
     /* needs that the trainer can meet: GREEDY to SUM_SQ, EXACT, SELECTION */
     unsigned provides;
     int reproduction; /* allow misleading compositions, as published */
-    int sampled_old;  /* old log-probs are the sampler's: algo.tis has no effect */
+    int sampled_old;  /* old log-probs equal the sampler's: algo.tis has no effect */
 };
 
 /* Checks that the algorithm can be computed and is not misleading: numbers out of range,
@@ -297,7 +298,7 @@ struct kedge_rows {
     const double *entropy;   /* (N) of p, or NULL; NEED_ENTROPY */
     const double *kl_exact;  /* (N) exact KL; NEED_EXACT_* */
     /* K = k_sampler + k_anchor ids per row: the sampler's top ids, largest first; then
-     * the anchor's. -1: unused slot. */
+     * the anchor's top ids. -1: unused slot. */
     int k_sampler;
     int k_anchor;
     const int32_t *ids;      /* (N,K) */

@@ -90,13 +90,13 @@ void kg_file_writer_abort(struct kg_file_writer *w);
 /* Flushes, then waits until the bytes are on disk. */
 kg_status kg_file_writer_sync(struct kg_file_writer *w, struct kg_err *err) KG_MUST_CHECK;
 
-/* Folders. make_dirs is mkdir -p. remove_tree does not follow links; an absent path is no
- * error. rename_dir fsyncs the folders of `from` and renames it onto `to`; an old `to` is
- * removed, atomically where the file system can exchange names. copy writes a temporary
- * file and renames it. */
-/* Whether path exists. Dangling and circular links count, and so do paths that may not be
- * examined; reading them reports the error. A name too long for the kernel does not
- * exist. */
+/* Folders. make_dirs is mkdir -p. remove_tree does not follow links; an absent path is
+ * not an error. rename_dir fsyncs the folders of `from` and renames it onto `to`; an old
+ * `to` is removed, atomically where the file system can exchange names. copy writes a
+ * temporary file and renames it. */
+/* Whether path exists. Dangling and circular links count as existing, as do paths that
+ * may not be examined; reading them reports the error. A name too long for the kernel
+ * does not exist. */
 bool kg_file_exists(const char *path);
 bool kg_file_is_dir(const char *path);
 bool kg_file_is_regular(const char *path); /* no folder, pipe or device */

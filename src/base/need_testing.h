@@ -1,5 +1,5 @@
 /* A call that must succeed in a test: NEED(kg_model_save(m, dir, &save, err)) fails the
- * test with the message of err, a variable of the macro.
+ * test and prints the message of err, a variable of the macro.
  *
  * Included by *_test.c and *_testing.h only.
  */

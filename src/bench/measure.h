@@ -2,8 +2,8 @@
  * the report.
  *
  * Machines are seldom idle, and ceilings fall with load. So a ceiling is measured again
- * before every repetition, as a rate sustained over a quarter of a second, and a share is
- * the best work rate over the best ceiling within the same minute.
+ * before every repetition, as a rate sustained over a quarter of a second. A share is the
+ * best work rate divided by the best ceiling within the same minute.
  */
 #ifndef KG_BENCH_MEASURE_H
 #define KG_BENCH_MEASURE_H
@@ -30,7 +30,7 @@ struct kg_bench_report {
     int64_t gemm_side;   /* side of the ceilings' matrices; 0: 2,048, on a device 8,192
                             (fp32: 4,096) */
     double ceiling_time; /* seconds per ceiling; 0: a quarter of a second */
-    unsigned char *slab; /* owned, the backend's: operands of the ceilings */
+    unsigned char *slab; /* owned, in the backend's memory: operands of the ceilings */
     double known[KG_BENCH_MEMORY + 1]; /* ceilings of a device; 0: not yet measured */
     uint64_t sum; /* keeps the memory ceiling's reads from being optimised away */
 };
@@ -71,7 +71,8 @@ struct kg_bench_timing {
 /* Waits until the backend is done; p is its memory. A device runs asynchronously. */
 kg_status kg_bench_settle(const struct kg_backend *be, const void *p,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Allocates the ceilings' memory now, so that it is not counted as the benchmark's. */
+/* Allocates the ceilings' memory now, so that it is not counted as memory of the
+ * benchmark. */
 kg_status kg_bench_prepare(struct kg_bench_report *r, struct kg_err *err) KG_MUST_CHECK;
 /* Measures a ceiling once more: *best <- the larger rate per second. */
 kg_status kg_bench_raise(double *best, struct kg_bench_report *r,

@@ -323,8 +323,8 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
 
 /* *ok: in, whether this rank passed so far; out, whether all ranks passed, and the checks
  * between them. Appends a line for each rank and check; nothing for a single process. be:
- * this rank's backend; GPUs are joined by NCCL. If no rank has NCCL, that is no failure
- * unless a folder was given. If only some have it, it is one
+ * this rank's backend; GPUs are joined by NCCL. If no rank has NCCL, that is not a
+ * failure unless a folder was given. If only some have it, it is one
  * errors: of the ranks, if one is lost */
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,

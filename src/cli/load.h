@@ -93,7 +93,7 @@ kg_status kg_load_model(struct kg_loaded *l, const struct kg_load_args *args,
                         struct kg_err *err) KG_MUST_CHECK;
 void kg_load_release(struct kg_loaded *l);
 /* Makes a model of the base with the adapter of a PEFT folder; base weights are shared.
- * tok: the base's, NULL for none
+ * tok: the tokenizer of the base, NULL for none
  * errors: those of reading it; CONFLICT (its tokenizer differs) */
 kg_status kg_load_adapter(struct kg_model **out, const struct kg_model *base,
                           const struct kg_tokenizer *tok, const char *dir,

@@ -3,7 +3,7 @@
  * A set is one file, or a model.safetensors.index.json with its shards, seen as one list
  * of tensors. Tensor data is borrowed from the map and may be unaligned. Refused, each
  * with file, tensor and numbers: truncated or oversized files, header not JSON, offsets
- * out of range, overlapping or with holes, data size that differs from the shape's,
+ * out of range, overlapping or with holes, data size that differs from that of the shape,
  * overflow, duplicate names, an index that names an absent shard or tensor.
  */
 #ifndef KG_DATA_SAFETENSORS_H

@@ -28,7 +28,7 @@ kg_status kg_unpack_block(void *out, size_t bytes, enum kg_codec codec,
 /* CRC-32 as in zlib. */
 uint32_t kg_unpack_crc32(const void *bytes, size_t n);
 
-/* A file as text, decompressed if its first bytes are those of .gz or .zst, regardless
+/* A file as text, decompressed if its first bytes identify it as gzip or zstd, regardless
  * of its name. All members or frames are read. */
 struct kg_unpack; /* opaque */
 /* Kind of text, from its first bytes. */

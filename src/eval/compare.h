@@ -1,8 +1,8 @@
 /* Compares two evaluations on the same problems, problem by problem.
  *
  * d_p = (value of B) - (value of A) for problem p. Problems that are hard for one model
- * are hard for the other, so the differences vary less than the values, and a paired
- * interval is narrower than two separate standard errors suggest.
+ * are hard for the other, so the differences vary less than the values. A paired interval
+ * is therefore narrower than two separate standard errors suggest.
  *
  *   difference = mean_p d_p,   stderr = sqrt( sum_p (d_p - mean)^2 / (P-1) / P )
  *

@@ -96,8 +96,8 @@ struct kg_eval_set {
 
 /* Set i of the suite, without opening files. data_dir: prefix of relative paths, NULL for
  * none
- * errors: EINVAL (unknown task, a k that is no number or exceeds the samples, ...), all
- * with the name of the set */
+ * errors: EINVAL (unknown task, a k that is not a number or exceeds the samples, ...);
+ * all name the set */
 kg_status kg_eval_set_init(struct kg_eval_set *set, const struct kg_suite *s, size_t i,
                            const char *data_dir, struct kg_err *err) KG_MUST_CHECK;
 void kg_eval_set_release(struct kg_eval_set *set); /* {0} allowed */

@@ -96,7 +96,7 @@ struct kg_staged {
  * copies in flight, plus the one being written. */
 struct kg_stage {
     int32_t *host;  /* (banks, room) owned, from kg_buf_pin */
-    int32_t *there; /* (room) owned, the backend's */
+    int32_t *there; /* (room) owned, in the backend's memory */
     int64_t room;
     int bank;      /* index of the next pack's bank */
     uint64_t mark; /* marks the end of its last copy, if nothing else waits; 0: none */
@@ -146,7 +146,7 @@ struct kg_acts {
     bool balanced;
     unsigned char *keys_at; /* memory of kg_walk_keys: overlaps hidden, act, dy and dh */
     int64_t max_keys;       /* limit of J */
-    unsigned char *slab;    /* owned, the backend's; holds every buffer above */
+    unsigned char *slab;    /* owned, in the backend's memory; holds every buffer above */
     int64_t kept;           /* N of the last kept forward; 0: none */
 };
 

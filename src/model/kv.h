@@ -55,8 +55,8 @@ static inline int64_t kg_kv_first_seen(int64_t pos, int64_t window)
 {
     return pos < window ? 0 : (pos - window + 1) / KG_KV_BLOCK;
 }
-/* Number of blocks over which a table of this many entries can be circular (entries i and
- * i + n name the same block), if forwards compute up to n_tokens of its sequence at once.
+/* Number of blocks over which a table of this many entries can be circular: entries i and
+ * i + n name the same block. Forwards compute up to n_tokens of its sequence at once.
  * This is the maximum number of blocks that window + n_tokens - 1 positions touch, from
  * the first key seen to the last key written. */
 static inline int64_t kg_kv_round(int64_t entries, int64_t window, int64_t n_tokens)

@@ -20,8 +20,8 @@ struct kg_param;
 
 enum { KG_LORA_TARGETS = 64, KG_LORA_NAME = 96, KG_LORA_RULES = 1024 };
 
-/* Rules of adapter_config.json besides the list of targets. Regular expressions are
- * Python's, for whole names or for suffixes after a dot (text/pattern.h). */
+/* Rules of adapter_config.json besides the list of targets. Regular expressions have
+ * Python's syntax and match whole names or suffixes after a dot (text/pattern.h). */
 enum kg_lora_kind {
     KG_LORA_TARGET_RE,  /* whole names; replaces the list */
     KG_LORA_EXCLUDE,    /* a suffix, as in the list of targets: not a target */

@@ -42,8 +42,8 @@ struct kg_param {
     int64_t offset;        /* in elements of the fp32 slabs; -1: frozen */
     struct kg_mat compute; /* (rows, cols) panels of ct or codes; of vectors fp32 */
     bool plus_one;         /* a norm with compute = 1 + w */
-    float *as_stored;      /* (cols) w of such a norm; the backend's, else NULL */
-    float *master;         /* (rows, cols) fp32; NULL for inference, frozen or cut */
+    float *as_stored; /* (cols) w of such a norm, in the backend's memory; else NULL */
+    float *master;    /* (rows, cols) fp32; NULL for inference, frozen or cut */
     const struct kg_adapter *adapter; /* adapter of this weight; NULL: none */
 };
 
@@ -118,8 +118,8 @@ struct kg_model_opts {
     enum kg_dtype ct;
     bool trainable; /* own fp32 master weights */
     /* borrowed; keeps the frozen matrices in blocks of this type (data/quants.h), or
-     * "as_stored": those that the file has so. Their values are those of the blocks,
-     * rounded to bf16. NULL: all in ct */
+     * "as_stored": those that the file has so. Their values are decoded from the blocks
+     * and rounded to bf16. NULL: all in ct */
     const char *base_dtype;
     const char *source; /* borrowed; for an outline with as_stored: the checkpoint */
     enum kg_on_host on_host;
@@ -326,7 +326,7 @@ struct kg_forward {
     struct kg_kv *kv;
     bool keep;
     /* (N,C) preset experts of tokens, C = kg_model_config_choices; NULL: routers choose.
-     * Weights are the router's, over the token's experts */
+     * The router's weights, over the token's experts */
     const uint16_t *experts;
     const int32_t *rows; /* (n_rows) indices in the pack, copied to the backend with it */
     int64_t n_rows;
@@ -352,7 +352,7 @@ kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,
 /* Where a backward adds: elements [first, ...) of the slabs (layout of kg_param.offset)
  * are at `data`; only those of the current stages are valid. */
 struct kg_grads {
-    float *data; /* fp32, the backend's; borrowed */
+    float *data; /* fp32, in the backend's memory; borrowed */
     int64_t first;
     /* data covers the whole slab, so a gradient of two stages is complete in it */
     bool whole;

@@ -20,10 +20,11 @@ enum { KG_COMPUTE_ALIGN = 64 };
 /* kg_model.priv */
 struct kg_model_priv {
     struct kg_st_set *set; /* owned; the checkpoint while it is being read, or NULL */
-    unsigned char *panels; /* owned, the backend's; `compute` of matrices */
-    float *vectors; /* owned, the backend's; norms and biases for inference, or NULL */
-    char *names;    /* owned; storage of every param.name */
-    bool shares;    /* all but `compute` of adapters belongs to another model */
+    unsigned char *panels; /* owned, in the backend's memory; `compute` of matrices */
+    /* owned, in the backend's memory; norms and biases for inference, or NULL */
+    float *vectors;
+    char *names; /* owned; storage of every param.name */
+    bool shares; /* all but `compute` of adapters belongs to another model */
     struct kg_adapter *adapters; /* owned */
     /* KG_HOST_LAYERS: */
     /* (L layer_bytes) owned, on the host; `compute` of layers; NULL: packed from master
@@ -76,7 +77,7 @@ kg_status kg_lora_list(struct kg_model *m, char *name, const char *folder,
                        struct kg_err *err) KG_MUST_CHECK;
 /* Whether some adapters belong to matrices of experts. */
 bool kg_lora_on_experts(const struct kg_model *m);
-/* Values of adapters: A uniform in +-1/sqrt(in), B 0; or those of a folder.
+/* Values of adapters: A uniform in +-1/sqrt(in), B 0; or values read from a folder.
  * errors: those of files; SHAPE, DTYPE, UNSUPPORTED, NONFINITE, by tensor */
 kg_status kg_lora_init(struct kg_model *m, uint64_t seed,
                        struct kg_err *err) KG_MUST_CHECK;
@@ -116,7 +117,7 @@ kg_status kg_tensor_read(float *to, const struct kg_st_tensor *t, int64_t first,
                          int64_t n, struct kg_err *err) KG_MUST_CHECK;
 
 /* files.c: after all tensors of m were found, the others in set are refused, or skipped
- * and logged; so are other inconsistencies of the folder.
+ * and logged. Other inconsistencies of the folder are treated in the same way.
  * errors: UNSUPPORTED, by tensor */
 kg_status kg_model_check_others(const struct kg_model *m, const struct kg_st_set *set,
                                 struct kg_err *err) KG_MUST_CHECK;

@@ -1,7 +1,8 @@
 /* Shared by the tests of this folder: tiny checkpoints, packs, and a loss with its
  * gradients.
  *
- * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
+ * Included by *_test.c only. If a helper fails, the test fails and prints the message of
+ * the err.
  */
 #ifndef KG_MODEL_MODEL_TESTING_H
 #define KG_MODEL_MODEL_TESTING_H
@@ -300,7 +301,7 @@ static double test_against_tensor(const float *g, const struct kg_param *p,
     return diff;
 }
 
-/* Compares all gradients with a file of torch's, which must have no others.
+/* Compares all gradients with a file that torch wrote, which must not have others.
  * returns the largest relative difference of a tensor, below 1e-4 */
 TEST_UNUSED static double test_against_torch(const struct kg_model *m, const float *g,
                                              const char *dir, const char *file)

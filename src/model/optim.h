@@ -11,7 +11,7 @@
  * `compute` is copied back. The bits are the same.
  *
  * If the model is cut among ranks (kg_model.ranks), each rank has the state of its cut,
- * updates it, and receives the others' weights; the norm is that of the whole model.
+ * updates it, and receives the others' weights; the norm is taken over the whole model.
  * Functions that update, move or measure are then collective, and need the summed
  * gradient of the cut.
  *

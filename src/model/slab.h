@@ -4,10 +4,10 @@
  * Master weights, gradients, optimizer state, averages, weights of an anchor or of an
  * earlier step are all slabs of one length, so an operation on a whole model is one call.
  *
- * The memory is the backend's. Operations take `data`; use kg_slab_read and kg_slab_write
- * to copy values to and from the host. For a model on a device some slabs may be on the
- * host (enum kg_on_host): operations on two slabs run where both are, or on the host in
- * pieces, with the same bits.
+ * The memory belongs to the backend. Operations take `data`; use kg_slab_read and
+ * kg_slab_write to copy values to and from the host. For a model on a device some slabs
+ * may be on the host (enum kg_on_host): operations on two slabs run where both are, or on
+ * the host in pieces, with the same bits.
  */
 #ifndef KG_MODEL_SLAB_H
 #define KG_MODEL_SLAB_H
@@ -100,7 +100,7 @@ static inline int64_t kg_slab_piece(int64_t n, int64_t first)
 }
 
 /* Host access to the elements of a slab, a run of pieces at a time: in place if its
- * memory is the host's, else a copy.
+ * memory is host memory, else a copy.
  *
  *     for (int64_t i = 0; i < s->n; i += KG_SLAB_RUN) {
  *         KG_TRY(kg_slab_see(&v, room, s, i, kg_slab_run(s->n, i), err)); ...

@@ -2,9 +2,9 @@
  * bounded responses.
  *
  * Submit, then poll: callbacks run inside kg_http_client_poll, which blocks at most for
- * the given time; nothing else blocks. A request that fails for a reason that may pass
- * (connection refused, reset or cut short, timeout, 408, 429, 5xx) is retried after a
- * growing pause, or after Retry-After if the server sends it, until its tries or its
+ * the given time; nothing else blocks. A request is retried if its failure may be
+ * temporary: connection refused, reset or cut short, timeout, 408, 429, 5xx. The pause
+ * grows, or is Retry-After if the server sends it. Retries end when the tries or the
  * deadline are used up.
  *
  * No signals, no .netrc, and no proxy unless `surroundings` is set: only the options

@@ -58,7 +58,7 @@ kg_status kg_hub_list_parse(struct kg_hub_list *list, const char *text, size_t n
 kg_status kg_hub_list_get(struct kg_hub_list *list, const struct kg_hub_site *site,
                           const struct kg_hub_pull_opts *opts,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Marks the wanted files.   errors: NOTFOUND (none), EUNSUPPORTED (no safetensors) */
+/* Marks the files to fetch.   errors: NOTFOUND (none), EUNSUPPORTED (no safetensors) */
 kg_status kg_hub_list_choose(struct kg_hub_list *list,
                              const struct kg_hub_pull_opts *opts,
                              struct kg_err *err) KG_MUST_CHECK;
@@ -66,7 +66,7 @@ void kg_hub_list_release(struct kg_hub_list *list); /* {0} allowed */
 
 /* ---- fetching ---- */
 
-/* Fetches every wanted file into `blobs`, named by its digest. *fetched out: bytes
+/* Fetches every marked file into `blobs`, named by its digest. *fetched out: bytes
  * received over the network. */
 kg_status kg_hub_fetch(uint64_t *fetched, const struct kg_hub_list *list,
                        const struct kg_hub_site *site,

@@ -251,7 +251,8 @@ enum kg_policy_scope kg_algo_scope(const struct kg_algo *algo);
 int kg_algo_recorded_top_k(const struct kg_algo *algo);
 /* The same for the anchor's own top ids (topk-forward). */
 int kg_algo_anchor_top_k(const struct kg_algo *algo);
-/* Columns K of ids in the training pass: first the recorded ones, then the anchor's. */
+/* Columns K of ids in the training pass: first the recorded ids, then the anchor's
+ * ids. */
 int kg_algo_width(const struct kg_algo *algo);
 
 /* ---- the tables, for help, docs and look-ups ---- */

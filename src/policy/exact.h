@@ -73,8 +73,8 @@ kg_status kg_exact_kl_row(struct kg_exact_kl out[KG_EXACT_PLACES], struct kg_exa
                           struct kg_err *err) KG_MUST_CHECK;
 
 /* For row i of KG_TABLE_SURROGATE or KG_TABLE_MASK. A mask is put on the surrogate
- * importance. Bounds are those of kg_exact_preset, else the defaults, algo.top_k is
- * KG_EXACT_HEAD, and a KL inside the row is off. old is mu; it is p where that preset
+ * importance. Bounds are taken from kg_exact_preset, or else are the defaults; algo.top_k
+ * is KG_EXACT_HEAD, and a KL inside the row is off. old is mu; it is p where that preset
  * recomputes old log-probs, as in the first update of a step. NANs: the row has no bound
  * without a value of algo.mask_delta.
  * errors: those of kg_algo_set, kg_policy_loss and kg_policy_select */

@@ -516,7 +516,7 @@ static inline double complex plain_k5(double complex d, double complex log_r, bo
     return exp(sg(x)) * x + log_r;
 }
 
-/* These names are those of the RPG code; u = exp(d) */
+/* These names are taken from the RPG code; u = exp(d) */
 static inline double complex plain_kind(const char *row, double complex d, bool clamp)
 {
     double complex u = cexp(d), value;

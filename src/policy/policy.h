@@ -129,7 +129,7 @@ struct kg_policy_batch {
     const double *logp;       /* (N) current policy */
     /* (N) denominators of the ratios: recorded by the sampler, or recomputed */
     const double *old_logp;
-    /* (N) the sampler's; NULL or the same pointer: equal to old_logp */
+    /* (N) log-probs of the sampler; NULL or the same pointer: equal to old_logp */
     const double *mu_logp;
     /* (N) KG_NEED_ANCHOR; for the iterative anchor, or if NULL: mu_logp */
     const double *anchor_logp;
@@ -138,8 +138,8 @@ struct kg_policy_batch {
     const double *kl_exact; /* (N) KG_NEED_EXACT_*: the exact KL of the row's direction */
 
     /* The ids of a row: columns 0 .. k_sampler-1 are the sampler's most likely ids,
-     * largest first; then k_anchor of the anchor's. -1 marks an unused slot. An id may be
-     * in both parts. */
+     * largest first; then the k_anchor most likely ids of the anchor. -1 marks an unused
+     * slot. An id may be in both parts. */
     int k_sampler, k_anchor; /* K = k_sampler + k_anchor */
     const int32_t *ids;      /* (N,K) */
     const double *logp_at;   /* (N,K) current policy at ids */

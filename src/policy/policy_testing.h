@@ -1,8 +1,8 @@
 /* For the tests of policy/: a vocabulary small enough to enumerate.
  *
- * A batch in which every token of the vocabulary is sampled once, in one context, with
- * weight equal to its probability, turns the loss into an expectation and its gradient
- * into the expected gradient.
+ * Each batch samples every token of the vocabulary once, in one context, with weight
+ * equal to its probability. The loss is then an expectation, and its gradient the
+ * expected gradient.
  */
 #ifndef KG_POLICY_POLICY_TESTING_H
 #define KG_POLICY_POLICY_TESTING_H
@@ -149,7 +149,8 @@ static inline void sweep_init(struct sweep *s, const struct world *w)
                                    .kl_term = s->kl_term};
 }
 
-/* A head of k ids: the sampler's top for reverse, the anchor's for forward. */
+/* A head of k ids: the sampler's top ids for reverse, the anchor's top ids for
+ * forward. */
 static inline void sweep_head(struct sweep *s, const struct world *w, bool forward, int k)
 {
     int32_t head[VOCAB];

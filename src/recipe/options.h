@@ -35,7 +35,7 @@ struct kg_recipe {
         struct kg_opt_list ignore;
     } model;
     struct {
-        int rank; /* 0: trains all weights, or those of model.adapter */
+        int rank; /* 0: trains all weights, or the weights of model.adapter */
         double alpha;
         struct kg_opt_list targets;
         bool rslora;
@@ -168,8 +168,8 @@ kg_status kg_train_config(struct kg_config **config, const char *path,
                           char *const *assignments, size_t n,
                           struct kg_err *err) KG_MUST_CHECK;
 
-/* The same for distillation: anchor.path must name a teacher, and the loss must have no
- * policy term. Defaults are a distillation preset and one sample per prompt.
+/* The same for distillation: anchor.path must name a teacher, and the loss must not have
+ * a policy term. Defaults are a distillation preset and one sample per prompt.
  * errors: as above; EINVAL */
 kg_status kg_distill_config(struct kg_config **config, const char *path,
                             char *const *assignments, size_t n,
@@ -210,8 +210,8 @@ bool kg_recipe_shares(const struct kg_recipe *r);
 
 /* ---- keys that have an effect only under a condition (effect.c) ---- */
 
-/* Refuses a value that is neither the default nor the preset's, of a key without effect
- * in this config. A key of the recipe that the command line disabled is accepted.
+/* Refuses a value of a key without effect in this config, unless it is the default or the
+ * preset's value. A key of the recipe that the command line disabled is accepted.
  * errors: EINVAL "KEY: acts only with ...; remove it (default ...), found ..." */
 kg_status kg_effect_check(const struct kg_config *config,
                           struct kg_err *err) KG_MUST_CHECK;

@@ -112,7 +112,7 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
 
 /* As kg_rollout_run with an episode per sample: q->prompt_index is the index of its
  * record in `prompts`. The environment's stop strings are added to those of s; max_tokens
- * of requests and of s are ignored; requests must have no sampling of their own. Sets
+ * of requests and of s are ignored; requests must not have a sampling of their own. Sets
  * t->episode. e NULL: calls kg_rollout_run. With a quota an episode may pause, inside a
  * turn or before one, and a later call goes on with it: what is drawn is the same.
  * seconds_idle: increased by the time in which nothing could decode because all episodes

@@ -7,7 +7,7 @@
 #include "rollout/rollout.h"
 
 /* Records the kept set of every MODEL token of t under s, as a rollout with record_kept
- * does. t must have no sets yet; a pack of rows must have room for the longest part.
+ * does. t must not have sets yet; a pack of rows must have room for the longest part.
  * errors: of the model, ENONFINITE, ENOMEM */
 kg_status kg_rollout_keep(struct kg_traj *t, const struct kg_model *m,
                           struct kg_rows *rows, const struct kg_sampling *s,

@@ -71,7 +71,7 @@ struct kg_rollout {
     struct kg_sched sched;
     struct kg_exec exec;
 
-    struct kg_seq *seqs; /* (max_open) owned, by slot; the executor's: by group */
+    struct kg_seq *seqs; /* (max_open) owned, by slot; that of the executor: by group */
 
     struct kg_group_experts *experts; /* (max_batch+1) owned: by group */
 

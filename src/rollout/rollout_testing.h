@@ -1,7 +1,8 @@
 /* Shared by the tests of this folder: a small model, a tokenizer of letters, and the
  * comparison of two trajectories.
  *
- * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
+ * Included by *_test.c only. If a helper fails, the test fails and prints the message of
+ * the err.
  */
 #ifndef KG_ROLLOUT_ROLLOUT_TESTING_H
 #define KG_ROLLOUT_ROLLOUT_TESTING_H

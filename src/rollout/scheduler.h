@@ -38,7 +38,7 @@ enum kg_slot_state {
     KG_SLOT_STATES
 };
 
-/* Blocks of one kind that a job takes. Entries are those of tables, from position 0 on;
+/* Blocks of one kind that a job takes. Entries are entries of tables, from position 0 on;
  * in a table that is circular over n blocks, entries i and i + n name the same block. */
 struct kg_take {
     int32_t n_prompt; /* entries that its prompt fills or begins */

@@ -1,6 +1,7 @@
 /* A reference for tests: one sequence scored alone.
  *
- * Included by *_test.c only. Failing helpers fail the test, with the message of the err.
+ * Included by *_test.c only. If a helper fails, the test fails and prints the message of
+ * the err.
  */
 #ifndef KG_ROLLOUT_SCORE_TESTING_H
 #define KG_ROLLOUT_SCORE_TESTING_H

@@ -12,7 +12,7 @@
  * are nearly equal, these passages may be many: up to 16 bytes of memory per passage for
  * each query of a pass. A product does not depend on other rows, so neither does a
  * result. A device may hold the vectors and the encoder and compute the products
- * (dense_device.c); its products equal the CPU's.
+ * (dense_device.c); its products equal those of the CPU.
  */
 #ifndef KG_SEARCH_DENSE_H
 #define KG_SEARCH_DENSE_H
@@ -33,7 +33,7 @@ enum {
 /* ---- encoders of texts, as far as an index needs them (guests/retriever) ---- */
 struct kg_backend;
 
-/* {0}: all settings are the folder's. */
+/* {0}: all settings are read from the folder. */
 struct kg_encoder_opts {
     const struct kg_backend *backend; /* NULL: the CPU */
     const char *pooling;              /* mean or cls; NULL: 1_Pooling's */
@@ -86,9 +86,9 @@ void kg_dense_writer_close(struct kg_dense_writer *w) KG_GUEST; /* NULL allowed 
 /* ---- searching ---- */
 struct kg_dense; /* opaque: vectors and encoder, shared by seekers of all threads */
 /* how: its model and backend; code: of the vectors in memory.
- * errors: EINVAL (an index without vectors), ECONFLICT (another encoder's), EFORMAT,
- * ENOMEM (more than this process may have, or a device has), EUNSUPPORTED (more passages
- * than are searched one by one), those of kg_encoder_open */
+ * errors: EINVAL (an index without vectors), ECONFLICT (vectors of another encoder),
+ * EFORMAT, ENOMEM (more than this process may have, or a device has), EUNSUPPORTED (more
+ * passages than are searched one by one), those of kg_encoder_open */
 kg_status kg_dense_open(struct kg_dense **d, sqlite3 *db, const struct kg_index *index,
                         const struct kg_search_how *how, enum kg_code code,
                         struct kg_err *err) KG_GUEST;

@@ -32,7 +32,7 @@ enum {
 
 /* score = sum over words of  idf^power ((k1 + 1) tf / (tf + k1 (1 - b + b length / mean
  * length)) + delta),   idf = ln(1 + (N - n + 1/2) / (n + 1/2))
- * delta 0 and power 1 is BM25; delta is that of BM25+ (Lv and Zhai 2011). */
+ * delta 0 and power 1 is BM25; delta is the term that BM25+ adds (Lv and Zhai 2011). */
 struct kg_bm25 {
     double k1;    /* 0 to 1000 */
     double b;     /* 0 to 1 */

@@ -69,7 +69,8 @@ kg_status kg_index_open_unsealed(struct kg_index **index, const char *path,
                                  const struct kg_bm25 *bm25,
                                  struct kg_err *err) KG_MUST_CHECK;
 
-/* The seal: a hash of the whole file except two pages, the header's and its own.
+/* The seal: a hash of the whole file except two pages, that of the header and that of the
+ * seal.
  * page: number of the page with the table `seal`   errors: EIO, ENOTFOUND, EFORMAT (file
  * too short) */
 kg_status kg_seal_hash(uint64_t *hash, const char *path, uint64_t page,

@@ -32,7 +32,7 @@ enum {
     KG_API_NOT_GIVEN = -1
 };
 
-/* The last three are vLLM's: ids to ids, and two that need no model. */
+/* The last three are extensions of vLLM: ids to ids, and two that need no model. */
 enum kg_api_kind {
     KG_API_COMPLETION,
     KG_API_CHAT,
@@ -216,7 +216,8 @@ struct kg_api_choice {
     const struct kg_tool_calls *calls; /* tool calls of the completion; NULL: none */
 };
 
-/* A complete response is begin, choices, end; so is a streamed piece, with `piece` true.
+/* A complete response is begin, choices, end. A streamed piece has the same form, with
+ * `piece` true.
  * first: a complete response, or the first piece of a choice
  * usage NULL: none (in a stream with include_usage: null). */
 kg_status kg_api_put_begin(struct kg_str *out, const struct kg_api_answer *a, bool piece,

@@ -8,8 +8,8 @@
  * the program sends back.
  *
  * Branches: a request whose prompt begins with all ids of a branch continues it; any
- * other begins a branch. A draw depends on (group, sample, branch, position), so if the
- * program is a function of its input, the bits of a run do not depend on its
+ * other begins a branch. A draw depends on (group, sample, branch, position). If the
+ * program is a function of its input, the bits of a run therefore do not depend on its
  * concurrency, on threads or batches, or on a resume.
  */
 #ifndef KG_SERVE_POLICY_H

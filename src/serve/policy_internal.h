@@ -22,7 +22,7 @@ kg_status kg_policy_read(struct kg_traj *out, struct kg_policy_numbers *to,
 
 /* ---- policy.c ---- */
 
-/* Splits /episode/ID/REST.   returns "/REST", or NULL if it is no such path */
+/* Splits /episode/ID/REST.   returns "/REST", or NULL if it is not such a path */
 const char *kg_policy_path(char id[KG_SERVE_EPISODE_ID], const char *path);
 /* Makes the request a turn of its episode, with the draws, limits and branch of the
  * episode.

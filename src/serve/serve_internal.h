@@ -1,7 +1,7 @@
 /* The inside of the server: jobs (job.c) and threads (serve.c).
  *
- * A job belongs to one thread at a time: to the HTTP server's until it is in `intake`, to
- * the intake's until it is in `ready`, then to the model's.
+ * A job belongs to one thread at a time: to the HTTP server's thread until it is in
+ * `intake`, to the intake thread until it is in `ready`, then to the model thread.
  */
 #ifndef KG_SERVE_SERVE_INTERNAL_H
 #define KG_SERVE_SERVE_INTERNAL_H

@@ -1,4 +1,4 @@
-/* A program of the user's: started by sh -c, fed, read and ended. A grader gets its input
+/* A program of the user, started by sh -c, fed, read and ended. A grader gets its input
  * batch by batch; an environment's output is read while it plays.
  */
 #ifndef KG_TASK_CHILD_H

@@ -46,7 +46,7 @@ struct kg_dataset {
     size_t n;
     size_t capacity;
     char *name;                    /* owned: file or generator, for messages */
-    struct kg_dataset_file *files; /* (n_files) owned: of kg_dataset_join; else none */
+    struct kg_dataset_file *files; /* (n_files) owned: of kg_dataset_join, else none */
     size_t n_files;
     size_t files_capacity;
     bool is_file;     /* records are numbered by their place in a file */
@@ -80,7 +80,8 @@ struct kg_grade {
     double reward;
     bool correct; /* for accuracy */
     bool graded;  /* false: no verdict, or undecided and not counted as wrong */
-    /* the grader cannot parse or decide the answer; reward is that of a wrong answer */
+    /* the grader cannot parse or decide the answer; its reward equals that of a wrong
+     * answer */
     bool undecided;
     /* several rewards (task.rewards): each unweighted, NaN if it could not be graded;
      * reward is their weighted sum */
@@ -149,7 +150,8 @@ struct kg_task_opts {
      * time */
     struct kg_further_names *further;
     const char *further_of; /* prefix of these names: a reward's name; NULL: none */
-    /* several rewards instead of the row's own grader; NULL: the row's; borrowed */
+    /* several rewards instead of the row's own grader; NULL: the grader of the row;
+     * borrowed */
     struct kg_task_rewards *rewards;
     const char *grader;  /* math: a mode of math/; NULL or "": default */
     double wrong_reward; /* tasks of exact reward: reward of a wrong answer, below 1 */
@@ -165,7 +167,8 @@ struct kg_task_opts {
      * of any loaded file has the name; borrowed */
     bool *excluded;
     const char *metric; /* search-qa: a metric of task/qa.h or "format"; NULL: em */
-    int answer_tags; /* search-qa: answer pairs required, counting the prompt's; 0: 1 */
+    /* search-qa: answer pairs required, counting those in the prompt; 0: 1 */
+    int answer_tags;
     struct kg_qa_format format; /* search-qa, metric format */
     const char *wording;        /* search-qa: see task/wording.h; NULL: the first */
 };

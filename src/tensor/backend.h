@@ -252,7 +252,7 @@ static inline const float *kg_not_one(const float *inv_temp, int64_t n)
     return NULL;
 }
 
-/* Results of a forward; NULL pointers are not computed. Arrays are the caller's. */
+/* Results of a forward; NULL pointers are not computed. The caller owns all arrays. */
 struct kg_head_out {
     double *lse;      /* (N) log sum_v exp z */
     float *logp;      /* (N) at target; 0 if target is -1 */
@@ -553,7 +553,7 @@ kg_status kg_backend_open_cpu(const struct kg_backend **be,
 kg_status kg_backend_open_tested(const struct kg_backend **be, const char *name,
                                  struct kg_err *err) KG_GUEST;
 
-/* The backend for host memory besides `be`: itself if its memory is the host's, else the
+/* The backend for host memory besides `be`: itself if its memory is host memory, else the
  * CPU.
  * errors: of kg_backend_open */
 kg_status kg_backend_host(const struct kg_backend **host, const struct kg_backend *be,
@@ -675,7 +675,7 @@ kg_status kg_op_matmul_two(const struct kg_backend *be, struct kg_mat c,
 
 /* Maximum workspace of products with a bf16 weight (rows, cols): a copy of the weight,
  * and rows of both its sides, for trials of algorithms (cuda/product_blas.cu). For a
- * head, rows are those of KG_HEAD_STRIP_TILES. */
+ * head, rows is the number of rows of KG_HEAD_STRIP_TILES. */
 enum { KG_PRODUCT_TRIED = 4096, KG_PRODUCT_ROOM_ALIGN = 256 };
 static inline uint64_t kg_product_room(int64_t rows, int64_t cols)
 {

@@ -91,7 +91,7 @@ static inline bool emulated(void) { return strcmp(backend()->name, "emu") == 0; 
 static inline bool on_device(void) { return strcmp(backend()->name, "cuda") == 0; }
 static inline bool by_kernels(void) { return emulated() || on_device(); }
 
-/* For tests that compare bits of products with the CPU's. */
+/* For tests that compare the bits of products with those of the CPU. */
 static inline void need_exact_products(void)
 {
     if (!backend()->exact || backend()->exact(KG_BF16))

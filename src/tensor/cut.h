@@ -1,8 +1,8 @@
 /* Divides the output of a product into blocks for threads.
  *
  * A block is some rows by some panels of columns. The value of an element does not depend
- * on the division, so it may follow the number of threads, in both directions, for equal
- * work per thread with blocks as large as possible.
+ * on the division. The division may therefore follow the number of threads, in both
+ * directions, for equal work per thread with blocks as large as possible.
  */
 #ifndef KG_TENSOR_CUT_H
 #define KG_TENSOR_CUT_H

@@ -16,8 +16,8 @@ bool kg_backend_cpu_use(int i);
 void kg_selfcheck_cpu_features(char *text, size_t bytes);
 
 /* Checks that the bits of a product's row do not depend on the number of rows and
- * threads, and those of a sum over tokens not on the number of threads. Takes a few
- * seconds at most. Shapes: N x K of a few projections, including odd ones
+ * threads, and that the bits of a sum over tokens do not depend on the number of threads.
+ * Takes a few seconds at most. Shapes: N x K of a few projections, including odd ones
  * errors: ECONFLICT, naming kind, dtype, shape and row count */
 kg_status kg_selfcheck_rows(const struct kg_backend *be, enum kg_dtype dtype,
                             struct kg_err *err) KG_MUST_CHECK;

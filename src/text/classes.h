@@ -1,10 +1,10 @@
 /* Character classes as in HuggingFace's `tokenizers`, for its normalizers and
  * pre-tokenizers.
  *
- * That library mixes Unicode versions: numbers, \w and lower case are those of Unicode 16
- * and 17, punctuation and controls those of Unicode 9. utf8proc has Unicode 15. classes.c
- * lists the differences, so each function here agrees with the library for every code
- * point. Exception: marks follow Unicode 15.
+ * That library mixes Unicode versions: numbers, \w and lower case follow Unicode 16 and
+ * 17, punctuation and controls follow Unicode 9. utf8proc has Unicode 15. classes.c lists
+ * the differences, so each function here agrees with the library for every code point.
+ * Exception: marks follow Unicode 15.
  */
 #ifndef KG_TEXT_CLASSES_H
 #define KG_TEXT_CLASSES_H

@@ -1,6 +1,6 @@
 /* Modelfiles, with which Ollama takes a GGUF file: FROM, TEMPLATE and PARAMETER stop.
  *
- * Ollama's templates are Go's. What a chat template writes around messages is read from
+ * Ollama uses Go's templates. What a chat template writes around messages is read from
  * its renderings of probe conversations, so the family of a model needs no table.
  */
 #ifndef KG_TEXT_OLLAMA_H

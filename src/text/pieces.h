@@ -2,8 +2,8 @@
  * write such files with the same meaning: two neighbours merge if their concatenation is
  * a token, lowest rank first.
  *
- * Settings that the file lacks come from tokenizer_config.json, else they are
- * SentencePiece's and Llama 3's defaults.
+ * Settings that the file lacks come from tokenizer_config.json, else from the defaults of
+ * SentencePiece and Llama 3.
  */
 #ifndef KG_TEXT_PIECES_H
 #define KG_TEXT_PIECES_H

@@ -17,11 +17,11 @@
  * added token (Prepend, or Metaspace with `always`); lstrip and rstrip of an added token,
  * which swallow white space.
  *
- * Ids equal those of HuggingFace's `tokenizers`, of `sentencepiece` and of `tiktoken`;
- * pretoken.h explains how the regular expression engines are reconciled. One difference
- * is deliberate: NFC here is Unicode 15's (utf8proc 2.8), theirs is Unicode 9's, which
- * does not know the 98 combining marks and the composite U+11938 added since and leaves
- * them unsorted. The same holds for marks (StripAccents, BertNormalizer).
+ * Ids equal the output of HuggingFace's `tokenizers`, of `sentencepiece` and of
+ * `tiktoken`; pretoken.h explains how the regular expression engines are reconciled. One
+ * difference is deliberate: NFC here is Unicode 15's (utf8proc 2.8), theirs is Unicode
+ * 9's, which does not know the 98 combining marks and the composite U+11938 added since
+ * and leaves them unsorted. The same holds for marks (StripAccents, BertNormalizer).
  */
 #ifndef KG_TEXT_TOKENIZER_H
 #define KG_TEXT_TOKENIZER_H
@@ -97,8 +97,8 @@ kg_status kg_tokenizer_encode(struct kg_ids *out, const struct kg_tokenizer *tok
                               struct kg_err *err) KG_MUST_CHECK;
 
 /* Appends the bytes of ids; special tokens print their content unless skip_special. An id
- * without a token (a hole, or a row of config.json's vocab_size beyond the tokenizer's)
- * has no bytes, as in HuggingFace's decode.
+ * without a token (a hole, or a row of config.json's vocab_size beyond the tokenizer) has
+ * no bytes, as in HuggingFace's decode.
  * errors: EINVAL (id out of range) */
 kg_status kg_tokenizer_decode(struct kg_str *out, const struct kg_tokenizer *tok,
                               const int32_t *ids, size_t n, bool skip_special,

@@ -1,9 +1,9 @@
 /* Unigram, the model of T5 and ALBERT: among all ways to split a text into pieces, the
  * one with the largest sum of scores.
  *
- * A character that is no piece scores 10 less than the smallest score, and is unknown. A
- * sequence of unknown characters becomes one unknown token, or the tokens of its bytes if
- * the model has byte fallback.
+ * A character that is not a piece scores 10 less than the smallest score, and is unknown.
+ * A sequence of unknown characters becomes one unknown token, or the tokens of its bytes
+ * if the model has byte fallback.
  *
  *  time: text bytes times the length of the longest piece; memory: 16 bytes a text byte
  */

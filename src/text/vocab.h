@@ -17,7 +17,7 @@ enum { KG_VOCAB_MAX_IDS = 1 << 22 };
 enum kg_vocab_flag {
     KG_VOCAB_PRESENT = 1,
     KG_VOCAB_SPECIAL = 2,
-    /* spelled with characters that are no bytes: no merge can make it */
+    /* spelled with characters that are not bytes: no merge can make it */
     KG_VOCAB_RAW = 4,
     KG_VOCAB_ADDED = 8, /* searched in a text before splitting (kg_added) */
 };

@@ -64,7 +64,7 @@ static inline const char *play_text(const struct kg_json *v, const char *key)
     return text ? text : "";
 }
 
-/* Whether the mode is no fault; then a refused request is an error. */
+/* Whether the mode has no fault; then a refused request is an error. */
 static inline bool play_is_sound(void)
 {
     return kg_char_in("toi", play_mode[0]) && play_mode[1] != '\0';
@@ -269,7 +269,7 @@ static void *play_thread(void *user)
     return NULL;
 }
 
-/* Requests that wait for a thread of the server's. */
+/* Requests that wait for a thread of the server. */
 static struct {
     struct kg_http_exchange *x[256];
     int n, taken;

@@ -1,6 +1,6 @@
-/* A device inside this process: the CPU's operations on memory that counts as separate
- * from the host's. A chosen transfer of a rank, each of which is a thread, can fail. For
- * a single test program.
+/* A device inside this process: it runs the CPU's operations on memory that counts as
+ * separate from host memory. A chosen transfer of a rank, each of which is a thread, can
+ * fail. For a single test program.
  */
 #ifndef KG_TRAIN_FAILING_DEVICE_TESTING_H
 #define KG_TRAIN_FAILING_DEVICE_TESTING_H

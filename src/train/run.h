@@ -75,7 +75,7 @@ struct kg_run_inputs {
         parts[KG_EPOCHS_PARTS];     /* files of train; weight 0: unweighted */
     size_t n_parts;                 /* 0 if problems are generated */
     struct kg_sft_set sft, sft_val; /* for SFT, and held out */
-    int64_t sft_steps;              /* SFT updates: sft.steps, or those of sft.epochs */
+    int64_t sft_steps; /* SFT updates: sft.steps, or the number that sft.epochs gives */
     struct kg_sft_set answers; /* of rollout.data; empty if completions are sampled */
     /* eval.reference, for validation's KL; NULL: none */
     struct kg_model *reference;
@@ -230,7 +230,8 @@ kg_status kg_run_validate(struct kg_run *run, struct kg_err *err) KG_MUST_CHECK;
  * validation. resume: continue from the newest checkpoint. init.from in the config is
  * replaced by its checkpoint.
  * errors: ECONFLICT (resume with another config or other files, listed; another process
- * is using the run directory). A stop request is no error: it saves and returns OK.
+ * is using the run directory). A stop request is not an error: the run saves and returns
+ * OK.
  * stop_on_signal: once all is open, a stop signal (base/signal.h) is a stop request */
 kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signal,
                        struct kg_err *err) KG_MUST_CHECK;

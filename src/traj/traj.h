@@ -216,7 +216,7 @@ size_t kg_traj_span(const struct kg_traj *t, bool whole);
  *   logp [number or null]        one per token: the sampler's log-prob; null outside m
  *   experts [[int] or null]      if recorded: C ids per token, layer by layer; null if
  *                                the sampler never computed the token
- *   anchor_logp [number or null] the anchor's, likewise; only if given
+ * anchor_logp [number or null] the same for the anchor; only if given
  *   turns, calls, invalid, failed, answered, cut     only for episodes: struct
  *                                kg_traj_episode
  *   windows [[begin, from]]      only for episodes: struct kg_traj_window

@@ -87,8 +87,8 @@ kg_status kg_golden_expect(struct kg_golden_case *g, const char *key, double fou
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_metric(struct kg_golden_case *g, const char *key, double found,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Compares the metric of micro-batch i of n: an item of a list; a single number is that
- * of the last. */
+/* Compares the metric of micro-batch i of n: an item of a list; a single number belongs
+ * to the last micro-batch. */
 struct kg_golden_part {
     int64_t i, n;
     int64_t rows; /* per micro-batch */

@@ -1,7 +1,7 @@
 /* The functions that kedge needs from an MPI library: a table of functions over bytes.
  *
  * MPI libraries differ in the types of mpi.h, so the only file that includes it (shim.c)
- * is compiled once per library, and a run loads the shim for its launcher's library
+ * is compiled once per library. A run loads the shim for the library of its launcher
  * (ranks/mpi.h). Nothing here adds numbers.
  */
 #ifndef KG_RANKS_MPI_SHIM_H

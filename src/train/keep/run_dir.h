@@ -8,7 +8,7 @@
 /* A new run: creates RUN/ with config.yaml (resolved), manifest.json, and a lock held
  * until kg_run_close. A folder with a run is refused, unless that run made no step: then
  * its files are removed. A folder with config.yaml, metrics.jsonl or manifest.json but no
- * manifest of kedge is refused too: these files are the user's.
+ * manifest of kedge is refused too: these files belong to the user.
  * errors: ECONFLICT (also: another process is using it), EIO (not writable) */
 kg_status kg_run_dir_create(const struct kg_run_inputs *in,
                             const struct kg_run_state *state,
@@ -17,7 +17,7 @@ kg_status kg_run_dir_create(const struct kg_run_inputs *in,
 
 /* A run to continue: takes the lock; compares RUN/config.yaml with the current config,
  * the inputs in RUN/manifest.json with the current files, and the device there with the
- * model's, unless it may change.
+ * device of the model, unless it may change.
  * errors: NOTFOUND (no run here), ECONFLICT (another process is using it; lists differing
  * keys, inputs or devices) */
 kg_status kg_run_dir_check(const struct kg_run_inputs *in,

@@ -3,9 +3,9 @@
  *
  * With rollout.lag L, a step learns from samples of the weights L steps earlier. So while
  * the trainers compute step t, the rollout ranks can sample the batch of step t + L with
- * the weights from before step t. After each step weights and counters go to the rollout
- * ranks, and a batch comes back. The lag is set by the config, not by timing, so the
- * batches are those of a single process.
+ * the weights from before step t. After each step the trainer sends weights and counters
+ * to the rollout ranks and receives a batch. The lag is set by the config, not by timing,
+ * so the batches equal those of a single process.
  */
 #ifndef KG_TRAIN_AHEAD_H
 #define KG_TRAIN_AHEAD_H

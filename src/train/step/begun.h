@@ -16,8 +16,9 @@
  * of them alone keeps the rest waiting.
  *
  * Every version computes again what earlier ones wrote (the keys of its cache are its
- * own), so a recorded log-prob is that of the version given the whole text before it.
- * Between steps the completions are bytes: part of the run's state, saved with it.
+ * own). Therefore a recorded log-prob is the version's log-prob given the whole text
+ * before it. Between steps the completions are bytes: part of the run's state, saved with
+ * it.
  */
 #ifndef KG_TRAIN_BEGUN_H
 #define KG_TRAIN_BEGUN_H

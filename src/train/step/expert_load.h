@@ -13,12 +13,13 @@
  * The N tokens are all tokens that an optimizer update computes: prompts, completions and
  * observations of sequences with a term in the loss; a token in two contexts counts
  * twice. A forward over all lanes and ranks counts n_e before gradients are computed, so
- * the loss is that of the update, not of its micro-batches. n_e has no gradient; that of
- * p is the same for all tokens:
+ * the loss is computed for the update, not for its micro-batches. n_e has no gradient;
+ * that of p is the same for all tokens:
  *
  *     dloss/dp[l,t,e] = c E n_e / (Lx N)^2
  *
- * With rollout.router_replay, n_e counts the replayed experts; p is the trainer's.
+ * With rollout.router_replay, n_e counts the replayed experts; p is computed by the
+ * trainer.
  */
 #ifndef KG_TRAIN_EXPERT_LOAD_H
 #define KG_TRAIN_EXPERT_LOAD_H

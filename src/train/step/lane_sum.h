@@ -21,7 +21,8 @@ struct kg_lane_sum {
     struct kg_lane_stream stream; /* owned: for jobs computed by buckets */
 };
 
-/* Number of slabs that C lanes need besides the gradient's, maximum over the ranks. */
+/* Number of slabs that C lanes need besides the slab of the gradient, maximum over the
+ * ranks. */
 int kg_lane_sum_slabs(int lanes, int ranks);
 
 /* Adds `lane`, which is not the last one, to the sum, and zeroes it.

@@ -53,8 +53,8 @@ struct kg_rl_batch {
     struct kg_env_stats tools; /* sum over the step's rollouts, if counted */
     bool tools_counted;
     /* number of forwards over the whole batch before the update: with the anchor's
-     * weights, and with the policy's or its sampler's (old log-probs, kept mass, sum of
-     * squares) */
+     * weights, and with the weights of the policy or of its sampler (old log-probs, kept
+     * mass, sum of squares) */
     int anchor_passes, own_passes;
     int32_t group; /* samples per prompt */
     /* samples are expected to have a verdict (kg_task_judges); those without are left
@@ -127,7 +127,7 @@ kg_status kg_rl_sample(struct kg_rl_batch *b, const struct kg_run_inputs *in,
 /* Offline distillation, completions read from a file instead of sampled (answers.c): a
  * step uses the next rollout.prompts lines of the file's epochs. This run's policy did
  * not sample them, so the loss must not depend on the sampled tokens; the recorded
- * log-prob of a token is that of the current policy, and the ratio is 1. */
+ * log-prob of a token is computed with the current policy, and the ratio is 1. */
 
 /* Reads rollout.data into in->answers; does nothing if the key is empty.
  * errors: those of kg_sft_from_jsonl; EINVAL (a key that needs samples) */
@@ -161,7 +161,7 @@ kg_status kg_rl_ask_anchor(struct kg_rl_batch *b, const struct kg_algo *algo,
                            const struct kg_run_state *state, struct kg_run_work *work,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* What is begun after this step becomes the run's. */
+/* The completions that are begun after this step become part of the run. */
 void kg_rl_take_begun(struct kg_run_state *state, struct kg_rl_batch *b);
 
 void kg_rl_batch_release(struct kg_rl_batch *b);
