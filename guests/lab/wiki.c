@@ -461,7 +461,8 @@ static kg_status check_same(const char *path, const struct kg_str *text,
     kg_str_release(&found);
     return same ? KG_OK
                 : kg_fail(err, KG_EINVAL,
-                          "%s: expected nothing or this world's file, found another",
+                          "%s: expected no file or the file of this world, found a file "
+                          "with other contents",
                           path);
 }
 

@@ -82,9 +82,9 @@ _Static_assert((int)KEDGE_NEED_SELECTION == (int)KG_NEED_SELECTION &&
                    (int)KEDGE_NEED_MU_AT == (int)KG_NEED_MU_AT &&
                    (int)KEDGE_NEED_SUM_SQ == (int)KG_NEED_SUM_SQ &&
                    (int)KEDGE_NEED_PARTS == (int)KG_NEED_PARTS,
-               "the public needs are those of policy/");
+               "the public needs equal those of policy/");
 _Static_assert((int)KEDGE_SCOPE_BATCH == (int)KG_SCOPE_BATCH,
-               "the public scopes are those of policy/");
+               "the public scopes equal those of policy/");
 
 static kg_status needs_of(struct kedge_needs *needs, const struct kedge_algo *algo,
                           struct kg_err *err)

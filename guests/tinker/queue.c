@@ -64,7 +64,7 @@ static kg_status add(int64_t *id, struct kg_tinker *t, struct kg_tinker_call *ca
         }
         return kg_fail(err, KG_ECONFLICT,
                        "%s: expected the request that had sequence number %lld before, "
-                       "found another",
+                       "found another request",
                        call->scope, (long long)call->seq);
     }
     if (t->n_open >= t->opts.max_requests)

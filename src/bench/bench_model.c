@@ -131,7 +131,7 @@ kg_status kg_bench_put_traffic(struct kg_bench_report *r, const char *name,
                                const struct kg_traffic *t, double tokens, double steps,
                                const char *planned, struct kg_err *err)
 {
-    char label[128], text[200] = "nothing crosses: the memory is the host's";
+    char label[128], text[200] = "nothing crosses: the memory is host memory";
 
     if (r->be->traffic)
         snprintf(text, sizeof text,

@@ -22,8 +22,8 @@ const struct kg_flag kg_merge_flags[] = {
     KG_FLAGS_OF(kg_model_flags),
     KG_FLAGS_OF(kg_ignore_flags),
     {"dtype", 0, KG_TO(dtype), "TYPE",
-     "dtype of the file: bf16 or fp32 (default: the base's; fp32 for an fp16 base)", 0, 0,
-     "bf16|fp32"},
+     "dtype of the file: bf16 or fp32 (default: as in the base; fp32 for an fp16 base)",
+     0, 0, "bf16|fp32"},
     {0},
 };
 

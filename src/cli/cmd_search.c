@@ -270,7 +270,7 @@ static double seconds = 10;
 const struct kg_flag kg_search_flags[] = {
     {"k1", 0, KG_IF(SCORING, bm25.k1), "X",
      "BM25: saturation of the count of a word (default 1.2; index: stored in it; query, "
-     "serve, bench: replaces the index's)",
+     "serve, bench: replaces the stored value)",
      0, 1000, NULL},
     {"b", 0, KG_IF(SCORING, bm25.b), "X",
      "BM25: strength of length normalisation (default 0.55)", 0, 1, NULL},

@@ -39,7 +39,7 @@ const struct kg_flag kg_show_flags[] = {
     {"html", 0, KG_TO(html_path), "FILE", "write an HTML page instead of printing", 0, 0,
      NULL},
     {"no-color", 0, KG_IF("--html=", no_colour), NULL,
-     "mark sources by tags (default if the output is no terminal)", 0, 0, NULL},
+     "mark sources by tags (default if the output is not a terminal)", 0, 0, NULL},
     KG_FLAGS_IF("--reference", kg_compute_flags),
     KG_FLAGS_IF("--reference", kg_device_flags),
     {0},

@@ -182,8 +182,8 @@ const struct kg_command kg_commands[] = {
      "train.jsonl and test.jsonl (questions that need two searches; the two files share "
      "no names) and tokenizer.jsonl (text for kedge new --train-tokenizer).\n\nepisodes: "
      "plays training questions against an index of that corpus, a share of them badly, "
-     "and writes them for supervised training. --seed and --works must be those of the "
-     "corpus.",
+     "and writes them for supervised training. --seed and --works must be the values "
+     "used for the corpus.",
      3, NULL, NULL, NULL, "lab"},
     {"data", "inspect, check and convert a data file", kg_cmd_data,
      "[flags] check|head|convert|stats|columns FILE", kg_data_flags,
@@ -226,7 +226,7 @@ const struct kg_command kg_commands[] = {
      kg_show_flags,
      "FILE is a dump of a run (RUN/rollouts/*.jsonl.zst), of an evaluation, or episodes "
      "as text; packed or not. Prompt, model and tool each have a colour, or tags. "
-     "Numbers are those of the dump: the sampler's log-prob, the advantage, log p/q to "
+     "Numbers are read from the dump: the sampler's log-prob, the advantage, log p/q to "
      "the anchor.",
      1, NULL, NULL, NULL, NULL},
     {"algorithms", "the tables of algorithms and presets, as Markdown", kg_cmd_algorithms,

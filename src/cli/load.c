@@ -67,9 +67,10 @@ const struct kg_flag kg_prompt_flags[] = {
     {"opening", 0, KG_TO(kg_prompt_how.opening), "TEXT",
      "beginning of the assistant's turn, if the template does not write it", 0, 0, NULL},
     {"chat-template", 0, KG_TO(kg_prompt_chat), "WHICH",
-     "for user turns and messages: auto (the model's), none, or a file", 0, 0, NULL},
+     "for user turns and messages: auto (the model's template), none, or a file", 0, 0,
+     NULL},
     {"date", 0, KG_TO(kg_prompt_how.date), "YYYY-MM-DD",
-     "date for chat templates that use it (default: the clock's)", 0, 0, NULL},
+     "date for chat templates that use it (default: from the clock)", 0, 0, NULL},
     {0},
 };
 
@@ -240,13 +241,15 @@ struct kg_encoder_opts kg_encoder_how;
 
 const struct kg_flag kg_encoder_flags[] = {
     {"pooling", 0, KG_TO(kg_encoder_how.pooling), "HOW",
-     "pooling: mean or cls (default: the folder's)", 0, 0, "mean|cls"},
+     "pooling: mean or cls (default: as in the folder)", 0, 0, "mean|cls"},
     {"max-tokens", 0, KG_TO(kg_encoder_how.max_tokens), "N",
-     "longest text in tokens; the rest is cut (default: the folder's)", 1, 1 << 20, NULL},
+     "longest text in tokens; the rest is cut (default: as in the folder)", 1, 1 << 20,
+     NULL},
     {"query-prefix", 0, KG_TO(kg_encoder_how.query_prefix), "TEXT",
-     "prefix of a query; E5: \"query: \" (default: the folder's, or none)", 0, 0, NULL},
+     "prefix of a query; E5: \"query: \" (default: as in the folder, or none)", 0, 0,
+     NULL},
     {"passage-prefix", 0, KG_TO(kg_encoder_how.passage_prefix), "TEXT",
-     "prefix of a passage; E5: \"passage: \" (default: the folder's, or none)", 0, 0,
+     "prefix of a passage; E5: \"passage: \" (default: as in the folder, or none)", 0, 0,
      NULL},
     {0},
 };

@@ -216,10 +216,11 @@ static kg_status add_token(struct kg_shown *s, const struct kg_json_doc *doc,
     int64_t token = kg_json_int(kg_json_at(c->tokens, i), -1);
 
     if (token < 0 || token >= kg_tokenizer_n_ids(tok))
-        return kg_fail(err, KG_EFORMAT,
-                       "%s: key 'tokens': expected ids below %d (the model's), found "
-                       "%lld",
-                       doc->where, kg_tokenizer_n_ids(tok), (long long)token);
+        return kg_fail(
+            err, KG_EFORMAT,
+            "%s: key 'tokens': expected ids below %d (the model's vocabulary), found "
+            "%lld",
+            doc->where, kg_tokenizer_n_ids(tok), (long long)token);
     piece.token = (int32_t)token;
     KG_TRY(source_of(&piece.source, c->source[i], doc, err));
     KG_TRY(put_token(&s->text, tok, piece.token, i == 0, err));

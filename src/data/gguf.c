@@ -405,8 +405,8 @@ static kg_status part_path(struct kg_path *to, const char *first, int64_t part, 
     if (len < tail || len >= sizeof to->text || strcmp(first + len - tail, end) != 0)
         return kg_fail(
             err, KG_EUNSUPPORTED,
-            "%s: expected a name that ends in %s, as that of the first file of "
-            "%d, found another",
+            "%s: expected a name that ends in %s, as the name of the first file "
+            "of %d, found another name",
             first, end, (int)n);
     memcpy(to->text, first, len - tail);
     memcpy(to->text + len - tail, other, tail + 1);

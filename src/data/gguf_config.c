@@ -63,7 +63,7 @@ kg_status kg_gguf_find_arch(const struct kg_gguf_arch **arch, const struct kg_gg
 
     if (kind && !kg_gguf_is(kind, "model"))
         return kg_fail(err, KG_EUNSUPPORTED,
-                       "%s: general.type: expected a model, found another",
+                       "%s: general.type: expected a model, found another type",
                        g->files[0].path);
     snprintf(name, sizeof name, "%.*s", text ? (int)(n < 60 ? n : 60) : 0,
              text ? text : "");

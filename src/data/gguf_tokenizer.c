@@ -37,7 +37,8 @@ static kg_status need_model(const struct kg_gguf *g, const char *model,
         return refuse(g, KEY "model", "gpt2 or llama", err);
     if (kg_gguf_is(v, model))
         return KG_OK;
-    return kg_fail(err, KG_ENOTFOUND, "%s: expected a tokenizer of %s, found another",
+    return kg_fail(err, KG_ENOTFOUND,
+                   "%s: expected a tokenizer of %s, found another tokenizer",
                    g->files[0].path, model);
 }
 
@@ -208,7 +209,7 @@ kg_status kg_gguf_pre_of(const char **pre, size_t *n, const struct kg_json *toke
     return kg_fail(err, KG_EUNSUPPORTED,
                    "tokenizer.json: expected a byte-level BPE with the pre_tokenizer of "
                    "GPT-2, SmolLM, Qwen2, Llama 3, OLMo 2, Tekken or GPT-4o, which GGUF "
-                   "has names for, found another");
+                   "has names for, found another tokenizer");
 }
 
 #define BYTE_LEVEL(regex)                                                                \

@@ -185,7 +185,7 @@ static bool is_integer(int type) { return type >= KG_THRIFT_I8 && type <= KG_THR
 static void read_int(struct kg_thrift *t, void *out, size_t offset, int type)
 {
     if (!is_integer(type)) {
-        fail(t, "a field is no integer where one is expected");
+        fail(t, "a field is not an integer where one is expected");
         return;
     }
     put_int(out, offset,
@@ -246,7 +246,7 @@ static void read_field(struct kg_thrift *t, void *out, const struct kg_thrift_fi
         return;
     case KG_THRIFT_AS_BOOL:
         if (type != KG_THRIFT_TRUE && type != KG_THRIFT_FALSE)
-            fail(t, "a field is no boolean where one is expected");
+            fail(t, "a field is not a boolean where one is expected");
         put_int(out, f->offset, type == KG_THRIFT_TRUE);
         return;
     case KG_THRIFT_AS_BYTES:

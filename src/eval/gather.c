@@ -162,7 +162,7 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
 {
     return kg_fail(err, KG_EFORMAT,
                    "answers: expected %zu up to the end of the share of %s, found "
-                   "another number: the requests of the ranks differ",
+                   "another number of answers: the requests of the ranks differ",
                    expected, kg_ranks_name(ranks, rank).text);
 }
 

@@ -77,10 +77,11 @@ static kg_status refuse_others(const struct kg_results *r, struct kg_err *err)
         for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
             known = known || strcmp(names[i], ours[k]) == 0;
         if (!known)
-            status = kg_fail(err, KG_ECONFLICT,
-                             "%s: expected an empty folder or that of an evaluation, "
-                             "found %.80s but no config.yaml",
-                             r->dir, names[i]);
+            status = kg_fail(
+                err, KG_ECONFLICT,
+                "%s: expected an empty folder or the folder of an evaluation, "
+                "found %.80s but no config.yaml",
+                r->dir, names[i]);
     }
     kg_file_names_free(names, n);
     return status;

@@ -89,7 +89,8 @@ static const struct kg_opt_row set_rows[] = {
      "weight of each of the rewards in their sum; none: 1 each", false},
     KG_PROMPT_ROWS("", struct kg_eval_set, task_opts.prompt.),
     {"chat_template", AT(chat_name), "auto", 0, 0, NULL,
-     "auto (the model's), none, or a file, which must apply to every problem", false},
+     "auto (the model's template), none, or a file, which must apply to every problem",
+     false},
     {"add_special", AT(special), "auto", 0, 0, KG_SPECIAL_CHOICES,
      "whether the tokenizer adds its special tokens (BOS); auto: to text, not to what a "
      "chat template rendered",

@@ -581,9 +581,10 @@ static enum kg_math_verdict proportional(struct kg_math_decider *d,
         return because(d, KG_MATH_UNDECIDED, "the relations cannot be compared");
     if (!rational && prove_cross(&e, a, b, used) == T_TRUE)
         rational = true;
-    return rational ? because(d, KG_MATH_RIGHT, "the relations are the same")
-                    : because(d, KG_MATH_UNDECIDED,
-                              "the relations agree to many digits, but that is no proof");
+    return rational
+               ? because(d, KG_MATH_RIGHT, "the relations are the same")
+               : because(d, KG_MATH_UNDECIDED,
+                         "the relations agree to many digits, but that is not a proof");
 }
 
 enum kg_math_verdict kg_math_proportional(struct kg_math_decider *d, int a, int b,

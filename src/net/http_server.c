@@ -532,7 +532,8 @@ static kg_status open_listener(struct kg_http_server *s, struct kg_err *err)
     s->local = is_loopback(&bound);
     if (!s->local && s->opts.allow_hosts)
         return kg_fail(err, KG_EINVAL,
-                       "--allow-host acts only with an address of this machine, found %s",
+                       "--allow-host applies only to an address of this machine, found "
+                       "%s; remove it",
                        s->opts.host);
     return KG_OK;
 }

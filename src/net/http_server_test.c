@@ -712,7 +712,7 @@ static void what_cannot_be_listened_on_is_named(void **state)
         .routes = test_routes, .host = "0.0.0.0", .allow_hosts = "x"};
     assert_int_equal(kg_http_server_start(&second, &opts, &err), KG_EINVAL);
     assert_non_null(
-        strstr(err.message, "--allow-host acts only with an address of this "));
+        strstr(err.message, "--allow-host applies only to an address of this "));
     stop_server();
 }
 

@@ -175,7 +175,8 @@ static kg_status check_kl(const struct kg_algo *a, const struct kg_algo_setting 
     if (a->kl->head_only && !a->kl_corrected)
         return kg_fail(err, KG_EINVAL,
                        "kl.gradient: %s has no sampled tail, and its only gradient is "
-                       "that of its value; expected corrected, found published",
+                       "the gradient of its value; set kl.gradient=corrected, found "
+                       "published",
                        kl);
     if (a->kl->reward_only && !kg_algo_kl_taken(a))
         return kg_fail(
@@ -244,7 +245,7 @@ static kg_status check_surrogate(const struct kg_algo *a, const struct kg_algo_s
     if (a->mask->of_weight && s->sampled_old)
         return kg_fail(err, KG_EINVAL,
                        "algo.mask: the old log-probs are the sampler's, so %s drops "
-                       "nothing; expected train.old_logp recompute, or another mask",
+                       "nothing; set train.old_logp=recompute or another mask",
                        a->mask->about.name);
     if (a->mask->pops && !(a->tis > 0))
         return kg_fail(err, KG_EINVAL,

@@ -22,7 +22,7 @@ kg_status kg_ranks_head_check(const struct kg_ranks_head *head, const struct kg_
                               struct kg_err *err)
 {
     struct kg_ranks_head expected;
-    char found[KG_RANKS_KIND + 48] = "bytes that are no message of this kedge";
+    char found[KG_RANKS_KIND + 48] = "bytes that are not a message of this kedge";
 
     kg_ranks_head_make(&expected, r, what, bytes);
     if (memcmp(head, &expected, sizeof expected) == 0)

@@ -494,7 +494,7 @@ static void another_kind_or_length_is_refused_before_a_byte(void **state)
                                   n + ((uint64_t)1 << 32)};
 
         lie_about(n, KIND, 0, "bytes of 'another thing'");
-        lie_about(n, MARK, 0, "bytes that are no message of this kedge");
+        lie_about(n, MARK, 0, "bytes that are not a message of this kedge");
         for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
             if (wrong[k] != n)
                 lie_about(n, LENGTH, wrong[k], "bytes of 'test': these ranks are not");

@@ -39,8 +39,8 @@ static const struct kg_opt_row first_rows[] = {
     {KEY(model.dtype), "auto", 0, 0, "auto|bf16|fp32",
      "type of product inputs; auto is bf16", false},
     {KEY(model.base_dtype), "same", 0, 0, "same|q8_0|q4_0|q4_k|as_stored",
-     "storage type of frozen weights: blocks of 8 or 4 bits, or those of a GGUF file "
-     "(docs/lora.md); same: model.dtype",
+     "storage type of frozen weights: blocks of 8 or 4 bits, or the blocks of a GGUF "
+     "file (docs/lora.md); same: model.dtype",
      false, "lora.rank>0|model.adapter&model.dtype!fp32&model.device=cpu,auto"},
     {KEY(model.device), "cpu", 0, 0, NULL,
      "cpu, cuda (the first GPU), cuda:N, or auto: a GPU if one is usable (docs/gpu.md)",
@@ -138,8 +138,8 @@ static const struct kg_opt_row first_rows[] = {
      "data.template for each file of data.val; empty: data.template for all", false,
      "data.val"},
     {KEY(data.chat_template), "auto", 0, 0, NULL,
-     "chat template for user turns and lists of messages: auto (the model's, if it has "
-     "one), none, or a file or folder, which must apply to every prompt",
+     "chat template for user turns and lists of messages: auto (the model's template, "
+     "if it has one), none, or a file or folder, which must apply to every prompt",
      false},
     {KEY(data.max_prompt_tokens), "1024", 1, 1e6, NULL,
      "longer prompts are handled as data.overlong says", false},

@@ -246,7 +246,7 @@ static const struct kg_metric_row rows[] = {
      "share of tokens held by the bound of dual clip"},
     {"rl", "policy/outside_low", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio below 1 - `algo.clip_low`, for any advantage "
-     "(surrogates without a clip: 0.2, or the preset's)"},
+     "(surrogates without a clip: 0.2, or the value of the preset)"},
     {"rl", "policy/outside_high", KG_METRICS_POLICY, "outside the bounds",
      "share of tokens with a ratio above 1 + `algo.clip_high`, for any advantage"},
     {"rl", "policy/kl_old_k1", KG_METRICS_POLICY, "KL from the old policy",

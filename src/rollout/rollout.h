@@ -284,8 +284,8 @@ void kg_rollout_cancel(struct kg_rollout *r, struct kg_traj *trajs, size_t n);
  * sequence is parked: its row is freed, its blocks stay. Then either
  * - kg_rollout_resume appends the observation (n may be 0) with source TOOL, and queues
  *   the next turn of at most max_tokens tokens (0: the limit of the sampling) before all
- *   requests that have not started. Computes only the observation and the last sampled token,
- *   whose key is missing. Searches stop strings in the new turn only; random draws
+ *   requests that have not started. Computes only the observation and the last sampled
+ *   token, whose key is missing. Searches stop strings in the new turn only; random draws
  *   continue from the last turn's count. t->finish is NONE until the turn ends. If the
  *   text exceeds a window, its newest tokens are recomputed.
  * - or kg_rollout_close ends the episode and frees its blocks; t is unchanged.

@@ -168,7 +168,8 @@ static kg_status read_products(struct kg_cuda_opts *to, const struct kg_device_o
     to->libraries = opts->libraries;
     to->unpinned = opts->unpinned;
     if (!opts->bf16 && said(opts))
-        return kg_fail(err, KG_EINVAL, "%s: acts only on bf16 products, but all are fp32",
+        return kg_fail(err, KG_EINVAL,
+                       "%s: affects only bf16 products, but all are fp32; remove it",
                        said(opts));
     if (opts->products)
         KG_TRY(kg_cuda_products_find(&to->products, opts->products, err));

@@ -290,7 +290,7 @@ kg_status kg_jinja_percent(struct kg_jv *out, struct kg_jinja *j, const struct k
         i++;
         if (!read_percent(&field, fmt, &i))
             return kg_jinja_fail(j, "expected %%s, %%r, %%d, %%f, %%e, %%g, %%x, %%o, "
-                                    "%%c or %%%%, found another");
+                                    "%%c or %%%%, found another conversion");
         if (used == n)
             return kg_jinja_fail(j, "expected more values to format, found %zu", n);
         KG_TRY(put_percent(j, &field, many ? &values->u.list->items[used] : values,

@@ -114,9 +114,9 @@ static kg_status dict_find(size_t *at, struct kg_jinja *j, const struct kg_jv_di
 
     KG_TRY(kg_jinja_pay(j, d->n));
     if (key->type == KG_JV_LIST && key->u.list->kind != KG_JV_TUPLE)
-        return kg_jinja_fail(j, "expected a key that is no list, found a list");
+        return kg_jinja_fail(j, "expected a key that is not a list, found a list");
     if (key->type == KG_JV_DICT)
-        return kg_jinja_fail(j, "expected a key that is no object, found an object");
+        return kg_jinja_fail(j, "expected a key that is not an object, found an object");
     for (*at = 0; *at < d->n; (*at)++) {
         KG_TRY(kg_jv_equal(&equal, j, &d->keys[*at], key));
         if (equal)

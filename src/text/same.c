@@ -47,7 +47,7 @@ static kg_status compare(const struct kg_tokenizer *a, const struct kg_tokenizer
             !(extra && is_extra(a, b, id)))
             status = kg_fail(
                 err, KG_ECONFLICT,
-                "%s: expected the model's tokenizer, found another: id %d is "
+                "%s: expected the model's tokenizer, found another one: id %d is "
                 "'%.40s' there and '%.40s' here",
                 dir, id, kg_str_text(&y), kg_str_text(&x));
     }
@@ -65,8 +65,8 @@ kg_status kg_tokenizer_compare(const struct kg_tokenizer *tok,
 
     if (n != found)
         return kg_fail(err, KG_ECONFLICT,
-                       "%s: expected a tokenizer of %d ids as the model's, found %d", dir,
-                       n, found);
+                       "%s: expected a tokenizer with the %d ids of the model, found %d",
+                       dir, n, found);
     return compare(tok, other, false, dir, err);
 }
 

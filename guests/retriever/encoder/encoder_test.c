@@ -345,10 +345,11 @@ static void values_that_are_none_are_refused(void **state)
         {"modules.json", "\"1_Pooling\"", "\"2_Pooling\"", KG_EINVAL,
          "expected 2_Pooling/config.json, or to be told"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16", "\"max_seq_length\": 0",
-         KG_EFORMAT, "max_seq_length: expected an integer from 1, found"},
+         KG_EFORMAT, "max_seq_length: expected an integer of at least 1, found"},
         {"sentence_bert_config.json", "\"max_seq_length\": 16",
          "\"max_seq_length\": \"12\"", KG_EFORMAT,
-         "max_seq_length: expected an integer from 1, found another or string"},
+         "max_seq_length: expected an integer of at least 1, found another value or "
+         "string"},
     };
 
     (void)state;

@@ -192,7 +192,8 @@ static kg_status take_length(int32_t *out, const struct kg_json_doc *doc, int32_
     if (n >= 1)
         return KG_OK;
     return kg_fail(err, KG_EFORMAT,
-                   "%s: max_seq_length: expected an integer from 1, found another or %s",
+                   "%s: max_seq_length: expected an integer of at least 1, found another "
+                   "value or %s",
                    doc->where, kg_json_type_name(found));
 }
 

@@ -349,7 +349,7 @@ static kg_status no_form(const struct kg_json *object, bool has_prompt,
 
         if (!says_something(value))
             continue;
-        snprintf(found, sizeof found, "a response that is no text: %s is %s",
+        snprintf(found, sizeof found, "a response that is not a text: %s is %s",
                  *response_keys, kg_json_type_name(value));
         break;
     }
