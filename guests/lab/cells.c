@@ -633,7 +633,7 @@ out:
     return status;
 }
 
-/* The order of draws is that of pairs. */
+/* Draws are in the order of pairs. */
 static kg_status make_cells(struct kg_cells *out, struct reading *r, struct kg_err *err)
 {
     const struct kg_cells_opts *opts = r->opts;

@@ -1,8 +1,8 @@
 /* kedge doctor under a launcher: who the ranks are, and what must be so before they make
  * one run.
  *
- * The sum is that of a gradient (train/step/lane_sum.h), over lanes of numbers whose
- * order of addition shows: once by all ranks, once by this one alone.
+ * It sums as for a gradient (train/step/lane_sum.h), over lanes of numbers whose order of
+ * addition shows: once by all ranks, once by this one alone.
  */
 #include "cli/cli.h"
 
@@ -24,7 +24,7 @@ enum { ELEMENTS = (1 << 20) + 4099, LANES_A_RANK = 3 };
 
 /* ---- the sum ---- */
 
-/* A gradient, and what a lane adds to it: the host's and the backend's. */
+/* A gradient, and what a lane adds to it, in host memory and in the backend's memory. */
 struct gradient {
     struct kg_slab sum, lane;
     float *values; /* (ELEMENTS) owned */
@@ -178,7 +178,7 @@ static kg_status check_nccl(struct kg_ranks *r, const struct link *l, struct kg_
 static const struct {
     const char *name, *text;
     kg_status (*check)(struct kg_ranks *r, const struct link *l, struct kg_err *err);
-    bool gpus; /* asked where ranks compute on these; NOTFOUND is no failure */
+    bool gpus; /* asked where ranks compute on these; NOTFOUND is not a failure */
 } checks[] = {
     {"ranks alike", "all ranks have one program, and the same bits of products",
      check_alike, false},

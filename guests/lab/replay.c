@@ -1,8 +1,9 @@
 /* Reads a dump back, and computes its gradients part by part. A replay is an RL step
- * whose sampler is a file: flattening, passes and update are those of training. What the
- * dump lacks (kept sets, more ids than were recorded) is computed with the weights that
- * sampled. Gradients of groups are taken one at a time, and only their sums are held;
- * those of the exact KL are kept if memory allows, to compare KL terms per group. */
+ * whose sampler is a file: flattening, passes and update are the same code as in
+ * training. What the dump lacks (kept sets, more ids than were recorded) is computed with
+ * the weights that sampled. Gradients of groups are taken one at a time, and only their
+ * sums are held; those of the exact KL are kept if memory allows, to compare KL terms per
+ * group. */
 #include "lab/replay.h"
 
 #include "base/mem.h"
@@ -48,7 +49,7 @@ struct replay {
     double apart_squares;     /* sum over groups of |G_i - exact_of[i]|^2 */
 };
 
-/* ---- the config: the run's, under another algorithm ---- */
+/* ---- the config of the run, with another algorithm ---- */
 
 /* What a replay may set: the algorithm, and where its old log-probs come from. */
 static bool is_set_here(const char *key)
@@ -56,8 +57,8 @@ static bool is_set_here(const char *key)
     return kg_config_of_algorithm(key) || strncmp(key, "train.old_logp", 14) == 0;
 }
 
-/* What the preset leaves open is as by default, not as in the run; a key without a
- * default is the run's, unless the preset has it. */
+/* Keys that the preset leaves open get their defaults, not the values of the run. A key
+ * without a default keeps the value of the run, unless the preset sets it. */
 static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
 {
     const struct kg_opt_row *row;
@@ -68,7 +69,7 @@ static kg_status to_defaults(struct kg_config *config, struct kg_err *err)
     return KG_OK;
 }
 
-/* A recipe's sizes are not the run's: its algorithm alone is taken. */
+/* A recipe may have other sizes than the run: only its algorithm is taken. */
 static kg_status apply_preset(struct kg_config *config, const char *name,
                               struct kg_err *err)
 {
@@ -453,7 +454,8 @@ static kg_status read_dump(struct replay *r, const char *dir, struct kg_err *err
 /* ---- what the dump leaves out ---- */
 
 /* Not recorded: the sampler's most likely ids, and those that truncation kept. Its
- * weights give them again, to the bit where the checkpoint is that of the step before. */
+ * weights reproduce them, bit for bit if the checkpoint was saved after the step
+ * before. */
 static kg_status record_part(struct replay *r, struct kg_traj *t,
                              struct kg_traj_part part, float *logp, struct kg_err *err)
 {

@@ -1,5 +1,5 @@
-/* forward_backward: a batch's loss, its gradient added to the model's, and the log-probs
- * of all its targets.
+/* forward_backward: the loss of a batch, its gradient (added to that of the model), and
+ * the log-probs of all its targets.
  *
  * Loss tokens are those that the loss can have a term on: with a mask those that it
  * keeps, else with log-probs of a sampler those with an advantage or a log-prob (prompts

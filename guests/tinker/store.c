@@ -32,7 +32,7 @@ kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
                            const char *path, struct kg_err *err)
 {
     char part[3][KG_TINKER_ID];
-    int n = 0; /* that were read: a name that is too long is no shorter one */
+    int n = 0; /* that were read: a name that is too long must not match a shorter one */
     bool good = strncmp(path, scheme, sizeof scheme - 1) == 0 &&
                 sscanf(path + sizeof scheme - 1, "%95[^/]/%95[^/]/%95[^/]%n", part[0],
                        part[1], part[2], &n) == 3 &&
@@ -274,7 +274,7 @@ typedef kg_status (*each_fn)(struct kg_str *out, const struct kg_tinker *t,
                              const char *id, int kind, const char *name,
                              struct kg_err *err);
 
-/* Whether a folder is one of the server's; others may lie beside them. */
+/* Whether a folder belongs to the server; other folders may lie beside them. */
 static bool is_entry(const char *dir, const char *name, const char *facts)
 {
     const struct kg_path one = kg_path_in(dir, name);
@@ -318,7 +318,7 @@ kg_status kg_tinker_put_checkpoints(struct kg_str *out, const struct kg_tinker *
     return kg_str_puts(out, "]}", err);
 }
 
-/* *latest: its time, and *at its place, if it is no earlier */
+/* *latest: its time, and *at its place, if it is not earlier */
 static kg_status take_later(char latest[32], size_t *at, size_t i, const char *dir,
                             const char *name, struct kg_err *err)
 {

@@ -340,7 +340,7 @@ kg_status kg_tinker_optim_step(struct kg_tinker *t, struct kg_tinker_job *job,
 
 /* ---- saving ---- */
 
-/* name: the client's, or NULL for the server's own */
+/* name: the name that the client gave, or NULL for a name of the server */
 static kg_status path_of(char path[256], const struct kg_tinker_job *job,
                          const char *kind, const char *name, const char *own,
                          struct kg_err *err)

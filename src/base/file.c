@@ -78,8 +78,8 @@ static const char *kind_of(mode_t mode)
                             : "a device";
 }
 
-/* A descriptor of a regular file, or of what is no folder.   *bytes: its size, 0 for a
- * pipe */
+/* A descriptor of a regular file, or of anything but a folder.   *bytes: its size, 0 for
+ * a pipe */
 static kg_status open_to_read(int *fd, uint64_t *bytes, const char *path, bool stream,
                               struct kg_err *err)
 {
@@ -379,8 +379,8 @@ bool kg_file_is_temporary(const char *path)
     return false;
 }
 
-/* `entry` stands beside path. One that cannot be removed is no reason to stop: whatever
- * it is, it is in nobody's way. */
+/* `entry` stands beside path. A file that cannot be removed is not a reason to stop,
+ * because it disturbs nothing. */
 static kg_status remove_if_stale(const char *path, const char *entry, struct kg_err *err)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;

@@ -113,8 +113,8 @@ uint32_t kg_hash_crc32c(const void *bytes, size_t n)
 }
 
 /* Both digests are one machine: blocks of 64 bytes, a length at the end, words of 32
- * bits; they differ in the schedule of a block's words and in a round. Names of variables
- * are those of the standard. */
+ * bits; they differ in the schedule of a block's words and in a round. Variables have the
+ * names that the standard gives them. */
 
 enum { BLOCK = 64 };
 

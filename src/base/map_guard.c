@@ -2,8 +2,8 @@
  *
  * The system ends a process that touches such a page with SIGBUS, and says neither which
  * file nor why. Here every open map is in a table, and the handler finds the file by the
- * address. It runs on any thread, in the midst of anything, so it does nothing but look,
- * write and leave.
+ * address. It may run on any thread at any moment, so it only reads the table, writes a
+ * message and exits.
  */
 #include "base/file_internal.h"
 

@@ -226,7 +226,7 @@ static kg_status open_bell(struct kg_err *err)
 {
     if (bell[0] >= 0 && bell_of == getpid())
         return KG_OK;   /* it stays: a late handler may still write */
-    if (bell[0] >= 0) { /* the parent's, which would hear it */
+    if (bell[0] >= 0) { /* the parent's: ringing it would wake the parent */
         close(bell[0]);
         close(bell[1]);
     }

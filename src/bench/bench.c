@@ -153,8 +153,8 @@ static kg_status run_ceiling(struct kg_bench_report *r, enum kg_bench_ceiling ki
 }
 
 /* A quarter of a second of it: what the machine sustains, as the work beside it must. A
- * single pass can slip between two time slices of a neighbour, and would be no measure of
- * what takes seconds. */
+ * single pass can slip between two time slices of a neighbour, and would not measure what
+ * takes seconds. */
 static kg_status sustain(double *rate, struct kg_bench_report *r,
                          enum kg_bench_ceiling kind, struct kg_err *err)
 {

@@ -103,7 +103,7 @@ static double bytes_of(struct kg_mat m)
     return (double)(m.rows * m.cols) * (double)kg_dtype_traits(m.dtype)->bytes;
 }
 
-/* The body of a slot: the call of the CPU's, which is `work` of a part. */
+/* The body of a slot: the call on the CPU, which is `work` of a part. */
 #define TIMED(part, work, call)                                                          \
     const struct instant since = instant();                                              \
     kg_status status = cpu->call;                                                        \

@@ -144,7 +144,7 @@ static kg_status make(struct work *w, struct kg_err *err)
     return KG_OK;
 }
 
-/* Ours and, in turns with it, the rival's. */
+/* The product of kedge and, alternately, that of the other library. */
 static kg_status measure(struct kg_bench_timing *t, double *theirs,
                          struct kg_bench_report *r, struct work *w,
                          const struct kg_bench_rival *rival, struct kg_err *err)

@@ -393,7 +393,7 @@ static bool is_command(const char *line)
     return *line == '/' && n > 1 && (line[n] == '\0' || line[n] == ' ');
 }
 
-/* What is no command of the table is said, and does not go to the model. */
+/* An unknown command prints a message and is not sent to the model. */
 static kg_status run_command(struct chat *c, const char *line, struct kg_err *err)
 {
     for (size_t i = 0; i < N_COMMANDS; i++)

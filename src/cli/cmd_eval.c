@@ -753,7 +753,7 @@ static kg_status open_checked(struct evaluation *e, int argc, char **argv,
     return open_suite(e, argc, argv, err);
 }
 
-/* The suite as the flags have it, and the flags that are no keys of it. */
+/* The suite that the flags describe, and the flags that are not keys of a suite. */
 static kg_status check_same(struct evaluation *e, struct kg_err *err)
 {
     const char *products = kg_load.products ? kg_load.products : "not given";

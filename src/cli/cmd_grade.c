@@ -1,7 +1,7 @@
 /* kedge grade: a filter from lines of answers to lines of verdicts.
  *
  * Each line is answered before the next is read, so that another program can keep it open
- * and grade one by one. The graders are those of the tasks.
+ * and grade one by one. It uses the graders of the tasks.
  */
 #include "cli/cli.h"
 
@@ -207,9 +207,9 @@ static kg_status grade_math(struct kg_err *err)
 /* kedge grade --kind qa-*: answers to questions, by the metrics of task/qa.h.
  *
  * A line has a prediction, which is the answer, or a response, in which the answer is
- * looked for as training does; golds are one text or several. The names of the kinds
- * are those of the metrics' table with "qa-" before them. Extraction and the format
- * reward read a response as one turn that the model wrote. */
+ * looked for as training does; golds are one text or several. The kinds have the names of
+ * the metrics' table with "qa-" before them. Extraction and the format reward read a
+ * response as one turn that the model wrote. */
 
 static kg_status put_gold(struct kg_grade_qa *g, const struct kg_json_doc *doc,
                           const struct kg_json *v, struct kg_err *err)

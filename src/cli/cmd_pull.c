@@ -90,7 +90,7 @@ static kg_status put_word(struct kg_str *out, const char *text, struct kg_err *e
     return kg_str_putc(out, '\'', err);
 }
 
-/* A folder of the name -x is no flag of the program's. */
+/* A folder of the name -x is not a flag of the program. */
 static kg_status put_upload(struct kg_str *out, const char *dir,
                             const struct kg_hub_name *to, struct kg_err *err)
 {

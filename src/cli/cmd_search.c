@@ -3,7 +3,7 @@
  *
  * One table of actions. Settings of the scoring that are given here stand in for those
  * that the index keeps, so that they can be compared without building it anew. The server
- * is that of search/service.h, which answers what episodes ask.
+ * is search/service.h, which answers queries of episodes.
  */
 #include "cli/cli.h"
 

@@ -1,7 +1,7 @@
 /* kedge tokenize: a filter between lines of text and lines of ids, in both directions.
  *
- * Each line is answered before the next is read. Encoding and decoding are those of
- * training and sampling, so that this is the place to see what a model is fed.
+ * Each line is answered before the next is read. Encoding and decoding use the code of
+ * training and sampling, so the command shows the input of a model.
  */
 #include "cli/cli.h"
 #include "cli/load.h"

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A key that is no row of its own: the command line has it for algo.preset. */
+/* A key that has no row: the command line accepts it for algo.preset. */
 static const char PRESET_HELP[] = "a method or recipe by name, kedge presets lists them";
 
 /* Whether the command takes section.key=value. */

@@ -203,7 +203,8 @@ static kg_status check_needs(const struct given *given, const char *name,
                                     : "none of them");
 }
 
-/* Each flag: its own needs, its group's, and the command's if it names no action. */
+/* For each flag: its own needs, those of its group, and those of the command if the flag
+ * names no action. */
 static kg_status check(const struct given *given, const struct kg_command *c,
                        struct kg_err *err)
 {

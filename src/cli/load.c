@@ -2,8 +2,8 @@
  *
  * Flags are variables that a table fills, and commands that take the same flags point
  * to the same tables: a flag has one meaning and one help wherever it is. A folder
- * without a tokenizer is no error here, since ids are enough for some commands; who
- * needs text says so.
+ * without a tokenizer is not an error here, because ids are enough for some commands. A
+ * command that needs text reports it.
  */
 #include "cli/load.h"
 

@@ -1,9 +1,9 @@
 /* Ranks of a launcher, or by fork: memory that they share and a socket for every two of
  * them, made before any process is.
  *
- * A child ends when its parent does, whatever ends that. One rank speaks for all: an
- * error that all share is said by the first, and so is which rank was lost, how it ended
- * too where it was a child. Where it was the first that was lost, whoever found it does.
+ * A child ends when its parent does, whatever ends that. One rank prints for all. The
+ * first rank reports an error that all share, and which rank was lost; if that rank was a
+ * child, also how it ended. Where it was the first that was lost, whoever found it does.
  */
 
 #include "cli/cli.h"

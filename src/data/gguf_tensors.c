@@ -206,7 +206,7 @@ out:
 
 /* ---- the other way ---- */
 
-/* Whether a tensor of a layer, "mlp.experts.7.up_proj", is a row's. */
+/* Whether a tensor of a layer, "mlp.experts.7.up_proj", belongs to a row. */
 static bool is_row(const char *here, const char *name, size_t n)
 {
     const char *each = strstr(here, "%d");

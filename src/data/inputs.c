@@ -1,7 +1,7 @@
 /* Hashing files that a result depends on, and comparing them with what a manifest says.
  *
- * Both sides of the comparison are JSON objects of one shape: the manifest's, and one
- * written anew. What is compared is what a reader of the manifest sees.
+ * Both sides of the comparison are JSON objects of one shape: that of the manifest, and
+ * one written now. What is compared is what a reader of the manifest sees.
  */
 #include "data/inputs.h"
 

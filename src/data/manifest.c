@@ -241,7 +241,7 @@ struct entry {
     const struct kg_json *pieces;
 };
 
-/* A name that leaves the folder is no name of a file in it. */
+/* A name that leads out of the folder does not name a file in it. */
 static bool is_inside(const char *path)
 {
     return path[0] != '/' && path[0] != '\0' && strcmp(path, "..") != 0 &&

@@ -10,7 +10,8 @@
 
 enum { KEY_BYTES = 128 };
 
-/* "KEY", then how its value is compared, then with what; "@TEXT:KEYS" likewise */
+/* "KEY", then how its value is compared, then with what; "@TEXT:KEYS" has the same
+ * form */
 struct atom {
     const char *key, *values;
     size_t key_n, values_n;

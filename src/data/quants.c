@@ -3,7 +3,7 @@
  * Every type here is value = scale q, or scale q - minimum, with q of 2 to 8 bits. What
  * differs is where the bits lie: a byte of `qs` holds values that are half a block (or 32
  * values) apart, and the sixth bits of scales stand in bytes of their own. The layouts
- * are ggml's; the comments give the place of value i.
+ * are defined by ggml; the comments give the place of value i.
  */
 #include "data/quants.h"
 

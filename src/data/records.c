@@ -134,7 +134,7 @@ static int next_char(struct kg_records *r)
     return c;
 }
 
-/* The next character that is no space, or EOF. */
+/* The next character that is not a space, or EOF. */
 static int next_solid(struct kg_records *r)
 {
     int c = next_char(r);

@@ -94,7 +94,7 @@ static kg_status put_value(struct set *s, const char *name, double x,
     return KG_OK;
 }
 
-/* A value that is no finite number is written as text, and so is none. */
+/* A non-finite number is written as text, so it is skipped here. */
 static kg_status put_values(struct set *s, const struct kg_json_doc *line,
                             struct kg_err *err)
 {

@@ -315,7 +315,7 @@ static double some_mean(const struct answers *from, int64_t p, some_value_fn val
     return n > 0 ? sum / n : NAN;
 }
 
-/* Over the problems that have one; a number that no answer has is no metric. */
+/* Over the problems that have one; a number that no answer has is not a metric. */
 static kg_status add_some(struct kg_eval_score *s, const struct answers *from,
                           const char *group, const char *what, some_value_fn value, int k,
                           struct kg_err *err)

@@ -72,7 +72,7 @@ static bool ends_line(struct kg_math_text t, size_t i)
     return at(t, i) == '\n';
 }
 
-/* Whether a round bracket is open before i in its line: "(a, b)" is no choice b. */
+/* Whether a round bracket is open before i in its line: "(a, b)" is not choice b. */
 static bool in_brackets(struct kg_math_text t, size_t i)
 {
     for (size_t k = 0; k < 100 && i-- > 0 && t.text[i] != '\n'; k++) {

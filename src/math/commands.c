@@ -354,7 +354,7 @@ static const struct kg_math_command words[] = {
 };
 
 /* What further words do that stand beside a value; small letters, any case in the text.
- * They are no part of the grammar: alone, they are what any other word is. Those that say
+ * They are not part of the grammar: alone, they are words like any other. Those that say
  * nothing of the value (UNIT) are here to be told from unknown ones. */
 static const struct kg_math_command beside[] = {
     {"hundreds", KG_MATH_G_SCALE, 2},

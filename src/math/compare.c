@@ -201,7 +201,7 @@ verdict kg_math_in_order(struct kg_math_compare *c, const struct kg_math_items *
     return v;
 }
 
-/* Whether `one` is among the items; swapped: it is the answer's. */
+/* Whether `one` is among the items; swapped: `one` is an item of the answer. */
 static verdict among(struct kg_math_compare *c, int one,
                      const struct kg_math_items *items, bool swapped)
 {
@@ -217,7 +217,7 @@ static verdict among(struct kg_math_compare *c, int one,
     return best;
 }
 
-/* As sets: every item of each side is among the other's. */
+/* As sets: every item of each side is among the items of the other. */
 verdict kg_math_in_any_order(struct kg_math_compare *c, const struct kg_math_items *g,
                              const struct kg_math_items *a)
 {
@@ -325,7 +325,7 @@ static int renamed(struct kg_math_compare *c, int gold, int answer, int right)
     return copy(c->tree, right, &change);
 }
 
-/* x, y, t, \theta: a name that is no capital, as those of areas and volumes are. */
+/* x, y, t, \theta: a name that is not a capital; areas and volumes have capitals. */
 static bool is_unknown(const struct kg_math_compare *c, int node)
 {
     return kg_math_at(c, node)->kind == KG_MATH_SYM &&
@@ -752,8 +752,10 @@ static bool is_made_of_names(const struct kg_math_compare *c, int node)
     }
 }
 
-/* Of one equation the right side counts, where the left is but a name, has a value of
- * its own, or is the same as the right; in an answer also where it is made of names. */
+/* An equation counts as its right side if its left side is a name, has a value without
+ * variables, or has the same value as the right side; in an answer also if the left side
+ * is made of names (m + n = 5). It counts as its left side if only the right side is a
+ * name (5 = x). */
 static int unwrap_equation(struct kg_math_compare *c, int node, int other, bool quantity)
 {
     const struct kg_math_node *n = kg_math_at(c, node);

@@ -228,7 +228,7 @@ static bool add_mark(struct kg_math_compare *c, struct marks *m, int node)
     return true;
 }
 
-/* Add what the set is made of.   returns false where it is no set of known numbers */
+/* Add what the set is made of.   returns false if it is not a set of known numbers */
 static bool add_marks(struct kg_math_compare *c, struct marks *m, int set)
 {
     const struct kg_math_node *n = kg_math_at(c, set);

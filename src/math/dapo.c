@@ -1,8 +1,8 @@
 /* The mode `dapo`: the last "Answer:" line of the last 300 characters, compared as text
- * after Minerva's normalisation. The order of its replacements matters and so do the
- * published code's mistakes, which are reproduced because published numbers depend on
- * them: do not improve this file. Regular expressions of the original are small functions
- * over bytes, greedy where the original is. */
+ * after Minerva's normalisation. The order of its replacements matters. The mistakes of
+ * the published code are reproduced too, because published numbers depend on them: do not
+ * improve this file. Regular expressions of the original are small functions over bytes,
+ * greedy where the original is. */
 #include "math/math_internal.h"
 
 #include <ctype.h>

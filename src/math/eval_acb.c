@@ -8,7 +8,7 @@
 #include "math/flint_internal.h"
 
 enum {
-    MAX_ARGUMENT = 1000000, /* of a factorial that is no whole number */
+    MAX_ARGUMENT = 1000000, /* of a factorial of a number that is not whole */
     MAX_EXPONENT_BITS = 64, /* larger ones go by the exponential function */
 };
 

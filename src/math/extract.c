@@ -149,7 +149,7 @@ const char *kg_math_last_boxed(const char *text, size_t n, size_t *len)
 }
 
 /* Whether two boxes with this between them are one answer: "and", a comma, nothing, or
- * anything inside one formula that is no running text. */
+ * anything inside one formula that is not running text. */
 static bool joins_boxes(const char *text, size_t n)
 {
     int words = 0;
@@ -940,7 +940,7 @@ kg_status kg_math_extract(struct kg_math_found *found, struct kg_math_text t,
     static way *const ways[] = {put_bare_alone, put_anchored, put_last};
 
     t = kg_math_trimmed(kg_math_tail(t));
-    /* a response of several lines is no bare answer */
+    /* a response of several lines is not a bare answer */
     bool told = form == KG_MATH_FORM_RESPONSE && t.n && memchr(t.text, '\n', t.n);
     if (form == KG_MATH_FORM_BRACKET)
         return put_bracket(found, t, err);

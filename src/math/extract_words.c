@@ -2,7 +2,7 @@
  * "less than 5", "the square root of 5", "5 out of 6", or whether it is a piece of a
  * formula: x^5, \sum_{k=1}.
  *
- * Such a number is no answer. The words count up to one that says what is equal ("the
+ * Such a number is not an answer. The words count up to one that says what is equal ("the
  * square root of 25, which is 5") or where a sentence ends.
  */
 #include "math/math_internal.h"
@@ -59,8 +59,8 @@ static bool altered_before(const char *start, const char *at)
     return altered;
 }
 
-/* Whether the number is of something that is no quantity: "a total of 5" is 5, and "the
- * sine of 5" is not. */
+/* Whether the word before "of" is not a quantity: "a total of 5" is 5, "the sine of 5" is
+ * not 5. */
 static bool is_argument(const char *start, const char *at)
 {
     static const char quantities[] =

@@ -68,7 +68,7 @@ static void lower_words(struct kg_str *s)
             return;
         letters++;
     }
-    /* Cx is no cx */
+    /* Cx is not cx */
     if (letters < 3 && strcasecmp(kg_str_text(s), "no") != 0)
         return;
     for (size_t i = 0; i < s->len; i++)

@@ -466,7 +466,7 @@ static bool is_unknown(const struct kg_math_tree *t, int words, bool last)
     return unknown;
 }
 
-/* "3 foo bar": a second word of which nothing is known is no part of a unit. */
+/* "3 foo bar": an unknown second word is not part of a unit. */
 static bool rambles(const struct kg_math_tree *t, int value, int words)
 {
     const struct kg_math_node *n = &t->nodes[value];

@@ -2,7 +2,7 @@
  *
  * Each is read into a node that names the variable, the limits and the body, so that it
  * can be computed; what has another form keeps its limits as text and equals the same
- * text only. The d of a derivative is no factor: dx is one name, and \frac{d}{dx} is
+ * text only. The d of a derivative is not a factor: dx is one name, and \frac{d}{dx} is
  * looked for before \frac is read as a quotient. A letter with brackets behind it may be
  * a function, f(x), and not a product; a body with one is kept as it is.
  */
@@ -116,7 +116,8 @@ static bool names_index(const struct kg_math_tree *t, int node, const char *vari
                     names_index(t, n->b, variable));
 }
 
-/* Make the name bound wherever it stands. The i that is counted is no imaginary unit. */
+/* Make the name bound wherever it stands. The summation index i is not the imaginary
+ * unit. */
 static void bind(struct kg_math_tree *t, int node, int name)
 {
     struct kg_math_node *n = &t->nodes[node];
@@ -334,7 +335,7 @@ struct fraction {
     bool partial;
 };
 
-/* Whether {over} and {under} are those of a derivative: d.. and dx, of the same order. */
+/* Whether {over} and {under} form a derivative: d.. and dx, of the same order. */
 static bool is_derivative(struct fraction *f, const char *under, size_t n)
 {
     bool partial;

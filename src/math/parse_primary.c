@@ -369,7 +369,7 @@ static int parse_cases(struct kg_math_parser *p)
     return kg_math_parse_unwrap(p, list);
 }
 
-/* What stands in a table of one cell, which is no matrix; else the table itself. */
+/* The content of a table with one cell, which is not a matrix; else the table itself. */
 static int only_cell(const struct kg_math_tree *t, int table)
 {
     const struct kg_math_node *rows = &t->nodes[t->nodes[table].a];

@@ -240,8 +240,8 @@ static struct shape shape_of(struct kg_math_eval *e, int node, bool rational)
 
 enum { MAX_NORM = 1000 };
 
-/* Sums of quotients of polynomials with whole coefficients. Degrees are those of a common
- * denominator.   *norm: of the denominator */
+/* Sums of quotients of polynomials with whole coefficients. Degrees are taken over a
+ * common denominator.   *norm: of the denominator */
 static struct shape quotient_shape(struct kg_math_eval *e, int node)
 {
     const struct kg_math_node *n = &e->tree->nodes[node];
@@ -300,7 +300,7 @@ static bool has_terms(struct kg_math_eval *e, int node, slong ahead)
 }
 
 /* sum[k] = a_0 + .. + a_k. Their terms must fall to less than half on the way.
- * returns false where one is no rational number */
+ * returns false if one is not a rational number */
 static bool partial_sums(struct kg_math_eval *e, fmpq *sum, int node)
 {
     const struct kg_math_tree *t = e->tree;

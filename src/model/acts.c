@@ -346,7 +346,7 @@ void kg_acts_draws(struct kg_draws *d, const struct kg_acts *acts)
     d->inv_temp = acts->pack.inv_temp;
 }
 
-/* chosen_h is nobody's but the host's. */
+/* chosen_h is used by the host only. */
 static kg_status await_load(struct kg_acts *a, struct kg_err *err)
 {
     const uint64_t mark = a->load_mark;

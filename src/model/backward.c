@@ -182,8 +182,8 @@ static kg_status attend_bwd(const struct kg_walk *p, int32_t l,
     return add_keys(p, dv, keys.dv, err);
 }
 
-/* Nothing below this layer is trained: what dx would be nobody reads. Where the embedding
- * is frozen so is all else but adapters. */
+/* Nothing below this layer is trained: what dx would be nobody reads. If the embedding is
+ * frozen, everything except adapters is frozen. */
 static bool is_lowest(const struct kg_walk *p, int32_t l)
 {
     return l == 0 && p->m->embed->offset < 0;

@@ -1,7 +1,8 @@
 /* A frozen base in 4 or 8 bits: which matrices are kept so, and of which type.
  *
- * Its values are those of the blocks, rounded to bf16, so a forward and a backward have
- * the bits that a checkpoint of these values in bf16 would give. load.c fills the panels.
+ * Its values are decoded from the blocks and rounded to bf16, so a forward and a backward
+ * have the bits that a checkpoint of these values in bf16 would give. load.c fills the
+ * panels.
  */
 #include "model/model_internal.h"
 

@@ -4,10 +4,11 @@
  * The layout of the slabs is walked in buckets, of whole parameters or whole panels of a
  * large one. In a bucket weights stand as they will be read, those of products in the
  * compute dtype: they are rounded once, by who has them, as packing would, and cost two
- * bytes each on the way. A cut is a run of the layout, and so is what it has of a bucket.
+ * bytes each on the way. A cut is a contiguous range of the layout, and its part of a
+ * bucket is one too.
  *
- * A bucket is the host's. Where NCCL joins devices that have all of the model, it is the
- * device's: rounded there, moved from GPU to GPU, packed there.
+ * A bucket is in host memory. If NCCL joins devices that have all of the model, it is on
+ * the device: rounded there, moved from GPU to GPU, packed there.
  */
 #include "base/mem.h"
 #include "model/model_internal.h"

@@ -145,7 +145,7 @@ static kg_status read_act(const struct kg_config_reader *r)
     return KG_OK;
 }
 
-/* 1 becomes 0, which is no operation. */
+/* 1 becomes 0, which means no operation. */
 static kg_status read_multiplier(const struct kg_config_reader *r, const char *key,
                                  double *out)
 {

@@ -338,7 +338,7 @@ static kg_status put_rope(struct job *j, struct kg_err *err)
 
 /* ---- what was written ---- */
 
-/* Fields that are not the reader's: of training, or the class's name. */
+/* Fields that a reader does not need: those of training, and the name of the class. */
 static bool is_free(const char *key)
 {
     static const char *const free[] = {"architectures", "model_type", "torch_dtype",

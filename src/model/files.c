@@ -174,7 +174,7 @@ static void note_passed(struct passed *p, const struct kg_model *m, const char *
     p->n++;
 }
 
-/* Marks what is a parameter's, or the head's of an embedding that is the same. */
+/* Marks tensors of parameters, and the head if it equals the embedding. */
 static void mark_own(bool *own, const struct kg_model *m, const struct kg_st_set *set)
 {
     const struct kg_st_tensor *first = kg_st_at(set, 0);

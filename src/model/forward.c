@@ -3,8 +3,8 @@
  *
  * There is one forward. What differs between uses is where keys are read from (this pack,
  * or the pools of the cache) and whether every layer has buffers of its own; the
- * operations and the points where bf16 rounding happens are the same, which is what makes
- * the sampler's log-prob the trainer's.
+ * operations and the points where bf16 rounding happens are the same, so the sampler's
+ * log-prob equals the trainer's.
  *
  * A layer, pre-norm, with the residual stream x in fp32 and everything that products read
  * in ct:
@@ -12,8 +12,8 @@
  *     x += attention(q, k, v) Wo^T;
  *     h2 = norm2(x);  x += (silu(h2 Wgate^T) * h2 Wup^T) Wdown^T
  * or the same of experts (experts.c).
- * What a model has beyond that (arch.h) is asked where it stands: a norm, bias or factor
- * that is absent is no operation.
+ * What a model has beyond that (arch.h) is asked where it stands: an absent norm, bias or
+ * factor is not computed.
  */
 #include "model/acts_internal.h"
 #include "model/model_internal.h"

@@ -8,8 +8,8 @@
  * sampler and trainer make the same operations, and W never changes. s goes to the narrow
  * side, where it costs N r products and serves the gradients of A and B too.
  *
- * One adapter's product and W's are one operation, which writes y once; its bits are
- * those of the two, summed in fp32.
+ * One adapter's product and W's are one operation, which writes y once; its bits equal
+ * those of the two products, summed in fp32.
  *
  * A pack may hold rows of several adapters on one base. W is multiplied by all of them at
  * once, A and B by the rows whose they are; as no row's bits depend on its neighbours

@@ -310,8 +310,8 @@ static void read_ahead(const struct kg_st_tensor *t)
 struct source {
     const struct kg_st_tensor *t;
     enum kg_dtype dtype;
-    /* (PIECE_ELEMENTS or one panel of rows) owned: in ct, where it must be converted
-     * first; and the backend's, where the host's memory is not. Else NULL */
+    /* (PIECE_ELEMENTS or one panel of rows) owned: in ct, if it must be converted first;
+     * and in the backend's memory, if that is not host memory. Else NULL */
     void *piece;
     void *there;
     int64_t rows; /* of a piece, whole panels */

@@ -6,7 +6,7 @@
  *
  * The one idea: A and B are parameters like any other, behind those of the checkpoint,
  * which lose their places in the slabs. So gradients, moments, averages and checkpoints
- * of a run are those of the adapters without a word about it elsewhere.
+ * of a run cover only the adapters, without special code elsewhere.
  */
 #include "model/lora.h"
 

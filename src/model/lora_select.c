@@ -112,7 +112,7 @@ static bool is_module(const struct kg_param *p, const char *name)
     return module_of(&n, p) && ends_in(p->name, kg_module_bytes(p), name);
 }
 
-/* Of the module of p; "": p is no matrix of a layer. */
+/* Of the module of p; "": p is not a matrix of a layer. */
 struct module {
     char name[KG_NAME_BYTES];
 };
@@ -262,9 +262,9 @@ static bool is_of_layer(const char *name, double layer)
     return strncmp(name, begin, (size_t)n) == 0;
 }
 
-/* A folder may be anyone's: each match ends soon, but there may be a thousand expressions
- * for each of twenty thousand matrices. This is some seconds' worth; an expression
- * takes 64 a matrix, unless it is an odd one. */
+/* Folders are untrusted: each match ends soon, but there may be a thousand expressions
+ * for each of twenty thousand matrices. This is some seconds' worth; an expression takes
+ * 64 a matrix, unless it is an odd one. */
 enum { MAX_STEPS = 1 << 28 };
 
 static kg_status match(bool *out, struct selection *s, int i, const char *name,
@@ -359,7 +359,7 @@ static kg_status is_target(bool *out, struct selection *s, const char *name,
 
 /* ---- what matches nothing ---- */
 
-/* Embedding and head are no targets, but a pattern may be about them. */
+/* Embedding and head are not targets, but a pattern may name them. */
 static kg_status try_outer(bool *out, struct selection *s, int rule, struct kg_err *err)
 {
     static const char *const outer[] = {"model.embed_tokens", "lm_head"};
@@ -370,7 +370,7 @@ static kg_status try_outer(bool *out, struct selection *s, int rule, struct kg_e
     return KG_OK;
 }
 
-/* A pattern of a rank or an alpha may be about matrices that are no targets. */
+/* A pattern of a rank or an alpha may name matrices that are not targets. */
 static kg_status check_pattern(struct selection *s, int rule, struct kg_err *err)
 {
     const struct kg_model *m = s->m;

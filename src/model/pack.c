@@ -336,7 +336,7 @@ kg_status kg_stage_room(struct kg_stage *s, const struct kg_backend *be, int64_t
     return status;
 }
 
-/* The bank that is next is nobody's. */
+/* No pack uses the next bank. */
 static kg_status await(struct kg_stage *s, const struct kg_backend *be,
                        struct kg_err *err)
 {

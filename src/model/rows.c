@@ -1,13 +1,13 @@
-/* Packing, the head on the wanted rows only, and the scatter of their gradients back into
- * the pack.
+/* Packing, the head on the requested rows only, and the scatter of their gradients back
+ * into the pack.
  *
  * Two blocks of arrays. struct kg_rows_pack is what operations on a device read and
  * write: tokens, positions, sequences, row numbers, hidden states and their gradients.
  * struct kg_rows is what stays with the host: targets, temperatures, ids, the head's
  * answers and the coefficients of its backward. A hidden state is never read here.
  *
- * A wanted row keeps its hidden state while packs go by, so that what several packs
- * began (prompts in pieces) is asked about at once.
+ * A requested row keeps its hidden state over several packs, so that the head runs once
+ * for all that several packs began (prompts in pieces).
  */
 #include "model/rows.h"
 
@@ -49,21 +49,21 @@ struct kg_rows_pack {
     struct kg_kv *kv;              /* borrowed, or NULL */
     int64_t n_tokens;
     int32_t n_seqs;
-    int64_t n_there; /* wanted rows of earlier packs: their hidden states are there */
-    int64_t n_kept;  /* wanted rows when a forward kept its activations; -1: none did */
-    int64_t n_asked; /* wanted rows that the head was asked about; -1: it was not */
+    int64_t n_there; /* requested rows of earlier packs: their hidden states are there */
+    int64_t n_kept; /* requested rows when a forward kept its activations; -1: none did */
+    int64_t n_asked; /* requested rows that the head has computed; -1: it was not run */
 
     struct kg_block block;    /* owned: the next four stand in it */
     int32_t *tokens;          /* (max_tokens) */
     struct kg_pack_seq *seqs; /* (max_tokens) */
-    int32_t *from;            /* (max_rows) the pack's row of wanted row i */
+    int32_t *from;            /* (max_rows) the pack's row of requested row i */
     uint16_t *experts;        /* (max_tokens,C) given; NULL unless opts.experts */
     int32_t *keys;            /* (max_keys) as struct kg_pack; NULL unless opts.share */
     bool given;               /* experts to a token of the pack, at least */
     struct kg_prefixes prefixes; /* over keys; max 0 unless opts.share */
 
     const struct kg_backend *backend;
-    void *there;         /* owned, the backend's: what follows stands in it */
+    void *there;         /* owned, in the backend's memory: holds what follows */
     char *hidden;        /* (max_rows+1, D) ct; the last one is laid aside */
     char *anchor_hidden; /* (max_rows, D of the anchor) ct; NULL unless opts.kl */
     float *dhidden_rows; /* (max_rows, D) NULL unless opts.backward */
@@ -815,7 +815,8 @@ bool kg_rows_feeds(const struct kg_model *m)
     return m->backend->draw && m->backend->feed && m->on_host != KG_HOST_LAYERS;
 }
 
-/* Room for what is found, and where it will stand there.   *bytes: that come down */
+/* Room for what is found, and where it will stand there.   *bytes: that are copied to the
+ * host */
 static kg_status place_found(struct step *s, uint64_t *bytes, const size_t *counts,
                              struct kg_err *err)
 {

@@ -1,8 +1,8 @@
 /* libcurl's multi interface behind a queue with tries.
  *
  * A request is in one of three places: waiting for its turn or for the end of a pause, in
- * flight in a curl handle, or done and about to be told. Tickets are the caller's: two
- * requests may have the same.
+ * flight in a curl handle, or done and about to be told. The caller chooses tickets: two
+ * requests may have the same one.
  */
 #include "net/http_client.h"
 

@@ -55,10 +55,11 @@ struct flight {
     bool used;
     struct blob *blob;
     size_t part;
-    uint64_t at, end;    /* bytes of the file: the next, and behind the last */
-    uint64_t asked;      /* at, when it was asked for */
-    struct kg_str url;   /* owned: where */
-    unsigned generation; /* the blob's, when it was; 0: the hub itself was asked */
+    uint64_t at, end;  /* bytes of the file: the next, and behind the last */
+    uint64_t asked;    /* at, when it was asked for */
+    struct kg_str url; /* owned: where */
+    /* that of the blob, if it was asked; 0: the hub itself was asked */
+    unsigned generation;
     int redirects, cuts;
 };
 
@@ -241,7 +242,8 @@ static int by_digest(const void *a, const void *b)
     return order ? order : by_place(a, b);
 }
 
-/* The wanted files, of several with one digest the first, in the order of the list.
+/* The files to fetch, in the order of the list; of several with one digest only the
+ * first.
  * returns how many */
 static size_t choose(const struct kg_hub_file **out, const struct kg_hub_list *list)
 {

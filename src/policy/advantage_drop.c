@@ -19,7 +19,7 @@ struct kept {
     int64_t *group_begin;  /* (G+1) of those that are kept, as the next */
     int64_t *seq_begin;    /* (S+1) */
     double *by_seq;        /* (S,2+P) reward, greedy and parts, one after the other */
-    double *by_token;      /* (N,5) the inputs of tokens, likewise */
+    double *by_token;      /* (N,5) the same for the inputs of tokens */
     double *seq;           /* (S) results */
     double *token;         /* (N) */
     double *returns;       /* (N) */

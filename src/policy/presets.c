@@ -5,7 +5,7 @@
  *
  * A row has the values of its preset, then those of its base that it does not give, and
  * so on. Nothing here knows what a key means: an algorithm takes the keys that algorithms
- * have, like a user's; the rest is for the run. */
+ * have, like keys of a user; the rest is for the run. */
 #include "policy/presets.h"
 
 #include "base/str.h"

@@ -92,7 +92,7 @@ static kg_status see(struct kg_ranks_sight *own, struct kg_err *err)
     return kg_device_list(&own->devices, err);
 }
 
-/* All see the same, so one error is that of all. */
+/* All ranks see the same devices, so all report the same error. */
 static kg_status deal(struct kg_ranks_device *d, struct kg_ranks *r,
                       const struct kg_ranks_sight *all, int asked, struct kg_err *err)
 {

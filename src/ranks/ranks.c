@@ -240,7 +240,7 @@ kg_status kg_ranks_gather_equal(struct kg_ranks *r, void *all, size_t n, const c
     return status;
 }
 
-/* As kg_ranks_gather_equal, of what is small: the time is that of the slowest rank. */
+/* As kg_ranks_gather_equal, for small data: it takes as long as the slowest rank. */
 static kg_status wait_for_all(struct kg_ranks *r, void *all, size_t n, const char *what,
                               struct kg_err *err)
 {

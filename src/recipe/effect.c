@@ -4,8 +4,8 @@
  * (policy/algo.h). Every other condition stands in the option's row (data/needs.h).
  *
  * A preset or a recipe may leave keys over that an override has made idle (its
- * anchor.eta, say, where the user wants no anchor): these pass. And RUN/config.yaml has
- * every key: so what is the default, or the preset's, is as if it was not written. What
+ * anchor.eta, say, where the user wants no anchor): these pass. RUN/config.yaml has every
+ * key, so a value that equals the default or that of the preset counts as not given. What
  * waits for validation problems (eval.*, log.validation) is refused on the command line
  * alone, as a recipe may leave data.val to that, and not beside a data.val= that says
  * there that none are wanted. Not here: what is refused where it is read, and
@@ -25,7 +25,7 @@
 
 static bool is(const char *found, const char *name) { return strcmp(found, name) == 0; }
 
-/* A name that is no task's is refused elsewhere. */
+/* A name that is not a task is refused elsewhere. */
 static bool makes_problems(const struct kg_recipe *r)
 {
     const struct kg_task_row *row;
@@ -40,8 +40,8 @@ static bool generated(const struct kg_recipe *r)
            (kg_recipe_has_sft(r) && !*r->sft.data && !*r->sft.level);
 }
 
-/* Whether the rows of a KL say so; where a name is no row's, which is refused elsewhere,
- * yes. */
+/* Whether the rows of a KL say so. True if a name is not that of a row, which is refused
+ * elsewhere. */
 static bool kl_is(const struct kg_recipe *r, bool (*so)(const struct kg_algo *))
 {
     struct kg_algo algo = r->algo;
@@ -98,7 +98,7 @@ static bool is_left_over(const struct kg_needs_in *in, const char *key,
                            from_command_line(in->config, "algo.preset"));
 }
 
-/* Some of the algorithm's defaults are not the row's, but kg_algo_init's. NULL: none. */
+/* Some defaults of the algorithm are set by kg_algo_init, not by the row. NULL: none. */
 static const char *default_of(char *text, size_t bytes, const struct kg_opt_row *row)
 {
     struct kg_algo algo;
@@ -223,7 +223,7 @@ kg_status kg_effect_check(const struct kg_config *c, struct kg_err *err)
         KG_TRY(check_row(&in, kg_config_row(c, i), err));
     algo = r.algo;
     if (kg_algo_choose(&algo, &unknown) != KG_OK)
-        return KG_OK; /* a name that is no row's is refused elsewhere */
+        return KG_OK; /* a name that is not that of a row is refused elsewhere */
     for (const struct kg_opt_row *row = kg_algo_rows; row->key; row++)
         if (kg_policy_is_read(row->key) && !kg_algo_reads(&algo, row->key))
             KG_TRY(refuse_unread(&in, row, err));

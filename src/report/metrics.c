@@ -92,10 +92,10 @@ kg_status kg_metrics_parse(struct kg_metrics *m, const char **phase, int64_t *st
  *
  * A metric is written where it is measured and explained here, and the name is all that
  * connects the two. A row that ends in NAME stands for many (one for each data source,
- * each reward), and the first row that fits counts; the anchor's validation is
- * explained by the rows of the policy's. Standard errors have no rows: they are named
- * by a rule from the metric that they belong to. What a number means is said with its
- * formula, because a name like kl has been six things.
+ * each reward), and the first row that fits counts; the rows for the policy's validation
+ * also explain the anchor's validation. Standard errors have no rows: they are named by a
+ * rule from the metric that they belong to. What a number means is said with its formula,
+ * because a name like kl has been six things.
  */
 
 static const char *const titles[KG_METRICS_GROUPS] = {

@@ -157,7 +157,7 @@ static kg_status put_slots(struct kg_report *r, const struct slot slots[N_SLOTS]
     return KG_OK;
 }
 
-/* A dump that cannot be read is told, and is no reason for a page without the rest. */
+/* A dump that cannot be read is reported; the page still has the rest. */
 static kg_status put_step(struct kg_report *r, const struct kg_report_run *run,
                           const char *name, const struct kg_tokenizer *tok)
 {

@@ -259,7 +259,8 @@ static float *logits_of(const struct kg_exec *x, int64_t row)
     return x->logits + row * x->m->config.vocab;
 }
 
-/* Where the head writes of the rows from `first` on; top_k is that of the pass. */
+/* Where the head writes of the rows from `first` on; top_k is the number of top ids of
+ * the pass. */
 static struct kg_head_out out_of(const struct kg_exec *x, int64_t first)
 {
     struct kg_head_out out = {.lse = x->lse + first};
@@ -270,7 +271,7 @@ static struct kg_head_out out_of(const struct kg_exec *x, int64_t first)
     return out;
 }
 
-/* Log-probs and logits of the wanted rows of p into the arrays from `first` on. */
+/* Log-probs and logits of the requested rows of p into the arrays from `first` on. */
 static kg_status head(struct kg_exec *x, const struct kg_rows *p, int64_t first,
                       struct kg_err *err)
 {

@@ -106,7 +106,7 @@ static void deal_all(void *to, size_t to_at, const void *from, size_t from_at, s
     deal(to, to_at, from, from_at, n, size);
 }
 
-/* Sequences [first, last) take their rows; the w-th wanted row is next.
+/* Sequences [first, last) take their rows; the w-th requested row is next.
  * errors: ENONFINITE */
 static kg_status deal_out(struct scorer *s, size_t first, size_t last, struct kg_err *err)
 {

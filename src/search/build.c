@@ -576,7 +576,7 @@ static kg_status finish_tables(struct builder *b, struct kg_err *err)
 }
 
 /* The hash is taken when all other pages are as they will be; writing it changes its own
- * page and the header's, which it does not cover. */
+ * page and the page of the header, which the hash does not cover. */
 static kg_status seal(struct builder *b, struct kg_err *err)
 {
     const char *path = b->temporary.data;

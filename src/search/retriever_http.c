@@ -187,7 +187,7 @@ static void fail_all(struct engine *e, struct request *r, const char *reason)
     give_back(e, r);
 }
 
-/* No memory is no answer of the server's: it ends the poll. */
+/* A lack of memory is not an answer of the server: it ends the poll. */
 static void give_up(struct engine *e, struct request *r)
 {
     for (size_t i = 0; i < r->n; i++)

@@ -1,6 +1,6 @@
 /* The row `index`: a thread that searches, so that whoever decodes is not held up.
  *
- * Questions go to the thread by one list and come back by another. Its answers depend on
+ * One list passes questions to the thread, another returns them. Its answers depend on
  * nothing but the index and the text.
  */
 #include "search/retriever_internal.h"

@@ -1,7 +1,8 @@
-/* SQLite's file layer for an index: the system's, with two differences. A short read is
- * an error, because SQLite would read the missing bytes as zeros and give wrong passages.
- * And the file is never mapped, because touching a page of a truncated map would end the
- * process. So a query that needs missing bytes fails, and others are answered. */
+/* SQLite's file layer for an index: that of the system, with two differences. A short
+ * read is an error, because SQLite would read the missing bytes as zeros and give wrong
+ * passages. And the file is never mapped, because touching a page of a truncated map
+ * would end the process. So a query that needs missing bytes fails, and others are
+ * answered. */
 #include "search/index_file.h"
 
 #include <pthread.h>

@@ -228,7 +228,8 @@ static kg_status put_prompt_offsets(struct kg_str *out, const struct kg_api_answ
     return c->from < c->to ? kg_str_puts(out, ", ", err) : KG_OK;
 }
 
-/* Special tokens are no part of an answer's text, unless they are asked for. */
+/* Special tokens are not part of the text of an answer, unless the request asks for
+ * them. */
 static kg_status put_offsets(struct kg_str *out, const struct kg_api_answer *a,
                              struct kg_str *bytes, const struct kg_api_choice *c,
                              struct kg_err *err)
@@ -317,7 +318,7 @@ static bool has_calls(const struct kg_api_choice *c)
     return c->calls && c->calls->n > 0;
 }
 
-/* The id is the answer's with two numbers: of the choice and of the call. */
+/* The id is the id of the answer with two numbers: of the choice and of the call. */
 static kg_status put_call(struct kg_str *out, const struct kg_api_answer *a, bool piece,
                           const struct kg_api_choice *c, size_t i, struct kg_err *err)
 {

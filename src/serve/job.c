@@ -128,7 +128,7 @@ void kg_serve_job_answer_tokens(struct kg_serve_job *job)
         kg_serve_job_refuse(job, &fault, err.message);
         return;
     }
-    (void)answer_whole(job, &body, &err); /* which is no turn */
+    (void)answer_whole(job, &body, &err); /* not a turn of a session */
     kg_str_release(&body);
 }
 

@@ -7,7 +7,7 @@
  * the record when it is whole and its client is there, before the client has it. Of one
  * that was not received the next request's draws know nothing: a client that asks again
  * gets the same. Since an episode has one request
- * at a time, the order of its turns is the program's, and nothing here depends on which
+ * at a time, the program sets the order of its turns, and nothing here depends on which
  * episode comes first.
  *
  * Nothing that the program does is an error of kedge's: an episode that it spoils ends
@@ -86,7 +86,7 @@ struct kg_policy {
     const struct kg_episode_run *run;
     struct kg_policy_episode *episodes; /* (run->n) owned, in the order of run->trajs */
     size_t begun, ended;
-    /* when a turn or a report was last taken: junk and refused requests are no life */
+    /* when a turn or a report was last taken: junk and refused requests do not count */
     double moved;
 };
 
@@ -714,7 +714,7 @@ static kg_status bury_ended(struct kg_policy *p, struct kg_err *err)
 
 /* ---- a server's reports ---- */
 
-/* A server of which many answers in a row are no report is another one, or none. */
+/* If many answers in a row are not reports, the server is another one, or none. */
 static kg_status check_server(const struct kg_policy *p, const char *found,
                               struct kg_err *err)
 {
@@ -738,7 +738,7 @@ static kg_status lose(struct kg_policy *p, struct kg_policy_episode *e, enum sta
     return end(p, e, how, err);
 }
 
-/* A report may leave out its episode, which is that of the request. */
+/* A report may leave out its episode, which is then the episode of the request. */
 static kg_status take_body(struct kg_policy *p, struct kg_policy_episode *e,
                            const struct kg_http_answer *a, struct kg_err *err)
 {
@@ -810,8 +810,8 @@ static kg_status talk(struct kg_policy *p, struct kg_err *err)
 
 /* ---- the rollout ---- */
 
-/* An episode that has not asked yet may stand in a queue of the program's, which moves
- * while any other does. */
+/* An episode that has not sent a request yet may wait in a queue of the program, which
+ * moves while any other episode does. */
 static bool is_silent(const struct kg_policy *p, const struct kg_policy_episode *e,
                       double now)
 {

@@ -2,10 +2,10 @@
  *
  * The engine knows nothing of clients and must not wait for one. So the loop does
  * between two steps only what is short: it takes jobs that are tokens already, drops
- * those whose client has left, and ends those that are finished. Whatever may take long
- * (JSON, templates, encoding) is the intake's. Jobs pass through lists under one lock,
- * and who pushes wakes who waits. Stopping is the same loop with the door closed: what
- * is open may end within its time, the rest is told that the server goes.
+ * those whose client has left, and ends those that are finished. The intake does all that
+ * may take long (JSON, templates, encoding). Jobs pass through lists under one lock, and
+ * who pushes wakes who waits. Stopping is the same loop with the door closed: what is
+ * open may end within its time, the rest is told that the server goes.
  */
 #include "serve/serve_internal.h"
 

@@ -1,4 +1,4 @@
-/* A program of the user's: run by sh -c, fed, read, and ended, whatever it does.
+/* A program of the user, run by sh -c, fed, read, and ended, whatever it does.
  *
  * It runs in a process group of its own under a guard (guard.c), so that all it started
  * ends with it, and it gets the variables of the environment that are on a list and no

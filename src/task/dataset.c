@@ -1,8 +1,8 @@
 /* Data sets: records that own their strings, and reading them from files in the schemas
  * that people use.
  *
- * A file is either read whole or refused with the record that is wrong: one that went
- * missing in silence would change what a run means.
+ * A file is either read completely, or refused with a message that names the invalid
+ * record. A record that went missing in silence would change the results of a run.
  */
 #include "base/hash.h"
 #include "base/log.h"

@@ -1,9 +1,9 @@
 /* The calculator: <calculator> expression </calculator> is answered by its exact value
  * between <result> tags.
  *
- * What cannot be worked out is answered by why not, and counts as failed: a model is to
- * learn from it, so it is no error of the run. The answer is there at once, nothing ever
- * waits.
+ * If an expression cannot be evaluated, the observation gives the reason and the call
+ * counts as failed. The model should learn from it, so it is not an error of the run. The
+ * answer is there at once, nothing ever waits.
  */
 #include "base/mem.h"
 #include "math/math.h"

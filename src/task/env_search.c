@@ -70,7 +70,7 @@ kg_status kg_env_search_step(struct kg_env_result *result, struct kg_str *observ
     return s->source.ask(s->source.self, action.text, action.n, turn->episode, err);
 }
 
-/* ---- what comes back ---- */
+/* ---- observations ---- */
 
 static kg_status put_passage(struct kg_str *out, size_t i, const char *contents,
                              struct kg_err *err)

@@ -1,4 +1,5 @@
-/* Grading by a program of the user's: a batch of lines in, as many out.
+/* Grading by a program of the user: it reads a batch of lines and writes one line for
+ * each.
  *
  * On its standard input a line for each response, {"prompt", "response", "ground_truth",
  * "data_source", "extra_info"}; on its standard output a line for each, in the same
@@ -15,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Squares and sums of such scores are finite, and so are float32 gradients of them. */
+/* Squares, sums and float32 gradients of such scores are finite. */
 static const double MAX_SCORE = 1e9;
 /* Of what it says besides, which is only averaged: squares are finite. */
 static const double MAX_FURTHER = 1e100;

@@ -126,7 +126,8 @@ static kg_status parse_golds(bool *parsed, struct golds *g, const char *truth,
     return status == KG_EFORMAT ? KG_OK : status;
 }
 
-/* {"target": text or list} is verl's; a list is alternatives; all else is one answer. */
+/* {"target": text or list} is the form of verl; a list is alternatives; all else is one
+ * answer. */
 static kg_status read_golds(struct golds *g, const char *truth, struct kg_err *err)
 {
     bool parsed;

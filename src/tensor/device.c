@@ -189,7 +189,8 @@ static kg_status open_cpu(const struct kg_backend **be, const struct kg_device_o
     return kg_backend_open(be, NULL, err);
 }
 
-/* A GPU of which one library is missing is there: that is no reason for another device.
+/* A GPU whose library is missing is present: this is not a reason to choose another
+ * device.
  */
 static kg_status open_auto(const struct kg_backend **be, const struct kg_cuda_opts *opts,
                            struct kg_err *err)

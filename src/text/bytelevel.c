@@ -79,8 +79,8 @@ kg_status kg_bytelevel_unspell(struct kg_str *out, bool *raw, const char *text, 
 /* Four digits are three bytes; one or two '=' fill the last four up.
  *
  * Digits are taken six bits at a time into a word, and whenever it holds eight, a byte
- * goes out. What is not a digit makes the whole text invalid, and so does a length that
- * no bytes have.
+ * goes out. A character that is not a digit, or a length that no bytes have, makes the
+ * whole text invalid.
  */
 
 static int digit64(char c)

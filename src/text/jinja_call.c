@@ -1,7 +1,7 @@
 /* Members, operators, calls and the global functions of templates. Filters, tests,
  * methods and functions are rows: a name, parameter names, and a function of a value and
  * arguments. One piece of code binds named and positional arguments as Python does.
- * Values behave as Python's: negative indices count from the end, slices never fail,
+ * Values behave as in Python: negative indices count from the end, slices never fail,
  * integer division rounds down, text has characters and not bytes. Integers have 64 bits;
  * overflow is an error. What makes many values counts them before it begins. */
 #include "text/jinja_internal.h"
@@ -100,7 +100,7 @@ static kg_status call_loop(struct kg_jv *out, struct kg_jinja *j,
     return kg_jinja_cut(out, j, mark);
 }
 
-/* What a method of markup gives is markup, and so are the parts that it gives. */
+/* A method of markup returns markup; if it returns a list, its items are markup too. */
 static kg_status make_safe(struct kg_jv *out, struct kg_jinja *j)
 {
     out->safe = out->type == KG_JV_TEXT;

@@ -272,7 +272,7 @@ static kg_status f_format(struct kg_jv *out, struct kg_jinja *j, const struct kg
 
 /* ---- numbers ---- */
 
-/* 0 to 9, -1 for what is no decimal digit. Scripts have their ten in a row. */
+/* 0 to 9, -1 for any other character. Scripts have their ten in a row. */
 static int digit_value(uint32_t cp)
 {
     uint32_t n = 0;

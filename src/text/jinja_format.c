@@ -137,7 +137,7 @@ static bool real_digits(char text[600], const struct field *f, double x)
     }
 }
 
-/* 1234567.5 becomes 1,234,567.5; digits that are no decimals go by four. */
+/* 1234567.5 becomes 1,234,567.5; digits in other bases are grouped by four. */
 static void group_digits(char text[600], const struct field *f)
 {
     const bool binary = f->type && kg_char_in("bxXo", f->type);

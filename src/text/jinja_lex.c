@@ -1,8 +1,8 @@
 /* Jinja's lexer: template text into data and the tokens of { % % } and { { } }.
  *
- * White space is settled here, as trim_blocks and lstrip_blocks settle it: a newline
- * behind a block or comment goes, so does indentation in front of one, and a minus at a
- * delimiter takes all white space on its side. A plus keeps it.
+ * White space is removed here, as by trim_blocks and lstrip_blocks: a newline after a
+ * block or comment, indentation before one, and, if a delimiter has a minus, all white
+ * space on its side. A plus keeps it.
  */
 #include "base/mem.h"
 #include "text/jinja_internal.h"
@@ -354,7 +354,8 @@ static const struct {
     {"|", KG_JT_PIPE},      {";", KG_JT_SEMICOLON},
 };
 
-/* Brackets must close in the order they were opened: inside them } } is no end. */
+/* Brackets must close in the order they were opened: inside them } } does not end the
+ * expression. */
 static kg_status balance(struct lexer *x, char sign)
 {
     static const char opening[] = "([{";

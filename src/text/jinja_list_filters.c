@@ -1,7 +1,7 @@
 /* Filters over lists: members, order, choosing and mapping. Jinja's generators are whole
  * lists here, which templates cannot tell apart and limits can count. Iterables (a list,
  * the characters of a text, the keys of a mapping) become a list first. Sorting is a
- * stable merge, as Python's; comparing values without an order is an error. Filters that
+ * stable merge, as in Python; comparing values without an order is an error. Filters that
  * take the name of another pass the remaining arguments to it. */
 #include "text/jinja_internal.h"
 

@@ -28,7 +28,7 @@ struct line {
     int64_t rank;
 };
 
-/* Digits up to the line's end; -1 when it is no number below KG_VOCAB_MAX_IDS. */
+/* Digits up to the line's end; -1 if it is not a number below KG_VOCAB_MAX_IDS. */
 static int64_t read_rank(const char *at, const char *end)
 {
     int64_t rank = at == end ? -1 : 0;

@@ -2,11 +2,11 @@
  * and Unigram. WordPiece, which guests/retriever reads, is a row.
  *
  * The file describes a pipeline: added tokens, normalizer, pre_tokenizer, model,
- * post_processor, decoder. Every field of it is honoured, is known to have no effect on
- * ids and text, or is refused by name with its value; so is every field this reader does
- * not know. `truncation` and `padding` are read over: they are settings of the last user
- * of the Python object, and kedge neither truncates nor pads. The `pair` template is read
- * over, as kedge encodes one text.
+ * post_processor, decoder. Every known field is honoured, has no effect on ids and text,
+ * or is refused with a message that gives its name and value. Unknown fields are refused
+ * in the same way. `truncation` and `padding` are read over: they are settings of the
+ * last user of the Python object, and kedge neither truncates nor pads. The `pair`
+ * template is read over, as kedge encodes one text.
  *
  * Encoding is in encode.c and models.c, the other parts in tokenizer_normalizer.c,
  * tokenizer_cuts.c and tokenizer_steps.c.

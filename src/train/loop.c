@@ -245,7 +245,7 @@ static kg_status stop_here(struct kg_run *run, struct kg_err *err)
     return save(run, err);
 }
 
-/* Whether the state is that of a whole step: of one in cuts, on all ranks. */
+/* Whether the state belongs to a complete step: of one in cuts, on all ranks. */
 static bool stands(struct kg_run *run)
 {
     bool midway = run->state.midway;

@@ -14,7 +14,7 @@
 
 enum { ROWS = 4096, D = 896, V = 151936, K = 32 };
 
-/* Everything that is the caller's, not the head's. All owned. */
+/* Everything that belongs to the caller, not to the head. All owned. */
 struct arrays {
     void *hidden;        /* (ROWS,D) ct */
     void *weight;        /* (V,D) ct */

@@ -3,7 +3,7 @@
  * A folder is judged to its end whatever fails in it, because one wrong number says
  * little and which cases are wrong says where to look. A file that cannot be read is a
  * failure as well; a case of a family that is not known is skipped and said to be. The
- * order is that of names, so two reports can be compared line by line.
+ * order is by name, so two reports can be compared line by line.
  */
 #include "lab/golden/golden_internal.h"
 

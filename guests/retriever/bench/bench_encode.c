@@ -1,7 +1,7 @@
 /* Embedding: 64 texts of 128 tokens at the shapes of MiniLM and E5-base, with random
  * weights, beside the best product in fp32, in which encoders compute.
  *
- * Work is that of the layers' products and of attention, in which each token sees all of
+ * Work counts the products of the layers and attention, in which each token sees all of
  * its text. Tokens come as ids: cutting text into them is not in it.
  */
 #include "retriever/bench/retriever_bench.h"

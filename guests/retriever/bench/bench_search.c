@@ -4,8 +4,8 @@
  * One question waits for memory, 64 for multiply-adds. The time has all of a pass in it,
  * the best passages of each question too; making a question's vector is `encode`'s. Of a
  * pass over bytes only the products are measured, and the best of these: not the scales,
- * bounds and candidates of dense/dense.c. On a device questions go up and scores come
- * down by blocks, as in dense/dense_device.c.
+ * bounds and candidates of dense/dense.c. On a device, questions are copied to it and
+ * scores back to the host by blocks, as in dense/dense_device.c.
  */
 #include "retriever/bench/retriever_bench.h"
 
@@ -34,11 +34,11 @@ struct pass {
     int64_t passages;
     int repeats;
     int64_t n;             /* questions */
-    struct kg_codes codes; /* the backend's, as the next two */
+    struct kg_codes codes; /* in the backend's memory, as the next two */
     float *questions;      /* (QUESTIONS, NUMBERS) */
     float *scores;         /* (SCORES) */
     float *asked;          /* (QUESTIONS, NUMBERS) the host's */
-    float *down;           /* (SCORES) the host's; NULL: it reads the backend's */
+    float *down; /* (SCORES) in host memory; NULL: it reads the backend's memory */
     struct kg_candidate best[QUESTIONS][TOPK];
     size_t kept[QUESTIONS];
 };

@@ -1,10 +1,11 @@
 /* The vectors of an index on a device: see dense_internal.h.
  *
- * A pass is cut into blocks of passages. Of a block the questions go up, the products of
- * all of them with its vectors are one launch, and the scores come down, to be chosen
- * from by the code that chooses on the CPU: so the answer is the CPU's, ties too. There
- * is one copy of the vectors, one encoder and one room for scores, however many threads
- * ask; whoever computes holds the lock, and lets it go while it chooses.
+ * A pass is cut into blocks of passages. For each block the questions are copied to the
+ * device, one launch computes the products of all of them with the vectors, and the
+ * scores are copied back. The code that selects passages is the same as on the CPU, so
+ * the answer is equal, ties included. There is one copy of the vectors, one encoder and
+ * one room for scores, however many threads ask; whoever computes holds the lock, and
+ * lets it go while it chooses.
  *
  * Scores are 4 bytes for each question and passage, beside 2 or 1 for each number of a
  * vector: of one question they are 4 / (2 D) of what the device reads, 0.3 % at 768

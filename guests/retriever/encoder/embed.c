@@ -1,8 +1,8 @@
 /* Embedding: texts to tokens, tokens in packs through the layers, rows to vectors.
  *
  * A pack is texts one behind the other, as many as fit, so nothing is padded and nothing
- * sorted: a pack costs what its tokens cost. Where packs are cut changes no bit. Pooling
- * is the host's, in the order of the tokens and in double.
+ * sorted: a pack costs what its tokens cost. Where packs are cut changes no bit. The host
+ * pools, in the order of the tokens and in double.
  */
 #include "retriever/encoder/encoder_internal.h"
 

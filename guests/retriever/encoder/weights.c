@@ -80,7 +80,7 @@ struct job {
     const char *prefix;  /* of all names */
     unsigned char *next; /* free memory of the backend */
     float *rows;         /* owned; host, the tensor at hand in fp32 */
-    void *staged;        /* owned; the backend's, what is packed */
+    void *staged;        /* owned; in the backend's memory if packed */
     uint32_t seed;       /* of numbers that are drawn */
 };
 typedef kg_status visit_fn(struct job *j, const struct tensor *t, const char *name,

@@ -2,8 +2,8 @@
  *
  * A code q becomes the lowest bits of a float's integer, where it lies, by an exponent of
  * that place: 2^n + q; minus 2^n + zero, times the scale, plus the lowest value. All but
- * the last of these are exact, so one rounding to fp32 and one to bf16 are those of a
- * reader of the file.
+ * the last of these are exact, so the value is rounded once to fp32 and once to bf16, as
+ * by a reader of the file.
  *
  * If a type has but one scale, a product takes (2^n + q) scale - (2^n + zero) scale in
  * one operation. Places are such that the second of these is exact in fp32 too: n is at

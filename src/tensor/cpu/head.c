@@ -53,7 +53,7 @@ struct job {
 /* Of one thread. */
 struct scratch {
     float *z;                 /* owned (rows of a chunk, columns of the tile), dense */
-    float *zq;                /* owned, the anchor's; NULL without one */
+    float *zq;                /* owned, for the anchor; NULL without one */
     struct kg_head_ask *asks; /* owned (rows of a chunk, K+1) */
     int32_t *start;           /* owned (rows of a chunk, tiles+1) */
     struct kg_idset_walk *in_set; /* owned (rows of a chunk, tiles) */

@@ -1,4 +1,4 @@
-/* The CPU backend's memory is the host's.
+/* The CPU backend's memory is host memory.
  *
  * To and from the host is a copy like any other. Long stretches are moved by all threads,
  * a megabyte each: one core alone does not reach the memory's rate. A caller from inside

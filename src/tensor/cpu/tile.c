@@ -141,7 +141,7 @@ void kg_cpu_tile_store(struct kg_mat m, int64_t row, int64_t col, const float *s
     }
 }
 
-/* A pair of bf16 is a dword, and so is a float. */
+/* A pair of bf16 and a float are one dword each. */
 static void transpose_16(float *dst, int64_t ldd, const float *src, int64_t lds)
 {
     struct kg_pairs w[KG_LANES];

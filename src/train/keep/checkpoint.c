@@ -7,9 +7,9 @@
  * any moment leaves the newest whole one, and what it interrupted is recognised by its
  * name at the next start (settle_all).
  *
- * The writing is a thread's, beside the next step's rollout, which reads weights and
- * changes none; what changes them waits for it first. From a device the state comes by
- * page-locked pieces, which hold up nothing that the rollout launches.
+ * A thread writes, beside the rollout of the next step, which reads weights and changes
+ * none. Code that changes them waits for the thread first. From a device the state comes
+ * by page-locked pieces, which hold up nothing that the rollout launches.
  *
  * Of a state that is cut among ranks each writes its cut into files that the first has
  * made at their full length. Its thread says nothing to the others: whether all are done
@@ -170,7 +170,7 @@ struct kg_saving {
     struct kg_path root, temporary, small;
     char name[KG_CHECKPOINT_NAME];
     int64_t keep;
-    struct kg_str begun;    /* owned: the run's, which the next step replaces */
+    struct kg_str begun;    /* owned: of the run's state, which the next step replaces */
     struct kg_ranks *ranks; /* that write it together; NULL: this process does alone */
 
     int threads; /* that the run uses */

@@ -14,7 +14,7 @@ struct counter_row {
     const char *key;
     size_t offset;
 };
-/* of state.json: goes up when a row or a file of a checkpoint is added */
+/* of state.json: increase it when a row or a file of a checkpoint is added */
 enum { FORMAT = 3 };
 static const struct counter_row counter_rows[] = {
     {"sft_step", offsetof(struct kg_counters, sft_step)},

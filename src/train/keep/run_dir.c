@@ -137,7 +137,8 @@ static kg_status was_begun(bool *begun, const char *dir, struct kg_err *err)
     return status;
 }
 
-/* Files that a run writes over, in a folder where none was begun: they are the user's. */
+/* Files that a run would overwrite, in a folder where no run was begun: they belong to
+ * the user. */
 static kg_status refuse_others_files(const char *dir, struct kg_err *err)
 {
     static const char *const names[] = {"config.yaml", "metrics.jsonl", "manifest.json"};
@@ -246,9 +247,9 @@ static kg_status remove_files(struct kg_path root,
     return status;
 }
 
-/* What a run left that made no step, by the names that kedge gives, and not a file more:
- * what else is there, in sft/ and rollouts/ too, is the user's. manifest.json and
- * config.yaml are written over: a removal that is cut off can be begun again. */
+/* Removes what a run without a step left, only files with names that kedge gives. All
+ * others, in sft/ and rollouts/ too, belong to the user. manifest.json and config.yaml
+ * are written over: a removal that is cut off can be begun again. */
 static kg_status remove_attempt(const char *dir, struct kg_err *err)
 {
     static const char *const names[] = {"metrics.jsonl", "watch.log", "report.html"};

@@ -25,7 +25,7 @@ static void add(struct kg_memory *m, const char *what, struct kg_bytes b)
     m->sum.host += b.host;
 }
 
-/* In the memory of a device, or in the host's. */
+/* In the memory of a device, or in host memory. */
 static struct kg_bytes in(bool there, uint64_t bytes)
 {
     return there ? (struct kg_bytes){bytes, 0} : (struct kg_bytes){0, bytes};
@@ -48,7 +48,7 @@ static void add_model(struct kg_memory *m, const struct kg_model *model, bool tr
     add(m, read, b.read);
 }
 
-/* Master weights lie on the device; so does the state of their optimizer. */
+/* Master weights and the state of their optimizer are on the device. */
 static bool master_is_there(const struct kg_model *m)
 {
     return kg_model_memory(m, true).master.host == 0;
@@ -119,7 +119,7 @@ static void add_training(struct kg_memory *m, const struct kg_run *run)
         add(m, "sums of lanes", (struct kg_bytes){sums * slab, 0});
         add(m, "exchange", exchange_bytes(run));
     }
-    /* of SFT, which has moments of the same type, it is no larger */
+    /* of SFT, which has moments of the same type, it is not larger */
     add(m, "optimizer",
         in(master_is_there(model),
            kg_optim_state_bytes(&run->in.rl_optim, model->cut.n)));
@@ -157,8 +157,8 @@ static void add_sampling(struct kg_memory *m, const struct kg_run *run)
     add_validation(m, run, all);
 }
 
-/* Of a step's answers with rollout.router_replay, each as long as any may be; the host's,
- * of every rank. */
+/* Of a step's answers with rollout.router_replay, each as long as any may be; in host
+ * memory, on every rank. */
 static struct kg_bytes recorded_experts(const struct kg_run *run)
 {
     const struct kg_recipe *r = &run->in.recipe;

@@ -193,7 +193,7 @@ static kg_status render(struct kg_str *out, const struct talk *t, size_t n, bool
     return kg_prompt_put_turns(out, &talk, t->how->prompt, err);
 }
 
-/* How much of a turn is the model's: up to and with the last end token, else all of it.
+/* How much of a turn the model wrote: up to and with the last end token, else all of it.
  * What follows (a line break, in most templates) is written before the next turn. */
 static size_t own_part(const char *turn, size_t n, const char *end)
 {

@@ -152,7 +152,7 @@ struct pass {
     struct kg_rl_batch *b;
     const struct pass_plan *plan;
     struct kg_rows *rows;
-    int64_t *at; /* (rows->max_rows) owned: the loss token of a wanted row */
+    int64_t *at; /* (rows->max_rows) owned: the loss token of a requested row */
     int phase;
 };
 

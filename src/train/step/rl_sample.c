@@ -333,7 +333,7 @@ static kg_status roll_begun(struct generation *g, struct kg_rl_batch *b,
     KG_TRY(kg_ranks_agree(work->ranks, status, "grading", err));
     for (int64_t i = 0; i < (int64_t)g->n; i++)
         if (i < mine.first || i >= mine.end)
-            kg_traj_release(&g->trajs[i]); /* comes back with its reward */
+            kg_traj_release(&g->trajs[i]); /* is returned with its reward */
     return kg_eval_gather(&items, mine, in->task_opts.further, work->ranks, err);
 }
 

@@ -756,7 +756,7 @@ kg_status kg_rl_train(struct kg_rl_totals *totals, struct kg_policy_advantage *a
     return KG_OK;
 }
 
-/* Sampled here, or by rollout ranks, or those of a file. */
+/* Sampled here, or by rollout ranks, or read from a file. */
 static kg_status find_answers(struct kg_rl_batch *b, const struct kg_run_inputs *in,
                               const struct kg_run_state *state, struct kg_run_work *work,
                               struct kg_err *err)

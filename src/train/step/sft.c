@@ -232,7 +232,7 @@ static void add_lane(struct terms *sum, struct terms *lane_sum)
     *lane_sum = (struct terms){0};
 }
 
-/* The loss: lanes by themselves, and then their sum, as the gradient's. */
+/* The loss is summed as the gradient: each lane by itself, then the sum of lanes. */
 static struct terms loss_of(const struct kg_str *said, int64_t loss_tokens)
 {
     struct terms sum = {0}, lane_sum = {0};

@@ -3,8 +3,8 @@
  * A mean over a mixture hides that one source falls while another rises. Sources are
  * found by name in a short list; the list's end is "other", so that a file with a
  * thousand names does not make a thousand metrics.
- * A reward that could not be graded is no number of an answer: each part counts the
- * answers that it is a sum of, and its mean is over these alone.
+ * An answer without a grade has no reward: each part counts the answers in its sum, and
+ * its mean is over these alone.
  */
 #include "train/step/sums.h"
 
