@@ -54,7 +54,8 @@ struct exchange {
     int n_blocks;                  /* of all ranks, or those that come from others */
     int64_t piece;                 /* elements of a rank's part of one, at most */
     int ahead;
-    /* (ahead, n_blocks, piece) page-locked, as the next; direct: on the device; NULL: it lends */
+    /* (ahead, n_blocks, piece) page-locked, as the next; direct: on the device; NULL: it
+     * lends */
     float *came;
     float *room; /* (ranks, piece); NULL: slabs are in host memory, or it is direct */
     struct kg_ranks_part *out, *in; /* (ranks) */
