@@ -1,10 +1,10 @@
 /* The memory door: zeroed aligned blocks, counted, capped, and able to fail on demand.
  *
  * It is not an allocator. Small blocks come from the C library; blocks of a megabyte or
- * more are fresh mappings, whose pages are zero and unbacked until touched, so that a
- * slab sized for the worst case costs what is used of it. The one idea: each block is
- * preceded by one cache line that holds its size, so freeing needs no size and the counts
- * are exact.
+ * more are fresh mappings, whose pages are zero and unbacked until touched. A slab sized
+ * for the worst case therefore takes only the memory that is used. The one idea: each
+ * block is preceded by one cache line that holds its size, so freeing needs no size and
+ * the counts are exact.
  *
  * Under AddressSanitizer every block comes from the C library, because that tool neither
  * guards mappings nor looks for pointers in them.

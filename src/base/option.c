@@ -1,8 +1,8 @@
 /* A value of an option: text checked against its row, and put into a field.
  *
- * The one idea: what passes the check can be put without any error, so that whatever
- * reads options (YAML, a command line, a preset) reports where a text came from, and
- * whoever uses them has nothing left to check but combinations.
+ * The one idea: a text that passes the check can be stored without any error. A reader of
+ * options (YAML, a command line, a preset) therefore reports where a text came from, and
+ * their user checks only combinations.
  */
 #include "base/option.h"
 

@@ -1,9 +1,10 @@
 /* kedge chat: a conversation in the terminal, answered token by token.
  *
- * The conversation is tokens. A new message is rendered with all before it, and what the
- * rendering adds behind the last answer is tokenised and appended, so what the model said
- * stays the tokens that it said. Only where the template rewrites earlier turns (Qwen3
- * drops their thinking) is the whole conversation tokenised anew, which is said once.
+ * The conversation is tokens. A new message is rendered with all before it. What the
+ * rendering adds after the last answer is tokenised and appended, so the answers of the
+ * model stay the tokens that it sampled. Only where the template rewrites earlier turns
+ * (Qwen3 drops their thinking) is the whole conversation tokenised anew, which is said
+ * once.
  */
 #include "base/printable.h"
 #include "cli/cli.h"
@@ -138,8 +139,8 @@ static kg_status render(struct kg_str *out, const struct chat *c, struct kg_err 
 
 /* ---- what the engine says ---- */
 
-/* Append the text as JSON holds it: U+FFFD for what is no character; for a
- * terminal, which would obey them, for control characters too. */
+/* Append the text as JSON holds it: U+FFFD for invalid bytes; for a terminal, which would
+ * obey them, for control characters too. */
 static kg_status put_clean(struct kg_str *out, const struct kg_str *text, bool terminal,
                            struct kg_err *err)
 {

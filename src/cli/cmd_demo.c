@@ -1,8 +1,8 @@
 /* kedge demo: a model from random weights, SFT, then RL by two methods, and one table.
  *
- * The demo is a script of commands of this program (demo.sh, which the program holds),
- * so it shows what a user would type, and runs wherever the program and sh are. This file
- * reads the flags, checks the folder and becomes sh. */
+ * The demo is a script of commands of this program (demo.sh, which the program contains).
+ * It shows what a user would type, and needs only the program and sh. This file reads the
+ * flags, checks the folder and becomes sh. */
 #include "cli/cli.h"
 
 #include "base/file.h"

@@ -235,10 +235,10 @@ static kg_status show(struct showing *w, const char *path, struct kg_err *err)
 /* An episode in the terminal. What a tool returned is somebody else's text: control
  * characters never reach the terminal as they are.
  *
- * Who wrote a piece is seen by its colour, or where there is none by the words before
- * it, because a tool's text that looks like the model's is what one wants to find. A
- * run of pieces of one source is a paragraph; where numbers are asked for, the model's
- * tokens become rows of a table, with line ends written out. */
+ * A colour, or without colours the words before a piece, show who wrote it, because a
+ * user wants to find text of a tool that looks like text of the model. A run of pieces of
+ * one source is a paragraph; where numbers are asked for, the model's tokens become rows
+ * of a table, with line ends written out. */
 
 static const char *const NAMES[KG_SOURCE_COUNT] = {"prompt", "model", "tool"};
 /* grey, green, cyan */

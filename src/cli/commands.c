@@ -1,9 +1,9 @@
 /* The table of commands. A new command is a row here and a file cmd_<name>.c.
  *
- * Help, the man page, the completion of three shells and the reading of arguments all
- * come from this table and from the tables of flags that it points to, so none of them
- * can forget a command or name a flag that is not there. A row says what a command
- * takes and gives an example; what it does stands in its own file.
+ * Help, the man page, the completion of three shells and the parsing of arguments all use
+ * this table and the tables of flags that it points to. None of them can omit a command
+ * or name a flag that does not exist. A row says what a command takes and gives an
+ * example; what it does stands in its own file.
  */
 #include "cli/cli.h"
 

@@ -1,7 +1,7 @@
 /* Lines of JSON, read one at a time, and zstd files of them, written frame by frame. The
  * reader holds one line (of limited length) and one document. Each frame is complete, and
- * the caller knows the file's length after it, so a file can be cut back to a checkpoint,
- * continued, and still be one valid .zst file. */
+ * the caller knows the file's length after it. A file can therefore be truncated to a
+ * checkpoint and continued, and remains a valid .zst file. */
 #include "data/jsonl.h"
 
 #include "base/file.h"

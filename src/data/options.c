@@ -3,9 +3,9 @@
  *
  * Not a YAML library: of YAML's grammar only mappings, lists of scalars and scalars pass;
  * what makes YAML surprising (anchors, tags, `yes` for true, duplicate keys, several
- * documents) is refused, and the message gives its line. The one idea: a value is kept as
- * the text that was given, checked against its row when it arrives, so that every error
- * names the place it came from and the dump says what the user said.
+ * documents) is refused, and the message gives its line. The idea: a value is kept as the
+ * given text and checked against its row when it arrives. Every error therefore names the
+ * place that it came from, and the dump has the text that the user wrote.
  *
  * A list is kept joined by line breaks; inside an item a backslash and a line break are
  * written

@@ -1,9 +1,9 @@
 /* Answers from the engine of this process.
  *
- * A set flows through the open engine: as many requests wait as a batch has room for, an
- * answer is given on and forgotten when it finishes, and the batch runs dry once, at the
- * end of the set. Where answers are scored, and for episodes, it goes in slices of some
- * batches, and answers are given on when their slice is done.
+ * A set flows through the open engine: the queue holds as many requests as a batch has
+ * room for. A finished answer is passed on and freed, and the batch runs empty only once,
+ * at the end of the set. Where answers are scored, and for episodes, it goes in slices of
+ * some batches, and answers are given on when their slice is done.
  */
 #include "eval/runner.h"
 

@@ -1,5 +1,5 @@
-/* Reads a suite and resolves its sets. Every set has all keys under its name, so the
- * names of sets are read first, rows are made for each from the one table, and then the
+/* Reads a suite and resolves its sets. Every set has all keys under its name. The names
+ * of sets are therefore read first; rows are made for each from the one table; then the
  * file is read like a recipe. `defaults` is a set that is not run: its values are weaker
  * than a set's own and stronger than a row's default. After kg_suite_resolve every key of
  * every set has its value. */

@@ -225,8 +225,8 @@ static size_t foreign_letter(const char *text, size_t n)
     return 0;
 }
 
-/* Behind the command whose backslash is at text[i], and behind its argument where that
- * is no formula: \text{..}, \mathrm{..}, \begin{..}. */
+/* The position after the command whose backslash is at text[i], and after its argument if
+ * that is not a formula: \text{..}, \mathrm{..}, \begin{..}. */
 static size_t skip_command(const char *text, size_t n, size_t i)
 {
     while (i < n && text[i] == '\\')

@@ -10,7 +10,7 @@
  * nothing of the others in general (floor(n/30) is 0 for long), so only terms of these
  * two shapes are summed, and the column has to be constant for longer than the shape has
  * coefficients: a sequence that keeps to a recurrence so long keeps to it for ever.
- * Powers must fall, and a denominator may have no zero further on.
+ * Powers must fall, and a denominator must not have a zero further on.
  */
 #include "math/flint_internal.h"
 

@@ -67,8 +67,8 @@ static kg_status read_sizes(const struct kg_config_reader *r)
     KG_TRY(kg_config_size(r, "intermediate_size", KG_MAX_WIDTH, 0, &c->ffn));
     KG_TRY(kg_config_size(r, "num_hidden_layers", KG_MAX_LAYERS, 0, &c->layers));
     KG_TRY(kg_config_size(r, "num_attention_heads", MAX_HEADS, 0, &c->heads));
-    /* null is as many as heads. Where it is absent Llama's class says the same, the
-     * others' take a constant, which is no use as a default. */
+    /* null is as many as heads. If it is absent, Llama's class gives the same value. The
+     * other classes take a constant, which is not useful as a default. */
     KG_TRY(kg_config_size(
         r, "num_key_value_heads", MAX_HEADS,
         as_heads || kg_json_get(r->root, "num_key_value_heads") ? c->heads : 0,

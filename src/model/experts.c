@@ -5,9 +5,9 @@
  *     x += s S(h2),  s = sigmoid(h2 ws^T),   where an expert is shared by all;
  *     E(h) and S(h) = (silu(h Wgate^T) * h Wup^T) Wdown^T.
  *
- * The one idea: rows are gathered expert by expert, every product is made of an expert's
- * own rows, and what comes of it is added up token by token in the order of its slots. So
- * a token's bits know nothing of who shares its experts.
+ * The one idea: rows are gathered expert by expert, and every product has the rows of one
+ * expert. The results are added up token by token in the order of its slots. So a token's
+ * bits know nothing of who shares its experts.
  *
  * Backward: with dact_k = dy Wdown_k the gradient of w_k is dact_k . act_k, so what an
  * expert made need not be kept; dWdown_k = dy^T (w_k act_k).

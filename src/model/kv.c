@@ -5,7 +5,7 @@
  * may be written at the same time.
  *
  * The one idea: a block is KG_KV_BLOCK rows of the pools of all layers of a kind under
- * one number, so that the samples of a group share their prompt by naming the same
+ * one number. The samples of a group therefore share their prompt by using the same
  * numbers.
  */
 #include "model/kv.h"

@@ -4,10 +4,10 @@
  * It applies an update; it neither computes gradients nor decides when a step is due.
  *
  * The one idea: parameters, gradients and moments are slabs of one layout, so an update
- * is one call over the whole length, and with decay on matrices alone one call for each
- * run of parameters that are decayed alike. The gaps between tensors hold zeros, which
- * every operation here keeps zero. Between updates the gradients are free: the weights
- * that are evaluated wait there.
+ * is one call over the whole length. With decay of matrices only, it is one call for each
+ * run of parameters with the same decay. The gaps between tensors hold zeros, which every
+ * operation here keeps zero. Between updates the gradients are free: the weights that are
+ * evaluated wait there.
  *
  * Of a model that is cut among ranks state is of the same cut, and each updates its own:
  * elements are told by their place in the layout, and slabs of a cut begin at its first.

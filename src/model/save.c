@@ -4,9 +4,9 @@
  * It writes into the folder as it goes and makes nothing atomic: the caller hands a
  * temporary folder and renames it when this returned OK (every file is fsynced by then).
  *
- * The one idea: the tensors are walked in the order of the parameter list, cut into
- * shards wherever the next one would pass shard_bytes, and converted piece by piece, so
- * saving needs no second copy of the weights.
+ * The one idea: the tensors are written in the order of the parameter list. A new shard
+ * begins if the next tensor would exceed shard_bytes. Tensors are converted piece by
+ * piece, so saving needs no second copy of the weights.
  */
 #include "model/model_internal.h"
 

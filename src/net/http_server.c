@@ -3,10 +3,11 @@
  * The bytes are read and sent by http_conn.c on the server's own thread; what is written
  * here goes into the exchange's buffer under the lock, and the thread is woken.
  *
- * Written on sockets and epoll, not on libmicrohttpd: that library answers what it
- * refuses itself (header too large, malformed request) with pages of its own, cuts a slow
- * sender off without a word, does not see a client leave while its request is suspended,
- * and closes before a refused body is read, so that the answer is lost.
+ * Written on sockets and epoll, not on libmicrohttpd: that library answers requests that
+ * it refuses itself (header too large, malformed request) with its own pages, and
+ * disconnects a slow sender without an answer. It does not notice that a client leaves
+ * while its request is suspended. It closes before a refused body is read, so that the
+ * answer is lost.
  */
 #define _GNU_SOURCE /* accept4, EPOLLRDHUP */
 #include "base/clock.h"

@@ -1,7 +1,7 @@
-/* Masks: an answer whose policy has moved too far from the one that sampled it loses its
- * policy term, whatever the surrogate, or those of its tokens that a row takes; so do
- * single tokens on which trainer and sampler disagree (icepop, a bound of the weight that
- * loss.c applies).
+/* Masks: if the policy has moved too far from the one that sampled an answer, the answer,
+ * or those of its tokens that a row chooses, loses its policy term, for any surrogate.
+ * Single tokens on which trainer and sampler disagree lose it too (icepop, a bound of the
+ * weight that loss.c applies).
  *
  * The divergence of an answer is estimated from its sampled tokens, r = p / mu, and is a
  * constant of the gradient. The KL term, the entropy and the counts that the aggregation

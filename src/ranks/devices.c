@@ -1,5 +1,5 @@
-/* Devices are told apart by what the driver calls them wherever they are numbered from: a
- * rank that is shown one device alone has number 0 there, and so has its neighbour.
+/* Devices are told apart by the driver's identifier, not by their number: a rank that
+ * sees only one device calls it 0, and its neighbour does the same.
  */
 #include "ranks/devices.h"
 

@@ -5,10 +5,10 @@
  *
  * A preset or a recipe may leave keys over that an override has made idle (its
  * anchor.eta, say, where the user wants no anchor): these pass. RUN/config.yaml has every
- * key, so a value that equals the default or that of the preset counts as not given. What
- * waits for validation problems (eval.*, log.validation) is refused on the command line
- * alone, as a recipe may leave data.val to that, and not beside a data.val= that says
- * there that none are wanted. Not here: what is refused where it is read, and
+ * key, so a value that equals the default or that of the preset counts as not given. Keys
+ * that need validation problems (eval.*, log.validation) are refused only on the command
+ * line, because a recipe may leave data.val to the command line. They are accepted beside
+ * an empty data.val= there. Not here: what is refused where it is read, and
  * eval.at_start, whose other value asks for no validation.
  */
 

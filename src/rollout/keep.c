@@ -1,8 +1,8 @@
 /* Recomputes the sets of a trajectory from the weights: the ids that truncated sampling
  * kept at each token.
  *
- * It runs one forward over the sequence (over each context that it was sampled in) and
- * the head on a few rows at a time, because their logits have the width of the
+ * It runs one forward over the sequence (over each context that it was sampled in). The
+ * head runs on a few rows at a time, because their logits have the width of the
  * vocabulary. The sampler itself decides on each row, so the set is the one that the
  * token was drawn from.
  */

@@ -1,8 +1,8 @@
 /* From a request's numbers to blocks, and the reasons to refuse one. An accepted request
  * can always be finished: all blocks that a sequence can ever need are counted before
- * anything is computed (for layers with a window, those needed at once), and a request
- * that an empty cache could not hold is refused. The last token is never fed back unless
- * it belongs to the prompt, so its key is never stored. An episode with a window computes
+ * anything is computed (for layers with a window, those needed at once). A request that
+ * an empty cache could not hold is refused. The last token is never fed back unless it
+ * belongs to the prompt, so its key is never stored. An episode with a window computes
  * some turns again from position 0, in its own blocks: those hold a window and a turn,
  * and none is shared with the prompt. */
 #include "rollout/rollout_internal.h"

@@ -1,10 +1,9 @@
 /* Scoring: whole sequences through the rows that training uses, every wanted position's
  * numbers to the sequence's own arrays.
  *
- * The row that predicts token t is the hidden state of position t-1. Only wanted rows
- * meet the head, so its work follows what is asked for; a sequence's rows stand one
- * behind the other, so they are dealt out in whole pieces. Neither the packing nor the
- * gathering can be seen in the bits.
+ * The row that predicts token t is the hidden state of position t-1. The head runs only
+ * on the requested rows. The rows of a sequence are contiguous, so they are distributed
+ * in whole pieces. Neither the packing nor the gathering can be seen in the bits.
  */
 #include "rollout/score.h"
 

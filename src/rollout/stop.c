@@ -1,9 +1,9 @@
 /* Stop strings, and a completion as text.
  *
- * The bytes of a token do not depend on its neighbours, so the text grows by appending,
- * and a new token can only complete occurrences that end in its own bytes. During the
- * search special tokens appear as their content, so they can be part of a stop string;
- * the final text omits them.
+ * The bytes of a token do not depend on its neighbours, so the text grows by appending. A
+ * new token can only complete occurrences that end in its own bytes. During the search
+ * special tokens appear as their content, so they can be part of a stop string; the final
+ * text omits them.
  */
 
 #include "rollout/rollout.h"

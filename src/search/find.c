@@ -8,10 +8,9 @@
  *
  * which stops only at passages with a word of G and none before it, and for these has the
  * positions of the later words too: a merge of sorted lists, which costs nanoseconds an
- * entry. A word adds less than idf^power (k1 + 1 + delta) to a score; when all words
- * still to come add together less than the topk-th best score so far, no passage that
- * has only those can be among the topk, and the search ends. (MaxScore: Turtle and Flood
- * 1995.)
+ * entry. A word adds less than idf^power (k1 + 1 + delta) to a score; if the remaining
+ * words together add less than the topk-th best score so far, no passage that has only
+ * those can be among the topk. Then the search ends. (MaxScore: Turtle and Flood 1995.)
  *
  * A score is summed in one order of the words whatever the groups are, so the cut of the
  * groups changes no bit of it.

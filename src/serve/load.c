@@ -1,8 +1,8 @@
 /* The load: clients, rounds, and the report. The cost of a server is a few per cent, less
- * than a machine varies from minute to minute. So both sides run in turn in one process,
- * on the same sequences, and the report has the ratios of neighbours and their median,
- * with processor time, which a busy machine distorts less. Clients are one thread over
- * many sockets, counted on the server's side. Networks are not measured. */
+ * than a machine varies from minute to minute. So both sides run alternately in one
+ * process, on the same sequences. The report has the ratios of neighbouring runs, their
+ * median, and processor time, which a busy machine distorts less. Clients are one thread
+ * over many sockets, counted on the server's side. Networks are not measured. */
 #include "serve/load.h"
 
 #include "base/clock.h"

@@ -1,14 +1,13 @@
 /* Episodes that a program of the user's plays: told of in lines, or a server: sent one by
  * one in requests that it answers with the report. Both play over HTTP.
  *
- * The rollout is one loop on the thread that owns the engine. It tells the program of
- * episodes as there is room, hears its reports, admits requests that the intake has made
- * tokens of, steps the engine, and gives up what is silent for too long. An answer enters
- * the record when it is whole and its client is there, before the client has it. Of one
- * that was not received the next request's draws know nothing: a client that asks again
- * gets the same. Since an episode has one request
- * at a time, the program sets the order of its turns, and nothing here depends on which
- * episode comes first.
+ * The rollout is one loop on the thread that owns the engine. If there is room, it sends
+ * episodes to the program. It reads the program's reports, admits requests that the
+ * intake has tokenised, steps the engine, and ends episodes that are silent for too long.
+ * An answer enters the record when it is whole and its client is there, before the client
+ * has it. Of one that was not received the next request's draws know nothing: a client
+ * that asks again gets the same. Since an episode has one request at a time, the program
+ * sets the order of its turns, and nothing here depends on which episode comes first.
  *
  * Nothing that the program does is an error of kedge's: an episode that it spoils ends
  * without a verdict, is logged and counted, and the others go on. Only a program that

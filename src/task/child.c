@@ -1,11 +1,10 @@
 /* A program of the user, run by sh -c, fed, read, and ended, whatever it does.
  *
- * It runs in a process group of its own under a guard (guard.c), so that all it started
- * ends with it, and it gets the variables of the environment that are on a list and no
- * other. Its three pipes are served by one poll loop: a child may write before it has
- * read, read nothing, or never end. One that answers line by line stays and can be asked
- * again. posix_spawn instead of fork, as the parent has threads and may hold most of the
- * memory.
+ * It runs in a process group of its own under a guard (guard.c), so that all that it
+ * started ends with it. It gets only the variables of the environment that are on a list.
+ * Its three pipes are served by one poll loop: a child may write before it has read, read
+ * nothing, or never end. One that answers line by line stays and can be asked again.
+ * posix_spawn instead of fork, as the parent has threads and may hold most of the memory.
  */
 #define _GNU_SOURCE /* pipe2 */
 #include "base/clock.h"

@@ -4,10 +4,10 @@
  *     Q: Make 46 from 3, 7, 25.
  *     A: 7*3=21; 25+21=46 #### 25+7*3
  *
- * The grader reads the expression behind the last #### (else the last line with text, up
- * to an '=') by a parser of its own, in exact fractions, with limits on length, depth and
- * size. The ground truth is the JSON object {"target": 46, "numbers": [3, 7, 25]}, as in
- * the data sets of this kind.
+ * The grader reads the expression after the last #### (else the last line with text, up
+ * to an '='). Its own parser uses exact fractions and limits length, depth and size. The
+ * ground truth is the JSON object {"target": 46, "numbers": [3, 7, 25]}, as in the data
+ * sets of this kind.
  */
 #include "task/task_internal.h"
 

@@ -79,8 +79,8 @@ static kg_status begin(struct kg_run_log *log, bool sft, int64_t from, struct kg
 }
 
 /* The folder's lines go up to step `at`, its events less far where they were off or were
- * given up: from there on all is said again. The folder of a phase that is over is left
- * alone when nothing is missing. */
+ * given up: from there on everything is logged again. The folder of a phase that is over
+ * is left alone when nothing is missing. */
 static kg_status resume(struct kg_run_log *log, bool sft, int64_t at, bool over,
                         struct kg_err *err)
 {

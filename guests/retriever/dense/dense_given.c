@@ -2,8 +2,9 @@
  * they are numbers, and that they are this encoder's, of these passages, in this order.
  *
  * The last is seen by a sample. Rounding to fp16 while a vector is made moves it by well
- * under a hundredth of its length, to bf16 by about two of them, which is a cosine of
- * .9998; another passage, another model or another prefix moves it much farther.
+ * under a hundredth of its length. Rounding to bf16 moves it by about two hundredths,
+ * which is a cosine of .9998; another passage, another model or another prefix moves it
+ * much farther.
  */
 #include "retriever/dense/dense_internal.h"
 

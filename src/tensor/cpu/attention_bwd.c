@@ -7,7 +7,7 @@
  * and with scores s = cap tanh(scale q.k / cap) ds_ij has the factor 1 - (s / cap)^2.
  *
  * The unit is a pair of a query tile and a key block. dq_i is one chain over key blocks
- * in order, dk_j and dv_j one chain over query tiles in order, so every way to walk the
+ * in order; dk_j and dv_j are one chain over query tiles in order. Every way to walk the
  * pairs in these orders gives the same bits. There are two: one walk per (sequence, KV
  * head) that computes each pair once; and, where these are too few to occupy the threads,
  * one pass over query tiles for dq and one over key blocks for dk and dv, which computes

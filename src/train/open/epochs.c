@@ -1,9 +1,9 @@
 /* Places of the endless row.
  *
- * The epoch of a place is place / n, and its permutation is drawn from the epoch's
- * number alone, so a resumed run needs no more than the place that it had come to. A
- * weighed row is made of rounds: of the W places of a round each part has as many as its
- * weight, in an order drawn for that round, and goes on in epochs of its own.
+ * The epoch of a place is place / n, and its permutation is drawn from the number of the
+ * epoch only. A resumed run therefore needs only the place that it had reached. A weighed
+ * row is made of rounds: of the W places of a round each part has as many as its weight,
+ * in an order drawn for that round, and goes on in epochs of its own.
  */
 #include "train/open/epochs.h"
 

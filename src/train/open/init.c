@@ -256,8 +256,8 @@ static kg_status open_state(struct kg_st_set **set, const struct kg_init *init,
                    init->dir.text);
 }
 
-/* The vectors are one after the other what the model has, so its shapes must be those of
- * the model they were saved with. */
+/* The file has the vectors of the model one after the other, so the model must have the
+ * same shapes as the one that was saved. */
 static kg_status check_shapes(const struct kg_init *init, const struct kg_model *m,
                               struct kg_err *err)
 {

@@ -1,11 +1,11 @@
 /* From graded answers to flat arrays of loss tokens, and the passes that fill them.
  *
- * What an algorithm reads beside the record (log-probs of the anchor, old ones computed
- * again, the mass of kept sets) is asked for by one pass over what was sampled, whose
- * plan says which model and which of it. Answers that no term of the loss reads are not
- * asked about (is_asked): the pass costs forwards. With rollout.router_replay the policy
- * is read through the experts that the sampler chose; a sampler makes the same choice
- * again, and an anchor, another policy, its own.
+ * An algorithm may need more than the record: log-probs of the anchor, recomputed old
+ * ones, the mass of kept sets. One pass over the samples computes it; its plan says with
+ * which model, and which of it. Answers that no term of the loss reads are not asked
+ * about (is_asked): the pass costs forwards. With rollout.router_replay the policy is
+ * read through the experts that the sampler chose; a sampler makes the same choice again,
+ * and an anchor, another policy, its own.
  */
 #include "train/step/rl_batch.h"
 
