@@ -28,7 +28,7 @@ enum kg_lora_kind {
     KG_LORA_EXCLUDE_RE, /* whole names */
     KG_LORA_LAYER,      /* value: the only layers for suffixes in the list */
     KG_LORA_RANK,       /* suffix; value: rank; the first match wins */
-    KG_LORA_ALPHA,      /* suffix; value: alpha; likewise */
+    KG_LORA_ALPHA,      /* suffix; value: alpha; the first match wins */
 };
 struct kg_lora_rule {
     enum kg_lora_kind kind;
@@ -39,7 +39,7 @@ struct kg_lora_rule {
 /* The adapters of a model. `{0}`: none */
 struct kg_lora {
     int32_t rank;  /* r, unless a rule sets another */
-    double alpha;  /* likewise */
+    double alpha;  /* unless a rule sets another */
     bool rslora;   /* s = alpha / sqrt(r) */
     int n_targets; /* 0: every linear layer except embedding and head */
     /* PEFT's format: suffixes of module names after a dot: "q_proj" or "mlp.up_proj" for

@@ -72,11 +72,10 @@ struct wire {
     struct kg_ranks_loss loss; /* as far as this rank knows */
     struct kg_poll_clock clock;
     struct kg_poll roll;
-    uint32_t question; /* the last of this rank */
-    char *note;        /* (note_bytes) owned; the one at work */
-    unsigned char *
-        answers; /* (3, ranks) owned; of the roll, and of the rank that this rank awaits */
-    unsigned *longs; /* (2, ranks) owned; long messages from and to each so far */
+    uint32_t question;      /* the last of this rank */
+    char *note;             /* (note_bytes) owned; the one at work */
+    unsigned char *answers; /* (3, ranks) owned; roll, and whom this rank awaits */
+    unsigned *longs;        /* (2, ranks) owned; long messages from and to each so far */
 };
 
 /* ---- what is posted ---- */

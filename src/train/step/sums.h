@@ -57,7 +57,7 @@ struct kg_part_sums {
     double sum[KG_TRAJ_PARTS];
     double graded[KG_TRAJ_PARTS]; /* number of samples in the sum */
     double further[KG_FURTHER];
-    double said[KG_FURTHER]; /* likewise */
+    double said[KG_FURTHER]; /* number of samples in `further` */
 };
 
 void kg_part_add(struct kg_part_sums *s, const struct kg_traj *t);
