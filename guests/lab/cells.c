@@ -19,7 +19,7 @@ enum { MOST_CELLS = 1 << 16, MOST_ROWS = 1 << 20, MOST_POINTS = 64 };
 
 struct row {
     char *pair;                 /* owned */
-    double x[KG_CELLS_METRICS]; /* metrics; behind them what is under `over` */
+    double x[KG_CELLS_METRICS]; /* metrics; after them what is under `over` */
 };
 struct group {
     char *name; /* owned */

@@ -133,7 +133,7 @@ static kg_status put_axes(struct kg_str *out, const struct plot *p, struct kg_er
     return kg_str_puts(out, ", logarithmic</text>\n", err);
 }
 
-/* The cell of the line that comes next in order of `over`; NULL behind the last. */
+/* The cell of the line that comes next in order of `over`; NULL after the last. */
 static const struct kg_cell *next_of(const struct plot *p, size_t first,
                                      const struct kg_cell *last)
 {

@@ -391,7 +391,7 @@ static kg_status put_test(struct kg_str *out, const struct kg_wiki *w, struct kg
 
 /* ---- text for the tokenizer ---- */
 
-/* A syllable that begins a name stands behind a space, as names do; one that ends it
+/* A syllable that begins a name stands after a space, as names do; one that ends it
  * stands alone. No two of them touch, so no merge crosses the seam of a name. */
 static kg_status put_syllables(struct kg_str *out, const struct kg_wiki *w,
                                struct kg_err *err)

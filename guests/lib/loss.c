@@ -245,7 +245,7 @@ int kedge_select(unsigned char *selected, const struct kedge_algo *algo,
 /* ---- loss ---- */
 
 /* Rows without weights are the whole optimizer batch: weights and selection of their
- * own. block out: owned by the caller, behind b's new pointers. */
+ * own. block out: owned by the caller, after b's new pointers. */
 static kg_status weigh_whole(struct kg_policy_batch *b, void **block,
                              const struct kg_algo *algo, struct kg_err *err)
 {

@@ -49,7 +49,7 @@ struct window {
     enum kg_text_side side;
     struct kg_jsonl *in; /* of JSON */
     struct kg_json_doc doc;
-    struct kg_str bytes; /* of all texts, one behind the other */
+    struct kg_str bytes; /* of all texts, one after the other */
     size_t ends[WINDOW];
     size_t n;
     int64_t line;   /* of the first text */

@@ -137,7 +137,7 @@ struct npy {
     const char *at, *end;
     unsigned seen;    /* a bit of each key */
     char descr[WORD]; /* its first letters */
-    bool structure;   /* descr is a list: nothing behind it is looked at */
+    bool structure;   /* descr is a list: nothing after it is looked at */
     bool fortran;
     int dims; /* of the shape, which has two where it is a matrix's */
     int64_t shape[DIMS];
@@ -149,7 +149,7 @@ static void skip_blanks(struct npy *s)
         s->at++;
 }
 
-/* Whether `word` comes next; then it is behind. */
+/* Whether `word` comes next; then it is after. */
 static bool next_is(struct npy *s, const char *word)
 {
     const size_t n = strlen(word);

@@ -465,7 +465,7 @@ bool kg_tinker_is_next(struct kg_tinker *t, const struct kg_tinker_job *job)
 }
 
 /* All that waits for a request that never came fails, so that no update is made of half a
- * batch, and the model goes on behind it. */
+ * batch, and the model goes on after it. */
 static void give_up(struct kg_tinker *t, struct kg_tinker_model *m)
 {
     const int64_t lost = m->next_seq;

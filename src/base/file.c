@@ -355,7 +355,7 @@ kg_status kg_file_temporary(struct kg_str *name, const char *path, struct kg_err
                          atomic_fetch_add(&count, 1));
 }
 
-/* The number of a process after ".tmp-", with or without a count behind it.
+/* The number of a process after ".tmp-", with or without a count after it.
  * returns 0 for every other ending */
 static long process_of(const char *ending)
 {

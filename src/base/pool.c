@@ -15,9 +15,9 @@ enum { ALIGN = 16, FIRST_BYTES = 4 << 10, LAST_BYTES = 1 << 20 };
 
 struct kg_pool_chunk {
     struct kg_pool_chunk *next; /* older */
-    size_t capacity;            /* bytes behind this header */
+    size_t capacity;            /* bytes after this header */
     size_t used;
-    size_t touched; /* behind it all bytes are zero */
+    size_t touched; /* after it all bytes are zero */
 };
 _Static_assert(sizeof(struct kg_pool_chunk) % ALIGN == 0, "pieces behind it are aligned");
 

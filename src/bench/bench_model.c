@@ -201,7 +201,7 @@ static kg_status run_decoding(double *seconds, void *user, struct kg_err *err)
     return status;
 }
 
-/* Seconds of a prompt, which a first token is drawn behind. */
+/* Seconds of a prompt, which a first token is drawn after. */
 static kg_status run_prefill(double *seconds, void *user, struct kg_err *err)
 {
     struct decoding *d = user;
@@ -251,7 +251,7 @@ static kg_status decode_turns(struct kg_bench_timing *alone,
     return KG_OK;
 }
 
-/* Of a run behind others, which have chosen plans and made tables. Up of a token: its id
+/* Of a run after others, which have chosen plans and made tables. Up of a token: its id
  * or whose token it is, position, rows of cache and head, temperature and target; its
  * sequence, its blocks, how it is drawn. Down: log sum exp, log-prob and entropy; what
  * was drawn. */

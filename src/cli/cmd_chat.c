@@ -3,7 +3,7 @@
  * The conversation is tokens. A new message is rendered with all before it. What the
  * rendering adds after the last answer is tokenised and appended, so the answers of the
  * model stay the tokens that it sampled. Only where the template rewrites earlier turns
- * (Qwen3 drops their thinking) is the whole conversation tokenised anew, which is said
+ * (Qwen3 drops their thinking) is the whole conversation tokenised again, which is said
  * once.
  */
 #include "base/printable.h"
@@ -236,7 +236,7 @@ static kg_status submit(struct chat *c, struct kg_err *err)
     return kg_rollout_submit(c->engine, &c->q, &c->t, err);
 }
 
-/* Go on behind the last answer. An end token that the model has said already is not said
+/* Go on after the last answer. An end token that the model has said already is not said
  * again. */
 static kg_status append(struct chat *c, const struct kg_ids *more, struct kg_err *err)
 {

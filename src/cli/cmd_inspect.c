@@ -267,7 +267,7 @@ static kg_status put_text(struct kg_str *out, const struct report *r, struct kg_
 
 /* ---- verification ---- */
 
-/* The newest checkpoint of the run that dir is; path is empty where it is none. A run's
+/* The newest checkpoint of the run that dir is; path is empty if there is none. A run's
  * own manifest.json lists what it was started with, not its files. */
 static kg_status find_in_run(struct kg_path *path, const char *dir, struct kg_err *err)
 {

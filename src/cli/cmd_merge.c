@@ -63,7 +63,7 @@ static kg_status merge_into(const struct kg_model *m, const char *out,
     return status;
 }
 
-/* The folder's name without slashes behind it: what is written first stands beside it. */
+/* The folder's name without slashes after it: what is written first stands beside it. */
 static kg_status read_out(char out[KG_RUN_DIR_MAX + 1], const char *name,
                           struct kg_err *err)
 {

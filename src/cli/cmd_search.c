@@ -2,7 +2,7 @@
  * how fast it answers.
  *
  * One table of actions. Settings of the scoring that are given here stand in for those
- * that the index keeps, so that they can be compared without building it anew. The server
+ * that the index keeps, so that they can be compared without a rebuild. The server
  * is search/service.h, which answers queries of episodes.
  */
 #include "cli/cli.h"

@@ -165,7 +165,7 @@ struct named {
     size_t n;
 };
 
-/* The length of NAME in NAME=DIR; 0: a folder alone, as where a = stands behind a /. */
+/* The length of NAME in NAME=DIR; 0: a folder alone, as where a = stands after a /. */
 static size_t name_length(const char *item)
 {
     const size_t n = strcspn(item, "=/");

@@ -81,8 +81,8 @@ static kg_status set_value(struct given *given, const struct kg_flag *f,
     return KG_OK;
 }
 
-/* The flag that arg names, "--name", "--name=value" or "-x".   *value: behind '=', or
- * NULL; walk: stands behind it */
+/* The flag that arg names, "--name", "--name=value" or "-x".   *value: after '=', or
+ * NULL; walk: stands after it */
 static const struct kg_flag *find_flag(struct kg_flag_walk *walk, const char *arg,
                                        const char **value)
 {
@@ -145,7 +145,7 @@ static kg_status parse_flag(struct given *given, const struct kg_command *c, int
     return set_value(given, f, value, err);
 }
 
-/* The flag whose key arg assigns, "a.b=VALUE"; *value: behind '='. NULL: there is none */
+/* The flag whose key arg assigns, "a.b=VALUE"; *value: after '='. NULL: there is none */
 static const struct kg_flag *find_key(struct kg_flag_walk *walk, const char *arg,
                                       const char **value)
 {

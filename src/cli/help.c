@@ -37,7 +37,7 @@ static kg_status put_wrapped(struct kg_str *out, const char *text, int indent, i
     return kg_str_putc(out, '\n', err);
 }
 
-/* The help behind what stands in the line that began at `start`. */
+/* The help after what stands in the line that began at `start`. */
 static kg_status put_help(struct kg_str *out, size_t start, const char *help,
                           struct kg_err *err)
 {

@@ -270,7 +270,7 @@ static kg_status read_alignment(const struct cursor *c, const struct kg_gguf_val
                    c->where, MAX_ALIGNMENT, (long long)x);
 }
 
-/* The table, and where each tensor's data is behind it. */
+/* The table, and where each tensor's data is after it. */
 static kg_status take_tensors(struct cursor *c, struct kg_gguf_tensor *tensors, size_t n,
                               uint64_t alignment)
 {

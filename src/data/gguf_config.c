@@ -109,7 +109,7 @@ int64_t kg_gguf_head_dim(const struct kg_gguf *g, const struct kg_gguf_arch *arc
 /* ---- keys that are fields ---- */
 
 static const struct key {
-    const char *key; /* behind the architecture's name */
+    const char *key; /* after the architecture's name */
     const char *field;
     const char *archs; /* of GGUF; NULL: all */
     bool real;         /* a float, else an integer */
@@ -274,7 +274,7 @@ static kg_status put_keys(const struct maker *m)
 
 /* ---- rope ---- */
 
-/* Values of a small fp32 tensor, at most max; 0 where it is none. */
+/* Values of a small fp32 tensor, at most max; 0 if there is none. */
 static int64_t read_floats(const struct maker *m, const char *name, float *out,
                            int64_t max)
 {

@@ -296,7 +296,7 @@ static kg_status put_merges(struct kg_str *out, const struct kg_gguf *g,
     return kg_str_puts(out, "]}", err);
 }
 
-/* BOS in front of a text, EOS behind it, as the file says. */
+/* BOS in front of a text, EOS after it, as the file says. */
 static kg_status put_template(struct kg_str *out, const struct kg_gguf *g,
                               const struct pre *pre, struct kg_err *err)
 {

@@ -29,7 +29,7 @@ static bool is_word(char c)
            c == '_';
 }
 
-/* One of the parts of an id. Two dashes would part it anew in the folder's name. */
+/* One of the parts of an id. Two dashes would split it differently in the folder's name. */
 static bool is_part(const char *text, size_t n)
 {
     if (n == 0 || !is_word(text[0]) || !is_word(text[n - 1]))
@@ -97,7 +97,7 @@ static bool is_file_name(const char *text, size_t n)
 }
 
 /* The hub's oldest models have no ORG, in the cache either; data sets are named with it,
- * for what stands behind a data set's name is a file. */
+ * for what stands after a data set's name is a file. */
 static bool is_name(const char *text, size_t n, enum kg_hub_kind kind)
 {
     const char *slash = memchr(text, '/', n);

@@ -201,7 +201,7 @@ static kg_status put_escape(struct kg_str *out, unsigned char c, struct kg_err *
 
 /* How many of eight bytes of text, from the first on, may stand in a string as they are
  * and are ASCII: no quote, no backslash, no control character. A borrow marks bytes
- * behind one that is marked rightly, never the first. */
+ * after one that is marked rightly, never the first. */
 static size_t plain_bytes(uint64_t eight)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101);

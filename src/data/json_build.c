@@ -107,7 +107,7 @@ static kg_status push(struct kg_json **v, struct kg_json_builder *b,
     return KG_OK;
 }
 
-/* A copy in the document, with a NUL behind it. */
+/* A copy in the document, with a NUL after it. */
 static kg_status copy_text(const char **copy, struct kg_json_builder *b, const char *text,
                            size_t n, struct kg_err *err)
 {

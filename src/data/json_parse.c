@@ -35,7 +35,7 @@ struct parser {
 
 /* ---- errors ---- */
 
-/* "line 2 column 7: " behind the last token: the column counts characters up to there. Of
+/* "line 2 column 7: " after the last token: the column counts characters up to there. Of
  * a text of one line the column alone, as which line it is stands in front. */
 static void put_place(char place[PLACE_BYTES], const struct parser *p)
 {
@@ -94,7 +94,7 @@ static bool take_all(struct parser *p, bool (*is)(char))
     return p->at > from;
 }
 
-/* Behind a minus sign, or at the first digit.   returns the kind */
+/* After a minus sign, or at the first digit.   returns the kind */
 static char scan_number(struct parser *p)
 {
     char kind = INTEGER;
@@ -147,7 +147,7 @@ static kg_status scan_escape(struct parser *p)
     return refuse(p, "invalid escape");
 }
 
-/* Behind the opening quote, to behind the other. */
+/* After the opening quote, to after the other. */
 static kg_status scan_string(struct parser *p)
 {
     for (;;) {
@@ -206,7 +206,7 @@ static uint32_t hex_of(const char *digits)
 }
 
 /* A character beyond 16 bits is a pair of escapes; a half of one is none.
- *   *from: the letter of the escape, then behind what was read */
+ *   *from: the letter of the escape, then after what was read */
 static kg_status decode_unit(char **to, const char **from, const struct parser *p)
 {
     uint32_t unit = hex_of(*from + 1);
@@ -323,7 +323,7 @@ static kg_status add_number(struct parser *p)
 
 static kg_status add_value(struct parser *p);
 
-/* Behind the opening bracket, to the other. */
+/* After the opening bracket, to the other. */
 static kg_status add_members(struct parser *p, char close)
 {
     KG_TRY(next(p));

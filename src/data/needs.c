@@ -15,10 +15,10 @@ enum { KEY_BYTES = 128 };
 struct atom {
     const char *key, *values;
     size_t key_n, values_n;
-    char op; /* 0: nothing is behind the key */
+    char op; /* 0: nothing is after the key */
 };
 
-/* Returns what is behind the atom: '|', '&' or the end. */
+/* Returns what is after the atom: '|', '&' or the end. */
 static const char *read_atom(struct atom *a, const char *at)
 {
     const size_t n = strcspn(at, "|&");

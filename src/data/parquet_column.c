@@ -468,7 +468,7 @@ static kg_status check_page(const struct page *p, const struct kg_parquet_column
     return KG_OK;
 }
 
-/* The next page's head and bytes; c->pages moves behind it. */
+/* The next page's head and bytes; c->pages moves after it. */
 static kg_status read_page(struct page *p, struct kg_parquet_column *c,
                            struct kg_err *err)
 {
@@ -540,7 +540,7 @@ static kg_status read_dictionary(struct kg_parquet_column *c, const struct page 
     return KG_OK;
 }
 
-/* Levels of a page v1: their length, then runs.   b moves behind them */
+/* Levels of a page v1: their length, then runs.   b moves after them */
 static kg_status start_levels(struct kg_parquet_runs *runs, struct bytes *b, int max,
                               int64_t encoding, struct kg_err *err)
 {

@@ -201,7 +201,7 @@ kg_status kg_parquet_delta_ints(int64_t *out, size_t *n_out, size_t *used,
 
 /* ---- texts ---- */
 
-/* Lengths into a buffer.   p moves behind them */
+/* Lengths into a buffer.   p moves after them */
 static kg_status take_lengths(struct kg_parquet_buffer *to, size_t *n,
                               const unsigned char **p, const unsigned char *end,
                               size_t max, struct kg_err *err)

@@ -29,7 +29,7 @@ struct kg_parquet_rows {
 
 /* ---- cursors ---- */
 
-/* The entry's repetition level, or -1 behind the last one. */
+/* The entry's repetition level, or -1 after the last one. */
 static int rep_of(const struct cursor *c)
 {
     return c->at < c->batch.n ? c->batch.rep[c->at] : -1;

@@ -91,7 +91,7 @@ static bool has_time_unit(const struct element *e, int64_t is, int64_t millis)
     return is || e->converted == millis || e->converted == millis + 1;
 }
 
-/* Digits behind the point of a second. */
+/* Digits after the point of a second. */
 static int digits_of(const struct element *e, int64_t is, int64_t millis)
 {
     if (is)

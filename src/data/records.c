@@ -197,7 +197,7 @@ static kg_status cut_element(struct kg_records *r, struct kg_err *err)
     return extend_element(r, chunk, n, err);
 }
 
-/* The end of the array, and nothing behind it. */
+/* The end of the array, and nothing after it. */
 static kg_status end_array(struct kg_records *r, struct kg_err *err)
 {
     int c = next_solid(r);

@@ -41,7 +41,7 @@ static const struct dtype_row dtypes[] = {
 /* One file of a set. */
 struct part {
     struct kg_map map;         /* owned; unused for bytes in memory */
-    const unsigned char *data; /* behind the header */
+    const unsigned char *data; /* after the header */
     uint64_t data_bytes;
     struct kg_json_doc header; /* owned: tensor names live here */
     char *where;               /* owned: path */

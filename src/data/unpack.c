@@ -130,7 +130,7 @@ static kg_status unpack_lz4(void *out, size_t bytes, const void *packed, size_t 
     return (size_t)size == bytes ? KG_OK : wrong_size(bytes, (size_t)size, err);
 }
 
-/* A big-endian length at *p, which moves behind it.   returns false at the end */
+/* A big-endian length at *p, which moves after it.   returns false at the end */
 static bool take_length(size_t *length, const unsigned char **p, const unsigned char *end)
 {
     const unsigned char *b = *p;
@@ -142,7 +142,7 @@ static bool take_length(size_t *length, const unsigned char **p, const unsigned 
     return true;
 }
 
-/* Frames of Hadoop: the length of what is packed, then its blocks, each behind its packed
+/* Frames of Hadoop: the length of what is packed, then its blocks, each after its packed
  * length, until there is so much.   returns false where it is something else */
 static bool unpack_frames(char *out, size_t bytes, const unsigned char *p, size_t n)
 {
@@ -440,7 +440,7 @@ void kg_unpack_close(struct kg_unpack *u)
     kg_mem_free(u);
 }
 
-/* From i on, behind spaces, stands `text`: the place behind it, or 0. */
+/* From i on, after spaces, stands `text`: the place after it, or 0. */
 static size_t behind(const struct kg_unpack *u, size_t i, const char *text)
 {
     const size_t n = strlen(text);

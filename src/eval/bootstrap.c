@@ -35,7 +35,7 @@ double kg_eval_iqm(double *x, size_t n)
     return sum / ((double)n / 2);
 }
 
-/* Numbers that are drawn anew among themselves. */
+/* Numbers that are drawn again among themselves. */
 struct strata {
     const size_t *size; /* (n) */
     size_t n;

@@ -166,7 +166,7 @@ static kg_status wrong_number(const struct kg_ranks *ranks, int rank, size_t exp
                    expected, kg_ranks_name(ranks, rank).text);
 }
 
-/* All messages, one behind the other: those of other ranks are taken. */
+/* All messages, one after the other: those of other ranks are taken. */
 static kg_status take_all(struct kg_eval_items *items, struct kg_share mine,
                           struct kg_further_names *names, const struct kg_ranks_bytes *m,
                           const struct kg_ranks *ranks, struct kg_err *err)

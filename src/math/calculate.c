@@ -294,7 +294,7 @@ static kg_status put_whole(struct kg_str *out, const fmpz_t x, struct kg_err *er
     return kg_str_puts(out, fmpz_get_str(text, 10, x), err);
 }
 
-/* x cut behind so many places, which may cut nothing. */
+/* x cut after so many places, which may cut nothing. */
 static kg_status put_decimal(struct kg_str *out, const fmpq_t x, slong places,
                              struct kg_err *err)
 {

@@ -137,7 +137,7 @@ static bool is_operand(struct kg_math_text t, size_t i)
     return i > 0 && kg_char_in("+-/^<>_", t.text[i - 1]);
 }
 
-/* Whether c, with `next` behind it, goes on with a word: an apostrophe does in "A's". */
+/* Whether c, with `next` after it, goes on with a word: an apostrophe does in "A's". */
 static bool in_word(char c, char next)
 {
     return isalnum((unsigned char)c) || (c == '\'' && is_letter(next));
@@ -344,7 +344,7 @@ static char standing(struct kg_math_text t, enum where where, bool list)
     return found;
 }
 
-/* Behind the announcing words of other languages. */
+/* After the announcing words of other languages. */
 static char behind_anchor(struct kg_math_text t)
 {
     struct kg_math_text rest;

@@ -18,7 +18,7 @@ struct rewrite {
 static const struct dress {
     const char *names;
     int args;     /* that go with it: {..} or the next sign */
-    bool options; /* [..] may stand behind it and goes with it too */
+    bool options; /* [..] may stand after it and goes with it too */
 } dresses[] = {
     {" left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr middle "
      "displaystyle textstyle scriptstyle limits nolimits nonumber hfill textdollar "
@@ -356,7 +356,7 @@ static size_t arguments(const struct dress *row, const char *text, size_t n)
     return at;
 }
 
-/* Digits of a thousand behind ",\\!" and spaces: 10,\\!080, which is one number in
+/* Digits of a thousand after ",\\!" and spaces: 10,\\!080, which is one number in
  * brackets too.   returns the bytes up to them, 0 for none */
 static size_t tight_thousand(const char *text, size_t n)
 {

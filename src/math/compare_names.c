@@ -255,7 +255,7 @@ static verdict same_renamed(struct kg_math_compare *c, int gold, int answer,
 }
 
 /* The variable of an antiderivative: the only name beside one constant of integration,
- * which is C or C_1 in the gold answer.   returns 0 where it is none */
+ * which is C or C_1 in the gold answer.   returns 0 if there is none */
 static int variable_of(const struct kg_math_compare *c, int side, int tree)
 {
     struct names names = {.n = 0};

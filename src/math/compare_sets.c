@@ -252,7 +252,7 @@ static bool add_marks(struct kg_math_compare *c, struct marks *m, int set)
 }
 
 /* Cells are numbered along the line: gap 0, point 1, gap 2, .. The cell of a number; for
- * an infinity what is before or behind all cells. */
+ * an infinity what is before or after all cells. */
 static int cell_of(const struct kg_math_compare *c, const struct marks *m, int node)
 {
     int sign;

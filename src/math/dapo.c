@@ -227,7 +227,7 @@ static kg_status normalise(struct kg_str *s, struct kg_str *work, struct kg_err 
     return KG_OK;
 }
 
-/* What stands behind the last =, normalised. */
+/* What stands after the last =, normalised. */
 static kg_status minerva(struct kg_str *out, const char *text, size_t n,
                          struct kg_err *err)
 {
@@ -253,7 +253,7 @@ out:
     return status;
 }
 
-/* The last "answer :" with something behind it, case ignored; *n < 0 for none. */
+/* The last "answer :" with something after it, case ignored; *n < 0 for none. */
 static const char *answer_line(const char *text, size_t n, size_t *len)
 {
     const char *end = text + n;

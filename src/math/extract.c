@@ -2,7 +2,7 @@
  *
  * In this order: "the final answer is .. I hope" (a form that many prompts ask for), the
  * last \boxed{} with those that belong to it, the whole text where it is bare, what is
- * behind the last "answer:" or "answer is", the last formula or number.
+ * after the last "answer:" or "answer is", the last formula or number.
  */
 #include "math/math_internal.h"
 
@@ -55,7 +55,7 @@ static const char *find_text(const char *text, size_t n, const char *what)
 
 struct box {
     size_t from; /* of the command */
-    size_t to;   /* behind the closing brace */
+    size_t to;   /* after the closing brace */
     const char *text;
     size_t n;
 };
@@ -306,7 +306,7 @@ bool kg_math_is_prose(struct kg_math_text t)
 struct candidate {
     const char *text;
     size_t n;
-    const char *end; /* behind it, delimiters included */
+    const char *end; /* after it, delimiters included */
     bool formula;
     bool bare; /* a formula without delimiters */
 };
@@ -361,7 +361,7 @@ static const char *find_close(struct walk *w, size_t i, const char *inside)
     while (found && *close == '$' && found > inside && found[-1] == '\\')
         found = find_between(found + 1, limit, close);
 
-    /* one that starts before the limit and ends behind it has not been seen */
+    /* one that starts before the limit and ends after it has not been seen */
     if (!found && (size_t)(limit - inside) > tail && limit - (ptrdiff_t)tail > from)
         w->clear[i] = limit - tail;
     return found;
@@ -553,7 +553,7 @@ static bool only_joins(const char *from, const char *to)
     return true;
 }
 
-/* Without the marks of emphasis around it, a full stop behind them included: **12**. */
+/* Without the marks of emphasis around it, a full stop after them included: **12**. */
 static struct kg_math_text unmarked(struct kg_math_text t)
 {
     size_t end = t.n;
@@ -598,7 +598,7 @@ static const char *skip_marks(const char *p, const char *end)
     return p;
 }
 
-/* Bytes of the words behind a value that change it: "3 minus one", "2 hundred thousand";
+/* Bytes of the words after a value that change it: "3 minus one", "2 hundred thousand";
  * 0 for none. */
 static size_t changed_by(const char *p, const char *end)
 {
@@ -693,7 +693,7 @@ none:
     return KG_OK;
 }
 
-/* Whether `at` comes behind "are": "the solutions are $x = 1$ and $x = 2$." */
+/* Whether `at` comes after "are": "the solutions are $x = 1$ and $x = 2$." */
 static bool starts_list(const char *start, const char *at)
 {
     while (at > start && kg_char_in(" :\n", at[-1]))
@@ -730,7 +730,7 @@ static bool is_on_the_way(const struct candidate *c, const char *end)
     return kg_char_in(",+-*/=(", end[-1]);
 }
 
-/* Whether the sentence goes on behind a formula without delimiters, by more than the word
+/* Whether the sentence goes on after a formula without delimiters, by more than the word
  * for what it counts: "\frac{7}{4} apples." says how many, and other text may be of
  * something else. */
 static bool is_passing(const struct candidate *c, const char *end)
@@ -746,7 +746,7 @@ static bool is_passing(const struct candidate *c, const char *end)
     return running_words(c->end, (size_t)(stop - c->end)) > 1;
 }
 
-/* The last candidate; all of those behind "are", as they were written. */
+/* The last candidate; all of those after "are", as they were written. */
 static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
                           struct kg_err *err)
 {
@@ -771,7 +771,7 @@ static kg_status put_last(struct kg_math_found *found, struct kg_math_text t,
     return last.n ? put_candidate(found, &last, t, err) : KG_OK;
 }
 
-/* ---- behind a word that announces the answer ---- */
+/* ---- after a word that announces the answer ---- */
 
 static const char *const anchors[] = {
     "answer is",

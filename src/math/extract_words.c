@@ -93,7 +93,7 @@ static bool altered_behind(const char *p, const char *end)
     return is_among(joining, p, n) && p + n + 1 < end && isdigit((unsigned char)p[n + 1]);
 }
 
-/* Whether a brace is opened behind p and not closed. */
+/* Whether a brace is opened after p and not closed. */
 static bool is_cut_off(const char *p, const char *end)
 {
     int depth = 0;

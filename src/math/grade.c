@@ -490,7 +490,7 @@ out:
     return status;
 }
 
-/* The whole answer in the words of the gold answer, or what stands behind "the answer
+/* The whole answer in the words of the gold answer, or what stands after "the answer
  * is", whatever could be read in it: identical text is right. */
 static kg_status compare_words(struct kg_math_job *job, struct kg_err *err)
 {

@@ -438,7 +438,7 @@ static bool is_name_node(const struct kg_math_node *n)
     return n->kind == KG_MATH_SYM || n->kind == KG_MATH_OPAQUE;
 }
 
-/* The next word of [*at, end), behind which *at is left.   returns its bytes, or 0 */
+/* The next word of [*at, end), after which *at is left.   returns its bytes, or 0 */
 static size_t next_word(const char **word, const char **at, const char *end)
 {
     while (*at < end && !isalpha((unsigned char)**at))
@@ -527,7 +527,7 @@ static int with_unit(struct kg_math_parser *p, int value, int words)
     return kg_math_node(t, KG_MATH_UNIT, 0, changed, words);
 }
 
-/* A plain word that the table has not, behind a number or its unit ("5 apples"): WORDS.
+/* A plain word that the table has not, after a number or its unit ("5 apples"): WORDS.
  * Short ones, and what is not set apart, are products of letters.   returns 0 for none */
 static int plain_word(struct kg_math_parser *p, int left)
 {
@@ -550,7 +550,7 @@ static int plain_word(struct kg_math_parser *p, int left)
     return kg_math_leaf(p->t, KG_MATH_WORDS, 0, word, len);
 }
 
-/* What behind a value says nothing of it, as WORDS.   returns 0 for none */
+/* What after a value says nothing of it, as WORDS.   returns 0 for none */
 static int idle_words(struct kg_math_parser *p, int left)
 {
     int words = kg_math_parse_bracketed_word(p, left);
@@ -584,7 +584,7 @@ static bool next_is(struct kg_math_parser *p, enum kg_math_group group)
     return row && row->group == group;
 }
 
-/* An operand behind an operator may carry a sign. */
+/* An operand after an operator may carry a sign. */
 static int parse_operand(struct kg_math_parser *p)
 {
     char sign = eat_sign(p);
@@ -656,7 +656,7 @@ int kg_math_parse_term(struct kg_math_parser *p)
     return 0;
 }
 
-/* A term behind + or -, which may have a sign of its own: a + -b. */
+/* A term after + or -, which may have a sign of its own: a + -b. */
 static int signed_term(struct kg_math_parser *p, char sign)
 {
     char own = eat_sign(p);

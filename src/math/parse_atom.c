@@ -9,7 +9,7 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { MAX_NAME = 100 }; /* of a name that gets something behind it */
+enum { MAX_NAME = 100 }; /* of a name that gets something after it */
 
 static bool digit_at(const char *p, const char *end)
 {
@@ -88,7 +88,7 @@ int kg_math_name(struct kg_math_parser *p, enum kg_math_kind kind, const char *l
 
 /* ---- numbers ---- */
 
-/* Digits in groups of three behind `p`, set apart by c: ",234,567".   returns where they
+/* Digits in groups of three after `p`, set apart by c: ",234,567".   returns where they
  * end */
 static const char *thousands(const char *p, const char *end, char c)
 {
@@ -150,7 +150,7 @@ static const char *bracketed_digits(struct kg_math_parser *p, size_t *n)
     return from;
 }
 
-/* The repeating digits behind a decimal point, \overline{..}, \dot{..} or 0.(..), or
+/* The repeating digits after a decimal point, \overline{..}, \dot{..} or 0.(..), or
  * NULL */
 static const char *repeating(struct kg_math_parser *p, size_t *n)
 {
@@ -263,7 +263,7 @@ static bool is_proper(const struct kg_math_tree *t, int node)
                                        kg_math_leaf_text(t, n->b)) < 0));
 }
 
-/* "1/2" behind "3 ".   returns the fraction or 0, with nothing consumed */
+/* "1/2" after "3 ".   returns the fraction or 0, with nothing consumed */
 static int plain_fraction(struct kg_math_parser *p)
 {
     const char *at = p->p;
@@ -281,7 +281,7 @@ static int plain_fraction(struct kg_math_parser *p)
                         kg_math_leaf(p->t, KG_MATH_NUM, 0, under, (size_t)(at - under)));
 }
 
-/* A whole number with a proper fraction behind it is their sum. */
+/* A whole number with a proper fraction after it is their sum. */
 static int with_fraction(struct kg_math_parser *p, int number)
 {
     const char *from = p->p;
@@ -405,7 +405,7 @@ int kg_math_parse_script(struct kg_math_parser *p)
     return node;
 }
 
-/* ---- behind a value ---- */
+/* ---- after a value ---- */
 
 /* A name gets the subscript; x^2_0 is (x_0)^2. */
 static int with_subscript(struct kg_math_parser *p, int node)
@@ -492,7 +492,7 @@ static bool eat_ring(struct kg_math_parser *p, bool braces)
     return false;
 }
 
-/* The group of the only command inside ^{..} or behind ^, consumed if it is one that
+/* The group of the only command inside ^{..} or after ^, consumed if it is one that
  * stands above without being a power; KG_MATH_G_SYMBOL otherwise. */
 static enum kg_math_group eat_raised(struct kg_math_parser *p)
 {
@@ -517,7 +517,7 @@ static enum kg_math_group eat_raised(struct kg_math_parser *p)
     return KG_MATH_G_SYMBOL;
 }
 
-/* C and F behind a degree sign are its scale. */
+/* C and F after a degree sign are its scale. */
 static void skip_scale(struct kg_math_parser *p)
 {
     static const char *const scales[] = {"\\mathrm{C}", "\\mathrm{F}", "\\text{C}",

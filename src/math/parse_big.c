@@ -3,7 +3,7 @@
  * Each is read into a node that names the variable, the limits and the body, so that it
  * can be computed; what has another form keeps its limits as text and equals the same
  * text only. The d of a derivative is not a factor: dx is one name, and \frac{d}{dx} is
- * looked for before \frac is read as a quotient. A letter with brackets behind it may be
+ * looked for before \frac is read as a quotient. A letter with brackets after it may be
  * a function, f(x), and not a product; a body with one is kept as it is.
  */
 #include "math/math_internal.h"
@@ -31,7 +31,7 @@ static const char *after_blanks(const char *at, const char *end)
     return at;
 }
 
-/* Behind the word at `at`, or NULL. */
+/* After the word at `at`, or NULL. */
 static const char *after_word(const char *at, const char *end, const char *word)
 {
     size_t n = strlen(word);
@@ -39,7 +39,7 @@ static const char *after_word(const char *at, const char *end, const char *word)
     return (size_t)(end - at) >= n && memcmp(at, word, n) == 0 ? at + n : NULL;
 }
 
-/* Behind the d or \partial at `at`, in whatever type it is set, or NULL. */
+/* After the d or \partial at `at`, in whatever type it is set, or NULL. */
 static const char *after_d(const char *at, const char *end, bool *partial)
 {
     static const char *const marks[] = {
@@ -56,7 +56,7 @@ static const char *after_d(const char *at, const char *end, bool *partial)
     return NULL;
 }
 
-/* Behind one name (a letter or a command, with its subscript) at `at`, or NULL. */
+/* After one name (a letter or a command, with its subscript) at `at`, or NULL. */
 static const char *after_name(const char *at, const char *end)
 {
     bool command = at < end && *at == '\\';
@@ -84,7 +84,7 @@ static int order_at(const char **at, const char *end)
     return p[1 + braces] - '0';
 }
 
-/* Whether a letter that is not the variable has brackets behind it: f(k). */
+/* Whether a letter that is not the variable has brackets after it: f(k). */
 static bool applies_name(const char *text, const char *end, const char *variable)
 {
     for (const char *p = text; p < end; p++) {

@@ -110,7 +110,7 @@ static bool is_minus_one(const struct kg_math_tree *t, int node)
            strcmp(kg_math_leaf_text(t, n->a), "1") == 0;
 }
 
-/* Whether the argument comes in brackets, in braces of their own too: a power behind
+/* Whether the argument comes in brackets, in braces of their own too: a power after
  * \sin{(x)} is of the sine. */
 static bool is_bracketed(struct kg_math_parser *p)
 {
@@ -433,7 +433,7 @@ static int parse_pair(struct kg_math_parser *p, bool binomial)
 }
 
 /* Whether what stands in \text{..} is a formula in itself: "12 cm", "\textbf{42}",
- * "five", "infinity"; not " 3-pointers" behind a number. */
+ * "five", "infinity"; not " 3-pointers" after a number. */
 static bool starts_formula(const char *text, size_t n)
 {
     size_t len = 0;

@@ -336,7 +336,7 @@ static bool is_constant(const fmpq *column, slong n, slong need)
     return n >= need;
 }
 
-/* The columns of Wynn's epsilon (rho: with k in the place of 1) up to one of so many
+/* The columns of Wynn's epsilon (rho: with k instead of 1) up to one of so many
  * entries that is constant, which is left in this[0].
  * next[n] = last[n + 1] + k / (this[n + 1] - this[n]) */
 static bool extrapolate(fmpq *now, fmpq *last, bool rho, slong need)

@@ -33,7 +33,7 @@ static bool digit(const char *p, const char *end)
     return p < end && isdigit((unsigned char)*p);
 }
 
-/* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit behind it; or 0. */
+/* Bytes of a comma between thousands: "," or "{,}" or ",\!", a digit after it; or 0. */
 static size_t comma(const char *p, const char *end)
 {
     static const char *const commas[] = {"{,}", ",\\!", ","};
@@ -169,7 +169,7 @@ static size_t operator_at(const char *p, const char *end)
                : 0;
 }
 
-/* Bytes of a value without command at p: a number, a letter, behind ^ a group; 0 for
+/* Bytes of a value without command at p: a number, a letter, after ^ a group; 0 for
  * none. */
 static size_t plain_value(const char *p, const char *end, char before)
 {
@@ -185,7 +185,7 @@ static size_t plain_value(const char *p, const char *end, char before)
     return (size_t)(kg_math_number_end(p, end) - p);
 }
 
-/* Whether the letter at p, behind a blank, is a factor: none that may be a word or a
+/* Whether the letter at p, after a blank, is a factor: none that may be a word or a
  * unit, but for one with a power. */
 static bool starts_factor(const char *p, const char *end)
 {
@@ -197,7 +197,7 @@ const char *kg_math_bare_end(const char *p, const char *end)
 {
     const char *from = p;
     const char *last = p;
-    bool joined = true; /* what comes next belongs to it behind blanks too */
+    bool joined = true; /* what comes next belongs to it after blanks too */
     bool command = false;
 
     while (p < end) {

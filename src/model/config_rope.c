@@ -37,7 +37,7 @@ static double pair_of(double rotations, const struct kg_model_config *c)
     return 2 * kg_rope_pairs(c) * kg_log(turns) / (2 * kg_log(c->rope_theta));
 }
 
-/* The pairs between which yarn blends: those before are kept, those behind stretched. */
+/* The pairs between which yarn blends: those before are kept, those after stretched. */
 struct band {
     float low;
     float high;

@@ -87,7 +87,7 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
 }
 
 /* ---- backward ---- */
-/* Of the sum and the products behind the gates: gate and up become their gradients, and
+/* Of the sum and the products after the gates: gate and up become their gradients, and
  * s->dw that of the weights. */
 static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                            const struct kg_expert_acts *x, struct kg_mat dy,
@@ -144,7 +144,7 @@ static kg_status router_bwd(const struct kg_walk *p, const struct kg_layer_param
     return kg_linear_bwd(p, grads, w->router, dz, a->h2, dh, true, err);
 }
 
-/* Of what is added of the shared one and the products behind its gates; with dact = dy
+/* Of what is added of the shared one and the products after its gates; with dact = dy
  * Wdown:   ds = dact . act;   dWdown = dy^T (s act) */
 static kg_status close_shared_bwd(const struct kg_walk *p,
                                   const struct kg_layer_params *w,

@@ -120,7 +120,7 @@ static bool ends(const char *name, const char *with)
     return n >= m && strcmp(name + n - m, with) == 0;
 }
 
-/* Of a layer behind the last that predicts further tokens.   returns the layer, or -1 */
+/* Of a layer after the last that predicts further tokens.   returns the layer, or -1 */
 static long next_layer(const struct kg_model *m, const char *name)
 {
     static const char layer[] = "model.layers.";
@@ -146,7 +146,7 @@ struct passed {
     size_t n;
 };
 
-/* The name with * for numbers of layers, or all of a layer behind the last. */
+/* The name with * for numbers of layers, or all of a layer after the last. */
 static void pattern_of(char *to, size_t bytes, const struct kg_model *m, const char *name)
 {
     const long beyond = next_layer(m, name);

@@ -247,7 +247,7 @@ static kg_status gate_and_up(const struct kg_walk *p, int32_t l,
 }
 
 /* From h2 on. Where the walk is not to go on to x, what a backward needs beyond gate and
- * up: what the norm behind has read. */
+ * up: what the norm after has read. */
 static kg_status feed_forward(const struct kg_walk *p, int32_t l, bool whole,
                               const struct kg_layer_acts *a, struct kg_err *err)
 {

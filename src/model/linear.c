@@ -233,7 +233,7 @@ static kg_status adapter_bwd(struct kg_mat *u, const struct kg_walk *p,
 
     KG_TRY(narrow(&t, p, c, x, a_of(w), KG_MATMUL_NT, err));
     KG_TRY(add_grad(p, grads, b_of(w), dy, t, err));
-    KG_TRY(narrow(u, p, c, dy, b_of(w), KG_MATMUL_NN, err)); /* in the place of t */
+    KG_TRY(narrow(u, p, c, dy, b_of(w), KG_MATMUL_NN, err)); /* instead of t */
     return add_grad(p, grads, a_of(w), *u, x, err);
 }
 

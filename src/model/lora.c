@@ -4,7 +4,7 @@
  * It knows neither which weights have one (lora_select.c), nor how they are applied
  * (linear.c), nor adapter_config.json (lora_config.c).
  *
- * The one idea: A and B are parameters like any other, behind those of the checkpoint,
+ * The one idea: A and B are parameters like any other, after those of the checkpoint,
  * which lose their places in the slabs. So gradients, moments, averages and checkpoints
  * of a run cover only the adapters, without special code elsewhere.
  */
@@ -81,7 +81,7 @@ static kg_status check_alike(const struct kg_param *w, const struct kg_param *v,
 }
 
 /* Experts of a layer are computed together: a matrix of one has an adapter if that of the
- * others has, of the same rank. Parameters of one expert stand behind those of the one
+ * others has, of the same rank. Parameters of one expert stand after those of the one
  * before. */
 static kg_status check_experts(const struct kg_model *m, const char *key,
                                struct kg_err *err)
@@ -137,7 +137,7 @@ bool kg_lora_on_experts(const struct kg_model *m)
     return false;
 }
 
-/* Parameters stand as the forward meets them, a layer's router behind its attention. */
+/* Parameters stand as the forward meets them, a layer's router after its attention. */
 bool kg_model_moves_routers(const struct kg_model *m)
 {
     const struct kg_param *last = NULL;

@@ -158,7 +158,7 @@ static kg_status read_type(const struct kg_json_doc *doc, struct kg_err *err)
                    "%s: key 'peft_type': expected LORA, found %.40s", doc->where, type);
 }
 
-/* sqrt(r) in the place of r, where it says so */
+/* sqrt(r) instead of r, where it says so */
 static kg_status read_rslora(struct kg_lora *l, const struct kg_json_doc *doc,
                              struct kg_err *err)
 {

@@ -94,7 +94,7 @@ static const char *module_of(size_t *n, const struct kg_param *p)
     return p->name + begin;
 }
 
-/* Whether n bytes of a name are this, or end in it behind a dot. */
+/* Whether n bytes of a name are this, or end in it after a dot. */
 static bool ends_in(const char *name, size_t n, const char *end)
 {
     const size_t len = strlen(end);
@@ -104,7 +104,7 @@ static bool ends_in(const char *name, size_t n, const char *end)
 }
 
 /* Whether p is the matrix of a module of this name, or of one whose name ends in it
- * behind a dot. */
+ * after a dot. */
 static bool is_module(const struct kg_param *p, const char *name)
 {
     size_t n;

@@ -66,7 +66,7 @@ static bool is_bias(const char *name)
     return len > 5 && strcmp(name + len - 5, ".bias") == 0;
 }
 
-/* Appends a parameter behind the slabs' present end.   errors: SHAPE (more elements than
+/* Appends a parameter after the slabs' present end.   errors: SHAPE (more elements than
  * can be counted) */
 static kg_status add_param(struct kg_model *m, struct kg_param **out, const char *name,
                            enum kg_dim rows, enum kg_dim cols, struct kg_err *err)

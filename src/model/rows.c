@@ -74,7 +74,7 @@ struct kg_rows_pack {
     uint64_t n_begun;      /* draws, as the next */
     uint64_t n_ended;
     size_t counts[DRAWS][FOUND_COUNTS]; /* of draw n at n % DRAWS, as the next */
-    uint64_t marks[DRAWS];              /* behind what it found */
+    uint64_t marks[DRAWS];              /* after what it found */
 };
 
 enum {

@@ -212,7 +212,7 @@ bool kg_http_is_address(const char *where)
     return strncmp(where, "http://", 7) == 0 || strncmp(where, "https://", 8) == 0;
 }
 
-/* Behind "://": HOST or [HOST], then maybe :DIGITS, then the end or a path. */
+/* After "://": HOST or [HOST], then maybe :DIGITS, then the end or a path. */
 bool kg_http_has_host(const char *url)
 {
     const char *host = strstr(url, "://") + 3, *rest;

@@ -25,7 +25,7 @@ enum {
 
 /* ---- the site ---- */
 
-/* A password may stand before an @, a key behind a ?: neither is said. */
+/* A password may stand before an @, a key after a ?: neither is said. */
 static kg_status refuse_endpoint(const char *url, struct kg_err *err)
 {
     static const char expected[] =

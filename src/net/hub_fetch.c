@@ -55,7 +55,7 @@ struct flight {
     bool used;
     struct blob *blob;
     size_t part;
-    uint64_t at, end;  /* bytes of the file: the next, and behind the last */
+    uint64_t at, end;  /* bytes of the file: the next, and after the last */
     uint64_t asked;    /* at, when it was asked for */
     struct kg_str url; /* owned: where */
     /* that of the blob, if it was asked; 0: the hub itself was asked */
@@ -170,7 +170,7 @@ static bool has_part_file(const struct fetch *f, const struct blob *b)
            kg_file_size(&bytes, path.text, &ignored) == KG_OK && bytes == b->file->bytes;
 }
 
-/* What a pull before this one left. Anything odd about it, and the file begins anew. */
+/* What a pull before this one left. Anything odd about it, and the file begins again. */
 static void read_have(struct fetch *f, struct blob *b)
 {
     struct kg_str text = {0};

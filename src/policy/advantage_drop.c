@@ -84,7 +84,7 @@ static void choose(uint8_t *drop, const struct kg_policy_scores *in, bool within
     }
 }
 
-/* The numbers of kept trajectories, from *free on, which moves behind them.
+/* The numbers of kept trajectories, from *free on, which moves after them.
  * width: numbers of a trajectory; 0: one a token.   returns NULL for a NULL src */
 static const double *keep(double **free, const double *src,
                           const struct kg_policy_scores *in, const uint8_t *drop,

@@ -113,7 +113,7 @@ kg_status kg_lanes_deal(int32_t *lane, const struct kg_lane_lengths *l, int64_t 
     return KG_OK;
 }
 
-/* Of sequence b, behind a in a pack: what stands there where only sequences that are not
+/* Of sequence b, after a in a pack: what stands there where only sequences that are not
  * computed are between them. */
 static int64_t shared_of(const struct kg_lane_lengths *l, size_t a, size_t b)
 {

@@ -43,7 +43,7 @@ static const double turn_s = 0.05; /* longer than a note takes */
 _Static_assert((int)KG_RANKS_AHEAD == (int)KG_MPI_SLOTS, "exchanges at once");
 enum { ABORT_S = 5 }; /* for an abort, at most */
 
-/* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) behind it. */
+/* What ranks say beside an exchange (ranks/lost.h): waits (n of the ranks) after it. */
 enum note_kind { ASK, ANSWER, LOST, UNLIKE };
 struct note {
     int32_t kind;
@@ -165,7 +165,7 @@ static kg_status make_room(struct flight *f, const struct kg_ranks_part *out,
 
 static int next_long(unsigned *count) { return FIRST_LONG + (int)((*count)++ % N_LONG); }
 
-/* Heads of what comes.   returns the frames behind theirs */
+/* Heads of what comes.   returns the frames after theirs */
 static char *expect(struct flight *f, unsigned *longs, const struct kg_ranks_part *in,
                     int n)
 {
@@ -364,7 +364,7 @@ static kg_status wrong_length(const struct kg_ranks *r, const struct kg_mpi_piec
                    kg_ranks_name(r, piece->rank).text, found);
 }
 
-/* What is behind a head that is as expected goes where it is wanted, or may now. */
+/* What is after a head that is as expected goes where it is wanted, or may now. */
 static kg_status open_head(struct wire *w, int slot, const struct kg_ranks *r,
                            const struct kg_mpi_piece *piece, int came, struct kg_err *err)
 {

@@ -21,7 +21,7 @@ struct fact {
     size_t name_n, value_n;
 };
 
-/* The line at *text, which moves behind it; false: no more. */
+/* The line at *text, which moves after it; false: no more. */
 static bool next(struct fact *f, const char **text)
 {
     const size_t n = strcspn(*text, "\n"), name = strcspn(*text, "\t\n");

@@ -216,7 +216,7 @@ static bool put_head(struct traffic *t, int p)
     return true;
 }
 
-/* Behind one that is not as expected nothing is taken. */
+/* After one that is not as expected nothing is taken. */
 static bool take_head(struct traffic *t, int p)
 {
     struct kg_ranks_head head;
@@ -483,7 +483,7 @@ struct kg_rings {
     size_t room;  /* bytes of a ring */
     size_t bytes; /* of all */
     struct process process[KG_RINGS_MOST];
-    struct ring ring[]; /* (n, n) from, to; behind them (n, n, room) bytes */
+    struct ring ring[]; /* (n, n) from, to; after them (n, n, room) bytes */
 };
 
 static size_t room_of(int n)

@@ -154,7 +154,7 @@ static void collect(struct column columns[COLUMNS], const struct kg_plot_line *l
     }
 }
 
-/* The columns from `from` on that have numbers, up to a gap.   *end: behind the last that
+/* The columns from `from` on that have numbers, up to a gap.   *end: after the last that
  * was looked at   returns how many there are */
 static int segment(int found[COLUMNS], int *end, const struct column columns[COLUMNS],
                    int from)
@@ -169,7 +169,7 @@ static int segment(int found[COLUMNS], int *end, const struct column columns[COL
     return n;
 }
 
-/* "12.5 30": one digit behind the point, none where it is 0. */
+/* "12.5 30": one digit after the point, none where it is 0. */
 static kg_status put_vertex(struct kg_str *out, char lead, double x, double y,
                             struct kg_err *err)
 {

@@ -359,7 +359,7 @@ static kg_status put_value(struct kg_report *r, const struct kg_config *c,
     return kg_report_text(r, value_of(c, key));
 }
 
-/* defaults: NULL, or a column of its own behind those of the runs */
+/* defaults: NULL, or a column of its own after those of the runs */
 static kg_status put_config_rows(struct kg_report *r, const struct kg_config *defaults)
 {
     const struct kg_config *c = r->runs[0]->config;

@@ -156,7 +156,7 @@ static kg_status last_name(char name[NAME_BYTES], const char *dir, struct kg_err
     return KG_OK;
 }
 
-/* A name behind the last one, also within its second and under a clock that went back. */
+/* A name after the last one, also within its second and under a clock that went back. */
 static void next_name(char name[NAME_BYTES], const char *last)
 {
     int64_t now = (int64_t)kg_clock_unix_seconds(), before = 0;

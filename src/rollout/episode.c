@@ -554,7 +554,7 @@ void kg_episode_text_release(struct kg_episode_text *x)
     *x = (struct kg_episode_text){0};
 }
 
-/* The first position behind `i` whose source is another. */
+/* The first position after `i` whose source is another. */
 static size_t stretch(const struct kg_traj *t, size_t i)
 {
     size_t end = i;

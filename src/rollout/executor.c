@@ -298,7 +298,7 @@ static void say_how(struct kg_exec *x, struct kg_rows_draws *d,
     d->truncates |= kg_sampler_truncates(s, x->m->config.vocab);
 }
 
-/* The forward, and tokens in the place of logits where that can be, on their way; row i
+/* The forward, and tokens instead of logits where that can be, on their way; row i
  * of p is step i. The backend has one caller, so these are all steps. */
 static kg_status begin_draws(struct kg_exec *x, const struct kg_rows *p,
                              const struct kg_exec_pass *pass, struct kg_err *err)
@@ -404,7 +404,7 @@ static size_t first_scored(const struct kg_exec_prompt *g)
     return (size_t)(g->cached - g->piece_n + 1);
 }
 
-/* Rows of prompts that are scored: a row predicts the token behind it, the last one of a
+/* Rows of prompts that are scored: a row predicts the token after it, the last one of a
  * prompt what is sampled. */
 static void want_scores(struct kg_rows *p, struct kg_exec_prompt *g)
 {

@@ -40,7 +40,7 @@ static bool rewinds(const struct kg_request *q)
 }
 
 /* The same of layers with a window. One sample alone has its prompt's blocks to itself;
- * behind it a turn of an episode, like a prompt, is computed a chunk at once. */
+ * after it a turn of an episode, like a prompt, is computed a chunk at once. */
 static struct kg_take through_window(struct kg_take t, const struct kg_request *q,
                                      const struct kg_request_limits *l)
 {

@@ -301,7 +301,7 @@ kg_status kg_rollout_resume(struct kg_rollout *r, struct kg_traj *t,
 /* ---- a token ---- */
 
 /* What a sequence's next token is made of; where the one before it is in flight, that is
- * the one behind it.   from: its row, or -1 */
+ * the one after it.   from: its row, or -1 */
 static void aim(struct kg_exec_step *step, const struct kg_rollout *r, int32_t slot,
                 int32_t from)
 {
@@ -551,7 +551,7 @@ static kg_status copy_blocks(struct kg_rollout *r, int32_t slot, struct kg_err *
     return KG_OK;
 }
 
-/* The experts of what was computed for it: of the prompt, or behind its last turn. */
+/* The experts of what was computed for it: of the prompt, or after its last turn. */
 static void take_experts(const struct kg_exec_prompt *p, const struct kg_seq *seq)
 {
     struct kg_traj *t = seq->traj;
@@ -625,7 +625,7 @@ static enum ahead ahead_of(const struct kg_seq *seq)
     return seq->generated + 1 < seq->limit ? GOES : ENDS;
 }
 
-/* Whether a pass can be launched behind the one that is in flight: for somebody, and
+/* Whether a pass can be launched after the one that is in flight: for somebody, and
  * nobody has to wait. */
 static bool goes_ahead(const struct kg_rollout *r)
 {

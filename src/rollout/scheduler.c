@@ -120,7 +120,7 @@ void kg_sched_clear(struct kg_sched *s)
 
 static void put(struct kg_list *l, int32_t i) { l->at[l->n++] = i; }
 
-/* The order of the others stays. What goes is kept behind them. */
+/* The order of the others stays. What goes is kept after them. */
 static void take_out(struct kg_list *l, int32_t i)
 {
     int32_t at = l->n - 1;
@@ -312,7 +312,7 @@ static bool open_group(struct kg_sched *s)
 }
 
 /* The last sample goes on in the prompt's blocks: those that it reads keep their places,
- * the others may have any that is left, since they are written behind the prompt. */
+ * the others may have any that is left, since they are written after the prompt. */
 static void go_on_in_prompt(struct kg_blocks *p, struct kg_table *t,
                             const struct kg_table *prompt, const struct kg_take *take)
 {

@@ -254,7 +254,7 @@ static kg_status remove_file(const char *path, struct kg_err *err)
                    path, strerror(errno));
 }
 
-/* SQLite's name, and the number of the application behind it. */
+/* SQLite's name, and the number of the application after it. */
 static bool is_index(const char *path)
 {
     enum { NAME = 16, APPLICATION = 68, HEAD = 72 };

@@ -353,7 +353,7 @@ static kg_status put_calls(struct kg_str *out, const struct kg_api_answer *a, bo
     return kg_str_putc(out, ']', err);
 }
 
-/* Members of a message, each with a comma behind it. Of a stream the calls are told in a
+/* Members of a message, each with a comma after it. Of a stream the calls are told in a
  * piece before the one that ends it. */
 static kg_status put_members(struct kg_str *out, const struct kg_api_answer *a,
                              bool piece, const struct kg_api_choice *c,

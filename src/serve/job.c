@@ -3,7 +3,7 @@
  * A job belongs to one thread at a time and is handed on: by the network thread when
  * its bytes are whole, by the intake when it is tokens, and from then on to the end by
  * the model's thread. So it needs no lock; counters, which all share, have one. It may
- * fail anywhere: before the status line is sent that is an answer with a status, behind
+ * fail anywhere: before the status line is sent that is an answer with a status, after
  * it an event in the stream, and for who has left it is nothing. A failure is its own:
  * other answers of the batch go on. Choices are requests to the engine, with a seed of
  * their own each, so a choice does not depend on how many there are.

@@ -258,7 +258,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Streams end one after the other; half as many requests wait behind them. The k-th of
+/* Streams end one after the other; half as many requests wait after them. The k-th of
  * these begins in the slot that the k-th end has freed.   waits: seconds, in order */
 static kg_status run_queue(double *waits, int n_waiting, struct load *l,
                            struct kg_err *err)

@@ -23,7 +23,7 @@ struct kept {
     size_t answer_n, end_n;
     bool twice; /* another answer had this text and other ids */
     int32_t *ids;
-    char *text; /* behind the ids, in this block */
+    char *text; /* after the ids, in this block */
 };
 
 struct session {

@@ -99,7 +99,7 @@ static enum item read_opening(struct kg_tool_calls *c, const char *text, size_t 
     return BEGUN;
 }
 
-/* Leave c->at for a byte behind it. */
+/* Leave c->at for a byte after it. */
 static void move(struct kg_tool_calls *c, size_t at)
 {
     c->at = at;
@@ -109,7 +109,7 @@ static void move(struct kg_tool_calls *c, size_t at)
 
 /* Words end the calls before them: these, too, are content. The next may begin at the
  * next '<' or the white space before it. From a byte within the old ones none can: it
- * would end with the same tag, and the same words come behind it. */
+ * would end with the same tag, and the same words come after it. */
 static void pass_words(struct kg_tool_calls *c, const char *text, size_t n, size_t at)
 {
     while (at < n && text[at] != '<' && !is_space(text[at]))
@@ -119,7 +119,7 @@ static void pass_words(struct kg_tool_calls *c, const char *text, size_t n, size
     c->content_n = at;
 }
 
-/* What stands at c->at, which moves behind it unless it is only BEGUN. */
+/* What stands at c->at, which moves after it unless it is only BEGUN. */
 static kg_status read_item(enum item *item, struct kg_tool_calls *c, const char *text,
                            size_t n, struct kg_err *err)
 {
@@ -283,7 +283,7 @@ static kg_status put_function(struct kg_str *out, const struct kg_json *v,
     KG_TRY(put_object(out, v, "arguments", put_arguments, err));
     if (kg_json_get(v, "arguments"))
         return KG_OK;
-    out->len--; /* its brace: behind a name comes another key */
+    out->len--; /* its brace: after a name comes another key */
     return kg_str_puts(out, ",\"arguments\":{}}", err);
 }
 

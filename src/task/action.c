@@ -1,7 +1,7 @@
 /* Pairs of tags by plain search: one look for an opening tag, one for its closing tag.
  *
  * A pair whose closing tag is missing counts for nothing, and if the first opening tag
- * has none behind it no later one of that kind has: so every kind is searched for once,
+ * has none after it no later one of that kind has: so every kind is searched for once,
  * however often its tag is repeated, and time stays linear. Nothing is nested and
  * nothing escaped, because a model writes tags and not XML. White space is what
  * Python's strip takes for it, other scripts' included, as that is what the published

@@ -10,7 +10,7 @@
  * the easy level. The first three levels differ in the range of the totals alone; in the
  * long ones more changes make answers that are several times as long. Names and
  * things mean nothing; they give a tokenizer that is trained on this text words to
- * learn. A response is right when the number behind its last #### is. The canonical
+ * learn. A response is right when the number after its last #### is. The canonical
  * problem, by which train and held-out are told apart, is the sum, "3+4-2+1".
  */
 #include "task/task_internal.h"

@@ -205,7 +205,7 @@ static bool same_numbers(const struct parser *p, const struct puzzle *puzzle)
     return true;
 }
 
-/* The expression of a response: behind the last ####, else the last line with text;
+/* The expression of a response: after the last ####, else the last line with text;
  * without what follows an '='. */
 static const char *find_expression(const char *text, size_t n, size_t *len)
 {

@@ -160,7 +160,7 @@ const char *kg_dataset_file(const struct kg_dataset *d, size_t i)
 /* Published validation files hold each problem as often as it is to be answered. */
 struct place {
     uint64_t hash; /* of what makes the problem */
-    bool excluded; /* such are behind the others: none stands for one that is wanted */
+    bool excluded; /* such are after the others: none stands for one that is wanted */
     size_t at;
 };
 

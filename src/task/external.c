@@ -65,7 +65,7 @@ static kg_status put_item(struct kg_str *out, const struct kg_grade_item *item,
 
 /* ---- answers ---- */
 
-/* A name becomes one of a metric, behind that of its reward. */
+/* A name becomes one of a metric, after that of its reward. */
 static kg_status check_key(const char *key, struct kg_err *err)
 {
     size_t n = strlen(key);

@@ -1,7 +1,7 @@
 /* Mathematics: answers in LaTeX or plain text, graded by math/ in one of its modes.
  *
  * A gold answer is text, or a JSON list of texts of which any counts. Before a run starts
- * every gold answer is graded against itself, boxed (or behind "Answer:", where the mode
+ * every gold answer is graded against itself, boxed (or after "Answer:", where the mode
  * reads that): one that is not right can never be answered, and stops the run unless its
  * record is excluded by name, or such records are to be dropped and counted.
  */
@@ -203,7 +203,7 @@ static bool is_named(const char *item, size_t len, const char *file, const char 
            memcmp(item + m + 1, name, n) == 0;
 }
 
-/* The name at *at of a list, without the blanks before it; *at moves behind it.
+/* The name at *at of a list, without the blanks before it; *at moves after it.
  * returns NULL at the end */
 static const char *next_name(const char **at, size_t *len)
 {

@@ -94,7 +94,7 @@ static size_t read_fraction(struct digits *d, const char *text, size_t n, size_t
     return i;
 }
 
-/* The first number at or after *at, which moves behind it. Thousands separators, $ and a
+/* The first number at or after *at, which moves after it. Thousands separators, $ and a
  * leading + are dropped; a '-' is a sign only where no operand stands before it.
  * returns false when there is none */
 static bool number_next(struct kg_task_number *out, const char *text, size_t n,

@@ -125,7 +125,7 @@ static kg_status check_head_dim(const char *op, int64_t cols, int heads, int hea
 }
 
 /* ---- memory ---- */
-/* Behind what was asked for: what there is. */
+/* After what was asked for: what there is. */
 static void say_memory(const struct kg_backend *be, struct kg_err *err)
 {
     const size_t used = strlen(err->message);

@@ -13,7 +13,7 @@ struct encoder {
     const struct kg_tokenizer *tok;
     struct kg_ids *out;
     bool with_special;
-    bool continues; /* the text goes on behind other tokens */
+    bool continues; /* the text goes on after other tokens */
     bool at_start;  /* the present stretch begins the text */
     struct kg_normalizer_work normal;
     struct kg_str fronts[KG_MAX_STAGES]; /* a stage's stretch with something in front */
@@ -24,7 +24,7 @@ struct encoder {
 
 static kg_status run_stages(struct encoder *e, size_t stage, const char *text, size_t n);
 
-/* Nothing is put in front of a text that goes on behind other tokens. */
+/* Nothing is put in front of a text that goes on after other tokens. */
 static bool may_prepend(const struct encoder *e)
 {
     return !(e->continues && e->at_start);

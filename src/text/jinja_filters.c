@@ -48,7 +48,7 @@ static kg_status f_trim(struct kg_jv *out, struct kg_jinja *j, const struct kg_j
 
 enum letter_case { LOWER, UPPER, CAPITALIZE, TITLE };
 
-/* title: a letter behind one of these starts a word */
+/* title: a letter after one of these starts a word */
 static bool starts_word(uint32_t before)
 {
     return before == 0 || kg_jinja_is_space(before) ||
@@ -76,7 +76,7 @@ static kg_status change_case(struct kg_jv *out, struct kg_jinja *j,
         KG_TRY(kg_jinja_emit(j, bytes, kg_utf8_encode(bytes, to)));
     }
     KG_TRY(kg_jinja_cut(out, j, mark));
-    out->safe = t.safe && how != TITLE; /* title joins its words anew */
+    out->safe = t.safe && how != TITLE; /* title joins its words again */
     return KG_OK;
 }
 
@@ -125,7 +125,7 @@ static kg_status f_replace(struct kg_jv *out, struct kg_jinja *j, const struct k
         from = (size_t)at + k;
         if (k > 0)
             continue;
-        if (from == t.u.text.n) /* an empty text stands before, between and behind */
+        if (from == t.u.text.n) /* an empty text stands before, between and after */
             return kg_jinja_cut(out, j, mark);
         k = kg_utf8_decode(&cp, t.u.text.bytes + from);
         KG_TRY(kg_jinja_emit(j, t.u.text.bytes + from, k));
@@ -409,7 +409,7 @@ static double round_how(double x, int digits, double (*to)(double))
     return (to(x * scale) + 0.0) / scale; /* Python goes by a whole number: no -0 */
 }
 
-/* A whole number without the digits behind the point stays whole. */
+/* A whole number without the digits after the point stays whole. */
 static kg_status round_whole(struct kg_jv *out, struct kg_jinja *j, int64_t i, int digits)
 {
     int64_t scale = 1, rest;
@@ -479,7 +479,7 @@ static kg_status f_tojson(struct kg_jv *out, struct kg_jinja *j, const struct kg
     size_t mark = j->out->len;
 
     if (how.indented) {
-        how.item.n = 1; /* the newline stands behind it */
+        how.item.n = 1; /* the newline stands after it */
         KG_TRY(blanks(&how.indent, j, indent, 0));
     }
     if (args->by[2] && args->by[2]->type != KG_JV_NONE)

@@ -195,7 +195,7 @@ static kg_status put_plain_real(struct kg_jinja *j, const struct field *f, doubl
 
 /* ---- % ---- */
 
-/* "-+ 0", a width, a precision.   *at: moves behind them; false: none that is known */
+/* "-+ 0", a width, a precision.   *at: moves after them; false: none that is known */
 static bool read_percent(struct field *f, const struct kg_jv_text *t, size_t *at)
 {
     size_t i = *at;

@@ -72,7 +72,7 @@ static bool starts(const struct lexer *x, size_t at, const char *text)
     return x->n - at >= n && memcmp(x->source + at, text, n) == 0;
 }
 
-/* Behind the white space at `at`. */
+/* After the white space at `at`. */
 static size_t skip_space(const struct lexer *x, size_t at)
 {
     uint32_t cp;
@@ -107,7 +107,7 @@ static kg_status push_data(struct lexer *x, size_t begin, size_t end, char sign,
 }
 
 /* Take the end of a tag at x->at, two characters that a sign may stand before. newline: a
- * newline behind it goes too. False when there is none. */
+ * newline after it goes too. False when there is none. */
 static bool take_end(struct lexer *x, const char *end, bool newline)
 {
     char sign = x->source[x->at];
@@ -137,7 +137,7 @@ static kg_status lex_comment(struct lexer *x)
     return fail(x, begin, "#} to end this comment", "the end of the template");
 }
 
-/* The keyword of a block tag that starts at `at`, behind its sign; *end is behind it. */
+/* The keyword of a block tag that starts at `at`, after its sign; *end is after it. */
 static bool tag_is(const struct lexer *x, size_t at, const char *name, size_t *end)
 {
     at += 2;
@@ -158,7 +158,7 @@ static kg_status lex_raw(struct lexer *x, bool *is)
     *is = *is && x->source[ahead.at] != '+' && take_end(&ahead, "%}", true);
     if (!*is)
         return KG_OK;
-    /* unlike other tags this one keeps the newline behind it */
+    /* unlike other tags this one keeps the newline after it */
     if (x->source[ahead.at - 1] == '\n' && starts(x, ahead.at - 3, "%}") &&
         x->source[ahead.at - 4] != '-')
         ahead.at--;
@@ -197,7 +197,7 @@ static kg_status lex_name(struct lexer *x)
                 (struct kg_jv_text){x->source + begin, x->at - begin});
 }
 
-/* Behind the digits, and single underscores between them, at `at`. */
+/* After the digits, and single underscores between them, at `at`. */
 static size_t skip_digits(const struct lexer *x, size_t at)
 {
     while (at < x->n &&
@@ -264,7 +264,7 @@ static bool read_hex(uint32_t *cp, const char *at, const char *end, int digits)
     return *cp <= 0x10FFFF && (*cp < 0xD800 || *cp > 0xDFFF);
 }
 
-/* One escape at s (behind the backslash) of a text; *to grows.   returns bytes read, 0
+/* One escape at s (after the backslash) of a text; *to grows.   returns bytes read, 0
  * when it is malformed */
 static size_t unescape(char **to, const char *s, const char *end)
 {

@@ -328,7 +328,7 @@ static kg_status f_unique(struct kg_jv *out, struct kg_jinja *j, const struct kg
 
 /* ---- choosing and mapping ---- */
 
-/* The arguments behind the first `skip`. */
+/* The arguments after the first `skip`. */
 static struct kg_jinja_args args_from(const struct kg_jinja_args *args, size_t skip)
 {
     struct kg_jinja_args rest = *args;

@@ -70,7 +70,7 @@ static kg_status push_part(struct kg_jinja *j, struct kg_jv *list, const char *b
     return kg_jv_push(j, list, &part);
 }
 
-/* split(): at runs of white space. What is left behind the `most`th stays as it is. */
+/* split(): at runs of white space. What is left after the `most`th stays as it is. */
 static kg_status split_space(struct kg_jv *out, struct kg_jinja *j, struct kg_jv_text t,
                              int64_t most)
 {
@@ -432,7 +432,7 @@ FILTER(lower)
 FILTER(capitalize)
 #undef FILTER
 
-/* A word begins behind whatever has no case: They'Re. */
+/* A word begins after whatever has no case: They'Re. */
 static kg_status text_title(struct kg_jv *out, struct kg_jinja *j, const struct kg_jv *in,
                             const struct kg_jinja_args *args)
 {

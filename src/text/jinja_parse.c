@@ -225,7 +225,7 @@ static kg_status parse_set(struct kg_jinja_node *n, struct kg_jinja_parser *p)
     return parse_to(&n->body, p, "endset");
 }
 
-/* Behind (: "a, b=1" up to ). */
+/* After (: "a, b=1" up to ). */
 static kg_status parse_parameters(struct kg_jinja_node **out, struct kg_jinja_parser *p)
 {
     while (!kg_jinja_skip(p, KG_JT_RPAREN)) {

@@ -43,7 +43,7 @@ static kg_status parse_argument(struct kg_jinja_node **out, struct kg_jinja_pars
     return kg_jinja_parse_expr(&n->a, p);
 }
 
-/* Behind an opening bracket, to the closing one. */
+/* After an opening bracket, to the closing one. */
 static kg_status parse_list(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                             enum kg_jinja_token_type close, const char *what,
                             kg_status (*one)(struct kg_jinja_node **,
@@ -191,7 +191,7 @@ static bool slice_ends(const struct kg_jinja_parser *p)
     return is_type(p, KG_JT_RBRACKET) || is_type(p, KG_JT_COLON);
 }
 
-/* Behind [ : an index, or a slice with up to three bounds. */
+/* After [ : an index, or a slice with up to three bounds. */
 static kg_status parse_subscript(struct kg_jinja_node *n, struct kg_jinja_parser *p)
 {
     n->kind = KG_JN_ITEM;
@@ -298,7 +298,7 @@ static bool test_takes_one(const struct kg_jinja_parser *p)
     }
 }
 
-/* Behind `is`. */
+/* After `is`. */
 static kg_status parse_test(struct kg_jinja_node **out, struct kg_jinja_parser *p,
                             struct kg_jinja_node *in)
 {

@@ -19,7 +19,7 @@ struct kg_pattern {
     pcre2_match_context *limits;
 };
 
-/* In front of, and behind, the text of a pattern. */
+/* In front of, and after, the text of a pattern. */
 static const struct {
     const char *before, *behind;
     uint32_t flags;

@@ -299,7 +299,7 @@ out:
     return status;
 }
 
-/* Lines of text, each behind indent and a bar; control characters of a data file are
+/* Lines of text, each after indent and a bar; control characters of a data file are
  * written out. */
 static kg_status put_lines(struct kg_str *out, const char *text, size_t n,
                            const char *indent, struct kg_err *err)

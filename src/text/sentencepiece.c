@@ -310,7 +310,7 @@ static kg_status make_unigram(struct kg_reader *r, const struct model *m)
 
 /* ---- characters and spaces ---- */
 
-/* sentencepiece finds a user's piece before it maps characters, kedge behind that. */
+/* sentencepiece finds a user's piece before it maps characters, kedge after that. */
 static kg_status check_map(struct kg_reader *r, const struct model *m,
                            const struct kg_charsmap *map)
 {

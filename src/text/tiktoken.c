@@ -2,7 +2,7 @@
  * rank, which is its id.
  *
  * The pattern that cuts text and the special tokens are not in the file. They are Llama
- * 3's: its pattern, and behind the last rank the special tokens that
+ * 3's: its pattern, and after the last rank the special tokens that
  * tokenizer_config.json lists as added_tokens_decoder, or else the 256 of Llama 3.1.
  */
 #include "text/pieces.h"

@@ -25,7 +25,7 @@ enum { MAX_LOOK_DEPTH = 8 };
 
 /* ---- stages ---- */
 
-/* NULL, with err set, when there are too many, or it is behind ByteLevel. */
+/* NULL, with err set, when there are too many, or it is after ByteLevel. */
 static struct kg_pretoken_stage *add_stage(struct kg_reader *r,
                                            enum kg_pretoken_kind kind)
 {

@@ -133,7 +133,7 @@ static kg_status decode_spelled(struct kg_reader *r, const struct kg_json *value
     return KG_OK;
 }
 
-/* What stands behind ByteFallback or Fuse would see more than a token. */
+/* What stands after ByteFallback or Fuse would see more than a token. */
 static kg_status need_tokens(struct kg_reader *r, const struct kg_json *value)
 {
     if (!r->decodes_bytes && !r->fused)
@@ -193,7 +193,7 @@ static kg_status fuse(struct kg_reader *r, const struct kg_json *value)
     return kg_reader_bare(r, PATH, value);
 }
 
-/* What BERT's decoder tidies up in each token, behind its space. */
+/* What BERT's decoder tidies up in each token, after its space. */
 static kg_status tidy_up(struct kg_reader *r)
 {
     static const char *const rows[][2] = {

@@ -173,7 +173,7 @@ static kg_status library_form(struct kg_str *out, utf8proc_option_t options,
     if (need < 0)
         return kg_fail(err, KG_EFORMAT, "normalising %zu bytes: %s", n,
                        utf8proc_errmsg(need));
-    /* One extra word: reencode puts a NUL behind what it writes into the same block. */
+    /* One extra word: reencode puts a NUL after what it writes into the same block. */
     utf8proc_int32_t *cps = kg_mem_calloc((size_t)need + 1, sizeof *cps, "normal form",
                                           err);
     if (!cps)

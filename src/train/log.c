@@ -1,7 +1,7 @@
 /* Which folder, from which step, and what of metrics.jsonl must be said again.
  *
  * Events are a second copy of the log, and copies disagree after a kill. So the log is
- * the truth: on a resume events behind the checkpoint are made void, and lines that never
+ * the truth: on a resume events after the checkpoint are made void, and lines that never
  * became events are read from metrics.jsonl and written now.
  */
 #include "train/log.h"
@@ -113,7 +113,7 @@ void kg_run_log_resume(const struct kg_run_inputs *in, const struct kg_run_state
 }
 
 /* A folder that is begun with a line has no earlier ones, but for those of a validation
- * of step 0; events that it has are of a run that was cut back behind its warm start. */
+ * of step 0; events that it has are of a run that was cut back after its warm start. */
 static void put_event(struct kg_run_log *log, const struct kg_metrics *m,
                       const char *phase, int64_t step)
 {

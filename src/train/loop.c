@@ -336,7 +336,7 @@ static kg_status warm_start(struct kg_run *run, struct kg_err *err)
 }
 
 /* Between warm start and RL: RL's optimizer and anchor begin here, unless a checkpoint of
- * step 0 had them, and such a checkpoint is kept behind a warm start. */
+ * step 0 had them, and such a checkpoint is kept after a warm start. */
 static kg_status begin_rl(struct kg_run *run, struct kg_err *err)
 {
     bool warm = run->in.sft_steps > 0,

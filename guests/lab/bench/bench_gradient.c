@@ -1,4 +1,4 @@
-/* Each begins behind an agreement and ends with the slowest rank. Turns stand together,
+/* Each begins after an agreement and ends with the slowest rank. Turns stand together,
  * since a machine's rate moves: a share is the median of the turns'. Where processors
  * move the bytes themselves, as on one machine, an addition is no work beside them, so
  * what it takes by itself is told too.

@@ -42,7 +42,7 @@ struct kg_seeker {
     struct possible possible[KG_DENSE_QUERIES]; /* best: the least that scores are */
 
     /* the pass */
-    struct kg_str texts; /* of its queries, one behind the other */
+    struct kg_str texts; /* of its queries, one after the other */
     size_t ends[KG_DENSE_QUERIES];
     size_t n, next;
 };

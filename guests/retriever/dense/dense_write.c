@@ -19,7 +19,7 @@ struct kg_dense_writer {
     const char *given_path;  /* borrowed */
     struct kg_embedder *embedder;
     sqlite3_stmt *put;
-    struct kg_str texts;        /* one behind the other */
+    struct kg_str texts;        /* one after the other */
     size_t ends[KG_DENSE_ROWS]; /* of each */
     int n;
     float *vectors;   /* (KG_DENSE_ROWS, D) owned */

@@ -65,7 +65,7 @@ static kg_status size_of(int32_t *out, const struct kg_json_doc *doc, const char
     return KG_OK;
 }
 
-/* RoBERTa counts a text's positions from behind that of padding. */
+/* RoBERTa counts a text's positions from after that of padding. */
 static kg_status first_position(struct kg_encoder_config *c,
                                 const struct kg_json_doc *doc, struct kg_err *err)
 {

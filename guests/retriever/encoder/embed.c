@@ -1,6 +1,6 @@
 /* Embedding: texts to tokens, tokens in packs through the layers, rows to vectors.
  *
- * A pack is texts one behind the other, as many as fit, so nothing is padded and nothing
+ * A pack is texts one after the other, as many as fit, so nothing is padded and nothing
  * sorted: a pack costs what its tokens cost. Where packs are cut changes no bit. The host
  * pools, in the order of the tokens and in double.
  */

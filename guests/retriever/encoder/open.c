@@ -20,7 +20,7 @@ static kg_status check_backend(const struct kg_backend *be, struct kg_err *err)
                    be->name, be->layernorm ? "gelu" : "layernorm");
 }
 
-/* How many special tokens stand behind a text: what is cut off of a long one stands
+/* How many special tokens stand after a text: what is cut off of a long one stands
  * before them. */
 static kg_status find_ends(struct kg_encoder *e, struct kg_err *err)
 {

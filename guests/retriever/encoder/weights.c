@@ -38,7 +38,7 @@ static const struct tensor EMBEDDINGS[] = {
     {"embeddings.LayerNorm.weight", ONE, DIM, VECTOR, OF(norm.w)},
     {"embeddings.LayerNorm.bias", ONE, DIM, VECTOR, OF(norm.b)},
 };
-/* behind "encoder.layer.N." */
+/* after "encoder.layer.N." */
 static const struct tensor LAYER[] = {
     {"attention.self.query.weight", DIM, DIM, PRODUCT, OFL(q.w)},
     {"attention.self.query.bias", ONE, DIM, VECTOR, OFL(q.b)},

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTES = KG_MPI_TAGS, FAREWELL }; /* tags behind those of pieces */
+enum { NOTES = KG_MPI_TAGS, FAREWELL }; /* tags after those of pieces */
 
 static struct slot {
     MPI_Request *requests;
@@ -174,7 +174,7 @@ static int hear(void *note, int n)
 
 /* ---- the end ---- */
 
-/* A byte from each to each: who has them all was called behind every rank's call. */
+/* A byte from each to each: who has them all was called after every rank's call. */
 static const char *farewell(void)
 {
     static char out;

@@ -209,7 +209,7 @@ static void add_keys(const struct scratch *w, const struct tile *t, int r, int n
 }
 
 /* Over the keys that each row sees: four rows together where all four see, before and
- * behind that each alone. */
+ * after that each alone. */
 static void add_values(const struct scratch *w, const struct tile *t, int r0, int r1,
                        int32_t block)
 {

@@ -21,7 +21,7 @@ static float row_mean(struct kg_mat x, int64_t n)
     return kg_v16_sum(sum) / (float)x.cols;
 }
 
-/* x - mean, 0 in lanes behind the row. */
+/* x - mean, 0 in lanes after the row. */
 static struct kg_v16 centred(struct kg_mat x, int64_t n, int64_t d, struct kg_v16 mean)
 {
     const int lanes = kg_cpu_lanes(x.cols - d);

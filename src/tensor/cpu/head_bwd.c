@@ -328,7 +328,7 @@ static int32_t asked_columns(const struct scratch *w, const struct block *b,
     return n;
 }
 
-/* And those of its set, behind the n that are there. */
+/* And those of its set, after the n that are there. */
 static int32_t set_columns(const struct scratch *w, int32_t n, const struct block *b,
                            const struct job *job, int64_t i, int64_t tile)
 {

@@ -222,7 +222,7 @@ static int64_t depth_of(const struct factors *f, int64_t rows)
 }
 
 /* One chunk of all strips; after the last one they leave.
- * two: of a strip of the second product; behind it the first one's, of as many strips as
+ * two: of a strip of the second product; after it the first one's, of as many strips as
  * wait for another chunk */
 static kg_status run_chunk(const struct pass *p, struct hand *h,
                            const struct kg_cut_block *b, float *two, int64_t s0,

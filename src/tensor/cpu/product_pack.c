@@ -187,7 +187,7 @@ static inline void left_block(char *to, struct kg_pairs w)
     kg_v16_store((float *)(void *)to + KG_LANES, kg_pairs_low(w));
 }
 
-/* Elements [c,end) of a row, zeros behind `cols`. */
+/* Elements [c,end) of a row, zeros after `cols`. */
 static void left_row(char *to, const uint16_t *row, int64_t cols, bool split, int64_t c,
                      int64_t end)
 {

@@ -1,7 +1,7 @@
 /* What a thread keeps between operations: one block for each use, freed when it ends.
  *
  * Kernels need room for packed operands and tiles of logits, thousands of times a step.
- * Taking it anew each time would cost more than small products do, and a size known
+ * Taking it again each time would cost more than small products do, and a size known
  * beforehand would have to be passed through every operation. So a thread keeps the
  * largest block that each use ever asked for.
  */

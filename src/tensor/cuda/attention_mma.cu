@@ -3,7 +3,7 @@
  * What a query row computes, wherever it stands: scores x = scale log2(e) (q . k), or
  * with a softcap cap log2(e) tanh(scale / cap (q . k)), of a
  * chain of instructions over the head dimension; online softmax in base 2 over blocks of
- * 64 keys, p rounded to bf16 for its product with v alone. It begins anew every 1,024
+ * 64 keys, p rounded to bf16 for its product with v alone. It begins again every 1,024
  * keys from position 0, and the parts are merged in order, so that they may be computed
  * apart. Decoding, chunks and whole sequences differ in which rows stand beside it.
  *
@@ -45,7 +45,7 @@ template <int HD> static __device__ void clear(struct sums<HD> *w)
     w->l[0] = w->l[1] = 0.0f;
 }
 
-/* to += from, which begins anew; of a row that has seen nothing yet, zeros */
+/* to += from, which begins again; of a row that has seen nothing yet, zeros */
 template <int HD, bool PLAIN>
 static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
 {
@@ -113,7 +113,7 @@ static __device__ void bring(struct kg_cuda_eight (*to)[HD / 8 + 1],
     }
 }
 
-/* A group of copies: a block of keys, or nothing behind the last one. */
+/* A group of copies: a block of keys, or nothing after the last one. */
 template <int HD>
 static __device__ void ahead(struct stage<HD> *all, const struct kg_attn &a,
                              const struct kg_cuda_tile &t, int block)

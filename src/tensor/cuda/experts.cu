@@ -3,7 +3,7 @@
  * Of routes a warp has a token, and its lanes the experts; what the CPU adds in order of
  * experts or slots all lanes add alike. For places a block has an expert and finds its
  * slots among all, in order: each warp counts those of its run, then gives places away
- * behind the warps before it. So blocks wait for nobody, and their number is that of
+ * after the warps before it. So blocks wait for nobody, and their number is that of
  * experts, however tokens are shared out. The products are in product.cu.
  */
 #include "tensor/cuda/cuda_internal.h"

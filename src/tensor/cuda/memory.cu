@@ -184,12 +184,12 @@ void *kg_cuda_scratch(uint64_t bytes, struct kg_err *err)
     return kept;
 }
 
-/* The host's: what operations are given stands one behind the other until the host has
+/* The host's: what operations are given stands one after the other until the host has
  * seen the device again, so none of them waits for the one before. */
 static struct {
     char *base; /* owned, of the process's life */
     uint64_t bytes, used;
-    uint64_t mark; /* behind the last that went up */
+    uint64_t mark; /* after the last that went up */
 } up;
 
 static bool grow_host(uint64_t bytes, struct kg_err *err)

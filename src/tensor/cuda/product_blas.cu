@@ -306,7 +306,7 @@ static kg_status offer(struct kg_lt_plan *plans, int *n, int max, const struct p
                          p->kind, err);
 }
 
-/* Behind those that are as fast: the order of the library's own reckoning. */
+/* After those that are as fast: the order of the library's own reckoning. */
 static void insert(struct bucket *b, double *seconds, const struct kg_lt_plan *plan,
                    double time)
 {

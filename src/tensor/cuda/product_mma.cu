@@ -195,7 +195,7 @@ struct place {
     bool paired;
 };
 
-/* c (=|+=) s, which begins anew */
+/* c (=|+=) s, which begins again */
 template <class T>
 static __device__ void store(struct place p, bool add, struct part<T> *s)
 {
@@ -233,7 +233,7 @@ template <class T, bool A_COLUMNS, bool B_COLUMNS> struct sides {
         return held + step % T::STAGES * UNITS;
     }
 
-    /* A group of copies: what a step needs, or nothing behind the last one. */
+    /* A group of copies: what a step needs, or nothing after the last one. */
     static __device__ void ahead(struct kg_cuda_eight *held, const struct kg_mat &left,
                                  const struct kg_mat &right, int64_t row, int step,
                                  int steps)
@@ -331,7 +331,7 @@ static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     make<T, A_COLUMNS, B_COLUMNS>(c, add, a, b, (int64_t)blockIdx.x * T::ROWS);
 }
 
-/* The same of one expert. Its operands stand behind the factors. */
+/* The same of one expert. Its operands stand after the factors. */
 template <class T, bool A_COLUMNS, bool B_COLUMNS>
 static __global__ void __launch_bounds__(T::THREADS, T::BLOCKS)
     groups(struct kg_mat c, bool add, struct kg_mat a, struct kg_mat b,

@@ -40,7 +40,7 @@ static __device__ struct rotation rotation_of(float a)
 }
 
 /* A thread a pair: element i of what is turned of a head, and the one half of that
- * behind it. */
+ * after it. */
 static __global__ void rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
                             int head_dim, float cos_factor, float sin_factor)
 {

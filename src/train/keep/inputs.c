@@ -78,7 +78,7 @@ kg_status kg_inputs_json(struct kg_str *out, const struct kg_recipe *r,
     return kg_str_putc(out, '}', err);
 }
 
-/* Every file, those that a resumed run may have anew among them. */
+/* Every file, those that a resumed run may change included. */
 static kg_status put_more(struct kg_str *out, const struct kg_recipe *r,
                           struct kg_err *err)
 {

@@ -371,7 +371,7 @@ static kg_status check_files(const char *dir, struct kg_err *err)
 }
 
 /* One is saved beside the next steps, so where two were due and none is there they are
- * lost: begun anew, the run would write over what its log still knows. */
+ * lost: begun again, the run would write over what its log still knows. */
 static kg_status check_checkpoints(const struct kg_recipe *r, const char *dir,
                                    struct kg_err *err)
 {

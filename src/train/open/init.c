@@ -340,7 +340,7 @@ kg_status kg_init_check(const struct kg_run_inputs *in, const struct kg_run_stat
 }
 
 /* As on resume. What the run counts of its own (skipped steps, validations, bytes of its
- * log) begins anew. */
+ * log) begins again. */
 static void go_on(const struct kg_run_inputs *in, struct kg_run_state *state,
                   const struct kg_counters *before)
 {

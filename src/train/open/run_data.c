@@ -185,7 +185,7 @@ static kg_status load_file(struct kg_prompts *p, struct kg_dataset *d,
     return KG_OK;
 }
 
-/* File i of a list behind what p and d hold already. */
+/* File i of a list after what p and d hold already. */
 static kg_status add_file(struct kg_prompts *p, struct kg_dataset *d,
                           const struct kg_run_inputs *in, const struct source *from,
                           size_t i, struct kg_task_opts opts, struct kg_err *err)

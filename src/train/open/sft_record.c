@@ -292,7 +292,7 @@ static kg_status put_turn(struct kg_str *json, const struct kg_json *turn, bool 
     return kg_str_putc(json, '}', err);
 }
 
-/* The object with "messages" in the place of "conversations". */
+/* The object with "messages" instead of "conversations". */
 static kg_status put_messages(struct kg_str *json, const struct kg_json *object,
                               struct kg_err *err)
 {

@@ -28,7 +28,7 @@ enum { PIECE = KG_SLAB_SENT }; /* of a stripe, that goes around at once */
 
 struct pack {
     int lane;
-    size_t first, n;   /* of the lists of all lanes, one behind the other */
+    size_t first, n;   /* of the lists of all lanes, one after the other */
     bool begins, ends; /* the lane */
 };
 
@@ -55,7 +55,7 @@ struct stream {
     int *delay;                       /* (ranks) */
     struct kg_slab_stretch *out, *in; /* (ranks) */
     /* the round */
-    const struct pack *here; /* (n_here) of rank 0 and those behind it */
+    const struct pack *here; /* (n_here) of rank 0 and those after it */
     int n_here;
     bool any; /* this rank's pack has a gradient */
 };

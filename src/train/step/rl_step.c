@@ -210,7 +210,7 @@ struct piece {
     int64_t row;
 };
 
-/* The piece behind *p (`{0}`: before the first) of the list.   *at: what is taken of
+/* The piece after *p (`{0}`: before the first) of the list.   *at: what is taken of
  * it */
 static bool next_piece(struct piece *p, size_t *at, const struct kg_rl_batch *b,
                        const size_t *list, size_t n)

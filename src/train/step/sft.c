@@ -65,7 +65,7 @@ static void add_sequence(struct kg_rows *p, const struct kg_sft_set *set, size_t
             kg_rows_want(p, kg_rows_at(p, t - 1), q.tokens[t], 1.0f, NULL);
 }
 
-/* Where sequences share, those of one prompt stand behind each other: each behind the
+/* Where sequences share, those of one prompt stand after each other: each after the
  * first of the batch that has its tokens up to the first that is learned. */
 static void gather_prompts(struct batch *b, const struct kg_run_inputs *in,
                            const struct kg_model *m)
@@ -128,7 +128,7 @@ kg_status kg_sft_held_out(double *loss, const struct kg_sft_set *set,
     return KG_OK;
 }
 
-/* Where it is due, behind update `step`. */
+/* Where it is due, after update `step`. */
 static kg_status measure(struct kg_metrics *log, const struct kg_run_inputs *in,
                          const struct kg_run_state *state, struct kg_run_work *work,
                          int64_t step, struct kg_err *err)
