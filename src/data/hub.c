@@ -29,7 +29,7 @@ static bool is_word(char c)
            c == '_';
 }
 
-/* One of the parts of an id. With two dashes the folder's name would split differently. */
+/* One of the parts of an id. Two dashes would change how the folder's name splits. */
 static bool is_part(const char *text, size_t n)
 {
     if (n == 0 || !is_word(text[0]) || !is_word(text[n - 1]))

@@ -124,7 +124,7 @@ static void a_key_without_effect_is_refused(void **state)
         {"task: digits, keep_thinking: true", "keep_thinking: acts only with task math"},
         {"wording: search-r1", "wording: acts only with task search-qa or env"},
         {"metric: f1",
-         "metric: acts only with task search-qa or rewards with search-qa; exp"},
+         "metric: acts only with task search-qa or rewards with search-qa; rem"},
         {"answer_tags: 2",
          "answer_tags: acts only with task search-qa or rewards with search-qa"},
         {"task: arithmetic, level: hard+x",
