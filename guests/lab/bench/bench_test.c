@@ -234,8 +234,7 @@ static kg_status count_product(struct kg_mat c, struct kg_mat a, struct kg_mat b
 
 /* A run's speed stands beside the registers, not beside a product of kedge's own; beside
  * a product where a backend has no such loop. */
-static kg_status count_get(void *to, const void *from, uint64_t bytes,
-                            struct kg_err *err)
+static kg_status count_get(void *to, const void *from, uint64_t bytes, struct kg_err *err)
 {
     (void)to, (void)from, (void)bytes, (void)err;
     gets++;
@@ -329,8 +328,7 @@ static void training_that_spans_versions_is_timed(void **state)
     static const char *const names[] = {"training, max_staleness 4, lengths of 1 to 160",
                                         "training, max_staleness 4, a tool of 200 ms"};
     struct kg_str out = {0};
-    struct kg_bench_report r = {
-        .out = &out, .be = backend(), .ct = KG_F32, .json = true};
+    struct kg_bench_report r = {.out = &out, .be = backend(), .ct = KG_F32, .json = true};
     struct kg_err err = {0};
     const char *at;
 
