@@ -499,7 +499,7 @@ static void another_kind_or_length_is_refused_before_a_byte(void **state)
             if (wrong[k] != n)
                 lie_about(n, LENGTH, wrong[k], "bytes of 'test': these ranks are not");
         for (uint64_t seed = 0; seed < 64; seed++)
-            lie_about(n, NOISE, seed, "bytes that are no message");
+            lie_about(n, NOISE, seed, "bytes that are not a message");
     }
 }
 

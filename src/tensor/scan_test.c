@@ -164,7 +164,7 @@ static void what_does_not_fit_is_refused(void **state)
             "scan: a has 5 columns, expected 4");
     refuses(kg_mat(x, KG_F32, 2, 15), a, &m, KG_ESHAPE, "scan: c is 2 x 15, expected");
     refuses(narrow, a, &m, KG_ESHAPE, "a row stride of 17 elements, expected a multiple");
-    refuses(kg_mat(x, KG_F32, 2, 16), a, &none, KG_EINVAL, "has no memory");
+    refuses(kg_mat(x, KG_F32, 2, 16), a, &none, KG_EINVAL, "has no data");
 }
 
 int main(void)

@@ -664,7 +664,7 @@ static void lines_that_are_no_ranks_are_refused(void **state)
         {"IQ= 0", "base64"},
         {"I 0", "base64"},
         {"IQ== 0\nIQ== 1", "same spelling"},
-        {"IQ== 0\nIg== 0", "twice"},
+        {"IQ== 0\nIg== 0", "two tokens"},
         {"IQ== 99999999999999999999", "line 1"},
         {" 0", "line 1"},
         {"=IQ= 0", "base64"},
