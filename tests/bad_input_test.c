@@ -171,7 +171,7 @@ static void options_without_effect(void **state)
          "data.train); use sft.lr or remove it (default 1e-6), found 1e-3",
          NULL},
         {"sft: RL's clip where no RL can follow", NULL,
-         ALONE "sft.steps=1 optim.clip_norm=0.5", 1, "expected 1, found 0.5", NULL},
+         ALONE "sft.steps=1 optim.clip_norm=0.5", 1, "(default 1), found 0.5", NULL},
         {"sft: RL's default", NULL, ALONE "sft.steps=1 optim.lr=0.000001", 1,
          "s.jsonl: cannot open", NULL},
         {"sft: RL's learning rate in a recipe", "echo 'optim: {lr: 1e-3}' >$W/c.yaml",
@@ -180,7 +180,7 @@ static void options_without_effect(void **state)
          NULL},
         {"validation of no problems", NULL, TRAIN "eval.problems=5", 1,
          "eval.problems: acts only with data.val or task.name arithmetic or countdown; "
-         "expected 200, found 5",
+         "remove it (default 200), found 5",
          NULL},
         {"a device that is too small", NULL,
          TRAIN "model.device=cuda --dry-run --device-memory 0.1GB", 1,
