@@ -98,13 +98,13 @@ other_command() {
 stopped_at_the_start() {
     train "$m-start" 3 $long ranks.wait_s=3 &
     launcher=$!
-    for _ in $(seq 500); do
+    for _ in $(seq 3000); do
         for p in $(of_run "$m-start"); do
             [ "$(rank_of "$p" 2>/dev/null)" = 0 ] && kill -STOP "$p" && break 2
         done
         sleep 0.01
     done
-    for _ in $(seq 300); do kill -0 $launcher 2>/dev/null || break && sleep 0.1; done
+    for _ in $(seq 1200); do kill -0 $launcher 2>/dev/null || break && sleep 0.1; done
     ! kill -0 $launcher 2>/dev/null && ! wait $launcher && said "ranks.wait_s"
 }
 # rank_of PID: as its launcher numbers it
@@ -137,7 +137,7 @@ benched_here() { bench 2 "shared memory" ./kedge bench ranks --ranks 2; }
 benched() { bench 3 mpi $launch -n 3 ./kedge bench ranks; }
 # doctor FOLDER: two ranks, the second in FOLDER
 doctor() { $launch -n 1 -wdir "$work" "$PWD/kedge" doctor --json : -n 1 -wdir "$1" "$PWD/kedge" doctor --json >"$work/said" 2>&1; }
-checked() { doctor "$work" && [ "$(grep -c '"result": "holds"' "$work/said")" -eq 9 ] && said '"rank": 1, .*"result": "holds"'; }
+checked() { doctor "$work" && [ "$(grep -c '"result": "holds"' "$work/said")" -eq 11 ] && said '"rank": 1, .*"result": "holds"'; }
 apart() {
     ! doctor "$work/bin" && said '"shared folder", "result": "FAILS"' && said '"sum over ranks", "result": "holds"' &&
         [ "$(grep -c 'on every rank, or between ranks' "$work/said")" -eq 1 ]
