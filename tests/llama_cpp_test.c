@@ -34,7 +34,7 @@ static const char letters[] =
 
 /* A line, and the names of what is written for it. */
 struct line {
-    struct kg_json_doc doc;
+    struct kg_json_doc doc = {0};
     const char *name;
     const struct kg_json *lora; /* NULL: without adapters */
     char dir[160], adapter[160], file[160], lora_file[160];
@@ -323,7 +323,7 @@ static void the_command_says_what_it_cannot_write(void **state)
 static void check_ids(const struct kg_json *chats, const char *completions)
 {
     struct kg_jsonl *r;
-    struct kg_json_doc doc;
+    struct kg_json_doc doc = {0};
     bool more = true;
     NEED(kg_jsonl_open(&r, completions, err));
     for (size_t i = 0; i < kg_json_size(chats); i++) {

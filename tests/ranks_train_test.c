@@ -131,7 +131,7 @@ static const struct recipe {
       NULL}},
     {"episodes with a tool that span versions",
      {2, 3, 5},
-     {"train.lanes=4",
+     {"train.lanes=5",
       "model.path=" ROOT "/model",
       "model.dtype=fp32",
       "task.name=arithmetic",
