@@ -34,7 +34,7 @@ static const char letters[] =
 
 /* A line, and the names of what is written for it. */
 struct line {
-    struct kg_json_doc doc = {0};
+    struct kg_json_doc doc;
     const char *name;
     const struct kg_json *lora; /* NULL: without adapters */
     char dir[160], adapter[160], file[160], lora_file[160];
