@@ -206,7 +206,7 @@ one_is_slow() {
     fake tensor/head 'echo "[       OK ] a_test"; sleep 100'
     fake tensor/op 'echo "[       OK ] a_test"'
     check --device cpu --parts values,torch --seconds 4 && [ "$(result values)" = "out of time" ] &&
-        [ "$(result tensor/head)" = "out of time" ] && [ "$(result tensor/matmul)" = "out of time" ] && [ -n "$(result torch)" ] &&
+        [ "$(result tensor/head)" = "out of time" ] && [ "$(result model/rows)" = "out of time" ] && [ -n "$(result torch)" ] &&
         [ "$(result "product beside PyTorch's")" = skipped ] && json_is_read
 }
 pass "a part without time is marked, and the next runs" one_is_slow
