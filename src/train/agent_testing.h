@@ -16,6 +16,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* Keys of a run on episodes with the calculator, whose policy is ROOT/model. */
+#define EPISODES                                                                         \
+    "model.path=" ROOT "/model", "model.dtype=fp32", "task.name=arithmetic",             \
+        "task.level=easy", "task.count=40", "task.val_count=5",                          \
+        "data.train=", "data.val=", "rollout.prompts=3", "rollout.samples=3",            \
+        "rollout.max_batch=4", "episode.env=calculator", "episode.turns=2",              \
+        "episode.turn_tokens=9", "episode.obs_tokens=15", "episode.context=100",         \
+        "kl.estimator=k3", "kl.beta=0.1", "anchor.kind=ema"
+
 static inline void put_file(const char *root, const char *name, const char *text)
 {
     char path[128];
@@ -75,6 +84,36 @@ static inline int make_agent_apart(const char *root, const char *text, int more,
     }
     assert_int_equal(waitpid(child, &ended, 0), child);
     return ended;
+}
+
+/* root/NAME: a record for each number from 10 to 39, which the template has up to three
+ * times. */
+static inline void put_records(const char *root, const char *name, const char *format)
+{
+    struct kg_str text = {0};
+
+    for (int i = 10; i < 40; i++)
+        NEED(kg_str_printf(&text, err, format, i, i, i));
+    put_file(root, name, text.data);
+    kg_str_release(&text);
+}
+
+/* A policy that can learn to search, its problems train.jsonl, and sft.jsonl with turns
+ * that search once and answer. */
+static inline void make_search_agent(const char *root)
+{
+    make_agent(
+        root,
+        "<search>10</search><search>23</search><answer>45</answer>\n\n<information>"
+        "Doc 1(Title: 67) is 2</information>\n\n<answer>89</answer><search>45"
+        "</search>",
+        33, true);
+    put_records(root, "train.jsonl", "{\"question\": \"%d?\", \"answer\": \"%d%d\"}\n");
+    put_records(root, "sft.jsonl",
+                "{\"prompt\": \"%d?\", \"segments\": [{\"source\": \"model\", \"text\": "
+                "\"<search>%d</search>\"}, {\"source\": \"tool\", \"text\": "
+                "\"\\n\\n<information>Doc 1(Title: 1) is 2</information>\\n\\n\"}, "
+                "{\"source\": \"model\", \"text\": \"<answer>%d</answer>\"}]}\n");
 }
 
 #endif

@@ -8,9 +8,9 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "data/jsonl.h"
 #include "search/index.h"
 #include "train/agent_testing.h"
+#include "train/dump_testing.h"
 #include "train/same_testing.h"
 
 #include <signal.h>
@@ -46,16 +46,6 @@ static const char *const base[] = {
     NULL,
 };
 
-static void put_records(const char *name, const char *format)
-{
-    struct kg_str text = {0};
-
-    for (int i = 10; i < 40; i++)
-        NEED(kg_str_printf(&text, err, format, i, i, i));
-    put_file(ROOT, name, text.data);
-    kg_str_release(&text);
-}
-
 static void learn_turns(void)
 {
     static const char *const keys[] = {"model.path=" ROOT "/model",
@@ -86,19 +76,8 @@ static int setup(void **state)
 
     (void)state;
     fresh(ROOT);
-    make_agent(
-        ROOT,
-        "<search>10</search><search>23</search><answer>45</answer>\n\n<information>"
-        "Doc 1(Title: 67) is 2</information>\n\n<answer>89</answer><search>45"
-        "</search>",
-        33, true);
-    put_records("train.jsonl", "{\"question\": \"%d?\", \"answer\": \"%d%d\"}\n");
-    put_records("sft.jsonl",
-                "{\"prompt\": \"%d?\", \"segments\": [{\"source\": \"model\", \"text\": "
-                "\"<search>%d</search>\"}, {\"source\": \"tool\", \"text\": "
-                "\"\\n\\n<information>Doc 1(Title: 1) is 2</information>\\n\\n\"}, "
-                "{\"source\": \"model\", \"text\": \"<answer>%d</answer>\"}]}\n");
-    put_records("corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
+    make_search_agent(ROOT);
+    put_records(ROOT, "corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
     NEED(kg_index_build(&info, &opts, err));
     learn_turns();
     return 0;
@@ -121,49 +100,6 @@ static kg_status train(const char *dir, bool resume, const char *const *extra,
 static void must_train(const char *dir, bool resume, const char *const *extra)
 {
     NEED(train(dir, resume, extra, err));
-}
-
-/* ---- dumps ---- */
-
-struct dump {
-    struct kg_str text;
-    struct kg_json_doc line[64];
-    size_t n;
-};
-
-static void read_dump(struct dump *d, const char *dir, int step)
-{
-    char path[256];
-
-    memset(d, 0, sizeof *d);
-    snprintf(path, sizeof path, "%s/rollouts/step-%06d.jsonl.zst", dir, step);
-    NEED(kg_zst_read(&d->text, path, 1 << 24, err));
-    for (const char *at = kg_str_text(&d->text); *at; at += strcspn(at, "\n") + 1)
-        NEED(kg_json_parse(&d->line[d->n++], at, strcspn(at, "\n"), path, err));
-    assert_true(d->n > 0);
-}
-
-static void release_dump(struct dump *d)
-{
-    for (size_t i = 0; i < d->n; i++)
-        kg_json_release(&d->line[i]);
-    kg_str_release(&d->text);
-}
-
-static const struct kg_json *get(const struct dump *d, size_t i, const char *key)
-{
-    return kg_json_get(d->line[i].root, key);
-}
-
-/* By the line's spans; -1: it has none. */
-static int64_t version_at(const struct kg_json *spans, size_t j)
-{
-    int64_t version = -1;
-
-    for (size_t v = 0; v < kg_json_size(spans); v++)
-        if (kg_json_int(kg_json_at(kg_json_at(spans, v), 0), -1) <= (int64_t)j)
-            version = kg_json_int(kg_json_at(kg_json_at(spans, v), 1), -1);
-    return version;
 }
 
 /* ---- who is how stale ---- */
@@ -205,13 +141,12 @@ static size_t assert_by_rule(const struct schedule *s, const char *dir, int step
     read_dump(&d, dir, step + 1);
     for (size_t i = 0; i < d.n; i++) {
         const char *source = kg_json_text(get(&d, i, "source"), NULL);
-        const struct kg_json *spans = get(&d, i, "versions");
         int64_t drawn = 0;
 
-        spanning += kg_json_size(spans) > 1;
+        spanning += kg_json_size(get(&d, i, "versions")) > 1;
         for (size_t j = 0; source[j]; j++)
             if (source[j] == 'm')
-                assert_int_equal(version_at(spans, j), version_by_rule(s, step, drawn++));
+                assert_int_equal(version_at(&d, i, j), version_by_rule(s, step, drawn++));
         assert_true(drawn > 0 && drawn <= (int64_t)(s->turns + 1) * s->turn);
     }
     release_dump(&d);
@@ -259,30 +194,6 @@ static const char *const ways[][4] = {
     {"rollout.top_p=0.9", "train.old_logp=recompute", NULL},
     {"episode.env=calculator", "search.where=", "search.topk=3", NULL},
 };
-
-/* All that a line says but who sampled it. */
-static void assert_same_lines(const struct dump *a, const struct dump *b)
-{
-    assert_int_equal(a->n, b->n);
-    for (size_t i = 0; i < a->n; i++) {
-        size_t k = 0;
-
-        for (size_t x = 0; x < kg_json_size(b->line[i].root); x++) {
-            const char *key = kg_json_key_at(b->line[i].root, x);
-            struct kg_str p = {0}, q = {0};
-
-            if (strcmp(key, "versions") == 0)
-                continue;
-            assert_string_equal(key, kg_json_key_at(a->line[i].root, k));
-            NEED(kg_json_put_value(&p, kg_json_value_at(a->line[i].root, k++), err));
-            NEED(kg_json_put_value(&q, kg_json_value_at(b->line[i].root, x), err));
-            assert_string_equal(kg_str_text(&p), kg_str_text(&q));
-            kg_str_release(&p);
-            kg_str_release(&q);
-        }
-        assert_int_equal(k, kg_json_size(a->line[i].root));
-    }
-}
 
 /* Pieces are then the episode of one request, with all that is recorded of it. */
 static void pieces_are_the_episode_of_one_request(void **state)

@@ -99,37 +99,13 @@ static const char *const base[] = {
     NULL,
 };
 
-/* Records in a file of ROOT, each of the template with its number twice. */
-static void put_records(const char *name, const char *format)
-{
-    struct kg_str text = {0};
-    char path[128];
-
-    for (int i = 10; i < 40; i++)
-        NEED(kg_str_printf(&text, err, format, i, i, i));
-    snprintf(path, sizeof path, "%s/%s", ROOT, name);
-    NEED(kg_file_write_atomic(path, text.data, text.len, err));
-    kg_str_release(&text);
-}
-
 static int setup(void **state)
 {
     struct kg_http_server_opts opts = {.routes = routes};
 
     (void)state;
     fresh(ROOT);
-    make_agent(
-        ROOT,
-        "<search>10</search><search>23</search><answer>45</answer>\n\n<information>"
-        "Doc 1(Title: 67) is 2</information>\n\n<answer>89</answer><search>45"
-        "</search>",
-        33, true);
-    put_records("train.jsonl", "{\"question\": \"%d?\", \"answer\": \"%d%d\"}\n");
-    put_records("sft.jsonl",
-                "{\"prompt\": \"%d?\", \"segments\": [{\"source\": \"model\", \"text\": "
-                "\"<search>%d</search>\"}, {\"source\": \"tool\", \"text\": "
-                "\"\\n\\n<information>Doc 1(Title: 1) is 2</information>\\n\\n\"}, "
-                "{\"source\": \"model\", \"text\": \"<answer>%d</answer>\"}]}\n");
+    make_search_agent(ROOT);
     NEED(kg_http_server_start(&server, &opts, err));
     snprintf(where, sizeof where, "search.where=http://127.0.0.1:%d/retrieve",
              kg_http_server_port(server));
@@ -231,7 +207,7 @@ static void put_index(const char *text)
     char record[80];
 
     snprintf(record, sizeof record, "{\"title\": \"%%d\", \"text\": \"%s\"}\n", text);
-    put_records("corpus.jsonl", record);
+    put_records(ROOT, "corpus.jsonl", record);
     NEED(kg_index_build(&info, &opts, err));
 }
 
@@ -317,7 +293,7 @@ static void build_both(void)
     struct kg_encoder *encoder;
     struct kg_index_info info;
 
-    put_records("corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
+    put_records(ROOT, "corpus.jsonl", "{\"title\": \"%d\", \"text\": \"%d and %d.\"}\n");
     NEED(kg_encoder_open(&encoder, ENCODER, &how, err));
     opts.encoder = encoder;
     NEED(kg_index_build(&info, &opts, err));

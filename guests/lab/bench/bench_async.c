@@ -18,6 +18,7 @@
 #include "train/run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { STALENESS = 4, ENDS = 12 /* of 257 ids */, KEYS = 32, KEY_BYTES = 400 };
 
@@ -177,9 +178,11 @@ static kg_status compare(struct comparison *c, struct kg_err *err)
 kg_status kg_bench_async_of(struct kg_bench_report *r,
                             const struct kg_bench_async_size *size, struct kg_err *err)
 {
+    const char *tmp = getenv("TMPDIR");
     struct kg_str dir = {0};
     struct kg_err ignored;
-    kg_status status = kg_file_temporary(&dir, "/tmp/kedge-bench", err);
+    kg_status status = kg_file_temporary(
+        &dir, kg_path_in(tmp && *tmp ? tmp : "/tmp", "kedge-bench").text, err);
 
     for (int tool = 0; tool < 2 && status == KG_OK; tool++) {
         struct comparison c = {.r = r, .size = size, .dir = dir.data, .tool = tool};
