@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/signal.h"
 #include "data/options.h"
 #include "recipe/options.h"
 #include "text/bpe.h"
@@ -150,6 +151,8 @@ static kg_status take_steps(struct comparison *c, struct kg_err *err)
             struct running *x = k ? &c->spans : &c->waits;
             const double since = kg_clock_seconds();
 
+            if (kg_signal_stop_requested())
+                return kg_fail(err, KG_EINTERRUPTED, "stopped by a signal");
             KG_TRY(kg_rl_step(&x->run, err));
             x->seconds += i >= STALENESS ? kg_clock_seconds() - since : 0;
         }
@@ -202,5 +205,6 @@ kg_status kg_bench_async(struct kg_bench_report *r, struct kg_err *err)
     static const struct kg_bench_async_size size = {
         .steps = 8, .prompts = 8, .hidden = 256, .layers = 4};
 
+    kg_signal_install(); /* else Ctrl-C leaves the folder of the runs */
     return kg_bench_async_of(r, &size, err);
 }
