@@ -295,14 +295,22 @@ static void another_gpu_driver_or_library_is_refused_by_name(void **state)
     } rows[] = {
         {"\"gpu\": \"", "X", "other devices give other bits: gpu: expected X"},
         {"\"products\": \"", "X", "; products: expected X"},
-        {"\"devices\": [{", "\"driver\": \"CUDA 12.9\", ",
-         "driver: expected CUDA 12.9, found "},
+        /* a device of the emulation has none: it is added */
+        {"\"driver\": \"", "X", "driver: expected X"},
+        {"\"devices\": [{", "\"driver\": \"X\", ", "driver: expected X, found "},
     };
     static const char *const two[] = {"train.steps=2", NULL};
 
     (void)state;
     must_train(ROOT "/other", false, two);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct kg_json_doc doc = manifest_of(ROOT "/other");
+        const struct kg_json *device = kg_json_at(kg_json_get(doc.root, "devices"), 0);
+        const bool has_driver = kg_json_get(device, "driver") != NULL;
+
+        kg_json_release(&doc);
+        if ((i == 2 && !has_driver) || (i == 3 && has_driver))
+            continue;
         change_device(ROOT "/other", rows[i].key, rows[i].change);
         must_not_resume(ROOT "/other", two, rows[i].says);
     }

@@ -7,6 +7,7 @@
 #define KG_TESTS_RUN_TESTING_H
 
 #include "base/file.h"
+#include "base/library.h"
 #include "data/options.h"
 #include "recipe/config_testing.h"
 #include "train/run.h"
@@ -71,12 +72,26 @@ RUN_UNUSED static kg_status train(const char *dir, bool resume, const char *cons
     return status;
 }
 
+/* The program that computes as this test does: where a backend is named, the one beside
+ * the tests, which has their switches. */
+RUN_UNUSED static const char *run_program(void)
+{
+    static char path[PATH_MAX + 16];
+    struct kg_program_folders own;
+
+    if (!getenv("KEDGE_TEST_BACKEND"))
+        return "./kedge";
+    NEED(kg_program_folders(&own, err));
+    snprintf(path, sizeof path, "%s/../kedge", own.list[0]);
+    return path;
+}
+
 /* `kedge train` of the same config in a process of its own, silent. */
 RUN_UNUSED static pid_t start_kedge(const char *dir, bool resume,
                                     const char *const *extra)
 {
     const char *const *const lists[] = {run_base, run_also, extra};
-    const char *argv[96] = {"./kedge", "train"};
+    const char *argv[96] = {run_program(), "train"};
     char run_dir[256];
     int n = 2;
     pid_t child = fork();
@@ -92,7 +107,7 @@ RUN_UNUSED static pid_t start_kedge(const char *dir, bool resume,
     if (resume)
         argv[n++] = "--resume";
     if (freopen("/dev/null", "w", stderr))
-        execv("./kedge", (char *const *)(uintptr_t)argv);
+        execv(argv[0], (char *const *)(uintptr_t)argv);
     _exit(127);
 }
 
@@ -129,14 +144,14 @@ RUN_UNUSED static void killed_at(const char *dir, bool resume, useconds_t after_
 }
 
 /* A run in `dir`, killed after each of n times, resumed and killed again, ends as the one
- * in `whole`, of 4 steps. Skips where ./kedge is not built. */
+ * in `whole`, of 4 steps. Skips where the program is not built. */
 RUN_UNUSED static void assert_kills_leave_no_trace(const char *whole, const char *dir,
                                                    const useconds_t *times, size_t n)
 {
     char begun[256];
 
-    if (!kg_file_exists("./kedge")) {
-        print_message("skip: ./kedge is not built\n");
+    if (!kg_file_exists(run_program())) {
+        print_message("skip: %s is not built\n", run_program());
         skip();
     }
     snprintf(begun, sizeof begun, "%s/config.yaml", dir);

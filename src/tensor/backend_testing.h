@@ -92,9 +92,13 @@ static inline bool on_device(void) { return strcmp(backend()->name, "cuda") == 0
 static inline bool by_kernels(void) { return emulated() || on_device(); }
 
 /* For tests that compare the bits of products with those of the CPU. */
+static inline bool has_exact_products(void)
+{
+    return !backend()->exact || backend()->exact(KG_BF16);
+}
 static inline void need_exact_products(void)
 {
-    if (!backend()->exact || backend()->exact(KG_BF16))
+    if (has_exact_products())
         return;
     print_message("skip: bf16 products have bits of the device's own\n");
     skip();

@@ -556,7 +556,7 @@ static void check_two(const struct variant_case *v, int64_t rank, bool accumulat
         {spread_matrix(v->t, v->M, rank), in_panels ? packed(b2, v->t) : b2}};
     struct kg_mat c = matrix(out, v->M, v->N);
     two_equal_one_by_one(backend(), c, f, v->kind, accumulate);
-    for (int i = 0; !few() && kg_backend_cpu_variant(i); i++)
+    for (int i = 0; !few() && has_exact_products() && kg_backend_cpu_variant(i); i++)
         if (!in_panels || kg_backend_cpu_variant(i)->weights == f[0].b.layout)
             two_equal_one_by_one(kg_backend_cpu_variant(i), c, f, v->kind, accumulate);
     for (int i = 0; i < 2; i++) {
@@ -911,7 +911,8 @@ static void the_machine_is_described(void **state)
     (void)state;
     char text[256];
     backend()->describe(text, sizeof text);
-    assert_non_null(strstr(text, "bf16 by"));
+    if (!strstr(text, "bf16 by") && !strstr(text, "plans "))
+        fail_msg("expected who makes products of bf16, found '%s'", text);
     kg_selfcheck_cpu_features(text, sizeof text);
     assert_true(text[0] != 0);
 }

@@ -97,10 +97,15 @@ static uint32_t pair_of(float x, float y, float z)
     (void)z;
     return kg_f32_to_bf16(x) | (uint32_t)kg_f32_to_bf16(y) << 16;
 }
+/* kg_half_float's, and infinities and NaN, which it does not take. */
 static uint32_t half_of(float x, float y, float z)
 {
+    const uint32_t h = bits_of(x) & 0xffffu;
+
     (void)y, (void)z;
-    return bits_of(kg_half_float((uint16_t)bits_of(x)));
+    if ((h & 0x7c00u) == 0x7c00u)
+        return h >> 15 << 31 | 0x7f800000u | (h & 0x3ffu) << 13;
+    return bits_of(kg_half_float((uint16_t)h));
 }
 
 static const struct lane_case {

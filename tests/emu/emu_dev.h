@@ -210,7 +210,12 @@ static inline void kg_mma(float d[4], const uint32_t a[4], const uint32_t b[2],
     memcpy(d, all + threadIdx.x % KG_EMU_WARP * KG_EMU_SHOWN, 4 * sizeof *d);
 }
 
-static inline float kg_of_half(uint16_t h) { return kg_half_float(h); }
+static inline float kg_of_half(uint16_t h)
+{
+    if ((h & 0x7c00) == 0x7c00)
+        return copysignf(h & 0x3ff ? NAN : INFINITY, h & 0x8000 ? -1.0f : 1.0f);
+    return kg_half_float(h);
+}
 static inline uint32_t kg_pair(float first, float second)
 {
     return kg_f32_to_bf16(first) | (uint32_t)kg_f32_to_bf16(second) << 16;
