@@ -155,12 +155,10 @@ static kg_status timed_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_
     TIMED(NORMS, bytes_of(x) + bytes_of(dy) + (1 + accumulate) * bytes_of(dx),
           rmsnorm_bwd(dx, accumulate, dw, dy, x, w, inv, err));
 }
-static kg_status timed_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                            int head_dim, float attention_factor, bool inverse,
+static kg_status timed_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                             struct kg_err *err)
 {
-    TIMED(ROPE, 2 * bytes_of(x),
-          rope(x, pos, inv_freq, head_dim, attention_factor, inverse, err));
+    TIMED(ROPE, 2 * bytes_of(x), rope(x, by, inverse, err));
 }
 static kg_status timed_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err)
 {

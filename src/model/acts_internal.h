@@ -197,9 +197,9 @@ struct kg_key_acts kg_walk_keys(const struct kg_walk *p);
  * gathers the keys of each sequence. */
 kg_status kg_walk_attn(struct kg_attn *out, const struct kg_walk *p, int32_t l,
                        const struct kg_layer_acts *a, struct kg_err *err) KG_MUST_CHECK;
-/* Rotates queries or keys of layer l by their positions, or back. */
-kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
-                         bool inverse, struct kg_err *err) KG_MUST_CHECK;
+/* Rotates gradients of queries or keys of layer l back by their positions. */
+kg_status kg_walk_unrotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
+                           struct kg_err *err) KG_MUST_CHECK;
 /* act = f(gate) up; and its gradient, written over gate and up. */
 kg_status kg_walk_gated(const struct kg_walk *p, const struct kg_layer_acts *a,
                         struct kg_mat act, struct kg_err *err) KG_MUST_CHECK;

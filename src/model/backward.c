@@ -130,7 +130,7 @@ static kg_status unrotate(const struct kg_walk *p, int32_t l,
                           const struct projection_bwd *j, struct kg_grads grads,
                           struct kg_err *err)
 {
-    KG_TRY(kg_walk_rotate(p, l, j->wide, true, err));
+    KG_TRY(kg_walk_unrotate(p, l, j->wide, err));
     if (!j->norm)
         return KG_OK;
     const struct kg_mat d = kg_per_norm(j->wide, j->norm);

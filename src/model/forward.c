@@ -24,12 +24,12 @@
 #include <math.h>
 
 /* ---- attention half ---- */
-/* One of q and k after its product: bias, norm of heads, rotation, all fp32, then one
- * rounding into `out`. */
+/* One of q, k and v after its product: bias, norm of heads, rotation, all fp32, then one
+ * rounding. */
 struct projection {
-    const struct kg_param *bias, *norm; /* NULL when absent */
+    const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
     struct kg_mat raw;  /* (N,heads*hd) fp32, kept for the norm's backward */
-    struct kg_mat wide; /* (N,heads*hd) fp32; `out` itself when ct is fp32 */
+    struct kg_mat wide; /* (N,heads*hd) fp32; `out` itself where nothing is rounded */
     struct kg_mat out;  /* (N,heads*hd) ct */
     struct kg_vec inv;  /* (N heads) */
 };
@@ -40,24 +40,17 @@ static struct kg_mat sums_of(const struct projection *j)
     return j->norm ? j->raw : j->wide;
 }
 
-static kg_status project(const struct kg_walk *p, int32_t l, const struct projection *j,
-                         struct kg_err *err)
+/* wide = norm(raw + bias) */
+static kg_status norm_heads(const struct kg_walk *p, const struct projection *j,
+                            struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
-    const struct kg_model_config *c = &p->m->config;
-    const struct kg_mat y = sums_of(j);
+    const struct kg_mat from = kg_per_norm(j->raw, j->norm);
+
     if (j->bias)
-        KG_TRY(kg_op_bias(be, y, kg_param_vector(j->bias), err));
-    if (j->norm) {
-        const struct kg_mat from = kg_per_norm(y, j->norm);
-        KG_TRY(kg_op_rmsnorm(be, kg_per_norm(j->wide, j->norm),
-                             kg_vec(j->inv.data, from.rows), from,
-                             kg_param_vector(j->norm), c->norm_eps, err));
-    }
-    KG_TRY(kg_walk_rotate(p, l, j->wide, false, err));
-    if (j->wide.data == j->out.data)
-        return KG_OK;
-    return kg_op_cast(be, j->out, j->wide, err);
+        KG_TRY(kg_op_bias(p->m->backend, j->raw, kg_param_vector(j->bias), err));
+    return kg_op_rmsnorm(p->m->backend, kg_per_norm(j->wide, j->norm),
+                         kg_vec(j->inv.data, from.rows), from, kg_param_vector(j->norm),
+                         p->m->config.norm_eps, err);
 }
 
 /* Scratch of N rows where ct needs a rounding, else the destination itself. */
@@ -76,33 +69,74 @@ static kg_status add_bias(const struct kg_walk *p, struct kg_mat out, struct kg_
     return sums.data == out.data ? KG_OK : kg_op_cast(p->m->backend, out, sums, err);
 }
 
-static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
-                                     const struct kg_layer_acts *a, struct kg_err *err)
-{
-    const struct kg_layer_params *w = &p->m->layers[l];
-    const struct projection q = {w->bq, w->qnorm, a->q_raw, widened(p, p->acts->qf, a->q),
-                                 a->q,  a->inv_q};
-    const struct projection k = {w->bk, w->knorm, a->k_raw, widened(p, p->acts->kf, a->k),
-                                 a->k,  a->inv_k};
-    const struct kg_mat v = w->bv ? widened(p, p->acts->vf, a->v) : a->v;
-    KG_TRY(kg_linear_shared(p, 3, (struct kg_mat[]){sums_of(&q), sums_of(&k), v}, a->h1,
-                            (const struct kg_param *[]){w->wq, w->wk, w->wv}, err));
-    KG_TRY(project(p, l, &q, err));
-    KG_TRY(project(p, l, &k, err));
-    return add_bias(p, a->v, v, w->bv, err);
-}
-
-kg_status kg_walk_rotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
-                         bool inverse, struct kg_err *err)
+static struct kg_turn turn_of(const struct kg_walk *p, int32_t l)
 {
     const struct kg_model_config *c = &p->m->config;
     const bool local = c->layer[l] & KG_LAYER_LOCAL_ROPE;
     const bool plain = local || c->rope_attention == 0;
-    if (c->layer[l] & KG_LAYER_NO_ROPE)
-        return KG_OK;
-    return kg_op_rope(p->m->backend, x, p->pack->pos,
-                      local ? p->m->local_inv_freq : p->m->inv_freq, c->head_dim,
-                      plain ? 1.0f : (float)c->rope_attention, inverse, err);
+
+    return (struct kg_turn){.pos = p->pack->pos,
+                            .inv_freq = local ? p->m->local_inv_freq : p->m->inv_freq,
+                            .head_dim = c->head_dim,
+                            .attention_factor = plain ? 1.0f : (float)c->rope_attention};
+}
+
+/* What remains of one after product and norm; keys and values also go to their cache. */
+static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
+                               const struct projection *j, bool turned,
+                               struct kg_mat cache)
+{
+    const enum kg_kv_kind kind = kg_kv_kind_of(&p->m->config, l);
+    struct kg_heads h = {.x = j->wide, .out = j->out, .pool = cache};
+
+    if (j->bias && !j->norm)
+        h.bias = kg_param_vector(j->bias);
+    h.turned = turned && !(p->m->config.layer[l] & KG_LAYER_NO_ROPE);
+    if (cache.data)
+        h.rows = p->pack->kv_rows[kind];
+    return h;
+}
+
+static kg_status queries_keys_values(const struct kg_walk *p, int32_t l,
+                                     const struct kg_layer_acts *a, struct kg_err *err)
+{
+    const struct kg_layer_params *w = &p->m->layers[l];
+    const struct kg_mat none = {0};
+    const struct projection j[3] = {
+        {w->wq, w->bq, w->qnorm, a->q_raw, widened(p, p->acts->qf, a->q), a->q, a->inv_q},
+        {w->wk, w->bk, w->knorm, a->k_raw, widened(p, p->acts->kf, a->k), a->k, a->inv_k},
+        {.w = w->wv,
+         .bias = w->bv,
+         .out = a->v,
+         .wide = w->bv ? widened(p, p->acts->vf, a->v) : a->v}};
+    const struct kg_turn turn = turn_of(p, l);
+    struct kg_heads rest[3];
+    int n = 0;
+
+    KG_TRY(kg_linear_shared(
+        p, 3, (struct kg_mat[]){sums_of(&j[0]), sums_of(&j[1]), sums_of(&j[2])}, a->h1,
+        (const struct kg_param *[]){j[0].w, j[1].w, j[2].w}, err));
+    for (int i = 0; i < 3; i++) {
+        const struct kg_mat cache = !p->kv || i == 0 ? none
+                                    : i == 1         ? p->kv->k[l]
+                                                     : p->kv->v[l];
+        if (j[i].norm)
+            KG_TRY(norm_heads(p, &j[i], err));
+        rest[n] = rest_of(p, l, &j[i], i < 2, cache);
+        n += rest[n].bias.data || rest[n].turned || rest[n].pool.data ||
+             j[i].wide.data != j[i].out.data;
+    }
+    return n > 0 ? kg_op_heads(p->m->backend, rest, n, &turn, err) : KG_OK;
+}
+
+kg_status kg_walk_unrotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
+                           struct kg_err *err)
+{
+    const struct kg_turn turn = turn_of(p, l);
+
+    return p->m->config.layer[l] & KG_LAYER_NO_ROPE
+               ? KG_OK
+               : kg_op_rope(p->m->backend, x, &turn, true, err);
 }
 
 /* What a sequence shares with the one before stands in the pack once. */
@@ -142,20 +176,16 @@ kg_status kg_walk_attn(struct kg_attn *out, const struct kg_walk *p, int32_t l,
 static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_layer_acts *a,
                         struct kg_err *err)
 {
-    const struct kg_backend *be = p->m->backend;
-    const enum kg_kv_kind kind = kg_kv_kind_of(&p->m->config, l);
     struct kg_attn attn;
 
     KG_TRY(kg_walk_attn(&attn, p, l, a, err));
     if (p->kv) {
-        KG_TRY(kg_op_scatter_rows(be, p->kv->k[l], p->pack->kv_rows[kind], a->k, err));
-        KG_TRY(kg_op_scatter_rows(be, p->kv->v[l], p->pack->kv_rows[kind], a->v, err));
         attn.k = p->kv->k[l];
         attn.v = p->kv->v[l];
-        attn.seqs = p->pack->seqs[kind];
+        attn.seqs = p->pack->seqs[kg_kv_kind_of(&p->m->config, l)];
         attn.blocks = p->pack->blocks;
     }
-    return kg_op_attention(be, a->o, a->lse, &attn, err);
+    return kg_op_attention(p->m->backend, a->o, a->lse, &attn, err);
 }
 
 /* ---- branches ---- */

@@ -143,6 +143,25 @@ struct kg_factors {
     struct kg_mat b;
 };
 
+/* Position embedding: see kg_op_rope. */
+struct kg_turn {
+    struct kg_ivec pos;     /* (N) */
+    struct kg_vec inv_freq; /* (h), h <= head_dim / 2 */
+    int head_dim;
+    float attention_factor;
+};
+
+/* Queries, keys or values after their product: see kg_op_heads. */
+struct kg_heads {
+    struct kg_mat x;     /* (N,heads*hd) fp32, or `out` itself; its values are lost */
+    struct kg_vec bias;  /* (heads*hd), or no data */
+    bool turned;         /* by rope */
+    struct kg_mat out;   /* (N,heads*hd) ct */
+    struct kg_mat pool;  /* (any,heads*hd), of out's dtype, or no data */
+    struct kg_ivec rows; /* (N), of pool */
+};
+enum { KG_HEADS_AT_ONCE = 3 };
+
 /* One of several products of one left operand: its result and its right operand. */
 struct kg_product {
     struct kg_mat c;
@@ -476,9 +495,11 @@ struct kg_backend {
                       struct kg_err *err);
     kg_status (*bias)(struct kg_mat y, struct kg_vec b, struct kg_err *err);
     kg_status (*bias_bwd)(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
-    kg_status (*rope)(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                      int head_dim, float attention_factor, bool inverse,
+    kg_status (*rope)(struct kg_mat x, const struct kg_turn *by, bool inverse,
                       struct kg_err *err);
+    /* NULL: by bias, rope, cast and scatter_rows */
+    kg_status (*heads)(const struct kg_heads *h, int n, const struct kg_turn *by,
+                       struct kg_err *err);
     kg_status (*swiglu)(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
                         struct kg_err *err);
     kg_status (*swiglu_bwd)(struct kg_mat dgate, struct kg_mat dup, struct kg_mat dh,
@@ -738,9 +759,16 @@ kg_status kg_op_bias_bwd(const struct kg_backend *be, struct kg_vec db, struct k
  * 2h on are unchanged; inverse rotates back (the backward)
  * numerics: angle in fp32 as HF; cos and sin of it within 2^-22 for |a| < 2^20; products
  * in fp32 */
-kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ivec pos,
-                     struct kg_vec inv_freq, int head_dim, float attention_factor,
-                     bool inverse, struct kg_err *err) KG_MUST_CHECK;
+kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x,
+                     const struct kg_turn *by, bool inverse,
+                     struct kg_err *err) KG_MUST_CHECK;
+
+/* For each of n: out = x + bias, as by kg_op_bias, turned as by kg_op_rope, rounded once;
+ * where there is a pool: pool[rows[i]] = out[i], and out may be left undefined.
+ * n: 1 to KG_HEADS_AT_ONCE, all of N rows
+ * errors: those of kg_op_bias, kg_op_rope, kg_op_cast and kg_op_scatter_rows */
+kg_status kg_op_heads(const struct kg_backend *be, const struct kg_heads *h, int n,
+                      const struct kg_turn *by, struct kg_err *err) KG_MUST_CHECK;
 
 /* h = silu(gate) * up,  silu(x) = x / (1 + exp(-x)).   all (N,F) ct; computed in fp32 */
 kg_status kg_op_swiglu(const struct kg_backend *be, struct kg_mat h, struct kg_mat gate,

@@ -476,23 +476,72 @@ kg_status kg_op_bias_bwd(const struct kg_backend *be, struct kg_vec db, struct k
 }
 
 /* ---- positions and activations ---- */
-kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x, struct kg_ivec pos,
-                     struct kg_vec inv_freq, int head_dim, float attention_factor,
-                     bool inverse, struct kg_err *err)
+static kg_status check_turn(const char *op, struct kg_mat x, const struct kg_turn *by,
+                            struct kg_err *err)
+{
+    const int hd = by->head_dim;
+    if (hd < 2 || hd % 2 != 0)
+        return kg_fail(err, KG_ESHAPE, "%s: head dimension %d, expected an even one", op,
+                       hd);
+    KG_TRY(check_head_dim(op, x.cols, (int)(x.cols / hd), hd, err));
+    KG_TRY(check_length(op, "pos", by->pos.data, by->pos.n, x.rows, err));
+    if (by->inv_freq.n < 1 || by->inv_freq.n > hd / 2)
+        return kg_fail(err, KG_ESHAPE,
+                       "%s: inv_freq has %lld elements, expected 1 to %d, half of a head",
+                       op, (long long)by->inv_freq.n, hd / 2);
+    return KG_OK;
+}
+
+kg_status kg_op_rope(const struct kg_backend *be, struct kg_mat x,
+                     const struct kg_turn *by, bool inverse, struct kg_err *err)
 {
     const char *op = "rope";
     KG_TRY(check(op, "x", x, ANY, ANY, F32, err));
-    if (head_dim < 2 || head_dim % 2 != 0)
-        return kg_fail(err, KG_ESHAPE, "%s: head dimension %d, expected an even one", op,
-                       head_dim);
-    KG_TRY(check_head_dim(op, x.cols, (int)(x.cols / head_dim), head_dim, err));
-    KG_TRY(check_length(op, "pos", pos.data, pos.n, x.rows, err));
-    if (inv_freq.n < 1 || inv_freq.n > head_dim / 2)
-        return kg_fail(err, KG_ESHAPE,
-                       "%s: inv_freq has %lld elements, expected 1 to %d, half of a head",
-                       op, (long long)inv_freq.n, head_dim / 2);
-    return be->rope ? be->rope(x, pos, inv_freq, head_dim, attention_factor, inverse, err)
-                    : missing(be, op, err);
+    KG_TRY(check_turn(op, x, by, err));
+    return be->rope ? be->rope(x, by, inverse, err) : missing(be, op, err);
+}
+
+static kg_status check_heads(const struct kg_backend *be, const struct kg_heads *h,
+                             int64_t rows, const struct kg_turn *by, struct kg_err *err)
+{
+    const char *op = "heads";
+    const bool one = h->x.data == h->out.data;
+    KG_TRY(check(op, "x", h->x, rows, ANY, one && !h->bias.data && !h->turned ? CT : F32,
+                 err));
+    KG_TRY(check(op, "out", h->out, rows, h->x.cols, one ? 1u << h->x.dtype : CT, err));
+    if (h->bias.data)
+        KG_TRY(check_vec(op, "bias", h->bias, h->x.cols, err));
+    if (h->turned)
+        KG_TRY(check_turn(op, h->x, by, err));
+    if (!h->pool.data)
+        return KG_OK;
+    KG_TRY(check(op, "pool", h->pool, ANY, h->x.cols, 1u << h->out.dtype, err));
+    return check_ids(be, op, "rows", h->rows, rows, h->pool.rows, err);
+}
+
+/* Where no slot does it in one pass. */
+static kg_status heads_by_one(const struct kg_backend *be, const struct kg_heads *h,
+                              const struct kg_turn *by, struct kg_err *err)
+{
+    if (h->bias.data)
+        KG_TRY(kg_op_bias(be, h->x, h->bias, err));
+    if (h->turned)
+        KG_TRY(kg_op_rope(be, h->x, by, false, err));
+    if (h->x.data != h->out.data)
+        KG_TRY(kg_op_cast(be, h->out, h->x, err));
+    return h->pool.data ? kg_op_scatter_rows(be, h->pool, h->rows, h->out, err) : KG_OK;
+}
+
+kg_status kg_op_heads(const struct kg_backend *be, const struct kg_heads *h, int n,
+                      const struct kg_turn *by, struct kg_err *err)
+{
+    assert(n > 0 && n <= KG_HEADS_AT_ONCE);
+    for (int i = 0; i < n; i++) {
+        KG_TRY(check_heads(be, &h[i], h->x.rows, by, err));
+        if (!be->heads)
+            KG_TRY(heads_by_one(be, &h[i], by, err));
+    }
+    return be->heads ? be->heads(h, n, by, err) : KG_OK;
 }
 
 static kg_status check_gated(const char *op, struct kg_mat h, struct kg_mat gate,

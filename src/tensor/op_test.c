@@ -215,13 +215,19 @@ static kg_status back_bias(const struct kg_backend *be, float *const *dx, const 
     return kg_op_bias_bwd(be, kg_vec(dx[1], D), f32(dy, N, D), &err);
 }
 
+static struct kg_turn turn_by(int32_t *at, int64_t n, float *freq, int pairs, int hd)
+{
+    return (struct kg_turn){kg_ivec(at, n), kg_vec(freq, pairs), hd, 1.25f};
+}
+
 /* y <- x or dy turned, of every head 2 pairs values. */
 static kg_status turn(const struct kg_backend *be, float *y, const float *x, int pairs,
                       bool inverse)
 {
     memcpy(y, x, N * D * sizeof *y);
-    return kg_op_rope(be, f32(y, N, D), kg_ivec(pos, N), kg_vec(inv_freq, pairs), HD,
-                      1.25f, inverse, &err);
+    const struct kg_turn by = turn_by(pos, N, inv_freq, pairs, HD);
+
+    return kg_op_rope(be, f32(y, N, D), &by, inverse, &err);
 }
 static void plain_turn(double *y, const double *x, int pairs)
 {
@@ -666,12 +672,15 @@ static void wrong_shapes_types_and_ids_are_named_with_their_numbers(void **state
     int32_t bad[4] = {0, 1, 8, 0};
     expect(kg_op_gather_rows(be, f32(x, 4, 8), f32(x, 4, 8), kg_ivec(bad, 3), &err),
            KG_ESHAPE, "rows has 3 elements, expected 4");
-    expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 1), 3, 1, false, &err),
-           KG_ESHAPE, "dimension 3");
-    expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 3), 6, 1, false, &err),
-           KG_ESHAPE, "8 columns");
-    expect(kg_op_rope(be, f32(x, 4, 8), kg_ivec(bad, 4), kg_vec(x, 5), 8, 1, false, &err),
-           KG_ESHAPE, "inv_freq has 5 elements, expected 1 to 4");
+    const struct kg_turn turns[] = {turn_by(bad, 4, x, 1, 3), turn_by(bad, 4, x, 3, 6),
+                                    turn_by(bad, 4, x, 5, 8)};
+    static const char *const why[] = {"dimension 3", "8 columns",
+                                      "inv_freq has 5 elements, expected 1 to 4"};
+    for (int i = 0; i < 3; i++) {
+        struct kg_heads q = {.x = f32(x, 4, 8), .out = f32(x, 4, 8), .turned = true};
+        expect(kg_op_rope(be, q.x, &turns[i], false, &err), KG_ESHAPE, why[i]);
+        expect(kg_op_heads(be, &q, 1, &turns[i], &err), KG_ESHAPE, why[i]);
+    }
     expect(kg_op_cast(be, kg_mat(h, KG_F16, 4, 8), bf, &err), KG_EDTYPE, "dst is fp16");
     const struct kg_mat w = kg_weights(be, x, KG_F32, 4, 8);
     expect(kg_op_cast(be, w, w, &err), KG_EINVAL, "expected rows on one side");
@@ -881,6 +890,103 @@ static void rows_have_the_same_bits_however_they_lie(void **state)
     buffer_free(x);
 }
 
+/* ---- heads ---- */
+enum { HEADS_ROWS = 5, HEADS_POOL = 11, HEADS_HD = 8, HEADS_MOST = 4 * HEADS_HD };
+
+struct heads_case {
+    enum kg_dtype ct;
+    bool has_bias, is_turned, has_pool, in_place;
+    int pairs; /* that are turned of a head */
+};
+
+/* Queries of four heads, keys of two and values, the last of an odd number of columns
+ * where nothing is turned. */
+static void heads_of(struct kg_heads h[3], const struct heads_case *c, const float *x,
+                     float *bias, int32_t *rows)
+{
+    for (int i = 0; i < 3; i++) {
+        const int64_t cols = i == 0   ? HEADS_MOST
+                             : i == 1 ? 2 * HEADS_HD
+                                      : 2 * HEADS_HD - 1;
+        const bool in_place = c->in_place || (i == 2 && !c->has_bias);
+        const enum kg_dtype t = in_place ? c->ct : KG_F32;
+
+        h[i] = (struct kg_heads){.out = as_type(c->ct, NULL, HEADS_ROWS, cols)};
+        h[i].x = as_type(t, x + i, HEADS_ROWS, cols);
+        if (in_place) {
+            buffer_free(h[i].out.data);
+            h[i].out = h[i].x;
+        }
+        if (c->has_bias)
+            h[i].bias = kg_vec(bias, cols);
+        h[i].turned = c->is_turned && i < 2;
+        if (c->has_pool && i > 0) {
+            h[i].pool = as_type(c->ct, NULL, HEADS_POOL, cols);
+            h[i].rows = kg_ivec(rows, HEADS_ROWS);
+        }
+    }
+}
+
+static void compare_heads(const struct heads_case *c, const float *x, float *bias,
+                          int32_t *at, int32_t *rows, float *freq)
+{
+    const struct kg_turn by = turn_by(at, HEADS_ROWS, freq, c->pairs, HEADS_HD);
+    struct kg_heads want[3], got[3];
+
+    heads_of(want, c, x, bias, rows);
+    heads_of(got, c, x, bias, rows);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(kg_op_heads(of_the_host(), &want[i], 1, &by, &err), KG_OK);
+    assert_int_equal(kg_op_heads(backend(), got, 3, &by, &err), KG_OK);
+    for (int i = 0; i < 3; i++) {
+        const bool pooled = want[i].pool.data != NULL;
+        const struct kg_mat a = pooled ? want[i].pool : want[i].out;
+        const struct kg_mat b = pooled ? got[i].pool : got[i].out;
+
+        if (memcmp(a.data, b.data, kg_mat_bytes(a)) != 0)
+            fail_msg("part %d, %s, bias %d, turned %d of %d pairs, pool %d, in place %d",
+                     i, kg_dtype_traits(c->ct)->name, c->has_bias, c->is_turned, c->pairs,
+                     c->has_pool, c->in_place);
+        for (int k = 0; k < 2; k++) {
+            const struct kg_heads *h = k ? &got[i] : &want[i];
+
+            if (h->x.data != h->out.data)
+                buffer_free(h->x.data);
+            buffer_free(h->out.data);
+            if (pooled)
+                buffer_free(h->pool.data);
+        }
+    }
+}
+
+/* In one pass as by bias, rope, cast and scatter one after the other. */
+static void heads_have_the_bits_of_their_parts(void **state)
+{
+    float *x = array_new(HEADS_ROWS * HEADS_MOST + 2), *bias = array_new(HEADS_MOST);
+    float *freq = array_new(HEADS_HD / 2);
+    int32_t *at = buffer_of(HEADS_ROWS, sizeof *at);
+    int32_t *rows = buffer_of(HEADS_ROWS, sizeof *rows);
+
+    (void)state;
+    for (int i = 0; i < HEADS_ROWS * HEADS_MOST + 2; i++)
+        x[i] = (float)(i % 211 - 105) / 17;
+    for (int i = 0; i < HEADS_MOST; i++)
+        bias[i] = (float)(i % 7 - 3) / 3;
+    for (int i = 0; i < HEADS_HD / 2; i++)
+        freq[i] = 1.0f / (float)(1 + 3 * i);
+    for (int i = 0; i < HEADS_ROWS; i++)
+        at[i] = 37 * i, rows[i] = (4 * i + 3) % HEADS_POOL;
+    for (int i = 0; i < 48; i++) {
+        const struct heads_case c = {
+            i & 1 ? KG_BF16 : KG_F32, i & 2,          i & 4, i & 8,
+            !(i & 1) && i >= 32,      i >= 16 ? 3 : 4};
+
+        compare_heads(&c, x, bias, at, rows, freq);
+    }
+    buffer_free(x), buffer_free(bias), buffer_free(freq);
+    buffer_free(at), buffer_free(rows);
+}
+
 /* A slab is one row, which a device casts by pieces. */
 static void a_row_longer_than_a_launch_is_cast(void **state)
 {
@@ -939,6 +1045,7 @@ int main(void)
         cmocka_unit_test(attention_has_heads_that_fit),
         cmocka_unit_test(no_rows_is_no_work),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
+        cmocka_unit_test(heads_have_the_bits_of_their_parts),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
     const struct CMUnitTest of_kernels[] = {
@@ -948,6 +1055,7 @@ int main(void)
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(no_rows_is_no_work),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
+        cmocka_unit_test(heads_have_the_bits_of_their_parts),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
         cmocka_unit_test(what_was_drawn_is_fed),
     };

@@ -147,12 +147,10 @@ static kg_status far_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err 
 {
     LENDING(bias_bwd(db, dy, err), db.data, dy.data);
 }
-static kg_status far_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                          int head_dim, float attention_factor, bool inverse,
+static kg_status far_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                           struct kg_err *err)
 {
-    LENDING(rope(x, pos, inv_freq, head_dim, attention_factor, inverse, err), x.data,
-            pos.data, inv_freq.data);
+    LENDING(rope(x, by, inverse, err), x.data, by->pos.data, by->inv_freq.data);
 }
 static kg_status far_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
                             struct kg_err *err)

@@ -85,8 +85,7 @@ kg_status kg_cpu_scan(struct kg_mat c, struct kg_mat a, const struct kg_codes *m
                       struct kg_err *err);
 kg_status kg_cpu_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
 kg_status kg_cpu_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
-kg_status kg_cpu_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                      int head_dim, float attention_factor, bool inverse,
+kg_status kg_cpu_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                       struct kg_err *err);
 kg_status kg_cpu_swiglu(struct kg_mat h, struct kg_mat gate, struct kg_mat up,
                         struct kg_err *err);

@@ -77,25 +77,25 @@ static void rotate_row(struct kg_mat x, int64_t n, int head_dim, int64_t pairs, 
     }
 }
 
-kg_status kg_cpu_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                      int head_dim, float attention_factor, bool inverse,
+kg_status kg_cpu_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                       struct kg_err *err)
 {
     (void)err;
+    const struct kg_vec inv_freq = by->inv_freq;
+    const float turned = by->attention_factor;
     const int64_t pairs = inv_freq.n;
-    struct kg_v16 factor = kg_v16_set1(attention_factor);
-    struct kg_v16 sin_factor = kg_v16_set1(inverse ? -attention_factor
-                                                   : attention_factor);
+    struct kg_v16 factor = kg_v16_set1(turned);
+    struct kg_v16 sin_factor = kg_v16_set1(inverse ? -turned : turned);
 #pragma omp parallel for schedule(static) if (kg_cpu_use_threads(x.rows * x.cols * 2))
     for (int64_t n = 0; n < x.rows; n++)
         for (int64_t i = 0; i < pairs; i += KG_LANES) {
             int lanes = kg_cpu_lanes(pairs - i);
             struct kg_v16 freq = kg_v16_load_n(inv_freq.data + i, lanes);
             struct rotation t = rotation_of(
-                kg_v16_mul(kg_v16_set1((float)pos.data[n]), freq));
+                kg_v16_mul(kg_v16_set1((float)by->pos.data[n]), freq));
             t.cos = kg_v16_mul(t.cos, factor);
             t.sin = kg_v16_mul(t.sin, sin_factor);
-            rotate_row(x, n, head_dim, pairs, i, lanes, t);
+            rotate_row(x, n, by->head_dim, pairs, i, lanes, t);
         }
     return KG_OK;
 }

@@ -1,4 +1,4 @@
-/* Rotary position embedding in place, and back: the angle is pos * inv_freq in fp32, its
+/* Rotary position embedding in place, and back; and with what stands beside it: the angle is pos * inv_freq in fp32, its
  * sine and cosine are those of cpu/rope.c, which explains them. */
 #include "tensor/cuda/cuda_internal.h"
 
@@ -39,33 +39,104 @@ static __device__ struct rotation rotation_of(float a)
             (odd ? t.cos : t.sin) * (-0.5f > q ? -1.0f : flip)};
 }
 
+static __device__ void turn(float *a, float *b, float angle, float cos_factor,
+                            float sin_factor)
+{
+    const struct rotation t = rotation_of(angle);
+    const float c = t.cos * cos_factor, s = t.sin * sin_factor, x = *a, y = *b;
+
+    *a = kg_fma(-y, s, x * c);
+    *b = kg_fma(x, s, y * c);
+}
+
 /* A thread a pair: element i of what is turned of a head, and the one half of that
  * after it. */
-static __global__ void rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                            int head_dim, float cos_factor, float sin_factor)
+static __global__ void rope(struct kg_mat x, struct kg_turn by, float sin_factor)
 {
-    const int64_t n = blockIdx.x, half = inv_freq.n;
-    const int64_t end = kg_cuda_end(x.cols / head_dim * half);
+    const int64_t n = blockIdx.x, half = by.inv_freq.n;
+    const int64_t end = kg_cuda_end(x.cols / by.head_dim * half);
 
     for (int64_t p = kg_cuda_first(); p < end; p += KG_ROW_THREADS) {
-        float *lo = kg_cuda_f32(x, n) + p / half * head_dim + p % half;
-        const float a = lo[0], b = lo[half];
-        const struct rotation t = rotation_of((float)pos.data[n] *
-                                              inv_freq.data[p % half]);
-        const float c = t.cos * cos_factor, s = t.sin * sin_factor;
+        float *lo = kg_cuda_f32(x, n) + p / half * by.head_dim + p % half;
 
-        lo[0] = kg_fma(-b, s, a * c);
-        lo[half] = kg_fma(a, s, b * c);
+        turn(lo, lo + half, (float)by.pos.data[n] * by.inv_freq.data[p % half],
+             by.attention_factor, sin_factor);
     }
 }
 
-kg_status kg_cuda_rope(struct kg_mat x, struct kg_ivec pos, struct kg_vec inv_freq,
-                       int head_dim, float attention_factor, bool inverse,
+kg_status kg_cuda_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                        struct kg_err *err)
 {
     if (x.rows > 0 && x.cols > 0)
-        KG_LAUNCH(rope, kg_cuda_rows(x.rows, x.cols / head_dim * inv_freq.n),
-                  KG_ROW_THREADS, x, pos, inv_freq, head_dim, attention_factor,
-                  inverse ? -attention_factor : attention_factor);
+        KG_LAUNCH(rope, kg_cuda_rows(x.rows, x.cols / by->head_dim * by->inv_freq.n),
+                  KG_ROW_THREADS, x, *by,
+                  inverse ? -by->attention_factor : by->attention_factor);
     return kg_dev_done("rope", err);
+}
+
+/* ---- bias, rope, rounding and the way into a cache ---- */
+struct list {
+    struct kg_heads of[KG_HEADS_AT_ONCE];
+};
+
+/* Pairs of a row; of an odd one the last is alone. */
+static __host__ __device__ inline int64_t pairs_of(const struct kg_heads *h)
+{
+    return (h->x.cols + 1) / 2;
+}
+
+/* Pair p of a row: one that is turned, or two others of its head. */
+static __device__ void one_pair(const struct kg_heads *h, const struct kg_turn *by,
+                                int64_t n, int64_t p)
+{
+    const int64_t width = h->turned ? by->head_dim : h->x.cols, half = (width + 1) / 2;
+    const int64_t turned = h->turned ? by->inv_freq.n : 0, i = p % half;
+    const bool is_turned = i < turned;
+    const int64_t lo = p / half * width + (is_turned ? i : i + turned);
+    const int64_t hi = lo + (is_turned ? turned : half - turned);
+    const bool is_pair = hi < h->x.cols;
+    const struct kg_mat to = h->pool.data ? h->pool : h->out;
+    const int64_t row = h->pool.data ? h->rows.data[n] : n;
+    float a = kg_cuda_load(h->x, n, lo), b = is_pair ? kg_cuda_load(h->x, n, hi) : 0.0f;
+
+    if (h->bias.data) {
+        a += h->bias.data[lo];
+        b += is_pair ? h->bias.data[hi] : 0.0f;
+    }
+    if (is_turned)
+        turn(&a, &b, (float)by->pos.data[n] * by->inv_freq.data[i], by->attention_factor,
+             by->attention_factor);
+    kg_cuda_store(to, row, lo, a);
+    if (is_pair)
+        kg_cuda_store(to, row, hi, b);
+}
+
+/* A thread a pair, of all parts of a row one after the other. */
+static __global__ void heads(struct list list, int parts, struct kg_turn by)
+{
+    int64_t p = (int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x;
+
+    for (int i = 0; i < parts; i++) {
+        const int64_t pairs = pairs_of(&list.of[i]);
+
+        if (p >= 0 && p < pairs)
+            one_pair(&list.of[i], &by, blockIdx.x, p);
+        p -= pairs;
+    }
+}
+
+kg_status kg_cuda_heads(const struct kg_heads *h, int n, const struct kg_turn *by,
+                        struct kg_err *err)
+{
+    struct list list;
+    int64_t pairs = 0;
+
+    for (int i = 0; i < n; i++) {
+        list.of[i] = h[i];
+        pairs += pairs_of(&h[i]);
+    }
+    if (h->x.rows > 0 && pairs > 0)
+        KG_LAUNCH(heads, kg_grid(h->x.rows, kg_cuda_pieces(pairs, KG_ROW_THREADS)),
+                  KG_ROW_THREADS, list, n, *by);
+    return kg_dev_done("heads", err);
 }

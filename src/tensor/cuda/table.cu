@@ -73,6 +73,7 @@ extern "C" const struct kg_backend kg_cuda_table = {
     .bias = kg_cuda_bias,
     .bias_bwd = kg_cuda_bias_bwd,
     .rope = kg_cuda_rope,
+    .heads = kg_cuda_heads,
     .swiglu = kg_cuda_swiglu,
     .swiglu_bwd = kg_cuda_swiglu_bwd,
     .geglu = kg_cuda_geglu,
