@@ -115,6 +115,9 @@ void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
+/* An order that a device may take. */
+static inline void kg_dev_branch(int i) { (void)i; }
+static inline void kg_dev_join(void) {}
 int kg_dev_call(int (*f)(void *), void *arg, size_t bytes);
 
 int kg_dev_traits(struct kg_trait traits[KG_TRAITS]);

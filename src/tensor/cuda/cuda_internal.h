@@ -244,6 +244,8 @@ kg_status kg_cuda_scan(struct kg_mat c, struct kg_mat a, const struct kg_codes *
                        struct kg_err *err);
 kg_status kg_cuda_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err);
 kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *err);
+kg_status kg_cuda_matmul_shared(const struct kg_product *to, int n, struct kg_mat a,
+                                struct kg_err *err);
 kg_status kg_cuda_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
                        struct kg_err *err);
 kg_status kg_cuda_heads(const struct kg_heads *h, int n, const struct kg_turn *by,

@@ -13,7 +13,7 @@
 
 /* Increase it whenever a struct passed between the two changes, or the contract of an
  * operation: those of tensor/backend.h, and those below. */
-enum { KG_CUDA_INTERFACE = 19 };
+enum { KG_CUDA_INTERFACE = 20 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */
 enum kg_cuda_products {

@@ -493,6 +493,7 @@ static kg_status run_padded(const struct kg_lt_plan *plan, int64_t rows, struct 
     struct kg_mat wide_c = shaped(c.dtype, rows, c.cols);
     const uint64_t bytes = bytes_of(wide_a) + bytes_of(wide_c);
 
+    kg_dev_join(); /* one at a time has the room */
     KG_TRY(kg_cuda_blas_reserve(bytes, err));
     wide_a.data = room.memory;
     wide_c.data = room.memory + bytes_of(wide_a);
