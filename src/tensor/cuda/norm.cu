@@ -1,65 +1,207 @@
 /* RMS norm and bias, with their gradients.
  *
- * A row belongs to sixteen lanes, which are the CPU's: each is a chain in column order,
- * and they are added by its tree. Sums over rows (dw, db) are made by strips of columns:
- * a lane a column, rows in chunks of 64 from zero, each by a warp, then the chunks in
- * order by a thread a column. A lane has eight elements under way at a time, as few rows
- * are all that a device has to do when it decodes.
+ * A group of threads has a row: a block, or sixteen threads if it is narrow, as a head
+ * is. The group loads the row into shared memory, eight loads a thread under way, since
+ * the sum alone cannot keep memory busy: it is made by the CPU's sixteen lanes, each a
+ * chain in column order, added by its tree. Sums over rows (dw, db) are made by strips of
+ * columns: a lane a column, rows in chunks of 64 from zero, each by a warp, then the
+ * chunks in order by a thread a column.
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64, AT_ONCE = KG_CUDA_AT_ONCE };
+enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64 };
+/* loads of a thread under way: columns of a row, and rows of a column */
+enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16 };
 
-/* ---- forward ---- */
-static __global__ void rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
-                               struct kg_vec w, float eps)
+/* ---- rows in shared memory ---- */
+/* Threads of a group: WIDE, or NARROW for a row that they load at once. HELD: the most
+ * columns that a group holds at a time; no result depends on it. APART: floats after the
+ * columns of a group, the first its sum, so that two groups of a warp use other banks */
+enum { WIDE = KG_ROW_THREADS, NARROW = KG_CUDA_LANES, HELD = 8192, APART = 16 };
+
+/* A thread's part in its group. Groups beyond the last row only take part in barriers and
+ * exchanges. */
+struct group {
+    int64_t row;
+    int thread; /* in the group */
+    int held;   /* columns at a time */
+    bool there;
+    float *x, *by, *sum; /* shared: held columns of x, of w or w dy; their sum */
+};
+template <int T>
+static __device__ inline struct group group_of(float *room, int64_t rows, int held)
 {
-    enum { TURN = KG_CUDA_TURN };
-    const struct kg_cuda_lane l = kg_cuda_lane_of(x.rows);
-    const float *row = kg_cuda_f32(x, l.row);
-    float sum = 0.0f, scale, v[AT_ONCE], by[AT_ONCE];
+    const int of = (int)threadIdx.x / T, thread = (int)threadIdx.x % T;
+    const int64_t row = (int64_t)blockIdx.x * (KG_ROW_THREADS / T) + of;
+    float *const x = room + of * (2 * held + APART);
 
-    for (int64_t d = l.first; l.there && d < x.cols; d += TURN) {
-        kg_cuda_take(v, row, d, x.cols);
+    return {row, thread, held, row < rows, x, x + held, x + 2 * held};
+}
+
+/* The operands of a row; dy: only of a gradient */
+struct operands {
+    const float *x, *w, *dy;
+    int64_t cols;
+    bool gradient;
+};
+/* v[i] <- from[i * T], 0 from element n on */
+template <int T, int N>
+static __device__ inline void take(float (&v)[N], const float *from, int n)
+{
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) /* a sum of squares is no -0: 0 adds nothing */
-            sum = kg_fma(v[i], v[i], sum);
-    }
-    scale = 1.0f / sqrtf(kg_cuda_sum_lanes(sum) / (float)x.cols + eps);
-    for (int64_t d = l.first; l.there && d < x.cols; d += TURN) {
-        kg_cuda_take(v, row, d, x.cols);
-        kg_cuda_take(by, w.data, d, x.cols);
+    for (int i = 0; i < N; i++)
+        v[i] = i * T < n ? from[i * T] : 0.0f;
+}
+/* The group holds columns from `from` on.   returns how many: 0 without a row */
+template <int T>
+static __device__ inline int hold(const struct group &g, const struct operands &o,
+                                  int64_t from)
+{
+    const int n = g.there ? (int)kg_cuda_min(o.cols - from, g.held) : 0;
+
+    __syncthreads(); /* what was held has been read */
+#pragma unroll 1
+    for (int d = g.thread; d < n; d += AT_ONCE * T) {
+        float x[AT_ONCE], by[AT_ONCE], dy[AT_ONCE];
+
+        take<T>(x, o.x + from + d, n - d);
+        take<T>(by, o.w + from + d, n - d);
+        if (o.gradient)
+            take<T>(dy, o.dy + from + d, n - d);
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (d + i * KG_CUDA_LANES < x.cols)
-                kg_cuda_store(y, l.row, d + i * KG_CUDA_LANES, by[i] * (v[i] * scale));
+        for (int i = 0; i < AT_ONCE; i++) {
+            g.x[d + i * T] = x[i];
+            g.by[d + i * T] = o.gradient ? by[i] * dy[i] : by[i];
+        }
     }
-    if (inv.data && l.there && l.first == 0)
-        inv.data[l.row] = scale;
+    __syncthreads();
+    return n;
+}
+
+/* sum_d x^2, or sum_d w dy x, to all threads; the last columns remain held. */
+template <int T>
+static __device__ inline float sum_row(const struct group &g, const struct operands &o)
+{
+    const bool adds = g.thread < KG_WARP;
+    const float *by = o.gradient ? g.by : g.x;
+    float sum = 0.0f;
+
+    for (int64_t from = 0; from < o.cols; from += g.held) {
+        const int n = hold<T>(g, o, from), end = adds ? n : 0;
+
+#pragma unroll 8
+        for (int d = g.thread % KG_CUDA_LANES; d < end; d += KG_CUDA_LANES)
+            sum = kg_fma(by[d], g.x[d], sum);
+    }
+    if (adds)
+        sum = kg_cuda_sum_lanes(sum);
+    if (g.thread == 0)
+        *g.sum = sum;
+    __syncthreads();
+    return *g.sum;
+}
+/* Columns from `from` on, which are held already if all fit.   returns how many */
+template <int T>
+static __device__ inline int hold_again(const struct group &g, const struct operands &o,
+                                        int64_t from)
+{
+    return o.cols > g.held ? hold<T>(g, o, from) : g.there ? (int)o.cols : 0;
+}
+
+/* The kernel with a row a group.   each: columns that a group loads at once; it has room
+ * for a multiple of them, so that it fills room without asking where its row ends */
+#define LAUNCH_ROWS(kernel, T, rows, cols, ...)                                          \
+    do {                                                                                 \
+        const int64_t each = AT_ONCE * T;                                                \
+        const int held = (int)kg_cuda_min(kg_cuda_pieces(cols, each) * each, HELD);      \
+        const int groups = KG_ROW_THREADS / T;                                           \
+                                                                                         \
+        KG_LAUNCH_ASKING(groups *(2 * held + APART) * (int)sizeof(float), kernel<T>,     \
+                         kg_grid(kg_cuda_pieces(rows, groups), 1), KG_ROW_THREADS,       \
+                         __VA_ARGS__, held);                                             \
+    } while (0)
+
+/* Their launch bounds leave registers for all loads of `hold`. */
+/* ---- forward ---- */
+template <int T>
+static __global__ void __launch_bounds__(KG_ROW_THREADS, 10)
+    rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x, struct kg_vec w,
+            float eps, int held)
+{
+    KG_SHARED_ASKED(float, room);
+    const struct group g = group_of<T>(room, x.rows, held);
+    const struct operands o = {kg_cuda_f32(x, g.row), w.data, NULL, x.cols, false};
+    const float scale = 1.0f / sqrtf(sum_row<T>(g, o) / (float)x.cols + eps);
+
+    for (int64_t from = 0; from < x.cols; from += held) {
+        const int n = hold_again<T>(g, o, from);
+
+#pragma unroll 4
+        for (int d = g.thread; d < n; d += T)
+            kg_cuda_store(y, g.row, from + d, g.by[d] * (g.x[d] * scale));
+    }
+    if (inv.data && g.there && g.thread == 0)
+        inv.data[g.row] = scale;
 }
 
 kg_status kg_cuda_rmsnorm(struct kg_mat y, struct kg_vec inv, struct kg_mat x,
                           struct kg_vec w, float eps, struct kg_err *err)
 {
-    if (x.rows > 0)
-        KG_LAUNCH(rmsnorm, kg_cuda_lanes(x.rows), KG_ROW_THREADS, y, inv, x, w, eps);
+    if (x.rows > 0 && x.cols <= AT_ONCE * NARROW)
+        LAUNCH_ROWS(rmsnorm, NARROW, x.rows, x.cols, y, inv, x, w, eps);
+    else if (x.rows > 0)
+        LAUNCH_ROWS(rmsnorm, WIDE, x.rows, x.cols, y, inv, x, w, eps);
     return kg_dev_done("rmsnorm", err);
 }
 
 /* ---- sums over rows ---- */
+/* v[i] <- m[n+i,d] of `count` rows, then the last of them again; loads are under way at
+ * once because the type is asked once */
+static __device__ inline void take_rows(float v[ROWS_AT_ONCE], struct kg_mat m, int64_t n,
+                                        int count, int64_t d)
+{
+    if (m.dtype == KG_F32) {
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++)
+            v[i] = kg_cuda_f32(m, n + (i < count ? i : count - 1))[d];
+    } else {
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++)
+            v[i] = kg_cuda_load(m, n + (i < count ? i : count - 1), d);
+    }
+}
+
+/* sum + the products of `count` rows from n on, in order */
+static __device__ inline float add_rows(float sum, struct kg_mat g, struct kg_mat x,
+                                        struct kg_vec inv, int64_t n, int count,
+                                        int64_t d)
+{
+    float v[ROWS_AT_ONCE], f[ROWS_AT_ONCE], r[ROWS_AT_ONCE];
+
+    take_rows(v, g, n, count, d);
+    if (inv.data) {
+        take_rows(f, x, n, count, d);
+        take<1>(r, inv.data + n, count);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS_AT_ONCE; i++)
+        if (i < count)
+            sum = kg_fma(v[i], inv.data ? f[i] * r[i] : 1.0f, sum);
+    return sum;
+}
+
 /* One chunk of column d of g, or of g x inv. */
 static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_vec inv,
                                   int64_t first, int64_t d)
 {
     const int64_t end = kg_cuda_min(first + CHUNK_ROWS, g.rows);
     float sum = 0.0f;
+    int64_t n = first;
 
-    for (int64_t n = first; n < end; n++) {
-        const float f = inv.data ? kg_cuda_f32(x, n)[d] * inv.data[n] : 1.0f;
-
-        sum = kg_fma(kg_cuda_load(g, n, d), f, sum);
-    }
-    return sum;
+#pragma unroll 1
+    for (; n + ROWS_AT_ONCE <= end; n += ROWS_AT_ONCE)
+        sum = add_rows(sum, g, x, inv, n, ROWS_AT_ONCE, d);
+    return n < end ? add_rows(sum, g, x, inv, n, (int)(end - n), d) : sum;
 }
 
 /* part[c,d] <- the sum of chunk c: a warp a chunk */
@@ -111,24 +253,45 @@ static kg_status launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
 }
 
 /* ---- backward ---- */
-/* dL/dx_d = r (w_d dy_d - x_d c), see cpu/norm.c */
-static __global__ void rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy,
-                                   struct kg_mat x, struct kg_vec w, struct kg_vec inv)
+/* dL/dx_d = r (w_d dy_d - x_d c), see cpu/norm.c, for n held columns */
+template <int T>
+static __device__ inline void give(const struct group &g, float *dx, bool accumulate,
+                                   float r, float c, int n)
 {
-    const struct kg_cuda_lane l = kg_cuda_lane_of(x.rows);
-    const float r = l.there ? inv.data[l.row] : 0.0f;
-    float sum = 0.0f, c;
+#pragma unroll 1
+    for (int d = g.thread; d < n; d += AT_ONCE * T) {
+        float v[AT_ONCE];
 
-    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES)
-        sum = kg_fma(w.data[d] * kg_cuda_f32(dy, l.row)[d], kg_cuda_f32(x, l.row)[d],
-                     sum);
-    c = r * r * kg_cuda_sum_lanes(sum) / (float)x.cols;
-    for (int64_t d = l.first; l.there && d < x.cols; d += KG_CUDA_LANES) {
-        const float g = w.data[d] * kg_cuda_f32(dy, l.row)[d];
-        const float to = r * kg_fma(-kg_cuda_f32(x, l.row)[d], c, g);
-        float *out = kg_cuda_f32(dx, l.row) + d;
+        take<T>(v, dx + d, accumulate ? n - d : 0);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const float to = r * kg_fma(-g.x[d + i * T], c, g.by[d + i * T]);
 
-        *out = accumulate ? *out + to : to;
+            v[i] = accumulate ? v[i] + to : to;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i * T < n - d)
+                dx[d + i * T] = v[i];
+    }
+}
+
+template <int T>
+static __global__ void __launch_bounds__(KG_ROW_THREADS, 9)
+    rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_mat dy, struct kg_mat x,
+                struct kg_vec w, struct kg_vec inv, int held)
+{
+    KG_SHARED_ASKED(float, room);
+    const struct group g = group_of<T>(room, x.rows, held);
+    const struct operands o = {kg_cuda_f32(x, g.row), w.data, kg_cuda_f32(dy, g.row),
+                               x.cols, true};
+    const float r = g.there ? inv.data[g.row] : 0.0f;
+    const float c = r * r * sum_row<T>(g, o) / (float)x.cols;
+
+    for (int64_t from = 0; from < x.cols; from += held) {
+        const int n = hold_again<T>(g, o, from);
+
+        give<T>(g, kg_cuda_f32(dx, g.row) + from, accumulate, r, c, n);
     }
 }
 
@@ -138,19 +301,30 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
 {
     if (dw.data)
         KG_TRY(launch_sum(dw, dy, x, inv, err)); /* first: dx may be dy */
-    if (x.rows > 0)
-        KG_LAUNCH(rmsnorm_bwd, kg_cuda_lanes(x.rows), KG_ROW_THREADS, dx, accumulate, dy,
-                  x, w, inv);
+    if (x.rows > 0 && x.cols <= AT_ONCE * NARROW)
+        LAUNCH_ROWS(rmsnorm_bwd, NARROW, x.rows, x.cols, dx, accumulate, dy, x, w, inv);
+    else if (x.rows > 0)
+        LAUNCH_ROWS(rmsnorm_bwd, WIDE, x.rows, x.cols, dx, accumulate, dy, x, w, inv);
     return kg_dev_done("rmsnorm_bwd", err);
 }
 
 /* ---- bias ---- */
 static __global__ void bias(struct kg_mat y, struct kg_vec b)
 {
-    const int64_t n = blockIdx.x, end = kg_cuda_end(y.cols);
+    enum { EACH = KG_STRIP / KG_ROW_THREADS };
+    const int64_t d = kg_cuda_first();
+    const int n = (int)(kg_cuda_end(y.cols) - d);
+    float *const to = kg_cuda_f32(y, blockIdx.x) + d;
+    float v[EACH], by[EACH];
 
-    for (int64_t d = kg_cuda_first(); d < end; d += KG_ROW_THREADS)
-        kg_cuda_f32(y, n)[d] += b.data[d];
+    if (n <= 0)
+        return;
+    take<KG_ROW_THREADS>(v, to, n);
+    take<KG_ROW_THREADS>(by, b.data + d, n);
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (i * KG_ROW_THREADS < n)
+            to[i * KG_ROW_THREADS] = v[i] + by[i];
 }
 
 kg_status kg_cuda_bias(struct kg_mat y, struct kg_vec b, struct kg_err *err)
