@@ -987,6 +987,44 @@ static void heads_have_the_bits_of_their_parts(void **state)
     buffer_free(at), buffer_free(rows);
 }
 
+/* Patterns of bits 2^12 apart; the gate's are no larger than 1e12, as a NaN that arises
+ * has any bits. */
+static void numbers_of_any_size_have_the_same_bits(void **state)
+{
+    enum { COLS = 1 << 20, OUT = 4 };
+    float *x = array_new(COLS), *y = array_new(COLS);
+    uint16_t *out[OUT][2];
+
+    (void)state;
+    for (uint32_t i = 0; i < COLS; i++) {
+        const uint32_t bits = i << 12 | (i * 2654435761u >> 20);
+
+        memcpy(&x[i], &bits, sizeof bits);
+        y[i] = fabsf(x[i]) < 1e12f ? x[i] : 1.0f;
+    }
+    for (int i = 0; i < OUT * 2; i++)
+        out[i / 2][i % 2] = buffer_of(COLS, sizeof(uint16_t));
+    for (int i = 0; i < 2; i++) {
+        const struct kg_backend *be = i ? backend() : of_the_host();
+        struct kg_mat to[OUT], gate = f32(y, COLS / 1024, 1024), one = f32(x, 1, COLS);
+
+        for (int k = 0; k < OUT; k++)
+            to[k] = kg_mat(out[k][i], KG_BF16, COLS / 1024, 1024);
+        assert_int_equal(kg_op_cast(be, kg_mat(to[0].data, KG_BF16, 1, COLS), one, &err),
+                         KG_OK);
+        assert_int_equal(kg_op_swiglu(be, to[1], gate, gate, &err), KG_OK);
+        assert_int_equal(kg_op_swiglu_bwd(be, to[2], to[3], gate, gate, gate, &err),
+                         KG_OK);
+    }
+    for (int k = 0; k < OUT; k++) {
+        assert_memory_equal(out[k][0], out[k][1], COLS * sizeof(uint16_t));
+        buffer_free(out[k][0]);
+        buffer_free(out[k][1]);
+    }
+    buffer_free(x);
+    buffer_free(y);
+}
+
 /* A slab is one row, which a device casts by pieces. */
 static void a_row_longer_than_a_launch_is_cast(void **state)
 {
@@ -1046,6 +1084,7 @@ int main(void)
         cmocka_unit_test(no_rows_is_no_work),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(heads_have_the_bits_of_their_parts),
+        cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
     const struct CMUnitTest of_kernels[] = {
@@ -1056,6 +1095,7 @@ int main(void)
         cmocka_unit_test(no_rows_is_no_work),
         cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(heads_have_the_bits_of_their_parts),
+        cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
         cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
         cmocka_unit_test(what_was_drawn_is_fed),
     };

@@ -82,26 +82,28 @@ static __device__ inline float kg_cuda_scale(float p, float n)
     return p * kg_cuda_power_of_2(half) * kg_cuda_power_of_2(n - half);
 }
 
-/* x = n ln 2 + r,   e^r = 1 + r poly */
+/* x = n ln 2 + r,   e^r = 1 + r poly;   x in [-105, 89] */
 struct kg_cuda_exp_parts {
     float n;
     float r;
     float poly;
 };
-static __device__ inline struct kg_cuda_exp_parts kg_cuda_exp_parts(float x)
+static __device__ inline struct kg_cuda_exp_parts kg_cuda_exp_within(float x)
 {
-    float n, r, p;
+    const float n = kg_fma(x, 0x1.715476p+0f, 0x1.8p23f) - 0x1.8p23f;
+    float r = kg_fma(-n, 0x1.62e400p-1f, x), p;
 
-    x = -105.0f > x ? -105.0f : x;
-    x = 89.0f < x ? 89.0f : x;
-    n = kg_fma(x, 0x1.715476p+0f, 0x1.8p23f) - 0x1.8p23f;
-    r = kg_fma(-n, 0x1.62e400p-1f, x);
     r = kg_fma(-n, 0x1.7f7d1cp-20f, r);
     p = kg_fma(0x1.6a2434p-10f, r, 0x1.1239e2p-7f);
     p = kg_fma(p, r, 0x1.5558f2p-5f);
     p = kg_fma(p, r, 0x1.555492p-3f);
     p = kg_fma(p, r, 0x1.fffffcp-2f);
     return {n, r, kg_fma(p, r, 1.0f)};
+}
+static __device__ inline struct kg_cuda_exp_parts kg_cuda_exp_parts(float x)
+{
+    x = -105.0f > x ? -105.0f : x;
+    return kg_cuda_exp_within(89.0f < x ? 89.0f : x);
 }
 static __device__ inline float kg_cuda_exp(float x)
 {

@@ -44,36 +44,59 @@ static __device__ inline int64_t kg_cuda_eights_first(void)
     return ((int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x) * KG_EIGHT;
 }
 
-/* Elements beyond the row's end are 0. together: kg_cuda_by_eights */
+/* Eight elements of type t that were moved as 16 bytes, or as 32 of fp32 */
 static __device__ inline struct kg_cuda_eights
-kg_cuda_load_eights(const struct kg_mat &m, int64_t r, int64_t c, bool together)
+kg_cuda_eights_of(const struct kg_cuda_eight part[2], enum kg_dtype t)
 {
     struct kg_cuda_eights x;
 
-    if (!together) {
-        for (int i = 0; i < KG_EIGHT; i++)
-            x.at[i] = c + i < m.cols ? kg_cuda_load(m, r, c + i) : 0.0f;
-    } else if (m.dtype == KG_F32) {
-        const struct kg_cuda_four *from =
-            (const struct kg_cuda_four *)(kg_cuda_f32(m, r) + c);
-        const struct kg_cuda_four low = from[0], high = from[1];
-
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x.at[i] = low.at[i];
-            x.at[4 + i] = high.at[i];
-        }
-    } else {
-        const struct kg_cuda_eight e = *(
-            const struct kg_cuda_eight *)(kg_cuda_bf16(m, r) + c);
+    for (int i = 0; i < KG_EIGHT; i++) {
+        const uint32_t pair = part[0].pair[i / 2];
 
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x.at[2 * i] = kg_cuda_of_bits(e.pair[i] << 16);
-            x.at[2 * i + 1] = kg_cuda_of_bits(e.pair[i] & 0xffff0000u);
-        }
+        x.at[i] = kg_cuda_of_bits(t == KG_F32 ? part[i / 4].pair[i % 4]
+                                  : i % 2     ? pair & 0xffff0000u
+                                              : pair << 16);
     }
     return x;
+}
+
+/* x[k] <- eight elements of m[k]; those beyond the row's end are 0. All are under way
+ * before the first is needed. together: kg_cuda_by_eights of each */
+template <int N>
+static __device__ inline void kg_cuda_load_eights(struct kg_cuda_eights (&x)[N],
+                                                  const struct kg_mat (&m)[N], int64_t r,
+                                                  int64_t c, bool together)
+{
+    struct kg_cuda_eight part[N][2];
+
+#pragma unroll
+    for (int k = 0; k < N && together; k++) {
+        const int64_t at = r * m[k].stride + c;
+        const struct kg_cuda_eight *from =
+            (const struct kg_cuda_eight *)((const uint16_t *)m[k].data +
+                                           (m[k].dtype == KG_F32 ? 2 * at : at));
+
+        part[k][0] = from[0];
+        if (m[k].dtype == KG_F32)
+            part[k][1] = from[1];
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        if (together)
+            x[k] = kg_cuda_eights_of(part[k], m[k].dtype);
+        else
+            for (int i = 0; i < KG_EIGHT; i++)
+                x[k].at[i] = c + i < m[k].cols ? kg_cuda_load(m[k], r, c + i) : 0.0f;
+}
+static __device__ inline struct kg_cuda_eights
+kg_cuda_load_eights(const struct kg_mat &m, int64_t r, int64_t c, bool together)
+{
+    const struct kg_mat one[1] = {m};
+    struct kg_cuda_eights x[1];
+
+    kg_cuda_load_eights(x, one, r, c, together);
+    return x[0];
 }
 
 static __device__ inline void kg_cuda_store_eights(const struct kg_mat &m, int64_t r,
@@ -90,9 +113,14 @@ static __device__ inline void kg_cuda_store_eights(const struct kg_mat &m, int64
         to[1] = {{x.at[4], x.at[5], x.at[6], x.at[7]}};
     } else {
         struct kg_cuda_eight e;
+        bool nan = false;
 
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
+            nan |= x.at[2 * i] != x.at[2 * i] || x.at[2 * i + 1] != x.at[2 * i + 1];
+            e.pair[i] = kg_pair(x.at[2 * i], x.at[2 * i + 1]);
+        }
+        for (int i = 0; nan && i < 4; i++) /* is kept, where kg_pair makes another */
             e.pair[i] = kg_cuda_round(x.at[2 * i]) | kg_cuda_round(x.at[2 * i + 1]) << 16;
         *(struct kg_cuda_eight *)(kg_cuda_bf16(m, r) + c) = e;
     }
