@@ -2,24 +2,27 @@
  * logits' array.
  *
  * A block of rows meets some tiles of the vocabulary at a time: their logits are made and
- * read while they are near. Sixteen lanes, which are the CPU's, leave a maximum and sums
- * of every (row, tile); at the end a thread for each tile scales them to the maximum of
- * the row, and one for each row adds them in order, in double. The numbers are the CPU's
- * to the bit (cpu/head.c explains them): neither rows nor tiles at a time show.
+ * read while they are near. Of a (row, tile) a block of threads makes exponentials, which
+ * sixteen lanes, the CPU's, add in their order: a warp for each sum. At the end a block
+ * has a row: its threads scale the tiles to the maximum of the row, and one for each kind
+ * of sum adds them in order, in double. The numbers are the CPU's to the bit (cpu/head.c
+ * explains them): neither rows nor tiles at a time show.
  *
  * The k largest are kept in a list for each row and each of the tiles at a time, which
  * lives through all of them; the lists are merged last.
  */
+#include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_top.h"
 
 enum {
     LANES = KG_CUDA_LANES,
-    UNITS = KG_ROW_THREADS / LANES,
-    WARPS = KG_ROW_THREADS / KG_WARP
+    WARPS = KG_ROW_THREADS / KG_WARP,
+    WIDEST = 2048, /* a tile */
+    FOURS = WIDEST / (4 * KG_ROW_THREADS)
 };
 
-/* Of a (row, tile): first as sums relative to the tile's maxima, then to the row's. */
-struct stat {
+/* Of a (row, tile): first relative to the tile's maxima, then to the row's. */
+struct sums {
     double s;       /* sum exp(z - m) */
     double e;       /* sum exp(z - m) (z - m) */
     double sq;      /* sum exp(z' - m') */
@@ -27,8 +30,12 @@ struct stat {
     double forward; /* sum exp(z' - m') (-d) */
     double excess;  /* sum exp(z - m) - exp(z' - m') */
     double set;     /* sum exp(z - m) over the set */
-    float m;        /* max z */
-    float mq;       /* max z' */
+};
+enum { SUMS = sizeof(struct sums) / sizeof(double) };
+struct stat {
+    struct sums of;
+    float m;  /* max z */
+    float mq; /* max z' */
 };
 
 /* Tiles [first, first+n) of `all`. */
@@ -103,7 +110,7 @@ static __device__ void keep_asked(struct results r, struct slots s, const float 
 {
     const int64_t n = s.first + p.row;
 
-    for (int64_t slot = p.lane; p.cols > 0 && slot <= s.k; slot += LANES) {
+    for (int64_t slot = p.lane; slot <= s.k; slot += KG_ROW_THREADS) {
         const int64_t v = id_at(s, n, slot) - column;
         float *to = kept_at(r, s, n, slot);
 
@@ -113,65 +120,156 @@ static __device__ void keep_asked(struct results r, struct slots s, const float 
 }
 
 /* ---- sums of a tile ---- */
-struct softmax {
-    double s;
-    float e;
-    float m;
+/* Of a block, which has a (row, tile): columns column_of(i) + j. */
+struct mine {
+    float at[FOURS][4];
 };
 
-/* Logits that a product left become z on the way. A lane meets its own again. */
-static __device__ float largest_of(float *z, struct kg_cuda_scale by, struct place p)
+static __device__ int column_of(int i)
 {
-    const float inv_temp = p.cols > 0 ? kg_cuda_inv_temp(by, p.row) : 1.0f;
-    const bool plain = by.softcap == 0.0f && !by.inv_temp;
-    float m = -INFINITY;
+    return 4 * (i * KG_ROW_THREADS + (int)threadIdx.x);
+}
 
-    for (int64_t v = p.lane; v < p.cols; v += LANES) {
-        if (!plain)
-            z[v] = kg_cuda_scaled(z[v], by.softcap, inv_temp);
-        m = m > z[v] ? m : z[v];
-    }
-    for (unsigned apart = LANES / 2; apart > 0; apart /= 2) {
+/* Of a block's threads; to: shared. */
+static __device__ float largest_of(float to[WARPS], float m)
+{
+    for (unsigned apart = KG_WARP / 2; apart > 0; apart /= 2) {
         const float other = __shfl_xor_sync(~0u, m, apart);
 
         m = m > other ? m : other;
     }
+    if (threadIdx.x % KG_WARP == 0)
+        to[threadIdx.x / KG_WARP] = m;
+    __syncthreads();
+    m = to[0];
+    for (int w = 1; w < WARPS; w++)
+        m = m > to[w] ? m : to[w];
     return m;
 }
 
-static __device__ struct softmax softmax_of(float *z, struct kg_cuda_scale by,
-                                            struct place p)
+/* Logits that a product left become z. */
+static __device__ void scale(struct mine *z, float *row, int cols,
+                             struct kg_cuda_scale by, int64_t n)
 {
-    const float m = largest_of(z, by, p);
-    double s = 0.0;
-    float e = 0.0f;
+    const float inv_temp = kg_cuda_inv_temp(by, n);
 
-    for (int64_t v = p.lane; v < p.cols; v += LANES) {
-        const float d = z[v] - m, x = kg_cuda_exp(d);
+#pragma unroll
+    for (int i = 0; i < FOURS; i++) {
+        struct kg_cuda_four four;
 
-        s += (double)x;
-        e = kg_fma(x, d, e);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            four.at[j] = z->at[i][j] = kg_cuda_scaled(z->at[i][j], by.softcap, inv_temp);
+        if (column_of(i) < cols)
+            *(struct kg_cuda_four *)(row + column_of(i)) = four;
     }
-    return {kg_cuda_sum_lanes(s), kg_cuda_sum_lanes(e), m};
 }
 
-static __device__ void sum_apart(struct stat *t, const float *z, const float *zq,
-                                 struct place p)
+/* 16 bytes at a time, which rows are padded to; beyond the end -inf. */
+static __device__ void bring(struct mine *z, float *row, int cols,
+                             struct kg_cuda_scale by, int64_t n)
 {
-    const double between = (double)t->m - (double)t->mq;
-    double reverse = 0.0, forward = 0.0, excess = 0.0;
+    struct kg_cuda_four four[FOURS];
 
-    for (int64_t v = p.lane; v < p.cols; v += LANES) {
-        const float x = kg_cuda_exp(z[v] - t->m), q = kg_cuda_exp(zq[v] - t->mq);
+#pragma unroll
+    for (int i = 0; i < FOURS; i++)
+        if (column_of(i) < cols)
+            four[i] = *(const struct kg_cuda_four *)(row + column_of(i));
+#pragma unroll
+    for (int i = 0; i < FOURS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            z->at[i][j] = column_of(i) + j < cols ? four[i].at[j] : -INFINITY;
+    if (by.softcap != 0.0f || by.inv_temp)
+        scale(z, row, cols, by, n);
+}
+
+/* What lanes add, shared. */
+struct terms {
+    float x[WIDEST]; /* exp(z - m) */
+    float d[WIDEST]; /* z - m, or p - q */
+    float m[WARPS];
+};
+
+/* returns m */
+static __device__ float make_terms(struct terms *to, const struct mine *z)
+{
+    float m = -INFINITY;
+
+#pragma unroll
+    for (int i = 0; i < FOURS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            m = m > z->at[i][j] ? m : z->at[i][j];
+    m = largest_of(to->m, m);
+#pragma unroll
+    for (int i = 0; i < FOURS; i++) {
+        struct kg_cuda_four d, x;
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            d.at[j] = z->at[i][j] - m;
+            x.at[j] = kg_cuda_exp(d.at[j]);
+        }
+        *(struct kg_cuda_four *)(to->d + column_of(i)) = d;
+        *(struct kg_cuda_four *)(to->x + column_of(i)) = x;
+    }
+    return m;
+}
+
+/* p - q instead of the anchor's z - m */
+static __device__ void make_gaps(struct terms *anchor, const struct terms *t,
+                                 const struct mine *z, const struct mine *zq,
+                                 double between)
+{
+    for (int i = 0; i < FOURS; i++)
+        for (int j = 0; j < 4; j++) {
+            const double d = (double)z->at[i][j] - (double)zq->at[i][j] - between;
+            const float x = t->x[column_of(i) + j], q = anchor->x[column_of(i) + j];
+
+            anchor->d[column_of(i) + j] = kg_cuda_p_minus_q(x > q ? x : q, (float)d);
+        }
+}
+
+/* By a warp, as the next two; its halves do the same. */
+static __device__ void add(double *to, const float *x, int cols)
+{
+    double s = 0.0;
+
+#pragma unroll 8
+    for (int v = (int)(threadIdx.x % LANES); v < cols; v += LANES)
+        s += (double)x[v];
+    s = kg_cuda_sum_lanes(s);
+    if (threadIdx.x % KG_WARP == 0)
+        *to = s;
+}
+
+static __device__ void add_entropy(double *to, const struct terms *t, int cols)
+{
+    float e = 0.0f;
+
+#pragma unroll 8
+    for (int v = (int)(threadIdx.x % LANES); v < cols; v += LANES)
+        e = kg_fma(t->x[v], t->d[v], e);
+    e = kg_cuda_sum_lanes(e);
+    if (threadIdx.x % KG_WARP == 0)
+        *to = (double)e;
+}
+
+static __device__ void add_apart(double *to, const float *x, bool forward, const float *z,
+                                 const float *zq, double between, int cols)
+{
+    double s = 0.0;
+
+#pragma unroll 4
+    for (int v = (int)(threadIdx.x % LANES); v < cols; v += LANES) {
         const double d = (double)z[v] - (double)zq[v] - between;
 
-        reverse = kg_fma((double)x, d, reverse);
-        forward -= (double)q * d;
-        excess += (double)kg_cuda_p_minus_q(x > q ? x : q, (float)d);
+        s = forward ? s - (double)x[v] * d : kg_fma((double)x[v], d, s);
     }
-    t->reverse = kg_cuda_sum_lanes(reverse);
-    t->forward = kg_cuda_sum_lanes(forward);
-    t->excess = kg_cuda_sum_lanes(excess);
+    s = kg_cuda_sum_lanes(s);
+    if (threadIdx.x % KG_WARP == 0)
+        *to = s;
 }
 
 /* What a tile's logits are still to be multiplied by, and what is asked of them. */
@@ -182,27 +280,50 @@ struct wishes {
     struct results results;
 };
 
-/* The only one that reads what products leave: all others find z. zq without data: no
- * anchor */
-static __global__ void sum_tiles(struct stat *stats, struct kg_mat z, struct kg_mat zq,
-                                 struct tiles t, struct wishes w)
+/* The only one that reads what products leave: all others find z. */
+template <bool ANCHOR>
+static __global__ void __launch_bounds__(KG_ROW_THREADS)
+    sum_tiles(struct stat *stats, struct kg_mat z, struct kg_mat zq, struct tiles t,
+              struct wishes w)
 {
-    const struct place p = place_of(z, t, LANES);
-    float *row = kg_cuda_f32(z, p.row) + p.first;
-    const struct softmax x = softmax_of(row, w.by, p);
-    struct stat stat = {x.s, (double)x.e, 0.0, 0.0, 0.0, 0.0, 0.0, x.m, 0.0f};
+    KG_SHARED(struct terms, terms, [ANCHOR ? 2 : 1]);
+    struct terms *const anchor = terms + ANCHOR;
+    const struct place p = place_of(z, t, KG_ROW_THREADS);
+    const int cols = (int)p.cols;
+    /* a quarter of a multiprocessor has the same warp of all blocks */
+    const int warp = (int)((threadIdx.x / KG_WARP + blockIdx.x) % WARPS);
+    struct stat *to = stats + p.row * t.all + t.first + p.tile;
+    float *row = kg_cuda_f32(z, p.row) + p.first, *other = row;
+    struct mine mine, theirs;
+    float m, mq = 0.0f;
 
-    if (zq.data) {
-        float *anchor = kg_cuda_f32(zq, p.row) + p.first;
-        const struct softmax q = softmax_of(anchor, w.anchor, p);
-
-        stat.sq = q.s;
-        stat.mq = q.m;
-        sum_apart(&stat, row, anchor, p);
+    bring(&mine, row, cols, w.by, p.row);
+    if (ANCHOR) {
+        other = kg_cuda_f32(zq, p.row) + p.first;
+        bring(&theirs, other, cols, w.anchor, p.row);
     }
-    if (p.cols > 0 && p.lane == 0)
-        stats[p.row * t.all + t.first + p.tile] = stat;
-    __syncwarp(); /* other lanes' z */
+    m = make_terms(terms, &mine);
+    if (ANCHOR) {
+        mq = make_terms(anchor, &theirs);
+        make_gaps(anchor, terms, &mine, &theirs, (double)m - (double)mq);
+    }
+    if (threadIdx.x == 0)
+        *to = {{0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0}, m, mq};
+    __syncthreads();
+    if (warp == 0)
+        add(&to->of.s, terms->x, cols);
+    else if (warp == 1)
+        add_entropy(&to->of.e, terms, cols);
+    else if (ANCHOR && warp == 2)
+        add(&to->of.sq, anchor->x, cols);
+    else if (ANCHOR)
+        add(&to->of.excess, anchor->d, cols);
+    if (ANCHOR && warp == 0)
+        add_apart(&to->of.reverse, terms->x, false, row, other, (double)m - (double)mq,
+                  cols);
+    else if (ANCHOR && warp == 1)
+        add_apart(&to->of.forward, anchor->x, true, row, other, (double)m - (double)mq,
+                  cols);
     keep_asked(w.results, w.slots, row, t.first * t.width + p.first, p);
 }
 
@@ -231,7 +352,7 @@ static __global__ void sum_sets(struct stat *stats, struct kg_mat z, const uint3
         __syncwarp();
     }
     if (p.cols > 0 && p.lane == 0)
-        stat->set = sum;
+        stat->of.set = sum;
 }
 
 /* ---- what rows asked for ---- */
@@ -303,55 +424,23 @@ struct maxima {
     double mq;
 };
 
-static __device__ struct maxima maxima_of(const struct stat *stats, int64_t tiles)
+static __device__ struct sums scaled(const struct stat *t, struct maxima x)
 {
-    struct maxima x = {(double)stats->m, (double)stats->mq};
+    const double dp = (double)t->m - x.m, dq = (double)t->mq - x.mq;
+    const double wp = kg_real_exp(dp), wq = kg_real_exp(dq);
+    const struct sums *of = &t->of;
 
-    for (int64_t t = 1; t < tiles; t++) {
-        x.m = (double)stats[t].m > x.m ? (double)stats[t].m : x.m;
-        x.mq = (double)stats[t].mq > x.mq ? (double)stats[t].mq : x.mq;
-    }
-    return x;
-}
-
-static __global__ void scale_tiles(struct stat *stats, int64_t rows, int64_t tiles)
-{
-    const int64_t i = kg_cuda_flat();
-
-    if (i < rows * tiles) {
-        const struct maxima x = maxima_of(stats + i / tiles * tiles, tiles);
-        struct stat *t = stats + i;
-        const double dp = (double)t->m - x.m, dq = (double)t->mq - x.mq;
-        const double wp = kg_real_exp(dp), wq = kg_real_exp(dq);
-
-        t->reverse = wp * (t->reverse + (dp - dq) * t->s);
-        t->forward = wq * (t->forward + (dq - dp) * t->sq);
-        t->excess = wp * t->excess + (wp - wq) * t->sq;
-        t->set = wp * t->set;
-        t->e = wp * (t->e + dp * t->s);
-        t->s = wp * t->s;
-        t->sq = wq * t->sq;
-    }
-}
-
-static __device__ struct stat add_tiles(const struct stat *stats, int64_t tiles)
-{
-    struct stat sum = {0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0f, 0.0f};
-
-    for (int64_t t = 0; t < tiles; t++) {
-        sum.s += stats[t].s;
-        sum.e += stats[t].e;
-        sum.sq += stats[t].sq;
-        sum.reverse += stats[t].reverse;
-        sum.forward += stats[t].forward;
-        sum.excess += stats[t].excess;
-        sum.set += stats[t].set;
-    }
-    return sum;
+    return {wp * of->s,
+            wp * (of->e + dp * of->s),
+            wq * of->sq,
+            wp * (of->reverse + (dp - dq) * of->s),
+            wq * (of->forward + (dq - dp) * of->sq),
+            wp * of->excess + (wp - wq) * of->sq,
+            wp * of->set};
 }
 
 /* As finish_anchor of cpu/head.c. */
-static __device__ void finish_anchor(struct results r, int64_t n, const struct stat *sum,
+static __device__ void finish_anchor(struct results r, int64_t n, const struct sums *sum,
                                      struct maxima x)
 {
     const bool near = fabs(sum->excess) < 0.5 * sum->sq;
@@ -366,26 +455,54 @@ static __device__ void finish_anchor(struct results r, int64_t n, const struct s
         r.anchor_lse[n] = x.m + kg_real_log(sum->s) - (x.m - x.mq) - l;
 }
 
-/* sets (rows of the block), for set_logp alone */
+/* set: the row's, for set_logp alone */
+static __device__ void finish_row(struct results r, int64_t n, const struct sums *sum,
+                                  struct maxima x, const struct kg_cuda_set *set)
+{
+    const double log_s = kg_real_log(sum->s);
+
+    r.lse[n] = x.m + log_s;
+    if (r.entropy)
+        r.entropy[n] = (float)(log_s - sum->e / sum->s);
+    if (r.set_logp)
+        r.set_logp[n] = set->n > 0 ? kg_real_log(sum->set) - log_s : 0.0;
+    if (r.kl_reverse || r.kl_forward || r.anchor_lse)
+        finish_anchor(r, n, sum, x);
+}
+
+/* A block a row; sets (rows of the block) */
 static __global__ void finish_rows(struct results r, const struct stat *stats,
                                    const struct kg_cuda_set *sets, int64_t first,
-                                   int64_t rows, int64_t tiles)
+                                   int64_t tiles)
 {
-    const int64_t i = kg_cuda_flat(), n = first + i;
+    KG_SHARED(float, of_warps, [2][WARPS]);
+    KG_SHARED(struct sums, part, [KG_ROW_THREADS]);
+    KG_SHARED(struct sums, all, [1]);
+    const int64_t i = blockIdx.x, me = threadIdx.x;
+    float m = -INFINITY, mq = -INFINITY;
+    double sum = 0.0;
 
-    if (i < rows) {
-        const struct maxima x = maxima_of(stats + i * tiles, tiles);
-        const struct stat sum = add_tiles(stats + i * tiles, tiles);
-        const double log_s = kg_real_log(sum.s);
-
-        r.lse[n] = x.m + log_s;
-        if (r.entropy)
-            r.entropy[n] = (float)(log_s - sum.e / sum.s);
-        if (r.set_logp)
-            r.set_logp[n] = sets[i].n > 0 ? kg_real_log(sum.set) - log_s : 0.0;
-        if (r.kl_reverse || r.kl_forward || r.anchor_lse)
-            finish_anchor(r, n, &sum, x);
+    stats += i * tiles;
+    for (int64_t t = me; t < tiles; t += KG_ROW_THREADS) {
+        m = m > stats[t].m ? m : stats[t].m;
+        mq = mq > stats[t].mq ? mq : stats[t].mq;
     }
+    const struct maxima x = {(double)largest_of(of_warps[0], m),
+                             (double)largest_of(of_warps[1], mq)};
+
+    for (int64_t t = 0; t < tiles; t += KG_ROW_THREADS) {
+        if (t + me < tiles)
+            part[me] = scaled(&stats[t + me], x);
+        __syncthreads();
+        for (int64_t k = 0; me < SUMS && k < KG_ROW_THREADS && t + k < tiles; k++)
+            sum += ((const double *)&part[k])[me];
+        __syncthreads();
+    }
+    if (me < SUMS)
+        ((double *)all)[me] = sum;
+    __syncthreads();
+    if (me == 0)
+        finish_row(r, first + i, all, x, sets ? sets + i : NULL);
 }
 
 /* ---- the operation ---- */
@@ -570,8 +687,12 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
         KG_TRY(
             kg_cuda_head_products(zq, strip, kg_mat_rows(h->anchor->hidden, first, rows),
                                   kg_mat_rows(h->anchor->weight, column, z.cols), err));
-    KG_LAUNCH(sum_tiles, kg_grid(kg_cuda_pieces(units, UNITS), 1), KG_ROW_THREADS,
-              job->stats, z, zq, t, wishes_of(job, first));
+    if (h->anchor)
+        KG_LAUNCH(sum_tiles<true>, kg_grid(units, 1), KG_ROW_THREADS, job->stats, z, zq,
+                  t, wishes_of(job, first));
+    else
+        KG_LAUNCH(sum_tiles<false>, kg_grid(units, 1), KG_ROW_THREADS, job->stats, z, zq,
+                  t, wishes_of(job, first));
     if (h->sets)
         KG_LAUNCH(sum_sets, warps, KG_ROW_THREADS, job->stats, z, job->bits,
                   kg_cuda_set_words(job->vocab), t);
@@ -582,13 +703,10 @@ static kg_status run_tiles(const struct job *job, int64_t first, int64_t rows,
 
 static void finish(const struct job *job, int64_t first, int64_t rows)
 {
-    const int64_t tiles = job->tiles.all;
     const struct kg_cuda_set *sets = job->asked.sets;
 
-    KG_LAUNCH(scale_tiles, kg_cuda_all(rows * tiles), KG_FLAT_THREADS, job->stats, rows,
-              tiles);
-    KG_LAUNCH(finish_rows, kg_cuda_all(rows), KG_FLAT_THREADS, job->results, job->stats,
-              sets ? sets + first : NULL, first, rows, tiles);
+    KG_LAUNCH(finish_rows, kg_grid(rows, 1), KG_ROW_THREADS, job->results, job->stats,
+              sets ? sets + first : NULL, first, job->tiles.all);
     if (job->out->logp || job->out->logp_at)
         KG_LAUNCH(finish_asked, kg_cuda_rows(rows, job->h.k + 1), KG_ROW_THREADS,
                   job->results, slots_of(job, first));
