@@ -4,14 +4,15 @@
  * The host leaves out rows without any gradient and sends the coefficients of the others.
  * The device has the rest of what it derives a row's factors from since the forward
  * (kept), or is given it too; then blocks of rows meet strips of the vocabulary: logits
- * again, dz in the compute dtype, and two products that consume it. A thread has a
- * column; those with a coefficient of their own are written over by a thread for each id
+ * again, dz in the compute dtype, and two products that consume it. A thread has eight
+ * columns; those with a coefficient of their own are written over by a thread for each id
  * that was asked about. Blocks and strips are the CPU's, and what is added to dweight is
  * added block by block.
  */
 extern "C" {
 #include "base/mem.h"
 }
+#include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_internal.h"
 
 enum { BLOCK_ROWS = 1024 };
@@ -92,7 +93,7 @@ static __global__ void derive(struct factors *to, struct given u, int64_t k, int
     to[i] = f;
 }
 
-/* ---- dz, a thread a column ---- */
+/* ---- dz of a column ---- */
 /* Of the strip's columns [first, ..) and the block's rows. */
 struct strip {
     struct kg_mat dz;
@@ -132,31 +133,38 @@ static __device__ double double_at(const struct strip *s, int64_t n, int64_t v)
     return p * (x + f->kr * (d - f->r)) - f->kf * p * kg_real_expm1(-d);
 }
 
-static __device__ float single_at(const struct strip *s, int64_t n, int64_t v)
+/* Without an anchor, and with one. */
+static __device__ float plain_of(const struct factors *f, float z)
 {
-    const struct factors *f = s->factors + n;
-    const float z = z_at(s->z, n, v), zq = z_at(s->zq, n, v);
     const float lp = z - f->lse_high - f->lse_low;
-    const float x = kg_fma(f->k1_single, lp, f->k0_single);
-    float lq, gap;
-    double d;
 
-    if (!s->zq.data)
-        return kg_cuda_exp(lp) * x;
-    lq = zq - f->anchor_high - f->anchor_low;
-    d = (double)z - (double)zq - f->apart;
-    gap = kg_cuda_p_minus_q(kg_cuda_exp(lp > lq ? lp : lq), (float)d);
+    return kg_cuda_exp(lp) * kg_fma(f->k1_single, lp, f->k0_single);
+}
+static __device__ float anchored_of(const struct factors *f, float z, float zq)
+{
+    const float lp = z - f->lse_high - f->lse_low;
+    const float lq = zq - f->anchor_high - f->anchor_low;
+    const float x = kg_fma(f->k1_single, lp, f->k0_single);
+    const double d = (double)z - (double)zq - f->apart;
+    const float gap = kg_cuda_p_minus_q(kg_cuda_exp(lp > lq ? lp : lq), (float)d);
+
     return kg_fma(kg_cuda_exp(lp), kg_fma(f->kr_single, (float)(d - f->r), x),
                   f->kf_single * gap);
 }
 
 /* Of the softcap: 1 - (z / (t cap))^2 */
-static __device__ float slope_at(const struct strip *s, int64_t n, int64_t v)
+static __device__ float slope_of(const struct strip *s, int64_t n, float z)
 {
     const float t = kg_cuda_inv_temp(s->by, n), cap = s->by.softcap;
-    const float x = cap > 0.0f ? z_at(s->z, n, v) / (t * cap) : 0.0f;
+    const float x = cap > 0.0f ? z / (t * cap) : 0.0f;
 
     return kg_fma(-x, x, 1.0f);
+}
+
+static __device__ void store_double(const struct strip *s, int64_t n, int64_t v, double a)
+{
+    kg_cuda_store(s->dz, n, v,
+                  (float)(a + double_at(s, n, v)) * slope_of(s, n, z_at(s->z, n, v)));
 }
 
 /* ---- columns with a coefficient ---- */
@@ -184,7 +192,8 @@ static __device__ double coef_at(struct coefs c, int64_t n, int64_t slot, int32_
  * in the columns that it has. */
 static __device__ void fill_asked(const struct strip *s, const struct coefs &c, int64_t n)
 {
-    const int64_t from = (int64_t)blockIdx.y * KG_STRIP, end = kg_cuda_end(s->dz.cols);
+    const int64_t most = KG_EIGHT * KG_ROW_THREADS, from = blockIdx.y * most;
+    const int64_t end = kg_cuda_min(from + most, s->dz.cols);
 
     for (int64_t slot = threadIdx.x; slot <= c.k; slot += KG_ROW_THREADS) {
         int32_t id, other;
@@ -204,32 +213,69 @@ static __device__ void fill_asked(const struct strip *s, const struct coefs &c, 
             a += s->factors[n].t * more;
         }
         if (first)
-            kg_cuda_store(s->dz, n, v,
-                          (float)(a + double_at(s, n, v)) * slope_at(s, n, v));
+            store_double(s, n, v, a);
     }
 }
 
 /* ---- dz of a strip ---- */
-static __device__ void scale(struct kg_mat z, struct kg_cuda_scale by, int64_t n,
-                             int64_t v)
+/* What the product left becomes z. */
+static __device__ struct kg_cuda_eights bring(const struct kg_mat &z,
+                                              struct kg_cuda_scale by, int64_t n,
+                                              int64_t v, bool together)
 {
-    if (z.data && (by.softcap > 0.0f || by.inv_temp))
-        kg_cuda_f32(z, n)[v] = kg_cuda_scaled(kg_cuda_f32(z, n)[v], by.softcap,
-                                              kg_cuda_inv_temp(by, n));
+    struct kg_cuda_eights x = kg_cuda_load_eights(z, n, v, together);
+
+    if (by.softcap == 0.0f && !by.inv_temp)
+        return x;
+#pragma unroll
+    for (int i = 0; i < KG_EIGHT; i++)
+        x.at[i] = kg_cuda_scaled(x.at[i], by.softcap, kg_cuda_inv_temp(by, n));
+    kg_cuda_store_eights(z, n, v, together, x);
+    return x;
 }
 
-static __global__ void fill(struct strip s, struct coefs c)
+static __device__ struct kg_cuda_eights eight_of(const struct strip *s, int64_t n,
+                                                 int64_t v, bool together)
 {
-    const int64_t n = blockIdx.x, end = kg_cuda_end(s.dz.cols);
+    const struct factors *f = s->factors + n;
+    const struct kg_cuda_eights z = bring(s->z, s->by, n, v, together);
+    struct kg_cuda_eights zq, dz;
 
-    for (int64_t v = kg_cuda_first(); v < end; v += KG_ROW_THREADS) {
-        scale(s.z, s.by, n, v);
-        scale(s.zq, s.anchor_by, n, v);
-        const float dz = in_set(&s, n, v) ? (float)(0.0 + double_at(&s, n, v))
-                                          : single_at(&s, n, v);
-
-        kg_cuda_store(s.dz, n, v, dz * slope_at(&s, n, v));
+    if (s->zq.data) {
+        zq = bring(s->zq, s->anchor_by, n, v, together);
+#pragma unroll
+        for (int i = 0; i < KG_EIGHT; i++)
+            dz.at[i] = anchored_of(f, z.at[i], zq.at[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < KG_EIGHT; i++)
+            dz.at[i] = plain_of(f, z.at[i]);
     }
+    if (s->by.softcap == 0.0f)
+        return dz;
+#pragma unroll
+    for (int i = 0; i < KG_EIGHT; i++)
+        dz.at[i] *= slope_of(s, n, z.at[i]);
+    return dz;
+}
+
+static __device__ void fill_eight(const struct strip *s, int64_t n, int64_t v,
+                                  bool together)
+{
+    const bool sets = s->factors[n].ks != 0.0;
+
+    kg_cuda_store_eights(s->dz, n, v, together, eight_of(s, n, v, together));
+    for (int i = 0; sets && i < KG_EIGHT && v + i < s->dz.cols; i++)
+        if (in_set(s, n, v + i))
+            store_double(s, n, v + i, 0.0);
+}
+
+static __global__ void fill(struct strip s, struct coefs c, bool together)
+{
+    const int64_t n = blockIdx.x, v = kg_cuda_eights_first();
+
+    if (v < s.dz.cols)
+        fill_eight(&s, n, v, together);
     __syncthreads(); /* what others made of the logits, and their dz */
     fill_asked(&s, c, n);
 }
@@ -479,7 +525,8 @@ static kg_status fill_strip(struct kg_mat dz, const struct block *b, int64_t fir
     if (h->anchor)
         KG_TRY(kg_cuda_head_products(s.zq, b->job->width, anchor_hidden_of(b),
                                      kg_mat_rows(h->anchor->weight, first, cols), err));
-    KG_LAUNCH(fill, kg_cuda_rows(b->rows, cols), KG_ROW_THREADS, s, c);
+    KG_LAUNCH(fill, kg_cuda_eights_grid(b->rows, cols), KG_ROW_THREADS, s, c,
+              kg_cuda_by_eights(dz) && kg_cuda_by_eights(s.z));
     return KG_OK;
 }
 
