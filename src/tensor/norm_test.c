@@ -12,7 +12,7 @@ static void must(kg_status status)
 }
 
 /* Widths around what sixteen threads load at once (128), what a block does (1024) and
- * what it holds (8192), and rows around the chunks of a sum over them (64, by 16). */
+ * what it holds (8192), rows around the chunks of a sum over them (64, by 16). */
 static const struct shape {
     int64_t rows, cols, apart; /* apart: elements between rows */
 } shapes[] = {{1, 1, 0},    {9, 13, 3},   {8, 16, 0},   {17, 64, 0},  {65, 127, 1},
@@ -105,6 +105,25 @@ static void compare(const struct shape *s, const struct results *want,
     }
 }
 
+/* More chunks than a block has at once. */
+static void a_sum_over_many_rows_has_the_bits_of_the_cpu(void **state)
+{
+    enum { ROWS = 64 * 64 + 100, COLS = 9 };
+    const struct kg_backend *cpu = NULL;
+    const struct kg_mat dy = random_matrix(KG_F32, ROWS, COLS, 1);
+    const struct kg_vec want = kg_vec(buffer_of(COLS, sizeof(float)), COLS);
+    const struct kg_vec got = kg_vec(buffer_of(COLS, sizeof(float)), COLS);
+
+    (void)state;
+    must(kg_backend_open(&cpu, "cpu", &err));
+    must(kg_op_bias_bwd(cpu, want, dy, &err));
+    must(kg_op_bias_bwd(backend(), got, dy, &err));
+    assert_memory_equal(want.data, got.data, COLS * sizeof(float));
+    buffer_free(dy.data);
+    buffer_free(want.data);
+    buffer_free(got.data);
+}
+
 static void rows_of_any_width_have_the_bits_of_the_cpu(void **state)
 {
     const struct kg_backend *cpu = NULL;
@@ -133,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_of_any_width_have_the_bits_of_the_cpu),
+        cmocka_unit_test(a_sum_over_many_rows_has_the_bits_of_the_cpu),
     };
 
     return RUN_EMULATED(tests, NULL, NULL);

@@ -4,12 +4,13 @@
  * is. The group loads the row into shared memory, eight loads a thread under way, since
  * the sum alone cannot keep memory busy: it is made by the CPU's sixteen lanes, each a
  * chain in column order, added by its tree. Sums over rows (dw, db) are made by strips of
- * columns: a lane a column, rows in chunks of 64 from zero, each by a warp, then the
- * chunks in order by a thread a column.
+ * columns, rows in chunks of 64 from zero, then the chunks in order.
  */
 #include "tensor/cuda/cuda_internal.h"
 
-enum { STRIP = 32, WARPS = 8, CHUNK_ROWS = 64 };
+/* A sum over rows: columns of a block, chunks of them at once, rows of a chunk. STRIP is
+ * what memory moves at least (32 bytes). */
+enum { STRIP = 8, CHUNKS = 64, CHUNK_ROWS = 64 };
 /* loads of a thread under way: columns of a row, and rows of a column */
 enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16 };
 
@@ -204,52 +205,39 @@ static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_ve
     return n < end ? add_rows(sum, g, x, inv, n, (int)(end - n), d) : sum;
 }
 
-/* part[c,d] <- the sum of chunk c: a warp a chunk */
-static __global__ void sum_chunks(float *part, struct kg_mat g, struct kg_mat x,
-                                  struct kg_vec inv)
+/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1). A thread has a column of a chunk; the
+ * first ones add what the block has of their column, one after the other. */
+static __global__ void __launch_bounds__(STRIP *CHUNKS)
+    sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x, struct kg_vec inv)
 {
-    const int lane = (int)threadIdx.x % STRIP, warp = (int)threadIdx.x / STRIP;
-    const int64_t d = (int64_t)blockIdx.y * STRIP + lane;
-    const int64_t chunk = (int64_t)blockIdx.x * WARPS + warp;
+    KG_SHARED(float, part, [CHUNKS][STRIP]);
+    const int column = (int)threadIdx.x % STRIP, chunk = (int)threadIdx.x / STRIP;
+    const int64_t d = (int64_t)blockIdx.x * STRIP + column;
+    const bool there = d < g.cols, adds = there && chunk == 0;
+    float total = adds ? out.data[d] : 0.0f;
 
-    if (d < g.cols && chunk * CHUNK_ROWS < g.rows)
-        part[chunk * g.cols + d] = chunk_sum(g, x, inv, chunk * CHUNK_ROWS, d);
+    for (int64_t first = 0; first < g.rows; first += CHUNKS * CHUNK_ROWS) {
+        const int64_t rows = kg_cuda_min(g.rows - first, CHUNKS * CHUNK_ROWS);
+        const int mine = chunk * CHUNK_ROWS;
+
+        if (there && mine < rows)
+            part[chunk][column] = chunk_sum(g, x, inv, first + mine, d);
+        __syncthreads();
+#pragma unroll 8
+        for (int c = 0; adds && c * CHUNK_ROWS < rows; c++)
+            total += part[c][column];
+        __syncthreads();
+    }
+    if (adds)
+        out.data[d] = total;
 }
 
-/* out[d] += part[0,d] + ..., one after the other */
-static __global__ void add_chunks(struct kg_vec out, const float *part, int64_t chunks,
-                                  int64_t cols)
+static void launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
+                       struct kg_vec inv)
 {
-    const int64_t d = kg_cuda_flat();
-    float total;
-
-    if (d >= cols)
-        return;
-    total = out.data[d];
-#pragma unroll 32
-    for (int64_t c = 0; c < chunks; c++)
-        total += part[c * cols + d];
-    out.data[d] = total;
-}
-
-/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1) */
-static kg_status launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
-                            struct kg_vec inv, struct kg_err *err)
-{
-    const int64_t chunks = kg_cuda_pieces(g.rows, CHUNK_ROWS);
-    float *part;
-
-    if (g.rows == 0 || g.cols == 0)
-        return KG_OK;
-    part = (float *)kg_cuda_scratch((uint64_t)(chunks * g.cols) * sizeof *part, err);
-    if (!part)
-        return err->code;
-    KG_LAUNCH(sum_chunks,
-              kg_grid(kg_cuda_pieces(chunks, WARPS), kg_cuda_pieces(g.cols, STRIP)),
-              STRIP * WARPS, part, g, x, inv);
-    KG_LAUNCH(add_chunks, kg_cuda_all(g.cols), KG_FLAT_THREADS, out, (const float *)part,
-              chunks, g.cols);
-    return KG_OK;
+    if (g.rows > 0 && g.cols > 0)
+        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(g.cols, STRIP), 1), STRIP * CHUNKS,
+                  out, g, x, inv);
 }
 
 /* ---- backward ---- */
@@ -300,7 +288,7 @@ kg_status kg_cuda_rmsnorm_bwd(struct kg_mat dx, bool accumulate, struct kg_vec d
                               struct kg_vec inv, struct kg_err *err)
 {
     if (dw.data)
-        KG_TRY(launch_sum(dw, dy, x, inv, err)); /* first: dx may be dy */
+        launch_sum(dw, dy, x, inv); /* first: dx may be dy */
     if (x.rows > 0 && x.cols <= AT_ONCE * NARROW)
         LAUNCH_ROWS(rmsnorm_bwd, NARROW, x.rows, x.cols, dx, accumulate, dy, x, w, inv);
     else if (x.rows > 0)
@@ -338,6 +326,6 @@ kg_status kg_cuda_bias_bwd(struct kg_vec db, struct kg_mat dy, struct kg_err *er
 {
     const struct kg_vec none = {NULL, 0};
 
-    KG_TRY(launch_sum(db, dy, dy, none, err));
+    launch_sum(db, dy, dy, none);
     return kg_dev_done("bias_bwd", err);
 }
