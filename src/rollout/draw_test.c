@@ -7,6 +7,7 @@
 #include "base/phase.h"
 #include "base/rng.h"
 #include "tensor/backend_testing.h"
+#include "tensor/draw_inline.h"
 
 #include <math.h>
 
@@ -215,6 +216,45 @@ static void many_spans_are_walked_alike(void **state)
     assert_int_equal(check(NORMAL, MOST_V, 1, 52), 1);
     assert_true(check(FLAT, 9001, 13, 700) > 9);
     assert_true(check(NORMAL, 9001, 13, 701) > 9);
+}
+
+/* One by one. */
+static int32_t find_plainly(double *target, const double *x, int32_t n)
+{
+    double before = 0, rest = 0;
+    int32_t found = 0;
+
+    for (int32_t i = 0; i < n && before <= *target; before += x[i++])
+        if (x[i] > 0) {
+            found = i;
+            rest = *target - before;
+        }
+    *target = rest;
+    return found;
+}
+
+/* Of sums with zeros at either end and between; targets at every sum, and beyond all. */
+static void what_a_target_falls_in_is_found(void **state)
+{
+    const int32_t sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 297, 512};
+    double x[512];
+
+    (void)state;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (int32_t zeros = 0; 2 * zeros < sizes[k]; zeros += 1 + sizes[k] / 7) {
+            const int32_t n = sizes[k];
+            double sum = 0;
+
+            for (int32_t i = 0; i < n; i++)
+                x[i] = i < zeros || i >= n - zeros || i % 5 == 3 ? 0 : 1e-3 + 0.1 * i;
+            for (int32_t i = 0; i <= n; i++) {
+                double want = i < n ? sum : 2 * sum + 1, got = want;
+
+                assert_int_equal(kg_draw_find(&got, x, n), find_plainly(&want, x, n));
+                assert_true(got == want);
+                sum += i < n ? x[i] : 0;
+            }
+        }
 }
 
 /* ---- what else is asked ---- */
@@ -526,6 +566,7 @@ static void every_step_is_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest of_kernels[] = {
+        cmocka_unit_test(what_a_target_falls_in_is_found),
         cmocka_unit_test(tokens_are_the_samplers),
         cmocka_unit_test(many_spans_are_walked_alike),
         cmocka_unit_test(logits_of_single_rows_come_to_the_host),

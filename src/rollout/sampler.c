@@ -208,6 +208,7 @@ static double sum_spans(double sums[KG_DRAW_MOST_SPANS], const struct kg_draw_pa
 static int32_t draw_full(const struct kg_sampler_row *row, double u)
 {
     double sums[KG_DRAW_MOST_SPANS];
+    double wide[KG_DRAW_BLOCK];
     float p[KG_DRAW_BLOCK];
     float above = kg_draw_above(row->lse);
     struct kg_draw_part part = kg_draw_part(row->z, row->vocab, above);
@@ -220,7 +221,9 @@ static int32_t draw_full(const struct kg_sampler_row *row, double u)
         found += kg_draw_find(&target, sums, kg_draw_spans(&part)) * part.span;
     }
     block_probs(p, row->z + found, min_i32(KG_DRAW_BLOCK, row->vocab - found), above);
-    return found + kg_draw_walk_block(p, target);
+    for (int32_t i = 0; i < KG_DRAW_BLOCK; i++)
+        wide[i] = (double)p[i];
+    return found + kg_draw_find(&target, wide, KG_DRAW_BLOCK);
 }
 
 /* ---- truncated ---- */

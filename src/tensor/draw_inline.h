@@ -73,49 +73,45 @@ KG_DRAW int32_t kg_draw_spans(const struct kg_draw_part *part)
     return (part->n + part->span - 1) / part->span;
 }
 
-/* In order. */
+/* In order. As in kg_draw_find, a device has what it adds before it begins: it loads
+ * KG_DRAW_AT_ONCE. */
+enum { KG_DRAW_AT_ONCE = 16 };
 KG_DRAW double kg_draw_sum(const double *x, int32_t n)
 {
     double sum = 0;
-    for (int32_t i = 0; i < n; i++)
+    int32_t i = 0;
+    for (; i + KG_DRAW_AT_ONCE <= n; i += KG_DRAW_AT_ONCE)
+        for (int32_t j = 0; j < KG_DRAW_AT_ONCE; j++)
+            sum += x[i + j];
+    for (; i < n; i++)
         sum += x[i];
     return sum;
 }
 
-/* The span in which the running sum passes *target; *target becomes the rest within
+/* The first of x, none below 0, at which the running sum passes *target; if rounding
+ * leaves *target beyond the end, the last one above 0. *target becomes the rest within
  * it. */
-KG_DRAW int32_t kg_draw_find(double *target, const double *sums, int32_t n)
+KG_DRAW int32_t kg_draw_find(double *target, const double *x, int32_t n)
 {
     double before = 0;
-    double rest = 0;
-    int32_t found = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (sums[i] > 0) {
-            found = i;
-            rest = *target - before;
-        }
-        before += sums[i];
-        if (before > *target)
+    int32_t i = 0;
+    for (; i + KG_DRAW_AT_ONCE <= n; i += KG_DRAW_AT_ONCE) {
+        double sum = before;
+        for (int32_t j = 0; j < KG_DRAW_AT_ONCE; j++)
+            sum += x[i + j];
+        if (sum > *target)
             break;
+        before = sum;
     }
-    *target = rest;
-    return found;
-}
-
-/* The first id of the block at which the running sum passes target; if rounding leaves
- * target beyond the end, the last id with any probability. */
-KG_DRAW int32_t kg_draw_walk_block(const float *p, double target)
-{
-    double sum = 0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < KG_DRAW_BLOCK; i++) {
-        sum += (double)p[i];
-        if (sum > target)
-            return i;
-        if (p[i] > 0)
-            last = i;
+    for (; i < n && before + x[i] <= *target; i++)
+        before += x[i];
+    if (i == n) {
+        for (i = n - 1; i > 0 && !(x[i] > 0); i--)
+            ;
+        before = kg_draw_sum(x, i);
     }
-    return last;
+    *target -= before;
+    return i;
 }
 
 /* ---- truncated ---- */

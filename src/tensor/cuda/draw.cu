@@ -1,19 +1,23 @@
 /* Drawing tokens from logits that stay on the device: the sampler of rollout/sampler.c,
  * to its bits.
  *
- * A block has a row. What is added in an order is added by one thread in that order, in
+ * A block has a row, after other blocks added the spans of those that are drawn from the
+ * whole vocabulary. What is added in an order is added by one thread in that order, in
  * the text that both share (tensor/draw_inline.h); what it adds is made by all threads
  * before: exponentials, sums of spans, weights. Truncation sorts the candidates above a
  * floor; their order is total, so neither how they were found nor how they were sorted
  * shows.
  */
+#include "tensor/cuda/eights_internal.h"
 #include "tensor/cuda/head_internal.h"
 
 enum {
     THREADS = 512,
     WARPS = THREADS / KG_WARP,
-    GROUPS = THREADS / KG_DRAW_SUMS, /* of threads that share a span */
-    NEAR = 1024                      /* candidates that are sorted in shared memory */
+    SPANS = KG_ROW_THREADS / KG_WARP, /* that are added at a time */
+    FOURS = KG_DRAW_BLOCK / (4 * KG_WARP),
+    AT_ONCE = 8, /* logits of a thread */
+    NEAR = 1024  /* candidates that are sorted in shared memory */
 };
 
 /* What a block draws from. */
@@ -23,6 +27,7 @@ struct row {
     int32_t words; /* of bits of what is kept */
     double lse;
     struct kg_draw how;
+    const double *sums;                   /* of spans */
     struct kg_draw_candidate *candidates; /* (vocab) when there are many, as the next */
     double *weights;
 };
@@ -33,18 +38,20 @@ static __device__ struct kg_draw_candidate first_of(struct kg_draw_candidate a,
     return kg_draw_before(a, b) ? a : b;
 }
 
-static __device__ struct kg_draw_candidate largest_of(const struct row *r)
+/* Of x[0..n), the first one. */
+static __device__ struct kg_draw_candidate largest_of(const float *x, int32_t n)
 {
     KG_SHARED(struct kg_draw_candidate, best, [WARPS]);
     struct kg_draw_candidate mine = {-INFINITY, INT32_MAX};
 
-    for (int32_t v = (int32_t)threadIdx.x; v < r->vocab; v += THREADS)
-        mine = first_of(mine, {r->z[v], v});
+    for (int32_t v = (int32_t)threadIdx.x; v < n; v += THREADS)
+        mine = first_of(mine, {x[v], v});
     for (unsigned by = KG_WARP / 2; by > 0; by /= 2) {
         const float z = __shfl_xor_sync(~0u, mine.z, by);
 
         mine = first_of(mine, {z, __shfl_xor_sync(~0u, mine.id, by)});
     }
+    __syncthreads(); /* another call's */
     if (threadIdx.x % KG_WARP == 0)
         best[threadIdx.x / KG_WARP] = mine;
     __syncthreads();
@@ -55,33 +62,74 @@ static __device__ struct kg_draw_candidate largest_of(const struct row *r)
 }
 
 /* ---- the whole vocabulary ---- */
-/* sums (shared) <- of spans; a span is a group's, a thread of it has every eighth of a
- * block */
-static __device__ void sum_spans(double *sums, const struct kg_draw_part *part)
+/* p (a block, shared) <- probabilities from `first` on, 0 beyond the end: by a warp, 16
+ * bytes at a time, which rows are padded to. */
+static __device__ void make_block(double *p, const struct kg_draw_part *part,
+                                  int64_t first)
 {
-    KG_SHARED(double, lanes, [GROUPS][KG_DRAW_SUMS]);
-    const int32_t group = (int32_t)threadIdx.x / KG_DRAW_SUMS;
-    const int32_t lane = (int32_t)threadIdx.x % KG_DRAW_SUMS, n = kg_draw_spans(part);
+    const int64_t at = first + 4 * (threadIdx.x % KG_WARP);
+    struct kg_cuda_four z[FOURS];
 
-    for (int32_t first = 0; first < n; first += GROUPS) {
-        const int64_t at = (int64_t)(first + group) * part->span + lane;
-        double sum = 0.0;
+#pragma unroll
+    for (int i = 0; i < FOURS; i++)
+        if (at + i * 4 * KG_WARP < part->n)
+            z[i] = *(const struct kg_cuda_four *)(part->z + at + i * 4 * KG_WARP);
+#pragma unroll
+    for (int i = 0; i < FOURS; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int64_t v = at + i * 4 * KG_WARP + j;
 
-        for (int64_t block = at; block < at + part->span; block += KG_DRAW_BLOCK) {
-            double mine = 0.0;
-
-            for (int32_t i = 0; i < KG_DRAW_BLOCK; i += KG_DRAW_SUMS)
-                if (block + i < part->n)
-                    mine += (double)kg_draw_exp(part->z[block + i] - part->above);
-            lanes[group][lane] = mine;
-            __syncwarp();
-            sum += kg_draw_sum(lanes[group], KG_DRAW_SUMS);
-            __syncwarp();
+            p[v - first] = (double)kg_draw_exp((v < part->n ? z[i].at[j] : -INFINITY) -
+                                               part->above);
         }
-        if (lane == 0 && first + group < n)
-            sums[first + group] = sum;
+}
+
+/* Of span i, by a warp. p: its own, shared */
+static __device__ double sum_span(double p[KG_DRAW_BLOCK],
+                                  const struct kg_draw_part *part, int32_t i)
+{
+    const int64_t first = (int64_t)i * part->span;
+    double sum = 0.0;
+
+    for (int32_t block = 0; block < part->span; block += KG_DRAW_BLOCK) {
+        const unsigned lane = threadIdx.x % KG_WARP;
+        double mine = 0.0;
+
+        make_block(p, part, first + block);
+        __syncwarp();
+#pragma unroll 16
+        for (int k = (int)(lane % KG_DRAW_SUMS); k < KG_DRAW_BLOCK; k += KG_DRAW_SUMS)
+            mine += p[k];
+        __syncwarp();
+        if (lane < KG_DRAW_SUMS)
+            p[lane] = mine;
+        __syncwarp();
+        sum += kg_draw_sum(p, KG_DRAW_SUMS);
+        __syncwarp();
     }
-    __syncthreads();
+    return sum;
+}
+
+static __device__ bool is_finite(double lse) { return fabs(lse) < (double)INFINITY; }
+
+/* Of rows that are drawn from the whole vocabulary. */
+static __global__ void __launch_bounds__(KG_ROW_THREADS)
+    sum_spans(struct kg_cuda_drawing d, struct kg_mat z, const double *lse, int64_t first)
+{
+    KG_SHARED(double, p, [SPANS][KG_DRAW_BLOCK]);
+    const int64_t n = first + blockIdx.x;
+    const int32_t vocab = (int32_t)z.cols, warp = (int32_t)threadIdx.x / KG_WARP;
+    const int32_t i = (int32_t)blockIdx.y * SPANS + warp;
+    const struct kg_draw_part part = kg_draw_part(kg_cuda_f32(z, blockIdx.x), vocab,
+                                                  kg_draw_above(lse[n]));
+    double sum;
+
+    if (!is_finite(lse[n]) || d.how[n].greedy || kg_draw_truncates(&d.how[n], vocab))
+        return;
+    sum = sum_span(p[warp], &part, i);
+    if (threadIdx.x % KG_WARP == 0 && i < kg_draw_spans(&part))
+        d.sums[blockIdx.x * (int64_t)kg_draw_spans(&part) + i] = sum;
 }
 
 /* Where the walk stands. */
@@ -90,45 +138,49 @@ struct found {
     int32_t id;
 };
 
-/* To the span in which u falls, of the row or, once inside, of the span before.
- * at: shared */
-static __device__ void go_on(struct found *at, const struct kg_draw_part *part,
-                             bool inside, double u)
+/* On by as many times `each` as the first of x[0..n), shared, at which the target is
+ * passed. at: shared */
+static __device__ void go_on(struct found *at, const double *x, int32_t n, int32_t each)
 {
-    KG_SHARED(double, sums, [KG_DRAW_MOST_SPANS]);
-    const int32_t n = kg_draw_spans(part);
-
-    sum_spans(sums, part);
-    if (threadIdx.x == 0) {
-        struct found next = {at->target, inside ? at->id : 0};
-
-        if (!inside)
-            next.target = u * kg_draw_sum(sums, n);
-        next.id += kg_draw_find(&next.target, sums, n) * part->span;
-        *at = next;
-    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        at->id += kg_draw_find(&at->target, x, n) * each;
     __syncthreads();
 }
 
 static __device__ int32_t draw_full(const struct row *r)
 {
     KG_SHARED(struct found, at, [1]);
-    KG_SHARED(float, p, [KG_DRAW_BLOCK]);
+    KG_SHARED(double, x, [KG_DRAW_MOST_SPANS]);
+    KG_SHARED(double, p, [SPANS][KG_DRAW_BLOCK]);
+    const int32_t t = (int32_t)threadIdx.x, warp = t / KG_WARP;
     const float above = kg_draw_above(r->lse);
     struct kg_draw_part part = kg_draw_part(r->z, r->vocab, above);
-    int32_t rest;
+    int32_t n = kg_draw_spans(&part);
 
-    go_on(at, &part, false, r->how.u);
-    while (part.span > KG_DRAW_BLOCK) {
-        rest = r->vocab - at->id;
-        part = kg_draw_part(r->z + at->id, part.span < rest ? part.span : rest, above);
-        go_on(at, &part, true, 0.0);
-    }
-    rest = r->vocab - at->id;
-    for (int32_t i = (int32_t)threadIdx.x; i < KG_DRAW_BLOCK; i += THREADS)
-        p[i] = i < rest ? kg_draw_exp(r->z[at->id + i] - above) : 0.0f;
+    for (int32_t i = t; i < n; i += THREADS)
+        x[i] = r->sums[i];
     __syncthreads();
-    return threadIdx.x == 0 ? at->id + kg_draw_walk_block(p, at->target) : 0;
+    if (t == 0)
+        *at = {r->how.u * kg_draw_sum(x, n), 0};
+    go_on(at, x, n, part.span);
+    while (part.span > KG_DRAW_BLOCK) {
+        part = kg_draw_part(r->z + at->id,
+                            (int32_t)kg_cuda_min(part.span, r->vocab - at->id), above);
+        n = kg_draw_spans(&part);
+        for (int32_t i = warp; warp < SPANS && i < n; i += SPANS) {
+            const double sum = sum_span(p[warp], &part, i);
+
+            if (t % KG_WARP == 0)
+                x[i] = sum;
+        }
+        go_on(at, x, n, part.span);
+    }
+    part = {r->z + at->id, r->vocab - at->id, KG_DRAW_BLOCK, above};
+    if (warp == 0)
+        make_block(x, &part, 0);
+    go_on(at, x, KG_DRAW_BLOCK, 1);
+    return at->id;
 }
 
 /* ---- candidates ---- */
@@ -138,6 +190,14 @@ struct candidates {
     int32_t n;
 };
 
+/* x[i] <- z[v + i THREADS]; beyond the end NaN, which no floor is below */
+static __device__ void take(float x[AT_ONCE], const struct row *r, int32_t v)
+{
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+        x[i] = v + i * THREADS < r->vocab ? r->z[v + i * THREADS] : NAN;
+}
+
 /* How many of the row are not below floor; of them those of the threads before this one
  * are in *before. */
 static __device__ int32_t count(int32_t *before, const struct row *r, float floor)
@@ -145,9 +205,14 @@ static __device__ int32_t count(int32_t *before, const struct row *r, float floo
     KG_SHARED(int32_t, counts, [THREADS]);
     const unsigned t = threadIdx.x;
     int32_t mine = 0, all;
+    float x[AT_ONCE];
 
-    for (int32_t v = (int32_t)t; v < r->vocab; v += THREADS)
-        mine += r->z[v] >= floor;
+    for (int32_t v = (int32_t)t; v < r->vocab; v += AT_ONCE * THREADS) {
+        take(x, r, v);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            mine += x[i] >= floor;
+    }
     counts[t] = mine;
     __syncthreads();
     for (unsigned by = 1; by < THREADS; by *= 2) {
@@ -163,12 +228,18 @@ static __device__ int32_t count(int32_t *before, const struct row *r, float floo
     return all;
 }
 
-static __device__ void collect(const struct candidates *x, int32_t at,
+static __device__ void collect(const struct candidates *c, int32_t at,
                                const struct row *r, float floor)
 {
-    for (int32_t v = (int32_t)threadIdx.x; v < r->vocab; v += THREADS)
-        if (r->z[v] >= floor)
-            x->c[at++] = {r->z[v], v};
+    float x[AT_ONCE];
+
+    for (int32_t v = (int32_t)threadIdx.x; v < r->vocab; v += AT_ONCE * THREADS) {
+        take(x, r, v);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (x[i] >= floor)
+                c->c[at++] = {x[i], v + i * THREADS};
+    }
     __syncthreads();
 }
 
@@ -267,32 +338,47 @@ static __device__ void draw_truncated(struct kg_drawn *out, uint32_t *bits,
 }
 
 /* ---- a row ---- */
+/* top: the first tile with the largest logit */
+static __device__ int32_t draw_greedy(const struct row *r, int64_t width,
+                                      struct kg_draw_candidate top)
+{
+    const int64_t first = top.id * width;
+
+    return (int32_t)(first + largest_of(r->z + first,
+                                        (int32_t)kg_cuda_min(width, r->vocab - first))
+                                 .id);
+}
+
 static __global__ void __launch_bounds__(THREADS)
     draw_rows(struct kg_cuda_drawing d, struct kg_mat z, const double *lse, int64_t first)
 {
     const int64_t n = first + blockIdx.x, vocab = z.cols, at = blockIdx.x * vocab;
+    const struct kg_draw_part part = kg_draw_part(NULL, (int32_t)vocab, 0.0f);
     const struct row r = {kg_cuda_f32(z, blockIdx.x),
                           (int32_t)vocab,
                           (int32_t)d.words,
                           lse[n],
                           d.how[n],
+                          d.sums + blockIdx.x * (int64_t)kg_draw_spans(&part),
                           d.candidates ? d.candidates + at : NULL,
                           d.weights ? d.weights + at : NULL};
     struct kg_drawn drawn = {0, 0.0f, 0, 0.0f};
-    struct kg_draw_candidate largest;
+    struct kg_draw_candidate top;
 
-    if (!(fabs(r.lse) < (double)INFINITY)) {
+    if (!is_finite(r.lse)) {
         if (threadIdx.x == 0)
             d.drawn[n] = drawn;
         return;
     }
-    largest = largest_of(&r);
-    if (r.how.greedy)
-        drawn.token = largest.id;
-    else if (kg_draw_truncates(&r.how, r.vocab))
-        draw_truncated(&drawn, d.kept ? d.kept + n * d.words : NULL, &r, largest.z);
-    else
+    if (r.how.greedy || kg_draw_truncates(&r.how, r.vocab)) {
+        top = largest_of(d.maxima + blockIdx.x * d.tiles, (int32_t)d.tiles);
+        if (r.how.greedy)
+            drawn.token = draw_greedy(&r, d.width, top);
+        else
+            draw_truncated(&drawn, d.kept ? d.kept + n * d.words : NULL, &r, top.z);
+    } else {
         drawn.token = draw_full(&r);
+    }
     if (threadIdx.x == 0) {
         drawn.logp = (float)((double)r.z[drawn.token] - r.lse);
         d.drawn[n] = drawn;
@@ -302,6 +388,10 @@ static __global__ void __launch_bounds__(THREADS)
 void kg_cuda_draw_rows(const struct kg_cuda_drawing *d, struct kg_mat z,
                        const double *lse, int64_t first)
 {
+    const struct kg_draw_part part = kg_draw_part(NULL, (int32_t)z.cols, 0.0f);
+
+    KG_LAUNCH(sum_spans, kg_grid(z.rows, kg_cuda_pieces(kg_draw_spans(&part), SPANS)),
+              KG_ROW_THREADS, *d, z, lse, first);
     KG_LAUNCH(draw_rows, kg_grid(z.rows, 1), THREADS, *d, z, lse, first);
 }
 

@@ -278,6 +278,7 @@ struct wishes {
     struct kg_cuda_scale anchor;
     struct slots slots;
     struct results results;
+    float *maxima; /* (rows, all tiles), or NULL */
 };
 
 /* The only one that reads what products leave: all others find z. */
@@ -309,6 +310,8 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS)
     }
     if (threadIdx.x == 0)
         *to = {{0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0}, m, mq};
+    if (threadIdx.x == 0 && w.maxima)
+        w.maxima[to - stats] = m;
     __syncthreads();
     if (warp == 0)
         add(&to->of.s, terms->x, cols);
@@ -623,8 +626,11 @@ static void place_work(struct job *job, struct kg_cuda_piece *p)
     const int64_t lists = job->h.top_k > 0 ? rows * n : 0;
     const int64_t words = kg_cuda_set_words(job->vocab);
     const int64_t candidates = job->truncates ? rows * job->vocab : 0;
+    const struct kg_draw_part part = kg_draw_part(NULL, (int32_t)job->vocab, 0.0f);
 
     kg_cuda_take(p, &job->logits, rows * (job->whole ? padded(job->vocab) : columns));
+    kg_cuda_take(p, &job->drawing.maxima, job->draws ? rows * job->tiles.all : 0);
+    kg_cuda_take(p, &job->drawing.sums, job->draws ? rows * kg_draw_spans(&part) : 0);
     kg_cuda_take(p, &job->drawing.candidates, candidates);
     kg_cuda_take(p, &job->drawing.weights, candidates);
     kg_cuda_take(p, &job->anchor_logits, job->h.anchor ? rows * columns : 0);
@@ -664,7 +670,8 @@ static struct wishes wishes_of(const struct job *job, int64_t first)
     struct wishes w = {{job->h.softcap, inv_temp ? inv_temp + first : NULL},
                        {0.0f, a->anchor_temp ? a->anchor_temp + first : NULL},
                        slots_of(job, first),
-                       job->results};
+                       job->results,
+                       job->drawing.maxima};
 
     if (job->h.anchor)
         w.anchor.softcap = job->h.anchor->softcap;
@@ -858,6 +865,8 @@ kg_status kg_cuda_draw(const struct kg_draws *d, const struct kg_head_out *out,
     job.drawing.drawn = d->drawn;
     job.drawing.kept = (uint32_t *)d->kept;
     job.drawing.words = (job.vocab + 63) / 64 * 2;
+    job.drawing.tiles = job.tiles.all;
+    job.drawing.width = job.tiles.width;
     KG_TRY(run(&job, err));
     return kg_dev_done("draw", err);
 }

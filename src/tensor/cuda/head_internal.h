@@ -113,6 +113,10 @@ struct kg_cuda_drawing {
     struct kg_drawn *drawn;    /* (n) */
     uint32_t *kept;            /* (n, words) or NULL */
     int64_t words;
+    float *maxima; /* (rows, tiles), of the logits of each */
+    int64_t tiles;
+    int64_t width;                        /* of a tile */
+    double *sums;                         /* (rows, spans) */
     struct kg_draw_candidate *candidates; /* (rows, V), as the next; or NULL */
     double *weights;
 };
