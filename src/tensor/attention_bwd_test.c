@@ -265,6 +265,49 @@ static void threads_change_no_bit_of_gradients(void **state)
     omp_set_num_threads(before);
 }
 
+/* `got` has the rows of sequence s of `whole` in every bit. */
+static void assert_part_equal(const struct problem *p, int s, struct kg_mat whole,
+                              struct kg_mat got)
+{
+    assert_memory_equal((char *)whole.data + (size_t)p->seqs[s].row * row_bytes(whole),
+                        got.data, (size_t)got.rows * row_bytes(got));
+}
+
+/* Whether the sums of a group's heads have room apart or not, which depends on all
+ * sequences together, no bit of one of them changes. */
+static void neighbours_change_no_bit_of_gradients(void **state)
+{
+    (void)state;
+    for (int i = FIRST_SHAPE; i < N_SHAPES; i += NEXT_SHAPE) {
+        struct problem p = problem_of(i, 0);
+        struct answer y = whole(&p);
+        struct kg_mat dout = random_matrix(KG_F32, p.n, p.q.cols, 1.0);
+        struct gradient all = backward(&p, &y, dout);
+        for (int s = 0; s < p.n_seqs; s++) {
+            const int64_t row = p.seqs[s].row, n = p.lengths[s];
+            struct problem one = p;
+            struct answer part = {kg_mat_rows(y.o, row, n), y.lse + row * p.heads};
+            struct kg_attn_seq seq = {.n_rows = (int32_t)n};
+            one.n = n;
+            one.n_seqs = 1;
+            one.q = kg_mat_rows(p.q, row, n);
+            one.k = kg_mat_rows(p.k, row, n);
+            one.v = kg_mat_rows(p.v, row, n);
+            one.seqs = buffer_with(&seq, 1, sizeof seq);
+            struct gradient g = backward(&one, &part, kg_mat_rows(dout, row, n));
+            assert_part_equal(&p, s, all.dq, g.dq);
+            assert_part_equal(&p, s, all.dk, g.dk);
+            assert_part_equal(&p, s, all.dv, g.dv);
+            gradient_release(&g);
+            buffer_free(one.seqs);
+        }
+        gradient_release(&all);
+        buffer_free(dout.data);
+        answer_release(&y);
+        problem_release(&p);
+    }
+}
+
 /* Sequence s continued at `step` quarters of its length: its last row at least. */
 static void continue_at(struct problem *p, int s, int step)
 {
@@ -403,6 +446,7 @@ int main(void)
         cmocka_unit_test(backward_matches_finite_differences),
         cmocka_unit_test(gradients_agree_and_repeat_in_every_bit),
         cmocka_unit_test(threads_change_no_bit_of_gradients),
+        cmocka_unit_test(neighbours_change_no_bit_of_gradients),
         cmocka_unit_test(continuations_have_the_gradients_of_the_whole),
         cmocka_unit_test(keys_of_two_sequences_are_refused),
         cmocka_unit_test(rows_of_no_sequence_get_zero),
@@ -411,6 +455,7 @@ int main(void)
     /* kernels by values: an order of threads has no say in them */
     const struct CMUnitTest once[] = {
         cmocka_unit_test(backward_matches_plain_version),
+        cmocka_unit_test(neighbours_change_no_bit_of_gradients),
         cmocka_unit_test(continuations_have_the_gradients_of_the_whole),
         cmocka_unit_test(rows_of_no_sequence_get_zero),
     };

@@ -866,6 +866,9 @@ kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct k
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
  * Causal, no table of blocks; a sequence's keys are not shared, including those before
  * pos, and sequences are ordered by their keys.
+ * numerics: as the forward; by a device's matrix instruction sums of dk and dv are per
+ * query head, over its rows in order from the first of the sequence that sees the key's
+ * block, and then over the heads in order
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,

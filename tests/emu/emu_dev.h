@@ -28,7 +28,7 @@ enum { KG_DEV_REPEATS = 1 };
 
 /* Small, so that tests with small shapes need several iterations. */
 enum { KG_DEV_HEAD_ROWS = 24, KG_DEV_LOGITS = 1 << 13, KG_DEV_WHOLE = 1 << 16 };
-enum { KG_DEV_BLOCKS = 3 };
+enum { KG_DEV_BLOCKS = 3, KG_DEV_HEADS = 1 << 19 };
 
 /* ---- launching ---- */
 typedef struct kg_emu_dim dim3;
@@ -151,6 +151,22 @@ static inline float kg_fma_flushed(float a, float b, float c)
 static inline float kg_add_flushed(float a, float b)
 {
     return kg_simd_flush(kg_simd_flush(a) + kg_simd_flush(b));
+}
+
+/* A polynomial, which a device's own bits may differ from. */
+static inline float kg_exp2(float x)
+{
+    const float n = rintf(x), r = x - n;
+    float p;
+
+    if (!(x >= -126.0f && x < 128.0f))
+        return x < 0.0f ? 0.0f : x > 0.0f ? INFINITY : x;
+    p = fmaf(0x1.5c08e6p-10f, r, 0x1.3d0c52p-7f);
+    p = fmaf(p, r, 0x1.c6b6e4p-5f);
+    p = fmaf(p, r, 0x1.ebf918p-3f);
+    p = fmaf(p, r, 0x1.62e428p-1f);
+    p = fmaf(p, r, 1.0f);
+    return ldexpf(p, (int)n);
 }
 
 /* A lane's part of a matrix product. */

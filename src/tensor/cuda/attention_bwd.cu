@@ -23,27 +23,36 @@ typedef float slice[DEPTH][TILE + PAD];
 typedef float square[TILE][TILE + PAD];
 
 /* ---- before ---- */
-/* D of each row and head: sixteen lanes as the CPU's; dO rounded as its products have
- * it */
+/* D of each row and head: sixteen lanes as the CPU's. For the matrix instruction dO is
+ * rounded as its products have it, and kept so where `kept` is there; D goes with lse. */
 static __global__ void __launch_bounds__(KG_ROW_THREADS)
-    products(struct kg_vec d, struct kg_mat dout, bool rounded, struct kg_mat o,
-             int head_dim)
+    products(struct kg_cuda_given g, struct kg_mat kept, struct kg_mat o)
 {
     const int64_t i = (int64_t)blockIdx.x * (KG_ROW_THREADS / LANES) +
                       threadIdx.x / LANES;
-    const int64_t heads = o.cols / head_dim, row = i / heads, col = i % heads * head_dim;
+    const int64_t heads = g.a.n_heads, row = i / heads, head = i % heads;
+    const int64_t first = head * g.a.head_dim, end = first + g.a.head_dim;
+    const bool there = i < g.lse.n;
     float sum = 0.0f;
 
-    for (int c = (int)threadIdx.x % LANES; i < d.n && c < head_dim; c += LANES) {
-        const float x = kg_cuda_load(dout, row, col + c);
+    for (int64_t c = first + threadIdx.x % LANES; there && c < end; c += LANES) {
+        const float x = kg_cuda_load(g.dout, row, c);
+        const uint32_t bits = kg_pair(0.0f, x);
 
-        sum = kg_fma(rounded ? kg_cuda_of_bits(kg_pair(0.0f, x) & 0xffff0000u) : x,
-                     kg_cuda_load(o, row, col + c), sum);
+        sum = kg_fma(g.rows ? kg_cuda_of_bits(bits & 0xffff0000u) : x,
+                     kg_cuda_load(o, row, c), sum);
+        if (kept.data)
+            kg_cuda_bf16(kept, row)[c] = (uint16_t)(bits >> 16);
     }
     for (unsigned by = LANES / 2; by > 0; by /= 2)
         sum += __shfl_xor_sync(~0u, sum, by);
-    if (i < d.n && threadIdx.x % LANES == 0)
-        d.data[i] = sum;
+    if (!there || threadIdx.x % LANES != 0)
+        return;
+    if (g.rows)
+        g.rows[row * ((heads + 1) / 2) + head / 2].of[head % 2] = {
+            g.lse.data[i] * 0x1.715476p+0f, sum};
+    else
+        g.d.data[i] = sum;
 }
 
 /* Rows that no sequence holds get a zero gradient. */
@@ -343,25 +352,66 @@ static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
               dv, *g);
 }
 
+/* Places in scratch, of which the next is at `used` bytes; NULL base: only counts. */
+struct places {
+    char *base;
+    uint64_t used;
+};
+static void *place(struct places *p, uint64_t bytes)
+{
+    char *const at = p->base ? p->base + p->used : NULL;
+
+    p->used += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* D, or for the matrix instruction rows, and as far as there is room dO in bf16 and each
+ * head's sums.   kept: dO where it is to be rounded, else no data */
+static void place_all(struct places *p, struct kg_cuda_given *g, struct kg_mat *kept)
+{
+    const struct kg_attn *a = &g->a;
+    const int64_t N = a->q.rows, keys = a->k.rows, cols = a->q.cols;
+    const uint64_t half = (uint64_t)(N * cols) * sizeof(uint16_t);
+    const uint64_t sums = (uint64_t)(keys * cols) * sizeof(float);
+
+    if (!kg_cuda_by_mma(a)) {
+        g->d.data = (float *)place(p, (uint64_t)g->lse.n * sizeof(float));
+        return;
+    }
+    g->rows = (struct kg_cuda_brought *)place(p, (uint64_t)(N * ((a->n_heads + 1) / 2)) *
+                                                     sizeof *g->rows);
+    if (g->dout.dtype != KG_BF16 && half <= KG_DEV_HEADS)
+        *kept = kg_mat(place(p, half), KG_BF16, N, cols);
+    if (kg_cuda_group(*a) > 1 && 2 * sums <= KG_DEV_HEADS)
+        for (int i = 0; i < 2; i++)
+            g->apart[i] = kg_mat(place(p, sums), KG_F32, keys, cols);
+}
+
 kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                 struct kg_mat dout, struct kg_mat o, struct kg_vec lse,
                                 const struct kg_attn *a, struct kg_err *err)
 {
-    struct kg_cuda_given g = {*a, dout, {NULL, lse.n}, lse};
+    struct kg_cuda_given g = {*a, dout, {NULL, lse.n}, NULL, lse, kg_cuda_scores(*a), {}};
+    struct kg_mat kept = {};
+    struct places p = {};
 
     launch_clear(dq);
     launch_clear(dk);
     launch_clear(dv);
-    if (a->q.rows > 0 && a->n_seqs > 0) {
-        g.d.data = (float *)kg_cuda_scratch((uint64_t)lse.n * sizeof(float), err);
-        if (!g.d.data)
-            return err->code;
-        KG_LAUNCH(products, kg_grid(kg_cuda_pieces(lse.n, KG_ROW_THREADS / LANES), 1),
-                  KG_ROW_THREADS, g.d, dout, kg_cuda_by_mma(a), o, a->head_dim);
-        if (kg_cuda_by_mma(a))
-            kg_cuda_attention_bwd_mma(dq, dk, dv, &g);
-        else
-            launch(dq, dk, dv, &g);
-    }
+    if (a->q.rows == 0 || a->n_seqs == 0)
+        return kg_dev_done("attention_bwd", err);
+    place_all(&p, &g, &kept);
+    p = {(char *)kg_cuda_scratch(p.used, err), 0};
+    if (!p.base)
+        return err->code;
+    place_all(&p, &g, &kept);
+    KG_LAUNCH(products, kg_grid(kg_cuda_pieces(lse.n, KG_ROW_THREADS / LANES), 1),
+              KG_ROW_THREADS, g, kept, o);
+    if (kept.data)
+        g.dout = kept;
+    if (kg_cuda_by_mma(a))
+        kg_cuda_attention_bwd_mma(dq, dk, dv, &g);
+    else
+        launch(dq, dk, dv, &g);
     return kg_dev_done("attention_bwd", err);
 }

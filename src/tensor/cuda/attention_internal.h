@@ -222,12 +222,41 @@ static inline bool kg_cuda_by_mma(const struct kg_attn *a)
 enum { KG_ATTN_WARPS = 4, KG_ATTN_THREADS = 32 * KG_ATTN_WARPS }; /* 16 rows each */
 void kg_cuda_attention_mma(struct kg_mat o, struct kg_vec lse, const struct kg_attn *a);
 
+/* Scores in base 2 of x = q.k from the matrix instruction: in x, or with a softcap out
+ * tanh(in x). */
+struct kg_cuda_scores {
+    float in;
+    float out;
+};
+static __host__ __device__ inline struct kg_cuda_scores
+kg_cuda_scores(const struct kg_attn &a)
+{
+    const float log2_e = 0x1.715476p+0f;
+
+    if (a.softcap > 0.0f)
+        return {a.scale / a.softcap, a.softcap * log2_e};
+    return {a.scale * log2_e, 0.0f};
+}
+
+/* What a query row of two heads brings to the matrix instruction's backward; copied at
+ * once. */
+struct alignas(16) kg_cuda_brought {
+    struct {
+        float lse; /* in base 2 */
+        float d;
+    } of[2];
+};
+
 /* Inputs of a backward. */
 struct kg_cuda_given {
     struct kg_attn a;
     struct kg_mat dout;
-    struct kg_vec d;   /* (N H) sum_d dO O */
-    struct kg_vec lse; /* (N H) */
+    struct kg_vec d;              /* (N H) sum_d dO O */
+    struct kg_cuda_brought *rows; /* or (N, H/2 rounded up) */
+    struct kg_vec lse;            /* (N H) */
+    struct kg_cuda_scores by;
+    /* (rows of k, H hd) fp32: for dk and dv the sums of each head, if there is room */
+    struct kg_mat apart[2];
 };
 void kg_cuda_attention_bwd_mma(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                                const struct kg_cuda_given *g);
@@ -260,6 +289,42 @@ static __device__ inline void kg_cuda_bring(struct kg_cuda_eight (*to)[W],
         const int j = e / (W - 1), c = e % (W - 1);
 
         to[j][c] = j < n ? kg_cuda_load_eight(m, first + j, col + 8 * c) : zeros;
+    }
+}
+
+/* The same as copies that arrive later, where rows lie aligned; row `first` is there.
+ * Others come pair by pair, which needs few registers. */
+template <int ROWS, int THREADS, int W>
+static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
+                                                  const struct kg_mat &m, int64_t first,
+                                                  int n, int64_t col)
+{
+    enum { EIGHTS = W - 1, EACH = THREADS / EIGHTS, PAIRS = 4 * EIGHTS };
+    const int thread = kg_anew((int)threadIdx.x);
+    const int r = thread / EIGHTS, c = thread % EIGHTS;
+
+    static_assert(ROWS % EACH == 0 && THREADS % EIGHTS == 0, "whole rows");
+    if (m.dtype == KG_BF16 &&
+        ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0) {
+        const uint16_t *const from = kg_cuda_bf16(m, first) + col + 8 * c;
+
+#pragma unroll
+        for (int i = 0; i < ROWS; i += EACH) {
+            const int j = kg_anew(r) + i;
+
+            kg_copy_later(&to[i + r][c], from + (j < n ? j : 0) * m.stride,
+                          j < n ? 16 : 0);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int e = thread; e < ROWS * PAIRS; e += THREADS) {
+        const int j = e / PAIRS, p = e % PAIRS;
+        const int64_t at = col + 2 * p;
+
+        to[j][p / 4].pair[p % 4] = j < n ? kg_pair(kg_cuda_load(m, first + j, at),
+                                                   kg_cuda_load(m, first + j, at + 1))
+                                         : 0;
     }
 }
 
@@ -316,37 +381,6 @@ kg_cuda_bring_left(uint32_t f[HD / 16][4], struct kg_cuda_eight (*to)[HD / 8 + 1
 }
 
 /* ---- arithmetic ---- */
-/* Scores in base 2 of x = q.k from the matrix instruction: in x, or with a softcap out
- * tanh(in x). */
-struct kg_cuda_scores {
-    float in;
-    float out;
-};
-static __device__ inline struct kg_cuda_scores kg_cuda_scores(const struct kg_attn &a)
-{
-    const float log2_e = 0x1.715476p+0f;
-
-    if (a.softcap > 0.0f)
-        return {a.scale / a.softcap, a.softcap * log2_e};
-    return {a.scale * log2_e, 0.0f};
-}
-
-/* 2^x for x <= 0, at most 3 ulp off; below -126 it is 2^-126. 2^0 is 1, NaN is kept. */
-static __device__ inline float kg_cuda_exp2(float x)
-{
-    float n, r, p;
-
-    x = -126.0f > x ? -126.0f : x;
-    n = x + 0x1.8p23f; /* rounds to an integer, held in the low bits */
-    r = x - (n - 0x1.8p23f);
-    p = kg_fma(0x1.5c08e6p-10f, r, 0x1.3d0c52p-7f);
-    p = kg_fma(p, r, 0x1.c6b6e4p-5f);
-    p = kg_fma(p, r, 0x1.ebf918p-3f);
-    p = kg_fma(p, r, 0x1.62e428p-1f);
-    p = kg_fma(p, r, 1.0f);
-    return p * kg_cuda_of_bits((kg_cuda_bits(n) << 23) + 0x3f800000u);
-}
-
 /* log x as base/real.c, which explains it; x must be an fp32 value */
 static __device__ inline double kg_cuda_log(double x)
 {

@@ -53,8 +53,7 @@ static __device__ void merge(struct sums<HD> *to, struct sums<HD> *from)
     for (int h = 0; h < 2; h++) {
         const float m = to->m[h] > from->m[h] ? to->m[h] : from->m[h];
         const float shift = PLAIN || m > -INFINITY ? m : 0.0f;
-        const float a = kg_cuda_exp2(to->m[h] - shift),
-                    b = kg_cuda_exp2(from->m[h] - shift);
+        const float a = kg_exp2(to->m[h] - shift), b = kg_exp2(from->m[h] - shift);
 
 #pragma unroll
         for (int c = 0; c < HD / 8; c++)
@@ -90,29 +89,6 @@ static __device__ void hide(struct kg_cuda_eight (*k)[W], struct kg_cuda_eight (
 }
 
 /* ---- from memory ---- */
-/* As kg_cuda_bring, but as copies that arrive later, where rows lie aligned. */
-template <int HD>
-static __device__ void bring(struct kg_cuda_eight (*to)[HD / 8 + 1],
-                             const struct kg_mat &m, int64_t first, int n, int64_t col)
-{
-    enum { W = HD / 8 };
-    const bool aligned = ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) %
-                             16 ==
-                         0;
-
-    if (m.dtype != KG_BF16 || !aligned) {
-        kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(to, m, first, n, col);
-        return;
-    }
-#pragma unroll 1
-    for (int e = (int)threadIdx.x; e < KG_KV_BLOCK * W; e += KG_ATTN_THREADS) {
-        const int j = e / W, c = e % W;
-
-        kg_copy_later(&to[j][c], kg_cuda_bf16(m, first + (j < n ? j : 0)) + col + 8 * c,
-                      j < n ? 16 : 0);
-    }
-}
-
 /* A group of copies: a block of keys, or nothing after the last one. */
 template <int HD>
 static __device__ void ahead(struct stage<HD> *all, const struct kg_attn &a,
@@ -124,8 +100,10 @@ static __device__ void ahead(struct stage<HD> *all, const struct kg_attn &a,
         const int64_t first = kg_cuda_keys(a, t.seq, block);
         const int n = kg_cuda_seen(t, t.rows - 1, block);
 
-        bring<HD>(to->k, a.k, first, n, t.kv_head * HD);
-        bring<HD>(to->v, a.v, first, n, t.kv_head * HD);
+        kg_cuda_bring_later<KG_KV_BLOCK, KG_ATTN_THREADS>(to->k, a.k, first, n,
+                                                          t.kv_head * HD);
+        kg_cuda_bring_later<KG_KV_BLOCK, KG_ATTN_THREADS>(to->v, a.v, first, n,
+                                                          t.kv_head * HD);
     }
     kg_copies_end();
 }
@@ -197,7 +175,7 @@ static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *
     const int t = (int)threadIdx.x % 4;
     const float m = fmaxf(w->m[h], scaled<PLAIN>(s, h, by, k));
     const float shift = PLAIN || k.end > k.from ? m : 0.0f;
-    const float alpha = kg_cuda_exp2(w->m[h] - shift);
+    const float alpha = kg_exp2(w->m[h] - shift);
     float sum = 0.0f;
 
 #pragma unroll
@@ -206,7 +184,7 @@ static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float e = kg_cuda_exp2(pair[i] - shift);
+            const float e = kg_exp2(pair[i] - shift);
 
             pair[i] = sees<PLAIN>(k, 8 * n + 2 * t + i) ? e : 0.0f;
             sum += pair[i];

@@ -3,7 +3,7 @@
  *
  * A kernel may use threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
  * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc,
- * kg_fragments, kg_mma, kg_copy_later and related, and arithmetic that IEEE 754 defines
+ * kg_fragments, kg_mma, kg_exp2, kg_copy_later and related, and arithmetic that IEEE 754 defines
  * exactly; multiply-adds are fused only by kg_fma (--fmad=false). Blocks are of whole
  * warps. No float atomics, and no partition that depends on the grid: a result is a
  * function of the operands.
@@ -55,10 +55,11 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 
 /* Number of products that are timed together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Rows and logits that the head processes at a time, memory for rows to draw from, blocks
- * that fill a device: no result depends on them. */
+/* Rows and logits that the head processes at a time, memory for rows to draw from, and
+ * for sums of heads of attention, blocks that fill a device: no result depends on
+ * them. */
 enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
-enum { KG_DEV_BLOCKS = 108 };
+enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20 };
 
 /* a*b + c, one rounding */
 static __device__ inline float kg_fma(float a, float b, float c)
@@ -84,6 +85,15 @@ static __device__ inline float kg_add_flushed(float a, float b)
 
     asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
+}
+/* 2^x for x up to about 0, at most 3 ulp off, with the device's bits: 2^0 is 1, 0 below
+ * -126, NaN is kept. */
+static __device__ inline float kg_exp2(float x)
+{
+    float y;
+
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 /* d (16 x 8) += a (16 x 16) b (16 x 8) by a warp, bf16 in pairs, as PTX lays them out:
  * with g = lane / 4 and t = lane % 4, d[i] is row g + i/2*8, column 2t + i%2; a[i] is row

@@ -38,7 +38,7 @@ static __device__ uint32_t of_one_lane(const uint32_t *in, enum kg_probe which)
     case KG_PROBE_HALF:
         return kg_cuda_bits(kg_of_half((uint16_t)in[0]));
     default:
-        return kg_cuda_bits(kg_cuda_exp2(x));
+        return kg_cuda_bits(kg_exp2(x));
     }
 }
 
