@@ -8,8 +8,8 @@
  */
 #include "tensor/cuda/cuda_internal.h"
 
-/* A sum over rows: columns of a block, chunks of them at once, rows of a chunk. STRIP is
- * what memory moves at least (32 bytes). */
+/* A sum over rows: columns of a block, the most chunks that it has at once, rows of a
+ * chunk. STRIP is what memory moves at least (32 bytes). */
 enum { STRIP = 8, CHUNKS = 64, CHUNK_ROWS = 64 };
 /* loads of a thread under way: columns of a row, and rows of a column */
 enum { AT_ONCE = KG_CUDA_AT_ONCE, ROWS_AT_ONCE = 16 };
@@ -205,10 +205,11 @@ static __device__ float chunk_sum(struct kg_mat g, struct kg_mat x, struct kg_ve
     return n < end ? add_rows(sum, g, x, inv, n, (int)(end - n), d) : sum;
 }
 
-/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1). A thread has a column of a chunk; the
- * first ones add what the block has of their column, one after the other. */
+/* out[d] += sum_n g[n,d] (inv ? x[n,d] inv[n] : 1). A thread has a column of one of
+ * `chunks` at once; the first ones add what the block has of their column, in order. */
 static __global__ void __launch_bounds__(STRIP *CHUNKS)
-    sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x, struct kg_vec inv)
+    sum_rows(struct kg_vec out, struct kg_mat g, struct kg_mat x, struct kg_vec inv,
+             int chunks)
 {
     KG_SHARED(float, part, [CHUNKS][STRIP]);
     const int column = (int)threadIdx.x % STRIP, chunk = (int)threadIdx.x / STRIP;
@@ -216,8 +217,8 @@ static __global__ void __launch_bounds__(STRIP *CHUNKS)
     const bool there = d < g.cols, adds = there && chunk == 0;
     float total = adds ? out.data[d] : 0.0f;
 
-    for (int64_t first = 0; first < g.rows; first += CHUNKS * CHUNK_ROWS) {
-        const int64_t rows = kg_cuda_min(g.rows - first, CHUNKS * CHUNK_ROWS);
+    for (int64_t first = 0; first < g.rows; first += chunks * CHUNK_ROWS) {
+        const int64_t rows = kg_cuda_min(g.rows - first, chunks * CHUNK_ROWS);
         const int mine = chunk * CHUNK_ROWS;
 
         if (there && mine < rows)
@@ -235,9 +236,13 @@ static __global__ void __launch_bounds__(STRIP *CHUNKS)
 static void launch_sum(struct kg_vec out, struct kg_mat g, struct kg_mat x,
                        struct kg_vec inv)
 {
+    enum { OF_WARP = KG_WARP / STRIP };
+    const int64_t all = kg_cuda_pieces(g.rows, CHUNK_ROWS * OF_WARP) * OF_WARP;
+    const int chunks = (int)kg_cuda_min(all, CHUNKS);
+
     if (g.rows > 0 && g.cols > 0)
-        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(g.cols, STRIP), 1), STRIP * CHUNKS,
-                  out, g, x, inv);
+        KG_LAUNCH(sum_rows, kg_grid(kg_cuda_pieces(g.cols, STRIP), 1), STRIP * chunks,
+                  out, g, x, inv, chunks);
 }
 
 /* ---- backward ---- */
