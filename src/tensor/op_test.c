@@ -824,39 +824,7 @@ static void no_rows_is_no_work(void **state)
     buffer_free(y);
 }
 
-/* ---- how rows lie ---- */
-enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
-enum { LAID_OUT = 5 };
-
-/* out (LAID_OUT): h, dgate, dup, a GELU and a layer norm of rows of so many columns, from
- * element `first` of memory on. */
-static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
-                      int64_t first)
-{
-    const struct kg_mat from = {x + first,   KG_F32,  LAID_ROWS, cols,
-                                LAID_STRIDE, KG_ROWS, NULL};
-    const struct kg_vec w = {x + first, cols};
-    struct kg_mat m[LAID_OUT + 2], gate, up;
-
-    for (int i = 0; i < LAID_OUT + 2; i++) {
-        uint16_t *memory = buffer_of(LAID, sizeof *memory);
-
-        m[i] = (struct kg_mat){memory + first, KG_BF16, LAID_ROWS, cols,
-                               LAID_STRIDE,    KG_ROWS, NULL};
-        if (i < LAID_OUT)
-            out[i] = memory;
-    }
-    gate = m[LAID_OUT], up = m[LAID_OUT + 1];
-    assert_int_equal(kg_op_cast(be, gate, from, &err), KG_OK);
-    assert_int_equal(kg_op_cast(be, up, from, &err), KG_OK);
-    assert_int_equal(kg_op_swiglu(be, m[0], gate, up, &err), KG_OK);
-    assert_int_equal(kg_op_swiglu_bwd(be, m[1], m[2], from, gate, up, &err), KG_OK);
-    assert_int_equal(kg_op_gelu(be, m[3], from, &err), KG_OK);
-    assert_int_equal(kg_op_layernorm(be, m[4], from, w, w, 1e-5f, &err), KG_OK);
-    for (int i = LAID_OUT; i < LAID_OUT + 2; i++)
-        buffer_free((uint16_t *)m[i].data - first);
-}
-
+/* ---- heads ---- */
 static const struct kg_backend *of_the_host(void)
 {
     const struct kg_backend *be = NULL;
@@ -865,32 +833,6 @@ static const struct kg_backend *of_the_host(void)
     return be;
 }
 
-/* A backend may move several elements as one where rows begin and end as it likes it. */
-static void rows_have_the_same_bits_however_they_lie(void **state)
-{
-    static const int64_t cols[] = {1040, 24, 13}, first[] = {0, 8, 1};
-    float *x = array_new(LAID);
-
-    (void)state;
-    for (int i = 0; i < LAID; i++)
-        x[i] = (float)(i % 211 - 105) / 17;
-    for (int i = 0; i < 9; i++) {
-        uint16_t *want[LAID_OUT], *got[LAID_OUT];
-
-        if (first[i % 3] + cols[i / 3] > LAID_STRIDE)
-            continue;
-        gate_laid(of_the_host(), want, x, cols[i / 3], first[i % 3]);
-        gate_laid(backend(), got, x, cols[i / 3], first[i % 3]);
-        for (int k = 0; k < LAID_OUT; k++) {
-            assert_memory_equal(want[k], got[k], LAID * sizeof **got);
-            buffer_free(want[k]);
-            buffer_free(got[k]);
-        }
-    }
-    buffer_free(x);
-}
-
-/* ---- heads ---- */
 enum { HEADS_ROWS = 5, HEADS_POOL = 11, HEADS_HD = 8, HEADS_MOST = 4 * HEADS_HD };
 
 struct heads_case {
@@ -987,64 +929,6 @@ static void heads_have_the_bits_of_their_parts(void **state)
     buffer_free(at), buffer_free(rows);
 }
 
-/* Patterns of bits 2^12 apart; the gate's are no larger than 1e12, as a NaN that arises
- * has any bits. */
-static void numbers_of_any_size_have_the_same_bits(void **state)
-{
-    enum { COLS = 1 << 20, OUT = 4 };
-    float *x = array_new(COLS), *y = array_new(COLS);
-    uint16_t *out[OUT][2];
-
-    (void)state;
-    for (uint32_t i = 0; i < COLS; i++) {
-        const uint32_t bits = i << 12 | (i * 2654435761u >> 20);
-
-        memcpy(&x[i], &bits, sizeof bits);
-        y[i] = fabsf(x[i]) < 1e12f ? x[i] : 1.0f;
-    }
-    for (int i = 0; i < OUT * 2; i++)
-        out[i / 2][i % 2] = buffer_of(COLS, sizeof(uint16_t));
-    for (int i = 0; i < 2; i++) {
-        const struct kg_backend *be = i ? backend() : of_the_host();
-        struct kg_mat to[OUT], gate = f32(y, COLS / 1024, 1024), one = f32(x, 1, COLS);
-
-        for (int k = 0; k < OUT; k++)
-            to[k] = kg_mat(out[k][i], KG_BF16, COLS / 1024, 1024);
-        assert_int_equal(kg_op_cast(be, kg_mat(to[0].data, KG_BF16, 1, COLS), one, &err),
-                         KG_OK);
-        assert_int_equal(kg_op_swiglu(be, to[1], gate, gate, &err), KG_OK);
-        assert_int_equal(kg_op_swiglu_bwd(be, to[2], to[3], gate, gate, gate, &err),
-                         KG_OK);
-    }
-    for (int k = 0; k < OUT; k++) {
-        assert_memory_equal(out[k][0], out[k][1], COLS * sizeof(uint16_t));
-        buffer_free(out[k][0]);
-        buffer_free(out[k][1]);
-    }
-    buffer_free(x);
-    buffer_free(y);
-}
-
-/* A slab is one row, which a device casts by pieces. */
-static void a_row_longer_than_a_launch_is_cast(void **state)
-{
-    enum { COLS = (1 << 20) + 5 };
-    float *x = array_new(COLS);
-    uint16_t *y = buffer_of(COLS, sizeof *y);
-
-    (void)state;
-    for (int i = 0; i < COLS; i++)
-        x[i] = (float)(i % 251);
-    assert_int_equal(kg_op_cast(backend(), kg_mat(y, KG_BF16, 1, COLS),
-                                kg_mat(x, KG_F32, 1, COLS), &err),
-                     KG_OK);
-    for (int i = 0; i < COLS; i++)
-        if (y[i] != kg_f32_to_bf16(x[i]))
-            fail_msg("element %d of %d", i, (int)COLS);
-    buffer_free(x);
-    buffer_free(y);
-}
-
 /* More than a block of threads has; a token that no row drew stays. */
 static void what_was_drawn_is_fed(void **state)
 {
@@ -1082,10 +966,7 @@ int main(void)
         cmocka_unit_test(attention_stays_within_its_rows),
         cmocka_unit_test(attention_has_heads_that_fit),
         cmocka_unit_test(no_rows_is_no_work),
-        cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(heads_have_the_bits_of_their_parts),
-        cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
-        cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
     const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(forward_equals_the_plain_version_fp32),
@@ -1093,10 +974,7 @@ int main(void)
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(every_instruction_set_gives_the_same_bits),
         cmocka_unit_test(no_rows_is_no_work),
-        cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
         cmocka_unit_test(heads_have_the_bits_of_their_parts),
-        cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
-        cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
         cmocka_unit_test(what_was_drawn_is_fed),
     };
     const int failed = RUN_FAR_TOO(tests, setup, teardown);

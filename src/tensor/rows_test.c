@@ -1,7 +1,9 @@
-/* Norms and biases of rows of every kind of width: a device's kernels give the CPU's
- * bits, however many threads have a row and however the row lies.
+/* Norms, biases, gates and casts of rows: a device's kernels give the CPU's bits, however
+ * wide a row is, however it lies, and whatever its numbers are.
  */
 #include "tensor/matrix_testing.h"
+
+#include <math.h>
 
 static struct kg_err err;
 
@@ -11,6 +13,15 @@ static void must(kg_status status)
         fail_msg("%s", err.message);
 }
 
+static const struct kg_backend *of_the_host(void)
+{
+    const struct kg_backend *be = NULL;
+
+    must(kg_backend_open(&be, "cpu", &err));
+    return be;
+}
+
+/* ---- norms and biases ---- */
 /* Widths around what sixteen threads load at once (128), what a block does (1024) and
  * what it holds (8192), rows around the chunks of a sum over them (64, by 16). */
 static const struct shape {
@@ -109,14 +120,12 @@ static void compare(const struct shape *s, const struct results *want,
 static void a_sum_over_many_rows_has_the_bits_of_the_cpu(void **state)
 {
     enum { ROWS = 64 * 64 + 100, COLS = 9 };
-    const struct kg_backend *cpu = NULL;
     const struct kg_mat dy = random_matrix(KG_F32, ROWS, COLS, 1);
     const struct kg_vec want = kg_vec(buffer_of(COLS, sizeof(float)), COLS);
     const struct kg_vec got = kg_vec(buffer_of(COLS, sizeof(float)), COLS);
 
     (void)state;
-    must(kg_backend_open(&cpu, "cpu", &err));
-    must(kg_op_bias_bwd(cpu, want, dy, &err));
+    must(kg_op_bias_bwd(of_the_host(), want, dy, &err));
     must(kg_op_bias_bwd(backend(), got, dy, &err));
     assert_memory_equal(want.data, got.data, COLS * sizeof(float));
     buffer_free(dy.data);
@@ -126,18 +135,15 @@ static void a_sum_over_many_rows_has_the_bits_of_the_cpu(void **state)
 
 static void rows_of_any_width_have_the_bits_of_the_cpu(void **state)
 {
-    const struct kg_backend *cpu = NULL;
-
     (void)state;
     random_state = 5;
-    must(kg_backend_open(&cpu, "cpu", &err));
     for (int i = 0; i < SHAPES; i++) {
         const struct shape *s = &shapes[i];
         const struct kg_mat x = random_apart(KG_F32, s), dy = random_apart(KG_F32, s);
         const struct kg_mat narrow = random_apart(KG_BF16, s);
         const struct kg_mat w = random_matrix(KG_F32, 1, s->cols, 1);
         const struct kg_vec v = kg_vec(w.data, s->cols);
-        const struct results want = run(cpu, s, x, dy, narrow, v);
+        const struct results want = run(of_the_host(), s, x, dy, narrow, v);
         const struct results got = run(backend(), s, x, dy, narrow, v);
 
         compare(s, &want, &got);
@@ -148,12 +154,135 @@ static void rows_of_any_width_have_the_bits_of_the_cpu(void **state)
     }
 }
 
+/* ---- gates and casts ---- */
+enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
+enum { LAID_OUT = 5 };
+
+/* out (LAID_OUT): h, dgate, dup, a GELU and a layer norm of rows of so many columns, from
+ * element `first` of memory on. */
+static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
+                      int64_t first)
+{
+    const struct kg_mat from = {x + first,   KG_F32,  LAID_ROWS, cols,
+                                LAID_STRIDE, KG_ROWS, NULL};
+    const struct kg_vec w = {x + first, cols};
+    struct kg_mat m[LAID_OUT + 2], gate, up;
+
+    for (int i = 0; i < LAID_OUT + 2; i++) {
+        uint16_t *memory = buffer_of(LAID, sizeof *memory);
+
+        m[i] = (struct kg_mat){memory + first, KG_BF16, LAID_ROWS, cols,
+                               LAID_STRIDE,    KG_ROWS, NULL};
+        if (i < LAID_OUT)
+            out[i] = memory;
+    }
+    gate = m[LAID_OUT], up = m[LAID_OUT + 1];
+    must(kg_op_cast(be, gate, from, &err));
+    must(kg_op_cast(be, up, from, &err));
+    must(kg_op_swiglu(be, m[0], gate, up, &err));
+    must(kg_op_swiglu_bwd(be, m[1], m[2], from, gate, up, &err));
+    must(kg_op_gelu(be, m[3], from, &err));
+    must(kg_op_layernorm(be, m[4], from, w, w, 1e-5f, &err));
+    for (int i = LAID_OUT; i < LAID_OUT + 2; i++)
+        buffer_free((uint16_t *)m[i].data - first);
+}
+
+/* A backend may move several elements as one where rows begin and end as it likes it. */
+static void rows_have_the_same_bits_however_they_lie(void **state)
+{
+    static const int64_t cols[] = {1040, 24, 13}, first[] = {0, 8, 1};
+    float *x = buffer_of(LAID, sizeof *x);
+
+    (void)state;
+    for (int i = 0; i < LAID; i++)
+        x[i] = (float)(i % 211 - 105) / 17;
+    for (int i = 0; i < 9; i++) {
+        uint16_t *want[LAID_OUT], *got[LAID_OUT];
+
+        if (first[i % 3] + cols[i / 3] > LAID_STRIDE)
+            continue;
+        gate_laid(of_the_host(), want, x, cols[i / 3], first[i % 3]);
+        gate_laid(backend(), got, x, cols[i / 3], first[i % 3]);
+        for (int k = 0; k < LAID_OUT; k++) {
+            assert_memory_equal(want[k], got[k], LAID * sizeof **got);
+            buffer_free(want[k]);
+            buffer_free(got[k]);
+        }
+    }
+    buffer_free(x);
+}
+
+/* Patterns of bits 2^12 apart; the gate's are no larger than 1e12, as a NaN that arises
+ * has any bits. */
+static void numbers_of_any_size_have_the_same_bits(void **state)
+{
+    enum { COLS = 1 << 20, OUT = 4 };
+    float *x = buffer_of(COLS, sizeof *x), *y = buffer_of(COLS, sizeof *y);
+    uint16_t *out[OUT][2];
+
+    (void)state;
+    for (uint32_t i = 0; i < COLS; i++) {
+        const uint32_t bits = i << 12 | (i * 2654435761u >> 20);
+
+        memcpy(&x[i], &bits, sizeof bits);
+        y[i] = fabsf(x[i]) < 1e12f ? x[i] : 1.0f;
+    }
+    for (int i = 0; i < OUT * 2; i++)
+        out[i / 2][i % 2] = buffer_of(COLS, sizeof(uint16_t));
+    for (int i = 0; i < 2; i++) {
+        const struct kg_backend *be = i ? backend() : of_the_host();
+        struct kg_mat to[OUT], gate = kg_mat(y, KG_F32, COLS / 1024, 1024),
+                               one = kg_mat(x, KG_F32, 1, COLS);
+
+        for (int k = 0; k < OUT; k++)
+            to[k] = kg_mat(out[k][i], KG_BF16, COLS / 1024, 1024);
+        must(kg_op_cast(be, kg_mat(to[0].data, KG_BF16, 1, COLS), one, &err));
+        must(kg_op_swiglu(be, to[1], gate, gate, &err));
+        must(kg_op_swiglu_bwd(be, to[2], to[3], gate, gate, gate, &err));
+    }
+    for (int k = 0; k < OUT; k++) {
+        assert_memory_equal(out[k][0], out[k][1], COLS * sizeof(uint16_t));
+        buffer_free(out[k][0]);
+        buffer_free(out[k][1]);
+    }
+    buffer_free(x);
+    buffer_free(y);
+}
+
+/* A slab is one row, which a device casts by pieces. */
+static void a_row_longer_than_a_launch_is_cast(void **state)
+{
+    enum { COLS = (1 << 20) + 5 };
+    float *x = buffer_of(COLS, sizeof *x);
+    uint16_t *y = buffer_of(COLS, sizeof *y);
+
+    (void)state;
+    for (int i = 0; i < COLS; i++)
+        x[i] = (float)(i % 251);
+    must(kg_op_cast(backend(), kg_mat(y, KG_BF16, 1, COLS), kg_mat(x, KG_F32, 1, COLS),
+                    &err));
+    for (int i = 0; i < COLS; i++)
+        if (y[i] != kg_f32_to_bf16(x[i]))
+            fail_msg("element %d of %d", i, (int)COLS);
+    buffer_free(x);
+    buffer_free(y);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
+        cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
+        cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
+    };
+    const struct CMUnitTest of_kernels[] = {
         cmocka_unit_test(rows_of_any_width_have_the_bits_of_the_cpu),
         cmocka_unit_test(a_sum_over_many_rows_has_the_bits_of_the_cpu),
+        cmocka_unit_test(rows_have_the_same_bits_however_they_lie),
+        cmocka_unit_test(numbers_of_any_size_have_the_same_bits),
+        cmocka_unit_test(a_row_longer_than_a_launch_is_cast),
     };
+    const int failed = RUN_FAR_TOO(tests, NULL, NULL);
 
-    return RUN_EMULATED(tests, NULL, NULL);
+    return failed + RUN_EMULATED(of_kernels, NULL, NULL);
 }
