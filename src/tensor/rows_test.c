@@ -156,10 +156,10 @@ static void rows_of_any_width_have_the_bits_of_the_cpu(void **state)
 
 /* ---- gates and casts ---- */
 enum { LAID_ROWS = 3, LAID_STRIDE = 1048, LAID = LAID_ROWS * LAID_STRIDE };
-enum { LAID_OUT = 5 };
+enum { LAID_OUT = 8 };
 
-/* out (LAID_OUT): h, dgate, dup, a GELU and a layer norm of rows of so many columns, from
- * element `first` of memory on. */
+/* out (LAID_OUT): h, dgate and dup of both gates, a GELU and a layer norm of rows of so
+ * many columns, from element `first` of memory on. */
 static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int64_t cols,
                       int64_t first)
 {
@@ -182,6 +182,8 @@ static void gate_laid(const struct kg_backend *be, uint16_t **out, float *x, int
     must(kg_op_swiglu(be, m[0], gate, up, &err));
     must(kg_op_swiglu_bwd(be, m[1], m[2], from, gate, up, &err));
     must(kg_op_gelu(be, m[3], from, &err));
+    must(kg_op_geglu(be, m[5], gate, up, &err));
+    must(kg_op_geglu_bwd(be, m[6], m[7], from, gate, up, &err));
     must(kg_op_layernorm(be, m[4], from, w, w, 1e-5f, &err));
     for (int i = LAID_OUT; i < LAID_OUT + 2; i++)
         buffer_free((uint16_t *)m[i].data - first);
