@@ -141,10 +141,11 @@ template <bool PLAIN> static __device__ bool sees(struct keys k, int key)
     return (PLAIN || key >= k.from) && key < k.end;
 }
 
-/* The maximum of x over the keys that row h sees; x stands in the place of s. */
-template <bool PLAIN>
-static __device__ float scaled(float s[8][4], int h, struct kg_cuda_scores by,
-                               struct keys k)
+/* The maximum of x over the keys that row h sees; the scores of others become -infinity.
+ * MASKED: there may be others. */
+template <bool PLAIN, bool MASKED>
+static __device__ float largest(float s[8][4], int h, struct kg_cuda_scores by,
+                                struct keys k)
 {
     const int t = (int)threadIdx.x % 4;
     float top = -INFINITY;
@@ -155,10 +156,10 @@ static __device__ float scaled(float s[8][4], int h, struct kg_cuda_scores by,
         for (int i = 0; i < 2; i++) {
             float *x = &s[n][2 * h + i];
 
-            *x *= by.in;
             if (!PLAIN && by.out > 0.0f)
-                *x = by.out * kg_cuda_tanh(*x);
-            *x = sees<PLAIN>(k, 8 * n + 2 * t + i) ? *x : -INFINITY;
+                *x = by.out * kg_cuda_tanh(*x * by.in);
+            if (MASKED)
+                *x = sees<PLAIN>(k, 8 * n + 2 * t + i) ? *x : -INFINITY;
             top = fmaxf(top, *x);
         }
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
@@ -168,12 +169,12 @@ static __device__ float scaled(float s[8][4], int h, struct kg_cuda_scores by,
 /* Scores of row h become p = 2^(x - m), in pairs of bf16: p[n][h] of keys 8 n + 2 (lane %
  * 4) and the next; m, l and acc move to the new maximum, zeros where it has seen nothing
  * yet. */
-template <int HD, bool PLAIN>
+template <int HD, bool PLAIN, bool MASKED>
 static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *w, int h,
                               struct kg_cuda_scores by, struct keys k)
 {
-    const int t = (int)threadIdx.x % 4;
-    const float m = fmaxf(w->m[h], scaled<PLAIN>(s, h, by, k));
+    const float factor = !PLAIN && by.out > 0.0f ? 1.0f : by.in; /* x of a score */
+    const float m = fmaxf(w->m[h], factor * largest<PLAIN, MASKED>(s, h, by, k));
     const float shift = PLAIN || k.end > k.from ? m : 0.0f;
     const float alpha = kg_exp2(w->m[h] - shift);
     float sum = 0.0f;
@@ -184,9 +185,7 @@ static __device__ void soften(uint32_t p[8][2], float s[8][4], struct sums<HD> *
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float e = kg_exp2(pair[i] - shift);
-
-            pair[i] = sees<PLAIN>(k, 8 * n + 2 * t + i) ? e : 0.0f;
+            pair[i] = kg_exp2(kg_fma(pair[i], factor, -shift));
             sum += pair[i];
         }
         p[n][h] = kg_pair(pair[0], pair[1]);
@@ -306,9 +305,12 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
             for (int h = 0; h < 2; h++) {
                 const int r = row + (int)threadIdx.x % 32 / 4 + 8 * h;
 
-                soften<HD, PLAIN>(p, s, &part, h, by,
-                                  {PLAIN ? 0 : kg_cuda_passed(a, t, r, block),
-                                   kg_cuda_seen(t, r, block)});
+                if (PLAIN && block < t.last)
+                    soften<HD, PLAIN, false>(p, s, &part, h, by, {0, KG_KV_BLOCK});
+                else
+                    soften<HD, PLAIN, true>(p, s, &part, h, by,
+                                            {PLAIN ? 0 : kg_cuda_passed(a, t, r, block),
+                                             kg_cuda_seen(t, r, block)});
             }
             add_values(&part, p, now->v);
         }

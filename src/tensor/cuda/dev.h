@@ -3,9 +3,9 @@
  *
  * A kernel may use threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
  * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc,
- * kg_fragments, kg_mma, kg_exp2, kg_copy_later and related, and arithmetic that IEEE 754 defines
- * exactly; multiply-adds are fused only by kg_fma (--fmad=false). Blocks are of whole
- * warps. No float atomics, and no partition that depends on the grid: a result is a
+ * kg_fragments, kg_mma, kg_exp2, kg_copy_later and related, and arithmetic that IEEE 754
+ * defines exactly; multiply-adds are fused only by kg_fma (--fmad=false). Blocks are of
+ * whole warps. No float atomics, and no partition that depends on the grid: a result is a
  * function of the operands.
  *
  * KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) starts a kernel with at least one
