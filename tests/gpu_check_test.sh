@@ -296,6 +296,29 @@ no_free_choice() {
 }
 pass "where plans are not pinned, exactness is not measured" no_free_choice
 
+# of a process whose CUPTI this test made: a step of 40 us has a kernel embed and 27 us of work
+trace() {
+    headers=$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../include
+    mkdir -p "$work/cupti"
+    ${CC:-cc} -shared -fPIC -DLIBRARY -I"$headers" -o "$work/cupti/libcupti.so.13" tests/gpu_trace_trial.c &&
+        ${CC:-cc} -I"$headers" -o "$work/traced" tests/gpu_trace_trial.c -ldl || return 1
+    printf '#!/bin/sh\n[ "$2" = train ] || exec "%s" "$CUDA_INJECTION64_PATH"\necho "no such row" >&2; exit 1\n' "$work/traced" >"$work/program"
+    chmod +x "$work/program"
+    LD_LIBRARY_PATH=$work/cupti KEDGE_GPU_CHECK_PROGRAM=$work/program check --device cpu --parts trace --seconds 60
+    for batch in 1 64; do
+        grep -q "^| trace, 0.5B shape, batch $batch | measured | 40.0 us a step |.*| 4.0 launches, the device is busy for 67.5 %" "$out/gpu.md" &&
+            grep -q "^| trace, 0.5B shape, batch $batch: attention<64,1,0> | measured | 10.0 us a step |.*| 1.0 launches, 25.0 %" "$out/gpu.md" &&
+            grep -q "^| trace, 0.5B shape, batch $batch: copy down | measured | 5.0 us a step " "$out/gpu.md" &&
+            grep -q "^| trace, 0.5B shape, batch $batch: embed | measured | 2.0 us" "$out/gpu.md" || return 1
+    done
+    grep -q "^| trace, 0.5B shape, 8 | skipped | .*no such row" "$out/gpu.md" && json_is_read
+}
+if [ -f build/release/gpu_trace.so ] && command -v "${CC:-cc}" >/dev/null; then
+    pass "a step is taken apart into its kernels" trace
+else
+    skipped "a step is taken apart into its kernels" "no build/release/gpu_trace.so (make cuda, with CUPTI's headers), or no compiler"
+fi
+
 # a python3 whose attention takes 4/5 of the time, and a product of kedge's as long as its own
 beside() {
     mkdir -p "$work/path"

@@ -26,7 +26,8 @@ CUDA_FLAGS := -std=c++17 -O3 --fmad=false -lineinfo -cudart static -Isrc \
 
 .PHONY: cuda kernels
 kernels: $(if $(filter 1,$(CUDA)),$(B)/$(CUDA_LIB))
-cuda: $(if $(filter 1,$(CUDA)),$(CUDA_LIB))   ## libkedge_cuda.so for GPUs, where nvcc is (CUDA=0|1, NVCC=path)
+GPU_TRACE := $(if $(wildcard $(abspath $(dir $(NVCC))..)/include/cupti.h),$(B)/gpu_trace.so)
+cuda: $(if $(filter 1,$(CUDA)),$(CUDA_LIB) $(GPU_TRACE))   ## libkedge_cuda.so for GPUs, where nvcc is (CUDA=0|1, NVCC=path)
 ifeq ($(CUDA)$(NVCC),0)
 	@echo "cuda: no nvcc in PATH or /usr/local/cuda/bin: $(CUDA_LIB) is not built (docs/gpu.md)"
 endif
@@ -50,6 +51,10 @@ $(B)/$(CUDA_LIB): $(CUDA_OBJ) $(B)/libtensor.a $(B)/libbase.a src/tensor/cuda/li
 # by rename: a run may have it open
 $(CUDA_LIB): $(B)/$(CUDA_LIB)
 	cp $< $@.new && mv -f $@.new $@
+
+# for tools/gpu-check; it loads CUPTI where it runs
+$(B)/gpu_trace.so: tools/gpu_trace.c
+	$(CC) -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -fvisibility=hidden -I$(abspath $(dir $(NVCC))..)/include -o $@ $< -ldl -lpthread
 
 .PHONY: cuda-check
 cuda-check: $(if $(NVCC),$(CUDA_OBJ))      ## registers, shared memory and spills of every kernel, against a table
