@@ -77,20 +77,24 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h)
 }
 
 /* ---- logits ---- */
+/* In a recorded step strips run beside each other, as in kg_cuda_matmul_shared. */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err)
 {
     const int64_t step = kg_cuda_used() == KG_CUDA_CUBLAS ? strip : z.cols;
+    kg_status status = KG_OK;
 
-    for (int64_t v = 0; v < z.cols; v += step) {
+    for (int64_t v = 0; v < z.cols && status == KG_OK; v += step) {
         const int64_t cols = kg_cuda_min(step, z.cols - v);
         struct kg_mat part = kg_mat((float *)z.data + v, KG_F32, z.rows, cols);
 
         part.stride = z.stride;
-        KG_TRY(kg_cuda_matmul(part, hidden, kg_mat_rows(weight, v, cols), KG_MATMUL_NT,
-                              false, err));
+        kg_dev_branch((int)(v / step % KG_PRODUCTS_AT_ONCE));
+        status = kg_cuda_matmul(part, hidden, kg_mat_rows(weight, v, cols), KG_MATMUL_NT,
+                                false, err);
     }
-    return KG_OK;
+    kg_dev_join();
+    return status;
 }
 
 /* ---- sets ---- */
