@@ -58,7 +58,7 @@ enum { KG_DEV_REPEATS = 10 };
 /* Rows and logits that the head processes at a time, memory for rows to draw from, and
  * for sums of heads of attention, blocks that fill a device: no result depends on
  * them. */
-enum { KG_DEV_HEAD_ROWS = 1024, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
+enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20 };
 
 /* a*b + c, one rounding */
