@@ -31,6 +31,18 @@ static __device__ struct kg_cuda_eight (*all_of(struct stage<HD> *s))[HD / 8 + 1
     return (struct kg_cuda_eight(*)[HD / 8 + 1]) s;
 }
 
+/* a, b <- what was brought to either stage as a warp's left factors */
+template <int HD>
+static __device__ void both_left(uint32_t a[HD / 16][4], uint32_t b[HD / 16][4],
+                                 struct stage<HD> held[2])
+{
+    kg_copies_wait<0>();
+    __syncthreads();
+    kg_cuda_left_factors<HD>(a, all_of(held));
+    kg_cuda_left_factors<HD>(b, all_of(held + 1));
+    __syncthreads();
+}
+
 static __device__ const struct kg_cuda_brought *brought(const struct kg_cuda_given &g,
                                                         int64_t row, int head)
 {
@@ -190,8 +202,9 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, HD == 64 && !CAPPED ? 
 
     if (!kg_cuda_tile_of_block(&t, g.a, (int)blockIdx.y))
         return;
-    kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, all_of(held), g.a.q, t);
-    kg_cuda_bring_left<KG_ATTN_THREADS, HD>(dout, all_of(held), g.dout, t);
+    kg_cuda_bring_rows<KG_ATTN_THREADS>(all_of(held), g.a.q, t);
+    kg_cuda_bring_rows<KG_ATTN_THREADS>(all_of(held + 1), g.dout, t);
+    kg_copies_end();
     for (int h = 0; h < 2; h++) {
         const int at = first + lane / 4 + 8 * h;
 
@@ -210,6 +223,7 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, HD == 64 && !CAPPED ? 
     const int64_t keys = t.seq.keys;
     const int col = t.kv_head * HD;
 
+    both_left<HD>(q, dout, held);
     clear<HD>(sum);
     ahead(held, g.a.k, g.a.v, keys + from, end - from, col);
     for (int at = from, turn = 0; at < end; at += ROWS, turn ^= 1) {
@@ -357,20 +371,6 @@ static __device__ void write(struct kg_mat to, const float sum[HD / 8][4],
     }
 }
 
-/* f <- the warp's keys of k or v as left factors, by way of `tile` */
-template <int HD>
-static __device__ void bring_block(uint32_t f[HD / 16][4],
-                                   struct kg_cuda_eight (*tile)[HD / 8 + 1],
-                                   const struct kg_mat &m, const struct block &b, int col)
-{
-    kg_cuda_bring<KG_KV_BLOCK, KG_ATTN_THREADS>(tile, m, b.first, b.n, col);
-    __syncthreads();
-#pragma unroll
-    for (int c = 0; c < HD / 16; c++)
-        kg_fragments(f[c], kg_cuda_left(tile, (int)threadIdx.x / 32 * 16, c));
-    __syncthreads();
-}
-
 /* Of a KV head and all of its group, or of one head. */
 template <int HD, bool CAPPED>
 static __global__ void __launch_bounds__(KG_ATTN_THREADS, HD == 64 && !CAPPED ? 3 : 2)
@@ -390,8 +390,12 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, HD == 64 && !CAPPED ? 
     if (threadIdx.x == 0)
         *b = block_of(g.a, g.a.seqs[s], i);
     __syncthreads();
-    bring_block<HD>(k, all_of(held), g.a.k, *b, kv * HD);
-    bring_block<HD>(v, all_of(held), g.a.v, *b, kv * HD);
+    kg_cuda_bring_later<KG_KV_BLOCK, KG_ATTN_THREADS>(all_of(held), g.a.k, b->first, b->n,
+                                                      kv * HD);
+    kg_cuda_bring_later<KG_KV_BLOCK, KG_ATTN_THREADS>(all_of(held + 1), g.a.v, b->first,
+                                                      b->n, kv * HD);
+    kg_copies_end();
+    both_left<HD>(k, v, held);
     for (int h = 0; h < heads; h++) {
         walk<HD, CAPPED>(to_k, to_v, held, k, v, g, *b, y * heads + h);
         write<HD>(apart ? g.apart[0] : dk, to_k, *b, y * HD, h > 0,

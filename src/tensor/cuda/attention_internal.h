@@ -276,23 +276,14 @@ static __device__ inline struct kg_cuda_eight kg_cuda_load_eight(struct kg_mat m
     return e;
 }
 
-/* to[j] <- columns from col on of row first + j of n; rows beyond are set to zero,
- * because 0 times a NaN in memory would be NaN */
-template <int ROWS, int THREADS, int W>
-static __device__ inline void kg_cuda_bring(struct kg_cuda_eight (*to)[W],
-                                            struct kg_mat m, int64_t first, int n,
-                                            int64_t col)
+static __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m)
 {
-    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
-
-    for (int e = (int)threadIdx.x; e < ROWS * (W - 1); e += THREADS) {
-        const int j = e / (W - 1), c = e % (W - 1);
-
-        to[j][c] = j < n ? kg_cuda_load_eight(m, first + j, col + 8 * c) : zeros;
-    }
+    return m.dtype == KG_BF16 &&
+           ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0;
 }
 
-/* The same as copies that arrive later, where rows lie aligned; row `first` is there.
+/* to[j] <- columns from col on of row first + j of n, beyond them zeros, because 0 times
+ * a NaN in memory would be NaN: as copies that arrive later, where rows lie aligned.
  * Others come pair by pair, which needs few registers. */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
@@ -304,8 +295,7 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
     const int r = thread / EIGHTS, c = thread % EIGHTS;
 
     static_assert(ROWS % EACH == 0 && THREADS % EIGHTS == 0, "whole rows");
-    if (m.dtype == KG_BF16 &&
-        ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0) {
+    if (kg_cuda_is_aligned(m)) {
         const uint16_t *const from = kg_cuda_bf16(m, first) + col + 8 * c;
 
 #pragma unroll
@@ -328,21 +318,24 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
     }
 }
 
-/* to[r] <- row first + r of a tile, its head's part; rows beyond the last are zero */
-template <int ROWS, int THREADS, int W>
+/* to[r] <- row r of a tile, its head's part, as copies that arrive later where rows lie
+ * aligned; rows beyond the last are zero */
+template <int THREADS, int W>
 static __device__ inline void kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W],
-                                                 struct kg_mat m,
-                                                 const struct kg_cuda_tile &t, int first)
+                                                 const struct kg_mat &m,
+                                                 const struct kg_cuda_tile &t)
 {
-    const struct kg_cuda_eight zeros = {{0, 0, 0, 0}};
+    const bool aligned = kg_cuda_is_aligned(m);
 
-    for (int e = (int)threadIdx.x; e < ROWS * (W - 1); e += THREADS) {
-        const int r = first + e / (W - 1), c = e % (W - 1);
+    for (int e = (int)threadIdx.x; e < KG_ATTN_ROWS * (W - 1); e += THREADS) {
+        const int r = e / (W - 1), c = e % (W - 1), at = r < t.rows ? r : 0;
+        const int64_t row = kg_cuda_query(t, at);
+        const int64_t col = kg_cuda_head(t, at) * 8 * (W - 1) + 8 * c;
 
-        to[r - first][c] = r < t.rows ? kg_cuda_load_eight(
-                                            m, kg_cuda_query(t, r),
-                                            kg_cuda_head(t, r) * 8 * (W - 1) + 8 * c)
-                                      : zeros;
+        if (aligned)
+            kg_copy_later(&to[r][c], kg_cuda_bf16(m, row) + col, r < t.rows ? 16 : 0);
+        else
+            to[r][c] = r < t.rows ? kg_cuda_load_eight(m, row, col) : kg_cuda_eight{};
     }
 }
 
@@ -366,18 +359,15 @@ static __device__ inline const void *kg_cuda_right(const struct kg_cuda_eight (*
     return &tile[r + lane % 8 + lane / 16 * 8][2 * c + lane / 8 % 2];
 }
 
-/* f <- rows of a tile as left factors, 16 per warp, staged in `to` */
-template <int THREADS, int HD>
+/* f <- rows as left factors, 16 per warp */
+template <int HD>
 static __device__ inline void
-kg_cuda_bring_left(uint32_t f[HD / 16][4], struct kg_cuda_eight (*to)[HD / 8 + 1],
-                   struct kg_mat m, const struct kg_cuda_tile &t)
+kg_cuda_left_factors(uint32_t f[HD / 16][4],
+                     const struct kg_cuda_eight (*rows)[HD / 8 + 1])
 {
-    kg_cuda_bring_rows<THREADS / 2, THREADS>(to, m, t, 0);
-    __syncthreads();
 #pragma unroll
     for (int c = 0; c < HD / 16; c++)
-        kg_fragments(f[c], kg_cuda_left(to, (int)threadIdx.x / 32 * 16, c));
-    __syncthreads();
+        kg_fragments(f[c], kg_cuda_left(rows, (int)threadIdx.x / 32 * 16, c));
 }
 
 /* ---- arithmetic ---- */

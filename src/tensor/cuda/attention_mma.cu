@@ -280,13 +280,19 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, 2)
         return;
     if (BOTH)
         kg_cuda_see_all(&t);
-    kg_cuda_bring_left<KG_ATTN_THREADS, HD>(q, held->k, a.q, t);
     clear(&part);
     clear(&all);
     const int from = PLAIN ? 0 : kg_cuda_first_block(a, t);
+    struct stage<HD> *const free = held + (from + AHEAD) % stages<HD>::N;
 
+    kg_cuda_bring_rows<KG_ATTN_THREADS>(free->k, a.q, t);
+    kg_copies_end();
     for (int block = from; block < from + AHEAD; block++)
         ahead(held, a, t, block);
+    kg_copies_wait<AHEAD>();
+    __syncthreads();
+    kg_cuda_left_factors<HD>(q, free->k);
+    __syncthreads();
     for (int block = from; block <= t.last; block++) {
         struct stage<HD> *const now = held + block % stages<HD>::N;
         uint32_t p[8][2];
