@@ -56,12 +56,18 @@ static __global__ void __launch_bounds__(KG_ROW_THREADS)
 }
 
 /* Rows that no sequence holds get a zero gradient. */
-static __global__ void clear(struct kg_mat m)
+static __global__ void clear(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv)
 {
-    const int64_t end = kg_cuda_end(m.cols);
+    const struct kg_mat all[] = {dq, dk, dv};
 
-    for (int64_t c = kg_cuda_first(); c < end; c += KG_ROW_THREADS)
-        kg_cuda_f32(m, blockIdx.x)[c] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        const bool there = (int64_t)blockIdx.x < all[i].rows;
+        const int64_t end = there ? kg_cuda_end(all[i].cols) : 0;
+
+        for (int64_t c = kg_cuda_first(); c < end; c += KG_ROW_THREADS)
+            kg_cuda_f32(all[i], blockIdx.x)[c] = 0.0f;
+    }
 }
 
 /* ---- p and ds of a tile of queries and a block of keys ---- */
@@ -335,12 +341,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 }
 
 /* ---- the slot ---- */
-static void launch_clear(struct kg_mat m)
-{
-    if (m.rows > 0)
-        KG_LAUNCH(clear, kg_cuda_rows(m.rows, m.cols), KG_ROW_THREADS, m);
-}
-
 static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
                    const struct kg_cuda_given *g)
 {
@@ -395,9 +395,9 @@ kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_ma
     struct kg_mat kept = {};
     struct places p = {};
 
-    launch_clear(dq);
-    launch_clear(dk);
-    launch_clear(dv);
+    if (dq.rows + dk.rows > 0)
+        KG_LAUNCH(clear, kg_cuda_rows(dq.rows > dk.rows ? dq.rows : dk.rows, dq.cols),
+                  KG_ROW_THREADS, dq, dk, dv);
     if (a->q.rows == 0 || a->n_seqs == 0)
         return kg_dev_done("attention_bwd", err);
     place_all(&p, &g, &kept);
