@@ -404,22 +404,25 @@ static __global__ void __launch_bounds__(KG_ATTN_THREADS, HD == 64 && !CAPPED ? 
     }
 }
 
-/* dk (blockIdx.y even) or dv of a block of keys <- the sum of its heads */
+/* dk or dv of PART keys of a block <- the sum of the group's heads; few keys, because a
+ * thread waits for its loads */
+enum { PART = 16, PARTS = KG_KV_BLOCK / PART };
 static __global__ void __launch_bounds__(KG_FLAT_THREADS)
     add_heads(struct kg_mat dk, struct kg_mat dv, struct kg_cuda_given g)
 {
-    const int group = kg_cuda_group(g.a), hd = g.a.head_dim, kv = (int)blockIdx.y / 2;
-    const bool values = blockIdx.y % 2;
+    const int group = kg_cuda_group(g.a), hd = g.a.head_dim;
+    const int kv = (int)blockIdx.y / (2 * PARTS), key = (int)blockIdx.y % PARTS * PART;
+    const bool values = blockIdx.y / PARTS % 2;
     const struct kg_mat from = g.apart[values], to = values ? dv : dk;
     int s, i;
 
     if (!kg_cuda_find(&s, &i, g.a, (int)blockIdx.x, true))
         return;
     const struct block b = block_of(g.a, g.a.seqs[s], i);
-    const int n = (int)kg_cuda_min(b.n, KG_KV_BLOCK) * hd;
+    const int n = (int)kg_cuda_min(b.n - key, PART) * hd;
 
     for (int e = (int)threadIdx.x; e < n; e += KG_FLAT_THREADS) {
-        const int row = b.first + e / hd;
+        const int row = b.first + key + e / hd;
         const float *x = kg_cuda_f32(from, row) + (int64_t)kv * group * hd + e % hd;
         float sum = x[0];
 
@@ -443,7 +446,7 @@ static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
               kg_grid(blocks, apart ? g.a.n_heads : g.a.n_kv_heads), KG_ATTN_THREADS, dk,
               dv, g);
     if (apart)
-        KG_LAUNCH(add_heads, kg_grid(blocks, 2 * (int64_t)g.a.n_kv_heads),
+        KG_LAUNCH(add_heads, kg_grid(blocks, 2 * PARTS * (int64_t)g.a.n_kv_heads),
                   KG_FLAT_THREADS, dk, dv, g);
 }
 
