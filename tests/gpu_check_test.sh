@@ -207,7 +207,7 @@ one_is_slow() {
     fake tensor/op 'echo "[       OK ] a_test"'
     check --device cpu --parts values,torch --seconds 4 && [ "$(result values)" = "out of time" ] &&
         [ "$(result tensor/head)" = "out of time" ] && [ "$(result model/rows)" = "out of time" ] && [ -n "$(result torch)" ] &&
-        [ "$(result "product beside PyTorch's")" = skipped ] && json_is_read
+        [ "$(result "product against PyTorch's")" = skipped ] && json_is_read
 }
 pass "a part without time is marked, and the next runs" one_is_slow
 fake tensor/head 'echo "[       OK ] a_test"'
@@ -345,12 +345,12 @@ rate "adamw, 4 weights" 4e9 GB/s
 END
     chmod +x "$work/program"
     PATH=$work/path:$PATH KEDGE_GPU_CHECK_PROGRAM=$work/program check --device cpu --parts exactness,torch --seconds 60
-    grep -q "^| product beside PyTorch's, 64 rows, W 100 x 200 | measured | 100 % of its time |.*0.0256 ms, 0.0256 ms" "$out/gpu.md" &&
-        grep -q "^| beside PyTorch's: attention forward, head size 8 | measured | 125 % of its time |.*200 GFLOP/s, 250 GFLOP/s" "$out/gpu.md" &&
-        grep -q "^| beside PyTorch's: adamw, 4 weights | measured | 50 % of its time |" "$out/gpu.md" &&
+    grep -q "^| product against PyTorch's, 64 rows, W 100 x 200 | measured | 100 % of its time |.*0.0256 ms, 0.0256 ms" "$out/gpu.md" &&
+        grep -q "^| against PyTorch's: attention forward, head size 8 | measured | 125 % of its time |.*200 GFLOP/s, 250 GFLOP/s" "$out/gpu.md" &&
+        grep -q "^| against PyTorch's: adamw, 4 weights | measured | 50 % of its time |" "$out/gpu.md" &&
         grep -q '^| torch: generate | skipped |.*no transformers' "$out/gpu.md" && json_is_read
 }
-pass "operations are rows beside PyTorch's of the same shapes" beside
+pass "operations are rows against PyTorch's of the same shapes" beside
 
 plans() {
     check --device cpu --parts plans --seconds 150 && [ "$(result 'plan toy: memory planned')" = measured ] &&
