@@ -448,7 +448,7 @@ static const struct kg_bench_row rows[] = {
      "products, attention, head and optimizer one by one, at shapes of 0.5B and 7B", true,
      "lab", kg_bench_ops, NULL},
     {"decode",
-     "sampling at the 0.5B and 135M shapes, batch 1, 16 and 64, and beside a busy "
+     "sampling at the 0.5B and 135M shapes, batch 1, 16 and 64, and with a busy "
      "process",
      false, NULL, kg_bench_decode, kg_bench_decode_parts},
     {"prefill", "a prompt of 512 tokens at the 0.5B and 135M shapes", false, NULL,

@@ -1,4 +1,4 @@
-/* Whole models: their shapes, and decoding, alone and beside a busy process.
+/* Whole models: their shapes, and decoding, alone and with a busy process.
  *
  * The shapes are real, the weights random: no time depends on what they are, but for
  * which experts a token has. A busy process beside is one that never waits; on shared
@@ -335,7 +335,7 @@ static kg_status put_beside(struct kg_bench_report *r, const struct decoding *d,
                                          "the rate alone",
                                          {0.5, false}};
 
-    snprintf(label, sizeof label, "%s, beside a busy process", name);
+    snprintf(label, sizeof label, "%s, with a busy process", name);
     return kg_bench_put_share(r, &share, err);
 }
 

@@ -88,7 +88,7 @@ void *kg_dev_record_end(void)
 }
 
 static cudaStream_t trunk; /* NULL: no branches now */
-/* Of the process's life; the first is the trunk, whose event is where the others begin. */
+/* Of the process's life; the first is the trunk: its event is where the others begin. */
 static struct {
     cudaStream_t stream;
     cudaEvent_t event;

@@ -1,5 +1,6 @@
-/* Rotary position embedding in place, and back; and with what stands beside it: the angle is pos * inv_freq in fp32, its
- * sine and cosine are those of cpu/rope.c, which explains them. */
+/* Rotary position embedding in place, and back, and with the operations around it: the
+ * angle is pos * inv_freq in fp32, its sine and cosine are those of cpu/rope.c, which
+ * explains them. */
 #include "tensor/cuda/cuda_internal.h"
 
 struct rotation {
