@@ -141,6 +141,13 @@ static inline void kg_copy_later(void *to, const void *from, int bytes,
 static inline void kg_copies_end(void) { kg_emu_copies_end(); }
 template <int N> static inline void kg_copies_wait(void) { kg_emu_copies_wait(N); }
 
+static inline void kg_store_sixteen(void *to, const uint32_t part[4],
+                                    int line = __builtin_LINE())
+{
+    kg_emu_row(to, line);
+    memcpy(to, part, 4 * sizeof *part);
+}
+
 /* ---- arithmetic ---- */
 static inline float kg_fma(float a, float b, float c) { return fmaf(a, b, c); }
 static inline double kg_fma(double a, double b, double c) { return fma(a, b, c); }

@@ -3,10 +3,10 @@
  *
  * A kernel may use threadIdx.x, blockIdx.x and .y, KG_SHARED, __syncthreads,
  * __syncwarp, __shfl_xor_sync and __ballot_sync of all lanes, __ffs, __popc,
- * kg_fragments, kg_mma, kg_exp2, kg_copy_later and related, and arithmetic that IEEE 754
- * defines exactly; multiply-adds are fused only by kg_fma (--fmad=false). Blocks are of
- * whole warps. No float atomics, and no partition that depends on the grid: a result is a
- * function of the operands.
+ * kg_fragments, kg_mma, kg_exp2, kg_store_sixteen, kg_copy_later and related, and
+ * arithmetic that IEEE 754 defines exactly; multiply-adds are fused only by kg_fma
+ * (--fmad=false). Blocks are of whole warps. No float atomics, and no partition that
+ * depends on the grid: a result is a function of the operands.
  *
  * KG_LAUNCH(kernel, kg_grid(x, y), threads, arguments) starts a kernel with at least one
  * block, in order; after its launches a function calls kg_dev_done. KG_LAUNCH_ASKING
@@ -141,6 +141,16 @@ static __device__ inline void kg_copies_end(void)
 template <int N> static __device__ inline void kg_copies_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+/* Stores sixteen bytes at once, aligned to sixteen: the compiler may store a struct of
+ * sixteen bytes by four stores, each as slow as one. */
+static __device__ inline void kg_store_sixteen(void *to, const uint32_t part[4])
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(__cvta_generic_to_global(to)), "r"(part[0]), "r"(part[1]),
+                   "r"(part[2]), "r"(part[3])
+                 : "memory");
 }
 /* x, hidden from the optimizer: values derived from it are recomputed where needed
  * instead of being kept in registers through a loop. */

@@ -107,10 +107,13 @@ static __device__ inline void kg_cuda_store_eights(const struct kg_mat &m, int64
         for (int i = 0; i < KG_EIGHT && c + i < m.cols; i++)
             kg_cuda_store(m, r, c + i, x.at[i]);
     } else if (m.dtype == KG_F32) {
-        struct kg_cuda_four *to = (struct kg_cuda_four *)(kg_cuda_f32(m, r) + c);
+        uint32_t part[KG_EIGHT];
 
-        to[0] = {{x.at[0], x.at[1], x.at[2], x.at[3]}};
-        to[1] = {{x.at[4], x.at[5], x.at[6], x.at[7]}};
+#pragma unroll
+        for (int i = 0; i < KG_EIGHT; i++)
+            part[i] = kg_cuda_bits(x.at[i]);
+        kg_store_sixteen(kg_cuda_f32(m, r) + c, part);
+        kg_store_sixteen(kg_cuda_f32(m, r) + c + 4, part + 4);
     } else {
         struct kg_cuda_eight e;
         bool nan = false;
@@ -122,7 +125,7 @@ static __device__ inline void kg_cuda_store_eights(const struct kg_mat &m, int64
         }
         for (int i = 0; nan && i < 4; i++) /* is kept, where kg_pair makes another */
             e.pair[i] = kg_cuda_round(x.at[2 * i]) | kg_cuda_round(x.at[2 * i + 1]) << 16;
-        *(struct kg_cuda_eight *)(kg_cuda_bf16(m, r) + c) = e;
+        kg_store_sixteen(kg_cuda_bf16(m, r) + c, e.pair);
     }
 }
 
