@@ -77,6 +77,7 @@ kg_status kg_cuda_rope(struct kg_mat x, const struct kg_turn *by, bool inverse,
 
 /* ---- bias, rope, rounding and the way into a cache ---- */
 struct list {
+    int n;
     struct kg_heads of[KG_HEADS_AT_ONCE];
 };
 
@@ -113,11 +114,11 @@ static __device__ void one_pair(const struct kg_heads *h, const struct kg_turn *
 }
 
 /* A thread a pair, of all parts of a row one after the other. */
-static __global__ void heads(struct list list, int parts, struct kg_turn by)
+static __global__ void heads(struct list list, struct kg_turn by)
 {
     int64_t p = (int64_t)blockIdx.y * KG_ROW_THREADS + threadIdx.x;
 
-    for (int i = 0; i < parts; i++) {
+    for (int i = 0; i < list.n; i++) {
         const int64_t pairs = pairs_of(&list.of[i]);
 
         if (p >= 0 && p < pairs)
@@ -132,12 +133,13 @@ kg_status kg_cuda_heads(const struct kg_heads *h, int n, const struct kg_turn *b
     struct list list;
     int64_t pairs = 0;
 
+    list.n = n;
     for (int i = 0; i < n; i++) {
         list.of[i] = h[i];
         pairs += pairs_of(&h[i]);
     }
     if (h->x.rows > 0 && pairs > 0)
         KG_LAUNCH(heads, kg_grid(h->x.rows, kg_cuda_pieces(pairs, KG_ROW_THREADS)),
-                  KG_ROW_THREADS, list, n, *by);
+                  KG_ROW_THREADS, list, *by);
     return kg_dev_done("heads", err);
 }
