@@ -205,10 +205,10 @@ static __global__ void digest(uint64_t *digests, struct kg_mat m)
 
 /* A step of a model multiplies by each weight once, so it comes from memory: copies keep
  * a trial's out of the cache, as far as they do not fit there together. */
-static void copy_weights(struct trial *t, uint64_t bytes)
+static void copy_weights(struct trial *t)
 {
-    t->weights[0] = t->b;
-    t->n_weights = 1;
+    const uint64_t bytes = bytes_of(t->b);
+
     while (t->n_weights < WEIGHTS && t->more + bytes <= room.memory + room.bytes) {
         struct kg_mat *w = &t->weights[t->n_weights++];
 
@@ -235,7 +235,8 @@ static kg_status begin_trial(struct trial *t, const struct pinned *p, int64_t m,
     KG_LAUNCH(draw_factors, kg_cuda_rows(m, p->k), KG_ROW_THREADS, t->a, 1, false, true);
     KG_LAUNCH(draw_factors, kg_cuda_rows(t->b.rows, t->b.cols), KG_ROW_THREADS, t->b,
               1 << 20, p->kind == KG_MATMUL_NN, false);
-    copy_weights(t, b);
+    t->weights[0] = t->b;
+    t->n_weights = 1;
     return kg_dev_done("trial of a product", err);
 }
 
@@ -363,6 +364,7 @@ static kg_status fill_bucket(struct pinned *p, int i, struct kg_err *err)
         plans[n++] = p->reference;
     plans[n++] = own;
     KG_TRY(begin_trial(&t, p, last_of[i], err));
+    copy_weights(&t);
     p->buckets[i].n = 0;
     return sift(&p->buckets[i], &t, plans, n, err);
 }
