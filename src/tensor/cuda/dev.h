@@ -184,6 +184,7 @@ static __device__ inline uint32_t kg_pair(float first, float second)
 /* Tests access operands in place: memory is shared with the host, and an operation is
  * complete when it returns. */
 extern bool kg_dev_shown;
+cudaError_t kg_dev_alloc_shown(void **memory, uint64_t bytes);
 
 /* All launches and copies use one stream, from which records are made, except fetches of
  * another thread. Other threads wait while a record is made (library.cu). */
@@ -255,7 +256,7 @@ static inline void *kg_dev_alloc(uint64_t bytes, const char *what, struct kg_err
     cudaError_t e;
 
     kg_dev_come();
-    e = kg_dev_shown ? cudaMallocManaged(&p, some) : cudaMalloc(&p, some);
+    e = kg_dev_shown ? kg_dev_alloc_shown(&p, some) : cudaMalloc(&p, some);
     return e == cudaSuccess ? p : kg_dev_refused(e, "device memory", bytes, what, err);
 }
 /* Marks memory as undefined: tests fill it with NaN. */
