@@ -74,7 +74,10 @@ static void rows_equal(const struct rows_case *c, int64_t M, const char *how)
 }
 
 /* Emulated kernels take long, and on far memory they are the CPU's once more. */
-static bool few(void) { return emulated() || strcmp(backend()->name, "far") == 0; }
+static bool few(void)
+{
+    return SANITIZED || emulated() || strcmp(backend()->name, "far") == 0;
+}
 
 static void all_row_counts(const struct rows_case *c, int threads, const char *how)
 {
