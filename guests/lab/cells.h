@@ -45,7 +45,7 @@ struct kg_cells_opts {
     bool iqm;
     bool profile;
     const char *over;  /* a key of numbers above 0, or NULL */
-    const char *start; /* a cell, read in spite of `match`, or NULL */
+    const char *start; /* a cell, read even if it does not match, or NULL */
     size_t at_least;   /* cells with fewer rows are dropped and counted */
 };
 
@@ -78,8 +78,8 @@ kg_status kg_cells_read(struct kg_cells *out, const struct kg_cells_opts *opts,
 void kg_cells_release(struct kg_cells *c); /* {0} is allowed */
 
 /* Appends a Markdown table with a line per cell; the interval of a difference is bold if
- * it excludes 0. `start` adds the columns survived and collapsed. The last lines have the
- * number of cells left out, and the pairs of lines that share no range. */
+ * it excludes 0. `start` adds the columns survived and collapsed. The last lines give the
+ * number of cells left out, and the pairs of lines without a common range. */
 kg_status kg_cells_table(struct kg_str *out, const struct kg_cells *c,
                          const struct kg_cells_opts *opts,
                          struct kg_err *err) KG_MUST_CHECK;

@@ -45,7 +45,7 @@ struct kg_published_study {
 enum { PUBLISHED_STUDIES = 16, PUBLISHED_CELLS = 6 };
 static struct kg_published_study published[PUBLISHED_STUDIES];
 static size_t published_n;
-static struct kg_str published_page; /* what all texts point into */
+static struct kg_str published_page; /* holds all texts */
 
 /* ---- reading ---- */
 

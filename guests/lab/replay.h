@@ -5,8 +5,8 @@
  * gradient; variance is that of the sum over groups,
  *     n / (n - 1) (sum_i |G_i|^2 - |sum_i G_i|^2 / n),   G_i the part of group i of n
  * and cosines are with the gradients of the exact KL and of the exact objective on the
- * same batch. The objective has the algorithm's advantages and weights, but of each
- * completion the ratio of the whole to the sampler, W, without clip or mask:
+ * same batch. The objective has the algorithm's advantages and weights, and for each
+ * completion the ratio W of the whole to the sampler, without clip or mask:
  *     sum_n weight_n -sg(W) A_n log p_n  +  beta (exact KL)  -  c_H (entropy)
  * Over completions it is unbiased for the weighted -E_p[A] (policy/exact.h). It has no KL
  * if the loss has none, or if no model is the anchor.

@@ -91,7 +91,7 @@ KEDGE_API const char *kedge_version(void);
 KEDGE_API void kedge_set_threads(int n);
 KEDGE_API int kedge_get_threads(void);
 
-/* 1 if KEDGE_BF16 heads run: on every processor since 0.1. */
+/* 1 if KEDGE_BF16 heads run; since 0.1 they run on every processor. */
 KEDGE_API int kedge_has_bf16(void);
 
 /* ---- an algorithm: one row of each table, and numbers ---- */
@@ -118,7 +118,7 @@ KEDGE_API int kedge_algo_set(struct kedge_algo *algo, const char *key, const cha
 KEDGE_API int kedge_algo_get(const struct kedge_algo *algo, const char *key, char *text,
                              size_t bytes, struct kedge_err *err) KEDGE_MUST_CHECK;
 
-/* Inputs of an algorithm besides logp, old_logp and advantage; a mask. */
+/* Bits for the inputs of an algorithm besides logp, old_logp and advantage. */
 enum kedge_need {
     KEDGE_NEED_ANCHOR = 1 << 0,        /* anchor_logp */
     KEDGE_NEED_TOP_SAMPLER = 1 << 1,   /* the sampler's largest ids; logp_at, anchor_at */
@@ -137,7 +137,7 @@ enum kedge_need {
     KEDGE_NEED_PARTS = 1 << 13          /* scores.part, .part_weight, .n_parts */
 };
 
-/* How much of the optimizer batch one kedge_loss needs. */
+/* The part of the optimizer batch that one kedge_loss needs. */
 enum kedge_scope { KEDGE_SCOPE_TOKEN, KEDGE_SCOPE_SEQUENCE, KEDGE_SCOPE_BATCH };
 
 struct kedge_needs {
@@ -167,8 +167,8 @@ struct kedge_setting {
 };
 
 /* Checks that the algorithm can be computed and is not misleading: numbers out of range,
- * a KL without an anchor, a need missing in `provides`, ... setting NULL: checks only
- * what needs no setting, and treats every need as met.
+ * a KL without an anchor, a need missing in `provides`, ... setting NULL: skips the
+ * checks that need it, and treats every need as met.
  * errors: EINVAL, EUNSUPPORTED, each with the key and the reason */
 KEDGE_API int kedge_algo_check(const struct kedge_algo *algo,
                                const struct kedge_setting *setting,
@@ -346,8 +346,8 @@ struct kedge_grad {
  * Losses and metrics of micro-batches add up to those of the batch.
  *   loss = sum_n pg_weight is_weight surrogate + kl.beta kl_weight KL
  *          - algo.entropy_coef entropy_weight H
- * errors: EINVAL (an input that the algorithm needs is absent, by name; or what
- * kedge_algo_check refuses of the numbers), ENONFINITE (the first bad token), ENOMEM
+ * errors: EINVAL (an input that the algorithm needs is absent, by name; or a number that
+ * kedge_algo_check refuses), ENONFINITE (the first bad token), ENOMEM
  * source: of each row, kedge_about */
 KEDGE_API int kedge_loss(struct kedge_grad *grad, const struct kedge_algo *algo,
                          const struct kedge_rows *rows,

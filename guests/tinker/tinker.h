@@ -1,9 +1,9 @@
 /* Tinker's API (`kedge serve --train DIR`): a server that trains and samples for a loop
  * that its user writes.
  *
- * Two threads. The HTTP server's takes requests: short ones are answered at once
- * (service.c), the others become jobs with a future (queue.c). The worker (worker.c) owns
- * all models and runs one job at a time, those of a model by seq_id; jobs that sample
+ * Two threads. The HTTP server's thread answers short requests at once (service.c) and
+ * makes the others jobs with a future (queue.c). The worker (worker.c) owns all models
+ * and runs one job at a time, the jobs of a model by seq_id; jobs that sample
  * from the same weights decode together (sample.c). Folders below DIR outlive
  * the process (store.c).
  */
@@ -22,12 +22,12 @@
 
 enum { KG_TINKER_ID = 96 };
 
-/* A model in training. Of the worker. */
+/* A model in training. Used by the worker only. */
 struct kg_tinker_model {
     char id[KG_TINKER_ID]; /* SESSION:train:SEQ */
     /* model owned, as optim and anchor; count.step: optimizer steps */
     struct kg_run_state state;
-    struct kg_algo algo; /* of the last loss that had an anchor which moves */
+    struct kg_algo algo; /* of the last loss with a moving anchor */
     int64_t next_seq;    /* of the next request */
     int64_t snapshots;   /* saved without a name */
     struct kg_tinker_model *next;
@@ -47,32 +47,32 @@ struct kg_tinker_session {
 
 struct kg_tinker;
 struct kg_tinker_job;
-/* Writes the result: JSON, or a protocol buffer if the operation's are. */
+/* Writes the result: JSON, or a protocol buffer if job->proto. */
 typedef kg_status (*kg_tinker_run_fn)(struct kg_tinker *t, struct kg_tinker_job *job,
                                       struct kg_str *out, struct kg_err *err);
 
 /* A client that asked for a result. */
 struct kg_tinker_waiter {
     struct kg_http_exchange *x;
-    double until; /* when it is told to ask again */
+    double until; /* then the server tells it to ask again */
     struct kg_tinker_waiter *next;
 };
 
-/* A request that is answered later. Under the lock, but what the worker reads of a job
- * that is not done does not change. */
+/* A request that is answered later. Guarded by the lock; the fields that the worker reads
+ * stay unchanged until the job is done. */
 struct kg_tinker_job {
     int64_t id;
     kg_tinker_run_fn run; /* NULL: it samples */
     bool proto;           /* its result is a protocol buffer */
-    /* whose jobs follow one another by seq: a model_id, or a sampling_session_id, whose
-     * jobs need no order */
+    /* a model_id, whose jobs run in order of seq, or a sampling_session_id, whose jobs
+     * need no order */
     char scope[KG_TINKER_ID];
     int64_t seq;
-    uint64_t hash;          /* of the request, to know it again */
+    uint64_t hash;          /* of the request, to recognise a repeated one */
     struct kg_json_doc doc; /* owned: the request, if it is JSON */
     struct kg_str body;     /* owned: the request, if it is a protocol buffer */
     double since;           /* its arrival */
-    bool late;              /* it waits so long that the one before it counts as lost */
+    bool late;              /* its wait is so long that its predecessor counts as lost */
     bool running, done;
     int http_status;                  /* of the result; 0: 200 */
     struct kg_str result;             /* owned */
@@ -80,7 +80,7 @@ struct kg_tinker_job {
     struct kg_tinker_job *next;
 };
 
-/* An open sampler: one at a time. Of the worker. */
+/* The open sampler. Used by the worker only. */
 struct kg_tinker_engine {
     char path[256];
     struct kg_model *model; /* owned; NULL: the base */
@@ -119,7 +119,7 @@ kg_status kg_tinker_open(struct kg_tinker **out, const struct kg_serve_opts *opt
                          const char *dir, struct kg_err *err) KG_MUST_CHECK;
 void kg_tinker_close(struct kg_tinker *t);
 int kg_tinker_port(const struct kg_tinker *t);
-/* What the server says of an error: an HTTP status, and whose fault it is. */
+/* The HTTP status for an error, which also tells whose fault it is. */
 int kg_tinker_http_status(kg_status status);
 
 /* ---- fields.c ---- */
@@ -128,7 +128,7 @@ kg_status kg_tinker_check_fields(const struct kg_json_doc *doc, kg_tinker_run_fn
                                  struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- queue.c: futures ---- */
-/* Takes over doc and body. An equal request is answered with the future that it has.
+/* Takes over doc and body. A repeated request gets the future of the first one.
  * errors: ECONFLICT (another request with this scope and seq), ENOSPACE (too many are
  * open), ENOMEM */
 struct kg_tinker_call {
@@ -147,10 +147,10 @@ void kg_tinker_retrieve(struct kg_tinker *t, int64_t id, struct kg_http_exchange
 /* Ends a job with its result or its failure, and answers its waiter. */
 void kg_tinker_finish(struct kg_tinker *t, struct kg_tinker_job *job, kg_status status,
                       const struct kg_err *failure);
-/* The results of a model that ended stay, but no later request is one of its requests: a
- * model of the same id may begin. */
+/* Keeps the results of an ended model, but forgets its requests: a model with the same id
+ * may begin. */
 void kg_tinker_retire(struct kg_tinker *t, const char *model_id);
-/* Waiters are told to ask again, and jobs that wait for others are late. */
+/* Tells waiters to ask again, and marks jobs that wait for others as late. */
 void kg_tinker_expire(struct kg_tinker *t, double now);
 void kg_tinker_forget(struct kg_tinker *t); /* all jobs; their waiters get a 503 */
 
@@ -182,7 +182,7 @@ kg_status kg_tinker_model_of(struct kg_tinker_model **m, struct kg_tinker *t,
                              const char *id, struct kg_err *err) KG_MUST_CHECK;
 
 /* ---- sample.c ---- */
-/* Runs the job and all that may join it. */
+/* Runs the job and all jobs that may join it. */
 void kg_tinker_sample(struct kg_tinker *t, struct kg_tinker_job *job);
 void kg_tinker_close_engine(struct kg_tinker *t);
 /* errors: ENOMEM */
@@ -192,7 +192,7 @@ bool kg_tinker_find_sampler(struct kg_tinker_sampler *copy, struct kg_tinker *t,
                             const char *id);
 
 /* ---- store.c: DIR/MODEL_ID/{run.json,weights/NAME/,sampler_weights/NAME/} ---- */
-/* What a folder says of its weights, in its tinker.json. */
+/* The tinker.json of a folder, which describes its weights. */
 struct kg_tinker_facts {
     char base[256]; /* base_model, its beginning */
     bool lora, attn, mlp;
@@ -209,7 +209,7 @@ kg_status kg_tinker_folder(struct kg_path *to, const struct kg_tinker *t,
                            const char *path, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_tinker_facts_read(struct kg_tinker_facts *f, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
-/* Both of a path whose weights fit this server.   errors: EINVAL (another base) */
+/* Folder and facts of a path, if they fit this server.   errors: EINVAL (another base) */
 kg_status kg_tinker_find_weights(struct kg_path *dir, struct kg_tinker_facts *f,
                                  const struct kg_tinker *t, const char *path,
                                  struct kg_err *err) KG_MUST_CHECK;

@@ -1,5 +1,5 @@
-/* What the tests of Tinker's API share that speak to it without its SDK: batches, a
- * session and a model. DIR is the test's folder.
+/* Shared by the tests of Tinker's API that use no SDK: batches, a session and a model.
+ * DIR is the test's folder.
  *
  * Included by *_test.c only. Failing helpers fail the test.
  */

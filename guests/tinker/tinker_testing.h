@@ -1,4 +1,4 @@
-/* What the tests of Tinker's API share: a server for the digit model in this process, and
+/* Shared by the tests of Tinker's API: a server for the digit model in this process, and
  * requests to it.
  *
  * Included by *_test.c only. Failing helpers fail the test.

@@ -49,7 +49,7 @@ struct kg_tinker_batch {
     unsigned has;      /* inputs that the data have: 1 << enum kg_tinker_input */
     struct kg_block block;
     int64_t *begin; /* (n_data+1) owned, as all below */
-    /* (N+n_data) the model's input, each datum's with its last target at the end */
+    /* (N+n_data) the model's input: the tokens of each datum, then its last target */
     int32_t *tokens;
     double *target;    /* (N) */
     double *weight;    /* (N) 1 if absent */

@@ -13,7 +13,7 @@ struct kg_bench_ops_sizes {
     int32_t sequences, length; /* of attention */
     int64_t weights;           /* of an update */
     int repeats;
-    size_t layers, widths; /* how many of the shapes of products, of heads */
+    size_t layers, widths; /* number of shapes of products, of heads */
 };
 extern const struct kg_bench_ops_sizes kg_bench_ops_device, kg_bench_ops_host;
 kg_status kg_bench_ops_of(struct kg_bench_report *r,
@@ -27,7 +27,7 @@ struct kg_bench_line {
 };
 struct kg_bench_line kg_bench_fit(const double *bytes, const double *seconds, int n);
 /* episodes.c */
-/* A tool of at most 128 episodes; the retriever's place says the seconds it takes. */
+/* A tool for at most 128 episodes; the retriever's place gives its delay in seconds. */
 extern const struct kg_env_row kg_bench_tool;
 /* async.c */
 struct kg_bench_async_size {

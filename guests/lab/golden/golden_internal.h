@@ -47,7 +47,7 @@ kg_status kg_golden_bool(bool *x, const struct kg_golden_case *g, const char *ke
 const struct kg_json *kg_golden_at(const struct kg_golden_case *g, const char *section,
                                    const char *key); /* NULL if absent or null */
 
-/* Translates a published name. `rows` ends with from NULL.
+/* Translates a published name. The last row has from NULL.
  * errors: EUNSUPPORTED (EFORMAT if absent), listing the names */
 struct kg_golden_name {
     const char *from, *to;
@@ -125,7 +125,7 @@ kg_status kg_golden_load(struct kg_golden_batch *e, int64_t first, int64_t n_row
  * anchor's ids */
 kg_status kg_golden_columns(struct kg_golden_batch *e, const char *key, bool anchor_part,
                             struct kg_err *err) KG_MUST_CHECK;
-/* Head, weights under e->totals, loss, gradient with respect to log-probs. */
+/* Runs head, weights under e->totals, and loss with its gradient for log-probs. */
 kg_status kg_golden_run(struct kg_golden_batch *e, bool with_pg,
                         struct kg_err *err) KG_MUST_CHECK;
 /* dlogits += factor times the gradient with respect to the logits before the
@@ -138,7 +138,7 @@ kg_status kg_golden_expect_tokens(struct kg_golden_batch *e, const char *section
                                   struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_golden_expect_logits(struct kg_golden_batch *e,
                                   struct kg_err *err) KG_MUST_CHECK;
-/* Loss, its gradients, log-probs: run and compare. */
+/* Runs and compares loss, its gradients and log-probs. */
 kg_status kg_golden_finish(struct kg_golden_batch *e, struct kg_err *err) KG_MUST_CHECK;
 
 /* Options shared by several families. */

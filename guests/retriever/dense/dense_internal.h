@@ -8,7 +8,7 @@
 
 enum {
     KG_DENSE_QUERIES = 64,      /* that share a pass */
-    KG_DENSE_DIM_MAX = 1 << 22, /* a row of the table is what SQLite takes */
+    KG_DENSE_DIM_MAX = 1 << 22, /* SQLite limits a row of the table */
 };
 /* errors: EUNSUPPORTED (more passages than are searched one by one) */
 kg_status kg_dense_check_count(int64_t passages, struct kg_err *err) KG_MUST_CHECK;

@@ -65,7 +65,7 @@ struct kg_encoder_memory {
 kg_status kg_encoder_plan(struct kg_encoder_memory *out, const char *dir,
                           const struct kg_backend *be, struct kg_err *err) KG_MUST_CHECK;
 
-struct kg_embedder; /* opaque: what one thread computes in */
+struct kg_embedder; /* opaque: work memory of one thread */
 kg_status kg_embedder_open(struct kg_embedder **m, const struct kg_encoder *e,
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_embedder_close(struct kg_embedder *m); /* NULL allowed */
