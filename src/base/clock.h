@@ -14,8 +14,8 @@ double kg_clock_seconds(void); /* monotonic */
 double kg_clock_unix_seconds(void);
 double kg_clock_thread_seconds(void); /* processor time of the calling thread */
 
-/* A condition whose deadlines are of the monotonic clock, and such a deadline: a change
- * of the wall clock moves no wait. */
+/* A condition with deadlines on the monotonic clock, and such a deadline: a change of the
+ * wall clock does not move a wait. */
 void kg_clock_cond(pthread_cond_t *cond);
 struct timespec kg_clock_deadline(int ms);
 

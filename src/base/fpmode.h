@@ -45,7 +45,7 @@ static inline void kg_fp_set_mode(unsigned mode) { (void)mode; }
 /* In mode KG_FP_FLUSH, ARM detects a subnormal result before rounding and x86 after it.
  * They differ only if a subnormal rounds up to 2^-126: ARM then flushes it and sets its
  * underflow flag.
- * results: memory that holds what was computed since the last call.
+ * results: memory that holds all results since the last call.
  * returns whether the flag was set, and clears it; always false if the CPU detects after
  * rounding */
 static inline bool kg_fp_underflowed(const void *results)

@@ -46,7 +46,7 @@ struct kg_opt_row {
     const char *choices; /* "a|b|c"; NULL: any value of the type */
     const char *help;    /* one line */
     unsigned free;       /* enum kg_opt_free */
-    const char *needs;   /* what it needs to act (data/needs.h); NULL: nothing */
+    const char *needs;   /* when it acts (data/needs.h); NULL: always */
     bool or_zero;        /* 0 is allowed too, below the range */
 };
 /* When a value may differ: on --resume (train.steps; the row sets it to true), or between

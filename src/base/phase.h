@@ -1,5 +1,5 @@
-/* What each thread is doing: a stack of nested phases per thread, which base/watch.h
- * reads to tell whether the process hangs.
+/* The current work of each thread: a stack of nested phases, which base/watch.h reads to
+ * tell whether the process hangs.
  *
  *   int p = kg_phase_begin(n, "answers", "grading");
  *   for (i = 0; i < n; i++) { kg_phase_at(p, i); ... }
@@ -28,7 +28,7 @@ enum kg_phase_kind { KG_PHASE_WORK, KG_PHASE_WAIT, KG_PHASE_IDLE };
  * returns the handle for the other functions. A phase deeper than KG_PHASE_DEPTH, or in a
  * thread beyond KG_PHASE_THREADS, is not shown. */
 int kg_phase_begin(int64_t of, const char *unit, const char *fmt, ...) KG_PRINTF(3, 4);
-/* Waiting since `since` (kg_clock_seconds). The text says what for, and the timeout. */
+/* Waiting since `since` (kg_clock_seconds). The text gives the reason and the timeout. */
 int kg_phase_wait(double since, const char *fmt, ...) KG_PRINTF(2, 3);
 int kg_phase_idle(const char *fmt, ...) KG_PRINTF(1, 2);
 void kg_phase_end(int phase);

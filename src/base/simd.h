@@ -652,7 +652,7 @@ static inline struct kg_v16 kg_v16_load_i8(const int8_t *p)
         f[i] = p[i];
     return kg_v16_load(f);
 }
-/* Rounds to the upper halves, but NaN. */
+/* Rounds to the upper halves, except NaN. */
 static inline kg_u4 kg_simd_nearest4(kg_f4 a)
 {
     kg_u4 u = (kg_u4)a;
