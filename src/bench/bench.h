@@ -60,8 +60,8 @@ kg_status kg_bench_ranks(struct kg_str *out, struct kg_ranks *ranks,
 
 enum { KG_BENCH_GRADIENT = 1 << 24 }; /* elements: 64 MiB */
 /* Sums a gradient of n elements, with a lane on each rank, in the memory of `be` (on
- * GPUs by NCCL). In turns with it, measures one exchange of the same bytes, and the
- * additions alone. Appends a row with the slowest rank's median time relative to the
+ * GPUs by NCCL). Alternately measures one exchange of the same bytes, and the additions
+ * alone. Appends a row with the slowest rank's median time relative to the
  * exchange (target: at most 1.1) and to exchange plus additions.
  * errors: of any rank */
 kg_status kg_bench_gradient(struct kg_str *out, struct kg_ranks *ranks,
