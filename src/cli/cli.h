@@ -48,9 +48,8 @@ struct kg_flag {
     bool clears;                 /* a BOOL: the flag sets it to false */
     const struct kg_flag *group; /* see KG_FLAGS_OF */
     void *target;                /* a LIST is struct kg_flag_list: may be repeated */
-    const char *key; /* the target is struct kg_flag_keys; NULL: a variable of `type` */
-    const char
-        *needs; /* what it (a group: each of its flags) needs to act; NULL: nothing */
+    const char *key;   /* the target is struct kg_flag_keys; NULL: a variable of `type` */
+    const char *needs; /* when it (a group: each of its flags) acts; NULL: always */
     /* "model.adapter": an argument model.adapter=VALUE means this flag, as in recipes;
      * NULL: no such spelling */
     const char *also;
@@ -307,7 +306,7 @@ const char *kg_cli_shared(char **own, const char *path, struct kg_err *err);
 kg_status kg_cli_ranks_begin(struct kg_ranks *r, int n, double wait_s,
                              const char *command, struct kg_err *err) KG_MUST_CHECK;
 
-/* Ends this rank. Rank 0 prints an error that all ranks share. Of forked ranks, rank 0
+/* Ends this rank. Rank 0 prints an error that all ranks share. With forked ranks, rank 0
  * waits for the others, and names one that was ended by a signal; the others exit here.
  * returns the exit status; KG_RANKS_EXIT_LOST if another rank was lost,
  * KG_RANKS_EXIT_UNLIKE if the ranks do not belong to one run */
@@ -324,7 +323,7 @@ kg_status kg_doctor_nccl(struct kg_str *out, const struct kg_backend *be,
 /* *ok: in, whether this rank passed so far; out, whether all ranks passed, and the checks
  * between them. Appends a line for each rank and check; nothing for a single process. be:
  * this rank's backend; GPUs are joined by NCCL. If no rank has NCCL, that is not a
- * failure unless a folder was given. If only some have it, it is one
+ * failure unless a folder was given. It is a failure if only some have it
  * errors: of the ranks, if one is lost */
 kg_status kg_doctor_ranks(struct kg_str *out, bool *ok, struct kg_ranks *r,
                           const struct kg_backend *be, const char *nccl, bool json,
