@@ -7,8 +7,8 @@
  *
  * Little-endian files of versions 2 and 3 are read. A split set is opened by its first
  * file, NAME-00001-of-00003.gguf, whose metadata holds for all. Everything is checked
- * when a file is opened, and errors name the byte: what this header hands out is inside
- * of the file.
+ * when a file is opened, and errors name the byte: all that this header returns lies
+ * inside the file.
  */
 #ifndef KG_DATA_GGUF_H
 #define KG_DATA_GGUF_H

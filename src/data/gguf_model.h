@@ -32,7 +32,7 @@ kg_status kg_gguf_put_bool(struct kg_gguf_writer *w, const char *key, bool x,
                            struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_put_text(struct kg_gguf_writer *w, const char *key, const char *text,
                            size_t n, struct kg_err *err) KG_MUST_CHECK;
-/* An array, whose n items follow by the next three. */
+/* Begins an array; the next three functions put its n items. */
 kg_status kg_gguf_put_array(struct kg_gguf_writer *w, const char *key,
                             enum kg_gguf_type of, uint64_t n,
                             struct kg_err *err) KG_MUST_CHECK;
@@ -42,7 +42,7 @@ kg_status kg_gguf_item_real(struct kg_gguf_writer *w, float x,
                             struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_gguf_item_text(struct kg_gguf_writer *w, const char *text, size_t n,
                             struct kg_err *err) KG_MUST_CHECK;
-/* A value of another file, as it is. */
+/* A value of another file, unchanged. */
 kg_status kg_gguf_put_value(struct kg_gguf_writer *w, const struct kg_gguf_value *v,
                             struct kg_err *err) KG_MUST_CHECK;
 
@@ -132,8 +132,8 @@ kg_status kg_gguf_name_of(char to[KG_GGUF_NAME + 1], const char *name,
  * errors: UNSUPPORTED (a part of tokenizer.json without a name in GGUF) */
 kg_status kg_gguf_put_tokenizer(struct kg_gguf_writer *w, const char *model, size_t rows,
                                 bool *none, struct kg_err *err) KG_MUST_CHECK;
-/* llama.cpp's name, of n bytes, of what a tokenizer.json does before its byte-level BPE.
- * errors: UNSUPPORTED */
+/* llama.cpp's name (n bytes) for the pre-tokenizer of a tokenizer.json with byte-level
+ * BPE. errors: UNSUPPORTED */
 kg_status kg_gguf_pre_of(const char **pre, size_t *n, const struct kg_json *tokenizer,
                          struct kg_err *err) KG_MUST_CHECK;
 

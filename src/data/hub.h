@@ -36,9 +36,9 @@ struct kg_hub_name {
 bool kg_hub_is_id(const char *text);
 /* Whether text begins with hf://, as files of data sets do. */
 bool kg_hub_is_address(const char *text);
-/* Parses ORG/NAME[@REVISION] (of a model also NAME), or the data set
+/* Parses ORG/NAME[@REVISION] (for a model also NAME), or the data set
  * hf://[datasets/]ORG/NAME[@REVISION][/FILE].
- * errors: EINVAL, with what is wrong */
+ * errors: EINVAL, with the fault */
 kg_status kg_hub_name_read(struct kg_hub_name *name, const char *text,
                            enum kg_hub_kind kind, struct kg_err *err) KG_MUST_CHECK;
 /* Whether file is a safe path inside a repository: relative, printable, without "..", "."

@@ -46,7 +46,7 @@ kg_status kg_zst_close(struct kg_zst_writer *w, struct kg_err *err) KG_MUST_CHEC
 /* Aborts: frees w and removes a file begun here. NULL is allowed. */
 void kg_zst_abort(struct kg_zst_writer *w);
 /* Decompresses zstd frames to the end of out, or a whole .zst file; refuses more than
- * max_bytes.   where: of messages */
+ * max_bytes.   where: for messages */
 kg_status kg_zst_unpack(struct kg_str *out, const void *bytes, size_t n,
                         uint64_t max_bytes, const char *where,
                         struct kg_err *err) KG_MUST_CHECK;

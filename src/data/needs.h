@@ -1,4 +1,4 @@
-/* What a key needs to act, as the text of its row's column `needs`.
+/* The condition under which a key acts, as text in its row's column `needs`.
  *
  *   lora.rank>0                          another key is above a number
  *   optim.schedule=linear,cosine         is one of these; "sft.data=": is empty

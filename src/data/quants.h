@@ -1,8 +1,8 @@
 /* Types of tensors in a GGUF file: single values, and blocks of values that share their
  * scales.
  *
- * A block is read as fp32, by the products and sums, in fp32 and in the order, of the
- * `gguf` package, so its values have that package's bits.
+ * A block is converted to fp32 by the operations of the `gguf` package, in fp32 and in
+ * its order, so its values have that package's bits.
  */
 #ifndef KG_DATA_QUANTS_H
 #define KG_DATA_QUANTS_H
@@ -14,9 +14,9 @@
 
 enum { KG_QUANT_MAX = 256 /* values of a block */ };
 
-/* A block taken apart, for panels of weights (tensor/coded.h). With d the scale of value
- * i, that is `scale` times scales[] of its part if there are such:
- *   value i = d (q[i] - zero) + low,  low times lows[] of its 32 values if there are such
+/* A block taken apart, for panels of weights (tensor/coded.h). Value i has the scale d,
+ * which is `scale` times scales[] of its part if there are any:
+ *   value i = d (q[i] - zero) + low,  low times lows[] of its 32 values if any
  * All products are exact in fp32, and the sum is rounded once: the bits of `widen`. */
 struct kg_quant_parts {
     uint16_t scale; /* fp16, as low */
@@ -45,11 +45,11 @@ struct kg_quant {
     struct kg_quant_form form;
 };
 
-/* errors: UNSUPPORTED, naming the type where it is known, and those that are read */
+/* errors: UNSUPPORTED, naming the type if it is known, and the readable types */
 kg_status kg_quant_find(const struct kg_quant **type, uint32_t id,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* The same by safetensors' or ggml's name, "BF16"; NULL: none of that name. */
+/* The same by its name in safetensors or ggml, "BF16"; NULL: no such name. */
 const struct kg_quant *kg_quant_named(const char *name);
 
 #endif
