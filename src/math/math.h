@@ -2,8 +2,8 @@
  *
  * The answer is extracted from a response (the last \boxed{}, an `Answer:` line, the last
  * formula or number), parsed into a tree, and compared with the gold answer by exact
- * arithmetic. A comparison without certain result is undecided, never guessed. A mode is
- * a row of a table: `default` is kedge's own; `ema-pg`, `mathd` and `dapo` reproduce
+ * arithmetic. A comparison without a certain result is undecided, never guessed. A mode
+ * is a row of a table: `default` is kedge's own; `ema-pg`, `mathd` and `dapo` reproduce
  * published graders, including their string rules, so that numbers can be compared.
  *
  * Each answer has limits (bytes, nodes, depth, digits, work, 64 MiB, 1 s); beyond them

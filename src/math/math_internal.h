@@ -239,7 +239,7 @@ const struct kg_math_command *kg_math_command_find(const char *name, size_t n);
 const struct kg_math_command *kg_math_word_find(const char *name, size_t n);
 /* Whether name is in names, where each name has a blank before and after it. */
 bool kg_math_is_listed(const char *names, const char *name, size_t n);
-/* Whether a command without a row is the name of a symbol, as \alpha. */
+/* Whether a command without a row is the name of a symbol, such as \alpha. */
 bool kg_math_is_symbol(const char *name, size_t n);
 /* The row of a word next to a value, ignoring case: rows of plain words, and words with a
  * meaning only there. NULL: unknown word. */
@@ -463,13 +463,13 @@ verdict kg_math_unions(struct kg_math_compare *c, int gold, int answer);
 verdict kg_math_compare_inner(struct kg_math_compare *c, int gold, int answer);
 /* Combines two parts: wrong if one is wrong, right if both are right. */
 verdict kg_math_both(verdict a, verdict b);
-/* A residue class without the name that is in it; other nodes unchanged. */
+/* A residue class without the name in it; other nodes unchanged. */
 int kg_math_class_of(const struct kg_math_compare *c, int node);
 bool kg_math_is_class(const struct kg_math_compare *c, int node);
 verdict kg_math_classes(struct kg_math_compare *c, int gold, int answer);
 verdict kg_math_class_and_other(struct kg_math_compare *c, int gold, int answer);
-/* A list without items such as k \in Z whose name is a parameter of other items; these
- * names are recorded for that side. */
+/* Drops items such as k \in Z from a list if their name is a parameter of other items,
+ * and records these names for that side. */
 int kg_math_without_domains(struct kg_math_compare *c, int node, int side);
 /* A copy of the tree with `from` replaced by `to`. */
 int kg_math_replaced(struct kg_math_compare *c, int node, int from, int to);
