@@ -207,7 +207,7 @@ kg_status kg_walk_gated_bwd(const struct kg_walk *p, const struct kg_layer_acts 
                             struct kg_mat dact, struct kg_err *err) KG_MUST_CHECK;
 
 /* Computes layer l from kg_walk_x(p, l). `whole`: up to kg_walk_x(p, l+1); else up to
- * gate and up, which is what the backward of a checkpointed layer needs. */
+ * gate and up, as the backward of a checkpointed layer needs. */
 kg_status kg_layer_forward(const struct kg_walk *p, int32_t l, bool whole,
                            struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,4 +1,4 @@
-/* A checkpoint as a GGUF file, for llama.cpp and what is built on it.
+/* A checkpoint as a GGUF file, for llama.cpp and programs built on it.
  */
 #ifndef KG_MODEL_EXPORT_H
 #define KG_MODEL_EXPORT_H

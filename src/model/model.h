@@ -96,10 +96,10 @@ struct kg_model {
     struct kg_param *params;
     size_t n_params;
     size_t n_base;          /* number without adapters */
-    int64_t n_elements;     /* of all trained parameters: length of a slab */
+    int64_t n_elements;     /* in all trained parameters: length of a slab */
     struct kg_slab master;  /* (cut.n) owned; empty for inference */
     struct kg_cut cut;      /* the part of n_elements in master and other slabs */
-    struct kg_ranks *ranks; /* borrowed: have the other cuts; NULL: master has all */
+    struct kg_ranks *ranks; /* borrowed: they hold the other cuts; NULL: not cut */
     struct kg_layer_params *layers; /* (L) owned */
     struct kg_param *embed;         /* (V,D) */
     struct kg_param *norm;          /* (1,D) */
@@ -118,8 +118,8 @@ struct kg_model_opts {
     enum kg_dtype ct;
     bool trainable; /* own fp32 master weights */
     /* borrowed; keeps the frozen matrices in blocks of this type (data/quants.h), or
-     * "as_stored": those that the file has so. Their values are decoded from the blocks
-     * and rounded to bf16. NULL: all in ct */
+     * "as_stored": those that are blocks in the file. Their values are decoded from the
+     * blocks and rounded to bf16. NULL: all in ct */
     const char *base_dtype;
     const char *source; /* borrowed; for an outline with as_stored: the checkpoint */
     enum kg_on_host on_host;
@@ -342,7 +342,7 @@ struct kg_forward {
 kg_status kg_model_forward(struct kg_mat *hidden, const struct kg_model *m,
                            struct kg_acts *acts, const struct kg_forward *f,
                            struct kg_err *err) KG_MUST_CHECK;
-/* Its two parts: copying the pack to the backend; the operations. */
+/* Its two parts: one copies the pack to the backend, one runs the operations. */
 kg_status kg_model_stage(const struct kg_model *m, struct kg_acts *acts,
                          const struct kg_forward *f, struct kg_err *err) KG_MUST_CHECK;
 kg_status kg_model_run(struct kg_mat *hidden, const struct kg_model *m,

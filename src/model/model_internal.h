@@ -1,4 +1,4 @@
-/* What model.c, load.c and save.c share: the hidden part of a model and its list of
+/* Shared by model.c, load.c and save.c: the hidden part of a model and its list of
  * parameters.
  *
  * Internal to src/model.
@@ -152,7 +152,7 @@ kg_status kg_model_fetch_layer(const struct kg_model *m, int32_t l,
 
 /* Allocates the master slab; sets master of every trained param. */
 kg_status kg_model_attach_master(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
-/* Both, for a model without adapters; sets compute of every param. */
+/* Allocates both for a model without adapters; sets compute of every param. */
 kg_status kg_model_attach_slabs(struct kg_model *m, struct kg_err *err) KG_MUST_CHECK;
 
 /* Stores elements [first, first+n) of the slabs, as far as they are in this rank's
