@@ -51,8 +51,8 @@ struct kg_http_client_opts {
     const char *bearer_key;    /* NULL: none; copied */
     /* Use the proxies in http_proxy, https_proxy and all_proxy except for hosts in
      * no_proxy, as libcurl does; the key is not sent to a proxy of an https URL.
-     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise they are looked
-     * for where systems keep them. For hosts on the internet.
+     * SSL_CERT_FILE, if set, names the trusted certificates; otherwise the usual places
+     * of systems are searched. For hosts on the internet.
      */
     bool surroundings;
     /* if not 0, replaces timeout_ms: a try ends after this time without data */
@@ -80,7 +80,7 @@ void kg_http_client_close(struct kg_http_client *c); /* drops requests in flight
 
 /* http://... or https://... */
 bool kg_http_is_address(const char *where);
-/* Whether such an address names a host, maybe with a port of 1 to 65535, and no user. */
+/* Whether an address has a host, perhaps with a port of 1 to 65535, and no user. */
 bool kg_http_has_host(const char *url);
 /* Whether two URLs have the same scheme, host and port, so that they may share a key. */
 bool kg_http_same_origin(const char *url, const char *other);

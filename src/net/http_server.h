@@ -53,8 +53,8 @@ struct kg_http_server_opts {
     /* Limit over all clients: bodies, also incomplete ones, and responses not yet sent;
      * 0: 256 MiB. Beyond it each body or response may still have 64 KiB. */
     size_t max_held_bytes;
-    /* 0: 30. Closes connections whose sender is silent this long (408 if a request had
-     * begun), or whose reader takes nothing of a response this long. */
+    /* 0: 30. Closes a connection if its sender is silent this long (408 if a request had
+     * begun), or if its reader takes no byte of a response this long. */
     int idle_timeout_s;
     int request_timeout_s;  /* 0: 60; a request that takes longer to arrive gets a 408 */
     const char *bearer_key; /* NULL: no key needed; copied */
