@@ -27,7 +27,7 @@ enum kg_policy_table {
     KG_TABLE_COUNT
 };
 
-/* How much of the batch one evaluation needs. A micro-batch holds whole sequences. */
+/* Part of the batch that one evaluation needs. A micro-batch holds whole sequences. */
 enum kg_policy_scope { KG_SCOPE_TOKEN, KG_SCOPE_SEQUENCE, KG_SCOPE_BATCH };
 
 /* Inputs of a row besides log-probs, old log-probs and advantages. */
@@ -87,7 +87,7 @@ struct kg_policy_claims {
     unsigned off_policy;
     unsigned published; /* places where kl.gradient is published; topk rows only */
     const char *memory; /* memory of the term per token */
-    const char *bounds; /* what the row's trust region bounds; surrogates only */
+    const char *bounds; /* bounded by the row's trust region; surrogates only */
 };
 
 struct kg_advantage_row; /* internal to policy/ */
@@ -177,7 +177,7 @@ void kg_algo_init(struct kg_algo *algo);
 /* Rows over struct kg_algo, ended by key NULL. After they have filled the fields,
  * kg_algo_choose looks up the table rows. A row without default keeps kg_algo_init's
  * value, and a recipe that does not set it does not list it. */
-/* What keys of a KL need (data/needs.h), evaluated by the functions below. */
+/* Conditions of the keys of a KL (data/needs.h), evaluated by the functions below. */
 #define KG_NEEDS_WEIGHABLE                                                               \
     "@a kl.estimator of the sampled token in the loss (k1 to k5, k3++, abs, topk-* "     \
     "with kl.tail true):kl.estimator,kl.in,kl.tail"
@@ -200,12 +200,12 @@ kg_status kg_algo_get(const struct kg_algo *algo, const char *key, char *text,
 size_t kg_algo_n_keys(void);
 const char *kg_algo_key(size_t i);
 
-/* What the run can provide. 0 or false disables a check where noted. */
+/* Inputs that the run can provide. 0 or false disables a check where noted. */
 struct kg_algo_setting {
     int64_t vocab;           /* 0: not checked */
     int64_t samples;         /* samples per prompt; 0: not checked */
     bool off_policy;         /* several updates per step, lag, or another sampler dtype */
-    bool sampled_old;        /* old log-probs are those that the sampler recorded */
+    bool sampled_old;        /* old log-probs are the sampler's records */
     bool truncated_sampling; /* top_p, top_k or min_p below the full softmax */
     int max_top_k; /* maximum number of ids that the sampler can record; 0: not checked */
     /* needs that the run can meet: KG_NEED_GREEDY, _VALUES, _SUM_SQ, _EXACT_*,
@@ -264,7 +264,7 @@ const struct kg_policy_claims *kg_policy_row_claims(enum kg_policy_table table, 
 /* The row's about; NULL with the valid names in err.   errors: NOTFOUND */
 const struct kg_policy_about *kg_policy_find(enum kg_policy_table table, const char *name,
                                              struct kg_err *err) KG_MUST_CHECK;
-/* What kl.clamp limits for this KL ("log w within +-20"), static; NULL: nothing. */
+/* The limit of kl.clamp for this KL ("log w within +-20"), static; NULL: none. */
 const char *kg_algo_clamps(const struct kg_algo *algo);
 /* Whether a row lists the key in `reads`; whether any row of any table does (then the key
  * has no effect with the other rows); whether one of algo's chosen rows does. */

@@ -7,7 +7,7 @@
  *
  *     -E_{y~p}[A(y)] = -E_{y~mu}[A(y) prod_t p(y_t) / mu(y_t)]
  *
- * Loss and gradients come from kg_policy_loss, so what is measured is what a run does.
+ * Loss and gradients come from kg_policy_loss, as in a run.
  * Probabilities, logits and rewards are fixed numbers, the same on every machine.
  */
 #ifndef KG_POLICY_EXACT_H
@@ -21,7 +21,7 @@
 enum { KG_EXACT_VOCAB = 10, KG_EXACT_TOKENS = 3, KG_EXACT_HEAD = 3, KG_EXACT_PLACES = 3 };
 
 /* Nats at which rows are compared: KL(p||q) for a KL estimator; for the others the mean
- * KL(mu||p) of the tokens of a completion, which is how stale the sampler is. */
+ * KL(mu||p) of the tokens of a completion, a measure of staleness. */
 extern const double kg_exact_kl_nats[KG_EXACT_PLACES];
 extern const double kg_exact_stale_nats[KG_EXACT_PLACES];
 

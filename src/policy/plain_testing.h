@@ -119,7 +119,7 @@ static inline bool plain_counts(const struct plain *p, int s, bool filtered)
     return p->begin[s + 1] > p->begin[s] && !(filtered && p->drop[s]);
 }
 
-/* Of every token of sequence s. */
+/* The weight of every token of sequence s. */
 static inline double plain_weight(const struct plain *p, int s, bool filtered)
 {
     const char *mode = kg_algo_row_name(p->algo, KG_TABLE_AGGREGATE);
