@@ -40,8 +40,8 @@ struct kg_lane_lengths {
 kg_status kg_lanes_deal(int32_t *lane, const struct kg_lane_lengths *l, int64_t n,
                         int lanes, struct kg_err *err) KG_MUST_CHECK;
 
-/* How many sequences of list[0..n) form the next micro-batch: consecutive ones that fit
- * in a pack together, or a single one. Sequence list[i] has tokens[list[i] - base]. Every
+/* Number of sequences of list[0..n) in the next micro-batch: consecutive ones that fit in
+ * a pack together, or a single one. Sequence list[i] has tokens[list[i] - base]. Every
  * process splits a lane alike, so its sums have the same order. */
 size_t kg_lanes_fit(const struct kg_lane_lengths *l, const size_t *list, size_t n,
                     size_t base);
@@ -66,11 +66,11 @@ struct kg_share kg_share_by_cost(const uint64_t *cost, int64_t n, int rank, int 
  *
  *   C = 8:  ((l0+l1)+(l2+l3)) + ((l4+l5)+(l6+l7))
  *
- * Lanes arrive in order, and a binary counter decides what is added. Level k holds a sum
- * of 2^k neighbours; a lane that meets a full level is added to it, and the sum moves up.
- * If C is not a power of two, the remaining levels are added from the newest up: C = 6 is
- * ((l0+l1)+(l2+l3)) + (l4+l5). Every subtree adds the same numbers on every machine, so
- * the sum has the same bits. */
+ * Lanes arrive in order, and a binary counter decides which sums are added. Level k holds
+ * a sum of 2^k neighbours; a lane that meets a full level is added to it, and the sum
+ * moves up. If C is not a power of two, the remaining levels are added from the newest
+ * up: C = 6 is ((l0+l1)+(l2+l3)) + (l4+l5). Every subtree adds the same numbers on every
+ * machine, so the sum has the same bits. */
 enum { KG_TREE_LEVELS = 31 };
 
 /* {0}: no lane yet. */

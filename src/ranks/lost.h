@@ -38,7 +38,7 @@ struct kg_poll_clock {
 };
 enum kg_poll_moment { KG_POLL_WAIT, KG_POLL_ASK, KG_POLL_OVER };
 void kg_poll_moved(struct kg_poll_clock *c);
-/* What to do now in a wait of at most wait_s (0: no limit). ASK comes min(wait_s / 2, 5
+/* The next act in a wait of at most wait_s (0: no limit). ASK comes min(wait_s / 2, 5
  * s) before the end; the others have the rest of the time to reply, even if this rank was
  * stopped meanwhile. */
 enum kg_poll_moment kg_poll_look(struct kg_poll_clock *c, double wait_s);

@@ -4,8 +4,8 @@
  *
  * A collective of the library cannot say which rank is missing. So ranks first meet in
  * the host transport, which detects and names lost ranks, and only then wait for the
- * device. What all ranks have begun must complete within half of r->wait_s; else it is
- * aborted, and all ranks report it.
+ * device. A transfer that all ranks have begun must complete within half of r->wait_s;
+ * else it is aborted, and all ranks report it.
  */
 #ifndef KG_RANKS_NCCL_H
 #define KG_RANKS_NCCL_H

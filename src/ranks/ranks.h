@@ -53,8 +53,8 @@ struct kg_ranks_transport {
                           const struct kg_ranks_part *in, const char *what,
                           struct kg_err *err);
     /* The same in two halves. Up to KG_RANKS_AHEAD exchanges may be begun before the
-     * first is finished; they finish in order. Both NULL: `exchange` does not wait for
-     * what the other ranks do with the data. */
+     * first is finished; they finish in order. Both NULL: `exchange` does not wait until
+     * the other ranks have used the data. */
     kg_status (*begin)(const struct kg_ranks *r, const struct kg_ranks_part *out,
                        const struct kg_ranks_part *in, const char *what,
                        struct kg_err *err);
@@ -93,9 +93,9 @@ struct kg_ranks {
     int exit_status; /* of this process if MPI_Finalize does not return */
     const struct kg_ranks_transport *transport;
     void *wire;                  /* the transport's */
-    struct kg_ranks_nccl *nccl;  /* owned; NULL: none, or the whole's */
+    struct kg_ranks_nccl *nccl;  /* owned; NULL: none, or owned by the whole */
     uint64_t sent;               /* bytes sent to other ranks so far, by NCCL too */
-    struct kg_ranks_clock clock; /* so far; for a part: the whole's */
+    struct kg_ranks_clock clock; /* so far; for a part: of the whole */
     bool agreeing;               /* the current exchange is an agreement */
     const char *kind;            /* kind in message headers; NULL: the caller's `what` */
     bool told;                   /* all ranks know the failure being returned */
@@ -127,8 +127,8 @@ void kg_ranks_forgive(struct kg_ranks *r);
 /* *x <- whether it is set on any rank. */
 kg_status kg_ranks_any(struct kg_ranks *r, bool *x, const char *what,
                        struct kg_err *err) KG_MUST_CHECK;
-/* Allgather: rank p's bytes end at ends[p] of `all`; each rank fills its own and gets the
- * others'. */
+/* Allgather: rank p's bytes end at ends[p] of `all`; each rank fills its own part and
+ * gets the others. */
 kg_status kg_ranks_gather(struct kg_ranks *r, void *all, const uint64_t *ends,
                           const char *what, struct kg_err *err) KG_MUST_CHECK;
 /* The same with n bytes per rank. */
