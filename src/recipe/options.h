@@ -10,7 +10,7 @@
 #include "rollout/episode.h"
 #include "text/prompt.h"
 
-/* What is sharded over ranks rather than held by each. */
+/* The state that is sharded over ranks rather than held by each. */
 enum kg_shard {
     KG_SHARD_NONE,
     KG_SHARD_OPTIMIZER, /* master weights, the optimizer's state, an anchor's masters */
@@ -145,8 +145,8 @@ struct kg_recipe {
     } log;
 };
 
-/* What keys need (data/needs.h): problems to validate on, which a recipe may leave to the
- * command line; and conditions that a text cannot express. */
+/* Conditions of keys (data/needs.h): problems to validate on, which a recipe may leave to
+ * the command line; and conditions that a text cannot express. */
 #define KG_NEEDS_VALIDATION "data.val|task.name=" KG_TASKS_MADE
 #define KG_NEEDS_GENERATED                                                               \
     "problems that no file replaces (data.train, rollout.data, data.val, sft.data)"      \
