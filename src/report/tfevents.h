@@ -28,7 +28,7 @@ struct kg_tfevents {
 bool kg_tfevents_is_name(const char *name);
 
 /* The step of the last complete event in dir: -1 if there is no file, 0 if the last file
- * has no event or is not kedge's. */
+ * has no event or kedge did not write it. */
 kg_status kg_tfevents_last_step(int64_t *step, const char *dir,
                                 struct kg_err *err) KG_MUST_CHECK;
 
