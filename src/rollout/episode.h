@@ -76,7 +76,7 @@ kg_status kg_episodes_open(struct kg_episodes **out, const struct kg_tokenizer *
                            struct kg_err *err) KG_MUST_CHECK;
 void kg_episodes_close(struct kg_episodes *e);
 
-/* What is played: see kg_episodes_run. */
+/* The episodes to play: see kg_episodes_run. */
 struct kg_episode_run {
     struct kg_rollout *engine;
     struct kg_traj *trajs; /* (n) zeroed, filled in request order */
@@ -114,7 +114,7 @@ int64_t kg_episodes_longest(const struct kg_episode_opts *opts);
  * record in `prompts`. The environment's stop strings are added to those of s; max_tokens
  * of requests and of s are ignored; requests must not have a sampling of their own. Sets
  * t->episode. e NULL: calls kg_rollout_run. With a quota an episode may pause, inside a
- * turn or before one, and a later call goes on with it: what is drawn is the same.
+ * turn or before one, and a later call continues it with the same draws.
  * seconds_idle: increased by the time in which nothing could decode because all episodes
  * waited for the environment; NULL allowed.
  * errors: as kg_rollout_run; EINVAL (a prompt that leaves no room in the context or

@@ -44,8 +44,8 @@ static inline float kg_inv_temperature(float temperature)
  * most likely id is always kept. Kept ids are ordered by falling probability, ties by the
  * smaller id. */
 
-/* Changes to logits before the temperature. They affect which token is drawn, not what is
- * recorded: log-probs stay those of the model. In this order: biases; repetition divides
+/* Changes to logits before the temperature. They affect only which token is drawn:
+ * recorded log-probs stay those of the model. In this order: biases; repetition divides
  * positive and multiplies negative logits, once for each id in prompt or completion; then
  * presence and frequency. */
 struct kg_logit_bias {
@@ -100,13 +100,13 @@ struct kg_request {
     int32_t n_samples; /* group size: number of trajectories of this prompt */
     /* maximum of new tokens; 0: the sampling's max_tokens; or KG_PROMPT_ONLY */
     int32_t max_tokens;
-    int32_t first_sample; /* samples of the draw, from this one on */
+    int32_t first_sample; /* index in the draw of its first sample */
     /* tokens that its samples drew before, in earlier requests: where its draws begin */
     int32_t drawn;
     /* newest tokens of the prompt that are the beginning of its one sample's completion:
      * a stop string may begin in them */
     int32_t begun;
-    /* its own parameters, borrowed; NULL: the session's */
+    /* its own parameters, borrowed; NULL: those of the session */
     const struct kg_sampling *sampling;
     /* 0: a trajectory ends once. > 0: an episode of several turns with at most this many
      * tokens, prompt included; see kg_rollout_resume. Cache blocks for all of them are

@@ -2,8 +2,8 @@
  *
  * The token is a function of (row, parameters, u): one uniform number walks an inverse
  * CDF over the ids in a fixed order, with sums in double. The head gives the row, already
- * divided by the temperature, and its log sum exp. The recorded log-prob is that of the
- * full softmax, as the head computes it, also under truncation.
+ * divided by the temperature, and its log sum exp. The recorded log-prob is the head's,
+ * of the full softmax, also under truncation.
  */
 #ifndef KG_ROLLOUT_SAMPLER_H
 #define KG_ROLLOUT_SAMPLER_H
@@ -73,8 +73,8 @@ struct kg_draw kg_sampler_draw_of(const struct kg_sampling *s, double u);
 kg_status kg_sampler_take(struct kg_sampler_pick *pick, const struct kg_drawn *drawn,
                           double lse, const uint64_t *kept, int32_t vocab,
                           struct kg_err *err) KG_MUST_CHECK;
-/* Computes what a draw from the row would keep: n_kept, cut and kept of the pick, even
- * without record_kept. It depends on row and parameters only.   errors: as above */
+/* Computes the ids that a draw from the row would keep: n_kept, cut and kept of the pick,
+ * even without record_kept. It depends on row and parameters only.   errors: as above */
 kg_status kg_sampler_keep(struct kg_sampler_pick *pick,
                           struct kg_sampler_scratch *scratch,
                           const struct kg_sampler_row *row, const struct kg_sampling *s,

@@ -1,5 +1,5 @@
-/* The scheduler: assigns batch rows and cache blocks to samples. It only counts; it does
- * not know what is computed.
+/* The scheduler: assigns batch rows and cache blocks to samples. It only counts, and does
+ * not depend on the computation.
  *
  * A request is a job: a number of samples of one prompt. Jobs wait in a queue. The first
  * job opens a group, which holds the blocks of the prompt while its samples run or wait
@@ -150,8 +150,8 @@ void kg_sched_clear(struct kg_sched *s);
  * kind.   errors: ENOMEM */
 kg_status kg_sched_submit(struct kg_sched *s, const struct kg_job *job,
                           struct kg_err *err) KG_MUST_CHECK;
-/* The i-th job with samples to start, beginning with the open group's. NULL: there are
- * fewer. */
+/* The i-th job with samples to start, beginning with that of the open group. NULL: there
+ * are fewer. */
 struct kg_job *kg_sched_job(struct kg_sched *s, size_t i);
 /* Drops one of its samples; dropping the last one removes the job. */
 void kg_sched_withdraw(struct kg_sched *s, struct kg_job *job);
