@@ -1,17 +1,17 @@
 /* The vectors of an index. They are stored in the same file as the BM25 index, loaded
  * completely, and searched exhaustively.
  *
- * A vector is fp16 numbers; a row of table `vector` has 64 vectors. The encoder is not in
- * the index, but its settings and hash are, so that vectors of another encoder are never
- * compared with these.
+ * A vector is fp16 numbers; a row of table `vector` has 64 vectors. The index holds the
+ * encoder's settings and hash, not the encoder, so that vectors of another encoder are
+ * never compared with these.
  *
  * Search is exact: the products of the queries, in fp32, with every passage's vector.
  * Memory is read once for up to KG_DENSE_QUERIES queries. Vectors are held in fp16, as in
  * the file, or as int8, in half the memory. With int8 the few passages that may be among
  * the best are multiplied again in fp16, so the result is the same (dense.c). If vectors
  * are nearly equal, these passages may be many: up to 16 bytes of memory per passage for
- * each query of a pass. A product does not depend on other rows, so neither does a
- * result. A device may hold the vectors and the encoder and compute the products
+ * each query of a pass. Products do not depend on other rows, and so results do not
+ * either. A device may hold the vectors and the encoder and compute the products
  * (dense_device.c); its products equal those of the CPU.
  */
 #ifndef KG_SEARCH_DENSE_H
@@ -75,7 +75,7 @@ kg_status kg_dense_writer_open(struct kg_dense_writer **w, sqlite3 *db, const ch
                                struct kg_err *err) KG_GUEST;
 /* The next passage.   errors: EUNSUPPORTED (too many), those of kg_embed with the number
  * of the passage, ENONFINITE (beyond fp16); for a file's vectors EFORMAT (too few, NaN,
- * not of length 1) and ECONFLICT (not this passage's, if sampled) */
+ * not of length 1) and ECONFLICT (of another passage, if sampled) */
 kg_status kg_dense_writer_add(struct kg_dense_writer *w, const char *contents, size_t n,
                               struct kg_err *err) KG_GUEST;
 /* Writes the rest and the encoder's settings; does not commit the index.

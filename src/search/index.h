@@ -59,7 +59,7 @@ struct kg_search_how {
     /* dense, hybrid: holds vectors and encoder; does not affect results; borrowed; NULL:
      * the CPU */
     const struct kg_backend *backend;
-    /* hybrid: weight of the vectors' ranking, 0 to 1; the words' has the rest */
+    /* hybrid: weight of the ranking by vectors, 0 to 1; that by words has the rest */
     double weight;
     int64_t passages; /* required number of passages; 0: any */
 };
@@ -106,7 +106,7 @@ struct kg_index_info {
 
 /* Progress goes to the log. On failure there is no new file.
  * errors: EFORMAT (a record, a duplicate id with both places, an empty corpus; vectors),
- * ECONFLICT (vectors that are not the encoder's of these passages), ENOSPACE,
+ * ECONFLICT (vectors of other passages or another encoder), ENOSPACE,
  * EINTERRUPTED, EIO */
 kg_status kg_index_build(struct kg_index_info *info,
                          const struct kg_index_build_opts *opts,
