@@ -68,9 +68,9 @@ struct kg_api_prompt {
 
 struct kg_api_request {
     enum kg_api_kind kind;
-    struct kg_json_doc doc; /* owned; fields below borrow from it */
-    const char *model;      /* NULL: not given */
-    const char *id;         /* id of the request for its response; NULL: the server's */
+    struct kg_json_doc doc;       /* owned; fields below borrow from it */
+    const char *model;            /* NULL: not given */
+    const char *id;               /* id for the response; NULL: the server chooses it */
     const struct kg_json *params; /* kind GENERATE: the object with further fields */
     const struct kg_json *prompt, *messages, *template_vars;
     const char *effort, *verbosity; /* template variables; NULL: not given */
@@ -79,7 +79,7 @@ struct kg_api_request {
     bool no_tools;               /* tool_choice is "none" */
     bool one_call;               /* parallel_tool_calls is false */
     bool reads_calls;            /* parse tool calls in the completions */
-    struct kg_session_turn turn; /* kind CHAT; its session: of the request */
+    struct kg_session_turn turn; /* kind CHAT: the session that the request names */
     enum kg_special special;     /* for a text prompt; auto for messages */
     bool stream;
     bool include_usage;

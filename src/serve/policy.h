@@ -2,7 +2,7 @@
  * external).
  *
  * During a rollout kedge serves the policy on the loopback, under a key that is made for
- * the run. A program of the user's is started once and gets every episode as a line of
+ * the run. kedge starts the user's program once and sends it every episode as a line of
  * JSON. It plays the episode by requests to the episode's own URL, and reports the reward
  * in a line. Trajectories are made of the ids that were sampled, never of the text that
  * the program sends back.

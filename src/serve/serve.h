@@ -1,7 +1,7 @@
 /* `kedge serve`: OpenAI's API over the rollout engine.
  *
- * Three threads: the HTTP server's accepts requests and refuses those beyond the limits;
- * the intake's parses and tokenizes them; the thread in kg_serve_run owns the engine: it
+ * Three threads: the HTTP server's thread accepts requests within the limits; the intake
+ * thread parses and tokenizes them; the thread in kg_serve_run owns the engine: it
  * submits prepared requests, steps, and streams tokens as they come. A request joins the
  * running batch at the next step, and is removed when its client leaves.
  */

@@ -35,7 +35,7 @@ struct kg_serve_metrics {
     struct kg_serve_metrics_count answers[KG_API_KINDS][KG_SERVE_METRICS_STATUSES];
     int64_t prompt_tokens, completion_tokens;
     int64_t steps;         /* engine steps that decoded something */
-    int64_t left;          /* requests whose client left before the end */
+    int64_t left;          /* requests with a client that left before the end */
     int64_t out_of_memory; /* requests failed for lack of memory */
     int64_t open;          /* requests accepted and not finished */
     int64_t running;       /* sequences being decoded */
@@ -138,7 +138,7 @@ struct kg_serve {
  * callbacks below. Detaching ends open requests. */
 void kg_serve_attach(struct kg_serve *s, struct kg_rollout *engine);
 void kg_serve_detach(struct kg_serve *s);
-/* Submits what is ready and makes a step.   *busy: whether anything decodes */
+/* Submits the ready jobs and makes a step.   *busy: whether anything decodes */
 kg_status kg_serve_turn(struct kg_serve *s, bool *busy, struct kg_err *err) KG_MUST_CHECK;
 void kg_serve_wait(struct kg_serve *s, int ms); /* for a request to be ready */
 

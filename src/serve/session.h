@@ -14,7 +14,7 @@
  *
  * Then its prompt is the kept ids and those of the text that follows. Otherwise it starts
  * a new branch: the whole rendering is tokenised. So the turns of a session are a tree,
- * in which a turn holds what it adds to its parent.
+ * in which a turn holds only its addition to its parent.
  */
 #ifndef KG_SERVE_SESSION_H
 #define KG_SERVE_SESSION_H

@@ -5,9 +5,9 @@
  *   {"name": "...", "arguments": {...}}
  *   </tool_call>
  * An object with exactly these keys, once or several times, separated and followed by
- * white space only. A completion that ends so makes these calls, and the text before them
- * is its content; any other completion is just text. Text that begins like a call but is
- * none is content up to its closing tag.
+ * white space only. A completion that ends this way makes these calls, and the text
+ * before them is its content; any other completion is just text. Text that begins like a
+ * call but is not one is content up to its closing tag.
  */
 #ifndef KG_SERVE_TOOLS_H
 #define KG_SERVE_TOOLS_H
