@@ -1,4 +1,4 @@
-/* Environments: what an episode interacts with between turns of the model. One row of a
+/* Environments: an episode interacts with one between turns of the model. One row of a
  * table per environment: the search agent, the calculator.
  *
  * An environment never sees tokens and never changes model text: it reads the text of one
@@ -34,7 +34,7 @@ struct kg_env_opts {
     const char *command; /* external: the program, run by sh -c; or */
     const char *url;     /* external: the server that is sent every episode */
     int silent_ms;       /* external: longest silence of an episode */
-    const char *section; /* external: what stands before these three keys, for messages */
+    const char *section; /* external: prefix of these three keys, for messages */
 };
 /* The option rows of a player, as those of a search below. */
 #define KG_PLAYER_ROWS(before, S, at, needs)                                             \

@@ -2,7 +2,7 @@
  *
  * A metric is a row of a table. Texts are normalised first: lower case; no ASCII
  * punctuation; no words a, an, the; white space collapsed. All of it behaves as Python's
- * str and re, with which the published numbers were made. With several gold answers the
+ * str and re, which made the published numbers. With several gold answers the
  * best score counts.
  *
  * An episode is read through its spans: answers and tags from model text, passages from
@@ -56,8 +56,8 @@ struct kg_qa_episode {
 };
 
 /* The trimmed contents of the last complete <answer> pair in the model's text. pairs 2:
- * only if there are at least two, counting the prompt's (Search-R1's rule, whose prompt
- * shows one).   returns false with *answer empty if there is none */
+ * only if there are at least two, counting those of the prompt (Search-R1's rule: its
+ * prompt shows one).   returns false with *answer empty if there is none */
 bool kg_qa_extract(struct kg_qa_text *answer, const struct kg_qa_episode *e, int pairs);
 
 /* Whether the episode is think (search information think)* answer, with only white space

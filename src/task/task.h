@@ -104,7 +104,7 @@ struct kg_qa_format {
     double retrieval; /* r */
 };
 
-/* How long an external grader's program runs: auto, run, batch. */
+/* Life of an external grader's program: auto, run, batch. */
 enum kg_task_life {
     KG_TASK_LIFE_AUTO,  /* RUN if it answers before its input ends, else BATCH */
     KG_TASK_LIFE_RUN,   /* started once, used for every batch */
@@ -188,9 +188,9 @@ struct kg_grade_item {
      * single turn. Tasks may ignore it and read the response. */
     const struct kg_span *spans;
     size_t n_spans;
-    const struct kg_traj *traj; /* NULL: unknown, as of an answer out of a file */
+    const struct kg_traj *traj; /* NULL: unknown, as for an answer from a file */
 };
-/* Those whose row has levels, for what keys need (data/needs.h). */
+/* The tasks with levels, for the conditions of keys (data/needs.h). */
 #define KG_TASKS_MADE "arithmetic,countdown"
 struct kg_task_row {
     const char *name;
@@ -233,7 +233,7 @@ kg_status kg_task_load(struct kg_dataset *d, const struct kg_task_row *row,
 
 /* Number of names in a list "a,b". */
 size_t kg_task_names(const char *list);
-/* errors: EINVAL with the first name in opts->exclude that no record had */
+/* errors: EINVAL with the first name in opts->exclude without a record */
 kg_status kg_task_check_excluded(const struct kg_task_opts *opts,
                                  struct kg_err *err) KG_MUST_CHECK;
 
@@ -246,7 +246,7 @@ kg_status kg_task_grade(struct kg_grade *grades, const struct kg_task_row *row,
                         const struct kg_grade_item *items, size_t n,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* Appends the record's members as a program of the user's reads them: "prompt",
+/* Appends the record's members as a user's program reads them: "prompt",
  * "response" (NULL: none), "ground_truth", "data_source", "extra_info", and if it is kept
  * "conversation": {"messages", "tools"}. */
 kg_status kg_task_put_record(struct kg_str *out, const struct kg_record *r,

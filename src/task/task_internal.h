@@ -12,9 +12,9 @@ kg_status kg_task_read(struct kg_dataset *d, const char *path,
                        const struct kg_task_opts *opts, bool need_answer,
                        struct kg_err *err) KG_MUST_CHECK;
 
-/* Its two steps, between which a task may mark records as excluded. read_all reads all
- * records. settle_repeated counts or drops repeated problems; among equal records it
- * keeps the first that is not excluded, else the first. */
+/* kg_dataset_read in two steps, between which a task may mark records as excluded.
+ * read_all reads all records. settle_repeated counts or drops repeated problems; among
+ * equal records it keeps the first that is not excluded, else the first. */
 kg_status kg_task_read_all(struct kg_dataset *d, const char *path,
                            const struct kg_task_opts *opts, bool need_answer,
                            struct kg_err *err) KG_MUST_CHECK;
