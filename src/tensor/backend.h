@@ -246,7 +246,7 @@ struct kg_head {
      * there instead of the host's lse, entropy, kl_reverse, anchor_lse, temperatures and
      * ids, which are then copied only once. The forward must compute lse, and all other
      * results that the backward uses.
-     * NULL, or for backends that keep nothing: reads them from the host */
+     * NULL, or a backend that keeps nothing: the backward reads them from the host */
     void *kept;
 };
 
@@ -304,8 +304,8 @@ struct kg_drawn {
     float cut;      /* -log of their mass */
 };
 /* Draws tokens for the rows of a head. All arrays except logits, and the head's results,
- * are in backend memory, so nothing is copied to the host; parameters may be copied with
- * a pack, also temperatures. */
+ * are in backend memory, so nothing is copied to the host; parameters, and temperatures
+ * too, may be copied with a pack. */
 struct kg_draws {
     const struct kg_draw *how; /* (N) */
     const float *inv_temp;     /* (N) or NULL for 1 */
@@ -392,7 +392,7 @@ struct kg_adamw {
  * threads. */
 enum { KG_DRAW_LANES = 16, KG_DRAW_GROUP = 4 * KG_DRAW_LANES };
 
-/* A trait besides operands that the bits of results depend on: a device, its driver. */
+/* A trait besides operands that determines bits of results: a device, its driver. */
 struct kg_trait {
     const char *name; /* of static life */
     char value[120];
@@ -427,8 +427,8 @@ struct kg_backend {
     const char *name;
     /* one line: instruction set, implementation of products */
     void (*describe)(char *text, size_t bytes);
-    /* the traits that bits depend on, and their number; NULL: on nothing else, as for
-     * CPUs, which all agree */
+    /* the traits that determine bits, and their number; NULL: none, because all CPUs
+     * agree */
     int (*traits)(struct kg_trait traits[KG_TRAITS]);
     /* whether products of t are exactly those that kg_matmul_kind defines; NULL: they
      * are */
@@ -458,8 +458,7 @@ struct kg_backend {
                            struct kg_err *err);
     kg_status (*mark)(uint64_t *mark, struct kg_err *err);
     kg_status (*wait)(uint64_t mark, struct kg_err *err);
-    /* see kg_buf_lend; NULL: no such library. And kg_buf_reached; NULL: launched work is
-     * done */
+    /* kg_buf_lend, NULL: no such library; kg_buf_reached, NULL: launched work is done */
     kg_status (*lend)(int *result, int (*call)(void *arg, void *stream), void *arg,
                       const void *const *memory, size_t n, struct kg_err *err);
     kg_status (*reached)(bool *yes, uint64_t mark, struct kg_err *err);
@@ -679,8 +678,8 @@ kg_status kg_ids_check(const char *op, const char *name, const int32_t *ids, int
 kg_status kg_op_matmul(const struct kg_backend *be, struct kg_mat c, struct kg_mat a,
                        struct kg_mat b, enum kg_matmul_kind kind, bool accumulate,
                        struct kg_err *err) KG_MUST_CHECK;
-/* c = a b^T for each of n products with one left operand, as by kg_op_matmul; threads go
- * from one to the next without waiting.   n: 1 to KG_PRODUCTS_AT_ONCE
+/* c = a b^T for each of n products with one left operand, as by kg_op_matmul; threads
+ * start the next product without waiting.   n: 1 to KG_PRODUCTS_AT_ONCE
  * errors: as kg_op_matmul */
 kg_status kg_op_matmul_shared(const struct kg_backend *be, const struct kg_product *to,
                               int n, struct kg_mat a, struct kg_err *err) KG_MUST_CHECK;
@@ -858,7 +857,7 @@ const char *kg_experts_missing(const struct kg_backend *be);
  * o (N, H*hd) ct out; lse (N H) out, log sum exp of the scaled scores, may be empty; o
  * must not share memory with a->q
  * numerics: one fixed sequence of operations per (query row, head), for 1 or many query
- * rows: FMAs in fp32; with a device's matrix instruction its own sums, with weights
+ * rows: FMAs in fp32; a device's matrix instruction has its own sums, with weights
  * rounded to bf16
  * errors: SHAPE, DTYPE, EINVAL */
 kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct kg_vec lse,
@@ -866,9 +865,9 @@ kg_status kg_op_attention(const struct kg_backend *be, struct kg_mat o, struct k
 /* dq (N,H*hd), dk, dv (rows of k, Hk*hd) fp32, overwritten; dout (N,H*hd) fp32 or ct.
  * Causal, no table of blocks; a sequence's keys are not shared, including those before
  * pos, and sequences are ordered by their keys.
- * numerics: as the forward; by a device's matrix instruction sums of dk and dv are per
- * query head, over its rows in order from the first of the sequence that sees the key's
- * block, and then over the heads in order
+ * numerics: as the forward; a device's matrix instruction sums dk and dv per query head,
+ * over its rows in order from the first of the sequence that sees the key's block, then
+ * over the heads in order
  * source: Dao et al. 2022 */
 kg_status kg_op_attention_bwd(const struct kg_backend *be, struct kg_mat dq,
                               struct kg_mat dk, struct kg_mat dv, struct kg_mat dout,
@@ -943,8 +942,8 @@ kg_status kg_op_scale(const struct kg_backend *be, struct kg_vec y, float factor
 kg_status kg_op_sum_squares(const struct kg_backend *be, double *out, struct kg_vec x,
                             struct kg_vec minus, struct kg_err *err) KG_MUST_CHECK;
 
-/* At least `flops` of multiply-adds in t as products compute them, with full registers
- * and no memory access: the peak rate. For benchmarks */
+/* Runs at least `flops` of multiply-adds in t as products compute them, with full
+ * registers and no memory access: the peak rate. For benchmarks */
 kg_status kg_op_peak(const struct kg_backend *be, enum kg_dtype t, double flops,
                      struct kg_err *err) KG_MUST_CHECK;
 

@@ -1,7 +1,7 @@
 /* Opens the compute device named in a recipe or flag. The CUDA backend is a separate
  * library, loaded on request from the program's folder or ../lib/kedge.
  *
- * If something is missing, one line says what was searched and where. docs/gpu.md
+ * If something is missing, one line names it and the places searched. docs/gpu.md
  * explains how to install it.
  */
 #ifndef KG_TENSOR_DEVICE_H
@@ -39,7 +39,7 @@ kg_status kg_device_open(const struct kg_backend **be, const struct kg_device_op
 /* A stand-in GPU backend for memory planning; describes layout, executes nothing. */
 const struct kg_backend *kg_device_planned(void);
 
-/* N of "cuda:N", 0 of "cuda".   name: begins so
+/* N of "cuda:N", 0 of "cuda".   name: begins this way
  * errors: EINVAL (neither) */
 kg_status kg_device_number(int *device, const char *name,
                            struct kg_err *err) KG_MUST_CHECK;

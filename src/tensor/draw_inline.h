@@ -73,8 +73,8 @@ KG_DRAW int32_t kg_draw_spans(const struct kg_draw_part *part)
     return (part->n + part->span - 1) / part->span;
 }
 
-/* In order. As in kg_draw_find, a device has what it adds before it begins: it loads
- * KG_DRAW_AT_ONCE. */
+/* In order. As in kg_draw_find, a device loads KG_DRAW_AT_ONCE values before it adds
+ * them. */
 enum { KG_DRAW_AT_ONCE = 16 };
 KG_DRAW double kg_draw_sum(const double *x, int32_t n)
 {
@@ -152,12 +152,12 @@ KG_DRAW float kg_draw_deepest(const struct kg_draw *d, int32_t vocab)
 }
 
 /* Depth below the largest logit of the first search for candidates; it doubles each time,
- * and beyond the second number all ids are taken. */
+ * and beyond the second number it takes all ids. */
 static const float kg_draw_depth = 6;
 static const float kg_draw_last_depth = 100;
 
 /* Whether the first n candidates in order, all those above some floor, suffice to decide
- * what is kept. w (n), for top-p only; total: the mass that top_p is a share of. */
+ * which are kept. w (n), for top-p only; total: the mass that top_p is a share of. */
 KG_DRAW bool kg_draw_enough(const double *w, int32_t n, const struct kg_draw *d,
                             int32_t vocab, double total)
 {

@@ -1,8 +1,8 @@
 /* Shared by the files of the CPU backend: the functions of its slots, and when to use
  * threads.
  *
- * Every file of this folder is compiled once per instruction set, and of each set only
- * the table (table.c) is visible outside. Shapes and dtypes were checked by op.c, so
+ * Every file of this folder is compiled once per instruction set, and only the table of
+ * each set (table.c) is visible outside. Shapes and dtypes were checked by op.c, so
  * kernels contain only mathematics. A kernel splits its work by a partition that depends
  * on shapes alone; whether threads run it is decided by kg_cpu_use_threads and never
  * changes a bit.

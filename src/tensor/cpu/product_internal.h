@@ -106,10 +106,10 @@ struct kg_cpu_squares {
 kg_status kg_cpu_squares(const struct kg_cpu_squares *b, struct kg_err *err);
 
 /* ---- coded.c: panels of codes (tensor/coded.h) ---- */
-/* to <- steps [s0,s0+n), whole blocks, of a panel of m, as a panel of bf16 has them. */
+/* to <- steps [s0,s0+n), whole blocks, of a panel of m, in the layout of bf16 panels. */
 void kg_cpu_widen(char *to, struct kg_mat m, int64_t panel, int64_t s0, int64_t n);
-/* kg_cpu_sum_strip from the first to the last step of one panel of m, with no panel of
- * bf16.   false: not for this number of rows on this instruction set; nothing done */
+/* kg_cpu_sum_strip over all steps of one panel of m, without a panel of bf16. false: not
+ * done for this number of rows on this instruction set */
 bool kg_cpu_sum_coded(const struct kg_cpu_strip *s, struct kg_mat m, int64_t panel,
                       int64_t rows);
 

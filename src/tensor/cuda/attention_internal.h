@@ -238,7 +238,7 @@ kg_cuda_scores(const struct kg_attn &a)
     return {a.scale * log2_e, 0.0f};
 }
 
-/* What a query row of two heads brings to the matrix instruction's backward; copied at
+/* Inputs of a query row of two heads for the matrix instruction's backward; copied at
  * once. */
 struct alignas(16) kg_cuda_brought {
     struct {
@@ -282,9 +282,9 @@ static __device__ inline bool kg_cuda_is_aligned(const struct kg_mat &m)
            ((uintptr_t)m.data | (uintptr_t)m.stride * sizeof(uint16_t)) % 16 == 0;
 }
 
-/* to[j] <- columns from col on of row first + j of n, beyond them zeros, because 0 times
- * a NaN in memory would be NaN: as copies that arrive later, where rows lie aligned.
- * Others come pair by pair, which needs few registers. */
+/* to[j] <- columns from col on of row first + j of n, and zeros beyond them, because 0
+ * times a NaN in memory would be NaN. Aligned rows are copies that arrive later; others
+ * come pair by pair, which needs few registers. */
 template <int ROWS, int THREADS, int W>
 static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
                                                   const struct kg_mat &m, int64_t first,
@@ -318,8 +318,8 @@ static __device__ inline void kg_cuda_bring_later(struct kg_cuda_eight (*to)[W],
     }
 }
 
-/* to[r] <- row r of a tile, its head's part, as copies that arrive later where rows lie
- * aligned; rows beyond the last are zero */
+/* to[r] <- its head's part of row r of a tile; aligned rows are copies that arrive later,
+ * rows beyond the last are zero */
 template <int THREADS, int W>
 static __device__ inline void kg_cuda_bring_rows(struct kg_cuda_eight (*to)[W],
                                                  const struct kg_mat &m,

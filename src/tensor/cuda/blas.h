@@ -6,8 +6,8 @@
 #include "tensor/cuda/dev.h"
 #include "tensor/cuda/lt.h"
 
-/* The library's file name and its folder among wheels: of the CUDA that kernels are
- * compiled by. */
+/* The library's file name and its folder among wheels, for the CUDA that compiled the
+ * kernels. */
 #ifdef __CUDACC_VER_MAJOR__
 #define KG_BLAS_MAJOR __CUDACC_VER_MAJOR__
 #else
@@ -47,7 +47,7 @@ kg_status kg_blas_offer(struct kg_lt_plan *plans, int *n, int max, struct kg_mat
                         struct kg_mat a, struct kg_mat b, enum kg_matmul_kind kind,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* config <- what a plan is by its attributes: its bytes may hold more. */
+/* config <- the attributes of a plan, because its bytes may hold more. */
 void kg_blas_describe(uint32_t config[KG_LT_CONFIGS], const struct kg_lt_plan *plan);
 
 /* C (=|+=) op(A) op(B) by a plan.   errors: UNSUPPORTED (the plan does not support this
@@ -57,7 +57,7 @@ kg_status kg_blas_run(const struct kg_lt_plan *plan, struct kg_mat c, struct kg_
                       struct kg_err *err) KG_MUST_CHECK;
 
 /* *seconds <- the time of launching run(arg, i) for i below 2 KG_DEV_REPEATS, as one
- * record: without what the host takes for each. Not within the capture of a graph.
+ * record, without the host's time for each. Not within the capture of a graph.
  * errors: those of run, EDEVICE */
 kg_status kg_blas_time(double *seconds,
                        kg_status (*run)(const void *arg, int i, struct kg_err *err),

@@ -340,7 +340,7 @@ kg_status kg_cuda_unpinned_leave(struct kg_err *err);
 void kg_cuda_unpinned_end(void); /* frees the library's part too */
 /* Reserves memory for trials and padded operands until kg_cuda_blas_end. */
 kg_status kg_cuda_blas_reserve(uint64_t bytes, struct kg_err *err);
-/* text <- "cublas 13.1.0, plans HASH", the traits that bits then depend on besides the
+/* text <- "cublas 13.1.0, plans HASH", the traits that then determine bits besides the
  * device; or "cublas 13.1.0, unpinned". */
 void kg_cuda_blas_identity(char *text, size_t bytes);
 /* Forgets the plans and closes the library. */

@@ -55,9 +55,8 @@ static inline dim3 kg_grid(int64_t x, int64_t y)
 
 /* Number of products that are timed together. */
 enum { KG_DEV_REPEATS = 10 };
-/* Rows and logits that the head processes at a time, memory for rows to draw from, and
- * for sums of heads of attention, blocks that fill a device: no result depends on
- * them. */
+/* Rows and logits that the head processes at a time, memory for rows to draw from and for
+ * sums of heads of attention, blocks that fill a device. Results do not depend on it. */
 enum { KG_DEV_HEAD_ROWS = 2048, KG_DEV_LOGITS = 4 << 20, KG_DEV_WHOLE = 256 << 20 };
 enum { KG_DEV_BLOCKS = 108, KG_DEV_HEADS = 256 << 20 };
 
@@ -210,8 +209,9 @@ void kg_dev_record_begin(void);
 void *kg_dev_record_end(void);
 void kg_dev_record_launch(void *record);
 void kg_dev_record_free(void *record);
-/* Within a record, launches after kg_dev_branch(i) run beside those of other i, until
- * kg_dev_join(), which every way out of a branch takes. Elsewhere both do nothing. */
+/* Within a record, launches after kg_dev_branch(i) run in parallel with those of other i,
+ * until kg_dev_join(), which every exit from a branch must call. Elsewhere both do
+ * nothing. */
 enum { KG_DEV_BRANCHES = KG_PRODUCTS_AT_ONCE };
 void kg_dev_branch(int i);
 void kg_dev_join(void);
@@ -351,7 +351,7 @@ static inline void kg_dev_unpin(void *memory)
     (void)cudaFreeHost(memory);
     kg_dev_unlock();
 }
-/* On its own stream, ordered after the current work of the other one. */
+/* Copies on its own stream, ordered after the current work of the other one. */
 static inline void kg_dev_fetch(void *to, const void *from, uint64_t bytes)
 {
     kg_traffic_count(&kg_dev_traffic.down, &kg_dev_traffic.downs, bytes);
@@ -370,7 +370,7 @@ static inline void kg_dev_zero(void *to, uint64_t bytes)
 {
     (void)cudaMemsetAsync(to, 0, bytes, KG_DEV_STREAM);
 }
-/* Around a call of a library whose kernels access memory that begins there. */
+/* Encloses a call of a library whose kernels access memory that begins there. */
 static inline void kg_dev_lend(const void *const *memory, size_t n)
 {
     (void)memory, (void)n;

@@ -61,8 +61,8 @@ kg_cuda_eights_of(const struct kg_cuda_eight part[2], enum kg_dtype t)
     return x;
 }
 
-/* x[k] <- eight elements of m[k]; those beyond the row's end are 0. All are under way
- * before the first is needed. together: kg_cuda_by_eights of each */
+/* x[k] <- eight elements of m[k]; those beyond the row's end are 0. All loads start
+ * before the first value is needed. together: kg_cuda_by_eights of each */
 template <int N>
 static __device__ inline void kg_cuda_load_eights(struct kg_cuda_eights (&x)[N],
                                                   const struct kg_mat (&m)[N], int64_t r,

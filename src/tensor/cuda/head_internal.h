@@ -71,7 +71,7 @@ struct kg_cuda_found {
     double *anchor_lse;
     float *entropy;
 };
-/* The contents of h's `kept`: space for all, whether computed or not. */
+/* The contents of h's `kept`, with space for all results, computed or not. */
 struct kg_cuda_kept {
     struct kg_cuda_asked asked; /* without sets */
     struct kg_cuda_found found;
@@ -80,13 +80,12 @@ void kg_cuda_kept_place(struct kg_cuda_kept *k, const struct kg_head *h);
 
 /* ---- on the device ---- */
 /* Tiles per strip in the backward. Also in the forward if the bits of products depend on
- * their shape: then every logit is computed with one shape, independent of free memory.
- * */
+ * their shape: every logit then has one shape of product, independent of free memory. */
 enum { KG_CUDA_STRIP_TILES = KG_HEAD_STRIP_TILES };
 /* z <- hidden . weight, for columns from the start of a strip of `strip` columns */
 kg_status kg_cuda_head_products(struct kg_mat z, int64_t strip, struct kg_mat hidden,
                                 struct kg_mat weight, struct kg_err *err);
-/* The rest of the computation, done by the kernel that reads z: z <- cap(z) inv_temp */
+/* The kernel that reads z completes the computation: z <- cap(z) inv_temp */
 struct kg_cuda_scale {
     float softcap;         /* 0: none */
     const float *inv_temp; /* (rows) on the device, or NULL for 1 */

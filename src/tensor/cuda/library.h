@@ -11,8 +11,8 @@
 #include "tensor/backend.h"
 #include "tensor/device.h"
 
-/* Increase it whenever a struct passed between the two changes, or the contract of an
- * operation: those of tensor/backend.h, and those below. */
+/* Increase it whenever a struct that both use changes, or the contract of an operation:
+ * those of tensor/backend.h, and those below. */
 enum { KG_CUDA_INTERFACE = 20 };
 
 /* Implementations of bf16 products; fp32 products are always exact. */

@@ -26,7 +26,7 @@ enum kg_probe {
 };
 enum { KG_PROBE_IN = 320, KG_PROBE_OUT = 128 };
 
-/* in, out: the host's; the backend must be open
+/* in, out: on the host; the backend must be open
  * errors: EDEVICE, ENOMEM */
 typedef kg_status kg_cuda_probe_fn(uint32_t out[KG_PROBE_OUT],
                                    const uint32_t in[KG_PROBE_IN], enum kg_probe which,
