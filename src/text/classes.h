@@ -24,8 +24,8 @@ typedef size_t kg_class_map(char out[KG_CLASS_BYTES], uint32_t cp);
 kg_class_map kg_class_lower;
 kg_class_map kg_class_drop_marks;      /* deletes M */
 kg_class_map kg_class_drop_nonspacing; /* deletes Mn */
-kg_class_map kg_class_clean; /* BERT's: deletes controls, white space becomes a space */
-kg_class_map kg_class_space_cjk; /* BERT's: a space before and after ideographs */
-kg_class_map kg_class_nmt; /* SentencePiece's nmt: deletes some, makes some a space */
+kg_class_map kg_class_clean; /* as BERT: deletes controls, white space becomes a space */
+kg_class_map kg_class_space_cjk; /* as BERT: a space before and after ideographs */
+kg_class_map kg_class_nmt; /* nmt of SentencePiece: deletes some, makes some a space */
 
 #endif

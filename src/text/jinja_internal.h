@@ -1,10 +1,10 @@
 /* The interpreter of chat_template.h: text -> tokens -> tree -> output.
  *
  * There are two lifetimes, each a pool that is freed as a whole: the template (tokens,
- * tree) and one rendering (values, scopes). A value is small and copied; what it points
- * to is immutable, except namespaces. Text is UTF-8 that points into the template, the
- * variables or the pool, so slices cost nothing. Lengths and positions that a template
- * sees count characters.
+ * tree) and one rendering (values, scopes). A value is small and copied; the data that it
+ * points to is immutable, except namespaces. Text is UTF-8 that points into the template,
+ * the variables or the pool, so slices cost nothing. Lengths and positions that a
+ * template sees count characters.
  *
  * Filters, tests, methods of text, lists and objects, and global functions are all rows
  * of tables of one function type, kg_jinja_fn.

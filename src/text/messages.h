@@ -1,9 +1,9 @@
 /* Conversations: validates a list of messages and renders it by a chat template.
  *
- * Templates silently ignore what they do not know: a misspelt role, content in parts
- * where text is expected, a system prompt, tools. The model then gets another prompt than
- * the list says. So training, evaluation, generation and the server check the list here,
- * and it is an error if the template leaves a part of it out.
+ * Templates silently ignore inputs that they do not know: a misspelt role, content in
+ * parts where text is expected, a system prompt, tools. The model then gets a prompt that
+ * differs from the list. So training, evaluation, generation and the server check the
+ * list here, and it is an error if the template leaves a part of it out.
  */
 #ifndef KG_TEXT_MESSAGES_H
 #define KG_TEXT_MESSAGES_H
@@ -44,8 +44,8 @@ struct kg_conversation {
 };
 
 /* Appends the rendering. If the template does not know the role developer, such a message
- * becomes a system message. A message's text, its tool_calls or the tools that do not
- * change the rendering were ignored by the template, which is an error.
+ * becomes a system message. If a message's text, its tool_calls or the tools do not
+ * change the rendering, the template ignored them, which is an error.
  * errors: those of kg_messages_put and kg_chat_template_render, EFORMAT (the template
  * ignores a message), EUNSUPPORTED (it ignores the tools). On failure out may have grown.
  */

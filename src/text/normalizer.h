@@ -22,19 +22,19 @@ enum kg_normalizer_kind {
     KG_NORMALIZE_LOWER,
     KG_NORMALIZE_DROP_MARKS,
     KG_NORMALIZE_DROP_NONSPACING,
-    KG_NORMALIZE_CLEAN, /* BERT's: deletes controls, white space becomes a space */
+    KG_NORMALIZE_CLEAN, /* as BERT: deletes controls, white space becomes a space */
     KG_NORMALIZE_CJK,   /* BERT's: spaces around ideographs */
     KG_NORMALIZE_NMT,
     KG_NORMALIZE_STRIP_LEFT, /* removes white space at the beginning */
     KG_NORMALIZE_STRIP_RIGHT,
-    /* SentencePiece's: removes spaces at both ends, and repeated spaces */
+    /* as SentencePiece: removes spaces at both ends, and repeated ones */
     KG_NORMALIZE_SQUEEZE,
     KG_NORMALIZE_CLUSTERS, /* `map`, as kg_charsmap_clusters */
     KG_NORMALIZE_LONGEST,  /* `map`, as kg_charsmap_longest */
     KG_NORMALIZE_PREPEND,  /* puts `to` before text that is not empty */
     KG_NORMALIZE_REPLACE,  /* replaces every `from` by `to`; left to right, no overlap */
     KG_NORMALIZE_PATTERN,  /* every match of `pattern` becomes `to` */
-    /* WordPiece's decoder: removes `from` at the beginning, else puts a space there */
+    /* decoder of WordPiece: removes `from` at the beginning, else puts a space there */
     KG_NORMALIZE_WORD,
 };
 

@@ -1,7 +1,7 @@
-/* Modelfiles, with which Ollama takes a GGUF file: FROM, TEMPLATE and PARAMETER stop.
+/* The Modelfile for a GGUF file in Ollama, with FROM, TEMPLATE and PARAMETER stop.
  *
- * Ollama uses Go's templates. What a chat template writes around messages is read from
- * its renderings of probe conversations, so the family of a model needs no table.
+ * Ollama uses Go's templates. The texts around messages are read from a chat template's
+ * renderings of probe conversations, so the family of a model needs no table.
  */
 #ifndef KG_TEXT_OLLAMA_H
 #define KG_TEXT_OLLAMA_H

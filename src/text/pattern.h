@@ -27,7 +27,7 @@ kg_status kg_pattern_create(struct kg_pattern **out, const char *text,
                             enum kg_pattern_fit fit, struct kg_err *err) KG_MUST_CHECK;
 void kg_pattern_free(struct kg_pattern *p); /* NULL is allowed */
 /* *steps grows by a bound on the steps taken, for callers with a budget over many
- * matches: by 64 if the match took at most 64, as most do, else by less than 6 times the
+ * matches: by 64 if the match took at most 64 (as most do), else by less than 6 times the
  * steps.
  * errors: EFORMAT (too many steps), ENOMEM */
 kg_status kg_pattern_matches(bool *out, int64_t *steps, const struct kg_pattern *p,

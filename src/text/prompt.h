@@ -35,14 +35,14 @@ struct kg_prompt_opts {
     bool user_turn;
     const char *system;                  /* NULL or "": none */
     const char *opening;                 /* NULL or "": none */
-    const char *date;                    /* YYYY-MM-DD; NULL or "": the clock's */
+    const char *date;                    /* YYYY-MM-DD; NULL or "": from the clock */
     const struct kg_chat_template *chat; /* NULL: none; borrowed */
     bool chat_named;    /* chat was named by the user: it must apply to every prompt */
     const char *prefix; /* prefix of keys in messages, "data."; NULL: "" */
 };
 
-/* Checks that template_text has its placeholder, that user_turn, system and opening have
- * what they need, and that a date is used by the chat template.   errors: EINVAL */
+/* Checks that template_text has its placeholder, that user_turn, system and opening can
+ * apply, and that the chat template uses a date.   errors: EINVAL */
 kg_status kg_prompt_check(const struct kg_prompt_opts *how,
                           struct kg_err *err) KG_MUST_CHECK;
 

@@ -2,7 +2,7 @@
  *
  * A table of kinds: HuggingFace's tokenizer.json (BPE of bytes or characters, WordPiece,
  * Unigram; normalizer, pre-tokenizer, added and special tokens, post-processor, decoder),
- * a tokenizer.model (SentencePiece's, or tiktoken's ranks as Llama 3 has them), a
+ * a tokenizer.model (of SentencePiece, or ranks of tiktoken as in Llama 3), a
  * token_ids.json that maps single characters to ids. Anything else is refused by name;
  * docs/formats.md has the list.
  *
@@ -19,8 +19,8 @@
  *
  * Ids equal the output of HuggingFace's `tokenizers`, of `sentencepiece` and of
  * `tiktoken`; pretoken.h explains how the regular expression engines are reconciled. One
- * difference is deliberate: NFC here is Unicode 15's (utf8proc 2.8), theirs is Unicode
- * 9's, which does not know the 98 combining marks and the composite U+11938 added since
+ * difference is deliberate: NFC follows Unicode 15 here (utf8proc 2.8) and Unicode 9
+ * there, which does not know the 98 combining marks and the composite U+11938 added since
  * and leaves them unsorted. The same holds for marks (StripAccents, BertNormalizer).
  */
 #ifndef KG_TEXT_TOKENIZER_H
@@ -61,9 +61,9 @@ void kg_tokenizer_close(struct kg_tokenizer *tok);
 kg_status kg_tokenizer_compare(const struct kg_tokenizer *tok,
                                const struct kg_tokenizer *other, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
-/* Checks that an adapter folder's tokenizer, if it has one, equals the base model's.
- * Special tokens that one of them lacks are ignored.   errors: those of opening and
- * comparing */
+/* Checks that an adapter folder's tokenizer, if it has one, equals that of the base
+ * model. Special tokens that one of them lacks are ignored.   errors: those of opening
+ * and comparing */
 kg_status kg_tokenizer_check_beside(const struct kg_tokenizer *tok, const char *dir,
                                     struct kg_err *err) KG_MUST_CHECK;
 

@@ -122,7 +122,7 @@ struct kg_reader;
 /* The models of tokenizer.json, which turn a pre-token into tokens.
  *
  * A row of the table in tokenizer_json.c: how the model's object is read, how it encodes,
- * and what it keeps beside the vocabulary. A guest adds a row (base/status.h).
+ * and its data besides the vocabulary. A guest adds a row (base/status.h).
  */
 
 /* Working memory of one thread. {0} is ready. */
@@ -148,7 +148,7 @@ extern const struct kg_token_model KG_MODEL_BPE;
 extern const struct kg_token_model KG_MODEL_UNIGRAM;
 extern const struct kg_token_model KG_MODEL_WORDPIECE KG_GUEST;
 
-/* errors: EFORMAT: neither this text nor what is unknown has a token */
+/* errors: EFORMAT (the text has no token, and there is no unknown token) */
 kg_status kg_model_no_unknown(const char *text, size_t n, struct kg_err *err);
 
 #endif

@@ -2,15 +2,15 @@
  * forms, grapheme clusters. classes.h has the character classes of tokenizers.
  *
  * Only unicode.c uses utf8proc, which has Unicode 15 (version 2.8). NFC of an assigned
- * character never changes between versions, so NFC agrees with HuggingFace's for every
- * character both know.
+ * character never changes between versions, so NFC agrees with that of HuggingFace for
+ * every character that both know.
  */
 #ifndef KG_TEXT_UNICODE_H
 #define KG_TEXT_UNICODE_H
 
 #include "base/status.h"
 #include "base/str.h"
-#include "base/utf8.h" /* what is valid, and kg_utf8_encode */
+#include "base/utf8.h" /* validity, and kg_utf8_encode */
 
 #include <stdbool.h>
 #include <stdint.h>

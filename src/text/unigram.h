@@ -34,7 +34,7 @@ struct kg_unigram {
      * does */
     bool single;
 };
-/* Of n scores, all 0.   NULL with err set: ENOMEM */
+/* Allocates n scores, all 0.   NULL with err set: ENOMEM */
 struct kg_unigram *kg_unigram_create(size_t n, struct kg_err *err);
 void kg_unigram_free(void *own); /* NULL is fine */
 
