@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Keys of a run on episodes with the calculator, whose policy is ROOT/model. */
+/* Keys of a run on episodes with the calculator; the policy is ROOT/model. */
 #define EPISODES                                                                         \
     "model.path=" ROOT "/model", "model.dtype=fp32", "task.name=arithmetic",             \
         "task.level=easy", "task.count=40", "task.val_count=5",                          \

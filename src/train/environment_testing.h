@@ -113,7 +113,7 @@ static inline const struct kg_json *play_choice(const struct play *x)
     return kg_json_at(kg_json_get(x->answer.root, "choices"), 0);
 }
 
-/* A line, or the answer of a server, whose second one nobody hears. */
+/* Says a line, or answers as a server; a second answer to a request is dropped. */
 static inline void play_say(const char *text)
 {
     if (play_asked)
@@ -307,7 +307,7 @@ static void *play_served(void *user)
     return NULL;
 }
 
-/* The server, whose port is in the file as soon as it listens. */
+/* The server; its port is in the file as soon as it listens. */
 static inline void play_listen(const char *port_file)
 {
     static const struct kg_http_route routes[] = {

@@ -65,7 +65,7 @@ struct kg_run_inputs {
     struct kg_lora *lora; /* trained adapters; rank 0: all weights are trained; owned */
 
     const struct kg_task_row *task;
-    struct kg_task_opts task_opts; /* running, rewards owned; further: the log's */
+    struct kg_task_opts task_opts; /* running, rewards owned; further: owned by the log */
     struct kg_chat_template *chat; /* of data.chat_template, or NULL; owned */
     struct kg_prompt_opts prompt;  /* how prompts are made; borrows chat */
     struct kg_tokenizer *tok;
@@ -100,7 +100,7 @@ struct kg_run_state {
     struct kg_counters count;
     /* newest checkpoint of this run, to avoid writing it again */
     char saved_name[KG_CHECKPOINT_NAME];
-    /* inside a step whose updates have begun: the state belongs to no step */
+    /* inside a step with begun updates: the state belongs to no step */
     bool midway;
 };
 
@@ -145,7 +145,7 @@ struct kg_run_log {
     struct kg_report_run *report;    /* data of report.html; NULL: none yet */
     struct kg_further_names further; /* names returned by graders so far */
     bool told_ungraded;              /* the warning about missing verdicts was logged */
-    /* samples since training began or was resumed whose reward is learned from, and those
+    /* since training began or was resumed: samples with a reward to learn from, and those
      * with a verdict */
     int64_t samples, judged;
     double compute_ceiling; /* FLOP/s of this machine, measured at start; 0 unknown */
@@ -241,7 +241,7 @@ kg_status kg_train_run(struct kg_config *config, bool resume, bool stop_on_signa
 kg_status kg_train_run_on(struct kg_ranks *ranks, struct kg_config *config, bool resume,
                           bool stop_on_signal, struct kg_err *err) KG_MUST_CHECK;
 
-/* Describes what a run would do: batch arithmetic, memory, disk. Text for the user;
+/* Describes a run in advance: batch arithmetic, memory, disk. Text for the user;
  * starts and leaves nothing. init.from is resolved. ranks: memory is per rank; none is
  * started
  * errors: all that kg_train_run would raise before its first step */

@@ -48,8 +48,8 @@ kg_status kg_checkpoint_put_counters(const struct kg_counters *c, const char *pa
 
 /* Loads weights, optimizer, anchor, lagged weights and counters of the newest checkpoint,
  * and moves the link to it; *found is false if there is none.
- * errors: EFORMAT, NOTFOUND (a file differs from what was saved: loads nothing, names the
- * newest complete one) */
+ * errors: EFORMAT, NOTFOUND (a file differs from the saved one: loads nothing, names the
+ * newest complete checkpoint) */
 kg_status kg_checkpoint_load(struct kg_run *run, bool *found,
                              struct kg_err *err) KG_MUST_CHECK;
 

@@ -41,8 +41,8 @@ kg_status kg_run_dir_logged(struct kg_logged *found, const char *dir,
 kg_status kg_run_dir_resumable(bool *resumable, const char *dir,
                                struct kg_err *err) KG_MUST_CHECK;
 
-/* Reports what one of the two above would refuse, without writing, for a plan; also if
- * another process is using the folder, or it cannot be created or written. */
+/* Reports, for a plan and without writing, what one of the two above would refuse; also
+ * if another process is using the folder, or it cannot be created or written. */
 kg_status kg_run_dir_try(const struct kg_run_inputs *in, const struct kg_run_state *state,
                          struct kg_run_log *log, bool resume,
                          struct kg_err *err) KG_MUST_CHECK;

@@ -1,4 +1,4 @@
-/* Starts a run from another run: a stage that follows a stage.
+/* Starts a run (a stage) from another run (the stage before).
  *
  * init.from names a run, whose newest checkpoint is used, or a checkpoint. init.parts
  * lists the parts of its state that the new run starts with, each bit for bit (fp32, for

@@ -20,9 +20,9 @@ struct kg_memory {
     struct kg_bytes sum;
 };
 
-/* KG_MEMORY_OPERATIONS is an item on devices: an upper bound of what operations take
- * while they run, of trials of products (reserved by the model), and of code loaded by
- * the driver. All other items are exact, except tables of cache blocks (a few numbers per
+/* KG_MEMORY_OPERATIONS is an item on devices: an upper bound for the memory of running
+ * operations, of trials of products (reserved by the model), and of code loaded by the
+ * driver. All other items are exact, except tables of cache blocks (a few numbers per
  * sequence of a pack) and frequencies. */
 #define KG_MEMORY_OPERATIONS "operations"
 

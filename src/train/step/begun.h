@@ -6,16 +6,16 @@
  *
  *   Q = ceil(max_tokens / (N - L + 1))
  *
- * of its tokens, the last one all that are left. (Of an episode, max_tokens is the most
- * that a model can write in it, and only the model's tokens count: a version may stop
- * inside a turn, and an observation belongs to the version that asked for it.) So token j
- * has version
+ * of its tokens, the last one all that are left. (For an episode, max_tokens is the
+ * maximum that a model can write in it, and only the model's tokens count: a version may
+ * stop inside a turn, and an observation belongs to the version that asked for it.) So
+ * token j has version
  * s - N + floor(j / Q), clamped to the first version and to s - L: its age is at least L
  * and at most N, and follows from config, seed and lengths alone. All completions of
  * steps s .. s + N - L are sampled side by side, each for at most Q tokens, so that none
  * of them alone keeps the rest waiting.
  *
- * Every version computes again what earlier ones wrote (the keys of its cache are its
+ * Every version computes the tokens of earlier ones again (the keys of its cache are its
  * own). Therefore a recorded log-prob is the version's log-prob given the whole text
  * before it. Between steps the completions are bytes: part of the run's state, saved with
  * it.
@@ -51,8 +51,8 @@ void kg_begun_release(struct kg_begun *g);
 kg_status kg_begun_pack(struct kg_str *out, const struct kg_begun *g, size_t first,
                         struct kg_err *err) KG_MUST_CHECK;
 
-/* What this version adds to each that has not ended. fresh: (n / group) requests for
- * completions that are not begun. requests: (n) out.   returns their number */
+/* Requests by which this version continues completions that have not ended. fresh:
+ * (n / group) requests for those not begun. requests: (n) out.   returns their number */
 size_t kg_begun_requests(struct kg_request *requests, const struct kg_begun *g,
                          const struct kg_request *fresh);
 /* Adds it: pieces are the trajectories of those requests, in order, and are moved. */

@@ -1,7 +1,7 @@
 /* The load of experts: the metrics that a step logs, and the load-balancing loss
  * (train.router_aux).
  *
- * N tokens, Lx layers of E experts; n_e is how often expert e was chosen over tokens and
+ * N tokens, Lx layers of E experts; n_e is the number of uses of expert e over tokens and
  * layers, p the routers' probabilities before the top K are chosen:
  *
  *     loss = c E sum_e (n_e / (Lx N)) (1 / (Lx N)) sum_{l,t} p[l,t,e]

@@ -49,7 +49,7 @@ struct kg_lane_stages {
 /* Its memory, allocated once: the bucket on the gradient's backend, the rest on the host,
  * except for buffers of NCCL. {0}: not allocated. */
 struct kg_lane_stream {
-    struct kg_slab bucket; /* owned, as the rest: of the largest bucket's size */
+    struct kg_slab bucket; /* owned, as the rest: size of the largest bucket */
     struct kg_slab slot
         /* stripes of all buckets: one slot per level of the tree, then one for the
          * unfinished lane */

@@ -21,7 +21,7 @@ struct kg_rl_dynamic {
     int64_t judged; /* of these: with a verdict; reward_sum adds their rewards */
     int64_t correct;
     int64_t all_right, all_wrong; /* prompts */
-    int64_t equal;   /* prompts whose samples all have the same value of the metric */
+    int64_t equal;   /* prompts with the same value of the metric for all samples */
     int64_t surplus; /* prompts with differing values, beyond the number needed */
     double reward_sum;
 };
@@ -37,7 +37,7 @@ struct kg_rl_batch {
     struct kg_traj *spare; /* (n_spare) owned: sampled and dumped, not in the batch */
     size_t n_spare;
     int64_t places;      /* prompts that the step took from the epochs */
-    struct kg_str begun; /* owned: the run's after this step (train/step/begun.h) */
+    struct kg_str begun; /* owned: for the run after this step (train/step/begun.h) */
     struct kg_rl_dynamic dynamic;
     /* (n_trajs) owned: shaped reward of the greedy completion, NaN without a verdict;
      * NULL unless needed */
