@@ -69,7 +69,7 @@ const char *kg_finish_name(enum kg_finish finish);
 kg_status kg_finish_find(enum kg_finish *finish, const char *name, const char *where,
                          struct kg_err *err) KG_MUST_CHECK;
 
-/* What happened in an episode; turns is 0 for single-turn samples. */
+/* The course of an episode; turns is 0 for single-turn samples. */
 struct kg_traj_episode {
     int32_t turns;   /* turns of the model */
     int32_t calls;   /* tool calls executed */
@@ -167,7 +167,7 @@ kg_status kg_traj_push(struct kg_traj *t, const struct kg_traj_step *step,
  * errors: ENOMEM */
 kg_status kg_traj_keep(struct kg_traj *t, size_t j, const struct kg_idset *kept,
                        struct kg_err *err) KG_MUST_CHECK;
-/* The kept set of token j, whose bytes begin at *at of t->kept; moves *at past it. */
+/* The kept set of token j; its bytes begin at *at of t->kept, and *at moves past them. */
 struct kg_idset kg_traj_kept(const struct kg_traj *t, size_t j, size_t *at);
 /* Appends tokens [begin, end) of another trajectory: the MODEL tokens with their records,
  * the others as observations.   errors: ENOMEM */
