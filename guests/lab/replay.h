@@ -58,7 +58,7 @@ struct kg_replay_row {
 struct kg_replay {
     char checkpoint[KG_CHECKPOINT_NAME]; /* "" for the run's initial weights */
     int64_t step;                        /* the step replayed */
-    int64_t weights_step; /* of the weights: step - 1 if they sampled the batch */
+    int64_t weights_step;                /* step - 1 if these weights sampled the batch */
     size_t answers, groups;
     size_t left_out; /* dumped samples that the step did not learn from */
     /* largest difference of recorded and recomputed log-probs: 0 for the same weights */

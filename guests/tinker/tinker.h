@@ -97,7 +97,7 @@ struct kg_tinker {
     bool works;  /* the worker runs */
     int threads; /* that it computes with */
     struct kg_tinker_model *models;
-    struct kg_rows *rows; /* of rows_model; both of the worker */
+    struct kg_rows *rows; /* belongs to rows_model; both used by the worker */
     const struct kg_model *rows_model;
     struct kg_rows_opts rows_opts;
     struct kg_tinker_engine engine;

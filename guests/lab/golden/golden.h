@@ -68,7 +68,7 @@ enum kg_golden_outcome { KG_GOLDEN_PASSED, KG_GOLDEN_FAILED, KG_GOLDEN_SKIPPED }
 
 struct kg_golden_result {
     const char *file; /* name in the folder */
-    const char *name; /* of the case; "" for an unreadable file */
+    const char *name; /* name of the case; "" for an unreadable file */
     enum kg_golden_outcome outcome;
     const char *why;  /* of a failure or a skip; "" */
     bool excepted;    /* judged with the format's wider tolerance for exceptions */
@@ -88,7 +88,7 @@ struct kg_golden_options {
 
 struct kg_golden_report {
     int64_t files, passed, failed, skipped;
-    int64_t excepted;      /* of these: judged as exceptions */
+    int64_t excepted;      /* number judged as exceptions */
     int64_t compared;      /* numbers */
     double worst;          /* relative error over all other cases */
     double worst_excepted; /* relative error over exceptions */

@@ -49,8 +49,8 @@ struct kg_encoder_info {
     bool normalised;            /* vectors have length 1 */
     const char *query_prefix;   /* borrowed from the encoder; "" for none */
     const char *passage_prefix; /* */
-    /* of weights, tokenizer and all fields above: encoders with equal hashes give equal
-     * vectors */
+    /* covers weights, tokenizer and all fields above: encoders with equal hashes give
+     * equal vectors */
     uint64_t hash;
 };
 void kg_encoder_info(struct kg_encoder_info *out, const struct kg_encoder *e);
