@@ -127,7 +127,7 @@ kg_status kg_cli_encoder(struct kg_encoder **e, const char *dir,
 kg_status kg_fit_read_size(uint64_t *bytes, const char *flag, const char *text,
                            struct kg_err *err) KG_MUST_CHECK;
 
-/* Appends a line or a JSON object each about generating, serving and training with the
+/* Appends a line or a JSON object for each of generating, serving and training with the
  * model in args->dir; config.json is sufficient. The device is the GPU in args, or if
  * size is given a GPU of that memory, which need not be present.
  * errors: EINVAL (a malformed size; a device that uses host memory), those of the config
