@@ -77,7 +77,7 @@ kg_status kg_gguf_tensors(struct kg_st_set **set, const char *path,
 enum kg_gguf_flag {
     KG_GGUF_PAIRED = 1 << 0,  /* rows of q and k: rotary pairs adjacent */
     KG_GGUF_NORM_1 = 1 << 1,  /* norms with 1 added */
-    KG_GGUF_EXPERTS = 1 << 2, /* of two rows of one name: with experts */
+    KG_GGUF_EXPERTS = 1 << 2, /* the one for experts, of two rows with this name */
     KG_GGUF_OUT = 1 << 3,     /* only for writing; read by another row */
 };
 struct kg_gguf_arch {

@@ -41,8 +41,8 @@ struct kg_json_builder {
     size_t open[KG_JSON_MAX_DEPTH]; /* index in the stack of each open list */
     int depth;
     const char *key;    /* of the next value */
-    const char *place;  /* of that key; on failure, of the second of two equal keys */
-    bool wide_integers; /* of the text: integers beyond 64 bits become real numbers */
+    const char *place;  /* its place; on failure, that of the second of two equal keys */
+    bool wide_integers; /* integers of the text beyond 64 bits become real numbers */
     size_t bytes, max_bytes;
 };
 

@@ -37,7 +37,7 @@ struct kg_quant {
     const char *name; /* "Q4_0"; single values: as in safetensors, "BF16" */
     uint32_t id;      /* of ggml_type */
     int values;       /* of a block; 1: single values */
-    int bytes;        /* of a block; 0: known, but not read */
+    int bytes;        /* size of a block; 0: a known type that is not read */
     /* to (values); NULL for single values */
     void (*widen)(float *to, const unsigned char *block);
     /* x (values), finite, to nearest as llama.cpp does; NULL: not written */
