@@ -33,7 +33,7 @@ struct kg_eval_fresh {
     /* for an episode (text is then the model's text); NULL: a single turn. Taken: {0}
      * afterwards */
     struct kg_episode_text *episode;
-    const struct kg_traj *verdict; /* of an episode: what its environment reported */
+    const struct kg_traj *verdict; /* report of an episode's environment */
 };
 typedef kg_status (*kg_eval_take_fn)(void *user, const struct kg_eval_fresh *fresh,
                                      struct kg_err *err);
