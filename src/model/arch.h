@@ -75,16 +75,16 @@ enum kg_act { KG_ACT_SILU, KG_ACT_GELU_TANH, KG_ACTS };
 /* The layers with a sliding window. */
 enum kg_windows {
     KG_WINDOWS_NONE, /* not supported by the class */
-    /* with use_sliding_window: by layer_types, or from max_window_layers on */
+    /* with use_sliding_window: those of layer_types, or else from max_window_layers on */
     KG_WINDOWS_SWITCHED,
-    /* with use_sliding_window: by layer_types, or those without rope */
+    /* with use_sliding_window: those of layer_types, or else those without rope */
     KG_WINDOWS_NO_ROPE,
     KG_WINDOWS_SWITCHED_ALL, /* with use_sliding_window: all */
     /* with use_sliding_window: by layer_types, or every other one before
      * max_window_layers */
     KG_WINDOWS_SWITCHED_TURNS,
     KG_WINDOWS_ALL,       /* all, if sliding_window is a number */
-    KG_WINDOWS_ALTERNATE, /* by layer_types, or all but every default_pattern-th */
+    KG_WINDOWS_ALTERNATE, /* those of layer_types, else all but each default_pattern-th */
 };
 
 struct kg_arch {

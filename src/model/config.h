@@ -38,7 +38,7 @@ struct kg_experts_config {
     int32_t n;                            /* E; 0: no experts */
     int32_t k;                            /* experts per token */
     int32_t ffn;                          /* of an expert */
-    int32_t shared_ffn;                   /* of the shared expert; 0: none */
+    int32_t shared_ffn;                   /* width of the shared expert; 0: none */
     bool normalise;                       /* weights of a token are normalised to sum 1 */
     int32_t step;                         /* layers step-1, 2 step-1, .. have experts, */
     uint64_t without[KG_MAX_LAYERS / 64]; /* except these (bit set) */

@@ -48,7 +48,7 @@ struct kg_lora {
     int n_rules;
     struct kg_lora_rule rule[KG_LORA_RULES]; /* in file order */
     int32_t n_text;
-    char text[1 << 15]; /* of the rules, NUL terminated */
+    char text[1 << 15]; /* texts of the rules, NUL terminated */
 };
 
 /* A and B of one weight. */

@@ -88,7 +88,7 @@ struct kg_model {
     enum kg_dtype ct;                     /* compute dtype */
     const char *base_dtype;               /* static; as in the options */
     struct kg_lora *lora;                 /* owned; NULL: no adapters */
-    int32_t most_rank;                    /* of its adapters; 0: none */
+    int32_t most_rank;                    /* highest rank of its adapters; 0: none */
     const struct kg_model *const *others; /* (n_others) borrowed: see kg_model_mix */
     int32_t n_others;
     /* (n_params) owned: embed, layers, norm, head; then A and B of every adapter, which
