@@ -38,7 +38,7 @@ struct kg_exact_kl {
     double value_bias;  /* (E[value] - kl) / kl; NAN for rows that shape rewards alone */
     double value_noise; /* standard deviation of the value, over kl */
     struct kg_exact_gradient in_loss; /* NANs for rows that shape rewards alone */
-    /* of the value subtracted from its own token's advantage */
+    /* gradient if the value is subtracted from its own token's advantage */
     struct kg_exact_gradient in_advantage;
     /* as in_loss, with y drawn from an older policy, with the importance weight and
      * without; NANs for rows whose tokens are drawn by q */

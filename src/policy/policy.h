@@ -159,8 +159,8 @@ struct kg_policy_batch {
     const double *is_weight;
     const uint8_t *selected; /* (N) rows of batch scope: output of kg_policy_select */
     double kl_divisor;       /* divisor of every KL term (batch_std + 1e-6); 0: none */
-    /* for random rows of kg_policy_select, whose draws are a function of both;
-     * select_draw is the index of the optimizer batch in its run, below 2^56 */
+    /* random rows of kg_policy_select draw by these two numbers; select_draw is the index
+     * of the optimizer batch in its run, below 2^56 */
     uint64_t select_seed, select_draw;
 };
 

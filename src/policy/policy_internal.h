@@ -59,7 +59,7 @@ void kg_advantage_token_baseline_tail(struct kg_advantage_job *job);
 enum kg_clip { KG_CLIP_NONE, KG_CLIP_LOW, KG_CLIP_HIGH, KG_CLIP_DUAL };
 
 struct kg_pg_in {
-    double logp, old, mu; /* of the sampled token, renormalised alike */
+    double logp, old, mu; /* log-probs of the sampled token, renormalised alike */
     double advantage;
     double is_weight;
     bool outside;        /* is_weight passed a bound of algo.tis */
@@ -198,7 +198,7 @@ struct kg_kl_row {
     struct kg_policy_claims claims;
     void (*token)(struct kg_kl_out *out, const struct kg_kl_in *in,
                   const struct kg_kl_row *row, const struct kg_algo *algo);
-    const char *clamps; /* what kl.clamp limits; NULL: nothing */
+    const char *clamps; /* limit of kl.clamp; NULL: none */
     int kind;
     bool forward;     /* direction of topk and exact */
     bool weighted;    /* takes the importance weight */
