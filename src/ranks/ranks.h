@@ -90,7 +90,7 @@ struct kg_ranks {
     /* number of ranks that share this one's cores, including itself; 0: only this one */
     int here;
     double wait_s;   /* timeout for a rank; 0: none */
-    int exit_status; /* of this process if MPI_Finalize does not return */
+    int exit_status; /* exit status of this process if MPI_Finalize does not return */
     const struct kg_ranks_transport *transport;
     void *wire;                  /* the transport's */
     struct kg_ranks_nccl *nccl;  /* owned; NULL: none, or owned by the whole */
