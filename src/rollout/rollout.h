@@ -117,10 +117,10 @@ struct kg_request {
      * recomputed from position 0, and the trajectory records it (struct kg_traj_window).
      * Not below the prompt's length; no turn may be longer than the first may be. */
     int32_t window;
-    /* of kg_episodes_run: tokens that a sample may draw until it pauses, with finish NONE
-     * and all of its text; 0: no limit */
+    /* for kg_episodes_run: tokens that a sample may draw until it pauses, with finish
+     * NONE and all of its text; 0: no limit */
     int32_t quota;
-    /* of kg_episodes_run: an episode that paused and goes on, of which prompt is all text
+    /* for kg_episodes_run: a paused episode that continues; prompt is then all its text
      * and drawn the model's tokens; NULL: it begins; borrowed */
     const struct kg_traj *paused;
     const struct kg_prompt_scores *scores; /* borrowed; NULL: none */

@@ -42,7 +42,7 @@ enum kg_slot_state {
  * in a table that is circular over n blocks, entries i and i + n name the same block. */
 struct kg_take {
     int32_t n_prompt; /* entries that its prompt fills or begins */
-    int32_t n_blocks; /* of one whole sample, including the prompt */
+    int32_t n_blocks; /* number for one whole sample, including the prompt */
     int32_t prompt;   /* number of blocks in the prompt's circular table */
     int32_t seen;     /* the first entry of the prompt that samples read */
     int32_t shared;   /* entries from `seen` up to this one are shared by all samples */
