@@ -63,7 +63,7 @@ struct kg_search_how {
     double weight;
     int64_t passages; /* required number of passages; 0: any */
 };
-enum { KG_HYBRID_DEPTH = 100 }; /* of both rankings, or topk if larger */
+enum { KG_HYBRID_DEPTH = 100 }; /* length of both rankings, or topk if larger */
 /* Checks names, and that a model is given where it is needed. Rows and flags refuse
  * options without effect (KG_SEARCH_ROWS).
  * errors: EINVAL; section and model: names of the keys, "search." and "model" */
@@ -96,11 +96,11 @@ struct kg_index_info {
     bool stemmed;
     struct kg_bm25 bm25;
     int64_t passages;
-    int64_t terms;  /* distinct */
-    int64_t tokens; /* in all passages */
-    uint64_t bytes; /* of the file */
-    uint64_t hash;  /* of its pages; word indexes with equal hashes give equal results */
-    int32_t dim;    /* of vectors; 0: none */
+    int64_t terms;    /* distinct */
+    int64_t tokens;   /* in all passages */
+    uint64_t bytes;   /* of the file */
+    uint64_t hash;    /* covers its pages; with equal hashes, words give equal results */
+    int32_t dim;      /* of vectors; 0: none */
     uint64_t encoder; /* hash of the encoder that made them, see encoder.h */
 };
 

@@ -38,7 +38,7 @@ struct kg_retriever_opts {
     int tries;                /* 0: 4 */
     /* number of cached answers, least recently used are evicted; 0: 100,000; -1: none */
     int64_t cache;
-    size_t cache_bytes; /* of cached answers and their queries; 0: 256 MiB */
+    size_t cache_bytes; /* limit of cached answers and their queries; 0: 256 MiB */
 };
 
 struct kg_retriever_stats {
