@@ -48,8 +48,8 @@ struct kg_serve_opts {
     int max_requests;      /* accepted and not finished; further ones get a 429; 0: 512 */
     size_t max_body_bytes; /* 0: 4 MiB */
     int max_connections;   /* 0: 1024 */
-    size_t max_held_bytes; /* of all request and response bodies; 0: 256 MiB */
-    size_t max_session_bytes; /* of the ids and texts of sessions; 0: 64 MiB */
+    size_t max_held_bytes; /* limit of all request and response bodies; 0: 256 MiB */
+    size_t max_session_bytes; /* limit of ids and texts of sessions; 0: 64 MiB */
     const char *allow_hosts;  /* as in struct kg_http_server_opts */
     /* Minimum time between pieces of a stream; tokens in between are sent together. The
      * first piece is sent at once. 0: a piece per token */

@@ -120,8 +120,8 @@ struct kg_serve {
     struct kg_serve_job *live; /* of the model thread */
     struct kg_str scratch;     /* of the model thread */
     int phase;                 /* of the model thread, while it serves */
-    int64_t fresh;   /* of the model thread: tokens not yet counted in metrics */
-    char prefix[24]; /* of response ids, different for each start of the server */
+    int64_t fresh;   /* tokens that the model thread has not yet counted in metrics */
+    char prefix[24]; /* prefix of response ids, different for each start of the server */
 
     pthread_mutex_t lock;
     pthread_cond_t intake_due, ready_due;
@@ -150,7 +150,7 @@ struct kg_serve_job *kg_serve_job_create(struct kg_serve *s, struct kg_http_exch
 /* Responds with an error and frees the job. */
 void kg_serve_job_refuse(struct kg_serve_job *job, const struct kg_api_fault *fault,
                          const char *message);
-/* The intake's work: parse, encode, plan. *fault is set on failure */
+/* The work of the intake thread: parse, encode, plan. *fault is set on failure */
 kg_status kg_serve_job_prepare(struct kg_serve_job *job, struct kg_api_fault *fault,
                                struct kg_err *err) KG_MUST_CHECK;
 /* Responds to a request that needs no model, and frees the job. */
