@@ -143,7 +143,7 @@ struct kg_task_opts {
     int timeout_ms;      /* external grader: timeout of one batch */
     const char *
         env; /* external grader: names "A,B" of additional environment variables for it */
-    enum kg_task_life life; /* of the external grader for which `running` is opened */
+    enum kg_task_life life; /* that of the external grader of `running` */
     /* its program; NULL: started for each batch; borrowed */
     struct kg_task_grader *running;
     /* names of its additional numbers; NULL: they are dropped; borrowed, one caller at a
@@ -198,7 +198,7 @@ struct kg_task_row {
     const char *levels; /* generators: "easy|hard"; NULL for tasks that read data */
     bool exact_reward;  /* reward is 1 if right, else opts.wrong_reward */
     bool judges_none;   /* has no verdicts, and needs none */
-    bool keeps_turns;   /* of records, for a program that renders them itself */
+    bool keeps_turns;   /* records keep them, for a program that renders them itself */
     /* Fills d from the file path (data tasks), or by generation (path NULL). */
     kg_status (*load)(struct kg_dataset *d, const struct kg_task_opts *opts,
                       const char *path, struct kg_err *err);
@@ -265,7 +265,7 @@ kg_status kg_task_grader_open(struct kg_task_grader **grader,
 void kg_task_grader_close(struct kg_task_grader *grader); /* NULL is allowed */
 struct kg_task_grader_stats {
     int64_t starts;
-    int64_t restarts; /* of these, to replace a process that died */
+    int64_t restarts; /* starts that replaced a process that died */
     int64_t batches;  /* batches graded */
 };
 struct kg_task_grader_stats kg_task_grader_stats(struct kg_task_grader *grader);
