@@ -198,7 +198,7 @@ struct kg_attn {
     float softcap;  /* scores become cap tanh(score / cap); 0: unchanged */
     const struct kg_attn_seq *seqs; /* (n_seqs) */
     int32_t n_seqs;
-    struct kg_ivec blocks; /* of all sequences; empty: their keys are contiguous */
+    struct kg_ivec blocks; /* tables of all sequences; empty: their keys are contiguous */
 };
 
 /* ---- vocabulary head ---- */
@@ -282,7 +282,7 @@ struct kg_head_out {
     /* (N,V) the z themselves: only for decode steps */
     float *logits;
     double *set_logp; /* (N) log sum_{v in set} p_v; 0 for all ids */
-    /* (N) sum_v p_v (logp_v - logq_v); needs an anchor, as the two below */
+    /* (N) sum_v p_v (logp_v - logq_v); needs an anchor, like the next two */
     double *kl_reverse;
     double *kl_forward; /* (N) sum_v q_v (logq_v - logp_v) */
     double *anchor_lse; /* (N) */
@@ -485,7 +485,7 @@ struct kg_backend {
     kg_status (*rmsnorm_bwd)(struct kg_mat dx, bool accumulate, struct kg_vec dw,
                              struct kg_mat dy, struct kg_mat x, struct kg_vec w,
                              struct kg_vec inv, struct kg_err *err);
-    /* for encoders; either NULL: refused */
+    /* for encoders, which the backend refuses if either is NULL */
     kg_status (*layernorm)(struct kg_mat y, struct kg_mat x, struct kg_vec w,
                            struct kg_vec b, float eps, struct kg_err *err);
     kg_status (*gelu)(struct kg_mat y, struct kg_mat x, struct kg_err *err);
