@@ -46,7 +46,7 @@ struct kg_jv {
         bool truth;
         int64_t integer;
         double real;
-        struct kg_jv_text text; /* of UNDEFINED: the name that was not found */
+        struct kg_jv_text text; /* name that was not found, for UNDEFINED */
         struct kg_jv_list *list;
         struct kg_jv_dict *dict;
         struct kg_jinja_loop *loop;
@@ -88,7 +88,7 @@ struct kg_jinja_args {
     const struct kg_jv_text *names; /* (n_named) */
     const struct kg_jv *named;      /* (n_named) */
     size_t n_named;
-    /* by parameter of the row; NULL: not given */
+    /* one per parameter of the row; NULL: not given */
     const struct kg_jv *by[6];
 };
 /* in: the filtered or tested value, or the object of a method; NULL for a function */

@@ -142,7 +142,7 @@ struct kg_token_model {
     kg_status (*encode)(struct kg_ids *out, const struct kg_tokenizer *tok,
                         const char *text, size_t n, struct kg_token_work *work,
                         struct kg_err *err);
-    void (*free)(void *own); /* of kg_tokenizer.own, which may be NULL; NULL: has none */
+    void (*free)(void *own); /* frees kg_tokenizer.own, if any; NULL: has none */
 };
 extern const struct kg_token_model KG_MODEL_BPE;
 extern const struct kg_token_model KG_MODEL_UNIGRAM;
