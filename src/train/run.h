@@ -44,9 +44,9 @@ struct kg_counters {
     int64_t step;         /* RL steps done */
     int64_t prompts;      /* taken from the endless sequence of epochs */
     int64_t optim_step;   /* updates of the current phase's optimizer */
-    int64_t optim_before; /* of earlier stages, in RL's moments: init.parts */
+    int64_t optim_before; /* updates of earlier stages in the moments of RL: init.parts */
     int64_t anchor_updates;
-    int64_t anchor_refreshed; /* of these: because of anchor.kappa */
+    int64_t anchor_refreshed; /* updates caused by anchor.kappa */
     int64_t skipped;          /* skipped as non-finite, in the whole run */
     int64_t skipped_in_row;
     int64_t idle_updates;   /* updates skipped because there was no gradient */
@@ -120,9 +120,9 @@ struct kg_run_work {
     /* device memory when the run was opened; 0: no device, or unknown */
     uint64_t device_total, device_free;
     struct kg_episodes *episodes; /* NULL: single turns */
-    struct kg_lane_sum lane_sum;  /* of gradients, with several lanes or ranks */
-    /* for experts: of all updates of a step; and of the current update as a whole, for
-     * its loss (train.router_aux) */
+    struct kg_lane_sum lane_sum;  /* sums gradients of several lanes or ranks */
+    /* experts: the load of all updates of a step, and that of the current update as a
+     * whole, for its loss (train.router_aux) */
     struct kg_expert_load load, whole_load;
     /* the ranks that share this one's work: all, or its group (ahead.part); borrowed */
     struct kg_ranks *ranks;
