@@ -55,18 +55,22 @@ void kg_dev_come(void)
         here = cudaSetDevice(chosen) == cudaSuccess;
 }
 
+/* Where memory lies, as CUDA 13 takes it and as CUDA 12 does. */
+struct place {
+    cudaMemLocationType type;
+    int id;
+    operator cudaMemLocation() const { return {type, id}; }
+    operator int() const { return id; }
+};
+
 /* Tests look at their memory between operations. Small pieces stay with the host and the
  * device reads them over the bus, because moving a page takes tens of microseconds each
  * way. Advice that is not taken changes only time. */
 cudaError_t kg_dev_alloc_shown(void **memory, uint64_t bytes)
 {
     enum { SMALL = 1 << 20 };
-#if CUDART_VERSION >= 13000
-    const struct cudaMemLocation host = {cudaMemLocationTypeHost, 0};
-    const struct cudaMemLocation device = {cudaMemLocationTypeDevice, chosen};
-#else
-    const int host = cudaCpuDeviceId, device = chosen;
-#endif
+    const struct place host = {cudaMemLocationTypeHost, cudaCpuDeviceId};
+    const struct place device = {cudaMemLocationTypeDevice, chosen};
     const cudaError_t e = cudaMallocManaged(memory, bytes);
 
     if (e != cudaSuccess || bytes > SMALL)
