@@ -1,7 +1,7 @@
 /* For tests/gpu_check_test: a stand-in for CUPTI (-DLIBRARY), and the process that is
  * traced by it: tools/gpu_trace.c is its argument. Three steps of which each begins with
- * `embed`, has two kernels of 10 us and a copy of 5, and takes 40 us; their records come
- * in two buffers, the later one first.
+ * `embed`, has two kernels of 10 us, half of it beside each other, and a copy of 5, and
+ * takes 40 us; their records come in two buffers, the later one first.
  */
 #include <cupti.h>
 #include <dlfcn.h>
@@ -62,7 +62,7 @@ CUptiResult cuptiActivityFlushAll(uint32_t flag)
 
         kernel(&r[0], "_Z5embed6kg_mat", at, 2000);
         kernel(&r[1], "_Z9attentionILi64ELb1ELb0EEv7kg_attn", at + 5000, 10000);
-        kernel(&r[2], "nvjet_sm90_tst", at + 16000, 10000);
+        kernel(&r[2], "nvjet_sm90_tst", at + 10000, 10000);
         r[3].copy.kind = CUPTI_ACTIVITY_KIND_MEMCPY;
         r[3].copy.copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_DTOH;
         r[3].copy.start = at + 30000;

@@ -5,7 +5,7 @@
  *   KEDGE_TRACE_STEP=NAME                a kernel that a step has once
  *   KEDGE_TRACE_STEPS=N                  its last N steps count
  * Lines of FILE, with tabs: microseconds a step, launches a step, kernel. The first is of
- * all: `step` is its duration, `busy` what kernels take of it.
+ * all: `step` is its duration, `busy` how much of it some kernel runs.
  *
  * CUPTI is loaded, not linked: it comes with a toolkit or with PyTorch.
  */
@@ -153,14 +153,18 @@ static void put(FILE *out, size_t first, size_t last, int steps)
 {
     static double us[NAMES];
     static long n[NAMES];
+    uint64_t until = 0; /* some may run beside others */
     double all = 0;
 
     for (size_t i = first; i < last; i++) {
-        const double took = (double)(launches[i].end - launches[i].start) / 1e3;
+        const struct launch *l = &launches[i];
+        const uint64_t from = l->start > until ? l->start : until;
 
-        us[launches[i].name] += took;
-        n[launches[i].name]++;
-        all += took;
+        us[l->name] += (double)(l->end - l->start) / 1e3;
+        n[l->name]++;
+        if (l->end > from)
+            all += (double)(l->end - from) / 1e3;
+        until = l->end > until ? l->end : until;
     }
     fprintf(out, "%.1f\t%.1f\tstep\n%.1f\t0\tbusy\n",
             (double)(launches[last].start - launches[first].start) / 1e3 / steps,
