@@ -185,7 +185,7 @@ static __device__ void bring(struct mine *z, float *row, int cols,
 }
 
 /* What lanes add, shared. */
-struct terms {
+struct alignas(16) terms {
     float x[WIDEST]; /* exp(z - m) */
     float d[WIDEST]; /* z - m, or p - q */
     float m[WARPS];
