@@ -151,6 +151,7 @@ if [ -f "$include/cuda_runtime_api.h" ] && [ -f "$build/cuda/library.o" ] && com
     pass "copies that nobody waits for are waited for by marks" "$work/host_trial" later
     pass "a device that is lost is told from one that is full" "$work/host_trial" full
     pass "a step is recorded, or runs by itself where it cannot be" "$work/host_trial" record
+    pass "what a kernel may ask for of shared memory never falls" "$work/host_trial" shared
 else
     skipped "a runtime that is late can be made" "no headers of CUDA's runtime, no objects of kernels in build/release, or no nm"
 fi

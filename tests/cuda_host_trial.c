@@ -229,12 +229,30 @@ static void record(void)
     be->free(s.products);
 }
 
+/* Kernels with shared memory by their operands: less and more than any may have. */
+static void shared(void)
+{
+    static const int64_t cols[] = {64, 6200, 8192, 7000, 1024, 6144, 20000, 6200};
+    const struct kg_vec none = {NULL, 0};
+
+    EXPECT(open_device(KG_FAKE_GOOD) == KG_OK);
+    for (size_t i = 0; i < sizeof cols / sizeof *cols; i++) {
+        float *const p = be->alloc((uint64_t)cols[i] * sizeof *p, "trial", &err);
+        const struct kg_mat m = kg_mat(p, KG_F32, 1, cols[i]);
+        const struct kg_vec w = {p, cols[i]}, one = {p, 1};
+
+        EXPECT(p && be->rmsnorm(m, none, m, w, 0.0f, &err) == KG_OK);
+        EXPECT(be->rmsnorm_bwd(m, false, none, m, m, w, one, &err) == KG_OK);
+        be->free(p);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
-} trials[] = {{"shown", shown},    {"refused", refused}, {"thread", thread},
-              {"later", later},    {"full", full},       {"record", record},
-              {"threads", threads}};
+} trials[] = {{"shown", shown},     {"refused", refused}, {"thread", thread},
+              {"later", later},     {"full", full},       {"record", record},
+              {"threads", threads}, {"shared", shared}};
 
 int main(int argc, char **argv)
 {

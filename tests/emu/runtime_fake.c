@@ -490,8 +490,12 @@ static int *shared_of(const void *kernel)
 }
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute a, int value)
 {
+    int *const most = shared_of(kernel);
+
+    if (a == cudaFuncAttributeMaxDynamicSharedMemorySize && value < *most)
+        blame("a kernel may ask for less than before, which a graph may hold");
     if (a == cudaFuncAttributeMaxDynamicSharedMemorySize)
-        *shared_of(kernel) = value;
+        *most = value;
     return say(come("cudaFuncSetAttribute"));
 }
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *kernel)

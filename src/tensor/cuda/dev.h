@@ -41,10 +41,18 @@ enum { KG_ASKED_MOST = 99 << 10 };
     kernel<<<grid, threads, 0, KG_DEV_STREAM>>>(__VA_ARGS__)
 #define KG_SHARED_ASKED(type, name) extern __shared__ type name[]
 #define KG_LAUNCH_ASKING(bytes, kernel, grid, threads, ...)                              \
-    (kg_dev_come(),                                                                      \
-     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,     \
-                                bytes),                                                  \
+    (kg_dev_come(), kg_dev_allow<kernel>(bytes),                                         \
      kernel<<<grid, threads, bytes, kg_dev_stream>>>(__VA_ARGS__))
+/* What a kernel may ask for never falls: a record may hold a launch with more. */
+template <auto KERNEL> static inline void kg_dev_allow(int bytes)
+{
+    static int most = 48 << 10; /* which any kernel may have */
+
+    if (bytes > most &&
+        cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             bytes) == cudaSuccess)
+        most = bytes;
+}
 static inline dim3 kg_grid(int64_t x, int64_t y)
 {
     return dim3((unsigned)x, (unsigned)y);
