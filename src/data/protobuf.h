@@ -27,7 +27,7 @@ struct kg_protobuf {
 struct kg_protobuf_field {
     uint32_t number;
     enum kg_protobuf_wire wire;
-    uint64_t value;             /* VARINT, 64BIT and 32BIT: the bits */
+    uint64_t value;             /* the bits of a VARINT, 64BIT or 32BIT */
     const unsigned char *bytes; /* borrowed; BYTES only */
     size_t n;
 };

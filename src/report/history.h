@@ -43,7 +43,7 @@ struct kg_series {
     int64_t n;
     int64_t not_finite; /* number of null, NaN or infinite values */
     double sum, low, high;
-    double first, last, first_error, last_error; /* an error is NaN if there is none */
+    double first, last, first_error, last_error; /* a missing standard error is NaN */
     int64_t last_step;
     double now; /* value in the current line; NaN: none */
 };

@@ -115,7 +115,7 @@ struct kg_request {
     /* for episodes. 0: a turn is sampled given all earlier text. > 0: if there are more
      * tokens when a turn begins, it is sampled given only this many newest ones; they are
      * recomputed from position 0, and the trajectory records it (struct kg_traj_window).
-     * Not below the prompt's length; no turn may be longer than the first may be. */
+     * Not below the prompt's length; the limit of the first turn holds for all turns. */
     int32_t window;
     /* for kg_episodes_run: tokens that a sample may draw until it pauses, with finish
      * NONE and all of its text; 0: no limit */

@@ -2,8 +2,8 @@
  * completely, and searched exhaustively.
  *
  * A vector is fp16 numbers; a row of table `vector` has 64 vectors. The index holds the
- * encoder's settings and hash, not the encoder, so that vectors of another encoder are
- * never compared with these.
+ * encoder's settings and hash (not the encoder), so these vectors are never compared with
+ * those of another encoder.
  *
  * Search is exact: the products of the queries, in fp32, with every passage's vector.
  * Memory is read once for up to KG_DENSE_QUERIES queries. Vectors are held in fp16, as in
