@@ -1,5 +1,5 @@
-/* What products read of a model whose master weights are cut among ranks: each sends its
- * cut, and all pack the whole.
+/* Collects the weights of products of a model whose master weights are cut among ranks:
+ * each sends its cut, and all pack the whole.
  *
  * The layout of the slabs is walked in buckets, of whole parameters or whole panels of a
  * large one. In a bucket weights stand as they will be read, those of products in the
@@ -122,7 +122,7 @@ static uint64_t room_of(uint64_t *packed, const struct kg_model *m)
     return most;
 }
 
-/* Of master weights that are on a device, as they come. */
+/* Staging for master weights that are on a device. */
 static uint64_t wide_bytes(const struct kg_model *m)
 {
     const bool near = m->host == m->backend || m->on_host != KG_HOST_NONE;
@@ -241,7 +241,7 @@ static kg_status pack_all(const struct collect *c, const struct bucket *b,
     return KG_OK;
 }
 
-/* What each rank has of the bucket, to all. */
+/* Sends each rank's part of the bucket to all. */
 static kg_status move(struct collect *c, struct kg_err *err)
 {
     struct kg_ranks *ranks = c->m->ranks;

@@ -307,7 +307,7 @@ static kg_status read_all(const struct kg_config_reader *r)
     return read_eos(r);
 }
 
-/* What the document says, which goes away. */
+/* Reads the document and releases it. */
 static kg_status take_doc(struct kg_model_config *c, struct kg_json_doc *doc,
                           const struct kg_opt_list *ignore, struct kg_err *err)
 {
@@ -357,8 +357,8 @@ kg_status kg_model_config_parse(struct kg_model_config *c, const char *json, siz
     return take_doc(c, &doc, NULL, err);
 }
 
-/* Of generation_config.json the end tokens alone: sampling is chosen by the user of
- * kedge. */
+/* Reads only the end tokens of generation_config.json: the user of kedge chooses
+ * sampling. */
 static kg_status read_generation_config(struct kg_model_config *c, const char *path,
                                         struct kg_err *err)
 {
@@ -370,7 +370,7 @@ static kg_status read_generation_config(struct kg_model_config *c, const char *p
     return status;
 }
 
-/* Of a folder without config.json: a file of it tells what it is instead. */
+/* For a folder without config.json: one of its files tells what it is instead. */
 static const struct {
     const char *file, *is;
 } other_folders[] = {

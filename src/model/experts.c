@@ -87,7 +87,7 @@ kg_status kg_experts_forward(const struct kg_walk *p, int32_t l,
 }
 
 /* ---- backward ---- */
-/* Of the sum and the products after the gates: gate and up become their gradients, and
+/* From the sum and the products after the gates: gate and up become their gradients, and
  * s->dw that of the weights. */
 static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                            const struct kg_expert_acts *x, struct kg_mat dy,
@@ -105,7 +105,7 @@ static kg_status close_bwd(const struct kg_walk *p, const struct kg_layer_params
     return kg_op_swiglu_bwd(be, x->gate, x->up, s.dact, x->gate, x->up, err);
 }
 
-/* Of the products of gates and ups, to dh. */
+/* From the products of gates and ups to dh. */
 static kg_status open_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                           const struct kg_layer_acts *a, struct kg_mat dh,
                           struct kg_grads grads, struct kg_err *err)
@@ -163,7 +163,7 @@ static kg_status close_shared_bwd(const struct kg_walk *p,
                              err);
 }
 
-/* Of its gates and its weight, added to dh. */
+/* From its gates and its weight, added to dh. */
 static kg_status open_shared_bwd(const struct kg_walk *p, const struct kg_layer_params *w,
                                  const struct kg_layer_acts *a, struct kg_mat dh,
                                  struct kg_grads grads, struct kg_err *err)

@@ -34,7 +34,7 @@ struct projection {
     struct kg_vec inv;  /* (N heads) */
 };
 
-/* What the product is written to. */
+/* The target of the product. */
 static struct kg_mat sums_of(const struct projection *j)
 {
     return j->norm ? j->raw : j->wide;
@@ -81,7 +81,7 @@ static struct kg_turn turn_of(const struct kg_walk *p, int32_t l)
                             .attention_factor = plain ? 1.0f : (float)c->rope_attention};
 }
 
-/* What remains of one after product and norm; keys and values also go to their cache. */
+/* The rest of one after product and norm; keys and values also go to their cache. */
 static struct kg_heads rest_of(const struct kg_walk *p, int32_t l,
                                const struct projection *j, bool turned,
                                struct kg_mat cache)
@@ -139,7 +139,7 @@ kg_status kg_walk_unrotate(const struct kg_walk *p, int32_t l, struct kg_mat x,
                : kg_op_rope(p->m->backend, x, &turn, true, err);
 }
 
-/* What a sequence shares with the one before stands in the pack once. */
+/* A prefix that a sequence shares with the previous one is in the pack once. */
 static kg_status gather_keys(struct kg_attn *attn, const struct kg_walk *p,
                              const struct kg_layer_acts *a, struct kg_err *err)
 {
@@ -189,8 +189,7 @@ static kg_status attend(const struct kg_walk *p, int32_t l, const struct kg_laye
 }
 
 /* ---- branches ---- */
-/* What attention and feed-forward end with: a product, and the norm that may stand
- * behind. */
+/* The end of attention and feed-forward: a product, and the norm that may follow it. */
 struct branch {
     const struct kg_param *w, *bias, *norm; /* bias, norm NULL when absent */
     struct kg_mat y;                        /* (N,cols of w) ct */

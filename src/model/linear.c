@@ -121,7 +121,7 @@ static kg_status narrow(struct kg_mat *t, const struct kg_walk *p,
 }
 
 /* ---- forward ---- */
-/* What the rows of a run have beside w; NULL: nothing. */
+/* The adapter of the rows of a run; NULL: none. */
 static const struct kg_adapter *
 beside(const struct kg_walk *p, const struct kg_mix_run *run, const struct kg_param *w)
 {

@@ -50,7 +50,7 @@ static kg_status check_shape(const struct kg_param *p, const struct kg_st_tensor
                    t->file, p->name, expected, by, found);
 }
 
-/* Of blocks fp32, which they are read as. */
+/* fp32 for blocks, because they are read as fp32. */
 static kg_status file_dtype(enum kg_dtype *dtype, const struct kg_st_tensor *t,
                             struct kg_err *err)
 {
@@ -232,7 +232,7 @@ static kg_status put_param(const struct kg_backend *be, float *to,
     return KG_OK;
 }
 
-/* Of p what the master weights have: of a cut nothing else of the file is read. */
+/* Reads the part of p that the master weights have; for a cut, nothing else is read. */
 static kg_status put_trained(struct kg_model *m, const struct kg_st_set *set,
                              const struct kg_param *p, float *piece, struct kg_err *err)
 {

@@ -112,7 +112,7 @@ static bool is_module(const struct kg_param *p, const char *name)
     return module_of(&n, p) && ends_in(p->name, kg_module_bytes(p), name);
 }
 
-/* Of the module of p; "": p is not a matrix of a layer. */
+/* Name of the module of p; "": p is not a matrix of a layer. */
 struct module {
     char name[KG_NAME_BYTES];
 };
@@ -424,7 +424,7 @@ static int idle_target(const struct selection *s)
     return excluded ? -1 : idle;
 }
 
-/* Of a list every name is some layer's. */
+/* Every name in a list is a target of some layer. */
 static kg_status nothing_left(const struct selection *s, struct kg_err *err)
 {
     const struct kg_model *m = s->m;

@@ -286,7 +286,7 @@ kg_status kg_model_outline(struct kg_model **out, const struct kg_model_config *
 }
 
 /* ---- slabs ---- */
-/* What products read of p, at `data`. */
+/* The part of p that products read, at `data`. */
 static struct kg_mat panels_of(const struct kg_model *m, const struct kg_param *p,
                                void *data)
 {
@@ -329,7 +329,7 @@ static uint64_t place_run(const struct kg_model *m, size_t first, size_t n,
     return used;
 }
 
-/* What products read of the largest layer. */
+/* Bytes of the largest layer for products. */
 static uint64_t layer_bytes(const struct kg_model *m)
 {
     uint64_t most = 0;

@@ -116,7 +116,7 @@ static kg_status check_adapter(const struct kg_model *m, const struct kg_forward
                          (int)i);
 }
 
-/* Of a token that is given any: K of the experts. */
+/* Checks a token with preset experts: K of them. */
 static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m,
                                const struct kg_forward *f, struct kg_err *err)
 {
@@ -132,7 +132,7 @@ static kg_status check_experts(const struct kg_acts *a, const struct kg_model *m
     return KG_OK;
 }
 
-/* Of every position of every sequence a row. */
+/* A row for every position of every sequence. */
 static kg_status check_keys(const struct kg_acts *a, const struct kg_forward *f,
                             struct kg_err *err)
 {

@@ -21,8 +21,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* What draws leave of n rows, there and on the host: one piece. Tokens come first: their
- * place there depends on nothing, so the next step is fed from it. */
+/* Results of draws for n rows, on the backend and on the host, in one piece. Tokens come
+ * first: their place depends on nothing, so the next step is fed from it. */
 struct found {
     struct kg_drawn *drawn;
     double *lse;
@@ -196,8 +196,8 @@ static bool checkpointed(const struct kg_rows_opts *opts)
     return opts->checkpoint || !opts->backward;
 }
 
-/* What is staged of a pack beside what every pack has: experts that its tokens are given,
- * and rows of keys. */
+/* Staged values of a pack besides those of every pack: preset experts of its tokens, and
+ * rows of keys. */
 static int64_t n_more(const struct kg_model *m, const struct kg_rows_opts *opts,
                       bool experts)
 {
@@ -504,7 +504,7 @@ static void complete(struct kg_forward *f, const struct kg_pack *pack,
     f->n_rows = p->n_rows - k->n_there;
 }
 
-/* Of a pack that is there. */
+/* For a pack that is already on the backend. */
 static kg_status run_staged(const struct kg_rows *p, char *out, const struct kg_model *m,
                             struct kg_acts *acts, const struct kg_forward *f,
                             struct kg_err *err)
@@ -887,8 +887,8 @@ kg_status kg_rows_draw_drop(struct kg_rows *p, struct kg_err *err)
 
 /* ---- backward ---- */
 
-/* What the head found and a backend may have kept is of these rows and of all that its
- * gradient takes of it. */
+/* Checks that the head's results, also those that a backend kept, belong to these rows
+ * and include all that the gradient needs. */
 static kg_status check_asked(const struct kg_rows *p, bool use_entropy,
                              struct kg_err *err)
 {
@@ -941,7 +941,7 @@ static bool head_is_late(const struct kg_model *m, struct kg_grads grads)
     return m->head == m->embed && m->head->offset >= 0 && !grads.whole;
 }
 
-/* Of stage 0: to the hidden states. */
+/* Stage 0: down to the hidden states. */
 static kg_status begin_backward(struct kg_rows *p, struct kg_mat drows,
                                 struct kg_mat dhidden, struct kg_grads grads,
                                 bool use_entropy, struct kg_err *err)
