@@ -2,8 +2,8 @@
  *
  * The token is a function of (row, parameters, u): one uniform number walks an inverse
  * CDF over the ids in a fixed order, with sums in double. The head gives the row, already
- * divided by the temperature, and its log sum exp. The recorded log-prob is the head's,
- * of the full softmax, also under truncation.
+ * divided by the temperature, and its log sum exp. The head gives the recorded log-prob,
+ * that of the full softmax, also under truncation.
  */
 #ifndef KG_ROLLOUT_SAMPLER_H
 #define KG_ROLLOUT_SAMPLER_H
