@@ -136,7 +136,5 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(
         memory_of_one_is_not_shared, make_dir, remove_dir)};
 
-    if (!use_backend("emu") || !kg_emu_open)
-        return 0;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return use_backend("emu") ? RUN_OPENING_EMULATION(tests) : 0;
 }
