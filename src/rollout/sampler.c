@@ -398,7 +398,8 @@ static kg_status check_lse(double lse, struct kg_err *err)
     return isfinite(lse)
                ? KG_OK
                : kg_fail(err, KG_ENONFINITE,
-                         "expected finite logits, found a log sum exp of %g", lse);
+                         "expected finite logits, found a log sum exp of %g",
+                         isnan(lse) ? (double)NAN : lse); /* its sign is nobody's */
 }
 
 kg_status kg_sampler_draw(struct kg_sampler_pick *pick,

@@ -211,7 +211,8 @@ static kg_status answer_pack(struct pass *p, struct kg_err *err)
             return kg_fail(err, KG_ENONFINITE,
                            "trajectory %zu, loss token %lld: expected finite logits, "
                            "found a log sum exp of %g",
-                           i, (long long)(p->at[w] - p->b->begin[i]), rows->lse[w]);
+                           i, (long long)(p->at[w] - p->b->begin[i]),
+                           isnan(rows->lse[w]) ? (double)NAN : rows->lse[w]);
         take_row(p, w);
     }
     kg_rows_begin(p->rows, plan->model, plan->k);
