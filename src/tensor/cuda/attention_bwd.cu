@@ -352,39 +352,30 @@ static void launch(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
               dv, *g);
 }
 
-/* Places in scratch, of which the next is at `used` bytes; NULL base: only counts. */
-struct places {
-    char *base;
-    uint64_t used;
-};
-static void *place(struct places *p, uint64_t bytes)
-{
-    char *const at = p->base ? p->base + p->used : NULL;
-
-    p->used += (bytes + 255) / 256 * 256;
-    return at;
-}
-
 /* D, or for the matrix instruction rows, and as far as there is room dO in bf16 and each
  * head's sums.   kept: dO where it is to be rounded, else no data */
-static void place_all(struct places *p, struct kg_cuda_given *g, struct kg_mat *kept)
+static void place(struct kg_cuda_piece *p, struct kg_cuda_given *g, struct kg_mat *kept)
 {
     const struct kg_attn *a = &g->a;
     const int64_t N = a->q.rows, keys = a->k.rows, cols = a->q.cols;
-    const uint64_t half = (uint64_t)(N * cols) * sizeof(uint16_t);
-    const uint64_t sums = (uint64_t)(keys * cols) * sizeof(float);
+    uint16_t *half;
+    float *sums;
+    const bool apart = kg_cuda_group(*a) > 1 &&
+                       2 * keys * cols * (int64_t)sizeof *sums <= KG_DEV_HEADS;
 
     if (!kg_cuda_by_mma(a)) {
-        g->d.data = (float *)place(p, (uint64_t)g->lse.n * sizeof(float));
+        kg_cuda_take(p, &g->d.data, g->lse.n);
         return;
     }
-    g->rows = (struct kg_cuda_brought *)place(p, (uint64_t)(N * ((a->n_heads + 1) / 2)) *
-                                                     sizeof *g->rows);
-    if (g->dout.dtype != KG_BF16 && half <= KG_DEV_HEADS)
-        *kept = kg_mat(place(p, half), KG_BF16, N, cols);
-    if (kg_cuda_group(*a) > 1 && 2 * sums <= KG_DEV_HEADS)
-        for (int i = 0; i < 2; i++)
-            g->apart[i] = kg_mat(place(p, sums), KG_F32, keys, cols);
+    kg_cuda_take(p, &g->rows, N * ((a->n_heads + 1) / 2));
+    if (g->dout.dtype != KG_BF16 && N * cols * (int64_t)sizeof *half <= KG_DEV_HEADS) {
+        kg_cuda_take(p, &half, N * cols);
+        *kept = kg_mat(half, KG_BF16, N, cols);
+    }
+    for (int i = 0; apart && i < 2; i++) {
+        kg_cuda_take(p, &sums, keys * cols);
+        g->apart[i] = kg_mat(sums, KG_F32, keys, cols);
+    }
 }
 
 kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_mat dv,
@@ -393,18 +384,18 @@ kg_status kg_cuda_attention_bwd(struct kg_mat dq, struct kg_mat dk, struct kg_ma
 {
     struct kg_cuda_given g = {*a, dout, {NULL, lse.n}, NULL, lse, kg_cuda_scores(*a), {}};
     struct kg_mat kept = {};
-    struct places p = {};
+    struct kg_cuda_piece p = {};
 
     if (dq.rows + dk.rows > 0)
         KG_LAUNCH(clear, kg_cuda_rows(dq.rows > dk.rows ? dq.rows : dk.rows, dq.cols),
                   KG_ROW_THREADS, dq, dk, dv);
     if (a->q.rows == 0 || a->n_seqs == 0)
         return kg_dev_done("attention_bwd", err);
-    place_all(&p, &g, &kept);
+    place(&p, &g, &kept);
     p = {(char *)kg_cuda_scratch(p.used, err), 0};
     if (!p.base)
         return err->code;
-    place_all(&p, &g, &kept);
+    place(&p, &g, &kept);
     KG_LAUNCH(products, kg_grid(kg_cuda_pieces(lse.n, KG_ROW_THREADS / LANES), 1),
               KG_ROW_THREADS, g, kept, o);
     if (kept.data)

@@ -207,6 +207,21 @@ template <typename T> static __device__ inline T kg_cuda_sum_lanes(T x)
     return x;
 }
 
+/* ---- several arrays in one buffer ---- */
+/* The same layout over host and device memory allows a single copy in either direction;
+ * over NULL it only measures. */
+struct kg_cuda_piece {
+    char *base;
+    uint64_t used;
+};
+/* *at <- space for n, or NULL when measuring */
+template <typename T>
+static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
+{
+    *at = n > 0 ? (T *)((uintptr_t)p->base + p->used) : NULL;
+    p->used += ((uint64_t)n * sizeof(T) + 255) / 256 * 256;
+}
+
 /* ---- the slots of struct kg_backend, a file for each file of cpu/ ---- */
 void *kg_cuda_alloc(uint64_t bytes, const char *what, struct kg_err *err);
 void kg_cuda_free(void *memory);

@@ -46,7 +46,7 @@ enum { KG_ASKED_MOST = 99 << 10 };
 /* What a kernel may ask for never falls: a record may hold a launch with more. */
 template <auto KERNEL> static inline void kg_dev_allow(int bytes)
 {
-    static int most = 48 << 10; /* which any kernel may have */
+    static int most;
 
     if (bytes > most &&
         cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -14,20 +14,6 @@
 #define KG_DRAW static __host__ __device__ inline
 #include "tensor/draw_inline.h"
 
-/* ---- several arrays in one buffer ---- */
-/* The same layout over host and device memory allows a single copy in either direction;
- * over NULL it only measures. */
-struct kg_cuda_piece {
-    char *base;
-    uint64_t used;
-};
-/* *at <- space for n, or NULL when measuring */
-template <typename T>
-static inline void kg_cuda_take(struct kg_cuda_piece *p, T **at, int64_t n)
-{
-    *at = n > 0 ? (T *)((uintptr_t)p->base + p->used) : NULL;
-    p->used += ((uint64_t)n * sizeof(T) + 255) / 256 * 256;
-}
 /* to[i] <- from[row[i]], `each` elements per row; row NULL: all in order. Does nothing if
  * to or from is NULL. */
 template <typename T>
