@@ -173,6 +173,12 @@ bench-onednn: $(B)/bench-onednn          ## kedge's products beside oneDNN's (ne
 $(B)/bench-onednn: tools/bench_onednn.c $(call below,bench)
 	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,bench) $(LIBS) -ldnnl
 
+.PHONY: gpu-model
+gpu-model: $(B)/gpu-model                ## what a decode or training step launches on a GPU, and how long it should take
+$(B)/gpu-model: tools/gpu_model.c $(call below,bench)
+	$(CC) $(CFLAGS_ALL) $< -o $@ $(LDFLAGS_ALL) $(call below,bench) $(LIBS)
+$(B)/test/tests/gpu_model_test: $(B)/gpu-model
+
 UNIT_TESTS := $(foreach m,$(MODULES),$(patsubst src/%.c,$(B)/test/%,$(wildcard src/$(m)/*_test.c))) \
               $(patsubst %.c,$(B)/test/%,tests/emu/emu_test.c $(filter-out $(LEFT_OUT), \
                 $(wildcard $(GUESTS:%=guests/%/*_test.c) $(GUESTS:%=guests/%/*/*_test.c))))
